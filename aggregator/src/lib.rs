@@ -1,0 +1,10 @@
+//! Ingest, align, match, analyze, render.
+
+pub mod model;
+
+use std::process::ExitCode;
+
+/// Runs the command and returns its exit code.
+pub fn main_impl() -> ExitCode {
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,1 @@
+//! How the ranks of a job come up and find each other.

@@ -1,0 +1,1 @@
+//! Callbacks to bounded queues to rows to shards.

@@ -1,0 +1,233 @@
+//! What one cell of a column may be, and how it enters and leaves an Arrow array.
+//!
+//! Everything a table can hold is one of `i32`, `i64`, `f64`, `bool`, [`Text`] and `Vec<i32>`, or an `Option` of these. The Rust
+//! type alone decides the Arrow type and the nullability, so a schema cannot disagree with the code that fills it.
+
+use std::sync::Arc;
+
+use arrow_array::builder::{
+    ArrayBuilder, BooleanBuilder, Float64Builder, Int32Builder, Int64Builder, ListBuilder, StringDictionaryBuilder,
+};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, Int32Type, Int64Type};
+use arrow_array::{Array, ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, ListArray};
+use arrow_schema::{DataType, Field};
+
+/// A string of a table. Shared, because names repeat.
+pub type Text = Arc<str>;
+
+/// A value that can stand in a column.
+pub trait Cell: Sized {
+    /// Whether the column may hold nulls.
+    const NULLABLE: bool;
+    /// The type's name in the documentation.
+    const TYPE_NAME: &'static str;
+    /// Collects cells.
+    type Builder;
+    /// Reads cells.
+    type Column: Clone + std::fmt::Debug;
+    /// The Arrow type.
+    fn data_type() -> DataType;
+    /// An empty builder.
+    fn builder() -> Self::Builder;
+    /// Adds one cell.
+    fn append(&self, builder: &mut Self::Builder);
+    /// Ends the column.
+    fn finish(builder: &mut Self::Builder) -> ArrayRef;
+    /// Opens an array for reading; `None` if it has another type, or nulls where there may be none.
+    fn open(array: &dyn Array) -> Option<Self::Column>;
+    /// The cell at `row`.
+    ///
+    /// # Panics
+    /// If `row` is beyond the column.
+    fn get(column: &Self::Column, row: usize) -> Self;
+}
+
+macro_rules! primitive_cell {
+    ($rust:ty, $name:literal, $data_type:expr, $builder:ty, $array:ty, $open:expr) => {
+        impl Cell for $rust {
+            const NULLABLE: bool = false;
+            const TYPE_NAME: &'static str = $name;
+            type Builder = $builder;
+            type Column = $array;
+            fn data_type() -> DataType {
+                $data_type
+            }
+            fn builder() -> Self::Builder {
+                <$builder>::new()
+            }
+            fn append(&self, builder: &mut Self::Builder) {
+                builder.append_value(*self);
+            }
+            fn finish(builder: &mut Self::Builder) -> ArrayRef {
+                ArrayBuilder::finish(builder)
+            }
+            fn open(array: &dyn Array) -> Option<Self::Column> {
+                <Option<$rust>>::open(array).filter(|a| a.null_count() == 0)
+            }
+            fn get(column: &Self::Column, row: usize) -> Self {
+                column.value(row)
+            }
+        }
+
+        impl Cell for Option<$rust> {
+            const NULLABLE: bool = true;
+            const TYPE_NAME: &'static str = $name;
+            type Builder = $builder;
+            type Column = $array;
+            fn data_type() -> DataType {
+                $data_type
+            }
+            fn builder() -> Self::Builder {
+                <$builder>::new()
+            }
+            fn append(&self, builder: &mut Self::Builder) {
+                builder.append_option(*self);
+            }
+            fn finish(builder: &mut Self::Builder) -> ArrayRef {
+                ArrayBuilder::finish(builder)
+            }
+            fn open(array: &dyn Array) -> Option<Self::Column> {
+                let open: fn(&dyn Array) -> Option<$array> = $open;
+                open(array)
+            }
+            fn get(column: &Self::Column, row: usize) -> Self {
+                column.is_valid(row).then(|| column.value(row))
+            }
+        }
+    };
+}
+
+primitive_cell!(i32, "INTEGER", DataType::Int32, Int32Builder, Int32Array, |a| {
+    a.as_primitive_opt::<Int32Type>().cloned()
+});
+primitive_cell!(i64, "BIGINT", DataType::Int64, Int64Builder, Int64Array, |a| {
+    a.as_primitive_opt::<Int64Type>().cloned()
+});
+primitive_cell!(f64, "DOUBLE", DataType::Float64, Float64Builder, Float64Array, |a| {
+    a.as_primitive_opt::<Float64Type>().cloned()
+});
+primitive_cell!(bool, "BOOLEAN", DataType::Boolean, BooleanBuilder, BooleanArray, |a| { a.as_boolean_opt().cloned() });
+
+/// A dictionary column opened for reading: each distinct string is shared once.
+#[derive(Clone, Debug)]
+pub struct TextColumn {
+    keys: Int32Array,
+    values: Vec<Text>,
+}
+
+impl TextColumn {
+    /// The dictionary, in the order of its keys.
+    pub fn values(&self) -> &[Text] {
+        &self.values
+    }
+
+    /// The position in [`values`](Self::values) of the cell at `row`; `None` for null.
+    pub fn key(&self, row: usize) -> Option<usize> {
+        self.keys.is_valid(row).then(|| self.keys.value(row) as usize)
+    }
+
+    fn cell(&self, row: usize) -> Option<Text> {
+        self.key(row).map(|key| self.values[key].clone())
+    }
+
+    fn open(array: &dyn Array) -> Option<Self> {
+        let dictionary = array.as_dictionary_opt::<Int32Type>()?;
+        let strings = dictionary.values().as_string_opt::<i32>()?;
+        let values: Vec<Text> =
+            (0..strings.len()).map(|i| if strings.is_valid(i) { strings.value(i).into() } else { "".into() }).collect();
+        let keys = dictionary.keys().clone();
+        // A hostile file may hold keys beyond its dictionary; refuse it here so that every later look-up is in bounds.
+        let in_bounds = keys.iter().flatten().all(|key| key >= 0 && (key as usize) < values.len());
+        in_bounds.then_some(Self { keys, values })
+    }
+}
+
+fn dictionary_type() -> DataType {
+    DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8))
+}
+
+impl Cell for Text {
+    const NULLABLE: bool = false;
+    const TYPE_NAME: &'static str = "VARCHAR";
+    type Builder = StringDictionaryBuilder<Int32Type>;
+    type Column = TextColumn;
+    fn data_type() -> DataType {
+        dictionary_type()
+    }
+    fn builder() -> Self::Builder {
+        StringDictionaryBuilder::new()
+    }
+    fn append(&self, builder: &mut Self::Builder) {
+        builder.append_value(self);
+    }
+    fn finish(builder: &mut Self::Builder) -> ArrayRef {
+        ArrayBuilder::finish(builder)
+    }
+    fn open(array: &dyn Array) -> Option<Self::Column> {
+        TextColumn::open(array).filter(|c| c.keys.null_count() == 0)
+    }
+    fn get(column: &Self::Column, row: usize) -> Self {
+        column.values[column.keys.value(row) as usize].clone()
+    }
+}
+
+impl Cell for Option<Text> {
+    const NULLABLE: bool = true;
+    const TYPE_NAME: &'static str = "VARCHAR";
+    type Builder = StringDictionaryBuilder<Int32Type>;
+    type Column = TextColumn;
+    fn data_type() -> DataType {
+        dictionary_type()
+    }
+    fn builder() -> Self::Builder {
+        StringDictionaryBuilder::new()
+    }
+    fn append(&self, builder: &mut Self::Builder) {
+        builder.append_option(self.as_deref());
+    }
+    fn finish(builder: &mut Self::Builder) -> ArrayRef {
+        ArrayBuilder::finish(builder)
+    }
+    fn open(array: &dyn Array) -> Option<Self::Column> {
+        TextColumn::open(array)
+    }
+    fn get(column: &Self::Column, row: usize) -> Self {
+        column.cell(row)
+    }
+}
+
+impl Cell for Option<Vec<i32>> {
+    const NULLABLE: bool = true;
+    const TYPE_NAME: &'static str = "INTEGER[]";
+    type Builder = ListBuilder<Int32Builder>;
+    type Column = ListArray;
+    fn data_type() -> DataType {
+        DataType::List(Arc::new(Field::new("item", DataType::Int32, true)))
+    }
+    fn builder() -> Self::Builder {
+        ListBuilder::new(Int32Builder::new())
+    }
+    fn append(&self, builder: &mut Self::Builder) {
+        match self {
+            Some(items) => {
+                builder.values().append_slice(items);
+                builder.append(true);
+            }
+            None => builder.append(false),
+        }
+    }
+    fn finish(builder: &mut Self::Builder) -> ArrayRef {
+        ArrayBuilder::finish(builder)
+    }
+    fn open(array: &dyn Array) -> Option<Self::Column> {
+        let list = array.as_list_opt::<i32>()?;
+        list.values().as_primitive_opt::<Int32Type>()?;
+        Some(list.clone())
+    }
+    fn get(column: &Self::Column, row: usize) -> Self {
+        column
+            .is_valid(row)
+            .then(|| column.value(row).as_primitive::<Int32Type>().iter().map(Option::unwrap_or_default).collect())
+    }
+}

@@ -1,0 +1,26 @@
+//! Metadata keys and file names of a run, and the version of the schema. Change a table: raise the version.
+
+/// Version of all tables together.
+///
+/// A reader takes files of its own version and older; a newer file is an error that says so.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Schema version, decimal.
+pub const KEY_SCHEMA_VERSION: &str = "rankscope.schema_version";
+/// Run id, as in the manifest.
+pub const KEY_RUN_ID: &str = "rankscope.run_id";
+/// Global rank, decimal.
+pub const KEY_RANK: &str = "rankscope.rank";
+/// Host name.
+pub const KEY_HOST: &str = "rankscope.host";
+/// Process id, decimal.
+pub const KEY_PID: &str = "rankscope.pid";
+/// Boot id of the host.
+pub const KEY_BOOT_ID: &str = "rankscope.boot_id";
+/// Clock domain of every time in the file.
+pub const KEY_CLOCK_DOMAIN: &str = "rankscope.clock_domain";
+
+/// The manifest's file name.
+pub const MANIFEST_FILE: &str = "run.json";
+/// The directory that the aggregator writes.
+pub const ANALYSIS_DIR: &str = "analysis";

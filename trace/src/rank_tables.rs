@@ -1,0 +1,308 @@
+//! The tables that ranks write. Times are in the rank's own clock unless a column says otherwise.
+
+use crate::Text;
+
+crate::tables! {
+    /// One row per interval that a rank recorded.
+    events: EventRow / EventBuilder / EventView, by Rank, sorted by Some("ts_ns"); {
+        /// Global rank.
+        rank: i32,
+        /// Kineto's word for the row: `cpu_op`, `user_annotation`, `kernel`, `gpu_memcpy`, `cuda_runtime`, …
+        kind: Text,
+        /// Demangled kernel, operator or range name.
+        name: Text,
+        /// Start.
+        ts_ns: i64,
+        /// Length, never negative.
+        dur_ns: i64,
+        /// Unique in the rank, given when the row begins.
+        id: i64,
+        /// Training step the row belongs to (device rows: that of their launch); −1 between steps.
+        step: Option<i32>,
+        /// Process.
+        pid: Option<i64>,
+        /// Host thread.
+        thread_id: Option<i64>,
+        /// Device.
+        device_id: Option<i64>,
+        /// CUDA context.
+        context_id: Option<i64>,
+        /// CUDA stream.
+        stream_id: Option<i64>,
+        /// Joins a launch and its kernel, within (rank, pid).
+        correlation_id: Option<i64>,
+        /// Joins an operator and its launches.
+        external_id: Option<i64>,
+        /// `id` of the enclosing row of the same thread.
+        parent_id: Option<i64>,
+        /// The row had not ended when its part closed; a later row with the same id completes it.
+        open: Option<bool>,
+        /// Communication, by the rules of the analysis.
+        is_comm: Option<bool>,
+        /// Direction of a copy: `HtoD`, `DtoH`, `DtoD`, `PtoP`, …
+        copy_kind: Option<Text>,
+        /// Device a peer copy reads.
+        src_device: Option<i64>,
+        /// Device a peer copy writes.
+        dst_device: Option<i64>,
+        /// Kind of a synchronisation: `Event Sync`, `Stream Wait Event`, `Stream Sync`, `Context Sync`.
+        sync_kind: Option<Text>,
+        /// CUDA graph that launched the row.
+        graph_id: Option<i64>,
+        /// Node within that graph.
+        graph_node_id: Option<i64>,
+        /// Bytes moved.
+        bytes: Option<i64>,
+        /// Floating-point operations computed.
+        flops: Option<i64>,
+        /// Grid, three numbers.
+        grid: Option<Vec<i32>>,
+        /// Block, three numbers.
+        block: Option<Vec<i32>>,
+        /// Registers per thread.
+        registers: Option<i32>,
+        /// Shared memory per block, static and dynamic.
+        shared_mem_bytes: Option<i64>,
+        /// Estimated achieved occupancy.
+        occupancy_pct: Option<f64>,
+        /// Shapes of the inputs, as torch.profiler prints them.
+        input_dims: Option<Text>,
+        /// Types of the inputs, as torch.profiler prints them.
+        input_types: Option<Text>,
+        /// Call stack, outermost first, frames separated by `;`.
+        stack: Option<Text>,
+        /// Module hierarchy.
+        module: Option<Text>,
+        /// What else came with the row, as JSON.
+        args: Option<Text>,
+    }
+
+    /// One row per rank and collective.
+    collectives: CollectiveRow / CollectiveBuilder / CollectiveView, by Rank, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Communicator, equal on all its ranks; a 64-bit unsigned id is stored by its bits.
+        comm_id: i64,
+        /// Communicator's name.
+        comm_name: Option<Text>,
+        /// Ranks in the communicator.
+        comm_size: Option<i32>,
+        /// Number of the collective on its communicator, equal on all its ranks.
+        seq: Option<i64>,
+        /// `allreduce`, `allgather`, `reducescatter`, `broadcast`, `reduce`, `alltoall`, `send`, `recv` or `barrier`.
+        op: Text,
+        /// Element type.
+        dtype: Option<Text>,
+        /// Elements.
+        count: Option<i64>,
+        /// Bytes of the whole array.
+        bytes: Option<i64>,
+        /// Root of a rooted operation.
+        root: Option<i32>,
+        /// Other side of a send or receive.
+        peer: Option<i32>,
+        /// Training step.
+        step: Option<i32>,
+        /// Gradient bucket that is reduced.
+        bucket: Option<i32>,
+        /// The bucket's last gradient was produced.
+        ready_ns: Option<i64>,
+        /// Handed to the library.
+        enqueue_ns: Option<i64>,
+        /// Began.
+        start_ns: Option<i64>,
+        /// Ended.
+        end_ns: Option<i64>,
+        /// `done`, `started` or `enqueued`: a hang stays visible.
+        state: Text,
+        /// Stream it ran on.
+        stream_id: Option<i64>,
+        /// Device it ran on.
+        device_id: Option<i64>,
+        /// Algorithm.
+        algo: Option<Text>,
+        /// Protocol.
+        proto: Option<Text>,
+        /// Channels used.
+        channels: Option<i32>,
+        /// How good the times are: `gpu_timer`, `cupti`, `proxy`, `host` or `enqueue`.
+        timing_source: Text,
+        /// The collective's row in `events`.
+        event_id: Option<i64>,
+    }
+
+    /// One row per rank and communicator.
+    comms: CommRow / CommBuilder / CommView, by Rank, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Communicator, as in `collectives`.
+        comm_id: i64,
+        /// Its name.
+        name: Option<Text>,
+        /// Its number of ranks.
+        size: Option<i32>,
+        /// Its global ranks, in its own order, where known.
+        ranks: Option<Vec<i32>>,
+        /// Hosts it spans.
+        nodes: Option<i32>,
+        /// Creation.
+        created_ns: Option<i64>,
+        /// Destruction.
+        destroyed_ns: Option<i64>,
+    }
+
+    /// One row per rank and device.
+    devices: DeviceRow / DeviceBuilder / DeviceView, by Rank, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number as its process sees it.
+        device_id: i64,
+        /// Model.
+        name: Option<Text>,
+        /// Universal id.
+        uuid: Option<Text>,
+        /// Streaming multiprocessors.
+        sm_count: Option<i32>,
+        /// Highest core clock.
+        clock_khz: Option<i64>,
+        /// Highest memory clock.
+        memory_clock_khz: Option<i64>,
+        /// Memory.
+        memory_bytes: Option<i64>,
+        /// Peak arithmetic rate in FLOP/s.
+        peak_flops: Option<f64>,
+        /// Peak memory rate in bytes/s.
+        peak_bytes_per_s: Option<f64>,
+    }
+
+    /// One row per arrow between two rows of a rank.
+    flows: FlowRow / FlowBuilder / FlowView, by Rank, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Unique in (rank, kind).
+        id: i64,
+        /// `fwdbwd` or `launch`.
+        kind: Text,
+        /// `id` of the row it leaves.
+        src_id: i64,
+        /// `id` of the row it enters.
+        dst_id: i64,
+    }
+
+    /// One row per rank and training step that was recorded or warmed up.
+    steps: StepRow / StepBuilder / StepView, by Rank, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Step number, from 0.
+        step: i32,
+        /// `warmup` or `active`.
+        phase: Text,
+        /// Start.
+        start_ns: i64,
+        /// End.
+        end_ns: i64,
+        /// Loss on this rank's batch, before the update.
+        loss: Option<f64>,
+    }
+
+    /// One row per process; a later row of the same rank replaces an earlier one.
+    ranks: RankRow / RankBuilder / RankView, by Rank, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Ranks in the job.
+        world_size: i32,
+        /// Rank within the host.
+        local_rank: Option<i32>,
+        /// Host name.
+        host: Text,
+        /// Process.
+        pid: i64,
+        /// Linux boot id of the host.
+        boot_id: Option<Text>,
+        /// Boot id, clock name, time namespace and whether the clock is bent: equal domains share one clock.
+        clock_domain: Text,
+        /// Device model.
+        device_name: Option<Text>,
+        /// Device's universal id.
+        device_uuid: Option<Text>,
+        /// What started the ranks: `openmpi`, `mpich`, `slurm`, `torchrun`, `none`, …
+        launcher: Option<Text>,
+        /// Versions of the tools involved, as JSON.
+        versions: Option<Text>,
+        /// The recorder ended in order; false in the row written at the start.
+        closed_cleanly: bool,
+    }
+
+    /// What a source saw, stored and lost.
+    counters: CounterRow / CounterBuilder / CounterView, by Rank, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// `host`, `memory`, `writer`, `cupti`, `nccl`, …, with the thread or table where there are several.
+        source: Text,
+        /// Rows stored.
+        recorded: i64,
+        /// Rows lost: a queue was full, or a part could not be written.
+        dropped: i64,
+        /// Rows left out on purpose.
+        omitted: i64,
+        /// Why something was lost or left out.
+        why: Option<Text>,
+    }
+
+    /// One row per comparison of two clocks.
+    clock_samples: ClockSampleRow / ClockSampleBuilder / ClockSampleView, by Rank, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// The rank it compared with; null for `utc` and `gpu`.
+        peer_rank: Option<i32>,
+        /// `ping`, `utc` or `gpu`.
+        kind: Text,
+        /// This rank's clock: the midpoint between send and receive.
+        local_ns: i64,
+        /// The other clock, read in between.
+        remote_ns: i64,
+        /// remote − local.
+        offset_ns: i64,
+        /// Time between send and receive on this rank's clock: the true offset is within ± half of it.
+        rtt_ns: i64,
+    }
+
+    /// One row per allocation or release.
+    memory: MemoryRow / MemoryBuilder / MemoryView, by Rank, sorted by Some("ts_ns"); {
+        /// Global rank.
+        rank: i32,
+        /// When.
+        ts_ns: i64,
+        /// Device; null on the host.
+        device_id: Option<i64>,
+        /// What it holds.
+        name: Option<Text>,
+        /// Size, negative for a release.
+        delta_bytes: i64,
+        /// In use afterwards.
+        allocated_bytes: Option<i64>,
+        /// Held by the allocator afterwards.
+        reserved_bytes: Option<i64>,
+        /// Address, by its bits.
+        address: Option<i64>,
+    }
+
+    /// One row per gradient bucket.
+    buckets: BucketRow / BucketBuilder / BucketView, by Rank, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Number, in the order of launch.
+        bucket: i32,
+        /// Size.
+        bytes: i64,
+        /// Name of the parameter whose gradient fills it first.
+        first_parameter: Text,
+        /// Name of the parameter whose gradient fills it last.
+        last_parameter: Text,
+    }
+}
+
+/// Every table that ranks write.
+pub fn rank_tables() -> Vec<crate::Table> {
+    declared()
+}

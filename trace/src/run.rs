@@ -1,0 +1,191 @@
+//! A run as a whole: the manifest, the good shards of every table, and what is wrong with the rest.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::keys::MANIFEST_FILE;
+use crate::{Error, Manifest, Row, Shard, rank_tables, rows_from_batch};
+
+/// Something that is wrong with a run but does not stop its reading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file, where one is to blame.
+    pub path: Option<PathBuf>,
+    /// The rank, where known.
+    pub rank: Option<i32>,
+    /// What is left out of what is read: `rows of events`, `rank`, `file`.
+    pub what: String,
+    /// How much of it; `None`: unknown.
+    pub amount: Option<i64>,
+    /// Why.
+    pub why: String,
+}
+
+/// A run directory, opened.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The directory.
+    pub path: PathBuf,
+    /// The manifest.
+    pub manifest: Manifest,
+    /// Good shards by (rank, table), in the order of their parts.
+    shards: BTreeMap<(i32, String), Vec<Shard>>,
+    /// What was wrong.
+    pub problems: Vec<Problem>,
+}
+
+impl Run {
+    /// Opens a run: reads the manifest and every shard's footer.
+    ///
+    /// A shard that cannot be read, that belongs to another run, or that claims a rank which another process claims too, is left out
+    /// and listed in [`problems`](Self::problems), as are ranks of which nothing was found.
+    ///
+    /// # Errors
+    /// [`Error::NotARun`], or the manifest's errors.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        if !path.is_dir() {
+            let why = if path.exists() { "not a directory" } else { "no such directory" };
+            return Err(Error::NotARun { path: path.into(), why: why.into() });
+        }
+        if !path.join(MANIFEST_FILE).is_file() {
+            return Err(Error::NotARun { path: path.into(), why: format!("it has no {MANIFEST_FILE}") });
+        }
+        let manifest = Manifest::read(path)?;
+        let mut run = Self { path: path.into(), manifest, shards: BTreeMap::new(), problems: Vec::new() };
+        for table in rank_tables() {
+            run.open_table(table.name)?;
+        }
+        run.drop_double_claims();
+        run.find_missing_ranks();
+        Ok(run)
+    }
+
+    /// The ranks of which there is at least one good shard, ascending.
+    pub fn ranks(&self) -> Vec<i32> {
+        let ranks: BTreeSet<i32> = self.shards.keys().map(|(rank, _)| *rank).collect();
+        ranks.into_iter().collect()
+    }
+
+    /// The good shards of one rank's table, in the order of their parts.
+    pub fn shards(&self, rank: i32, table: &str) -> &[Shard] {
+        self.shards.get(&(rank, table.to_string())).map_or(&[], Vec::as_slice)
+    }
+
+    /// Reads all rows of one rank's table, for tables that are small. What cannot be read is returned beside the rows.
+    pub fn rows<R: Row>(&self, rank: i32) -> (Vec<R>, Vec<Problem>) {
+        let table = R::table();
+        let mut rows = Vec::new();
+        let mut problems = Vec::new();
+        for shard in self.shards(rank, table.name) {
+            let before = rows.len();
+            let read = shard.read(&table, None, |batch| -> Result<(), Error> {
+                rows.extend(rows_from_batch::<R>(batch)?);
+                Ok(())
+            });
+            if let Err(error) = read {
+                problems.push(Problem {
+                    path: Some(shard.path.clone()),
+                    rank: Some(rank),
+                    what: format!("rows of {}", table.name),
+                    amount: Some(shard.rows as i64 - (rows.len() - before) as i64),
+                    why: error.to_string(),
+                });
+            }
+        }
+        (rows, problems)
+    }
+
+    fn open_table(&mut self, table: &str) -> Result<(), Error> {
+        let directory = self.path.join(table);
+        if !directory.is_dir() {
+            return Ok(());
+        }
+        let io = |source| Error::Io { path: directory.clone(), source };
+        let mut paths = Vec::new();
+        for entry in fs::read_dir(&directory).map_err(io)? {
+            paths.push(entry.map_err(io)?.path());
+        }
+        paths.sort();
+        for path in paths {
+            // A temporary file is a part that was open when its rank died; its rows are in no count but the rank's own.
+            let unfinished = path.extension().is_some_and(|e| e == "tmp");
+            if unfinished {
+                let why = "the part was being written when its rank stopped".to_string();
+                self.problem(&path, None, format!("unfinished part of {table}"), None, why);
+                continue;
+            }
+            match Shard::open(&path, table) {
+                Ok(shard) => self.accept(shard),
+                Err(error) => {
+                    let rank = path.file_name().and_then(|n| n.to_str()).and_then(crate::parse_shard_name).map(|n| n.0);
+                    self.problem(&path, rank, format!("rows of {table}"), None, error.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, shard: Shard) {
+        let (run_id, rank) = (&shard.meta.run_id, shard.meta.rank);
+        let why = if *run_id != self.manifest.run_id {
+            format!("it belongs to run {run_id:?}, the manifest says {:?}", self.manifest.run_id)
+        } else if rank >= self.manifest.world_size {
+            format!("rank {rank} in a run whose manifest says world_size {}", self.manifest.world_size)
+        } else {
+            self.shards.entry((rank, shard.table.clone())).or_default().push(shard);
+            return;
+        };
+        self.problem(&shard.path, Some(rank), format!("rows of {}", shard.table), Some(shard.rows as i64), why);
+    }
+
+    /// Two processes that claim one rank: nothing says which is right, so neither is guessed; the one with more rows stays, and the
+    /// other is listed.
+    fn drop_double_claims(&mut self) {
+        for rank in self.ranks() {
+            let mut claims: BTreeMap<(String, i64), u64> = BTreeMap::new();
+            for ((r, _), shards) in &self.shards {
+                for shard in shards.iter().filter(|_| *r == rank) {
+                    *claims.entry((shard.meta.host.clone(), shard.meta.pid)).or_default() += shard.rows;
+                }
+            }
+            if claims.len() < 2 {
+                continue;
+            }
+            let Some(keep) = claims.iter().max_by_key(|(_, rows)| **rows).map(|(claim, _)| claim.clone()) else {
+                continue;
+            };
+            let tables: Vec<String> = self.shards.keys().filter(|(r, _)| *r == rank).map(|(_, t)| t.clone()).collect();
+            for table in tables {
+                let Some(shards) = self.shards.get_mut(&(rank, table.clone())) else { continue };
+                let (good, bad): (Vec<Shard>, Vec<Shard>) = std::mem::take(shards)
+                    .into_iter()
+                    .partition(|s| (s.meta.host.as_str(), s.meta.pid) == (keep.0.as_str(), keep.1));
+                *shards = good;
+                for shard in bad {
+                    let why = format!(
+                        "rank {rank} is claimed by two processes: {} pid {} is kept (more rows), this is {} pid {}",
+                        keep.0, keep.1, shard.meta.host, shard.meta.pid
+                    );
+                    self.problem(&shard.path, Some(rank), format!("rows of {table}"), Some(shard.rows as i64), why);
+                }
+            }
+        }
+        self.shards.retain(|_, shards| !shards.is_empty());
+    }
+
+    fn find_missing_ranks(&mut self) {
+        let present: BTreeSet<i32> = self.ranks().into_iter().collect();
+        for rank in 0..self.manifest.world_size {
+            if !present.contains(&rank) {
+                let why = "no readable shard of it was found".to_string();
+                let what = "rank".to_string();
+                self.problems.push(Problem { path: None, rank: Some(rank), what, amount: Some(1), why });
+            }
+        }
+    }
+
+    fn problem(&mut self, path: &Path, rank: Option<i32>, what: String, amount: Option<i64>, why: String) {
+        self.problems.push(Problem { path: Some(path.into()), rank, what, amount, why });
+    }
+}

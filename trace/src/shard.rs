@@ -1,0 +1,302 @@
+//! Shards: one Parquet file of one table, rank and part. Writer and reader stand side by side and assert the same facts.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int32Type, Int64Type};
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReaderBuilder};
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::file::metadata::{KeyValue, SortingColumn};
+use parquet::file::properties::WriterProperties;
+use parquet::schema::types::ColumnPath;
+
+use crate::keys::{
+    KEY_BOOT_ID, KEY_CLOCK_DOMAIN, KEY_HOST, KEY_PID, KEY_RANK, KEY_RUN_ID, KEY_SCHEMA_VERSION, SCHEMA_VERSION,
+};
+use crate::{Error, Table, durable};
+
+/// Rows of a row group: DuckDB's unit of parallel work (60 vectors of 2048).
+pub const ROW_GROUP_ROWS: usize = 122_880;
+
+/// What every shard says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardMeta {
+    /// Run id, as in the manifest.
+    pub run_id: String,
+    /// Global rank.
+    pub rank: i32,
+    /// Host name.
+    pub host: String,
+    /// Process id.
+    pub pid: i64,
+    /// Boot id of the host; empty if unknown.
+    pub boot_id: String,
+    /// Clock domain of every time in the shard.
+    pub clock_domain: String,
+}
+
+/// `RUN/<table>/rank-00003-0000.parquet`.
+pub fn shard_path(run: &Path, table: &str, rank: i32, part: u32) -> PathBuf {
+    run.join(table).join(format!("rank-{rank:05}-{part:04}.parquet"))
+}
+
+/// Rank and part of a shard's file name; `None` if it is not a shard's.
+pub fn parse_shard_name(name: &str) -> Option<(i32, u32)> {
+    let (rank, part) = name.strip_prefix("rank-")?.strip_suffix(".parquet")?.split_once('-')?;
+    let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+    (digits(rank) && digits(part)).then_some(())?;
+    Some((rank.parse().ok()?, part.parse().ok()?))
+}
+
+fn writer_properties(table: &Table, meta: &[KeyValue]) -> WriterProperties {
+    let mut properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
+        .set_key_value_metadata(Some(meta.to_vec()));
+    for column in &table.columns {
+        // Times and ids hardly repeat but grow slowly: deltas take a half of what a dictionary takes.
+        if column.type_name == "BIGINT" && (column.name.ends_with("_ns") || column.name.ends_with("id")) {
+            let path = ColumnPath::from(column.name);
+            let low_cardinality =
+                matches!(column.name, "pid" | "thread_id" | "device_id" | "context_id" | "stream_id" | "comm_id");
+            if !low_cardinality {
+                properties = properties
+                    .set_column_dictionary_enabled(path.clone(), false)
+                    .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
+            }
+        }
+    }
+    if let Some(index) = table.sorted_by.and_then(|name| table.column(name)) {
+        let sorting = SortingColumn { column_idx: index as i32, descending: false, nulls_first: false };
+        properties = properties.set_sorting_columns(Some(vec![sorting]));
+    }
+    properties.build()
+}
+
+fn write_batches(path: &Path, table: &Table, meta: &[KeyValue], batches: &[RecordBatch]) -> Result<u64, Error> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(|source| Error::Io { path: parent.into(), source })?;
+    }
+    let parquet = |source| Error::Parquet { path: path.into(), source };
+    durable::replace(path, |file| {
+        let mut writer =
+            ArrowWriter::try_new(file, table.schema(), Some(writer_properties(table, meta))).map_err(parquet)?;
+        for batch in batches {
+            writer.write(batch).map_err(parquet)?;
+        }
+        writer.close().map_err(parquet)?;
+        Ok(())
+    })?;
+    fs::metadata(path).map(|m| m.len()).map_err(|source| Error::Io { path: path.into(), source })
+}
+
+/// Writes one part of a rank's table under its final name, whole or not at all. Returns the file's size in bytes.
+///
+/// # Errors
+/// [`Error::Unsorted`], [`Error::WrongRank`] or [`Error::NegativeDuration`] before anything is written; else
+/// [`Error::Parquet`] or [`Error::Io`].
+pub fn write_shard(
+    run: &Path,
+    table: &Table,
+    meta: &ShardMeta,
+    part: u32,
+    batches: &[RecordBatch],
+) -> Result<u64, Error> {
+    let mut checker = Checker::new(table, meta.rank);
+    for batch in batches {
+        checker.check(batch)?;
+    }
+    let pairs = [
+        (KEY_SCHEMA_VERSION, SCHEMA_VERSION.to_string()),
+        (KEY_RUN_ID, meta.run_id.clone()),
+        (KEY_RANK, meta.rank.to_string()),
+        (KEY_HOST, meta.host.clone()),
+        (KEY_PID, meta.pid.to_string()),
+        (KEY_BOOT_ID, meta.boot_id.clone()),
+        (KEY_CLOCK_DOMAIN, meta.clock_domain.clone()),
+    ];
+    let pairs: Vec<KeyValue> = pairs.into_iter().map(|(k, v)| KeyValue::new(k.to_string(), v)).collect();
+    write_batches(&shard_path(run, table.name, meta.rank, part), table, &pairs, batches)
+}
+
+/// Writes a whole table of the aggregator to `path`.
+///
+/// # Errors
+/// [`Error::Parquet`] or [`Error::Io`].
+pub fn write_table(path: &Path, table: &Table, run_id: &str, batches: &[RecordBatch]) -> Result<u64, Error> {
+    let pairs = [(KEY_SCHEMA_VERSION, SCHEMA_VERSION.to_string()), (KEY_RUN_ID, run_id.to_string())];
+    let pairs: Vec<KeyValue> = pairs.into_iter().map(|(k, v)| KeyValue::new(k.to_string(), v)).collect();
+    write_batches(path, table, &pairs, batches)
+}
+
+/// The facts that hold in every shard, checked before writing and after reading.
+#[derive(Debug)]
+pub struct Checker {
+    table: String,
+    rank: i32,
+    sorted_by: Option<&'static str>,
+    last: i64,
+    rows: usize,
+}
+
+impl Checker {
+    /// Nothing seen yet.
+    pub fn new(table: &Table, rank: i32) -> Self {
+        Self { table: table.name.into(), rank, sorted_by: table.sorted_by, last: i64::MIN, rows: 0 }
+    }
+
+    /// Checks the next batch of the shard. Columns that a projection left out are not checked.
+    ///
+    /// # Errors
+    /// [`Error::Unsorted`], [`Error::WrongRank`] or [`Error::NegativeDuration`].
+    pub fn check(&mut self, batch: &RecordBatch) -> Result<(), Error> {
+        let longs = |name: &str| batch.column_by_name(name).and_then(|c| c.as_primitive_opt::<Int64Type>());
+        if let Some(ranks) = batch.column_by_name("rank").and_then(|c| c.as_primitive_opt::<Int32Type>())
+            && let Some(row) = ranks.values().iter().position(|r| *r != self.rank)
+        {
+            let (table, row, found) = (self.table.clone(), self.rows + row, ranks.value(row));
+            return Err(Error::WrongRank { table, row, found, expected: self.rank });
+        }
+        if let Some(column) = self.sorted_by
+            && let Some(times) = longs(column)
+        {
+            for (row, time) in times.values().iter().enumerate() {
+                if *time < self.last {
+                    let (table, column, row) = (self.table.clone(), column.into(), self.rows + row);
+                    return Err(Error::Unsorted { table, column, row });
+                }
+                self.last = *time;
+            }
+        }
+        if let Some(durations) = longs("dur_ns")
+            && let Some(row) = durations.values().iter().position(|d| *d < 0)
+        {
+            let (table, dur_ns) = (self.table.clone(), durations.value(row));
+            return Err(Error::NegativeDuration { table, row: self.rows + row, dur_ns });
+        }
+        self.rows += batch.num_rows();
+        Ok(())
+    }
+}
+
+/// A shard whose footer was read and found good; its rows are read on demand.
+#[derive(Clone, Debug)]
+pub struct Shard {
+    /// The file.
+    pub path: PathBuf,
+    /// Name of its table.
+    pub table: String,
+    /// Part number.
+    pub part: u32,
+    /// Rows.
+    pub rows: u64,
+    /// Size of the file.
+    pub bytes: u64,
+    /// What it says of itself.
+    pub meta: ShardMeta,
+    footer: ArrowReaderMetadata,
+}
+
+impl Shard {
+    /// Reads the footer of `path`.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Parquet`] for a file that is cut, empty or garbage; [`Error::NewerSchema`];
+    /// [`Error::Metadata`] when a key is missing or disagrees with the file's name; [`Error::NotARun`] when the name is no shard's.
+    pub fn open(path: &Path, table: &str) -> Result<Self, Error> {
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        let (name_rank, part) = parse_shard_name(name).ok_or_else(|| Error::NotARun {
+            path: path.into(),
+            why: "its name is not rank-NNNNN-NNNN.parquet".into(),
+        })?;
+        let io = |source| Error::Io { path: path.into(), source };
+        let file = File::open(path).map_err(io)?;
+        let bytes = file.metadata().map_err(io)?.len();
+        let footer = ArrowReaderMetadata::load(&file, Default::default())
+            .map_err(|source| Error::Parquet { path: path.into(), source })?;
+        let meta = read_meta(path, &footer)?;
+        if meta.rank != name_rank {
+            let problem = format!("is {}, but the file's name says {name_rank}", meta.rank);
+            return Err(Error::Metadata { path: path.into(), key: KEY_RANK, problem });
+        }
+        let rows = footer.metadata().file_metadata().num_rows().max(0) as u64;
+        Ok(Self { path: path.into(), table: table.into(), part, rows, bytes, meta, footer })
+    }
+
+    /// Reads batches of the named columns (all, if `columns` is `None`) and hands each to `visit`, after the shard's facts were
+    /// checked on it. Columns that the file lacks are simply absent from the batch.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Parquet`], what [`Checker::check`] finds, or what `visit` returns. Batches before the error were visited.
+    pub fn read<E: From<Error>>(
+        &self,
+        table: &Table,
+        columns: Option<&[&str]>,
+        mut visit: impl FnMut(&RecordBatch) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let file = File::open(&self.path).map_err(|source| Error::Io { path: self.path.clone(), source })?;
+        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.footer.clone());
+        if let Some(columns) = columns {
+            let mask = ProjectionMask::columns(builder.parquet_schema(), columns.iter().copied());
+            builder = builder.with_projection(mask);
+        }
+        let reader = builder
+            .with_batch_size(ROW_GROUP_ROWS)
+            .build()
+            .map_err(|source| Error::Parquet { path: self.path.clone(), source })?;
+        let mut checker = Checker::new(table, self.meta.rank);
+        for batch in reader {
+            let batch = batch.map_err(|source| Error::Parquet { path: self.path.clone(), source: source.into() })?;
+            checker.check(&batch)?;
+            visit(&batch)?;
+        }
+        Ok(())
+    }
+}
+
+fn read_meta(path: &Path, footer: &ArrowReaderMetadata) -> Result<ShardMeta, Error> {
+    let pairs = footer.metadata().file_metadata().key_value_metadata();
+    let find = |key: &'static str| {
+        pairs
+            .and_then(|pairs| pairs.iter().find(|pair| pair.key == key))
+            .and_then(|pair| pair.value.clone())
+            .ok_or_else(|| Error::Metadata { path: path.into(), key, problem: "is missing".into() })
+    };
+    let number = |key: &'static str| {
+        let text = find(key)?;
+        text.parse::<i64>().map_err(|_| Error::Metadata {
+            path: path.into(),
+            key,
+            problem: format!("is not a number: {:?}", text.chars().take(40).collect::<String>()),
+        })
+    };
+    let version = number(KEY_SCHEMA_VERSION)?;
+    if version > i64::from(SCHEMA_VERSION) {
+        let found = u32::try_from(version).unwrap_or(u32::MAX);
+        return Err(Error::NewerSchema { path: path.into(), found, known: SCHEMA_VERSION });
+    }
+    let rank = number(KEY_RANK)?;
+    let rank = i32::try_from(rank).ok().filter(|rank| *rank >= 0).ok_or_else(|| Error::Metadata {
+        path: path.into(),
+        key: KEY_RANK,
+        problem: format!("is {rank}"),
+    })?;
+    Ok(ShardMeta {
+        run_id: find(KEY_RUN_ID)?,
+        rank,
+        host: find(KEY_HOST)?,
+        pid: number(KEY_PID)?,
+        boot_id: find(KEY_BOOT_ID)?,
+        clock_domain: find(KEY_CLOCK_DOMAIN)?,
+    })
+}
+
+/// The columns of `batch` that are named, for tests and small readers.
+pub fn column_names(batch: &RecordBatch) -> Vec<Arc<str>> {
+    batch.schema().fields().iter().map(|f| f.name().as_str().into()).collect()
+}

@@ -1,0 +1,244 @@
+//! What a table is: its name, who writes it, and its columns with their documentation.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+
+use crate::Error;
+
+/// Who writes a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writer {
+    /// Every rank writes shards: `RUN/<table>/rank-00003-0000.parquet`.
+    Rank,
+    /// The aggregator writes one file: `RUN/analysis/<table>.parquet`.
+    Aggregator,
+}
+
+/// One column, with the sentence that documents it.
+#[derive(Clone, Debug)]
+pub struct ColumnInfo {
+    /// The name; its last part is the unit, where it has one.
+    pub name: &'static str,
+    /// The type as DuckDB shows it.
+    pub type_name: &'static str,
+    /// Whether cells may be null.
+    pub nullable: bool,
+    /// What it means.
+    pub doc: &'static str,
+    /// The Arrow type.
+    pub data_type: DataType,
+}
+
+/// A table: the single place that says what its files hold.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Directory or file name.
+    pub name: &'static str,
+    /// What one row is.
+    pub doc: &'static str,
+    /// Who writes it.
+    pub writer: Writer,
+    /// The columns in order.
+    pub columns: Vec<ColumnInfo>,
+    /// The column whose values never fall within a file.
+    pub sorted_by: Option<&'static str>,
+}
+
+impl Table {
+    /// The Arrow schema, without file metadata.
+    pub fn schema(&self) -> SchemaRef {
+        let fields: Vec<Field> =
+            self.columns.iter().map(|c| Field::new(c.name, c.data_type.clone(), c.nullable)).collect();
+        Arc::new(Schema::new(fields))
+    }
+
+    /// A column's position.
+    pub fn column(&self, name: &str) -> Option<usize> {
+        self.columns.iter().position(|c| c.name == name)
+    }
+
+    /// Columns as text, one a line: the form of the schema snapshot and of the reference documentation.
+    pub fn describe(&self) -> String {
+        let mut text = format!("{} — {}\n", self.name, self.doc);
+        for c in &self.columns {
+            let star = if c.nullable { "" } else { "*" };
+            text.push_str(&format!("  {}{star}  {}  {}\n", c.name, c.type_name, c.doc));
+        }
+        text
+    }
+}
+
+/// A row type of a table; implemented by the [`tables!`](crate::tables) declarations only.
+pub trait Row: Sized + Clone {
+    /// Collects rows column by column.
+    type Builder: RowBuilder<Row = Self>;
+    /// Typed columns of a batch.
+    type View;
+    /// The table.
+    fn table() -> Table;
+    /// Opens a batch.
+    ///
+    /// # Errors
+    /// [`Error::MissingColumn`] or [`Error::ColumnType`].
+    fn view(batch: &RecordBatch) -> Result<Self::View, Error>;
+    /// The row at `index`.
+    ///
+    /// # Panics
+    /// If `index` is beyond the batch.
+    fn get(view: &Self::View, index: usize) -> Self;
+}
+
+/// Collects the rows of one table.
+pub trait RowBuilder: Default {
+    /// The row type.
+    type Row;
+    /// Adds one row.
+    fn push(&mut self, row: &Self::Row);
+    /// Rows held.
+    fn len(&self) -> usize;
+    /// Whether no row is held.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Takes the rows as one batch and leaves the builder empty.
+    ///
+    /// # Errors
+    /// [`Error::Arrow`], if Arrow refuses the columns.
+    fn finish(&mut self) -> Result<RecordBatch, Error>;
+}
+
+/// Every row of a batch.
+///
+/// # Errors
+/// As [`Row::view`].
+pub fn rows_from_batch<R: Row>(batch: &RecordBatch) -> Result<Vec<R>, Error> {
+    let view = R::view(batch)?;
+    Ok((0..batch.num_rows()).map(|i| R::get(&view, i)).collect())
+}
+
+/// One batch of these rows.
+///
+/// # Errors
+/// As [`RowBuilder::finish`].
+pub fn batch_from_rows<R: Row>(rows: &[R]) -> Result<RecordBatch, Error> {
+    let mut builder = R::Builder::default();
+    for row in rows {
+        builder.push(row);
+    }
+    builder.finish()
+}
+
+/// Opens the column `name` of a batch, which may be a projection of the table.
+///
+/// # Errors
+/// [`Error::MissingColumn`] or [`Error::ColumnType`].
+pub fn column<C: crate::Cell>(batch: &RecordBatch, table: &str, name: &str) -> Result<C::Column, Error> {
+    let array =
+        batch.column_by_name(name).ok_or_else(|| Error::MissingColumn { table: table.into(), column: name.into() })?;
+    C::open(array.as_ref()).ok_or_else(|| Error::ColumnType {
+        table: table.into(),
+        column: name.into(),
+        found: format!("{}{}", array.data_type(), if array.null_count() > 0 { " with nulls" } else { "" }),
+    })
+}
+
+/// A column's name without the `r#` that Rust wants before its keywords.
+pub(crate) fn plain_name(name: &'static str) -> &'static str {
+    name.strip_prefix("r#").unwrap_or(name)
+}
+
+pub(crate) fn batch(table: &Table, columns: Vec<ArrayRef>) -> Result<RecordBatch, Error> {
+    Ok(RecordBatch::try_new(table.schema(), columns)?)
+}
+
+/// Declares tables: for each, a row struct, a builder and a view, from one list of documented columns.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! tables {
+    ($(
+        $(#[doc = $doc:literal])+
+        $table:ident: $row:ident / $builder:ident / $view:ident, by $writer:ident, sorted by $sorted:expr; {
+            $( $(#[doc = $cdoc:literal])+ $column:ident: $ty:ty, )+
+        }
+    )+) => {
+        $(
+            $(#[doc = $doc])+
+            #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+            pub struct $row {
+                $( $(#[doc = $cdoc])+ pub $column: $ty, )+
+            }
+
+            #[doc = concat!("Collects rows of `", stringify!($table), "`.")]
+            pub struct $builder {
+                len: usize,
+                $( $column: <$ty as $crate::Cell>::Builder, )+
+            }
+
+            impl std::fmt::Debug for $builder {
+                fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.debug_struct(stringify!($builder)).field("len", &self.len).finish_non_exhaustive()
+                }
+            }
+
+            impl Default for $builder {
+                fn default() -> Self {
+                    Self { len: 0, $( $column: <$ty as $crate::Cell>::builder(), )+ }
+                }
+            }
+
+            #[doc = concat!("Typed columns of a batch of `", stringify!($table), "`.")]
+            #[derive(Clone, Debug)]
+            #[expect(missing_docs, reason = "the row type documents each column")]
+            pub struct $view {
+                $( pub $column: <$ty as $crate::Cell>::Column, )+
+            }
+
+            impl $crate::RowBuilder for $builder {
+                type Row = $row;
+                fn push(&mut self, row: &$row) {
+                    $( $crate::Cell::append(&row.$column, &mut self.$column); )+
+                    self.len += 1;
+                }
+                fn len(&self) -> usize {
+                    self.len
+                }
+                fn finish(&mut self) -> Result<arrow_array::RecordBatch, $crate::Error> {
+                    self.len = 0;
+                    let columns = vec![ $( <$ty as $crate::Cell>::finish(&mut self.$column), )+ ];
+                    $crate::table::batch(&<$row as $crate::Row>::table(), columns)
+                }
+            }
+
+            impl $crate::Row for $row {
+                type Builder = $builder;
+                type View = $view;
+                fn table() -> $crate::Table {
+                    $crate::Table {
+                        name: stringify!($table),
+                        doc: concat!($($doc),+).trim_ascii_start(),
+                        writer: $crate::Writer::$writer,
+                        sorted_by: $sorted,
+                        columns: vec![ $( $crate::ColumnInfo {
+                            name: $crate::table::plain_name(stringify!($column)),
+                            type_name: <$ty as $crate::Cell>::TYPE_NAME,
+                            nullable: <$ty as $crate::Cell>::NULLABLE,
+                            doc: concat!($($cdoc),+).trim_ascii_start(),
+                            data_type: <$ty as $crate::Cell>::data_type(),
+                        }, )+ ],
+                    }
+                }
+                fn view(batch: &arrow_array::RecordBatch) -> Result<$view, $crate::Error> {
+                    Ok($view { $( $column: $crate::column::<$ty>(batch, stringify!($table), $crate::table::plain_name(stringify!($column)))?, )+ })
+                }
+                fn get(view: &$view, index: usize) -> Self {
+                    Self { $( $column: <$ty as $crate::Cell>::get(&view.$column, index), )+ }
+                }
+            }
+        )+
+        fn declared() -> Vec<$crate::Table> {
+            vec![ $( <$row as $crate::Row>::table(), )+ ]
+        }
+    };
+}
