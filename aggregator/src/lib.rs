@@ -1,5 +1,7 @@
 //! Ingest, align, match, analyze, render.
 
+pub mod clock;
+pub mod matching;
 pub mod model;
 
 use std::process::ExitCode;
