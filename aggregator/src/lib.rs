@@ -1,5 +1,6 @@
 //! Ingest, align, match, analyze, render.
 
+pub mod intervals;
 pub mod model;
 
 use std::process::ExitCode;
