@@ -1,6 +1,7 @@
 //! Ingest, align, match, analyze, render.
 
 pub mod clock;
+pub mod intervals;
 pub mod matching;
 pub mod model;
 
