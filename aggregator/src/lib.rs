@@ -1,5 +1,8 @@
 //! Ingest, align, match, analyze, render.
 
+pub mod clock;
+pub mod intervals;
+pub mod matching;
 pub mod model;
 
 use std::process::ExitCode;
