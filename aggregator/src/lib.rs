@@ -1,6 +1,7 @@
 //! Ingest, align, match, analyze, render.
 
 pub mod model;
+pub mod straggler;
 
 use std::process::ExitCode;
 
