@@ -1,5 +1,8 @@
 //! Ingest, align, match, analyze, render.
 
+pub mod clock;
+pub mod intervals;
+pub mod matching;
 pub mod model;
 pub mod straggler;
 
