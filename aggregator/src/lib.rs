@@ -4,6 +4,7 @@ pub mod clock;
 pub mod intervals;
 pub mod matching;
 pub mod model;
+pub mod straggler;
 
 use std::process::ExitCode;
 
