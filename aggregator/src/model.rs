@@ -136,7 +136,8 @@ pub struct RankInfo {
     pub host: String,
     /// Process.
     pub pid: i64,
-    /// Clock domain: ranks with equal, non-empty domains share one clock.
+    /// Clock domain: ranks with equal domains share one clock, but for the domains that name no clock of one machine:
+    /// empty (nothing known) and `utc` (wall clock of an unknown host). Kineto's is `<host>/utc` where the host is known.
     pub clock_domain: String,
     /// Whether the recorder ended in order; `None` where the format cannot tell.
     pub closed_cleanly: Option<bool>,
@@ -153,6 +154,8 @@ pub struct RankData {
     pub events: Events,
     /// Its collectives, sorted by start.
     pub collectives: Vec<CollectiveRow>,
+    /// Kineto's `Comms Id` of each collective, by position in [`collectives`](Self::collectives); empty where no row has one.
+    pub comms_ids: Vec<Option<u64>>,
     /// Its steps, sorted; warm-up and active.
     pub steps: Vec<StepRow>,
     /// Its clock comparisons.
@@ -195,6 +198,22 @@ impl MatchLevel {
     }
 }
 
+/// Whether an operation makes its ranks wait for each other, and so says something about their clocks: if it does, no rank
+/// leaves before every rank has entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Barrier {
+    /// All-reduce, all-gather, reduce-scatter, barrier: every rank needs something of every other.
+    Strict,
+    /// All-to-all: made of pairs, so only nearly a barrier; see [`WEAK_SLACK_NS`].
+    Weak,
+    /// Broadcast, reduce, send, receive, empty operations, and any whose times are only those of being handed over.
+    OneSided,
+}
+
+/// How much earlier than another rank's entry a rank may leave a [`Barrier::Weak`] operation. Measured on real all-to-alls
+/// that are made of sends and receives: down to 73 µs.
+pub const WEAK_SLACK_NS: i64 = 100_000;
+
 /// One rank's part in an [`Instance`], in that rank's own clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
@@ -231,6 +250,8 @@ pub struct Instance {
     pub ranks_expected: Option<i32>,
     /// How it was matched.
     pub level: MatchLevel,
+    /// Whether it holds its ranks together.
+    pub barrier: Barrier,
     /// Its ranks, ascending, each once.
     pub members: Vec<Member>,
 }

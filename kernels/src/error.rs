@@ -1,0 +1,78 @@
+//! What can go wrong in an operation.
+
+use crate::Dtype;
+
+/// Result of an operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why an operation was not done; nothing was written then.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The back end cannot compute in this type.
+    #[error("the {backend} back end computes in {supported} only, not in {dtype}: use --dtype {supported}")]
+    UnsupportedDtype {
+        /// Name of the back end.
+        backend: &'static str,
+        /// What was asked for.
+        dtype: Dtype,
+        /// What it can do.
+        supported: Dtype,
+    },
+    /// A word that names no data type.
+    #[error("unknown data type `{word}`: use f32, tf32 or bf16")]
+    UnknownDtype {
+        /// The word.
+        word: String,
+    },
+    /// A buffer does not have the length that the operation's shape asks for.
+    #[error("{operation}: {operand} holds {found} elements where the shape needs {expected}")]
+    Length {
+        /// Name of the operation.
+        operation: &'static str,
+        /// Which of its buffers.
+        operand: &'static str,
+        /// Elements needed.
+        expected: usize,
+        /// Elements there are.
+        found: usize,
+    },
+    /// A shape has an empty side and another one that no address can span.
+    #[error("{operation}: shapes {shapes} pass the address space")]
+    Shape {
+        /// Name of the operation.
+        operation: &'static str,
+        /// Shapes of its inputs.
+        shapes: String,
+    },
+    /// A tensor does not fit where it was to be packed or unpacked.
+    #[error("{operation}: elements {offset}..{offset}+{len} lie outside a bucket of {bucket_len}")]
+    OutsideBucket {
+        /// Name of the operation.
+        operation: &'static str,
+        /// First element in the bucket.
+        offset: usize,
+        /// Elements.
+        len: usize,
+        /// Elements of the bucket.
+        bucket_len: usize,
+    },
+    /// A label names a class that does not exist.
+    #[error("row {row} has label {label}, but there are only {classes} classes")]
+    Label {
+        /// Row of the batch.
+        row: usize,
+        /// Its label.
+        label: u32,
+        /// Number of classes.
+        classes: usize,
+    },
+    /// Memory ran out.
+    #[error("cannot allocate {bytes} bytes for `{name}`")]
+    OutOfMemory {
+        /// What it was for.
+        name: String,
+        /// Size asked for; saturated where it exceeds the address space.
+        bytes: usize,
+    },
+}
