@@ -23,10 +23,11 @@ mod select;
 pub mod source;
 mod stats;
 pub mod steps;
+mod verdict;
 
 pub use analysis::Analysis;
 pub use cli::main_impl;
 pub use error::Error;
 pub use map::{RankPart, map_rank};
 pub use options::Options;
-pub use reduce::reduce;
+pub use reduce::{analyze, reduce};

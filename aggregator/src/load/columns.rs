@@ -77,12 +77,7 @@ pub(super) fn load_events(run: &Run, rank: i32, data: &mut RankData) {
     data.events = merge_parts(raw, rank, &mut data.omissions);
 }
 
-fn load_shard(
-    shard: &Shard,
-    table: &Table,
-    names: &mut Names,
-    raw: &mut RawColumns,
-) -> Result<(), (usize, Error)> {
+fn load_shard(shard: &Shard, table: &Table, names: &mut Names, raw: &mut RawColumns) -> Result<(), (usize, Error)> {
     let mut rows_read = 0;
     let read = shard.read(table, Some(&COLUMNS), |batch| -> Result<(), Error> {
         append(batch, names, raw)?;
@@ -137,7 +132,8 @@ fn append(batch: &RecordBatch, names: &mut Names, raw: &mut RawColumns) -> Resul
         append_longs(source.as_ref(), rows, target);
     }
     if let Some(open) = open.filter(|open| open.true_count() > 0) {
-        raw.open.extend((0..rows).filter(|row| open.is_valid(*row) && open.value(*row)).map(|row| (first + row) as u32));
+        raw.open
+            .extend((0..rows).filter(|row| open.is_valid(*row) && open.value(*row)).map(|row| (first + row) as u32));
     }
     Ok(())
 }

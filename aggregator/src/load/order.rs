@@ -50,7 +50,8 @@ pub fn merge_parts(raw: RawColumns, rank: i32, omissions: &mut Vec<OmissionRow>)
     if !open.is_empty() {
         let superseded = superseded(&events, &open, rank, omissions);
         if !superseded.is_empty() {
-            let keep: Vec<u32> = (0..events.len() as u32).filter(|row| superseded.binary_search(row).is_err()).collect();
+            let keep: Vec<u32> =
+                (0..events.len() as u32).filter(|row| superseded.binary_search(row).is_err()).collect();
             parent_id = gather(&parent_id, &keep);
             events = permuted(&events, &keep);
         }
