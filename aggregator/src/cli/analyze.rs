@@ -71,14 +71,15 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
 }
 
 fn options(arguments: &Arguments) -> Result<Options, Error> {
-    let mut options = Options::default();
-    options.steps = value("steps", &arguments.steps, |text| parse_steps(text))?;
-    options.from = value("from", &arguments.from, |text| TimeBound::parse(text))?;
-    options.to = value("to", &arguments.to, |text| TimeBound::parse(text))?;
-    options.range = value("range", &arguments.range, regex)?;
-    options.ranks = value("ranks", &arguments.ranks, |text| parse_ranks(text))?;
-    options.step_marker = value("step-marker", &arguments.step_marker, regex)?;
-    Ok(options)
+    Ok(Options {
+        steps: value("steps", &arguments.steps, parse_steps)?,
+        from: value("from", &arguments.from, TimeBound::parse)?,
+        to: value("to", &arguments.to, TimeBound::parse)?,
+        range: value("range", &arguments.range, regex)?,
+        ranks: value("ranks", &arguments.ranks, parse_ranks)?,
+        step_marker: value("step-marker", &arguments.step_marker, regex)?,
+        ..Options::default()
+    })
 }
 
 fn regex(text: &str) -> Result<Regex, String> {
