@@ -23,6 +23,7 @@ mod select;
 pub mod source;
 mod stats;
 pub mod steps;
+pub mod straggler;
 mod verdict;
 
 pub use analysis::Analysis;

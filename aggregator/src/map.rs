@@ -14,6 +14,7 @@ use crate::options::Options;
 use crate::select::{contains, narrow, scope};
 use crate::stats::{Stats, stats};
 use crate::steps::{mark_steps, one_step_if_none, recorded};
+use crate::straggler;
 
 /// What is left of a rank after the map: its collectives and steps, and sums. Times are in the rank's clock.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -58,6 +59,8 @@ pub struct RankPart {
     pub memory_peaks: Vec<MemoryPeakRow>,
     /// HTA's temporal breakdown.
     pub hta_temporal: Option<HtaTemporalRow>,
+    /// Its own work between collectives, and where in the program it was.
+    pub straggler: straggler::RankPart,
     /// What was left out of it.
     pub omissions: Vec<OmissionRow>,
 }
@@ -98,6 +101,7 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
         kernel_stats: kernels,
         memory_peaks,
         hta_temporal: hta_temporal(rank, &parts),
+        straggler: straggler::map_rank(&data, &options.thresholds),
         info: data.info,
         collectives: data.collectives,
         comms_ids: data.comms_ids,

@@ -6,6 +6,7 @@ use std::ops::Range;
 use regex::Regex;
 
 use crate::findings::Limits;
+use crate::straggler::Thresholds;
 
 /// Options of an analysis.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +24,8 @@ pub struct Options {
     pub ranks: Option<BTreeSet<i32>>,
     /// Ranges of the host whose name matches are the steps. Default: the run's own steps.
     pub step_marker: Option<Regex>,
+    /// When lateness is a verdict.
+    pub thresholds: Thresholds,
     /// Limits of the findings.
     pub limits: Limits,
 }

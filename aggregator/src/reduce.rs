@@ -17,7 +17,7 @@ use crate::model::Instance;
 use crate::options::{Options, TimeBound};
 use crate::source::{Source, SourceInfo};
 use crate::stats::{compare_kernels, compare_ops};
-use crate::{Error, verdict};
+use crate::{Error, straggler, verdict};
 
 /// Analyses a source: loads, maps and drops every rank in parallel, then reduces. `progress` is called after each rank, with the
 /// number done and the number to do.
@@ -153,7 +153,14 @@ pub fn reduce(parts: Vec<RankPart>, info: &SourceInfo, options: &Options, mut om
     let (instances, rows): (Vec<Instance>, Vec<_>) =
         rows.into_iter().filter_map(|(i, row)| Some((i.clone(), row?))).unzip();
 
+    let straggler_parts: Vec<straggler::RankPart> = parts.iter().map(|p| p.straggler.clone()).collect();
+    let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
+    let stragglers = straggler::reduce(&straggler_parts, &instances, &to_global, &options.thresholds);
+    omissions.extend(stragglers.omissions);
+
     let mut tables = Tables {
+        stragglers: stragglers.stragglers,
+        collective_waits: stragglers.waits,
         clock_fit: clocks.rows().to_vec(),
         bucket_timing: bucket_timing(&instances, &rows, &parts, &clocks),
         collective_instances: rows,

@@ -3,7 +3,7 @@
 use crate::Dtype;
 
 /// Result of an operation.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation was not done; nothing was written then.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
