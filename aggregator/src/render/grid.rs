@@ -169,33 +169,33 @@ mod tests {
 
     #[test]
     fn columns_are_aligned() {
-        expect![[r"
+        expect![[r#"
               rank  step ms  hidden %  range
                  0      1.5      12.3  forward
                 11    120.0         –  ncclDevKernel_AllReduce_Sum_f32_RING_LL
-        "]]
+        "#]]
         .assert_eq(&grid().render(80, false));
     }
 
     #[test]
     fn narrow_tables_lose_text_then_columns() {
-        expect![[r"
-              rank  step ms  hidden %  range
-                 0      1.5      12.3  forward
-                11    120.0         –  ncclDe…NG_LL
-        "]]
-        .assert_eq(&grid().render(38, false));
-        expect![[r"
+        expect![[r#"
               rank  step ms  range
                  0      1.5  forward
                 11    120.0  ncclDe…NG_LL
-        "]]
+        "#]]
+        .assert_eq(&grid().render(38, false));
+        expect![[r#"
+              rank  step ms  range
+                 0      1.5  forward
+                11    120.0  ncclDe…NG_LL
+        "#]]
         .assert_eq(&grid().render(34, false));
-        expect![[r"
+        expect![[r#"
               rank  step ms
                  0      1.5
                 11    120.0
-        "]]
+        "#]]
         .assert_eq(&grid().render(20, false));
     }
 }
