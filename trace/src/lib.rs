@@ -50,6 +50,7 @@ mod shard;
 mod table;
 
 pub use analysis_tables::*;
+pub use arrow_array::RecordBatch;
 pub use cell::{Cell, Text, TextColumn};
 pub use error::Error;
 pub use keys::*;

@@ -1,0 +1,58 @@
+//! What each source stored and lost since the last `counters` rows that reached the disk.
+
+use std::collections::BTreeMap;
+
+use trace::CounterRow;
+
+#[derive(Debug, Default)]
+struct Count {
+    recorded: u64,
+    dropped: u64,
+    why: Option<String>,
+}
+
+/// Counts by source. Each row or loss is counted once, so that the rows of `counters` add up.
+#[derive(Debug, Default)]
+pub(crate) struct Counts(BTreeMap<String, Count>);
+
+impl Counts {
+    pub(crate) fn record(&mut self, source: &str, rows: u64) {
+        if rows > 0 {
+            self.of(source).recorded += rows;
+        }
+    }
+
+    pub(crate) fn lose(&mut self, source: &str, rows: u64, why: &str) {
+        let count = self.of(source);
+        count.dropped += rows;
+        count.why = Some(why.into());
+    }
+
+    fn of(&mut self, source: &str) -> &mut Count {
+        if !self.0.contains_key(source) {
+            self.0.insert(source.into(), Count::default());
+        }
+        self.0.entry(source.into()).or_default()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// As rows; the counts stay until [`clear`](Self::clear), because the rows may not reach the disk.
+    pub(crate) fn rows(&self, rank: i32) -> Vec<CounterRow> {
+        let row = |(source, count): (&String, &Count)| CounterRow {
+            rank,
+            source: source.as_str().into(),
+            recorded: count.recorded as i64,
+            dropped: count.dropped as i64,
+            omitted: 0,
+            why: count.why.as_deref().map(Into::into),
+        };
+        self.0.iter().map(row).collect()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}

@@ -1,0 +1,103 @@
+//! Interned strings: the hot path carries a number, the writer looks the string up.
+
+use std::sync::{Mutex, PoisonError};
+
+use rustc_hash::FxHashMap;
+use trace::Text;
+
+/// An interned string of one [`Recorder`](crate::Recorder). Do not hand it to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NameId(pub(crate) u32);
+
+/// Interned shapes and types of an operation's inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ShapeId(pub(crate) u32);
+
+/// No shape.
+pub(crate) const NO_SHAPE: u32 = u32::MAX;
+
+/// The strings by number.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Strings {
+    pub(crate) names: Vec<Text>,
+    /// Input dimensions and types.
+    pub(crate) shapes: Vec<(Text, Text)>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    strings: Strings,
+    name_ids: FxHashMap<Text, u32>,
+    shape_ids: FxHashMap<(Text, Text), u32>,
+}
+
+/// Behind a lock, which the hot path never takes.
+#[derive(Debug, Default)]
+pub(crate) struct Names(Mutex<Tables>);
+
+impl Names {
+    pub(crate) fn intern(&self, name: &str) -> NameId {
+        let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(id) = tables.name_ids.get(name) {
+            return NameId(*id);
+        }
+        let (name, id) = (Text::from(name), tables.strings.names.len() as u32);
+        tables.strings.names.push(name.clone());
+        tables.name_ids.insert(name, id);
+        NameId(id)
+    }
+
+    pub(crate) fn intern_shapes(&self, dims: &[&[i64]], types: &[&str]) -> ShapeId {
+        let key: (Text, Text) = (print_dims(dims).into(), print_types(types).into());
+        let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(id) = tables.shape_ids.get(&key) {
+            return ShapeId(*id);
+        }
+        let id = tables.strings.shapes.len() as u32;
+        tables.strings.shapes.push(key.clone());
+        tables.shape_ids.insert(key, id);
+        ShapeId(id)
+    }
+
+    /// Adds to `known` what was interned since.
+    pub(crate) fn refresh(&self, known: &mut Strings) {
+        let tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.names.extend_from_slice(&tables.strings.names[known.names.len()..]);
+        known.shapes.extend_from_slice(&tables.strings.shapes[known.shapes.len()..]);
+    }
+}
+
+/// `[[64, 1024], [1024, 1024]]`, as Python prints a list of lists.
+fn print_dims(dims: &[&[i64]]) -> String {
+    format!("{dims:?}")
+}
+
+/// `["float", "float"]`, the element types of the inputs.
+fn print_types(types: &[&str]) -> String {
+    format!("{types:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_strings_get_equal_ids() {
+        let names = Names::default();
+        let (gemm, bias) = (names.intern("gemm"), names.intern("bias"));
+        assert_eq!(names.intern("gemm"), gemm);
+        assert_ne!(gemm, bias);
+        let shape = names.intern_shapes(&[&[64, 1024], &[]], &["float", "float"]);
+        assert_eq!(names.intern_shapes(&[&[64, 1024], &[]], &["float", "float"]), shape);
+        assert_ne!(names.intern_shapes(&[&[64, 1024], &[]], &["float", "int"]), shape);
+
+        let mut strings = Strings::default();
+        names.refresh(&mut strings);
+        names.intern("late");
+        names.refresh(&mut strings);
+        names.refresh(&mut strings);
+        assert_eq!(strings.names, ["gemm".into(), "bias".into(), Text::from("late")]);
+        assert_eq!(&*strings.shapes[0].0, "[[64, 1024], []]");
+        assert_eq!(&*strings.shapes[0].1, r#"["float", "float"]"#);
+    }
+}

@@ -1,0 +1,123 @@
+//! What all threads of a recorder share: the current step, the ids, the names.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use crate::Clock;
+use crate::names::Names;
+
+/// Whether rows are made, and of which step: one word, so that a row never gets the step of one moment and the activity of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct State(u64);
+
+const ENABLED: u64 = 1;
+const ACTIVE: u64 = 2;
+
+impl State {
+    fn new(enabled: bool, active: bool, step: i32) -> Self {
+        let flags = if enabled { ENABLED } else { 0 } | if active { ACTIVE } else { 0 };
+        Self(u64::from(step as u32) << 32 | flags)
+    }
+
+    /// The recorder runs.
+    #[inline]
+    pub(crate) fn is_enabled(self) -> bool {
+        self.0 & ENABLED != 0
+    }
+
+    /// The recorder runs and rows are made.
+    #[inline]
+    pub(crate) fn is_active(self) -> bool {
+        self.0 & (ENABLED | ACTIVE) == ENABLED | ACTIVE
+    }
+
+    /// The current step; −1 between steps.
+    #[inline]
+    pub(crate) fn step(self) -> i32 {
+        (self.0 >> 32) as u32 as i32
+    }
+}
+
+/// A value on cache lines of its own, so that a thread that writes it does not slow those that read its neighbours.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Padded<T>(T);
+
+/// Shared by all threads that record and the writer.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    state: Padded<AtomicU64>,
+    next_id: Padded<AtomicI64>,
+    allocated_bytes: AtomicI64,
+    pub(crate) names: Names,
+    pub(crate) clock: Clock,
+}
+
+impl Shared {
+    pub(crate) fn new(clock: Clock, enabled: bool) -> Self {
+        Self {
+            state: Padded(AtomicU64::new(State::new(enabled, false, -1).0)),
+            // Ids count from 1, so that 0 is never one.
+            next_id: Padded(AtomicI64::new(1)),
+            allocated_bytes: AtomicI64::new(0),
+            names: Names::default(),
+            clock,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> State {
+        State(self.state.0.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn next_id(&self) -> i64 {
+        self.next_id.0.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Adds to the host memory in use and returns the sum.
+    pub(crate) fn allocate(&self, delta_bytes: i64) -> i64 {
+        self.allocated_bytes.fetch_add(delta_bytes, Ordering::Relaxed).wrapping_add(delta_bytes)
+    }
+
+    pub(crate) fn set_step(&self, step: i32) {
+        self.update(|state| State::new(state.is_enabled(), state.0 & ACTIVE != 0, step));
+    }
+
+    pub(crate) fn set_active(&self, active: bool) {
+        self.update(|state| State::new(state.is_enabled(), active, state.step()));
+    }
+
+    pub(crate) fn begin_step(&self, step: i32, active: bool) {
+        self.update(|state| State::new(state.is_enabled(), active, step));
+    }
+
+    pub(crate) fn disable(&self) {
+        self.update(|state| State::new(false, false, state.step()));
+    }
+
+    fn update(&self, change: impl Fn(State) -> State) {
+        // The closure always returns a value, so the update cannot fail; it only repeats when two threads meet.
+        let _ = self.state.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(change(State(old)).0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn step_and_activity_change_independently() {
+        let shared = Shared::new(Clock::system(), true);
+        assert_eq!((shared.state().step(), shared.state().is_active()), (-1, false));
+        shared.begin_step(i32::MAX, true);
+        assert_eq!((shared.state().step(), shared.state().is_active()), (i32::MAX, true));
+        shared.set_step(-1);
+        assert_eq!((shared.state().step(), shared.state().is_active()), (-1, true));
+        shared.set_active(false);
+        assert_eq!((shared.state().step(), shared.state().is_active()), (-1, false));
+        shared.set_active(true);
+        shared.disable();
+        shared.set_active(true);
+        assert!(!shared.state().is_active() && !shared.state().is_enabled());
+    }
+}

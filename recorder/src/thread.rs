@@ -1,0 +1,341 @@
+//! The hot path: what a thread of the program calls between its own instructions.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use rtrb::Producer;
+
+use crate::names::NO_SHAPE;
+use crate::open::{OpenScope, OpenScopes};
+use crate::record::{EventRecord, IS_COMM, Memory, MemoryRecord, NONE, RareRecord};
+use crate::state::{Shared, State};
+use crate::{Clock, Collective, Kind, NameId, ShapeId};
+
+/// What the writer knows of a thread beside its queues.
+#[derive(Debug)]
+pub(crate) struct ThreadShared {
+    pub(crate) name: String,
+    /// The system's id of the thread that recorded first; 0 before.
+    pub(crate) thread_id: AtomicI64,
+    pub(crate) open: OpenScopes,
+    pub(crate) dropped: Dropped,
+}
+
+/// Records that found their queue full.
+#[derive(Debug, Default)]
+pub(crate) struct Dropped {
+    pub(crate) events: AtomicU64,
+    pub(crate) collectives: AtomicU64,
+    pub(crate) memory: AtomicU64,
+}
+
+impl ThreadShared {
+    pub(crate) fn new(name: &str) -> Self {
+        Self { name: name.into(), thread_id: AtomicI64::new(0), open: OpenScopes::new(), dropped: Dropped::default() }
+    }
+}
+
+#[derive(Debug)]
+struct Queues {
+    events: Producer<EventRecord>,
+    rare: Producer<RareRecord>,
+}
+
+/// A finished interval, for what a [`Scope`] cannot enclose. Start from [`Interval::new`].
+#[derive(Clone, Copy, Debug)]
+pub struct Interval {
+    /// What it is.
+    pub kind: Kind,
+    /// Its name.
+    pub name: NameId,
+    /// Start, in the recorder's clock.
+    pub start_ns: i64,
+    /// End, in the recorder's clock. An end before the start counts as the start.
+    pub end_ns: i64,
+    /// The step, taken from [`ThreadRecorder::active_step`] when the work was issued: the row is written even if that step is
+    /// over by now. `None`: the current step, and a row only while recording is active.
+    pub step: Option<i32>,
+    /// Bytes moved.
+    pub bytes: Option<i64>,
+    /// Floating-point operations.
+    pub flops: Option<i64>,
+    /// Shapes and types of the inputs.
+    pub shapes: Option<ShapeId>,
+    /// Communication.
+    pub is_comm: bool,
+}
+
+impl Interval {
+    /// From `start_ns` to `end_ns`, in the current step, everything else unknown.
+    pub fn new(kind: Kind, name: NameId, start_ns: i64, end_ns: i64) -> Self {
+        let (step, bytes, flops, shapes) = (None, None, None, None);
+        Self { kind, name, start_ns, end_ns, step, bytes, flops, shapes, is_comm: false }
+    }
+}
+
+/// A thread's door to the recorder: no lock, no allocation and no formatting behind it. When the queue is full, what does not fit
+/// is dropped and counted.
+///
+/// One per thread; it may move to another thread, but not be shared.
+#[derive(Debug)]
+pub struct ThreadRecorder {
+    shared: Arc<Shared>,
+    own: Arc<ThreadShared>,
+    clock: Clock,
+    queues: RefCell<Queues>,
+    depth: Cell<usize>,
+    enclosing: Cell<i64>,
+    bound: Cell<bool>,
+}
+
+impl ThreadRecorder {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        own: Arc<ThreadShared>,
+        events: Producer<EventRecord>,
+        rare: Producer<RareRecord>,
+    ) -> Self {
+        let (clock, queues) = (shared.clock, RefCell::new(Queues { events, rare }));
+        let (depth, enclosing, bound) = (Cell::new(0), Cell::new(NONE), Cell::new(false));
+        Self { shared, own, clock, queues, depth, enclosing, bound }
+    }
+
+    /// Now, in the recorder's clock.
+    #[inline]
+    pub fn now_ns(&self) -> i64 {
+        self.clock.now_ns()
+    }
+
+    /// The step that rows get now; `None` while nothing is recorded.
+    #[inline]
+    pub fn active_step(&self) -> Option<i32> {
+        let state = self.shared.state();
+        state.is_active().then(|| state.step())
+    }
+
+    /// Opens a scope. It ends, and becomes a row, when the guard is dropped; whatever this thread records meanwhile is its child.
+    /// While nothing is recorded the guard does nothing, even if recording begins before it is dropped.
+    #[inline]
+    pub fn scope(&self, kind: Kind, name: NameId) -> Scope<'_> {
+        let state = self.shared.state();
+        let mut scope = Scope {
+            thread: self,
+            id: NONE,
+            parent_id: NONE,
+            start_ns: 0,
+            bytes: NONE,
+            flops: NONE,
+            step: state.step(),
+            name,
+            shape: NO_SHAPE,
+            depth: 0,
+            kind,
+            flags: 0,
+        };
+        if state.is_active() {
+            scope.begin();
+        }
+        scope
+    }
+
+    /// Records an interval that has ended, as a child of this thread's innermost open scope. Returns the row's id, or `None` if
+    /// nothing is recorded now.
+    #[inline]
+    pub fn interval(&self, kind: Kind, name: NameId, start_ns: i64, end_ns: i64) -> Option<i64> {
+        self.record(Interval::new(kind, name, start_ns, end_ns))
+    }
+
+    /// Records an interval that has ended, with all that is known of it. Returns as [`interval`](Self::interval).
+    #[inline]
+    pub fn record(&self, interval: Interval) -> Option<i64> {
+        let step = self.row_step(interval.step)?;
+        let id = self.shared.next_id();
+        self.push_event(EventRecord {
+            id,
+            parent_id: self.enclosing.get(),
+            ts_ns: interval.start_ns,
+            dur_ns: interval.end_ns.saturating_sub(interval.start_ns).max(0),
+            bytes: interval.bytes.unwrap_or(NONE),
+            flops: interval.flops.unwrap_or(NONE),
+            step,
+            name: interval.name,
+            shape: interval.shapes.map_or(NO_SHAPE, |shapes| shapes.0),
+            kind: interval.kind,
+            flags: if interval.is_comm { IS_COMM } else { 0 },
+        });
+        Some(id)
+    }
+
+    /// Records a collective. With `step: None` it gets the current step, and a row only while recording is active; with a step
+    /// from [`active_step`](Self::active_step), taken when it was issued, it gets a row even if that step is over by now.
+    #[inline]
+    pub fn collective(&self, collective: Collective) {
+        if let Some(step) = self.row_step(collective.step) {
+            let collective = Collective { step: Some(step), ..collective };
+            self.push_rare(RareRecord::Collective(collective), &self.own.dropped.collectives);
+        }
+    }
+
+    /// Records an allocation or a release, now.
+    ///
+    /// Other than events, these are recorded in every step: what is alive during an active step was mostly allocated before it.
+    #[inline]
+    pub fn memory(&self, memory: Memory) {
+        if !self.shared.state().is_enabled() {
+            return;
+        }
+        let mut memory = memory;
+        if memory.device_id.is_none() && memory.allocated_bytes.is_none() {
+            memory.allocated_bytes = Some(self.shared.allocate(memory.delta_bytes));
+        }
+        let record = MemoryRecord { ts_ns: self.now_ns(), memory };
+        self.push_rare(RareRecord::Memory(record), &self.own.dropped.memory);
+    }
+
+    #[inline]
+    fn row_step(&self, issued_in: Option<i32>) -> Option<i32> {
+        let state: State = self.shared.state();
+        match issued_in {
+            Some(step) => state.is_enabled().then_some(step),
+            None => state.is_active().then(|| state.step()),
+        }
+    }
+
+    #[inline]
+    fn push_event(&self, record: EventRecord) {
+        self.bind();
+        // Nobody else borrows: the queues are used in these two functions only, and neither calls out.
+        let pushed = self.queues.try_borrow_mut().is_ok_and(|mut queues| queues.events.push(record).is_ok());
+        if !pushed {
+            self.own.dropped.events.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn push_rare(&self, record: RareRecord, dropped: &AtomicU64) {
+        self.bind();
+        let pushed = self.queues.try_borrow_mut().is_ok_and(|mut queues| queues.rare.push(record).is_ok());
+        if !pushed {
+            dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Learns which thread this is, at its first record rather than at its making, because it may have moved in between.
+    #[inline]
+    fn bind(&self) {
+        if !self.bound.get() {
+            self.bound.set(true);
+            let id = i64::from(rustix::thread::gettid().as_raw_nonzero().get());
+            self.own.thread_id.store(id, Ordering::Relaxed);
+        }
+    }
+}
+
+/// An open scope; see [`ThreadRecorder::scope`].
+#[derive(Debug)]
+#[must_use = "the scope ends when the guard is dropped: bind it to a name that begins with _"]
+pub struct Scope<'t> {
+    thread: &'t ThreadRecorder,
+    id: i64,
+    parent_id: i64,
+    start_ns: i64,
+    bytes: i64,
+    flops: i64,
+    step: i32,
+    name: NameId,
+    shape: u32,
+    depth: u32,
+    kind: Kind,
+    flags: u8,
+}
+
+impl Scope<'_> {
+    /// Bytes moved.
+    #[inline]
+    pub fn bytes(mut self, bytes: i64) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
+    /// Floating-point operations.
+    #[inline]
+    pub fn flops(mut self, flops: i64) -> Self {
+        self.flops = flops;
+        self
+    }
+
+    /// Shapes and types of the inputs, interned before.
+    #[inline]
+    pub fn shapes(mut self, shapes: ShapeId) -> Self {
+        self.shape = shapes.0;
+        self
+    }
+
+    /// Marks the scope as communication.
+    #[inline]
+    pub fn comm(mut self) -> Self {
+        self.flags |= IS_COMM;
+        self
+    }
+
+    /// The row's id; `None` if the scope is not recorded.
+    #[inline]
+    pub fn id(&self) -> Option<i64> {
+        (self.id != NONE).then_some(self.id)
+    }
+
+    /// When the scope began, in the recorder's clock; `None` if it is not recorded.
+    #[inline]
+    pub fn start_ns(&self) -> Option<i64> {
+        (self.id != NONE).then_some(self.start_ns)
+    }
+
+    #[inline]
+    fn begin(&mut self) {
+        let thread = self.thread;
+        self.id = thread.shared.next_id();
+        self.parent_id = thread.enclosing.replace(self.id);
+        let depth = thread.depth.get();
+        self.depth = depth as u32;
+        thread.depth.set(depth + 1);
+        thread.bind();
+        // Last, so that the scope's time is the caller's and not ours.
+        self.start_ns = thread.now_ns();
+        let what = pack(self.kind, self.name);
+        let (id, parent_id, start_ns, step) = (self.id, self.parent_id, self.start_ns, self.step);
+        thread.own.open.open(depth, OpenScope { id, parent_id, start_ns, what, step });
+    }
+}
+
+impl Drop for Scope<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.id == NONE {
+            return;
+        }
+        let thread = self.thread;
+        let dur_ns = thread.now_ns().saturating_sub(self.start_ns).max(0);
+        let depth = self.depth as usize;
+        // A guard dropped after the one that encloses it must not bring the dead parent back.
+        if thread.depth.get() > depth {
+            thread.depth.set(depth);
+            thread.enclosing.set(self.parent_id);
+        }
+        // Closed before it is pushed: once the writer has the record, it cannot find the scope open.
+        thread.own.open.close(depth, self.id);
+        let Self { id, parent_id, start_ns: ts_ns, bytes, flops, step, name, shape, kind, flags, .. } = *self;
+        thread.push_event(EventRecord { id, parent_id, ts_ns, dur_ns, bytes, flops, step, name, shape, kind, flags });
+    }
+}
+
+/// Kind and name in one word, for the slots of open scopes.
+fn pack(kind: Kind, name: NameId) -> u64 {
+    u64::from(name.0) << 8 | kind as u64
+}
+
+/// The inverse of [`pack`].
+pub(crate) fn unpack(what: u64) -> Option<(Kind, NameId)> {
+    let kind = Kind::ALL.get((what & 0xff) as usize)?;
+    Some((*kind, NameId((what >> 8) as u32)))
+}

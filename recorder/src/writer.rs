@@ -1,0 +1,437 @@
+//! The writer thread: empties the queues, makes parts, and never lets an error reach the program.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rtrb::Consumer;
+use trace::{CollectiveRow, CounterRow, EventRow, MemoryRow, RankRow, RecordBatch, Row, ShardMeta, Table};
+
+use crate::buffers::{self, ColdRows, CollectiveKey, Constants, Sourced, collective_key};
+use crate::counts::Counts;
+use crate::names::Strings;
+use crate::open::OpenScope;
+use crate::record::{Collective, EventRecord, MemoryRecord, RareRecord};
+use crate::state::Shared;
+use crate::summary::Summary;
+use crate::thread::ThreadShared;
+use crate::{CollectiveState, Error};
+
+/// Pause between looks at the queues: a queue of 32 768 then holds 1.6 M records a second.
+const POLL: Duration = Duration::from_millis(20);
+/// Collectives in flight that are remembered; more are a leak of the caller's.
+const MAX_IN_FLIGHT: usize = 4096;
+
+/// What the program sends to the writer.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Thread(ThreadQueues),
+    Rows(ColdRows),
+    Finish { clean: bool, reply: SyncSender<()> },
+}
+
+/// The writer's ends of a thread's queues.
+#[derive(Debug)]
+pub(crate) struct ThreadQueues {
+    pub(crate) own: Arc<ThreadShared>,
+    pub(crate) events: Consumer<EventRecord>,
+    pub(crate) rare: Consumer<RareRecord>,
+}
+
+/// What the writer is told at the start.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) run: PathBuf,
+    pub(crate) meta: ShardMeta,
+    pub(crate) part_period: Duration,
+    pub(crate) part_rows: usize,
+    pub(crate) queue_records: usize,
+    pub(crate) rank_row: RankRow,
+}
+
+/// A thread as the writer sees it. It stays after the thread has ended, because rows name it by its index.
+#[derive(Debug)]
+struct Source {
+    own: Arc<ThreadShared>,
+    queues: Option<(Consumer<EventRecord>, Consumer<RareRecord>)>,
+    /// Drops of events, collectives and memory that were counted already.
+    counted: [u64; 3],
+}
+
+/// A collective that was reported but is not done.
+#[derive(Debug)]
+struct InFlight {
+    collective: Collective,
+    written: bool,
+}
+
+pub(crate) struct Writer {
+    setup: Setup,
+    constants: Constants,
+    shared: Arc<Shared>,
+    summary: Arc<Mutex<Summary>>,
+    strings: Strings,
+    sources: Vec<Source>,
+    events: Vec<Sourced<EventRecord>>,
+    collectives: Vec<Sourced<Collective>>,
+    memory: Vec<Sourced<MemoryRecord>>,
+    cold: BTreeMap<&'static str, Vec<ColdRows>>,
+    in_flight: BTreeMap<CollectiveKey, InFlight>,
+    /// Ids of the open scopes that the last part of `events` holds.
+    open_written: Vec<i64>,
+    next_part: BTreeMap<&'static str, u32>,
+    counts: Counts,
+    /// When the first row came that is not on disk yet.
+    part_began: Option<Instant>,
+    last_close: Instant,
+}
+
+impl Writer {
+    /// Claims the rank by writing its row.
+    pub(crate) fn start(setup: Setup, shared: Arc<Shared>, summary: Arc<Mutex<Summary>>) -> Result<Self, Error> {
+        let constants = Constants { rank: setup.meta.rank, pid: setup.meta.pid };
+        let mut writer = Self {
+            setup,
+            constants,
+            shared,
+            summary,
+            strings: Strings::default(),
+            sources: Vec::new(),
+            events: Vec::new(),
+            collectives: Vec::new(),
+            memory: Vec::new(),
+            cold: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
+            open_written: Vec::new(),
+            next_part: BTreeMap::new(),
+            counts: Counts::default(),
+            part_began: None,
+            last_close: Instant::now(),
+        };
+        let row = trace::batch_from_rows(std::slice::from_ref(&writer.setup.rank_row))?;
+        writer.write(&RankRow::table(), &[row]).map_err(|error| match error {
+            trace::Error::Io { path, source } if source.kind() == ErrorKind::AlreadyExists => {
+                Error::RankTaken { path, rank: writer.setup.meta.rank }
+            }
+            error => Error::Trace(error),
+        })?;
+        Ok(writer)
+    }
+
+    /// Runs until told to finish.
+    pub(crate) fn run(mut self, commands: &Receiver<Command>) {
+        let mut busy = false;
+        loop {
+            match commands.recv_timeout(if busy { Duration::ZERO } else { POLL }) {
+                Ok(Command::Thread(ThreadQueues { own, events, rare })) => {
+                    self.sources.push(Source { own, queues: Some((events, rare)), counted: [0; 3] });
+                }
+                Ok(Command::Rows(rows)) => self.take_cold(rows),
+                Ok(Command::Finish { clean, reply }) => {
+                    self.finish(clean);
+                    // Whoever asked may have stopped waiting.
+                    let _ = reply.send(());
+                    return;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return self.finish(false),
+            }
+            busy = self.drain();
+            if self.is_due() {
+                self.close_part(false);
+            }
+        }
+    }
+
+    fn finish(&mut self, clean: bool) {
+        self.drain();
+        self.close_part(true);
+        if !clean || !self.counts.is_empty() {
+            return;
+        }
+        let row = RankRow { closed_cleanly: true, ..self.setup.rank_row.clone() };
+        let written = trace::batch_from_rows(&[row]).and_then(|batch| self.write(&RankRow::table(), &[batch]));
+        let mut summary = self.summary.lock().unwrap_or_else(PoisonError::into_inner);
+        match written {
+            Ok(()) => summary.closed_cleanly = true,
+            Err(error) => summary.fail(error.to_string()),
+        }
+    }
+
+    /// Empties the queues. Returns whether one of them was filling up.
+    fn drain(&mut self) -> bool {
+        let mut busy = false;
+        for index in 0..self.sources.len() {
+            loop {
+                let room = self.setup.part_rows.saturating_sub(self.events.len());
+                let taken = self.drain_events(index, room);
+                busy |= taken > self.setup.queue_records / 4;
+                self.drain_rare(index);
+                if taken < room && self.rows() < self.setup.part_rows {
+                    break;
+                }
+                self.close_part(false);
+            }
+        }
+        if self.rows() > 0 && self.part_began.is_none() {
+            self.part_began = Some(Instant::now());
+        }
+        busy
+    }
+
+    /// Rows of the fullest table.
+    fn rows(&self) -> usize {
+        self.events.len().max(self.collectives.len()).max(self.memory.len())
+    }
+
+    fn drain_events(&mut self, index: usize, room: usize) -> usize {
+        let Some(Source { queues: Some((events, rare)), .. }) = self.sources.get_mut(index) else { return 0 };
+        let over = events.is_abandoned() && events.is_empty() && rare.is_empty();
+        let Ok(chunk) = events.read_chunk(events.slots().min(room)) else { return 0 };
+        let taken = chunk.len();
+        self.events.extend(chunk.into_iter().map(|record| (index as u32, record)));
+        if over {
+            self.sources[index].queues = None;
+        }
+        taken
+    }
+
+    fn drain_rare(&mut self, index: usize) {
+        let Some(Source { queues: Some((_, rare)), .. }) = self.sources.get_mut(index) else { return };
+        let Ok(chunk) = rare.read_chunk(rare.slots()) else { return };
+        for record in chunk {
+            match record {
+                RareRecord::Memory(record) => self.memory.push((index as u32, record)),
+                RareRecord::Collective(collective) if collective.state == CollectiveState::Done => {
+                    self.in_flight.remove(&collective_key(&collective));
+                    self.collectives.push((index as u32, collective));
+                }
+                RareRecord::Collective(collective) => {
+                    let key = collective_key(&collective);
+                    if self.in_flight.len() < MAX_IN_FLIGHT || self.in_flight.contains_key(&key) {
+                        self.in_flight.insert(key, InFlight { collective, written: false });
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_cold(&mut self, rows: ColdRows) {
+        let name = rows.table.name;
+        let held: usize = self.cold.get(name).map_or(0, |parts| parts.iter().map(|p| p.batch.num_rows()).sum());
+        if held >= self.setup.part_rows {
+            self.close_part(false);
+        }
+        self.cold.entry(name).or_default().push(rows);
+        self.part_began.get_or_insert_with(Instant::now);
+    }
+
+    fn is_due(&self) -> bool {
+        let period = self.setup.part_period;
+        if self.part_began.is_some_and(|began| began.elapsed() >= period) {
+            return true;
+        }
+        // No row came for a while. If something is open that no part tells of, the rank may be about to hang: tell it now.
+        self.last_close.elapsed() >= period
+            && (self.in_flight.values().any(|c| !c.written)
+                || self.open_scopes().iter().any(|(_, scope)| !self.open_written.contains(&scope.id)))
+    }
+
+    fn open_scopes(&self) -> Vec<Sourced<OpenScope>> {
+        let of = |(index, source): (usize, &Source)| {
+            source.own.open.read().map(|scope| (index as u32, scope)).collect::<Vec<_>>()
+        };
+        self.sources.iter().enumerate().flat_map(of).collect()
+    }
+
+    /// Writes what is held. In the last part, what cannot be written is lost.
+    fn close_part(&mut self, last: bool) {
+        self.shared.names.refresh(&mut self.strings);
+        self.write_events(last);
+        self.write_collectives(last);
+        self.write_memory(last);
+        self.write_cold(last);
+        self.count_full_queues();
+        self.write_counters();
+        self.last_close = Instant::now();
+        let held = self.rows() > 0 || !self.cold.is_empty();
+        self.part_began = held.then(Instant::now);
+    }
+
+    fn write_events(&mut self, last: bool) {
+        let open = self.open_scopes();
+        let open_ids: Vec<i64> = open.iter().map(|(_, scope)| scope.id).collect();
+        if self.events.is_empty() && open_ids.iter().all(|id| self.open_written.contains(id)) {
+            return;
+        }
+        let threads: Vec<i64> = self.sources.iter().map(|s| s.own.thread_id.load(Ordering::Relaxed)).collect();
+        let (constants, now_ns) = (&self.constants, self.shared.clock.now_ns());
+        let batch = buffers::event_batch(constants, &self.strings, &threads, &mut self.events, &open, now_ns);
+        match batch.and_then(|batch| self.write(&EventRow::table(), &[batch])) {
+            Ok(()) => {
+                let sources = take_sources(&mut self.events);
+                self.record("host", &sources);
+                self.open_written = open_ids;
+            }
+            Err(error) => {
+                if let Some(rows) = give_up(&mut self.events, last, self.setup.part_rows) {
+                    self.lose("writer:events", rows, &not_written(&error));
+                }
+            }
+        }
+    }
+
+    fn write_collectives(&mut self, last: bool) {
+        if self.collectives.is_empty() && self.in_flight.values().all(|c| c.written) {
+            return;
+        }
+        let done = self.collectives.iter().map(|(_, collective)| collective);
+        let rows = done.chain(self.in_flight.values().map(|c| &c.collective));
+        let batch = buffers::collective_batch(&self.constants, &self.strings, rows);
+        match batch.and_then(|batch| self.write(&CollectiveRow::table(), &[batch])) {
+            Ok(()) => {
+                let sources = take_sources(&mut self.collectives);
+                self.record("collectives", &sources);
+                self.in_flight.values_mut().for_each(|c| c.written = true);
+            }
+            Err(error) => {
+                if let Some(rows) = give_up(&mut self.collectives, last, self.setup.part_rows) {
+                    self.lose("writer:collectives", rows, &not_written(&error));
+                }
+            }
+        }
+    }
+
+    fn write_memory(&mut self, last: bool) {
+        if self.memory.is_empty() {
+            return;
+        }
+        let batch = buffers::memory_batch(&self.constants, &self.strings, &mut self.memory);
+        match batch.and_then(|batch| self.write(&MemoryRow::table(), &[batch])) {
+            Ok(()) => {
+                let sources = take_sources(&mut self.memory);
+                self.record("memory", &sources);
+            }
+            Err(error) => {
+                if let Some(rows) = give_up(&mut self.memory, last, self.setup.part_rows) {
+                    self.lose("writer:memory", rows, &not_written(&error));
+                }
+            }
+        }
+    }
+
+    fn write_cold(&mut self, last: bool) {
+        for (name, parts) in std::mem::take(&mut self.cold) {
+            let rows: usize = parts.iter().map(|part| part.batch.num_rows()).sum();
+            let batches: Vec<RecordBatch> = parts.iter().map(|part| part.batch.clone()).collect();
+            let Some(table) = parts.first().map(|part| part.table.clone()) else { continue };
+            match self.write(&table, &batches) {
+                Ok(()) => {
+                    self.counts.record(name, rows as u64);
+                    self.summary().recorded += rows as u64;
+                }
+                Err(error) if last || rows >= self.setup.part_rows => {
+                    self.lose(&format!("writer:{name}"), rows as u64, &not_written(&error));
+                }
+                // Tried again with the next part.
+                Err(_) => {
+                    self.cold.insert(name, parts);
+                }
+            }
+        }
+    }
+
+    fn count_full_queues(&mut self) {
+        let why = format!("its queue of {} records was full", self.setup.queue_records);
+        let mut lost = Vec::new();
+        for source in &mut self.sources {
+            let dropped = &source.own.dropped;
+            let tables =
+                [("host", &dropped.events), ("collectives", &dropped.collectives), ("memory", &dropped.memory)];
+            for ((table, dropped), counted) in tables.into_iter().zip(&mut source.counted) {
+                let rows = dropped.load(Ordering::Relaxed) - *counted;
+                if rows > 0 {
+                    *counted += rows;
+                    lost.push((format!("{table}:{}", source.own.name), rows));
+                }
+            }
+        }
+        for (source, rows) in lost {
+            self.lose(&source, rows, &why);
+        }
+    }
+
+    fn write_counters(&mut self) {
+        if self.counts.is_empty() {
+            return;
+        }
+        let rows = self.counts.rows(self.constants.rank);
+        let written = trace::batch_from_rows(&rows).and_then(|batch| self.write(&CounterRow::table(), &[batch]));
+        // On an error the counts stay for the next part; the failure itself has been counted.
+        if written.is_ok() {
+            self.counts.clear();
+        }
+    }
+
+    fn record(&mut self, table: &str, sources: &[u32]) {
+        let mut rows = vec![0; self.sources.len()];
+        for source in sources {
+            rows[*source as usize] += 1;
+        }
+        for (source, rows) in self.sources.iter().zip(rows) {
+            self.counts.record(&format!("{table}:{}", source.own.name), rows);
+        }
+        self.summary().recorded += sources.len() as u64;
+    }
+
+    fn lose(&mut self, source: &str, rows: u64, why: &str) {
+        self.counts.lose(source, rows, why);
+        self.summary().lose(source, rows, why);
+    }
+
+    fn summary(&self) -> std::sync::MutexGuard<'_, Summary> {
+        self.summary.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes the next part of a table.
+    fn write(&mut self, table: &Table, batches: &[RecordBatch]) -> Result<(), trace::Error> {
+        let part = self.next_part.entry(table.name).or_default();
+        let written = trace::write_shard(&self.setup.run, table, &self.setup.meta, *part, batches);
+        match written {
+            Ok(bytes) => {
+                *part += 1;
+                let mut summary = self.summary();
+                summary.bytes += bytes;
+                summary.shards += 1;
+                Ok(())
+            }
+            Err(error) => {
+                // Somebody else's part is never overwritten; the next attempt goes past it.
+                if matches!(&error, trace::Error::Io { source, .. } if source.kind() == ErrorKind::AlreadyExists) {
+                    *part += 1;
+                }
+                self.summary().failed_parts += 1;
+                Err(error)
+            }
+        }
+    }
+}
+
+fn not_written(error: &trace::Error) -> String {
+    format!("the part could not be written: {error}")
+}
+
+/// Empties `held` after it was written and returns where its rows came from.
+fn take_sources<T>(held: &mut Vec<Sourced<T>>) -> Vec<u32> {
+    held.drain(..).map(|(source, _)| source).collect()
+}
+
+/// After a failed write: keeps the rows for the next attempt, unless it was the last or memory has its limit. Returns the rows lost.
+fn give_up<T>(held: &mut Vec<T>, last: bool, limit: usize) -> Option<u64> {
+    let lost = held.len() as u64;
+    (lost > 0 && (last || held.len() >= limit)).then(|| held.clear()).map(|()| lost)
+}
