@@ -106,6 +106,9 @@ struct Group<'a> {
     rough_ns: Vec<Option<i64>>,
 }
 
+/// A gate, and the instance that it is made of, if it is one.
+type SourcedGate = (Gate, Option<i64>);
+
 /// A departure: time from the clock's origin, the same on the frame, instance.
 struct Departure {
     t: f64,
@@ -124,7 +127,7 @@ impl<'a> Group<'a> {
         group
     }
 
-    fn from_origin(&self, clock: usize, t_ns: i64) -> i64 {
+    fn since_origin(&self, clock: usize, t_ns: i64) -> i64 {
         t_ns.saturating_sub(self.origin_ns[clock])
     }
 
@@ -136,7 +139,7 @@ impl<'a> Group<'a> {
             let mut differences: Vec<Vec<f64>> = vec![Vec::new(); self.rough_ns.len()];
             for e in &self.evidence {
                 let on_frame = |p: &Part| {
-                    let left = self.from_origin(p.clock, p.left_ns?);
+                    let left = self.since_origin(p.clock, p.left_ns?);
                     self.rough_ns[p.clock].map(|rough| left.saturating_add(rough) as f64)
                 };
                 let mut known: Vec<f64> = e.parts.iter().filter_map(on_frame).collect();
@@ -145,7 +148,7 @@ impl<'a> Group<'a> {
                 }
                 let together = median(&mut known);
                 for part in e.parts.iter().filter(|p| self.rough_ns[p.clock].is_none()) {
-                    let left = part.left_ns.map(|left| self.from_origin(part.clock, left));
+                    let left = part.left_ns.map(|left| self.since_origin(part.clock, left));
                     differences[part.clock].extend(left.map(|left| together - left as f64));
                 }
             }
@@ -211,13 +214,13 @@ impl<'a> Group<'a> {
     }
 
     /// The gates of every clock against the reference: its own instances with it, and shortest paths within windows of time.
-    fn gates(&self) -> Result<Vec<Vec<(Gate, Option<i64>)>>, Contradiction> {
+    fn gates(&self) -> Result<Vec<Vec<SourcedGate>>, Contradiction> {
         let frame = self.frame();
         let instances: Vec<&[Entry]> = frame.iter().map(Vec::as_slice).collect();
         let clocks = self.rough_ns.len();
         let times = || frame.iter().flatten().flat_map(|e| [Some(e.start), e.end]).flatten();
         let (Some(from), Some(to)) = (times().min(), times().max()) else { return Ok(vec![Vec::new(); clocks]) };
-        let mut gates: Vec<Vec<(Gate, Option<i64>)>> = vec![Vec::new(); clocks];
+        let mut gates: Vec<Vec<SourcedGate>> = vec![Vec::new(); clocks];
         for level in 0..=LEVELS {
             let windows = 1_i64 << level;
             let length = (to - from) / windows + 1;
@@ -242,7 +245,7 @@ impl<'a> Group<'a> {
 
     /// The evidence on the frame, where all clocks nearly agree.
     fn frame(&self) -> Vec<Vec<Entry>> {
-        let on_frame = |clock: usize, t: i64| Some(self.from_origin(clock, t).saturating_add(self.rough_ns[clock]?));
+        let on_frame = |clock: usize, t: i64| Some(self.since_origin(clock, t).saturating_add(self.rough_ns[clock]?));
         let entry = |p: &Part| {
             let end = p.end_ns.and_then(|end| on_frame(p.clock, end));
             Some(Entry { clock: p.clock, start: on_frame(p.clock, p.start_ns)?, end })
@@ -255,7 +258,7 @@ impl<'a> Group<'a> {
         instances: &[&[Entry]],
         inside: &[usize],
         center: i64,
-        gates: &mut [Vec<(Gate, Option<i64>)>],
+        gates: &mut [Vec<SourcedGate>],
     ) -> Result<(), Contradiction> {
         let chosen: Vec<&[Entry]> = inside.iter().map(|k| instances[*k]).collect();
         // Each of two clocks may drift by half of what both may drift apart.
@@ -281,7 +284,7 @@ impl<'a> Group<'a> {
     }
 
     /// Entered before the reference left, left after it had entered: each at its own time.
-    fn direct_gates(&self, frame: &[Vec<Entry>], gates: &mut [Vec<(Gate, Option<i64>)>]) {
+    fn direct_gates(&self, frame: &[Vec<Entry>], gates: &mut [Vec<SourcedGate>]) {
         for (entries, e) in frame.iter().zip(&self.evidence) {
             let Some(reference) = entries.iter().find(|x| x.clock == self.reference) else { continue };
             for entry in entries.iter().filter(|x| x.clock != self.reference) {
@@ -304,7 +307,7 @@ impl<'a> Group<'a> {
         for (instance, e) in self.evidence.iter().enumerate() {
             for part in &e.parts {
                 let (Some(left), Some(rough)) = (part.left_ns, self.rough_ns[part.clock]) else { continue };
-                let t = self.from_origin(part.clock, left) as f64;
+                let t = self.since_origin(part.clock, left) as f64;
                 departures[part.clock].push(Departure { t, frame: t + rough as f64, instance });
             }
         }

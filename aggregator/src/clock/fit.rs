@@ -155,7 +155,7 @@ impl Fit {
             Errors::Exact => Some(0),
             Errors::Unknown => None,
             Errors::Lines { line, feasible, .. } => {
-                let (from, to) = self.from_origin(window);
+                let (from, to) = self.since_origin(window);
                 // One for the rounding of what drift adds; the sums in f64 are good to far less.
                 feasible.as_ref()?.deviation(*line, from, to).map(|d| d.ceil() as i64 + 1)
             }
@@ -169,7 +169,7 @@ impl Fit {
         };
         let bound = self.bound_ns(window);
         let Some(spread) = spread_ns else { return bound };
-        let (from, to) = self.from_origin(window);
+        let (from, to) = self.since_origin(window);
         let at = |t: f64| {
             if self.drift_known { spread * support.lever(t) } else { spread + USUAL_DRIFT * support.beyond(t) }
         };
@@ -177,7 +177,7 @@ impl Fit {
         Some(bound.map_or(error, |b| b.min(error)))
     }
 
-    fn from_origin(&self, window: (i64, i64)) -> (f64, f64) {
+    fn since_origin(&self, window: (i64, i64)) -> (f64, f64) {
         let t = |t: i64| t.saturating_sub(self.map.origin_ns) as f64;
         (t(window.0), t(window.1))
     }

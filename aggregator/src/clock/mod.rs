@@ -67,6 +67,9 @@ impl<'a> RankClock<'a> {
     }
 }
 
+/// Error and bound of a joint.
+type ErrorAndBound = (Option<i64>, Option<i64>);
+
 /// How every rank's clocks map to global time, the clock of the reference rank.
 #[derive(Clone, Debug, Default)]
 pub struct Clocks {
@@ -74,8 +77,7 @@ pub struct Clocks {
     /// Position in `rows`, and the map, by rank and whether it is the devices'.
     by_clock: BTreeMap<(i32, bool), (usize, Affine)>,
     reached: BTreeMap<Node, Reached>,
-    /// Error and bound of each joint.
-    joint_errors: Vec<(Option<i64>, Option<i64>)>,
+    joint_errors: Vec<ErrorAndBound>,
     /// For devices that collectives joined: the rank whose device they are fitted to, error and bound.
     device_errors: BTreeMap<i32, (i32, Option<i64>, Option<i64>)>,
     /// Evidence that contradicts itself, with what makes it; never averaged away.
@@ -106,6 +108,17 @@ pub fn fit(ranks: &[RankClock<'_>], instances: &[Instance]) -> Clocks {
     clocks.number_rows();
     evidence::count_violations(&mut clocks, instances);
     clocks
+}
+
+/// Sorts instances by global time (the last arrival, then the members) and numbers them anew.
+pub fn number_by_time(instances: &mut [Instance], clocks: &Clocks) {
+    instances.sort_by_cached_key(|i| {
+        let arrivals = i.members.iter().map(|m| clocks.global(m.rank, m.device_clock, m.start_ns));
+        (arrivals.max(), i.comm_id, i.seq, i.members.first().map(|m| (m.rank, m.index)))
+    });
+    for (id, instance) in instances.iter_mut().enumerate() {
+        instance.id = id as i64;
+    }
 }
 
 fn order(method: &str) -> usize {
@@ -192,7 +205,7 @@ fn global_window(ranks: &[RankClock<'_>], reached: &BTreeMap<Node, Reached>) -> 
 }
 
 /// Error and bound of a joint in a window of global time.
-fn joint_errors(joint: &Joint, reached: &BTreeMap<Node, Reached>, window: (i64, i64)) -> (Option<i64>, Option<i64>) {
+fn joint_errors(joint: &Joint, reached: &BTreeMap<Node, Reached>, window: (i64, i64)) -> ErrorAndBound {
     let Some(at) = reached.get(&joint.from) else { return (None, None) };
     let back = at.map.inverse();
     let local = (back.apply(window.0), back.apply(window.1));
@@ -222,13 +235,7 @@ impl Clocks {
         self.between(a, b, device, |errors| errors.1)
     }
 
-    fn between(
-        &self,
-        a: i32,
-        b: i32,
-        device: bool,
-        which: impl Fn((Option<i64>, Option<i64>)) -> Option<i64>,
-    ) -> Option<i64> {
+    fn between(&self, a: i32, b: i32, device: bool, which: impl Fn(ErrorAndBound) -> Option<i64>) -> Option<i64> {
         if a == b {
             return Some(0);
         }
@@ -260,7 +267,7 @@ impl Clocks {
         let joints = tree::path(&self.reached, node, Node::Rank(reference));
         let map = self.reached.get(&node).map_or(Affine::IDENTITY, |at| at.map);
         let fits: Vec<&Fit> = joints.iter().flatten().map(|j| &forest.joints[*j].fit).collect();
-        let sums = |which: fn(&(Option<i64>, Option<i64>)) -> Option<i64>| {
+        let sums = |which: fn(&ErrorAndBound) -> Option<i64>| {
             along(joints.as_ref()?.iter().map(|j| which(&self.joint_errors[*j])))
         };
         let method = joints.as_ref().map_or(Some(Method::None), |j| tree::worst(forest, j)).unwrap_or(Method::SameHost);

@@ -19,7 +19,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{CollectiveRow, OmissionRow, Text};
 
-use crate::clock::Clocks;
 use crate::model::{Barrier, Instance, MatchLevel, Member, RankData};
 
 /// What matching needs of one rank: small enough to hold for every rank of a run.
@@ -55,7 +54,7 @@ struct Group {
 /// Matches the collectives of all ranks: instances, and the count of what fits nowhere.
 ///
 /// The result does not depend on the order of `ranks`, nor on any rank's clock offset. Instances come ordered by communicator and
-/// number; [`number_by_time`] orders them by time once the clocks are known. A rank that is given twice is taken once.
+/// number; [`number_by_time`](crate::clock::number_by_time) orders them by time once the clocks are known. A rank that is given twice is taken once.
 pub fn match_collectives(ranks: &[RankCollectives<'_>]) -> (Vec<Instance>, Vec<OmissionRow>) {
     let mut ranks = ranks.to_vec();
     ranks.sort_by_key(|r| r.rank);
@@ -77,17 +76,6 @@ pub fn match_collectives(ranks: &[RankCollectives<'_>]) -> (Vec<Instance>, Vec<O
         instance.id = id as i64;
     }
     (instances, omissions)
-}
-
-/// Sorts instances by global time (the last arrival, then the members) and numbers them anew.
-pub fn number_by_time(instances: &mut [Instance], clocks: &Clocks) {
-    instances.sort_by_cached_key(|i| {
-        let arrivals = i.members.iter().map(|m| clocks.global(m.rank, m.device_clock, m.start_ns));
-        (arrivals.max(), i.comm_id, i.seq, i.members.first().map(|m| (m.rank, m.index)))
-    });
-    for (id, instance) in instances.iter_mut().enumerate() {
-        instance.id = id as i64;
-    }
 }
 
 /// Whether the times of a row are a device's. CUPTI turns them into host time, but each device's with an error of its own.
