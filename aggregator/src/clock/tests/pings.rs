@@ -1,0 +1,1 @@
+//! Fits by round trips.
