@@ -1,0 +1,1 @@
+//! Timelines drawn and checked.
