@@ -194,7 +194,7 @@ fn a_shard_that_fails_half_way_keeps_what_was_read() {
     let dir = tempfile::tempdir().unwrap();
     manifest(dir.path());
     // Lengths without a pattern, so that the data is most of the file.
-    let length = |i: i64| i.wrapping_mul(0x9E37_79B9_7F4A_7C15_u64 as i64) >> 34 & 0xFFFF;
+    let length = |i: i64| (i.wrapping_mul(i).wrapping_mul(0x9E37_79B9_7F4A_7C15_u64 as i64) >> 34) & 0xFFFF;
     let all: Vec<EventRow> = (0..200_000).map(|i| event(i, "gemm", i * 10, length(i), None)).collect();
     shard(dir.path(), 0, &all);
     let path = shard_path(dir.path(), "events", 0, 0);
