@@ -101,6 +101,7 @@ fn cases(parts: &[RankPart], excess: &Excess, charges: &Charges, steps: usize, t
     let case = |(rank, range): (usize, _)| Case {
         own: owns[rank],
         range,
+        alone: parts.len() == 1,
         step_ns,
         min_effect_ns: least_effect_ns(&parts[rank]),
         suffered_ns: charges.suffered_ns[rank] as f64 / steps.max(1) as f64,

@@ -26,6 +26,8 @@ pub(super) struct Case {
     pub(super) own: Option<Deviation>,
     /// The range that holds the excess.
     pub(super) range: Option<Evidence>,
+    /// No other rank was recorded.
+    pub(super) alone: bool,
     /// Median step.
     pub(super) step_ns: i64,
     /// Smallest effect that matters.
@@ -87,7 +89,7 @@ impl Case {
     }
 
     fn is_undecided(&self, t: &Thresholds) -> bool {
-        let Some(own) = self.own else { return self.step_ns > 0 };
+        let Some(own) = self.own else { return !self.alone };
         let too_few = own.steps < t.min_steps && own.effect_ns >= self.min_effect_ns;
         too_few || (own.effect_ns >= self.min_effect_ns && own.exceeds_error(t.min_z))
     }
@@ -145,7 +147,9 @@ impl Case {
     }
 
     fn nothing_to_compare(&self) -> &'static str {
-        if self.step_ns > 0 {
+        if self.alone {
+            "the only rank that was recorded: nothing to compare"
+        } else if self.step_ns > 0 {
             "no collective in a step that another rank recorded too: nothing to compare"
         } else {
             "no step was recorded: nothing to compare"

@@ -112,7 +112,9 @@ fn gloo8_rank_5_sleeps() {
     let (ranks, instances) = kineto::load(&folder);
     let result = analyze(&ranks, &instances);
     let cause = only_cause(&result, 5);
+    assert_close("own excess", ms(cause.own_excess_ns), 43.8, 0.1);
     assert_close("z", cause.z.unwrap(), 6.1, 0.1);
+    assert_close("z of the next", result.stragglers[7].z.unwrap(), 1.0, 0.1);
     assert_eq!(cause.evidence_range.as_deref(), Some("injected_delay"));
     assert_close("range", ms(cause.evidence_excess_ns.unwrap()), 61.0, 1.5);
     assert_eq!(cause.reason.as_deref(), Some("compute"));
@@ -131,6 +133,7 @@ fn gloo4_rank_2_sleeps() {
     let (ranks, instances) = kineto::load(&folder);
     let result = analyze(&ranks, &instances);
     let cause = only_cause(&result, 2);
+    assert_close("own excess", ms(cause.own_excess_ns), 29.2, 0.1);
     assert_close("z", cause.z.unwrap(), 22.0, 0.1);
     assert_close("range", ms(cause.evidence_excess_ns.unwrap()), 35.0, 1.0);
     nobody_is_blamed(&without(2, &ranks, &instances));
