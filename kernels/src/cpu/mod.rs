@@ -24,6 +24,18 @@ pub struct CpuBuffer(Vec<f32>);
 #[derive(Debug, Default)]
 pub struct CpuLabels(Vec<u32>);
 
+impl From<Vec<f32>> for CpuBuffer {
+    fn from(numbers: Vec<f32>) -> Self {
+        Self(numbers)
+    }
+}
+
+impl From<CpuBuffer> for Vec<f32> {
+    fn from(buffer: CpuBuffer) -> Self {
+        buffer.0
+    }
+}
+
 impl Cpu {
     /// The back end, which computes in f32 only.
     pub fn new(dtype: Dtype) -> Result<Self> {
@@ -98,7 +110,7 @@ impl Backend for Cpu {
         if ffi::sgemm(op.alpha, (a_view, &a.0), (b_view, &b.0), op.beta, &mut c.0) {
             Ok(())
         } else {
-            Err(Error::Shape { operation: op.name(), shapes: op.input_dims() })
+            Err(Error::Shape { operation: op.name(), shapes: op.input_dims(), reason: "pass the address space" })
         }
     }
 
