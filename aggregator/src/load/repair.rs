@@ -24,7 +24,31 @@ pub(super) fn repair(data: &mut RankData) {
     }
 }
 
+/// Leaves out the rows of collectives that were in flight when a part closed and that a later row completes. `rows` stand in the order
+/// of their parts. Nothing is lost by it, so that nothing is said.
+fn supersede_unfinished(rows: &mut Vec<CollectiveRow>) {
+    if rows.iter().all(is_done) {
+        return;
+    }
+    let key = |row: &CollectiveRow| (row.comm_id, row.seq, row.op.clone(), row.peer);
+    let mut later = rustc_hash::FxHashSet::default();
+    let mut kept: Vec<CollectiveRow> = Vec::with_capacity(rows.len());
+    for row in rows.drain(..).rev() {
+        let first = later.insert(key(&row));
+        if first || row.seq.is_none() || is_done(&row) {
+            kept.push(row);
+        }
+    }
+    kept.reverse();
+    *rows = kept;
+}
+
+fn is_done(row: &CollectiveRow) -> bool {
+    &*row.state == "done"
+}
+
 fn repair_collectives(rows: &mut Vec<CollectiveRow>, rank: i32, omissions: &mut Vec<OmissionRow>) {
+    supersede_unfinished(rows);
     let before = rows.len();
     rows.retain(|c| !matches!((c.start_ns, c.end_ns), (Some(start), Some(end)) if end < start));
     omit(omissions, rank, "collectives", before - rows.len(), &format!("they end before they start: {BACKWARDS}"));
@@ -62,4 +86,49 @@ fn omit(omissions: &mut Vec<OmissionRow>, rank: i32, what: &str, amount: usize, 
 
 fn row(rank: i32, what: &str, amount: Option<i64>, why: &str) -> OmissionRow {
     OmissionRow { file: None, rank: Some(rank), what: what.into(), amount, why: why.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collective_in_flight_gives_way_to_its_end() {
+        let row = |seq, op: &str, state: &str| CollectiveRow {
+            seq,
+            op: op.into(),
+            state: state.into(),
+            start_ns: Some(1),
+            ..CollectiveRow::default()
+        };
+        let all_reduce = |seq, state| row(Some(seq), "allreduce", state);
+        // Number 1 ended, 2 came as far as `started`, 3 stands twice because it was split, and 4 is another operation's number too.
+        let mut rows = vec![
+            all_reduce(1, "enqueued"),
+            all_reduce(2, "enqueued"),
+            all_reduce(1, "started"),
+            all_reduce(4, "started"),
+            row(None, "allreduce", "started"),
+            all_reduce(1, "done"),
+            all_reduce(2, "started"),
+            all_reduce(3, "done"),
+            all_reduce(3, "done"),
+            row(Some(4), "barrier", "done"),
+        ];
+        let mut omissions = Vec::new();
+        repair_collectives(&mut rows, 0, &mut omissions);
+        let mut seen: Vec<_> = rows.iter().map(|r| (r.seq, r.op.to_string(), r.state.to_string())).collect();
+        seen.sort();
+        let of = |seq, op: &str, state: &str| (seq, op.to_string(), state.to_string());
+        let expected = [
+            of(None, "allreduce", "started"),
+            of(Some(1), "allreduce", "done"),
+            of(Some(2), "allreduce", "started"),
+            of(Some(3), "allreduce", "done"),
+            of(Some(3), "allreduce", "done"),
+            of(Some(4), "allreduce", "started"),
+            of(Some(4), "barrier", "done"),
+        ];
+        assert_eq!((seen.as_slice(), omissions.len()), (expected.as_slice(), 0));
+    }
 }
