@@ -70,7 +70,7 @@ fn json_goes_to_stdout_and_is_json() {
     let Some(run) = sound_run("json") else { return };
     let out = aggregator(&[Path::new("analyze"), &run, Path::new("--json")]).expect_code(0).stdout;
     let value: serde_json::Value = serde_json::from_str(&out).unwrap();
-    let stragglers = value["stragglers"].as_array().unwrap();
+    let stragglers = value["tables"]["stragglers"].as_array().unwrap();
     assert_eq!(stragglers.len(), 2, "{stragglers:?}");
 }
 
