@@ -184,7 +184,7 @@ mod tests {
                  0      1.5  forward
                 11    120.0  ncclDe…NG_LL
         "#]]
-        .assert_eq(&grid().render(38, false));
+        .assert_eq(&grid().render(40, false));
         expect![[r#"
               rank  step ms  range
                  0      1.5  forward
