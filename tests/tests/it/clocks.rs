@@ -118,6 +118,8 @@ fn rewrite<R: Row>(run: &Run, rank: i32, meta: impl Fn(&mut ShardMeta), mut chan
         rows.iter_mut().for_each(&mut change);
         let mut changed = shard.meta.clone();
         meta(&mut changed);
+        // A shard is never written over.
+        std::fs::remove_file(&shard.path).unwrap();
         write_shard(&run.path, &table, &changed, shard.part, &[batch_from_rows(&rows).unwrap()]).unwrap();
     }
 }

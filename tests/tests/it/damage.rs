@@ -185,7 +185,7 @@ fn a_manifest_that_disagrees_is_not_believed_silently() {
 #[test]
 fn a_manifest_that_is_no_manifest_is_an_error() {
     for (name, text) in [("cut", "{\"schema_version\": 1, \"run_id\""), ("empty", ""), ("other", "{\"hello\": 1}")] {
-        let Some(run) = sound_run(&format!("manifest_{name}")) else { return };
+        let Some(run) = sound_run(&format!("no_manifest_{name}")) else { return };
         fs::write(run.join(trace::MANIFEST_FILE), text).unwrap();
         let said = analyze(&run, 1).stderr;
         assert!(said.contains("run.json"), "{name}: {said}");

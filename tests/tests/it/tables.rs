@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use trace::{Row, Run, rows_from_batch};
 
 /// Every row of an analysis table.
@@ -11,7 +11,9 @@ use trace::{Row, Run, rows_from_batch};
 pub(crate) fn analysis<R: Row>(run: &Path) -> Vec<R> {
     let path = run.join(trace::ANALYSIS_DIR).join(format!("{}.parquet", R::table().name));
     let file = File::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap();
+    // The files carry no Arrow schema of ours, as other writers' do not: the declaration says how to read them.
+    let options = ArrowReaderOptions::new().with_schema(R::table().schema());
+    let reader = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options).unwrap().build().unwrap();
     reader.flat_map(|batch| rows_from_batch::<R>(&batch.unwrap()).unwrap()).collect()
 }
 
