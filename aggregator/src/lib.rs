@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod intervals;
+pub mod kineto;
 pub mod matching;
 pub mod model;
 
