@@ -1,14 +1,35 @@
 //! Ingest, align, match, analyze, render.
 
+pub mod analysis;
+mod breakdown;
+mod buckets;
+mod cli;
 pub mod clock;
+pub mod error;
+mod findings;
+mod idle;
+mod instances;
 pub mod intervals;
 pub mod kineto;
+pub mod load;
+mod map;
 pub mod matching;
+mod memory;
 pub mod model;
+pub mod names;
+pub mod options;
+mod reduce;
+pub mod render;
+mod select;
+pub mod source;
+mod stats;
+pub mod steps;
+pub mod straggler;
+mod verdict;
 
-use std::process::ExitCode;
-
-/// Runs the command and returns its exit code.
-pub fn main_impl() -> ExitCode {
-    ExitCode::SUCCESS
-}
+pub use analysis::Analysis;
+pub use cli::main_impl;
+pub use error::Error;
+pub use map::{RankPart, map_rank};
+pub use options::Options;
+pub use reduce::{analyze, reduce};

@@ -37,13 +37,15 @@ pub enum Error {
         /// Elements there are.
         found: usize,
     },
-    /// A shape has an empty side and another one that no address can span.
-    #[error("{operation}: shapes {shapes} pass the address space")]
+    /// No such shape can be computed.
+    #[error("{operation}: shapes {shapes} {reason}")]
     Shape {
         /// Name of the operation.
         operation: &'static str,
-        /// Shapes of its inputs.
+        /// The shapes.
         shapes: String,
+        /// What is wrong with them.
+        reason: &'static str,
     },
     /// A tensor does not fit where it was to be packed or unpacked.
     #[error("{operation}: elements {offset}..{offset}+{len} lie outside a bucket of {bucket_len}")]

@@ -21,6 +21,8 @@
 //! ```
 
 mod backend;
+#[cfg(test)]
+mod conformance;
 mod cpu;
 mod dtype;
 mod error;

@@ -163,3 +163,48 @@ mod tests {
         assert_eq!(pending, plan.pending());
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn every_parameter_travels_once_in_order_and_no_bucket_waits_longer_than_it_must(
+            lens in prop::collection::vec(prop_oneof![0..2_000_usize, 100_000..600_000_usize], 0..40),
+            limit_bytes in prop_oneof![0..4_096_usize, 0..8_000_000_usize],
+        ) {
+            let plan = BucketPlan::new(&lens, 4, limit_bytes);
+            let order: Vec<usize> = plan.buckets.iter().flat_map(|b| b.parameters.clone()).collect();
+            let reversed: Vec<usize> = (0..lens.len()).rev().collect();
+            prop_assert_eq!(order, reversed);
+
+            for (index, bucket) in plan.buckets.iter().enumerate() {
+                let limit = if index == 0 { limit_bytes.min(FIRST_BUCKET_BYTES) } else { limit_bytes };
+                let mut offset = 0;
+                for (place, &parameter) in bucket.parameters.iter().enumerate() {
+                    prop_assert!(place == 0 || offset * 4 < limit, "closed only now, but was full before");
+                    prop_assert_eq!(plan.slots[parameter], Slot { bucket: index, offset, len: lens[parameter] });
+                    offset += lens[parameter];
+                }
+                prop_assert_eq!(bucket.len, offset);
+                let is_last = index + 1 == plan.buckets.len();
+                prop_assert!(is_last || offset * 4 >= limit, "closed before it was full");
+            }
+        }
+
+        #[test]
+        fn buckets_become_ready_in_order_of_launch(
+            lens in prop::collection::vec(0..600_000_usize, 0..40),
+            limit_bytes in 0..8_000_000_usize,
+        ) {
+            let plan = BucketPlan::new(&lens, 4, limit_bytes);
+            let mut pending = plan.pending();
+            let launched: Vec<usize> = (0..lens.len()).rev().filter_map(|p| pending.note(&plan, p)).collect();
+            prop_assert_eq!(launched, (0..plan.buckets.len()).collect::<Vec<_>>());
+            prop_assert!(pending.is_complete());
+        }
+    }
+}

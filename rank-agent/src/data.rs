@@ -3,10 +3,13 @@
 //! Everything follows from a seed and a position by integer arithmetic and exactly rounded float operations, so all
 //! machines make the same numbers and nothing need be sent or stored.
 
+use std::f32::consts::FRAC_1_SQRT_2;
+
 /// A task that can be learnt: one Gaussian cluster per class, its centre drawn at random.
 ///
-/// A feature is `centre + noise` with a centre of standard deviation [`Clusters::SEPARATION`] and noise of 1, the same
-/// for all ranks and steps; samples differ by (rank, step).
+/// A feature is `(centre + noise) / √2`, both of variance 1, so that inputs have variance 1: far enough apart in many
+/// dimensions that twenty steps teach them, and overlapping where there are few. Centres are the same for all ranks and
+/// steps, samples differ by (rank, step).
 #[derive(Debug)]
 pub struct Clusters {
     seed: u64,
@@ -23,14 +26,10 @@ mod stream {
 }
 
 impl Clusters {
-    /// Standard deviation of a centre's coordinates where the noise has 1: far enough apart that a linear model gets
-    /// it right in high dimensions, near enough that an untrained one does not.
-    pub const SEPARATION: f32 = 0.5;
-
     /// The task of `seed`: `classes` clusters in `features` dimensions.
     pub fn new(seed: u64, features: usize, classes: u32) -> Self {
         let mut numbers = Numbers::new(&[seed, stream::CENTRES]);
-        let centres = (0..features * classes as usize).map(|_| Self::SEPARATION * numbers.normal()).collect();
+        let centres = (0..features * classes as usize).map(|_| numbers.normal()).collect();
         Self { seed, features, centres, classes }
     }
 
@@ -44,17 +43,15 @@ impl Clusters {
             *label = numbers.below(self.classes);
             let centre = self.centres.iter().skip(*label as usize * features);
             for (x, centre) in row.iter_mut().zip(centre) {
-                *x = centre + numbers.normal();
+                *x = (centre + numbers.normal()) * FRAC_1_SQRT_2;
             }
         }
     }
 }
 
-/// Initial values of the `index`-th parameter: normal with standard deviation `sqrt(2 / fan_in)`, which keeps the
-/// variance of activations from layer to layer under ReLU (He et al. 2015).
-pub fn he_normal(seed: u64, index: u64, fan_in: usize, values: &mut [f32]) {
+/// Initial values of the `index`-th parameter: normal with the given standard deviation.
+pub fn normal(seed: u64, index: u64, deviation: f32, values: &mut [f32]) {
     let mut numbers = Numbers::new(&[seed, stream::PARAMETER, index]);
-    let deviation = (2.0 / fan_in.max(1) as f32).sqrt();
     for value in values {
         *value = deviation * numbers.normal();
     }
@@ -151,13 +148,12 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_scaled_by_their_fan_in() {
-        let mut values = vec![0.0; 10_000];
-        he_normal(3, 0, 200, &mut values);
+    fn parameters_differ_by_index_and_have_their_deviation() {
+        let (mut values, mut others) = (vec![0.0; 10_000], vec![0.0; 10_000]);
+        normal(3, 0, 0.1, &mut values);
+        normal(3, 1, 0.1, &mut others);
+        assert_ne!(values, others);
         let variance = values.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / 10_000.0;
         assert!((variance * 100.0 - 1.0).abs() < 0.05, "variance {variance}");
-        let mut others = vec![0.0; 10_000];
-        he_normal(3, 1, 200, &mut others);
-        assert_ne!(values, others);
     }
 }

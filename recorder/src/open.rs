@@ -56,7 +56,7 @@ impl Slot {
         };
         // Keeps the loads above before the second look at the version.
         fence(Ordering::Acquire);
-        let whole = before % 2 == 0 && self.version.load(Ordering::Relaxed) == before;
+        let whole = before.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == before;
         (whole && scope.id != NONE).then_some(scope)
     }
 }

@@ -98,7 +98,7 @@ impl Backend for Cpu {
         if ffi::sgemm(op.alpha, (a_view, &a.0), (b_view, &b.0), op.beta, &mut c.0) {
             Ok(())
         } else {
-            Err(Error::Shape { operation: op.name(), shapes: op.input_dims() })
+            Err(Error::Shape { operation: op.name(), shapes: op.input_dims(), reason: "pass the address space" })
         }
     }
 

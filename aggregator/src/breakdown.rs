@@ -1,0 +1,240 @@
+//! Where the time of a rank went: five parts that sum to the wall time of every window, exactly.
+//!
+//! ```text
+//!  K compute         ####....####....
+//!  C communication   ..######........
+//!  M copies          ..........####..
+//!                    cco-xx..ccmm....      no: each point belongs to one part
+//!  compute           ##......####....      |K \ C|
+//!  overlap           ..##............      |K ∩ C|
+//!  exposed           ....####........      |C \ K|
+//!  memory            ............##..      |M \ (K ∪ C)|
+//!  idle              ..............##      the rest
+//! ```
+
+use trace::{HtaTemporalRow, StepBreakdownRow};
+
+use crate::intervals::{Coverage, Interval, IntervalSet};
+use crate::model::{Events, Kind, NONE, RankData};
+use crate::steps::{StepWindow, device_windows, host_windows};
+
+/// What one device did, or the CPU of a rank without a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Activity {
+    /// Device; `None` is the CPU.
+    pub(crate) device: Option<i64>,
+    /// K.
+    pub(crate) compute: IntervalSet,
+    /// C.
+    pub(crate) comm: IntervalSet,
+    /// M.
+    pub(crate) memory: IntervalSet,
+}
+
+impl Activity {
+    /// The activity of each device of a rank, or of its CPU if no row is a device's.
+    pub(crate) fn of(data: &RankData) -> Vec<Self> {
+        let devices = devices(&data.events);
+        if devices.is_empty() { vec![Self::of_cpu(data)] } else { devices }
+    }
+
+    /// K = operators that neither communicate nor wait for it, C = collectives, M = ∅.
+    fn of_cpu(data: &RankData) -> Self {
+        let events = &data.events;
+        let mut compute = IntervalSet::new();
+        for row in 0..events.len() {
+            if events.kind[row] == Kind::CpuOp && !events.is_comm[row] {
+                compute.push(Interval::new(events.ts_ns[row], events.end_ns(row)));
+            }
+        }
+        let comm = data.collectives.iter().filter_map(|c| Some(Interval::new(c.start_ns?, c.end_ns?))).collect();
+        Self { device: None, compute, comm, memory: IntervalSet::new() }
+    }
+
+    /// Clips all sets to what was selected.
+    fn clip(&mut self, scope: &IntervalSet) {
+        for set in [&mut self.compute, &mut self.comm, &mut self.memory] {
+            *set = set.intersection(scope);
+        }
+    }
+}
+
+fn devices(events: &Events) -> Vec<Activity> {
+    let mut devices: Vec<Activity> = Vec::new();
+    let mut current = 0;
+    for row in 0..events.len() {
+        if !events.kind[row].is_device_work() {
+            continue;
+        }
+        let device = Some(events.device[row]).filter(|d| *d != NONE).unwrap_or(0);
+        if devices.get(current).is_none_or(|d| d.device != Some(device)) {
+            current = devices.iter().position(|d| d.device == Some(device)).unwrap_or_else(|| {
+                devices.push(Activity { device: Some(device), ..Activity::default() });
+                devices.len() - 1
+            });
+        }
+        let activity = &mut devices[current];
+        let set = match events.kind[row] {
+            _ if events.is_comm[row] => &mut activity.comm,
+            Kind::Kernel => &mut activity.compute,
+            _ => &mut activity.memory,
+        };
+        set.push(Interval::new(events.ts_ns[row], events.end_ns(row)));
+    }
+    devices.sort_by_key(|d| d.device);
+    devices
+}
+
+/// The sets of an [`Activity`], summed, for any number of windows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parts {
+    pub(crate) compute: Coverage,
+    comm: Coverage,
+    overlap: Coverage,
+    compute_or_comm: Coverage,
+    busy: Coverage,
+}
+
+impl Parts {
+    pub(crate) fn new(activity: &Activity) -> Self {
+        let Activity { compute, comm, memory, .. } = activity;
+        let compute_or_comm = compute.union(comm);
+        Self {
+            overlap: Coverage::new(compute.intersection(comm)),
+            busy: Coverage::new(compute_or_comm.union(memory)),
+            compute_or_comm: Coverage::new(compute_or_comm),
+            compute: Coverage::new(compute.clone()),
+            comm: Coverage::new(comm.clone()),
+        }
+    }
+
+    /// The five parts of `window`.
+    pub(crate) fn split(&self, window: Interval) -> Split {
+        let within = |coverage: &Coverage| coverage.within_ns(window);
+        let (compute, comm, overlap) = (within(&self.compute), within(&self.comm), within(&self.overlap));
+        let (compute_or_comm, busy) = (within(&self.compute_or_comm), within(&self.busy));
+        Split {
+            wall_ns: window.len_ns(),
+            compute_ns: compute - overlap,
+            overlap_ns: overlap,
+            exposed_comm_ns: comm - overlap,
+            memory_ns: busy - compute_or_comm,
+            idle_ns: window.len_ns() - busy,
+        }
+    }
+}
+
+/// Five parts and their sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Split {
+    pub(crate) wall_ns: i64,
+    pub(crate) compute_ns: i64,
+    pub(crate) overlap_ns: i64,
+    pub(crate) exposed_comm_ns: i64,
+    pub(crate) memory_ns: i64,
+    pub(crate) idle_ns: i64,
+}
+
+impl Split {
+    fn combine(self, other: Self, f: impl Fn(i64, i64) -> i64) -> Self {
+        Self {
+            wall_ns: f(self.wall_ns, other.wall_ns),
+            compute_ns: f(self.compute_ns, other.compute_ns),
+            overlap_ns: f(self.overlap_ns, other.overlap_ns),
+            exposed_comm_ns: f(self.exposed_comm_ns, other.exposed_comm_ns),
+            memory_ns: f(self.memory_ns, other.memory_ns),
+            idle_ns: f(self.idle_ns, other.idle_ns),
+        }
+    }
+
+    fn row(self, rank: i32, device_id: Option<i64>, step: Option<i32>) -> StepBreakdownRow {
+        let comm_total_ns = self.overlap_ns + self.exposed_comm_ns;
+        StepBreakdownRow {
+            rank,
+            device_id,
+            step,
+            wall_ns: self.wall_ns,
+            compute_ns: self.compute_ns,
+            overlap_ns: self.overlap_ns,
+            exposed_comm_ns: self.exposed_comm_ns,
+            memory_ns: self.memory_ns,
+            idle_ns: self.idle_ns,
+            comm_total_ns,
+            overlap_pct: (comm_total_ns > 0).then(|| 100.0 * self.overlap_ns as f64 / comm_total_ns as f64),
+        }
+    }
+}
+
+/// The breakdown of a rank: for each device (or the CPU) one row for everything, one for each active step, and one for the time
+/// between steps. With a `scope`, only what lies in it counts. Also returns the sets, for those who ask about other windows.
+pub(crate) fn breakdown(
+    data: &RankData,
+    scope: Option<&IntervalSet>,
+) -> (Vec<StepBreakdownRow>, Vec<(Activity, Parts)>) {
+    let rank = data.info.rank;
+    let host = host_windows(&data.steps);
+    let mut rows = Vec::new();
+    let mut all_parts = Vec::new();
+    for mut activity in Activity::of(data) {
+        if let Some(scope) = scope {
+            activity.clip(scope);
+        }
+        let windows = match activity.device {
+            Some(device) => device_windows(&host, &data.events, device),
+            None => host.clone(),
+        };
+        let parts = Parts::new(&activity);
+        rows.extend(device_rows(rank, activity.device, &windows, &parts, scope));
+        all_parts.push((activity, parts));
+    }
+    (rows, all_parts)
+}
+
+fn device_rows(
+    rank: i32,
+    device: Option<i64>,
+    windows: &[StepWindow],
+    parts: &Parts,
+    scope: Option<&IntervalSet>,
+) -> Vec<StepBreakdownRow> {
+    let split = |window: Interval| match scope {
+        None => parts.split(window),
+        Some(scope) => {
+            let pieces = scope.clip(window);
+            let add = |sum: Split, piece: &Interval| sum.combine(parts.split(*piece), |a, b| a + b);
+            pieces.intervals().iter().fold(Split::default(), add)
+        }
+    };
+    let spans = windows.iter().map(|w| w.window).chain(parts.busy.set().hull());
+    let Some(everything) = spans.reduce(|a, b| Interval::new(a.start_ns.min(b.start_ns), a.end_ns.max(b.end_ns)))
+    else {
+        return Vec::new();
+    };
+    let total = split(everything);
+    let mut between = total;
+    let mut rows = vec![total.row(rank, device, None)];
+    for step in windows {
+        let part = split(step.window);
+        if scope.is_some() && part.wall_ns == 0 {
+            continue;
+        }
+        between = between.combine(part, |a, b| a - b);
+        rows.push(part.row(rank, device, Some(step.step)));
+    }
+    if between.wall_ns > 0 {
+        rows.insert(1, between.row(rank, device, Some(-1)));
+    }
+    rows
+}
+
+/// HTA's temporal breakdown over the device rows of a rank; `None` without any.
+pub(crate) fn hta_temporal(rank: i32, activities: &[(Activity, Parts)]) -> Option<HtaTemporalRow> {
+    let devices = || activities.iter().map(|(a, _)| a).filter(|a| a.device.is_some());
+    let union = |set: fn(&Activity) -> &IntervalSet| devices().fold(IntervalSet::new(), |all, a| all.union(set(a)));
+    let compute = union(|a| &a.compute);
+    let busy = compute.union(&union(|a| &a.comm)).union(&union(|a| &a.memory));
+    let kernel_time_ns = busy.hull()?.len_ns();
+    let (idle_time_ns, compute_time_ns) = (kernel_time_ns - busy.len_ns(), compute.len_ns());
+    let non_compute_time_ns = kernel_time_ns - compute_time_ns - idle_time_ns;
+    Some(HtaTemporalRow { rank, kernel_time_ns, idle_time_ns, compute_time_ns, non_compute_time_ns })
+}

@@ -1,0 +1,65 @@
+//! The command line: parse, resolve, call the library, exit code.
+
+mod analyze;
+mod input;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::Error;
+
+/// Says why a data-parallel training step is slow: aligns the ranks' clocks, matches their collectives, and divides every
+/// nanosecond of every step.
+#[derive(Debug, Parser)]
+#[command(name = "aggregator", version, after_help = EXIT_CODES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str =
+    "Exit codes: 0 done; 1 the input is wrong; 2 usage; 3 done, but some ranks or rows were left out (listed).";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Aligns, matches and analyses a run; writes RUN/analysis and prints a summary.
+    Analyze(analyze::Arguments),
+}
+
+/// How a command ended, if it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Everything was used.
+    Done,
+    /// Some ranks or rows were left out; they are listed.
+    Partial,
+}
+
+/// Runs the command and returns its exit code.
+pub fn main_impl() -> ExitCode {
+    // Clap prints usage errors and exits with 2, help and version with 0.
+    let arguments = Arguments::parse();
+    let result = match arguments.command {
+        Command::Analyze(arguments) => analyze::run(arguments),
+    };
+    match result {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Partial) => ExitCode::from(3),
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(error @ Error::Option { .. }) => {
+            complain(&error);
+            ExitCode::from(2)
+        }
+        Err(error) => {
+            complain(&error);
+            ExitCode::from(1)
+        }
+    }
+}
+
+/// The one place where an error is printed. If stderr is gone there is nobody to tell.
+fn complain(error: &Error) {
+    let _ = writeln!(std::io::stderr(), "aggregator: {error}");
+}

@@ -1,0 +1,139 @@
+//! `aggregator analyze`.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use regex::Regex;
+
+use super::Outcome;
+use super::input::{Input, resolve};
+use crate::options::{Options, TimeBound, parse_ranks, parse_steps};
+use crate::render::summary::{self, Look};
+use crate::render::{json, parquet};
+use crate::source::{RunSource, Source};
+use crate::{Analysis, Error, analyze};
+
+/// Aligns, matches and analyses a run; writes RUN/analysis and prints a summary.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// A run.
+    #[arg(required = true, value_name = "RUN")]
+    paths: Vec<PathBuf>,
+    /// Directory that gets `analysis/`; the run itself, if not given.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print the analysis as JSON instead of the summary.
+    #[arg(long)]
+    json: bool,
+    /// Rows of each table of the summary before the rest is only counted.
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    top: usize,
+    /// Only these steps: a..b (b not included), a..=b, a.., ..b or one step.
+    #[arg(long, value_name = "A..B")]
+    steps: Option<String>,
+    /// Only from this time on: global ns, or +1.5s, +200ms since the start.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    from: Option<String>,
+    /// Only before this time: global ns, or +1.5s, +200ms since the start.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    to: Option<String>,
+    /// Only while a range of the host runs whose name matches.
+    #[arg(long, value_name = "REGEX")]
+    range: Option<String>,
+    /// Only these ranks, as in 0,2,4..8.
+    #[arg(long, value_name = "LIST")]
+    ranks: Option<String>,
+    /// Ranges of the host whose name matches are the steps.
+    #[arg(long, value_name = "REGEX")]
+    step_marker: Option<String>,
+}
+
+/// Runs the command.
+pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
+    let options = options(&arguments)?;
+    match resolve(arguments.paths.clone())? {
+        Input::Run(path) => {
+            let source = RunSource::open(&path)?;
+            let analysis = with_progress(&source, &options)?;
+            let directory = arguments.out.clone().unwrap_or(path);
+            let written = parquet::write(&analysis, &directory, Some(source.run()))?;
+            print(&analysis, &arguments)?;
+            say_where(&written);
+            Ok(if analysis.is_partial() { Outcome::Partial } else { Outcome::Done })
+        }
+        Input::Traces(paths) => {
+            let path = paths.into_iter().next().unwrap_or_default();
+            Err(Error::NoInput { path, why: "traces are not read yet; give a run (a directory with run.json)".into() })
+        }
+    }
+}
+
+fn options(arguments: &Arguments) -> Result<Options, Error> {
+    Ok(Options {
+        steps: value("steps", &arguments.steps, parse_steps)?,
+        from: value("from", &arguments.from, TimeBound::parse)?,
+        to: value("to", &arguments.to, TimeBound::parse)?,
+        range: value("range", &arguments.range, regex)?,
+        ranks: value("ranks", &arguments.ranks, parse_ranks)?,
+        step_marker: value("step-marker", &arguments.step_marker, regex)?,
+        ..Options::default()
+    })
+}
+
+fn regex(text: &str) -> Result<Regex, String> {
+    Regex::new(text).map_err(|error| error.to_string())
+}
+
+fn value<T>(
+    option: &'static str,
+    given: &Option<String>,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, Error> {
+    let parse = |text: &String| parse(text).map_err(|why| Error::Option { option, value: text.clone(), why });
+    given.as_ref().map(parse).transpose()
+}
+
+/// Progress goes to stderr, and only if somebody looks.
+fn with_progress(source: &dyn Source, options: &Options) -> Result<Analysis, Error> {
+    if !std::io::stderr().is_terminal() {
+        return analyze(source, options, &|_, _| ());
+    }
+    let style =
+        ProgressStyle::with_template("{bar:30} {pos}/{len} ranks").unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::new(source.ranks().len() as u64).with_style(style);
+    let analysis = analyze(source, options, &|done, total| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    analysis
+}
+
+fn print(analysis: &Analysis, arguments: &Arguments) -> Result<(), Error> {
+    let stdout = std::io::stdout().lock();
+    if arguments.json {
+        return json::render(analysis, std::io::BufWriter::new(stdout));
+    }
+    let look = Look { width: width(), colour: colour(), top: arguments.top };
+    summary::render(analysis, &look, stdout)
+}
+
+/// The terminal's width; `COLUMNS` where there is no terminal to ask.
+fn width() -> usize {
+    let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
+    let terminal = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+    terminal.or(columns).unwrap_or(Look::default().width)
+}
+
+/// Only on a terminal, and not where <https://no-color.org> forbids it.
+fn colour() -> bool {
+    let forbidden = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    std::io::stdout().is_terminal() && !forbidden && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+}
+
+/// A message, so it goes to stderr; if that is gone there is nobody to tell.
+fn say_where(written: &std::path::Path) {
+    let _ = writeln!(std::io::stderr(), "analysis: {}", written.display());
+}

@@ -1,0 +1,190 @@
+//! What instances say of clocks, brought into the form that the fits take; and whether the fits agree with them.
+
+use std::collections::BTreeMap;
+
+use trace::OmissionRow;
+
+use super::collective::{self, Evidence, Fitted, Part};
+use super::fit::Fit;
+use super::identity::ROUNDING_NS;
+use super::ping::note;
+use super::tree::{Forest, Joint, Node, path};
+use super::{Affine, Clocks, RankClock};
+use crate::model::{Barrier, Instance, WEAK_SLACK_NS};
+
+/// Pings between ranks that other pings join already must agree with them.
+pub(super) fn open_loops(forest: &Forest, spare: &[Joint]) -> Vec<OmissionRow> {
+    let mut problems = Vec::new();
+    for joint in spare {
+        let reached = forest.reached(joint.to);
+        let (Node::Rank(from), Node::Rank(to), Some(other)) = (joint.from, joint.to, reached.get(&joint.from)) else {
+            continue;
+        };
+        let at = joint.fit.map.origin_ns;
+        let apart = joint.fit.map.apply(at).abs_diff(other.map.apply(at));
+        let bounds = path(&reached, joint.from, joint.to).unwrap_or_default();
+        let bounds = bounds
+            .iter()
+            .map(|j| forest.joints[*j].fit.bound_ns(here(&forest.joints[*j])))
+            .chain([joint.fit.bound_ns((at, at))]);
+        let Some(allowed) = super::along(bounds) else { continue };
+        if apart > allowed.unsigned_abs() {
+            let why = format!(
+                "the round trips between rank {from} and rank {to} disagree with the way through other ranks by {apart} ns, where \
+                 {allowed} ns are possible"
+            );
+            problems.push(note(from, "clock contradiction", 1, &why));
+        }
+    }
+    problems
+}
+
+fn here(joint: &Joint) -> (i64, i64) {
+    (joint.fit.map.origin_ns, joint.fit.map.origin_ns)
+}
+
+/// Where a rank's times go: the clock that it shares, how to get there, and how sure that is.
+struct Place {
+    clock: usize,
+    map: Affine,
+    slack_ns: i64,
+}
+
+/// Joints from collectives between trees that pings and shared clocks left apart; each tree moves as a whole.
+pub(super) fn by_collectives(
+    forest: &Forest,
+    ranks: &[RankClock<'_>],
+    instances: &[Instance],
+) -> (Vec<Joint>, Vec<OmissionRow>) {
+    let mut places: BTreeMap<i32, Place> = BTreeMap::new();
+    let mut roots: Vec<i32> = Vec::new();
+    for rank in ranks.iter().map(|r| r.info.rank) {
+        if places.contains_key(&rank) {
+            continue;
+        }
+        let reached = forest.reached(Node::Rank(rank));
+        for (node, at) in &reached {
+            let Node::Rank(member) = node else { continue };
+            let joints = path(&reached, *node, Node::Rank(rank)).unwrap_or_default();
+            let bounds = joints.iter().map(|j| {
+                let joint = &forest.joints[*j];
+                let window = ranks.iter().find(|r| Node::Rank(r.info.rank) == joint.from).and_then(|r| r.window_ns);
+                let window = window.unwrap_or_else(|| here(joint));
+                joint.fit.bound_ns(window).or_else(|| joint.fit.error_ns(window))
+            });
+            let slack_ns = super::along(bounds).unwrap_or(0);
+            places.insert(*member, Place { clock: roots.len(), map: at.map, slack_ns });
+        }
+        roots.push(rank);
+    }
+    if roots.len() < 2 {
+        return (Vec::new(), Vec::new());
+    }
+    let evidence = evidence_of(instances, &places, false);
+    let Fitted { fits, contradictions } = collective::fit_all(&evidence, roots.len());
+    let joint = |(clock, to, fit): (usize, usize, Fit)| Joint {
+        from: Node::Rank(roots[clock]),
+        to: Node::Rank(roots[to]),
+        fit,
+    };
+    (fits.into_iter().map(joint).collect(), describe(contradictions, &roots, "host"))
+}
+
+/// Fits between the ranks' device clocks: rank, the rank whose device clock it is mapped to, and how.
+pub(super) fn by_device_collectives(
+    ranks: &[RankClock<'_>],
+    instances: &[Instance],
+) -> (Vec<(i32, i32, Fit)>, Vec<OmissionRow>) {
+    let ids: Vec<i32> = ranks.iter().map(|r| r.info.rank).collect();
+    let place = |clock| Place { clock, map: Affine::IDENTITY, slack_ns: 0 };
+    let places = ids.iter().enumerate().map(|(clock, rank)| (*rank, place(clock))).collect();
+    let evidence = evidence_of(instances, &places, true);
+    let Fitted { fits, contradictions } = collective::fit_all(&evidence, ids.len());
+    let fits = fits.into_iter().map(|(clock, to, fit)| (ids[clock], ids[to], fit)).collect();
+    (fits, describe(contradictions, &ids, "device"))
+}
+
+/// Barriers, each clock once: of ranks that share a clock, the last arrival and the first departure count.
+fn evidence_of(instances: &[Instance], places: &BTreeMap<i32, Place>, device: bool) -> Vec<Evidence> {
+    let rounding = rounding(instances);
+    let mut evidence = Vec::new();
+    for instance in instances.iter().filter(|i| i.barrier != Barrier::OneSided) {
+        let weak = instance.barrier == Barrier::Weak;
+        let mut parts: BTreeMap<usize, Part> = BTreeMap::new();
+        for member in instance.members.iter().filter(|m| m.device_clock == device) {
+            let Some(place) = places.get(&member.rank) else { continue };
+            let half_weak = if weak { WEAK_SLACK_NS / 2 } else { 0 };
+            let slack = place.slack_ns.saturating_add(half_weak);
+            let start_ns = place.map.apply(member.start_ns).saturating_sub(slack);
+            let left_ns = member.end_ns.map(|end| place.map.apply(end));
+            let end_ns = left_ns.map(|end| end.saturating_add(slack).saturating_add(rounding));
+            let first = |a: Option<i64>, b: Option<i64>| a.into_iter().chain(b).min();
+            let part = Part { clock: place.clock, start_ns, end_ns, left_ns };
+            parts
+                .entry(place.clock)
+                .and_modify(|p| {
+                    p.start_ns = p.start_ns.max(start_ns);
+                    p.end_ns = first(p.end_ns, end_ns);
+                    p.left_ns = first(p.left_ns, left_ns);
+                })
+                .or_insert(part);
+        }
+        if parts.len() > 1 {
+            evidence.push(Evidence { instance: instance.id, weak, parts: parts.into_values().collect() });
+        }
+    }
+    evidence
+}
+
+/// What times may have lost to rounding: whole microseconds lose up to one at the start and one in the length.
+fn rounding(instances: &[Instance]) -> i64 {
+    let mut times = instances.iter().flat_map(|i| &i.members).flat_map(|m| Some((m.start_ns, m.end_ns?)));
+    // Lengths, not times: a shifted clock need not be at a whole microsecond any more.
+    if times.all(|(start, end)| end.saturating_sub(start) % 1_000 == 0) { ROUNDING_NS } else { 2 }
+}
+
+fn describe(contradictions: Vec<(Vec<i64>, Vec<usize>)>, ranks: &[i32], clock: &str) -> Vec<OmissionRow> {
+    let list = |items: Vec<String>| items.join(", ");
+    let row = |(instances, clocks): (Vec<i64>, Vec<usize>)| {
+        let of: Vec<String> = clocks.iter().map(|c| ranks[*c].to_string()).collect();
+        let which: Vec<String> = instances.iter().map(i64::to_string).collect();
+        let why = format!(
+            "no offsets of the {clock} clocks of ranks {} let every rank of instances {} enter before the first leaves: a false match, \
+             a one-sided operation, or a clock that jumped; they are no evidence, and there is no guaranteed error for these ranks",
+            list(of),
+            list(which)
+        );
+        let rank = clocks.iter().map(|c| ranks[*c]).max().unwrap_or_default();
+        note(rank, "clock contradiction", instances.len() as i64, &why)
+    };
+    contradictions.into_iter().map(row).collect()
+}
+
+/// Counts, for every clock, the barriers that it left before another rank had entered, by more than the two ranks' bounds.
+pub(super) fn count_violations(clocks: &mut Clocks, instances: &[Instance]) {
+    let rounding = rounding(instances);
+    let mut counts: BTreeMap<(i32, bool), i64> = BTreeMap::new();
+    for instance in instances.iter().filter(|i| i.barrier != Barrier::OneSided) {
+        let slack = if instance.barrier == Barrier::Weak { WEAK_SLACK_NS } else { rounding };
+        let bound = |rank: i32, device: bool| {
+            let row = clocks.row(rank, device);
+            row.and_then(|r| r.bound_ns.or(r.error_ns)).unwrap_or(0)
+        };
+        for device in [false, true] {
+            let members = || instance.members.iter().filter(|m| m.device_clock == device);
+            let entered =
+                members().map(|m| clocks.global(m.rank, device, m.start_ns).saturating_sub(bound(m.rank, device)));
+            let Some(last_in) = entered.max() else { continue };
+            for member in members() {
+                let Some(end) = member.end_ns else { continue };
+                let latest = clocks.global(member.rank, device, end).saturating_add(bound(member.rank, device));
+                if latest.saturating_add(slack) < last_in {
+                    *counts.entry((member.rank, device)).or_default() += 1;
+                }
+            }
+        }
+    }
+    for row in &mut clocks.rows {
+        row.violations = counts.get(&(row.rank, &*row.clock == "device")).copied().unwrap_or(0);
+    }
+}

@@ -1,0 +1,235 @@
+//! Sentences with evidence: what an engineer would point at, each with its threshold and where that comes from.
+
+use std::collections::BTreeMap;
+
+use trace::{FindingRow, StepBreakdownRow};
+
+use crate::analysis::{Analysis, VerdictKind};
+use crate::render::text::{bytes, ns};
+
+/// When something is worth a sentence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// Exposed communication, as a share of the step. The TensorBoard plugin's limit.
+    pub exposed_comm_pct: f64,
+    /// Use of a device below which it is called idle. The TensorBoard plugin's limit.
+    pub device_busy_pct: f64,
+    /// Input ranges, as a share of the step. The TensorBoard plugin's limit for data loading.
+    pub input_pct: f64,
+    /// Peak memory, as a share of the device's. The TensorBoard plugin's limit.
+    pub memory_pct: f64,
+    /// A kernel's mean on one device over the median device's. 1.1: FALCON's smallest change that counts (10 %).
+    pub slow_device_ratio: f64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { exposed_comm_pct: 10.0, device_busy_pct: 50.0, input_pct: 5.0, memory_pct: 90.0, slow_device_ratio: 1.1 }
+    }
+}
+
+/// Ranges of the host that bring in data: this program's phase, and PyTorch's data loader.
+const INPUT_RANGES: [&str; 3] = ["input", "enumerate(DataLoader)#", "enumerate(DataPipe)#"];
+
+/// A kernel must take this share of its device's kernel time before its slowness is worth a sentence.
+const SLOW_KERNEL_SHARE: f64 = 0.05;
+
+/// All findings, the most severe first. `memory` is each device's memory, by rank and device.
+pub(crate) fn findings(analysis: &Analysis, limits: &Limits, memory: &BTreeMap<(i32, i64), i64>) -> Vec<FindingRow> {
+    let mut findings = Vec::new();
+    findings.extend(straggler(analysis));
+    findings.extend(lost_rows(analysis));
+    findings.extend(clock(analysis));
+    findings.extend(exposed(analysis, limits));
+    findings.extend(idle_device(analysis, limits));
+    findings.extend(input(analysis, limits));
+    findings.extend(memory_peak(analysis, limits, memory));
+    findings.extend(slow_device(analysis, limits));
+    findings.sort_by_key(|f| match &*f.severity {
+        "critical" => 0,
+        "warning" => 1,
+        _ => 2,
+    });
+    findings
+}
+
+fn finding(severity: &str, title: String, evidence: String, suggestion: &str) -> FindingRow {
+    FindingRow {
+        severity: severity.into(),
+        title: title.into(),
+        evidence: evidence.into(),
+        suggestion: suggestion.into(),
+    }
+}
+
+fn straggler(analysis: &Analysis) -> Option<FindingRow> {
+    let verdict = &analysis.verdict;
+    let severity = match verdict.kind {
+        VerdictKind::Cause => "critical",
+        VerdictKind::Undecided => "warning",
+        VerdictKind::Balanced | VerdictKind::Nothing => return None,
+    };
+    let row = analysis.tables.stragglers.iter().find(|s| Some(s.rank) == verdict.rank)?;
+    let evidence = row.evidence.clone().unwrap_or_else(|| verdict.sentence.as_str().into());
+    let suggestion = match verdict.reason.as_deref() {
+        Some("input") => "look at the data loader of that rank: its storage, its workers, the size of its samples",
+        Some("communication") => "look at the network of that rank's host, and at the algorithm and channels it uses",
+        Some("host") => {
+            "the device waits for its host: look for other processes, frequency limits and Python work there"
+        }
+        _ => "look at the named range on that rank: more work, a slower device, or a noisy neighbour",
+    };
+    Some(finding(severity, verdict.sentence.clone(), evidence.to_string(), suggestion))
+}
+
+fn lost_rows(analysis: &Analysis) -> Option<FindingRow> {
+    let facts = &analysis.facts;
+    (facts.dropped > 0).then(|| {
+        let total = facts.recorded.saturating_add(facts.dropped).max(1);
+        let pct = 100.0 * facts.dropped as f64 / total as f64;
+        finding(
+            "warning",
+            format!("{} rows were lost while recording ({pct:.2} %)", facts.dropped),
+            "counters.dropped, summed over ranks; threshold: any".into(),
+            "counts and totals are lower bounds; record fewer steps, or give the recorder larger queues",
+        )
+    })
+}
+
+fn clock(analysis: &Analysis) -> Option<FindingRow> {
+    let violations: i64 = analysis.tables.clock_fit.iter().map(|c| c.violations).sum();
+    if violations > 0 {
+        return Some(finding(
+            "warning",
+            format!("the clocks contradict {violations} collectives"),
+            "clock_fit.violations: a rank left a collective before another had entered it, by more than both bounds"
+                .into(),
+            "do not trust differences between those ranks; look at clock_fit, and for steps of the system clock",
+        ));
+    }
+    let instances = &analysis.tables.collective_instances;
+    let with_error = instances.iter().filter_map(|i| Some((i.skew_ns, i.error_ns?)));
+    let (inside, total) =
+        with_error.fold((0, 0), |(inside, total), (skew, error)| (inside + i64::from(skew <= error), total + 1));
+    (total > 0 && 2 * inside > total).then(|| {
+        finding(
+            "info",
+            "most arrivals lie closer together than the clocks can tell apart".into(),
+            format!("skew_ns ≤ error_ns in {inside} of {total} collectives; threshold: half"),
+            "waits and arrival orders of those collectives mean nothing; own_excess_ns needs no common clock and stands",
+        )
+    })
+}
+
+/// Rows of single active steps.
+fn step_rows(analysis: &Analysis) -> impl Iterator<Item = &StepBreakdownRow> {
+    analysis.tables.step_breakdown.iter().filter(|r| r.step.is_some_and(|s| s >= 0) && r.wall_ns > 0)
+}
+
+fn exposed(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
+    let (exposed, wall) = step_rows(analysis).fold((0_i64, 0_i64), |(e, w), r| (e + r.exposed_comm_ns, w + r.wall_ns));
+    let pct = 100.0 * exposed as f64 / wall.max(1) as f64;
+    (pct > limits.exposed_comm_pct).then(|| {
+        finding(
+            "warning",
+            format!("{pct:.0} % of the step is communication that no compute hides"),
+            format!(
+                "exposed_comm_ns / wall_ns over all steps and ranks; threshold {} % (TensorBoard plugin)",
+                limits.exposed_comm_pct
+            ),
+            "waiting for a late rank counts here too: fix stragglers first; then smaller buckets, or more compute per step",
+        )
+    })
+}
+
+fn idle_device(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
+    let mut by_device: BTreeMap<(i32, i64), (i64, i64)> = BTreeMap::new();
+    for row in step_rows(analysis) {
+        if let Some(device) = row.device_id {
+            let (busy, wall) = by_device.entry((row.rank, device)).or_default();
+            *busy += row.compute_ns + row.overlap_ns;
+            *wall += row.wall_ns;
+        }
+    }
+    let share = |(busy, wall): &(i64, i64)| 100.0 * *busy as f64 / (*wall).max(1) as f64;
+    let idle: Vec<_> = by_device.iter().filter(|(_, sums)| share(sums) < limits.device_busy_pct).collect();
+    let (worst, sums) = idle.iter().min_by(|(_, a), (_, b)| share(a).total_cmp(&share(b)))?;
+    Some(finding(
+        "warning",
+        format!("{} of {} devices compute less than half of the time", idle.len(), by_device.len()),
+        format!(
+            "least: rank {} device {} with {:.0} %; threshold {} % (TensorBoard plugin, GPU utilization)",
+            worst.0,
+            worst.1,
+            share(sums),
+            limits.device_busy_pct
+        ),
+        "see idle_breakdown: host_wait means that the host launches too slowly, other that streams wait for each other",
+    ))
+}
+
+fn input(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
+    let wall: i64 = step_rows(analysis).filter(|r| r.device_id.is_none_or(|d| d == 0)).map(|r| r.wall_ns).sum();
+    let is_input = |name: &str| {
+        INPUT_RANGES.iter().any(|range| name == *range || (range.ends_with('#') && name.starts_with(range)))
+    };
+    let total: i64 = analysis.tables.op_stats.iter().filter(|o| is_input(&o.name)).map(|o| o.total_ns).sum();
+    let pct = 100.0 * total as f64 / wall.max(1) as f64;
+    (wall > 0 && pct > limits.input_pct).then(|| {
+        finding(
+            "warning",
+            format!("{pct:.0} % of the step is input"),
+            format!(
+                "ranges `input` and DataLoader over the steps' wall time; threshold {} % (TensorBoard plugin)",
+                limits.input_pct
+            ),
+            "load ahead: more workers, pinned memory, or batches prepared while the step runs",
+        )
+    })
+}
+
+fn memory_peak(analysis: &Analysis, limits: &Limits, memory: &BTreeMap<(i32, i64), i64>) -> Option<FindingRow> {
+    let share = |row: &trace::MemoryPeakRow| {
+        let capacity = *memory.get(&(row.rank, row.device_id?))?;
+        (capacity > 0).then(|| 100.0 * row.peak_bytes as f64 / capacity as f64)
+    };
+    let peaks = analysis.tables.memory_peaks.iter().filter_map(|row| Some((row, share(row)?)));
+    let (row, pct) = peaks.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
+    (pct > limits.memory_pct).then(|| {
+        finding(
+            "warning",
+            format!("rank {} uses {pct:.0} % of its device's memory", row.rank),
+            format!("peak {}; threshold {} % (TensorBoard plugin)", bytes(row.peak_bytes), limits.memory_pct),
+            "a little more and it fails; see memory_peaks.alive for what holds it",
+        )
+    })
+}
+
+fn slow_device(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
+    let kernels = &analysis.tables.kernel_stats;
+    let mut totals: BTreeMap<(i32, Option<i64>), i64> = BTreeMap::new();
+    for kernel in kernels {
+        *totals.entry((kernel.rank, kernel.device_id)).or_default() += kernel.total_ns;
+    }
+    let communicates = |name: &str| crate::names::NameClass::of(name).device_comm;
+    let weighty = kernels.iter().filter(|k| {
+        let total = totals.get(&(k.rank, k.device_id)).copied().unwrap_or(0);
+        !communicates(&k.name) && k.total_ns as f64 > SLOW_KERNEL_SHARE * total as f64
+    });
+    let (kernel, ratio) = weighty
+        .filter_map(|k| Some((k, k.vs_median_device?)))
+        .max_by(|(_, a), (_, b)| a.total_cmp(b))
+        .filter(|(_, ratio)| *ratio > limits.slow_device_ratio)?;
+    Some(finding(
+        "warning",
+        format!("a kernel takes {ratio:.2} × as long on rank {} as on the median device", kernel.rank),
+        format!(
+            "{} at {} a call; threshold {} × (FALCON: 10 %), kernels above {:.0} % of the device's time",
+            kernel.name,
+            ns(kernel.mean_ns as i64),
+            limits.slow_device_ratio,
+            100.0 * SLOW_KERNEL_SHARE
+        ),
+        "look at that device's clocks, power and temperature, and at whether its shapes are the same",
+    ))
+}

@@ -1,0 +1,80 @@
+//! Why each stream of a device was idle between two of its rows: HTA's categories.
+//!
+//! ```text
+//!  host          [launch b]                     [launch c]
+//!  stream  [ a ].............[ b ]..[ b2 ]..................[ c ]
+//!               kernel/other      kernel         host_wait
+//! ```
+//!
+//! `host_wait`: the next row was launched after the row before it had ended: the host was late. `kernel_wait`: not so, and the gap is
+//! shorter than [`KERNEL_WAIT_NS`]. `other`: the rest, such as waiting for an event of another stream. The first and the last idle
+//! time of a stream are no gaps. Streams are counted one by one, so their sum may exceed the wall time.
+
+use std::collections::BTreeMap;
+
+use trace::IdleBreakdownRow;
+
+use crate::model::{Events, NONE, RankData};
+use crate::steps::launch_times;
+
+/// HTA's `consecutive_kernel_delay`. Its documentation says 30 ns; its code compares µs, and the figure is one of µs.
+const KERNEL_WAIT_NS: i64 = 30_000;
+
+const CATEGORIES: [&str; 3] = ["host_wait", "kernel_wait", "other"];
+
+/// The gaps of each stream by category, for the rows that `keep`.
+pub(crate) fn idle_breakdown(data: &RankData, keep: &dyn Fn(usize) -> bool) -> Vec<IdleBreakdownRow> {
+    let Events { kind, device, stream, .. } = &data.events;
+    let events = &data.events;
+    let launches = launch_times(events);
+    if launches.is_empty() && !kind.iter().any(|k| k.is_device_work()) {
+        return Vec::new();
+    }
+    let mut streams: BTreeMap<(i64, i64), Stream> = BTreeMap::new();
+    for row in (0..events.len()).filter(|row| kind[*row].is_device_work() && keep(*row)) {
+        let launch = launches.get(&events.correlation[row]).copied();
+        let stream = streams.entry((device[row], stream[row])).or_default();
+        stream.add(events.ts_ns[row], events.end_ns(row), launch);
+    }
+    let some = |id: i64| Some(id).filter(|id| *id != NONE);
+    streams
+        .into_iter()
+        .flat_map(|((device, stream), gaps)| {
+            CATEGORIES.iter().zip(gaps.by_category).filter(|(_, (gaps, _))| *gaps > 0).map(
+                move |(category, (gaps, idle_ns))| IdleBreakdownRow {
+                    rank: data.info.rank,
+                    device_id: some(device),
+                    stream_id: some(stream),
+                    category: (*category).into(),
+                    gaps,
+                    idle_ns,
+                },
+            )
+        })
+        .collect()
+}
+
+#[derive(Clone, Debug, Default)]
+struct Stream {
+    busy_until_ns: Option<i64>,
+    by_category: [(i64, i64); 3],
+}
+
+impl Stream {
+    fn add(&mut self, start_ns: i64, end_ns: i64, launch_ns: Option<i64>) {
+        let previous = self.busy_until_ns.replace(self.busy_until_ns.map_or(end_ns, |until| until.max(end_ns)));
+        let Some(previous_end) = previous else { return };
+        let gap = start_ns - previous_end;
+        if gap <= 0 {
+            return;
+        }
+        let category = match launch_ns {
+            Some(launch) if launch > previous_end => 0,
+            _ if gap < KERNEL_WAIT_NS => 1,
+            _ => 2,
+        };
+        let (gaps, idle_ns) = &mut self.by_category[category];
+        *gaps += 1;
+        *idle_ns += gap;
+    }
+}

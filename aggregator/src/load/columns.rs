@@ -1,0 +1,191 @@
+//! The `events` of a rank, column by column: only what an analysis needs is decoded, and no row is ever a value of its own.
+
+use arrow_array::{Array, BooleanArray, Int32Array, Int64Array, RecordBatch};
+use rustc_hash::FxHashMap;
+use trace::{Error, EventRow, OmissionRow, Row, Run, Shard, Table, Text, TextColumn, column};
+
+use super::order::{RawColumns, merge_parts};
+use super::relative;
+use crate::model::{Events, Kind, NO_STEP, NONE, RankData};
+use crate::names::NameClass;
+
+const TABLE: &str = "events";
+
+/// The columns that are read. `rank` is there for the check that it is the shard's.
+const COLUMNS: [&str; 17] = [
+    "rank",
+    "kind",
+    "name",
+    "ts_ns",
+    "dur_ns",
+    "id",
+    "step",
+    "thread_id",
+    "device_id",
+    "stream_id",
+    "correlation_id",
+    "external_id",
+    "parent_id",
+    "open",
+    "is_comm",
+    "bytes",
+    "flops",
+];
+
+/// Gives every distinct name of a rank a number.
+#[derive(Debug, Default)]
+struct Names {
+    ids: FxHashMap<Text, u32>,
+    names: Vec<Text>,
+    classes: Vec<NameClass>,
+}
+
+impl Names {
+    fn id(&mut self, name: &Text) -> u32 {
+        if let Some(id) = self.ids.get(name) {
+            return *id;
+        }
+        let id = self.names.len() as u32;
+        self.ids.insert(name.clone(), id);
+        self.names.push(name.clone());
+        self.classes.push(NameClass::of(name));
+        id
+    }
+}
+
+/// Reads `events` into `data.events` and `data.names`. A shard that fails half-way keeps what was read.
+pub(super) fn load_events(run: &Run, rank: i32, data: &mut RankData) {
+    let table = EventRow::table();
+    let shards = run.shards(rank, TABLE);
+    let total: u64 = shards.iter().map(|s| s.rows).sum();
+    let mut names = Names::default();
+    // A footer can claim any number of rows; memory follows what is really there.
+    let mut raw = RawColumns::with_capacity(usize::try_from(total).unwrap_or(0).min(1 << 22));
+    for shard in shards {
+        if let Err((rows_read, error)) = load_shard(shard, &table, &mut names, &mut raw) {
+            data.omissions.push(OmissionRow {
+                file: Some(relative(&shard.path, &run.path)),
+                rank: Some(rank),
+                what: "rows of events".into(),
+                amount: Some((shard.rows as i64).saturating_sub(rows_read as i64)),
+                why: error.to_string().into(),
+            });
+        }
+    }
+    mark_collectives(data, &mut raw.events);
+    data.names = names.names;
+    data.events = merge_parts(raw, rank, &mut data.omissions);
+}
+
+fn load_shard(shard: &Shard, table: &Table, names: &mut Names, raw: &mut RawColumns) -> Result<(), (usize, Error)> {
+    let mut rows_read = 0;
+    let read = shard.read(table, Some(&COLUMNS), |batch| -> Result<(), Error> {
+        append(batch, names, raw)?;
+        rows_read += batch.num_rows();
+        Ok(())
+    });
+    read.map_err(|error| (rows_read, error))
+}
+
+/// Adds a batch. All columns are opened before any is extended, so that a bad column leaves them equally long.
+fn append(batch: &RecordBatch, names: &mut Names, raw: &mut RawColumns) -> Result<(), Error> {
+    let kind = column::<Text>(batch, TABLE, "kind")?;
+    let name = column::<Text>(batch, TABLE, "name")?;
+    let ts_ns = column::<i64>(batch, TABLE, "ts_ns")?;
+    let dur_ns = column::<i64>(batch, TABLE, "dur_ns")?;
+    let id = column::<i64>(batch, TABLE, "id")?;
+    let step = optional::<Option<i32>>(batch, "step")?;
+    let open = optional::<Option<bool>>(batch, "open")?;
+    let is_comm = optional::<Option<bool>>(batch, "is_comm")?;
+    let long = |name| optional::<Option<i64>>(batch, name);
+    let longs = [
+        long("thread_id")?,
+        long("device_id")?,
+        long("stream_id")?,
+        long("correlation_id")?,
+        long("external_id")?,
+        long("parent_id")?,
+        long("bytes")?,
+        long("flops")?,
+    ];
+
+    let rows = batch.num_rows();
+    let events = &mut raw.events;
+    let first = events.len();
+    append_names(&kind, &name, rows, names, events);
+    append_comm(is_comm.as_ref(), first, names, events);
+    events.ts_ns.extend_from_slice(ts_ns.values());
+    events.dur_ns.extend_from_slice(dur_ns.values());
+    events.id.extend_from_slice(id.values());
+    append_steps(step.as_ref(), rows, &mut events.step);
+    let targets = [
+        &mut events.thread,
+        &mut events.device,
+        &mut events.stream,
+        &mut events.correlation,
+        &mut events.external,
+        &mut raw.parent_id,
+        &mut events.bytes,
+        &mut events.flops,
+    ];
+    for (source, target) in longs.iter().zip(targets) {
+        append_longs(source.as_ref(), rows, target);
+    }
+    if let Some(open) = open.filter(|open| open.true_count() > 0) {
+        raw.open
+            .extend((0..rows).filter(|row| open.is_valid(*row) && open.value(*row)).map(|row| (first + row) as u32));
+    }
+    Ok(())
+}
+
+/// A column that an older writer may have left out.
+fn optional<C: trace::Cell>(batch: &RecordBatch, name: &str) -> Result<Option<C::Column>, Error> {
+    if batch.column_by_name(name).is_none() { Ok(None) } else { column::<C>(batch, TABLE, name).map(Some) }
+}
+
+fn append_names(kind: &TextColumn, name: &TextColumn, rows: usize, names: &mut Names, events: &mut Events) {
+    // One look-up for each entry of the batch's dictionaries; a row costs an index.
+    let kinds: Vec<Kind> = kind.values().iter().map(|k| Kind::from_category(k)).collect();
+    let ids: Vec<u32> = name.values().iter().map(|n| names.id(n)).collect();
+    events.kind.extend((0..rows).map(|row| kind.key(row).map_or(Kind::Other, |key| kinds[key])));
+    events.name.extend((0..rows).map(|row| name.key(row).map_or(0, |key| ids[key])));
+}
+
+/// Communication is what the writer says is, and what its name says.
+fn append_comm(is_comm: Option<&BooleanArray>, first: usize, names: &Names, events: &mut Events) {
+    let Events { kind, name, is_comm: target, .. } = events;
+    let by_name = kind[first..].iter().zip(&name[first..]).map(|(k, n)| names.classes[*n as usize].is_comm(*k));
+    match is_comm.filter(|column| column.true_count() > 0) {
+        Some(column) => {
+            target.extend(by_name.enumerate().map(|(row, comm)| comm || (column.is_valid(row) && column.value(row))));
+        }
+        None => target.extend(by_name),
+    }
+}
+
+fn append_steps(column: Option<&Int32Array>, rows: usize, target: &mut Vec<i32>) {
+    match column {
+        None => target.resize(target.len() + rows, NO_STEP),
+        Some(column) if column.null_count() == 0 => target.extend_from_slice(column.values()),
+        Some(column) => target.extend(column.iter().map(|v| v.unwrap_or(NO_STEP))),
+    }
+}
+
+fn append_longs(column: Option<&Int64Array>, rows: usize, target: &mut Vec<i64>) {
+    match column {
+        Some(column) if column.null_count() == 0 => target.extend_from_slice(column.values()),
+        Some(column) if column.null_count() < rows => target.extend(column.iter().map(|v| v.unwrap_or(NONE))),
+        _ => target.resize(target.len() + rows, NONE),
+    }
+}
+
+/// A row that a collective points to is communication, whatever its name.
+fn mark_collectives(data: &RankData, events: &mut Events) {
+    let ids: rustc_hash::FxHashSet<i64> = data.collectives.iter().filter_map(|c| c.event_id).collect();
+    if ids.is_empty() {
+        return;
+    }
+    for (id, is_comm) in events.id.iter().zip(&mut events.is_comm) {
+        *is_comm = *is_comm || ids.contains(id);
+    }
+}

@@ -1,0 +1,76 @@
+//! From the shards of a rank to one [`RankData`].
+//!
+//! Nothing that is wrong with one rank's rows stops the others: what cannot be read or makes no sense is left out, counted and
+//! listed with its reason.
+
+mod columns;
+mod order;
+mod repair;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use trace::{OmissionRow, Problem, RankRow, Row, Run};
+
+use crate::model::{RankData, RankInfo};
+
+pub use order::{merge_parts, sort_rows};
+
+/// Loads everything of one rank that an analysis needs. Rows that cannot be used are in [`RankData::omissions`].
+pub fn load_rank(run: &Run, rank: i32) -> RankData {
+    let mut data = RankData { info: rank_info(run, rank), ..RankData::default() };
+    let mut omissions = Vec::new();
+    data.collectives = rows(run, rank, &mut omissions);
+    data.steps = rows(run, rank, &mut omissions);
+    data.clock_samples = rows(run, rank, &mut omissions);
+    data.memory = rows(run, rank, &mut omissions);
+    data.buckets = rows(run, rank, &mut omissions);
+    data.comms = rows(run, rank, &mut omissions);
+    data.devices = rows(run, rank, &mut omissions);
+    data.flows = rows(run, rank, &mut omissions);
+    data.counters = rows(run, rank, &mut omissions);
+    data.omissions = omissions;
+    columns::load_events(run, rank, &mut data);
+    repair::repair(&mut data);
+    data
+}
+
+/// The omission that a problem of a run is.
+pub fn omission_of(problem: Problem, run: &Path) -> OmissionRow {
+    let Problem { path, rank, what, amount, why } = problem;
+    let file = path.map(|p| relative(&p, run));
+    OmissionRow { file, rank, what: what.into(), amount, why: why.into() }
+}
+
+fn relative(path: &Path, run: &Path) -> Arc<str> {
+    path.strip_prefix(run).unwrap_or(path).display().to_string().into()
+}
+
+fn rows<R: Row>(run: &Run, rank: i32, omissions: &mut Vec<OmissionRow>) -> Vec<R> {
+    let (rows, problems) = run.rows::<R>(rank);
+    omissions.extend(problems.into_iter().map(|p| omission_of(p, &run.path)));
+    rows
+}
+
+/// The rank's last row in `ranks`; without one, what its shards say of themselves.
+fn rank_info(run: &Run, rank: i32) -> RankInfo {
+    let (rows, _) = run.rows::<RankRow>(rank);
+    if let Some(row) = rows.last() {
+        return RankInfo {
+            rank,
+            world_size: Some(row.world_size),
+            host: row.host.to_string(),
+            pid: row.pid,
+            clock_domain: row.clock_domain.to_string(),
+            closed_cleanly: Some(row.closed_cleanly),
+        };
+    }
+    let mut info = RankInfo { rank, world_size: Some(run.manifest.world_size), ..RankInfo::default() };
+    let tables = trace::rank_tables();
+    if let Some(shard) = tables.iter().flat_map(|t| run.shards(rank, t.name)).next() {
+        info.host = shard.meta.host.clone();
+        info.pid = shard.meta.pid;
+        info.clock_domain = shard.meta.clock_domain.clone();
+    }
+    info
+}

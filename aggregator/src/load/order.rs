@@ -1,0 +1,186 @@
+//! Parts put together: rows in the order that analyses rely on, open rows completed, parents found.
+
+use rustc_hash::FxHashMap;
+use trace::OmissionRow;
+
+use crate::model::{Events, NO_PARENT, NONE};
+
+/// The rows of all parts, one after the other, before they are merged.
+#[derive(Debug, Default)]
+pub struct RawColumns {
+    /// The columns; `parent` is empty.
+    pub events: Events,
+    /// `id` of the enclosing row, or [`NONE`].
+    pub parent_id: Vec<i64>,
+    /// Rows that had not ended when their part closed, ascending.
+    pub open: Vec<u32>,
+}
+
+impl RawColumns {
+    /// Empty columns with room for `rows`.
+    pub fn with_capacity(rows: usize) -> Self {
+        let long = || Vec::with_capacity(rows);
+        let events = Events {
+            kind: Vec::with_capacity(rows),
+            name: Vec::with_capacity(rows),
+            ts_ns: long(),
+            dur_ns: long(),
+            id: long(),
+            step: Vec::with_capacity(rows),
+            thread: long(),
+            device: long(),
+            stream: long(),
+            correlation: long(),
+            external: long(),
+            parent: Vec::new(),
+            is_comm: Vec::with_capacity(rows),
+            bytes: long(),
+            flops: long(),
+        };
+        Self { events, parent_id: long(), open: Vec::new() }
+    }
+}
+
+/// Merges the parts of a rank: completes open rows, sorts, and turns parent ids into row numbers.
+///
+/// An open row that a later row completes is dropped. One that nothing completes stays, with the length it had reached, and is
+/// counted in `omissions`: its true end is not known.
+pub fn merge_parts(raw: RawColumns, rank: i32, omissions: &mut Vec<OmissionRow>) -> Events {
+    let RawColumns { mut events, mut parent_id, open, .. } = raw;
+    if !open.is_empty() {
+        let superseded = superseded(&events, &open, rank, omissions);
+        if !superseded.is_empty() {
+            let keep: Vec<u32> =
+                (0..events.len() as u32).filter(|row| superseded.binary_search(row).is_err()).collect();
+            parent_id = gather(&parent_id, &keep);
+            events = permuted(&events, &keep);
+        }
+    }
+    if let Some(order) = sorting_order(&events) {
+        parent_id = gather(&parent_id, &order);
+        events = permuted(&events, &order);
+    }
+    events.parent = parents(&events, &parent_id);
+    events
+}
+
+/// Sorts rows by start, then longest first, then by id; rows that enclose each other come outermost first. Parents follow.
+pub fn sort_rows(events: &mut Events) {
+    let Some(order) = sorting_order(events) else { return };
+    let mut sorted = permuted(events, &order);
+    if !events.parent.is_empty() {
+        let mut new_row = vec![0_u32; order.len()];
+        for (new, old) in order.iter().enumerate() {
+            new_row[*old as usize] = new as u32;
+        }
+        sorted.parent = order
+            .iter()
+            .map(|old| match events.parent[*old as usize] {
+                NO_PARENT => NO_PARENT,
+                parent => new_row[parent as usize],
+            })
+            .collect();
+    }
+    *events = sorted;
+}
+
+/// Open rows that another row with the same id replaces, ascending.
+fn superseded(events: &Events, open: &[u32], rank: i32, omissions: &mut Vec<OmissionRow>) -> Vec<u32> {
+    let mut last_by_id: FxHashMap<i64, u32> = open.iter().map(|row| (events.id[*row as usize], *row)).collect();
+    let opened = last_by_id.clone();
+    for (row, id) in events.id.iter().enumerate() {
+        if let Some(last) = last_by_id.get_mut(id) {
+            *last = (*last).max(row as u32);
+        }
+    }
+    let (superseded, unfinished): (Vec<u32>, Vec<u32>) = open.iter().copied().partition(|row| {
+        let id = &events.id[*row as usize];
+        last_by_id.get(id).is_some_and(|last| last > row) || opened.get(id).is_some_and(|first| first > row)
+    });
+    if !unfinished.is_empty() {
+        omissions.push(OmissionRow {
+            file: None,
+            rank: Some(rank),
+            what: "ends of rows of events".into(),
+            amount: Some(unfinished.len() as i64),
+            why: "the rank stopped before they ended; their lengths are lower bounds".into(),
+        });
+    }
+    superseded
+}
+
+/// The order of [`sort_rows`]; `None` if the rows are in it.
+fn sorting_order(events: &Events) -> Option<Vec<u32>> {
+    let (ts, dur, id) = (&events.ts_ns, &events.dur_ns, &events.id);
+    let key = |row: usize| (ts[row], std::cmp::Reverse(dur[row]), id[row]);
+    if (1..events.len()).all(|row| ts[row - 1] < ts[row] || key(row - 1) <= key(row)) {
+        return None;
+    }
+    let mut order: Vec<u32> = (0..events.len() as u32).collect();
+    // The stable sort merges runs that are sorted already, and a few long runs are what parts are.
+    order.sort_by_key(|row| key(*row as usize));
+    Some(order)
+}
+
+fn gather<T: Copy>(column: &[T], rows: &[u32]) -> Vec<T> {
+    if column.is_empty() { Vec::new() } else { rows.iter().map(|row| column[*row as usize]).collect() }
+}
+
+/// All columns but `parent`, which is left empty.
+fn permuted(events: &Events, rows: &[u32]) -> Events {
+    Events {
+        kind: gather(&events.kind, rows),
+        name: gather(&events.name, rows),
+        ts_ns: gather(&events.ts_ns, rows),
+        dur_ns: gather(&events.dur_ns, rows),
+        id: gather(&events.id, rows),
+        step: gather(&events.step, rows),
+        thread: gather(&events.thread, rows),
+        device: gather(&events.device, rows),
+        stream: gather(&events.stream, rows),
+        correlation: gather(&events.correlation, rows),
+        external: gather(&events.external, rows),
+        parent: Vec::new(),
+        is_comm: gather(&events.is_comm, rows),
+        bytes: gather(&events.bytes, rows),
+        flops: gather(&events.flops, rows),
+    }
+}
+
+/// Open rows among which a parent is looked for before the table of all ids is asked: more than any program nests, and a bound
+/// on what rows that overlap without nesting can cost.
+const MAX_LOOK_BACK: usize = 256;
+
+/// Row numbers of the parents. A parent is nearly always on the stack of rows that are open on the same thread; a table of all
+/// ids is made only when some row's parent is not.
+fn parents(events: &Events, parent_id: &[i64]) -> Vec<u32> {
+    let mut parents = vec![NO_PARENT; events.len()];
+    let mut stacks: FxHashMap<i64, Vec<u32>> = FxHashMap::default();
+    let mut elsewhere: Vec<u32> = Vec::new();
+    for row in 0..events.len() {
+        let thread = events.thread[row];
+        if thread == NONE && parent_id[row] == NONE {
+            continue;
+        }
+        let stack = stacks.entry(thread).or_default();
+        while stack.last().is_some_and(|top| events.end_ns(*top as usize) < events.ts_ns[row]) {
+            stack.pop();
+        }
+        if parent_id[row] != NONE {
+            match stack.iter().rev().take(MAX_LOOK_BACK).find(|open| events.id[**open as usize] == parent_id[row]) {
+                Some(parent) => parents[row] = *parent,
+                None => elsewhere.push(row as u32),
+            }
+        }
+        stack.push(row as u32);
+    }
+    if !elsewhere.is_empty() {
+        let rows: FxHashMap<i64, u32> = events.id.iter().enumerate().map(|(row, id)| (*id, row as u32)).collect();
+        for row in elsewhere {
+            // A parent may be missing: it began before the recording did, or was dropped. The row is then outermost.
+            let parent = rows.get(&parent_id[row as usize]).copied().filter(|parent| *parent != row);
+            parents[row as usize] = parent.unwrap_or(NO_PARENT);
+        }
+    }
+    parents
+}

@@ -1,0 +1,124 @@
+//! The map: everything of one rank, reduced to a part that is small enough to hold for every rank of a large run.
+
+use trace::{
+    AnnotationStatsRow, BucketRow, ClockSampleRow, CollectiveRow, CommRow, CounterRow, DeviceRow, HtaTemporalRow,
+    IdleBreakdownRow, KernelStatsRow, MemoryPeakRow, OmissionRow, OpStatsRow, StepBreakdownRow, StepRow,
+};
+
+use crate::breakdown::{Activity, Parts, breakdown, hta_temporal};
+use crate::idle::idle_breakdown;
+use crate::intervals::Interval;
+use crate::memory::memory_peaks;
+use crate::model::{RankData, RankInfo};
+use crate::options::Options;
+use crate::select::{contains, narrow, scope};
+use crate::stats::{Stats, stats};
+use crate::steps::{mark_steps, one_step_if_none, recorded};
+use crate::straggler;
+
+/// What is left of a rank after the map: its collectives and steps, and sums. Times are in the rank's clock.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RankPart {
+    /// Who it is.
+    pub info: RankInfo,
+    /// Rows of `events` that were read.
+    pub rows: u64,
+    /// From the first start to the last end of everything that was read.
+    pub recorded: Option<Interval>,
+    /// Whether some rows are a device's.
+    pub has_device_rows: bool,
+    /// Its collectives, sorted by start.
+    pub collectives: Vec<CollectiveRow>,
+    /// Kineto's `Comms Id` of each, or empty.
+    pub comms_ids: Vec<Option<u64>>,
+    /// |[start, end) \ K| of each collective; `None` where it has no start or end.
+    pub exposed_ns: Vec<Option<i64>>,
+    /// Its steps.
+    pub steps: Vec<StepRow>,
+    /// Its clock comparisons.
+    pub clock_samples: Vec<ClockSampleRow>,
+    /// Its gradient buckets.
+    pub buckets: Vec<BucketRow>,
+    /// Its communicators.
+    pub comms: Vec<CommRow>,
+    /// Its devices.
+    pub devices: Vec<DeviceRow>,
+    /// What its recorder counted.
+    pub counters: Vec<CounterRow>,
+    /// Where its time went.
+    pub step_breakdown: Vec<StepBreakdownRow>,
+    /// Why its streams were idle.
+    pub idle_breakdown: Vec<IdleBreakdownRow>,
+    /// Operators and ranges by name; not yet compared with other ranks.
+    pub op_stats: Vec<OpStatsRow>,
+    /// Annotations by name.
+    pub annotation_stats: Vec<AnnotationStatsRow>,
+    /// Kernels by name; not yet compared with other devices.
+    pub kernel_stats: Vec<KernelStatsRow>,
+    /// Its highest use of memory.
+    pub memory_peaks: Vec<MemoryPeakRow>,
+    /// HTA's temporal breakdown.
+    pub hta_temporal: Option<HtaTemporalRow>,
+    /// Its own work between collectives, and where in the program it was.
+    pub straggler: straggler::RankPart,
+    /// What was left out of it.
+    pub omissions: Vec<OmissionRow>,
+}
+
+/// Reduces a rank to its part. `time` is the span that was asked for, in the rank's clock.
+pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -> RankPart {
+    if let Some(marker) = &options.step_marker {
+        mark_steps(&mut data, marker);
+    }
+    one_step_if_none(&mut data);
+    let scope = scope(&data, options, time);
+    if let Some(scope) = &scope {
+        narrow(&mut data, scope);
+    }
+    let starts = &data.events.ts_ns;
+    let keep = |row: usize| scope.as_ref().is_none_or(|scope| contains(scope, starts[row]));
+
+    let (step_breakdown, parts) = breakdown(&data, scope.as_ref());
+    let exposed_ns = data.collectives.iter().map(|c| exposed_ns(c, &parts)).collect();
+    let Stats { ops, annotations, kernels } = stats(&data, &keep);
+    let rank = data.info.rank;
+    let memory_peaks = match &scope {
+        None => memory_peaks(rank, &data.memory),
+        Some(scope) => {
+            let within: Vec<_> = data.memory.iter().filter(|m| contains(scope, m.ts_ns)).cloned().collect();
+            memory_peaks(rank, &within)
+        }
+    };
+    RankPart {
+        rows: data.events.len() as u64,
+        recorded: recorded(&data),
+        has_device_rows: data.events.kind.iter().any(|k| k.is_device_work()),
+        exposed_ns,
+        step_breakdown,
+        idle_breakdown: idle_breakdown(&data, &keep),
+        op_stats: ops,
+        annotation_stats: annotations,
+        kernel_stats: kernels,
+        memory_peaks,
+        hta_temporal: hta_temporal(rank, &parts),
+        straggler: straggler::map_rank(&data, &options.thresholds),
+        info: data.info,
+        collectives: data.collectives,
+        comms_ids: data.comms_ids,
+        steps: data.steps,
+        clock_samples: data.clock_samples,
+        buckets: data.buckets,
+        comms: data.comms,
+        devices: data.devices,
+        counters: data.counters,
+        omissions: data.omissions,
+    }
+}
+
+/// The part of a collective that no compute of its device hides.
+fn exposed_ns(collective: &CollectiveRow, parts: &[(Activity, Parts)]) -> Option<i64> {
+    let window = Interval::new(collective.start_ns?, collective.end_ns?);
+    let own = parts.iter().find(|(a, _)| a.device.is_some() && a.device == collective.device_id);
+    let (_, parts) = own.or(parts.first())?;
+    Some(window.len_ns() - parts.compute.within_ns(window))
+}

@@ -1,0 +1,436 @@
+//! Matching by an alignment with gaps of the ranks' sequences, checked by the barrier rule.
+//!
+//! The rows of the rank that holds most become the *spine*; every other rank is laid against it, and what the spine lacks is
+//! inserted. Nothing is known of the clocks, so the question "which row is which" is the question "how far is this clock off":
+//! a row can be a spine row only if it has the same (communicator, operation, bytes) and if, on one clock, the two overlap
+//! (nobody leaves a collective before everybody has entered it). Each such pair allows a range of offsets:
+//!
+//! ```text
+//! spine   |--A--|      |--A--|        |--A--|
+//! rank          |-A-|        |----A-|       |A|       offset 0: one pair out of place, two rows overlap nothing
+//! rank  |-A-|        |----A-|       |A|               offset −8: every row overlaps its partner, and they end together
+//!
+//! offsets allowed by the pairs        ───── ──    the offset that most pairs allow is a candidate
+//!                                  ────  ────────
+//! ```
+//!
+//! Several candidates can satisfy the rule, above all where steps repeat. They are told apart by how nearly together the
+//! partners end (ranks leave a collective together), against how many rows stay without a partner: the cost is
+//! Σ ln(1 + |difference of ends| / 1 µs) over the pairs, and P = ln(1 + spacing / 1 µs) for a row without one while both recorded,
+//! half of that where the other side did not record. Where two different candidates cost the same, the alignment is ambiguous: the
+//! rank stays unmatched and that is said. Only differences between times of one clock are used, so a shift of a clock changes nothing.
+
+use std::collections::BTreeMap;
+
+use trace::{OmissionRow, Text};
+
+use super::{Group, RankCollectives, RowRef, barrier_of, is_point_to_point, omission, pair_of};
+use crate::model::{Barrier, MatchLevel, WEAK_SLACK_NS};
+
+/// Pairs of rows that are looked at per rank: bounds time and memory where all rows look alike.
+const PAIRS_MAX: usize = 500_000;
+/// Candidates that are examined per rank.
+const CANDIDATES_MAX: usize = 64;
+/// Shifts by whole rows that are tried whatever the barrier rule says, so that a few false or one-sided rows cannot hide the truth.
+const SHIFTS: isize = 4;
+/// A one-sided operation may be left before others enter it; about this much, or overlapping says nothing.
+const ONE_SIDED_SLACK_NS: i64 = 1_000_000;
+/// Two clocks drift apart by at most this (two quartzes at ±50 ppm), in parts per 10⁶.
+const DRIFT_LIMIT_PPM: i64 = 100;
+/// Times of many traces are whole microseconds: start and length are each cut by up to one.
+const ROUNDING_NS: i64 = 2_000;
+/// Costs that differ by less (in nats: a likelihood ratio of e) do not decide.
+const MARGIN: f64 = 1.0;
+
+/// What the alignment placed, and the count of what it did not.
+pub(super) struct Aligned {
+    pub(super) groups: Vec<Group>,
+    pub(super) omissions: Vec<OmissionRow>,
+}
+
+/// What rows must share to be one collective.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Token {
+    /// Already matched by its key: evidence for the offset.
+    Known(usize),
+    /// Communicator, operation, bytes, sender and receiver.
+    Like(i64, Text, Option<i64>, Option<(i32, i32)>),
+}
+
+/// One row, times in its rank's clock, or in the spine's.
+#[derive(Clone, Debug)]
+struct Item {
+    token: u32,
+    start_ns: i64,
+    end_ns: i64,
+    slack_ns: i64,
+    step: Option<i32>,
+    /// The rows that it stands for: one, or on the spine all that were laid upon each other.
+    rows: Vec<RowRef>,
+}
+
+/// Groups `rest`, rows that no key could place; `known` are the collectives that were matched already.
+pub(super) fn group(ranks: &[RankCollectives<'_>], known: &[Group], rest: &[RowRef]) -> Aligned {
+    let mut sequences = sequences(ranks, known, rest);
+    let known_tokens = known.len() as u32;
+    let mut omissions = Vec::new();
+    let mut groups = Vec::new();
+    let lone = ranks.len() == 1;
+    let mut single = vec![0_usize; ranks.len()];
+    let mut ambiguous = vec![0_usize; ranks.len()];
+    while let Some(pivot) = longest(&sequences) {
+        let mut spine = std::mem::take(&mut sequences[pivot]);
+        while let Some(next) = most_alike(&spine, &sequences) {
+            let items = std::mem::take(&mut sequences[next]);
+            match align(&spine, &items) {
+                Some(alignment) => merge(&mut spine, items, &alignment),
+                None => ambiguous[next] += items.iter().filter(|i| i.token >= known_tokens).count(),
+            }
+        }
+        for item in spine.into_iter().filter(|i| i.token >= known_tokens) {
+            if item.rows.len() > 1 || lone {
+                groups.push(Group { level: MatchLevel::Ordinal, rows: item.rows });
+            } else {
+                single[item.rows[0].0] += 1;
+            }
+        }
+    }
+    let mut open = vec![0_usize; ranks.len()];
+    for (r, i) in rest {
+        open[*r] += usize::from(ranks[*r].rows[*i].end_ns.is_none());
+    }
+    for (r, rank) in ranks.iter().enumerate() {
+        let mut count = |amount, why| omissions.extend(omission(rank.rank, "collectives unmatched", amount, why));
+        count(single[r], "no other rank has one that fits, by operation, bytes, communicator and time");
+        count(ambiguous[r], "its collectives fit the other ranks' in several ways, or in none");
+        count(open[r], "they are not done and carry no number");
+    }
+    Aligned { groups, omissions }
+}
+
+/// The items of every rank, sorted by end; rows that are not done have no place in it.
+fn sequences(ranks: &[RankCollectives<'_>], known: &[Group], rest: &[RowRef]) -> Vec<Vec<Item>> {
+    let known_rows =
+        known.iter().enumerate().flat_map(|(g, group)| group.rows.iter().map(move |row| (*row, Token::Known(g))));
+    let like = rest.iter().map(|(r, i)| {
+        let row = &ranks[*r].rows[*i];
+        let pair = pair_of(ranks[*r].rank, row);
+        let op: Text = if is_point_to_point(row) { "send".into() } else { row.op.clone() };
+        ((*r, *i), Token::Like(row.comm_id, op, row.bytes, pair))
+    });
+    let tokens: Vec<(RowRef, Token)> = known_rows.chain(like).collect();
+    let mut numbers: BTreeMap<&Token, u32> = tokens.iter().map(|(_, token)| (token, 0)).collect();
+    for (number, value) in numbers.values_mut().enumerate() {
+        *value = number as u32;
+    }
+    // `Known` sorts first, so known tokens have the lowest numbers: those of the groups that have a row, which all have.
+    let mut sequences: Vec<Vec<Item>> = vec![Vec::new(); ranks.len()];
+    for (place, token) in &tokens {
+        let row = &ranks[place.0].rows[place.1];
+        let (Some(start_ns), Some(end_ns)) = (row.start_ns, row.end_ns) else { continue };
+        let slack_ns = match barrier_of(row) {
+            Barrier::Strict => ROUNDING_NS,
+            Barrier::Weak => WEAK_SLACK_NS,
+            Barrier::OneSided => ONE_SIDED_SLACK_NS,
+        };
+        let token = numbers[token];
+        sequences[place.0].push(Item { token, start_ns, end_ns, slack_ns, step: row.step, rows: vec![*place] });
+    }
+    for sequence in &mut sequences {
+        sort(sequence);
+    }
+    sequences
+}
+
+fn sort(items: &mut [Item]) {
+    items.sort_by_key(|i| (i.end_ns, i.start_ns, i.token, i.rows[0]));
+}
+
+/// The rank with most items; the lowest of equals.
+fn longest(sequences: &[Vec<Item>]) -> Option<usize> {
+    let lengths = sequences.iter().enumerate().map(|(r, s)| (s.len(), std::cmp::Reverse(r)));
+    lengths.filter(|(len, _)| *len > 0).max().map(|(_, r)| r.0)
+}
+
+/// The rank that shares most items with the spine; the lowest of equals; none if none shares any.
+fn most_alike(spine: &[Item], sequences: &[Vec<Item>]) -> Option<usize> {
+    let on_spine = count_tokens(spine);
+    let shared = |items: &[Item]| -> usize {
+        let counts = count_tokens(items);
+        counts.iter().map(|(token, n)| (*n).min(on_spine.get(token).copied().unwrap_or(0))).sum()
+    };
+    let alike = sequences.iter().enumerate().map(|(r, s)| (shared(s), std::cmp::Reverse(r)));
+    alike.filter(|(n, _)| *n > 0).max().map(|(_, r)| r.0)
+}
+
+fn count_tokens(items: &[Item]) -> BTreeMap<u32, usize> {
+    let mut counts = BTreeMap::new();
+    for item in items {
+        *counts.entry(item.token).or_default() += 1;
+    }
+    counts
+}
+
+/// One way to lay a rank's items against the spine.
+#[derive(Clone, Debug)]
+struct Alignment {
+    /// Spine time − rank time.
+    offset_ns: i64,
+    /// Positions on the spine and in the rank's items, ascending in the latter.
+    pairs: Vec<(usize, usize)>,
+    cost: f64,
+}
+
+/// The best alignment; none if nothing fits or if another, different one is as good.
+fn align(spine: &[Item], items: &[Item]) -> Option<Alignment> {
+    let lists = Lists::new(spine, items);
+    let mut found: Vec<Alignment> = Vec::new();
+    for offset in lists.candidates(spine, items) {
+        let alignment = lists.evaluate(spine, items, offset);
+        let known = found.iter().any(|a| a.pairs == alignment.pairs);
+        if !alignment.pairs.is_empty() && !known {
+            found.push(alignment);
+        }
+    }
+    found.sort_by(|a, b| a.cost.total_cmp(&b.cost).then_with(|| a.pairs.cmp(&b.pairs)));
+    let best = found.first()?.clone();
+    let rival = found[1..].iter().take_while(|a| a.cost - best.cost < MARGIN).any(|a| {
+        let common = a
+            .pairs
+            .iter()
+            .filter(|p| best.pairs.binary_search_by_key(&p.1, |q| q.1).is_ok_and(|k| best.pairs[k].0 == p.0))
+            .count();
+        common * 2 < best.pairs.len()
+    });
+    (!rival).then_some(best)
+}
+
+/// Positions by token, for the tokens that both sides have.
+struct Lists {
+    tokens: Vec<(Vec<usize>, Vec<usize>)>,
+    /// What a row without a partner costs.
+    alone: f64,
+    center_ns: i64,
+}
+
+impl Lists {
+    fn new(spine: &[Item], items: &[Item]) -> Self {
+        let mut by_token: BTreeMap<u32, (Vec<usize>, Vec<usize>)> = BTreeMap::new();
+        for (i, item) in spine.iter().enumerate() {
+            by_token.entry(item.token).or_default().0.push(i);
+        }
+        for (j, item) in items.iter().enumerate() {
+            by_token.entry(item.token).or_default().1.push(j);
+        }
+        let tokens: Vec<_> = by_token.into_values().filter(|(s, r)| !s.is_empty() && !r.is_empty()).collect();
+        let mut ends: Vec<i64> = tokens.iter().flat_map(|(s, _)| s.iter().map(|i| spine[*i].end_ns)).collect();
+        ends.sort_unstable();
+        let mut gaps: Vec<i64> = ends.windows(2).map(|w| w[1].saturating_sub(w[0])).collect();
+        gaps.sort_unstable();
+        let spacing = gaps.get(gaps.len() / 2).copied().unwrap_or(1_000_000);
+        let center_ns = ends.get(ends.len() / 2).copied().unwrap_or(0);
+        Self { tokens, alone: cost_of(spacing.max(1_000)), center_ns }
+    }
+
+    /// Spine time may be off by this beyond a constant offset.
+    fn drift_ns(&self, spine: &Item) -> i64 {
+        spine.end_ns.abs_diff(self.center_ns).min(i64::MAX as u64) as i64 / 1_000_000 * DRIFT_LIMIT_PPM
+    }
+
+    /// Offsets that are worth a look, without repetition.
+    fn candidates(&self, spine: &[Item], items: &[Item]) -> Vec<i64> {
+        let total: usize = self.tokens.iter().map(|(_, r)| r.len()).sum();
+        let reach = (PAIRS_MAX / total.max(1)).max(8) as isize;
+        let mut edges: Vec<(i64, i32)> = Vec::new();
+        let mut shifts: BTreeMap<isize, Vec<i64>> = BTreeMap::new();
+        for (on_spine, in_rank) in &self.tokens {
+            // Windows differ at the beginning or at the end: positions are near each other when counted from one of them.
+            let surplus = on_spine.len() as isize - in_rank.len() as isize;
+            for (b, j) in in_rank.iter().enumerate() {
+                let near = |shift: isize, reach: isize| shift.abs() <= reach || (shift - surplus).abs() <= reach;
+                let first = b.saturating_add_signed(surplus.min(0) - reach);
+                let last = b.saturating_add_signed(surplus.max(0) + reach).min(on_spine.len() - 1);
+                for (a, i) in on_spine.iter().enumerate().take(last + 1).skip(first) {
+                    let shift = a as isize - b as isize;
+                    if !near(shift, reach) {
+                        continue;
+                    }
+                    let (s, r) = (&spine[*i], &items[*j]);
+                    let slack = s.slack_ns.max(r.slack_ns) + self.drift_ns(s);
+                    edges.push((s.start_ns.saturating_sub(r.end_ns).saturating_sub(slack), 1));
+                    edges.push((s.end_ns.saturating_sub(r.start_ns).saturating_add(slack), -1));
+                    if near(shift, SHIFTS) {
+                        shifts.entry(shift).or_default().push(s.end_ns.saturating_sub(r.end_ns));
+                    }
+                }
+            }
+        }
+        let mut offsets: Vec<i64> = shifts.into_values().map(median).collect();
+        offsets.extend(deepest(edges));
+        offsets.sort_unstable();
+        offsets.dedup();
+        offsets
+    }
+
+    /// Lays the items against the spine at an offset, follows the ends for a better offset, and says what it costs.
+    fn evaluate(&self, spine: &[Item], items: &[Item], offset_ns: i64) -> Alignment {
+        let mut offset_ns = offset_ns;
+        let mut pairs = Vec::new();
+        for _ in 0..4 {
+            pairs.clear();
+            for (on_spine, in_rank) in &self.tokens {
+                let start = pairs.len();
+                self.nearest(spine, items, (on_spine, in_rank), offset_ns, &mut pairs);
+                self.fill(spine, items, (on_spine, in_rank), offset_ns, start, &mut pairs);
+            }
+            if pairs.is_empty() {
+                break;
+            }
+            let ends = pairs.iter().map(|(i, j)| spine[*i].end_ns.saturating_sub(items[*j].end_ns)).collect();
+            let better = median(ends);
+            if better == offset_ns {
+                break;
+            }
+            offset_ns = better;
+        }
+        pairs.sort_unstable_by_key(|(_, j)| *j);
+        let mut cost = 0.0;
+        for (i, j) in &pairs {
+            let (s, r) = (&spine[*i], &items[*j]);
+            cost += cost_of(s.end_ns.saturating_sub(r.end_ns).saturating_sub(offset_ns));
+            // Steps are counted by each program for itself, so they are a hint and no key.
+            cost += if s.step.is_some() && r.step.is_some() && s.step != r.step { MARGIN } else { 0.0 };
+        }
+        cost += self.cost_of_the_lonely(spine, items, offset_ns, &pairs);
+        Alignment { offset_ns, pairs, cost }
+    }
+
+    fn cost_of_the_lonely(&self, spine: &[Item], items: &[Item], offset_ns: i64, pairs: &[(usize, usize)]) -> f64 {
+        let mut paired = (vec![false; spine.len()], vec![false; items.len()]);
+        for (i, j) in pairs {
+            paired.0[*i] = true;
+            paired.1[*j] = true;
+        }
+        // (end on the spine's clock, has a partner) of both sides.
+        let s_rows = self.tokens.iter().flat_map(|(s, _)| s.iter().map(|i| (spine[*i].end_ns, paired.0[*i])));
+        let r_rows = self.tokens.iter().flat_map(|(_, r)| r);
+        let r_rows = r_rows.map(|j| (items[*j].end_ns.saturating_add(offset_ns), paired.1[*j]));
+        let (s_rows, r_rows): (Vec<_>, Vec<_>) = (s_rows.collect(), r_rows.collect());
+        let from = s_rows.iter().min().max(r_rows.iter().min()).map_or(0, |r| r.0);
+        let to = s_rows.iter().max().min(r_rows.iter().max()).map_or(0, |r| r.0);
+        let lonely = s_rows.iter().chain(&r_rows).filter(|(_, paired)| !paired);
+        lonely.map(|(end, _)| if (from..=to).contains(end) { self.alone } else { self.alone / 2.0 }).sum()
+    }
+
+    fn overlap(&self, s: &Item, r: &Item, offset_ns: i64) -> bool {
+        let slack = s.slack_ns.max(r.slack_ns) + self.drift_ns(s);
+        let on_spine = |t: i64| t.saturating_add(offset_ns);
+        s.start_ns <= on_spine(r.end_ns).saturating_add(slack) && on_spine(r.start_ns) <= s.end_ns.saturating_add(slack)
+    }
+
+    /// Pairs whose ends are each other's nearest, and that overlap.
+    fn nearest(
+        &self,
+        spine: &[Item],
+        items: &[Item],
+        (on_spine, in_rank): (&[usize], &[usize]),
+        offset_ns: i64,
+        pairs: &mut Vec<(usize, usize)>,
+    ) {
+        let s_ends: Vec<i64> = on_spine.iter().map(|i| spine[*i].end_ns).collect();
+        let r_ends: Vec<i64> = in_rank.iter().map(|j| items[*j].end_ns.saturating_add(offset_ns)).collect();
+        for (b, end) in r_ends.iter().enumerate() {
+            let a = nearest_position(&s_ends, *end);
+            let (i, j) = (on_spine[a], in_rank[b]);
+            if nearest_position(&r_ends, s_ends[a]) == b && self.overlap(&spine[i], &items[j], offset_ns) {
+                pairs.push((i, j));
+            }
+        }
+    }
+
+    /// Pairs up, in order, what lies between two pairs, if it is equally much on both sides; and outwards from the outermost.
+    fn fill(
+        &self,
+        spine: &[Item],
+        items: &[Item],
+        (on_spine, in_rank): (&[usize], &[usize]),
+        offset_ns: i64,
+        start: usize,
+        pairs: &mut Vec<(usize, usize)>,
+    ) {
+        let place = |list: &[usize], x: usize| list.partition_point(|y| *y < x);
+        let anchors: Vec<(usize, usize)> =
+            pairs[start..].iter().map(|(i, j)| (place(on_spine, *i), place(in_rank, *j))).collect();
+        let (Some(first), Some(last)) = (anchors.first().copied(), anchors.last().copied()) else { return };
+        let fits = |a: usize, b: usize| self.overlap(&spine[on_spine[a]], &items[in_rank[b]], offset_ns);
+        for two in anchors.windows(2) {
+            let ((a0, b0), (a1, b1)) = (two[0], two[1]);
+            if a1.wrapping_sub(a0) == b1.wrapping_sub(b0) {
+                let between = (1..b1 - b0).map(|k| (a0 + k, b0 + k)).filter(|(a, b)| fits(*a, *b));
+                pairs.extend(between.map(|(a, b)| (on_spine[a], in_rank[b])));
+            }
+        }
+        let before = (1..=first.0.min(first.1)).map(|k| (first.0 - k, first.1 - k)).take_while(|(a, b)| fits(*a, *b));
+        pairs.extend(before.map(|(a, b)| (on_spine[a], in_rank[b])));
+        let after = (1..(on_spine.len() - last.0).min(in_rank.len() - last.1)).map(|k| (last.0 + k, last.1 + k));
+        pairs.extend(after.take_while(|(a, b)| fits(*a, *b)).map(|(a, b)| (on_spine[a], in_rank[b])));
+    }
+}
+
+fn cost_of(distance_ns: i64) -> f64 {
+    (1.0 + distance_ns.unsigned_abs() as f64 / 1_000.0).ln()
+}
+
+/// Lower median; zero of nothing.
+fn median(mut values: Vec<i64>) -> i64 {
+    if values.is_empty() {
+        return 0;
+    }
+    let middle = (values.len() - 1) / 2;
+    *values.select_nth_unstable(middle).1
+}
+
+/// Position of the value nearest to `x` in a sorted, non-empty list; the lower of equals.
+fn nearest_position(sorted: &[i64], x: i64) -> usize {
+    let above = sorted.partition_point(|v| *v < x);
+    if above == 0 {
+        return 0;
+    }
+    if above == sorted.len() || x.abs_diff(sorted[above - 1]) <= sorted[above].abs_diff(x) { above - 1 } else { above }
+}
+
+/// The middles of the ranges that most intervals cover, from interval ends marked +1 and −1.
+fn deepest(mut edges: Vec<(i64, i32)>) -> Vec<i64> {
+    // At one value, intervals open before others close: they touch.
+    edges.sort_unstable_by_key(|(at, step)| (*at, -step));
+    let mut peaks: Vec<(i32, i64)> = Vec::new();
+    let mut depth = 0;
+    for pair in edges.windows(2) {
+        let ((at, step), (next, next_step)) = (pair[0], pair[1]);
+        depth += step;
+        if step > 0 && next_step < 0 {
+            peaks.push((depth, at + next.saturating_sub(at) / 2));
+        }
+    }
+    peaks.sort_unstable_by_key(|(depth, at)| (-depth, *at));
+    peaks.into_iter().take(CANDIDATES_MAX).map(|(_, at)| at).collect()
+}
+
+/// Lays the aligned items upon the spine, and inserts those that it lacks.
+fn merge(spine: &mut Vec<Item>, items: Vec<Item>, alignment: &Alignment) {
+    let mut partner: Vec<Option<usize>> = vec![None; items.len()];
+    for (i, j) in &alignment.pairs {
+        partner[*j] = Some(*i);
+    }
+    for (item, partner) in items.into_iter().zip(partner) {
+        match partner {
+            Some(i) => spine[i].rows.extend(item.rows),
+            None => spine.push(Item {
+                start_ns: item.start_ns.saturating_add(alignment.offset_ns),
+                end_ns: item.end_ns.saturating_add(alignment.offset_ns),
+                ..item
+            }),
+        }
+    }
+    sort(spine);
+}

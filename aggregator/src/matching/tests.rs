@@ -1,0 +1,1 @@
+//! Matching of planted and of real collectives.

@@ -1,0 +1,218 @@
+//! The reduction: parts of all ranks, aligned and matched, become one [`Analysis`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rayon::prelude::*;
+use trace::OmissionRow;
+
+use crate::analysis::{Analysis, Facts, Tables};
+use crate::buckets::bucket_timing;
+use crate::clock::{Clocks, RankClock, fit, number_by_time};
+use crate::findings::findings;
+use crate::instances::instance_row;
+use crate::intervals::Interval;
+use crate::map::{RankPart, map_rank};
+use crate::matching::{RankCollectives, match_collectives};
+use crate::model::Instance;
+use crate::options::{Options, TimeBound};
+use crate::source::{Source, SourceInfo};
+use crate::stats::{compare_kernels, compare_ops};
+use crate::{Error, straggler, verdict};
+
+/// Analyses a source: loads, maps and drops every rank in parallel, then reduces. `progress` is called after each rank, with the
+/// number done and the number to do.
+///
+/// # Errors
+/// [`Error::NoRank`] if nothing is left to analyse.
+pub fn analyze(
+    source: &dyn Source,
+    options: &Options,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Analysis, Error> {
+    let available = source.ranks();
+    let wanted = |rank: &i32| options.ranks.as_ref().is_none_or(|ranks| ranks.contains(rank));
+    let ranks: Vec<i32> = available.iter().copied().filter(wanted).collect();
+    let info = source.info();
+    if ranks.is_empty() {
+        let why = if available.is_empty() {
+            "no shard of any rank could be read".to_string()
+        } else {
+            format!("--ranks chose none of ranks {}", list(&available))
+        };
+        return Err(Error::NoRank { path: info.path, why });
+    }
+    let mut omissions = source.problems();
+    let time = if options.selects_by_time() {
+        // What --from and --to mean on a rank's clock is known only after all ranks were seen: a first pass finds out.
+        let whole = Options { steps: None, range: None, from: None, to: None, ..options.clone() };
+        let parts = map_all(source, &ranks, &whole, &BTreeMap::new(), &|_, _| (), &mut Vec::new());
+        local_bounds(&parts, options)
+    } else {
+        BTreeMap::new()
+    };
+    let parts = map_all(source, &ranks, options, &time, progress, &mut omissions);
+    if parts.is_empty() {
+        return Err(Error::NoRank { path: info.path, why: "none of them could be loaded".into() });
+    }
+    Ok(reduce(parts, &info, options, omissions))
+}
+
+fn map_all(
+    source: &dyn Source,
+    ranks: &[i32],
+    options: &Options,
+    time: &BTreeMap<i32, Interval>,
+    progress: &(dyn Fn(usize, usize) + Sync),
+    omissions: &mut Vec<OmissionRow>,
+) -> Vec<RankPart> {
+    let done = std::sync::atomic::AtomicUsize::new(0);
+    let map_one = |rank: &i32| {
+        let part = source.load(*rank).map(|data| map_rank(data, options, time.get(rank).copied()));
+        let done = done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+        progress(done, ranks.len());
+        part.map_err(|error| OmissionRow {
+            file: None,
+            rank: Some(*rank),
+            what: "rank".into(),
+            amount: Some(1),
+            why: error.to_string().into(),
+        })
+    };
+    // One rank at a time and thread, so that memory is that of as many ranks as there are threads.
+    let results: Vec<Result<RankPart, OmissionRow>> = ranks.par_iter().with_max_len(1).map(map_one).collect();
+    let mut parts = Vec::new();
+    for result in results {
+        match result {
+            Ok(part) => parts.push(part),
+            Err(omission) => omissions.push(omission),
+        }
+    }
+    parts
+}
+
+/// Collectives matched and clocks fitted.
+fn align(parts: &[RankPart]) -> (Vec<Instance>, Clocks, Vec<OmissionRow>) {
+    let collectives: Vec<RankCollectives<'_>> = parts
+        .iter()
+        .map(|p| RankCollectives {
+            rank: p.info.rank,
+            world_size: p.info.world_size,
+            rows: &p.collectives,
+            comms_ids: &p.comms_ids,
+        })
+        .collect();
+    let (mut instances, mut omissions) = match_collectives(&collectives);
+    let clocks: Vec<RankClock<'_>> = parts
+        .iter()
+        .map(|p| RankClock {
+            info: &p.info,
+            samples: &p.clock_samples,
+            window_ns: p.recorded.map(|r| (r.start_ns, r.end_ns)),
+            has_device_rows: p.has_device_rows,
+        })
+        .collect();
+    let clocks = fit(&clocks, &instances);
+    number_by_time(&mut instances, &clocks);
+    omissions.extend(clocks.contradictions.iter().cloned());
+    (instances, clocks, omissions)
+}
+
+/// What `--from` and `--to` mean on each rank's clock.
+fn local_bounds(parts: &[RankPart], options: &Options) -> BTreeMap<i32, Interval> {
+    let (_, clocks, _) = align(parts);
+    let start = |p: &RankPart| p.recorded.map(|r| clocks.global(p.info.rank, false, r.start_ns));
+    let start_ns = parts.iter().filter_map(start).min().unwrap_or(0);
+    let global = |bound: Option<TimeBound>, open: i64| match bound {
+        None => open,
+        Some(TimeBound::GlobalNs(t)) => t,
+        Some(TimeBound::SinceStartNs(since)) => start_ns.saturating_add(since),
+    };
+    // Half the range of i64, so that no later difference of times overflows.
+    let (from, to) = (global(options.from, i64::MIN / 2), global(options.to, i64::MAX / 2));
+    parts.iter().map(|p| (p.info.rank, Interval::new(local(&clocks, p, from), local(&clocks, p, to)))).collect()
+}
+
+/// The rank's host time at a global time. The map is monotonous and nearly the identity plus an offset: two steps of iteration
+/// leave less than a ns at any drift that a clock can have.
+fn local(clocks: &Clocks, part: &RankPart, global: i64) -> i64 {
+    let mut t = global;
+    for _ in 0..4 {
+        t = t.saturating_add(global.saturating_sub(clocks.global(part.info.rank, false, t)));
+    }
+    t
+}
+
+/// Reduces the parts of all ranks. `omissions` are those found before any rank was looked at.
+pub fn reduce(parts: Vec<RankPart>, info: &SourceInfo, options: &Options, mut omissions: Vec<OmissionRow>) -> Analysis {
+    let (instances, clocks, unmatched) = align(&parts);
+    for part in &parts {
+        omissions.extend(part.omissions.iter().cloned());
+    }
+    omissions.extend(unmatched);
+    let rows: Vec<_> = instances.iter().map(|i| (i, instance_row(i, &clocks))).collect();
+    let (instances, rows): (Vec<Instance>, Vec<_>) =
+        rows.into_iter().filter_map(|(i, row)| Some((i.clone(), row?))).unzip();
+
+    let straggler_parts: Vec<straggler::RankPart> = parts.iter().map(|p| p.straggler.clone()).collect();
+    let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
+    let stragglers = straggler::reduce(&straggler_parts, &instances, &to_global, &options.thresholds);
+    omissions.extend(stragglers.omissions);
+
+    let mut tables = Tables {
+        stragglers: stragglers.stragglers,
+        collective_waits: stragglers.waits,
+        clock_fit: clocks.rows().to_vec(),
+        bucket_timing: bucket_timing(&instances, &rows, &parts, &clocks),
+        collective_instances: rows,
+        ..Tables::default()
+    };
+    let facts = facts(&parts, info, options);
+    let memory: BTreeMap<(i32, i64), i64> =
+        parts.iter().flat_map(|p| &p.devices).filter_map(|d| Some(((d.rank, d.device_id), d.memory_bytes?))).collect();
+    for mut part in parts {
+        let rank = part.info.rank;
+        part.memory_peaks.iter_mut().for_each(|m| m.ts_ns = clocks.global(rank, false, m.ts_ns));
+        tables.step_breakdown.append(&mut part.step_breakdown);
+        tables.idle_breakdown.append(&mut part.idle_breakdown);
+        tables.op_stats.append(&mut part.op_stats);
+        tables.annotation_stats.append(&mut part.annotation_stats);
+        tables.kernel_stats.append(&mut part.kernel_stats);
+        tables.memory_peaks.append(&mut part.memory_peaks);
+        tables.hta_temporal_breakdown.extend(part.hta_temporal);
+    }
+    compare_ops(&mut tables.op_stats);
+    compare_kernels(&mut tables.kernel_stats);
+    tables.omissions = omissions;
+    let verdict = verdict::verdict(&tables, &facts);
+    let mut analysis = Analysis { facts, verdict, tables };
+    analysis.tables.findings = findings(&analysis, &options.limits, &memory);
+    analysis
+}
+
+fn facts(parts: &[RankPart], info: &SourceInfo, options: &Options) -> Facts {
+    let ranks: Vec<i32> = parts.iter().map(|p| p.info.rank).collect();
+    let hosts: BTreeSet<&str> = parts.iter().map(|p| p.info.host.as_str()).filter(|h| !h.is_empty()).collect();
+    let active = parts.iter().flat_map(|p| &p.steps).filter(|s| &*s.phase != "warmup");
+    let steps: BTreeSet<i32> = active.map(|s| s.step).collect();
+    let world_size = info.world_size.or_else(|| parts.iter().find_map(|p| p.info.world_size));
+    let counters = || parts.iter().flat_map(|p| &p.counters);
+    Facts {
+        run_id: info.run_id.clone(),
+        tool: info.tool.clone(),
+        world_size,
+        missing_ranks: (0..world_size.unwrap_or(0)).filter(|r| ranks.binary_search(r).is_err()).collect(),
+        ranks,
+        hosts: hosts.into_iter().map(String::from).collect(),
+        steps: steps.into_iter().collect(),
+        events: parts.iter().map(|p| p.rows).sum(),
+        collectives: parts.iter().map(|p| p.collectives.len() as u64).sum(),
+        recorded: counters().map(|c| c.recorded).fold(0, i64::saturating_add),
+        dropped: counters().map(|c| c.dropped).fold(0, i64::saturating_add),
+        has_device_rows: parts.iter().any(|p| p.has_device_rows),
+        selection: options.selection(),
+    }
+}
+
+fn list(ranks: &[i32]) -> String {
+    ranks.iter().map(i32::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,201 @@
+//! Tables of the terminal: aligned, within a width, the least important columns left out first.
+
+use std::fmt::Write as _;
+
+use anstyle::Style;
+
+use super::text::{shorten, time_unit};
+
+/// Which side of its column a cell stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Align {
+    /// Text.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// One column.
+#[derive(Clone, Debug)]
+struct Column {
+    title: String,
+    align: Align,
+    /// Columns of the highest number are left out first; those of 0 never are.
+    dispensable: u8,
+    cells: Vec<String>,
+}
+
+impl Column {
+    fn width(&self) -> usize {
+        self.cells.iter().chain([&self.title]).map(|c| c.chars().count()).max().unwrap_or(0)
+    }
+}
+
+/// A table.
+#[derive(Clone, Debug, Default)]
+pub struct Grid {
+    columns: Vec<Column>,
+    styles: Vec<Style>,
+}
+
+const GAP: usize = 2;
+const INDENT: usize = 2;
+/// A column of text is shortened to this before it is left out.
+const MIN_TEXT: usize = 12;
+
+impl Grid {
+    /// An empty table.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a column of text.
+    #[must_use]
+    pub fn text(self, title: &str, dispensable: u8, cells: Vec<String>) -> Self {
+        self.column(title.into(), Align::Left, dispensable, cells)
+    }
+
+    /// Adds a column of numbers that are formatted already.
+    #[must_use]
+    pub fn number(self, title: &str, dispensable: u8, cells: Vec<String>) -> Self {
+        self.column(title.into(), Align::Right, dispensable, cells)
+    }
+
+    /// Adds a column of times, all in the unit of the largest, which goes into the title. Absent times are `–`.
+    #[must_use]
+    pub fn time(self, title: &str, dispensable: u8, times_ns: Vec<Option<i64>>) -> Self {
+        let largest = times_ns.iter().flatten().map(|t| t.unsigned_abs()).max().unwrap_or(0);
+        let (scale, unit) = time_unit(largest);
+        let places = if scale <= 1.0 || largest as f64 >= 1000.0 * scale {
+            0
+        } else if largest as f64 >= 100.0 * scale {
+            1
+        } else {
+            2
+        };
+        let cell = |t: &Option<i64>| t.map_or("–".into(), |t| format!("{:.places$}", t as f64 / scale));
+        let cells = times_ns.iter().map(cell).collect();
+        self.column(format!("{title} {unit}"), Align::Right, dispensable, cells)
+    }
+
+    /// Adds a column of percentages.
+    #[must_use]
+    pub fn percent(self, title: &str, dispensable: u8, values: Vec<Option<f64>>) -> Self {
+        let cells = values.iter().map(|v| v.map_or("–".into(), |v| format!("{v:.1}"))).collect();
+        self.column(format!("{title} %"), Align::Right, dispensable, cells)
+    }
+
+    fn column(mut self, title: String, align: Align, dispensable: u8, cells: Vec<String>) -> Self {
+        debug_assert!(self.columns.first().is_none_or(|c| c.cells.len() == cells.len()), "columns are equally long");
+        self.columns.push(Column { title, align, dispensable, cells });
+        self
+    }
+
+    /// Styles the rows, one style each.
+    #[must_use]
+    pub fn styled(mut self, styles: Vec<Style>) -> Self {
+        self.styles = styles;
+        self
+    }
+
+    /// The lines of the table, each at most `width` columns wide where that is possible.
+    pub fn render(mut self, width: usize, colour: bool) -> String {
+        self.fit(width);
+        let widths: Vec<usize> = self.columns.iter().map(Column::width).collect();
+        let mut out = String::new();
+        let titles: Vec<&str> = self.columns.iter().map(|c| c.title.as_str()).collect();
+        self.line(&mut out, &titles, &widths, Style::new().dimmed(), colour);
+        for row in 0..self.columns.first().map_or(0, |c| c.cells.len()) {
+            let cells: Vec<&str> = self.columns.iter().map(|c| c.cells[row].as_str()).collect();
+            let style = self.styles.get(row).copied().unwrap_or_default();
+            self.line(&mut out, &cells, &widths, style, colour);
+        }
+        out
+    }
+
+    /// Shortens text and drops columns until the table fits.
+    fn fit(&mut self, width: usize) {
+        let total =
+            |columns: &[Column]| INDENT + columns.iter().map(|c| c.width() + GAP).sum::<usize>().saturating_sub(GAP);
+        loop {
+            let excess = total(&self.columns).saturating_sub(width);
+            if excess == 0 {
+                return;
+            }
+            let widest = self.columns.iter_mut().filter(|c| c.align == Align::Left).max_by_key(|c| c.width());
+            if let Some(column) = widest.filter(|c| c.width() > MIN_TEXT.max(c.title.chars().count())) {
+                let to = column.width().saturating_sub(excess).max(MIN_TEXT).max(column.title.chars().count());
+                column.cells.iter_mut().for_each(|c| *c = shorten(c, to));
+                continue;
+            }
+            let least =
+                self.columns.iter().enumerate().filter(|(_, c)| c.dispensable > 0).max_by_key(|(_, c)| c.dispensable);
+            let Some((index, _)) = least else { return };
+            self.columns.remove(index);
+        }
+    }
+
+    fn line(&self, out: &mut String, cells: &[&str], widths: &[usize], style: Style, colour: bool) {
+        let mut line = " ".repeat(INDENT);
+        for (i, (cell, width)) in cells.iter().zip(widths).enumerate() {
+            let padding = " ".repeat(width - cell.chars().count());
+            let gap = if i == 0 { "" } else { "  " };
+            let _ = match self.columns[i].align {
+                Align::Left => write!(line, "{gap}{cell}{padding}"),
+                Align::Right => write!(line, "{gap}{padding}{cell}"),
+            };
+        }
+        let line = line.trim_end();
+        if colour && style != Style::new() {
+            let _ = writeln!(out, "{style}{line}{style:#}");
+        } else {
+            let _ = writeln!(out, "{line}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn grid() -> Grid {
+        Grid::new()
+            .number("rank", 0, vec!["0".into(), "11".into()])
+            .time("step", 0, vec![Some(1_500_000), Some(120_000_000)])
+            .percent("hidden", 2, vec![Some(12.34), None])
+            .text("range", 1, vec!["forward".into(), "ncclDevKernel_AllReduce_Sum_f32_RING_LL".into()])
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        expect![[r#"
+              rank  step ms  hidden %  range
+                 0      1.5      12.3  forward
+                11    120.0         –  ncclDevKernel_AllReduce_Sum_f32_RING_LL
+        "#]]
+        .assert_eq(&grid().render(80, false));
+    }
+
+    #[test]
+    fn narrow_tables_lose_text_then_columns() {
+        expect![[r#"
+              rank  step ms  range
+                 0      1.5  forward
+                11    120.0  ncclDe…NG_LL
+        "#]]
+        .assert_eq(&grid().render(40, false));
+        expect![[r#"
+              rank  step ms  range
+                 0      1.5  forward
+                11    120.0  ncclDe…NG_LL
+        "#]]
+        .assert_eq(&grid().render(34, false));
+        expect![[r#"
+              rank  step ms
+                 0      1.5
+                11    120.0
+        "#]]
+        .assert_eq(&grid().render(20, false));
+    }
+}

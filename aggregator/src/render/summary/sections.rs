@@ -1,0 +1,318 @@
+//! The sections of the summary, each from one table of the analysis.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anstyle::{AnsiColor, Style};
+use trace::{BucketTimingRow, StragglerRow};
+
+use super::{Look, heading, sentence};
+use crate::analysis::Analysis;
+use crate::instances::lower_median;
+use crate::render::grid::Grid;
+use crate::render::text::{bytes, count, ns, plain, plural};
+
+/// Means over the steps of one rank and device.
+#[derive(Clone, Copy, Default)]
+struct Means {
+    steps: i64,
+    wall: i64,
+    compute: i64,
+    overlap: i64,
+    exposed: i64,
+    memory: i64,
+    idle: i64,
+}
+
+impl Means {
+    fn percent(&self, part: i64) -> Option<f64> {
+        (self.wall > 0).then(|| 100.0 * part as f64 / self.wall as f64)
+    }
+}
+
+fn means(analysis: &Analysis) -> BTreeMap<(i32, Option<i64>), Means> {
+    let mut means: BTreeMap<(i32, Option<i64>), Means> = BTreeMap::new();
+    for row in analysis.tables.step_breakdown.iter().filter(|r| r.step.is_some_and(|s| s >= 0)) {
+        let m = means.entry((row.rank, row.device_id)).or_default();
+        m.steps += 1;
+        m.wall += row.wall_ns;
+        m.compute += row.compute_ns;
+        m.overlap += row.overlap_ns;
+        m.exposed += row.exposed_comm_ns;
+        m.memory += row.memory_ns;
+        m.idle += row.idle_ns;
+    }
+    means
+}
+
+/// Where the time of a step went, by rank.
+pub(super) fn step_breakdown(text: &mut String, analysis: &Analysis, look: &Look) {
+    let means = means(analysis);
+    if means.is_empty() {
+        return;
+    }
+    heading(text, "Step", "mean over steps; the five parts sum to 100 %", look);
+    let interesting = interesting(analysis);
+    let shown = choose(means.keys().copied().collect(), look.top, |(rank, _)| {
+        (!interesting.contains(rank), std::cmp::Reverse(means.get(&(*rank, None)).map_or(0, |m| m.wall)))
+    });
+    let rows: Vec<_> = shown.iter().filter_map(|key| Some((*key, *means.get(key)?))).collect();
+    let percent = |f: fn(&Means) -> i64| rows.iter().map(|(_, m)| m.percent(f(m))).collect::<Vec<_>>();
+    let mut grid = Grid::new().number("rank", 0, rows.iter().map(|((rank, _), _)| rank.to_string()).collect());
+    if rows.iter().any(|((_, device), _)| device.is_some()) {
+        let device = |d: Option<i64>| d.map_or("–".into(), |d| d.to_string());
+        grid = grid.number("device", 3, rows.iter().map(|((_, d), _)| device(*d)).collect());
+    }
+    let wall = rows.iter().map(|(_, m)| m.wall.checked_div(m.steps)).collect();
+    let has_memory = rows.iter().any(|(_, m)| m.memory > 0);
+    grid = grid
+        .time("step", 0, wall)
+        .percent("compute", 0, percent(|m| m.compute))
+        .percent("overlap", 0, percent(|m| m.overlap))
+        .percent("exposed", 0, percent(|m| m.exposed));
+    if has_memory {
+        grid = grid.percent("copies", 0, percent(|m| m.memory));
+    }
+    grid = grid.percent("idle", 0, percent(|m| m.idle));
+    if look.width >= 90 {
+        grid = grid.text("c=compute o=overlap x=exposed", 1, rows.iter().map(|(_, m)| bar(m)).collect());
+    }
+    let styles = rows.iter().map(|((rank, _), _)| verdict_style(analysis, *rank)).collect();
+    text.push_str(&grid.styled(styles).render(look.width, look.colour));
+    not_shown(text, means.len() - rows.len(), "rank", look);
+}
+
+const BAR: usize = 32;
+
+/// The parts of a step as a bar.
+fn bar(m: &Means) -> String {
+    let parts = [('c', m.compute), ('o', m.overlap), ('x', m.exposed), ('m', m.memory), ('.', m.idle)];
+    let mut text = String::new();
+    let mut sum = 0_i64;
+    for (letter, part) in parts {
+        sum += part;
+        let end = if m.wall > 0 { (BAR as f64 * sum as f64 / m.wall as f64).round() as usize } else { 0 };
+        while text.len() < end.min(BAR) {
+            text.push(letter);
+        }
+    }
+    text
+}
+
+/// Ranks that a reader wants to see whatever happens: those with a verdict.
+fn interesting(analysis: &Analysis) -> BTreeSet<i32> {
+    let named = analysis.tables.stragglers.iter().filter(|s| matches!(&*s.verdict, "cause" | "undecided"));
+    named.map(|s| s.rank).chain(analysis.verdict.rank).collect()
+}
+
+fn verdict_style(analysis: &Analysis, rank: i32) -> Style {
+    let verdict = analysis.tables.stragglers.iter().find(|s| s.rank == rank).map(|s| &*s.verdict);
+    match verdict {
+        Some("cause") => Style::new().fg_color(Some(AnsiColor::Red.into())),
+        Some("undecided") => Style::new().fg_color(Some(AnsiColor::Yellow.into())),
+        _ => Style::new(),
+    }
+}
+
+/// The `top` most important keys, in their own order.
+fn choose<K: Ord + Copy, I: Ord>(keys: Vec<K>, top: usize, importance: impl Fn(&K) -> I) -> Vec<K> {
+    let mut chosen = keys;
+    chosen.sort_by_key(|k| (importance(k), *k));
+    chosen.truncate(top);
+    chosen.sort_unstable();
+    chosen
+}
+
+fn not_shown(text: &mut String, n: usize, noun: &str, look: &Look) {
+    if n > 0 {
+        sentence(text, &format!("{} not shown (--top)", plural(n, &format!("more {noun}"))), look);
+    }
+}
+
+/// How much communication compute hides, and what collectives cost by operation and size.
+pub(super) fn overlap(text: &mut String, analysis: &Analysis, look: &Look) {
+    let instances = &analysis.tables.collective_instances;
+    if instances.is_empty() {
+        return;
+    }
+    let (overlap, exposed) = means(analysis).values().fold((0, 0), |(o, e), m| (o + m.overlap, e + m.exposed));
+    let hidden = 100.0 * overlap as f64 / (overlap + exposed).max(1) as f64;
+    heading(text, "Communication", "medians over collectives; transfer is what follows the last arrival", look);
+    sentence(text, &format!("{hidden:.1} % of the time in communication is hidden under compute"), look);
+    let mut groups: BTreeMap<(&str, Option<i64>), Vec<&trace::InstanceRow>> = BTreeMap::new();
+    for row in instances {
+        groups.entry((&row.op, row.bytes)).or_default().push(row);
+    }
+    let total = groups.len();
+    let weight = |rows: &Vec<&trace::InstanceRow>| rows.iter().map(|r| r.end_ns - r.first_start_ns).sum::<i64>();
+    let shown =
+        choose(groups.keys().copied().collect(), look.top, |key| std::cmp::Reverse(groups.get(key).map_or(0, weight)));
+    let rows: Vec<_> = shown.iter().filter_map(|key| Some((*key, groups.get(key)?))).collect();
+    let median = |f: &dyn Fn(&trace::InstanceRow) -> Option<i64>| {
+        rows.iter().map(|(_, g)| lower_median(g.iter().filter_map(|r| f(r)).collect())).collect::<Vec<_>>()
+    };
+    let rate = |f: &dyn Fn(&trace::InstanceRow) -> Option<f64>| {
+        let of_group = |g: &[&trace::InstanceRow]| {
+            let mut rates: Vec<f64> = g.iter().filter_map(|r| f(r)).collect();
+            rates.sort_by(f64::total_cmp);
+            rates.get(rates.len().saturating_sub(1) / 2).map_or("–".into(), |r| format!("{r:.2}"))
+        };
+        rows.iter().map(|(_, g)| of_group(g)).collect::<Vec<String>>()
+    };
+    let grid = Grid::new()
+        .text("operation", 0, rows.iter().map(|((op, _), _)| plain(op)).collect())
+        .number("size", 0, rows.iter().map(|((_, b), _)| b.map_or("–".into(), bytes)).collect())
+        .number("count", 1, rows.iter().map(|(_, g)| count(g.len() as u64)).collect())
+        .time("skew", 0, median(&|r| Some(r.skew_ns)))
+        .time("transfer", 0, median(&|r| r.transfer_ns))
+        .number("algbw GB/s", 3, rate(&|r| r.algbw_gbs))
+        .number("busbw GB/s", 0, rate(&|r| r.busbw_gbs))
+        .number("with waits GB/s", 2, rate(&|r| r.busbw_incl_wait_gbs));
+    text.push_str(&grid.render(look.width, look.colour));
+    not_shown(text, total - rows.len(), "kind", look);
+    let incomplete = instances.iter().filter(|i| !i.complete).count();
+    if incomplete > 0 {
+        let words = format!(
+            "{} incomplete: their skews are lower bounds, their transfers unknown",
+            plural(incomplete, "collective")
+        );
+        sentence(text, &words, look);
+    }
+}
+
+/// The way of each gradient bucket.
+pub(super) fn buckets(text: &mut String, analysis: &Analysis, look: &Look) {
+    let mut groups: BTreeMap<i32, Vec<&BucketTimingRow>> = BTreeMap::new();
+    for row in &analysis.tables.bucket_timing {
+        groups.entry(row.bucket).or_default().push(row);
+    }
+    if groups.is_empty() {
+        return;
+    }
+    heading(text, "Buckets", "medians over steps and ranks, in the order of launch", look);
+    let rows: Vec<_> = groups.iter().take(look.top).collect();
+    let median = |f: fn(&BucketTimingRow) -> Option<i64>| {
+        rows.iter().map(|(_, g)| lower_median(g.iter().filter_map(|r| f(r)).collect())).collect::<Vec<_>>()
+    };
+    let hidden = rows.iter().map(|(_, g)| {
+        let (exposed, total) = g.iter().fold((0, 0), |(e, t), r| (e + r.exposed_ns, t + r.end_ns - r.start_ns));
+        (total > 0).then(|| 100.0 * (1.0 - exposed as f64 / total as f64))
+    });
+    let size = |g: &[&BucketTimingRow]| g.iter().find_map(|r| r.bytes).map_or("–".into(), bytes);
+    let grid = Grid::new()
+        .number("bucket", 0, rows.iter().map(|(b, _)| b.to_string()).collect())
+        .number("size", 0, rows.iter().map(|(_, g)| size(g)).collect())
+        .time("queue", 1, median(|r| r.queue_ns))
+        .time("wait", 0, median(|r| r.wait_ns))
+        .time("transfer", 2, median(|r| r.transfer_ns))
+        .time("exposed", 0, median(|r| Some(r.exposed_ns)))
+        .percent("hidden", 0, hidden.collect());
+    text.push_str(&grid.render(look.width, look.colour));
+    not_shown(text, groups.len() - rows.len(), "bucket", look);
+}
+
+/// Who waited for whom.
+pub(super) fn stragglers(text: &mut String, analysis: &Analysis, look: &Look) {
+    let all = &analysis.tables.stragglers;
+    if all.len() < 2 {
+        return;
+    }
+    heading(text, "Ranks", "per step: own work above the others', the delay it makes, waits caused and suffered", look);
+    let key =
+        |s: &StragglerRow| (&*s.verdict != "cause", &*s.verdict != "undecided", std::cmp::Reverse(s.own_excess_ns));
+    let mut rows: Vec<&StragglerRow> = all.iter().collect();
+    rows.sort_by_key(|s| (key(s), s.rank));
+    rows.truncate(look.top);
+    rows.sort_by_key(|s| s.rank);
+    let times = |f: fn(&StragglerRow) -> i64| rows.iter().map(|s| Some(f(s))).collect::<Vec<_>>();
+    let z = |s: &&StragglerRow| s.z.map_or("–".into(), |z| format!("{z:.1}"));
+    let why = |s: &&StragglerRow| {
+        let parts = [s.reason.as_deref(), s.evidence_range.as_deref()];
+        plain(&parts.into_iter().flatten().collect::<Vec<_>>().join(" in "))
+    };
+    let grid = Grid::new()
+        .number("rank", 0, rows.iter().map(|s| s.rank.to_string()).collect())
+        .text("verdict", 0, rows.iter().map(|s| plain(&s.verdict)).collect())
+        .time("own excess", 0, times(|s| s.own_excess_ns))
+        .time("delay", 0, times(|s| s.step_delay_ns))
+        .time("caused", 3, times(|s| s.caused_wait_ns))
+        .time("suffered", 1, times(|s| s.suffered_wait_ns))
+        .number("z", 2, rows.iter().map(z).collect())
+        .percent("of steps", 4, rows.iter().map(|s| s.persistence.map(|p| 100.0 * p)).collect())
+        .text("why", 0, rows.iter().map(why).collect());
+    let styles = rows.iter().map(|s| verdict_style(analysis, s.rank)).collect();
+    text.push_str(&grid.styled(styles).render(look.width, look.colour));
+    not_shown(text, all.len() - rows.len(), "rank", look);
+}
+
+/// How well the clocks are known.
+pub(super) fn clocks(text: &mut String, analysis: &Analysis, look: &Look) {
+    let fits = &analysis.tables.clock_fit;
+    let Some(first) = fits.first().filter(|_| analysis.facts.ranks.len() > 1) else { return };
+    heading(text, "Clocks", &format!("global time is the clock of rank {}", first.reference_rank), look);
+    let mut by_method: BTreeMap<(&str, &str), Vec<&trace::ClockFitRow>> = BTreeMap::new();
+    for fit in fits {
+        by_method.entry((&fit.clock, &fit.method)).or_default().push(fit);
+    }
+    for ((clock, method), fits) in by_method {
+        let worst = |f: fn(&trace::ClockFitRow) -> Option<i64>| {
+            let all: Option<Vec<i64>> = fits.iter().map(|r| f(r)).collect();
+            all.and_then(|all| all.into_iter().max()).map_or("unknown".into(), ns)
+        };
+        let offset = fits.iter().map(|f| f.offset_ns.saturating_abs()).max().unwrap_or(0);
+        let drift = fits.iter().filter_map(|f| f.drift_ppb).map(f64::abs).reduce(f64::max);
+        let drift = drift.map_or("not measured".into(), |d| format!("up to {:.3} ppm", d / 1000.0));
+        let words = format!(
+            "{} by {method}: error {} (95 %), guaranteed within {}; offsets up to {}, drift {drift}",
+            plural(fits.len(), &format!("{clock} clock")),
+            worst(|f| f.error_ns),
+            worst(|f| f.bound_ns),
+            ns(offset),
+        );
+        sentence(text, &words, look);
+    }
+    let violations: i64 = fits.iter().map(|f| f.violations).sum();
+    let disagree = analysis.tables.collective_instances.iter().filter(|i| i.clocks_disagree).count();
+    sentence(text, &format!("{violations} violations of the rule that no rank leaves before all have entered"), look);
+    if disagree > 0 {
+        let words = format!(
+            "in {} the waits by these clocks and by durations alone differ by more than the error: ranks did not leave together",
+            plural(disagree, "collective")
+        );
+        sentence(text, &words, look);
+    }
+}
+
+/// What the numbers do not cover.
+pub(super) fn left_out(text: &mut String, analysis: &Analysis, look: &Look) {
+    let omissions = &analysis.tables.omissions;
+    let dropped = analysis.facts.dropped;
+    if omissions.is_empty() && dropped == 0 {
+        heading(text, "Left out", "nothing", look);
+        return;
+    }
+    heading(text, "Left out", "not in the numbers above", look);
+    if dropped > 0 {
+        let recorded = count(u64::try_from(analysis.facts.recorded).unwrap_or(0));
+        sentence(text, &format!("{} lost while recording, {recorded} kept", plural(dropped as usize, "row")), look);
+    }
+    for omission in omissions.iter().take(look.top) {
+        let amount = omission.amount.map(|n| format!("{n} ")).unwrap_or_default();
+        let rank = omission.rank.map(|r| format!("rank {r}: ")).unwrap_or_default();
+        let file = omission.file.as_deref().map(|f| format!(" ({f})")).unwrap_or_default();
+        sentence(text, &format!("{rank}{amount}{}: {}{file}", omission.what, omission.why), look);
+    }
+    not_shown(text, omissions.len().saturating_sub(look.top), "omission", look);
+}
+
+/// Findings, each with what to do.
+pub(super) fn findings(text: &mut String, analysis: &Analysis, look: &Look) {
+    let findings = &analysis.tables.findings;
+    if findings.is_empty() {
+        return;
+    }
+    heading(text, "Findings", "with what to do; evidence is in analysis/findings.parquet", look);
+    for finding in findings.iter().take(look.top) {
+        sentence(text, &format!("{}: {} → {}", finding.severity, finding.title, finding.suggestion), look);
+    }
+    not_shown(text, findings.len().saturating_sub(look.top), "finding", look);
+}

@@ -1,0 +1,143 @@
+//! Numbers for people: three digits and the unit that keeps them readable.
+
+/// Times by size: from this many ns on, divided by it, in this unit.
+const TIME_UNITS: [(f64, &str); 4] = [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")];
+
+/// A time, as in `12.3 ms`.
+pub fn ns(ns: i64) -> String {
+    let (scale, unit) = time_unit(ns.unsigned_abs());
+    format!("{} {unit}", digits(ns as f64 / scale, scale))
+}
+
+/// The unit for times up to `largest_ns`, and its length in ns.
+pub fn time_unit(largest_ns: u64) -> (f64, &'static str) {
+    let fits = |(scale, _): &&(f64, &str)| largest_ns as f64 >= *scale;
+    TIME_UNITS.iter().find(fits).copied().unwrap_or((1.0, "ns"))
+}
+
+/// Three significant digits; whole ns have no fraction.
+fn digits(value: f64, scale: f64) -> String {
+    let size = value.abs();
+    let places = if scale <= 1.0 || size >= 100.0 {
+        0
+    } else if size >= 10.0 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.places$}")
+}
+
+/// A size, as in `25.0 MiB`.
+pub fn bytes(bytes: i64) -> String {
+    const UNITS: [(f64, &str); 4] =
+        [(1_099_511_627_776.0, "TiB"), (1_073_741_824.0, "GiB"), (1_048_576.0, "MiB"), (1024.0, "KiB")];
+    let value = bytes as f64;
+    match UNITS.iter().find(|(scale, _)| value.abs() >= *scale) {
+        Some((scale, unit)) => format!("{} {unit}", digits(value / scale, *scale)),
+        None => format!("{bytes} B"),
+    }
+}
+
+/// A count, as in `12 345 678`.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `1 step`, `2 steps`.
+pub fn plural(n: usize, noun: &str) -> String {
+    format!("{} {noun}{}", count(n as u64), if n == 1 { "" } else { "s" })
+}
+
+/// Ranks as ranges: `0–3, 5`.
+pub fn ranks(ranks: &[i32]) -> String {
+    let mut spans: Vec<(i32, i32)> = Vec::new();
+    for rank in ranks {
+        match spans.last_mut() {
+            Some((_, last)) if *last + 1 == *rank => *last = *rank,
+            _ => spans.push((*rank, *rank)),
+        }
+    }
+    let span = |(first, last): &(i32, i32)| if first == last { first.to_string() } else { format!("{first}–{last}") };
+    spans.iter().map(span).collect::<Vec<_>>().join(", ")
+}
+
+/// Breaks words into lines of at most `width` columns; a word that is longer has a line of its own.
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_string()),
+        }
+    }
+    lines
+}
+
+/// The text in at most `width` columns, its middle replaced by `…` if it is longer: the ends of names tell them apart.
+pub fn shorten(text: &str, width: usize) -> String {
+    let length = text.chars().count();
+    if length <= width {
+        return text.to_string();
+    }
+    let kept = width.saturating_sub(1);
+    let (head, tail) = (kept.div_ceil(2), kept / 2);
+    let start: String = text.chars().take(head).collect();
+    let end: String = text.chars().skip(length - tail).collect();
+    format!("{start}…{end}")
+}
+
+/// The text with control characters made visible: names come from traces and must not command a terminal.
+pub fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        let cases = [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_000, "1.00 µs"),
+            (12_345, "12.3 µs"),
+            (30_000_000, "30.0 ms"),
+            (-1_500_000, "-1.50 ms"),
+            (123_456_789_000, "123 s"),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(ns(value), expected);
+        }
+    }
+
+    #[test]
+    fn sizes_counts_and_ranks() {
+        assert_eq!(bytes(512), "512 B");
+        assert_eq!(bytes(26_214_400), "25.0 MiB");
+        assert_eq!(count(1_234_567), "1 234 567");
+        assert_eq!(ranks(&[0, 1, 2, 5, 7, 8]), "0–2, 5, 7–8");
+        assert_eq!(plural(1, "step"), "1 step");
+    }
+
+    #[test]
+    fn lines() {
+        assert_eq!(wrap("a bb ccc dddd", 6), ["a bb", "ccc", "dddd"]);
+        assert_eq!(wrap("abcdefghij k", 4), ["abcdefghij", "k"]);
+        assert_eq!(shorten("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 15), "ncclDev…RING_LL");
+        assert_eq!(shorten("gemm", 15), "gemm");
+        assert_eq!(plain("a\u{1b}[31mb"), "a\u{fffd}[31mb");
+    }
+}

@@ -1,0 +1,109 @@
+//! `views.sql`: a run as DuckDB views, one for each table, and `global_events`.
+//!
+//! Paths are absolute, so that DuckDB may be started anywhere: `duckdb -init RUN/analysis/views.sql`, or `.read` in a session. A run
+//! that was moved says where it is now by `SET VARIABLE rankscope_run = '…';` before that.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use trace::{Problem, Run, Table, Writer};
+
+/// The views over a run and its analysis at `analysis`, an absolute path. Without a run, only the analysis has views.
+pub fn sql(run: Option<&Run>, analysis: &Path) -> String {
+    let root = analysis.parent().unwrap_or(analysis);
+    let mut sql = String::new();
+    let _ = writeln!(
+        sql,
+        "-- Every table of the run as a DuckDB view, and global_events on the clock of the reference rank.\n\
+         -- From anywhere: duckdb -init {} (or .read it in a session).\n\
+         -- After moving the run: SET VARIABLE rankscope_run = '/where/it/is'; before reading this file.\n\
+         SET VARIABLE rankscope_run = coalesce(getvariable('rankscope_run'), {});\n",
+        plain(&analysis.join("views.sql")),
+        quote(&root.display().to_string())
+    );
+    for table in trace::analysis_tables() {
+        view(&mut sql, &table, &format!("getvariable('rankscope_run') || '/analysis/{}.parquet'", table.name));
+    }
+    let Some(run) = run else { return sql };
+    for table in trace::rank_tables() {
+        match files(run, &table) {
+            Some(files) => view(&mut sql, &table, &files),
+            None => empty_view(&mut sql, &table),
+        }
+    }
+    sql.push_str(GLOBAL_EVENTS);
+    sql
+}
+
+/// Device rows use the device's fit where there is one.
+const GLOBAL_EVENTS: &str = "\
+CREATE OR REPLACE VIEW global_events AS
+SELECT
+    e.*,
+    e.ts_ns + c.offset_ns + CAST(round(coalesce(c.drift_ppb, 0) * (e.ts_ns - c.origin_ns) / 1e9) AS BIGINT) AS global_ts_ns,
+    c.error_ns AS global_error_ns
+FROM events e
+JOIN clock_fit c
+  ON c.rank = e.rank
+ AND c.clock = CASE
+         WHEN e.device_id IS NOT NULL
+          AND e.kind IN ('kernel', 'gpu_memcpy', 'gpu_memset', 'gpu_user_annotation', 'cuda_sync')
+          AND EXISTS (SELECT 1 FROM clock_fit d WHERE d.rank = e.rank AND d.clock = 'device')
+         THEN 'device' ELSE 'host' END;
+";
+
+fn view(sql: &mut String, table: &Table, files: &str) {
+    let union = if table.writer == Writer::Rank { ", union_by_name = true" } else { "" };
+    let _ = writeln!(
+        sql,
+        "-- {}\nCREATE OR REPLACE VIEW {} AS SELECT * FROM read_parquet({files}{union});\n",
+        table.doc, table.name
+    );
+}
+
+/// A table that no rank wrote: a view with its columns and no rows, so that queries over it work.
+fn empty_view(sql: &mut String, table: &Table) {
+    let columns: Vec<String> =
+        table.columns.iter().map(|c| format!("NULL::{} AS {}", c.type_name, identifier(c.name))).collect();
+    let _ = writeln!(
+        sql,
+        "-- {} (No rank wrote any.)\nCREATE OR REPLACE VIEW {} AS SELECT {} WHERE false;\n",
+        table.doc,
+        table.name,
+        columns.join(", ")
+    );
+}
+
+/// What to read: all shards by a pattern, or, where some are bad, the good ones by name; `None` if there are none.
+fn files(run: &Run, table: &Table) -> Option<String> {
+    let shards: Vec<_> = run.ranks().into_iter().flat_map(|rank| run.shards(rank, table.name).iter()).collect();
+    if shards.is_empty() {
+        return None;
+    }
+    let of_table = |p: &Problem| {
+        let path = p.path.as_ref().filter(|p| p.extension().is_some_and(|e| e == "parquet"));
+        path.and_then(|p| p.parent()?.file_name()?.to_str()).is_some_and(|directory| directory == table.name)
+    };
+    if !run.problems.iter().any(of_table) {
+        return Some(format!("getvariable('rankscope_run') || '/{}/*.parquet'", table.name));
+    }
+    let name = |path: &Path| path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_string();
+    let list: Vec<String> = shards
+        .iter()
+        .map(|s| format!("getvariable('rankscope_run') || {}", quote(&format!("/{}/{}", table.name, name(&s.path)))))
+        .collect();
+    Some(format!("[{}]", list.join(", ")))
+}
+
+fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// A path within a comment: it must not end the line.
+fn plain(path: &Path) -> String {
+    super::text::plain(&path.display().to_string())
+}
+
+fn identifier(name: &str) -> String {
+    format!("\"{name}\"")
+}

@@ -1,0 +1,251 @@
+//! Statistics by name: operators and ranges of the host, annotations, kernels.
+//!
+//! Self time is a row's length less that of the rows directly inside it on the same thread:
+//!
+//! ```text
+//!  forward   |------------------|
+//!  gemm          |----|  |--|
+//!  self      ffffggggggfffgggfff      forward: 20 − 6 − 4
+//! ```
+
+use trace::{AnnotationStatsRow, KernelStatsRow, OpStatsRow, Text};
+
+use crate::model::{Events, Kind, NO_PARENT, NONE, RankData};
+
+/// The statistics of one rank.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Stats {
+    pub(crate) ops: Vec<OpStatsRow>,
+    pub(crate) annotations: Vec<AnnotationStatsRow>,
+    pub(crate) kernels: Vec<KernelStatsRow>,
+}
+
+/// Sums over the rows of one name.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Tally {
+    calls: i64,
+    total_ns: i64,
+    self_ns: i64,
+    min_ns: i64,
+    max_ns: i64,
+    /// The first length: sums of squares are taken around it, so that long and nearly equal rows lose no digits.
+    pivot_ns: i64,
+    sum: f64,
+    sum_of_squares: f64,
+    bytes: Option<i64>,
+    flops: Option<i64>,
+}
+
+impl Tally {
+    fn add(&mut self, dur_ns: i64, self_ns: i64, bytes: i64, flops: i64) {
+        if self.calls == 0 {
+            (self.pivot_ns, self.min_ns, self.max_ns) = (dur_ns, dur_ns, dur_ns);
+        }
+        self.calls += 1;
+        self.total_ns = self.total_ns.saturating_add(dur_ns);
+        self.self_ns = self.self_ns.saturating_add(self_ns);
+        self.min_ns = self.min_ns.min(dur_ns);
+        self.max_ns = self.max_ns.max(dur_ns);
+        let distance = dur_ns.wrapping_sub(self.pivot_ns) as f64;
+        self.sum += distance;
+        self.sum_of_squares += distance * distance;
+        if bytes != NONE {
+            self.bytes = Some(self.bytes.unwrap_or(0).saturating_add(bytes));
+        }
+        if flops != NONE {
+            self.flops = Some(self.flops.unwrap_or(0).saturating_add(flops));
+        }
+    }
+
+    fn mean_ns(&self) -> f64 {
+        self.total_ns as f64 / self.calls as f64
+    }
+
+    /// Of the sample, as pandas and so HTA have it; 0 for a single call.
+    fn std_ns(&self) -> f64 {
+        if self.calls < 2 {
+            return 0.0;
+        }
+        let n = self.calls as f64;
+        ((self.sum_of_squares - self.sum * self.sum / n) / (n - 1.0)).max(0.0).sqrt()
+    }
+}
+
+/// Tallies by name for one device, or the host.
+#[derive(Debug)]
+struct ByName {
+    device: i64,
+    tallies: Vec<Tally>,
+}
+
+/// The tallies of one of the tables: a dense column by name for each device, so that a row costs an index and no hashing.
+#[derive(Debug, Default)]
+struct Tallies(Vec<ByName>);
+
+impl Tallies {
+    fn of(&mut self, device: i64, names: usize) -> &mut [Tally] {
+        let at = self.0.iter().position(|d| d.device == device).unwrap_or_else(|| {
+            self.0.push(ByName { device, tallies: vec![Tally::default(); names] });
+            self.0.len() - 1
+        });
+        &mut self.0[at].tallies
+    }
+
+    /// Device, name and tally of all that were called: by device, then the longest total first.
+    fn sorted(mut self, names: &[Text]) -> Vec<(Option<i64>, Text, Tally)> {
+        self.0.sort_by_key(|d| d.device);
+        let mut rows = Vec::new();
+        for ByName { device, tallies } in self.0 {
+            let called = tallies.into_iter().enumerate().filter(|(_, t)| t.calls > 0);
+            let mut of_device: Vec<(Text, Tally)> = called.map(|(name, tally)| (names[name].clone(), tally)).collect();
+            of_device.sort_by(|(a, x), (b, y)| y.total_ns.cmp(&x.total_ns).then_with(|| a.cmp(b)));
+            let device = Some(device).filter(|d| *d != NONE);
+            rows.extend(of_device.into_iter().map(|(name, tally)| (device, name, tally)));
+        }
+        rows
+    }
+}
+
+/// The statistics of the rows that `keep`.
+pub(crate) fn stats(data: &RankData, keep: &dyn Fn(usize) -> bool) -> Stats {
+    let (names, folded) = fold_step_numbers(&data.names);
+    let events = &data.events;
+    let inside = inside_ns(events);
+    let (mut ops, mut annotations, mut kernels) = (Tallies::default(), Tallies::default(), Tallies::default());
+    for row in 0..events.len() {
+        let kind = events.kind[row];
+        let (host, device) = (NONE, events.device[row]);
+        let name = folded[events.name[row] as usize] as usize;
+        let dur_ns = events.dur_ns[row];
+        let self_ns = (dur_ns - inside[row]).max(0);
+        let add = |to: &mut Tallies, device: i64| {
+            to.of(device, names.len())[name].add(dur_ns, self_ns, events.bytes[row], events.flops[row]);
+        };
+        match kind {
+            _ if !keep(row) => {}
+            Kind::CpuOp => add(&mut ops, host),
+            Kind::UserAnnotation => {
+                add(&mut ops, host);
+                add(&mut annotations, host);
+            }
+            Kind::GpuUserAnnotation => add(&mut annotations, device),
+            Kind::Kernel | Kind::GpuMemcpy | Kind::GpuMemset => add(&mut kernels, device),
+            _ => {}
+        }
+    }
+    let rank = data.info.rank;
+    Stats {
+        ops: ops.sorted(&names).into_iter().map(|(d, n, t)| op_row(rank, d, n, &t)).collect(),
+        annotations: annotations.sorted(&names).into_iter().map(|(d, n, t)| annotation_row(rank, d, n, &t)).collect(),
+        kernels: kernels.sorted(&names).into_iter().map(|(d, n, t)| kernel_row(rank, d, n, &t)).collect(),
+    }
+}
+
+/// Time of the rows directly inside each row, as far as it lies in it.
+fn inside_ns(events: &Events) -> Vec<i64> {
+    let mut inside = vec![0_i64; events.len()];
+    for (row, parent) in events.parent.iter().enumerate() {
+        if *parent != NO_PARENT {
+            let parent = *parent as usize;
+            let start = events.ts_ns[row].max(events.ts_ns[parent]);
+            let end = events.end_ns(row).min(events.end_ns(parent));
+            inside[parent] = inside[parent].saturating_add((end - start).max(0));
+        }
+    }
+    inside
+}
+
+const STEP_RANGE: &str = "ProfilerStep#";
+
+/// All `ProfilerStep#N` count under one name, `ProfilerStep*`, as torch.profiler's tables have it. Returns the names and, for each old
+/// one, its number among them.
+fn fold_step_numbers(names: &[Text]) -> (Vec<Text>, Vec<u32>) {
+    let mut folded: Vec<Text> = names.to_vec();
+    let step = folded.len() as u32;
+    folded.push("ProfilerStep*".into());
+    let number = |(i, name): (usize, &Text)| if name.starts_with(STEP_RANGE) { step } else { i as u32 };
+    let numbers = names.iter().enumerate().map(number).collect();
+    (folded, numbers)
+}
+
+fn op_row(rank: i32, device_id: Option<i64>, name: Text, t: &Tally) -> OpStatsRow {
+    OpStatsRow {
+        rank,
+        device_id,
+        name,
+        calls: t.calls,
+        total_ns: t.total_ns,
+        self_ns: t.self_ns,
+        min_ns: t.min_ns,
+        mean_ns: t.mean_ns(),
+        max_ns: t.max_ns,
+        std_ns: t.std_ns(),
+        bytes: t.bytes,
+        flops: t.flops,
+        vs_median_rank: None,
+    }
+}
+
+fn kernel_row(rank: i32, device_id: Option<i64>, name: Text, t: &Tally) -> KernelStatsRow {
+    KernelStatsRow {
+        rank,
+        device_id,
+        name,
+        calls: t.calls,
+        total_ns: t.total_ns,
+        self_ns: t.self_ns,
+        min_ns: t.min_ns,
+        mean_ns: t.mean_ns(),
+        max_ns: t.max_ns,
+        std_ns: t.std_ns(),
+        bytes: t.bytes,
+        flops: t.flops,
+        vs_median_device: None,
+    }
+}
+
+fn annotation_row(rank: i32, device_id: Option<i64>, name: Text, t: &Tally) -> AnnotationStatsRow {
+    AnnotationStatsRow {
+        rank,
+        device_id,
+        name,
+        calls: t.calls,
+        total_ns: t.total_ns,
+        min_ns: t.min_ns,
+        mean_ns: t.mean_ns(),
+        max_ns: t.max_ns,
+        std_ns: t.std_ns(),
+    }
+}
+
+/// Fills how each operator's mean compares with the median of the ranks' means, where there are two ranks or more.
+pub(crate) fn compare_ops(rows: &mut [OpStatsRow]) {
+    compare(rows, |r| (r.name.clone(), r.mean_ns), |r, ratio| r.vs_median_rank = ratio);
+}
+
+/// The same for kernels and devices: a slow device shows here.
+pub(crate) fn compare_kernels(rows: &mut [KernelStatsRow]) {
+    compare(rows, |r| (r.name.clone(), r.mean_ns), |r, ratio| r.vs_median_device = ratio);
+}
+
+fn compare<R>(rows: &mut [R], key: impl Fn(&R) -> (Text, f64), set: impl Fn(&mut R, Option<f64>)) {
+    let mut means: std::collections::BTreeMap<Text, Vec<f64>> = std::collections::BTreeMap::new();
+    for row in rows.iter() {
+        let (name, mean) = key(row);
+        means.entry(name).or_default().push(mean);
+    }
+    for list in means.values_mut() {
+        list.sort_by(f64::total_cmp);
+    }
+    for row in rows {
+        let (name, mean) = key(row);
+        let median = means.get(&name).filter(|m| m.len() > 1).map(|m| median(m));
+        set(row, median.filter(|m| *m > 0.0).map(|median| mean / median));
+    }
+}
+
+/// The median of sorted values; of an even number, the mean of the two in the middle.
+fn median(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) }
+}

@@ -1,0 +1,153 @@
+//! Steps: where they come from when a run does not say, and which rows belong to them.
+//!
+//! A step's window on a device is not its window on the host, because a device works behind its host (the TensorBoard plugin's
+//! rule; DESIGN calls it the step's device window):
+//!
+//! ```text
+//!  host    |--- step 1 ---|--- step 2 ---|
+//!  device      [k1][k1][ k1 ]..[k2][k2]..|      k1 was launched in step 1
+//!  step 1  |----------------|
+//!  step 2                   |------------|
+//! ```
+
+use regex::Regex;
+use rustc_hash::FxHashMap;
+use trace::{OmissionRow, StepRow};
+
+use crate::intervals::Interval;
+use crate::model::{Events, Kind, NO_STEP, NONE, RankData};
+
+/// A step's number and its window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepWindow {
+    /// Number.
+    pub step: i32,
+    /// From its start to its end, in the rank's clock.
+    pub window: Interval,
+}
+
+/// Makes every host range whose name matches a step, numbered from 0 in the order of start, and assigns all rows to them. A range
+/// that begins before the one before it ended is not a step; it is counted.
+pub fn mark_steps(data: &mut RankData, marker: &Regex) {
+    let marks: Vec<bool> = data.names.iter().map(|name| marker.is_match(name)).collect();
+    let events = &data.events;
+    let rank = data.info.rank;
+    let mut steps: Vec<StepRow> = Vec::new();
+    let mut nested = 0_i64;
+    for row in 0..events.len() {
+        let is_range = matches!(events.kind[row], Kind::UserAnnotation | Kind::CpuOp | Kind::PythonFunction);
+        if !is_range || !marks[events.name[row] as usize] {
+            continue;
+        }
+        if steps.last().is_some_and(|last| events.ts_ns[row] < last.end_ns) {
+            nested += 1;
+            continue;
+        }
+        let step = steps.len() as i32;
+        let (start_ns, end_ns) = (events.ts_ns[row], events.end_ns(row));
+        steps.push(StepRow { rank, step, phase: "active".into(), start_ns, end_ns, loss: None });
+    }
+    if nested > 0 {
+        data.omissions.push(OmissionRow {
+            file: None,
+            rank: Some(rank),
+            what: "ranges that match --step-marker".into(),
+            amount: Some(nested),
+            why: "they begin before the match before them ended, so they are no steps of their own".into(),
+        });
+    }
+    data.steps = steps;
+    assign_steps(data);
+}
+
+/// A run without any step is one step, from its first row to its last.
+pub fn one_step_if_none(data: &mut RankData) {
+    if !data.steps.is_empty() {
+        return;
+    }
+    let Some(all) = recorded(data) else { return };
+    let rank = data.info.rank;
+    let (start_ns, end_ns) = (all.start_ns, all.end_ns);
+    data.steps = vec![StepRow { rank, step: 0, phase: "active".into(), start_ns, end_ns, loss: None }];
+    data.events.step.fill(0);
+    data.collectives.iter_mut().for_each(|c| c.step = Some(0));
+}
+
+/// From the first start to the last end of anything that has a time.
+pub fn recorded(data: &RankData) -> Option<Interval> {
+    let events = &data.events;
+    let rows = (0..events.len()).map(|row| Interval::new(events.ts_ns[row], events.end_ns(row)));
+    let steps = data.steps.iter().map(|s| Interval::new(s.start_ns, s.end_ns));
+    let collectives = data.collectives.iter().filter_map(|c| {
+        let start = c.start_ns.or(c.enqueue_ns)?;
+        Some(Interval::new(start, c.end_ns.unwrap_or(start)))
+    });
+    rows.chain(steps).chain(collectives).reduce(hull)
+}
+
+fn hull(a: Interval, b: Interval) -> Interval {
+    Interval::new(a.start_ns.min(b.start_ns), a.end_ns.max(b.end_ns))
+}
+
+/// Assigns every row to the step that it begins in; device rows to the step of their launch. −1: between steps.
+pub fn assign_steps(data: &mut RankData) {
+    let RankData { events, steps, collectives, .. } = data;
+    let step_at = |t: i64| {
+        let i = steps.partition_point(|s| s.start_ns <= t);
+        if i > 0 && t < steps[i - 1].end_ns { steps[i - 1].step } else { -1 }
+    };
+    let launches = launch_times(events);
+    for row in 0..events.len() {
+        let ts = events.ts_ns[row];
+        let on_device = events.kind[row].is_device_work() || events.kind[row] == Kind::GpuUserAnnotation;
+        let launch = if on_device { launches.get(&events.correlation[row]).copied() } else { None };
+        events.step[row] = step_at(launch.unwrap_or(ts));
+    }
+    let by_event: FxHashMap<i64, i32> = if collectives.iter().any(|c| c.event_id.is_some()) {
+        events.id.iter().copied().zip(events.step.iter().copied()).collect()
+    } else {
+        FxHashMap::default()
+    };
+    for collective in collectives {
+        let of_event = collective.event_id.and_then(|id| by_event.get(&id).copied());
+        collective.step = of_event.or_else(|| collective.start_ns.or(collective.enqueue_ns).map(step_at));
+    }
+}
+
+/// Start of the host call that launched each piece of device work, by correlation. Empty without device work.
+pub fn launch_times(events: &Events) -> FxHashMap<i64, i64> {
+    if !events.kind.iter().any(|k| k.is_device_work()) {
+        return FxHashMap::default();
+    }
+    let is_launch =
+        |row: &usize| matches!(events.kind[*row], Kind::Runtime | Kind::Driver) && events.correlation[*row] != NONE;
+    (0..events.len()).filter(is_launch).map(|row| (events.correlation[row], events.ts_ns[row])).collect()
+}
+
+/// The windows of the active steps on the host.
+pub fn host_windows(steps: &[StepRow]) -> Vec<StepWindow> {
+    let active = steps.iter().filter(|s| &*s.phase != "warmup");
+    active.map(|s| StepWindow { step: s.step, window: Interval::new(s.start_ns, s.end_ns) }).collect()
+}
+
+/// The windows of the active steps on a device: from max(host start, the previous step's end) to max(host end, end of the last
+/// device work launched in it). They never overlap.
+pub fn device_windows(host: &[StepWindow], events: &Events, device: i64) -> Vec<StepWindow> {
+    let mut last_end: FxHashMap<i32, i64> = FxHashMap::default();
+    for row in 0..events.len() {
+        let step = events.step[row];
+        if events.kind[row].is_device_work() && events.device[row] == device && step >= 0 && step != NO_STEP {
+            let end = last_end.entry(step).or_insert(i64::MIN);
+            *end = (*end).max(events.end_ns(row));
+        }
+    }
+    let mut previous_end = i64::MIN;
+    let window_of = |step: &StepWindow| {
+        let start = step.window.start_ns.max(previous_end);
+        let device_end = last_end.get(&step.step).copied().unwrap_or(i64::MIN);
+        let end = step.window.end_ns.max(device_end).max(start);
+        previous_end = end;
+        StepWindow { step: step.step, window: Interval::new(start, end) }
+    };
+    host.iter().map(window_of).collect()
+}

@@ -1,0 +1,116 @@
+//! The blocking chain: which own stretches the length of the run is made of; and what it would be without one rank's excess.
+
+use rayon::prelude::*;
+use rustc_hash::FxHashMap;
+
+use super::join::Join;
+
+/// Own excess of each rank on the blocking chain, by step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Chain {
+    delay_ns: FxHashMap<(usize, i32), i64>,
+    times_last: FxHashMap<(usize, i32), u32>,
+    /// For each step the rank that arrived last most often; `None` if two did equally often.
+    last_rank: FxHashMap<i32, Option<usize>>,
+}
+
+impl Chain {
+    /// Walks back from the end of the recording: from an instance to the rank that it waited for, over that rank's own
+    /// stretch to the instance where it began, and so on. Where the stretch begins with the recording, the walk goes on at the
+    /// instance before.
+    pub(super) fn of(join: &Join) -> Self {
+        let mut chain = Self::default();
+        let order = join.latest_first();
+        let mut place = vec![0; order.len()];
+        for (at, &i) in order.iter().enumerate() {
+            place[i] = at;
+        }
+        let mut at = 0;
+        while let Some(&i) = order.get(at) {
+            let instance = &join.instances[i];
+            let blocker = instance.blocker();
+            if let Some(step) = instance.step {
+                let excess_ns = instance.own_excess_ns(blocker).max(0);
+                *chain.delay_ns.entry((blocker.rank, step)).or_default() += excess_ns;
+            }
+            let previous = join.previous(blocker).map(|i| place[i]).filter(|&place| place > at);
+            at = previous.unwrap_or(at + 1);
+        }
+        chain.count_last(join);
+        chain
+    }
+
+    fn count_last(&mut self, join: &Join) {
+        let mut steps = Vec::new();
+        for instance in join.instances.iter().filter(|i| i.arrivals.len() > 1) {
+            if let Some(step) = instance.step {
+                let rank = instance.blocker().rank;
+                let count = self.times_last.entry((rank, step)).or_default();
+                *count += 1;
+                steps.push((step, rank));
+            }
+        }
+        steps.sort_unstable();
+        steps.dedup();
+        for ranks in steps.chunk_by(|a, b| a.0 == b.0) {
+            let step = ranks[0].0;
+            let count = |rank: usize| self.times_last.get(&(rank, step)).copied().unwrap_or(0);
+            let most = ranks.iter().map(|&(_, rank)| count(rank)).max();
+            let mut holders = ranks.iter().filter(|&&(_, rank)| Some(count(rank)) == most);
+            let holder = holders.next().map(|&(_, rank)| rank);
+            self.last_rank.insert(step, if holders.next().is_some() { None } else { holder });
+        }
+    }
+
+    /// Own excess of `rank` on the chain in `step`.
+    pub(super) fn delay_ns(&self, rank: usize, step: i32) -> i64 {
+        self.delay_ns.get(&(rank, step)).copied().unwrap_or(0)
+    }
+
+    /// Whether `rank` arrived last in `step` more often than any other.
+    pub(super) fn was_last(&self, rank: usize, step: i32) -> bool {
+        self.last_rank.get(&step) == Some(&Some(rank))
+    }
+}
+
+/// For each rank the time of the run over its time if every own stretch of that rank were as long as the lower median's.
+///
+/// The run is replayed as a graph of own stretches and collectives: a rank arrives its own stretch after it left its previous
+/// collective; everybody leaves as long after the last arrival as it really did. `None` without any collective.
+pub(super) fn slowdowns(join: &Join, ranks: usize) -> Vec<Option<f64>> {
+    let mut order = join.latest_first();
+    order.reverse();
+    let original_ns = replay_ns(join, &order, ranks, None);
+    (0..ranks)
+        .into_par_iter()
+        .map(|rank| {
+            let without_ns = replay_ns(join, &order, ranks, Some(rank))?;
+            (without_ns > 0).then_some(original_ns? as f64 / without_ns as f64)
+        })
+        .collect()
+}
+
+/// The replayed length of the run, with the own stretches of `replaced` exchanged for the lower median's.
+fn replay_ns(join: &Join, order: &[usize], ranks: usize, replaced: Option<usize>) -> Option<i64> {
+    let mut now_ns: Vec<Option<i64>> = vec![None; ranks];
+    let mut begin_ns: Option<i64> = None;
+    for &i in order {
+        let instance = &join.instances[i];
+        let mut last_ns = i64::MIN;
+        for a in &instance.arrivals {
+            // Between unbroken runs of steps nothing was recorded; the replay leaves that time out.
+            let from_ns = now_ns[a.rank].unwrap_or(a.from_ns);
+            begin_ns = Some(begin_ns.map_or(from_ns, |b: i64| b.min(from_ns)));
+            let own_ns = if replaced == Some(a.rank) { instance.own_median_ns } else { a.own_ns };
+            let arrival_ns = from_ns + own_ns.unwrap_or(0);
+            now_ns[a.rank] = Some(arrival_ns);
+            last_ns = last_ns.max(arrival_ns);
+        }
+        for a in &instance.arrivals {
+            let leave_ns = a.end_ns.map_or(0, |end| (end - instance.last_ns).max(0));
+            now_ns[a.rank] = Some(last_ns + leave_ns);
+        }
+    }
+    let end_ns = now_ns.into_iter().flatten().max()?;
+    Some(end_ns - begin_ns?)
+}

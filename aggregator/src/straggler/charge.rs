@@ -1,0 +1,177 @@
+//! Waits, and to whom they are charged: to the last nanosecond, in integers.
+//!
+//! ```text
+//!   rank 0   ####[~~~~~~~~~~~~AAA]         between the arrivals of 0 and 1: both 1 and 2 are missing, half of it each
+//!   rank 1   ########[~~~~~~~~AAA]         between those of 1 and 2: only 2 is missing, both waits are charged to 2
+//!   rank 2   ################[AAA]
+//! ```
+//!
+//! What a missing rank brought with it from an earlier collective is not its own doing. That share goes back to the collective
+//! where its own stretch began, and there to the rank that the collective waited for, and so on (as the delay costs of Scalasca
+//! do: Böhme et al., ACM TOPC 3(2), 2016). What was brought into the first recorded collective is charged to nobody and counted.
+
+use super::join::{Arrival, Join, Joined};
+
+/// Fractions of a nanosecond while gaps are split among the missing ranks.
+const FRACTION_BITS: u32 = 20;
+
+/// What became of all waits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Charges {
+    /// Wait of each rank: the union over its collectives in active steps.
+    pub(super) suffered_ns: Vec<i64>,
+    /// Waits of others that each rank's own stretches caused.
+    pub(super) caused_ns: Vec<i64>,
+    /// Waits for each rank that were charged elsewhere, because it was late before its own stretch began.
+    pub(super) inherited_ns: Vec<i64>,
+    /// Waits for lateness from before the recording.
+    pub(super) before_recording_ns: i64,
+    /// For each instance the waits that go back to it from later ones; consumed while charging.
+    inflow_ns: Vec<i64>,
+}
+
+impl Charges {
+    /// Charges all waits within active steps.
+    pub(super) fn of(join: &Join, ranks: usize) -> Self {
+        let mut charges = Self {
+            suffered_ns: vec![0; ranks],
+            caused_ns: vec![0; ranks],
+            inherited_ns: vec![0; ranks],
+            before_recording_ns: 0,
+            inflow_ns: vec![0; join.instances.len()],
+        };
+        charges.charge_waits(join, ranks);
+        charges.pass_back(join);
+        charges
+    }
+
+    /// First level: every disjoint wait goes to the ranks that were missing.
+    fn charge_waits(&mut self, join: &Join, ranks: usize) {
+        let mut order: Vec<(i64, usize, usize)> = Vec::new();
+        for (i, instance) in join.instances.iter().enumerate().filter(|(_, i)| i.step.is_some()) {
+            order.extend(instance.arrivals.iter().enumerate().map(|(m, a)| (a.arrival_ns, i, m)));
+        }
+        order.sort_unstable();
+        let shares: Vec<Shares> = join.instances.iter().map(Shares::of).collect();
+        // Two collectives at once on one rank must not count one wait twice.
+        let mut covered_ns = vec![i64::MIN; ranks];
+        for (_, i, m) in order {
+            let instance = &join.instances[i];
+            let victim = &instance.arrivals[m];
+            let from_ns = victim.arrival_ns.max(covered_ns[victim.rank]);
+            let to_ns = victim.wait_end_ns(instance.last_ns);
+            if from_ns < to_ns {
+                covered_ns[victim.rank] = to_ns;
+                self.suffered_ns[victim.rank] += to_ns - from_ns;
+                self.charge_wait(join, instance, victim, &shares[i], (from_ns, to_ns));
+            }
+        }
+    }
+
+    fn charge_wait(&mut self, join: &Join, at: &Joined, victim: &Arrival, shares: &Shares, wait: (i64, i64)) {
+        let (from_ns, to_ns) = wait;
+        let mut rest_ns = to_ns - from_ns;
+        let before = shares.sum_until(from_ns);
+        let blocker = at.blocker();
+        for late in at.arrivals.iter().filter(|a| a.arrival_ns > from_ns && a.rank != blocker.rank) {
+            let share = shares.sum_until(late.arrival_ns.min(to_ns)) - before;
+            let ns = (share >> FRACTION_BITS) as i64;
+            rest_ns -= ns;
+            self.charge_late(join, victim, late, ns);
+        }
+        // The last rank is missing all along; it takes the fractions, so that nothing is lost.
+        self.charge_late(join, victim, blocker, rest_ns);
+    }
+
+    /// Splits what `victim` waited for `late` into `late`'s own part and what it had inherited.
+    fn charge_late(&mut self, join: &Join, victim: &Arrival, late: &Arrival, ns: i64) {
+        let later_ns = late.arrival_ns - victim.arrival_ns;
+        let inherited_ns = match late.own_ns {
+            // Nothing says when its own stretch began, so nothing says that it is to blame.
+            None => ns,
+            Some(_) => fraction_of(ns, (late.from_ns - victim.from_ns).clamp(0, later_ns.max(0)), later_ns),
+        };
+        self.caused_ns[late.rank] += ns - inherited_ns;
+        self.send_back(join, late, inherited_ns, None);
+    }
+
+    /// Further levels: what flowed back into an instance goes to the rank that the instance waited for.
+    fn pass_back(&mut self, join: &Join) {
+        let order = join.latest_first();
+        let mut place = vec![0; order.len()];
+        for (at, &i) in order.iter().enumerate() {
+            place[i] = at;
+        }
+        for &i in &order {
+            let ns = std::mem::take(&mut self.inflow_ns[i]);
+            if ns == 0 {
+                continue;
+            }
+            let instance = &join.instances[i];
+            let blocker = instance.blocker();
+            let own_ns = instance.own_excess_ns(blocker).max(0);
+            let inherited_ns = instance.inherited_ns(blocker).max(0);
+            let back_ns = match blocker.own_ns {
+                None => ns,
+                Some(_) => fraction_of(ns, inherited_ns, own_ns + inherited_ns),
+            };
+            self.caused_ns[blocker.rank] += ns - back_ns;
+            self.send_back(join, blocker, back_ns, Some((&place, place[i])));
+        }
+    }
+
+    /// Sends `ns` back to where the own stretch of `late` began. `after` holds the order of further levels and the present
+    /// place in it: clocks with an error may let an instance depend on one that seems later; then the wait stays with `late`.
+    fn send_back(&mut self, join: &Join, late: &Arrival, ns: i64, after: Option<(&[usize], usize)>) {
+        match join.previous(late) {
+            _ if ns == 0 => {}
+            Some(i) if after.is_none_or(|(place, now)| place[i] > now) => {
+                self.inherited_ns[late.rank] += ns;
+                self.inflow_ns[i] += ns;
+            }
+            Some(_) => self.caused_ns[late.rank] += ns,
+            None => {
+                self.inherited_ns[late.rank] += ns;
+                self.before_recording_ns += ns;
+            }
+        }
+    }
+}
+
+/// `ns · part / whole`, rounded down; nothing of nothing.
+fn fraction_of(ns: i64, part: i64, whole: i64) -> i64 {
+    if whole <= 0 { 0 } else { (i128::from(ns) * i128::from(part) / i128::from(whole)) as i64 }
+}
+
+/// For one instance: how much of one waiting rank's time each missing rank is charged, summed from the first arrival on.
+struct Shares {
+    /// Arrivals in order, with the sum up to each.
+    sums: Vec<(i64, i128)>,
+}
+
+impl Shares {
+    fn of(instance: &Joined) -> Self {
+        let mut arrivals: Vec<i64> = instance.arrivals.iter().map(|a| a.arrival_ns).collect();
+        arrivals.sort_unstable();
+        let mut sum = 0;
+        let mut previous = arrivals[0];
+        let mut sums = Vec::with_capacity(arrivals.len());
+        for (here, &at_ns) in arrivals.iter().enumerate() {
+            let missing = (arrivals.len() - here) as i128;
+            sum += (i128::from(at_ns - previous) << FRACTION_BITS) / missing;
+            sums.push((at_ns, sum));
+            previous = at_ns;
+        }
+        Self { sums }
+    }
+
+    /// The sum up to `t_ns`, in 2⁻²⁰ ns.
+    fn sum_until(&self, t_ns: i64) -> i128 {
+        let after = self.sums.partition_point(|&(at, _)| at <= t_ns);
+        let Some(&(at_ns, sum)) = after.checked_sub(1).and_then(|i| self.sums.get(i)) else { return 0 };
+        match self.sums.len() - after {
+            0 => sum,
+            missing => sum + (i128::from(t_ns - at_ns) << FRACTION_BITS) / missing as i128,
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Which host range holds a rank's excess.
+
+use std::collections::BTreeMap;
+
+use trace::Text;
+
+use super::deviation::{Deviation, deviation};
+use super::stats::median;
+use super::{RankPart, Thresholds};
+
+/// A range of one rank that takes longer than on the others.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Evidence {
+    pub(super) name: Text,
+    /// It brings in data.
+    pub(super) input: bool,
+    /// Median over steps of its self time above the lower median of the other ranks.
+    pub(super) excess_ns: f64,
+    /// How far that stands from what the range does on the other ranks.
+    pub(super) deviation: Deviation,
+}
+
+impl Evidence {
+    /// What of the excess is certain: selecting by it finds a delay that is always there, and not the busiest range of all,
+    /// which has the largest fluctuations.
+    fn certain_ns(&self, thresholds: &Thresholds) -> f64 {
+        let d = &self.deviation;
+        d.effect_ns - (thresholds.min_range_z * d.error_ns).max(thresholds.min_spread * d.spread_ns)
+    }
+}
+
+/// For each rank the range with the largest certain excess over `steps`; of ranges without any, the one with the largest
+/// excess. `None` where no range takes longer than on the others.
+pub(super) fn best_ranges(parts: &[RankPart], steps: &[i32], thresholds: &Thresholds) -> Vec<Option<Evidence>> {
+    let rows: Vec<Vec<Option<usize>>> = parts.iter().map(|p| step_rows(p, steps)).collect();
+    let mut ranges: BTreeMap<(&str, bool), Vec<Option<usize>>> = BTreeMap::new();
+    for (rank, part) in parts.iter().enumerate() {
+        for (at, range) in part.ranges.iter().enumerate() {
+            ranges.entry((&range.name, range.input)).or_insert_with(|| vec![None; parts.len()])[rank] = Some(at);
+        }
+    }
+    let mut best: Vec<Option<Evidence>> = vec![None; parts.len()];
+    for ((_, input), at) in ranges {
+        let selves: Vec<Vec<Option<i64>>> =
+            (0..parts.len()).map(|rank| self_times(&parts[rank], at[rank], &rows[rank])).collect();
+        let (series, normal_ns) = above_others(&selves);
+        for rank in 0..parts.len() {
+            let Some(part_range) = at[rank].map(|i| &parts[rank].ranges[i]) else { continue };
+            let Some(excess_ns) = median(series[rank].iter().copied()).filter(|&e| e > 0.0) else { continue };
+            let Some(deviation) = deviation(&series, rank) else { continue };
+            let sigma_ns = (thresholds.host_error_ns as f64).max(normal_ns[rank] * thresholds.range_noise_pct / 100.0);
+            let candidate = Evidence {
+                name: part_range.name.clone(),
+                input,
+                excess_ns,
+                deviation: deviation.with_least_sigma(sigma_ns),
+            };
+            if best[rank].as_ref().is_none_or(|best| is_better(&candidate, best, thresholds)) {
+                best[rank] = Some(candidate);
+            }
+        }
+    }
+    best
+}
+
+fn is_better(a: &Evidence, b: &Evidence, thresholds: &Thresholds) -> bool {
+    let (certain_a, certain_b) = (a.certain_ns(thresholds), b.certain_ns(thresholds));
+    if certain_a.max(certain_b) > 0.0 { certain_a > certain_b } else { a.excess_ns > b.excess_ns }
+}
+
+/// For each of `steps` its position in the part.
+fn step_rows(part: &RankPart, steps: &[i32]) -> Vec<Option<usize>> {
+    steps.iter().map(|step| part.steps.binary_search_by_key(step, |s| s.step).ok()).collect()
+}
+
+/// Self time of a range by step. Absent means 0; where the part had to drop ranges, the most that a dropped one can have held.
+fn self_times(part: &RankPart, range: Option<usize>, rows: &[Option<usize>]) -> Vec<Option<i64>> {
+    let absent_ns = part.dropped_max_ns;
+    let self_ns = |row: usize| range.map_or(absent_ns, |range| part.ranges[range].self_ns[row]);
+    rows.iter().map(|row| row.map(self_ns)).collect()
+}
+
+/// For each rank its values above the lower median of the other ranks in the same step, and the median of those medians.
+pub(super) fn above_others(values: &[Vec<Option<i64>>]) -> (Vec<Vec<f64>>, Vec<f64>) {
+    let steps = values.first().map_or(0, Vec::len);
+    let mut above = vec![Vec::with_capacity(steps); values.len()];
+    let mut normal = vec![Vec::with_capacity(steps); values.len()];
+    let mut sorted: Vec<(i64, usize)> = Vec::with_capacity(values.len());
+    for step in 0..steps {
+        sorted.clear();
+        sorted.extend(values.iter().enumerate().filter_map(|(rank, v)| Some((v[step]?, rank))));
+        sorted.sort_unstable();
+        let Some(others) = sorted.len().checked_sub(1).filter(|&n| n > 0) else { continue };
+        // The lower median of all but one element: the element at that place, or the next if the one is before it.
+        let middle = (others - 1) / 2;
+        for (place, &(value, rank)) in sorted.iter().enumerate() {
+            let (other, _) = sorted[if place <= middle { middle + 1 } else { middle }];
+            above[rank].push((value - other) as f64);
+            normal[rank].push(other as f64);
+        }
+    }
+    let normal = normal.into_iter().map(|v| median(v).unwrap_or(0.0)).collect();
+    (above, normal)
+}

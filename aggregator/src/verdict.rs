@@ -1,0 +1,124 @@
+//! From the table of stragglers to one line: who, how much per step, why, how sure.
+
+use trace::StragglerRow;
+
+use crate::analysis::{Facts, Tables, Verdict, VerdictKind};
+use crate::instances::lower_median;
+use crate::render::text::ns;
+
+/// The verdict on a run.
+pub(crate) fn verdict(tables: &Tables, facts: &Facts) -> Verdict {
+    let rows = &tables.stragglers;
+    let of = |verdict: &str| {
+        let mut rows: Vec<&StragglerRow> = rows.iter().filter(|r| &*r.verdict == verdict).collect();
+        rows.sort_by_key(|r| (std::cmp::Reverse(r.step_delay_ns), r.rank));
+        rows
+    };
+    let (causes, undecided) = (of("cause"), of("undecided"));
+    let most_excess = rows.iter().max_by_key(|r| (r.own_excess_ns, std::cmp::Reverse(r.rank)));
+    let (kind, row) = match (causes.first(), undecided.first()) {
+        (Some(row), _) => (VerdictKind::Cause, Some(*row)),
+        (None, Some(row)) => (VerdictKind::Undecided, Some(*row)),
+        (None, None) if judged(tables, facts) => (VerdictKind::Balanced, most_excess),
+        (None, None) => (VerdictKind::Nothing, None),
+    };
+    let steps = tables.step_breakdown.iter().filter(|b| b.step.is_some_and(|s| s >= 0));
+    let step_ns = lower_median(steps.map(|b| b.wall_ns).collect());
+    let mut verdict = match row {
+        Some(row) => numbers(row),
+        None => Verdict::default(),
+    };
+    verdict.kind = kind;
+    verdict.causes = causes.iter().map(|r| r.rank).collect();
+    verdict.step_ns = step_ns;
+    verdict.sentence = sentence(&verdict, tables, facts);
+    verdict
+}
+
+/// Whether there was anything to judge.
+fn judged(tables: &Tables, facts: &Facts) -> bool {
+    facts.ranks.len() > 1 && !tables.collective_instances.is_empty() && tables.stragglers.iter().any(|s| s.steps > 0)
+}
+
+fn numbers(row: &StragglerRow) -> Verdict {
+    let text = |t: &Option<trace::Text>| t.as_deref().map(String::from);
+    Verdict {
+        rank: Some(row.rank),
+        step_delay_ns: Some(row.step_delay_ns),
+        own_excess_ns: Some(row.own_excess_ns),
+        own_excess_low_ns: row.own_excess_low_ns,
+        own_excess_high_ns: row.own_excess_high_ns,
+        reason: text(&row.reason),
+        evidence_range: text(&row.evidence_range),
+        evidence_excess_ns: row.evidence_excess_ns,
+        z: row.z,
+        persistence: row.persistence,
+        steps: row.steps,
+        ..Verdict::default()
+    }
+}
+
+fn sentence(v: &Verdict, tables: &Tables, facts: &Facts) -> String {
+    let Some(rank) = v.rank else { return nothing(tables, facts) };
+    let sure = certainty(v);
+    let excess = v.own_excess_ns.unwrap_or(0);
+    let why = why(v);
+    match v.kind {
+        VerdictKind::Cause => {
+            let delay = v.step_delay_ns.unwrap_or(0);
+            let share = v.step_ns.filter(|step| *step > 0).map(|step| 100.0 * delay as f64 / step as f64);
+            let share = share.map(|s| format!(" ({s:.0} % of a step)")).unwrap_or_default();
+            let others = match v.causes.len() {
+                0 | 1 => String::new(),
+                n => format!(" {} more cause{}.", n - 1, if n == 2 { "" } else { "s" }),
+            };
+            format!("rank {rank} slows every step by {}{share}: {why}. {sure}.{others}", ns(delay))
+        }
+        VerdictKind::Undecided => {
+            format!(
+                "undecided: rank {rank} may slow the others, by {} of own work per step: {why}. {sure}.",
+                ns(excess)
+            )
+        }
+        VerdictKind::Balanced | VerdictKind::Nothing => {
+            format!(
+                "no rank slows the others; the most own work above the others' has rank {rank}: {} per step. {sure}.",
+                ns(excess)
+            )
+        }
+    }
+}
+
+fn why(v: &Verdict) -> String {
+    let reason = v.reason.as_deref().unwrap_or("own work");
+    match (&v.evidence_range, v.evidence_excess_ns) {
+        (Some(range), Some(excess)) => format!("{reason}, {} more in `{range}` than other ranks", ns(excess)),
+        _ => format!("{reason}, {} more between collectives than other ranks", ns(v.own_excess_ns.unwrap_or(0))),
+    }
+}
+
+fn certainty(v: &Verdict) -> String {
+    let steps = format!("{} step{}", v.steps, if v.steps == 1 { "" } else { "s" });
+    let mut parts = Vec::new();
+    if let (Some(low), Some(high)) = (v.own_excess_low_ns, v.own_excess_high_ns) {
+        parts.push(format!("own excess {} to {} (95 %)", ns(low), ns(high)));
+    }
+    if let Some(z) = v.z {
+        parts.push(format!("z {z:.1}"));
+    }
+    match v.persistence {
+        Some(p) => parts.push(format!("in {:.0} % of {steps}", 100.0 * p)),
+        None => parts.push(format!("over {steps}")),
+    }
+    parts.join(", ")
+}
+
+fn nothing(tables: &Tables, facts: &Facts) -> String {
+    if facts.ranks.len() < 2 {
+        return "one rank only: there is nobody to wait for.".into();
+    }
+    if tables.collective_instances.is_empty() {
+        return "no collective was recorded: nothing says whether ranks waited for each other.".into();
+    }
+    "no step with collectives of several ranks was recorded: stragglers cannot be judged.".into()
+}

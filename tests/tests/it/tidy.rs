@@ -1,0 +1,195 @@
+//! Rules of the house that no lint holds.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Longest file and function, in lines: what fits in a head, and on a screen or two.
+const MAX_FILE_LINES: usize = 600;
+const MAX_FUNCTION_LINES: usize = 70;
+
+/// Beginnings of paths that exist on one machine only.
+const MACHINE_PATHS: &[&str] = &["/home/", "/Users/", "/root/", "/work/", "/mnt/"];
+
+struct Source {
+    /// Relative to the workspace.
+    path: String,
+    text: String,
+}
+
+fn workspace_root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+/// Every text file that we keep, in order.
+fn sources() -> Vec<Source> {
+    let root = workspace_root();
+    let mut found = Vec::new();
+    walk(&root, &root, &mut found);
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    assert!(found.len() > 40, "only {} files found under {}", found.len(), root.display());
+    found
+}
+
+fn walk(root: &Path, directory: &Path, found: &mut Vec<Source>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if !matches!(name.as_str(), "target" | ".git" | ".venv" | "runs" | "shared" | "traces") {
+                walk(root, &path, found);
+            }
+            continue;
+        }
+        // A worktree's `.git` is a file, and Cargo.lock is cargo's.
+        if name == ".git" || name == "Cargo.lock" || name == "proptest-regressions" {
+            continue;
+        }
+        // What is not text (a captured shard) has no style.
+        if let Ok(text) = fs::read_to_string(&path) {
+            let path = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+            found.push(Source { path, text });
+        }
+    }
+}
+
+fn rust_sources() -> Vec<Source> {
+    sources().into_iter().filter(|s| s.path.ends_with(".rs")).collect()
+}
+
+/// `(line, name, lines)` of every function, in source that rustfmt formatted: a function ends at the first `}` that
+/// stands as far to the left as its `fn`.
+fn functions(text: &str) -> Vec<(usize, String, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let Some(name) = function_name(line) else { continue };
+        let depth = indent(line);
+        for (end, last) in lines.iter().enumerate().skip(start) {
+            let one_line = end == start && (last.ends_with('}') || last.ends_with(';'));
+            let closed = end > start && indent(last) == depth && (last.trim() == "}" || last.trim().ends_with(';'));
+            if one_line || closed {
+                found.push((start + 1, name.to_string(), end - start + 1));
+                break;
+            }
+        }
+    }
+    found
+}
+
+fn function_name(line: &str) -> Option<&str> {
+    let mut rest = line.trim_start();
+    while let Some((word, after)) = rest.split_once(' ') {
+        if word == "fn" {
+            return after.split(['(', '<']).next();
+        }
+        let qualifier = matches!(word, "pub" | "const" | "async" | "unsafe" | "extern" | "\"C\"" | "default")
+            || (word.starts_with("pub(") && word.ends_with(')'));
+        if !qualifier {
+            return None;
+        }
+        rest = after;
+    }
+    None
+}
+
+#[test]
+fn function_lengths_are_measured_right() {
+    let text = "\
+pub(crate) fn one() {}
+impl X {
+    const fn two(
+        self,
+    ) -> u32 {
+        if self.x {
+            1
+        }
+    }
+    fn declared(&self) -> u32;
+}
+// fn no() {
+";
+    let expected = [(1, "one".to_string(), 1), (3, "two".to_string(), 7), (10, "declared".to_string(), 1)];
+    assert_eq!(functions(text), expected);
+}
+
+#[test]
+fn every_file_says_what_it_is() {
+    let silent: Vec<String> =
+        rust_sources().into_iter().filter(|s| !s.text.starts_with("//!")).map(|s| s.path).collect();
+    assert_eq!(silent, Vec::<String>::new(), "these files do not begin with //!");
+}
+
+#[test]
+fn files_and_functions_are_short() {
+    let mut long = Vec::new();
+    for source in rust_sources() {
+        let lines = source.text.lines().count();
+        if lines > MAX_FILE_LINES {
+            long.push(format!("{}: {lines} lines", source.path));
+        }
+        for (line, name, length) in functions(&source.text) {
+            if length > MAX_FUNCTION_LINES {
+                long.push(format!("{}:{line}: fn {name} has {length} lines", source.path));
+            }
+        }
+    }
+    assert_eq!(long, Vec::<String>::new());
+}
+
+#[test]
+fn unsafe_code_lives_in_ffi_modules() {
+    // Spelled in two parts, or this file would find itself.
+    let keyword = concat!("uns", "afe ");
+    let mut outside = Vec::new();
+    for source in rust_sources() {
+        let in_ffi = source.path.split('/').any(|part| part == "ffi" || part == "ffi.rs");
+        for (number, line) in source.text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or("");
+            let used =
+                [format!("{keyword}{{"), format!("{keyword}impl"), format!("{keyword}fn"), format!("{keyword}extern")];
+            if !in_ffi && used.iter().any(|u| code.contains(u.as_str())) {
+                outside.push(format!("{}:{}", source.path, number + 1));
+            }
+        }
+    }
+    assert_eq!(outside, Vec::<String>::new());
+}
+
+/// The lints deny `unwrap`; this keeps anyone from switching them off outside tests.
+#[test]
+fn nobody_switches_the_unwrap_lints_off() {
+    let mut off = Vec::new();
+    for source in rust_sources().iter().filter(|s| !s.path.starts_with("tests/")) {
+        for (number, line) in source.text.lines().enumerate() {
+            let lint = [concat!("clippy::unw", "rap_used"), concat!("clippy::exp", "ect_used")];
+            if lint.iter().any(|l| line.contains(l)) {
+                off.push(format!("{}:{}", source.path, number + 1));
+            }
+        }
+    }
+    assert_eq!(off, Vec::<String>::new());
+}
+
+#[test]
+fn no_path_of_one_machine_and_no_stray_blank() {
+    let mut wrong = Vec::new();
+    for source in sources() {
+        if source.path == "tests/tests/it/tidy.rs" {
+            continue;
+        }
+        for (number, line) in source.text.lines().enumerate() {
+            let at = format!("{}:{}", source.path, number + 1);
+            for path in MACHINE_PATHS.iter().filter(|p| line.contains(**p)) {
+                wrong.push(format!("{at}: {path}"));
+            }
+            if line.ends_with([' ', '\t', '\r']) {
+                wrong.push(format!("{at}: blank at the end of the line"));
+            }
+        }
+        if !source.text.is_empty() && !source.text.ends_with('\n') {
+            wrong.push(format!("{}: no newline at the end", source.path));
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
