@@ -22,35 +22,63 @@ pub(crate) enum End {
     Wrong(Fault),
 }
 
-/// Reads events until the piece ends.
-///
-/// The piece begins between two events: white space and one comma may come before the first.
-pub(crate) fn read_piece(bytes: &[u8], wanted: Wanted, scratch: &mut Scratch, columns: &mut Columns) -> End {
-    let mut cursor = Cursor::new(bytes, 0);
-    loop {
-        if cursor.eat(b',') {
-            cursor.space();
+/// How a piece begins and ends with regard to commas: where it is joined to others, exactly one comma must stand between items.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Edges {
+    /// Position of a comma before the first item.
+    pub(crate) comma: Option<usize>,
+    /// Position of the first item, whole or not.
+    pub(crate) item: Option<usize>,
+    /// The last thing in it is a whole item.
+    pub(crate) ends_with_item: bool,
+}
+
+impl Edges {
+    /// Whether the piece may follow one that ended so: with an item, or with a comma or the list's bracket.
+    pub(crate) fn check(&self, after_item: bool) -> Result<(), Fault> {
+        match (after_item, self.comma, self.item) {
+            (false, Some(at), _) => Err(Fault { at, what: FaultKind::Expected("a value") }),
+            (true, None, Some(at)) => Err(Fault { at, what: FaultKind::Expected(SEPARATOR) }),
+            _ => Ok(()),
         }
+    }
+
+    /// How the next piece must begin.
+    pub(crate) fn after_item(&self, before: bool) -> bool {
+        if self.comma.is_none() && self.item.is_none() { before } else { self.ends_with_item }
+    }
+}
+
+const SEPARATOR: &str = "a comma or a closing bracket";
+
+/// Reads events until the piece ends. White space and one comma may come before the first.
+pub(crate) fn read_piece(bytes: &[u8], wanted: Wanted, scratch: &mut Scratch, columns: &mut Columns) -> (End, Edges) {
+    let mut cursor = Cursor::new(bytes, 0);
+    let mut edges = Edges::default();
+    if cursor.eat(b',') {
+        edges.comma = Some(cursor.pos() - 1);
+    }
+    loop {
+        cursor.space();
         let start = cursor.pos();
+        edges.item = edges.item.or(Some(start).filter(|_| !matches!(cursor.peek(), Some(b']') | None)));
         let read = match cursor.peek() {
             Some(b'{') => read_event(&mut cursor, wanted, scratch, columns),
-            Some(b']') => return End::Closed(start),
-            None => return End::Exact,
-            Some(_) => {
-                columns.tally.not_objects += 1;
-                cursor.skip()
-            }
+            Some(b']') => return (End::Closed(start), edges),
+            None => return (End::Exact, edges),
+            Some(_) => cursor.skip().map(|()| columns.tally.not_objects += 1),
         };
+        edges.ends_with_item = read.is_ok();
         match read {
             Ok(()) => {}
-            Err(fault) if fault.what == FaultKind::Cut => return End::Partial(start),
-            Err(fault) => return End::Wrong(fault),
+            Err(fault) if fault.what == FaultKind::Cut => return (End::Partial(start), edges),
+            Err(fault) => return (End::Wrong(fault), edges),
         }
-        // What follows an item is a comma, the end of the list, or bytes that are not here yet.
-        cursor.space();
-        if !matches!(cursor.peek(), Some(b',' | b']') | None) {
-            let what = FaultKind::Expected("a comma or a closing bracket");
-            return End::Wrong(Fault { at: cursor.pos(), what });
+        if cursor.eat(b',') {
+            edges.ends_with_item = false;
+        } else if !matches!(cursor.peek(), Some(b']') | None) {
+            let what = FaultKind::Expected(SEPARATOR);
+            return (End::Wrong(Fault { at: cursor.pos(), what }), edges);
         }
     }
 }
@@ -99,7 +127,7 @@ mod tests {
 
     fn read(text: &str) -> (End, Columns) {
         let mut columns = Columns::default();
-        let end = read_piece(text.as_bytes(), Wanted::default(), &mut Scratch::default(), &mut columns);
+        let (end, _) = read_piece(text.as_bytes(), Wanted::default(), &mut Scratch::default(), &mut columns);
         (end, columns)
     }
 
@@ -131,6 +159,20 @@ mod tests {
         let (end, columns) = read(&format!("null, 3, \"x\", [1], {EVENT}]"));
         assert!(matches!(end, End::Closed(_)));
         assert_eq!((columns.len(), columns.tally.not_objects), (1, 4));
+    }
+
+    #[test]
+    fn pieces_join_with_exactly_one_comma() {
+        let edges = |text: &str| {
+            read_piece(text.as_bytes(), Wanted::default(), &mut Scratch::default(), &mut Columns::default()).1
+        };
+        let follows = |text: &str| (edges(text).check(false).is_ok(), edges(text).check(true).is_ok());
+        assert_eq!(follows("{}"), (true, false));
+        assert_eq!(follows(" , {}"), (false, true));
+        assert_eq!(follows("{\"cut"), (true, false));
+        assert_eq!((follows("  "), follows(" ] ")), ((true, true), (true, true)));
+        assert_eq!((edges("{}").after_item(false), edges("{},").after_item(true)), (true, false));
+        assert_eq!((edges(" ").after_item(true), edges(",").after_item(true)), (true, false));
     }
 
     #[test]

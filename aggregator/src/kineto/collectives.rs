@@ -74,7 +74,8 @@ struct Finder<'a> {
 impl Finder<'_> {
     fn kernels(&mut self) -> Vec<Found> {
         let events = &self.rows.events;
-        let is_collective = |row: &usize| events.kind[*row] == Kind::Kernel && events.is_comm[*row];
+        let by_name: Vec<bool> = self.rows.names.iter().map(|name| names::is_device_comm(name.as_bytes())).collect();
+        let is_collective = |row: &usize| events.kind[*row] == Kind::Kernel && by_name[events.name[*row] as usize];
         let kernels: Vec<usize> = (0..events.len()).filter(is_collective).collect();
         let mut streams: Vec<(i64, i64)> = kernels.iter().map(|r| (events.device[*r], events.stream[*r])).collect();
         streams.sort_unstable();

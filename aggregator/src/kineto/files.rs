@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 use trace::{OmissionRow, Text};
 
-use crate::kineto::Error;
+use crate::Error;
+use crate::kineto::input::Input;
 use crate::kineto::json::Cursor;
 use crate::kineto::load::file_name;
-use crate::kineto::source::Source;
 use crate::kineto::top::{Step, Top, TopParser};
 use crate::kineto::value::Value;
+use crate::kineto::{not_a_trace, reason};
 
 /// Read at a time while looking for what a file says of itself.
 const PROBE_BYTES: usize = 256 << 10;
@@ -69,8 +70,8 @@ pub struct Plan {
 /// Finds the traces in `paths`: files, and the files of directories (not of theirs). Says of each file that is left out why.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::UnreadFormat`] and [`Error::NotATrace`] for a file that was named itself; [`Error::NoTrace`] if
-/// nothing is left.
+/// [`Error::Io`]; [`Error::UnreadFormat`] and [`Error::NoInput`] for a file that was named itself; [`Error::NoInput`] if nothing
+/// is left.
 pub fn plan(paths: &[PathBuf]) -> Result<Plan, Error> {
     let mut plan = Plan::default();
     let mut candidates = Vec::new();
@@ -86,7 +87,7 @@ pub fn plan(paths: &[PathBuf]) -> Result<Plan, Error> {
         match probed {
             Ok(probe) => probes.push(probe),
             Err(error) if candidate.named => return Err(error),
-            Err(error) => plan.omit(Some(&candidate.path), None, "file", None, &error.reason()),
+            Err(error) => plan.omit(Some(&candidate.path), None, "file", None, &reason(&error)),
         }
     }
     plan.drop_other_jobs(&mut probes);
@@ -94,7 +95,8 @@ pub fn plan(paths: &[PathBuf]) -> Result<Plan, Error> {
     if plan.files.is_empty() {
         let path = paths.first().cloned().unwrap_or_default();
         let seen: Vec<String> = plan.omissions.iter().take(3).map(|o| o.why.to_string()).collect();
-        return Err(Error::NoTrace { path, why: seen.join("; ") });
+        let seen = if seen.is_empty() { "it is empty".to_string() } else { seen.join("; ") };
+        return Err(Error::NoInput { path, why: format!("no trace of torch.profiler here: {seen}") });
     }
     Ok(plan)
 }
@@ -142,10 +144,10 @@ struct Probe {
 fn probe(path: &Path, search_tail: bool) -> Result<Probe, Error> {
     let io = |source| Error::Io { path: path.into(), source };
     let size_bytes = fs::metadata(path).map_err(io)?.len();
-    let mut source = Source::open(path).map_err(io)?;
+    let mut input = Input::open(path).map_err(io)?;
     let mut parser = TopParser::new();
     let mut bytes = Vec::new();
-    let not_a_trace = |why: String| Err(Error::NotATrace { path: path.into(), why });
+    let not_a_trace = |why: String| Err(not_a_trace(path, &why));
     loop {
         match parser.step(&bytes) {
             Step::Events(_) => break,
@@ -160,11 +162,11 @@ fn probe(path: &Path, search_tail: bool) -> Result<Probe, Error> {
                 bytes.drain(..safe);
                 let before = bytes.len();
                 bytes.resize(before + PROBE_BYTES, 0);
-                let got = source.fill(&mut bytes[before..]);
+                let got = input.fill(&mut bytes[before..]);
                 bytes.truncate(before + got);
                 if got == 0 {
-                    let why = source.failure.take();
-                    let empty = if source.read_bytes == 0 { "it is empty" } else { "it ends before its events" };
+                    let why = input.failure.take();
+                    let empty = if input.read_bytes == 0 { "it is empty" } else { "it ends before its events" };
                     return not_a_trace(why.unwrap_or_else(|| empty.into()));
                 }
                 if bytes.len() > MAX_HEAD_BYTES {
@@ -174,7 +176,7 @@ fn probe(path: &Path, search_tail: bool) -> Result<Probe, Error> {
         }
     }
     if parser.top.distributed.is_none() && search_tail {
-        parser.top.distributed = info_behind_events(&mut source);
+        parser.top.distributed = info_behind_events(&mut input);
     }
     let Top { distributed, .. } = parser.top;
     let number = |key: &str| {
@@ -190,12 +192,12 @@ fn probe(path: &Path, search_tail: bool) -> Result<Probe, Error> {
 }
 
 /// The `distributedInfo` in the last bytes of a stream, where on-demand traces write it.
-fn info_behind_events(source: &mut Source) -> Option<Value> {
+fn info_behind_events(input: &mut Input) -> Option<Value> {
     const KEY: &[u8] = b"\"distributedInfo\"";
     let mut last = Vec::new();
     let mut block = vec![0; 1 << 20];
     loop {
-        let got = source.fill(&mut block);
+        let got = input.fill(&mut block);
         let keep = last.len().saturating_sub(PROBE_BYTES);
         last.drain(..keep);
         last.extend_from_slice(&block[..got]);
@@ -342,12 +344,13 @@ fn rank_from_name(path: &Path) -> Option<i32> {
     })
 }
 
-/// The host in a name of torch's `tensorboard_trace_handler`: `<host>_<pid>.<time>.pt.trace.json`.
-pub(crate) fn host_from_name(path: &Path) -> Option<String> {
+/// The host in a name of torch's `tensorboard_trace_handler`: `<host>_<pid>.<time>.pt.trace.json`. People give names of their own
+/// that look alike; the process id in the name must be that of the trace.
+pub(crate) fn host_from_name(path: &Path, pid: i64) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     let stem = name.strip_suffix(".gz").unwrap_or(name).strip_suffix(".pt.trace.json")?;
     let (stem, time) = stem.rsplit_once('.')?;
-    let (host, pid) = stem.rsplit_once('_')?;
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    (digits(time) && digits(pid) && time.len() >= 12 && !host.is_empty()).then(|| host.to_string())
+    let (host, named) = stem.rsplit_once('_')?;
+    let is_time = time.len() >= 12 && time.bytes().all(|b| b.is_ascii_digit());
+    (is_time && named.parse() == Ok(pid) && !host.is_empty()).then(|| host.to_string())
 }

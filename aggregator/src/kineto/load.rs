@@ -4,14 +4,15 @@ use std::path::Path;
 
 use trace::{CounterRow, OmissionRow, Text};
 
-use crate::kineto::Error;
+use crate::Error;
 use crate::kineto::collectives::{Collectives, find_collectives};
 use crate::kineto::columns::Tally;
 use crate::kineto::event::Wanted;
 use crate::kineto::files::{RankSource, TraceFile, host_from_name};
 use crate::kineto::groups::Groups;
+use crate::kineto::input::Input;
+use crate::kineto::not_a_trace;
 use crate::kineto::rows::{Rows, rows_from_pieces};
-use crate::kineto::source::Source;
 use crate::kineto::steps::{Launches, Steps, assign_steps, find_steps};
 use crate::kineto::stream::{BLOCK_BYTES, Streamed, read_stream};
 use crate::kineto::tables::{device_rows, flow_rows, memory_rows};
@@ -24,23 +25,23 @@ use crate::model::{RankData, RankInfo};
 /// Times are UTC as the host saw it, in ns since 1970; rows keep the order of the file as their `id`.
 ///
 /// # Errors
-/// [`Error::Io`] if the file cannot be opened; [`Error::NotATrace`] if it holds no list of events.
+/// [`Error::Io`] if the file cannot be opened; [`Error::NoInput`] if it holds no list of events.
 pub fn load(file: &TraceFile) -> Result<RankData, Error> {
-    let source = Source::open(&file.path).map_err(|source| Error::Io { path: file.path.clone(), source })?;
-    let streamed = read_stream(source, Wanted::default(), BLOCK_BYTES);
+    let input = Input::open(&file.path).map_err(|source| Error::Io { path: file.path.clone(), source })?;
+    let streamed = read_stream(input, Wanted::default(), BLOCK_BYTES);
     if !streamed.top.has_events {
         let why = match &streamed.missing {
             Some(missing) => format!("byte {}: {}", missing.byte, missing.why),
             None => "it has no traceEvents".into(),
         };
-        return Err(Error::NotATrace { path: file.path.clone(), why });
+        return Err(not_a_trace(&file.path, &why));
     }
     Ok(rank_from_stream(streamed, file))
 }
 
 /// Puts a read file together.
 pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> RankData {
-    let Streamed { top, pieces, scratches, missing, trailing, bytes } = streamed;
+    let Streamed { top, pieces, scratches, missing, trailing, .. } = streamed;
     let told = top.distributed.as_ref().and_then(|info| info.get("rank")).and_then(Value::integer);
     let told = told.and_then(|rank| i32::try_from(rank).ok()).filter(|rank| *rank >= 0);
     let rank = told.unwrap_or(file.rank);
@@ -61,7 +62,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> RankData
     notes.omit("arrows", torn, "one of their ends is not in the trace");
     for (place, what) in [(missing, "rest of the file"), (trailing, "text after the document")] {
         if let Some(place) = place {
-            let why = format!("missing from byte {} of the text ({bytes} were read): {}", place.byte, place.why);
+            let why = format!("missing from byte {} of the JSON text on: {}", place.byte, place.why);
             notes.omissions.push(notes.row(what, None, &why));
         }
     }
@@ -88,13 +89,14 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> RankData
 fn rank_info(rank: i32, top: &Top, file: &TraceFile, pids: &std::collections::BTreeMap<i64, u64>) -> RankInfo {
     let world = top.distributed.as_ref().and_then(|info| info.get("world_size")).and_then(Value::integer);
     let told = top.scalars.get("host_name").filter(|host| !host.is_empty()).cloned();
-    let host = told.or_else(|| host_from_name(&file.path)).unwrap_or_default();
+    let pid = pids.iter().max_by_key(|(_, rows)| **rows).map_or(0, |(pid, _)| *pid);
+    let host = told.or_else(|| host_from_name(&file.path, pid)).unwrap_or_default();
     let clock_domain = if host.is_empty() { "utc".to_string() } else { format!("{host}/utc") };
     RankInfo {
         rank,
         world_size: world.and_then(|n| i32::try_from(n).ok()).filter(|n| *n > 0),
         host,
-        pid: pids.iter().max_by_key(|(_, rows)| **rows).map_or(0, |(pid, _)| *pid),
+        pid,
         clock_domain,
         closed_cleanly: None,
     }

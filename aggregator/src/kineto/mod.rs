@@ -17,12 +17,13 @@ mod context;
 mod event;
 mod files;
 mod groups;
+mod input;
 mod json;
 mod load;
 mod names;
 mod number;
+mod ranks;
 mod rows;
-mod source;
 mod steps;
 mod stream;
 mod tables;
@@ -35,59 +36,25 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::path::Path;
+
+use crate::Error;
 
 pub use files::{Plan, RankSource, TraceFile, plan};
 pub use load::load;
+pub use ranks::KinetoSource;
 
-/// Why a trace cannot be read at all.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The file system refused.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file is no trace.
-    #[error("{}: not a trace of torch.profiler: {why}", path.display())]
-    NotATrace {
-        /// The file.
-        path: PathBuf,
-        /// What it lacks.
-        why: String,
-    },
-    /// A known format that is not read.
-    #[error("{}: {format} is not read; {instead}", path.display())]
-    UnreadFormat {
-        /// The file.
-        path: PathBuf,
-        /// Its format.
-        format: &'static str,
-        /// What to do instead.
-        instead: &'static str,
-    },
-    /// Nothing in a directory is a trace.
-    #[error("{}: no trace of torch.profiler here: {why}", path.display())]
-    NoTrace {
-        /// The path.
-        path: PathBuf,
-        /// What was found instead.
-        why: String,
-    },
+/// The error of a file that holds no trace.
+fn not_a_trace(path: &Path, why: &str) -> Error {
+    Error::NoInput { path: path.into(), why: format!("it is no trace of torch.profiler: {why}") }
 }
 
-impl Error {
-    /// The error without the path, for a list that names the file already.
-    fn reason(&self) -> String {
-        match self {
-            Self::Io { source, .. } => source.to_string(),
-            Self::NotATrace { why, .. } => format!("not a trace of torch.profiler: {why}"),
-            Self::UnreadFormat { format, instead, .. } => format!("{format} is not read; {instead}"),
-            Self::NoTrace { why, .. } => why.clone(),
-        }
+/// The error without the path, for a list that names the file already.
+fn reason(error: &Error) -> String {
+    match error {
+        Error::Io { source, .. } => source.to_string(),
+        Error::NoInput { why, .. } => why.clone(),
+        Error::UnreadFormat { format, instead, .. } => format!("{format} is not read; {instead}"),
+        other => other.to_string(),
     }
 }

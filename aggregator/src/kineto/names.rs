@@ -26,11 +26,6 @@ pub(crate) fn is_host_comm(name: &[u8]) -> bool {
         && HOST_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Whether a host row waits for communication by its name: "wait" in any case.
-pub(crate) fn is_wait(name: &[u8]) -> bool {
-    name.windows(4).any(|four| four.eq_ignore_ascii_case(b"wait"))
-}
-
 /// Whether a kernel is one of NCCL or RCCL: its name starts with either (any case), or has either as the start of a word.
 #[inline]
 pub(crate) fn is_device_comm(name: &[u8]) -> bool {
@@ -195,7 +190,6 @@ mod tests {
             is_host_comm(b"c10d::allreduce_") && is_host_comm(b"record_param_comms") && is_host_comm(b"gloo:barrier")
         );
         assert!(!is_host_comm(b"aten::copy_") && !is_host_comm(b"nccl_helper"));
-        assert!(is_wait(b"wait_all_reduce") && is_wait(b"KJTAwaitable Wait()") && !is_wait(b"wai"));
     }
 
     #[test]

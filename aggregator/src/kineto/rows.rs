@@ -9,9 +9,9 @@ use trace::Text;
 use crate::kineto::columns::{Allocation, Columns, FlowEnd, Scratch, Tally, widen};
 use crate::kineto::event::is_device_row;
 use crate::kineto::json::Str;
-use crate::kineto::names;
 use crate::kineto::text;
 use crate::model::{Events, Kind, NO_PARENT, NO_STEP, NONE};
+use crate::names::NameClass;
 
 /// Traces before 2024 hold whole µs: start and length are rounded down each for itself, so a child may seem to end up to 1 µs
 /// after its parent.
@@ -196,26 +196,10 @@ fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, ev
 
 /// Threads, and which rows are communication by their names.
 fn fill_places(tracks: &TrackColumn, order: &[u32], rows: &mut Rows) {
-    let comm: Vec<(bool, bool)> = rows
-        .names
-        .iter()
-        .map(|name| {
-            let name = name.as_bytes();
-            (names::is_host_comm(name) || names::is_wait(name), names::is_device_comm(name))
-        })
-        .collect();
+    let classes: Vec<NameClass> = rows.names.iter().map(|name| NameClass::of(name)).collect();
     let events = &mut rows.events;
     let per_row = events.kind.iter().zip(&events.name);
-    events.is_comm = per_row
-        .map(|(kind, name)| {
-            let (host, device) = comm[*name as usize];
-            match kind {
-                Kind::CpuOp | Kind::UserAnnotation => host,
-                Kind::Kernel => device,
-                _ => false,
-            }
-        })
-        .collect();
+    events.is_comm = per_row.map(|(kind, name)| classes[*name as usize].is_comm(*kind)).collect();
     let place = |(row, kind): (&u32, &Kind)| {
         if is_device_row(*kind) { NONE } else { tracks.pairs[tracks.ids[*row as usize] as usize].1 }
     };

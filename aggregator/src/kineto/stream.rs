@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::kineto::chunk::{End, anchor, last_event_start, read_piece};
+use crate::kineto::chunk::{Edges, End, anchor, last_event_start, read_piece};
 use crate::kineto::columns::{Columns, Scratch};
 use crate::kineto::event::Wanted;
-use crate::kineto::source::Source;
+use crate::kineto::input::Input;
 use crate::kineto::top::{Step, Top, TopParser};
 
 /// Size of a block that is cut into one piece: large against an event, small against the caches that the thread which inflates
@@ -47,8 +47,8 @@ pub(crate) struct Missing {
 }
 
 /// Reads a whole stream.
-pub(crate) fn read_stream(source: Source, wanted: Wanted, block_bytes: usize) -> Streamed {
-    let mut reader = Reader::new(source, wanted, block_bytes);
+pub(crate) fn read_stream(input: Input, wanted: Wanted, block_bytes: usize) -> Streamed {
+    let mut reader = Reader::new(input, wanted, block_bytes);
     reader.read_document();
     reader.finish()
 }
@@ -64,9 +64,15 @@ struct Piece {
 /// A parsed piece.
 struct Parsed {
     piece: Piece,
+    read: Read,
+}
+
+/// What the parse of some bytes gave.
+struct Read {
     scratch: u32,
     columns: Columns,
     end: End,
+    edges: Edges,
 }
 
 /// What the reading thread and the parsers share.
@@ -86,22 +92,22 @@ impl Shared {
     /// Parses the next piece in the queue; false if there is none.
     fn work_one(&self) -> bool {
         let Some(piece) = lock(&self.queue).pop_front() else { return false };
-        let (scratch, columns, end) = self.parse(&piece.bytes[..piece.filled]);
+        let read = self.parse(&piece.bytes[..piece.filled]);
         // The receiver is gone only if the reader has given up; then nobody wants the piece.
-        let _ = self.done.send(Parsed { piece, scratch, columns, end });
+        let _ = self.done.send(Parsed { piece, read });
         true
     }
 
-    fn parse(&self, bytes: &[u8]) -> (u32, Columns, End) {
+    fn parse(&self, bytes: &[u8]) -> Read {
         let kept = lock(&self.scratches).pop();
         let (number, mut scratch) =
             kept.unwrap_or_else(|| (self.next_scratch.fetch_add(1, Ordering::Relaxed), Scratch::default()));
         let mut columns = Columns::default();
         columns.reserve_for(bytes.len());
-        let end = read_piece(bytes, self.wanted, &mut scratch, &mut columns);
+        let (end, edges) = read_piece(bytes, self.wanted, &mut scratch, &mut columns);
         columns.shrink();
         lock(&self.scratches).push((number, scratch));
-        (number, columns, end)
+        Read { scratch: number, columns, end, edges }
     }
 }
 
@@ -114,7 +120,7 @@ enum Ended {
 }
 
 struct Reader {
-    source: Source,
+    input: Input,
     shared: Arc<Shared>,
     results: Receiver<Parsed>,
     block_bytes: usize,
@@ -125,13 +131,15 @@ struct Reader {
     at: u64,
     /// Beginning of an event that its piece did not hold whole.
     tail: Vec<u8>,
+    /// The last thing joined was a whole item, so a comma must follow.
+    after_item: bool,
     next_number: u64,
     next_join: u64,
     early: BTreeMap<u64, Parsed>,
 }
 
 impl Reader {
-    fn new(source: Source, wanted: Wanted, block_bytes: usize) -> Self {
+    fn new(input: Input, wanted: Wanted, block_bytes: usize) -> Self {
         let (done, results) = channel();
         let shared = Shared {
             wanted,
@@ -141,7 +149,7 @@ impl Reader {
             done,
         };
         Self {
-            source,
+            input,
             shared: Arc::new(shared),
             results,
             block_bytes: block_bytes.max(16),
@@ -150,6 +158,7 @@ impl Reader {
             out: Streamed::default(),
             at: 0,
             tail: Vec::new(),
+            after_item: false,
             next_number: 0,
             next_join: 0,
             early: BTreeMap::new(),
@@ -157,14 +166,14 @@ impl Reader {
     }
 
     fn finish(mut self) -> Streamed {
-        self.out.bytes = self.source.read_bytes;
+        self.out.bytes = self.input.read_bytes;
         self.out.top = std::mem::take(&mut self.parser.top);
         self.out.scratches = std::mem::take(&mut *lock(&self.shared.scratches)).into_iter().collect();
         // A stream that failed behind a complete document, such as by a wrong checksum, may have damaged what was read.
         if self.out.missing.is_none()
-            && let Some(why) = self.source.failure.take()
+            && let Some(why) = self.input.failure.take()
         {
-            self.out.missing = Some(Missing { byte: self.source.read_bytes, why });
+            self.out.missing = Some(Missing { byte: self.input.read_bytes, why });
         }
         self.out
     }
@@ -173,9 +182,9 @@ impl Reader {
         self.out.missing = Some(Missing { byte, why: why.into() });
     }
 
-    /// The stream ended too early: by the failure of the source, if there was one.
+    /// The stream ended too early: by the failure of the input, if there was one.
     fn ended_early(&mut self, why: &str) {
-        let why = self.source.failure.take().unwrap_or_else(|| why.to_string());
+        let why = self.input.failure.take().unwrap_or_else(|| why.to_string());
         self.missing(self.at, why);
     }
 
@@ -191,7 +200,7 @@ impl Reader {
                         return self.missing(self.at, format!("a value is longer than {MAX_VALUE_BYTES} bytes"));
                     }
                     if !self.more(&mut bytes) {
-                        let empty = self.source.read_bytes == 0;
+                        let empty = self.input.read_bytes == 0;
                         return self.ended_early(if empty { "the file is empty" } else { "the file ends early" });
                     }
                 }
@@ -216,7 +225,7 @@ impl Reader {
     fn more(&mut self, bytes: &mut Vec<u8>) -> bool {
         let before = bytes.len();
         bytes.resize(before + self.block_bytes, 0);
-        let got = self.source.fill(&mut bytes[before..]);
+        let got = self.input.fill(&mut bytes[before..]);
         bytes.truncate(before + got);
         got > 0
     }
@@ -226,7 +235,7 @@ impl Reader {
         let blank = |bytes: &[u8]| bytes.iter().all(|b| matches!(b, b' ' | b'\n' | b'\r' | b'\t' | 0));
         let mut clean = blank(rest);
         while clean {
-            let got = self.source.fill(&mut block);
+            let got = self.input.fill(&mut block);
             clean = blank(&block[..got]);
             if got < block.len() {
                 break;
@@ -240,6 +249,7 @@ impl Reader {
 
     /// Reads the list of events, whose first bytes are in `first`.
     fn read_events(&mut self, first: Vec<u8>) -> Ended {
+        self.after_item = false;
         let in_flight_max = rayon::current_num_threads() as u64 + 2;
         let mut carry = first;
         let mut key: Option<Vec<u8>> = None;
@@ -270,7 +280,7 @@ impl Reader {
         }
         bytes[..held].copy_from_slice(carry);
         let room = bytes.len();
-        let got = self.source.fill(&mut bytes[held..room]);
+        let got = self.input.fill(&mut bytes[held..room]);
         let filled = held + got;
         let ended = filled < room;
         if key.is_none() {
@@ -316,18 +326,22 @@ impl Reader {
 
     /// Joins the next piece to what was read; says so if reading ends with it.
     fn join_next(&mut self) -> Option<Ended> {
-        let parsed = self.next_parsed()?;
-        let Parsed { piece: Piece { mut bytes, filled, .. }, mut scratch, mut columns, mut end } = parsed;
+        let Parsed { piece: Piece { mut bytes, filled, .. }, mut read } = self.next_parsed()?;
         let mut length = filled;
         if !self.tail.is_empty() {
             let mut joined = std::mem::take(&mut self.tail);
             joined.extend_from_slice(&bytes[..filled]);
-            (scratch, columns, end) = self.shared.parse(&joined);
+            read = self.shared.parse(&joined);
             bytes = joined;
             length = bytes.len();
         }
-        self.out.pieces.push((scratch, columns));
-        let ended = match end {
+        if let Err(fault) = read.edges.check(self.after_item) {
+            self.missing(self.at + fault.at as u64, fault.what.describe());
+            return Some(Ended::Stopped);
+        }
+        self.after_item = read.edges.after_item(self.after_item);
+        self.out.pieces.push((read.scratch, read.columns));
+        let ended = match read.end {
             End::Exact => {
                 self.at += length as u64;
                 None

@@ -14,7 +14,7 @@ const INFLATE_RATIO: u64 = 256;
 const GZIP_BUFFER_BYTES: usize = 256 << 10;
 
 /// A stream of JSON text.
-pub(crate) struct Source {
+pub(crate) struct Input {
     reader: Box<dyn Read + Send>,
     /// The file is compressed.
     pub(crate) gzip: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Source {
     pub(crate) failure: Option<String>,
 }
 
-impl Source {
+impl Input {
     /// Opens a file.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
@@ -114,14 +114,14 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    fn all(mut source: Source) -> (Vec<u8>, Option<String>) {
+    fn all(mut input: Input) -> (Vec<u8>, Option<String>) {
         let mut out = Vec::new();
         let mut block = vec![0; 1000];
         loop {
-            let n = source.fill(&mut block);
+            let n = input.fill(&mut block);
             out.extend_from_slice(&block[..n]);
             if n < block.len() {
-                return (out, source.failure);
+                return (out, input.failure);
             }
         }
     }
@@ -129,12 +129,12 @@ mod tests {
     #[test]
     fn gzip_is_told_by_content() {
         let text: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
-        assert_eq!(all(Source::from_bytes(text.clone())), (text.clone(), None));
-        assert_eq!(all(Source::from_bytes(gzip(&text))), (text.clone(), None));
+        assert_eq!(all(Input::from_bytes(text.clone())), (text.clone(), None));
+        assert_eq!(all(Input::from_bytes(gzip(&text))), (text.clone(), None));
         let members = [gzip(&text), gzip(b"tail")].concat();
-        assert_eq!(all(Source::from_bytes(members)).0.len(), text.len() + 4);
+        assert_eq!(all(Input::from_bytes(members)).0.len(), text.len() + 4);
         for short in [&b""[..], b"x"] {
-            assert_eq!(all(Source::from_bytes(short.into())), (short.into(), None));
+            assert_eq!(all(Input::from_bytes(short.into())), (short.into(), None));
         }
     }
 
@@ -142,21 +142,21 @@ mod tests {
     fn a_cut_or_damaged_gzip_keeps_what_it_gave() {
         let text: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
         let whole = gzip(&text);
-        let (some, why) = all(Source::from_bytes(whole[..whole.len() / 2].into()));
+        let (some, why) = all(Input::from_bytes(whole[..whole.len() / 2].into()));
         assert!(!some.is_empty() && text.starts_with(&some));
         assert_eq!(why.unwrap(), "the compressed data ends early");
         let mut bad = whole.clone();
         let middle = bad.len() / 2;
         bad[middle..middle + 8].fill(0xff);
-        let (_, why) = all(Source::from_bytes(bad));
+        let (_, why) = all(Input::from_bytes(bad));
         assert!(why.unwrap().starts_with("the compressed data is damaged"));
     }
 
     #[test]
     fn a_bomb_is_stopped_at_its_limit() {
-        let mut source = Source::from_bytes(gzip(&vec![b' '; 1 << 20]));
-        source.limit_bytes = 1000;
-        let (some, why) = all(source);
+        let mut input = Input::from_bytes(gzip(&vec![b' '; 1 << 20]));
+        input.limit_bytes = 1000;
+        let (some, why) = all(input);
         assert!(some.len() <= 2000);
         assert!(why.unwrap().contains("inflates to more than 1000 bytes"));
     }
