@@ -238,3 +238,137 @@ pub(crate) fn hta_temporal(rank: i32, activities: &[(Activity, Parts)]) -> Optio
     let non_compute_time_ns = kernel_time_ns - compute_time_ns - idle_time_ns;
     Some(HtaTemporalRow { rank, kernel_time_ns, idle_time_ns, compute_time_ns, non_compute_time_ns })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::drawn::Drawn;
+
+    /// `rank step: wall = compute + overlap + exposed + memory + idle`, one row a line.
+    fn table(rows: &[StepBreakdownRow]) -> Vec<String> {
+        let step = |s: Option<i32>| s.map_or("all".into(), |s| s.to_string());
+        rows.iter()
+            .map(|r| {
+                format!(
+                    "{}: {} = {} + {} + {} + {} + {}",
+                    step(r.step),
+                    r.wall_ns,
+                    r.compute_ns,
+                    r.overlap_ns,
+                    r.exposed_comm_ns,
+                    r.memory_ns,
+                    r.idle_ns
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn cpu_steps() {
+        let data = Drawn::rank(0)
+            .steps("..######......########..") //
+            .host(Kind::CpuOp, "gemm", 1, "..###.........####......")
+            .host(Kind::CpuOp, "wait_all_reduce", 1, ".....##...........###...")
+            .collectives(".....##.........#####...")
+            .data();
+        let (rows, _) = breakdown(&data, None);
+        // The collective of step 1 ends in step 1; nothing happens between the steps.
+        assert_eq!(
+            table(&rows),
+            [
+                "all: 20 = 5 + 2 + 5 + 0 + 8",
+                "-1: 6 = 0 + 0 + 0 + 0 + 6",
+                "1: 6 = 3 + 0 + 2 + 0 + 1",
+                "2: 8 = 2 + 2 + 3 + 0 + 1",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_device_step_ends_with_the_work_launched_in_it() {
+        let data = Drawn::rank(0)
+            .steps("########........########....")
+            .launches(1, ".#.#............#...........")
+            .device(Kind::Kernel, "gemm", (0, 7), 1, "...###.#####............####")
+            .device(Kind::Kernel, "ncclDevKernel_AllReduce", (0, 8), 50, ".........####...............")
+            .device(Kind::GpuMemcpy, "Memcpy HtoD", (0, 9), 60, ".###........................")
+            .data();
+        let (rows, parts) = breakdown(&data, None);
+        assert_eq!(
+            table(&rows),
+            [
+                "all: 28 = 9 + 3 + 1 + 2 + 13",
+                "-1: 4 = 0 + 0 + 1 + 0 + 3",
+                "1: 12 = 5 + 3 + 0 + 2 + 2",
+                "2: 12 = 4 + 0 + 0 + 0 + 8",
+            ]
+        );
+        let hta = hta_temporal(0, &parts).unwrap();
+        assert_eq!(
+            (hta.kernel_time_ns, hta.idle_time_ns, hta.compute_time_ns, hta.non_compute_time_ns),
+            (27, 12, 12, 3)
+        );
+    }
+
+    #[test]
+    fn late_device_work_delays_the_next_step() {
+        let data = Drawn::rank(0)
+            .steps("####...####...")
+            .launches(1, ".#......#.....")
+            .device(Kind::Kernel, "gemm", (0, 7), 1, "...######.###.")
+            .data();
+        let (rows, _) = breakdown(&data, None);
+        assert_eq!(
+            table(&rows),
+            ["all: 13 = 9 + 0 + 0 + 0 + 4", "1: 9 = 6 + 0 + 0 + 0 + 3", "2: 4 = 3 + 0 + 0 + 0 + 1"]
+        );
+    }
+
+    #[test]
+    fn a_scope_clips_everything() {
+        let data = Drawn::rank(0)
+            .steps("##########")
+            .host(Kind::CpuOp, "gemm", 1, "#######...")
+            .collectives(".....####.")
+            .data();
+        let scope = [Interval::new(2, 4), Interval::new(6, 9)].into_iter().collect();
+        let (rows, _) = breakdown(&data, Some(&scope));
+        assert_eq!(table(&rows), ["all: 5 = 2 + 1 + 2 + 0 + 0", "1: 5 = 2 + 1 + 2 + 0 + 0"]);
+    }
+
+    fn line() -> impl Strategy<Value = String> {
+        prop::collection::vec(prop::bool::weighted(0.4), 40)
+            .prop_map(|busy| busy.into_iter().map(|b| if b { '#' } else { '.' }).collect())
+    }
+
+    proptest! {
+        #[test]
+        fn the_parts_sum_to_wall(steps in line(), k in line(), c in line(), m in line(), launches in line(), scope in line()) {
+            let device = Drawn::rank(0)
+                .steps(&steps)
+                .launches(0, &launches)
+                .device(Kind::Kernel, "gemm", (0, 1), 0, &k)
+                .device(Kind::Kernel, "nccl", (0, 2), 3, &c)
+                .device(Kind::GpuMemset, "Memset", (1, 1), 5, &m)
+                .data();
+            let cpu = Drawn::rank(0).steps(&steps).host(Kind::CpuOp, "gemm", 1, &k).collectives(&c).data();
+            let scope = crate::drawn::bars(&scope).into_iter().map(|(s, e)| Interval::new(s, e)).collect();
+            for data in [&device, &cpu] {
+                for scope in [None, Some(&scope)] {
+                    let (rows, _) = breakdown(data, scope);
+                    for r in &rows {
+                        let parts = [r.compute_ns, r.overlap_ns, r.exposed_comm_ns, r.memory_ns, r.idle_ns];
+                        prop_assert_eq!(parts.iter().sum::<i64>(), r.wall_ns);
+                        prop_assert!(parts.iter().all(|p| *p >= 0), "{:?}", r);
+                    }
+                    for all in rows.iter().filter(|r| r.step.is_none()) {
+                        let steps = rows.iter().filter(|r| r.device_id == all.device_id && r.step.is_some());
+                        prop_assert_eq!(steps.map(|r| r.wall_ns).sum::<i64>(), all.wall_ns);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -78,3 +78,50 @@ impl Stream {
         *idle_ns += gap;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drawn::Drawn;
+    use crate::model::Kind;
+
+    #[test]
+    fn gaps_have_one_cause_each() {
+        // The second kernel was launched while the first ran; the third only after the second had ended.
+        let mut data = Drawn::rank(4)
+            .launches(1, ".#.#.........#........")
+            .device(Kind::Kernel, "gemm", (0, 7), 1, "...###..###......###..")
+            .data();
+        let found = |rows: Vec<IdleBreakdownRow>| -> Vec<(String, i64, i64)> {
+            rows.iter().map(|r| (r.category.to_string(), r.gaps, r.idle_ns)).collect()
+        };
+        let rows = idle_breakdown(&data, &|_| true);
+        assert_eq!(rows.iter().map(|r| (r.rank, r.device_id, r.stream_id)).next(), Some((4, Some(0), Some(7))));
+        assert_eq!(found(rows), [("host_wait".into(), 1, 6), ("kernel_wait".into(), 1, 2)]);
+
+        // A thousand times slower, the gap is longer than HTA's cutoff.
+        for t in data.events.ts_ns.iter_mut().chain(&mut data.events.dur_ns) {
+            *t *= 20_000;
+        }
+        assert_eq!(
+            found(idle_breakdown(&data, &|_| true)),
+            [("host_wait".into(), 1, 120_000), ("other".into(), 1, 40_000)]
+        );
+    }
+
+    #[test]
+    fn rows_that_overlap_leave_no_gap() {
+        let data = Drawn::rank(0)
+            .device(Kind::Kernel, "long", (0, 7), 1, "##########....")
+            .device(Kind::Kernel, "short", (0, 7), 9, "..##........##")
+            .data();
+        let rows = idle_breakdown(&data, &|_| true);
+        assert_eq!(rows.iter().map(|r| (r.gaps, r.idle_ns)).collect::<Vec<_>>(), [(1, 2)]);
+    }
+
+    #[test]
+    fn a_cpu_has_no_streams() {
+        let data = Drawn::rank(0).host(Kind::CpuOp, "gemm", 1, "##..##").data();
+        assert_eq!(idle_breakdown(&data, &|_| true), []);
+    }
+}

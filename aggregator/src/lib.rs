@@ -5,6 +5,8 @@ mod breakdown;
 mod buckets;
 mod cli;
 pub mod clock;
+#[cfg(test)]
+mod drawn;
 pub mod error;
 mod findings;
 mod idle;

@@ -249,3 +249,70 @@ fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     if sorted.len() % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drawn::Drawn;
+
+    #[test]
+    fn self_time_is_net_of_what_is_inside() {
+        let data = Drawn::rank(0)
+            .host(Kind::UserAnnotation, "ProfilerStep#3", 1, "####################..")
+            .host(Kind::UserAnnotation, "forward", 1, "..###############.....")
+            .host(Kind::CpuOp, "gemm", 1, "....######..####......")
+            .host(Kind::CpuOp, "copy", 1, ".....##...............")
+            .host(Kind::CpuOp, "elsewhere", 2, "..########............")
+            .data();
+        let rows = stats(&data, &|_| true).ops;
+        let found: Vec<_> = rows.iter().map(|r| (&*r.name, r.calls, r.total_ns, r.self_ns)).collect();
+        assert_eq!(
+            found,
+            [
+                ("ProfilerStep*", 1, 20, 5),
+                ("forward", 1, 15, 5),
+                ("gemm", 2, 10, 8),
+                ("elsewhere", 1, 8, 8),
+                ("copy", 1, 2, 2),
+            ]
+        );
+        let gemm = &rows[2];
+        assert_eq!((gemm.min_ns, gemm.max_ns, gemm.mean_ns), (4, 6, 5.0));
+        assert!((gemm.std_ns - 2.0_f64.sqrt()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn only_ranges_are_annotations_and_only_device_work_is_kernels() {
+        let data = Drawn::rank(0)
+            .host(Kind::UserAnnotation, "forward", 1, "#####")
+            .host(Kind::CpuOp, "gemm", 1, ".##..")
+            .device(Kind::GpuUserAnnotation, "forward", (2, 7), 1, ".####")
+            .device(Kind::Kernel, "sgemm", (2, 7), 1, "..##.")
+            .data();
+        let Stats { ops, annotations, kernels } = stats(&data, &|_| true);
+        assert_eq!(ops.iter().map(|r| &*r.name).collect::<Vec<_>>(), ["forward", "gemm"]);
+        let found: Vec<_> = annotations.iter().map(|r| (r.device_id, &*r.name, r.total_ns)).collect();
+        assert_eq!(found, [(None, "forward", 5), (Some(2), "forward", 4)]);
+        assert_eq!(kernels.iter().map(|r| (r.device_id, &*r.name)).collect::<Vec<_>>(), [(Some(2), "sgemm")]);
+    }
+
+    #[test]
+    fn a_slow_device_shows_against_the_median() {
+        let row = |rank, mean_ns| KernelStatsRow { rank, name: "sgemm".into(), mean_ns, ..KernelStatsRow::default() };
+        let mut rows = vec![row(0, 10.0), row(1, 10.0), row(2, 15.0)];
+        compare_kernels(&mut rows);
+        assert_eq!(rows.iter().map(|r| r.vs_median_device).collect::<Vec<_>>(), [Some(1.0), Some(1.0), Some(1.5)]);
+        let mut alone = vec![row(0, 10.0)];
+        compare_kernels(&mut alone);
+        assert_eq!(alone[0].vs_median_device, None);
+    }
+
+    #[test]
+    fn long_and_nearly_equal_rows_keep_their_spread() {
+        let mut tally = Tally::default();
+        for dur_ns in [4_000_000_000_000_000, 4_000_000_000_000_002] {
+            tally.add(dur_ns, dur_ns, NONE, NONE);
+        }
+        assert!((tally.std_ns() - 2.0_f64.sqrt()).abs() < 1e-12);
+    }
+}

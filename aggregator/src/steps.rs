@@ -151,3 +151,44 @@ pub fn device_windows(host: &[StepWindow], events: &Events, device: i64) -> Vec<
     };
     host.iter().map(window_of).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drawn::Drawn;
+
+    #[test]
+    fn a_marker_makes_steps() {
+        let mut data = Drawn::rank(0)
+            .host(Kind::UserAnnotation, "iteration 7", 1, ".#####..#####..")
+            .host(Kind::UserAnnotation, "iteration inner", 1, "..##...........")
+            .host(Kind::CpuOp, "gemm", 1, "#..#..#..#.....")
+            .launches(1, "...#...........")
+            .device(Kind::Kernel, "sgemm", (0, 7), 1, "......##.......")
+            .collectives("...........##..")
+            .data();
+        mark_steps(&mut data, &Regex::new("^iteration").unwrap());
+        let windows: Vec<_> =
+            host_windows(&data.steps).iter().map(|s| (s.step, s.window.start_ns, s.window.end_ns)).collect();
+        assert_eq!(windows, [(0, 1, 6), (1, 8, 13)]);
+        assert_eq!(data.omissions.iter().map(|o| o.amount).collect::<Vec<_>>(), [Some(1)]);
+        let step_of = |name: &str| -> Vec<i32> {
+            let rows = 0..data.events.len();
+            let named = rows.filter(|row| &*data.names[data.events.name[*row] as usize] == name);
+            named.map(|row| data.events.step[row]).collect()
+        };
+        assert_eq!(step_of("gemm"), [-1, 0, -1, 1]);
+        // It ran after the step, but was launched in it.
+        assert_eq!(step_of("sgemm"), [0]);
+        assert_eq!(data.collectives[0].step, Some(1));
+    }
+
+    #[test]
+    fn without_any_marker_everything_is_one_step() {
+        let mut data = Drawn::rank(0).host(Kind::CpuOp, "gemm", 1, "..##..##").collectives("....##....#").data();
+        one_step_if_none(&mut data);
+        assert_eq!((data.steps[0].start_ns, data.steps[0].end_ns), (2, 11));
+        assert_eq!(data.events.step, [0, 0]);
+        assert_eq!(data.collectives[1].step, Some(0));
+    }
+}

@@ -10,7 +10,7 @@ use crate::render::text::ns;
 pub(crate) fn verdict(tables: &Tables, facts: &Facts) -> Verdict {
     let rows = &tables.stragglers;
     let of = |verdict: &str| {
-        let mut rows: Vec<&StragglerRow> = rows.iter().filter(|r| &*r.verdict == verdict).collect();
+        let mut rows: Vec<&StragglerRow> = rows.iter().filter(|r| &*r.verdict == verdict && r.steps > 0).collect();
         rows.sort_by_key(|r| (std::cmp::Reverse(r.step_delay_ns), r.rank));
         rows
     };

@@ -1,7 +1,7 @@
 //! Planted runs through the whole analysis: what was planted must be found.
 
 #[path = "../../tests/src/planted.rs"]
-#[expect(dead_code, reason = "each user of the builder needs a part of it")]
+#[expect(dead_code, unreachable_pub, reason = "each user of the builder needs a part of it")]
 mod planted;
 
 use std::path::Path;
@@ -54,4 +54,22 @@ fn every_bucket_is_found_exactly() {
         assert_eq!(row.exposed_ns, b.exposed_ns);
         assert_eq!(row.transfer_ns, Some(plan.transfer_ns));
     }
+}
+
+/// Buckets are reduced while backward goes on, so a rank that is late once is late at every bucket of the step. The step is longer by the
+/// delay once, not once a bucket.
+#[test]
+fn a_late_rank_is_the_cause_of_exactly_its_delay() {
+    let delay = 900_000;
+    let plan = Plan { slow: vec![(1, delay)], offset_ns: vec![0, 5_000_000, -1_000_000_000, 123], ..Plan::default() };
+    let (analysis, _, _dir) = analysis(&plan);
+    let straight = self::analysis(&Plan::default()).0;
+    let step_ns = |a: &Analysis| a.verdict.step_ns.unwrap();
+    assert_eq!(step_ns(&analysis) - step_ns(&straight), delay);
+    let row = &analysis.tables.stragglers[1];
+    assert_eq!((row.rank, &*row.verdict), (1, "cause"));
+    assert_eq!((row.evidence_range.as_deref(), row.evidence_excess_ns), (Some("forward"), Some(delay)));
+    assert_eq!(row.step_delay_ns, delay);
+    assert_eq!(row.own_excess_ns, delay);
+    assert_eq!(analysis.verdict.causes, [1]);
 }

@@ -180,9 +180,9 @@ mod tests {
     #[test]
     fn narrow_tables_lose_text_then_columns() {
         expect![[r#"
-              rank  step ms  range
-                 0      1.5  forward
-                11    120.0  ncclDe…NG_LL
+              rank  step ms  hidden %  range
+                 0      1.5      12.3  forward
+                11    120.0         –  ncclDe…ING_LL
         "#]]
         .assert_eq(&grid().render(40, false));
         expect![[r#"

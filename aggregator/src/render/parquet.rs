@@ -31,9 +31,10 @@ pub fn write(analysis: &Analysis, directory: &Path, run: Option<&trace::Run>) ->
 fn write_all(analysis: &Analysis, fresh: &Path, target: &Path, run: Option<&trace::Run>) -> Result<(), Error> {
     fs::create_dir_all(fresh).map_err(|source| Error::Io { path: fresh.into(), source })?;
     write_tables(&analysis.tables, fresh, &analysis.facts.run_id)?;
-    let absolute = fresh.canonicalize().map_err(|source| Error::Io { path: fresh.into(), source })?;
-    let name = target.file_name().unwrap_or_default();
-    let sql = views::sql(run, &absolute.with_file_name(name));
+    let absolute = |path: &Path| path.canonicalize().map_err(|source| Error::Io { path: path.into(), source });
+    let analysis = absolute(fresh)?.with_file_name(target.file_name().unwrap_or_default());
+    let root = run.map(|run| absolute(&run.path)).transpose()?;
+    let sql = views::sql(run.zip(root.as_deref()), &analysis);
     let path = fresh.join("views.sql");
     fs::write(&path, sql).map_err(|source| Error::Io { path, source })
 }

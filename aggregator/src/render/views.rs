@@ -8,23 +8,28 @@ use std::path::Path;
 
 use trace::{Problem, Run, Table, Writer};
 
-/// The views over a run and its analysis at `analysis`, an absolute path. Without a run, only the analysis has views.
-pub fn sql(run: Option<&Run>, analysis: &Path) -> String {
-    let root = analysis.parent().unwrap_or(analysis);
+/// The views over a run and its analysis at `analysis`; both paths are absolute. Without a run, only the analysis has views.
+pub fn sql(run: Option<(&Run, &Path)>, analysis: &Path) -> String {
     let mut sql = String::new();
     let _ = writeln!(
         sql,
         "-- Every table of the run as a DuckDB view, and global_events on the clock of the reference rank.\n\
          -- From anywhere: duckdb -init {} (or .read it in a session).\n\
-         -- After moving the run: SET VARIABLE rankscope_run = '/where/it/is'; before reading this file.\n\
-         SET VARIABLE rankscope_run = coalesce(getvariable('rankscope_run'), {});\n",
+         -- After moving it: SET VARIABLE rankscope_run = '/where/it/is'; before reading this file.",
         plain(&analysis.join("views.sql")),
-        quote(&root.display().to_string())
     );
-    for table in trace::analysis_tables() {
-        view(&mut sql, &table, &format!("getvariable('rankscope_run') || '/analysis/{}.parquet'", table.name));
+    if let Some((_, path)) = run {
+        set(&mut sql, "rankscope_run", &quote(&path.display().to_string()));
     }
-    let Some(run) = run else { return sql };
+    let inside = run.is_some_and(|(_, path)| analysis == path.join(trace::ANALYSIS_DIR));
+    let path =
+        if inside { format!("{RUN} || '/{}'", trace::ANALYSIS_DIR) } else { quote(&analysis.display().to_string()) };
+    set(&mut sql, "rankscope_analysis", &path);
+    sql.push('\n');
+    for table in trace::analysis_tables() {
+        view(&mut sql, &table, &format!("{ANALYSIS} || '/{}.parquet'", table.name));
+    }
+    let Some((run, _)) = run else { return sql };
     for table in trace::rank_tables() {
         match files(run, &table) {
             Some(files) => view(&mut sql, &table, &files),
@@ -33,6 +38,14 @@ pub fn sql(run: Option<&Run>, analysis: &Path) -> String {
     }
     sql.push_str(GLOBAL_EVENTS);
     sql
+}
+
+const RUN: &str = "getvariable('rankscope_run')";
+const ANALYSIS: &str = "getvariable('rankscope_analysis')";
+
+/// A variable that the session may have set before.
+fn set(sql: &mut String, variable: &str, value: &str) {
+    let _ = writeln!(sql, "SET VARIABLE {variable} = coalesce(getvariable('{variable}'), {value});");
 }
 
 /// Device rows use the device's fit where there is one.
@@ -85,13 +98,11 @@ fn files(run: &Run, table: &Table) -> Option<String> {
         path.and_then(|p| p.parent()?.file_name()?.to_str()).is_some_and(|directory| directory == table.name)
     };
     if !run.problems.iter().any(of_table) {
-        return Some(format!("getvariable('rankscope_run') || '/{}/*.parquet'", table.name));
+        return Some(format!("{RUN} || '/{}/*.parquet'", table.name));
     }
     let name = |path: &Path| path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_string();
-    let list: Vec<String> = shards
-        .iter()
-        .map(|s| format!("getvariable('rankscope_run') || {}", quote(&format!("/{}/{}", table.name, name(&s.path)))))
-        .collect();
+    let list: Vec<String> =
+        shards.iter().map(|s| format!("{RUN} || {}", quote(&format!("/{}/{}", table.name, name(&s.path))))).collect();
     Some(format!("[{}]", list.join(", ")))
 }
 

@@ -6,9 +6,11 @@
 //!   rank 2   ################[AAA]
 //! ```
 //!
-//! What a missing rank brought with it from an earlier collective is not its own doing. That share goes back to the collective
-//! where its own stretch began, and there to the rank that the collective waited for, and so on (as the delay costs of Scalasca
-//! do: Böhme et al., ACM TOPC 3(2), 2016). What was brought into the first recorded collective is charged to nobody and counted.
+//! What a missing rank brought with it from an earlier collective is not its own doing, unless the waiting rank comes from the
+//! same collective: then whoever was late there held up both alike, and leaving it later than others is the rank's own affair.
+//! Else that share goes back to the collective where its own stretch began, and there to the rank that the collective waited
+//! for, and so on (as the delay costs of Scalasca do: Böhme et al., ACM TOPC 3(2), 2016). What was brought into the first
+//! recorded collective is charged to nobody and counted.
 
 use super::join::{Arrival, Join, Joined};
 
@@ -26,8 +28,9 @@ pub(super) struct Charges {
     pub(super) inherited_ns: Vec<i64>,
     /// Waits for lateness from before the recording.
     pub(super) before_recording_ns: i64,
-    /// For each instance the waits that go back to it from later ones; consumed while charging.
-    inflow_ns: Vec<i64>,
+    /// For each instance the waits that go back to it from later ones, with the rank that was waited for first; consumed while
+    /// charging.
+    inflow_ns: Vec<Vec<(usize, i64)>>,
 }
 
 impl Charges {
@@ -38,7 +41,7 @@ impl Charges {
             caused_ns: vec![0; ranks],
             inherited_ns: vec![0; ranks],
             before_recording_ns: 0,
-            inflow_ns: vec![0; join.instances.len()],
+            inflow_ns: vec![Vec::new(); join.instances.len()],
         };
         charges.charge_waits(join, ranks);
         charges.pass_back(join);
@@ -86,13 +89,15 @@ impl Charges {
     /// Splits what `victim` waited for `late` into `late`'s own part and what it had inherited.
     fn charge_late(&mut self, join: &Join, victim: &Arrival, late: &Arrival, ns: i64) {
         let later_ns = late.arrival_ns - victim.arrival_ns;
+        let head_start_ns = (late.from_ns - victim.from_ns).clamp(0, later_ns.max(0));
         let inherited_ns = match late.own_ns {
             // Nothing says when its own stretch began, so nothing says that it is to blame.
             None => ns,
-            Some(_) => fraction_of(ns, (late.from_ns - victim.from_ns).clamp(0, later_ns.max(0)), later_ns),
+            Some(_) if join.leave_together(late, victim) => 0,
+            Some(_) => fraction_of(ns, head_start_ns, later_ns),
         };
         self.caused_ns[late.rank] += ns - inherited_ns;
-        self.send_back(join, late, inherited_ns, None);
+        self.send_back(join, late, late.rank, inherited_ns, None);
     }
 
     /// Further levels: what flowed back into an instance goes to the rank that the instance waited for.
@@ -103,35 +108,43 @@ impl Charges {
             place[i] = at;
         }
         for &i in &order {
-            let ns = std::mem::take(&mut self.inflow_ns[i]);
-            if ns == 0 {
-                continue;
-            }
+            let mut inflow = std::mem::take(&mut self.inflow_ns[i]);
+            inflow.sort_unstable();
             let instance = &join.instances[i];
             let blocker = instance.blocker();
             let own_ns = instance.own_excess_ns(blocker).max(0);
-            let inherited_ns = instance.inherited_ns(blocker).max(0);
-            let back_ns = match blocker.own_ns {
-                None => ns,
-                Some(_) => fraction_of(ns, inherited_ns, own_ns + inherited_ns),
-            };
-            self.caused_ns[blocker.rank] += ns - back_ns;
-            self.send_back(join, blocker, back_ns, Some((&place, place[i])));
+            let together = instance.typical().is_some_and(|typical| join.leave_together(blocker, typical));
+            let inherited_ns = if together { 0 } else { instance.inherited_ns(blocker).max(0) };
+            for flows in inflow.chunk_by(|a, b| a.0 == b.0) {
+                let origin = flows[0].0;
+                let ns: i64 = flows.iter().map(|f| f.1).sum();
+                let back_ns = match blocker.own_ns {
+                    None => ns,
+                    Some(_) => fraction_of(ns, inherited_ns, own_ns + inherited_ns),
+                };
+                self.charge(blocker.rank, origin, ns - back_ns);
+                self.send_back(join, blocker, origin, back_ns, Some((&place, place[i])));
+            }
+        }
+    }
+
+    /// Charges `rank` with waits for `origin`.
+    fn charge(&mut self, rank: usize, origin: usize, ns: i64) {
+        self.caused_ns[rank] += ns;
+        if rank != origin {
+            self.inherited_ns[origin] += ns;
         }
     }
 
     /// Sends `ns` back to where the own stretch of `late` began. `after` holds the order of further levels and the present
     /// place in it: clocks with an error may let an instance depend on one that seems later; then the wait stays with `late`.
-    fn send_back(&mut self, join: &Join, late: &Arrival, ns: i64, after: Option<(&[usize], usize)>) {
+    fn send_back(&mut self, join: &Join, late: &Arrival, origin: usize, ns: i64, after: Option<(&[usize], usize)>) {
         match join.previous(late) {
             _ if ns == 0 => {}
-            Some(i) if after.is_none_or(|(place, now)| place[i] > now) => {
-                self.inherited_ns[late.rank] += ns;
-                self.inflow_ns[i] += ns;
-            }
-            Some(_) => self.caused_ns[late.rank] += ns,
+            Some(i) if after.is_none_or(|(place, now)| place[i] > now) => self.inflow_ns[i].push((origin, ns)),
+            Some(_) => self.charge(late.rank, origin, ns),
             None => {
-                self.inherited_ns[late.rank] += ns;
+                self.inherited_ns[origin] += ns;
                 self.before_recording_ns += ns;
             }
         }

@@ -2,9 +2,10 @@
 //!
 //! Two things make ranks differ without any of them being slow. Steps vary: that averages away over steps, and the *standard
 //! error* of a median tells how much is left. And ranks vary: on an oversubscribed machine the scheduler favours some for
-//! seconds, which no number of steps averages away. That shows as the *spread* of the other ranks' medians. A rank stands out
-//! if it does so against both.
+//! seconds, which no number of steps averages away. That shows in the other ranks' medians, and a rank is an *outlier* if its
+//! own median stands out from them.
 
+use super::outliers::{is_positive, upper_outliers};
 use super::stats::{MEDIAN_SE_PER_MEAN_SE, median, robust_sigma};
 
 /// The distance of one rank from the others.
@@ -12,10 +13,16 @@ use super::stats::{MEDIAN_SE_PER_MEAN_SE, median, robust_sigma};
 pub(super) struct Deviation {
     /// Median over steps, less the median of all others' steps.
     pub(super) effect_ns: f64,
-    /// Standard error of a median over as many steps.
+    /// Standard deviation of a single step of the other ranks.
+    pub(super) sigma_ns: f64,
+    /// Standard deviation of the rank's own steps.
+    pub(super) own_sigma_ns: f64,
+    /// Standard error of a median over as many steps, if they are independent.
     pub(super) error_ns: f64,
     /// Largest distance of another rank's median from that of all others; 0 with one other rank.
     pub(super) spread_ns: f64,
+    /// The rank's median stands out from how the other ranks' medians differ.
+    pub(super) outlier: bool,
     /// Share of steps that show at least half of the effect; 0 without an effect.
     pub(super) persistence: f64,
     /// Steps.
@@ -33,43 +40,66 @@ impl Deviation {
         self.effect_ns > 0.0 && self.effect_ns >= min_z * self.error_ns
     }
 
-    /// Whether the effect is at least `min_spread` times as large as the differences among the other ranks.
-    pub(super) fn exceeds_spread(&self, min_spread: f64) -> bool {
-        self.effect_ns > 0.0 && self.effect_ns >= min_spread * self.spread_ns
+    /// Whether the effect is at least `min_z` standard errors even if all steps vary together, be it the rank's or the others'.
+    pub(super) fn exceeds_sigma(&self, min_z: f64) -> bool {
+        self.effect_ns > 0.0 && self.effect_ns >= min_z * self.sigma_ns.max(self.own_sigma_ns)
     }
 
-    /// The same with an error of at least what steps of standard deviation `sigma_ns` have.
+    /// The same with a standard deviation of at least `sigma_ns`.
     pub(super) fn with_least_sigma(mut self, sigma_ns: f64) -> Self {
-        self.error_ns = self.error_ns.max(standard_error(sigma_ns, self.steps));
+        self.sigma_ns = self.sigma_ns.max(sigma_ns);
+        self.error_ns = standard_error(self.sigma_ns, self.steps);
         self
     }
 }
 
-/// The deviation of rank `rank` in `series`, the values of each rank's steps. `None` where it or all others have no value.
+/// The deviation of each rank in `series`, the values of each rank's steps. `None` for a rank that has no value, and for all if
+/// only one has.
 ///
-/// With one other rank, `series` must hold signed differences to it: then only the steps of `rank` itself tell how much they
-/// vary, and the other's median says nothing new.
-pub(super) fn deviation(series: &[Vec<f64>], rank: usize) -> Option<Deviation> {
-    let own = &series[rank];
-    let others = || series.iter().enumerate().filter(|(r, v)| *r != rank && !v.is_empty()).map(|(_, v)| v);
-    let own_median = median(own.iter().copied())?;
-    let (center, sigma, spread_ns) = if others().count() == 1 {
-        (0.0, robust_sigma(own.iter().copied(), own_median)?, 0.0)
-    } else {
-        let pool = || others().flatten().copied();
-        let center = median(pool())?;
-        let medians = others().filter_map(|v| median(v.iter().copied()));
-        (center, robust_sigma(pool(), center)?, medians.map(|m| (m - center).abs()).fold(0.0, f64::max))
+/// If only two have, `series` must hold signed differences to the other: then only the steps of a rank itself tell how much
+/// they vary, and the other's median says nothing new.
+pub(super) fn deviations(series: &[Vec<f64>]) -> Vec<Option<Deviation>> {
+    let medians: Vec<Option<f64>> = series.iter().map(|v| median(v.iter().copied())).collect();
+    let compared = medians.iter().flatten().count();
+    let outliers = upper_outliers(&medians);
+    let of_rank = |rank: usize| {
+        let own = &series[rank];
+        let own_median = medians[rank]?;
+        match compared {
+            0 | 1 => None,
+            2 => {
+                let deviation = against(own, own_median, 0.0, 0.0);
+                Some(Deviation { outlier: is_positive(own), ..deviation.with_least_sigma(deviation.own_sigma_ns) })
+            }
+            _ => {
+                let others = || series.iter().enumerate().filter(|(r, _)| *r != rank).flat_map(|(_, v)| v).copied();
+                let center = median(others())?;
+                let sigma = robust_sigma(others(), center)?;
+                let other_medians = medians.iter().enumerate().filter(|(r, _)| *r != rank).filter_map(|(_, m)| *m);
+                let spread_ns = other_medians.map(|m| (m - center).abs()).fold(0.0, f64::max);
+                let deviation = against(own, own_median, center, sigma);
+                // The lower median of three that a late rank is compared with is one of the other two, so the excess of one of
+                // these is 0 in every step; the late rank's own steps must tell how much steps vary.
+                let least_ns = if compared == 3 { deviation.own_sigma_ns } else { 0.0 };
+                Some(Deviation { spread_ns, outlier: outliers[rank], ..deviation.with_least_sigma(least_ns) })
+            }
+        }
     };
+    (0..series.len()).map(of_rank).collect()
+}
+
+fn against(own: &[f64], own_median: f64, center: f64, sigma: f64) -> Deviation {
     let effect_ns = own_median - center;
     let over = own.iter().filter(|&&v| v > center + effect_ns / 2.0).count();
-    Some(Deviation {
+    Deviation {
         effect_ns,
+        sigma_ns: sigma,
         error_ns: standard_error(sigma, own.len()),
-        spread_ns,
         persistence: if effect_ns > 0.0 { over as f64 / own.len() as f64 } else { 0.0 },
+        own_sigma_ns: robust_sigma(own.iter().copied(), own_median).unwrap_or(0.0),
         steps: own.len(),
-    })
+        ..Deviation::default()
+    }
 }
 
 fn standard_error(sigma: f64, steps: usize) -> f64 {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use trace::Text;
 
-use super::deviation::{Deviation, deviation};
+use super::deviation::{Deviation, deviations};
 use super::stats::median;
 use super::{RankPart, Thresholds};
 
@@ -25,13 +25,18 @@ impl Evidence {
     /// which has the largest fluctuations.
     fn certain_ns(&self, thresholds: &Thresholds) -> f64 {
         let d = &self.deviation;
-        d.effect_ns - (thresholds.min_range_z * d.error_ns).max(thresholds.min_spread * d.spread_ns)
+        if d.outlier { d.effect_ns - thresholds.min_range_z * d.error_ns } else { f64::NEG_INFINITY }
     }
 }
 
 /// For each rank the range with the largest certain excess over `steps`; of ranges without any, the one with the largest
-/// excess. `None` where no range takes longer than on the others.
-pub(super) fn best_ranges(parts: &[RankPart], steps: &[i32], thresholds: &Thresholds) -> Vec<Option<Evidence>> {
+/// excess. `None` where no range takes at least `least_ns` of that rank longer than on the others: too little to point at.
+pub(super) fn best_ranges(
+    parts: &[RankPart],
+    steps: &[i32],
+    least_ns: &[f64],
+    thresholds: &Thresholds,
+) -> Vec<Option<Evidence>> {
     let rows: Vec<Vec<Option<usize>>> = parts.iter().map(|p| step_rows(p, steps)).collect();
     let mut ranges: BTreeMap<(&str, bool), Vec<Option<usize>>> = BTreeMap::new();
     for (rank, part) in parts.iter().enumerate() {
@@ -44,10 +49,13 @@ pub(super) fn best_ranges(parts: &[RankPart], steps: &[i32], thresholds: &Thresh
         let selves: Vec<Vec<Option<i64>>> =
             (0..parts.len()).map(|rank| self_times(&parts[rank], at[rank], &rows[rank])).collect();
         let (series, normal_ns) = above_others(&selves);
+        let deviations = deviations(&series);
         for rank in 0..parts.len() {
             let Some(part_range) = at[rank].map(|i| &parts[rank].ranges[i]) else { continue };
-            let Some(excess_ns) = median(series[rank].iter().copied()).filter(|&e| e > 0.0) else { continue };
-            let Some(deviation) = deviation(&series, rank) else { continue };
+            let Some(excess_ns) = median(series[rank].iter().copied()).filter(|&e| e >= least_ns[rank]) else {
+                continue;
+            };
+            let Some(deviation) = deviations[rank] else { continue };
             let sigma_ns = (thresholds.host_error_ns as f64).max(normal_ns[rank] * thresholds.range_noise_pct / 100.0);
             let candidate = Evidence {
                 name: part_range.name.clone(),

@@ -67,6 +67,11 @@ impl Joined {
         a.own_ns.zip(self.own_median_ns).map_or(0, |(own, median)| own - median)
     }
 
+    /// A rank whose own stretch began at the lower median of the times.
+    pub(super) fn typical(&self) -> Option<&Arrival> {
+        self.arrivals.iter().find(|a| a.own_ns.is_some() && a.from_ns == self.from_median_ns)
+    }
+
     /// How much later than the lower median of the ranks the own stretch of `a` began.
     pub(super) fn inherited_ns(&self, a: &Arrival) -> i64 {
         a.own_ns.map_or(0, |_| a.from_ns - self.from_median_ns)
@@ -133,6 +138,12 @@ impl Join {
     /// The instance at which `a`'s own stretch began, as position in `instances`.
     pub(super) fn previous(&self, a: &Arrival) -> Option<usize> {
         self.positions[a.rank][a.previous? as usize].map(|i| i as usize)
+    }
+
+    /// Whether the own stretches of two ranks began at the end of the same collective.
+    pub(super) fn leave_together(&self, a: &Arrival, b: &Arrival) -> bool {
+        let previous = self.previous(a);
+        previous.is_some() && previous == self.previous(b)
     }
 
     /// Positions of all instances, latest last arrival first: later ones never depend on earlier ones in this order.

@@ -18,7 +18,7 @@ pub fn map_rank(rank: &RankData, thresholds: &Thresholds) -> RankPart {
         spans.iter().map(|s| StepPart { step: s.step, dur_ns: s.end_ns - s.start_ns, device_busy_ns: 0 }).collect();
     add_device_busy(&rank.events, &slots, &mut steps);
     let mut ranges = RangeTimes::of(rank, &slots, steps.len()).into_parts();
-    ranges.sort_by(|a, b| by_size(a).cmp(&by_size(b)));
+    ranges.sort_by_cached_key(by_size);
     let dropped = ranges.split_off(ranges.len().min(thresholds.max_ranges));
     RankPart {
         rank: rank.info.rank,

@@ -23,6 +23,7 @@ mod evidence;
 mod excess;
 mod join;
 mod map;
+mod outliers;
 mod ranges;
 mod reduce;
 mod stats;
@@ -112,3 +113,6 @@ pub struct Stragglers {
     /// Steps and collectives that could not be used, and why.
     pub omissions: Vec<OmissionRow>,
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,7 +50,6 @@ struct Open {
 }
 
 /// A thread's open rows, outermost first, and up to where its time was given away.
-#[derive(Default)]
 struct Thread {
     open: Vec<Open>,
     given_ns: i64,
@@ -71,7 +70,7 @@ impl<'a> RangeTimes<'a> {
                 continue;
             }
             let position = *thread_position.entry(events.thread[row]).or_insert_with(|| {
-                threads.push(Thread::default());
+                threads.push(Thread { open: Vec::new(), given_ns: i64::MIN, cursor: SlotCursor::default() });
                 threads.len() - 1
             });
             let thread = &mut threads[position];

@@ -4,7 +4,7 @@ use trace::{OmissionRow, StragglerRow, WaitRow};
 
 use super::chain::{Chain, slowdowns};
 use super::charge::Charges;
-use super::deviation::deviation;
+use super::deviation::deviations;
 use super::evidence::{above_others, best_ranges};
 use super::excess::Excess;
 use super::join::Join;
@@ -80,22 +80,32 @@ fn waited_steps(join: &Join) -> usize {
     steps.len()
 }
 
+/// A range is pointed at if it holds at least this share of the excess.
+const RANGE_SHARE: f64 = 0.25;
+
 fn cases(parts: &[RankPart], excess: &Excess, charges: &Charges, steps: usize, t: &Thresholds) -> Vec<Case> {
     let step_ns = lower_median(parts.iter().flat_map(|p| p.steps.iter().map(|s| s.dur_ns))).unwrap_or(0);
     let series = excess_series(excess);
     let busy = device_excess(parts, &excess.steps);
-    let ranges = best_ranges(parts, &excess.steps, t);
-    let case = |(rank, range)| {
-        let part: &RankPart = &parts[rank];
+    let owns = deviations(&series);
+    let least_effect_ns = |part: &RankPart| {
         let error_ns = if part.has_device { t.device_error_ns } else { t.host_error_ns };
-        Case {
-            own: deviation(&series, rank),
-            range,
-            step_ns,
-            min_effect_ns: (t.min_effect_pct / 100.0 * step_ns as f64).max(t.min_effect_errors * error_ns as f64),
-            suffered_ns: charges.suffered_ns[rank] as f64 / steps.max(1) as f64,
-            device_excess_ns: part.has_device.then(|| median(busy[rank].iter().copied()).unwrap_or(0.0)),
-        }
+        (t.min_effect_pct / 100.0 * step_ns as f64).max(t.min_effect_errors * error_ns as f64)
+    };
+    let least_range_ns: Vec<f64> = owns
+        .iter()
+        .zip(parts)
+        .map(|(own, part)| own.map_or(0.0, |d| d.effect_ns).max(least_effect_ns(part)) * RANGE_SHARE)
+        .collect();
+    let ranges = best_ranges(parts, &excess.steps, &least_range_ns, t);
+    let case = |(rank, range): (usize, _)| Case {
+        own: owns[rank],
+        range,
+        alone: parts.len() == 1,
+        step_ns,
+        min_effect_ns: least_effect_ns(&parts[rank]),
+        suffered_ns: charges.suffered_ns[rank] as f64 / steps.max(1) as f64,
+        device_excess_ns: parts[rank].has_device.then(|| median(busy[rank].iter().copied()).unwrap_or(0.0)),
     };
     ranges.into_iter().enumerate().map(case).collect()
 }

@@ -21,9 +21,6 @@ pub struct Thresholds {
     /// Smallest distance of a host range's excess in standard errors, where the range and not the whole stretch makes the
     /// case. Higher than [`min_z`](Self::min_z), because the range is the best of many.
     pub min_range_z: f64,
-    /// Smallest distance from the other ranks in units of their own differences: what the scheduler does to ranks for longer
-    /// than a step does not average away over steps.
-    pub min_spread: f64,
     /// How much a range's self time is taken to vary from step to step at least, in percent of it. With few steps and
     /// ranks the measured variation may be small by chance.
     pub range_noise_pct: f64,
@@ -42,8 +39,7 @@ impl Default for Thresholds {
             min_z: 4.0,
             min_persistence: 0.8,
             min_range_z: 8.0,
-            min_spread: 3.0,
-            range_noise_pct: 5.0,
+            range_noise_pct: 40.0,
             max_ranges: 400,
         }
     }

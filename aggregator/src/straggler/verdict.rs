@@ -4,15 +4,13 @@
 //! and by more than chance. Two cases are accepted; both need [`Thresholds::min_steps`] steps and
 //! [`Thresholds::min_persistence`].
 //!
-//! * **The whole stretch stands out**: own excess at least [`Thresholds::min_z`] standard errors from the other ranks, and at
-//!   least [`Thresholds::min_spread`] times as far as these differ among themselves. The second condition is there for
-//!   oversubscribed machines. The standard error takes steps as independent, but a scheduler that favours some ranks does so
-//!   for many steps; in simulations of 8 noisy clean ranks and 5 steps the first condition alone blamed somebody in up to
-//!   two of ten runs.
-//! * **One host range stands out**, by [`Thresholds::min_range_z`] and [`Thresholds::min_spread`], and the whole stretch does
-//!   not contradict it. The scheduler takes time from whatever runs, so its noise is spread over all ranges in proportion to
-//!   their length, while a delay sits in one. So a delay that is a fraction of the whole stretch's noise is many times the noise
-//!   of its range.
+//! * **The whole stretch stands out**: own excess at least [`Thresholds::min_z`] standard errors from the other ranks, and an
+//!   outlier among the medians of the ranks. The second condition is there for oversubscribed machines. The standard error
+//!   takes steps as independent, but a scheduler that favours some ranks does so for many steps; in simulations of 8 noisy
+//!   clean ranks and 5 steps the first condition alone blamed somebody in up to two of ten runs.
+//! * **One host range stands out**, by [`Thresholds::min_range_z`] and as an outlier, and the whole stretch does not contradict
+//!   it. The scheduler takes time from whatever runs, so its noise is spread over all ranges in proportion to their length,
+//!   while a delay sits in one. So a delay that is a fraction of the whole stretch's noise is many times the noise of its range.
 //!
 //! A rank that passes the first half of the first case only is `undecided`: it is slow, but no slower than this machine makes
 //! ranks by itself.
@@ -28,6 +26,8 @@ pub(super) struct Case {
     pub(super) own: Option<Deviation>,
     /// The range that holds the excess.
     pub(super) range: Option<Evidence>,
+    /// No other rank was recorded.
+    pub(super) alone: bool,
     /// Median step.
     pub(super) step_ns: i64,
     /// Smallest effect that matters.
@@ -64,7 +64,7 @@ impl Case {
     fn distinct_range_ns(&self, t: &Thresholds) -> Option<f64> {
         let range = self.range.as_ref()?;
         let d = &range.deviation;
-        let distinct = d.exceeds_error(t.min_range_z) && d.exceeds_spread(t.min_spread);
+        let distinct = d.exceeds_error(t.min_range_z) && d.outlier;
         let lasting = d.steps >= t.min_steps && d.persistence >= t.min_persistence;
         (distinct && lasting && d.effect_ns >= self.min_effect_ns).then_some(range.excess_ns)
     }
@@ -81,7 +81,7 @@ impl Case {
 
     fn is_cause(&self, usual_range_ns: f64, t: &Thresholds) -> bool {
         let Some(own) = self.own else { return false };
-        let by_stretch = self.stretch_stands_out(t) && own.exceeds_spread(t.min_spread);
+        let by_stretch = self.stretch_stands_out(t) && own.exceeds_sigma(t.min_z) && own.outlier;
         // Ranks that each have a range of their own name, as long as the others', are all alike.
         let range_ns = self.distinct_range_ns(t).map_or(0.0, |ns| ns - usual_range_ns);
         let contradicted = own.effect_ns + CONTRADICTION_ERRORS * own.error_ns < self.min_effect_ns;
@@ -89,7 +89,7 @@ impl Case {
     }
 
     fn is_undecided(&self, t: &Thresholds) -> bool {
-        let Some(own) = self.own else { return self.step_ns > 0 };
+        let Some(own) = self.own else { return !self.alone };
         let too_few = own.steps < t.min_steps && own.effect_ns >= self.min_effect_ns;
         too_few || (own.effect_ns >= self.min_effect_ns && own.exceeds_error(t.min_z))
     }
@@ -147,7 +147,9 @@ impl Case {
     }
 
     fn nothing_to_compare(&self) -> &'static str {
-        if self.step_ns > 0 {
+        if self.alone {
+            "the only rank that was recorded: nothing to compare"
+        } else if self.step_ns > 0 {
             "no collective in a step that another rank recorded too: nothing to compare"
         } else {
             "no step was recorded: nothing to compare"

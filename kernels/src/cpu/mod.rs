@@ -24,6 +24,18 @@ pub struct CpuBuffer(Vec<f32>);
 #[derive(Debug, Default)]
 pub struct CpuLabels(Vec<u32>);
 
+impl From<Vec<f32>> for CpuBuffer {
+    fn from(numbers: Vec<f32>) -> Self {
+        Self(numbers)
+    }
+}
+
+impl From<CpuBuffer> for Vec<f32> {
+    fn from(buffer: CpuBuffer) -> Self {
+        buffer.0
+    }
+}
+
 impl Cpu {
     /// The back end, which computes in f32 only.
     pub fn new(dtype: Dtype) -> Result<Self> {

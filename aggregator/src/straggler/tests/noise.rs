@@ -1,0 +1,169 @@
+//! Simulated noise: how often is a clean run blamed, how often a slow rank found.
+//!
+//! The model is a machine with more ranks than cores. A range that needs `b` ns of a core is preempted once per 12 ms of its own
+//! work on average, each time for a slice whose length has a heavy tail. The scheduler favours some ranks: their rate of
+//! preemption differs by rank for the whole run, and drifts from step to step.
+
+use super::build::{Job, Work};
+use crate::straggler::{Stragglers, Thresholds};
+
+const MS: f64 = 1e6;
+
+/// SplitMix64 (Steele, Lea, Flood 2014): small, and the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// In (0, 1).
+    fn unit(&mut self) -> f64 {
+        ((self.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+    }
+
+    fn normal(&mut self) -> f64 {
+        (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
+    }
+
+    /// Pareto with exponent 1.5, infinite variance, cut at 15 times its minimum.
+    fn heavy_tail(&mut self) -> f64 {
+        self.unit().powf(-1.0 / 1.5).min(15.0)
+    }
+}
+
+/// How noisy a machine is.
+#[derive(Clone, Copy)]
+struct Noise {
+    /// Mean work between two preemptions.
+    between_ms: f64,
+    /// Shortest slice lost.
+    slice_ms: f64,
+    /// Standard deviation of a rank's rate over ranks, and of its drift over steps, relative.
+    favour: f64,
+}
+
+const OVERSUBSCRIBED: Noise = Noise { between_ms: 12.0, slice_ms: 1.5, favour: 0.15 };
+const QUIET: Noise = Noise { between_ms: 400.0, slice_ms: 0.5, favour: 0.05 };
+
+/// A step of about 200 ms on an idle core: the phases' own time is short, the operations inside them take nearly all.
+const STEP: [(&str, f64); 8] = [
+    ("input", 0.1),
+    ("make_batch", 3.0),
+    ("forward", 0.4),
+    ("gemm", 55.0),
+    ("bias_relu", 6.0),
+    ("backward", 0.6),
+    ("gemm_backward", 110.0),
+    ("sgd_momentum", 12.0),
+];
+
+/// `slow`: a rank, a range of it, and ms that it waits there in each step. While it waits, the scheduler owes it time, so that
+/// it is preempted less afterwards.
+fn job(random: &mut Random, noise: Noise, ranks: usize, steps: usize, slow: Option<(usize, &str, f64)>) -> Job {
+    let bias: Vec<f64> = (0..ranks).map(|_| noise.favour * random.normal()).collect();
+    let mut drift = vec![0.0; ranks];
+    let mut job = Job::default();
+    for _ in 0..steps {
+        let mut step = Vec::new();
+        for rank in 0..ranks {
+            drift[rank] = 0.7 * drift[rank] + 0.7 * noise.favour * random.normal();
+            let rate = (1.0 + bias[rank] + drift[rank]).max(0.1) / noise.between_ms;
+            let mut work: Work = Vec::new();
+            let mut owed_ms = 0.0;
+            for (name, base_ms) in STEP {
+                let injected_ms = slow.filter(|s| s.0 == rank && s.1 == name).map_or(0.0, |s| s.2);
+                owed_ms += injected_ms / 3.0;
+                let mut lost_ms = 0.0;
+                let mut at_ms = -random.unit().ln() / rate;
+                while at_ms < base_ms {
+                    lost_ms += noise.slice_ms * random.heavy_tail();
+                    at_ms -= random.unit().ln() / rate;
+                }
+                let spared_ms = owed_ms.min(lost_ms);
+                owed_ms -= spared_ms;
+                work.push((name, ((base_ms + lost_ms - spared_ms + injected_ms) * MS) as i64));
+            }
+            let tail = work.split_off(7);
+            let last_bucket = vec![("backward", (0.2 * MS) as i64)];
+            step.push(vec![work, last_bucket, tail]);
+        }
+        job.steps.push(step);
+    }
+    job
+}
+
+/// Share of `runs` for which `wanted` holds.
+fn share(runs: u64, mut run: impl FnMut(&mut Random) -> bool) -> f64 {
+    let hits = (0..runs).filter(|&seed| run(&mut Random(seed * 7919))).count();
+    hits as f64 / runs as f64
+}
+
+fn causes(result: &Stragglers) -> Vec<i32> {
+    result.stragglers.iter().filter(|r| &*r.verdict == "cause").map(|r| r.rank).collect()
+}
+
+fn blamed(runs: u64, noise: Noise, ranks: usize, steps: usize) -> f64 {
+    let t = Thresholds::default();
+    share(runs, |random| !causes(&job(random, noise, ranks, steps, None).analyze(&t)).is_empty())
+}
+
+/// Share of runs in which the last rank, held up by 30 ms in `range`, is the only cause, and the range is named with its 30 ms.
+fn found(runs: u64, noise: Noise, ranks: usize, steps: usize, range: &str) -> f64 {
+    let t = Thresholds::default();
+    share(runs, |random| {
+        let slow = ranks - 1;
+        let result = job(random, noise, ranks, steps, Some((slow, range, 30.0))).analyze(&t);
+        let row = &result.stragglers[slow];
+        let excess_ms = row.evidence_excess_ns.unwrap_or(0) as f64 / MS;
+        causes(&result) == [slow as i32]
+            && row.evidence_range.as_deref() == Some(range)
+            && (27.0..33.0).contains(&excess_ms)
+    })
+}
+
+/// The median own excess of a clean rank exceeds 15 % of a step in one of a hundred.
+#[test]
+fn a_noisy_clean_run_is_not_blamed() {
+    let rate = blamed(2000, OVERSUBSCRIBED, 8, 5);
+    assert!(rate <= 0.005, "8 ranks: {rate}");
+    for (ranks, steps) in [(2, 3), (2, 5), (3, 5), (4, 5), (8, 3), (8, 10)] {
+        let rate = blamed(400, OVERSUBSCRIBED, ranks, steps);
+        assert!(rate <= 0.0125, "{ranks} ranks, {steps} steps: {rate}");
+    }
+}
+
+#[test]
+fn a_slow_rank_is_found_in_noise() {
+    for range in ["forward", "backward", "input"] {
+        let rate = found(400, OVERSUBSCRIBED, 8, 5, range);
+        assert!(rate >= 0.99, "{range}: {rate}");
+    }
+}
+
+#[test]
+fn a_quiet_machine_leaves_no_doubt() {
+    for (ranks, steps) in [(2, 5), (3, 5), (4, 5), (8, 5)] {
+        assert_eq!(blamed(300, QUIET, ranks, steps), 0.0, "{ranks} ranks");
+        assert_eq!(found(300, QUIET, ranks, steps, "forward"), 1.0, "{ranks} ranks");
+    }
+}
+
+/// A rank whose every operation takes a tenth longer: there is no single range to show, and on a quiet machine none is needed.
+#[test]
+fn a_rank_that_is_slow_throughout_is_found_on_a_quiet_machine() {
+    let t = Thresholds::default();
+    for ranks in [4, 8] {
+        let rate = share(200, |random| {
+            let mut job = job(random, QUIET, ranks, 5, None);
+            for (_, ns) in job.steps.iter_mut().flat_map(|step| &mut step[1]).flatten() {
+                *ns += *ns / 10;
+            }
+            causes(&job.analyze(&t)) == [1]
+        });
+        assert!(rate >= 0.97, "{ranks} ranks: {rate}");
+    }
+}

@@ -1,0 +1,431 @@
+//! The gradient buckets' way through the fabric: one all-reduce after the other, in the order of issue, beside the computation.
+//!
+//! ```text
+//! main thread   backward: g7 g6 | pack 0 | g5 g4 | pack 1 | g3 …      | wait_all_reduce | unpack, update
+//! engine                         [== bucket 0 =====][== bucket 1 ======][== bucket 2 ==]
+//!                        ready ^  ^ enqueue, start   ^ start (enqueue when packed)     ^ end
+//! ```
+//!
+//! Like a communication stream of NCCL, the engine runs one all-reduce at a time: a bucket's start − enqueue is what it waited for
+//! its predecessors, and its bandwidth is its own. [`Progress`] says who drives it. `end` is when completion was seen, which over MPI
+//! is up to one pause of [`Pace::brisk`] (100 µs) after it came, and longer when the thread that looks is kept from its core.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use recorder::{Clock, Collective, CollectiveOp, CollectiveState, Interval, Kind, NameId, Recorder, ThreadRecorder};
+
+use crate::Error;
+use crate::fabric::{Buffers, Fabric, Lane, Pace, Reduction, Stop};
+
+/// Who drives all-reduces while the main thread computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Progress {
+    /// A communication thread, which tests with short pauses.
+    Thread,
+    /// The main thread, which tests after every operation.
+    Poll,
+    /// Nobody until the optimiser waits: the first bucket is begun, and everything else stays exposed.
+    None,
+}
+
+/// What rows about the workload's communicator say.
+#[derive(Clone, Copy, Debug)]
+pub struct World {
+    /// Equal on all ranks.
+    pub comm_id: i64,
+    name: NameId,
+    size: i32,
+    float: NameId,
+    word: NameId,
+    all_reduce: NameId,
+    all_gather: NameId,
+}
+
+/// The communicator's name in rows.
+pub const WORLD_NAME: &str = "world";
+
+impl World {
+    /// Interns the names.
+    pub fn new(recorder: &Recorder, comm_id: i64, size: usize) -> Self {
+        Self {
+            comm_id,
+            name: recorder.intern(WORLD_NAME),
+            size: i32::try_from(size).unwrap_or(i32::MAX),
+            float: recorder.intern("f32"),
+            word: recorder.intern("u64"),
+            all_reduce: recorder.intern("mpi:all_reduce"),
+            all_gather: recorder.intern("mpi:all_gather"),
+        }
+    }
+
+    fn collective(&self, seq: i64, op: CollectiveOp) -> Collective {
+        Collective { comm_name: Some(self.name), comm_size: Some(self.size), ..Collective::new(self.comm_id, seq, op) }
+    }
+}
+
+/// A bucket on its way to the fabric.
+struct Job {
+    bucket: usize,
+    seq: i64,
+    /// `None`: not recorded.
+    step: Option<i32>,
+    ready_ns: i64,
+    enqueue_ns: i64,
+    buffers: Buffers,
+}
+
+struct Finished {
+    bucket: usize,
+    buffers: Buffers,
+}
+
+/// Runs one all-reduce at a time, whoever drives it.
+struct Stream {
+    fabric: Arc<dyn Fabric>,
+    thread: ThreadRecorder,
+    clock: Clock,
+    world: World,
+    waiting: VecDeque<Job>,
+    running: Option<(Collective, Box<dyn Reduction>)>,
+}
+
+impl Stream {
+    fn push(&mut self, job: Job) {
+        self.waiting.push_back(job);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.running.is_none() && self.waiting.is_empty()
+    }
+
+    /// Begins the next all-reduce if none is running.
+    fn begin(&mut self) -> Result<(), Error> {
+        if self.running.is_some() {
+            return Ok(());
+        }
+        let Some(Job { bucket, seq, step, ready_ns, enqueue_ns, buffers }) = self.waiting.pop_front() else {
+            return Ok(());
+        };
+        let elements = buffers.send.len() as i64;
+        let start_ns = self.clock.now_ns();
+        let reduction = self.fabric.start_all_reduce(buffers)?;
+        let collective = Collective {
+            dtype: Some(self.world.float),
+            count: Some(elements),
+            bytes: Some(elements * size_of::<f32>() as i64),
+            step,
+            bucket: i32::try_from(bucket).ok(),
+            ready_ns: Some(ready_ns),
+            enqueue_ns: Some(enqueue_ns),
+            start_ns: Some(start_ns),
+            state: CollectiveState::Started,
+            ..self.world.collective(seq, CollectiveOp::AllReduce)
+        };
+        if step.is_some() {
+            // So that one that never ends is seen in the run.
+            self.thread.collective(collective);
+        }
+        self.running = Some((collective, reduction));
+        Ok(())
+    }
+
+    /// Drives the running all-reduce, or begins one; returns it when it is over.
+    fn advance(&mut self) -> Result<Option<Finished>, Error> {
+        self.begin()?;
+        let Some((_, reduction)) = &mut self.running else { return Ok(None) };
+        if !reduction.test()? {
+            return Ok(None);
+        }
+        let end_ns = self.clock.now_ns();
+        let Some((collective, reduction)) = self.running.take() else { return Ok(None) };
+        // The next one goes out before the books are kept.
+        self.begin()?;
+        self.note(collective, end_ns);
+        let bucket = usize::try_from(collective.bucket.unwrap_or(0)).unwrap_or(0);
+        Ok(Some(Finished { bucket, buffers: reduction.into_buffers() }))
+    }
+
+    fn note(&self, collective: Collective, end_ns: i64) {
+        if collective.step.is_none() {
+            return;
+        }
+        let start_ns = collective.start_ns.unwrap_or(end_ns);
+        let event_id = self.thread.record(Interval {
+            step: collective.step,
+            bytes: collective.bytes,
+            is_comm: true,
+            ..Interval::new(Kind::CpuOp, self.world.all_reduce, start_ns, end_ns)
+        });
+        self.thread.collective(Collective {
+            end_ns: Some(end_ns),
+            state: CollectiveState::Done,
+            event_id,
+            ..collective
+        });
+    }
+}
+
+enum Driver {
+    Thread {
+        jobs: Option<Sender<Job>>,
+        finished: Receiver<Result<Finished, Error>>,
+        thread: Option<JoinHandle<()>>,
+    },
+    Inline {
+        stream: Box<Stream>,
+        polls: bool,
+    },
+    /// A world of one: a sum over one rank is its own numbers, and there is no collective to record.
+    Alone,
+}
+
+/// Takes buckets, reduces them, and gives them back. One step at a time: every bucket that was submitted is waited for.
+pub struct Engine {
+    driver: Driver,
+    fabric: Arc<dyn Fabric>,
+    stop: Stop,
+    clock: Clock,
+    world: World,
+    next_seq: i64,
+    outstanding: usize,
+    finished: Vec<Option<Buffers>>,
+    /// What went wrong where no error could be returned.
+    failure: Option<Error>,
+}
+
+impl Engine {
+    /// Starts the engine, with its communication thread where `progress` wants one.
+    ///
+    /// # Errors
+    /// [`Error::Spawn`].
+    pub fn start(
+        fabric: Arc<dyn Fabric>,
+        progress: Progress,
+        recorder: &Recorder,
+        world: World,
+        stop: Stop,
+        buckets: usize,
+    ) -> Result<Self, Error> {
+        let clock = recorder.clock();
+        let driver = if fabric.size() == 1 {
+            Driver::Alone
+        } else {
+            let stream = Stream {
+                fabric: fabric.clone(),
+                thread: recorder.thread("comm"),
+                clock,
+                world,
+                waiting: VecDeque::with_capacity(buckets),
+                running: None,
+            };
+            match progress {
+                Progress::Thread => spawn(stream)?,
+                Progress::Poll => Driver::Inline { stream: Box::new(stream), polls: true },
+                Progress::None => Driver::Inline { stream: Box::new(stream), polls: false },
+            }
+        };
+        let finished = (0..buckets).map(|_| None).collect();
+        Ok(Self { driver, fabric, stop, clock, world, next_seq: 0, outstanding: 0, finished, failure: None })
+    }
+
+    /// Hands over a bucket whose last gradient was produced at `ready_ns`; `step` as of [`ThreadRecorder::active_step`].
+    ///
+    /// # Errors
+    /// The fabric's, if the all-reduce begins at once; [`Error::EngineGone`].
+    pub fn submit(
+        &mut self,
+        bucket: usize,
+        step: Option<i32>,
+        ready_ns: i64,
+        mut buffers: Buffers,
+    ) -> Result<(), Error> {
+        self.outstanding += 1;
+        let job = |seq, buffers| Job { bucket, seq, step, ready_ns, enqueue_ns: self.clock.now_ns(), buffers };
+        match &mut self.driver {
+            Driver::Alone => {
+                std::mem::swap(&mut buffers.send, &mut buffers.recv);
+                self.accept(Finished { bucket, buffers });
+                return Ok(());
+            }
+            Driver::Thread { jobs, .. } => {
+                let jobs = jobs.as_ref().ok_or(Error::EngineGone)?;
+                if jobs.send(job(self.next_seq, buffers)).is_err() {
+                    return Err(self.take_failure());
+                }
+            }
+            Driver::Inline { stream, .. } => {
+                stream.push(job(self.next_seq, buffers));
+                stream.begin()?;
+            }
+        }
+        self.next_seq += 1;
+        Ok(())
+    }
+
+    /// Drives the fabric, if that is the main thread's task. Its error is returned by [`wait_all`](Self::wait_all).
+    pub fn poll(&mut self) {
+        let Driver::Inline { stream, polls: true } = &mut self.driver else { return };
+        if self.failure.is_some() || stream.is_idle() {
+            return;
+        }
+        match stream.advance() {
+            Ok(Some(finished)) => self.accept(finished),
+            Ok(None) => {}
+            Err(error) => self.failure = Some(error),
+        }
+    }
+
+    /// Returns when every bucket that was submitted is reduced; [`take`](Self::take) has them then.
+    ///
+    /// # Errors
+    /// The fabric's; [`Error::Stopped`]; [`Error::EngineGone`].
+    pub fn wait_all(&mut self) -> Result<(), Error> {
+        if let Some(error) = self.failure.take() {
+            return Err(error);
+        }
+        let mut pace = Pace::brisk();
+        while self.outstanding > 0 {
+            self.stop.check()?;
+            let finished = match &mut self.driver {
+                Driver::Alone => return Ok(()),
+                Driver::Thread { finished, .. } => match finished.recv_timeout(STOP_CHECK) {
+                    Ok(finished) => Some(finished?),
+                    Err(RecvTimeoutError::Timeout) => None,
+                    Err(RecvTimeoutError::Disconnected) => return Err(Error::EngineGone),
+                },
+                Driver::Inline { stream, .. } => {
+                    let finished = stream.advance()?;
+                    if finished.is_none() {
+                        std::thread::sleep(pace.next_pause());
+                    }
+                    finished
+                }
+            };
+            if let Some(finished) = finished {
+                pace = Pace::brisk();
+                self.accept(finished);
+            }
+        }
+        Ok(())
+    }
+
+    /// The memory of a bucket that was waited for.
+    pub fn take(&mut self, bucket: usize) -> Option<Buffers> {
+        self.finished.get_mut(bucket)?.take()
+    }
+
+    /// Every rank's words, by rank, over the same communicator as the buckets, none of which may be on its way. Recorded through
+    /// `thread`, the caller's.
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub fn all_gather(&mut self, thread: &ThreadRecorder, mine: &[u64]) -> Result<Vec<u64>, Error> {
+        debug_assert_eq!(self.outstanding, 0, "collectives of one communicator are called in one order");
+        if self.fabric.size() == 1 {
+            return Ok(mine.to_vec());
+        }
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        let start_ns = self.clock.now_ns();
+        let all = self.fabric.all_gather(Lane::World, mine)?;
+        let end_ns = self.clock.now_ns();
+        let bytes = size_of_val(all.as_slice()) as i64;
+        let event_id = thread.record(Interval {
+            bytes: Some(bytes),
+            is_comm: true,
+            ..Interval::new(Kind::CpuOp, self.world.all_gather, start_ns, end_ns)
+        });
+        thread.collective(Collective {
+            dtype: Some(self.world.word),
+            count: Some(all.len() as i64),
+            bytes: Some(bytes),
+            enqueue_ns: Some(start_ns),
+            start_ns: Some(start_ns),
+            end_ns: Some(end_ns),
+            event_id,
+            ..self.world.collective(seq, CollectiveOp::AllGather)
+        });
+        Ok(all)
+    }
+
+    fn accept(&mut self, Finished { bucket, buffers }: Finished) {
+        self.outstanding -= 1;
+        if let Some(slot) = self.finished.get_mut(bucket) {
+            *slot = Some(buffers);
+        }
+    }
+
+    /// Why the communication thread no longer takes jobs.
+    fn take_failure(&mut self) -> Error {
+        let Driver::Thread { finished, .. } = &self.driver else { return Error::EngineGone };
+        while let Ok(result) = finished.try_recv() {
+            if let Err(error) = result {
+                return error;
+            }
+        }
+        Error::EngineGone
+    }
+}
+
+/// How often a wait for the communication thread looks whether the process was told to stop.
+const STOP_CHECK: Duration = Duration::from_millis(50);
+
+fn spawn(stream: Stream) -> Result<Driver, Error> {
+    let (jobs, jobs_out) = channel();
+    let (results, finished) = channel();
+    let thread = std::thread::Builder::new()
+        .name("rankscope-comm".into())
+        .spawn(move || drive(stream, &jobs_out, &results))
+        .map_err(Error::Spawn)?;
+    Ok(Driver::Thread { jobs: Some(jobs), finished, thread: Some(thread) })
+}
+
+/// The communication thread: sleeps while there is nothing to do, tests with short pauses while there is.
+fn drive(mut stream: Stream, jobs: &Receiver<Job>, results: &Sender<Result<Finished, Error>>) {
+    let mut pace = Pace::brisk();
+    loop {
+        if stream.is_idle() {
+            let Ok(job) = jobs.recv() else { return };
+            stream.push(job);
+            pace = Pace::brisk();
+        }
+        loop {
+            match jobs.try_recv() {
+                Ok(job) => stream.push(job),
+                Err(TryRecvError::Empty) => break,
+                // The main thread has given up; what is on its way cannot be waited for.
+                Err(TryRecvError::Disconnected) => return,
+            }
+        }
+        let finished = stream.advance();
+        let failed = finished.is_err();
+        match finished.transpose() {
+            Some(result) => {
+                pace = Pace::brisk();
+                if results.send(result).is_err() || failed {
+                    return;
+                }
+            }
+            None => match pace.next_pause() {
+                Duration::ZERO => std::thread::yield_now(),
+                pause => std::thread::sleep(pause),
+            },
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Driver::Thread { jobs, thread, .. } = &mut self.driver {
+            drop(jobs.take());
+            if let Some(thread) = thread.take() {
+                // A communication thread that panicked has been noticed as gone.
+                let _ = thread.join();
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! How the ranks of a job talk to each other: a few collectives and a ping, over MPI, between threads, or not at all.
+//!
+//! A fabric has two communicators. On *world* travel the workload's own collectives: gradients and checksums. *Control* carries
+//! what rankscope adds: barriers, broadcasts, clock pings. Their messages never mix, so a communication thread may drive an
+//! all-reduce on world while the main thread is in a barrier on control. Within one communicator all ranks call in the same order.
+//!
+//! Every wait is a loop of tests with pauses ([`Pace`]) and not a blocking call: when ranks outnumber cores, a rank that waits must
+//! leave its core to one that works, and a rank that was told to stop must notice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::Error;
+
+#[cfg(feature = "mpi")]
+pub mod mpi;
+mod solo;
+#[cfg(test)]
+pub(crate) mod threads;
+
+pub use solo::Solo;
+
+/// A communicator of a [`Fabric`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// The workload's.
+    World,
+    /// rankscope's own.
+    Control,
+}
+
+/// Memory of an all-reduce. It belongs to the [`Reduction`] while that runs, so that nobody else touches it.
+#[derive(Debug, Default)]
+pub struct Buffers {
+    /// This rank's numbers.
+    pub send: Vec<f32>,
+    /// Their sum over all ranks, equally long.
+    pub recv: Vec<f32>,
+}
+
+/// Connects the ranks of a job.
+pub trait Fabric: Send + Sync {
+    /// This rank.
+    fn rank(&self) -> usize;
+
+    /// Number of ranks.
+    fn size(&self) -> usize;
+
+    /// What carries the messages, with its version, for the `ranks` row.
+    fn version(&self) -> String;
+
+    /// Returns when every rank has called it. On control.
+    ///
+    /// # Errors
+    /// [`Error::Mpi`], [`Error::Stopped`], [`Error::Abandoned`]; so for all methods.
+    fn barrier(&self) -> Result<(), Error>;
+
+    /// Rank 0's bytes, on every rank. On control.
+    fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Error>;
+
+    /// Every rank's words, by rank; all ranks give equally many.
+    fn all_gather(&self, lane: Lane, mine: &[u64]) -> Result<Vec<u64>, Error>;
+
+    /// Begins the sum over all ranks. On world; the result is bit-identical on all ranks.
+    fn start_all_reduce(&self, buffers: Buffers) -> Result<Box<dyn Reduction>, Error>;
+
+    /// Sends one word to `peer`, without waiting for its receipt. On control.
+    fn send_word(&self, peer: usize, word: i64) -> Result<(), Error>;
+
+    /// Receives one word from `peer`. It spins, because it is half of a clock ping and a nap would be measured. On control.
+    fn receive_word(&self, peer: usize) -> Result<i64, Error>;
+
+    /// Tells the other ranks that this one gives up: they cannot finish a collective without it. The process is to exit with
+    /// `exit_code`; an implementation may end it, and all others, at once.
+    fn abandon(&self, exit_code: u8);
+}
+
+/// An all-reduce on its way.
+pub trait Reduction: Send {
+    /// Drives it and says whether it is complete. Over MPI it advances only in here.
+    ///
+    /// # Errors
+    /// As for [`Fabric`].
+    fn test(&mut self) -> Result<bool, Error>;
+
+    /// Takes the memory back, after [`test`](Self::test) has said that it is complete. Memory that is not complete is not given
+    /// back: it is empty.
+    fn into_buffers(self: Box<Self>) -> Buffers;
+}
+
+/// Whether the process was told to stop, by which signal. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<Signals>);
+
+#[derive(Debug, Default)]
+struct Signals {
+    term: Arc<AtomicUsize>,
+    abandoned: AtomicI32,
+}
+
+impl Stop {
+    /// Listens for SIGTERM and SIGINT, so that a rank that is told to stop closes its shards first. A second signal ends the process
+    /// at once.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn on_signals() -> std::io::Result<Self> {
+        use signal_hook::consts::{SIGINT, SIGTERM};
+        let stop = Self::default();
+        for signal in [SIGTERM, SIGINT] {
+            let armed = Arc::new(std::sync::atomic::AtomicBool::new(false));
+            // In this order: the first signal finds `armed` unset, passes, and sets it.
+            signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, armed.clone())?;
+            signal_hook::flag::register(signal, armed)?;
+            signal_hook::flag::register_usize(signal, stop.0.term.clone(), signal as usize)?;
+        }
+        Ok(stop)
+    }
+
+    /// Notes that another rank has given up.
+    pub fn abandon(&self) {
+        self.0.abandoned.store(1, Ordering::Relaxed);
+    }
+
+    /// As if `signal` had come.
+    #[cfg(test)]
+    pub(crate) fn raise(&self, signal: i32) {
+        self.0.term.store(signal as usize, Ordering::Relaxed);
+    }
+
+    /// # Errors
+    /// [`Error::Stopped`] or [`Error::Abandoned`], if so.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.0.term.load(Ordering::Relaxed) {
+            0 if self.0.abandoned.load(Ordering::Relaxed) != 0 => Err(Error::Abandoned),
+            0 => Ok(()),
+            signal => Err(Error::Stopped(signal as i32)),
+        }
+    }
+}
+
+/// Pauses between tests that grow: an answer that comes at once is seen at once, a long wait costs no core.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    tries: u32,
+    pause: Duration,
+    longest: Duration,
+}
+
+impl Pace {
+    /// Pauses up to 100 µs: for collectives that somebody waits for. Beside a 4 MiB all-reduce of milliseconds that is little, and the
+    /// tests cost a few per cent of a core.
+    pub fn brisk() -> Self {
+        Self { tries: 0, pause: Duration::from_micros(10), longest: Duration::from_micros(100) }
+    }
+
+    /// Pauses up to 2 ms: for barriers that wait for other ranks' work.
+    pub fn calm() -> Self {
+        Self { tries: 0, pause: Duration::from_micros(10), longest: Duration::from_millis(2) }
+    }
+
+    /// How long to pause before the next test; zero for the first few.
+    pub fn next_pause(&mut self) -> Duration {
+        self.tries = self.tries.saturating_add(1);
+        if self.tries <= 16 {
+            return Duration::ZERO;
+        }
+        let pause = self.pause;
+        self.pause = (pause * 2).min(self.longest);
+        pause
+    }
+}
+
+/// Tests until it is done, pausing at `pace`.
+#[cfg(any(feature = "mpi", test))]
+pub(crate) fn wait_for(
+    stop: &Stop,
+    mut pace: Pace,
+    mut test: impl FnMut() -> Result<bool, Error>,
+) -> Result<(), Error> {
+    while !test()? {
+        stop.check()?;
+        match pace.next_pause() {
+            Duration::ZERO => std::thread::yield_now(),
+            pause => std::thread::sleep(pause),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_their_limit() {
+        let mut pace = Pace::brisk();
+        let pauses: Vec<u128> = (0..24).map(|_| pace.next_pause().as_micros()).collect();
+        assert!(pauses[..16].iter().all(|pause| *pause == 0));
+        assert_eq!(pauses[16..], [10, 20, 40, 80, 100, 100, 100, 100]);
+    }
+
+    #[test]
+    fn a_wait_ends_with_the_test_or_the_stop() {
+        let stop = Stop::default();
+        let mut left = 40;
+        wait_for(&stop, Pace::brisk(), || {
+            left -= 1;
+            Ok(left == 0)
+        })
+        .unwrap();
+        assert_eq!(left, 0);
+        stop.abandon();
+        let error = wait_for(&stop, Pace::brisk(), || Ok(false)).unwrap_err();
+        assert!(matches!(error, Error::Abandoned));
+    }
+}

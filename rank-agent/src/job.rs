@@ -1,0 +1,249 @@
+//! A rank's job from its first barrier to its last row.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::hash::Hasher;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kernels::{Backend, Cpu};
+use launch::Identity;
+use recorder::{Kind, Phase, Recorder, Summary, ThreadRecorder};
+use trace::CommRow;
+use twox_hash::XxHash3_64;
+
+use crate::Error;
+use crate::cli::Options;
+use crate::engine::{Engine, WORLD_NAME, World};
+use crate::fabric::{Fabric, Lane, Stop};
+use crate::inject;
+use crate::observer::OpTable;
+use crate::ping::PingTree;
+use crate::recording::Recording;
+use crate::report::Report;
+use crate::setup::{RunPlace, agree_on_run, agree_on_success};
+use crate::trainer::{HostMemory, StepResult, Trainer};
+
+/// What became of the job, the same on all ranks.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Checksum of the parameters after the last step.
+    pub checksum: u64,
+    /// Mean loss of the first and the last step.
+    pub losses: (f64, f64),
+    /// Rows lost on all ranks.
+    pub dropped: u64,
+    /// Ranks whose recording did not end in order.
+    pub unclosed: u64,
+}
+
+impl Outcome {
+    /// Exit code: 0, or 3 when rows were left out.
+    pub fn exit_code(&self) -> u8 {
+        if self.dropped == 0 && self.unclosed == 0 { 0 } else { 3 }
+    }
+}
+
+/// Trains and records. Collective.
+///
+/// # Errors
+/// Whatever stopped it; the recording is closed by then.
+pub fn run(fabric: Arc<dyn Fabric>, options: &Options, identity: &Identity, stop: &Stop) -> Result<Outcome, Error> {
+    for injection in &options.injections {
+        if injection.rank() >= fabric.size() {
+            let size = fabric.size();
+            return Err(Error::Usage(format!("--inject {injection}: the job has ranks 0 to {} only", size - 1)));
+        }
+    }
+    let backend = Cpu::new(options.dtype)?;
+    let place = if options.record { Some(agree_on_run(&*fabric, options, identity.launcher.as_str())?) } else { None };
+    let recorder = start_recorder(&*fabric, options, identity, place.as_ref());
+    let recorder = agree_on_success(&*fabric, recorder)?;
+    let job = Job { fabric: &fabric, options, recorder: &recorder, stop, place: place.as_ref() };
+    let trained = job.train(backend);
+    // Whatever happened, what was recorded is kept; the last barrier comes after it, so that no rank is killed while it writes.
+    let summary = recorder.finish();
+    let Trained { first, last, median_step, median_steps, mut report } = trained?;
+    let all = fabric.all_gather(Lane::Control, &summary_words(&summary))?;
+    let sum = |index: usize| all.iter().skip(index).step_by(SUMMARY_WORDS).sum::<u64>();
+    let outcome = Outcome {
+        checksum: last.checksum,
+        losses: (first.mean_loss, last.mean_loss),
+        dropped: sum(1),
+        unclosed: if options.record { sum(4) } else { 0 },
+    };
+    report.end(&outcome, (median_step, median_steps), [sum(0), sum(2), sum(3)], place.as_ref(), &summary);
+    Ok(outcome)
+}
+
+/// Rows, rows lost, bytes, failed writes, not closed.
+const SUMMARY_WORDS: usize = 5;
+
+fn summary_words(summary: &Summary) -> [u64; SUMMARY_WORDS] {
+    let Summary { recorded, dropped, bytes, failed_parts, closed_cleanly, .. } = summary;
+    [*recorded, *dropped, *bytes, *failed_parts, u64::from(!closed_cleanly)]
+}
+
+fn start_recorder(
+    fabric: &dyn Fabric,
+    options: &Options,
+    identity: &Identity,
+    place: Option<&RunPlace>,
+) -> Result<Recorder, Error> {
+    let rank = fabric.rank();
+    let clock = inject::clock_for(&options.injections, rank);
+    let Some(place) = place else { return Ok(Recorder::disabled(clock)) };
+    let mut recording =
+        recorder::Options::new(&place.path, &place.run_id, rank_number(rank), rank_number(fabric.size()));
+    recording.clock = clock;
+    recording.local_rank = identity.local_rank;
+    recording.launcher = Some(identity.launcher.as_str().into());
+    recording.versions = BTreeMap::from([
+        ("rank-agent".into(), env!("CARGO_PKG_VERSION").into()),
+        ("fabric".into(), fabric.version()),
+        ("backend".into(), "cpu".into()),
+    ]);
+    Ok(Recorder::start(recording)?)
+}
+
+fn rank_number(rank: usize) -> i32 {
+    i32::try_from(rank).unwrap_or(i32::MAX)
+}
+
+struct Job<'a> {
+    fabric: &'a Arc<dyn Fabric>,
+    options: &'a Options,
+    recorder: &'a Recorder,
+    stop: &'a Stop,
+    place: Option<&'a RunPlace>,
+}
+
+struct Trained {
+    first: StepResult,
+    last: StepResult,
+    median_step: Option<Duration>,
+    median_steps: usize,
+    report: Report,
+}
+
+impl Job<'_> {
+    fn train<B: Backend>(&self, backend: B) -> Result<Trained, Error>
+    where
+        B::Buffer: HostMemory,
+    {
+        let Self { fabric, options, recorder, stop, place } = *self;
+        let (rank, size) = (fabric.rank(), fabric.size());
+        let backend_name = backend.name();
+        let mut ops = OpTable::new(options.dtype);
+        let trainer =
+            Trainer::new(backend, &options.model, options.bucket_bytes, (rank, size), &options.injections, &mut ops);
+        let mut trainer = agree_on_success(&**fabric, trainer)?;
+        let (tree, hosts) = PingTree::for_fabric(&**fabric, hash(&[host_name().as_bytes()]))?;
+        let main = recorder.thread("main");
+        let world = World::new(recorder, comm_id(size), size);
+        let engine = Engine::start(fabric.clone(), options.progress, recorder, world, stop.clone(), trainer.buckets());
+        let engine = RefCell::new(agree_on_success(&**fabric, engine)?);
+        self.record_setup(&trainer, &world, hosts)?;
+        let observer = Recording::new(recorder, &main, &engine, &ops);
+        let mut report = Report::new(rank, size, options);
+        report.begin(backend_name, trainer.gradient_bytes(), trainer.buckets(), hosts, place);
+        self.ping(&tree)?;
+
+        let mut results: Option<(StepResult, StepResult)> = None;
+        let mut times: Vec<Duration> = Vec::new();
+        let mut memory_is_recorded = false;
+        for step in 0..options.steps {
+            stop.check()?;
+            let phase = options.schedule.phase(step);
+            let begin = Instant::now();
+            recorder.begin_step(rank_number(step as usize), phase);
+            if phase == Phase::Active && !memory_is_recorded {
+                trainer.record_memory(recorder, &main);
+                memory_is_recorded = true;
+            }
+            let result = self.step(&mut trainer, &observer, &engine, &main, step)?;
+            recorder.end_step(Some(result.loss));
+            if phase == Phase::Active {
+                times.push(begin.elapsed());
+            }
+            report.step(step, &result, begin.elapsed());
+            results = Some((results.map_or(result, |(first, _)| first), result));
+            let ends_window = phase == Phase::Active && options.schedule.phase(step + 1) != Phase::Active;
+            if ends_window && step + 1 < options.steps {
+                recorder.set_active(false);
+                self.ping(&tree)?;
+            }
+        }
+        recorder.set_active(false);
+        self.ping(&tree)?;
+        // --steps is at least 1.
+        let (first, last) = results.ok_or_else(|| Error::Usage("--steps 0".into()))?;
+        Ok(Trained { first, last, median_steps: times.len(), median_step: median(times), report })
+    }
+
+    fn step<B: Backend>(
+        &self,
+        trainer: &mut Trainer<B>,
+        observer: &Recording<'_>,
+        engine: &RefCell<Engine>,
+        main: &ThreadRecorder,
+        step: u32,
+    ) -> Result<StepResult, Error>
+    where
+        B::Buffer: HostMemory,
+    {
+        // Interned for recorded steps only: every name is kept until the end.
+        let _scope = main.active_step().map(|_| {
+            let name = self.recorder.intern(&format!("ProfilerStep#{step}"));
+            main.scope(Kind::UserAnnotation, name)
+        });
+        trainer.step(observer, engine, main, step)
+    }
+
+    /// The rows of the small tables that are known before the first step.
+    fn record_setup<B: Backend>(&self, trainer: &Trainer<B>, world: &World, hosts: usize) -> Result<(), Error>
+    where
+        B::Buffer: HostMemory,
+    {
+        let size = rank_number(self.fabric.size());
+        self.recorder.rows(vec![CommRow {
+            rank: rank_number(self.fabric.rank()),
+            comm_id: world.comm_id,
+            name: Some(WORLD_NAME.into()),
+            size: Some(size),
+            ranks: Some((0..size).collect()),
+            nodes: Some(rank_number(hosts)),
+            created_ns: Some(self.recorder.clock().now_ns()),
+            destroyed_ns: None,
+        }])?;
+        Ok(self.recorder.rows(trainer.bucket_rows())?)
+    }
+
+    fn ping(&self, tree: &PingTree) -> Result<(), Error> {
+        let samples = tree.burst(&**self.fabric, self.recorder.clock())?;
+        Ok(self.recorder.rows(samples)?)
+    }
+}
+
+/// The same number on all ranks, from what they all know of the communicator.
+fn comm_id(size: usize) -> i64 {
+    hash(&[WORLD_NAME.as_bytes(), &(size as u64).to_le_bytes()]).cast_signed()
+}
+
+fn hash(parts: &[&[u8]]) -> u64 {
+    let mut hasher = XxHash3_64::default();
+    for part in parts {
+        hasher.write(part);
+    }
+    hasher.finish()
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The lower median.
+fn median(mut times: Vec<Duration>) -> Option<Duration> {
+    times.sort_unstable();
+    times.get(times.len().saturating_sub(1) / 2).copied()
+}

@@ -1,0 +1,136 @@
+//! What rank 0 tells the person who started the job, on stderr: little, and at the end what to do next.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use recorder::Summary;
+
+use crate::cli::Options;
+use crate::job::Outcome;
+use crate::setup::RunPlace;
+use crate::trainer::StepResult;
+
+/// Progress lines come no faster than this.
+const PROGRESS_PERIOD: Duration = Duration::from_secs(5);
+
+/// Rank 0's voice; other ranks are silent.
+#[derive(Debug)]
+pub struct Report {
+    speaks: bool,
+    size: usize,
+    steps: u32,
+    said: Instant,
+    shows_every_step: bool,
+    backend_was_chosen: bool,
+    model: String,
+}
+
+impl Report {
+    /// The report of `rank`.
+    pub fn new(rank: usize, size: usize, options: &Options) -> Self {
+        let crate::model::ModelConfig { layers, hidden, batch, .. } = options.model;
+        Self {
+            speaks: rank == 0,
+            size,
+            steps: options.steps,
+            said: Instant::now(),
+            shows_every_step: rank == 0 && std::io::stderr().is_terminal(),
+            backend_was_chosen: options.backend_was_chosen,
+            model: format!("{layers} layers of {hidden}, batch {batch}"),
+        }
+    }
+
+    /// What is about to happen.
+    pub fn begin(&self, backend: &str, gradient_bytes: usize, buckets: usize, hosts: usize, place: Option<&RunPlace>) {
+        let ranks = plural(self.size as u64, "rank");
+        let hosts = if hosts > 1 { format!(" on {hosts} hosts") } else { String::new() };
+        let chosen = if self.backend_was_chosen { " (chosen by --backend auto)" } else { "" };
+        let place = place.map_or("not recorded".into(), |place| format!("recorded in {}", place.shown.display()));
+        self.say(&format!(
+            "{ranks}{hosts}, {}, {} of gradients in {}; computed by the {backend}{chosen}; {place}",
+            self.model,
+            bytes(gradient_bytes as u64),
+            plural(buckets as u64, "bucket"),
+        ));
+    }
+
+    /// Progress: every step on a terminal, in one line that is overwritten; a line now and then elsewhere.
+    pub fn step(&mut self, step: u32, result: &StepResult, time: Duration) {
+        if !self.speaks {
+            return;
+        }
+        let text = format!(
+            "step {}/{}  loss {:.4}  {:.1} ms",
+            step + 1,
+            self.steps,
+            result.mean_loss,
+            time.as_secs_f64() * 1e3
+        );
+        if self.shows_every_step {
+            let end = if step + 1 == self.steps { "\r\x1b[K" } else { "" };
+            let _ = write!(std::io::stderr(), "\r\x1b[K{text}{end}");
+        } else if self.said.elapsed() >= PROGRESS_PERIOD {
+            self.said = Instant::now();
+            self.say(&text);
+        }
+    }
+
+    /// What came of it. `totals` are rows, bytes and failed writes of all ranks, `summary` this rank's own.
+    pub fn end(
+        &mut self,
+        outcome: &Outcome,
+        (median_step, steps): (Option<Duration>, usize),
+        [rows, total_bytes, failed]: [u64; 3],
+        place: Option<&RunPlace>,
+        summary: &Summary,
+    ) {
+        let (first, last) = outcome.losses;
+        let time = median_step.map_or(String::new(), |time| {
+            format!("; {:.2} ms a step (median of {steps} active)", time.as_secs_f64() * 1e3)
+        });
+        self.say(&format!("{} done: loss {first:.4} → {last:.4}{time}", plural(u64::from(self.steps), "step")));
+        let Some(place) = place else { return };
+        let lost = if outcome.dropped == 0 { "none lost".into() } else { format!("{} LOST", outcome.dropped) };
+        let failed = if failed == 0 { String::new() } else { format!(", {} failed", plural(failed, "write")) };
+        self.say(&format!("{} in {}, {lost}{failed}", plural(rows, "row"), bytes(total_bytes)));
+        if outcome.unclosed > 0 {
+            self.say(&format!("the recording of {} was not closed in order", plural(outcome.unclosed, "rank")));
+        }
+        for loss in &summary.losses {
+            self.say(&format!("rank 0, {}: {} lost: {}", loss.source, plural(loss.rows, "row"), loss.why));
+        }
+        self.say(&format!("the run is in {0}; next: aggregator analyze {0}", place.shown.display()));
+    }
+
+    /// A message is worth less than the job: if stderr is gone, the job goes on.
+    fn say(&self, text: &str) {
+        if self.speaks {
+            let _ = writeln!(std::io::stderr(), "rank-agent: {text}");
+        }
+    }
+}
+
+fn plural(number: u64, word: &str) -> String {
+    format!("{number} {word}{}", if number == 1 { "" } else { "s" })
+}
+
+/// A size as people say it, in decimal units.
+fn bytes(number: u64) -> String {
+    match number {
+        0..=999 => format!("{number} B"),
+        1_000..=999_999 => format!("{:.1} kB", number as f64 / 1e3),
+        1_000_000..=999_999_999 => format!("{:.1} MB", number as f64 / 1e6),
+        _ => format!("{:.1} GB", number as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_counts_read_well() {
+        assert_eq!((bytes(999).as_str(), bytes(33_554_432).as_str()), ("999 B", "33.6 MB"));
+        assert_eq!((plural(1, "row"), plural(0, "row")), ("1 row".into(), "0 rows".into()));
+    }
+}

@@ -1,0 +1,179 @@
+//! What the ranks agree on before the first step: the run's directory and name, and that everybody is able to begin.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use trace::{Manifest, SCHEMA_VERSION};
+
+use crate::Error;
+use crate::cli::Options;
+use crate::fabric::{Fabric, Lane};
+
+/// The run that all ranks write into.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunPlace {
+    /// Its directory, absolute.
+    pub path: PathBuf,
+    /// The name as the user gave it or would, for messages.
+    pub shown: PathBuf,
+    /// Its unique id.
+    pub run_id: String,
+}
+
+/// What rank 0 tells the others.
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Ready(RunPlace),
+    Exists(PathBuf),
+    Failed(String),
+}
+
+/// Rank 0 makes the directory and writes the manifest; all ranks learn of it, or get the same error. Collective.
+///
+/// # Errors
+/// [`Error::RunExists`], or [`Error::Peer`] with what the file system said.
+pub fn agree_on_run(fabric: &dyn Fabric, options: &Options, launcher: &str) -> Result<RunPlace, Error> {
+    let answer = if fabric.rank() == 0 {
+        match create_run(options, fabric.size(), launcher) {
+            Ok(place) => Answer::Ready(place),
+            Err(Error::RunExists(path)) => Answer::Exists(path),
+            Err(error) => Answer::Failed(error.to_string()),
+        }
+    } else {
+        Answer::Failed(String::new())
+    };
+    // A value of our own types always becomes JSON; an empty message would be refused below.
+    let bytes = fabric.broadcast(serde_json::to_vec(&answer).unwrap_or_default())?;
+    match serde_json::from_slice(&bytes) {
+        Ok(Answer::Ready(place)) => Ok(place),
+        Ok(Answer::Exists(path)) => Err(Error::RunExists(path)),
+        Ok(Answer::Failed(message)) => Err(Error::Peer { rank: 0, message }),
+        Err(error) => Err(Error::Peer { rank: 0, message: format!("its answer is unreadable: {error}") }),
+    }
+}
+
+/// Whether every rank succeeded with something that only it could do. Collective.
+///
+/// # Errors
+/// This rank's own error, or [`Error::Peer`] for the first rank that failed.
+pub fn agree_on_success<T>(fabric: &dyn Fabric, mine: Result<T, Error>) -> Result<T, Error> {
+    let all = fabric.all_gather(Lane::Control, &[u64::from(mine.is_err())])?;
+    let value = mine?;
+    match all.iter().position(|failed| *failed != 0) {
+        Some(rank) => Err(Error::Peer { rank, message: "see its message".into() }),
+        None => Ok(value),
+    }
+}
+
+fn create_run(options: &Options, world_size: usize, launcher: &str) -> Result<RunPlace, Error> {
+    let created_utc_ns = utc_now_ns();
+    let shown = match &options.out {
+        Some(path) => path.clone(),
+        None => fresh_name(created_utc_ns),
+    };
+    let io = |source| Error::Io { path: shown.clone(), source };
+    let path = std::path::absolute(&shown).map_err(io)?;
+    // A file of that name is in the way like a full directory.
+    if path.exists() && !is_empty_directory(&path).map_err(io)? {
+        return Err(Error::RunExists(shown));
+    }
+    let run_id = format!("{created_utc_ns:x}-{:x}", std::process::id());
+    let manifest = Manifest {
+        schema_version: SCHEMA_VERSION,
+        run_id: run_id.clone(),
+        world_size: i32::try_from(world_size).unwrap_or(i32::MAX),
+        created_utc_ns,
+        tool: format!("rank-agent {}", env!("CARGO_PKG_VERSION")),
+        command: std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
+        config: config(options, launcher),
+    };
+    manifest.write(&path)?;
+    Ok(RunPlace { path, shown, run_id })
+}
+
+fn is_empty_directory(path: &Path) -> std::io::Result<bool> {
+    Ok(path.is_dir() && std::fs::read_dir(path)?.next().is_none())
+}
+
+fn config(options: &Options, launcher: &str) -> serde_json::Map<String, serde_json::Value> {
+    let Options { steps, schedule, model, bucket_bytes, dtype, progress, .. } = options;
+    let value = serde_json::json!({
+        "steps": steps,
+        "schedule": {
+            "wait": schedule.wait,
+            "warmup": schedule.warmup,
+            "active": schedule.active,
+            "repeat": schedule.repeat,
+            "skip_first": schedule.skip_first,
+        },
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "batch": model.batch,
+        "seed": model.seed,
+        "learning_rate": model.learning_rate,
+        "bucket_bytes": bucket_bytes,
+        "dtype": dtype.as_str(),
+        "progress": format!("{progress:?}").to_lowercase(),
+        "inject": options.injections.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "launcher": launcher,
+    });
+    match value {
+        serde_json::Value::Object(map) => map,
+        _ => serde_json::Map::new(),
+    }
+}
+
+fn utc_now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// `run-20261121-073812` in the current directory, in UTC, or the first `-2`, `-3`, … of it that does not exist.
+fn fresh_name(utc_ns: i64) -> PathBuf {
+    let seconds = utc_ns.div_euclid(1_000_000_000);
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let (year, month, day) = civil_from_days(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let name = format!("run-{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}");
+    let mut path = PathBuf::from(&name);
+    let mut number = 2;
+    while path.exists() {
+        path = PathBuf::from(format!("{name}-{number}"));
+        number += 1;
+    }
+    path
+}
+
+/// The Gregorian date of a day counted from 1970-01-01 (Hinnant, "chrono-compatible low-level date algorithms"). A date library for one
+/// directory name would be out of proportion.
+fn civil_from_days(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_gregorian() {
+        for (days, date) in [
+            (0, (1970, 1, 1)),
+            (-1, (1969, 12, 31)),
+            (11_016, (2000, 2, 29)),
+            (20_778, (2026, 11, 21)),
+            (47_540, (2100, 2, 28)),
+            (47_541, (2100, 3, 1)),
+        ] {
+            assert_eq!(civil_from_days(days), date);
+        }
+    }
+}

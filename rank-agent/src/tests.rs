@@ -1,0 +1,307 @@
+//! Whole jobs on ranks that are threads, and what their runs hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use clap::Parser;
+use launch::Identity;
+use trace::{
+    BucketRow, ClockSampleRow, CollectiveRow, CommRow, CounterRow, EventRow, MemoryRow, RankRow, Run, StepRow,
+};
+
+use crate::Error;
+use crate::cli::{Cli, Options};
+use crate::fabric::{Buffers, Fabric, Lane, Reduction, Solo, Stop, threads};
+use crate::job::{self, Outcome};
+
+/// A model of a few thousand parameters in several buckets.
+const SMALL: &str = "--layers 4 --hidden 48 --batch 16 --bucket-mb 0 --steps 9 --lr 0.05";
+
+fn options(run: Option<&Path>, arguments: &str) -> Options {
+    let out = run.map_or("--record off".into(), |run| format!("--out {}", run.display()));
+    let line = format!("rank-agent {SMALL} {out} {arguments}");
+    Cli::try_parse_from(line.split_whitespace()).unwrap().into_options().unwrap()
+}
+
+fn run_on(size: usize, run: Option<&Path>, arguments: &str) -> Vec<Result<Outcome, Error>> {
+    let options = options(run, arguments);
+    threads::run(size, |fabric| job::run(fabric, &options, &Identity::ALONE, &Stop::default()))
+}
+
+fn temporary() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn rows<R: trace::Row>(run: &Run, rank: i32) -> Vec<R> {
+    let (rows, problems) = run.rows::<R>(rank);
+    assert_eq!(problems, []);
+    rows
+}
+
+#[test]
+fn four_ranks_learn_and_hold_the_same_bits_however_mpi_is_driven() {
+    let mut checksums = BTreeSet::new();
+    for progress in ["thread", "poll", "none"] {
+        for outcome in run_on(4, None, &format!("--progress {progress}")) {
+            let outcome = outcome.unwrap();
+            checksums.insert(outcome.checksum);
+            assert!(outcome.losses.1 < 0.8 * outcome.losses.0, "the loss falls: {:?}", outcome.losses);
+            assert_eq!(outcome.exit_code(), 0);
+        }
+    }
+    assert_eq!(checksums.len(), 1, "nor does it change what is computed");
+}
+
+#[test]
+fn a_run_holds_what_the_ranks_did() {
+    for progress in ["thread", "poll", "none"] {
+        let dir = temporary();
+        for outcome in run_on(3, Some(dir.path()), &format!("--progress {progress}")) {
+            assert_eq!(outcome.unwrap().dropped, 0);
+        }
+        let run = Run::open(dir.path()).unwrap();
+        assert_eq!((run.problems.len(), run.ranks()), (0, vec![0, 1, 2]));
+        for rank in 0..3 {
+            check_collectives(&run, rank);
+            check_events(&run, rank);
+            check_small_tables(&run, rank);
+        }
+    }
+}
+
+/// Steps 3 to 7 are active; each has one all-reduce per bucket and one comparison of checksums.
+fn check_collectives(run: &Run, rank: i32) {
+    let buckets: Vec<BucketRow> = rows(run, rank);
+    assert_eq!((buckets[0].first_parameter.as_ref(), buckets.len()), ("layer3.bias", 8));
+    let events: BTreeMap<i64, EventRow> = rows(run, rank).into_iter().map(|row: EventRow| (row.id, row)).collect();
+    let mut collectives: Vec<CollectiveRow> = rows(run, rank);
+    collectives.retain(|row| &*row.state == "done");
+    // The two threads' rows come in any order.
+    collectives.sort_by_key(|row| row.seq);
+    let per_step = buckets.len() + 1;
+    assert_eq!(collectives.len(), 5 * per_step);
+    for (index, row) in collectives.iter().enumerate() {
+        let (step, place) = (3 + index / per_step, index % per_step);
+        assert_eq!(row.step, Some(step as i32));
+        assert_eq!(row.seq, Some((step * per_step + place) as i64), "unrecorded collectives are counted, too");
+        assert!(row.enqueue_ns <= row.start_ns && row.start_ns <= row.end_ns, "{row:?}");
+        let event = &events[&row.event_id.unwrap()];
+        assert_eq!((Some(event.ts_ns), event.step, event.is_comm), (row.start_ns, row.step, Some(true)));
+        if place < buckets.len() {
+            assert_eq!((row.bucket, &*row.op, &*event.name), (Some(place as i32), "allreduce", "mpi:all_reduce"));
+            assert_eq!(row.bytes, Some(buckets[place].bytes));
+            assert!(row.ready_ns <= row.enqueue_ns);
+        } else {
+            assert_eq!((row.bucket, &*row.op, &*event.name), (None, "allgather", "mpi:all_gather"));
+        }
+        if let Some(next) = collectives.get(index + 1) {
+            assert!(row.end_ns <= next.start_ns, "one after the other");
+        }
+    }
+}
+
+/// A step is a tree: ProfilerStep ⊃ phases ⊃ operations.
+fn check_events(run: &Run, rank: i32) {
+    let events: Vec<EventRow> = rows(run, rank);
+    let names: BTreeMap<i64, &str> = events.iter().map(|row| (row.id, &*row.name)).collect();
+    let mut parents: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for row in &events {
+        assert_ne!(row.open, Some(true));
+        let parent = row.parent_id.map_or("", |id| names[&id]);
+        let parent = if parent.starts_with("ProfilerStep#") { "step" } else { parent };
+        let name = if row.name.starts_with("ProfilerStep#") { "step" } else { &*row.name };
+        *parents.entry((name, parent)).or_default() += 1;
+    }
+    // 4 layers, 8 parameters, 8 buckets, 5 steps.
+    for (name, parent, per_step) in [
+        ("step", "", 1),
+        ("input", "step", 1),
+        ("forward", "step", 1),
+        ("backward", "step", 1),
+        ("optimizer", "step", 1),
+        ("make_batch", "input", 1),
+        ("gemm", "forward", 4),
+        ("gemm", "backward", 7),
+        ("softmax_cross_entropy", "forward", 1),
+        ("bucket_pack", "backward", 8),
+        ("wait_all_reduce", "optimizer", 1),
+        ("bucket_unpack", "optimizer", 8),
+        ("sgd_momentum", "optimizer", 8),
+        ("checksum", "optimizer", 1),
+        ("mpi:all_gather", "optimizer", 1),
+    ] {
+        assert_eq!(parents.get(&(name, parent)), Some(&(5 * per_step)), "{name} in {parent}: {parents:?}");
+    }
+    let gemm = events.iter().find(|row| &*row.name == "gemm").unwrap();
+    assert_eq!((&*gemm.kind, gemm.flops), ("cpu_op", Some(2 * 16 * 48 * 48)));
+    assert_eq!(gemm.input_dims.as_deref(), Some("[[16, 48], [48, 48]]"));
+}
+
+fn check_small_tables(run: &Run, rank: i32) {
+    let steps: Vec<StepRow> = rows(run, rank);
+    let phases: Vec<(i32, &str)> = steps.iter().map(|row| (row.step, &*row.phase)).collect();
+    assert_eq!(phases[..3], [(1, "warmup"), (2, "warmup"), (3, "active")]);
+    assert!(phases.len() == 7 && steps.iter().all(|row| row.loss.is_some_and(f64::is_finite)));
+    let comms: Vec<CommRow> = rows(run, rank);
+    assert_eq!((comms[0].size, comms[0].ranks.as_deref(), comms[0].nodes), (Some(3), Some(&[0, 1, 2][..]), Some(1)));
+    let memory: Vec<MemoryRow> = rows(run, rank);
+    let window = steps.iter().find(|row| &*row.phase == "active").unwrap();
+    assert!(memory.iter().all(|row| row.ts_ns >= window.start_ns && row.ts_ns <= window.end_ns));
+    assert_eq!(memory.last().unwrap().allocated_bytes, Some(memory.iter().map(|row| row.delta_bytes).sum()));
+    // Bursts at begin, after the window and at the end; rank 0 is the root of the tree.
+    let samples: Vec<ClockSampleRow> = rows(run, rank);
+    let pings = samples.iter().filter(|row| &*row.kind == "ping").count();
+    assert_eq!(pings, if rank == 0 { 0 } else { 3 * 16 });
+    assert_eq!(samples.len() - pings, 3 * 4);
+    let ranks: Vec<RankRow> = rows(run, rank);
+    assert!(ranks.last().unwrap().closed_cleanly);
+}
+
+#[test]
+fn a_world_of_one_trains_without_collectives() {
+    let dir = temporary();
+    let options = options(Some(dir.path()), "");
+    let outcome = job::run(Arc::new(Solo), &options, &Identity::ALONE, &Stop::default()).unwrap();
+    assert!(outcome.losses.1 < 0.8 * outcome.losses.0);
+    let run = Run::open(dir.path()).unwrap();
+    assert_eq!(rows::<CollectiveRow>(&run, 0), []);
+    assert_eq!(rows::<BucketRow>(&run, 0).len(), 8);
+    assert!(rows::<EventRow>(&run, 0).iter().any(|row| &*row.name == "bucket_unpack"));
+}
+
+/// A fabric whose sums are wrong in the last bit of one rank from one all-reduce on.
+struct Faulty {
+    inner: Arc<dyn Fabric>,
+    sums_until_wrong: AtomicU32,
+}
+
+struct FaultySum(Box<dyn Reduction>, bool);
+
+impl Reduction for FaultySum {
+    fn test(&mut self) -> Result<bool, Error> {
+        self.0.test()
+    }
+
+    fn into_buffers(self: Box<Self>) -> Buffers {
+        let mut buffers = self.0.into_buffers();
+        if let Some(first) = buffers.recv.first_mut().filter(|_| self.1) {
+            *first = first.next_up();
+        }
+        buffers
+    }
+}
+
+impl Fabric for Faulty {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+    fn size(&self) -> usize {
+        self.inner.size()
+    }
+    fn version(&self) -> String {
+        self.inner.version()
+    }
+    fn barrier(&self) -> Result<(), Error> {
+        self.inner.barrier()
+    }
+    fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Error> {
+        self.inner.broadcast(bytes)
+    }
+    fn all_gather(&self, lane: Lane, mine: &[u64]) -> Result<Vec<u64>, Error> {
+        self.inner.all_gather(lane, mine)
+    }
+    fn start_all_reduce(&self, buffers: Buffers) -> Result<Box<dyn Reduction>, Error> {
+        let left = self.sums_until_wrong.load(Ordering::Relaxed);
+        self.sums_until_wrong.store(left.saturating_sub(1), Ordering::Relaxed);
+        Ok(Box::new(FaultySum(self.inner.start_all_reduce(buffers)?, left == 0 && self.rank() == 2)))
+    }
+    fn send_word(&self, peer: usize, word: i64) -> Result<(), Error> {
+        self.inner.send_word(peer, word)
+    }
+    fn receive_word(&self, peer: usize) -> Result<i64, Error> {
+        self.inner.receive_word(peer)
+    }
+    fn abandon(&self, exit_code: u8) {
+        self.inner.abandon(exit_code);
+    }
+}
+
+#[test]
+fn a_wrong_sum_ends_the_job_on_every_rank_and_closes_the_run() {
+    let dir = temporary();
+    let options = options(Some(dir.path()), "");
+    let errors = threads::run(3, |inner| {
+        // 8 buckets a step: the sums are wrong from step 4 on.
+        let faulty = Faulty { inner, sums_until_wrong: AtomicU32::new(32) };
+        job::run(Arc::new(faulty), &options, &Identity::ALONE, &Stop::default()).unwrap_err()
+    });
+    for error in errors {
+        let message = error.to_string();
+        assert!(message.contains("after step 4: 2 of 3 ranks") && message.contains("rank 2 has"), "{message}");
+        assert_eq!((error.exit_code(), error.is_collective()), (1, true));
+    }
+    let run = Run::open(dir.path()).unwrap();
+    assert_eq!(run.problems, []);
+    for rank in 0..3 {
+        assert!(rows::<RankRow>(&run, rank).last().unwrap().closed_cleanly);
+        assert!(rows::<EventRow>(&run, rank).iter().any(|row| row.step == Some(4)));
+    }
+}
+
+#[test]
+fn a_directory_that_holds_something_is_refused_on_every_rank() {
+    let dir = temporary();
+    std::fs::write(dir.path().join("notes.txt"), "mine").unwrap();
+    for result in run_on(3, Some(dir.path()), "") {
+        let error = result.unwrap_err();
+        assert!(matches!(&error, Error::RunExists(path) if path == dir.path()), "{error}");
+        assert_eq!((error.exit_code(), error.is_collective()), (1, true));
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    // Neither does a file pass for a directory.
+    let error = run_on(1, Some(&dir.path().join("notes.txt")), "").remove(0).unwrap_err();
+    assert!(matches!(error, Error::RunExists(_)));
+}
+
+#[test]
+fn a_fault_for_a_rank_that_does_not_exist_is_refused() {
+    for result in run_on(2, None, "--inject slow:rank=2,ms=1") {
+        let error = result.unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("ranks 0 to 1 only"), "{error}");
+    }
+}
+
+#[test]
+fn a_slow_rank_shows_as_self_time_of_the_phase() {
+    for phase in ["input", "forward", "backward"] {
+        let dir = temporary();
+        for outcome in run_on(2, Some(dir.path()), &format!("--inject slow:rank=1,ms=7,phase={phase}")) {
+            outcome.unwrap();
+        }
+        let run = Run::open(dir.path()).unwrap();
+        let events: Vec<EventRow> = rows(&run, 1);
+        let phases: Vec<&EventRow> = events.iter().filter(|row| &*row.name == phase).collect();
+        assert_eq!(phases.len(), 5);
+        for row in phases {
+            let children = events.iter().filter(|child| child.parent_id == Some(row.id));
+            let self_ns = row.dur_ns - children.map(|child| child.dur_ns).sum::<i64>();
+            assert!(self_ns >= 7_000_000, "{phase}: {self_ns} ns");
+        }
+    }
+}
+
+#[test]
+fn a_stopped_rank_closes_its_run() {
+    let dir = temporary();
+    let options = options(Some(dir.path()), "");
+    let stop = Stop::default();
+    stop.raise(15);
+    let error = job::run(Arc::new(Solo), &options, &Identity::ALONE, &stop).unwrap_err();
+    assert_eq!((error.exit_code(), error.is_aftermath()), (143, true));
+    let run = Run::open(dir.path()).unwrap();
+    assert!(rows::<RankRow>(&run, 0).last().unwrap().closed_cleanly);
+    assert!(rows::<CounterRow>(&run, 0).iter().all(|row| row.dropped == 0));
+}
