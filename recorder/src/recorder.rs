@@ -252,7 +252,8 @@ impl Recorder {
     }
 
     /// Hands rows of a small table to the writer: `clock_samples`, `buckets`, `comms`, `devices`, … They become part of the next
-    /// part, in the order of the calls, whether or not recording is active.
+    /// part, in the order of the calls, whether or not recording is active. Like any row they may be lost, and counted, but never fail
+    /// the program.
     ///
     /// # Errors
     /// [`Error::QueuedTable`] for `events` and `memory`; [`Error::Trace`] if a row names another rank than this.
@@ -266,7 +267,9 @@ impl Recorder {
         }
         let batch = trace::batch_from_rows(&rows)?;
         trace::Checker::new(&table, self.handle.rank).check(&batch)?;
-        self.handle.send(Command::Rows(ColdRows { table, batch }));
+        if self.shared.handed_over.enter(rows.len() as u64) {
+            self.handle.send(Command::Rows(ColdRows { table, batch }));
+        }
         Ok(())
     }
 
@@ -310,5 +313,35 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.stop(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A real fork cannot be made without unsafe code; what the child sees of it is that its process id is another.
+    #[test]
+    fn in_a_forked_child_nothing_is_written_and_nobody_waits() {
+        let run = tempfile::tempdir().unwrap();
+        let recorder = Recorder::start(Options::new(run.path(), "test", 0, 1)).unwrap();
+        let child = Recorder {
+            shared: recorder.shared.clone(),
+            handle: Arc::new(Handle {
+                shared: Arc::new(Shared::new(Clock::system(), true)),
+                rank: 0,
+                pid: std::process::id() + 1,
+                queue_records: 8,
+                finish_timeout: Duration::from_secs(3600),
+                summary: Arc::default(),
+                writer: Mutex::new(lock(&recorder.handle.writer).as_ref().map(|writer| WriterHandle {
+                    commands: writer.commands.clone(),
+                    thread: std::thread::spawn(|| std::thread::sleep(Duration::from_secs(3600))),
+                })),
+                step: Mutex::new(None),
+            }),
+        };
+        assert!(!child.finish().closed_cleanly);
+        assert!(recorder.finish().closed_cleanly, "the parent's writer was left alone");
     }
 }

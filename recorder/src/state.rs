@@ -42,12 +42,41 @@ impl State {
 #[repr(align(128))]
 struct Padded<T>(T);
 
+/// Rows that the program handed over and the writer has not taken yet: bounded, should the writer hang.
+#[derive(Debug, Default)]
+pub(crate) struct HandedOver {
+    waiting: AtomicU64,
+    /// Rows that were over the bound.
+    pub(crate) dropped: AtomicU64,
+}
+
+impl HandedOver {
+    /// Most rows that wait.
+    pub(crate) const LIMIT: u64 = 1 << 20;
+
+    /// Takes room for `rows`; `false`, and they count as dropped, if there is none.
+    pub(crate) fn enter(&self, rows: u64) -> bool {
+        let room = self.waiting.fetch_add(rows, Ordering::Relaxed) + rows <= Self::LIMIT;
+        if !room {
+            self.leave(rows);
+            self.dropped.fetch_add(rows, Ordering::Relaxed);
+        }
+        room
+    }
+
+    /// The writer has `rows` of them now.
+    pub(crate) fn leave(&self, rows: u64) {
+        self.waiting.fetch_sub(rows, Ordering::Relaxed);
+    }
+}
+
 /// Shared by all threads that record and the writer.
 #[derive(Debug)]
 pub(crate) struct Shared {
     state: Padded<AtomicU64>,
     next_id: Padded<AtomicI64>,
     allocated_bytes: AtomicI64,
+    pub(crate) handed_over: HandedOver,
     pub(crate) names: Names,
     pub(crate) clock: Clock,
 }
@@ -59,6 +88,7 @@ impl Shared {
             // Ids count from 1, so that 0 is never one.
             next_id: Padded(AtomicI64::new(1)),
             allocated_bytes: AtomicI64::new(0),
+            handed_over: HandedOver::default(),
             names: Names::default(),
             clock,
         }
@@ -104,6 +134,16 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_over_the_bound_are_dropped_and_counted() {
+        let handed_over = HandedOver::default();
+        assert!(handed_over.enter(HandedOver::LIMIT));
+        assert!(!handed_over.enter(3));
+        assert_eq!(handed_over.dropped.load(Ordering::Relaxed), 3);
+        handed_over.leave(3);
+        assert!(handed_over.enter(3));
+    }
 
     #[test]
     fn step_and_activity_change_independently() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use crate::counts::Counts;
 use crate::names::Strings;
 use crate::open::OpenScope;
 use crate::record::{Collective, EventRecord, MemoryRecord, RareRecord};
-use crate::state::Shared;
+use crate::state::{HandedOver, Shared};
 use crate::summary::Summary;
 use crate::thread::ThreadShared;
 use crate::{CollectiveState, Error};
@@ -113,11 +113,10 @@ impl Writer {
             last_close: Instant::now(),
         };
         let row = trace::batch_from_rows(std::slice::from_ref(&writer.setup.rank_row))?;
-        writer.write(&RankRow::table(), &[row]).map_err(|error| match error {
-            trace::Error::Io { path, source } if source.kind() == ErrorKind::AlreadyExists => {
-                Error::RankTaken { path, rank: writer.setup.meta.rank }
-            }
-            error => Error::Trace(error),
+        let path = trace::shard_path(&writer.setup.run, RankRow::table().name, writer.setup.meta.rank, 0);
+        writer.write(&RankRow::table(), &[row]).map_err(|error| match is_taken(&error, &path) {
+            true => Error::RankTaken { path, rank: writer.setup.meta.rank },
+            false => Error::Trace(error),
         })?;
         Ok(writer)
     }
@@ -150,8 +149,12 @@ impl Writer {
     fn finish(&mut self, clean: bool) {
         self.drain();
         self.close_part(true);
-        if !clean || !self.counts.is_empty() {
+        if !clean {
             return;
+        }
+        if !self.counts.is_empty() {
+            // Whoever reads the run would not learn of the losses, so it must not look whole.
+            return self.summary().fail("the counters could not be written".into());
         }
         let row = RankRow { closed_cleanly: true, ..self.setup.rank_row.clone() };
         let written = trace::batch_from_rows(&[row]).and_then(|batch| self.write(&RankRow::table(), &[batch]));
@@ -166,16 +169,21 @@ impl Writer {
     fn drain(&mut self) -> bool {
         let mut busy = false;
         for index in 0..self.sources.len() {
-            loop {
+            // No more than is there now, so that a thread that never stops cannot keep the writer from the others.
+            let mut waiting = self.waiting(index);
+            busy |= waiting > self.setup.queue_records / 4;
+            while waiting > 0 {
                 let room = self.setup.part_rows.saturating_sub(self.events.len());
-                let taken = self.drain_events(index, room);
-                busy |= taken > self.setup.queue_records / 4;
-                self.drain_rare(index);
-                if taken < room && self.rows() < self.setup.part_rows {
+                let taken = self.drain_events(index, waiting.min(room));
+                if taken == 0 {
                     break;
                 }
-                self.close_part(false);
+                waiting -= taken;
+                self.close_if_full();
             }
+            self.drain_rare(index);
+            self.close_if_full();
+            self.forget_if_over(index);
         }
         if self.rows() > 0 && self.part_began.is_none() {
             self.part_began = Some(Instant::now());
@@ -183,21 +191,39 @@ impl Writer {
         busy
     }
 
+    fn waiting(&self, index: usize) -> usize {
+        self.sources.get(index).and_then(|source| source.queues.as_ref()).map_or(0, |(events, _)| events.slots())
+    }
+
     /// Rows of the fullest table.
     fn rows(&self) -> usize {
         self.events.len().max(self.collectives.len()).max(self.memory.len())
     }
 
-    fn drain_events(&mut self, index: usize, room: usize) -> usize {
-        let Some(Source { queues: Some((events, rare)), .. }) = self.sources.get_mut(index) else { return 0 };
-        let over = events.is_abandoned() && events.is_empty() && rare.is_empty();
-        let Ok(chunk) = events.read_chunk(events.slots().min(room)) else { return 0 };
+    fn close_if_full(&mut self) {
+        if self.rows() >= self.setup.part_rows {
+            self.close_part(false);
+        }
+    }
+
+    fn drain_events(&mut self, index: usize, limit: usize) -> usize {
+        let Some(Source { queues: Some((events, _)), .. }) = self.sources.get_mut(index) else { return 0 };
+        let Ok(chunk) = events.read_chunk(events.slots().min(limit)) else { return 0 };
         let taken = chunk.len();
         self.events.extend(chunk.into_iter().map(|record| (index as u32, record)));
-        if over {
-            self.sources[index].queues = None;
-        }
         taken
+    }
+
+    /// Frees the queues of a thread that has ended, once they are empty.
+    fn forget_if_over(&mut self, index: usize) {
+        let Some(source) = self.sources.get_mut(index) else { return };
+        let over = |(events, rare): &(Consumer<EventRecord>, Consumer<RareRecord>)| {
+            // Abandoned first: what was pushed before is then seen by the look at the queues.
+            events.is_abandoned() && rare.is_abandoned() && events.is_empty() && rare.is_empty()
+        };
+        if source.queues.as_ref().is_some_and(over) {
+            source.queues = None;
+        }
     }
 
     fn drain_rare(&mut self, index: usize) {
@@ -221,6 +247,7 @@ impl Writer {
     }
 
     fn take_cold(&mut self, rows: ColdRows) {
+        self.shared.handed_over.leave(rows.batch.num_rows() as u64);
         let name = rows.table.name;
         let held: usize = self.cold.get(name).map_or(0, |parts| parts.iter().map(|p| p.batch.num_rows()).sum());
         if held >= self.setup.part_rows {
@@ -345,6 +372,7 @@ impl Writer {
         }
     }
 
+    /// Counts what found its queue full since the last part.
     fn count_full_queues(&mut self) {
         let why = format!("its queue of {} records was full", self.setup.queue_records);
         let mut lost = Vec::new();
@@ -362,6 +390,10 @@ impl Writer {
         }
         for (source, rows) in lost {
             self.lose(&source, rows, &why);
+        }
+        let rows = self.shared.handed_over.dropped.swap(0, Ordering::Relaxed);
+        if rows > 0 {
+            self.lose("writer:handed_over", rows, &format!("more than {} rows waited", HandedOver::LIMIT));
         }
     }
 
@@ -411,7 +443,7 @@ impl Writer {
             }
             Err(error) => {
                 // Somebody else's part is never overwritten; the next attempt goes past it.
-                if matches!(&error, trace::Error::Io { source, .. } if source.kind() == ErrorKind::AlreadyExists) {
+                if is_taken(&error, &trace::shard_path(&self.setup.run, table.name, self.setup.meta.rank, *part)) {
                     *part += 1;
                 }
                 self.summary().failed_parts += 1;
@@ -419,6 +451,11 @@ impl Writer {
             }
         }
     }
+}
+
+/// Whether the shard exists already. (A file in place of the directory says `AlreadyExists` too, of another path.)
+fn is_taken(error: &trace::Error, shard: &Path) -> bool {
+    matches!(error, trace::Error::Io { path, source } if path == shard && source.kind() == ErrorKind::AlreadyExists)
 }
 
 fn not_written(error: &trace::Error) -> String {

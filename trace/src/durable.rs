@@ -1,29 +1,59 @@
 //! Files that exist whole or not at all: temporary name, sync, rename, sync of the directory.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 
 use crate::Error;
 
-/// The name a file has while it is being written. It does not end in `.parquet`, so no glob of a reader meets it.
+/// The name a file has while it is being written. It does not end in `.parquet`, so no glob of a reader meets it; it names the
+/// process, so that two of them that write the same file do not write into each other's.
 pub(crate) fn temporary_name(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".tmp");
+    name.push(format!(".{}.tmp", std::process::id()));
     name.into()
 }
 
-/// Writes `path` through `fill`. On any error the temporary file is removed and `path` is as it was.
+/// Writes `path` through `fill`, over whatever stood there. On any error the temporary file is removed and `path` is as it was.
 ///
 /// # Errors
 /// What `fill` returns, or [`Error::Io`].
 pub(crate) fn replace(path: &Path, fill: impl FnOnce(&mut File) -> Result<(), Error>) -> Result<(), Error> {
+    publish(path, fill, |temporary| fs::rename(temporary, path))
+}
+
+/// As [`replace`], but never over another file: that one may be somebody's trace.
+///
+/// # Errors
+/// As [`replace`]; [`Error::Io`] of kind `AlreadyExists` if `path` exists.
+pub(crate) fn create(path: &Path, fill: impl FnOnce(&mut File) -> Result<(), Error>) -> Result<(), Error> {
+    publish(path, fill, |temporary| rename_to_free_name(temporary, path))
+}
+
+fn rename_to_free_name(temporary: &Path, path: &Path) -> io::Result<()> {
+    match renameat_with(CWD, temporary, CWD, path, RenameFlags::NOREPLACE) {
+        // Some network file systems cannot rename so; two steps leave a moment in which another process may come in between.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if !path.try_exists()? => fs::rename(temporary, path),
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(io::ErrorKind::AlreadyExists.into()),
+        renamed => Ok(renamed?),
+    }
+}
+
+fn publish(
+    path: &Path,
+    fill: impl FnOnce(&mut File) -> Result<(), Error>,
+    rename: impl FnOnce(&Path) -> io::Result<()>,
+) -> Result<(), Error> {
     let temporary = temporary_name(path);
     let io = |source| Error::Io { path: path.into(), source };
     let written = File::create(&temporary).map_err(io).and_then(|mut file| {
         fill(&mut file)?;
         file.sync_all().map_err(io)
     });
-    let renamed = written.and_then(|()| fs::rename(&temporary, path).map_err(io));
+    let renamed = written.and_then(|()| rename(&temporary).map_err(io));
     if let Err(error) = renamed {
         // The first error is the one to report; a leftover temporary file is named so that readers ignore it.
         let _ = fs::remove_file(&temporary);

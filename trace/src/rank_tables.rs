@@ -113,7 +113,8 @@ crate::tables! {
         start_ns: Option<i64>,
         /// Ended.
         end_ns: Option<i64>,
-        /// `done`, `started` or `enqueued`: a hang stays visible.
+        /// `done`, `started` or `enqueued`: a hang stays visible. A later row with the same communicator, `seq` and `op` replaces an
+        /// earlier one.
         state: Text,
         /// Stream it ran on.
         stream_id: Option<i64>,
@@ -233,11 +234,12 @@ crate::tables! {
         closed_cleanly: bool,
     }
 
-    /// What a source saw, stored and lost.
+    /// What a source stored and lost. Rows of one source add up: each part brings what came since the part before.
     counters: CounterRow / CounterBuilder / CounterView, by Rank, sorted by None; {
         /// Global rank.
         rank: i32,
-        /// `host`, `memory`, `writer`, `cupti`, `nccl`, …, with the thread or table where there are several.
+        /// `host:THREAD`, `collectives:THREAD`, `memory:THREAD`, the name of a table that was handed over, or `writer:TABLE` for rows
+        /// that a part could not take.
         source: Text,
         /// Rows stored.
         recorded: i64,

@@ -56,6 +56,8 @@ impl Run {
         for table in rank_tables() {
             run.open_table(table.name)?;
         }
+        // By number: past part 9999 the order of the names is another.
+        run.shards.values_mut().for_each(|shards| shards.sort_by_key(|shard| shard.part));
         run.drop_double_claims();
         run.find_missing_ranks();
         Ok(run)
@@ -112,14 +114,13 @@ impl Run {
             let unfinished = path.extension().is_some_and(|e| e == "tmp");
             if unfinished {
                 let why = "the part was being written when its rank stopped".to_string();
-                self.problem(&path, None, format!("unfinished part of {table}"), None, why);
+                self.problem(&path, rank_in_name(&path), format!("unfinished part of {table}"), None, why);
                 continue;
             }
             match Shard::open(&path, table) {
                 Ok(shard) => self.accept(shard),
                 Err(error) => {
-                    let rank = path.file_name().and_then(|n| n.to_str()).and_then(crate::parse_shard_name).map(|n| n.0);
-                    self.problem(&path, rank, format!("rows of {table}"), None, error.to_string());
+                    self.problem(&path, rank_in_name(&path), format!("rows of {table}"), None, error.to_string());
                 }
             }
         }
@@ -188,4 +189,12 @@ impl Run {
     fn problem(&mut self, path: &Path, rank: Option<i32>, what: String, amount: Option<i64>, why: String) {
         self.problems.push(Problem { path: Some(path.into()), rank, what, amount, why });
     }
+}
+
+/// The rank that a shard or what was to become one claims by its name.
+fn rank_in_name(path: &Path) -> Option<i32> {
+    const SUFFIX: &str = ".parquet";
+    let name = path.file_name()?.to_str()?;
+    let shard = &name[..name.find(SUFFIX)? + SUFFIX.len()];
+    crate::parse_shard_name(shard).map(|(rank, _)| rank)
 }

@@ -1,18 +1,21 @@
 //! Shards: one Parquet file of one table, rank and part. Writer and reader stand side by side and assert the same facts.
 
 use std::fs::{self, File};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type};
-use parquet::arrow::ArrowWriter;
+use arrow_schema::{DataType, Field, Schema};
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_writer::{ArrowWriter, ArrowWriterOptions};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
-use parquet::file::metadata::{KeyValue, SortingColumn};
-use parquet::file::properties::WriterProperties;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{KeyValue, ParquetMetaData, SortingColumn};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 
 use crate::keys::{
@@ -53,22 +56,39 @@ pub fn parse_shard_name(name: &str) -> Option<(i32, u32)> {
     Some((rank.parse().ok()?, part.parse().ok()?))
 }
 
-fn writer_properties(table: &Table, meta: &[KeyValue]) -> WriterProperties {
+/// Columns that hold few distinct numbers, although they are ids.
+const LOW_CARDINALITY: [&str; 6] = ["pid", "thread_id", "device_id", "context_id", "stream_id", "comm_id"];
+
+fn writer_properties(table: &Table, meta: &[KeyValue], batches: &[RecordBatch]) -> WriterProperties {
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
-        .set_key_value_metadata(Some(meta.to_vec()));
-    for column in &table.columns {
-        // Times and ids hardly repeat but grow slowly: deltas take a half of what a dictionary takes.
-        if column.type_name == "BIGINT" && (column.name.ends_with("_ns") || column.name.ends_with("id")) {
-            let path = ColumnPath::from(column.name);
-            let low_cardinality =
-                matches!(column.name, "pid" | "thread_id" | "device_id" | "context_id" | "stream_id" | "comm_id");
-            if !low_cardinality {
-                properties = properties
-                    .set_column_dictionary_enabled(path.clone(), false)
-                    .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
-            }
+        .set_key_value_metadata(Some(meta.to_vec()))
+        // Parts are small and most columns of most rows are null. What is written per column and part is what decides the bytes
+        // per event, so: no page index, and statistics only where a reader skips row groups by them.
+        .set_offset_index_disabled(true)
+        .set_statistics_enabled(EnabledStatistics::None);
+    for (index, column) in table.columns.iter().enumerate() {
+        let path = match column.data_type {
+            DataType::List(_) => ColumnPath::new(vec![column.name.into(), "list".into(), "item".into()]),
+            _ => ColumnPath::from(column.name),
+        };
+        let is_time_or_id = column.name.ends_with("_ns") || column.name.ends_with("id");
+        if batches.iter().all(|batch| batch.column(index).null_count() == batch.num_rows()) {
+            // An empty dictionary page is still a page, and a compressed run of nulls is longer than the run.
+            properties = properties
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_compression(path, Compression::UNCOMPRESSED);
+            continue;
+        }
+        if column.type_name == "BIGINT" && is_time_or_id && !LOW_CARDINALITY.contains(&column.name) {
+            // Times and ids hardly repeat but grow slowly: deltas take a half of what a dictionary takes.
+            properties = properties
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_encoding(path.clone(), Encoding::DELTA_BINARY_PACKED);
+        }
+        if table.sorted_by == Some(column.name) || column.name == "rank" || column.name == "step" {
+            properties = properties.set_column_statistics_enabled(path, EnabledStatistics::Chunk);
         }
     }
     if let Some(index) = table.sorted_by.and_then(|name| table.column(name)) {
@@ -78,26 +98,41 @@ fn writer_properties(table: &Table, meta: &[KeyValue]) -> WriterProperties {
     properties.build()
 }
 
-fn write_batches(path: &Path, table: &Table, meta: &[KeyValue], batches: &[RecordBatch]) -> Result<u64, Error> {
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).map_err(|source| Error::Io { path: parent.into(), source })?;
-    }
+fn encode(
+    file: &mut File,
+    path: &Path,
+    table: &Table,
+    meta: &[KeyValue],
+    batches: &[RecordBatch],
+) -> Result<(), Error> {
     let parquet = |source| Error::Parquet { path: path.into(), source };
-    durable::replace(path, |file| {
-        let mut writer =
-            ArrowWriter::try_new(file, table.schema(), Some(writer_properties(table, meta))).map_err(parquet)?;
-        for batch in batches {
-            writer.write(batch).map_err(parquet)?;
-        }
-        writer.close().map_err(parquet)?;
-        Ok(())
-    })?;
+    let options = ArrowWriterOptions::new()
+        .with_properties(writer_properties(table, meta, batches))
+        // The Arrow schema in the footer would take more than the rows of a small part. Strings come back as strings without it.
+        .with_skip_arrow_metadata(true);
+    let mut writer = ArrowWriter::try_new_with_options(file, table.schema(), options).map_err(parquet)?;
+    for batch in batches {
+        writer.write(batch).map_err(parquet)?;
+    }
+    writer.close().map_err(parquet)?;
+    Ok(())
+}
+
+fn make_parent(path: &Path) -> Result<(), Error> {
+    match path.parent() {
+        Some(parent) => fs::create_dir_all(parent).map_err(|source| Error::Io { path: parent.into(), source }),
+        None => Ok(()),
+    }
+}
+
+fn size_of_file(path: &Path) -> Result<u64, Error> {
     fs::metadata(path).map(|m| m.len()).map_err(|source| Error::Io { path: path.into(), source })
 }
 
 /// Writes one part of a rank's table under its final name, whole or not at all. Returns the file's size in bytes.
 ///
 /// # Errors
+/// [`Error::Io`] of kind `AlreadyExists` if the run holds that part already: a trace is never overwritten;
 /// [`Error::Unsorted`], [`Error::WrongRank`] or [`Error::NegativeDuration`] before anything is written; else
 /// [`Error::Parquet`] or [`Error::Io`].
 pub fn write_shard(
@@ -121,17 +156,22 @@ pub fn write_shard(
         (KEY_CLOCK_DOMAIN, meta.clock_domain.clone()),
     ];
     let pairs: Vec<KeyValue> = pairs.into_iter().map(|(k, v)| KeyValue::new(k.to_string(), v)).collect();
-    write_batches(&shard_path(run, table.name, meta.rank, part), table, &pairs, batches)
+    let path = shard_path(run, table.name, meta.rank, part);
+    make_parent(&path)?;
+    durable::create(&path, |file| encode(file, &path, table, &pairs, batches))?;
+    size_of_file(&path)
 }
 
-/// Writes a whole table of the aggregator to `path`.
+/// Writes a whole table of the aggregator to `path`, over what an earlier analysis wrote.
 ///
 /// # Errors
 /// [`Error::Parquet`] or [`Error::Io`].
 pub fn write_table(path: &Path, table: &Table, run_id: &str, batches: &[RecordBatch]) -> Result<u64, Error> {
     let pairs = [(KEY_SCHEMA_VERSION, SCHEMA_VERSION.to_string()), (KEY_RUN_ID, run_id.to_string())];
     let pairs: Vec<KeyValue> = pairs.into_iter().map(|(k, v)| KeyValue::new(k.to_string(), v)).collect();
-    write_batches(path, table, &pairs, batches)
+    make_parent(path)?;
+    durable::replace(path, |file| encode(file, path, table, &pairs, batches))?;
+    size_of_file(path)
 }
 
 /// The facts that hold in every shard, checked before writing and after reading.
@@ -217,8 +257,12 @@ impl Shard {
         let io = |source| Error::Io { path: path.into(), source };
         let file = File::open(path).map_err(io)?;
         let bytes = file.metadata().map_err(io)?.len();
-        let footer = ArrowReaderMetadata::load(&file, Default::default())
-            .map_err(|source| Error::Parquet { path: path.into(), source })?;
+        let footer = contain_panic(|| {
+            let footer = read_footer(&file)?;
+            check_footer(footer.metadata(), bytes)?;
+            Ok(footer)
+        });
+        let footer = footer.map_err(|source| Error::Parquet { path: path.into(), source })?;
         let meta = read_meta(path, &footer)?;
         if meta.rank != name_rank {
             let problem = format!("is {}, but the file's name says {name_rank}", meta.rank);
@@ -245,18 +289,68 @@ impl Shard {
             let mask = ProjectionMask::columns(builder.parquet_schema(), columns.iter().copied());
             builder = builder.with_projection(mask);
         }
-        let reader = builder
-            .with_batch_size(ROW_GROUP_ROWS)
-            .build()
-            .map_err(|source| Error::Parquet { path: self.path.clone(), source })?;
+        let parquet = |source| Error::Parquet { path: self.path.clone(), source };
+        let mut reader = contain_panic(|| builder.with_batch_size(ROW_GROUP_ROWS).build()).map_err(parquet)?;
         let mut checker = Checker::new(table, self.meta.rank);
-        for batch in reader {
-            let batch = batch.map_err(|source| Error::Parquet { path: self.path.clone(), source: source.into() })?;
+        while let Some(batch) = contain_panic(|| Ok(reader.next().transpose()?)).map_err(parquet)? {
             checker.check(&batch)?;
             visit(&batch)?;
         }
         Ok(())
     }
+}
+
+/// Runs a part of the Parquet reader and makes an error of a panic: about one damaged file in 2000 reaches an assertion of that reader
+/// (a column without its dictionary page, a null mask that is too short), and one bad shard must not end the analysis of all the
+/// others. The caller drops the reader on an error, so that nobody sees what a panic left half done.
+fn contain_panic<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        Err(ParquetError::General(format!("the file is damaged: {}", text.unwrap_or("its reader gave up"))))
+    })
+}
+
+/// Checks what the Parquet reader takes for granted: chunks inside the file, and as many values as rows.
+fn check_footer(metadata: &ParquetMetaData, file_bytes: u64) -> Result<(), ParquetError> {
+    let damaged = |what: &str| Err(ParquetError::General(format!("the file is damaged: {what}")));
+    let mut rows = 0_i64;
+    for group in metadata.row_groups() {
+        if group.num_rows() < 0 {
+            return damaged("a row group has a negative number of rows");
+        }
+        rows = rows.saturating_add(group.num_rows());
+        for chunk in group.columns() {
+            let start = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
+            let end = start.checked_add(chunk.compressed_size());
+            let inside = start >= 0
+                && chunk.data_page_offset() >= start
+                && chunk.compressed_size() >= 0
+                && end.is_some_and(|end| end as u64 <= file_bytes);
+            if !inside {
+                return damaged("a column lies outside the file");
+            }
+            let flat = chunk.column_descr().max_rep_level() == 0;
+            if chunk.num_values() < 0 || (flat && chunk.num_values() != group.num_rows()) {
+                return damaged("a column has another number of values than its row group has rows");
+            }
+        }
+    }
+    match metadata.file_metadata().num_rows() == rows {
+        true => Ok(()),
+        false => damaged("the row groups do not add up to the number of rows"),
+    }
+}
+
+/// Reads a footer such that strings come as dictionaries, which is how they were written, whether or not the file says so.
+fn read_footer(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {
+    let plain = ArrowReaderMetadata::load(file, ArrowReaderOptions::new().with_skip_arrow_metadata(true))?;
+    let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+    let field = |field: &Arc<Field>| match field.data_type() {
+        DataType::Utf8 => Arc::new(Field::new(field.name(), dictionary.clone(), field.is_nullable())),
+        _ => field.clone(),
+    };
+    let schema = Arc::new(Schema::new(plain.schema().fields().iter().map(field).collect::<Vec<_>>()));
+    ArrowReaderMetadata::try_new(plain.metadata().clone(), ArrowReaderOptions::new().with_schema(schema))
 }
 
 fn read_meta(path: &Path, footer: &ArrowReaderMetadata) -> Result<ShardMeta, Error> {
@@ -299,4 +393,18 @@ fn read_meta(path: &Path, footer: &ArrowReaderMetadata) -> Result<ShardMeta, Err
 /// The columns of `batch` that are named, for tests and small readers.
 pub fn column_names(batch: &RecordBatch) -> Vec<Arc<str>> {
     batch.schema().fields().iter().map(|f| f.name().as_str().into()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_the_parquet_reader_becomes_an_error() {
+        let text = |result: Result<(), ParquetError>| result.unwrap_err().to_string();
+        assert!(text(contain_panic(|| panic!("literal"))).ends_with("the file is damaged: literal"));
+        assert!(text(contain_panic(|| panic!("{} of {}", 1, 2))).ends_with("the file is damaged: 1 of 2"));
+        assert!(text(contain_panic(|| std::panic::panic_any(7))).ends_with("its reader gave up"));
+        assert_eq!(contain_panic(|| Ok(7)).unwrap(), 7);
+    }
 }

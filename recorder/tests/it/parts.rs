@@ -1,0 +1,134 @@
+//! When parts close, and what a part tells of what has not ended yet.
+
+use std::time::Duration;
+
+use recorder::{Collective, CollectiveOp, CollectiveState, Kind, Options};
+use trace::{CollectiveRow, EventRow, RankRow, Run, StepRow};
+
+use crate::common::{RANK, active, counters, event, new_run, options, rows, shards, wait_until};
+
+#[test]
+fn a_part_closes_when_it_is_full() {
+    let run = new_run();
+    let recorder = active(Options { part_rows: 100, ..options(run.path()) });
+    let thread = recorder.thread("main");
+    let name = recorder.intern("op");
+    (0..1050).for_each(|_| drop(thread.scope(Kind::CpuOp, name)));
+    let summary = recorder.finish();
+    assert_eq!((summary.recorded, summary.dropped, summary.failed_parts), (1050, 0, 0));
+    let opened = Run::open(run.path()).unwrap();
+    let parts: Vec<u64> = opened.shards(RANK, "events").iter().map(|shard| shard.rows).collect();
+    assert!(parts.len() >= 11 && parts.iter().all(|rows| *rows <= 100), "{parts:?}");
+    assert_eq!(parts.iter().sum::<u64>(), 1050);
+    assert_eq!(rows::<EventRow>(run.path()).len(), 1050);
+    // The rows of `counters` add up, however many parts there are.
+    assert_eq!(counters(run.path()), [("host:main".into(), 1050, 0, None)]);
+    let bytes: u64 = ["events", "counters", "ranks"]
+        .iter()
+        .flat_map(|table| opened.shards(RANK, table))
+        .map(|shard| shard.bytes)
+        .sum();
+    assert_eq!(summary.bytes, bytes);
+}
+
+#[test]
+fn a_part_closes_when_its_time_has_come() {
+    let run = new_run();
+    let recorder = active(Options { part_period: Duration::from_millis(30), ..options(run.path()) });
+    let thread = recorder.thread("main");
+    for part in 0..3 {
+        drop(thread.scope(Kind::CpuOp, recorder.intern("op")));
+        wait_until("the part is on disk", || shards(run.path(), "events") > part);
+    }
+    // With nothing to write there is no part.
+    let written = shards(run.path(), "events");
+    std::thread::sleep(Duration::from_millis(150));
+    assert_eq!(shards(run.path(), "events"), written);
+    // While it runs, what is there is readable and counted.
+    assert_eq!(rows::<EventRow>(run.path()).len(), 3);
+    wait_until("the counters are on disk", || shards(run.path(), "counters") >= 3);
+    assert_eq!(counters(run.path()), [("host:main".into(), 3, 0, None)]);
+    assert_eq!(recorder.finish().recorded, 3);
+}
+
+/// ```text
+/// main  [step                                   …
+///         [done]   [hangs                       …
+/// parts              ^ step, hangs: open          ^ completed by rows with the same ids
+/// ```
+#[test]
+fn what_is_open_when_a_part_closes_is_told_and_completed_later() {
+    let run = new_run();
+    let recorder = active(Options { part_period: Duration::from_millis(30), ..options(run.path()) });
+    let thread = recorder.thread("main");
+    let scope = |name: &str| thread.scope(Kind::CpuOp, recorder.intern(name));
+    let step = scope("step");
+    drop(scope("done"));
+    let hangs = scope("hangs").bytes(77).comm();
+    let (step_id, hangs_id) = (step.id().unwrap(), hangs.id().unwrap());
+    wait_until("both are on disk", || {
+        let events = if shards(run.path(), "events") == 0 { vec![] } else { rows::<EventRow>(run.path()) };
+        [step_id, hangs_id].iter().all(|id| events.iter().any(|event| event.id == *id))
+    });
+    let before = rows::<EventRow>(run.path());
+    let (open_step, open_hangs) = (event(&before, "step"), event(&before, "hangs"));
+    assert_eq!((open_step.open, open_hangs.open, event(&before, "done").open), (Some(true), Some(true), Some(false)));
+    assert_eq!((open_hangs.parent_id, open_hangs.bytes, open_hangs.is_comm), (Some(step_id), None, None));
+    assert_eq!(open_hangs.thread_id, event(&before, "done").thread_id);
+    assert!(open_hangs.dur_ns >= 0 && open_step.dur_ns >= open_hangs.dur_ns);
+    // A rank that hangs does not fill the disk with the news that it hangs.
+    let written = shards(run.path(), "events");
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(shards(run.path(), "events"), written);
+
+    drop(hangs);
+    drop(step);
+    let summary = recorder.finish();
+    assert_eq!(summary.recorded, 3, "open rows are not counted");
+    let after = rows::<EventRow>(run.path());
+    for (open, name) in [(&open_step, "step"), (&open_hangs, "hangs")] {
+        let closed = event(&after, name);
+        assert_eq!((closed.open, closed.id, closed.ts_ns), (Some(false), open.id, open.ts_ns));
+        assert!(closed.dur_ns >= open.dur_ns);
+    }
+    let hangs = event(&after, "hangs");
+    assert_eq!((hangs.bytes, hangs.is_comm), (Some(77), Some(true)));
+    assert_eq!(counters(run.path()), [("host:main".into(), 3, 0, None)]);
+}
+
+#[test]
+fn a_collective_that_hangs_is_told_once_and_completed_later() {
+    let run = new_run();
+    let recorder = active(Options { part_period: Duration::from_millis(30), ..options(run.path()) });
+    let thread = recorder.thread("comm");
+    let started = Collective { start_ns: Some(5), ..Collective::new(1, 9, CollectiveOp::AllReduce) };
+    thread.collective(Collective { state: CollectiveState::Started, ..started });
+    wait_until("it is on disk", || shards(run.path(), "collectives") == 1);
+    std::thread::sleep(Duration::from_millis(150));
+    assert_eq!(shards(run.path(), "collectives"), 1);
+    thread.collective(Collective { end_ns: Some(8), ..started });
+    recorder.finish();
+    let states: Vec<_> = rows::<CollectiveRow>(run.path())
+        .iter()
+        .map(|row| (row.seq, row.state.to_string(), row.start_ns, row.end_ns))
+        .collect();
+    assert_eq!(states, [(Some(9), "started".into(), Some(5), None), (Some(9), "done".into(), Some(5), Some(8))]);
+}
+
+#[test]
+fn without_a_finish_the_rows_are_there_but_the_end_is_not_clean() {
+    let run = new_run();
+    {
+        let recorder = active(options(run.path()));
+        let clone = recorder.clone();
+        let thread = recorder.thread("main");
+        drop(recorder);
+        drop(thread.scope(Kind::CpuOp, clone.intern("op")));
+        clone.begin_step(1, recorder::Phase::Active);
+        clone.end_step(None);
+    }
+    assert_eq!(rows::<EventRow>(run.path()).len(), 1);
+    assert_eq!(rows::<StepRow>(run.path()).len(), 1);
+    let ranks: Vec<bool> = rows::<RankRow>(run.path()).iter().map(|row| row.closed_cleanly).collect();
+    assert_eq!(ranks, [false]);
+}

@@ -1,0 +1,185 @@
+//! The schemas as text, and every table there and back.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+
+use expect_test::expect_file;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use serde::de::DeserializeOwned;
+use trace::*;
+
+use crate::common;
+
+/// Change a table, and this says so: raise `SCHEMA_VERSION`, then bless with `UPDATE_EXPECT=1`.
+#[test]
+fn schemas_are_as_documented() {
+    let mut text = format!("schema version {SCHEMA_VERSION}; * = never null\n");
+    for (writer, tables) in [("ranks", rank_tables()), ("the aggregator", analysis_tables())] {
+        for table in tables {
+            let sorted = table.sorted_by.map_or(String::new(), |column| format!(", sorted by {column}"));
+            text.push_str(&format!("\n[by {writer}{sorted}]\n{}", table.describe()));
+        }
+    }
+    expect_file!["../schemas.txt"].assert_eq(&text);
+}
+
+#[test]
+fn columns_follow_the_naming_rules() {
+    for table in rank_tables().into_iter().chain(analysis_tables()) {
+        assert!(table.doc.ends_with('.') || table.doc.ends_with('?'), "{}", table.name);
+        let names: BTreeSet<&str> = table.columns.iter().map(|c| c.name).collect();
+        assert_eq!(names.len(), table.columns.len(), "{} names a column twice", table.name);
+        for column in &table.columns {
+            assert!(!column.doc.is_empty(), "{}.{}", table.name, column.name);
+            // `_us` and `_ms` would be a second unit for times; only nanoseconds exist.
+            assert!(!column.name.ends_with("_us") && !column.name.ends_with("_ms"), "{}.{}", table.name, column.name);
+            if column.name.ends_with("_ns") {
+                assert!(matches!(column.type_name, "BIGINT" | "DOUBLE"), "{}.{}", table.name, column.name);
+            }
+        }
+    }
+}
+
+/// Writes random rows of a table as a shard, reads them back and compares.
+fn check<R: Row + DeserializeOwned + Debug + PartialEq>() {
+    const RANK: i32 = 3;
+    let mut runner = TestRunner::new(Config { cases: 24, failure_persistence: None, ..Config::default() });
+    let outcome = runner.run(&common::rows::<R>(RANK), |rows| {
+        let run = tempfile::tempdir().unwrap();
+        let table = R::table();
+        // In two batches, whose dictionaries differ.
+        let (first, second) = rows.split_at(rows.len() / 2);
+        let batches = [batch_from_rows(first).unwrap(), batch_from_rows(second).unwrap()];
+        let bytes = write_shard(run.path(), &table, &common::meta(RANK), 7, &batches).unwrap();
+        let path = shard_path(run.path(), table.name, RANK, 7);
+        let shard = Shard::open(&path, table.name).unwrap();
+        let mut read: Vec<R> = Vec::new();
+        shard
+            .read(&table, None, |batch| -> Result<(), Error> {
+                read.extend(rows_from_batch::<R>(batch)?);
+                Ok(())
+            })
+            .unwrap();
+        let same =
+            |what: bool| if what { Ok(()) } else { Err(TestCaseError::fail(format!("{rows:?}\nread {read:?}"))) };
+        same(read == rows)?;
+        same((shard.rows, shard.bytes, shard.part) == (rows.len() as u64, bytes, 7))?;
+        same(shard.meta == common::meta(RANK))
+    });
+    if let Err(error) = outcome {
+        panic!("table {}: {error}", R::table().name);
+    }
+}
+
+macro_rules! check_all {
+    ($($row:ty),+ $(,)?) => {{
+        $( check::<$row>(); )+
+        BTreeSet::from([ $( <$row as Row>::table().name ),+ ])
+    }};
+}
+
+#[test]
+fn every_rank_table_comes_back_as_it_was_written() {
+    let checked = check_all![
+        EventRow,
+        CollectiveRow,
+        CommRow,
+        DeviceRow,
+        FlowRow,
+        StepRow,
+        RankRow,
+        CounterRow,
+        ClockSampleRow,
+        MemoryRow,
+        BucketRow,
+    ];
+    let declared: BTreeSet<&str> = rank_tables().iter().map(|table| table.name).collect();
+    assert_eq!(checked, declared);
+}
+
+#[test]
+fn every_analysis_table_comes_back_as_it_was_written() {
+    let checked = check_all![
+        ClockFitRow,
+        StepBreakdownRow,
+        IdleBreakdownRow,
+        BucketTimingRow,
+        StragglerRow,
+        KernelStatsRow,
+        OpStatsRow,
+        AnnotationStatsRow,
+        MemoryPeakRow,
+        HtaTemporalRow,
+        WaitRow,
+        InstanceRow,
+        FindingRow,
+    ];
+    // A shard belongs to one rank, so that the one table whose rank may be null cannot be one.
+    let mut declared: BTreeSet<&str> = analysis_tables().iter().map(|table| table.name).collect();
+    assert!(declared.remove("omissions"));
+    assert_eq!(checked, declared);
+}
+
+#[test]
+fn a_projection_reads_only_what_is_named() {
+    let run = tempfile::tempdir().unwrap();
+    common::write_rows(run.path(), &common::meta(0), 0, &common::events(0, 10));
+    let shard = Shard::open(&shard_path(run.path(), "events", 0, 0), "events").unwrap();
+    let mut names = Vec::new();
+    shard
+        .read(&EventRow::table(), Some(&["name", "ts_ns", "no such column"]), |batch| -> Result<(), Error> {
+            names = column_names(batch);
+            let columns = column::<Text>(batch, "events", "name")?;
+            assert_eq!(&*Text::get(&columns, 0), "gemm");
+            assert!(matches!(
+                column::<i64>(batch, "events", "dur_ns"),
+                Err(Error::MissingColumn { column, .. }) if column == "dur_ns"
+            ));
+            assert!(matches!(
+                column::<i32>(batch, "events", "ts_ns"),
+                Err(Error::ColumnType { found, .. }) if found == "Int64"
+            ));
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(names, ["name".into(), Text::from("ts_ns")]);
+}
+
+#[test]
+fn the_analysis_may_be_written_again_but_a_shard_may_not() {
+    let run = tempfile::tempdir().unwrap();
+    let path = run.path().join(ANALYSIS_DIR).join("findings.parquet");
+    let batch = || batch_from_rows(&[FindingRow::default()]).unwrap();
+    for _ in 0..2 {
+        write_table(&path, &FindingRow::table(), "test", &[batch()]).unwrap();
+    }
+
+    common::write_rows(run.path(), &common::meta(0), 0, &common::events(0, 3));
+    let again = batch_from_rows(&common::events(0, 1)).unwrap();
+    let error = write_shard(run.path(), &EventRow::table(), &common::meta(0), 0, &[again]).unwrap_err();
+    assert!(matches!(error, Error::Io { source, .. } if source.kind() == std::io::ErrorKind::AlreadyExists));
+    let shard = Shard::open(&shard_path(run.path(), "events", 0, 0), "events").unwrap();
+    assert_eq!(shard.rows, 3);
+    let leftovers = std::fs::read_dir(run.path().join("events")).unwrap().count();
+    assert_eq!(leftovers, 1, "the temporary file of the refused part is gone");
+}
+
+#[test]
+fn only_shard_names_are_parsed() {
+    assert_eq!(parse_shard_name("rank-00003-0000.parquet"), Some((3, 0)));
+    assert_eq!(parse_shard_name("rank-123456-10000.parquet"), Some((123_456, 10_000)));
+    for name in [
+        "",
+        "rank-.parquet",
+        "rank-1.parquet",
+        "rank--1-0.parquet",
+        "rank-1-0.parquet.tmp",
+        "rank-+1-0.parquet",
+        "rank-99999999999-0.parquet",
+        "Rank-1-0.parquet",
+        "rank-1-0-2.parquet",
+        "rank-١-0.parquet",
+    ] {
+        assert_eq!(parse_shard_name(name), None, "{name}");
+    }
+}
