@@ -208,16 +208,16 @@ mod tests {
     fn narrow_tables_lose_text_then_columns() {
         expect![[r#"
             table
-              rank  step ms  hidden %  range
-                 0      1.5      12.3  forward
-                11    120.0         –  ncclDe…ING_LL
+              rank  step ms  range
+                 0      1.5  forward
+                11    120.0  ncclDevKern…f32_RING_LL
         "#]]
         .assert_eq(&rendered(40));
         expect![[r#"
             table
               rank  step ms  range
                  0      1.5  forward
-                11    120.0  ncclDe…NG_LL
+                11    120.0  ncclDevK…_RING_LL
         "#]]
         .assert_eq(&rendered(34));
         expect![[r#"
