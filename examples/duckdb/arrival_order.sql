@@ -1,13 +1,12 @@
 -- In which order do the ranks arrive at the collectives?
 -- 1 is first. A rank that is last at every bucket's all-reduce is late, not necessarily to blame: see stragglers.sql.
--- Current directory: a run, analysed.
 with arrivals as (
     select w.rank, w.wait_ns, i.step, i.error_ns,
            w.arrival_ns - i.first_start_ns as late_ns,
            rank() over (partition by w.instance order by w.arrival_ns) as place,
            count(*) over (partition by w.instance)                     as ranks
-    from 'analysis/collective_waits.parquet' w
-    join 'analysis/collective_instances.parquet' i using (instance)
+    from collective_waits w
+    join collective_instances i using (instance)
     where i.complete and i.bucket is not null
 )
 select rank,

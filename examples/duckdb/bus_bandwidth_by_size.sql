@@ -1,6 +1,5 @@
 -- What bus bandwidth do collectives of each size reach, with and without the wait for the last rank?
 -- busbw as nccl-tests defines it. Without a transfer time (inside the clock error, incomplete) there is no bandwidth.
--- Current directory: a run, analysed.
 select op, bytes,
        any_value(ranks_expected)                      as ranks,
        count(*)                                       as collectives,
@@ -10,7 +9,7 @@ select op, bytes,
        round(median(busbw_gbs), 3)                    as busbw_gbs,
        round(median(busbw_incl_wait_gbs), 3)          as busbw_incl_wait_gbs,
        round(median(skew_ns) / 1e6, 3)                as skew_ms
-from 'analysis/collective_instances.parquet'
+from collective_instances
 where complete
 group by op, bytes
 order by op, bytes;

@@ -1,5 +1,5 @@
 -- How well do we know what time it was on each rank?
--- error: 95 % of the estimate; bound: guaranteed. Violations must be 0. Current directory: a run, analysed.
+-- error: 95 % of the estimate; bound: guaranteed. Violations must be 0.
 select rank, clock, method, reference_rank,
        round(offset_ns / 1e6, 6)         as offset_ms,
        round(drift_ppb / 1e3, 3)         as drift_ppm,
@@ -8,5 +8,5 @@ select rank, clock, method, reference_rank,
        samples,
        round(residual_p95_ns / 1e3, 3)   as residual_p95_us,
        violations
-from 'analysis/clock_fit.parquet'
+from clock_fit
 order by rank, clock;

@@ -1,10 +1,9 @@
 -- Where does nothing run for longer than 100 µs, and what ran before and after?
 -- Per host thread that computes, and per stream of a device. Communication does not count as running.
--- Current directory: a run.
 with rows_ as (
     select rank, step, name, ts_ns, ts_ns + dur_ns as end_ns,
            case when device_id is null then 'thread ' || thread_id else 'stream ' || device_id || ':' || stream_id end as lane
-    from 'events/*.parquet'
+    from events
     where kind in ('cpu_op', 'kernel', 'gpu_memcpy', 'gpu_memset') and not coalesce(is_comm, false)
       and name not ilike '%wait%' and not coalesce(open, false)
 ), ordered as (

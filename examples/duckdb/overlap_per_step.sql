@@ -1,5 +1,5 @@
 -- How much of the communication hides under compute, step by step?
--- The spread over the ranks beside the mean: one rank that hides nothing is a finding. Current directory: a run, analysed.
+-- The spread over the ranks beside the mean: one rank that hides nothing is a finding.
 select step,
        count(*)                                                       as ranks,
        round(avg(wall_ns) / 1e6, 3)                                   as wall_ms,
@@ -9,7 +9,7 @@ select step,
        round(min(overlap_pct), 1)                                     as lowest_pct,
        arg_min(rank, overlap_pct)                                     as lowest_rank,
        round(max(overlap_pct), 1)                                     as highest_pct
-from 'analysis/step_breakdown.parquet'
+from step_breakdown
 where step >= 0
 group by step
 order by step;

@@ -1,11 +1,10 @@
 -- In which range does a rank spend more time of its own than the others do?
 -- Self time of the ranges, less the median rank's, per step: the raw material of a verdict, without any clock.
--- Current directory: a run.
 with ranges as (
-    select rank, id, step, name, dur_ns from 'events/*.parquet'
+    select rank, id, step, name, dur_ns from events
     where kind = 'user_annotation' and step >= 0 and name not like 'ProfilerStep#%' and not coalesce(open, false)
 ), children as (
-    select rank, parent_id as id, sum(dur_ns)::bigint as children_ns from 'events/*.parquet'
+    select rank, parent_id as id, sum(dur_ns)::bigint as children_ns from events
     where parent_id is not null and device_id is null group by all
 ), own as (
     select rank, step, name, sum(dur_ns - coalesce(children_ns, 0))::bigint as self_ns

@@ -1,10 +1,9 @@
 -- Which kernels and operations take the most time, and is one rank slower at them than the others?
 -- Self time: without the time of enclosed rows. slowest_vs_median: the slowest rank's mean over the median rank's.
--- Current directory: a run, analysed.
 with work as (
-    select 'kernel' as where_, rank, name, calls, self_ns, mean_ns, flops from 'analysis/kernel_stats.parquet'
+    select 'kernel' as where_, rank, name, calls, self_ns, mean_ns, flops from kernel_stats
     union all
-    select 'host', rank, name, calls, self_ns, mean_ns, flops from 'analysis/op_stats.parquet'
+    select 'host', rank, name, calls, self_ns, mean_ns, flops from op_stats
 )
 select where_, name,
        sum(calls)::bigint                                            as calls,

@@ -1,20 +1,16 @@
 -- What did every rank do, when, in the slowest step, on one clock?
--- Milliseconds since the first rank began that step. The ranges of the main thread and the collectives, in order.
--- Current directory: a run, analysed.
+-- Milliseconds since the first rank began that step, give or take error_us. The ranges of the main thread and the
+-- collectives, in order.
 with slowest as (
-    select step from 'analysis/step_breakdown.parquet' where step >= 0 group by step order by max(wall_ns) desc, step limit 1
-), fit as (
-    select rank, offset_ns, coalesce(drift_ppb, 0) as drift_ppb, origin_ns
-    from 'analysis/clock_fit.parquet' where clock = 'host'
+    select step from step_breakdown where step >= 0 group by step order by max(wall_ns) desc, step limit 1
 ), rows_ as (
-    select e.rank, e.kind, e.name, e.dur_ns,
-           -- global = t + offset + drift·(t − origin)
-           e.ts_ns + offset_ns + round(drift_ppb * 1e-9 * (e.ts_ns - origin_ns))::bigint as global_ns
-    from 'events/*.parquet' e join fit using (rank) join slowest using (step)
-    where e.device_id is null and (e.kind = 'user_annotation' or e.is_comm)
+    select rank, kind, name, dur_ns, global_ts_ns, global_error_ns
+    from global_events join slowest using (step)
+    where device_id is null and (kind = 'user_annotation' or is_comm)
 )
-select round((global_ns - min(global_ns) over ()) / 1e6, 3) as at_ms,
+select round((global_ts_ns - min(global_ts_ns) over ()) / 1e6, 3) as at_ms,
        rank, kind, name,
-       round(dur_ns / 1e6, 3) as dur_ms
+       round(dur_ns / 1e6, 3)                                     as dur_ms,
+       round(global_error_ns / 1e3, 3)                            as error_us
 from rows_
-order by global_ns, rank;
+order by global_ts_ns, rank, dur_ns desc;

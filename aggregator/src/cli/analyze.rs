@@ -9,19 +9,20 @@ use regex::Regex;
 
 use super::Outcome;
 use super::input::{Input, resolve};
+use crate::kineto::KinetoSource;
 use crate::options::{Options, TimeBound, parse_ranks, parse_steps};
 use crate::render::summary::{self, Look};
 use crate::render::{json, parquet};
 use crate::source::{RunSource, Source};
 use crate::{Analysis, Error, analyze};
 
-/// Aligns, matches and analyses a run; writes RUN/analysis and prints a summary.
+/// Aligns, matches and analyses a run or traces; writes `analysis/` and prints a summary.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// A run.
-    #[arg(required = true, value_name = "RUN")]
+    /// A run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
+    #[arg(required = true, value_name = "RUN|TRACES")]
     paths: Vec<PathBuf>,
-    /// Directory that gets `analysis/`; the run itself, if not given.
+    /// Directory that gets `analysis/`. If not given: the run itself; nothing is written for traces.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print the analysis as JSON instead of the summary.
@@ -64,8 +65,15 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
             Ok(if analysis.is_partial() { Outcome::Partial } else { Outcome::Done })
         }
         Input::Traces(paths) => {
-            let path = paths.into_iter().next().unwrap_or_default();
-            Err(Error::NoInput { path, why: "traces are not read yet; give a run (a directory with run.json)".into() })
+            let source = KinetoSource::open(&paths)?;
+            let analysis = with_progress(&source, &options)?;
+            // The directory of somebody's traces is not ours to write into.
+            let written = arguments.out.as_ref().map(|out| parquet::write(&analysis, out, None)).transpose()?;
+            print(&analysis, &arguments)?;
+            if let Some(written) = &written {
+                say_where(written);
+            }
+            Ok(if analysis.is_partial() { Outcome::Partial } else { Outcome::Done })
         }
     }
 }

@@ -95,10 +95,15 @@ fn is_sqlite(path: &Path) -> bool {
     path.is_file() && File::open(path).and_then(|mut f| f.read_exact(&mut head)).is_ok() && head == SQLITE_MAGIC
 }
 
-/// Whether a name is that of a trace.
+/// Whether a name is that of a trace, or the first byte that of JSON or gzip. What is inside is for the reader to find out.
 fn is_trace(path: &Path) -> bool {
     let name = path.to_string_lossy();
-    name.ends_with(".json") || name.ends_with(".json.gz")
+    let mut head = [0_u8; 2];
+    let mut starts = || {
+        File::open(path).and_then(|mut f| f.read_exact(&mut head)).is_ok()
+            && matches!(head, [b'{' | b'[', _] | [0x1f, 0x8b])
+    };
+    name.ends_with(".json") || name.ends_with(".json.gz") || starts()
 }
 
 /// A directory must hold a trace. One that holds shards but no manifest, or only formats that are not read, is said to.

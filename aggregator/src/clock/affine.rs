@@ -25,14 +25,16 @@ impl Affine {
         if self.drift == 0.0 { 0 } else { (self.drift * t_ns.saturating_sub(self.origin_ns) as f64).round() as i64 }
     }
 
-    /// This map, then `next`. Rounds to the ns once where there is drift.
+    /// This map, then `next`. Exact where at most one of the two drifts, else rounded to the ns once.
     pub fn then(&self, next: &Self) -> Self {
-        if self.drift == 0.0 && next.drift == 0.0 {
-            return Self { offset_ns: self.offset_ns.saturating_add(next.offset_ns), ..*self };
+        let offset_ns = self.offset_ns.saturating_add(next.offset_ns);
+        if self.drift == 0.0 {
+            // Drift counts from where it did: far from there, f64 would not hold what it adds.
+            return Self { offset_ns, drift: next.drift, origin_ns: next.origin_ns.saturating_sub(self.offset_ns) };
         }
         let there = self.origin_ns.saturating_add(self.offset_ns);
         Self {
-            offset_ns: self.offset_ns.saturating_add(next.offset_ns).saturating_add(next.gain_ns(there)),
+            offset_ns: offset_ns.saturating_add(next.gain_ns(there)),
             drift: self.drift + next.drift + self.drift * next.drift,
             origin_ns: self.origin_ns,
         }
@@ -66,6 +68,17 @@ mod tests {
         for t in [0, 1_000_000_000, 61_234_567_891] {
             assert!((a.inverse().apply(a.apply(t)) - t).abs() <= 1);
             assert!((a.then(&b).apply(t) - b.apply(a.apply(t))).abs() <= 2);
+        }
+    }
+
+    #[test]
+    fn a_shift_before_or_after_a_drift_is_exact() {
+        let shift = Affine { offset_ns: 1_790_857_026_000_000_001, ..Affine::IDENTITY };
+        let drift = Affine { offset_ns: -3, drift: 31e-6, origin_ns: 1_790_857_026_000_000_000 };
+        for t in [0, 17, 60_123_456_789] {
+            assert_eq!(shift.then(&drift).apply(t), drift.apply(shift.apply(t)));
+            let late = t + drift.origin_ns;
+            assert_eq!(drift.then(&shift.inverse()).apply(late), shift.inverse().apply(drift.apply(late)));
         }
     }
 

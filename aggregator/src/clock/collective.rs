@@ -360,8 +360,9 @@ impl<'a> Group<'a> {
         let n = points.len() as f64;
         let mut distances: Vec<f64> = points.iter().map(|p| (p.1 - line.at(p.0)).abs()).collect();
         let p95 = quantile(&mut distances, 0.95);
-        // Of few samples, the largest distance is less than 95 % of all there could be.
-        let spread_ns = (points.len() >= 3).then_some((p95 * (1.0 + 2.0 / n)).max(GRAIN_NS));
+        // Of few samples, the largest distance is less than 95 % of all there could be; and what they have in common none shows.
+        let unseen = self.quickest(clock).max(GRAIN_NS);
+        let spread_ns = (points.len() >= 3).then_some((p95 * (1.0 + 2.0 / n)).max(unseen));
         let there = self.origin_ns[self.reference].saturating_sub(self.origin_ns[clock]);
         Estimate {
             method,
@@ -375,6 +376,15 @@ impl<'a> Group<'a> {
             samples: points.len() as i64,
             residual_p95_ns: (!points.is_empty()).then_some(p95.ceil() as i64),
         }
+    }
+
+    /// The least time that a last arrival spent in an instance with this clock: the operation itself. One rank may leave earlier than
+    /// another in every instance by about that much, and no scatter shows it. Of an all-to-all the slack is part of it, because its
+    /// start is taken that much earlier. (Measured: devices of one host that leave all-to-alls 26 µs apart throughout.)
+    fn quickest(&self, clock: usize) -> f64 {
+        let spent = |p: &Part| p.left_ns.map(|left| left.saturating_sub(p.start_ns));
+        let with = self.evidence.iter().filter(|e| e.parts.iter().any(|p| p.clock == clock));
+        with.filter_map(|e| e.parts.iter().filter_map(spent).min()).min().unwrap_or(0).max(0) as f64
     }
 
     /// (time on the clock, how far ahead the reference left): from the instances of both, or where they are few, against all.

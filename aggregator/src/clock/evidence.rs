@@ -56,6 +56,8 @@ pub(super) fn by_collectives(
     ranks: &[RankClock<'_>],
     instances: &[Instance],
 ) -> (Vec<Joint>, Vec<OmissionRow>) {
+    let windows: BTreeMap<Node, (i64, i64)> =
+        ranks.iter().filter_map(|r| Some((Node::Rank(r.info.rank), r.window_ns?))).collect();
     let mut places: BTreeMap<i32, Place> = BTreeMap::new();
     let mut roots: Vec<i32> = Vec::new();
     for rank in ranks.iter().map(|r| r.info.rank) {
@@ -68,8 +70,7 @@ pub(super) fn by_collectives(
             let joints = path(&reached, *node, Node::Rank(rank)).unwrap_or_default();
             let bounds = joints.iter().map(|j| {
                 let joint = &forest.joints[*j];
-                let window = ranks.iter().find(|r| Node::Rank(r.info.rank) == joint.from).and_then(|r| r.window_ns);
-                let window = window.unwrap_or_else(|| here(joint));
+                let window = windows.get(&joint.from).copied().unwrap_or_else(|| here(joint));
                 joint.fit.bound_ns(window).or_else(|| joint.fit.error_ns(window))
             });
             let slack_ns = super::along(bounds).unwrap_or(0);

@@ -34,9 +34,9 @@ impl Method {
     }
 }
 
-/// How much two clocks that nobody has compared for long are thought to drift, for 95 % of pairs: quartzes of one kind differ by
-/// 5 to 30 ppm (Geng et al., Huygens, NSDI 2018), and are sold as ±50 ppm. Enters `error_ns`, never `bound_ns`.
-const USUAL_DRIFT: f64 = 50e-6;
+/// How much two clocks that nobody has compared for long may be thought to drift apart: quartzes are sold as ±50 ppm, and differ by
+/// 5 to 30 ppm (Geng et al., Huygens, NSDI 2018). Enters `error_ns`, never `bound_ns`.
+const USUAL_DRIFT: f64 = 100e-6;
 
 /// Where in time the samples of a fit lie, in ns from its origin: what its error does away from them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -50,19 +50,25 @@ pub(crate) fn shared_clocks(ranks: &[RankClock<'_>], instances: &[Instance]) -> 
 
 /// The ranks to leave out so that no two of the rest break the barrier rule; those that break it with most others first.
 fn outsiders(members: &[i32], instances: &[Instance]) -> Vec<i32> {
+    let strict = || instances.iter().filter(|i| i.barrier == Barrier::Strict);
+    let of_domain = |i: &'_ Instance| -> Vec<(i32, i64, i64)> {
+        // A rank that has not left breaks no rule.
+        let ours = i.members.iter().filter(|m| !m.device_clock && members.binary_search(&m.rank).is_ok());
+        ours.map(|m| (m.rank, m.start_ns, m.end_ns.map_or(i64::MAX, |end| end.saturating_add(ROUNDING_NS)))).collect()
+    };
+    let broken = |here: &[(i32, i64, i64)]| here.iter().map(|m| m.2).min() < here.iter().map(|m| m.1).max();
+    // As a rule nothing is broken, and then pairs need not be looked at.
+    if !strict().any(|i| broken(&of_domain(i))) {
+        return Vec::new();
+    }
     // (instances of both, instances that break the rule) by pair.
     let mut pairs: BTreeMap<(i32, i32), (u32, u32)> = BTreeMap::new();
-    for instance in instances.iter().filter(|i| i.barrier == Barrier::Strict) {
-        let here: Vec<_> =
-            instance.members.iter().filter(|m| !m.device_clock && members.binary_search(&m.rank).is_ok()).collect();
+    for here in strict().map(of_domain) {
         for (i, a) in here.iter().enumerate() {
             for b in &here[i + 1..] {
-                let left_before =
-                    |x: Option<i64>, start: i64| x.is_some_and(|end| end.saturating_add(ROUNDING_NS) < start);
-                let broken = left_before(a.end_ns, b.start_ns) || left_before(b.end_ns, a.start_ns);
-                let count = pairs.entry((a.rank, b.rank)).or_default();
+                let count = pairs.entry((a.0, b.0)).or_default();
                 count.0 += 1;
-                count.1 += u32::from(broken);
+                count.1 += u32::from(broken(&[*a, *b]));
             }
         }
     }

@@ -23,8 +23,9 @@ mod ping;
 mod tree;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use trace::{ClockFitRow, ClockSampleRow, OmissionRow};
@@ -90,8 +91,8 @@ pub fn fit(ranks: &[RankClock<'_>], instances: &[Instance]) -> Clocks {
     ranks.sort_by_key(|r| r.info.rank);
     ranks.dedup_by_key(|r| r.info.rank);
     let mut contradictions = Vec::new();
-    let forest = join_all(&ranks, instances, &mut contradictions);
-    let Some(reference) = reference(&forest, &ranks) else { return Clocks { contradictions, ..Clocks::default() } };
+    let mut forest = join_all(&ranks, instances, &mut contradictions);
+    let Some(reference) = reference(&mut forest, &ranks) else { return Clocks { contradictions, ..Clocks::default() } };
     let reached = forest.reached(Node::Rank(reference));
     let window = global_window(&ranks, &reached);
     let joint_errors = forest.joints.iter().map(|joint| joint_errors(joint, &reached, window)).collect();
@@ -172,21 +173,13 @@ fn utc_fit(rank: &RankClock<'_>) -> Option<Fit> {
 }
 
 /// The lowest rank of the tree with most loaded ranks; of equal trees the one with the lowest rank.
-fn reference(forest: &Forest, ranks: &[RankClock<'_>]) -> Option<i32> {
-    let mut seen: Vec<Node> = Vec::new();
-    let mut best: Option<(usize, i32)> = None;
+fn reference(forest: &mut Forest, ranks: &[RankClock<'_>]) -> Option<i32> {
+    let mut trees: BTreeMap<Node, (usize, Reverse<i32>)> = BTreeMap::new();
     for rank in ranks.iter().map(|r| r.info.rank) {
-        if seen.contains(&Node::Rank(rank)) {
-            continue;
-        }
-        let reached = forest.reached(Node::Rank(rank));
-        let size = ranks.iter().filter(|r| reached.contains_key(&Node::Rank(r.info.rank))).count();
-        seen.extend(reached.into_keys().filter(|n| *n != Node::Utc));
-        if best.is_none_or(|(most, _)| size > most) {
-            best = Some((size, rank));
-        }
+        let tree = trees.entry(forest.tree_of(Node::Rank(rank))).or_insert((0, Reverse(rank)));
+        tree.0 += 1;
     }
-    best.map(|(_, rank)| rank)
+    trees.into_values().max().map(|(_, lowest)| lowest.0)
 }
 
 /// From the first to the last time that any rank recorded. Clocks are mapped with an error, and the window must hold in spite of it.

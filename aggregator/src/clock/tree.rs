@@ -27,6 +27,8 @@ pub(crate) struct Joint {
 pub(crate) struct Forest {
     pub(crate) joints: Vec<Joint>,
     neighbours: BTreeMap<Node, Vec<usize>>,
+    /// For a node that was joined to another, one nearer to what stands for its tree.
+    toward: BTreeMap<Node, Node>,
 }
 
 /// How a node is reached from the root of its tree.
@@ -42,14 +44,29 @@ pub(crate) struct Reached {
 impl Forest {
     /// Joins two nodes, unless a path joins them already. Returns whether it did.
     pub(crate) fn join(&mut self, joint: Joint) -> bool {
-        let apart = joint.from != joint.to && !self.reached(joint.from).contains_key(&joint.to);
+        let (from, to) = (self.tree_of(joint.from), self.tree_of(joint.to));
+        let apart = from != to;
         if apart {
+            self.toward.insert(from.max(to), from.min(to));
             for node in [joint.from, joint.to] {
                 self.neighbours.entry(node).or_default().push(self.joints.len());
             }
             self.joints.push(joint);
         }
         apart
+    }
+
+    /// The node that stands for a node's tree.
+    pub(crate) fn tree_of(&mut self, node: Node) -> Node {
+        let mut root = node;
+        while let Some(next) = self.toward.get(&root) {
+            root = *next;
+        }
+        // Next time, one step.
+        if root != node {
+            self.toward.insert(node, root);
+        }
+        root
     }
 
     /// All nodes that a path leads to, with their maps to the clock of `root`.

@@ -108,7 +108,7 @@ pub(super) fn group(ranks: &[RankCollectives<'_>], known: &[Group], rest: &[RowR
     Aligned { groups, omissions }
 }
 
-/// The items of every rank, sorted by end; rows that are not done have no place in it.
+/// The items of every rank, sorted by start; rows that are not done have no place in it.
 fn sequences(ranks: &[RankCollectives<'_>], known: &[Group], rest: &[RowRef]) -> Vec<Vec<Item>> {
     let known_rows =
         known.iter().enumerate().flat_map(|(g, group)| group.rows.iter().map(move |row| (*row, Token::Known(g))));
@@ -142,8 +142,9 @@ fn sequences(ranks: &[RankCollectives<'_>], known: &[Group], rest: &[RowRef]) ->
     sequences
 }
 
+/// By start: the order in which a program issues what it waits for, while operations side by side may end in any order.
 fn sort(items: &mut [Item]) {
-    items.sort_by_key(|i| (i.end_ns, i.start_ns, i.token, i.rows[0]));
+    items.sort_by_key(|i| (i.start_ns, i.end_ns, i.token, i.rows[0]));
 }
 
 /// The rank with most items; the lowest of equals.
@@ -274,106 +275,146 @@ impl Lists {
 
     /// Lays the items against the spine at an offset, follows the ends for a better offset, and says what it costs.
     fn evaluate(&self, spine: &[Item], items: &[Item], offset_ns: i64) -> Alignment {
+        const ROUNDS: usize = 4;
+        let mut best = Alignment { offset_ns, pairs: Vec::new(), cost: f64::INFINITY };
         let mut offset_ns = offset_ns;
-        let mut pairs = Vec::new();
-        for _ in 0..4 {
-            pairs.clear();
+        for _ in 0..ROUNDS {
+            let at = At { spine, items, offset_ns, both_record: self.both_record(spine, items, offset_ns) };
+            let mut pairs = Vec::new();
+            let mut cost = 0.0;
             for (on_spine, in_rank) in &self.tokens {
-                let start = pairs.len();
-                self.nearest(spine, items, (on_spine, in_rank), offset_ns, &mut pairs);
-                self.fill(spine, items, (on_spine, in_rank), offset_ns, start, &mut pairs);
-            }
-            if pairs.is_empty() {
-                break;
+                cost += self.lay(&at, on_spine, in_rank, &mut pairs);
             }
             let ends = pairs.iter().map(|(i, j)| spine[*i].end_ns.saturating_sub(items[*j].end_ns)).collect();
             let better = median(ends);
-            if better == offset_ns {
+            let done = pairs.is_empty() || better == offset_ns || cost >= best.cost;
+            if cost < best.cost {
+                best = Alignment { offset_ns, pairs, cost };
+            }
+            if done {
                 break;
             }
             offset_ns = better;
         }
-        pairs.sort_unstable_by_key(|(_, j)| *j);
-        let mut cost = 0.0;
-        for (i, j) in &pairs {
-            let (s, r) = (&spine[*i], &items[*j]);
-            cost += cost_of(s.end_ns.saturating_sub(r.end_ns).saturating_sub(offset_ns));
-            // Steps are counted by each program for itself, so they are a hint and no key.
-            cost += if s.step.is_some() && r.step.is_some() && s.step != r.step { MARGIN } else { 0.0 };
-        }
-        cost += self.cost_of_the_lonely(spine, items, offset_ns, &pairs);
-        Alignment { offset_ns, pairs, cost }
+        best.pairs.sort_unstable_by_key(|(_, j)| *j);
+        best
     }
 
-    fn cost_of_the_lonely(&self, spine: &[Item], items: &[Item], offset_ns: i64, pairs: &[(usize, usize)]) -> f64 {
-        let mut paired = (vec![false; spine.len()], vec![false; items.len()]);
-        for (i, j) in pairs {
-            paired.0[*i] = true;
-            paired.1[*j] = true;
-        }
-        // (end on the spine's clock, has a partner) of both sides.
-        let s_rows = self.tokens.iter().flat_map(|(s, _)| s.iter().map(|i| (spine[*i].end_ns, paired.0[*i])));
-        let r_rows = self.tokens.iter().flat_map(|(_, r)| r);
-        let r_rows = r_rows.map(|j| (items[*j].end_ns.saturating_add(offset_ns), paired.1[*j]));
-        let (s_rows, r_rows): (Vec<_>, Vec<_>) = (s_rows.collect(), r_rows.collect());
-        let from = s_rows.iter().min().max(r_rows.iter().min()).map_or(0, |r| r.0);
-        let to = s_rows.iter().max().min(r_rows.iter().max()).map_or(0, |r| r.0);
-        let lonely = s_rows.iter().chain(&r_rows).filter(|(_, paired)| !paired);
-        lonely.map(|(end, _)| if (from..=to).contains(end) { self.alone } else { self.alone / 2.0 }).sum()
+    /// From when to when both sides recorded, on the spine's clock.
+    fn both_record(&self, spine: &[Item], items: &[Item], offset_ns: i64) -> (i64, i64) {
+        let s_ends = || self.tokens.iter().flat_map(|(s, _)| s.iter().map(|i| spine[*i].end_ns));
+        let r_ends =
+            || self.tokens.iter().flat_map(|(_, r)| r.iter().map(|j| items[*j].end_ns.saturating_add(offset_ns)));
+        (s_ends().min().max(r_ends().min()).unwrap_or(0), s_ends().max().min(r_ends().max()).unwrap_or(0))
     }
 
-    fn overlap(&self, s: &Item, r: &Item, offset_ns: i64) -> bool {
+    /// The cheapest way, in order, to pair up rows of one token or to leave them alone (Needleman and Wunsch, in a band around equal
+    /// ends). Returns its cost.
+    fn lay(&self, at: &At<'_>, on_spine: &[usize], in_rank: &[usize], pairs: &mut Vec<(usize, usize)>) -> f64 {
+        let band = Band::new(at, on_spine, in_rank);
+        let alone =
+            |end: i64| if (at.both_record.0..=at.both_record.1).contains(&end) { self.alone } else { self.alone / 2.0 };
+        let s_alone: Vec<f64> = on_spine.iter().map(|i| alone(at.spine[*i].end_ns)).collect();
+        let r_alone: Vec<f64> =
+            in_rank.iter().map(|j| alone(at.items[*j].end_ns.saturating_add(at.offset_ns))).collect();
+        let mut steps: Vec<Vec<Step>> = Vec::with_capacity(band.rows.len());
+        let mut above: Vec<f64> = Vec::new();
+        for (a, (low, high)) in band.rows.iter().copied().enumerate() {
+            let mut costs = vec![f64::INFINITY; high - low + 1];
+            let mut row = vec![Step::Start; costs.len()];
+            for b in low..=high {
+                let over = |b: usize| {
+                    let (low_above, high_above) = band.rows[a - 1];
+                    if (low_above..=high_above).contains(&b) { above[b - low_above] } else { f64::INFINITY }
+                };
+                let mut best = if a == 0 && b == 0 { (0.0, Step::Start) } else { (f64::INFINITY, Step::Start) };
+                let mut offer = |cost: f64, step: Step| best = if cost < best.0 { (cost, step) } else { best };
+                if a > 0 && b > 0 {
+                    offer(over(b - 1) + self.pair_cost(at, on_spine[a - 1], in_rank[b - 1]), Step::Pair);
+                }
+                if a > 0 {
+                    offer(over(b) + s_alone[a - 1], Step::SpineAlone);
+                }
+                if b > low {
+                    offer(costs[b - 1 - low] + r_alone[b - 1], Step::RankAlone);
+                }
+                (costs[b - low], row[b - low]) = best;
+            }
+            steps.push(row);
+            above = costs;
+        }
+        let (mut a, mut b) = (on_spine.len(), in_rank.len());
+        loop {
+            match steps[a][b - band.rows[a].0] {
+                Step::Start => break,
+                Step::Pair => {
+                    (a, b) = (a - 1, b - 1);
+                    pairs.push((on_spine[a], in_rank[b]));
+                }
+                Step::SpineAlone => a -= 1,
+                Step::RankAlone => b -= 1,
+            }
+        }
+        above.last().copied().unwrap_or(0.0)
+    }
+
+    fn pair_cost(&self, at: &At<'_>, i: usize, j: usize) -> f64 {
+        let (s, r) = (&at.spine[i], &at.items[j]);
         let slack = s.slack_ns.max(r.slack_ns) + self.drift_ns(s);
-        let on_spine = |t: i64| t.saturating_add(offset_ns);
-        s.start_ns <= on_spine(r.end_ns).saturating_add(slack) && on_spine(r.start_ns) <= s.end_ns.saturating_add(slack)
-    }
-
-    /// Pairs whose ends are each other's nearest, and that overlap.
-    fn nearest(
-        &self,
-        spine: &[Item],
-        items: &[Item],
-        (on_spine, in_rank): (&[usize], &[usize]),
-        offset_ns: i64,
-        pairs: &mut Vec<(usize, usize)>,
-    ) {
-        let s_ends: Vec<i64> = on_spine.iter().map(|i| spine[*i].end_ns).collect();
-        let r_ends: Vec<i64> = in_rank.iter().map(|j| items[*j].end_ns.saturating_add(offset_ns)).collect();
-        for (b, end) in r_ends.iter().enumerate() {
-            let a = nearest_position(&s_ends, *end);
-            let (i, j) = (on_spine[a], in_rank[b]);
-            if nearest_position(&r_ends, s_ends[a]) == b && self.overlap(&spine[i], &items[j], offset_ns) {
-                pairs.push((i, j));
-            }
+        let on_spine = |t: i64| t.saturating_add(at.offset_ns);
+        let overlap = s.start_ns <= on_spine(r.end_ns).saturating_add(slack)
+            && on_spine(r.start_ns) <= s.end_ns.saturating_add(slack);
+        if !overlap {
+            return f64::INFINITY;
         }
+        // Steps are counted by each program for itself, so they are a hint and no key.
+        let steps_differ = s.step.is_some() && r.step.is_some() && s.step != r.step;
+        cost_of(s.end_ns.saturating_sub(on_spine(r.end_ns))) + if steps_differ { MARGIN } else { 0.0 }
     }
+}
 
-    /// Pairs up, in order, what lies between two pairs, if it is equally much on both sides; and outwards from the outermost.
-    fn fill(
-        &self,
-        spine: &[Item],
-        items: &[Item],
-        (on_spine, in_rank): (&[usize], &[usize]),
-        offset_ns: i64,
-        start: usize,
-        pairs: &mut Vec<(usize, usize)>,
-    ) {
-        let place = |list: &[usize], x: usize| list.partition_point(|y| *y < x);
-        let anchors: Vec<(usize, usize)> =
-            pairs[start..].iter().map(|(i, j)| (place(on_spine, *i), place(in_rank, *j))).collect();
-        let (Some(first), Some(last)) = (anchors.first().copied(), anchors.last().copied()) else { return };
-        let fits = |a: usize, b: usize| self.overlap(&spine[on_spine[a]], &items[in_rank[b]], offset_ns);
-        for two in anchors.windows(2) {
-            let ((a0, b0), (a1, b1)) = (two[0], two[1]);
-            if a1.wrapping_sub(a0) == b1.wrapping_sub(b0) {
-                let between = (1..b1 - b0).map(|k| (a0 + k, b0 + k)).filter(|(a, b)| fits(*a, *b));
-                pairs.extend(between.map(|(a, b)| (on_spine[a], in_rank[b])));
-            }
+/// A rank's items beside the spine, at an offset.
+struct At<'a> {
+    spine: &'a [Item],
+    items: &'a [Item],
+    offset_ns: i64,
+    both_record: (i64, i64),
+}
+
+/// How a cell of the alignment was reached.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Start,
+    Pair,
+    SpineAlone,
+    RankAlone,
+}
+
+/// For every number of spine rows, from how many to how many rows of the rank may have been laid against them.
+struct Band {
+    rows: Vec<(usize, usize)>,
+}
+
+impl Band {
+    /// Operations that run side by side end in any order: partners are at most so many rows from where their ends say.
+    const HALF_WIDTH: usize = 8;
+
+    fn new(at: &At<'_>, on_spine: &[usize], in_rank: &[usize]) -> Self {
+        let mut ends: Vec<i64> = in_rank.iter().map(|j| at.items[*j].end_ns.saturating_add(at.offset_ns)).collect();
+        ends.sort_unstable();
+        let (n, m) = (on_spine.len(), in_rank.len());
+        let center = |a: usize| ends.partition_point(|end| *end < at.spine[on_spine[a]].end_ns);
+        let mut rows = vec![(0, (center(0) + Self::HALF_WIDTH).min(m))];
+        for a in 0..n {
+            let (low, high) = rows[a];
+            let next = (center(a) + 1 + Self::HALF_WIDTH).min(m).max(high);
+            // Never beyond what the row above reaches, or the band would be torn.
+            rows.push((
+                low.max(center(a).saturating_sub(Self::HALF_WIDTH).min(high)),
+                if a + 1 == n { m } else { next },
+            ));
         }
-        let before = (1..=first.0.min(first.1)).map(|k| (first.0 - k, first.1 - k)).take_while(|(a, b)| fits(*a, *b));
-        pairs.extend(before.map(|(a, b)| (on_spine[a], in_rank[b])));
-        let after = (1..(on_spine.len() - last.0).min(in_rank.len() - last.1)).map(|k| (last.0 + k, last.1 + k));
-        pairs.extend(after.take_while(|(a, b)| fits(*a, *b)).map(|(a, b)| (on_spine[a], in_rank[b])));
+        Self { rows }
     }
 }
 
@@ -388,15 +429,6 @@ fn median(mut values: Vec<i64>) -> i64 {
     }
     let middle = (values.len() - 1) / 2;
     *values.select_nth_unstable(middle).1
-}
-
-/// Position of the value nearest to `x` in a sorted, non-empty list; the lower of equals.
-fn nearest_position(sorted: &[i64], x: i64) -> usize {
-    let above = sorted.partition_point(|v| *v < x);
-    if above == 0 {
-        return 0;
-    }
-    if above == sorted.len() || x.abs_diff(sorted[above - 1]) <= sorted[above].abs_diff(x) { above - 1 } else { above }
 }
 
 /// The middles of the ranges that most intervals cover, from interval ends marked +1 and −1.

@@ -1,0 +1,336 @@
+//! One event: an object of `traceEvents`, read into columns.
+//!
+//! Every member is looked at once. Kineto writes `ph`, `cat` and `name` before `args`, so what is wanted of the arguments is
+//! known when they are reached; where they come first (sorted keys), they are stepped over and read when the rest is known.
+
+use crate::kineto::columns::{Allocation, Columns, FlowEnd, NONE_32, Row, Scratch, id_from_text, narrow};
+use crate::kineto::json::{Cursor, Fault, Str};
+use crate::kineto::number;
+use crate::model::{Kind, NONE};
+
+/// What a reader keeps beyond what every analysis needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted {
+    /// Shapes of operator inputs.
+    pub(crate) shapes: bool,
+}
+
+/// Members of an event outside `args`.
+struct Head<'a> {
+    phase: u8,
+    category: &'a [u8],
+    name: Str<'a>,
+    ts: &'a [u8],
+    dur: &'a [u8],
+    pid: i64,
+    tid: i64,
+    id: i64,
+    /// Where the arguments begin and end.
+    args: Option<(usize, usize)>,
+    /// The arguments were read on the way.
+    args_read: bool,
+}
+
+/// What is taken out of `args`.
+struct Args {
+    external: i64,
+    correlation: i64,
+    device: i64,
+    stream: i64,
+    bytes: i64,
+    shape: u32,
+}
+
+const NO_ARGS: Args = Args { external: NONE, correlation: NONE, device: NONE, stream: NONE, bytes: NONE, shape: 0 };
+const EMPTY: Str<'static> = Str { raw: b"", escaped: false };
+
+/// Bits of the arguments that a kind of row wants.
+const EXTERNAL: u8 = 1;
+const CORRELATION: u8 = 2;
+const DEVICE: u8 = 4;
+const STREAM: u8 = 8;
+const BYTES: u8 = 16;
+const SHAPE: u8 = 32;
+
+/// Reads the event at the cursor, which stands on its opening brace, into `columns`.
+pub(crate) fn read_event(
+    cursor: &mut Cursor<'_>,
+    wanted: Wanted,
+    scratch: &mut Scratch,
+    columns: &mut Columns,
+) -> Result<(), Fault> {
+    let mut head = Head {
+        phase: 0,
+        category: b"",
+        name: EMPTY,
+        ts: b"",
+        dur: b"",
+        pid: NONE,
+        tid: NONE,
+        id: NONE,
+        args: None,
+        args_read: false,
+    };
+    let mut args = NO_ARGS;
+    let start = *cursor;
+    cursor.bump(1);
+    let mut first = true;
+    while cursor.next_member(first)? {
+        first = false;
+        let key = cursor.key()?;
+        match key.raw {
+            b"ph" => head.phase = text_value(cursor)?.raw.first().copied().unwrap_or(0),
+            b"cat" => head.category = text_value(cursor)?.raw,
+            b"name" => head.name = text_value(cursor)?,
+            b"ts" => head.ts = text_value(cursor)?.raw,
+            b"dur" => head.dur = text_value(cursor)?.raw,
+            b"pid" => head.pid = id_value(cursor)?,
+            b"tid" => head.tid = id_value(cursor)?,
+            b"id" => head.id = id_value(cursor)?,
+            b"args" => read_args_member(cursor, wanted, scratch, &mut head, &mut args)?,
+            _ => cursor.skip()?,
+        }
+    }
+    columns.tally.events += 1;
+    let whole = start;
+    if let (Some((from, _)), false, b'X') = (head.args, head.args_read, head.phase) {
+        // The arguments came before `ph` or `cat`; they are inside the slice and well-formed.
+        let mut again = whole;
+        again.bump(from - whole.pos());
+        let bits = wanted_args(scratch.kind(head.category), wanted);
+        read_args(&mut again, bits, scratch, &mut args)?;
+    }
+    keep(&whole, &head, args, wanted, scratch, columns);
+    Ok(())
+}
+
+/// A member's value as bytes: the inside of a string, or a bare word. Objects and arrays count as nothing.
+#[inline(always)]
+fn text_value<'a>(cursor: &mut Cursor<'a>) -> Result<Str<'a>, Fault> {
+    match cursor.peek() {
+        Some(b'"') => {
+            cursor.bump(1);
+            cursor.string_rest()
+        }
+        Some(b'{' | b'[') => cursor.skip().map(|()| EMPTY),
+        _ => Ok(Str { raw: cursor.word()?, escaped: false }),
+    }
+}
+
+/// A process, thread or flow id: an integer, a string that holds one, or any string.
+#[inline(always)]
+fn id_value(cursor: &mut Cursor<'_>) -> Result<i64, Fault> {
+    let text = text_value(cursor)?.raw;
+    Ok(number::integer(text).unwrap_or_else(|| id_from_text(text)))
+}
+
+fn read_args_member(
+    cursor: &mut Cursor<'_>,
+    wanted: Wanted,
+    scratch: &mut Scratch,
+    head: &mut Head<'_>,
+    args: &mut Args,
+) -> Result<(), Fault> {
+    let from = cursor.pos();
+    if head.phase == b'X' && !head.category.is_empty() {
+        let bits = wanted_args(scratch.kind(head.category), wanted);
+        head.args_read = true;
+        read_args(cursor, bits, scratch, args)?;
+    } else {
+        cursor.skip()?;
+    }
+    head.args = Some((from, cursor.pos()));
+    Ok(())
+}
+
+fn wanted_args(kind: Kind, wanted: Wanted) -> u8 {
+    match kind {
+        Kind::CpuOp | Kind::UserAnnotation => EXTERNAL | if wanted.shapes { SHAPE } else { 0 },
+        Kind::Runtime | Kind::Driver => EXTERNAL | CORRELATION,
+        Kind::Kernel | Kind::GpuUserAnnotation => EXTERNAL | CORRELATION | DEVICE | STREAM,
+        Kind::Sync => EXTERNAL | CORRELATION | DEVICE | STREAM,
+        Kind::GpuMemcpy | Kind::GpuMemset => EXTERNAL | CORRELATION | DEVICE | STREAM | BYTES,
+        Kind::PythonFunction | Kind::Overhead | Kind::Other => 0,
+    }
+}
+
+/// Reads the wanted members of an object and steps to its end. A value that is no object is stepped over.
+#[inline]
+fn read_args(cursor: &mut Cursor<'_>, mut want: u8, scratch: &mut Scratch, args: &mut Args) -> Result<(), Fault> {
+    if cursor.peek() != Some(b'{') {
+        return cursor.skip();
+    }
+    cursor.bump(1);
+    let mut first = true;
+    loop {
+        if want == 0 {
+            return cursor.close(1);
+        }
+        if !cursor.next_member(first)? {
+            return Ok(());
+        }
+        first = false;
+        let key = cursor.key()?.raw;
+        let (bit, slot) = match key {
+            b"External id" | b"external id" => (EXTERNAL, &mut args.external),
+            b"correlation" => (CORRELATION, &mut args.correlation),
+            b"device" => (DEVICE, &mut args.device),
+            b"stream" => (STREAM, &mut args.stream),
+            b"bytes" => (BYTES, &mut args.bytes),
+            b"Input Dims" if want & SHAPE != 0 => {
+                let from = cursor.pos();
+                cursor.skip()?;
+                args.shape = scratch.shapes.id(cursor.since(from)) + 1;
+                want &= !SHAPE;
+                continue;
+            }
+            _ => {
+                cursor.skip()?;
+                continue;
+            }
+        };
+        if want & bit == 0 {
+            cursor.skip()?;
+            continue;
+        }
+        *slot = number::integer(text_value(cursor)?.raw).unwrap_or(NONE);
+        want &= !bit;
+    }
+}
+
+/// Puts a read event where it belongs.
+fn keep(whole: &Cursor<'_>, head: &Head<'_>, args: Args, wanted: Wanted, scratch: &mut Scratch, columns: &mut Columns) {
+    match head.phase {
+        b'X' => keep_complete(whole, head, args, wanted, scratch, columns),
+        b's' | b'f' => keep_flow(head, scratch, columns),
+        b'i' | b'I' | b'C' if head.name.raw == b"[memory]" => keep_allocation(whole, head, columns),
+        b'C' => columns.tally.counters += 1,
+        b'B' | b'E' => columns.tally.begin_end += 1,
+        _ => {}
+    }
+}
+
+fn keep_complete(
+    whole: &Cursor<'_>,
+    head: &Head<'_>,
+    args: Args,
+    wanted: Wanted,
+    scratch: &mut Scratch,
+    columns: &mut Columns,
+) {
+    let Some(ts_ns) = number::scaled(head.ts, 3) else {
+        columns.tally.no_start += 1;
+        return;
+    };
+    let Some(dur_ns) = number::scaled(head.dur, 3) else {
+        columns.tally.no_length += 1;
+        return;
+    };
+    columns.tally.negative += u64::from(dur_ns < 0);
+    let kind = scratch.kind(head.category);
+    let on_device = is_device_row(kind);
+    let row = columns.len() as u32;
+    // A device row's process and thread are its device and stream, should the arguments not say so.
+    let place = |arg: i64, fallback: i64| match (on_device, arg) {
+        (false, _) => NONE_32,
+        (true, NONE) => narrow(fallback),
+        (true, arg) => narrow(arg),
+    };
+    columns.push(Row {
+        kind,
+        name: scratch.name(head.name),
+        ts_ns,
+        dur_ns: dur_ns.max(0),
+        track: scratch.tracks.id(head.pid, head.tid),
+        device: place(args.device, head.pid),
+        stream: place(args.stream, head.tid),
+        correlation: args.correlation,
+        external: args.external,
+    });
+    if wanted.shapes {
+        columns.shape.push(args.shape);
+    }
+    if args.bytes != NONE {
+        columns.bytes.push((row, args.bytes));
+    }
+    if may_be_collective(kind, head.name.raw)
+        && let Some((from, to)) = head.args
+    {
+        let mut end = *whole;
+        end.bump(to - whole.pos());
+        columns.comm_args.push((row, end.since(from).into()));
+    }
+}
+
+/// Whether rows of this kind lie on a device's stream.
+pub(crate) fn is_device_row(kind: Kind) -> bool {
+    kind.is_device_work() || matches!(kind, Kind::GpuUserAnnotation | Kind::Sync)
+}
+
+/// Whether the arguments of such a row say something of a collective.
+#[inline]
+fn may_be_collective(kind: Kind, name: &[u8]) -> bool {
+    match kind {
+        Kind::CpuOp | Kind::UserAnnotation => crate::kineto::names::is_host_comm(name),
+        Kind::Kernel => crate::kineto::names::is_device_comm(name),
+        _ => false,
+    }
+}
+
+/// Keeps forward–backward arrows. Arrows from launch to kernel repeat the correlation id and are not kept.
+fn keep_flow(head: &Head<'_>, scratch: &mut Scratch, columns: &mut Columns) {
+    let wanted = matches!(head.category, b"fwdbwd" | b"forward_backward");
+    if wanted
+        && head.id != NONE
+        && let Some(ts_ns) = number::scaled(head.ts, 3)
+    {
+        let track = scratch.tracks.id(head.pid, head.tid);
+        columns.flows.push(FlowEnd { id: head.id, ts_ns, track, start: head.phase == b's' });
+    }
+}
+
+fn keep_allocation(whole: &Cursor<'_>, head: &Head<'_>, columns: &mut Columns) {
+    let mut read = Allocation {
+        ts_ns: NONE,
+        bytes: NONE,
+        address: NONE,
+        allocated: NONE,
+        reserved: NONE,
+        device_type: NONE,
+        device_id: NONE,
+    };
+    read.ts_ns = number::scaled(head.ts, 3).unwrap_or(NONE);
+    if let Some((from, _)) = head.args {
+        let mut cursor = *whole;
+        cursor.bump(from - whole.pos());
+        // The object was stepped over once already, so it is well-formed as far as stepping goes; what is not is left out.
+        let _ = read_allocation(&mut cursor, &mut read);
+    }
+    if read.ts_ns == NONE || read.bytes == NONE {
+        columns.tally.bad_memory += 1;
+    } else {
+        columns.allocations.push(read);
+    }
+}
+
+fn read_allocation(cursor: &mut Cursor<'_>, read: &mut Allocation) -> Result<(), Fault> {
+    cursor.need(b'{', "an object")?;
+    let mut first = true;
+    while cursor.next_member(first)? {
+        first = false;
+        let slot = match cursor.key()?.raw {
+            b"Bytes" => &mut read.bytes,
+            b"Addr" => &mut read.address,
+            b"Total Allocated" => &mut read.allocated,
+            b"Total Reserved" => &mut read.reserved,
+            b"Device Type" => &mut read.device_type,
+            b"Device Id" => &mut read.device_id,
+            _ => {
+                cursor.skip()?;
+                continue;
+            }
+        };
+        *slot = number::integer(text_value(cursor)?.raw).unwrap_or(NONE);
+    }
+    Ok(())
+}

@@ -1,0 +1,356 @@
+//! Which files are traces, and of which ranks.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+use trace::{OmissionRow, Text};
+
+use crate::Error;
+use crate::kineto::input::Input;
+use crate::kineto::json::Cursor;
+use crate::kineto::load::file_name;
+use crate::kineto::top::{Step, Top, TopParser};
+use crate::kineto::value::Value;
+use crate::kineto::{not_a_trace, reason};
+
+/// Read at a time while looking for what a file says of itself.
+const PROBE_BYTES: usize = 256 << 10;
+/// The top level before the list of events is given up at this length.
+const MAX_HEAD_BYTES: usize = 64 << 20;
+
+/// Where a rank's number comes from, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RankSource {
+    /// `distributedInfo` in the file.
+    DistributedInfo,
+    /// The file's name.
+    FileName,
+    /// The order of the files' names.
+    Order,
+}
+
+impl RankSource {
+    pub(crate) fn remark(self, rank: i32) -> String {
+        match self {
+            Self::DistributedInfo => format!("rank {rank} by distributedInfo"),
+            Self::FileName => format!("rank {rank} by the file's name: the trace does not say"),
+            Self::Order => format!("rank {rank} by the order of the files: neither trace nor name says"),
+        }
+    }
+}
+
+/// A trace of one rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceFile {
+    /// The file.
+    pub path: PathBuf,
+    /// Its rank.
+    pub rank: i32,
+    /// Where that number comes from.
+    pub rank_source: RankSource,
+    /// Ranks in its job, where it says so.
+    pub world_size: Option<i32>,
+    /// Its size on disk.
+    pub size_bytes: u64,
+}
+
+/// The traces of a job.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// One file a rank, sorted by rank.
+    pub files: Vec<TraceFile>,
+    /// Ranks in the job: what the files say, else their number.
+    pub world_size: i32,
+    /// Files that are left out, and ranks without a file.
+    pub omissions: Vec<OmissionRow>,
+}
+
+/// Finds the traces in `paths`: files, and the files of directories (not of theirs). Says of each file that is left out why.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::UnreadFormat`] and [`Error::NoInput`] for a file that was named itself; [`Error::NoInput`] if nothing
+/// is left.
+pub fn plan(paths: &[PathBuf]) -> Result<Plan, Error> {
+    let mut plan = Plan::default();
+    let mut candidates = Vec::new();
+    for path in paths {
+        list(path, &mut candidates, &mut plan.omissions)?;
+    }
+    candidates.sort();
+    candidates.dedup_by(|a, b| a.path == b.path);
+    let alone = candidates.len() == 1;
+    let probed: Vec<Result<Probe, Error>> = candidates.par_iter().map(|c| probe(&c.path, !alone)).collect();
+    let mut probes = Vec::new();
+    for (candidate, probed) in candidates.iter().zip(probed) {
+        match probed {
+            Ok(probe) => probes.push(probe),
+            Err(error) if candidate.named => return Err(error),
+            Err(error) => plan.omit(Some(&candidate.path), None, "file", None, &reason(&error)),
+        }
+    }
+    plan.drop_other_jobs(&mut probes);
+    plan.number(probes);
+    if plan.files.is_empty() {
+        let path = paths.first().cloned().unwrap_or_default();
+        let seen: Vec<String> = plan.omissions.iter().take(3).map(|o| o.why.to_string()).collect();
+        let seen = if seen.is_empty() { "it is empty".to_string() } else { seen.join("; ") };
+        return Err(Error::NoInput { path, why: format!("no trace of torch.profiler here: {seen}") });
+    }
+    Ok(plan)
+}
+
+/// A file that may be a trace.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    path: PathBuf,
+    /// It was named itself, not found in a directory.
+    named: bool,
+}
+
+fn list(path: &Path, out: &mut Vec<Candidate>, omissions: &mut Vec<OmissionRow>) -> Result<(), Error> {
+    let io = |source| Error::Io { path: path.into(), source };
+    if !fs::metadata(path).map_err(io)?.is_dir() {
+        out.push(Candidate { path: path.into(), named: true });
+        return Ok(());
+    }
+    for entry in fs::read_dir(path).map_err(io)? {
+        let inner = entry.map_err(io)?.path();
+        let hidden = inner.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        if hidden {
+            continue;
+        }
+        if inner.is_dir() {
+            let why = "a directory inside is not searched; name it if it holds traces of this job";
+            omissions.push(omission(Some(file_name(&inner)), None, "directory", None, why));
+        } else {
+            out.push(Candidate { path: inner, named: false });
+        }
+    }
+    Ok(())
+}
+
+/// What a file says of itself before it is read.
+#[derive(Clone, Debug)]
+struct Probe {
+    path: PathBuf,
+    size_bytes: u64,
+    rank: Option<i32>,
+    world_size: Option<i32>,
+}
+
+/// Reads the head of a file up to its events; if `search_tail` and the head does not name the rank, also what follows them.
+fn probe(path: &Path, search_tail: bool) -> Result<Probe, Error> {
+    let io = |source| Error::Io { path: path.into(), source };
+    let size_bytes = fs::metadata(path).map_err(io)?.len();
+    let mut input = Input::open(path).map_err(io)?;
+    let mut parser = TopParser::new();
+    let mut bytes = Vec::new();
+    let not_a_trace = |why: String| Err(not_a_trace(path, &why));
+    loop {
+        match parser.step(&bytes) {
+            Step::Events(_) => break,
+            Step::Done(_) => return not_a_trace("it is JSON, but has no traceEvents".into()),
+            Step::Wrong(fault) => {
+                if let Some((format, instead)) = known_format(path, &bytes) {
+                    return Err(Error::UnreadFormat { path: path.into(), format, instead });
+                }
+                return not_a_trace(format!("byte {}: {}", fault.at, fault.what.describe()));
+            }
+            Step::More(safe) => {
+                bytes.drain(..safe);
+                let before = bytes.len();
+                bytes.resize(before + PROBE_BYTES, 0);
+                let got = input.fill(&mut bytes[before..]);
+                bytes.truncate(before + got);
+                if got == 0 {
+                    let why = input.failure.take();
+                    let empty = if input.read_bytes == 0 { "it is empty" } else { "it ends before its events" };
+                    return not_a_trace(why.unwrap_or_else(|| empty.into()));
+                }
+                if bytes.len() > MAX_HEAD_BYTES {
+                    return not_a_trace(format!("no events in its first {MAX_HEAD_BYTES} bytes"));
+                }
+            }
+        }
+    }
+    if parser.top.distributed.is_none() && search_tail {
+        parser.top.distributed = info_behind_events(&mut input);
+    }
+    let Top { distributed, .. } = parser.top;
+    let number = |key: &str| {
+        let value = distributed.as_ref()?.get(key)?.integer()?;
+        i32::try_from(value).ok().filter(|n| *n >= 0)
+    };
+    Ok(Probe {
+        path: path.into(),
+        size_bytes,
+        rank: number("rank"),
+        world_size: number("world_size").filter(|n| *n > 0),
+    })
+}
+
+/// The `distributedInfo` in the last bytes of a stream, where on-demand traces write it.
+fn info_behind_events(input: &mut Input) -> Option<Value> {
+    const KEY: &[u8] = b"\"distributedInfo\"";
+    let mut last = Vec::new();
+    let mut block = vec![0; 1 << 20];
+    loop {
+        let got = input.fill(&mut block);
+        let keep = last.len().saturating_sub(PROBE_BYTES);
+        last.drain(..keep);
+        last.extend_from_slice(&block[..got]);
+        if got < block.len() {
+            break;
+        }
+    }
+    let at = memchr::memmem::rfind(&last, KEY)?;
+    let mut cursor = Cursor::new(&last, at + KEY.len());
+    cursor.need(b':', "a colon").ok()?;
+    cursor.space();
+    Value::read(&mut cursor).ok().filter(|value| value.get("rank").is_some())
+}
+
+/// Formats that people have beside Kineto's, and what to do with them.
+fn known_format(path: &Path, bytes: &[u8]) -> Option<(&'static str, &'static str)> {
+    let name = path.to_string_lossy().to_ascii_lowercase();
+    let ends = |suffix: &str| name.ends_with(suffix);
+    if bytes.starts_with(b"SQLite format 3\0") || ends(".sqlite") {
+        return Some(("an Nsight Systems SQLite export", "record with torch.profiler, or with rank-agent exec"));
+    }
+    if ends(".nsys-rep") || ends(".qdrep") {
+        return Some(("an Nsight Systems report", "record with torch.profiler, or with rank-agent exec"));
+    }
+    if ends(".xplane.pb") {
+        return Some(("an XPlane trace", "export it as Chrome JSON from XProf, or record with torch.profiler"));
+    }
+    if ends(".pftrace") || ends(".perfetto-trace") {
+        return Some(("a Perfetto trace", "have torch.profiler export Chrome JSON (export_chrome_trace)"));
+    }
+    if bytes.starts_with(b"PAR1") {
+        return Some(("a Parquet file", "name the directory of its run, the one with run.json"));
+    }
+    None
+}
+
+impl Plan {
+    fn omit(&mut self, path: Option<&Path>, rank: Option<i32>, what: &str, amount: Option<i64>, why: &str) {
+        self.omissions.push(omission(path.map(file_name), rank, what, amount, why));
+    }
+
+    /// Files that name another world size than most are of another job.
+    fn drop_other_jobs(&mut self, probes: &mut Vec<Probe>) {
+        let mut sizes: BTreeMap<i32, usize> = BTreeMap::new();
+        for size in probes.iter().filter_map(|p| p.world_size) {
+            *sizes.entry(size).or_default() += 1;
+        }
+        let Some(world) = sizes.iter().max_by_key(|(size, files)| (**files, **size)).map(|(size, _)| *size) else {
+            return;
+        };
+        let (keep, other): (Vec<Probe>, Vec<Probe>) =
+            probes.drain(..).partition(|p| p.world_size.is_none_or(|size| size == world));
+        for probe in other {
+            let size = probe.world_size.unwrap_or_default();
+            let why = format!("it says world_size {size}, most files here say {world}: another job");
+            self.omit(Some(&probe.path), probe.rank, "file", None, &why);
+        }
+        self.world_size = world;
+        *probes = keep;
+    }
+
+    /// Gives every file its rank; of two files for one rank, the larger stays.
+    fn number(&mut self, probes: Vec<Probe>) {
+        let mut files: Vec<TraceFile> = Vec::new();
+        let mut unknown = Vec::new();
+        for probe in probes {
+            let by_name = rank_from_name(&probe.path);
+            let (rank, rank_source) = match (probe.rank, by_name) {
+                (Some(rank), _) => (rank, RankSource::DistributedInfo),
+                (None, Some(rank)) => (rank, RankSource::FileName),
+                (None, None) => {
+                    unknown.push(probe);
+                    continue;
+                }
+            };
+            let Probe { path, size_bytes, world_size, .. } = probe;
+            self.admit(TraceFile { path, rank, rank_source, world_size, size_bytes }, &mut files);
+        }
+        for Probe { path, size_bytes, world_size, .. } in unknown {
+            let rank = (0..).find(|rank| files.iter().all(|f| f.rank != *rank)).unwrap_or_default();
+            files.push(TraceFile { path, rank, rank_source: RankSource::Order, world_size, size_bytes });
+        }
+        files.sort_by_key(|f| f.rank);
+        let highest = files.last().map_or(0, |f| f.rank.saturating_add(1));
+        self.world_size = self.world_size.max(highest);
+        self.files = files;
+        self.say_missing_ranks();
+    }
+
+    fn admit(&mut self, file: TraceFile, files: &mut Vec<TraceFile>) {
+        let Some(at) = files.iter().position(|other| other.rank == file.rank) else {
+            files.push(file);
+            return;
+        };
+        let better = (file.rank_source < files[at].rank_source)
+            || (file.rank_source == files[at].rank_source && file.size_bytes > files[at].size_bytes);
+        let loser = if better { std::mem::replace(&mut files[at], file) } else { file };
+        let kept = &files[at];
+        let why = format!(
+            "{} is of rank {} too and is kept (it is larger or says its rank itself); analyze this one by itself",
+            file_name(&kept.path),
+            kept.rank
+        );
+        self.omit(Some(&loser.path), Some(loser.rank), "file", None, &why);
+    }
+
+    fn say_missing_ranks(&mut self) {
+        let present: std::collections::BTreeSet<i32> = self.files.iter().map(|f| f.rank).collect();
+        let missing: Vec<i32> = (0..self.world_size).filter(|rank| !present.contains(rank)).collect();
+        if missing.is_empty() {
+            return;
+        }
+        let mut shown: Vec<String> = missing.iter().take(8).map(i32::to_string).collect();
+        if missing.len() > shown.len() {
+            shown.push("…".into());
+        }
+        let why = format!("no file of rank {} was found (world_size {})", shown.join(", "), self.world_size);
+        self.omit(
+            None,
+            missing.first().copied().filter(|_| missing.len() == 1),
+            "ranks",
+            Some(missing.len() as i64),
+            &why,
+        );
+    }
+}
+
+fn omission(file: Option<Text>, rank: Option<i32>, what: &str, amount: Option<i64>, why: &str) -> OmissionRow {
+    OmissionRow { file, rank, what: what.into(), amount, why: why.into() }
+}
+
+/// The number behind `rank` or `worker` in a file's name: `rank-3.….json`, `worker0_step_12.…`, `trace_rank_07.json.gz`.
+fn rank_from_name(path: &Path) -> Option<i32> {
+    let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
+    ["rank", "worker"].iter().find_map(|word| {
+        let after = name.match_indices(word).map(|(at, _)| &name[at + word.len()..]);
+        after
+            .filter_map(|rest| {
+                let rest = rest.strip_prefix(['-', '_', '.', '=']).unwrap_or(rest);
+                let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+                rest[..end].parse().ok()
+            })
+            .next()
+    })
+}
+
+/// The host in a name of torch's `tensorboard_trace_handler`: `<host>_<pid>.<time>.pt.trace.json`. People give names of their own
+/// that look alike; the process id in the name must be that of the trace.
+pub(crate) fn host_from_name(path: &Path, pid: i64) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    let stem = name.strip_suffix(".gz").unwrap_or(name).strip_suffix(".pt.trace.json")?;
+    let (stem, time) = stem.rsplit_once('.')?;
+    let (host, named) = stem.rsplit_once('_')?;
+    let is_time = time.len() >= 12 && time.bytes().all(|b| b.is_ascii_digit());
+    (is_time && named.parse() == Ok(pid) && !host.is_empty()).then(|| host.to_string())
+}

@@ -1,0 +1,360 @@
+//! A pull parser for JSON as trace writers really write it.
+//!
+//! It accepts all of JSON, and besides: raw control characters and invalid UTF-8 in strings, lone surrogates, and bare words
+//! (`NaN`, `Infinity`, `N/A`) where a value should stand. It never allocates, and what the caller does not ask for is skipped
+//! eight bytes at a time. It does not judge what it skips: brackets must balance and strings must end, no more.
+
+/// Brackets that may be open at once. Kineto nests four deep; the limit keeps hostile input from costing a stack anywhere later.
+pub(crate) const MAX_DEPTH: usize = 512;
+
+/// From this length on a string is searched by `memchr`, whose start-up cost short strings do not repay.
+const LONG_STRING: usize = 64;
+
+const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
+const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
+
+/// Why reading stopped, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// Position in the parsed slice.
+    pub(crate) at: usize,
+    /// What was wrong.
+    pub(crate) what: FaultKind,
+}
+
+/// What was wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FaultKind {
+    /// The bytes end inside a value.
+    Cut,
+    /// Another byte was expected.
+    Expected(&'static str),
+    /// More than [`MAX_DEPTH`] brackets are open.
+    TooDeep,
+}
+
+impl FaultKind {
+    /// The fault in words, to follow "at byte N:".
+    pub(crate) fn describe(self) -> String {
+        match self {
+            Self::Cut => "the file ends inside a value".into(),
+            Self::Expected(what) => format!("expected {what}"),
+            Self::TooDeep => format!("nested deeper than {MAX_DEPTH} levels"),
+        }
+    }
+}
+
+/// The inside of a string, between its quotes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Str<'a> {
+    /// The bytes as they stand in the file.
+    pub(crate) raw: &'a [u8],
+    /// Whether there is a backslash among them.
+    pub(crate) escaped: bool,
+}
+
+/// A position in a slice of JSON.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor<'a> {
+    bytes: &'a [u8],
+    pos: usize,
+}
+
+/// The high bit of every byte of `word` that is zero; bits above the lowest one set may be wrong.
+#[inline(always)]
+fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(ONES) & !word & HIGHS
+}
+
+/// The high bit of every byte of `word` that equals `byte`; bits above the lowest one set may be wrong.
+#[inline(always)]
+fn equal_bytes(word: u64, byte: u8) -> u64 {
+    zero_bytes(word ^ (ONES * byte as u64))
+}
+
+#[inline(always)]
+fn word_at(bytes: &[u8], pos: usize) -> Option<u64> {
+    let eight = bytes.get(pos..pos + 8)?;
+    Some(u64::from_le_bytes(eight.try_into().ok()?))
+}
+
+impl<'a> Cursor<'a> {
+    /// A cursor at `pos` of `bytes`.
+    #[inline]
+    pub(crate) fn new(bytes: &'a [u8], pos: usize) -> Self {
+        Self { bytes, pos }
+    }
+
+    /// Where it stands.
+    #[inline]
+    pub(crate) fn pos(&self) -> usize {
+        self.pos
+    }
+
+    /// The bytes from `start` to where it stands.
+    #[inline]
+    pub(crate) fn since(&self, start: usize) -> &'a [u8] {
+        &self.bytes[start..self.pos]
+    }
+
+    #[inline]
+    pub(crate) fn fault<T>(&self, what: FaultKind) -> Result<T, Fault> {
+        Err(Fault { at: self.pos, what })
+    }
+
+    #[inline]
+    pub(crate) fn expected<T>(&self, what: &'static str) -> Result<T, Fault> {
+        let kind = if self.pos >= self.bytes.len() { FaultKind::Cut } else { FaultKind::Expected(what) };
+        self.fault(kind)
+    }
+
+    /// The next byte, if there is one.
+    #[inline(always)]
+    pub(crate) fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.pos).copied()
+    }
+
+    /// Steps over `n` bytes that were peeked.
+    #[inline(always)]
+    pub(crate) fn bump(&mut self, n: usize) {
+        self.pos += n;
+    }
+
+    /// Steps over white space.
+    #[inline(always)]
+    pub(crate) fn space(&mut self) {
+        while let Some(byte) = self.peek() {
+            if byte > b' ' || !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
+                break;
+            }
+            self.pos += 1;
+        }
+    }
+
+    /// Steps over white space, then over `byte` if it is there.
+    #[inline(always)]
+    pub(crate) fn eat(&mut self, byte: u8) -> bool {
+        self.space();
+        let found = self.peek() == Some(byte);
+        self.pos += usize::from(found);
+        found
+    }
+
+    /// Steps over white space and `byte`, which must be there.
+    #[inline(always)]
+    pub(crate) fn need(&mut self, byte: u8, what: &'static str) -> Result<(), Fault> {
+        if self.eat(byte) { Ok(()) } else { self.expected(what) }
+    }
+
+    /// Reads the rest of a string whose opening quote was stepped over.
+    #[inline(always)]
+    pub(crate) fn string_rest(&mut self) -> Result<Str<'a>, Fault> {
+        let start = self.pos;
+        let mut at = start;
+        while at - start < LONG_STRING {
+            let Some(word) = word_at(self.bytes, at) else { break };
+            let hits = equal_bytes(word, b'"') | equal_bytes(word, b'\\');
+            if hits == 0 {
+                at += 8;
+                continue;
+            }
+            at += hits.trailing_zeros() as usize / 8;
+            if self.bytes[at] == b'"' {
+                self.pos = at + 1;
+                return Ok(Str { raw: &self.bytes[start..at], escaped: false });
+            }
+            break;
+        }
+        self.string_tail(start, at)
+    }
+
+    /// The slow path of [`string_rest`](Self::string_rest): long strings, escapes, and the last bytes of the slice.
+    fn string_tail(&mut self, start: usize, from: usize) -> Result<Str<'a>, Fault> {
+        let mut at = from;
+        let mut escaped = false;
+        while let Some(hit) = memchr::memchr2(b'"', b'\\', &self.bytes[at..]) {
+            at += hit;
+            if self.bytes[at] == b'"' {
+                self.pos = at + 1;
+                return Ok(Str { raw: &self.bytes[start..at], escaped });
+            }
+            escaped = true;
+            at = (at + 2).min(self.bytes.len());
+        }
+        self.pos = self.bytes.len();
+        self.fault(FaultKind::Cut)
+    }
+
+    /// Reads a string, quotes included.
+    #[inline(always)]
+    pub(crate) fn string(&mut self) -> Result<Str<'a>, Fault> {
+        self.need(b'"', "a string")?;
+        self.string_rest()
+    }
+
+    /// Reads an object's key and the colon behind it.
+    #[inline(always)]
+    pub(crate) fn key(&mut self) -> Result<Str<'a>, Fault> {
+        let key = self.string()?;
+        self.need(b':', "a colon")?;
+        self.space();
+        Ok(key)
+    }
+
+    /// Steps from one member of an object to the next; false at its end. `first` is true before the first.
+    #[inline(always)]
+    pub(crate) fn next_member(&mut self, first: bool) -> Result<bool, Fault> {
+        self.space();
+        match self.peek() {
+            Some(b'}') => {
+                self.pos += 1;
+                Ok(false)
+            }
+            Some(b',') if !first => {
+                self.pos += 1;
+                Ok(true)
+            }
+            Some(b'"') if first => Ok(true),
+            _ => self.expected(if first { "a key or a closing brace" } else { "a comma or a closing brace" }),
+        }
+    }
+
+    /// Reads a number, `true`, `null`, `NaN`, `N/A`: everything up to a separator.
+    #[inline(always)]
+    pub(crate) fn word(&mut self) -> Result<&'a [u8], Fault> {
+        let start = self.pos;
+        while let Some(byte) = self.peek() {
+            if matches!(byte, b',' | b'}' | b']' | b' ' | b'\n' | b'\r' | b'\t' | b'"' | b'{' | b'[' | b':') {
+                break;
+            }
+            self.pos += 1;
+        }
+        // A word at the very end may go on in bytes that are not here.
+        if self.pos >= self.bytes.len() {
+            return self.fault(FaultKind::Cut);
+        }
+        if self.pos == start { self.expected("a value") } else { Ok(&self.bytes[start..self.pos]) }
+    }
+
+    /// Steps over any value.
+    #[inline]
+    pub(crate) fn skip(&mut self) -> Result<(), Fault> {
+        match self.peek() {
+            Some(b'"') => {
+                self.pos += 1;
+                self.string_rest().map(|_| ())
+            }
+            Some(b'{' | b'[') => {
+                self.pos += 1;
+                self.close(1)
+            }
+            Some(_) => self.word().map(|_| ()),
+            None => self.fault(FaultKind::Cut),
+        }
+    }
+
+    /// Steps to the end of the innermost `depth` brackets that are open.
+    pub(crate) fn close(&mut self, mut depth: usize) -> Result<(), Fault> {
+        loop {
+            self.pos = self.next_structural();
+            match self.peek() {
+                Some(b'"') => {
+                    self.pos += 1;
+                    self.string_rest()?;
+                }
+                Some(b'{' | b'[') => {
+                    self.pos += 1;
+                    depth += 1;
+                    if depth > MAX_DEPTH {
+                        return self.fault(FaultKind::TooDeep);
+                    }
+                }
+                Some(_) => {
+                    self.pos += 1;
+                    depth -= 1;
+                    if depth == 0 {
+                        return Ok(());
+                    }
+                }
+                None => return self.fault(FaultKind::Cut),
+            }
+        }
+    }
+
+    /// The next quote or bracket, or the end. Setting bit 5 maps `[` to `{` and `]` to `}`, so three comparisons find five bytes.
+    #[inline(always)]
+    fn next_structural(&self) -> usize {
+        let mut at = self.pos;
+        while let Some(word) = word_at(self.bytes, at) {
+            let folded = word | (ONES * 0x20);
+            let hits = equal_bytes(word, b'"') | equal_bytes(folded, b'{') | equal_bytes(folded, b'}');
+            if hits != 0 {
+                return at + hits.trailing_zeros() as usize / 8;
+            }
+            at += 8;
+        }
+        while at < self.bytes.len() && !matches!(self.bytes[at], b'"' | b'{' | b'}' | b'[' | b']') {
+            at += 1;
+        }
+        at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_skip(text: &str, rest: &str) {
+        let mut cursor = Cursor::new(text.as_bytes(), 0);
+        cursor.skip().unwrap();
+        assert_eq!(&text[cursor.pos()..], rest);
+    }
+
+    #[test]
+    fn values_are_skipped_whole() {
+        check_skip(r#""a\"b\\", 1"#, ", 1");
+        check_skip(r#"{"a": [1, {"b": "}]"}], "c": NaN} x"#, " x");
+        check_skip("[]]", "]");
+        check_skip("N/A,", ",");
+        check_skip("-Infinity}", "}");
+        check_skip(
+            "\"tab\there, and a long string that goes on well beyond the sixty-four bytes of the fast path\\n\"!",
+            "!",
+        );
+    }
+
+    #[test]
+    fn a_cut_is_told_from_a_wrong_byte() {
+        for text in ["", "\"abc", "\"abc\\", "{\"a\": [", "12", "[[\"a\"]"] {
+            let fault = Cursor::new(text.as_bytes(), 0).skip().unwrap_err();
+            assert_eq!(fault, Fault { at: text.len(), what: FaultKind::Cut }, "{text}");
+        }
+        let fault = Cursor::new(b": 1", 0).skip().unwrap_err();
+        assert_eq!(fault.what, FaultKind::Expected("a value"));
+    }
+
+    #[test]
+    fn depth_is_limited() {
+        let deep = "[".repeat(MAX_DEPTH) + &"]".repeat(MAX_DEPTH);
+        assert!(Cursor::new(deep.as_bytes(), 0).skip().is_ok());
+        let deeper = "[".repeat(1_000_000);
+        assert_eq!(Cursor::new(deeper.as_bytes(), 0).skip().unwrap_err().what, FaultKind::TooDeep);
+    }
+
+    proptest::proptest! {
+        /// Whatever serde_json writes is skipped to its last byte.
+        #[test]
+        fn skipping_agrees_with_serde_json(value in crate::kineto::reference::any_json()) {
+            let text = serde_json::to_string(&value).unwrap() + ",";
+            let mut cursor = Cursor::new(text.as_bytes(), 0);
+            cursor.skip().unwrap();
+            proptest::prop_assert_eq!(cursor.pos(), text.len() - 1);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+            let _ = Cursor::new(&bytes, 0).skip();
+        }
+    }
+}

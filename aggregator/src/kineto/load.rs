@@ -1,0 +1,163 @@
+//! One trace file to one [`RankData`].
+
+use std::path::Path;
+
+use trace::{CounterRow, OmissionRow, Text};
+
+use crate::Error;
+use crate::kineto::collectives::{Collectives, find_collectives};
+use crate::kineto::columns::Tally;
+use crate::kineto::event::Wanted;
+use crate::kineto::files::{RankSource, TraceFile, host_from_name};
+use crate::kineto::groups::Groups;
+use crate::kineto::input::Input;
+use crate::kineto::not_a_trace;
+use crate::kineto::rows::{Rows, rows_from_pieces};
+use crate::kineto::steps::{Launches, Steps, assign_steps, find_steps};
+use crate::kineto::stream::{BLOCK_BYTES, Streamed, read_stream};
+use crate::kineto::tables::{device_rows, flow_rows, memory_rows};
+use crate::kineto::top::Top;
+use crate::kineto::value::Value;
+use crate::model::{RankData, RankInfo};
+
+/// Reads a trace whole. What could not be read is in [`RankData::omissions`]; the file's other half stays.
+///
+/// Times are UTC as the host saw it, in ns since 1970; rows keep the order of the file as their `id`.
+///
+/// # Errors
+/// [`Error::Io`] if the file cannot be opened; [`Error::NoInput`] if it holds no list of events.
+pub fn load(file: &TraceFile) -> Result<RankData, Error> {
+    let input = Input::open(&file.path).map_err(|source| Error::Io { path: file.path.clone(), source })?;
+    let streamed = read_stream(input, Wanted::default(), BLOCK_BYTES);
+    if !streamed.top.has_events {
+        let why = match &streamed.missing {
+            Some(missing) => format!("byte {}: {}", missing.byte, missing.why),
+            None => "it has no traceEvents".into(),
+        };
+        return Err(not_a_trace(&file.path, &why));
+    }
+    Ok(rank_from_stream(streamed, file))
+}
+
+/// Puts a read file together.
+pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> RankData {
+    let Streamed { top, pieces, scratches, missing, trailing, .. } = streamed;
+    let told = top.distributed.as_ref().and_then(|info| info.get("rank")).and_then(Value::integer);
+    let told = told.and_then(|rank| i32::try_from(rank).ok()).filter(|rank| *rank >= 0);
+    let rank = told.unwrap_or(file.rank);
+    let from = if told.is_some() { RankSource::DistributedInfo } else { file.rank_source };
+    let mut rows = rows_from_pieces(pieces, scratches, top.base_ns);
+    let mut notes =
+        Notes { file: file_name(&file.path), rank, omissions: Vec::new(), remarks: vec![from.remark(rank)] };
+    let launches = Launches::collect(&rows.events);
+    let Steps { rows: steps, left_out } = find_steps(&rows.events, &rows.names, rank);
+    notes.omit("ProfilerStep marks", left_out, "they repeat a step or begin inside another");
+    assign_steps(&mut rows.events, &steps, &launches);
+    let mut groups = Groups::from_info(top.distributed.as_ref());
+    let collectives = find_collectives(&mut rows, &launches, &mut groups, &steps, rank);
+    notes.of_collectives(&collectives);
+    notes.of_tally(&rows.tally);
+    let memory = memory_rows(&mut rows, rank);
+    let (flows, torn) = flow_rows(&mut rows, rank);
+    notes.omit("arrows", torn, "one of their ends is not in the trace");
+    for (place, what) in [(missing, "rest of the file"), (trailing, "text after the document")] {
+        if let Some(place) = place {
+            let why = format!("missing from byte {} of the JSON text on: {}", place.byte, place.why);
+            notes.omissions.push(notes.row(what, None, &why));
+        }
+    }
+    let counters = vec![notes.counter(&rows)];
+    let Collectives { rows: collectives, comms_ids, .. } = collectives;
+    let Rows { events, names, pids, .. } = rows;
+    RankData {
+        info: rank_info(rank, &top, file, &pids),
+        names,
+        events,
+        collectives,
+        comms_ids,
+        steps,
+        memory,
+        comms: groups.rows(rank),
+        devices: device_rows(top.devices.as_ref(), rank),
+        flows,
+        counters,
+        omissions: notes.omissions,
+        ..RankData::default()
+    }
+}
+
+fn rank_info(rank: i32, top: &Top, file: &TraceFile, pids: &std::collections::BTreeMap<i64, u64>) -> RankInfo {
+    let world = top.distributed.as_ref().and_then(|info| info.get("world_size")).and_then(Value::integer);
+    let told = top.scalars.get("host_name").filter(|host| !host.is_empty()).cloned();
+    let pid = pids.iter().max_by_key(|(_, rows)| **rows).map_or(0, |(pid, _)| *pid);
+    let host = told.or_else(|| host_from_name(&file.path, pid)).unwrap_or_default();
+    let clock_domain = if host.is_empty() { "utc".to_string() } else { format!("{host}/utc") };
+    RankInfo {
+        rank,
+        world_size: world.and_then(|n| i32::try_from(n).ok()).filter(|n| *n > 0),
+        host,
+        pid,
+        clock_domain,
+        closed_cleanly: None,
+    }
+}
+
+pub(crate) fn file_name(path: &Path) -> Text {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into()
+}
+
+/// What is to be said of a file.
+struct Notes {
+    file: Text,
+    rank: i32,
+    omissions: Vec<OmissionRow>,
+    /// What is no loss, but should be known.
+    remarks: Vec<String>,
+}
+
+impl Notes {
+    fn row(&self, what: &str, amount: Option<i64>, why: &str) -> OmissionRow {
+        OmissionRow { file: Some(self.file.clone()), rank: Some(self.rank), what: what.into(), amount, why: why.into() }
+    }
+
+    fn omit(&mut self, what: &str, amount: i64, why: &str) {
+        if amount > 0 {
+            self.omissions.push(self.row(what, Some(amount), why));
+        }
+    }
+
+    fn of_collectives(&mut self, found: &Collectives) {
+        let mut remark = |amount: i64, text: &str| {
+            if amount > 0 {
+                self.remarks.push(format!("{amount} {text}"));
+            }
+        };
+        remark(found.by_name_only, "collectives known by the name of their kernel only");
+        remark(found.unnamed, "collectives whose process group the trace does not name");
+    }
+
+    fn of_tally(&mut self, tally: &Tally) {
+        let count = |n: u64| n.min(i64::MAX as u64) as i64;
+        self.omit("events", count(tally.no_start), "they have no readable ts");
+        self.omit("events", count(tally.no_length), "they have no readable dur");
+        self.omit("lengths", count(tally.negative), "they are negative; taken as zero");
+        self.omit("items of traceEvents", count(tally.not_objects), "they are no objects");
+        self.omit("begin and end events", count(tally.begin_end), "only complete events are read");
+        self.omit("memory events", count(tally.bad_memory), "they have no readable time or size");
+        if tally.counters > 0 {
+            self.remarks.push(format!("{} hardware counter events are not kept", tally.counters));
+        }
+    }
+
+    fn counter(&self, rows: &Rows) -> CounterRow {
+        let omitted = self.omissions.iter().filter(|o| &*o.what == "events").filter_map(|o| o.amount).sum();
+        CounterRow {
+            rank: self.rank,
+            source: "kineto".into(),
+            recorded: rows.events.len() as i64,
+            dropped: 0,
+            omitted,
+            why: Some(self.remarks.join("; ").into()),
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The pieces of a file put together: names and tracks of all workers made one, rows sorted, parents found.
+
+use std::collections::BTreeMap;
+
+use rayon::prelude::*;
+use rustc_hash::FxHashMap;
+use trace::Text;
+
+use crate::kineto::columns::{Allocation, Columns, FlowEnd, Scratch, Tally, widen};
+use crate::kineto::event::is_device_row;
+use crate::kineto::json::Str;
+use crate::kineto::text;
+use crate::model::{Events, Kind, NO_PARENT, NO_STEP, NONE};
+use crate::names::NameClass;
+
+/// Traces before 2024 hold whole µs: start and length are rounded down each for itself, so a child may seem to end up to 1 µs
+/// after its parent.
+const WHOLE_US_SLACK_NS: i64 = 1000;
+
+/// The rows of a file, not yet a rank's: steps and collectives are still to be found.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    pub(crate) events: Events,
+    pub(crate) names: Vec<Text>,
+    /// Shapes of the inputs per row, as text; empty unless they were wanted.
+    pub(crate) shapes: Vec<Option<Text>>,
+    /// The arguments of rows that may belong to a collective, by row.
+    pub(crate) comm_args: BTreeMap<u32, Box<[u8]>>,
+    pub(crate) allocations: Vec<Allocation>,
+    /// Arrows, with the process and thread of each end.
+    pub(crate) flows: Vec<(FlowEnd, (i64, i64))>,
+    pub(crate) tally: Tally,
+    /// Process ids of host rows, and how many rows each has.
+    pub(crate) pids: BTreeMap<i64, u64>,
+    /// Times are whole µs.
+    pub(crate) whole_us: bool,
+}
+
+/// Puts the pieces together. Times become absolute by `base_ns`.
+pub(crate) fn rows_from_pieces(
+    mut pieces: Vec<(u32, Columns)>,
+    scratches: BTreeMap<u32, Scratch>,
+    base_ns: i64,
+) -> Rows {
+    let mut rows = Rows::default();
+    let maps = merge_scratches(scratches, &mut rows.names);
+    for (number, piece) in &mut pieces {
+        if let Some(map) = maps.get(number) {
+            piece.name.iter_mut().for_each(|name| *name = map.names[*name as usize]);
+        }
+        rows.tally.add(&piece.tally);
+    }
+    gather_side_tables(&mut pieces, &maps, base_ns, &mut rows);
+    rows.whole_us =
+        pieces.iter().all(|(_, p)| p.ts_ns.iter().zip(&p.dur_ns).all(|(t, d)| t % 1000 == 0 && d % 1000 == 0));
+    let (order, tracks) = order_rows(&pieces, &maps, &mut rows);
+    fill_columns(pieces, &order, base_ns, &mut rows.events);
+    fill_places(&tracks, &order, &mut rows);
+    let slack_ns = if rows.whole_us { WHOLE_US_SLACK_NS } else { 0 };
+    let tracks: Vec<u32> = order.iter().map(|row| tracks.ids[*row as usize]).collect();
+    rows.events.parent = parents(&rows.events, &tracks, slack_ns);
+    renumber_side_tables(&order, &mut rows);
+    rows
+}
+
+/// What one worker's ids mean.
+struct IdMap {
+    /// Into the common names.
+    names: Vec<u32>,
+    tracks: Vec<(i64, i64)>,
+    shapes: Vec<Text>,
+}
+
+fn merge_scratches(scratches: BTreeMap<u32, Scratch>, names: &mut Vec<Text>) -> BTreeMap<u32, IdMap> {
+    let mut known: FxHashMap<Text, u32> = FxHashMap::default();
+    let decode = |raw: &[u8]| text::decode(Str { raw, escaped: memchr::memchr(b'\\', raw).is_some() });
+    scratches
+        .into_iter()
+        .map(|(number, scratch)| {
+            let map = scratch
+                .names
+                .into_strings()
+                .iter()
+                .map(|raw| {
+                    let name: Text = decode(raw).into();
+                    *known.entry(name.clone()).or_insert_with(|| {
+                        names.push(name);
+                        names.len() as u32 - 1
+                    })
+                })
+                .collect();
+            let shapes = scratch.shapes.into_strings().iter().map(|raw| decode(raw).into()).collect();
+            (number, IdMap { names: map, tracks: scratch.tracks.into_pairs(), shapes })
+        })
+        .collect()
+}
+
+/// Moves what is sparse out of the pieces; row numbers become those of the whole file.
+fn gather_side_tables(pieces: &mut [(u32, Columns)], maps: &BTreeMap<u32, IdMap>, base_ns: i64, rows: &mut Rows) {
+    let mut first = 0u32;
+    for (number, piece) in pieces {
+        let absolute = |ts_ns: i64| ts_ns.saturating_add(base_ns);
+        rows.comm_args.extend(piece.comm_args.drain(..).map(|(row, args)| (first + row, args)));
+        rows.allocations.extend(piece.allocations.drain(..).map(|a| Allocation { ts_ns: absolute(a.ts_ns), ..a }));
+        if let Some(map) = maps.get(number) {
+            rows.flows.extend(piece.flows.drain(..).map(|flow| {
+                let end = FlowEnd { ts_ns: absolute(flow.ts_ns), ..flow };
+                (end, map.tracks[flow.track as usize])
+            }));
+            let shape = |id: &u32| id.checked_sub(1).map(|id| map.shapes[id as usize].clone());
+            rows.shapes.extend(piece.shape.iter().map(shape));
+        }
+        first += piece.len() as u32;
+    }
+    rows.allocations.sort_by_key(|a| a.ts_ns);
+}
+
+/// Every row's track, in the order of the file.
+struct TrackColumn {
+    /// Dense ids; host tracks and device tracks never share one.
+    ids: Vec<u32>,
+    /// Process and thread of each id.
+    pairs: Vec<(i64, i64)>,
+}
+
+/// The order in which rows are kept: by start, then longest first, then as in the file.
+fn order_rows(pieces: &[(u32, Columns)], maps: &BTreeMap<u32, IdMap>, rows: &mut Rows) -> (Vec<u32>, TrackColumn) {
+    let total: usize = pieces.iter().map(|(_, p)| p.len()).sum();
+    let mut known: FxHashMap<(i64, i64), u32> = FxHashMap::default();
+    let mut tracks = TrackColumn { ids: Vec::with_capacity(total), pairs: Vec::new() };
+    let mut keys: Vec<(i64, i64, u32)> = Vec::with_capacity(total);
+    for (number, piece) in pieces {
+        let Some(map) = maps.get(number) else { continue };
+        let local: Vec<u32> = map
+            .tracks
+            .iter()
+            .map(|pair| {
+                *known.entry(*pair).or_insert_with(|| {
+                    tracks.pairs.push(*pair);
+                    tracks.pairs.len() as u32 - 1
+                })
+            })
+            .collect();
+        tracks.ids.extend(piece.track.iter().map(|id| local[*id as usize]));
+        for (ts, dur) in piece.ts_ns.iter().zip(&piece.dur_ns) {
+            keys.push((*ts, -*dur, keys.len() as u32));
+        }
+        let mut host_rows = vec![0u64; map.tracks.len()];
+        for (kind, id) in piece.kind.iter().zip(&piece.track) {
+            let host = matches!(kind, Kind::CpuOp | Kind::Runtime | Kind::UserAnnotation | Kind::PythonFunction);
+            host_rows[*id as usize] += u64::from(host);
+        }
+        for (pair, count) in map.tracks.iter().zip(host_rows).filter(|(_, count)| *count > 0) {
+            *rows.pids.entry(pair.0).or_default() += count;
+        }
+    }
+    keys.par_sort_unstable();
+    (keys.into_iter().map(|(_, _, row)| row).collect(), tracks)
+}
+
+/// One column of all pieces, in the final order. The pieces' columns are given up one after the other.
+fn column<T: Copy + Send + Sync, U: Send>(
+    parts: Vec<Vec<T>>,
+    order: &[u32],
+    convert: impl Fn(T) -> U + Sync,
+) -> Vec<U> {
+    let flat: Vec<T> = if parts.len() == 1 { parts.into_iter().flatten().collect() } else { parts.concat() };
+    order.par_iter().with_min_len(1 << 14).map(|row| convert(flat[*row as usize])).collect()
+}
+
+fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, events: &mut Events) {
+    macro_rules! take {
+        ($column:ident, $convert:expr) => {
+            column(pieces.iter_mut().map(|(_, p)| std::mem::take(&mut p.$column)).collect(), order, $convert)
+        };
+    }
+    let mut bytes: FxHashMap<u32, i64> = FxHashMap::default();
+    let mut first = 0u32;
+    for (_, piece) in &mut pieces {
+        bytes.extend(piece.bytes.drain(..).map(|(row, bytes)| (first + row, bytes)));
+        first += piece.len() as u32;
+    }
+    events.bytes = order.iter().map(|row| bytes.get(row).copied().unwrap_or(NONE)).collect();
+    events.kind = take!(kind, |kind| kind);
+    events.name = take!(name, |name| name);
+    events.ts_ns = take!(ts_ns, |ts: i64| ts.saturating_add(base_ns));
+    events.dur_ns = take!(dur_ns, |dur| dur);
+    events.device = take!(device, widen);
+    events.stream = take!(stream, widen);
+    events.correlation = take!(correlation, |id| id);
+    events.external = take!(external, |id| id);
+    events.id = order.iter().map(|row| i64::from(*row)).collect();
+    events.step = vec![NO_STEP; order.len()];
+    events.flops = vec![NONE; order.len()];
+}
+
+/// Threads, and which rows are communication by their names.
+fn fill_places(tracks: &TrackColumn, order: &[u32], rows: &mut Rows) {
+    let classes: Vec<NameClass> = rows.names.iter().map(|name| NameClass::of(name)).collect();
+    let events = &mut rows.events;
+    let per_row = events.kind.iter().zip(&events.name);
+    events.is_comm = per_row.map(|(kind, name)| classes[*name as usize].is_comm(*kind)).collect();
+    let place = |(row, kind): (&u32, &Kind)| {
+        if is_device_row(*kind) { NONE } else { tracks.pairs[tracks.ids[*row as usize] as usize].1 }
+    };
+    events.thread = order.iter().zip(&events.kind).map(place).collect();
+}
+
+/// The enclosing row of each host row on its track; device rows have none.
+///
+/// ```text
+/// a ──────────────────
+///    b ────   d ──
+///      c ─             c in b, b and d in a
+/// ```
+fn parents(events: &Events, tracks: &[u32], slack_ns: i64) -> Vec<u32> {
+    let count = tracks.iter().max().map_or(0, |most| *most as usize + 1);
+    let mut open: Vec<Vec<u32>> = vec![Vec::new(); count];
+    let mut parents = vec![NO_PARENT; tracks.len()];
+    for row in 0..tracks.len() {
+        if is_device_row(events.kind[row]) {
+            continue;
+        }
+        let stack = &mut open[tracks[row] as usize];
+        let (start, end) = (events.ts_ns[row], events.end_ns(row));
+        // A row that begins where another ends comes after it; two rows of no length at one time lie in each other.
+        while let Some(top) = stack.last()
+            && let top_end = events.end_ns(*top as usize)
+            && (top_end < start || top_end == start && events.ts_ns[*top as usize] < start)
+        {
+            stack.pop();
+        }
+        let holds = |candidate: &&u32| {
+            let (from, to) = (events.ts_ns[**candidate as usize], events.end_ns(**candidate as usize));
+            to.saturating_add(slack_ns) >= end && (to > start || from == start)
+        };
+        if let Some(parent) = stack.iter().rev().find(holds) {
+            parents[row] = *parent;
+        }
+        stack.push(row as u32);
+    }
+    parents
+}
+
+/// Row numbers of the side tables become those of the final order.
+fn renumber_side_tables(order: &[u32], rows: &mut Rows) {
+    if !rows.shapes.is_empty() {
+        let old = std::mem::take(&mut rows.shapes);
+        rows.shapes = order.iter().map(|row| old[*row as usize].clone()).collect();
+    }
+    if rows.comm_args.is_empty() {
+        return;
+    }
+    let mut old = std::mem::take(&mut rows.comm_args);
+    for (new, row) in order.iter().enumerate() {
+        if let Some(args) = old.remove(row) {
+            rows.comm_args.insert(new as u32, args);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The reader as a whole: agreement with serde_json, and with itself however the bytes come.
+
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::kineto::event::Wanted;
+use crate::kineto::input::Input;
+use crate::kineto::load::rank_from_stream;
+use crate::kineto::reference::{check_rank, plain_rows, reference_rows};
+use crate::kineto::stream::read_stream;
+use crate::kineto::{RankSource, TraceFile};
+use crate::model::RankData;
+
+/// A rank from the text of a file, read in blocks of `block_bytes`.
+pub(crate) fn rank_from_bytes(bytes: Vec<u8>, block_bytes: usize) -> RankData {
+    let file = TraceFile {
+        path: PathBuf::from("test.json"),
+        rank: 0,
+        rank_source: RankSource::Order,
+        world_size: None,
+        size_bytes: bytes.len() as u64,
+    };
+    let data = rank_from_stream(read_stream(Input::from_bytes(bytes), Wanted::default(), block_bytes), &file);
+    check_rank(&data);
+    data
+}
+
+/// A rank from the text of a file.
+pub(crate) fn rank_from_text(text: &str) -> RankData {
+    rank_from_bytes(text.as_bytes().to_vec(), 1 << 16)
+}
+
+/// A rank from events, without their list's brackets.
+pub(crate) fn rank_from_events(events: &str) -> RankData {
+    rank_from_text(&format!("{{\"traceEvents\": [{events}]}}"))
+}
+
+fn any_event() -> impl Strategy<Value = Value> {
+    let phase = prop_oneof![8 => Just("X"), 1 => Just("s"), 1 => Just("M"), 1 => Just("i")];
+    let category = prop::sample::select(vec![
+        "cpu_op",
+        "user_annotation",
+        "kernel",
+        "gpu_memcpy",
+        "cuda_runtime",
+        "cuda_driver",
+        "python_function",
+        "Kernel",
+        "Operator",
+        "cuda_sync",
+        "gpu_user_annotation",
+        "unheard_of",
+    ]);
+    let name = prop_oneof![
+        "[a-z:]{0,12}",
+        ".{0,100}",
+        Just("ProfilerStep#3".to_string()),
+        Just("ncclDevKernel_AllReduce_Sum".into())
+    ];
+    let known = prop::sample::select(vec!["External id", "correlation", "device", "stream", "bytes"]);
+    let odd =
+        prop::sample::select(vec![Value::Null, json!("text"), json!([1, {"device": 2}]), json!({"a": 1}), json!(true)]);
+    let known = (known.prop_map(String::from), prop_oneof![4 => (0i64..200).prop_map(Value::from), 1 => odd]);
+    let unknown = (".{0,8}", crate::kineto::reference::any_json());
+    let args = prop::collection::vec(prop_oneof![known, unknown], 0..6)
+        .prop_map(|members| Value::Object(members.into_iter().collect()));
+    (phase, category, name, 0i64..5, 0i64..5, 0i64..2_000_000_000, 0i64..50_000, args).prop_map(
+        |(ph, cat, name, pid, tid, ts, dur, args)| {
+            let us = |ns: i64| serde_json::from_str::<Value>(&format!("{}.{:03}", ns / 1000, ns % 1000)).unwrap();
+            json!({"ph": ph, "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": us(ts), "dur": us(dur), "args": args})
+        },
+    )
+}
+
+/// An event's members in Kineto's order, which serde_json does not keep.
+fn in_order(event: &Value, pretty: bool) -> String {
+    let gap = if pretty { "\n    " } else { "" };
+    let members: Vec<String> = ["ph", "cat", "name", "pid", "tid", "ts", "dur", "args"]
+        .iter()
+        .map(|key| format!("{gap}\"{key}\": {}", event[*key]))
+        .collect();
+    format!("{{{}}}", members.join(","))
+}
+
+/// A document, with its rows as serde_json sees them.
+fn any_document() -> impl Strategy<Value = (String, Value)> {
+    (prop::collection::vec(any_event(), 0..30), 0u8..4, any::<bool>()).prop_map(|(events, form, base)| {
+        let base_ns = if base { 1_700_000_000_000_000_000i64 } else { 0 };
+        let text = match form {
+            0 => Value::from(events.clone()).to_string(),
+            1 => format!(
+                "{{\"schemaVersion\": 1, \"baseTimeNanoseconds\": {base_ns}, \"traceEvents\": [\n{}\n], \"distributedInfo\": {{\"rank\": 4}}}}",
+                events.iter().map(|e| in_order(e, true)).collect::<Vec<_>>().join(",\n")
+            ),
+            2 => format!(
+                "{{\"traceEvents\":[{}],\"x\":[{{\"ph\": 1}}],\"baseTimeNanoseconds\":{base_ns}}}",
+                events.iter().map(|e| in_order(e, false)).collect::<Vec<_>>().join(",")
+            ),
+            _ => json!({"a": "}]", "traceEvents": events, "baseTimeNanoseconds": base_ns}).to_string(),
+        };
+        let value = serde_json::from_str(&text).unwrap();
+        (text, value)
+    })
+}
+
+/// What must not depend on how the bytes came.
+fn outcome(data: &RankData) -> impl PartialEq + std::fmt::Debug {
+    let RankData { info, events, collectives, steps, memory, flows, omissions, .. } = data;
+    (
+        plain_rows(data),
+        events.parent.clone(),
+        events.step.clone(),
+        (info.clone(), collectives.clone(), steps.clone(), memory.clone(), flows.clone(), omissions.clone()),
+    )
+}
+
+proptest! {
+    #[test]
+    fn reading_agrees_with_serde_json((text, value) in any_document(), block in 16usize..3000) {
+        let data = rank_from_bytes(text.into_bytes(), block);
+        prop_assert_eq!(plain_rows(&data), reference_rows(&value));
+        prop_assert!(data.omissions.iter().all(|o| &*o.what == "ProfilerStep marks" || &*o.what == "arrows"));
+    }
+
+    /// Cut anywhere, a file keeps the events that end before the cut, and says where it was cut.
+    #[test]
+    fn a_cut_file_keeps_what_is_whole((text, _) in any_document(), cut in 0.0f64..1.0, block in 16usize..500) {
+        let whole = plain_rows(&rank_from_bytes(text.clone().into_bytes(), 1 << 20));
+        let cut = (text.len() as f64 * cut) as usize;
+        let data = rank_from_bytes(text.as_bytes()[..cut].to_vec(), block);
+        let mut kept: Vec<i64> = plain_rows(&data).iter().map(|row| row.id).collect();
+        kept.sort_unstable();
+        prop_assert_eq!(&kept, &(0..kept.len() as i64).collect::<Vec<_>>());
+        prop_assert!(kept.len() <= whole.len());
+        let missing = data.omissions.iter().filter(|o| &*o.what == "rest of the file").count();
+        prop_assert_eq!(missing, 1);
+    }
+
+    /// Whatever bytes come in whatever blocks: no panic, and the same as in one block.
+    #[test]
+    fn damage_is_read_alike_in_any_blocks(
+        (text, _) in any_document(),
+        damage in prop::collection::vec((0.0f64..1.0, any::<u8>(), 0u8..3), 0..6),
+        block in 16usize..400,
+    ) {
+        let mut bytes = text.into_bytes();
+        for (at, byte, what) in damage {
+            let at = ((bytes.len() as f64 * at) as usize).min(bytes.len().saturating_sub(1));
+            match what {
+                0 if !bytes.is_empty() => bytes[at] = byte,
+                1 => bytes.insert(at, byte),
+                _ if !bytes.is_empty() => drop(bytes.remove(at)),
+                _ => {}
+            }
+        }
+        let one = rank_from_bytes(bytes.clone(), 1 << 20);
+        let many = rank_from_bytes(bytes, block);
+        prop_assert_eq!(outcome(&one), outcome(&many));
+    }
+}
+
+#[test]
+fn gaps_between_events_do_not_matter() {
+    let compact = r#"{"traceEvents":[{"ph":"X","cat":"kernel","name":"k","ts":1,"dur":2}]}"#;
+    let loose = "{ \"traceEvents\" :\n[ \t{ \"ph\" : \"X\" ,\r\n\"cat\" : \"kernel\" , \"name\" : \"k\" , \"ts\" : 1 , \"dur\" : 2 } ] } ";
+    assert_eq!(plain_rows(&rank_from_text(compact)), plain_rows(&rank_from_text(loose)));
+}
+
+#[test]
+fn what_is_odd_in_real_files_is_read() {
+    let data = rank_from_events(
+        r#"
+        {"ph":"X","cat":"cpu_op","name":"int","pid":1,"tid":-5,"ts":1,"dur":1},
+        {"ph":"X","cat":"cpu_op","name":"text","pid":"12","tid":"34","ts":"2.5","dur":"1.25"},
+        {"ph":"X","cat":"Trace","name":"span","pid":"Spans","tid":"PyTorch Profiler","ts":3,"dur":1},
+        {"ph":"X","cat":"cpu_op","name":"nan","pid":1,"tid":1,"ts":4,"dur":1,"args":{"a":NaN,"b":N/A,"c":-Infinity,"External id":7}},
+        {"ph":"X","cat":"cpu_op","name":"lone \ud800 surrogate","pid":1,"tid":1,"ts":5,"dur":1},
+        {"ph":"X","cat":"cpu_op","name":"negative","pid":1,"tid":1,"ts":6,"dur":-1},
+        {"ph":"X","cat":"cpu_op","name":"no start","pid":1,"tid":1,"dur":1},
+        {"ph":"X","cat":"cpu_op","name":"no length","pid":1,"tid":1,"ts":7},
+        {"ph":"X","cat":"cpu_op","name":"exponent","pid":1,"tid":1,"ts":8e0,"dur":1.0E0},
+        {"ph":"B","name":"begin","ts":1},
+        {"ph":"C","name":"counter","ts":1}, null"#,
+    );
+    let rows = plain_rows(&data);
+    let named: Vec<(&str, i64, i64)> = rows.iter().map(|r| (r.name.as_str(), r.ts_ns, -r.neg_dur_ns)).collect();
+    assert_eq!(
+        named,
+        [
+            ("int", 1000, 1000),
+            ("text", 2500, 1250),
+            ("span", 3000, 1000),
+            ("nan", 4000, 1000),
+            ("lone \u{FFFD} surrogate", 5000, 1000),
+            ("negative", 6000, 0),
+            ("exponent", 8000, 1000),
+        ]
+    );
+    assert_eq!((rows[0].thread, rows[1].thread, rows[3].external), (-5, 34, 7));
+    let said: Vec<(&str, Option<i64>)> = data.omissions.iter().map(|o| (&*o.what, o.amount)).collect();
+    assert_eq!(
+        said,
+        [
+            ("events", Some(1)),
+            ("events", Some(1)),
+            ("lengths", Some(1)),
+            ("items of traceEvents", Some(1)),
+            ("begin and end events", Some(1)),
+        ]
+    );
+}

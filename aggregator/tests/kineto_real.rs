@@ -1,0 +1,182 @@
+//! The real traces beside the repository (`../shared/data`), where there are any: what each file gives, and the truth of an
+//! independent sweep to the microsecond.
+
+#![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use aggregator::kineto::{KinetoSource, load, plan};
+use aggregator::model::{Kind, RankData};
+use aggregator::source::Source;
+use aggregator::{Options, analyze};
+
+fn data() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
+    let found = std::env::var_os("RANKSCOPE_DATA").map_or(beside, PathBuf::from);
+    if found.is_dir() {
+        return Some(found);
+    }
+    eprintln!("skipped: no real traces at {}; RANKSCOPE_DATA names another place", found.display());
+    None
+}
+
+fn folders(data: &Path) -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = std::fs::read_dir(data.join("kineto")).unwrap().map(|e| e.unwrap().path()).collect();
+    all.sort();
+    all
+}
+
+fn describe(rank: &RankData) -> String {
+    let RankData { info, events, collectives, steps, memory, comms, devices, flows, .. } = rank;
+    let mut text = format!(
+        "    {} rows, {} collectives, steps {:?}, {} memory, {} devices, {} arrows, host {:?}\n",
+        events.len(),
+        collectives.len(),
+        steps.iter().map(|s| s.step).collect::<Vec<_>>(),
+        memory.len(),
+        devices.len(),
+        flows.len(),
+        info.host,
+    );
+    for comm in comms {
+        let of: Vec<_> = collectives.iter().filter(|c| c.comm_id == comm.comm_id).collect();
+        let mut ops: Vec<&str> = of.iter().map(|c| &*c.op).collect();
+        ops.sort_unstable();
+        ops.dedup();
+        let sized = of.iter().filter(|c| c.bytes.is_some()).count();
+        let buckets = of.iter().filter_map(|c| c.bucket).max().map_or(0, |b| b + 1);
+        let (name, size) = (comm.name.as_deref().unwrap_or("-"), comm.size);
+        writeln!(text, "    group {name:?} of {size:?}: {} {ops:?}, {sized} with bytes, {buckets} buckets", of.len())
+            .unwrap();
+    }
+    for counter in &rank.counters {
+        writeln!(text, "    {}", counter.why.as_deref().unwrap_or_default()).unwrap();
+    }
+    for o in &rank.omissions {
+        writeln!(text, "    left out: {:?} {}: {}", o.amount, o.what, o.why).unwrap();
+    }
+    text
+}
+
+#[test]
+fn every_real_file_is_read() {
+    let Some(data) = data() else { return };
+    let mut text = String::new();
+    for folder in folders(&data) {
+        let plan = plan(std::slice::from_ref(&folder)).unwrap();
+        writeln!(text, "{}: world {}", folder.file_name().unwrap().to_string_lossy(), plan.world_size).unwrap();
+        for o in &plan.omissions {
+            writeln!(text, "  left out: {:?} {}: {}", o.amount, o.what, o.why).unwrap();
+        }
+        for file in &plan.files {
+            writeln!(text, "  {}: rank {}", file.path.file_name().unwrap().to_string_lossy(), file.rank).unwrap();
+            text.push_str(&describe(&load(file).unwrap()));
+        }
+    }
+    expect_test::expect_file!["data/kineto_real.txt"].assert_eq(&text);
+}
+
+/// One line of `temporal_overlap_ref.csv`, in µs.
+fn reference(path: &Path) -> Vec<Vec<f64>> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().skip(1).map(|l| l.split(',').map(|f| f.trim().parse().unwrap_or(f64::NAN)).collect()).collect()
+}
+
+/// What the reference's own arithmetic may be off by, in µs. It adds times as doubles, in µs: since 1970 (`ns_resolution`) they
+/// lie on a grid of 0.25 µs, and each of its rows may be off by half of it; elsewhere 1 µs is far beyond its error.
+fn tolerance_us(folder: &str, rows: f64) -> f64 {
+    if folder == "ns_resolution" { rows * 0.125 } else { 1.0 }
+}
+
+/// HTA's temporal breakdown and overlap over all rows, against the independent sweep.
+#[test]
+fn breakdown_and_overlap_are_those_of_an_independent_sweep() {
+    let Some(data) = data() else { return };
+    let mut compared = 0;
+    for folder in folders(&data) {
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        let expected = data.join("expected_ref").join(&name).join("temporal_overlap_ref.csv");
+        if !expected.is_file() {
+            continue;
+        }
+        let source = KinetoSource::open(std::slice::from_ref(&folder)).unwrap();
+        let tables = analyze(&source, &Options::default(), &|_, _| ()).unwrap().tables;
+        for line in reference(&expected) {
+            let [rank, rows, kernel, idle, compute, non_compute, comm, overlap] = line[..] else { panic!("{line:?}") };
+            let tolerance = tolerance_us(&name, rows);
+            let check = |what: &str, ns: i64, us: f64| {
+                assert!(
+                    (ns as f64 / 1e3 - us).abs() <= tolerance,
+                    "{name} rank {rank} {what}: {ns} ns, reference {us} µs"
+                );
+            };
+            let hta = tables.hta_temporal_breakdown.iter().find(|r| f64::from(r.rank) == rank).unwrap();
+            check("kernel time", hta.kernel_time_ns, kernel);
+            check("idle", hta.idle_time_ns, idle);
+            check("compute", hta.compute_time_ns, compute);
+            check("non-compute", hta.non_compute_time_ns, non_compute);
+            let of_all = |r: &&trace::StepBreakdownRow| f64::from(r.rank) == rank && r.step.is_none();
+            let all: Vec<_> = tables.step_breakdown.iter().filter(of_all).collect();
+            check("communication", all.iter().map(|r| r.comm_total_ns).sum(), comm);
+            let overlap_ns: i64 = all.iter().map(|r| r.overlap_ns).sum();
+            let expected_us = if comm > 0.0 { comm * overlap / 100.0 } else { 0.0 };
+            check("overlap", overlap_ns, expected_us);
+            compared += 1;
+        }
+    }
+    assert!(compared >= 20, "{compared}");
+}
+
+/// Every row that the reader keeps, swept once more in the plainest way: exact to the ns where the reference above is not.
+#[test]
+fn compute_time_is_the_plain_union_of_compute_kernels() {
+    let Some(data) = data() else { return };
+    let folder = data.join("kineto/ns_resolution");
+    let source = KinetoSource::open(&[folder]).unwrap();
+    let rank = source.load(0).unwrap();
+    let mut intervals: Vec<(i64, i64)> = (0..rank.events.len())
+        .filter(|row| rank.events.kind[*row] == Kind::Kernel && !rank.events.is_comm[*row])
+        .map(|row| (rank.events.ts_ns[row], rank.events.end_ns(row)))
+        .collect();
+    intervals.sort_unstable();
+    let (mut sum, mut reached) = (0, i64::MIN);
+    for (start, end) in intervals {
+        sum += (end - start.max(reached)).max(0);
+        reached = reached.max(end);
+    }
+    let tables = analyze(&source, &Options::default(), &|_, _| ()).unwrap().tables;
+    assert_eq!(tables.hta_temporal_breakdown[0].compute_time_ns, sum);
+}
+
+/// The numbers that the design page gives for the real traces.
+#[test]
+fn causes_are_found_and_nobody_is_blamed_without_one() {
+    let Some(data) = data() else { return };
+    let of = |folder: &str, ranks: Option<Vec<i32>>| {
+        let source = KinetoSource::open(&[data.join("kineto").join(folder)]).unwrap();
+        let mut options = Options::default();
+        options.ranks = ranks.map(|r| r.into_iter().collect());
+        analyze(&source, &options, &|_, _| ()).unwrap().tables.stragglers
+    };
+    let check = |folder: &str, cause: i32, own_ms: f64, range: &str, excess_ms: f64| {
+        let rows = of(folder, None);
+        for row in &rows {
+            let expected = if row.rank == cause { "cause" } else { "victim" };
+            assert_eq!(&*row.verdict, expected, "{folder} rank {}", row.rank);
+        }
+        let row = rows.iter().find(|r| r.rank == cause).unwrap();
+        assert!((row.own_excess_ns as f64 / 1e6 - own_ms).abs() < own_ms * 0.01, "{folder}: {row:?}");
+        assert_eq!(row.evidence_range.as_deref(), Some(range), "{folder}");
+        let excess = row.evidence_excess_ns.unwrap() as f64 / 1e6;
+        assert!((excess - excess_ms).abs() < excess_ms * 0.05, "{folder}: {excess}");
+        let others: Vec<i32> = rows.iter().map(|r| r.rank).filter(|r| *r != cause).collect();
+        for row in of(folder, Some(others)) {
+            assert_ne!(&*row.verdict, "cause", "{folder} without rank {cause}: {row:?}");
+        }
+    };
+    check("torchrec4_long_a2a", 2, 1008.0, "# running sparse arch", 1010.0);
+    check("gloo8_slow5", 5, 43.8, "injected_delay", 61.0);
+    check("gloo4_slow2_stack", 2, 29.2, "<built-in function sleep>", 35.0);
+    assert!(of("dlrm8", None).iter().all(|row| matches!(&*row.verdict, "undecided" | "ok")));
+}

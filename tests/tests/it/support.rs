@@ -1,0 +1,163 @@
+//! Runs the commands under test, alone or under `mpirun`, and keeps what they left.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+pub(crate) const RANK_AGENT: &str = env!("CARGO_BIN_EXE_rank-agent-under-test");
+pub(crate) const AGGREGATOR: &str = env!("CARGO_BIN_EXE_aggregator-under-test");
+
+/// A job that hangs is a failure, not a hung test. Far above what any job here takes on a busy machine with two cores.
+const JOB_LIMIT_S: u32 = 240;
+
+/// A small model whose steps take some ten ms and whose gradients fill several buckets.
+pub(crate) const SMALL_MODEL: &[&str] = &["--layers", "5", "--hidden", "384", "--batch", "32", "--bucket-mb", "1"];
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Finished {
+    fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Checks the exit code, and that nothing panicked.
+    #[track_caller]
+    pub(crate) fn expect_code(self, code: i32) -> Self {
+        let said = format!("{}\n{}", self.stdout, self.stderr);
+        assert_eq!(self.code, Some(code), "{said}");
+        assert!(!said.contains("panicked at"), "{said}");
+        self
+    }
+
+    /// Everything it said.
+    pub(crate) fn said(&self) -> String {
+        format!("{}\n{}", self.stdout, self.stderr)
+    }
+}
+
+/// Ends a command and collects what it said.
+pub(crate) fn finish(command: &mut Command) -> Finished {
+    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    Finished::of(output)
+}
+
+/// `aggregator` with these arguments.
+pub(crate) fn aggregator<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Finished {
+    finish(Command::new(AGGREGATOR).args(args).env("NO_COLOR", "1"))
+}
+
+/// `aggregator analyze RUN`, which must end with this code.
+#[track_caller]
+pub(crate) fn analyze(run: &Path, code: i32) -> Finished {
+    aggregator(&[Path::new("analyze"), run]).expect_code(code)
+}
+
+/// An empty directory of this name, inside the target directory.
+pub(crate) fn scratch(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("it").join(name);
+    if path.exists() {
+        fs::remove_dir_all(&path).unwrap();
+    }
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// Says that something could not be tested here. `tests/all` collects these lines.
+pub(crate) fn skipped(what: &str, why: &str) {
+    // Not `eprintln!`: the test harness would swallow it.
+    writeln!(std::io::stderr(), "\nskipped: {what}: {why}").unwrap();
+}
+
+/// Whether there is an `mpirun`; if not, says what is skipped.
+pub(crate) fn have_mpirun(what: &str) -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    let run = || Command::new("mpirun").arg("--version").output().is_ok_and(|o| o.status.success());
+    let found = cfg!(feature = "mpi") && *FOUND.get_or_init(run);
+    if !found {
+        skipped(what, "there is no mpirun, or no MPI in this build; tests/all sets it up");
+    }
+    found
+}
+
+/// Jobs run one after the other: several at once on few cores would measure each other.
+pub(crate) fn one_job_at_a_time() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `mpirun -n RANKS` without a program yet.
+pub(crate) fn mpirun(ranks: u32) -> Command {
+    let mut command = Command::new("mpirun");
+    command
+        .args(["--oversubscribe", "--timeout", &JOB_LIMIT_S.to_string(), "-n", &ranks.to_string()])
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .env("NO_COLOR", "1");
+    command
+}
+
+/// Runs `rank-agent --out RUN` on some ranks with the small model.
+pub(crate) fn train(ranks: u32, run: &Path, args: &[&str]) -> Finished {
+    let _turn = one_job_at_a_time();
+    finish(mpirun(ranks).arg(RANK_AGENT).arg("--out").arg(run).args(SMALL_MODEL).args(args))
+}
+
+/// A run of two ranks without injection, recorded once, for tests that damage a copy of it.
+pub(crate) fn sound_run(copy_to: &str) -> Option<PathBuf> {
+    static RUN: OnceLock<PathBuf> = OnceLock::new();
+    if !have_mpirun(copy_to) {
+        return None;
+    }
+    let original = RUN.get_or_init(|| {
+        let run = scratch("sound").join("run");
+        train(2, &run, &[]).expect_code(0);
+        run
+    });
+    let copy = scratch(copy_to).join("run");
+    copy_directory(original, &copy);
+    Some(copy)
+}
+
+pub(crate) fn copy_directory(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_directory(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// Every file of a directory and its size and content hash would do; the bytes themselves are small enough.
+pub(crate) fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut pending = vec![directory.to_path_buf()];
+    while let Some(next) = pending.pop() {
+        for entry in fs::read_dir(next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                pending.push(path);
+            } else {
+                let bytes = fs::read(&path).unwrap();
+                found.push((path.strip_prefix(directory).unwrap().to_path_buf(), bytes));
+            }
+        }
+    }
+    found.sort();
+    found
+}
