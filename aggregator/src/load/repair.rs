@@ -1,5 +1,6 @@
 //! Rows that cannot be true: times that run backwards. They are left out, and said.
 
+use rustc_hash::FxHashMap;
 use trace::{CollectiveRow, OmissionRow, StepRow};
 
 use crate::model::RankData;
@@ -24,31 +25,8 @@ pub(super) fn repair(data: &mut RankData) {
     }
 }
 
-/// Leaves out the rows of collectives that were in flight when a part closed and that a later row completes. `rows` stand in the order
-/// of their parts. Nothing is lost by it, so that nothing is said.
-fn supersede_unfinished(rows: &mut Vec<CollectiveRow>) {
-    if rows.iter().all(is_done) {
-        return;
-    }
-    let key = |row: &CollectiveRow| (row.comm_id, row.seq, row.op.clone(), row.peer);
-    let mut later = rustc_hash::FxHashSet::default();
-    let mut kept: Vec<CollectiveRow> = Vec::with_capacity(rows.len());
-    for row in rows.drain(..).rev() {
-        let first = later.insert(key(&row));
-        if first || row.seq.is_none() || is_done(&row) {
-            kept.push(row);
-        }
-    }
-    kept.reverse();
-    *rows = kept;
-}
-
-fn is_done(row: &CollectiveRow) -> bool {
-    &*row.state == "done"
-}
-
 fn repair_collectives(rows: &mut Vec<CollectiveRow>, rank: i32, omissions: &mut Vec<OmissionRow>) {
-    supersede_unfinished(rows);
+    drop_superseded(rows);
     let before = rows.len();
     rows.retain(|c| !matches!((c.start_ns, c.end_ns), (Some(start), Some(end)) if end < start));
     omit(omissions, rank, "collectives", before - rows.len(), &format!("they end before they start: {BACKWARDS}"));
@@ -56,6 +34,34 @@ fn repair_collectives(rows: &mut Vec<CollectiveRow>, rank: i32, omissions: &mut 
     rows.retain(|c| c.start_ns.or(c.enqueue_ns).is_some());
     omit(omissions, rank, "collectives", before - rows.len(), "they have neither a start nor a time of enqueueing");
     rows.sort_by_key(|c| (c.start_ns.or(c.enqueue_ns), c.end_ns, c.comm_id, c.seq));
+}
+
+/// A collective that was in flight when a part closed has a row there, and another in a later part. The one that came
+/// farthest counts; that is no omission. Two rows that are done are not touched: one of them is wrong, and matching says so.
+fn drop_superseded(rows: &mut Vec<CollectiveRow>) {
+    let progress = |c: &CollectiveRow| match &*c.state {
+        "done" => 2,
+        "started" => 1,
+        _ => 0,
+    };
+    let mut farthest: FxHashMap<(i64, i64), u8> = FxHashMap::default();
+    for c in rows.iter() {
+        let Some(seq) = c.seq else { continue };
+        let best = farthest.entry((c.comm_id, seq)).or_default();
+        *best = progress(c).max(*best);
+    }
+    rows.retain(|c| {
+        let key = c.seq.map(|seq| (c.comm_id, seq));
+        match key.and_then(|key| farthest.get_mut(&key)) {
+            Some(best) if progress(c) < 2 => {
+                let keep = progress(c) == *best;
+                // The same state twice is once.
+                *best = if keep { 2 } else { *best };
+                keep
+            }
+            _ => true,
+        }
+    });
 }
 
 /// Steps by number must also be steps by time.
@@ -92,43 +98,33 @@ fn row(rank: i32, what: &str, amount: Option<i64>, why: &str) -> OmissionRow {
 mod tests {
     use super::*;
 
+    fn row(seq: Option<i64>, state: &str, start_ns: i64) -> CollectiveRow {
+        CollectiveRow { seq, state: state.into(), start_ns: Some(start_ns), ..Default::default() }
+    }
+
     #[test]
-    fn a_collective_in_flight_gives_way_to_its_end() {
-        let row = |seq, op: &str, state: &str| CollectiveRow {
-            seq,
-            op: op.into(),
-            state: state.into(),
-            start_ns: Some(1),
-            ..CollectiveRow::default()
-        };
-        let all_reduce = |seq, state| row(Some(seq), "allreduce", state);
-        // Number 1 ended, 2 came as far as `started`, 3 stands twice because it was split, and 4 is another operation's number too.
+    fn a_collective_that_spans_parts_counts_once() {
         let mut rows = vec![
-            all_reduce(1, "enqueued"),
-            all_reduce(2, "enqueued"),
-            all_reduce(1, "started"),
-            all_reduce(4, "started"),
-            row(None, "allreduce", "started"),
-            all_reduce(1, "done"),
-            all_reduce(2, "started"),
-            all_reduce(3, "done"),
-            all_reduce(3, "done"),
-            row(Some(4), "barrier", "done"),
+            row(Some(1), "enqueued", 10),
+            row(Some(1), "started", 10),
+            row(Some(2), "started", 20),
+            row(Some(2), "started", 20),
+            row(None, "started", 25),
+            row(Some(1), "done", 10),
+            row(Some(3), "done", 30),
+            row(Some(3), "done", 31),
         ];
         let mut omissions = Vec::new();
         repair_collectives(&mut rows, 0, &mut omissions);
-        let mut seen: Vec<_> = rows.iter().map(|r| (r.seq, r.op.to_string(), r.state.to_string())).collect();
-        seen.sort();
-        let of = |seq, op: &str, state: &str| (seq, op.to_string(), state.to_string());
+        let kept: Vec<_> = rows.iter().map(|c| (c.seq, c.state.to_string(), c.start_ns.unwrap())).collect();
         let expected = [
-            of(None, "allreduce", "started"),
-            of(Some(1), "allreduce", "done"),
-            of(Some(2), "allreduce", "started"),
-            of(Some(3), "allreduce", "done"),
-            of(Some(3), "allreduce", "done"),
-            of(Some(4), "allreduce", "started"),
-            of(Some(4), "barrier", "done"),
+            (Some(1), "done", 10),
+            (Some(2), "started", 20),
+            (None, "started", 25),
+            (Some(3), "done", 30),
+            (Some(3), "done", 31),
         ];
-        assert_eq!((seen.as_slice(), omissions.len()), (expected.as_slice(), 0));
+        assert_eq!(kept, expected.map(|(seq, state, start)| (seq, state.to_string(), start)));
+        assert_eq!(omissions, vec![]);
     }
 }

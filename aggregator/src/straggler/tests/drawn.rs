@@ -19,6 +19,7 @@ fn part(rank: i32, collectives: &[(i64, i64, i64, i64)]) -> (RankPart, Vec<(i64,
     let mut members = Vec::new();
     for (i, &(comm, from_ns, start_ns, end_ns)) in collectives.iter().enumerate() {
         stretches.push(Stretch {
+            since_ns: from_ns,
             from_ns,
             start_ns,
             end_ns: Some(end_ns),
@@ -188,6 +189,36 @@ fn self_times_in_own_stretches() {
     assert_eq!(part.stretches[0].own_ns, Some(400));
     let few = map_rank(&data, &Thresholds { max_ranges: 1, ..exact() });
     assert_eq!((few.ranges.len(), few.ranges_dropped, few.dropped_max_ns), (1, 2, 110));
+}
+
+/// Computation goes on while a collective is on its way, and the main thread records when it waits for one.
+///
+/// ```text
+///   comm thread      [~~~A~~~]    [B]
+///   backward   |--------|                ten before A, twenty while A is on its way
+///   wait_all_reduce      |---------|
+/// ```
+#[test]
+fn work_under_a_collective_is_own_work() {
+    let mut data = RankData::default();
+    let mut push = |kind, name, from_ns, ns| push_row(&mut data, Row { kind, name, thread: 1, step: 0, from_ns, ns });
+    push(Kind::UserAnnotation, "backward", 0, 300);
+    push(Kind::CpuOp, "wait_all_reduce", 300, 400);
+    data.steps = Job { steps: repeat(1, &[vec![work("x", 1000)]]), ..Job::default() }.run().0[0].steps.clone();
+    for (start_ns, end_ns) in [(100, 500), (600, 650)] {
+        data.collectives.push(trace::CollectiveRow {
+            start_ns: Some(start_ns),
+            end_ns: Some(end_ns),
+            ..Default::default()
+        });
+    }
+    let part = map_rank(&data, &exact());
+    let own: Vec<Option<i64>> = part.stretches.iter().map(|s| s.own_ns).collect();
+    assert_eq!(own, [Some(100), Some(200 + 100)], "200 under A, 100 after it");
+    assert_eq!(part.ranges[0].self_ns, [300], "backward is all own work");
+    data.events.name[1] = data.events.name[0];
+    let silent = map_rank(&data, &exact());
+    assert_eq!(silent.stretches[1].own_ns, Some(100), "without a row that waits nothing tells work from waiting");
 }
 
 /// A second window of steps begins after warm-up: what lies between was not recorded, and is nobody's own stretch.

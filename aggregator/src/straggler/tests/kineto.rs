@@ -16,7 +16,9 @@ pub(super) fn folder(name: &str) -> Option<PathBuf> {
     let places = [
         std::env::var_os("RANKSCOPE_TRACES").map(PathBuf::from),
         Some(workspace.join("examples/traces")),
+        Some(workspace.join("shared/data")),
         Some(workspace.join("shared/data/kineto")),
+        workspace.parent().map(|p| p.join("shared/data")),
         workspace.parent().map(|p| p.join("shared/data/kineto")),
     ];
     let found = places.into_iter().flatten().map(|p| p.join(name)).find(|p| p.is_dir());
