@@ -41,7 +41,8 @@ pub fn main_impl() -> ExitCode {
         Ok(identity) => identity,
         Err(error) => return fail(&error.into(), None),
     };
-    let speaks = identity.rank == 0;
+    // Rank 0 speaks for all, where a launcher has surely started it; a variable may have been left over.
+    let speaks = identity.rank == 0 || identity.launcher == Launcher::Env;
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -62,7 +63,11 @@ pub fn main_impl() -> ExitCode {
 fn fail(error: &Error, identity: Option<&Identity>) -> ExitCode {
     let stderr = &mut std::io::stderr();
     let _ = match identity {
-        Some(identity) if identity.rank != 0 && (error.is_collective() || error.is_aftermath()) => Ok(()),
+        Some(Identity { rank, launcher, .. })
+            if *rank != 0 && *launcher != Launcher::Env && (error.is_collective() || error.is_aftermath()) =>
+        {
+            Ok(())
+        }
         Some(identity) if identity.world_size > 1 && !error.is_collective() => {
             writeln!(stderr, "rank-agent: rank {}: {error}", identity.rank)
         }

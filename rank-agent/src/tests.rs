@@ -126,6 +126,7 @@ fn check_events(run: &Run, rank: i32) {
         ("gemm", "backward", 7),
         ("softmax_cross_entropy", "forward", 1),
         ("bucket_pack", "backward", 8),
+        ("mpi:all_reduce_enqueue", "backward", 8),
         ("wait_all_reduce", "optimizer", 1),
         ("bucket_unpack", "optimizer", 8),
         ("sgd_momentum", "optimizer", 8),

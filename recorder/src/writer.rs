@@ -240,6 +240,9 @@ impl Writer {
                     let key = collective_key(&collective);
                     if self.in_flight.len() < MAX_IN_FLIGHT || self.in_flight.contains_key(&key) {
                         self.in_flight.insert(key, InFlight { collective, written: false });
+                    } else {
+                        let why = format!("more than {MAX_IN_FLIGHT} collectives were in flight");
+                        self.counts.omit("writer:in_flight", 1, &why);
                     }
                 }
             }
@@ -317,7 +320,8 @@ impl Writer {
             return;
         }
         let done = self.collectives.iter().map(|(_, collective)| collective);
-        let rows = done.chain(self.in_flight.values().map(|c| &c.collective));
+        let in_flight = self.in_flight.values().filter(|c| !c.written).map(|c| &c.collective);
+        let rows = done.chain(in_flight);
         let batch = buffers::collective_batch(&self.constants, &self.strings, rows);
         match batch.and_then(|batch| self.write(&CollectiveRow::table(), &[batch])) {
             Ok(()) => {

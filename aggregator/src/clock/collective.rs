@@ -40,7 +40,7 @@ pub(crate) struct Part {
 /// What one instance says: each clock at most once.
 #[derive(Clone, Debug)]
 pub(crate) struct Evidence {
-    /// Id of the instance.
+    /// Position in the list of instances.
     pub(crate) instance: i64,
     pub(crate) weak: bool,
     pub(crate) parts: Vec<Part>,
@@ -51,7 +51,7 @@ pub(crate) struct Evidence {
 pub(crate) struct Fitted {
     /// Clock, the clock that it is mapped to, and how.
     pub(crate) fits: Vec<(usize, usize, Fit)>,
-    /// Ids of instances, and clocks.
+    /// Positions of instances, and clocks.
     pub(crate) contradictions: Vec<(Vec<i64>, Vec<usize>)>,
 }
 

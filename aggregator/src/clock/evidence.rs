@@ -88,7 +88,7 @@ pub(super) fn by_collectives(
         to: Node::Rank(roots[to]),
         fit,
     };
-    (fits.into_iter().map(joint).collect(), describe(contradictions, &roots, "host"))
+    (fits.into_iter().map(joint).collect(), describe(contradictions, &roots, "host", instances))
 }
 
 /// Fits between the ranks' device clocks: rank, the rank whose device clock it is mapped to, and how.
@@ -102,14 +102,14 @@ pub(super) fn by_device_collectives(
     let evidence = evidence_of(instances, &places, true);
     let Fitted { fits, contradictions } = collective::fit_all(&evidence, ids.len());
     let fits = fits.into_iter().map(|(clock, to, fit)| (ids[clock], ids[to], fit)).collect();
-    (fits, describe(contradictions, &ids, "device"))
+    (fits, describe(contradictions, &ids, "device", instances))
 }
 
 /// Barriers, each clock once: of ranks that share a clock, the last arrival and the first departure count.
 fn evidence_of(instances: &[Instance], places: &BTreeMap<i32, Place>, device: bool) -> Vec<Evidence> {
     let rounding = rounding(instances);
     let mut evidence = Vec::new();
-    for instance in instances.iter().filter(|i| i.barrier != Barrier::OneSided) {
+    for (position, instance) in instances.iter().enumerate().filter(|(_, i)| i.barrier != Barrier::OneSided) {
         let weak = instance.barrier == Barrier::Weak;
         let mut parts: BTreeMap<usize, Part> = BTreeMap::new();
         for member in instance.members.iter().filter(|m| m.device_clock == device) {
@@ -131,7 +131,7 @@ fn evidence_of(instances: &[Instance], places: &BTreeMap<i32, Place>, device: bo
                 .or_insert(part);
         }
         if parts.len() > 1 {
-            evidence.push(Evidence { instance: instance.id, weak, parts: parts.into_values().collect() });
+            evidence.push(Evidence { instance: position as i64, weak, parts: parts.into_values().collect() });
         }
     }
     evidence
@@ -144,21 +144,33 @@ fn rounding(instances: &[Instance]) -> i64 {
     if times.all(|(start, end)| end.saturating_sub(start) % 1_000 == 0) { ROUNDING_NS } else { 2 }
 }
 
-fn describe(contradictions: Vec<(Vec<i64>, Vec<usize>)>, ranks: &[i32], clock: &str) -> Vec<OmissionRow> {
-    let list = |items: Vec<String>| items.join(", ");
-    let row = |(instances, clocks): (Vec<i64>, Vec<usize>)| {
+fn describe(
+    contradictions: Vec<(Vec<i64>, Vec<usize>)>,
+    ranks: &[i32],
+    clock: &str,
+    instances: &[Instance],
+) -> Vec<OmissionRow> {
+    let row = |(positions, clocks): (Vec<i64>, Vec<usize>)| {
         let of: Vec<String> = clocks.iter().map(|c| ranks[*c].to_string()).collect();
-        let which: Vec<String> = instances.iter().map(i64::to_string).collect();
+        let which: Vec<String> = positions.iter().filter_map(|k| instances.get(*k as usize)).map(spoken_name).collect();
         let why = format!(
-            "no offsets of the {clock} clocks of ranks {} let every rank of instances {} enter before the first leaves: a false match, \
-             a one-sided operation, or a clock that jumped; they are no evidence, and there is no guaranteed error for these ranks",
-            list(of),
-            list(which)
+            "no offsets of the {clock} clocks of ranks {} let every rank enter before the first leaves in each of: {}. A false match, a \
+             one-sided operation, or a clock that jumped: they are no evidence, and there is no guaranteed error for these ranks",
+            of.join(", "),
+            which.join("; ")
         );
         let rank = clocks.iter().map(|c| ranks[*c]).max().unwrap_or_default();
-        note(rank, "clock contradiction", instances.len() as i64, &why)
+        note(rank, "clock contradiction", positions.len() as i64, &why)
     };
     contradictions.into_iter().map(row).collect()
+}
+
+/// An instance in words that stay true when instances are numbered anew.
+fn spoken_name(instance: &Instance) -> String {
+    let Instance { op, seq, members, .. } = instance;
+    let number = seq.map(|seq| format!(" number {seq}")).unwrap_or_default();
+    let entered = members.first().map(|m| format!(", entered by rank {} at {} ns of its clock", m.rank, m.start_ns));
+    format!("{op}{number}{}", entered.unwrap_or_default())
 }
 
 /// Counts, for every clock, the barriers that it left before another rank had entered, by more than the two ranks' bounds.

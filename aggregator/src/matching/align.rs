@@ -17,9 +17,11 @@
 //! Several candidates can satisfy the rule, above all where steps repeat. They are told apart by how nearly together the
 //! partners end (ranks leave a collective together), against how many rows stay without a partner: the cost is
 //! Σ ln(1 + |difference of ends| / 1 µs) over the pairs, and P = ln(1 + spacing / 1 µs) for a row without one while both recorded,
-//! half of that where the other side did not record. Where two different candidates cost the same, the alignment is ambiguous: the
-//! rank stays unmatched and that is said. Only differences between times of one clock are used, so a shift of a clock changes nothing.
+//! half of that where the other side did not record. Of candidates whose partners end as nearly together, give or take what chance
+//! does, that with most pairs is taken; where two that differ have as many, the alignment is ambiguous: the rank stays unmatched and
+//! that is said. Only differences between times of one clock are used, so a shift of a clock changes nothing.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use trace::{OmissionRow, Text};
@@ -39,8 +41,10 @@ const ONE_SIDED_SLACK_NS: i64 = 1_000_000;
 const DRIFT_LIMIT_PPM: i64 = 100;
 /// Times of many traces are whole microseconds: start and length are each cut by up to one.
 const ROUNDING_NS: i64 = 2_000;
-/// Costs that differ by less (in nats: a likelihood ratio of e) do not decide.
-const MARGIN: f64 = 1.0;
+/// What it costs (in nats: a likelihood ratio of e) if the rows of a pair name different steps.
+const STEPS_DIFFER: f64 = 1.0;
+/// How much ln of a distance scatters: that of an exponential one by π/√6 far above 1 µs, less below.
+const SCATTER: f64 = 1.28;
 
 /// What the alignment placed, and the count of what it did not.
 pub(super) struct Aligned {
@@ -149,7 +153,7 @@ fn sort(items: &mut [Item]) {
 
 /// The rank with most items; the lowest of equals.
 fn longest(sequences: &[Vec<Item>]) -> Option<usize> {
-    let lengths = sequences.iter().enumerate().map(|(r, s)| (s.len(), std::cmp::Reverse(r)));
+    let lengths = sequences.iter().enumerate().map(|(r, s)| (s.len(), Reverse(r)));
     lengths.filter(|(len, _)| *len > 0).max().map(|(_, r)| r.0)
 }
 
@@ -160,7 +164,7 @@ fn most_alike(spine: &[Item], sequences: &[Vec<Item>]) -> Option<usize> {
         let counts = count_tokens(items);
         counts.iter().map(|(token, n)| (*n).min(on_spine.get(token).copied().unwrap_or(0))).sum()
     };
-    let alike = sequences.iter().enumerate().map(|(r, s)| (shared(s), std::cmp::Reverse(r)));
+    let alike = sequences.iter().enumerate().map(|(r, s)| (shared(s), Reverse(r)));
     alike.filter(|(n, _)| *n > 0).max().map(|(_, r)| r.0)
 }
 
@@ -180,9 +184,11 @@ struct Alignment {
     /// Positions on the spine and in the rank's items, ascending in the latter.
     pairs: Vec<(usize, usize)>,
     cost: f64,
+    /// Mean cost of the pairs: how nearly together partners end.
+    distance: f64,
 }
 
-/// The best alignment; none if nothing fits or if another, different one is as good.
+/// The best alignment; none if nothing fits, or if another that differs is as good.
 fn align(spine: &[Item], items: &[Item]) -> Option<Alignment> {
     let lists = Lists::new(spine, items);
     let mut found: Vec<Alignment> = Vec::new();
@@ -194,16 +200,27 @@ fn align(spine: &[Item], items: &[Item]) -> Option<Alignment> {
         }
     }
     found.sort_by(|a, b| a.cost.total_cmp(&b.cost).then_with(|| a.pairs.cmp(&b.pairs)));
-    let best = found.first()?.clone();
-    let rival = found[1..].iter().take_while(|a| a.cost - best.cost < MARGIN).any(|a| {
-        let common = a
-            .pairs
-            .iter()
-            .filter(|p| best.pairs.binary_search_by_key(&p.1, |q| q.1).is_ok_and(|k| best.pairs[k].0 == p.0))
-            .count();
-        common * 2 < best.pairs.len()
-    });
-    (!rival).then_some(best)
+    let cheapest = found.first()?;
+    // Where steps repeat to the µs, chance decides between costs; then the more rows are explained the better.
+    let best = found.iter().filter(|a| a.as_close_as(cheapest)).min_by_key(|a| Reverse(a.pairs.len()))?;
+    let rival = |a: &Alignment| a.pairs.len() == best.pairs.len() && a.as_close_as(best) && a.differs_from(best);
+    (!found.iter().any(rival)).then(|| best.clone())
+}
+
+impl Alignment {
+    /// Whether partners end as nearly together as in another alignment, give or take what chance does to a mean. (One standard error:
+    /// with two, a whole step's shift passes for chance on real runs of a dozen rows.)
+    fn as_close_as(&self, other: &Self) -> bool {
+        let counts = 1.0 / self.pairs.len() as f64 + 1.0 / other.pairs.len() as f64;
+        self.distance <= other.distance + SCATTER * counts.sqrt()
+    }
+
+    fn differs_from(&self, other: &Self) -> bool {
+        let of_other = |p: &&(usize, usize)| {
+            other.pairs.binary_search_by_key(&p.1, |q| q.1).is_ok_and(|k| other.pairs[k].0 == p.0)
+        };
+        self.pairs.iter().filter(of_other).count() * 2 < other.pairs.len()
+    }
 }
 
 /// Positions by token, for the tokens that both sides have.
@@ -276,7 +293,7 @@ impl Lists {
     /// Lays the items against the spine at an offset, follows the ends for a better offset, and says what it costs.
     fn evaluate(&self, spine: &[Item], items: &[Item], offset_ns: i64) -> Alignment {
         const ROUNDS: usize = 4;
-        let mut best = Alignment { offset_ns, pairs: Vec::new(), cost: f64::INFINITY };
+        let mut best = Alignment { offset_ns, pairs: Vec::new(), cost: f64::INFINITY, distance: 0.0 };
         let mut offset_ns = offset_ns;
         for _ in 0..ROUNDS {
             let at = At { spine, items, offset_ns, both_record: self.both_record(spine, items, offset_ns) };
@@ -289,7 +306,7 @@ impl Lists {
             let better = median(ends);
             let done = pairs.is_empty() || better == offset_ns || cost >= best.cost;
             if cost < best.cost {
-                best = Alignment { offset_ns, pairs, cost };
+                best = Alignment { offset_ns, pairs, cost, distance: 0.0 };
             }
             if done {
                 break;
@@ -297,6 +314,9 @@ impl Lists {
             offset_ns = better;
         }
         best.pairs.sort_unstable_by_key(|(_, j)| *j);
+        let at = At { spine, items, offset_ns: best.offset_ns, both_record: (0, 0) };
+        let sum: f64 = best.pairs.iter().map(|(i, j)| self.pair_cost(&at, *i, *j)).sum();
+        best.distance = sum / best.pairs.len().max(1) as f64;
         best
     }
 
@@ -369,7 +389,7 @@ impl Lists {
         }
         // Steps are counted by each program for itself, so they are a hint and no key.
         let steps_differ = s.step.is_some() && r.step.is_some() && s.step != r.step;
-        cost_of(s.end_ns.saturating_sub(on_spine(r.end_ns))) + if steps_differ { MARGIN } else { 0.0 }
+        cost_of(s.end_ns.saturating_sub(on_spine(r.end_ns))) + if steps_differ { STEPS_DIFFER } else { 0.0 }
     }
 }
 

@@ -192,7 +192,7 @@ fn real_gloo_collectives_all_match() {
 fn real_gloo_collectives_match_in_cut_windows() {
     let mut dice = Dice::new(5);
     for csv in [GLOO8, GLOO4] {
-        for _ in 0..20 {
+        for _ in 0..60 {
             let mut ranks = gloo(csv);
             let mut cut = Vec::new();
             for rank in &mut ranks {

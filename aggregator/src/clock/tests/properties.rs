@@ -162,7 +162,11 @@ fn a_false_match_is_a_contradiction_that_names_its_instances() {
     let row = clocks.row(1, false).unwrap();
     assert_eq!((&*row.method, row.bound_ns, row.offset_ns), ("collective", None, 0));
     assert!(!clocks.contradictions.is_empty());
-    assert!(clocks.contradictions[0].why.contains('2'), "{:?}", clocks.contradictions);
+    assert!(
+        clocks.contradictions[0].why.contains("allreduce number 2, entered by rank 0 at 2000000 ns"),
+        "{:?}",
+        clocks.contradictions
+    );
     assert_eq!(clocks.rows().iter().map(|r| r.violations).sum::<i64>(), 1);
 }
 
@@ -230,6 +234,30 @@ fn devices_have_fits_of_their_own() {
     assert_eq!((clocks.error_between(1, 2, false), clocks.error_between(1, 3, true)), (Some(0), None));
     let errors = [0, 1, 2].map(|r| clocks.row(r, true).unwrap().error_ns.unwrap());
     assert_eq!(clocks.error_between(1, 2, true), Some(errors[1] + errors[2]));
+}
+
+/// As many ranks and instances as a large run has, without pings: linear in rows, and the same laws.
+#[test]
+fn many_ranks_without_pings() {
+    let (ranks, rows) = (32, 300);
+    let bends: Vec<Bend> = (0..ranks).map(|r| Bend { shift_ns: r * 1_000_003, ..Bend::default() }).collect();
+    let mut dice = Dice::new(32);
+    let mut made: Vec<TestRank> = (0..ranks as i32).map(|rank| TestRank { rank, ..TestRank::default() }).collect();
+    for k in 0..rows {
+        let t = k * 4_000_000;
+        let last = t + 1_000_000;
+        for (rank, bend) in made.iter_mut().zip(&bends) {
+            let (start, end) = (t + dice.between(0, 1_000_000), last + dice.exponential(2e3) as i64);
+            rank.rows.push(collective(rank.rank, "allreduce", bend.show(start), bend.show(end)));
+        }
+    }
+    let (instances, omissions) = matched(&made);
+    assert_eq!((instances.len(), omissions.len()), (rows as usize, 0));
+    let clocks = fitted(&made, &instances);
+    for (row, bend) in clocks.rows().iter().zip(&bends) {
+        let off = (row.offset_ns + bend.shift_ns - bends[0].shift_ns).abs();
+        assert!(off <= row.error_ns.unwrap() && row.violations == 0, "{off} {row:?}");
+    }
 }
 
 #[test]
