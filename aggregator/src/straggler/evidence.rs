@@ -25,7 +25,11 @@ impl Evidence {
     /// which has the largest fluctuations.
     fn certain_ns(&self, thresholds: &Thresholds) -> f64 {
         let d = &self.deviation;
-        if d.outlier { d.effect_ns - thresholds.min_range_z * d.error_ns } else { f64::NEG_INFINITY }
+        if d.outlier && d.chance <= thresholds.max_chance {
+            d.effect_ns - thresholds.min_range_z * d.error_ns
+        } else {
+            f64::NEG_INFINITY
+        }
     }
 }
 

@@ -149,7 +149,7 @@ impl Join {
         join
     }
 
-    /// Adds up own time over collectives that hold nobody together or that no other rank has.
+    /// Adds up own time over collectives that hold nobody together, and over those that no other rank has.
     fn roll(&mut self, rank: usize, part: &RankPart) {
         let mut carried_ns = 0;
         for (stretch, position) in part.stretches.iter().zip(&self.positions[rank]) {

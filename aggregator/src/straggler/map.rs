@@ -90,6 +90,7 @@ fn own_stretches(collectives: &[CollectiveRow], spans: &[StepSpan], exposed: &Co
     // The collective that ended last, and when the last one was entered.
     let mut latest: Option<(i64, u32)> = None;
     let mut entered_ns: Option<i64> = None;
+    let mut unended = false;
     let mut stretches = Vec::with_capacity(collectives.len());
     for (index, row) in collectives.iter().enumerate() {
         let Some(start_ns) = row.start_ns.or(row.enqueue_ns) else {
@@ -101,7 +102,9 @@ fn own_stretches(collectives: &[CollectiveRow], spans: &[StepSpan], exposed: &Co
         let earlier = latest.filter(|&(end, _)| floor.is_none_or(|floor| end > floor));
         let from = earlier.map(|(end, _)| end).or(floor).map(|from| from.min(start_ns));
         let since = entered_ns.max(floor).map(|since| since.min(start_ns));
-        let own = since.map(|since| start_ns - since - exposed.within_ns(Interval::new(since, start_ns)));
+        let known = !unended || entered_ns < floor;
+        let own =
+            since.filter(|_| known).map(|since| start_ns - since - exposed.within_ns(Interval::new(since, start_ns)));
         stretches.push(Stretch {
             since_ns: since.unwrap_or(start_ns),
             from_ns: from.unwrap_or(start_ns),
@@ -111,7 +114,8 @@ fn own_stretches(collectives: &[CollectiveRow], spans: &[StepSpan], exposed: &Co
             previous: earlier.map(|(_, index)| index),
             step: span.map(|s| s.step),
         });
-        // A collective that never ended holds nobody back that was recorded after it: it counts from its start.
+        // Nothing says how long a rank was in a collective whose end is missing, so nothing tells its own time after that.
+        unended = row.end_ns.is_none();
         let end = row.end_ns.unwrap_or(start_ns).max(start_ns);
         if latest.is_none_or(|(last, _)| end >= last) {
             latest = Some((end, index as u32));

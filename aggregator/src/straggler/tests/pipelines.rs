@@ -92,7 +92,7 @@ fn read(path: &Path) -> Vec<Operation> {
 /// The ranks' collectives and steps, and what was matched. Each step of these traces begins at time 0; here they follow each other.
 ///
 /// Between the last backward pass and the first all-reduce of a step (of layer norms) the ranks of healthy replicas do nothing for
-/// up to 23 s: they wait for something that was not traced. Here that wait is part of the all-reduce, whose peers are not known.
+/// up to 23 s: they wait for something that was not traced. Here that wait is part of the all-reduce, whose peers are not told.
 fn job(mut operations: Vec<Operation>) -> (Vec<RankData>, Vec<Instance>) {
     operations.sort_by_key(|o| (o.step, o.rank, o.from_ns, o.number));
     let mut ranks: BTreeMap<i64, RankData> = BTreeMap::new();
