@@ -1,6 +1,7 @@
 //! The command line: parse, resolve, call the library, exit code.
 
 mod analyze;
+mod ingest;
 mod input;
 mod thresholds;
 
@@ -27,6 +28,8 @@ const EXIT_CODES: &str =
 enum Command {
     /// Aligns, matches and analyses a run or traces; writes `analysis/` and prints a summary.
     Analyze(analyze::Arguments),
+    /// Writes traces of torch.profiler (.json, .json.gz) as a run.
+    Ingest(ingest::Arguments),
 }
 
 /// How a command ended, if it did.
@@ -44,6 +47,7 @@ pub fn main_impl() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
         Command::Analyze(arguments) => analyze::run(arguments),
+        Command::Ingest(arguments) => ingest::run(arguments),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

@@ -6,9 +6,9 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use aggregator::kineto::{KinetoSource, load, plan};
+use aggregator::kineto::{KinetoSource, ingest, load, plan};
 use aggregator::model::{Kind, RankData};
-use aggregator::source::Source;
+use aggregator::source::{RunSource, Source};
 use aggregator::{Options, analyze};
 
 fn data() -> Option<PathBuf> {
@@ -179,4 +179,52 @@ fn causes_are_found_and_nobody_is_blamed_without_one() {
     check("gloo8_slow5", 5, 43.8, "injected_delay", 61.0);
     check("gloo4_slow2_stack", 2, 29.2, "<built-in function sleep>", 35.0);
     assert!(of("dlrm8", None).iter().all(|row| matches!(&*row.verdict, "undecided" | "ok")));
+}
+
+/// A run that was ingested gives the analysis that its traces give.
+#[test]
+fn an_ingested_run_is_analysed_as_its_traces_are() {
+    let Some(data) = data() else { return };
+    for folder in ["torchrec4_long_a2a", "gloo4_slow2_stack", "resnet50_2021", "megatron_tp2", "ddp_nccl_r0of2"] {
+        let traces = data.join("kineto").join(folder);
+        let run = tempfile::tempdir().unwrap();
+        let ingested = ingest(std::slice::from_ref(&traces), run.path(), &|_, _| ()).unwrap();
+        assert!(ingested.rows > 0 && ingested.written_bytes > 0);
+        let tables = |source: &dyn Source| {
+            let mut tables = analyze(source, &Options::default(), &|_, _| ()).unwrap().tables;
+            // The traces' omissions name files; the run's are in its counters.
+            tables.omissions.clear();
+            tables
+        };
+        let direct = tables(&KinetoSource::open(&[traces.clone()]).unwrap());
+        let stored = tables(&RunSource::open(run.path()).unwrap());
+        assert_eq!(direct, stored, "{folder}");
+        let again = ingest(&[traces], run.path(), &|_, _| ()).unwrap_err();
+        assert!(again.to_string().contains("it holds a run already"), "{again}");
+    }
+}
+
+/// What has no column of its own survives in `args`, and everything else is in its column.
+#[test]
+fn arguments_survive() {
+    let Some(data) = data() else { return };
+    let run = tempfile::tempdir().unwrap();
+    ingest(&[data.join("kineto/b200_r0of8")], run.path(), &|_, _| ()).unwrap();
+    let (rows, problems) = trace::Run::open(run.path()).unwrap().rows::<trace::EventRow>(0);
+    assert_eq!(problems, []);
+    let find = |kind: &str, part: &str| rows.iter().find(|r| &*r.kind == kind && r.name.contains(part)).unwrap();
+    let kernel = find("kernel", "ncclDevKernel_AllGather");
+    assert_eq!((kernel.grid.as_deref().map(<[i32]>::len), kernel.registers.is_some()), (Some(3), true));
+    let args: serde_json::Value = serde_json::from_str(kernel.args.as_deref().unwrap()).unwrap();
+    assert_eq!(args["Collective name"], "_allgather_base");
+    assert!(args.get("grid").is_none() && args.get("stream").is_none());
+    let gather = find("cpu_op", "c10d::_allgather_base_");
+    assert_eq!(gather.input_dims.as_deref(), Some("[[8, 25136], [1, 25136], [], [], []]"));
+    assert!(
+        rows.iter()
+            .filter(|r| r.args.is_some())
+            .all(|r| { serde_json::from_str::<serde_json::Value>(r.args.as_deref().unwrap()).unwrap().is_object() })
+    );
+    let copies = rows.iter().filter(|r| &*r.kind == "gpu_memcpy");
+    assert!(copies.clone().count() > 0 && copies.clone().all(|r| r.copy_kind.is_some() && r.bytes.is_some()));
 }

@@ -107,20 +107,24 @@ fn value<T>(
     given.as_ref().map(parse).transpose()
 }
 
-/// Progress goes to stderr, and only if somebody looks.
 fn with_progress(source: &dyn Source, options: &Options) -> Result<Analysis, Error> {
+    with_bar(|progress| analyze(source, options, progress))
+}
+
+/// Runs long work that reports ranks done and ranks to do. Progress goes to stderr, and only if somebody looks.
+pub(super) fn with_bar<T>(work: impl FnOnce(&(dyn Fn(usize, usize) + Sync)) -> T) -> T {
     if !std::io::stderr().is_terminal() {
-        return analyze(source, options, &|_, _| ());
+        return work(&|_, _| ());
     }
     let style =
         ProgressStyle::with_template("{bar:30} {pos}/{len} ranks").unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::new(source.ranks().len() as u64).with_style(style);
-    let analysis = analyze(source, options, &|done, total| {
+    let bar = ProgressBar::new(0).with_style(style);
+    let result = work(&|done, total| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);
     });
     bar.finish_and_clear();
-    analysis
+    result
 }
 
 fn print(analysis: &Analysis, arguments: &Arguments) -> Result<(), Error> {

@@ -159,6 +159,12 @@ pub(crate) struct Columns {
     pub(crate) external: Vec<i64>,
     /// Shapes of the inputs, as ids of the shape interner plus one; 0: none. Empty unless shapes are wanted.
     pub(crate) shape: Vec<u32>,
+    /// Categories, as ids of the category interner; templates of arguments, as ids of theirs plus one (0: none); and where each
+    /// row's integers begin in `numbers`. Empty unless arguments are wanted.
+    pub(crate) category: Vec<u32>,
+    pub(crate) template: Vec<u32>,
+    pub(crate) first_number: Vec<u32>,
+    pub(crate) numbers: Vec<u8>,
     /// Bytes that rows moved, by row.
     pub(crate) bytes: Vec<(u32, i64)>,
     /// The arguments of rows that may belong to a collective, by row, as they stand in the file.
@@ -214,6 +220,10 @@ impl Columns {
         self.correlation.shrink_to_fit();
         self.external.shrink_to_fit();
         self.shape.shrink_to_fit();
+        self.category.shrink_to_fit();
+        self.template.shrink_to_fit();
+        self.first_number.shrink_to_fit();
+        self.numbers.shrink_to_fit();
     }
 }
 
@@ -233,6 +243,10 @@ pub(crate) fn narrow(id: i64) -> i32 {
 pub(crate) struct Scratch {
     pub(crate) names: Interner,
     pub(crate) shapes: Interner,
+    pub(crate) categories: Interner,
+    pub(crate) templates: Interner,
+    /// A template while it is made.
+    pub(crate) draft: Vec<u8>,
     pub(crate) tracks: Tracks,
     last_category: Vec<u8>,
     last_kind: Option<Kind>,

@@ -13,6 +13,8 @@ use crate::model::{Kind, NONE};
 pub(crate) struct Wanted {
     /// Shapes of operator inputs.
     pub(crate) shapes: bool,
+    /// All arguments, and the category as it is written.
+    pub(crate) args: bool,
 }
 
 /// Members of an event outside `args`.
@@ -250,6 +252,9 @@ fn keep_complete(
     if wanted.shapes {
         columns.shape.push(args.shape);
     }
+    if wanted.args {
+        keep_args(whole, head, scratch, columns);
+    }
     if args.bytes != NONE {
         columns.bytes.push((row, args.bytes));
     }
@@ -260,6 +265,20 @@ fn keep_complete(
         end.bump(to - whole.pos());
         columns.comm_args.push((row, end.since(from).into()));
     }
+}
+
+fn keep_args(whole: &Cursor<'_>, head: &Head<'_>, scratch: &mut Scratch, columns: &mut Columns) {
+    columns.category.push(scratch.categories.id(head.category));
+    columns.first_number.push(columns.numbers.len() as u32);
+    let template = head.args.map(|(from, _)| {
+        let mut cursor = *whole;
+        cursor.bump(from - whole.pos());
+        scratch.draft.clear();
+        // The object was stepped over before; what stepping did not judge may still be wrong, and then what was read of it stays.
+        let _ = crate::kineto::args::encode(&mut cursor, &mut scratch.draft, &mut columns.numbers);
+        scratch.templates.id(&scratch.draft) + 1
+    });
+    columns.template.push(template.unwrap_or_default());
 }
 
 /// Whether rows of this kind lie on a device's stream.

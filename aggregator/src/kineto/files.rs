@@ -11,14 +11,13 @@ use crate::Error;
 use crate::kineto::input::Input;
 use crate::kineto::json::Cursor;
 use crate::kineto::load::file_name;
+use crate::kineto::stream::MAX_VALUE_BYTES;
 use crate::kineto::top::{Step, Top, TopParser};
 use crate::kineto::value::Value;
 use crate::kineto::{not_a_trace, reason};
 
 /// Read at a time while looking for what a file says of itself.
 const PROBE_BYTES: usize = 256 << 10;
-/// The top level before the list of events is given up at this length.
-const MAX_HEAD_BYTES: usize = 64 << 20;
 
 /// Where a rank's number comes from, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -150,7 +149,10 @@ fn probe(path: &Path, search_tail: bool) -> Result<Probe, Error> {
     let not_a_trace = |why: String| Err(not_a_trace(path, &why));
     loop {
         match parser.step(&bytes) {
-            Step::Events(_) => break,
+            Step::Events(at) => {
+                bytes.drain(..at);
+                break;
+            }
             Step::Done(_) => return not_a_trace("it is JSON, but has no traceEvents".into()),
             Step::Wrong(fault) => {
                 if let Some((format, instead)) = known_format(path, &bytes) {
@@ -161,7 +163,8 @@ fn probe(path: &Path, search_tail: bool) -> Result<Probe, Error> {
             Step::More(safe) => {
                 bytes.drain(..safe);
                 let before = bytes.len();
-                bytes.resize(before + PROBE_BYTES, 0);
+                // Twice as much each time, so that a long value is not read over and over from its start.
+                bytes.resize(before + PROBE_BYTES.max(before), 0);
                 let got = input.fill(&mut bytes[before..]);
                 bytes.truncate(before + got);
                 if got == 0 {
@@ -169,14 +172,14 @@ fn probe(path: &Path, search_tail: bool) -> Result<Probe, Error> {
                     let empty = if input.read_bytes == 0 { "it is empty" } else { "it ends before its events" };
                     return not_a_trace(why.unwrap_or_else(|| empty.into()));
                 }
-                if bytes.len() > MAX_HEAD_BYTES {
-                    return not_a_trace(format!("no events in its first {MAX_HEAD_BYTES} bytes"));
+                if bytes.len() > 2 * MAX_VALUE_BYTES {
+                    return not_a_trace(format!("a value is longer than {MAX_VALUE_BYTES} bytes"));
                 }
             }
         }
     }
     if parser.top.distributed.is_none() && search_tail {
-        parser.top.distributed = info_behind_events(&mut input);
+        parser.top.distributed = info_behind_events(bytes, &mut input);
     }
     let Top { distributed, .. } = parser.top;
     let number = |key: &str| {
@@ -191,10 +194,9 @@ fn probe(path: &Path, search_tail: bool) -> Result<Probe, Error> {
     })
 }
 
-/// The `distributedInfo` in the last bytes of a stream, where on-demand traces write it.
-fn info_behind_events(input: &mut Input) -> Option<Value> {
+/// The `distributedInfo` in the last bytes of a stream, where on-demand traces write it. `last` was read already.
+fn info_behind_events(mut last: Vec<u8>, input: &mut Input) -> Option<Value> {
     const KEY: &[u8] = b"\"distributedInfo\"";
-    let mut last = Vec::new();
     let mut block = vec![0; 1 << 20];
     loop {
         let got = input.fill(&mut block);

@@ -11,6 +11,8 @@ const INFLATE_FREE_BYTES: u64 = 1 << 30;
 /// … plus this many times its own size. Kineto's JSON shrinks 10 to 30 times; deflate can at most 1032 times.
 const INFLATE_RATIO: u64 = 256;
 
+const MAGIC: [u8; 2] = [0x1f, 0x8b];
+
 const GZIP_BUFFER_BYTES: usize = 256 << 10;
 
 /// A stream of JSON text.
@@ -29,31 +31,30 @@ pub(crate) struct Input {
 impl Input {
     /// Opens a file.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
+        let mut file = File::open(path)?;
         let size = file.metadata()?.len();
-        Self::from_reader(file, size)
+        let mut magic = [0; 2];
+        let got = read_up_to(&mut file, &mut magic)?;
+        // Put before the rest rather than sought back to: a pipe has no way back.
+        Ok(Self::new(Bytes::new(magic[..got].to_vec()).chain(file), magic == MAGIC, size))
     }
 
     /// A stream from bytes in memory.
-    #[cfg(test)]
     pub(crate) fn from_bytes(bytes: Vec<u8>) -> Self {
         let size = bytes.len() as u64;
-        Self::from_reader(Bytes::new(bytes), size).unwrap()
+        let gzip = bytes.starts_with(&MAGIC);
+        Self::new(Bytes::new(bytes), gzip, size)
     }
 
-    fn from_reader(mut reader: impl Read + Send + 'static, size: u64) -> io::Result<Self> {
-        let mut magic = [0; 2];
-        let got = read_up_to(&mut reader, &mut magic)?;
-        let gzip = magic[..got] == [0x1f, 0x8b];
-        let whole = Bytes::new(magic[..got].to_vec()).chain(reader);
+    fn new(reader: impl Read + Send + 'static, gzip: bool, size: u64) -> Self {
         let reader: Box<dyn Read + Send> = if gzip {
-            Box::new(MultiGzDecoder::new(BufReader::with_capacity(GZIP_BUFFER_BYTES, whole)))
+            Box::new(MultiGzDecoder::new(BufReader::with_capacity(GZIP_BUFFER_BYTES, reader)))
         } else {
-            Box::new(whole)
+            Box::new(reader)
         };
         let limit_bytes =
             if gzip { INFLATE_FREE_BYTES.saturating_add(size.saturating_mul(INFLATE_RATIO)) } else { u64::MAX };
-        Ok(Self { reader, gzip, read_bytes: 0, limit_bytes, ended: false, failure: None })
+        Self { reader, gzip, read_bytes: 0, limit_bytes, ended: false, failure: None }
     }
 
     /// Fills `buffer`; returns how much of it. Less than all of it: the stream has ended, in order or by [`failure`](Self::failure).

@@ -120,7 +120,7 @@ impl<'a> Cursor<'a> {
         self.pos += n;
     }
 
-    /// Steps over white space.
+    /// Steps over white space: none or one blank in compact files, a line break and a run of blanks in indented ones.
     #[inline(always)]
     pub(crate) fn space(&mut self) {
         while let Some(byte) = self.peek() {
@@ -128,6 +128,9 @@ impl<'a> Cursor<'a> {
                 break;
             }
             self.pos += 1;
+            while word_at(self.bytes, self.pos) == Some(ONES * 0x20) {
+                self.pos += 8;
+            }
         }
     }
 

@@ -1,18 +1,19 @@
 //! One trace file to one [`RankData`].
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use trace::{CounterRow, OmissionRow, Text};
 
 use crate::Error;
 use crate::kineto::collectives::{Collectives, find_collectives};
-use crate::kineto::columns::Tally;
+use crate::kineto::columns::{Columns, Tally};
 use crate::kineto::event::Wanted;
 use crate::kineto::files::{RankSource, TraceFile, host_from_name};
 use crate::kineto::groups::Groups;
 use crate::kineto::input::Input;
 use crate::kineto::not_a_trace;
-use crate::kineto::rows::{Rows, rows_from_pieces};
+use crate::kineto::rows::{Extras, Rows, rows_from_pieces};
 use crate::kineto::steps::{Launches, Steps, assign_steps, find_steps};
 use crate::kineto::stream::{BLOCK_BYTES, Streamed, read_stream};
 use crate::kineto::tables::{device_rows, flow_rows, memory_rows};
@@ -22,13 +23,29 @@ use crate::model::{RankData, RankInfo};
 
 /// Reads a trace whole. What could not be read is in [`RankData::omissions`]; the file's other half stays.
 ///
-/// Times are UTC as the host saw it, in ns since 1970; rows keep the order of the file as their `id`.
+/// Times are UTC as the host saw it, in ns since 1970; a row's `id` is its place in the file.
 ///
 /// # Errors
 /// [`Error::Io`] if the file cannot be opened; [`Error::NoInput`] if it holds no list of events.
 pub fn load(file: &TraceFile) -> Result<RankData, Error> {
+    Ok(load_wanted(file, Wanted::default())?.data)
+}
+
+/// A trace with what an analysis does not need.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    pub(crate) data: RankData,
+    pub(crate) extras: Extras,
+    /// Numbers and short strings of the top level.
+    pub(crate) scalars: BTreeMap<String, String>,
+    /// The file was read to its end.
+    pub(crate) complete: bool,
+}
+
+/// As [`load`], keeping what is wanted.
+pub(crate) fn load_wanted(file: &TraceFile, wanted: Wanted) -> Result<Loaded, Error> {
     let input = Input::open(&file.path).map_err(|source| Error::Io { path: file.path.clone(), source })?;
-    let streamed = read_stream(input, Wanted::default(), BLOCK_BYTES);
+    let streamed = read_stream(input, wanted, BLOCK_BYTES);
     if !streamed.top.has_events {
         let why = match &streamed.missing {
             Some(missing) => format!("byte {}: {}", missing.byte, missing.why),
@@ -39,8 +56,60 @@ pub fn load(file: &TraceFile) -> Result<RankData, Error> {
     Ok(rank_from_stream(streamed, file))
 }
 
+/// Reads `bytes` as a trace in one block and in blocks of the given sizes, and compares: for fuzzing.
+///
+/// # Panics
+/// If the results differ.
+#[doc(hidden)]
+pub fn check_any_blocks(bytes: &[u8], block_sizes: &[usize]) {
+    let file = TraceFile {
+        path: "trace".into(),
+        rank: 0,
+        rank_source: RankSource::Order,
+        world_size: None,
+        size_bytes: bytes.len() as u64,
+    };
+    let read = |block_bytes: usize| {
+        let streamed = read_stream(Input::from_bytes(bytes.to_vec()), Wanted { args: true, shapes: true }, block_bytes);
+        let loaded = rank_from_stream(streamed, &file);
+        // Names are numbered as the workers met them; the rest must be equal.
+        let names: Vec<Text> =
+            loaded.data.events.name.iter().map(|id| loaded.data.names[*id as usize].clone()).collect();
+        let mut data = loaded.data;
+        data.events.name.clear();
+        data.names.clear();
+        (data, names)
+    };
+    let whole = read(bytes.len().max(1) * 2);
+    for size in block_sizes {
+        assert!(read(*size) == whole, "blocks of {size} bytes give another result");
+    }
+}
+
+/// What [`parse_only`] counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parsed {
+    /// Bytes of JSON text.
+    pub bytes: u64,
+    /// Events of any phase.
+    pub events: u64,
+    /// Events that are kept as rows.
+    pub rows: u64,
+}
+
+/// Parses a trace into columns and drops them: the part of [`load`] whose speed is bounded by bytes, for benches.
+///
+/// # Errors
+/// [`Error::Io`] if the file cannot be opened.
+pub fn parse_only(path: &Path) -> Result<Parsed, Error> {
+    let input = Input::open(path).map_err(|source| Error::Io { path: path.into(), source })?;
+    let streamed = read_stream(input, Wanted::default(), BLOCK_BYTES);
+    let count = |of: fn(&Columns) -> u64| streamed.pieces.iter().map(|(_, piece)| of(piece)).sum();
+    Ok(Parsed { bytes: streamed.bytes, events: count(|p| p.tally.events), rows: count(|p| p.len() as u64) })
+}
+
 /// Puts a read file together.
-pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> RankData {
+pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     let Streamed { top, pieces, scratches, missing, trailing, .. } = streamed;
     let told = top.distributed.as_ref().and_then(|info| info.get("rank")).and_then(Value::integer);
     let told = told.and_then(|rank| i32::try_from(rank).ok()).filter(|rank| *rank >= 0);
@@ -60,16 +129,17 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> RankData
     let memory = memory_rows(&mut rows, rank);
     let (flows, torn) = flow_rows(&mut rows, rank);
     notes.omit("arrows", torn, "one of their ends is not in the trace");
+    let complete = missing.is_none();
     for (place, what) in [(missing, "rest of the file"), (trailing, "text after the document")] {
         if let Some(place) = place {
-            let why = format!("missing from byte {} of the JSON text on: {}", place.byte, place.why);
+            let why = format!("from byte {} of the JSON text on: {}", place.byte, place.why);
             notes.omissions.push(notes.row(what, None, &why));
         }
     }
     let counters = vec![notes.counter(&rows)];
     let Collectives { rows: collectives, comms_ids, .. } = collectives;
-    let Rows { events, names, pids, .. } = rows;
-    RankData {
+    let Rows { events, names, pids, extras, .. } = rows;
+    let data = RankData {
         info: rank_info(rank, &top, file, &pids),
         names,
         events,
@@ -83,10 +153,11 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> RankData
         counters,
         omissions: notes.omissions,
         ..RankData::default()
-    }
+    };
+    Loaded { data, extras, scalars: top.scalars, complete }
 }
 
-fn rank_info(rank: i32, top: &Top, file: &TraceFile, pids: &std::collections::BTreeMap<i64, u64>) -> RankInfo {
+fn rank_info(rank: i32, top: &Top, file: &TraceFile, pids: &BTreeMap<i64, u64>) -> RankInfo {
     let world = top.distributed.as_ref().and_then(|info| info.get("world_size")).and_then(Value::integer);
     let told = top.scalars.get("host_name").filter(|host| !host.is_empty()).cloned();
     let pid = pids.iter().max_by_key(|(_, rows)| **rows).map_or(0, |(pid, _)| *pid);

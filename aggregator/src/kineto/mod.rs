@@ -3,12 +3,14 @@
 //! ```text
 //! files ─ plan: which file is which rank
 //! source ─ blocks ─ chunk: cut at event starts ─ event: columns     (stream: one thread reads, all threads parse)
-//! rows: one table ─ steps ─ collectives ─ tables ─ load: RankData
+//! rows: one table ─ steps ─ collectives ─ tables ─ load: RankData ─ ranks: a source for the analysis
+//!                                                                 └ write, ingest: a run
 //! ```
 //!
 //! The format has changed since 2021 and is written by many hands; what is read, and how, stands where it is read. Nothing of
 //! it is trusted: a byte that is no JSON ends the reading and is reported by its position, and what came before stays.
 
+mod args;
 mod chunk;
 mod collectives;
 mod columns;
@@ -17,6 +19,7 @@ mod context;
 mod event;
 mod files;
 mod groups;
+mod ingest;
 mod input;
 mod json;
 mod load;
@@ -30,6 +33,7 @@ mod tables;
 mod text;
 mod top;
 mod value;
+mod write;
 
 #[cfg(test)]
 mod reference;
@@ -41,7 +45,8 @@ use std::path::Path;
 use crate::Error;
 
 pub use files::{Plan, RankSource, TraceFile, plan};
-pub use load::load;
+pub use ingest::{Ingested, ingest};
+pub use load::{Parsed, check_any_blocks, load, parse_only};
 pub use ranks::KinetoSource;
 
 /// The error of a file that holds no trace.

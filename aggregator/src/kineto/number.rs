@@ -32,7 +32,24 @@ pub(crate) fn unsigned(text: &[u8]) -> Option<u64> {
 }
 
 /// An integer; a uint64 beyond i64 is taken by its bits.
+#[inline]
 pub(crate) fn integer(text: &[u8]) -> Option<i64> {
+    if text.len() <= 18 {
+        // Nearly every number of a trace, and none of them can overflow.
+        let mut sum = 0i64;
+        for byte in text {
+            let digit = byte.wrapping_sub(b'0');
+            if digit > 9 {
+                return any_integer(text);
+            }
+            sum = sum * 10 + i64::from(digit);
+        }
+        return if text.is_empty() { None } else { Some(sum) };
+    }
+    any_integer(text)
+}
+
+fn any_integer(text: &[u8]) -> Option<i64> {
     match text.split_first()? {
         (b'-', rest) => unsigned(rest).and_then(|n| 0i64.checked_sub_unsigned(n)),
         _ => unsigned(text).map(|n| n as i64).or_else(|| scaled(text, 0)),

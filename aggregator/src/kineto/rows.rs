@@ -6,7 +6,8 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use trace::Text;
 
-use crate::kineto::columns::{Allocation, Columns, FlowEnd, Scratch, Tally, widen};
+use crate::kineto::args::Template;
+use crate::kineto::columns::{Allocation, Columns, FlowEnd, Interner, Scratch, Tally, widen};
 use crate::kineto::event::is_device_row;
 use crate::kineto::json::Str;
 use crate::kineto::text;
@@ -24,6 +25,8 @@ pub(crate) struct Rows {
     pub(crate) names: Vec<Text>,
     /// Shapes of the inputs per row, as text; empty unless they were wanted.
     pub(crate) shapes: Vec<Option<Text>>,
+    /// All arguments; empty unless they were wanted.
+    pub(crate) extras: Extras,
     /// The arguments of rows that may belong to a collective, by row.
     pub(crate) comm_args: BTreeMap<u32, Box<[u8]>>,
     pub(crate) allocations: Vec<Allocation>,
@@ -34,6 +37,20 @@ pub(crate) struct Rows {
     pub(crate) pids: BTreeMap<i64, u64>,
     /// Times are whole µs.
     pub(crate) whole_us: bool,
+}
+
+/// What `ingest` keeps besides: columns in the order of the file, which is a row's `id`.
+#[derive(Debug, Default)]
+pub(crate) struct Extras {
+    pub(crate) categories: Vec<Text>,
+    pub(crate) category: Vec<u32>,
+    pub(crate) templates: Vec<Template>,
+    /// Template of each row, plus one; 0: no arguments.
+    pub(crate) template: Vec<u32>,
+    pub(crate) first_number: Vec<u64>,
+    pub(crate) numbers: Vec<u8>,
+    /// Process of each row.
+    pub(crate) pid: Vec<i64>,
 }
 
 /// Puts the pieces together. Times become absolute by `base_ns`.
@@ -54,6 +71,9 @@ pub(crate) fn rows_from_pieces(
     rows.whole_us =
         pieces.iter().all(|(_, p)| p.ts_ns.iter().zip(&p.dur_ns).all(|(t, d)| t % 1000 == 0 && d % 1000 == 0));
     let (order, tracks) = order_rows(&pieces, &maps, &mut rows);
+    if pieces.iter().any(|(_, piece)| !piece.category.is_empty()) {
+        gather_extras(&mut pieces, &maps, &tracks, &mut rows.extras);
+    }
     fill_columns(pieces, &order, base_ns, &mut rows.events);
     fill_places(&tracks, &order, &mut rows);
     let slack_ns = if rows.whole_us { WHOLE_US_SLACK_NS } else { 0 };
@@ -69,6 +89,8 @@ struct IdMap {
     names: Vec<u32>,
     tracks: Vec<(i64, i64)>,
     shapes: Vec<Text>,
+    categories: Vec<Text>,
+    templates: Vec<Template>,
 }
 
 fn merge_scratches(scratches: BTreeMap<u32, Scratch>, names: &mut Vec<Text>) -> BTreeMap<u32, IdMap> {
@@ -89,8 +111,10 @@ fn merge_scratches(scratches: BTreeMap<u32, Scratch>, names: &mut Vec<Text>) -> 
                     })
                 })
                 .collect();
-            let shapes = scratch.shapes.into_strings().iter().map(|raw| decode(raw).into()).collect();
-            (number, IdMap { names: map, tracks: scratch.tracks.into_pairs(), shapes })
+            let texts = |strings: Interner| strings.into_strings().iter().map(|raw| decode(raw).into()).collect();
+            let templates = scratch.templates.into_strings().iter().map(|raw| Template::decode(raw)).collect();
+            let (shapes, categories) = (texts(scratch.shapes), texts(scratch.categories));
+            (number, IdMap { names: map, tracks: scratch.tracks.into_pairs(), shapes, categories, templates })
         })
         .collect()
 }
@@ -113,6 +137,32 @@ fn gather_side_tables(pieces: &mut [(u32, Columns)], maps: &BTreeMap<u32, IdMap>
         first += piece.len() as u32;
     }
     rows.allocations.sort_by_key(|a| a.ts_ns);
+}
+
+/// Moves the columns of arguments out of the pieces.
+fn gather_extras(
+    pieces: &mut [(u32, Columns)],
+    maps: &BTreeMap<u32, IdMap>,
+    tracks: &TrackColumn,
+    extras: &mut Extras,
+) {
+    let mut first: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+    for (number, map) in maps {
+        first.insert(*number, (extras.categories.len() as u32, extras.templates.len() as u32));
+        extras.categories.extend(map.categories.iter().cloned());
+        extras.templates.extend(map.templates.iter().cloned());
+    }
+    for (number, piece) in pieces {
+        let (category, template) = first.get(number).copied().unwrap_or_default();
+        let numbers = extras.numbers.len() as u64;
+        extras.category.extend(std::mem::take(&mut piece.category).iter().map(|id| category + id));
+        let shifted = |id: &u32| if *id == 0 { 0 } else { template + id };
+        extras.template.extend(std::mem::take(&mut piece.template).iter().map(shifted));
+        let starts = std::mem::take(&mut piece.first_number);
+        extras.first_number.extend(starts.iter().map(|start| numbers + u64::from(*start)));
+        extras.numbers.append(&mut piece.numbers);
+    }
+    extras.pid = tracks.ids.iter().map(|id| tracks.pairs[*id as usize].0).collect();
 }
 
 /// Every row's track, in the order of the file.

@@ -171,9 +171,10 @@ impl Reader {
         self.out.scratches = std::mem::take(&mut *lock(&self.shared.scratches)).into_iter().collect();
         // A stream that failed behind a complete document, such as by a wrong checksum, may have damaged what was read.
         if self.out.missing.is_none()
-            && let Some(why) = self.input.failure.take()
+            && let Some(failure) = self.input.failure.take()
         {
-            self.out.missing = Some(Missing { byte: self.input.read_bytes, why });
+            let why = format!("{failure}; the document before it is whole, but may be damaged");
+            self.out.trailing = Some(Missing { byte: self.input.read_bytes, why });
         }
         self.out
     }
@@ -224,7 +225,8 @@ impl Reader {
     /// Appends a block to `bytes`; false at the end of the stream.
     fn more(&mut self, bytes: &mut Vec<u8>) -> bool {
         let before = bytes.len();
-        bytes.resize(before + self.block_bytes, 0);
+        // Twice as much each time, so that a long value is not read over and over from its start.
+        bytes.resize(before + self.block_bytes.max(before), 0);
         let got = self.input.fill(&mut bytes[before..]);
         bytes.truncate(before + got);
         got > 0

@@ -22,7 +22,7 @@ pub(crate) fn rank_from_bytes(bytes: Vec<u8>, block_bytes: usize) -> RankData {
         world_size: None,
         size_bytes: bytes.len() as u64,
     };
-    let data = rank_from_stream(read_stream(Input::from_bytes(bytes), Wanted::default(), block_bytes), &file);
+    let data = rank_from_stream(read_stream(Input::from_bytes(bytes), Wanted::default(), block_bytes), &file).data;
     check_rank(&data);
     data
 }

@@ -1,0 +1,158 @@
+//! How fast traces are read: GB of JSON and events a second, plain and gzip, for the parse into columns and for the whole load.
+//!
+//! ```console
+//! $ cargo bench -p aggregator --bench kineto -- [TRACE] [MB]
+//! ```
+//!
+//! The trace (by default the largest of `../shared/data/kineto`, else of `examples/traces`) is repeated, each time later, to
+//! at least `MB` (500) of JSON in a temporary directory. Every figure is the median of five; the file is in the page cache.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use aggregator::kineto::{load, parse_only, plan};
+use flate2::read::MultiGzDecoder;
+
+const REPEATS: usize = 5;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // `cargo bench` adds `--bench`.
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    let original = match arguments.first() {
+        Some(path) => PathBuf::from(path),
+        None => largest().ok_or("no trace found; name one")?,
+    };
+    let megabytes: usize = arguments.get(1).map_or(Ok(500), |text| text.parse())?;
+    let dir = tempfile::tempdir()?;
+    let plain = dir.path().join("rank0.json");
+    let gzip = dir.path().join("rank0.json.gz");
+    let bytes = repeat(&original, &plain, megabytes << 20)?;
+    compress(&plain, &gzip)?;
+    println!(
+        "{}: repeated to {:.0} MB, {} threads",
+        original.display(),
+        bytes as f64 / 1e6,
+        rayon::current_num_threads()
+    );
+    println!("{:24} {:>8} {:>8} {:>12} {:>12}", "", "s", "GB/s", "M events/s", "M rows/s");
+    let read = median(|| Ok(std::io::copy(&mut File::open(&plain)?, &mut std::io::sink())? as usize))?;
+    line("read the file (floor)", read, bytes, 0, 0);
+    let inflated = median(|| {
+        let mut block = vec![0; 1 << 20];
+        let mut reader = MultiGzDecoder::new(std::io::BufReader::with_capacity(256 << 10, File::open(&gzip)?));
+        let mut sum = 0;
+        loop {
+            match reader.read(&mut block)? {
+                0 => return Ok(sum),
+                n => sum += n,
+            }
+        }
+    })?;
+    line("inflate (floor)", inflated, bytes, 0, 0);
+    for path in [&plain, &gzip] {
+        let kind = if path == &gzip { "gzip" } else { "plain" };
+        let (mut events, mut rows) = (0, 0);
+        let parse = median(|| {
+            let parsed = parse_only(path)?;
+            (events, rows) = (parsed.events, parsed.rows);
+            Ok(0)
+        })?;
+        line(&format!("parse, {kind}"), parse, bytes, events, rows);
+        let file = plan(std::slice::from_ref(path))?.files.remove(0);
+        let whole = median(|| Ok(load(&file)?.events.len()))?;
+        line(&format!("load, {kind}"), whole, bytes, events, rows);
+    }
+    println!("peak memory: {}", peak_memory());
+    Ok(())
+}
+
+fn line(what: &str, seconds: f64, bytes: usize, events: u64, rows: u64) {
+    let rate = |n: u64| if n == 0 { String::new() } else { format!("{:.2}", n as f64 / seconds / 1e6) };
+    println!("{what:24} {seconds:8.3} {:8.2} {:>12} {:>12}", bytes as f64 / seconds / 1e9, rate(events), rate(rows));
+}
+
+fn median(mut run: impl FnMut() -> Result<usize, Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
+    let mut seconds = Vec::new();
+    for _ in 0..REPEATS {
+        let start = Instant::now();
+        std::hint::black_box(run()?);
+        seconds.push(start.elapsed().as_secs_f64());
+    }
+    seconds.sort_by(f64::total_cmp);
+    Ok(seconds[REPEATS / 2])
+}
+
+fn peak_memory() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.map_or_else(|| "unknown".into(), |text| text.trim().to_string())
+}
+
+fn largest() -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["../../shared/data/kineto", "../examples/traces"].map(|folder| root.join(folder));
+    let list = |path: &PathBuf| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    let files = folders.iter().flat_map(list).flat_map(|folder| list(&folder));
+    files.filter(|path| path.is_file()).max_by_key(|path| path.metadata().map_or(0, |m| m.len()))
+}
+
+/// Writes the trace's events over and over, each copy 10 s later, until there are `least` bytes.
+fn repeat(original: &Path, target: &Path, least: usize) -> Result<usize, Box<dyn Error>> {
+    let mut raw = Vec::new();
+    File::open(original)?.read_to_end(&mut raw)?;
+    let mut text = Vec::new();
+    if raw.starts_with(&[0x1f, 0x8b]) {
+        MultiGzDecoder::new(raw.as_slice()).read_to_end(&mut text)?;
+    } else {
+        text = raw;
+    }
+    let list = memchr::memmem::find(&text, b"\"traceEvents\"").ok_or("no traceEvents")?;
+    let open = list + memchr::memchr(b'[', &text[list..]).ok_or("no list")? + 1;
+    let close = memchr::memrchr(b']', &text).ok_or("no end of the list")?;
+    let mut out = BufWriter::with_capacity(1 << 20, File::create(target)?);
+    let mut written = open;
+    out.write_all(&text[..open])?;
+    for copy in 0.. {
+        if copy > 0 {
+            out.write_all(b",")?;
+        }
+        written += 1 + write_later(&text[open..close], copy * 10_000_000, &mut out)?;
+        if written >= least {
+            break;
+        }
+    }
+    out.write_all(&text[close..])?;
+    out.flush()?;
+    Ok(std::fs::metadata(target)?.len() as usize)
+}
+
+/// Writes events with `later_us` added to the integer part of every `ts`.
+fn write_later(events: &[u8], later_us: u64, out: &mut impl Write) -> Result<usize, Box<dyn Error>> {
+    const KEY: &[u8] = b"\"ts\": ";
+    let (mut from, mut written) = (0, 0);
+    for at in memchr::memmem::find_iter(events, KEY) {
+        let digits = at + KEY.len();
+        let end = digits + events[digits..].iter().position(|b| !b.is_ascii_digit()).unwrap_or(0);
+        let Ok(ts) = std::str::from_utf8(&events[digits..end])?.parse::<u64>() else { continue };
+        let later = (ts + later_us).to_string();
+        out.write_all(&events[from..digits])?;
+        out.write_all(later.as_bytes())?;
+        written += digits - from + later.len();
+        from = end;
+    }
+    out.write_all(&events[from..])?;
+    Ok(written + events.len() - from)
+}
+
+fn compress(plain: &Path, target: &Path) -> Result<(), Box<dyn Error>> {
+    let mut encoder = flate2::write::GzEncoder::new(BufWriter::new(File::create(target)?), flate2::Compression::new(6));
+    std::io::copy(&mut File::open(plain)?, &mut encoder)?;
+    encoder.finish()?.flush()?;
+    Ok(())
+}

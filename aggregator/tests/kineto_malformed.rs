@@ -1,0 +1,249 @@
+//! What a trace that is not in order does to the command: exit code, rows that are kept, and what is said.
+
+#![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use aggregator::kineto::{load, plan};
+
+/// Three operators, two kernels with their launches, one step.
+const EVENTS: [&str; 6] = [
+    r#"{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 9, "tid": 9, "ts": 0, "dur": 100}"#,
+    r#"{"ph": "X", "cat": "cpu_op", "name": "aten::mm \"q\"", "pid": 9, "tid": 9, "ts": 1.5, "dur": 20, "args": {"External id": 1}}"#,
+    r#"{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": 9, "ts": 5, "dur": 2, "args": {"correlation": 1}}"#,
+    r#"{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10, "dur": 30, "args": {"stream": 7, "device": 0, "correlation": 1}}"#,
+    r#"{"ph": "X", "cat": "kernel", "name": "relu", "pid": 0, "tid": 7, "ts": 50, "dur": 10, "args": {"stream": 7, "device": 0, "correlation": 2}}"#,
+    r#"{"ph": "X", "cat": "cpu_op", "name": "aten::relu", "pid": 9, "tid": 9, "ts": 40, "dur": 5}"#,
+];
+
+fn document() -> String {
+    let info = r#""distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1}"#;
+    format!("{{\"schemaVersion\": 1, {info}, \"traceEvents\": [\n{}\n], \"traceName\": \"t\"}}\n", EVENTS.join(",\n"))
+}
+
+fn with_event(event: &str) -> Vec<u8> {
+    document().replace("[\n", &format!("[\n{event},\n")).into_bytes()
+}
+
+fn before(mark: &str) -> Vec<u8> {
+    let text = document();
+    text[..text.find(mark).unwrap()].as_bytes().to_vec()
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Members of 64 MiB of blanks after the first bytes of a trace: 1.6 GB out of 1.6 MB.
+fn bomb() -> Vec<u8> {
+    let blanks = {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        encoder.write_all(&vec![b' '; 64 << 20]).unwrap();
+        encoder.finish().unwrap()
+    };
+    [gzip(&before("],")), blanks.repeat(24)].concat()
+}
+
+fn cases() -> Vec<(&'static str, Vec<u8>)> {
+    let text = document();
+    let mut cases = cuts();
+    cases.extend(garbage());
+    cases.extend(values());
+    let packed = gzip(text.as_bytes());
+    let mut damaged = gzip(text.repeat(50).as_bytes());
+    let middle = damaged.len() / 2;
+    damaged[middle..middle + 4].fill(0xff);
+    let mut wrong_sum = packed.clone();
+    let end = wrong_sum.len() - 6;
+    wrong_sum[end] ^= 1;
+    cases.extend([
+        ("gzip, in order", packed.clone()),
+        ("gzip, cut", packed[..packed.len() - 60].to_vec()),
+        ("gzip, header only", packed[..10].to_vec()),
+        ("gzip, damaged", damaged),
+        ("gzip, wrong checksum", wrong_sum),
+        ("gzip, garbage behind", [packed.as_slice(), b"garbage"].concat()),
+        ("gzip of gzip", gzip(&packed)),
+        ("gzip of nothing", gzip(b"")),
+        ("gzip, two members", [gzip(&text.as_bytes()[..200]), gzip(&text.as_bytes()[200..])].concat()),
+        ("gzip bomb", bomb()),
+    ]);
+    cases
+}
+
+/// Cut at every structural place.
+fn cuts() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("whole", document().into_bytes()),
+        ("cut: nothing left", Vec::new()),
+        ("cut: after the first brace", b"{".to_vec()),
+        ("cut: in a top-level key", b"{\"schemaV".to_vec()),
+        ("cut: before a top-level value", b"{\"schemaVersion\":".to_vec()),
+        ("cut: in distributedInfo", before("\"world_size\"")),
+        ("cut: after the list's key", before(": [\n")),
+        ("cut: after the list's bracket", before("{\"ph\"")),
+        ("cut: in an event's key", before("cat\": \"cpu_op\"")),
+        ("cut: before an event's value", before(" 1.5")),
+        ("cut: in a number", before(".5")),
+        ("cut: in an escape", before("\"q")),
+        ("cut: in a string", before("mm \\")),
+        ("cut: in the arguments", before("\"External id\"")),
+        ("cut: after an event", before(",\n{\"ph\": \"X\", \"cat\": \"cuda_runtime\"")),
+        ("cut: after a comma", before("{\"ph\": \"X\", \"cat\": \"cuda_runtime\"")),
+        ("cut: after the last event", before("\n],")),
+        ("cut: after the list", before(", \"traceName\"")),
+        ("cut: before the last brace", document().trim_end().strip_suffix('}').unwrap().as_bytes().to_vec()),
+    ]
+}
+
+fn garbage() -> Vec<(&'static str, Vec<u8>)> {
+    let text = document();
+    vec![
+        ("garbage: text", b"hello, world".to_vec()),
+        ("garbage: HTML", b"<!DOCTYPE html><html></html>".to_vec()),
+        ("garbage: zeros", vec![0; 4096]),
+        ("garbage: SQLite", b"SQLite format 3\0 and more".to_vec()),
+        ("garbage: Parquet", b"PAR1....PAR1".to_vec()),
+        ("garbage: UTF-16", text.encode_utf16().flat_map(u16::to_le_bytes).collect()),
+        ("garbage: Python's quotes", text.replace('"', "'").into_bytes()),
+        ("garbage between events", text.replacen(",\n{", ",\n%%%\n{", 1).into_bytes()),
+        ("garbage in an event", text.replacen("\"ts\": 1.5", "\"ts\" 1.5", 1).into_bytes()),
+        ("no comma between events", text.replacen(",\n{", "\n{", 1).into_bytes()),
+        ("a comma too many", text.replacen(",\n{", ",,\n{", 1).into_bytes()),
+        ("a comma at the end", text.replace("\n],", ",\n],").into_bytes()),
+        ("brackets that do not fit", text.replace("\n],", "\n},").into_bytes()),
+        ("text behind the document", [text.as_bytes(), b"and more"].concat()),
+        ("zeros behind the document", [text.as_bytes(), &[0; 100]].concat()),
+        ("two documents", text.repeat(2).into_bytes()),
+        ("a byte-order mark", [b"\xEF\xBB\xBF", text.as_bytes()].concat()),
+        ("a bare list", format!("[{}]", EVENTS.join(",")).into_bytes()),
+        ("JSON of something else", br#"{"name": "a", "version": [1, 2]}"#.to_vec()),
+        ("traceEvents is an object", br#"{"traceEvents": {"a": 1}}"#.to_vec()),
+        ("traceEvents is null", br#"{"traceEvents": null}"#.to_vec()),
+        ("an empty list", br#"{"traceEvents": []}"#.to_vec()),
+        (
+            "two lists of events",
+            text.replace("\"traceName\": \"t\"", &format!("\"traceEvents\": [{}]", EVENTS[1])).into_bytes(),
+        ),
+    ]
+}
+
+fn values() -> Vec<(&'static str, Vec<u8>)> {
+    let op = |members: &str| {
+        with_event(&format!(
+            "{{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"odd\", \"pid\": 9, \"tid\": 9, {members}}}"
+        ))
+    };
+    let long = "x".repeat(100 << 20);
+    let raw = |name: &[u8]| {
+        let text = String::from_utf8(op("\"ts\": 60, \"dur\": 1")).unwrap();
+        let (head, tail) = text.split_once("odd").unwrap();
+        [head.as_bytes(), name, tail.as_bytes()].concat()
+    };
+    vec![
+        (
+            "deep nesting in arguments",
+            op(&format!("\"ts\": 60, \"dur\": 1, \"args\": {{\"a\": {}}}", "[".repeat(100_000))),
+        ),
+        ("deep nesting at the top", document().replace("\"t\"", &"{\"a\":".repeat(100_000)).into_bytes()),
+        ("a string of 100 MB in an event", op(&format!("\"ts\": 60, \"dur\": 1, \"args\": {{\"a\": \"{long}\"}}"))),
+        (
+            "a string of 100 MB at the top",
+            document().replace("\"schemaVersion\": 1", &format!("\"x\": \"{long}\"")).into_bytes(),
+        ),
+        ("ts beyond all bounds", op("\"ts\": 1e400, \"dur\": 1")),
+        ("ts of 20 digits", op("\"ts\": 99999999999999999999, \"dur\": 1")),
+        ("dur beyond all bounds", op("\"ts\": 60, \"dur\": 9e18")),
+        ("negative dur", op("\"ts\": 60, \"dur\": -5")),
+        ("ts is null", op("\"ts\": null, \"dur\": 1")),
+        ("ts is NaN", op("\"ts\": NaN, \"dur\": 1")),
+        ("ts is an object", op("\"ts\": {\"a\": 1}, \"dur\": 1")),
+        ("no ts", op("\"dur\": 1")),
+        ("no dur", op("\"ts\": 60")),
+        ("a key twice", op("\"ts\": 1, \"ts\": 60, \"dur\": 1")),
+        ("arguments are a list", op("\"ts\": 60, \"dur\": 1, \"args\": [1, 2]")),
+        ("arguments are a string", op("\"ts\": 60, \"dur\": 1, \"args\": \"a\"")),
+        ("ids beyond 64 bits", op("\"ts\": 60, \"dur\": 1, \"args\": {\"External id\": 99999999999999999999999}")),
+        ("no phase", with_event("{\"name\": \"odd\", \"ts\": 60, \"dur\": 1}")),
+        ("begin and end events", with_event("{\"ph\": \"B\", \"name\": \"b\", \"ts\": 1}, {\"ph\": \"E\", \"ts\": 2}")),
+        ("items that are no objects", with_event("1, \"a\", null, [2]")),
+        ("rank is a string", document().replace("\"rank\": 0", "\"rank\": \"0\"").into_bytes()),
+        ("rank is negative", document().replace("\"rank\": 0", "\"rank\": -1").into_bytes()),
+        ("invalid UTF-8 in a name", raw(b"\xff\xfe")),
+        ("a lone surrogate in a name", raw(b"\\ud800")),
+        ("control characters in a name", raw(b"\x00\x1b[31m\n")),
+    ]
+}
+
+/// Exit code of the command, and what the library keeps and says.
+fn outcome(path: &Path) -> String {
+    let command = Command::new(env!("CARGO_BIN_EXE_aggregator")).arg("analyze").arg(path).output().unwrap();
+    let exit = command.status.code().unwrap();
+    let stderr = String::from_utf8_lossy(&command.stderr);
+    if let Some(message) = stderr.lines().next() {
+        return format!("exit {exit}: {message}");
+    }
+    let file = plan(&[path.to_path_buf()]).unwrap().files.remove(0);
+    let rank = load(&file).unwrap();
+    let said: Vec<String> = rank.omissions.iter().map(|o| format!("{}: {}", o.what, o.why)).collect();
+    format!("exit {exit}: {} rows; {}", rank.events.len(), said.join("; "))
+}
+
+#[test]
+fn every_disorder_has_its_exit_code_and_its_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut table = String::new();
+    for (name, bytes) in cases() {
+        let path = dir.path().join("rank0.json");
+        std::fs::write(&path, bytes).unwrap();
+        let said = outcome(&path).replace(&path.display().to_string(), "FILE");
+        writeln!(table, "{name:34} {}", said.trim_end_matches("; ")).unwrap();
+    }
+    expect_test::expect_file!["data/kineto_malformed.txt"].assert_eq(&table);
+}
+
+/// A directory as people have them: what is left out is said.
+#[test]
+fn a_directory_with_other_files_in_it() {
+    let rank = |rank: &str, world: u32| {
+        document()
+            .replace("\"rank\": 0", &format!("\"rank\": {rank}"))
+            .replace("\"world_size\": 1", &format!("\"world_size\": {world}"))
+    };
+    let no_info = document().replace("distributedInfo", "somethingElse");
+    let behind = no_info.replace("\"traceName\": \"t\"", "\"distributedInfo\": {\"rank\": 3, \"world_size\": 5}");
+    let files: [(&str, Vec<u8>); 12] = [
+        ("a.json", rank("0", 5).into_bytes()),
+        ("b.json.gz", gzip(rank("1", 5).as_bytes())),
+        ("again.json", [rank("1", 5).as_bytes(), b"      "].concat()),
+        ("other_job.json", rank("2", 7).into_bytes()),
+        ("trace_rank_2.json", no_info.clone().into_bytes()),
+        ("on_demand.json", behind.into_bytes()),
+        ("nameless.json", no_info.into_bytes()),
+        ("config.json", b"{\"lr\": 0.1}".to_vec()),
+        ("notes.txt", b"hello".to_vec()),
+        ("empty.json", Vec::new()),
+        ("report.nsys-rep", b"binary".to_vec()),
+        (".hidden", b"x".to_vec()),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("older")).unwrap();
+    for (name, bytes) in files {
+        std::fs::write(dir.path().join(name), bytes).unwrap();
+    }
+    let plan = plan(&[dir.path().to_path_buf()]).unwrap();
+    let mut text = format!("world {}\n", plan.world_size);
+    for file in &plan.files {
+        let name = file.path.file_name().unwrap().to_string_lossy();
+        writeln!(text, "rank {} {name} by {:?}", file.rank, file.rank_source).unwrap();
+    }
+    for o in &plan.omissions {
+        writeln!(text, "left out: {} {}: {}", o.what, o.file.as_deref().unwrap_or("-"), o.why).unwrap();
+    }
+    expect_test::expect_file!["data/kineto_directory.txt"].assert_eq(&text);
+}
