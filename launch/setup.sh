@@ -20,7 +20,7 @@ START_SECONDS=$SECONDS
 begin() {
     LOG_DIR=$ROOT/target/logs/$1
     STEPS=$2
-    mkdir -p "$LOG_DIR"
+    mkdir -p "$LOG_DIR" || die "The clone cannot be written to: $ROOT"
     rm -f "$LOG_DIR"/*.log
     trap 'stop_ticker; exit 130' INT TERM
     trap stop_ticker EXIT

@@ -2,6 +2,7 @@
 
 mod analyze;
 mod input;
+mod thresholds;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,5 +1,7 @@
 //! Shards as they are found on disk, whole and damaged: what is read, and what is said about the rest.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::path::Path;
 
 use aggregator::load::load_rank;

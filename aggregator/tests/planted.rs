@@ -1,5 +1,7 @@
 //! Planted runs through the whole analysis: what was planted must be found.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 #[path = "../../tests/src/planted.rs"]
 #[expect(dead_code, unreachable_pub, reason = "each user of the builder needs a part of it")]
 mod planted;

@@ -5,9 +5,9 @@ select op, bytes,
        count(*)                                       as collectives,
        count(busbw_gbs)                               as with_bandwidth,
        round(median(transfer_ns) / 1e6, 3)            as transfer_ms,
-       round(median(algbw_gbs), 3)                    as algbw_gbs,
-       round(median(busbw_gbs), 3)                    as busbw_gbs,
-       round(median(busbw_incl_wait_gbs), 3)          as busbw_incl_wait_gbs,
+       round(median(algbw_gbs), 6)                    as algbw_gbs,
+       round(median(busbw_gbs), 6)                    as busbw_gbs,
+       round(median(busbw_incl_wait_gbs), 6)          as busbw_incl_wait_gbs,
        round(median(skew_ns) / 1e6, 3)                as skew_ms
 from collective_instances
 where complete

@@ -6,6 +6,6 @@ select name, input_dims,
        round(sum(flops) / sum(dur_ns), 2)                         as gflops_per_s,
        count(distinct rank)                                       as ranks
 from events
-where flops > 0 and dur_ns > 0
+where flops > 0 and dur_ns > 0 and not coalesce(open, false) and regexp_matches(name, '(gemm|matmul|addmm|\bmm\b|linear)', 'i')
 group by name, input_dims
 order by sum(dur_ns) desc;

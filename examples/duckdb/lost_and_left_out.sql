@@ -10,5 +10,5 @@ select rank, what, amount, why from missing
 union all
 select null, 'nothing', 0, 'every rank recorded ' || min(recorded) || ' rows or more, and all were read'
 from (select rank, sum(recorded)::bigint as recorded from counters group by rank)
-where not exists (from missing)
+having not exists (from missing)
 order by rank nulls first, what;

@@ -5,7 +5,7 @@ with ranges as (
     where kind = 'user_annotation' and step >= 0 and name not like 'ProfilerStep#%' and not coalesce(open, false)
 ), children as (
     select rank, parent_id as id, sum(dur_ns)::bigint as children_ns from events
-    where parent_id is not null and device_id is null group by all
+    where parent_id is not null and device_id is null and not coalesce(open, false) group by all
 ), own as (
     select rank, step, name, sum(dur_ns - coalesce(children_ns, 0))::bigint as self_ns
     from ranges left join children using (rank, id) group by all

@@ -14,6 +14,6 @@ select where_, name,
        arg_max(rank, mean_ns)                                        as slowest_rank,
        round(max(mean_ns) / nullif(median(mean_ns), 0), 2)           as slowest_vs_median
 from work
-group by all
+group by where_, name
 order by sum(self_ns) desc
 limit 25;

@@ -42,6 +42,7 @@ pub struct World {
     float: NameId,
     word: NameId,
     all_reduce: NameId,
+    enqueue: NameId,
     all_gather: NameId,
 }
 
@@ -58,6 +59,7 @@ impl World {
             float: recorder.intern("f32"),
             word: recorder.intern("u64"),
             all_reduce: recorder.intern("mpi:all_reduce"),
+            enqueue: recorder.intern("mpi:all_reduce_enqueue"),
             all_gather: recorder.intern("mpi:all_gather"),
         }
     }
@@ -232,33 +234,39 @@ impl Engine {
         Ok(Self { driver, fabric, stop, clock, world, next_seq: 0, outstanding: 0, finished, failure: None })
     }
 
-    /// Hands over a bucket whose last gradient was produced at `ready_ns`; `step` as of [`ThreadRecorder::active_step`].
+    /// Hands over a bucket whose last gradient was produced at `ready_ns`.
+    ///
+    /// That gets a row of its own on `thread`, the caller's: waking the communication thread takes a microsecond, but where every core is
+    /// taken the caller may lose its own for many milliseconds there, which are no part of the backward pass.
     ///
     /// # Errors
     /// The fabric's, if the all-reduce begins at once; [`Error::EngineGone`].
     pub fn submit(
         &mut self,
+        thread: &ThreadRecorder,
         bucket: usize,
-        step: Option<i32>,
         ready_ns: i64,
         mut buffers: Buffers,
     ) -> Result<(), Error> {
         self.outstanding += 1;
-        let job = |seq, buffers| Job { bucket, seq, step, ready_ns, enqueue_ns: self.clock.now_ns(), buffers };
+        if let Driver::Alone = self.driver {
+            std::mem::swap(&mut buffers.send, &mut buffers.recv);
+            self.accept(Finished { bucket, buffers });
+            return Ok(());
+        }
+        let step = thread.active_step();
+        let _scope = thread.scope(Kind::CpuOp, self.world.enqueue).comm();
+        let job = Job { bucket, seq: self.next_seq, step, ready_ns, enqueue_ns: self.clock.now_ns(), buffers };
         match &mut self.driver {
-            Driver::Alone => {
-                std::mem::swap(&mut buffers.send, &mut buffers.recv);
-                self.accept(Finished { bucket, buffers });
-                return Ok(());
-            }
+            Driver::Alone => {}
             Driver::Thread { jobs, .. } => {
                 let jobs = jobs.as_ref().ok_or(Error::EngineGone)?;
-                if jobs.send(job(self.next_seq, buffers)).is_err() {
+                if jobs.send(job).is_err() {
                     return Err(self.take_failure());
                 }
             }
             Driver::Inline { stream, .. } => {
-                stream.push(job(self.next_seq, buffers));
+                stream.push(job);
                 stream.begin()?;
             }
         }

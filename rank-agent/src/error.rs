@@ -95,12 +95,7 @@ impl Error {
     pub fn is_collective(&self) -> bool {
         matches!(
             self,
-            Self::Usage(_)
-                | Self::Unavailable(_)
-                | Self::Launch(_)
-                | Self::Diverged(_)
-                | Self::RunExists(_)
-                | Self::Peer { .. }
+            Self::Usage(_) | Self::Unavailable(_) | Self::Diverged(_) | Self::RunExists(_) | Self::Peer { .. }
         )
     }
 

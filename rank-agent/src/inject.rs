@@ -157,21 +157,28 @@ pub fn wait_in(injections: &[Injection], rank: usize, phase: Phase) -> Duration 
     total
 }
 
-/// Waits for `wait`, and not longer: it sleeps for most of it, so that the core is free as it is during a slow read, and spins to the
-/// deadline, so that the latency of waking up on a busy machine is not added.
+/// Waits for `wait`, and hardly longer, although every core may be taken: it naps, so that the core is free as it is during a slow
+/// read, and spins for the last moment.
+///
+/// The naps are short on purpose. A thread that has just computed and then sleeps once is put behind the others when it wakes: on a
+/// machine with eight runnable threads per core the wait was 2 to 4 ms too long in the median, 10 to 90 ms at worst, however much of its
+/// end was spent spinning. A thread that has napped a few times is owed time and is run at once: 0.0 ms in the median, 4 ms at worst.
 pub fn wait_exactly(wait: Duration) {
-    if wait.is_zero() {
-        return;
-    }
     let begin = std::time::Instant::now();
-    std::thread::sleep(wait.saturating_sub(WAKE_LATENCY));
-    while begin.elapsed() < wait {
-        std::hint::spin_loop();
+    loop {
+        let left = wait.saturating_sub(begin.elapsed());
+        match left.checked_sub(SPIN) {
+            _ if left.is_zero() => return,
+            Some(nap) if !nap.is_zero() => std::thread::sleep(nap.min(NAP)),
+            _ => std::hint::spin_loop(),
+        }
     }
 }
 
-/// What a sleeping thread may wait for a core when every core is taken: a few scheduler slices of 3 to 4 ms.
-const WAKE_LATENCY: Duration = Duration::from_millis(8);
+/// One nap of a wait.
+const NAP: Duration = Duration::from_millis(1);
+/// How much of a wait is spun: more than Linux's default timer slack of 50 µs.
+const SPIN: Duration = Duration::from_micros(100);
 
 #[cfg(test)]
 mod tests {

@@ -2,6 +2,9 @@
 //!
 //! A rank learns its place from its launcher, joins the others over a [`fabric::Fabric`], trains a model whose gradients travel in
 //! buckets while the backward pass goes on ([`engine::Engine`]), and records what it does. [`job::run`] is the whole of it.
+//!
+//! A rank that is alone trains the same way, buckets included, but has no collective and records none: a sum over one rank is its own
+//! numbers.
 
 pub mod bucket_plan;
 pub mod checksum;
@@ -41,7 +44,8 @@ pub fn main_impl() -> ExitCode {
         Ok(identity) => identity,
         Err(error) => return fail(&error.into(), None),
     };
-    let speaks = identity.rank == 0;
+    // Rank 0 speaks for all, where a launcher has surely started it; a variable may have been left over.
+    let speaks = identity.rank == 0 || identity.launcher == Launcher::Env;
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -62,7 +66,11 @@ pub fn main_impl() -> ExitCode {
 fn fail(error: &Error, identity: Option<&Identity>) -> ExitCode {
     let stderr = &mut std::io::stderr();
     let _ = match identity {
-        Some(identity) if identity.rank != 0 && (error.is_collective() || error.is_aftermath()) => Ok(()),
+        Some(Identity { rank, launcher, .. })
+            if *rank != 0 && *launcher != Launcher::Env && (error.is_collective() || error.is_aftermath()) =>
+        {
+            Ok(())
+        }
         Some(identity) if identity.world_size > 1 && !error.is_collective() => {
             writeln!(stderr, "rank-agent: rank {}: {error}", identity.rank)
         }

@@ -164,6 +164,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn one_rank_that_cannot_begin_stops_all() {
+        let results = crate::fabric::threads::run(3, |fabric| {
+            let mine = if fabric.rank() == 1 { Err(Error::EngineGone) } else { Ok(()) };
+            agree_on_success(&*fabric, mine).unwrap_err().to_string()
+        });
+        assert_eq!(results[0], "rank 1 could not begin: see its message");
+        assert_eq!(results[1], Error::EngineGone.to_string());
+        assert_eq!(results[2], results[0]);
+        assert!(crate::fabric::threads::run(3, |fabric| agree_on_success(&*fabric, Ok(7)).unwrap()) == [7; 3]);
+    }
+
+    #[test]
     fn dates_are_gregorian() {
         for (days, date) in [
             (0, (1970, 1, 1)),

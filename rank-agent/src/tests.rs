@@ -126,6 +126,7 @@ fn check_events(run: &Run, rank: i32) {
         ("gemm", "backward", 7),
         ("softmax_cross_entropy", "forward", 1),
         ("bucket_pack", "backward", 8),
+        ("mpi:all_reduce_enqueue", "backward", 8),
         ("wait_all_reduce", "optimizer", 1),
         ("bucket_unpack", "optimizer", 8),
         ("sgd_momentum", "optimizer", 8),
@@ -171,10 +172,19 @@ fn a_world_of_one_trains_without_collectives() {
     assert!(rows::<EventRow>(&run, 0).iter().any(|row| &*row.name == "bucket_unpack"));
 }
 
-/// A fabric whose sums are wrong in the last bit of one rank from one all-reduce on.
+/// A fabric whose all-reduces go wrong on rank 2 after a while.
 struct Faulty {
     inner: Arc<dyn Fabric>,
     sums_until_wrong: AtomicU32,
+    fault: Fault,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    /// The last bit of the sum is wrong.
+    WrongBit,
+    /// The call fails.
+    Error,
 }
 
 struct FaultySum(Box<dyn Reduction>, bool);
@@ -215,7 +225,11 @@ impl Fabric for Faulty {
     fn start_all_reduce(&self, buffers: Buffers) -> Result<Box<dyn Reduction>, Error> {
         let left = self.sums_until_wrong.load(Ordering::Relaxed);
         self.sums_until_wrong.store(left.saturating_sub(1), Ordering::Relaxed);
-        Ok(Box::new(FaultySum(self.inner.start_all_reduce(buffers)?, left == 0 && self.rank() == 2)))
+        let is_wrong = left == 0 && self.rank() == 2;
+        if is_wrong && self.fault == Fault::Error {
+            return Err(Error::Mpi { call: "MPI_Iallreduce", message: "the network is gone".into() });
+        }
+        Ok(Box::new(FaultySum(self.inner.start_all_reduce(buffers)?, is_wrong)))
     }
     fn send_word(&self, peer: usize, word: i64) -> Result<(), Error> {
         self.inner.send_word(peer, word)
@@ -234,7 +248,7 @@ fn a_wrong_sum_ends_the_job_on_every_rank_and_closes_the_run() {
     let options = options(Some(dir.path()), "");
     let errors = threads::run(3, |inner| {
         // 8 buckets a step: the sums are wrong from step 4 on.
-        let faulty = Faulty { inner, sums_until_wrong: AtomicU32::new(32) };
+        let faulty = Faulty { inner, sums_until_wrong: AtomicU32::new(32), fault: Fault::WrongBit };
         job::run(Arc::new(faulty), &options, &Identity::ALONE, &Stop::default()).unwrap_err()
     });
     for error in errors {
@@ -247,6 +261,32 @@ fn a_wrong_sum_ends_the_job_on_every_rank_and_closes_the_run() {
     for rank in 0..3 {
         assert!(rows::<RankRow>(&run, rank).last().unwrap().closed_cleanly);
         assert!(rows::<EventRow>(&run, rank).iter().any(|row| row.step == Some(4)));
+    }
+}
+
+#[test]
+fn a_rank_whose_library_fails_says_so_and_frees_the_others() {
+    for progress in ["thread", "poll", "none"] {
+        let dir = temporary();
+        let options = options(Some(dir.path()), &format!("--progress {progress}"));
+        let errors = threads::run(3, |inner| {
+            let faulty = Faulty { inner: inner.clone(), sums_until_wrong: AtomicU32::new(36), fault: Fault::Error };
+            let error = job::run(Arc::new(faulty), &options, &Identity::ALONE, &Stop::default()).unwrap_err();
+            inner.abandon(error.exit_code());
+            error
+        });
+        for (rank, error) in errors.iter().enumerate() {
+            match error {
+                Error::Mpi { .. } if rank == 2 => assert_eq!((error.exit_code(), error.is_collective()), (1, false)),
+                Error::Abandoned if rank != 2 => assert!(error.is_aftermath()),
+                _ => panic!("--progress {progress}, rank {rank}: {error}"),
+            }
+        }
+        let run = Run::open(dir.path()).unwrap();
+        assert_eq!(run.problems, []);
+        // The other ranks were in the all-reduce that never ended, and the run shows it.
+        let rows: Vec<CollectiveRow> = rows(&run, 0);
+        assert!(rows.iter().any(|row| &*row.state == "started" && row.step == Some(4)), "--progress {progress}");
     }
 }
 

@@ -198,7 +198,7 @@ where
                 return Err(Error::EngineGone);
             };
             let buffers = Buffers { send: send.into(), recv: recv.into() };
-            engine.borrow_mut().submit(seat.bucket, thread.active_step(), ready_ns, buffers)
+            engine.borrow_mut().submit(thread, seat.bucket, ready_ns, buffers)
         })
     }
 

@@ -8,6 +8,7 @@ use trace::CounterRow;
 struct Count {
     recorded: u64,
     dropped: u64,
+    omitted: u64,
     why: Option<String>,
 }
 
@@ -25,6 +26,12 @@ impl Counts {
     pub(crate) fn lose(&mut self, source: &str, rows: u64, why: &str) {
         let count = self.of(source);
         count.dropped += rows;
+        count.why = Some(why.into());
+    }
+
+    pub(crate) fn omit(&mut self, source: &str, rows: u64, why: &str) {
+        let count = self.of(source);
+        count.omitted += rows;
         count.why = Some(why.into());
     }
 
@@ -46,7 +53,7 @@ impl Counts {
             source: source.as_str().into(),
             recorded: count.recorded as i64,
             dropped: count.dropped as i64,
-            omitted: 0,
+            omitted: count.omitted as i64,
             why: count.why.as_deref().map(Into::into),
         };
         self.0.iter().map(row).collect()

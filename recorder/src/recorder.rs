@@ -290,14 +290,21 @@ impl Handle {
 
     fn stop(&self, clean: bool) -> Summary {
         self.shared.disable();
-        // In a forked child there is no writer thread to wait for, and its files are the parent's.
-        let forked = self.pid != std::process::id();
-        if let Some(writer) = lock(&self.writer).take().filter(|_| !forked) {
+        if self.pid != std::process::id() {
+            // A forked child has no writer thread to wait for, and its copies of the locks may be held for ever.
+            let mut summary = Summary::default();
+            summary.fail("this process is a fork of the one that records".into());
+            return summary;
+        }
+        // Taken out first: nobody shall wait for the lock while this waits for the writer.
+        let writer = lock(&self.writer).take();
+        if let Some(WriterHandle { commands, thread }) = writer {
             let (reply, done) = mpsc::sync_channel(1);
-            let sent = writer.commands.send(Command::Finish { clean, reply }).is_ok();
+            let sent = commands.send(Command::Finish { clean, reply }).is_ok();
             match done.recv_timeout(self.finish_timeout) {
                 Ok(()) if sent => {
-                    let _ = writer.thread.join();
+                    // It has replied and returns; what it has to say stands in the summary.
+                    let _ = thread.join();
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let waited_s = self.finish_timeout.as_secs_f64();
@@ -341,7 +348,9 @@ mod tests {
                 step: Mutex::new(None),
             }),
         };
-        assert!(!child.finish().closed_cleanly);
+        let held = lock(&child.handle.writer);
+        assert!(child.finish().failure.is_some_and(|why| why.contains("fork")));
+        drop(held);
         assert!(recorder.finish().closed_cleanly, "the parent's writer was left alone");
     }
 }

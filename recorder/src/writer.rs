@@ -66,7 +66,16 @@ struct Source {
 #[derive(Debug)]
 struct InFlight {
     collective: Collective,
+    since: Instant,
     written: bool,
+}
+
+impl InFlight {
+    /// Whether no part tells of it yet and it has been in flight for so long that one should. Shorter ones end in the next part at the
+    /// latest: rows for them would only repeat what their own rows say.
+    fn is_news(&self, part_period: Duration) -> bool {
+        !self.written && self.since.elapsed() >= part_period
+    }
 }
 
 pub(crate) struct Writer {
@@ -238,8 +247,13 @@ impl Writer {
                 }
                 RareRecord::Collective(collective) => {
                     let key = collective_key(&collective);
-                    if self.in_flight.len() < MAX_IN_FLIGHT || self.in_flight.contains_key(&key) {
-                        self.in_flight.insert(key, InFlight { collective, written: false });
+                    if let Some(known) = self.in_flight.get_mut(&key) {
+                        *known = InFlight { collective, written: false, ..*known };
+                    } else if self.in_flight.len() < MAX_IN_FLIGHT {
+                        self.in_flight.insert(key, InFlight { collective, since: Instant::now(), written: false });
+                    } else {
+                        let why = format!("more than {MAX_IN_FLIGHT} collectives were in flight");
+                        self.counts.omit("writer:in_flight", 1, &why);
                     }
                 }
             }
@@ -264,7 +278,7 @@ impl Writer {
         }
         // No row came for a while. If something is open that no part tells of, the rank may be about to hang: tell it now.
         self.last_close.elapsed() >= period
-            && (self.in_flight.values().any(|c| !c.written)
+            && (self.in_flight.values().any(|c| c.is_news(period))
                 || self.open_scopes().iter().any(|(_, scope)| !self.open_written.contains(&scope.id)))
     }
 
@@ -313,17 +327,25 @@ impl Writer {
     }
 
     fn write_collectives(&mut self, last: bool) {
-        if self.collectives.is_empty() && self.in_flight.values().all(|c| c.written) {
+        let told_after = if last { Duration::ZERO } else { self.setup.part_period };
+        let hung: Vec<CollectiveKey> =
+            self.in_flight.iter().filter(|(_, c)| c.is_news(told_after)).map(|(key, _)| *key).collect();
+        if self.collectives.is_empty() && hung.is_empty() {
             return;
         }
         let done = self.collectives.iter().map(|(_, collective)| collective);
-        let rows = done.chain(self.in_flight.values().map(|c| &c.collective));
+        let in_flight = hung.iter().filter_map(|key| self.in_flight.get(key)).map(|c| &c.collective);
+        let rows = done.chain(in_flight);
         let batch = buffers::collective_batch(&self.constants, &self.strings, rows);
         match batch.and_then(|batch| self.write(&CollectiveRow::table(), &[batch])) {
             Ok(()) => {
                 let sources = take_sources(&mut self.collectives);
                 self.record("collectives", &sources);
-                self.in_flight.values_mut().for_each(|c| c.written = true);
+                for key in hung {
+                    if let Some(collective) = self.in_flight.get_mut(&key) {
+                        collective.written = true;
+                    }
+                }
             }
             Err(error) => {
                 if let Some(rows) = give_up(&mut self.collectives, last, self.setup.part_rows) {

@@ -231,6 +231,23 @@ pub fn write(plan: &Plan, run: &Path) -> Result<Truth, trace::Error> {
     Ok(truth)
 }
 
+/// The truth without the run: for a process that only reads it. Counts of rows and bytes are 0.
+pub fn truth(plan: &Plan) -> Truth {
+    let (times, names) = (bucket_times(plan), Names::new());
+    let mut truth = Truth::default();
+    for rank in 0..plan.ranks {
+        let mut start = FIRST_STEP_NS;
+        for step in 0..plan.steps {
+            let mut drawn = draw(plan, rank, step, start, &times, &names);
+            start = drawn.end + BETWEEN_NS;
+            truth.steps.push(expose(&mut drawn, rank, step));
+            truth.buckets.append(&mut drawn.buckets);
+        }
+    }
+    truth.buckets.sort_by_key(|b| (b.step, b.bucket, b.rank));
+    truth
+}
+
 /// For each bucket: when the last rank arrives and when all leave, counted from the start of the step.
 struct BucketTimes {
     last_ns: i64,

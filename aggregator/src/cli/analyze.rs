@@ -9,6 +9,7 @@ use regex::Regex;
 
 use super::Outcome;
 use super::input::{Input, resolve};
+use super::thresholds::ThresholdArguments;
 use crate::kineto::KinetoSource;
 use crate::options::{Options, TimeBound, parse_ranks, parse_steps};
 use crate::render::summary::{self, Look};
@@ -49,6 +50,8 @@ pub(super) struct Arguments {
     /// Ranges of the host whose name matches are the steps.
     #[arg(long, value_name = "REGEX")]
     step_marker: Option<String>,
+    #[command(flatten)]
+    thresholds: ThresholdArguments,
 }
 
 /// Runs the command.
@@ -86,6 +89,7 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
         range: value("range", &arguments.range, regex)?,
         ranks: value("ranks", &arguments.ranks, parse_ranks)?,
         step_marker: value("step-marker", &arguments.step_marker, regex)?,
+        thresholds: arguments.thresholds.resolve()?,
         ..Options::default()
     })
 }

@@ -1,5 +1,6 @@
 //! Rows that cannot be true: times that run backwards. They are left out, and said.
 
+use rustc_hash::FxHashMap;
 use trace::{CollectiveRow, OmissionRow, StepRow};
 
 use crate::model::RankData;
@@ -25,6 +26,7 @@ pub(super) fn repair(data: &mut RankData) {
 }
 
 fn repair_collectives(rows: &mut Vec<CollectiveRow>, rank: i32, omissions: &mut Vec<OmissionRow>) {
+    drop_superseded(rows);
     let before = rows.len();
     rows.retain(|c| !matches!((c.start_ns, c.end_ns), (Some(start), Some(end)) if end < start));
     omit(omissions, rank, "collectives", before - rows.len(), &format!("they end before they start: {BACKWARDS}"));
@@ -32,6 +34,34 @@ fn repair_collectives(rows: &mut Vec<CollectiveRow>, rank: i32, omissions: &mut 
     rows.retain(|c| c.start_ns.or(c.enqueue_ns).is_some());
     omit(omissions, rank, "collectives", before - rows.len(), "they have neither a start nor a time of enqueueing");
     rows.sort_by_key(|c| (c.start_ns.or(c.enqueue_ns), c.end_ns, c.comm_id, c.seq));
+}
+
+/// A collective that was in flight when a part closed has a row there, and another in a later part. The one that came
+/// farthest counts; that is no omission. Two rows that are done are not touched: one of them is wrong, and matching says so.
+fn drop_superseded(rows: &mut Vec<CollectiveRow>) {
+    let progress = |c: &CollectiveRow| match &*c.state {
+        "done" => 2,
+        "started" => 1,
+        _ => 0,
+    };
+    let mut farthest: FxHashMap<(i64, i64), u8> = FxHashMap::default();
+    for c in rows.iter() {
+        let Some(seq) = c.seq else { continue };
+        let best = farthest.entry((c.comm_id, seq)).or_default();
+        *best = progress(c).max(*best);
+    }
+    rows.retain(|c| {
+        let key = c.seq.map(|seq| (c.comm_id, seq));
+        match key.and_then(|key| farthest.get_mut(&key)) {
+            Some(best) if progress(c) < 2 => {
+                let keep = progress(c) == *best;
+                // The same state twice is once.
+                *best = if keep { 2 } else { *best };
+                keep
+            }
+            _ => true,
+        }
+    });
 }
 
 /// Steps by number must also be steps by time.
@@ -62,4 +92,39 @@ fn omit(omissions: &mut Vec<OmissionRow>, rank: i32, what: &str, amount: usize, 
 
 fn row(rank: i32, what: &str, amount: Option<i64>, why: &str) -> OmissionRow {
     OmissionRow { file: None, rank: Some(rank), what: what.into(), amount, why: why.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(seq: Option<i64>, state: &str, start_ns: i64) -> CollectiveRow {
+        CollectiveRow { seq, state: state.into(), start_ns: Some(start_ns), ..Default::default() }
+    }
+
+    #[test]
+    fn a_collective_that_spans_parts_counts_once() {
+        let mut rows = vec![
+            row(Some(1), "enqueued", 10),
+            row(Some(1), "started", 10),
+            row(Some(2), "started", 20),
+            row(Some(2), "started", 20),
+            row(None, "started", 25),
+            row(Some(1), "done", 10),
+            row(Some(3), "done", 30),
+            row(Some(3), "done", 31),
+        ];
+        let mut omissions = Vec::new();
+        repair_collectives(&mut rows, 0, &mut omissions);
+        let kept: Vec<_> = rows.iter().map(|c| (c.seq, c.state.to_string(), c.start_ns.unwrap())).collect();
+        let expected = [
+            (Some(1), "done", 10),
+            (Some(2), "started", 20),
+            (None, "started", 25),
+            (Some(3), "done", 30),
+            (Some(3), "done", 31),
+        ];
+        assert_eq!(kept, expected.map(|(seq, state, start)| (seq, state.to_string(), start)));
+        assert_eq!(omissions, vec![]);
+    }
 }

@@ -44,3 +44,64 @@ pub fn render(analysis: &Analysis, mut out: impl Write) -> Result<(), Error> {
     out.flush()?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect_file;
+
+    use super::*;
+    use crate::analysis::VerdictKind;
+
+    /// One empty row in every table shows every key.
+    fn shape() -> Analysis {
+        Analysis {
+            facts: Facts { run_id: "run".into(), ranks: vec![0, 1], ..Facts::default() },
+            verdict: Verdict { kind: VerdictKind::Balanced, ..Verdict::default() },
+            tables: Tables {
+                clock_fit: vec![Default::default()],
+                step_breakdown: vec![Default::default()],
+                idle_breakdown: vec![Default::default()],
+                collective_instances: vec![Default::default()],
+                collective_waits: vec![Default::default()],
+                bucket_timing: vec![Default::default()],
+                stragglers: vec![Default::default()],
+                kernel_stats: vec![Default::default()],
+                op_stats: vec![Default::default()],
+                annotation_stats: vec![Default::default()],
+                memory_peaks: vec![Default::default()],
+                hta_temporal_breakdown: vec![Default::default()],
+                omissions: vec![Default::default()],
+                findings: vec![Default::default()],
+            },
+        }
+    }
+
+    #[test]
+    fn the_shape_changes_only_with_the_version() {
+        let mut out = Vec::new();
+        render(&shape(), &mut out).unwrap();
+        expect_file!["tests/shape.json"].assert_eq(&String::from_utf8(out).unwrap());
+    }
+
+    #[test]
+    fn tables_are_those_of_the_run() {
+        let mut out = Vec::new();
+        render(&shape(), &mut out).unwrap();
+        let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        let mut found: Vec<&str> = value["tables"].as_object().unwrap().keys().map(String::as_str).collect();
+        found.sort_unstable();
+        let mut declared: Vec<&str> = trace::analysis_tables().iter().map(|t| t.name).collect();
+        declared.sort_unstable();
+        assert_eq!(found, declared);
+    }
+
+    #[test]
+    fn numbers_that_json_lacks_are_null() {
+        let mut analysis = shape();
+        analysis.tables.kernel_stats[0].mean_ns = f64::NAN;
+        let mut out = Vec::new();
+        render(&analysis, &mut out).unwrap();
+        let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert!(value["tables"]["kernel_stats"][0]["mean_ns"].is_null());
+    }
+}

@@ -1,6 +1,8 @@
 //! The terminal: the verdict first, then where the time went, and how far each number can be trusted.
 
 mod sections;
+#[cfg(test)]
+mod tests;
 
 use std::io::Write;
 

@@ -30,7 +30,7 @@ impl Chain {
             let instance = &join.instances[i];
             let blocker = instance.blocker();
             if let Some(step) = instance.step {
-                let excess_ns = instance.own_excess_ns(blocker).max(0);
+                let excess_ns = instance.own_excess_ns(blocker);
                 *chain.delay_ns.entry((blocker.rank, step)).or_default() += excess_ns;
             }
             let previous = join.previous(blocker).map(|i| place[i]).filter(|&place| place > at);
@@ -63,8 +63,11 @@ impl Chain {
     }
 
     /// Own excess of `rank` on the chain in `step`.
+    ///
+    /// It is summed with its sign: while ranks wait for a late one, they get ahead with work for more than the next collective,
+    /// so at that one the late rank has less to do than they had, and more at those that follow.
     pub(super) fn delay_ns(&self, rank: usize, step: i32) -> i64 {
-        self.delay_ns.get(&(rank, step)).copied().unwrap_or(0)
+        self.delay_ns.get(&(rank, step)).copied().unwrap_or(0).max(0)
     }
 
     /// Whether `rank` arrived last in `step` more often than any other.
@@ -75,8 +78,9 @@ impl Chain {
 
 /// For each rank the time of the run over its time if every own stretch of that rank were as long as the lower median's.
 ///
-/// The run is replayed as a graph of own stretches and collectives: a rank arrives its own stretch after it left its previous
-/// collective; everybody leaves as long after the last arrival as it really did. `None` without any collective.
+/// The run is replayed as a graph of own stretches and collectives: a rank arrives its own time after it left its previous
+/// collective, or after it entered it for the part that it did meanwhile; everybody leaves as long after the last arrival as it really did, or, if it really left before that, as long
+/// after its own arrival. `None` without any collective.
 pub(super) fn slowdowns(join: &Join, ranks: usize) -> Vec<Option<f64>> {
     let mut order = join.latest_first();
     order.reverse();
@@ -92,7 +96,9 @@ pub(super) fn slowdowns(join: &Join, ranks: usize) -> Vec<Option<f64>> {
 
 /// The replayed length of the run, with the own stretches of `replaced` exchanged for the lower median's.
 fn replay_ns(join: &Join, order: &[usize], ranks: usize, replaced: Option<usize>) -> Option<i64> {
+    // When each rank left its last collective, and when it had entered it.
     let mut now_ns: Vec<Option<i64>> = vec![None; ranks];
+    let mut entered_ns = now_ns.clone();
     let mut begin_ns: Option<i64> = None;
     for &i in order {
         let instance = &join.instances[i];
@@ -101,14 +107,20 @@ fn replay_ns(join: &Join, order: &[usize], ranks: usize, replaced: Option<usize>
             // Between unbroken runs of steps nothing was recorded; the replay leaves that time out.
             let from_ns = now_ns[a.rank].unwrap_or(a.from_ns);
             begin_ns = Some(begin_ns.map_or(from_ns, |b: i64| b.min(from_ns)));
-            let own_ns = if replaced == Some(a.rank) { instance.own_median_ns } else { a.own_ns };
-            let arrival_ns = from_ns + own_ns.unwrap_or(0);
+            let own_ns = if replaced == Some(a.rank) { instance.own_median_ns } else { a.own_ns }.unwrap_or(0);
+            let hidden_ns = a.hidden_ns.min(own_ns);
+            let since_ns = entered_ns[a.rank].unwrap_or(from_ns);
+            let arrival_ns = from_ns.max(since_ns + hidden_ns) + own_ns - hidden_ns;
             now_ns[a.rank] = Some(arrival_ns);
+            entered_ns[a.rank] = Some(arrival_ns);
             last_ns = last_ns.max(arrival_ns);
         }
         for a in &instance.arrivals {
-            let leave_ns = a.end_ns.map_or(0, |end| (end - instance.last_ns).max(0));
-            now_ns[a.rank] = Some(last_ns + leave_ns);
+            now_ns[a.rank] = now_ns[a.rank].map(|arrival_ns| match a.end_ns {
+                // It did not wait for the last rank: a send, or the root of a broadcast.
+                Some(end) if end < instance.last_ns => arrival_ns + (end - a.arrival_ns).max(0),
+                end => last_ns + end.map_or(0, |end| end - instance.last_ns),
+            });
         }
     }
     let end_ns = now_ns.into_iter().flatten().max()?;

@@ -6,7 +6,7 @@
 //! own median stands out from them.
 
 use super::outliers::{is_positive, upper_outliers};
-use super::stats::{MEDIAN_SE_PER_MEAN_SE, median, robust_sigma};
+use super::stats::{MEDIAN_SE_PER_MEAN_SE, at_least, median, robust_sigma};
 
 /// The distance of one rank from the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -25,6 +25,9 @@ pub(super) struct Deviation {
     pub(super) outlier: bool,
     /// Share of steps that show at least half of the effect; 0 without an effect.
     pub(super) persistence: f64,
+    /// Probability that a rank like the others shows half of the effect in as many steps. Where single steps of other ranks
+    /// show it now and then (preemption), the medians and deviations above do not see that, but this does.
+    pub(super) chance: f64,
     /// Steps.
     pub(super) steps: usize,
 }
@@ -68,7 +71,7 @@ pub(super) fn deviations(series: &[Vec<f64>]) -> Vec<Option<Deviation>> {
         match compared {
             0 | 1 => None,
             2 => {
-                let deviation = against(own, own_median, 0.0, 0.0);
+                let deviation = against(own, own_median, 0.0, 0.0, own.iter().map(|d| -d));
                 Some(Deviation { outlier: is_positive(own), ..deviation.with_least_sigma(deviation.own_sigma_ns) })
             }
             _ => {
@@ -77,7 +80,7 @@ pub(super) fn deviations(series: &[Vec<f64>]) -> Vec<Option<Deviation>> {
                 let sigma = robust_sigma(others(), center)?;
                 let other_medians = medians.iter().enumerate().filter(|(r, _)| *r != rank).filter_map(|(_, m)| *m);
                 let spread_ns = other_medians.map(|m| (m - center).abs()).fold(0.0, f64::max);
-                let deviation = against(own, own_median, center, sigma);
+                let deviation = against(own, own_median, center, sigma, others());
                 // The lower median of three that a late rank is compared with is one of the other two, so the excess of one of
                 // these is 0 in every step; the late rank's own steps must tell how much steps vary.
                 let least_ns = if compared == 3 { deviation.own_sigma_ns } else { 0.0 };
@@ -88,14 +91,24 @@ pub(super) fn deviations(series: &[Vec<f64>]) -> Vec<Option<Deviation>> {
     (0..series.len()).map(of_rank).collect()
 }
 
-fn against(own: &[f64], own_median: f64, center: f64, sigma: f64) -> Deviation {
+fn against(
+    own: &[f64],
+    own_median: f64,
+    center: f64,
+    sigma: f64,
+    others: impl Iterator<Item = f64> + Clone,
+) -> Deviation {
     let effect_ns = own_median - center;
-    let over = own.iter().filter(|&&v| v > center + effect_ns / 2.0).count();
+    let shows = |v: f64| v > center + effect_ns / 2.0;
+    let over = own.iter().filter(|&&v| shows(v)).count();
+    // Jeffreys' estimate of a share, which is above 0 even if no other step shows it.
+    let usual = (others.clone().filter(|&v| shows(v)).count() as f64 + 0.5) / (others.count() as f64 + 1.0);
     Deviation {
         effect_ns,
         sigma_ns: sigma,
         error_ns: standard_error(sigma, own.len()),
         persistence: if effect_ns > 0.0 { over as f64 / own.len() as f64 } else { 0.0 },
+        chance: if effect_ns > 0.0 { at_least(over, own.len(), usual) } else { 1.0 },
         own_sigma_ns: robust_sigma(own.iter().copied(), own_median).unwrap_or(0.0),
         steps: own.len(),
         ..Deviation::default()

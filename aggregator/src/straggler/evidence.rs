@@ -25,14 +25,18 @@ impl Evidence {
     /// which has the largest fluctuations.
     fn certain_ns(&self, thresholds: &Thresholds) -> f64 {
         let d = &self.deviation;
-        if d.outlier { d.effect_ns - thresholds.min_range_z * d.error_ns } else { f64::NEG_INFINITY }
+        if d.outlier && d.chance <= thresholds.max_chance {
+            d.effect_ns - thresholds.min_range_z * d.error_ns
+        } else {
+            f64::NEG_INFINITY
+        }
     }
 }
 
 /// For each rank the range with the largest certain excess over `steps`; of ranges without any, the one with the largest
 /// excess. `None` where no range takes at least `least_ns` of that rank longer than on the others: too little to point at.
 pub(super) fn best_ranges(
-    parts: &[RankPart],
+    parts: &[&RankPart],
     steps: &[i32],
     least_ns: &[f64],
     thresholds: &Thresholds,
@@ -47,7 +51,7 @@ pub(super) fn best_ranges(
     let mut best: Vec<Option<Evidence>> = vec![None; parts.len()];
     for ((_, input), at) in ranges {
         let selves: Vec<Vec<Option<i64>>> =
-            (0..parts.len()).map(|rank| self_times(&parts[rank], at[rank], &rows[rank])).collect();
+            (0..parts.len()).map(|rank| self_times(parts[rank], at[rank], &rows[rank])).collect();
         let (series, normal_ns) = above_others(&selves);
         let deviations = deviations(&series);
         for rank in 0..parts.len() {

@@ -3,8 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::join::{Join, Joined};
+use super::stats::lower_median;
 
-/// E(rank, step): the sum over a step's collectives of a rank's own stretch above the lower median of the ranks.
+/// E(rank, step): the sum over a step's collectives of a rank's own time before it above the lower median of the ranks.
+///
+/// Ranks are compared where they do the same work: at collectives in which all take the same part. Own time before a send or a
+/// receive, whose other side is another stage of a pipeline, counts towards the next such collective.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Excess {
     /// Steps in which at least two ranks can be compared, ascending.
@@ -19,7 +23,7 @@ impl Excess {
     /// The excess of `ranks` ranks.
     pub(super) fn of(join: &Join, ranks: usize) -> Self {
         let mut groups: BTreeMap<(i32, i64), Vec<&Joined>> = BTreeMap::new();
-        for instance in &join.instances {
+        for instance in join.instances.iter().filter(|i| i.symmetric) {
             if let Some(step) = instance.step {
                 groups.entry((step, instance.comm_id)).or_default().push(instance);
             }
@@ -32,14 +36,19 @@ impl Excess {
                 continue;
             }
             for instance in instances {
-                let known = |rank: &usize| instance.arrivals.iter().any(|a| a.rank == *rank && a.own_ns.is_some());
+                let known = |rank: &usize| instance.arrivals.iter().any(|a| a.rank == *rank && a.rolled_ns.is_some());
                 if !participants.iter().all(known) {
                     skipped += 1;
                     continue;
                 }
+                let Some(median_ns) = lower_median(instance.arrivals.iter().filter_map(|a| a.rolled_ns)) else {
+                    continue;
+                };
                 let row = sums.entry(step).or_insert_with(|| vec![None; ranks]);
                 for a in &instance.arrivals {
-                    *row[a.rank].get_or_insert(0) += instance.own_excess_ns(a);
+                    if let Some(own_ns) = a.rolled_ns {
+                        *row[a.rank].get_or_insert(0) += own_ns - median_ns;
+                    }
                 }
             }
         }

@@ -5,7 +5,7 @@ use trace::OmissionRow;
 
 use super::stats::lower_median;
 use super::{RankPart, ToGlobal};
-use crate::model::Instance;
+use crate::model::{Barrier, Instance};
 
 /// One rank at one instance. Times are global.
 #[derive(Clone, Copy, Debug)]
@@ -16,8 +16,13 @@ pub(super) struct Arrival {
     pub(super) from_ns: i64,
     pub(super) arrival_ns: i64,
     pub(super) end_ns: Option<i64>,
-    /// Length of the own stretch in the rank's clock.
+    /// Own time before it, in the rank's clock.
     pub(super) own_ns: Option<i64>,
+    /// The part of it while earlier collectives were on their way.
+    pub(super) hidden_ns: i64,
+    /// Own time since the rank's previous collective that holds ranks together: its time before sends and receives in between
+    /// belongs to this one.
+    pub(super) rolled_ns: Option<i64>,
     /// Length of the collective in the rank's clock.
     pub(super) dur_ns: Option<i64>,
     /// Its previous collective, as position among its stretches.
@@ -38,6 +43,8 @@ pub(super) struct Joined {
     pub(super) comm_id: i64,
     /// Active step.
     pub(super) step: Option<i32>,
+    /// All ranks do the same, and hold each other together: not a send, a receive or a broadcast.
+    pub(super) symmetric: bool,
     /// All ranks of the communicator are here, as far as is known.
     pub(super) whole: bool,
     /// In the order of ranks.
@@ -88,7 +95,7 @@ pub(super) struct Join {
 
 impl Join {
     /// Joins `instances` with `parts`, which must be sorted by rank.
-    pub(super) fn of(parts: &[RankPart], instances: &[Instance], to_global: ToGlobal<'_>) -> Self {
+    pub(super) fn of(parts: &[&RankPart], instances: &[Instance], to_global: ToGlobal<'_>) -> Self {
         let by_rank: FxHashMap<i32, usize> = parts.iter().enumerate().map(|(i, p)| (p.rank, i)).collect();
         let mut positions: Vec<Vec<Option<u32>>> = parts.iter().map(|p| vec![None; p.stretches.len()]).collect();
         let mut joined = Vec::with_capacity(instances.len());
@@ -115,6 +122,8 @@ impl Join {
                     arrival_ns,
                     end_ns: member.end_ns.map(global),
                     own_ns: stretch.own_ns,
+                    hidden_ns: stretch.own_ns.map_or(0, |own| (own - (stretch.start_ns - stretch.from_ns)).max(0)),
+                    rolled_ns: None,
                     dur_ns: member.end_ns.map(|end| end - member.start_ns),
                     previous: stretch.previous,
                 });
@@ -124,6 +133,7 @@ impl Join {
                 id: instance.id,
                 comm_id: instance.comm_id,
                 step: most_common(steps),
+                symmetric: instance.barrier != Barrier::OneSided,
                 whole: instance.ranks_expected.is_none_or(|n| n as usize == arrivals.len()),
                 last_ns,
                 own_median_ns: lower_median(arrivals.iter().filter_map(|a| a.own_ns)),
@@ -132,7 +142,30 @@ impl Join {
                 arrivals,
             });
         }
-        Self { instances: joined, positions, omissions: lost_members(lost) }
+        let mut join = Self { instances: joined, positions, omissions: lost_members(lost) };
+        for (rank, part) in parts.iter().enumerate() {
+            join.roll(rank, part);
+        }
+        join
+    }
+
+    /// Adds up own time over collectives that hold nobody together, and over those that no other rank has.
+    fn roll(&mut self, rank: usize, part: &RankPart) {
+        let mut carried_ns = 0;
+        for (stretch, position) in part.stretches.iter().zip(&self.positions[rank]) {
+            if stretch.previous.is_none() {
+                carried_ns = 0;
+            }
+            let own_ns = stretch.own_ns.map(|own| own + carried_ns);
+            carried_ns = own_ns.unwrap_or(0);
+            let Some(instance) = position.map(|i| &mut self.instances[i as usize]) else { continue };
+            if instance.symmetric {
+                carried_ns = 0;
+                if let Some(a) = instance.arrivals.iter_mut().find(|a| a.rank == rank) {
+                    a.rolled_ns = own_ns;
+                }
+            }
+        }
     }
 
     /// The instance at which `a`'s own stretch began, as position in `instances`.

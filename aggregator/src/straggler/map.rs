@@ -5,19 +5,21 @@ use std::cmp::Reverse;
 use rustc_hash::FxHashMap;
 use trace::{CollectiveRow, StepRow, Text};
 
-use super::ranges::RangeTimes;
+use super::ranges::{computing, self_times};
 use super::{RangePart, RankPart, StepPart, Stretch, Thresholds};
+use crate::intervals::{Coverage, Interval, IntervalSet};
 use crate::model::{Events, RankData};
 
 /// Reduces a rank to its [`RankPart`]; linear in its rows.
 pub fn map_rank(rank: &RankData, thresholds: &Thresholds) -> RankPart {
     let spans = active_steps(&rank.steps);
-    let stretches = own_stretches(&rank.collectives, &spans);
-    let slots: Vec<Slot> = slots(&stretches, &spans);
+    let exposed = exposed(rank);
+    let stretches = own_stretches(&rank.collectives, &spans, &exposed);
+    let slots: Vec<Slot> = slots(&stretches, &spans, &exposed);
     let mut steps: Vec<StepPart> =
         spans.iter().map(|s| StepPart { step: s.step, dur_ns: s.end_ns - s.start_ns, device_busy_ns: 0 }).collect();
     add_device_busy(&rank.events, &slots, &mut steps);
-    let mut ranges = RangeTimes::of(rank, &slots, steps.len()).into_parts();
+    let mut ranges = self_times(rank, &slots, steps.len());
     ranges.sort_by_cached_key(by_size);
     let dropped = ranges.split_off(ranges.len().min(thresholds.max_ranges));
     RankPart {
@@ -59,13 +61,36 @@ fn active_steps(rows: &[StepRow]) -> Vec<StepSpan> {
     spans
 }
 
-/// The own stretch before each collective.
+/// The rank's exposed communication: when a collective was on its way and the rank did nothing else.
+fn exposed(rank: &RankData) -> Coverage {
+    let times = |row: &CollectiveRow| Some(Interval::new(row.start_ns?, row.end_ns?));
+    let communication: IntervalSet = rank.collectives.iter().filter_map(times).collect();
+    let events = &rank.events;
+    let computing = if events.kind.iter().any(|k| k.is_device_work()) {
+        let work = (0..events.len()).filter(|&row| events.kind[row].is_device_work() && !events.is_comm[row]);
+        work.map(|row| Interval::new(events.ts_ns[row], events.end_ns(row))).collect()
+    } else {
+        computing(rank, &communication)
+    };
+    Coverage::new(communication.difference(&computing))
+}
+
+/// The own time before each collective: since the rank entered the collective before, without exposed communication.
 ///
-/// It begins at the latest end of an earlier collective, so what follows the last collective of a step (the optimiser) counts
-/// towards the first collective of the next step, which is the one that it delays. Only at the start of an unbroken run of
-/// active steps, where nothing earlier was recorded, it begins with the step.
-fn own_stretches(collectives: &[CollectiveRow], spans: &[StepSpan]) -> Vec<Stretch> {
+/// ```text
+///   collective         [~~~~~A~~~~~]    [B]
+///   compute       #########      .  ####            # computes, also while A is on its way
+///   own before B       ####         ####
+/// ```
+///
+/// What follows the last collective of a step (the optimiser) so counts towards the first collective of the next step, which
+/// is the one that it delays. Only at the start of an unbroken run of active steps, where nothing earlier was recorded, a
+/// stretch begins with the step.
+fn own_stretches(collectives: &[CollectiveRow], spans: &[StepSpan], exposed: &Coverage) -> Vec<Stretch> {
+    // The collective that ended last, and when the last one was entered.
     let mut latest: Option<(i64, u32)> = None;
+    let mut entered_ns: Option<i64> = None;
+    let mut unended = false;
     let mut stretches = Vec::with_capacity(collectives.len());
     for (index, row) in collectives.iter().enumerate() {
         let Some(start_ns) = row.start_ns.or(row.enqueue_ns) else {
@@ -76,19 +101,26 @@ fn own_stretches(collectives: &[CollectiveRow], spans: &[StepSpan]) -> Vec<Stret
         let floor = span.map(|s| s.run_start_ns);
         let earlier = latest.filter(|&(end, _)| floor.is_none_or(|floor| end > floor));
         let from = earlier.map(|(end, _)| end).or(floor).map(|from| from.min(start_ns));
+        let since = entered_ns.max(floor).map(|since| since.min(start_ns));
+        let known = !unended || entered_ns < floor;
+        let own =
+            since.filter(|_| known).map(|since| start_ns - since - exposed.within_ns(Interval::new(since, start_ns)));
         stretches.push(Stretch {
+            since_ns: since.unwrap_or(start_ns),
             from_ns: from.unwrap_or(start_ns),
             start_ns,
             end_ns: row.end_ns.map(|end| end.max(start_ns)),
-            own_ns: from.map(|from| start_ns - from),
+            own_ns: own,
             previous: earlier.map(|(_, index)| index),
             step: span.map(|s| s.step),
         });
-        // A collective that never ended holds nobody back that was recorded after it: it counts from its start.
+        // Nothing says how long a rank was in a collective whose end is missing, so nothing tells its own time after that.
+        unended = row.end_ns.is_none();
         let end = row.end_ns.unwrap_or(start_ns).max(start_ns);
         if latest.is_none_or(|(last, _)| end >= last) {
             latest = Some((end, index as u32));
         }
+        entered_ns = entered_ns.max(Some(start_ns));
     }
     stretches
 }
@@ -101,7 +133,7 @@ fn span_of<'a>(row: &CollectiveRow, start_ns: i64, spans: &'a [StepSpan]) -> Opt
     }
 }
 
-/// An own stretch with the position of its step: where self times are collected. Slots are disjoint and ascending.
+/// A piece of own time with the position of its step: where self times are collected. Slots are disjoint and ascending.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) from_ns: i64,
@@ -109,13 +141,16 @@ pub(super) struct Slot {
     pub(super) step: usize,
 }
 
-fn slots(stretches: &[Stretch], spans: &[StepSpan]) -> Vec<Slot> {
+fn slots(stretches: &[Stretch], spans: &[StepSpan], exposed: &Coverage) -> Vec<Slot> {
     let position: FxHashMap<i32, usize> = spans.iter().enumerate().map(|(i, s)| (s.step, i)).collect();
-    stretches
-        .iter()
-        .filter(|s| s.own_ns.is_some_and(|own| own > 0))
-        .filter_map(|s| Some(Slot { from_ns: s.from_ns, to_ns: s.start_ns, step: *position.get(&s.step?)? }))
-        .collect()
+    let mut slots = Vec::with_capacity(stretches.len());
+    for stretch in stretches.iter().filter(|s| s.own_ns.is_some_and(|own| own > 0)) {
+        let Some(&step) = stretch.step.and_then(|step| position.get(&step)) else { continue };
+        let window = Interval::new(stretch.since_ns, stretch.start_ns);
+        let pieces = exposed.set().clip(window).gaps(window);
+        slots.extend(pieces.intervals().iter().map(|i| Slot { from_ns: i.start_ns, to_ns: i.end_ns, step }));
+    }
+    slots
 }
 
 /// Walks ascending segments through ascending slots.

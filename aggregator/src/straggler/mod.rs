@@ -12,6 +12,9 @@
 //!
 //! Here rank 1 is the cause: its own stretch before `A` is longer. Rank 0 is the victim: it waits inside `A`.
 //!
+//! Where computation goes on while a collective is on its way, that computation is own time too. Else a rank that is late once
+//! would seem late at every later collective of the step, where the others arrive with work that they did while they waited.
+//!
 //! The work is a map and a reduction. [`map_rank`] sees one rank's rows and leaves a small [`RankPart`]; [`reduce`] sees the
 //! parts of all ranks and the matched collectives. Own stretches are measured in the rank's own clock, so no verdict depends
 //! on how well the clocks are aligned; only waits and the blocking chain do.
@@ -58,13 +61,16 @@ pub struct RankPart {
 /// The time that a rank had to itself before one of its collectives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stretch {
-    /// Where it begins: the latest end of an earlier collective, or the start of the first step of the recording.
+    /// When the rank entered the collective before, or the start of the first step of the recording.
+    pub since_ns: i64,
+    /// The latest end of an earlier collective, or the start of the first step of the recording.
     pub from_ns: i64,
-    /// Where it ends: the rank enters the collective.
+    /// The rank enters the collective.
     pub start_ns: i64,
     /// The rank leaves the collective; `None` while it is not done.
     pub end_ns: Option<i64>,
-    /// Length of the stretch; `None` where nothing says when it began.
+    /// From `since_ns` to `start_ns` without exposed communication: what the rank did by itself, be it after the collective
+    /// before or while that was on its way. `None` where nothing says when it began.
     pub own_ns: Option<i64>,
     /// The collective whose end is `from_ns`, as position in the same list; `None` for a step's start.
     pub previous: Option<u32>,

@@ -17,20 +17,14 @@ use trace::Text;
 
 use super::RangePart;
 use super::map::{Slot, SlotCursor};
+use crate::intervals::{Interval, IntervalSet};
 use crate::model::{Kind, NONE, RankData};
 
-/// Collects self times of ranges by step.
-pub(super) struct RangeTimes<'a> {
-    slots: &'a [Slot],
-    steps: usize,
-    names: Vec<NameClass>,
-    texts: &'a [Text],
-    position: FxHashMap<(u32, bool), usize>,
-    times: Vec<((u32, bool), Vec<i64>)>,
-}
+/// A range: its name, and whether it brings in data.
+type Range = (u32, bool);
 
 /// What a name says about its rows.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct NameClass {
     /// Rows of this name count as rows of that one: all `ProfilerStep#N` are one range.
     canonical: u32,
@@ -40,12 +34,13 @@ struct NameClass {
 }
 
 /// A row that is open on a thread.
+#[derive(Clone, Copy)]
 struct Open {
     end_ns: i64,
     /// Range that its self time counts for.
-    range: Option<(u32, bool)>,
+    range: Option<Range>,
     /// Range that transparent rows inside it count for.
-    enclosing: Option<(u32, bool)>,
+    enclosing: Option<Range>,
     input: bool,
 }
 
@@ -53,58 +48,50 @@ struct Open {
 struct Thread {
     open: Vec<Open>,
     given_ns: i64,
-    cursor: SlotCursor,
 }
 
-impl<'a> RangeTimes<'a> {
-    /// The times of all host rows of `rank` within `slots`.
-    pub(super) fn of(rank: &'a RankData, slots: &'a [Slot], steps: usize) -> Self {
-        let names = classify(&rank.names);
-        let mut times =
-            Self { slots, steps, names, texts: &rank.names, position: FxHashMap::default(), times: Vec::new() };
-        let mut threads: Vec<Thread> = Vec::new();
-        let mut thread_position: FxHashMap<i64, usize> = FxHashMap::default();
-        let events = &rank.events;
-        for row in 0..events.len() {
-            if !is_host(events.kind[row]) || events.thread[row] == NONE {
-                continue;
-            }
-            let position = *thread_position.entry(events.thread[row]).or_insert_with(|| {
-                threads.push(Thread { open: Vec::new(), given_ns: i64::MIN, cursor: SlotCursor::default() });
-                threads.len() - 1
-            });
-            let thread = &mut threads[position];
-            let (start_ns, end_ns) = (events.ts_ns[row], events.end_ns(row));
-            times.advance(thread, start_ns);
-            let opened = times.open(thread, events.kind[row], events.name[row], events.is_comm[row], end_ns);
-            thread.open.push(opened);
-            thread.given_ns = thread.given_ns.max(start_ns);
-        }
-        for thread in &mut threads {
-            times.advance(thread, i64::MAX);
-        }
-        times
-    }
+/// Walks the host rows of a rank.
+struct Walk<'a> {
+    rank: &'a RankData,
+    names: &'a [NameClass],
+    threads: Vec<Thread>,
+}
 
-    /// One part for each range that holds any time.
-    pub(super) fn into_parts(self) -> Vec<RangePart> {
-        let texts = self.texts;
-        let name = |id: u32| {
-            let text = &texts[id as usize];
-            if text.starts_with(STEP_PREFIX) { STEP_PREFIX.trim_end_matches('#').into() } else { text.clone() }
-        };
-        self.times.into_iter().map(|((id, input), self_ns)| RangePart { name: name(id), input, self_ns }).collect()
+impl<'a> Walk<'a> {
+    /// Calls `segment(thread, range, from_ns, to_ns)` for every stretch of time in which one row is the innermost of its
+    /// thread; `range` is `None` where it waits. For each thread segments ascend and do not overlap.
+    ///
+    /// Threads are numbered; the result holds their ids.
+    fn each(
+        rank: &'a RankData,
+        names: &'a [NameClass],
+        mut segment: impl FnMut(usize, Option<Range>, i64, i64),
+    ) -> Vec<i64> {
+        let mut walk = Self { rank, names, threads: Vec::new() };
+        let mut position: FxHashMap<i64, usize> = FxHashMap::default();
+        let mut ids = Vec::new();
+        for (row, id) in host_rows(rank) {
+            let thread = *position.entry(id).or_insert_with(|| {
+                ids.push(id);
+                walk.threads.push(Thread { open: Vec::new(), given_ns: i64::MIN });
+                walk.threads.len() - 1
+            });
+            walk.open(thread, row, &mut segment);
+        }
+        for thread in 0..walk.threads.len() {
+            walk.advance(thread, i64::MAX, &mut segment);
+        }
+        ids
     }
 
     /// Gives the thread's time up to `to_ns` to the rows that were open, innermost first.
-    fn advance(&mut self, thread: &mut Thread, to_ns: i64) {
+    fn advance(&mut self, at: usize, to_ns: i64, segment: &mut impl FnMut(usize, Option<Range>, i64, i64)) {
+        let thread = &mut self.threads[at];
         while let Some(top) = thread.open.last() {
-            let until = top.end_ns.min(to_ns);
-            if thread.given_ns < until {
-                if let Some(range) = top.range {
-                    self.add(range, &mut thread.cursor, thread.given_ns, until);
-                }
-                thread.given_ns = until;
+            let until_ns = top.end_ns.min(to_ns);
+            if thread.given_ns < until_ns {
+                segment(at, top.range, thread.given_ns, until_ns);
+                thread.given_ns = until_ns;
             }
             if top.end_ns > to_ns {
                 break;
@@ -113,32 +100,88 @@ impl<'a> RangeTimes<'a> {
         }
     }
 
-    fn add(&mut self, range: (u32, bool), cursor: &mut SlotCursor, from_ns: i64, to_ns: i64) {
-        let (position, times, steps) = (&mut self.position, &mut self.times, self.steps);
-        cursor.clip(self.slots, from_ns, to_ns, |step, ns| {
+    fn open(&mut self, at: usize, row: usize, segment: &mut impl FnMut(usize, Option<Range>, i64, i64)) {
+        let events = &self.rank.events;
+        self.advance(at, events.ts_ns[row], segment);
+        let thread = &mut self.threads[at];
+        let around = thread.open.last().copied();
+        let class = self.names.get(events.name[row] as usize).copied().unwrap_or_default();
+        let input = class.input || around.is_some_and(|o| o.input);
+        let enclosing = around.and_then(|o| o.enclosing);
+        let range = Some((class.canonical, input));
+        let (range, enclosing) = match events.kind[row] {
+            Kind::Runtime | Kind::Driver if class.synchronizes => (None, enclosing),
+            // A call outside of every range stands for itself.
+            Kind::Runtime | Kind::Driver => (enclosing.or(range), enclosing),
+            _ if events.is_comm[row] || class.waits => (None, None),
+            _ => (range, range),
+        };
+        thread.open.push(Open { end_ns: events.end_ns(row), range, enclosing, input });
+        thread.given_ns = thread.given_ns.max(events.ts_ns[row]);
+    }
+}
+
+/// Positions of host rows, with their threads.
+fn host_rows(rank: &RankData) -> impl Iterator<Item = (usize, i64)> {
+    let events = &rank.events;
+    (0..events.len())
+        .filter(|&row| is_host(events.kind[row]) && events.thread[row] != NONE)
+        .map(|row| (row, events.thread[row]))
+}
+
+/// Self time of each range of `rank` within `slots`, for each of `steps` steps.
+pub(super) fn self_times(rank: &RankData, slots: &[Slot], steps: usize) -> Vec<RangePart> {
+    let names = classify(&rank.names);
+    let mut position: FxHashMap<Range, usize> = FxHashMap::default();
+    let mut times: Vec<(Range, Vec<i64>)> = Vec::new();
+    let mut cursors: Vec<SlotCursor> = Vec::new();
+    Walk::each(rank, &names, |thread, range, from_ns, to_ns| {
+        if cursors.len() <= thread {
+            cursors.resize(thread + 1, SlotCursor::default());
+        }
+        let Some(range) = range else { return };
+        cursors[thread].clip(slots, from_ns, to_ns, |step, ns| {
             let at = *position.entry(range).or_insert_with(|| {
                 times.push((range, vec![0; steps]));
                 times.len() - 1
             });
             times[at].1[step] += ns;
         });
-    }
+    });
+    let name = |id: u32| match rank.names.get(id as usize) {
+        Some(text) if text.starts_with(STEP_PREFIX) => STEP_PREFIX.trim_end_matches('#').into(),
+        Some(text) => text.clone(),
+        None => "".into(),
+    };
+    times.into_iter().map(|((id, input), self_ns)| RangePart { name: name(id), input, self_ns }).collect()
+}
 
-    fn open(&self, thread: &Thread, kind: Kind, name: u32, is_comm: bool, end_ns: i64) -> Open {
-        let around = thread.open.last();
-        let class = self.names.get(name as usize).copied();
-        let class = class.unwrap_or(NameClass { canonical: name, waits: false, synchronizes: false, input: false });
-        let input = class.input || around.is_some_and(|o| o.input);
-        let enclosing = around.and_then(|o| o.enclosing);
-        let range = Some((class.canonical, input));
-        match kind {
-            Kind::Runtime | Kind::Driver if class.synchronizes => Open { end_ns, range: None, enclosing, input },
-            // A call outside of every range stands for itself.
-            Kind::Runtime | Kind::Driver => Open { end_ns, range: enclosing.or(range), enclosing, input },
-            _ if is_comm || class.waits => Open { end_ns, range: None, enclosing: None, input },
-            _ => Open { end_ns, range, enclosing: range, input },
-        }
+/// When the host computed although a collective was on its way (`within`): the time of the threads that record their waits, less
+/// these waits. Other threads' rows do not tell computing from being blocked.
+pub(super) fn computing(rank: &RankData, within: &IntervalSet) -> IntervalSet {
+    let names = classify(&rank.names);
+    let events = &rank.events;
+    let mut tells: Vec<i64> = host_rows(rank)
+        .filter(|&(row, _)| matches!(events.kind[row], Kind::CpuOp | Kind::UserAnnotation))
+        .filter(|&(row, _)| names.get(events.name[row] as usize).is_some_and(|class| class.waits))
+        .map(|(_, thread)| thread)
+        .collect();
+    tells.sort_unstable();
+    tells.dedup();
+    if tells.is_empty() || within.is_empty() {
+        return IntervalSet::new();
     }
+    let mut sets: Vec<IntervalSet> = Vec::new();
+    let ids = Walk::each(rank, &names, |thread, range, from_ns, to_ns| {
+        if sets.len() <= thread {
+            sets.resize(thread + 1, IntervalSet::new());
+        }
+        if range.is_some() {
+            sets[thread].push(Interval::new(from_ns, to_ns));
+        }
+    });
+    let telling = sets.iter().zip(ids).filter(|(_, id)| tells.binary_search(id).is_ok());
+    telling.fold(IntervalSet::new(), |all, (set, _)| all.union(&set.intersection(within)))
 }
 
 const STEP_PREFIX: &str = "ProfilerStep#";

@@ -21,7 +21,7 @@ pub fn reduce(
     to_global: ToGlobal<'_>,
     thresholds: &Thresholds,
 ) -> Stragglers {
-    let mut parts = parts.to_vec();
+    let mut parts: Vec<&RankPart> = parts.iter().collect();
     parts.sort_by_key(|p| p.rank);
     parts.dedup_by_key(|p| p.rank);
     let join = Join::of(&parts, instances, to_global);
@@ -83,7 +83,7 @@ fn waited_steps(join: &Join) -> usize {
 /// A range is pointed at if it holds at least this share of the excess.
 const RANGE_SHARE: f64 = 0.25;
 
-fn cases(parts: &[RankPart], excess: &Excess, charges: &Charges, steps: usize, t: &Thresholds) -> Vec<Case> {
+fn cases(parts: &[&RankPart], excess: &Excess, charges: &Charges, steps: usize, t: &Thresholds) -> Vec<Case> {
     let step_ns = lower_median(parts.iter().flat_map(|p| p.steps.iter().map(|s| s.dur_ns))).unwrap_or(0);
     let series = excess_series(excess);
     let busy = device_excess(parts, &excess.steps);
@@ -103,7 +103,7 @@ fn cases(parts: &[RankPart], excess: &Excess, charges: &Charges, steps: usize, t
         range,
         alone: parts.len() == 1,
         step_ns,
-        min_effect_ns: least_effect_ns(&parts[rank]),
+        min_effect_ns: least_effect_ns(parts[rank]),
         suffered_ns: charges.suffered_ns[rank] as f64 / steps.max(1) as f64,
         device_excess_ns: parts[rank].has_device.then(|| median(busy[rank].iter().copied()).unwrap_or(0.0)),
     };
@@ -123,7 +123,7 @@ fn excess_series(excess: &Excess) -> Vec<Vec<f64>> {
 }
 
 /// Device work within own stretches above that of the other ranks, by rank and step.
-fn device_excess(parts: &[RankPart], steps: &[i32]) -> Vec<Vec<f64>> {
+fn device_excess(parts: &[&RankPart], steps: &[i32]) -> Vec<Vec<f64>> {
     let busy = |p: &RankPart, step: &i32| {
         let row = p.steps.binary_search_by_key(step, |s| s.step).ok()?;
         p.has_device.then(|| p.steps[row].device_busy_ns)
@@ -132,7 +132,7 @@ fn device_excess(parts: &[RankPart], steps: &[i32]) -> Vec<Vec<f64>> {
     above_others(&values).0
 }
 
-fn wait_rows(join: &Join, parts: &[RankPart]) -> Vec<WaitRow> {
+fn wait_rows(join: &Join, parts: &[&RankPart]) -> Vec<WaitRow> {
     let mut rows = Vec::with_capacity(join.instances.iter().map(|i| i.arrivals.len()).sum());
     for instance in &join.instances {
         let shortest_ns = instance.arrivals.iter().filter_map(|a| a.dur_ns).min();
@@ -151,7 +151,7 @@ fn wait_rows(join: &Join, parts: &[RankPart]) -> Vec<WaitRow> {
     rows
 }
 
-fn omissions(join: Join, excess: &Excess, parts: &[RankPart]) -> Vec<OmissionRow> {
+fn omissions(join: Join, excess: &Excess, parts: &[&RankPart]) -> Vec<OmissionRow> {
     let mut rows = join.omissions;
     if excess.skipped > 0 {
         rows.push(OmissionRow {

@@ -60,6 +60,19 @@ fn interval_rank(n: usize) -> Option<usize> {
     (k > 0).then_some(k)
 }
 
+/// The probability of at least `k` successes in `n` trials of probability `p`, 0 < p < 1.
+pub(crate) fn at_least(k: usize, n: usize, p: f64) -> f64 {
+    let mut log_term = n as f64 * (1.0 - p).ln();
+    let mut sum = 0.0;
+    for j in 0..=n {
+        if j >= k {
+            sum += log_term.exp();
+        }
+        log_term += ((n - j) as f64 / (j + 1) as f64).ln() + (p / (1.0 - p)).ln();
+    }
+    sum.min(1.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,6 +85,14 @@ mod tests {
         assert_eq!(median([4.0, 1.0, 3.0, 2.0]), Some(2.5));
         assert_eq!(median_ns(&[5]), Some(5));
         assert_eq!(robust_sigma([1.0, 2.0, 4.0], 2.0), Some(SIGMA_PER_MAD));
+    }
+
+    #[test]
+    fn binomial_tails() {
+        for (k, n, p, expected) in [(0, 5, 0.3, 1.0), (5, 5, 0.1, 1e-5), (4, 5, 0.1, 4.6e-4), (1, 2, 0.5, 0.75)] {
+            assert!((at_least(k, n, p) - expected).abs() < 1e-12, "{k} of {n}: {}", at_least(k, n, p));
+        }
+        assert!(at_least(9_000, 10_000, 0.5) < 1e-300);
     }
 
     /// The ranks printed in tables of the sign test (two-sided, 95 %).

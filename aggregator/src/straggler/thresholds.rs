@@ -21,6 +21,8 @@ pub struct Thresholds {
     /// Smallest distance of a host range's excess in standard errors, where the range and not the whole stretch makes the
     /// case. Higher than [`min_z`](Self::min_z), because the range is the best of many.
     pub min_range_z: f64,
+    /// Largest probability that a rank like the others shows half of the effect in as many steps, by how often they do.
+    pub max_chance: f64,
     /// How much a range's self time is taken to vary from step to step at least, in percent of it. With few steps and
     /// ranks the measured variation may be small by chance.
     pub range_noise_pct: f64,
@@ -39,6 +41,7 @@ impl Default for Thresholds {
             min_z: 4.0,
             min_persistence: 0.8,
             min_range_z: 8.0,
+            max_chance: 5e-4,
             range_noise_pct: 40.0,
             max_ranges: 400,
         }

@@ -4,13 +4,15 @@
 //! and by more than chance. Two cases are accepted; both need [`Thresholds::min_steps`] steps and
 //! [`Thresholds::min_persistence`].
 //!
-//! * **The whole stretch stands out**: own excess at least [`Thresholds::min_z`] standard errors from the other ranks, and an
-//!   outlier among the medians of the ranks. The second condition is there for oversubscribed machines. The standard error
-//!   takes steps as independent, but a scheduler that favours some ranks does so for many steps; in simulations of 8 noisy
-//!   clean ranks and 5 steps the first condition alone blamed somebody in up to two of ten runs.
+//! * **The whole stretch stands out**: own excess is at least [`Thresholds::min_z`] standard errors from the other ranks, also
+//!   if steps are not independent, and an outlier among the medians of the ranks. The latter conditions are there for
+//!   oversubscribed machines: a scheduler that favours some ranks does so for many steps. In simulations of 8 noisy clean
+//!   ranks and 5 steps the plain standard error blamed somebody in up to two of ten runs.
 //! * **One host range stands out**, by [`Thresholds::min_range_z`] and as an outlier, and the whole stretch does not contradict
 //!   it. The scheduler takes time from whatever runs, so its noise is spread over all ranges in proportion to their length,
 //!   while a delay sits in one. So a delay that is a fraction of the whole stretch's noise is many times the noise of its range.
+//!
+//! In both cases the other ranks' steps must not show the like too often: [`Thresholds::max_chance`].
 //!
 //! A rank that passes the first half of the first case only is `undecided`: it is slow, but no slower than this machine makes
 //! ranks by itself.
@@ -64,7 +66,7 @@ impl Case {
     fn distinct_range_ns(&self, t: &Thresholds) -> Option<f64> {
         let range = self.range.as_ref()?;
         let d = &range.deviation;
-        let distinct = d.exceeds_error(t.min_range_z) && d.outlier;
+        let distinct = d.exceeds_error(t.min_range_z) && d.outlier && d.chance <= t.max_chance;
         let lasting = d.steps >= t.min_steps && d.persistence >= t.min_persistence;
         (distinct && lasting && d.effect_ns >= self.min_effect_ns).then_some(range.excess_ns)
     }
@@ -81,7 +83,8 @@ impl Case {
 
     fn is_cause(&self, usual_range_ns: f64, t: &Thresholds) -> bool {
         let Some(own) = self.own else { return false };
-        let by_stretch = self.stretch_stands_out(t) && own.exceeds_sigma(t.min_z) && own.outlier;
+        let by_stretch =
+            self.stretch_stands_out(t) && own.exceeds_sigma(t.min_z) && own.outlier && own.chance <= t.max_chance;
         // Ranks that each have a range of their own name, as long as the others', are all alike.
         let range_ns = self.distinct_range_ns(t).map_or(0.0, |ns| ns - usual_range_ns);
         let contradicted = own.effect_ns + CONTRADICTION_ERRORS * own.error_ns < self.min_effect_ns;

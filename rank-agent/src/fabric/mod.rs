@@ -8,7 +8,7 @@
 //! leave its core to one that works, and a rank that was told to stop must notice.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::Error;
@@ -95,45 +95,46 @@ pub struct Stop(Arc<Signals>);
 
 #[derive(Debug, Default)]
 struct Signals {
-    term: Arc<AtomicUsize>,
-    abandoned: AtomicI32,
+    /// The signal that came, or 0.
+    signal: Arc<AtomicUsize>,
+    abandoned: AtomicBool,
 }
 
 impl Stop {
-    /// Listens for SIGTERM and SIGINT, so that a rank that is told to stop closes its shards first. A second signal ends the process
-    /// at once.
+    /// Listens for SIGTERM and SIGINT, so that a rank that is told to stop closes its shards first. A second SIGINT, from somebody who
+    /// will not wait, ends the process at once; a second SIGTERM does not, because launchers repeat it.
     ///
     /// # Errors
     /// The operating system's.
     pub fn on_signals() -> std::io::Result<Self> {
         use signal_hook::consts::{SIGINT, SIGTERM};
         let stop = Self::default();
+        let armed = Arc::new(AtomicBool::new(false));
+        // In this order: the first signal finds `armed` unset, passes, and sets it.
+        signal_hook::flag::register_conditional_shutdown(SIGINT, 128 + SIGINT, armed.clone())?;
+        signal_hook::flag::register(SIGINT, armed)?;
         for signal in [SIGTERM, SIGINT] {
-            let armed = Arc::new(std::sync::atomic::AtomicBool::new(false));
-            // In this order: the first signal finds `armed` unset, passes, and sets it.
-            signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, armed.clone())?;
-            signal_hook::flag::register(signal, armed)?;
-            signal_hook::flag::register_usize(signal, stop.0.term.clone(), signal as usize)?;
+            signal_hook::flag::register_usize(signal, stop.0.signal.clone(), signal as usize)?;
         }
         Ok(stop)
     }
 
     /// Notes that another rank has given up.
     pub fn abandon(&self) {
-        self.0.abandoned.store(1, Ordering::Relaxed);
+        self.0.abandoned.store(true, Ordering::Relaxed);
     }
 
     /// As if `signal` had come.
     #[cfg(test)]
     pub(crate) fn raise(&self, signal: i32) {
-        self.0.term.store(signal as usize, Ordering::Relaxed);
+        self.0.signal.store(signal as usize, Ordering::Relaxed);
     }
 
     /// # Errors
     /// [`Error::Stopped`] or [`Error::Abandoned`], if so.
     pub fn check(&self) -> Result<(), Error> {
-        match self.0.term.load(Ordering::Relaxed) {
-            0 if self.0.abandoned.load(Ordering::Relaxed) != 0 => Err(Error::Abandoned),
+        match self.0.signal.load(Ordering::Relaxed) {
+            0 if self.0.abandoned.load(Ordering::Relaxed) => Err(Error::Abandoned),
             0 => Ok(()),
             signal => Err(Error::Stopped(signal as i32)),
         }

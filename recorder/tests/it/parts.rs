@@ -97,6 +97,23 @@ fn what_is_open_when_a_part_closes_is_told_and_completed_later() {
 }
 
 #[test]
+fn a_collective_that_crosses_the_end_of_a_part_is_no_hang() {
+    let run = new_run();
+    let recorder = active(Options { part_rows: 2, ..options(run.path()) });
+    let thread = recorder.thread("comm");
+    let collective = |seq, state| Collective { state, ..Collective::new(1, seq, CollectiveOp::AllReduce) };
+    thread.collective(collective(1, CollectiveState::Started));
+    thread.collective(collective(2, CollectiveState::Done));
+    thread.collective(collective(3, CollectiveState::Done));
+    wait_until("a part is closed", || shards(run.path(), "collectives") == 1);
+    thread.collective(collective(1, CollectiveState::Done));
+    recorder.finish();
+    let rows = rows::<CollectiveRow>(run.path());
+    assert!(rows.iter().all(|row| &*row.state == "done"));
+    assert_eq!(rows.iter().map(|row| row.seq).collect::<Vec<_>>(), [Some(2), Some(3), Some(1)]);
+}
+
+#[test]
 fn a_collective_that_hangs_is_told_once_and_completed_later() {
     let run = new_run();
     let recorder = active(Options { part_period: Duration::from_millis(30), ..options(run.path()) });

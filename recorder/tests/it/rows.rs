@@ -1,15 +1,16 @@
 //! What becomes a row, and what stands in it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use proptest::test_runner::{Config, TestRunner};
 use recorder::{
     Clock, Collective, CollectiveOp, CollectiveState, Error, Interval, Kind, Memory, Options, Phase, Recorder,
     ThreadRecorder,
 };
-use trace::{BucketRow, ClockSampleRow, CollectiveRow, EventRow, MemoryRow, RankRow, Run, StepRow, Text};
+use trace::{BucketRow, ClockSampleRow, CollectiveRow, CounterRow, EventRow, MemoryRow, RankRow, Run, StepRow, Text};
 
-use crate::common::{RANK, active, counters, event, new_run, options, rows};
+use crate::common::{RANK, active, counters, event, new_run, options, rows, wait_until};
 
 /// ```text
 /// main  [ProfilerStep#7                        ]
@@ -262,6 +263,28 @@ fn only_collectives_that_never_end_stay_unfinished_on_disk() {
         rows::<CollectiveRow>(run.path()).iter().map(|row| (row.seq.unwrap(), row.state.to_string())).collect();
     assert_eq!(seen, [(1, "done".into()), (2, "enqueued".into()), (3, "started".into())]);
     assert_eq!(summary.recorded, 1, "what is not done is not counted as recorded");
+}
+
+#[test]
+fn collectives_that_never_end_do_not_fill_the_memory() {
+    const HELD: i64 = 4096;
+    let run = new_run();
+    let recorder = active(Options { part_period: Duration::from_millis(10), ..options(run.path()) });
+    let thread = recorder.thread("comm");
+    let start = |seq| {
+        let collective = Collective::new(1, seq, CollectiveOp::Barrier);
+        thread.collective(Collective { state: CollectiveState::Started, ..collective });
+    };
+    let on_disk = || rows::<CollectiveRow>(run.path()).len() as i64;
+    // The queue has room for so many at a time.
+    (0..HELD - 6).for_each(start);
+    wait_until("the first are on disk", || on_disk() == HELD - 6);
+    (HELD - 6..HELD + 4).for_each(start);
+    recorder.finish();
+    assert_eq!(on_disk(), HELD, "each is told once");
+    let omitted: Vec<CounterRow> = rows::<CounterRow>(run.path());
+    assert!(omitted.iter().all(|row| &*row.source == "writer:in_flight" && row.recorded + row.dropped == 0));
+    assert_eq!(omitted.iter().map(|row| row.omitted).sum::<i64>(), 4);
 }
 
 #[test]

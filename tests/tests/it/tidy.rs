@@ -194,3 +194,17 @@ fn no_path_of_one_machine_and_no_stray_blank() {
     }
     assert_eq!(wrong, Vec::<String>::new());
 }
+
+/// A name in backticks behind a colon is a test that holds the sentence before it.
+#[test]
+fn the_architecture_names_tests_that_exist() {
+    let page = fs::read_to_string(workspace_root().join("ARCHITECTURE.md")).unwrap();
+    let invariants = page.split("## Invariants").nth(1).unwrap();
+    let quoted = invariants.split('`').skip(1).step_by(2);
+    let named: Vec<&str> = quoted.filter(|q| q.matches('_').count() >= 2 && !q.contains(['.', ' ', '/'])).collect();
+    assert!(named.len() > 20, "only {} tests are named", named.len());
+    let sources = rust_sources();
+    let exists = |name: &&str| sources.iter().any(|s| s.text.contains(&format!("fn {name}(")));
+    let missing: Vec<&str> = named.into_iter().filter(|name| !exists(name)).collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}

@@ -171,10 +171,8 @@ pub(super) fn overlap(text: &mut String, analysis: &Analysis, look: &Look) {
     not_shown(text, total - rows.len(), "kind", look);
     let incomplete = instances.iter().filter(|i| !i.complete).count();
     if incomplete > 0 {
-        let words = format!(
-            "{} incomplete: their skews are lower bounds, their transfers unknown",
-            plural(incomplete, "collective")
-        );
+        let words =
+            format!("{} not complete: skew is a lower bound there, transfer unknown", plural(incomplete, "collective"));
         sentence(text, &words, look);
     }
 }

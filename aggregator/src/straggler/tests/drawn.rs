@@ -19,6 +19,7 @@ fn part(rank: i32, collectives: &[(i64, i64, i64, i64)]) -> (RankPart, Vec<(i64,
     let mut members = Vec::new();
     for (i, &(comm, from_ns, start_ns, end_ns)) in collectives.iter().enumerate() {
         stretches.push(Stretch {
+            since_ns: from_ns,
             from_ns,
             start_ns,
             end_ns: Some(end_ns),
@@ -190,6 +191,36 @@ fn self_times_in_own_stretches() {
     assert_eq!((few.ranges.len(), few.ranges_dropped, few.dropped_max_ns), (1, 2, 110));
 }
 
+/// Computation goes on while a collective is on its way, and the main thread records when it waits for one.
+///
+/// ```text
+///   comm thread      [~~~A~~~]    [B]
+///   backward   |--------|                ten before A, twenty while A is on its way
+///   wait_all_reduce      |---------|
+/// ```
+#[test]
+fn work_under_a_collective_is_own_work() {
+    let mut data = RankData::default();
+    let mut push = |kind, name, from_ns, ns| push_row(&mut data, Row { kind, name, thread: 1, step: 0, from_ns, ns });
+    push(Kind::UserAnnotation, "backward", 0, 300);
+    push(Kind::CpuOp, "wait_all_reduce", 300, 400);
+    data.steps = Job { steps: repeat(1, &[vec![work("x", 1000)]]), ..Job::default() }.run().0[0].steps.clone();
+    for (start_ns, end_ns) in [(100, 500), (600, 650)] {
+        data.collectives.push(trace::CollectiveRow {
+            start_ns: Some(start_ns),
+            end_ns: Some(end_ns),
+            ..Default::default()
+        });
+    }
+    let part = map_rank(&data, &exact());
+    let own: Vec<Option<i64>> = part.stretches.iter().map(|s| s.own_ns).collect();
+    assert_eq!(own, [Some(100), Some(200 + 100)], "200 under A, 100 after it");
+    assert_eq!(part.ranges[0].self_ns, [300], "backward is all own work");
+    data.events.name[1] = data.events.name[0];
+    let silent = map_rank(&data, &exact());
+    assert_eq!(silent.stretches[1].own_ns, Some(100), "without a row that waits nothing tells work from waiting");
+}
+
 /// A second window of steps begins after warm-up: what lies between was not recorded, and is nobody's own stretch.
 #[test]
 fn a_stretch_does_not_reach_over_a_gap() {
@@ -284,7 +315,7 @@ fn degenerate_runs() {
 fn broken_recordings_are_counted() {
     let rank = |ns| vec![work("forward", ns), work("optimizer", 100)];
     let (mut ranks, mut instances) =
-        Job { steps: repeat(5, &[rank(1000), rank(1300), rank(1000)]), ..Job::default() }.run();
+        Job { steps: repeat(9, &[rank(1000), rank(1300), rank(1000)]), ..Job::default() }.run();
     ranks[0].collectives[4].end_ns = None;
     instances[4].members[0].end_ns = None;
     instances[3].members[2].index = 99;
@@ -292,7 +323,7 @@ fn broken_recordings_are_counted() {
     let parts: Vec<RankPart> = ranks.iter().map(|r| map_rank(r, &exact())).collect();
     let result = reduce(&parts, &instances, &|_, _, t| t, &exact());
     assert_eq!(&*result.stragglers[1].verdict, "cause");
-    assert_eq!(result.omissions.iter().map(|o| o.amount).collect::<Vec<_>>(), [Some(2)]);
-    assert_eq!(result.stragglers.iter().map(|r| r.steps).collect::<Vec<_>>(), [5, 5, 4]);
+    assert_eq!(result.omissions.iter().map(|o| o.amount).collect::<Vec<_>>(), [Some(2), Some(1)]);
+    assert_eq!(result.stragglers.iter().map(|r| r.steps).collect::<Vec<_>>(), [8, 8, 7]);
     assert_eq!(result.charged_ns.iter().sum::<i64>() + result.before_recording_ns, result.waited_ns);
 }

@@ -10,18 +10,17 @@ use trace::{CollectiveRow, StepRow};
 use super::build::{Row, instance, push_row};
 use crate::model::{Instance, Kind, Member, RankData, RankInfo};
 
-/// A directory of real traces, where this machine has it: `$RANKSCOPE_TRACES`, or beside or in the workspace.
+/// A folder of real traces, where this machine has it: in `$RANKSCOPE_DATA/kineto`, `examples/traces`, or beside the workspace.
 pub(super) fn folder(name: &str) -> Option<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let places = [
-        std::env::var_os("RANKSCOPE_TRACES").map(PathBuf::from),
+        std::env::var_os("RANKSCOPE_DATA").map(|data| PathBuf::from(data).join("kineto")),
         Some(workspace.join("examples/traces")),
-        Some(workspace.join("shared/data/kineto")),
         workspace.parent().map(|p| p.join("shared/data/kineto")),
     ];
     let found = places.into_iter().flatten().map(|p| p.join(name)).find(|p| p.is_dir());
     if found.is_none() {
-        eprintln!("skipped: no traces `{name}` here; set RANKSCOPE_TRACES to a directory that holds them");
+        eprintln!("skipped: no traces `{name}` here; set RANKSCOPE_DATA to a folder that holds kineto/");
     }
     found
 }

@@ -5,4 +5,5 @@ mod drawn;
 mod kineto;
 mod noise;
 mod oracles;
+mod pipelines;
 mod properties;

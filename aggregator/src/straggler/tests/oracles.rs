@@ -89,7 +89,8 @@ fn torchrec_rank_2_is_held_up_by_its_host() {
     let (ranks, instances) = kineto::load(&folder);
     let result = analyze(&ranks, &instances);
     let cause = only_cause(&result, 2);
-    assert_close("own excess", ms(cause.own_excess_ns), 1008.4, 0.5);
+    // 1008.4 ms less what the others compute while they wait.
+    assert_close("own excess", ms(cause.own_excess_ns), 1004.2, 0.5);
     assert_eq!(cause.persistence, Some(1.0));
     assert_eq!(cause.evidence_range.as_deref(), Some("# running sparse arch"));
     // The range goes on for some ms after it has launched its collective; those are not in an own stretch.
@@ -98,7 +99,7 @@ fn torchrec_rank_2_is_held_up_by_its_host() {
     assert_eq!(cause.own_excess_low_ns, None, "three steps give no 95 % interval");
     for other in result.stragglers.iter().filter(|r| r.rank != 2) {
         assert_eq!(&*other.verdict, "victim");
-        assert!(ms(other.own_excess_ns).abs() < 0.001 * 1008.4, "{other:?}");
+        assert!(ms(other.own_excess_ns).abs() < 0.002 * 1004.2, "{other:?}");
     }
     nobody_is_blamed(&without(2, &ranks, &instances));
     let two_steps = only_steps(4..6, &ranks, &instances);

@@ -10,10 +10,11 @@ use mpi::ffi as sys;
 
 use crate::Error;
 
-/// Sets an environment variable, unless it is set.
+/// Sets an environment variable, unless it is set, or another thread could be reading the environment meanwhile.
 pub(super) fn set_default_environment(name: &str, value: &str) {
-    if std::env::var_os(name).is_none() {
-        // SAFETY: `Mpi::enter` is called before the process has a second thread, so that nobody reads the environment meanwhile.
+    let is_only_thread = std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1);
+    if is_only_thread && std::env::var_os(name).is_none() {
+        // SAFETY: this is the process's only thread, so that nobody reads the environment meanwhile.
         unsafe { std::env::set_var(name, value) };
     }
 }

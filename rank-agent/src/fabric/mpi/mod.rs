@@ -26,7 +26,8 @@ impl Mpi {
     /// Initialises MPI for several threads and duplicates the world twice.
     ///
     /// Before that it asks Open MPI to yield the core while it waits, as `--oversubscribe` does, unless the user has said otherwise:
-    /// ranks may outnumber cores, and each has two threads. Call it before the process has other threads.
+    /// ranks may outnumber cores, and each has two threads. That takes the environment, which can be changed only while the process has no
+    /// other threads.
     ///
     /// # Errors
     /// [`Error::Mpi`]; [`Error::Unavailable`] if the library does not support threads, or MPI is initialised already.

@@ -1,0 +1,214 @@
+//! The summary of a made-up analysis at three widths, and what it must never do.
+
+use expect_test::{Expect, expect_file};
+use trace::{BucketTimingRow, ClockFitRow, FindingRow, InstanceRow, OmissionRow, StepBreakdownRow, StragglerRow};
+
+use super::{Look, render};
+use crate::analysis::{Analysis, Facts, Tables, Verdict, VerdictKind};
+
+const MS: i64 = 1_000_000;
+
+/// `ranks` ranks of two steps; rank 5 is the cause, if there is one.
+fn analysis(ranks: i32) -> Analysis {
+    let all = || 0..ranks;
+    let facts = Facts {
+        run_id: "18ea01dd".into(),
+        tool: "rank-agent".into(),
+        world_size: Some(ranks + 1),
+        ranks: all().collect(),
+        missing_ranks: vec![ranks],
+        hosts: vec!["node-a".into(), "node-b".into()],
+        steps: vec![3, 4],
+        events: 1_234_567,
+        collectives: 2 * ranks as u64,
+        recorded: 1_234_600,
+        dropped: 33,
+        has_device_rows: false,
+        selection: Some("--steps 3..5".into()),
+    };
+    let verdict = Verdict {
+        kind: VerdictKind::Cause,
+        causes: vec![5],
+        rank: Some(5),
+        sentence: "rank 5 slows every step by 27.1 ms (18 % of a step): compute, 30.1 ms more in `forward` than other ranks. own \
+                   excess 29.8 ms to 30.4 ms (95 %), z 12.3, in 100 % of 5 steps."
+            .into(),
+        ..Verdict::default()
+    };
+    let tables = Tables {
+        step_breakdown: all().flat_map(steps_of).collect(),
+        collective_instances: (0..4).map(instance).collect(),
+        bucket_timing: all().flat_map(|rank| [bucket(rank, 0), bucket(rank, 1)]).collect(),
+        stragglers: all().map(straggler).collect(),
+        clock_fit: all().map(clock).collect(),
+        omissions: vec![OmissionRow {
+            file: Some("events/rank-00002-0001.parquet".into()),
+            rank: Some(2),
+            what: "rows of events".into(),
+            amount: Some(12_000),
+            why: "the file ends in the middle of a page".into(),
+        }],
+        findings: vec![FindingRow {
+            severity: "warning".into(),
+            title: "13 % of the step is communication that no compute hides".into(),
+            evidence: "exposed_comm_ns / wall_ns".into(),
+            suggestion: "fix stragglers first; then smaller buckets, or more compute per step".into(),
+        }],
+        ..Tables::default()
+    };
+    Analysis { facts, verdict, tables }
+}
+
+fn steps_of(rank: i32) -> Vec<StepBreakdownRow> {
+    let slow = rank == 5;
+    let row = |step| StepBreakdownRow {
+        rank,
+        step: Some(step),
+        wall_ns: 150 * MS,
+        compute_ns: if slow { 90 } else { 60 } * MS,
+        overlap_ns: 30 * MS,
+        exposed_comm_ns: if slow { 10 } else { 40 } * MS,
+        idle_ns: 20 * MS,
+        comm_total_ns: if slow { 40 } else { 70 } * MS,
+        ..StepBreakdownRow::default()
+    };
+    vec![row(3), row(4)]
+}
+
+fn instance(number: i64) -> InstanceRow {
+    InstanceRow {
+        instance: number,
+        op: if number % 2 == 0 { "allreduce".into() } else { "allgather".into() },
+        bytes: Some(if number % 2 == 0 { 25 << 20 } else { 64 }),
+        complete: number != 3,
+        first_start_ns: 1_000 * MS,
+        last_start_ns: 1_027 * MS,
+        end_ns: 1_040 * MS,
+        skew_ns: 27 * MS,
+        transfer_ns: (number % 2 == 0).then_some(13 * MS),
+        algbw_gbs: (number % 2 == 0).then_some(2.0165),
+        busbw_gbs: (number % 2 == 0).then_some(3.5289),
+        clocks_disagree: number == 0,
+        ..InstanceRow::default()
+    }
+}
+
+fn bucket(rank: i32, bucket: i32) -> BucketTimingRow {
+    BucketTimingRow {
+        step: 3,
+        bucket,
+        rank,
+        bytes: Some(if bucket == 0 { 1 << 20 } else { 25 << 20 }),
+        start_ns: 0,
+        end_ns: 40 * MS,
+        queue_ns: Some(2_000),
+        wait_ns: Some(if rank == 5 { 0 } else { 27 * MS }),
+        transfer_ns: Some(13 * MS),
+        exposed_ns: 20 * MS,
+        ..BucketTimingRow::default()
+    }
+}
+
+fn straggler(rank: i32) -> StragglerRow {
+    let slow = rank == 5;
+    StragglerRow {
+        rank,
+        steps: 5,
+        own_excess_ns: if slow { 30_100_000 } else { i64::from(rank) * 1_000 },
+        step_delay_ns: if slow { 27_100_000 } else { 0 },
+        caused_wait_ns: if slow { 190 * MS } else { 0 },
+        suffered_wait_ns: if slow { 0 } else { 27 * MS },
+        z: Some(if slow { 12.3 } else { 0.1 }),
+        persistence: Some(if slow { 1.0 } else { 0.2 }),
+        verdict: if slow { "cause".into() } else { "victim".into() },
+        reason: slow.then(|| "compute".into()),
+        evidence_range: slow.then(|| "forward".into()),
+        ..StragglerRow::default()
+    }
+}
+
+fn clock(rank: i32) -> ClockFitRow {
+    ClockFitRow {
+        rank,
+        clock: "host".into(),
+        offset_ns: i64::from(rank) * 1_000,
+        drift_ppb: Some(f64::from(rank) * 10.0),
+        error_ns: Some(210),
+        bound_ns: Some(1_900),
+        method: if rank == 0 { "same_host".into() } else { "ping".into() },
+        ..ClockFitRow::default()
+    }
+}
+
+fn rendered(analysis: &Analysis, look: &Look) -> String {
+    let mut out = Vec::new();
+    render(analysis, look, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn check(ranks: i32, width: usize, expected: &expect_test::ExpectFile) {
+    let text = rendered(&analysis(ranks), &Look { width, colour: false, top: 6 });
+    for line in text.lines() {
+        assert!(line.chars().count() <= width, "{} columns: {line:?}", line.chars().count());
+        assert_eq!(line, line.trim_end());
+    }
+    expected.assert_eq(&text);
+}
+
+#[test]
+fn at_60_columns() {
+    check(8, 60, &expect_file!["tests/at_60.txt"]);
+}
+
+#[test]
+fn at_100_columns() {
+    check(8, 100, &expect_file!["tests/at_100.txt"]);
+}
+
+#[test]
+fn at_160_columns_of_64_ranks() {
+    check(64, 160, &expect_file!["tests/at_160.txt"]);
+}
+
+#[test]
+fn of_many_ranks_the_cause_is_shown() {
+    let text = rendered(&analysis(64), &Look { top: 3, ..Look::default() });
+    assert!(text.contains("61 more ranks not shown"), "{text}");
+    assert!(text.contains("  cause "), "{text}");
+}
+
+#[test]
+fn colour_marks_and_changes_no_word() {
+    let analysis = analysis(8);
+    let coloured = rendered(&analysis, &Look { colour: true, ..Look::default() });
+    let mut stripped = String::new();
+    let mut rest = coloured.as_str();
+    while let Some((before, after)) = rest.split_once('\u{1b}') {
+        stripped.push_str(before);
+        rest = after.split_once('m').unwrap().1;
+    }
+    stripped.push_str(rest);
+    assert_ne!(coloured, stripped);
+    assert_eq!(stripped, rendered(&analysis, &Look::default()));
+}
+
+#[test]
+fn names_from_traces_do_not_command_the_terminal() {
+    let mut analysis = analysis(8);
+    analysis.verdict.sentence = "rank 5: \u{1b}[2J`evil`".into();
+    analysis.tables.stragglers[5].evidence_range = Some("\u{1b}]0;evil\u{7}".into());
+    analysis.tables.collective_instances[0].op = "a\nb".into();
+    let text = rendered(&analysis, &Look::default());
+    assert!(!text.contains('\u{1b}') && !text.contains('\u{7}'), "{text:?}");
+}
+
+#[test]
+fn an_empty_analysis_has_a_summary() {
+    let nothing: Expect = expect_test::expect![[r#"
+        NO VERDICT
+        0 ranks, 0 steps, 0 events, 0 collectives
+
+        Left out — nothing
+    "#]];
+    nothing.assert_eq(&rendered(&Analysis::default(), &Look::default()));
+}
