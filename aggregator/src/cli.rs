@@ -27,7 +27,7 @@ const EXIT_CODES: &str =
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Aligns, matches and analyses a run or traces; writes `analysis/` and prints a summary.
-    Analyze(analyze::Arguments),
+    Analyze(Box<analyze::Arguments>),
     /// Writes traces of torch.profiler (.json, .json.gz) as a run.
     Ingest(ingest::Arguments),
 }
@@ -46,7 +46,7 @@ pub fn main_impl() -> ExitCode {
     // Clap prints usage errors and exits with 2, help and version with 0.
     let arguments = Arguments::parse();
     let result = match arguments.command {
-        Command::Analyze(arguments) => analyze::run(arguments),
+        Command::Analyze(arguments) => analyze::run(*arguments),
         Command::Ingest(arguments) => ingest::run(arguments),
     };
     match result {

@@ -1,7 +1,7 @@
 //! One clock for all ranks, with its error.
 //!
-//! Evidence, best first: round trips ([`ping`]), equal clock domains ([`identity`]), the barrier rule of collectives
-//! ([`collective`]), wall clocks. Better evidence is never overruled by worse: worse only joins what better left apart. The clock
+//! Evidence, best first: round trips (`ping`), equal clock domains (`identity`), the barrier rule of collectives
+//! (`collective`), wall clocks. Better evidence is never overruled by worse: worse only joins what better left apart. The clock
 //! of the reference rank, the lowest of the largest group that evidence joins, is global time.
 //!
 //! ```text

@@ -178,8 +178,8 @@ fn place_json(event: &mut EventRow, key: &str, raw: &[u8]) -> bool {
         "grid" | "block" if event.thread_id.is_some() => return false,
         "grid" => event.grid = parse().and_then(|v| triple(&v)),
         "block" => event.block = parse().and_then(|v| triple(&v)),
-        "Input Dims" => event.input_dims = Some(String::from_utf8_lossy(raw).into()),
-        "Input type" => event.input_types = Some(String::from_utf8_lossy(raw).into()),
+        "Input Dims" => event.input_dims = Some(on_one_line(raw).into()),
+        "Input type" => event.input_types = Some(on_one_line(raw).into()),
         "cuda_sync_kind" => event.sync_kind = text().map(Into::into),
         "Module Hierarchy" => event.module = text().filter(|t| !t.is_empty()).map(Into::into),
         "Call stack" => {
@@ -282,4 +282,24 @@ fn rank_row(loaded: &Loaded) -> RankRow {
         versions: (!versions.is_empty()).then(|| serde_json::Value::from(versions).to_string().into()),
         closed_cleanly: *complete,
     }
+}
+
+/// A list of shapes or types as torch.profiler prints it, however the file was indented.
+fn on_one_line(raw: &[u8]) -> String {
+    let mut line = String::with_capacity(raw.len());
+    let (mut quoted, mut escaped) = (false, false);
+    for c in String::from_utf8_lossy(raw).chars() {
+        if quoted {
+            quoted = escaped || c != '"';
+            escaped = !escaped && c == '\\';
+            line.push(c);
+        } else if !c.is_ascii_whitespace() {
+            quoted = c == '"';
+            line.push(c);
+            if c == ',' {
+                line.push(' ');
+            }
+        }
+    }
+    line
 }

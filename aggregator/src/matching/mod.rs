@@ -4,7 +4,7 @@
 //!
 //! 1. `comms_id`: Kineto's `Comms Id`, a hash of what is equal on all ranks of the operation.
 //! 2. `seq`: communicator, side of a send or receive, and number on the communicator.
-//! 3. `ordinal`: an alignment with gaps of the ranks' sequences, see [`align`]. Never a bare position: the windows of the ranks
+//! 3. `ordinal`: an alignment with gaps of the ranks' sequences, see `align`. Never a bare position: the windows of the ranks
 //!    begin and end at different collectives.
 //!
 //! A row that fits nowhere stays unmatched and is counted.
