@@ -361,8 +361,8 @@ impl<'a> Group<'a> {
         let mut distances: Vec<f64> = points.iter().map(|p| (p.1 - line.at(p.0)).abs()).collect();
         let p95 = quantile(&mut distances, 0.95);
         // Of few samples, the largest distance is less than 95 % of all there could be; and what they have in common none shows.
-        let scatter_ns = (points.len() >= 3).then_some(p95 * (1.0 + 2.0 / n));
-        let spread_ns = scatter_ns.map(|scatter| scatter.max(self.quickest(clock)).max(GRAIN_NS));
+        let unseen = self.quickest(clock).max(GRAIN_NS);
+        let spread_ns = (points.len() >= 3).then_some((p95 * (1.0 + 2.0 / n)).max(unseen));
         let there = self.origin_ns[self.reference].saturating_sub(self.origin_ns[clock]);
         Estimate {
             method,
@@ -372,7 +372,6 @@ impl<'a> Group<'a> {
             drift_known,
             feasible,
             spread_ns,
-            scatter_ns,
             support: Support::of(&points.iter().map(|p| p.0).collect::<Vec<_>>()),
             samples: points.len() as i64,
             residual_p95_ns: (!points.is_empty()).then_some(p95.ceil() as i64),
@@ -416,7 +415,7 @@ fn together(departures: &[Vec<Departure>], shift: &[f64], instances: usize) -> V
 }
 
 /// The drift of (time, offset) points, if they tell one: the median slope of pairs half the length apart (Theil's incomplete
-/// method), where it is more than its own error (four standard errors), or that error is under 0.1 ppm.
+/// method), where it is more than its own error (four standard errors), or that error is under 1 ppm.
 fn drift_of(points: &[(f64, f64)]) -> Option<f64> {
     let support = Support::of(&points.iter().map(|p| p.0).collect::<Vec<_>>());
     if points.len() < DRIFT_SAMPLES || support.last - support.first < DRIFT_SPAN_NS {
@@ -433,5 +432,5 @@ fn drift_of(points: &[(f64, f64)]) -> Option<f64> {
     // 1.4826·MAD is a normal σ; the median of slopes is 1.2533 times less sure than their mean.
     let sigma = (1.4826 * median(&mut distances)).max(GRAIN_NS);
     let error = 1.2533 * sigma / support.sum_of_squares().sqrt();
-    (drift.abs() > 4.0 * error || error < 0.1e-6).then_some(drift)
+    (drift.abs() > 4.0 * error || error < 1e-6).then_some(drift)
 }

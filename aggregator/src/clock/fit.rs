@@ -87,8 +87,6 @@ pub(crate) struct Fit {
     /// Comparisons used.
     pub(crate) samples: i64,
     pub(crate) residual_p95_ns: Option<i64>,
-    /// The part of the error that two clocks fitted to the same third do not share; none: all of it.
-    pub(crate) scatter_ns: Option<i64>,
     errors: Errors,
 }
 
@@ -106,11 +104,6 @@ enum Errors {
         spread_ns: Option<f64>,
         support: Support,
     },
-    /// Those of another fit, and an allowance on top that nothing guarantees.
-    Borrowed {
-        errors: Box<Errors>,
-        allowance_ns: i64,
-    },
 }
 
 /// What a line fit is made of; times in ns from `origin_ns`, offsets in ns over `base_ns`.
@@ -122,8 +115,6 @@ pub(crate) struct Estimate {
     pub(crate) drift_known: bool,
     pub(crate) feasible: Option<Feasible>,
     pub(crate) spread_ns: Option<f64>,
-    /// The part of `spread_ns` that the samples show.
-    pub(crate) scatter_ns: Option<f64>,
     pub(crate) support: Support,
     pub(crate) samples: i64,
     pub(crate) residual_p95_ns: Option<i64>,
@@ -138,7 +129,6 @@ impl Fit {
             drift_known: true,
             samples: 0,
             residual_p95_ns: None,
-            scatter_ns: Some(0),
             errors: Errors::Exact,
         }
     }
@@ -146,8 +136,7 @@ impl Fit {
     /// A map of which nobody knows how good it is.
     pub(crate) fn unknown(method: Method, offset_ns: i64, samples: i64) -> Self {
         let map = Affine { offset_ns, ..Affine::IDENTITY };
-        let errors = Errors::Unknown;
-        Self { method, map, drift_known: false, samples, residual_p95_ns: None, scatter_ns: None, errors }
+        Self { method, map, drift_known: false, samples, residual_p95_ns: None, errors: Errors::Unknown }
     }
 
     pub(crate) fn of(estimate: Estimate) -> Self {
@@ -155,61 +144,42 @@ impl Fit {
         // The error is that of the map as it will be used, so of the rounded offset.
         let line = Line { offset: line.offset.round(), ..line };
         let map = Affine { offset_ns: base_ns.saturating_add(line.offset as i64), drift: line.drift, origin_ns };
-        let Estimate { samples, residual_p95_ns, scatter_ns, .. } = estimate;
-        let scatter_ns = scatter_ns.map(|s| s.ceil() as i64 + 1);
+        let Estimate { samples, residual_p95_ns, .. } = estimate;
         let errors = Errors::Lines { line, feasible, spread_ns, support };
-        Self { method, map, drift_known, samples, residual_p95_ns, scatter_ns, errors }
-    }
-
-    /// The same map for another pair of clocks that are tied to these within an allowance; without a guarantee.
-    pub(crate) fn borrowed(&self, allowance_ns: i64) -> Self {
-        let errors = Errors::Borrowed { errors: Box::new(self.errors.clone()), allowance_ns };
-        Self { errors, ..self.clone() }
+        Self { method, map, drift_known, samples, residual_p95_ns, errors }
     }
 
     /// Guaranteed error between two times of the clock that is mapped; `None`: no guarantee.
     pub(crate) fn bound_ns(&self, window: (i64, i64)) -> Option<i64> {
-        self.errors.bound_ns(self.since_origin(window))
-    }
-
-    /// 95 % of the error between two times of the clock that is mapped, never above the bound; `None`: unknown.
-    pub(crate) fn error_ns(&self, window: (i64, i64)) -> Option<i64> {
-        self.errors.error_ns(self.since_origin(window), self.drift_known)
-    }
-
-    fn since_origin(&self, window: (i64, i64)) -> (f64, f64) {
-        let t = |t: i64| t.saturating_sub(self.map.origin_ns) as f64;
-        (t(window.0), t(window.1))
-    }
-}
-
-impl Errors {
-    fn bound_ns(&self, (from, to): (f64, f64)) -> Option<i64> {
-        match self {
-            Self::Exact => Some(0),
-            Self::Unknown | Self::Borrowed { .. } => None,
-            Self::Lines { line, feasible, .. } => {
+        match &self.errors {
+            Errors::Exact => Some(0),
+            Errors::Unknown => None,
+            Errors::Lines { line, feasible, .. } => {
+                let (from, to) = self.since_origin(window);
                 // One for the rounding of what drift adds; the sums in f64 are good to far less.
                 feasible.as_ref()?.deviation(*line, from, to).map(|d| d.ceil() as i64 + 1)
             }
         }
     }
 
-    fn error_ns(&self, (from, to): (f64, f64), drift_known: bool) -> Option<i64> {
-        let bound = self.bound_ns((from, to));
-        match self {
-            Self::Exact | Self::Unknown | Self::Lines { spread_ns: None, .. } => bound,
-            Self::Borrowed { errors, allowance_ns } => {
-                errors.error_ns((from, to), drift_known).map(|error| error.saturating_add(*allowance_ns))
-            }
-            Self::Lines { spread_ns: Some(spread), support, .. } => {
-                let at = |t: f64| {
-                    if drift_known { spread * support.lever(t) } else { spread + USUAL_DRIFT * support.beyond(t) }
-                };
-                let error = at(from).max(at(to)).ceil() as i64 + 1;
-                Some(bound.map_or(error, |b| b.min(error)))
-            }
-        }
+    /// 95 % of the error between two times of the clock that is mapped, never above the bound; `None`: unknown.
+    pub(crate) fn error_ns(&self, window: (i64, i64)) -> Option<i64> {
+        let Errors::Lines { spread_ns, support, .. } = &self.errors else {
+            return self.bound_ns(window);
+        };
+        let bound = self.bound_ns(window);
+        let Some(spread) = spread_ns else { return bound };
+        let (from, to) = self.since_origin(window);
+        let at = |t: f64| {
+            if self.drift_known { spread * support.lever(t) } else { spread + USUAL_DRIFT * support.beyond(t) }
+        };
+        let error = at(from).max(at(to)).ceil() as i64 + 1;
+        Some(bound.map_or(error, |b| b.min(error)))
+    }
+
+    fn since_origin(&self, window: (i64, i64)) -> (f64, f64) {
+        let t = |t: i64| t.saturating_sub(self.map.origin_ns) as f64;
+        (t(window.0), t(window.1))
     }
 }
 
