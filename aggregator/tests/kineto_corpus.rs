@@ -1,7 +1,5 @@
 //! The fuzzer's corpus and a bounded number of mutations of it, on every toolchain.
 
-#![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
-
 use std::path::Path;
 
 use aggregator::kineto::check_any_blocks;

@@ -196,7 +196,7 @@ fn an_ingested_run_is_analysed_as_its_traces_are() {
             tables.omissions.clear();
             tables
         };
-        let direct = tables(&KinetoSource::open(&[traces.clone()]).unwrap());
+        let direct = tables(&KinetoSource::open(std::slice::from_ref(&traces)).unwrap());
         let stored = tables(&RunSource::open(run.path()).unwrap());
         assert_eq!(direct, stored, "{folder}");
         let again = ingest(&[traces], run.path(), &|_, _| ()).unwrap_err();

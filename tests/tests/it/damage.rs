@@ -106,10 +106,13 @@ fn a_missing_rank_is_listed() {
     assert!(analysis::<StragglerRow>(&run).iter().all(|s| &*s.verdict != "cause"));
 }
 
+/// Damages the bytes of a shard, with garbage at hand.
+type Damage = fn(Vec<u8>, &[u8]) -> Vec<u8>;
+
 #[test]
 fn a_shard_that_is_cut_empty_or_garbage_is_listed_and_the_rest_is_read() {
     let garbage: Vec<u8> = (0..4096_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    let damages: [(&str, fn(Vec<u8>, &[u8]) -> Vec<u8>); 4] = [
+    let damages: [(&str, Damage); 4] = [
         ("cut", |bytes, _| bytes[..bytes.len() / 2].to_vec()),
         ("empty", |_, _| Vec::new()),
         ("garbage", |_, garbage| garbage.to_vec()),

@@ -75,8 +75,8 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
 }
 
 /// Says that something could not be tested here. `tests/all` collects these lines.
+#[expect(clippy::explicit_write, reason = "the test harness would swallow what `eprintln!` prints")]
 pub(crate) fn skipped(what: &str, why: &str) {
-    // Not `eprintln!`: the test harness would swallow it.
     writeln!(std::io::stderr(), "\nskipped: {what}: {why}").unwrap();
 }
 
