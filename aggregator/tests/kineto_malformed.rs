@@ -30,7 +30,7 @@ fn with_event(event: &str) -> Vec<u8> {
 
 fn before(mark: &str) -> Vec<u8> {
     let text = document();
-    text[..text.find(mark).unwrap()].as_bytes().to_vec()
+    text.as_bytes()[..text.find(mark).unwrap()].to_vec()
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
