@@ -6,7 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on fails")]
 
 #[path = "../../tests/src/planted.rs"]
-#[expect(dead_code, unreachable_pub, reason = "each user of the builder needs a part of it")]
+#[expect(unreachable_pub, reason = "each user of the builder needs a part of it")]
 mod planted;
 
 use std::path::Path;
