@@ -17,13 +17,16 @@ use aggregator::source::RunSource;
 use aggregator::{Analysis, Options, analyze};
 use planted::Plan;
 
-const DELAY_NS: i64 = 2_000_000;
+const DELAY_NS: i64 = 10_000_000;
 
 fn plan(ranks: i32, rows: usize) -> Plan {
     let plan = Plan {
         ranks,
         steps: 20,
         buckets: 6,
+        op_ns: 10_000,
+        gap_ns: 500,
+        jitter_ns: 3_000,
         slow: vec![(ranks / 2 + 1, DELAY_NS)],
         offset_ns: (0..i64::from(ranks))
             .map(|rank| (rank * 7_000_003) % 500_000_000 - 250_000_000 * (rank % 2))
@@ -69,13 +72,15 @@ fn measure(plan: &Plan, run: &Path) {
     let begin = Instant::now();
     let analysis = analyze(&RunSource::open(run).unwrap(), &Options::default(), &|_, _| ()).unwrap();
     let seconds = begin.elapsed().as_secs_f64();
+    let cpu_seconds = cpu_seconds().unwrap_or(f64::NAN);
     let peak_mib = peak_memory_kib().unwrap_or(0) as f64 / 1024.0;
+    let million = analysis.facts.events as f64 / 1e6;
     println!(
-        "{} ranks: {:.2} s, {:.1} M rows/s, peak memory {peak_mib:.0} MiB, {} threads",
+        "{} ranks: {seconds:.2} s on {} threads, {:.1} M rows/s; {cpu_seconds:.2} s of CPU, {:.1} M rows per CPU second; peak {peak_mib:.0} MiB",
         plan.ranks,
-        seconds,
-        analysis.facts.events as f64 / seconds / 1e6,
-        rayon_threads(),
+        std::thread::available_parallelism().map_or(1, usize::from),
+        million / seconds,
+        million / cpu_seconds,
     );
     check(plan, &analysis);
     println!("{} ranks: every step, bucket, offset and the straggler as planted, to the ns", plan.ranks);
@@ -111,8 +116,13 @@ fn check(plan: &Plan, analysis: &Analysis) {
     assert_eq!((row.own_excess_ns, row.step_delay_ns), (DELAY_NS, DELAY_NS));
 }
 
-fn rayon_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+/// CPU time of this process so far: on a busy machine, the wall clock measures the others.
+fn cpu_seconds() -> Option<f64> {
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |i: usize| fields.get(i)?.parse::<f64>().ok();
+    Some((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND)
 }
 
 /// The most memory that this process ever had, where the kernel tells.

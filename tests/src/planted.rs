@@ -12,7 +12,7 @@
 //!  bucket 1, rank 0                              [~~~~~~~##]
 //! ```
 //!
-//! Forward and backward are filled with operators of equal length and equal gaps. All ranks leave a collective at the same moment, so the
+//! Forward and backward are filled with operators that begin at equal distances. All ranks leave a collective at the same moment, so the
 //! optimizer, and with it the next step, begins on all of them together.
 
 use std::path::Path;
@@ -34,8 +34,10 @@ pub struct Plan {
     pub buckets: i32,
     /// Operators in each of forward and backward.
     pub ops: i32,
-    /// Length of an operator.
+    /// Length of an operator, at most.
     pub op_ns: i64,
+    /// Operators are shorter than `op_ns` by less than this, without a pattern; 0: all are equally long.
+    pub jitter_ns: i64,
     /// Gap after each operator.
     pub gap_ns: i64,
     /// Offset of each rank's clock: global = local + offset (at global 0). Missing ranks have none.
@@ -59,6 +61,7 @@ impl Default for Plan {
             buckets: 3,
             ops: 12,
             op_ns: 100_000,
+            jitter_ns: 0,
             gap_ns: 5_000,
             offset_ns: Vec::new(),
             drift_ppb: Vec::new(),
@@ -84,6 +87,14 @@ impl Plan {
         let drift = self.drift_ppb.get(rank as usize).copied().unwrap_or(0);
         let bend = i128::from(global_ns) * i128::from(drift) / 1_000_000_000;
         global_ns - offset + bend as i64
+    }
+
+    /// Length of a gemm: the same on all ranks, so that none has more work than planted.
+    fn gemm_ns(&self, step: i32, backward: bool, op: i64) -> i64 {
+        let number = (i64::from(step) * 2 + i64::from(backward)) * i64::from(self.ops) + op;
+        let hash = number.unsigned_abs().wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+        let hash = hash.wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 33;
+        if self.jitter_ns > 0 { self.op_ns - (hash as i64) % self.jitter_ns } else { self.op_ns }
     }
 
     fn delay(&self, rank: i32) -> i64 {
@@ -291,7 +302,15 @@ fn draw(plan: &Plan, rank: i32, step: i32, start: i64, times: &[BucketTimes], na
         let phase = add(name, "user_annotation", main, from, to, Some(whole), false);
         for op in 0..i64::from(plan.ops) {
             let at = from + op * (plan.op_ns + plan.gap_ns);
-            add(&names.gemm, "cpu_op", main, at, at + plan.op_ns, Some(phase), false);
+            add(
+                &names.gemm,
+                "cpu_op",
+                main,
+                at,
+                at + plan.gemm_ns(step, std::ptr::eq(name, backward), op),
+                Some(phase),
+                false,
+            );
         }
     }
     add(&names.wait, "cpu_op", main, backward_to, comm_to, Some(whole), true);

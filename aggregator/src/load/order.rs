@@ -155,14 +155,25 @@ const MAX_LOOK_BACK: usize = 256;
 /// ids is made only when some row's parent is not.
 fn parents(events: &Events, parent_id: &[i64]) -> Vec<u32> {
     let mut parents = vec![NO_PARENT; events.len()];
-    let mut stacks: FxHashMap<i64, Vec<u32>> = FxHashMap::default();
+    let mut stacks: Vec<Vec<u32>> = Vec::new();
+    let mut stack_of_thread: FxHashMap<i64, usize> = FxHashMap::default();
+    // Rows come in bursts of one thread, so the table is asked only when the thread changes.
+    let mut current: Option<(i64, usize)> = None;
     let mut elsewhere: Vec<u32> = Vec::new();
     for row in 0..events.len() {
         let thread = events.thread[row];
         if thread == NONE && parent_id[row] == NONE {
             continue;
         }
-        let stack = stacks.entry(thread).or_default();
+        let at = match current {
+            Some((last, at)) if last == thread => at,
+            _ => *stack_of_thread.entry(thread).or_insert_with(|| {
+                stacks.push(Vec::new());
+                stacks.len() - 1
+            }),
+        };
+        current = Some((thread, at));
+        let stack = &mut stacks[at];
         while stack.last().is_some_and(|top| events.end_ns(*top as usize) < events.ts_ns[row]) {
             stack.pop();
         }
