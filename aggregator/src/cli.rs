@@ -3,6 +3,8 @@
 mod analyze;
 mod ingest;
 mod input;
+mod stacks;
+mod table;
 mod thresholds;
 
 use std::io::Write;
@@ -30,6 +32,8 @@ enum Command {
     Analyze(Box<analyze::Arguments>),
     /// Writes traces of torch.profiler (.json, .json.gz) as a run.
     Ingest(ingest::Arguments),
+    Table(table::Arguments),
+    Stacks(stacks::Arguments),
 }
 
 /// How a command ended, if it did.
@@ -48,6 +52,8 @@ pub fn main_impl() -> ExitCode {
     let result = match arguments.command {
         Command::Analyze(arguments) => analyze::run(*arguments),
         Command::Ingest(arguments) => ingest::run(arguments),
+        Command::Table(arguments) => table::run(arguments),
+        Command::Stacks(arguments) => stacks::run(arguments),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

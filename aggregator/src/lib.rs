@@ -5,6 +5,7 @@ mod breakdown;
 mod buckets;
 mod cli;
 pub mod clock;
+pub mod details;
 #[cfg(test)]
 mod drawn;
 pub mod error;
@@ -24,9 +25,11 @@ mod reduce;
 pub mod render;
 mod select;
 pub mod source;
+pub mod stacks;
 mod stats;
 pub mod steps;
 pub mod straggler;
+pub mod table;
 mod verdict;
 
 pub use analysis::Analysis;

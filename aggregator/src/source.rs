@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use trace::{OmissionRow, Run};
 
 use crate::Error;
-use crate::load::{load_rank, omission_of};
+use crate::details::Details;
+use crate::load::{load_rank, load_rank_detailed, omission_of};
 use crate::model::RankData;
 
 /// What is known of the whole before any rank is loaded.
@@ -34,6 +35,13 @@ pub trait Source: Sync {
     /// # Errors
     /// Only if nothing of the rank can be used; less than that stands in [`RankData::omissions`].
     fn load(&self, rank: i32) -> Result<RankData, Error>;
+    /// Loads one rank with shapes, stacks and modules, as far as the source has them.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    fn load_detailed(&self, rank: i32) -> Result<(RankData, Details), Error> {
+        Ok((self.load(rank)?, Details::default()))
+    }
 }
 
 /// A run that ranks recorded.
@@ -78,5 +86,9 @@ impl Source for RunSource {
 
     fn load(&self, rank: i32) -> Result<RankData, Error> {
         Ok(load_rank(&self.run, rank))
+    }
+
+    fn load_detailed(&self, rank: i32) -> Result<(RankData, Details), Error> {
+        Ok(load_rank_detailed(&self.run, rank))
     }
 }

@@ -89,13 +89,16 @@ fn hull(a: Interval, b: Interval) -> Interval {
     Interval::new(a.start_ns.min(b.start_ns), a.end_ns.max(b.end_ns))
 }
 
+/// The step at a time; −1: between steps.
+pub(crate) fn step_at(steps: &[StepRow], t: i64) -> i32 {
+    let i = steps.partition_point(|s| s.start_ns <= t);
+    if i > 0 && t < steps[i - 1].end_ns { steps[i - 1].step } else { -1 }
+}
+
 /// Assigns every row to the step that it begins in; device rows to the step of their launch. −1: between steps.
 pub fn assign_steps(data: &mut RankData) {
     let RankData { events, steps, collectives, .. } = data;
-    let step_at = |t: i64| {
-        let i = steps.partition_point(|s| s.start_ns <= t);
-        if i > 0 && t < steps[i - 1].end_ns { steps[i - 1].step } else { -1 }
-    };
+    let step_at = |t: i64| step_at(steps, t);
     let launches = launch_times(events);
     for row in 0..events.len() {
         let ts = events.ts_ns[row];

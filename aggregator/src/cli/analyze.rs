@@ -94,11 +94,11 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
     })
 }
 
-fn regex(text: &str) -> Result<Regex, String> {
+pub(super) fn regex(text: &str) -> Result<Regex, String> {
     Regex::new(text).map_err(|error| error.to_string())
 }
 
-fn value<T>(
+pub(super) fn value<T>(
     option: &'static str,
     given: &Option<String>,
     parse: impl Fn(&str) -> Result<T, String>,
@@ -137,14 +137,14 @@ fn print(analysis: &Analysis, arguments: &Arguments) -> Result<(), Error> {
 }
 
 /// The terminal's width; `COLUMNS` where there is no terminal to ask.
-fn width() -> usize {
+pub(super) fn width() -> usize {
     let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
     let terminal = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
     terminal.or(columns).unwrap_or(Look::default().width)
 }
 
 /// Only on a terminal, and not where <https://no-color.org> forbids it.
-fn colour() -> bool {
+pub(super) fn colour() -> bool {
     let forbidden = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
     std::io::stdout().is_terminal() && !forbidden && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
 }

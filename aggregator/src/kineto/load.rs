@@ -6,8 +6,10 @@ use std::path::Path;
 use trace::{CounterRow, OmissionRow, Text};
 
 use crate::Error;
+use crate::details::Details;
 use crate::kineto::collectives::{Collectives, find_collectives};
 use crate::kineto::columns::{Columns, Tally};
+use crate::kineto::details::details_of;
 use crate::kineto::event::Wanted;
 use crate::kineto::files::{RankSource, TraceFile, host_from_name};
 use crate::kineto::groups::Groups;
@@ -29,6 +31,16 @@ use crate::model::{RankData, RankInfo};
 /// [`Error::Io`] if the file cannot be opened; [`Error::NoInput`] if it holds no list of events.
 pub fn load(file: &TraceFile) -> Result<RankData, Error> {
     Ok(load_wanted(file, Wanted::default())?.data)
+}
+
+/// As [`load`], with shapes, stacks and modules.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_detailed(file: &TraceFile) -> Result<(RankData, Details), Error> {
+    let Loaded { mut data, extras, .. } = load_wanted(file, Wanted { args: true, shapes: false })?;
+    let details = details_of(&mut data, &extras);
+    Ok((data, details))
 }
 
 /// A trace with what an analysis does not need.

@@ -16,6 +16,7 @@ mod collectives;
 mod columns;
 mod comm_size;
 mod context;
+mod details;
 mod event;
 mod files;
 mod groups;
@@ -46,7 +47,7 @@ use crate::Error;
 
 pub use files::{Plan, RankSource, TraceFile, plan};
 pub use ingest::{Ingested, ingest};
-pub use load::{Parsed, check_any_blocks, load, parse_only};
+pub use load::{Parsed, check_any_blocks, load, load_detailed, parse_only};
 pub use ranks::KinetoSource;
 
 /// The error of a file that holds no trace.

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use trace::OmissionRow;
 
 use crate::Error;
-use crate::kineto::{Plan, TraceFile, load, plan};
+use crate::details::Details;
+use crate::kineto::{Plan, TraceFile, load, load_detailed, plan};
 use crate::model::RankData;
 use crate::source::{Source, SourceInfo};
 
@@ -30,6 +31,11 @@ impl KinetoSource {
     pub fn files(&self) -> &[TraceFile] {
         &self.plan.files
     }
+
+    fn file(&self, rank: i32) -> Result<&TraceFile, Error> {
+        let file = self.plan.files.iter().find(|file| file.rank == rank);
+        file.ok_or_else(|| Error::NoRank { path: self.path.clone(), why: format!("there is no trace of rank {rank}") })
+    }
 }
 
 impl Source for KinetoSource {
@@ -51,11 +57,10 @@ impl Source for KinetoSource {
     }
 
     fn load(&self, rank: i32) -> Result<RankData, Error> {
-        let file = self.plan.files.iter().find(|file| file.rank == rank);
-        let file = file.ok_or_else(|| Error::NoRank {
-            path: self.path.clone(),
-            why: format!("there is no trace of rank {rank}"),
-        })?;
-        load(file)
+        load(self.file(rank)?)
+    }
+
+    fn load_detailed(&self, rank: i32) -> Result<(RankData, Details), Error> {
+        load_detailed(self.file(rank)?)
     }
 }

@@ -10,6 +10,7 @@ use trace::{
 
 use crate::Error;
 use crate::kineto::args::Argument;
+use crate::kineto::details::outermost_first;
 use crate::kineto::load::Loaded;
 use crate::kineto::rows::Extras;
 use crate::kineto::steps::Launches;
@@ -183,9 +184,7 @@ fn place_json(event: &mut EventRow, key: &str, raw: &[u8]) -> bool {
         "cuda_sync_kind" => event.sync_kind = text().map(Into::into),
         "Module Hierarchy" => event.module = text().filter(|t| !t.is_empty()).map(Into::into),
         "Call stack" => {
-            // Kineto names the innermost frame first.
-            let stack = text().filter(|t| !t.is_empty());
-            event.stack = stack.map(|t| t.split(';').rev().collect::<Vec<_>>().join(";").into());
+            event.stack = text().map(|t| outermost_first(&t)).filter(|t| !t.is_empty()).map(Into::into);
         }
         "est. achieved occupancy %" => {
             event.occupancy_pct = text().and_then(|t| t.parse().ok()).filter(|f: &f64| f.is_finite());

@@ -4,6 +4,7 @@
 //! listed with its reason.
 
 mod columns;
+mod details;
 mod order;
 mod repair;
 
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use trace::{OmissionRow, Problem, RankRow, Row, Run};
 
+use crate::details::Details;
 use crate::model::{RankData, RankInfo};
 
 pub use order::{merge_parts, sort_rows};
@@ -33,6 +35,13 @@ pub fn load_rank(run: &Run, rank: i32) -> RankData {
     columns::load_events(run, rank, &mut data);
     repair::repair(&mut data);
     data
+}
+
+/// As [`load_rank`], with shapes, stacks and modules.
+pub fn load_rank_detailed(run: &Run, rank: i32) -> (RankData, Details) {
+    let mut data = load_rank(run, rank);
+    let details = details::load_details(run, rank, &mut data);
+    (data, details)
 }
 
 /// The omission that a problem of a run is.

@@ -36,6 +36,8 @@ impl Column {
 pub struct Grid {
     columns: Vec<Column>,
     styles: Vec<Style>,
+    /// Titles of the columns that did not fit.
+    left_out: Vec<String>,
 }
 
 const GAP: usize = 2;
@@ -100,7 +102,13 @@ impl Grid {
     }
 
     /// The lines of the table, each at most `width` columns wide where that is possible.
-    pub fn render(mut self, width: usize, colour: bool) -> String {
+    pub fn render(self, width: usize, colour: bool) -> String {
+        self.render_telling(width, colour).0
+    }
+
+    /// As [`render`](Self::render), and the titles of the columns that did not fit, in their order.
+    pub fn render_telling(mut self, width: usize, colour: bool) -> (String, Vec<String>) {
+        let all: Vec<String> = self.columns.iter().map(|c| c.title.clone()).collect();
         self.fit(width);
         let widths: Vec<usize> = self.columns.iter().map(Column::width).collect();
         let mut out = String::new();
@@ -111,7 +119,8 @@ impl Grid {
             let style = self.styles.get(row).copied().unwrap_or_default();
             self.line(&mut out, &cells, &widths, style, colour);
         }
-        out
+        let left_out = all.into_iter().filter(|title| self.left_out.contains(title)).collect();
+        (out, left_out)
     }
 
     /// Shortens text and drops columns until the table fits.
@@ -146,7 +155,8 @@ impl Grid {
     fn leave_out(&mut self, level: u8) -> bool {
         let columns = self.columns.iter().enumerate().filter(|(_, c)| c.dispensable > level);
         let Some((index, _)) = columns.max_by_key(|(_, c)| c.dispensable) else { return false };
-        self.columns.remove(index);
+        let column = self.columns.remove(index);
+        self.left_out.push(column.title);
         true
     }
 

@@ -2,6 +2,7 @@
 
 pub mod grid;
 pub mod json;
+pub mod key_averages;
 pub mod parquet;
 pub mod summary;
 pub mod text;

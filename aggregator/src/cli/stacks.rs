@@ -1,0 +1,73 @@
+//! `aggregator stacks`.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Outcome;
+use super::analyze::{value, with_bar};
+use super::table::{chosen_ranks, open, say_omissions};
+use crate::Error;
+use crate::options::parse_steps;
+use crate::stacks::{On, Stacks};
+
+/// Writes folded stacks for flame graphs: a line a stack, with its own time in ns.
+///
+/// flamegraph.pl --countname=ns, inferno-flamegraph and speedscope read them.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// A run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
+    #[arg(required = true, value_name = "RUN|TRACES")]
+    paths: Vec<PathBuf>,
+    /// File that is written; without it, and for `-`, stdout.
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Whose time is shown: threads of the host, or devices under what launched their work.
+    #[arg(long, value_enum, default_value_t, value_name = "WHERE")]
+    on: On,
+    /// Only these ranks, as in 0,2,4..8. [default: all]
+    #[arg(long, value_name = "LIST")]
+    ranks: Option<String>,
+    /// Only rows of these steps: a..b (b not included), a..=b, a.., ..b or one step.
+    #[arg(long, value_name = "A..B")]
+    steps: Option<String>,
+}
+
+/// Runs the command.
+pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
+    let steps = value("steps", &arguments.steps, parse_steps)?;
+    let source = open(arguments.paths)?;
+    let list = arguments.ranks.or_else(|| Some("all".into()));
+    let ranks = chosen_ranks(source.as_ref(), &list)?;
+    let mut omissions = source.problems();
+    // One rank after the other: what grows is the tree of different stacks, and only one rank's rows are held.
+    let stacks = with_bar(|progress| -> Result<Stacks, Error> {
+        let mut stacks = Stacks::default();
+        for (done, rank) in ranks.iter().enumerate() {
+            let data = source.load(*rank)?;
+            stacks.add(&data, arguments.on, &|row| {
+                steps.as_ref().is_none_or(|steps| steps.contains(&data.events.step[row]))
+            });
+            omissions.extend(data.omissions);
+            progress(done + 1, ranks.len());
+        }
+        Ok(stacks)
+    })?;
+    let mut text = stacks.lines().join("\n");
+    if text.is_empty() {
+        let why = "no row has time of its own there; try the other --on, or other --steps".to_string();
+        return Err(Error::NoInput { path: source.info().path, why });
+    }
+    text.push('\n');
+    match arguments.out.filter(|path| path.as_os_str() != "-") {
+        Some(path) => std::fs::write(&path, text).map_err(|source| Error::Io { path, source })?,
+        None => {
+            let mut out = std::io::stdout().lock();
+            out.write_all(text.as_bytes())?;
+            out.flush()?;
+        }
+    }
+    say_omissions(&omissions);
+    Ok(if omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
+}

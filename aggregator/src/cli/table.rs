@@ -1,0 +1,220 @@
+//! `aggregator table`.
+
+use std::collections::BTreeSet;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use rayon::prelude::*;
+use serde::Serialize;
+use trace::OmissionRow;
+
+use super::Outcome;
+use super::analyze::{colour, regex, value, width, with_bar};
+use super::input::{Input, resolve};
+use crate::Error;
+use crate::kineto::KinetoSource;
+use crate::options::{parse_ranks, parse_steps};
+use crate::render::key_averages::{Look, render};
+use crate::source::{RunSource, Source};
+use crate::steps::mark_steps;
+use crate::table::{GroupBy, KeyAverages, SortKey, TableOptions, key_averages};
+
+/// Prints what torch.profiler's key_averages().table() prints, of a run or of traces.
+///
+/// One table a rank: torch.profiler knows no other, and sums over ranks hide who differs. Without --ranks it is that of the lowest
+/// rank.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// A run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
+    #[arg(required = true, value_name = "RUN|TRACES")]
+    paths: Vec<PathBuf>,
+    /// A key of torch.profiler, as self_cpu_time_total or count; `cuda` and `device` are one. [default: self_cuda_time_total, or
+    /// self_cpu_time_total where no device was recorded]
+    #[arg(long, value_name = "KEY")]
+    sort_by: Option<String>,
+    /// Rows of a table; -1: all. [default: 20, and with --json all]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    row_limit: Option<i64>,
+    /// What is told apart besides names.
+    #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
+    group_by: GroupBy,
+    /// Innermost frames that --group-by stack tells apart.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    stack_frames: usize,
+    /// Count Python functions too.
+    #[arg(long)]
+    python_functions: bool,
+    /// Only these ranks, as in 0,2,4..8, or `all`.
+    #[arg(long, value_name = "LIST")]
+    ranks: Option<String>,
+    /// Only these steps: a..b (b not included), a..=b, a.., ..b or one step.
+    #[arg(long, value_name = "A..B")]
+    steps: Option<String>,
+    /// Ranges of the host whose name matches are the steps.
+    #[arg(long, value_name = "REGEX")]
+    step_marker: Option<String>,
+    /// Print JSON, times in ns.
+    #[arg(long)]
+    json: bool,
+}
+
+const ROW_LIMIT: usize = 20;
+/// Version of the JSON: raised when a key goes away or changes its meaning.
+const VERSION: u32 = 1;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    format: &'static str,
+    version: u32,
+    sorted_by: &'a str,
+    tables: &'a [KeyAverages],
+    omissions: &'a [OmissionRow],
+}
+
+/// Runs the command.
+pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
+    let sort_by = value("sort-by", &arguments.sort_by, SortKey::parse)?;
+    let steps = value("steps", &arguments.steps, parse_steps)?;
+    let row_limit = row_limit(arguments.row_limit)?;
+    let options = TableOptions {
+        group_by: arguments.group_by,
+        stack_frames: arguments.stack_frames,
+        steps,
+        python_functions: arguments.python_functions,
+    };
+    let source = open(arguments.paths.clone())?;
+    let chosen = chosen_ranks(source.as_ref(), &arguments.ranks)?;
+    let marker = value("step-marker", &arguments.step_marker, regex)?;
+    let mut omissions = source.problems();
+    let one = |rank: &i32| -> Result<(KeyAverages, Vec<OmissionRow>), Error> {
+        let (mut data, details) = source.load_detailed(*rank)?;
+        if let Some(marker) = &marker {
+            mark_steps(&mut data, marker);
+        }
+        Ok((key_averages(&data, &details, &options), data.omissions))
+    };
+    let loaded = with_bar(|progress| {
+        let done = std::sync::atomic::AtomicUsize::new(0);
+        let tables: Result<Vec<_>, Error> = chosen
+            .par_iter()
+            .with_max_len(1)
+            .map(|rank| {
+                let table = one(rank);
+                progress(done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1, chosen.len());
+                table
+            })
+            .collect();
+        tables
+    })?;
+    let (mut tables, left_out): (Vec<KeyAverages>, Vec<Vec<OmissionRow>>) = loaded.into_iter().unzip();
+    omissions.extend(left_out.into_iter().flatten());
+    let has_device = tables.iter().any(|table| table.device.is_some());
+    let (word, key) = match (&arguments.sort_by, sort_by) {
+        (Some(word), Some(key)) => (word.as_str(), key),
+        _ if has_device => ("self_cuda_time_total", SortKey::SelfDeviceTimeTotal),
+        _ => ("self_cpu_time_total", SortKey::SelfCpuTimeTotal),
+    };
+    tables.iter_mut().for_each(|table| key.sort(&mut table.rows));
+    if arguments.json {
+        print_json(&mut tables, word, row_limit, &omissions)?;
+    } else {
+        print_tables(&tables, (word, key), row_limit)?;
+    }
+    say(source.as_ref(), &chosen, &arguments.ranks, &omissions);
+    Ok(if omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
+}
+
+/// A run or traces as a source of ranks.
+pub(super) fn open(paths: Vec<PathBuf>) -> Result<Box<dyn Source>, Error> {
+    Ok(match resolve(paths)? {
+        Input::Run(path) => Box::new(RunSource::open(&path)?),
+        Input::Traces(paths) => Box::new(KinetoSource::open(&paths)?),
+    })
+}
+
+/// The chosen ranks; the lowest, if none were chosen.
+pub(super) fn chosen_ranks(source: &dyn Source, list: &Option<String>) -> Result<Vec<i32>, Error> {
+    let all = source.ranks();
+    let chosen: Vec<i32> = match list.as_deref() {
+        None => all.iter().copied().take(1).collect(),
+        Some("all") => all.clone(),
+        Some(_) => {
+            let wanted: BTreeSet<i32> = value("ranks", list, parse_ranks)?.unwrap_or_default();
+            all.iter().copied().filter(|rank| wanted.contains(rank)).collect()
+        }
+    };
+    if chosen.is_empty() {
+        let why = match list {
+            Some(_) if !all.is_empty() => format!("--ranks chose none of ranks {}", crate::render::text::ranks(&all)),
+            _ => "no rank could be read".to_string(),
+        };
+        return Err(Error::NoRank { path: source.info().path, why });
+    }
+    Ok(chosen)
+}
+
+/// `None`: what suits the output; `Some(usize::MAX)`: all.
+fn row_limit(given: Option<i64>) -> Result<Option<usize>, Error> {
+    match given {
+        None => Ok(None),
+        Some(-1) => Ok(Some(usize::MAX)),
+        Some(rows) => match usize::try_from(rows) {
+            Ok(rows) if rows > 0 => Ok(Some(rows)),
+            _ => {
+                let why = "must be 1 or more, or -1 for all".to_string();
+                Err(Error::Option { option: "row-limit", value: rows.to_string(), why })
+            }
+        },
+    }
+}
+
+fn print_json(
+    tables: &mut [KeyAverages],
+    sorted_by: &str,
+    row_limit: Option<usize>,
+    omissions: &[OmissionRow],
+) -> Result<(), Error> {
+    if let Some(limit) = row_limit {
+        tables.iter_mut().for_each(|table| table.rows.truncate(limit));
+    }
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let document = Document { format: "rankscope.key_averages", version: VERSION, sorted_by, tables, omissions };
+    serde_json::to_writer_pretty(&mut out, &document)?;
+    writeln!(out)?;
+    Ok(out.flush()?)
+}
+
+fn print_tables(tables: &[KeyAverages], sorted_by: (&str, SortKey), row_limit: Option<usize>) -> Result<(), Error> {
+    // A file or a pipe has no edge to keep to, unless somebody says so.
+    let bounded = std::io::stdout().is_terminal() || std::env::var_os("COLUMNS").is_some();
+    let look = Look { width: bounded.then(width), colour: colour(), rows: Some(row_limit.unwrap_or(ROW_LIMIT)) };
+    let texts: Vec<String> = tables.iter().map(|table| render(table, Some(sorted_by), &look)).collect();
+    let mut out = std::io::stdout().lock();
+    out.write_all(texts.join("\n").as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// Says which ranks are not shown, and what was left out.
+fn say(source: &dyn Source, chosen: &[i32], list: &Option<String>, omissions: &[OmissionRow]) {
+    let all = source.ranks();
+    if list.is_none() && all.len() > chosen.len() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "rank {} of {} ranks; --ranks LIST, or --ranks all, shows others",
+            chosen[0],
+            all.len()
+        );
+    }
+    say_omissions(omissions);
+}
+
+/// Messages; if stderr is gone there is nobody to tell.
+pub(super) fn say_omissions(omissions: &[OmissionRow]) {
+    let mut stderr = std::io::stderr().lock();
+    for o in omissions {
+        let rank = o.rank.map(|rank| format!(" of rank {rank}")).unwrap_or_default();
+        let amount = o.amount.map(|amount| format!("{amount} ")).unwrap_or_default();
+        let _ = writeln!(stderr, "left out: {amount}{}{rank}: {}", o.what, o.why);
+    }
+}

@@ -1,0 +1,378 @@
+//! A rank's rows as torch.profiler's function events: who encloses whom, which kernels are whose, which memory.
+//!
+//! The rules are those of `torch.autograd.profiler` (`_parse_kineto_results`) and `profiler_util.EventList` of PyTorch 2.15:
+//!
+//! ```text
+//! thread   outer  |----------------------------|      a parent holds its child whole; who ends later than it began in
+//!            child   |-----------|                    is no child, and its would-be parent is nobody's any more
+//!              same     |-----|                       an only child with its parent's name is merged into the parent
+//! device                   |kernel|                   belongs to the operator with its External id, the deepest
+//! memory            +    −                            counts for every row that it lies in, of any thread
+//! ```
+
+use rustc_hash::FxHashMap;
+use trace::MemoryRow;
+
+use crate::model::{Kind, NO_PARENT, NONE, RankData};
+
+/// Names that torch leaves out (`_filter_name`), as if the rows did not exist.
+const LEFT_OUT: [&str; 7] = [
+    "[OutOfMemory]",
+    "profiler::_record_function_enter",
+    "profiler::_record_function_enter_new",
+    "profiler::_record_function_exit",
+    "aten::is_leaf",
+    "aten::output_nr",
+    "aten::_version",
+];
+
+/// Prefixes of the ranges by which torch's communication back ends say how long a collective took. They begin on one thread and
+/// end on another, which a trace does not tell; they take part in no nesting and have no time of their own.
+const ASYNC_PREFIXES: [&str; 6] = ["gloo:", "nccl:", "rccl:", "ucc:", "xccl:", "hccl:"];
+
+/// What a row is to torch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Not there.
+    #[default]
+    Absent,
+    /// On a thread of the host.
+    Host,
+    /// On the host, but begun and ended on different threads.
+    Async,
+    /// On a device.
+    Device,
+}
+
+/// Rows with their nesting, device time and memory. All columns have one entry a row of the rank's events.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Functions {
+    pub(crate) role: Vec<Role>,
+    /// The enclosing row, or [`NO_PARENT`].
+    pub(crate) parent: Vec<u32>,
+    /// Length less that of the children.
+    pub(crate) self_ns: Vec<i64>,
+    /// Time of the device rows that are its own.
+    pub(crate) kernel_ns: Vec<i64>,
+    /// The same with those of its children, and theirs.
+    pub(crate) device_ns: Vec<i64>,
+    /// Allocated less released while it ran, on the host and on devices; then net of its children. Empty without memory rows.
+    pub(crate) bytes: Vec<[i64; 2]>,
+    pub(crate) self_bytes: Vec<[i64; 2]>,
+    /// The operator of each device row, or [`NO_PARENT`].
+    pub(crate) operator: Vec<u32>,
+    /// Memory rows that lie in no row, by their number.
+    pub(crate) loose: Vec<u32>,
+}
+
+impl Functions {
+    /// Finds everything out.
+    pub(crate) fn of(data: &RankData) -> Self {
+        let events = &data.events;
+        let rows = events.len();
+        let mut functions = Self { role: roles(data), ..Self::default() };
+        functions.parent = parents(data, &functions.role);
+        functions.operator = operators(data, &functions.role, &functions.parent);
+        functions.kernel_ns = vec![0; rows];
+        for row in 0..rows {
+            if let Some(operator) = known(functions.operator[row]) {
+                functions.kernel_ns[operator] += events.dur_ns[row];
+            }
+        }
+        if !data.memory.is_empty() {
+            functions.count_memory(data);
+        }
+        functions.sum_children(data);
+        functions
+    }
+
+    /// What an only child with its parent's name is merged into takes the child's place among sums, so these come last.
+    fn sum_children(&mut self, data: &RankData) {
+        let events = &data.events;
+        let mut children = Children::of(self, data);
+        for row in 0..events.len() {
+            let Some(parent) = self.alive_parent(row) else { continue };
+            if children.count[parent] == 1 && same_name(data, row, parent) {
+                self.kernel_ns[parent] = self.kernel_ns[row];
+                children.replace(parent, row);
+                self.role[row] = Role::Absent;
+            }
+        }
+        self.self_ns = (0..events.len()).map(|row| events.dur_ns[row] - children.ns[row]).collect();
+        self.self_bytes = self.bytes.clone();
+        for (own, inside) in self.self_bytes.iter_mut().zip(&children.bytes) {
+            own[0] -= inside[0];
+            own[1] -= inside[1];
+        }
+        self.device_ns = self.kernel_ns.clone();
+        // Children come after their parents.
+        for row in (0..events.len()).rev() {
+            if self.role[row] == Role::Host
+                && let Some(parent) = known(self.parent[row])
+            {
+                self.device_ns[parent] += self.device_ns[row];
+            }
+        }
+        for row in 0..events.len() {
+            match self.role[row] {
+                Role::Device => (self.device_ns[row], self.kernel_ns[row]) = (events.dur_ns[row], events.dur_ns[row]),
+                Role::Async => (self.device_ns[row], self.kernel_ns[row], self.self_ns[row]) = (0, 0, 0),
+                Role::Absent | Role::Host => {}
+            }
+        }
+    }
+
+    /// The row that encloses `row`, past those that were merged into their parents.
+    fn alive_parent(&mut self, row: usize) -> Option<usize> {
+        let mut parent = known(self.parent[row])?;
+        while self.role[parent] == Role::Absent {
+            parent = known(self.parent[parent])?;
+        }
+        self.parent[row] = parent as u32;
+        Some(parent)
+    }
+
+    /// Memory within every host row, by sums up to each record; and the records that no row holds.
+    fn count_memory(&mut self, data: &RankData) {
+        let events = &data.events;
+        let times: Vec<i64> = data.memory.iter().map(|m| m.ts_ns).collect();
+        let mut sums = vec![[0_i64; 2]];
+        for record in &data.memory {
+            let mut sum = sums.last().copied().unwrap_or_default();
+            sum[side(record)] += record.delta_bytes;
+            sums.push(sum);
+        }
+        self.bytes = vec![[0; 2]; events.len()];
+        let mut reach = i64::MIN;
+        let mut next = 0;
+        for row in (0..events.len()).filter(|row| matches!(self.role[*row], Role::Host | Role::Async)) {
+            let (start, end) = (events.ts_ns[row], events.end_ns(row));
+            while times.get(next).is_some_and(|t| *t < start) {
+                if times[next] > reach {
+                    self.loose.push(next as u32);
+                }
+                next += 1;
+            }
+            reach = reach.max(end);
+            // Both ends count.
+            let from = sums[times.partition_point(|t| *t < start)];
+            let to = sums[times.partition_point(|t| *t <= end)];
+            self.bytes[row] = [to[0] - from[0], to[1] - from[1]];
+        }
+        let rest = next..times.len();
+        self.loose.extend(rest.filter(|at| times[*at] > reach).map(|at| at as u32));
+    }
+}
+
+/// 0: host; 1: device.
+pub(crate) fn side(record: &MemoryRow) -> usize {
+    usize::from(record.device_id.is_some())
+}
+
+fn known(row: u32) -> Option<usize> {
+    (row != NO_PARENT).then_some(row as usize)
+}
+
+fn same_name(data: &RankData, a: usize, b: usize) -> bool {
+    let name = |row: usize| fold(&data.names[data.events.name[row] as usize]);
+    data.events.name[a] == data.events.name[b] || name(a) == name(b)
+}
+
+/// The name under which torch counts a row: all steps are one.
+pub(crate) fn fold(name: &str) -> &str {
+    if name.starts_with("ProfilerStep#") { "ProfilerStep*" } else { name }
+}
+
+/// What the children of each row take of it.
+struct Children {
+    count: Vec<u32>,
+    ns: Vec<i64>,
+    bytes: Vec<[i64; 2]>,
+}
+
+impl Children {
+    fn of(functions: &Functions, data: &RankData) -> Self {
+        let rows = data.events.len();
+        let mut children = Self { count: vec![0; rows], ns: vec![0; rows], bytes: vec![[0; 2]; functions.bytes.len()] };
+        for row in 0..rows {
+            let Some(parent) = known(functions.parent[row]) else { continue };
+            children.count[parent] += 1;
+            children.ns[parent] += data.events.dur_ns[row];
+            if let Some(bytes) = functions.bytes.get(row) {
+                children.bytes[parent][0] += bytes[0];
+                children.bytes[parent][1] += bytes[1];
+            }
+        }
+        children
+    }
+
+    /// The children of `child` become those of `parent`.
+    fn replace(&mut self, parent: usize, child: usize) {
+        self.count[parent] = self.count[child];
+        self.ns[parent] = self.ns[child];
+        if !self.bytes.is_empty() {
+            self.bytes[parent] = self.bytes[child];
+        }
+    }
+}
+
+fn roles(data: &RankData) -> Vec<Role> {
+    let left_out: Vec<bool> = data.names.iter().map(|name| LEFT_OUT.contains(&&**name)).collect();
+    let is_async: Vec<bool> =
+        data.names.iter().map(|name| ASYNC_PREFIXES.iter().any(|prefix| name.starts_with(prefix))).collect();
+    let events = &data.events;
+    let role = |(kind, name): (&Kind, &u32)| match kind {
+        _ if left_out[*name as usize] => Role::Absent,
+        Kind::CpuOp | Kind::UserAnnotation if is_async[*name as usize] => Role::Async,
+        Kind::CpuOp | Kind::UserAnnotation | Kind::PythonFunction | Kind::Runtime | Kind::Driver | Kind::Overhead => {
+            Role::Host
+        }
+        Kind::Kernel | Kind::GpuMemcpy | Kind::GpuMemset | Kind::GpuUserAnnotation | Kind::Sync => Role::Device,
+        Kind::Other => Role::Absent,
+    };
+    events.kind.iter().zip(&events.name).map(role).collect()
+}
+
+/// Torch's nesting (`_populate_cpu_children`); rows are sorted by start, then longest first.
+fn parents(data: &RankData, role: &[Role]) -> Vec<u32> {
+    let events = &data.events;
+    let mut parents = vec![NO_PARENT; events.len()];
+    let mut stacks: FxHashMap<i64, Vec<u32>> = FxHashMap::default();
+    for row in (0..events.len()).filter(|row| role[*row] == Role::Host) {
+        let stack = stacks.entry(events.thread[row]).or_default();
+        let (start, end) = (events.ts_ns[row], events.end_ns(row));
+        while let Some(top) = stack.last() {
+            let top_end = events.end_ns(*top as usize);
+            if start < top_end && end <= top_end {
+                parents[row] = *top;
+                break;
+            }
+            stack.pop();
+        }
+        stack.push(row as u32);
+    }
+    parents
+}
+
+/// The operator of each device row: by External id, as torch does. In runs that know no External ids, the innermost operator or
+/// range around the launch.
+fn operators(data: &RankData, role: &[Role], parent: &[u32]) -> Vec<u32> {
+    let events = &data.events;
+    let mut operators = vec![NO_PARENT; events.len()];
+    let is_device = |row: &usize| role[*row] == Role::Device;
+    let is_operator =
+        |row: usize| role[row] == Role::Host && matches!(events.kind[row], Kind::CpuOp | Kind::UserAnnotation);
+    let is_linked = |id: i64| id != NONE && id != 0;
+    if (0..events.len()).filter(is_device).any(|row| is_linked(events.external[row])) {
+        let mut by_id: FxHashMap<i64, u32> = FxHashMap::default();
+        for row in (0..events.len()).filter(|row| is_operator(*row) && is_linked(events.external[*row])) {
+            by_id.entry(events.external[row]).or_insert(row as u32);
+        }
+        for row in (0..events.len()).filter(is_device).filter(|row| is_linked(events.external[*row])) {
+            operators[row] = by_id.get(&events.external[row]).copied().unwrap_or(NO_PARENT);
+        }
+        return operators;
+    }
+    let mut launches: FxHashMap<i64, u32> = FxHashMap::default();
+    for row in 0..events.len() {
+        if matches!(events.kind[row], Kind::Runtime | Kind::Driver) && events.correlation[row] != NONE {
+            launches.entry(events.correlation[row]).or_insert(row as u32);
+        }
+    }
+    for row in (0..events.len()).filter(is_device) {
+        let mut at = launches.get(&events.correlation[row]).copied().unwrap_or(NO_PARENT);
+        while let Some(launch) = known(at).filter(|row| !is_operator(*row)) {
+            at = parent[launch];
+        }
+        operators[row] = at;
+    }
+    operators
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drawn::Drawn;
+
+    fn find(data: &RankData, name: &str) -> usize {
+        (0..data.events.len()).find(|row| &*data.names[data.events.name[*row] as usize] == name).unwrap()
+    }
+
+    /// `late` begins in `inner` and ends after it: nobody's child; and `after`, in `outer` by time, is nobody's either.
+    #[test]
+    fn who_ends_later_than_its_parent_is_no_child() {
+        let data = Drawn::rank(0)
+            .host(Kind::CpuOp, "outer", 1, "############...")
+            .host(Kind::CpuOp, "inner", 1, ".####..........")
+            .host(Kind::CpuOp, "late", 1, "...###########.")
+            .host(Kind::CpuOp, "after", 1, "......##.......")
+            .data();
+        let functions = Functions::of(&data);
+        let parent = |name: &str| known(functions.parent[find(&data, name)]);
+        assert_eq!(parent("inner"), Some(find(&data, "outer")));
+        assert_eq!(parent("late"), None);
+        assert_eq!(parent("after"), Some(find(&data, "late")));
+        assert_eq!(functions.self_ns[find(&data, "outer")], 8);
+        assert_eq!(functions.self_ns[find(&data, "late")], 9);
+    }
+
+    #[test]
+    fn an_only_child_with_its_parents_name_is_merged() {
+        let data = Drawn::rank(0)
+            .host(Kind::CpuOp, "add", 1, "########")
+            .host(Kind::CpuOp, "add", 1, ".######.")
+            .host(Kind::CpuOp, "add", 1, "..####..")
+            .host(Kind::CpuOp, "copy", 1, "...##...")
+            .data();
+        let functions = Functions::of(&data);
+        assert_eq!(functions.role, [Role::Host, Role::Absent, Role::Absent, Role::Host]);
+        assert_eq!(functions.self_ns[0], 6);
+        assert_eq!(functions.parent[3], 0);
+    }
+
+    #[test]
+    fn collectives_that_end_on_another_thread_nest_nothing() {
+        let data = Drawn::rank(0)
+            .host(Kind::UserAnnotation, "gloo:all_reduce", 1, "########")
+            .host(Kind::CpuOp, "add", 1, ".##.....")
+            .data();
+        let functions = Functions::of(&data);
+        assert_eq!(functions.role[0], Role::Async);
+        assert_eq!((functions.self_ns[0], functions.parent[1]), (0, NO_PARENT));
+    }
+
+    /// Without External ids a kernel belongs to the innermost operator around its launch; `outer` has it in its total.
+    #[test]
+    fn device_time_goes_to_the_deepest_operator() {
+        let data = Drawn::rank(0)
+            .host(Kind::CpuOp, "outer", 1, "##########..")
+            .host(Kind::CpuOp, "inner", 1, ".####.......")
+            .launches(7, "..#.........")
+            .device(Kind::Kernel, "gemm", (0, 7), 7, "......#####.")
+            .data();
+        let functions = Functions::of(&data);
+        let (outer, inner, kernel) = (find(&data, "outer"), find(&data, "inner"), find(&data, "gemm"));
+        assert_eq!(functions.operator[kernel], inner as u32);
+        assert_eq!((functions.kernel_ns[outer], functions.device_ns[outer]), (0, 5));
+        assert_eq!((functions.kernel_ns[inner], functions.device_ns[inner]), (5, 5));
+        assert_eq!((functions.kernel_ns[kernel], functions.device_ns[kernel]), (5, 5));
+    }
+
+    /// Memory counts for all rows that hold it, of whatever thread; both ends of a row count.
+    #[test]
+    fn memory_is_counted_where_it_lies() {
+        let mut data = Drawn::rank(0)
+            .host(Kind::CpuOp, "outer", 1, ".#######....")
+            .host(Kind::CpuOp, "inner", 1, "..##........")
+            .host(Kind::CpuOp, "other", 2, "...##.......")
+            .data();
+        let record = |ts_ns, delta_bytes| MemoryRow { ts_ns, delta_bytes, ..MemoryRow::default() };
+        data.memory = vec![record(0, 1), record(2, 10), record(4, 100), record(8, 1000), record(9, 10_000)];
+        let functions = Functions::of(&data);
+        let bytes = |name: &str| (functions.bytes[find(&data, name)][0], functions.self_bytes[find(&data, name)][0]);
+        assert_eq!(bytes("outer"), (1110, 1000));
+        assert_eq!(bytes("inner"), (110, 110));
+        assert_eq!(bytes("other"), (100, 100));
+        assert_eq!(functions.loose, [0, 4]);
+    }
+}

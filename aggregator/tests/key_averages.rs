@@ -1,0 +1,153 @@
+//! `table` against torch.profiler itself: for traces that it wrote, every number of its own `key_averages()`.
+//!
+//! The traces and tables were made by `data/key_averages/make.py` with PyTorch 2.15. Torch adds floating-point µs that are
+//! multiples of 1 ns, and subtracts them; what is compared here is therefore exact after rounding to 1 ns.
+
+#![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use aggregator::kineto::{KinetoSource, ingest};
+use aggregator::source::{RunSource, Source};
+use aggregator::table::{Average, GroupBy, KeyAverages, SortKey, TableOptions, key_averages};
+
+fn data(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/key_averages").join(file)
+}
+
+/// Splits a line of CSV as Python's `csv` writes it.
+fn fields(line: &str) -> Vec<String> {
+    let mut fields = vec![String::new()];
+    let mut quoted = false;
+    for c in line.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            ',' if !quoted => fields.push(String::new()),
+            c => fields.last_mut().unwrap().push(c),
+        }
+    }
+    fields
+}
+
+/// Name, user annotation, group.
+type Key = (String, bool, String);
+/// Calls, four times in ns, four memories in bytes, FLOPs.
+type Numbers = [i64; 10];
+
+fn expected(file: &str) -> BTreeMap<Key, Numbers> {
+    let text = std::fs::read_to_string(data(file)).unwrap();
+    let mut rows = BTreeMap::new();
+    for line in text.lines().skip(1) {
+        let fields = fields(line);
+        let group = format!("{}{}", fields[2], fields[3]);
+        let mut numbers = [0; 10];
+        for (i, (number, field)) in numbers.iter_mut().zip(&fields[4..]).enumerate() {
+            let scale = if (1..5).contains(&i) { 1e3 } else { 1.0 };
+            *number = (field.parse::<f64>().unwrap() * scale).round() as i64;
+        }
+        assert!(rows.insert((fields[0].clone(), fields[1] == "1", group), numbers).is_none(), "twice: {line}");
+    }
+    rows
+}
+
+fn found(table: &KeyAverages) -> BTreeMap<Key, Numbers> {
+    let numbers = |row: &Average| {
+        [
+            row.calls,
+            row.cpu_time_total_ns,
+            row.self_cpu_time_total_ns,
+            row.device_time_total_ns,
+            row.self_device_time_total_ns,
+            row.cpu_memory_usage_bytes.unwrap(),
+            row.self_cpu_memory_usage_bytes.unwrap(),
+            row.device_memory_usage_bytes.unwrap(),
+            row.self_device_memory_usage_bytes.unwrap(),
+            row.flops.unwrap_or(0),
+        ]
+    };
+    let key = |row: &Average| (row.name.to_string(), row.is_user_annotation, row.group.to_string());
+    table.rows.iter().map(|row| (key(row), numbers(row))).collect()
+}
+
+fn table(source: &dyn Source, group_by: GroupBy) -> KeyAverages {
+    let (rank, details) = source.load_detailed(0).unwrap();
+    key_averages(&rank, &details, &TableOptions { group_by, stack_frames: 3, ..TableOptions::default() })
+}
+
+fn compare(source: &dyn Source, of: &str, name: &str) {
+    let groups = [(GroupBy::Name, "by_name"), (GroupBy::InputShape, "by_input_shape"), (GroupBy::Stack, "by_stack")];
+    for (group_by, file) in groups {
+        let file = format!("{name}_{file}.csv");
+        if !data(&file).is_file() {
+            continue;
+        }
+        let (found, expected) = (found(&table(source, group_by)), expected(&file));
+        for (key, numbers) in &expected {
+            let ours = found.get(key).unwrap_or_else(|| panic!("{of} {file}: no row {key:?}"));
+            // Torch counts the FLOPs of all operators, whether they are asked for or not; without shapes nobody can.
+            let but_flops = if name == "gloo" { 9 } else { 10 };
+            assert_eq!(ours[..but_flops], numbers[..but_flops], "{of} {file}: {key:?}");
+        }
+        let more: Vec<_> = found.keys().filter(|key| !expected.contains_key(key)).collect();
+        assert!(more.is_empty(), "{of} {file}: rows that torch lacks: {more:?}");
+    }
+}
+
+fn traces(name: &str) -> KinetoSource {
+    KinetoSource::open(&[data(&format!("{name}.json.gz"))]).unwrap()
+}
+
+#[test]
+fn every_number_is_that_of_torch() {
+    for name in ["stack", "plain", "gloo"] {
+        compare(&traces(name), "trace", name);
+    }
+}
+
+/// A trace that was ingested gives the same tables.
+#[test]
+fn every_number_survives_ingestion() {
+    for name in ["stack", "plain", "gloo"] {
+        let run = tempfile::tempdir().unwrap();
+        ingest(&[data(&format!("{name}.json.gz"))], run.path(), &|_, _| ()).unwrap();
+        compare(&RunSource::open(run.path()).unwrap(), "run", name);
+    }
+}
+
+/// torch's printed table: its rows are in the order of ours, and its last line is ours. (`gloo` was printed without FLOPs, which
+/// its shapes tell all the same.)
+#[test]
+fn the_printed_table_is_that_of_torch() {
+    for name in ["stack", "plain"] {
+        let mut table = table(&traces(name), GroupBy::Name);
+        let key = SortKey::SelfCpuTimeTotal;
+        key.sort(&mut table.rows);
+        let look = aggregator::render::key_averages::Look { width: None, colour: false, rows: Some(8) };
+        let ours = aggregator::render::key_averages::render(&table, Some(("self_cpu_time_total", key)), &look);
+        let torchs = std::fs::read_to_string(data(&format!("{name}_table.txt"))).unwrap();
+        let torchs: Vec<&str> = torchs.lines().filter(|line| !line.starts_with("---")).collect();
+        let ours: Vec<&str> = ours.lines().skip(1).collect();
+        assert_eq!(ours.len(), torchs.len());
+        for (ours, torchs) in ours.iter().zip(torchs) {
+            let (ours, torchs) = (ours.split_whitespace(), torchs.split_whitespace());
+            assert_eq!(ours.clone().count(), torchs.clone().count());
+            for (ours, torchs) in ours.zip(torchs) {
+                assert!(same(ours, torchs), "{name}: {ours}, torch {torchs}");
+            }
+        }
+    }
+}
+
+/// Equal words; or numbers of one unit that differ by one in the last of three digits: torch's sums are floating-point, and
+/// half-way cases go either way.
+fn same(ours: &str, torchs: &str) -> bool {
+    let split = |text: &str| {
+        let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-').to_string();
+        (text.strip_suffix(unit.as_str()).and_then(|number| number.parse::<f64>().ok()), unit)
+    };
+    match (split(ours), split(torchs)) {
+        ((Some(a), unit), (Some(b), other)) if unit == other && ours.contains('.') => (a - b).abs() < 0.0011,
+        _ => ours == torchs,
+    }
+}
