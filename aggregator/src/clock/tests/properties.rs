@@ -233,7 +233,8 @@ fn devices_have_fits_of_their_own() {
     assert_eq!(clocks.row(0, true).unwrap().bound_ns, Some(0));
     assert_eq!((clocks.error_between(1, 2, false), clocks.error_between(1, 3, true)), (Some(0), None));
     let errors = [0, 1, 2].map(|r| clocks.row(r, true).unwrap().error_ns.unwrap());
-    assert_eq!(clocks.error_between(1, 2, true), Some(errors[1] + errors[2]));
+    let between = clocks.error_between(1, 2, true).unwrap();
+    assert!((errors[1].max(errors[2])..=errors[1] + errors[2]).contains(&between));
 }
 
 /// As many ranks and instances as a large run has, without pings: linear in rows, and the same laws.
@@ -262,6 +263,30 @@ fn many_ranks_without_pings() {
     for (row, bend) in clocks.rows().iter().zip(&bends).filter(|(row, _)| !left_out.contains(&row.rank)) {
         let off = (row.offset_ns + bend.shift_ns - bends[0].shift_ns).abs();
         assert!(off <= row.error_ns.unwrap() && row.violations == 0, "{off} {row:?}");
+    }
+}
+
+/// Of several hosts, with collectives on their devices alone: those put the hosts on one clock too, without a guarantee, and better
+/// than wall clocks. An equal domain does not hide that a whole trace is shifted.
+#[test]
+fn hosts_follow_their_devices_where_nothing_else_joins_them() {
+    for domains in [["a/utc", "b/utc", "c/utc", "d/utc"], ["vm/utc"; 4], ["utc"; 4]] {
+        let mut ranks = gloo(GLOO4);
+        for (rank, domain) in ranks.iter_mut().zip(domains) {
+            rank.domain = domain.into();
+            rank.rows.iter_mut().for_each(|r| r.timing_source = "cupti".into());
+        }
+        ranks[3] = ranks[3].bent(Bend { shift_ns: -7 * S, ..Bend::default() });
+        let clocks = clocks_of(&ranks);
+        let row = clocks.row(3, false).unwrap();
+        assert_eq!((&*row.method, row.bound_ns), ("collective", None));
+        assert!((row.offset_ns - 7 * S).abs() <= row.error_ns.unwrap() && row.error_ns.unwrap() < S / 10, "{row:?}");
+        let device = clocks.row(3, true).unwrap();
+        assert_eq!(device.offset_ns, row.offset_ns);
+        assert!((device.offset_ns - 7 * S).abs() <= device.bound_ns.unwrap());
+        let shared = domains == ["vm/utc"; 4];
+        assert_eq!(&*clocks.row(2, false).unwrap().method, if shared { "same_host" } else { "collective" });
+        assert_eq!(clocks.contradictions.len(), usize::from(shared), "{:?}", clocks.contradictions);
     }
 }
 
