@@ -14,6 +14,7 @@
 
 mod affine;
 mod barrier;
+mod choice;
 mod collective;
 mod evidence;
 mod fit;
@@ -31,6 +32,7 @@ use std::collections::BTreeMap;
 use trace::{ClockFitRow, ClockSampleRow, OmissionRow};
 
 pub use affine::Affine;
+pub use choice::Choice;
 pub use fit::Method;
 
 use crate::model::{Instance, RankData, RankInfo};
@@ -110,18 +112,22 @@ pub struct Clocks {
     joints: Vec<Goodness>,
     /// For devices that collectives joined, fitted to the device of a rank.
     devices: BTreeMap<i32, Goodness>,
-    /// Evidence that contradicts itself, with what makes it; never averaged away.
+    /// Evidence that contradicts itself, with what makes it, never averaged away; and ranks that the chosen evidence does not join.
     pub contradictions: Vec<OmissionRow>,
 }
 
-/// Fits the clocks of all ranks. The result does not depend on the order of `ranks`.
-pub fn fit(ranks: &[RankClock<'_>], instances: &[Instance]) -> Clocks {
+/// Fits the clocks of all ranks by the evidence of `choice`. The result does not depend on the order of `ranks`.
+pub fn fit(ranks: &[RankClock<'_>], instances: &[Instance], choice: Choice) -> Clocks {
     let mut ranks = ranks.to_vec();
     ranks.sort_by_key(|r| r.info.rank);
     ranks.dedup_by_key(|r| r.info.rank);
     let mut contradictions = Vec::new();
-    let (devices, problems) = evidence::by_device_collectives(&ranks, instances);
-    let mut forest = join_all(&ranks, instances, &devices, &mut contradictions);
+    let (devices, problems) = if choice.allows(Method::Collective) {
+        evidence::by_device_collectives(&ranks, instances)
+    } else {
+        Default::default()
+    };
+    let mut forest = join_all(&ranks, instances, &devices, choice, &mut contradictions);
     contradictions.extend(problems);
     let Some(reference) = reference(&mut forest, &ranks) else { return Clocks { contradictions, ..Clocks::default() } };
     let reached = forest.reached(Node::Rank(reference));
@@ -140,6 +146,8 @@ pub fn fit(ranks: &[RankClock<'_>], instances: &[Instance]) -> Clocks {
     clocks.push_devices(&ranks, instances, devices, reference, window);
     clocks.number_rows();
     evidence::count_violations(&mut clocks, instances);
+    let alone = clocks.left_alone(choice, &ranks);
+    clocks.contradictions.extend(alone);
     clocks
 }
 
@@ -159,14 +167,48 @@ fn order(method: &str) -> usize {
     all.iter().position(|m| m.as_str() == method).unwrap_or(all.len())
 }
 
-/// Joins the ranks by all evidence, best first.
+/// Joins the ranks by all evidence that may be used, best first.
 fn join_all(
     ranks: &[RankClock<'_>],
     instances: &[Instance],
     devices: &[DeviceFit],
+    choice: Choice,
     contradictions: &mut Vec<OmissionRow>,
 ) -> Forest {
     let mut forest = Forest::default();
+    if choice.allows(Method::Ping) {
+        join_by_pings(&mut forest, ranks, contradictions);
+    }
+    if choice.allows(Method::SameHost) {
+        let (shared, problems) = identity::shared_clocks(ranks, instances);
+        contradictions.extend(problems);
+        for (rank, lowest) in shared {
+            let fit = Fit::identity(Method::SameHost);
+            forest.join(Joint { from: Node::Rank(rank), to: Node::Rank(lowest), fit });
+        }
+    }
+    if choice.allows(Method::Collective) {
+        let (joints, problems) = evidence::by_collectives(&forest, ranks, instances);
+        contradictions.extend(problems);
+        for joint in joints {
+            forest.join(joint);
+        }
+        for (rank, to, fit) in devices {
+            // CUPTI's device times are converted to host times, so they also say how far the hosts are apart.
+            let fit = fit.borrowed(identity::DEVICE_ERROR_NS);
+            forest.join(Joint { from: Node::Rank(*rank), to: Node::Rank(*to), fit });
+        }
+    }
+    for rank in ranks.iter().filter(|_| choice.allows(Method::Utc)) {
+        if let Some(fit) = utc_fit(rank) {
+            forest.join(Joint { from: Node::Rank(rank.info.rank), to: Node::Utc, fit });
+        }
+    }
+    forest
+}
+
+/// Joins by round trips, the quickest first; slower ones must agree.
+fn join_by_pings(forest: &mut Forest, ranks: &[RankClock<'_>], contradictions: &mut Vec<OmissionRow>) {
     let (mut pings, problems) = ping::fit_all(ranks);
     contradictions.extend(problems);
     pings.sort_by_key(|p| (p.half_rtt_ns, p.from, p.to));
@@ -177,31 +219,7 @@ fn join_all(
             spare.push(joint);
         }
     }
-    contradictions.extend(evidence::open_loops(&forest, &spare));
-
-    let (shared, problems) = identity::shared_clocks(ranks, instances);
-    contradictions.extend(problems);
-    for (rank, lowest) in shared {
-        let fit = Fit::identity(Method::SameHost);
-        forest.join(Joint { from: Node::Rank(rank), to: Node::Rank(lowest), fit });
-    }
-
-    let (joints, problems) = evidence::by_collectives(&forest, ranks, instances);
-    contradictions.extend(problems);
-    for joint in joints {
-        forest.join(joint);
-    }
-    for (rank, to, fit) in devices {
-        // CUPTI's device times are converted to host times, so they also say how far the hosts are apart.
-        let fit = fit.borrowed(identity::DEVICE_ERROR_NS);
-        forest.join(Joint { from: Node::Rank(*rank), to: Node::Rank(*to), fit });
-    }
-    for rank in ranks {
-        if let Some(fit) = utc_fit(rank) {
-            forest.join(Joint { from: Node::Rank(rank.info.rank), to: Node::Utc, fit });
-        }
-    }
-    forest
+    contradictions.extend(evidence::open_loops(forest, &spare));
 }
 
 /// From a rank's clock to the wall clock, by the quickest of its readings; its error nobody knows.

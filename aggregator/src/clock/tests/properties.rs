@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use trace::ClockFitRow;
 
 use super::pings::ping;
-use super::support::{Bend, Dice, GLOO4, TestRank, collective, fitted, gloo, matched};
-use crate::clock::{Clocks, RankClock, fit};
+use super::support::{Bend, Dice, GLOO4, TestRank, collective, fitted, fitted_by, gloo, matched};
+use crate::clock::{Choice, Clocks, RankClock, fit};
 use crate::model::RankInfo;
 
 const S: i64 = 1_000_000_000;
@@ -224,7 +224,7 @@ fn devices_have_fits_of_their_own() {
         .map(|r| RankInfo { rank: r.rank, clock_domain: r.domain.clone(), ..RankInfo::default() })
         .collect();
     let of = |info| RankClock { info, samples: &[], window_ns: Some((0, S)), has_device_rows: true };
-    let clocks = fit(&infos.iter().map(of).collect::<Vec<_>>(), &instances);
+    let clocks = fit(&infos.iter().map(of).collect::<Vec<_>>(), &instances, Choice::Auto);
     let seen: Vec<_> = clocks.rows().iter().map(|r| (r.rank, &*r.clock, &*r.method, r.bound_ns.is_some())).collect();
     let host = |rank| (rank, "host", "same_host", true);
     let device = |rank| (rank, "device", "collective", true);
@@ -288,6 +288,40 @@ fn hosts_follow_their_devices_where_nothing_else_joins_them() {
         assert_eq!(&*clocks.row(2, false).unwrap().method, if shared { "same_host" } else { "collective" });
         assert_eq!(clocks.contradictions.len(), usize::from(shared), "{:?}", clocks.contradictions);
     }
+}
+
+/// What was chosen is used or nothing is.
+#[test]
+fn a_choice_is_never_silently_another() {
+    let mut ranks = gloo(GLOO4);
+    ranks.iter_mut().for_each(|r| r.domain = "vm/utc".into());
+    ranks[2] = ranks[2].bent(Bend { shift_ns: 3 * S, ..Bend::default() });
+    let (instances, _) = matched(&ranks);
+    let by = |choice| fitted_by(&ranks, &instances, choice);
+    let methods = |clocks: &Clocks| clocks.rows().iter().map(|r| r.method.to_string()).collect::<Vec<_>>();
+
+    let collective = by(Choice::Collective);
+    assert_eq!(methods(&collective), ["collective"; 4], "a shared host is no crutch");
+    let off = |row: &ClockFitRow, by: i64| (row.offset_ns + by).abs() <= row.error_ns.unwrap();
+    assert!(collective.rows().iter().all(|r| off(r, if r.rank == 2 { 3 * S } else { 0 })), "{:?}", collective.rows());
+    assert_eq!((collective.contradictions.len(), collective.impossible(Choice::Collective)), (0, None));
+
+    let host = by(Choice::SameHost);
+    assert_eq!(methods(&host), ["same_host", "same_host", "none", "same_host"]);
+    assert_eq!((host.row(2, false).unwrap().error_ns, host.impossible(Choice::SameHost)), (None, None));
+    // That the collectives contradict the host, and that nothing else may join the rank.
+    assert_eq!(
+        host.contradictions.iter().map(|c| (c.rank, &*c.what)).collect::<Vec<_>>(),
+        [(Some(2), "clock contradiction"), (Some(2), "clock fit"),]
+    );
+    assert!(host.contradictions[1].why.contains("--clock same_host"), "{:?}", host.contradictions);
+
+    let utc = by(Choice::Utc);
+    assert_eq!(methods(&utc), ["utc"; 4]);
+    assert!(utc.rows().iter().skip(1).all(|r| r.error_ns.is_none() && r.offset_ns == 0));
+    let pings = by(Choice::Ping);
+    assert!(pings.impossible(Choice::Ping).is_some_and(|why| why.contains("round trips")));
+    assert_eq!(fitted(&[], &[]).impossible(Choice::Ping), None);
 }
 
 #[test]
