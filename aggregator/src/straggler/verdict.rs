@@ -127,7 +127,8 @@ impl Case {
     /// the injection have steps that are 26 and 27 ms shorter.)
     pub(super) fn most_delay_ns(&self, basis: Option<Basis>) -> Option<i64> {
         let range = self.range.as_ref().filter(|_| basis == Some(Basis::Range))?;
-        Some(range.excess_ns.round() as i64)
+        // A rank may be slow in several ranges, which all count.
+        Some(range.distinct_ns.round() as i64)
     }
 
     fn is_undecided(&self, t: &Thresholds) -> bool {
