@@ -254,39 +254,50 @@ fn parents(data: &RankData, role: &[Role]) -> Vec<u32> {
     parents
 }
 
-/// The operator of each device row: by External id, as torch does. In runs that know no External ids, the innermost operator or
-/// range around the launch.
+/// The operator of each device row: that of its External id, as torch does.
+///
+/// In traces of 2023 a kernel's External id is none of an operator's, and may be that of another one by accident; so it must also
+/// lie around the launch. Where it does not, and in runs that know no External ids, the innermost operator or range around the
+/// launch is the one: that is what torch gave the id of. A row whose id is absent or 0 in a trace that has ids has no operator.
 fn operators(data: &RankData, role: &[Role], parent: &[u32]) -> Vec<u32> {
     let events = &data.events;
     let mut operators = vec![NO_PARENT; events.len()];
-    let is_device = |row: &usize| role[*row] == Role::Device;
     let is_operator =
         |row: usize| role[row] == Role::Host && matches!(events.kind[row], Kind::CpuOp | Kind::UserAnnotation);
-    let is_linked = |id: i64| id != NONE && id != 0;
-    if (0..events.len()).filter(is_device).any(|row| is_linked(events.external[row])) {
-        let mut by_id: FxHashMap<i64, u32> = FxHashMap::default();
-        for row in (0..events.len()).filter(|row| is_operator(*row) && is_linked(events.external[*row])) {
-            by_id.entry(events.external[row]).or_insert(row as u32);
-        }
-        for row in (0..events.len()).filter(is_device).filter(|row| is_linked(events.external[*row])) {
-            operators[row] = by_id.get(&events.external[row]).copied().unwrap_or(NO_PARENT);
-        }
-        return operators;
-    }
+    let is_linked = |row: usize| events.external[row] != NONE && events.external[row] != 0;
+    let mut by_id: FxHashMap<i64, u32> = FxHashMap::default();
     let mut launches: FxHashMap<i64, u32> = FxHashMap::default();
     for row in 0..events.len() {
+        if is_operator(row) && is_linked(row) {
+            by_id.entry(events.external[row]).or_insert(row as u32);
+        }
         if matches!(events.kind[row], Kind::Runtime | Kind::Driver) && events.correlation[row] != NONE {
             launches.entry(events.correlation[row]).or_insert(row as u32);
         }
     }
-    for row in (0..events.len()).filter(is_device) {
-        let mut at = launches.get(&events.correlation[row]).copied().unwrap_or(NO_PARENT);
-        while let Some(launch) = known(at).filter(|row| !is_operator(*row)) {
-            at = parent[launch];
+    let is_device = |row: &usize| role[*row] == Role::Device;
+    let any_linked = (0..events.len()).filter(is_device).any(is_linked);
+    for row in (0..events.len()).filter(is_device).filter(|row| is_linked(*row) || !any_linked) {
+        let launch = launches.get(&events.correlation[row]).map(|launch| *launch as usize);
+        let named = if is_linked(row) { by_id.get(&events.external[row]).copied() } else { None };
+        let around = |op: &u32| launch.is_none_or(|launch| encloses(data, *op as usize, launch));
+        if let Some(op) = named.filter(around) {
+            operators[row] = op;
+            continue;
+        }
+        let mut at = launch.map_or(NO_PARENT, |launch| launch as u32);
+        while let Some(above) = known(at).filter(|row| !is_operator(*row)) {
+            at = parent[above];
         }
         operators[row] = at;
     }
     operators
+}
+
+fn encloses(data: &RankData, outer: usize, inner: usize) -> bool {
+    let events = &data.events;
+    let starts_in = events.ts_ns[outer] <= events.ts_ns[inner] && events.ts_ns[inner] < events.end_ns(outer);
+    starts_in && events.thread[outer] == events.thread[inner]
 }
 
 #[cfg(test)]
@@ -356,6 +367,22 @@ mod tests {
         assert_eq!((functions.kernel_ns[outer], functions.device_ns[outer]), (0, 5));
         assert_eq!((functions.kernel_ns[inner], functions.device_ns[inner]), (5, 5));
         assert_eq!((functions.kernel_ns[kernel], functions.device_ns[kernel]), (5, 5));
+    }
+
+    /// The kernel's External id is by accident that of `far`, which does not lie around its launch.
+    #[test]
+    fn an_external_id_that_cannot_be_is_not_believed() {
+        let mut data = Drawn::rank(0)
+            .host(Kind::CpuOp, "near", 1, "####......")
+            .host(Kind::CpuOp, "far", 1, ".....####.")
+            .launches(7, "..#.......")
+            .device(Kind::Kernel, "gemm", (0, 7), 7, "....####..")
+            .data();
+        let (near, far, kernel) = (find(&data, "near"), find(&data, "far"), find(&data, "gemm"));
+        (data.events.external[far], data.events.external[kernel]) = (5, 5);
+        assert_eq!(Functions::of(&data).operator[kernel], near as u32);
+        (data.events.external[far], data.events.external[near]) = (6, 5);
+        assert_eq!(Functions::of(&data).operator[kernel], near as u32);
     }
 
     /// Memory counts for all rows that hold it, of whatever thread; both ends of a row count.
