@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use trace::{
-    AnnotationStatsRow, BucketTimingRow, ClockFitRow, FindingRow, HtaTemporalRow, IdleBreakdownRow, InstanceRow,
-    KernelStatsRow, MemoryPeakRow, OmissionRow, OpStatsRow, StepBreakdownRow, StragglerRow, WaitRow,
+    AnnotationStatsRow, BucketTimingRow, ClockFitRow, CriticalPathRow, FindingRow, HtaTemporalRow, IdleBreakdownRow,
+    InstanceRow, KernelStatsRow, MemoryPeakRow, OmissionRow, OpStatsRow, StepBreakdownRow, StragglerRow, WaitRow,
 };
 
 /// What an analysis found. Tables are sorted as their fields say; times of day are global ns.
@@ -123,6 +123,8 @@ pub struct Tables {
     pub op_stats: Vec<OpStatsRow>,
     /// By rank and device, longest total first.
     pub annotation_stats: Vec<AnnotationStatsRow>,
+    /// By rank and step.
+    pub critical_path: Vec<CriticalPathRow>,
     /// By rank and device.
     pub memory_peaks: Vec<MemoryPeakRow>,
     /// By rank.

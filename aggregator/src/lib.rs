@@ -5,6 +5,7 @@ mod breakdown;
 mod buckets;
 mod cli;
 pub mod clock;
+mod critical;
 pub mod details;
 #[cfg(test)]
 mod drawn;

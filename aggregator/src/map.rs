@@ -1,11 +1,13 @@
 //! The map: everything of one rank, reduced to a part that is small enough to hold for every rank of a large run.
 
 use trace::{
-    AnnotationStatsRow, BucketRow, ClockSampleRow, CollectiveRow, CommRow, CounterRow, DeviceRow, HtaTemporalRow,
-    IdleBreakdownRow, KernelStatsRow, MemoryPeakRow, OmissionRow, OpStatsRow, StepBreakdownRow, StepRow,
+    AnnotationStatsRow, BucketRow, ClockSampleRow, CollectiveRow, CommRow, CounterRow, CriticalPathRow, DeviceRow,
+    HtaTemporalRow, IdleBreakdownRow, KernelStatsRow, MemoryPeakRow, OmissionRow, OpStatsRow, StepBreakdownRow,
+    StepRow,
 };
 
 use crate::breakdown::{Activity, Parts, breakdown, hta_temporal};
+use crate::critical::critical_path;
 use crate::idle::idle_breakdown;
 use crate::intervals::Interval;
 use crate::memory::memory_peaks;
@@ -55,6 +57,8 @@ pub struct RankPart {
     pub annotation_stats: Vec<AnnotationStatsRow>,
     /// Kernels by name; not yet compared with other devices.
     pub kernel_stats: Vec<KernelStatsRow>,
+    /// The critical path of each of its steps.
+    pub critical_path: Vec<CriticalPathRow>,
     /// Its highest use of memory.
     pub memory_peaks: Vec<MemoryPeakRow>,
     /// HTA's temporal breakdown.
@@ -99,6 +103,7 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
         op_stats: ops,
         annotation_stats: annotations,
         kernel_stats: kernels,
+        critical_path: critical_path(&data),
         memory_peaks,
         hta_temporal: hta_temporal(rank, &parts),
         straggler: straggler::map_rank(&data, &options.thresholds),

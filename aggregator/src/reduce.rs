@@ -188,6 +188,7 @@ pub fn reduce(
         tables.op_stats.append(&mut part.op_stats);
         tables.annotation_stats.append(&mut part.annotation_stats);
         tables.kernel_stats.append(&mut part.kernel_stats);
+        tables.critical_path.append(&mut part.critical_path);
         tables.memory_peaks.append(&mut part.memory_peaks);
         tables.hta_temporal_breakdown.extend(part.hta_temporal);
     }

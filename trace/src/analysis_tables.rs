@@ -298,6 +298,42 @@ crate::tables! {
         std_ns: f64,
     }
 
+    /// The critical path of each step: what the step waited for, backwards from its end. The parts sum to wall.
+    critical_path: CriticalPathRow / CriticalPathBuilder / CriticalPathView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Step.
+        step: i32,
+        /// Length of the step, up to the end of the last device work launched in it.
+        wall_ns: i64,
+        /// The largest part: `cpu`, `data_loading`, `gpu` (compute, copies, and gaps between them), `communication`, `launch` or `other`.
+        bound_by: Text,
+        /// Code of the host (HTA's `cpu_bound`, and the time between operators, which HTA leaves out).
+        cpu_ns: i64,
+        /// Of `cpu_ns`: outside any operator; Python, mostly.
+        host_gap_ns: i64,
+        /// Ranges of data loaders (HTA's `data_loading`).
+        data_loading_ns: i64,
+        /// Kernels that compute (HTA's `gpu_compute_bound`, with `gpu_memory_ns`).
+        gpu_compute_ns: i64,
+        /// Copies and fills.
+        gpu_memory_ns: i64,
+        /// Communication, waiting for other ranks included (HTA's `gpu_communication_bound`).
+        communication_ns: i64,
+        /// From the start of a launch to that of its kernel (HTA's `gpu_kernel_launch_overhead`).
+        launch_ns: i64,
+        /// Between kernels that follow each other at once (HTA's `gpu_kernel_kernel_overhead`).
+        kernel_gap_ns: i64,
+        /// Waiting for what was not recorded.
+        other_ns: i64,
+        /// Device rows on the path.
+        device_rows: i64,
+        /// Waits of the host for a device on the path that no `cuda_sync` row tells; the row that ended last is taken for their reason.
+        inferred_waits: i64,
+        /// Names with the most time on the path, `name=ns`, separated by `; `.
+        longest: Text,
+    }
+
     /// The highest use of memory.
     memory_peaks: MemoryPeakRow / MemoryPeakBuilder / MemoryPeakView, by Aggregator, sorted by None; {
         /// Global rank.

@@ -68,6 +68,7 @@ mod tests {
                 kernel_stats: vec![Default::default()],
                 op_stats: vec![Default::default()],
                 annotation_stats: vec![Default::default()],
+                critical_path: vec![Default::default()],
                 memory_peaks: vec![Default::default()],
                 hta_temporal_breakdown: vec![Default::default()],
                 omissions: vec![Default::default()],

@@ -72,6 +72,7 @@ fn write_tables(tables: &Tables, directory: &Path, run_id: &str) -> Result<(), E
         kernel_stats,
         op_stats,
         annotation_stats,
+        critical_path,
         memory_peaks,
         hta_temporal_breakdown,
         omissions,
@@ -87,6 +88,7 @@ fn write_tables(tables: &Tables, directory: &Path, run_id: &str) -> Result<(), E
     write_one(kernel_stats, directory, run_id)?;
     write_one(op_stats, directory, run_id)?;
     write_one(annotation_stats, directory, run_id)?;
+    write_one(critical_path, directory, run_id)?;
     write_one(memory_peaks, directory, run_id)?;
     write_one(hta_temporal_breakdown, directory, run_id)?;
     write_one(omissions, directory, run_id)?;

@@ -108,6 +108,7 @@ fn every_analysis_table_comes_back_as_it_was_written() {
         KernelStatsRow,
         OpStatsRow,
         AnnotationStatsRow,
+        CriticalPathRow,
         MemoryPeakRow,
         HtaTemporalRow,
         WaitRow,

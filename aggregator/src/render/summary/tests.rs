@@ -1,7 +1,9 @@
 //! The summary of a made-up analysis at three widths, and what it must never do.
 
 use expect_test::{Expect, expect_file};
-use trace::{BucketTimingRow, ClockFitRow, FindingRow, InstanceRow, OmissionRow, StepBreakdownRow, StragglerRow};
+use trace::{
+    BucketTimingRow, ClockFitRow, CriticalPathRow, FindingRow, InstanceRow, OmissionRow, StepBreakdownRow, StragglerRow,
+};
 
 use super::{Look, render};
 use crate::analysis::{Analysis, Facts, Tables, Verdict, VerdictKind};
@@ -37,6 +39,7 @@ fn analysis(ranks: i32) -> Analysis {
     };
     let tables = Tables {
         step_breakdown: all().flat_map(steps_of).collect(),
+        critical_path: all().map(critical).collect(),
         collective_instances: (0..4).map(instance).collect(),
         bucket_timing: all().flat_map(|rank| [bucket(rank, 0), bucket(rank, 1)]).collect(),
         stragglers: all().map(straggler).collect(),
@@ -73,6 +76,19 @@ fn steps_of(rank: i32) -> Vec<StepBreakdownRow> {
         ..StepBreakdownRow::default()
     };
     vec![row(3), row(4)]
+}
+
+fn critical(rank: i32) -> CriticalPathRow {
+    let slow = rank == 5;
+    CriticalPathRow {
+        rank,
+        step: 3,
+        wall_ns: 150 * MS,
+        cpu_ns: if slow { 120 } else { 60 } * MS,
+        host_gap_ns: 30 * MS,
+        communication_ns: if slow { 30 } else { 90 } * MS,
+        ..CriticalPathRow::default()
+    }
 }
 
 fn instance(number: i64) -> InstanceRow {

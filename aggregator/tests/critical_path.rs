@@ -1,0 +1,218 @@
+//! The critical path against HTA's, for every step that HTA has one of, on the real traces beside the repository.
+
+#![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use aggregator::kineto::KinetoSource;
+use aggregator::{Options, analyze};
+use trace::CriticalPathRow;
+
+fn data() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
+    let found = std::env::var_os("RANKSCOPE_DATA").map_or(beside, PathBuf::from);
+    if found.is_dir() {
+        return Some(found);
+    }
+    eprintln!("skipped: no real traces at {}; RANKSCOPE_DATA names another place", found.display());
+    None
+}
+
+const KINDS: [&str; 5] = [
+    "cpu_bound",
+    "gpu_compute_bound",
+    "gpu_communication_bound",
+    "gpu_kernel_kernel_overhead",
+    "gpu_kernel_launch_overhead",
+];
+
+/// HTA's shares in percent, by rank, in the order of [`KINDS`].
+fn hta(path: &Path) -> BTreeMap<i32, [f64; 5]> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut lines = text.lines();
+    let titles: Vec<&str> = lines.next().unwrap().split(',').collect();
+    lines
+        .map(|line| {
+            let fields: Vec<&str> = line.split(',').collect();
+            let share = |kind: &str| {
+                let at = titles.iter().position(|title| *title == kind)?;
+                fields[at].parse::<f64>().ok()
+            };
+            (fields[0].parse().unwrap(), KINDS.map(|kind| share(kind).unwrap_or(0.0)))
+        })
+        .collect()
+}
+
+/// Ours as HTA would put them: shares of a path in which the time between operators weighs nothing.
+fn as_hta(row: &CriticalPathRow) -> [f64; 5] {
+    let parts = [
+        row.cpu_ns - row.host_gap_ns,
+        row.gpu_compute_ns + row.gpu_memory_ns,
+        row.communication_ns,
+        row.kernel_gap_ns,
+        row.launch_ns,
+    ];
+    let all: i64 = parts.iter().sum();
+    parts.map(|part| 100.0 * part as f64 / all as f64)
+}
+
+/// HTA's shares are of whole µs and are summed as they are: over a path of a few ms, rounding is below this.
+const SAME_PCT: f64 = 0.05;
+
+/// Why the two differ: what is not in HTA's graph, or weighs nothing there. Read in `critical_path_analysis.py`, and seen in the
+/// trace.
+fn reasons(name: &str, row: &CriticalPathRow, hta: [f64; 5], ours: [f64; 5]) -> Vec<String> {
+    let mut reasons = Vec::new();
+    if hta.iter().zip(&ours).all(|(a, b)| (a - b).abs() <= SAME_PCT) {
+        return reasons;
+    }
+    if row.inferred_waits > 0 {
+        reasons.push(format!(
+            "waits of the host on the path ({}) are told by no cuda_sync row: in HTA's graph such calls weigh nothing and nothing leads from them to \
+             the device",
+            row.inferred_waits
+        ));
+    }
+    if row.host_gap_ns * 100 > row.wall_ns {
+        reasons.push(format!(
+            "{:.1} ms of the path lie between operators: they weigh nothing in HTA's graph, whose path goes where they are fewer",
+            row.host_gap_ns as f64 / 1e6
+        ));
+    }
+    if row.data_loading_ns > 0 {
+        reasons.push(
+            "operators of the data loader count as loading here, as cpu_bound in HTA, which was not told of it".into(),
+        );
+    }
+    if row.other_ns > 0 {
+        reasons.push(format!(
+            "{:.1} ms between kernels have no reason in the trace: HTA's graph has no edge there, so its path avoids them",
+            row.other_ns as f64 / 1e6
+        ));
+    }
+    if name == "event_sync" {
+        reasons.push(
+            "a copy that blocks its call is on the path here with its launch (20 µs); in HTA its call weighs nothing"
+                .into(),
+        );
+    }
+    assert!(!reasons.is_empty(), "{name} rank {}: HTA {hta:?}, here {ours:?}: no reason known", row.rank);
+    reasons
+}
+
+fn shares(shares: [f64; 5]) -> String {
+    shares.map(|share| format!("{share:6.2}")).join(" ")
+}
+
+#[test]
+fn every_path_is_beside_htas() {
+    let Some(data) = data() else { return };
+    let mut text = String::from(
+        "Critical path of the first step: shares in % by HTA, here (as HTA counts: without the time between operators), and the\n\
+         whole path here in ms. Columns: cpu, gpu compute and copies, communication, between kernels, launch.\n\n",
+    );
+    let mut folders: Vec<PathBuf> =
+        std::fs::read_dir(data.join("expected_hta")).unwrap().map(|e| e.unwrap().path()).collect();
+    folders.sort();
+    let mut compared = 0;
+    for folder in folders {
+        let expected = folder.join("critical_path_summary.csv");
+        if !expected.is_file() {
+            continue;
+        }
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        let rows = paths(&data.join("kineto").join(&name));
+        for (rank, hta) in hta(&expected) {
+            let row = rows.iter().find(|row| row.rank == rank).unwrap();
+            let ours = as_hta(row);
+            writeln!(
+                text,
+                "{name} rank {rank}, step {} of {:.3} ms, bound by {}",
+                row.step,
+                ms(row.wall_ns),
+                row.bound_by
+            )
+            .unwrap();
+            writeln!(text, "  HTA  {}\n  here {}", shares(hta), shares(ours)).unwrap();
+            writeln!(
+                text,
+                "  path cpu {:.3} (between operators {:.3}), loading {:.3}, compute {:.3}, copies {:.3}, communication {:.3}, launch {:.3}, \
+                 between kernels {:.3}, unknown {:.3}",
+                ms(row.cpu_ns),
+                ms(row.host_gap_ns),
+                ms(row.data_loading_ns),
+                ms(row.gpu_compute_ns),
+                ms(row.gpu_memory_ns),
+                ms(row.communication_ns),
+                ms(row.launch_ns),
+                ms(row.kernel_gap_ns),
+                ms(row.other_ns),
+            )
+            .unwrap();
+            for reason in reasons(&name, row, hta, ours) {
+                writeln!(text, "  why: {reason}").unwrap();
+            }
+            compared += 1;
+        }
+    }
+    assert!(compared >= 20, "{compared}");
+    expect_test::expect_file!["data/critical_path.txt"].assert_eq(&text);
+}
+
+fn ms(ns: i64) -> f64 {
+    ns as f64 / 1e6
+}
+
+fn paths(folder: &Path) -> Vec<CriticalPathRow> {
+    let source = KinetoSource::open(&[folder.into()]).unwrap();
+    analyze(&source, &Options::default(), &|_, _| ()).unwrap().tables.critical_path
+}
+
+/// What is known of the traces: rank 2 of torchrec4 computes on its host in a range for about 1.01 s of every step while the others
+/// wait in SendRecv; rank 5 of gloo8 and rank 2 of gloo4 sleep.
+#[test]
+fn paths_tell_the_known_truth() {
+    let Some(data) = data() else { return };
+    for row in paths(&data.join("kineto/torchrec4_long_a2a")) {
+        let share = |ns: i64| ns as f64 / row.wall_ns as f64;
+        if row.rank == 2 {
+            assert_eq!(&*row.bound_by, "cpu");
+            assert!(
+                row.longest.starts_with("# running sparse arch=9")
+                    || row.longest.starts_with("# running sparse arch=1"),
+                "{row:?}"
+            );
+        } else {
+            assert_eq!(&*row.bound_by, "communication");
+            assert!(share(row.communication_ns) > 0.85, "{row:?}");
+        }
+    }
+    for row in paths(&data.join("kineto/gloo8_slow5")).iter().filter(|row| row.rank == 5) {
+        assert!(row.longest.contains("injected_delay=6"), "{row:?}");
+    }
+    for row in paths(&data.join("kineto/gloo4_slow2_stack")).iter().filter(|row| row.rank == 2) {
+        assert_eq!(&*row.bound_by, "cpu", "{row:?}");
+        assert!(row.longest.starts_with("<built-in function sleep>=35"), "{row:?}");
+    }
+}
+
+/// The parts sum to the step in every real trace.
+#[test]
+fn the_parts_sum_in_real_traces() {
+    let Some(data) = data() else { return };
+    for folder in std::fs::read_dir(data.join("kineto")).unwrap().map(|e| e.unwrap().path()) {
+        for row in paths(&folder) {
+            let parts = row.cpu_ns
+                + row.data_loading_ns
+                + row.gpu_compute_ns
+                + row.gpu_memory_ns
+                + row.communication_ns
+                + row.launch_ns
+                + row.kernel_gap_ns
+                + row.other_ns;
+            assert_eq!(parts, row.wall_ns, "{}: {row:?}", folder.display());
+        }
+    }
+}
