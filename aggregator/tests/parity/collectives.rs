@@ -46,7 +46,8 @@ fn reference(path: &Path) -> Vec<Line> {
 
 /// Position in a rank's collectives by the correlation id of its kernel.
 fn by_correlation(rank: &RankData) -> BTreeMap<i64, usize> {
-    let of_event: BTreeMap<i64, i64> = rank.events.id.iter().copied().zip(rank.events.correlation.iter().copied()).collect();
+    let of_event: BTreeMap<i64, i64> =
+        rank.events.id.iter().copied().zip(rank.events.correlation.iter().copied()).collect();
     let rows = rank.collectives.iter().enumerate();
     rows.filter_map(|(at, c)| Some((*of_event.get(&c.event_id?)?, at))).collect()
 }
@@ -96,7 +97,8 @@ fn compare(lines: &[Line], ours: &Ours, text: &mut String) {
         .collect();
     let (instances, omissions) = match_collectives(&rows);
     for omission in &omissions {
-        writeln!(text, "* ours says: {:?} {}: {}", omission.amount.unwrap_or_default(), omission.what, omission.why).unwrap();
+        writeln!(text, "* ours says: {:?} {}: {}", omission.amount.unwrap_or_default(), omission.what, omission.why)
+            .unwrap();
     }
     let positions: BTreeMap<i32, BTreeMap<i64, usize>> =
         ours.ranks.iter().map(|r| (r.info.rank, by_correlation(r))).collect();

@@ -231,8 +231,14 @@ fn idle(rank: &Rank, split: &Split, rules: Rules, table: &mut Table) {
 }
 
 const STATS_NAMES: [&str; 4] = ["cudaLaunchKernel", "cudaLaunchKernelExC", "cudaMemcpyAsync", "cudaMemsetAsync"];
-const QUEUE_NAMES: [&str; 6] =
-    ["cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync", "cudaMemsetAsync"];
+const QUEUE_NAMES: [&str; 6] = [
+    "cudaLaunchKernel",
+    "cudaLaunchKernelExC",
+    "cuLaunchKernel",
+    "cuLaunchKernelEx",
+    "cudaMemcpyAsync",
+    "cudaMemsetAsync",
+];
 
 /// Launch and work of it, by HTA's names or by what launched anything.
 fn joined<'a>(split: &'a Split, rules: Rules, names: &[&str], every_host_row: bool) -> Vec<(&'a Event, &'a Event)> {

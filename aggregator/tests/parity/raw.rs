@@ -38,7 +38,9 @@ pub(crate) const SWITCHES: [Switch; 8] = [
     ("HTA tells types of kernels by other names", |r| &mut r.types),
     ("HTA takes gaps from the end of the row before, and adds overlaps as negative gaps", |r| &mut r.gaps),
     ("HTA takes the first row of the trace for a launch that was not recorded", |r| &mut r.first_row),
-    ("HTA sums up as it goes: copies that touch overlap, work before its launch is a negative length", |r| &mut r.series),
+    ("HTA sums up as it goes: copies that touch overlap, work before its launch is a negative length", |r| {
+        &mut r.series
+    }),
 ];
 
 pub(crate) const HTA: Rules = Rules {
@@ -131,10 +133,13 @@ impl Rank {
     pub(crate) fn read(path: &Path, rank: i64) -> Self {
         let mut bytes = Vec::new();
         flate2::read::MultiGzDecoder::new(std::fs::File::open(path).unwrap()).read_to_end(&mut bytes).unwrap();
+        // Times become strings, so that they are read to the last bit of a double as HTA's reader does, and not nearly.
+        let times = regex::bytes::Regex::new(r#""(ts|dur)":\s*(-?[0-9.]+)"#).unwrap();
+        let bytes = times.replace_all(&bytes, br#""$1": "$2""#.as_slice());
         let document: Value = serde_json::from_slice(&bytes).unwrap();
         let list = document["traceEvents"].as_array().unwrap();
         let events: Vec<Event> = (0_i64..).zip(list).filter_map(|(index, event)| event_of(index, event)).collect();
-        let fractional = list.iter().any(|e| e["ts"].is_f64());
+        let fractional = list.iter().any(|e| e["ts"].as_str().is_some_and(|ts| ts.contains('.')));
         let latest = events.iter().map(|e| e.ts).fold(0.0, f64::max);
         Self { rank, events, fractional, grid: f64::EPSILON * latest }
     }
@@ -175,8 +180,8 @@ fn event_of(index: i64, event: &Value) -> Option<Event> {
         index,
         category: category.into(),
         name: event["name"].as_str().unwrap_or_default().into(),
-        ts: event["ts"].as_f64()?,
-        dur: event["dur"].as_f64()?,
+        ts: event["ts"].as_str()?.parse().ok()?,
+        dur: event["dur"].as_str()?.parse().ok()?,
         stream: integer("stream"),
         correlation: integer("correlation"),
         bandwidth: args["memory bandwidth (GB/s)"].as_f64().unwrap_or(0.0),

@@ -10,9 +10,8 @@ use crate::render::grid::Grid;
 /// How full the devices were, by rank; nothing without devices.
 pub(super) fn devices(text: &mut String, analysis: &Analysis, look: &Look) {
     let tables = &analysis.tables;
-    let of = |key: &(i32, i64)| {
-        tables.gpu_utilization.iter().find(|r| r.step.is_none() && (r.rank, r.device_id) == *key)
-    };
+    let of =
+        |key: &(i32, i64)| tables.gpu_utilization.iter().find(|r| r.step.is_none() && (r.rank, r.device_id) == *key);
     let keys: Vec<(i32, i64)> =
         tables.gpu_utilization.iter().filter(|r| r.step.is_none()).map(|r| (r.rank, r.device_id)).collect();
     if keys.is_empty() {
