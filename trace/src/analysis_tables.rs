@@ -183,7 +183,8 @@ crate::tables! {
         own_excess_low_ns: Option<i64>,
         /// Upper end.
         own_excess_high_ns: Option<i64>,
-        /// Own excess on the blocking chain, per step: what "ms per step" means.
+        /// Own excess on the blocking chain, per step, but where the verdict stands on a range, at most the excess of all
+        /// ranges that stand out: what "ms per step" means.
         step_delay_ns: i64,
         /// Waits of other ranks charged to it, per step.
         caused_wait_ns: i64,
