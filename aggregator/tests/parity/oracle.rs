@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::raw::{Event, Rank, Rules, Split};
-use crate::table::{Table, describe, numbered, put, put_loose};
+use crate::table::{Table, describe, numbered, put_loose};
 
 /// All ranks of a folder.
 pub(crate) struct Folder {
@@ -315,6 +315,30 @@ fn queues(rank: &Rank, split: &Split, rules: Rules, table: &mut Table) {
     }
 }
 
+/// The sums of bandwidths after each change, where there is any. Changes at one time: starts first, or ends first.
+fn bandwidth_sums(events: &[&Event], starts_first: bool, running: bool) -> Vec<f64> {
+    let mut changes: Vec<(f64, bool, f64)> = Vec::new();
+    for e in events {
+        let dur = if e.dur == 0.0 { 1.0 } else { e.dur };
+        changes.push((e.ts, true, e.bandwidth));
+        changes.push((e.ts + dur, false, e.bandwidth));
+    }
+    changes.sort_by(|a, b| a.0.total_cmp(&b.0).then((a.1 != starts_first).cmp(&(b.1 != starts_first))));
+    let (mut sum, mut under_way) = (0.0, 0);
+    let mut points = Vec::new();
+    for (_, begins, bandwidth) in changes {
+        sum += if begins { bandwidth } else { -bandwidth };
+        under_way += if begins { 1 } else { -1 };
+        if !running && under_way == 0 {
+            sum = 0.0;
+        }
+        if sum > 0.0 {
+            points.push(sum);
+        }
+    }
+    points
+}
+
 fn bandwidths(rank: &Rank, split: &Split, rules: Rules, table: &mut Table) {
     let mut kinds: BTreeMap<String, Vec<&Event>> = BTreeMap::new();
     for event in of_type(split, rules, "MEMORY") {
@@ -322,32 +346,15 @@ fn bandwidths(rank: &Rank, split: &Split, rules: Rules, table: &mut Table) {
         kinds.entry(kind).or_default().push(event);
     }
     for (kind, events) in kinds {
-        let mut changes: Vec<(f64, bool, f64)> = Vec::new();
-        for e in &events {
-            let dur = if e.dur == 0.0 { 1.0 } else { e.dur };
-            changes.push((e.ts, true, e.bandwidth));
-            changes.push((e.ts + dur, false, e.bandwidth));
-        }
-        // Starts before ends, as HTA's stable sort leaves them; by the definitions, ends first.
-        let tie = |begins: bool| if rules.series { !begins } else { begins };
-        changes.sort_by(|a, b| a.0.total_cmp(&b.0).then(tie(a.1).cmp(&tie(b.1))));
-        let (mut sum, mut under_way) = (0.0, 0);
-        let mut points = Vec::new();
-        for (_, begins, bandwidth) in changes {
-            sum += if begins { bandwidth } else { -bandwidth };
-            under_way += if begins { 1 } else { -1 };
-            if !rules.series && under_way == 0 {
-                sum = 0.0;
-            }
-            if sum > 0.0 {
-                points.push(sum);
-            }
-        }
+        let points = bandwidth_sums(&events, rules.series, rules.series);
         if points.is_empty() {
             continue;
         }
-        for (column, value) in describe(points) {
-            put(table, &format!("{} | {kind}", rank.rank), column, value);
+        // In what order changes of one time happened, HTA's sorting leaves open: its numbers lie between those of the two extremes.
+        let other = describe(bandwidth_sums(&events, false, rules.series));
+        for ((column, value), (_, other)) in describe(points).into_iter().zip(other) {
+            let open = if rules.series && value.is_finite() { (value - other).abs() } else { 0.0 };
+            put_loose(table, &format!("{} | {kind}", rank.rank), column, value, open);
         }
     }
 }
