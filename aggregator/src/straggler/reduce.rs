@@ -60,6 +60,9 @@ pub fn reduce(
             reason: suspect.then(|| case.reason().into()),
             evidence_range: range.map(|r| r.name.clone()),
             evidence_excess_ns: range.map(|r| r.excess_ns.round() as i64),
+            evidence_z: range.and_then(|r| r.deviation.z()),
+            evidence_persistence: range.map(|r| r.deviation.persistence),
+            stands_on: basis.filter(|_| suspect).map(|b| b.as_str().into()),
             evidence: Some(case.sentence(verdict, thresholds).into()),
         }
     };

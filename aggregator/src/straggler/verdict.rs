@@ -20,6 +20,7 @@
 use super::Thresholds;
 use super::deviation::Deviation;
 use super::evidence::Evidence;
+use super::stats::spoken_z;
 
 /// What is known of a rank when it is judged.
 #[derive(Clone, Debug, Default)]
@@ -56,6 +57,16 @@ pub(super) enum Basis {
     Stretch,
     /// One range of its host.
     Range,
+}
+
+impl Basis {
+    /// The word in the `stands_on` column.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Stretch => "stretch",
+            Self::Range => "range",
+        }
+    }
 }
 
 impl Verdict {
@@ -144,17 +155,14 @@ impl Case {
         let Some(own) = self.own else { return self.nothing_to_compare().into() };
         let share = |ns: f64| if self.step_ns > 0 { 100.0 * ns / self.step_ns as f64 } else { 0.0 };
         let excess = format!(
-            "own work takes {} a step longer than on the other ranks ({:.1} % of a step{}; {} of {} steps)",
+            "own work takes {} a step longer than on the other ranks ({:.1} % of a step, {})",
             milliseconds(own.effect_ns),
             share(own.effect_ns),
-            own.z().map_or(String::new(), |z| format!(", z {z:.1}")),
-            (own.persistence * own.steps as f64).round(),
-            own.steps,
+            sureness(&own),
         );
-        let range = self
-            .range
-            .as_ref()
-            .map_or(String::new(), |r| format!("; range `{}` takes {} longer", r.name, milliseconds(r.excess_ns)));
+        let range = self.range.as_ref().map_or(String::new(), |r| {
+            format!("; range `{}` takes {} longer ({})", r.name, milliseconds(r.excess_ns), sureness(&r.deviation))
+        });
         match verdict {
             Verdict::Cause => format!("{excess}{range}"),
             Verdict::Undecided if own.steps < t.min_steps => {
@@ -210,6 +218,11 @@ pub(super) fn judge(cases: &[Case], t: &Thresholds) -> Vec<(Verdict, Option<Basi
         }
     };
     cases.iter().zip(&causes).map(judge_one).collect()
+}
+
+fn sureness(d: &Deviation) -> String {
+    let z = d.z().map_or(String::new(), |z| format!("{}, ", spoken_z(z)));
+    format!("{z}{} of {} steps", (d.persistence * d.steps as f64).round(), d.steps)
 }
 
 fn milliseconds(ns: f64) -> String {
