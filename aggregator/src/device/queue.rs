@@ -52,15 +52,15 @@ impl Stream {
         let (mut length, mut since_ns) = (0_i64, first_ns);
         let (mut full_ns, mut weighted) = (0_i64, 0_f64);
         for (ts_ns, starts) in &self.changes {
-            let held_ns = ts_ns - since_ns;
-            full_ns += if length >= FULL_QUEUE_LENGTH { held_ns } else { 0 };
+            let held_ns = ts_ns.saturating_sub(since_ns);
+            full_ns = full_ns.saturating_add(if length >= FULL_QUEUE_LENGTH { held_ns } else { 0 });
             weighted += length as f64 * held_ns as f64;
             length += if *starts { -1 } else { 1 };
             since_ns = *ts_ns;
             lengths.push(length as f64);
         }
         let points = describe(lengths)?;
-        let span_ns = last_ns - first_ns;
+        let span_ns = last_ns.saturating_sub(first_ns);
         Some(QueueLengthRow {
             rank,
             device_id: Some(device).filter(|id| *id != NONE),

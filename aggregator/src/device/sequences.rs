@@ -47,8 +47,9 @@ pub(super) fn kernel_sequences(data: &RankData, launched: &[Launch], outermost: 
         let names = std::iter::once(operator).chain(kernels.iter().copied()).map(|row| events.name[row as usize]);
         let tally = sequences.entry(names.collect()).or_default();
         tally.calls += 1;
-        tally.gpu_total_ns += kernels.iter().map(|row| events.dur_ns[*row as usize]).sum::<i64>();
-        tally.cpu_total_ns += events.dur_ns[operator as usize];
+        let work_ns = kernels.iter().map(|row| events.dur_ns[*row as usize]).fold(0, i64::saturating_add);
+        tally.gpu_total_ns = tally.gpu_total_ns.saturating_add(work_ns);
+        tally.cpu_total_ns = tally.cpu_total_ns.saturating_add(events.dur_ns[operator as usize]);
     }
     let mut rows: Vec<(Vec<u32>, Tally)> = sequences.into_iter().collect();
     let name = |id: u32| &data.names[id as usize];

@@ -56,7 +56,7 @@ struct Curve {
 impl Curve {
     fn push(&mut self, ts_ns: i64, value: f64) {
         let before = match (self.until.last(), self.values.last()) {
-            (Some((since, sum)), Some(held)) => sum + held * (ts_ns - since) as f64,
+            (Some((since, sum)), Some(held)) => sum + held * ts_ns.saturating_sub(*since) as f64,
             _ => 0.0,
         };
         self.until.push((ts_ns, before));
@@ -68,7 +68,7 @@ impl Curve {
         let after = self.until.partition_point(|(t, _)| *t <= ts_ns);
         let Some(at) = after.checked_sub(1) else { return 0.0 };
         let (since, sum) = self.until[at];
-        sum + self.values[at] * (ts_ns - since) as f64
+        sum + self.values[at] * ts_ns.saturating_sub(since) as f64
     }
 
     fn within(&self, window: &IntervalSet) -> f64 {
@@ -99,10 +99,12 @@ impl Kernels {
         let sm_count = data.devices.iter().find(|d| d.device_id == device).and_then(|d| d.sm_count).filter(|n| *n > 0);
         let use_of = |row: &usize| by_id.get(&events.id[*row]).copied();
         let share = |row: &usize| {
-            let blocks = use_of(row).map(|u| u.blocks).filter(|blocks| *blocks != NONE)?;
+            let blocks = use_of(row).map(|u| u.blocks).filter(|blocks| *blocks > 0)?;
             Some((blocks as f64 / f64::from(sm_count?)).min(1.0))
         };
-        let occupancy = |row: &usize| use_of(row)?.occupancy_pct.map(f64::from);
+        // What no device can be is not known.
+        let possible = |pct: &f64| (0.0..=100.0).contains(pct);
+        let occupancy = |row: &usize| use_of(row)?.occupancy_pct.map(f64::from).filter(possible);
         let span = |row: &usize| Interval::new(events.ts_ns[*row], events.end_ns(*row));
         let mut busy = IntervalSet::new();
         rows.iter().for_each(|row| busy.push(span(row)));

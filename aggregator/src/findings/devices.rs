@@ -127,3 +127,70 @@ fn full_queue(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
         "the host is far ahead of the device, and launches block: nothing is lost unless the host had other work to do",
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use trace::{GpuUtilizationRow, LaunchStatsRow, QueueLengthRow, StepBreakdownRow, SyncStallRow};
+
+    use super::*;
+
+    /// Rank 1 waits for its device 30 of 100 ms; 6 of 10 kernels are short; rank 0's queue is full for 2 %; its device is busy and
+    /// narrow.
+    fn analysis() -> Analysis {
+        let mut analysis = Analysis::default();
+        let wall = |rank| StepBreakdownRow { rank, wall_ns: 100_000_000, ..Default::default() };
+        let tables = &mut analysis.tables;
+        tables.step_breakdown = vec![wall(0), wall(1)];
+        let stall = |rank, total_ns, operator: &str| SyncStallRow {
+            rank,
+            api_call: "cudaStreamSynchronize".into(),
+            outer_operator: Some(operator.into()),
+            calls: 3,
+            total_ns,
+            ..Default::default()
+        };
+        tables.sync_stalls = vec![stall(0, 5_000_000, "aten::item"), stall(1, 28_000_000, "aten::item")];
+        tables.sync_stalls.push(stall(1, 2_000_000, "aten::copy_"));
+        let launches = |short_kernels, launches, name: Option<&str>| LaunchStatsRow {
+            short_kernels,
+            launches,
+            name: name.map(Into::into),
+            ..Default::default()
+        };
+        tables.launch_stats = vec![launches(6, 10, None), launches(0, 900, Some("gemm"))];
+        tables.queue_length = vec![QueueLengthRow { full_ns: 2_000_000, full_pct: 2.0, ..Default::default() }];
+        tables.gpu_utilization =
+            vec![GpuUtilizationRow { utilization_pct: 80.0, sm_efficiency_pct: Some(20.0), ..Default::default() }];
+        analysis
+    }
+
+    #[test]
+    fn each_has_its_numbers_and_its_threshold() {
+        let found = findings(&analysis(), &Limits::default());
+        let titles: Vec<&str> = found.iter().map(|f| &*f.title).collect();
+        assert_eq!(
+            titles,
+            [
+                "60 % of the kernels are shorter than the calls that launch them",
+                "the host of rank 1 waits for its device 30 % of the time, most of it in `aten::item`",
+                "1 device busy with kernels that leave most of the device idle",
+                "the launch queue of rank 0 is full for 2.0 % of the time",
+            ]
+        );
+        assert!(found.iter().all(|f| f.evidence.contains("threshold") && !f.suggestion.is_empty()));
+        assert!(found[1].evidence.contains("28.0 ms in 3 calls of cudaStreamSynchronize"), "{}", found[1].evidence);
+    }
+
+    #[test]
+    fn below_the_limits_nothing_is_said() {
+        let limits = Limits {
+            short_kernels_pct: 60.0,
+            sync_stall_pct: 30.0,
+            sm_share_pct: 25.0,
+            full_queue_pct: 2.0,
+            ..Limits::default()
+        };
+        assert_eq!(findings(&analysis(), &limits), []);
+        assert_eq!(findings(&Analysis::default(), &Limits::default()), []);
+    }
+}
