@@ -7,6 +7,7 @@ mod cli;
 pub mod clock;
 mod critical;
 pub mod details;
+pub mod device;
 #[cfg(test)]
 mod drawn;
 pub mod error;

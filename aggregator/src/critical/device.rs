@@ -2,7 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{Kind, NONE, RankData};
+use crate::device::Launches;
+use crate::model::{NONE, RankData};
 
 /// Gaps on a stream beyond this are no mere distance between kernels (HTA's `consecutive_kernel_delay`, 30 µs): there was
 /// something to wait for, and it is looked for on other streams.
@@ -35,21 +36,14 @@ pub(super) enum Cause {
 }
 
 impl Device {
-    pub(super) fn of(data: &RankData) -> Self {
+    pub(super) fn of(data: &RankData, launches: &Launches) -> Self {
         let events = &data.events;
         let mut device = Self::default();
-        let mut launches: FxHashMap<i64, u32> = FxHashMap::default();
-        for row in 0..events.len() {
-            // A runtime call may hold a driver call of the same id; the outer one comes first.
-            if matches!(events.kind[row], Kind::Runtime | Kind::Driver) && events.correlation[row] != NONE {
-                launches.entry(events.correlation[row]).or_insert(row as u32);
-            }
-        }
         let mut last: FxHashMap<(i64, i64), u32> = FxHashMap::default();
         for row in (0..events.len()).filter(|row| events.kind[*row].is_device_work()) {
             device.by_end.push((events.end_ns(row), row as u32));
-            if let Some(launch) = launches.get(&events.correlation[row]) {
-                device.launch.insert(row as u32, *launch);
+            if let Some(launch) = launches.of(events.correlation[row]) {
+                device.launch.insert(row as u32, launch);
             }
             if events.correlation[row] != NONE {
                 device.by_correlation.entry(events.correlation[row]).or_insert(row as u32);

@@ -203,7 +203,8 @@ impl Thread {
             if within(row) > 0 {
                 add(row);
             }
-            at = Some(events.parent[row as usize]).filter(|parent| *parent != NO_PARENT);
+            // Who encloses begins earlier; so a damaged run cannot lead in circles.
+            at = Some(events.parent[row as usize]).filter(|parent| *parent < row);
         }
     }
 }

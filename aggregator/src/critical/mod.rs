@@ -32,6 +32,7 @@ mod tests;
 use rustc_hash::FxHashMap;
 use trace::{CriticalPathRow, Text};
 
+use crate::device::Launches;
 use crate::intervals::Interval;
 use crate::model::{Events, NO_STEP, RankData};
 use crate::steps::host_windows;
@@ -43,11 +44,11 @@ use walk::Walk;
 const TOP: usize = 5;
 
 /// The critical path of every active step of a rank. The window of a step is that of `step_breakdown`, over all its devices.
-pub(crate) fn critical_path(data: &RankData) -> Vec<CriticalPathRow> {
+pub(crate) fn critical_path(data: &RankData, launches: &Launches) -> Vec<CriticalPathRow> {
     if data.events.is_empty() || data.steps.is_empty() {
         return Vec::new();
     }
-    let device = Device::of(data);
+    let device = Device::of(data, launches);
     let host = Host::of(data, &device);
     let windows = windows(data);
     let mut rows = Vec::with_capacity(windows.len());

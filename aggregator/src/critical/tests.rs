@@ -7,8 +7,12 @@ use super::*;
 use crate::drawn::Drawn;
 use crate::model::Kind;
 
+fn paths(data: &RankData) -> Vec<CriticalPathRow> {
+    critical_path(data, &Launches::collect(&data.events))
+}
+
 fn one(data: &RankData) -> CriticalPathRow {
-    let rows = critical_path(data);
+    let rows = paths(data);
     assert_eq!(rows.len(), 1);
     rows.into_iter().next().unwrap()
 }
@@ -165,8 +169,8 @@ fn loading_data_is_told_apart() {
 
 #[test]
 fn a_rank_without_rows_or_steps_has_no_path() {
-    assert_eq!(critical_path(&RankData::default()), []);
-    assert_eq!(critical_path(&Drawn::rank(0).host(Kind::CpuOp, "op", 1, "###").data()), []);
+    assert_eq!(paths(&RankData::default()), []);
+    assert_eq!(paths(&Drawn::rank(0).host(Kind::CpuOp, "op", 1, "###").data()), []);
 }
 
 /// All times, times `factor`.
@@ -208,7 +212,7 @@ proptest! {
         }
         let mut data = drawn.data();
         stretch(&mut data, factor);
-        for row in critical_path(&data) {
+        for row in paths(&data) {
             let parts = [
                 row.cpu_ns, row.data_loading_ns, row.gpu_compute_ns, row.gpu_memory_ns, row.communication_ns, row.launch_ns,
                 row.kernel_gap_ns, row.other_ns,

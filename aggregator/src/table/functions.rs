@@ -13,6 +13,7 @@
 use rustc_hash::FxHashMap;
 use trace::MemoryRow;
 
+use crate::device::Launches;
 use crate::model::{Kind, NO_PARENT, NONE, RankData};
 
 /// Names that torch leaves out (`_filter_name`), as if the rows did not exist.
@@ -266,19 +267,16 @@ fn operators(data: &RankData, role: &[Role], parent: &[u32]) -> Vec<u32> {
         |row: usize| role[row] == Role::Host && matches!(events.kind[row], Kind::CpuOp | Kind::UserAnnotation);
     let is_linked = |row: usize| events.external[row] != NONE && events.external[row] != 0;
     let mut by_id: FxHashMap<i64, u32> = FxHashMap::default();
-    let mut launches: FxHashMap<i64, u32> = FxHashMap::default();
+    let launches = Launches::collect(events);
     for row in 0..events.len() {
         if is_operator(row) && is_linked(row) {
             by_id.entry(events.external[row]).or_insert(row as u32);
-        }
-        if matches!(events.kind[row], Kind::Runtime | Kind::Driver) && events.correlation[row] != NONE {
-            launches.entry(events.correlation[row]).or_insert(row as u32);
         }
     }
     let is_device = |row: &usize| role[*row] == Role::Device;
     let any_linked = (0..events.len()).filter(is_device).any(is_linked);
     for row in (0..events.len()).filter(is_device).filter(|row| is_linked(*row) || !any_linked) {
-        let launch = launches.get(&events.correlation[row]).map(|launch| *launch as usize);
+        let launch = launches.of(events.correlation[row]).map(|launch| launch as usize);
         let named = if is_linked(row) { by_id.get(&events.external[row]).copied() } else { None };
         let around = |op: &u32| launch.is_none_or(|launch| encloses(data, *op as usize, launch));
         if let Some(op) = named.filter(around) {
