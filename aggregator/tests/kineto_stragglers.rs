@@ -28,7 +28,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     let all = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
     let mut all: Vec<(i32, PathBuf)> = all
         .filter(|path| path.extension().is_some_and(|e| e == "gz"))
-        .map(|path| (KinetoSource::open(&[path.clone()]).unwrap().ranks()[0], path))
+        .map(|path| (KinetoSource::open(std::slice::from_ref(&path)).unwrap().ranks()[0], path))
         .collect();
     all.sort();
     all.into_iter().map(|(_, path)| path).collect()
