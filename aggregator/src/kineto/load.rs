@@ -138,7 +138,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     }
     let counters = vec![notes.counter(&rows)];
     let Collectives { rows: collectives, comms_ids, .. } = collectives;
-    let Rows { events, names, pids, extras, .. } = rows;
+    let Rows { events, names, pids, extras, kernel_use, copy_rates, .. } = rows;
     let data = RankData {
         info: rank_info(rank, &top, file, &pids),
         names,
@@ -149,6 +149,8 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
         memory,
         comms: groups.rows(rank),
         devices: device_rows(top.devices.as_ref(), rank),
+        kernel_use,
+        copy_rates,
         flows,
         counters,
         omissions: notes.omissions,
