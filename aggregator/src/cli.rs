@@ -1,6 +1,7 @@
 //! The command line: parse, resolve, call the library, exit code.
 
 mod analyze;
+mod export;
 mod ingest;
 mod input;
 mod stacks;
@@ -32,8 +33,12 @@ enum Command {
     Analyze(Box<analyze::Arguments>),
     /// Writes traces of torch.profiler (.json, .json.gz) as a run.
     Ingest(ingest::Arguments),
+    /// Prints what torch.profiler's key_averages().table() prints, of a run or of traces.
     Table(table::Arguments),
+    /// Writes folded stacks for flame graphs.
     Stacks(stacks::Arguments),
+    /// Writes all ranks as one timeline for another tool.
+    Export(Box<export::Arguments>),
 }
 
 /// How a command ended, if it did.
@@ -54,6 +59,7 @@ pub fn main_impl() -> ExitCode {
         Command::Ingest(arguments) => ingest::run(arguments),
         Command::Table(arguments) => table::run(arguments),
         Command::Stacks(arguments) => stacks::run(arguments),
+        Command::Export(arguments) => export::run(*arguments),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

@@ -4,6 +4,7 @@ pub mod grid;
 pub mod json;
 pub mod key_averages;
 pub mod parquet;
+pub mod perfetto;
 pub mod summary;
 pub mod text;
 pub mod views;
