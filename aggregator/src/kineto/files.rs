@@ -17,7 +17,9 @@ use crate::kineto::value::Value;
 use crate::kineto::{not_a_trace, reason};
 
 /// Read at a time while looking for what a file says of itself.
-const PROBE_BYTES: usize = 256 << 10;
+const PROBE_BYTES: usize = 64 << 10;
+/// The end of a file in which `distributedInfo` is looked for.
+const TAIL_BYTES: usize = 256 << 10;
 
 /// Where a rank's number comes from, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -200,7 +202,7 @@ fn info_behind_events(mut last: Vec<u8>, input: &mut Input) -> Option<Value> {
     let mut block = vec![0; 1 << 20];
     loop {
         let got = input.fill(&mut block);
-        let keep = last.len().saturating_sub(PROBE_BYTES);
+        let keep = last.len().saturating_sub(TAIL_BYTES);
         last.drain(..keep);
         last.extend_from_slice(&block[..got]);
         if got < block.len() {

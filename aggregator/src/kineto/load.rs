@@ -82,7 +82,14 @@ pub fn check_any_blocks(bytes: &[u8], block_sizes: &[usize]) {
     };
     let whole = read(bytes.len().max(1) * 2);
     for size in block_sizes {
-        assert!(read(*size) == whole, "blocks of {size} bytes give another result");
+        let blocks = read(*size);
+        let said = |(data, names): &(RankData, Vec<Text>)| (names.len(), data.omissions.clone());
+        assert!(
+            blocks == whole,
+            "blocks of {size} bytes give another result: rows and omissions {:?}, in one block {:?}",
+            said(&blocks),
+            said(&whole)
+        );
     }
 }
 

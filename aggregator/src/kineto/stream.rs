@@ -17,7 +17,10 @@ use crate::kineto::top::{Step, Top, TopParser};
 
 /// Size of a block that is cut into one piece: large against an event, small against the caches that the thread which inflates
 /// and the thread which parses share.
-pub(crate) const BLOCK_BYTES: usize = 2 << 20;
+pub(crate) const BLOCK_BYTES: usize = 1 << 20;
+
+/// Size of a block of the top level, which is short.
+const HEAD_BYTES: usize = 64 << 10;
 
 /// Longest single event or value of the top level; all of it must be in memory at once.
 pub(crate) const MAX_VALUE_BYTES: usize = 256 << 20;
@@ -169,8 +172,10 @@ impl Reader {
         self.out.bytes = self.input.read_bytes;
         self.out.top = std::mem::take(&mut self.parser.top);
         self.out.scratches = std::mem::take(&mut *lock(&self.shared.scratches)).into_iter().collect();
-        // A stream that failed behind a complete document, such as by a wrong checksum, may have damaged what was read.
+        // A stream that failed behind a complete document, such as by a wrong checksum, may have damaged what was read. Where
+        // other text follows the document, reading stops at that, and whether the failure was met depends on the blocks.
         if self.out.missing.is_none()
+            && self.out.trailing.is_none()
             && let Some(failure) = self.input.failure.take()
         {
             let why = format!("{failure}; the document before it is whole, but may be damaged");
@@ -226,26 +231,29 @@ impl Reader {
     fn more(&mut self, bytes: &mut Vec<u8>) -> bool {
         let before = bytes.len();
         // Twice as much each time, so that a long value is not read over and over from its start.
-        bytes.resize(before + self.block_bytes.max(before), 0);
+        bytes.resize(before + self.block_bytes.min(HEAD_BYTES).max(before), 0);
         let got = self.input.fill(&mut bytes[before..]);
         bytes.truncate(before + got);
         got > 0
     }
 
+    /// Looks whether anything but blanks follows the document, of which `rest` was read already.
     fn end_of_document(&mut self, rest: &[u8], at: usize) {
+        let text = |bytes: &[u8]| bytes.iter().position(|b| !matches!(b, b' ' | b'\n' | b'\r' | b'\t' | 0));
+        let mut from = self.at + at as u64;
+        let mut found = text(rest);
         let mut block = vec![0; self.block_bytes.min(4096)];
-        let blank = |bytes: &[u8]| bytes.iter().all(|b| matches!(b, b' ' | b'\n' | b'\r' | b'\t' | 0));
-        let mut clean = blank(rest);
-        while clean {
-            let got = self.input.fill(&mut block);
-            clean = blank(&block[..got]);
-            if got < block.len() {
-                break;
-            }
+        let mut got = rest.len();
+        let mut ended = false;
+        while found.is_none() && !ended {
+            from += got as u64;
+            got = self.input.fill(&mut block);
+            ended = got < block.len();
+            found = text(&block[..got]);
         }
-        if !clean {
+        if let Some(found) = found {
             let why = "more text follows the end of the document".to_string();
-            self.out.trailing = Some(Missing { byte: self.at + at as u64, why });
+            self.out.trailing = Some(Missing { byte: from + found as u64, why });
         }
     }
 
@@ -278,7 +286,8 @@ impl Reader {
         let held = carry.len();
         let size = self.block_bytes.max(held + self.block_bytes / 4);
         if bytes.len() < size {
-            bytes.resize(size, 0);
+            // Fresh zeros cost nothing until they are written, so a small file touches no more than it fills.
+            bytes = vec![0; size];
         }
         bytes[..held].copy_from_slice(carry);
         let room = bytes.len();
