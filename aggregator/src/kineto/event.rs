@@ -166,7 +166,7 @@ fn read_args(cursor: &mut Cursor<'_>, mut want: u8, scratch: &mut Scratch, args:
     let mut first = true;
     loop {
         if want == 0 {
-            return cursor.close(1);
+            return cursor.close_object();
         }
         if !cursor.next_member(first)? {
             return Ok(());

@@ -148,6 +148,7 @@ fn probe(path: &Path, search_tail: bool) -> Result<Probe, Error> {
     let mut input = Input::open(path).map_err(io)?;
     let mut parser = TopParser::new();
     let mut bytes = Vec::new();
+    let mut done_bytes = 0;
     let not_a_trace = |why: String| Err(not_a_trace(path, &why));
     loop {
         match parser.step(&bytes) {
@@ -160,10 +161,11 @@ fn probe(path: &Path, search_tail: bool) -> Result<Probe, Error> {
                 if let Some((format, instead)) = known_format(path, &bytes) {
                     return Err(Error::UnreadFormat { path: path.into(), format, instead });
                 }
-                return not_a_trace(format!("byte {}: {}", fault.at, fault.what.describe()));
+                return not_a_trace(format!("byte {}: {}", done_bytes + fault.at, fault.what.describe()));
             }
             Step::More(safe) => {
                 bytes.drain(..safe);
+                done_bytes += safe;
                 let before = bytes.len();
                 // Twice as much each time, so that a long value is not read over and over from its start.
                 bytes.resize(before + PROBE_BYTES.max(before), 0);

@@ -125,15 +125,18 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     let mut rows = rows_from_pieces(pieces, scratches, top.base_ns);
     let mut notes =
         Notes { file: file_name(&file.path), rank, omissions: Vec::new(), remarks: vec![from.remark(rank)] };
-    let launches = Launches::collect(&rows.events);
-    let Steps { rows: steps, left_out } = find_steps(&rows.events, &rows.names, rank);
+    let (launches, Steps { rows: steps, left_out }) =
+        rayon::join(|| Launches::collect(&rows.events), || find_steps(&rows.events, &rows.names, rank));
     notes.omit("ProfilerStep marks", left_out, "they repeat a step or begin inside another");
     assign_steps(&mut rows.events, &steps, &launches);
     let mut groups = Groups::from_info(top.distributed.as_ref());
-    let collectives = find_collectives(&mut rows, &launches, &mut groups, &steps, rank);
+    let allocations = std::mem::take(&mut rows.allocations);
+    let (collectives, memory) = rayon::join(
+        || find_collectives(&mut rows, &launches, &mut groups, &steps, rank),
+        || memory_rows(allocations, rank),
+    );
     notes.of_collectives(&collectives);
     notes.of_tally(&rows.tally);
-    let memory = memory_rows(&mut rows, rank);
     let (flows, torn) = flow_rows(&mut rows, rank);
     notes.omit("arrows", torn, "one of their ends is not in the trace");
     let complete = missing.is_none();

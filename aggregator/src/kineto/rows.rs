@@ -204,6 +204,43 @@ fn rows_in(pieces: &[(u32, Columns)]) -> usize {
 
 /// The order in which rows are kept: by start, then longest first, then as in the file.
 fn order_rows(pieces: &[(u32, Columns)]) -> Vec<u32> {
+    let total = rows_in(pieces);
+    let starts = || pieces.iter().flat_map(|(_, p)| p.ts_ns.iter().copied());
+    let (Some(first_ns), Some(last_ns)) = (starts().min(), starts().max()) else { return Vec::new() };
+    let row_bits = usize::BITS - total.leading_zeros();
+    let span_bits = u64::BITS - last_ns.abs_diff(first_ns).leading_zeros();
+    if row_bits + span_bits > u64::BITS {
+        return order_any_rows(pieces);
+    }
+    // Start and place in one integer: a third of the memory, and sorted several times as fast.
+    let mut keys: Vec<u64> = Vec::with_capacity(total);
+    keys.extend(starts().enumerate().map(|(row, ts_ns)| ts_ns.abs_diff(first_ns) << row_bits | row as u64));
+    sort_runs(&mut keys);
+    let row_of = |key: &u64| (key & ((1 << row_bits) - 1)) as u32;
+    let durations: Vec<i64> = pieces.iter().flat_map(|(_, p)| p.dur_ns.iter().copied()).collect();
+    let mut order: Vec<u32> = keys.iter().map(row_of).collect();
+    let mut from = 0;
+    for tied in keys.chunk_by(|a, b| a >> row_bits == b >> row_bits) {
+        let rows = &mut order[from..from + tied.len()];
+        if rows.len() > 1 {
+            rows.sort_by_key(|row| std::cmp::Reverse(durations[*row as usize]));
+        }
+        from += tied.len();
+    }
+    order
+}
+
+/// Sorts what consists of sorted runs, as the rows of a trace do: each thread, stream and process writes its own in order.
+fn sort_runs(keys: &mut [u64]) {
+    let parts = rayon::current_num_threads().clamp(1, MAX_SORT_PARTS);
+    let part = keys.len().div_ceil(parts).max(MIN_ROWS);
+    keys.par_chunks_mut(part).for_each(<[u64]>::sort);
+    // The standard library's stable sort finds the runs that the parts are now, and merges them.
+    keys.sort();
+}
+
+/// As [`order_rows`], for times that lie so far apart that no integer holds them and a place.
+fn order_any_rows(pieces: &[(u32, Columns)]) -> Vec<u32> {
     let mut keys: Vec<(i64, i64, u32)> = Vec::with_capacity(rows_in(pieces));
     for (_, piece) in pieces {
         for (ts, dur) in piece.ts_ns.iter().zip(&piece.dur_ns) {
@@ -233,24 +270,23 @@ fn host_pids(pieces: &[(u32, Columns)], maps: &BTreeMap<u32, IdMap>) -> BTreeMap
 
 /// Rows that one thread takes at a time.
 const MIN_ROWS: usize = 1 << 14;
+/// Parts that are sorted at once; merging them is the work of one thread.
+const MAX_SORT_PARTS: usize = 8;
 
-/// One column of all pieces, in the final order. The pieces' columns are given up; `flat` is room that is used again.
+/// One column of all pieces, in the final order. The pieces' columns are given up.
 fn column<T: Copy + Send + Sync, U: Send>(
-    parts: impl Iterator<Item = Vec<T>>,
-    flat: &mut Vec<T>,
+    parts: Vec<Vec<T>>,
     order: &[u32],
     convert: impl Fn(T) -> U + Sync,
 ) -> Vec<U> {
-    flat.clear();
-    flat.reserve(order.len());
-    parts.for_each(|part| flat.extend_from_slice(&part));
+    let flat: Vec<T> = if parts.len() == 1 { parts.into_iter().flatten().collect() } else { parts.concat() };
     order.par_iter().with_min_len(MIN_ROWS).map(|row| convert(flat[*row as usize])).collect()
 }
 
 fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, events: &mut Events) {
     macro_rules! take {
-        ($column:ident, $flat:expr, $convert:expr) => {
-            column(pieces.iter_mut().map(|(_, p)| std::mem::take(&mut p.$column)), $flat, order, $convert)
+        ($column:ident) => {
+            pieces.iter_mut().map(|(_, p)| std::mem::take(&mut p.$column)).collect()
         };
     }
     let mut bytes: FxHashMap<u32, i64> = FxHashMap::default();
@@ -259,18 +295,20 @@ fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, ev
         bytes.extend(piece.bytes.drain(..).map(|(row, bytes)| (first + row, bytes)));
         first += piece.len() as u32;
     }
-    let (mut wide, mut narrow) = (Vec::new(), Vec::new());
-    events.ts_ns = take!(ts_ns, &mut wide, |ts: i64| ts.saturating_add(base_ns));
-    events.dur_ns = take!(dur_ns, &mut wide, |dur| dur);
-    events.correlation = take!(correlation, &mut wide, |id| id);
-    events.external = take!(external, &mut wide, |id| id);
-    drop(wide);
-    events.device = take!(device, &mut narrow, widen);
-    events.stream = take!(stream, &mut narrow, widen);
-    drop(narrow);
-    events.name = take!(name, &mut Vec::new(), |name| name);
-    events.kind = take!(kind, &mut Vec::new(), |kind| kind);
-    events.id = order.par_iter().with_min_len(MIN_ROWS).map(|row| i64::from(*row)).collect();
+    let (ts_ns, dur_ns, correlation, external) = (take!(ts_ns), take!(dur_ns), take!(correlation), take!(external));
+    let (device, stream, name, kind) = (take!(device), take!(stream), take!(name), take!(kind));
+    // As many columns at once as there are threads; each is gathered from a flat copy that lives no longer than that.
+    rayon::scope(|scope| {
+        scope.spawn(|_| events.ts_ns = column(ts_ns, order, |ts: i64| ts.saturating_add(base_ns)));
+        scope.spawn(|_| events.dur_ns = column(dur_ns, order, |dur| dur));
+        scope.spawn(|_| events.correlation = column(correlation, order, |id| id));
+        scope.spawn(|_| events.external = column(external, order, |id| id));
+        scope.spawn(|_| events.device = column(device, order, widen));
+        scope.spawn(|_| events.stream = column(stream, order, widen));
+        scope.spawn(|_| events.name = column(name, order, |name| name));
+        scope.spawn(|_| events.kind = column(kind, order, |kind| kind));
+        scope.spawn(|_| events.id = order.iter().map(|row| i64::from(*row)).collect());
+    });
     events.step = vec![NO_STEP; order.len()];
     events.flops = vec![NONE; order.len()];
     let moved = |(row, kind): (&u32, &Kind)| match kind {

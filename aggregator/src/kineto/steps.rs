@@ -1,6 +1,7 @@
 //! Training steps, from the `ProfilerStep#N` ranges of the host, and the step of every row.
 
-use rustc_hash::FxHashMap;
+use rayon::prelude::*;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use trace::{StepRow, Text};
 
 use crate::kineto::event::is_device_row;
@@ -57,24 +58,19 @@ pub(crate) fn assign_steps(events: &mut Events, steps: &[StepRow], launches: &La
     if steps.is_empty() {
         return;
     }
-    for row in 0..events.len() {
-        if !is_device_row(events.kind[row]) {
-            events.step[row] = step_at(steps, events.ts_ns[row]);
+    let Events { kind, ts_ns, correlation, .. } = &*events;
+    let step_of = |row: usize| {
+        if !is_device_row(kind[row]) {
+            return step_at(steps, ts_ns[row]);
         }
-    }
-    for row in 0..events.len() {
-        if !is_device_row(events.kind[row]) {
-            continue;
-        }
-        events.step[row] = match launches.of(events.correlation[row]) {
-            Some(launch) => events.step[launch as usize],
+        match launches.of(correlation[row]) {
+            Some(launch) => step_at(steps, ts_ns[launch as usize]),
             // A range on the device has no launch of its own; it lies where its kernels lie.
-            None if events.kind[row] == Kind::GpuUserAnnotation || launches.rows.is_empty() => {
-                step_at(steps, events.ts_ns[row])
-            }
+            None if kind[row] == Kind::GpuUserAnnotation || launches.rows.is_empty() => step_at(steps, ts_ns[row]),
             None => NO_STEP,
-        };
-    }
+        }
+    };
+    events.step = (0..kind.len()).into_par_iter().with_min_len(1 << 14).map(step_of).collect();
 }
 
 /// The host row that launched each piece of device work, by correlation id.
@@ -86,7 +82,8 @@ pub(crate) struct Launches {
 impl Launches {
     /// Collects the launches of a trace.
     pub(crate) fn collect(events: &Events) -> Self {
-        let mut rows = FxHashMap::default();
+        let hosts = events.kind.iter().filter(|kind| matches!(kind, Kind::Runtime | Kind::Driver)).count();
+        let mut rows = FxHashMap::with_capacity_and_hasher(hosts, FxBuildHasher);
         for row in 0..events.len() {
             let host = matches!(events.kind[row], Kind::Runtime | Kind::Driver);
             // A runtime call may hold a driver call of the same id; the outer one, which comes first, is the launch.

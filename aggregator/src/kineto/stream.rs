@@ -22,6 +22,9 @@ pub(crate) const BLOCK_BYTES: usize = 1 << 20;
 /// Size of a block of the top level, which is short.
 const HEAD_BYTES: usize = 64 << 10;
 
+/// Pieces that are read and not yet joined, at most: one thread cannot read faster than about that many parse.
+const MAX_IN_FLIGHT: usize = 18;
+
 /// Longest single event or value of the top level; all of it must be in memory at once.
 pub(crate) const MAX_VALUE_BYTES: usize = 256 << 20;
 
@@ -134,6 +137,10 @@ struct Reader {
     at: u64,
     /// Beginning of an event that its piece did not hold whole.
     tail: Vec<u8>,
+    /// Length at which `tail` is parsed again: twice as long each time, so that a long event is not read over and over.
+    tail_due: usize,
+    /// The last piece was sent.
+    all_sent: bool,
     /// The last thing joined was a whole item, so a comma must follow.
     after_item: bool,
     next_number: u64,
@@ -161,6 +168,8 @@ impl Reader {
             out: Streamed::default(),
             at: 0,
             tail: Vec::new(),
+            tail_due: 0,
+            all_sent: false,
             after_item: false,
             next_number: 0,
             next_join: 0,
@@ -260,12 +269,14 @@ impl Reader {
     /// Reads the list of events, whose first bytes are in `first`.
     fn read_events(&mut self, first: Vec<u8>) -> Ended {
         self.after_item = false;
-        let in_flight_max = rayon::current_num_threads() as u64 + 2;
+        let in_flight_max = (rayon::current_num_threads() + 2).min(MAX_IN_FLIGHT) as u64;
+        self.all_sent = false;
         let mut carry = first;
         let mut key: Option<Vec<u8>> = None;
         loop {
             let (piece, ended) = self.next_piece(&mut carry, &mut key);
             self.dispatch(piece);
+            self.all_sent = ended;
             let in_flight_allowed = if ended { 0 } else { in_flight_max };
             while self.next_number - self.next_join > in_flight_allowed {
                 if let Some(ended) = self.join_next() {
@@ -340,11 +351,15 @@ impl Reader {
         let Parsed { piece: Piece { mut bytes, filled, .. }, mut read } = self.next_parsed()?;
         let mut length = filled;
         if !self.tail.is_empty() {
-            let mut joined = std::mem::take(&mut self.tail);
-            joined.extend_from_slice(&bytes[..filled]);
-            read = self.shared.parse(&joined);
-            bytes = joined;
+            self.tail.extend_from_slice(&bytes[..filled]);
+            self.recycle(bytes);
+            let last = self.all_sent && self.next_join == self.next_number;
+            if self.tail.len() < self.tail_due && !last {
+                return None;
+            }
+            bytes = std::mem::take(&mut self.tail);
             length = bytes.len();
+            read = self.shared.parse(&bytes);
         }
         if let Err(fault) = read.edges.check(self.after_item) {
             self.missing(self.at + fault.at as u64, fault.what.describe());
@@ -360,6 +375,7 @@ impl Reader {
             End::Partial(from) => {
                 self.at += from as u64;
                 self.tail.extend_from_slice(&bytes[from..length]);
+                self.tail_due = (2 * self.tail.len()).min(MAX_VALUE_BYTES + 1);
                 (self.tail.len() > MAX_VALUE_BYTES).then(|| {
                     self.missing(self.at, format!("an event is longer than {MAX_VALUE_BYTES} bytes"));
                     Ended::Stopped
@@ -374,10 +390,15 @@ impl Reader {
                 Some(Ended::Stopped)
             }
         };
-        if bytes.len() <= 2 * self.block_bytes && self.free.len() < rayon::current_num_threads() + 3 {
+        self.recycle(bytes);
+        ended
+    }
+
+    /// Keeps a buffer for the next piece.
+    fn recycle(&mut self, bytes: Vec<u8>) {
+        if bytes.len() >= self.block_bytes && bytes.len() <= 2 * self.block_bytes && self.free.len() <= MAX_IN_FLIGHT {
             self.free.push(bytes);
         }
-        ended
     }
 
     /// The list ended before pieces that were already on their way: waits for them, and takes their bytes back.

@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 use trace::{DeviceRow, FlowRow, MemoryRow};
 
+use crate::kineto::columns::Allocation;
 use crate::kineto::rows::Rows;
 use crate::kineto::value::Value;
 use crate::model::{Kind, NONE};
@@ -10,10 +11,10 @@ use crate::model::{Kind, NONE};
 /// Torch's `DeviceType` of the host.
 const DEVICE_TYPE_CPU: i64 = 0;
 
-/// Allocations and releases, sorted by time. Takes them out of `rows`.
-pub(crate) fn memory_rows(rows: &mut Rows, rank: i32) -> Vec<MemoryRow> {
+/// Allocations and releases, sorted by time.
+pub(crate) fn memory_rows(allocations: Vec<Allocation>, rank: i32) -> Vec<MemoryRow> {
     let known = |value: i64| Some(value).filter(|v| *v != NONE);
-    std::mem::take(&mut rows.allocations)
+    allocations
         .into_iter()
         .map(|a| MemoryRow {
             rank,

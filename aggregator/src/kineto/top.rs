@@ -71,12 +71,14 @@ impl TopParser {
 
     /// Reads members from the start of `bytes` until the list of events, the end, or a need for more.
     pub(crate) fn step(&mut self, bytes: &[u8]) -> Step {
-        let mut safe = 0;
         let mut cursor = Cursor::new(bytes, 0);
         loop {
+            // Blanks are done with at once: a file may begin with more of them than memory holds.
+            cursor.space();
+            let safe = cursor.pos();
             match self.advance(&mut cursor) {
                 Ok(Some(step)) => return step,
-                Ok(None) => safe = cursor.pos(),
+                Ok(None) => {}
                 Err(fault) if fault.what == FaultKind::Cut => return Step::More(safe),
                 Err(fault) => return Step::Wrong(fault),
             }
@@ -85,7 +87,6 @@ impl TopParser {
 
     /// One token group: the opening bracket, a member, or the end.
     fn advance(&mut self, cursor: &mut Cursor<'_>) -> Result<Option<Step>, Fault> {
-        cursor.space();
         match self.state {
             State::Start => match cursor.peek() {
                 // A byte-order mark.
