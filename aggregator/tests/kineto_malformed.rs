@@ -231,9 +231,10 @@ fn outcome(path: &Path) -> String {
     if let Some(message) = stderr.lines().next() {
         return format!("exit {exit}: {message}");
     }
-    let file = plan(&[path.to_path_buf()]).unwrap().files.remove(0);
-    let rank = load(&file).unwrap();
-    let said: Vec<String> = rank.omissions.iter().map(|o| format!("{}: {}", o.what, o.why)).collect();
+    let plan = plan(&[path.to_path_buf()]).unwrap();
+    let rank = load(&plan.files[0]).unwrap();
+    let omissions = plan.omissions.iter().chain(&rank.omissions);
+    let said: Vec<String> = omissions.map(|o| format!("{}: {}", o.what, o.why)).collect();
     format!("exit {exit}: {} rows; {}", rank.events.len(), said.join("; "))
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Input {
 
 enum Reader {
     Plain(Box<dyn Read + Send>),
-    Gzip(Gunzip),
+    Gzip(Box<Gunzip>),
 }
 
 impl Input {
@@ -48,7 +48,7 @@ impl Input {
     fn new(reader: impl Read + Send + 'static, gzip: bool, size: u64) -> Self {
         let free = INFLATE_FREE_BYTES.saturating_add(size.saturating_mul(INFLATE_RATIO));
         let (reader, limit_bytes) = match gzip {
-            true => (Reader::Gzip(Gunzip::new(Box::new(reader))), free),
+            true => (Reader::Gzip(Box::new(Gunzip::new(Box::new(reader)))), free),
             false => (Reader::Plain(Box::new(reader)), u64::MAX),
         };
         Self { reader, read_bytes: 0, limit_bytes, ended: false, failure: None }

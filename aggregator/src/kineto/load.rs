@@ -137,6 +137,11 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     );
     notes.of_collectives(&collectives);
     notes.of_tally(&rows.tally);
+    notes.omit(
+        "base time",
+        i64::from(top.base_unread),
+        "baseTimeNanoseconds is no 64-bit integer; times count from zero",
+    );
     let (flows, torn) = flow_rows(&mut rows, rank);
     notes.omit("arrows", torn, "one of their ends is not in the trace");
     let complete = missing.is_none();
@@ -224,6 +229,7 @@ impl Notes {
         self.omit("lengths", count(tally.negative), "they are negative; taken as zero");
         self.omit("items of traceEvents", count(tally.not_objects), "they are no objects");
         self.omit("begin and end events", count(tally.begin_end), "only complete events are read");
+        self.omit("ids", count(tally.no_ids), "they are no 64-bit integers, or streams and devices beyond 32 bits");
         self.omit("memory events", count(tally.bad_memory), "they have no readable time or size");
         if tally.counters > 0 {
             self.remarks.push(format!("{} hardware counter events are not kept", tally.counters));

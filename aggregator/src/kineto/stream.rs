@@ -108,10 +108,10 @@ impl Shared {
         let kept = lock(&self.scratches).pop();
         let (number, mut scratch) =
             kept.unwrap_or_else(|| (self.next_scratch.fetch_add(1, Ordering::Relaxed), Scratch::default()));
-        let mut columns = Columns::default();
-        columns.reserve_for(bytes.len());
-        let (end, edges) = read_piece(bytes, self.wanted, &mut scratch, &mut columns);
-        columns.shrink();
+        let mut room = std::mem::take(&mut scratch.room);
+        let (end, edges) = read_piece(bytes, self.wanted, &mut scratch, &mut room);
+        let columns = room.take_exact();
+        scratch.room = room;
         lock(&self.scratches).push((number, scratch));
         Read { scratch: number, columns, end, edges }
     }

@@ -20,6 +20,8 @@ pub(crate) struct Top {
     pub(crate) devices: Option<Value>,
     /// `baseTimeNanoseconds`; 0 if absent.
     pub(crate) base_ns: i64,
+    /// It is there and cannot be read.
+    pub(crate) base_unread: bool,
     /// Numbers and short strings, by key.
     pub(crate) scalars: BTreeMap<String, String>,
     /// A list of events was there.
@@ -133,7 +135,11 @@ impl TopParser {
             }
             "distributedInfo" => self.top.distributed = Some(Value::read(cursor)?),
             "deviceProperties" => self.top.devices = Some(Value::read(cursor)?),
-            "baseTimeNanoseconds" => self.top.base_ns = Value::read(cursor)?.integer().unwrap_or(0),
+            "baseTimeNanoseconds" => {
+                let base_ns = Value::read(cursor)?.integer();
+                self.top.base_unread = base_ns.is_none();
+                self.top.base_ns = base_ns.unwrap_or(0);
+            }
             _ => self.scalar(key, cursor)?,
         }
         Ok(None)
