@@ -25,7 +25,9 @@ fn plan(ranks: i32, rows: usize) -> Plan {
         steps: 20,
         buckets: 6,
         op_ns: 10_000,
-        gap_ns: 500,
+        // As long as handing a bucket over takes. A late rank does that in its own time, the others while they wait; with another gap
+        // its own time, and so its excess, would rightly be longer than the delay that was planted.
+        gap_ns: planted::LAUNCH_NS,
         jitter_ns: 3_000,
         slow: vec![(ranks / 2 + 1, DELAY_NS)],
         offset_ns: (0..i64::from(ranks))

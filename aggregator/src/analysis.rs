@@ -86,7 +86,9 @@ pub struct Verdict {
     pub evidence_range: Option<String>,
     /// Excess of that range, per step.
     pub evidence_excess_ns: Option<i64>,
-    /// Distance from the other ranks in standard errors.
+    /// What it stands on: `range`, the one above, or `stretch`, all of the rank's own work.
+    pub stands_on: Option<String>,
+    /// Distance of what it stands on from the other ranks, in standard errors; without a suspect, that of all own work.
     pub z: Option<f64>,
     /// Share of steps that show it.
     pub persistence: Option<f64>,

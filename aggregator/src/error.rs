@@ -59,6 +59,16 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// The evidence that was chosen for the clocks joins no two ranks.
+    #[error("{}: --clock {choice}: {why}", path.display())]
+    Clock {
+        /// The input.
+        path: PathBuf,
+        /// What was chosen.
+        choice: &'static str,
+        /// Why it cannot be, and what to do.
+        why: String,
+    },
     /// The pool of threads could not be made.
     #[error("threads: {0}")]
     Threads(#[from] rayon::ThreadPoolBuildError),

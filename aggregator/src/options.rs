@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use regex::Regex;
 
+use crate::clock::Choice;
 use crate::findings::Limits;
 use crate::straggler::Thresholds;
 
@@ -24,6 +25,8 @@ pub struct Options {
     pub ranks: Option<BTreeSet<i32>>,
     /// Ranges of the host whose name matches are the steps. Default: the run's own steps.
     pub step_marker: Option<Regex>,
+    /// What the clocks are fitted by. Default: the best that there is.
+    pub clock: Choice,
     /// When lateness is a verdict.
     pub thresholds: Thresholds,
     /// Limits of the findings.

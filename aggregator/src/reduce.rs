@@ -7,7 +7,7 @@ use trace::OmissionRow;
 
 use crate::analysis::{Analysis, Facts, Tables};
 use crate::buckets::bucket_timing;
-use crate::clock::{Clocks, RankClock, fit, number_by_time};
+use crate::clock::{Choice, Clocks, RankClock, fit, number_by_time};
 use crate::findings::findings;
 use crate::instances::instance_row;
 use crate::intervals::Interval;
@@ -23,7 +23,7 @@ use crate::{Error, straggler, verdict};
 /// number done and the number to do.
 ///
 /// # Errors
-/// [`Error::NoRank`] if nothing is left to analyse.
+/// [`Error::NoRank`] if nothing is left to analyse, [`Error::Clock`] if [`Options::clock`] joins no two ranks.
 pub fn analyze(
     source: &dyn Source,
     options: &Options,
@@ -54,7 +54,7 @@ pub fn analyze(
     if parts.is_empty() {
         return Err(Error::NoRank { path: info.path, why: "none of them could be loaded".into() });
     }
-    Ok(reduce(parts, &info, options, omissions))
+    reduce(parts, &info, options, omissions)
 }
 
 fn map_all(
@@ -91,7 +91,7 @@ fn map_all(
 }
 
 /// Collectives matched and clocks fitted.
-fn align(parts: &[RankPart]) -> (Vec<Instance>, Clocks, Vec<OmissionRow>) {
+fn align(parts: &[RankPart], choice: Choice) -> (Vec<Instance>, Clocks, Vec<OmissionRow>) {
     let collectives: Vec<RankCollectives<'_>> = parts
         .iter()
         .map(|p| RankCollectives {
@@ -111,7 +111,7 @@ fn align(parts: &[RankPart]) -> (Vec<Instance>, Clocks, Vec<OmissionRow>) {
             has_device_rows: p.has_device_rows,
         })
         .collect();
-    let clocks = fit(&clocks, &instances);
+    let clocks = fit(&clocks, &instances, choice);
     number_by_time(&mut instances, &clocks);
     omissions.extend(clocks.contradictions.iter().cloned());
     (instances, clocks, omissions)
@@ -119,7 +119,7 @@ fn align(parts: &[RankPart]) -> (Vec<Instance>, Clocks, Vec<OmissionRow>) {
 
 /// What `--from` and `--to` mean on each rank's clock.
 fn local_bounds(parts: &[RankPart], options: &Options) -> BTreeMap<i32, Interval> {
-    let (_, clocks, _) = align(parts);
+    let (_, clocks, _) = align(parts, options.clock);
     let start = |p: &RankPart| p.recorded.map(|r| clocks.global(p.info.rank, false, r.start_ns));
     let start_ns = parts.iter().filter_map(start).min().unwrap_or(0);
     let global = |bound: Option<TimeBound>, open: i64| match bound {
@@ -143,8 +143,19 @@ fn local(clocks: &Clocks, part: &RankPart, global: i64) -> i64 {
 }
 
 /// Reduces the parts of all ranks. `omissions` are those found before any rank was looked at.
-pub fn reduce(parts: Vec<RankPart>, info: &SourceInfo, options: &Options, mut omissions: Vec<OmissionRow>) -> Analysis {
-    let (instances, clocks, unmatched) = align(&parts);
+///
+/// # Errors
+/// [`Error::Clock`] if [`Options::clock`] joins no two ranks.
+pub fn reduce(
+    parts: Vec<RankPart>,
+    info: &SourceInfo,
+    options: &Options,
+    mut omissions: Vec<OmissionRow>,
+) -> Result<Analysis, Error> {
+    let (instances, clocks, unmatched) = align(&parts, options.clock);
+    if let Some(why) = clocks.impossible(options.clock) {
+        return Err(Error::Clock { path: info.path.clone(), choice: options.clock.as_str(), why });
+    }
     for part in &parts {
         omissions.extend(part.omissions.iter().cloned());
     }
@@ -186,7 +197,7 @@ pub fn reduce(parts: Vec<RankPart>, info: &SourceInfo, options: &Options, mut om
     let verdict = verdict::verdict(&tables, &facts);
     let mut analysis = Analysis { facts, verdict, tables };
     analysis.tables.findings = findings(&analysis, &options.limits, &memory);
-    analysis
+    Ok(analysis)
 }
 
 fn facts(parts: &[RankPart], info: &SourceInfo, options: &Options) -> Facts {

@@ -5,6 +5,7 @@ use trace::StragglerRow;
 use crate::analysis::{Facts, Tables, Verdict, VerdictKind};
 use crate::instances::lower_median;
 use crate::render::text::ns;
+use crate::straggler::spoken_z;
 
 /// The verdict on a run.
 pub(crate) fn verdict(tables: &Tables, facts: &Facts) -> Verdict {
@@ -42,6 +43,7 @@ fn judged(tables: &Tables, facts: &Facts) -> bool {
 
 fn numbers(row: &StragglerRow) -> Verdict {
     let text = |t: &Option<trace::Text>| t.as_deref().map(String::from);
+    let by_range = row.stands_on.as_deref() == Some("range");
     Verdict {
         rank: Some(row.rank),
         step_delay_ns: Some(row.step_delay_ns),
@@ -51,8 +53,9 @@ fn numbers(row: &StragglerRow) -> Verdict {
         reason: text(&row.reason),
         evidence_range: text(&row.evidence_range),
         evidence_excess_ns: row.evidence_excess_ns,
-        z: row.z,
-        persistence: row.persistence,
+        stands_on: text(&row.stands_on),
+        z: if by_range { row.evidence_z } else { row.z },
+        persistence: if by_range { row.evidence_persistence } else { row.persistence },
         steps: row.steps,
         ..Verdict::default()
     }
@@ -100,17 +103,25 @@ fn why(v: &Verdict) -> String {
 fn certainty(v: &Verdict) -> String {
     let steps = format!("{} step{}", v.steps, if v.steps == 1 { "" } else { "s" });
     let mut parts = Vec::new();
-    if let (Some(low), Some(high)) = (v.own_excess_low_ns, v.own_excess_high_ns) {
+    // The interval is that of all own work; where the verdict stands on one range it says nothing of how sure that is.
+    if let (Some(low), Some(high)) = (v.own_excess_low_ns, v.own_excess_high_ns)
+        && v.stands_on.as_deref() != Some("range")
+    {
         parts.push(format!("own excess {} to {} (95 %)", ns(low), ns(high)));
     }
     if let Some(z) = v.z {
-        parts.push(format!("z {z:.1}"));
+        parts.push(spoken_z(z));
     }
     match v.persistence {
         Some(p) => parts.push(format!("in {:.0} % of {steps}", 100.0 * p)),
         None => parts.push(format!("over {steps}")),
     }
-    parts.join(", ")
+    let basis = match v.stands_on.as_deref() {
+        Some("range") => "By that range alone: ",
+        Some(_) => "By all of its own work: ",
+        None => "",
+    };
+    format!("{basis}{}", parts.join(", "))
 }
 
 fn nothing(tables: &Tables, facts: &Facts) -> String {

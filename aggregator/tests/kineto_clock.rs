@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use aggregator::clock::{Clocks, RankClock, fit};
+use aggregator::clock::{Choice, Clocks, RankClock, fit};
 use aggregator::kineto::KinetoSource;
 use aggregator::matching::{RankCollectives, match_collectives};
 use aggregator::model::{RankData, RankInfo};
@@ -70,7 +70,7 @@ fn fit_of(ranks: &[RankData], has_device_rows: bool) -> Clocks {
     let (instances, _) = match_collectives(&collectives);
     let clocks: Vec<RankClock<'_>> =
         ranks.iter().map(|rank| RankClock { has_device_rows, ..RankClock::of(rank) }).collect();
-    fit(&clocks, &instances)
+    fit(&clocks, &instances, Choice::Auto)
 }
 
 /// The errors of one trial: of every rank against the first, at the first and last collective, with the stated error and bound.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use kernels::{Backend, Cpu};
 use launch::Identity;
 use recorder::{Kind, Phase, Recorder, Summary, ThreadRecorder};
+use rustix::time::{ClockId, clock_gettime};
 use trace::CommRow;
 use twox_hash::XxHash3_64;
 
@@ -72,16 +73,37 @@ pub fn run(fabric: Arc<dyn Fabric>, options: &Options, identity: &Identity, stop
         dropped: sum(1),
         unclosed: if options.record { sum(4) } else { 0 },
     };
-    report.end(&outcome, (median_step, median_steps), [sum(0), sum(2), sum(3)], place.as_ref(), &summary);
+    let totals = Totals { rows: sum(0), bytes: sum(2), failed_parts: sum(3), writer_cpu_ns: sum(5), cpu_ns: sum(6) };
+    report.end(&outcome, (median_step, median_steps), totals, place.as_ref(), &summary);
     Ok(outcome)
 }
 
-/// Rows, rows lost, bytes, failed writes, not closed.
-const SUMMARY_WORDS: usize = 5;
+/// Sums over all ranks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    /// Rows on disk.
+    pub rows: u64,
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Writes that failed.
+    pub failed_parts: u64,
+    /// CPU time of the threads that write the run, in ns.
+    pub writer_cpu_ns: u64,
+    /// CPU time of the ranks, all threads, in ns.
+    pub cpu_ns: u64,
+}
+
+/// Rows, rows lost, bytes, failed writes, not closed, CPU time of the writer, CPU time of the process.
+const SUMMARY_WORDS: usize = 7;
 
 fn summary_words(summary: &Summary) -> [u64; SUMMARY_WORDS] {
-    let Summary { recorded, dropped, bytes, failed_parts, closed_cleanly, .. } = summary;
-    [*recorded, *dropped, *bytes, *failed_parts, u64::from(!closed_cleanly)]
+    let Summary { recorded, dropped, bytes, failed_parts, closed_cleanly, writer_cpu_ns, .. } = summary;
+    [*recorded, *dropped, *bytes, *failed_parts, u64::from(!closed_cleanly), *writer_cpu_ns, process_cpu_ns()]
+}
+
+fn process_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
 fn start_recorder(

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use recorder::Summary;
 
 use crate::cli::Options;
-use crate::job::Outcome;
+use crate::job::{Outcome, Totals};
 use crate::setup::RunPlace;
 use crate::trainer::StepResult;
 
@@ -75,12 +75,12 @@ impl Report {
         }
     }
 
-    /// What came of it. `totals` are rows, bytes and failed writes of all ranks, `summary` this rank's own.
+    /// What came of it. `totals` are those of all ranks, `summary` is this rank's own.
     pub fn end(
         &mut self,
         outcome: &Outcome,
         (median_step, steps): (Option<Duration>, usize),
-        [rows, total_bytes, failed]: [u64; 3],
+        totals: Totals,
         place: Option<&RunPlace>,
         summary: &Summary,
     ) {
@@ -91,8 +91,19 @@ impl Report {
         self.say(&format!("{} done: loss {first:.4} → {last:.4}{time}", plural(u64::from(self.steps), "step")));
         let Some(place) = place else { return };
         let lost = if outcome.dropped == 0 { "none lost".into() } else { format!("{} LOST", outcome.dropped) };
-        let failed = if failed == 0 { String::new() } else { format!(", {} failed", plural(failed, "write")) };
-        self.say(&format!("{} in {}, {lost}{failed}", plural(rows, "row"), bytes(total_bytes)));
+        let Totals { rows, bytes: size, failed_parts, .. } = totals;
+        let failed =
+            if failed_parts == 0 { String::new() } else { format!(", {} failed", plural(failed_parts, "write")) };
+        let cost = match totals.cpu_ns {
+            0 => String::new(),
+            all => {
+                format!(
+                    "; writing took {:.1} % of the ranks' CPU time",
+                    100.0 * totals.writer_cpu_ns as f64 / all as f64
+                )
+            }
+        };
+        self.say(&format!("{} in {}, {lost}{failed}{cost}", plural(rows, "row"), bytes(size)));
         if outcome.unclosed > 0 {
             self.say(&format!("the recording of {} was not closed in order", plural(outcome.unclosed, "rank")));
         }

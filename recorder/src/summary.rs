@@ -26,6 +26,8 @@ pub struct Summary {
     pub shards: u64,
     /// Attempts to write a shard that failed.
     pub failed_parts: u64,
+    /// CPU time that the writer thread took, in ns: what recording costs beside the hot path. 0 while it runs.
+    pub writer_cpu_ns: u64,
     /// Everything that was recorded is on disk, less what [`losses`](Self::losses) lists, and `ranks` says so.
     pub closed_cleanly: bool,
     /// What was lost, by source.

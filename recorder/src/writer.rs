@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rtrb::Consumer;
+use rustix::time::{ClockId, clock_gettime};
 use trace::{CollectiveRow, CounterRow, EventRow, MemoryRow, RankRow, RecordBatch, Row, ShardMeta, Table};
 
 use crate::buffers::{self, ColdRows, CollectiveKey, Constants, Sourced, collective_key};
@@ -21,8 +22,9 @@ use crate::summary::Summary;
 use crate::thread::ThreadShared;
 use crate::{CollectiveState, Error};
 
-/// Pause between looks at the queues: a queue of 32 768 then holds 1.6 M records a second.
-const POLL: Duration = Duration::from_millis(20);
+/// Pause between looks at the queues: a queue of 32 768 then holds 0.6 M records a second. Every look takes a core from the program
+/// where there are none to spare, so they are few.
+const POLL: Duration = Duration::from_millis(50);
 /// Collectives in flight that are remembered; more are a leak of the caller's.
 const MAX_IN_FLIGHT: usize = 4096;
 
@@ -76,6 +78,12 @@ impl InFlight {
     fn is_news(&self, part_period: Duration) -> bool {
         !self.written && self.since.elapsed() >= part_period
     }
+}
+
+/// CPU time of this thread, in ns.
+fn thread_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
 pub(crate) struct Writer {
@@ -141,6 +149,7 @@ impl Writer {
                 Ok(Command::Rows(rows)) => self.take_cold(rows),
                 Ok(Command::Finish { clean, reply }) => {
                     self.finish(clean);
+                    self.summary().writer_cpu_ns = thread_cpu_ns();
                     // Whoever asked may have stopped waiting.
                     let _ = reply.send(());
                     return;

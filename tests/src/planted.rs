@@ -62,7 +62,7 @@ impl Default for Plan {
             ops: 12,
             op_ns: 100_000,
             jitter_ns: 0,
-            gap_ns: 5_000,
+            gap_ns: LAUNCH_NS,
             offset_ns: Vec::new(),
             drift_ppb: Vec::new(),
             slow: Vec::new(),
@@ -168,6 +168,8 @@ const OPTIMIZER_OPS: i32 = 4;
 /// Handing over and starting take this long.
 const ENQUEUE_NS: i64 = 2_000;
 const QUEUE_NS: i64 = 3_000;
+/// From the last gradient of a bucket to its collective, if that is free.
+pub const LAUNCH_NS: i64 = ENQUEUE_NS + QUEUE_NS;
 /// Between two steps.
 const BETWEEN_NS: i64 = 10_000;
 /// `ProfilerStep`, four phases and `make_batch` of every step.
@@ -276,7 +278,7 @@ fn bucket_times(plan: &Plan) -> Vec<BucketTimes> {
     let mut times: Vec<BucketTimes> = Vec::new();
     for bucket in 0..plan.buckets {
         let free = times.last().map_or(0, |t| t.end_ns);
-        let arrival = |rank| (ready_ns(plan, rank, bucket) + ENQUEUE_NS + QUEUE_NS).max(free);
+        let arrival = |rank| (ready_ns(plan, rank, bucket) + LAUNCH_NS).max(free);
         let last_ns = (0..plan.ranks).map(arrival).max().unwrap_or(free);
         times.push(BucketTimes { last_ns, end_ns: last_ns + plan.transfer_ns });
     }
@@ -323,7 +325,7 @@ fn draw(plan: &Plan, rank: i32, step: i32, start: i64, times: &[BucketTimes], na
     for (bucket, time) in (0..plan.buckets).zip(times) {
         let ready = ready_ns(plan, rank, bucket);
         let free = if bucket == 0 { 0 } else { times[bucket as usize - 1].end_ns };
-        let from = (ready + ENQUEUE_NS + QUEUE_NS).max(free);
+        let from = (ready + LAUNCH_NS).max(free);
         add(&names.all_reduce, "cpu_op", COMM_THREAD, from, time.end_ns, None, true);
         buckets.push(BucketTruth {
             step,

@@ -183,7 +183,8 @@ crate::tables! {
         own_excess_low_ns: Option<i64>,
         /// Upper end.
         own_excess_high_ns: Option<i64>,
-        /// Own excess on the blocking chain, per step: what "ms per step" means.
+        /// Own excess on the blocking chain, per step, but where the verdict stands on a range, at most the excess of all
+        /// ranges that stand out: what "ms per step" means.
         step_delay_ns: i64,
         /// Waits of other ranks charged to it, per step.
         caused_wait_ns: i64,
@@ -205,6 +206,12 @@ crate::tables! {
         evidence_range: Option<Text>,
         /// Excess of that range per step.
         evidence_excess_ns: Option<i64>,
+        /// Distance of that range's excess from what the range takes on the other ranks, in standard errors of a median over steps.
+        evidence_z: Option<f64>,
+        /// Share of steps that show at least half of that range's excess.
+        evidence_persistence: Option<f64>,
+        /// What the verdict stands on: `range` (`evidence_z`) or `stretch`, all of its own work between collectives (`z`); null unless it is a cause or may be one.
+        stands_on: Option<Text>,
         /// The case in a sentence.
         evidence: Option<Text>,
     }

@@ -10,6 +10,7 @@ use regex::Regex;
 use super::Outcome;
 use super::input::{Input, resolve};
 use super::thresholds::ThresholdArguments;
+use crate::clock::Choice;
 use crate::kineto::KinetoSource;
 use crate::options::{Options, TimeBound, parse_ranks, parse_steps};
 use crate::render::summary::{self, Look};
@@ -50,6 +51,9 @@ pub(super) struct Arguments {
     /// Ranges of the host whose name matches are the steps.
     #[arg(long, value_name = "REGEX")]
     step_marker: Option<String>,
+    /// What puts the ranks on one clock; where it joins no ranks, that is an error and not another method.
+    #[arg(long, value_enum, value_name = "METHOD", default_value_t = Choice::Auto)]
+    clock: Choice,
     #[command(flatten)]
     thresholds: ThresholdArguments,
 }
@@ -89,6 +93,7 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
         range: value("range", &arguments.range, regex)?,
         ranks: value("ranks", &arguments.ranks, parse_ranks)?,
         step_marker: value("step-marker", &arguments.step_marker, regex)?,
+        clock: arguments.clock,
         thresholds: arguments.thresholds.resolve()?,
         ..Options::default()
     })

@@ -28,6 +28,9 @@ impl Affine {
     /// This map, then `next`. Exact where at most one of the two drifts, else rounded to the ns once.
     pub fn then(&self, next: &Self) -> Self {
         let offset_ns = self.offset_ns.saturating_add(next.offset_ns);
+        if self.drift == 0.0 && next.drift == 0.0 {
+            return Self { offset_ns, ..*self };
+        }
         if self.drift == 0.0 {
             // Drift counts from where it did: far from there, f64 would not hold what it adds.
             return Self { offset_ns, drift: next.drift, origin_ns: next.origin_ns.saturating_sub(self.offset_ns) };

@@ -361,8 +361,8 @@ impl<'a> Group<'a> {
         let mut distances: Vec<f64> = points.iter().map(|p| (p.1 - line.at(p.0)).abs()).collect();
         let p95 = quantile(&mut distances, 0.95);
         // Of few samples, the largest distance is less than 95 % of all there could be; and what they have in common none shows.
-        let unseen = self.quickest(clock).max(GRAIN_NS);
-        let spread_ns = (points.len() >= 3).then_some((p95 * (1.0 + 2.0 / n)).max(unseen));
+        let scatter_ns = (points.len() >= 3).then_some(p95 * (1.0 + 2.0 / n));
+        let spread_ns = scatter_ns.map(|scatter| scatter.max(self.quickest(clock)).max(GRAIN_NS));
         let there = self.origin_ns[self.reference].saturating_sub(self.origin_ns[clock]);
         Estimate {
             method,
@@ -372,6 +372,7 @@ impl<'a> Group<'a> {
             drift_known,
             feasible,
             spread_ns,
+            scatter_ns,
             support: Support::of(&points.iter().map(|p| p.0).collect::<Vec<_>>()),
             samples: points.len() as i64,
             residual_p95_ns: (!points.is_empty()).then_some(p95.ceil() as i64),

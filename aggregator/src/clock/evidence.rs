@@ -9,7 +9,7 @@ use super::fit::Fit;
 use super::identity::ROUNDING_NS;
 use super::ping::note;
 use super::tree::{Forest, Joint, Node, path};
-use super::{Affine, Clocks, RankClock};
+use super::{Affine, Clocks, DeviceFit, RankClock};
 use crate::model::{Barrier, Instance, WEAK_SLACK_NS};
 
 /// Pings between ranks that other pings join already must agree with them.
@@ -91,11 +91,11 @@ pub(super) fn by_collectives(
     (fits.into_iter().map(joint).collect(), describe(contradictions, &roots, "host", instances))
 }
 
-/// Fits between the ranks' device clocks: rank, the rank whose device clock it is mapped to, and how.
+/// Fits between the ranks' device clocks.
 pub(super) fn by_device_collectives(
     ranks: &[RankClock<'_>],
     instances: &[Instance],
-) -> (Vec<(i32, i32, Fit)>, Vec<OmissionRow>) {
+) -> (Vec<DeviceFit>, Vec<OmissionRow>) {
     let ids: Vec<i32> = ranks.iter().map(|r| r.info.rank).collect();
     let place = |clock| Place { clock, map: Affine::IDENTITY, slack_ns: 0 };
     let places = ids.iter().enumerate().map(|(clock, rank)| (*rank, place(clock))).collect();

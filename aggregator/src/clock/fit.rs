@@ -102,7 +102,15 @@ enum Errors {
         feasible: Option<Feasible>,
         /// 95 % of the error near the samples; none: there are too few to tell, only the bound holds.
         spread_ns: Option<f64>,
+        /// The part of it that the samples show, and that no other fit has in common with this one.
+        scatter_ns: Option<f64>,
         support: Support,
+    },
+    /// Those of a fit between two other clocks, and how far each of these may be off the clock that it stands for, which nothing
+    /// guarantees.
+    Borrowed {
+        errors: Box<Errors>,
+        each_ns: i64,
     },
 }
 
@@ -115,6 +123,8 @@ pub(crate) struct Estimate {
     pub(crate) drift_known: bool,
     pub(crate) feasible: Option<Feasible>,
     pub(crate) spread_ns: Option<f64>,
+    /// The part of `spread_ns` that the samples show.
+    pub(crate) scatter_ns: Option<f64>,
     pub(crate) support: Support,
     pub(crate) samples: i64,
     pub(crate) residual_p95_ns: Option<i64>,
@@ -144,43 +154,85 @@ impl Fit {
         // The error is that of the map as it will be used, so of the rounded offset.
         let line = Line { offset: line.offset.round(), ..line };
         let map = Affine { offset_ns: base_ns.saturating_add(line.offset as i64), drift: line.drift, origin_ns };
-        let Estimate { samples, residual_p95_ns, .. } = estimate;
-        let errors = Errors::Lines { line, feasible, spread_ns, support };
+        let Estimate { samples, residual_p95_ns, scatter_ns, .. } = estimate;
+        let errors = Errors::Lines { line, feasible, spread_ns, scatter_ns, support };
         Self { method, map, drift_known, samples, residual_p95_ns, errors }
+    }
+
+    /// The same map for two clocks that are each tied to one of these within `each_ns`; without a guarantee.
+    pub(crate) fn borrowed(&self, each_ns: i64) -> Self {
+        let errors = Errors::Borrowed { errors: Box::new(self.errors.clone()), each_ns };
+        Self { errors, ..self.clone() }
     }
 
     /// Guaranteed error between two times of the clock that is mapped; `None`: no guarantee.
     pub(crate) fn bound_ns(&self, window: (i64, i64)) -> Option<i64> {
-        match &self.errors {
-            Errors::Exact => Some(0),
-            Errors::Unknown => None,
-            Errors::Lines { line, feasible, .. } => {
-                let (from, to) = self.since_origin(window);
-                // One for the rounding of what drift adds; the sums in f64 are good to far less.
-                feasible.as_ref()?.deviation(*line, from, to).map(|d| d.ceil() as i64 + 1)
-            }
-        }
+        self.errors.bound_ns(self.since_origin(window))
     }
 
     /// 95 % of the error between two times of the clock that is mapped, never above the bound; `None`: unknown.
     pub(crate) fn error_ns(&self, window: (i64, i64)) -> Option<i64> {
-        let Errors::Lines { spread_ns, support, .. } = &self.errors else {
-            return self.bound_ns(window);
-        };
-        let bound = self.bound_ns(window);
-        let Some(spread) = spread_ns else { return bound };
-        let (from, to) = self.since_origin(window);
-        let at = |t: f64| {
-            if self.drift_known { spread * support.lever(t) } else { spread + USUAL_DRIFT * support.beyond(t) }
-        };
-        let error = at(from).max(at(to)).ceil() as i64 + 1;
-        Some(bound.map_or(error, |b| b.min(error)))
+        self.errors.error_ns(self.since_origin(window), self.drift_known)
+    }
+
+    /// The part of [`error_ns`](Self::error_ns) that another fit to the same clock does not have in common with this one; `None`:
+    /// nothing tells the parts apart.
+    pub(crate) fn unshared_ns(&self, window: (i64, i64)) -> Option<i64> {
+        let unshared = self.errors.unshared_ns(self.since_origin(window), self.drift_known)?;
+        Some(self.error_ns(window).map_or(unshared, |error| error.min(unshared)))
     }
 
     fn since_origin(&self, window: (i64, i64)) -> (f64, f64) {
         let t = |t: i64| t.saturating_sub(self.map.origin_ns) as f64;
         (t(window.0), t(window.1))
     }
+}
+
+impl Errors {
+    fn bound_ns(&self, (from, to): (f64, f64)) -> Option<i64> {
+        match self {
+            Self::Exact => Some(0),
+            Self::Unknown | Self::Borrowed { .. } => None,
+            Self::Lines { line, feasible, .. } => {
+                // One for the rounding of what drift adds; the sums in f64 are good to far less.
+                feasible.as_ref()?.deviation(*line, from, to).map(|d| d.ceil() as i64 + 1)
+            }
+        }
+    }
+
+    fn error_ns(&self, window: (f64, f64), drift_known: bool) -> Option<i64> {
+        let bound = self.bound_ns(window);
+        match self {
+            Self::Exact | Self::Unknown | Self::Lines { spread_ns: None, .. } => bound,
+            Self::Borrowed { errors, each_ns } => {
+                errors.error_ns(window, drift_known).map(|error| error.saturating_add(2 * each_ns))
+            }
+            Self::Lines { spread_ns: Some(spread), support, .. } => {
+                let error = in_window(*spread, support, window, drift_known);
+                Some(bound.map_or(error, |b| b.min(error)))
+            }
+        }
+    }
+
+    fn unshared_ns(&self, window: (f64, f64), drift_known: bool) -> Option<i64> {
+        match self {
+            Self::Exact => Some(0),
+            Self::Lines { scatter_ns: Some(scatter), support, .. } => {
+                Some(in_window(*scatter, support, window, drift_known))
+            }
+            // The clock that both are fitted to is off by the same for both.
+            Self::Borrowed { errors, each_ns } => {
+                errors.unshared_ns(window, drift_known).map(|unshared| unshared.saturating_add(*each_ns))
+            }
+            Self::Unknown | Self::Lines { scatter_ns: None, .. } => None,
+        }
+    }
+}
+
+/// What an error near the samples grows to in a window.
+fn in_window(near_ns: f64, support: &Support, (from, to): (f64, f64), drift_known: bool) -> i64 {
+    let at = |t: f64| if drift_known { near_ns * support.lever(t) } else { near_ns + USUAL_DRIFT * support.beyond(t) };
+    at(from).max(at(to)).ceil() as i64 + 1
 }
 
 /// The value below which a share `p` of the values lies; zero of nothing.

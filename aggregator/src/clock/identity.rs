@@ -6,13 +6,15 @@ use trace::OmissionRow;
 
 use super::RankClock;
 use super::ping::note;
-use crate::model::{Barrier, Instance};
+use crate::model::{Barrier, Instance, WEAK_SLACK_NS};
 
 /// Of two ranks' collectives, more than this share must break the barrier rule before their common clock is doubted: a few false
 /// matches are no evidence against a host's clock.
 const DOUBT: f64 = 0.05;
 /// Times of many traces are whole microseconds: start and length are each cut by up to one.
 pub(crate) const ROUNDING_NS: i64 = 2_000;
+/// How far CUPTI's conversion of device time may be off host time. Measured: 30 µs between the devices of one host.
+pub(crate) const DEVICE_ERROR_NS: i64 = 50_000;
 
 /// Whether a clock domain names one clock of one machine.
 fn names_a_clock(domain: &str) -> bool {
@@ -50,20 +52,26 @@ pub(crate) fn shared_clocks(ranks: &[RankClock<'_>], instances: &[Instance]) -> 
 
 /// The ranks to leave out so that no two of the rest break the barrier rule; those that break it with most others first.
 fn outsiders(members: &[i32], instances: &[Instance]) -> Vec<i32> {
-    let strict = || instances.iter().filter(|i| i.barrier == Barrier::Strict);
+    let barriers = || instances.iter().filter(|i| i.barrier != Barrier::OneSided);
     let of_domain = |i: &'_ Instance| -> Vec<(i32, i64, i64)> {
-        // A rank that has not left breaks no rule.
-        let ours = i.members.iter().filter(|m| !m.device_clock && members.binary_search(&m.rank).is_ok());
-        ours.map(|m| (m.rank, m.start_ns, m.end_ns.map_or(i64::MAX, |end| end.saturating_add(ROUNDING_NS)))).collect()
+        let weak = if i.barrier == Barrier::Weak { WEAK_SLACK_NS } else { 0 };
+        let ours = i.members.iter().filter(|m| members.binary_search(&m.rank).is_ok());
+        ours.map(|m| {
+            // Device times are host times too, but for the error of the conversion at either end.
+            let slack = ROUNDING_NS + weak + if m.device_clock { 2 * DEVICE_ERROR_NS } else { 0 };
+            // A rank that has not left breaks no rule.
+            (m.rank, m.start_ns, m.end_ns.map_or(i64::MAX, |end| end.saturating_add(slack)))
+        })
+        .collect()
     };
     let broken = |here: &[(i32, i64, i64)]| here.iter().map(|m| m.2).min() < here.iter().map(|m| m.1).max();
     // As a rule nothing is broken, and then pairs need not be looked at.
-    if !strict().any(|i| broken(&of_domain(i))) {
+    if !barriers().any(|i| broken(&of_domain(i))) {
         return Vec::new();
     }
     // (instances of both, instances that break the rule) by pair.
     let mut pairs: BTreeMap<(i32, i32), (u32, u32)> = BTreeMap::new();
-    for here in strict().map(of_domain) {
+    for here in barriers().map(of_domain) {
         for (i, a) in here.iter().enumerate() {
             for b in &here[i + 1..] {
                 let count = pairs.entry((a.0, b.0)).or_default();

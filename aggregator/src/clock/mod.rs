@@ -14,6 +14,7 @@
 
 mod affine;
 mod barrier;
+mod choice;
 mod collective;
 mod evidence;
 mod fit;
@@ -31,6 +32,7 @@ use std::collections::BTreeMap;
 use trace::{ClockFitRow, ClockSampleRow, OmissionRow};
 
 pub use affine::Affine;
+pub use choice::Choice;
 pub use fit::Method;
 
 use crate::model::{Instance, RankData, RankInfo};
@@ -68,8 +70,37 @@ impl<'a> RankClock<'a> {
     }
 }
 
-/// Error and bound of a joint.
-type ErrorAndBound = (Option<i64>, Option<i64>);
+/// How good one fit is in the window of a run.
+#[derive(Clone, Debug)]
+struct Goodness {
+    /// The clock that the fit maps to.
+    to: Node,
+    error_ns: Option<i64>,
+    bound_ns: Option<i64>,
+    /// The part of the error that is not in common with another fit to the same clock; none: nobody knows.
+    unshared_ns: Option<i64>,
+}
+
+impl Goodness {
+    fn of(fit: &Fit, to: Node, map: &Affine, window: (i64, i64)) -> Self {
+        let back = map.inverse();
+        let local = (back.apply(window.0), back.apply(window.1));
+        let (error_ns, bound_ns) = (fit.error_ns(local), fit.bound_ns(local));
+        Self { to, error_ns, bound_ns, unshared_ns: fit.unshared_ns(local) }
+    }
+
+    /// 95 % of the error between two clocks that are fitted to the same. What no scatter shows, how much earlier one rank leaves
+    /// than another throughout, is the same for any pair of ranks, so it counts once, and what the samples show adds up.
+    fn error_between(&self, other: &Self) -> Option<i64> {
+        let (a, b) = (self.error_ns?, other.error_ns?);
+        let sum = a.saturating_add(b);
+        let unshared = self.unshared_ns.zip(other.unshared_ns).map(|(s, t)| s.saturating_add(t));
+        Some(unshared.map_or(sum, |unshared| a.max(b).max(unshared).min(sum)))
+    }
+}
+
+/// A rank, the rank whose device clock its own is mapped to, and how.
+type DeviceFit = (i32, i32, Fit);
 
 /// How every rank's clocks map to global time, the clock of the reference rank.
 #[derive(Clone, Debug, Default)]
@@ -78,25 +109,32 @@ pub struct Clocks {
     /// Position in `rows`, and the map, by rank and whether it is the devices'.
     by_clock: BTreeMap<(i32, bool), (usize, Affine)>,
     reached: BTreeMap<Node, Reached>,
-    joint_errors: Vec<ErrorAndBound>,
-    /// For devices that collectives joined: the rank whose device they are fitted to, error and bound.
-    device_errors: BTreeMap<i32, (i32, Option<i64>, Option<i64>)>,
-    /// Evidence that contradicts itself, with what makes it; never averaged away.
+    joints: Vec<Goodness>,
+    /// For devices that collectives joined, fitted to the device of a rank.
+    devices: BTreeMap<i32, Goodness>,
+    /// Evidence that contradicts itself, with what makes it, never averaged away; and ranks that the chosen evidence does not join.
     pub contradictions: Vec<OmissionRow>,
 }
 
-/// Fits the clocks of all ranks. The result does not depend on the order of `ranks`.
-pub fn fit(ranks: &[RankClock<'_>], instances: &[Instance]) -> Clocks {
+/// Fits the clocks of all ranks by the evidence of `choice`. The result does not depend on the order of `ranks`.
+pub fn fit(ranks: &[RankClock<'_>], instances: &[Instance], choice: Choice) -> Clocks {
     let mut ranks = ranks.to_vec();
     ranks.sort_by_key(|r| r.info.rank);
     ranks.dedup_by_key(|r| r.info.rank);
     let mut contradictions = Vec::new();
-    let mut forest = join_all(&ranks, instances, &mut contradictions);
+    let (devices, problems) = if choice.allows(Method::Collective) {
+        evidence::by_device_collectives(&ranks, instances)
+    } else {
+        Default::default()
+    };
+    let mut forest = join_all(&ranks, instances, &devices, choice, &mut contradictions);
+    contradictions.extend(problems);
     let Some(reference) = reference(&mut forest, &ranks) else { return Clocks { contradictions, ..Clocks::default() } };
     let reached = forest.reached(Node::Rank(reference));
     let window = global_window(&ranks, &reached);
-    let joint_errors = forest.joints.iter().map(|joint| joint_errors(joint, &reached, window)).collect();
-    let mut clocks = Clocks { reached, joint_errors, contradictions, ..Clocks::default() };
+    let map = |node: Node| reached.get(&node).map_or(Affine::IDENTITY, |at| at.map);
+    let joints = forest.joints.iter().map(|j| Goodness::of(&j.fit, j.to, &map(j.from), window)).collect();
+    let mut clocks = Clocks { joints, reached, contradictions, ..Clocks::default() };
     for rank in &ranks {
         clocks.push_host(&forest, reference, rank.info.rank);
     }
@@ -105,9 +143,11 @@ pub fn fit(ranks: &[RankClock<'_>], instances: &[Instance]) -> Clocks {
         // Identity; named like the best fit to it.
         row.method = best.unwrap_or_else(|| Method::SameHost.as_str().into());
     }
-    clocks.push_devices(&ranks, instances, reference, window);
+    clocks.push_devices(&ranks, instances, devices, reference, window);
     clocks.number_rows();
     evidence::count_violations(&mut clocks, instances);
+    let alone = clocks.left_alone(choice, &ranks);
+    clocks.contradictions.extend(alone);
     clocks
 }
 
@@ -127,9 +167,48 @@ fn order(method: &str) -> usize {
     all.iter().position(|m| m.as_str() == method).unwrap_or(all.len())
 }
 
-/// Joins the ranks by all evidence, best first.
-fn join_all(ranks: &[RankClock<'_>], instances: &[Instance], contradictions: &mut Vec<OmissionRow>) -> Forest {
+/// Joins the ranks by all evidence that may be used, best first.
+fn join_all(
+    ranks: &[RankClock<'_>],
+    instances: &[Instance],
+    devices: &[DeviceFit],
+    choice: Choice,
+    contradictions: &mut Vec<OmissionRow>,
+) -> Forest {
     let mut forest = Forest::default();
+    if choice.allows(Method::Ping) {
+        join_by_pings(&mut forest, ranks, contradictions);
+    }
+    if choice.allows(Method::SameHost) {
+        let (shared, problems) = identity::shared_clocks(ranks, instances);
+        contradictions.extend(problems);
+        for (rank, lowest) in shared {
+            let fit = Fit::identity(Method::SameHost);
+            forest.join(Joint { from: Node::Rank(rank), to: Node::Rank(lowest), fit });
+        }
+    }
+    if choice.allows(Method::Collective) {
+        let (joints, problems) = evidence::by_collectives(&forest, ranks, instances);
+        contradictions.extend(problems);
+        for joint in joints {
+            forest.join(joint);
+        }
+        for (rank, to, fit) in devices {
+            // CUPTI's device times are converted to host times, so they also say how far the hosts are apart.
+            let fit = fit.borrowed(identity::DEVICE_ERROR_NS);
+            forest.join(Joint { from: Node::Rank(*rank), to: Node::Rank(*to), fit });
+        }
+    }
+    for rank in ranks.iter().filter(|_| choice.allows(Method::Utc)) {
+        if let Some(fit) = utc_fit(rank) {
+            forest.join(Joint { from: Node::Rank(rank.info.rank), to: Node::Utc, fit });
+        }
+    }
+    forest
+}
+
+/// Joins by round trips, the quickest first; slower ones must agree.
+fn join_by_pings(forest: &mut Forest, ranks: &[RankClock<'_>], contradictions: &mut Vec<OmissionRow>) {
     let (mut pings, problems) = ping::fit_all(ranks);
     contradictions.extend(problems);
     pings.sort_by_key(|p| (p.half_rtt_ns, p.from, p.to));
@@ -140,26 +219,7 @@ fn join_all(ranks: &[RankClock<'_>], instances: &[Instance], contradictions: &mu
             spare.push(joint);
         }
     }
-    contradictions.extend(evidence::open_loops(&forest, &spare));
-
-    let (shared, problems) = identity::shared_clocks(ranks, instances);
-    contradictions.extend(problems);
-    for (rank, lowest) in shared {
-        let fit = Fit::identity(Method::SameHost);
-        forest.join(Joint { from: Node::Rank(rank), to: Node::Rank(lowest), fit });
-    }
-
-    let (joints, problems) = evidence::by_collectives(&forest, ranks, instances);
-    contradictions.extend(problems);
-    for joint in joints {
-        forest.join(joint);
-    }
-    for rank in ranks {
-        if let Some(fit) = utc_fit(rank) {
-            forest.join(Joint { from: Node::Rank(rank.info.rank), to: Node::Utc, fit });
-        }
-    }
-    forest
+    contradictions.extend(evidence::open_loops(forest, &spare));
 }
 
 /// From a rank's clock to the wall clock, by the quickest of its readings; its error nobody knows.
@@ -197,14 +257,6 @@ fn global_window(ranks: &[RankClock<'_>], reached: &BTreeMap<Node, Reached>) -> 
     (from.saturating_sub(margin), to.saturating_add(margin))
 }
 
-/// Error and bound of a joint in a window of global time.
-fn joint_errors(joint: &Joint, reached: &BTreeMap<Node, Reached>, window: (i64, i64)) -> ErrorAndBound {
-    let Some(at) = reached.get(&joint.from) else { return (None, None) };
-    let back = at.map.inverse();
-    let local = (back.apply(window.0), back.apply(window.1));
-    (joint.fit.error_ns(local), joint.fit.bound_ns(local))
-}
-
 impl Clocks {
     /// Global time of `t_ns`, a time in the host's clock of `rank`, or in its devices'. Exact where drift is null or zero. A rank
     /// that was not fitted maps to itself; a rank without a device fit uses the host's.
@@ -220,24 +272,31 @@ impl Clocks {
 
     /// 95 % of the error of a difference of global times between two ranks' host clocks, or device clocks; `None`: unknown.
     pub fn error_between(&self, a: i32, b: i32, device: bool) -> Option<i64> {
-        self.between(a, b, device, |errors| errors.0)
+        let mut path = self.between(a, b, device)?;
+        // A clock that is another's by identity adds nothing.
+        path.retain(|g| g.error_ns != Some(0));
+        match path.as_slice() {
+            [x, y] if x.to == y.to => x.error_between(y),
+            path => along(path.iter().map(|g| g.error_ns)),
+        }
     }
 
     /// Guaranteed error of a difference of global times between two ranks; `None`: there is no guarantee.
     pub fn bound_between(&self, a: i32, b: i32, device: bool) -> Option<i64> {
-        self.between(a, b, device, |errors| errors.1)
+        along(self.between(a, b, device)?.iter().map(|g| g.bound_ns))
     }
 
-    fn between(&self, a: i32, b: i32, device: bool, which: impl Fn(ErrorAndBound) -> Option<i64>) -> Option<i64> {
+    /// The fits on the way between two clocks; none if there is no way.
+    fn between(&self, a: i32, b: i32, device: bool) -> Option<Vec<&Goodness>> {
         if a == b {
-            return Some(0);
+            return Some(Vec::new());
         }
         if device && (self.by_clock.contains_key(&(a, true)) || self.by_clock.contains_key(&(b, true))) {
-            let (a, b) = (self.device_errors.get(&a)?, self.device_errors.get(&b)?);
-            return (a.0 == b.0).then_some(which((a.1, a.2))?.saturating_add(which((b.1, b.2))?));
+            let (x, y) = (self.devices.get(&a)?, self.devices.get(&b)?);
+            return (x.to == y.to).then(|| vec![x, y]);
         }
         let joints = tree::path(&self.reached, Node::Rank(a), Node::Rank(b))?;
-        along(joints.iter().map(|j| which(self.joint_errors[*j])))
+        Some(joints.iter().map(|j| &self.joints[*j]).collect())
     }
 
     /// The fit of one clock.
@@ -260,9 +319,7 @@ impl Clocks {
         let joints = tree::path(&self.reached, node, Node::Rank(reference));
         let map = self.reached.get(&node).map_or(Affine::IDENTITY, |at| at.map);
         let fits: Vec<&Fit> = joints.iter().flatten().map(|j| &forest.joints[*j].fit).collect();
-        let sums = |which: fn(&ErrorAndBound) -> Option<i64>| {
-            along(joints.as_ref()?.iter().map(|j| which(&self.joint_errors[*j])))
-        };
+        let sum = |which: fn(&Goodness) -> Option<i64>| along(joints.as_ref()?.iter().map(|j| which(&self.joints[*j])));
         let method = joints.as_ref().map_or(Some(Method::None), |j| tree::worst(forest, j)).unwrap_or(Method::SameHost);
         let row = ClockFitRow {
             rank,
@@ -271,8 +328,8 @@ impl Clocks {
             offset_ns: map.offset_ns,
             drift_ppb: drift_ppb(&map, joints.is_some() && fits.iter().all(|f| f.drift_known)),
             origin_ns: map.origin_ns,
-            error_ns: sums(|e| e.0),
-            bound_ns: sums(|e| e.1),
+            error_ns: sum(|g| g.error_ns),
+            bound_ns: sum(|g| g.bound_ns),
             method: method.as_str().into(),
             samples: fits.iter().map(|f| f.samples).sum(),
             residual_p95_ns: fits.iter().filter_map(|f| f.residual_p95_ns).max(),
@@ -283,9 +340,14 @@ impl Clocks {
 
     /// A row for the devices of each rank that has any: from device-timed collectives, or else as good as its host's clock, with an
     /// error that is unknown.
-    fn push_devices(&mut self, ranks: &[RankClock<'_>], instances: &[Instance], reference: i32, window: (i64, i64)) {
-        let (fits, problems) = evidence::by_device_collectives(ranks, instances);
-        self.contradictions.extend(problems);
+    fn push_devices(
+        &mut self,
+        ranks: &[RankClock<'_>],
+        instances: &[Instance],
+        fits: Vec<DeviceFit>,
+        reference: i32,
+        window: (i64, i64),
+    ) {
         let mut fitted: BTreeMap<i32, (i32, Fit)> = BTreeMap::new();
         for (rank, to, fit) in fits {
             fitted.entry(to).or_insert_with(|| (to, Fit::identity(fit.method)));
@@ -299,23 +361,21 @@ impl Clocks {
             if let Some((to, fit)) = fitted.get(&id) {
                 let base = self.map(*to, false);
                 let map = fit.map.then(&base);
-                let back = map.inverse();
-                let local = (back.apply(window.0), back.apply(window.1));
-                let (error, bound) = (fit.error_ns(local), fit.bound_ns(local));
-                self.device_errors.insert(id, (*to, error, bound));
+                let good = Goodness::of(fit, Node::Rank(*to), &map, window);
                 let known = *to == reference;
                 let row = ClockFitRow {
                     clock,
                     offset_ns: map.offset_ns,
                     drift_ppb: drift_ppb(&map, fit.drift_known),
                     origin_ns: map.origin_ns,
-                    error_ns: error.filter(|_| known),
-                    bound_ns: bound.filter(|_| known),
+                    error_ns: good.error_ns.filter(|_| known),
+                    bound_ns: good.bound_ns.filter(|_| known),
                     method: fit.method.as_str().into(),
                     samples: fit.samples,
                     residual_p95_ns: fit.residual_p95_ns,
                     ..host
                 };
+                self.devices.insert(id, good);
                 self.push(row, map);
             } else if rank.has_device_rows || timed(id) {
                 let own = Some(0).filter(|_| id == reference);

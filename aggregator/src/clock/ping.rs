@@ -133,6 +133,7 @@ fn fit_pair(pings: &[Ping]) -> (Fit, i64, Option<i64>) {
         drift_known,
         feasible,
         spread_ns: spread(&bursts, |p| (offset(p) - line.at(t(p))).abs()),
+        scatter_ns: None,
         support: Support::of(&points.iter().map(|p| p.0).collect::<Vec<_>>()),
         samples: pings.len() as i64,
         residual_p95_ns: Some(quantile(&mut distances, 0.95).ceil() as i64),

@@ -18,6 +18,8 @@ pub(super) struct Evidence {
     pub(super) excess_ns: f64,
     /// How far that stands from what the range does on the other ranks.
     pub(super) deviation: Deviation,
+    /// The excess of this range and of all others of the rank that stand out by themselves.
+    pub(super) distinct_ns: f64,
 }
 
 impl Evidence {
@@ -49,6 +51,7 @@ pub(super) fn best_ranges(
         }
     }
     let mut best: Vec<Option<Evidence>> = vec![None; parts.len()];
+    let mut distinct_ns = vec![0.0; parts.len()];
     for ((_, input), at) in ranges {
         let selves: Vec<Vec<Option<i64>>> =
             (0..parts.len()).map(|rank| self_times(parts[rank], at[rank], &rows[rank])).collect();
@@ -56,9 +59,7 @@ pub(super) fn best_ranges(
         let deviations = deviations(&series);
         for rank in 0..parts.len() {
             let Some(part_range) = at[rank].map(|i| &parts[rank].ranges[i]) else { continue };
-            let Some(excess_ns) = median(series[rank].iter().copied()).filter(|&e| e >= least_ns[rank]) else {
-                continue;
-            };
+            let Some(excess_ns) = median(series[rank].iter().copied()) else { continue };
             let Some(deviation) = deviations[rank] else { continue };
             let sigma_ns = (thresholds.host_error_ns as f64).max(normal_ns[rank] * thresholds.range_noise_pct / 100.0);
             let candidate = Evidence {
@@ -66,10 +67,22 @@ pub(super) fn best_ranges(
                 input,
                 excess_ns,
                 deviation: deviation.with_least_sigma(sigma_ns),
+                distinct_ns: 0.0,
             };
+            if candidate.certain_ns(thresholds) > 0.0 {
+                distinct_ns[rank] += excess_ns;
+            }
+            if excess_ns < least_ns[rank] {
+                continue;
+            }
             if best[rank].as_ref().is_none_or(|best| is_better(&candidate, best, thresholds)) {
                 best[rank] = Some(candidate);
             }
+        }
+    }
+    for (evidence, sum_ns) in best.iter_mut().zip(distinct_ns) {
+        if let Some(evidence) = evidence {
+            evidence.distinct_ns = sum_ns.max(evidence.excess_ns);
         }
     }
     best

@@ -38,7 +38,8 @@ pub fn reduce(
         let compared = || excess.steps.iter().zip(&excess.ns[rank]).filter(|(_, ns)| ns.is_some()).map(|(s, _)| *s);
         let delays_ns: Vec<i64> = compared().map(|step| chain.delay_ns(rank, step)).collect();
         let interval = median_interval_ns(&own_ns);
-        let (case, verdict) = (&cases[rank], verdicts[rank]);
+        let (case, (verdict, basis)) = (&cases[rank], verdicts[rank]);
+        let delay_ns = median_ns(&delays_ns).unwrap_or(0);
         let suspect = matches!(verdict, Verdict::Cause | Verdict::Undecided) && case.own.is_some();
         let range = case.range.as_ref().filter(|_| suspect);
         StragglerRow {
@@ -48,7 +49,7 @@ pub fn reduce(
             own_excess_ns: median_ns(&own_ns).unwrap_or(0),
             own_excess_low_ns: interval.map(|i| i.0),
             own_excess_high_ns: interval.map(|i| i.1),
-            step_delay_ns: median_ns(&delays_ns).unwrap_or(0),
+            step_delay_ns: case.most_delay_ns(basis).map_or(delay_ns, |most_ns| most_ns.min(delay_ns)),
             caused_wait_ns: per_step(charges.caused_ns[rank]),
             inherited_ns: per_step(charges.inherited_ns[rank]),
             suffered_wait_ns: per_step(charges.suffered_ns[rank]),
@@ -59,6 +60,9 @@ pub fn reduce(
             reason: suspect.then(|| case.reason().into()),
             evidence_range: range.map(|r| r.name.clone()),
             evidence_excess_ns: range.map(|r| r.excess_ns.round() as i64),
+            evidence_z: range.and_then(|r| r.deviation.z()),
+            evidence_persistence: range.map(|r| r.deviation.persistence),
+            stands_on: basis.filter(|_| suspect).map(|b| b.as_str().into()),
             evidence: Some(case.sentence(verdict, thresholds).into()),
         }
     };

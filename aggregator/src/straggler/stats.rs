@@ -5,6 +5,12 @@ pub(crate) const SIGMA_PER_MAD: f64 = 1.4826;
 /// Standard error of a median / standard error of a mean, for a normal distribution: √(π/2).
 pub(crate) const MEDIAN_SE_PER_MEAN_SE: f64 = 1.2533;
 
+/// A distance in standard errors, in words. Beyond a hundred nobody doubts, and nobody should believe the digits: the standard
+/// error of a few steps is not known that well.
+pub(crate) fn spoken_z(z: f64) -> String {
+    if z.abs() < 100.0 { format!("z {z:.1}") } else { format!("z {}100", if z > 0.0 { "above " } else { "below −" }) }
+}
+
 /// The lower median: an element of the sample, so that integers stay integers and no average of two ranks is invented.
 pub(crate) fn lower_median(values: impl IntoIterator<Item = i64>) -> Option<i64> {
     let mut values: Vec<i64> = values.into_iter().collect();
@@ -85,6 +91,11 @@ mod tests {
         assert_eq!(median([4.0, 1.0, 3.0, 2.0]), Some(2.5));
         assert_eq!(median_ns(&[5]), Some(5));
         assert_eq!(robust_sigma([1.0, 2.0, 4.0], 2.0), Some(SIGMA_PER_MAD));
+    }
+
+    #[test]
+    fn distances_are_spoken_as_far_as_they_mean_something() {
+        assert_eq!([12.34, 99.9, 118_024.2, -300.0].map(spoken_z), ["z 12.3", "z 99.9", "z above 100", "z below −100"]);
     }
 
     #[test]

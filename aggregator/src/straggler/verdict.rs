@@ -20,6 +20,7 @@
 use super::Thresholds;
 use super::deviation::Deviation;
 use super::evidence::Evidence;
+use super::stats::spoken_z;
 
 /// What is known of a rank when it is judged.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +48,25 @@ pub(super) enum Verdict {
     Victim,
     Ok,
     Undecided,
+}
+
+/// What a verdict stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Basis {
+    /// The whole of the rank's own time.
+    Stretch,
+    /// One range of its host.
+    Range,
+}
+
+impl Basis {
+    /// The word in the `stands_on` column.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Stretch => "stretch",
+            Self::Range => "range",
+        }
+    }
 }
 
 impl Verdict {
@@ -81,14 +101,34 @@ impl Case {
         })
     }
 
-    fn is_cause(&self, usual_range_ns: f64, t: &Thresholds) -> bool {
-        let Some(own) = self.own else { return false };
+    /// What makes the rank a cause; `None` if nothing does. Where both the range and the whole stretch would, it is the range
+    /// if that holds the larger part: the rest is spread over everything that the rank does, as the scheduler's noise is.
+    fn cause(&self, usual_range_ns: f64, t: &Thresholds) -> Option<Basis> {
+        let own = self.own?;
         let by_stretch =
             self.stretch_stands_out(t) && own.exceeds_sigma(t.min_z) && own.outlier && own.chance <= t.max_chance;
         // Ranks that each have a range of their own name, as long as the others', are all alike.
         let range_ns = self.distinct_range_ns(t).map_or(0.0, |ns| ns - usual_range_ns);
         let contradicted = own.effect_ns + CONTRADICTION_ERRORS * own.error_ns < self.min_effect_ns;
-        by_stretch || (range_ns >= self.min_effect_ns && !contradicted)
+        let by_range = range_ns >= self.min_effect_ns && !contradicted;
+        match () {
+            () if by_range && (!by_stretch || range_ns >= own.effect_ns / 2.0) => Some(Basis::Range),
+            () if by_stretch => Some(Basis::Stretch),
+            () => None,
+        }
+    }
+
+    /// The most that a step can be longer by what the verdict stands on; `None`: as much as the rank's own excess.
+    ///
+    /// Ranks that share cores are no independent witnesses of what is normal: while the late rank waits in its range, the others
+    /// compute faster than they would beside it, and while they wait, it computes beside whatever else the machine has to do. So
+    /// its own excess over them comes out larger than what the range costs. (Measured: two ranks on two cores, 30 ms of waiting
+    /// injected. Own excess on an idle machine 29 to 32 ms, beside another process that computes 32 to 48 ms; but runs without
+    /// the injection have steps that are 26 and 27 ms shorter.)
+    pub(super) fn most_delay_ns(&self, basis: Option<Basis>) -> Option<i64> {
+        let range = self.range.as_ref().filter(|_| basis == Some(Basis::Range))?;
+        // A rank may be slow in several ranges, which all count.
+        Some(range.distinct_ns.round() as i64)
     }
 
     fn is_undecided(&self, t: &Thresholds) -> bool {
@@ -115,17 +155,14 @@ impl Case {
         let Some(own) = self.own else { return self.nothing_to_compare().into() };
         let share = |ns: f64| if self.step_ns > 0 { 100.0 * ns / self.step_ns as f64 } else { 0.0 };
         let excess = format!(
-            "own work takes {} a step longer than on the other ranks ({:.1} % of a step{}; {} of {} steps)",
+            "own work takes {} a step longer than on the other ranks ({:.1} % of a step, {})",
             milliseconds(own.effect_ns),
             share(own.effect_ns),
-            own.z().map_or(String::new(), |z| format!(", z {z:.1}")),
-            (own.persistence * own.steps as f64).round(),
-            own.steps,
+            sureness(&own),
         );
-        let range = self
-            .range
-            .as_ref()
-            .map_or(String::new(), |r| format!("; range `{}` takes {} longer", r.name, milliseconds(r.excess_ns)));
+        let range = self.range.as_ref().map_or(String::new(), |r| {
+            format!("; range `{}` takes {} longer ({})", r.name, milliseconds(r.excess_ns), sureness(&r.deviation))
+        });
         match verdict {
             Verdict::Cause => format!("{excess}{range}"),
             Verdict::Undecided if own.steps < t.min_steps => {
@@ -163,24 +200,29 @@ impl Case {
 /// The whole stretch contradicts a range if its excess is this many standard errors below the smallest effect that matters.
 const CONTRADICTION_ERRORS: f64 = 2.0;
 
-/// Judges all ranks together: there is no victim without a cause.
-pub(super) fn judge(cases: &[Case], t: &Thresholds) -> Vec<Verdict> {
+/// Judges all ranks together: there is no victim without a cause. A cause or what may be one comes with what that stands on.
+pub(super) fn judge(cases: &[Case], t: &Thresholds) -> Vec<(Verdict, Option<Basis>)> {
     let mut distinct: Vec<f64> = cases.iter().map(|c| c.distinct_range_ns(t).unwrap_or(0.0)).collect();
     distinct.sort_unstable_by(f64::total_cmp);
     // With one of two ranks late, the lower median of the two is that of the other.
     let usual_ns = distinct.get(distinct.len().saturating_sub(1) / 2).copied().unwrap_or(0.0);
-    let causes: Vec<bool> = cases.iter().map(|c| c.is_cause(usual_ns, t)).collect();
-    let has_cause = causes.contains(&true);
-    let judge_one = |(case, &cause): (&Case, &bool)| {
+    let causes: Vec<Option<Basis>> = cases.iter().map(|c| c.cause(usual_ns, t)).collect();
+    let has_cause = causes.iter().any(Option::is_some);
+    let judge_one = |(case, &basis): (&Case, &Option<Basis>)| {
         let waits = case.step_ns > 0 && case.suffered_ns >= t.min_effect_pct / 100.0 * case.step_ns as f64;
         match () {
-            () if cause => Verdict::Cause,
-            () if case.is_undecided(t) => Verdict::Undecided,
-            () if has_cause && waits => Verdict::Victim,
-            () => Verdict::Ok,
+            () if basis.is_some() => (Verdict::Cause, basis),
+            () if case.is_undecided(t) => (Verdict::Undecided, case.own.map(|_| Basis::Stretch)),
+            () if has_cause && waits => (Verdict::Victim, None),
+            () => (Verdict::Ok, None),
         }
     };
     cases.iter().zip(&causes).map(judge_one).collect()
+}
+
+fn sureness(d: &Deviation) -> String {
+    let z = d.z().map_or(String::new(), |z| format!("{}, ", spoken_z(z)));
+    format!("{z}{} of {} steps", (d.persistence * d.steps as f64).round(), d.steps)
 }
 
 fn milliseconds(ns: f64) -> String {

@@ -51,6 +51,23 @@ fn a_format_that_is_not_read_is_named_with_what_to_do_instead() {
     }
 }
 
+/// What was chosen for the clocks is used or nothing is: an error, or a rank that is listed, but never another method.
+#[test]
+fn a_chosen_clock_is_used_or_refused() {
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/traces/gloo4_slow2_stack");
+    let by = |choice: &str| aggregator(&[Path::new("analyze"), &traces, Path::new("--clock"), Path::new(choice)]);
+    for method in ["collective", "same_host", "utc"] {
+        let said = by(method).expect_code(0).stdout;
+        assert!(said.contains(&format!("4 host clocks by {method}:")), "{said}");
+    }
+    let auto = by("auto").expect_code(0).stdout;
+    assert!(auto.contains("4 host clocks by same_host:"), "{auto}");
+    let refused = by("ping").expect_code(1);
+    assert!(refused.stderr.contains("--clock ping") && refused.stderr.contains("round trips"), "{}", refused.stderr);
+    assert_eq!(refused.stdout, "");
+    by("best").expect_code(2);
+}
+
 #[test]
 fn a_reader_that_goes_away_is_no_failure() {
     let Some(run) = sound_run("broken_pipe") else { return };

@@ -8,7 +8,7 @@ use flate2::read::MultiGzDecoder;
 use serde_json::Value;
 use trace::{ClockSampleRow, CollectiveRow};
 
-use crate::clock::{Clocks, RankClock, fit};
+use crate::clock::{Choice, Clocks, RankClock, fit};
 use crate::matching::{RankCollectives, match_collectives};
 use crate::model::{Instance, RankInfo};
 
@@ -77,6 +77,10 @@ pub(crate) fn matched(ranks: &[TestRank]) -> (Vec<Instance>, Vec<trace::Omission
 }
 
 pub(crate) fn fitted(ranks: &[TestRank], instances: &[Instance]) -> Clocks {
+    fitted_by(ranks, instances, Choice::Auto)
+}
+
+pub(crate) fn fitted_by(ranks: &[TestRank], instances: &[Instance], choice: Choice) -> Clocks {
     let infos: Vec<RankInfo> = ranks
         .iter()
         .map(|r| RankInfo { rank: r.rank, clock_domain: r.domain.clone(), ..RankInfo::default() })
@@ -86,7 +90,7 @@ pub(crate) fn fitted(ranks: &[TestRank], instances: &[Instance]) -> Clocks {
         .zip(&infos)
         .map(|(r, info)| RankClock { info, samples: &r.samples, window_ns: r.window(), has_device_rows: false })
         .collect();
-    fit(&clocks, instances)
+    fit(&clocks, instances, choice)
 }
 
 /// Small numbers that look random and are the same every time (xorshift64*).

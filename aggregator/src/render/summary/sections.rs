@@ -257,7 +257,9 @@ pub(super) fn clocks(text: &mut String, analysis: &Analysis, look: &Look) {
             all.and_then(|all| all.into_iter().max()).map_or("unknown".into(), ns)
         };
         let offset = fits.iter().map(|f| f.offset_ns.saturating_abs()).max().unwrap_or(0);
-        let drift = fits.iter().filter_map(|f| f.drift_ppb).map(f64::abs).reduce(f64::max);
+        // The reference has none by definition, which says nothing of the others.
+        let others = fits.iter().filter(|f| fits.len() == 1 || f.rank != f.reference_rank);
+        let drift = others.filter_map(|f| f.drift_ppb).map(f64::abs).reduce(f64::max);
         let drift = drift.map_or("not measured".into(), |d| format!("up to {:.3} ppm", d / 1000.0));
         let words = format!(
             "{} by {method}: error {} (95 %), guaranteed within {}; offsets up to {}, drift {drift}",

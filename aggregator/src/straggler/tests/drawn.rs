@@ -273,6 +273,19 @@ fn two_causes_are_both_named() {
     assert_eq!(causes, [2, 5]);
 }
 
+/// Rank 1 loses time in two ranges: the larger is named, but both make the step longer.
+#[test]
+fn the_delay_counts_every_range_that_stands_out() {
+    let rank = |forward, backward| vec![work("forward", forward), work("backward", backward), work("optimizer", 100)];
+    let normal = rank(1000, 2000);
+    let job = Job { steps: repeat(5, &[normal.clone(), rank(1300, 2200), normal.clone(), normal]), ..Job::default() };
+    let result = job.analyze(&exact());
+    assert_eq!(verdicts(&result), ["victim", "cause", "victim", "victim"]);
+    let row = &result.stragglers[1];
+    assert_eq!((row.evidence_range.as_deref(), row.evidence_excess_ns), (Some("forward"), Some(300)));
+    assert_eq!((row.own_excess_ns, row.step_delay_ns), (500, 500));
+}
+
 #[test]
 fn two_ranks_are_compared_with_the_faster() {
     let rank = |ns| vec![work("forward", ns), work("optimizer", 100)];

@@ -117,6 +117,9 @@ fn gloo8_rank_5_sleeps() {
     assert_close("z", cause.z.unwrap(), 6.1, 0.1);
     assert_close("z of the next", result.stragglers[7].z.unwrap(), 1.0, 0.1);
     assert_eq!(cause.evidence_range.as_deref(), Some("injected_delay"));
+    // Other ranks have no such range at all: it stands out by far more than the whole stretch.
+    assert_eq!(cause.stands_on.as_deref(), Some("range"));
+    assert!(cause.evidence_z > cause.z && cause.evidence_persistence == Some(1.0), "{cause:?}");
     assert_close("range", ms(cause.evidence_excess_ns.unwrap()), 61.0, 1.5);
     assert_eq!(cause.reason.as_deref(), Some("compute"));
     nobody_is_blamed(&without(5, &ranks, &instances));
