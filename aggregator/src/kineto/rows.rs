@@ -217,13 +217,22 @@ fn order_rows(pieces: &[(u32, Columns)]) -> Vec<u32> {
     keys.extend(starts().enumerate().map(|(row, ts_ns)| ts_ns.abs_diff(first_ns) << row_bits | row as u64));
     sort_runs(&mut keys);
     let row_of = |key: &u64| (key & ((1 << row_bits) - 1)) as u32;
-    let durations: Vec<i64> = pieces.iter().flat_map(|(_, p)| p.dur_ns.iter().copied()).collect();
     let mut order: Vec<u32> = keys.iter().map(row_of).collect();
+    let mut firsts = Vec::with_capacity(pieces.len());
+    let mut next = 0;
+    for (_, piece) in pieces {
+        firsts.push(next);
+        next += piece.len();
+    }
+    let dur_ns = |row: u32| {
+        let piece = firsts.partition_point(|first| *first <= row as usize) - 1;
+        pieces[piece].1.dur_ns[row as usize - firsts[piece]]
+    };
     let mut from = 0;
     for tied in keys.chunk_by(|a, b| a >> row_bits == b >> row_bits) {
         let rows = &mut order[from..from + tied.len()];
         if rows.len() > 1 {
-            rows.sort_by_key(|row| std::cmp::Reverse(durations[*row as usize]));
+            rows.sort_by_cached_key(|row| std::cmp::Reverse(dur_ns(*row)));
         }
         from += tied.len();
     }
@@ -273,13 +282,16 @@ const MIN_ROWS: usize = 1 << 14;
 /// Parts that are sorted at once; merging them is the work of one thread.
 const MAX_SORT_PARTS: usize = 8;
 
-/// One column of all pieces, in the final order. The pieces' columns are given up.
+/// One column of all pieces, in the final order. The pieces' columns are given up; `flat` is room that is used again.
 fn column<T: Copy + Send + Sync, U: Send>(
     parts: Vec<Vec<T>>,
+    flat: &mut Vec<T>,
     order: &[u32],
     convert: impl Fn(T) -> U + Sync,
 ) -> Vec<U> {
-    let flat: Vec<T> = if parts.len() == 1 { parts.into_iter().flatten().collect() } else { parts.concat() };
+    flat.clear();
+    flat.reserve_exact(order.len());
+    parts.into_iter().for_each(|part| flat.extend_from_slice(&part));
     order.par_iter().with_min_len(MIN_ROWS).map(|row| convert(flat[*row as usize])).collect()
 }
 
@@ -297,18 +309,26 @@ fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, ev
     }
     let (ts_ns, dur_ns, correlation, external) = (take!(ts_ns), take!(dur_ns), take!(correlation), take!(external));
     let (device, stream, name, kind) = (take!(device), take!(stream), take!(name), take!(kind));
-    // As many columns at once as there are threads; each is gathered from a flat copy that lives no longer than that.
-    rayon::scope(|scope| {
-        scope.spawn(|_| events.ts_ns = column(ts_ns, order, |ts: i64| ts.saturating_add(base_ns)));
-        scope.spawn(|_| events.dur_ns = column(dur_ns, order, |dur| dur));
-        scope.spawn(|_| events.correlation = column(correlation, order, |id| id));
-        scope.spawn(|_| events.external = column(external, order, |id| id));
-        scope.spawn(|_| events.device = column(device, order, widen));
-        scope.spawn(|_| events.stream = column(stream, order, widen));
-        scope.spawn(|_| events.name = column(name, order, |name| name));
-        scope.spawn(|_| events.kind = column(kind, order, |kind| kind));
-        scope.spawn(|_| events.id = order.iter().map(|row| i64::from(*row)).collect());
-    });
+    let Events { ts_ns: to_ts, dur_ns: to_dur, correlation: to_correlation, external: to_external, .. } = events;
+    let Events { device: to_device, stream: to_stream, name: to_name, kind: to_kind, id: to_id, .. } = events;
+    rayon::join(
+        || {
+            let flat = &mut Vec::new();
+            *to_ts = column(ts_ns, flat, order, |ts: i64| ts.saturating_add(base_ns));
+            *to_dur = column(dur_ns, flat, order, |dur| dur);
+            *to_name = column(name, &mut Vec::new(), order, |name| name);
+            *to_id = order.iter().map(|row| i64::from(*row)).collect();
+        },
+        || {
+            let flat = &mut Vec::new();
+            *to_correlation = column(correlation, flat, order, |id| id);
+            *to_external = column(external, flat, order, |id| id);
+            let flat = &mut Vec::new();
+            *to_device = column(device, flat, order, widen);
+            *to_stream = column(stream, flat, order, widen);
+            *to_kind = column(kind, &mut Vec::new(), order, |kind| kind);
+        },
+    );
     events.step = vec![NO_STEP; order.len()];
     events.flops = vec![NONE; order.len()];
     let moved = |(row, kind): (&u32, &Kind)| match kind {
