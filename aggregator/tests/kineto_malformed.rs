@@ -59,7 +59,9 @@ fn cases() -> Vec<(&'static str, Vec<u8>)> {
     let text = document();
     let mut cases = cuts();
     cases.extend(garbage());
-    cases.extend(values());
+    for more in [sizes, times, info, values] {
+        cases.extend(more());
+    }
     let packed = gzip(text.as_bytes());
     let mut damaged = gzip(text.repeat(50).as_bytes());
     let middle = damaged.len() / 2;
@@ -142,18 +144,14 @@ fn garbage() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-fn values() -> Vec<(&'static str, Vec<u8>)> {
-    let op = |members: &str| {
-        with_event(&format!(
-            "{{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"odd\", \"pid\": 9, \"tid\": 9, {members}}}"
-        ))
-    };
+/// A document with one more operator.
+fn op(members: &str) -> Vec<u8> {
+    with_event(&format!("{{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"odd\", \"pid\": 9, \"tid\": 9, {members}}}"))
+}
+
+/// Much of something.
+fn sizes() -> Vec<(&'static str, Vec<u8>)> {
     let long = "x".repeat(100 << 20);
-    let raw = |name: &[u8]| {
-        let text = String::from_utf8(op("\"ts\": 60, \"dur\": 1")).unwrap();
-        let (head, tail) = text.split_once("odd").unwrap();
-        [head.as_bytes(), name, tail.as_bytes()].concat()
-    };
     vec![
         ("deep objects in arguments", op(&format!("\"ts\": 60, \"dur\": 1, \"args\": {}", "{\"a\": ".repeat(100_000)))),
         (
@@ -166,6 +164,12 @@ fn values() -> Vec<(&'static str, Vec<u8>)> {
             "a string of 100 MB at the top",
             document().replace("\"schemaVersion\": 1", &format!("\"x\": \"{long}\"")).into_bytes(),
         ),
+        ("ts of a million digits", op(&format!("\"ts\": {}, \"dur\": 1", "7".repeat(1_000_000)))),
+    ]
+}
+
+fn times() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
         ("ts beyond all bounds", op("\"ts\": 1e400, \"dur\": 1")),
         ("ts of 20 digits", op("\"ts\": 99999999999999999999, \"dur\": 1")),
         ("dur beyond all bounds", op("\"ts\": 60, \"dur\": 9e18")),
@@ -175,12 +179,15 @@ fn values() -> Vec<(&'static str, Vec<u8>)> {
         ("ts is an object", op("\"ts\": {\"a\": 1}, \"dur\": 1")),
         ("no ts", op("\"dur\": 1")),
         ("no dur", op("\"ts\": 60")),
-        ("a key twice", op("\"ts\": 1, \"ts\": 60, \"dur\": 1")),
-        (
-            "arguments twice",
-            op("\"ts\": 60, \"dur\": 1, \"args\": {\"External id\": 5}, \"args\": {\"External id\": 6}"),
-        ),
-        ("a phase twice", op("\"ts\": 60, \"dur\": 1, \"ph\": \"M\"")),
+        ("baseTimeNanoseconds beyond 64 bits", base_time("99999999999999999999999")),
+        ("baseTimeNanoseconds is text", base_time("\"now\"")),
+        ("ts at the end of time", op("\"ts\": 9223372036854775.807, \"dur\": 9223372036854775.807")),
+    ]
+}
+
+/// What the file says of itself.
+fn info() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
         (
             "distributedInfo twice",
             document()
@@ -195,10 +202,26 @@ fn values() -> Vec<(&'static str, Vec<u8>)> {
             "distributedInfo too deep",
             document().replace("\"nccl\"", &format!("{}{}", "[".repeat(40), "]".repeat(40))).into_bytes(),
         ),
-        ("baseTimeNanoseconds beyond 64 bits", base_time("99999999999999999999999")),
-        ("baseTimeNanoseconds is text", base_time("\"now\"")),
-        ("ts at the end of time", op("\"ts\": 9223372036854775.807, \"dur\": 9223372036854775.807")),
-        ("ts of a million digits", op(&format!("\"ts\": {}, \"dur\": 1", "7".repeat(1_000_000)))),
+        ("rank is a string", document().replace("\"rank\": 0", "\"rank\": \"0\"").into_bytes()),
+        ("rank beyond 32 bits", document().replace("\"rank\": 0", "\"rank\": 4294967296").into_bytes()),
+        ("world_size is 0", document().replace("\"world_size\": 1", "\"world_size\": 0").into_bytes()),
+        ("rank is negative", document().replace("\"rank\": 0", "\"rank\": -1").into_bytes()),
+    ]
+}
+
+fn values() -> Vec<(&'static str, Vec<u8>)> {
+    let raw = |name: &[u8]| {
+        let text = String::from_utf8(op("\"ts\": 60, \"dur\": 1")).unwrap();
+        let (head, tail) = text.split_once("odd").unwrap();
+        [head.as_bytes(), name, tail.as_bytes()].concat()
+    };
+    vec![
+        ("a key twice", op("\"ts\": 1, \"ts\": 60, \"dur\": 1")),
+        (
+            "arguments twice",
+            op("\"ts\": 60, \"dur\": 1, \"args\": {\"External id\": 5}, \"args\": {\"External id\": 6}"),
+        ),
+        ("a phase twice", op("\"ts\": 60, \"dur\": 1, \"ph\": \"M\"")),
         ("a thread of 30 digits", op("\"ts\": 60, \"dur\": 1, \"tid\": 123456789012345678901234567890")),
         ("stream beyond 32 bits", with_event(KERNEL_FAR)),
         (
@@ -213,10 +236,6 @@ fn values() -> Vec<(&'static str, Vec<u8>)> {
         ("no phase", with_event("{\"name\": \"odd\", \"ts\": 60, \"dur\": 1}")),
         ("begin and end events", with_event("{\"ph\": \"B\", \"name\": \"b\", \"ts\": 1}, {\"ph\": \"E\", \"ts\": 2}")),
         ("items that are no objects", with_event("1, \"a\", null, [2]")),
-        ("rank is a string", document().replace("\"rank\": 0", "\"rank\": \"0\"").into_bytes()),
-        ("rank beyond 32 bits", document().replace("\"rank\": 0", "\"rank\": 4294967296").into_bytes()),
-        ("world_size is 0", document().replace("\"world_size\": 1", "\"world_size\": 0").into_bytes()),
-        ("rank is negative", document().replace("\"rank\": 0", "\"rank\": -1").into_bytes()),
         ("invalid UTF-8 in a name", raw(b"\xff\xfe")),
         ("a lone surrogate in a name", raw(b"\\ud800")),
         ("control characters in a name", raw(b"\x00\x1b[31m\n")),
