@@ -2,8 +2,10 @@
 
 use serde::Serialize;
 use trace::{
-    AnnotationStatsRow, BucketTimingRow, ClockFitRow, FindingRow, HtaTemporalRow, IdleBreakdownRow, InstanceRow,
-    KernelStatsRow, MemoryPeakRow, OmissionRow, OpStatsRow, StepBreakdownRow, StragglerRow, WaitRow,
+    AnnotationStatsRow, BucketTimingRow, ClockFitRow, DataLoadingRow, FindingRow, GpuUtilizationRow, HtaTemporalRow,
+    IdleBreakdownRow, InstanceRow, KernelBreakdownRow, KernelSequenceRow, KernelStatsRow, LaunchStatsRow,
+    MemcpyBandwidthRow, MemoryCurveRow, MemoryPeakRow, OmissionRow, OpStatsRow, QueueLengthRow, StepBreakdownRow,
+    StragglerRow, SyncStallRow, WaitRow,
 };
 
 /// What an analysis found. Tables are sorted as their fields say; times of day are global ns.
@@ -127,6 +129,24 @@ pub struct Tables {
     pub memory_peaks: Vec<MemoryPeakRow>,
     /// By rank.
     pub hta_temporal_breakdown: Vec<HtaTemporalRow>,
+    /// By rank and device.
+    pub kernel_breakdown: Vec<KernelBreakdownRow>,
+    /// By rank and device; all, then the longest summed delay first.
+    pub launch_stats: Vec<LaunchStatsRow>,
+    /// By rank, device and stream.
+    pub queue_length: Vec<QueueLengthRow>,
+    /// By rank, device and kind.
+    pub memcpy_bandwidth: Vec<MemcpyBandwidthRow>,
+    /// By rank and device; all steps, then each.
+    pub gpu_utilization: Vec<GpuUtilizationRow>,
+    /// By rank, the most frequent first.
+    pub kernel_sequences: Vec<KernelSequenceRow>,
+    /// By rank, longest total first.
+    pub sync_stalls: Vec<SyncStallRow>,
+    /// By rank; everything, then each step.
+    pub data_loading: Vec<DataLoadingRow>,
+    /// By rank and device, by time.
+    pub memory_curve: Vec<MemoryCurveRow>,
     /// In the order in which they were found.
     pub omissions: Vec<OmissionRow>,
     /// The most severe first.

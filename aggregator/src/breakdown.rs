@@ -92,7 +92,7 @@ pub(crate) struct Parts {
     comm: Coverage,
     overlap: Coverage,
     compute_or_comm: Coverage,
-    busy: Coverage,
+    pub(crate) busy: Coverage,
 }
 
 impl Parts {

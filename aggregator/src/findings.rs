@@ -1,11 +1,13 @@
 //! Sentences with evidence: what an engineer would point at, each with its threshold and where that comes from.
 
+mod devices;
+
 use std::collections::BTreeMap;
 
 use trace::{FindingRow, StepBreakdownRow};
 
 use crate::analysis::{Analysis, VerdictKind};
-use crate::render::text::{bytes, ns};
+use crate::render::text::{bytes, ns, plural};
 
 /// When something is worth a sentence.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,16 +22,31 @@ pub struct Limits {
     pub memory_pct: f64,
     /// A kernel's mean on one device over the median device's. 1.1: FALCON's smallest change that counts (10 %).
     pub slow_device_ratio: f64,
+    /// Kernels shorter than the call that launched them, as a share of all. This program's: when they are most.
+    pub short_kernels_pct: f64,
+    /// Calls that wait for a device, as a share of everything recorded. This program's: as for exposed communication.
+    pub sync_stall_pct: f64,
+    /// Estimated SM efficiency, as a share of utilization. This program's: when most of a busy device is idle.
+    pub sm_share_pct: f64,
+    /// Time with a full launch queue, as a share of everything recorded. This program's.
+    pub full_queue_pct: f64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { exposed_comm_pct: 10.0, device_busy_pct: 50.0, input_pct: 5.0, memory_pct: 90.0, slow_device_ratio: 1.1 }
+        Self {
+            exposed_comm_pct: 10.0,
+            device_busy_pct: 50.0,
+            input_pct: 5.0,
+            memory_pct: 90.0,
+            slow_device_ratio: 1.1,
+            short_kernels_pct: 50.0,
+            sync_stall_pct: 10.0,
+            sm_share_pct: 50.0,
+            full_queue_pct: 1.0,
+        }
     }
 }
-
-/// Ranges of the host that bring in data: this program's phase, and PyTorch's data loader.
-const INPUT_RANGES: [&str; 3] = ["input", "enumerate(DataLoader)#", "enumerate(DataPipe)#"];
 
 /// A kernel must take this share of its device's kernel time before its slowness is worth a sentence.
 const SLOW_KERNEL_SHARE: f64 = 0.05;
@@ -45,6 +62,7 @@ pub(crate) fn findings(analysis: &Analysis, limits: &Limits, memory: &BTreeMap<(
     findings.extend(input(analysis, limits));
     findings.extend(memory_peak(analysis, limits, memory));
     findings.extend(slow_device(analysis, limits));
+    findings.extend(devices::findings(analysis, limits));
     findings.sort_by_key(|f| match &*f.severity {
         "critical" => 0,
         "warning" => 1,
@@ -169,18 +187,25 @@ fn idle_device(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
 }
 
 fn input(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
-    let wall: i64 = step_rows(analysis).filter(|r| r.device_id.is_none_or(|d| d == 0)).map(|r| r.wall_ns).sum();
-    let is_input = |name: &str| {
-        INPUT_RANGES.iter().any(|range| name == *range || (range.ends_with('#') && name.starts_with(range)))
-    };
-    let total: i64 = analysis.tables.op_stats.iter().filter(|o| is_input(&o.name)).map(|o| o.total_ns).sum();
-    let pct = 100.0 * total as f64 / wall.max(1) as f64;
-    (wall > 0 && pct > limits.input_pct).then(|| {
+    let mut by_rank: BTreeMap<i32, (i64, i64)> = BTreeMap::new();
+    for row in analysis.tables.data_loading.iter().filter(|r| r.step.is_some()) {
+        let (total, wall) = by_rank.entry(row.rank).or_default();
+        *total += row.total_ns;
+        *wall += row.wall_ns;
+    }
+    let share = |(total, wall): &(i64, i64)| 100.0 * *total as f64 / (*wall).max(1) as f64;
+    let (total, wall) = by_rank.values().fold((0, 0), |(t, w), (total, wall)| (t + total, w + wall));
+    let (worst, sums) = by_rank.iter().max_by(|(_, a), (_, b)| share(a).total_cmp(&share(b)))?;
+    let pct = share(&(total, wall));
+    (pct > limits.input_pct).then(|| {
         finding(
             "warning",
             format!("{pct:.0} % of the step is input"),
             format!(
-                "ranges `input` and DataLoader over the steps' wall time; threshold {} % (TensorBoard plugin)",
+                "data_loading.total_ns / wall_ns over the steps of {} with such ranges; most: rank {worst} with {:.0} %; \
+                 threshold {} % (TensorBoard plugin)",
+                plural(by_rank.len(), "rank"),
+                share(sums),
                 limits.input_pct
             ),
             "load ahead: more workers, pinned memory, or batches prepared while the step runs",

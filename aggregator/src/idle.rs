@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 
 use trace::IdleBreakdownRow;
 
+use crate::device::Launches;
 use crate::model::{Events, NONE, RankData};
-use crate::steps::launch_times;
 
 /// HTA's `consecutive_kernel_delay`. Its documentation says 30 ns; its code compares µs, and the figure is one of µs.
 const KERNEL_WAIT_NS: i64 = 30_000;
@@ -23,16 +23,16 @@ const KERNEL_WAIT_NS: i64 = 30_000;
 const CATEGORIES: [&str; 3] = ["host_wait", "kernel_wait", "other"];
 
 /// The gaps of each stream by category, for the rows that `keep`.
-pub(crate) fn idle_breakdown(data: &RankData, keep: &dyn Fn(usize) -> bool) -> Vec<IdleBreakdownRow> {
+pub(crate) fn idle_breakdown(
+    data: &RankData,
+    launches: &Launches,
+    keep: &dyn Fn(usize) -> bool,
+) -> Vec<IdleBreakdownRow> {
     let Events { kind, device, stream, .. } = &data.events;
     let events = &data.events;
-    let launches = launch_times(events);
-    if launches.is_empty() && !kind.iter().any(|k| k.is_device_work()) {
-        return Vec::new();
-    }
     let mut streams: BTreeMap<(i64, i64), Stream> = BTreeMap::new();
     for row in (0..events.len()).filter(|row| kind[*row].is_device_work() && keep(*row)) {
-        let launch = launches.get(&events.correlation[row]).copied();
+        let launch = launches.of(events.correlation[row]).map(|call| events.ts_ns[call as usize]);
         let stream = streams.entry((device[row], stream[row])).or_default();
         stream.add(events.ts_ns[row], events.end_ns(row), launch);
     }
@@ -95,7 +95,7 @@ mod tests {
         let found = |rows: Vec<IdleBreakdownRow>| -> Vec<(String, i64, i64)> {
             rows.iter().map(|r| (r.category.to_string(), r.gaps, r.idle_ns)).collect()
         };
-        let rows = idle_breakdown(&data, &|_| true);
+        let rows = idle_breakdown(&data, &Launches::collect(&data.events), &|_| true);
         assert_eq!(rows.iter().map(|r| (r.rank, r.device_id, r.stream_id)).next(), Some((4, Some(0), Some(7))));
         assert_eq!(found(rows), [("host_wait".into(), 1, 6), ("kernel_wait".into(), 1, 2)]);
 
@@ -104,7 +104,7 @@ mod tests {
             *t *= 20_000;
         }
         assert_eq!(
-            found(idle_breakdown(&data, &|_| true)),
+            found(idle_breakdown(&data, &Launches::collect(&data.events), &|_| true)),
             [("host_wait".into(), 1, 120_000), ("other".into(), 1, 40_000)]
         );
     }
@@ -115,13 +115,13 @@ mod tests {
             .device(Kind::Kernel, "long", (0, 7), 1, "##########....")
             .device(Kind::Kernel, "short", (0, 7), 9, "..##........##")
             .data();
-        let rows = idle_breakdown(&data, &|_| true);
+        let rows = idle_breakdown(&data, &Launches::collect(&data.events), &|_| true);
         assert_eq!(rows.iter().map(|r| (r.gaps, r.idle_ns)).collect::<Vec<_>>(), [(1, 2)]);
     }
 
     #[test]
     fn a_cpu_has_no_streams() {
         let data = Drawn::rank(0).host(Kind::CpuOp, "gemm", 1, "##..##").data();
-        assert_eq!(idle_breakdown(&data, &|_| true), []);
+        assert_eq!(idle_breakdown(&data, &Launches::collect(&data.events), &|_| true), []);
     }
 }

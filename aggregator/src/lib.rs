@@ -5,6 +5,7 @@ mod breakdown;
 mod buckets;
 mod cli;
 pub mod clock;
+pub mod device;
 #[cfg(test)]
 mod drawn;
 pub mod error;

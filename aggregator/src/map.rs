@@ -2,13 +2,15 @@
 
 use trace::{
     AnnotationStatsRow, BucketRow, ClockSampleRow, CollectiveRow, CommRow, CounterRow, DeviceRow, HtaTemporalRow,
-    IdleBreakdownRow, KernelStatsRow, MemoryPeakRow, OmissionRow, OpStatsRow, StepBreakdownRow, StepRow,
+    IdleBreakdownRow, KernelStatsRow, MemoryCurveRow, MemoryPeakRow, OmissionRow, OpStatsRow, StepBreakdownRow,
+    StepRow,
 };
 
 use crate::breakdown::{Activity, Parts, breakdown, hta_temporal};
+use crate::device::{DeviceTables, Launches, View, device_tables};
 use crate::idle::idle_breakdown;
 use crate::intervals::Interval;
-use crate::memory::memory_peaks;
+use crate::memory::{memory_curve, memory_peaks};
 use crate::model::{RankData, RankInfo};
 use crate::options::Options;
 use crate::select::{contains, narrow, scope};
@@ -57,6 +59,10 @@ pub struct RankPart {
     pub kernel_stats: Vec<KernelStatsRow>,
     /// Its highest use of memory.
     pub memory_peaks: Vec<MemoryPeakRow>,
+    /// Its use of memory over time.
+    pub memory_curve: Vec<MemoryCurveRow>,
+    /// What its devices did, and what its host did to keep them busy.
+    pub device: DeviceTables,
     /// HTA's temporal breakdown.
     pub hta_temporal: Option<HtaTemporalRow>,
     /// Its own work between collectives, and where in the program it was.
@@ -82,24 +88,25 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
     let exposed_ns = data.collectives.iter().map(|c| exposed_ns(c, &parts)).collect();
     let Stats { ops, annotations, kernels } = stats(&data, &keep);
     let rank = data.info.rank;
-    let memory_peaks = match &scope {
-        None => memory_peaks(rank, &data.memory),
-        Some(scope) => {
-            let within: Vec<_> = data.memory.iter().filter(|m| contains(scope, m.ts_ns)).cloned().collect();
-            memory_peaks(rank, &within)
-        }
-    };
+    if let Some(scope) = &scope {
+        data.memory.retain(|m| contains(scope, m.ts_ns));
+    }
+    let launches = Launches::collect(&data.events);
+    let view = View { data: &data, keep: &keep, scope: scope.as_ref(), launches: &launches, parts: &parts };
+    let device = device_tables(&view);
     RankPart {
         rows: data.events.len() as u64,
         recorded: recorded(&data),
         has_device_rows: data.events.kind.iter().any(|k| k.is_device_work()),
         exposed_ns,
         step_breakdown,
-        idle_breakdown: idle_breakdown(&data, &keep),
+        idle_breakdown: idle_breakdown(&data, &launches, &keep),
         op_stats: ops,
         annotation_stats: annotations,
         kernel_stats: kernels,
-        memory_peaks,
+        memory_peaks: memory_peaks(rank, &data.memory),
+        memory_curve: memory_curve(rank, &data.memory),
+        device,
         hta_temporal: hta_temporal(rank, &parts),
         straggler: straggler::map_rank(&data, &options.thresholds),
         info: data.info,

@@ -1,11 +1,16 @@
-//! The highest use of memory, and what was alive then.
+//! Use of memory over time, its peak, and what was alive then.
 
 use std::collections::BTreeMap;
 
-use trace::{MemoryPeakRow, MemoryRow, Text};
+use rustc_hash::FxHashMap;
+use trace::{MemoryCurveRow, MemoryPeakRow, MemoryRow, Text};
 
 /// Holders that are named.
 const NAMED: usize = 5;
+/// What the allocator held before the recording began, among the holders.
+const BEFORE: &str = "before the recording";
+/// Spans that the curve of a device is drawn in.
+const CURVE_POINTS: i64 = 200;
 
 /// One row for each device of a rank (and for its host), from rows sorted by time. `ts_ns` is in the rank's clock.
 pub(crate) fn memory_peaks(rank: i32, rows: &[MemoryRow]) -> Vec<MemoryPeakRow> {
@@ -17,25 +22,87 @@ pub(crate) fn memory_peaks(rank: i32, rows: &[MemoryRow]) -> Vec<MemoryPeakRow> 
 }
 
 fn peak(rank: i32, device_id: Option<i64>, rows: &[&MemoryRow]) -> Option<MemoryPeakRow> {
-    let mut in_use = 0_i64;
     let mut peak: Option<(usize, i64)> = None;
-    for (index, row) in rows.iter().enumerate() {
-        // What the allocator says is in use beats the sum of what was seen: the recording may have begun later than the program.
-        in_use = row.allocated_bytes.unwrap_or(in_use.saturating_add(row.delta_bytes));
+    for (index, in_use) in in_use(rows).enumerate() {
         if peak.is_none_or(|(_, bytes)| in_use > bytes) {
             peak = Some((index, in_use));
         }
     }
     let (index, peak_bytes) = peak?;
-    Some(MemoryPeakRow { rank, device_id, ts_ns: rows[index].ts_ns, peak_bytes, alive: alive(&rows[..=index]) })
+    // Only the allocator knows of what was there before.
+    let told = rows[index].allocated_bytes;
+    Some(MemoryPeakRow { rank, device_id, ts_ns: rows[index].ts_ns, peak_bytes, alive: alive(&rows[..=index], told) })
 }
 
-/// The largest holders after `rows`, as `name=bytes`, separated by `; `.
-fn alive(rows: &[&MemoryRow]) -> Text {
+/// Bytes in use after each row.
+fn in_use<'a>(rows: &'a [&MemoryRow]) -> impl Iterator<Item = i64> + 'a {
+    rows.iter().scan(0_i64, |in_use, row| {
+        // What the allocator says is in use beats the sum of what was seen: the recording may have begun later than the program.
+        *in_use = row.allocated_bytes.unwrap_or(in_use.saturating_add(row.delta_bytes));
+        Some(*in_use)
+    })
+}
+
+/// The curve of each device of a rank (and of its host), from rows sorted by time. `ts_ns` is in the rank's clock.
+///
+/// ```text
+/// in use   12334 21113 44444 32211
+/// points      4↑ 2↑    4↑    3↑        the highest of each span
+/// ```
+pub(crate) fn memory_curve(rank: i32, rows: &[MemoryRow]) -> Vec<MemoryCurveRow> {
+    let mut by_device: BTreeMap<Option<i64>, Vec<&MemoryRow>> = BTreeMap::new();
+    for row in rows {
+        by_device.entry(row.device_id).or_default().push(row);
+    }
+    let mut curve = Vec::new();
+    for (device_id, rows) in by_device {
+        let (Some(first), Some(last)) = (rows.first(), rows.last()) else { continue };
+        let span_ns = (last.ts_ns.saturating_sub(first.ts_ns) / CURVE_POINTS).saturating_add(1);
+        let mut current = None;
+        for (row, in_use_bytes) in rows.iter().zip(in_use(&rows)) {
+            let span = row.ts_ns.saturating_sub(first.ts_ns) / span_ns;
+            let point =
+                MemoryCurveRow { rank, device_id, ts_ns: row.ts_ns, in_use_bytes, reserved_bytes: row.reserved_bytes };
+            match (&mut current, curve.last_mut()) {
+                (Some(at), Some(highest)) if *at == span => {
+                    let highest: &mut MemoryCurveRow = highest;
+                    if in_use_bytes > highest.in_use_bytes {
+                        *highest = point;
+                    }
+                }
+                _ => {
+                    current = Some(span);
+                    curve.push(point);
+                }
+            }
+        }
+    }
+    curve
+}
+
+/// The largest holders after `rows`, as `name=bytes`, separated by `; `. `told` is what the allocator says is in use.
+///
+/// Releases are joined to their allocations by address: what is released has the name of what was allocated, whoever releases it.
+fn alive(rows: &[&MemoryRow], told: Option<i64>) -> Text {
+    let mut blocks: FxHashMap<i64, (&str, i64)> = FxHashMap::default();
     let mut held: BTreeMap<&str, i64> = BTreeMap::new();
     for row in rows {
-        let bytes = held.entry(row.name.as_deref().unwrap_or("unnamed")).or_default();
-        *bytes = bytes.saturating_add(row.delta_bytes);
+        let name = row.name.as_deref().unwrap_or("unnamed");
+        let (name, bytes) = match row.address {
+            Some(address) if row.delta_bytes >= 0 => {
+                blocks.insert(address, (name, row.delta_bytes));
+                (name, row.delta_bytes)
+            }
+            // What was allocated before the recording began is released from what was held before.
+            Some(address) => blocks.remove(&address).map_or((BEFORE, 0), |(name, bytes)| (name, -bytes)),
+            None => (name, row.delta_bytes),
+        };
+        let sum = held.entry(name).or_default();
+        *sum = sum.saturating_add(bytes);
+    }
+    let seen: i64 = held.values().copied().fold(0, i64::saturating_add);
+    if let Some(told) = told {
+        held.insert(BEFORE, told.saturating_sub(seen));
     }
     let mut held: Vec<(&str, i64)> = held.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
     held.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
@@ -73,5 +140,40 @@ mod tests {
     fn the_allocator_knows_what_was_there_before() {
         let peaks = memory_peaks(0, &[row(1, "a", 10, Some(1010)), row(2, "a", -10, Some(1000))]);
         assert_eq!(peaks[0].peak_bytes, 1010);
+        assert_eq!(&*peaks[0].alive, "before the recording=1000; a=10");
+    }
+
+    #[test]
+    fn a_release_belongs_to_whoever_allocated() {
+        //  linear 0x1   ##########
+        //  relu   0x2     ####......          released by another operator
+        //  linear 0x1               ####      the address again
+        //  0x9          released, and allocated before the recording
+        let at = |ts_ns, name, delta_bytes, address| MemoryRow {
+            address: Some(address),
+            ..row(ts_ns, name, delta_bytes, None)
+        };
+        let rows = [
+            at(0, "linear", 100, 1),
+            at(1, "copy", -7, 9),
+            at(2, "relu", 50, 2),
+            at(6, "backward", -50, 2),
+            at(10, "backward", -100, 1),
+            at(11, "linear", 200, 1),
+        ];
+        let peaks = memory_peaks(0, &rows);
+        assert_eq!((peaks[0].ts_ns, &*peaks[0].alive), (11, "linear=200"));
+        assert_eq!(&*memory_peaks(0, &rows[..4])[0].alive, "linear=100; relu=50");
+    }
+
+    #[test]
+    fn a_curve_keeps_the_peak_of_every_span() {
+        let rows: Vec<MemoryRow> =
+            (0..10_000).map(|i| row(i * 10, "a", if i % 2 == 0 { 100 } else { -100 }, None)).collect();
+        let curve = memory_curve(2, &rows);
+        assert!(curve.len() <= CURVE_POINTS as usize && curve.len() > 190, "{}", curve.len());
+        assert!(curve.iter().all(|p| p.in_use_bytes == 100 && p.rank == 2));
+        assert!(curve.is_sorted_by_key(|p| p.ts_ns));
+        assert_eq!(memory_curve(0, &[]), []);
     }
 }

@@ -125,6 +125,26 @@ impl Events {
     }
 }
 
+/// How a kernel filled its device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KernelUse {
+    /// The row's `id`.
+    pub id: i64,
+    /// Blocks of its grid, or [`NONE`].
+    pub blocks: i64,
+    /// Estimated achieved occupancy.
+    pub occupancy_pct: Option<f32>,
+}
+
+/// How fast a copy or fill was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CopyRate {
+    /// The row's `id`.
+    pub id: i64,
+    /// Bandwidth, more precise than bytes over a length that was cut to whole µs.
+    pub bandwidth_gbs: f64,
+}
+
 /// Who a rank is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankInfo {
@@ -168,6 +188,10 @@ pub struct RankData {
     pub comms: Vec<CommRow>,
     /// Its devices.
     pub devices: Vec<DeviceRow>,
+    /// How its kernels filled their device, by `id`; those that the profiler says nothing of have no row.
+    pub kernel_use: Vec<KernelUse>,
+    /// Bandwidth of its copies and fills as their profiler measured it, by `id`.
+    pub copy_rates: Vec<CopyRate>,
     /// Arrows between its rows.
     pub flows: Vec<FlowRow>,
     /// What its recorder counted.

@@ -33,6 +33,14 @@ impl NameClass {
     }
 }
 
+/// Calls that return only when a device is done: `cudaStreamSynchronize`, `hipDeviceSynchronize`, `cuCtxSynchronize`, … and
+/// copies that are not `Async`.
+pub(crate) fn synchronizes(name: &str) -> bool {
+    let name = name.strip_suffix("_v2").unwrap_or(name);
+    let copy = ["cudaMemcpy", "hipMemcpy", "cuMemcpy"].iter().any(|prefix| name.starts_with(prefix));
+    name.ends_with("Synchronize") || (copy && !name.contains("Async"))
+}
+
 fn contains_wait(name: &str) -> bool {
     name.as_bytes().windows(4).any(|w| w.eq_ignore_ascii_case(b"wait"))
 }

@@ -8,6 +8,7 @@ use trace::OmissionRow;
 use crate::analysis::{Analysis, Facts, Tables};
 use crate::buckets::bucket_timing;
 use crate::clock::{Choice, Clocks, RankClock, fit, number_by_time};
+use crate::device::DeviceTables;
 use crate::findings::findings;
 use crate::instances::instance_row;
 use crate::intervals::Interval;
@@ -189,7 +190,10 @@ pub fn reduce(
         tables.annotation_stats.append(&mut part.annotation_stats);
         tables.kernel_stats.append(&mut part.kernel_stats);
         tables.memory_peaks.append(&mut part.memory_peaks);
+        part.memory_curve.iter_mut().for_each(|m| m.ts_ns = clocks.global(rank, false, m.ts_ns));
+        tables.memory_curve.append(&mut part.memory_curve);
         tables.hta_temporal_breakdown.extend(part.hta_temporal);
+        append_device_tables(&mut tables, part.device);
     }
     compare_ops(&mut tables.op_stats);
     compare_kernels(&mut tables.kernel_stats);
@@ -198,6 +202,27 @@ pub fn reduce(
     let mut analysis = Analysis { facts, verdict, tables };
     analysis.tables.findings = findings(&analysis, &options.limits, &memory);
     Ok(analysis)
+}
+
+fn append_device_tables(tables: &mut Tables, device: DeviceTables) {
+    let DeviceTables {
+        kernel_breakdown,
+        launch_stats,
+        queue_length,
+        memcpy_bandwidth,
+        gpu_utilization,
+        kernel_sequences,
+        sync_stalls,
+        data_loading,
+    } = device;
+    tables.kernel_breakdown.extend(kernel_breakdown);
+    tables.launch_stats.extend(launch_stats);
+    tables.queue_length.extend(queue_length);
+    tables.memcpy_bandwidth.extend(memcpy_bandwidth);
+    tables.gpu_utilization.extend(gpu_utilization);
+    tables.kernel_sequences.extend(kernel_sequences);
+    tables.sync_stalls.extend(sync_stalls);
+    tables.data_loading.extend(data_loading);
 }
 
 fn facts(parts: &[RankPart], info: &SourceInfo, options: &Options) -> Facts {

@@ -10,6 +10,7 @@
 
 use trace::{AnnotationStatsRow, KernelStatsRow, OpStatsRow, Text};
 
+use crate::device::work_type;
 use crate::model::{Events, Kind, NO_PARENT, NONE, RankData};
 
 /// The statistics of one rank.
@@ -34,6 +35,8 @@ struct Tally {
     sum_of_squares: f64,
     bytes: Option<i64>,
     flops: Option<i64>,
+    /// What kind of device work; host rows are none.
+    work: &'static str,
 }
 
 impl Tally {
@@ -129,7 +132,13 @@ pub(crate) fn stats(data: &RankData, keep: &dyn Fn(usize) -> bool) -> Stats {
                 add(&mut annotations, host);
             }
             Kind::GpuUserAnnotation => add(&mut annotations, device),
-            Kind::Kernel | Kind::GpuMemcpy | Kind::GpuMemset => add(&mut kernels, device),
+            Kind::Kernel | Kind::GpuMemcpy | Kind::GpuMemset => {
+                add(&mut kernels, device);
+                let tally = &mut kernels.of(device, names.len())[name];
+                if tally.calls == 1 {
+                    tally.work = work_type(kind, events.is_comm[row]);
+                }
+            }
             _ => {}
         }
     }
@@ -191,6 +200,7 @@ fn kernel_row(rank: i32, device_id: Option<i64>, name: Text, t: &Tally) -> Kerne
         rank,
         device_id,
         name,
+        work: t.work.into(),
         calls: t.calls,
         total_ns: t.total_ns,
         self_ns: t.self_ns,

@@ -14,8 +14,9 @@ use regex::Regex;
 use rustc_hash::FxHashMap;
 use trace::{OmissionRow, StepRow};
 
+use crate::device::Launches;
 use crate::intervals::Interval;
-use crate::model::{Events, Kind, NO_STEP, NONE, RankData};
+use crate::model::{Events, Kind, NO_STEP, RankData};
 
 /// A step's number and its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,11 +97,12 @@ pub fn assign_steps(data: &mut RankData) {
         let i = steps.partition_point(|s| s.start_ns <= t);
         if i > 0 && t < steps[i - 1].end_ns { steps[i - 1].step } else { -1 }
     };
-    let launches = launch_times(events);
+    let launches = Launches::collect(events);
     for row in 0..events.len() {
         let ts = events.ts_ns[row];
         let on_device = events.kind[row].is_device_work() || events.kind[row] == Kind::GpuUserAnnotation;
-        let launch = if on_device { launches.get(&events.correlation[row]).copied() } else { None };
+        let launch =
+            if on_device { launches.of(events.correlation[row]).map(|call| events.ts_ns[call as usize]) } else { None };
         events.step[row] = step_at(launch.unwrap_or(ts));
     }
     let by_event: FxHashMap<i64, i32> = if collectives.iter().any(|c| c.event_id.is_some()) {
@@ -112,16 +114,6 @@ pub fn assign_steps(data: &mut RankData) {
         let of_event = collective.event_id.and_then(|id| by_event.get(&id).copied());
         collective.step = of_event.or_else(|| collective.start_ns.or(collective.enqueue_ns).map(step_at));
     }
-}
-
-/// Start of the host call that launched each piece of device work, by correlation. Empty without device work.
-pub fn launch_times(events: &Events) -> FxHashMap<i64, i64> {
-    if !events.kind.iter().any(|k| k.is_device_work()) {
-        return FxHashMap::default();
-    }
-    let is_launch =
-        |row: &usize| matches!(events.kind[*row], Kind::Runtime | Kind::Driver) && events.correlation[*row] != NONE;
-    (0..events.len()).filter(is_launch).map(|row| (events.correlation[row], events.ts_ns[row])).collect()
 }
 
 /// The windows of the active steps on the host.

@@ -222,8 +222,10 @@ crate::tables! {
         rank: i32,
         /// Device.
         device_id: Option<i64>,
-        /// Kernel.
+        /// Kernel, copy or fill.
         name: Text,
+        /// `compute`, `communication` or `memory`; the first that was seen under this name.
+        work: Text,
         /// Calls.
         calls: i64,
         /// Total time.
@@ -355,5 +357,5 @@ crate::tables! {
 
 /// Every table that the aggregator writes.
 pub fn analysis_tables() -> Vec<crate::Table> {
-    declared()
+    declared().into_iter().chain(crate::device_tables::device_tables()).collect()
 }

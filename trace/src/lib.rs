@@ -40,6 +40,7 @@
 
 mod analysis_tables;
 mod cell;
+mod device_tables;
 mod durable;
 mod error;
 mod keys;
@@ -52,6 +53,7 @@ mod table;
 pub use analysis_tables::*;
 pub use arrow_array::RecordBatch;
 pub use cell::{Cell, Text, TextColumn};
+pub use device_tables::*;
 pub use error::Error;
 pub use keys::*;
 pub use manifest::Manifest;

@@ -53,6 +53,8 @@ crate::tables! {
         graph_node_id: Option<i64>,
         /// Bytes moved.
         bytes: Option<i64>,
+        /// Bandwidth of a copy or fill, as its profiler measured it.
+        bandwidth_gbs: Option<f64>,
         /// Floating-point operations computed.
         flops: Option<i64>,
         /// Grid, three numbers.

@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::kineto::json::Str;
-use crate::model::{Kind, NONE};
+use crate::model::{CopyRate, KernelUse, Kind, NONE};
 
 /// Strings seen by one worker, by their bytes in the file. Ids are dense and belong to this interner only.
 #[derive(Debug, Default)]
@@ -74,6 +74,7 @@ impl Tracks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allocation {
     pub(crate) ts_ns: i64,
+    pub(crate) track: u32,
     pub(crate) bytes: i64,
     pub(crate) address: i64,
     pub(crate) allocated: i64,
@@ -171,6 +172,9 @@ pub(crate) struct Columns {
     pub(crate) numbers: Vec<u8>,
     /// Bytes that rows moved, by row.
     pub(crate) bytes: Vec<(u32, i64)>,
+    /// What device rows say of how they used the device; their ids are rows of this chunk.
+    pub(crate) kernel_use: Vec<KernelUse>,
+    pub(crate) copy_rates: Vec<CopyRate>,
     /// The arguments of rows that may belong to a collective, by row, as they stand in the file.
     pub(crate) comm_args: Vec<(u32, Box<[u8]>)>,
     pub(crate) allocations: Vec<Allocation>,
@@ -204,7 +208,7 @@ impl Columns {
             ($($column:ident)*) => { $( let $column = self.$column.clone(); self.$column.clear(); )* };
         }
         exact!(kind name ts_ns dur_ns track device stream correlation external);
-        exact!(shape category template first_number numbers bytes allocations flows);
+        exact!(shape category template first_number numbers bytes kernel_use copy_rates allocations flows);
         Self {
             kind,
             name,
@@ -221,6 +225,8 @@ impl Columns {
             first_number,
             numbers,
             bytes,
+            kernel_use,
+            copy_rates,
             comm_args: self.comm_args.drain(..).collect(),
             allocations,
             flows,

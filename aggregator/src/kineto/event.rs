@@ -6,7 +6,7 @@
 use crate::kineto::columns::{Allocation, Columns, FlowEnd, NONE_32, Row, Scratch, id_from_text, narrow};
 use crate::kineto::json::{Cursor, Fault, Str};
 use crate::kineto::number;
-use crate::model::{Kind, NONE};
+use crate::model::{CopyRate, KernelUse, Kind, NONE};
 
 /// What a reader keeps beyond what every analysis needs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,12 +41,25 @@ struct Args {
     stream: i64,
     bytes: i64,
     shape: u32,
+    blocks: i64,
+    occupancy_pct: Option<f64>,
+    bandwidth_gbs: Option<f64>,
     /// Integers that are there and cannot be read.
     unread: u32,
 }
 
-const NO_ARGS: Args =
-    Args { external: NONE, correlation: NONE, device: NONE, stream: NONE, bytes: NONE, shape: 0, unread: 0 };
+const NO_ARGS: Args = Args {
+    external: NONE,
+    correlation: NONE,
+    device: NONE,
+    stream: NONE,
+    bytes: NONE,
+    shape: 0,
+    blocks: NONE,
+    occupancy_pct: None,
+    bandwidth_gbs: None,
+    unread: 0,
+};
 const EMPTY: Str<'static> = Str { raw: b"", escaped: false };
 
 /// Bits of the arguments that a kind of row wants.
@@ -56,6 +69,10 @@ const DEVICE: u8 = 4;
 const STREAM: u8 = 8;
 const BYTES: u8 = 16;
 const SHAPE: u8 = 32;
+/// Kernels have a grid and an occupancy, copies a bandwidth.
+const GRID: u8 = 64;
+const OCCUPANCY: u8 = 128;
+const BANDWIDTH: u8 = 64;
 
 /// Reads the event at the cursor, which stands on its opening brace, into `columns`.
 pub(crate) fn read_event(
@@ -151,9 +168,9 @@ fn wanted_args(kind: Kind, wanted: Wanted) -> u8 {
     match kind {
         Kind::CpuOp | Kind::UserAnnotation => EXTERNAL | if wanted.shapes { SHAPE } else { 0 },
         Kind::Runtime | Kind::Driver => EXTERNAL | CORRELATION,
-        Kind::Kernel | Kind::GpuUserAnnotation => EXTERNAL | CORRELATION | DEVICE | STREAM,
-        Kind::Sync => EXTERNAL | CORRELATION | DEVICE | STREAM,
-        Kind::GpuMemcpy | Kind::GpuMemset => EXTERNAL | CORRELATION | DEVICE | STREAM | BYTES,
+        Kind::Kernel => EXTERNAL | CORRELATION | DEVICE | STREAM | GRID | OCCUPANCY,
+        Kind::GpuUserAnnotation | Kind::Sync => EXTERNAL | CORRELATION | DEVICE | STREAM,
+        Kind::GpuMemcpy | Kind::GpuMemset => EXTERNAL | CORRELATION | DEVICE | STREAM | BYTES | BANDWIDTH,
         Kind::PythonFunction | Kind::Overhead | Kind::Other => 0,
     }
 }
@@ -185,6 +202,23 @@ fn read_args(cursor: &mut Cursor<'_>, mut want: u8, scratch: &mut Scratch, args:
                 want &= !SHAPE;
                 continue;
             }
+            b"grid" if want & GRID != 0 => {
+                let from = cursor.pos();
+                cursor.skip()?;
+                args.blocks = number::product_of_three(cursor.since(from)).unwrap_or(NONE);
+                want &= !GRID;
+                continue;
+            }
+            b"est. achieved occupancy %" if want & OCCUPANCY != 0 => {
+                args.occupancy_pct = number::decimal(text_value(cursor)?.raw);
+                want &= !OCCUPANCY;
+                continue;
+            }
+            b"memory bandwidth (GB/s)" if want & BANDWIDTH != 0 => {
+                args.bandwidth_gbs = number::decimal(text_value(cursor)?.raw);
+                want &= !BANDWIDTH;
+                continue;
+            }
             _ => {
                 cursor.skip()?;
                 continue;
@@ -208,7 +242,7 @@ fn keep(whole: &Cursor<'_>, head: &Head<'_>, args: Args, wanted: Wanted, scratch
     match head.phase {
         b'X' => keep_complete(whole, head, args, wanted, scratch, columns),
         b's' | b'f' => keep_flow(head, scratch, columns),
-        b'i' | b'I' | b'C' if head.name.raw == b"[memory]" => keep_allocation(whole, head, columns),
+        b'i' | b'I' | b'C' if head.name.raw == b"[memory]" => keep_allocation(whole, head, scratch, columns),
         b'C' => columns.tally.counters += 1,
         b'B' | b'E' => columns.tally.begin_end += 1,
         _ => {}
@@ -265,12 +299,25 @@ fn keep_complete(
     if args.bytes != NONE {
         columns.bytes.push((row, args.bytes));
     }
+    keep_use(row, &args, columns);
     if may_be_collective(kind, head.name.raw)
         && let Some((from, to)) = head.args
     {
         let mut end = *whole;
         end.bump(to - whole.pos());
         columns.comm_args.push((row, end.since(from).into()));
+    }
+}
+
+/// Keeps what a device row says of how it used the device.
+fn keep_use(row: u32, args: &Args, columns: &mut Columns) {
+    let id = i64::from(row);
+    if args.blocks != NONE || args.occupancy_pct.is_some() {
+        let occupancy_pct = args.occupancy_pct.map(|pct| pct as f32);
+        columns.kernel_use.push(KernelUse { id, blocks: args.blocks, occupancy_pct });
+    }
+    if let Some(bandwidth_gbs) = args.bandwidth_gbs {
+        columns.copy_rates.push(CopyRate { id, bandwidth_gbs });
     }
 }
 
@@ -315,9 +362,10 @@ fn keep_flow(head: &Head<'_>, scratch: &mut Scratch, columns: &mut Columns) {
     }
 }
 
-fn keep_allocation(whole: &Cursor<'_>, head: &Head<'_>, columns: &mut Columns) {
+fn keep_allocation(whole: &Cursor<'_>, head: &Head<'_>, scratch: &mut Scratch, columns: &mut Columns) {
     let mut read = Allocation {
         ts_ns: NONE,
+        track: scratch.tracks.id(head.pid, head.tid),
         bytes: NONE,
         address: NONE,
         allocated: NONE,

@@ -130,11 +130,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     notes.omit("ProfilerStep marks", left_out, "they repeat a step or begin inside another");
     assign_steps(&mut rows.events, &steps, &launches);
     let mut groups = Groups::from_info(top.distributed.as_ref());
-    let allocations = std::mem::take(&mut rows.allocations);
-    let (collectives, memory) = rayon::join(
-        || find_collectives(&mut rows, &launches, &mut groups, &steps, rank),
-        || memory_rows(allocations, rank),
-    );
+    let collectives = find_collectives(&mut rows, &launches, &mut groups, &steps, rank);
     notes.of_collectives(&collectives);
     notes.of_tally(&rows.tally);
     notes.omit(
@@ -142,7 +138,8 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
         i64::from(top.base_unread),
         "baseTimeNanoseconds is no 64-bit integer; times count from zero",
     );
-    let (flows, torn) = flow_rows(&mut rows, rank);
+    let allocations = std::mem::take(&mut rows.allocations);
+    let (memory, (flows, torn)) = rayon::join(|| memory_rows(&rows, allocations, rank), || flow_rows(&rows, rank));
     notes.omit("arrows", torn, "one of their ends is not in the trace");
     let complete = missing.is_none();
     for (place, what) in [(missing, "rest of the file"), (trailing, "text after the document")] {
@@ -153,7 +150,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     }
     let counters = vec![notes.counter(&rows)];
     let Collectives { rows: collectives, comms_ids, .. } = collectives;
-    let Rows { events, names, pids, extras, .. } = rows;
+    let Rows { events, names, pids, extras, kernel_use, copy_rates, .. } = rows;
     let data = RankData {
         info: rank_info(rank, &top, file, &pids),
         names,
@@ -164,6 +161,8 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
         memory,
         comms: groups.rows(rank),
         devices: device_rows(top.devices.as_ref(), rank),
+        kernel_use,
+        copy_rates,
         flows,
         counters,
         omissions: notes.omissions,

@@ -49,6 +49,23 @@ pub(crate) fn integer(text: &[u8]) -> Option<i64> {
     any_integer(text)
 }
 
+/// A decimal number as a double; `None` if it is none, or not finite.
+pub(crate) fn decimal(text: &[u8]) -> Option<f64> {
+    std::str::from_utf8(text).ok()?.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+/// The product of an array of three integers, as a grid is.
+pub(crate) fn product_of_three(list: &[u8]) -> Option<i64> {
+    let mut product = 1_i64;
+    let mut items = 0;
+    for item in list.strip_prefix(b"[")?.strip_suffix(b"]")?.split(|byte| *byte == b',') {
+        let item = i32::try_from(integer(item.trim_ascii())?).ok()?;
+        product = product.saturating_mul(i64::from(item));
+        items += 1;
+    }
+    (items == 3).then_some(product)
+}
+
 fn any_integer(text: &[u8]) -> Option<i64> {
     match text.split_first()? {
         (b'-', rest) => unsigned(rest).and_then(|n| 0i64.checked_sub_unsigned(n)),

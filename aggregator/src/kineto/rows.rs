@@ -11,7 +11,7 @@ use crate::kineto::columns::{Allocation, Columns, FlowEnd, Interner, Scratch, Ta
 use crate::kineto::event::is_device_row;
 use crate::kineto::json::Str;
 use crate::kineto::text;
-use crate::model::{Events, Kind, NO_PARENT, NO_STEP, NONE};
+use crate::model::{CopyRate, Events, KernelUse, Kind, NO_PARENT, NO_STEP, NONE};
 use crate::names::NameClass;
 
 /// Traces before 2024 hold whole µs: start and length are rounded down each for itself, so a child may seem to end up to 1 µs
@@ -29,7 +29,10 @@ pub(crate) struct Rows {
     pub(crate) extras: Extras,
     /// The arguments of rows that may belong to a collective, by row.
     pub(crate) comm_args: BTreeMap<u32, Box<[u8]>>,
-    pub(crate) allocations: Vec<Allocation>,
+    /// Allocations, with the process and thread of each.
+    pub(crate) allocations: Vec<(Allocation, (i64, i64))>,
+    pub(crate) kernel_use: Vec<KernelUse>,
+    pub(crate) copy_rates: Vec<CopyRate>,
     /// Arrows, with the process and thread of each end.
     pub(crate) flows: Vec<(FlowEnd, (i64, i64))>,
     pub(crate) tally: Tally,
@@ -130,8 +133,14 @@ fn gather_side_tables(pieces: &mut [(u32, Columns)], maps: &BTreeMap<u32, IdMap>
     for (number, piece) in pieces {
         let absolute = |ts_ns: i64| ts_ns.saturating_add(base_ns);
         rows.comm_args.extend(piece.comm_args.drain(..).map(|(row, args)| (first + row, args)));
-        rows.allocations.extend(piece.allocations.drain(..).map(|a| Allocation { ts_ns: absolute(a.ts_ns), ..a }));
+        let id = |id: i64| i64::from(first) + id;
+        rows.kernel_use.extend(piece.kernel_use.drain(..).map(|u| KernelUse { id: id(u.id), ..u }));
+        rows.copy_rates.extend(piece.copy_rates.drain(..).map(|r| CopyRate { id: id(r.id), ..r }));
         if let Some(map) = maps.get(number) {
+            rows.allocations.extend(piece.allocations.drain(..).map(|allocation| {
+                let ts_ns = absolute(allocation.ts_ns);
+                (Allocation { ts_ns, ..allocation }, map.tracks[allocation.track as usize])
+            }));
             rows.flows.extend(piece.flows.drain(..).map(|flow| {
                 let end = FlowEnd { ts_ns: absolute(flow.ts_ns), ..flow };
                 (end, map.tracks[flow.track as usize])
@@ -141,7 +150,7 @@ fn gather_side_tables(pieces: &mut [(u32, Columns)], maps: &BTreeMap<u32, IdMap>
         }
         first += piece.len() as u32;
     }
-    rows.allocations.sort_by_key(|a| a.ts_ns);
+    rows.allocations.sort_by_key(|(a, _)| a.ts_ns);
 }
 
 /// Moves the columns of arguments out of the pieces.

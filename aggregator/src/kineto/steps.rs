@@ -1,11 +1,11 @@
 //! Training steps, from the `ProfilerStep#N` ranges of the host, and the step of every row.
 
 use rayon::prelude::*;
-use rustc_hash::{FxBuildHasher, FxHashMap};
 use trace::{StepRow, Text};
 
+pub(crate) use crate::device::Launches;
 use crate::kineto::event::is_device_row;
-use crate::model::{Events, Kind, NO_STEP, NONE};
+use crate::model::{Events, Kind, NO_STEP};
 
 /// Between steps.
 const BETWEEN: i32 = -1;
@@ -66,38 +66,11 @@ pub(crate) fn assign_steps(events: &mut Events, steps: &[StepRow], launches: &La
         match launches.of(correlation[row]) {
             Some(launch) => step_at(steps, ts_ns[launch as usize]),
             // A range on the device has no launch of its own; it lies where its kernels lie.
-            None if kind[row] == Kind::GpuUserAnnotation || launches.rows.is_empty() => step_at(steps, ts_ns[row]),
+            None if kind[row] == Kind::GpuUserAnnotation || launches.is_empty() => step_at(steps, ts_ns[row]),
             None => NO_STEP,
         }
     };
     events.step = (0..kind.len()).into_par_iter().with_min_len(1 << 14).map(step_of).collect();
-}
-
-/// The host row that launched each piece of device work, by correlation id.
-#[derive(Debug, Default)]
-pub(crate) struct Launches {
-    rows: FxHashMap<i64, u32>,
-}
-
-impl Launches {
-    /// Collects the launches of a trace.
-    pub(crate) fn collect(events: &Events) -> Self {
-        let hosts = events.kind.iter().filter(|kind| matches!(kind, Kind::Runtime | Kind::Driver)).count();
-        let mut rows = FxHashMap::with_capacity_and_hasher(hosts, FxBuildHasher);
-        for row in 0..events.len() {
-            let host = matches!(events.kind[row], Kind::Runtime | Kind::Driver);
-            // A runtime call may hold a driver call of the same id; the outer one, which comes first, is the launch.
-            if host && events.correlation[row] != NONE {
-                rows.entry(events.correlation[row]).or_insert(row as u32);
-            }
-        }
-        Self { rows }
-    }
-
-    /// The row that launched the work with this correlation id.
-    pub(crate) fn of(&self, correlation: i64) -> Option<u32> {
-        if correlation == NONE { None } else { self.rows.get(&correlation).copied() }
-    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use trace::{
 use crate::Error;
 use crate::kineto::args::Argument;
 use crate::kineto::load::Loaded;
+use crate::kineto::number;
 use crate::kineto::rows::Extras;
 use crate::kineto::steps::Launches;
 use crate::kineto::value::Value;
@@ -161,6 +162,10 @@ fn place_integer(event: &mut EventRow, key: &str, integer: i64) -> bool {
             event.occupancy_pct = Some(integer as f64);
             return true;
         }
+        "memory bandwidth (GB/s)" => {
+            event.bandwidth_gbs = Some(integer as f64);
+            return true;
+        }
         "registers per thread" => {
             event.registers = i32::try_from(integer).ok();
             return event.registers.is_some();
@@ -187,8 +192,9 @@ fn place_json(event: &mut EventRow, key: &str, raw: &[u8]) -> bool {
             let stack = text().filter(|t| !t.is_empty());
             event.stack = stack.map(|t| t.split(';').rev().collect::<Vec<_>>().join(";").into());
         }
-        "est. achieved occupancy %" => {
-            event.occupancy_pct = text().and_then(|t| t.parse().ok()).filter(|f: &f64| f.is_finite());
+        "est. achieved occupancy %" => event.occupancy_pct = text().and_then(|t| number::decimal(t.as_bytes())),
+        "memory bandwidth (GB/s)" if event.thread_id.is_none() => {
+            event.bandwidth_gbs = text().and_then(|t| number::decimal(t.as_bytes()));
         }
         _ => return false,
     }
@@ -200,6 +206,7 @@ fn place_json(event: &mut EventRow, key: &str, raw: &[u8]) -> bool {
         "Module Hierarchy" => event.module.is_some() || empty,
         "Call stack" => event.stack.is_some() || empty,
         "est. achieved occupancy %" => event.occupancy_pct.is_some(),
+        "memory bandwidth (GB/s)" => event.bandwidth_gbs.is_some(),
         _ => true,
     }
 }

@@ -1,18 +1,18 @@
 //! The `events` of a rank, column by column: only what an analysis needs is decoded, and no row is ever a value of its own.
 
-use arrow_array::{Array, BooleanArray, Int32Array, Int64Array, RecordBatch};
+use arrow_array::{Array, BooleanArray, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch};
 use rustc_hash::FxHashMap;
 use trace::{Error, EventRow, OmissionRow, Row, Run, Shard, Table, Text, TextColumn, column};
 
 use super::order::{RawColumns, merge_parts};
 use super::relative;
-use crate::model::{Events, Kind, NO_STEP, NONE, RankData};
+use crate::model::{CopyRate, Events, KernelUse, Kind, NO_STEP, NONE, RankData};
 use crate::names::NameClass;
 
 const TABLE: &str = "events";
 
 /// The columns that are read. `rank` is there for the check that it is the shard's.
-const COLUMNS: [&str; 17] = [
+const COLUMNS: [&str; 20] = [
     "rank",
     "kind",
     "name",
@@ -30,6 +30,9 @@ const COLUMNS: [&str; 17] = [
     "is_comm",
     "bytes",
     "flops",
+    "grid",
+    "occupancy_pct",
+    "bandwidth_gbs",
 ];
 
 /// Gives every distinct name of a rank a number.
@@ -74,6 +77,10 @@ pub(super) fn load_events(run: &Run, rank: i32, data: &mut RankData) {
     }
     mark_collectives(data, &mut raw.events);
     data.names = names.names;
+    data.kernel_use = std::mem::take(&mut raw.kernel_use);
+    data.kernel_use.sort_by_key(|kernel| kernel.id);
+    data.copy_rates = std::mem::take(&mut raw.copy_rates);
+    data.copy_rates.sort_by_key(|copy| copy.id);
     data.events = merge_parts(raw, rank, &mut data.omissions);
 }
 
@@ -109,7 +116,13 @@ fn append(batch: &RecordBatch, names: &mut Names, raw: &mut RawColumns) -> Resul
         long("flops")?,
     ];
 
+    let grid = optional::<Option<Vec<i32>>>(batch, "grid")?;
+    let occupancy = optional::<Option<f64>>(batch, "occupancy_pct")?;
+    let bandwidth = optional::<Option<f64>>(batch, "bandwidth_gbs")?;
+
     let rows = batch.num_rows();
+    append_kernel_use(grid.as_ref(), occupancy.as_ref(), &id, &mut raw.kernel_use);
+    append_copy_rates(bandwidth.as_ref(), &id, &mut raw.copy_rates);
     let events = &mut raw.events;
     let first = events.len();
     append_names(&kind, &name, rows, names, events);
@@ -169,6 +182,37 @@ fn append_steps(column: Option<&Int32Array>, rows: usize, target: &mut Vec<i32>)
         Some(column) if column.null_count() == 0 => target.extend_from_slice(column.values()),
         Some(column) => target.extend(column.iter().map(|v| v.unwrap_or(NO_STEP))),
     }
+}
+
+/// Grids and occupancies, of the rows that have them.
+fn append_kernel_use(
+    grid: Option<&ListArray>,
+    occupancy: Option<&Float64Array>,
+    id: &Int64Array,
+    target: &mut Vec<KernelUse>,
+) {
+    let grid = grid.filter(|column| column.null_count() < column.len());
+    let occupancy = occupancy.filter(|column| column.null_count() < column.len());
+    if grid.is_none() && occupancy.is_none() {
+        return;
+    }
+    for row in 0..id.len() {
+        let grid = grid.and_then(|column| <Option<Vec<i32>> as trace::Cell>::get(column, row));
+        let occupancy_pct = occupancy.filter(|column| column.is_valid(row)).map(|column| column.value(row) as f32);
+        let product =
+            |sides: Vec<i32>| sides.into_iter().fold(1_i64, |blocks, side| blocks.saturating_mul(side.into()));
+        let blocks = grid.filter(|sides| sides.len() == 3).map_or(NONE, product);
+        if blocks != NONE || occupancy_pct.is_some() {
+            target.push(KernelUse { id: id.value(row), blocks, occupancy_pct });
+        }
+    }
+}
+
+/// Bandwidths, of the rows that have one.
+fn append_copy_rates(bandwidth: Option<&Float64Array>, id: &Int64Array, target: &mut Vec<CopyRate>) {
+    let Some(bandwidth) = bandwidth.filter(|column| column.null_count() < column.len()) else { return };
+    let rows = (0..id.len()).filter(|row| bandwidth.is_valid(*row));
+    target.extend(rows.map(|row| CopyRate { id: id.value(row), bandwidth_gbs: bandwidth.value(row) }));
 }
 
 fn append_longs(column: Option<&Int64Array>, rows: usize, target: &mut Vec<i64>) {

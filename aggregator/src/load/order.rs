@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use trace::OmissionRow;
 
-use crate::model::{Events, NO_PARENT, NONE};
+use crate::model::{CopyRate, Events, KernelUse, NO_PARENT, NONE};
 
 /// The rows of all parts, one after the other, before they are merged.
 #[derive(Debug, Default)]
@@ -14,6 +14,10 @@ pub struct RawColumns {
     pub parent_id: Vec<i64>,
     /// Rows that had not ended when their part closed, ascending.
     pub open: Vec<u32>,
+    /// How kernels filled their device.
+    pub kernel_use: Vec<KernelUse>,
+    /// Bandwidth of copies.
+    pub copy_rates: Vec<CopyRate>,
 }
 
 impl RawColumns {
@@ -37,7 +41,7 @@ impl RawColumns {
             bytes: long(),
             flops: long(),
         };
-        Self { events, parent_id: long(), open: Vec::new() }
+        Self { events, parent_id: long(), ..Self::default() }
     }
 }
 

@@ -74,6 +74,15 @@ fn write_tables(tables: &Tables, directory: &Path, run_id: &str) -> Result<(), E
         annotation_stats,
         memory_peaks,
         hta_temporal_breakdown,
+        kernel_breakdown,
+        launch_stats,
+        queue_length,
+        memcpy_bandwidth,
+        gpu_utilization,
+        kernel_sequences,
+        sync_stalls,
+        data_loading,
+        memory_curve,
         omissions,
         findings,
     } = tables;
@@ -89,6 +98,15 @@ fn write_tables(tables: &Tables, directory: &Path, run_id: &str) -> Result<(), E
     write_one(annotation_stats, directory, run_id)?;
     write_one(memory_peaks, directory, run_id)?;
     write_one(hta_temporal_breakdown, directory, run_id)?;
+    write_one(kernel_breakdown, directory, run_id)?;
+    write_one(launch_stats, directory, run_id)?;
+    write_one(queue_length, directory, run_id)?;
+    write_one(memcpy_bandwidth, directory, run_id)?;
+    write_one(gpu_utilization, directory, run_id)?;
+    write_one(kernel_sequences, directory, run_id)?;
+    write_one(sync_stalls, directory, run_id)?;
+    write_one(data_loading, directory, run_id)?;
+    write_one(memory_curve, directory, run_id)?;
     write_one(omissions, directory, run_id)?;
     write_one(findings, directory, run_id)
 }

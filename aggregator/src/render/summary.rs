@@ -1,5 +1,6 @@
 //! The terminal: the verdict first, then where the time went, and how far each number can be trusted.
 
+mod devices;
 mod sections;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,7 @@ pub fn render(analysis: &Analysis, look: &Look, mut out: impl Write) -> Result<(
     verdict(&mut text, analysis, &look);
     facts(&mut text, analysis, &look);
     sections::step_breakdown(&mut text, analysis, &look);
+    devices::devices(&mut text, analysis, &look);
     sections::overlap(&mut text, analysis, &look);
     sections::buckets(&mut text, analysis, &look);
     sections::stragglers(&mut text, analysis, &look);

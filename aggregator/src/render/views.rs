@@ -37,6 +37,7 @@ pub fn sql(run: Option<(&Run, &Path)>, analysis: &Path) -> String {
         }
     }
     sql.push_str(GLOBAL_EVENTS);
+    sql.push_str(LAUNCHES);
     sql
 }
 
@@ -63,6 +64,20 @@ JOIN clock_fit c
           AND e.kind IN ('kernel', 'gpu_memcpy', 'gpu_memset', 'gpu_user_annotation', 'cuda_sync')
           AND EXISTS (SELECT 1 FROM clock_fit d WHERE d.rank = e.rank AND d.clock = 'device')
          THEN 'device' ELSE 'host' END;
+";
+
+/// One row for each launch, as HTA's launch statistics have them; `launch_stats` sums them up.
+const LAUNCHES: &str = "
+-- From launch to kernel: the call, what it launched, and the delay between.
+CREATE OR REPLACE VIEW launches AS
+SELECT
+    g.rank, g.device_id, g.stream_id, g.step, g.correlation_id, h.name AS api_call, g.name,
+    h.ts_ns, h.dur_ns AS cpu_dur_ns, g.dur_ns AS gpu_dur_ns,
+    greatest(0, g.ts_ns - h.ts_ns - h.dur_ns) AS launch_delay_ns
+FROM flows f
+JOIN events h ON h.rank = f.rank AND h.id = f.src_id
+JOIN events g ON g.rank = f.rank AND g.id = f.dst_id
+WHERE f.kind = 'launch';
 ";
 
 fn view(sql: &mut String, table: &Table, files: &str) {

@@ -19,6 +19,7 @@ use super::RangePart;
 use super::map::{Slot, SlotCursor};
 use crate::intervals::{Interval, IntervalSet};
 use crate::model::{Kind, NONE, RankData};
+use crate::names::synchronizes;
 
 /// A range: its name, and whether it brings in data.
 type Range = (u32, bool);
@@ -207,14 +208,6 @@ fn classify(names: &[Text]) -> Vec<NameClass> {
         }
     };
     names.iter().enumerate().map(class).collect()
-}
-
-/// Calls that return only when a device is done: `cudaStreamSynchronize`, `hipDeviceSynchronize`, `cuCtxSynchronize`, … and
-/// copies that are not `Async`.
-fn synchronizes(name: &str) -> bool {
-    let name = name.strip_suffix("_v2").unwrap_or(name);
-    let copy = ["cudaMemcpy", "hipMemcpy", "cuMemcpy"].iter().any(|prefix| name.starts_with(prefix));
-    name.ends_with("Synchronize") || (copy && !name.contains("Async"))
 }
 
 /// A data loader's range, in PyTorch's words, or the input phase.

@@ -113,6 +113,15 @@ fn every_analysis_table_comes_back_as_it_was_written() {
         WaitRow,
         InstanceRow,
         FindingRow,
+        KernelBreakdownRow,
+        LaunchStatsRow,
+        QueueLengthRow,
+        MemcpyBandwidthRow,
+        GpuUtilizationRow,
+        KernelSequenceRow,
+        SyncStallRow,
+        DataLoadingRow,
+        MemoryCurveRow,
     ];
     // A shard belongs to one rank, so that the one table whose rank may be null cannot be one.
     let mut declared: BTreeSet<&str> = analysis_tables().iter().map(|table| table.name).collect();

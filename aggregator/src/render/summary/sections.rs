@@ -114,7 +114,7 @@ fn verdict_style(analysis: &Analysis, rank: i32) -> Style {
 }
 
 /// The `top` most important keys, in their own order.
-fn choose<K: Ord + Copy, I: Ord>(keys: Vec<K>, top: usize, importance: impl Fn(&K) -> I) -> Vec<K> {
+pub(super) fn choose<K: Ord + Copy, I: Ord>(keys: Vec<K>, top: usize, importance: impl Fn(&K) -> I) -> Vec<K> {
     let mut chosen = keys;
     chosen.sort_by_key(|k| (importance(k), *k));
     chosen.truncate(top);
@@ -122,7 +122,7 @@ fn choose<K: Ord + Copy, I: Ord>(keys: Vec<K>, top: usize, importance: impl Fn(&
     chosen
 }
 
-fn not_shown(text: &mut String, n: usize, noun: &str, look: &Look) {
+pub(super) fn not_shown(text: &mut String, n: usize, noun: &str, look: &Look) {
     if n > 0 {
         sentence(text, &format!("{} not shown (--top)", plural(n, &format!("more {noun}"))), look);
     }

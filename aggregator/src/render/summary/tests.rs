@@ -212,3 +212,34 @@ fn an_empty_analysis_has_a_summary() {
     "#]];
     nothing.assert_eq(&rendered(&Analysis::default(), &Look::default()));
 }
+
+#[test]
+fn devices_have_a_section() {
+    let mut analysis = Analysis::default();
+    let device = |rank: i32, utilization_pct: f64| trace::GpuUtilizationRow {
+        rank,
+        utilization_pct,
+        sm_efficiency_pct: (rank == 0).then_some(31.0),
+        occupancy_pct: Some(42.5),
+        ..Default::default()
+    };
+    analysis.tables.gpu_utilization = vec![device(0, 71.25), device(1, 68.0)];
+    let launches = |rank: i32| trace::LaunchStatsRow {
+        rank,
+        device_id: Some(0),
+        launches: 8,
+        short_kernels: 2,
+        delay_p50_ns: 12_000,
+        ..Default::default()
+    };
+    analysis.tables.launch_stats = vec![launches(0), launches(1)];
+    analysis.tables.sync_stalls = vec![trace::SyncStallRow { rank: 1, total_ns: 5 * MS, ..Default::default() }];
+    let text = rendered(&analysis, &Look::default());
+    let section: Expect = expect_test::expect![[r#"
+        Devices — over active steps; the least used first to be shown
+          rank  kernels run %  SM efficiency %  occupancy %  short kernels %  launch delay µs  host waits ms
+             0           71.2             31.0         42.5             25.0            12.00           0.00
+             1           68.0                –         42.5             25.0            12.00           5.00"#]];
+    let from = text.find("Devices").unwrap();
+    section.assert_eq(text[from..].split("\n\n").next().unwrap());
+}

@@ -1,0 +1,83 @@
+//! How many launched pieces of work waited on each stream: HTA, `trace_analysis.get_queue_length_summary`, and the time that a launch
+//! would have been blocked by a full queue (`get_time_spent_blocked_on_full_queue`, but for every stream).
+//!
+//! ```text
+//!  launches   |   |   |
+//!  starts          |      |  |
+//!  length     1111 21 22222 11 0        one point at each change
+//! ```
+//!
+//! Work cannot start before it is launched: at one instant launches come first, and work that starts earlier than its launch by the
+//! trace's clocks leaves the queue when it enters it. So no length is ever negative, as HTA's are.
+
+use std::collections::BTreeMap;
+
+use trace::QueueLengthRow;
+
+use super::Launch;
+use super::describe::describe;
+use crate::model::{NONE, RankData};
+
+/// HTA's `max_queue_length`: launches that a stream of CUDA takes before the next one blocks.
+pub const FULL_QUEUE_LENGTH: i64 = 1024;
+
+#[derive(Debug, Default)]
+struct Stream {
+    /// Time, and whether it is a start. A launch (false) sorts before a start (true).
+    changes: Vec<(i64, bool)>,
+    before_launch: i64,
+}
+
+/// One row for each stream. The time series of a rank are dropped with its rows.
+pub(super) fn queue_length(data: &RankData, launched: &[Launch], recorded_ns: i64) -> Vec<QueueLengthRow> {
+    let events = &data.events;
+    let mut streams: BTreeMap<(i64, i64), Stream> = BTreeMap::new();
+    for launch in launched {
+        let (host, device) = (launch.host as usize, launch.device as usize);
+        let stream = streams.entry((events.device[device], events.stream[device])).or_default();
+        let (launched_ns, started_ns) = (events.ts_ns[host], events.ts_ns[device]);
+        stream.before_launch += i64::from(started_ns < launched_ns);
+        stream.changes.push((launched_ns, false));
+        stream.changes.push((started_ns.max(launched_ns), true));
+    }
+    let rank = data.info.rank;
+    streams.into_iter().filter_map(|(place, stream)| stream.row(rank, place, recorded_ns)).collect()
+}
+
+impl Stream {
+    fn row(mut self, rank: i32, (device, stream): (i64, i64), recorded_ns: i64) -> Option<QueueLengthRow> {
+        self.changes.sort_unstable();
+        let (first_ns, last_ns) = (self.changes.first()?.0, self.changes.last()?.0);
+        let mut lengths = Vec::with_capacity(self.changes.len());
+        let (mut length, mut since_ns) = (0_i64, first_ns);
+        let (mut full_ns, mut weighted) = (0_i64, 0_f64);
+        for (ts_ns, starts) in &self.changes {
+            let held_ns = ts_ns.saturating_sub(since_ns);
+            full_ns = full_ns.saturating_add(if length >= FULL_QUEUE_LENGTH { held_ns } else { 0 });
+            weighted += length as f64 * held_ns as f64;
+            length += if *starts { -1 } else { 1 };
+            since_ns = *ts_ns;
+            lengths.push(length as f64);
+        }
+        let points = describe(lengths)?;
+        let span_ns = last_ns.saturating_sub(first_ns);
+        Some(QueueLengthRow {
+            rank,
+            device_id: Some(device).filter(|id| *id != NONE),
+            stream_id: Some(stream).filter(|id| *id != NONE),
+            launches: self.changes.len() as i64 / 2,
+            before_launch: self.before_launch,
+            points: points.count,
+            mean_length: points.mean,
+            std_length: points.std.unwrap_or(0.0),
+            min_length: points.min as i64,
+            p25_length: points.p25,
+            p50_length: points.p50,
+            p75_length: points.p75,
+            max_length: points.max as i64,
+            mean_over_time_length: (span_ns > 0).then(|| weighted / span_ns as f64),
+            full_ns,
+            full_pct: if recorded_ns > 0 { 100.0 * full_ns as f64 / recorded_ns as f64 } else { 0.0 },
+        })
+    }
+}

@@ -1,0 +1,80 @@
+//! Sequences of kernels that operators launch again and again: HTA, `trace_analysis.get_frequent_cuda_kernel_sequences`, for every
+//! outermost operator instead of one that must be named.
+//!
+//! ```text
+//!  host    [ linear    ]  [ linear    ]  [ item ]
+//!            l1 l2 l3       l4 l5 l6       l7
+//!  device      a b c          a b c          d       linear|a|b|c twice; item has fewer than three kernels
+//! ```
+
+use rustc_hash::FxHashMap;
+use trace::{KernelSequenceRow, Text};
+
+use super::Launch;
+use crate::model::{NO_PARENT, RankData};
+
+/// HTA's `min_pattern_len`.
+const LEAST_KERNELS: usize = 3;
+/// Sequences that are kept of a rank.
+const KEPT: usize = 50;
+/// Kernels that are named in a pattern.
+const NAMED: usize = 32;
+
+#[derive(Debug, Default)]
+struct Tally {
+    calls: i64,
+    gpu_total_ns: i64,
+    cpu_total_ns: i64,
+}
+
+/// The most frequent sequences; those seen equally often by the time of their kernels.
+/// `outermost` is the outermost operator around each row.
+pub(super) fn kernel_sequences(data: &RankData, launched: &[Launch], outermost: &[u32]) -> Vec<KernelSequenceRow> {
+    if outermost.is_empty() {
+        return Vec::new();
+    }
+    let events = &data.events;
+    let mut of_operator: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
+    for launch in launched {
+        let operator = outermost[launch.host as usize];
+        if operator != NO_PARENT {
+            of_operator.entry(operator).or_default().push(launch.device);
+        }
+    }
+    // The key is the operator's name and the kernels' names.
+    let mut sequences: FxHashMap<Vec<u32>, Tally> = FxHashMap::default();
+    for (operator, kernels) in of_operator.into_iter().filter(|(_, kernels)| kernels.len() >= LEAST_KERNELS) {
+        let names = std::iter::once(operator).chain(kernels.iter().copied()).map(|row| events.name[row as usize]);
+        let tally = sequences.entry(names.collect()).or_default();
+        tally.calls += 1;
+        let work_ns = kernels.iter().map(|row| events.dur_ns[*row as usize]).fold(0, i64::saturating_add);
+        tally.gpu_total_ns = tally.gpu_total_ns.saturating_add(work_ns);
+        tally.cpu_total_ns = tally.cpu_total_ns.saturating_add(events.dur_ns[operator as usize]);
+    }
+    let mut rows: Vec<(Vec<u32>, Tally)> = sequences.into_iter().collect();
+    let name = |id: u32| &data.names[id as usize];
+    rows.sort_by(|(a, x), (b, y)| {
+        let by_names = || a.iter().map(|id| name(*id)).cmp(b.iter().map(|id| name(*id)));
+        (y.calls, y.gpu_total_ns).cmp(&(x.calls, x.gpu_total_ns)).then_with(by_names)
+    });
+    rows.truncate(KEPT);
+    rows.into_iter().map(|(key, tally)| row(data, &key, &tally)).collect()
+}
+
+fn row(data: &RankData, key: &[u32], tally: &Tally) -> KernelSequenceRow {
+    let kernels = key.len() - 1;
+    let mut pattern: Vec<&str> = key.iter().take(NAMED + 1).map(|id| &*data.names[*id as usize]).collect();
+    let rest = format!("… {} more", kernels.saturating_sub(NAMED));
+    if kernels > NAMED {
+        pattern.push(&rest);
+    }
+    KernelSequenceRow {
+        rank: data.info.rank,
+        operator: data.names[key[0] as usize].clone(),
+        kernels: i32::try_from(kernels).unwrap_or(i32::MAX),
+        pattern: Text::from(pattern.join("|")),
+        calls: tally.calls,
+        gpu_total_ns: tally.gpu_total_ns,
+        cpu_total_ns: tally.cpu_total_ns,
+    }
+}

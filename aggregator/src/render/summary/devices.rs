@@ -1,0 +1,42 @@
+//! The section on devices: how full they were, and what their hosts did about it.
+
+use std::cmp::Reverse;
+
+use super::sections::{choose, not_shown};
+use super::{Look, heading};
+use crate::analysis::Analysis;
+use crate::render::grid::Grid;
+
+/// How full the devices were, by rank; nothing without devices.
+pub(super) fn devices(text: &mut String, analysis: &Analysis, look: &Look) {
+    let tables = &analysis.tables;
+    let of =
+        |key: &(i32, i64)| tables.gpu_utilization.iter().find(|r| r.step.is_none() && (r.rank, r.device_id) == *key);
+    let keys: Vec<(i32, i64)> =
+        tables.gpu_utilization.iter().filter(|r| r.step.is_none()).map(|r| (r.rank, r.device_id)).collect();
+    if keys.is_empty() {
+        return;
+    }
+    heading(text, "Devices", "over active steps; the least used first to be shown", look);
+    let total = keys.len();
+    let least = |key: &(i32, i64)| of(key).map_or(0, |r| (r.utilization_pct * 1e6) as i64);
+    let shown = choose(keys, look.top, |key| (least(key), Reverse(key.0)));
+    let rows: Vec<_> = shown.iter().filter_map(|key| Some((*key, of(key)?))).collect();
+    let launches = |key: &(i32, i64)| {
+        let own = |r: &&trace::LaunchStatsRow| r.rank == key.0 && r.device_id == Some(key.1) && r.name.is_none();
+        tables.launch_stats.iter().find(own)
+    };
+    let stalls = |rank: i32| tables.sync_stalls.iter().filter(|r| r.rank == rank).map(|r| r.total_ns).sum::<i64>();
+    let short = |key: &(i32, i64)| launches(key).map(|r| 100.0 * r.short_kernels as f64 / r.launches.max(1) as f64);
+    let grid = Grid::new()
+        .number("rank", 0, rows.iter().map(|(key, _)| key.0.to_string()).collect())
+        .number("device", 3, rows.iter().map(|(key, _)| key.1.to_string()).collect())
+        .percent("kernels run", 0, rows.iter().map(|(_, r)| Some(r.utilization_pct)).collect())
+        .percent("SM efficiency", 0, rows.iter().map(|(_, r)| r.sm_efficiency_pct).collect())
+        .percent("occupancy", 1, rows.iter().map(|(_, r)| r.occupancy_pct).collect())
+        .percent("short kernels", 1, rows.iter().map(|(key, _)| short(key)).collect())
+        .time("launch delay", 2, rows.iter().map(|(key, _)| Some(launches(key)?.delay_p50_ns)).collect())
+        .time("host waits", 2, rows.iter().map(|(key, _)| Some(stalls(key.0))).collect());
+    text.push_str(&grid.render(look.width, look.colour));
+    not_shown(text, total - rows.len(), "device", look);
+}
