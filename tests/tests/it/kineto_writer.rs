@@ -5,12 +5,14 @@ use std::fmt::Write;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
-use trace::{CollectiveRow, CommRow, EventRow, MemoryRow, RankRow};
+use trace::{CollectiveRow, CommRow, EventRow, MemoryRow, RankRow, StepRow};
 
 use crate::tables::{open, rows};
 
 /// The operator that DDP's hook leaves around the hand-over of a bucket.
 pub(crate) const HOOK: &str = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad";
+/// How the ranges of steps are called.
+pub(crate) const STEP: &str = "ProfilerStep#";
 /// How operators begin that hand over a collective.
 pub(crate) const CALL: &str = "c10d::";
 
@@ -22,6 +24,7 @@ pub(crate) fn write_traces(run: &Path, traces: &Path) {
         let process = rows::<RankRow>(&run, rank).pop().unwrap();
         let comms: BTreeMap<i64, CommRow> = rows::<CommRow>(&run, rank).into_iter().map(|c| (c.comm_id, c)).collect();
         let mut writer = Writer { process, comms, events: Vec::new() };
+        writer.steps(&rows::<StepRow>(&run, rank), &rows::<EventRow>(&run, rank));
         writer.rows(rows::<EventRow>(&run, rank), &rows::<CollectiveRow>(&run, rank));
         writer.memory(&rows::<MemoryRow>(&run, rank));
         std::fs::write(traces.join(format!("rank{rank}.json")), writer.document()).unwrap();
@@ -40,13 +43,23 @@ fn us(ns: i64) -> String {
 }
 
 impl Writer {
+    /// A trace has no other steps than their ranges. A run has both, and its steps begin and end a little outside their ranges.
+    fn steps(&mut self, steps: &[StepRow], events: &[EventRow]) {
+        for step in steps.iter().filter(|step| &*step.phase == "active") {
+            let name = format!("{STEP}{}", step.step);
+            let thread = events.iter().find(|e| *e.name == *name).and_then(|e| e.thread_id);
+            let dur_ns = step.end_ns - step.start_ns;
+            self.complete("user_annotation", &name, thread, step.start_ns, dur_ns, &json!({}));
+        }
+    }
+
     fn rows(&mut self, events: Vec<EventRow>, collectives: &[CollectiveRow]) {
         // A row that was open when its part closed is completed by a later one.
         let events: BTreeMap<i64, EventRow> =
             events.into_iter().filter(|e| e.open != Some(true)).map(|e| (e.id, e)).collect();
         let of_row: BTreeMap<i64, &CollectiveRow> = collectives.iter().filter_map(|c| Some((c.event_id?, c))).collect();
-        let main_thread = events.values().find(|e| e.name.starts_with("ProfilerStep#")).and_then(|e| e.thread_id);
-        for event in events.values() {
+        let main_thread = events.values().find(|e| e.name.starts_with(STEP)).and_then(|e| e.thread_id);
+        for event in events.values().filter(|e| !e.name.starts_with(STEP)) {
             let args = of_row.get(&event.id).map_or(json!({}), |c| self.arguments(c));
             self.complete(&event.kind, &event.name, event.thread_id, event.ts_ns, event.dur_ns, &args);
         }
