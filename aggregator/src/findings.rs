@@ -160,7 +160,8 @@ fn exposed(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
     })
 }
 
-fn idle_device(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
+/// Time of compute, and all time, of each device over active steps.
+fn compute_of_devices(analysis: &Analysis) -> BTreeMap<(i32, i64), (i64, i64)> {
     let mut by_device: BTreeMap<(i32, i64), (i64, i64)> = BTreeMap::new();
     for row in step_rows(analysis) {
         if let Some(device) = row.device_id {
@@ -169,7 +170,16 @@ fn idle_device(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
             *wall += row.wall_ns;
         }
     }
-    let share = |(busy, wall): &(i64, i64)| 100.0 * *busy as f64 / (*wall).max(1) as f64;
+    by_device
+}
+
+/// `(part, whole)` in percent.
+fn share((part, whole): &(i64, i64)) -> f64 {
+    100.0 * *part as f64 / (*whole).max(1) as f64
+}
+
+fn idle_device(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
+    let by_device = compute_of_devices(analysis);
     let idle: Vec<_> = by_device.iter().filter(|(_, sums)| share(sums) < limits.device_busy_pct).collect();
     let (worst, sums) = idle.iter().min_by(|(_, a), (_, b)| share(a).total_cmp(&share(b)))?;
     Some(finding(
@@ -193,7 +203,6 @@ fn input(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
         *total += row.total_ns;
         *wall += row.wall_ns;
     }
-    let share = |(total, wall): &(i64, i64)| 100.0 * *total as f64 / (*wall).max(1) as f64;
     let (total, wall) = by_rank.values().fold((0, 0), |(t, w), (total, wall)| (t + total, w + wall));
     let (worst, sums) = by_rank.iter().max_by(|(_, a), (_, b)| share(a).total_cmp(&share(b)))?;
     let pct = share(&(total, wall));

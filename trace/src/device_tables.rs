@@ -138,7 +138,7 @@ crate::tables! {
         step: Option<i32>,
         /// Length of the window or windows.
         window_ns: i64,
-        /// Time in which at least one kernel ran.
+        /// Time in which at least one kernel ran, communication included.
         kernel_ns: i64,
         /// 100·kernel / window.
         utilization_pct: f64,
@@ -187,6 +187,8 @@ crate::tables! {
         total_ns: i64,
         /// Longest.
         max_ns: i64,
+        /// Part of the time that belongs to active steps: a profiler waits, too, when it ends.
+        in_steps_ns: i64,
         /// Part of the time in which a device of the rank worked.
         device_busy_ns: i64,
     }

@@ -21,6 +21,7 @@ struct Tally {
     calls: i64,
     total_ns: i64,
     max_ns: i64,
+    in_steps_ns: i64,
     device_busy_ns: i64,
 }
 
@@ -46,6 +47,9 @@ pub(super) fn sync_stalls(view: &View<'_>, busy: Option<&Coverage>, outermost: &
         tally.calls += 1;
         tally.total_ns = tally.total_ns.saturating_add(dur_ns);
         tally.max_ns = tally.max_ns.max(dur_ns);
+        if events.step[row] >= 0 {
+            tally.in_steps_ns = tally.in_steps_ns.saturating_add(dur_ns);
+        }
         tally.device_busy_ns += busy.within_ns(Interval::new(events.ts_ns[row], events.end_ns(row)));
     }
     let mut rows: Vec<SyncStallRow> = tallies.into_iter().map(|(key, tally)| stall_row(data, key, &tally)).collect();
@@ -92,6 +96,7 @@ fn stall_row(data: &RankData, (call, operator, outer, annotation): Key, tally: &
         calls: tally.calls,
         total_ns: tally.total_ns,
         max_ns: tally.max_ns,
+        in_steps_ns: tally.in_steps_ns,
         device_busy_ns: tally.device_busy_ns,
     }
 }

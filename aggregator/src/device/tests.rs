@@ -223,6 +223,7 @@ fn sequences_that_repeat_are_counted() {
 #[test]
 fn stalls_name_their_operator() {
     let data = Drawn::rank(0)
+        .steps("#################...")
         .host(Kind::UserAnnotation, "ProfilerStep#1", 1, "####################")
         .host(Kind::UserAnnotation, "loss", 1, ".################...")
         .host(Kind::CpuOp, "item", 1, "..##########........")
@@ -239,6 +240,7 @@ fn stalls_name_their_operator() {
     assert_eq!((&*stream.api_call, stream.operator.as_deref()), ("cudaStreamSynchronize", Some("local_scalar")));
     assert_eq!((stream.outer_operator.as_deref(), stream.annotation.as_deref()), (Some("item"), Some("loss")));
     assert_eq!((stream.calls, stream.total_ns, stream.max_ns, stream.device_busy_ns), (1, 6, 6, 2));
+    assert_eq!((stream.in_steps_ns, rows[1].in_steps_ns), (6, 0));
     assert_eq!((rows[1].operator.as_deref(), rows[1].annotation.as_deref()), (None, None));
 }
 

@@ -4,98 +4,102 @@ use std::collections::BTreeMap;
 
 use trace::FindingRow;
 
-use super::{Limits, finding};
+use super::{Limits, compute_of_devices, finding, share};
 use crate::analysis::Analysis;
 use crate::device::FULL_QUEUE_LENGTH;
 use crate::render::text::{ns, plural};
 
+/// Compute and all time of each device, by rank and device.
+type Compute = BTreeMap<(i32, i64), (i64, i64)>;
+
 /// All findings about devices.
 pub(super) fn findings(analysis: &Analysis, limits: &Limits) -> Vec<FindingRow> {
-    let walls = walls(analysis);
+    let compute = compute_of_devices(analysis);
     let found = [
-        launch_bound(analysis, limits),
-        stalls(analysis, limits, &walls),
-        narrow_kernels(analysis, limits),
+        launch_bound(analysis, limits, &compute),
+        stalls(analysis, limits, &compute),
+        narrow_kernels(analysis, limits, &compute),
         full_queue(analysis, limits),
     ];
     found.into_iter().flatten().collect()
 }
 
-/// Everything recorded of each rank.
-fn walls(analysis: &Analysis) -> BTreeMap<i32, i64> {
-    let mut walls: BTreeMap<i32, i64> = BTreeMap::new();
-    for row in analysis.tables.step_breakdown.iter().filter(|r| r.step.is_none()) {
-        let wall = walls.entry(row.rank).or_default();
-        *wall = (*wall).max(row.wall_ns);
-    }
-    walls
-}
-
-fn pct(part: i64, whole: i64) -> f64 {
-    100.0 * part as f64 / whole.max(1) as f64
-}
-
-/// Kernels that are over before the call returns that launches the next: the host sets the pace.
-fn launch_bound(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
-    let devices = || analysis.tables.launch_stats.iter().filter(|r| r.name.is_none());
-    let (short, all) = devices().fold((0, 0), |(s, n), r| (s + r.short_kernels, n + r.launches));
-    let share = pct(short, all);
-    if all == 0 || share <= limits.short_kernels_pct {
+/// Kernels that are over before the call returns that launches the next, on devices that are idle for it: the host sets the pace.
+fn launch_bound(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Option<FindingRow> {
+    let waits = |rank: i32, device: Option<i64>| {
+        let sums = device.and_then(|device| compute.get(&(rank, device)));
+        sums.is_some_and(|sums| share(sums) < limits.device_busy_pct)
+    };
+    let devices: Vec<_> =
+        analysis.tables.launch_stats.iter().filter(|r| r.name.is_none() && waits(r.rank, r.device_id)).collect();
+    let (short, all) = devices.iter().fold((0, 0), |(s, n), r| (s + r.short_kernels, n + r.launches));
+    let short_pct = share(&(short, all));
+    if short_pct <= limits.short_kernels_pct {
         return None;
     }
-    let calls: i64 = devices().map(|r| r.cpu_total_ns).sum();
-    let work: i64 = devices().map(|r| r.gpu_total_ns).sum();
+    let calls: i64 = devices.iter().map(|r| r.cpu_total_ns).sum();
+    let work: i64 = devices.iter().map(|r| r.gpu_total_ns).sum();
+    let where_ = plural(devices.len(), "idle device");
     Some(finding(
         "info",
-        format!("{share:.0} % of the kernels are shorter than the calls that launch them"),
+        format!("on {where_}, {short_pct:.0} % of the kernels are shorter than the calls that launch them"),
         format!(
-            "launch_stats.short_kernels: {short} of {all} (HTA's definition); {} in launching calls, {} of work; threshold {} % \
-             (this program's)",
+            "launch_stats.short_kernels: {short} of {all} (HTA's definition) where compute takes less than {} %; {} in launching \
+             calls, {} of work; threshold {} % (this program's)",
+            limits.device_busy_pct,
             ns(calls),
             ns(work),
             limits.short_kernels_pct
         ),
-        "the host sets the pace: CUDA graphs, fused operators or a compiler make fewer and longer kernels",
+        "the host may set the pace: CUDA graphs, fused operators or a compiler make fewer and longer kernels",
     ))
 }
 
-/// The host waits for the device.
-fn stalls(analysis: &Analysis, limits: &Limits, walls: &BTreeMap<i32, i64>) -> Option<FindingRow> {
-    let mut by_rank: BTreeMap<i32, i64> = BTreeMap::new();
-    for row in &analysis.tables.sync_stalls {
-        *by_rank.entry(row.rank).or_default() += row.total_ns;
+/// The host waits for a device that is idle most of the time, and so launches late. A rank that waits for another one is not at fault.
+fn stalls(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Option<FindingRow> {
+    let mut by_rank: BTreeMap<i32, (i64, i64)> = BTreeMap::new();
+    for ((rank, _), sums) in compute.iter().filter(|(_, sums)| share(sums) < limits.device_busy_pct) {
+        let (_, wall) = by_rank.entry(*rank).or_default();
+        *wall = (*wall).max(sums.1);
     }
-    let share = |rank: &i32, total: &i64| pct(*total, walls.get(rank).copied().unwrap_or(0));
-    let (rank, total) = by_rank.iter().max_by(|a, b| share(a.0, a.1).total_cmp(&share(b.0, b.1)))?;
-    let worst = share(rank, total);
-    let longest = analysis.tables.sync_stalls.iter().filter(|r| r.rank == *rank).max_by_key(|r| r.total_ns)?;
+    let victim = |rank: i32| analysis.tables.stragglers.iter().any(|s| s.rank == rank && &*s.verdict == "victim");
+    by_rank.retain(|rank, _| !victim(*rank));
+    for row in &analysis.tables.sync_stalls {
+        if let Some((total, _)) = by_rank.get_mut(&row.rank) {
+            *total += row.in_steps_ns;
+        }
+    }
+    let (rank, sums) = by_rank.iter().max_by(|(_, a), (_, b)| share(a).total_cmp(&share(b)))?;
+    let longest = analysis.tables.sync_stalls.iter().filter(|r| r.rank == *rank).max_by_key(|r| r.in_steps_ns)?;
     let made_by = [&longest.outer_operator, &longest.annotation].into_iter().flatten().next();
-    let made_by = made_by.map_or("no operator".to_string(), |name| format!("`{name}`"));
-    (worst > limits.sync_stall_pct).then(|| {
+    let made_by = made_by.map_or("outside any operator".to_string(), |name| format!("in `{name}`"));
+    (share(sums) > limits.sync_stall_pct).then(|| {
         finding(
             "info",
-            format!("the host of rank {rank} waits for its device {worst:.0} % of the time, most of it in {made_by}"),
+            format!("the host of rank {rank} waits for its device {:.0} % of the time, most of it {made_by}", share(sums)),
             format!(
-                "sync_stalls.total_ns: {} on that rank; {} in {} of {}; threshold {} % (this program's)",
-                ns(*total),
-                ns(longest.total_ns),
+                "sync_stalls.in_steps_ns: {} on that rank; {} in {} of {}; threshold {} % (this program's), where compute takes less \
+                 than {} %",
+                ns(sums.0),
+                ns(longest.in_steps_ns),
                 plural(usize::try_from(longest.calls).unwrap_or(usize::MAX), "call"),
                 longest.api_call,
-                limits.sync_stall_pct
+                limits.sync_stall_pct,
+                limits.device_busy_pct
             ),
             "copies to the host, .item() and prints of tensors stop the host: take them out of the step, or copy without waiting",
         )
     })
 }
 
-/// Devices that are busy with kernels too small for them.
-fn narrow_kernels(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
-    let devices = || analysis.tables.gpu_utilization.iter().filter(|r| r.step.is_none());
-    let narrow: Vec<_> = devices()
+/// Devices that compute all the time, with kernels too small for them.
+fn narrow_kernels(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Option<FindingRow> {
+    let computes = |key: (i32, i64)| compute.get(&key).is_some_and(|sums| share(sums) >= limits.device_busy_pct);
+    let devices = analysis.tables.gpu_utilization.iter().filter(|r| r.step.is_none());
+    let narrow: Vec<_> = devices
+        .filter(|r| computes((r.rank, r.device_id)))
         .filter_map(|r| Some((r, r.sm_efficiency_pct?)))
-        .filter(|(r, efficiency)| {
-            r.utilization_pct >= limits.device_busy_pct && *efficiency < limits.sm_share_pct / 100.0 * r.utilization_pct
-        })
+        .filter(|(r, efficiency)| *efficiency < limits.sm_share_pct / 100.0 * r.utilization_pct)
         .collect();
     let (worst, efficiency) = narrow.iter().min_by(|(_, a), (_, b)| a.total_cmp(b))?;
     Some(finding(
@@ -106,7 +110,7 @@ fn narrow_kernels(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
              plugin's definitions); threshold {} % of the busy time (this program's)",
             worst.rank, worst.device_id, worst.utilization_pct, limits.sm_share_pct
         ),
-        "larger batches or fused kernels fill the device; communication kernels count here too",
+        "larger batches or fused kernels fill the device",
     ))
 }
 
@@ -130,37 +134,54 @@ fn full_queue(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
 
 #[cfg(test)]
 mod tests {
-    use trace::{GpuUtilizationRow, LaunchStatsRow, QueueLengthRow, StepBreakdownRow, SyncStallRow};
+    use trace::{GpuUtilizationRow, LaunchStatsRow, QueueLengthRow, StepBreakdownRow, StragglerRow, SyncStallRow};
 
     use super::*;
 
-    /// Rank 1 waits for its device 30 of 100 ms; 6 of 10 kernels are short; rank 0's queue is full for 2 %; its device is busy and
-    /// narrow.
+    /// Rank 0 computes 80 of 100 ms with narrow kernels, and its queue is full for 2 ms. Ranks 1 and 2 compute 20 ms; 6 of 10 kernels
+    /// are short on rank 1, and its host waits for 30 ms of each step. On rank 2 it is 90 ms, but for another rank.
     fn analysis() -> Analysis {
         let mut analysis = Analysis::default();
-        let wall = |rank| StepBreakdownRow { rank, wall_ns: 100_000_000, ..Default::default() };
+        let step = |rank, compute_ns| StepBreakdownRow {
+            rank,
+            device_id: Some(0),
+            step: Some(1),
+            wall_ns: 100_000_000,
+            compute_ns,
+            ..Default::default()
+        };
         let tables = &mut analysis.tables;
-        tables.step_breakdown = vec![wall(0), wall(1)];
-        let stall = |rank, total_ns, operator: &str| SyncStallRow {
+        tables.step_breakdown = vec![step(0, 80_000_000), step(1, 20_000_000), step(2, 20_000_000)];
+        let stall = |rank, in_steps_ns, operator: &str| SyncStallRow {
             rank,
             api_call: "cudaStreamSynchronize".into(),
             outer_operator: Some(operator.into()),
             calls: 3,
-            total_ns,
+            total_ns: 99_000_000,
+            in_steps_ns,
             ..Default::default()
         };
-        tables.sync_stalls = vec![stall(0, 5_000_000, "aten::item"), stall(1, 28_000_000, "aten::item")];
-        tables.sync_stalls.push(stall(1, 2_000_000, "aten::copy_"));
-        let launches = |short_kernels, launches, name: Option<&str>| LaunchStatsRow {
+        tables.sync_stalls = vec![stall(0, 95_000_000, "aten::item"), stall(1, 28_000_000, "aten::item")];
+        tables.sync_stalls.extend([stall(1, 2_000_000, "aten::copy_"), stall(2, 90_000_000, "aten::index")]);
+        tables.stragglers = vec![StragglerRow { rank: 2, verdict: "victim".into(), ..Default::default() }];
+        let launches = |rank, short_kernels, launches, name: Option<&str>| LaunchStatsRow {
+            rank,
+            device_id: Some(0),
             short_kernels,
             launches,
             name: name.map(Into::into),
             ..Default::default()
         };
-        tables.launch_stats = vec![launches(6, 10, None), launches(0, 900, Some("gemm"))];
+        tables.launch_stats =
+            vec![launches(0, 900, 900, None), launches(1, 6, 10, None), launches(1, 0, 900, Some("gemm"))];
         tables.queue_length = vec![QueueLengthRow { full_ns: 2_000_000, full_pct: 2.0, ..Default::default() }];
-        tables.gpu_utilization =
-            vec![GpuUtilizationRow { utilization_pct: 80.0, sm_efficiency_pct: Some(20.0), ..Default::default() }];
+        let device = |rank| GpuUtilizationRow {
+            rank,
+            utilization_pct: 80.0,
+            sm_efficiency_pct: Some(20.0),
+            ..Default::default()
+        };
+        tables.gpu_utilization = vec![device(0), device(1)];
         analysis
     }
 
@@ -171,7 +192,7 @@ mod tests {
         assert_eq!(
             titles,
             [
-                "60 % of the kernels are shorter than the calls that launch them",
+                "on 1 idle device, 60 % of the kernels are shorter than the calls that launch them",
                 "the host of rank 1 waits for its device 30 % of the time, most of it in `aten::item`",
                 "1 device busy with kernels that leave most of the device idle",
                 "the launch queue of rank 0 is full for 2.0 % of the time",
@@ -179,6 +200,7 @@ mod tests {
         );
         assert!(found.iter().all(|f| f.evidence.contains("threshold") && !f.suggestion.is_empty()));
         assert!(found[1].evidence.contains("28.0 ms in 3 calls of cudaStreamSynchronize"), "{}", found[1].evidence);
+        assert!(found[2].evidence.starts_with("rank 0 device 0"), "{}", found[2].evidence);
     }
 
     #[test]

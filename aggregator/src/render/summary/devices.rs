@@ -17,7 +17,7 @@ pub(super) fn devices(text: &mut String, analysis: &Analysis, look: &Look) {
     if keys.is_empty() {
         return;
     }
-    heading(text, "Devices", "over active steps; the least used first to be shown", look);
+    heading(text, "Devices", "over active steps; short kernels and launch delay (median) over everything", look);
     let total = keys.len();
     let least = |key: &(i32, i64)| of(key).map_or(0, |r| (r.utilization_pct * 1e6) as i64);
     let shown = choose(keys, look.top, |key| (least(key), Reverse(key.0)));
@@ -26,7 +26,7 @@ pub(super) fn devices(text: &mut String, analysis: &Analysis, look: &Look) {
         let own = |r: &&trace::LaunchStatsRow| r.rank == key.0 && r.device_id == Some(key.1) && r.name.is_none();
         tables.launch_stats.iter().find(own)
     };
-    let stalls = |rank: i32| tables.sync_stalls.iter().filter(|r| r.rank == rank).map(|r| r.total_ns).sum::<i64>();
+    let stalls = |rank: i32| tables.sync_stalls.iter().filter(|r| r.rank == rank).map(|r| r.in_steps_ns).sum::<i64>();
     let short = |key: &(i32, i64)| launches(key).map(|r| 100.0 * r.short_kernels as f64 / r.launches.max(1) as f64);
     let grid = Grid::new()
         .number("rank", 0, rows.iter().map(|(key, _)| key.0.to_string()).collect())

@@ -233,10 +233,10 @@ fn devices_have_a_section() {
         ..Default::default()
     };
     analysis.tables.launch_stats = vec![launches(0), launches(1)];
-    analysis.tables.sync_stalls = vec![trace::SyncStallRow { rank: 1, total_ns: 5 * MS, ..Default::default() }];
+    analysis.tables.sync_stalls = vec![trace::SyncStallRow { rank: 1, in_steps_ns: 5 * MS, ..Default::default() }];
     let text = rendered(&analysis, &Look::default());
     let section: Expect = expect_test::expect![[r#"
-        Devices — over active steps; the least used first to be shown
+        Devices — over active steps; short kernels and launch delay (median) over everything
           rank  kernels run %  SM efficiency %  occupancy %  short kernels %  launch delay µs  host waits ms
              0           71.2             31.0         42.5             25.0            12.00           0.00
              1           68.0                –         42.5             25.0            12.00           5.00"#]];
