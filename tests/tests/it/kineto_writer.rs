@@ -11,8 +11,8 @@ use crate::tables::{open, rows};
 
 /// The operator that DDP's hook leaves around the hand-over of a bucket.
 pub(crate) const HOOK: &str = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad";
-/// How the ranges of steps are called.
-pub(crate) const STEP: &str = "ProfilerStep#";
+/// How the names of the ranges of steps begin.
+pub(crate) const STEP: &str = "ProfilerStep";
 /// How operators begin that hand over a collective.
 pub(crate) const CALL: &str = "c10d::";
 
@@ -46,7 +46,7 @@ impl Writer {
     /// A trace has no other steps than their ranges. A run has both, and its steps begin and end a little outside their ranges.
     fn steps(&mut self, steps: &[StepRow], events: &[EventRow]) {
         for step in steps.iter().filter(|step| &*step.phase == "active") {
-            let name = format!("{STEP}{}", step.step);
+            let name = format!("{STEP}#{}", step.step);
             let thread = events.iter().find(|e| *e.name == *name).and_then(|e| e.thread_id);
             let dur_ns = step.end_ns - step.start_ns;
             self.complete("user_annotation", &name, thread, step.start_ns, dur_ns, &json!({}));

@@ -9,7 +9,7 @@
 //! - When a bucket was ready. A trace knows when the operator began that handed it over, and no more; so `ready_ns` is `enqueue_ns`.
 //! - Bytes, FLOPs and the names of allocations: torch.profiler writes none for operators, and neither does this writer.
 //! - Two operators of no length that stand for DDP's hook and `c10d`: what bucket an all-reduce is of is known by them alone.
-//! - Warm-up, and rows that a recorder counted as lost: nothing of either is in a trace.
+//! - Warm-up, which is no part of a trace, but of what `data_loading` compares the whole recording's input with.
 
 #[path = "../../src/planted.rs"]
 #[expect(dead_code, unreachable_pub, reason = "each user of the builder needs a part of it")]
@@ -42,10 +42,13 @@ fn comparable(analysis: Analysis) -> Tables {
         instance.comm_id = *comms.entry(instance.comm_id).or_insert(next);
     }
     tables.bucket_timing.iter_mut().for_each(|row| row.ready_ns = None);
-    tables.op_stats.retain(|row| &*row.name != HOOK && !row.name.starts_with(CALL));
+    tables.op_stats.retain(|row| &*row.name != HOOK && !row.name.starts_with(CALL) && !row.name.starts_with(STEP));
     tables.op_stats.iter_mut().for_each(|row| (row.bytes, row.flops) = (None, None));
     tables.annotation_stats.retain(|row| !row.name.starts_with(STEP));
     tables.memory_peaks.iter_mut().for_each(|row| row.alive = "".into());
+    for row in tables.data_loading.iter_mut().filter(|row| row.step.is_none()) {
+        (row.wall_ns, row.wall_pct) = Default::default();
+    }
     tables.clock_fit.iter_mut().for_each(|row| (row.samples, row.residual_p95_ns) = (0, None));
     tables
 }
