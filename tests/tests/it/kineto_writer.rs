@@ -131,9 +131,9 @@ impl Writer {
         });
         let mut text = String::new();
         let host = json!(*self.process.host);
-        write!(
+        writeln!(
             text,
-            "{{\"schemaVersion\": 1, \"distributedInfo\": {info}, \"host_name\": {host}, \"traceEvents\": [\n"
+            "{{\"schemaVersion\": 1, \"distributedInfo\": {info}, \"host_name\": {host}, \"traceEvents\": ["
         )
         .unwrap();
         text.push_str(&self.events.join(",\n"));
