@@ -151,7 +151,9 @@ impl Kernels {
 
 /// The sum of the values of all intervals that hold a point, at most `cap`. Intervals come in the order of their starts.
 fn summed(intervals: impl Iterator<Item = (Interval, f64)>, cap: f64) -> Curve {
-    let mut curve = Curve::default();
+    // Each interval is a step up and a step down.
+    let most = intervals.size_hint().1.unwrap_or(0).saturating_mul(2);
+    let mut curve = Curve { until: Vec::with_capacity(most), values: Vec::with_capacity(most) };
     let mut open: BinaryHeap<Reverse<(i64, u64)>> = BinaryHeap::new();
     let mut sum = 0.0;
     let close = |until_ns: i64, open: &mut BinaryHeap<Reverse<(i64, u64)>>, sum: &mut f64, curve: &mut Curve| {
