@@ -20,6 +20,7 @@ mod details;
 mod event;
 mod files;
 mod groups;
+mod gunzip;
 mod ingest;
 mod input;
 mod json;
