@@ -92,7 +92,14 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
         data.memory.retain(|m| contains(scope, m.ts_ns));
     }
     let launches = Launches::collect(&data.events);
-    let view = View { data: &data, keep: &keep, scope: scope.as_ref(), launches: &launches, parts: &parts };
+    let view = View {
+        data: &data,
+        keep: &keep,
+        scope: scope.as_ref(),
+        launches: &launches,
+        sequences_of: options.sequences_of.as_ref(),
+        parts: &parts,
+    };
     let device = device_tables(&view);
     RankPart {
         rows: data.events.len() as u64,
