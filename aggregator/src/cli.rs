@@ -1,6 +1,7 @@
 //! The command line: parse, resolve, call the library, exit code.
 
 mod analyze;
+mod export;
 mod ingest;
 mod input;
 mod thresholds;
@@ -30,6 +31,8 @@ enum Command {
     Analyze(Box<analyze::Arguments>),
     /// Writes traces of torch.profiler (.json, .json.gz) as a run.
     Ingest(ingest::Arguments),
+    /// Writes all ranks as one timeline for another tool.
+    Export(Box<export::Arguments>),
 }
 
 /// How a command ended, if it did.
@@ -48,6 +51,7 @@ pub fn main_impl() -> ExitCode {
     let result = match arguments.command {
         Command::Analyze(arguments) => analyze::run(*arguments),
         Command::Ingest(arguments) => ingest::run(arguments),
+        Command::Export(arguments) => export::run(*arguments),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

@@ -30,6 +30,19 @@ pub fn analyze(
     options: &Options,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Analysis, Error> {
+    let (parts, _, omissions) = map_chosen(source, options, progress)?;
+    reduce(parts, &source.info(), options, omissions)
+}
+
+/// Parts of ranks, what `--from` and `--to` mean on each one's clock, and what was left out.
+type Mapped = (Vec<RankPart>, BTreeMap<i32, Interval>, Vec<OmissionRow>);
+
+/// Loads and maps the chosen part of the chosen ranks.
+fn map_chosen(
+    source: &dyn Source,
+    options: &Options,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Mapped, Error> {
     let available = source.ranks();
     let wanted = |rank: &i32| options.ranks.as_ref().is_none_or(|ranks| ranks.contains(rank));
     let ranks: Vec<i32> = available.iter().copied().filter(wanted).collect();
@@ -55,7 +68,60 @@ pub fn analyze(
     if parts.is_empty() {
         return Err(Error::NoRank { path: info.path, why: "none of them could be loaded".into() });
     }
-    reduce(parts, &info, options, omissions)
+    Ok((parts, time, omissions))
+}
+
+/// What renderers of single rows need to know of all ranks before they look at one.
+#[derive(Debug)]
+pub(crate) struct Aligned {
+    /// Ranks that could be loaded.
+    pub(crate) ranks: Vec<i32>,
+    /// Matched collectives. Members name rows by their position among those of the chosen part of the rank.
+    pub(crate) instances: Vec<Instance>,
+    /// The clocks.
+    pub(crate) clocks: Clocks,
+    /// What `--from` and `--to` mean on each rank's clock; empty without them.
+    pub(crate) time: BTreeMap<i32, Interval>,
+    /// When each rank's recording begins, in its clock.
+    pub(crate) starts: Vec<(i32, i64)>,
+    /// Names of communicators.
+    pub(crate) comm_names: BTreeMap<i64, String>,
+    /// What was left out.
+    pub(crate) omissions: Vec<OmissionRow>,
+}
+
+/// Aligns the chosen part of a source.
+///
+/// # Errors
+/// As [`analyze`].
+pub(crate) fn align_source(source: &dyn Source, options: &Options) -> Result<Aligned, Error> {
+    let (parts, time, mut omissions) = map_chosen(source, options, &|_, _| ())?;
+    let (instances, clocks, unmatched) = align_as_chosen(&parts, &source.info(), options)?;
+    omissions.extend(parts.iter().flat_map(|p| p.omissions.iter().cloned()));
+    omissions.extend(unmatched);
+    let named = parts.iter().flat_map(|p| &p.collectives);
+    Ok(Aligned {
+        ranks: parts.iter().map(|p| p.info.rank).collect(),
+        starts: parts.iter().filter_map(|p| Some((p.info.rank, p.recorded?.start_ns))).collect(),
+        comm_names: named.filter_map(|c| Some((c.comm_id, c.comm_name.as_ref()?.to_string()))).collect(),
+        instances,
+        clocks,
+        time,
+        omissions,
+    })
+}
+
+/// [`align`], with an error where what was chosen for the clocks cannot be.
+fn align_as_chosen(
+    parts: &[RankPart],
+    info: &SourceInfo,
+    options: &Options,
+) -> Result<(Vec<Instance>, Clocks, Vec<OmissionRow>), Error> {
+    let aligned = align(parts, options.clock);
+    match aligned.1.impossible(options.clock) {
+        Some(why) => Err(Error::Clock { path: info.path.clone(), choice: options.clock.as_str(), why }),
+        None => Ok(aligned),
+    }
 }
 
 fn map_all(
@@ -153,10 +219,7 @@ pub fn reduce(
     options: &Options,
     mut omissions: Vec<OmissionRow>,
 ) -> Result<Analysis, Error> {
-    let (instances, clocks, unmatched) = align(&parts, options.clock);
-    if let Some(why) = clocks.impossible(options.clock) {
-        return Err(Error::Clock { path: info.path.clone(), choice: options.clock.as_str(), why });
-    }
+    let (instances, clocks, unmatched) = align_as_chosen(&parts, info, options)?;
     for part in &parts {
         omissions.extend(part.omissions.iter().cloned());
     }

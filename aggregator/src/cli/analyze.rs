@@ -103,11 +103,11 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
     })
 }
 
-fn regex(text: &str) -> Result<Regex, String> {
+pub(super) fn regex(text: &str) -> Result<Regex, String> {
     Regex::new(text).map_err(|error| error.to_string())
 }
 
-fn value<T>(
+pub(super) fn value<T>(
     option: &'static str,
     given: &Option<String>,
     parse: impl Fn(&str) -> Result<T, String>,

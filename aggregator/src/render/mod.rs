@@ -3,6 +3,7 @@
 pub mod grid;
 pub mod json;
 pub mod parquet;
+pub mod perfetto;
 pub mod summary;
 pub mod text;
 pub mod views;

@@ -1,0 +1,140 @@
+//! `aggregator export`.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+
+use super::Outcome;
+use super::analyze::{regex, value, with_bar};
+use super::input::{Input, resolve};
+use crate::Error;
+use crate::clock::Choice;
+use crate::kineto::KinetoSource;
+use crate::options::{Options, TimeBound, parse_ranks, parse_steps};
+use crate::render::perfetto::{self, Exported};
+use crate::source::{RunSource, Source};
+
+/// Writes all ranks as one timeline for another tool.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// A run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
+    #[arg(required = true, value_name = "RUN|TRACES")]
+    paths: Vec<PathBuf>,
+    /// What is written.
+    #[arg(long, value_enum, default_value_t = Format::Perfetto)]
+    format: Format,
+    /// The file; `-` is stdout. One that exists is replaced.
+    #[arg(short, long, value_name = "FILE")]
+    out: PathBuf,
+    /// Only what begins in these steps: a..b (b not included), a..=b, a.., ..b or one step.
+    #[arg(long, value_name = "A..B")]
+    steps: Option<String>,
+    /// Only what begins from this time on: global ns, or +1.5s, +200ms since the start.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    from: Option<String>,
+    /// Only what begins before this time: global ns, or +1.5s, +200ms since the start.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    to: Option<String>,
+    /// Only these ranks, as in 0,2,4..8.
+    #[arg(long, value_name = "LIST")]
+    ranks: Option<String>,
+    /// Ranges of the host whose name matches are the steps.
+    #[arg(long, value_name = "REGEX")]
+    step_marker: Option<String>,
+    /// What puts the ranks on one clock; where it joins no ranks, that is an error and not another method.
+    #[arg(long, value_enum, value_name = "METHOD", default_value_t = Choice::Auto)]
+    clock: Choice,
+}
+
+/// Formats of other tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A trace for <https://ui.perfetto.dev> and trace_processor.
+    Perfetto,
+}
+
+/// Runs the command.
+pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
+    let options = Options {
+        steps: value("steps", &arguments.steps, parse_steps)?,
+        from: value("from", &arguments.from, TimeBound::parse)?,
+        to: value("to", &arguments.to, TimeBound::parse)?,
+        ranks: value("ranks", &arguments.ranks, parse_ranks)?,
+        step_marker: value("step-marker", &arguments.step_marker, regex)?,
+        clock: arguments.clock,
+        ..Options::default()
+    };
+    let source: Box<dyn Source> = match resolve(arguments.paths)? {
+        Input::Run(path) => Box::new(RunSource::open(&path)?),
+        Input::Traces(paths) => Box::new(KinetoSource::open(&paths)?),
+    };
+    let write = |out: &mut dyn Write| match arguments.format {
+        Format::Perfetto => with_bar(|progress| perfetto::export(source.as_ref(), &options, out, progress)),
+    };
+    let exported = if arguments.out.as_os_str() == "-" {
+        write(&mut BufWriter::new(std::io::stdout().lock()))?
+    } else {
+        to_file(&arguments.out, write)?
+    };
+    say(&arguments.out, &exported);
+    Ok(if exported.omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
+}
+
+/// Writes beside the file first: what was there stays until the new one is whole.
+fn to_file<T>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T, Error>) -> Result<T, Error> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    let part = PathBuf::from(name);
+    let io = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| Error::Io { path, source }
+    };
+    let written = File::create(&part).map_err(io(&part)).and_then(|file| write(&mut BufWriter::new(file)));
+    match written {
+        Ok(written) => std::fs::rename(&part, path).map(|()| written).map_err(io(path)),
+        Err(error) => {
+            // The error matters more than what is left of the attempt.
+            let _ = std::fs::remove_file(&part);
+            Err(error)
+        }
+    }
+}
+
+/// Messages; if stderr is gone there is nobody to tell.
+fn say(path: &Path, exported: &Exported) {
+    let mut stderr = std::io::stderr().lock();
+    let counts = exported.counts;
+    let _ = writeln!(
+        stderr,
+        "{}: {} ranks, {} slices of events, {} of collectives, {} steps, {} counter values; {:.1} MB; open it at \
+         https://ui.perfetto.dev",
+        path.display(),
+        counts.ranks,
+        counts.events,
+        counts.collectives,
+        counts.marks,
+        counts.counter_values,
+        exported.bytes as f64 / 1e6,
+    );
+    if exported.shift_ns != 0 {
+        let _ = writeln!(
+            stderr,
+            "times are global times + {} ns, because a trace has no times before 0",
+            exported.shift_ns
+        );
+    }
+    if !exported.unaligned.is_empty() {
+        let _ = writeln!(
+            stderr,
+            "nothing aligns the clocks of ranks {:?}: they are drawn on their own",
+            exported.unaligned
+        );
+    }
+    for o in &exported.omissions {
+        let of = o.rank.map(|rank| format!(" of rank {rank}")).unwrap_or_default();
+        let amount = o.amount.map(|amount| format!("{amount} ")).unwrap_or_default();
+        let _ = writeln!(stderr, "left out: {amount}{}{of}: {}", o.what, o.why);
+    }
+}

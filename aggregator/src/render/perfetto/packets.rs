@@ -1,0 +1,320 @@
+//! Packets of a Perfetto trace. Field numbers are those of `perfetto/protos/perfetto/trace` (`trace_packet.proto`,
+//! `track_event/*.proto`, `interned_data.proto`).
+
+use rustc_hash::FxHashMap;
+
+use super::proto::Message;
+
+/// The rank whose packets a sequence holds; −1 is the job as a whole.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rank(pub(super) i32);
+
+/// A line on the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Track {
+    Process,
+    Steps,
+    Thread(i64, usize),
+    Stream(i64, i64, usize),
+    Communicator(i64, usize),
+    Other(usize),
+    Queue(i64, i64),
+    Memory(i64),
+    Bandwidth(i64),
+}
+
+impl Track {
+    /// Where it stands among the lines of its rank.
+    fn order(self) -> u64 {
+        match self {
+            Self::Process => 0,
+            Self::Steps => 1,
+            Self::Communicator(..) => 2,
+            Self::Thread(..) => 3,
+            Self::Stream(..) => 4,
+            Self::Other(_) => 5,
+            Self::Queue(..) => 6,
+            Self::Memory(_) => 7,
+            Self::Bandwidth(_) => 8,
+        }
+    }
+}
+
+/// A number beside a slice.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Annotation<'a> {
+    pub(super) name: &'a str,
+    pub(super) value: i64,
+}
+
+/// What was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Slices of rows of `events`.
+    pub events: u64,
+    /// Slices of rows of `collectives`.
+    pub collectives: u64,
+    /// Slices that mark steps.
+    pub marks: u64,
+    /// Ends of arrows: two or more an arrow.
+    pub flow_ends: u64,
+    /// Values of counters.
+    pub counter_values: u64,
+    /// Ranks.
+    pub ranks: u64,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, other: Self) {
+        self.events += other.events;
+        self.collectives += other.collectives;
+        self.marks += other.marks;
+        self.flow_ends += other.flow_ends;
+        self.counter_values += other.counter_values;
+        self.ranks += other.ranks;
+    }
+}
+
+const TRACE_PACKET: u32 = 1;
+const PACKET_TIMESTAMP: u32 = 8;
+const PACKET_SEQUENCE_ID: u32 = 10;
+const PACKET_TRACK_EVENT: u32 = 11;
+const PACKET_INTERNED_DATA: u32 = 12;
+const PACKET_SEQUENCE_FLAGS: u32 = 13;
+const PACKET_TRACK_DESCRIPTOR: u32 = 60;
+const STATE_CLEARED: u64 = 1;
+const NEEDS_STATE: u64 = 2;
+
+const EVENT_CATEGORY_IIDS: u32 = 3;
+const EVENT_ANNOTATIONS: u32 = 4;
+const EVENT_TYPE: u32 = 9;
+const EVENT_NAME_IID: u32 = 10;
+const EVENT_TRACK_UUID: u32 = 11;
+const EVENT_DOUBLE_VALUE: u32 = 44;
+const EVENT_FLOW_IDS: u32 = 47;
+const SLICE_BEGIN: u64 = 1;
+const SLICE_END: u64 = 2;
+const COUNTER: u64 = 4;
+
+const ANNOTATION_NAME_IID: u32 = 1;
+const ANNOTATION_INT: u32 = 4;
+
+const INTERNED_CATEGORIES: u32 = 1;
+const INTERNED_NAMES: u32 = 2;
+const INTERNED_ANNOTATIONS: u32 = 3;
+
+const DESCRIPTOR_UUID: u32 = 1;
+const DESCRIPTOR_NAME: u32 = 2;
+const DESCRIPTOR_PROCESS: u32 = 3;
+const DESCRIPTOR_PARENT: u32 = 5;
+const DESCRIPTOR_COUNTER: u32 = 8;
+const DESCRIPTOR_CHILD_ORDER: u32 = 11;
+const DESCRIPTOR_RANK: u32 = 12;
+const ORDER_EXPLICIT: u64 = 3;
+
+/// The packets of one rank. Strings are written once a sequence and then named by number.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    id: u64,
+    rank: i32,
+    out: Message,
+    begun: bool,
+    tracks: FxHashMap<Track, u64>,
+    names: FxHashMap<String, u64>,
+    categories: FxHashMap<&'static str, u64>,
+    annotations: FxHashMap<String, u64>,
+    pub(super) counts: Counts,
+}
+
+impl Sequence {
+    pub(super) fn new(Rank(rank): Rank) -> Self {
+        Self {
+            // Sequence 0 is no sequence; the job is 1.
+            id: (i64::from(rank) + 2).unsigned_abs(),
+            rank,
+            out: Message::default(),
+            begun: false,
+            tracks: FxHashMap::default(),
+            names: FxHashMap::default(),
+            categories: FxHashMap::default(),
+            annotations: FxHashMap::default(),
+            counts: Counts { ranks: u64::from(rank >= 0), ..Counts::default() },
+        }
+    }
+
+    pub(super) fn finish(self) -> (Vec<u8>, Counts) {
+        (self.out.bytes().to_vec(), self.counts)
+    }
+
+    fn packet(&mut self, fill: impl FnOnce(&mut Message)) {
+        let flags = if self.begun { NEEDS_STATE } else { STATE_CLEARED | NEEDS_STATE };
+        self.begun = true;
+        let id = self.id;
+        self.out.nested(TRACE_PACKET, |packet| {
+            packet.unsigned(PACKET_SEQUENCE_ID, id);
+            packet.unsigned(PACKET_SEQUENCE_FLAGS, flags);
+            fill(packet);
+        });
+    }
+
+    /// Track ids are unique in the trace and the same in every export of a run.
+    fn uuid(&self, number: u64) -> u64 {
+        self.id << 32 | number
+    }
+
+    /// Names the process. Its number is that of the sequence: real process ids of several hosts may be equal.
+    pub(super) fn process(&mut self, name: &str) {
+        let (uuid, pid, rank) = (self.uuid(1), self.id, (i64::from(self.rank) + 1).unsigned_abs());
+        self.tracks.insert(Track::Process, uuid);
+        self.packet(|packet| {
+            packet.nested(PACKET_TRACK_DESCRIPTOR, |track| {
+                track.unsigned(DESCRIPTOR_UUID, uuid);
+                track.nested(DESCRIPTOR_PROCESS, |process| {
+                    process.unsigned(1, pid);
+                    process.string(6, name);
+                });
+                track.unsigned(DESCRIPTOR_CHILD_ORDER, ORDER_EXPLICIT);
+                track.unsigned(DESCRIPTOR_RANK, rank);
+            });
+        });
+    }
+
+    /// The id of a track, which is described when it is first asked for.
+    pub(super) fn track(&mut self, track: Track, name: &str) -> u64 {
+        self.described(track, name, None)
+    }
+
+    /// The id of a counter's track. `unit` is `B` for bytes, else how the unit is printed.
+    pub(super) fn counter(&mut self, track: Track, name: &str, unit: &str) -> u64 {
+        self.described(track, name, Some(unit))
+    }
+
+    fn described(&mut self, track: Track, name: &str, counter: Option<&str>) -> u64 {
+        if let Some(uuid) = self.tracks.get(&track) {
+            return *uuid;
+        }
+        let uuid = self.uuid(self.tracks.len() as u64 + 1);
+        self.tracks.insert(track, uuid);
+        let parent = self.uuid(1);
+        self.packet(|packet| {
+            packet.nested(PACKET_TRACK_DESCRIPTOR, |message| {
+                message.unsigned(DESCRIPTOR_UUID, uuid);
+                message.string(DESCRIPTOR_NAME, name);
+                message.unsigned(DESCRIPTOR_PARENT, parent);
+                message.unsigned(DESCRIPTOR_RANK, track.order());
+                if let Some(unit) = counter {
+                    message.nested(DESCRIPTOR_COUNTER, |counter| match unit {
+                        "B" => counter.unsigned(3, 3),
+                        "" => counter.unsigned(3, 2),
+                        other => counter.string(6, other),
+                    });
+                }
+            });
+        });
+        uuid
+    }
+
+    /// Begins a slice.
+    pub(super) fn begin(
+        &mut self,
+        track: u64,
+        at_ns: i64,
+        category: &'static str,
+        name: &str,
+        annotations: &[Annotation<'_>],
+        flows: &[u64],
+    ) {
+        let mut interned = Message::default();
+        let name = intern(&mut self.names, name, INTERNED_NAMES, &mut interned);
+        let next = self.categories.len() as u64 + 1;
+        let category = *self.categories.entry(category).or_insert_with(|| {
+            entry(&mut interned, INTERNED_CATEGORIES, next, category);
+            next
+        });
+        let ids: Vec<u64> = annotations
+            .iter()
+            .map(|a| intern(&mut self.annotations, a.name, INTERNED_ANNOTATIONS, &mut interned))
+            .collect();
+        self.packet(|packet| {
+            packet.signed(PACKET_TIMESTAMP, at_ns);
+            if !interned.bytes().is_empty() {
+                packet.message(PACKET_INTERNED_DATA, &interned);
+            }
+            packet.nested(PACKET_TRACK_EVENT, |event| {
+                event.unsigned(EVENT_TYPE, SLICE_BEGIN);
+                event.unsigned(EVENT_TRACK_UUID, track);
+                event.unsigned(EVENT_NAME_IID, name);
+                event.unsigned(EVENT_CATEGORY_IIDS, category);
+                for (annotation, id) in annotations.iter().zip(ids) {
+                    event.nested(EVENT_ANNOTATIONS, |message| {
+                        message.unsigned(ANNOTATION_NAME_IID, id);
+                        message.signed(ANNOTATION_INT, annotation.value);
+                    });
+                }
+                for flow in flows {
+                    event.fixed64(EVENT_FLOW_IDS, *flow);
+                }
+            });
+        });
+    }
+
+    /// Ends the innermost slice of a track.
+    pub(super) fn end(&mut self, track: u64, at_ns: i64) {
+        self.packet(|packet| {
+            packet.signed(PACKET_TIMESTAMP, at_ns);
+            packet.nested(PACKET_TRACK_EVENT, |event| {
+                event.unsigned(EVENT_TYPE, SLICE_END);
+                event.unsigned(EVENT_TRACK_UUID, track);
+            });
+        });
+    }
+
+    /// Sets a counter.
+    pub(super) fn count(&mut self, track: u64, at_ns: i64, value: f64) {
+        self.counts.counter_values += 1;
+        self.packet(|packet| {
+            packet.signed(PACKET_TIMESTAMP, at_ns);
+            packet.nested(PACKET_TRACK_EVENT, |event| {
+                event.unsigned(EVENT_TYPE, COUNTER);
+                event.unsigned(EVENT_TRACK_UUID, track);
+                event.double(EVENT_DOUBLE_VALUE, value);
+            });
+        });
+    }
+
+    /// Arrow from a launch: unique over ranks.
+    pub(super) fn flow_of_launch(&self, rank: i32, correlation: i64) -> u64 {
+        mix(u64::from(rank.cast_unsigned()) + 1, correlation.cast_unsigned())
+    }
+
+    /// Arrow between the ranks of a collective.
+    pub(super) fn flow_of_instance(&self, instance: i64) -> u64 {
+        mix(0, instance.cast_unsigned())
+    }
+}
+
+/// Two numbers as one of 64 bits: the finaliser of MurmurHash3, which is a bijection of its input for each `a`.
+fn mix(a: u64, b: u64) -> u64 {
+    let mut x = b ^ a.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for multiplier in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
+        x = (x ^ x >> 33).wrapping_mul(multiplier);
+    }
+    x ^ x >> 33
+}
+
+fn intern(known: &mut FxHashMap<String, u64>, name: &str, field: u32, interned: &mut Message) -> u64 {
+    if let Some(id) = known.get(name) {
+        return *id;
+    }
+    let id = known.len() as u64 + 1;
+    known.insert(name.into(), id);
+    entry(interned, field, id, name);
+    id
+}
+
+fn entry(interned: &mut Message, field: u32, id: u64, name: &str) {
+    interned.nested(field, |entry| {
+        entry.unsigned(1, id);
+        entry.string(2, name);
+    });
+}
