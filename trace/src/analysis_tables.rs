@@ -202,7 +202,7 @@ crate::tables! {
         verdict: Text,
         /// `compute`, `host`, `input` or `communication`; null unless it is a cause or may be one.
         reason: Option<Text>,
-        /// The host range that holds the excess.
+        /// The host range that holds the excess; for a frame of Python's stack that fills a named range, that range.
         evidence_range: Option<Text>,
         /// Excess of that range per step.
         evidence_excess_ns: Option<i64>,

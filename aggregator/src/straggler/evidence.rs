@@ -12,6 +12,8 @@ use super::{RankPart, Thresholds};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Evidence {
     pub(super) name: Text,
+    /// The range that the user named and this frame of Python's stack fills.
+    pub(super) fills: Option<Text>,
     /// It brings in data.
     pub(super) input: bool,
     /// Median over steps of its self time above the lower median of the other ranks.
@@ -23,6 +25,11 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
+    /// The name that the user knows it by.
+    pub(super) fn known_as(&self) -> &Text {
+        self.fills.as_ref().unwrap_or(&self.name)
+    }
+
     /// What of the excess is certain: selecting by it finds a delay that is always there, and not the busiest range of all,
     /// which has the largest fluctuations.
     fn certain_ns(&self, thresholds: &Thresholds) -> f64 {
@@ -64,6 +71,7 @@ pub(super) fn best_ranges(
             let sigma_ns = (thresholds.host_error_ns as f64).max(normal_ns[rank] * thresholds.range_noise_pct / 100.0);
             let candidate = Evidence {
                 name: part_range.name.clone(),
+                fills: part_range.fills.clone(),
                 input,
                 excess_ns,
                 deviation: deviation.with_least_sigma(sigma_ns),

@@ -97,6 +97,8 @@ pub struct RangePart {
     pub name: Text,
     /// It brings in data: a data loader's range, or inside the `input` phase.
     pub input: bool,
+    /// It is a frame of Python's stack that fills a range which the user named: that range.
+    pub fills: Option<Text>,
     /// Self time, net of blocking synchronisation calls, for each of [`RankPart::steps`].
     pub self_ns: Vec<i64>,
 }

@@ -11,6 +11,9 @@
 //! Ranges are `user_annotation`, `cpu_op` and `python_function` rows. Calls of a runtime or driver count for the range around
 //! them, except those that block until a device is done: there the host waits, and whoever is to blame is elsewhere. So with
 //! communication and ranges that say `wait`.
+//!
+//! Where Python's stack was recorded, the innermost row is mostly a frame such as `<built-in function sleep>`. If such a frame
+//! [fills](RangePart::fills) a range that the user named, that name is what the user wants to read.
 
 use rustc_hash::FxHashMap;
 use trace::Text;
@@ -32,6 +35,8 @@ struct NameClass {
     waits: bool,
     synchronizes: bool,
     input: bool,
+    /// A `ProfilerStep#N`, which the profiler named and not the user.
+    is_step: bool,
 }
 
 /// A row that is open on a thread.
@@ -42,6 +47,10 @@ struct Open {
     range: Option<Range>,
     /// Range that transparent rows inside it count for.
     enclosing: Option<Range>,
+    /// What its self time counts for is a frame of Python's stack.
+    frame: bool,
+    /// Name of the innermost range around it, or it itself, that the user named.
+    named: Option<u32>,
     input: bool,
 }
 
@@ -59,15 +68,11 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Calls `segment(thread, range, from_ns, to_ns)` for every stretch of time in which one row is the innermost of its
-    /// thread; `range` is `None` where it waits. For each thread segments ascend and do not overlap.
+    /// Calls `segment(thread, row, from_ns, to_ns)` for every stretch of time in which one row is the innermost of its
+    /// thread; its `range` is `None` where it waits. For each thread segments ascend and do not overlap.
     ///
     /// Threads are numbered; the result holds their ids.
-    fn each(
-        rank: &'a RankData,
-        names: &'a [NameClass],
-        mut segment: impl FnMut(usize, Option<Range>, i64, i64),
-    ) -> Vec<i64> {
+    fn each(rank: &'a RankData, names: &'a [NameClass], mut segment: impl FnMut(usize, &Open, i64, i64)) -> Vec<i64> {
         let mut walk = Self { rank, names, threads: Vec::new() };
         let mut position: FxHashMap<i64, usize> = FxHashMap::default();
         let mut ids = Vec::new();
@@ -86,12 +91,12 @@ impl<'a> Walk<'a> {
     }
 
     /// Gives the thread's time up to `to_ns` to the rows that were open, innermost first.
-    fn advance(&mut self, at: usize, to_ns: i64, segment: &mut impl FnMut(usize, Option<Range>, i64, i64)) {
+    fn advance(&mut self, at: usize, to_ns: i64, segment: &mut impl FnMut(usize, &Open, i64, i64)) {
         let thread = &mut self.threads[at];
         while let Some(top) = thread.open.last() {
             let until_ns = top.end_ns.min(to_ns);
             if thread.given_ns < until_ns {
-                segment(at, top.range, thread.given_ns, until_ns);
+                segment(at, top, thread.given_ns, until_ns);
                 thread.given_ns = until_ns;
             }
             if top.end_ns > to_ns {
@@ -101,7 +106,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn open(&mut self, at: usize, row: usize, segment: &mut impl FnMut(usize, Option<Range>, i64, i64)) {
+    fn open(&mut self, at: usize, row: usize, segment: &mut impl FnMut(usize, &Open, i64, i64)) {
         let events = &self.rank.events;
         self.advance(at, events.ts_ns[row], segment);
         let thread = &mut self.threads[at];
@@ -110,6 +115,14 @@ impl<'a> Walk<'a> {
         let input = class.input || around.is_some_and(|o| o.input);
         let enclosing = around.and_then(|o| o.enclosing);
         let range = Some((class.canonical, input));
+        let frame = match events.kind[row] {
+            Kind::Runtime | Kind::Driver => around.is_some_and(|o| o.frame),
+            kind => kind == Kind::PythonFunction,
+        };
+        let named = match events.kind[row] {
+            Kind::UserAnnotation if !class.is_step => Some(class.canonical),
+            _ => around.and_then(|o| o.named),
+        };
         let (range, enclosing) = match events.kind[row] {
             Kind::Runtime | Kind::Driver if class.synchronizes => (None, enclosing),
             // A call outside of every range stands for itself.
@@ -117,7 +130,7 @@ impl<'a> Walk<'a> {
             _ if events.is_comm[row] || class.waits => (None, None),
             _ => (range, range),
         };
-        thread.open.push(Open { end_ns: events.end_ns(row), range, enclosing, input });
+        thread.open.push(Open { end_ns: events.end_ns(row), range, enclosing, frame, named, input });
         thread.given_ns = thread.given_ns.max(events.ts_ns[row]);
     }
 }
@@ -134,19 +147,26 @@ fn host_rows(rank: &RankData) -> impl Iterator<Item = (usize, i64)> {
 pub(super) fn self_times(rank: &RankData, slots: &[Slot], steps: usize) -> Vec<RangePart> {
     let names = classify(&rank.names);
     let mut position: FxHashMap<Range, usize> = FxHashMap::default();
-    let mut times: Vec<(Range, Vec<i64>)> = Vec::new();
+    let mut times: Vec<RangeTime> = Vec::new();
     let mut cursors: Vec<SlotCursor> = Vec::new();
-    Walk::each(rank, &names, |thread, range, from_ns, to_ns| {
+    // Time in each range that the user named, whatever was innermost there.
+    let mut named_ns: FxHashMap<u32, i64> = FxHashMap::default();
+    Walk::each(rank, &names, |thread, row, from_ns, to_ns| {
         if cursors.len() <= thread {
             cursors.resize(thread + 1, SlotCursor::default());
         }
-        let Some(range) = range else { return };
+        let Some(range) = row.range else { return };
         cursors[thread].clip(slots, from_ns, to_ns, |step, ns| {
             let at = *position.entry(range).or_insert_with(|| {
-                times.push((range, vec![0; steps]));
+                let self_ns = vec![0; steps];
+                times.push(RangeTime { range, self_ns, frame: row.frame, named: row.named, spread: false });
                 times.len() - 1
             });
-            times[at].1[step] += ns;
+            times[at].self_ns[step] += ns;
+            times[at].spread |= (times[at].frame, times[at].named) != (row.frame, row.named);
+            if let Some(named) = row.named {
+                *named_ns.entry(named).or_default() += ns;
+            }
         });
     });
     let name = |id: u32| match rank.names.get(id as usize) {
@@ -154,7 +174,35 @@ pub(super) fn self_times(rank: &RankData, slots: &[Slot], steps: usize) -> Vec<R
         Some(text) => text.clone(),
         None => "".into(),
     };
-    times.into_iter().map(|((id, input), self_ns)| RangePart { name: name(id), input, self_ns }).collect()
+    let part = |time: RangeTime| {
+        let fills = time.fills(&named_ns).map(name);
+        RangePart { name: name(time.range.0), input: time.range.1, fills, self_ns: time.self_ns }
+    };
+    times.into_iter().map(part).collect()
+}
+
+/// Share of a named range from which on a frame inside is said to fill it.
+const FILLED: f64 = 0.9;
+
+/// Self time of one range while it is collected.
+struct RangeTime {
+    range: Range,
+    self_ns: Vec<i64>,
+    frame: bool,
+    /// The range around it that the user named, where it was seen first.
+    named: Option<u32>,
+    /// It was seen inside of others, too.
+    spread: bool,
+}
+
+impl RangeTime {
+    /// The named range that this frame fills, given the time in each.
+    fn fills(&self, named_ns: &FxHashMap<u32, i64>) -> Option<u32> {
+        let named = self.named.filter(|_| self.frame && !self.spread)?;
+        let whole_ns = named_ns.get(&named).copied().unwrap_or(0);
+        let own_ns: i64 = self.self_ns.iter().sum();
+        (own_ns as f64 >= FILLED * whole_ns as f64).then_some(named)
+    }
 }
 
 /// When the host computed although a collective was on its way (`within`): the time of the threads that record their waits, less
@@ -173,11 +221,11 @@ pub(super) fn computing(rank: &RankData, within: &IntervalSet) -> IntervalSet {
         return IntervalSet::new();
     }
     let mut sets: Vec<IntervalSet> = Vec::new();
-    let ids = Walk::each(rank, &names, |thread, range, from_ns, to_ns| {
+    let ids = Walk::each(rank, &names, |thread, row, from_ns, to_ns| {
         if sets.len() <= thread {
             sets.resize(thread + 1, IntervalSet::new());
         }
-        if range.is_some() {
+        if row.range.is_some() {
             sets[thread].push(Interval::new(from_ns, to_ns));
         }
     });
@@ -205,6 +253,7 @@ fn classify(names: &[Text]) -> Vec<NameClass> {
             waits: lower.contains("wait"),
             synchronizes: synchronizes(name),
             input: is_input(&lower),
+            is_step: name.starts_with(STEP_PREFIX),
         }
     };
     names.iter().enumerate().map(class).collect()

@@ -58,7 +58,7 @@ pub fn reduce(
             slowdown: slowdowns[rank],
             verdict: verdict.as_str().into(),
             reason: suspect.then(|| case.reason().into()),
-            evidence_range: range.map(|r| r.name.clone()),
+            evidence_range: range.map(|r| r.known_as().clone()),
             evidence_excess_ns: range.map(|r| r.excess_ns.round() as i64),
             evidence_z: range.and_then(|r| r.deviation.z()),
             evidence_persistence: range.map(|r| r.deviation.persistence),

@@ -161,7 +161,9 @@ impl Case {
             sureness(&own),
         );
         let range = self.range.as_ref().map_or(String::new(), |r| {
-            format!("; range `{}` takes {} longer ({})", r.name, milliseconds(r.excess_ns), sureness(&r.deviation))
+            let filled = r.fills.as_ref().map_or(String::new(), |_| format!(", filled by `{}`", r.name));
+            let (excess, sure) = (milliseconds(r.excess_ns), sureness(&r.deviation));
+            format!("; range `{}` takes {excess} longer ({sure}){filled}", r.known_as())
         });
         match verdict {
             Verdict::Cause => format!("{excess}{range}"),

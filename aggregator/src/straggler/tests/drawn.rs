@@ -191,6 +191,47 @@ fn self_times_in_own_stretches() {
     assert_eq!((few.ranges.len(), few.ranges_dropped, few.dropped_max_ns), (1, 2, 110));
 }
 
+/// Frames of Python's stack are the innermost rows; one fills the range that the user named, the other does not.
+///
+/// ```text
+///   ProfilerStep#7        |--------------------------------------|
+///   injected_delay            |------------|
+///   train.py(7): delay         |-----------|
+///   <built-in sleep>            |----------|
+///   forward                                    |---------------|
+///   <built-in linear>                                |----|
+///   collective                                                 [##]
+/// ```
+#[test]
+fn a_frame_that_fills_a_named_range_says_so() {
+    let mut data = RankData::default();
+    let mut push = |kind, name, from_ns, ns| push_row(&mut data, Row { kind, name, thread: 1, step: 7, from_ns, ns });
+    push(Kind::UserAnnotation, "ProfilerStep#7", 0, 520);
+    push(Kind::UserAnnotation, "injected_delay", 50, 100);
+    push(Kind::PythonFunction, "train.py(7): delay", 51, 99);
+    push(Kind::PythonFunction, "<built-in sleep>", 52, 98);
+    push(Kind::UserAnnotation, "forward", 200, 200);
+    push(Kind::PythonFunction, "<built-in linear>", 250, 50);
+    data.steps = Job { steps: repeat(1, &[vec![work("x", 520)]]), ..Job::default() }.run().0[0].steps.clone();
+    data.steps[0].step = 7;
+    data.collectives =
+        vec![trace::CollectiveRow { start_ns: Some(400), end_ns: Some(460), ..trace::CollectiveRow::default() }];
+    let part = map_rank(&data, &exact());
+    let mut fills: Vec<_> = part.ranges.iter().map(|r| (&*r.name, r.self_ns[0], r.fills.as_deref())).collect();
+    fills.sort_unstable();
+    assert_eq!(
+        fills,
+        [
+            ("<built-in linear>", 50, None),
+            ("<built-in sleep>", 98, Some("injected_delay")),
+            ("ProfilerStep", 100, None),
+            ("forward", 150, None),
+            ("injected_delay", 1, None),
+            ("train.py(7): delay", 1, None),
+        ]
+    );
+}
+
 /// Computation goes on while a collective is on its way, and the main thread records when it waits for one.
 ///
 /// ```text

@@ -1,0 +1,335 @@
+//! Clock truth on real traces: the ranks of a folder ran on one host, so the true offset of their clocks is 0. Every rank's
+//! times are shifted and bent at random, and what `--clock collective` finds back is compared with what was done to them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use aggregator::clock::Choice;
+use aggregator::kineto::KinetoSource;
+use aggregator::model::RankData;
+use aggregator::source::{Source, SourceInfo};
+use aggregator::{Analysis, Error, Options, analyze};
+use trace::{ClockFitRow, OmissionRow};
+
+/// The folders with several ranks, of the examples and of the data beside the repository, and whether these ran on one host.
+pub(crate) const FOLDERS: [(&str, bool); 6] = [
+    ("gloo8_slow5", true),
+    ("gloo4_slow2_stack", true),
+    ("dlrm8", true),
+    ("megatron_tp2", true),
+    ("torchrec4_long_a2a", true),
+    ("sampled_2of128", false),
+];
+
+const SHIFT_MAX_NS: i64 = 10_000_000_000;
+const DRIFT_MAX_PPB: i64 = 50_000;
+
+/// Where a folder is on this machine, if it is.
+pub(crate) fn folder(name: &str) -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let beside = root.join("../../shared/data");
+    let data = std::env::var_os("RANKSCOPE_DATA").map_or(beside, PathBuf::from).join("kineto");
+    [root.join("../examples/traces"), data].iter().map(|at| at.join(name)).find(|path| path.is_dir())
+}
+
+/// Marsaglia's xorshift: the trials are the same on every run.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    fn within(&mut self, most: i64) -> i64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % (2 * most as u64 + 1)) as i64 - most
+    }
+}
+
+/// A clock that is off and runs at another rate.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Bend {
+    /// Since when it drifts.
+    pub(crate) origin_ns: i64,
+    /// How far it is ahead then.
+    pub(crate) shift_ns: i64,
+    /// How much faster it runs.
+    pub(crate) drift_ppb: i64,
+}
+
+impl Bend {
+    fn random(origin_ns: i64, drifting: bool, random: &mut Random) -> Self {
+        let drift_ppb = if drifting { random.within(DRIFT_MAX_PPB) } else { 0 };
+        Self { origin_ns, shift_ns: random.within(SHIFT_MAX_NS), drift_ppb }
+    }
+
+    /// What it shows at a time.
+    pub(crate) fn show(self, t_ns: i64) -> i64 {
+        let since = i128::from(t_ns - self.origin_ns);
+        t_ns + self.shift_ns + (since * i128::from(self.drift_ppb) / 1_000_000_000) as i64
+    }
+
+    /// A rank as it had recorded with this clock: every time of every row.
+    pub(crate) fn rank(self, rank: &RankData) -> RankData {
+        let mut bent = rank.clone();
+        for row in 0..rank.events.len() {
+            bent.events.ts_ns[row] = self.show(rank.events.ts_ns[row]);
+            bent.events.dur_ns[row] = self.show(rank.events.end_ns(row)) - bent.events.ts_ns[row];
+        }
+        for row in &mut bent.collectives {
+            for t in [&mut row.ready_ns, &mut row.enqueue_ns, &mut row.start_ns, &mut row.end_ns] {
+                *t = t.map(|t| self.show(t));
+            }
+        }
+        for step in &mut bent.steps {
+            (step.start_ns, step.end_ns) = (self.show(step.start_ns), self.show(step.end_ns));
+        }
+        bent.memory.iter_mut().for_each(|m| m.ts_ns = self.show(m.ts_ns));
+        for comm in &mut bent.comms {
+            for t in [&mut comm.created_ns, &mut comm.destroyed_ns] {
+                *t = t.map(|t| self.show(t));
+            }
+        }
+        bent
+    }
+}
+
+/// Ranks in memory.
+struct Loaded {
+    info: SourceInfo,
+    ranks: BTreeMap<i32, RankData>,
+}
+
+impl Source for Loaded {
+    fn info(&self) -> SourceInfo {
+        self.info.clone()
+    }
+
+    fn ranks(&self) -> Vec<i32> {
+        self.ranks.keys().copied().collect()
+    }
+
+    fn problems(&self) -> Vec<OmissionRow> {
+        Vec::new()
+    }
+
+    fn load(&self, rank: i32) -> Result<RankData, Error> {
+        let why = || Error::NoRank { path: self.info.path.clone(), why: format!("there is no rank {rank}") };
+        self.ranks.get(&rank).cloned().ok_or_else(why)
+    }
+}
+
+/// A folder as it is, and its analysis on the clock that its ranks are known to share.
+pub(crate) struct Truth {
+    straight: Loaded,
+    /// The analysis by `--clock same_host`; by `--clock collective` where the ranks did not run on one.
+    known: Analysis,
+    /// Whether they did not: then only what a trial changes against this analysis is known.
+    pub(crate) relative: bool,
+    /// First and last time recorded.
+    window: (i64, i64),
+}
+
+impl Truth {
+    /// Reads a folder. Not every trace names its host; that its ranks ran on one is known from elsewhere.
+    pub(crate) fn of(path: &Path, one_host: bool) -> Result<Self, Error> {
+        let source = KinetoSource::open(&[path.to_path_buf()])?;
+        let load = |rank: i32| {
+            let mut data = source.load(rank)?;
+            if one_host {
+                data.info.clock_domain = "one host/utc".into();
+            }
+            Ok((rank, data))
+        };
+        let ranks = source.ranks().into_iter().map(load).collect::<Result<BTreeMap<i32, RankData>, Error>>()?;
+        let times =
+            || ranks.values().flat_map(|r| (0..r.events.len()).map(|i| (r.events.ts_ns[i], r.events.end_ns(i))));
+        let window = (times().map(|t| t.0).min().unwrap_or_default(), times().map(|t| t.1).max().unwrap_or_default());
+        let straight = Loaded { info: source.info(), ranks };
+        let known = by(&straight, if one_host { Choice::SameHost } else { Choice::Collective })?;
+        Ok(Self { straight, known, relative: !one_host, window })
+    }
+
+    /// Seconds recorded.
+    pub(crate) fn span_s(&self) -> f64 {
+        (self.window.1 - self.window.0) as f64 / 1e9
+    }
+
+    /// Bends every rank's clock at random and analyses.
+    pub(crate) fn trial(&self, choice: Choice, drifting: bool, random: &mut Random) -> Result<Trial, Error> {
+        let bend = |rank: &i32| (*rank, Bend::random(self.window.0, drifting, random));
+        let bends: BTreeMap<i32, Bend> = self.straight.ranks.keys().map(bend).collect();
+        let bent = |(rank, data): (&i32, &RankData)| (*rank, bends[rank].rank(data));
+        let bent = Loaded { info: self.straight.info.clone(), ranks: self.straight.ranks.iter().map(bent).collect() };
+        let analysis = by(&bent, choice)?;
+        let recovered = analysis.tables.clock_fit.iter().filter(|r| r.rank != r.reference_rank);
+        let recovered = recovered.map(|row| self.recovered(row, &bends)).collect();
+        let mut trial = Trial { recovered, ..Trial::default() };
+        self.compare(&analysis, drifting, &mut trial);
+        Ok(trial)
+    }
+
+    /// How far a fitted clock is from the truth, at most, between the first and the last time recorded.
+    fn recovered(&self, row: &ClockFitRow, bends: &BTreeMap<i32, Bend>) -> Recovered {
+        let known = |t: i64| {
+            let fits = self.known.tables.clock_fit.iter();
+            let of =
+                |rank: i32| fits.clone().find(|f| f.rank == rank && f.clock == row.clock).map_or(t, |f| global(f, t));
+            of(row.rank) - of(row.reference_rank)
+        };
+        let off = |t: i64| {
+            let found = global(row, bends[&row.rank].show(t)) - bends[&row.reference_rank].show(t);
+            (found - known(t)).abs()
+        };
+        Recovered {
+            device: &*row.clock == "device",
+            off_ns: off(self.window.0).max(off(self.window.1)),
+            error_ns: row.error_ns,
+            bound_ns: row.bound_ns,
+        }
+    }
+
+    /// What else the bent clocks changed in the analysis.
+    fn compare(&self, bent: &Analysis, drifting: bool, trial: &mut Trial) {
+        let (known, bent) = (&self.known.tables, &bent.tables);
+        // Instances are numbered by time, which may differ by the error: the first arrival in its rank's own clock tells them apart.
+        let key = |i: &trace::InstanceRow| (i.comm_id, i.seq, i.op.clone(), i.step, i.bucket, i.ranks_seen);
+        let mut instances: BTreeMap<_, (Vec<&trace::InstanceRow>, Vec<&trace::InstanceRow>)> = BTreeMap::new();
+        known.collective_instances.iter().for_each(|i| instances.entry(key(i)).or_default().0.push(i));
+        bent.collective_instances.iter().for_each(|i| instances.entry(key(i)).or_default().1.push(i));
+        for (a, b) in instances.values() {
+            trial.same_instances &= a.len() == b.len();
+            for (a, b) in a.iter().zip(b) {
+                let off_ns = (a.skew_ns - b.skew_ns).abs();
+                trial.skews.push((off_ns, b.error_ns));
+            }
+        }
+        // What is measured on one rank's own clock changes by nothing but that clock's rate.
+        let rate = if drifting { 2.0 * DRIFT_MAX_PPB as f64 * 1e-9 } else { 0.0 };
+        let near = |a: i64, b: i64, of: i64| (a - b).abs() as f64 <= rate * of as f64;
+        let step_ns = known.step_breakdown.iter().map(|s| s.wall_ns).max().unwrap_or_default();
+        for (a, b) in known.stragglers.iter().zip(&bent.stragglers) {
+            trial.same_verdicts &= a.verdict == b.verdict && a.evidence_range == b.evidence_range;
+            trial.same_verdicts &= near(a.own_excess_ns, b.own_excess_ns, step_ns);
+        }
+        for (a, b) in known.step_breakdown.iter().zip(&bent.step_breakdown) {
+            trial.same_breakdown &= (a.rank, a.device_id, a.step) == (b.rank, b.device_id, b.step);
+            trial.same_breakdown &= near(a.wall_ns, b.wall_ns, a.wall_ns.max(1_000_000));
+            trial.same_breakdown &= near(a.exposed_comm_ns, b.exposed_comm_ns, a.wall_ns.max(1_000_000));
+        }
+    }
+}
+
+fn by(source: &Loaded, clock: Choice) -> Result<Analysis, Error> {
+    let mut options = Options::default();
+    options.clock = clock;
+    analyze(source, &options, &|_, _| ())
+}
+
+/// Global time by a row of `clock_fit`.
+fn global(fit: &ClockFitRow, t_ns: i64) -> i64 {
+    let drift = fit.drift_ppb.unwrap_or(0.0) * 1e-9;
+    t_ns + fit.offset_ns + (drift * (t_ns - fit.origin_ns) as f64).round() as i64
+}
+
+/// One clock of one trial.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recovered {
+    /// A device's clock, not a host's.
+    pub(crate) device: bool,
+    /// Distance from the truth.
+    pub(crate) off_ns: i64,
+    /// Stated for 95 %.
+    pub(crate) error_ns: Option<i64>,
+    /// Guaranteed.
+    pub(crate) bound_ns: Option<i64>,
+}
+
+/// What one trial gave.
+#[derive(Debug)]
+pub(crate) struct Trial {
+    /// Every clock but the reference's.
+    pub(crate) recovered: Vec<Recovered>,
+    /// Of every collective how far its skew is from the one on true clocks, and the stated error.
+    pub(crate) skews: Vec<(i64, Option<i64>)>,
+    /// The same collectives were matched.
+    pub(crate) same_instances: bool,
+    /// The same ranks are judged the same, for the same ranges.
+    pub(crate) same_verdicts: bool,
+    /// Steps are divided in the same way.
+    pub(crate) same_breakdown: bool,
+}
+
+impl Default for Trial {
+    fn default() -> Self {
+        let (recovered, skews) = (Vec::new(), Vec::new());
+        Self { recovered, skews, same_instances: true, same_verdicts: true, same_breakdown: true }
+    }
+}
+
+/// Many trials.
+#[derive(Debug, Default)]
+pub(crate) struct Score {
+    /// Sorted.
+    off_ns: Vec<i64>,
+    /// Median and largest.
+    error_ns: Vec<i64>,
+    bound_ns: Vec<i64>,
+    /// Clocks without a guarantee.
+    pub(crate) unbound: usize,
+    /// Clocks within the stated error.
+    pub(crate) within_error: usize,
+    /// Clocks beyond the guarantee.
+    pub(crate) beyond_bound: usize,
+}
+
+impl Score {
+    /// Of the hosts' clocks, or of the devices'.
+    pub(crate) fn of(trials: &[Trial], device: bool) -> Self {
+        let mut score = Self::default();
+        for r in trials.iter().flat_map(|t| &t.recovered).filter(|r| r.device == device) {
+            score.off_ns.push(r.off_ns);
+            score.error_ns.extend(r.error_ns);
+            score.bound_ns.extend(r.bound_ns);
+            score.unbound += usize::from(r.bound_ns.is_none());
+            score.within_error += usize::from(r.error_ns.is_some_and(|e| r.off_ns <= e));
+            score.beyond_bound += usize::from(r.bound_ns.is_some_and(|b| r.off_ns > b));
+        }
+        for values in [&mut score.off_ns, &mut score.error_ns, &mut score.bound_ns] {
+            values.sort_unstable();
+        }
+        score
+    }
+
+    /// Clocks fitted.
+    pub(crate) fn clocks(&self) -> usize {
+        self.off_ns.len()
+    }
+
+    /// Share within the stated error.
+    pub(crate) fn within_pct(&self) -> f64 {
+        100.0 * self.within_error as f64 / self.clocks().max(1) as f64
+    }
+
+    /// Median and largest error, then the same of what was stated and guaranteed; µs.
+    pub(crate) fn line(&self) -> String {
+        let us = |values: &[i64], at: usize| values.get(at).map_or("-".into(), |ns| format!("{:.1}", *ns as f64 / 1e3));
+        let pair = |values: &[i64]| {
+            format!("{:>10} {:>10}", us(values, values.len() / 2), us(values, values.len().wrapping_sub(1)))
+        };
+        format!(
+            "{} {} {} {:>7.1} {:>7}",
+            pair(&self.off_ns),
+            pair(&self.error_ns),
+            pair(&self.bound_ns),
+            self.within_pct(),
+            if self.unbound > 0 { "-".into() } else { self.beyond_bound.to_string() },
+        )
+    }
+}
+
+/// Skews within the stated error, in percent; and the largest distance from the true one, µs.
+pub(crate) fn skews(trials: &[Trial]) -> (f64, f64) {
+    let all = || trials.iter().flat_map(|t| &t.skews);
+    let within = all().filter(|(off, error)| error.is_some_and(|e| *off <= e)).count();
+    let worst = all().map(|(off, _)| *off).max().unwrap_or_default();
+    (100.0 * within as f64 / all().count().max(1) as f64, worst as f64 / 1e3)
+}

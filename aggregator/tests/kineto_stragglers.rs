@@ -1,0 +1,155 @@
+//! Traces whose culprit is known, as a user analyses them: files in, table out; then the same with parts missing.
+
+#![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use aggregator::analysis::VerdictKind;
+use aggregator::kineto::KinetoSource;
+use aggregator::options::{TimeBound, parse_steps};
+use aggregator::source::Source;
+use aggregator::{Analysis, Options, analyze};
+use trace::StragglerRow;
+
+fn folder(name: &str) -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let beside = root.join("../../shared/data");
+    let data = std::env::var_os("RANKSCOPE_DATA").map_or(beside, PathBuf::from).join("kineto");
+    let found = [root.join("../examples/traces"), data].iter().map(|at| at.join(name)).find(|path| path.is_dir());
+    if found.is_none() {
+        eprintln!("skipped: no traces `{name}` here; RANKSCOPE_DATA names a folder that holds kineto/");
+    }
+    found
+}
+
+/// The files of a folder by rank: all of these name it in `distributedInfo`.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let all = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
+    let mut all: Vec<(i32, PathBuf)> = all
+        .filter(|path| path.extension().is_some_and(|e| e == "gz"))
+        .map(|path| (KinetoSource::open(std::slice::from_ref(&path)).unwrap().ranks()[0], path))
+        .collect();
+    all.sort();
+    all.into_iter().map(|(_, path)| path).collect()
+}
+
+fn analyzed(paths: &[PathBuf], options: &Options) -> Analysis {
+    analyze(&KinetoSource::open(paths).unwrap(), options, &|_, _| ()).unwrap()
+}
+
+fn whole(folder: &Path) -> Analysis {
+    analyzed(&[folder.to_path_buf()], &Options::default())
+}
+
+fn by_verdict(analysis: &Analysis, verdict: &str) -> Vec<i32> {
+    analysis.tables.stragglers.iter().filter(|s| &*s.verdict == verdict).map(|s| s.rank).collect()
+}
+
+#[track_caller]
+fn only_cause(analysis: &Analysis, rank: i32) -> StragglerRow {
+    let rows = &analysis.tables.stragglers;
+    assert_eq!(by_verdict(analysis, "cause"), [rank], "{rows:#?}");
+    assert_eq!((analysis.verdict.kind, analysis.verdict.rank), (VerdictKind::Cause, Some(rank)));
+    rows.iter().find(|s| s.rank == rank).unwrap().clone()
+}
+
+#[track_caller]
+fn near(what: &str, ns: i64, ms: f64, tolerance_ms: f64) {
+    assert!((ns as f64 / 1e6 - ms).abs() <= tolerance_ms, "{what}: {ns} ns, expected {ms} ± {tolerance_ms} ms");
+}
+
+/// Without the culprit's file nobody is blamed; without any other the culprit is.
+fn one_by_one(folder: &Path, culprit: i32) {
+    let files = files(folder);
+    for left_out in 0..files.len() {
+        let rest: Vec<PathBuf> =
+            files.iter().enumerate().filter(|(i, _)| *i != left_out).map(|(_, path)| path.clone()).collect();
+        let analysis = analyzed(&rest, &Options::default());
+        assert_eq!(analysis.facts.missing_ranks, [left_out as i32]);
+        if left_out as i32 == culprit {
+            assert_eq!(by_verdict(&analysis, "cause"), [] as [i32; 0], "{:#?}", analysis.tables.stragglers);
+        } else {
+            only_cause(&analysis, culprit);
+        }
+    }
+}
+
+fn steps(text: &str) -> Options {
+    let mut options = Options::default();
+    options.steps = Some(parse_steps(text).unwrap());
+    options
+}
+
+fn window(from_ms: i64, to_ms: i64) -> Options {
+    let mut options = Options::default();
+    options.from = Some(TimeBound::SinceStartNs(from_ms * 1_000_000));
+    options.to = Some(TimeBound::SinceStartNs(to_ms * 1_000_000));
+    options
+}
+
+#[test]
+fn torchrec_rank_2_is_held_up_by_its_host() {
+    let Some(folder) = folder("torchrec4_long_a2a") else { return };
+    let analysis = whole(&folder);
+    let cause = only_cause(&analysis, 2);
+    assert_eq!(by_verdict(&analysis, "victim"), [0, 1, 3]);
+    assert_eq!(
+        (cause.reason.as_deref(), cause.evidence_range.as_deref()),
+        (Some("host"), Some("# running sparse arch"))
+    );
+    near("delay", cause.step_delay_ns, 1_008.0, 10.0);
+    near("range", cause.evidence_excess_ns.unwrap(), 1_010.0, 10.0);
+    one_by_one(&folder, 2);
+    // Two steps are too few, and say so.
+    let two = analyzed(&[folder], &steps("4..6"));
+    assert_eq!((two.verdict.kind, two.verdict.rank), (VerdictKind::Undecided, Some(2)), "{:?}", two.verdict);
+}
+
+#[test]
+fn gloo8_rank_5_sleeps() {
+    let Some(folder) = folder("gloo8_slow5") else { return };
+    let cause = only_cause(&whole(&folder), 5);
+    assert_eq!(cause.evidence_range.as_deref(), Some("injected_delay"));
+    near("delay", cause.step_delay_ns, 43.8, 1.0);
+    near("range", cause.evidence_excess_ns.unwrap(), 61.0, 0.05 * 61.0);
+    one_by_one(&folder, 5);
+    for cut in ["3..6", "4..7", "5..8", "6..9", "3..7", "5..9"] {
+        only_cause(&analyzed(std::slice::from_ref(&folder), &steps(cut)), 5);
+    }
+    let two = analyzed(std::slice::from_ref(&folder), &steps("3..5"));
+    assert_eq!((two.verdict.kind, two.verdict.rank), (VerdictKind::Undecided, Some(5)), "{:?}", two.verdict);
+    // Windows that cut steps at either end; with less than three whole steps nobody is sure.
+    for (from_ms, to_ms, sure) in [(0, 700, true), (200, 900, true), (100, 800, true), (0, 250, false)] {
+        let analysis = analyzed(std::slice::from_ref(&folder), &window(from_ms, to_ms));
+        let expected: &[i32] = if sure { &[5] } else { &[] };
+        assert_eq!(by_verdict(&analysis, "cause"), expected, "{from_ms}..{to_ms}: {:#?}", analysis.tables.stragglers);
+    }
+}
+
+#[test]
+fn gloo4_rank_2_sleeps_in_a_range_that_its_stack_fills() {
+    let Some(folder) = folder("gloo4_slow2_stack") else { return };
+    let cause = only_cause(&whole(&folder), 2);
+    assert_eq!(cause.evidence_range.as_deref(), Some("injected_delay"));
+    assert!(cause.evidence.as_deref().unwrap().contains("filled by `<built-in function sleep>`"), "{cause:?}");
+    near("delay", cause.step_delay_ns, 29.2, 1.0);
+    near("range", cause.evidence_excess_ns.unwrap(), 35.0, 1.0);
+    one_by_one(&folder, 2);
+    for cut in ["3..6", "6..9", "4..8"] {
+        only_cause(&analyzed(std::slice::from_ref(&folder), &steps(cut)), 2);
+    }
+}
+
+#[test]
+fn dlrm8_has_one_step_and_candidates() {
+    let Some(folder) = folder("dlrm8") else { return };
+    let analysis = whole(&folder);
+    assert_eq!(analysis.verdict.kind, VerdictKind::Undecided, "{:?}", analysis.verdict);
+    let candidates: BTreeSet<i32> = by_verdict(&analysis, "undecided").into_iter().collect();
+    assert!(!candidates.is_empty() && candidates.len() < 8, "{candidates:?}");
+    for row in analysis.tables.stragglers.iter().filter(|s| candidates.contains(&s.rank)) {
+        assert!(row.own_excess_ns > 0 && row.evidence.as_deref().unwrap().contains("3 steps are needed"), "{row:?}");
+    }
+    assert_eq!(by_verdict(&analysis, "cause"), [] as [i32; 0]);
+}
