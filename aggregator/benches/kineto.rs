@@ -1,4 +1,5 @@
-//! How fast traces are read: GB of JSON and events a second, plain and gzip, for the parse into columns and for the whole load.
+//! How fast traces are read: GB of JSON and events a second, plain and gzip, for the parse into columns, for the whole load, and
+//! for that and every table of the analysis.
 //!
 //! ```console
 //! $ cargo bench -p aggregator --bench kineto -- [TRACE] [MB]
@@ -13,7 +14,8 @@ use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use aggregator::kineto::{load, parse_only, plan};
+use aggregator::kineto::{KinetoSource, load, parse_only, plan};
+use aggregator::{Options, analyze};
 use flate2::read::MultiGzDecoder;
 
 const REPEATS: usize = 5;
@@ -37,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         bytes as f64 / 1e6,
         rayon::current_num_threads()
     );
-    println!("{:24} {:>8} {:>8} {:>12} {:>12}", "", "s", "GB/s", "M events/s", "M rows/s");
+    println!("{:26} {:>8} {:>8} {:>12} {:>12}", "", "s", "GB/s", "M events/s", "M rows/s");
     let read = median(|| Ok(std::io::copy(&mut File::open(&plain)?, &mut std::io::sink())? as usize))?;
     line("read the file (floor)", read, bytes, 0, 0);
     let inflated = median(|| {
@@ -64,6 +66,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let file = plan(std::slice::from_ref(path))?.files.remove(0);
         let whole = median(|| Ok(load(&file)?.events.len()))?;
         line(&format!("load, {kind}"), whole, bytes, events, rows);
+        let source = KinetoSource::open(std::slice::from_ref(path))?;
+        let all = median(|| Ok(analyze(&source, &Options::default(), &|_, _| ())?.facts.events as usize))?;
+        line(&format!("load and analyze, {kind}"), all, bytes, events, rows);
     }
     println!("peak memory: {}", peak_memory());
     Ok(())
@@ -71,7 +76,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn line(what: &str, seconds: f64, bytes: usize, events: u64, rows: u64) {
     let rate = |n: u64| if n == 0 { String::new() } else { format!("{:.2}", n as f64 / seconds / 1e6) };
-    println!("{what:24} {seconds:8.3} {:8.2} {:>12} {:>12}", bytes as f64 / seconds / 1e9, rate(events), rate(rows));
+    println!("{what:26} {seconds:8.3} {:8.2} {:>12} {:>12}", bytes as f64 / seconds / 1e9, rate(events), rate(rows));
 }
 
 fn median(mut run: impl FnMut() -> Result<usize, Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {

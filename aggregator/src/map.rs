@@ -84,31 +84,43 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
     let starts = &data.events.ts_ns;
     let keep = |row: usize| scope.as_ref().is_none_or(|scope| contains(scope, starts[row]));
 
-    let (step_breakdown, parts) = breakdown(&data, scope.as_ref());
-    let exposed_ns = data.collectives.iter().map(|c| exposed_ns(c, &parts)).collect();
-    let Stats { ops, annotations, kernels } = stats(&data, &keep);
     let rank = data.info.rank;
     if let Some(scope) = &scope {
         data.memory.retain(|m| contains(scope, m.ts_ns));
     }
-    let launches = Launches::collect(&data.events);
-    let view = View { data: &data, keep: &keep, scope: scope.as_ref(), launches: &launches, parts: &parts };
-    let device = device_tables(&view);
+    // Two halves that take about as long: a single rank, too, should keep more than one core busy.
+    let ((step_breakdown, exposed_ns, hta_temporal, device, idle_breakdown), (stats, straggler, peaks, curve)) =
+        rayon::join(
+            || {
+                let (step_breakdown, parts) = breakdown(&data, scope.as_ref());
+                let exposed_ns: Vec<Option<i64>> = data.collectives.iter().map(|c| exposed_ns(c, &parts)).collect();
+                let launches = Launches::collect(&data.events);
+                let view = View { data: &data, keep: &keep, scope: scope.as_ref(), launches: &launches, parts: &parts };
+                let (device, idle) = (device_tables(&view), idle_breakdown(&data, &launches, &keep));
+                (step_breakdown, exposed_ns, hta_temporal(rank, &parts), device, idle)
+            },
+            || {
+                let straggler = straggler::map_rank(&data, &options.thresholds);
+                let (peaks, curve) = (memory_peaks(rank, &data.memory), memory_curve(rank, &data.memory));
+                (stats(&data, &keep), straggler, peaks, curve)
+            },
+        );
+    let Stats { ops, annotations, kernels } = stats;
     RankPart {
         rows: data.events.len() as u64,
         recorded: recorded(&data),
         has_device_rows: data.events.kind.iter().any(|k| k.is_device_work()),
         exposed_ns,
         step_breakdown,
-        idle_breakdown: idle_breakdown(&data, &launches, &keep),
+        idle_breakdown,
         op_stats: ops,
         annotation_stats: annotations,
         kernel_stats: kernels,
-        memory_peaks: memory_peaks(rank, &data.memory),
-        memory_curve: memory_curve(rank, &data.memory),
+        memory_peaks: peaks,
+        memory_curve: curve,
         device,
-        hta_temporal: hta_temporal(rank, &parts),
-        straggler: straggler::map_rank(&data, &options.thresholds),
+        hta_temporal,
+        straggler,
         info: data.info,
         collectives: data.collectives,
         comms_ids: data.comms_ids,

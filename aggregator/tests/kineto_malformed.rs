@@ -28,6 +28,12 @@ fn with_event(event: &str) -> Vec<u8> {
     document().replace("[\n", &format!("[\n{event},\n")).into_bytes()
 }
 
+const KERNEL_FAR: &str = r#"{"ph": "X", "cat": "kernel", "name": "far", "pid": 0, "tid": 7, "ts": 60, "dur": 1, "args": {"stream": 99999999999, "device": -5}}"#;
+
+fn base_time(value: &str) -> Vec<u8> {
+    document().replace("\"schemaVersion\": 1", &format!("\"baseTimeNanoseconds\": {value}")).into_bytes()
+}
+
 fn before(mark: &str) -> Vec<u8> {
     let text = document();
     text.as_bytes()[..text.find(mark).unwrap()].to_vec()
@@ -39,21 +45,23 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Members of 64 MiB of blanks after the first bytes of a trace: 1.6 GB out of 1.6 MB.
-fn bomb() -> Vec<u8> {
-    let blanks = {
+/// Members of 64 MiB of one byte after the first bytes of a trace: 1.6 GB out of 1.6 MB.
+fn bomb(head: &[u8], byte: u8) -> Vec<u8> {
+    let filling = {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
-        encoder.write_all(&vec![b' '; 64 << 20]).unwrap();
+        encoder.write_all(&vec![byte; 64 << 20]).unwrap();
         encoder.finish().unwrap()
     };
-    [gzip(&before("],")), blanks.repeat(24)].concat()
+    [gzip(head), filling.repeat(24)].concat()
 }
 
 fn cases() -> Vec<(&'static str, Vec<u8>)> {
     let text = document();
     let mut cases = cuts();
     cases.extend(garbage());
-    cases.extend(values());
+    for more in [sizes, times, info, values] {
+        cases.extend(more());
+    }
     let packed = gzip(text.as_bytes());
     let mut damaged = gzip(text.repeat(50).as_bytes());
     let middle = damaged.len() / 2;
@@ -71,7 +79,10 @@ fn cases() -> Vec<(&'static str, Vec<u8>)> {
         ("gzip of gzip", gzip(&packed)),
         ("gzip of nothing", gzip(b"")),
         ("gzip, two members", [gzip(&text.as_bytes()[..200]), gzip(&text.as_bytes()[200..])].concat()),
-        ("gzip bomb", bomb()),
+        ("gzip bomb: blanks in the list", bomb(&before("],"), b' ')),
+        ("gzip bomb: blanks at the start", bomb(b"", b' ')),
+        ("gzip bomb: a string in an event", bomb(&before("mm \\"), b'x')),
+        ("gzip bomb: a string at the top", bomb(b"{\"x\": \"", b'x')),
     ]);
     cases
 }
@@ -133,21 +144,18 @@ fn garbage() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-fn values() -> Vec<(&'static str, Vec<u8>)> {
-    let op = |members: &str| {
-        with_event(&format!(
-            "{{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"odd\", \"pid\": 9, \"tid\": 9, {members}}}"
-        ))
-    };
+/// A document with one more operator.
+fn op(members: &str) -> Vec<u8> {
+    with_event(&format!("{{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"odd\", \"pid\": 9, \"tid\": 9, {members}}}"))
+}
+
+/// Much of something.
+fn sizes() -> Vec<(&'static str, Vec<u8>)> {
     let long = "x".repeat(100 << 20);
-    let raw = |name: &[u8]| {
-        let text = String::from_utf8(op("\"ts\": 60, \"dur\": 1")).unwrap();
-        let (head, tail) = text.split_once("odd").unwrap();
-        [head.as_bytes(), name, tail.as_bytes()].concat()
-    };
     vec![
+        ("deep objects in arguments", op(&format!("\"ts\": 60, \"dur\": 1, \"args\": {}", "{\"a\": ".repeat(100_000)))),
         (
-            "deep nesting in arguments",
+            "deep lists in arguments",
             op(&format!("\"ts\": 60, \"dur\": 1, \"args\": {{\"a\": {}}}", "[".repeat(100_000))),
         ),
         ("deep nesting at the top", document().replace("\"t\"", &"{\"a\":".repeat(100_000)).into_bytes()),
@@ -156,6 +164,12 @@ fn values() -> Vec<(&'static str, Vec<u8>)> {
             "a string of 100 MB at the top",
             document().replace("\"schemaVersion\": 1", &format!("\"x\": \"{long}\"")).into_bytes(),
         ),
+        ("ts of a million digits", op(&format!("\"ts\": {}, \"dur\": 1", "7".repeat(1_000_000)))),
+    ]
+}
+
+fn times() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
         ("ts beyond all bounds", op("\"ts\": 1e400, \"dur\": 1")),
         ("ts of 20 digits", op("\"ts\": 99999999999999999999, \"dur\": 1")),
         ("dur beyond all bounds", op("\"ts\": 60, \"dur\": 9e18")),
@@ -165,15 +179,63 @@ fn values() -> Vec<(&'static str, Vec<u8>)> {
         ("ts is an object", op("\"ts\": {\"a\": 1}, \"dur\": 1")),
         ("no ts", op("\"dur\": 1")),
         ("no dur", op("\"ts\": 60")),
+        ("baseTimeNanoseconds beyond 64 bits", base_time("99999999999999999999999")),
+        ("baseTimeNanoseconds is text", base_time("\"now\"")),
+        ("ts at the end of time", op("\"ts\": 9223372036854775.807, \"dur\": 9223372036854775.807")),
+    ]
+}
+
+/// What the file says of itself.
+fn info() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        (
+            "distributedInfo twice",
+            document()
+                .replace("\"traceName\": \"t\"", "\"distributedInfo\": {\"rank\": 0, \"world_size\": 1}")
+                .into_bytes(),
+        ),
+        (
+            "distributedInfo is a list",
+            document().replace("{\"backend\"", "[{\"backend\"").replacen("1}", "1}]", 1).into_bytes(),
+        ),
+        (
+            "distributedInfo too deep",
+            document().replace("\"nccl\"", &format!("{}{}", "[".repeat(40), "]".repeat(40))).into_bytes(),
+        ),
+        ("rank is a string", document().replace("\"rank\": 0", "\"rank\": \"0\"").into_bytes()),
+        ("rank beyond 32 bits", document().replace("\"rank\": 0", "\"rank\": 4294967296").into_bytes()),
+        ("world_size is 0", document().replace("\"world_size\": 1", "\"world_size\": 0").into_bytes()),
+        ("rank is negative", document().replace("\"rank\": 0", "\"rank\": -1").into_bytes()),
+    ]
+}
+
+fn values() -> Vec<(&'static str, Vec<u8>)> {
+    let raw = |name: &[u8]| {
+        let text = String::from_utf8(op("\"ts\": 60, \"dur\": 1")).unwrap();
+        let (head, tail) = text.split_once("odd").unwrap();
+        [head.as_bytes(), name, tail.as_bytes()].concat()
+    };
+    vec![
         ("a key twice", op("\"ts\": 1, \"ts\": 60, \"dur\": 1")),
+        (
+            "arguments twice",
+            op("\"ts\": 60, \"dur\": 1, \"args\": {\"External id\": 5}, \"args\": {\"External id\": 6}"),
+        ),
+        ("a phase twice", op("\"ts\": 60, \"dur\": 1, \"ph\": \"M\"")),
+        ("a thread of 30 digits", op("\"ts\": 60, \"dur\": 1, \"tid\": 123456789012345678901234567890")),
+        ("stream beyond 32 bits", with_event(KERNEL_FAR)),
+        (
+            "NaN, Infinity and N/A in arguments",
+            op("\"ts\": 60, \"dur\": 1, \"args\": {\"a\": NaN, \"b\": -Infinity, \"c\": N/A}"),
+        ),
+        ("a quote is missing", with_event("{\"ph\": \"X\", \"name: \"odd\", \"ts\": 60, \"dur\": 1}")),
+        ("Windows line ends", document().replace('\n', "\r\n").into_bytes()),
         ("arguments are a list", op("\"ts\": 60, \"dur\": 1, \"args\": [1, 2]")),
         ("arguments are a string", op("\"ts\": 60, \"dur\": 1, \"args\": \"a\"")),
         ("ids beyond 64 bits", op("\"ts\": 60, \"dur\": 1, \"args\": {\"External id\": 99999999999999999999999}")),
         ("no phase", with_event("{\"name\": \"odd\", \"ts\": 60, \"dur\": 1}")),
         ("begin and end events", with_event("{\"ph\": \"B\", \"name\": \"b\", \"ts\": 1}, {\"ph\": \"E\", \"ts\": 2}")),
         ("items that are no objects", with_event("1, \"a\", null, [2]")),
-        ("rank is a string", document().replace("\"rank\": 0", "\"rank\": \"0\"").into_bytes()),
-        ("rank is negative", document().replace("\"rank\": 0", "\"rank\": -1").into_bytes()),
         ("invalid UTF-8 in a name", raw(b"\xff\xfe")),
         ("a lone surrogate in a name", raw(b"\\ud800")),
         ("control characters in a name", raw(b"\x00\x1b[31m\n")),
@@ -188,9 +250,10 @@ fn outcome(path: &Path) -> String {
     if let Some(message) = stderr.lines().next() {
         return format!("exit {exit}: {message}");
     }
-    let file = plan(&[path.to_path_buf()]).unwrap().files.remove(0);
-    let rank = load(&file).unwrap();
-    let said: Vec<String> = rank.omissions.iter().map(|o| format!("{}: {}", o.what, o.why)).collect();
+    let plan = plan(&[path.to_path_buf()]).unwrap();
+    let rank = load(&plan.files[0]).unwrap();
+    let omissions = plan.omissions.iter().chain(&rank.omissions);
+    let said: Vec<String> = omissions.map(|o| format!("{}: {}", o.what, o.why)).collect();
     format!("exit {exit}: {} rows; {}", rank.events.len(), said.join("; "))
 }
 
@@ -205,6 +268,53 @@ fn every_disorder_has_its_exit_code_and_its_words() {
         writeln!(table, "{name:34} {}", said.trim_end_matches("; ")).unwrap();
     }
     expect_test::expect_file!["data/kineto_malformed.txt"].assert_eq(&table);
+}
+
+/// Cut after any byte, plain or compressed, a file keeps the events that end before the cut: all of them, and no other.
+#[test]
+fn a_file_cut_anywhere_keeps_everything_before_the_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rank0.json");
+    let rows = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        plan(std::slice::from_ref(&path)).map_or(0, |plan| load(&plan.files[0]).unwrap().events.len())
+    };
+    let text = document();
+    let ends: Vec<usize> = EVENTS.iter().map(|event| text.find(event).unwrap() + event.len()).collect();
+    for cut in 0..=text.len() {
+        let whole = ends.iter().filter(|end| **end <= cut).count();
+        assert_eq!(rows(&text.as_bytes()[..cut]), whole, "cut after {cut} bytes");
+    }
+    let packed = gzip(text.as_bytes());
+    for cut in 0..=packed.len() {
+        let mut oracle = flate2::write::GzDecoder::new(Vec::new());
+        oracle.write_all(&packed[..cut]).unwrap();
+        // A stream that ends early is an error, but what it gave is there.
+        let _ = oracle.try_finish();
+        let text_bytes = oracle.get_ref().len();
+        let whole = ends.iter().filter(|end| **end <= text_bytes).count();
+        assert_eq!(rows(&packed[..cut]), whole, "compressed, cut after {cut} bytes: {text_bytes} bytes of text");
+    }
+}
+
+/// The odd files beside the repository, each by itself.
+#[test]
+fn every_odd_file_has_its_exit_code_and_its_words() {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
+    let odd = std::env::var_os("RANKSCOPE_DATA").map_or(beside, Into::into).join("kineto/odd");
+    let Ok(entries) = std::fs::read_dir(&odd) else {
+        eprintln!("skipped: no real traces at {}; RANKSCOPE_DATA names another place", odd.display());
+        return;
+    };
+    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let mut table = String::new();
+    for path in paths {
+        let said = outcome(&path).replace(&path.display().to_string(), "FILE");
+        let name = path.file_name().unwrap().to_string_lossy();
+        writeln!(table, "{name:52} {}", said.trim_end_matches("; ")).unwrap();
+    }
+    expect_test::expect_file!["data/kineto_odd.txt"].assert_eq(&table);
 }
 
 /// A directory as people have them: what is left out is said.

@@ -1,7 +1,7 @@
 //! Which call of the host launched which piece of device work: joined by correlation id, within the rank. (A rank is one process; a
 //! device row of Kineto does not say which.)
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::model::{Events, Kind, NO_PARENT, NONE};
 
@@ -42,7 +42,8 @@ pub struct Launch {
 impl Launches {
     /// Collects the launches of a rank.
     pub fn collect(events: &Events) -> Self {
-        let mut rows = FxHashMap::default();
+        let hosts = events.kind.iter().filter(|kind| matches!(kind, Kind::Runtime | Kind::Driver)).count();
+        let mut rows = FxHashMap::with_capacity_and_hasher(hosts, FxBuildHasher);
         for row in 0..events.len() {
             let host = matches!(events.kind[row], Kind::Runtime | Kind::Driver);
             // A runtime call may hold a driver call of the same id; the outer one, which comes first, is the launch.

@@ -54,7 +54,7 @@ pub struct DeviceTables {
 pub(crate) struct View<'a> {
     pub(crate) data: &'a RankData,
     /// Which rows.
-    pub(crate) keep: &'a dyn Fn(usize) -> bool,
+    pub(crate) keep: &'a (dyn Fn(usize) -> bool + Sync),
     /// Which time; `None`: all.
     pub(crate) scope: Option<&'a IntervalSet>,
     /// Which host call launched what.
@@ -69,16 +69,21 @@ pub(crate) fn device_tables(view: &View<'_>) -> DeviceTables {
     let launched = view.launches.joined(&view.data.events, view.keep);
     let outermost = if busy.is_some() { outermost_operators(&view.data.events) } else { Vec::new() };
     let recorded_ns = recorded(view.data).map_or(0, |all| all.len_ns());
-    DeviceTables {
-        kernel_breakdown: kernel_types::kernel_breakdown(view.data.info.rank, view.parts),
-        launch_stats: launch_stats::launch_stats(view.data, &launched),
-        queue_length: queue::queue_length(view.data, &launched, recorded_ns),
-        memcpy_bandwidth: bandwidth::memcpy_bandwidth(view.data, view.keep),
-        gpu_utilization: utilization::gpu_utilization(view),
-        kernel_sequences: sequences::kernel_sequences(view.data, &launched, &outermost),
-        sync_stalls: stalls::sync_stalls(view, busy.as_ref(), &outermost),
-        data_loading: loading::data_loading(view, busy.as_ref()),
-    }
+    // The utilization takes about as long as all others.
+    let (gpu_utilization, others) = rayon::join(
+        || utilization::gpu_utilization(view),
+        || DeviceTables {
+            kernel_breakdown: kernel_types::kernel_breakdown(view.data.info.rank, view.parts),
+            launch_stats: launch_stats::launch_stats(view.data, &launched),
+            queue_length: queue::queue_length(view.data, &launched, recorded_ns),
+            memcpy_bandwidth: bandwidth::memcpy_bandwidth(view.data, view.keep),
+            kernel_sequences: sequences::kernel_sequences(view.data, &launched, &outermost),
+            sync_stalls: stalls::sync_stalls(view, busy.as_ref(), &outermost),
+            data_loading: loading::data_loading(view, busy.as_ref()),
+            ..DeviceTables::default()
+        },
+    );
+    DeviceTables { gpu_utilization, ..others }
 }
 
 /// When any device of the rank worked; `None` without devices.

@@ -97,26 +97,34 @@ impl Kernels {
         let rows: Vec<usize> = (0..events.len()).filter(own).collect();
         let by_id: FxHashMap<i64, &KernelUse> = data.kernel_use.iter().map(|kernel| (kernel.id, kernel)).collect();
         let sm_count = data.devices.iter().find(|d| d.device_id == device).and_then(|d| d.sm_count).filter(|n| *n > 0);
-        let use_of = |row: &usize| by_id.get(&events.id[*row]).copied();
-        let share = |row: &usize| {
-            let blocks = use_of(row).map(|u| u.blocks).filter(|blocks| *blocks > 0)?;
+        // Looked up once a kernel; the curves below ask again and again.
+        let uses: Vec<Option<KernelUse>> = rows.iter().map(|row| by_id.get(&events.id[*row]).map(|u| **u)).collect();
+        let share = |at: usize| {
+            let blocks = uses[at].map(|u| u.blocks).filter(|blocks| *blocks > 0)?;
             Some((blocks as f64 / f64::from(sm_count?)).min(1.0))
         };
         // What no device can be is not known.
         let possible = |pct: &f64| (0.0..=100.0).contains(pct);
-        let occupancy = |row: &usize| use_of(row)?.occupancy_pct.map(f64::from).filter(possible);
+        let occupancy = |at: usize| uses[at]?.occupancy_pct.map(f64::from).filter(possible);
         let span = |row: &usize| Interval::new(events.ts_ns[*row], events.end_ns(*row));
-        let mut busy = IntervalSet::new();
-        rows.iter().for_each(|row| busy.push(span(row)));
-        let curve = |value: &dyn Fn(&usize) -> f64, cap: f64| summed(rows.iter().map(|r| (span(r), value(r))), cap);
-        let knows_share = rows.iter().any(|row| share(row).is_some());
-        Self {
-            busy: Coverage::new(busy),
-            sm_share: knows_share.then(|| curve(&|row| share(row).unwrap_or(0.0), 1.0)),
-            occupancy: curve(&|row| occupancy(row).unwrap_or(0.0), f64::INFINITY),
-            with_occupancy: curve(&|row| f64::from(u8::from(occupancy(row).is_some())), f64::INFINITY),
-            running: curve(&|_| 1.0, f64::INFINITY),
-        }
+        let curve = |value: &dyn Fn(usize) -> f64, cap: f64| {
+            summed(rows.iter().enumerate().map(|(at, row)| (span(row), value(at))), cap)
+        };
+        let knows_share = (0..rows.len()).any(|at| share(at).is_some());
+        let ((busy, sm_share), (occupancy, with_occupancy, running)) = rayon::join(
+            || {
+                let mut busy = IntervalSet::new();
+                rows.iter().for_each(|row| busy.push(span(row)));
+                let sm_share = knows_share.then(|| curve(&|at| share(at).unwrap_or(0.0), 1.0));
+                (Coverage::new(busy), sm_share)
+            },
+            || {
+                let known = curve(&|at| f64::from(u8::from(occupancy(at).is_some())), f64::INFINITY);
+                let running = curve(&|_| 1.0, f64::INFINITY);
+                (curve(&|at| occupancy(at).unwrap_or(0.0), f64::INFINITY), known, running)
+            },
+        );
+        Self { busy, sm_share, occupancy, with_occupancy, running }
     }
 
     fn row(&self, rank: i32, device_id: i64, step: Option<i32>, window: &IntervalSet) -> Option<GpuUtilizationRow> {
@@ -143,7 +151,9 @@ impl Kernels {
 
 /// The sum of the values of all intervals that hold a point, at most `cap`. Intervals come in the order of their starts.
 fn summed(intervals: impl Iterator<Item = (Interval, f64)>, cap: f64) -> Curve {
-    let mut curve = Curve::default();
+    // Each interval is a step up and a step down.
+    let most = intervals.size_hint().1.unwrap_or(0).saturating_mul(2);
+    let mut curve = Curve { until: Vec::with_capacity(most), values: Vec::with_capacity(most) };
     let mut open: BinaryHeap<Reverse<(i64, u64)>> = BinaryHeap::new();
     let mut sum = 0.0;
     let close = |until_ns: i64, open: &mut BinaryHeap<Reverse<(i64, u64)>>, sum: &mut f64, curve: &mut Curve| {

@@ -105,6 +105,8 @@ pub(crate) struct Tally {
     pub(crate) no_length: u64,
     /// Lengths below zero, taken as zero.
     pub(crate) negative: u64,
+    /// Ids in arguments that are there and cannot be read.
+    pub(crate) no_ids: u64,
     /// Items of the list that are no objects.
     pub(crate) not_objects: u64,
     /// Begin and end events, which Kineto does not write and this reader does not pair.
@@ -117,11 +119,13 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn add(&mut self, other: &Self) {
-        let Self { events, no_start, no_length, negative, not_objects, begin_end, counters, bad_memory } = other;
+        let Self { events, no_start, no_length, negative, no_ids, not_objects, begin_end, counters, bad_memory } =
+            other;
         self.events += events;
         self.no_start += no_start;
         self.no_length += no_length;
         self.negative += negative;
+        self.no_ids += no_ids;
         self.not_objects += not_objects;
         self.begin_end += begin_end;
         self.counters += counters;
@@ -198,36 +202,36 @@ impl Columns {
         self.external.push(row.external);
     }
 
-    /// Makes room for the rows of a chunk of `bytes` bytes. Kineto's rows are 250 to 600 bytes long.
-    pub(crate) fn reserve_for(&mut self, bytes: usize) {
-        let rows = bytes / 300;
-        self.kind.reserve(rows);
-        self.name.reserve(rows);
-        self.ts_ns.reserve(rows);
-        self.dur_ns.reserve(rows);
-        self.track.reserve(rows);
-        self.device.reserve(rows);
-        self.stream.reserve(rows);
-        self.correlation.reserve(rows);
-        self.external.reserve(rows);
-    }
-
-    /// Gives back what was reserved and not used.
-    pub(crate) fn shrink(&mut self) {
-        self.kind.shrink_to_fit();
-        self.name.shrink_to_fit();
-        self.ts_ns.shrink_to_fit();
-        self.dur_ns.shrink_to_fit();
-        self.track.shrink_to_fit();
-        self.device.shrink_to_fit();
-        self.stream.shrink_to_fit();
-        self.correlation.shrink_to_fit();
-        self.external.shrink_to_fit();
-        self.shape.shrink_to_fit();
-        self.category.shrink_to_fit();
-        self.template.shrink_to_fit();
-        self.first_number.shrink_to_fit();
-        self.numbers.shrink_to_fit();
+    /// What was added, in memory of just its size; the room stays for the next chunk.
+    pub(crate) fn take_exact(&mut self) -> Self {
+        macro_rules! exact {
+            ($($column:ident)*) => { $( let $column = self.$column.clone(); self.$column.clear(); )* };
+        }
+        exact!(kind name ts_ns dur_ns track device stream correlation external);
+        exact!(shape category template first_number numbers bytes kernel_use copy_rates allocations flows);
+        Self {
+            kind,
+            name,
+            ts_ns,
+            dur_ns,
+            track,
+            device,
+            stream,
+            correlation,
+            external,
+            shape,
+            category,
+            template,
+            first_number,
+            numbers,
+            bytes,
+            kernel_use,
+            copy_rates,
+            comm_args: self.comm_args.drain(..).collect(),
+            allocations,
+            flows,
+            tally: std::mem::take(&mut self.tally),
+        }
     }
 }
 
@@ -252,6 +256,8 @@ pub(crate) struct Scratch {
     /// A template while it is made.
     pub(crate) draft: Vec<u8>,
     pub(crate) tracks: Tracks,
+    /// Where chunks are read to before they are kept.
+    pub(crate) room: Columns,
     last_category: Vec<u8>,
     last_kind: Option<Kind>,
 }

@@ -44,6 +44,8 @@ struct Args {
     blocks: i64,
     occupancy_pct: Option<f64>,
     bandwidth_gbs: Option<f64>,
+    /// Integers that are there and cannot be read.
+    unread: u32,
 }
 
 const NO_ARGS: Args = Args {
@@ -56,6 +58,7 @@ const NO_ARGS: Args = Args {
     blocks: NONE,
     occupancy_pct: None,
     bandwidth_gbs: None,
+    unread: 0,
 };
 const EMPTY: Str<'static> = Str { raw: b"", escaped: false };
 
@@ -94,9 +97,8 @@ pub(crate) fn read_event(
     let start = *cursor;
     cursor.bump(1);
     let mut first = true;
-    while cursor.next_member(first)? {
+    while let Some(key) = cursor.member(first)? {
         first = false;
-        let key = cursor.key()?;
         match key.raw {
             b"ph" => head.phase = text_value(cursor)?.raw.first().copied().unwrap_or(0),
             b"cat" => head.category = text_value(cursor)?.raw,
@@ -183,14 +185,11 @@ fn read_args(cursor: &mut Cursor<'_>, mut want: u8, scratch: &mut Scratch, args:
     let mut first = true;
     loop {
         if want == 0 {
-            return cursor.close(1);
+            return cursor.close_object();
         }
-        if !cursor.next_member(first)? {
-            return Ok(());
-        }
+        let Some(key) = cursor.member(first)? else { return Ok(()) };
         first = false;
-        let key = cursor.key()?.raw;
-        let (bit, slot) = match key {
+        let (bit, slot) = match key.raw {
             b"External id" | b"external id" => (EXTERNAL, &mut args.external),
             b"correlation" => (CORRELATION, &mut args.correlation),
             b"device" => (DEVICE, &mut args.device),
@@ -229,7 +228,11 @@ fn read_args(cursor: &mut Cursor<'_>, mut want: u8, scratch: &mut Scratch, args:
             cursor.skip()?;
             continue;
         }
-        *slot = number::integer(text_value(cursor)?.raw).unwrap_or(NONE);
+        let text = text_value(cursor)?.raw;
+        match number::integer(text) {
+            Some(integer) => *slot = integer,
+            None => args.unread += u32::from(!matches!(text, b"" | b"null")),
+        }
         want &= !bit;
     }
 }
@@ -272,14 +275,18 @@ fn keep_complete(
         (true, NONE) => narrow(fallback),
         (true, arg) => narrow(arg),
     };
+    let (device, stream) = (place(args.device, head.pid), place(args.stream, head.tid));
+    let far = |arg: i64, place: i32| on_device && arg != NONE && place == NONE_32;
+    let unread = args.unread + u32::from(far(args.device, device)) + u32::from(far(args.stream, stream));
+    columns.tally.no_ids += u64::from(unread);
     columns.push(Row {
         kind,
         name: scratch.name(head.name),
         ts_ns,
         dur_ns: dur_ns.max(0),
         track: scratch.tracks.id(head.pid, head.tid),
-        device: place(args.device, head.pid),
-        stream: place(args.stream, head.tid),
+        device,
+        stream,
         correlation: args.correlation,
         external: args.external,
     });
@@ -383,9 +390,9 @@ fn keep_allocation(whole: &Cursor<'_>, head: &Head<'_>, scratch: &mut Scratch, c
 fn read_allocation(cursor: &mut Cursor<'_>, read: &mut Allocation) -> Result<(), Fault> {
     cursor.need(b'{', "an object")?;
     let mut first = true;
-    while cursor.next_member(first)? {
+    while let Some(key) = cursor.member(first)? {
         first = false;
-        let slot = match cursor.key()?.raw {
+        let slot = match key.raw {
             b"Bytes" => &mut read.bytes,
             b"Addr" => &mut read.address,
             b"Total Allocated" => &mut read.allocated,

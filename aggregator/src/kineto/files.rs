@@ -17,7 +17,9 @@ use crate::kineto::value::Value;
 use crate::kineto::{not_a_trace, reason};
 
 /// Read at a time while looking for what a file says of itself.
-const PROBE_BYTES: usize = 256 << 10;
+const PROBE_BYTES: usize = 64 << 10;
+/// The end of a file in which `distributedInfo` is looked for.
+const TAIL_BYTES: usize = 256 << 10;
 
 /// Where a rank's number comes from, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -146,6 +148,7 @@ fn probe(path: &Path, search_tail: bool) -> Result<Probe, Error> {
     let mut input = Input::open(path).map_err(io)?;
     let mut parser = TopParser::new();
     let mut bytes = Vec::new();
+    let mut done_bytes = 0;
     let not_a_trace = |why: String| Err(not_a_trace(path, &why));
     loop {
         match parser.step(&bytes) {
@@ -158,10 +161,11 @@ fn probe(path: &Path, search_tail: bool) -> Result<Probe, Error> {
                 if let Some((format, instead)) = known_format(path, &bytes) {
                     return Err(Error::UnreadFormat { path: path.into(), format, instead });
                 }
-                return not_a_trace(format!("byte {}: {}", fault.at, fault.what.describe()));
+                return not_a_trace(format!("byte {}: {}", done_bytes + fault.at, fault.what.describe()));
             }
             Step::More(safe) => {
                 bytes.drain(..safe);
+                done_bytes += safe;
                 let before = bytes.len();
                 // Twice as much each time, so that a long value is not read over and over from its start.
                 bytes.resize(before + PROBE_BYTES.max(before), 0);
@@ -200,7 +204,7 @@ fn info_behind_events(mut last: Vec<u8>, input: &mut Input) -> Option<Value> {
     let mut block = vec![0; 1 << 20];
     loop {
         let got = input.fill(&mut block);
-        let keep = last.len().saturating_sub(PROBE_BYTES);
+        let keep = last.len().saturating_sub(TAIL_BYTES);
         last.drain(..keep);
         last.extend_from_slice(&block[..got]);
         if got < block.len() {

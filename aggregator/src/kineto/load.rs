@@ -82,7 +82,14 @@ pub fn check_any_blocks(bytes: &[u8], block_sizes: &[usize]) {
     };
     let whole = read(bytes.len().max(1) * 2);
     for size in block_sizes {
-        assert!(read(*size) == whole, "blocks of {size} bytes give another result");
+        let blocks = read(*size);
+        let said = |(data, names): &(RankData, Vec<Text>)| (names.len(), data.omissions.clone());
+        assert!(
+            blocks == whole,
+            "blocks of {size} bytes give another result: rows and omissions {:?}, in one block {:?}",
+            said(&blocks),
+            said(&whole)
+        );
     }
 }
 
@@ -118,16 +125,21 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     let mut rows = rows_from_pieces(pieces, scratches, top.base_ns);
     let mut notes =
         Notes { file: file_name(&file.path), rank, omissions: Vec::new(), remarks: vec![from.remark(rank)] };
-    let launches = Launches::collect(&rows.events);
-    let Steps { rows: steps, left_out } = find_steps(&rows.events, &rows.names, rank);
+    let (launches, Steps { rows: steps, left_out }) =
+        rayon::join(|| Launches::collect(&rows.events), || find_steps(&rows.events, &rows.names, rank));
     notes.omit("ProfilerStep marks", left_out, "they repeat a step or begin inside another");
     assign_steps(&mut rows.events, &steps, &launches);
     let mut groups = Groups::from_info(top.distributed.as_ref());
     let collectives = find_collectives(&mut rows, &launches, &mut groups, &steps, rank);
     notes.of_collectives(&collectives);
     notes.of_tally(&rows.tally);
-    let memory = memory_rows(&mut rows, rank);
-    let (flows, torn) = flow_rows(&mut rows, rank);
+    notes.omit(
+        "base time",
+        i64::from(top.base_unread),
+        "baseTimeNanoseconds is no 64-bit integer; times count from zero",
+    );
+    let allocations = std::mem::take(&mut rows.allocations);
+    let (memory, (flows, torn)) = rayon::join(|| memory_rows(&rows, allocations, rank), || flow_rows(&rows, rank));
     notes.omit("arrows", torn, "one of their ends is not in the trace");
     let complete = missing.is_none();
     for (place, what) in [(missing, "rest of the file"), (trailing, "text after the document")] {
@@ -216,6 +228,7 @@ impl Notes {
         self.omit("lengths", count(tally.negative), "they are negative; taken as zero");
         self.omit("items of traceEvents", count(tally.not_objects), "they are no objects");
         self.omit("begin and end events", count(tally.begin_end), "only complete events are read");
+        self.omit("ids", count(tally.no_ids), "they are no 64-bit integers, or streams and devices beyond 32 bits");
         self.omit("memory events", count(tally.bad_memory), "they have no readable time or size");
         if tally.counters > 0 {
             self.remarks.push(format!("{} hardware counter events are not kept", tally.counters));

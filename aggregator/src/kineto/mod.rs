@@ -19,6 +19,7 @@ mod context;
 mod event;
 mod files;
 mod groups;
+mod gunzip;
 mod ingest;
 mod input;
 mod json;

@@ -66,7 +66,8 @@ pub(crate) fn operation(name: &str) -> Option<&'static str> {
     }
     let has = |word: &str| flat.contains(word);
     Some(match () {
-        () if has("wait") => return None,
+        // Waiting for one, or handing one over, is none itself.
+        () if has("wait") || has("enqueue") => return None,
         () if has("barrier") => "barrier",
         () if has("allreduce") => "allreduce",
         () if has("allgather") => "allgather",
@@ -175,7 +176,10 @@ mod tests {
         check(&["nccl:recv 0<-1", "c10d::recv_any_source_"], Some("recv"));
         check(&["broadcast", "nccl:_broadcast_oop"], Some("broadcast"));
         check(&["barrier", "nccl:all_reduce_barrier"], Some("barrier"));
-        check(&["wait", "record_param_comms", "aten::add", "c10d_functional::wait_tensor"], None);
+        check(
+            &["wait", "mpi:all_reduce_enqueue", "record_param_comms", "aten::add", "c10d_functional::wait_tensor"],
+            None,
+        );
     }
 
     #[test]

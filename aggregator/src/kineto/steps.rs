@@ -1,5 +1,6 @@
 //! Training steps, from the `ProfilerStep#N` ranges of the host, and the step of every row.
 
+use rayon::prelude::*;
 use trace::{StepRow, Text};
 
 pub(crate) use crate::device::Launches;
@@ -57,24 +58,19 @@ pub(crate) fn assign_steps(events: &mut Events, steps: &[StepRow], launches: &La
     if steps.is_empty() {
         return;
     }
-    for row in 0..events.len() {
-        if !is_device_row(events.kind[row]) {
-            events.step[row] = step_at(steps, events.ts_ns[row]);
+    let Events { kind, ts_ns, correlation, .. } = &*events;
+    let step_of = |row: usize| {
+        if !is_device_row(kind[row]) {
+            return step_at(steps, ts_ns[row]);
         }
-    }
-    for row in 0..events.len() {
-        if !is_device_row(events.kind[row]) {
-            continue;
-        }
-        events.step[row] = match launches.of(events.correlation[row]) {
-            Some(launch) => events.step[launch as usize],
+        match launches.of(correlation[row]) {
+            Some(launch) => step_at(steps, ts_ns[launch as usize]),
             // A range on the device has no launch of its own; it lies where its kernels lie.
-            None if events.kind[row] == Kind::GpuUserAnnotation || launches.is_empty() => {
-                step_at(steps, events.ts_ns[row])
-            }
+            None if kind[row] == Kind::GpuUserAnnotation || launches.is_empty() => step_at(steps, ts_ns[row]),
             None => NO_STEP,
-        };
-    }
+        }
+    };
+    events.step = (0..kind.len()).into_par_iter().with_min_len(1 << 14).map(step_of).collect();
 }
 
 #[cfg(test)]

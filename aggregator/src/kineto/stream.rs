@@ -17,7 +17,13 @@ use crate::kineto::top::{Step, Top, TopParser};
 
 /// Size of a block that is cut into one piece: large against an event, small against the caches that the thread which inflates
 /// and the thread which parses share.
-pub(crate) const BLOCK_BYTES: usize = 2 << 20;
+pub(crate) const BLOCK_BYTES: usize = 1 << 20;
+
+/// Size of a block of the top level, which is short.
+const HEAD_BYTES: usize = 64 << 10;
+
+/// Pieces that are read and not yet joined, at most: one thread cannot read faster than about that many parse.
+const MAX_IN_FLIGHT: usize = 18;
 
 /// Longest single event or value of the top level; all of it must be in memory at once.
 pub(crate) const MAX_VALUE_BYTES: usize = 256 << 20;
@@ -102,10 +108,10 @@ impl Shared {
         let kept = lock(&self.scratches).pop();
         let (number, mut scratch) =
             kept.unwrap_or_else(|| (self.next_scratch.fetch_add(1, Ordering::Relaxed), Scratch::default()));
-        let mut columns = Columns::default();
-        columns.reserve_for(bytes.len());
-        let (end, edges) = read_piece(bytes, self.wanted, &mut scratch, &mut columns);
-        columns.shrink();
+        let mut room = std::mem::take(&mut scratch.room);
+        let (end, edges) = read_piece(bytes, self.wanted, &mut scratch, &mut room);
+        let columns = room.take_exact();
+        scratch.room = room;
         lock(&self.scratches).push((number, scratch));
         Read { scratch: number, columns, end, edges }
     }
@@ -131,6 +137,10 @@ struct Reader {
     at: u64,
     /// Beginning of an event that its piece did not hold whole.
     tail: Vec<u8>,
+    /// Length at which `tail` is parsed again: twice as long each time, so that a long event is not read over and over.
+    tail_due: usize,
+    /// The last piece was sent.
+    all_sent: bool,
     /// The last thing joined was a whole item, so a comma must follow.
     after_item: bool,
     next_number: u64,
@@ -158,6 +168,8 @@ impl Reader {
             out: Streamed::default(),
             at: 0,
             tail: Vec::new(),
+            tail_due: 0,
+            all_sent: false,
             after_item: false,
             next_number: 0,
             next_join: 0,
@@ -169,8 +181,10 @@ impl Reader {
         self.out.bytes = self.input.read_bytes;
         self.out.top = std::mem::take(&mut self.parser.top);
         self.out.scratches = std::mem::take(&mut *lock(&self.shared.scratches)).into_iter().collect();
-        // A stream that failed behind a complete document, such as by a wrong checksum, may have damaged what was read.
+        // A stream that failed behind a complete document, such as by a wrong checksum, may have damaged what was read. Where
+        // other text follows the document, reading stops at that, and whether the failure was met depends on the blocks.
         if self.out.missing.is_none()
+            && self.out.trailing.is_none()
             && let Some(failure) = self.input.failure.take()
         {
             let why = format!("{failure}; the document before it is whole, but may be damaged");
@@ -226,38 +240,43 @@ impl Reader {
     fn more(&mut self, bytes: &mut Vec<u8>) -> bool {
         let before = bytes.len();
         // Twice as much each time, so that a long value is not read over and over from its start.
-        bytes.resize(before + self.block_bytes.max(before), 0);
+        bytes.resize(before + self.block_bytes.min(HEAD_BYTES).max(before), 0);
         let got = self.input.fill(&mut bytes[before..]);
         bytes.truncate(before + got);
         got > 0
     }
 
+    /// Looks whether anything but blanks follows the document, of which `rest` was read already.
     fn end_of_document(&mut self, rest: &[u8], at: usize) {
+        let text = |bytes: &[u8]| bytes.iter().position(|b| !matches!(b, b' ' | b'\n' | b'\r' | b'\t' | 0));
+        let mut from = self.at + at as u64;
+        let mut found = text(rest);
         let mut block = vec![0; self.block_bytes.min(4096)];
-        let blank = |bytes: &[u8]| bytes.iter().all(|b| matches!(b, b' ' | b'\n' | b'\r' | b'\t' | 0));
-        let mut clean = blank(rest);
-        while clean {
-            let got = self.input.fill(&mut block);
-            clean = blank(&block[..got]);
-            if got < block.len() {
-                break;
-            }
+        let mut got = rest.len();
+        let mut ended = false;
+        while found.is_none() && !ended {
+            from += got as u64;
+            got = self.input.fill(&mut block);
+            ended = got < block.len();
+            found = text(&block[..got]);
         }
-        if !clean {
+        if let Some(found) = found {
             let why = "more text follows the end of the document".to_string();
-            self.out.trailing = Some(Missing { byte: self.at + at as u64, why });
+            self.out.trailing = Some(Missing { byte: from + found as u64, why });
         }
     }
 
     /// Reads the list of events, whose first bytes are in `first`.
     fn read_events(&mut self, first: Vec<u8>) -> Ended {
         self.after_item = false;
-        let in_flight_max = rayon::current_num_threads() as u64 + 2;
+        let in_flight_max = (rayon::current_num_threads() + 2).min(MAX_IN_FLIGHT) as u64;
+        self.all_sent = false;
         let mut carry = first;
         let mut key: Option<Vec<u8>> = None;
         loop {
             let (piece, ended) = self.next_piece(&mut carry, &mut key);
             self.dispatch(piece);
+            self.all_sent = ended;
             let in_flight_allowed = if ended { 0 } else { in_flight_max };
             while self.next_number - self.next_join > in_flight_allowed {
                 if let Some(ended) = self.join_next() {
@@ -278,7 +297,8 @@ impl Reader {
         let held = carry.len();
         let size = self.block_bytes.max(held + self.block_bytes / 4);
         if bytes.len() < size {
-            bytes.resize(size, 0);
+            // Fresh zeros cost nothing until they are written, so a small file touches no more than it fills.
+            bytes = vec![0; size];
         }
         bytes[..held].copy_from_slice(carry);
         let room = bytes.len();
@@ -331,11 +351,15 @@ impl Reader {
         let Parsed { piece: Piece { mut bytes, filled, .. }, mut read } = self.next_parsed()?;
         let mut length = filled;
         if !self.tail.is_empty() {
-            let mut joined = std::mem::take(&mut self.tail);
-            joined.extend_from_slice(&bytes[..filled]);
-            read = self.shared.parse(&joined);
-            bytes = joined;
+            self.tail.extend_from_slice(&bytes[..filled]);
+            self.recycle(bytes);
+            let last = self.all_sent && self.next_join == self.next_number;
+            if self.tail.len() < self.tail_due && !last {
+                return None;
+            }
+            bytes = std::mem::take(&mut self.tail);
             length = bytes.len();
+            read = self.shared.parse(&bytes);
         }
         if let Err(fault) = read.edges.check(self.after_item) {
             self.missing(self.at + fault.at as u64, fault.what.describe());
@@ -351,6 +375,7 @@ impl Reader {
             End::Partial(from) => {
                 self.at += from as u64;
                 self.tail.extend_from_slice(&bytes[from..length]);
+                self.tail_due = (2 * self.tail.len()).min(MAX_VALUE_BYTES + 1);
                 (self.tail.len() > MAX_VALUE_BYTES).then(|| {
                     self.missing(self.at, format!("an event is longer than {MAX_VALUE_BYTES} bytes"));
                     Ended::Stopped
@@ -365,10 +390,15 @@ impl Reader {
                 Some(Ended::Stopped)
             }
         };
-        if bytes.len() <= 2 * self.block_bytes && self.free.len() < rayon::current_num_threads() + 3 {
+        self.recycle(bytes);
+        ended
+    }
+
+    /// Keeps a buffer for the next piece.
+    fn recycle(&mut self, bytes: Vec<u8>) {
+        if bytes.len() >= self.block_bytes && bytes.len() <= 2 * self.block_bytes && self.free.len() <= MAX_IN_FLIGHT {
             self.free.push(bytes);
         }
-        ended
     }
 
     /// The list ended before pieces that were already on their way: waits for them, and takes their bytes back.

@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 use trace::{DeviceRow, FlowRow, MemoryRow};
 
+use crate::kineto::columns::Allocation;
 use crate::kineto::rows::Rows;
 use crate::kineto::value::Value;
 use crate::model::{Events, Kind, NO_PARENT, NONE};
@@ -10,10 +11,9 @@ use crate::model::{Events, Kind, NO_PARENT, NONE};
 /// Torch's `DeviceType` of the host.
 const DEVICE_TYPE_CPU: i64 = 0;
 
-/// Allocations and releases, sorted by time, each with the outermost operator that made it. Takes them out of `rows`.
-pub(crate) fn memory_rows(rows: &mut Rows, rank: i32) -> Vec<MemoryRow> {
+/// Allocations and releases, sorted by time, each with the outermost operator that made it.
+pub(crate) fn memory_rows(rows: &Rows, allocations: Vec<(Allocation, (i64, i64))>, rank: i32) -> Vec<MemoryRow> {
     let known = |value: i64| Some(value).filter(|v| *v != NONE);
-    let allocations = std::mem::take(&mut rows.allocations);
     let places: Vec<(i64, i64)> = allocations.iter().map(|(a, (_, thread))| (a.ts_ns, *thread)).collect();
     let operators = operators_at(&rows.events, &places);
     allocations
@@ -86,8 +86,8 @@ pub(crate) fn device_rows(properties: Option<&Value>, rank: i32) -> Vec<DeviceRo
 /// Arrows between forward and backward operators, and how many lack an end.
 ///
 /// An arrow's end names no row, but a thread and a time: those of a row that begins there.
-pub(crate) fn flow_rows(rows: &mut Rows, rank: i32) -> (Vec<FlowRow>, i64) {
-    let ends = std::mem::take(&mut rows.flows);
+pub(crate) fn flow_rows(rows: &Rows, rank: i32) -> (Vec<FlowRow>, i64) {
+    let ends = &rows.flows;
     if ends.is_empty() {
         return (Vec::new(), 0);
     }
@@ -98,7 +98,7 @@ pub(crate) fn flow_rows(rows: &mut Rows, rank: i32) -> (Vec<FlowRow>, i64) {
     }
     let mut arrows: FxHashMap<i64, (Option<i64>, Option<i64>)> = FxHashMap::default();
     let mut order = Vec::new();
-    for (end, (_, thread)) in &ends {
+    for (end, (_, thread)) in ends {
         let row = starts.get(&(*thread, end.ts_ns)).copied();
         let arrow = arrows.entry(end.id).or_insert_with(|| {
             order.push(end.id);

@@ -20,6 +20,8 @@ pub(crate) struct Top {
     pub(crate) devices: Option<Value>,
     /// `baseTimeNanoseconds`; 0 if absent.
     pub(crate) base_ns: i64,
+    /// It is there and cannot be read.
+    pub(crate) base_unread: bool,
     /// Numbers and short strings, by key.
     pub(crate) scalars: BTreeMap<String, String>,
     /// A list of events was there.
@@ -71,12 +73,14 @@ impl TopParser {
 
     /// Reads members from the start of `bytes` until the list of events, the end, or a need for more.
     pub(crate) fn step(&mut self, bytes: &[u8]) -> Step {
-        let mut safe = 0;
         let mut cursor = Cursor::new(bytes, 0);
         loop {
+            // Blanks are done with at once: a file may begin with more of them than memory holds.
+            cursor.space();
+            let safe = cursor.pos();
             match self.advance(&mut cursor) {
                 Ok(Some(step)) => return step,
-                Ok(None) => safe = cursor.pos(),
+                Ok(None) => {}
                 Err(fault) if fault.what == FaultKind::Cut => return Step::More(safe),
                 Err(fault) => return Step::Wrong(fault),
             }
@@ -85,7 +89,6 @@ impl TopParser {
 
     /// One token group: the opening bracket, a member, or the end.
     fn advance(&mut self, cursor: &mut Cursor<'_>) -> Result<Option<Step>, Fault> {
-        cursor.space();
         match self.state {
             State::Start => match cursor.peek() {
                 // A byte-order mark.
@@ -132,7 +135,11 @@ impl TopParser {
             }
             "distributedInfo" => self.top.distributed = Some(Value::read(cursor)?),
             "deviceProperties" => self.top.devices = Some(Value::read(cursor)?),
-            "baseTimeNanoseconds" => self.top.base_ns = Value::read(cursor)?.integer().unwrap_or(0),
+            "baseTimeNanoseconds" => {
+                let base_ns = Value::read(cursor)?.integer();
+                self.top.base_unread = base_ns.is_none();
+                self.top.base_ns = base_ns.unwrap_or(0);
+            }
             _ => self.scalar(key, cursor)?,
         }
         Ok(None)

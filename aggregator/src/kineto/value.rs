@@ -32,7 +32,7 @@ impl Value {
 
     fn read_nested(cursor: &mut Cursor<'_>, depth: usize) -> Result<Self, Fault> {
         if depth > MAX_VALUE_DEPTH {
-            return cursor.fault(FaultKind::TooDeep);
+            return cursor.fault(FaultKind::TooDeep(MAX_VALUE_DEPTH));
         }
         match cursor.peek() {
             Some(b'"') => Ok(Self::Text(text::decode(cursor.string()?))),
@@ -140,7 +140,7 @@ mod tests {
     fn depth_is_limited() {
         let deep = "[".repeat(10_000);
         let fault = Value::read(&mut Cursor::new(deep.as_bytes(), 0)).unwrap_err();
-        assert_eq!(fault.what, FaultKind::TooDeep);
+        assert_eq!(fault.what, FaultKind::TooDeep(MAX_VALUE_DEPTH));
     }
 
     #[test]

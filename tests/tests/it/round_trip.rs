@@ -1,0 +1,116 @@
+//! A native run, written as Kineto's JSON, ingested, and analysed again: the same analysis, but for what the format cannot say.
+//!
+//! What cannot be equal, and why:
+//!
+//! - Clocks. A trace has no pings. The native run is therefore analysed without its own, and by the same evidence as the trace: one
+//!   clock where the ranks are of one host, else their collectives. With pings its times would differ by the fit's error.
+//! - Ranges of steps. A trace has no other steps than these; in a run, steps begin and end a few µs outside their ranges.
+//! - Ids: of the run, of communicators (a trace's are computed from name and ranks), of rows (their place in the file).
+//! - When a bucket was ready. A trace knows when the operator began that handed it over, and no more; so `ready_ns` is `enqueue_ns`.
+//! - Bytes, FLOPs and the names of allocations: torch.profiler writes none for operators, and neither does this writer.
+//! - Two operators of no length that stand for DDP's hook and `c10d`: what bucket an all-reduce is of is known by them alone.
+//! - Warm-up, which is no part of a trace, but of what `data_loading` compares the whole recording's input with.
+
+#[path = "../../src/planted.rs"]
+#[expect(dead_code, unreachable_pub, reason = "each user of the builder needs a part of it")]
+mod planted;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use aggregator::analysis::Tables;
+use aggregator::clock::Choice;
+use aggregator::kineto::{KinetoSource, ingest};
+use aggregator::source::{RunSource, Source};
+use aggregator::{Analysis, Options, analyze};
+
+use crate::kineto_writer::{CALL, HOOK, STEP, write_traces};
+use crate::support::{copy_directory, have_mpirun, scratch, train};
+
+fn analysis(source: &dyn Source, clock: Choice) -> Analysis {
+    let mut options = Options::default();
+    options.clock = clock;
+    analyze(source, &options, &|_, _| ()).unwrap()
+}
+
+/// The tables with what cannot be equal put out.
+fn comparable(analysis: Analysis) -> Tables {
+    let mut tables = analysis.tables;
+    let mut comms: BTreeMap<i64, i64> = BTreeMap::new();
+    for instance in &mut tables.collective_instances {
+        let next = comms.len() as i64;
+        instance.comm_id = *comms.entry(instance.comm_id).or_insert(next);
+    }
+    tables.bucket_timing.iter_mut().for_each(|row| row.ready_ns = None);
+    tables.op_stats.retain(|row| &*row.name != HOOK && !row.name.starts_with(CALL) && !row.name.starts_with(STEP));
+    tables.op_stats.iter_mut().for_each(|row| (row.bytes, row.flops) = (None, None));
+    tables.annotation_stats.retain(|row| !row.name.starts_with(STEP));
+    tables.memory_peaks.iter_mut().for_each(|row| row.alive = "".into());
+    for row in tables.data_loading.iter_mut().filter(|row| row.step.is_none()) {
+        (row.wall_ns, row.wall_pct) = Default::default();
+    }
+    tables.clock_fit.iter_mut().for_each(|row| (row.samples, row.residual_p95_ns) = (0, None));
+    tables
+}
+
+/// Compares a run with its traces, and with the run that its traces become.
+#[track_caller]
+fn check_round_trip(run: &Path, place: &Path, clock: Choice) -> Analysis {
+    let quiet = place.join("without_pings");
+    copy_directory(run, &quiet);
+    let pings = quiet.join("clock_samples");
+    if pings.is_dir() {
+        std::fs::remove_dir_all(pings).unwrap();
+    }
+    let traces = place.join("traces");
+    write_traces(run, &traces);
+    let again = place.join("again");
+    ingest(std::slice::from_ref(&traces), &again, &|_, _| ()).unwrap();
+
+    let native = analysis(&RunSource::open(&quiet).unwrap(), clock);
+    let expected = comparable(native.clone());
+    for (what, source) in [
+        ("its traces", Box::new(KinetoSource::open(&[traces]).unwrap()) as Box<dyn Source>),
+        ("the run that its traces became", Box::new(RunSource::open(&again).unwrap())),
+    ] {
+        let other = analysis(source.as_ref(), clock);
+        assert_eq!(other.facts.ranks, native.facts.ranks, "{what}");
+        assert_eq!(other.facts.steps, native.facts.steps, "{what}");
+        assert_eq!(other.facts.collectives, native.facts.collectives, "{what}");
+        let other = comparable(other);
+        macro_rules! same {
+            ($($table:ident)*) => { $( assert_eq!(other.$table, expected.$table, "{} of {what}", stringify!($table)); )* };
+        }
+        same!(clock_fit step_breakdown idle_breakdown collective_instances collective_waits bucket_timing stragglers);
+        same!(kernel_stats op_stats annotation_stats memory_peaks memory_curve hta_temporal_breakdown kernel_breakdown);
+        same!(launch_stats queue_length memcpy_bandwidth gpu_utilization kernel_sequences sync_stalls data_loading);
+        same!(omissions findings);
+    }
+    native
+}
+
+#[test]
+fn a_run_of_rank_agent_is_the_same_as_a_trace() {
+    if !have_mpirun("a_run_of_rank_agent_is_the_same_as_a_trace") {
+        return;
+    }
+    let place = scratch("round_trip");
+    let run = place.join("run");
+    train(3, &run, &["--inject", "slow:rank=1,ms=60,phase=forward"]).expect_code(0);
+    let native = check_round_trip(&run, &place, Choice::SameHost);
+    // What is compared says something: all kinds of tables have rows, and the slow rank is seen.
+    let Tables { bucket_timing, stragglers, memory_peaks, op_stats, .. } = &native.tables;
+    assert!(!bucket_timing.is_empty() && !memory_peaks.is_empty() && !op_stats.is_empty());
+    assert_eq!(&*stragglers[1].verdict, "cause", "{stragglers:#?}");
+}
+
+/// The same without `mpirun`, on a planted run whose ranks have clocks of their own.
+#[test]
+fn a_planted_run_is_the_same_as_a_trace() {
+    let place = scratch("planted_round_trip");
+    let run = place.join("run");
+    let plan = planted::Plan { slow: vec![(2, 700_000)], ..Default::default() };
+    planted::write(&plan, &run).unwrap();
+    let native = check_round_trip(&run, &place, Choice::Collective);
+    assert_eq!(&*native.tables.stragglers[2].verdict, "cause");
+}
