@@ -1,14 +1,15 @@
-//! How true the clocks are that collectives give: real traces of one host, whose clocks are shifted by up to ±10 s and bent by up
-//! to ±50 ppm at random, analysed by `--clock collective`, and compared with what was done to them.
+//! How true the clocks are that collectives give: real traces of one host, whose clocks are shifted by up to ±10 s and
+//! bent by up to ±50 ppm at random, analysed by `--clock collective`, and compared with what was done to them.
 //!
 //! ```console
 //! $ cargo bench -p aggregator --bench clock_truth -- [TRIALS] [FOLDER…]
 //! ```
 //!
-//! A shift alone must change nothing: then every trial of a folder gives the same errors, those of its ranks. `error_ns` is stated
-//! for 95 % of clocks, `bound_ns` for all. That two devices of one host show the same time is taken for the truth, though the
-//! driver converts their times with an error of its own (torchrec4_long_a2a: 26 µs throughout). The rule that `error_ns` is never
-//! below the time of the quickest operation was made knowing that folder, so only the others test it.
+//! A shift alone must change nothing: then every trial of a folder gives the same errors, those of its ranks.
+//! `error_ns` is stated for 95 % of clocks, `bound_ns` for all. That two devices of one host show the same time is
+//! taken for the truth, though the driver converts their times with an error of its own (torchrec4_long_a2a: 26 µs
+//! throughout). The rule that `error_ns` is never below the time of the quickest operation was made knowing that
+//! folder, so only the others test it.
 //!
 //! Exit code 1 if a clock is beyond its bound, fewer than 95 % are within their errors, or the analysis changed.
 

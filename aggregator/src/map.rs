@@ -95,7 +95,14 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
                 let (step_breakdown, parts) = breakdown(&data, scope.as_ref());
                 let exposed_ns: Vec<Option<i64>> = data.collectives.iter().map(|c| exposed_ns(c, &parts)).collect();
                 let launches = Launches::collect(&data.events);
-                let view = View { data: &data, keep: &keep, scope: scope.as_ref(), launches: &launches, parts: &parts };
+                let view = View {
+                    data: &data,
+                    keep: &keep,
+                    scope: scope.as_ref(),
+                    launches: &launches,
+                    sequences_of: options.sequences_of.as_ref(),
+                    parts: &parts,
+                };
                 let (device, idle) = (device_tables(&view), idle_breakdown(&data, &launches, &keep));
                 (step_breakdown, exposed_ns, hta_temporal(rank, &parts), device, idle)
             },

@@ -27,6 +27,8 @@ pub struct Options {
     pub step_marker: Option<Regex>,
     /// What the clocks are fitted by. Default: the best that there is.
     pub clock: Choice,
+    /// Operators and ranges of the host that sequences of kernels are looked for in. Default: every outermost operator.
+    pub sequences_of: Option<Regex>,
     /// When lateness is a verdict.
     pub thresholds: Thresholds,
     /// Limits of the findings.

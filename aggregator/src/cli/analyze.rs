@@ -51,6 +51,9 @@ pub(super) struct Arguments {
     /// Ranges of the host whose name matches are the steps.
     #[arg(long, value_name = "REGEX")]
     step_marker: Option<String>,
+    /// Look for sequences of kernels in operators and ranges whose name matches, instead of in every outermost operator.
+    #[arg(long, value_name = "REGEX")]
+    sequences_of: Option<String>,
     /// What puts the ranks on one clock; where it joins no ranks, that is an error and not another method.
     #[arg(long, value_enum, value_name = "METHOD", default_value_t = Choice::Auto)]
     clock: Choice,
@@ -93,6 +96,7 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
         range: value("range", &arguments.range, regex)?,
         ranks: value("ranks", &arguments.ranks, parse_ranks)?,
         step_marker: value("step-marker", &arguments.step_marker, regex)?,
+        sequences_of: value("sequences-of", &arguments.sequences_of, regex)?,
         clock: arguments.clock,
         thresholds: arguments.thresholds.resolve()?,
         ..Options::default()

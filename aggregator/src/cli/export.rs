@@ -14,6 +14,7 @@ use crate::clock::Choice;
 use crate::kineto::KinetoSource;
 use crate::options::{Options, TimeBound, parse_ranks, parse_steps};
 use crate::render::perfetto::{self, Exported};
+use crate::render::text::{omission, plural};
 use crate::source::{RunSource, Source};
 
 /// Writes all ranks as one timeline for another tool.
@@ -108,14 +109,13 @@ fn say(path: &Path, exported: &Exported) {
     let counts = exported.counts;
     let _ = writeln!(
         stderr,
-        "{}: {} ranks, {} slices of events, {} of collectives, {} steps, {} counter values; {:.1} MB; open it at \
-         https://ui.perfetto.dev",
+        "{}: {}, {} of events, {} of collectives, {} of steps, {}; {:.1} MB; open it at https://ui.perfetto.dev",
         path.display(),
-        counts.ranks,
-        counts.events,
+        plural(counts.ranks as usize, "rank"),
+        plural(counts.events as usize, "slice"),
         counts.collectives,
         counts.marks,
-        counts.counter_values,
+        plural(counts.counter_values as usize, "counter value"),
         exported.bytes as f64 / 1e6,
     );
     if exported.shift_ns != 0 {
@@ -133,8 +133,6 @@ fn say(path: &Path, exported: &Exported) {
         );
     }
     for o in &exported.omissions {
-        let of = o.rank.map(|rank| format!(" of rank {rank}")).unwrap_or_default();
-        let amount = o.amount.map(|amount| format!("{amount} ")).unwrap_or_default();
-        let _ = writeln!(stderr, "left out: {amount}{}{of}: {}", o.what, o.why);
+        let _ = writeln!(stderr, "left out: {}", omission(o));
     }
 }

@@ -10,6 +10,7 @@ use super::analyze::with_bar;
 use super::input::{Input, resolve};
 use crate::Error;
 use crate::kineto::{Ingested, ingest};
+use crate::render::text::omission;
 
 /// Writes traces of torch.profiler as a run.
 #[derive(Debug, Args)]
@@ -45,9 +46,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         *written_bytes as f64 / 1e6,
     );
     for o in omissions {
-        let of = o.file.as_deref().map(|file| format!(" of {file}")).unwrap_or_default();
-        let amount = o.amount.map(|amount| format!("{amount} ")).unwrap_or_default();
-        let _ = writeln!(stderr, "left out: {amount}{}{of}: {}", o.what, o.why);
+        let _ = writeln!(stderr, "left out: {}", omission(o));
     }
     Ok(if omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
 }

@@ -17,7 +17,8 @@ pub enum Choice {
     Ping,
     /// Ranks of one host share its clock, unless their collectives contradict that.
     SameHost,
-    /// No rank leaves a collective before all have entered, and all leave it nearly together; hosts and names count for nothing.
+    /// No rank leaves a collective before all have entered, and all leave it nearly together; hosts and names count for
+    /// nothing.
     Collective,
     /// Wall clocks as they are, with an error that nobody knows.
     Utc,

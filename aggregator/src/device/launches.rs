@@ -17,14 +17,13 @@ pub(super) fn enclosing(events: &Events, row: usize) -> Option<usize> {
     (parent != NO_PARENT && (parent as usize) < row).then_some(parent as usize)
 }
 
-/// The outermost operator around each row, or [`NO_PARENT`].
-pub(super) fn outermost_operators(events: &Events) -> Vec<u32> {
+/// The outermost row around each row that `counts`, or [`NO_PARENT`].
+pub(super) fn outermost(events: &Events, counts: &dyn Fn(usize) -> bool) -> Vec<u32> {
     let mut outermost = vec![NO_PARENT; events.len()];
     for row in 0..events.len() {
         if let Some(parent) = enclosing(events, row) {
             let around = outermost[parent];
-            let is_operator = around == NO_PARENT && events.kind[parent] == Kind::CpuOp;
-            outermost[row] = if is_operator { parent as u32 } else { around };
+            outermost[row] = if around == NO_PARENT && counts(parent) { parent as u32 } else { around };
         }
     }
     outermost

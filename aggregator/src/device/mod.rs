@@ -18,15 +18,16 @@ use trace::{
     QueueLengthRow, SyncStallRow,
 };
 
+use regex::Regex;
+
 pub use kernel_types::work_type;
 pub use launch_stats::{LAUNCH_DELAY_CUTOFF_NS, RUNTIME_CUTOFF_NS};
 pub use launches::{Launch, Launches};
 pub use queue::FULL_QUEUE_LENGTH;
 
 use crate::breakdown::{Activity, Parts};
-use crate::device::launches::outermost_operators;
 use crate::intervals::{Coverage, IntervalSet};
-use crate::model::RankData;
+use crate::model::{Kind, RankData};
 use crate::steps::recorded;
 
 /// The tables of one rank about its devices. Each grows with names, streams and steps, not with rows.
@@ -59,6 +60,8 @@ pub(crate) struct View<'a> {
     pub(crate) scope: Option<&'a IntervalSet>,
     /// Which host call launched what.
     pub(crate) launches: &'a Launches,
+    /// Which operators sequences of kernels are looked for in; `None`: the outermost.
+    pub(crate) sequences_of: Option<&'a Regex>,
     /// What each device did.
     pub(crate) parts: &'a [(Activity, Parts)],
 }
@@ -67,7 +70,7 @@ pub(crate) struct View<'a> {
 pub(crate) fn device_tables(view: &View<'_>) -> DeviceTables {
     let busy = any_device_busy(view.parts);
     let launched = view.launches.joined(&view.data.events, view.keep);
-    let outermost = if busy.is_some() { outermost_operators(&view.data.events) } else { Vec::new() };
+    let operators = outermost_operators(view, busy.is_some());
     let recorded_ns = recorded(view.data).map_or(0, |all| all.len_ns());
     // The utilization takes about as long as all others.
     let (gpu_utilization, others) = rayon::join(
@@ -77,13 +80,19 @@ pub(crate) fn device_tables(view: &View<'_>) -> DeviceTables {
             launch_stats: launch_stats::launch_stats(view.data, &launched),
             queue_length: queue::queue_length(view.data, &launched, recorded_ns),
             memcpy_bandwidth: bandwidth::memcpy_bandwidth(view.data, view.keep),
-            kernel_sequences: sequences::kernel_sequences(view.data, &launched, &outermost),
-            sync_stalls: stalls::sync_stalls(view, busy.as_ref(), &outermost),
+            kernel_sequences: sequences::kernel_sequences(view, &launched, &operators),
+            sync_stalls: stalls::sync_stalls(view, busy.as_ref(), &operators),
             data_loading: loading::data_loading(view, busy.as_ref()),
             ..DeviceTables::default()
         },
     );
     DeviceTables { gpu_utilization, ..others }
+}
+
+/// The outermost operator around each row; empty without devices.
+fn outermost_operators(view: &View<'_>, has_devices: bool) -> Vec<u32> {
+    let events = &view.data.events;
+    if has_devices { launches::outermost(events, &|row| events.kind[row] == Kind::CpuOp) } else { Vec::new() }
 }
 
 /// When any device of the rank worked; `None` without devices.

@@ -1,5 +1,5 @@
 //! Sequences of kernels that operators launch again and again: HTA, `trace_analysis.get_frequent_cuda_kernel_sequences`, for every
-//! outermost operator instead of one that must be named.
+//! outermost operator, or as there for operators and ranges of a name, of which the outermost count.
 //!
 //! ```text
 //!  host    [ linear    ]  [ linear    ]  [ item ]
@@ -7,11 +7,13 @@
 //!  device      a b c          a b c          d       linear|a|b|c twice; item has fewer than three kernels
 //! ```
 
+use regex::Regex;
 use rustc_hash::FxHashMap;
 use trace::{KernelSequenceRow, Text};
 
-use super::Launch;
-use crate::model::{NO_PARENT, RankData};
+use super::launches::outermost;
+use super::{Launch, View};
+use crate::model::{Kind, NO_PARENT, RankData};
 
 /// HTA's `min_pattern_len`.
 const LEAST_KERNELS: usize = 3;
@@ -28,11 +30,14 @@ struct Tally {
 }
 
 /// The most frequent sequences; those seen equally often by the time of their kernels.
-/// `outermost` is the outermost operator around each row.
-pub(super) fn kernel_sequences(data: &RankData, launched: &[Launch], outermost: &[u32]) -> Vec<KernelSequenceRow> {
-    if outermost.is_empty() {
+/// `operators` is the outermost operator around each row.
+pub(super) fn kernel_sequences(view: &View<'_>, launched: &[Launch], operators: &[u32]) -> Vec<KernelSequenceRow> {
+    if operators.is_empty() {
         return Vec::new();
     }
+    let data = view.data;
+    let named = view.sequences_of.map(|name| named_operators(data, name));
+    let outermost = named.as_deref().unwrap_or(operators);
     let events = &data.events;
     let mut of_operator: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
     for launch in launched {
@@ -59,6 +64,15 @@ pub(super) fn kernel_sequences(data: &RankData, launched: &[Launch], outermost: 
     });
     rows.truncate(KEPT);
     rows.into_iter().map(|(key, tally)| row(data, &key, &tally)).collect()
+}
+
+/// The outermost operator or range around each row whose name matches.
+fn named_operators(data: &RankData, name: &Regex) -> Vec<u32> {
+    let wanted: Vec<bool> = data.names.iter().map(|n| name.is_match(n)).collect();
+    let events = &data.events;
+    outermost(events, &|row| {
+        matches!(events.kind[row], Kind::CpuOp | Kind::UserAnnotation) && wanted[events.name[row] as usize]
+    })
 }
 
 fn row(data: &RankData, key: &[u32], tally: &Tally) -> KernelSequenceRow {

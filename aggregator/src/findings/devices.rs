@@ -39,10 +39,12 @@ fn launch_bound(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Opti
     }
     let calls: i64 = devices.iter().map(|r| r.cpu_total_ns).sum();
     let work: i64 = devices.iter().map(|r| r.gpu_total_ns).sum();
-    let where_ = plural(devices.len(), "idle device");
     Some(finding(
         "info",
-        format!("on {where_}, {short_pct:.0} % of the kernels are shorter than the calls that launch them"),
+        format!(
+            "on {}, {short_pct:.0} % of the kernels are shorter than the calls that launch them",
+            plural(devices.len(), "idle device")
+        ),
         format!(
             "launch_stats.short_kernels: {short} of {all} (HTA's definition) where compute takes less than {} %; {} in launching \
              calls, {} of work; threshold {} % (this program's)",

@@ -9,7 +9,7 @@ use std::io::Write;
 
 use anstyle::{AnsiColor, Style};
 
-use super::text::{count, plain, plural, ranks, wrap};
+use super::text::{plain, plural, ranks, wrap};
 use crate::analysis::{Analysis, VerdictKind};
 use crate::error::Error;
 
@@ -84,8 +84,8 @@ fn facts(text: &mut String, analysis: &Analysis, look: &Look) {
         parts.push(plural(facts.hosts.len(), "host"));
     }
     parts.push(plural(facts.steps.len(), "step"));
-    parts.push(format!("{} events", count(facts.events)));
-    parts.push(format!("{} collectives", count(analysis.tables.collective_instances.len() as u64)));
+    parts.push(plural(facts.events as usize, "event"));
+    parts.push(plural(analysis.tables.collective_instances.len(), "collective"));
     if let Some(selection) = &facts.selection {
         parts.push(format!("only {}", plain(selection)));
     }

@@ -1,5 +1,7 @@
 //! Numbers for people: three digits and the unit that keeps them readable.
 
+use trace::OmissionRow;
+
 /// Times by size: from this many ns on, divided by it, in this unit.
 const TIME_UNITS: [(f64, &str); 4] = [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")];
 
@@ -55,6 +57,31 @@ pub fn count(n: u64) -> String {
 /// `1 step`, `2 steps`.
 pub fn plural(n: usize, noun: &str) -> String {
     format!("{} {noun}{}", count(n as u64), if n == 1 { "" } else { "s" })
+}
+
+/// What was left out: `rank 2: 3 rows: why (file)`.
+pub fn omission(omission: &OmissionRow) -> String {
+    let rank = omission.rank.map(|r| format!("rank {r}: ")).unwrap_or_default();
+    let file = omission.file.as_deref().map(|f| format!(" ({f})")).unwrap_or_default();
+    let what = match omission.amount {
+        None => omission.what.to_string(),
+        Some(1) => format!("1 {}", singular(&omission.what)),
+        Some(n) => format!("{} {}", u64::try_from(n).map_or_else(|_| n.to_string(), count), omission.what),
+    };
+    format!("{rank}{what}: {}{file}", omission.why)
+}
+
+/// `host ranges in evidence` of one: the first word that ends in one s is the plural.
+fn singular(what: &str) -> String {
+    let mut done = false;
+    let one = |word: &str| match word.strip_suffix('s').filter(|stem| !done && !stem.ends_with('s')) {
+        Some(stem) => {
+            done = true;
+            stem.to_string()
+        }
+        None => word.to_string(),
+    };
+    what.split(' ').map(one).collect::<Vec<_>>().join(" ")
 }
 
 /// Ranks as ranges: `0–3, 5`.
@@ -130,6 +157,12 @@ mod tests {
         assert_eq!(count(1_234_567), "1 234 567");
         assert_eq!(ranks(&[0, 1, 2, 5, 7, 8]), "0–2, 5, 7–8");
         assert_eq!(plural(1, "step"), "1 step");
+        let left_out = |amount, what: &str| {
+            omission(&OmissionRow { amount, rank: Some(3), what: what.into(), why: "why".into(), ..Default::default() })
+        };
+        assert_eq!(left_out(Some(1), "host ranges in evidence"), "rank 3: 1 host range in evidence: why");
+        assert_eq!(left_out(Some(12_000), "rows"), "rank 3: 12 000 rows: why");
+        assert_eq!(left_out(None, "ranks"), "rank 3: ranks: why");
     }
 
     #[test]

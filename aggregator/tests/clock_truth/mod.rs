@@ -1,5 +1,6 @@
-//! Clock truth on real traces: the ranks of a folder ran on one host, so the true offset of their clocks is 0. Every rank's
-//! times are shifted and bent at random, and what `--clock collective` finds back is compared with what was done to them.
+//! Clock truth on real traces: the ranks of a folder ran on one host, so the true offset of their clocks is 0. Every
+//! rank's times are shifted and bent at random, and what `--clock collective` finds back is compared with what was done
+//! to them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ use aggregator::source::{Source, SourceInfo};
 use aggregator::{Analysis, Error, Options, analyze};
 use trace::{ClockFitRow, OmissionRow};
 
-/// The folders with several ranks, of the examples and of the data beside the repository, and whether these ran on one host.
+/// The folders with several ranks, of the examples and of the data beside the repository, and whether these ran on one
+/// host.
 pub(crate) const FOLDERS: [(&str, bool); 6] = [
     ("gloo8_slow5", true),
     ("gloo4_slow2_stack", true),
@@ -190,7 +192,7 @@ impl Truth {
     /// What else the bent clocks changed in the analysis.
     fn compare(&self, bent: &Analysis, drifting: bool, trial: &mut Trial) {
         let (known, bent) = (&self.known.tables, &bent.tables);
-        // Instances are numbered by time, which may differ by the error: the first arrival in its rank's own clock tells them apart.
+        // Instances are numbered by time, which may differ by the error: so compare like with like, in order.
         let key = |i: &trace::InstanceRow| (i.comm_id, i.seq, i.op.clone(), i.step, i.bucket, i.ranks_seen);
         let mut instances: BTreeMap<_, (Vec<&trace::InstanceRow>, Vec<&trace::InstanceRow>)> = BTreeMap::new();
         known.collective_instances.iter().for_each(|i| instances.entry(key(i)).or_default().0.push(i));

@@ -17,6 +17,7 @@ mod collectives;
 mod oracle;
 mod ours;
 mod raw;
+mod sequences;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -224,7 +225,7 @@ fn every_table_is_htas_but_for_htas_errors() {
 }
 
 /// The ranks of a folder, read plainly; the rank is that of the aggregator's plan.
-fn raw_ranks(traces: &Path) -> Vec<Rank> {
+pub(crate) fn raw_ranks(traces: &Path) -> Vec<Rank> {
     let plan = aggregator::kineto::plan(&[traces.to_path_buf()]).unwrap();
     plan.files.iter().map(|file| Rank::read(&file.path, file.rank.into())).collect()
 }

@@ -65,6 +65,8 @@ pub(crate) struct Event {
     pub(crate) stream: i64,
     pub(crate) correlation: i64,
     pub(crate) bandwidth: f64,
+    /// Process and thread.
+    pub(crate) thread: String,
 }
 
 impl Event {
@@ -184,6 +186,7 @@ fn event_of(index: i64, event: &Value) -> Option<Event> {
         dur: event["dur"].as_str()?.parse().ok()?,
         stream: integer("stream"),
         correlation: integer("correlation"),
+        thread: format!("{} {}", event["pid"], event["tid"]),
         bandwidth: args["memory bandwidth (GB/s)"].as_f64().unwrap_or(0.0),
     })
 }

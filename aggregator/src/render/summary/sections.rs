@@ -9,7 +9,7 @@ use super::{Look, heading, sentence};
 use crate::analysis::Analysis;
 use crate::instances::lower_median;
 use crate::render::grid::Grid;
-use crate::render::text::{bytes, count, ns, plain, plural};
+use crate::render::text::{bytes, count, ns, omission as omission_line, plain, plural};
 
 /// Means over the steps of one rank and device.
 #[derive(Clone, Copy, Default)]
@@ -162,7 +162,7 @@ pub(super) fn overlap(text: &mut String, analysis: &Analysis, look: &Look) {
         .text("operation", 0, rows.iter().map(|((op, _), _)| plain(op)).collect())
         .number("size", 0, rows.iter().map(|((_, b), _)| b.map_or("–".into(), bytes)).collect())
         .number("count", 1, rows.iter().map(|(_, g)| count(g.len() as u64)).collect())
-        .time("skew", 0, median(&|r| Some(r.skew_ns)))
+        .time("skew", 0, median(&|r| (r.ranks_seen > 1).then_some(r.skew_ns)))
         .time("transfer", 0, median(&|r| r.transfer_ns))
         .number("algbw GB/s", 3, rate(&|r| r.algbw_gbs))
         .number("busbw GB/s", 0, rate(&|r| r.busbw_gbs))
@@ -296,10 +296,7 @@ pub(super) fn left_out(text: &mut String, analysis: &Analysis, look: &Look) {
         sentence(text, &format!("{} lost while recording, {recorded} kept", plural(dropped as usize, "row")), look);
     }
     for omission in omissions.iter().take(look.top) {
-        let amount = omission.amount.map(|n| format!("{n} ")).unwrap_or_default();
-        let rank = omission.rank.map(|r| format!("rank {r}: ")).unwrap_or_default();
-        let file = omission.file.as_deref().map(|f| format!(" ({f})")).unwrap_or_default();
-        sentence(text, &format!("{rank}{amount}{}: {}{file}", omission.what, omission.why), look);
+        sentence(text, &omission_line(omission), look);
     }
     not_shown(text, omissions.len().saturating_sub(look.top), "omission", look);
 }

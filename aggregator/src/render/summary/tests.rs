@@ -80,6 +80,7 @@ fn instance(number: i64) -> InstanceRow {
         instance: number,
         op: if number % 2 == 0 { "allreduce".into() } else { "allgather".into() },
         bytes: Some(if number % 2 == 0 { 25 << 20 } else { 64 }),
+        ranks_seen: 2,
         complete: number != 3,
         first_start_ns: 1_000 * MS,
         last_start_ns: 1_027 * MS,
