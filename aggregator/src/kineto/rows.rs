@@ -130,18 +130,24 @@ fn merge_scratches(scratches: BTreeMap<u32, Scratch>, names: &mut Vec<Text>) -> 
 /// Moves what is sparse out of the pieces; row numbers become those of the whole file.
 fn gather_side_tables(pieces: &mut [(u32, Columns)], maps: &BTreeMap<u32, IdMap>, base_ns: i64, rows: &mut Rows) {
     let mut first = 0u32;
+    // What grows by doubling holds up to twice its size, and for a moment three times.
+    rows.allocations.reserve_exact(pieces.iter().map(|(_, p)| p.allocations.len()).sum());
+    rows.kernel_use.reserve_exact(pieces.iter().map(|(_, p)| p.kernel_use.len()).sum());
+    rows.flows.reserve_exact(pieces.iter().map(|(_, p)| p.flows.len()).sum());
     for (number, piece) in pieces {
         let absolute = |ts_ns: i64| ts_ns.saturating_add(base_ns);
-        rows.comm_args.extend(piece.comm_args.drain(..).map(|(row, args)| (first + row, args)));
+        rows.comm_args.extend(std::mem::take(&mut piece.comm_args).into_iter().map(|(row, args)| (first + row, args)));
         let id = |id: i64| i64::from(first) + id;
-        rows.kernel_use.extend(piece.kernel_use.drain(..).map(|u| KernelUse { id: id(u.id), ..u }));
-        rows.copy_rates.extend(piece.copy_rates.drain(..).map(|r| CopyRate { id: id(r.id), ..r }));
+        rows.kernel_use
+            .extend(std::mem::take(&mut piece.kernel_use).into_iter().map(|u| KernelUse { id: id(u.id), ..u }));
+        rows.copy_rates
+            .extend(std::mem::take(&mut piece.copy_rates).into_iter().map(|r| CopyRate { id: id(r.id), ..r }));
         if let Some(map) = maps.get(number) {
-            rows.allocations.extend(piece.allocations.drain(..).map(|allocation| {
+            rows.allocations.extend(std::mem::take(&mut piece.allocations).into_iter().map(|allocation| {
                 let ts_ns = absolute(allocation.ts_ns);
                 (Allocation { ts_ns, ..allocation }, map.tracks[allocation.track as usize])
             }));
-            rows.flows.extend(piece.flows.drain(..).map(|flow| {
+            rows.flows.extend(std::mem::take(&mut piece.flows).into_iter().map(|flow| {
                 let end = FlowEnd { ts_ns: absolute(flow.ts_ns), ..flow };
                 (end, map.tracks[flow.track as usize])
             }));
