@@ -1,4 +1,5 @@
-//! What rows of the host say beyond what every analysis needs: shapes, stacks, modules. Only who asks for it pays for it.
+//! What rows of the host say beyond what every analysis needs: shapes, stacks, modules. Only who asks for it pays for
+//! it.
 
 use rustc_hash::FxHashMap;
 use serde_json::Value;
@@ -132,8 +133,8 @@ fn shape_text(inputs: &[Option<Vec<i64>>]) -> String {
 }
 
 /// The FLOPs of a call by the rules of torch.profiler (`computeFlops` in torch/csrc/profiler/util.cpp), which knows
-/// convolution in two dimensions, products of matrices, addition and multiplication. `None`: another operator, or inputs that
-/// do not say enough.
+/// convolution in two dimensions, products of matrices, addition and multiplication. `None`: another operator, or
+/// inputs that do not say enough.
 pub(crate) fn flops(name: &str, dims: &[Option<Vec<i64>>], concrete: &[String]) -> Option<i64> {
     let input = |i: usize| dims.get(i)?.as_deref();
     match name {

@@ -1,13 +1,14 @@
-//! Folded stacks: what flame graphs are made of. One line a stack, frames from the outermost to the innermost, then its own time.
+//! Folded stacks: what flame graphs are made of. One line a stack, frames from the outermost to the innermost, then its
+//! own time.
 //!
 //! ```text
 //! rank 0;thread 1;ProfilerStep*;forward;aten::linear;aten::addmm 81234
 //! ```
 //!
-//! Frames are all rows of the host that enclose each other by torch's rules: ranges, Python functions, operators, calls of the
-//! runtime. On the host a stack has the self time of its innermost frame, so the lines of a thread sum to the time that anything
-//! ran on it. On a device the innermost frame is a kernel or a copy, under the frames of the operator that launched it, and has
-//! its whole length. Times are ns.
+//! Frames are all rows of the host that enclose each other by torch's rules: ranges, Python functions, operators, calls
+//! of the runtime. On the host a stack has the self time of its innermost frame, so the lines of a thread sum to the
+//! time that anything ran on it. On a device the innermost frame is a kernel or a copy, under the frames of the
+//! operator that launched it, and has its whole length. Times are ns.
 
 use rustc_hash::FxHashMap;
 use trace::Text;
@@ -131,7 +132,8 @@ impl Stacks {
     }
 }
 
-/// A name as a frame: separators of the format, and what would command a terminal, become `_`, as torch's `export_stacks` does.
+/// A name as a frame: separators of the format, and what would command a terminal, become `_`, as torch's
+/// `export_stacks` does.
 fn frame_text(name: &str) -> String {
     name.chars().map(|c| if c == ';' || c.is_control() { '_' } else { c }).collect()
 }

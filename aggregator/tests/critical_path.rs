@@ -61,8 +61,8 @@ fn as_hta(row: &CriticalPathRow) -> [f64; 5] {
 /// HTA's shares are of whole µs and are summed as they are: over a path of a few ms, rounding is below this.
 const SAME_PCT: f64 = 0.05;
 
-/// Why the two differ: what is not in HTA's graph, or weighs nothing there. Read in `critical_path_analysis.py`, and seen in the
-/// trace.
+/// Why the two differ: what is not in HTA's graph, or weighs nothing there. Read in `critical_path_analysis.py`, and
+/// seen in the trace.
 fn reasons(name: &str, row: &CriticalPathRow, hta: [f64; 5], ours: [f64; 5]) -> Vec<String> {
     let mut reasons = Vec::new();
     if hta.iter().zip(&ours).all(|(a, b)| (a - b).abs() <= SAME_PCT) {
@@ -170,8 +170,8 @@ fn paths(folder: &Path) -> Vec<CriticalPathRow> {
     analyze(&source, &Options::default(), &|_, _| ()).unwrap().tables.critical_path
 }
 
-/// What is known of the traces: rank 2 of torchrec4 computes on its host in a range for about 1.01 s of every step while the others
-/// wait in SendRecv; rank 5 of gloo8 and rank 2 of gloo4 sleep.
+/// What is known of the traces: rank 2 of torchrec4 computes on its host in a range for about 1.01 s of every step
+/// while the others wait in SendRecv; rank 5 of gloo8 and rank 2 of gloo4 sleep.
 #[test]
 fn paths_tell_the_known_truth() {
     let Some(data) = data() else { return };

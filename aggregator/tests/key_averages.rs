@@ -1,7 +1,7 @@
 //! `table` against torch.profiler itself: for traces that it wrote, every number of its own `key_averages()`.
 //!
-//! The traces and tables were made by `data/key_averages/make.py` with PyTorch 2.15. Torch adds floating-point µs that are
-//! multiples of 1 ns, and subtracts them; what is compared here is therefore exact after rounding to 1 ns.
+//! The traces and tables were made by `data/key_averages/make.py` with PyTorch 2.15. Torch adds floating-point µs that
+//! are multiples of 1 ns, and subtracts them; what is compared here is therefore exact after rounding to 1 ns.
 
 #![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
 
@@ -115,8 +115,8 @@ fn every_number_survives_ingestion() {
     }
 }
 
-/// torch's printed table: its rows are in the order of ours, and its last line is ours. (`gloo` was printed without FLOPs, which
-/// its shapes tell all the same.)
+/// torch's printed table: its rows are in the order of ours, and its last line is ours. (`gloo` was printed without
+/// FLOPs, which its shapes tell all the same.)
 #[test]
 fn the_printed_table_is_that_of_torch() {
     for name in ["stack", "plain"] {
@@ -139,8 +139,8 @@ fn the_printed_table_is_that_of_torch() {
     }
 }
 
-/// Equal words; or numbers of one unit that differ by one in the last of three digits: torch's sums are floating-point, and
-/// half-way cases go either way.
+/// Equal words; or numbers of one unit that differ by one in the last of three digits: torch's sums are floating-point,
+/// and half-way cases go either way.
 fn same(ours: &str, torchs: &str) -> bool {
     let split = |text: &str| {
         let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-').to_string();

@@ -22,15 +22,15 @@ use crate::table::{GroupBy, KeyAverages, SortKey, TableOptions, key_averages};
 
 /// Prints what torch.profiler's key_averages().table() prints, of a run or of traces.
 ///
-/// One table a rank: torch.profiler knows no other, and sums over ranks hide who differs. Without --ranks it is that of the lowest
-/// rank.
+/// One table a rank: torch.profiler knows no other, and sums over ranks hide who differs. Without --ranks it is that of
+/// the lowest rank.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// A run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
     #[arg(required = true, value_name = "RUN|TRACES")]
     paths: Vec<PathBuf>,
-    /// A key of torch.profiler, as self_cpu_time_total or count; `cuda` and `device` are one. [default: self_cuda_time_total, or
-    /// self_cpu_time_total where no device was recorded]
+    /// A key of torch.profiler, as self_cpu_time_total or count; `cuda` and `device` are one. [default:
+    /// self_cuda_time_total, or self_cpu_time_total where no device was recorded]
     #[arg(long, value_name = "KEY")]
     sort_by: Option<String>,
     /// Rows of a table; -1: all. [default: 20, and with --json all]

@@ -5,8 +5,8 @@ use rustc_hash::FxHashMap;
 use crate::device::Launches;
 use crate::model::{NONE, RankData};
 
-/// Gaps on a stream beyond this are no mere distance between kernels (HTA's `consecutive_kernel_delay`, 30 µs): there was
-/// something to wait for, and it is looked for on other streams.
+/// Gaps on a stream beyond this are no mere distance between kernels (HTA's `consecutive_kernel_delay`, 30 µs): there
+/// was something to wait for, and it is looked for on other streams.
 const UNEXPLAINED_NS: i64 = 30_000;
 /// A gap beyond this has a reason that nothing shows (HTA's `KERNEL_KERNEL_DELAY_THRESHOLD_US`, 1500 µs).
 pub(super) const MAX_KERNEL_GAP_NS: i64 = 1_500_000;
@@ -98,7 +98,8 @@ impl Device {
             (None, None) => (start, Cause::Unknown),
         };
         if start.saturating_sub(ready) > UNEXPLAINED_NS {
-            // It could have run and did not. What ended last before it began is what it waited for, as far as anything is.
+            // It could have run and did not. What ended last before it began is what it waited for, as far as anything
+            // is.
             let is_other = |other: &u32| {
                 events.device[*other as usize] == events.device[row as usize]
                     && events.stream[*other as usize] != events.stream[row as usize]

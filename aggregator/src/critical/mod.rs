@@ -1,4 +1,5 @@
-//! The critical path of each step: the chain of work that, had any of it been shorter, would have ended the step earlier.
+//! The critical path of each step: the chain of work that, had any of it been shorter, would have ended the step
+//! earlier.
 //!
 //! It is found backwards, from the end of the step to its start: whatever is running, what did it wait for last?
 //!
@@ -9,17 +10,17 @@
 //! path     ───────host───────┘launch└──────────── b ──────────┘└host────────────────────────── end of the step
 //! ```
 //!
-//! - A device row waited for the row before it on its stream, for a row of another stream, or for its launch: for the last of
-//!   these. Its launch counts from the start of the launching call.
+//! - A device row waited for the row before it on its stream, for a row of another stream, or for its launch: for the
+//!   last of these. Its launch counts from the start of the launching call.
 //! - A blocking call of the host waited for device work that ended while it ran ([`waits`]).
-//! - A host thread that does nothing waited for another thread whose operator ended meanwhile (autograd's thread in a backward
-//!   pass), or for a collective of the host that did; else it ran code that is not recorded: Python, mostly.
+//! - A host thread that does nothing waited for another thread whose operator ended meanwhile (autograd's thread in a
+//!   backward pass), or for a collective of the host that did; else it ran code that is not recorded: Python, mostly.
 //!
 //! So every nanosecond of the step is on the path once, and the parts sum to its length. HTA's critical path (HTA,
-//! `critical_path_analysis.CPGraph`) has the same kinds of edges, but its path is the one of the largest weight in a graph in
-//! which gaps between operators weigh nothing; and without `cuda_sync` rows its graph has no edge from a device back to its host,
-//! so that all is the CPU's. Here such waits are inferred from what the calls are and when device work ended, and counted in
-//! `inferred_waits`.
+//! `critical_path_analysis.CPGraph`) has the same kinds of edges, but its path is the one of the largest weight in a
+//! graph in which gaps between operators weigh nothing; and without `cuda_sync` rows its graph has no edge from a
+//! device back to its host, so that all is the CPU's. Here such waits are inferred from what the calls are and when
+//! device work ended, and counted in `inferred_waits`.
 
 mod device;
 mod host;
@@ -43,7 +44,8 @@ use walk::Walk;
 /// Names on the path that a row lists.
 const TOP: usize = 5;
 
-/// The critical path of every active step of a rank. The window of a step is that of `step_breakdown`, over all its devices.
+/// The critical path of every active step of a rank. The window of a step is that of `step_breakdown`, over all its
+/// devices.
 pub(crate) fn critical_path(data: &RankData, launches: &Launches) -> Vec<CriticalPathRow> {
     if data.events.is_empty() || data.steps.is_empty() {
         return Vec::new();
@@ -59,7 +61,8 @@ pub(crate) fn critical_path(data: &RankData, launches: &Launches) -> Vec<Critica
     rows
 }
 
-/// The windows of the active steps: each ends with the last device work that was launched in it, and they do not overlap.
+/// The windows of the active steps: each ends with the last device work that was launched in it, and they do not
+/// overlap.
 fn windows(data: &RankData) -> Vec<(i32, Interval)> {
     let last_end = last_device_end(&data.events);
     let mut previous_end = i64::MIN;

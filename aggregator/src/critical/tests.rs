@@ -66,8 +66,8 @@ fn a_late_launch_leads_back_to_the_host() {
     assert_eq!(parts(&one(&data)), [("cpu", 14), ("compute", 8), ("launch", 2)]);
 }
 
-/// A blocking call leads to the row that ended in it, whether a `cuda_sync` row says so or not. What follows on the host is the
-/// host's.
+/// A blocking call leads to the row that ended in it, whether a `cuda_sync` row says so or not. What follows on the
+/// host is the host's.
 #[test]
 fn a_blocking_call_leads_to_the_device() {
     let drawn = || {
@@ -81,8 +81,8 @@ fn a_blocking_call_leads_to_the_device() {
             .device(Kind::Kernel, "ncclDevKernel_AllReduce", (0, 9), 2, ".....###########..............")
     };
     let row = one(&drawn().data());
-    // From 16, where the collective ended, to 30 the host: 2 of the call's return, then 12, of which 5 in `item`. The collective
-    // from 5, its launch from 3; before that the host.
+    // From 16, where the collective ended, to 30 the host: 2 of the call's return, then 12, of which 5 in `item`. The
+    // collective from 5, its launch from 3; before that the host.
     assert_eq!(parts(&row), [("cpu", 17), ("gap", 7), ("communication", 11), ("launch", 2)]);
     assert_eq!(row.inferred_waits, 1);
 

@@ -1,8 +1,9 @@
 //! Calls of the host that waited for a device, and for which of its rows.
 //!
-//! The calls are HTA's `BLOCKING_SYNC_CALLS`, those that free memory, which synchronise too, and their HIP and driver twins. A
-//! `cuda_sync` row says which stream was waited for. Where there is none (older traces), the row that ended last before the call
-//! returned, of those launched before it began, is what it waited for: that is inferred, and said to be.
+//! The calls are HTA's `BLOCKING_SYNC_CALLS`, those that free memory, which synchronise too, and their HIP and driver
+//! twins. A `cuda_sync` row says which stream was waited for. Where there is none (older traces), the row that ended
+//! last before the call returned, of those launched before it began, is what it waited for: that is inferred, and said
+//! to be.
 
 use rustc_hash::FxHashMap;
 
@@ -31,7 +32,8 @@ const COPY_CALLS: [&str; 8] = [
     "MemcpyHtoDAsync_v2",
     "Memcpy2DAsync",
 ];
-/// CUPTI turns device times into host times with an error of some µs: a row may seem to end after the call that waited for it.
+/// CUPTI turns device times into host times with an error of some µs: a row may seem to end after the call that waited
+/// for it.
 const SLACK_NS: i64 = 5_000;
 /// Rows that are looked at for one that was launched before the call: others' work of the same instant.
 const MAX_LOOK_BACK: usize = 64;

@@ -1,4 +1,5 @@
-//! `key_averages` for people: the columns, units and last lines of torch.profiler's `table()`, within the width of the terminal.
+//! `key_averages` for people: the columns, units and last lines of torch.profiler's `table()`, within the width of the
+//! terminal.
 
 use std::fmt::Write as _;
 

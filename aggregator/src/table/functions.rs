@@ -1,6 +1,7 @@
 //! A rank's rows as torch.profiler's function events: who encloses whom, which kernels are whose, which memory.
 //!
-//! The rules are those of `torch.autograd.profiler` (`_parse_kineto_results`) and `profiler_util.EventList` of PyTorch 2.15:
+//! The rules are those of `torch.autograd.profiler` (`_parse_kineto_results`) and `profiler_util.EventList` of PyTorch
+//! 2.15:
 //!
 //! ```text
 //! thread   outer  |----------------------------|      a parent holds its child whole; who ends later than it began in
@@ -27,8 +28,8 @@ const LEFT_OUT: [&str; 7] = [
     "aten::_version",
 ];
 
-/// Prefixes of the ranges by which torch's communication back ends say how long a collective took. They begin on one thread and
-/// end on another, which a trace does not tell; they take part in no nesting and have no time of their own.
+/// Prefixes of the ranges by which torch's communication back ends say how long a collective took. They begin on one
+/// thread and end on another, which a trace does not tell; they take part in no nesting and have no time of their own.
 const ASYNC_PREFIXES: [&str; 6] = ["gloo:", "nccl:", "rccl:", "ucc:", "xccl:", "hccl:"];
 
 /// What a row is to torch.
@@ -57,7 +58,8 @@ pub(crate) struct Functions {
     pub(crate) kernel_ns: Vec<i64>,
     /// The same with those of its children, and theirs.
     pub(crate) device_ns: Vec<i64>,
-    /// Allocated less released while it ran, on the host and on devices; then net of its children. Empty without memory rows.
+    /// Allocated less released while it ran, on the host and on devices; then net of its children. Empty without memory
+    /// rows.
     pub(crate) bytes: Vec<[i64; 2]>,
     pub(crate) self_bytes: Vec<[i64; 2]>,
     /// The operator of each device row, or [`NO_PARENT`].
@@ -257,9 +259,10 @@ fn parents(data: &RankData, role: &[Role]) -> Vec<u32> {
 
 /// The operator of each device row: that of its External id, as torch does.
 ///
-/// In traces of 2023 a kernel's External id is none of an operator's, and may be that of another one by accident; so it must also
-/// lie around the launch. Where it does not, and in runs that know no External ids, the innermost operator or range around the
-/// launch is the one: that is what torch gave the id of. A row whose id is absent or 0 in a trace that has ids has no operator.
+/// In traces of 2023 a kernel's External id is none of an operator's, and may be that of another one by accident; so it
+/// must also lie around the launch. Where it does not, and in runs that know no External ids, the innermost operator or
+/// range around the launch is the one: that is what torch gave the id of. A row whose id is absent or 0 in a trace that
+/// has ids has no operator.
 fn operators(data: &RankData, role: &[Role], parent: &[u32]) -> Vec<u32> {
     let events = &data.events;
     let mut operators = vec![NO_PARENT; events.len()];

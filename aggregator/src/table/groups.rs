@@ -68,9 +68,9 @@ impl<'a> Groups<'a> {
         number
     }
 
-    /// The row whose Python frames are meant: of a device row its operator, of a backward function, and what it encloses, the
-    /// forward operator (torch's `_set_backward_stacktraces`). A backward function without one, as that which adds up a
-    /// gradient, has no frames.
+    /// The row whose Python frames are meant: of a device row its operator, of a backward function, and what it
+    /// encloses, the forward operator (torch's `_set_backward_stacktraces`). A backward function without one, as that
+    /// which adds up a gradient, has no frames.
     fn caller(&self, row: usize) -> Option<usize> {
         let row = if self.functions.operator[row] == NO_PARENT { row } else { self.functions.operator[row] as usize };
         match self.ancestors(row).find(|at| self.is_backward(*at)) {
