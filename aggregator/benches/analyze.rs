@@ -1,7 +1,8 @@
-//! Rows per second and peak memory of an analysis, for 8 and for 64 ranks of 200 000 rows, and whether it found what was planted.
+//! Rows per second and peak memory of an analysis, for 8 and for 64 ranks of 200 000 rows, and whether it found what
+//! was planted.
 //!
-//! `cargo bench -p aggregator --bench analyze [-- ROWS [RANKS…]]`. Each analysis runs in a process of its own, so that its peak memory is its
-//! own. Nothing is asserted about time; what was planted is.
+//! `cargo bench -p aggregator --bench analyze [-- ROWS [RANKS…]]`. Each analysis runs in a process of its own, so that
+//! its peak memory is its own. Nothing is asserted about time; what was planted is.
 
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on fails")]
 
@@ -25,8 +26,8 @@ fn plan(ranks: i32, rows: usize) -> Plan {
         steps: 20,
         buckets: 6,
         op_ns: 10_000,
-        // As long as handing a bucket over takes. A late rank does that in its own time, the others while they wait; with another gap
-        // its own time, and so its excess, would rightly be longer than the delay that was planted.
+        // As long as handing a bucket over takes. A late rank does that in its own time, the others while they wait;
+        // with another gap its own time, and so its excess, would rightly be longer than the delay that was planted.
         gap_ns: planted::LAUNCH_NS,
         jitter_ns: 3_000,
         slow: vec![(ranks / 2 + 1, DELAY_NS)],

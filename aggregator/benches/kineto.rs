@@ -1,12 +1,13 @@
-//! How fast traces are read: GB of JSON and events a second, plain and gzip, for the parse into columns, for the whole load, and
-//! for that and every table of the analysis.
+//! How fast traces are read: GB of JSON and events a second, plain and gzip, for the parse into columns, for the whole
+//! load, and for that and every table of the analysis.
 //!
 //! ```console
 //! $ cargo bench -p aggregator --bench kineto -- [TRACE] [MB]
 //! ```
 //!
-//! The trace (by default the largest of `../shared/data/kineto`, else of `examples/traces`) is repeated, each time later, to
-//! at least `MB` (500) of JSON in a temporary directory. Every figure is the median of five; the file is in the page cache.
+//! The trace (by default the largest of `../shared/data/kineto`, else of `examples/traces`) is repeated, each time
+//! later, to at least `MB` (500) of JSON in a temporary directory. Every figure is the median of five; the file is in
+//! the page cache.
 
 use std::error::Error;
 use std::fs::File;

@@ -65,7 +65,8 @@ pub enum VerdictKind {
     Nothing,
 }
 
-/// The verdict: who, how much per step, why, how sure. Without a cause the numbers are those of the rank that stands out most.
+/// The verdict: who, how much per step, why, how sure. Without a cause the numbers are those of the rank that stands
+/// out most.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Verdict {
     /// What kind it is.

@@ -165,8 +165,9 @@ impl Split {
     }
 }
 
-/// The breakdown of a rank: for each device (or the CPU) one row for everything, one for each active step, and one for the time
-/// between steps. With a `scope`, only what lies in it counts. Also returns the sets, for those who ask about other windows.
+/// The breakdown of a rank: for each device (or the CPU) one row for everything, one for each active step, and one for
+/// the time between steps. With a `scope`, only what lies in it counts. Also returns the sets, for those who ask about
+/// other windows.
 pub(crate) fn breakdown(
     data: &RankData,
     scope: Option<&IntervalSet>,

@@ -15,8 +15,8 @@ use clap::{Parser, Subcommand};
 
 use crate::Error;
 
-/// Says why a data-parallel training step is slow: aligns the ranks' clocks, matches their collectives, and divides every
-/// nanosecond of every step.
+/// Says why a data-parallel training step is slow: aligns the ranks' clocks, matches their collectives, and divides
+/// every nanosecond of every step.
 #[derive(Debug, Parser)]
 #[command(name = "aggregator", version, after_help = EXIT_CODES)]
 struct Arguments {

@@ -6,9 +6,10 @@
 //!               kernel/other      kernel         host_wait
 //! ```
 //!
-//! `host_wait`: the next row was launched after the row before it had ended: the host was late. `kernel_wait`: not so, and the gap is
-//! shorter than [`KERNEL_WAIT_NS`]. `other`: the rest, such as waiting for an event of another stream. The first and the last idle
-//! time of a stream are no gaps. Streams are counted one by one, so their sum may exceed the wall time.
+//! `host_wait`: the next row was launched after the row before it had ended: the host was late. `kernel_wait`: not so,
+//! and the gap is shorter than [`KERNEL_WAIT_NS`]. `other`: the rest, such as waiting for an event of another stream.
+//! The first and the last idle time of a stream are no gaps. Streams are counted one by one, so their sum may exceed
+//! the wall time.
 
 use std::collections::BTreeMap;
 

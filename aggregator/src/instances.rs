@@ -66,7 +66,8 @@ fn error_ns(instance: &Instance, last: &Member, clocks: &Clocks) -> Option<i64> 
     errors.reduce(|a, b| Some(a?.max(b?))).flatten()
 }
 
-/// Factor from algorithm to bus bandwidth for `n` ranks (nccl-tests, PERFORMANCE.md); bytes are those of the whole array.
+/// Factor from algorithm to bus bandwidth for `n` ranks (nccl-tests, PERFORMANCE.md); bytes are those of the whole
+/// array.
 fn bus_factor(op: &str, n: i32) -> Option<f64> {
     let n = f64::from(n);
     match op {
@@ -82,8 +83,8 @@ fn mean_duration_ns(instance: &Instance) -> Option<f64> {
     (total > 0).then(|| total as f64 / instance.members.len() as f64)
 }
 
-/// Whether a rank's wait by the aligned clocks and its clock-free twin, duration − shortest duration, differ by more than the
-/// error of the clocks. They may do so without any clock being wrong: when ranks do not leave together.
+/// Whether a rank's wait by the aligned clocks and its clock-free twin, duration − shortest duration, differ by more
+/// than the error of the clocks. They may do so without any clock being wrong: when ranks do not leave together.
 fn clocks_disagree(instance: &Instance, last_start_ns: i64, error_ns: Option<i64>, clocks: &Clocks) -> bool {
     let Some(error_ns) = error_ns.filter(|_| instance.complete() && instance.barrier != Barrier::OneSided) else {
         return false;

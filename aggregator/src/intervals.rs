@@ -1,7 +1,7 @@
 //! Sets of half-open intervals of time, in ns.
 //!
-//! An [`IntervalSet`] is sorted, and its intervals are not empty, do not overlap and do not touch, so every set of points has exactly
-//! one form. One column is one ns:
+//! An [`IntervalSet`] is sorted, and its intervals are not empty, do not overlap and do not touch, so every set of
+//! points has exactly one form. One column is one ns:
 //!
 //! ```text
 //!                 0         1
@@ -13,8 +13,8 @@
 //!  a \ b          ##....##........      [0,2) [6,8)
 //! ```
 //!
-//! Each operation is one pass over its operands. [`Coverage`] answers "how much of the set lies in this window" in logarithmic time,
-//! which is how a breakdown into thousands of windows stays linear in the rows.
+//! Each operation is one pass over its operands. [`Coverage`] answers "how much of the set lies in this window" in
+//! logarithmic time, which is how a breakdown into thousands of windows stays linear in the rows.
 
 /// The points `start_ns ≤ t < end_ns`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,8 +70,8 @@ impl IntervalSet {
         set
     }
 
-    /// Adds an interval that starts no earlier than every interval added before it: the cheap way to take the union of sorted rows.
-    /// Empty intervals add nothing.
+    /// Adds an interval that starts no earlier than every interval added before it: the cheap way to take the union of
+    /// sorted rows. Empty intervals add nothing.
     ///
     /// # Panics
     /// In debug builds, if the interval starts before the last one does.

@@ -37,7 +37,8 @@ fn peak(rank: i32, device_id: Option<i64>, rows: &[&MemoryRow]) -> Option<Memory
 /// Bytes in use after each row.
 fn in_use<'a>(rows: &'a [&MemoryRow]) -> impl Iterator<Item = i64> + 'a {
     rows.iter().scan(0_i64, |in_use, row| {
-        // What the allocator says is in use beats the sum of what was seen: the recording may have begun later than the program.
+        // What the allocator says is in use beats the sum of what was seen: the recording may have begun later than the
+        // program.
         *in_use = row.allocated_bytes.unwrap_or(in_use.saturating_add(row.delta_bytes));
         Some(*in_use)
     })
@@ -82,7 +83,8 @@ pub(crate) fn memory_curve(rank: i32, rows: &[MemoryRow]) -> Vec<MemoryCurveRow>
 
 /// The largest holders after `rows`, as `name=bytes`, separated by `; `. `told` is what the allocator says is in use.
 ///
-/// Releases are joined to their allocations by address: what is released has the name of what was allocated, whoever releases it.
+/// Releases are joined to their allocations by address: what is released has the name of what was allocated, whoever
+/// releases it.
 fn alive(rows: &[&MemoryRow], told: Option<i64>) -> Text {
     let mut blocks: FxHashMap<i64, (&str, i64)> = FxHashMap::default();
     let mut held: BTreeMap<&str, i64> = BTreeMap::new();

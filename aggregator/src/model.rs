@@ -157,7 +157,8 @@ pub struct RankInfo {
     /// Process.
     pub pid: i64,
     /// Clock domain: ranks with equal domains share one clock, but for the domains that name no clock of one machine:
-    /// empty (nothing known) and `utc` (wall clock of an unknown host). Kineto's is `<host>/utc` where the host is known.
+    /// empty (nothing known) and `utc` (wall clock of an unknown host). Kineto's is `<host>/utc` where the host is
+    /// known.
     pub clock_domain: String,
     /// Whether the recorder ended in order; `None` where the format cannot tell.
     pub closed_cleanly: Option<bool>,
@@ -174,7 +175,8 @@ pub struct RankData {
     pub events: Events,
     /// Its collectives, sorted by start.
     pub collectives: Vec<CollectiveRow>,
-    /// Kineto's `Comms Id` of each collective, by position in [`collectives`](Self::collectives); empty where no row has one.
+    /// Kineto's `Comms Id` of each collective, by position in [`collectives`](Self::collectives); empty where no row
+    /// has one.
     pub comms_ids: Vec<Option<u64>>,
     /// Its steps, sorted; warm-up and active.
     pub steps: Vec<StepRow>,
@@ -222,8 +224,8 @@ impl MatchLevel {
     }
 }
 
-/// Whether an operation makes its ranks wait for each other, and so says something about their clocks: if it does, no rank
-/// leaves before every rank has entered.
+/// Whether an operation makes its ranks wait for each other, and so says something about their clocks: if it does, no
+/// rank leaves before every rank has entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Barrier {
     /// All-reduce, all-gather, reduce-scatter, barrier: every rank needs something of every other.
@@ -234,8 +236,8 @@ pub enum Barrier {
     OneSided,
 }
 
-/// How much earlier than another rank's entry a rank may leave a [`Barrier::Weak`] operation. Measured on real all-to-alls
-/// that are made of sends and receives: down to 73 µs.
+/// How much earlier than another rank's entry a rank may leave a [`Barrier::Weak`] operation. Measured on real
+/// all-to-alls that are made of sends and receives: down to 73 µs.
 pub const WEAK_SLACK_NS: i64 = 100_000;
 
 /// One rank's part in an [`Instance`], in that rank's own clock.

@@ -33,8 +33,8 @@ impl NameClass {
     }
 }
 
-/// Calls that return only when a device is done: `cudaStreamSynchronize`, `hipDeviceSynchronize`, `cuCtxSynchronize`, … and
-/// copies that are not `Async`.
+/// Calls that return only when a device is done: `cudaStreamSynchronize`, `hipDeviceSynchronize`, `cuCtxSynchronize`, …
+/// and copies that are not `Async`.
 pub(crate) fn synchronizes(name: &str) -> bool {
     let name = name.strip_suffix("_v2").unwrap_or(name);
     let copy = ["cudaMemcpy", "hipMemcpy", "cuMemcpy"].iter().any(|prefix| name.starts_with(prefix));

@@ -20,8 +20,8 @@ use crate::source::{Source, SourceInfo};
 use crate::stats::{compare_kernels, compare_ops};
 use crate::{Error, straggler, verdict};
 
-/// Analyses a source: loads, maps and drops every rank in parallel, then reduces. `progress` is called after each rank, with the
-/// number done and the number to do.
+/// Analyses a source: loads, maps and drops every rank in parallel, then reduces. `progress` is called after each rank,
+/// with the number done and the number to do.
 ///
 /// # Errors
 /// [`Error::NoRank`] if nothing is left to analyse, [`Error::Clock`] if [`Options::clock`] joins no two ranks.
@@ -199,8 +199,8 @@ fn local_bounds(parts: &[RankPart], options: &Options) -> BTreeMap<i32, Interval
     parts.iter().map(|p| (p.info.rank, Interval::new(local(&clocks, p, from), local(&clocks, p, to)))).collect()
 }
 
-/// The rank's host time at a global time. The map is monotonous and nearly the identity plus an offset: two steps of iteration
-/// leave less than a ns at any drift that a clock can have.
+/// The rank's host time at a global time. The map is monotonous and nearly the identity plus an offset: two steps of
+/// iteration leave less than a ns at any drift that a clock can have.
 fn local(clocks: &Clocks, part: &RankPart, global: i64) -> i64 {
     let mut t = global;
     for _ in 0..4 {

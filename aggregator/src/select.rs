@@ -7,7 +7,8 @@ use crate::model::{Kind, RankData};
 use crate::options::Options;
 use crate::steps::host_windows;
 
-/// What of a rank is looked at, in its own clock; `None` is everything. `time` is what `--from` and `--to` mean on this rank's clock.
+/// What of a rank is looked at, in its own clock; `None` is everything. `time` is what `--from` and `--to` mean on this
+/// rank's clock.
 pub(crate) fn scope(data: &RankData, options: &Options, time: Option<Interval>) -> Option<IntervalSet> {
     let steps = options.steps.as_ref().map(|steps| {
         let chosen = host_windows(&data.steps).into_iter().filter(|s| steps.contains(&s.step));
@@ -29,7 +30,8 @@ fn matching_ranges(data: &RankData, regex: &Regex) -> IntervalSet {
     rows.map(|row| Interval::new(events.ts_ns[row], events.end_ns(row))).collect()
 }
 
-/// Leaves only the steps and collectives that begin in `scope`. Rows of `events` stay: those that begin outside may reach into it.
+/// Leaves only the steps and collectives that begin in `scope`. Rows of `events` stay: those that begin outside may
+/// reach into it.
 pub(crate) fn narrow(data: &mut RankData, scope: &IntervalSet) {
     data.steps.retain(|s| contains(scope, s.start_ns));
     let keep: Vec<bool> =

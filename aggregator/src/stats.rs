@@ -81,7 +81,8 @@ struct ByName {
     tallies: Vec<Tally>,
 }
 
-/// The tallies of one of the tables: a dense column by name for each device, so that a row costs an index and no hashing.
+/// The tallies of one of the tables: a dense column by name for each device, so that a row costs an index and no
+/// hashing.
 #[derive(Debug, Default)]
 struct Tallies(Vec<ByName>);
 
@@ -166,8 +167,8 @@ fn inside_ns(events: &Events) -> Vec<i64> {
 
 const STEP_RANGE: &str = "ProfilerStep#";
 
-/// All `ProfilerStep#N` count under one name, `ProfilerStep*`, as torch.profiler's tables have it. Returns the names and, for each old
-/// one, its number among them.
+/// All `ProfilerStep#N` count under one name, `ProfilerStep*`, as torch.profiler's tables have it. Returns the names
+/// and, for each old one, its number among them.
 fn fold_step_numbers(names: &[Text]) -> (Vec<Text>, Vec<u32>) {
     let mut folded: Vec<Text> = names.to_vec();
     let step = folded.len() as u32;

@@ -1,7 +1,7 @@
 //! Steps: where they come from when a run does not say, and which rows belong to them.
 //!
-//! A step's window on a device is not its window on the host, because a device works behind its host (the TensorBoard plugin's
-//! rule; DESIGN calls it the step's device window):
+//! A step's window on a device is not its window on the host, because a device works behind its host (the TensorBoard
+//! plugin's rule; DESIGN calls it the step's device window):
 //!
 //! ```text
 //!  host    |--- step 1 ---|--- step 2 ---|
@@ -27,8 +27,8 @@ pub struct StepWindow {
     pub window: Interval,
 }
 
-/// Makes every host range whose name matches a step, numbered from 0 in the order of start, and assigns all rows to them. A range
-/// that begins before the one before it ended is not a step; it is counted.
+/// Makes every host range whose name matches a step, numbered from 0 in the order of start, and assigns all rows to
+/// them. A range that begins before the one before it ended is not a step; it is counted.
 pub fn mark_steps(data: &mut RankData, marker: &Regex) {
     let marks: Vec<bool> = data.names.iter().map(|name| marker.is_match(name)).collect();
     let events = &data.events;
@@ -125,8 +125,8 @@ pub fn host_windows(steps: &[StepRow]) -> Vec<StepWindow> {
     active.map(|s| StepWindow { step: s.step, window: Interval::new(s.start_ns, s.end_ns) }).collect()
 }
 
-/// The windows of the active steps on a device: from max(host start, the previous step's end) to max(host end, end of the last
-/// device work launched in it). They never overlap.
+/// The windows of the active steps on a device: from max(host start, the previous step's end) to max(host end, end of
+/// the last device work launched in it). They never overlap.
 pub fn device_windows(host: &[StepWindow], events: &Events, device: i64) -> Vec<StepWindow> {
     let mut last_end: FxHashMap<i32, i64> = FxHashMap::default();
     for row in 0..events.len() {

@@ -1,5 +1,5 @@
-//! The real traces beside the repository (`../shared/data`), where there are any: what each file gives, and the truth of an
-//! independent sweep to the microsecond.
+//! The real traces beside the repository (`../shared/data`), where there are any: what each file gives, and the truth
+//! of an independent sweep to the microsecond.
 
 #![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
 
@@ -83,8 +83,9 @@ fn reference(path: &Path) -> Vec<Vec<f64>> {
     text.lines().skip(1).map(|l| l.split(',').map(|f| f.trim().parse().unwrap_or(f64::NAN)).collect()).collect()
 }
 
-/// What the reference's own arithmetic may be off by, in µs. It adds times as doubles, in µs: since 1970 (`ns_resolution`) they
-/// lie on a grid of 0.25 µs, and each of its rows may be off by half of it; elsewhere 1 µs is far beyond its error.
+/// What the reference's own arithmetic may be off by, in µs. It adds times as doubles, in µs: since 1970
+/// (`ns_resolution`) they lie on a grid of 0.25 µs, and each of its rows may be off by half of it; elsewhere 1 µs is
+/// far beyond its error.
 fn tolerance_us(folder: &str, rows: f64) -> f64 {
     if folder == "ns_resolution" { rows * 0.125 } else { 1.0 }
 }
@@ -128,7 +129,8 @@ fn breakdown_and_overlap_are_those_of_an_independent_sweep() {
     assert!(compared >= 20, "{compared}");
 }
 
-/// Every row that the reader keeps, swept once more in the plainest way: exact to the ns where the reference above is not.
+/// Every row that the reader keeps, swept once more in the plainest way: exact to the ns where the reference above is
+/// not.
 #[test]
 fn compute_time_is_the_plain_union_of_compute_kernels() {
     let Some(data) = data() else { return };

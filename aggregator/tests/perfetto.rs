@@ -1,4 +1,5 @@
-//! The export for Perfetto over planted runs. What its own schema makes of an export is checked by `tests/perfetto_check.py`.
+//! The export for Perfetto over planted runs. What its own schema makes of an export is checked by
+//! `tests/perfetto_check.py`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -59,8 +59,8 @@ fn every_bucket_is_found_exactly() {
     }
 }
 
-/// Buckets are reduced while backward goes on, so a rank that is late once is late at every bucket of the step. The step is longer by the
-/// delay once, not once a bucket.
+/// Buckets are reduced while backward goes on, so a rank that is late once is late at every bucket of the step. The
+/// step is longer by the delay once, not once a bucket.
 #[test]
 fn a_late_rank_is_the_cause_of_exactly_its_delay() {
     let delay = 900_000;
@@ -111,7 +111,8 @@ fn chosen_steps_and_ranks_are_all_that_is_told_and_unchanged() {
 fn a_span_of_time_is_the_same_moments_on_every_clock() {
     let (truth, dir) = shifted();
     let all = analyzed(dir.path(), &Options::default());
-    // From a little after the second step began to a little after the fourth did: on all ranks the third and the fourth begin in it.
+    // From a little after the second step began to a little after the fourth did: on all ranks the third and the fourth
+    // begin in it.
     let wall_ns = truth.steps[0].wall_ns;
     let begins_ns: Vec<i64> = all.tables.bucket_timing.iter().filter(|b| b.bucket == 0).map(|b| b.start_ns).collect();
     let first_ns = *begins_ns.iter().min().unwrap();

@@ -10,8 +10,8 @@ use crate::operation::{
 /// Executes operations on buffers of its own.
 ///
 /// Buffers hold f32 numbers as far as a caller can see; how and where they are stored is the back end's affair, so they
-/// may be device memory, and a bf16 back end may keep a rounded copy beside each. An operation may be asynchronous: it is
-/// enqueued in call order, and only [`Backend::download`] and [`Backend::synchronize`] wait. So an operation's own
+/// may be device memory, and a bf16 back end may keep a rounded copy beside each. An operation may be asynchronous: it
+/// is enqueued in call order, and only [`Backend::download`] and [`Backend::synchronize`] wait. So an operation's own
 /// error may be a shape that does not fit (at once, nothing done) while a fault of the device appears at the next wait.
 ///
 /// Every operation checks the lengths of its buffers against its shape.

@@ -135,10 +135,11 @@ impl Identity {
     /// A process that nobody launched.
     pub const ALONE: Self = Self { rank: 0, world_size: 1, local_rank: Some(0), launcher: Launcher::None };
 
-    /// The place that an environment gives; `env` looks a variable up. A variable that is set but empty counts as unset.
+    /// The place that an environment gives; `env` looks a variable up. A variable that is set but empty counts as
+    /// unset.
     ///
-    /// Known are Open MPI, MPICH's relatives (PMI), SLURM's steps, torchrun, and plain `RANK` and `WORLD_SIZE`; where none
-    /// of them shows, the process is [`Identity::ALONE`].
+    /// Known are Open MPI, MPICH's relatives (PMI), SLURM's steps, torchrun, and plain `RANK` and `WORLD_SIZE`; where
+    /// none of them shows, the process is [`Identity::ALONE`].
     pub fn from_env(env: &dyn Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let env = |name: &str| env(name).filter(|value| !value.trim().is_empty());
         for convention in &CONVENTIONS {

@@ -2,8 +2,8 @@
 //!
 //! A process learns its rank from the environment that its launcher left ([`Identity::from_env`]), which needs no MPI.
 //! Where there is MPI, what the library says must agree with it ([`check_world`]): a program started by the launcher of
-//! another MPI than it was linked with comes up as N processes that each believe they are rank 0 of 1, and would train N
-//! times side by side without a word.
+//! another MPI than it was linked with comes up as N processes that each believe they are rank 0 of 1, and would train
+//! N times side by side without a word.
 //!
 //! ```
 //! use launch::{Identity, Launcher};

@@ -42,7 +42,8 @@ pub struct Cli {
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     batch: u32,
 
-    /// Gradient bucket size in MiB, as in DistributedDataParallel; the first bucket closes at 1 MiB, so that communication begins early
+    /// Gradient bucket size in MiB, as in DistributedDataParallel; the first bucket closes at 1 MiB, so that
+    /// communication begins early
     #[arg(long, default_value_t = 25, value_name = "MIB", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     bucket_mb: u32,
 
@@ -204,7 +205,8 @@ impl Cli {
     }
 }
 
-/// Reads `wait=1,warmup=2,active=5,repeat=1`; a part that is not given is 0, as in torch.profiler, but `active` must be given.
+/// Reads `wait=1,warmup=2,active=5,repeat=1`; a part that is not given is 0, as in torch.profiler, but `active` must be
+/// given.
 fn parse_schedule(text: &str) -> Result<Schedule, Error> {
     let usage = |part: &str, problem: &str| Error::Usage(format!("--schedule: {:?} {problem}", part.trim()));
     let mut schedule = Schedule { wait: 0, warmup: 0, active: 0, repeat: 0, skip_first: 0 };

@@ -1,4 +1,5 @@
-//! The gradient buckets' way through the fabric: one all-reduce after the other, in the order of issue, beside the computation.
+//! The gradient buckets' way through the fabric: one all-reduce after the other, in the order of issue, beside the
+//! computation.
 //!
 //! ```text
 //! main thread   backward: g7 g6 | pack 0 | g5 g4 | pack 1 | g3 …      | wait_all_reduce | unpack, update
@@ -6,9 +7,10 @@
 //!                        ready ^  ^ enqueue, start   ^ start (enqueue when packed)     ^ end
 //! ```
 //!
-//! Like a communication stream of NCCL, the engine runs one all-reduce at a time: a bucket's start − enqueue is what it waited for
-//! its predecessors, and its bandwidth is its own. [`Progress`] says who drives it. `end` is when completion was seen, which over MPI
-//! is up to one pause of [`Pace::brisk`] (100 µs) after it came, and longer when the thread that looks is kept from its core.
+//! Like a communication stream of NCCL, the engine runs one all-reduce at a time: a bucket's start − enqueue is what it
+//! waited for its predecessors, and its bandwidth is its own. [`Progress`] says who drives it. `end` is when completion
+//! was seen, which over MPI is up to one pause of [`Pace::brisk`] (100 µs) after it came, and longer when the thread
+//! that looks is kept from its core.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -236,8 +238,9 @@ impl Engine {
 
     /// Hands over a bucket whose last gradient was produced at `ready_ns`.
     ///
-    /// That gets a row of its own on `thread`, the caller's: waking the communication thread takes a microsecond, but where every core is
-    /// taken the caller may lose its own for many milliseconds there, which are no part of the backward pass.
+    /// That gets a row of its own on `thread`, the caller's: waking the communication thread takes a microsecond, but
+    /// where every core is taken the caller may lose its own for many milliseconds there, which are no part of the
+    /// backward pass.
     ///
     /// # Errors
     /// The fabric's, if the all-reduce begins at once; [`Error::EngineGone`].
@@ -326,8 +329,8 @@ impl Engine {
         self.finished.get_mut(bucket)?.take()
     }
 
-    /// Every rank's words, by rank, over the same communicator as the buckets, none of which may be on its way. Recorded through
-    /// `thread`, the caller's.
+    /// Every rank's words, by rank, over the same communicator as the buckets, none of which may be on its way.
+    /// Recorded through `thread`, the caller's.
     ///
     /// # Errors
     /// The fabric's.

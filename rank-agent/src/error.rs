@@ -91,7 +91,8 @@ impl Error {
         }
     }
 
-    /// Whether every rank ends with this same error at the same place, so that one message is enough and MPI can be left in order.
+    /// Whether every rank ends with this same error at the same place, so that one message is enough and MPI can be
+    /// left in order.
     pub fn is_collective(&self) -> bool {
         matches!(
             self,

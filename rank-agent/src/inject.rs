@@ -157,12 +157,13 @@ pub fn wait_in(injections: &[Injection], rank: usize, phase: Phase) -> Duration 
     total
 }
 
-/// Waits for `wait`, and hardly longer, although every core may be taken: it naps, so that the core is free as it is during a slow
-/// read, and spins for the last moment.
+/// Waits for `wait`, and hardly longer, although every core may be taken: it naps, so that the core is free as it is
+/// during a slow read, and spins for the last moment.
 ///
-/// The naps are short on purpose. A thread that has just computed and then sleeps once is put behind the others when it wakes: on a
-/// machine with eight runnable threads per core the wait was 2 to 4 ms too long in the median, 10 to 90 ms at worst, however much of its
-/// end was spent spinning. A thread that has napped a few times is owed time and is run at once: 0.0 ms in the median, 4 ms at worst.
+/// The naps are short on purpose. A thread that has just computed and then sleeps once is put behind the others when it
+/// wakes: on a machine with eight runnable threads per core the wait was 2 to 4 ms too long in the median, 10 to 90 ms
+/// at worst, however much of its end was spent spinning. A thread that has napped a few times is owed time and is run
+/// at once: 0.0 ms in the median, 4 ms at worst.
 pub fn wait_exactly(wait: Duration) {
     let begin = std::time::Instant::now();
     loop {

@@ -62,7 +62,8 @@ pub fn run(fabric: Arc<dyn Fabric>, options: &Options, identity: &Identity, stop
     let recorder = agree_on_success(&*fabric, recorder)?;
     let job = Job { fabric: &fabric, options, recorder: &recorder, stop, place: place.as_ref() };
     let trained = job.train(backend);
-    // Whatever happened, what was recorded is kept; the last barrier comes after it, so that no rank is killed while it writes.
+    // Whatever happened, what was recorded is kept; the last barrier comes after it, so that no rank is killed while it
+    // writes.
     let summary = recorder.finish();
     let Trained { first, last, median_step, median_steps, mut report } = trained?;
     let all = fabric.all_gather(Lane::Control, &summary_words(&summary))?;

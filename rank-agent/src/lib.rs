@@ -1,10 +1,11 @@
 //! One process a rank: reference workload, clock sync, recording.
 //!
-//! A rank learns its place from its launcher, joins the others over a [`fabric::Fabric`], trains a model whose gradients travel in
-//! buckets while the backward pass goes on ([`engine::Engine`]), and records what it does. [`job::run`] is the whole of it.
+//! A rank learns its place from its launcher, joins the others over a [`fabric::Fabric`], trains a model whose
+//! gradients travel in buckets while the backward pass goes on ([`engine::Engine`]), and records what it does.
+//! [`job::run`] is the whole of it.
 //!
-//! A rank that is alone trains the same way, buckets included, but has no collective and records none: a sum over one rank is its own
-//! numbers.
+//! A rank that is alone trains the same way, buckets included, but has no collective and records none: a sum over one
+//! rank is its own numbers.
 
 pub mod bucket_plan;
 pub mod checksum;

@@ -5,9 +5,9 @@
 //! parent           └▶ remote┘                 offset = remote − (t0 + t1)/2, true to ± rtt/2
 //! ```
 //!
-//! The tree is HCA3's (Hunold and Carpen-Amarie 2018): in round k, ranks 2^k … 2^(k+1)−1 ping the rank 2^k below them, so that a
-//! rank's clock is known to rank 0 before others compare with it, and log2 p rounds reach everyone. Only the smallest round trips of a
-//! burst are kept: they had the least chance of an interruption in between.
+//! The tree is HCA3's (Hunold and Carpen-Amarie 2018): in round k, ranks 2^k … 2^(k+1)−1 ping the rank 2^k below them,
+//! so that a rank's clock is known to rank 0 before others compare with it, and log2 p rounds reach everyone. Only the
+//! smallest round trips of a burst are kept: they had the least chance of an interruption in between.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -40,8 +40,8 @@ pub struct PingTree {
 }
 
 impl PingTree {
-    /// The binomial tree over `size` ranks, with no more than `at_once` pairs in a round: pairs that share cores measure the
-    /// scheduler.
+    /// The binomial tree over `size` ranks, with no more than `at_once` pairs in a round: pairs that share cores
+    /// measure the scheduler.
     pub fn new(size: usize, at_once: usize) -> Self {
         let mut rounds = Vec::new();
         let mut distance = 1;
@@ -54,8 +54,8 @@ impl PingTree {
         Self { rounds }
     }
 
-    /// The tree for the ranks of `fabric`, agreed on by all of them: a host with more ranks than cores has room for one spinning pair
-    /// per two cores. Also returns the number of hosts.
+    /// The tree for the ranks of `fabric`, agreed on by all of them: a host with more ranks than cores has room for one
+    /// spinning pair per two cores. Also returns the number of hosts.
     ///
     /// # Errors
     /// The fabric's.

@@ -145,8 +145,8 @@ fn fresh_name(utc_ns: i64) -> PathBuf {
     path
 }
 
-/// The Gregorian date of a day counted from 1970-01-01 (Hinnant, "chrono-compatible low-level date algorithms"). A date library for one
-/// directory name would be out of proportion.
+/// The Gregorian date of a day counted from 1970-01-01 (Hinnant, "chrono-compatible low-level date algorithms"). A date
+/// library for one directory name would be out of proportion.
 fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);

@@ -1,4 +1,5 @@
-//! One step of data-parallel training: the model's passes, the buckets between them, and the proof that all ranks agree.
+//! One step of data-parallel training: the model's passes, the buckets between them, and the proof that all ranks
+//! agree.
 
 use std::cell::RefCell;
 

@@ -5,8 +5,9 @@
 //! cargo bench -p recorder -- bytes     # only the bytes
 //! ```
 //!
-//! Times come from bursts that fit a queue, with a pause after each in which the writer empties it, so that nothing is dropped and
-//! the writer does not compete for the core: the cost that a program sees. Beside them stands the same loop without recording.
+//! Times come from bursts that fit a queue, with a pause after each in which the writer empties it, so that nothing is
+//! dropped and the writer does not compete for the core: the cost that a program sees. Beside them stands the same loop
+//! without recording.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -42,7 +43,8 @@ fn main() -> Result<()> {
     result
 }
 
-// ---- time ----------------------------------------------------------------------------------------------------------------------
+// ---- time
+// ----------------------------------------------------------------------------------------------------------------------
 
 struct Names {
     outer: NameId,
@@ -165,9 +167,11 @@ fn report(what: &str, samples: &[f64]) -> f64 {
     at(0.5)
 }
 
-// ---- bytes ---------------------------------------------------------------------------------------------------------------------
+// ---- bytes
+// ---------------------------------------------------------------------------------------------------------------------
 
-/// Steps of the reference workload as its rank would have recorded them: eight layers, two buckets, noise on every duration.
+/// Steps of the reference workload as its rank would have recorded them: eight layers, two buckets, noise on every
+/// duration.
 fn bytes(run: &Path) -> Result<()> {
     println!("bytes on disk per event, by rows of a part (a rank of the reference workload, 8 layers)");
     for (part, rows) in [500, 2_000, 5_000, 20_000, 50_000, 200_000].into_iter().enumerate() {

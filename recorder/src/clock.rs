@@ -57,7 +57,8 @@ impl Clock {
 
     /// The clock domain: boot id, clock name, time namespace and the bend. Equal domains share one clock.
     ///
-    /// Where the kernel does not tell boot or namespace, the domain names the process instead, so that it equals no other.
+    /// Where the kernel does not tell boot or namespace, the domain names the process instead, so that it equals no
+    /// other.
     pub fn domain(&self) -> String {
         let bend = self.bend.map_or(String::new(), |bend| {
             // The origin belongs to it: two clocks that drift from different moments on are different clocks.
@@ -71,8 +72,8 @@ impl Clock {
         }
     }
 
-    /// Compares this clock with UTC: `(local_ns, utc_ns, rtt_ns)`, the local midpoint, UTC since 1970, and the time that the
-    /// comparison took. The tightest of several tries, so that a preemption in between does not count.
+    /// Compares this clock with UTC: `(local_ns, utc_ns, rtt_ns)`, the local midpoint, UTC since 1970, and the time
+    /// that the comparison took. The tightest of several tries, so that a preemption in between does not count.
     pub fn utc_sample(&self) -> (i64, i64, i64) {
         const TRIES: usize = 8;
         let mut best = self.bracket();

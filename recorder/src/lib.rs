@@ -25,9 +25,9 @@
 //! # }
 //! ```
 //!
-//! The thread that records pushes a fixed-size record into a bounded queue of its own: no lock, no allocation, no formatting. One
-//! writer thread makes rows of the records and closes a part every [`Options::part_period`]. When a queue is full or a disk is, rows
-//! are lost and counted, and the program goes on.
+//! The thread that records pushes a fixed-size record into a bounded queue of its own: no lock, no allocation, no
+//! formatting. One writer thread makes rows of the records and closes a part every [`Options::part_period`]. When a
+//! queue is full or a disk is, rows are lost and counted, and the program goes on.
 
 mod buffers;
 mod clock;

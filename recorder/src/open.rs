@@ -1,8 +1,8 @@
 //! Scopes that are open right now, where the writer can see them without the recording thread ever waiting.
 //!
-//! Each thread owns a fixed stack of slots. A slot is a sequence lock of plain atomics: the owner makes the version odd, writes,
-//! and makes it even; the writer thread reads between two equal even versions, or gives the slot up until the next part. So a
-//! rank that hangs or is killed inside a range leaves that range on disk.
+//! Each thread owns a fixed stack of slots. A slot is a sequence lock of plain atomics: the owner makes the version
+//! odd, writes, and makes it even; the writer thread reads between two equal even versions, or gives the slot up until
+//! the next part. So a rank that hangs or is killed inside a range leaves that range on disk.
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 

@@ -30,8 +30,8 @@ const _: () = assert!(size_of::<EventRecord>() == 64, "an event record is one ca
 /// A collective in flight may be reported with state [`Enqueued`](CollectiveState::Enqueued) or
 /// [`Started`](CollectiveState::Started) and again, with the same `comm_id`, `seq`, `op` and `peer`, when it is
 /// [`Done`](CollectiveState::Done). The first reports become a row only if it is still in flight after
-/// [`Options::part_period`](crate::Options::part_period) or at the end, so that a hang stays visible; the `Done` row then stands in
-/// a later part.
+/// [`Options::part_period`](crate::Options::part_period) or at the end, so that a hang stays visible; the `Done` row
+/// then stands in a later part.
 #[derive(Clone, Copy, Debug)]
 pub struct Collective {
     /// Communicator, equal on all its ranks.

@@ -88,8 +88,8 @@ impl Options {
     }
 }
 
-/// A rank's recording. Clones are handles of the same one; it ends with [`finish`](Self::finish), or not cleanly when the last
-/// handle is dropped.
+/// A rank's recording. Clones are handles of the same one; it ends with [`finish`](Self::finish), or not cleanly when
+/// the last handle is dropped.
 ///
 /// After a `fork`, the child's copies do nothing: they write no file and wait for no thread.
 #[derive(Clone, Debug)]
@@ -130,12 +130,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Recorder {
-    /// Starts to record a rank: writes its row in `ranks`, with `closed_cleanly = false`, and starts the writer thread. Nothing is
-    /// active yet: see [`begin_step`](Self::begin_step) and [`set_active`](Self::set_active).
+    /// Starts to record a rank: writes its row in `ranks`, with `closed_cleanly = false`, and starts the writer thread.
+    /// Nothing is active yet: see [`begin_step`](Self::begin_step) and [`set_active`](Self::set_active).
     ///
     /// # Errors
-    /// [`Error::RankTaken`] if the run holds shards of this rank already; [`Error::Trace`] if the row cannot be written;
-    /// [`Error::Thread`]. A program that would rather run unrecorded goes on with [`Recorder::disabled`].
+    /// [`Error::RankTaken`] if the run holds shards of this rank already; [`Error::Trace`] if the row cannot be
+    /// written; [`Error::Thread`]. A program that would rather run unrecorded goes on with [`Recorder::disabled`].
     pub fn start(options: Options) -> Result<Self, Error> {
         let rank_row = options.rank_row();
         let meta = ShardMeta {
@@ -205,8 +205,8 @@ impl Recorder {
         self.shared.names.intern(name)
     }
 
-    /// The number of an operation's input shapes and element types: `intern_shapes(&[&[64, 1024], &[1024, 1024]], &["float",
-    /// "float"])`. As [`intern`](Self::intern), not for the hot path.
+    /// The number of an operation's input shapes and element types: `intern_shapes(&[&[64, 1024], &[1024, 1024]],
+    /// &["float", "float"])`. As [`intern`](Self::intern), not for the hot path.
     pub fn intern_shapes(&self, dims: &[&[i64]], types: &[&str]) -> ShapeId {
         self.shared.names.intern_shapes(dims, types)
     }
@@ -231,8 +231,8 @@ impl Recorder {
         self.shared.begin_step(step, phase == Phase::Active);
     }
 
-    /// Ends the step and writes its row, if it was a warm-up or an active step. Until the next step begins, rows get step −1, and
-    /// exist if the step was active.
+    /// Ends the step and writes its row, if it was a warm-up or an active step. Until the next step begins, rows get
+    /// step −1, and exist if the step was active.
     pub fn end_step(&self, loss: Option<f64>) {
         let Some(OpenStep { step, phase, start_ns }) = lock(&self.handle.step).take() else { return };
         self.shared.set_step(-1);
@@ -251,9 +251,9 @@ impl Recorder {
         self.shared.set_active(active);
     }
 
-    /// Hands rows of a small table to the writer: `clock_samples`, `buckets`, `comms`, `devices`, … They become part of the next
-    /// part, in the order of the calls, whether or not recording is active. Like any row they may be lost, and counted, but never fail
-    /// the program.
+    /// Hands rows of a small table to the writer: `clock_samples`, `buckets`, `comms`, `devices`, … They become part of
+    /// the next part, in the order of the calls, whether or not recording is active. Like any row they may be lost, and
+    /// counted, but never fail the program.
     ///
     /// # Errors
     /// [`Error::QueuedTable`] for `events` and `memory`; [`Error::Trace`] if a row names another rank than this.
@@ -273,8 +273,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Ends the recording: takes what the queues hold, closes the last part, writes `counters` and the final `ranks` row. Waits no
-    /// longer than [`Options::finish_timeout`]. A second call returns the same again.
+    /// Ends the recording: takes what the queues hold, closes the last part, writes `counters` and the final `ranks`
+    /// row. Waits no longer than [`Options::finish_timeout`]. A second call returns the same again.
     pub fn finish(&self) -> Summary {
         self.handle.stop(true)
     }

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::Clock;
 use crate::names::Names;
 
-/// Whether rows are made, and of which step: one word, so that a row never gets the step of one moment and the activity of another.
+/// Whether rows are made, and of which step: one word, so that a row never gets the step of one moment and the activity
+/// of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State(u64);
 

@@ -53,8 +53,8 @@ pub struct Interval {
     pub start_ns: i64,
     /// End, in the recorder's clock. An end before the start counts as the start.
     pub end_ns: i64,
-    /// The step, taken from [`ThreadRecorder::active_step`] when the work was issued: the row is written even if that step is
-    /// over by now. `None`: the current step, and a row only while recording is active.
+    /// The step, taken from [`ThreadRecorder::active_step`] when the work was issued: the row is written even if that
+    /// step is over by now. `None`: the current step, and a row only while recording is active.
     pub step: Option<i32>,
     /// Bytes moved.
     pub bytes: Option<i64>,
@@ -74,8 +74,8 @@ impl Interval {
     }
 }
 
-/// A thread's door to the recorder: no lock, no allocation and no formatting behind it. When the queue is full, what does not fit
-/// is dropped and counted.
+/// A thread's door to the recorder: no lock, no allocation and no formatting behind it. When the queue is full, what
+/// does not fit is dropped and counted.
 ///
 /// One per thread; it may move to another thread, but not be shared.
 #[derive(Debug)]
@@ -114,8 +114,8 @@ impl ThreadRecorder {
         state.is_active().then(|| state.step())
     }
 
-    /// Opens a scope. It ends, and becomes a row, when the guard is dropped; whatever this thread records meanwhile is its child.
-    /// While nothing is recorded the guard does nothing, even if recording begins before it is dropped.
+    /// Opens a scope. It ends, and becomes a row, when the guard is dropped; whatever this thread records meanwhile is
+    /// its child. While nothing is recorded the guard does nothing, even if recording begins before it is dropped.
     #[inline]
     pub fn scope(&self, kind: Kind, name: NameId) -> Scope<'_> {
         let state = self.shared.state();
@@ -139,8 +139,8 @@ impl ThreadRecorder {
         scope
     }
 
-    /// Records an interval that has ended, as a child of this thread's innermost open scope. Returns the row's id, or `None` if
-    /// nothing is recorded now.
+    /// Records an interval that has ended, as a child of this thread's innermost open scope. Returns the row's id, or
+    /// `None` if nothing is recorded now.
     #[inline]
     pub fn interval(&self, kind: Kind, name: NameId, start_ns: i64, end_ns: i64) -> Option<i64> {
         self.record(Interval::new(kind, name, start_ns, end_ns))
@@ -167,8 +167,9 @@ impl ThreadRecorder {
         Some(id)
     }
 
-    /// Records a collective. With `step: None` it gets the current step, and a row only while recording is active; with a step
-    /// from [`active_step`](Self::active_step), taken when it was issued, it gets a row even if that step is over by now.
+    /// Records a collective. With `step: None` it gets the current step, and a row only while recording is active; with
+    /// a step from [`active_step`](Self::active_step), taken when it was issued, it gets a row even if that step is
+    /// over by now.
     #[inline]
     pub fn collective(&self, collective: Collective) {
         if let Some(step) = self.row_step(collective.step) {
@@ -179,7 +180,8 @@ impl ThreadRecorder {
 
     /// Records an allocation or a release, now.
     ///
-    /// Other than events, these are recorded in every step: what is alive during an active step was mostly allocated before it.
+    /// Other than events, these are recorded in every step: what is alive during an active step was mostly allocated
+    /// before it.
     #[inline]
     pub fn memory(&self, memory: Memory) {
         if !self.shared.state().is_enabled() {
@@ -221,7 +223,8 @@ impl ThreadRecorder {
         }
     }
 
-    /// Learns which thread this is, at its first record rather than at its making, because it may have moved in between.
+    /// Learns which thread this is, at its first record rather than at its making, because it may have moved in
+    /// between.
     #[inline]
     fn bind(&self) {
         if !self.bound.get() {

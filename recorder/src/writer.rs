@@ -22,8 +22,8 @@ use crate::summary::Summary;
 use crate::thread::ThreadShared;
 use crate::{CollectiveState, Error};
 
-/// Pause between looks at the queues: a queue of 32 768 then holds 0.6 M records a second. Every look takes a core from the program
-/// where there are none to spare, so they are few.
+/// Pause between looks at the queues: a queue of 32 768 then holds 0.6 M records a second. Every look takes a core from
+/// the program where there are none to spare, so they are few.
 const POLL: Duration = Duration::from_millis(50);
 /// Collectives in flight that are remembered; more are a leak of the caller's.
 const MAX_IN_FLIGHT: usize = 4096;
@@ -73,8 +73,8 @@ struct InFlight {
 }
 
 impl InFlight {
-    /// Whether no part tells of it yet and it has been in flight for so long that one should. Shorter ones end in the next part at the
-    /// latest: rows for them would only repeat what their own rows say.
+    /// Whether no part tells of it yet and it has been in flight for so long that one should. Shorter ones end in the
+    /// next part at the latest: rows for them would only repeat what their own rows say.
     fn is_news(&self, part_period: Duration) -> bool {
         !self.written && self.since.elapsed() >= part_period
     }
@@ -285,7 +285,8 @@ impl Writer {
         if self.part_began.is_some_and(|began| began.elapsed() >= period) {
             return true;
         }
-        // No row came for a while. If something is open that no part tells of, the rank may be about to hang: tell it now.
+        // No row came for a while. If something is open that no part tells of, the rank may be about to hang: tell it
+        // now.
         self.last_close.elapsed() >= period
             && (self.in_flight.values().any(|c| c.is_news(period))
                 || self.open_scopes().iter().any(|(_, scope)| !self.open_written.contains(&scope.id)))
@@ -498,7 +499,8 @@ fn take_sources<T>(held: &mut Vec<Sourced<T>>) -> Vec<u32> {
     held.drain(..).map(|(source, _)| source).collect()
 }
 
-/// After a failed write: keeps the rows for the next attempt, unless it was the last or memory has its limit. Returns the rows lost.
+/// After a failed write: keeps the rows for the next attempt, unless it was the last or memory has its limit. Returns
+/// the rows lost.
 fn give_up<T>(held: &mut Vec<T>, last: bool, limit: usize) -> Option<u64> {
     let lost = held.len() as u64;
     (lost > 0 && (last || held.len() >= limit)).then(|| held.clear()).map(|()| lost)

@@ -1,7 +1,7 @@
 //! Planted runs: written by the real shard writer, with everything that an analysis must find known beforehand.
 //!
-//! Every step of every rank is drawn in global time and then told in the rank's own clock. One step of three ranks, rank 1 planted to be
-//! slow in its forward pass:
+//! Every step of every rank is drawn in global time and then told in the rank's own clock. One step of three ranks,
+//! rank 1 planted to be slow in its forward pass:
 //!
 //! ```text
 //!  rank 0  |input|forward  |backward      |wait....................|optimizer|
@@ -12,8 +12,8 @@
 //!  bucket 1, rank 0                              [~~~~~~~##]
 //! ```
 //!
-//! Forward and backward are filled with operators that begin at equal distances. All ranks leave a collective at the same moment, so the
-//! optimizer, and with it the next step, begins on all of them together.
+//! Forward and backward are filled with operators that begin at equal distances. All ranks leave a collective at the
+//! same moment, so the optimizer, and with it the next step, begins on all of them together.
 
 use std::path::Path;
 use std::sync::Arc;

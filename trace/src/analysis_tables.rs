@@ -105,7 +105,8 @@ crate::tables! {
         end_ns: i64,
         /// Last arrival − first arrival; for an incomplete instance a lower bound.
         skew_ns: i64,
-        /// end − last arrival; null for one-sided operations, incomplete instances and transfers inside the clock error.
+        /// end − last arrival; null for one-sided operations, incomplete instances and transfers inside the clock
+        /// error.
         transfer_ns: Option<i64>,
         /// bytes / transfer.
         algbw_gbs: Option<f64>,
@@ -183,8 +184,8 @@ crate::tables! {
         own_excess_low_ns: Option<i64>,
         /// Upper end.
         own_excess_high_ns: Option<i64>,
-        /// Own excess on the blocking chain, per step, but where the verdict stands on a range, at most the excess of all
-        /// ranges that stand out: what "ms per step" means.
+        /// Own excess on the blocking chain, per step, but where the verdict stands on a range, at most the excess of
+        /// all ranges that stand out: what "ms per step" means.
         step_delay_ns: i64,
         /// Waits of other ranks charged to it, per step.
         caused_wait_ns: i64,
@@ -192,7 +193,8 @@ crate::tables! {
         inherited_ns: i64,
         /// Time it waited for others, per step.
         suffered_wait_ns: i64,
-        /// Distance of its excess from that of the other ranks, in standard errors of a median over steps; null where the others do not vary.
+        /// Distance of its excess from that of the other ranks, in standard errors of a median over steps; null where
+        /// the others do not vary.
         z: Option<f64>,
         /// Share of steps that show it.
         persistence: Option<f64>,
@@ -206,11 +208,13 @@ crate::tables! {
         evidence_range: Option<Text>,
         /// Excess of that range per step.
         evidence_excess_ns: Option<i64>,
-        /// Distance of that range's excess from what the range takes on the other ranks, in standard errors of a median over steps.
+        /// Distance of that range's excess from what the range takes on the other ranks, in standard errors of a median
+        /// over steps.
         evidence_z: Option<f64>,
         /// Share of steps that show at least half of that range's excess.
         evidence_persistence: Option<f64>,
-        /// What the verdict stands on: `range` (`evidence_z`) or `stretch`, all of its own work between collectives (`z`); null unless it is a cause or may be one.
+        /// What the verdict stands on: `range` (`evidence_z`) or `stretch`, all of its own work between collectives
+        /// (`z`); null unless it is a cause or may be one.
         stands_on: Option<Text>,
         /// The case in a sentence.
         evidence: Option<Text>,
@@ -308,7 +312,8 @@ crate::tables! {
         step: i32,
         /// Length of the step, up to the end of the last device work launched in it.
         wall_ns: i64,
-        /// The largest part: `cpu`, `data_loading`, `gpu` (compute, copies, and gaps between them), `communication`, `launch` or `other`.
+        /// The largest part: `cpu`, `data_loading`, `gpu` (compute, copies, and gaps between them), `communication`,
+        /// `launch` or `other`.
         bound_by: Text,
         /// Code of the host (HTA's `cpu_bound`, and the time between operators, which HTA leaves out).
         cpu_ns: i64,
@@ -330,7 +335,8 @@ crate::tables! {
         other_ns: i64,
         /// Device rows on the path.
         device_rows: i64,
-        /// Waits of the host for a device on the path that no `cuda_sync` row tells; the row that ended last is taken for their reason.
+        /// Waits of the host for a device on the path that no `cuda_sync` row tells; the row that ended last is taken
+        /// for their reason.
         inferred_waits: i64,
         /// Names with the most time on the path, `name=ns`, separated by `; `.
         longest: Text,

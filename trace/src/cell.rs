@@ -1,7 +1,8 @@
 //! What one cell of a column may be, and how it enters and leaves an Arrow array.
 //!
-//! Everything a table can hold is one of `i32`, `i64`, `f64`, `bool`, [`Text`] and `Vec<i32>`, or an `Option` of these. The Rust
-//! type alone decides the Arrow type and the nullability, so a schema cannot disagree with the code that fills it.
+//! Everything a table can hold is one of `i32`, `i64`, `f64`, `bool`, [`Text`] and `Vec<i32>`, or an `Option` of these.
+//! The Rust type alone decides the Arrow type and the nullability, so a schema cannot disagree with the code that fills
+//! it.
 
 use std::sync::Arc;
 

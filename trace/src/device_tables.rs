@@ -1,5 +1,6 @@
-//! The tables that the aggregator writes about devices, and about what the host did to keep them busy: HTA's and the TensorBoard
-//! plugin's analyses. Unless a column says otherwise they cover everything recorded, or what was selected of it.
+//! The tables that the aggregator writes about devices, and about what the host did to keep them busy: HTA's and the
+//! TensorBoard plugin's analyses. Unless a column says otherwise they cover everything recorded, or what was selected
+//! of it.
 
 use crate::Text;
 
@@ -10,7 +11,8 @@ crate::tables! {
         rank: i32,
         /// Device.
         device_id: i64,
-        /// What ran: `compute`, `communication`, `memory`, or several of them joined by `+` (HTA: "COMPUTATION overlapping …").
+        /// What ran: `compute`, `communication`, `memory`, or several of them joined by `+` (HTA: "COMPUTATION
+        /// overlapping …").
         running: Text,
         /// Time in which exactly these ran.
         total_ns: i64,
@@ -58,7 +60,8 @@ crate::tables! {
         delay_outliers: i64,
     }
 
-    /// How many launched pieces of work waited on each stream; the statistics are over the points where the length changes, as HTA's.
+    /// How many launched pieces of work waited on each stream; the statistics are over the points where the length
+    /// changes, as HTA's.
     queue_length: QueueLengthRow / QueueLengthBuilder / QueueLengthView, by Aggregator, sorted by None; {
         /// Global rank.
         rank: i32,
@@ -94,7 +97,8 @@ crate::tables! {
         full_pct: f64,
     }
 
-    /// Copies and fills by kind; the statistics are of the sum over those under way, at the points where it changes, as HTA's.
+    /// Copies and fills by kind; the statistics are of the sum over those under way, at the points where it changes, as
+    /// HTA's.
     memcpy_bandwidth: MemcpyBandwidthRow / MemcpyBandwidthBuilder / MemcpyBandwidthView, by Aggregator, sorted by None; {
         /// Global rank.
         rank: i32,
@@ -142,8 +146,8 @@ crate::tables! {
         kernel_ns: i64,
         /// 100·kernel / window.
         utilization_pct: f64,
-        /// Estimated SM efficiency: Σ min(blocks / SMs, 1)·time / window, the sum over kernels that overlap capped at 1; null if
-        /// the device's number of SMs is not known, or no kernel's grid.
+        /// Estimated SM efficiency: Σ min(blocks / SMs, 1)·time / window, the sum over kernels that overlap capped at
+        /// 1; null if the device's number of SMs is not known, or no kernel's grid.
         sm_efficiency_pct: Option<f64>,
         /// Estimated achieved occupancy: the mean over kernels, weighted by their time; null if no kernel says.
         occupancy_pct: Option<f64>,
@@ -151,7 +155,8 @@ crate::tables! {
         occupancy_known_pct: Option<f64>,
     }
 
-    /// Sequences of kernels that operators launch again and again, as HTA's frequent kernel sequences; the 50 most frequent of a rank.
+    /// Sequences of kernels that operators launch again and again, as HTA's frequent kernel sequences; the 50 most
+    /// frequent of a rank.
     kernel_sequences: KernelSequenceRow / KernelSequenceBuilder / KernelSequenceView, by Aggregator, sorted by None; {
         /// Global rank.
         rank: i32,
@@ -159,7 +164,8 @@ crate::tables! {
         operator: Text,
         /// Kernels, copies and fills in the sequence: three or more.
         kernels: i32,
-        /// Operator and kernels in the order of their starts, separated by `|`; after the 32nd kernel, only how many more.
+        /// Operator and kernels in the order of their starts, separated by `|`; after the 32nd kernel, only how many
+        /// more.
         pattern: Text,
         /// Times it was seen.
         calls: i64,

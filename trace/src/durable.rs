@@ -9,15 +9,16 @@ use rustix::io::Errno;
 
 use crate::Error;
 
-/// The name a file has while it is being written. It does not end in `.parquet`, so no glob of a reader meets it; it names the
-/// process, so that two of them that write the same file do not write into each other's.
+/// The name a file has while it is being written. It does not end in `.parquet`, so no glob of a reader meets it; it
+/// names the process, so that two of them that write the same file do not write into each other's.
 pub(crate) fn temporary_name(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
     name.into()
 }
 
-/// Writes `path` through `fill`, over whatever stood there. On any error the temporary file is removed and `path` is as it was.
+/// Writes `path` through `fill`, over whatever stood there. On any error the temporary file is removed and `path` is as
+/// it was.
 ///
 /// # Errors
 /// What `fill` returns, or [`Error::Io`].
@@ -35,7 +36,8 @@ pub(crate) fn create(path: &Path, fill: impl FnOnce(&mut File) -> Result<(), Err
 
 fn rename_to_free_name(temporary: &Path, path: &Path) -> io::Result<()> {
     match renameat_with(CWD, temporary, CWD, path, RenameFlags::NOREPLACE) {
-        // Some network file systems cannot rename so; two steps leave a moment in which another process may come in between.
+        // Some network file systems cannot rename so; two steps leave a moment in which another process may come in
+        // between.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if !path.try_exists()? => fs::rename(temporary, path),
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(io::ErrorKind::AlreadyExists.into()),
         renamed => Ok(renamed?),

@@ -1,8 +1,8 @@
 //! The nouns of rankscope: event tables (schema, documentation, version), the run manifest, and Parquet shards.
 //!
-//! A *run* is a directory. Each rank writes *shards* into it, one Parquet file per table and part; the aggregator writes
-//! `analysis/`. The tables are declared once, in [`rank_tables`] and [`analysis_tables`]: a declaration gives the row type, its
-//! builder, its reader, its Arrow schema and its documentation.
+//! A *run* is a directory. Each rank writes *shards* into it, one Parquet file per table and part; the aggregator
+//! writes `analysis/`. The tables are declared once, in [`rank_tables`] and [`analysis_tables`]: a declaration gives
+//! the row type, its builder, its reader, its Arrow schema and its documentation.
 //!
 //! ```
 //! use trace::{EventRow, Manifest, Row, Run, ShardMeta, SCHEMA_VERSION, batch_from_rows, write_shard};

@@ -115,8 +115,8 @@ crate::tables! {
         start_ns: Option<i64>,
         /// Ended.
         end_ns: Option<i64>,
-        /// `done`, `started` or `enqueued`: a hang stays visible. A later row with the same communicator, `seq` and `op` replaces an
-        /// earlier one.
+        /// `done`, `started` or `enqueued`: a hang stays visible. A later row with the same communicator, `seq` and
+        /// `op` replaces an earlier one.
         state: Text,
         /// Stream it ran on.
         stream_id: Option<i64>,
@@ -240,8 +240,8 @@ crate::tables! {
     counters: CounterRow / CounterBuilder / CounterView, by Rank, sorted by None; {
         /// Global rank.
         rank: i32,
-        /// `host:THREAD`, `collectives:THREAD`, `memory:THREAD`, the name of a table that was handed over, or `writer:TABLE` for rows
-        /// that a part could not take.
+        /// `host:THREAD`, `collectives:THREAD`, `memory:THREAD`, the name of a table that was handed over, or
+        /// `writer:TABLE` for rows that a part could not take.
         source: Text,
         /// Rows stored.
         recorded: i64,

@@ -38,8 +38,8 @@ pub struct Run {
 impl Run {
     /// Opens a run: reads the manifest and every shard's footer.
     ///
-    /// A shard that cannot be read, that belongs to another run, or that claims a rank which another process claims too, is left out
-    /// and listed in [`problems`](Self::problems), as are ranks of which nothing was found.
+    /// A shard that cannot be read, that belongs to another run, or that claims a rank which another process claims
+    /// too, is left out and listed in [`problems`](Self::problems), as are ranks of which nothing was found.
     ///
     /// # Errors
     /// [`Error::NotARun`], or the manifest's errors.
@@ -140,8 +140,8 @@ impl Run {
         self.problem(&shard.path, Some(rank), format!("rows of {}", shard.table), Some(shard.rows as i64), why);
     }
 
-    /// Two processes that claim one rank: nothing says which is right, so neither is guessed; the one with more rows stays, and the
-    /// other is listed.
+    /// Two processes that claim one rank: nothing says which is right, so neither is guessed; the one with more rows
+    /// stays, and the other is listed.
     fn drop_double_claims(&mut self) {
         for rank in self.ranks() {
             let mut claims: BTreeMap<(String, i64), u64> = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Shards: one Parquet file of one table, rank and part. Writer and reader stand side by side and assert the same facts.
+//! Shards: one Parquet file of one table, rank and part. Writer and reader stand side by side and assert the same
+//! facts.
 
 use std::fs::{self, File};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,8 +65,8 @@ fn writer_properties(table: &Table, meta: &[KeyValue], batches: &[RecordBatch]) 
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
         .set_key_value_metadata(Some(meta.to_vec()))
-        // Parts are small and most columns of most rows are null. What is written per column and part is what decides the bytes
-        // per event, so: no page index, and statistics only where a reader skips row groups by them.
+        // Parts are small and most columns of most rows are null. What is written per column and part is what decides
+        // the bytes per event, so: no page index, and statistics only where a reader skips row groups by them.
         .set_offset_index_disabled(true)
         .set_statistics_enabled(EnabledStatistics::None);
     for (index, column) in table.columns.iter().enumerate() {
@@ -108,7 +109,8 @@ fn encode(
     let parquet = |source| Error::Parquet { path: path.into(), source };
     let options = ArrowWriterOptions::new()
         .with_properties(writer_properties(table, meta, batches))
-        // The Arrow schema in the footer would take more than the rows of a small part. Strings come back as strings without it.
+        // The Arrow schema in the footer would take more than the rows of a small part. Strings come back as strings
+        // without it.
         .with_skip_arrow_metadata(true);
     let mut writer = ArrowWriter::try_new_with_options(file, table.schema(), options).map_err(parquet)?;
     for batch in batches {
@@ -247,7 +249,8 @@ impl Shard {
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Parquet`] for a file that is cut, empty or garbage; [`Error::NewerSchema`];
-    /// [`Error::Metadata`] when a key is missing or disagrees with the file's name; [`Error::NotARun`] when the name is no shard's.
+    /// [`Error::Metadata`] when a key is missing or disagrees with the file's name; [`Error::NotARun`] when the name is
+    /// no shard's.
     pub fn open(path: &Path, table: &str) -> Result<Self, Error> {
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         let (name_rank, part) = parse_shard_name(name).ok_or_else(|| Error::NotARun {
@@ -272,11 +275,12 @@ impl Shard {
         Ok(Self { path: path.into(), table: table.into(), part, rows, bytes, meta, footer })
     }
 
-    /// Reads batches of the named columns (all, if `columns` is `None`) and hands each to `visit`, after the shard's facts were
-    /// checked on it. Columns that the file lacks are simply absent from the batch.
+    /// Reads batches of the named columns (all, if `columns` is `None`) and hands each to `visit`, after the shard's
+    /// facts were checked on it. Columns that the file lacks are simply absent from the batch.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Parquet`], what [`Checker::check`] finds, or what `visit` returns. Batches before the error were visited.
+    /// [`Error::Io`], [`Error::Parquet`], what [`Checker::check`] finds, or what `visit` returns. Batches before the
+    /// error were visited.
     pub fn read<E: From<Error>>(
         &self,
         table: &Table,
@@ -300,9 +304,10 @@ impl Shard {
     }
 }
 
-/// Runs a part of the Parquet reader and makes an error of a panic: about one damaged file in 2000 reaches an assertion of that reader
-/// (a column without its dictionary page, a null mask that is too short), and one bad shard must not end the analysis of all the
-/// others. The caller drops the reader on an error, so that nobody sees what a panic left half done.
+/// Runs a part of the Parquet reader and makes an error of a panic: about one damaged file in 2000 reaches an assertion
+/// of that reader (a column without its dictionary page, a null mask that is too short), and one bad shard must not end
+/// the analysis of all the others. The caller drops the reader on an error, so that nobody sees what a panic left half
+/// done.
 fn contain_panic<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
@@ -341,7 +346,8 @@ fn check_footer(metadata: &ParquetMetaData, file_bytes: u64) -> Result<(), Parqu
     }
 }
 
-/// Reads a footer such that strings come as dictionaries, which is how they were written, whether or not the file says so.
+/// Reads a footer such that strings come as dictionaries, which is how they were written, whether or not the file says
+/// so.
 fn read_footer(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {
     let plain = ArrowReaderMetadata::load(file, ArrowReaderOptions::new().with_skip_arrow_metadata(true))?;
     let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));

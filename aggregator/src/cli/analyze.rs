@@ -51,7 +51,8 @@ pub(super) struct Arguments {
     /// Ranges of the host whose name matches are the steps.
     #[arg(long, value_name = "REGEX")]
     step_marker: Option<String>,
-    /// Look for sequences of kernels in operators and ranges whose name matches, instead of in every outermost operator.
+    /// Look for sequences of kernels in operators and ranges whose name matches, instead of in every outermost
+    /// operator.
     #[arg(long, value_name = "REGEX")]
     sequences_of: Option<String>,
     /// What puts the ranks on one clock; where it joins no ranks, that is an error and not another method.

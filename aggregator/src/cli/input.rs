@@ -95,7 +95,8 @@ fn is_sqlite(path: &Path) -> bool {
     path.is_file() && File::open(path).and_then(|mut f| f.read_exact(&mut head)).is_ok() && head == SQLITE_MAGIC
 }
 
-/// Whether a name is that of a trace, or the first byte that of JSON or gzip. What is inside is for the reader to find out.
+/// Whether a name is that of a trace, or the first byte that of JSON or gzip. What is inside is for the reader to find
+/// out.
 fn is_trace(path: &Path) -> bool {
     let name = path.to_string_lossy();
     let mut head = [0_u8; 2];

@@ -1,6 +1,7 @@
 //! Maps from one clock to another.
 
-/// A map between clocks: `to = t + offset + drift·(t − origin)`, in ns; drift is a ratio (1e-6 is 1 ppm). Exact where drift is zero.
+/// A map between clocks: `to = t + offset + drift·(t − origin)`, in ns; drift is a ratio (1e-6 is 1 ppm). Exact where
+/// drift is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Affine {
     /// Offset at `origin_ns`.

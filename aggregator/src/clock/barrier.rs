@@ -1,7 +1,7 @@
 //! What the barrier rule allows: shortest paths through instances.
 //!
-//! No rank leaves a synchronising collective before every rank has entered it. With a moment `h` for each instance, between the
-//! last arrival and the first departure, that is two inequalities per rank, and not one per pair of ranks:
+//! No rank leaves a synchronising collective before every rank has entered it. With a moment `h` for each instance,
+//! between the last arrival and the first departure, that is two inequalities per rank, and not one per pair of ranks:
 //!
 //! ```text
 //! rank 0   ───|start════════════end|──────
@@ -11,8 +11,9 @@
 //!                   └─── h ─────┘
 //! ```
 //!
-//! These are difference constraints: the largest offset that a clock can have against the reference is the shortest path between
-//! them, along (left r → instance → entered by s). A cycle of negative length is a contradiction, and names the instances in it.
+//! These are difference constraints: the largest offset that a clock can have against the reference is the shortest
+//! path between them, along (left r → instance → entered by s). A cycle of negative length is a contradiction, and
+//! names the instances in it.
 
 /// One clock's part in one instance; times in a frame in which all clocks nearly agree.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -113,7 +114,8 @@ pub(crate) fn least_offsets(
     reference: usize,
     relax: impl Fn(i64) -> i64,
 ) -> Result<Vec<i64>, Contradiction> {
-    // An entry without an end cannot be turned into one without a start: it never arrives in reversed time, at the end of time.
+    // An entry without an end cannot be turned into one without a start: it never arrives in reversed time, at the end
+    // of time.
     let turned: Vec<Vec<Entry>> = instances
         .iter()
         .map(|entries| {

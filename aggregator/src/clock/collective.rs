@@ -1,5 +1,6 @@
-//! Fits from the collectives themselves, for ranks that compared no clocks: what the barrier rule allows ([`barrier`](super::barrier))
-//! is the guarantee, and inside it the estimate is that ranks leave a synchronising collective nearly together.
+//! Fits from the collectives themselves, for ranks that compared no clocks: what the barrier rule allows
+//! ([`barrier`](super::barrier)) is the guarantee, and inside it the estimate is that ranks leave a synchronising
+//! collective nearly together.
 //!
 //! ```text
 //! rank 0    ──────────|0═════════6|───────    wait: an early arrival says little about the offset,
@@ -197,8 +198,8 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// A contradiction is reported and its instances are no evidence any more; nor is there a guarantee for its clocks, because
-    /// which of its instances is the false one nobody knows.
+    /// A contradiction is reported and its instances are no evidence any more; nor is there a guarantee for its clocks,
+    /// because which of its instances is the false one nobody knows.
     fn take_out(&mut self, contradiction: Contradiction, suspects: &mut [bool], fitted: &mut Fitted) {
         let Contradiction { instances, clocks } = contradiction;
         for clock in clocks.iter().filter(|c| **c != self.reference) {
@@ -213,7 +214,8 @@ impl<'a> Group<'a> {
         self.find_rough();
     }
 
-    /// The gates of every clock against the reference: its own instances with it, and shortest paths within windows of time.
+    /// The gates of every clock against the reference: its own instances with it, and shortest paths within windows of
+    /// time.
     fn gates(&self) -> Result<Vec<Vec<SourcedGate>>, Contradiction> {
         let frame = self.frame();
         let instances: Vec<&[Entry]> = frame.iter().map(Vec::as_slice).collect();
@@ -224,7 +226,8 @@ impl<'a> Group<'a> {
         for level in 0..=LEVELS {
             let windows = 1_i64 << level;
             let length = (to - from) / windows + 1;
-            // Drift has no room in short windows, and in windows with one instance a path is no better than the instance.
+            // Drift has no room in short windows, and in windows with one instance a path is no better than the
+            // instance.
             let narrow = (length as f64) * DRIFT_LIMIT < 1_000.0;
             if level > 0 && (narrow || instances.len() < 2 * windows as usize) {
                 break;
@@ -360,7 +363,8 @@ impl<'a> Group<'a> {
         let n = points.len() as f64;
         let mut distances: Vec<f64> = points.iter().map(|p| (p.1 - line.at(p.0)).abs()).collect();
         let p95 = quantile(&mut distances, 0.95);
-        // Of few samples, the largest distance is less than 95 % of all there could be; and what they have in common none shows.
+        // Of few samples, the largest distance is less than 95 % of all there could be; and what they have in common
+        // none shows.
         let scatter_ns = (points.len() >= 3).then_some(p95 * (1.0 + 2.0 / n));
         let spread_ns = scatter_ns.map(|scatter| scatter.max(self.quickest(clock)).max(GRAIN_NS));
         let there = self.origin_ns[self.reference].saturating_sub(self.origin_ns[clock]);
@@ -379,16 +383,18 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// The least time that a last arrival spent in an instance with this clock: the operation itself. One rank may leave earlier than
-    /// another in every instance by about that much, and no scatter shows it. Of an all-to-all the slack is part of it, because its
-    /// start is taken that much earlier. (Measured: devices of one host that leave all-to-alls 26 µs apart throughout.)
+    /// The least time that a last arrival spent in an instance with this clock: the operation itself. One rank may
+    /// leave earlier than another in every instance by about that much, and no scatter shows it. Of an all-to-all the
+    /// slack is part of it, because its start is taken that much earlier. (Measured: devices of one host that leave
+    /// all-to-alls 26 µs apart throughout.)
     fn quickest(&self, clock: usize) -> f64 {
         let spent = |p: &Part| p.left_ns.map(|left| left.saturating_sub(p.start_ns));
         let with = self.evidence.iter().filter(|e| e.parts.iter().any(|p| p.clock == clock));
         with.filter_map(|e| e.parts.iter().filter_map(spent).min()).min().unwrap_or(0).max(0) as f64
     }
 
-    /// (time on the clock, how far ahead the reference left): from the instances of both, or where they are few, against all.
+    /// (time on the clock, how far ahead the reference left): from the instances of both, or where they are few,
+    /// against all.
     fn points(&self, clock: usize, departures: &[Vec<Departure>], shift: &[f64]) -> Vec<(f64, f64)> {
         let mut reference: Vec<Option<f64>> = vec![None; self.evidence.len()];
         for d in &departures[self.reference] {
@@ -415,8 +421,8 @@ fn together(departures: &[Vec<Departure>], shift: &[f64], instances: usize) -> V
     by_instance.into_iter().map(|mut frames| (frames.len() > 1).then(|| median(&mut frames))).collect()
 }
 
-/// The drift of (time, offset) points, if they tell one: the median slope of pairs half the length apart (Theil's incomplete
-/// method), where it is more than its own error (four standard errors), or that error is under 1 ppm.
+/// The drift of (time, offset) points, if they tell one: the median slope of pairs half the length apart (Theil's
+/// incomplete method), where it is more than its own error (four standard errors), or that error is under 1 ppm.
 fn drift_of(points: &[(f64, f64)]) -> Option<f64> {
     let support = Support::of(&points.iter().map(|p| p.0).collect::<Vec<_>>());
     if points.len() < DRIFT_SAMPLES || support.last - support.first < DRIFT_SPAN_NS {

@@ -173,7 +173,8 @@ fn spoken_name(instance: &Instance) -> String {
     format!("{op}{number}{}", entered.unwrap_or_default())
 }
 
-/// Counts, for every clock, the barriers that it left before another rank had entered, by more than the two ranks' bounds.
+/// Counts, for every clock, the barriers that it left before another rank had entered, by more than the two ranks'
+/// bounds.
 pub(super) fn count_violations(clocks: &mut Clocks, instances: &[Instance]) {
     let rounding = rounding(instances);
     let mut counts: BTreeMap<(i32, bool), i64> = BTreeMap::new();

@@ -34,8 +34,8 @@ impl Method {
     }
 }
 
-/// How much two clocks that nobody has compared for long may be thought to drift apart: quartzes are sold as ±50 ppm, and differ by
-/// 5 to 30 ppm (Geng et al., Huygens, NSDI 2018). Enters `error_ns`, never `bound_ns`.
+/// How much two clocks that nobody has compared for long may be thought to drift apart: quartzes are sold as ±50 ppm,
+/// and differ by 5 to 30 ppm (Geng et al., Huygens, NSDI 2018). Enters `error_ns`, never `bound_ns`.
 const USUAL_DRIFT: f64 = 100e-6;
 
 /// Where in time the samples of a fit lie, in ns from its origin: what its error does away from them.
@@ -106,8 +106,8 @@ enum Errors {
         scatter_ns: Option<f64>,
         support: Support,
     },
-    /// Those of a fit between two other clocks, and how far each of these may be off the clock that it stands for, which nothing
-    /// guarantees.
+    /// Those of a fit between two other clocks, and how far each of these may be off the clock that it stands for,
+    /// which nothing guarantees.
     Borrowed {
         errors: Box<Errors>,
         each_ns: i64,
@@ -175,8 +175,8 @@ impl Fit {
         self.errors.error_ns(self.since_origin(window), self.drift_known)
     }
 
-    /// The part of [`error_ns`](Self::error_ns) that another fit to the same clock does not have in common with this one; `None`:
-    /// nothing tells the parts apart.
+    /// The part of [`error_ns`](Self::error_ns) that another fit to the same clock does not have in common with this
+    /// one; `None`: nothing tells the parts apart.
     pub(crate) fn unshared_ns(&self, window: (i64, i64)) -> Option<i64> {
         let unshared = self.errors.unshared_ns(self.since_origin(window), self.drift_known)?;
         Some(self.error_ns(window).map_or(unshared, |error| error.min(unshared)))

@@ -8,8 +8,8 @@ use super::RankClock;
 use super::ping::note;
 use crate::model::{Barrier, Instance, WEAK_SLACK_NS};
 
-/// Of two ranks' collectives, more than this share must break the barrier rule before their common clock is doubted: a few false
-/// matches are no evidence against a host's clock.
+/// Of two ranks' collectives, more than this share must break the barrier rule before their common clock is doubted: a
+/// few false matches are no evidence against a host's clock.
 const DOUBT: f64 = 0.05;
 /// Times of many traces are whole microseconds: start and length are each cut by up to one.
 pub(crate) const ROUNDING_NS: i64 = 2_000;
@@ -26,8 +26,8 @@ pub(crate) fn is_utc(domain: &str) -> bool {
     domain == "utc" || domain.ends_with("/utc")
 }
 
-/// For each rank that shares a clock with a lower one: itself, and the lowest. What the collectives say is impossible is left out
-/// and reported.
+/// For each rank that shares a clock with a lower one: itself, and the lowest. What the collectives say is impossible
+/// is left out and reported.
 pub(crate) fn shared_clocks(ranks: &[RankClock<'_>], instances: &[Instance]) -> (Vec<(i32, i32)>, Vec<OmissionRow>) {
     let mut domains: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
     for rank in ranks.iter().filter(|r| names_a_clock(&r.info.clock_domain)) {
@@ -50,7 +50,8 @@ pub(crate) fn shared_clocks(ranks: &[RankClock<'_>], instances: &[Instance]) -> 
     (shared, omissions)
 }
 
-/// The ranks to leave out so that no two of the rest break the barrier rule; those that break it with most others first.
+/// The ranks to leave out so that no two of the rest break the barrier rule; those that break it with most others
+/// first.
 fn outsiders(members: &[i32], instances: &[Instance]) -> Vec<i32> {
     let barriers = || instances.iter().filter(|i| i.barrier != Barrier::OneSided);
     let of_domain = |i: &'_ Instance| -> Vec<(i32, i64, i64)> {

@@ -1,8 +1,9 @@
 //! All lines that pass through a set of gates: which offsets and drifts the evidence allows.
 //!
-//! Every piece of evidence says: at this time, the offset was at least *low*, at most *high*. A clock that drifts evenly is a line
-//! through all these gates. The lines that do are a convex polygon in the plane of (offset at the origin, drift), so what is the
-//! largest error that an estimate can have in a window is answered exactly, by the polygon's corners:
+//! Every piece of evidence says: at this time, the offset was at least *low*, at most *high*. A clock that drifts
+//! evenly is a line through all these gates. The lines that do are a convex polygon in the plane of (offset at the
+//! origin, drift), so what is the largest error that an estimate can have in a window is answered exactly, by the
+//! polygon's corners:
 //!
 //! ```text
 //! offset │      ┬                          ┬ ···/ highest feasible line
@@ -78,7 +79,8 @@ impl Feasible {
         (drifts().fold(f64::INFINITY, f64::min), drifts().fold(f64::NEG_INFINITY, f64::max))
     }
 
-    /// The largest distance, anywhere between two times, of a feasible line from this one; none if the evidence sets no limit.
+    /// The largest distance, anywhere between two times, of a feasible line from this one; none if the evidence sets no
+    /// limit.
     pub(crate) fn deviation(&self, line: Line, from: f64, to: f64) -> Option<f64> {
         let line_at = |c: &(f64, f64), t: f64| Line { offset: c.0, drift: c.1 / self.scale }.at(t);
         let far = |c: &(f64, f64)| [from, to].map(|t| (line_at(c, t) - line.at(t)).abs());
@@ -166,7 +168,8 @@ mod tests {
         assert!((low + 0.14).abs() < 1e-12 && (high - 0.06).abs() < 1e-12);
         let middle = Line { offset: 5.0, drift: -0.04 };
         assert!((feasible.deviation(middle, 0.0, 100.0).unwrap() - 5.0).abs() < 1e-9);
-        // Beyond the gates the lines spread: from 5 − 0.04·200 = −3 down to 10 − 0.14·200 = −18, up to 0 + 0.06·200 = 12.
+        // Beyond the gates the lines spread: from 5 − 0.04·200 = −3 down to 10 − 0.14·200 = −18, up to 0 + 0.06·200 =
+        // 12.
         assert!((feasible.deviation(middle, 0.0, 200.0).unwrap() - 15.0).abs() < 1e-9);
     }
 

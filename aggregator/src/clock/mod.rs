@@ -1,16 +1,16 @@
 //! One clock for all ranks, with its error.
 //!
 //! Evidence, best first: round trips (`ping`), equal clock domains (`identity`), the barrier rule of collectives
-//! (`collective`), wall clocks. Better evidence is never overruled by worse: worse only joins what better left apart. The clock
-//! of the reference rank, the lowest of the largest group that evidence joins, is global time.
+//! (`collective`), wall clocks. Better evidence is never overruled by worse: worse only joins what better left apart.
+//! The clock of the reference rank, the lowest of the largest group that evidence joins, is global time.
 //!
 //! ```text
 //!   rank 3 ──ping──▸ rank 2 ──ping──▸ rank 0 ◂──ping── rank 1        a tree: offsets, drifts and errors add up along its paths
 //!   rank 5 ──same_host──▸ rank 4 ──collective──▸ rank 0
 //! ```
 //!
-//! Device rows get fits of their own from device-timed collectives: CUPTI turns device time into host time with an error that differs
-//! by device.
+//! Device rows get fits of their own from device-timed collectives: CUPTI turns device time into host time with an
+//! error that differs by device.
 
 mod affine;
 mod barrier;
@@ -89,8 +89,9 @@ impl Goodness {
         Self { to, error_ns, bound_ns, unshared_ns: fit.unshared_ns(local) }
     }
 
-    /// 95 % of the error between two clocks that are fitted to the same. What no scatter shows, how much earlier one rank leaves
-    /// than another throughout, is the same for any pair of ranks, so it counts once, and what the samples show adds up.
+    /// 95 % of the error between two clocks that are fitted to the same. What no scatter shows, how much earlier one
+    /// rank leaves than another throughout, is the same for any pair of ranks, so it counts once, and what the samples
+    /// show adds up.
     fn error_between(&self, other: &Self) -> Option<i64> {
         let (a, b) = (self.error_ns?, other.error_ns?);
         let sum = a.saturating_add(b);
@@ -112,7 +113,8 @@ pub struct Clocks {
     joints: Vec<Goodness>,
     /// For devices that collectives joined, fitted to the device of a rank.
     devices: BTreeMap<i32, Goodness>,
-    /// Evidence that contradicts itself, with what makes it, never averaged away; and ranks that the chosen evidence does not join.
+    /// Evidence that contradicts itself, with what makes it, never averaged away; and ranks that the chosen evidence
+    /// does not join.
     pub contradictions: Vec<OmissionRow>,
 }
 
@@ -242,7 +244,8 @@ fn reference(forest: &mut Forest, ranks: &[RankClock<'_>]) -> Option<i32> {
     trees.into_values().max().map(|(_, lowest)| lowest.0)
 }
 
-/// From the first to the last time that any rank recorded. Clocks are mapped with an error, and the window must hold in spite of it.
+/// From the first to the last time that any rank recorded. Clocks are mapped with an error, and the window must hold in
+/// spite of it.
 fn global_window(ranks: &[RankClock<'_>], reached: &BTreeMap<Node, Reached>) -> (i64, i64) {
     const MARGIN_NS: i64 = 1_000_000;
     let mut window: Option<(i64, i64)> = None;
@@ -258,8 +261,8 @@ fn global_window(ranks: &[RankClock<'_>], reached: &BTreeMap<Node, Reached>) -> 
 }
 
 impl Clocks {
-    /// Global time of `t_ns`, a time in the host's clock of `rank`, or in its devices'. Exact where drift is null or zero. A rank
-    /// that was not fitted maps to itself; a rank without a device fit uses the host's.
+    /// Global time of `t_ns`, a time in the host's clock of `rank`, or in its devices'. Exact where drift is null or
+    /// zero. A rank that was not fitted maps to itself; a rank without a device fit uses the host's.
     pub fn global(&self, rank: i32, device: bool, t_ns: i64) -> i64 {
         self.map(rank, device).apply(t_ns)
     }
@@ -270,7 +273,8 @@ impl Clocks {
         fitted.map_or(Affine::IDENTITY, |(_, map)| *map)
     }
 
-    /// 95 % of the error of a difference of global times between two ranks' host clocks, or device clocks; `None`: unknown.
+    /// 95 % of the error of a difference of global times between two ranks' host clocks, or device clocks; `None`:
+    /// unknown.
     pub fn error_between(&self, a: i32, b: i32, device: bool) -> Option<i64> {
         let mut path = self.between(a, b, device)?;
         // A clock that is another's by identity adds nothing.
@@ -338,8 +342,8 @@ impl Clocks {
         self.push(row, map);
     }
 
-    /// A row for the devices of each rank that has any: from device-timed collectives, or else as good as its host's clock, with an
-    /// error that is unknown.
+    /// A row for the devices of each rank that has any: from device-timed collectives, or else as good as its host's
+    /// clock, with an error that is unknown.
     fn push_devices(
         &mut self,
         ranks: &[RankClock<'_>],

@@ -1,7 +1,7 @@
 //! Fits from round trips.
 //!
-//! A ping says: when my clock was between *send* and *receive*, yours said *remote*. So, whatever way the network was slow, the
-//! true offset at the middle lies within half a round trip of `remote − middle`:
+//! A ping says: when my clock was between *send* and *receive*, yours said *remote*. So, whatever way the network was
+//! slow, the true offset at the middle lies within half a round trip of `remote − middle`:
 //!
 //! ```text
 //! peer          ─────────R────────────────
@@ -10,8 +10,9 @@
 //!                    middle
 //! ```
 //!
-//! Each ping is a gate of [`Feasible`]; its guarantee is that of all pings together. The estimate is a line through the best round
-//! trip of each burst, because the real error of a ping is far below half its round trip where both ways are equally quick.
+//! Each ping is a gate of [`Feasible`]; its guarantee is that of all pings together. The estimate is a line through the
+//! best round trip of each burst, because the real error of a ping is far below half its round trip where both ways are
+//! equally quick.
 
 use std::collections::BTreeMap;
 
@@ -21,15 +22,16 @@ use super::RankClock;
 use super::fit::{Estimate, Fit, Method, Support, median, quantile};
 use super::lines::{Feasible, Gate, Line};
 
-/// Two clocks drift apart by at most this: the most by which NTP lets a clock be bent (500 ppm, RFC 5905), and many times what
-/// quartzes differ (±50 ppm). It matters for the guarantee only where one burst is all there is, and outside the bursts.
+/// Two clocks drift apart by at most this: the most by which NTP lets a clock be bent (500 ppm, RFC 5905), and many
+/// times what quartzes differ (±50 ppm). It matters for the guarantee only where one burst is all there is, and outside
+/// the bursts.
 pub(crate) const DRIFT_LIMIT: f64 = 500e-6;
 /// Drift is told if it is known to better than this, or is certainly not zero: else the bursts are too near each other.
 const DRIFT_PRECISION: f64 = 50e-6;
 /// Pings of a burst follow each other at once; bursts are at least so far apart, or twenty times the usual gap.
 const BURST_GAP_NS: i64 = 20_000_000;
-/// The share of a round trip by which two ways may differ without any spread in the samples to show it. Measured over loopback
-/// TCP: 100 pings, best round trip 13.2 µs, 95 % of errors within 0.18 µs (1.4 %); the rest is caution.
+/// The share of a round trip by which two ways may differ without any spread in the samples to show it. Measured over
+/// loopback TCP: 100 pings, best round trip 13.2 µs, 95 % of errors within 0.18 µs (1.4 %); the rest is caution.
 const ASYMMETRY: f64 = 0.05;
 
 /// A fit between two ranks' clocks, from the clock of `from` to that of `to`.
@@ -101,7 +103,8 @@ pub(crate) fn note(rank: i32, what: &str, amount: i64, why: &str) -> OmissionRow
     OmissionRow { file: None, rank: Some(rank), what: what.into(), amount: Some(amount), why: why.into() }
 }
 
-/// The fit, half its smallest round trip, and where its pings contradict each other, if they do. `pings` is sorted and not empty.
+/// The fit, half its smallest round trip, and where its pings contradict each other, if they do. `pings` is sorted and
+/// not empty.
 fn fit_pair(pings: &[Ping]) -> (Fit, i64, Option<i64>) {
     let bursts = bursts(pings);
     let best: Vec<Ping> =
@@ -113,7 +116,8 @@ fn fit_pair(pings: &[Ping]) -> (Fit, i64, Option<i64>) {
     let gates: Vec<Gate> = pings
         .iter()
         .map(|p| {
-            // The middle and its half are rounded to the ns, and the other clock may run faster than this one meanwhile.
+            // The middle and its half are rounded to the ns, and the other clock may run faster than this one
+            // meanwhile.
             let half = 0.5 * p.rtt_ns as f64 * (1.0 + DRIFT_LIMIT) + 1.0;
             Gate { t: t(p), low: offset(p) - half, high: offset(p) + half }
         })

@@ -23,7 +23,8 @@ struct Copies {
     bytes: Option<i64>,
     /// Time of those whose bytes are known.
     known_ns: i64,
-    /// Time, whether it begins there, and bandwidth. At one time, ends come first: a copy that follows another does not overlap it.
+    /// Time, whether it begins there, and bandwidth. At one time, ends come first: a copy that follows another does not
+    /// overlap it.
     changes: Vec<(i64, bool, f64)>,
 }
 

@@ -1,5 +1,5 @@
-//! Which call of the host launched which piece of device work: joined by correlation id, within the rank. (A rank is one process; a
-//! device row of Kineto does not say which.)
+//! Which call of the host launched which piece of device work: joined by correlation id, within the rank. (A rank is
+//! one process; a device row of Kineto does not say which.)
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
 

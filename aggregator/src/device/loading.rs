@@ -1,5 +1,5 @@
-//! Time in which a step waits for input. PyTorch's data loaders mark it (`enumerate(DataLoader)#….__next__`, the role "DataLoader" of
-//! the TensorBoard plugin), and so does the reference workload (`input`).
+//! Time in which a step waits for input. PyTorch's data loaders mark it (`enumerate(DataLoader)#….__next__`, the role
+//! "DataLoader" of the TensorBoard plugin), and so does the reference workload (`input`).
 
 use trace::DataLoadingRow;
 

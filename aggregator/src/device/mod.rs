@@ -1,4 +1,5 @@
-//! What devices did, and what the host did to keep them busy: HTA's analyses and the TensorBoard plugin's, one module each.
+//! What devices did, and what the host did to keep them busy: HTA's analyses and the TensorBoard plugin's, one module
+//! each.
 
 mod bandwidth;
 mod describe;

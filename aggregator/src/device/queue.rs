@@ -1,5 +1,6 @@
-//! How many launched pieces of work waited on each stream: HTA, `trace_analysis.get_queue_length_summary`, and the time that a launch
-//! would have been blocked by a full queue (`get_time_spent_blocked_on_full_queue`, but for every stream).
+//! How many launched pieces of work waited on each stream: HTA, `trace_analysis.get_queue_length_summary`, and the time
+//! that a launch would have been blocked by a full queue (`get_time_spent_blocked_on_full_queue`, but for every
+//! stream).
 //!
 //! ```text
 //!  launches   |   |   |
@@ -7,8 +8,8 @@
 //!  length     1111 21 22222 11 0        one point at each change
 //! ```
 //!
-//! Work cannot start before it is launched: at one instant launches come first, and work that starts earlier than its launch by the
-//! trace's clocks leaves the queue when it enters it. So no length is ever negative, as HTA's are.
+//! Work cannot start before it is launched: at one instant launches come first, and work that starts earlier than its
+//! launch by the trace's clocks leaves the queue when it enters it. So no length is ever negative, as HTA's are.
 
 use std::collections::BTreeMap;
 

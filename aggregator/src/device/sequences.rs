@@ -1,5 +1,6 @@
-//! Sequences of kernels that operators launch again and again: HTA, `trace_analysis.get_frequent_cuda_kernel_sequences`, for every
-//! outermost operator, or as there for operators and ranges of a name, of which the outermost count.
+//! Sequences of kernels that operators launch again and again: HTA,
+//! `trace_analysis.get_frequent_cuda_kernel_sequences`, for every outermost operator, or as there for operators and
+//! ranges of a name, of which the outermost count.
 //!
 //! ```text
 //!  host    [ linear    ]  [ linear    ]  [ item ]

@@ -28,8 +28,8 @@ struct Tally {
 /// Call, innermost operator, outermost operator, range; as ids of names.
 type Key = (u32, Option<u32>, Option<u32>, Option<u32>);
 
-/// One row for each call and place in the program, the longest total first. Empty without devices. `outermost` is the outermost
-/// operator around each row.
+/// One row for each call and place in the program, the longest total first. Empty without devices. `outermost` is the
+/// outermost operator around each row.
 pub(super) fn sync_stalls(view: &View<'_>, busy: Option<&Coverage>, outermost: &[u32]) -> Vec<SyncStallRow> {
     let Some(busy) = busy else { return Vec::new() };
     let data = view.data;

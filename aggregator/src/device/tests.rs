@@ -41,7 +41,8 @@ fn launches_meet_their_kernels() {
     assert_eq!((all.rank, all.device_id), (3, Some(0)));
     assert_eq!((all.cpu_total_ns, all.cpu_max_ns, all.gpu_max_ns), (240_000, 120_000, 90_000));
     assert_eq!((all.delay_p50_ns, all.delay_p95_ns, all.delay_max_ns), (120_000, 150_000, 150_000));
-    // 60, 120 and 60 µs in calls; 90 against 60, 60 against 120 and 30 against 60 µs of work; delays of 120, 150 and 90 µs.
+    // 60, 120 and 60 µs in calls; 90 against 60, 60 against 120 and 30 against 60 µs of work; delays of 120, 150 and 90
+    // µs.
     assert_eq!((all.runtime_outliers, all.short_kernels, all.delay_outliers), (3, 2, 2));
 }
 
@@ -277,7 +278,8 @@ fn line() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Whatever the clocks say: no length is negative, everything that is launched starts, the types sum to busy time, and shares are shares.
+    /// Whatever the clocks say: no length is negative, everything that is launched starts, the types sum to busy time,
+    /// and shares are shares.
     #[test]
     fn the_tables_are_consistent(launches in line(), a in line(), b in line(), c in line(), steps in line()) {
         let data = Drawn::rank(0)

@@ -1,4 +1,5 @@
-//! How full the devices were: the TensorBoard plugin's GPU utilization, estimated SM efficiency and estimated achieved occupancy.
+//! How full the devices were: the TensorBoard plugin's GPU utilization, estimated SM efficiency and estimated achieved
+//! occupancy.
 //!
 //! ```text
 //!  kernel 1  half the SMs     ########........
@@ -149,7 +150,8 @@ impl Kernels {
     }
 }
 
-/// The sum of the values of all intervals that hold a point, at most `cap`. Intervals come in the order of their starts.
+/// The sum of the values of all intervals that hold a point, at most `cap`. Intervals come in the order of their
+/// starts.
 fn summed(intervals: impl Iterator<Item = (Interval, f64)>, cap: f64) -> Curve {
     // Each interval is a step up and a step down.
     let most = intervals.size_hint().1.unwrap_or(0).saturating_mul(2);

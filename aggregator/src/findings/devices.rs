@@ -24,7 +24,8 @@ pub(super) fn findings(analysis: &Analysis, limits: &Limits) -> Vec<FindingRow> 
     found.into_iter().flatten().collect()
 }
 
-/// Kernels that are over before the call returns that launches the next, on devices that are idle for it: the host sets the pace.
+/// Kernels that are over before the call returns that launches the next, on devices that are idle for it: the host sets
+/// the pace.
 fn launch_bound(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Option<FindingRow> {
     let waits = |rank: i32, device: Option<i64>| {
         let sums = device.and_then(|device| compute.get(&(rank, device)));
@@ -57,7 +58,8 @@ fn launch_bound(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Opti
     ))
 }
 
-/// The host waits for a device that is idle most of the time, and so launches late. A rank that waits for another one is not at fault.
+/// The host waits for a device that is idle most of the time, and so launches late. A rank that waits for another one
+/// is not at fault.
 fn stalls(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Option<FindingRow> {
     let mut by_rank: BTreeMap<i32, (i64, i64)> = BTreeMap::new();
     for ((rank, _), sums) in compute.iter().filter(|(_, sums)| share(sums) < limits.device_busy_pct) {
@@ -140,8 +142,9 @@ mod tests {
 
     use super::*;
 
-    /// Rank 0 computes 80 of 100 ms with narrow kernels, and its queue is full for 2 ms. Ranks 1 and 2 compute 20 ms; 6 of 10 kernels
-    /// are short on rank 1, and its host waits for 30 ms of each step. On rank 2 it is 90 ms, but for another rank.
+    /// Rank 0 computes 80 of 100 ms with narrow kernels, and its queue is full for 2 ms. Ranks 1 and 2 compute 20 ms; 6
+    /// of 10 kernels are short on rank 1, and its host waits for 30 ms of each step. On rank 2 it is 90 ms, but for
+    /// another rank.
     fn analysis() -> Analysis {
         let mut analysis = Analysis::default();
         let step = |rank, compute_ns| StepBreakdownRow {

@@ -1,7 +1,7 @@
 //! The arguments of every row, kept in little memory: what `ingest` writes and an analysis does not need.
 //!
-//! Rows of one operator or kernel differ in a few integers only: ids, mostly. So arguments are split into a *template*, which
-//! is interned, and the integers, which are packed. Nothing is lost: both together give the text again.
+//! Rows of one operator or kernel differ in a few integers only: ids, mostly. So arguments are split into a *template*,
+//! which is interned, and the integers, which are packed. Nothing is lost: both together give the text again.
 
 use crate::kineto::json::{Cursor, Fault, Str};
 use crate::kineto::{number, text};
@@ -56,7 +56,8 @@ impl Template {
 const INTEGER: u8 = 0;
 const JSON: u8 = 1;
 
-/// Splits the object at the cursor into `template` and `numbers`. A value that is no object becomes the argument `value`.
+/// Splits the object at the cursor into `template` and `numbers`. A value that is no object becomes the argument
+/// `value`.
 pub(crate) fn encode(cursor: &mut Cursor<'_>, template: &mut Vec<u8>, numbers: &mut Vec<u8>) -> Result<(), Fault> {
     if cursor.peek() != Some(b'{') {
         let start = cursor.pos();

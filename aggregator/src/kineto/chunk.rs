@@ -1,9 +1,10 @@
 //! A piece of the list of events: where a file may be cut, and the parse of one piece.
 //!
-//! A file is cut where an event begins: at a brace that opens an object whose first key is that of the list's first event and
-//! that follows a comma or the list's bracket. Quotes inside a string are escaped, so no string can look like that; an object
-//! nested in an array of arguments could. The parse of a piece therefore has to end exactly where the next piece begins; a
-//! piece that does not was cut in the wrong place, and the reader goes on from the last whole event (see `stream`).
+//! A file is cut where an event begins: at a brace that opens an object whose first key is that of the list's first
+//! event and that follows a comma or the list's bracket. Quotes inside a string are escaped, so no string can look like
+//! that; an object nested in an array of arguments could. The parse of a piece therefore has to end exactly where the
+//! next piece begins; a piece that does not was cut in the wrong place, and the reader goes on from the last whole
+//! event (see `stream`).
 
 use crate::kineto::columns::{Columns, Scratch};
 use crate::kineto::event::{Wanted, read_event};
@@ -22,7 +23,8 @@ pub(crate) enum End {
     Wrong(Fault),
 }
 
-/// How a piece begins and ends with regard to commas: where it is joined to others, exactly one comma must stand between items.
+/// How a piece begins and ends with regard to commas: where it is joined to others, exactly one comma must stand
+/// between items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Edges {
     /// Position of a comma before the first item.

@@ -1,8 +1,8 @@
 //! Collectives, from NCCL and RCCL kernels and from the rows of host back ends.
 //!
 //! A kernel says when a collective ran; what it was is told, best first, by its own arguments (torch ≥ 2.4), by the
-//! `record_param_comms` around its launch (found by correlation and nesting, or by External id), by the `nccl:…` and `c10d::…`
-//! ranges around it, by records that were coalesced into it, or by nothing but its name (CUDA graphs).
+//! `record_param_comms` around its launch (found by correlation and nesting, or by External id), by the `nccl:…` and
+//! `c10d::…` ranges around it, by records that were coalesced into it, or by nothing but its name (CUDA graphs).
 
 use rustc_hash::FxHashMap;
 use trace::{CollectiveRow, StepRow};
@@ -292,8 +292,8 @@ impl Calls {
         Self { calls: rows.comm_args.keys().filter_map(of).collect() }
     }
 
-    /// The first call of this operation and size that was not taken yet and began before `start_ns`: back ends run what they are
-    /// given in order.
+    /// The first call of this operation and size that was not taken yet and began before `start_ns`: back ends run what
+    /// they are given in order.
     fn take(&mut self, op: &str, elements: Option<i64>, start_ns: i64) -> Option<u32> {
         let same_size = |call: &Call| call.elements.is_none() || elements.is_none() || call.elements == elements;
         let call = self.calls.iter_mut().find(|c| !c.taken && c.op == op && c.ts_ns <= start_ns && same_size(c))?;

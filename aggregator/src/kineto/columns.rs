@@ -164,8 +164,8 @@ pub(crate) struct Columns {
     pub(crate) external: Vec<i64>,
     /// Shapes of the inputs, as ids of the shape interner plus one; 0: none. Empty unless shapes are wanted.
     pub(crate) shape: Vec<u32>,
-    /// Categories, as ids of the category interner; templates of arguments, as ids of theirs plus one (0: none); and where each
-    /// row's integers begin in `numbers`. Empty unless arguments are wanted.
+    /// Categories, as ids of the category interner; templates of arguments, as ids of theirs plus one (0: none); and
+    /// where each row's integers begin in `numbers`. Empty unless arguments are wanted.
     pub(crate) category: Vec<u32>,
     pub(crate) template: Vec<u32>,
     pub(crate) first_number: Vec<u32>,

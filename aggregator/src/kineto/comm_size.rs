@@ -12,7 +12,8 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    /// From the arguments of `record_param_comms`; the whole array is what an all-gather puts out and a reduce-scatter takes in.
+    /// From the arguments of `record_param_comms`; the whole array is what an all-gather puts out and a reduce-scatter
+    /// takes in.
     pub(crate) fn from_record(record: &Value, op: &str) -> Option<Self> {
         let elements = |key: &str| record.get(key).and_then(Value::integer).filter(|n| *n >= 0);
         let count = match op {

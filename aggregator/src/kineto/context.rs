@@ -110,8 +110,8 @@ impl ExternalIds {
         Self { rows: ids }
     }
 
-    /// The operator that a kernel's External id names. Older traces write the correlation id there, which would name some
-    /// unrelated operator.
+    /// The operator that a kernel's External id names. Older traces write the correlation id there, which would name
+    /// some unrelated operator.
     pub(crate) fn operator_of(&self, rows: &Rows, kernel: usize) -> Option<u32> {
         let external = rows.events.external[kernel];
         if external == rows.events.correlation[kernel] { None } else { self.rows.get(&external).copied() }

@@ -1,7 +1,8 @@
 //! One event: an object of `traceEvents`, read into columns.
 //!
-//! Every member is looked at once. Kineto writes `ph`, `cat` and `name` before `args`, so what is wanted of the arguments is
-//! known when they are reached; where they come first (sorted keys), they are stepped over and read when the rest is known.
+//! Every member is looked at once. Kineto writes `ph`, `cat` and `name` before `args`, so what is wanted of the
+//! arguments is known when they are reached; where they come first (sorted keys), they are stepped over and read when
+//! the rest is known.
 
 use crate::kineto::columns::{Allocation, Columns, FlowEnd, NONE_32, Row, Scratch, id_from_text, narrow};
 use crate::kineto::json::{Cursor, Fault, Str};
@@ -328,7 +329,8 @@ fn keep_args(whole: &Cursor<'_>, head: &Head<'_>, scratch: &mut Scratch, columns
         let mut cursor = *whole;
         cursor.bump(from - whole.pos());
         scratch.draft.clear();
-        // The object was stepped over before; what stepping did not judge may still be wrong, and then what was read of it stays.
+        // The object was stepped over before; what stepping did not judge may still be wrong, and then what was read of
+        // it stays.
         let _ = crate::kineto::args::encode(&mut cursor, &mut scratch.draft, &mut columns.numbers);
         scratch.templates.id(&scratch.draft) + 1
     });
@@ -377,7 +379,8 @@ fn keep_allocation(whole: &Cursor<'_>, head: &Head<'_>, scratch: &mut Scratch, c
     if let Some((from, _)) = head.args {
         let mut cursor = *whole;
         cursor.bump(from - whole.pos());
-        // The object was stepped over once already, so it is well-formed as far as stepping goes; what is not is left out.
+        // The object was stepped over once already, so it is well-formed as far as stepping goes; what is not is left
+        // out.
         let _ = read_allocation(&mut cursor, &mut read);
     }
     if read.ts_ns == NONE || read.bytes == NONE {

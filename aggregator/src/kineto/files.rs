@@ -68,11 +68,12 @@ pub struct Plan {
     pub omissions: Vec<OmissionRow>,
 }
 
-/// Finds the traces in `paths`: files, and the files of directories (not of theirs). Says of each file that is left out why.
+/// Finds the traces in `paths`: files, and the files of directories (not of theirs). Says of each file that is left out
+/// why.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::UnreadFormat`] and [`Error::NoInput`] for a file that was named itself; [`Error::NoInput`] if nothing
-/// is left.
+/// [`Error::Io`]; [`Error::UnreadFormat`] and [`Error::NoInput`] for a file that was named itself; [`Error::NoInput`]
+/// if nothing is left.
 pub fn plan(paths: &[PathBuf]) -> Result<Plan, Error> {
     let mut plan = Plan::default();
     let mut candidates = Vec::new();
@@ -141,7 +142,8 @@ struct Probe {
     world_size: Option<i32>,
 }
 
-/// Reads the head of a file up to its events; if `search_tail` and the head does not name the rank, also what follows them.
+/// Reads the head of a file up to its events; if `search_tail` and the head does not name the rank, also what follows
+/// them.
 fn probe(path: &Path, search_tail: bool) -> Result<Probe, Error> {
     let io = |source| Error::Io { path: path.into(), source };
     let size_bytes = fs::metadata(path).map_err(io)?.len();
@@ -335,7 +337,8 @@ fn omission(file: Option<Text>, rank: Option<i32>, what: &str, amount: Option<i6
     OmissionRow { file, rank, what: what.into(), amount, why: why.into() }
 }
 
-/// The number behind `rank` or `worker` in a file's name: `rank-3.….json`, `worker0_step_12.…`, `trace_rank_07.json.gz`.
+/// The number behind `rank` or `worker` in a file's name: `rank-3.….json`, `worker0_step_12.…`,
+/// `trace_rank_07.json.gz`.
 fn rank_from_name(path: &Path) -> Option<i32> {
     let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
     ["rank", "worker"].iter().find_map(|word| {
@@ -350,8 +353,8 @@ fn rank_from_name(path: &Path) -> Option<i32> {
     })
 }
 
-/// The host in a name of torch's `tensorboard_trace_handler`: `<host>_<pid>.<time>.pt.trace.json`. People give names of their own
-/// that look alike; the process id in the name must be that of the trace.
+/// The host in a name of torch's `tensorboard_trace_handler`: `<host>_<pid>.<time>.pt.trace.json`. People give names of
+/// their own that look alike; the process id in the name must be that of the trace.
 pub(crate) fn host_from_name(path: &Path, pid: i64) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     let stem = name.strip_suffix(".gz").unwrap_or(name).strip_suffix(".pt.trace.json")?;

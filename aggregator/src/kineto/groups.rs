@@ -55,8 +55,8 @@ impl Groups {
         Some(self.using(group(name, size, ranks)))
     }
 
-    /// The group of collectives that name none: the only one there is, or the world, if a single stream carries them all; else a
-    /// group by its stream, of unknown size.
+    /// The group of collectives that name none: the only one there is, or the world, if a single stream carries them
+    /// all; else a group by its stream, of unknown size.
     pub(crate) fn unnamed(&mut self, stream: Option<i64>, only_stream: bool) -> Group {
         let mut configured = self.configured.values();
         let group = match (configured.next(), configured.next()) {
@@ -104,7 +104,8 @@ fn group(name: Option<&str>, size: Option<i32>, ranks: Option<Vec<i32>>) -> Grou
     Group { comm_id: comm_id(name, ranks.as_deref(), size), name: name.map(Text::from), size, ranks }
 }
 
-/// An id that every rank of a group computes alike: FNV-1a over its name and ranks (or size, where the ranks are unknown).
+/// An id that every rank of a group computes alike: FNV-1a over its name and ranks (or size, where the ranks are
+/// unknown).
 fn comm_id(name: Option<&str>, ranks: Option<&[i32]>, size: Option<i32>) -> i64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let mut eat = |bytes: &[u8]| {

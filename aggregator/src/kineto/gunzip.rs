@@ -1,7 +1,7 @@
 //! gzip to text, keeping every byte that comes before damage.
 //!
-//! The decoders that implement [`Read`] lose what a call has inflated when the same call meets damage, so how much is kept
-//! would depend on how much was asked for. This one hands it out first.
+//! The decoders that implement [`Read`] lose what a call has inflated when the same call meets damage, so how much is
+//! kept would depend on how much was asked for. This one hands it out first.
 
 use std::io::{self, Read};
 

@@ -26,8 +26,8 @@ pub struct Ingested {
     pub omissions: Vec<OmissionRow>,
 }
 
-/// Writes the traces in `paths` as a run into `out`, which must not hold one. `progress` is called after each rank, with the number
-/// done and the number to do.
+/// Writes the traces in `paths` as a run into `out`, which must not hold one. `progress` is called after each rank,
+/// with the number done and the number to do.
 ///
 /// # Errors
 /// As [`plan`]; [`Error::NoInput`] if `out` is a run already; [`Error::Trace`] if it cannot be written.

@@ -54,7 +54,8 @@ impl Input {
         Self { reader, read_bytes: 0, limit_bytes, ended: false, failure: None }
     }
 
-    /// Fills `buffer`; returns how much of it. Less than all of it: the stream has ended, in order or by [`failure`](Self::failure).
+    /// Fills `buffer`; returns how much of it. Less than all of it: the stream has ended, in order or by
+    /// [`failure`](Self::failure).
     ///
     /// What is handed out does not depend on the sizes of the buffers, wherever the stream is damaged.
     pub(crate) fn fill(&mut self, buffer: &mut [u8]) -> usize {

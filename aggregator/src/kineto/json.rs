@@ -1,11 +1,12 @@
 //! A pull parser for JSON as trace writers really write it.
 //!
-//! It accepts all of JSON, and besides: raw control characters and invalid UTF-8 in strings, lone surrogates, and bare words
-//! (`NaN`, `Infinity`, `N/A`) where a value should stand. It never allocates, and what the caller does not ask for is skipped
-//! many bytes at a time. It does not judge what it skips: in an object braces must balance, in a list square brackets, and strings
-//! must end; no more.
+//! It accepts all of JSON, and besides: raw control characters and invalid UTF-8 in strings, lone surrogates, and bare
+//! words (`NaN`, `Infinity`, `N/A`) where a value should stand. It never allocates, and what the caller does not ask
+//! for is skipped many bytes at a time. It does not judge what it skips: in an object braces must balance, in a list
+//! square brackets, and strings must end; no more.
 
-/// Brackets that may be open at once. Kineto nests four deep; the limit keeps hostile input from costing a stack anywhere later.
+/// Brackets that may be open at once. Kineto nests four deep; the limit keeps hostile input from costing a stack
+/// anywhere later.
 pub(crate) const MAX_DEPTH: usize = 512;
 
 /// From this length on a string is searched by `memchr`, whose start-up cost short strings do not repay.
@@ -238,7 +239,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The next member's key, with the cursor on its value; `None` at the object's end. `first` is true before the first.
+    /// The next member's key, with the cursor on its value; `None` at the object's end. `first` is true before the
+    /// first.
     ///
     /// Writers put nothing or one blank around most commas and colons: that is looked for first, three bytes at a time.
     #[inline(always)]
@@ -314,8 +316,8 @@ impl<'a> Cursor<'a> {
 
     /// Steps to the end of the object in which it stands, outside a string.
     ///
-    /// Where no other object follows in it and nothing is escaped, it ends at the first closing brace that has an even number
-    /// of quotes before it: three searches by the processor's vectors instead of one from quote to quote.
+    /// Where no other object follows in it and nothing is escaped, it ends at the first closing brace that has an even
+    /// number of quotes before it: three searches by the processor's vectors instead of one from quote to quote.
     #[inline]
     pub(crate) fn close_object(&mut self) -> Result<(), Fault> {
         let rest = &self.bytes[self.pos..];

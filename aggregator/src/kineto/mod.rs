@@ -7,8 +7,9 @@
 //!                                                                 └ write, ingest: a run
 //! ```
 //!
-//! The format has changed since 2021 and is written by many hands; what is read, and how, stands where it is read. Nothing of
-//! it is trusted: a byte that is no JSON ends the reading and is reported by its position, and what came before stays.
+//! The format has changed since 2021 and is written by many hands; what is read, and how, stands where it is read.
+//! Nothing of it is trusted: a byte that is no JSON ends the reading and is reported by its position, and what came
+//! before stays.
 
 mod args;
 mod chunk;

@@ -1,6 +1,7 @@
 //! What names say of communication: which rows are part of it, and which operation they are.
 
-/// Prefixes of host rows that hand a collective to a library, or are one (DESIGN's list, and the back ends' own labels).
+/// Prefixes of host rows that hand a collective to a library, or are one (DESIGN's list, and the back ends' own
+/// labels).
 const HOST_PREFIXES: [&[u8]; 11] = [
     b"c10d::",
     b"nccl:",
@@ -26,7 +27,8 @@ pub(crate) fn is_host_comm(name: &[u8]) -> bool {
         && HOST_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Whether a kernel is one of NCCL or RCCL: its name starts with either (any case), or has either as the start of a word.
+/// Whether a kernel is one of NCCL or RCCL: its name starts with either (any case), or has either as the start of a
+/// word.
 #[inline]
 pub(crate) fn is_device_comm(name: &[u8]) -> bool {
     let starts = |at: usize| {
@@ -45,9 +47,11 @@ pub(crate) fn is_host_collective(name: &str) -> bool {
     HOST_BACKENDS.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The operation in DESIGN's words, from a `Collective name`, an operator, a range or a kernel; `None` if it is no operation.
+/// The operation in DESIGN's words, from a `Collective name`, an operator, a range or a kernel; `None` if it is no
+/// operation.
 ///
-/// `sendrecv` is a kernel of point-to-point traffic that nothing on the host explains: an all-to-all, or sends and receives.
+/// `sendrecv` is a kernel of point-to-point traffic that nothing on the host explains: an all-to-all, or sends and
+/// receives.
 pub(crate) fn operation(name: &str) -> Option<&'static str> {
     let start = name.rfind("::").map_or(0, |at| at + 2);
     let tail = &name[start..];

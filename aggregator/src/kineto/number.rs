@@ -5,7 +5,8 @@
 /// Most digits that a scale may shift a number by; beyond, it is out of range or zero anyway.
 const MAX_EXPONENT: i32 = 400;
 
-/// The number in `text`, in units of 10⁻`scale`, rounded to nearest (halves away from zero). `None`: not a number, or beyond `i64`.
+/// The number in `text`, in units of 10⁻`scale`, rounded to nearest (halves away from zero). `None`: not a number, or
+/// beyond `i64`.
 ///
 /// `scaled("1.5", 3)` is 1500: µs to ns.
 pub(crate) fn scaled(text: &[u8], scale: i32) -> Option<i64> {

@@ -14,8 +14,8 @@ use crate::kineto::text;
 use crate::model::{CopyRate, Events, KernelUse, Kind, NO_PARENT, NO_STEP, NONE};
 use crate::names::NameClass;
 
-/// Traces before 2024 hold whole µs: start and length are rounded down each for itself, so a child may seem to end up to 1 µs
-/// after its parent.
+/// Traces before 2024 hold whole µs: start and length are rounded down each for itself, so a child may seem to end up
+/// to 1 µs after its parent.
 const WHOLE_US_SLACK_NS: i64 = 1000;
 
 /// The rows of a file, not yet a rank's: steps and collectives are still to be found.
@@ -254,7 +254,8 @@ fn order_rows(pieces: &[(u32, Columns)]) -> Vec<u32> {
     order
 }
 
-/// Sorts what consists of sorted runs, as the rows of a trace do: each thread, stream and process writes its own in order.
+/// Sorts what consists of sorted runs, as the rows of a trace do: each thread, stream and process writes its own in
+/// order.
 fn sort_runs(keys: &mut [u64]) {
     let parts = rayon::current_num_threads().clamp(1, MAX_SORT_PARTS);
     let part = keys.len().div_ceil(parts).max(MIN_ROWS);

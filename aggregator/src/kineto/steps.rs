@@ -52,8 +52,8 @@ pub(crate) fn step_at(steps: &[StepRow], ts_ns: i64) -> i32 {
 
 /// Gives every row its step: a host row the one it begins in, a device row that of its launch.
 ///
-/// A device row without a launch in the trace was launched before the trace began: its step is unknown. Only where nothing was
-/// recorded of any launch do device rows get the step they begin in.
+/// A device row without a launch in the trace was launched before the trace began: its step is unknown. Only where
+/// nothing was recorded of any launch do device rows get the step they begin in.
 pub(crate) fn assign_steps(events: &mut Events, steps: &[StepRow], launches: &Launches) {
     if steps.is_empty() {
         return;

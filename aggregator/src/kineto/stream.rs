@@ -1,8 +1,9 @@
-//! A whole file, streamed: the thread that calls reads (and inflates) blocks and cuts them into pieces; rayon's threads, and
-//! the caller whenever it would have to wait, parse them.
+//! A whole file, streamed: the thread that calls reads (and inflates) blocks and cuts them into pieces; rayon's
+//! threads, and the caller whenever it would have to wait, parse them.
 //!
-//! Memory is bounded by the pieces in flight and by what is kept. The result is that of one pass from front to back: pieces are
-//! joined in the order of the file, and a piece that did not end where the next one begins is read again together with it.
+//! Memory is bounded by the pieces in flight and by what is kept. The result is that of one pass from front to back:
+//! pieces are joined in the order of the file, and a piece that did not end where the next one begins is read again
+//! together with it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,8 +16,8 @@ use crate::kineto::event::Wanted;
 use crate::kineto::input::Input;
 use crate::kineto::top::{Step, Top, TopParser};
 
-/// Size of a block that is cut into one piece: large against an event, small against the caches that the thread which inflates
-/// and the thread which parses share.
+/// Size of a block that is cut into one piece: large against an event, small against the caches that the thread which
+/// inflates and the thread which parses share.
 pub(crate) const BLOCK_BYTES: usize = 1 << 20;
 
 /// Size of a block of the top level, which is short.
@@ -181,8 +182,9 @@ impl Reader {
         self.out.bytes = self.input.read_bytes;
         self.out.top = std::mem::take(&mut self.parser.top);
         self.out.scratches = std::mem::take(&mut *lock(&self.shared.scratches)).into_iter().collect();
-        // A stream that failed behind a complete document, such as by a wrong checksum, may have damaged what was read. Where
-        // other text follows the document, reading stops at that, and whether the failure was met depends on the blocks.
+        // A stream that failed behind a complete document, such as by a wrong checksum, may have damaged what was read.
+        // Where other text follows the document, reading stops at that, and whether the failure was met depends on the
+        // blocks.
         if self.out.missing.is_none()
             && self.out.trailing.is_none()
             && let Some(failure) = self.input.failure.take()
@@ -330,7 +332,8 @@ impl Reader {
         }
     }
 
-    /// The next piece in the order of the file. Blocks only while another thread is busy with a piece, so it cannot dead-lock.
+    /// The next piece in the order of the file. Blocks only while another thread is busy with a piece, so it cannot
+    /// dead-lock.
     fn next_parsed(&mut self) -> Option<Parsed> {
         loop {
             if let Some(parsed) = self.early.remove(&self.next_join) {

@@ -94,7 +94,8 @@ impl Value {
         }
     }
 
-    /// A list of integers, written as an array or as a string that holds one; `None` if it is cut short by dots, or is no list.
+    /// A list of integers, written as an array or as a string that holds one; `None` if it is cut short by dots, or is
+    /// no list.
     pub(crate) fn integers(&self) -> Option<Vec<i64>> {
         let parsed;
         let list = match self {

@@ -137,7 +137,8 @@ fn fill_arguments(event: &mut EventRow, extras: &Extras, place: usize) {
 }
 
 fn place_integer(event: &mut EventRow, key: &str, integer: i64) -> bool {
-    // These were read with the row, if they mean there what the column means; a host row may name a device or a stream too.
+    // These were read with the row, if they mean there what the column means; a host row may name a device or a stream
+    // too.
     let read = match key {
         "External id" | "external id" => event.external_id,
         "correlation" => event.correlation_id,
@@ -233,7 +234,8 @@ fn append(rest: &mut String, key: &str, value: Argument<'_>) {
     }
 }
 
-/// The arrows of the trace, and one from each launch to its device row: Kineto's `ac2g` arrows repeat the correlation id.
+/// The arrows of the trace, and one from each launch to its device row: Kineto's `ac2g` arrows repeat the correlation
+/// id.
 fn all_flows(data: &RankData) -> Vec<FlowRow> {
     let events = &data.events;
     let launches = Launches::collect(events);

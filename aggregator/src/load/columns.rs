@@ -1,4 +1,5 @@
-//! The `events` of a rank, column by column: only what an analysis needs is decoded, and no row is ever a value of its own.
+//! The `events` of a rank, column by column: only what an analysis needs is decoded, and no row is ever a value of its
+//! own.
 
 use arrow_array::{Array, BooleanArray, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch};
 use rustc_hash::FxHashMap;

@@ -1,7 +1,7 @@
 //! From the shards of a rank to one [`RankData`].
 //!
-//! Nothing that is wrong with one rank's rows stops the others: what cannot be read or makes no sense is left out, counted and
-//! listed with its reason.
+//! Nothing that is wrong with one rank's rows stops the others: what cannot be read or makes no sense is left out,
+//! counted and listed with its reason.
 
 mod columns;
 mod details;

@@ -47,8 +47,8 @@ impl RawColumns {
 
 /// Merges the parts of a rank: completes open rows, sorts, and turns parent ids into row numbers.
 ///
-/// An open row that a later row completes is dropped. One that nothing completes stays, with the length it had reached, and is
-/// counted in `omissions`: its true end is not known.
+/// An open row that a later row completes is dropped. One that nothing completes stays, with the length it had reached,
+/// and is counted in `omissions`: its true end is not known.
 pub fn merge_parts(raw: RawColumns, rank: i32, omissions: &mut Vec<OmissionRow>) -> Events {
     let RawColumns { mut events, mut parent_id, open, .. } = raw;
     if !open.is_empty() {
@@ -68,7 +68,8 @@ pub fn merge_parts(raw: RawColumns, rank: i32, omissions: &mut Vec<OmissionRow>)
     events
 }
 
-/// Sorts rows by start, then longest first, then by id; rows that enclose each other come outermost first. Parents follow.
+/// Sorts rows by start, then longest first, then by id; rows that enclose each other come outermost first. Parents
+/// follow.
 pub fn sort_rows(events: &mut Events) {
     let Some(order) = sorting_order(events) else { return };
     let mut sorted = permuted(events, &order);
@@ -151,12 +152,12 @@ fn permuted(events: &Events, rows: &[u32]) -> Events {
     }
 }
 
-/// Open rows among which a parent is looked for before the table of all ids is asked: more than any program nests, and a bound
-/// on what rows that overlap without nesting can cost.
+/// Open rows among which a parent is looked for before the table of all ids is asked: more than any program nests, and
+/// a bound on what rows that overlap without nesting can cost.
 const MAX_LOOK_BACK: usize = 256;
 
-/// Row numbers of the parents. A parent is nearly always on the stack of rows that are open on the same thread; a table of all
-/// ids is made only when some row's parent is not.
+/// Row numbers of the parents. A parent is nearly always on the stack of rows that are open on the same thread; a table
+/// of all ids is made only when some row's parent is not.
 fn parents(events: &Events, parent_id: &[i64]) -> Vec<u32> {
     let mut parents = vec![NO_PARENT; events.len()];
     let mut stacks: Vec<Vec<u32>> = Vec::new();

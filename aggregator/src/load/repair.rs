@@ -37,7 +37,8 @@ fn repair_collectives(rows: &mut Vec<CollectiveRow>, rank: i32, omissions: &mut 
 }
 
 /// A collective that was in flight when a part closed has a row there, and another in a later part. The one that came
-/// farthest counts; that is no omission. Two rows that are done are not touched: one of them is wrong, and matching says so.
+/// farthest counts; that is no omission. Two rows that are done are not touched: one of them is wrong, and matching
+/// says so.
 fn drop_superseded(rows: &mut Vec<CollectiveRow>) {
     let progress = |c: &CollectiveRow| match &*c.state {
         "done" => 2,

@@ -1,9 +1,10 @@
 //! Matching by an alignment with gaps of the ranks' sequences, checked by the barrier rule.
 //!
-//! The rows of the rank that holds most become the *spine*; every other rank is laid against it, and what the spine lacks is
-//! inserted. Nothing is known of the clocks, so the question "which row is which" is the question "how far is this clock off":
-//! a row can be a spine row only if it has the same (communicator, operation, bytes) and if, on one clock, the two overlap
-//! (nobody leaves a collective before everybody has entered it). Each such pair allows a range of offsets:
+//! The rows of the rank that holds most become the *spine*; every other rank is laid against it, and what the spine
+//! lacks is inserted. Nothing is known of the clocks, so the question "which row is which" is the question "how far is
+//! this clock off": a row can be a spine row only if it has the same (communicator, operation, bytes) and if, on one
+//! clock, the two overlap (nobody leaves a collective before everybody has entered it). Each such pair allows a range
+//! of offsets:
 //!
 //! ```text
 //! spine   |--A--|      |--A--|        |--A--|
@@ -14,12 +15,13 @@
 //!                                  ────  ────────
 //! ```
 //!
-//! Several candidates can satisfy the rule, above all where steps repeat. They are told apart by how nearly together the
-//! partners end (ranks leave a collective together), against how many rows stay without a partner: the cost is
-//! Σ ln(1 + |difference of ends| / 1 µs) over the pairs, and P = ln(1 + spacing / 1 µs) for a row without one while both recorded,
-//! half of that where the other side did not record. Of candidates whose partners end as nearly together, give or take what chance
-//! does, that with most pairs is taken; where two that differ have as many, the alignment is ambiguous: the rank stays unmatched and
-//! that is said. Only differences between times of one clock are used, so a shift of a clock changes nothing.
+//! Several candidates can satisfy the rule, above all where steps repeat. They are told apart by how nearly together
+//! the partners end (ranks leave a collective together), against how many rows stay without a partner: the cost is Σ
+//! ln(1 + |difference of ends| / 1 µs) over the pairs, and P = ln(1 + spacing / 1 µs) for a row without one while both
+//! recorded, half of that where the other side did not record. Of candidates whose partners end as nearly together,
+//! give or take what chance does, that with most pairs is taken; where two that differ have as many, the alignment is
+//! ambiguous: the rank stays unmatched and that is said. Only differences between times of one clock are used, so a
+//! shift of a clock changes nothing.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -33,7 +35,8 @@ use crate::model::{Barrier, MatchLevel, WEAK_SLACK_NS};
 const PAIRS_MAX: usize = 500_000;
 /// Candidates that are examined per rank.
 const CANDIDATES_MAX: usize = 64;
-/// Shifts by whole rows that are tried whatever the barrier rule says, so that a few false or one-sided rows cannot hide the truth.
+/// Shifts by whole rows that are tried whatever the barrier rule says, so that a few false or one-sided rows cannot
+/// hide the truth.
 const SHIFTS: isize = 4;
 /// A one-sided operation may be left before others enter it; about this much, or overlapping says nothing.
 const ONE_SIDED_SLACK_NS: i64 = 1_000_000;
@@ -127,7 +130,8 @@ fn sequences(ranks: &[RankCollectives<'_>], known: &[Group], rest: &[RowRef]) ->
     for (number, value) in numbers.values_mut().enumerate() {
         *value = number as u32;
     }
-    // `Known` sorts first, so known tokens have the lowest numbers: those of the groups that have a row, which all have.
+    // `Known` sorts first, so known tokens have the lowest numbers: those of the groups that have a row, which all
+    // have.
     let mut sequences: Vec<Vec<Item>> = vec![Vec::new(); ranks.len()];
     for (place, token) in &tokens {
         let row = &ranks[place.0].rows[place.1];
@@ -208,8 +212,8 @@ fn align(spine: &[Item], items: &[Item]) -> Option<Alignment> {
 }
 
 impl Alignment {
-    /// Whether partners end as nearly together as in another alignment, give or take what chance does to a mean. (One standard error:
-    /// with two, a whole step's shift passes for chance on real runs of a dozen rows.)
+    /// Whether partners end as nearly together as in another alignment, give or take what chance does to a mean. (One
+    /// standard error: with two, a whole step's shift passes for chance on real runs of a dozen rows.)
     fn as_close_as(&self, other: &Self) -> bool {
         let counts = 1.0 / self.pairs.len() as f64 + 1.0 / other.pairs.len() as f64;
         self.distance <= other.distance + SCATTER * counts.sqrt()
@@ -262,7 +266,8 @@ impl Lists {
         let mut edges: Vec<(i64, i32)> = Vec::new();
         let mut shifts: BTreeMap<isize, Vec<i64>> = BTreeMap::new();
         for (on_spine, in_rank) in &self.tokens {
-            // Windows differ at the beginning or at the end: positions are near each other when counted from one of them.
+            // Windows differ at the beginning or at the end: positions are near each other when counted from one of
+            // them.
             let surplus = on_spine.len() as isize - in_rank.len() as isize;
             for (b, j) in in_rank.iter().enumerate() {
                 let near = |shift: isize, reach: isize| shift.abs() <= reach || (shift - surplus).abs() <= reach;
@@ -328,8 +333,8 @@ impl Lists {
         (s_ends().min().max(r_ends().min()).unwrap_or(0), s_ends().max().min(r_ends().max()).unwrap_or(0))
     }
 
-    /// The cheapest way, in order, to pair up rows of one token or to leave them alone (Needleman and Wunsch, in a band around equal
-    /// ends). Returns its cost.
+    /// The cheapest way, in order, to pair up rows of one token or to leave them alone (Needleman and Wunsch, in a band
+    /// around equal ends). Returns its cost.
     fn lay(&self, at: &At<'_>, on_spine: &[usize], in_rank: &[usize], pairs: &mut Vec<(usize, usize)>) -> f64 {
         let band = Band::new(at, on_spine, in_rank);
         let alone =

@@ -59,8 +59,8 @@ pub(super) fn group(ranks: &[RankCollectives<'_>]) -> Keyed {
     Keyed { groups, rest, omissions: dispute_omissions(ranks, &disputed) }
 }
 
-/// The collectives among rows of one key: one, or where every rank holds the key k times (an operation that was split into k
-/// kernels), k of them. An error if the rows cannot be the same operation.
+/// The collectives among rows of one key: one, or where every rank holds the key k times (an operation that was split
+/// into k kernels), k of them. An error if the rows cannot be the same operation.
 fn split(ranks: &[RankCollectives<'_>], rows: &[RowRef]) -> Result<Vec<Vec<RowRef>>, Text> {
     let places = by_rank(rows);
     let times = places.values().map(Vec::len).max().unwrap_or(0);

@@ -28,7 +28,8 @@ const MS: i64 = 1_000_000;
 
 // ms      0    5    10   15   20   25   30   35
 // rank 0  |A─────|  |B|     |C────|   |D─|
-// rank 1       |A|  |B|         |C|   |D─|            began later: holds the last three only, and its clock is 3 s ahead
+// rank 1       |A|  |B|         |C|   |D─|            began later: holds the last three only, and its clock is 3 s
+// ahead
 #[test]
 fn windows_that_begin_at_different_collectives_are_matched_by_the_barrier_rule() {
     let a = rows(0, "allreduce", &[(0, 7 * MS), (10 * MS, 12 * MS), (18 * MS, 24 * MS), (29 * MS, 32 * MS)]);

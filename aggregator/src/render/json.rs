@@ -10,8 +10,9 @@
 //! }
 //! ```
 //!
-//! Tables and columns have the names, units and meaning that `trace::analysis_tables` documents; they are the same as those of
-//! `analysis/*.parquet`. Absent values are `null`. Times are integers in ns, beyond 2⁵³ for some clocks: read them as integers.
+//! Tables and columns have the names, units and meaning that `trace::analysis_tables` documents; they are the same as
+//! those of `analysis/*.parquet`. Absent values are `null`. Times are integers in ns, beyond 2⁵³ for some clocks: read
+//! them as integers.
 
 use std::io::Write;
 

@@ -1,7 +1,8 @@
 //! `analysis/`: one Parquet file for each table, and `views.sql`.
 //!
-//! The directory is written beside the old one and then takes its place, so that a reader sees one analysis or the other, never a
-//! mixture. Empty tables are written too: a query over a table of which there is nothing returns no rows instead of an error.
+//! The directory is written beside the old one and then takes its place, so that a reader sees one analysis or the
+//! other, never a mixture. Empty tables are written too: a query over a table of which there is nothing returns no rows
+//! instead of an error.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use super::views;
 use crate::analysis::{Analysis, Tables};
 use crate::error::Error;
 
-/// Writes `analysis/` into `directory`, for the shards of the run at `run`, if the analysis is one of a run. Returns where it is.
+/// Writes `analysis/` into `directory`, for the shards of the run at `run`, if the analysis is one of a run. Returns
+/// where it is.
 ///
 /// # Errors
 /// [`Error::Io`] or [`Error::Trace`]; an analysis that was there before then still is.

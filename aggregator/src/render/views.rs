@@ -1,14 +1,15 @@
 //! `views.sql`: a run as DuckDB views, one for each table, and `global_events`.
 //!
-//! Paths are absolute, so that DuckDB may be started anywhere: `duckdb -init RUN/analysis/views.sql`, or `.read` in a session. A run
-//! that was moved says where it is now by `SET VARIABLE rankscope_run = '…';` before that.
+//! Paths are absolute, so that DuckDB may be started anywhere: `duckdb -init RUN/analysis/views.sql`, or `.read` in a
+//! session. A run that was moved says where it is now by `SET VARIABLE rankscope_run = '…';` before that.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use trace::{Problem, Run, Table, Writer};
 
-/// The views over a run and its analysis at `analysis`; both paths are absolute. Without a run, only the analysis has views.
+/// The views over a run and its analysis at `analysis`; both paths are absolute. Without a run, only the analysis has
+/// views.
 pub fn sql(run: Option<(&Run, &Path)>, analysis: &Path) -> String {
     let mut sql = String::new();
     let _ = writeln!(

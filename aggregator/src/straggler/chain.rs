@@ -1,4 +1,5 @@
-//! The blocking chain: which own stretches the length of the run is made of; and what it would be without one rank's excess.
+//! The blocking chain: which own stretches the length of the run is made of; and what it would be without one rank's
+//! excess.
 
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
@@ -16,8 +17,8 @@ pub(super) struct Chain {
 
 impl Chain {
     /// Walks back from the end of the recording: from an instance to the rank that it waited for, over that rank's own
-    /// stretch to the instance where it began, and so on. Where the stretch begins with the recording, the walk goes on at the
-    /// instance before.
+    /// stretch to the instance where it began, and so on. Where the stretch begins with the recording, the walk goes on
+    /// at the instance before.
     pub(super) fn of(join: &Join) -> Self {
         let mut chain = Self::default();
         let order = join.latest_first();
@@ -64,8 +65,8 @@ impl Chain {
 
     /// Own excess of `rank` on the chain in `step`.
     ///
-    /// It is summed with its sign: while ranks wait for a late one, they get ahead with work for more than the next collective,
-    /// so at that one the late rank has less to do than they had, and more at those that follow.
+    /// It is summed with its sign: while ranks wait for a late one, they get ahead with work for more than the next
+    /// collective, so at that one the late rank has less to do than they had, and more at those that follow.
     pub(super) fn delay_ns(&self, rank: usize, step: i32) -> i64 {
         self.delay_ns.get(&(rank, step)).copied().unwrap_or(0).max(0)
     }
@@ -76,11 +77,13 @@ impl Chain {
     }
 }
 
-/// For each rank the time of the run over its time if every own stretch of that rank were as long as the lower median's.
+/// For each rank the time of the run over its time if every own stretch of that rank were as long as the lower
+/// median's.
 ///
-/// The run is replayed as a graph of own stretches and collectives: a rank arrives its own time after it left its previous
-/// collective, or after it entered it for the part that it did meanwhile; everybody leaves as long after the last arrival as it really did, or, if it really left before that, as long
-/// after its own arrival. `None` without any collective.
+/// The run is replayed as a graph of own stretches and collectives: a rank arrives its own time after it left its
+/// previous collective, or after it entered it for the part that it did meanwhile; everybody leaves as long after the
+/// last arrival as it really did, or, if it really left before that, as long after its own arrival. `None` without any
+/// collective.
 pub(super) fn slowdowns(join: &Join, ranks: usize) -> Vec<Option<f64>> {
     let mut order = join.latest_first();
     order.reverse();

@@ -6,11 +6,11 @@
 //!   rank 2   ################[AAA]
 //! ```
 //!
-//! What a missing rank brought with it from an earlier collective is not its own doing, unless the waiting rank comes from the
-//! same collective: then whoever was late there held up both alike, and leaving it later than others is the rank's own affair.
-//! Else that share goes back to the collective where its own stretch began, and there to the rank that the collective waited
-//! for, and so on (as the delay costs of Scalasca do: Böhme et al., ACM TOPC 3(2), 2016). What was brought into the first
-//! recorded collective is charged to nobody and counted.
+//! What a missing rank brought with it from an earlier collective is not its own doing, unless the waiting rank comes
+//! from the same collective: then whoever was late there held up both alike, and leaving it later than others is the
+//! rank's own affair. Else that share goes back to the collective where its own stretch began, and there to the rank
+//! that the collective waited for, and so on (as the delay costs of Scalasca do: Böhme et al., ACM TOPC 3(2), 2016).
+//! What was brought into the first recorded collective is charged to nobody and counted.
 
 use super::join::{Arrival, Join, Joined};
 
@@ -28,8 +28,8 @@ pub(super) struct Charges {
     pub(super) inherited_ns: Vec<i64>,
     /// Waits for lateness from before the recording.
     pub(super) before_recording_ns: i64,
-    /// For each instance the waits that go back to it from later ones, with the rank that was waited for first; consumed while
-    /// charging.
+    /// For each instance the waits that go back to it from later ones, with the rank that was waited for first;
+    /// consumed while charging.
     inflow_ns: Vec<Vec<(usize, i64)>>,
 }
 
@@ -136,8 +136,9 @@ impl Charges {
         }
     }
 
-    /// Sends `ns` back to where the own stretch of `late` began. `after` holds the order of further levels and the present
-    /// place in it: clocks with an error may let an instance depend on one that seems later; then the wait stays with `late`.
+    /// Sends `ns` back to where the own stretch of `late` began. `after` holds the order of further levels and the
+    /// present place in it: clocks with an error may let an instance depend on one that seems later; then the wait
+    /// stays with `late`.
     fn send_back(&mut self, join: &Join, late: &Arrival, origin: usize, ns: i64, after: Option<(&[usize], usize)>) {
         match join.previous(late) {
             _ if ns == 0 => {}
@@ -156,7 +157,8 @@ fn fraction_of(ns: i64, part: i64, whole: i64) -> i64 {
     if whole <= 0 { 0 } else { (i128::from(ns) * i128::from(part) / i128::from(whole)) as i64 }
 }
 
-/// For one instance: how much of one waiting rank's time each missing rank is charged, summed from the first arrival on.
+/// For one instance: how much of one waiting rank's time each missing rank is charged, summed from the first arrival
+/// on.
 struct Shares {
     /// Arrivals in order, with the sum up to each.
     sums: Vec<(i64, i128)>,

@@ -1,9 +1,9 @@
 //! How far one rank stands from the others in a quantity that each has once a step.
 //!
-//! Two things make ranks differ without any of them being slow. Steps vary: that averages away over steps, and the *standard
-//! error* of a median tells how much is left. And ranks vary: on an oversubscribed machine the scheduler favours some for
-//! seconds, which no number of steps averages away. That shows in the other ranks' medians, and a rank is an *outlier* if its
-//! own median stands out from them.
+//! Two things make ranks differ without any of them being slow. Steps vary: that averages away over steps, and the
+//! *standard error* of a median tells how much is left. And ranks vary: on an oversubscribed machine the scheduler
+//! favours some for seconds, which no number of steps averages away. That shows in the other ranks' medians, and a rank
+//! is an *outlier* if its own median stands out from them.
 
 use super::outliers::{is_positive, upper_outliers};
 use super::stats::{MEDIAN_SE_PER_MEAN_SE, at_least, median, robust_sigma};
@@ -25,8 +25,8 @@ pub(super) struct Deviation {
     pub(super) outlier: bool,
     /// Share of steps that show at least half of the effect; 0 without an effect.
     pub(super) persistence: f64,
-    /// Probability that a rank like the others shows half of the effect in as many steps. Where single steps of other ranks
-    /// show it now and then (preemption), the medians and deviations above do not see that, but this does.
+    /// Probability that a rank like the others shows half of the effect in as many steps. Where single steps of other
+    /// ranks show it now and then (preemption), the medians and deviations above do not see that, but this does.
     pub(super) chance: f64,
     /// Steps.
     pub(super) steps: usize,
@@ -43,7 +43,8 @@ impl Deviation {
         self.effect_ns > 0.0 && self.effect_ns >= min_z * self.error_ns
     }
 
-    /// Whether the effect is at least `min_z` standard errors even if all steps vary together, be it the rank's or the others'.
+    /// Whether the effect is at least `min_z` standard errors even if all steps vary together, be it the rank's or the
+    /// others'.
     pub(super) fn exceeds_sigma(&self, min_z: f64) -> bool {
         self.effect_ns > 0.0 && self.effect_ns >= min_z * self.sigma_ns.max(self.own_sigma_ns)
     }
@@ -56,11 +57,11 @@ impl Deviation {
     }
 }
 
-/// The deviation of each rank in `series`, the values of each rank's steps. `None` for a rank that has no value, and for all if
-/// only one has.
+/// The deviation of each rank in `series`, the values of each rank's steps. `None` for a rank that has no value, and
+/// for all if only one has.
 ///
-/// If only two have, `series` must hold signed differences to the other: then only the steps of a rank itself tell how much
-/// they vary, and the other's median says nothing new.
+/// If only two have, `series` must hold signed differences to the other: then only the steps of a rank itself tell how
+/// much they vary, and the other's median says nothing new.
 pub(super) fn deviations(series: &[Vec<f64>]) -> Vec<Option<Deviation>> {
     let medians: Vec<Option<f64>> = series.iter().map(|v| median(v.iter().copied())).collect();
     let compared = medians.iter().flatten().count();
@@ -81,8 +82,8 @@ pub(super) fn deviations(series: &[Vec<f64>]) -> Vec<Option<Deviation>> {
                 let other_medians = medians.iter().enumerate().filter(|(r, _)| *r != rank).filter_map(|(_, m)| *m);
                 let spread_ns = other_medians.map(|m| (m - center).abs()).fold(0.0, f64::max);
                 let deviation = against(own, own_median, center, sigma, others());
-                // The lower median of three that a late rank is compared with is one of the other two, so the excess of one of
-                // these is 0 in every step; the late rank's own steps must tell how much steps vary.
+                // The lower median of three that a late rank is compared with is one of the other two, so the excess of
+                // one of these is 0 in every step; the late rank's own steps must tell how much steps vary.
                 let least_ns = if compared == 3 { deviation.own_sigma_ns } else { 0.0 };
                 Some(Deviation { spread_ns, outlier: outliers[rank], ..deviation.with_least_sigma(least_ns) })
             }

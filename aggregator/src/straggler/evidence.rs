@@ -30,8 +30,8 @@ impl Evidence {
         self.fills.as_ref().unwrap_or(&self.name)
     }
 
-    /// What of the excess is certain: selecting by it finds a delay that is always there, and not the busiest range of all,
-    /// which has the largest fluctuations.
+    /// What of the excess is certain: selecting by it finds a delay that is always there, and not the busiest range of
+    /// all, which has the largest fluctuations.
     fn certain_ns(&self, thresholds: &Thresholds) -> f64 {
         let d = &self.deviation;
         if d.outlier && d.chance <= thresholds.max_chance {
@@ -42,8 +42,9 @@ impl Evidence {
     }
 }
 
-/// For each rank the range with the largest certain excess over `steps`; of ranges without any, the one with the largest
-/// excess. `None` where no range takes at least `least_ns` of that rank longer than on the others: too little to point at.
+/// For each rank the range with the largest certain excess over `steps`; of ranges without any, the one with the
+/// largest excess. `None` where no range takes at least `least_ns` of that rank longer than on the others: too little
+/// to point at.
 pub(super) fn best_ranges(
     parts: &[&RankPart],
     steps: &[i32],
@@ -106,14 +107,16 @@ fn step_rows(part: &RankPart, steps: &[i32]) -> Vec<Option<usize>> {
     steps.iter().map(|step| part.steps.binary_search_by_key(step, |s| s.step).ok()).collect()
 }
 
-/// Self time of a range by step. Absent means 0; where the part had to drop ranges, the most that a dropped one can have held.
+/// Self time of a range by step. Absent means 0; where the part had to drop ranges, the most that a dropped one can
+/// have held.
 fn self_times(part: &RankPart, range: Option<usize>, rows: &[Option<usize>]) -> Vec<Option<i64>> {
     let absent_ns = part.dropped_max_ns;
     let self_ns = |row: usize| range.map_or(absent_ns, |range| part.ranges[range].self_ns[row]);
     rows.iter().map(|row| row.map(self_ns)).collect()
 }
 
-/// For each rank its values above the lower median of the other ranks in the same step, and the median of those medians.
+/// For each rank its values above the lower median of the other ranks in the same step, and the median of those
+/// medians.
 pub(super) fn above_others(values: &[Vec<Option<i64>>]) -> (Vec<Vec<f64>>, Vec<f64>) {
     let steps = values.first().map_or(0, Vec::len);
     let mut above = vec![Vec::with_capacity(steps); values.len()];

@@ -7,15 +7,17 @@ use super::stats::lower_median;
 
 /// E(rank, step): the sum over a step's collectives of a rank's own time before it above the lower median of the ranks.
 ///
-/// Ranks are compared where they do the same work: at collectives in which all take the same part. Own time before a send or a
-/// receive, whose other side is another stage of a pipeline, counts towards the next such collective.
+/// Ranks are compared where they do the same work: at collectives in which all take the same part. Own time before a
+/// send or a receive, whose other side is another stage of a pipeline, counts towards the next such collective.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Excess {
     /// Steps in which at least two ranks can be compared, ascending.
     pub(super) steps: Vec<i32>,
-    /// For each rank and each of `steps` its excess; `None` where the rank did not take part, or its stretches are unknown.
+    /// For each rank and each of `steps` its excess; `None` where the rank did not take part, or its stretches are
+    /// unknown.
     pub(super) ns: Vec<Vec<Option<i64>>>,
-    /// Collectives of active steps that could not be compared, because a rank that took part in the step is missing there.
+    /// Collectives of active steps that could not be compared, because a rank that took part in the step is missing
+    /// there.
     pub(super) skipped: i64,
 }
 
@@ -63,8 +65,8 @@ impl Excess {
     }
 }
 
-/// The ranks that took part in a communicator's step: those in at least half of its instances. One instance that only some
-/// ranks recorded then drops out, and so does a rank that recorded only the beginning of the step.
+/// The ranks that took part in a communicator's step: those in at least half of its instances. One instance that only
+/// some ranks recorded then drops out, and so does a rank that recorded only the beginning of the step.
 fn participants(instances: &[&Joined], ranks: usize) -> Vec<usize> {
     let mut counts = vec![0; ranks];
     for a in instances.iter().flat_map(|i| &i.arrivals) {

@@ -20,8 +20,8 @@ pub(super) struct Arrival {
     pub(super) own_ns: Option<i64>,
     /// The part of it while earlier collectives were on their way.
     pub(super) hidden_ns: i64,
-    /// Own time since the rank's previous collective that holds ranks together: its time before sends and receives in between
-    /// belongs to this one.
+    /// Own time since the rank's previous collective that holds ranks together: its time before sends and receives in
+    /// between belongs to this one.
     pub(super) rolled_ns: Option<i64>,
     /// Length of the collective in the rank's clock.
     pub(super) dur_ns: Option<i64>,

@@ -83,9 +83,9 @@ fn exposed(rank: &RankData) -> Coverage {
 ///   own before B       ####         ####
 /// ```
 ///
-/// What follows the last collective of a step (the optimiser) so counts towards the first collective of the next step, which
-/// is the one that it delays. Only at the start of an unbroken run of active steps, where nothing earlier was recorded, a
-/// stretch begins with the step.
+/// What follows the last collective of a step (the optimiser) so counts towards the first collective of the next step,
+/// which is the one that it delays. Only at the start of an unbroken run of active steps, where nothing earlier was
+/// recorded, a stretch begins with the step.
 fn own_stretches(collectives: &[CollectiveRow], spans: &[StepSpan], exposed: &Coverage) -> Vec<Stretch> {
     // The collective that ended last, and when the last one was entered.
     let mut latest: Option<(i64, u32)> = None;
@@ -114,7 +114,8 @@ fn own_stretches(collectives: &[CollectiveRow], spans: &[StepSpan], exposed: &Co
             previous: earlier.map(|(_, index)| index),
             step: span.map(|s| s.step),
         });
-        // Nothing says how long a rank was in a collective whose end is missing, so nothing tells its own time after that.
+        // Nothing says how long a rank was in a collective whose end is missing, so nothing tells its own time after
+        // that.
         unended = row.end_ns.is_none();
         let end = row.end_ns.unwrap_or(start_ns).max(start_ns);
         if latest.is_none_or(|(last, _)| end >= last) {

@@ -1,7 +1,8 @@
 //! Who made the others wait, who only suffered, how sure that is, and where in the program it happened.
 //!
-//! "Arrived last" is not a verdict: a rank may be late because somebody made it late. What counts is a rank's *own* time
-//! between collectives. A collective equalises the ranks: they leave together, and until the next one each is alone.
+//! "Arrived last" is not a verdict: a rank may be late because somebody made it late. What counts is a rank's *own*
+//! time between collectives. A collective equalises the ranks: they leave together, and until the next one each is
+//! alone.
 //!
 //! ```text
 //!            step begins                                    step begins
@@ -12,12 +13,13 @@
 //!
 //! Here rank 1 is the cause: its own stretch before `A` is longer. Rank 0 is the victim: it waits inside `A`.
 //!
-//! Where computation goes on while a collective is on its way, that computation is own time too. Else a rank that is late once
-//! would seem late at every later collective of the step, where the others arrive with work that they did while they waited.
+//! Where computation goes on while a collective is on its way, that computation is own time too. Else a rank that is
+//! late once would seem late at every later collective of the step, where the others arrive with work that they did
+//! while they waited.
 //!
-//! The work is a map and a reduction. [`map_rank`] sees one rank's rows and leaves a small [`RankPart`]; [`reduce`] sees the
-//! parts of all ranks and the matched collectives. Own stretches are measured in the rank's own clock, so no verdict depends
-//! on how well the clocks are aligned; only waits and the blocking chain do.
+//! The work is a map and a reduction. [`map_rank`] sees one rank's rows and leaves a small [`RankPart`]; [`reduce`]
+//! sees the parts of all ranks and the matched collectives. Own stretches are measured in the rank's own clock, so no
+//! verdict depends on how well the clocks are aligned; only waits and the blocking chain do.
 
 mod chain;
 mod charge;
@@ -70,8 +72,8 @@ pub struct Stretch {
     pub start_ns: i64,
     /// The rank leaves the collective; `None` while it is not done.
     pub end_ns: Option<i64>,
-    /// From `since_ns` to `start_ns` without exposed communication: what the rank did by itself, be it after the collective
-    /// before or while that was on its way. `None` where nothing says when it began.
+    /// From `since_ns` to `start_ns` without exposed communication: what the rank did by itself, be it after the
+    /// collective before or while that was on its way. `None` where nothing says when it began.
     pub own_ns: Option<i64>,
     /// The collective whose end is `from_ns`, as position in the same list; `None` for a step's start.
     pub previous: Option<u32>,

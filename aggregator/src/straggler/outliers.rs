@@ -1,14 +1,15 @@
 //! Which ranks stand out from ranks that differ among themselves.
 //!
 //! A test of one value against a few others must know how badly a few values tell their own spread. This is Rosner's
-//! generalised extreme studentised deviate (Technometrics 25(2), 1983), one-sided and with the candidate left out of the
-//! spread that it is measured by: the i-th largest value is compared with all smaller ones, and the largest i that passes
-//! makes the i largest outliers. So two slow ranks do not hide each other.
+//! generalised extreme studentised deviate (Technometrics 25(2), 1983), one-sided and with the candidate left out of
+//! the spread that it is measured by: the i-th largest value is compared with all smaller ones, and the largest i that
+//! passes makes the i largest outliers. So two slow ranks do not hide each other.
 
-/// Ranks for whom chance alone would do it at most once in a thousand, were the values of all ranks normally distributed.
+/// Ranks for whom chance alone would do it at most once in a thousand, were the values of all ranks normally
+/// distributed.
 ///
-/// One test for each rank of a median of several steps: eight clean ranks give a false outlier in less than one of a hundred
-/// runs, before any other condition.
+/// One test for each rank of a median of several steps: eight clean ranks give a false outlier in less than one of a
+/// hundred runs, before any other condition.
 ///
 /// With fewer than three values there is nothing to tell the spread by, and none is an outlier.
 pub(super) fn upper_outliers(values: &[Option<f64>]) -> Vec<bool> {
@@ -63,8 +64,8 @@ fn mean_and_sigma(values: impl Iterator<Item = f64> + Clone) -> Option<(f64, f64
 
 /// The 99.9th percentile of Student's t with `freedom` degrees of freedom, but at most 30.
 ///
-/// With one degree of freedom it is 318: then nothing short of a hundredfold difference would ever be told. 30 is its 99th
-/// percentile; three ranks have to live with that.
+/// With one degree of freedom it is 318: then nothing short of a hundredfold difference would ever be told. 30 is its
+/// 99th percentile; three ranks have to live with that.
 fn critical(freedom: usize) -> f64 {
     const TABLE: [f64; 20] = [
         30.0, 22.33, 10.21, 7.173, 5.893, 5.208, 4.785, 4.501, 4.297, 4.144, 4.025, 3.930, 3.852, 3.787, 3.733, 3.686,

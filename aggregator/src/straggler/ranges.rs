@@ -8,12 +8,12 @@
 //!   own stretch    |----------------------|               only this counts
 //! ```
 //!
-//! Ranges are `user_annotation`, `cpu_op` and `python_function` rows. Calls of a runtime or driver count for the range around
-//! them, except those that block until a device is done: there the host waits, and whoever is to blame is elsewhere. So with
-//! communication and ranges that say `wait`.
+//! Ranges are `user_annotation`, `cpu_op` and `python_function` rows. Calls of a runtime or driver count for the range
+//! around them, except those that block until a device is done: there the host waits, and whoever is to blame is
+//! elsewhere. So with communication and ranges that say `wait`.
 //!
-//! Where Python's stack was recorded, the innermost row is mostly a frame such as `<built-in function sleep>`. If such a frame
-//! [fills](RangePart::fills) a range that the user named, that name is what the user wants to read.
+//! Where Python's stack was recorded, the innermost row is mostly a frame such as `<built-in function sleep>`. If such
+//! a frame [fills](RangePart::fills) a range that the user named, that name is what the user wants to read.
 
 use rustc_hash::FxHashMap;
 use trace::Text;
@@ -205,8 +205,8 @@ impl RangeTime {
     }
 }
 
-/// When the host computed although a collective was on its way (`within`): the time of the threads that record their waits, less
-/// these waits. Other threads' rows do not tell computing from being blocked.
+/// When the host computed although a collective was on its way (`within`): the time of the threads that record their
+/// waits, less these waits. Other threads' rows do not tell computing from being blocked.
 pub(super) fn computing(rank: &RankData, within: &IntervalSet) -> IntervalSet {
     let names = classify(&rank.names);
     let events = &rank.events;

@@ -13,8 +13,8 @@ use super::verdict::{Case, Verdict, judge};
 use super::{RankPart, Stragglers, Thresholds, ToGlobal};
 use crate::model::Instance;
 
-/// Judges all ranks. `parts` are what [`map_rank`](super::map_rank) left of each rank, in any order; `instances` are the matched
-/// collectives, whose members point into the ranks' collectives; `to_global` aligns the clocks.
+/// Judges all ranks. `parts` are what [`map_rank`](super::map_rank) left of each rank, in any order; `instances` are
+/// the matched collectives, whose members point into the ranks' collectives; `to_global` aligns the clocks.
 pub fn reduce(
     parts: &[RankPart],
     instances: &[Instance],

@@ -5,8 +5,8 @@ pub(crate) const SIGMA_PER_MAD: f64 = 1.4826;
 /// Standard error of a median / standard error of a mean, for a normal distribution: √(π/2).
 pub(crate) const MEDIAN_SE_PER_MEAN_SE: f64 = 1.2533;
 
-/// A distance in standard errors, in words. Beyond a hundred nobody doubts, and nobody should believe the digits: the standard
-/// error of a few steps is not known that well.
+/// A distance in standard errors, in words. Beyond a hundred nobody doubts, and nobody should believe the digits: the
+/// standard error of a few steps is not known that well.
 pub(crate) fn spoken_z(z: f64) -> String {
     if z.abs() < 100.0 { format!("z {z:.1}") } else { format!("z {}100", if z > 0.0 { "above " } else { "below −" }) }
 }
@@ -39,8 +39,8 @@ pub(crate) fn robust_sigma(values: impl IntoIterator<Item = f64>, center: f64) -
 
 /// A 95 % interval of the median by order statistics, which assumes independent steps and no distribution.
 ///
-/// The interval [x₍ₖ₎, x₍ₙ₊₁₋ₖ₎] covers the median with probability 1 − 2·P(Bin(n, ½) < k). `None` below six values: there
-/// even the whole range covers it with less than 95 %.
+/// The interval [x₍ₖ₎, x₍ₙ₊₁₋ₖ₎] covers the median with probability 1 − 2·P(Bin(n, ½) < k). `None` below six values:
+/// there even the whole range covers it with less than 95 %.
 pub(crate) fn median_interval_ns(values: &[i64]) -> Option<(i64, i64)> {
     let n = values.len();
     let k = interval_rank(n)?;

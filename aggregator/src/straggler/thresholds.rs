@@ -18,8 +18,8 @@ pub struct Thresholds {
     pub min_z: f64,
     /// Smallest share of steps that show at least half of the effect.
     pub min_persistence: f64,
-    /// Smallest distance of a host range's excess in standard errors, where the range and not the whole stretch makes the
-    /// case. Higher than [`min_z`](Self::min_z), because the range is the best of many.
+    /// Smallest distance of a host range's excess in standard errors, where the range and not the whole stretch makes
+    /// the case. Higher than [`min_z`](Self::min_z), because the range is the best of many.
     pub min_range_z: f64,
     /// Largest probability that a rank like the others shows half of the effect in as many steps, by how often they do.
     pub max_chance: f64,

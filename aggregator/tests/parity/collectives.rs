@@ -1,4 +1,5 @@
-//! `collectives_ref.csv`: every NCCL kernel with its instance, the last arrival, its wait and whether it came last, on unshifted clocks.
+//! `collectives_ref.csv`: every NCCL kernel with its instance, the last arrival, its wait and whether it came last, on
+//! unshifted clocks.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,5 +1,5 @@
-//! HTA's tables, made anew from raw traces in the plainest way: by HTA's own rules they must be its files to the last digit, by the
-//! definitions alone they must be ours.
+//! HTA's tables, made anew from raw traces in the plainest way: by HTA's own rules they must be its files to the last
+//! digit, by the definitions alone they must be ours.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -147,7 +147,8 @@ fn lengths<'a>(rank: &Rank, rows: impl Iterator<Item = (String, &'a Event)>, tab
         put_loose(table, &row, "max (us)", values.iter().copied().fold(f64::MIN, f64::max), slack);
         put_loose(table, &row, "min (us)", values.iter().copied().fold(f64::MAX, f64::min), slack);
         put_loose(table, &row, "mean (us)", sum / n, slack);
-        // A standard deviation is a seminorm: it changes by at most that of the errors, which lie within a range of `slack`.
+        // A standard deviation is a seminorm: it changes by at most that of the errors, which lie within a range of
+        // `slack`.
         put_loose(table, &row, "stddev", std, slack / 2.0 * (n / (n - 1.0).max(1.0)).sqrt());
     }
 }
@@ -296,7 +297,8 @@ fn queues(rank: &Rank, split: &Split, rules: Rules, table: &mut Table) {
     }
     for (stream, changes) in streams {
         let lengths = queue_lengths(&changes, true);
-        // In what order changes of one µs happened, HTA's sorting leaves open: the lengths lie between the two extremes.
+        // In what order changes of one µs happened, HTA's sorting leaves open: the lengths lie between the two
+        // extremes.
         let whole: Vec<(f64, i64)> = changes.iter().map(|(t, delta)| (t.ceil(), *delta)).collect();
         let (most, least) = (queue_lengths(&whole, true), queue_lengths(&whole, false));
         let open: Vec<f64> = most.iter().zip(&least).map(|(a, b)| a - b).collect();
@@ -350,7 +352,8 @@ fn bandwidths(rank: &Rank, split: &Split, rules: Rules, table: &mut Table) {
         if points.is_empty() {
             continue;
         }
-        // In what order changes of one time happened, HTA's sorting leaves open: its numbers lie between those of the two extremes.
+        // In what order changes of one time happened, HTA's sorting leaves open: its numbers lie between those of the
+        // two extremes.
         let other = describe(bandwidth_sums(&events, false, rules.series));
         for ((column, value), (_, other)) in describe(points).into_iter().zip(other) {
             let open = if rules.series && value.is_finite() { (value - other).abs() } else { 0.0 };

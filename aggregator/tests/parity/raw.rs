@@ -19,12 +19,13 @@ pub(crate) struct Rules {
     pub(crate) names: bool,
     /// The type of a kernel is that of HTA's patterns.
     pub(crate) types: bool,
-    /// A gap is counted from the end of the row before, even if an earlier row still runs; overlaps count as negative gaps.
+    /// A gap is counted from the end of the row before, even if an earlier row still runs; overlaps count as negative
+    /// gaps.
     pub(crate) gaps: bool,
     /// Work whose launch is not in the trace counts as launched by the trace's first row.
     pub(crate) first_row: bool,
-    /// Bandwidths and lengths of queues are running sums: what rounding leaves counts, copies that touch overlap, and work that begins
-    /// before its launch makes a length negative.
+    /// Bandwidths and lengths of queues are running sums: what rounding leaves counts, copies that touch overlap, and
+    /// work that begins before its launch makes a length negative.
     pub(crate) series: bool,
 }
 
@@ -146,7 +147,8 @@ impl Rank {
         Self { rank, events, fractional, grid: f64::EPSILON * latest }
     }
 
-    /// How far a time of HTA may be off: a start by up to 1 µs, an end by up to 1 µs, and both by what a double cannot hold.
+    /// How far a time of HTA may be off: a start by up to 1 µs, an end by up to 1 µs, and both by what a double cannot
+    /// hold.
     pub(crate) fn slack_us(&self) -> f64 {
         if self.fractional { 2.0 + 2.0 * self.grid } else { 0.0 }
     }

@@ -1,4 +1,5 @@
-//! Sequences of kernels, found once more in the raw traces in the plainest way: every launch asks every operator of its thread.
+//! Sequences of kernels, found once more in the raw traces in the plainest way: every launch asks every operator of its
+//! thread.
 
 use std::collections::{BTreeMap, HashMap};
 

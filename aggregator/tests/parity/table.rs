@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A number, and how far HTA's may be from the truth because it cuts times to whole µs. 0 where the trace holds whole µs.
+/// A number, and how far HTA's may be from the truth because it cuts times to whole µs. 0 where the trace holds whole
+/// µs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Number {
     pub(crate) value: f64,

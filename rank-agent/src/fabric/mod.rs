@@ -1,11 +1,12 @@
 //! How the ranks of a job talk to each other: a few collectives and a ping, over MPI, between threads, or not at all.
 //!
-//! A fabric has two communicators. On *world* travel the workload's own collectives: gradients and checksums. *Control* carries
-//! what rankscope adds: barriers, broadcasts, clock pings. Their messages never mix, so a communication thread may drive an
-//! all-reduce on world while the main thread is in a barrier on control. Within one communicator all ranks call in the same order.
+//! A fabric has two communicators. On *world* travel the workload's own collectives: gradients and checksums. *Control*
+//! carries what rankscope adds: barriers, broadcasts, clock pings. Their messages never mix, so a communication thread
+//! may drive an all-reduce on world while the main thread is in a barrier on control. Within one communicator all ranks
+//! call in the same order.
 //!
-//! Every wait is a loop of tests with pauses ([`Pace`]) and not a blocking call: when ranks outnumber cores, a rank that waits must
-//! leave its core to one that works, and a rank that was told to stop must notice.
+//! Every wait is a loop of tests with pauses ([`Pace`]) and not a blocking call: when ranks outnumber cores, a rank
+//! that waits must leave its core to one that works, and a rank that was told to stop must notice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -68,11 +69,12 @@ pub trait Fabric: Send + Sync {
     /// Sends one word to `peer`, without waiting for its receipt. On control.
     fn send_word(&self, peer: usize, word: i64) -> Result<(), Error>;
 
-    /// Receives one word from `peer`. It spins, because it is half of a clock ping and a nap would be measured. On control.
+    /// Receives one word from `peer`. It spins, because it is half of a clock ping and a nap would be measured. On
+    /// control.
     fn receive_word(&self, peer: usize) -> Result<i64, Error>;
 
-    /// Tells the other ranks that this one gives up: they cannot finish a collective without it. The process is to exit with
-    /// `exit_code`; an implementation may end it, and all others, at once.
+    /// Tells the other ranks that this one gives up: they cannot finish a collective without it. The process is to exit
+    /// with `exit_code`; an implementation may end it, and all others, at once.
     fn abandon(&self, exit_code: u8);
 }
 
@@ -84,8 +86,8 @@ pub trait Reduction: Send {
     /// As for [`Fabric`].
     fn test(&mut self) -> Result<bool, Error>;
 
-    /// Takes the memory back, after [`test`](Self::test) has said that it is complete. Memory that is not complete is not given
-    /// back: it is empty.
+    /// Takes the memory back, after [`test`](Self::test) has said that it is complete. Memory that is not complete is
+    /// not given back: it is empty.
     fn into_buffers(self: Box<Self>) -> Buffers;
 }
 
@@ -101,8 +103,9 @@ struct Signals {
 }
 
 impl Stop {
-    /// Listens for SIGTERM and SIGINT, so that a rank that is told to stop closes its shards first. A second SIGINT, from somebody who
-    /// will not wait, ends the process at once; a second SIGTERM does not, because launchers repeat it.
+    /// Listens for SIGTERM and SIGINT, so that a rank that is told to stop closes its shards first. A second SIGINT,
+    /// from somebody who will not wait, ends the process at once; a second SIGTERM does not, because launchers repeat
+    /// it.
     ///
     /// # Errors
     /// The operating system's.
@@ -150,8 +153,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Pauses up to 100 µs: for collectives that somebody waits for. Beside a 4 MiB all-reduce of milliseconds that is little, and the
-    /// tests cost a few per cent of a core.
+    /// Pauses up to 100 µs: for collectives that somebody waits for. Beside a 4 MiB all-reduce of milliseconds that is
+    /// little, and the tests cost a few per cent of a core.
     pub fn brisk() -> Self {
         Self { tries: 0, pause: Duration::from_micros(10), longest: Duration::from_micros(100) }
     }

@@ -79,8 +79,8 @@ pub(crate) fn world(size: usize) -> Vec<Threads> {
         .collect()
 }
 
-/// Runs `body` on every rank of a world of `size` threads and returns what each returned. A rank that panics or fails takes the others
-/// out of their waits.
+/// Runs `body` on every rank of a world of `size` threads and returns what each returned. A rank that panics or fails
+/// takes the others out of their waits.
 pub(crate) fn run<R: Send>(size: usize, body: impl Fn(Arc<dyn Fabric>) -> R + Sync) -> Vec<R> {
     struct AbandonOnPanic(Stop);
     impl Drop for AbandonOnPanic {

@@ -162,7 +162,8 @@ fn a_rank_that_is_there_already_is_refused() {
 
 const CHILD: &str = "RANKSCOPE_TEST_RECORD_INTO";
 
-/// The body of the process that [`a_killed_rank_leaves_a_readable_run`] starts and kills; without its variable there is nothing to do.
+/// The body of the process that [`a_killed_rank_leaves_a_readable_run`] starts and kills; without its variable there is
+/// nothing to do.
 #[test]
 fn records_until_it_is_killed() {
     let Some(run) = std::env::var_os(CHILD) else { return };

@@ -207,7 +207,8 @@ fn a_newer_schema_is_named_with_what_to_do() {
     let shard = events_shard(&run, 1);
     let bytes = fs::read(&shard).unwrap();
     let key = trace::KEY_SCHEMA_VERSION.as_bytes();
-    // The value follows its key in the footer: a field header, its length 1, and the digit. (The Arrow schema repeats none.)
+    // The value follows its key in the footer: a field header, its length 1, and the digit. (The Arrow schema repeats
+    // none.)
     let at = bytes.windows(key.len()).rposition(|w| w == key).unwrap() + key.len();
     let mut newer = bytes.clone();
     let digit = (at..at + 4).find(|i| newer[*i] == b'1').unwrap();

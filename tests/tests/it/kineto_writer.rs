@@ -43,7 +43,8 @@ fn us(ns: i64) -> String {
 }
 
 impl Writer {
-    /// A trace has no other steps than their ranges. A run has both, and its steps begin and end a little outside their ranges.
+    /// A trace has no other steps than their ranges. A run has both, and its steps begin and end a little outside their
+    /// ranges.
     fn steps(&mut self, steps: &[StepRow], events: &[EventRow]) {
         for step in steps.iter().filter(|step| &*step.phase == "active") {
             let name = format!("{STEP}#{}", step.step);

@@ -1,5 +1,5 @@
-//! Fits without pings, on real traces whose ranks share one host: the true offset between host clocks is zero, so a planted shift or
-//! drift must be found again.
+//! Fits without pings, on real traces whose ranks share one host: the true offset between host clocks is zero, so a
+//! planted shift or drift must be found again.
 
 use super::support::{Bend, Dice, GLOO4, GLOO8, TestRank, data, fitted, gloo, matched, nccl_kernels};
 

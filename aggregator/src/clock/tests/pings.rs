@@ -216,8 +216,8 @@ fn samples_that_cannot_be_are_counted() {
     assert_eq!(&*clocks.row(1, false).unwrap().method, "none");
 }
 
-// rank 0  |═══════════10|          by the pings, rank 1 entered 90 ns after rank 0 had left: these are not one collective
-// rank 1                    |100══|
+// rank 0  |═══════════10|          by the pings, rank 1 entered 90 ns after rank 0 had left: these are not one
+// collective rank 1                    |100══|
 #[test]
 fn violations_of_the_barrier_rule_are_counted() {
     let mut dice = Dice::new(2);

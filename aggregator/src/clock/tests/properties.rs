@@ -1,4 +1,5 @@
-//! Invariants of fits: a shift changes an offset and nothing else; order changes nothing; planted clocks are inside the bounds.
+//! Invariants of fits: a shift changes an offset and nothing else; order changes nothing; planted clocks are inside the
+//! bounds.
 
 use proptest::prelude::*;
 use trace::ClockFitRow;
@@ -170,7 +171,8 @@ fn a_false_match_is_a_contradiction_that_names_its_instances() {
     assert_eq!(clocks.rows().iter().map(|r| r.violations).sum::<i64>(), 1);
 }
 
-/// Tensor-parallel pairs (0,1) (2,3) and data-parallel pairs (0,2) (1,3): rank 3 never meets rank 0, nor any rank all others.
+/// Tensor-parallel pairs (0,1) (2,3) and data-parallel pairs (0,2) (1,3): rank 3 never meets rank 0, nor any rank all
+/// others.
 #[test]
 fn ranks_that_never_meet_are_fitted_through_those_between() {
     for seed in 1..40 {
@@ -205,7 +207,8 @@ fn ranks_that_never_meet_are_fitted_through_those_between() {
     }
 }
 
-/// Devices are fitted by device-timed collectives; a device that has none is as good as its host, with an error that nobody knows.
+/// Devices are fitted by device-timed collectives; a device that has none is as good as its host, with an error that
+/// nobody knows.
 #[test]
 fn devices_have_fits_of_their_own() {
     let mut ranks = gloo(GLOO4);
@@ -266,8 +269,8 @@ fn many_ranks_without_pings() {
     }
 }
 
-/// Of several hosts, with collectives on their devices alone: those put the hosts on one clock too, without a guarantee, and better
-/// than wall clocks. An equal domain does not hide that a whole trace is shifted.
+/// Of several hosts, with collectives on their devices alone: those put the hosts on one clock too, without a
+/// guarantee, and better than wall clocks. An equal domain does not hide that a whole trace is shifted.
 #[test]
 fn hosts_follow_their_devices_where_nothing_else_joins_them() {
     for domains in [["a/utc", "b/utc", "c/utc", "d/utc"], ["vm/utc"; 4], ["utc"; 4]] {

@@ -120,7 +120,8 @@ impl Dice {
     }
 }
 
-/// Where real traces lie: `RANKSCOPE_DATA`, else `../shared/data` beside the repository; none if they are not on this machine.
+/// Where real traces lie: `RANKSCOPE_DATA`, else `../shared/data` beside the repository; none if they are not on this
+/// machine.
 pub(crate) fn data() -> Option<PathBuf> {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
     let path = std::env::var_os("RANKSCOPE_DATA").map_or_else(beside, PathBuf::from);
@@ -148,7 +149,8 @@ pub(crate) fn gloo(csv: &str) -> Vec<TestRank> {
 pub(crate) const GLOO8: &str = include_str!("gloo8_slow5.csv");
 pub(crate) const GLOO4: &str = include_str!("gloo4_slow2_stack.csv");
 
-/// The NCCL kernels of a folder of Kineto traces, by rank, as device-timed collectives; nothing but name and time is looked at.
+/// The NCCL kernels of a folder of Kineto traces, by rank, as device-timed collectives; nothing but name and time is
+/// looked at.
 pub(crate) fn nccl_kernels(folder: &Path) -> Vec<TestRank> {
     let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     paths.sort();
@@ -162,7 +164,8 @@ fn kernels_of(path: &Path) -> TestRank {
     let json: Value = serde_json::from_reader(std::io::BufReader::new(file)).unwrap();
     let rank = json["distributedInfo"]["rank"].as_i64().unwrap() as i32;
     let base_ns = json["baseTimeNanoseconds"].as_i64().unwrap_or(0);
-    // Whole microseconds since 1970 are exact only as integers; with decimals they count from a base, and f64 holds them to a ns.
+    // Whole microseconds since 1970 are exact only as integers; with decimals they count from a base, and f64 holds
+    // them to a ns.
     let ns = |v: &Value| v.as_i64().map_or_else(|| (v.as_f64().unwrap() * 1_000.0).round() as i64, |us| us * 1_000);
     let mut rows = Vec::new();
     for event in json["traceEvents"].as_array().unwrap() {

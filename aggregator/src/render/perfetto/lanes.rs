@@ -15,8 +15,8 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// Finds the lane of a row from `start_ns` to `end_ns`; rows come by start, longest first. Calls `ended(lane, end_ns)` for
-    /// every row of that lane that has ended by then, innermost first.
+    /// Finds the lane of a row from `start_ns` to `end_ns`; rows come by start, longest first. Calls `ended(lane,
+    /// end_ns)` for every row of that lane that has ended by then, innermost first.
     pub(super) fn place(&mut self, start_ns: i64, end_ns: i64, mut ended: impl FnMut(usize, i64)) -> usize {
         let fits = |open: &Vec<i64>| open.iter().all(|&end| end <= start_ns || end >= end_ns);
         let lane = self.lanes.iter().position(fits).unwrap_or_else(|| {

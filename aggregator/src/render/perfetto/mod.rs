@@ -1,8 +1,9 @@
 //! One Perfetto trace of all ranks on global time, for <https://ui.perfetto.dev> and its trace processor.
 //!
-//! A process is a rank. Its lines are its steps, its communicators, its threads, the streams of its devices, and counters: how many
-//! kernels wait on a stream, and memory. Arrows lead from launches to what they launched, and through the ranks of one collective
-//! in the order of their arrival. A process of its own, `job`, has the bus bandwidth of each communicator.
+//! A process is a rank. Its lines are its steps, its communicators, its threads, the streams of its devices, and
+//! counters: how many kernels wait on a stream, and memory. Arrows lead from launches to what they launched, and
+//! through the ranks of one collective in the order of their arrival. A process of its own, `job`, has the bus
+//! bandwidth of each communicator.
 //!
 //! The trace is written rank by rank: memory is that of as many ranks as there are threads, whatever their number.
 

@@ -1,7 +1,7 @@
 //! Protocol buffers as far as a Perfetto trace needs them: varints, fixed 64-bit numbers, bytes and nested messages.
 //!
-//! The wire format is that of <https://protobuf.dev/programming-guides/encoding>. A dozen message types of a schema with
-//! thousands do not justify a code generator: the field numbers stand where they are used.
+//! The wire format is that of <https://protobuf.dev/programming-guides/encoding>. A dozen message types of a schema
+//! with thousands do not justify a code generator: the field numbers stand where they are used.
 
 /// Bytes of a nested message's length: a varint that is padded, so that it can be written before the length is known.
 const LENGTH_BYTES: usize = 4;

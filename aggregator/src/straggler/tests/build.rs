@@ -14,7 +14,8 @@ pub(super) const TRANSFER_NS: i64 = 100;
 /// A job of ranks that share one communicator, laid out from the work that each rank does before each collective.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Job {
-    /// For each step, rank and collective the work before it; the last entry of a rank is what follows its last collective.
+    /// For each step, rank and collective the work before it; the last entry of a rank is what follows its last
+    /// collective.
     pub(super) steps: Vec<Vec<Vec<Work>>>,
     /// For each rank how far its clock is ahead; missing means 0.
     pub(super) clock_ahead_ns: Vec<i64>,

@@ -7,7 +7,8 @@ use crate::matching::{RankCollectives, match_collectives};
 use crate::model::{Instance, RankData};
 use crate::source::Source;
 
-/// A folder of real traces, where this machine has it: in `$RANKSCOPE_DATA/kineto`, `examples/traces`, or beside the workspace.
+/// A folder of real traces, where this machine has it: in `$RANKSCOPE_DATA/kineto`, `examples/traces`, or beside the
+/// workspace.
 pub(super) fn folder(name: &str) -> Option<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let places = [

@@ -1,8 +1,8 @@
 //! Simulated noise: how often is a clean run blamed, how often a slow rank found.
 //!
-//! The model is a machine with more ranks than cores. A range that needs `b` ns of a core is preempted once per 12 ms of its own
-//! work on average, each time for a slice whose length has a heavy tail. The scheduler favours some ranks: their rate of
-//! preemption differs by rank for the whole run, and drifts from step to step.
+//! The model is a machine with more ranks than cores. A range that needs `b` ns of a core is preempted once per 12 ms
+//! of its own work on average, each time for a slice whose length has a heavy tail. The scheduler favours some ranks:
+//! their rate of preemption differs by rank for the whole run, and drifts from step to step.
 
 use super::build::{Job, Work};
 use crate::straggler::{Stragglers, Thresholds};
@@ -64,8 +64,8 @@ const STEP: [(&str, f64); 8] = [
     ("sgd_momentum", 12.0),
 ];
 
-/// `slow`: a rank, a range of it, and ms that it waits there in each step. While it waits, the scheduler owes it time, so that
-/// it is preempted less afterwards.
+/// `slow`: a rank, a range of it, and ms that it waits there in each step. While it waits, the scheduler owes it time,
+/// so that it is preempted less afterwards.
 fn job(random: &mut Random, noise: Noise, ranks: usize, steps: usize, slow: Option<(usize, &str, f64)>) -> Job {
     let bias: Vec<f64> = (0..ranks).map(|_| noise.favour * random.normal()).collect();
     let mut drift = vec![0.0; ranks];
@@ -114,7 +114,8 @@ fn blamed(runs: u64, noise: Noise, ranks: usize, steps: usize) -> f64 {
     share(runs, |random| !causes(&job(random, noise, ranks, steps, None).analyze(&t)).is_empty())
 }
 
-/// Share of runs in which the last rank, held up by 30 ms in `range`, is the only cause, and the range is named with its 30 ms.
+/// Share of runs in which the last rank, held up by 30 ms in `range`, is the only cause, and the range is named with
+/// its 30 ms.
 fn found(runs: u64, noise: Noise, ranks: usize, steps: usize, range: &str) -> f64 {
     let t = Thresholds::default();
     share(runs, |random| {
@@ -155,7 +156,8 @@ fn a_quiet_machine_leaves_no_doubt() {
     }
 }
 
-/// A rank whose every operation takes a tenth longer: there is no single range to show, and on a quiet machine none is needed.
+/// A rank whose every operation takes a tenth longer: there is no single range to show, and on a quiet machine none is
+/// needed.
 #[test]
 fn a_rank_that_is_slow_throughout_is_found_on_a_quiet_machine() {
     let t = Thresholds::default();
@@ -172,9 +174,9 @@ fn a_rank_that_is_slow_throughout_is_found_on_a_quiet_machine() {
     }
 }
 
-/// Two ranks on two cores, and a third process that computes: while the late rank waits, the other has a core to itself and is
-/// quick; while that waits in turn, the late one shares its core. What its step would save is the injected wait all the same,
-/// or less where the scheduler makes up for it.
+/// Two ranks on two cores, and a third process that computes: while the late rank waits, the other has a core to itself
+/// and is quick; while that waits in turn, the late one shares its core. What its step would save is the injected wait
+/// all the same, or less where the scheduler makes up for it.
 #[test]
 fn a_delay_does_not_grow_with_what_else_the_machine_does() {
     let t = Thresholds::default();

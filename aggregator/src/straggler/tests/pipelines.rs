@@ -1,9 +1,9 @@
-//! Traces of two large jobs with published results of a what-if analysis (Lin et al., "Understanding Stragglers in Large Model
-//! Training Using What-if Analysis", OSDI 2025; the traces are those of its artifact).
+//! Traces of two large jobs with published results of a what-if analysis (Lin et al., "Understanding Stragglers in
+//! Large Model Training Using What-if Analysis", OSDI 2025; the traces are those of its artifact).
 //!
-//! Both are pipelines of four stages, several data-parallel replicas of them. Stages hand activations on to each other by
-//! send and receive; replicas of a stage meet in collectives at the ends of a step. So a slow rank delays the other stages of
-//! its replica, and these arrive late at the collectives of theirs: they look as guilty as the culprit.
+//! Both are pipelines of four stages, several data-parallel replicas of them. Stages hand activations on to each other
+//! by send and receive; replicas of a stage meet in collectives at the ends of a step. So a slow rank delays the other
+//! stages of its replica, and these arrive late at the collectives of theirs: they look as guilty as the culprit.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -89,10 +89,12 @@ fn read(path: &Path) -> Vec<Operation> {
     operations
 }
 
-/// The ranks' collectives and steps, and what was matched. Each step of these traces begins at time 0; here they follow each other.
+/// The ranks' collectives and steps, and what was matched. Each step of these traces begins at time 0; here they follow
+/// each other.
 ///
-/// Between the last backward pass and the first all-reduce of a step (of layer norms) the ranks of healthy replicas do nothing for
-/// up to 23 s: they wait for something that was not traced. Here that wait is part of the all-reduce, whose peers are not told.
+/// Between the last backward pass and the first all-reduce of a step (of layer norms) the ranks of healthy replicas do
+/// nothing for up to 23 s: they wait for something that was not traced. Here that wait is part of the all-reduce, whose
+/// peers are not told.
 fn job(mut operations: Vec<Operation>) -> (Vec<RankData>, Vec<Instance>) {
     operations.sort_by_key(|o| (o.step, o.rank, o.from_ns, o.number));
     let mut ranks: BTreeMap<i64, RankData> = BTreeMap::new();
@@ -176,8 +178,8 @@ fn ranks_with(result: &Stragglers, verdict: &str) -> Vec<i32> {
     result.stragglers.iter().filter(|r| &*r.verdict == verdict).map(|r| r.rank).collect()
 }
 
-/// Only rank 0 is slow. Who arrived last at the collectives of the gradients: ranks 0, 16, 32 and 48, the four stages of its
-/// replica, each in all 44 steps.
+/// Only rank 0 is slow. Who arrived last at the collectives of the gradients: ranks 0, 16, 32 and 48, the four stages
+/// of its replica, each in all 44 steps.
 #[test]
 fn arriving_last_is_no_verdict() {
     let Some((result, instances)) = analyze("trace-AR.parquet") else { return };

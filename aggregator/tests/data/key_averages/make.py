@@ -82,7 +82,9 @@ def save(prof, directory, name, stack):
         stacks = prof.key_averages(group_by_stack_n=STACK_ENTRIES)
         write(stacks, os.path.join(directory, f"{name}_by_stack.csv"))
     with open(os.path.join(directory, f"{name}_table.txt"), "w") as file:
-        file.write(prof.key_averages().table(sort_by="self_cpu_time_total", row_limit=8))
+        printed = prof.key_averages().table(sort_by="self_cpu_time_total", row_limit=8)
+        # Torch pads every line with blanks.
+        file.write("".join(f"{line.rstrip()}\n" for line in printed.splitlines()))
 
 
 def local(directory, name, stack):

@@ -1,7 +1,8 @@
-//! Thin door to MPI's C functions: each checks its return code, and an operation in flight owns the memory that MPI may touch.
+//! Thin door to MPI's C functions: each checks its return code, and an operation in flight owns the memory that MPI may
+//! touch.
 //!
-//! rsmpi initialises and finalises MPI and brings the declarations. Its own communicators drop return codes and its requests end with
-//! the scope that began them, which a bucket's all-reduce must outlive.
+//! rsmpi initialises and finalises MPI and brings the declarations. Its own communicators drop return codes and its
+//! requests end with the scope that began them, which a bucket's all-reduce must outlive.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -23,8 +24,9 @@ pub(super) fn set_default_environment(name: &str, value: &str) {
 #[derive(Debug)]
 pub(super) struct Communicator(sys::MPI_Comm);
 
-// SAFETY: a handle is an integer or a pointer into the library, valid from every thread until it is freed, which we never do. The
-// library was initialised with MPI_THREAD_MULTIPLE, so that calls from several threads need no lock of ours.
+// SAFETY: a handle is an integer or a pointer into the library, valid from every thread until it is freed, which we
+// never do. The library was initialised with MPI_THREAD_MULTIPLE, so that calls from several threads need no lock of
+// ours.
 unsafe impl Send for Communicator {}
 // SAFETY: as above.
 unsafe impl Sync for Communicator {}
@@ -32,8 +34,8 @@ unsafe impl Sync for Communicator {}
 /// A duplicate of MPI_COMM_WORLD. Collective.
 pub(super) fn duplicate_world() -> Result<Communicator, Error> {
     let mut comm = MaybeUninit::<sys::MPI_Comm>::uninit();
-    // SAFETY: MPI is initialised: `Mpi::enter` holds the universe. The constants are the library's own. MPI_Comm_dup writes the handle
-    // wherever it succeeds, which `check` has made sure of before it is read.
+    // SAFETY: MPI is initialised: `Mpi::enter` holds the universe. The constants are the library's own. MPI_Comm_dup
+    // writes the handle wherever it succeeds, which `check` has made sure of before it is read.
     unsafe {
         check(
             "MPI_Comm_set_errhandler",
@@ -94,7 +96,8 @@ impl Communicator {
         let n = count("MPI_Ibcast", bytes.len())?;
         Operation::start("MPI_Ibcast", bytes, |bytes, request| {
             let data = bytes.as_mut_ptr().cast::<c_void>();
-            // SAFETY: `data` points to `n` bytes on the heap, which the operation owns and touches no more until it is complete.
+            // SAFETY: `data` points to `n` bytes on the heap, which the operation owns and touches no more until it is
+            // complete.
             unsafe { sys::MPI_Ibcast(data, n, sys::RSMPI_UINT8_T, 0, self.0, request) }
         })
     }
@@ -106,8 +109,8 @@ impl Communicator {
         Operation::start("MPI_Iallgather", (mine, all), |(mine, all), request| {
             let (send, recv) = (mine.as_ptr().cast::<c_void>(), all.as_mut_ptr().cast::<c_void>());
 
-            // SAFETY: `send` points to `n` words and `recv` to `n` words per rank, on the heap and apart from each other; the operation
-            // owns both and touches neither until it is complete.
+            // SAFETY: `send` points to `n` words and `recv` to `n` words per rank, on the heap and apart from each
+            // other; the operation owns both and touches neither until it is complete.
             unsafe { sys::MPI_Iallgather(send, n, sys::RSMPI_UINT64_T, recv, n, sys::RSMPI_UINT64_T, self.0, request) }
         })
     }
@@ -117,8 +120,8 @@ impl Communicator {
         assert_eq!(send.len(), recv.len(), "a sum is as long as what is summed");
         Operation::start("MPI_Iallreduce", (send, recv), |(send, recv), request| {
             let (from, to) = (send.as_ptr().cast::<c_void>(), recv.as_mut_ptr().cast::<c_void>());
-            // SAFETY: both point to `n` floats on the heap, apart from each other; the operation owns both and touches neither until it
-            // is complete.
+            // SAFETY: both point to `n` floats on the heap, apart from each other; the operation owns both and touches
+            // neither until it is complete.
             unsafe { sys::MPI_Iallreduce(from, to, n, sys::RSMPI_FLOAT, sys::RSMPI_SUM, self.0, request) }
         })
     }
@@ -135,7 +138,8 @@ impl Communicator {
         let peer = count("MPI_Irecv", peer)?;
         Operation::start("MPI_Irecv", vec![0], |word, request| {
             let data = word.as_mut_ptr().cast::<c_void>();
-            // SAFETY: `data` points to one word on the heap, which the operation owns and touches no more until it is complete.
+            // SAFETY: `data` points to one word on the heap, which the operation owns and touches no more until it is
+            // complete.
             unsafe { sys::MPI_Irecv(data, 1, sys::RSMPI_INT64_T, peer, PING_TAG, self.0, request) }
         })
     }
@@ -149,8 +153,8 @@ impl Communicator {
 
 const PING_TAG: c_int = 1;
 
-/// A nonblocking operation with the memory that it uses. Dropped before it is complete, it leaves the memory to MPI for ever, because
-/// nobody can say when MPI is done with it.
+/// A nonblocking operation with the memory that it uses. Dropped before it is complete, it leaves the memory to MPI for
+/// ever, because nobody can say when MPI is done with it.
 #[derive(Debug)]
 pub(super) struct Operation<M> {
     call: &'static str,
@@ -159,8 +163,8 @@ pub(super) struct Operation<M> {
     memory: Option<M>,
 }
 
-// SAFETY: a request handle is an integer or a pointer into the library, which was initialised with MPI_THREAD_MULTIPLE; one thread at
-// a time has the operation.
+// SAFETY: a request handle is an integer or a pointer into the library, which was initialised with MPI_THREAD_MULTIPLE;
+// one thread at a time has the operation.
 unsafe impl<M: Send> Send for Operation<M> {}
 
 impl<M> Operation<M> {

@@ -25,9 +25,9 @@ pub struct Mpi {
 impl Mpi {
     /// Initialises MPI for several threads and duplicates the world twice.
     ///
-    /// Before that it asks Open MPI to yield the core while it waits, as `--oversubscribe` does, unless the user has said otherwise:
-    /// ranks may outnumber cores, and each has two threads. That takes the environment, which can be changed only while the process has no
-    /// other threads.
+    /// Before that it asks Open MPI to yield the core while it waits, as `--oversubscribe` does, unless the user has
+    /// said otherwise: ranks may outnumber cores, and each has two threads. That takes the environment, which can be
+    /// changed only while the process has no other threads.
     ///
     /// # Errors
     /// [`Error::Mpi`]; [`Error::Unavailable`] if the library does not support threads, or MPI is initialised already.
@@ -55,8 +55,8 @@ impl Mpi {
         Ok(Self { world, control, rank, size, stop, universe })
     }
 
-    /// Finalises MPI; every rank must do so. A rank that is dropped without leaves MPI unfinalised, so that it cannot hang in there
-    /// waiting for ranks that never come.
+    /// Finalises MPI; every rank must do so. A rank that is dropped without leaves MPI unfinalised, so that it cannot
+    /// hang in there waiting for ranks that never come.
     pub fn leave(&self) {
         let universe = match self.universe.lock() {
             Ok(mut guard) => guard.take(),
