@@ -12,8 +12,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use trace::OmissionRow;
 
 use crate::Error;
+use crate::render::text::omission;
 
 /// Says why a data-parallel training step is slow: aligns the ranks' clocks, matches their collectives, and divides
 /// every nanosecond of every step.
@@ -73,6 +75,15 @@ pub fn main_impl() -> ExitCode {
             complain(&error);
             ExitCode::from(1)
         }
+    }
+}
+
+/// Says what was left out of a command that prints no summary.
+fn say_omissions(omissions: &[OmissionRow]) {
+    let mut stderr = std::io::stderr().lock();
+    for o in omissions {
+        // Messages; if stderr is gone there is nobody to tell.
+        let _ = writeln!(stderr, "left out: {}", omission(o));
     }
 }
 

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use super::Outcome;
 use super::analyze::{regex, value, with_bar};
 use super::input::{Input, resolve};
+use super::{Outcome, say_omissions};
 use crate::Error;
 use crate::clock::Choice;
 use crate::kineto::KinetoSource;
 use crate::options::{Options, TimeBound, parse_ranks, parse_steps};
 use crate::render::perfetto::{self, Exported};
-use crate::render::text::{omission, plural};
+use crate::render::text::plural;
 use crate::source::{RunSource, Source};
 
 /// Writes all ranks as one timeline for another tool.
@@ -80,6 +80,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         to_file(&arguments.out, write)?
     };
     say(&arguments.out, &exported);
+    say_omissions(&exported.omissions);
     Ok(if exported.omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
 }
 
@@ -131,8 +132,5 @@ fn say(path: &Path, exported: &Exported) {
             "nothing aligns the clocks of ranks {:?}: they are drawn on their own",
             exported.unaligned
         );
-    }
-    for o in &exported.omissions {
-        let _ = writeln!(stderr, "left out: {}", omission(o));
     }
 }

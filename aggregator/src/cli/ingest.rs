@@ -5,12 +5,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Outcome;
 use super::analyze::with_bar;
 use super::input::{Input, resolve};
+use super::{Outcome, say_omissions};
 use crate::Error;
 use crate::kineto::{Ingested, ingest};
-use crate::render::text::omission;
 
 /// Writes traces of torch.profiler as a run.
 #[derive(Debug, Args)]
@@ -45,8 +44,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         *read_bytes as f64 / 1e6,
         *written_bytes as f64 / 1e6,
     );
-    for o in omissions {
-        let _ = writeln!(stderr, "left out: {}", omission(o));
-    }
+    drop(stderr);
+    say_omissions(omissions);
     Ok(if omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
 }

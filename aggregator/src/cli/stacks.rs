@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Outcome;
 use super::analyze::{value, with_bar};
-use super::table::{chosen_ranks, open, say_omissions};
+use super::table::{chosen_ranks, open};
+use super::{Outcome, say_omissions};
 use crate::Error;
 use crate::options::parse_steps;
 use crate::stacks::{On, Stacks};

@@ -9,9 +9,9 @@ use rayon::prelude::*;
 use serde::Serialize;
 use trace::OmissionRow;
 
-use super::Outcome;
 use super::analyze::{colour, regex, value, width, with_bar};
 use super::input::{Input, resolve};
+use super::{Outcome, say_omissions};
 use crate::Error;
 use crate::kineto::KinetoSource;
 use crate::options::{parse_ranks, parse_steps};
@@ -207,14 +207,4 @@ fn say(source: &dyn Source, chosen: &[i32], list: &Option<String>, omissions: &[
         );
     }
     say_omissions(omissions);
-}
-
-/// Messages; if stderr is gone there is nobody to tell.
-pub(super) fn say_omissions(omissions: &[OmissionRow]) {
-    let mut stderr = std::io::stderr().lock();
-    for o in omissions {
-        let rank = o.rank.map(|rank| format!(" of rank {rank}")).unwrap_or_default();
-        let amount = o.amount.map(|amount| format!("{amount} ")).unwrap_or_default();
-        let _ = writeln!(stderr, "left out: {amount}{}{rank}: {}", o.what, o.why);
-    }
 }

@@ -4,8 +4,7 @@
 //!
 //! 1. `comms_id`: Kineto's `Comms Id`, a hash of what is equal on all ranks of the operation.
 //! 2. `seq`: communicator, side of a send or receive, and number on the communicator.
-//! 3. `ordinal`: an alignment with gaps of the ranks' sequences, see `align`. Never a bare position: the windows of the
-//! ranks
+//! 3. `ordinal`: an alignment with gaps of the ranks' sequences, see `align`. Never a bare position: the windows of the ranks
 //!    begin and end at different collectives.
 //!
 //! A row that fits nowhere stays unmatched and is counted.
@@ -54,9 +53,8 @@ struct Group {
 
 /// Matches the collectives of all ranks: instances, and the count of what fits nowhere.
 ///
-/// The result does not depend on the order of `ranks`, nor on any rank's clock offset. Instances come ordered by
-/// communicator and number; [`number_by_time`](crate::clock::number_by_time) orders them by time once the clocks are
-/// known. A rank that is given twice is taken once.
+/// The result does not depend on the order of `ranks`, nor on any rank's clock offset. Instances come ordered by communicator and
+/// number; [`number_by_time`](crate::clock::number_by_time) orders them by time once the clocks are known. A rank that is given twice is taken once.
 pub fn match_collectives(ranks: &[RankCollectives<'_>]) -> (Vec<Instance>, Vec<OmissionRow>) {
     let mut ranks = ranks.to_vec();
     ranks.sort_by_key(|r| r.rank);
@@ -80,8 +78,7 @@ pub fn match_collectives(ranks: &[RankCollectives<'_>]) -> (Vec<Instance>, Vec<O
     (instances, omissions)
 }
 
-/// Whether the times of a row are a device's. CUPTI turns them into host time, but each device's with an error of its
-/// own.
+/// Whether the times of a row are a device's. CUPTI turns them into host time, but each device's with an error of its own.
 fn device_clock(row: &CollectiveRow) -> bool {
     matches!(&*row.timing_source, "gpu_timer" | "cupti")
 }

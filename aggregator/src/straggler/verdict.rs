@@ -1,25 +1,21 @@
 //! From numbers to a verdict, with its reason in words.
 //!
-//! A rank is a `cause` if its own time between collectives exceeds that of the others by enough to matter, in enough
-//! steps, and by more than chance. Two cases are accepted; both need [`Thresholds::min_steps`] steps and
+//! A rank is a `cause` if its own time between collectives exceeds that of the others by enough to matter, in enough steps,
+//! and by more than chance. Two cases are accepted; both need [`Thresholds::min_steps`] steps and
 //! [`Thresholds::min_persistence`].
 //!
-//! * **The whole stretch stands out**: own excess is at least [`Thresholds::min_z`] standard errors from the other
-//! ranks, also
+//! * **The whole stretch stands out**: own excess is at least [`Thresholds::min_z`] standard errors from the other ranks, also
 //!   if steps are not independent, and an outlier among the medians of the ranks. The latter conditions are there for
-//! oversubscribed machines: a scheduler that favours some ranks does so for many steps. In simulations of 8 noisy clean
+//!   oversubscribed machines: a scheduler that favours some ranks does so for many steps. In simulations of 8 noisy clean
 //!   ranks and 5 steps the plain standard error blamed somebody in up to two of ten runs.
-//! * **One host range stands out**, by [`Thresholds::min_range_z`] and as an outlier, and the whole stretch does not
-//! contradict
-//! it. The scheduler takes time from whatever runs, so its noise is spread over all ranges in proportion to their
-//! length,
-//! while a delay sits in one. So a delay that is a fraction of the whole stretch's noise is many times the noise of its
-//! range.
+//! * **One host range stands out**, by [`Thresholds::min_range_z`] and as an outlier, and the whole stretch does not contradict
+//!   it. The scheduler takes time from whatever runs, so its noise is spread over all ranges in proportion to their length,
+//!   while a delay sits in one. So a delay that is a fraction of the whole stretch's noise is many times the noise of its range.
 //!
 //! In both cases the other ranks' steps must not show the like too often: [`Thresholds::max_chance`].
 //!
-//! A rank that passes the first half of the first case only is `undecided`: it is slow, but no slower than this machine
-//! makes ranks by itself.
+//! A rank that passes the first half of the first case only is `undecided`: it is slow, but no slower than this machine makes
+//! ranks by itself.
 
 use super::Thresholds;
 use super::deviation::Deviation;
@@ -105,9 +101,8 @@ impl Case {
         })
     }
 
-    /// What makes the rank a cause; `None` if nothing does. Where both the range and the whole stretch would, it is the
-    /// range if that holds the larger part: the rest is spread over everything that the rank does, as the scheduler's
-    /// noise is.
+    /// What makes the rank a cause; `None` if nothing does. Where both the range and the whole stretch would, it is the range
+    /// if that holds the larger part: the rest is spread over everything that the rank does, as the scheduler's noise is.
     fn cause(&self, usual_range_ns: f64, t: &Thresholds) -> Option<Basis> {
         let own = self.own?;
         let by_stretch =
@@ -125,11 +120,11 @@ impl Case {
 
     /// The most that a step can be longer by what the verdict stands on; `None`: as much as the rank's own excess.
     ///
-    /// Ranks that share cores are no independent witnesses of what is normal: while the late rank waits in its range,
-    /// the others compute faster than they would beside it, and while they wait, it computes beside whatever else the
-    /// machine has to do. So its own excess over them comes out larger than what the range costs. (Measured: two ranks
-    /// on two cores, 30 ms of waiting injected. Own excess on an idle machine 29 to 32 ms, beside another process that
-    /// computes 32 to 48 ms; but runs without the injection have steps that are 26 and 27 ms shorter.)
+    /// Ranks that share cores are no independent witnesses of what is normal: while the late rank waits in its range, the others
+    /// compute faster than they would beside it, and while they wait, it computes beside whatever else the machine has to do. So
+    /// its own excess over them comes out larger than what the range costs. (Measured: two ranks on two cores, 30 ms of waiting
+    /// injected. Own excess on an idle machine 29 to 32 ms, beside another process that computes 32 to 48 ms; but runs without
+    /// the injection have steps that are 26 and 27 ms shorter.)
     pub(super) fn most_delay_ns(&self, basis: Option<Basis>) -> Option<i64> {
         let range = self.range.as_ref().filter(|_| basis == Some(Basis::Range))?;
         // A rank may be slow in several ranges, which all count.
@@ -204,12 +199,10 @@ impl Case {
     }
 }
 
-/// The whole stretch contradicts a range if its excess is this many standard errors below the smallest effect that
-/// matters.
+/// The whole stretch contradicts a range if its excess is this many standard errors below the smallest effect that matters.
 const CONTRADICTION_ERRORS: f64 = 2.0;
 
-/// Judges all ranks together: there is no victim without a cause. A cause or what may be one comes with what that
-/// stands on.
+/// Judges all ranks together: there is no victim without a cause. A cause or what may be one comes with what that stands on.
 pub(super) fn judge(cases: &[Case], t: &Thresholds) -> Vec<(Verdict, Option<Basis>)> {
     let mut distinct: Vec<f64> = cases.iter().map(|c| c.distinct_range_ns(t).unwrap_or(0.0)).collect();
     distinct.sort_unstable_by(f64::total_cmp);

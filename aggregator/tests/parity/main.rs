@@ -1,20 +1,15 @@
-//! The aggregator's tables against those that HTA saved of the same real traces (`RANKSCOPE_DATA`, default
-//! `../shared/data`).
+//! The aggregator's tables against those that HTA saved of the same real traces (`RANKSCOPE_DATA`, default `../shared/data`).
 //!
 //! Three things are compared, number by number, for every file:
 //!
-//! 1. HTA's file and the [`oracle`], which makes the table anew from the raw JSON by HTA's rules, its known errors
-//! included: they must
+//! 1. HTA's file and the [`oracle`], which makes the table anew from the raw JSON by HTA's rules, its known errors included: they must
 //!    be equal, so that those errors are understood.
 //! 2. Ours and the oracle by the definitions alone: they must be equal.
-//! 3. Ours and HTA's file: what differs by more than HTA's rounding can explain is listed in `differences.md` with the
-//! error of HTA's
-//! that makes it: the fewest of its errors which, put into the definitions, give its number. The list is checked both
-//! ways.
+//! 3. Ours and HTA's file: what differs by more than HTA's rounding can explain is listed in `differences.md` with the error of HTA's
+//!    that makes it: the fewest of its errors which, put into the definitions, give its number. The list is checked both ways.
 //!
-//! The tolerance is derived, not fitted. Where a trace holds whole µs it is none. Elsewhere HTA rounds every start up
-//! and every end down to whole µs, so each length is short by less than 2 µs, and a number that sums n rows by less
-//! than 2·n µs (`raw::Rank::slack_us`).
+//! The tolerance is derived, not fitted. Where a trace holds whole µs it is none. Elsewhere HTA rounds every start up and every end down
+//! to whole µs, so each length is short by less than 2 µs, and a number that sums n rows by less than 2·n µs (`raw::Rank::slack_us`).
 
 #![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
 
@@ -145,8 +140,7 @@ fn compare(folder: &Folder, ours: &Table, hta: &Table, file: &str) -> Comparison
     comparison
 }
 
-/// The table by the definitions and some of HTA's errors: every combination of those that change it, the smaller ones
-/// first.
+/// The table by the definitions and some of HTA's errors: every combination of those that change it, the smaller ones first.
 fn explanations_of(folder: &Folder, file: &str, by_definition: &Table, by_hta: &Table) -> Vec<(String, Table)> {
     let with = |rules: Rules, switches: &[Switch], on: bool| {
         let mut rules = rules;
@@ -236,8 +230,8 @@ pub(crate) fn raw_ranks(traces: &Path) -> Vec<Rank> {
     plan.files.iter().map(|file| Rank::read(&file.path, file.rank.into())).collect()
 }
 
-/// HTA names two candidates however small their lateness. dlrm8 has one step and of sampled_2of128 126 ranks are
-/// missing: nobody is blamed.
+/// HTA names two candidates however small their lateness. dlrm8 has one step and of sampled_2of128 126 ranks are missing: nobody is
+/// blamed.
 #[test]
 fn htas_stragglers_are_no_verdict() {
     let Some(data) = data() else { return };

@@ -1,19 +1,14 @@
-//! A native run, written as Kineto's JSON, ingested, and analysed again: the same analysis, but for what the format
-//! cannot say.
+//! A native run, written as Kineto's JSON, ingested, and analysed again: the same analysis, but for what the format cannot say.
 //!
 //! What cannot be equal, and why:
 //!
-//! - Clocks. A trace has no pings. The native run is therefore analysed without its own, and by the same evidence as
-//! the trace: one
-//! clock where the ranks are of one host, else their collectives. With pings its times would differ by the fit's error.
-//! - Ranges of steps. A trace has no other steps than these; in a run, steps begin and end a few µs outside their
-//! ranges.
+//! - Clocks. A trace has no pings. The native run is therefore analysed without its own, and by the same evidence as the trace: one
+//!   clock where the ranks are of one host, else their collectives. With pings its times would differ by the fit's error.
+//! - Ranges of steps. A trace has no other steps than these; in a run, steps begin and end a few µs outside their ranges.
 //! - Ids: of the run, of communicators (a trace's are computed from name and ranks), of rows (their place in the file).
-//! - When a bucket was ready. A trace knows when the operator began that handed it over, and no more; so `ready_ns` is
-//! `enqueue_ns`.
+//! - When a bucket was ready. A trace knows when the operator began that handed it over, and no more; so `ready_ns` is `enqueue_ns`.
 //! - Bytes, FLOPs and the names of allocations: torch.profiler writes none for operators, and neither does this writer.
-//! - Two operators of no length that stand for DDP's hook and `c10d`: what bucket an all-reduce is of is known by them
-//! alone.
+//! - Two operators of no length that stand for DDP's hook and `c10d`: what bucket an all-reduce is of is known by them alone.
 //! - Warm-up, which is no part of a trace, but of what `data_loading` compares the whole recording's input with.
 
 #[path = "../../src/planted.rs"]
