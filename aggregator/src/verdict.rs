@@ -70,12 +70,19 @@ fn sentence(v: &Verdict, tables: &Tables, facts: &Facts) -> String {
         VerdictKind::Cause => {
             let delay = v.step_delay_ns.unwrap_or(0);
             let share = v.step_ns.filter(|step| *step > 0).map(|step| 100.0 * delay as f64 / step as f64);
-            let share = share.map(|s| format!(" ({s:.0} % of a step)")).unwrap_or_default();
             let others = match v.causes.len() {
                 0 | 1 => String::new(),
                 n => format!(" {} more cause{}.", n - 1, if n == 2 { "" } else { "s" }),
             };
-            format!("rank {rank} slows every step by {}{share}: {why}. {sure}.{others}", ns(delay))
+            let effect = match share {
+                // On fewer cores than ranks, a rank that waits frees its core for the others.
+                _ if delay == 0 => {
+                    "loses time in every step, but makes none longer, as other ranks are as late by then".into()
+                }
+                Some(share) => format!("slows every step by {} ({share:.0} % of a step)", ns(delay)),
+                None => format!("slows every step by {}", ns(delay)),
+            };
+            format!("rank {rank} {effect}: {why}. {sure}.{others}")
         }
         VerdictKind::Undecided => {
             format!(
@@ -132,4 +139,33 @@ fn nothing(tables: &Tables, facts: &Facts) -> String {
         return "no collective was recorded: nothing says whether ranks waited for each other.".into();
     }
     "no step with collectives of several ranks was recorded: stragglers cannot be judged.".into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(step_delay_ns: i64) -> String {
+        let cause = StragglerRow {
+            rank: 5,
+            steps: 5,
+            verdict: "cause".into(),
+            reason: Some("compute".into()),
+            evidence_range: Some("forward".into()),
+            evidence_excess_ns: Some(30_000_000),
+            step_delay_ns,
+            ..StragglerRow::default()
+        };
+        let step = trace::StepBreakdownRow { step: Some(3), wall_ns: 200_000_000, ..Default::default() };
+        let tables = Tables { stragglers: vec![cause], step_breakdown: vec![step], ..Tables::default() };
+        verdict(&tables, &Facts::default()).sentence
+    }
+
+    #[test]
+    fn a_cause_says_what_it_costs_even_if_that_is_nothing() {
+        let why = "compute, 30.0 ms more in `forward` than other ranks. over 5 steps.";
+        assert_eq!(said(20_000_000), format!("rank 5 slows every step by 20.0 ms (10 % of a step): {why}"));
+        let nothing = "rank 5 loses time in every step, but makes none longer, as other ranks are as late by then";
+        assert_eq!(said(0), format!("{nothing}: {why}"));
+    }
 }
