@@ -1,7 +1,7 @@
 //! torch.profiler's `key_averages`: what operators, kernels and ranges cost, by name and what else one wants to tell
 //! apart.
 //!
-//! Rows, columns and sums are those of PyTorch 2.15, down to its rules of who encloses whom ([`functions`]). Times are
+//! Rows, columns and sums are those of PyTorch 2.15, down to its rules of who encloses whom (module `functions`). Times are
 //! integers in ns here; torch adds the same times as floating-point µs.
 
 mod functions;
