@@ -4,6 +4,7 @@ mod analyze;
 mod export;
 mod ingest;
 mod input;
+mod selection;
 mod stacks;
 mod table;
 mod thresholds;

@@ -9,10 +9,10 @@ use regex::Regex;
 
 use super::Outcome;
 use super::input::{Input, resolve};
+use super::selection::SelectionArguments;
 use super::thresholds::ThresholdArguments;
-use crate::clock::Choice;
 use crate::kineto::KinetoSource;
-use crate::options::{Options, TimeBound, parse_ranks, parse_steps};
+use crate::options::Options;
 use crate::render::summary::{self, Look};
 use crate::render::{json, parquet};
 use crate::source::{RunSource, Source};
@@ -33,31 +33,15 @@ pub(super) struct Arguments {
     /// Rows of each table of the summary before the rest is only counted.
     #[arg(long, value_name = "N", default_value_t = 12)]
     top: usize,
-    /// Only these steps: a..b (b not included), a..=b, a.., ..b or one step.
-    #[arg(long, value_name = "A..B")]
-    steps: Option<String>,
-    /// Only from this time on: global ns, or +1.5s, +200ms since the start.
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    from: Option<String>,
-    /// Only before this time: global ns, or +1.5s, +200ms since the start.
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    to: Option<String>,
+    #[command(flatten)]
+    selection: SelectionArguments,
     /// Only while a range of the host runs whose name matches.
     #[arg(long, value_name = "REGEX")]
     range: Option<String>,
-    /// Only these ranks, as in 0,2,4..8.
-    #[arg(long, value_name = "LIST")]
-    ranks: Option<String>,
-    /// Ranges of the host whose name matches are the steps.
-    #[arg(long, value_name = "REGEX")]
-    step_marker: Option<String>,
     /// Look for sequences of kernels in operators and ranges whose name matches, instead of in every outermost
     /// operator.
     #[arg(long, value_name = "REGEX")]
     sequences_of: Option<String>,
-    /// What puts the ranks on one clock; where it joins no ranks, that is an error and not another method.
-    #[arg(long, value_enum, value_name = "METHOD", default_value_t = Choice::Auto)]
-    clock: Choice,
     #[command(flatten)]
     thresholds: ThresholdArguments,
 }
@@ -91,16 +75,10 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
 
 fn options(arguments: &Arguments) -> Result<Options, Error> {
     Ok(Options {
-        steps: value("steps", &arguments.steps, parse_steps)?,
-        from: value("from", &arguments.from, TimeBound::parse)?,
-        to: value("to", &arguments.to, TimeBound::parse)?,
         range: value("range", &arguments.range, regex)?,
-        ranks: value("ranks", &arguments.ranks, parse_ranks)?,
-        step_marker: value("step-marker", &arguments.step_marker, regex)?,
         sequences_of: value("sequences-of", &arguments.sequences_of, regex)?,
-        clock: arguments.clock,
         thresholds: arguments.thresholds.resolve()?,
-        ..Options::default()
+        ..arguments.selection.resolve()?
     })
 }
 

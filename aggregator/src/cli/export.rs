@@ -6,16 +6,13 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use super::analyze::{regex, value, with_bar};
-use super::input::{Input, resolve};
+use super::analyze::with_bar;
+use super::input::open;
+use super::selection::SelectionArguments;
 use super::{Outcome, say_omissions};
 use crate::Error;
-use crate::clock::Choice;
-use crate::kineto::KinetoSource;
-use crate::options::{Options, TimeBound, parse_ranks, parse_steps};
 use crate::render::perfetto::{self, Exported};
 use crate::render::text::plural;
-use crate::source::{RunSource, Source};
 
 /// Writes all ranks as one timeline for another tool.
 #[derive(Debug, Args)]
@@ -29,24 +26,8 @@ pub(super) struct Arguments {
     /// The file; `-` is stdout. One that exists is replaced.
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
-    /// Only what begins in these steps: a..b (b not included), a..=b, a.., ..b or one step.
-    #[arg(long, value_name = "A..B")]
-    steps: Option<String>,
-    /// Only what begins from this time on: global ns, or +1.5s, +200ms since the start.
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    from: Option<String>,
-    /// Only what begins before this time: global ns, or +1.5s, +200ms since the start.
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    to: Option<String>,
-    /// Only these ranks, as in 0,2,4..8.
-    #[arg(long, value_name = "LIST")]
-    ranks: Option<String>,
-    /// Ranges of the host whose name matches are the steps.
-    #[arg(long, value_name = "REGEX")]
-    step_marker: Option<String>,
-    /// What puts the ranks on one clock; where it joins no ranks, that is an error and not another method.
-    #[arg(long, value_enum, value_name = "METHOD", default_value_t = Choice::Auto)]
-    clock: Choice,
+    #[command(flatten)]
+    selection: SelectionArguments,
 }
 
 /// Formats of other tools.
@@ -58,19 +39,8 @@ enum Format {
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let options = Options {
-        steps: value("steps", &arguments.steps, parse_steps)?,
-        from: value("from", &arguments.from, TimeBound::parse)?,
-        to: value("to", &arguments.to, TimeBound::parse)?,
-        ranks: value("ranks", &arguments.ranks, parse_ranks)?,
-        step_marker: value("step-marker", &arguments.step_marker, regex)?,
-        clock: arguments.clock,
-        ..Options::default()
-    };
-    let source: Box<dyn Source> = match resolve(arguments.paths)? {
-        Input::Run(path) => Box::new(RunSource::open(&path)?),
-        Input::Traces(paths) => Box::new(KinetoSource::open(&paths)?),
-    };
+    let options = arguments.selection.resolve()?;
+    let source = open(arguments.paths)?;
     let write = |out: &mut dyn Write| match arguments.format {
         Format::Perfetto => with_bar(|progress| perfetto::export(source.as_ref(), &options, out, progress)),
     };

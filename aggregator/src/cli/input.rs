@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use trace::MANIFEST_FILE;
 
 use crate::Error;
+use crate::kineto::KinetoSource;
+use crate::source::{RunSource, Source};
 
 /// What was given to be analysed.
 #[derive(Debug, PartialEq, Eq)]
@@ -129,6 +131,14 @@ fn check_traces(path: &Path) -> Result<(), Error> {
     entries.iter().try_for_each(|e| check_format(e))?;
     let why = format!("it holds neither {MANIFEST_FILE} (a run) nor a .json or .json.gz trace");
     Err(no_input(path, why))
+}
+
+/// A run or traces as a source of ranks.
+pub(super) fn open(paths: Vec<PathBuf>) -> Result<Box<dyn Source>, Error> {
+    Ok(match resolve(paths)? {
+        Input::Run(path) => Box::new(RunSource::open(&path)?),
+        Input::Traces(paths) => Box::new(KinetoSource::open(&paths)?),
+    })
 }
 
 #[cfg(test)]

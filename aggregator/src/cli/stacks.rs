@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::analyze::{value, with_bar};
-use super::table::{chosen_ranks, open};
+use super::input::open;
+use super::table::chosen_ranks;
 use super::{Outcome, say_omissions};
 use crate::Error;
 use crate::options::parse_steps;

@@ -10,13 +10,12 @@ use serde::Serialize;
 use trace::OmissionRow;
 
 use super::analyze::{colour, regex, value, width, with_bar};
-use super::input::{Input, resolve};
+use super::input::open;
 use super::{Outcome, say_omissions};
 use crate::Error;
-use crate::kineto::KinetoSource;
 use crate::options::{parse_ranks, parse_steps};
 use crate::render::key_averages::{Look, render};
-use crate::source::{RunSource, Source};
+use crate::source::Source;
 use crate::steps::mark_steps;
 use crate::table::{GroupBy, KeyAverages, SortKey, TableOptions, key_averages};
 
@@ -123,14 +122,6 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     }
     say(source.as_ref(), &chosen, &arguments.ranks, &omissions);
     Ok(if omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
-}
-
-/// A run or traces as a source of ranks.
-pub(super) fn open(paths: Vec<PathBuf>) -> Result<Box<dyn Source>, Error> {
-    Ok(match resolve(paths)? {
-        Input::Run(path) => Box::new(RunSource::open(&path)?),
-        Input::Traces(paths) => Box::new(KinetoSource::open(&paths)?),
-    })
 }
 
 /// The chosen ranks; the lowest, if none were chosen.
