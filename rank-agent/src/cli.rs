@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use kernels::Dtype;
 use recorder::Schedule;
 
 use crate::Error;
 use crate::engine::Progress;
+use crate::exec::cli::ExecArguments;
 use crate::inject::Injection;
 use crate::model::ModelConfig;
 
@@ -16,8 +17,11 @@ use crate::model::ModelConfig;
 /// Start one process per rank with your MPI's launcher; alone it is a world of one rank. Then look at the run with
 /// `aggregator analyze RUN`.
 #[derive(Debug, Parser)]
-#[command(name = "rank-agent", version, after_help = EXAMPLES)]
+#[command(name = "rank-agent", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+
     /// Directory for the run; it must be new or empty [default: a new name from the time of day]
     #[arg(long, value_name = "RUN")]
     out: Option<PathBuf>,
@@ -91,6 +95,13 @@ Examples:
 Exit codes: 0 done; 1 the input or the environment is wrong; 2 usage; 3 done, but some rows were lost;
 128 + n stopped by signal n.";
 
+/// What to do instead of training.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Record an unmodified CUDA/NCCL program on every rank
+    Exec(ExecArguments),
+}
+
 /// Where the model is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackendChoice {
@@ -150,6 +161,11 @@ pub struct Options {
 }
 
 impl Cli {
+    /// What to do instead of training, if that is asked for.
+    pub fn take_command(&mut self) -> Option<Command> {
+        self.command.take()
+    }
+
     /// Checks what clap cannot.
     ///
     /// # Errors
@@ -202,6 +218,37 @@ impl Cli {
             progress: self.progress,
             record: self.record == Switch::On,
         })
+    }
+}
+
+impl Options {
+    /// What the run's manifest says of them.
+    pub fn manifest_config(&self, launcher: &str) -> serde_json::Map<String, serde_json::Value> {
+        let Options { steps, schedule, model, bucket_bytes, dtype, progress, .. } = self;
+        let value = serde_json::json!({
+            "steps": steps,
+            "schedule": {
+                "wait": schedule.wait,
+                "warmup": schedule.warmup,
+                "active": schedule.active,
+                "repeat": schedule.repeat,
+                "skip_first": schedule.skip_first,
+            },
+            "layers": model.layers,
+            "hidden": model.hidden,
+            "batch": model.batch,
+            "seed": model.seed,
+            "learning_rate": model.learning_rate,
+            "bucket_bytes": bucket_bytes,
+            "dtype": dtype.as_str(),
+            "progress": format!("{progress:?}").to_lowercase(),
+            "inject": self.injections.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "launcher": launcher,
+        });
+        match value {
+            serde_json::Value::Object(map) => map,
+            _ => serde_json::Map::new(),
+        }
     }
 }
 

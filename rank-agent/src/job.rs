@@ -22,7 +22,7 @@ use crate::observer::OpTable;
 use crate::ping::PingTree;
 use crate::recording::Recording;
 use crate::report::Report;
-use crate::setup::{RunPlace, agree_on_run, agree_on_success};
+use crate::setup::{RunPlace, RunRequest, agree_on_run, agree_on_success, host_hash};
 use crate::trainer::{HostMemory, StepResult, Trainer};
 
 /// What became of the job, the same on all ranks.
@@ -57,7 +57,10 @@ pub fn run(fabric: Arc<dyn Fabric>, options: &Options, identity: &Identity, stop
         }
     }
     let backend = Cpu::new(options.dtype)?;
-    let place = if options.record { Some(agree_on_run(&*fabric, options, identity.launcher.as_str())?) } else { None };
+    let launcher = identity.launcher.as_str();
+    let request =
+        RunRequest { out: options.out.clone(), launcher: launcher.into(), config: options.manifest_config(launcher) };
+    let place = if options.record { Some(agree_on_run(&*fabric, &request)?) } else { None };
     let recorder = start_recorder(&*fabric, options, identity, place.as_ref());
     let recorder = agree_on_success(&*fabric, recorder)?;
     let job = Job { fabric: &fabric, options, recorder: &recorder, stop, place: place.as_ref() };
@@ -161,7 +164,7 @@ impl Job<'_> {
         let trainer =
             Trainer::new(backend, &options.model, options.bucket_bytes, (rank, size), &options.injections, &mut ops);
         let mut trainer = agree_on_success(&**fabric, trainer)?;
-        let (tree, hosts) = PingTree::for_fabric(&**fabric, hash(&[host_name().as_bytes()]))?;
+        let (tree, hosts) = PingTree::for_fabric(&**fabric, host_hash())?;
         let main = recorder.thread("main");
         let world = World::new(recorder, comm_id(size), size);
         let engine = Engine::start(fabric.clone(), options.progress, recorder, world, stop.clone(), trainer.buckets());
@@ -259,10 +262,6 @@ fn hash(parts: &[&[u8]]) -> u64 {
         hasher.write(part);
     }
     hasher.finish()
-}
-
-fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// The lower median.

@@ -13,6 +13,7 @@ pub mod cli;
 pub mod data;
 pub mod engine;
 mod error;
+pub mod exec;
 pub mod fabric;
 pub mod inject;
 pub mod job;
@@ -36,7 +37,7 @@ use launch::{Identity, Launcher};
 
 pub use crate::error::Error;
 
-use crate::cli::{Cli, Collectives, Options};
+use crate::cli::{Cli, Collectives, Command, Options};
 use crate::fabric::{Solo, Stop};
 
 /// Runs the command and returns its exit code.
@@ -47,7 +48,7 @@ pub fn main_impl() -> ExitCode {
     };
     // Rank 0 speaks for all, where a launcher has surely started it; a variable may have been left over.
     let speaks = identity.rank == 0 || identity.launcher == Launcher::Env;
-    let cli = match Cli::try_parse() {
+    let mut cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
             if speaks {
@@ -57,6 +58,12 @@ pub fn main_impl() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
+    if let Some(Command::Exec(arguments)) = cli.take_command() {
+        return match exec::exec(&arguments, &identity) {
+            Ok(code) => ExitCode::from(code),
+            Err(error) => fail(&error, Some(&identity)),
+        };
+    }
     match cli.into_options().and_then(|options| start(&options, identity)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => fail(&error, Some(&identity)),
@@ -93,7 +100,7 @@ fn start(options: &Options, identity: Identity) -> Result<u8, Error> {
 
 #[cfg(feature = "mpi")]
 fn start_with_mpi(options: &Options, identity: Identity, stop: Stop) -> Result<u8, Error> {
-    use crate::fabric::Fabric;
+    use crate::fabric::Control;
 
     let mpi = Arc::new(fabric::mpi::Mpi::enter(stop.clone())?);
     let library = mpi.version();

@@ -3,6 +3,7 @@
 mod clocks;
 mod commands;
 mod damage;
+mod exec;
 mod faults;
 mod imports;
 mod kineto_writer;
