@@ -32,7 +32,8 @@ fn a_program_runs_unharmed_and_the_run_says_why_it_is_empty() {
 #[test]
 fn the_exit_code_is_the_programs() {
     let here = scratch("exec_codes");
-    for (number, (script, code)) in [("exit 7", 7), ("kill -TERM $$", 128 + 15), ("kill -9 $$", 137)].iter().enumerate() {
+    for (number, (script, code)) in [("exit 7", 7), ("kill -TERM $$", 128 + 15), ("kill -9 $$", 137)].iter().enumerate()
+    {
         let out = here.join(number.to_string());
         let done = finish(&mut exec(&out, script)).expect_code(*code);
         assert!(Run::open(&out).is_ok(), "{script}: {}", done.said());
