@@ -169,9 +169,7 @@ fn proof(token: &Token, side: &[u8], nonce: &Nonce, challenge: &Nonce, said: &[u
 }
 
 fn verify(token: &Token, side: &[u8], nonce: &Nonce, challenge: &Nonce, said: &[u8], theirs: &Proof) -> Result<(), ()> {
+    let mac = mac(token, side, nonce, challenge, said).map_err(|_| ())?;
     // In constant time.
-    mac(token, side, nonce, challenge, said)
-        .and_then(|mac| Ok(mac.verify_slice(theirs)))
-        .map_err(|_| ())?
-        .map_err(|_| ())
+    mac.verify_slice(theirs).map_err(|_| ())
 }
