@@ -28,8 +28,7 @@ struct Arguments {
     command: Command,
 }
 
-const EXIT_CODES: &str =
-    "Exit codes: 0 done; 1 the input is wrong; 2 usage; 3 done, but some ranks or rows were left out (listed); \
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 the input is wrong; 2 usage; 3 done, but some ranks or rows were left out (listed); \
      4 `diff --fail-over` found a slowdown beyond its limit.";
 
 #[derive(Debug, Subcommand)]

@@ -73,11 +73,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         let value = arguments.between_runs.to_string();
         return Err(Error::Option { option: "between-runs", value, why: "must be 0 or more".into() });
     }
-    let method = Method {
-        smallest_share: smallest / 100.0,
-        between_runs: arguments.between_runs,
-        ..Method::default()
-    };
+    let method = Method { smallest_share: smallest / 100.0, between_runs: arguments.between_runs, ..Method::default() };
     let (a, b) = (open_side(&arguments.a)?, open_side(&arguments.b)?);
     let borrow = |side: &[Box<dyn Source>]| -> Vec<usize> { (0..side.len()).collect() };
     let (order_a, order_b) = (borrow(&a), borrow(&b));

@@ -50,8 +50,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         return chrome(arguments.paths, &options, &arguments.out);
     }
     let source = open(arguments.paths)?;
-    let write =
-        |out: &mut dyn Write| with_bar(|progress| perfetto::export(source.as_ref(), &options, out, progress));
+    let write = |out: &mut dyn Write| with_bar(|progress| perfetto::export(source.as_ref(), &options, out, progress));
     let exported = if arguments.out.as_os_str() == "-" {
         write(&mut BufWriter::new(std::io::stdout().lock()))?
     } else {

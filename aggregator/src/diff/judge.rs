@@ -74,8 +74,7 @@ fn samples<'a>(side: &'a [Named], ranks: &BTreeSet<i32>) -> Vec<Sample<'a>> {
 /// The ranks that every run has; those that only some have are listed.
 fn common_ranks(a: &[Named], b: &[Named], omissions: &mut Vec<OmissionRow>) -> Result<BTreeSet<i32>, Error> {
     let of = |(_, run): &Named| run.ranks.iter().map(|p| p.rank).collect::<BTreeSet<i32>>();
-    let common =
-        a.iter().chain(b).map(of).reduce(|x, y| x.intersection(&y).copied().collect()).unwrap_or_default();
+    let common = a.iter().chain(b).map(of).reduce(|x, y| x.intersection(&y).copied().collect()).unwrap_or_default();
     if common.is_empty() {
         let path = b.first().map(|(path, _)| path.into()).unwrap_or_default();
         return Err(Error::NoInput { path, why: "it has no rank that all other runs have".into() });
@@ -128,9 +127,10 @@ fn compare_key(
     let (in_a, in_b) = (of(a), of(b));
     let mut compared = Compared::default();
     // What came or went is told by name, once.
-    let listed = matches!(key.group, Group::Range | Group::Operator | Group::Kernel | Group::Collective | Group::Bucket)
-        && matches!(key.measure, Measure::Total | Measure::SelfTime | Measure::Exposed)
-        && !(key.group == Group::Range && key.measure == Measure::SelfTime);
+    let listed =
+        matches!(key.group, Group::Range | Group::Operator | Group::Kernel | Group::Collective | Group::Bucket)
+            && matches!(key.measure, Measure::Total | Measure::SelfTime | Measure::Exposed)
+            && !(key.group == Group::Range && key.measure == Measure::SelfTime);
     let alone = |side: &[Estimates]| {
         let step_ns = side.iter().map(|e| e.all.level_ns).sum::<f64>() / side.len() as f64;
         Some(OneSided { key: key.clone(), step_ns }).filter(|_| listed)
@@ -155,8 +155,7 @@ fn compare_key(
         let Some(mut change) = change(&side_a, &side_b, smallest_ns, method) else { return };
         // A rank that stands out only because all others moved did not change itself.
         let own_ns = b_ns - a_ns;
-        if place != Place::AllRanks && (own_ns * change.delta_ns <= 0.0 || own_ns.abs() < change.delta_ns.abs() / 2.0)
-        {
+        if place != Place::AllRanks && (own_ns * change.delta_ns <= 0.0 || own_ns.abs() < change.delta_ns.abs() / 2.0) {
             change.p = 1.0;
         }
         let (step_pct, p_adjusted, judgement) = (0.0, 1.0, Judgement::Unclear);
@@ -231,12 +230,11 @@ fn headline(rows: &[DiffRow]) -> Option<usize> {
 fn verdict(diff: &Diff, step_ns: f64) -> DiffVerdict {
     let Some(at) = headline(&diff.rows) else {
         let wall = diff.rows.iter().find(|row| is_wall(row) && row.place == Place::AllRanks);
-        let step = wall.map_or(String::new(), |row| {
+        let sentence = wall.map_or("no row was compared".to_string(), |row| {
             let percent = |ns: f64| 100.0 * ns / step_ns.max(1.0);
             let (low, high) = (percent(row.change.low_ns), percent(row.change.high_ns));
-            format!(": the step changed by {:+.1} %, between {low:+.1} % and {high:+.1} %", row.step_pct)
+            format!("the step: {:+.1} %, between {low:+.1} % and {high:+.1} %", row.step_pct)
         });
-        let sentence = format!("no significant change{step}");
         return DiffVerdict { sentence, ..DiffVerdict::default() };
     };
     let row = &diff.rows[at];

@@ -93,8 +93,10 @@ impl Key {
     pub fn is_own_work(&self) -> bool {
         match self.group {
             Group::Range => true,
-            Group::Operator | Group::Kernel => !crate::names::NameClass::of(&self.name).host_comm
-                && !crate::names::NameClass::of(&self.name).device_comm,
+            Group::Operator | Group::Kernel => {
+                !crate::names::NameClass::of(&self.name).host_comm
+                    && !crate::names::NameClass::of(&self.name).device_comm
+            }
             Group::Step => matches!(&*self.name, "compute" | "memory"),
             Group::Collective | Group::Bucket => false,
         }

@@ -114,9 +114,10 @@ fn clean_runs_are_the_same_and_a_slow_rank_is_found() {
         wrong += u32::from(judged(std::slice::from_ref(&clean), &[again]).verdict.changed);
         let diff = judged(&[clean], &[slow]);
         let row = diff.verdict.row.map(|at| &diff.rows[at]);
-        found += u32::from(row.is_some_and(|row| {
-            row.key == own && row.place == Place::Rank(5) && row.judgement == Judgement::Slower
-        }));
+        found +=
+            u32::from(row.is_some_and(|row| {
+                row.key == own && row.place == Place::Rank(5) && row.judgement == Judgement::Slower
+            }));
     }
     println!("{PAIRS} pairs of runs on a busy machine: {wrong} clean ones differ; a slow rank is found in {found}");
     assert!(wrong <= 1, "{wrong} of {PAIRS} clean pairs differ");

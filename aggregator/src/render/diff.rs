@@ -68,7 +68,13 @@ pub fn render(diff: &Diff, look: &Look, mut out: impl Write) -> Result<(), Error
 /// A row as a sentence of its own.
 pub fn row_in_words(row: &DiffRow) -> String {
     let change = ns(row.change.delta_ns.round() as i64);
-    format!("{}, {} ({}): +{change}, {:.1} % of a step", who(row.place), what(row), row.key.measure.as_str(), row.step_pct)
+    format!(
+        "{}, {} ({}): +{change}, {:.1} % of a step",
+        who(row.place),
+        what(row),
+        row.key.measure.as_str(),
+        row.step_pct
+    )
 }
 
 fn paint(text: &str, style: Style, look: &Look) -> String {
@@ -87,7 +93,8 @@ fn heading(text: &mut String, title: &str, meaning: &str, look: &Look) {
     text.push('\n');
     let line = format!("{title} — {meaning}");
     for (i, line) in wrap(&line, look.width).iter().enumerate() {
-        let line = if i == 0 { line.replacen(title, &paint(title, Style::new().bold(), look), 1) } else { line.clone() };
+        let line =
+            if i == 0 { line.replacen(title, &paint(title, Style::new().bold(), look), 1) } else { line.clone() };
         text.push_str(&line);
         text.push('\n');
     }
@@ -98,7 +105,7 @@ fn verdict(text: &mut String, diff: &Diff, look: &Look) {
     let (word, colour) = match row.map(|row| row.judgement) {
         Some(Judgement::Slower) => ("SLOWER", AnsiColor::Red),
         Some(Judgement::Faster) => ("FASTER", AnsiColor::Green),
-        _ => ("SAME", AnsiColor::Green),
+        _ => ("NO SIGNIFICANT CHANGE", AnsiColor::Green),
     };
     let style = Style::new().bold().fg_color(Some(colour.into()));
     for (i, line) in wrap(&format!("{word}  {}", plain(&diff.verdict.sentence)), look.width).iter().enumerate() {
@@ -113,11 +120,8 @@ fn sides(text: &mut String, diff: &Diff, look: &Look) {
         for run in runs {
             let step = ns(run.step_ns.round() as i64);
             let path = shorten(&plain(&run.path), look.width.saturating_sub(24).max(30));
-            let words = format!(
-                "{path}: ranks {}, {}, median step {step}",
-                ranks(&run.ranks),
-                plural(run.steps, "step"),
-            );
+            let words =
+                format!("{path}: ranks {}, {}, median step {step}", ranks(&run.ranks), plural(run.steps, "step"),);
             paragraph(text, &words, &format!("{letter}: "), "   ", look);
         }
     };

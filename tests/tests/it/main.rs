@@ -6,7 +6,6 @@ mod damage;
 mod exec;
 mod faults;
 mod imports;
-mod kineto_writer;
 mod native;
 mod round_trip;
 mod support;

@@ -47,7 +47,10 @@ pub(super) fn place(event: &EventRow, process: i64) -> (i64, i64) {
 }
 
 /// The arguments of a row, with those of its collective.
-pub(super) fn arguments(event: &EventRow, collective: Option<(&CollectiveRow, Option<&CommRow>, i32)>) -> Map<String, Value> {
+pub(super) fn arguments(
+    event: &EventRow,
+    collective: Option<(&CollectiveRow, Option<&CommRow>, i32)>,
+) -> Map<String, Value> {
     let mut args = Map::new();
     let integers = [
         ("External id", event.external_id),
@@ -66,7 +69,8 @@ pub(super) fn arguments(event: &EventRow, collective: Option<(&CollectiveRow, Op
     for (key, value) in integers.into_iter().filter_map(|(key, value)| Some((key, value?))) {
         args.insert(key.into(), value.into());
     }
-    let decimals = [("memory bandwidth (GB/s)", event.bandwidth_gbs), ("est. achieved occupancy %", event.occupancy_pct)];
+    let decimals =
+        [("memory bandwidth (GB/s)", event.bandwidth_gbs), ("est. achieved occupancy %", event.occupancy_pct)];
     for (key, value) in decimals.into_iter().filter_map(|(key, value)| Some((key, value?))) {
         args.insert(key.into(), json!(value));
     }
@@ -163,7 +167,8 @@ mod tests {
         };
         assert_eq!(place(&event, 99), (1, 7));
         let args = Value::from(arguments(&event, None));
-        let expected = json!({"device": 1, "stream": 7, "correlation": 42, "grid": [8, 1, 1], "queued": 0, "blocks per SM": 0.1});
+        let expected =
+            json!({"device": 1, "stream": 7, "correlation": 42, "grid": [8, 1, 1], "queued": 0, "blocks per SM": 0.1});
         assert_eq!(args, expected);
     }
 

@@ -27,7 +27,7 @@ use crate::select::scope;
 use crate::source::{RunSource, Source};
 use crate::steps::{mark_steps, one_step_if_none};
 
-pub use self::rank::Counts;
+pub use self::rank::{CALL, Counts, HOOK, STEP};
 
 /// What became of an export.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -53,7 +53,11 @@ const BASE_UNIT_NS: i64 = 1_000_000_000_000_000;
 /// compressed if it ends in `.gz`.
 pub fn path_of(out: &Path, rank: i32) -> PathBuf {
     let text = out.to_string_lossy();
-    if text.contains(RANK) { text.replace(RANK, &rank.to_string()).into() } else { out.join(format!("rank{rank}.json.gz")) }
+    if text.contains(RANK) {
+        text.replace(RANK, &rank.to_string()).into()
+    } else {
+        out.join(format!("rank{rank}.json.gz"))
+    }
 }
 
 /// Writes the part of a run that `options` choose. `progress` is called after each rank.

@@ -139,9 +139,7 @@ impl Rank<'_> {
         comms: &[CommRow],
         devices: &[DeviceRow],
     ) -> Result<(), Error> {
-        let group = |comm: &CommRow| {
-            json!({"pg_name": comm.name.as_deref().unwrap_or("0"), "pg_size": comm.size, "ranks": comm.ranks})
-        };
+        let group = |comm: &CommRow| json!({"pg_name": comm.name.as_deref().unwrap_or("0"), "pg_size": comm.size, "ranks": comm.ranks});
         // A group whose ranks nobody knows is told by its collectives alone.
         let groups: Vec<Value> = comms.iter().filter(|c| c.name.is_some()).map(group).collect();
         let info = json!({"rank": self.rank, "world_size": world_size, "pg_config": groups});
@@ -201,7 +199,10 @@ impl<W: Write> Writer<'_, W> {
         let name = format!("rank {}", self.rank.rank);
         let (pid, name) = (self.pid, json!({ "name": name }));
         // Without a comma before it: it is the first.
-        write!(self.out, "{{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": {pid}, \"tid\": 0, \"ts\": 0, \"args\": {name}}}")
+        write!(
+            self.out,
+            "{{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": {pid}, \"tid\": 0, \"ts\": 0, \"args\": {name}}}"
+        )
     }
 
     fn event(&mut self, event: EventRow) -> std::io::Result<()> {
