@@ -6,6 +6,7 @@ mod export;
 mod ingest;
 mod input;
 mod selection;
+mod shell;
 mod stacks;
 mod table;
 mod thresholds;
@@ -45,6 +46,11 @@ enum Command {
     Export(Box<export::Arguments>),
     /// Compares two runs, or two sets of runs: what got slower or faster, and how sure that is.
     Diff(Box<diff::Arguments>),
+    /// Prints completions for a shell.
+    Completions(shell::Completions),
+    /// Writes man pages.
+    #[command(hide = true)]
+    Man(shell::Man),
 }
 
 /// How a command ended, if it did.
@@ -69,6 +75,8 @@ pub fn main_impl() -> ExitCode {
         Command::Stacks(arguments) => stacks::run(arguments),
         Command::Export(arguments) => export::run(*arguments),
         Command::Diff(arguments) => diff::run(*arguments),
+        Command::Completions(arguments) => shell::completions::<Arguments>(&arguments),
+        Command::Man(arguments) => shell::man::<Arguments>(&arguments),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

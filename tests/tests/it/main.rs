@@ -3,6 +3,7 @@
 mod clocks;
 mod commands;
 mod damage;
+mod diff;
 mod exec;
 mod faults;
 mod imports;
