@@ -147,24 +147,45 @@ fn what(row: &DiffRow) -> String {
     }
 }
 
-fn table(rows: &[&DiffRow], look: &Look) -> String {
-    let time = |value: f64| Some(value.round() as i64);
+/// The parts of a step, as the summary of a run has them.
+const PARTS: [&str; 6] = ["wall", "compute", "overlap", "exposed communication", "memory", "idle"];
+
+fn part(row: &DiffRow) -> String {
+    match &*row.key.name {
+        "wall" => "step".into(),
+        "exposed communication" => "exposed".into(),
+        name => plain(name),
+    }
+}
+
+/// Times of all columns are in one unit. With `places`, whose row it is and which time.
+fn table(rows: &[&DiffRow], places: bool, look: &Look) -> String {
     let style = |row: &&DiffRow| match row.judgement {
         Judgement::Slower => Style::new().fg_color(Some(AnsiColor::Red.into())),
         Judgement::Faster => Style::new().fg_color(Some(AnsiColor::Green.into())),
         Judgement::Unclear => Style::new(),
     };
-    let times = |f: fn(&DiffRow) -> f64| rows.iter().map(|row| time(f(row))).collect::<Vec<_>>();
-    Grid::new()
-        .text("where", 0, rows.iter().map(|row| who(row.place)).collect())
-        .text("what", 0, rows.iter().map(|row| what(row)).collect())
-        .text("time", 1, rows.iter().map(|row| row.key.measure.as_str().into()).collect())
-        .time("A", 2, times(|row| row.a_ns))
-        .time("B", 2, times(|row| row.b_ns))
-        .time("change", 0, times(|row| row.change.delta_ns))
-        .time("from", 1, times(|row| row.change.low_ns))
-        .time("to", 1, times(|row| row.change.high_ns))
-        .percent("of step", 3, rows.iter().map(|row| Some(row.step_pct)).collect())
+    let largest =
+        rows.iter().map(|r| [r.a_ns, r.b_ns, r.change.delta_ns].map(f64::abs).into_iter().fold(0.0, f64::max));
+    let largest = largest.fold(0.0, f64::max) as u64;
+    let column = |grid: Grid, title: &str, level: u8, f: fn(&DiffRow) -> f64| {
+        let times = rows.iter().map(|row| Some(f(row).round() as i64)).collect();
+        grid.time_beside(title, level, times, largest)
+    };
+    let mut grid = Grid::new();
+    if places {
+        grid = grid.text("where", 0, rows.iter().map(|row| who(row.place)).collect());
+    }
+    grid = grid.text("what", 0, rows.iter().map(|row| if places { what(row) } else { part(row) }).collect());
+    if places {
+        grid = grid.text("time", 1, rows.iter().map(|row| row.key.measure.as_str().into()).collect());
+    }
+    grid = column(grid, "A", 2, |row| row.a_ns);
+    grid = column(grid, "B", 2, |row| row.b_ns);
+    grid = column(grid, "change", 0, |row| row.change.delta_ns);
+    grid = column(grid, "from", 1, |row| row.change.low_ns);
+    grid = column(grid, "to", 1, |row| row.change.high_ns);
+    grid.percent("of step", 3, rows.iter().map(|row| Some(row.step_pct)).collect())
         .styled(rows.iter().map(style).collect())
         .render(look.width, look.colour)
 }
@@ -175,7 +196,7 @@ fn changes(text: &mut String, diff: &Diff, look: &Look) {
         return;
     }
     heading(text, "Changes", "significant ones, per step; of one rank: beyond the other ranks", look);
-    text.push_str(&table(&certain[..certain.len().min(look.top)], look));
+    text.push_str(&table(&certain[..certain.len().min(look.top)], true, look));
     more(text, certain.len(), "change", look);
 }
 
@@ -193,9 +214,9 @@ fn steps(text: &mut String, diff: &Diff, look: &Look) {
     if rows.is_empty() {
         return;
     }
-    rows.sort_by_key(|row| (&*row.key.name != "wall", row.key.name.clone()));
+    rows.sort_by_key(|row| PARTS.iter().position(|part| **part == *row.key.name));
     heading(text, "Step", "mean over ranks, median over steps; the change's 95 % interval", look);
-    text.push_str(&table(&rows, look));
+    text.push_str(&table(&rows, false, look));
 }
 
 fn one_sided(text: &mut String, title: &str, side: &[OneSided], look: &Look) {
@@ -245,10 +266,13 @@ fn method(text: &mut String, diff: &Diff, look: &Look) {
     } else {
         format!(
             "one run a side: a run is allowed to be off by {:.1} times the spread of its steps and {} %; several \
-             (diff A1,A2,A3 B1,B2,B3) measure it, and see smaller changes of all ranks",
+             (diff A1,A2,A3 B1,B2,B3), recorded in turns, measure it and see smaller changes of all ranks",
             method.between_runs.sqrt(),
             percent(method.between_runs_relative),
         )
     };
     paragraph(text, &words, "  ", "    ", look);
 }
+
+#[cfg(test)]
+mod tests;
