@@ -14,6 +14,9 @@ use crate::render::text::ns;
 
 type Named = (String, RunProfile);
 
+/// Runs a side that show how much runs differ, whatever their steps show.
+const LEAST_RUNS: usize = 3;
+
 /// Compares.
 ///
 /// # Errors
@@ -63,6 +66,8 @@ pub(super) fn compare(
     for side in [&mut diff.appeared, &mut diff.vanished] {
         side.sort_by(|x, y| y.step_ns.total_cmp(&x.step_ns).then_with(|| x.key.cmp(&y.key)));
     }
+    let few = samples_a.iter().chain(&samples_b).any(|sample| sample.steps() < method.least_steps);
+    diff.verdict.too_few_steps = few && a.len().min(b.len()) < LEAST_RUNS;
     judge(&mut diff, step_ns);
     Ok(diff)
 }
@@ -175,6 +180,9 @@ fn compare_key(
 
 /// Adjusts for the number of rows, sorts, and says it.
 fn judge(diff: &mut Diff, step_ns: f64) {
+    if diff.verdict.too_few_steps {
+        diff.rows.iter_mut().for_each(|row| row.change.p = 1.0);
+    }
     let p: Vec<f64> = diff.rows.iter().map(|row| row.change.p).collect();
     for (row, p_adjusted) in diff.rows.iter_mut().zip(adjusted(&p)) {
         row.p_adjusted = p_adjusted;
@@ -197,8 +205,12 @@ fn judge(diff: &mut Diff, step_ns: f64) {
         let beyond_ns = quantile_of_t(1.0 - alone / 2.0, row.change.df) * row.change.se_ns;
         100.0 * (diff.method.smallest_share + beyond_ns / step_ns.max(1.0))
     });
-    diff.verdict = verdict(diff, step_ns);
-    diff.verdict.detectable_step_pct = detectable;
+    let too_few_steps = diff.verdict.too_few_steps;
+    diff.verdict = DiffVerdict {
+        detectable_step_pct: detectable.filter(|_| !too_few_steps),
+        too_few_steps,
+        ..verdict(diff, step_ns)
+    };
 }
 
 fn is_wall(row: &DiffRow) -> bool {
@@ -254,7 +266,7 @@ fn verdict(diff: &Diff, step_ns: f64) -> DiffVerdict {
         signed(row.change.low_ns),
         signed(row.change.high_ns),
     );
-    DiffVerdict { changed: true, sentence, row: Some(at), detectable_step_pct: None }
+    DiffVerdict { changed: true, sentence, row: Some(at), ..DiffVerdict::default() }
 }
 
 /// A key as a person says it.

@@ -49,6 +49,9 @@ pub struct Method {
     pub confidence: f64,
     /// Highest false discovery rate over all rows.
     pub false_discoveries: f64,
+    /// Steps that a run must have to say how much its steps vary. With fewer nothing is significant, unless three runs a
+    /// side show how much runs do.
+    pub least_steps: usize,
 }
 
 impl Default for Method {
@@ -64,6 +67,7 @@ impl Default for Method {
             prior_df: 8.0,
             confidence: 0.95,
             false_discoveries: 0.05,
+            least_steps: 5,
         }
     }
 }
@@ -144,6 +148,8 @@ pub struct DiffVerdict {
     pub changed: bool,
     /// In a sentence.
     pub sentence: String,
+    /// There are too few steps to call anything significant.
+    pub too_few_steps: bool,
     /// Position in `rows` of what it is about.
     pub row: Option<usize>,
     /// The smallest change of all ranks' step that these runs can tell from noise; percent of A's step.

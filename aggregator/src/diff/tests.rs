@@ -204,3 +204,20 @@ fn runs_without_a_common_rank_or_step_are_refused() {
     let error = compare(&[clean], &[empty], &Method::default(), Vec::new()).unwrap_err();
     assert!(error.to_string().contains("no active step"), "{error}");
 }
+
+/// Four steps do not show how much steps vary: nothing is said, however large it looks.
+#[test]
+fn with_too_few_steps_nothing_is_significant() {
+    let own = forward(Measure::SelfTime);
+    let cut = |mut run: (String, RunProfile)| {
+        for rank in &mut run.1.ranks {
+            rank.steps.truncate(4);
+            rank.series.values_mut().for_each(|series| series.truncate(4));
+        }
+        run
+    };
+    let slow = run(Noise::quiet(9), &[(Some(5), &own, 30.0)]);
+    let diff = judged(&[cut(run(Noise::quiet(8), &[]))], &[cut(slow)]);
+    assert!(!diff.verdict.changed && diff.verdict.too_few_steps, "{:?}", diff.verdict);
+    assert_eq!(diff.verdict.detectable_step_pct, None);
+}

@@ -257,6 +257,14 @@ fn method(text: &mut String, diff: &Diff, look: &Look) {
         percent(method.false_discoveries),
     );
     paragraph(text, &words, "  ", "    ", look);
+    if diff.verdict.too_few_steps {
+        let words = format!(
+            "a run has fewer than {} steps, which do not show how much steps vary: nothing is called significant; record \
+             more (--schedule active=20), or three runs a side",
+            method.least_steps
+        );
+        paragraph(text, &words, "  ", "    ", look);
+    }
     if let Some(detectable) = diff.verdict.detectable_step_pct {
         let words = format!("a change of all ranks' step is seen from {detectable:.0} % on");
         paragraph(text, &words, "  ", "    ", look);

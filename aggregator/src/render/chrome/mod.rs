@@ -80,8 +80,14 @@ pub fn export(
     if !directory.as_os_str().is_empty() {
         std::fs::create_dir_all(directory).map_err(|source| Error::Io { path: directory.into(), source })?;
     }
-    // What --from and --to mean on a rank's clock is known only when all clocks are.
-    let time = if options.selects_by_time() { align_source(source, options)?.time } else { BTreeMap::new() };
+    let mut omissions = source.problems();
+    let mut time = BTreeMap::new();
+    if options.selects_by_time() {
+        // What --from and --to mean on a rank's clock is known only when all clocks are.
+        let aligned = align_source(source, options, &|_, _| ())?;
+        omissions = aligned.omissions;
+        time = aligned.time;
+    }
     let base_ns = base_ns(source.run(), &ranks);
     let done = AtomicUsize::new(0);
     let one = |rank: &i32| {
@@ -91,7 +97,7 @@ pub fn export(
         (path, written)
     };
     let written: Vec<_> = ranks.par_iter().with_max_len(1).map(one).collect();
-    let mut exported = Exported { omissions: source.problems(), ..Exported::default() };
+    let mut exported = Exported { omissions, ..Exported::default() };
     for (path, result) in written {
         let (counts, bytes, omissions) = result?;
         exported.counts.add(counts);

@@ -61,6 +61,7 @@ fn example(changed: bool) -> Diff {
             sentence: sentence.into(),
             row: changed.then_some(0),
             detectable_step_pct: Some(45.2),
+            ..DiffVerdict::default()
         },
         rows,
         too_small: 31,
