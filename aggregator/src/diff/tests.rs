@@ -143,7 +143,7 @@ fn several_runs_a_side_see_a_change_of_all_ranks() {
     let (row, _) = verdict(3, Noise::quiet);
     assert_eq!(row.judgement, Judgement::Slower, "{row:?}");
     assert!(row.change.low_ns < 45.0 * MS && 45.0 * MS < row.change.high_ns, "{row:?}");
-    let (same, _) = (judged(&side(1, 3, &[], Noise::quiet), &side(101, 3, &[], Noise::quiet)), ());
+    let same = judged(&side(1, 3, &[], Noise::quiet), &side(101, 3, &[], Noise::quiet));
     assert!(!same.verdict.changed, "{:?}", same.verdict);
 }
 
