@@ -233,8 +233,9 @@ fn headline(rows: &[DiffRow]) -> Option<usize> {
     largest(&|row| slower(row) && (named(row) || kernel(row)))
         .or_else(|| largest(&slower))
         .or_else(|| largest(&|row| row.judgement == Judgement::Slower && is_wall(row)))
-        .or_else(|| largest(&|row| row.judgement == Judgement::Slower))
+        .or_else(|| largest(&|row| row.judgement == Judgement::Slower && row.key.is_cost()))
         .or_else(|| largest(&|row| row.key.is_own_work()))
+        .or_else(|| largest(&|row| row.key.is_cost()))
         .or_else(|| largest(&|_| true))
         .map(|(at, _)| at)
 }

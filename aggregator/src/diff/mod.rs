@@ -180,9 +180,10 @@ pub struct Diff {
 }
 
 impl Diff {
-    /// Significant slowdowns of more than `percent` of A's step.
+    /// Significant slowdowns of more than `percent` of A's step: of the step itself, of own work, of transfers.
     pub fn slower_than(&self, percent: f64) -> impl Iterator<Item = &DiffRow> {
-        self.rows.iter().filter(move |row| row.judgement == Judgement::Slower && row.step_pct > percent)
+        let slower = |row: &&DiffRow| row.judgement == Judgement::Slower && row.key.is_cost();
+        self.rows.iter().filter(slower).filter(move |row| row.step_pct > percent)
     }
 }
 

@@ -91,15 +91,18 @@ impl Key {
 
     /// Time that a rank spends for itself, not waiting for others: where a reason may be, not only its effect.
     pub fn is_own_work(&self) -> bool {
+        let class = crate::names::NameClass::of(&self.name);
         match self.group {
             Group::Range => true,
-            Group::Operator | Group::Kernel => {
-                !crate::names::NameClass::of(&self.name).host_comm
-                    && !crate::names::NameClass::of(&self.name).device_comm
-            }
-            Group::Step => matches!(&*self.name, "compute" | "memory"),
-            Group::Collective | Group::Bucket => false,
+            Group::Operator | Group::Kernel => !class.host_comm && !class.device_comm,
+            Group::Step | Group::Collective | Group::Bucket => false,
         }
+    }
+
+    /// The step itself, or what makes it longer. Waits and the parts of a step are not: they shift among each other and
+    /// among ranks while the step stays the same.
+    pub fn is_cost(&self) -> bool {
+        self.is_own_work() || self.measure == Measure::Transfer || (self.group == Group::Step && &*self.name == "wall")
     }
 }
 

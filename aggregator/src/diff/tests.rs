@@ -103,7 +103,7 @@ fn forward(measure: Measure) -> Key {
 /// Two clean runs are the same, and a slow rank is found with its phase: counted, and printed.
 #[test]
 fn clean_runs_are_the_same_and_a_slow_rank_is_found() {
-    const PAIRS: u64 = 60;
+    const PAIRS: u64 = 30;
     let (own, total) = (forward(Measure::SelfTime), forward(Measure::Total));
     let (mut wrong, mut found) = (0, 0);
     for pair in 0..PAIRS {
@@ -145,6 +145,16 @@ fn several_runs_a_side_see_a_change_of_all_ranks() {
     assert!(row.change.low_ns < 45.0 * MS && 45.0 * MS < row.change.high_ns, "{row:?}");
     let same = judged(&side(1, 3, &[], Noise::quiet), &side(101, 3, &[], Noise::quiet));
     assert!(!same.verdict.changed, "{:?}", same.verdict);
+}
+
+/// Less overlap is more compute alone and no slowdown: parts of a step shift among each other.
+#[test]
+fn parts_that_shift_are_no_slowdown() {
+    let compute = Key::new(Group::Step, "compute", Measure::Total);
+    let diff = judged(&[run(Noise::quiet(10), &[])], &[run(Noise::quiet(11), &[(None, &compute, 90.0)])]);
+    let row = diff.rows.iter().find(|r| r.key == compute && r.place == Place::AllRanks).unwrap();
+    assert_eq!(row.judgement, Judgement::Slower, "{row:?}");
+    assert_eq!(diff.slower_than(5.0).count(), 0);
 }
 
 /// What the interval promises: it holds the truth at least as often as it says, runs that differ included.
