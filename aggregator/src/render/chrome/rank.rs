@@ -142,7 +142,12 @@ impl Rank<'_> {
         let group = |comm: &CommRow| json!({"pg_name": comm.name.as_deref().unwrap_or("0"), "pg_size": comm.size, "ranks": comm.ranks});
         // A group whose ranks nobody knows is told by its collectives alone.
         let groups: Vec<Value> = comms.iter().filter(|c| c.name.is_some()).map(group).collect();
-        let info = json!({"rank": self.rank, "world_size": world_size, "pg_config": groups});
+        // With the blanks that Kineto writes: HTA looks for `"rank": ` in the text.
+        let info = format!(
+            "{{\"rank\": {}, \"world_size\": {world_size}, \"pg_config\": {}}}",
+            self.rank,
+            Value::Array(groups)
+        );
         let device = |d: &DeviceRow| {
             let mut properties = Map::new();
             properties.insert("id".into(), d.device_id.into());
