@@ -5,7 +5,8 @@
 
 TRACES is a directory of traces of torch.profiler with GPU rows. They become a run (`aggregator ingest`), the run becomes
 Chrome traces again (`aggregator export --format chrome`), and HTA is asked for the overlap of communication and computation
-and for its temporal breakdown of the export. Both must be those of `aggregator analyze`, of every rank.
+and for its temporal breakdown. Of the export it must say what it says of the original traces, to the last digit, and its overlap
+must be that of `aggregator analyze` (its idle times are not always: tests of parity list where HTA errs).
 
 By hand, not by tests/all: HTA brings pandas, plotly and a notebook server along. It is installed from PyPI into VENV
 (default target/bench-hta/venv, which tests/bench/hta uses too) if it is not there.
@@ -51,27 +52,24 @@ def install(venv):
     return python
 
 
-def compare(hta, tables):
-    """The largest differences: percentage points of overlap, and ns of the temporal breakdown."""
+def ask_hta(python, traces):
+    said = run(python, "-c", HTA_PROGRAM, traces, codes=(0,))
+    return json.loads(next(line for line in said.splitlines() if line.startswith("result ")).removeprefix("result "))
+
+
+def compare_overlap(hta, tables):
+    """The largest difference in percentage points."""
     breakdown = {row["rank"]: row for row in tables["step_breakdown"] if row["step"] is None and row["device_id"] is not None}
-    temporal = {row["rank"]: row for row in tables["hta_temporal_breakdown"]}
     if sorted(row["rank"] for row in hta["overlap"]) != sorted(breakdown):
         sys.exit(f"HTA found ranks {[row['rank'] for row in hta['overlap']]}, the run has {sorted(breakdown)}")
-    points = time_ns = 0.0
+    points = 0.0
     for row in hta["overlap"]:
-        ours = breakdown[row["rank"]]["overlap_pct"]
-        theirs = row["comp_comm_overlap_pctg"]
-        if ours is None or theirs != theirs:
-            if ours is not None or theirs == theirs:
-                sys.exit(f"rank {row['rank']}: overlap {ours} against HTA's {theirs}")
-            continue
-        print(f"rank {row['rank']}: overlap {ours:.4f} %, HTA {theirs:.2f} %")
-        points = max(points, abs(ours - theirs))
-    for row in hta["temporal"]:
-        for column in ("idle_time", "compute_time", "non_compute_time", "kernel_time"):
-            theirs_ns = 1000 * row[f"{column}(us)"]
-            time_ns = max(time_ns, abs(temporal[row["rank"]][f"{column}_ns"] - theirs_ns))
-    return points, time_ns
+        ours, theirs = breakdown[row["rank"]]["overlap_pct"], row["comp_comm_overlap_pctg"]
+        print(f"rank {row['rank']}: overlap {ours} %, HTA {theirs} %")
+        if (ours is None) != (theirs != theirs):
+            sys.exit(f"rank {row['rank']}: one has an overlap, the other none")
+        points = max(points, abs(ours - theirs) if ours is not None else 0.0)
+    return points
 
 
 def main():
@@ -86,14 +84,13 @@ def main():
     run(options.bin, "ingest", options.traces, "--out", work / "run")
     run(options.bin, "export", work / "run", "--format", "chrome", "-o", work / "chrome")
     tables = json.loads(run(options.bin, "analyze", work / "run", "--json"))["tables"]
-    said = run(python, "-c", HTA_PROGRAM, work / "chrome", codes=(0,))
-    hta = json.loads(next(line for line in said.splitlines() if line.startswith("result ")).removeprefix("result "))
-    points, time_ns = compare(hta, tables)
-    print(f"{len(hta['overlap'])} ranks; overlap differs by at most {points:.4f} percentage points (HTA rounds to 0.01), "
-          f"times by at most {time_ns:.0f} ns (HTA computes in µs)")
-    # HTA rounds to two decimals, and times of less than a µs to whole µs.
-    if points > 0.0051 or time_ns > 1000:
-        sys.exit("HTA and the aggregator differ")
+    original, exported = ask_hta(python, options.traces), ask_hta(python, work / "chrome")
+    points = compare_overlap(exported, tables)
+    same = "" if original == exported else "not "
+    print(f"{len(exported['overlap'])} ranks; HTA says {same}the same of the export as of the original traces; its overlap differs "
+          f"from ours by at most {points:.4f} percentage points (it rounds to 0.01)")
+    if same or points > 0.0051:
+        sys.exit("HTA does not find in the export what is in the run")
 
 
 if __name__ == "__main__":
