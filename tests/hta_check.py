@@ -86,7 +86,8 @@ def main():
     tables = json.loads(run(options.bin, "analyze", work / "run", "--json"))["tables"]
     original, exported = ask_hta(python, options.traces), ask_hta(python, work / "chrome")
     points = compare_overlap(exported, tables)
-    same = "" if original == exported else "not "
+    # As text: NaN is not itself.
+    same = "" if json.dumps(original) == json.dumps(exported) else "not "
     print(f"{len(exported['overlap'])} ranks; HTA says {same}the same of the export as of the original traces; its overlap differs "
           f"from ours by at most {points:.4f} percentage points (it rounds to 0.01)")
     if same or points > 0.0051:
