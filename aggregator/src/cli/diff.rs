@@ -19,8 +19,8 @@ use crate::source::Source;
 /// Compares two runs, or two sets of runs: what got slower or faster, and how sure that is.
 ///
 /// A and B are runs or directories of traces. With several a side, as in `diff A1,A2,A3 B1,B2,B3`, the difference
-/// between runs of one side is measured instead of allowed for: that is the only way to see a small change of all ranks.
-/// Record them in turns (A1, B1, A2, B2, …), or a machine that gets busier looks like a change.
+/// between runs of one side is measured instead of allowed for: that is the only way to see a small change of all
+/// ranks. Record them in turns (A1, B1, A2, B2, …), or a machine that gets busier looks like a change.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Before: a run or traces, or several, separated by commas.

@@ -1,9 +1,9 @@
 //! Two runs compared, or two sets of runs: what got slower or faster, with an interval, and what is new or gone.
 //!
-//! Two kinds of rows. A row of *all ranks* is the mean over ranks: its change is that of the job, and cannot be told from
-//! that of the machine unless several runs a side show how much runs differ. A row of *one rank* is that rank against the
-//! median of the others in the same step: what befalls all ranks alike, a neighbour that takes processor time or a
-//! slower network, is not in it.
+//! Two kinds of rows. A row of *all ranks* is the mean over ranks: its change is that of the job, and cannot be told
+//! from that of the machine unless several runs a side show how much runs differ. A row of *one rank* is that rank
+//! against the median of the others in the same step: what befalls all ranks alike, a neighbour that takes processor
+//! time or a slower network, is not in it.
 //!
 //! ```text
 //!  run A, step s     rank 0 ####      rank 1 ####      rank 2 #####       rank 2 − median of 0, 1:  +1
@@ -49,8 +49,8 @@ pub struct Method {
     pub confidence: f64,
     /// Highest false discovery rate over all rows.
     pub false_discoveries: f64,
-    /// Steps that a run must have to say how much its steps vary. With fewer nothing is significant, unless three runs a
-    /// side show how much runs do.
+    /// Steps that a run must have to say how much its steps vary. With fewer nothing is significant, unless three
+    /// runs a side show how much runs do.
     pub least_steps: usize,
 }
 

@@ -124,7 +124,8 @@ fn clean_runs_are_the_same_and_a_slow_rank_is_found() {
     assert!(found >= PAIRS as u32 - 1, "the slow rank is found in {found} of {PAIRS}");
 }
 
-/// A change of all ranks looks like a busier machine: one run a side cannot tell, three can if runs differ less than that.
+/// A change of all ranks looks like a busier machine: one run a side cannot tell, three can if runs differ less than
+/// that.
 #[test]
 fn several_runs_a_side_see_a_change_of_all_ranks() {
     let wall = Key::new(Group::Step, "wall", Measure::Total);

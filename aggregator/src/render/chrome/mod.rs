@@ -49,8 +49,8 @@ const MAX_EXACT_NS: i64 = 1 << 52;
 /// Bases are multiples of this, so that all ranks of a run have one.
 const BASE_UNIT_NS: i64 = 1_000_000_000_000_000;
 
-/// The file of a rank. `out` is a directory, which gets `rank0.json.gz`, …; or a file's name with `{rank}` in it, which is
-/// compressed if it ends in `.gz`.
+/// The file of a rank. `out` is a directory, which gets `rank0.json.gz`, …; or a file's name with `{rank}` in it,
+/// which is compressed if it ends in `.gz`.
 pub fn path_of(out: &Path, rank: i32) -> PathBuf {
     let text = out.to_string_lossy();
     if text.contains(RANK) {

@@ -139,7 +139,10 @@ impl Rank<'_> {
         comms: &[CommRow],
         devices: &[DeviceRow],
     ) -> Result<(), Error> {
-        let group = |comm: &CommRow| json!({"pg_name": comm.name.as_deref().unwrap_or("0"), "pg_size": comm.size, "ranks": comm.ranks});
+        let group = |comm: &CommRow| {
+            let name = comm.name.as_deref().unwrap_or("0");
+            json!({"pg_name": name, "pg_size": comm.size, "ranks": comm.ranks})
+        };
         // A group whose ranks nobody knows is told by its collectives alone.
         let groups: Vec<Value> = comms.iter().filter(|c| c.name.is_some()).map(group).collect();
         // With the blanks that Kineto writes: HTA looks for `"rank": ` in the text.
