@@ -1,10 +1,12 @@
 //! The command line: parse, resolve, call the library, exit code.
 
 mod analyze;
+mod diff;
 mod export;
 mod ingest;
 mod input;
 mod selection;
+mod shell;
 mod stacks;
 mod table;
 mod thresholds;
@@ -27,8 +29,8 @@ struct Arguments {
     command: Command,
 }
 
-const EXIT_CODES: &str =
-    "Exit codes: 0 done; 1 the input is wrong; 2 usage; 3 done, but some ranks or rows were left out (listed).";
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 the input is wrong; 2 usage; 3 done, but some ranks or rows were left out (listed); \
+     4 `diff --fail-over` found a slowdown beyond its limit.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -42,6 +44,13 @@ enum Command {
     Stacks(stacks::Arguments),
     /// Writes all ranks as one timeline for another tool.
     Export(Box<export::Arguments>),
+    /// Compares two runs, or two sets of runs: what got slower or faster, and how sure that is.
+    Diff(Box<diff::Arguments>),
+    /// Prints completions for a shell.
+    Completions(shell::Completions),
+    /// Writes man pages.
+    #[command(hide = true)]
+    Man(shell::Man),
 }
 
 /// How a command ended, if it did.
@@ -51,6 +60,8 @@ pub(crate) enum Outcome {
     Done,
     /// Some ranks or rows were left out; they are listed.
     Partial,
+    /// `diff --fail-over` found a slowdown beyond its limit.
+    Slower,
 }
 
 /// Runs the command and returns its exit code.
@@ -63,10 +74,14 @@ pub fn main_impl() -> ExitCode {
         Command::Table(arguments) => table::run(arguments),
         Command::Stacks(arguments) => stacks::run(arguments),
         Command::Export(arguments) => export::run(*arguments),
+        Command::Diff(arguments) => diff::run(*arguments),
+        Command::Completions(arguments) => shell::completions::<Arguments>(&arguments),
+        Command::Man(arguments) => shell::man::<Arguments>(&arguments),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Partial) => ExitCode::from(3),
+        Ok(Outcome::Slower) => ExitCode::from(4),
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error @ Error::Option { .. }) => {
             complain(&error);

@@ -8,6 +8,7 @@ pub mod clock;
 mod critical;
 pub mod details;
 pub mod device;
+pub mod diff;
 #[cfg(test)]
 mod drawn;
 pub mod error;

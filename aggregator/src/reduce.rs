@@ -90,12 +90,16 @@ pub(crate) struct Aligned {
     pub(crate) omissions: Vec<OmissionRow>,
 }
 
-/// Aligns the chosen part of a source.
+/// Aligns the chosen part of a source. `progress` is called after each rank, as in [`analyze`].
 ///
 /// # Errors
 /// As [`analyze`].
-pub(crate) fn align_source(source: &dyn Source, options: &Options) -> Result<Aligned, Error> {
-    let (parts, time, mut omissions) = map_chosen(source, options, &|_, _| ())?;
+pub(crate) fn align_source(
+    source: &dyn Source,
+    options: &Options,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Aligned, Error> {
+    let (parts, time, mut omissions) = map_chosen(source, options, progress)?;
     let (instances, clocks, unmatched) = align_as_chosen(&parts, &source.info(), options)?;
     omissions.extend(parts.iter().flat_map(|p| p.omissions.iter().cloned()));
     omissions.extend(unmatched);

@@ -83,6 +83,14 @@ pub struct Cli {
     /// Whether to record; `off` trains the same way, to measure what recording costs
     #[arg(long, value_enum, default_value_t = Switch::On)]
     record: Switch,
+
+    /// Print completions for a shell, and do nothing else
+    #[arg(long, value_enum, value_name = "SHELL", hide_possible_values = true)]
+    completions: Option<clap_complete::Shell>,
+
+    /// Print the man page, and do nothing else
+    #[arg(long, hide = true)]
+    man: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -164,6 +172,23 @@ impl Cli {
     /// What to do instead of training, if that is asked for.
     pub fn take_command(&mut self) -> Option<Command> {
         self.command.take()
+    }
+
+    /// The completions or man page, if that is all that was asked for.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the page cannot be made.
+    pub fn about_itself(&self) -> Result<Option<Vec<u8>>, Error> {
+        use clap::CommandFactory;
+        let mut text = Vec::new();
+        if let Some(shell) = self.completions {
+            clap_complete::generate(shell, &mut Self::command(), "rank-agent", &mut text);
+        } else if self.man {
+            clap_mangen::Man::new(Self::command())
+                .render(&mut text)
+                .map_err(|error| Error::Usage(format!("--man: {error}")))?;
+        }
+        Ok((!text.is_empty()).then_some(text))
     }
 
     /// Checks what clap cannot.

@@ -64,6 +64,15 @@ pub fn main_impl() -> ExitCode {
             Err(error) => fail(&error, Some(&identity)),
         };
     }
+    match cli.about_itself() {
+        Ok(None) => {}
+        Ok(Some(text)) => {
+            // A closed pipe is no failure.
+            let _ = if speaks { std::io::stdout().write_all(&text) } else { Ok(()) };
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => return fail(&error, Some(&identity)),
+    }
     match cli.into_options().and_then(|options| start(&options, identity)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => fail(&error, Some(&identity)),

@@ -7,12 +7,15 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use super::analyze::with_bar;
-use super::input::open;
+use super::input::{Input, open, resolve};
 use super::selection::SelectionArguments;
 use super::{Outcome, say_omissions};
 use crate::Error;
+use crate::options::Options;
+use crate::render::chrome;
 use crate::render::perfetto::{self, Exported};
 use crate::render::text::plural;
+use crate::source::RunSource;
 
 /// Writes all ranks as one timeline for another tool.
 #[derive(Debug, Args)]
@@ -23,8 +26,9 @@ pub(super) struct Arguments {
     /// What is written.
     #[arg(long, value_enum, default_value_t = Format::Perfetto)]
     format: Format,
-    /// The file; `-` is stdout. One that exists is replaced.
-    #[arg(short, long, value_name = "FILE")]
+    /// The file; `-` is stdout. One that exists is replaced. Chrome traces are a file a rank: a directory, or a name with
+    /// `{rank}` in it, compressed if it ends in .gz.
+    #[arg(short, long, value_name = "FILE|DIR")]
     out: PathBuf,
     #[command(flatten)]
     selection: SelectionArguments,
@@ -35,21 +39,48 @@ pub(super) struct Arguments {
 enum Format {
     /// A trace for <https://ui.perfetto.dev> and trace_processor.
     Perfetto,
+    /// Kineto's JSON, as torch.profiler writes it: HTA and Perfetto read it.
+    Chrome,
 }
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let options = arguments.selection.resolve()?;
+    if arguments.format == Format::Chrome {
+        return chrome(arguments.paths, &options, &arguments.out);
+    }
     let source = open(arguments.paths)?;
-    let write = |out: &mut dyn Write| match arguments.format {
-        Format::Perfetto => with_bar(|progress| perfetto::export(source.as_ref(), &options, out, progress)),
-    };
+    let write = |out: &mut dyn Write| with_bar(|progress| perfetto::export(source.as_ref(), &options, out, progress));
     let exported = if arguments.out.as_os_str() == "-" {
         write(&mut BufWriter::new(std::io::stdout().lock()))?
     } else {
         to_file(&arguments.out, write)?
     };
     say(&arguments.out, &exported);
+    say_omissions(&exported.omissions);
+    Ok(if exported.omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
+}
+
+fn chrome(paths: Vec<PathBuf>, options: &Options, out: &Path) -> Result<Outcome, Error> {
+    let Input::Run(run) = resolve(paths.clone())? else {
+        let path = paths.into_iter().next().unwrap_or_default();
+        let why = "it is a Chrome trace already; for a part of it, make it a run first (aggregator ingest)".into();
+        return Err(Error::NoInput { path, why });
+    };
+    let source = RunSource::open(&run)?;
+    let exported = with_bar(|progress| chrome::export(&source, options, out, progress))?;
+    let counts = exported.counts;
+    // A message; if stderr is gone there is nobody to tell.
+    let _ = writeln!(
+        std::io::stderr(),
+        "{}: {}, {} of events, {} of allocations, {}; {:.1} MB",
+        out.display(),
+        plural(exported.files.len(), "file"),
+        plural(counts.events as usize, "row"),
+        counts.allocations,
+        plural(counts.flow_ends as usize / 2, "arrow"),
+        exported.bytes as f64 / 1e6,
+    );
     say_omissions(&exported.omissions);
     Ok(if exported.omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
 }

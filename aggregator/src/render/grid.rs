@@ -67,6 +67,12 @@ impl Grid {
     #[must_use]
     pub fn time(self, title: &str, dispensable: u8, times_ns: Vec<Option<i64>>) -> Self {
         let largest = times_ns.iter().flatten().map(|t| t.unsigned_abs()).max().unwrap_or(0);
+        self.time_beside(title, dispensable, times_ns, largest)
+    }
+
+    /// As [`time`](Self::time), in the unit of a time of another column: columns that are compared have one unit.
+    #[must_use]
+    pub fn time_beside(self, title: &str, dispensable: u8, times_ns: Vec<Option<i64>>, largest: u64) -> Self {
         let (scale, unit) = time_unit(largest);
         let places = if scale <= 1.0 || largest as f64 >= 1000.0 * scale {
             0

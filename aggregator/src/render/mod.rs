@@ -1,5 +1,7 @@
 //! Renderers: every one prints the same [`Analysis`](crate::Analysis).
 
+pub mod chrome;
+pub mod diff;
 pub mod grid;
 pub mod json;
 pub mod key_averages;

@@ -39,7 +39,7 @@ use trace::{OmissionRow, StragglerRow, Text, WaitRow};
 
 pub use map::map_rank;
 pub use reduce::reduce;
-pub(crate) use stats::spoken_z;
+pub(crate) use stats::{median, spoken_z};
 pub use thresholds::Thresholds;
 
 /// What the reduction needs of one rank. Times are in the rank's clock.

@@ -108,3 +108,23 @@ fn threads_and_order_change_nothing() {
     let ordered = analyze("2", &["--ranks", "0,1"]);
     assert!(analyze("2", &["--ranks", "1,0"]) == ordered, "the order of --ranks matters");
 }
+
+/// Completions know the subcommands and options, and a man page says what each is for.
+#[test]
+fn shells_and_man_know_both_commands() {
+    for shell in ["bash", "zsh", "fish"] {
+        let said = aggregator(&["completions", shell]).expect_code(0).stdout;
+        assert!(said.contains("aggregator") && said.contains("fail-over"), "{shell}: {said}");
+        let said = finish(Command::new(RANK_AGENT).args(["--completions", shell])).expect_code(0).stdout;
+        assert!(said.contains("rank-agent") && said.contains("bucket-mb"), "{shell}: {said}");
+    }
+    aggregator(&["completions", "cmd.exe"]).expect_code(2);
+    let pages = scratch("man");
+    aggregator(&[Path::new("man"), &pages]).expect_code(0);
+    for page in ["aggregator.1", "aggregator-analyze.1", "aggregator-diff.1", "aggregator-export.1"] {
+        let text = fs::read_to_string(pages.join(page)).unwrap();
+        assert!(text.contains(".SH NAME") && text.contains(".SH OPTIONS"), "{page}: {text}");
+    }
+    let page = finish(Command::new(RANK_AGENT).arg("--man")).expect_code(0).stdout;
+    assert!(page.contains(".SH OPTIONS") && page.contains("bucket"), "{page}");
+}

@@ -3,10 +3,10 @@
 mod clocks;
 mod commands;
 mod damage;
+mod diff;
 mod exec;
 mod faults;
 mod imports;
-mod kineto_writer;
 mod native;
 mod round_trip;
 mod support;

@@ -1,4 +1,4 @@
-//! A native run, written as Kineto's JSON, ingested, and analysed again: the same analysis, but for what the format cannot say.
+//! A native run, exported as Kineto's JSON, ingested, and analysed again: the same analysis, but for what the format cannot say.
 //!
 //! What cannot be equal, and why:
 //!
@@ -7,7 +7,7 @@
 //! - Ranges of steps. A trace has no other steps than these; in a run, steps begin and end a few µs outside their ranges.
 //! - Ids: of the run, of communicators (a trace's are computed from name and ranks), of rows (their place in the file).
 //! - When a bucket was ready. A trace knows when the operator began that handed it over, and no more; so `ready_ns` is `enqueue_ns`.
-//! - Bytes, FLOPs and the names of allocations: torch.profiler writes none for operators, and neither does this writer.
+//! - Bytes, FLOPs and the names of allocations: torch.profiler writes none for operators, and neither does the export.
 //! - Two operators of no length that stand for DDP's hook and `c10d`: what bucket an all-reduce is of is known by them alone.
 //! - Warm-up, which is no part of a trace, but of what `data_loading` compares the whole recording's input with.
 
@@ -21,10 +21,10 @@ use std::path::Path;
 use aggregator::analysis::Tables;
 use aggregator::clock::Choice;
 use aggregator::kineto::{KinetoSource, ingest};
+use aggregator::render::chrome::{CALL, HOOK, STEP, export};
 use aggregator::source::{RunSource, Source};
 use aggregator::{Analysis, Options, analyze};
 
-use crate::kineto_writer::{CALL, HOOK, STEP, write_traces};
 use crate::support::{copy_directory, have_mpirun, scratch, train};
 
 fn analysis(source: &dyn Source, clock: Choice) -> Analysis {
@@ -63,7 +63,9 @@ fn check_round_trip(run: &Path, place: &Path, clock: Choice) -> Analysis {
         std::fs::remove_dir_all(pings).unwrap();
     }
     let traces = place.join("traces");
-    write_traces(run, &traces);
+    let source = RunSource::open(run).unwrap();
+    let exported = export(&source, &Options::default(), &traces, &|_, _| ()).unwrap();
+    assert_eq!((exported.files.len(), exported.omissions), (source.ranks().len(), vec![]));
     let again = place.join("again");
     ingest(std::slice::from_ref(&traces), &again, &|_, _| ()).unwrap();
 

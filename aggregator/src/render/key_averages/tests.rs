@@ -66,6 +66,16 @@ fn at_60_columns() {
 }
 
 #[test]
+fn at_80_columns() {
+    check(GroupBy::Name, 80, &expect_file!["at_80.txt"]);
+}
+
+#[test]
+fn at_120_columns() {
+    check(GroupBy::Module, 120, &expect_file!["at_120.txt"]);
+}
+
+#[test]
 fn at_100_columns() {
     check(GroupBy::InputShape, 100, &expect_file!["at_100.txt"]);
 }

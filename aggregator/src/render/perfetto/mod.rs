@@ -55,7 +55,9 @@ pub fn export(
     mut out: impl Write,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Exported, Error> {
-    let Aligned { ranks, instances, clocks, time, starts, comm_names, mut omissions } = align_source(source, options)?;
+    // Every rank is read twice: to be aligned, and to be written.
+    let aligned = align_source(source, options, &|done, total| progress(done / 2, total))?;
+    let Aligned { ranks, instances, clocks, time, starts, comm_names, mut omissions } = aligned;
     let first_ns = starts.iter().map(|&(rank, start_ns)| clocks.global(rank, false, start_ns)).min().unwrap_or(0);
     let shared = Shared { clocks: &clocks, shift_ns: first_ns.min(0).saturating_neg() };
     let job = Job::of(&instances, comm_names, &shared);
@@ -89,7 +91,7 @@ pub fn export(
                 }),
             }
             done += 1;
-            progress(done, ranks.len());
+            progress((ranks.len() + done) / 2, ranks.len());
         }
     }
     out.flush()?;

@@ -227,13 +227,16 @@ pub(super) fn stragglers(text: &mut String, analysis: &Analysis, look: &Look) {
         let parts = [s.reason.as_deref(), s.evidence_range.as_deref()];
         plain(&parts.into_iter().flatten().collect::<Vec<_>>().join(" in "))
     };
+    // They are compared with each other, so they have one unit.
+    let of_row = |s: &&StragglerRow| [s.own_excess_ns, s.step_delay_ns, s.caused_wait_ns, s.suffered_wait_ns];
+    let largest = rows.iter().flat_map(of_row).map(i64::unsigned_abs).max().unwrap_or(0);
     let grid = Grid::new()
         .number("rank", 0, rows.iter().map(|s| s.rank.to_string()).collect())
         .text("verdict", 0, rows.iter().map(|s| plain(&s.verdict)).collect())
-        .time("own excess", 0, times(|s| s.own_excess_ns))
-        .time("delay", 0, times(|s| s.step_delay_ns))
-        .time("caused", 3, times(|s| s.caused_wait_ns))
-        .time("suffered", 1, times(|s| s.suffered_wait_ns))
+        .time_beside("own excess", 0, times(|s| s.own_excess_ns), largest)
+        .time_beside("delay", 0, times(|s| s.step_delay_ns), largest)
+        .time_beside("caused", 3, times(|s| s.caused_wait_ns), largest)
+        .time_beside("suffered", 1, times(|s| s.suffered_wait_ns), largest)
         .number("z", 2, rows.iter().map(z).collect())
         .percent("of steps", 4, rows.iter().map(|s| s.persistence.map(|p| 100.0 * p)).collect())
         .text("why", 0, rows.iter().map(why).collect());

@@ -1,4 +1,4 @@
-//! The summary of a made-up analysis at three widths, and what it must never do.
+//! The summary of a made-up analysis at the widths that terminals have, and what it must never do.
 
 use expect_test::{Expect, expect_file};
 use trace::{
@@ -176,6 +176,21 @@ fn check(ranks: i32, width: usize, expected: &expect_test::ExpectFile) {
 #[test]
 fn at_60_columns() {
     check(8, 60, &expect_file!["tests/at_60.txt"]);
+}
+
+#[test]
+fn at_80_columns() {
+    check(8, 80, &expect_file!["tests/at_80.txt"]);
+}
+
+#[test]
+fn at_120_columns() {
+    check(8, 120, &expect_file!["tests/at_120.txt"]);
+}
+
+#[test]
+fn at_200_columns() {
+    check(8, 200, &expect_file!["tests/at_200.txt"]);
 }
 
 #[test]

@@ -1,0 +1,339 @@
+//! One rank as Kineto's JSON.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use rustc_hash::FxHashMap;
+use serde_json::{Map, Value, json};
+use trace::{CollectiveRow, CommRow, DeviceRow, EventRow, FlowRow, MemoryRow, OmissionRow, RankRow, Row, Run, StepRow};
+
+use super::event::{Head, arguments, memory_arguments, place, us};
+use crate::Error;
+use crate::intervals::IntervalSet;
+use crate::load::omission_of;
+use crate::select::contains;
+
+/// What was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Ranks.
+    pub ranks: u64,
+    /// Rows of `events`.
+    pub events: u64,
+    /// Arrows, by their ends.
+    pub flow_ends: u64,
+    /// Allocations.
+    pub allocations: u64,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, other: Self) {
+        self.ranks += other.ranks;
+        self.events += other.events;
+        self.flow_ends += other.flow_ends;
+        self.allocations += other.allocations;
+    }
+}
+
+/// The operator that DDP's hook leaves around the hand-over of a bucket.
+pub const HOOK: &str = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad";
+/// How operators begin that hand over a collective.
+pub const CALL: &str = "c10d::";
+/// How the names of the ranges of steps begin.
+pub const STEP: &str = "ProfilerStep";
+
+/// A rank that is to be written.
+pub(super) struct Rank<'a> {
+    pub(super) run: &'a Run,
+    pub(super) rank: i32,
+    pub(super) steps: &'a [StepRow],
+    /// The part of it that was asked for, in its clock.
+    pub(super) scope: Option<&'a IntervalSet>,
+    pub(super) base_ns: i64,
+}
+
+impl Rank<'_> {
+    pub(super) fn write(&self, out: &mut impl Write) -> Result<(Counts, Vec<OmissionRow>), Error> {
+        let mut omissions = Vec::new();
+        let process = self.rows::<RankRow>(&mut omissions).pop();
+        let comms = self.rows::<CommRow>(&mut omissions);
+        let devices = self.rows::<DeviceRow>(&mut omissions);
+        let pid = process.as_ref().map_or(i64::from(self.rank), |p| p.pid);
+        let world_size = process.as_ref().map_or(self.run.manifest.world_size, |p| p.world_size);
+        self.header(out, process.as_ref(), world_size, &comms, &devices)?;
+        let collectives = self.rows::<CollectiveRow>(&mut omissions);
+        let mut ends: FxHashMap<i64, Vec<FlowEnd>> = FxHashMap::default();
+        for flow in self.rows::<FlowRow>(&mut omissions) {
+            let launch = &*flow.kind == "launch";
+            ends.entry(flow.src_id).or_default().push(FlowEnd { id: flow.id, launch, begins: true });
+            ends.entry(flow.dst_id).or_default().push(FlowEnd { id: flow.id, launch, begins: false });
+        }
+        let mut writer = Writer {
+            rank: self,
+            out,
+            pid,
+            world_size,
+            of_row: collectives.iter().filter_map(|c| Some((c.event_id?, c))).collect(),
+            comms: comms.iter().map(|c| (c.comm_id, c)).collect(),
+            ends,
+            open: BTreeMap::new(),
+            step_threads: BTreeMap::new(),
+            calls_recorded: false,
+            counts: Counts { ranks: 1, ..Counts::default() },
+        };
+        writer.process_name()?;
+        for shard in self.run.shards(self.rank, EventRow::table().name) {
+            let before = writer.counts.events;
+            let mut failed = None;
+            let read = shard.read(&EventRow::table(), None, |batch| -> Result<(), trace::Error> {
+                let view = EventRow::view(batch)?;
+                for row in 0..batch.num_rows() {
+                    if let Err(error) = writer.event(EventRow::get(&view, row)) {
+                        failed = Some(error);
+                        break;
+                    }
+                }
+                Ok(())
+            });
+            // A disk that is full ends the export; a shard that is damaged does not.
+            if let Some(error) = failed {
+                return Err(error.into());
+            }
+            if let Err(error) = read {
+                omissions.push(OmissionRow {
+                    file: Some(shard.path.display().to_string().into()),
+                    rank: Some(self.rank),
+                    what: "rows of events".into(),
+                    amount: Some(shard.rows as i64 - (writer.counts.events - before) as i64),
+                    why: error.to_string().into(),
+                });
+            }
+        }
+        writer.unfinished(&mut omissions)?;
+        writer.steps()?;
+        writer.calls(&collectives)?;
+        for row in self.rows::<MemoryRow>(&mut omissions) {
+            writer.memory(&row)?;
+        }
+        let counts = writer.counts;
+        out.write_all(b"\n]}\n")?;
+        out.flush()?;
+        Ok((counts, omissions))
+    }
+
+    fn rows<R: Row>(&self, omissions: &mut Vec<OmissionRow>) -> Vec<R> {
+        let (rows, problems) = self.run.rows::<R>(self.rank);
+        omissions.extend(problems.into_iter().map(|p| omission_of(p, &self.run.path)));
+        rows
+    }
+
+    fn keeps(&self, t_ns: i64) -> bool {
+        self.scope.is_none_or(|scope| contains(scope, t_ns))
+    }
+
+    fn header(
+        &self,
+        out: &mut impl Write,
+        process: Option<&RankRow>,
+        world_size: i32,
+        comms: &[CommRow],
+        devices: &[DeviceRow],
+    ) -> Result<(), Error> {
+        let group = |comm: &CommRow| {
+            let name = comm.name.as_deref().unwrap_or("0");
+            json!({"pg_name": name, "pg_size": comm.size, "ranks": comm.ranks})
+        };
+        // A group whose ranks nobody knows is told by its collectives alone.
+        let groups: Vec<Value> = comms.iter().filter(|c| c.name.is_some()).map(group).collect();
+        // With the blanks that Kineto writes: HTA looks for `"rank": ` in the text.
+        let info = format!(
+            "{{\"rank\": {}, \"world_size\": {world_size}, \"pg_config\": {}}}",
+            self.rank,
+            Value::Array(groups)
+        );
+        let device = |d: &DeviceRow| {
+            let mut properties = Map::new();
+            properties.insert("id".into(), d.device_id.into());
+            let known = [
+                ("name", d.name.as_deref().map(Value::from)),
+                ("uuid", d.uuid.as_deref().map(Value::from)),
+                ("numSms", d.sm_count.map(Value::from)),
+                ("totalGlobalMem", d.memory_bytes.map(Value::from)),
+            ];
+            properties.extend(known.into_iter().filter_map(|(key, value)| Some((key.to_string(), value?))));
+            Value::Object(properties)
+        };
+        write!(out, "{{\"schemaVersion\": 1, \"distributedInfo\": {info}")?;
+        if !devices.is_empty() {
+            write!(out, ", \"deviceProperties\": {}", devices.iter().map(device).collect::<Value>())?;
+        }
+        if let Some(host) = process.map(|p| &*p.host).filter(|host| !host.is_empty()) {
+            write!(out, ", \"host_name\": {}", json!(host))?;
+        }
+        if self.base_ns != 0 {
+            write!(out, ", \"baseTimeNanoseconds\": {}", self.base_ns)?;
+        }
+        Ok(out.write_all(b", \"traceEvents\": [\n")?)
+    }
+}
+
+/// One end of an arrow.
+struct FlowEnd {
+    id: i64,
+    launch: bool,
+    begins: bool,
+}
+
+struct Writer<'a, W> {
+    rank: &'a Rank<'a>,
+    out: &'a mut W,
+    pid: i64,
+    world_size: i32,
+    of_row: FxHashMap<i64, &'a CollectiveRow>,
+    comms: BTreeMap<i64, &'a CommRow>,
+    /// By the row that they are at.
+    ends: FxHashMap<i64, Vec<FlowEnd>>,
+    /// Rows that had not ended when their part closed, by id, until a later row completes them.
+    open: BTreeMap<i64, EventRow>,
+    /// The thread of each step's range.
+    step_threads: BTreeMap<i32, i64>,
+    /// The run has rows of the calls that hand over collectives.
+    calls_recorded: bool,
+    counts: Counts,
+}
+
+impl<W: Write> Writer<'_, W> {
+    fn process_name(&mut self) -> std::io::Result<()> {
+        let name = format!("rank {}", self.rank.rank);
+        let (pid, name) = (self.pid, json!({ "name": name }));
+        // Without a comma before it: it is the first.
+        write!(
+            self.out,
+            "{{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": {pid}, \"tid\": 0, \"ts\": 0, \"args\": {name}}}"
+        )
+    }
+
+    fn event(&mut self, event: EventRow) -> std::io::Result<()> {
+        if event.open == Some(true) {
+            self.open.insert(event.id, event);
+            return Ok(());
+        }
+        if !self.open.is_empty() {
+            self.open.remove(&event.id);
+        }
+        self.calls_recorded |= event.name.starts_with(CALL);
+        if event.name.starts_with(STEP) && &*event.kind == "user_annotation" {
+            let step = event.name.rsplit('#').next().and_then(|number| number.parse().ok());
+            if let (Some(step), Some(thread)) = (step, event.thread_id) {
+                self.step_threads.insert(step, thread);
+            }
+            // A run has steps besides their ranges, a little longer; a trace has only ranges.
+            if self.rank.steps.iter().any(|s| Some(s.step) == step) {
+                return Ok(());
+            }
+        }
+        if self.rank.keeps(event.ts_ns) { self.complete(&event) } else { Ok(()) }
+    }
+
+    fn complete(&mut self, event: &EventRow) -> std::io::Result<()> {
+        let (pid, tid) = place(event, self.pid);
+        let collective =
+            self.of_row.get(&event.id).map(|row| (*row, self.comms.get(&row.comm_id).copied(), self.world_size));
+        let args = arguments(event, collective);
+        self.span(&event.kind, &event.name, (pid, tid), (event.ts_ns, event.dur_ns), &args)?;
+        self.counts.events += 1;
+        let Some(ends) = self.ends.remove(&event.id) else { return Ok(()) };
+        for FlowEnd { id, launch, begins } in ends {
+            let word = if launch { "ac2g" } else { "fwdbwd" };
+            let phase = if begins { "s" } else { "f" };
+            let ts_ns = event.ts_ns - self.rank.base_ns;
+            self.out.write_all(b",\n")?;
+            Head { phase, category: word, name: word, pid, tid, ts_ns }.write(self.out)?;
+            write!(self.out, ", \"id\": {id}{}}}", if begins { "" } else { ", \"bp\": \"e\"" })?;
+            self.counts.flow_ends += 1;
+        }
+        Ok(())
+    }
+
+    fn span(
+        &mut self,
+        category: &str,
+        name: &str,
+        (pid, tid): (i64, i64),
+        (ts_ns, dur_ns): (i64, i64),
+        args: &Map<String, Value>,
+    ) -> std::io::Result<()> {
+        self.out.write_all(b",\n")?;
+        let ts_ns = ts_ns - self.rank.base_ns;
+        Head { phase: "X", category, name, pid, tid, ts_ns }.write(self.out)?;
+        write!(self.out, ", \"dur\": {}, \"args\": ", us(dur_ns))?;
+        serde_json::to_writer(&mut *self.out, args)?;
+        self.out.write_all(b"}")
+    }
+
+    /// Rows that nothing completed keep the length that they had reached.
+    fn unfinished(&mut self, omissions: &mut Vec<OmissionRow>) -> std::io::Result<()> {
+        let open = std::mem::take(&mut self.open);
+        if !open.is_empty() {
+            omissions.push(OmissionRow {
+                rank: Some(self.rank.rank),
+                what: "ends of rows of events".into(),
+                amount: Some(open.len() as i64),
+                why: "the rank stopped before they ended; their lengths are lower bounds".into(),
+                ..OmissionRow::default()
+            });
+        }
+        for event in open.values().filter(|event| self.rank.keeps(event.ts_ns)) {
+            self.complete(event)?;
+        }
+        Ok(())
+    }
+
+    fn main_thread(&self) -> i64 {
+        self.step_threads.values().next().copied().unwrap_or(self.pid)
+    }
+
+    fn steps(&mut self) -> std::io::Result<()> {
+        let rank = self.rank;
+        let active = rank.steps.iter().filter(|step| &*step.phase != "warmup" && rank.keeps(step.start_ns));
+        for step in active {
+            let thread = self.step_threads.get(&step.step).copied().unwrap_or_else(|| self.main_thread());
+            let times = (step.start_ns, step.end_ns.saturating_sub(step.start_ns));
+            let name = format!("{STEP}#{}", step.step);
+            self.span("user_annotation", &name, (self.pid, thread), times, &Map::new())?;
+            self.counts.events += 1;
+        }
+        Ok(())
+    }
+
+    /// The calls that handed over collectives, where the run has no rows of them: what a bucket is, is known by them.
+    fn calls(&mut self, collectives: &[CollectiveRow]) -> std::io::Result<()> {
+        if self.calls_recorded {
+            return Ok(());
+        }
+        let place = (self.pid, self.main_thread());
+        for row in collectives {
+            let Some(at) = row.enqueue_ns.filter(|at| self.rank.keeps(*at)) else { continue };
+            // The hook encloses the call; of two rows of no length the first in the file is the outer one.
+            if row.bucket.is_some() {
+                self.span("cpu_op", HOOK, place, (at, 0), &Map::new())?;
+            }
+            self.span("cpu_op", &format!("{CALL}{}_", row.op), place, (at, 0), &Map::new())?;
+        }
+        Ok(())
+    }
+
+    fn memory(&mut self, row: &MemoryRow) -> std::io::Result<()> {
+        if !self.rank.keeps(row.ts_ns) {
+            return Ok(());
+        }
+        self.out.write_all(b",\n")?;
+        let ts_ns = row.ts_ns - self.rank.base_ns;
+        let (pid, tid) = (self.pid, self.pid);
+        Head { phase: "i", category: "cpu_instant_event", name: "[memory]", pid, tid, ts_ns }.write(self.out)?;
+        self.out.write_all(b", \"s\": \"t\", \"args\": ")?;
+        serde_json::to_writer(&mut *self.out, &memory_arguments(row))?;
+        self.counts.allocations += 1;
+        self.out.write_all(b"}")
+    }
+}

@@ -1,0 +1,286 @@
+//! The terminal's view of two runs compared, and its JSON.
+//!
+//! ```text
+//! {
+//!   "format": "rankscope.diff",
+//!   "version": 1,                      raised when a key goes away or changes its meaning; new keys may appear
+//!   "a", "b":  [ the runs: path, ranks, steps, median step ],
+//!   "method":  { how it was judged },
+//!   "verdict": { "changed", "sentence", "row", "detectable_step_pct" },
+//!   "rows":    [ { "key", "place", "a_ns", "b_ns", "change": { "delta_ns", "low_ns", "high_ns", … }, "judgement" }, … ],
+//!   "appeared", "vanished": [ … ],  "omissions": [ … ]
+//! }
+//! ```
+
+use std::io::Write;
+
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
+
+use super::grid::Grid;
+use super::summary::Look;
+use super::text::{ns, plain, plural, ranks, shorten, wrap};
+use crate::diff::{Diff, DiffRow, Group, Judgement, OneSided, Place, RunFacts};
+use crate::error::Error;
+
+/// Version of the JSON.
+pub const VERSION: u32 = 1;
+
+/// Lines are no narrower and no wider than this.
+const WIDTHS: std::ops::RangeInclusive<usize> = 60..=200;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    format: &'static str,
+    version: u32,
+    #[serde(flatten)]
+    diff: &'a Diff,
+}
+
+/// Writes the JSON and a final newline.
+///
+/// # Errors
+/// [`Error::Json`] or [`Error::Output`].
+pub fn json(diff: &Diff, mut out: impl Write) -> Result<(), Error> {
+    serde_json::to_writer_pretty(&mut out, &Document { format: "rankscope.diff", version: VERSION, diff })?;
+    writeln!(out)?;
+    Ok(out.flush()?)
+}
+
+/// Prints the verdict, the two sides, what changed, and what is new or gone.
+///
+/// # Errors
+/// [`Error::Output`].
+pub fn render(diff: &Diff, look: &Look, mut out: impl Write) -> Result<(), Error> {
+    let look = Look { width: look.width.clamp(*WIDTHS.start(), *WIDTHS.end()), top: look.top.max(1), ..look.clone() };
+    let mut text = String::new();
+    verdict(&mut text, diff, &look);
+    sides(&mut text, diff, &look);
+    changes(&mut text, diff, &look);
+    steps(&mut text, diff, &look);
+    one_sided(&mut text, "New in B", &diff.appeared, &look);
+    one_sided(&mut text, "Gone in B", &diff.vanished, &look);
+    method(&mut text, diff, &look);
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// A row as a sentence of its own.
+pub fn row_in_words(row: &DiffRow) -> String {
+    let change = ns(row.change.delta_ns.round() as i64);
+    format!(
+        "{}, {} ({}): +{change}, {:.1} % of a step",
+        who(row.place),
+        what(row),
+        row.key.measure.as_str(),
+        row.step_pct
+    )
+}
+
+fn paint(text: &str, style: Style, look: &Look) -> String {
+    if look.colour { format!("{style}{text}{style:#}") } else { text.to_string() }
+}
+
+fn paragraph(text: &mut String, words: &str, first: &str, rest: &str, look: &Look) {
+    for (i, line) in wrap(&plain(words), look.width.saturating_sub(rest.len())).iter().enumerate() {
+        text.push_str(if i == 0 { first } else { rest });
+        text.push_str(line);
+        text.push('\n');
+    }
+}
+
+fn heading(text: &mut String, title: &str, meaning: &str, look: &Look) {
+    text.push('\n');
+    let line = format!("{title} — {meaning}");
+    for (i, line) in wrap(&line, look.width).iter().enumerate() {
+        let line =
+            if i == 0 { line.replacen(title, &paint(title, Style::new().bold(), look), 1) } else { line.clone() };
+        text.push_str(&line);
+        text.push('\n');
+    }
+}
+
+fn verdict(text: &mut String, diff: &Diff, look: &Look) {
+    let row = diff.verdict.row.and_then(|at| diff.rows.get(at));
+    let (word, colour) = match row.map(|row| row.judgement) {
+        Some(Judgement::Slower) => ("SLOWER", AnsiColor::Red),
+        Some(Judgement::Faster) => ("FASTER", AnsiColor::Green),
+        _ => ("NO SIGNIFICANT CHANGE", AnsiColor::Green),
+    };
+    let style = Style::new().bold().fg_color(Some(colour.into()));
+    for (i, line) in wrap(&format!("{word}  {}", plain(&diff.verdict.sentence)), look.width).iter().enumerate() {
+        let line = if i == 0 { line.replacen(word, &paint(word, style, look), 1) } else { line.clone() };
+        text.push_str(&line);
+        text.push('\n');
+    }
+}
+
+fn sides(text: &mut String, diff: &Diff, look: &Look) {
+    let side = |text: &mut String, letter: &str, runs: &[RunFacts]| {
+        for run in runs {
+            let step = ns(run.step_ns.round() as i64);
+            let path = shorten(&plain(&run.path), look.width.saturating_sub(24).max(30));
+            let words =
+                format!("{path}: ranks {}, {}, median step {step}", ranks(&run.ranks), plural(run.steps, "step"),);
+            paragraph(text, &words, &format!("{letter}: "), "   ", look);
+        }
+    };
+    side(text, "A", &diff.a);
+    side(text, "B", &diff.b);
+}
+
+fn who(place: Place) -> String {
+    match place {
+        Place::AllRanks => "all ranks".into(),
+        Place::Rank(rank) => format!("rank {rank}"),
+    }
+}
+
+/// What a row is of, without its measure.
+fn what(row: &DiffRow) -> String {
+    let shape = row.key.shape.as_deref().map(|shape| format!(" {shape}")).unwrap_or_default();
+    match row.key.group {
+        Group::Step if &*row.key.name == "wall" => "step".into(),
+        Group::Step => format!("step: {}", plain(&row.key.name)),
+        Group::Bucket => format!("bucket {}", plain(&row.key.name)),
+        _ => plain(&format!("{}{shape}", row.key.name)),
+    }
+}
+
+/// The parts of a step, as the summary of a run has them.
+const PARTS: [&str; 6] = ["wall", "compute", "overlap", "exposed communication", "memory", "idle"];
+
+fn part(row: &DiffRow) -> String {
+    match &*row.key.name {
+        "wall" => "step".into(),
+        "exposed communication" => "exposed".into(),
+        name => plain(name),
+    }
+}
+
+/// Times of all columns are in one unit. With `places`, whose row it is and which time.
+fn table(rows: &[&DiffRow], places: bool, look: &Look) -> String {
+    let style = |row: &&DiffRow| match row.judgement {
+        Judgement::Slower => Style::new().fg_color(Some(AnsiColor::Red.into())),
+        Judgement::Faster => Style::new().fg_color(Some(AnsiColor::Green.into())),
+        Judgement::Unclear => Style::new(),
+    };
+    let largest =
+        rows.iter().map(|r| [r.a_ns, r.b_ns, r.change.delta_ns].map(f64::abs).into_iter().fold(0.0, f64::max));
+    let largest = largest.fold(0.0, f64::max) as u64;
+    let column = |grid: Grid, title: &str, level: u8, f: fn(&DiffRow) -> f64| {
+        let times = rows.iter().map(|row| Some(f(row).round() as i64)).collect();
+        grid.time_beside(title, level, times, largest)
+    };
+    let mut grid = Grid::new();
+    if places {
+        grid = grid.text("where", 0, rows.iter().map(|row| who(row.place)).collect());
+    }
+    grid = grid.text("what", 0, rows.iter().map(|row| if places { what(row) } else { part(row) }).collect());
+    if places {
+        grid = grid.text("time", 1, rows.iter().map(|row| row.key.measure.as_str().into()).collect());
+    }
+    grid = column(grid, "A", 2, |row| row.a_ns);
+    grid = column(grid, "B", 2, |row| row.b_ns);
+    grid = column(grid, "change", 0, |row| row.change.delta_ns);
+    grid = column(grid, "from", 1, |row| row.change.low_ns);
+    grid = column(grid, "to", 1, |row| row.change.high_ns);
+    grid.percent("of step", 3, rows.iter().map(|row| Some(row.step_pct)).collect())
+        .styled(rows.iter().map(style).collect())
+        .render(look.width, look.colour)
+}
+
+fn changes(text: &mut String, diff: &Diff, look: &Look) {
+    let certain: Vec<&DiffRow> = diff.rows.iter().filter(|row| row.judgement != Judgement::Unclear).collect();
+    if certain.is_empty() {
+        return;
+    }
+    heading(text, "Changes", "significant ones, per step; of one rank: beyond the other ranks", look);
+    text.push_str(&table(&certain[..certain.len().min(look.top)], true, look));
+    more(text, certain.len(), "change", look);
+}
+
+fn more(text: &mut String, rows: usize, noun: &str, look: &Look) {
+    if rows > look.top {
+        let words = format!("{} not shown (--top)", plural(rows - look.top, &format!("more {noun}")));
+        paragraph(text, &words, "  ", "    ", look);
+    }
+}
+
+/// The step and its parts, whatever is said of them.
+fn steps(text: &mut String, diff: &Diff, look: &Look) {
+    let of_step = |row: &&DiffRow| row.key.group == Group::Step && row.place == Place::AllRanks;
+    let mut rows: Vec<&DiffRow> = diff.rows.iter().filter(of_step).collect();
+    if rows.is_empty() {
+        return;
+    }
+    rows.sort_by_key(|row| PARTS.iter().position(|part| **part == *row.key.name));
+    heading(text, "Step", "mean over ranks, median over steps; the change's 95 % interval", look);
+    text.push_str(&table(&rows, false, look));
+}
+
+fn one_sided(text: &mut String, title: &str, side: &[OneSided], look: &Look) {
+    if side.is_empty() {
+        return;
+    }
+    heading(text, title, "only one side has these; time a step, mean over ranks", look);
+    let shown = &side[..side.len().min(look.top)];
+    let kind = |one: &OneSided| match one.key.group {
+        Group::Step => "step",
+        Group::Range => "range",
+        Group::Operator => "operator",
+        Group::Kernel => "kernel",
+        Group::Collective => "collective",
+        Group::Bucket => "bucket",
+    };
+    let shape = |one: &OneSided| one.key.shape.as_deref().map_or(String::new(), plain);
+    let grid = Grid::new()
+        .text("kind", 1, shown.iter().map(|one| kind(one).into()).collect())
+        .text("name", 0, shown.iter().map(|one| plain(&one.key.name)).collect())
+        .text("shape", 2, shown.iter().map(shape).collect())
+        .time("time", 0, shown.iter().map(|one| Some(one.step_ns.round() as i64)).collect());
+    text.push_str(&grid.render(look.width, look.colour));
+    more(text, side.len(), "row", look);
+}
+
+/// How it was judged, and what could not have been seen.
+fn method(text: &mut String, diff: &Diff, look: &Look) {
+    let method = &diff.method;
+    let percent = |share: f64| format!("{:.3}", 100.0 * share).trim_end_matches('0').trim_end_matches('.').to_string();
+    heading(text, "How sure", &method.words, look);
+    let words = format!(
+        "{} compared, {} with less than {} % of a step not; intervals {} %, false discoveries at most {} %",
+        plural(diff.rows.len(), "row"),
+        diff.too_small,
+        percent(method.smallest_share),
+        percent(method.confidence),
+        percent(method.false_discoveries),
+    );
+    paragraph(text, &words, "  ", "    ", look);
+    if diff.verdict.too_few_steps {
+        let words = format!(
+            "a run has fewer than {} steps, which do not show how much steps vary: nothing is called significant; record \
+             more (--schedule active=20), or three runs a side",
+            method.least_steps
+        );
+        paragraph(text, &words, "  ", "    ", look);
+    }
+    if let Some(detectable) = diff.verdict.detectable_step_pct {
+        let words = format!("a change of all ranks' step is seen from {detectable:.0} % on");
+        paragraph(text, &words, "  ", "    ", look);
+    }
+    let words = if diff.a.len() + diff.b.len() > 2 {
+        format!("{} and {} runs: how much runs differ is measured", diff.a.len(), diff.b.len())
+    } else {
+        format!(
+            "one run a side: a run is allowed to be off by {:.1} times the spread of its steps and {} %; several \
+             (diff A1,A2,A3 B1,B2,B3), recorded in turns, measure it and see smaller changes of all ranks",
+            method.between_runs.sqrt(),
+            percent(method.between_runs_relative),
+        )
+    };
+    paragraph(text, &words, "  ", "    ", look);
+}
+
+#[cfg(test)]
+mod tests;

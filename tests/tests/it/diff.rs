@@ -1,0 +1,84 @@
+//! `aggregator diff` as a user runs it: over real runs of the reference workload, and over planted ones.
+
+#[path = "../../src/planted.rs"]
+#[expect(dead_code, unreachable_pub, reason = "each user of the builder needs a part of it")]
+mod planted;
+
+use std::path::{Path, PathBuf};
+
+use planted::Plan;
+use serde_json::Value;
+
+use crate::support::{aggregator, have_mpirun, scratch, train};
+
+fn diff(a: &Path, b: &Path, extra: &[&str], code: i32) -> crate::support::Finished {
+    let mut arguments = vec!["diff", a.to_str().unwrap(), b.to_str().unwrap()];
+    arguments.extend(extra);
+    aggregator(&arguments).expect_code(code)
+}
+
+/// Six ranks of twelve steps of about 3 ms.
+fn plant(place: &Path, name: &str, slow: &[(i32, i64)]) -> PathBuf {
+    let run = place.join(name);
+    let plan = Plan { ranks: 6, steps: 12, jitter_ns: 3_000, slow: slow.to_vec(), ..Plan::default() };
+    planted::write(&plan, &run).unwrap();
+    run
+}
+
+/// A slowdown beyond the limit ends with 4, one below it with 0, and a speed-up is none.
+#[test]
+fn fail_over_ends_with_4_and_only_then() {
+    let place = scratch("diff_fail_over");
+    let (clean, slow) = (plant(&place, "clean", &[]), plant(&place, "slow", &[(2, 700_000)]));
+    let said = diff(&clean, &slow, &["--fail-over", "5%"], 4);
+    assert!(said.stderr.contains("slower by more than 5 %"), "{}", said.stderr);
+    assert!(said.stdout.starts_with("SLOWER"), "{}", said.stdout);
+    diff(&clean, &slow, &["--fail-over", "60"], 0);
+    diff(&clean, &slow, &[], 0);
+    let said = diff(&slow, &clean, &["--fail-over", "5%"], 0);
+    assert!(said.stdout.starts_with("FASTER"), "{}", said.stdout);
+    let said = diff(&clean, &clean, &["--fail-over", "5%"], 0);
+    assert!(said.stdout.starts_with("NO SIGNIFICANT CHANGE"), "{}", said.stdout);
+    for wrong in [["--fail-over", "much"], ["--smallest", "-1"], ["--between-runs", "-2"], ["--steps", "9..3"]] {
+        aggregator(&[["diff", "a", "b"].as_slice(), wrong.as_slice()].concat()).expect_code(2);
+    }
+    aggregator(&["diff", clean.to_str().unwrap(), "no_such_run"]).expect_code(1);
+}
+
+/// The JSON names the phase and the rank, and is the same however often it is asked for.
+#[test]
+fn json_names_phase_and_rank_and_does_not_change() {
+    let place = scratch("diff_json");
+    let (clean, slow) = (plant(&place, "clean", &[]), plant(&place, "slow", &[(4, 900_000)]));
+    let first = diff(&clean, &slow, &["--json"], 0).stdout;
+    assert!(first == diff(&clean, &slow, &["--json"], 0).stdout, "two calls differ");
+    let value: Value = serde_json::from_str(&first).unwrap();
+    assert_eq!((&value["format"], &value["version"]), (&"rankscope.diff".into(), &1.into()));
+    let row = &value["rows"][value["verdict"]["row"].as_u64().unwrap() as usize];
+    assert_eq!((&row["key"]["name"], &row["key"]["measure"]), (&"forward".into(), &"self_time".into()), "{row:#}");
+    assert_eq!((&row["place"]["rank"], &row["judgement"]), (&4.into(), &"slower".into()), "{row:#}");
+    let delta = row["change"]["delta_ns"].as_f64().unwrap();
+    assert!((delta - 900_000.0).abs() < 20_000.0, "{delta}");
+    assert_eq!(value["a"][0]["steps"], 12);
+}
+
+/// Real runs on a shared machine: two clean ones do not differ, and a slow rank is found with its phase.
+#[test]
+fn clean_runs_do_not_differ_and_a_slow_rank_is_found() {
+    if !have_mpirun("clean_runs_do_not_differ_and_a_slow_rank_is_found") {
+        return;
+    }
+    let place = scratch("diff_real");
+    let record = |name: &str, extra: &[&str]| {
+        let run = place.join(name);
+        let schedule = ["--steps", "14", "--schedule", "wait=1,warmup=1,active=12,repeat=1"];
+        train(4, &run, &[schedule.as_slice(), extra].concat()).expect_code(0);
+        run
+    };
+    let (clean, again) = (record("clean", &[]), record("again", &[]));
+    let slow = record("slow", &["--inject", "slow:rank=2,ms=60,phase=backward"]);
+    let said = diff(&clean, &again, &["--fail-over", "5%"], 0).stdout;
+    assert!(said.starts_with("NO SIGNIFICANT CHANGE"), "{said}");
+    let said = diff(&clean, &slow, &["--fail-over", "5%"], 4).stdout;
+    assert!(said.starts_with("SLOWER rank 2: `backward` itself"), "{said}");
+}
