@@ -4,6 +4,7 @@ mod analyze;
 mod export;
 mod ingest;
 mod input;
+mod report;
 mod selection;
 mod stacks;
 mod table;
@@ -42,6 +43,8 @@ enum Command {
     Stacks(stacks::Arguments),
     /// Writes all ranks as one timeline for another tool.
     Export(Box<export::Arguments>),
+    /// Writes one page for a browser: the verdict, what it stands on, and what it does not cover.
+    Report(Box<report::Arguments>),
 }
 
 /// How a command ended, if it did.
@@ -63,6 +66,7 @@ pub fn main_impl() -> ExitCode {
         Command::Table(arguments) => table::run(arguments),
         Command::Stacks(arguments) => stacks::run(arguments),
         Command::Export(arguments) => export::run(*arguments),
+        Command::Report(arguments) => report::run(*arguments),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

@@ -1,6 +1,7 @@
 //! Renderers: every one prints the same [`Analysis`](crate::Analysis).
 
 pub mod grid;
+pub mod html;
 pub mod json;
 pub mod key_averages;
 pub mod parquet;
