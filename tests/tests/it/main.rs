@@ -8,6 +8,7 @@ mod faults;
 mod imports;
 mod kineto_writer;
 mod native;
+mod report;
 mod round_trip;
 mod support;
 mod tables;
