@@ -158,7 +158,8 @@ fn collectives(found: &Found<'_>) -> Section {
         Some("No collective says how many bytes it moves, so there is no bandwidth; durations and skew are below.")
     } else if rows.iter().all(|r| r.busbw_gbs.is_none() && r.busbw_incl_wait_gbs.is_none()) {
         Some(
-            "No bandwidth: every collective lacks ranks, is one-sided, or moves its data in less time than the clocks' error.",
+            "No bandwidth: every collective lacks ranks, is one-sided, or moves its data in less time than the clocks' error, \
+             if that is known.",
         )
     } else {
         None
