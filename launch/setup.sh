@@ -235,6 +235,36 @@ found_system_packages() {
     cc --version | head -n 1
 }
 
+# Only tests/all needs a browser, so it is no part of setup_system: what cannot be installed is said and skipped.
+browser() {
+    local name
+    for name in chromium chromium-browser google-chrome google-chrome-stable; do
+        # Ubuntu's packages of this name are scripts that ask for snap; only one that runs counts.
+        if command -v "$name" >/dev/null && "$name" --version >/dev/null 2>&1; then
+            command -v "$name"
+            return 0
+        fi
+    done
+    return 1
+}
+
+# setup_browser: finds a Chromium or installs it by apt; says what to do where neither is possible.
+setup_browser() {
+    local sudo=
+    if ! browser >/dev/null && command -v apt-get >/dev/null; then
+        if [ "$(id -u)" -ne 0 ]; then sudo="sudo -n"; fi
+        # shellcheck disable=SC2086  # two words or none
+        $sudo apt-get update && $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium fonts-dejavu-core
+    fi
+    if ! browser >/dev/null; then
+        echo "There is no Chromium, and it could not be installed. Have somebody run this, then start again:"
+        echo "  apt-get update && apt-get install -y --no-install-recommends chromium fonts-dejavu-core"
+        echo "or install Google Chrome, where chromium is a snap."
+        return 1
+    fi
+    "$(browser)" --version | tee /dev/fd/3
+}
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Python tools (DuckDB and its like)
 

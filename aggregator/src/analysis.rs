@@ -68,6 +68,18 @@ pub enum VerdictKind {
     Nothing,
 }
 
+impl VerdictKind {
+    /// The word in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cause => "cause",
+            Self::Undecided => "undecided",
+            Self::Balanced => "balanced",
+            Self::Nothing => "nothing",
+        }
+    }
+}
+
 /// The verdict: who, how much per step, why, how sure. Without a cause the numbers are those of the rank that stands
 /// out most.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -5,6 +5,7 @@ mod diff;
 mod export;
 mod ingest;
 mod input;
+mod report;
 mod selection;
 mod shell;
 mod stacks;
@@ -51,6 +52,8 @@ enum Command {
     /// Writes man pages.
     #[command(hide = true)]
     Man(shell::Man),
+    /// Writes one page for a browser: the verdict, what it stands on, and what it does not cover.
+    Report(Box<report::Arguments>),
 }
 
 /// How a command ended, if it did.
@@ -77,6 +80,7 @@ pub fn main_impl() -> ExitCode {
         Command::Diff(arguments) => diff::run(*arguments),
         Command::Completions(arguments) => shell::completions::<Arguments>(&arguments),
         Command::Man(arguments) => shell::man::<Arguments>(&arguments),
+        Command::Report(arguments) => report::run(*arguments),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

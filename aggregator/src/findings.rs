@@ -71,11 +71,13 @@ pub(crate) fn findings(analysis: &Analysis, limits: &Limits, memory: &BTreeMap<(
     findings
 }
 
-fn finding(severity: &str, title: String, evidence: String, suggestion: &str) -> FindingRow {
+/// `table` is the one that holds the numbers of `evidence`.
+fn finding(severity: &str, title: String, (table, evidence): (&str, String), suggestion: &str) -> FindingRow {
     FindingRow {
         severity: severity.into(),
         title: title.into(),
         evidence: evidence.into(),
+        evidence_table: table.into(),
         suggestion: suggestion.into(),
     }
 }
@@ -97,7 +99,7 @@ fn straggler(analysis: &Analysis) -> Option<FindingRow> {
         }
         _ => "look at the named range on that rank: more work, a slower device, or a noisy neighbour",
     };
-    Some(finding(severity, verdict.sentence.clone(), evidence.to_string(), suggestion))
+    Some(finding(severity, verdict.sentence.clone(), ("stragglers", evidence.to_string()), suggestion))
 }
 
 fn lost_rows(analysis: &Analysis) -> Option<FindingRow> {
@@ -108,7 +110,7 @@ fn lost_rows(analysis: &Analysis) -> Option<FindingRow> {
         finding(
             "warning",
             format!("{} rows were lost while recording ({pct:.2} %)", facts.dropped),
-            "counters.dropped, summed over ranks; threshold: any".into(),
+            ("counters", "counters.dropped, summed over ranks; threshold: any".into()),
             "counts and totals are lower bounds; record fewer steps, or give the recorder larger queues",
         )
     })
@@ -120,8 +122,11 @@ fn clock(analysis: &Analysis) -> Option<FindingRow> {
         return Some(finding(
             "warning",
             format!("the clocks contradict {violations} collectives"),
-            "clock_fit.violations: a rank left a collective before another had entered it, by more than both bounds"
-                .into(),
+            (
+                "clock_fit",
+                "clock_fit.violations: a rank left a collective before another had entered it, by more than both bounds"
+                    .into(),
+            ),
             "do not trust differences between those ranks; look at clock_fit, and for steps of the system clock",
         ));
     }
@@ -133,7 +138,10 @@ fn clock(analysis: &Analysis) -> Option<FindingRow> {
         finding(
             "info",
             "most arrivals lie closer together than the clocks can tell apart".into(),
-            format!("skew_ns ≤ error_ns in {inside} of {total} collectives; threshold: half"),
+            (
+                "collective_instances",
+                format!("skew_ns ≤ error_ns in {inside} of {total} collectives; threshold: half"),
+            ),
             "waits and arrival orders of those collectives mean nothing; own_excess_ns needs no common clock and stands",
         )
     })
@@ -151,10 +159,10 @@ fn exposed(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
         finding(
             "warning",
             format!("{pct:.0} % of the step is communication that no compute hides"),
-            format!(
+            ("step_breakdown", format!(
                 "exposed_comm_ns / wall_ns over all steps and ranks; threshold {} % (TensorBoard plugin)",
                 limits.exposed_comm_pct
-            ),
+            )),
             "waiting for a late rank counts here too: fix stragglers first; then smaller buckets, or more compute per step",
         )
     })
@@ -185,12 +193,15 @@ fn idle_device(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
     Some(finding(
         "warning",
         format!("{} of {} devices compute less than half of the time", idle.len(), by_device.len()),
-        format!(
-            "least: rank {} device {} with {:.0} %; threshold {} % (TensorBoard plugin, GPU utilization)",
-            worst.0,
-            worst.1,
-            share(sums),
-            limits.device_busy_pct
+        (
+            "idle_breakdown",
+            format!(
+                "least: rank {} device {} with {:.0} %; threshold {} % (TensorBoard plugin, GPU utilization)",
+                worst.0,
+                worst.1,
+                share(sums),
+                limits.device_busy_pct
+            ),
         ),
         "see idle_breakdown: host_wait means that the host launches too slowly, other that streams wait for each other",
     ))
@@ -210,13 +221,13 @@ fn input(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
         finding(
             "warning",
             format!("{pct:.0} % of the step is input"),
-            format!(
+            ("data_loading", format!(
                 "data_loading.total_ns / wall_ns over the steps of {} with such ranges; most: rank {worst} with {:.0} %; \
                  threshold {} % (TensorBoard plugin)",
                 plural(by_rank.len(), "rank"),
                 share(sums),
                 limits.input_pct
-            ),
+            )),
             "load ahead: more workers, pinned memory, or batches prepared while the step runs",
         )
     })
@@ -233,7 +244,10 @@ fn memory_peak(analysis: &Analysis, limits: &Limits, memory: &BTreeMap<(i32, i64
         finding(
             "warning",
             format!("rank {} uses {pct:.0} % of its device's memory", row.rank),
-            format!("peak {}; threshold {} % (TensorBoard plugin)", bytes(row.peak_bytes), limits.memory_pct),
+            (
+                "memory_peaks",
+                format!("peak {}; threshold {} % (TensorBoard plugin)", bytes(row.peak_bytes), limits.memory_pct),
+            ),
             "a little more and it fails; see memory_peaks.alive for what holds it",
         )
     })
@@ -257,12 +271,15 @@ fn slow_device(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
     Some(finding(
         "warning",
         format!("a kernel takes {ratio:.2} × as long on rank {} as on the median device", kernel.rank),
-        format!(
-            "{} at {} a call; threshold {} × (FALCON: 10 %), kernels above {:.0} % of the device's time",
-            kernel.name,
-            ns(kernel.mean_ns as i64),
-            limits.slow_device_ratio,
-            100.0 * SLOW_KERNEL_SHARE
+        (
+            "kernel_stats",
+            format!(
+                "{} at {} a call; threshold {} × (FALCON: 10 %), kernels above {:.0} % of the device's time",
+                kernel.name,
+                ns(kernel.mean_ns as i64),
+                limits.slow_device_ratio,
+                100.0 * SLOW_KERNEL_SHARE
+            ),
         ),
         "look at that device's clocks, power and temperature, and at whether its shapes are the same",
     ))

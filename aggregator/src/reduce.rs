@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rayon::prelude::*;
-use trace::OmissionRow;
+use trace::{DeviceRow, OmissionRow};
 
 use crate::analysis::{Analysis, Facts, Tables};
 use crate::buckets::bucket_timing;
@@ -32,6 +32,33 @@ pub fn analyze(
 ) -> Result<Analysis, Error> {
     let (parts, _, omissions) = map_chosen(source, options, progress)?;
     reduce(parts, &source.info(), options, omissions)
+}
+
+/// An analysis, and what a renderer needs that looks at single rows beside it.
+pub(crate) struct Analyzed {
+    /// The analysis.
+    pub(crate) analysis: Analysis,
+    /// The clocks.
+    pub(crate) clocks: Clocks,
+    /// What `--from` and `--to` mean on each rank's clock; empty without them.
+    pub(crate) time: BTreeMap<i32, Interval>,
+    /// The devices of all ranks.
+    pub(crate) devices: Vec<DeviceRow>,
+}
+
+/// As [`analyze`], for a renderer that looks at single rows, too.
+///
+/// # Errors
+/// As [`analyze`].
+pub(crate) fn analyze_aligned(
+    source: &dyn Source,
+    options: &Options,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Analyzed, Error> {
+    let (parts, time, omissions) = map_chosen(source, options, progress)?;
+    let devices = parts.iter().flat_map(|p| p.devices.iter().cloned()).collect();
+    let (analysis, clocks) = reduce_aligned(parts, &source.info(), options, omissions)?;
+    Ok(Analyzed { analysis, clocks, time, devices })
 }
 
 /// Parts of ranks, what `--from` and `--to` mean on each one's clock, and what was left out.
@@ -221,8 +248,17 @@ pub fn reduce(
     parts: Vec<RankPart>,
     info: &SourceInfo,
     options: &Options,
-    mut omissions: Vec<OmissionRow>,
+    omissions: Vec<OmissionRow>,
 ) -> Result<Analysis, Error> {
+    reduce_aligned(parts, info, options, omissions).map(|(analysis, _)| analysis)
+}
+
+fn reduce_aligned(
+    parts: Vec<RankPart>,
+    info: &SourceInfo,
+    options: &Options,
+    mut omissions: Vec<OmissionRow>,
+) -> Result<(Analysis, Clocks), Error> {
     let (instances, clocks, unmatched) = align_as_chosen(&parts, info, options)?;
     for part in &parts {
         omissions.extend(part.omissions.iter().cloned());
@@ -269,7 +305,7 @@ pub fn reduce(
     let verdict = verdict::verdict(&tables, &facts);
     let mut analysis = Analysis { facts, verdict, tables };
     analysis.tables.findings = findings(&analysis, &options.limits, &memory);
-    Ok(analysis)
+    Ok((analysis, clocks))
 }
 
 fn append_device_tables(tables: &mut Tables, device: DeviceTables) {

@@ -392,6 +392,8 @@ crate::tables! {
         title: Text,
         /// The numbers behind it, and the threshold.
         evidence: Text,
+        /// The table that holds them.
+        evidence_table: Text,
         /// What to do.
         suggestion: Text,
     }

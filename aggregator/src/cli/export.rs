@@ -86,7 +86,7 @@ fn chrome(paths: Vec<PathBuf>, options: &Options, out: &Path) -> Result<Outcome,
 }
 
 /// Writes beside the file first: what was there stays until the new one is whole.
-fn to_file<T>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T, Error>) -> Result<T, Error> {
+pub(super) fn to_file<T>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T, Error>) -> Result<T, Error> {
     let mut name = path.as_os_str().to_owned();
     name.push(".part");
     let part = PathBuf::from(name);

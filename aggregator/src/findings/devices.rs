@@ -46,13 +46,16 @@ fn launch_bound(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Opti
             "on {}, {short_pct:.0} % of the kernels are shorter than the calls that launch them",
             plural(devices.len(), "idle device")
         ),
-        format!(
-            "launch_stats.short_kernels: {short} of {all} (HTA's definition) where compute takes less than {} %; {} in launching \
+        (
+            "launch_stats",
+            format!(
+                "launch_stats.short_kernels: {short} of {all} (HTA's definition) where compute takes less than {} %; {} in launching \
              calls, {} of work; threshold {} % (this program's)",
-            limits.device_busy_pct,
-            ns(calls),
-            ns(work),
-            limits.short_kernels_pct
+                limits.device_busy_pct,
+                ns(calls),
+                ns(work),
+                limits.short_kernels_pct
+            ),
         ),
         "the host may set the pace: CUDA graphs, fused operators or a compiler make fewer and longer kernels",
     ))
@@ -81,7 +84,7 @@ fn stalls(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Option<Fin
         finding(
             "info",
             format!("the host of rank {rank} waits for its device {:.0} % of the time, most of it {made_by}", share(sums)),
-            format!(
+            ("sync_stalls", format!(
                 "sync_stalls.in_steps_ns: {} on that rank; {} in {} of {}; threshold {} % (this program's), where compute takes less \
                  than {} %",
                 ns(sums.0),
@@ -90,7 +93,7 @@ fn stalls(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Option<Fin
                 longest.api_call,
                 limits.sync_stall_pct,
                 limits.device_busy_pct
-            ),
+            )),
             "copies to the host, .item() and prints of tensors stop the host: take them out of the step, or copy without waiting",
         )
     })
@@ -109,10 +112,13 @@ fn narrow_kernels(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Op
     Some(finding(
         "info",
         format!("{} busy with kernels that leave most of the device idle", plural(narrow.len(), "device")),
-        format!(
-            "rank {} device {}: a kernel runs {:.0} % of the time, but estimated SM efficiency is {efficiency:.0} % (the TensorBoard \
+        (
+            "gpu_utilization",
+            format!(
+                "rank {} device {}: a kernel runs {:.0} % of the time, but estimated SM efficiency is {efficiency:.0} % (the TensorBoard \
              plugin's definitions); threshold {} % of the busy time (this program's)",
-            worst.rank, worst.device_id, worst.utilization_pct, limits.sm_share_pct
+                worst.rank, worst.device_id, worst.utilization_pct, limits.sm_share_pct
+            ),
         ),
         "larger batches or fused kernels fill the device",
     ))
@@ -126,11 +132,14 @@ fn full_queue(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
     Some(finding(
         "info",
         format!("the launch queue of rank {} is full for {:.1} % of the time", worst.rank, worst.full_pct),
-        format!(
-            "queue_length.full_ns of stream {stream}: {} with {FULL_QUEUE_LENGTH} or more launches waiting (HTA's limit); \
+        (
+            "queue_length",
+            format!(
+                "queue_length.full_ns of stream {stream}: {} with {FULL_QUEUE_LENGTH} or more launches waiting (HTA's limit); \
              threshold {} % (this program's)",
-            ns(worst.full_ns),
-            limits.full_queue_pct
+                ns(worst.full_ns),
+                limits.full_queue_pct
+            ),
         ),
         "the host is far ahead of the device, and launches block: nothing is lost unless the host had other work to do",
     ))

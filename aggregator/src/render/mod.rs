@@ -3,6 +3,7 @@
 pub mod chrome;
 pub mod diff;
 pub mod grid;
+pub mod html;
 pub mod json;
 pub mod key_averages;
 pub mod parquet;

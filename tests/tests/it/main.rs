@@ -8,6 +8,7 @@ mod exec;
 mod faults;
 mod imports;
 mod native;
+mod report;
 mod round_trip;
 mod support;
 mod tables;

@@ -100,7 +100,11 @@ pub fn export(
 }
 
 /// Makes a loaded rank what its analysis saw, collectives aside: their positions are those that instances name.
-fn prepare(data: &mut RankData, options: &Options, time: Option<Interval>) -> Option<crate::intervals::IntervalSet> {
+pub(in crate::render) fn prepare(
+    data: &mut RankData,
+    options: &Options,
+    time: Option<Interval>,
+) -> Option<crate::intervals::IntervalSet> {
     if let Some(marker) = &options.step_marker {
         mark_steps(data, marker);
     }

@@ -56,6 +56,7 @@ fn analysis(ranks: i32) -> Analysis {
             severity: "warning".into(),
             title: "13 % of the step is communication that no compute hides".into(),
             evidence: "exposed_comm_ns / wall_ns".into(),
+            evidence_table: "step_breakdown".into(),
             suggestion: "fix stragglers first; then smaller buckets, or more compute per step".into(),
         }],
         ..Tables::default()

@@ -1,0 +1,175 @@
+//! The way of every gradient bucket, relative to the start of its step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use trace::BucketTimingRow;
+
+use super::size::{Limits, Notes, unit_ns};
+use crate::analysis::Tables;
+use crate::instances::lower_median;
+use crate::render::text::plural;
+
+/// Buckets, a row each for step, bucket and rank; times count from the first moment of the step's buckets.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Buckets {
+    /// ns of a count.
+    unit_ns: i64,
+    /// Steps, ascending.
+    steps: Vec<i32>,
+    /// Whether a step's rows are the ranks', or one of medians over them.
+    every_rank: Vec<bool>,
+    /// Rows of each step, in its order.
+    rows: Vec<Vec<Row>>,
+}
+
+/// One bucket of one rank (−1: medians over all): `[bucket, rank, bytes, ready, enqueue, start, wait, end, exposed]`;
+/// `null` where it is not known.
+type Row = (i32, i32, Option<i64>, Option<i64>, Option<i64>, i64, Option<i64>, i64, i64);
+
+/// Every step's buckets; of every rank as long as they fit, and else medians over ranks.
+pub(super) fn buckets(tables: &Tables, limits: &Limits, notes: &mut Notes) -> Buckets {
+    let mut by_step: BTreeMap<i32, Vec<&BucketTimingRow>> = BTreeMap::new();
+    for row in tables.bucket_timing.iter().filter(|r| r.step >= 0) {
+        by_step.entry(row.step).or_default().push(row);
+    }
+    let first = |rows: &[&BucketTimingRow]| rows.iter().map(|r| begin(r)).min().unwrap_or(0);
+    let span = |rows: &Vec<&BucketTimingRow>| rows.iter().map(|r| r.end_ns).max().unwrap_or(0) - first(rows);
+    let unit_ns = unit_ns(by_step.values().map(span).max().unwrap_or(0));
+    let shown = whole_steps(&by_step, limits);
+    if shown.len() < by_step.len() {
+        notes.say(
+            "buckets",
+            format!(
+                "{} are too many for the buckets of every rank: {} have them, the others medians over their ranks. \
+                 analysis/bucket_timing.parquet has them all.",
+                plural(by_step.len(), "step"),
+                shown.len()
+            ),
+        );
+    }
+    let mut found = Buckets { unit_ns, ..Buckets::default() };
+    for (step, rows) in &by_step {
+        let (origin, whole) = (first(rows), shown.contains(step));
+        found.steps.push(*step);
+        found.every_rank.push(whole);
+        let rows = if whole {
+            rows.iter().map(|r| bucket_row(r, origin, unit_ns)).collect()
+        } else {
+            medians(rows, origin, unit_ns)
+        };
+        found.rows.push(rows);
+    }
+    found
+}
+
+fn begin(row: &BucketTimingRow) -> i64 {
+    [row.ready_ns, row.enqueue_ns].into_iter().flatten().fold(row.start_ns, i64::min)
+}
+
+/// Steps whose buckets are shown for every rank: the longest, the shortest, and others at equal distances.
+fn whole_steps(by_step: &BTreeMap<i32, Vec<&BucketTimingRow>>, limits: &Limits) -> BTreeSet<i32> {
+    let mut left = limits.bucket_rows;
+    let mut order: Vec<(i32, usize)> = Vec::new();
+    let all: Vec<(i32, usize)> = by_step.iter().map(|(step, rows)| (*step, rows.len())).collect();
+    let length = |step: &i32| by_step.get(step).map_or(0, |rows| rows.iter().map(|r| r.exposed_ns).sum::<i64>());
+    order.extend(all.iter().max_by_key(|(step, _)| length(step)));
+    order.extend(all.iter().min_by_key(|(step, _)| length(step)));
+    let mut stride = all.len();
+    while stride > 0 {
+        order.extend(all.iter().step_by(stride));
+        stride /= 2;
+    }
+    let mut shown = BTreeSet::new();
+    for (step, rows) in order {
+        if !shown.contains(&step) && rows <= left {
+            left -= rows;
+            shown.insert(step);
+        }
+    }
+    shown
+}
+
+fn bucket_row(row: &BucketTimingRow, origin: i64, unit: i64) -> Row {
+    let at = |t: i64| (t - origin) / unit;
+    (
+        row.bucket,
+        row.rank,
+        row.bytes,
+        row.ready_ns.map(at),
+        row.enqueue_ns.map(at),
+        at(row.start_ns),
+        row.wait_ns.map(|w| w / unit),
+        at(row.end_ns),
+        row.exposed_ns / unit,
+    )
+}
+
+fn medians(rows: &[&BucketTimingRow], origin: i64, unit: i64) -> Vec<Row> {
+    let mut by_bucket: BTreeMap<i32, Vec<&BucketTimingRow>> = BTreeMap::new();
+    for row in rows {
+        by_bucket.entry(row.bucket).or_default().push(row);
+    }
+    let of = |rows: &[&BucketTimingRow], f: fn(&BucketTimingRow) -> Option<i64>| {
+        lower_median(rows.iter().filter_map(|r| f(r)).collect())
+    };
+    by_bucket
+        .into_iter()
+        .map(|(bucket, rows)| {
+            let median = BucketTimingRow {
+                bucket,
+                rank: -1,
+                bytes: of(&rows, |r| r.bytes),
+                ready_ns: of(&rows, |r| r.ready_ns),
+                enqueue_ns: of(&rows, |r| r.enqueue_ns),
+                start_ns: of(&rows, |r| Some(r.start_ns)).unwrap_or(origin),
+                end_ns: of(&rows, |r| Some(r.end_ns)).unwrap_or(origin),
+                wait_ns: of(&rows, |r| r.wait_ns),
+                exposed_ns: of(&rows, |r| Some(r.exposed_ns)).unwrap_or(0),
+                ..BucketTimingRow::default()
+            };
+            bucket_row(&median, origin, unit)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tables(steps: i32, ranks: i32) -> Tables {
+        let row = |step, rank| BucketTimingRow {
+            step,
+            rank,
+            ready_ns: Some(1_000),
+            enqueue_ns: Some(1_010),
+            start_ns: 1_020 + i64::from(rank),
+            end_ns: 1_100,
+            wait_ns: Some(30),
+            exposed_ns: 40,
+            ..Default::default()
+        };
+        Tables {
+            bucket_timing: (0..steps).flat_map(|s| (0..ranks).map(move |r| row(s, r))).collect(),
+            ..Tables::default()
+        }
+    }
+
+    #[test]
+    fn times_count_from_the_step() {
+        let mut notes = Notes::default();
+        let found = buckets(&tables(2, 3), &Limits::default(), &mut notes);
+        assert_eq!(found.rows[1][2], (0, 2, None, Some(0), Some(10), 22, Some(30), 100, 40));
+        assert!(notes.is_empty());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_medians_and_said() {
+        let mut notes = Notes::default();
+        let found = buckets(&tables(20, 3), &Limits { bucket_rows: 30, ..Limits::default() }, &mut notes);
+        assert_eq!(found.every_rank.iter().filter(|whole| **whole).count(), 10);
+        let summary = found.every_rank.iter().position(|whole| !whole).unwrap();
+        assert_eq!(found.rows[summary], [(0, -1, None, Some(0), Some(10), 21, Some(30), 100, 40)]);
+        assert!(!notes.is_empty());
+    }
+}

@@ -1,0 +1,206 @@
+//! Collectives: their bandwidth by operation and size, and how far apart their ranks arrived.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use trace::InstanceRow;
+
+use super::names::Names;
+use super::size::{Limits, Notes};
+use crate::analysis::Tables;
+use crate::instances::lower_median;
+use crate::render::text::plural;
+
+/// Collectives by operation and size, and each of them. Columns have one value a collective; rates are GB/s.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Collectives {
+    groups: Vec<Group>,
+    op: Vec<usize>,
+    bytes: Vec<Option<i64>>,
+    step: Vec<Option<i32>>,
+    /// First arrival, ns since the first of all.
+    at_ns: Vec<i64>,
+    skew_ns: Vec<i64>,
+    error_ns: Vec<Option<i64>>,
+    transfer_ns: Vec<Option<i64>>,
+    algbw: Vec<Option<f64>>,
+    busbw: Vec<Option<f64>>,
+    busbw_wait: Vec<Option<f64>>,
+    last_rank: Vec<i32>,
+    complete: Vec<bool>,
+    /// The waits by the clocks and by durations alone differ by more than the clocks' error.
+    disagree: Vec<bool>,
+    /// Collectives that are not complete.
+    incomplete: usize,
+    /// How many were matched in each way.
+    matched: BTreeMap<String, usize>,
+}
+
+/// All collectives of one operation and size: medians, and the 10th and 90th percentile of the bus bandwidth.
+#[derive(Debug, Serialize)]
+struct Group {
+    op: usize,
+    bytes: Option<i64>,
+    count: usize,
+    incomplete: usize,
+    skew_ns: Option<i64>,
+    transfer_ns: Option<i64>,
+    algbw: Option<f64>,
+    busbw: Option<f64>,
+    busbw_p10: Option<f64>,
+    busbw_p90: Option<f64>,
+    busbw_wait: Option<f64>,
+}
+
+/// Everything about collectives.
+pub(super) fn collectives(tables: &Tables, names: &mut Names, limits: &Limits, notes: &mut Notes) -> Collectives {
+    let rows = &tables.collective_instances;
+    let mut found = Collectives { groups: groups(rows, names), ..Collectives::default() };
+    for row in rows {
+        found.incomplete += usize::from(!row.complete);
+        *found.matched.entry(row.r#match.to_string()).or_default() += 1;
+    }
+    let shown = shown(rows, limits);
+    if shown.len() < rows.len() {
+        notes.say(
+            "collectives",
+            format!(
+                "{} of {} are drawn: those with the largest skew, and others at equal distances. The table is of all.",
+                shown.len(),
+                plural(rows.len(), "collective")
+            ),
+        );
+    }
+    let origin = rows.iter().map(|r| r.first_start_ns).min().unwrap_or(0);
+    for row in shown {
+        found.op.push(names.id(&row.op));
+        found.bytes.push(row.bytes);
+        found.step.push(row.step);
+        found.at_ns.push(row.first_start_ns - origin);
+        found.skew_ns.push(row.skew_ns);
+        found.error_ns.push(row.error_ns);
+        found.transfer_ns.push(row.transfer_ns);
+        found.algbw.push(row.algbw_gbs.map(five_digits));
+        found.busbw.push(row.busbw_gbs.map(five_digits));
+        found.busbw_wait.push(row.busbw_incl_wait_gbs.map(five_digits));
+        found.last_rank.push(row.last_rank);
+        found.complete.push(row.complete);
+        found.disagree.push(row.clocks_disagree);
+    }
+    found
+}
+
+/// The collectives that are drawn, by time.
+fn shown<'a>(rows: &'a [InstanceRow], limits: &Limits) -> Vec<&'a InstanceRow> {
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    if rows.len() > limits.instances {
+        let most = limits.instances / 5;
+        order.sort_by_key(|i| (std::cmp::Reverse(rows[*i].skew_ns), *i));
+        let mut kept: Vec<usize> = order.drain(..most).collect();
+        order.sort_unstable();
+        let rest = limits.instances - most;
+        kept.extend((0..rest).map(|i| order[i * order.len() / rest]));
+        order = kept;
+    }
+    let mut shown: Vec<&InstanceRow> = order.into_iter().map(|i| &rows[i]).collect();
+    shown.sort_by_key(|r| (r.first_start_ns, r.instance));
+    shown
+}
+
+fn groups(rows: &[InstanceRow], names: &mut Names) -> Vec<Group> {
+    let mut by_kind: BTreeMap<(&str, Option<i64>), Vec<&InstanceRow>> = BTreeMap::new();
+    for row in rows {
+        by_kind.entry((&row.op, row.bytes)).or_default().push(row);
+    }
+    by_kind
+        .into_iter()
+        .map(|((op, bytes), rows)| {
+            let rates = |f: fn(&InstanceRow) -> Option<f64>| {
+                let mut rates: Vec<f64> = rows.iter().filter_map(|r| f(r)).collect();
+                rates.sort_by(f64::total_cmp);
+                rates
+            };
+            let busbw = rates(|r| r.busbw_gbs);
+            Group {
+                op: names.id(op),
+                bytes,
+                count: rows.len(),
+                incomplete: rows.iter().filter(|r| !r.complete).count(),
+                skew_ns: lower_median(rows.iter().filter(|r| r.ranks_seen > 1).map(|r| r.skew_ns).collect()),
+                transfer_ns: lower_median(rows.iter().filter_map(|r| r.transfer_ns).collect()),
+                algbw: at(&rates(|r| r.algbw_gbs), 50),
+                busbw: at(&busbw, 50),
+                busbw_p10: at(&busbw, 10),
+                busbw_p90: at(&busbw, 90),
+                busbw_wait: at(&rates(|r| r.busbw_incl_wait_gbs), 50),
+            }
+        })
+        .collect()
+}
+
+/// A percentile of sorted values; of two in the middle the lower.
+fn at(sorted: &[f64], pct: usize) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    sorted.get(last * pct / 100).copied().map(five_digits)
+}
+
+/// Five digits of a rate: more are noise, and cost bytes.
+pub(super) fn five_digits(value: f64) -> f64 {
+    if !value.is_finite() || value == 0.0 {
+        return value;
+    }
+    let scale = 10f64.powi(4 - value.abs().log10().floor() as i32);
+    let rounded = (value * scale).round() / scale;
+    if rounded.is_finite() { rounded } else { value }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(instance: i64, skew_ns: i64, busbw: Option<f64>) -> InstanceRow {
+        InstanceRow {
+            instance,
+            op: "allreduce".into(),
+            bytes: Some(1024),
+            ranks_seen: 2,
+            complete: busbw.is_some(),
+            first_start_ns: 1_700_000_000_000_000_000 + instance,
+            skew_ns,
+            busbw_gbs: busbw,
+            r#match: "seq".into(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn times_of_day_fit_in_a_double() {
+        let tables =
+            Tables { collective_instances: vec![instance(0, 5, None), instance(9, 7, None)], ..Tables::default() };
+        let found = collectives(&tables, &mut Names::default(), &Limits::default(), &mut Notes::default());
+        assert_eq!(found.at_ns, [0, 9]);
+        assert_eq!((found.incomplete, found.matched["seq"]), (2, 2));
+    }
+
+    #[test]
+    fn the_largest_skews_are_always_drawn() {
+        let rows: Vec<InstanceRow> = (0..1000).map(|i| instance(i, (i * 7919) % 1000, Some(1.0))).collect();
+        let tables = Tables { collective_instances: rows, ..Tables::default() };
+        let mut notes = Notes::default();
+        let limits = Limits { instances: 100, ..Limits::default() };
+        let found = collectives(&tables, &mut Names::default(), &limits, &mut notes);
+        assert_eq!(found.skew_ns.len(), 100);
+        assert!((980..1000).all(|skew| found.skew_ns.contains(&skew)));
+        assert!(found.at_ns.is_sorted() && !notes.is_empty());
+        assert_eq!(found.groups[0].count, 1000);
+    }
+
+    #[test]
+    fn rates_keep_five_digits() {
+        assert_eq!(five_digits(123.456_789), 123.46);
+        assert_eq!(five_digits(0.000_123_456_789), 0.000_123_46);
+        assert_eq!(five_digits(0.0), 0.0);
+        assert!(five_digits(f64::NAN).is_nan());
+        assert_eq!(five_digits(f64::MIN_POSITIVE), f64::MIN_POSITIVE);
+    }
+}

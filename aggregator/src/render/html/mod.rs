@@ -1,0 +1,306 @@
+//! The report: one page that needs nothing but a browser.
+//!
+//! ```text
+//!  Analysis, one step of all ranks
+//!     │  summarised to what a page holds; what is not in it is said in it
+//!     ▼
+//!  Document ── JSON ──► <script type="application/json">   data, never markup
+//!  templates (escaping) ─► the page: verdict, findings, what is not covered, a place for each picture
+//!  templates/report/*.js ─► one script, *.css ─► one style, both named by hash in the page's security policy
+//! ```
+//!
+//! The pictures are drawn by the page's own modules, in SVG where a picture has hundreds of marks and on canvas where it
+//! has tens of thousands. A chart library would have to come from npm: the build would need a second package manager and
+//! its network, or a copy of somebody's code in this repository. And its canvas would leave the marks out of reach of
+//! screen readers, of printing in full sharpness and of the tests that count them.
+//!
+//! The policy forbids the page every request and every script but its own, whatever a trace's strings hold.
+
+mod buckets;
+mod collectives;
+mod devices;
+mod extra;
+mod names;
+mod page;
+mod sections;
+mod size;
+mod steps;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod timeline;
+
+use std::io::Write;
+
+use serde::Serialize;
+use trace::OmissionRow;
+
+use self::names::{Names, visible_sentence};
+use self::page::{RunPage, Tab, write_page};
+use self::sections::{Found, facts, findings, sections, tiles, uncovered, word};
+pub use self::size::Limits;
+use self::size::Notes;
+use self::timeline::{Timeline, timeline};
+use crate::Error;
+use crate::analysis::{Analysis, Facts, Verdict};
+use crate::options::Options;
+use crate::reduce::{Analyzed, analyze_aligned};
+use crate::source::Source;
+
+/// Version of the JSON in the page.
+const VERSION: u32 = 1;
+
+/// How to make a report.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The step of the timeline; `None`: the one of median length.
+    pub timeline_step: Option<i32>,
+    /// What the page holds at most.
+    pub limits: Limits,
+}
+
+/// What became of a report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reported {
+    /// Bytes written.
+    pub bytes: u64,
+    /// Ranks in it.
+    pub ranks: usize,
+    /// What the page does not hold although the analysis does, a sentence each; the page says so, too.
+    pub summarised: Vec<String>,
+    /// What was left out of the input.
+    pub omissions: Vec<OmissionRow>,
+    /// Whether ranks or rows were left out of the input.
+    pub partial: bool,
+}
+
+/// Analyses the part of `source` that `options` choose, and writes the page. `progress` is called after each rank.
+///
+/// # Errors
+/// As [`analyze`](crate::analyze), [`Error::Option`] for a timeline of a step that was not recorded, and
+/// [`Error::Output`].
+pub fn report(
+    source: &dyn Source,
+    options: &Options,
+    settings: &Settings,
+    mut out: impl Write,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Reported, Error> {
+    let analyzed = analyze_aligned(source, options, progress)?;
+    let run = run_tab(source, options, settings, &analyzed)?;
+    let title = title(&analyzed.analysis);
+    // A comparison with a second run is a tab of its own beside this one.
+    let bytes = write_page(&title, &[run.tab], &mut out)?;
+    let analysis = analyzed.analysis;
+    Ok(Reported {
+        bytes,
+        ranks: analysis.facts.ranks.len(),
+        summarised: run.summarised,
+        partial: analysis.is_partial(),
+        omissions: analysis.tables.omissions,
+    })
+}
+
+fn title(analysis: &Analysis) -> String {
+    let name = if analysis.facts.run_id.is_empty() { "traces" } else { &analysis.facts.run_id };
+    format!("{} · {} · rankscope", visible_sentence(name), word(analysis.verdict.kind))
+}
+
+/// A run as a tab of the page.
+struct RunTab {
+    tab: Tab,
+    summarised: Vec<String>,
+}
+
+/// Everything that the scripts draw.
+#[derive(Serialize)]
+struct Document<'a> {
+    format: &'static str,
+    version: u32,
+    facts: DocumentFacts<'a>,
+    verdict: DocumentVerdict<'a>,
+    breakdown: steps::Breakdown,
+    stragglers: Vec<Straggler>,
+    heat: steps::Heat,
+    timeline: Timeline,
+    buckets: buckets::Buckets,
+    collectives: collectives::Collectives,
+    clocks: Vec<Clock>,
+    kernels: Vec<tables::NameRow>,
+    operators: Vec<tables::NameRow>,
+    idle: Vec<devices::StreamGaps>,
+    memory: Vec<devices::MemoryCurve>,
+    roofline: tables::Roofline,
+    extras: Vec<extra::Extra>,
+    /// Last, because the others fill it.
+    names: Names,
+}
+
+#[derive(Serialize)]
+struct DocumentFacts<'a> {
+    ranks: &'a [i32],
+    steps: &'a [i32],
+    has_device_rows: bool,
+}
+
+#[derive(Serialize)]
+struct DocumentVerdict<'a> {
+    kind: crate::analysis::VerdictKind,
+    causes: &'a [i32],
+    rank: Option<i32>,
+}
+
+/// A rank's place among the others; times per step.
+#[derive(Serialize)]
+struct Straggler {
+    rank: i32,
+    verdict: String,
+    own_excess_ns: i64,
+    low_ns: Option<i64>,
+    high_ns: Option<i64>,
+    delay_ns: i64,
+    caused_ns: i64,
+    suffered_ns: i64,
+    inherited_ns: i64,
+    z: Option<f64>,
+    persistence: Option<f64>,
+    slowdown: Option<f64>,
+    why: String,
+    evidence: String,
+}
+
+/// A clock. Offsets of clocks that count from 1970 are told as text, because a script's numbers end at 2⁵³.
+#[derive(Serialize)]
+struct Clock {
+    rank: i32,
+    clock: String,
+    method: String,
+    reference_rank: i32,
+    offset_ns: i64,
+    drift_ppb: Option<f64>,
+    error_ns: Option<i64>,
+    bound_ns: Option<i64>,
+    residual_p95_ns: Option<i64>,
+    samples: i64,
+    violations: i64,
+}
+
+fn run_tab(source: &dyn Source, options: &Options, settings: &Settings, analyzed: &Analyzed) -> Result<RunTab, Error> {
+    let analysis = &analyzed.analysis;
+    let (mut names, mut notes, limits) = (Names::default(), Notes::default(), &settings.limits);
+    let step = timeline_step(analysis, settings)?;
+    let timeline = match step {
+        Some(step) => timeline(source, options, analyzed, step, limits, (&mut names, &mut notes)),
+        None => Timeline::default(),
+    };
+    let document = document(analyzed, timeline, limits, names, &mut notes)?;
+    let found = Found {
+        analysis,
+        roofline: &document.roofline,
+        timeline: !document.timeline.is_empty(),
+        timeline_step: step,
+        notes: &notes,
+    };
+    let sections = sections(&found);
+    let page = RunPage {
+        kind: analysis.verdict.kind.as_str(),
+        word: word(analysis.verdict.kind),
+        sentence: visible_sentence(&analysis.verdict.sentence),
+        tiles: tiles(analysis),
+        facts: facts(analysis),
+        uncovered: uncovered(&found, &sections, limits),
+        findings: findings(analysis, &sections),
+        sections,
+        data: page::script_json(&document)?,
+    };
+    let summarised = notes.all().iter().map(|(_, text)| text.clone()).collect();
+    Ok(RunTab { tab: page.into_tab()?, summarised })
+}
+
+/// The step that was asked for, or one like the others.
+fn timeline_step(analysis: &Analysis, settings: &Settings) -> Result<Option<i32>, Error> {
+    match settings.timeline_step {
+        None => Ok(steps::typical_step(analysis)),
+        Some(step) if analysis.facts.steps.contains(&step) => Ok(Some(step)),
+        Some(step) => {
+            let recorded = crate::render::text::ranks(&analysis.facts.steps);
+            let why = format!("no such step was recorded; there are {recorded}");
+            Err(Error::Option { option: "timeline", value: step.to_string(), why })
+        }
+    }
+}
+
+fn document<'a>(
+    analyzed: &'a Analyzed,
+    timeline: Timeline,
+    limits: &Limits,
+    mut names: Names,
+    notes: &mut Notes,
+) -> Result<Document<'a>, Error> {
+    let Analysis { facts, verdict, tables } = &analyzed.analysis;
+    let kernels = tables::kernels(tables, &mut names, limits, notes);
+    let operators = tables::operators(tables, &mut names, limits, notes);
+    let roofline = tables::roofline(&kernels, &operators, &analyzed.devices, &mut names);
+    Ok(Document {
+        format: "rankscope.report",
+        version: VERSION,
+        facts: DocumentFacts { ranks: &facts.ranks, steps: &facts.steps, has_device_rows: facts.has_device_rows },
+        verdict: DocumentVerdict { kind: verdict.kind, causes: &verdict.causes, rank: verdict_rank(verdict, facts) },
+        breakdown: steps::breakdown(tables, limits, notes),
+        stragglers: tables.stragglers.iter().map(straggler).collect(),
+        heat: steps::heat(tables, limits, notes),
+        timeline,
+        buckets: buckets::buckets(tables, limits, notes),
+        collectives: collectives::collectives(tables, &mut names, limits, notes),
+        clocks: tables.clock_fit.iter().map(clock).collect(),
+        kernels,
+        operators,
+        idle: devices::idle(tables, limits, notes),
+        memory: devices::memory(tables, limits, notes),
+        roofline,
+        extras: extra::extras(tables, limits, notes)?,
+        names,
+    })
+}
+
+/// The rank that pictures point at.
+fn verdict_rank(verdict: &Verdict, facts: &Facts) -> Option<i32> {
+    verdict.rank.filter(|rank| facts.ranks.contains(rank))
+}
+
+fn straggler(row: &trace::StragglerRow) -> Straggler {
+    let parts = [row.reason.as_deref(), row.evidence_range.as_deref()];
+    let finite = |value: Option<f64>| value.filter(|v| v.is_finite()).map(collectives::five_digits);
+    Straggler {
+        rank: row.rank,
+        verdict: row.verdict.to_string(),
+        own_excess_ns: row.own_excess_ns,
+        low_ns: row.own_excess_low_ns,
+        high_ns: row.own_excess_high_ns,
+        delay_ns: row.step_delay_ns,
+        caused_ns: row.caused_wait_ns,
+        suffered_ns: row.suffered_wait_ns,
+        inherited_ns: row.inherited_ns,
+        z: finite(row.z),
+        persistence: finite(row.persistence),
+        slowdown: finite(row.slowdown),
+        why: names::visible_name(&parts.into_iter().flatten().collect::<Vec<_>>().join(" in ")),
+        evidence: visible_sentence(row.evidence.as_deref().unwrap_or("")),
+    }
+}
+
+fn clock(row: &trace::ClockFitRow) -> Clock {
+    Clock {
+        rank: row.rank,
+        clock: row.clock.to_string(),
+        method: row.method.to_string(),
+        reference_rank: row.reference_rank,
+        offset_ns: row.offset_ns,
+        drift_ppb: row.drift_ppb.filter(|d| d.is_finite()).map(collectives::five_digits),
+        error_ns: row.error_ns,
+        bound_ns: row.bound_ns,
+        residual_p95_ns: row.residual_p95_ns,
+        samples: row.samples,
+        violations: row.violations,
+    }
+}

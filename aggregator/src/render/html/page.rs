@@ -1,0 +1,207 @@
+//! The page around the data: templates that escape, one script, one style, and a policy that allows nothing else.
+
+use std::io::Write;
+
+use askama::Template;
+use base64::Engine;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use super::sections::{FindingView, Section, Uncovered};
+use crate::Error;
+
+/// The modules of the page, in the order in which they must stand in one script: each before those that import it.
+const MODULES: [(&str, &str); 13] = [
+    ("format.js", include_str!("../../../templates/report/format.js")),
+    ("dom.js", include_str!("../../../templates/report/dom.js")),
+    ("axes.js", include_str!("../../../templates/report/axes.js")),
+    ("table.js", include_str!("../../../templates/report/table.js")),
+    ("bars.js", include_str!("../../../templates/report/bars.js")),
+    ("lines.js", include_str!("../../../templates/report/lines.js")),
+    ("scatter.js", include_str!("../../../templates/report/scatter.js")),
+    ("heat.js", include_str!("../../../templates/report/heat.js")),
+    ("timeline.js", include_str!("../../../templates/report/timeline.js")),
+    ("buckets.js", include_str!("../../../templates/report/buckets.js")),
+    ("tables.js", include_str!("../../../templates/report/tables.js")),
+    ("run.js", include_str!("../../../templates/report/run.js")),
+    ("page.js", include_str!("../../../templates/report/page.js")),
+];
+
+const STYLE: &str = include_str!("../../../templates/report/style.css");
+
+/// A tab of the page; with one tab, no tabs are shown.
+#[derive(Debug)]
+pub(super) struct Tab {
+    /// Id of its element.
+    pub(super) id: &'static str,
+    /// Its name.
+    pub(super) title: String,
+    /// Its body: a template's output, in which everything is escaped that must be.
+    pub(super) html: String,
+}
+
+/// A run.
+#[derive(Debug, Template)]
+#[template(path = "report/run.html")]
+pub(super) struct RunPage {
+    pub(super) kind: &'static str,
+    pub(super) word: &'static str,
+    pub(super) sentence: String,
+    pub(super) tiles: Vec<(&'static str, String)>,
+    pub(super) facts: Vec<(&'static str, String)>,
+    pub(super) uncovered: Vec<Uncovered>,
+    pub(super) findings: Vec<FindingView>,
+    pub(super) sections: Vec<Section>,
+    /// As [`script_json`] makes it.
+    pub(super) data: String,
+}
+
+impl RunPage {
+    /// The run as a tab.
+    pub(super) fn into_tab(self) -> Result<Tab, Error> {
+        Ok(Tab { id: "run", title: "Run".into(), html: self.render().map_err(template_error)? })
+    }
+
+    /// How many things of a kind are not covered.
+    fn uncovered_of(&self, kind: &str) -> usize {
+        self.uncovered.iter().filter(|u| u.kind == kind).count()
+    }
+}
+
+#[derive(Template)]
+#[template(path = "report/page.html")]
+struct Page<'a> {
+    title: &'a str,
+    policy: String,
+    style: &'a str,
+    script: &'a str,
+    tabs: &'a [Tab],
+}
+
+/// Writes the page and returns its length.
+pub(super) fn write_page(title: &str, tabs: &[Tab], mut out: impl Write) -> Result<u64, Error> {
+    let script = script();
+    let policy = format!(
+        "default-src 'none'; script-src {}; style-src {}; img-src data:; base-uri 'none'; form-action 'none'",
+        hash_source(&script),
+        hash_source(STYLE),
+    );
+    let page = Page { title, policy, style: STYLE, script: &script, tabs };
+    let html = page.render().map_err(template_error)?;
+    out.write_all(html.as_bytes())?;
+    out.flush()?;
+    Ok(html.len() as u64)
+}
+
+fn template_error(error: askama::Error) -> Error {
+    Error::Output(std::io::Error::other(error))
+}
+
+/// The modules as one script: they have one scope, so imports and the word `export` go away.
+fn script() -> String {
+    let mut script = String::from("\"use strict\";\n");
+    for (name, text) in MODULES {
+        script.push_str(&format!("\n// {name}\n"));
+        for line in text.lines().filter(|line| !line.starts_with("import ")) {
+            script.push_str(line.strip_prefix("export ").unwrap_or(line));
+            script.push('\n');
+        }
+    }
+    script
+}
+
+/// How a security policy names a script or style: by what is in it.
+fn hash_source(text: &str) -> String {
+    let hash = base64::engine::general_purpose::STANDARD.encode(Sha256::digest(text.as_bytes()));
+    format!("'sha256-{hash}'")
+}
+
+/// JSON that no HTML parser takes for markup, and no script parser for the end of a line.
+pub(super) fn script_json(value: &impl Serialize) -> Result<String, Error> {
+    let json = serde_json::to_string(value)?;
+    let mut safe = String::with_capacity(json.len() + json.len() / 64);
+    for c in json.chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => safe.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => safe.push(c),
+        }
+    }
+    Ok(safe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_cannot_end_its_element() {
+        let hostile = "</script><script>alert(1)</script><!--\u{2028}\u{2029}&amp;\"'";
+        let json = script_json(&[hostile]).unwrap();
+        assert!(!json.contains(['<', '>', '&', '\u{2028}', '\u{2029}']), "{json}");
+        let back: Vec<String> = serde_json::from_str(&json).unwrap();
+        assert_eq!(back, [hostile]);
+    }
+
+    #[test]
+    fn modules_become_one_script() {
+        let script = script();
+        for (number, line) in script.lines().enumerate() {
+            let starts = ["import ", "export ", "import{"].iter().any(|word| line.trim_start().starts_with(word));
+            assert!(!starts, "line {number} of the script: {line}");
+        }
+        // One scope: two modules that declare one name would be a syntax error in the browser.
+        let mut declared: Vec<&str> = script.lines().filter_map(declaration).collect();
+        let all = declared.len();
+        declared.sort_unstable();
+        declared.dedup();
+        assert_eq!(declared.len(), all);
+        assert!(all > 40, "{all} declarations");
+    }
+
+    fn declaration(line: &str) -> Option<&str> {
+        let words = ["function ", "const ", "let ", "class ", "async function "];
+        let rest = words.iter().find_map(|word| line.strip_prefix(word))?;
+        rest.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '$').next().filter(|name| !name.is_empty())
+    }
+
+    /// Text is set as text. What makes markup or code of text is not in the scripts.
+    #[test]
+    fn scripts_make_no_markup_of_text() {
+        let sinks = [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "DOMParser",
+            "eval(",
+            "Function(",
+            "setTimeout(\"",
+            "fetch(",
+            "XMLHttpRequest",
+            "WebSocket",
+            "import(",
+            "srcdoc",
+            "http://",
+            "https://",
+        ];
+        for (name, text) in MODULES {
+            for sink in sinks {
+                // Names of namespaces look like addresses.
+                let text = text.replace("http://www.w3.org/2000/svg", "");
+                assert!(!text.contains(sink), "{name} has {sink}");
+            }
+        }
+        assert!(!STYLE.contains("url(") && !STYLE.contains("@import"));
+    }
+
+    #[test]
+    fn imports_name_modules_that_come_before() {
+        for (at, (name, text)) in MODULES.iter().enumerate() {
+            for line in text.lines().filter(|line| line.starts_with("import ")) {
+                let file = line.split("\"./").nth(1).and_then(|rest| rest.split('"').next());
+                let before = MODULES[..at].iter().any(|(n, _)| Some(*n) == file);
+                assert!(before && line.ends_with(';'), "{name}: {line}");
+            }
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Ranks and steps: where the time of a step went, and who was late.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use trace::StepBreakdownRow;
+
+use super::size::{Limits, Notes, unit_ns};
+use crate::analysis::{Analysis, Tables};
+use crate::intervals::{Interval, IntervalSet};
+use crate::render::text::plural;
+
+/// Where time went: one bar a lane, which is a device, or the CPU of a rank without.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Breakdown {
+    rank: Vec<i32>,
+    device: Vec<Option<i64>>,
+    steps_of: Vec<i64>,
+    /// Means over the active steps of a lane: compute, overlap, exposed communication, copies, idle; ns.
+    mean: Vec<[i64; 5]>,
+    /// Share of communication that compute hides, over all steps; percent.
+    overlap_pct: Vec<Option<f64>>,
+    /// Steps of `by_step`, ascending; empty where it is.
+    steps: Vec<i32>,
+    /// The same five of each lane and step, lane by lane, `null` where a lane lacks a step; ns. Empty where that were
+    /// too much.
+    by_step: Vec<Option<[i64; 5]>>,
+    /// Means over all lanes of a step: the same five; ns.
+    of_step: Vec<[i64; 5]>,
+}
+
+fn parts(row: &StepBreakdownRow) -> [i64; 5] {
+    [row.compute_ns, row.overlap_ns, row.exposed_comm_ns, row.memory_ns, row.idle_ns]
+}
+
+fn add(sum: &mut [i64; 5], parts: [i64; 5]) {
+    for (sum, part) in sum.iter_mut().zip(parts) {
+        *sum = sum.saturating_add(part);
+    }
+}
+
+/// The breakdown by lane, and by lane and step.
+pub(super) fn breakdown(tables: &Tables, limits: &Limits, notes: &mut Notes) -> Breakdown {
+    let mut lanes: BTreeMap<(i32, Option<i64>), BTreeMap<i32, [i64; 5]>> = BTreeMap::new();
+    for row in &tables.step_breakdown {
+        if let Some(step) = row.step.filter(|step| *step >= 0) {
+            lanes.entry((row.rank, row.device_id)).or_default().insert(step, parts(row));
+        }
+    }
+    let mut by_step: BTreeMap<i32, (i64, [i64; 5])> = BTreeMap::new();
+    let mut found = Breakdown::default();
+    for ((rank, device), steps) in &lanes {
+        let mut sum = [0; 5];
+        for (step, parts) in steps {
+            add(&mut sum, *parts);
+            let (lanes, all) = by_step.entry(*step).or_default();
+            *lanes += 1;
+            add(all, *parts);
+        }
+        let n = steps.len() as i64;
+        let comm = sum[1] + sum[2];
+        found.rank.push(*rank);
+        found.device.push(*device);
+        found.steps_of.push(n);
+        found.mean.push(sum.map(|part| part / n.max(1)));
+        found.overlap_pct.push((comm > 0).then(|| 100.0 * sum[1] as f64 / comm as f64));
+    }
+    found.steps = by_step.keys().copied().collect();
+    found.of_step = by_step.values().map(|(lanes, sum)| sum.map(|part| part / lanes)).collect();
+    if lanes.len() * found.steps.len() <= limits.lane_steps {
+        let cells = |steps: &BTreeMap<i32, [i64; 5]>| {
+            found.steps.iter().map(|step| steps.get(step).copied()).collect::<Vec<_>>()
+        };
+        found.by_step = lanes.values().flat_map(cells).collect();
+    } else {
+        notes.say(
+            "steps",
+            format!(
+                "{} and {} are too many for the breakdown of every rank in every step: each rank's mean over its steps is \
+                 shown. analysis/step_breakdown.parquet has them all.",
+                plural(lanes.len(), "rank"),
+                plural(found.steps.len(), "step")
+            ),
+        );
+    }
+    found
+}
+
+/// Lateness by rank and step, three ways; a column stands for one step or several, a row for one rank or several.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Heat {
+    /// First and last rank of each row.
+    rows: Vec<(i32, i32)>,
+    /// First and last step of each column.
+    columns: Vec<(i32, i32)>,
+    /// ns of a count in the maps.
+    unit_ns: i64,
+    /// How far behind the first rank it arrived, at the collective of the step where that is most.
+    arrival: Vec<Option<i64>>,
+    /// Own stretches above the lower median of the ranks, summed over the collectives of the step.
+    own: Vec<Option<i64>>,
+    /// Time in which it waited for others, no instant counted twice.
+    suffered: Vec<Option<i64>>,
+    /// Largest error of a difference of arrivals; `null` where it is not known for some collective.
+    error_ns: Option<i64>,
+}
+
+/// What one rank did in one step.
+#[derive(Default)]
+struct Cell {
+    arrival_ns: i64,
+    own_ns: i64,
+    waits: Vec<Interval>,
+}
+
+/// The maps, from the waits of all ranks. Empty without waits.
+pub(super) fn heat(tables: &Tables, limits: &Limits, notes: &mut Notes) -> Heat {
+    let instances: FxHashMap<i64, &trace::InstanceRow> =
+        tables.collective_instances.iter().map(|i| (i.instance, i)).collect();
+    let mut cells: BTreeMap<(i32, i32), Cell> = BTreeMap::new();
+    let (mut error_ns, mut unknown) = (0, false);
+    for wait in &tables.collective_waits {
+        let Some(instance) = instances.get(&wait.instance) else { continue };
+        let Some(step) = instance.step.filter(|step| *step >= 0) else { continue };
+        let cell = cells.entry((wait.rank, step)).or_default();
+        cell.arrival_ns = cell.arrival_ns.max(wait.arrival_ns.saturating_sub(instance.first_start_ns));
+        cell.own_ns = cell.own_ns.saturating_add(wait.own_excess_ns);
+        cell.waits.push(Interval::new(wait.arrival_ns, wait.arrival_ns.saturating_add(wait.wait_ns.max(0))));
+        unknown |= instance.error_ns.is_none();
+        error_ns = error_ns.max(instance.error_ns.unwrap_or(0));
+    }
+    if cells.is_empty() {
+        return Heat::default();
+    }
+    let values: BTreeMap<(i32, i32), [i64; 3]> = cells
+        .into_iter()
+        .map(|(key, cell)| (key, [cell.arrival_ns, cell.own_ns, IntervalSet::from_unsorted(cell.waits).len_ns()]))
+        .collect();
+    let mut heat = binned(&values, limits, notes);
+    heat.error_ns = Some(error_ns).filter(|_| !unknown);
+    heat
+}
+
+/// Rows and columns of one rank and step each, or of as many as it takes to keep to the limit.
+fn binned(values: &BTreeMap<(i32, i32), [i64; 3]>, limits: &Limits, notes: &mut Notes) -> Heat {
+    let mut ranks: Vec<i32> = values.keys().map(|(rank, _)| *rank).collect();
+    let mut steps: Vec<i32> = values.keys().map(|(_, step)| *step).collect();
+    for list in [&mut ranks, &mut steps] {
+        list.sort_unstable();
+        list.dedup();
+    }
+    let ranks_a_row = ranks.len().div_ceil(limits.heat_rows);
+    let rows = bins(&ranks, ranks_a_row);
+    let steps_a_column = steps.len().div_ceil((limits.heat_cells / rows.len().max(1)).max(1));
+    let columns = bins(&steps, steps_a_column);
+    if ranks_a_row > 1 || steps_a_column > 1 {
+        notes.say(
+            "lateness",
+            format!(
+                "{} and {} are too many for a cell each: a cell stands for {} and {}, and shows the largest value among them.",
+                plural(ranks.len(), "rank"),
+                plural(steps.len(), "step"),
+                plural(ranks_a_row, "rank"),
+                plural(steps_a_column, "step")
+            ),
+        );
+    }
+    let largest = values.values().flatten().map(|v| v.saturating_abs()).max().unwrap_or(0);
+    let unit_ns = unit_ns(largest);
+    let mut maps = [(); 3].map(|()| vec![None; rows.len() * columns.len()]);
+    for ((rank, step), three) in values {
+        let row = rows.partition_point(|(_, last)| last < rank);
+        let column = columns.partition_point(|(_, last)| last < step);
+        for (map, value) in maps.iter_mut().zip(three) {
+            let cell: &mut Option<i64> = &mut map[row * columns.len() + column];
+            let value = value / unit_ns;
+            *cell = Some(cell.map_or(value, |before| before.max(value)));
+        }
+    }
+    let [arrival, own, suffered] = maps;
+    Heat { rows, columns, unit_ns, arrival, own, suffered, error_ns: None }
+}
+
+fn bins(sorted: &[i32], size: usize) -> Vec<(i32, i32)> {
+    sorted.chunks(size.max(1)).filter_map(|c| Some((*c.first()?, *c.last()?))).collect()
+}
+
+/// The step that a single picture shows: the one of median length, so that it is like the others.
+pub(super) fn typical_step(analysis: &Analysis) -> Option<i32> {
+    let mut lengths: BTreeMap<i32, i64> = BTreeMap::new();
+    for row in &analysis.tables.step_breakdown {
+        if let Some(step) = row.step.filter(|step| *step >= 0) {
+            let length = lengths.entry(step).or_default();
+            *length = (*length).max(row.wall_ns);
+        }
+    }
+    let mut by_length: Vec<(i64, i32)> = lengths.into_iter().map(|(step, length)| (length, step)).collect();
+    by_length.sort_unstable();
+    by_length.get(by_length.len().checked_sub(1)? / 2).map(|(_, step)| *step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(rank: i32, step: i32, five: [i64; 5]) -> StepBreakdownRow {
+        let [compute_ns, overlap_ns, exposed_comm_ns, memory_ns, idle_ns] = five;
+        let wall_ns = five.iter().sum();
+        StepBreakdownRow {
+            rank,
+            step: Some(step),
+            wall_ns,
+            compute_ns,
+            overlap_ns,
+            exposed_comm_ns,
+            memory_ns,
+            idle_ns,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_lane_that_lacks_a_step_has_a_hole_and_its_own_mean() {
+        let tables = Tables {
+            step_breakdown: vec![row(0, 3, [1, 2, 3, 4, 5]), row(0, 4, [3, 2, 3, 4, 5]), row(1, 4, [7, 0, 0, 0, 0])],
+            ..Tables::default()
+        };
+        let mut notes = Notes::default();
+        let found = breakdown(&tables, &Limits::default(), &mut notes);
+        assert_eq!(found.steps, [3, 4]);
+        assert_eq!(found.mean, [[2, 2, 3, 4, 5], [7, 0, 0, 0, 0]]);
+        assert_eq!(found.by_step[2], None);
+        assert_eq!(found.overlap_pct, [Some(40.0), None]);
+        assert!(notes.is_empty());
+        let few = Limits { lane_steps: 3, ..Limits::default() };
+        assert!(breakdown(&tables, &few, &mut notes).by_step.is_empty());
+        assert!(!notes.is_empty(), "what is left out is said");
+    }
+
+    #[test]
+    fn cells_of_several_ranks_and_steps_show_the_largest() {
+        let values: BTreeMap<(i32, i32), [i64; 3]> = (0..8)
+            .flat_map(|rank| (0..10).map(move |step| ((rank, step), [i64::from(rank * 10 + step), -5, 0])))
+            .collect();
+        let mut notes = Notes::default();
+        let limits = Limits { heat_rows: 4, heat_cells: 20, ..Limits::default() };
+        let heat = binned(&values, &limits, &mut notes);
+        assert_eq!(heat.rows, [(0, 1), (2, 3), (4, 5), (6, 7)]);
+        assert_eq!(heat.columns.len(), 5);
+        assert_eq!(heat.arrival[0], Some(11));
+        assert_eq!(heat.arrival[19], Some(79));
+        assert_eq!(heat.own[7], Some(-5));
+        assert!(!notes.is_empty());
+    }
+
+    #[test]
+    fn waits_of_two_communicators_at_once_count_once() {
+        //  comm A  [~~~~]
+        //  comm B    [~~~~]     six of eight ns
+        let instance = |instance, first_start_ns| trace::InstanceRow {
+            instance,
+            step: Some(1),
+            first_start_ns,
+            error_ns: Some(1),
+            ..Default::default()
+        };
+        let wait =
+            |instance, arrival_ns| trace::WaitRow { instance, rank: 3, arrival_ns, wait_ns: 4, ..Default::default() };
+        let tables = Tables {
+            collective_instances: vec![instance(0, 10), instance(1, 5)],
+            collective_waits: vec![wait(0, 10), wait(1, 12)],
+            ..Tables::default()
+        };
+        let heat = heat(&tables, &Limits::default(), &mut Notes::default());
+        assert_eq!((heat.arrival[0], heat.suffered[0], heat.error_ns), (Some(7), Some(6), Some(1)));
+    }
+}

@@ -1,0 +1,213 @@
+//! The page as a whole: what is in it, and what no string of a trace can put into it.
+
+use trace::{FindingRow, InstanceRow, OmissionRow, OpStatsRow, StepBreakdownRow, StragglerRow, WaitRow};
+
+use super::*;
+use crate::analysis::{Tables, VerdictKind};
+use crate::clock::Clocks;
+use crate::model::RankData;
+use crate::source::SourceInfo;
+
+/// Ranks that cannot be loaded a second time: the analysis is all there is.
+struct Gone;
+
+impl Source for Gone {
+    fn info(&self) -> SourceInfo {
+        SourceInfo::default()
+    }
+    fn ranks(&self) -> Vec<i32> {
+        Vec::new()
+    }
+    fn problems(&self) -> Vec<OmissionRow> {
+        Vec::new()
+    }
+    fn load(&self, rank: i32) -> Result<RankData, Error> {
+        Err(Error::NoRank { path: "gone".into(), why: format!("rank {rank} is gone") })
+    }
+}
+
+fn page_of(analysis: Analysis, settings: &Settings) -> String {
+    let analyzed = Analyzed { analysis, clocks: Clocks::default(), time: Default::default(), devices: Vec::new() };
+    let run = run_tab(&Gone, &Options::default(), settings, &analyzed).unwrap();
+    let mut out = Vec::new();
+    write_page(&title(&analyzed.analysis), &[run.tab], &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+/// The JSON of a page.
+fn data_of(page: &str) -> serde_json::Value {
+    let start = page.split("id=\"run-data\">").nth(1).unwrap();
+    serde_json::from_str(start.split("</script>").next().unwrap()).unwrap()
+}
+
+/// Two ranks and a step, with this text wherever an analysis has one.
+fn told(text: &str) -> Analysis {
+    let breakdown =
+        |rank| StepBreakdownRow { rank, step: Some(3), wall_ns: 100, compute_ns: 100, ..Default::default() };
+    let straggler = StragglerRow {
+        rank: 1,
+        steps: 3,
+        verdict: "cause".into(),
+        reason: Some("compute".into()),
+        evidence_range: Some(text.into()),
+        evidence: Some(text.into()),
+        ..Default::default()
+    };
+    let instance = InstanceRow { op: text.into(), step: Some(3), ranks_seen: 2, complete: true, ..Default::default() };
+    Analysis {
+        facts: Facts {
+            run_id: text.into(),
+            tool: text.into(),
+            hosts: vec![text.into()],
+            ranks: vec![0, 1],
+            steps: vec![3],
+            selection: Some(text.into()),
+            ..Facts::default()
+        },
+        verdict: Verdict {
+            kind: VerdictKind::Cause,
+            rank: Some(1),
+            causes: vec![1],
+            sentence: format!("rank 1 slows every step: {text}"),
+            ..Verdict::default()
+        },
+        tables: Tables {
+            step_breakdown: vec![breakdown(0), breakdown(1)],
+            stragglers: vec![straggler],
+            collective_instances: vec![instance],
+            collective_waits: vec![WaitRow { rank: 1, ..Default::default() }],
+            op_stats: vec![OpStatsRow { name: text.into(), calls: 1, total_ns: 5, ..Default::default() }],
+            omissions: vec![OmissionRow { what: text.into(), why: text.into(), ..Default::default() }],
+            findings: vec![FindingRow {
+                severity: "warning".into(),
+                title: text.into(),
+                evidence: text.into(),
+                evidence_table: "op_stats".into(),
+                suggestion: text.into(),
+            }],
+            ..Tables::default()
+        },
+    }
+}
+
+const HOSTILE: [&str; 6] = [
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "\" onmouseover=\"alert(1)",
+    "' autofocus onfocus='alert(1)",
+    "{{ title }}${alert(1)}<!-- -->]]>",
+    "\u{202e}exe.gpj\u{2028}\u{0}",
+];
+
+#[test]
+fn no_string_becomes_markup() {
+    let plain = page_of(told("harmless"), &Settings::default());
+    let tags = |page: &str| page.matches('<').count();
+    for hostile in HOSTILE {
+        let page = page_of(told(hostile), &Settings::default());
+        // Whatever the text, the page has the same elements: nothing that begins with a `<` came from it.
+        assert_eq!(tags(&page), tags(&plain), "{hostile:?}");
+        let (before, after) = page.split_once("id=\"run-data\">").unwrap();
+        let markup = [before, after.split_once("</script>").unwrap().1];
+        assert!(!markup.iter().any(|part| part.contains(hostile)), "{hostile:?} stands in the page as it is");
+        // The data holds it, in the form that is shown.
+        let data = data_of(&page);
+        let shown = names::visible_name(hostile);
+        assert!(
+            data["names"].as_array().unwrap().iter().any(|n| n == shown.as_str()),
+            "{hostile:?}: {}",
+            data["names"]
+        );
+    }
+}
+
+#[test]
+fn a_name_of_ten_kilobytes_costs_no_more_than_its_ends() {
+    let base = page_of(told("x"), &Settings::default()).len();
+    let page = page_of(told(&"<b>".repeat(10_000)), &Settings::default());
+    assert!(page.len() < base + 100_000, "{} bytes more", page.len() - base);
+}
+
+#[test]
+fn sections_without_data_say_which_is_missing() {
+    let page = page_of(Analysis::default(), &Settings::default());
+    for text in [
+        "No active step was recorded",
+        "No collective was recorded",
+        "No gradient bucket was recognised",
+        "No clock was fitted",
+        "No row of a device was recorded",
+        "No operator or range of the host was recorded",
+        "No allocation was recorded",
+        "says how many FLOPs it computes",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+    let drawn: Vec<&str> = page.split("data-draw=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert_eq!(drawn, ["tables"]);
+}
+
+#[test]
+fn what_is_not_covered_stands_in_the_page_without_scripts() {
+    let mut analysis = told("forward");
+    analysis.facts.dropped = 7;
+    analysis.facts.recorded = 93;
+    analysis.facts.missing_ranks = vec![2, 3];
+    analysis.tables.stragglers[0].verdict = "undecided".into();
+    let html = page_of(analysis, &Settings::default());
+    let before_scripts = html.split("<script").next().unwrap();
+    for text in [
+        "7 rows were lost while recording, 93 kept",
+        "2 ranks of the job not here: 2–3",
+        "Whether ranks 1 slow the others",
+        "Only a part of the run was asked for: forward",
+        "2 ranks could not be read a second time",
+        "Cause found",
+        "rank 1 slows every step",
+    ] {
+        assert!(before_scripts.contains(text), "{text}");
+    }
+}
+
+#[test]
+fn findings_link_to_sections_that_exist() {
+    let page = page_of(told("forward"), &Settings::default());
+    assert!(page.contains("<a href=\"#operators\">evidence: Operators and ranges</a>"));
+    for target in page.split("href=\"#").skip(1).filter_map(|rest| rest.split('"').next()) {
+        assert!(page.contains(&format!("id=\"{target}\"")), "#{target} leads nowhere");
+    }
+}
+
+#[test]
+fn every_section_has_a_name_and_a_place_in_the_contents() {
+    let page = page_of(told("forward"), &Settings::default());
+    let sections = page.matches("<section ").count();
+    assert_eq!(sections, page.matches("aria-labelledby=").count());
+    let contents = page.split("aria-label=\"Contents\"").nth(1).unwrap().split("</nav>").next().unwrap();
+    assert_eq!(contents.matches("<li>").count(), sections);
+}
+
+#[test]
+fn the_policy_names_the_script_and_the_style_that_are_there() {
+    use base64::Engine;
+    use sha2::Digest;
+    let page = page_of(told("forward"), &Settings::default());
+    let between = |start: &str, end: &str| page.split(start).nth(1).unwrap().split(end).next().unwrap().to_string();
+    let policy = between("Content-Security-Policy\" content=\"", "\"").replace("&#39;", "'");
+    assert!(policy.starts_with("default-src 'none'; "), "{policy}");
+    for text in [between("<script type=\"module\">", "</script>"), between("<style>", "</style>")] {
+        let hash = base64::engine::general_purpose::STANDARD.encode(sha2::Sha256::digest(text.as_bytes()));
+        assert!(policy.contains(&format!("'sha256-{hash}'")), "{policy}");
+    }
+    // Nothing is loaded: the only addresses are those of the page's own parts.
+    assert!(!page.contains("src="), "something is loaded");
+}
+
+#[test]
+fn a_timeline_of_a_step_that_is_not_there_is_refused() {
+    let analysis = told("forward");
+    let settings = |step| Settings { timeline_step: Some(step), ..Settings::default() };
+    assert_eq!(timeline_step(&analysis, &settings(3)).unwrap(), Some(3));
+    let error = timeline_step(&analysis, &settings(9)).unwrap_err();
+    assert_eq!(error.to_string(), "--timeline 9: no such step was recorded; there are 3");
+}

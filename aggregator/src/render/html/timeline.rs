@@ -1,0 +1,403 @@
+//! One step of all ranks as a picture: what each was in, what it computed, and what it communicated.
+//!
+//! ```text
+//!  rank 0  ranges          |input|forward     |backward          |  the innermost named range of the host
+//!          compute         |##|###|##|########|########|#########|  kernels; without a device, operators
+//!          communication                 [~~~~~~~~####]             ~ waits for the last rank, # moves data
+//! ```
+//!
+//! A bar is never nested in another, so a lane is a list of gaps and lengths. Bars too short to be seen are joined with
+//! their neighbours, and say how many they are.
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::names::Names;
+use super::size::{Limits, Notes};
+use crate::clock::Clocks;
+use crate::intervals::Interval;
+use crate::model::{Events, Kind, NONE, RankData};
+use crate::options::Options;
+use crate::reduce::Analyzed;
+use crate::render::perfetto::prepare;
+use crate::render::text::{ns, plural};
+use crate::source::Source;
+
+/// A bar in global time.
+#[derive(Clone, Debug, PartialEq)]
+struct Bar {
+    start: i64,
+    end: i64,
+    name: Name,
+    /// Rows that it stands for.
+    rows: u32,
+}
+
+/// What a bar is called. Only the names of bars that are drawn are looked up.
+#[derive(Clone, Debug, PartialEq)]
+enum Name {
+    /// Of an event of its rank.
+    Event(u32),
+    /// Waiting in a collective of this operation.
+    Wait(trace::Text),
+    /// Moving data in one.
+    Transfer(trace::Text),
+    /// In one of which nothing says where waiting ends.
+    Whole(trace::Text),
+}
+
+const LANES: usize = 3;
+
+/// One rank of the step, before it is fitted to the page.
+#[derive(Default)]
+struct Drawn {
+    rank: i32,
+    window: Option<Interval>,
+    names: Vec<trace::Text>,
+    lanes: [Vec<Bar>; LANES],
+    /// Collectives without a last arrival: their bars do not say where waiting ends.
+    undivided: usize,
+}
+
+/// The picture. Times count from the first moment of the step.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Timeline {
+    step: Option<i32>,
+    /// Length of the picture.
+    span_ns: i64,
+    /// ns of a count in the lanes.
+    unit_ns: i64,
+    ranks: Vec<RankLanes>,
+}
+
+impl Timeline {
+    /// Whether there is nothing to draw.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ranks.is_empty()
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct RankLanes {
+    rank: i32,
+    /// Start and end of the rank's step.
+    window: (i64, i64),
+    /// Of each lane, for each bar four numbers: gap since the end of the bar before it, length, name, rows. In the lane
+    /// of communication the name is three times its number, and 0 for waiting, 1 for moving data, 2 for either.
+    lanes: [Vec<i64>; LANES],
+}
+
+/// Draws `step` of all ranks of a source that was analysed. Ranks that cannot be loaded again are left out and counted.
+pub(super) fn timeline(
+    source: &dyn Source,
+    options: &Options,
+    analyzed: &Analyzed,
+    step: i32,
+    limits: &Limits,
+    (names, notes): (&mut Names, &mut Notes),
+) -> Timeline {
+    let last = last_arrivals(analyzed, step);
+    let ranks = &analyzed.analysis.facts.ranks;
+    let draw = |rank: &i32| {
+        let mut data = source.load(*rank).ok()?;
+        prepare(&mut data, options, analyzed.time.get(rank).copied());
+        Some(draw_rank(&data, &analyzed.clocks, step, &last))
+    };
+    let drawn: Vec<Option<Drawn>> = ranks.par_iter().with_max_len(1).map(draw).collect();
+    let failed = drawn.iter().filter(|d| d.is_none()).count();
+    if failed > 0 {
+        notes.say("timeline", format!("{} could not be read a second time.", plural(failed, "rank")));
+    }
+    let drawn: Vec<Drawn> = drawn.into_iter().flatten().filter(|d| d.window.is_some()).collect();
+    let undivided: usize = drawn.iter().map(|d| d.undivided).sum();
+    if undivided > 0 {
+        notes.say(
+            "timeline",
+            format!(
+                "{} of single ranks are drawn whole: they lack ranks, are one-sided, or did not end, so nothing says where \
+                 waiting ends.",
+                plural(undivided, "collective")
+            ),
+        );
+    }
+    fit(drawn, step, limits, names, notes)
+}
+
+/// Ends of waiting, by (rank, arrival): only of collectives that hold their ranks together, which those do that have a
+/// transfer, or a bandwidth with waits where that is inside the error.
+fn last_arrivals(analyzed: &Analyzed, step: i32) -> rustc_hash::FxHashMap<(i32, i64), i64> {
+    let tables = &analyzed.analysis.tables;
+    let waited: rustc_hash::FxHashMap<i64, &trace::InstanceRow> = tables
+        .collective_instances
+        .iter()
+        .filter(|i| i.step == Some(step) && (i.transfer_ns.is_some() || i.busbw_incl_wait_gbs.is_some()))
+        .map(|i| (i.instance, i))
+        .collect();
+    let of = |w: &trace::WaitRow| Some(((w.rank, w.arrival_ns), waited.get(&w.instance)?.last_start_ns));
+    tables.collective_waits.iter().filter_map(of).collect()
+}
+
+fn draw_rank(data: &RankData, clocks: &Clocks, step: i32, last: &rustc_hash::FxHashMap<(i32, i64), i64>) -> Drawn {
+    let rank = data.info.rank;
+    let events = &data.events;
+    let rows: Vec<usize> = (0..events.len()).filter(|row| events.step[*row] == step).collect();
+    let on_device = |row: usize| events.kind[row].is_device_work();
+    let has_device = rows.iter().any(|row| on_device(*row));
+    let global = |row: usize| {
+        let clock = clocks.map(rank, on_device(row));
+        Interval::new(clock.apply(events.ts_ns[row]), clock.apply(events.end_ns(row)))
+    };
+    let bar = |row: &usize| {
+        let Interval { start_ns: start, end_ns: end } = global(*row);
+        Bar { start, end, name: Name::Event(events.name[*row]), rows: 1 }
+    };
+    let computes = |row: &usize| {
+        let kind = events.kind[*row];
+        let work = if has_device { kind.is_device_work() } else { kind == Kind::CpuOp };
+        work && !events.is_comm[*row]
+    };
+    let compute = rows.iter().filter(|row| computes(row)).map(bar).collect();
+    let (communication, undivided) = communication(data, clocks, step, last);
+    let host = clocks.map(rank, false);
+    let own = data.steps.iter().find(|s| s.step == step);
+    let mut window = own.map(|s| Interval::new(host.apply(s.start_ns), host.apply(s.end_ns)));
+    // A device works behind its host: its step ends later.
+    if let Some(window) = &mut window {
+        let ends = rows.iter().filter(|row| on_device(**row)).map(|row| global(*row).end_ns);
+        window.end_ns = ends.fold(window.end_ns, i64::max);
+    }
+    Drawn {
+        rank,
+        window,
+        names: data.names.clone(),
+        lanes: [
+            innermost(events, &ranges(events, &rows, own.map(|s| s.end_ns - s.start_ns)), &bar),
+            flat(compute),
+            flat(communication),
+        ],
+        undivided,
+    }
+}
+
+/// Named ranges of the thread that has the most of them, but those that are as long as the step itself.
+fn ranges(events: &Events, rows: &[usize], step_ns: Option<i64>) -> Vec<usize> {
+    let mut by_thread: std::collections::BTreeMap<i64, (i64, Vec<usize>)> = std::collections::BTreeMap::new();
+    for row in rows.iter().copied().filter(|row| events.kind[*row] == Kind::UserAnnotation) {
+        let whole = step_ns.is_some_and(|step| events.dur_ns[row] as f64 > 0.97 * step as f64);
+        if whole || events.thread[row] == NONE {
+            continue;
+        }
+        let (time, rows) = by_thread.entry(events.thread[row]).or_default();
+        *time = time.saturating_add(events.dur_ns[row]);
+        rows.push(row);
+    }
+    by_thread.into_values().max_by_key(|(time, _)| *time).map(|(_, rows)| rows).unwrap_or_default()
+}
+
+/// What of nested rows is the innermost at each moment. Rows come by start, longest first.
+///
+/// ```text
+///  rows      [ outer         ]
+///              [ inner ]
+///  bars      [o][inner ][ o  ]
+/// ```
+fn innermost(events: &Events, rows: &[usize], bar: &impl Fn(&usize) -> Bar) -> Vec<Bar> {
+    let mut bars: Vec<Bar> = Vec::new();
+    let mut open: Vec<Bar> = Vec::new();
+    let mut from = i64::MIN;
+    let mut emit = |bar: &Bar, from: i64, to: i64| {
+        if to > from {
+            bars.push(Bar { start: from, end: to, ..bar.clone() });
+        }
+    };
+    let mut sorted = rows.to_vec();
+    sorted.sort_by_key(|row| (events.ts_ns[*row], std::cmp::Reverse(events.dur_ns[*row])));
+    for row in &sorted {
+        let next = bar(row);
+        while let Some(inner) = open.pop_if(|inner| inner.end <= next.start) {
+            emit(&inner, from.max(inner.start), inner.end);
+            from = from.max(inner.end);
+        }
+        if let Some(outer) = open.last() {
+            emit(outer, from.max(outer.start), next.start);
+        }
+        from = from.max(next.start);
+        open.push(next);
+    }
+    while let Some(inner) = open.pop() {
+        emit(&inner, from.max(inner.start), inner.end);
+        from = from.max(inner.end);
+    }
+    bars
+}
+
+/// The collectives of the step, each divided where its last rank arrived; and how many could not be.
+fn communication(
+    data: &RankData,
+    clocks: &Clocks,
+    step: i32,
+    last: &rustc_hash::FxHashMap<(i32, i64), i64>,
+) -> (Vec<Bar>, usize) {
+    let (mut bars, mut undivided) = (Vec::new(), 0);
+    for row in data.collectives.iter().filter(|c| c.step == Some(step)) {
+        let (Some(start), Some(end)) = (row.start_ns, row.end_ns) else {
+            undivided += 1;
+            continue;
+        };
+        let on_device = row.device_id.is_some() && &*row.timing_source != "host";
+        let clock = clocks.map(data.info.rank, on_device);
+        let (start, end) = (clock.apply(start), clock.apply(end));
+        let until = last.get(&(data.info.rank, start)).map(|last| (*last).clamp(start, end));
+        undivided += usize::from(until.is_none());
+        if let Some(until) = until.filter(|until| *until > start) {
+            bars.push(Bar { start, end: until, name: Name::Wait(row.op.clone()), rows: 1 });
+        }
+        let name = if until.is_some() { Name::Transfer(row.op.clone()) } else { Name::Whole(row.op.clone()) };
+        bars.push(Bar { start: until.unwrap_or(start), end, name, rows: 1 });
+    }
+    (bars, undivided)
+}
+
+/// Bars one after the other: what lies in an earlier one is left out, what reaches beyond it begins where that ends.
+fn flat(mut bars: Vec<Bar>) -> Vec<Bar> {
+    bars.sort_by_key(|b| (b.start, std::cmp::Reverse(b.end)));
+    let mut until = i64::MIN;
+    bars.retain_mut(|bar| {
+        bar.start = bar.start.max(until);
+        let keep = bar.end > bar.start;
+        if keep {
+            until = bar.end;
+        }
+        keep
+    });
+    bars
+}
+
+/// Joins bars shorter than `least` with neighbours that are no further away; the name is that of the longest.
+fn joined(bars: &[Bar], least: i64) -> Vec<Bar> {
+    let mut found: Vec<Bar> = Vec::new();
+    let mut longest = 0;
+    for bar in bars {
+        let short = |b: &Bar| b.end - b.start < least;
+        match found.last_mut() {
+            // One that is made of several stays open for more, however long it has become.
+            Some(before) if (short(before) || before.rows > 1) && short(bar) && bar.start - before.end < least => {
+                if bar.end - bar.start > longest {
+                    longest = bar.end - bar.start;
+                    before.name = bar.name.clone();
+                }
+                before.end = bar.end;
+                before.rows += bar.rows;
+            }
+            _ => {
+                longest = bar.end - bar.start;
+                found.push(bar.clone());
+            }
+        }
+    }
+    found
+}
+
+/// Fits the bars of all ranks into the page: the shortest length that is still drawn alone grows until they do.
+fn fit(drawn: Vec<Drawn>, step: i32, limits: &Limits, names: &mut Names, notes: &mut Notes) -> Timeline {
+    let windows = || drawn.iter().filter_map(|d| d.window);
+    let (Some(from), Some(to)) = (windows().map(|w| w.start_ns).min(), windows().map(|w| w.end_ns).max()) else {
+        return Timeline::default();
+    };
+    let span_ns = (to - from).max(1);
+    let mut least = span_ns / 20_000 + 1;
+    let total = |least: i64| -> usize { drawn.iter().flat_map(|d| &d.lanes).map(|l| joined(l, least).len()).sum() };
+    let bars = total(0);
+    while total(least) > limits.slices && least < span_ns {
+        least = least.saturating_mul(2);
+    }
+    let kept = total(least);
+    if kept < bars {
+        notes.say(
+            "timeline",
+            format!(
+                "{bars} bars are drawn as {kept}: those shorter than {} are joined with their neighbours. `aggregator export` \
+                 writes all of them for Perfetto.",
+                ns(least)
+            ),
+        );
+    }
+    let unit_ns = (span_ns / 1_000_000).max(1);
+    let at = |t: i64| (t - from).div_euclid(unit_ns);
+    let mut ranks = Vec::new();
+    for rank in &drawn {
+        let Some(window) = rank.window else { continue };
+        let lanes = [0, 1, 2].map(|lane| encode(&joined(&rank.lanes[lane], least), &rank.names, &at, names));
+        ranks.push(RankLanes { rank: rank.rank, window: (at(window.start_ns), at(window.end_ns)), lanes });
+    }
+    Timeline { step: Some(step), span_ns, unit_ns, ranks }
+}
+
+fn encode(bars: &[Bar], texts: &[trace::Text], at: &impl Fn(i64) -> i64, names: &mut Names) -> Vec<i64> {
+    let mut numbers = Vec::with_capacity(4 * bars.len());
+    let mut until = 0;
+    for bar in bars {
+        let (start, end) = (at(bar.start).max(until), at(bar.end));
+        let name = match &bar.name {
+            Name::Event(id) => names.id(&texts[*id as usize]) as i64,
+            Name::Wait(op) => names.id(op) as i64 * 3,
+            Name::Transfer(op) => names.id(op) as i64 * 3 + 1,
+            Name::Whole(op) => names.id(op) as i64 * 3 + 2,
+        };
+        numbers.extend([start - until, (end - start).max(0), name, i64::from(bar.rows)]);
+        until = start.max(end);
+    }
+    numbers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drawn::Drawn as Rank;
+
+    fn bars(spans: &[(i64, i64)]) -> Vec<Bar> {
+        spans.iter().map(|(start, end)| Bar { start: *start, end: *end, name: Name::Event(0), rows: 1 }).collect()
+    }
+
+    fn spans(bars: &[Bar]) -> Vec<(i64, i64, u32)> {
+        bars.iter().map(|b| (b.start, b.end, b.rows)).collect()
+    }
+
+    #[test]
+    fn bars_lie_side_by_side() {
+        //  [0----5]  [8--10]
+        //     [3---7]
+        assert_eq!(spans(&flat(bars(&[(8, 10), (0, 5), (3, 7), (1, 2)]))), [(0, 5, 1), (5, 7, 1), (8, 10, 1)]);
+    }
+
+    #[test]
+    fn short_bars_are_joined_and_counted() {
+        let many = bars(&[(0, 1), (2, 3), (4, 5), (20, 60), (61, 62), (100, 101)]);
+        assert_eq!(spans(&joined(&many, 10)), [(0, 5, 3), (20, 60, 1), (61, 62, 1), (100, 101, 1)]);
+        assert_eq!(joined(&many, 0).len(), many.len());
+        assert_eq!(joined(&many, 1_000).iter().map(|b| b.rows).sum::<u32>(), 6);
+    }
+
+    #[test]
+    fn the_innermost_range_is_drawn() {
+        let range = Kind::UserAnnotation;
+        let data = Rank::rank(0).host(range, "forward", 1, ".########.").host(range, "layer", 1, "...##.....").data();
+        let rows: Vec<usize> = (0..data.events.len()).collect();
+        let events = &data.events;
+        let bar = |row: &usize| Bar {
+            start: events.ts_ns[*row],
+            end: events.end_ns(*row),
+            name: Name::Event(events.name[*row]),
+            rows: 1,
+        };
+        let found = innermost(events, &rows, &bar);
+        let named: Vec<(&str, i64, i64)> = found
+            .iter()
+            .map(|b| match b.name {
+                Name::Event(id) => (&*data.names[id as usize], b.start, b.end),
+                _ => ("", 0, 0),
+            })
+            .collect();
+        assert_eq!(named, [("forward", 1, 3), ("layer", 3, 5), ("forward", 5, 9)]);
+    }
+}

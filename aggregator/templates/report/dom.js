@@ -1,0 +1,109 @@
+// Elements, the tip under the pointer, and what is read aloud. Text is always set as text.
+
+const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name === "style") for (const [key, set] of Object.entries(value)) node.style.setProperty(key, set);
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  for (const child of [].concat(children === undefined ? [] : children)) {
+    if (child !== null && child !== undefined) node.append(child);
+  }
+  return node;
+}
+
+export function element(name, attributes, children) {
+  return fill(document.createElement(name), attributes, children);
+}
+
+export function svg(name, attributes, children) {
+  return fill(document.createElementNS(SVG_NAMESPACE, name), attributes, children);
+}
+
+// A name from a trace: shown apart from the writing direction around it.
+export function bdi(text) {
+  return element("bdi", {}, text);
+}
+
+// The colour of a variable of the style sheet, for canvas.
+export function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+}
+
+const tip = document.getElementById("tip");
+const live = document.getElementById("live");
+
+// Shows lines of text beside a point of the window.
+export function showTip(lines, x, y) {
+  tip.replaceChildren(...lines.filter((line) => line !== null).map((line, i) => element("div", { class: i ? "" : "first" }, line)));
+  tip.hidden = false;
+  const box = tip.getBoundingClientRect();
+  const left = x + 14 + box.width > innerWidth ? Math.max(4, x - box.width - 14) : x + 14;
+  const top = y + 14 + box.height > innerHeight ? Math.max(4, y - box.height - 14) : y + 14;
+  tip.style.setProperty("left", left + "px");
+  tip.style.setProperty("top", top + "px");
+}
+
+export function hideTip() {
+  tip.hidden = true;
+}
+
+// Has lines read aloud.
+export function say(lines) {
+  live.textContent = lines.filter((line) => line !== null).join(", ");
+}
+
+// A mark that tells its lines under the pointer and when it has the focus.
+export function explain(mark, lines) {
+  mark.addEventListener("pointermove", (event) => showTip(lines(), event.clientX, event.clientY));
+  mark.addEventListener("pointerleave", hideTip);
+  mark.addEventListener("focus", () => {
+    const box = mark.getBoundingClientRect();
+    showTip(lines(), box.left + box.width / 2, box.top + box.height / 2);
+  });
+  mark.addEventListener("blur", hideTip);
+  return mark;
+}
+
+// Buttons of which one is pressed; calls `choose` with its value.
+export function choice(label, options, chosen, choose) {
+  const buttons = options.map(([value, text]) => element("button", {
+    type: "button", "data-value": value, "aria-pressed": String(value === chosen),
+    onclick: () => {
+      for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.value === String(value)));
+      choose(value);
+    },
+  }, text));
+  return element("span", { class: "choice", role: "group", "aria-label": label }, [element("span", { class: "label" }, label), ...buttons]);
+}
+
+// A list to choose from; calls `choose` with its value.
+export function select(label, options, chosen, choose) {
+  const list = element("select", { onchange: () => choose(list.value) },
+    options.map(([value, text]) => element("option", { value, selected: String(value) === String(chosen) }, text)));
+  return element("label", { class: "select" }, [element("span", { class: "label" }, label), list]);
+}
+
+// Draws now, when the width changes, and when the theme does.
+export function redraw(box, draw) {
+  let width = 0;
+  const again = () => {
+    width = Math.floor(box.clientWidth);
+    if (width > 0) draw(width);
+  };
+  new ResizeObserver(() => {
+    if (Math.floor(box.clientWidth) !== width) again();
+  }).observe(box);
+  document.addEventListener("themechange", again);
+  again();
+  return again;
+}
+
+// What colours mean.
+export function legend(items) {
+  return element("ul", { class: "legend" }, items.map(([kind, text]) =>
+    element("li", {}, [element("span", { class: "swatch " + kind, "aria-hidden": "true" }), text])));
+}

@@ -1,0 +1,148 @@
+// The map of lateness: a row a rank, a column a step. On canvas, because it may have tens of thousands of cells.
+import { choice, colour, element, hideTip, redraw, say, showTip } from "./dom.js";
+import { formatNs, span } from "./format.js";
+
+// Viridis (van der Walt & Smith, 2015) at nine points: its lightness rises evenly, so it can be read without colours.
+const VIRIDIS = [[68, 1, 84], [71, 44, 122], [59, 81, 139], [44, 113, 142], [33, 144, 141], [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37]];
+const MODES = [["arrival", "Arrival"], ["own", "Own excess"], ["suffered", "Suffered wait"]];
+
+// Darker is more on light paper, lighter is more on dark.
+export function heatColour(share) {
+  const dark = colour("dark") === "1";
+  const at = Math.min(1, Math.max(0, dark ? share : 1 - share)) * (VIRIDIS.length - 1);
+  const i = Math.min(VIRIDIS.length - 2, Math.floor(at));
+  const mix = VIRIDIS[i].map((c, k) => Math.round(c + (VIRIDIS[i + 1][k] - c) * (at - i)));
+  return `rgb(${mix.join(",")})`;
+}
+
+export function heatMap(heat, verdictRanks) {
+  const columns = heat.columns.length;
+  const rows = heat.rows.length;
+  const state = { mode: heat.own.some((v) => v > 0) ? "own" : "arrival", row: 0, column: 0 };
+  const canvas = element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "heat map" });
+  const scaleBar = element("canvas", { class: "scale", width: 160, height: 12, "aria-hidden": "true" });
+  const [low, high] = [element("span"), element("span")];
+  const readout = element("p", { class: "readout" });
+  const holder = element("div", { class: "holder" }, canvas);
+  let cell = { width: 1, height: 1, left: 60, top: 4 };
+  const again = redraw(holder, draw);
+
+  function value(row, column) {
+    const v = heat[state.mode][row * columns + column];
+    return v === null ? null : v * heat.unit_ns;
+  }
+
+  // The largest value that a colour has; the few that are far beyond the others share its end.
+  function top() {
+    const known = heat[state.mode].filter((v) => v !== null && v > 0).sort((a, b) => a - b);
+    return known.length ? known[Math.floor((known.length - 1) * 0.995)] * heat.unit_ns : 1;
+  }
+
+  function draw(width) {
+    const ratio = devicePixelRatio || 1;
+    cell.left = 8 + 7.5 * Math.max(...heat.rows.map(([a, b]) => span(a, b).length), 6);
+    cell.width = Math.max(1, Math.min(72, (width - cell.left - 8) / columns));
+    cell.height = Math.max(2, Math.min(24, Math.floor(560 / rows)));
+    const height = cell.top + rows * cell.height + 34;
+    canvas.width = Math.floor(width * ratio);
+    canvas.height = Math.floor(height * ratio);
+    canvas.style.setProperty("width", width + "px");
+    canvas.style.setProperty("height", height + "px");
+    const pen = canvas.getContext("2d");
+    pen.scale(ratio, ratio);
+    const most = top();
+    const gap = cell.width > 5 && cell.height > 5 ? 1 : 0;
+    for (let row = 0; row < rows; row++) for (let column = 0; column < columns; column++) {
+      const v = value(row, column);
+      const [x, y] = [cell.left + column * cell.width, cell.top + row * cell.height];
+      pen.fillStyle = v === null ? colour("grid") : heatColour(Math.max(0, v) / most);
+      if (v === null && cell.width > 5 && cell.height > 5) pen.fillRect(x + cell.width / 2 - 2, y + cell.height / 2 - 1, 4, 2);
+      else pen.fillRect(x, y, cell.width - gap, cell.height - gap);
+    }
+    labels(pen, width);
+    cursor(pen);
+    const bar = scaleBar.getContext("2d");
+    for (let x = 0; x < 160; x++) {
+      bar.fillStyle = heatColour(x / 159);
+      bar.fillRect(x, 0, 1, 12);
+    }
+    low.textContent = "0";
+    high.textContent = formatNs(most) + (state.mode === "own" ? " or more; less than the others: as 0" : " or more");
+    const name = MODES.find(([mode]) => mode === state.mode)[1];
+    canvas.setAttribute("aria-label", `${name} by rank and step; ${rows} rows, ${columns} columns. Arrow keys move from cell to cell.`);
+    readout.textContent = "";
+  }
+
+  function labels(pen, width) {
+    pen.fillStyle = colour("text");
+    pen.font = "12px system-ui, sans-serif";
+    pen.textAlign = "right";
+    const every = Math.max(1, Math.ceil(15 / cell.height));
+    heat.rows.forEach(([first, last], row) => {
+      const marked = verdictRanks.some((rank) => first <= rank && rank <= last);
+      if (row % every && !marked) return;
+      pen.font = (marked ? "bold " : "") + "12px system-ui, sans-serif";
+      pen.fillText((row === 0 && rows > 1 ? "rank " : "") + span(first, last), cell.left - 6, cell.top + (row + 0.5) * cell.height + 4);
+    });
+    pen.font = "12px system-ui, sans-serif";
+    pen.textAlign = "center";
+    const stride = Math.max(1, Math.ceil(44 / cell.width));
+    heat.columns.forEach(([first, last], column) => {
+      if (column % stride === 0) pen.fillText(span(first, last), cell.left + (column + 0.5) * cell.width, cell.top + rows * cell.height + 14);
+    });
+    pen.fillText("step", cell.left + (columns * cell.width) / 2, cell.top + rows * cell.height + 30, width);
+  }
+
+  function cursor(pen) {
+    if (document.activeElement !== canvas) return;
+    pen.strokeStyle = colour("focus");
+    pen.lineWidth = 2;
+    pen.strokeRect(cell.left + state.column * cell.width, cell.top + state.row * cell.height, Math.max(3, cell.width), Math.max(3, cell.height));
+  }
+
+  function lines(row, column) {
+    const all = MODES.map(([mode, name]) => {
+      const v = heat[mode][row * columns + column];
+      return `${name.toLowerCase()}: ${v === null ? "not known" : formatNs(v * heat.unit_ns)}`;
+    });
+    return [`rank ${span(...heat.rows[row])}, step ${span(...heat.columns[column])}`, ...all];
+  }
+
+  function place(event) {
+    const box = canvas.getBoundingClientRect();
+    const column = Math.floor((event.clientX - box.left - cell.left) / cell.width);
+    const row = Math.floor((event.clientY - box.top - cell.top) / cell.height);
+    return column >= 0 && column < columns && row >= 0 && row < rows ? [row, column] : null;
+  }
+
+  canvas.addEventListener("pointermove", (event) => {
+    const at = place(event);
+    if (at) showTip(lines(...at), event.clientX, event.clientY);
+    else hideTip();
+  });
+  canvas.addEventListener("pointerleave", hideTip);
+  canvas.addEventListener("focus", again);
+  canvas.addEventListener("blur", again);
+  canvas.addEventListener("keydown", (event) => {
+    const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    const move = moves[event.key];
+    if (!move) return;
+    event.preventDefault();
+    state.row = Math.min(rows - 1, Math.max(0, state.row + move[0]));
+    state.column = Math.min(columns - 1, Math.max(0, state.column + move[1]));
+    again();
+    const told = lines(state.row, state.column);
+    readout.textContent = told.join(" · ");
+    say(told);
+  });
+
+  const error = heat.error_ns === null
+    ? "Arrivals and waits compare clocks, and the error of that is not known everywhere; own excess needs no common clock."
+    : heat.error_ns === 0 ? "All ranks have one clock: arrivals and waits compare without an error of clocks."
+    : `Arrivals and waits compare clocks: they are right within ${formatNs(heat.error_ns)} (95 %). Own excess needs no common clock.`;
+  return element("div", {}, [
+    element("div", { class: "controls" }, [choice("Show", MODES, state.mode, (mode) => { state.mode = mode; again(); }),
+      element("span", { class: "scale-box" }, [low, scaleBar, high])]),
+    holder, readout, element("p", { class: "hint" }, error),
+  ]);
+}

@@ -1,0 +1,66 @@
+// The page: theme, tabs, and what its tabs hold.
+import { drawRun } from "./run.js";
+
+const THEMES = ["system", "light", "dark"];
+const themeButton = document.getElementById("theme");
+
+function setTheme(theme) {
+  if (theme === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  themeButton.textContent = "Theme: " + theme;
+  document.dispatchEvent(new Event("themechange"));
+}
+
+themeButton.addEventListener("click", () => {
+  const now = document.documentElement.dataset.theme || "system";
+  setTheme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => document.dispatchEvent(new Event("themechange")));
+
+function showTab(tab, tabs) {
+  for (const other of tabs) {
+    const chosen = other === tab;
+    other.setAttribute("aria-selected", String(chosen));
+    other.tabIndex = chosen ? 0 : -1;
+    document.getElementById(other.getAttribute("aria-controls")).hidden = !chosen;
+  }
+}
+
+function wireTabs() {
+  const tabs = [...document.querySelectorAll("[role=tab]")];
+  tabs.forEach((tab, i) => {
+    tab.addEventListener("click", () => showTab(tab, tabs));
+    tab.addEventListener("keydown", (event) => {
+      const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!move) return;
+      const next = tabs[(i + move + tabs.length) % tabs.length];
+      next.focus();
+      showTab(next, tabs);
+    });
+  });
+}
+
+// Everything is on paper, also what is folded on the screen.
+addEventListener("beforeprint", () => {
+  for (const details of document.querySelectorAll("details.numbers")) details.open = true;
+});
+
+// Words between backticks are what somebody types or a name in a program.
+function markCode() {
+  for (const node of document.querySelectorAll(".sentence, .lead, .note, .absent, .uncovered bdi, .finding bdi, .do, .evidence bdi")) {
+    const words = node.textContent.split("`");
+    if (node.childElementCount || words.length < 3) continue;
+    node.replaceChildren(...words.map((word, i) => {
+      if (i % 2 === 0 || i === words.length - 1) return i % 2 ? "`" + word : word;
+      const code = document.createElement("code");
+      code.textContent = word;
+      return code;
+    }));
+  }
+}
+
+wireTabs();
+markCode();
+const runData = document.getElementById("run-data");
+if (runData) drawRun(JSON.parse(runData.textContent), document.getElementById("run"));
+document.documentElement.dataset.ready = "true";

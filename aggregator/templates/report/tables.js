@@ -1,0 +1,90 @@
+// The tables of the page.
+import { element } from "./dom.js";
+import { formatBytes, formatCount, formatFlops, formatGbs, formatNs, formatNumber, formatPercent } from "./format.js";
+import { table } from "./table.js";
+
+const ns = (title, key, hint) => ({ title, hint, value: (r) => r[key], text: (r) => formatNs(r[key]) });
+const count = (title, key, hint) => ({ title, hint, value: (r) => r[key], text: (r) => formatCount(r[key]) });
+
+// Kernels or operators.
+export function nameTable(rows, names, kernels) {
+  const all = rows.reduce((sum, r) => sum + r.self_ns, 0) || 1;
+  const columns = [
+    { title: kernels ? "kernel" : "operator or range", name: true, value: (r) => names[r.name], text: (r) => names[r.name] },
+    kernels ? { title: "work", name: true, word: true, value: (r) => r.work, text: (r) => r.work } : null,
+    count("ranks", "ranks"), count("calls", "calls"), ns("total", "total_ns", "Over all ranks"),
+    ns("self", "self_ns", "Total less the time of what runs inside"),
+    { title: "share", hint: "Of the self time of all rows listed", value: (r) => r.self_ns, text: (r) => formatPercent((100 * r.self_ns) / all) }, ns("mean", "mean_ns"), ns("min", "min_ns"), ns("max", "max_ns"),
+    { title: "slowest", hint: "Rank where a call takes longest, and how much longer than on the median", value: (r) => (r.slowest ? r.slowest[1] : null),
+      text: (r) => (r.slowest ? `${r.slowest[1].toFixed(2)} × on ${r.slowest[0]}` : null) },
+    { title: "FLOP/s", value: (r) => (r.flops && r.total_ns ? r.flops / r.total_ns : null), text: (r) => (r.flops && r.total_ns ? formatFlops((r.flops / r.total_ns) * 1e9) : null) },
+    { title: "bytes", value: (r) => r.bytes, text: (r) => formatBytes(r.bytes) },
+  ].filter((c) => c !== null && (c.name || rows.some((r) => c.value(r) !== null)));
+  return table(columns, rows, { label: kernels ? "kernels" : "operators and ranges", search: true, sort: columns.findIndex((c) => c.title === (kernels ? "total" : "self")) });
+}
+
+// Who waited for whom.
+export function stragglerTable(rows) {
+  const columns = [
+    count("rank", "rank"), { title: "verdict", name: true, word: true, value: (r) => r.verdict },
+    ns("own excess", "own_excess_ns", "Own work between collectives above the lower median of the ranks, per step"),
+    { title: "95 % interval", value: (r) => r.low_ns, text: (r) => (r.low_ns === null ? null : `${formatNs(r.low_ns)} to ${formatNs(r.high_ns)}`) },
+    ns("delay", "delay_ns", "What it makes every step longer by"), ns("caused wait", "caused_ns", "Waits of others charged to it"),
+    ns("suffered wait", "suffered_ns", "Time it waited for others"), ns("inherited", "inherited_ns", "Lateness that it had from others"),
+    { title: "z", hint: "Distance from the other ranks in standard errors", value: (r) => r.z, text: (r) => (r.z === null ? null : Math.abs(r.z) > 100 ? "above 100" : r.z.toFixed(1)) },
+    { title: "of steps", hint: "Share of steps that show it", value: (r) => r.persistence, text: (r) => (r.persistence === null ? null : formatPercent(100 * r.persistence)) },
+    { title: "slowdown", hint: "Time of the run over its time with this rank's work as the others'", value: (r) => r.slowdown, text: (r) => (r.slowdown === null ? null : r.slowdown.toFixed(3)) },
+    { title: "why", name: true, value: (r) => r.why },
+  ];
+  return table(columns, rows, { label: "verdict by rank", sort: 2, rows: 16, mark: (r) => "verdict-" + r.verdict });
+}
+
+// Clocks, one row a fit.
+export function clockTable(rows) {
+  const columns = [
+    count("rank", "rank"), { title: "clock", name: true, word: true, value: (r) => r.clock }, { title: "by", name: true, word: true, value: (r) => r.method },
+    ns("offset", "offset_ns"), { title: "drift", value: (r) => r.drift_ppb, text: (r) => (r.drift_ppb === null ? "not measured" : (r.drift_ppb / 1000).toFixed(3) + " ppm") },
+    ns("residual p95", "residual_p95_ns", "95th percentile of the samples' distances from the fit"),
+    { title: "error (95 %)", value: (r) => r.error_ns, text: (r) => (r.error_ns === null ? "unknown" : formatNs(r.error_ns)) },
+    { title: "bound", value: (r) => r.bound_ns, text: (r) => (r.bound_ns === null ? "none" : formatNs(r.bound_ns)) },
+    count("samples", "samples"), count("violations", "violations", "Collectives that it left before another rank had entered"),
+  ];
+  return table(columns, rows, { label: "clock fits", sort: 0, ascending: true, rows: 16 });
+}
+
+// Collectives by operation and size.
+export function collectiveTable(groups, names) {
+  const rate = (title, key, hint) => ({ title, hint, value: (r) => r[key], text: (r) => (r[key] === null ? null : formatGbs(r[key])) });
+  const columns = [
+    { title: "operation", name: true, word: true, value: (r) => names[r.op] }, { title: "size", value: (r) => r.bytes, text: (r) => formatBytes(r.bytes) },
+    count("count", "count"), count("incomplete", "incomplete"), ns("skew", "skew_ns", "Median"), ns("transfer", "transfer_ns", "Median, from the last arrival to the end"),
+    rate("algbw", "algbw", "Median"), rate("busbw", "busbw", "Median"),
+    { title: "busbw p10–p90", value: (r) => r.busbw_p90, text: (r) => (r.busbw_p10 === null ? null : `${formatGbs(r.busbw_p10).replace(" GB/s", "")} to ${formatGbs(r.busbw_p90)}`) },
+    rate("busbw with waits", "busbw_wait", "Median, over the ranks' whole durations"),
+  ];
+  return table(columns, groups, { label: "collectives by operation and size", sort: 1, search: false });
+}
+
+function unitOf(column, value) {
+  if (value === null || typeof value === "boolean") return value === null ? null : value ? "yes" : "no";
+  if (typeof value === "string") return value;
+  if (column.endsWith("_ns")) return formatNs(value);
+  if (column.endsWith("_bytes") || column === "bytes") return formatBytes(value);
+  if (column.endsWith("_pct")) return formatPercent(value);
+  if (column.endsWith("_gbs")) return formatGbs(value);
+  return formatNumber(value);
+}
+
+// A table of the analysis as it is; a column's name says its unit.
+export function extraTable(extra) {
+  const text = (i) => extra.rows.some((row) => typeof row[i] === "string");
+  const columns = extra.columns.map((column, i) => ({
+    title: column.replace(/_(ns|pct|gbs)$/, "").replaceAll("_", " "), name: text(i), value: (r) => r[i], text: (r) => unitOf(column, r[i]),
+  })).filter((_, i) => extra.rows.some((row) => row[i] !== null));
+  const title = extra.name.replaceAll("_", " ");
+  const details = element("details", { class: "extra", id: "table-" + extra.name }, element("summary", {}, `${title} (${formatCount(extra.rows.length)} rows)`));
+  details.addEventListener("toggle", () => {
+    if (details.open && details.children.length === 1) details.append(table(columns, extra.rows, { label: title, search: columns.some((c) => c.name), sort: 0, ascending: true, rows: 20 }));
+  });
+  return details;
+}

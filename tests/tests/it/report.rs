@@ -1,0 +1,66 @@
+//! `aggregator report` from outside: its size, its exit codes, and that it stands alone.
+
+#[path = "../../src/planted.rs"]
+#[expect(dead_code, reason = "each user of the builder needs a part of it")]
+mod planted;
+
+use std::fs;
+use std::path::Path;
+
+use planted::Plan;
+
+use crate::support::{AGGREGATOR, Finished, aggregator, finish, scratch};
+
+fn report(run: &Path, out: &Path, more: &[&str]) -> Finished {
+    let mut args = vec![Path::new("report"), run, Path::new("-o"), out];
+    args.extend(more.iter().map(Path::new));
+    aggregator(&args)
+}
+
+/// Every picture of 64 ranks and 100 steps is whole, but for bars too short to be seen. Only the table of critical paths,
+/// which is long, is cut to its first rows, and that is said.
+#[test]
+fn a_report_of_64_ranks_and_100_steps_is_whole_and_small() {
+    let here = scratch("report_64");
+    let plan = Plan { ranks: 64, steps: 100, slow: vec![(21, 10_000_000)], ..Plan::default() };
+    planted::write(&plan, &here.join("run")).unwrap();
+    let out = here.join("report.html");
+    let said = report(&here.join("run"), &out, &[]).expect_code(0).stderr;
+    let bytes = fs::metadata(&out).unwrap().len();
+    assert!(bytes < 3_000_000, "{bytes} bytes");
+    for line in said.lines().filter(|line| line.starts_with("summarised:")) {
+        assert!(line.contains("are drawn as") || line.contains("critical_path: the first"), "{line}");
+    }
+    let page = fs::read_to_string(&out).unwrap();
+    assert!(page.contains("rank 21 slows every step by 10.0 ms"), "the verdict is not in the page");
+}
+
+#[test]
+fn a_report_is_the_same_whatever_the_threads() {
+    let here = scratch("report_same");
+    planted::write(&Plan::default(), &here.join("run")).unwrap();
+    let made = |threads: &str| {
+        let out = here.join(format!("{threads}.html"));
+        let mut command = std::process::Command::new(AGGREGATOR);
+        command.arg("report").arg(here.join("run")).arg("-o").arg(&out).env("RAYON_NUM_THREADS", threads);
+        finish(&mut command).expect_code(0);
+        fs::read(&out).unwrap()
+    };
+    assert!(made("1") == made("8"), "eight threads differ from one");
+}
+
+#[test]
+fn what_cannot_be_reported_leaves_the_old_page() {
+    let here = scratch("report_errors");
+    let out = here.join("report.html");
+    fs::write(&out, "old").unwrap();
+    report(&here.join("no_such_run"), &out, &[]).expect_code(1);
+    planted::write(&Plan::default(), &here.join("run")).unwrap();
+    let said = report(&here.join("run"), &out, &["--timeline", "99"]).expect_code(2).stderr;
+    assert!(said.contains("--timeline 99: no such step was recorded; there are 0–4"), "{said}");
+    assert_eq!(fs::read_to_string(&out).unwrap(), "old");
+    assert_eq!(fs::read_dir(&here).unwrap().count(), 2, "something is left of the attempts");
+    report(&here.join("run"), &out, &["--timeline", "3", "--steps", "2..4", "--ranks", "0,1"]).expect_code(0);
+    let page = fs::read_to_string(&out).unwrap();
+    assert!(page.contains("--steps 2..4 --ranks 0,1") && page.contains("Step 3 of all ranks"));
+}
