@@ -79,7 +79,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The session, in the process that started it.
 pub(crate) fn current() -> Option<&'static Session> {
-    if FORKED.load(Ordering::Relaxed) { None } else { SESSION.get() }
+    if is_child() { None } else { SESSION.get() }
+}
+
+fn is_child() -> bool {
+    FORKED.load(Ordering::Relaxed)
 }
 
 /// Starts the session of this process. Subscribes before anything else: whoever holds CUPTI keeps it undisturbed.
@@ -199,10 +203,13 @@ impl Session {
     }
 
     fn is_running(&self) -> bool {
-        self.phase.load(Ordering::Acquire) == phase::RUNNING
+        !is_child() && self.phase.load(Ordering::Acquire) == phase::RUNNING
     }
 
     pub(crate) fn pause(&self) {
+        if is_child() {
+            return;
+        }
         let paused = |phase| (phase == phase::RUNNING).then_some(phase::PAUSED);
         if self.phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, paused).is_ok() {
             self.recorder.shared().set_linked(false);
@@ -212,6 +219,9 @@ impl Session {
     }
 
     pub(crate) fn resume(&self) {
+        if is_child() {
+            return;
+        }
         let resumed = |phase| (phase == phase::PAUSED).then_some(phase::RUNNING);
         if self.phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, resumed).is_err() {
             return;
@@ -239,6 +249,9 @@ impl Session {
     }
 
     pub(crate) fn flush(&self) {
+        if is_child() {
+            return;
+        }
         if let Err(error) = self.library.flush(false) {
             tracing::debug!("{error}");
         }
@@ -271,6 +284,11 @@ impl Session {
 
     /// Ends the session, once.
     pub(crate) fn finish(&self) -> Summary {
+        if is_child() {
+            // It has no worker to wait for, and its copies of the locks may be held for ever.
+            let failure = Some("this process is a fork of the one that records".into());
+            return Summary { failure, ..Summary::default() };
+        }
         let mut finished = lock(&self.finished);
         if let Some(summary) = &*finished {
             return summary.clone();
@@ -400,9 +418,11 @@ pub(super) fn on_event(domain: u32, id: u32, site: impl Fn() -> Option<u32>) {
     }
 }
 
+/// The process ends in order, whether or not the program has ended the session and the recorder: what they hold is kept.
 pub(super) fn at_exit() {
     if let Some(session) = current() {
         session.finish();
+        session.recorder.finish();
     }
 }
 
