@@ -287,7 +287,10 @@ impl Recorder {
     /// Hands over what a source beside the threads has learnt. What finds no room is lost and counted.
     pub(crate) fn device(&self, batch: DeviceBatch) {
         let rows = batch.rows() as u64;
-        if !batch.is_empty() && self.shared.handed_over.enter(rows) {
+        if !batch.is_empty() {
+            let room = self.shared.handed_over.enter(rows);
+            // What a source has lost is told even where its rows find no room.
+            let batch = if room { batch } else { DeviceBatch { missing: batch.missing, ..DeviceBatch::default() } };
             self.handle.send(Command::Device(batch));
         }
     }

@@ -139,7 +139,7 @@ mod tests {
             (kernel(i32::MAX, i32::MAX, 1, 0), None),
         ] {
             let pct = achieved_pct(&HOPPER, &kernel);
-            assert_eq!(pct.map(|pct| (pct * 1e6).round()), expected.map(|pct| (pct * 1e6).round()), "{kernel:?}");
+            assert_eq!(pct.map(|pct| (pct * 1e6).round()), expected.map(|pct: f64| (pct * 1e6).round()), "{kernel:?}");
         }
     }
 }

@@ -235,7 +235,9 @@ extern "C" fn cuptiActivityGetNextRecord(buffer: *mut u8, valid: usize, record: 
     }
     // SAFETY: the record is null or one that this function returned, within `valid` bytes of `buffer`.
     unsafe {
-        let at = if (*record).is_null() { 0 } else {
+        let at = if (*record).is_null() {
+            0
+        } else {
             let kind = record.read().cast::<u32>().read_unaligned();
             let size = size_of_kind(kind, version()).unwrap_or(valid);
             record.read() as usize - buffer as usize + size

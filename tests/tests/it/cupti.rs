@@ -268,7 +268,8 @@ fn a_library_that_is_missing_or_too_old_is_named() {
     let error = word(&done, "error").to_string();
     assert!(error.starts_with("libcupti was not found; looked for /nowhere/libcupti.so.13;"), "{error}");
     // Without the variable, everywhere that it may be.
-    let done = finish(command.env_remove("RANKSCOPE_CUPTI").env("CUDA_HOME", "/nowhere/cuda").env_remove("VIRTUAL_ENV"));
+    let done =
+        finish(command.env_remove("RANKSCOPE_CUPTI").env("CUDA_HOME", "/nowhere/cuda").env_remove("VIRTUAL_ENV"));
     let said = done.said();
     if said.contains("libcupti was not found") {
         assert!(said.contains("looked for libcupti.so.13, libcupti.so.12, ") && said.contains("/nowhere/cuda/extras"));
@@ -306,7 +307,8 @@ fn nothing_is_recorded_while_the_session_is_paused() {
     let (run, done) = play("pause", "pause", "version=130001");
     done.expect_code(0);
     let events = rows::<EventRow>(&run);
-    let launched_in = |id: Option<i64>| kind(&events, "cpu_op").into_iter().find(|event| event.external_id == id).unwrap();
+    let launched_in =
+        |id: Option<i64>| kind(&events, "cpu_op").into_iter().find(|event| event.external_id == id).unwrap();
     let names: Vec<&str> = kind(&events, "kernel").iter().map(|k| &*launched_in(k.external_id).name).collect();
     assert_eq!(names, ["before", "after"]);
     let paused = events.iter().find(|event| &*event.name == "paused").unwrap();

@@ -7,8 +7,8 @@ use std::time::Duration;
 use recorder::cupti::Cupti;
 use recorder::{Collective, CollectiveOp, Kind, Phase, Recorder, ThreadRecorder};
 use stand_in_cupti::records::{
-    API, Context4, Device6, ExternalCorrelation, Kernel13, Marker2, MarkerData2, Memcpy7, MemcpyPtoP4, Memory4, Memset5,
-    Name, Overhead3, Stream, Synchronization2,
+    API, Context4, Device6, ExternalCorrelation, Kernel13, Marker2, MarkerData2, Memcpy7, MemcpyPtoP4, Memory4,
+    Memset5, Name, Overhead3, Stream, Synchronization2,
 };
 
 use crate::ffi::{StandIn, fork};
@@ -39,7 +39,8 @@ pub(crate) fn one_of_each(version: u32) -> Vec<u8> {
         Memset5 { start: 5, end: 9, correlation_id: 4, ..Default::default() }.bytes(version),
         API { start: 5, end: 9, correlation_id: 1, ..Default::default() }.bytes(version),
         API { kind: DRIVER, start: 5, end: 9, correlation_id: 1, ..Default::default() }.bytes(version),
-        ExternalCorrelation { external_kind: 5, external_id: 6, correlation_id: 1, ..Default::default() }.bytes(version),
+        ExternalCorrelation { external_kind: 5, external_id: 6, correlation_id: 1, ..Default::default() }
+            .bytes(version),
         Overhead3 { start: 5, end: 9, ..Default::default() }.bytes(version),
         Synchronization2 { start: 5, end: 9, ..Default::default() }.bytes(version),
         Marker2 { timestamp: 5, id: 1, ..Default::default() }.bytes(version),
@@ -195,12 +196,30 @@ impl<'r> Gpu<'r> {
         let (src_kind, dst_kind, bytes, stream_id, context_id) = (2, 3, 100_000, 7, 1);
         let correlation_id = id;
         let copy = Memcpy7 {
-            copy_kind: 1, src_kind, dst_kind, bytes, start, end, stream_id, context_id, correlation_id, ..Default::default()
+            copy_kind: 1,
+            src_kind,
+            dst_kind,
+            bytes,
+            start,
+            end,
+            stream_id,
+            context_id,
+            correlation_id,
+            ..Default::default()
         };
         self.stand_in.put(&copy.bytes(self.version));
         let peer = MemcpyPtoP4 {
-            copy_kind: 10, src_kind: 3, dst_kind, bytes, start, end, stream_id, context_id, correlation_id,
-            dst_device_id: 1, ..Default::default()
+            copy_kind: 10,
+            src_kind: 3,
+            dst_kind,
+            bytes,
+            start,
+            end,
+            stream_id,
+            context_id,
+            correlation_id,
+            dst_device_id: 1,
+            ..Default::default()
         };
         self.stand_in.put(&peer.bytes(self.version));
         let memory_kind = 3;
@@ -213,7 +232,14 @@ impl<'r> Gpu<'r> {
         let start = self.stand_in.now();
         let (stream_id, context_id, event_id, end) = (7, 1, u32::MAX, start + 50_000);
         let sync = Synchronization2 {
-            sync_kind: 3, start, end, correlation_id, context_id, stream_id, event_id, ..Default::default()
+            sync_kind: 3,
+            start,
+            end,
+            correlation_id,
+            context_id,
+            stream_id,
+            event_id,
+            ..Default::default()
         };
         self.stand_in.put(&sync.bytes(self.version));
     }
@@ -235,7 +261,14 @@ impl<'r> Gpu<'r> {
         sleep(Duration::from_micros(100));
         self.stand_in.put(&marker(4, 0).bytes(self.version));
         let start = self.stand_in.now();
-        let cost = Overhead3 { overhead_kind: 1 << 16, object_kind: 2, thread_id: 55, start, end: start + 700, ..Default::default() };
+        let cost = Overhead3 {
+            overhead_kind: 1 << 16,
+            object_kind: 2,
+            thread_id: 55,
+            start,
+            end: start + 700,
+            ..Default::default()
+        };
         self.stand_in.put(&cost.bytes(self.version));
         self.stand_in.call(DRIVER, CU_MEM_ALLOC);
     }
