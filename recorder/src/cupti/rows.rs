@@ -33,6 +33,7 @@ pub(crate) trait Strings {
 
 /// `CUPTI_ACTIVITY_OBJECT_THREAD`.
 const OBJECT_THREAD: u32 = 2;
+const INACTIVE: &str = "launched while nothing was recorded";
 
 /// A number that is all ones where CUPTI does not know it.
 fn known(id: u32) -> i64 {
@@ -195,22 +196,31 @@ impl<S: Strings> Rows<S> {
         });
     }
 
-    /// An interval of device work; `None`, and counted, if the record is not complete.
-    fn interval(&mut self, kind: Kind, name: NameId, start: u64, end: u64) -> Option<DeviceEvent> {
-        let (Some(start_ns), Some(end_ns)) = (self.times.local(start), self.times.local(end)) else {
-            self.lose("cupti:incomplete", 1, "the work had not ended when the record was handed over");
-            return None;
+    /// An interval; `None`, and counted, if the record is not complete. What was launched while nothing was recorded is
+    /// no loss.
+    fn interval(&mut self, kind: Kind, name: NameId, times: (u64, u64), correlation_id: u32) -> Option<DeviceEvent> {
+        let ends = (self.times.local(times.0), self.times.local(times.1));
+        let why = match ends {
+            (Some(start_ns), Some(end_ns)) if start_ns <= end_ns => {
+                return Some(DeviceEvent::new(self.shared.next_id(), kind, name, start_ns, end_ns));
+            }
+            (Some(_), Some(_)) => "the record ends before it starts",
+            _ => "the work had not ended when the record was handed over",
         };
-        if end_ns < start_ns {
-            self.lose("cupti:incomplete", 1, "the record ends before it starts");
-            return None;
+        let made_ns = self.launches.get(correlation_id).and_then(|launch| launch.start_ns);
+        if made_ns.is_some_and(|made_ns| self.shared.timeline().active_step(made_ns).is_none()) {
+            self.omit("cupti:inactive", 1, INACTIVE);
+        } else {
+            self.lose("cupti:incomplete", 1, why);
         }
-        Some(DeviceEvent::new(self.shared.next_id(), kind, name, start_ns, end_ns))
+        None
     }
 
     fn kernel(&mut self, kernel: &Kernel) {
         let (name, is_comm) = self.kernel_name(kernel.name);
-        let Some(event) = self.interval(Kind::Kernel, name, kernel.start, kernel.end) else { return };
+        let Some(event) = self.interval(Kind::Kernel, name, (kernel.start, kernel.end), kernel.correlation_id) else {
+            return;
+        };
         let limits = self.limits.get(&kernel.device_id);
         let detail = Detail::Kernel {
             grid: [kernel.grid_x, kernel.grid_y, kernel.grid_z],
@@ -237,7 +247,9 @@ impl<S: Strings> Rows<S> {
 
     fn memcpy(&mut self, copy: &Memcpy) {
         let name = self.shared.names.intern(&words::memcpy_name(copy.copy_kind, copy.src_kind, copy.dst_kind));
-        let Some(event) = self.interval(Kind::GpuMemcpy, name, copy.start, copy.end) else { return };
+        let Some(event) = self.interval(Kind::GpuMemcpy, name, (copy.start, copy.end), copy.correlation_id) else {
+            return;
+        };
         let kind = words::copy_kind_word(copy.copy_kind);
         let detail = Detail::Copy { kind, bytes: copy.bytes as i64, devices: None };
         let place = (copy.device_id, copy.context_id, copy.stream_id);
@@ -246,7 +258,9 @@ impl<S: Strings> Rows<S> {
 
     fn peer_memcpy(&mut self, copy: &PeerMemcpy) {
         let name = self.shared.names.intern(&words::memcpy_name(copy.copy_kind, copy.src_kind, copy.dst_kind));
-        let Some(event) = self.interval(Kind::GpuMemcpy, name, copy.start, copy.end) else { return };
+        let Some(event) = self.interval(Kind::GpuMemcpy, name, (copy.start, copy.end), copy.correlation_id) else {
+            return;
+        };
         let (kind, devices) = (words::copy_kind_word(copy.copy_kind), (copy.src_device_id, copy.dst_device_id));
         let detail = Detail::Copy { kind, bytes: copy.bytes as i64, devices: Some(devices) };
         let place = (copy.device_id, copy.context_id, copy.stream_id);
@@ -255,7 +269,9 @@ impl<S: Strings> Rows<S> {
 
     fn memset(&mut self, fill: &Memset) {
         let name = self.shared.names.intern(&words::memset_name(fill.memory_kind));
-        let Some(event) = self.interval(Kind::GpuMemset, name, fill.start, fill.end) else { return };
+        let Some(event) = self.interval(Kind::GpuMemset, name, (fill.start, fill.end), fill.correlation_id) else {
+            return;
+        };
         let detail = Detail::Fill { bytes: fill.bytes as i64 };
         let place = (fill.device_id, fill.context_id, fill.stream_id);
         self.launched(DeviceEvent { detail, ..event }, place, (fill.graph_id, fill.graph_node_id), fill.correlation_id);
@@ -264,7 +280,9 @@ impl<S: Strings> Rows<S> {
     fn synchronization(&mut self, sync: &Synchronization) {
         let kind = words::sync_word(sync.sync_kind);
         let name = self.shared.names.intern(kind);
-        let Some(event) = self.interval(Kind::CudaSync, name, sync.start, sync.end) else { return };
+        let Some(event) = self.interval(Kind::CudaSync, name, (sync.start, sync.end), sync.correlation_id) else {
+            return;
+        };
         let device_id = self.device_of_context.get(&sync.context_id).copied().unwrap_or(u32::MAX);
         let place = (device_id, sync.context_id, sync.stream_id);
         let args =
@@ -324,7 +342,7 @@ impl<S: Strings> Rows<S> {
         }
         let name = self.call_name(domain, api.callback_id);
         let kind = if domain == domain::RUNTIME_API { Kind::CudaRuntime } else { Kind::CudaDriver };
-        let Some(event) = self.interval(kind, name, api.start, api.end) else { return };
+        let Some(event) = self.interval(kind, name, (api.start, api.end), api.correlation_id) else { return };
         let external_id = self.launches.get(api.correlation_id).map_or(NONE, |launch| launch.external_id);
         let failed =
             (api.return_value != 0).then(|| serde_json::json!({"return": api.return_value}).to_string().into());
@@ -341,7 +359,10 @@ impl<S: Strings> Rows<S> {
 
     fn overhead(&mut self, overhead: &Overhead) {
         let name = self.shared.names.intern(words::overhead_word(overhead.overhead_kind));
-        let Some(event) = self.interval(Kind::Overhead, name, overhead.start, overhead.end) else { return };
+        let Some(event) = self.interval(Kind::Overhead, name, (overhead.start, overhead.end), overhead.correlation_id)
+        else {
+            return;
+        };
         let on_thread = overhead.object_kind == OBJECT_THREAD;
         let thread_id = if on_thread { overhead.thread_id.into() } else { NONE };
         self.on_host(DeviceEvent { thread_id, correlation_id: nonzero(overhead.correlation_id.into()), ..event });
@@ -360,7 +381,7 @@ impl<S: Strings> Rows<S> {
         match step {
             Some(step) => self.batch.events.push(DeviceEvent { step, ..event }),
             None if forgot => self.lose("cupti:late", 1, "its step is no longer remembered"),
-            None => self.omit("cupti:inactive", 1, "launched while nothing was recorded"),
+            None => self.omit("cupti:inactive", 1, INACTIVE),
         }
     }
 

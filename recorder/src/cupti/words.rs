@@ -133,7 +133,7 @@ mod tests {
             ("_Z9bias_reluPfPKfi", "bias_relu(float*, float const*, int)"),
             ("_ZN4ours4gemmIfLi128EEEvPKT_PS1_", "void ours::gemm<float, 128>(float const*, float*)"),
             (
-                "_Z32ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE",
+                "_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE",
                 "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
             ),
             ("sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n", "sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n"),
