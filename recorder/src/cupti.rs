@@ -200,8 +200,8 @@ impl Cupti {
 
     /// Says that what this thread launches directly inside `scope` carries out `collectives`, in this order on their
     /// stream: one for a plain call, those of a group for a group, all of a step for the launch of a CUDA graph. Call
-    /// it before the launch, on the thread that launches, with no other scope opened in between. `enqueue_ns` and `step`
-    /// are taken from the scope where they are `None`.
+    /// it before the launch, on the thread that launches, with no other scope opened in between. `enqueue_ns` and
+    /// `step` are taken from the scope where they are `None`.
     ///
     /// Returns whether they will be timed. If not (the session is paused or over, the scope is not recorded, too many
     /// are in flight), nothing is recorded of them here: time them otherwise and call

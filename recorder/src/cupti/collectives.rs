@@ -74,8 +74,8 @@ impl Collectives {
         }
     }
 
-    /// Moves what is complete to `done`: as many kernels as collectives, one for each in the order of their starts. With
-    /// `last`, everything; else with `flushed`, what has waited long enough as well.
+    /// Moves what is complete to `done`: as many kernels as collectives, one for each in the order of their starts.
+    /// With `last`, everything; else with `flushed`, what has waited long enough as well.
     pub(crate) fn settle(&mut self, flushed: bool, last: bool, done: &mut Vec<Collective>) {
         let mut untimed = 0;
         self.groups.retain(|_, group| {

@@ -6,7 +6,8 @@ use crate::device::DeviceEvent;
 
 /// Pieces of work that wait; of more, the oldest goes on without its launch.
 const MAX_WAITING: usize = 1 << 18;
-/// Flushes that a piece of work waits: records of calls come with the first flush after the call, unless they were lost.
+/// Flushes that a piece of work waits: records of calls come with the first flush after the call, unless they were
+/// lost.
 const PATIENCE: u32 = 3;
 
 /// Device work and the id that joins it to its launch.

@@ -1,8 +1,8 @@
 //! Where the fields of CUPTI's records stand, by version.
 //!
 //! Offsets and sizes are those of the headers of CUDA 12.4 to 13.5 (`cupti_activity.h`, laid out for x86-64). Every
-//! record only ever grew at its end, so that the oldest layout is a prefix of all later ones, and a field that a version
-//! does not have is never read: `since` says which has it.
+//! record only ever grew at its end, so that the oldest layout is a prefix of all later ones, and a field that a
+//! version does not have is never read: `since` says which has it.
 
 use std::fmt;
 

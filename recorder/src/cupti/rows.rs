@@ -108,7 +108,8 @@ impl<S: Strings> Rows<S> {
         self.missing.entry((source, why.into())).or_default().1 += records;
     }
 
-    /// Makes rows of records. What says something about others is looked at first, because CUPTI orders them by nothing.
+    /// Makes rows of records. What says something about others is looked at first, because CUPTI orders them by
+    /// nothing.
     pub(crate) fn take(&mut self, records: &[Record]) {
         for record in records {
             self.learn(record);

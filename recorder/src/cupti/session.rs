@@ -384,7 +384,7 @@ impl Session {
 }
 
 // ---- what callbacks and scopes call
-// ----------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 /// A buffer for CUPTI. `None`: none, and CUPTI counts what it cannot store.
 pub(super) fn lend_buffer() -> Option<(*mut u8, usize)> {
@@ -418,7 +418,8 @@ pub(super) fn on_event(domain: u32, id: u32, site: impl Fn() -> Option<u32>) {
     }
 }
 
-/// The process ends in order, whether or not the program has ended the session and the recorder: what they hold is kept.
+/// The process ends in order, whether or not the program has ended the session and the recorder: what they hold is
+/// kept.
 pub(super) fn at_exit() {
     if let Some(session) = current() {
         session.finish();

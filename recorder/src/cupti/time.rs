@@ -35,7 +35,8 @@ impl TimeMap {
         self.samples.push_back(sample);
     }
 
-    /// The recorder's clock at CUPTI's time `ns`; `None` for a time that was never taken (0), or with nothing to map by.
+    /// The recorder's clock at CUPTI's time `ns`; `None` for a time that was never taken (0), or with nothing to map
+    /// by.
     pub(crate) fn local(&mut self, ns: u64) -> Option<i64> {
         let ns = i64::try_from(ns).ok().filter(|ns| *ns != 0)?;
         let Some(last) = self.samples.back().copied() else {

@@ -164,7 +164,12 @@ impl Worker {
         }
         let mut unknown = BTreeMap::<u32, u64>::new();
         let mut truncated = !whole;
-        for record in split(bytes, &self.starts) {
+        for (index, record) in split(bytes, &self.starts).enumerate() {
+            let short = layout_of(kind_of(record)).and_then(|layout| layout.size(version));
+            if index + 1 == self.starts.len() && short.is_some_and(|size| record.len() < size.bytes) {
+                truncated = true;
+                break;
+            }
             let odd = odd_size(record, version);
             let read_as = if odd.is_some() { Version::OLDEST } else { version };
             if let Some(odd) = odd.filter(|_| !std::mem::replace(&mut self.said_odd_size, true)) {
@@ -266,9 +271,13 @@ impl Worker {
     }
 }
 
+fn kind_of(record: &[u8]) -> u32 {
+    record.first_chunk().map_or(0, |kind| u32::from_ne_bytes(*kind))
+}
+
 /// How a record differs in length from what its version says; `None` if it does not.
 fn odd_size(record: &[u8], version: Version) -> Option<String> {
-    let kind = record.first_chunk().map_or(0, |kind| u32::from_ne_bytes(*kind));
+    let kind = kind_of(record);
     let size = layout_of(kind)?.size(version)?;
     let odd = version <= Version::NEWEST && record.len() != size.bytes;
     odd.then(|| format!("a record of kind {kind} ({}) has {} bytes, not {}", size.name, record.len(), size.bytes))

@@ -210,14 +210,14 @@ extern "C" fn cuptiActivityGetNumDroppedRecords(_: *mut c_void, _: u32, out: *mu
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityFlushAll(_: u32) -> u32 {
-    let filling = {
+    let buffers = {
         let mut state = state();
         state.flushes += 1;
-        state.filling.take()
+        let mut buffers = std::mem::take(&mut state.held);
+        buffers.extend(state.filling.take());
+        buffers
     };
-    if let Some(filling) = filling {
-        hand_back(filling);
-    }
+    buffers.into_iter().for_each(hand_back);
     SUCCESS
 }
 
@@ -252,7 +252,7 @@ extern "C" fn cuptiActivityGetNextRecord(buffer: *mut u8, valid: usize, record: 
 }
 
 // ---- what a test calls to play the program and the GPU
-// ----------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 /// CUPTI's present.
 #[unsafe(no_mangle)]
@@ -282,8 +282,10 @@ fn put(record: &[u8]) -> bool {
             full = state.filling.take();
         }
     }
-    if let Some(full) = full {
-        hand_back(full);
+    match full {
+        Some(full) if behaviour("hold") => state().held.push(full),
+        Some(full) => hand_back(full),
+        None => {}
     }
     if state().filling.is_none() {
         let Some(filling) = request() else {

@@ -32,6 +32,8 @@ pub(crate) struct State {
     pub(crate) driver_calls: BTreeSet<u32>,
     pub(crate) callbacks: BTreeSet<(u32, u32)>,
     pub(crate) filling: Option<Filling>,
+    /// Full buffers.
+    pub(crate) held: Vec<Filling>,
     pub(crate) dropped: usize,
     pub(crate) next_correlation: u32,
     pub(crate) flushes: u64,
@@ -44,6 +46,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     driver_calls: BTreeSet::new(),
     callbacks: BTreeSet::new(),
     filling: None,
+    held: Vec::new(),
     dropped: 0,
     next_correlation: 0,
     flushes: 0,

@@ -187,7 +187,8 @@ fn a_clock_that_cupti_refuses_is_mapped_from_utc() {
     analyze(&run, 3);
 }
 
-/// A mapped time is as good as the comparison of the clocks: microseconds, on a busy machine more, but not milliseconds.
+/// A mapped time is as good as the comparison of the clocks: microseconds, on a busy machine more, but not
+/// milliseconds.
 fn check_links_of_mapped_times(run: &Path) {
     const LATE_NS: i64 = 5_000_000;
     let events = rows::<EventRow>(run);
@@ -233,14 +234,15 @@ fn a_buffer_that_ends_within_a_record_is_counted_and_the_rest_read() {
 #[test]
 fn what_finds_no_buffer_is_dropped_and_counted() {
     // Before 12.9 a request for a buffer must be granted: what goes into that buffer is thrown away and counted here.
-    // From 12.9 on CUPTI counts what it could not store. One buffer of 64 KiB each.
+    // From 12.9 on CUPTI counts what it could not store. One buffer of 64 KiB, and 4000 records for it.
     for (version, source) in [(26, "cupti:overflow"), (28, "cupti:buffers"), (130_401, "cupti:buffers")] {
-        let (run, done) = play(&format!("few_buffers_{version}"), "few_buffers", &format!("version={version}"));
+        let (run, done) = play(&format!("few_buffers_{version}"), "few_buffers", &format!("version={version},hold"));
         let done = done.expect_code(0);
         let (_, dropped, _) = counted(&run, source);
-        assert!(dropped > 100, "{source} of {version}: {dropped}");
-        let kernels = kind(&rows::<EventRow>(&run), "kernel").len();
-        assert!((100..2000).contains(&kernels), "{kernels} kernels fit");
+        let events = rows::<EventRow>(&run);
+        let (kernels, calls) = (kind(&events, "kernel").len(), kind(&events, "cuda_runtime").len());
+        assert!(kernels > 200 && calls > 200, "{kernels} and {calls} fit");
+        assert_eq!(kernels as i64 + calls as i64 + dropped, 4000, "{source} of {version}");
         assert_eq!(word(&done, "dropped").parse(), Ok(dropped));
         assert_eq!(word(&done, "closed"), "true", "counted losses are no failure");
     }

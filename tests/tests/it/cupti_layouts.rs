@@ -44,8 +44,8 @@ const SIZES: &[(u32, &str, [usize; 11])] = &[
     (11, "Name",                                                [ 32,  32,  32,  32,  32,  32,  32,  32,  32,  32,  32]),
 ];
 
-/// Where the fields of the oldest layouts and the later ones stand, as `gdb` prints them (`ptype /o`) for the structs of
-/// 13.5.25. Fields are called as in the stand-in, which the compiler lays out.
+/// Where the fields of the oldest layouts and the later ones stand, as `gdb` prints them (`ptype /o`) for the structs
+/// of 13.5.25. Fields are called as in the stand-in, which the compiler lays out.
 #[rustfmt::skip]
 const OFFSETS: &[(&str, &[(&str, usize)])] = &[
     ("Kernel13", &[

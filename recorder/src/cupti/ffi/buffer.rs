@@ -48,8 +48,8 @@ impl Lent {
 
     /// Owns the memory again. To be called when CUPTI has handed it back.
     pub(crate) fn take_back(self) -> Buffer {
-        // SAFETY: `lend` made the only token of this box, and it is used up here. CUPTI does not touch a buffer after it
-        // has called back with it (`cuptiActivityRegisterCallbacks`).
+        // SAFETY: `lend` made the only token of this box, and it is used up here. CUPTI does not touch a buffer after
+        // it has called back with it (`cuptiActivityRegisterCallbacks`).
         Buffer(unsafe { Box::from_raw(self.0) })
     }
 }
