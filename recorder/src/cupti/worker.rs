@@ -88,31 +88,35 @@ impl Worker {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.read(buffers);
+            if flush && reply.is_none() {
+                // Somebody may ask for the end while this waits for CUPTI.
+                reply = self.flush();
+            }
             if let Some(reply) = reply {
                 self.finish();
                 // Whoever asked may have stopped waiting.
                 let _ = reply.send(());
                 return;
             }
-            if flush {
-                self.flush();
-            }
             self.hand_over();
         }
     }
 
-    fn flush(&mut self) {
+    /// Asks for what is complete, and reads it. Returns whom to tell of the end, if that was asked for meanwhile.
+    fn flush(&mut self) -> Option<SyncSender<()>> {
         self.last_flush = Instant::now();
         if let Err(error) = self.session.library.flush(false) {
             tracing::debug!("{error}");
         }
         self.compare_clocks();
         // What the flush has brought, before what waits for it grows older.
-        self.read_inbox();
+        let reply = self.read_inbox();
         self.rows.flushed();
+        reply
     }
 
-    /// Reads the buffers that are there. Other messages are answered by what is happening.
+    /// Reads the buffers that are there. Returns whom to tell of the end, if that is asked for; other messages are
+    /// answered by what is happening.
     fn read_inbox(&mut self) -> Option<SyncSender<()>> {
         let (mut buffers, mut reply) = (Vec::new(), None);
         while let Ok(message) = self.inbox.try_recv() {
