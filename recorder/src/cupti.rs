@@ -181,7 +181,7 @@ impl Cupti {
     /// Call it before the first CUDA call of the process.
     ///
     /// # Errors
-    /// [`Error::CuptiNotFound`] with every path tried, [`Error::CuptiTooOld`], [`Error::CuptiBusy`] if another profiler
+    /// [`Error::CuptiNotFound`] with every path tried, [`Error::CuptiWithoutDriver`], [`Error::CuptiTooOld`], [`Error::CuptiBusy`] if another profiler
     /// (Nsight, torch.profiler, …) holds it, [`Error::CuptiCall`] with CUPTI's own message, [`Error::CuptiTwice`] if
     /// this process has started a session before, [`Error::Thread`]. The recorder goes on without device rows.
     pub fn start(recorder: &Recorder, settings: Settings) -> Result<Self, Error> {

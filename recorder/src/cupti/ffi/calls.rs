@@ -32,7 +32,7 @@ pub(crate) mod domain {
 pub(crate) struct Subscription(usize);
 
 impl Cupti {
-    fn check(&self, call: &'static str, status: Status) -> Result<(), Error> {
+    pub(super) fn check(&self, call: &'static str, status: Status) -> Result<(), Error> {
         if status == SUCCESS {
             return Ok(());
         }

@@ -12,6 +12,8 @@ use crate::cupti::layout::Version;
 /// `CUptiResult`: a number, because a newer library may return one that no enum of ours has.
 pub(crate) type Status = u32;
 pub(crate) const SUCCESS: Status = 0;
+/// What the driver installs.
+const DRIVER: &str = "libcuda.so.1";
 
 /// `CUpti_SubscriberHandle`.
 pub(super) type Subscriber = *mut c_void;
@@ -95,25 +97,31 @@ pub(crate) struct Cupti {
 
 impl Cupti {
     /// Opens `library`, or what `$RANKSCOPE_CUPTI` names, and no other; else the first that there is of
-    /// [`candidates`].
+    /// [`candidates`], if there is a driver: without one, CUPTI of 13.2 recurses without end in its first function.
+    /// (Who names a library knows what it is: it need not be NVIDIA's.)
     pub(crate) fn open(library: Option<&Path>) -> Result<Self, Error> {
         let chosen = library.map(Path::to_path_buf).or_else(|| std::env::var_os(LIBRARY_VARIABLE).map(PathBuf::from));
+        let is_chosen = chosen.is_some();
         let candidates = chosen.map_or_else(candidates, |path| vec![path]);
         let found = loaded_already(&candidates).or_else(|| {
             candidates.iter().find_map(|path| Some((load(path.as_os_str(), RTLD_NOW | RTLD_LOCAL)?, path.clone())))
         });
         let Some((library, path)) = found else { return Err(Error::CuptiNotFound { searched: candidates }) };
+        if !is_chosen && load(OsStr::new(DRIVER), RTLD_NOW | RTLD_LOCAL).is_none() {
+            return Err(Error::CuptiWithoutDriver { library: path, driver: DRIVER });
+        }
         let functions = Functions::of(&library)
             .map_err(|symbol| Error::CuptiTooOld { library: path.clone(), why: format!("it has no {symbol}") })?;
         let mut version = 0;
         // SAFETY: it writes one u32.
         let status = unsafe { (functions.get_version)(&raw mut version) };
         let version = Version(version);
-        if status != SUCCESS || version < Version::OLDEST {
-            let why = format!("cuptiGetVersion says {version} (result {status})");
-            return Err(Error::CuptiTooOld { library: path, why });
+        let cupti = Self { functions, path, version, _library: std::mem::ManuallyDrop::new(library) };
+        cupti.check("cuptiGetVersion", status)?;
+        if version < Version::OLDEST {
+            return Err(Error::CuptiTooOld { library: cupti.path, why: format!("cuptiGetVersion says {version}") });
         }
-        Ok(Self { functions, path, version, _library: std::mem::ManuallyDrop::new(library) })
+        Ok(cupti)
     }
 
     pub(crate) fn path(&self) -> &Path {
