@@ -193,7 +193,7 @@ impl<S: Strings> Rows<S> {
             memory_bytes: i64::try_from(device.memory_bytes).ok(),
             peak_flops: None,
             // CUPTI counts in kB/s.
-            peak_bytes_per_s: (device.memory_bandwidth_kbs > 0).then(|| device.memory_bandwidth_kbs as f64 * 1000.0),
+            peak_bytes_per_s: (device.memory_bandwidth_kbs > 0).then_some(device.memory_bandwidth_kbs as f64 * 1000.0),
         });
     }
 

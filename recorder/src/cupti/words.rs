@@ -86,7 +86,32 @@ pub(crate) fn call_name(cupti_name: &str) -> &str {
 pub(crate) fn demangle(name: &str) -> String {
     let options = cpp_demangle::DemangleOptions::default();
     let readable = || cpp_demangle::Symbol::new(name).ok()?.demangle(&options).ok();
-    readable().unwrap_or_else(|| name.into())
+    readable().map_or_else(|| name.into(), |readable| literals_as_torch(&readable))
+}
+
+/// Numbers as template arguments, as `abi::__cxa_demangle` prints them, which torch.profiler calls: `4096ul`, where
+/// cpp_demangle prints `(unsigned long)4096`.
+fn literals_as_torch(name: &str) -> String {
+    const SUFFIXES: [(&str, &str); 5] = [
+        ("(unsigned int)", "u"),
+        ("(unsigned long)", "ul"),
+        ("(unsigned long long)", "ull"),
+        ("(long)", "l"),
+        ("(long long)", "ll"),
+    ];
+    let mut name = name.to_string();
+    for (cast, suffix) in SUFFIXES {
+        let mut pieces = name.split(cast);
+        let mut printed = pieces.next().unwrap_or_default().to_string();
+        for piece in pieces {
+            let digits = piece.find(|c: char| !c.is_ascii_digit() && c != '-').unwrap_or(piece.len());
+            let (number, rest) = piece.split_at(digits);
+            let (cast, suffix) = if number.is_empty() { (cast, "") } else { ("", suffix) };
+            printed.extend([cast, number, suffix, rest]);
+        }
+        name = printed;
+    }
+    name
 }
 
 /// Whether a kernel communicates: names that begin with `nccl` or `rccl`, in any case.
@@ -137,6 +162,7 @@ mod tests {
                 "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
             ),
             ("sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n", "sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n"),
+            ("_Z4copyILj4ELl3ELb1EEvPf", "void copy<4u, 3l, true>(float*)"),
             ("_Z", "_Z"),
             ("", ""),
         ] {
