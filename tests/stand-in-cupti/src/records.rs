@@ -7,7 +7,7 @@ macro_rules! records {
         #[doc = concat!("`CUpti_Activity", stringify!($name), "`.")]
         #[derive(Clone, Copy, Debug, Default)]
         #[repr(C)]
-        pub struct $name { $(#[doc = ""] pub $field: $type,)+ }
+        pub struct $name { $(pub $field: $type,)+ }
 
         impl $name {
             /// The kind, where the record does not choose another.
