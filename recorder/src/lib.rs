@@ -32,6 +32,8 @@
 mod buffers;
 mod clock;
 mod counts;
+pub mod cupti;
+mod device;
 mod error;
 mod kinds;
 mod names;
@@ -42,6 +44,7 @@ mod schedule;
 mod state;
 mod summary;
 mod thread;
+mod timeline;
 mod writer;
 
 pub use clock::Clock;

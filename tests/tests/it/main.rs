@@ -2,6 +2,9 @@
 
 mod clocks;
 mod commands;
+mod cupti;
+mod cupti_layouts;
+mod cupti_real;
 mod damage;
 mod diff;
 mod exec;
