@@ -29,4 +29,49 @@ pub enum Error {
         /// The table.
         table: &'static str,
     },
+    /// There is no libcupti, or none that can be loaded.
+    #[error(
+        "libcupti was not found; looked for {}; install CUDA 12.4 or newer (or `pip install nvidia-cuda-cupti`), or say \
+         where it is in {}",
+        list(searched),
+        crate::cupti::LIBRARY_VARIABLE
+    )]
+    CuptiNotFound {
+        /// Where it was looked for, in this order.
+        searched: Vec<PathBuf>,
+    },
+    /// The records of this version are not known, or it lacks a function that is needed.
+    #[error("{} is too old: {why}; CUPTI of CUDA 12.4 or newer is needed", library.display())]
+    CuptiTooOld {
+        /// The library.
+        library: PathBuf,
+        /// Its version, or what it lacks.
+        why: String,
+    },
+    /// Only one profiler at a time can use CUPTI.
+    #[error(
+        "another profiler{} holds CUPTI (Nsight, torch.profiler, cuda-gdb, …): the devices are not recorded",
+        by.as_ref().map_or(String::new(), |by| format!(" ({by})"))
+    )]
+    CuptiBusy {
+        /// Its name, where CUPTI tells (CUDA 13.0).
+        by: Option<String>,
+    },
+    /// CUPTI refused a call.
+    #[error("CUPTI refused {call}: {message} ({code}); the devices are not recorded")]
+    CuptiCall {
+        /// The function.
+        call: &'static str,
+        /// Its result.
+        code: u32,
+        /// CUPTI's name of it.
+        message: String,
+    },
+    /// This process has started a session before.
+    #[error("this process has started a CUPTI session before; there can be one per process")]
+    CuptiTwice,
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }

@@ -32,6 +32,7 @@
 mod buffers;
 mod clock;
 mod counts;
+pub mod cupti;
 mod error;
 mod kinds;
 mod names;
