@@ -115,6 +115,7 @@ fn config(options: &Options, launcher: &str) -> serde_json::Map<String, serde_js
         "bucket_bytes": bucket_bytes,
         "dtype": dtype.as_str(),
         "progress": format!("{progress:?}").to_lowercase(),
+        "cuda_graph": options.cuda_graph,
         "inject": options.injections.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "launcher": launcher,
     });
