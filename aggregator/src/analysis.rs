@@ -44,6 +44,9 @@ pub struct Facts {
     pub recorded: i64,
     /// Rows that the recorders lost.
     pub dropped: i64,
+    /// Why there is no row at all, as the recorders say it; left out of the JSON if there are rows or nothing is said.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nothing_because: Vec<String>,
     /// Whether some rows are a device's.
     pub has_device_rows: bool,
     /// What part of the run was asked for, as on the command line; `None`: all.

@@ -24,9 +24,10 @@ pub(crate) fn instance_row(instance: &Instance, clocks: &Clocks) -> Option<Insta
     let error_ns = error_ns(instance, last, clocks);
     let complete = instance.complete();
     let synchronizes = instance.barrier != Barrier::OneSided;
+    // Without an error nothing says that it is not all error.
     let transfer_ns = end_ns
         .map(|end| end - last_start_ns)
-        .filter(|transfer| complete && synchronizes && *transfer > error_ns.unwrap_or(0).max(0));
+        .filter(|transfer| complete && synchronizes && error_ns.is_some_and(|error| *transfer > error.max(0)));
     let algbw_gbs = match (instance.bytes, transfer_ns) {
         (Some(bytes), Some(transfer)) => Some(bytes as f64 / transfer as f64),
         _ => None,
@@ -103,4 +104,33 @@ pub(crate) fn lower_median(mut values: Vec<i64>) -> Option<i64> {
     values.sort_unstable();
     let middle = values.len().checked_sub(1)? / 2;
     values.get(middle).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Choice;
+    use crate::clock::tests::support::{TestRank, collective, fitted_by, matched};
+
+    /// ```text
+    /// rank 0   [~~~~####]
+    /// rank 1       [####]      transfer 500 ns, if the clocks are known
+    /// ```
+    #[test]
+    fn a_transfer_is_told_only_with_the_error_of_its_clocks() {
+        let rank = |rank, start_ns, domain: &str| TestRank {
+            rank,
+            rows: vec![collective(rank, "allreduce", start_ns, 1_500)],
+            domain: domain.into(),
+            ..TestRank::default()
+        };
+        let transfer = |domain: &str, choice| {
+            let ranks = [rank(0, 0, domain), rank(1, 1_000, domain)];
+            let (instances, _) = matched(&ranks);
+            let row = instance_row(&instances[0], &fitted_by(&ranks, &instances, choice)).unwrap();
+            (row.transfer_ns, row.error_ns)
+        };
+        assert_eq!(transfer("a host/utc", Choice::SameHost), (Some(500), Some(0)));
+        assert_eq!(transfer("a host/utc", Choice::Utc), (None, None));
+    }
 }

@@ -308,9 +308,28 @@ fn facts(parts: &[RankPart], info: &SourceInfo, options: &Options) -> Facts {
         collectives: parts.iter().map(|p| p.collectives.len() as u64).sum(),
         recorded: counters().map(|c| c.recorded).fold(0, i64::saturating_add),
         dropped: counters().map(|c| c.dropped).fold(0, i64::saturating_add),
+        nothing_because: nothing_because(parts),
         has_device_rows: parts.iter().any(|p| p.has_device_rows),
         selection: options.selection(),
     }
+}
+
+/// What the counters of empty sources say, each once with the ranks that say it; nothing where something was recorded.
+fn nothing_because(parts: &[RankPart]) -> Vec<String> {
+    if parts.iter().any(|p| p.rows > 0 || !p.collectives.is_empty()) {
+        return Vec::new();
+    }
+    let mut ranks_of: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
+    for counter in parts.iter().flat_map(|p| &p.counters).filter(|c| c.recorded == 0) {
+        if let Some(why) = &counter.why {
+            ranks_of.entry(why).or_default().push(counter.rank);
+        }
+    }
+    let said = |(why, ranks): (&str, Vec<i32>)| match ranks.len() == parts.len() {
+        true => why.to_owned(),
+        false => format!("{why} (rank {})", list(&ranks)),
+    };
+    ranks_of.into_iter().map(said).collect()
 }
 
 fn list(ranks: &[i32]) -> String {

@@ -132,6 +132,9 @@ fn certainty(v: &Verdict) -> String {
 }
 
 fn nothing(tables: &Tables, facts: &Facts) -> String {
+    if !facts.nothing_because.is_empty() {
+        return format!("nothing was recorded: {}.", facts.nothing_because.join("; "));
+    }
     if facts.ranks.len() < 2 {
         return "one rank only: there is nobody to wait for.".into();
     }
@@ -159,6 +162,12 @@ mod tests {
         let step = trace::StepBreakdownRow { step: Some(3), wall_ns: 200_000_000, ..Default::default() };
         let tables = Tables { stragglers: vec![cause], step_breakdown: vec![step], ..Tables::default() };
         verdict(&tables, &Facts::default()).sentence
+    }
+
+    #[test]
+    fn an_empty_run_says_why_it_is_empty() {
+        let facts = Facts { ranks: vec![0], nothing_because: vec!["no CUDA".into()], ..Facts::default() };
+        assert_eq!(verdict(&Tables::default(), &facts).sentence, "nothing was recorded: no CUDA.");
     }
 
     #[test]

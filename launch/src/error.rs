@@ -50,4 +50,22 @@ pub enum Error {
         /// What to do.
         advice: String,
     },
+    /// Nothing says where rank 0 is.
+    #[error(
+        "nothing in the environment of {} says on which host rank 0 is: set MASTER_ADDR and MASTER_PORT on all ranks, or \
+         give --rendezvous HOST:PORT",
+        launcher.described()
+    )]
+    NoMeeting {
+        /// What started the process.
+        launcher: Launcher,
+    },
+    /// A meeting place is no address.
+    #[error("{variable}: `{value}` does not name a host and a port")]
+    Address {
+        /// The variable or option.
+        variable: &'static str,
+        /// What it holds.
+        value: String,
+    },
 }

@@ -20,8 +20,10 @@
 
 mod error;
 mod identity;
+mod meeting;
 mod world;
 
 pub use error::Error;
 pub use identity::{Identity, Launcher};
+pub use meeting::{MASTER_PORT_OFFSET, Meeting};
 pub use world::{World, check_world};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use launch::Identity;
 
 use crate::Error;
-use crate::cli::{Command, Options};
+use crate::cli::Options;
 use crate::fabric::Fabric;
 use crate::job::{Job, Trained};
 
@@ -92,16 +92,5 @@ pub fn device(plan: &Plan) -> Option<(String, String)> {
         Plan::Cpu(_) => None,
         #[cfg(feature = "cuda")]
         Plan::Cuda(plan) => Some((plan.info.name.clone(), plan.info.uuid.clone())),
-    }
-}
-
-/// Runs a command other than training; returns its exit code.
-///
-/// # Errors
-/// The command's.
-pub fn command(command: &Command) -> Result<u8, Error> {
-    match *command {
-        #[cfg(feature = "cuda")]
-        Command::Selftest(ref options) => crate::device::selftest(options),
     }
 }

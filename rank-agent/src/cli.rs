@@ -9,6 +9,7 @@ use recorder::Schedule;
 use crate::Error;
 use crate::backend::ShareGpu;
 use crate::engine::Progress;
+use crate::exec::cli::ExecArguments;
 use crate::inject::Injection;
 use crate::model::ModelConfig;
 
@@ -104,9 +105,11 @@ Examples:
 Exit codes: 0 done; 1 the input or the environment is wrong; 2 usage; 3 done, but some rows were lost;
 128 + n stopped by signal n.";
 
-/// What else the program does.
+/// What to do instead of training.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
+    /// Record an unmodified CUDA/NCCL program on every rank
+    Exec(ExecArguments),
     /// Checks a back end's operations against f64, and times its matrix products
     #[cfg(feature = "cuda")]
     #[command(hide = true)]
@@ -176,9 +179,9 @@ pub struct Options {
 }
 
 impl Cli {
-    /// What to do instead of training.
-    pub fn command(&self) -> Option<&Command> {
-        self.command.as_ref()
+    /// What to do instead of training, if that is asked for.
+    pub fn take_command(&mut self) -> Option<Command> {
+        self.command.take()
     }
 
     /// Checks what clap cannot.
@@ -228,6 +231,38 @@ impl Cli {
             progress: self.progress,
             record: self.record == Switch::On,
         })
+    }
+}
+
+impl Options {
+    /// What the run's manifest says of them.
+    pub fn manifest_config(&self, launcher: &str) -> serde_json::Map<String, serde_json::Value> {
+        let Options { steps, schedule, model, bucket_bytes, dtype, progress, .. } = self;
+        let value = serde_json::json!({
+            "steps": steps,
+            "schedule": {
+                "wait": schedule.wait,
+                "warmup": schedule.warmup,
+                "active": schedule.active,
+                "repeat": schedule.repeat,
+                "skip_first": schedule.skip_first,
+            },
+            "layers": model.layers,
+            "hidden": model.hidden,
+            "batch": model.batch,
+            "seed": model.seed,
+            "learning_rate": model.learning_rate,
+            "bucket_bytes": bucket_bytes,
+            "dtype": dtype.as_str(),
+            "progress": format!("{progress:?}").to_lowercase(),
+            "cuda_graph": self.cuda_graph,
+            "inject": self.injections.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "launcher": launcher,
+        });
+        match value {
+            serde_json::Value::Object(map) => map,
+            _ => serde_json::Map::new(),
+        }
     }
 }
 

@@ -64,6 +64,35 @@ pub enum Error {
     /// Another rank has given up, so that collectives can no longer complete.
     #[error("another rank has given up")]
     Abandoned,
+    /// The network failed.
+    #[error("{what}: {source}")]
+    Network {
+        /// What was to be done, or with whom.
+        what: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Who answers is not who should.
+    #[error("{0}")]
+    Stranger(String),
+    /// Ranks of the job did not come in time.
+    #[error("{} did not come in time{}", ranks_text(ranks), refused.as_ref().map(|who| format!("; refused: {who}")).unwrap_or_default())]
+    Missing {
+        /// Which.
+        ranks: Vec<usize>,
+        /// Who came and was turned away last, and why.
+        refused: Option<String>,
+    },
+    /// The program to be recorded could not be started.
+    #[error("{program}: {source}")]
+    Program {
+        /// Its name.
+        program: String,
+        /// 127 if there is none, else 126.
+        code: u8,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// The communication thread is gone.
     #[error("the communication thread has ended")]
     EngineGone,
@@ -89,11 +118,23 @@ pub enum Error {
     Recorder(#[from] recorder::Error),
 }
 
+/// `rank 3`, or `ranks 1, 2, 3, … (7 in all)`.
+fn ranks_text(ranks: &[usize]) -> String {
+    const NAMED: usize = 8;
+    let named: Vec<String> = ranks.iter().take(NAMED).map(ToString::to_string).collect();
+    match ranks.len() {
+        1 => format!("rank {}", named[0]),
+        n if n > NAMED => format!("ranks {}, … ({n} in all)", named.join(", ")),
+        _ => format!("ranks {}", named.join(", ")),
+    }
+}
+
 impl Error {
     /// The exit code: 2 for wrong usage, 128 + n for signal n as shells expect it, otherwise 1.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
+            Self::Program { code, .. } => *code,
             Self::Stopped(signal) => 128_u8.wrapping_add(*signal as u8),
             _ => 1,
         }

@@ -23,7 +23,7 @@ use crate::observer::OpTable;
 use crate::ping::PingTree;
 use crate::recording::Recording;
 use crate::report::Report;
-use crate::setup::{RunPlace, agree_on_run, agree_on_success};
+use crate::setup::{RunPlace, RunRequest, agree_on_run, agree_on_success, host_hash};
 use crate::trainer::{HostMemory, StepResult, Trainer};
 
 /// What became of the job, the same on all ranks.
@@ -59,7 +59,10 @@ pub fn run(fabric: Arc<dyn Fabric>, options: &Options, identity: &Identity, stop
     }
     let plan = backend::choose(&*fabric, options, identity)?;
     let cpu = if matches!(plan, Plan::Cpu(_)) { Some(Cpu::new(options.dtype)?) } else { None };
-    let place = if options.record { Some(agree_on_run(&*fabric, options, identity.launcher.as_str())?) } else { None };
+    let launcher = identity.launcher.as_str();
+    let request =
+        RunRequest { out: options.out.clone(), launcher: launcher.into(), config: options.manifest_config(launcher) };
+    let place = if options.record { Some(agree_on_run(&*fabric, &request)?) } else { None };
     let recorder = start_recorder(&*fabric, options, identity, place.as_ref(), &plan);
     let recorder = agree_on_success(&*fabric, recorder)?;
     let job = Job { fabric: &fabric, options, recorder: &recorder, stop, place: place.as_ref() };
@@ -269,7 +272,7 @@ impl Job<'_> {
 
     /// Who pings whom, and on how many hosts the ranks are. Collective.
     pub(crate) fn ping_tree(&self) -> Result<(PingTree, usize), Error> {
-        PingTree::for_fabric(&**self.fabric, hash(&[host_name().as_bytes()]))
+        PingTree::for_fabric(&**self.fabric, host_hash())
     }
 
     /// What rows say of the workload's communicator.
@@ -295,10 +298,6 @@ pub(crate) fn hash(parts: &[&[u8]]) -> u64 {
         hasher.write(part);
     }
     hasher.finish()
-}
-
-pub(crate) fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// The lower median.

@@ -16,6 +16,7 @@ pub mod data;
 pub mod device;
 pub mod engine;
 mod error;
+pub mod exec;
 pub mod fabric;
 pub mod inject;
 pub mod job;
@@ -39,7 +40,7 @@ use launch::{Identity, Launcher};
 
 pub use crate::error::Error;
 
-use crate::cli::{Cli, Collectives, Options};
+use crate::cli::{Cli, Collectives, Command, Options};
 use crate::fabric::{Solo, Stop};
 
 /// Runs the command and returns its exit code.
@@ -50,7 +51,7 @@ pub fn main_impl() -> ExitCode {
     };
     // Rank 0 speaks for all, where a launcher has surely started it; a variable may have been left over.
     let speaks = identity.rank == 0 || identity.launcher == Launcher::Env;
-    let cli = match Cli::try_parse() {
+    let mut cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
             if speaks {
@@ -60,11 +61,21 @@ pub fn main_impl() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    if let Some(command) = cli.command() {
-        return match backend::command(command) {
-            Ok(code) => ExitCode::from(code),
-            Err(error) => fail(&error, None),
-        };
+    match cli.take_command() {
+        Some(Command::Exec(arguments)) => {
+            return match exec::exec(&arguments, &identity) {
+                Ok(code) => ExitCode::from(code),
+                Err(error) => fail(&error, Some(&identity)),
+            };
+        }
+        #[cfg(feature = "cuda")]
+        Some(Command::Selftest(options)) => {
+            return match device::selftest(&options) {
+                Ok(code) => ExitCode::from(code),
+                Err(error) => fail(&error, None),
+            };
+        }
+        None => {}
     }
     match cli.into_options().and_then(|options| start(&options, identity)) {
         Ok(code) => ExitCode::from(code),
@@ -104,7 +115,7 @@ fn start(options: &Options, identity: Identity) -> Result<u8, Error> {
 
 #[cfg(feature = "mpi")]
 fn start_with_mpi(options: &Options, identity: Identity, stop: Stop) -> Result<u8, Error> {
-    use crate::fabric::Fabric;
+    use crate::fabric::Control;
 
     let mpi = Arc::new(fabric::mpi::Mpi::enter(stop.clone())?);
     let library = mpi.version();

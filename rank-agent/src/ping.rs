@@ -16,7 +16,7 @@ use recorder::Clock;
 use trace::ClockSampleRow;
 
 use crate::Error;
-use crate::fabric::{Fabric, Lane};
+use crate::fabric::{Control, Lane};
 
 /// Round trips of a burst that are never given up.
 const TRIPS_MIN: usize = 100;
@@ -54,12 +54,17 @@ impl PingTree {
         Self { rounds }
     }
 
+    /// Every pair (child, parent).
+    pub fn edges(&self) -> Vec<(usize, usize)> {
+        self.rounds.concat()
+    }
+
     /// The tree for the ranks of `fabric`, agreed on by all of them: a host with more ranks than cores has room for one
     /// spinning pair per two cores. Also returns the number of hosts.
     ///
     /// # Errors
     /// The fabric's.
-    pub fn for_fabric(fabric: &dyn Fabric, host: u64) -> Result<(Self, usize), Error> {
+    pub fn for_fabric(fabric: &dyn Control, host: u64) -> Result<(Self, usize), Error> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let all = fabric.all_gather(Lane::Control, &[host, cores as u64])?;
         let mut hosts: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
@@ -76,7 +81,7 @@ impl PingTree {
     ///
     /// # Errors
     /// The fabric's.
-    pub fn burst(&self, fabric: &dyn Fabric, clock: Clock) -> Result<Vec<ClockSampleRow>, Error> {
+    pub fn burst(&self, fabric: &dyn Control, clock: Clock) -> Result<Vec<ClockSampleRow>, Error> {
         let rank = fabric.rank();
         let mut rows: Vec<ClockSampleRow> = (0..UTC_SAMPLES).map(|_| utc_row(rank, clock)).collect();
         for round in &self.rounds {
@@ -138,7 +143,7 @@ fn utc_row(rank: usize, clock: Clock) -> ClockSampleRow {
 }
 
 /// The child's side: pings until the best round trips agree, and returns them in the order of time.
-fn ping(fabric: &dyn Fabric, clock: Clock, parent: usize) -> Result<Vec<Trip>, Error> {
+fn ping(fabric: &dyn Control, clock: Clock, parent: usize) -> Result<Vec<Trip>, Error> {
     let begin = Instant::now();
     let mut trips: Vec<Trip> = Vec::with_capacity(TRIPS_MAX);
     for number in 0..WARM_UP + TRIPS_MAX {
@@ -159,7 +164,7 @@ fn ping(fabric: &dyn Fabric, clock: Clock, parent: usize) -> Result<Vec<Trip>, E
 }
 
 /// The parent's side: answers every ping with its clock.
-fn answer(fabric: &dyn Fabric, clock: Clock, child: usize) -> Result<(), Error> {
+fn answer(fabric: &dyn Control, clock: Clock, child: usize) -> Result<(), Error> {
     while fabric.receive_word(child)? != END {
         fabric.send_word(child, clock.now_ns())?;
     }

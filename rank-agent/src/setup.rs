@@ -1,14 +1,15 @@
 //! What the ranks agree on before the first step: the run's directory and name, and that everybody is able to begin.
 
+use std::hash::Hasher;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use trace::{Manifest, SCHEMA_VERSION};
+use twox_hash::XxHash3_64;
 
 use crate::Error;
-use crate::cli::Options;
-use crate::fabric::{Fabric, Lane};
+use crate::fabric::{Control, Lane};
 
 /// The run that all ranks write into.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +20,17 @@ pub struct RunPlace {
     pub shown: PathBuf,
     /// Its unique id.
     pub run_id: String,
+}
+
+/// The run that is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct RunRequest {
+    /// Its directory; `None`: a new one in the current directory.
+    pub out: Option<PathBuf>,
+    /// What started the ranks.
+    pub launcher: String,
+    /// What the manifest says of how it was made.
+    pub config: serde_json::Map<String, serde_json::Value>,
 }
 
 /// What rank 0 tells the others.
@@ -33,9 +45,9 @@ enum Answer {
 ///
 /// # Errors
 /// [`Error::RunExists`], or [`Error::Peer`] with what the file system said.
-pub fn agree_on_run(fabric: &dyn Fabric, options: &Options, launcher: &str) -> Result<RunPlace, Error> {
+pub fn agree_on_run(fabric: &dyn Control, request: &RunRequest) -> Result<RunPlace, Error> {
     let answer = if fabric.rank() == 0 {
-        match create_run(options, fabric.size(), launcher) {
+        match create_run(request, fabric.size()) {
             Ok(place) => Answer::Ready(place),
             Err(Error::RunExists(path)) => Answer::Exists(path),
             Err(error) => Answer::Failed(error.to_string()),
@@ -57,7 +69,7 @@ pub fn agree_on_run(fabric: &dyn Fabric, options: &Options, launcher: &str) -> R
 ///
 /// # Errors
 /// This rank's own error, or [`Error::Peer`] for the first rank that failed.
-pub fn agree_on_success<T>(fabric: &dyn Fabric, mine: Result<T, Error>) -> Result<T, Error> {
+pub fn agree_on_success<T>(fabric: &dyn Control, mine: Result<T, Error>) -> Result<T, Error> {
     let all = fabric.all_gather(Lane::Control, &[u64::from(mine.is_err())])?;
     let value = mine?;
     match all.iter().position(|failed| *failed != 0) {
@@ -66,9 +78,9 @@ pub fn agree_on_success<T>(fabric: &dyn Fabric, mine: Result<T, Error>) -> Resul
     }
 }
 
-fn create_run(options: &Options, world_size: usize, launcher: &str) -> Result<RunPlace, Error> {
+fn create_run(request: &RunRequest, world_size: usize) -> Result<RunPlace, Error> {
     let created_utc_ns = utc_now_ns();
-    let shown = match &options.out {
+    let shown = match &request.out {
         Some(path) => path.clone(),
         None => fresh_name(created_utc_ns),
     };
@@ -86,7 +98,7 @@ fn create_run(options: &Options, world_size: usize, launcher: &str) -> Result<Ru
         created_utc_ns,
         tool: format!("rank-agent {}", env!("CARGO_PKG_VERSION")),
         command: std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
-        config: config(options, launcher),
+        config: request.config.clone(),
     };
     manifest.write(&path)?;
     Ok(RunPlace { path, shown, run_id })
@@ -96,33 +108,12 @@ fn is_empty_directory(path: &Path) -> std::io::Result<bool> {
     Ok(path.is_dir() && std::fs::read_dir(path)?.next().is_none())
 }
 
-fn config(options: &Options, launcher: &str) -> serde_json::Map<String, serde_json::Value> {
-    let Options { steps, schedule, model, bucket_bytes, dtype, progress, .. } = options;
-    let value = serde_json::json!({
-        "steps": steps,
-        "schedule": {
-            "wait": schedule.wait,
-            "warmup": schedule.warmup,
-            "active": schedule.active,
-            "repeat": schedule.repeat,
-            "skip_first": schedule.skip_first,
-        },
-        "layers": model.layers,
-        "hidden": model.hidden,
-        "batch": model.batch,
-        "seed": model.seed,
-        "learning_rate": model.learning_rate,
-        "bucket_bytes": bucket_bytes,
-        "dtype": dtype.as_str(),
-        "progress": format!("{progress:?}").to_lowercase(),
-        "cuda_graph": options.cuda_graph,
-        "inject": options.injections.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "launcher": launcher,
-    });
-    match value {
-        serde_json::Value::Object(map) => map,
-        _ => serde_json::Map::new(),
-    }
+/// Equal on the ranks of one host, as far as names tell hosts apart.
+pub fn host_hash() -> u64 {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let mut hasher = XxHash3_64::default();
+    hasher.write(host.as_bytes());
+    hasher.finish()
 }
 
 fn utc_now_ns() -> i64 {

@@ -13,7 +13,7 @@ use trace::{
 
 use crate::Error;
 use crate::cli::{Cli, Options};
-use crate::fabric::{Buffers, Fabric, Lane, Reduction, Solo, Stop, threads};
+use crate::fabric::{Buffers, Control, Fabric, Lane, Reduction, Solo, Stop, threads};
 use crate::job::{self, Outcome};
 
 /// A model of a few thousand parameters in several buckets.
@@ -203,7 +203,7 @@ impl Reduction for FaultySum {
     }
 }
 
-impl Fabric for Faulty {
+impl Control for Faulty {
     fn rank(&self) -> usize {
         self.inner.rank()
     }
@@ -222,15 +222,6 @@ impl Fabric for Faulty {
     fn all_gather(&self, lane: Lane, mine: &[u64]) -> Result<Vec<u64>, Error> {
         self.inner.all_gather(lane, mine)
     }
-    fn start_all_reduce(&self, buffers: Buffers) -> Result<Box<dyn Reduction>, Error> {
-        let left = self.sums_until_wrong.load(Ordering::Relaxed);
-        self.sums_until_wrong.store(left.saturating_sub(1), Ordering::Relaxed);
-        let is_wrong = left == 0 && self.rank() == 2;
-        if is_wrong && self.fault == Fault::Error {
-            return Err(Error::Mpi { call: "MPI_Iallreduce", message: "the network is gone".into() });
-        }
-        Ok(Box::new(FaultySum(self.inner.start_all_reduce(buffers)?, is_wrong)))
-    }
     fn send_word(&self, peer: usize, word: i64) -> Result<(), Error> {
         self.inner.send_word(peer, word)
     }
@@ -239,6 +230,18 @@ impl Fabric for Faulty {
     }
     fn abandon(&self, exit_code: u8) {
         self.inner.abandon(exit_code);
+    }
+}
+
+impl Fabric for Faulty {
+    fn start_all_reduce(&self, buffers: Buffers) -> Result<Box<dyn Reduction>, Error> {
+        let left = self.sums_until_wrong.load(Ordering::Relaxed);
+        self.sums_until_wrong.store(left.saturating_sub(1), Ordering::Relaxed);
+        let is_wrong = left == 0 && self.rank() == 2;
+        if is_wrong && self.fault == Fault::Error {
+            return Err(Error::Mpi { call: "MPI_Iallreduce", message: "the network is gone".into() });
+        }
+        Ok(Box::new(FaultySum(self.inner.start_all_reduce(buffers)?, is_wrong)))
     }
 }
 

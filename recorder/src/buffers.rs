@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use trace::{CollectiveRow, EventRow, MemoryRow, RecordBatch, Row, RowBuilder, Table, Text};
 
+use crate::device::DeviceEvent;
 use crate::names::{NameId, Strings};
 use crate::open::OpenScope;
-use crate::record::{Collective, EventRecord, IS_COMM, MemoryRecord, NONE};
+use crate::record::{Collective, EventRecord, IS_COMM, IS_LINKED, MemoryRecord, NONE};
 use crate::thread::unpack;
 use crate::{CollectiveOp, CollectiveState};
 
@@ -35,37 +36,58 @@ pub(crate) struct Constants {
     pub(crate) pid: i64,
 }
 
-/// Columns of `events`, sorted by start. `threads` holds the system's thread ids; `open` the scopes open now, `now_ns`.
+/// What a part of `events` is made of.
+#[derive(Debug)]
+pub(crate) struct Parts<'p> {
+    /// The system's thread ids.
+    pub(crate) threads: &'p [i64],
+    /// What threads recorded.
+    pub(crate) records: &'p mut [Sourced<EventRecord>],
+    /// What was learnt of devices.
+    pub(crate) device: &'p mut [DeviceEvent],
+    /// The scopes that are open now.
+    pub(crate) open: &'p [Sourced<OpenScope>],
+    pub(crate) now_ns: i64,
+}
+
+/// Columns of `events`, sorted by start.
 pub(crate) fn event_batch(
     constants: &Constants,
     strings: &Strings,
-    threads: &[i64],
-    records: &mut [Sourced<EventRecord>],
-    open: &[Sourced<OpenScope>],
-    now_ns: i64,
+    parts: Parts<'_>,
 ) -> Result<RecordBatch, trace::Error> {
+    let Parts { threads, records, device, open, now_ns } = parts;
     // By id where starts are equal: a parent has begun before its child.
     records.sort_unstable_by_key(|(_, record)| (record.ts_ns, record.id));
+    device.sort_unstable_by_key(|event| (event.ts_ns, event.id));
     let mut open: Vec<Sourced<OpenScope>> = open.to_vec();
     open.sort_unstable_by_key(|(_, scope)| (scope.start_ns, scope.id));
     let words = Words::new(strings);
     let mut builder = <EventRow as Row>::Builder::default();
-    let mut row = EventRow { rank: constants.rank, pid: Some(constants.pid), ..EventRow::default() };
-    let mut open = open.iter().peekable();
-    for (thread, record) in records.iter() {
-        while let Some((thread, scope)) =
-            open.next_if(|(_, scope)| (scope.start_ns, scope.id) < (record.ts_ns, record.id))
-        {
-            fill_open(&mut row, &words, thread_id(threads, *thread), scope, now_ns);
-            builder.push(&row);
+    let empty = EventRow { rank: constants.rank, pid: Some(constants.pid), ..EventRow::default() };
+    // A row each: what one kind of row sets must not show in another.
+    let (mut row, mut device_row) = (empty.clone(), empty);
+    let (mut open, mut device) = (open.iter().peekable(), device.iter().peekable());
+    // All that comes before `key`; ends with everything.
+    let mut before = |key: (i64, i64), builder: &mut <EventRow as Row>::Builder, row: &mut EventRow| {
+        loop {
+            let scope_key = open.peek().map_or((i64::MAX, i64::MAX), |(_, scope)| (scope.start_ns, scope.id));
+            let limit = key.min(scope_key);
+            while let Some(event) = device.next_if(|event| (event.ts_ns, event.id) < limit) {
+                event.fill(&mut device_row, &words);
+                builder.push(&device_row);
+            }
+            let Some((thread, scope)) = open.next_if(|_| scope_key < key) else { return };
+            fill_open(row, &words, thread_id(threads, *thread), scope, now_ns);
+            builder.push(row);
         }
+    };
+    for (thread, record) in records.iter() {
+        before((record.ts_ns, record.id), &mut builder, &mut row);
         fill(&mut row, &words, thread_id(threads, *thread), record);
         builder.push(&row);
     }
-    for (thread, scope) in open {
-        fill_open(&mut row, &words, thread_id(threads, *thread), scope, now_ns);
-        builder.push(&row);
-    }
+    before((i64::MAX, i64::MAX), &mut builder, &mut row);
     builder.finish()
 }
 
@@ -88,6 +110,7 @@ fn fill(row: &mut EventRow, words: &Words<'_>, thread_id: Option<i64>, record: &
     row.parent_id = known(record.parent_id);
     row.open = Some(false);
     row.is_comm = Some(record.flags & IS_COMM != 0);
+    row.external_id = (record.flags & IS_LINKED != 0).then_some(record.id);
     row.bytes = known(record.bytes);
     row.flops = known(record.flops);
     let shape = words.shape(record.shape);
@@ -117,7 +140,7 @@ fn fill_open(row: &mut EventRow, words: &Words<'_>, thread_id: Option<i64>, scop
 }
 
 /// The strings of rows, each shared once.
-struct Words<'s> {
+pub(crate) struct Words<'s> {
     strings: &'s Strings,
     kinds: Vec<Text>,
     unknown: Text,
@@ -129,11 +152,11 @@ impl<'s> Words<'s> {
         Self { strings, kinds, unknown: "(name of another recorder)".into() }
     }
 
-    fn kind(&self, kind: crate::Kind) -> Text {
+    pub(crate) fn kind(&self, kind: crate::Kind) -> Text {
         self.kinds.get(kind as usize).unwrap_or(&self.unknown).clone()
     }
 
-    fn name(&self, name: NameId) -> Text {
+    pub(crate) fn name(&self, name: NameId) -> Text {
         self.strings.names.get(name.0 as usize).unwrap_or(&self.unknown).clone()
     }
 
@@ -174,6 +197,8 @@ pub(crate) fn collective_batch<'c>(
             state: c.state.as_str().into(),
             timing_source: c.timing_source.as_str().into(),
             event_id: c.event_id,
+            device_id: c.device_id,
+            stream_id: c.stream_id,
             ..CollectiveRow::default()
         });
     }

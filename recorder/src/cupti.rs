@@ -56,11 +56,28 @@
 //! **One per process.** CUPTI's callbacks belong to the process. A session that has ended cannot be started again; use
 //! [`Cupti::pause`] and [`Cupti::resume`] around what shall not be recorded. A forked child is left alone.
 
+mod collectives;
+mod ffi;
+mod launched;
+pub mod layout;
+mod links;
+mod markers;
+mod occupancy;
+mod pool;
+pub mod record;
+mod rows;
+mod session;
+mod time;
+mod words;
+mod worker;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::{Collective, Error, Recorder, Scope};
+use session::Session;
+pub(crate) use session::{pop_scope, push_scope};
 
 /// Environment variable that names a libcupti to use instead of any that would be found.
 pub const LIBRARY_VARIABLE: &str = "RANKSCOPE_CUPTI";
@@ -154,9 +171,9 @@ impl fmt::Display for Summary {
 /// The process's CUPTI session. Clones are handles of the same one.
 ///
 /// It ends with [`finish`](Self::finish), or else when the process exits in order; dropping it ends nothing.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Cupti {
-    library: PathBuf,
+    session: &'static Session,
 }
 
 impl Cupti {
@@ -164,26 +181,27 @@ impl Cupti {
     /// Call it before the first CUDA call of the process.
     ///
     /// # Errors
-    /// [`Error::CuptiNotFound`] with every path tried, [`Error::CuptiTooOld`], [`Error::CuptiBusy`] if another profiler
+    /// [`Error::CuptiNotFound`] with every path tried, [`Error::CuptiWithoutDriver`], [`Error::CuptiTooOld`], [`Error::CuptiBusy`] if another profiler
     /// (Nsight, torch.profiler, …) holds it, [`Error::CuptiCall`] with CUPTI's own message, [`Error::CuptiTwice`] if
     /// this process has started a session before, [`Error::Thread`]. The recorder goes on without device rows.
-    pub fn start(_recorder: &Recorder, settings: Settings) -> Result<Self, Error> {
-        Err(Error::CuptiNotFound { searched: settings.library.into_iter().collect() })
+    pub fn start(recorder: &Recorder, settings: Settings) -> Result<Self, Error> {
+        session::start(recorder, settings).map(|session| Self { session })
     }
 
     /// The library in use.
     pub fn library(&self) -> &Path {
-        &self.library
+        self.session.library.path()
     }
 
     /// The version that it reports, with its CUDA release where known: `130001 (CUDA 13.0)`.
     pub fn version(&self) -> String {
-        String::new()
+        self.session.library.version().to_string()
     }
 
-    /// Says that what this thread launches until `scope` ends carries out `collectives`, in this order on their stream:
-    /// one for a plain call, those of a group for a group, all of a step for the launch of a CUDA graph. Call it before
-    /// the launch, on the thread that launches. `enqueue_ns` and `step` are taken from the scope where they are `None`.
+    /// Says that what this thread launches directly inside `scope` carries out `collectives`, in this order on their
+    /// stream: one for a plain call, those of a group for a group, all of a step for the launch of a CUDA graph. Call
+    /// it before the launch, on the thread that launches, with no other scope opened in between. `enqueue_ns` and
+    /// `step` are taken from the scope where they are `None`.
     ///
     /// Returns whether they will be timed. If not (the session is paused or over, the scope is not recorded, too many
     /// are in flight), nothing is recorded of them here: time them otherwise and call
@@ -191,23 +209,29 @@ impl Cupti {
     ///
     /// A collective whose kernel never comes becomes a row with state `enqueued` and without start and end.
     #[must_use = "if false, the caller has to time the collectives itself"]
-    pub fn collectives(&self, _scope: &Scope<'_>, _collectives: &[Collective]) -> bool {
-        false
+    pub fn collectives(&self, scope: &Scope<'_>, collectives: &[Collective]) -> bool {
+        self.session.collectives(scope, collectives)
     }
 
     /// Stops recording, cheaply, until [`resume`](Self::resume): kinds are disabled and scopes push no ids.
-    pub fn pause(&self) {}
+    pub fn pause(&self) {
+        self.session.pause();
+    }
 
     /// Records again after [`pause`](Self::pause).
-    pub fn resume(&self) {}
+    pub fn resume(&self) {
+        self.session.resume();
+    }
 
     /// Asks for complete records now. Does not wait for the device.
-    pub fn flush(&self) {}
+    pub fn flush(&self) {
+        self.session.flush();
+    }
 
     /// Ends the session: disables the kinds, takes what CUPTI still holds (records of kernels that still run come
     /// incomplete and are counted as lost: synchronise the device before), and makes rows of it. Waits no longer than
     /// [`Settings::finish_timeout`]. Call it before [`Recorder::finish`]. A second call returns the same again.
     pub fn finish(&self) -> Summary {
-        Summary::default()
+        self.session.finish()
     }
 }

@@ -40,6 +40,14 @@ pub enum Error {
         /// Where it was looked for, in this order.
         searched: Vec<PathBuf>,
     },
+    /// There is no NVIDIA driver, without which CUPTI cannot do anything.
+    #[error("{} needs the NVIDIA driver, whose {driver} was not found: there is no GPU to record", library.display())]
+    CuptiWithoutDriver {
+        /// The library.
+        library: PathBuf,
+        /// The driver's library.
+        driver: &'static str,
+    },
     /// The records of this version are not known, or it lacks a function that is needed.
     #[error("{} is too old: {why}; CUPTI of CUDA 12.4 or newer is needed", library.display())]
     CuptiTooOld {

@@ -33,6 +33,7 @@ mod buffers;
 mod clock;
 mod counts;
 pub mod cupti;
+mod device;
 mod error;
 mod kinds;
 mod names;
@@ -43,6 +44,7 @@ mod schedule;
 mod state;
 mod summary;
 mod thread;
+mod timeline;
 mod writer;
 
 pub use clock::Clock;

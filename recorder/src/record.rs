@@ -6,6 +6,8 @@ use crate::{CollectiveOp, CollectiveState, Kind, NameId, TimingSource};
 pub(crate) const NONE: i64 = -1;
 /// Flag of [`EventRecord`]: the row is communication.
 pub(crate) const IS_COMM: u8 = 1;
+/// Flag of [`EventRecord`]: launches made in the row carry its id.
+pub(crate) const IS_LINKED: u8 = 2;
 
 /// One finished interval. One cache line, so that a push touches no more.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +74,10 @@ pub struct Collective {
     pub timing_source: TimingSource,
     /// Its row in `events`.
     pub event_id: Option<i64>,
+    /// Device it ran on.
+    pub device_id: Option<i64>,
+    /// Stream it ran on.
+    pub stream_id: Option<i64>,
 }
 
 impl Collective {
@@ -97,6 +103,8 @@ impl Collective {
             state: CollectiveState::Done,
             timing_source: TimingSource::Host,
             event_id: None,
+            device_id: None,
+            stream_id: None,
         }
     }
 }

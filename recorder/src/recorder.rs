@@ -12,6 +12,7 @@ use trace::{RankRow, Row, ShardMeta, StepRow, Table};
 
 use crate::buffers::ColdRows;
 use crate::clock::{boot_id, host_name};
+use crate::device::DeviceBatch;
 use crate::schedule::Phase;
 use crate::state::Shared;
 use crate::summary::Summary;
@@ -281,6 +282,27 @@ impl Recorder {
             self.handle.send(Command::Rows(ColdRows { table, batch }));
         }
         Ok(())
+    }
+
+    /// What all of the recording share, for a source beside the threads.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The rank.
+    pub(crate) fn rank(&self) -> i32 {
+        self.handle.rank
+    }
+
+    /// Hands over what a source beside the threads has learnt. What finds no room is lost and counted.
+    pub(crate) fn device(&self, batch: DeviceBatch) {
+        let rows = batch.rows() as u64;
+        if !batch.is_empty() {
+            let room = self.shared.handed_over.enter(rows);
+            // What a source has lost is told even where its rows find no room.
+            let batch = if room { batch } else { DeviceBatch { missing: batch.missing, ..DeviceBatch::default() } };
+            self.handle.send(Command::Device(batch));
+        }
     }
 
     /// Ends the recording: takes what the queues hold, closes the last part, writes `counters` and the final `ranks`

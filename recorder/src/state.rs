@@ -1,9 +1,11 @@
 //! What all threads of a recorder share: the current step, the ids, the names.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::Clock;
 use crate::names::Names;
+use crate::timeline::Timeline;
 
 /// Whether rows are made, and of which step: one word, so that a row never gets the step of one moment and the activity
 /// of another.
@@ -12,11 +14,23 @@ pub(crate) struct State(u64);
 
 const ENABLED: u64 = 1;
 const ACTIVE: u64 = 2;
+const LINKED: u64 = 4;
 
 impl State {
     fn new(enabled: bool, active: bool, step: i32) -> Self {
         let flags = if enabled { ENABLED } else { 0 } | if active { ACTIVE } else { 0 };
         Self(u64::from(step as u32) << 32 | flags)
+    }
+
+    /// The same, with launches linked to scopes or not.
+    fn linked(self, linked: bool) -> Self {
+        Self(self.0 & !LINKED | if linked { LINKED } else { 0 })
+    }
+
+    /// Rows are made, and scopes tell CUPTI their ids.
+    #[inline]
+    pub(crate) fn is_linked(self) -> bool {
+        self.0 & LINKED != 0
     }
 
     /// The recorder runs.
@@ -77,6 +91,7 @@ pub(crate) struct Shared {
     state: Padded<AtomicU64>,
     next_id: Padded<AtomicI64>,
     allocated_bytes: AtomicI64,
+    timeline: Mutex<Timeline>,
     pub(crate) handed_over: HandedOver,
     pub(crate) names: Names,
     pub(crate) clock: Clock,
@@ -89,6 +104,7 @@ impl Shared {
             // Ids count from 1, so that 0 is never one.
             next_id: Padded(AtomicI64::new(1)),
             allocated_bytes: AtomicI64::new(0),
+            timeline: Mutex::default(),
             handed_over: HandedOver::default(),
             names: Names::default(),
             clock,
@@ -110,6 +126,11 @@ impl Shared {
         self.allocated_bytes.fetch_add(delta_bytes, Ordering::Relaxed).wrapping_add(delta_bytes)
     }
 
+    /// When which step was recorded.
+    pub(crate) fn timeline(&self) -> MutexGuard<'_, Timeline> {
+        self.timeline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn set_step(&self, step: i32) {
         self.update(|state| State::new(state.is_enabled(), state.0 & ACTIVE != 0, step));
     }
@@ -123,12 +144,25 @@ impl Shared {
     }
 
     pub(crate) fn disable(&self) {
+        self.set_linked(false);
         self.update(|state| State::new(false, false, state.step()));
     }
 
+    /// Whether scopes that begin from now on tell CUPTI their ids.
+    pub(crate) fn set_linked(&self, linked: bool) {
+        let _ =
+            self.state.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(State(old).linked(linked).0));
+    }
+
     fn update(&self, change: impl Fn(State) -> State) {
+        let mut timeline = self.timeline();
+        // Before the change: what sees the new state happens after this.
+        let now_ns = self.clock.now_ns();
         // The closure always returns a value, so the update cannot fail; it only repeats when two threads meet.
-        let _ = self.state.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(change(State(old)).0));
+        let changed = |old| Some(change(State(old)).linked(State(old).is_linked()).0);
+        let _ = self.state.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
+        let state = self.state();
+        timeline.push(now_ns, state.step(), state.is_active());
     }
 }
 

@@ -8,7 +8,7 @@ use rtrb::Producer;
 
 use crate::names::NO_SHAPE;
 use crate::open::{OpenScope, OpenScopes};
-use crate::record::{EventRecord, IS_COMM, Memory, MemoryRecord, NONE, RareRecord};
+use crate::record::{EventRecord, IS_COMM, IS_LINKED, Memory, MemoryRecord, NONE, RareRecord};
 use crate::state::{Shared, State};
 use crate::{Clock, Collective, Kind, NameId, ShapeId};
 
@@ -134,7 +134,7 @@ impl ThreadRecorder {
             flags: 0,
         };
         if state.is_active() {
-            scope.begin();
+            scope.begin(state.is_linked());
         }
         scope
     }
@@ -294,10 +294,28 @@ impl Scope<'_> {
         (self.id != NONE).then_some(self.start_ns)
     }
 
+    /// The thread that opened it.
+    pub(crate) fn thread(&self) -> &ThreadRecorder {
+        self.thread
+    }
+
+    /// Whether launches made in it carry its id.
+    pub(crate) fn is_linked(&self) -> bool {
+        self.flags & IS_LINKED != 0
+    }
+
+    /// Its step.
+    pub(crate) fn step(&self) -> i32 {
+        self.step
+    }
+
     #[inline]
-    fn begin(&mut self) {
+    fn begin(&mut self, linked: bool) {
         let thread = self.thread;
         self.id = thread.shared.next_id();
+        if linked && crate::cupti::push_scope(self.id) {
+            self.flags |= IS_LINKED;
+        }
         self.parent_id = thread.enclosing.replace(self.id);
         let depth = thread.depth.get();
         self.depth = depth as u32;
@@ -319,6 +337,9 @@ impl Drop for Scope<'_> {
         }
         let thread = self.thread;
         let dur_ns = thread.now_ns().saturating_sub(self.start_ns).max(0);
+        if self.flags & IS_LINKED != 0 {
+            crate::cupti::pop_scope();
+        }
         let depth = self.depth as usize;
         // A guard dropped after the one that encloses it must not bring the dead parent back.
         if thread.depth.get() > depth {

@@ -12,8 +12,9 @@ use rtrb::Consumer;
 use rustix::time::{ClockId, clock_gettime};
 use trace::{CollectiveRow, CounterRow, EventRow, MemoryRow, RankRow, RecordBatch, Row, ShardMeta, Table};
 
-use crate::buffers::{self, ColdRows, CollectiveKey, Constants, Sourced, collective_key};
+use crate::buffers::{self, ColdRows, CollectiveKey, Constants, Parts, Sourced, collective_key};
 use crate::counts::Counts;
+use crate::device::{DeviceBatch, DeviceEvent};
 use crate::names::Strings;
 use crate::open::OpenScope;
 use crate::record::{Collective, EventRecord, MemoryRecord, RareRecord};
@@ -21,6 +22,8 @@ use crate::state::{HandedOver, Shared};
 use crate::summary::Summary;
 use crate::thread::ThreadShared;
 use crate::{CollectiveState, Error};
+
+mod device;
 
 /// Pause between looks at the queues: a queue of 32 768 then holds 0.6 M records a second. Every look takes a core from
 /// the program where there are none to spare, so they are few.
@@ -33,6 +36,7 @@ const MAX_IN_FLIGHT: usize = 4096;
 pub(crate) enum Command {
     Thread(ThreadQueues),
     Rows(ColdRows),
+    Device(DeviceBatch),
     Finish { clean: bool, reply: SyncSender<()> },
 }
 
@@ -96,6 +100,9 @@ pub(crate) struct Writer {
     events: Vec<Sourced<EventRecord>>,
     collectives: Vec<Sourced<Collective>>,
     memory: Vec<Sourced<MemoryRecord>>,
+    device: Vec<DeviceEvent>,
+    /// The source that stands for what is not a thread, once it has brought something.
+    device_source: Option<u32>,
     cold: BTreeMap<&'static str, Vec<ColdRows>>,
     in_flight: BTreeMap<CollectiveKey, InFlight>,
     /// Ids of the open scopes that the last part of `events` holds.
@@ -121,6 +128,8 @@ impl Writer {
             events: Vec::new(),
             collectives: Vec::new(),
             memory: Vec::new(),
+            device: Vec::new(),
+            device_source: None,
             cold: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             open_written: Vec::new(),
@@ -147,6 +156,7 @@ impl Writer {
                     self.sources.push(Source { own, queues: Some((events, rare)), counted: [0; 3] });
                 }
                 Ok(Command::Rows(rows)) => self.take_cold(rows),
+                Ok(Command::Device(batch)) => self.take_device(batch),
                 Ok(Command::Finish { clean, reply }) => {
                     self.finish(clean);
                     self.summary().writer_cpu_ns = thread_cpu_ns();
@@ -191,7 +201,7 @@ impl Writer {
             let mut waiting = self.waiting(index);
             busy |= waiting > self.setup.queue_records / 4;
             while waiting > 0 {
-                let room = self.setup.part_rows.saturating_sub(self.events.len());
+                let room = self.setup.part_rows.saturating_sub(self.events.len() + self.device.len());
                 let taken = self.drain_events(index, waiting.min(room));
                 if taken == 0 {
                     break;
@@ -215,7 +225,7 @@ impl Writer {
 
     /// Rows of the fullest table.
     fn rows(&self) -> usize {
-        self.events.len().max(self.collectives.len()).max(self.memory.len())
+        (self.events.len() + self.device.len()).max(self.collectives.len()).max(self.memory.len())
     }
 
     fn close_if_full(&mut self) {
@@ -316,20 +326,27 @@ impl Writer {
     fn write_events(&mut self, last: bool) {
         let open = self.open_scopes();
         let open_ids: Vec<i64> = open.iter().map(|(_, scope)| scope.id).collect();
-        if self.events.is_empty() && open_ids.iter().all(|id| self.open_written.contains(id)) {
+        if self.events.is_empty() && self.device.is_empty() && open_ids.iter().all(|id| self.open_written.contains(id))
+        {
             return;
         }
         let threads: Vec<i64> = self.sources.iter().map(|s| s.own.thread_id.load(Ordering::Relaxed)).collect();
-        let (constants, now_ns) = (&self.constants, self.shared.clock.now_ns());
-        let batch = buffers::event_batch(constants, &self.strings, &threads, &mut self.events, &open, now_ns);
+        let (records, device) = (&mut self.events, &mut self.device);
+        let parts = Parts { threads: &threads, records, device, open: &open, now_ns: self.shared.clock.now_ns() };
+        let batch = buffers::event_batch(&self.constants, &self.strings, parts);
         match batch.and_then(|batch| self.write(&EventRow::table(), &[batch])) {
             Ok(()) => {
                 let sources = take_sources(&mut self.events);
                 self.record("host", &sources);
+                self.record_device();
                 self.open_written = open_ids;
             }
             Err(error) => {
-                if let Some(rows) = give_up(&mut self.events, last, self.setup.part_rows) {
+                // A table's rows are given up together: they are one part.
+                let full = last || self.events.len() + self.device.len() >= self.setup.part_rows;
+                let lost = [give_up(&mut self.events, full, usize::MAX), give_up(&mut self.device, full, usize::MAX)];
+                let rows = lost.into_iter().flatten().sum();
+                if rows > 0 {
                     self.lose("writer:events", rows, &not_written(&error));
                 }
             }

@@ -240,8 +240,8 @@ crate::tables! {
     counters: CounterRow / CounterBuilder / CounterView, by Rank, sorted by None; {
         /// Global rank.
         rank: i32,
-        /// `host:THREAD`, `collectives:THREAD`, `memory:THREAD`, the name of a table that was handed over, or
-        /// `writer:TABLE` for rows that a part could not take.
+        /// `host:THREAD`, `collectives:THREAD`, `memory:THREAD`, `cupti:KIND` or `cupti:CAUSE`, the name of a table that
+        /// was handed over, or `writer:TABLE` for rows that a part could not take.
         source: Text,
         /// Rows stored.
         recorded: i64,

@@ -244,13 +244,19 @@ fn reference(forest: &mut Forest, ranks: &[RankClock<'_>]) -> Option<i32> {
     trees.into_values().max().map(|(_, lowest)| lowest.0)
 }
 
-/// From the first to the last time that any rank recorded. Clocks are mapped with an error, and the window must hold in
-/// spite of it.
+/// From the first to the last time that any rank recorded, or compared clocks if none recorded anything. Clocks are
+/// mapped with an error, and the window must hold in spite of it.
 fn global_window(ranks: &[RankClock<'_>], reached: &BTreeMap<Node, Reached>) -> (i64, i64) {
     const MARGIN_NS: i64 = 1_000_000;
+    let compared = |rank: &RankClock<'_>| {
+        let times = || rank.samples.iter().map(|sample| sample.local_ns);
+        Some((times().min()?, times().max()?))
+    };
+    let is_empty = ranks.iter().all(|rank| rank.window_ns.is_none());
     let mut window: Option<(i64, i64)> = None;
     for rank in ranks {
-        let (Some((from, to)), Some(at)) = (rank.window_ns, reached.get(&Node::Rank(rank.info.rank))) else { continue };
+        let times = if is_empty { compared(rank) } else { rank.window_ns };
+        let (Some((from, to)), Some(at)) = (times, reached.get(&Node::Rank(rank.info.rank))) else { continue };
         let (from, to) = (at.map.apply(from), at.map.apply(to));
         let (first, last) = window.unwrap_or((from, to));
         window = Some((first.min(from), last.max(to)));

@@ -2,8 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::device::Launches;
-use crate::model::{NONE, RankData};
+use crate::device::{Launches, RowsByCorrelation};
+use crate::model::{Kind, RankData};
 
 /// Gaps on a stream beyond this are no mere distance between kernels (HTA's `consecutive_kernel_delay`, 30 µs): there
 /// was something to wait for, and it is looked for on other streams.
@@ -12,17 +12,20 @@ const UNEXPLAINED_NS: i64 = 30_000;
 pub(super) const MAX_KERNEL_GAP_NS: i64 = 1_500_000;
 
 /// Device work and its launches, by row of the rank's events.
-#[derive(Debug, Default)]
-pub(super) struct Device {
+#[derive(Debug)]
+pub(super) struct Device<'a> {
+    launches: &'a Launches,
+    /// All device work, ascending.
+    rows: Vec<u32>,
+    /// The row before each, on the same stream: the one that ended last of those that began earlier; or
+    /// [`NO_ROW`].
+    previous: Vec<u32>,
     /// Ends and rows of all device work, by end.
     by_end: Vec<(i64, u32)>,
-    /// The row before, on the same stream: the one that ended last of those that began earlier.
-    previous: FxHashMap<u32, u32>,
-    /// The host row that launched each row.
-    launch: FxHashMap<u32, u32>,
-    /// Device work by correlation.
-    by_correlation: FxHashMap<i64, u32>,
+    by_correlation: RowsByCorrelation,
 }
+
+const NO_ROW: u32 = u32::MAX;
 
 /// What a device row waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,43 +38,45 @@ pub(super) enum Cause {
     Unknown,
 }
 
-impl Device {
-    pub(super) fn of(data: &RankData, launches: &Launches) -> Self {
+impl<'a> Device<'a> {
+    pub(super) fn of(data: &RankData, launches: &'a Launches) -> Self {
         let events = &data.events;
-        let mut device = Self::default();
+        let rows: Vec<u32> =
+            (0..events.len()).filter(|row| events.kind[*row].is_device_work()).map(|row| row as u32).collect();
         let mut last: FxHashMap<(i64, i64), u32> = FxHashMap::default();
-        for row in (0..events.len()).filter(|row| events.kind[*row].is_device_work()) {
-            device.by_end.push((events.end_ns(row), row as u32));
-            if let Some(launch) = launches.of(events.correlation[row]) {
-                device.launch.insert(row as u32, launch);
+        let previous = |row: &u32| {
+            let at = *row as usize;
+            let last = last.entry((events.device[at], events.stream[at])).or_insert(NO_ROW);
+            let before = *last;
+            if before == NO_ROW || events.end_ns(before as usize) <= events.end_ns(at) {
+                *last = *row;
             }
-            if events.correlation[row] != NONE {
-                device.by_correlation.entry(events.correlation[row]).or_insert(row as u32);
-            }
-            let stream = (events.device[row], events.stream[row]);
-            if let Some(before) = last.get(&stream) {
-                device.previous.insert(row as u32, *before);
-            }
-            let ends_later = |before: &u32| events.end_ns(*before as usize) <= events.end_ns(row);
-            if last.get(&stream).is_none_or(ends_later) {
-                last.insert(stream, row as u32);
-            }
-        }
-        device.by_end.sort_unstable();
-        device
+            before
+        };
+        let previous = rows.iter().map(previous).collect();
+        let mut by_end: Vec<(i64, u32)> = rows.iter().map(|row| (events.end_ns(*row as usize), *row)).collect();
+        // Each stream ends its work in order: the stable sort merges such runs.
+        by_end.sort();
+        let by_correlation = RowsByCorrelation::collect(events, Kind::is_device_work);
+        Self { launches, rows, previous, by_end, by_correlation }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.by_end.is_empty()
     }
 
-    pub(super) fn launch_of(&self, row: u32) -> Option<u32> {
-        self.launch.get(&row).copied()
+    pub(super) fn launch_of(&self, data: &RankData, row: u32) -> Option<u32> {
+        self.launches.of(data.events.correlation[row as usize])
+    }
+
+    fn previous_of(&self, row: u32) -> Option<u32> {
+        let at = self.rows.binary_search(&row).ok()?;
+        Some(self.previous[at]).filter(|before| *before != NO_ROW)
     }
 
     /// The device row of a call's own correlation.
     pub(super) fn row_of(&self, correlation: i64) -> Option<u32> {
-        if correlation == NONE { None } else { self.by_correlation.get(&correlation).copied() }
+        self.by_correlation.get(correlation)
     }
 
     /// The rows that ended up to `until_ns` and after `after_ns`, the last first.
@@ -86,8 +91,8 @@ impl Device {
         let events = &data.events;
         let start = events.ts_ns[row as usize];
         let end_of = |row: u32| events.end_ns(row as usize).min(start);
-        let launch = self.launch_of(row);
-        let previous = self.previous.get(&row).copied();
+        let launch = self.launch_of(data, row);
+        let previous = self.previous_of(row);
         let launched = launch.map(|l| events.ts_ns[l as usize]);
         let (ready, cause) = match (previous, launch) {
             (Some(p), Some(l)) if launched.is_some_and(|t| t >= end_of(p)) => {

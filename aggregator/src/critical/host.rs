@@ -46,7 +46,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn of(data: &RankData, device: &Device) -> Self {
+    pub(super) fn of(data: &RankData, device: &Device<'_>) -> Self {
         let events = &data.events;
         let mut rows: FxHashMap<i64, Vec<u32>> = FxHashMap::default();
         for row in 0..events.len() {

@@ -68,7 +68,7 @@ fn call(name: &str) -> Option<Call> {
 }
 
 /// The waits of every thread, by their end.
-pub(super) fn waits(data: &RankData, device: &Device) -> FxHashMap<i64, Vec<Wait>> {
+pub(super) fn waits(data: &RankData, device: &Device<'_>) -> FxHashMap<i64, Vec<Wait>> {
     let mut by_thread: FxHashMap<i64, Vec<Wait>> = FxHashMap::default();
     if device.is_empty() {
         return by_thread;
@@ -93,7 +93,7 @@ fn sync_rows(events: &Events) -> FxHashMap<i64, u32> {
     rows.map(|row| (events.correlation[row], row as u32)).collect()
 }
 
-fn wait_of(data: &RankData, device: &Device, syncs: &FxHashMap<i64, u32>, row: usize, call: Call) -> Option<Wait> {
+fn wait_of(data: &RankData, device: &Device<'_>, syncs: &FxHashMap<i64, u32>, row: usize, call: Call) -> Option<Wait> {
     let events = &data.events;
     let (start, end) = (events.ts_ns[row], events.end_ns(row));
     let until = end.saturating_add(SLACK_NS);
@@ -110,7 +110,7 @@ fn wait_of(data: &RankData, device: &Device, syncs: &FxHashMap<i64, u32>, row: u
     let is_it = |other: &u32| {
         let at = *other as usize;
         let on_stream = stream.is_none_or(|stream| stream == (events.device[at], events.stream[at]));
-        let launched = device.launch_of(*other).map_or(events.ts_ns[at], |launch| events.ts_ns[launch as usize]);
+        let launched = device.launch_of(data, *other).map_or(events.ts_ns[at], |launch| events.ts_ns[launch as usize]);
         on_stream && launched < start
     };
     let found = device.ended(start, until).take(MAX_LOOK_BACK).find(is_it)?;

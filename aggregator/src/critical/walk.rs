@@ -23,7 +23,7 @@ enum Place {
 pub(super) struct Walk<'a> {
     data: &'a RankData,
     host: &'a Host,
-    device: &'a Device,
+    device: &'a Device<'a>,
     /// The path begins here.
     start_ns: i64,
     pub(super) parts: Parts,
@@ -33,7 +33,7 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn over(data: &'a RankData, host: &'a Host, device: &'a Device, window: Interval) -> Self {
+    pub(super) fn over(data: &'a RankData, host: &'a Host, device: &'a Device<'a>, window: Interval) -> Self {
         let mut walk = Self {
             data,
             host,

@@ -23,6 +23,7 @@ use regex::Regex;
 
 pub use kernel_types::work_type;
 pub use launch_stats::{LAUNCH_DELAY_CUTOFF_NS, RUNTIME_CUTOFF_NS};
+pub(crate) use launches::RowsByCorrelation;
 pub use launches::{Launch, Launches};
 pub use queue::FULL_QUEUE_LENGTH;
 

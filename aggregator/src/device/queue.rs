@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use trace::QueueLengthRow;
 
 use super::Launch;
-use super::describe::describe;
+use super::describe::describe_counts;
 use crate::model::{NONE, RankData};
 
 /// HTA's `max_queue_length`: launches that a stream of CUDA takes before the next one blocks.
@@ -24,8 +24,9 @@ pub const FULL_QUEUE_LENGTH: i64 = 1024;
 
 #[derive(Debug, Default)]
 struct Stream {
-    /// Time, and whether it is a start. A launch (false) sorts before a start (true).
-    changes: Vec<(i64, bool)>,
+    launched_ns: Vec<i64>,
+    /// Start of each, or its launch where that is later.
+    started_ns: Vec<i64>,
     before_launch: i64,
 }
 
@@ -38,35 +39,52 @@ pub(super) fn queue_length(data: &RankData, launched: &[Launch], recorded_ns: i6
         let stream = streams.entry((events.device[device], events.stream[device])).or_default();
         let (launched_ns, started_ns) = (events.ts_ns[host], events.ts_ns[device]);
         stream.before_launch += i64::from(started_ns < launched_ns);
-        stream.changes.push((launched_ns, false));
-        stream.changes.push((started_ns.max(launched_ns), true));
+        stream.launched_ns.push(launched_ns);
+        stream.started_ns.push(started_ns.max(launched_ns));
     }
     let rank = data.info.rank;
     streams.into_iter().filter_map(|(place, stream)| stream.row(rank, place, recorded_ns)).collect()
 }
 
 impl Stream {
+    /// Every change of the length in order: its time, and whether it is a start. At one instant launches come first.
+    fn changes(&self) -> impl Iterator<Item = (i64, bool)> {
+        let (mut launched, mut started) = (self.launched_ns.iter().peekable(), self.started_ns.iter().peekable());
+        std::iter::from_fn(move || match (launched.peek(), started.peek()) {
+            (Some(launch), Some(start)) if launch <= start => launched.next().map(|ts_ns| (*ts_ns, false)),
+            (Some(_), None) => launched.next().map(|ts_ns| (*ts_ns, false)),
+            _ => started.next().map(|ts_ns| (*ts_ns, true)),
+        })
+    }
+
     fn row(mut self, rank: i32, (device, stream): (i64, i64), recorded_ns: i64) -> Option<QueueLengthRow> {
-        self.changes.sort_unstable();
-        let (first_ns, last_ns) = (self.changes.first()?.0, self.changes.last()?.0);
-        let mut lengths = Vec::with_capacity(self.changes.len());
-        let (mut length, mut since_ns) = (0_i64, first_ns);
+        // A stable sort finds the runs of rows that are in order as they are: nearly all.
+        self.launched_ns.sort();
+        self.started_ns.sort();
+        let (first_ns, last_ns) = (*self.launched_ns.first()?, *self.started_ns.last()?);
+        // How often each length was reached: it never is more than the launches, and mostly far less.
+        let mut reached: Vec<u64> = Vec::new();
+        let (mut length, mut since_ns) = (0_usize, first_ns);
         let (mut full_ns, mut weighted) = (0_i64, 0_f64);
-        for (ts_ns, starts) in &self.changes {
+        for (ts_ns, starts) in self.changes() {
             let held_ns = ts_ns.saturating_sub(since_ns);
-            full_ns = full_ns.saturating_add(if length >= FULL_QUEUE_LENGTH { held_ns } else { 0 });
+            full_ns = full_ns.saturating_add(if length as i64 >= FULL_QUEUE_LENGTH { held_ns } else { 0 });
             weighted += length as f64 * held_ns as f64;
-            length += if *starts { -1 } else { 1 };
-            since_ns = *ts_ns;
-            lengths.push(length as f64);
+            // Nothing starts before it is launched, so there is one to be taken away.
+            length = if starts { length.saturating_sub(1) } else { length + 1 };
+            since_ns = ts_ns;
+            if reached.len() <= length {
+                reached.resize(length + 1, 0);
+            }
+            reached[length] += 1;
         }
-        let points = describe(lengths)?;
+        let points = describe_counts(&reached)?;
         let span_ns = last_ns.saturating_sub(first_ns);
         Some(QueueLengthRow {
             rank,
             device_id: Some(device).filter(|id| *id != NONE),
             stream_id: Some(stream).filter(|id| *id != NONE),
-            launches: self.changes.len() as i64 / 2,
+            launches: self.launched_ns.len() as i64,
             before_launch: self.before_launch,
             points: points.count,
             mean_length: points.mean,

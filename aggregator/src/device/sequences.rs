@@ -40,20 +40,25 @@ pub(super) fn kernel_sequences(view: &View<'_>, launched: &[Launch], operators: 
     let named = view.sequences_of.map(|name| named_operators(data, name));
     let outermost = named.as_deref().unwrap_or(operators);
     let events = &data.events;
-    let mut of_operator: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
-    for launch in launched {
-        let operator = outermost[launch.host as usize];
-        if operator != NO_PARENT {
-            of_operator.entry(operator).or_default().push(launch.device);
-        }
-    }
+    let mut launched: Vec<(u32, u32)> =
+        launched.iter().map(|launch| (outermost[launch.host as usize], launch.device)).collect();
+    launched.retain(|(operator, _)| *operator != NO_PARENT);
+    // The kernels of an operator together, in the order of their starts.
+    launched.sort_by_key(|(operator, _)| *operator);
     // The key is the operator's name and the kernels' names.
     let mut sequences: FxHashMap<Vec<u32>, Tally> = FxHashMap::default();
-    for (operator, kernels) in of_operator.into_iter().filter(|(_, kernels)| kernels.len() >= LEAST_KERNELS) {
-        let names = std::iter::once(operator).chain(kernels.iter().copied()).map(|row| events.name[row as usize]);
-        let tally = sequences.entry(names.collect()).or_default();
+    let mut key = Vec::new();
+    for kernels in launched.chunk_by(|(a, _), (b, _)| a == b).filter(|kernels| kernels.len() >= LEAST_KERNELS) {
+        let operator = kernels[0].0;
+        key.clear();
+        key.push(events.name[operator as usize]);
+        key.extend(kernels.iter().map(|(_, kernel)| events.name[*kernel as usize]));
+        if !sequences.contains_key(&key) {
+            sequences.insert(key.clone(), Tally::default());
+        }
+        let Some(tally) = sequences.get_mut(&key) else { continue };
         tally.calls += 1;
-        let work_ns = kernels.iter().map(|row| events.dur_ns[*row as usize]).fold(0, i64::saturating_add);
+        let work_ns = kernels.iter().map(|(_, kernel)| events.dur_ns[*kernel as usize]).fold(0, i64::saturating_add);
         tally.gpu_total_ns = tally.gpu_total_ns.saturating_add(work_ns);
         tally.cpu_total_ns = tally.cpu_total_ns.saturating_add(events.dur_ns[operator as usize]);
     }

@@ -11,11 +11,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use rustc_hash::FxHashMap;
 use trace::GpuUtilizationRow;
 
 use super::View;
-use crate::intervals::{Coverage, Interval, IntervalSet};
+use crate::intervals::{Interval, IntervalSet};
 use crate::model::{KernelUse, Kind, NONE, RankData};
 use crate::steps::{device_windows, host_windows};
 
@@ -25,16 +24,20 @@ pub(super) fn gpu_utilization(view: &View<'_>) -> Vec<GpuUtilizationRow> {
     let host = host_windows(&data.steps);
     let mut rows = Vec::new();
     for device in view.parts.iter().filter_map(|(activity, _)| activity.device) {
-        let windows: Vec<(i32, IntervalSet)> = device_windows(&host, &data.events, device)
+        let mut steps: Vec<Step> = device_windows(&host, &data.events, device)
             .into_iter()
-            .map(|step| (step.step, clipped(step.window, view.scope)))
-            .filter(|(_, window)| !window.is_empty())
+            .map(|step| Step { number: step.step, window: clipped(step.window, view.scope), sums: Sums::default() })
+            .filter(|step| !step.window.is_empty())
             .collect();
-        let kernels = Kernels::of(data, device);
-        let every: IntervalSet = windows.iter().flat_map(|(_, window)| window.intervals().iter().copied()).collect();
-        let row = |step: Option<i32>, window: &IntervalSet| kernels.row(data.info.rank, device, step, window);
-        rows.extend(row(None, &every));
-        rows.extend(windows.iter().filter_map(|(step, window)| row(Some(*step), window)));
+        let knows_share = add_kernels(data, device, &mut steps);
+        let row = |step, window_ns, sums: &Sums| sums.row(data.info.rank, device, step, window_ns, knows_share);
+        let mut all = Sums::default();
+        steps.iter().for_each(|step| all.add(&step.sums));
+        let all_ns: i64 = steps.iter().map(|step| step.window.len_ns()).sum();
+        if all_ns > 0 {
+            rows.push(row(None, all_ns, &all));
+        }
+        rows.extend(steps.iter().map(|step| row(Some(step.number), step.window.len_ns(), &step.sums)));
     }
     rows
 }
@@ -46,131 +49,197 @@ fn clipped(window: Interval, scope: Option<&IntervalSet>) -> IntervalSet {
     }
 }
 
-/// A value that holds from one time to the next; zero after the last.
-#[derive(Debug, Default)]
-struct Curve {
-    /// Times, ascending, and the integral of the value up to each.
-    until: Vec<(i64, f64)>,
-    values: Vec<f64>,
+/// A step as the device lived it. Steps do not overlap.
+struct Step {
+    number: i32,
+    window: IntervalSet,
+    sums: Sums,
 }
 
-impl Curve {
-    fn push(&mut self, ts_ns: i64, value: f64) {
-        let before = match (self.until.last(), self.values.last()) {
-            (Some((since, sum)), Some(held)) => sum + held * ts_ns.saturating_sub(*since) as f64,
-            _ => 0.0,
-        };
-        self.until.push((ts_ns, before));
-        self.values.push(value);
-    }
-
-    /// The integral up to a time.
-    fn integral(&self, ts_ns: i64) -> f64 {
-        let after = self.until.partition_point(|(t, _)| *t <= ts_ns);
-        let Some(at) = after.checked_sub(1) else { return 0.0 };
-        let (since, sum) = self.until[at];
-        sum + self.values[at] * ts_ns.saturating_sub(since) as f64
-    }
-
-    fn within(&self, window: &IntervalSet) -> f64 {
-        window.intervals().iter().map(|i| self.integral(i.end_ns) - self.integral(i.start_ns)).sum()
-    }
+/// Integrals over time, of what holds between two changes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    /// At least one kernel runs.
+    busy_ns: i64,
+    /// Share of the SMs in use, at most 1.
+    sm_share_ns: f64,
+    /// Σ over running kernels: of each, of those whose occupancy is known, and of their occupancies.
+    running_ns: f64,
+    known_ns: f64,
+    occupancy_pct_ns: f64,
 }
 
-/// The kernels of a device, ready for any window.
-struct Kernels {
-    busy: Coverage,
-    /// Share of the SMs in use; `None` if it is not known of any kernel.
-    sm_share: Option<Curve>,
-    /// Σ occupancy over running kernels, and how many of them have one, and how many there are.
-    occupancy: Curve,
-    with_occupancy: Curve,
-    running: Curve,
-}
-
-impl Kernels {
-    fn of(data: &RankData, device: i64) -> Self {
-        let events = &data.events;
-        let own = |row: &usize| {
-            let on = Some(events.device[*row]).filter(|id| *id != NONE).unwrap_or(0);
-            events.kind[*row] == Kind::Kernel && on == device
-        };
-        let rows: Vec<usize> = (0..events.len()).filter(own).collect();
-        let by_id: FxHashMap<i64, &KernelUse> = data.kernel_use.iter().map(|kernel| (kernel.id, kernel)).collect();
-        let sm_count = data.devices.iter().find(|d| d.device_id == device).and_then(|d| d.sm_count).filter(|n| *n > 0);
-        // Looked up once a kernel; the curves below ask again and again.
-        let uses: Vec<Option<KernelUse>> = rows.iter().map(|row| by_id.get(&events.id[*row]).map(|u| **u)).collect();
-        let share = |at: usize| {
-            let blocks = uses[at].map(|u| u.blocks).filter(|blocks| *blocks > 0)?;
-            Some((blocks as f64 / f64::from(sm_count?)).min(1.0))
-        };
-        // What no device can be is not known.
-        let possible = |pct: &f64| (0.0..=100.0).contains(pct);
-        let occupancy = |at: usize| uses[at]?.occupancy_pct.map(f64::from).filter(possible);
-        let span = |row: &usize| Interval::new(events.ts_ns[*row], events.end_ns(*row));
-        let curve = |value: &dyn Fn(usize) -> f64, cap: f64| {
-            summed(rows.iter().enumerate().map(|(at, row)| (span(row), value(at))), cap)
-        };
-        let knows_share = (0..rows.len()).any(|at| share(at).is_some());
-        let ((busy, sm_share), (occupancy, with_occupancy, running)) = rayon::join(
-            || {
-                let mut busy = IntervalSet::new();
-                rows.iter().for_each(|row| busy.push(span(row)));
-                let sm_share = knows_share.then(|| curve(&|at| share(at).unwrap_or(0.0), 1.0));
-                (Coverage::new(busy), sm_share)
-            },
-            || {
-                let known = curve(&|at| f64::from(u8::from(occupancy(at).is_some())), f64::INFINITY);
-                let running = curve(&|_| 1.0, f64::INFINITY);
-                (curve(&|at| occupancy(at).unwrap_or(0.0), f64::INFINITY), known, running)
-            },
-        );
-        Self { busy, sm_share, occupancy, with_occupancy, running }
+impl Sums {
+    fn add(&mut self, other: &Self) {
+        self.busy_ns += other.busy_ns;
+        self.sm_share_ns += other.sm_share_ns;
+        self.running_ns += other.running_ns;
+        self.known_ns += other.known_ns;
+        self.occupancy_pct_ns += other.occupancy_pct_ns;
     }
 
-    fn row(&self, rank: i32, device_id: i64, step: Option<i32>, window: &IntervalSet) -> Option<GpuUtilizationRow> {
-        let window_ns = window.len_ns();
-        if window_ns == 0 {
-            return None;
-        }
-        let kernel_ns: i64 = window.intervals().iter().map(|interval| self.busy.within_ns(*interval)).sum();
-        let known = self.with_occupancy.within(window);
-        let running = self.running.within(window);
-        Some(GpuUtilizationRow {
+    fn row(
+        &self,
+        rank: i32,
+        device_id: i64,
+        step: Option<i32>,
+        window_ns: i64,
+        knows_share: bool,
+    ) -> GpuUtilizationRow {
+        let Self { busy_ns, sm_share_ns, running_ns, known_ns, occupancy_pct_ns } = *self;
+        let of_window = |value: f64| 100.0 * value / window_ns as f64;
+        GpuUtilizationRow {
             rank,
             device_id,
             step,
             window_ns,
-            kernel_ns,
-            utilization_pct: 100.0 * kernel_ns as f64 / window_ns as f64,
-            sm_efficiency_pct: self.sm_share.as_ref().map(|share| 100.0 * share.within(window) / window_ns as f64),
-            occupancy_pct: (known >= 1.0).then(|| self.occupancy.within(window) / known),
-            occupancy_known_pct: (running >= 1.0).then(|| 100.0 * known / running),
-        })
+            kernel_ns: busy_ns,
+            utilization_pct: of_window(busy_ns as f64),
+            sm_efficiency_pct: knows_share.then(|| of_window(sm_share_ns)),
+            occupancy_pct: (known_ns >= 1.0).then(|| occupancy_pct_ns / known_ns),
+            occupancy_known_pct: (running_ns >= 1.0).then(|| 100.0 * known_ns / running_ns),
+        }
     }
 }
 
-/// The sum of the values of all intervals that hold a point, at most `cap`. Intervals come in the order of their
-/// starts.
-fn summed(intervals: impl Iterator<Item = (Interval, f64)>, cap: f64) -> Curve {
-    // Each interval is a step up and a step down.
-    let most = intervals.size_hint().1.unwrap_or(0).saturating_mul(2);
-    let mut curve = Curve { until: Vec::with_capacity(most), values: Vec::with_capacity(most) };
-    let mut open: BinaryHeap<Reverse<(i64, u64)>> = BinaryHeap::new();
-    let mut sum = 0.0;
-    let close = |until_ns: i64, open: &mut BinaryHeap<Reverse<(i64, u64)>>, sum: &mut f64, curve: &mut Curve| {
-        while let Some(Reverse((end_ns, bits))) = open.peek().copied().filter(|Reverse((end, _))| *end <= until_ns) {
-            open.pop();
-            *sum = if open.is_empty() { 0.0 } else { *sum - f64::from_bits(bits) };
-            curve.push(end_ns, sum.min(cap));
+/// A running kernel, by its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Running {
+    end_ns: i64,
+    row: usize,
+    /// Bits of its share of the SMs and of its occupancy; floats have no order.
+    sm_share: u64,
+    occupancy_pct: Option<u64>,
+}
+
+/// The kernels that run at one time.
+#[derive(Debug, Default)]
+struct Now {
+    open: BinaryHeap<Reverse<Running>>,
+    sm_share: f64,
+    known: f64,
+    occupancy_pct: f64,
+}
+
+impl Now {
+    fn begin(&mut self, kernel: Running) {
+        self.sm_share += f64::from_bits(kernel.sm_share);
+        if let Some(pct) = kernel.occupancy_pct {
+            self.known += 1.0;
+            self.occupancy_pct += f64::from_bits(pct);
+        }
+        self.open.push(Reverse(kernel));
+    }
+
+    fn first_end_ns(&self) -> Option<i64> {
+        self.open.peek().map(|Reverse(kernel)| kernel.end_ns)
+    }
+
+    fn end_first(&mut self) {
+        let Some(Reverse(kernel)) = self.open.pop() else { return };
+        if self.open.is_empty() {
+            // Nothing runs: what rounding left of the sums goes, too.
+            *self = Self { open: std::mem::take(&mut self.open), ..Self::default() };
+            return;
+        }
+        self.sm_share -= f64::from_bits(kernel.sm_share);
+        if let Some(pct) = kernel.occupancy_pct {
+            self.known -= 1.0;
+            self.occupancy_pct -= f64::from_bits(pct);
+        }
+    }
+
+    /// Adds what holds now to the sums of a stretch of time.
+    fn integrate(&self, length_ns: i64, sums: &mut Sums) {
+        let length = length_ns as f64;
+        sums.busy_ns += length_ns;
+        sums.sm_share_ns += length * self.sm_share.min(1.0);
+        sums.running_ns += length * self.open.len() as f64;
+        sums.known_ns += length * self.known;
+        sums.occupancy_pct_ns += length * self.occupancy_pct;
+    }
+}
+
+/// Adds the kernels of a device to the steps in which they ran; whether the share of the SMs is known of any.
+///
+/// One pass over kernels and steps, both by their start; nothing grows with the kernels but those that run at once.
+fn add_kernels(data: &RankData, device: i64, steps: &mut [Step]) -> bool {
+    let events = &data.events;
+    let sm_count = data.devices.iter().find(|d| d.device_id == device).and_then(|d| d.sm_count).filter(|n| *n > 0);
+    let mut uses = Uses { all: &data.kernel_use, next: 0 };
+    let mut knows_share = false;
+    let mut now = Now::default();
+    let (mut at_ns, mut first) = (i64::MIN, 0);
+    let mut until = |end_ns: i64, now: &Now, at_ns: &mut i64| {
+        let stretch = Interval::new(*at_ns, end_ns);
+        *at_ns = end_ns;
+        if !now.open.is_empty() {
+            integrate(stretch, now, steps, &mut first);
         }
     };
-    for (interval, value) in intervals.filter(|(interval, _)| !interval.is_empty()) {
-        close(interval.start_ns, &mut open, &mut sum, &mut curve);
-        sum += value;
-        open.push(Reverse((interval.end_ns, value.to_bits())));
-        curve.push(interval.start_ns, sum.min(cap));
+    for row in 0..events.len() {
+        let on = Some(events.device[row]).filter(|id| *id != NONE).unwrap_or(0);
+        let span = Interval::new(events.ts_ns[row], events.end_ns(row));
+        if events.kind[row] != Kind::Kernel || on != device {
+            continue;
+        }
+        let used = uses.of(events.id[row]);
+        let blocks = used.map(|u| u.blocks).filter(|blocks| *blocks > 0);
+        let share = blocks.zip(sm_count).map(|(blocks, sms)| (blocks as f64 / f64::from(sms)).min(1.0));
+        knows_share |= share.is_some();
+        if span.is_empty() {
+            continue;
+        }
+        while let Some(end_ns) = now.first_end_ns().filter(|end_ns| *end_ns <= span.start_ns) {
+            until(end_ns, &now, &mut at_ns);
+            now.end_first();
+        }
+        until(span.start_ns, &now, &mut at_ns);
+        // What no device can be is not known.
+        let occupancy = used.and_then(|u| u.occupancy_pct).map(f64::from).filter(|pct| (0.0..=100.0).contains(pct));
+        let sm_share = share.unwrap_or(0.0).to_bits();
+        now.begin(Running { end_ns: span.end_ns, row, sm_share, occupancy_pct: occupancy.map(f64::to_bits) });
     }
-    close(i64::MAX, &mut open, &mut sum, &mut curve);
-    curve
+    while let Some(end_ns) = now.first_end_ns() {
+        until(end_ns, &now, &mut at_ns);
+        now.end_first();
+    }
+    knows_share
+}
+
+/// Adds what holds during a stretch to the steps that it lies in. `first` is the first step that has not ended when the
+/// stretch begins; stretches ascend.
+fn integrate(stretch: Interval, now: &Now, steps: &mut [Step], first: &mut usize) {
+    let ended = |step: &Step| step.window.hull().is_none_or(|hull| hull.end_ns <= stretch.start_ns);
+    while steps.get(*first).is_some_and(ended) {
+        *first += 1;
+    }
+    for step in &mut steps[*first..] {
+        if step.window.hull().is_some_and(|hull| hull.start_ns >= stretch.end_ns) {
+            return;
+        }
+        let windows = step.window.intervals();
+        let from = windows.partition_point(|window| window.end_ns <= stretch.start_ns);
+        for window in windows[from..].iter().take_while(|window| window.start_ns < stretch.end_ns) {
+            now.integrate(window.intersection(stretch).len_ns(), &mut step.sums);
+        }
+    }
+}
+
+/// How kernels used their device, by ids that mostly ascend.
+struct Uses<'a> {
+    all: &'a [KernelUse],
+    /// Behind the one that was found last.
+    next: usize,
+}
+
+impl Uses<'_> {
+    fn of(&mut self, id: i64) -> Option<KernelUse> {
+        let at = match self.all.get(self.next) {
+            Some(used) if used.id == id => self.next,
+            _ => self.all.binary_search_by_key(&id, |used| used.id).ok()?,
+        };
+        self.next = at + 1;
+        Some(self.all[at])
+    }
 }

@@ -295,3 +295,78 @@ fn children(directory: &Path) -> Vec<PathBuf> {
     paths.sort();
     paths
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Variables(BTreeMap<&'static str, OsString>);
+
+    impl EnvironmentLookup for Variables {
+        fn get(&self, name: &str) -> Option<OsString> {
+            self.0.get(name).cloned()
+        }
+    }
+
+    fn place(name: &str) -> PathBuf {
+        let place = std::env::temp_dir().join(format!("rankscope-libraries-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&place);
+        fs::create_dir_all(&place).unwrap();
+        place
+    }
+
+    /// A name that no loader knows.
+    const ABSENT: Spec = Spec { files: &["libcublas-of-a-test.so.13"], ..CUBLAS };
+
+    fn message(spec: &Spec, variables: Variables, toolkits: &Path) -> String {
+        open_in(spec, &Surroundings { env: &variables, toolkits }).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_missing_library_is_named_with_where_it_was_looked_for_and_how_to_get_it() {
+        let place = place("missing");
+        let wheels = place.join("venv/lib/python3.12/site-packages/nvidia");
+        fs::create_dir_all(wheels.join("cublas/lib")).unwrap();
+        fs::create_dir_all(wheels.join("nccl/lib")).unwrap();
+        fs::create_dir_all(place.join("cuda-12.4/lib64")).unwrap();
+        let variables = Variables(BTreeMap::from([("VIRTUAL_ENV", place.join("venv").into_os_string())]));
+        let said = message(&ABSENT, variables, &place);
+        assert!(said.starts_with("cuBLAS (libcublas-of-a-test.so.13) was not found; looked in: the dynamic"), "{said}");
+        assert!(said.contains("site-packages/nvidia/*/lib"), "wheels, once: {said}");
+        assert_eq!(said.matches("nvidia/*/lib").count(), 1, "{said}");
+        assert!(said.contains("cuda-12.4/lib64") && said.contains("pip install nvidia-cublas"), "{said}");
+        fs::remove_dir_all(&place).unwrap();
+    }
+
+    #[test]
+    fn a_library_that_cannot_be_loaded_says_why() {
+        let place = place("damaged");
+        fs::write(place.join("libcublas-of-a-test.so.13"), "not a library").unwrap();
+        let variables = Variables(BTreeMap::from([(PATH_VARIABLE, place.clone().into_os_string())]));
+        let said = message(&ABSENT, variables, Path::new("/nonexistent"));
+        assert!(said.contains("cannot be loaded") && said.contains("file too short"), "{said}");
+        fs::remove_dir_all(&place).unwrap();
+    }
+
+    #[test]
+    fn a_library_without_its_symbols_is_too_old() {
+        // A library that is everywhere and has none of cuBLAS's functions.
+        let old = Spec { files: &["libc.so.6"], ..CUBLAS };
+        let said = message(&old, Variables::default(), Path::new("/nonexistent"));
+        assert!(said.contains("is too old: it lacks cublasCreate_v2 and 5 more; at least CUDA 12.0"), "{said}");
+    }
+
+    #[test]
+    fn the_driver_is_not_looked_for_in_packages() {
+        let driver = Spec { files: &["libcuda-of-a-test.so.1"], ..DRIVER };
+        let said = message(&driver, Variables::default(), Path::new("/usr"));
+        assert!(
+            said.contains("looked in: the dynamic loader (LD_LIBRARY_PATH, the system's directories). To get"),
+            "{said}"
+        );
+    }
+}

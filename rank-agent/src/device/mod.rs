@@ -174,7 +174,7 @@ fn local_rank(fabric: &dyn Fabric, identity: &Identity) -> Result<usize, Error> 
     if let Some(local_rank) = identity.local_rank {
         return Ok(usize::try_from(local_rank).unwrap_or(0));
     }
-    let host = crate::job::hash(&[crate::job::host_name().as_bytes()]);
+    let host = crate::setup::host_hash();
     let hosts = fabric.all_gather(Lane::Control, &[host])?;
     Ok(hosts.iter().take(fabric.rank()).filter(|other| **other == host).count())
 }

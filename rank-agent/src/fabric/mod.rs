@@ -1,4 +1,5 @@
-//! How the ranks of a job talk to each other: a few collectives and a ping, over MPI, between threads, or not at all.
+//! How the ranks of a job talk to each other: a few collectives and a ping, over MPI, over TCP, between threads, or not
+//! at all.
 //!
 //! A fabric has two communicators. On *world* travel the workload's own collectives: gradients and checksums. *Control*
 //! carries what rankscope adds: barriers, broadcasts, clock pings. Their messages never mix, so a communication thread
@@ -17,6 +18,7 @@ use crate::Error;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 mod solo;
+pub mod tcp;
 #[cfg(test)]
 pub(crate) mod threads;
 
@@ -40,8 +42,8 @@ pub struct Buffers {
     pub recv: Vec<f32>,
 }
 
-/// Connects the ranks of a job.
-pub trait Fabric: Send + Sync {
+/// Connects the ranks of a job, for what rankscope itself has to say: agreements and clock pings.
+pub trait Control: Send + Sync {
     /// This rank.
     fn rank(&self) -> usize;
 
@@ -60,11 +62,8 @@ pub trait Fabric: Send + Sync {
     /// Rank 0's bytes, on every rank. On control.
     fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Error>;
 
-    /// Every rank's words, by rank; all ranks give equally many.
+    /// Every rank's words, by rank; all ranks give equally many. A fabric without a workload has one lane for both.
     fn all_gather(&self, lane: Lane, mine: &[u64]) -> Result<Vec<u64>, Error>;
-
-    /// Begins the sum over all ranks. On world; the result is bit-identical on all ranks.
-    fn start_all_reduce(&self, buffers: Buffers) -> Result<Box<dyn Reduction>, Error>;
 
     /// Sends one word to `peer`, without waiting for its receipt. On control.
     fn send_word(&self, peer: usize, word: i64) -> Result<(), Error>;
@@ -76,6 +75,12 @@ pub trait Fabric: Send + Sync {
     /// Tells the other ranks that this one gives up: they cannot finish a collective without it. The process is to exit
     /// with `exit_code`; an implementation may end it, and all others, at once.
     fn abandon(&self, exit_code: u8);
+}
+
+/// A [`Control`] that carries the workload's collectives, too.
+pub trait Fabric: Control {
+    /// Begins the sum over all ranks. On world; the result is bit-identical on all ranks.
+    fn start_all_reduce(&self, buffers: Buffers) -> Result<Box<dyn Reduction>, Error>;
 }
 
 /// An all-reduce on its way.

@@ -1,6 +1,6 @@
 //! A world of one: nobody to talk to.
 
-use super::{Buffers, Fabric, Lane, Reduction};
+use super::{Buffers, Control, Fabric, Lane, Reduction};
 use crate::Error;
 
 /// The fabric of a rank that is alone.
@@ -10,7 +10,7 @@ pub struct Solo;
 /// A sum over one rank.
 struct Alone(Buffers);
 
-impl Fabric for Solo {
+impl Control for Solo {
     fn rank(&self) -> usize {
         0
     }
@@ -35,11 +35,6 @@ impl Fabric for Solo {
         Ok(mine.to_vec())
     }
 
-    fn start_all_reduce(&self, mut buffers: Buffers) -> Result<Box<dyn Reduction>, Error> {
-        std::mem::swap(&mut buffers.send, &mut buffers.recv);
-        Ok(Box::new(Alone(buffers)))
-    }
-
     fn send_word(&self, _peer: usize, _word: i64) -> Result<(), Error> {
         Err(Error::Abandoned)
     }
@@ -49,6 +44,13 @@ impl Fabric for Solo {
     }
 
     fn abandon(&self, _exit_code: u8) {}
+}
+
+impl Fabric for Solo {
+    fn start_all_reduce(&self, mut buffers: Buffers) -> Result<Box<dyn Reduction>, Error> {
+        std::mem::swap(&mut buffers.send, &mut buffers.recv);
+        Ok(Box::new(Alone(buffers)))
+    }
 }
 
 impl Reduction for Alone {

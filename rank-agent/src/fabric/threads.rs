@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Buffers, Fabric, Lane, Pace, Reduction, Stop, wait_for};
+use super::{Buffers, Control, Fabric, Lane, Pace, Reduction, Stop, wait_for};
 use crate::Error;
 
 /// One rank of a world of threads.
@@ -122,7 +122,7 @@ impl Threads {
     }
 }
 
-impl Fabric for Threads {
+impl Control for Threads {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -149,12 +149,6 @@ impl Fabric for Threads {
         Ok(self.gather(lane, mine.to_vec())?.concat())
     }
 
-    fn start_all_reduce(&self, buffers: Buffers) -> Result<Box<dyn Reduction>, Error> {
-        let number = self.next(2);
-        self.shared.sums.give(self.shared.size, number, self.rank, buffers.send.clone());
-        Ok(Box::new(Sum { shared: self.shared.clone(), stop: self.stop.clone(), number, buffers, complete: false }))
-    }
-
     fn send_word(&self, peer: usize, word: i64) -> Result<(), Error> {
         lock(&self.shared.mail).entry((self.rank, peer)).or_default().push_back(word);
         Ok(())
@@ -172,6 +166,14 @@ impl Fabric for Threads {
 
     fn abandon(&self, _exit_code: u8) {
         self.stop.abandon();
+    }
+}
+
+impl Fabric for Threads {
+    fn start_all_reduce(&self, buffers: Buffers) -> Result<Box<dyn Reduction>, Error> {
+        let number = self.next(2);
+        self.shared.sums.give(self.shared.size, number, self.rank, buffers.send.clone());
+        Ok(Box::new(Sum { shared: self.shared.clone(), stop: self.stop.clone(), number, buffers, complete: false }))
     }
 }
 

@@ -2,7 +2,12 @@
 
 mod clocks;
 mod commands;
+mod cuda;
+mod cupti;
+mod cupti_layouts;
+mod cupti_real;
 mod damage;
+mod exec;
 mod faults;
 mod imports;
 mod kineto_writer;

@@ -236,3 +236,30 @@ fn violations_of_the_barrier_rule_are_counted() {
     let violations: Vec<_> = clocks.rows().iter().map(|r| r.violations).collect();
     assert_eq!(violations, [1, 0]);
 }
+
+/// ```text
+/// rank 0   ──────────────────────R─
+///                       ↗ 5 ms     ↘ 1 ms        the middle is 2 ms from where rank 0 read its clock
+/// rank 1   ────────────S──────────────V─
+/// ```
+#[test]
+fn unequal_routes_are_inside_the_error_though_no_ping_shows_them() {
+    for (there, back) in [(5_000_000, 1_000_000), (1_000_000, 5_000_000), (3_000_000, 3_000_000)] {
+        let mut dice = Dice::new(there as u64);
+        let mut ping = |t: i64| {
+            let slower = dice.exponential(20_000.0) as i64;
+            let rtt_ns = there + back + slower;
+            let (local_ns, remote_ns) = (t + rtt_ns / 2, t + there + slower);
+            let offset_ns = remote_ns - local_ns;
+            ClockSampleRow { rank: 1, peer_rank: Some(0), kind: "ping".into(), local_ns, remote_ns, offset_ns, rtt_ns }
+        };
+        let samples: Vec<ClockSampleRow> =
+            [0, S, 2 * S].iter().flat_map(|start| (0..60).map(move |k| start + k * 8_000_000)).map(&mut ping).collect();
+        let ranks = [TestRank { rank: 0, ..TestRank::default() }, TestRank { rank: 1, samples, ..TestRank::default() }];
+        let clocks = fitted(&ranks, &[]);
+        let row = clocks.rows()[1].clone();
+        let off = (clocks.global(1, false, S) - S).abs();
+        assert!(off >= (there - back).abs() / 2 - 20_000, "{off}");
+        assert!(off <= row.error_ns.unwrap() && row.error_ns <= row.bound_ns, "off by {off}: {row:?}");
+    }
+}

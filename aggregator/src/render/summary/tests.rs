@@ -25,6 +25,7 @@ fn analysis(ranks: i32) -> Analysis {
         collectives: 2 * ranks as u64,
         recorded: 1_234_600,
         dropped: 33,
+        nothing_because: Vec::new(),
         has_device_rows: false,
         selection: Some("--steps 3..5".into()),
     };

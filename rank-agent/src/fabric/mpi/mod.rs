@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use ::mpi::environment::Universe;
 
 use self::ffi::{Communicator, Operation, SendRecv};
-use super::{Buffers, Fabric, Lane, Pace, Reduction, Stop, wait_for};
+use super::{Buffers, Control, Fabric, Lane, Pace, Reduction, Stop, wait_for};
 use crate::Error;
 
 /// A rank of an MPI job.
@@ -91,7 +91,7 @@ impl Drop for Mpi {
     }
 }
 
-impl Fabric for Mpi {
+impl Control for Mpi {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -134,10 +134,6 @@ impl Fabric for Mpi {
         Ok(self.complete(operation, Pace::brisk())?.1)
     }
 
-    fn start_all_reduce(&self, buffers: Buffers) -> Result<Box<dyn Reduction>, Error> {
-        Ok(Box::new(InFlight(self.world.start_all_reduce(buffers.send, buffers.recv)?)))
-    }
-
     fn send_word(&self, peer: usize, word: i64) -> Result<(), Error> {
         self.control.send_word(peer, word)
     }
@@ -154,6 +150,12 @@ impl Fabric for Mpi {
 
     fn abandon(&self, exit_code: u8) {
         self.control.abort(exit_code);
+    }
+}
+
+impl Fabric for Mpi {
+    fn start_all_reduce(&self, buffers: Buffers) -> Result<Box<dyn Reduction>, Error> {
+        Ok(Box::new(InFlight(self.world.start_all_reduce(buffers.send, buffers.recv)?)))
     }
 }
 

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Records a CUDA/NCCL program on every rank that mpirun starts.
+#
+#   RANKS=8 RUN=run launch/mpirun.sh python train.py
+#
+# RANKS        ranks to start (default 8)
+# RUN          directory of the run, on a file system that all hosts share (default: run)
+# RANK_AGENT   the rank-agent command (default: rank-agent)
+# MPIRUN_FLAGS more for mpirun, as in "--hostfile hosts --oversubscribe"
+#
+# On several hosts, name one address of rank 0's host for all ranks: MPIRUN_FLAGS="-x MASTER_ADDR=node0 -x MASTER_PORT=29500".
+set -euo pipefail
+# shellcheck disable=SC2086  # flags are words
+exec mpirun -n "${RANKS:-8}" ${MPIRUN_FLAGS:-} "${RANK_AGENT:-rank-agent}" exec --out "${RUN:-run}" -- "$@"

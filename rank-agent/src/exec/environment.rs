@@ -1,0 +1,151 @@
+//! What the program finds in its environment: where to record to, and the library that does it.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use launch::Identity;
+
+use super::cli::NcclDetail;
+use crate::setup::RunPlace;
+
+/// The library that CUDA and NCCL load.
+pub const LIBRARY: &str = "librankscope_inject.so";
+
+/// Variables for the program, and what is to be said of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// To be set, in this order.
+    pub variables: Vec<(&'static str, OsString)>,
+    /// Why something will not be recorded.
+    pub remarks: Vec<String>,
+    /// Whether the program will find the library.
+    pub has_library: bool,
+}
+
+/// What there is to say.
+pub struct Told<'a> {
+    /// The run.
+    pub place: &'a RunPlace,
+    /// The rank.
+    pub identity: &'a Identity,
+    /// How much of NCCL.
+    pub detail: NcclDetail,
+    /// The library, or where it was looked for.
+    pub library: &'a Result<PathBuf, Vec<PathBuf>>,
+}
+
+impl Environment {
+    /// The variables for a program that would otherwise see what `was` looks up. What was there is kept: a profiler that
+    /// somebody else has set up goes before this one, and another plugin of NCCL is called as well.
+    pub fn new(told: &Told<'_>, was: &dyn Fn(&str) -> Option<OsString>) -> Self {
+        let Told { place, identity, detail, library } = told;
+        let was = |name: &str| was(name).filter(|value| !value.is_empty());
+        let text = |value: &dyn ToString| OsString::from(value.to_string());
+        let mut environment = Self::default();
+        let mut set = |name, value| environment.variables.push((name, value));
+        set("RANKSCOPE_RUN", place.path.clone().into());
+        set("RANKSCOPE_RUN_ID", text(&place.run_id));
+        set("RANKSCOPE_RANK", text(&identity.rank));
+        set("RANKSCOPE_WORLD_SIZE", text(&identity.world_size));
+        if let Some(local) = identity.local_rank {
+            set("RANKSCOPE_LOCAL_RANK", text(&local));
+        }
+        set("RANKSCOPE_LAUNCHER", text(&identity.launcher.as_str()));
+        set("RANKSCOPE_AGENT_PID", text(&std::process::id()));
+        set("RANKSCOPE_NCCL_DETAIL", text(&detail.as_str()));
+        let library = match library {
+            Ok(path) => path,
+            Err(looked) => {
+                let places: Vec<String> = looked.iter().map(|path| path.display().to_string()).collect();
+                environment.remarks.push(format!(
+                    "{LIBRARY} was not found (looked for {}): CUDA and NCCL are not recorded; RANKSCOPE_INJECT_LIB says \
+                     where it is",
+                    places.join(", ")
+                ));
+                return environment;
+            }
+        };
+        environment.has_library = true;
+        match was(CUDA_INJECTION) {
+            Some(other) if Path::new(&other) != library => environment.remarks.push(format!(
+                "{CUDA_INJECTION} is set already ({}): that tool records CUDA, this one does not",
+                other.display()
+            )),
+            _ => environment.variables.push((CUDA_INJECTION, library.into())),
+        }
+        match was(NCCL_PLUGIN) {
+            Some(other) if Path::new(&other) != library => {
+                environment.variables.push(("RANKSCOPE_NCCL_CHAIN", other));
+            }
+            _ => {}
+        }
+        environment.variables.push((NCCL_PLUGIN, library.into()));
+        environment
+    }
+}
+
+const CUDA_INJECTION: &str = "CUDA_INJECTION64_PATH";
+const NCCL_PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
+
+/// The library: where the user says, else beside this program, else where packages put libraries. `Err`: where it was
+/// looked for.
+pub fn find_library(told: Option<OsString>, program: Option<&Path>) -> Result<PathBuf, Vec<PathBuf>> {
+    let places: Vec<PathBuf> = match told.filter(|path| !path.is_empty()) {
+        Some(path) => vec![path.into()],
+        None => program
+            .and_then(Path::parent)
+            .map(|beside| vec![beside.join(LIBRARY), beside.join("../lib/rankscope").join(LIBRARY)])
+            .unwrap_or_default(),
+    };
+    // NCCL loads it from the program's directory, so the path must not depend on this one's.
+    let found = places.iter().find(|path| path.is_file()).and_then(|path| std::fs::canonicalize(path).ok());
+    found.ok_or(places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(was: &[(&str, &str)], library: &Result<PathBuf, Vec<PathBuf>>) -> Environment {
+        let place = RunPlace { path: "/runs/a".into(), shown: "a".into(), run_id: "id".into() };
+        let identity = Identity { rank: 3, world_size: 8, ..Identity::ALONE };
+        let told = Told { place: &place, identity: &identity, detail: NcclDetail::Coll, library };
+        Environment::new(&told, &|name| was.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
+    }
+
+    fn value<'a>(environment: &'a Environment, name: &str) -> Option<&'a str> {
+        environment.variables.iter().find(|(n, _)| *n == name).and_then(|(_, value)| value.to_str())
+    }
+
+    #[test]
+    fn what_was_there_is_kept() {
+        let library = Ok(PathBuf::from("/opt/librankscope_inject.so"));
+        let plain = environment(&[], &library);
+        assert_eq!(value(&plain, "RANKSCOPE_RANK"), Some("3"));
+        assert_eq!(value(&plain, CUDA_INJECTION), Some("/opt/librankscope_inject.so"));
+        assert_eq!(value(&plain, "RANKSCOPE_NCCL_CHAIN"), None);
+        assert_eq!(plain.remarks, [""; 0]);
+
+        let both = environment(&[(CUDA_INJECTION, "/nsys.so"), (NCCL_PLUGIN, "inspector")], &library);
+        assert_eq!(value(&both, CUDA_INJECTION), None, "the other tool stays");
+        assert!(both.remarks[0].contains("/nsys.so"), "{:?}", both.remarks);
+        assert_eq!(value(&both, NCCL_PLUGIN), Some("/opt/librankscope_inject.so"));
+        assert_eq!(value(&both, "RANKSCOPE_NCCL_CHAIN"), Some("inspector"));
+
+        // An exec within an exec is no other tool.
+        let own = environment(&[(CUDA_INJECTION, "/opt/librankscope_inject.so")], &library);
+        assert_eq!(own.remarks, [""; 0]);
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = find_library(None, Some(&dir.path().join("rank-agent")));
+        let without = environment(&[], &missing);
+        assert!(!without.has_library && without.remarks[0].contains("RANKSCOPE_INJECT_LIB"), "{:?}", without.remarks);
+        assert_eq!((value(&without, CUDA_INJECTION), value(&without, "RANKSCOPE_RANK")), (None, Some("3")));
+        std::fs::write(dir.path().join(LIBRARY), "").unwrap();
+        assert!(find_library(None, Some(&dir.path().join("rank-agent"))).is_ok());
+        assert!(find_library(Some("/nowhere/x.so".into()), Some(&dir.path().join("rank-agent"))).is_err());
+    }
+}

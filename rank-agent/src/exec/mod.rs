@@ -1,0 +1,216 @@
+//! `rank-agent exec`: records an unmodified program.
+//!
+//! ```text
+//!  launcher ─▶ rank-agent exec ─▶ program, with CUDA_INJECTION64_PATH and NCCL_PROFILER_PLUGIN
+//!                 │ meets the other ranks, compares clocks        │ librankscope_inject.so
+//!                 ▼                                               ▼
+//!              ranks, clock_samples, counters                  events, collectives, …        one run
+//! ```
+//!
+//! What cannot be agreed on before the program starts is an error, so that nobody waits hours for a run that is not
+//! there. Once it has started nothing stops it: what fails is told, and counted in the run.
+
+pub mod child;
+pub mod cli;
+pub mod environment;
+pub mod sync;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use launch::{Identity, Meeting};
+use recorder::{Recorder, Summary};
+use trace::CounterRow;
+
+use crate::Error;
+use crate::fabric::tcp::{Limits, Place, Tcp, Token};
+use crate::fabric::{Control, Solo, Stop};
+use crate::ping::PingTree;
+use crate::setup::{RunPlace, RunRequest, agree_on_run, agree_on_success, host_hash};
+use child::{Forwarder, Target};
+use cli::ExecArguments;
+use environment::{Environment, Told, find_library};
+use sync::{Progress, Sync};
+
+/// Runs the program; returns its exit code.
+///
+/// # Errors
+/// If the ranks cannot meet, or the run cannot be made, or the program cannot be started. Not after that.
+pub fn exec(arguments: &ExecArguments, identity: &Identity) -> Result<u8, Error> {
+    let target = Target::default();
+    let _forwarder = Forwarder::start(target.clone())?;
+    let exec = Exec { arguments, identity, target };
+    let control = exec.join()?;
+    let request =
+        RunRequest { out: arguments.out.clone(), launcher: identity.launcher.as_str().into(), config: exec.config() };
+    let place = agree_on_run(&*control, &request)?;
+    let library = find_library(std::env::var_os("RANKSCOPE_INJECT_LIB"), std::env::current_exe().ok().as_deref());
+    let told = Told { place: &place, identity, detail: arguments.nccl_detail, library: &library };
+    let environment = Environment::new(&told, &|name| std::env::var_os(name));
+    let recorder = agree_on_success(&*control, exec.start_recorder(&place))?;
+    exec.record(control, &place, &environment, &recorder)
+}
+
+struct Exec<'a> {
+    arguments: &'a ExecArguments,
+    identity: &'a Identity,
+    target: Target,
+}
+
+impl Exec<'_> {
+    /// What only rank 0 says.
+    fn say(&self, text: &str) {
+        if self.identity.rank == 0 && !self.arguments.quiet {
+            // Nobody may be listening.
+            let _ = writeln!(std::io::stderr(), "rank-agent: {text}");
+        }
+    }
+
+    /// What a rank says of itself.
+    fn warn(&self, text: &str) {
+        let _ = match self.identity.world_size {
+            1 => writeln!(std::io::stderr(), "rank-agent: {text}"),
+            _ => writeln!(std::io::stderr(), "rank-agent: rank {}: {text}", self.identity.rank),
+        };
+    }
+
+    fn join(&self) -> Result<Arc<dyn Control>, Error> {
+        if self.identity.world_size == 1 {
+            return Ok(Arc::new(Solo));
+        }
+        let env = |name: &str| std::env::var(name).ok();
+        let meeting = Meeting::find(self.identity, self.arguments.rendezvous.as_deref(), &env)?;
+        // Without a secret, what all ranks of the job know tells it from other jobs.
+        let token = env("RANKSCOPE_TOKEN").filter(|token| !token.is_empty()).unwrap_or_else(|| meeting.job.clone());
+        let place = Place { rank: rank_of(self.identity.rank), size: rank_of(self.identity.world_size) };
+        let limits = Limits { join: Duration::from_secs(self.arguments.join_timeout.into()), ..Limits::default() };
+        let fabric = Tcp::join(place, &meeting, &Token::new(token), limits, Stop::default())?;
+        if let Some(remark) = fabric.remark() {
+            self.warn(remark);
+        }
+        Ok(Arc::new(fabric))
+    }
+
+    fn config(&self) -> serde_json::Map<String, serde_json::Value> {
+        let program: Vec<String> =
+            self.arguments.program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        serde_json::Map::from_iter([
+            ("program".into(), program.into()),
+            ("launcher".into(), self.identity.launcher.as_str().into()),
+            ("nccl_detail".into(), self.arguments.nccl_detail.as_str().into()),
+            ("ping_every_s".into(), self.arguments.ping_every.into()),
+        ])
+    }
+
+    fn start_recorder(&self, place: &RunPlace) -> Result<Recorder, Error> {
+        let Identity { rank, world_size, local_rank, launcher } = *self.identity;
+        let mut options = recorder::Options::new(&place.path, &place.run_id, rank, world_size);
+        options.local_rank = local_rank;
+        options.launcher = Some(launcher.as_str().into());
+        options.versions = BTreeMap::from([("rank-agent".into(), env!("CARGO_PKG_VERSION").into())]);
+        Ok(Recorder::start(options)?)
+    }
+
+    fn record(
+        &self,
+        control: Arc<dyn Control>,
+        place: &RunPlace,
+        environment: &Environment,
+        recorder: &Recorder,
+    ) -> Result<u8, Error> {
+        let (tree, _) = PingTree::for_fabric(&*control, host_hash())?;
+        let progress = Progress::default();
+        let every = self.arguments.ping_every();
+        let sync = Sync { control, tree, recorder: recorder.clone(), every, progress: progress.clone() };
+        sync.burst()?;
+        environment.remarks.iter().for_each(|remark| self.say(remark));
+        let meeting = std::thread::Builder::new().name("rankscope-clocks".into()).spawn(move || sync.run());
+        let meeting = meeting.map_err(Error::Spawn)?;
+        let started = child::start(&self.arguments.program, &environment.variables, &self.target);
+        let ended = started.and_then(|program| child::wait(program, &self.target));
+        match &ended {
+            Ok(status) if status.success() => progress.done(),
+            _ => progress.failed(),
+        }
+        meeting.thread().unpark();
+        while !meeting.is_finished() {
+            if self.target.pending().is_some() {
+                // Told to stop while it waits for the others' programs.
+                progress.failed();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let synced = meeting.join().unwrap_or_else(|_| Err((0, Error::EngineGone)));
+        let rows = self.explanations(place, environment, &synced);
+        if let Err(error) = recorder.rows(rows) {
+            self.warn(&format!("what is missing in the run could not be noted in it: {error}"));
+        }
+        let summary = recorder.finish();
+        let status = ended?;
+        self.end(place, &summary);
+        Ok(child::exit_code(status))
+    }
+
+    /// Why the run holds less than it might.
+    fn explanations(
+        &self,
+        place: &RunPlace,
+        environment: &Environment,
+        synced: &Result<u64, (u64, Error)>,
+    ) -> Vec<CounterRow> {
+        let row = |source: &str, recorded: u64, why: String| CounterRow {
+            rank: self.identity.rank,
+            source: source.into(),
+            recorded: i64::try_from(recorded).unwrap_or(i64::MAX),
+            dropped: 0,
+            omitted: 0,
+            why: Some(why.into()),
+        };
+        let mut rows = Vec::new();
+        if let Err((bursts, error)) = synced {
+            // The one before the program counts, too.
+            let why = format!("clocks were no longer compared: {error}");
+            self.warn(&format!("{why}; the clock error of later times is larger"));
+            rows.push(row("clock_sync", bursts + 1, why));
+        }
+        if !has_rows(&place.path, self.identity.rank) {
+            let why = match environment.remarks.first() {
+                // Told before the program began.
+                Some(remark) => remark.clone(),
+                None => {
+                    let why = "the program loaded neither CUDA nor NCCL, so there was nothing to record";
+                    self.say(why);
+                    why.into()
+                }
+            };
+            rows.push(row("inject", 0, why));
+        }
+        rows
+    }
+
+    fn end(&self, place: &RunPlace, summary: &Summary) {
+        if let Some(why) = &summary.failure {
+            self.warn(&format!("the run is incomplete: {why}"));
+        }
+        let shown = place.shown.display();
+        self.say(&format!("recorded to {shown}; now: aggregator analyze {shown}"));
+    }
+}
+
+/// Whether the program's library has written rows of this rank.
+fn has_rows(run: &Path, rank: i32) -> bool {
+    let prefix = format!("rank-{rank:05}-");
+    let tables = ["events", "collectives", "comms", "memory"];
+    let holds = |table: &&str| {
+        let entries = std::fs::read_dir(run.join(table)).into_iter().flatten().flatten();
+        entries.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+    };
+    tables.iter().any(holds)
+}
+
+fn rank_of(number: i32) -> usize {
+    usize::try_from(number).unwrap_or(0)
+}

@@ -1,0 +1,175 @@
+//! Who is there: both sides prove that they know the job's token, without sending it.
+//!
+//! ```text
+//!  client                                      server
+//!  magic, rank, size, purpose, nonce c  ────▶
+//!                                       ◀────  nonce s
+//!  HMAC("client", c, s, hello)          ────▶
+//!                                       ◀────  HMAC("server", c, s, hello, rank of the server)
+//! ```
+//!
+//! It keeps jobs apart, and strangers out as far as the token is secret. Nothing is encrypted: clock readings, and the
+//! name of the run.
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use super::link::{Fault, read_all, write_all};
+use crate::Error;
+
+/// The protocol and its version.
+const MAGIC: &[u8; 16] = b"rankscope exec 1";
+/// A stranger who connects and says nothing is heard no longer than this.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+type Nonce = [u8; 16];
+type Proof = [u8; 32];
+
+/// What the ranks of a job know.
+#[derive(Clone)]
+pub struct Token(Vec<u8>);
+
+impl Token {
+    /// A token of any length.
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
+        Self(bytes.into())
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Hub = 1,
+    Pings = 2,
+}
+
+/// What a client says first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hello {
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    pub(super) purpose: Purpose,
+}
+
+const HELLO_BYTES: usize = 12;
+
+impl Hello {
+    fn bytes(&self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        for (to, value) in bytes.chunks_exact_mut(4).zip([self.rank, self.size, self.purpose as usize]) {
+            to.copy_from_slice(&u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// Introduces this rank to the rank `server`.
+pub(super) fn client(stream: &TcpStream, hello: &Hello, token: &Token, server: usize) -> Result<(), Error> {
+    let until = prepare(stream)?;
+    let failed = |fault: Fault| match fault {
+        Fault::Stop(error) => error,
+        Fault::Io(source) => Error::Stranger(format!(
+            "rank {server} hung up ({source}): it is of another job, or has another RANKSCOPE_TOKEN"
+        )),
+    };
+    let nonce = random()?;
+    let words = hello.bytes();
+    let first = [&MAGIC[..], &words, &nonce].concat();
+    write_all(stream, &first, until).map_err(failed)?;
+    let challenge: Nonce = read(stream, until).map_err(failed)?;
+    write_all(stream, &proof(token, b"client", &nonce, &challenge, &words)?, until).map_err(failed)?;
+    let theirs: Proof = read(stream, until).map_err(failed)?;
+    let said = [&words[..], &(server as u64).to_le_bytes()].concat();
+    verify(token, b"server", &nonce, &challenge, &said, &theirs)
+        .map_err(|()| Error::Stranger(format!("what answers as rank {server} does not know this job's token")))
+}
+
+/// Learns which rank has connected; `own` is this one.
+pub(super) fn server(
+    stream: &TcpStream,
+    size: usize,
+    token: &Token,
+    purpose: Purpose,
+    own: usize,
+) -> Result<usize, Error> {
+    let until = prepare(stream)?;
+    let failed = |fault: Fault| match fault {
+        Fault::Stop(error) => error,
+        Fault::Io(source) => Error::Stranger(format!("it hung up: {source}")),
+    };
+    let magic: [u8; MAGIC.len()] = read(stream, until).map_err(failed)?;
+    if magic != *MAGIC {
+        return Err(Error::Stranger("it speaks another protocol, or another version of this one".into()));
+    }
+    let words: [u8; HELLO_BYTES] = read(stream, until).map_err(failed)?;
+    let nonce: Nonce = read(stream, until).map_err(failed)?;
+    let challenge = random()?;
+    write_all(stream, &challenge, until).map_err(failed)?;
+    let theirs: Proof = read(stream, until).map_err(failed)?;
+    verify(token, b"client", &nonce, &challenge, &words, &theirs)
+        .map_err(|()| Error::Stranger("it does not know this job's token (RANKSCOPE_TOKEN)".into()))?;
+    let word = |at: usize| words[4 * at..4 * at + 4].try_into().map_or(usize::MAX, |b| u32::from_le_bytes(b) as usize);
+    let (rank, its_size, its_purpose) = (word(0), word(1), word(2));
+    if its_size != size || its_purpose != purpose as usize {
+        return Err(Error::Stranger(format!("it is rank {rank} of a job of {its_size}, this job has {size} ranks")));
+    }
+    let said = [&words[..], &(own as u64).to_le_bytes()].concat();
+    write_all(stream, &proof(token, b"server", &nonce, &challenge, &said)?, until).map_err(failed)?;
+    Ok(rank)
+}
+
+fn prepare(stream: &TcpStream) -> Result<Instant, Error> {
+    let set = || {
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))
+    };
+    set().map_err(|source| Error::Network { what: "a connection".into(), source })?;
+    Ok(Instant::now() + PATIENCE)
+}
+
+fn read<const N: usize>(stream: &TcpStream, until: Instant) -> Result<[u8; N], Fault> {
+    let mut bytes = [0; N];
+    read_all(stream, &mut bytes, until, || Ok(()))?;
+    Ok(bytes)
+}
+
+fn random() -> Result<Nonce, Error> {
+    let mut nonce = [0; 16];
+    let read = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
+    match read {
+        Ok(n) if n == nonce.len() => Ok(nonce),
+        Ok(_) => Err(Error::Stranger("the kernel gave too few random bytes".into())),
+        Err(error) => Err(Error::Network { what: "random bytes".into(), source: error.into() }),
+    }
+}
+
+fn mac(token: &Token, side: &[u8], nonce: &Nonce, challenge: &Nonce, said: &[u8]) -> Result<Hmac<Sha256>, Error> {
+    // Only a key of a length that HMAC does not take is refused, and it takes any.
+    let mut mac = Hmac::<Sha256>::new_from_slice(&token.0)
+        .map_err(|error| Error::Stranger(format!("RANKSCOPE_TOKEN: {error}")))?;
+    for part in [side, nonce, challenge, said] {
+        mac.update(part);
+    }
+    Ok(mac)
+}
+
+fn proof(token: &Token, side: &[u8], nonce: &Nonce, challenge: &Nonce, said: &[u8]) -> Result<Proof, Error> {
+    Ok(mac(token, side, nonce, challenge, said)?.finalize().into_bytes().into())
+}
+
+fn verify(token: &Token, side: &[u8], nonce: &Nonce, challenge: &Nonce, said: &[u8], theirs: &Proof) -> Result<(), ()> {
+    let mac = mac(token, side, nonce, challenge, said).map_err(|_| ())?;
+    // In constant time.
+    mac.verify_slice(theirs).map_err(|_| ())
+}

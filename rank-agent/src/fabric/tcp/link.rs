@@ -1,0 +1,128 @@
+//! Messages over one connection.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::fabric::Stop;
+
+/// How often a wait looks whether it shall end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Why a message did not come.
+#[derive(Debug)]
+pub(super) enum Fault {
+    Io(io::Error),
+    /// The rank was told to stop.
+    Stop(Error),
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Messages of any length; a reader sleeps until there is something.
+#[derive(Debug)]
+pub(super) struct Link(TcpStream);
+
+impl Link {
+    pub(super) fn new(stream: TcpStream) -> Result<Self, Error> {
+        let prepare = || {
+            stream.set_nonblocking(false)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(LOOK))?;
+            stream.set_write_timeout(Some(LOOK))
+        };
+        prepare().map_err(|source| Error::Network { what: "a connection".into(), source })?;
+        Ok(Self(stream))
+    }
+
+    pub(super) fn peer_ip(&self) -> Result<IpAddr, Error> {
+        let address = self.0.peer_addr();
+        address.map(|a| a.ip()).map_err(|source| Error::Network { what: "the address of rank 0".into(), source })
+    }
+
+    pub(super) fn send(&self, bytes: &[u8], until: Instant) -> Result<(), Fault> {
+        let mut frame = (bytes.len() as u64).to_le_bytes().to_vec();
+        frame.extend_from_slice(bytes);
+        write_all(&self.0, &frame, until)
+    }
+
+    pub(super) fn receive(&self, most_bytes: usize, until: Instant, stop: &Stop) -> Result<Vec<u8>, Fault> {
+        let mut length = [0; 8];
+        read_all(&self.0, &mut length, until, || stop.check())?;
+        let length = usize::try_from(u64::from_le_bytes(length)).ok().filter(|length| *length <= most_bytes);
+        let length = length.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "a message is too long"))?;
+        let mut bytes = vec![0; length];
+        read_all(&self.0, &mut bytes, until, || stop.check())?;
+        Ok(bytes)
+    }
+}
+
+/// Words, for pings: a reader spins, since a nap would be measured.
+#[derive(Debug)]
+pub(super) struct Words(TcpStream);
+
+impl Words {
+    pub(super) fn new(stream: TcpStream) -> Result<Self, Error> {
+        let prepare = || {
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)
+        };
+        prepare().map_err(|source| Error::Network { what: "a connection".into(), source })?;
+        Ok(Self(stream))
+    }
+
+    pub(super) fn send(&self, word: i64, until: Instant) -> Result<(), Fault> {
+        write_all(&self.0, &word.to_le_bytes(), until)
+    }
+
+    pub(super) fn receive(&self, until: Instant, stop: &Stop) -> Result<i64, Fault> {
+        let mut word = [0; 8];
+        read_all(&self.0, &mut word, until, || {
+            std::thread::yield_now();
+            stop.check()
+        })?;
+        Ok(i64::from_le_bytes(word))
+    }
+}
+
+fn is_wait(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+/// Reads until the buffer is full; asks `go_on` whenever nothing is there.
+pub(super) fn read_all(
+    mut stream: &TcpStream,
+    mut buffer: &mut [u8],
+    until: Instant,
+    go_on: impl Fn() -> Result<(), Error>,
+) -> Result<(), Fault> {
+    while !buffer.is_empty() {
+        match stream.read(buffer) {
+            Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
+            Ok(n) => buffer = &mut buffer[n..],
+            Err(error) if !is_wait(&error) => return Err(error.into()),
+            Err(_) if Instant::now() >= until => return Err(io::Error::from(ErrorKind::TimedOut).into()),
+            Err(_) => go_on().map_err(Fault::Stop)?,
+        }
+    }
+    Ok(())
+}
+
+/// Writes everything, or fails when the time is up.
+pub(super) fn write_all(mut stream: &TcpStream, mut bytes: &[u8], until: Instant) -> Result<(), Fault> {
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(0) => return Err(io::Error::from(ErrorKind::WriteZero).into()),
+            Ok(n) => bytes = &bytes[n..],
+            Err(error) if !is_wait(&error) => return Err(error.into()),
+            Err(_) if Instant::now() >= until => return Err(io::Error::from(ErrorKind::TimedOut).into()),
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+use std::sync::Arc;
+
+use super::*;
+use recorder::Clock;
+
+/// A free port of the loopback. Another program may take it before it is used; the tests that need one try again.
+fn meeting() -> Meeting {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    Meeting { host: "127.0.0.1".into(), port, is_local: true, job: "test".into(), source: "a test" }
+}
+
+fn limits() -> Limits {
+    Limits { join: Duration::from_secs(20), answer: Duration::from_secs(20) }
+}
+
+/// Ranks as threads that meet over TCP.
+fn run<R: Send>(size: usize, body: impl Fn(Arc<Tcp>) -> R + Sync) -> Vec<R> {
+    let (meeting, token) = (meeting(), Token::new("secret"));
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..size)
+            .map(|rank| {
+                let (meeting, token, body) = (&meeting, &token, &body);
+                scope.spawn(move || {
+                    let place = Place { rank, size };
+                    body(Arc::new(Tcp::join(place, meeting, token, limits(), Stop::default()).unwrap()))
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn ranks_gather_and_broadcast() {
+    let all = run(5, |fabric| {
+        let rank = fabric.rank();
+        fabric.barrier().unwrap();
+        assert_eq!(fabric.broadcast(vec![rank as u8; 3]).unwrap(), [0; 3]);
+        fabric.all_gather(Lane::Control, &[rank as u64, 9]).unwrap()
+    });
+    assert_eq!(all, vec![vec![0, 9, 1, 9, 2, 9, 3, 9, 4, 9]; 5]);
+}
+
+#[test]
+fn a_bent_clock_shows_in_pings_over_tcp() {
+    const AHEAD_NS: i64 = 1_000_000_000;
+    let clock = |rank| if rank == 2 { Clock::bent(AHEAD_NS, 0) } else { Clock::system() };
+    let all = run(4, |fabric| PingTree::new(4, 1).burst(&*fabric, clock(fabric.rank())).unwrap());
+    for (rank, rows) in all.iter().enumerate() {
+        let pings: Vec<_> = rows.iter().filter(|row| &*row.kind == "ping").collect();
+        assert_eq!(pings.is_empty(), rank == 0);
+        let ahead_ns = if rank == 2 { AHEAD_NS } else { 0 };
+        for row in pings {
+            assert!((row.offset_ns + ahead_ns).abs() <= row.rtt_ns / 2 + 1, "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn who_does_not_know_the_token_is_refused() {
+    let meeting = meeting();
+    let join = |rank, token: &str, patience_ms| {
+        let limits = Limits { join: Duration::from_millis(patience_ms), ..limits() };
+        Tcp::join(Place { rank, size: 2 }, &meeting, &Token::new(token), limits, Stop::default())
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| join(0, "secret", 1500));
+        let stranger = join(1, "guess", 1500).unwrap_err();
+        assert!(matches!(stranger, Error::Stranger(_)), "{stranger}");
+        let alone = first.join().unwrap().unwrap_err().to_string();
+        assert!(alone.contains("rank 1 did not come") && alone.contains("token"), "{alone}");
+    });
+}
+
+#[test]
+fn noise_at_the_port_keeps_nobody_out() {
+    let (meeting, token) = (meeting(), Token::new("secret"));
+    std::thread::scope(|scope| {
+        let join = |rank| Tcp::join(Place { rank, size: 2 }, &meeting, &token, limits(), Stop::default());
+        let first = scope.spawn(move || join(0));
+        let until = Instant::now() + Duration::from_secs(10);
+        let mut noise = loop {
+            match TcpStream::connect(("127.0.0.1", meeting.port)) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            }
+        };
+        std::io::Write::write_all(&mut noise, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let second = join(1).unwrap();
+        assert_eq!((first.join().unwrap().unwrap().size(), second.size()), (2, 2));
+    });
+}
+
+#[test]
+fn a_rank_that_leaves_is_an_error_and_no_wait() {
+    let results = run(3, |fabric| if fabric.rank() == 2 { Ok(()) } else { fabric.barrier() });
+    assert!(results[2].is_ok());
+    for result in &results[..2] {
+        assert!(matches!(result, Err(Error::Network { .. })), "{result:?}");
+    }
+}
+
+#[test]
+fn frames_are_split_as_they_were_joined() {
+    let all = vec![vec![1, 2], Vec::new(), vec![3]];
+    let joined = frames_joined(&all);
+    assert_eq!(frames_split(&joined, 3), Some(all));
+    assert_eq!(frames_split(&joined, 2), None);
+    for cut in 1..joined.len() {
+        let split = frames_split(&joined[..cut], 3);
+        assert_eq!(split, None, "cut at {cut}");
+    }
+    let huge = [&u64::MAX.to_le_bytes()[..], &[1]].concat();
+    assert_eq!(frames_split(&huge, 1), None);
+}
+
+#[test]
+fn addresses_survive_the_exchange() {
+    for ip in ["127.0.0.1", "10.1.2.3", "::1", "fe80::1", "0.0.0.0"] {
+        let ip: IpAddr = ip.parse().unwrap();
+        assert_eq!(ip_of(ip_words(ip)), ip);
+    }
+}

@@ -1,0 +1,87 @@
+//! The stand-in's own functions, and the real library's iterator.
+
+use std::path::Path;
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+/// The stand-in that the recorder has loaded: the same copy, because the loader counts.
+pub(crate) struct StandIn(Library);
+
+impl StandIn {
+    pub(crate) fn open(path: &Path) -> Self {
+        // SAFETY: the stand-in has no initialisers.
+        Self(unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.unwrap())
+    }
+
+    fn get<T: Copy>(&self, name: &str) -> T {
+        // SAFETY: the types below are those in the stand-in's source.
+        unsafe { *self.0.get::<T>(name.as_bytes()).unwrap() }
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.get::<extern "C" fn() -> u64>("stand_in_now")()
+    }
+
+    pub(crate) fn put(&self, record: &[u8]) -> bool {
+        self.get::<extern "C" fn(*const u8, usize) -> bool>("stand_in_put")(record.as_ptr(), record.len())
+    }
+
+    pub(crate) fn call(&self, kind: u32, id: u32) -> u32 {
+        // SAFETY: it has no arguments and cannot fail.
+        let thread = unsafe { libc::gettid() } as u32;
+        self.get::<extern "C" fn(u32, u32, u32) -> u32>("stand_in_call")(kind, id, thread)
+    }
+
+    pub(crate) fn event(&self, domain: u32, id: u32, site: u32) -> bool {
+        self.get::<extern "C" fn(u32, u32, u32) -> bool>("stand_in_event")(domain, id, site)
+    }
+
+    pub(crate) fn flushes(&self) -> u64 {
+        self.get::<extern "C" fn() -> u64>("stand_in_flushes")()
+    }
+
+    pub(crate) fn pushes(&self) -> u64 {
+        self.get::<extern "C" fn() -> u64>("stand_in_pushes")()
+    }
+}
+
+/// The exit code of `child`, run in a fork of this process, which then exits as a program does.
+pub(crate) fn fork(child: impl FnOnce() -> bool) -> i32 {
+    // SAFETY: the child uses no lock that another thread could have held at the fork: it opens scopes and exits.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        std::process::exit(if child() { 0 } else { 1 });
+    }
+    let mut status = 0;
+    // SAFETY: it writes one number.
+    unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -1 }
+}
+
+/// What `cuptiActivityGetNextRecord` of a library says: its version, where the records of `bytes(version)` begin, and
+/// the last result.
+pub(crate) fn iterate(library: &Path, bytes: impl FnOnce(u32) -> Vec<u8>) -> (u32, Vec<usize>, u32) {
+    // SAFETY: the functions are called as `cupti_activity.h` and `cupti_version.h` declare them; the records are laid
+    // out as the version that the library says demands.
+    unsafe {
+        let library = Library::open(Some(library), RTLD_NOW | RTLD_LOCAL).unwrap();
+        let version_of = *library.get::<extern "C" fn(*mut u32) -> u32>(b"cuptiGetVersion").unwrap();
+        let name = b"cuptiActivityGetNextRecord";
+        let next = *library.get::<extern "C" fn(*mut u8, usize, *mut *mut u8) -> u32>(name).unwrap();
+        let mut version = 0;
+        version_of(&raw mut version);
+        let bytes = bytes(version);
+        let mut words = vec![0_u64; bytes.len().div_ceil(8)];
+        let base = words.as_mut_ptr().cast::<u8>();
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), base, bytes.len());
+        let (mut record, mut starts) = (std::ptr::null_mut::<u8>(), Vec::new());
+        loop {
+            let status = next(base, bytes.len(), &raw mut record);
+            if status != 0 {
+                std::mem::forget(library);
+                return (version, starts, status);
+            }
+            starts.push(record as usize - base as usize);
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What the stand-in remembers. One for the process, as CUPTI's is.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How it behaves: the words of `STAND_IN_CUPTI`.
+pub(crate) fn behaviour(word: &str) -> bool {
+    words().iter().any(|w| w == word)
+}
+
+/// The version to report.
+pub(crate) fn version() -> u32 {
+    words().iter().find_map(|w| w.strip_prefix("version=")?.parse().ok()).unwrap_or(130_001)
+}
+
+fn words() -> Vec<String> {
+    std::env::var("STAND_IN_CUPTI").unwrap_or_default().split(',').map(str::to_string).collect()
+}
+
+/// The buffer that is being filled.
+#[derive(Clone, Copy)]
+pub(crate) struct Filling {
+    pub(crate) address: usize,
+    pub(crate) bytes: usize,
+    pub(crate) used: usize,
+}
+
+pub(crate) struct State {
+    pub(crate) subscribed: bool,
+    pub(crate) enabled: BTreeSet<u32>,
+    /// Driver calls that are recorded one by one.
+    pub(crate) driver_calls: BTreeSet<u32>,
+    pub(crate) callbacks: BTreeSet<(u32, u32)>,
+    pub(crate) filling: Option<Filling>,
+    /// Full buffers.
+    pub(crate) held: Vec<Filling>,
+    pub(crate) dropped: usize,
+    pub(crate) next_correlation: u32,
+    pub(crate) flushes: u64,
+    pub(crate) pushes: u64,
+}
+
+static STATE: Mutex<State> = Mutex::new(State {
+    subscribed: false,
+    enabled: BTreeSet::new(),
+    driver_calls: BTreeSet::new(),
+    callbacks: BTreeSet::new(),
+    filling: None,
+    held: Vec::new(),
+    dropped: 0,
+    next_correlation: 0,
+    flushes: 0,
+    pushes: 0,
+});
+
+/// Held for a moment each time: no callback is called under it.
+pub(crate) fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}

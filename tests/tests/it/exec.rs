@@ -1,0 +1,194 @@
+//! `rank-agent exec` from outside: programs that know nothing of it, run as they would without it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use trace::{ClockSampleRow, CounterRow, Run};
+
+use crate::support::{Finished, RANK_AGENT, analyze, finish, have_mpirun, mpirun, one_job_at_a_time, scratch, skipped};
+
+/// `rank-agent exec --out OUT -- sh -c SCRIPT`.
+fn exec(out: &Path, script: &str) -> Command {
+    let mut command = Command::new(RANK_AGENT);
+    command.args(["exec", "--out"]).arg(out).args(["--", "sh", "-c", script]);
+    command
+}
+
+#[test]
+fn a_program_runs_unharmed_and_the_run_says_why_it_is_empty() {
+    let out = scratch("exec_empty").join("run");
+    let done = finish(&mut exec(&out, "echo to stdout; echo to stderr >&2; cat")).expect_code(0);
+    assert_eq!(done.stdout, "to stdout\n", "standard output is the program's alone");
+    assert!(done.stderr.contains("to stderr\n") && done.stderr.contains("aggregator analyze"), "{}", done.stderr);
+    let run = Run::open(&out).unwrap();
+    let (counters, _) = run.rows::<CounterRow>(0);
+    assert!(counters.iter().any(|c| &*c.source == "inject" && c.recorded == 0 && c.why.is_some()), "{counters:?}");
+    let said = analyze(&out, 0).stdout;
+    assert!(said.contains("nothing was recorded"), "{said}");
+}
+
+#[test]
+fn the_exit_code_is_the_programs() {
+    let here = scratch("exec_codes");
+    for (number, (script, code)) in [("exit 7", 7), ("kill -TERM $$", 128 + 15), ("kill -9 $$", 137)].iter().enumerate()
+    {
+        let out = here.join(number.to_string());
+        let done = finish(&mut exec(&out, script)).expect_code(*code);
+        assert!(Run::open(&out).is_ok(), "{script}: {}", done.said());
+    }
+    let mut missing = Command::new(RANK_AGENT);
+    missing.args(["exec", "--out"]).arg(here.join("missing")).args(["--", "/no/such/program"]);
+    assert!(finish(&mut missing).expect_code(127).stderr.contains("/no/such/program"));
+    let mut directory = Command::new(RANK_AGENT);
+    directory.args(["exec", "--out"]).arg(here.join("directory")).args(["--", "/"]);
+    finish(&mut directory).expect_code(126);
+    finish(Command::new(RANK_AGENT).args(["exec", "--out", "x", "--"])).expect_code(2);
+    finish(Command::new(RANK_AGENT).args(["exec", "--steps", "3", "--", "true"])).expect_code(2);
+}
+
+#[test]
+fn a_run_that_exists_is_not_written_over_and_nothing_starts() {
+    let here = scratch("exec_exists");
+    fs::write(here.join("old"), "").unwrap();
+    let done = finish(&mut exec(&here, "echo started")).expect_code(1);
+    assert_eq!(done.stdout, "");
+    assert!(done.stderr.contains("not empty"), "{}", done.stderr);
+}
+
+#[test]
+fn signals_reach_the_program_and_its_children_do_not_matter() {
+    let here = scratch("exec_signals");
+    let ready = here.join("ready");
+    // A child of the program outlives it, as a data loader's worker may.
+    let script = format!(
+        "trap 'echo got it; exit 5' USR1; sleep 300 >/dev/null 2>&1 & child=$!; echo $child > {}; \
+         while :; do sleep 0.05; done",
+        ready.display()
+    );
+    let mut command = exec(&here.join("run"), &script);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while fs::read_to_string(&ready).map_or(true, |text| text.is_empty()) {
+        assert!(Instant::now() < until, "the program did not start");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let kill = |signal: &str, pid: &str| finish(Command::new("kill").args([signal, pid]));
+    kill("-USR1", &child.id().to_string()).expect_code(0);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(5), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "got it\n");
+    kill("-9", fs::read_to_string(&ready).unwrap().trim());
+}
+
+#[test]
+fn what_the_program_was_given_is_kept_and_the_rest_is_told() {
+    let out = scratch("exec_environment").join("run");
+    let mut command = exec(&out, "env");
+    command.env("MY_OWN", "value").env("NCCL_PROFILER_PLUGIN", "inspector");
+    let said = finish(&mut command).expect_code(0).stdout;
+    for line in ["MY_OWN=value", "RANKSCOPE_RANK=0", "RANKSCOPE_WORLD_SIZE=1"] {
+        assert!(said.lines().any(|l| l == line), "{line} in {said}");
+    }
+    assert!(said.contains("inspector"), "somebody else's plugin is kept, as itself or as the one that is chained");
+    assert!(said.contains(&format!("RANKSCOPE_RUN={}", out.display())), "{said}");
+}
+
+/// Ranks that an MPI launcher started, and ranks that only their environment tells of.
+fn four_ranks(name: &str, launch: impl Fn(&Path) -> Vec<Finished>) {
+    let out = scratch(name).join("run");
+    let _turn = one_job_at_a_time();
+    for done in launch(&out) {
+        done.expect_code(0);
+    }
+    let run = Run::open(&out).unwrap();
+    for rank in 0..4 {
+        let (samples, _) = run.rows::<ClockSampleRow>(rank);
+        let pings = samples.iter().filter(|sample| &*sample.kind == "ping").count();
+        assert_eq!(pings > 0, rank > 0, "rank {rank} compared its clock {pings} times");
+    }
+    let said = analyze(&out, 0).stdout;
+    assert!(said.contains("4 host clocks by ping"), "{said}");
+}
+
+const SLEEP: &str = "sleep 0.$RANKSCOPE_RANK";
+
+#[test]
+fn mpirun_starts_programs_that_know_nothing_of_mpi() {
+    if !have_mpirun("mpirun rank-agent exec") {
+        return;
+    }
+    four_ranks("exec_mpirun", |out| {
+        vec![finish(mpirun(4).arg(RANK_AGENT).args(["exec", "--out"]).arg(out).args(["--", "sh", "-c", SLEEP]))]
+    });
+}
+
+#[test]
+fn ranks_of_torchrun_find_each_other_beside_its_port() {
+    // A port that is free now; the ranks use the one that lies a fixed distance from it.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    four_ranks("exec_torchrun", |out| {
+        let ranks: Vec<_> = (0..4)
+            .map(|rank| {
+                let mut command = exec(out, SLEEP);
+                command.env("TORCHELASTIC_RUN_ID", "a test").env("RANK", rank.to_string()).env("WORLD_SIZE", "4");
+                command.env("LOCAL_RANK", rank.to_string()).env("LOCAL_WORLD_SIZE", "4");
+                command.env("MASTER_ADDR", "localhost").env("MASTER_PORT", port.to_string());
+                std::thread::spawn(move || finish(&mut command))
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_before_anything_starts() {
+    let out = scratch("exec_missing").join("run");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut command = Command::new(RANK_AGENT);
+    command.args(["exec", "--join-timeout", "1", "--rendezvous"]).arg(format!("127.0.0.1:{port}"));
+    command.arg("--out").arg(&out).args(["--", "echo", "started"]).env("RANK", "0").env("WORLD_SIZE", "3");
+    let done = finish(&mut command).expect_code(1);
+    assert_eq!(done.stdout, "");
+    assert!(done.stderr.contains("ranks 1, 2 did not come in time"), "{}", done.stderr);
+}
+
+#[test]
+fn a_rank_that_fails_does_not_hold_the_others() {
+    if !have_mpirun("a failing rank under exec") {
+        return;
+    }
+    let out = scratch("exec_failing").join("run");
+    let _turn = one_job_at_a_time();
+    let script = "[ $RANKSCOPE_RANK = 1 ] && exit 9; sleep 0.3";
+    let began = Instant::now();
+    let mut job = mpirun(2);
+    let done = finish(job.arg(RANK_AGENT).args(["exec", "--out"]).arg(&out).args(["--", "sh", "-c", script]));
+    assert_eq!(done.code, Some(9), "{}", done.said());
+    assert!(began.elapsed() < Duration::from_secs(60));
+    assert!(Run::open(&out).is_ok(), "what was recorded is kept");
+}
+
+/// The scripts that start `exec` on clusters: whatever reads their language must take them.
+#[test]
+fn launch_scripts_are_well_formed() {
+    let launch = Path::new(env!("CARGO_MANIFEST_DIR")).join("../launch");
+    for script in ["mpirun.sh", "torchrun.sh", "slurm.sbatch"] {
+        let path = launch.join(script);
+        finish(Command::new("bash").arg("-n").arg(&path)).expect_code(0);
+        assert!(fs::read_to_string(&path).unwrap().contains("rank-agent exec"), "{script}");
+    }
+    let out = scratch("exec_launch").join("run");
+    if have_mpirun("launch/mpirun.sh") {
+        let _turn = one_job_at_a_time();
+        let mut command = Command::new("bash");
+        command.arg(launch.join("mpirun.sh")).args(["sh", "-c", SLEEP]).env("RANKS", "2").env("RUN", &out);
+        command.env("RANK_AGENT", RANK_AGENT).env("MPIRUN_FLAGS", "--oversubscribe");
+        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        finish(&mut command).expect_code(0);
+        assert!(Run::open(&out).is_ok());
+    } else {
+        skipped("launch/mpirun.sh", "there is no mpirun");
+    }
+}
