@@ -72,9 +72,10 @@ pub struct Cli {
     #[arg(long, value_enum, default_value_t = Collectives::Auto)]
     collectives: Collectives,
 
-    /// Let several ranks share one GPU, which NCCL refuses by itself: by a switch of NCCL 2.30.3 and newer, or by a host
-    /// id for every rank [default of the option: auto]
-    #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, default_missing_value = "auto", require_equals = true)]
+    /// Let several ranks share one GPU, which NCCL refuses by itself: by a switch of NCCL 2.30.3 and newer, or by a
+    /// host id for every rank [default of the option: auto]
+    #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "auto")]
     share_gpu: Option<ShareGpu>,
 
     /// Launch each step as one CUDA graph, captured in the third step

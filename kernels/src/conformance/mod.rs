@@ -13,7 +13,7 @@
 //! | sgd_momentum | `3 · u` times the sum of the terms' absolute values |
 //! | bucket_unpack, fill | exact |
 //!
-//! A check returns the largest error in units of its bound, or says which element lies outside. [`cases`] runs all of
+//! A check returns the largest error in units of its bound, or says which element lies outside. [`cases()`] runs all of
 //! them over shapes that are awkward for tiles and blocks; the CPU's own tests draw many more.
 
 mod cases;

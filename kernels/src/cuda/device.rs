@@ -54,9 +54,9 @@ fn version_text(version: i32) -> String {
 
 /// The ordinal, among `visible` devices, of the rank that is number `local_rank` of its host.
 ///
-/// `CUDA_VISIBLE_DEVICES` has chosen and ordered the devices already. Where there are fewer than ranks, they are taken in
-/// turns: a launcher may have given every rank a device of its own and shown it no other, so that all of them see one.
-/// Whether two ranks really share one is known only from the devices' uuids.
+/// `CUDA_VISIBLE_DEVICES` has chosen and ordered the devices already. Where there are fewer than ranks, they are taken
+/// in turns: a launcher may have given every rank a device of its own and shown it no other, so that all of them see
+/// one. Whether two ranks really share one is known only from the devices' uuids.
 ///
 /// # Errors
 /// [`Error::NoDevice`].

@@ -97,8 +97,8 @@ pub const CUBLAS: Spec = Spec {
         "cublasGemmEx",
     ],
     oldest: "CUDA 12.0",
-    install: "install the CUDA toolkit, or `pip install nvidia-cublas` (nvidia-cublas-cu12 for a driver of CUDA 12) and \
-              name its directory in LD_LIBRARY_PATH or RANKSCOPE_CUDA_PATH",
+    install: "install the CUDA toolkit, or `pip install nvidia-cublas` (nvidia-cublas-cu12 for a driver of CUDA 12) \
+              and name its directory in LD_LIBRARY_PATH or RANKSCOPE_CUDA_PATH",
 };
 
 /// NVRTC.

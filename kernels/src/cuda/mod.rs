@@ -4,7 +4,8 @@
 //! kernels are compiled by NVRTC then ([`program`]), and whatever is missing is an error that names it.
 //!
 //! Operations are enqueued on one stream, [`Cuda::compute`], and run in order. Other streams take part through events.
-//! With bf16, products read a rounded copy of an operand, which the operation that made the operand writes along with it.
+//! With bf16, products read a rounded copy of an operand, which the operation that made the operand writes along with
+//! it.
 
 mod buffer;
 pub mod device;

@@ -68,7 +68,8 @@ impl Cuda {
         self.launch(kernel, matrix(rows, cols), arguments)
     }
 
-    /// Sums of columns, with the gradient masked by `y` first where there is one. `gradient` and `rounded` are addresses.
+    /// Sums of columns, with the gradient masked by `y` first where there is one. `gradient` and `rounded` are
+    /// addresses.
     fn column_sums(
         &self,
         operation: &impl Operation,

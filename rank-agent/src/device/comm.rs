@@ -1,13 +1,13 @@
-//! How the gradients of devices meet: a bucket leaves when its last gradient is recorded, and the optimiser's stream waits
-//! for it.
+//! How the gradients of devices meet: a bucket leaves when its last gradient is recorded, and the optimiser's stream
+//! waits for it.
 //!
 //! ```text
 //! compute  backward: g7 g6 pack ●0      g5 g4 pack ●1      g3 …      ◌0 unpack, update  ◌1 …
 //! comm                          └◌[= all-reduce 0 =]● └◌[= all-reduce 1 =]●
 //! ```
 //!
-//! ● records an event, ◌ waits for one. With NCCL the host waits for nothing. Through the host it waits, in the optimiser,
-//! for each bucket's copy to pinned memory, hands it to the fabric, and copies the sum back.
+//! ● records an event, ◌ waits for one. With NCCL the host waits for nothing. Through the host it waits, in the
+//! optimiser, for each bucket's copy to pinned memory, hands it to the fabric, and copies the sum back.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -142,7 +142,7 @@ impl Comm<'_> {
         }
     }
 
-    /// How many collectives have been issued.
+    /// Its word in what rank 0 says.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Nobody => "none",
@@ -279,8 +279,8 @@ impl<'a> HostComm<'a> {
         Ok(())
     }
 
-    /// Hands each bucket to the fabric as its copy arrives, while the device goes on with backward; then brings the sums
-    /// back.
+    /// Hands each bucket to the fabric as its copy arrives, while the device goes on with backward; then brings the
+    /// sums back.
     fn collect(&mut self, cuda: &Cuda, side: &Side<'_>, memory: &mut [CudaBuffer]) -> Result<(), Error> {
         let issued = std::mem::take(&mut self.issued);
         for &bucket in &issued {

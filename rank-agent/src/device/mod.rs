@@ -75,8 +75,8 @@ struct Found {
     nccl: Result<(Nccl, i32), kernels::Error>,
 }
 
-/// Sets what NCCL reads from the environment. First of all: the environment can be changed only while the process has one
-/// thread.
+/// Sets what NCCL reads from the environment. First of all: the environment can be changed only while the process has
+/// one thread.
 ///
 /// # Errors
 /// [`Error::Unavailable`] for a way of sharing that this NCCL does not have.
@@ -148,8 +148,8 @@ pub fn choose(fabric: &dyn Fabric, options: &Options, identity: &Identity) -> Re
         && options.share_gpu.is_none()
     {
         let why = format!(
-            "ranks {first} and {second} would compute on the same device: start one rank a device, or let them share it \
-             with --share-gpu"
+            "ranks {first} and {second} would compute on the same device: start one rank a device, or let them share \
+             it with --share-gpu"
         );
         return if is_auto { Ok(Plan::Cpu(Some(why))) } else { Err(Error::Unavailable(why)) };
     }
@@ -160,7 +160,7 @@ pub fn choose(fabric: &dyn Fabric, options: &Options, identity: &Identity) -> Re
     }
     if options.cuda_graph && matches!(carrier, Carrier::Host) {
         return Err(Error::Unavailable(
-            "--cuda-graph: gradients that travel through the host cannot be part of a CUDA graph; use --collectives nccl"
+            "--cuda-graph: gradients that go through the host cannot be part of a CUDA graph; use --collectives nccl"
                 .into(),
         ));
     }

@@ -1,9 +1,9 @@
 //! Several ranks on one GPU: how NCCL is brought to accept it.
 //!
-//! NCCL refuses two ranks of one host on one device (`Duplicate GPU detected`). From 2.30.3 on it has a switch for it; before,
-//! ranks that give different host names look like different machines to it, and talk over sockets. Both are read from the
-//! environment when NCCL first looks, so they are set before anything else happens. Processes on one device take turns, so
-//! this is for trying things out: its bandwidths mean nothing.
+//! NCCL refuses two ranks of one host on one device (`Duplicate GPU detected`). From 2.30.3 on it has a switch for it;
+//! before, ranks that give different host names look like different machines to it, and talk over sockets. Both are
+//! read from the environment when NCCL first looks, so they are set before anything else happens. Processes on one
+//! device take turns, so this is for trying things out: its bandwidths mean nothing.
 
 use clap::ValueEnum;
 

@@ -90,11 +90,13 @@ impl Timing {
     pub(super) fn settle(&mut self, thread: &ThreadRecorder) -> Result<(), Error> {
         for Pending { collective, ready, start, end } in self.pending.drain(..) {
             if let Some((anchor, anchor_ns)) = &self.anchor {
-                let at = |event: &Event| Ok::<i64, Error>(anchor_ns + event.ns_since(anchor)?);
+                // CUDA gives distances as f32 in ms, which are the finer the shorter they are: lengths to half a
+                // microsecond, the place after 8 s to one.
+                let start_ns = anchor_ns + start.ns_since(anchor)?;
                 thread.collective(Collective {
-                    ready_ns: Some(at(&ready)?),
-                    start_ns: Some(at(&start)?),
-                    end_ns: Some(at(&end)?),
+                    ready_ns: Some(start_ns - start.ns_since(&ready)?),
+                    start_ns: Some(start_ns),
+                    end_ns: Some(start_ns + end.ns_since(&start)?),
                     state: CollectiveState::Done,
                     timing_source: TimingSource::GpuTimer,
                     ..collective

@@ -1,8 +1,8 @@
 //! A step of data-parallel training on a device: enqueued from the first kernel to the last, without a wait.
 //!
-//! The batch is made on the device from the step's number, the sum of the gradients is waited for by the stream and not by
-//! the host, and loss and checksum go into a journal on the device. So the host may be steps ahead, and a step can be
-//! captured as a CUDA graph: one launch, the same kernels.
+//! The batch is made on the device from the step's number, the sum of the gradients is waited for by the stream and not
+//! by the host, and loss and checksum go into a journal on the device. So the host may be steps ahead, and a step can
+//! be captured as a CUDA graph: one launch, the same kernels.
 
 use std::rc::Rc;
 use std::time::Duration;

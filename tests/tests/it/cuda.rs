@@ -1,5 +1,5 @@
-//! Training on CUDA devices, without one: what is said where something is missing, and the whole of it on a stand-in for
-//! CUDA's libraries that runs the real kernels (tests/cuda). Nothing here says anything about a GPU.
+//! Training on CUDA devices, without one: what is said where something is missing, and the whole of it on a stand-in
+//! for CUDA's libraries that runs the real kernels (tests/cuda). Nothing here says anything about a GPU.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -51,8 +51,8 @@ impl Blas {
         Ok(version)
     }
 
-    /// C ← alpha · op(A) · op(B) + beta · C at three device addresses, whose lengths the caller has checked. A and B hold
-    /// bf16 if that is the dtype, else f32; C is f32, and so are all sums.
+    /// C ← alpha · op(A) · op(B) + beta · C at three device addresses, whose lengths the caller has checked. A and B
+    /// hold bf16 if that is the dtype, else f32; C is f32, and so are all sums.
     ///
     /// cuBLAS counts columns first. A row-major matrix is its own transpose to it, so it is asked for
     /// Cᵀ = op(B)ᵀ · op(A)ᵀ, with the operands exchanged.

@@ -17,8 +17,8 @@ pub struct Graph {
 unsafe impl Send for Graph {}
 
 impl Graph {
-    /// Captures what `body` enqueues on `stream`, and on streams that it makes wait for `stream` and `stream` for, instead
-    /// of running it. Nothing may be allocated or waited for meanwhile.
+    /// Captures what `body` enqueues on `stream`, and on streams that it makes wait for `stream` and `stream` for,
+    /// instead of running it. Nothing may be allocated or waited for meanwhile.
     ///
     /// # Errors
     /// `body`'s; the driver's, if what it did cannot be captured.

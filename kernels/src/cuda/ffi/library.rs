@@ -10,8 +10,8 @@ pub struct Library(&'static libloading::Library);
 impl Library {
     /// Opens a library by a bare name, by the loader's rules, or by a path.
     pub(in crate::cuda) fn open(name: &OsStr) -> Result<Self, String> {
-        // SAFETY: the initialisers of NVIDIA's libraries may run on any thread and assume nothing of the program; that a
-        // file of this name is such a library is the user's installation, as it is for every program that links it.
+        // SAFETY: the initialisers of NVIDIA's libraries may run on any thread and assume nothing of the program; that
+        // a file of this name is such a library is the user's installation, as it is for every program that links it.
         match unsafe { libloading::Library::new(name) } {
             Ok(library) => Ok(Self(Box::leak(Box::new(library)))),
             Err(error) => Err(describe(&error, name)),

@@ -27,8 +27,8 @@ pub(in crate::device) const NCCL: Spec = Spec {
         "ncclAllReduce",
     ],
     oldest: "NCCL 2.19",
-    install: "install libnccl2, or `pip install nvidia-nccl-cu13` (nvidia-nccl-cu12 for a driver of CUDA 12) and name its \
-              directory in LD_LIBRARY_PATH or RANKSCOPE_CUDA_PATH; or use --collectives mpi",
+    install: "install libnccl2, or `pip install nvidia-nccl-cu13` (nvidia-nccl-cu12 for a driver of CUDA 12) and name \
+              its directory in LD_LIBRARY_PATH or RANKSCOPE_CUDA_PATH; or use --collectives mpi",
 };
 
 /// `ncclFloat32` and `ncclSum` of nccl.h.
@@ -156,8 +156,8 @@ impl Communicator {
     pub(in crate::device) fn all_reduce(&self, buffer: &mut CudaBuffer, stream: &Stream) -> Result<(), Error> {
         stream.context().bind()?;
         let address = buffer.address() as *mut c_void;
-        // SAFETY: the buffer holds `len` f32; stream and communicator are alive. The buffer must stay so until the stream
-        // has passed: it is freed by the driver only then.
+        // SAFETY: the buffer holds `len` f32; stream and communicator are alive. The buffer must stay so until the
+        // stream has passed: it is freed by the driver only then.
         let code = unsafe {
             let (from, to) = (address.cast_const(), address);
             (self.nccl.all_reduce)(from, to, buffer.len(), FLOAT32, SUM, self.comm, stream.handle())
@@ -191,8 +191,8 @@ impl Drop for Communicator {
     }
 }
 
-/// Sets an environment variable, unless it is set, or another thread could be reading the environment meanwhile. Returns
-/// whether the variable has the value now.
+/// Sets an environment variable, unless it is set, or another thread could be reading the environment meanwhile.
+/// Returns whether the variable has the value now.
 pub(in crate::device) fn set_default_environment(name: &str, value: &str) -> bool {
     if let Some(present) = std::env::var_os(name) {
         return present == value;
