@@ -77,4 +77,44 @@ pub enum Error {
         /// Size asked for; saturated where it exceeds the address space.
         bytes: usize,
     },
+    /// A library is missing, cannot be loaded, or is too old.
+    #[error("{name} ({files}) {problem}; looked in: {searched}. To get it: {install}")]
+    Library {
+        /// What people call it.
+        name: &'static str,
+        /// Its file names, or the file that was found.
+        files: String,
+        /// What is wrong.
+        problem: String,
+        /// Where it was looked for.
+        searched: String,
+        /// How to get it.
+        install: &'static str,
+    },
+    /// There is nothing to compute on.
+    #[error("there is no CUDA device to compute on: {why}")]
+    NoDevice {
+        /// Why not.
+        why: String,
+    },
+    /// A call of a CUDA library failed. The fault may be that of an operation enqueued before.
+    #[error("{call} failed: {message} ({code})")]
+    Cuda {
+        /// The function.
+        call: &'static str,
+        /// Its error number.
+        code: i32,
+        /// What the library calls it.
+        message: String,
+    },
+    /// A kernel does not compile.
+    #[error("{file} does not compile for {target}: {log}")]
+    Compile {
+        /// The source.
+        file: String,
+        /// What it was compiled for.
+        target: String,
+        /// The compiler's words.
+        log: String,
+    },
 }

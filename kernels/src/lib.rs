@@ -21,9 +21,10 @@
 //! ```
 
 mod backend;
-#[cfg(test)]
-mod conformance;
+pub mod conformance;
 mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod dtype;
 mod error;
 mod operation;

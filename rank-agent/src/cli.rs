@@ -7,6 +7,7 @@ use kernels::Dtype;
 use recorder::Schedule;
 
 use crate::Error;
+use crate::backend::ShareGpu;
 use crate::engine::Progress;
 use crate::exec::cli::ExecArguments;
 use crate::inject::Injection;
@@ -63,13 +64,23 @@ pub struct Cli {
     #[arg(long, default_value = "f32")]
     dtype: String,
 
-    /// Where the model is computed
+    /// Where the model is computed; auto: on CUDA devices if every rank has one, else on the CPU
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     backend: BackendChoice,
 
-    /// What carries the gradients; auto: MPI if a launcher started several ranks
+    /// What carries the gradients; auto: NCCL between devices if every rank has it, else MPI
     #[arg(long, value_enum, default_value_t = Collectives::Auto)]
     collectives: Collectives,
+
+    /// Let several ranks share one GPU, which NCCL refuses by itself: by a switch of NCCL 2.30.3 and newer, or by a
+    /// host id for every rank [default of the option: auto]
+    #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "auto")]
+    share_gpu: Option<ShareGpu>,
+
+    /// Launch each step as one CUDA graph, captured in the third step
+    #[arg(long)]
+    cuda_graph: bool,
 
     /// Fault to inject; may be repeated: slow:rank=R,ms=M[,phase=forward|backward|input] or
     /// clock:rank=R[,offset_ms=O][,drift_ppm=D]
@@ -108,12 +119,16 @@ Exit codes: 0 done; 1 the input or the environment is wrong; 2 usage; 3 done, bu
 pub enum Command {
     /// Record an unmodified CUDA/NCCL program on every rank
     Exec(ExecArguments),
+    /// Checks a back end's operations against f64, and times its matrix products
+    #[cfg(feature = "cuda")]
+    #[command(hide = true)]
+    Selftest(crate::device::Selftest),
 }
 
 /// Where the model is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackendChoice {
-    /// The best that this build has: the CPU.
+    /// CUDA if every rank has a device and the libraries, else the CPU.
     Auto,
     /// The processor.
     Cpu,
@@ -124,7 +139,7 @@ pub enum BackendChoice {
 /// What carries the gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Collectives {
-    /// MPI if a launcher started this process, nothing for a rank that is alone.
+    /// NCCL between devices, MPI where there is none; nothing for a rank that is alone.
     Auto,
     /// MPI, even for a rank that is alone.
     Mpi,
@@ -158,8 +173,12 @@ pub struct Options {
     pub dtype: Dtype,
     /// What carries the gradients.
     pub collectives: Collectives,
-    /// Whether `--backend auto` chose, so that the choice is told.
-    pub backend_was_chosen: bool,
+    /// Where to compute.
+    pub backend: BackendChoice,
+    /// Whether ranks may share a device, and how.
+    pub share_gpu: Option<ShareGpu>,
+    /// Whether a step is launched as a CUDA graph.
+    pub cuda_graph: bool,
     /// Faults.
     pub injections: Vec<Injection>,
     /// Who drives all-reduces.
@@ -206,18 +225,11 @@ impl Cli {
         if !self.lr.is_finite() || self.lr < 0.0 {
             return Err(Error::Usage(format!("--lr {} is not a learning rate", self.lr)));
         }
-        match self.backend {
-            BackendChoice::Auto | BackendChoice::Cpu => {}
-            BackendChoice::Cuda => {
-                return Err(Error::Unavailable(
-                    "--backend cuda: this version has no CUDA back end; use --backend cpu".into(),
-                ));
-            }
+        if self.backend == BackendChoice::Cpu && self.collectives == Collectives::Nccl {
+            return Err(Error::Usage("--collectives nccl carries device memory: it needs --backend cuda".into()));
         }
-        if self.collectives == Collectives::Nccl {
-            return Err(Error::Unavailable(
-                "--collectives nccl: this version has no NCCL collectives; use --collectives mpi".into(),
-            ));
+        if self.backend == BackendChoice::Cpu && (self.cuda_graph || self.share_gpu.is_some()) {
+            return Err(Error::Usage("--cuda-graph and --share-gpu are for --backend cuda".into()));
         }
         let dtype: Dtype =
             self.dtype.parse().map_err(|error: kernels::Error| Error::Usage(format!("--dtype: {error}")))?;
@@ -238,7 +250,9 @@ impl Cli {
             bucket_bytes: self.bucket_mb as usize * (1 << 20),
             dtype,
             collectives: self.collectives,
-            backend_was_chosen: self.backend == BackendChoice::Auto,
+            backend: self.backend,
+            share_gpu: self.share_gpu,
+            cuda_graph: self.cuda_graph,
             injections: injections?,
             progress: self.progress,
             record: self.record == Switch::On,
@@ -267,6 +281,7 @@ impl Options {
             "bucket_bytes": bucket_bytes,
             "dtype": dtype.as_str(),
             "progress": format!("{progress:?}").to_lowercase(),
+            "cuda_graph": self.cuda_graph,
             "inject": self.injections.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "launcher": launcher,
         });
@@ -325,8 +340,9 @@ mod tests {
     #[test]
     fn what_cannot_be_done_is_said() {
         for (arguments, code, part) in [
-            ("--backend cuda", 1, "no CUDA back end"),
-            ("--collectives nccl", 1, "no NCCL"),
+            ("--backend cpu --collectives nccl", 2, "needs --backend cuda"),
+            ("--backend cpu --cuda-graph", 2, "for --backend cuda"),
+            ("--backend cpu --share-gpu", 2, "for --backend cuda"),
             ("--schedule wait=1,warmup=2", 2, "active must be at least 1"),
             ("--schedule active=-1", 2, "no whole number"),
             ("--schedule active", 2, "not name=number"),

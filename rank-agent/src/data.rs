@@ -33,6 +33,16 @@ impl Clusters {
         Self { seed, features, centres, classes }
     }
 
+    /// The clusters' centres, `features` numbers a class.
+    pub fn centres(&self) -> &[f32] {
+        &self.centres
+    }
+
+    /// The key of a rank's batches, without the step: a device completes it and counts the stream from there.
+    pub fn batch_key(&self, rank: u64) -> u64 {
+        Numbers::new(&[self.seed, stream::BATCH, rank]).state
+    }
+
     /// Makes the batch of a rank and step: one label and `features` numbers per sample.
     ///
     /// `inputs` holds a row per label; rows beyond the labels are left as they are.
@@ -115,6 +125,13 @@ mod tests {
             assert_ne!(batch(1, 2, 3).0, other.0);
             assert_ne!(batch(1, 2, 3).1, other.1);
         }
+    }
+
+    #[test]
+    fn a_key_and_a_step_give_the_batch() {
+        let key = Clusters::new(5, 32, 10).batch_key(3);
+        let state = mix(key ^ mix(7_u64.wrapping_add(GOLDEN)));
+        assert_eq!(state, Numbers::new(&[5, stream::BATCH, 3, 7]).state);
     }
 
     #[test]

@@ -66,7 +66,8 @@ impl World {
         }
     }
 
-    fn collective(&self, seq: i64, op: CollectiveOp) -> Collective {
+    /// A collective on it, of which nothing else is known yet.
+    pub(crate) fn collective(&self, seq: i64, op: CollectiveOp) -> Collective {
         Collective { comm_name: Some(self.name), comm_size: Some(self.size), ..Collective::new(self.comm_id, seq, op) }
     }
 }

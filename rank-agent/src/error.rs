@@ -39,6 +39,14 @@ pub enum Error {
     /// The model could not be allocated, or one of its operations refused its operands.
     #[error(transparent)]
     Kernel(#[from] kernels::Error),
+    /// A back end's results lie outside their bounds.
+    #[error("selftest: {failed} of {count} checks failed")]
+    Selftest {
+        /// How many.
+        failed: usize,
+        /// Of how many.
+        count: usize,
+    },
     /// The run directory holds something already.
     #[error("{}: exists and is not empty; give --out another name, or remove it", .0.display())]
     RunExists(PathBuf),

@@ -14,6 +14,7 @@ use trace::CommRow;
 use twox_hash::XxHash3_64;
 
 use crate::Error;
+use crate::backend::{self, Plan};
 use crate::cli::Options;
 use crate::engine::{Engine, WORLD_NAME, World};
 use crate::fabric::{Fabric, Lane, Stop};
@@ -56,19 +57,23 @@ pub fn run(fabric: Arc<dyn Fabric>, options: &Options, identity: &Identity, stop
             return Err(Error::Usage(format!("--inject {injection}: the job has ranks 0 to {} only", size - 1)));
         }
     }
-    let backend = Cpu::new(options.dtype)?;
+    let plan = backend::choose(&*fabric, options, identity)?;
+    let cpu = if matches!(plan, Plan::Cpu(_)) { Some(Cpu::new(options.dtype)?) } else { None };
     let launcher = identity.launcher.as_str();
     let request =
         RunRequest { out: options.out.clone(), launcher: launcher.into(), config: options.manifest_config(launcher) };
     let place = if options.record { Some(agree_on_run(&*fabric, &request)?) } else { None };
-    let recorder = start_recorder(&*fabric, options, identity, place.as_ref());
+    let recorder = start_recorder(&*fabric, options, identity, place.as_ref(), &plan);
     let recorder = agree_on_success(&*fabric, recorder)?;
     let job = Job { fabric: &fabric, options, recorder: &recorder, stop, place: place.as_ref() };
-    let trained = job.train(backend);
+    let trained = match (&plan, cpu) {
+        (Plan::Cpu(why), Some(cpu)) => job.train(cpu, why.as_deref()),
+        (plan, _) => backend::train_on_device(&job, plan),
+    };
     // Whatever happened, what was recorded is kept; the last barrier comes after it, so that no rank is killed while it
     // writes.
     let summary = recorder.finish();
-    let Trained { first, last, median_step, median_steps, mut report } = trained?;
+    let Trained { first, last, time, mut report } = trained?;
     let all = fabric.all_gather(Lane::Control, &summary_words(&summary))?;
     let sum = |index: usize| all.iter().skip(index).step_by(SUMMARY_WORDS).sum::<u64>();
     let outcome = Outcome {
@@ -78,7 +83,7 @@ pub fn run(fabric: Arc<dyn Fabric>, options: &Options, identity: &Identity, stop
         unclosed: if options.record { sum(4) } else { 0 },
     };
     let totals = Totals { rows: sum(0), bytes: sum(2), failed_parts: sum(3), writer_cpu_ns: sum(5), cpu_ns: sum(6) };
-    report.end(&outcome, (median_step, median_steps), totals, place.as_ref(), &summary);
+    report.end(&outcome, time, totals, place.as_ref(), &summary);
     Ok(outcome)
 }
 
@@ -115,6 +120,7 @@ fn start_recorder(
     options: &Options,
     identity: &Identity,
     place: Option<&RunPlace>,
+    plan: &Plan,
 ) -> Result<Recorder, Error> {
     let rank = fabric.rank();
     let clock = inject::clock_for(&options.injections, rank);
@@ -124,36 +130,47 @@ fn start_recorder(
     recording.clock = clock;
     recording.local_rank = identity.local_rank;
     recording.launcher = Some(identity.launcher.as_str().into());
-    recording.versions = BTreeMap::from([
-        ("rank-agent".into(), env!("CARGO_PKG_VERSION").into()),
-        ("fabric".into(), fabric.version()),
-        ("backend".into(), "cpu".into()),
-    ]);
+    recording.versions =
+        BTreeMap::from([("rank-agent".into(), env!("CARGO_PKG_VERSION").into()), ("fabric".into(), fabric.version())]);
+    recording.versions.extend(backend::versions(plan));
+    recording.device = backend::device(plan);
     Ok(Recorder::start(recording)?)
 }
 
-fn rank_number(rank: usize) -> i32 {
+pub(crate) fn rank_number(rank: usize) -> i32 {
     i32::try_from(rank).unwrap_or(i32::MAX)
 }
 
-struct Job<'a> {
-    fabric: &'a Arc<dyn Fabric>,
-    options: &'a Options,
-    recorder: &'a Recorder,
-    stop: &'a Stop,
-    place: Option<&'a RunPlace>,
+/// What a rank trains with.
+pub(crate) struct Job<'a> {
+    pub(crate) fabric: &'a Arc<dyn Fabric>,
+    pub(crate) options: &'a Options,
+    pub(crate) recorder: &'a Recorder,
+    pub(crate) stop: &'a Stop,
+    pub(crate) place: Option<&'a RunPlace>,
 }
 
-struct Trained {
-    first: StepResult,
-    last: StepResult,
-    median_step: Option<Duration>,
-    median_steps: usize,
-    report: Report,
+/// What training came to.
+pub(crate) struct Trained {
+    pub(crate) first: StepResult,
+    pub(crate) last: StepResult,
+    pub(crate) time: Option<StepTime>,
+    pub(crate) report: Report,
+}
+
+/// How long an active step took.
+#[derive(Clone, Copy, Debug)]
+pub struct StepTime {
+    /// The time.
+    pub time: Duration,
+    /// Of how many steps.
+    pub steps: usize,
+    /// `median`, or `mean` where single steps cannot be told apart.
+    pub what: &'static str,
 }
 
 impl Job<'_> {
-    fn train<B: Backend>(&self, backend: B) -> Result<Trained, Error>
+    fn train<B: Backend>(&self, backend: B, why: Option<&str>) -> Result<Trained, Error>
     where
         B::Buffer: HostMemory,
     {
@@ -164,15 +181,16 @@ impl Job<'_> {
         let trainer =
             Trainer::new(backend, &options.model, options.bucket_bytes, (rank, size), &options.injections, &mut ops);
         let mut trainer = agree_on_success(&**fabric, trainer)?;
-        let (tree, hosts) = PingTree::for_fabric(&**fabric, host_hash())?;
+        let (tree, hosts) = self.ping_tree()?;
         let main = recorder.thread("main");
-        let world = World::new(recorder, comm_id(size), size);
+        let world = self.world();
         let engine = Engine::start(fabric.clone(), options.progress, recorder, world, stop.clone(), trainer.buckets());
         let engine = RefCell::new(agree_on_success(&**fabric, engine)?);
         self.record_setup(&trainer, &world, hosts)?;
-        let observer = Recording::new(recorder, &main, &engine, &ops);
+        let observer = Recording::new(recorder, &main, Some(&engine), &ops);
         let mut report = Report::new(rank, size, options);
-        report.begin(backend_name, trainer.gradient_bytes(), trainer.buckets(), hosts, place);
+        report.because(why);
+        report.begin(backend_name, (trainer.gradient_bytes(), trainer.buckets()), hosts, place, &[]);
         self.ping(&tree)?;
 
         let mut results: Option<(StepResult, StepResult)> = None;
@@ -204,7 +222,9 @@ impl Job<'_> {
         self.ping(&tree)?;
         // --steps is at least 1.
         let (first, last) = results.ok_or_else(|| Error::Usage("--steps 0".into()))?;
-        Ok(Trained { first, last, median_steps: times.len(), median_step: median(times), report })
+        let steps = times.len();
+        let time = median(times).map(|time| StepTime { time, steps, what: "median" });
+        Ok(Trained { first, last, time, report })
     }
 
     fn step<B: Backend>(
@@ -231,8 +251,14 @@ impl Job<'_> {
     where
         B::Buffer: HostMemory,
     {
+        self.record_comm(world, hosts)?;
+        Ok(self.recorder.rows(trainer.bucket_rows())?)
+    }
+
+    /// The row of the workload's communicator.
+    pub(crate) fn record_comm(&self, world: &World, hosts: usize) -> Result<(), Error> {
         let size = rank_number(self.fabric.size());
-        self.recorder.rows(vec![CommRow {
+        Ok(self.recorder.rows(vec![CommRow {
             rank: rank_number(self.fabric.rank()),
             comm_id: world.comm_id,
             name: Some(WORLD_NAME.into()),
@@ -241,11 +267,21 @@ impl Job<'_> {
             nodes: Some(rank_number(hosts)),
             created_ns: Some(self.recorder.clock().now_ns()),
             destroyed_ns: None,
-        }])?;
-        Ok(self.recorder.rows(trainer.bucket_rows())?)
+        }])?)
     }
 
-    fn ping(&self, tree: &PingTree) -> Result<(), Error> {
+    /// Who pings whom, and on how many hosts the ranks are. Collective.
+    pub(crate) fn ping_tree(&self) -> Result<(PingTree, usize), Error> {
+        PingTree::for_fabric(&**self.fabric, host_hash())
+    }
+
+    /// What rows say of the workload's communicator.
+    pub(crate) fn world(&self) -> World {
+        let size = self.fabric.size();
+        World::new(self.recorder, comm_id(size), size)
+    }
+
+    pub(crate) fn ping(&self, tree: &PingTree) -> Result<(), Error> {
         let samples = tree.burst(&**self.fabric, self.recorder.clock())?;
         Ok(self.recorder.rows(samples)?)
     }
@@ -256,7 +292,7 @@ fn comm_id(size: usize) -> i64 {
     hash(&[WORLD_NAME.as_bytes(), &(size as u64).to_le_bytes()]).cast_signed()
 }
 
-fn hash(parts: &[&[u8]]) -> u64 {
+pub(crate) fn hash(parts: &[&[u8]]) -> u64 {
     let mut hasher = XxHash3_64::default();
     for part in parts {
         hasher.write(part);

@@ -7,10 +7,13 @@
 //! A rank that is alone trains the same way, buckets included, but has no collective and records none: a sum over one
 //! rank is its own numbers.
 
+pub mod backend;
 pub mod bucket_plan;
 pub mod checksum;
 pub mod cli;
 pub mod data;
+#[cfg(feature = "cuda")]
+pub mod device;
 pub mod engine;
 mod error;
 pub mod exec;
@@ -58,11 +61,21 @@ pub fn main_impl() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    if let Some(Command::Exec(arguments)) = cli.take_command() {
-        return match exec::exec(&arguments, &identity) {
-            Ok(code) => ExitCode::from(code),
-            Err(error) => fail(&error, Some(&identity)),
-        };
+    match cli.take_command() {
+        Some(Command::Exec(arguments)) => {
+            return match exec::exec(&arguments, &identity) {
+                Ok(code) => ExitCode::from(code),
+                Err(error) => fail(&error, Some(&identity)),
+            };
+        }
+        #[cfg(feature = "cuda")]
+        Some(Command::Selftest(options)) => {
+            return match device::selftest(&options) {
+                Ok(code) => ExitCode::from(code),
+                Err(error) => fail(&error, None),
+            };
+        }
+        None => {}
     }
     match cli.about_itself() {
         Ok(None) => {}
@@ -98,6 +111,8 @@ fn fail(error: &Error, identity: Option<&Identity>) -> ExitCode {
 
 /// Finds the other ranks, and runs the job with them.
 fn start(options: &Options, identity: Identity) -> Result<u8, Error> {
+    // While this is the only thread.
+    backend::prepare(options, &identity)?;
     let stop = Stop::on_signals().map_err(Error::Signals)?;
     let alone = identity.launcher == Launcher::None && options.collectives == Collectives::Auto;
     if alone {

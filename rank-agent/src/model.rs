@@ -259,6 +259,36 @@ impl<B: Backend> Model<B> {
         Some(&mut trained.gradient)
     }
 
+    /// The task that batches are drawn from.
+    pub fn task(&self) -> &Clusters {
+        &self.task
+    }
+
+    /// Where a batch goes, for a back end that makes it itself.
+    pub fn batch_memory(&mut self) -> (&mut B::Buffer, &mut B::Labels) {
+        (&mut self.input, &mut self.labels)
+    }
+
+    /// Where the loss of the last forward pass is.
+    pub fn loss_memory(&self) -> &B::Buffer {
+        &self.loss
+    }
+
+    /// The parameters' values, in order of use.
+    pub fn values(&self) -> impl Iterator<Item = &B::Buffer> {
+        self.layers.iter().flat_map(|layer| [&layer.weight.value, &layer.bias.value])
+    }
+
+    /// The operation that makes a batch.
+    pub fn make_batch_op(&self) -> &Op {
+        &self.make_batch_op
+    }
+
+    /// The operation that sums the parameters up.
+    pub fn checksum_op(&self) -> &Op {
+        &self.checksum_op
+    }
+
     /// Updates all parameters with the gradients as they are now.
     pub fn update(&mut self, backend: &B, observer: &impl Observer) -> Result<()> {
         for trained in self.layers.iter_mut().flat_map(|layer| [&mut layer.weight, &mut layer.bias]) {
@@ -280,7 +310,7 @@ impl<B: Backend> Model<B> {
         observer.op(&self.checksum_op, || {
             let mut checksum = Checksum::default();
             let mut copy = Vec::new();
-            for value in self.layers.iter().flat_map(|layer| [&layer.weight.value, &layer.bias.value]) {
+            for value in self.values() {
                 if let Some(host) = backend.host(value) {
                     checksum.update(host);
                 } else {

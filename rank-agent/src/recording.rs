@@ -18,14 +18,20 @@ struct OpRow {
 /// Records what the main thread does.
 pub struct Recording<'a> {
     thread: &'a ThreadRecorder,
-    engine: &'a RefCell<Engine>,
+    /// What is driven between operations, where that is the main thread's task.
+    engine: Option<&'a RefCell<Engine>>,
     ops: Vec<OpRow>,
     ranges: [NameId; Range::ALL.len()],
 }
 
 impl<'a> Recording<'a> {
     /// Interns the names and shapes of every operation of `table`.
-    pub fn new(recorder: &Recorder, thread: &'a ThreadRecorder, engine: &'a RefCell<Engine>, table: &OpTable) -> Self {
+    pub fn new(
+        recorder: &Recorder,
+        thread: &'a ThreadRecorder,
+        engine: Option<&'a RefCell<Engine>>,
+        table: &OpTable,
+    ) -> Self {
         let row = |op: &Op| {
             let shapes = shapes_of(&op.input_dims);
             let dims: Vec<&[i64]> = shapes.iter().map(Vec::as_slice).collect();
@@ -77,7 +83,9 @@ impl Observer for Recording<'_> {
             None => body(),
         };
         // An operation that itself uses the engine drives it, and has it.
-        if let Ok(mut engine) = self.engine.try_borrow_mut() {
+        if let Some(engine) = self.engine
+            && let Ok(mut engine) = engine.try_borrow_mut()
+        {
             engine.poll();
         }
         result

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use recorder::Summary;
 
-use crate::cli::Options;
-use crate::job::{Outcome, Totals};
+use crate::cli::{BackendChoice, Options};
+use crate::job::{Outcome, StepTime, Totals};
 use crate::setup::RunPlace;
 use crate::trainer::StepResult;
 
@@ -22,6 +22,7 @@ pub struct Report {
     said: Instant,
     shows_every_step: bool,
     backend_was_chosen: bool,
+    why_chosen: Option<String>,
     model: String,
 }
 
@@ -35,16 +36,33 @@ impl Report {
             steps: options.steps,
             said: Instant::now(),
             shows_every_step: rank == 0 && std::io::stderr().is_terminal(),
-            backend_was_chosen: options.backend_was_chosen,
+            backend_was_chosen: options.backend == BackendChoice::Auto,
+            why_chosen: None,
             model: format!("{layers} layers of {hidden}, batch {batch}"),
         }
     }
 
-    /// What is about to happen.
-    pub fn begin(&self, backend: &str, gradient_bytes: usize, buckets: usize, hosts: usize, place: Option<&RunPlace>) {
+    /// Notes why `--backend auto` chose as it did.
+    pub fn because(&mut self, why: Option<&str>) {
+        self.why_chosen = why.map(str::to_owned);
+    }
+
+    /// What is about to happen: `gradients` are their bytes and buckets, `notes` are sentences of their own.
+    pub fn begin(
+        &self,
+        backend: &str,
+        (gradient_bytes, buckets): (usize, usize),
+        hosts: usize,
+        place: Option<&RunPlace>,
+        notes: &[String],
+    ) {
         let ranks = plural(self.size as u64, "rank");
         let hosts = if hosts > 1 { format!(" on {hosts} hosts") } else { String::new() };
-        let chosen = if self.backend_was_chosen { " (chosen by --backend auto)" } else { "" };
+        let chosen = match (&self.why_chosen, self.backend_was_chosen) {
+            (Some(why), true) => format!(" (chosen by --backend auto: {why})"),
+            (None, true) => " (chosen by --backend auto)".into(),
+            (_, false) => String::new(),
+        };
         let place = place.map_or("not recorded".into(), |place| format!("recorded in {}", place.shown.display()));
         self.say(&format!(
             "{ranks}{hosts}, {}, {} of gradients in {}; computed by the {backend}{chosen}; {place}",
@@ -52,6 +70,9 @@ impl Report {
             bytes(gradient_bytes as u64),
             plural(buckets as u64, "bucket"),
         ));
+        for note in notes {
+            self.say(note);
+        }
     }
 
     /// Progress: every step on a terminal, in one line that is overwritten; a line now and then elsewhere.
@@ -79,14 +100,14 @@ impl Report {
     pub fn end(
         &mut self,
         outcome: &Outcome,
-        (median_step, steps): (Option<Duration>, usize),
+        time: Option<StepTime>,
         totals: Totals,
         place: Option<&RunPlace>,
         summary: &Summary,
     ) {
         let (first, last) = outcome.losses;
-        let time = median_step.map_or(String::new(), |time| {
-            format!("; {:.2} ms a step (median of {steps} active)", time.as_secs_f64() * 1e3)
+        let time = time.map_or(String::new(), |StepTime { time, steps, what }| {
+            format!("; {:.2} ms a step ({what} of {steps} active)", time.as_secs_f64() * 1e3)
         });
         self.say(&format!("{} done: loss {first:.4} → {last:.4}{time}", plural(u64::from(self.steps), "step")));
         let Some(place) = place else { return };
@@ -116,9 +137,14 @@ impl Report {
     /// A message is worth less than the job: if stderr is gone, the job goes on.
     fn say(&self, text: &str) {
         if self.speaks {
-            let _ = writeln!(std::io::stderr(), "rank-agent: {text}");
+            tell(text);
         }
     }
+}
+
+/// A message on stderr.
+pub(crate) fn tell(text: &str) {
+    let _ = writeln!(std::io::stderr(), "rank-agent: {text}");
 }
 
 fn plural(number: u64, word: &str) -> String {

@@ -17,7 +17,7 @@ use crate::fabric::{Buffers, Control, Fabric, Lane, Reduction, Solo, Stop, threa
 use crate::job::{self, Outcome};
 
 /// A model of a few thousand parameters in several buckets.
-const SMALL: &str = "--layers 4 --hidden 48 --batch 16 --bucket-mb 0 --steps 9 --lr 0.05";
+const SMALL: &str = "--backend cpu --layers 4 --hidden 48 --batch 16 --bucket-mb 0 --steps 9 --lr 0.05";
 
 fn options(run: Option<&Path>, arguments: &str) -> Options {
     let out = run.map_or("--record off".into(), |run| format!("--out {}", run.display()));

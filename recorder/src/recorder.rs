@@ -37,6 +37,8 @@ pub struct Options {
     pub host: String,
     /// What started the ranks: `openmpi`, `slurm`, …
     pub launcher: Option<String>,
+    /// Name and uuid of the device that the rank computes on.
+    pub device: Option<(String, String)>,
     /// Where times come from. Default: the system's clock.
     pub clock: Clock,
     /// Records that a thread's queue holds, 64 bytes each. Default: 32 768.
@@ -63,6 +65,7 @@ impl Options {
             local_rank: None,
             host: host_name(),
             launcher: None,
+            device: None,
             clock: Clock::system(),
             queue_records: 32_768,
             part_period: Duration::from_secs(2),
@@ -83,6 +86,8 @@ impl Options {
             boot_id: Some(boot_id()).filter(|id| !id.is_empty()).map(Into::into),
             clock_domain: self.clock.domain().into(),
             launcher: self.launcher.as_ref().map(text),
+            device_name: self.device.as_ref().map(|(name, _)| text(name)),
+            device_uuid: self.device.as_ref().map(|(_, uuid)| text(uuid)),
             versions: (!self.versions.is_empty()).then(|| serde_json::json!(self.versions).to_string()).map(Into::into),
             ..RankRow::default()
         }
@@ -235,16 +240,21 @@ impl Recorder {
     /// Ends the step and writes its row, if it was a warm-up or an active step. Until the next step begins, rows get
     /// step −1, and exist if the step was active.
     pub fn end_step(&self, loss: Option<f64>) {
-        let Some(OpenStep { step, phase, start_ns }) = lock(&self.handle.step).take() else { return };
-        self.shared.set_step(-1);
-        if let Some(phase) = phase.as_str() {
-            let end_ns = self.shared.clock.now_ns();
-            let row = StepRow { rank: self.handle.rank, step, phase: phase.into(), start_ns, end_ns, loss };
-            // The row is well-formed and `steps` is no queued table, so that only a bug could refuse it.
-            if let Err(error) = self.rows(vec![row]) {
-                tracing::error!("step {step} of rank {} was not recorded: {error}", self.handle.rank);
-            }
+        let Some(row) = self.close_step() else { return };
+        let step = row.step;
+        // The row is well-formed and `steps` is no queued table, so that only a bug could refuse it.
+        if let Err(error) = self.rows(vec![StepRow { loss, ..row }]) {
+            tracing::error!("step {step} of rank {} was not recorded: {error}", self.handle.rank);
         }
+    }
+
+    /// As [`end_step`](Self::end_step), for a step whose loss is known only later: the row, without its loss, is the
+    /// caller's to complete and to hand over with [`rows`](Self::rows). None for a step that gets no row.
+    pub fn close_step(&self) -> Option<StepRow> {
+        let OpenStep { step, phase, start_ns } = lock(&self.handle.step).take()?;
+        self.shared.set_step(-1);
+        let (phase, end_ns) = (phase.as_str()?, self.shared.clock.now_ns());
+        Some(StepRow { rank: self.handle.rank, step, phase: phase.into(), start_ns, end_ns, loss: None })
     }
 
     /// Switches rows on or off, for programs without steps.

@@ -2,6 +2,7 @@
 
 mod clocks;
 mod commands;
+mod cuda;
 mod cupti;
 mod cupti_layouts;
 mod cupti_real;
