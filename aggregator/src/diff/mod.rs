@@ -11,7 +11,7 @@
 //!                    all ranks: +3                     rank 2: +3 more than the others
 //! ```
 //!
-//! How sure all that is, is in [`statistics`].
+//! How sure all that is, `statistics.rs` says.
 
 mod judge;
 mod profile;
