@@ -296,6 +296,9 @@ fn lost(found: &Found<'_>, limits: &Limits, say: &mut impl FnMut(&'static str, O
     if let Some(selection) = &facts.selection {
         say("missing", None, format!("Only a part of the run was asked for: {}", visible_sentence(selection)));
     }
+    for why in &facts.nothing_because {
+        say("missing", None, format!("No row was recorded: {}", visible_sentence(why)));
+    }
     if !facts.missing_ranks.is_empty() {
         let list = ranks(&facts.missing_ranks);
         say("missing", None, format!("{} of the job not here: {list}", plural(facts.missing_ranks.len(), "rank")));
