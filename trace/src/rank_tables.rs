@@ -208,7 +208,7 @@ crate::tables! {
         loss: Option<f64>,
     }
 
-    /// One row per process; a later row of the same rank replaces an earlier one.
+    /// One row per process that records the rank; a later row of the same process replaces an earlier one.
     ranks: RankRow / RankBuilder / RankView, by Rank, sorted by None; {
         /// Global rank.
         rank: i32,
