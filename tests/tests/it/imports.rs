@@ -14,7 +14,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("inject", &["trace", "recorder"]),
     ("aggregator", &["trace", "launch"]),
     ("rankscope-examples", &["trace", "recorder"]),
-    ("rankscope-tests", &["trace", "kernels", "launch", "recorder", "rank-agent", "aggregator"]),
+    ("rankscope-tests", &["trace", "kernels", "launch", "recorder", "inject", "rank-agent", "aggregator"]),
 ];
 
 /// `(package, package)` pairs that break the rule, as sentences.

@@ -5,6 +5,7 @@ mod commands;
 mod damage;
 mod exec;
 mod faults;
+mod hang;
 mod imports;
 mod kineto_writer;
 mod native;
