@@ -106,41 +106,38 @@ fn straggler(analysis: &Analysis) -> Option<FindingRow> {
 fn hang(analysis: &Analysis) -> Option<FindingRow> {
     let rows = &analysis.tables.unfinished_collectives;
     let row = rows.first()?;
-    let name = format!(
-        "{}{} of communicator {}",
-        row.op,
-        row.seq.map_or(String::new(), |seq| format!(" {seq}")),
-        row.comm_name.as_deref().map_or_else(|| format!("{:#x}", row.comm_id), |name| format!("{name:?}")),
-    );
-    let (waiting, verb) = match row.started.is_empty() {
-        true => (&row.enqueued, "called"),
-        false => (&row.started, "entered"),
-    };
-    let title = match row.missing.is_empty() {
-        true => format!("{name} did not end: ranks {} {verb} it", ranks(waiting)),
-        false => format!(
-            "{} {} missing from {name}: {} {} {verb} it and did not leave",
-            if row.missing.len() == 1 { "rank" } else { "ranks" },
-            ranks(&row.missing) + if row.missing.len() == 1 { " is" } else { " are" },
-            if waiting.len() == 1 { "rank" } else { "ranks" },
-            ranks(waiting),
-        ),
+    let of = |ranks: &Option<Vec<i32>>| ranks.clone().unwrap_or_default();
+    let (done, started, enqueued, missing) = (of(&row.done), of(&row.started), of(&row.enqueued), of(&row.missing));
+    let seq = row.seq.map_or(String::new(), |seq| format!(" {seq}"));
+    let comm = row.comm_name.as_deref().map_or_else(|| format!("{:#x}", row.comm_id), |name| format!("{name:?}"));
+    let name = format!("{}{seq} of communicator {comm}", row.op);
+    let (waiting, verb) = if started.is_empty() { (&enqueued, "called") } else { (&started, "entered") };
+    let who = |ranks: &[i32]| format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list(ranks));
+    let title = match missing.is_empty() {
+        true => format!("{name} did not end: {} {verb} it", who(waiting)),
+        false => {
+            let is = if missing.len() == 1 { "is" } else { "are" };
+            format!("{} {is} missing from {name}: {} {verb} it and did not leave", who(&missing), who(waiting))
+        }
     };
     let mut evidence = format!(
         "unfinished_collectives: done on {}, started on {}, enqueued on {}; {} in all",
-        list(&row.done),
-        list(&row.started),
-        list(&row.enqueued),
+        list(&done),
+        list(&started),
+        list(&enqueued),
         plural(rows.len(), "unfinished collective")
     );
     if row.rows_lost {
         evidence.push_str("; some rank lost rows, so that a missing one may have called it");
     }
-    let suggestion = match row.missing.is_empty() {
-        true => "every rank came: look for a link or a device that stopped, or a recording that was cut",
-        false => "look at what those ranks did instead: an exception, another branch, an endless loop, a dead process",
+    let (severity, suggestion) = match missing.is_empty() {
+        true => ("warning", "every rank came: look for a link or a device that stopped, or a recording that was cut"),
+        false => (
+            "critical",
+            "look at what those ranks did instead: an exception, another branch, an endless loop, a dead process",
+        ),
     };
-    Some(finding(if row.missing.is_empty() { "warning" } else { "critical" }, title, evidence, suggestion))
+    Some(finding(severity, title, evidence, suggestion))
 }
 
 fn list(of: &[i32]) -> String {

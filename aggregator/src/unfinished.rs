@@ -73,23 +73,26 @@ pub(crate) fn unfinished(parts: &[RankPart]) -> Vec<UnfinishedRow> {
             let seen = seen.get(&key)?;
             Some(row(key.clone(), seen, members.get(&key.0).unwrap_or(&none), rows_lost))
         })
-        .filter(|row| !(row.started.is_empty() && row.enqueued.is_empty()))
+        .filter(|row| !(is_empty(&row.started) && is_empty(&row.enqueued)))
         .collect();
     // Where a rank is missing the job stands; what is behind it only waits. Sorting is stable: then by number.
-    rows.sort_by_key(|row| (row.missing.is_empty(), row.started.is_empty(), row.comm_id, row.seq));
+    rows.sort_by_key(|row| (is_empty(&row.missing), is_empty(&row.started), row.comm_id, row.seq));
     rows
 }
 
+/// Whether a list of ranks names none.
+fn is_empty(ranks: &Option<Vec<i32>>) -> bool {
+    ranks.as_ref().is_none_or(Vec::is_empty)
+}
+
 fn row((comm_id, op, seq, peer): Key, seen: &Seen, members: &BTreeSet<i32>, rows_lost: bool) -> UnfinishedRow {
-    let at = |wanted: u8| seen.progress.iter().filter(|(_, p)| **p == wanted).map(|(rank, _)| *rank).collect();
+    let at = |wanted: u8| Some(seen.progress.iter().filter(|(_, p)| **p == wanted).map(|(rank, _)| *rank).collect());
     // A send or receive is one rank's own; a row without a number may be any.
     let is_shared = peer.is_none() && seq.is_some() && !matches!(&*op, "send" | "recv");
-    let missing: Vec<i32> = match is_shared {
-        true => members.iter().filter(|rank| !seen.progress.contains_key(rank)).copied().collect(),
-        false => Vec::new(),
-    };
+    let missing: Option<Vec<i32>> =
+        is_shared.then(|| members.iter().filter(|rank| !seen.progress.contains_key(rank)).copied().collect());
     let expected = if is_shared { seen.size } else { None };
-    let known = i32::try_from(seen.progress.len() + missing.len()).unwrap_or(i32::MAX);
+    let known = i32::try_from(seen.progress.len() + missing.as_ref().map_or(0, Vec::len)).unwrap_or(i32::MAX);
     UnfinishedRow {
         comm_id,
         comm_name: seen.name.clone(),
@@ -138,8 +141,8 @@ mod tests {
         assert_eq!(
             found,
             [
-                ("allreduce", Some(1), vec![0, 1], vec![], vec![2]),
-                ("allgather", Some(0), vec![], vec![0, 1], vec![2]),
+                ("allreduce", Some(1), Some(vec![0, 1]), Some(vec![]), Some(vec![2])),
+                ("allgather", Some(0), Some(vec![]), Some(vec![0, 1]), Some(vec![2])),
             ]
         );
         assert!(rows.iter().all(|row| row.unknown == 0 && !row.rows_lost));
@@ -150,7 +153,11 @@ mod tests {
         let rows = [("allreduce", 0, "done"), ("allreduce", 1, "started")];
         let found = unfinished(&[part(0, &rows), part(1, &rows)]);
         assert_eq!(found.len(), 1);
-        assert_eq!((found[0].missing.clone(), found[0].unknown), (vec![], 1), "a third rank, of which nothing was read");
+        assert_eq!(
+            (found[0].missing.clone(), found[0].unknown),
+            (Some(vec![]), 1),
+            "a third rank, of which nothing was read"
+        );
     }
 
     #[test]

@@ -121,11 +121,5 @@ fn report(name: &str, mut samples: Samples) {
     samples.sort_by(f64::total_cmp);
     let at = |share: f64| samples.get(((samples.len() - 1) as f64 * share) as usize).copied().unwrap_or(f64::NAN);
     let mean = samples.iter().sum::<f64>() / samples.len() as f64;
-    println!(
-        "  {name:<28}{mean:>5.0}{:>9.0}{:>9.0}{:>9.0}{:>9.0}",
-        at(0.5),
-        at(0.9),
-        at(0.99),
-        at(1.0)
-    );
+    println!("  {name:<28}{mean:>5.0}{:>9.0}{:>9.0}{:>9.0}{:>9.0}", at(0.5), at(0.9), at(0.99), at(1.0));
 }

@@ -1,7 +1,6 @@
 //! The symbols.
 
 #![expect(unsafe_code, reason = "symbols that other libraries look up by name")]
-#![expect(non_upper_case_globals, non_snake_case, reason = "NCCL's and CUDA's names")]
 
 use std::ffi::c_int;
 use std::panic::catch_unwind;

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use trace::{CollectiveRow, CommRow, CounterRow, Manifest, NcclChannelRow, NcclProxyRow, RankRow, Row, Run, SCHEMA_VERSION};
+use trace::{
+    CollectiveRow, CommRow, CounterRow, Manifest, NcclChannelRow, NcclProxyRow, RankRow, Row, Run, SCHEMA_VERSION,
+};
 
 const VERSIONS: std::ops::RangeInclusive<u8> = 3..=7;
 /// As the harness has it.
@@ -223,7 +225,7 @@ fn hostile_calls_are_survived() {
             "hostile v{version}: {} calls, {survived} cases survived, {dropped} dropped, {omitted} left out",
             number(&said, "calls")
         );
-        assert_eq!(survived, 10, "v{version}: {said:?}");
+        assert_eq!(survived, 11, "v{version}: {said:?}");
         assert!(omitted > 0, "v{version}: what made no sense is counted");
         assert!(rows::<RankRow>(run.path(), 0).last().unwrap().closed_cleanly);
     }
@@ -235,8 +237,11 @@ fn an_exhausted_pool_refuses_and_counts() {
     let said = replay(run.path(), &["exhaust", "5"]);
     let (asked, taken) = (number(&said, "asked"), number(&said, "taken"));
     assert!(taken >= 16_384 / 2 && taken < asked, "{taken} of {asked}");
-    let refused: i64 =
-        rows::<CounterRow>(run.path(), 0).iter().filter(|row| &*row.source == "nccl:events").map(|row| row.dropped).sum();
+    let refused: i64 = rows::<CounterRow>(run.path(), 0)
+        .iter()
+        .filter(|row| &*row.source == "nccl:events")
+        .map(|row| row.dropped)
+        .sum();
     assert_eq!(refused, asked - taken);
     println!("pool: {asked} events asked for, {taken} taken, {refused} refused and counted");
 }

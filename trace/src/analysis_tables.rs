@@ -386,14 +386,14 @@ crate::tables! {
         /// Ranks in the communicator, where known.
         ranks_expected: Option<i32>,
         /// Global ranks that finished it.
-        done: Vec<i32>,
+        done: Option<Vec<i32>>,
         /// Global ranks in which it began and did not end.
-        started: Vec<i32>,
+        started: Option<Vec<i32>>,
         /// Global ranks that handed it over, and in which it did not begin.
-        enqueued: Vec<i32>,
-        /// Global ranks of the communicator that never called it; empty if all did, or where it is not known which ranks
-        /// these are.
-        missing: Vec<i32>,
+        enqueued: Option<Vec<i32>>,
+        /// Global ranks of the communicator that never called it; empty if all did; null where it is not known which
+        /// ranks these are.
+        missing: Option<Vec<i32>>,
         /// Ranks that never called it and of which nothing else is known of this communicator.
         unknown: i32,
         /// Some rank lost rows, so that one that seems missing may have called it.

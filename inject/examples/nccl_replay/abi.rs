@@ -12,7 +12,6 @@ pub(crate) mod kind {
     pub(crate) const PROXY_STEP: u64 = 16;
     pub(crate) const PROXY_CTRL: u64 = 32;
     pub(crate) const KERNEL_CH: u64 = 64;
-    pub(crate) const NET_PLUGIN: u64 = 128;
     pub(crate) const GROUP_API: u64 = 256;
     pub(crate) const COLL_API: u64 = 512;
     pub(crate) const P2P_API: u64 = 1024;
@@ -129,12 +128,36 @@ impl Descriptor {
         let mut d = Self::new(version, kind::COLL, parent);
         let (func, datatype, algo, proto) = (address(c.func), address(c.datatype), address(c.algo), address(c.proto));
         if version == 3 {
-            put!(d, CollV3, name = 0_usize, comm_hash = c.comm_hash, seq = c.seq, func = func, count = c.count,
-                root = c.root, datatype = datatype, channels = c.channels, warps = 16_u8, algo = algo, proto = proto);
+            put!(
+                d,
+                CollV3,
+                name = 0_usize,
+                comm_hash = c.comm_hash,
+                seq = c.seq,
+                func = func,
+                count = c.count,
+                root = c.root,
+                datatype = datatype,
+                channels = c.channels,
+                warps = 16_u8,
+                algo = algo,
+                proto = proto
+            );
             return d;
         }
-        put!(d, CollV4, seq = c.seq, func = func, count = c.count, root = c.root, datatype = datatype,
-            channels = c.channels, warps = 16_u8, algo = algo, proto = proto);
+        put!(
+            d,
+            CollV4,
+            seq = c.seq,
+            func = func,
+            count = c.count,
+            root = c.root,
+            datatype = datatype,
+            channels = c.channels,
+            warps = 16_u8,
+            algo = algo,
+            proto = proto
+        );
         if version >= 5 {
             put!(d, CollV4, parent_group = group);
         }
@@ -144,12 +167,27 @@ impl Descriptor {
         d
     }
 
-    pub(crate) fn p2p(version: u8, parent: usize, comm_hash: u64, func: &'static CStr, count: usize, peer: i32) -> Self {
+    pub(crate) fn p2p(
+        version: u8,
+        parent: usize,
+        comm_hash: u64,
+        func: &'static CStr,
+        count: usize,
+        peer: i32,
+    ) -> Self {
         let mut d = Self::new(version, kind::P2P, parent);
         let (func, datatype) = (address(func), address(c"ncclFloat32"));
         if version == 3 {
-            put!(d, P2pV3, name = 0_usize, comm_hash = comm_hash, func = func, datatype = datatype, count = count,
-                peer = peer);
+            put!(
+                d,
+                P2pV3,
+                name = 0_usize,
+                comm_hash = comm_hash,
+                func = func,
+                datatype = datatype,
+                count = count,
+                peer = peer
+            );
             return d;
         }
         // More channels than it will use, as NCCL says it.
@@ -160,17 +198,38 @@ impl Descriptor {
         d
     }
 
-    pub(crate) fn coll_api(version: u8, parent: usize, func: &'static CStr, count: usize, datatype: &'static CStr) -> Self {
+    pub(crate) fn coll_api(
+        version: u8,
+        parent: usize,
+        func: &'static CStr,
+        count: usize,
+        datatype: &'static CStr,
+    ) -> Self {
         let mut d = Self::new(version, kind::COLL_API, parent);
-        put!(d, CollApi, func = address(func), count = count, datatype = address(datatype), root = 0_i32,
-            stream = 0x1000_usize, captured = 0_u8);
+        put!(
+            d,
+            CollApi,
+            func = address(func),
+            count = count,
+            datatype = address(datatype),
+            root = 0_i32,
+            stream = 0x1000_usize,
+            captured = 0_u8
+        );
         d
     }
 
     pub(crate) fn p2p_api(version: u8, parent: usize, func: &'static CStr, count: usize) -> Self {
         let mut d = Self::new(version, kind::P2P_API, parent);
-        put!(d, P2pApi, func = address(func), count = count, datatype = address(c"ncclFloat32"),
-            stream = 0x1000_usize, captured = 0_u8);
+        put!(
+            d,
+            P2pApi,
+            func = address(func),
+            count = count,
+            datatype = address(c"ncclFloat32"),
+            stream = 0x1000_usize,
+            captured = 0_u8
+        );
         d
     }
 
@@ -191,8 +250,16 @@ impl Descriptor {
 
     pub(crate) fn proxy_op(version: u8, parent: usize, pid: i32, channel: u8, is_send: bool) -> Self {
         let mut d = Self::new(version, kind::PROXY_OP, parent);
-        put!(d, ProxyOp, pid = pid, channel = channel, peer = 1_i32, steps = 2_i32, chunk = 131_072_i32,
-            is_send = i32::from(is_send));
+        put!(
+            d,
+            ProxyOp,
+            pid = pid,
+            channel = channel,
+            peer = 1_i32,
+            steps = 2_i32,
+            chunk = 131_072_i32,
+            is_send = i32::from(is_send)
+        );
         d
     }
 
@@ -204,8 +271,16 @@ impl Descriptor {
 
     pub(crate) fn ce_coll(version: u8, parent: usize, seq: u64) -> Self {
         let mut d = Self::new(version, kind::CE_COLL, parent);
-        put!(d, CeColl, seq = seq, func = address(c"AllGather"), count = 4096_usize, root = 0_i32,
-            datatype = address(c"ncclInt8"), strategy = 0_usize);
+        put!(
+            d,
+            CeColl,
+            seq = seq,
+            func = address(c"AllGather"),
+            count = 4096_usize,
+            root = 0_i32,
+            datatype = address(c"ncclInt8"),
+            strategy = 0_usize
+        );
         d
     }
 

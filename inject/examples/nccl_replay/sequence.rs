@@ -21,11 +21,10 @@ pub(crate) fn hash(n: u64) -> u64 {
 
 const CHANNELS: u8 = 4;
 
-/// What the proxy thread is told to run: the handle of an operation and its true times on the GPU.
+/// What the proxy thread is told to run, one after the other as on one stream.
 struct Job {
     operation: usize,
     channels: u8,
-    start_gpu: u64,
     /// Never ends.
     hangs: bool,
 }
@@ -73,7 +72,7 @@ impl<'p> World<'p> {
         // Per function, as NCCL counts.
         let seq = if k % 4 == 3 { k / 4 } else { k - k.div_ceil(4).min(k / 4) };
         let (group_api, call) = self.call(func, count(k), false);
-        let start_gpu = self.launch(group_api);
+        self.launch(group_api);
         let group = self.start(&Descriptor::new(self.version, kind::GROUP, 0));
         // NCCL rewrites an AllGather to bytes; the call keeps the user's type.
         let (elements, datatype) = match func == c"AllGather" {
@@ -98,38 +97,36 @@ impl<'p> World<'p> {
         if group_api != 0 {
             self.plugin.stop(group_api);
         }
-        Job { operation, channels: CHANNELS, start_gpu, hangs: false }
+        Job { operation, channels: CHANNELS, hangs: false }
     }
 
-    fn launch(&self, group_api: usize) -> u64 {
-        if self.version < 5 {
-            return gpu_ns();
+    fn launch(&self, group_api: usize) {
+        if self.version >= 5 {
+            let launch = self.start(&Descriptor::new(self.version, kind::KERNEL_LAUNCH, group_api));
+            self.plugin.stop(launch);
         }
-        let launch = self.start(&Descriptor::new(self.version, kind::KERNEL_LAUNCH, group_api));
-        self.plugin.stop(launch);
-        gpu_ns()
     }
 
     /// A send and a receive in one group; they use 2 of the 8 channels that they announce.
     fn exchange(&self, peer: i32) -> [Job; 2] {
         [c"Send", c"Recv"].map(|func| {
             let (group_api, call) = self.call(func, 256, true);
-            let start_gpu = self.launch(group_api);
+            self.launch(group_api);
             let operation = self.start(&Descriptor::p2p(self.version, call, self.hash, func, 256, peer));
             self.plugin.stop(operation);
             if group_api != 0 {
                 self.plugin.stop(group_api);
             }
-            Job { operation, channels: 2, start_gpu, hangs: false }
+            Job { operation, channels: 2, hangs: false }
         })
     }
 
     /// What the proxy thread tells later: channels, and their work over the network.
     fn progress(&self, job: &Job) {
-        let pid = std::process::id() as i32;
+        let (pid, start_gpu) = (std::process::id() as i32, gpu_ns());
         let started: Vec<(usize, Option<usize>)> = (0..job.channels)
             .map(|channel| {
-                let stamp = job.start_gpu + u64::from(channel) * 100;
+                let stamp = start_gpu + u64::from(channel);
                 let handle = self.start(&Descriptor::kernel_ch(self.version, job.operation, channel, stamp));
                 let phase = (self.version >= 7 && channel == 0)
                     .then(|| self.start(&Descriptor::kernel_phase(handle, channel, stamp)));
@@ -155,14 +152,14 @@ impl<'p> World<'p> {
             }
             self.plugin.stop(proxy);
         }
-        let end = gpu_ns();
+        let end = gpu_ns() - 10;
         for (channel, (handle, phase)) in started.into_iter().enumerate() {
             if let Some(phase) = phase {
                 self.plugin.record_state(phase, 31, Some(end));
                 self.plugin.stop(phase);
             }
             if self.version >= 4 {
-                self.plugin.record_state(handle, 22, Some(end + 10 * channel as u64));
+                self.plugin.record_state(handle, 22, Some(end + channel as u64));
             }
             self.plugin.stop(handle);
         }

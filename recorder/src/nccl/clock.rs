@@ -53,17 +53,18 @@ pub(super) struct HostTime {
     pub(super) error_ns: Option<i64>,
 }
 
-/// offset = base + slope·(gpu − origin).
+/// offset = base + slope·(gpu − origin). The base is an integer: a stamp counts from 1970, and a double has 256 ns
+/// steps there.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     origin_ns: i64,
-    base_ns: f64,
+    base_ns: i64,
     slope: f64,
 }
 
 impl Line {
-    fn at(&self, gpu_ns: i64) -> f64 {
-        self.base_ns + self.slope * (gpu_ns - self.origin_ns) as f64
+    fn at(&self, gpu_ns: i64) -> i64 {
+        self.base_ns.saturating_add((self.slope * gpu_ns.saturating_sub(self.origin_ns) as f64).round() as i64)
     }
 }
 
@@ -103,15 +104,15 @@ impl GpuClock {
     /// A stamp in the host's clock; `None` while nothing was seen.
     pub(super) fn host_time(&self, gpu_ns: i64) -> Option<HostTime> {
         let line = self.line(gpu_ns)?;
-        let ns = gpu_ns.checked_add(line.at(gpu_ns).round() as i64)?;
+        let ns = gpu_ns.checked_add(line.at(gpu_ns))?;
         let index = gpu_ns / WINDOW_NS;
         let nearest = self.windows.iter().filter(|window| window.lower.is_some());
         let nearest = nearest.min_by_key(|window| (window.index - index).abs());
         let error = |window: &Window| {
             let lower = window.lower?;
-            let below = (line.at(lower.gpu_ns) - lower.offset_ns as f64).abs();
-            let above = (window.upper.offset_ns as f64 - line.at(window.upper.gpu_ns)).abs();
-            Some(below.max(above).ceil() as i64)
+            let below = line.at(lower.gpu_ns).saturating_sub(lower.offset_ns).saturating_abs();
+            let above = window.upper.offset_ns.saturating_sub(line.at(window.upper.gpu_ns)).saturating_abs();
+            Some(below.max(above))
         };
         Some(HostTime { ns, error_ns: nearest.and_then(error) })
     }
@@ -125,7 +126,7 @@ impl GpuClock {
             let near = self.windows.iter().filter(|window| (window.index - index).abs() <= NEAR);
             let near = near.map(|window| window.upper.offset_ns).min();
             let lowest = near.or_else(|| points.iter().map(|point| point.offset_ns).min())?;
-            return Some(Line { origin_ns: gpu_ns, base_ns: lowest as f64, slope: 0.0 });
+            return Some(Line { origin_ns: gpu_ns, base_ns: lowest, slope: 0.0 });
         }
         Some(supporting_line(&points))
     }
@@ -134,9 +135,9 @@ impl GpuClock {
 /// The line under all points that is closest to them on average: the edge of their lower hull above their mean time.
 /// At least two points, ascending.
 fn supporting_line(points: &[Sample]) -> Line {
-    let origin_ns = points[0].gpu_ns;
+    let Sample { gpu_ns: origin_ns, offset_ns: origin_offset_ns } = points[0];
     let x = |point: &Sample| (point.gpu_ns - origin_ns) as f64;
-    let y = |point: &Sample| point.offset_ns as f64;
+    let y = |point: &Sample| (point.offset_ns - origin_offset_ns) as f64;
     let mut hull: Vec<Sample> = Vec::with_capacity(points.len());
     for point in points {
         while let [.., a, b] = hull[..] {
@@ -152,7 +153,7 @@ fn supporting_line(points: &[Sample]) -> Line {
     let edge = hull.windows(2).find(|edge| x(&edge[1]) >= mean).unwrap_or(&hull[hull.len().saturating_sub(2)..]);
     let (a, b) = (edge[0], edge[edge.len() - 1]);
     let slope = if x(&b) > x(&a) { (y(&b) - y(&a)) / (x(&b) - x(&a)) } else { 0.0 };
-    Line { origin_ns, base_ns: y(&a) - slope * x(&a), slope }
+    Line { origin_ns: a.gpu_ns, base_ns: a.offset_ns, slope }
 }
 
 #[cfg(test)]

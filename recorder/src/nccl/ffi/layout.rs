@@ -16,6 +16,7 @@ pub(crate) const TYPE: usize = 0;
 /// `parentObj`.
 pub(crate) const PARENT: usize = 8;
 /// The union begins.
+#[cfg(test)]
 pub(crate) const UNION: usize = 24;
 
 /// Offsets of a `coll`.
