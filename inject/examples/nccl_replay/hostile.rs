@@ -12,8 +12,7 @@ pub(crate) fn hostile(plugin: &Plugin, version: u8) -> Vec<&'static str> {
     let start = |d: &Descriptor| plugin.start(world.context, d.bytes());
 
     // But those with strings: NCCL's are valid in the member that the type selects.
-    let strings =
-        kind::COLL | kind::P2P | kind::COLL_API | kind::P2P_API | kind::CE_COLL | kind::KERNEL_PHASE;
+    let strings = kind::COLL | kind::P2P | kind::COLL_API | kind::P2P_API | kind::CE_COLL | kind::KERNEL_PHASE;
     for kind in (0..17).map(|bit| 1 << bit).filter(|kind| kind & strings == 0).chain([0, 3, u64::MAX]) {
         let handle = start(&Descriptor::new(version, kind, 0));
         plugin.stop(handle);
