@@ -5,7 +5,7 @@ use trace::{
     AnnotationStatsRow, BucketTimingRow, ClockFitRow, CriticalPathRow, DataLoadingRow, FindingRow, GpuUtilizationRow,
     HtaTemporalRow, IdleBreakdownRow, InstanceRow, KernelBreakdownRow, KernelSequenceRow, KernelStatsRow,
     LaunchStatsRow, MemcpyBandwidthRow, MemoryCurveRow, MemoryPeakRow, OmissionRow, OpStatsRow, QueueLengthRow,
-    StepBreakdownRow, StragglerRow, SyncStallRow, WaitRow,
+    StepBreakdownRow, StragglerRow, SyncStallRow, UnfinishedRow, WaitRow,
 };
 
 /// What an analysis found. Tables are sorted as their fields say; times of day are global ns.
@@ -165,6 +165,8 @@ pub struct Tables {
     pub data_loading: Vec<DataLoadingRow>,
     /// By rank and device, by time.
     pub memory_curve: Vec<MemoryCurveRow>,
+    /// Those that a rank is missing from first, then by communicator and number.
+    pub unfinished_collectives: Vec<UnfinishedRow>,
     /// In the order in which they were found.
     pub omissions: Vec<OmissionRow>,
     /// The most severe first.

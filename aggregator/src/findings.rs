@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use trace::{FindingRow, StepBreakdownRow};
 
 use crate::analysis::{Analysis, VerdictKind};
-use crate::render::text::{bytes, ns, plural};
+use crate::render::text::{bytes, ns, plural, ranks};
 
 /// When something is worth a sentence.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +55,7 @@ const SLOW_KERNEL_SHARE: f64 = 0.05;
 pub(crate) fn findings(analysis: &Analysis, limits: &Limits, memory: &BTreeMap<(i32, i64), i64>) -> Vec<FindingRow> {
     let mut findings = Vec::new();
     findings.extend(straggler(analysis));
+    findings.extend(hang(analysis));
     findings.extend(lost_rows(analysis));
     findings.extend(clock(analysis));
     findings.extend(exposed(analysis, limits));
@@ -100,6 +101,49 @@ fn straggler(analysis: &Analysis) -> Option<FindingRow> {
         _ => "look at the named range on that rank: more work, a slower device, or a noisy neighbour",
     };
     Some(finding(severity, verdict.sentence.clone(), ("stragglers", evidence.to_string()), suggestion))
+}
+
+/// The first collective that somebody waits in and somebody else never called. Without one, the first in which all
+/// wait.
+fn hang(analysis: &Analysis) -> Option<FindingRow> {
+    let rows = &analysis.tables.unfinished_collectives;
+    let row = rows.first()?;
+    let of = |ranks: &Option<Vec<i32>>| ranks.clone().unwrap_or_default();
+    let (done, started, enqueued, missing) = (of(&row.done), of(&row.started), of(&row.enqueued), of(&row.missing));
+    let seq = row.seq.map_or(String::new(), |seq| format!(" {seq}"));
+    let comm = row.comm_name.as_deref().map_or_else(|| format!("{:#x}", row.comm_id), |name| format!("{name:?}"));
+    let name = format!("{}{seq} of communicator {comm}", row.op);
+    let (waiting, verb) = if started.is_empty() { (&enqueued, "called") } else { (&started, "entered") };
+    let who = |ranks: &[i32]| format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list(ranks));
+    let title = match missing.is_empty() {
+        true => format!("{name} did not end: {} {verb} it", who(waiting)),
+        false => {
+            let is = if missing.len() == 1 { "is" } else { "are" };
+            format!("{} {is} missing from {name}: {} {verb} it and did not leave", who(&missing), who(waiting))
+        }
+    };
+    let mut evidence = format!(
+        "unfinished_collectives: done on {}, started on {}, enqueued on {}; {} in all",
+        list(&done),
+        list(&started),
+        list(&enqueued),
+        plural(rows.len(), "unfinished collective")
+    );
+    if row.rows_lost {
+        evidence.push_str("; some rank lost rows, so that a missing one may have called it");
+    }
+    let (severity, suggestion) = match missing.is_empty() {
+        true => ("warning", "every rank came: look for a link or a device that stopped, or a recording that was cut"),
+        false => (
+            "critical",
+            "look at what those ranks did instead: an exception, another branch, an endless loop, a dead process",
+        ),
+    };
+    Some(finding(severity, title, evidence, suggestion))
+}
+
+fn list(of: &[i32]) -> String {
+    if of.is_empty() { "none".into() } else { ranks(of) }
 }
 
 fn lost_rows(analysis: &Analysis) -> Option<FindingRow> {

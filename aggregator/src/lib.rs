@@ -33,6 +33,7 @@ mod stats;
 pub mod steps;
 pub mod straggler;
 pub mod table;
+mod unfinished;
 mod verdict;
 
 pub use analysis::Analysis;

@@ -18,6 +18,7 @@ use crate::model::Instance;
 use crate::options::{Options, TimeBound};
 use crate::source::{Source, SourceInfo};
 use crate::stats::{compare_kernels, compare_ops};
+use crate::unfinished::unfinished;
 use crate::{Error, straggler, verdict};
 
 /// Analyses a source: loads, maps and drops every rank in parallel, then reduces. `progress` is called after each rank,
@@ -279,6 +280,7 @@ fn reduce_aligned(
         clock_fit: clocks.rows().to_vec(),
         bucket_timing: bucket_timing(&instances, &rows, &parts, &clocks),
         collective_instances: rows,
+        unfinished_collectives: unfinished(&parts),
         ..Tables::default()
     };
     let facts = facts(&parts, info, options);

@@ -32,6 +32,7 @@ fn meta() -> ShardMeta {
         pid: 7,
         boot_id: "boot".into(),
         clock_domain: "clock".into(),
+        session: String::new(),
     }
 }
 

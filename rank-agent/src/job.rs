@@ -264,6 +264,7 @@ impl Job<'_> {
             name: Some(WORLD_NAME.into()),
             size: Some(size),
             ranks: Some((0..size).collect()),
+            comm_rank: Some(rank_number(self.fabric.rank())),
             nodes: Some(rank_number(hosts)),
             created_ns: Some(self.recorder.clock().now_ns()),
             destroyed_ns: None,

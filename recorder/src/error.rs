@@ -23,6 +23,16 @@ pub enum Error {
         /// The rank.
         rank: i32,
     },
+    /// A variable of the environment does not say what it should.
+    #[error("the environment variable {name} is {value:?}: {why}")]
+    Variable {
+        /// The variable.
+        name: &'static str,
+        /// What it holds; empty if it is not set.
+        value: String,
+        /// What it should be.
+        why: &'static str,
+    },
     /// A table whose rows must be sorted over the whole part takes rows from the queues only.
     #[error("rows of table {table} are recorded through a thread's recorder, not handed over")]
     QueuedTable {

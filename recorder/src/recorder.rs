@@ -18,7 +18,7 @@ use crate::state::Shared;
 use crate::summary::Summary;
 use crate::thread::{ThreadRecorder, ThreadShared};
 use crate::writer::{Command, Setup, ThreadQueues, Writer};
-use crate::{Clock, Error, NameId, ShapeId};
+use crate::{Clock, Error, NameId, Session, ShapeId};
 
 /// How to record one rank. Start from [`Options::new`].
 #[derive(Clone, Debug)]
@@ -52,6 +52,11 @@ pub struct Options {
     pub finish_timeout: Duration,
     /// Versions of the tools involved, for the `ranks` row.
     pub versions: BTreeMap<String, String>,
+    /// The processes that record this rank together. Default: this one alone.
+    pub session: Option<Session>,
+    /// Bytes of rows that this process may write; beyond, rows are left out and counted. A part that has begun below
+    /// the limit is written whole; `ranks` and `counters` are not limited. Default: no limit.
+    pub max_bytes: Option<u64>,
 }
 
 impl Options {
@@ -72,10 +77,12 @@ impl Options {
             part_rows: 262_144,
             finish_timeout: Duration::from_secs(30),
             versions: BTreeMap::new(),
+            session: None,
+            max_bytes: None,
         }
     }
 
-    fn rank_row(&self) -> RankRow {
+    pub(crate) fn rank_row(&self) -> RankRow {
         let text = |s: &String| s.as_str().into();
         RankRow {
             rank: self.rank,
@@ -140,7 +147,8 @@ impl Recorder {
     /// Nothing is active yet: see [`begin_step`](Self::begin_step) and [`set_active`](Self::set_active).
     ///
     /// # Errors
-    /// [`Error::RankTaken`] if the run holds shards of this rank already; [`Error::Trace`] if the row cannot be
+    /// [`Error::RankTaken`] if the run holds shards of this rank already (other than those of a session that this
+    /// process joins); [`Error::Trace`] if the row cannot be
     /// written; [`Error::Thread`]. A program that would rather run unrecorded goes on with [`Recorder::disabled`].
     pub fn start(options: Options) -> Result<Self, Error> {
         let rank_row = options.rank_row();
@@ -151,6 +159,7 @@ impl Recorder {
             pid: rank_row.pid,
             boot_id: rank_row.boot_id.as_deref().unwrap_or_default().into(),
             clock_domain: rank_row.clock_domain.to_string(),
+            session: options.session.as_ref().map(|session| session.id().to_string()).unwrap_or_default(),
         };
         let shared = Arc::new(Shared::new(options.clock, true));
         let summary = Arc::new(Mutex::new(Summary::default()));
@@ -162,6 +171,8 @@ impl Recorder {
             part_rows: options.part_rows.max(1),
             queue_records: options.queue_records,
             rank_row,
+            joins: options.session.as_ref().is_some_and(Session::joins),
+            max_bytes: options.max_bytes.unwrap_or(u64::MAX),
         };
         let writer = Writer::start(setup, shared.clone(), summary.clone())?;
         let thread = std::thread::Builder::new()
@@ -199,6 +210,14 @@ impl Recorder {
             step: Mutex::new(None),
         };
         Self { shared, handle: Arc::new(handle) }
+    }
+
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        self.shared.clone()
+    }
+
+    pub(crate) fn rank(&self) -> i32 {
+        self.handle.rank
     }
 
     /// The clock that rows are stamped with.

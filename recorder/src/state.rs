@@ -121,6 +121,11 @@ impl Shared {
         self.next_id.0.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Moves the ids of this process to a range of their own: there are 2^40 in each.
+    pub(crate) fn begin_ids_at(&self, process: u32) {
+        self.next_id.0.store((i64::from(process) << 40) + 1, Ordering::Relaxed);
+    }
+
     /// Adds to the host memory in use and returns the sum.
     pub(crate) fn allocate(&self, delta_bytes: i64) -> i64 {
         self.allocated_bytes.fetch_add(delta_bytes, Ordering::Relaxed).wrapping_add(delta_bytes)

@@ -20,6 +20,8 @@ pub struct Summary {
     pub recorded: u64,
     /// Rows lost, because a queue was full or a part could not be written.
     pub dropped: u64,
+    /// Rows left out because this process had written [`Options::max_bytes`](crate::Options::max_bytes).
+    pub omitted: u64,
     /// Bytes on disk.
     pub bytes: u64,
     /// Shards on disk.
@@ -59,6 +61,9 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { recorded, dropped, bytes, shards, failed_parts, .. } = self;
         write!(f, "{recorded} rows recorded in {shards} shards ({bytes} bytes), {dropped} lost")?;
+        if self.omitted > 0 {
+            write!(f, ", {} left out because of the limit on bytes", self.omitted)?;
+        }
         if *failed_parts > 0 {
             write!(f, ", {failed_parts} writes failed")?;
         }

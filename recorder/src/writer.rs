@@ -30,6 +30,9 @@ mod device;
 const POLL: Duration = Duration::from_millis(50);
 /// Collectives in flight that are remembered; more are a leak of the caller's.
 const MAX_IN_FLIGHT: usize = 4096;
+/// Attempts to find a free part number among several processes of a rank; each one lost means that another process took
+/// the number in between.
+const MAX_PART_TRIES: usize = 100;
 
 /// What the program sends to the writer.
 #[derive(Debug)]
@@ -57,6 +60,9 @@ pub(crate) struct Setup {
     pub(crate) part_rows: usize,
     pub(crate) queue_records: usize,
     pub(crate) rank_row: RankRow,
+    /// Another process has claimed the rank, and this one joins it.
+    pub(crate) joins: bool,
+    pub(crate) max_bytes: u64,
 }
 
 /// A thread as the writer sees it. It stays after the thread has ended, because rows name it by its index.
@@ -115,7 +121,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Claims the rank by writing its row.
+    /// Claims the rank, or joins those who record it, by writing its row.
     pub(crate) fn start(setup: Setup, shared: Arc<Shared>, summary: Arc<Mutex<Summary>>) -> Result<Self, Error> {
         let constants = Constants { rank: setup.meta.rank, pid: setup.meta.pid };
         let mut writer = Self {
@@ -139,8 +145,14 @@ impl Writer {
             last_close: Instant::now(),
         };
         let row = trace::batch_from_rows(std::slice::from_ref(&writer.setup.rank_row))?;
+        if writer.setup.joins {
+            // Whoever gets a part of `ranks` has a number that no other process of the rank has.
+            let process = writer.write(&RankRow::table(), &[row])?;
+            writer.shared.begin_ids_at(process);
+            return Ok(writer);
+        }
         let path = trace::shard_path(&writer.setup.run, RankRow::table().name, writer.setup.meta.rank, 0);
-        writer.write(&RankRow::table(), &[row]).map_err(|error| match is_taken(&error, &path) {
+        writer.write_part(&RankRow::table(), &[row], 0).map_err(|error| match is_taken(&error, &path) {
             true => Error::RankTaken { path, rank: writer.setup.meta.rank },
             false => Error::Trace(error),
         })?;
@@ -185,7 +197,8 @@ impl Writer {
             return self.summary().fail("the counters could not be written".into());
         }
         let row = RankRow { closed_cleanly: true, ..self.setup.rank_row.clone() };
-        let written = trace::batch_from_rows(&[row]).and_then(|batch| self.write(&RankRow::table(), &[batch]));
+        let written =
+            trace::batch_from_rows(&[row]).and_then(|batch| self.write(&RankRow::table(), &[batch]).map(drop));
         let mut summary = self.summary.lock().unwrap_or_else(PoisonError::into_inner);
         match written {
             Ok(()) => summary.closed_cleanly = true,
@@ -312,15 +325,36 @@ impl Writer {
     /// Writes what is held. In the last part, what cannot be written is lost.
     fn close_part(&mut self, last: bool) {
         self.shared.names.refresh(&mut self.strings);
-        self.write_events(last);
-        self.write_collectives(last);
-        self.write_memory(last);
-        self.write_cold(last);
+        if self.summary().bytes < self.setup.max_bytes {
+            self.write_events(last);
+            self.write_collectives(last);
+            self.write_memory(last);
+            self.write_cold(last);
+        } else {
+            self.leave_out();
+        }
         self.count_full_queues();
         self.write_counters();
         self.last_close = Instant::now();
         let held = self.rows() > 0 || !self.cold.is_empty();
         self.part_began = held.then(Instant::now);
+    }
+
+    /// Forgets what is held, because this process has written all that it may.
+    fn leave_out(&mut self) {
+        let why = format!("this process had written the {} bytes that it may", self.setup.max_bytes);
+        let held =
+            [("events", self.events.len()), ("collectives", self.collectives.len()), ("memory", self.memory.len())];
+        let cold = std::mem::take(&mut self.cold);
+        let cold =
+            cold.iter().map(|(name, parts)| (*name, parts.iter().map(|part| part.batch.num_rows()).sum::<usize>()));
+        for (table, rows) in held.into_iter().chain(cold).filter(|(_, rows)| *rows > 0) {
+            self.counts.omit(&format!("writer:{table}"), rows as u64, &why);
+            self.summary().omitted += rows as u64;
+        }
+        self.events.clear();
+        self.collectives.clear();
+        self.memory.clear();
     }
 
     fn write_events(&mut self, last: bool) {
@@ -335,7 +369,7 @@ impl Writer {
         let parts = Parts { threads: &threads, records, device, open: &open, now_ns: self.shared.clock.now_ns() };
         let batch = buffers::event_batch(&self.constants, &self.strings, parts);
         match batch.and_then(|batch| self.write(&EventRow::table(), &[batch])) {
-            Ok(()) => {
+            Ok(_) => {
                 let sources = take_sources(&mut self.events);
                 self.record("host", &sources);
                 self.record_device();
@@ -365,7 +399,7 @@ impl Writer {
         let rows = done.chain(in_flight);
         let batch = buffers::collective_batch(&self.constants, &self.strings, rows);
         match batch.and_then(|batch| self.write(&CollectiveRow::table(), &[batch])) {
-            Ok(()) => {
+            Ok(_) => {
                 let sources = take_sources(&mut self.collectives);
                 self.record("collectives", &sources);
                 for key in hung {
@@ -388,7 +422,7 @@ impl Writer {
         }
         let batch = buffers::memory_batch(&self.constants, &self.strings, &mut self.memory);
         match batch.and_then(|batch| self.write(&MemoryRow::table(), &[batch])) {
-            Ok(()) => {
+            Ok(_) => {
                 let sources = take_sources(&mut self.memory);
                 self.record("memory", &sources);
             }
@@ -406,7 +440,7 @@ impl Writer {
             let batches: Vec<RecordBatch> = parts.iter().map(|part| part.batch.clone()).collect();
             let Some(table) = parts.first().map(|part| part.table.clone()) else { continue };
             match self.write(&table, &batches) {
-                Ok(()) => {
+                Ok(_) => {
                     self.counts.record(name, rows as u64);
                     self.summary().recorded += rows as u64;
                 }
@@ -478,24 +512,49 @@ impl Writer {
         self.summary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the next part of a table.
-    fn write(&mut self, table: &Table, batches: &[RecordBatch]) -> Result<(), trace::Error> {
-        let part = self.next_part.entry(table.name).or_default();
-        let written = trace::write_shard(&self.setup.run, table, &self.setup.meta, *part, batches);
+    /// Writes the next part of a table, and returns its number.
+    fn write(&mut self, table: &Table, batches: &[RecordBatch]) -> Result<u32, trace::Error> {
+        let shared = !self.setup.meta.session.is_empty();
+        for _ in 1..MAX_PART_TRIES {
+            let part = self.next_part(table.name, shared);
+            match self.write_part(table, batches, part) {
+                // Another process of the rank has it: not an error yet.
+                Err(error) if shared && is_taken(&error, &self.path(table.name, part)) => {}
+                written => return written.map(|()| part),
+            }
+        }
+        let part = self.next_part(table.name, shared);
+        self.write_part(table, batches, part).map(|()| part)
+    }
+
+    fn path(&self, table: &str, part: u32) -> PathBuf {
+        trace::shard_path(&self.setup.run, table, self.setup.meta.rank, part)
+    }
+
+    /// The next number of a part that this process has not tried; where others write too, one that is free now.
+    fn next_part(&self, table: &'static str, shared: bool) -> u32 {
+        let mut part = self.next_part.get(table).copied().unwrap_or(0);
+        while shared && self.path(table, part).exists() {
+            part += 1;
+        }
+        part
+    }
+
+    fn write_part(&mut self, table: &Table, batches: &[RecordBatch], part: u32) -> Result<(), trace::Error> {
+        let written = trace::write_shard(&self.setup.run, table, &self.setup.meta, part, batches);
+        // Somebody else's part is never overwritten; the next attempt goes past it.
+        if written.as_ref().err().is_none_or(|error| is_taken(error, &self.path(table.name, part))) {
+            self.next_part.insert(table.name, part + 1);
+        }
+        let mut summary = self.summary();
         match written {
             Ok(bytes) => {
-                *part += 1;
-                let mut summary = self.summary();
                 summary.bytes += bytes;
                 summary.shards += 1;
                 Ok(())
             }
             Err(error) => {
-                // Somebody else's part is never overwritten; the next attempt goes past it.
-                if is_taken(&error, &trace::shard_path(&self.setup.run, table.name, self.setup.meta.rank, *part)) {
-                    *part += 1;
-                }
-                self.summary().failed_parts += 1;
+                summary.failed_parts += 1;
                 Err(error)
             }
         }

@@ -446,6 +446,7 @@ fn write_rank(
         pid: 1000 + i64::from(rank),
         boot_id: "boot".into(),
         clock_domain: format!("planted clock {rank}"),
+        session: String::new(),
     };
     truth.events += rows.events.len() as u64;
     // A part holds what ended while it was open, as a recorder's does; so a later part may begin earlier.

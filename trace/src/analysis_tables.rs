@@ -370,6 +370,36 @@ crate::tables! {
         non_compute_time_ns: i64,
     }
 
+    /// Collectives that some rank entered and did not leave before its recording ended, and who is missing from them: a
+    /// hang, or where the recording was cut.
+    unfinished_collectives: UnfinishedRow / UnfinishedBuilder / UnfinishedView, by Aggregator, sorted by None; {
+        /// Communicator.
+        comm_id: i64,
+        /// Its name.
+        comm_name: Option<Text>,
+        /// Number, as in `collectives`.
+        seq: Option<i64>,
+        /// Operation.
+        op: Text,
+        /// Other side of a send or receive.
+        peer: Option<i32>,
+        /// Ranks in the communicator, where known.
+        ranks_expected: Option<i32>,
+        /// Global ranks that finished it.
+        done: Option<Vec<i32>>,
+        /// Global ranks in which it began and did not end.
+        started: Option<Vec<i32>>,
+        /// Global ranks that handed it over, and in which it did not begin.
+        enqueued: Option<Vec<i32>>,
+        /// Global ranks of the communicator that never called it; empty if all did; null where it is not known which
+        /// ranks these are.
+        missing: Option<Vec<i32>>,
+        /// Ranks that never called it and of which nothing else is known of this communicator.
+        unknown: i32,
+        /// Some rank lost rows, so that one that seems missing may have called it.
+        rows_lost: bool,
+    }
+
     /// What was left out of the analysis.
     omissions: OmissionRow / OmissionBuilder / OmissionView, by Aggregator, sorted by None; {
         /// File, where one is to blame.

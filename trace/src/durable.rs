@@ -36,11 +36,20 @@ pub(crate) fn create(path: &Path, fill: impl FnOnce(&mut File) -> Result<(), Err
 
 fn rename_to_free_name(temporary: &Path, path: &Path) -> io::Result<()> {
     match renameat_with(CWD, temporary, CWD, path, RenameFlags::NOREPLACE) {
-        // Some network file systems cannot rename so; two steps leave a moment in which another process may come in
-        // between.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if !path.try_exists()? => fs::rename(temporary, path),
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(io::ErrorKind::AlreadyExists.into()),
+        // Some network file systems cannot rename so, but a second name is refused by all of them if it exists.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => link_to_free_name(temporary, path),
         renamed => Ok(renamed?),
+    }
+}
+
+fn link_to_free_name(temporary: &Path, path: &Path) -> io::Result<()> {
+    match fs::hard_link(temporary, path) {
+        Ok(()) => fs::remove_file(temporary),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
+        // Without hard links either (FAT, some FUSE), two steps leave a moment in which another process may come in
+        // between.
+        Err(_) if !path.try_exists()? => fs::rename(temporary, path),
+        Err(_) => Err(io::ErrorKind::AlreadyExists.into()),
     }
 }
 
@@ -64,5 +73,23 @@ fn publish(
     match path.parent() {
         Some(parent) => File::open(parent).and_then(|dir| dir.sync_all()).map_err(io),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_takes_a_free_name_and_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let (temporary, path) = (directory.path().join("x.tmp"), directory.path().join("x"));
+        fs::write(&temporary, "first").unwrap();
+        link_to_free_name(&temporary, &path).unwrap();
+        assert!(!temporary.exists());
+        fs::write(&temporary, "second").unwrap();
+        let error = link_to_free_name(&temporary, &path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "first");
     }
 }

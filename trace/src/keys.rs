@@ -17,6 +17,8 @@ pub const KEY_HOST: &str = "rankscope.host";
 pub const KEY_PID: &str = "rankscope.pid";
 /// Boot id of the host.
 pub const KEY_BOOT_ID: &str = "rankscope.boot_id";
+/// Recording session of several processes; absent where a process records alone.
+pub const KEY_SESSION: &str = "rankscope.session";
 /// Clock domain of every time in the file.
 pub const KEY_CLOCK_DOMAIN: &str = "rankscope.clock_domain";
 

@@ -27,6 +27,7 @@
 //!     pid: 1,
 //!     boot_id: String::new(),
 //!     clock_domain: "example".into(),
+//!     session: String::new(),
 //! };
 //! write_shard(&dir, &EventRow::table(), &meta, 0, &[batch_from_rows(&[event.clone()])?])?;
 //!

@@ -134,7 +134,86 @@ crate::tables! {
         event_id: Option<i64>,
     }
 
-    /// One row per rank and communicator.
+    /// One row per rank, operation and GPU channel, as NCCL's profiler plugin told of it; or per phase of one, or per copy
+    /// engine's part of an operation.
+    nccl_channels: NcclChannelRow / NcclChannelBuilder / NcclChannelView, by Rank, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Communicator, as in `collectives`.
+        comm_id: i64,
+        /// Number, as in `collectives`.
+        seq: Option<i64>,
+        /// Operation, as in `collectives`.
+        op: Text,
+        /// Peer, as in `collectives`.
+        peer: Option<i32>,
+        /// Channel; null for a copy engine.
+        channel: Option<i32>,
+        /// Phase of the kernel (`initial_sync`, `compute`, `final_sync`), `ce_sync` or `ce_batch`; null for the channel as
+        /// a whole.
+        phase: Option<Text>,
+        /// GPU's `globaltimer` at the start, as it came.
+        gpu_start_ns: Option<i64>,
+        /// GPU's `globaltimer` at the end, as it came.
+        gpu_end_ns: Option<i64>,
+        /// Start in the rank's clock.
+        start_ns: Option<i64>,
+        /// End in the rank's clock; null while it has not ended.
+        end_ns: Option<i64>,
+        /// Error of `start_ns` and `end_ns` against the GPU's clock; null if unknown.
+        clock_error_ns: Option<i64>,
+        /// NCCL's thread noticed the start.
+        seen_start_ns: i64,
+        /// NCCL's thread noticed the end.
+        seen_end_ns: Option<i64>,
+        /// Bytes of a copy engine's batch.
+        bytes: Option<i64>,
+        /// The GPU's stamps contradict themselves or their neighbours: NCCL keeps 64 per channel, and a host that falls
+        /// behind reads newer ones.
+        suspect: bool,
+    }
+
+    /// One row per rank, operation, channel and direction of NCCL's proxy thread, as its profiler plugin told of it.
+    nccl_proxy: NcclProxyRow / NcclProxyBuilder / NcclProxyView, by Rank, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Communicator, as in `collectives`.
+        comm_id: i64,
+        /// Number, as in `collectives`; null if the operation is not known.
+        seq: Option<i64>,
+        /// Operation, as in `collectives`; null if it is not known.
+        op: Option<Text>,
+        /// Channel.
+        channel: i32,
+        /// Rank of the communicator on the other side.
+        peer: i32,
+        /// Sends; else receives.
+        is_send: bool,
+        /// Process whose operation it is; with PXN another than that of the row.
+        pid: i64,
+        /// Steps that the operation has.
+        steps: i32,
+        /// Steps that were seen.
+        steps_seen: i32,
+        /// Bytes of one step.
+        chunk_bytes: i64,
+        /// Bytes that its steps moved, where they say.
+        bytes: Option<i64>,
+        /// Start.
+        start_ns: i64,
+        /// End; null while it has not ended.
+        end_ns: Option<i64>,
+        /// Time its steps waited for the GPU, summed.
+        gpu_wait_ns: i64,
+        /// Time its steps waited for the peer to be ready, summed.
+        peer_wait_ns: i64,
+        /// Time its steps waited for the network, summed.
+        net_wait_ns: i64,
+        /// Time its steps waited for a flush into the GPU's memory, summed.
+        flush_wait_ns: i64,
+    }
+
+    /// One row per rank and communicator; a later row of the same communicator replaces an earlier one.
     comms: CommRow / CommBuilder / CommView, by Rank, sorted by None; {
         /// Global rank.
         rank: i32,
@@ -146,6 +225,8 @@ crate::tables! {
         size: Option<i32>,
         /// Its global ranks, in its own order, where known.
         ranks: Option<Vec<i32>>,
+        /// This rank's number in it, which is what `peer` and `root` count in.
+        comm_rank: Option<i32>,
         /// Hosts it spans.
         nodes: Option<i32>,
         /// Creation.
@@ -208,7 +289,7 @@ crate::tables! {
         loss: Option<f64>,
     }
 
-    /// One row per process; a later row of the same rank replaces an earlier one.
+    /// One row per process that records the rank; a later row of the same process replaces an earlier one.
     ranks: RankRow / RankBuilder / RankView, by Rank, sorted by None; {
         /// Global rank.
         rank: i32,

@@ -1,11 +1,11 @@
 //! A run as a whole: the manifest, the good shards of every table, and what is wrong with the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 use crate::keys::MANIFEST_FILE;
-use crate::{Error, Manifest, Row, Shard, rank_tables, rows_from_batch};
+use crate::{Error, Manifest, Row, Shard, ShardMeta, rank_tables, rows_from_batch};
 
 /// Something that is wrong with a run but does not stop its reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Run {
     /// Opens a run: reads the manifest and every shard's footer.
     ///
     /// A shard that cannot be read, that belongs to another run, or that claims a rank which another process claims
-    /// too, is left out and listed in [`problems`](Self::problems), as are ranks of which nothing was found.
+    /// too (other than those of the same session), is left out and listed in [`problems`](Self::problems), as are ranks of which nothing was found.
     ///
     /// # Errors
     /// [`Error::NotARun`], or the manifest's errors.
@@ -140,14 +140,14 @@ impl Run {
         self.problem(&shard.path, Some(rank), format!("rows of {}", shard.table), Some(shard.rows as i64), why);
     }
 
-    /// Two processes that claim one rank: nothing says which is right, so neither is guessed; the one with more rows
-    /// stays, and the other is listed.
+    /// Two claims of one rank: nothing says which is right, so neither is guessed; the one with more rows stays, and the
+    /// other is listed. The processes of one session make one claim.
     fn drop_double_claims(&mut self) {
         for rank in self.ranks() {
-            let mut claims: BTreeMap<(String, i64), u64> = BTreeMap::new();
+            let mut claims: BTreeMap<Claim, u64> = BTreeMap::new();
             for ((r, _), shards) in &self.shards {
                 for shard in shards.iter().filter(|_| *r == rank) {
-                    *claims.entry((shard.meta.host.clone(), shard.meta.pid)).or_default() += shard.rows;
+                    *claims.entry(Claim::of(&shard.meta)).or_default() += shard.rows;
                 }
             }
             if claims.len() < 2 {
@@ -159,16 +159,14 @@ impl Run {
             let tables: Vec<String> = self.shards.keys().filter(|(r, _)| *r == rank).map(|(_, t)| t.clone()).collect();
             for table in tables {
                 let Some(shards) = self.shards.get_mut(&(rank, table.clone())) else { continue };
-                let (good, bad): (Vec<Shard>, Vec<Shard>) = std::mem::take(shards)
-                    .into_iter()
-                    .partition(|s| (s.meta.host.as_str(), s.meta.pid) == (keep.0.as_str(), keep.1));
+                let (good, bad): (Vec<Shard>, Vec<Shard>) =
+                    std::mem::take(shards).into_iter().partition(|s| Claim::of(&s.meta) == keep);
                 *shards = good;
                 for shard in bad {
-                    let why = format!(
-                        "rank {rank} is claimed by two processes: {} pid {} is kept (more rows), this is {} pid {}",
-                        keep.0, keep.1, shard.meta.host, shard.meta.pid
-                    );
-                    self.problem(&shard.path, Some(rank), format!("rows of {table}"), Some(shard.rows as i64), why);
+                    let (own, what) = (Claim::of(&shard.meta), format!("rows of {table}"));
+                    let why =
+                        format!("rank {rank} is claimed by two processes: {keep} is kept (more rows), this is {own}");
+                    self.problem(&shard.path, Some(rank), what, Some(shard.rows as i64), why);
                 }
             }
         }
@@ -188,6 +186,32 @@ impl Run {
 
     fn problem(&mut self, path: &Path, rank: Option<i32>, what: String, amount: Option<i64>, why: String) {
         self.problems.push(Problem { path: Some(path.into()), rank, what, amount, why });
+    }
+}
+
+/// Who says that a rank is theirs: a process, or the session of several.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Claim {
+    Process { host: String, pid: i64 },
+    Session { host: String, id: String },
+}
+
+impl Claim {
+    fn of(meta: &ShardMeta) -> Self {
+        let host = meta.host.clone();
+        match meta.session.is_empty() {
+            true => Self::Process { host, pid: meta.pid },
+            false => Self::Session { host, id: meta.session.clone() },
+        }
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process { host, pid } => write!(f, "{host} pid {pid}"),
+            Self::Session { host, id } => write!(f, "{host} session {id}"),
+        }
     }
 }
 

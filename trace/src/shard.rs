@@ -20,7 +20,8 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 
 use crate::keys::{
-    KEY_BOOT_ID, KEY_CLOCK_DOMAIN, KEY_HOST, KEY_PID, KEY_RANK, KEY_RUN_ID, KEY_SCHEMA_VERSION, SCHEMA_VERSION,
+    KEY_BOOT_ID, KEY_CLOCK_DOMAIN, KEY_HOST, KEY_PID, KEY_RANK, KEY_RUN_ID, KEY_SCHEMA_VERSION, KEY_SESSION,
+    SCHEMA_VERSION,
 };
 use crate::{Error, Table, durable};
 
@@ -42,6 +43,8 @@ pub struct ShardMeta {
     pub boot_id: String,
     /// Clock domain of every time in the shard.
     pub clock_domain: String,
+    /// Equal for all processes that record this rank together, and theirs alone; empty if a process records it alone.
+    pub session: String,
 }
 
 /// `RUN/<table>/rank-00003-0000.parquet`.
@@ -157,7 +160,8 @@ pub fn write_shard(
         (KEY_BOOT_ID, meta.boot_id.clone()),
         (KEY_CLOCK_DOMAIN, meta.clock_domain.clone()),
     ];
-    let pairs: Vec<KeyValue> = pairs.into_iter().map(|(k, v)| KeyValue::new(k.to_string(), v)).collect();
+    let session = (!meta.session.is_empty()).then(|| (KEY_SESSION, meta.session.clone()));
+    let pairs: Vec<KeyValue> = pairs.into_iter().chain(session).map(|(k, v)| KeyValue::new(k.to_string(), v)).collect();
     let path = shard_path(run, table.name, meta.rank, part);
     make_parent(&path)?;
     durable::create(&path, |file| encode(file, &path, table, &pairs, batches))?;
@@ -361,11 +365,11 @@ fn read_footer(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {
 
 fn read_meta(path: &Path, footer: &ArrowReaderMetadata) -> Result<ShardMeta, Error> {
     let pairs = footer.metadata().file_metadata().key_value_metadata();
+    let lookup = |key: &'static str| {
+        pairs.and_then(|pairs| pairs.iter().find(|pair| pair.key == key)).and_then(|pair| pair.value.clone())
+    };
     let find = |key: &'static str| {
-        pairs
-            .and_then(|pairs| pairs.iter().find(|pair| pair.key == key))
-            .and_then(|pair| pair.value.clone())
-            .ok_or_else(|| Error::Metadata { path: path.into(), key, problem: "is missing".into() })
+        lookup(key).ok_or_else(|| Error::Metadata { path: path.into(), key, problem: "is missing".into() })
     };
     let number = |key: &'static str| {
         let text = find(key)?;
@@ -393,6 +397,7 @@ fn read_meta(path: &Path, footer: &ArrowReaderMetadata) -> Result<ShardMeta, Err
         pid: number(KEY_PID)?,
         boot_id: find(KEY_BOOT_ID)?,
         clock_domain: find(KEY_CLOCK_DOMAIN)?,
+        session: lookup(KEY_SESSION).unwrap_or_default(),
     })
 }
 

@@ -193,6 +193,9 @@ pub(crate) fn profile_run(
     })
 }
 
+/// What rows of one kind have in common: name, shape, blocks of the grid.
+type Kindred<'a> = (Group, u32, Option<&'a str>, i64);
+
 /// Ranges, operators and kernels of a rank.
 fn profile_rank(data: &RankData, details: &Details, options: &Options) -> RankProfile {
     let chosen = |step: &i32| options.steps.as_ref().is_none_or(|steps| steps.contains(step));
@@ -210,8 +213,8 @@ fn profile_rank(data: &RankData, details: &Details, options: &Options) -> RankPr
     let blocks: FxHashMap<i64, i64> =
         data.kernel_use.iter().filter(|u| u.blocks != NONE).map(|u| (u.id, u.blocks)).collect();
     // Rows of one name and shape share a key, which is made once.
-    let mut sums: FxHashMap<(Group, u32, Option<&str>, i64), Vec<(i64, i64)>> = FxHashMap::default();
-    for row in 0..events.len() {
+    let mut sums: FxHashMap<Kindred<'_>, Vec<(i64, i64)>> = FxHashMap::default();
+    for (row, inside_ns) in inside_ns.into_iter().enumerate() {
         let Ok(at) = profile.steps.binary_search(&events.step[row]) else { continue };
         let name = events.name[row];
         let (key, dur_ns) = match events.kind[row] {
@@ -226,7 +229,7 @@ fn profile_rank(data: &RankData, details: &Details, options: &Options) -> RankPr
         };
         let sum = &mut sums.entry(key).or_insert_with(|| vec![(0, 0); profile.steps.len()])[at];
         sum.0 = sum.0.saturating_add(dur_ns);
-        sum.1 = sum.1.saturating_add((dur_ns - inside_ns[row]).max(0));
+        sum.1 = sum.1.saturating_add((dur_ns - inside_ns).max(0));
     }
     let sums: Vec<_> = sums.into_iter().collect();
     for ((group, name, shape, blocks), values) in sums {

@@ -80,6 +80,7 @@ impl Groups {
             name: group.name.clone(),
             size: group.size,
             ranks: group.ranks.clone(),
+            comm_rank: None,
             nodes: None,
             created_ns: None,
             destroyed_ns: None,

@@ -91,6 +91,7 @@ fn write_one(file: &TraceFile, out: &Path, run_id: &str) -> Result<Written, Erro
         pid: info.pid,
         boot_id: String::new(),
         clock_domain: info.clock_domain.clone(),
+        session: String::new(),
     };
     let bytes = write_rank(&loaded, out, &meta)?;
     Ok(Written {

@@ -8,6 +8,7 @@ mod details;
 mod order;
 mod repair;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -61,17 +62,19 @@ fn rows<R: Row>(run: &Run, rank: i32, omissions: &mut Vec<OmissionRow>) -> Vec<R
     rows
 }
 
-/// The rank's last row in `ranks`; without one, what its shards say of themselves.
+/// What the first process of the rank says in `ranks`; without a row there, what its shards say of themselves. The rank
+/// ended in order if the last row of every process says so.
 fn rank_info(run: &Run, rank: i32) -> RankInfo {
     let (rows, _) = run.rows::<RankRow>(rank);
-    if let Some(row) = rows.last() {
+    if let Some(row) = rows.first() {
+        let last: BTreeMap<i64, bool> = rows.iter().map(|row| (row.pid, row.closed_cleanly)).collect();
         return RankInfo {
             rank,
             world_size: Some(row.world_size),
             host: row.host.to_string(),
             pid: row.pid,
             clock_domain: row.clock_domain.to_string(),
-            closed_cleanly: Some(row.closed_cleanly),
+            closed_cleanly: Some(last.values().all(|closed| *closed)),
         };
     }
     let mut info = RankInfo { rank, world_size: Some(run.manifest.world_size), ..RankInfo::default() };

@@ -45,15 +45,16 @@ fn drop_superseded(rows: &mut Vec<CollectiveRow>) {
         "started" => 1,
         _ => 0,
     };
-    let mut farthest: FxHashMap<(i64, i64), u8> = FxHashMap::default();
+    // NCCL counts per operation, and this recorder's sends and receives per peer.
+    let key = |c: &CollectiveRow| Some((c.comm_id, c.seq?, c.op.clone(), c.peer));
+    let mut farthest: FxHashMap<_, u8> = FxHashMap::default();
     for c in rows.iter() {
-        let Some(seq) = c.seq else { continue };
-        let best = farthest.entry((c.comm_id, seq)).or_default();
+        let Some(key) = key(c) else { continue };
+        let best = farthest.entry(key).or_default();
         *best = progress(c).max(*best);
     }
     rows.retain(|c| {
-        let key = c.seq.map(|seq| (c.comm_id, seq));
-        match key.and_then(|key| farthest.get_mut(&key)) {
+        match key(c).and_then(|key| farthest.get_mut(&key)) {
             Some(best) if progress(c) < 2 => {
                 let keep = progress(c) == *best;
                 // The same state twice is once.

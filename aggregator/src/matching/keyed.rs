@@ -1,5 +1,7 @@
 //! Matching by what the rows say themselves: `Comms Id`, then communicator and number.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use trace::{OmissionRow, Text};
 
 use super::{Group, RankCollectives, RowRef, by_rank, is_point_to_point, pair_of};
@@ -14,19 +16,37 @@ pub(super) struct Keyed {
 }
 
 /// What is equal on all ranks of one collective and on no other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     CommsId(u64),
     /// Sender and receiver have numbers of their own, beside those of the communicator.
     Seq {
         comm_id: i64,
+        /// The operation, on a communicator that numbers each of them for itself.
+        op: Option<Text>,
         pair: Option<(i32, i32)>,
         seq: i64,
     },
 }
 
+/// Communicators whose numbers count per operation, as NCCL's do: some rank has one number with two of them.
+fn numbered_per_op(ranks: &[RankCollectives<'_>]) -> BTreeSet<i64> {
+    let mut found = BTreeSet::new();
+    for rank in ranks {
+        let mut ops: BTreeMap<(i64, i64), &str> = BTreeMap::new();
+        for row in rank.rows.iter().filter(|row| !is_point_to_point(row)) {
+            let Some(seq) = row.seq else { continue };
+            if *ops.entry((row.comm_id, seq)).or_insert(&row.op) != &*row.op {
+                found.insert(row.comm_id);
+            }
+        }
+    }
+    found
+}
+
 /// Groups the rows of all ranks (sorted by rank) by their keys.
 pub(super) fn group(ranks: &[RankCollectives<'_>]) -> Keyed {
+    let per_op = numbered_per_op(ranks);
     let mut keys: Vec<(Key, RowRef)> = Vec::new();
     let mut rest: Vec<RowRef> = Vec::new();
     for (r, rank) in ranks.iter().enumerate() {
@@ -35,7 +55,8 @@ pub(super) fn group(ranks: &[RankCollectives<'_>]) -> Keyed {
             let pair = pair_of(rank.rank, row);
             // Which of its peers a send without a peer is meant for, its number cannot tell.
             let placed = pair.is_some() || !is_point_to_point(row);
-            let seq = row.seq.filter(|_| placed).map(|seq| Key::Seq { comm_id: row.comm_id, pair, seq });
+            let op = (pair.is_none() && per_op.contains(&row.comm_id)).then(|| row.op.clone());
+            let seq = row.seq.filter(|_| placed).map(|seq| Key::Seq { comm_id: row.comm_id, op, pair, seq });
             match comms_id.or(seq) {
                 Some(key) => keys.push((key, (r, i))),
                 None => rest.push((r, i)),

@@ -81,6 +81,7 @@ mod tests {
                 sync_stalls: vec![Default::default()],
                 data_loading: vec![Default::default()],
                 memory_curve: vec![Default::default()],
+                unfinished_collectives: vec![Default::default()],
                 omissions: vec![Default::default()],
                 findings: vec![Default::default()],
             },

@@ -86,6 +86,7 @@ fn write_tables(tables: &Tables, directory: &Path, run_id: &str) -> Result<(), E
         sync_stalls,
         data_loading,
         memory_curve,
+        unfinished_collectives,
         omissions,
         findings,
     } = tables;
@@ -111,6 +112,7 @@ fn write_tables(tables: &Tables, directory: &Path, run_id: &str) -> Result<(), E
     write_one(sync_stalls, directory, run_id)?;
     write_one(data_loading, directory, run_id)?;
     write_one(memory_curve, directory, run_id)?;
+    write_one(unfinished_collectives, directory, run_id)?;
     write_one(omissions, directory, run_id)?;
     write_one(findings, directory, run_id)
 }

@@ -111,6 +111,8 @@ impl Exec<'_> {
         options.local_rank = local_rank;
         options.launcher = Some(launcher.as_str().into());
         options.versions = BTreeMap::from([("rank-agent".into(), env!("CARGO_PKG_VERSION").into())]);
+        // The program and its children join it through the injected library.
+        options.session = Some(recorder::Session::lead());
         Ok(Recorder::start(options)?)
     }
 

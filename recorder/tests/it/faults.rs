@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use recorder::{Collective, CollectiveOp, Error, Kind, Loss, Memory, Options, Recorder};
+use recorder::{Collective, CollectiveOp, Error, Kind, Loss, Memory, Options, Recorder, Session};
 use trace::{BucketRow, CounterRow, EventRow, MemoryRow, RankRow, Run};
 
 use crate::common::{RANK, active, counters, event, new_run, options, rows, shards, wait_until};
@@ -158,6 +158,51 @@ fn a_rank_that_is_there_already_is_refused() {
     assert_eq!(first.finish().recorded, 1, "the first is not disturbed");
     let nowhere = Recorder::start(options(Path::new("/dev/null/nowhere"))).unwrap_err();
     assert!(nowhere.to_string().contains("/dev/null/nowhere"), "{nowhere}");
+}
+
+/// Two processes in one: what tells them apart is the recorder, not the process id.
+#[test]
+fn those_who_join_a_session_never_collide() {
+    let run = new_run();
+    let of = |session| Options { session: Some(session), ..options(run.path()) };
+    let leader = active(of(Session::lead()));
+    let join = || Session::join(std::process::id());
+    let again = Recorder::start(of(Session::lead())).unwrap_err();
+    assert!(matches!(again, Error::RankTaken { rank: RANK, .. }), "one leads: {again}");
+    // One after the other: within one process, temporary files would meet.
+    let joined: Vec<Recorder> = std::iter::once(leader).chain((0..4).map(|_| active(of(join())))).collect();
+    for recorder in &joined {
+        let (thread, name) = (recorder.thread("main"), recorder.intern("op"));
+        for _ in 0..100 {
+            drop(thread.scope(Kind::CpuOp, name));
+        }
+        let summary = recorder.finish();
+        assert!(summary.closed_cleanly && summary.recorded == 100, "{summary}");
+    }
+    let events = rows::<EventRow>(run.path());
+    let ids: std::collections::BTreeSet<i64> = events.iter().map(|event| event.id).collect();
+    assert_eq!((events.len(), ids.len()), (500, 500), "no row is lost, no id is given twice");
+    assert_eq!(rows::<trace::RankRow>(run.path()).len(), 10, "one at the start and one at the end of each");
+    // Somebody else is still refused.
+    assert!(matches!(Recorder::start(options(run.path())).unwrap_err(), Error::RankTaken { .. }));
+}
+
+#[test]
+fn beyond_the_limit_rows_are_left_out_and_counted() {
+    let run = new_run();
+    let part_rows = 1000;
+    let recorder = active(Options { max_bytes: Some(20_000), part_rows, ..options(run.path()) });
+    let (thread, name) = (recorder.thread("main"), recorder.intern("op"));
+    for _ in 0..30_000 {
+        drop(thread.scope(Kind::CpuOp, name));
+    }
+    let summary = recorder.finish();
+    let kept = rows::<EventRow>(run.path()).len() as u64;
+    assert!(summary.closed_cleanly && summary.dropped == 0 && kept >= 1000, "{summary}");
+    assert_eq!((summary.recorded, summary.omitted), (kept, 30_000 - kept));
+    assert!(summary.bytes < 60_000, "{summary}");
+    let omitted: i64 = rows::<trace::CounterRow>(run.path()).iter().map(|row| row.omitted).sum();
+    assert_eq!(omitted, summary.omitted as i64, "the run says so itself");
 }
 
 const CHILD: &str = "RANKSCOPE_TEST_RECORD_INTO";

@@ -15,7 +15,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("aggregator", &["trace", "launch"]),
     ("rankscope-examples", &["trace", "recorder"]),
     ("stand-in-cupti", &[]),
-    ("rankscope-tests", &["trace", "kernels", "launch", "recorder", "rank-agent", "aggregator", "stand-in-cupti"]),
+    (
+        "rankscope-tests",
+        &["trace", "kernels", "launch", "recorder", "inject", "rank-agent", "aggregator", "stand-in-cupti"],
+    ),
 ];
 
 /// `(package, package)` pairs that break the rule, as sentences.

@@ -10,6 +10,7 @@ mod damage;
 mod diff;
 mod exec;
 mod faults;
+mod hang;
 mod imports;
 mod native;
 mod report;

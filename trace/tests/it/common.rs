@@ -16,6 +16,7 @@ pub(crate) fn meta(rank: i32) -> ShardMeta {
         pid: 40 + i64::from(rank),
         boot_id: "boot".into(),
         clock_domain: "boot monotonic_raw".into(),
+        session: String::new(),
     }
 }
 

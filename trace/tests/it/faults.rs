@@ -147,6 +147,26 @@ fn parts_are_read_in_the_order_of_their_numbers() {
     assert_eq!(problems, []);
 }
 
+/// Several processes of one session record a rank together: a launcher and its children. A third that is not of them
+/// is refused.
+#[test]
+fn the_processes_of_a_session_make_one_claim() {
+    let of = |pid, session: &str| ShardMeta { pid, session: session.into(), ..meta(0) };
+    let run = tempfile::tempdir().unwrap();
+    write_manifest(run.path(), 1);
+    write_rows(run.path(), &of(1, "boot 1"), 0, &events(0, 10));
+    write_rows(run.path(), &of(2, "boot 1"), 1, &events(0, 20));
+    write_rows(run.path(), &of(1, "boot 1"), 2, &events(0, 5));
+    assert_eq!(Run::open(run.path()).unwrap().problems, []);
+    write_rows(run.path(), &of(2, "boot 9"), 3, &events(0, 5));
+    write_rows(run.path(), &of(2, ""), 4, &events(0, 4));
+    expect_test::expect![[r#"
+        rank 0: 35 events
+        rank-00000-0003.parquet rank 0: rows of events (5): rank 0 is claimed by two processes: node-1 session boot 1 is kept (more rows), this is node-1 session boot 9
+        rank-00000-0004.parquet rank 0: rows of events (4): rank 0 is claimed by two processes: node-1 session boot 1 is kept (more rows), this is node-1 pid 2
+    "#]].assert_eq(&report(run.path()));
+}
+
 /// The writer refuses what the reader would refuse.
 #[test]
 fn a_writer_refuses_rows_that_break_the_facts() {

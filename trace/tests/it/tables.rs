@@ -92,6 +92,8 @@ fn every_rank_table_comes_back_as_it_was_written() {
         ClockSampleRow,
         MemoryRow,
         BucketRow,
+        NcclChannelRow,
+        NcclProxyRow,
     ];
     let declared: BTreeSet<&str> = rank_tables().iter().map(|table| table.name).collect();
     assert_eq!(checked, declared);
@@ -123,6 +125,7 @@ fn every_analysis_table_comes_back_as_it_was_written() {
         SyncStallRow,
         DataLoadingRow,
         MemoryCurveRow,
+        UnfinishedRow,
     ];
     // A shard belongs to one rank, so that the one table whose rank may be null cannot be one.
     let mut declared: BTreeSet<&str> = analysis_tables().iter().map(|table| table.name).collect();

@@ -21,12 +21,17 @@ pub(super) struct StreamGaps {
     idle_ns: [i64; 3],
 }
 
+/// Rank, device and stream.
+type Place = (i32, Option<i64>, Option<i64>);
+/// Gaps and idle time, by [`CAUSES`].
+type Sums = ([i64; 3], [i64; 3]);
+
 const CAUSES: [&str; 3] = ["host_wait", "kernel_wait", "other"];
 
 /// The gaps of every stream, or, where those are too many, of every device.
 pub(super) fn idle(tables: &Tables, limits: &Limits, notes: &mut Notes) -> Vec<StreamGaps> {
     let by = |whole_device: bool| {
-        let mut found: BTreeMap<(i32, Option<i64>, Option<i64>), ([i64; 3], [i64; 3])> = BTreeMap::new();
+        let mut found: BTreeMap<Place, Sums> = BTreeMap::new();
         for row in &tables.idle_breakdown {
             let Some(cause) = CAUSES.iter().position(|c| **c == *row.category) else { continue };
             let stream = if whole_device { None } else { row.stream_id };

@@ -1,0 +1,329 @@
+//! The built library under the calls that NCCL makes: every version of the interface, several threads, hostile cases; and
+//! what it leaves on disk. No GPU and no NCCL is involved, and none has confirmed it.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests may unwrap, as tests do")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use trace::{
+    CollectiveRow, CommRow, CounterRow, Manifest, NcclChannelRow, NcclProxyRow, RankRow, Row, Run, SCHEMA_VERSION,
+};
+
+const VERSIONS: std::ops::RangeInclusive<u8> = 3..=7;
+/// As the harness has it.
+const GPU_OFFSET_NS: i64 = 1_756_000_000_000_000_000;
+
+/// `target/debug`, beside this test.
+fn target() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.parent().and_then(Path::parent).unwrap().to_path_buf()
+}
+
+fn library() -> PathBuf {
+    let built = [target().join("librankscope_inject.so"), target().join("deps/librankscope_inject.so")];
+    built.into_iter().find(|path| path.exists()).expect("cargo builds the library for its tests")
+}
+
+fn run_directory(world_size: i32) -> tempfile::TempDir {
+    let run = tempfile::tempdir().unwrap();
+    let manifest = Manifest {
+        schema_version: SCHEMA_VERSION,
+        run_id: "replay".into(),
+        world_size,
+        created_utc_ns: 1,
+        tool: "test".into(),
+        command: vec![],
+        config: Default::default(),
+    };
+    manifest.write(run.path()).unwrap();
+    run
+}
+
+fn command(run: &Path, rank: i32, world_size: i32, arguments: &[&str]) -> Command {
+    let mut command = Command::new(target().join("examples/nccl_replay"));
+    command.arg(library()).args(arguments).env("RANKSCOPE_RUN", run).env("RANKSCOPE_RUN_ID", "replay");
+    command.env("RANKSCOPE_RANK", rank.to_string()).env("RANKSCOPE_WORLD_SIZE", world_size.to_string());
+    command.env("RANKSCOPE_AGENT_PID", std::process::id().to_string()).env("RANKSCOPE_NCCL_DETAIL", "proxy");
+    command
+}
+
+/// Runs a scenario to its end; returns what it printed, by name.
+fn replay(run: &Path, arguments: &[&str]) -> BTreeMap<String, Vec<String>> {
+    finished(command(run, 0, 2, arguments), arguments)
+}
+
+fn finished(mut command: Command, arguments: &[&str]) -> BTreeMap<String, Vec<String>> {
+    let output = command.output().unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{arguments:?}: {}\n{stdout}\n{stderr}", output.status);
+    assert!(!stderr.contains("rankscope"), "{arguments:?} says: {stderr}");
+    let mut said = BTreeMap::<String, Vec<String>>::new();
+    for (name, value) in stdout.lines().filter_map(|line| line.split_once('=')) {
+        said.entry(name.into()).or_default().push(value.into());
+    }
+    said
+}
+
+fn number(said: &BTreeMap<String, Vec<String>>, name: &str) -> i64 {
+    said.get(name).map_or(0, |values| values.iter().map(|value| value.parse::<i64>().unwrap()).sum())
+}
+
+fn rows<R: Row>(run: &Path, rank: i32) -> Vec<R> {
+    let run = Run::open(run).unwrap();
+    let (rows, problems) = run.rows::<R>(rank);
+    assert_eq!(problems, []);
+    rows
+}
+
+/// Rows dropped, rows left out.
+fn losses(run: &Path) -> (i64, i64) {
+    let rows = rows::<CounterRow>(run, 0);
+    (rows.iter().map(|row| row.dropped).sum(), rows.iter().map(|row| row.omitted).sum())
+}
+
+#[test]
+fn every_version_is_replayed_and_nothing_is_lost() {
+    for version in VERSIONS {
+        let run = run_directory(2);
+        let operations = 200;
+        let said = replay(run.path(), &["sequence", &version.to_string(), &operations.to_string()]);
+        let collectives = rows::<CollectiveRow>(run.path(), 0);
+        let channels = rows::<NcclChannelRow>(run.path(), 0);
+        let proxies = rows::<NcclProxyRow>(run.path(), 0);
+        let (dropped, omitted) = losses(run.path());
+        println!(
+            "replayed v{version}: {} calls, {} collectives, {} channels, {} proxy operations stored, {dropped} dropped, \
+             {omitted} left out",
+            number(&said, "calls"),
+            collectives.len(),
+            channels.len(),
+            proxies.len()
+        );
+        assert_eq!((dropped, omitted), (0, 0), "v{version}");
+        assert_eq!(collectives.len() as i64, number(&said, "operations"), "v{version}");
+        check_collectives(version, &collectives);
+        check_channels(version, &channels, &collectives);
+        check_proxies(version, &proxies);
+        check_comms(version, &rows::<CommRow>(run.path(), 0));
+        assert!(rows::<RankRow>(run.path(), 0).last().unwrap().closed_cleanly, "v{version}: closed at exit");
+    }
+}
+
+fn check_collectives(version: u8, rows: &[CollectiveRow]) {
+    for row in rows {
+        let what = format!("v{version}: {row:?}");
+        assert_eq!(&*row.state, "done", "{what}");
+        let expected = match (&*row.op, row.algo.as_deref(), version) {
+            (_, Some("CE"), _) => "host",
+            (_, _, 3) => "host",
+            _ => "gpu_timer",
+        };
+        assert_eq!(&*row.timing_source, expected, "{what}");
+        assert!(row.start_ns <= row.end_ns && row.enqueue_ns.is_some(), "{what}");
+        assert_eq!(row.comm_id as u64 >> 32, 0xfeed_beef, "{what}");
+        assert_eq!(row.comm_size, (version > 3).then_some(2), "{what}");
+    }
+    let reduces: Vec<&CollectiveRow> = rows.iter().filter(|row| &*row.op == "allreduce").collect();
+    let gathers: Vec<&CollectiveRow> =
+        rows.iter().filter(|row| &*row.op == "allgather" && row.algo.as_deref() != Some("CE")).collect();
+    assert_eq!((reduces.len(), gathers.len()), (300, 100), "v{version}");
+    for row in reduces.iter().chain(&gathers) {
+        assert_eq!((row.algo.as_deref(), row.proto.as_deref()), (Some("RING"), Some("LL128")), "v{version}");
+        assert_eq!(row.channels, Some(4), "v{version}");
+    }
+    for row in &reduces {
+        assert_eq!(row.dtype.as_deref(), Some("float32"), "v{version}");
+        assert_eq!(row.bytes, row.count.map(|count| 4 * count), "v{version}");
+        assert!(row.count.is_some_and(|count| (1000..1200).contains(&count)), "v{version}: {row:?}");
+    }
+    // The whole array: both ranks' pieces, in the user's own type where the call is told (v5).
+    let dtypes: Vec<_> = gathers.iter().map(|row| row.dtype.as_deref()).collect();
+    let dtype = if version >= 5 { "float32" } else { "int8" };
+    assert!(dtypes.iter().all(|found| *found == Some(dtype)), "v{version}: {dtypes:?}");
+    if version > 3 {
+        assert!(gathers.iter().all(|row| row.bytes.is_some_and(|bytes| bytes >= 2 * 4 * 1000)), "v{version}");
+    }
+    let mut numbers: Vec<(i64, Option<i64>)> = reduces.iter().map(|row| (row.comm_id, row.seq)).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), reduces.len(), "v{version}: numbers are unique per communicator and function");
+    let sends = rows.iter().filter(|row| &*row.op == "send" && row.peer == Some(1) && row.seq == Some(0)).count();
+    assert_eq!(sends, 2, "v{version}: one on each communicator");
+}
+
+fn check_channels(version: u8, rows: &[NcclChannelRow], collectives: &[CollectiveRow]) {
+    let kernels: Vec<&NcclChannelRow> = rows.iter().filter(|row| row.phase.is_none()).collect();
+    assert_eq!(kernels.len(), 2 * (200 * 4 + 2 * 2), "v{version}");
+    let phases = rows.iter().filter(|row| row.phase.as_deref() == Some("compute")).count();
+    assert_eq!(phases, if version >= 7 { 2 * 202 } else { 0 }, "v{version}");
+    let engine = rows.iter().filter(|row| row.phase.as_deref().is_some_and(|phase| phase.starts_with("ce_"))).count();
+    assert_eq!(engine, if version >= 6 { 4 } else { 0 }, "v{version}");
+    assert!(rows.iter().all(|row| !row.suspect && row.seen_end_ns.is_some()), "v{version}");
+    if version == 3 {
+        assert!(kernels.iter().all(|row| row.gpu_start_ns.is_none() && row.start_ns.is_none()));
+        return;
+    }
+    // The truth: the GPU's clock of the harness is the host's plus a constant.
+    let mut worst = 0;
+    for row in &kernels {
+        let off = (row.start_ns.unwrap() - (row.gpu_start_ns.unwrap() - GPU_OFFSET_NS)).abs();
+        worst = worst.max(off);
+        match row.clock_error_ns {
+            Some(error) => assert!(off <= error, "v{version}: off by {off} ns, says {error} ns"),
+            None => assert_eq!(version, 4, "from v5 on launches bound the error"),
+        }
+        assert!(row.end_ns.unwrap() <= row.seen_end_ns.unwrap(), "v{version}: seen before it happened");
+    }
+    println!("  v{version}: GPU times on the host's clock are off by at most {worst} ns");
+    let firsts: BTreeMap<_, _> = kernels.iter().fold(BTreeMap::new(), |mut firsts, row| {
+        let first = firsts.entry((row.comm_id, row.op.clone(), row.seq)).or_insert(row.start_ns);
+        *first = (*first).min(row.start_ns);
+        firsts
+    });
+    for row in collectives.iter().filter(|row| &*row.timing_source == "gpu_timer") {
+        assert_eq!(firsts.get(&(row.comm_id, row.op.clone(), row.seq)), Some(&row.start_ns), "v{version}");
+    }
+}
+
+fn check_proxies(version: u8, rows: &[NcclProxyRow]) {
+    assert_eq!(rows.len(), 2 * 202, "v{version}");
+    for row in rows {
+        let what = format!("v{version}: {row:?}");
+        assert_eq!((row.steps, row.steps_seen, row.chunk_bytes, row.peer), (2, 2, 131_072, 1), "{what}");
+        assert_eq!(row.bytes, (version >= 4).then_some(131_072), "{what}");
+        assert!(row.is_send && row.seq.is_some() && row.op.is_some() && row.end_ns.is_some(), "{what}");
+        assert!(row.gpu_wait_ns > 0 && row.net_wait_ns > 0 && row.flush_wait_ns == 0, "{what}");
+        assert_eq!(row.peer_wait_ns > 0, version >= 4, "{what}");
+        let waits = row.gpu_wait_ns + row.peer_wait_ns + row.net_wait_ns;
+        assert!(waits <= row.end_ns.unwrap() - row.start_ns, "{what}");
+    }
+}
+
+fn check_comms(version: u8, rows: &[CommRow]) {
+    let last: BTreeMap<i64, &CommRow> = rows.iter().map(|row| (row.comm_id, row)).collect();
+    assert_eq!(last.len(), 2, "v{version}: {rows:?}");
+    for row in last.values() {
+        assert!(row.created_ns < row.destroyed_ns, "v{version}: {row:?}");
+        if version > 3 {
+            assert_eq!((row.size, row.comm_rank, row.nodes), (Some(2), Some(0), Some(2)), "v{version}");
+            assert!(row.name.as_ref().is_some_and(|name| name.starts_with("dp_group_")), "v{version}");
+        }
+    }
+}
+
+#[test]
+fn hostile_calls_are_survived() {
+    for version in VERSIONS {
+        let run = run_directory(2);
+        let said = replay(run.path(), &["hostile", &version.to_string()]);
+        let survived = said.get("survived").map_or(0, Vec::len);
+        let (dropped, omitted) = losses(run.path());
+        println!(
+            "hostile v{version}: {} calls, {survived} cases survived, {dropped} dropped, {omitted} left out",
+            number(&said, "calls")
+        );
+        assert_eq!(survived, 11, "v{version}: {said:?}");
+        assert!(omitted > 0, "v{version}: what made no sense is counted");
+        assert!(rows::<RankRow>(run.path(), 0).last().unwrap().closed_cleanly);
+    }
+}
+
+#[test]
+fn an_exhausted_pool_refuses_and_counts() {
+    let run = run_directory(2);
+    let said = replay(run.path(), &["exhaust", "5"]);
+    let (asked, taken) = (number(&said, "asked"), number(&said, "taken"));
+    assert!(taken >= 16_384 / 2 && taken < asked, "{taken} of {asked}");
+    let refused: i64 = rows::<CounterRow>(run.path(), 0)
+        .iter()
+        .filter(|row| &*row.source == "nccl:events")
+        .map(|row| row.dropped)
+        .sum();
+    assert_eq!(refused, asked - taken);
+    println!("pool: {asked} events asked for, {taken} taken, {refused} refused and counted");
+}
+
+#[test]
+fn a_million_events_are_taken_or_counted() {
+    let run = run_directory(2);
+    let said = replay(run.path(), &["flood", "5", "1000000"]);
+    let (events, refused) = (number(&said, "events"), number(&said, "refused"));
+    let counters = rows::<CounterRow>(run.path(), 0);
+    let dropped: i64 = counters.iter().filter(|row| &*row.source == "nccl:events").map(|row| row.dropped).sum();
+    assert_eq!((events, dropped), (1_000_000, refused));
+    let orphans: i64 = counters.iter().filter(|row| &*row.source == "nccl:channels").map(|row| row.omitted).sum();
+    assert_eq!(orphans, events - refused, "channels without an operation are counted, each once");
+    println!("flood: {events} events from 4 threads, {} calls, {refused} refused and counted", number(&said, "calls"));
+}
+
+#[test]
+fn the_library_stays_when_it_is_closed() {
+    let run = run_directory(2);
+    let said = replay(run.path(), &["dlclose", "5", "20"]);
+    assert!(said.contains_key("survived"));
+    assert_eq!(rows::<CollectiveRow>(run.path(), 0).len(), 2 * 2 * 22, "before and after");
+}
+
+#[test]
+fn forks_signals_and_closed_descriptors_are_survived() {
+    let run = run_directory(2);
+    let mut command = command(run.path(), 0, 2, &["processes", "5"]);
+    // The abort of the forked child must not leave a core file in the tree.
+    command.current_dir(run.path()).stderr(Stdio::piped());
+    let said = finished(command, &["processes"]);
+    assert_eq!(said["survived"].len(), 4);
+    assert_eq!(rows::<CollectiveRow>(run.path(), 0).len() as i64, number(&said, "operations"));
+    assert_eq!(rows::<RankRow>(run.path(), 0).len(), 2, "the forks wrote nothing");
+    println!("processes: {} cases survived", said["survived"].len());
+}
+
+/// A launcher's process and two programs under it, at the same time, are one rank.
+#[test]
+fn two_processes_of_a_rank_are_recorded_together() {
+    let run = run_directory(2);
+    let both: Vec<_> = (0..2)
+        .map(|_| command(run.path(), 0, 2, &["sequence", "5", "50"]).stdout(Stdio::null()).spawn().unwrap())
+        .collect();
+    for mut process in both {
+        assert!(process.wait().unwrap().success());
+    }
+    let opened = Run::open(run.path()).unwrap();
+    let of_rank: Vec<_> = opened.problems.iter().filter(|problem| problem.rank == Some(0)).collect();
+    assert_eq!(of_rank, Vec::<&trace::Problem>::new());
+    assert_eq!(rows::<CollectiveRow>(run.path(), 0).len(), 2 * 2 * 52);
+}
+
+#[test]
+fn without_its_variables_the_library_is_inert() {
+    for version in VERSIONS {
+        let run = tempfile::tempdir().unwrap();
+        let mut command = command(run.path(), 0, 2, &["inert", &version.to_string()]);
+        command.env_remove("RANKSCOPE_RUN");
+        finished(command, &["inert"]);
+        assert_eq!(std::fs::read_dir(run.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn a_hang_is_on_disk_although_the_process_is_killed() {
+    let run = run_directory(2);
+    let mut process = command(run.path(), 0, 2, &["hang", "5", "1"]).stdout(Stdio::null()).spawn().unwrap();
+    let in_flight = || {
+        let rows = rows::<CollectiveRow>(run.path(), 0);
+        rows.into_iter().filter(|row| &*row.state != "done").collect::<Vec<_>>()
+    };
+    let start = std::time::Instant::now();
+    while in_flight().len() < 2 {
+        assert!(start.elapsed() < Duration::from_secs(60), "never on disk: {:?}", in_flight());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let rows = in_flight();
+    let states: Vec<(&str, bool)> = rows.iter().map(|row| (&*row.state, row.start_ns.is_some())).collect();
+    assert_eq!(states, [("started", true), ("enqueued", false)]);
+    assert!(rows.iter().all(|row| row.end_ns.is_none() && row.comm_size == Some(2)));
+}

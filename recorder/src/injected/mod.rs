@@ -1,0 +1,101 @@
+//! The recording of a program that somebody else wrote: one per process, started from the environment when CUDA or NCCL
+//! load the library, ended when the process exits.
+//!
+//! Without its variables (see [`variables`](crate::variables)) it stays inert and says nothing. Whatever goes wrong is
+//! said once on stderr, and the program goes on unrecorded.
+
+#[expect(unsafe_code, reason = "handlers of the C library")]
+mod ffi;
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::nccl::{Core, Detail, Source};
+use crate::{Options, Recorder};
+
+/// Longest wait for the disk when the process exits.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
+
+static RECORDER: OnceLock<Option<Recorder>> = OnceLock::new();
+static NCCL: OnceLock<Option<Source>> = OnceLock::new();
+/// This process is a fork of the one that records: it has neither its threads nor a right to its files.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// The process's recorder, started and active; `None` if the environment asks for none, or it cannot start.
+///
+/// The first call reads the environment, writes a file and starts a thread.
+pub fn start() -> Option<&'static Recorder> {
+    if FORKED.load(Ordering::Relaxed) {
+        return None;
+    }
+    RECORDER
+        .get_or_init(|| {
+            let started = Options::from_env().and_then(|options| {
+                let options = options.map(|options| Options { finish_timeout: FINISH_TIMEOUT, ..options });
+                options.map(Recorder::start).transpose()
+            });
+            match started {
+                Ok(None) => None,
+                Ok(Some(recorder)) => {
+                    recorder.set_active(true);
+                    ffi::at_exit_and_fork();
+                    Some(recorder)
+                }
+                Err(error) => {
+                    eprintln!("rankscope: process {} is not recorded: {error}", std::process::id());
+                    None
+                }
+            }
+        })
+        .as_ref()
+}
+
+/// The process's NCCL source, started with the recorder.
+pub(crate) fn start_nccl() -> Option<&'static Core> {
+    let recorder = start()?;
+    let source = NCCL.get_or_init(|| {
+        let detail = Detail::from_env().unwrap_or_else(|error| {
+            eprintln!("rankscope: {error}; recording with the detail {}", Detail::default().as_str());
+            Detail::default()
+        });
+        match Source::start(recorder, detail) {
+            Ok(source) => Some(source),
+            Err(error) => {
+                eprintln!("rankscope: NCCL is not recorded in process {}: {error}", std::process::id());
+                None
+            }
+        }
+    });
+    nccl_core().filter(|_| source.is_some())
+}
+
+/// What NCCL's callbacks need; `None` before the first communicator and in a fork.
+#[inline]
+pub(crate) fn nccl_core() -> Option<&'static Core> {
+    if FORKED.load(Ordering::Relaxed) {
+        return None;
+    }
+    NCCL.get()?.as_ref().map(Source::core)
+}
+
+/// The process's NCCL source, once a communicator has come.
+pub fn nccl() -> Option<&'static Source> {
+    NCCL.get()?.as_ref().filter(|_| !FORKED.load(Ordering::Relaxed))
+}
+
+/// Ends the recording: what is in flight becomes rows, and everything is written. Later calls do nothing.
+pub fn finish() {
+    if FORKED.load(Ordering::Relaxed) {
+        return;
+    }
+    if let Some(source) = nccl() {
+        source.finish();
+    }
+    if let Some(recorder) = RECORDER.get().and_then(Option::as_ref) {
+        let summary = recorder.finish();
+        if let Some(failure) = &summary.failure {
+            eprintln!("rankscope: process {}: {failure}", std::process::id());
+        }
+    }
+}

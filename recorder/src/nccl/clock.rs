@@ -1,0 +1,226 @@
+//! From the GPU's `globaltimer` to the host's clock, without CUPTI: the lower envelope of what was seen.
+//!
+//! ```text
+//!  seen − gpu
+//!     │  ·      ·            ·        a callback comes some time after the stamp: each sample is too high
+//!     │    ·  ·    · ·  ·
+//!     │ ·________________·_____ the lowest of each second; a line under them: offset and drift
+//!     │     ×    ×   ×    ×           launch − gpu: no kernel starts before it is launched, so each is too low
+//!     └──────────────────────── gpu
+//! ```
+//!
+//! The true offset lies between the two clouds. The line under the upper one is taken; the distance from there to the
+//! lower one, in the second that a stamp belongs to, is its error. Where no launch is known the error is unknown.
+
+use std::collections::VecDeque;
+
+/// Stamps of this span share one lowest sample.
+const WINDOW_NS: i64 = 1_000_000_000;
+/// Windows kept: drift is fitted over the last two minutes.
+const MAX_WINDOWS: usize = 120;
+/// Shorter than this, drift drowns in the noise of the samples and is taken as none.
+const MIN_SPAN_NS: i64 = 10_000_000_000;
+/// Without a drift, a stamp takes the lowest sample of its own window and of this many beside it.
+const NEAR: i64 = 2;
+/// A sample this far below what a window has is a broken stamp rather than a faster callback.
+const MAX_STEP_NS: i64 = 1_000_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Sample {
+    gpu_ns: i64,
+    /// host − gpu.
+    offset_ns: i64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    index: i64,
+    upper: Sample,
+    lower: Option<Sample>,
+}
+
+/// One GPU's clock as one communicator sees it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GpuClock {
+    windows: VecDeque<Window>,
+}
+
+/// A time in the host's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HostTime {
+    pub(super) ns: i64,
+    /// The true time is within ± this; `None`: unknown.
+    pub(super) error_ns: Option<i64>,
+}
+
+/// offset = base + slope·(gpu − origin). The base is an integer: a stamp counts from 1970, and a double has 256 ns
+/// steps there.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    origin_ns: i64,
+    base_ns: i64,
+    slope: f64,
+}
+
+impl Line {
+    fn at(&self, gpu_ns: i64) -> i64 {
+        self.base_ns.saturating_add((self.slope * gpu_ns.saturating_sub(self.origin_ns) as f64).round() as i64)
+    }
+}
+
+impl GpuClock {
+    /// A callback that came at `host_ns` brought the stamp `gpu_ns`. `false`: the stamp cannot be true.
+    pub(super) fn seen(&mut self, gpu_ns: i64, host_ns: i64) -> bool {
+        let Some(offset_ns) = host_ns.checked_sub(gpu_ns).filter(|_| gpu_ns > 0) else { return false };
+        let sample = Sample { gpu_ns, offset_ns };
+        if self.windows.back().is_some_and(|last| offset_ns < last.upper.offset_ns - MAX_STEP_NS) {
+            return false;
+        }
+        let index = gpu_ns / WINDOW_NS;
+        match self.windows.iter_mut().rev().find(|window| window.index == index) {
+            Some(window) if offset_ns < window.upper.offset_ns => window.upper = sample,
+            Some(_) => {}
+            None => {
+                self.windows.push_back(Window { index, upper: sample, lower: None });
+                if self.windows.len() > MAX_WINDOWS {
+                    self.windows.pop_front();
+                }
+            }
+        }
+        true
+    }
+
+    /// The kernel that began at `gpu_ns` was launched at `host_ns`.
+    pub(super) fn launched(&mut self, gpu_ns: i64, host_ns: i64) {
+        let sample = Sample { gpu_ns, offset_ns: host_ns.saturating_sub(gpu_ns) };
+        let index = gpu_ns / WINDOW_NS;
+        if let Some(window) = self.windows.iter_mut().rev().find(|window| window.index == index)
+            && window.lower.is_none_or(|lower| sample.offset_ns > lower.offset_ns)
+        {
+            window.lower = Some(sample);
+        }
+    }
+
+    /// A stamp in the host's clock; `None` while nothing was seen.
+    pub(super) fn host_time(&self, gpu_ns: i64) -> Option<HostTime> {
+        let line = self.line(gpu_ns)?;
+        let ns = gpu_ns.checked_add(line.at(gpu_ns))?;
+        let index = gpu_ns / WINDOW_NS;
+        let nearest = self.windows.iter().filter(|window| window.lower.is_some());
+        let nearest = nearest.min_by_key(|window| (window.index - index).abs());
+        let error = |window: &Window| {
+            let lower = window.lower?;
+            let below = line.at(lower.gpu_ns).saturating_sub(lower.offset_ns).saturating_abs();
+            let above = window.upper.offset_ns.saturating_sub(line.at(window.upper.gpu_ns)).saturating_abs();
+            Some(below.max(above))
+        };
+        Some(HostTime { ns, error_ns: nearest.and_then(error) })
+    }
+
+    fn line(&self, gpu_ns: i64) -> Option<Line> {
+        let mut points: Vec<Sample> = self.windows.iter().map(|window| window.upper).collect();
+        points.sort_unstable_by_key(|point| point.gpu_ns);
+        let (first, last) = (points.first()?, points.last()?);
+        if points.len() < 3 || last.gpu_ns - first.gpu_ns < MIN_SPAN_NS {
+            let index = gpu_ns / WINDOW_NS;
+            let near = self.windows.iter().filter(|window| (window.index - index).abs() <= NEAR);
+            let near = near.map(|window| window.upper.offset_ns).min();
+            let lowest = near.or_else(|| points.iter().map(|point| point.offset_ns).min())?;
+            return Some(Line { origin_ns: gpu_ns, base_ns: lowest, slope: 0.0 });
+        }
+        Some(supporting_line(&points))
+    }
+}
+
+/// The line under all points that is closest to them on average: the edge of their lower hull above their mean time.
+/// At least two points, ascending.
+fn supporting_line(points: &[Sample]) -> Line {
+    let Sample { gpu_ns: origin_ns, offset_ns: origin_offset_ns } = points[0];
+    let x = |point: &Sample| (point.gpu_ns - origin_ns) as f64;
+    let y = |point: &Sample| (point.offset_ns - origin_offset_ns) as f64;
+    let mut hull: Vec<Sample> = Vec::with_capacity(points.len());
+    for point in points {
+        while let [.., a, b] = hull[..] {
+            let turn = (x(&b) - x(&a)) * (y(point) - y(&a)) - (y(&b) - y(&a)) * (x(point) - x(&a));
+            if turn > 0.0 {
+                break;
+            }
+            hull.pop();
+        }
+        hull.push(*point);
+    }
+    let mean = points.iter().map(x).sum::<f64>() / points.len() as f64;
+    let edge = hull.windows(2).find(|edge| x(&edge[1]) >= mean).unwrap_or(&hull[hull.len().saturating_sub(2)..]);
+    let (a, b) = (edge[0], edge[edge.len() - 1]);
+    let slope = if x(&b) > x(&a) { (y(&b) - y(&a)) / (x(&b) - x(&a)) } else { 0.0 };
+    Line { origin_ns: a.gpu_ns, base_ns: a.offset_ns, slope }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Like `globaltimer`: since 1970.
+    const EPOCH_NS: i64 = 1_756_135_989_724_672_000;
+
+    fn true_host(gpu_ns: i64, drift_ppb: i64) -> i64 {
+        let since = gpu_ns - EPOCH_NS;
+        5_000_000_000 + since + (i128::from(since) * i128::from(drift_ppb) / 1_000_000_000) as i64
+    }
+
+    /// `seconds` of kernels every 10 ms: seen 20 µs to 2 ms after their stamps, launched 8 µs to 5 ms before them.
+    fn clock(seconds: i64, drift_ppb: i64) -> GpuClock {
+        let mut clock = GpuClock::default();
+        let mut dice = 88_172_645_463_325_252_u64;
+        let mut below = |limit: u64| {
+            dice ^= dice << 13;
+            dice ^= dice >> 7;
+            dice ^= dice << 17;
+            (dice % limit) as i64
+        };
+        for i in 0..seconds * 100 {
+            let gpu_ns = EPOCH_NS + i * 10_000_000;
+            let host_ns = true_host(gpu_ns, drift_ppb);
+            assert!(clock.seen(gpu_ns, host_ns + 20_000 + below(2_000_000)));
+            clock.launched(gpu_ns, host_ns - 8_000 - below(5_000_000));
+        }
+        clock
+    }
+
+    #[test]
+    fn offset_and_drift_are_found_within_the_stated_error() {
+        for (seconds, drift_ppb) in [(1, 0), (3, 40_000), (30, 0), (30, 40_000), (119, -25_000)] {
+            let clock = clock(seconds, drift_ppb);
+            let mut worst = 0;
+            for i in 0..seconds * 10 {
+                let gpu_ns = EPOCH_NS + i * 100_000_000 + 3;
+                let time = clock.host_time(gpu_ns).unwrap();
+                let off = (time.ns - true_host(gpu_ns, drift_ppb)).abs();
+                let error = time.error_ns.unwrap();
+                // The error counts from the samples of the window; its drift adds what it moves in a second.
+                assert!(off <= error + drift_ppb.abs(), "{seconds} s, {drift_ppb} ppb: off by {off}, error {error}");
+                worst = worst.max(off);
+            }
+            assert!(worst < 250_000, "{seconds} s, {drift_ppb} ppb: {worst} ns");
+        }
+    }
+
+    #[test]
+    fn without_launches_the_error_is_unknown_and_nothing_seen_is_no_time() {
+        let mut clock = GpuClock::default();
+        assert_eq!(clock.host_time(EPOCH_NS), None);
+        clock.launched(EPOCH_NS, 1);
+        assert!(clock.seen(EPOCH_NS, 1000));
+        assert_eq!(clock.host_time(EPOCH_NS), Some(HostTime { ns: 1000, error_ns: None }));
+    }
+
+    #[test]
+    fn a_broken_stamp_is_refused_and_changes_nothing() {
+        let mut clock = clock(2, 0);
+        let before = clock.host_time(EPOCH_NS);
+        for broken in [0, -1, i64::MIN, i64::MAX, EPOCH_NS + 3_600_000_000_000] {
+            assert!(!clock.seen(broken, true_host(EPOCH_NS, 0)), "{broken}");
+        }
+        assert_eq!(clock.host_time(EPOCH_NS), before);
+    }
+}

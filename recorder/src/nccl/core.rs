@@ -1,0 +1,323 @@
+//! What the callbacks share: handles, queue, strings, communicators. Everything that runs on NCCL's threads is here.
+//!
+//! A start takes room for its own stop: starts are refused (NCCL takes "no handle" for an answer) while the queue is
+//! half full, states while it is three quarters full, and the last quarter has room for one stop of every open handle.
+//! So an event that began is never thought to be unfinished because its stop was lost.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crossbeam_queue::ArrayQueue;
+
+use super::handles::Handles;
+use super::record::{Event, Record, What};
+use super::words::Words;
+use crate::Clock;
+use crate::state::Shared;
+
+/// How much may be in flight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Events that have begun and not ended.
+    pub(crate) handles: u32,
+    /// Communicators at a time.
+    pub(crate) comms: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { handles: 16_384, comms: 1024 }
+    }
+}
+
+/// Threads that may be between a look at the queue's length and their push, and so overshoot a limit by one each.
+const THREADS: usize = 1024;
+
+/// What was not recorded, each once.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Events taken.
+    pub(crate) events: AtomicU64,
+    /// Events refused because all handles were in use.
+    pub(crate) no_handle: AtomicU64,
+    /// Events refused because the queue was filling up.
+    pub(crate) no_room: AtomicU64,
+    /// States lost because the queue was filling up.
+    pub(crate) states: AtomicU64,
+    /// Events of a communicator that is not open: after finalize, or one too many.
+    pub(crate) no_comm: AtomicU64,
+    /// Stops and states of an event that is not open.
+    pub(crate) late: AtomicU64,
+    /// Communicators beyond the limit.
+    pub(crate) comms: AtomicU64,
+    /// Callbacks that panicked.
+    pub(crate) panics: AtomicU64,
+}
+
+impl Counts {
+    fn add(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A communicator as `init` told of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct CommInfo {
+    /// Version of the interface through which it came.
+    pub(crate) version: u8,
+    /// Equal on all its ranks; 0: not told (v3).
+    pub(crate) hash: u64,
+    pub(crate) name: Option<String>,
+    pub(crate) nodes: Option<i32>,
+    pub(crate) ranks: Option<i32>,
+    pub(crate) rank: Option<i32>,
+    pub(crate) created_ns: i64,
+    pub(crate) destroyed_ns: Option<i64>,
+}
+
+/// Shared by all callbacks and the worker.
+#[derive(Debug)]
+pub(crate) struct Core {
+    shared: Arc<Shared>,
+    clock: Clock,
+    pub(crate) words: Words,
+    pub(crate) handles: Handles,
+    pub(crate) comms: Handles,
+    infos: Mutex<BTreeMap<u64, CommInfo>>,
+    queue: ArrayQueue<Record>,
+    start_limit: usize,
+    state_limit: usize,
+    /// Nothing is taken any more: the process exits, or is a fork of the one that records.
+    closed: AtomicBool,
+    /// Types that the recorder wants, as a mask.
+    pub(crate) wanted: AtomicU64,
+    /// Whether a second plugin wants the others.
+    pub(crate) chained: AtomicBool,
+    pub(crate) counts: Counts,
+    pid: i32,
+}
+
+impl Core {
+    pub(crate) fn new(shared: Arc<Shared>, limits: Limits) -> Self {
+        let clock = shared.clock;
+        let stops = limits.handles as usize + THREADS;
+        Self {
+            shared,
+            clock,
+            words: Words::new(),
+            handles: Handles::new(limits.handles),
+            comms: Handles::new(limits.comms),
+            infos: Mutex::default(),
+            queue: ArrayQueue::new(4 * stops),
+            start_limit: 2 * stops - THREADS,
+            state_limit: 3 * stops - THREADS,
+            closed: AtomicBool::new(false),
+            wanted: AtomicU64::new(0),
+            chained: AtomicBool::new(false),
+            counts: Counts::default(),
+            pid: i32::try_from(std::process::id()).unwrap_or(0),
+        }
+    }
+
+    pub(crate) fn now_ns(&self) -> i64 {
+        self.clock.now_ns()
+    }
+
+    /// Takes nothing any more, for ever.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether rows are made now.
+    pub(crate) fn is_active(&self) -> bool {
+        self.shared.state().is_active()
+    }
+
+    /// Communicators, by handle. Not on the hot path.
+    pub(crate) fn infos(&self) -> MutexGuard<'_, BTreeMap<u64, CommInfo>> {
+        self.infos.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new communicator's handle; 0 if there are too many, and then none of its events is recorded.
+    pub(crate) fn open_comm(&self, info: CommInfo) -> u64 {
+        if self.is_closed() {
+            return 0;
+        }
+        let Some(comm) = self.comms.open() else {
+            Counts::add(&self.counts.comms);
+            return 0;
+        };
+        self.infos().insert(comm, CommInfo { created_ns: self.now_ns(), ..info });
+        comm
+    }
+
+    /// The end of a communicator. `false` if it was not open.
+    pub(crate) fn close_comm(&self, comm: u64) -> bool {
+        let closed = self.comms.close(comm);
+        if closed {
+            if let Some(info) = self.infos().get_mut(&comm) {
+                info.destroyed_ns = Some(self.now_ns());
+            }
+        } else {
+            Counts::add(&self.counts.late);
+        }
+        closed
+    }
+
+    /// An event begins. Returns its handle; 0: not recorded.
+    pub(crate) fn start(&self, comm: u64, event_type: u64, parent: u64, event: Event) -> u64 {
+        let state = self.shared.state();
+        let recorded = state.is_active() && self.wanted.load(Ordering::Relaxed) & event_type != 0;
+        if self.is_closed() || (!recorded && !self.chained.load(Ordering::Relaxed)) {
+            return 0;
+        }
+        if !self.comms.is_open(comm) {
+            Counts::add(&self.counts.no_comm);
+            return 0;
+        }
+        if self.queue.len() >= self.start_limit {
+            Counts::add(&self.counts.no_room);
+            return 0;
+        }
+        let Some(handle) = self.handles.open() else {
+            Counts::add(&self.counts.no_handle);
+            return 0;
+        };
+        if !recorded {
+            return handle;
+        }
+        // With PXN a proxy works for another process, whose handle says nothing here.
+        let foreign = matches!(event, Event::ProxyOp(op) if op.pid != self.pid);
+        let parent = if foreign { 0 } else { parent };
+        let what = What::Start { comm, parent, step: state.step(), event };
+        if self.queue.push(Record { at_ns: self.now_ns(), handle, what }).is_err() {
+            // More threads than `THREADS` at once.
+            self.handles.close(handle);
+            Counts::add(&self.counts.no_room);
+            return 0;
+        }
+        Counts::add(&self.counts.events);
+        handle
+    }
+
+    /// An event ends. `false` if it was not open.
+    pub(crate) fn stop(&self, handle: u64) -> bool {
+        if self.is_closed() {
+            return false;
+        }
+        let at_ns = self.now_ns();
+        if !self.handles.close(handle) {
+            Counts::add(&self.counts.late);
+            return false;
+        }
+        if self.queue.push(Record { at_ns, handle, what: What::Stop }).is_err() {
+            Counts::add(&self.counts.states);
+        }
+        true
+    }
+
+    /// An event changes its state. `false` if it is not open.
+    pub(crate) fn record_state(&self, handle: u64, state: i32, value: u64) -> bool {
+        if self.is_closed() {
+            return false;
+        }
+        if !self.handles.is_open(handle) {
+            Counts::add(&self.counts.late);
+            return false;
+        }
+        let full = self.queue.len() >= self.state_limit;
+        let record = Record { at_ns: self.now_ns(), handle, what: What::State { state, value } };
+        if full || self.queue.push(record).is_err() {
+            Counts::add(&self.counts.states);
+        }
+        true
+    }
+
+    /// The next callback, oldest first.
+    pub(crate) fn pop(&self) -> Option<Record> {
+        self.queue.pop()
+    }
+
+    /// Whether the queue is filling up.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.queue.len() > self.start_limit / 4
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nccl::record::event_type;
+
+    fn core(handles: u32) -> Core {
+        let shared = Arc::new(Shared::new(Clock::system(), true));
+        shared.set_active(true);
+        let core = Core::new(shared, Limits { handles, comms: 2 });
+        core.wanted.store(u64::MAX, Ordering::Relaxed);
+        core
+    }
+
+    fn count(counter: &AtomicU64) -> u64 {
+        counter.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_stop_always_has_room() {
+        let core = core(64);
+        let comm = core.open_comm(CommInfo::default());
+        let mut open = std::collections::VecDeque::new();
+        // Far more than the queue holds, with nobody to empty it.
+        for _ in 0..20_000 {
+            let handle = core.start(comm, event_type::COLL, 0, Event::KernelLaunch);
+            if handle != 0 {
+                open.push_back(handle);
+                core.record_state(handle, 8, 0);
+            }
+            if open.len() > 32 {
+                assert!(open.pop_front().is_some_and(|handle| core.stop(handle)));
+            }
+        }
+        for handle in open {
+            assert!(core.stop(handle));
+        }
+        let mut balance = BTreeMap::new();
+        while let Some(Record { handle, what, .. }) = core.pop() {
+            *balance.entry(handle).or_insert(0) += match what {
+                What::Start { .. } => 1,
+                What::Stop => -1,
+                What::State { .. } => 0,
+            };
+        }
+        assert!(balance.values().all(|sum| *sum == 0), "every event that began has ended");
+        assert_eq!(balance.len() as u64, count(&core.counts.events));
+        assert_eq!(count(&core.counts.events) + count(&core.counts.no_room), 20_000);
+        assert!(count(&core.counts.no_room) > 0);
+    }
+
+    #[test]
+    fn what_is_not_open_is_counted_and_nothing_else() {
+        let core = core(2);
+        let comm = core.open_comm(CommInfo::default());
+        let start = |comm| core.start(comm, event_type::COLL, 0, Event::KernelLaunch);
+        assert_eq!(start(0), 0, "no context");
+        let (a, b) = (start(comm), start(comm));
+        assert_eq!(start(comm), 0, "pool exhausted");
+        assert!(core.stop(a) && !core.stop(a), "stopped twice");
+        assert!(!core.record_state(a, 8, 0), "after the stop");
+        assert!(!core.record_state(0, 8, 0) && !core.stop(u64::MAX));
+        assert!(core.close_comm(comm) && !core.close_comm(comm), "finalized twice");
+        assert_eq!(start(comm), 0, "after finalize");
+        assert!(core.stop(b), "in flight when its communicator went");
+        let counts = &core.counts;
+        let seen = [&counts.events, &counts.no_handle, &counts.no_comm, &counts.late].map(count);
+        assert_eq!(seen, [2, 1, 2, 5]);
+        core.close();
+        let other = core.open_comm(CommInfo::default());
+        assert_eq!((other, core.stop(b)), (0, false), "closed");
+    }
+}

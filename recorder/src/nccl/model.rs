@@ -1,0 +1,595 @@
+//! From callbacks to operations: what is in flight, and when it is over.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::Hash;
+
+use rustc_hash::FxHashMap;
+use trace::Text;
+
+use super::clock::GpuClock;
+use super::core::{CommInfo, Core};
+use super::names;
+use super::record::{Coll, Event, P2p, ProxyOp, Record, What, event_type, state};
+use super::rows::{Rows, channel_rows, collective_row, comm_id, comm_row, proxy_row};
+use super::words::Word;
+use crate::CollectiveState;
+
+/// Operations in flight that are remembered; the oldest are given up beyond.
+const MAX_OPS: usize = 65_536;
+/// Calls, launches and proxy steps that are remembered for what refers to them.
+const MAX_REMEMBERED: usize = 65_536;
+/// An operation that used fewer channels than it said is over when nothing more came for this long: sends and receives
+/// announce more channels than they use (NCCL's issue 2056).
+const QUIET_NS: i64 = 1_000_000_000;
+
+/// A channel of an operation, a phase of one, or a copy engine's part.
+#[derive(Clone, Debug)]
+pub(super) struct Channel {
+    pub(super) channel: Option<i32>,
+    pub(super) phase: Option<Text>,
+    pub(super) gpu_start_ns: u64,
+    pub(super) gpu_end_ns: u64,
+    pub(super) seen_start_ns: i64,
+    pub(super) seen_end_ns: Option<i64>,
+    pub(super) bytes: Option<i64>,
+    pub(super) suspect: bool,
+}
+
+/// What the steps of a proxy operation waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Waits {
+    pub(super) gpu_ns: i64,
+    pub(super) peer_ns: i64,
+    pub(super) net_ns: i64,
+    pub(super) flush_ns: i64,
+}
+
+impl Waits {
+    /// Adds the time that a step spent in a state.
+    fn add(&mut self, step_state: i32, ns: i64) {
+        let wait = match step_state {
+            state::SEND_GPU_WAIT | state::RECV_GPU_WAIT => &mut self.gpu_ns,
+            state::SEND_PEER_WAIT => &mut self.peer_ns,
+            state::SEND_WAIT | state::RECV_WAIT => &mut self.net_ns,
+            state::RECV_FLUSH_WAIT => &mut self.flush_ns,
+            _ => return,
+        };
+        *wait += ns.max(0);
+    }
+}
+
+/// A proxy operation.
+#[derive(Clone, Debug)]
+pub(super) struct Proxy {
+    pub(super) told: ProxyOp,
+    pub(super) start_ns: i64,
+    pub(super) end_ns: Option<i64>,
+    pub(super) steps_seen: i32,
+    pub(super) bytes: i64,
+    pub(super) waits: Waits,
+}
+
+/// A collective, send or receive.
+#[derive(Clone, Debug)]
+pub(super) struct Op {
+    comm: u64,
+    pub(super) comm_id: i64,
+    pub(super) comm_name: Option<Text>,
+    pub(super) comm_size: Option<i32>,
+    pub(super) seq: i64,
+    pub(super) op: Text,
+    pub(super) dtype: Option<Text>,
+    pub(super) count: Option<i64>,
+    pub(super) bytes: Option<i64>,
+    pub(super) root: Option<i32>,
+    pub(super) peer: Option<i32>,
+    pub(super) n_channels: u8,
+    pub(super) algo: Option<Text>,
+    pub(super) proto: Option<Text>,
+    pub(super) step: i32,
+    pub(super) enqueue_ns: i64,
+    /// No kernel of it began before.
+    launch_ns: Option<i64>,
+    pub(super) channels: Vec<Channel>,
+    pub(super) proxies: Vec<Proxy>,
+    /// A copy engine's start and end.
+    pub(super) copy_engine: Option<(i64, Option<i64>)>,
+    /// Nothing but the hand-over will be told.
+    only_enqueued: bool,
+    last_ns: i64,
+    reported: Option<CollectiveState>,
+}
+
+impl Op {
+    fn state(&self, now_ns: i64) -> CollectiveState {
+        let open = self.channels.iter().any(|channel| channel.seen_end_ns.is_none())
+            || self.proxies.iter().any(|proxy| proxy.end_ns.is_none());
+        let kernels = self.channels.iter().filter(|channel| channel.phase.is_none()).count();
+        let begun = kernels + self.proxies.len() > 0;
+        let all = kernels >= usize::from(self.n_channels.max(1));
+        let quiet = now_ns.saturating_sub(self.last_ns) >= QUIET_NS;
+        match self.copy_engine {
+            Some((_, Some(_))) => CollectiveState::Done,
+            Some((_, None)) => CollectiveState::Started,
+            None if begun && !open && (all || quiet) => CollectiveState::Done,
+            None if begun => CollectiveState::Started,
+            None => CollectiveState::Enqueued,
+        }
+    }
+}
+
+/// A map that forgets its oldest entries.
+#[derive(Debug)]
+struct Recent<K, V> {
+    entries: FxHashMap<K, V>,
+    order: VecDeque<K>,
+}
+
+impl<K: Hash + Eq + Copy, V> Recent<K, V> {
+    fn new() -> Self {
+        Self { entries: FxHashMap::default(), order: VecDeque::new() }
+    }
+
+    fn insert(&mut self, key: K, value: V) {
+        if self.entries.insert(key, value).is_none() {
+            self.order.push_back(key);
+        }
+        if self.order.len() > MAX_REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.entries.remove(&oldest);
+        }
+    }
+
+    fn get(&self, key: K) -> Option<&V> {
+        self.entries.get(&key)
+    }
+
+    fn get_mut(&mut self, key: K) -> Option<&mut V> {
+        self.entries.get_mut(&key)
+    }
+}
+
+/// What a call said that its operation does not.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    at_ns: i64,
+    group: u64,
+    count: u64,
+    datatype: Word,
+    captured: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    proxy: u64,
+    state: i32,
+    since_ns: i64,
+}
+
+/// Where an event's rows belong: an operation, and the place within it.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    op: u64,
+    index: usize,
+}
+
+/// A communicator as the worker knows it.
+#[derive(Debug, Default)]
+struct Comm {
+    info: CommInfo,
+    clock: GpuClock,
+    /// End of the last kernel on each channel, by the GPU's stamps.
+    channel_ends: BTreeMap<u8, u64>,
+    /// Sends and receives so far, by peer and direction.
+    p2p_seqs: FxHashMap<(i32, bool), i64>,
+    /// Rows written of it: at its beginning, at its end.
+    told: (bool, bool),
+}
+
+/// Everything in flight.
+#[derive(Debug)]
+pub(super) struct Model {
+    rank: i32,
+    comms: BTreeMap<u64, Comm>,
+    calls: Recent<u64, Call>,
+    launches: Recent<u64, i64>,
+    ops: BTreeMap<u64, Op>,
+    /// Operations in the order in which they came: handles are not.
+    order: VecDeque<u64>,
+    channels: Recent<u64, Place>,
+    proxies: Recent<u64, Place>,
+    /// Proxy operations whose operation is not known.
+    strays: FxHashMap<u64, (i64, Proxy)>,
+    steps: Recent<u64, Step>,
+    words: FxHashMap<Word, Text>,
+    pub(super) rows: Rows,
+    /// Operations given up because too many were in flight.
+    pub(super) given_up: u64,
+    /// Channels and proxy operations of operations that are not known.
+    pub(super) orphans: u64,
+}
+
+impl Model {
+    pub(super) fn new(rank: i32) -> Self {
+        Self {
+            rank,
+            comms: BTreeMap::new(),
+            calls: Recent::new(),
+            launches: Recent::new(),
+            ops: BTreeMap::new(),
+            order: VecDeque::new(),
+            channels: Recent::new(),
+            proxies: Recent::new(),
+            strays: FxHashMap::default(),
+            steps: Recent::new(),
+            words: FxHashMap::default(),
+            rows: Rows::default(),
+            given_up: 0,
+            orphans: 0,
+        }
+    }
+
+    /// Learns of communicators that came, and of those that went.
+    pub(super) fn refresh_comms(&mut self, core: &Core) {
+        let mut infos = core.infos();
+        for (handle, info) in infos.iter() {
+            let comm = self.comms.entry(*handle).or_default();
+            // What the operations of v3 told of their communicator stays.
+            let (hash, ranks) = (comm.info.hash, comm.info.ranks);
+            comm.info = info.clone();
+            comm.info.hash = if info.hash == 0 { hash } else { info.hash };
+            comm.info.ranks = info.ranks.or(ranks);
+        }
+        // What has gone is remembered here until its last row.
+        infos.retain(|_, info| info.destroyed_ns.is_none());
+    }
+
+    fn word(&mut self, core: &Core, word: Word) -> Option<Text> {
+        if word == 0 {
+            return None;
+        }
+        if let Some(text) = self.words.get(&word) {
+            return Some(text.clone());
+        }
+        let text: Text = core.words.get(word)?.into();
+        self.words.insert(word, text.clone());
+        Some(text)
+    }
+
+    /// Takes one callback.
+    pub(super) fn take(&mut self, core: &Core, record: Record) {
+        let Record { at_ns, handle, what } = record;
+        match what {
+            What::Start { comm, parent, step, event } => {
+                self.start(core, handle, (comm, parent, step), event, at_ns);
+            }
+            What::State { state, value } => self.state(handle, state, value, at_ns),
+            What::Stop => self.stop(handle, at_ns),
+        }
+    }
+
+    fn start(&mut self, core: &Core, handle: u64, origin: (u64, u64, i32), event: Event, at_ns: i64) {
+        let (comm, parent, _) = origin;
+        match event {
+            Event::CollApi(api) | Event::P2pApi(api) => {
+                let (count, datatype, captured) = (api.count, api.datatype, api.captured);
+                self.calls.insert(handle, Call { at_ns, group: parent, count, datatype, captured });
+            }
+            Event::KernelLaunch => self.launches.insert(parent, at_ns),
+            Event::Coll(coll) => self.begin_coll(core, handle, origin, coll, at_ns),
+            Event::CeColl(coll) => {
+                self.begin_coll(core, handle, origin, coll, at_ns);
+                if let Some(op) = self.ops.get_mut(&handle) {
+                    op.copy_engine = Some((at_ns, None));
+                    op.only_enqueued = false;
+                }
+            }
+            Event::P2p(p2p) => self.begin_p2p(core, handle, origin, p2p, at_ns),
+            Event::KernelCh { channel, gpu_ns } => self.begin_channel(comm, handle, parent, channel, gpu_ns, at_ns),
+            Event::KernelPhase { channel, name, gpu_ns } => {
+                let phase = self.word(core, name);
+                self.begin_phase(handle, parent, Some(i32::from(channel)), phase, gpu_ns, at_ns);
+            }
+            Event::CeSync => self.begin_phase(handle, parent, None, Some("ce_sync".into()), 0, at_ns),
+            Event::CeBatch { bytes } => {
+                self.begin_phase(handle, parent, None, Some("ce_batch".into()), 0, at_ns);
+                self.at(handle, |channel, _| channel.bytes = i64::try_from(bytes).ok());
+            }
+            Event::ProxyOp(told) => self.begin_proxy(comm, handle, parent, told, at_ns),
+            Event::ProxyStep => {
+                self.steps.insert(handle, Step { proxy: parent, state: 0, since_ns: at_ns });
+                self.proxy(parent, |proxy| proxy.steps_seen += 1);
+            }
+            Event::GroupApi | Event::Other => {}
+        }
+    }
+
+    /// What all operations have: the communicator's part.
+    fn new_op(&mut self, core: &Core, (comm, parent, step): (u64, u64, i32), func: Word, at_ns: i64, hash: u64) -> Op {
+        let func = self.word(core, func);
+        let call = self.calls.get(parent).copied();
+        let launch = call.filter(|call| !call.captured);
+        let launch_ns = launch.map(|call| self.launches.get(call.group).copied().unwrap_or(call.at_ns));
+        let info = &mut self.comms.entry(comm).or_default().info;
+        if info.hash == 0 {
+            info.hash = hash;
+        }
+        let wanted = core.wanted.load(std::sync::atomic::Ordering::Relaxed);
+        Op {
+            comm,
+            comm_id: comm_id(info.hash),
+            comm_name: info.name.as_deref().map(Into::into),
+            comm_size: info.ranks,
+            seq: 0,
+            op: func.map_or_else(|| "unknown".into(), |func| names::operation(&func).into()),
+            dtype: None,
+            count: None,
+            bytes: None,
+            root: None,
+            peer: None,
+            n_channels: 0,
+            algo: None,
+            proto: None,
+            step,
+            enqueue_ns: call.map_or(at_ns, |call| call.at_ns),
+            launch_ns,
+            channels: Vec::new(),
+            proxies: Vec::new(),
+            copy_engine: None,
+            only_enqueued: wanted & (event_type::KERNEL_CH | event_type::PROXY_OP) == 0,
+            last_ns: at_ns,
+            reported: None,
+        }
+    }
+
+    /// Elements, their type and bytes: those of the call where it is known, because NCCL rewrites some to bytes.
+    fn measure(&mut self, core: &Core, op: &mut Op, parent: u64, count: u64, datatype: Word) {
+        let call = self.calls.get(parent).copied();
+        let (count, datatype) = call.map_or((count, datatype), |call| (call.count, call.datatype));
+        let datatype = self.word(core, datatype);
+        let pieces = names::pieces(&op.op, op.comm_size);
+        op.count = i64::try_from(count).ok().zip(pieces).and_then(|(count, pieces)| count.checked_mul(pieces));
+        let element = datatype.as_deref().and_then(names::element_bytes);
+        op.bytes = op.count.zip(element).and_then(|(count, bytes)| count.checked_mul(bytes));
+        op.dtype = datatype.map(|name| names::datatype(&name).into());
+    }
+
+    fn begin_coll(&mut self, core: &Core, handle: u64, origin: (u64, u64, i32), coll: Coll, at_ns: i64) {
+        let mut op = self.new_op(core, origin, coll.func, at_ns, coll.comm_hash);
+        self.measure(core, &mut op, origin.1, coll.count, coll.datatype);
+        op.seq = coll.seq as i64;
+        op.root = matches!(&*op.op, "broadcast" | "reduce" | "gather" | "scatter").then_some(coll.root);
+        op.n_channels = coll.channels;
+        op.algo = self.word(core, coll.algo);
+        op.proto = self.word(core, coll.proto);
+        self.remember(handle, op);
+    }
+
+    fn begin_p2p(&mut self, core: &Core, handle: u64, origin: (u64, u64, i32), p2p: P2p, at_ns: i64) {
+        let mut op = self.new_op(core, origin, p2p.func, at_ns, p2p.comm_hash);
+        self.measure(core, &mut op, origin.1, p2p.count, p2p.datatype);
+        let sends = &*op.op == "send";
+        let seqs = &mut self.comms.entry(origin.0).or_default().p2p_seqs;
+        let seq = seqs.entry((p2p.peer, sends)).or_default();
+        op.seq = *seq;
+        *seq += 1;
+        op.peer = Some(p2p.peer);
+        op.n_channels = p2p.channels;
+        self.remember(handle, op);
+    }
+
+    fn remember(&mut self, handle: u64, op: Op) {
+        if self.ops.len() >= MAX_OPS
+            && let Some(oldest) = self.order.pop_front()
+            && self.ops.remove(&oldest).is_some()
+        {
+            self.given_up += 1;
+        }
+        self.ops.insert(handle, op);
+        self.order.push_back(handle);
+    }
+
+    fn begin_channel(&mut self, comm: u64, handle: u64, parent: u64, channel: u8, gpu_ns: u64, at_ns: i64) {
+        let Some(op) = self.ops.get_mut(&parent) else {
+            self.orphans += 1;
+            return;
+        };
+        let comm = self.comms.entry(comm).or_default();
+        let signed = i64::try_from(gpu_ns).unwrap_or(-1);
+        // Sends and receives of one group run side by side on a channel; collectives do not.
+        let overlaps = op.peer.is_none() && comm.channel_ends.get(&channel).is_some_and(|end| gpu_ns < *end);
+        let suspect = gpu_ns != 0 && (overlaps || !comm.clock.seen(signed, at_ns));
+        if gpu_ns != 0
+            && !suspect
+            && let Some(launch_ns) = op.launch_ns
+        {
+            comm.clock.launched(signed, launch_ns);
+        }
+        op.last_ns = at_ns;
+        op.channels.push(Channel {
+            channel: Some(i32::from(channel)),
+            phase: None,
+            gpu_start_ns: gpu_ns,
+            gpu_end_ns: 0,
+            seen_start_ns: at_ns,
+            seen_end_ns: None,
+            bytes: None,
+            suspect,
+        });
+        self.channels.insert(handle, Place { op: parent, index: op.channels.len() - 1 });
+    }
+
+    /// A phase hangs below a channel; a copy engine's part below its operation.
+    fn begin_phase(
+        &mut self,
+        handle: u64,
+        parent: u64,
+        channel: Option<i32>,
+        phase: Option<Text>,
+        gpu_start_ns: u64,
+        at_ns: i64,
+    ) {
+        let op = self.channels.get(parent).map_or(parent, |place| place.op);
+        let Some(found) = self.ops.get_mut(&op) else {
+            self.orphans += 1;
+            return;
+        };
+        found.last_ns = at_ns;
+        found.channels.push(Channel {
+            channel,
+            phase: Some(phase.unwrap_or_else(|| "unknown".into())),
+            gpu_start_ns,
+            gpu_end_ns: 0,
+            seen_start_ns: at_ns,
+            seen_end_ns: None,
+            bytes: None,
+            suspect: false,
+        });
+        self.channels.insert(handle, Place { op, index: found.channels.len() - 1 });
+    }
+
+    fn begin_proxy(&mut self, comm: u64, handle: u64, parent: u64, told: ProxyOp, at_ns: i64) {
+        let waits = Waits::default();
+        let proxy = Proxy { told, start_ns: at_ns, end_ns: None, steps_seen: 0, bytes: 0, waits };
+        match self.ops.get_mut(&parent) {
+            Some(op) => {
+                op.last_ns = at_ns;
+                op.proxies.push(proxy);
+                self.proxies.insert(handle, Place { op: parent, index: op.proxies.len() - 1 });
+            }
+            None if self.strays.len() < MAX_REMEMBERED => {
+                let id = comm_id(self.comms.entry(comm).or_default().info.hash);
+                self.strays.insert(handle, (id, proxy));
+            }
+            None => self.orphans += 1,
+        }
+    }
+
+    /// A channel by its handle, with its communicator.
+    fn at(&mut self, handle: u64, change: impl FnOnce(&mut Channel, &mut Comm)) -> bool {
+        let Some(place) = self.channels.get(handle).copied() else { return false };
+        let Some(op) = self.ops.get_mut(&place.op) else { return false };
+        let comm = self.comms.entry(op.comm).or_default();
+        let Some(channel) = op.channels.get_mut(place.index) else { return false };
+        change(channel, comm);
+        true
+    }
+
+    fn proxy(&mut self, handle: u64, change: impl FnOnce(&mut Proxy)) -> bool {
+        let found = match self.proxies.get(handle).copied() {
+            Some(place) => self.ops.get_mut(&place.op).and_then(|op| op.proxies.get_mut(place.index)),
+            None => self.strays.get_mut(&handle).map(|(_, proxy)| proxy),
+        };
+        found.map(change).is_some()
+    }
+
+    fn state(&mut self, handle: u64, new_state: i32, value: u64, at_ns: i64) {
+        if matches!(new_state, state::KERNEL_CH_STOP | state::KERNEL_PHASE_STOP) {
+            self.at(handle, |channel, comm| {
+                channel.gpu_end_ns = value;
+                let number = channel.channel.and_then(|channel| u8::try_from(channel).ok());
+                if value == 0 || value < channel.gpu_start_ns {
+                    channel.suspect |= value != 0;
+                } else if !comm.clock.seen(i64::try_from(value).unwrap_or(-1), at_ns) {
+                    channel.suspect = true;
+                } else if let Some(number) = number.filter(|_| channel.phase.is_none()) {
+                    comm.channel_ends.insert(number, value);
+                }
+            });
+            return;
+        }
+        if let Some(step) = self.steps.get_mut(handle) {
+            let before = *step;
+            *step = Step { state: new_state, since_ns: at_ns, ..before };
+            self.proxy(before.proxy, |proxy| {
+                proxy.waits.add(before.state, at_ns - before.since_ns);
+                if matches!(new_state, state::SEND_WAIT | state::RECV_FLUSH_WAIT) {
+                    proxy.bytes = proxy.bytes.saturating_add(i64::try_from(value).unwrap_or(0));
+                }
+            });
+        } else if new_state == state::PROXY_OP_IN_PROGRESS {
+            // Until now it waited for its turn in the proxy's queue.
+            self.proxy(handle, |proxy| proxy.start_ns = at_ns);
+        }
+    }
+
+    fn stop(&mut self, handle: u64, at_ns: i64) {
+        if let Some(step) = self.steps.get(handle).copied() {
+            self.proxy(step.proxy, |proxy| proxy.waits.add(step.state, at_ns - step.since_ns));
+        } else if self.at(handle, |channel, _| channel.seen_end_ns = Some(at_ns)) {
+            if let Some(place) = self.channels.get(handle).copied()
+                && let Some(op) = self.ops.get_mut(&place.op)
+            {
+                op.last_ns = at_ns;
+            }
+        } else if let Some((comm, mut proxy)) = self.strays.remove(&handle) {
+            proxy.end_ns = Some(at_ns);
+            self.rows.proxies.push(proxy_row(self.rank, comm, None, &proxy));
+        } else if self.proxy(handle, |proxy| proxy.end_ns = Some(at_ns)) {
+            if let Some(place) = self.proxies.get(handle).copied()
+                && let Some(op) = self.ops.get_mut(&place.op)
+            {
+                op.last_ns = at_ns;
+            }
+        } else if let Some(op) = self.ops.get_mut(&handle)
+            && let Some((_, end_ns)) = &mut op.copy_engine
+        {
+            *end_ns = Some(at_ns);
+        }
+        // A stopped operation, call or launch is only enqueued.
+    }
+
+    /// Makes rows of what is over, and of what has been in flight since before `old_ns`. At the `last` call of
+    /// everything.
+    pub(super) fn publish(&mut self, now_ns: i64, old_ns: i64, last: bool) {
+        let mut over = Vec::new();
+        for (handle, op) in &mut self.ops {
+            let comm = self.comms.entry(op.comm).or_default();
+            let gone = comm.info.destroyed_ns.is_some();
+            // Nothing more comes of an operation whose communicator or process ends.
+            let state = op.state(if gone || last { i64::MAX } else { now_ns });
+            let finished = state == CollectiveState::Done || op.only_enqueued;
+            if finished || last || gone {
+                self.rows.collectives.push(collective_row(self.rank, op, &comm.clock, state));
+                self.rows.channels.extend(channel_rows(self.rank, op, &comm.clock));
+                let named = Some((op.seq, &op.op));
+                self.rows.proxies.extend(op.proxies.iter().map(|p| proxy_row(self.rank, op.comm_id, named, p)));
+                over.push(*handle);
+            } else if op.enqueue_ns <= old_ns && op.reported != Some(state) {
+                op.reported = Some(state);
+                self.rows.collectives.push(collective_row(self.rank, op, &comm.clock, state));
+            }
+        }
+        for handle in &over {
+            self.ops.remove(handle);
+        }
+        if !over.is_empty() {
+            self.order.retain(|handle| self.ops.contains_key(handle));
+        }
+        if last {
+            for (_, (comm, proxy)) in self.strays.drain() {
+                self.rows.proxies.push(proxy_row(self.rank, comm, None, &proxy));
+            }
+        }
+        self.publish_comms();
+    }
+
+    /// Forgets what is in flight, because its end will not be told. Returns how much that was.
+    pub(super) fn forget(&mut self) -> u64 {
+        self.order.clear();
+        self.strays.clear();
+        std::mem::take(&mut self.ops).len() as u64
+    }
+
+    fn publish_comms(&mut self) {
+        for comm in self.comms.values_mut().filter(|comm| comm.info.hash != 0) {
+            let gone = comm.info.destroyed_ns.is_some();
+            if !comm.told.0 || (gone && !comm.told.1) {
+                comm.told = (true, gone);
+                self.rows.comms.push(comm_row(self.rank, &comm.info));
+            }
+        }
+        self.comms.retain(|_, comm| comm.info.destroyed_ns.is_none());
+    }
+}

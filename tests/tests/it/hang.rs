@@ -1,0 +1,80 @@
+//! A job that hangs in NCCL, replayed through the library that NCCL would load, and what the analysis says of it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use trace::{CollectiveRow, Manifest, Run, SCHEMA_VERSION};
+
+use crate::support::{aggregator, analyze, scratch};
+
+const REPLAY: &str = env!("CARGO_BIN_EXE_nccl-replay-under-test");
+const RANKS: i32 = 4;
+const MISSING: i32 = 2;
+
+/// Beside this test: Cargo builds it, because this package names it.
+fn library() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("librankscope_inject.so")
+}
+
+fn start(run: &Path, rank: i32) -> Child {
+    let mut command = Command::new(REPLAY);
+    command.arg(library()).args(["hang", "5", &MISSING.to_string()]).stdout(Stdio::null());
+    command.env("RANKSCOPE_RUN", run).env("RANKSCOPE_RUN_ID", "hang").env("RANKSCOPE_WORLD_SIZE", RANKS.to_string());
+    command.env("RANKSCOPE_RANK", rank.to_string()).env("RANKSCOPE_AGENT_PID", std::process::id().to_string());
+    command.spawn().unwrap()
+}
+
+/// Whether every rank has told what it is to tell: those that wait of two operations in flight, the one that is missing
+/// of all that it finished.
+fn all_is_told(run: &Path) -> bool {
+    let run = Run::open(run).unwrap();
+    (0..RANKS).all(|rank| {
+        let (rows, _) = run.rows::<CollectiveRow>(rank);
+        let open = rows.iter().filter(|row| &*row.state != "done").count();
+        let done = rows.len() - open;
+        done == 7 && open == if rank == MISSING { 0 } else { 2 }
+    })
+}
+
+#[test]
+fn the_rank_that_is_missing_from_a_hang_is_named() {
+    let run = scratch("hang").join("run");
+    let manifest = Manifest {
+        schema_version: SCHEMA_VERSION,
+        run_id: "hang".into(),
+        world_size: RANKS,
+        created_utc_ns: 1,
+        tool: "test".into(),
+        command: vec![],
+        config: Default::default(),
+    };
+    manifest.write(&run).unwrap();
+    let mut ranks: Vec<Child> = (0..RANKS).map(|rank| start(&run, rank)).collect();
+    let begin = Instant::now();
+    while !all_is_told(&run) && begin.elapsed() < Duration::from_secs(50) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let told = all_is_told(&run);
+    for rank in &mut ranks {
+        // As an operator, or a scheduler's time limit, ends a job that hangs.
+        rank.kill().unwrap();
+        rank.wait().unwrap();
+    }
+    assert!(told, "what is in flight is on disk before anybody is killed");
+
+    let said = analyze(&run, 3).stdout;
+    let sentence = "rank 2 is missing from allgather 1 of communicator \"dp_group_1\": ranks 0–1, 3 entered it";
+    let flat: String = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains(sentence), "{said}");
+
+    let json = aggregator(&[Path::new("analyze"), &run, Path::new("--json")]).expect_code(3).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let rows = json["tables"]["unfinished_collectives"].as_array().unwrap();
+    let found: Vec<String> = rows
+        .iter()
+        .map(|row| format!("{} {} {} {} {}", row["op"], row["seq"], row["started"], row["enqueued"], row["missing"]))
+        .collect();
+    assert_eq!(found, ["\"allgather\" 1 [0,1,3] [] [2]", "\"allreduce\" 6 [] [0,1,3] [2]"]);
+    println!("hang: {}", json["tables"]["findings"][0]["title"]);
+}
