@@ -139,7 +139,7 @@ fn hang(analysis: &Analysis) -> Option<FindingRow> {
             "look at what those ranks did instead: an exception, another branch, an endless loop, a dead process",
         ),
     };
-    Some(finding(severity, title, evidence, suggestion))
+    Some(finding(severity, title, ("unfinished_collectives", evidence), suggestion))
 }
 
 fn list(of: &[i32]) -> String {

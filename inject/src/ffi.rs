@@ -28,10 +28,7 @@ pub static ncclProfiler_v7: Table<InitV5> = V7;
 /// Called by CUDA's driver in `cuInit`. Always says that all is well: a program is not to fail because it is recorded.
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> c_int {
-    let started = catch_unwind(|| {
-        let _recorder = recorder::injected::start();
-        // MERGE: start recorder::cupti with this recorder here, and finish it in recorder::injected::finish.
-    });
+    let started = catch_unwind(recorder::injected::start_cuda);
     if started.is_err() {
         eprintln!("rankscope: an error inside the recorder; CUDA is not recorded");
     }

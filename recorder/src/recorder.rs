@@ -212,14 +212,6 @@ impl Recorder {
         Self { shared, handle: Arc::new(handle) }
     }
 
-    pub(crate) fn shared(&self) -> Arc<Shared> {
-        self.shared.clone()
-    }
-
-    pub(crate) fn rank(&self) -> i32 {
-        self.handle.rank
-    }
-
     /// The clock that rows are stamped with.
     pub fn clock(&self) -> Clock {
         self.shared.clock

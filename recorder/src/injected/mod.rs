@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::cupti::{Cupti, Settings};
 use crate::nccl::{Core, Detail, Source};
 use crate::{Options, Recorder};
 
@@ -19,6 +20,7 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 static RECORDER: OnceLock<Option<Recorder>> = OnceLock::new();
 static NCCL: OnceLock<Option<Source>> = OnceLock::new();
+static CUDA: OnceLock<Option<Cupti>> = OnceLock::new();
 /// This process is a fork of the one that records: it has neither its threads nor a right to its files.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
@@ -49,6 +51,18 @@ pub fn start() -> Option<&'static Recorder> {
             }
         })
         .as_ref()
+}
+
+/// Records what the devices of the process do, through CUPTI.
+pub fn start_cuda() {
+    let Some(recorder) = start() else { return };
+    CUDA.get_or_init(|| match Cupti::start(recorder, Settings::default()) {
+        Ok(cupti) => Some(cupti),
+        Err(error) => {
+            eprintln!("rankscope: CUDA is not recorded in process {}: {error}", std::process::id());
+            None
+        }
+    });
 }
 
 /// The process's NCCL source, started with the recorder.
@@ -88,6 +102,10 @@ pub fn nccl() -> Option<&'static Source> {
 pub fn finish() {
     if FORKED.load(Ordering::Relaxed) {
         return;
+    }
+    // The recorder last: what the sources still hold goes through it.
+    if let Some(cupti) = CUDA.get().and_then(Option::as_ref) {
+        cupti.finish();
     }
     if let Some(source) = nccl() {
         source.finish();

@@ -568,7 +568,9 @@ impl Model {
             self.order.retain(|handle| self.ops.contains_key(handle));
         }
         if last {
-            for (_, (comm, proxy)) in self.strays.drain() {
+            let mut strays: Vec<(u64, (i64, Proxy))> = self.strays.drain().collect();
+            strays.sort_unstable_by_key(|(handle, _)| *handle);
+            for (_, (comm, proxy)) in strays {
                 self.rows.proxies.push(proxy_row(self.rank, comm, None, &proxy));
             }
         }

@@ -49,7 +49,7 @@ impl Source {
     }
 
     pub(crate) fn with_limits(recorder: &Recorder, detail: Detail, limits: Limits) -> Result<Self, Error> {
-        let core = Arc::new(Core::new(recorder.shared(), limits));
+        let core = Arc::new(Core::new(recorder.shared().clone(), limits));
         core.wanted.store(detail.mask(), Ordering::Relaxed);
         let control = Arc::new(Control { detail: AtomicU8::new(detail as u8), finish: AtomicBool::new(false) });
         let (rank, recorder) = (recorder.rank(), recorder.clone());

@@ -1,12 +1,8 @@
 //! `aggregator diff` as a user runs it: over real runs of the reference workload, and over planted ones.
 
-#[path = "../../src/planted.rs"]
-#[expect(dead_code, unreachable_pub, reason = "each user of the builder needs a part of it")]
-mod planted;
-
 use std::path::{Path, PathBuf};
 
-use planted::Plan;
+use crate::planted::{self, Plan};
 use serde_json::Value;
 
 use crate::support::{aggregator, have_mpirun, scratch, train};

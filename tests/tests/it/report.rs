@@ -1,13 +1,9 @@
 //! `aggregator report` from outside: its size, its exit codes, and that it stands alone.
 
-#[path = "../../src/planted.rs"]
-#[expect(dead_code, reason = "each user of the builder needs a part of it")]
-mod planted;
-
 use std::fs;
 use std::path::Path;
 
-use planted::Plan;
+use crate::planted::{self, Plan};
 
 use crate::support::{AGGREGATOR, Finished, aggregator, finish, scratch};
 

@@ -11,10 +11,6 @@
 //! - Two operators of no length that stand for DDP's hook and `c10d`: what bucket an all-reduce is of is known by them alone.
 //! - Warm-up, which is no part of a trace, but of what `data_loading` compares the whole recording's input with.
 
-#[path = "../../src/planted.rs"]
-#[expect(dead_code, unreachable_pub, reason = "each user of the builder needs a part of it")]
-mod planted;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -25,6 +21,7 @@ use aggregator::render::chrome::{CALL, HOOK, STEP, export};
 use aggregator::source::{RunSource, Source};
 use aggregator::{Analysis, Options, analyze};
 
+use crate::planted;
 use crate::support::{copy_directory, have_mpirun, scratch, train};
 
 fn analysis(source: &dyn Source, clock: Choice) -> Analysis {

@@ -140,7 +140,6 @@ unsafe extern "C" fn init_v3(context: *mut *mut c_void, mask_at: *mut c_int) -> 
     begin(context, mask_at, info, |chain| chain.init_v3())
 }
 
-#[expect(clippy::too_many_arguments, reason = "NCCL's interface")]
 unsafe extern "C" fn init_v4(
     context: *mut *mut c_void,
     mask_at: *mut c_int,
@@ -155,7 +154,6 @@ unsafe extern "C" fn init_v4(
     begin(context, mask_at, info, |chain| chain.init_v4(name, hash, nodes, ranks, rank, log))
 }
 
-#[expect(clippy::too_many_arguments, reason = "NCCL's interface")]
 unsafe extern "C" fn init_v5<const VERSION: u8>(
     context: *mut *mut c_void,
     hash: u64,
