@@ -33,6 +33,10 @@ pub struct ExecArguments {
     #[arg(long, value_enum, default_value_t = NcclDetail::Channels)]
     pub nccl_detail: NcclDetail,
 
+    /// Bytes of rows that each recorded process may write; what comes beyond is counted and left out [default: no limit]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_bytes: Option<u64>,
+
     /// Say nothing but errors
     #[arg(long, short)]
     pub quiet: bool,

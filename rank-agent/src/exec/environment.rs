@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use launch::Identity;
+use recorder::variables;
 
 use super::cli::NcclDetail;
 use crate::setup::RunPlace;
@@ -30,6 +31,8 @@ pub struct Told<'a> {
     pub identity: &'a Identity,
     /// How much of NCCL.
     pub detail: NcclDetail,
+    /// Bytes of rows that each process may write.
+    pub max_bytes: Option<u64>,
     /// The library, or where it was looked for.
     pub library: &'a Result<PathBuf, Vec<PathBuf>>,
 }
@@ -38,21 +41,24 @@ impl Environment {
     /// The variables for a program that would otherwise see what `was` looks up. What was there is kept: a profiler that
     /// somebody else has set up goes before this one, and another plugin of NCCL is called as well.
     pub fn new(told: &Told<'_>, was: &dyn Fn(&str) -> Option<OsString>) -> Self {
-        let Told { place, identity, detail, library } = told;
+        let Told { place, identity, detail, max_bytes, library } = told;
         let was = |name: &str| was(name).filter(|value| !value.is_empty());
         let text = |value: &dyn ToString| OsString::from(value.to_string());
         let mut environment = Self::default();
         let mut set = |name, value| environment.variables.push((name, value));
-        set("RANKSCOPE_RUN", place.path.clone().into());
-        set("RANKSCOPE_RUN_ID", text(&place.run_id));
-        set("RANKSCOPE_RANK", text(&identity.rank));
-        set("RANKSCOPE_WORLD_SIZE", text(&identity.world_size));
+        set(variables::RUN, place.path.clone().into());
+        set(variables::RUN_ID, text(&place.run_id));
+        set(variables::RANK, text(&identity.rank));
+        set(variables::WORLD_SIZE, text(&identity.world_size));
         if let Some(local) = identity.local_rank {
-            set("RANKSCOPE_LOCAL_RANK", text(&local));
+            set(variables::LOCAL_RANK, text(&local));
         }
-        set("RANKSCOPE_LAUNCHER", text(&identity.launcher.as_str()));
-        set("RANKSCOPE_AGENT_PID", text(&std::process::id()));
+        set(variables::LAUNCHER, text(&identity.launcher.as_str()));
+        set(variables::AGENT_PID, text(&std::process::id()));
         set("RANKSCOPE_NCCL_DETAIL", text(&detail.as_str()));
+        if let Some(bytes) = max_bytes {
+            set(variables::MAX_BYTES, text(bytes));
+        }
         let library = match library {
             Ok(path) => path,
             Err(looked) => {
@@ -109,7 +115,7 @@ mod tests {
     fn environment(was: &[(&str, &str)], library: &Result<PathBuf, Vec<PathBuf>>) -> Environment {
         let place = RunPlace { path: "/runs/a".into(), shown: "a".into(), run_id: "id".into() };
         let identity = Identity { rank: 3, world_size: 8, ..Identity::ALONE };
-        let told = Told { place: &place, identity: &identity, detail: NcclDetail::Coll, library };
+        let told = Told { place: &place, identity: &identity, detail: NcclDetail::Coll, max_bytes: Some(9), library };
         Environment::new(&told, &|name| was.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
     }
 
@@ -124,6 +130,7 @@ mod tests {
         assert_eq!(value(&plain, "RANKSCOPE_RANK"), Some("3"));
         assert_eq!(value(&plain, CUDA_INJECTION), Some("/opt/librankscope_inject.so"));
         assert_eq!(value(&plain, "RANKSCOPE_NCCL_CHAIN"), None);
+        assert_eq!(value(&plain, "RANKSCOPE_MAX_BYTES"), Some("9"));
         assert_eq!(plain.remarks, [""; 0]);
 
         let both = environment(&[(CUDA_INJECTION, "/nsys.so"), (NCCL_PLUGIN, "inspector")], &library);

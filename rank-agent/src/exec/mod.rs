@@ -48,7 +48,13 @@ pub fn exec(arguments: &ExecArguments, identity: &Identity) -> Result<u8, Error>
         RunRequest { out: arguments.out.clone(), launcher: identity.launcher.as_str().into(), config: exec.config() };
     let place = agree_on_run(&*control, &request)?;
     let library = find_library(std::env::var_os("RANKSCOPE_INJECT_LIB"), std::env::current_exe().ok().as_deref());
-    let told = Told { place: &place, identity, detail: arguments.nccl_detail, library: &library };
+    let told = Told {
+        place: &place,
+        identity,
+        detail: arguments.nccl_detail,
+        max_bytes: arguments.max_bytes,
+        library: &library,
+    };
     let environment = Environment::new(&told, &|name| std::env::var_os(name));
     let recorder = agree_on_success(&*control, exec.start_recorder(&place))?;
     exec.record(control, &place, &environment, &recorder)

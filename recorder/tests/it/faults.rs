@@ -197,7 +197,8 @@ fn beyond_the_limit_rows_are_left_out_and_counted() {
         drop(thread.scope(Kind::CpuOp, name));
     }
     let summary = recorder.finish();
-    let kept = rows::<EventRow>(run.path()).len() as u64;
+    // A scope that was open when a part closed has a row there beside its own.
+    let kept = rows::<EventRow>(run.path()).iter().filter(|event| event.open != Some(true)).count() as u64;
     assert!(summary.closed_cleanly && summary.dropped == 0 && kept >= 1000, "{summary}");
     assert_eq!((summary.recorded, summary.omitted), (kept, 30_000 - kept));
     assert!(summary.bytes < 60_000, "{summary}");

@@ -177,7 +177,7 @@ fn launch_scripts_are_well_formed() {
     for script in ["mpirun.sh", "torchrun.sh", "slurm.sbatch"] {
         let path = launch.join(script);
         finish(Command::new("bash").arg("-n").arg(&path)).expect_code(0);
-        assert!(fs::read_to_string(&path).unwrap().contains("rank-agent exec"), "{script}");
+        assert!(fs::read_to_string(&path).unwrap().contains("exec --out"), "{script}");
     }
     let out = scratch("exec_launch").join("run");
     if have_mpirun("launch/mpirun.sh") {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Rank 0 listens where [`launch::Meeting`] says, and nowhere else: on the loopback if all ranks share a host. Whoever
-//! connects has to prove that it knows the job's token, and so has rank 0 ([`handshake`]). Every wait ends: with an
+//! connects has to prove that it knows the job's token, and so has rank 0 (`handshake`). Every wait ends: with an
 //! answer, with the peer, or after [`Limits`].
 
 mod handshake;

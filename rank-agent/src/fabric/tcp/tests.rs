@@ -1,3 +1,5 @@
+//! Ranks as threads that meet over real connections of the loopback.
+
 use std::sync::Arc;
 
 use super::*;
