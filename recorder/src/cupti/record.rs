@@ -100,7 +100,7 @@ pub enum End {
     },
 }
 
-/// The records of a buffer, stepped through by the sizes of [`layout`](super::layout) alone. CUPTI's own iterator knows
+/// The records of a buffer, stepped through by the sizes of `layout` alone. CUPTI's own iterator knows
 /// better and is used where it works; this is for where it does not, and to check the one against the other.
 #[derive(Clone, Debug)]
 pub struct Walk<'b> {
