@@ -3,11 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use launch::Identity;
-use recorder::variables;
-
 use super::cli::NcclDetail;
-use crate::setup::RunPlace;
 
 /// The library that CUDA and NCCL load.
 pub const LIBRARY: &str = "librankscope_inject.so";
@@ -25,14 +21,10 @@ pub struct Environment {
 
 /// What there is to say.
 pub struct Told<'a> {
-    /// The run.
-    pub place: &'a RunPlace,
-    /// The rank.
-    pub identity: &'a Identity,
+    /// What the program's processes record, and where to.
+    pub recording: &'a recorder::Options,
     /// How much of NCCL.
     pub detail: NcclDetail,
-    /// Bytes of rows that each process may write.
-    pub max_bytes: Option<u64>,
     /// The library, or where it was looked for.
     pub library: &'a Result<PathBuf, Vec<PathBuf>>,
 }
@@ -41,24 +33,10 @@ impl Environment {
     /// The variables for a program that would otherwise see what `was` looks up. What was there is kept: a profiler that
     /// somebody else has set up goes before this one, and another plugin of NCCL is called as well.
     pub fn new(told: &Told<'_>, was: &dyn Fn(&str) -> Option<OsString>) -> Self {
-        let Told { place, identity, detail, max_bytes, library } = told;
+        let Told { recording, detail, library } = told;
         let was = |name: &str| was(name).filter(|value| !value.is_empty());
-        let text = |value: &dyn ToString| OsString::from(value.to_string());
-        let mut environment = Self::default();
-        let mut set = |name, value| environment.variables.push((name, value));
-        set(variables::RUN, place.path.clone().into());
-        set(variables::RUN_ID, text(&place.run_id));
-        set(variables::RANK, text(&identity.rank));
-        set(variables::WORLD_SIZE, text(&identity.world_size));
-        if let Some(local) = identity.local_rank {
-            set(variables::LOCAL_RANK, text(&local));
-        }
-        set(variables::LAUNCHER, text(&identity.launcher.as_str()));
-        set(variables::AGENT_PID, text(&std::process::id()));
-        set("RANKSCOPE_NCCL_DETAIL", text(&detail.as_str()));
-        if let Some(bytes) = max_bytes {
-            set(variables::MAX_BYTES, text(bytes));
-        }
+        let mut environment = Self { variables: recording.variables(), ..Self::default() };
+        environment.variables.push(("RANKSCOPE_NCCL_DETAIL", detail.as_str().into()));
         let library = match library {
             Ok(path) => path,
             Err(looked) => {
@@ -113,9 +91,8 @@ mod tests {
     use super::*;
 
     fn environment(was: &[(&str, &str)], library: &Result<PathBuf, Vec<PathBuf>>) -> Environment {
-        let place = RunPlace { path: "/runs/a".into(), shown: "a".into(), run_id: "id".into() };
-        let identity = Identity { rank: 3, world_size: 8, ..Identity::ALONE };
-        let told = Told { place: &place, identity: &identity, detail: NcclDetail::Coll, max_bytes: Some(9), library };
+        let recording = recorder::Options { max_bytes: Some(9), ..recorder::Options::new("/runs/a", "id", 3, 8) };
+        let told = Told { recording: &recording, detail: NcclDetail::Coll, library };
         Environment::new(&told, &|name| was.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
     }
 

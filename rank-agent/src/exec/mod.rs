@@ -48,15 +48,12 @@ pub fn exec(arguments: &ExecArguments, identity: &Identity) -> Result<u8, Error>
         RunRequest { out: arguments.out.clone(), launcher: identity.launcher.as_str().into(), config: exec.config() };
     let place = agree_on_run(&*control, &request)?;
     let library = find_library(std::env::var_os("RANKSCOPE_INJECT_LIB"), std::env::current_exe().ok().as_deref());
-    let told = Told {
-        place: &place,
-        identity,
-        detail: arguments.nccl_detail,
-        max_bytes: arguments.max_bytes,
-        library: &library,
-    };
+    let recording = exec.recording(&place);
+    let told = Told { recording: &recording, detail: arguments.nccl_detail, library: &library };
     let environment = Environment::new(&told, &|name| std::env::var_os(name));
-    let recorder = agree_on_success(&*control, exec.start_recorder(&place))?;
+    // The limit is the program's: what this process writes of clocks is little, and needed.
+    let recorder = Recorder::start(recorder::Options { max_bytes: None, ..recording }).map_err(Error::from);
+    let recorder = agree_on_success(&*control, recorder)?;
     exec.record(control, &place, &environment, &recorder)
 }
 
@@ -111,15 +108,17 @@ impl Exec<'_> {
         ])
     }
 
-    fn start_recorder(&self, place: &RunPlace) -> Result<Recorder, Error> {
+    fn recording(&self, place: &RunPlace) -> recorder::Options {
         let Identity { rank, world_size, local_rank, launcher } = *self.identity;
-        let mut options = recorder::Options::new(&place.path, &place.run_id, rank, world_size);
-        options.local_rank = local_rank;
-        options.launcher = Some(launcher.as_str().into());
-        options.versions = BTreeMap::from([("rank-agent".into(), env!("CARGO_PKG_VERSION").into())]);
-        // The program and its children join it through the injected library.
-        options.session = Some(recorder::Session::lead());
-        Ok(Recorder::start(options)?)
+        recorder::Options {
+            local_rank,
+            launcher: Some(launcher.as_str().into()),
+            versions: BTreeMap::from([("rank-agent".into(), env!("CARGO_PKG_VERSION").into())]),
+            // The program and its children join it through the injected library.
+            session: Some(recorder::Session::lead()),
+            max_bytes: self.arguments.max_bytes,
+            ..recorder::Options::new(&place.path, &place.run_id, rank, world_size)
+        }
     }
 
     fn record(
