@@ -222,6 +222,8 @@ def switching_works(report):
     for _ in range(3):
         page.click("#theme")
     page.click("#skew button[data-value=linear]")
+    # It is drawn in the browser's next frame.
+    page.wait_for_timeout(500)
     check(page.locator("#skew circle.mark").count() > 0, "no skew on a linear scale")
     for details in page.locator("#tables details").all():
         details.locator("summary").click()
