@@ -7,6 +7,7 @@
     gpu_read.py losses RUN_A RUN_B BOUND "FIRST LAST" "FIRST LAST"
     gpu_read.py overhead RUN.json ON:OFF ...         ms a step, with and without recording, in pairs
     gpu_read.py clocks RUN                           CUPTI's clock beside the recorder's
+    gpu_read.py ddp RUN RUN.json DDP.json            a recorded DistributedDataParallel beside what it says of itself
 """
 
 import json
@@ -130,7 +131,25 @@ def clocks(run):
     return "ok", f"{len(gpu)} comparisons, offset {statistics.median(gpu):.0f} ns, spread {spread} ns"
 
 
-COMMANDS = {f.__name__: f for f in (summary, same_kernels, same_gemms, losses, overhead, clocks)}
+def ddp(run, analysis, own):
+    own, document = load(own), load(analysis)
+    instances = [row for row in document["tables"].get("collective_instances", []) if row["op"] == "allreduce"]
+    buckets = len(own["bucket_bytes"])
+    expected = own["steps"] * buckets
+    # The first step has the buckets that were guessed before gradients had come once.
+    same = buckets > 0 and abs(len(instances) - expected) <= buckets + 2
+    whole = sum(1 for row in instances if row["complete"])
+    said = (f"NCCL {own['nccl']}: {len(instances)} all-reduces, {whole} seen by all ranks; PyTorch: {buckets} buckets in "
+            f"{own['steps']} steps, {own['ms_per_step']:.2f} ms each")
+    rows = table(run, "collectives")
+    if rows:
+        joined = sum(1 for row in rows if row["event_id"] is not None)
+        sources = sorted({row["timing_source"] for row in rows})
+        said += f"; {100 * joined / len(rows):.1f} % joined to kernels, times by {', '.join(map(str, sources))}"
+    return "ok" if same and whole == len(instances) else "FAILED", said
+
+
+COMMANDS = {f.__name__: f for f in (summary, same_kernels, same_gemms, losses, overhead, clocks, ddp)}
 
 if __name__ == "__main__":
     if len(sys.argv) < 3 or sys.argv[1] not in COMMANDS:
