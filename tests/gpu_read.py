@@ -65,7 +65,9 @@ def summary(path):
     overlaps = [row["overlap_pct"] for row in document["tables"]["step_breakdown"]
                 if row["step"] is None and row["overlap_pct"] is not None]
     overlap = f", {statistics.mean(overlaps):.1f} % of communication hidden" if overlaps else ""
-    print(f"{per_step:.0f} kernels a step and rank{overlap}; {document['verdict']['kind']}")
+    left_out = len(document["tables"].get("omissions", []))
+    omitted = f"; {left_out} remarks on what was left out" if left_out else ""
+    print(f"{per_step:.0f} kernels a step and rank{overlap}; {document['verdict']['kind']}{omitted}")
 
 
 def same_kernels(eager, graph):

@@ -43,6 +43,9 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// How many there are.
+    pub const COUNT: usize = Self::Other as usize + 1;
+
     /// The kind of Kineto's category, in any of its historic spellings.
     pub fn from_category(category: &str) -> Self {
         match category {

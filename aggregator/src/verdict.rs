@@ -139,6 +139,10 @@ fn nothing(tables: &Tables, facts: &Facts) -> String {
         return "one rank only: there is nobody to wait for.".into();
     }
     if tables.collective_instances.is_empty() {
+        if tables.omissions.iter().any(|row| row.what == crate::matching::WITHOUT_TIMES) {
+            return "no collective was recorded with its times: nothing says whether ranks waited for each other."
+                .into();
+        }
         return "no collective was recorded: nothing says whether ranks waited for each other.".into();
     }
     "no step with collectives of several ranks was recorded: stragglers cannot be judged.".into()

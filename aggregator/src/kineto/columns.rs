@@ -5,6 +5,7 @@ use std::hash::BuildHasher;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::kineto::json::Str;
+use crate::kineto::layout::Layout;
 use crate::model::{CopyRate, KernelUse, Kind, NONE};
 
 /// Strings seen by one worker, by their bytes in the file. Ids are dense and belong to this interner only.
@@ -246,6 +247,28 @@ pub(crate) fn narrow(id: i64) -> i32 {
     i32::try_from(id).unwrap_or(NONE_32)
 }
 
+/// How objects were written so far, by kind.
+#[derive(Debug, Default)]
+pub(crate) struct Layouts {
+    complete_event: Layout,
+    other_event: Layout,
+    args: [Layout; Kind::COUNT],
+}
+
+impl Layouts {
+    /// The layout of events: complete ones, or others.
+    #[inline(always)]
+    pub(crate) fn event(&mut self, is_complete: bool) -> &mut Layout {
+        if is_complete { &mut self.complete_event } else { &mut self.other_event }
+    }
+
+    /// The layout of the arguments of rows of a kind.
+    #[inline(always)]
+    pub(crate) fn args(&mut self, kind: Kind) -> &mut Layout {
+        &mut self.args[kind as usize]
+    }
+}
+
 /// What one worker keeps between chunks.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
@@ -256,6 +279,7 @@ pub(crate) struct Scratch {
     /// A template while it is made.
     pub(crate) draft: Vec<u8>,
     pub(crate) tracks: Tracks,
+    pub(crate) layouts: Layouts,
     /// Where chunks are read to before they are kept.
     pub(crate) room: Columns,
     last_category: Vec<u8>,

@@ -2,10 +2,11 @@
 //!
 //! Every member is looked at once. Kineto writes `ph`, `cat` and `name` before `args`, so what is wanted of the
 //! arguments is known when they are reached; where they come first (sorted keys), they are stepped over and read when
-//! the rest is known.
+//! the rest is known. Keys are told by what stood in their place in the event before (see `layout`).
 
-use crate::kineto::columns::{Allocation, Columns, FlowEnd, NONE_32, Row, Scratch, id_from_text, narrow};
+use crate::kineto::columns::{Allocation, Columns, FlowEnd, Interner, NONE_32, Row, Scratch, id_from_text, narrow};
 use crate::kineto::json::{Cursor, Fault, Str};
+use crate::kineto::layout::Key;
 use crate::kineto::number;
 use crate::model::{CopyRate, KernelUse, Kind, NONE};
 
@@ -97,19 +98,20 @@ pub(crate) fn read_event(
     let mut args = NO_ARGS;
     let start = *cursor;
     cursor.bump(1);
-    let mut first = true;
-    while let Some(key) = cursor.member(first)? {
-        first = false;
-        match key.raw {
-            b"ph" => head.phase = text_value(cursor)?.raw.first().copied().unwrap_or(0),
-            b"cat" => head.category = text_value(cursor)?.raw,
-            b"name" => head.name = text_value(cursor)?,
-            b"ts" => head.ts = text_value(cursor)?.raw,
-            b"dur" => head.dur = text_value(cursor)?.raw,
-            b"pid" => head.pid = id_value(cursor)?,
-            b"tid" => head.tid = id_value(cursor)?,
-            b"id" => head.id = id_value(cursor)?,
-            b"args" => read_args_member(cursor, wanted, scratch, &mut head, &mut args)?,
+    let mut number = 0;
+    // Complete events have other members than arrows and counters; all begin with their phase.
+    while let Some(key) = scratch.layouts.event(head.phase == b'X').member(cursor, number, event_key)? {
+        number += 1;
+        match key {
+            Key::Phase => head.phase = text_value(cursor)?.raw.first().copied().unwrap_or(0),
+            Key::Category => head.category = text_value(cursor)?.raw,
+            Key::Name => head.name = text_value(cursor)?,
+            Key::Start => head.ts = text_value(cursor)?.raw,
+            Key::Length => head.dur = text_value(cursor)?.raw,
+            Key::Process => head.pid = id_value(cursor)?,
+            Key::Thread => head.tid = id_value(cursor)?,
+            Key::Id => head.id = id_value(cursor)?,
+            Key::Args => read_args_member(cursor, wanted, scratch, &mut head, &mut args)?,
             _ => cursor.skip()?,
         }
     }
@@ -119,11 +121,43 @@ pub(crate) fn read_event(
         // The arguments came before `ph` or `cat`; they are inside the slice and well-formed.
         let mut again = whole;
         again.bump(from - whole.pos());
-        let bits = wanted_args(scratch.kind(head.category), wanted);
-        read_args(&mut again, bits, scratch, &mut args)?;
+        let kind = scratch.kind(head.category);
+        read_args(&mut again, kind, wanted_args(kind, wanted), scratch, &mut args)?;
     }
     keep(&whole, &head, args, wanted, scratch, columns);
     Ok(())
+}
+
+/// The members of an event.
+fn event_key(key: &[u8]) -> Key {
+    match key {
+        b"ph" => Key::Phase,
+        b"cat" => Key::Category,
+        b"name" => Key::Name,
+        b"ts" => Key::Start,
+        b"dur" => Key::Length,
+        b"pid" => Key::Process,
+        b"tid" => Key::Thread,
+        b"id" => Key::Id,
+        b"args" => Key::Args,
+        _ => Key::Other,
+    }
+}
+
+/// The members of `args`.
+fn args_key(key: &[u8]) -> Key {
+    match key {
+        b"External id" | b"external id" => Key::External,
+        b"correlation" => Key::Correlation,
+        b"device" => Key::Device,
+        b"stream" => Key::Stream,
+        b"bytes" => Key::Bytes,
+        b"Input Dims" => Key::Shape,
+        b"grid" => Key::Grid,
+        b"est. achieved occupancy %" => Key::Occupancy,
+        b"memory bandwidth (GB/s)" => Key::Bandwidth,
+        _ => Key::Other,
+    }
 }
 
 /// A member's value as bytes: the inside of a string, or a bare word. Objects and arrays count as nothing.
@@ -155,9 +189,9 @@ fn read_args_member(
 ) -> Result<(), Fault> {
     let from = cursor.pos();
     if head.phase == b'X' && !head.category.is_empty() {
-        let bits = wanted_args(scratch.kind(head.category), wanted);
+        let kind = scratch.kind(head.category);
         head.args_read = true;
-        read_args(cursor, bits, scratch, args)?;
+        read_args(cursor, kind, wanted_args(kind, wanted), scratch, args)?;
     } else {
         cursor.skip()?;
     }
@@ -178,64 +212,80 @@ fn wanted_args(kind: Kind, wanted: Wanted) -> u8 {
 
 /// Reads the wanted members of an object and steps to its end. A value that is no object is stepped over.
 #[inline]
-fn read_args(cursor: &mut Cursor<'_>, mut want: u8, scratch: &mut Scratch, args: &mut Args) -> Result<(), Fault> {
+fn read_args(
+    cursor: &mut Cursor<'_>,
+    kind: Kind,
+    mut want: u8,
+    scratch: &mut Scratch,
+    args: &mut Args,
+) -> Result<(), Fault> {
     if cursor.peek() != Some(b'{') {
         return cursor.skip();
     }
     cursor.bump(1);
-    let mut first = true;
+    let Scratch { layouts, shapes, .. } = scratch;
+    let layout = layouts.args(kind);
+    let mut number = 0;
     loop {
         if want == 0 {
             return cursor.close_object();
         }
-        let Some(key) = cursor.member(first)? else { return Ok(()) };
-        first = false;
-        let (bit, slot) = match key.raw {
-            b"External id" | b"external id" => (EXTERNAL, &mut args.external),
-            b"correlation" => (CORRELATION, &mut args.correlation),
-            b"device" => (DEVICE, &mut args.device),
-            b"stream" => (STREAM, &mut args.stream),
-            b"bytes" => (BYTES, &mut args.bytes),
-            b"Input Dims" if want & SHAPE != 0 => {
-                let from = cursor.pos();
-                cursor.skip()?;
-                args.shape = scratch.shapes.id(cursor.since(from)) + 1;
-                want &= !SHAPE;
-                continue;
-            }
-            b"grid" if want & GRID != 0 => {
-                let from = cursor.pos();
-                cursor.skip()?;
-                args.blocks = number::product_of_three(cursor.since(from)).unwrap_or(NONE);
-                want &= !GRID;
-                continue;
-            }
-            b"est. achieved occupancy %" if want & OCCUPANCY != 0 => {
-                args.occupancy_pct = number::decimal(text_value(cursor)?.raw);
-                want &= !OCCUPANCY;
-                continue;
-            }
-            b"memory bandwidth (GB/s)" if want & BANDWIDTH != 0 => {
-                args.bandwidth_gbs = number::decimal(text_value(cursor)?.raw);
-                want &= !BANDWIDTH;
-                continue;
-            }
-            _ => {
-                cursor.skip()?;
-                continue;
-            }
+        let Some(key) = layout.member(cursor, number, args_key)? else { return Ok(()) };
+        number += 1;
+        let bit = match key {
+            Key::External => EXTERNAL,
+            Key::Correlation => CORRELATION,
+            Key::Device => DEVICE,
+            Key::Stream => STREAM,
+            Key::Bytes => BYTES,
+            Key::Shape => SHAPE,
+            // They share a bit: no kind has both.
+            Key::Grid if kind == Kind::Kernel => GRID,
+            Key::Bandwidth if kind != Kind::Kernel => BANDWIDTH,
+            Key::Occupancy => OCCUPANCY,
+            _ => 0,
         };
         if want & bit == 0 {
             cursor.skip()?;
             continue;
         }
+        want &= !bit;
+        let slot = match key {
+            Key::External => &mut args.external,
+            Key::Correlation => &mut args.correlation,
+            Key::Device => &mut args.device,
+            Key::Stream => &mut args.stream,
+            Key::Bytes => &mut args.bytes,
+            _ => {
+                read_other(cursor, key, shapes, args)?;
+                continue;
+            }
+        };
         let text = text_value(cursor)?.raw;
         match number::integer(text) {
             Some(integer) => *slot = integer,
             None => args.unread += u32::from(!matches!(text, b"" | b"null")),
         }
-        want &= !bit;
     }
+}
+
+/// Reads a wanted argument that is no plain integer.
+fn read_other(cursor: &mut Cursor<'_>, key: Key, shapes: &mut Interner, args: &mut Args) -> Result<(), Fault> {
+    let from = cursor.pos();
+    match key {
+        Key::Shape => {
+            cursor.skip()?;
+            args.shape = shapes.id(cursor.since(from)) + 1;
+        }
+        Key::Grid => {
+            cursor.skip()?;
+            args.blocks = number::product_of_three(cursor.since(from)).unwrap_or(NONE);
+        }
+        Key::Occupancy => args.occupancy_pct = number::decimal(text_value(cursor)?.raw),
+        Key::Bandwidth => args.bandwidth_gbs = number::decimal(text_value(cursor)?.raw),
+        _ => cursor.skip()?,
+    }
+    Ok(())
 }
 
 /// Puts a read event where it belongs.

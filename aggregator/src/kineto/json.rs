@@ -108,6 +108,12 @@ impl<'a> Cursor<'a> {
         &self.bytes[start..self.pos]
     }
 
+    /// The bytes from where it stands.
+    #[inline(always)]
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.bytes.get(self.pos..).unwrap_or_default()
+    }
+
     #[inline]
     pub(crate) fn fault<T>(&self, what: FaultKind) -> Result<T, Fault> {
         Err(Fault { at: self.pos, what })

@@ -25,6 +25,7 @@ mod gunzip;
 mod ingest;
 mod input;
 mod json;
+mod layout;
 mod load;
 mod names;
 mod number;

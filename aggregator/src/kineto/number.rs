@@ -5,6 +5,9 @@
 /// Most digits that a scale may shift a number by; beyond, it is out of range or zero anyway.
 const MAX_EXPONENT: i32 = 400;
 
+/// Digits of a number that `u64` holds whatever they are. Microseconds since 1970 with three decimals have 19.
+const MOST_DIGITS: usize = 19;
+
 /// The number in `text`, in units of 10⁻`scale`, rounded to nearest (halves away from zero). `None`: not a number, or
 /// beyond `i64`.
 ///
@@ -74,19 +77,29 @@ fn any_integer(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// The common form: up to 15 digits, a point, and no more decimals than `scale`.
+/// The common form: up to 19 digits, a point among them, and no more decimals than `scale`.
 #[inline]
 fn plain(digits: &[u8], scale: i32) -> Option<u64> {
-    if digits.len() > 18 {
+    if digits.len() > MOST_DIGITS + 1 {
         return None;
     }
     let mut sum = 0u64;
     let mut decimals = -1i32;
     let mut seen = 0;
+    let mut digits = digits;
+    // Times since 1970 or since the start of the machine have eight digits and more before their point.
+    while let Some((eight, rest)) = digits.split_first_chunk::<8>()
+        && decimals < 0
+        && let Some(value) = eight_digits(*eight)
+    {
+        sum = sum.wrapping_mul(100_000_000).wrapping_add(value);
+        seen += 8;
+        digits = rest;
+    }
     for byte in digits {
         let digit = byte.wrapping_sub(b'0');
         if digit <= 9 {
-            sum = sum * 10 + u64::from(digit);
+            sum = sum.wrapping_mul(10).wrapping_add(u64::from(digit));
             decimals += i32::from(decimals >= 0);
             seen += 1;
         } else if *byte == b'.' && decimals < 0 {
@@ -97,7 +110,23 @@ fn plain(digits: &[u8], scale: i32) -> Option<u64> {
     }
     let missing = scale - decimals.max(0);
     let power = 10u64.checked_pow(u32::try_from(missing).ok()?)?;
-    if seen == 0 { None } else { sum.checked_mul(power) }
+    // Only with more digits can the sum have wrapped.
+    if (1..=MOST_DIGITS).contains(&seen) { sum.checked_mul(power) } else { None }
+}
+
+/// The value of eight digits: neighbours are joined to pairs, pairs to fours, and these to the whole.
+#[inline]
+fn eight_digits(text: [u8; 8]) -> Option<u64> {
+    const LOW: u64 = u64::from_ne_bytes([0x0f; 8]);
+    let word = u64::from_le_bytes(text);
+    let digits = word ^ u64::from_ne_bytes([b'0'; 8]);
+    // No byte above 9: none has a high half, and adding six to any leaves it without one.
+    if (digits | (digits.wrapping_add(u64::from_ne_bytes([6; 8])))) & !LOW != 0 {
+        return None;
+    }
+    let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
+    Some((fours * 10_000 + (fours >> 32)) & 0xffff_ffff)
 }
 
 /// Any decimal number: more decimals than are kept, exponents, leading zeros.
@@ -160,6 +189,11 @@ mod tests {
         check("1.5", Some(1500));
         check("4379189648448.045", Some(4_379_189_648_448_045));
         check("1728000000123456.789", Some(1_728_000_000_123_456_789));
+        check("9223372036854775.807", Some(i64::MAX));
+        check("9223372036854775.808", None);
+        check("0000000000000001.5", Some(1500));
+        check("12345678", Some(12_345_678_000));
+        check("12345678.9", Some(12_345_678_900));
         check("1698955060099003", Some(1_698_955_060_099_003_000));
         check("-3.25", Some(-3250));
         check("1.698955060099003e15", Some(1_698_955_060_099_003_000));
@@ -173,8 +207,9 @@ mod tests {
 
     #[test]
     fn what_is_no_number_or_too_large_is_refused() {
-        for text in ["", "-", ".", "NaN", "N/A", "1.2.3", "1e", "0x10", "99999999999999999999", "1e300", "1-2", "true"]
-        {
+        let large = ["99999999999999999999", "9999999999999999999", "18446744073709551617.0", "1e300"];
+        let other = ["", "-", ".", "NaN", "N/A", "1.2.3", "1e", "0x10", "1-2", "true", "1234:678", "1234567/"];
+        for text in large.into_iter().chain(other) {
             check(text, None);
         }
     }

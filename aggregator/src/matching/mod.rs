@@ -110,17 +110,20 @@ fn is_point_to_point(row: &CollectiveRow) -> bool {
     matches!(&*row.op, "send" | "recv")
 }
 
-/// Rows that never started have no place in an instance; their instance is incomplete, and they are counted here.
+/// What is said of collectives of which only the hand-over is known.
+pub(crate) const WITHOUT_TIMES: &str = "collectives without times";
+
+/// Rows without a start have no place in an instance; their instance is incomplete, and they are counted here: those that
+/// a source saw wait in vain apart from those of which no source saw more than that they were handed over.
 fn unstarted(ranks: &[RankCollectives<'_>]) -> Vec<OmissionRow> {
     let mut omissions = Vec::new();
     for rank in ranks {
-        let amount = rank.rows.iter().filter(|r| r.start_ns.is_none()).count();
-        omissions.extend(omission(
-            rank.rank,
-            "collectives not started",
-            amount,
-            "they were handed over but never began",
-        ));
+        let (unseen, waiting): (Vec<_>, Vec<_>) =
+            rank.rows.iter().filter(|row| row.start_ns.is_none()).partition(|row| &*row.timing_source == "enqueue");
+        let why = "they were handed over but never began";
+        omissions.extend(omission(rank.rank, "collectives not started", waiting.len(), why));
+        let why = "nothing recorded when they ran, only that they were handed over";
+        omissions.extend(omission(rank.rank, WITHOUT_TIMES, unseen.len(), why));
     }
     omissions
 }

@@ -42,6 +42,23 @@ fn windows_that_begin_at_different_collectives_are_matched_by_the_barrier_rule()
     assert_eq!(omissions.iter().map(|o| (o.rank, o.amount)).collect::<Vec<_>>(), [(Some(0), Some(1))]);
 }
 
+// A kernel that waits in vain is one thing, a hand-over of which no source saw more another: a CUDA graph without CUPTI.
+#[test]
+fn what_never_began_is_told_from_what_nobody_timed() {
+    let times = [(0, 7 * MS), (10 * MS, 12 * MS)];
+    let mut a = rows(0, "allreduce", &times);
+    let mut b = rows(1, "allreduce", &times);
+    for (row, source) in [(&mut a[1], "gpu_timer"), (&mut b[1], "enqueue")] {
+        (row.start_ns, row.end_ns, row.timing_source) = (None, None, source.into());
+        row.state = "enqueued".into();
+    }
+    let (instances, omissions) = matched(&[rank(0, a), rank(1, b)]);
+    assert_eq!(shape(&instances), BTreeSet::from([vec![(0, 0), (1, 0)]]));
+    let said: Vec<_> = omissions.iter().map(|o| (o.rank, &*o.what, o.amount)).collect();
+    let expected = [(Some(0), "collectives not started", Some(1)), (Some(1), "collectives without times", Some(1))];
+    assert_eq!(said, expected);
+}
+
 // Rank 1 lost the row in the middle: by position, everything after it would be wrong.
 #[test]
 fn a_gap_in_the_middle_does_not_shift_the_rest() {
