@@ -323,17 +323,16 @@ impl<'a> Cursor<'a> {
     /// Steps to the end of the object in which it stands, outside a string.
     ///
     /// Where no other object follows in it and nothing is escaped, it ends at the first closing brace that has an even
-    /// number of quotes before it: three searches by the processor's vectors instead of one from quote to quote.
+    /// number of quotes before it: two searches by the processor's vectors instead of one from quote to quote.
     #[inline]
     pub(crate) fn close_object(&mut self) -> Result<(), Fault> {
         let rest = &self.bytes[self.pos..];
-        if let Some(brace) = memchr::memchr(b'}', rest) {
-            let inside = &rest[..brace];
-            let plain = memchr::memchr2(b'\\', b'{', inside).is_none();
-            if plain && memchr::memchr_iter(b'"', inside).count().is_multiple_of(2) {
-                self.pos += brace + 1;
-                return Ok(());
-            }
+        if let Some(brace) = memchr::memchr3(b'}', b'{', b'\\', rest)
+            && rest[brace] == b'}'
+            && memchr::memchr_iter(b'"', &rest[..brace]).count().is_multiple_of(2)
+        {
+            self.pos += brace + 1;
+            return Ok(());
         }
         self.close::<b'{', b'}'>()
     }

@@ -72,6 +72,8 @@ pub(crate) fn product_of_three(list: &[u8]) -> Option<i64> {
 
 fn any_integer(text: &[u8]) -> Option<i64> {
     match text.split_first()? {
+        // A name: a stream's, a thread's.
+        (first, _) if first.is_ascii_alphabetic() => None,
         (b'-', rest) => unsigned(rest).and_then(|n| 0i64.checked_sub_unsigned(n)),
         _ => unsigned(text).map(|n| n as i64).or_else(|| scaled(text, 0)),
     }
