@@ -139,7 +139,7 @@ fn nothing(tables: &Tables, facts: &Facts) -> String {
         return "one rank only: there is nobody to wait for.".into();
     }
     if tables.collective_instances.is_empty() {
-        if tables.omissions.iter().any(|row| row.what == crate::matching::WITHOUT_TIMES) {
+        if tables.omissions.iter().any(|row| &*row.what == crate::matching::WITHOUT_TIMES) {
             return "no collective was recorded with its times: nothing says whether ranks waited for each other."
                 .into();
         }
