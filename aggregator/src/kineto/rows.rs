@@ -64,17 +64,23 @@ pub(crate) fn rows_from_pieces(
 ) -> Rows {
     let mut rows = Rows::default();
     let maps = merge_scratches(scratches, &mut rows.names);
-    for (number, piece) in &mut pieces {
+    pieces.par_iter_mut().for_each(|(number, piece)| {
         if let Some(map) = maps.get(number) {
             piece.name.iter_mut().for_each(|name| *name = map.names[*name as usize]);
         }
-        rows.tally.add(&piece.tally);
-    }
-    gather_side_tables(&mut pieces, &maps, base_ns, &mut rows);
+    });
+    pieces.iter().for_each(|(_, piece)| rows.tally.add(&piece.tally));
+    let sides: Vec<Side> = pieces.iter_mut().map(|(number, piece)| Side::take(*number, piece)).collect();
     let whole = |(_, p): &(u32, Columns)| p.ts_ns.iter().zip(&p.dur_ns).all(|(t, d)| t % 1000 == 0 && d % 1000 == 0);
     rows.whole_us = pieces.par_iter().all(whole);
-    let (order, tracks) = rayon::join(|| order_rows(&pieces), || TrackColumn::of(&pieces, &maps));
-    rows.pids = host_pids(&pieces, &maps);
+    let (order, (tracks, pids)) = rayon::join(
+        || order_rows(&pieces),
+        || {
+            gather_side_tables(sides, &maps, base_ns, &mut rows);
+            (TrackColumn::of(&pieces, &maps), host_pids(&pieces, &maps))
+        },
+    );
+    rows.pids = pids;
     if pieces.iter().any(|(_, piece)| !piece.category.is_empty()) {
         gather_extras(&mut pieces, &maps, &tracks, &mut rows.extras);
     }
@@ -127,34 +133,62 @@ fn merge_scratches(scratches: BTreeMap<u32, Scratch>, names: &mut Vec<Text>) -> 
         .collect()
 }
 
-/// Moves what is sparse out of the pieces; row numbers become those of the whole file.
-fn gather_side_tables(pieces: &mut [(u32, Columns)], maps: &BTreeMap<u32, IdMap>, base_ns: i64, rows: &mut Rows) {
+/// What is sparse in a piece.
+struct Side {
+    /// Of the scratch that its ids belong to.
+    scratch: u32,
+    /// Rows of the piece.
+    rows: usize,
+    comm_args: Vec<(u32, Box<[u8]>)>,
+    kernel_use: Vec<KernelUse>,
+    copy_rates: Vec<CopyRate>,
+    allocations: Vec<Allocation>,
+    flows: Vec<FlowEnd>,
+    shape: Vec<u32>,
+}
+
+impl Side {
+    /// Takes it out of the piece.
+    fn take(scratch: u32, piece: &mut Columns) -> Self {
+        Self {
+            scratch,
+            rows: piece.len(),
+            comm_args: std::mem::take(&mut piece.comm_args),
+            kernel_use: std::mem::take(&mut piece.kernel_use),
+            copy_rates: std::mem::take(&mut piece.copy_rates),
+            allocations: std::mem::take(&mut piece.allocations),
+            flows: std::mem::take(&mut piece.flows),
+            shape: std::mem::take(&mut piece.shape),
+        }
+    }
+}
+
+/// Joins what is sparse in the pieces; row numbers become those of the whole file.
+fn gather_side_tables(sides: Vec<Side>, maps: &BTreeMap<u32, IdMap>, base_ns: i64, rows: &mut Rows) {
     let mut first = 0u32;
     // What grows by doubling holds up to twice its size, and for a moment three times.
-    rows.allocations.reserve_exact(pieces.iter().map(|(_, p)| p.allocations.len()).sum());
-    rows.kernel_use.reserve_exact(pieces.iter().map(|(_, p)| p.kernel_use.len()).sum());
-    rows.flows.reserve_exact(pieces.iter().map(|(_, p)| p.flows.len()).sum());
-    for (number, piece) in pieces {
+    rows.allocations.reserve_exact(sides.iter().map(|side| side.allocations.len()).sum());
+    rows.kernel_use.reserve_exact(sides.iter().map(|side| side.kernel_use.len()).sum());
+    rows.flows.reserve_exact(sides.iter().map(|side| side.flows.len()).sum());
+    for side in sides {
         let absolute = |ts_ns: i64| ts_ns.saturating_add(base_ns);
-        rows.comm_args.extend(std::mem::take(&mut piece.comm_args).into_iter().map(|(row, args)| (first + row, args)));
+        rows.comm_args.extend(side.comm_args.into_iter().map(|(row, args)| (first + row, args)));
         let id = |id: i64| i64::from(first) + id;
-        rows.kernel_use
-            .extend(std::mem::take(&mut piece.kernel_use).into_iter().map(|u| KernelUse { id: id(u.id), ..u }));
-        rows.copy_rates
-            .extend(std::mem::take(&mut piece.copy_rates).into_iter().map(|r| CopyRate { id: id(r.id), ..r }));
-        if let Some(map) = maps.get(number) {
-            rows.allocations.extend(std::mem::take(&mut piece.allocations).into_iter().map(|allocation| {
+        rows.kernel_use.extend(side.kernel_use.into_iter().map(|u| KernelUse { id: id(u.id), ..u }));
+        rows.copy_rates.extend(side.copy_rates.into_iter().map(|r| CopyRate { id: id(r.id), ..r }));
+        if let Some(map) = maps.get(&side.scratch) {
+            rows.allocations.extend(side.allocations.into_iter().map(|allocation| {
                 let ts_ns = absolute(allocation.ts_ns);
                 (Allocation { ts_ns, ..allocation }, map.tracks[allocation.track as usize])
             }));
-            rows.flows.extend(std::mem::take(&mut piece.flows).into_iter().map(|flow| {
+            rows.flows.extend(side.flows.into_iter().map(|flow| {
                 let end = FlowEnd { ts_ns: absolute(flow.ts_ns), ..flow };
                 (end, map.tracks[flow.track as usize])
             }));
             let shape = |id: &u32| id.checked_sub(1).map(|id| map.shapes[id as usize].clone());
-            rows.shapes.extend(piece.shape.iter().map(shape));
+            rows.shapes.extend(side.shape.iter().map(shape));
         }
-        first += piece.len() as u32;
+        first += side.rows as u32;
     }
     rows.allocations.sort_by_key(|(a, _)| a.ts_ns);
 }
@@ -327,6 +361,11 @@ fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, ev
     let (device, stream, name, kind) = (take!(device), take!(stream), take!(name), take!(kind));
     let Events { ts_ns: to_ts, dur_ns: to_dur, correlation: to_correlation, external: to_external, .. } = events;
     let Events { device: to_device, stream: to_stream, name: to_name, kind: to_kind, id: to_id, .. } = events;
+    let Events { step: to_step, flops: to_flops, bytes: to_bytes, .. } = events;
+    let moved = |(row, kind): (&u32, &Kind)| match kind {
+        Kind::GpuMemcpy | Kind::GpuMemset => bytes.get(row).copied().unwrap_or(NONE),
+        _ => NONE,
+    };
     rayon::join(
         || {
             let flat = &mut Vec::new();
@@ -334,6 +373,8 @@ fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, ev
             *to_dur = column(dur_ns, flat, order, |dur| dur);
             *to_name = column(name, &mut Vec::new(), order, |name| name);
             *to_id = order.iter().map(|row| i64::from(*row)).collect();
+            *to_step = vec![NO_STEP; order.len()];
+            *to_flops = vec![NONE; order.len()];
         },
         || {
             let flat = &mut Vec::new();
@@ -343,15 +384,9 @@ fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, ev
             *to_device = column(device, flat, order, widen);
             *to_stream = column(stream, flat, order, widen);
             *to_kind = column(kind, &mut Vec::new(), order, |kind| kind);
+            *to_bytes = order.iter().zip(to_kind.iter()).map(moved).collect();
         },
     );
-    events.step = vec![NO_STEP; order.len()];
-    events.flops = vec![NONE; order.len()];
-    let moved = |(row, kind): (&u32, &Kind)| match kind {
-        Kind::GpuMemcpy | Kind::GpuMemset => bytes.get(row).copied().unwrap_or(NONE),
-        _ => NONE,
-    };
-    events.bytes = order.iter().zip(&events.kind).map(moved).collect();
 }
 
 /// Which rows are communication by their names.
