@@ -8,6 +8,7 @@ use recorder::Schedule;
 
 use crate::Error;
 use crate::backend::ShareGpu;
+use crate::ctl::CtlArguments;
 use crate::engine::Progress;
 use crate::exec::cli::ExecArguments;
 use crate::inject::Injection;
@@ -119,6 +120,8 @@ Exit codes: 0 done; 1 the input or the environment is wrong; 2 usage; 3 done, bu
 pub enum Command {
     /// Record an unmodified CUDA/NCCL program on every rank
     Exec(ExecArguments),
+    /// Switch the recording of such a program, or say how it stands
+    Ctl(CtlArguments),
     /// Checks a back end's operations against f64, and times its matrix products
     #[cfg(feature = "cuda")]
     #[command(hide = true)]

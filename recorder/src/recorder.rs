@@ -57,6 +57,8 @@ pub struct Options {
     /// Bytes of rows that this process may write; beyond, rows are left out and counted. A part that has begun below
     /// the limit is written whole; `ranks` and `counters` are not limited. Default: no limit.
     pub max_bytes: Option<u64>,
+    /// File of the [`ControlPage`](crate::ControlPage) that says when the program's processes record. Default: always.
+    pub control: Option<PathBuf>,
 }
 
 impl Options {
@@ -79,6 +81,7 @@ impl Options {
             versions: BTreeMap::new(),
             session: None,
             max_bytes: None,
+            control: None,
         }
     }
 

@@ -27,6 +27,8 @@ pub mod variables {
     pub const AGENT_PID: &str = "RANKSCOPE_AGENT_PID";
     /// Bytes of rows that each process may write.
     pub const MAX_BYTES: &str = "RANKSCOPE_MAX_BYTES";
+    /// File of the page that says when to record, and how much.
+    pub const CONTROL: &str = "RANKSCOPE_CONTROL";
 }
 
 /// A process's part in the session of a rank.
@@ -106,6 +108,7 @@ impl Options {
             launcher: get(variables::LAUNCHER).map(|value| value.to_string_lossy().into_owned()),
             session: Some(Session::join(agent_pid)),
             max_bytes: number(&get, variables::MAX_BYTES)?,
+            control: get(variables::CONTROL).map(PathBuf::from),
             ..Self::new(run, run_id, rank, world_size)
         }))
     }
@@ -123,6 +126,7 @@ impl Options {
         optional(variables::LOCAL_RANK, self.local_rank.map(|rank| rank.to_string()));
         optional(variables::LAUNCHER, self.launcher.clone());
         optional(variables::MAX_BYTES, self.max_bytes.map(|bytes| bytes.to_string()));
+        set.extend(self.control.as_ref().map(|path| (variables::CONTROL, path.clone().into())));
         set
     }
 }
@@ -165,6 +169,7 @@ mod tests {
             local_rank: Some(1),
             launcher: Some("slurm".into()),
             max_bytes: Some(1 << 40),
+            control: Some("/tmp/page".into()),
             ..Options::new("/tmp/run", "id", 3, 4)
         };
         let set = agent.variables();
@@ -172,6 +177,7 @@ mod tests {
         let child = child.unwrap().unwrap();
         assert_eq!((&child.run, &*child.run_id, child.rank, child.world_size), (&agent.run, "id", 3, 4));
         assert_eq!((child.local_rank, child.launcher, child.max_bytes), (Some(1), Some("slurm".into()), Some(1 << 40)));
+        assert_eq!(child.control, agent.control);
         let session = child.session.unwrap();
         assert_eq!(session.id(), Session::lead().id());
         assert!(session.joins() && !Session::lead().joins());

@@ -6,6 +6,7 @@
 
 #[expect(unsafe_code, reason = "handlers of the C library")]
 mod ffi;
+mod follow;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,12 +36,12 @@ pub fn start() -> Option<&'static Recorder> {
         .get_or_init(|| {
             let started = Options::from_env().and_then(|options| {
                 let options = options.map(|options| Options { finish_timeout: FINISH_TIMEOUT, ..options });
-                options.map(Recorder::start).transpose()
+                options.map(|options| Ok((Recorder::start(options.clone())?, options))).transpose()
             });
             match started {
                 Ok(None) => None,
-                Ok(Some(recorder)) => {
-                    recorder.set_active(true);
+                Ok(Some((recorder, options))) => {
+                    follow::start(&recorder, &options);
                     ffi::at_exit_and_fork();
                     Some(recorder)
                 }
@@ -57,19 +58,26 @@ pub fn start() -> Option<&'static Recorder> {
 pub fn start_cuda() {
     let Some(recorder) = start() else { return };
     CUDA.get_or_init(|| match Cupti::start(recorder, Settings::default()) {
-        Ok(cupti) => Some(cupti),
+        Ok(cupti) => {
+            if follow::order().is_some_and(|order| !order.record) {
+                cupti.pause();
+            }
+            Some(cupti)
+        }
         Err(error) => {
             eprintln!("rankscope: CUDA is not recorded in process {}: {error}", std::process::id());
             None
         }
     });
+    follow::look_again();
 }
 
 /// The process's NCCL source, started with the recorder.
 pub(crate) fn start_nccl() -> Option<&'static Core> {
     let recorder = start()?;
     let source = NCCL.get_or_init(|| {
-        let detail = Detail::from_env().unwrap_or_else(|error| {
+        let detail = follow::order().map(|order| Ok(order.detail)).unwrap_or_else(Detail::from_env);
+        let detail = detail.unwrap_or_else(|error| {
             eprintln!("rankscope: {error}; recording with the detail {}", Detail::default().as_str());
             Detail::default()
         });
@@ -103,6 +111,7 @@ pub fn finish() {
     if FORKED.load(Ordering::Relaxed) {
         return;
     }
+    follow::finish();
     // The recorder last: what the sources still hold goes through it.
     if let Some(cupti) = CUDA.get().and_then(Option::as_ref) {
         cupti.finish();
