@@ -156,7 +156,13 @@ impl Worker {
         ffi::set_mask(wanted);
         let ends_untold = (self.active && !active) || detail < self.detail;
         (self.active, self.detail) = (active, detail);
-        if ends_untold { self.model.forget() } else { 0 }
+        if !ends_untold {
+            return 0;
+        }
+        // What is over becomes rows first: they wait for the next period otherwise.
+        let now_ns = self.core.now_ns();
+        self.model.publish(now_ns, i64::MIN, false);
+        self.model.forget()
     }
 
     fn publish(&mut self, last: bool, forgotten: u64) {
