@@ -16,6 +16,7 @@ use crate::map::{RankPart, map_rank};
 use crate::matching::{RankCollectives, match_collectives};
 use crate::model::Instance;
 use crate::options::{Options, TimeBound};
+use crate::peers::peers_as_ranks;
 use crate::source::{Source, SourceInfo};
 use crate::stats::{compare_kernels, compare_ops};
 use crate::unfinished::unfinished;
@@ -186,6 +187,7 @@ fn map_all(
             Err(omission) => omissions.push(omission),
         }
     }
+    peers_as_ranks(&mut parts, options.ranks.is_some());
     parts
 }
 

@@ -106,6 +106,11 @@ pub fn nccl() -> Option<&'static Source> {
     NCCL.get()?.as_ref().filter(|_| !FORKED.load(Ordering::Relaxed))
 }
 
+/// Whether this process records itself from here.
+pub(crate) fn is_started() -> bool {
+    RECORDER.get().is_some_and(Option::is_some)
+}
+
 /// Ends the recording: what is in flight becomes rows, and everything is written. Later calls do nothing.
 pub fn finish() {
     if FORKED.load(Ordering::Relaxed) {

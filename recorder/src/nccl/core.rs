@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crossbeam_queue::ArrayQueue;
 
 use super::handles::Handles;
-use super::record::{Event, Record, What};
+use super::record::{Event, Launch, Record, What};
 use super::words::Words;
 use crate::Clock;
 use crate::state::Shared;
@@ -131,6 +131,16 @@ impl Core {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// A launch that this thread makes now.
+    pub(crate) fn new_launch(&self) -> Launch {
+        Launch { row: self.shared.next_id(), thread_id: rustix::thread::gettid().as_raw_nonzero().get().into() }
+    }
+
+    /// Whether CUPTI runs, and wants to be told inside of what a kernel is launched.
+    pub(crate) fn is_linked(&self) -> bool {
+        self.shared.state().is_linked()
     }
 
     /// Whether rows are made now.
@@ -273,7 +283,7 @@ mod tests {
         let mut open = std::collections::VecDeque::new();
         // Far more than the queue holds, with nobody to empty it.
         for _ in 0..20_000 {
-            let handle = core.start(comm, event_type::COLL, 0, Event::KernelLaunch);
+            let handle = core.start(comm, event_type::COLL, 0, Event::GroupApi);
             if handle != 0 {
                 open.push_back(handle);
                 core.record_state(handle, 8, 0);
@@ -303,7 +313,7 @@ mod tests {
     fn what_is_not_open_is_counted_and_nothing_else() {
         let core = core(2);
         let comm = core.open_comm(CommInfo::default());
-        let start = |comm| core.start(comm, event_type::COLL, 0, Event::KernelLaunch);
+        let start = |comm| core.start(comm, event_type::COLL, 0, Event::GroupApi);
         assert_eq!(start(0), 0, "no context");
         let (a, b) = (start(comm), start(comm));
         assert_eq!(start(comm), 0, "pool exhausted");

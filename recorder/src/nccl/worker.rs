@@ -9,13 +9,17 @@ use trace::{CounterRow, Row};
 
 use super::core::{Core, Limits};
 use super::model::Model;
+use super::rows::launch_event;
 use super::{Detail, ffi};
-use crate::{Error, Recorder};
+use crate::device::DeviceBatch;
+use crate::{Error, NameId, Recorder};
 
 /// Pause between looks at the queue: it then holds 1.7 M callbacks a second.
 const POLL: Duration = Duration::from_millis(20);
 /// How often rows are handed over, and what is in flight for longer is told.
 const PERIOD: Duration = Duration::from_secs(1);
+/// What the rows of launches are called: `nccl:` says that they are communication.
+const LAUNCH: &str = "nccl:launch";
 /// Callbacks between two looks at the clock.
 const CHUNK: usize = 4096;
 
@@ -57,6 +61,7 @@ impl Source {
             core: core.clone(),
             control: control.clone(),
             model: Model::new(rank),
+            launch_name: recorder.intern(LAUNCH),
             recorder,
             rank,
             told: [0; SOURCES.len()],
@@ -116,6 +121,7 @@ struct Worker {
     told: [u64; SOURCES.len()],
     active: bool,
     detail: Detail,
+    launch_name: NameId,
 }
 
 impl Worker {
@@ -170,6 +176,9 @@ impl Worker {
         let period_ns = i64::try_from(PERIOD.as_nanos()).unwrap_or(i64::MAX);
         self.model.publish(now_ns, now_ns.saturating_sub(period_ns), last);
         let rows = std::mem::take(&mut self.model.rows);
+        let name = self.launch_name;
+        let events = rows.launches.iter().map(|launch| launch_event(launch, name)).collect();
+        self.recorder.device(DeviceBatch { events, ..DeviceBatch::default() });
         self.hand_over(rows.collectives);
         self.hand_over(rows.channels);
         self.hand_over(rows.proxies);
