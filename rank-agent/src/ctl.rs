@@ -131,7 +131,10 @@ fn choose(arguments: &CtlArguments) -> Result<Vec<(PathBuf, Status)>, Error> {
     if runs.iter().any(|run| run != first) && arguments.action != Action::Status {
         let mut names: Vec<String> = runs.iter().map(|run| run.display().to_string()).collect();
         names.dedup();
-        return Err(Error::Control(format!("several runs are being recorded; choose one by --out: {}", names.join(", "))));
+        return Err(Error::Control(format!(
+            "several runs are being recorded; choose one by --out: {}",
+            names.join(", ")
+        )));
     }
     Ok(found)
 }

@@ -257,9 +257,11 @@ impl Switch {
             return None;
         }
         let seconds = |duration: Duration| format!("{:.3}", duration.as_secs_f64());
-        let named = state.offs.iter().take(MAX_NAMED).map(|off| {
-            format!("{} to {} s ({})", seconds(off.from - began), seconds(off.to - began), off.why)
-        });
+        let named = state
+            .offs
+            .iter()
+            .take(MAX_NAMED)
+            .map(|off| format!("{} to {} s ({})", seconds(off.from - began), seconds(off.to - began), off.why));
         let named: Vec<String> = named.collect();
         let rest = intervals - named.len() as u64;
         let rest = if rest > 0 { format!(", and {rest} more") } else { String::new() };
@@ -296,8 +298,10 @@ mod tests {
     const DETAIL: NcclDetail = NcclDetail::Channels;
 
     fn switch(delay_ms: Option<u64>, duration_ms: Option<u64>) -> Switch {
-        let schedule =
-            TimeSchedule { delay: delay_ms.map(Duration::from_millis), duration: duration_ms.map(Duration::from_millis) };
+        let schedule = TimeSchedule {
+            delay: delay_ms.map(Duration::from_millis),
+            duration: duration_ms.map(Duration::from_millis),
+        };
         Switch::new(None, schedule, Switch::first_order(schedule, DETAIL))
     }
 

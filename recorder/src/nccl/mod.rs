@@ -96,10 +96,7 @@ impl Detail {
             | event_type::GROUP_API
             | event_type::KERNEL_LAUNCH
             | event_type::CE_COLL;
-        let channels = event_type::KERNEL_CH
-            | event_type::KERNEL_PHASE
-            | event_type::CE_SYNC
-            | event_type::CE_BATCH;
+        let channels = event_type::KERNEL_CH | event_type::KERNEL_PHASE | event_type::CE_SYNC | event_type::CE_BATCH;
         let proxy = event_type::PROXY_OP | event_type::PROXY_STEP;
         match self {
             Self::Coll => coll,

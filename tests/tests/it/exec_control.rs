@@ -125,8 +125,7 @@ fn ctl_switches_a_running_program_and_its_detail() {
     assert_eq!(program.next("mask"), 0);
     program.end();
 
-    let sources: Vec<String> =
-        rows::<CollectiveRow>(&run, 0).iter().map(|row| row.timing_source.to_string()).collect();
+    let sources: Vec<String> = rows::<CollectiveRow>(&run, 0).iter().map(|row| row.timing_source.to_string()).collect();
     assert!(sources.iter().any(|source| source == "enqueue"), "coll: only the hand-over");
     assert!(!rows::<NcclChannelRow>(&run, 0).is_empty() && !rows::<NcclProxyRow>(&run, 0).is_empty());
     let said = schedule_said(&run, 0);
@@ -151,7 +150,9 @@ fn one_rank_that_is_told_tells_the_others() {
     ctl(runtime.path(), &["stop", "--pid", &pid]).expect_code(0);
     assert_eq!((a.next("mask"), b.next("mask")), (0, 0));
     // Both at once, for a while.
-    let said = ctl(runtime.path(), &["start", "--duration", "3600", "--out", &run.display().to_string()]).expect_code(0).stdout;
+    let said = ctl(runtime.path(), &["start", "--duration", "3600", "--out", &run.display().to_string()])
+        .expect_code(0)
+        .stdout;
     assert!(said.contains("rank 0") && said.contains("rank 1") && said.contains("; stops in 3"), "{said}");
     assert!(a.next("mask") > 0 && b.next("mask") > 0);
     a.end();

@@ -1,3 +1,5 @@
+//! The socket, its peers, and what they leave behind.
+
 use super::*;
 
 fn status() -> Status {
@@ -83,8 +85,12 @@ fn what_a_killed_process_left_is_swept_away() {
     assert_eq!(sockets(std::slice::from_ref(&directory)), [""; 0].map(PathBuf::from));
     assert!(socket.exists(), "it may have been made this moment");
     let old = SystemTime::now() - 2 * STALE_AFTER;
-    let touched = std::process::Command::new("touch").arg("-d").arg(format!("@{}", old
-        .duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs())).arg(&socket).status().unwrap();
+    let touched = std::process::Command::new("touch")
+        .arg("-d")
+        .arg(format!("@{}", old.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()))
+        .arg(&socket)
+        .status()
+        .unwrap();
     assert!(touched.success());
     assert_eq!(sockets(std::slice::from_ref(&directory)), [""; 0].map(PathBuf::from));
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "socket and page");

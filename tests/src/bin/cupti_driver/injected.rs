@@ -71,8 +71,7 @@ impl Program {
         self.plugin.stop(launch);
         let group = self.start(&Descriptor::new(VERSION, kind::GROUP, 0));
         let (func, datatype, algo, proto) = (c"AllReduce", c"ncclFloat32", c"RING", c"LL");
-        let coll =
-            Coll { comm_hash: 0xfeed, seq, func, count: 1000, root: 0, datatype, channels: 1, algo, proto };
+        let coll = Coll { comm_hash: 0xfeed, seq, func, count: 1000, root: 0, datatype, channels: 1, algo, proto };
         let operation = self.start(&Descriptor::coll(VERSION, call, group, coll));
         for handle in [operation, group, group_api] {
             self.plugin.stop(handle);
