@@ -40,6 +40,7 @@ pub mod injected;
 mod kinds;
 mod names;
 pub mod nccl;
+pub mod nvtx;
 mod open;
 mod record;
 mod recorder;

@@ -36,6 +36,11 @@ pub struct ExecArguments {
     #[arg(long, value_enum, default_value_t = NcclDetail::Channels)]
     pub nccl_detail: NcclDetail,
 
+    /// Record only these of the steps that the program marks by NVTX ranges that begin with ProfilerStep, as in
+    /// torch.profiler.schedule: wait=1,warmup=2,active=5[,repeat=1][,skip_first=0]
+    #[arg(long, value_name = "SCHEDULE", conflicts_with_all = ["delay", "duration"])]
+    pub schedule: Option<recorder::Schedule>,
+
     /// Record nothing for this long after the program has started
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub delay: Option<f64>,
@@ -101,7 +106,7 @@ impl NcclDetail {
 
 impl ExecArguments {
     /// When to record.
-    pub fn schedule(&self) -> TimeSchedule {
+    pub fn time_schedule(&self) -> TimeSchedule {
         let length = |seconds: Option<f64>| seconds.map(Duration::from_secs_f64);
         TimeSchedule { delay: length(self.delay).filter(|delay| !delay.is_zero()), duration: length(self.duration) }
     }

@@ -57,6 +57,10 @@ impl Environment {
             )),
             _ => environment.variables.push((CUDA_INJECTION, library.into())),
         }
+        match was(NVTX_INJECTION) {
+            Some(other) if Path::new(&other) != library => environment.remarks_of_nvtx(&other, recording.schedule),
+            _ => environment.variables.push((NVTX_INJECTION, library.into())),
+        }
         match was(NCCL_PLUGIN) {
             Some(other) if Path::new(&other) != library => {
                 environment.variables.push(("RANKSCOPE_NCCL_CHAIN", other));
@@ -66,9 +70,20 @@ impl Environment {
         environment.variables.push((NCCL_PLUGIN, library.into()));
         environment
     }
+
+    /// Somebody else listens to NVTX: that costs a schedule, and else only ranges.
+    fn remarks_of_nvtx(&mut self, other: &OsString, schedule: Option<recorder::Schedule>) {
+        if schedule.is_some() {
+            let other = other.display();
+            self.remarks.push(format!(
+                "{NVTX_INJECTION} is set already ({other}): steps are not seen, and --schedule records nothing"
+            ));
+        }
+    }
 }
 
 const CUDA_INJECTION: &str = "CUDA_INJECTION64_PATH";
+const NVTX_INJECTION: &str = "NVTX_INJECTION64_PATH";
 const NCCL_PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
 
 /// Where the library may be, as seen from the program: beside it; where packages put libraries; where Cargo leaves it when

@@ -112,6 +112,7 @@ impl Exec<'_> {
             ("launcher".into(), self.identity.launcher.as_str().into()),
             ("nccl_detail".into(), self.arguments.nccl_detail.as_str().into()),
             ("ping_every_s".into(), self.arguments.ping_every.into()),
+            ("schedule".into(), self.arguments.schedule.map(|schedule| schedule.to_string()).into()),
             ("delay_s".into(), self.arguments.delay.into()),
             ("duration_s".into(), self.arguments.duration.into()),
         ])
@@ -126,6 +127,7 @@ impl Exec<'_> {
             // The program and its children join it through the injected library.
             session: Some(recorder::Session::lead()),
             max_bytes: self.arguments.max_bytes,
+            schedule: self.arguments.schedule,
             ..recorder::Options::new(&place.path, &place.run_id, rank, world_size)
         }
     }

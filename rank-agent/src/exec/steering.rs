@@ -32,7 +32,7 @@ impl Steering {
     /// # Errors
     /// [`Error::Control`].
     pub fn prepare(arguments: &ExecArguments) -> Result<Self, Error> {
-        let schedule = arguments.schedule();
+        let schedule = arguments.time_schedule();
         let order = Switch::first_order(schedule, arguments.nccl_detail);
         let made = own_directory(&directories()).and_then(|directory| {
             let stem = stem(&directory);

@@ -33,7 +33,8 @@ pub(super) fn start(recorder: &Recorder, options: &Options) {
             }
         },
     };
-    recorder.set_active(active);
+    // With a schedule nothing is recorded before a step says so.
+    recorder.set_active(active && options.schedule.is_none());
 }
 
 fn follow(path: &Path, recorder: &Recorder) -> std::io::Result<Order> {
@@ -77,7 +78,7 @@ fn carry_out(order: Order, switched: bool, recorder: &Recorder) {
     if let Some(cupti) = cupti.filter(|_| order.record) {
         cupti.resume();
     }
-    if switched {
+    if switched && !(order.record && super::schedule().is_some()) {
         recorder.set_active(order.record);
     }
     if let Some(cupti) = cupti.filter(|_| !order.record) {

@@ -14,11 +14,13 @@ use std::time::Duration;
 
 use crate::cupti::{Cupti, Settings};
 use crate::nccl::{Core, Detail, Source};
-use crate::{Options, Recorder};
+use crate::{Options, Recorder, Schedule};
 
 /// Longest wait for the disk when the process exits.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Which marked steps are recorded.
+static SCHEDULE: OnceLock<Schedule> = OnceLock::new();
 static RECORDER: OnceLock<Option<Recorder>> = OnceLock::new();
 static NCCL: OnceLock<Option<Source>> = OnceLock::new();
 static CUDA: OnceLock<Option<Cupti>> = OnceLock::new();
@@ -41,6 +43,9 @@ pub fn start() -> Option<&'static Recorder> {
             match started {
                 Ok(None) => None,
                 Ok(Some((recorder, options))) => {
+                    if let Some(schedule) = options.schedule {
+                        SCHEDULE.get_or_init(|| schedule);
+                    }
                     follow::start(&recorder, &options);
                     ffi::at_exit_and_fork();
                     Some(recorder)
@@ -106,6 +111,16 @@ pub fn nccl() -> Option<&'static Source> {
     NCCL.get()?.as_ref().filter(|_| !FORKED.load(Ordering::Relaxed))
 }
 
+/// Which marked steps are recorded; `None`: all, and what is between them.
+pub(crate) fn schedule() -> Option<Schedule> {
+    SCHEDULE.get().copied()
+}
+
+/// Whether whoever leads the session wants rows now, whatever the schedule says.
+pub(crate) fn wanted() -> bool {
+    follow::order().is_none_or(|order| order.record)
+}
+
 /// Whether this process records itself from here.
 pub(crate) fn is_started() -> bool {
     RECORDER.get().is_some_and(Option::is_some)
@@ -125,9 +140,18 @@ pub fn finish() {
         source.finish();
     }
     if let Some(recorder) = RECORDER.get().and_then(Option::as_ref) {
+        tell_left_out(recorder);
         let summary = recorder.finish();
         if let Some(failure) = &summary.failure {
             eprintln!("rankscope: process {}: {failure}", std::process::id());
         }
+    }
+}
+
+fn tell_left_out(recorder: &Recorder) {
+    let row = schedule().and_then(|schedule| crate::nvtx::left_out(recorder.rank(), schedule));
+    // The row is well-formed, so that only a bug could refuse it.
+    if let Some(Err(error)) = row.map(|row| recorder.rows(vec![row])) {
+        tracing::error!("what the schedule left out was not recorded: {error}");
     }
 }

@@ -12,7 +12,7 @@ use super::model::Model;
 use super::rows::launch_event;
 use super::{Detail, ffi};
 use crate::device::DeviceBatch;
-use crate::{Error, NameId, Recorder};
+use crate::{Error, NameId, Recorder, injected};
 
 /// Pause between looks at the queue: it then holds 1.7 M callbacks a second.
 const POLL: Duration = Duration::from_millis(20);
@@ -81,7 +81,8 @@ impl Source {
     pub fn set_detail(&self, detail: Detail) {
         self.control.detail.store(detail as u8, Ordering::Relaxed);
         self.core.wanted.store(detail.mask(), Ordering::Relaxed);
-        ffi::set_mask(if self.core.is_active() { detail.mask() } else { 0 });
+        let by_steps = injected::schedule().is_some() && injected::wanted();
+        ffi::set_mask(if by_steps || self.core.is_active() { detail.mask() } else { 0 });
     }
 
     /// Ends: takes what the queue holds, and makes rows of everything, finished or not.
@@ -156,7 +157,9 @@ impl Worker {
 
     /// Follows what the program or its user switched: recording, detail. Returns the operations that were forgotten.
     fn follow(&mut self) -> u64 {
-        let (active, detail) = (self.core.is_active(), self.control.detail());
+        // Steps come and go faster than this thread looks: with a schedule NCCL tells all, and the rest is left aside.
+        let by_steps = injected::schedule().is_some() && injected::wanted();
+        let (active, detail) = (by_steps || self.core.is_active(), self.control.detail());
         let wanted = if active { detail.mask() } else { 0 };
         // A second plugin may have changed its mind as well.
         ffi::set_mask(wanted);

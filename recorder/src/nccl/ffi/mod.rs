@@ -123,7 +123,8 @@ fn begin(context: *mut *mut c_void, mask_at: *mut c_int, info: CommInfo, init: i
             core.chained.store(true, Ordering::Relaxed);
         }
         answer(context, comm as usize as *mut c_void);
-        set_mask(if core.is_active() { core.wanted.load(Ordering::Relaxed) } else { 0 });
+        let by_steps = injected::schedule().is_some() && injected::wanted();
+        set_mask(if by_steps || core.is_active() { core.wanted.load(Ordering::Relaxed) } else { 0 });
     }));
     if started.is_err() {
         eprintln!("rankscope: an error inside the recorder; NCCL is not recorded");

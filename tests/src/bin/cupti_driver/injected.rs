@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use stand_in_cupti::records::Kernel13;
 
-use crate::ffi::StandIn;
+use crate::ffi::{Nvtx, StandIn};
 use crate::nccl_abi::{Coll, Descriptor, kind};
 use crate::nccl_ffi::{Comm, Plugin, initialize_injection};
 
@@ -31,17 +31,24 @@ struct Program {
 }
 
 /// Trains a little: matrix products, and a collective behind each.
-pub(crate) fn run() {
+pub(crate) fn run(steps: Option<u64>) {
     // In cuInit.
     println!("injected {}", initialize_injection(&path("CUDA_INJECTION64_PATH")).unwrap());
     // In ncclCommInit.
     let plugin = Plugin::load(&path("NCCL_PROFILER_PLUGIN"), VERSION).unwrap();
     let context = plugin.init(&Comm { name: "dp", hash: 0xfeed, nodes: 1, ranks: 2, rank: 0 });
     let program = Program { stand_in: StandIn::open(&path("RANKSCOPE_CUPTI")), plugin, context };
-    for seq in 0..COLLECTIVES {
+    // At its first range.
+    let nvtx = steps.map(|_| Nvtx::initialize(&path("NVTX_INJECTION64_PATH")));
+    for seq in 0..steps.unwrap_or(COLLECTIVES) {
+        let marks = nvtx.as_ref().map(|nvtx| (nvtx.range(&format!("ProfilerStep#{seq}")), nvtx.range("forward")));
         let gemm = program.stand_in.call(RUNTIME, LAUNCH_KERNEL);
         program.kernel(GEMM, gemm, 7);
         program.all_reduce(seq);
+        if let Some((step, forward)) = marks {
+            drop(forward);
+            drop(step);
+        }
     }
     program.plugin.finalize(context);
     println!("pushes {}", program.stand_in.pushes());

@@ -2,7 +2,7 @@
 //!
 //! `cupti-driver RUN SCENARIO` prints what the test wants to know, one `word value` a line;
 //! `cupti-driver iterate LIBRARY` steps through records with a real libcupti; `cupti-driver injected` is a program under
-//! `rank-agent exec`.
+//! `rank-agent exec`, `cupti-driver steps N` one that marks its steps.
 
 mod ffi;
 mod injected;
@@ -26,9 +26,10 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
         [command, library] if command == "iterate" => iterate(Path::new(library)),
-        [command] if command == "injected" => injected::run(),
+        [command] if command == "injected" => injected::run(None),
+        [command, steps] if command == "steps" => injected::run(Some(steps.parse().unwrap())),
         [run, scenario] => record(Path::new(run), scenario),
-        _ => panic!("cupti-driver RUN SCENARIO | iterate LIBRARY | injected"),
+        _ => panic!("cupti-driver RUN SCENARIO | iterate LIBRARY | injected | steps N"),
     }
 }
 
