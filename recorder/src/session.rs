@@ -129,8 +129,10 @@ impl Options {
         optional(variables::LOCAL_RANK, self.local_rank.map(|rank| rank.to_string()));
         optional(variables::LAUNCHER, self.launcher.clone());
         optional(variables::MAX_BYTES, self.max_bytes.map(|bytes| bytes.to_string()));
-        set.extend(self.schedule.map(|schedule| (variables::SCHEDULE, schedule.to_string().into())));
-        set.extend(self.control.as_ref().map(|path| (variables::CONTROL, path.clone().into())));
+        // Empty rather than not at all: this process may itself be part of another session.
+        let schedule = self.schedule.map(|schedule| schedule.to_string()).unwrap_or_default();
+        set.push((variables::SCHEDULE, schedule.into()));
+        set.push((variables::CONTROL, self.control.clone().unwrap_or_default().into()));
         set
     }
 }

@@ -201,7 +201,10 @@ mod tests {
         data
     }
 
-    fn joined(events: &[Drawn], collectives: &[(i64, i64, &str)]) -> (Vec<(i64, Option<i64>, i64, i64)>, i64) {
+    /// (seq, event, start, end)
+    type Timed = (i64, Option<i64>, i64, i64);
+
+    fn joined(events: &[Drawn], collectives: &[(i64, i64, &str)]) -> (Vec<Timed>, i64) {
         let mut data = rank(events, collectives);
         join(&mut data);
         let mut rows: Vec<_> = data

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crossbeam_queue::ArrayQueue;
 
 use super::handles::Handles;
-use super::record::{Event, Launch, Record, What};
+use super::record::{Event, Launch, Record, What, event_type};
 use super::words::Words;
 use crate::Clock;
 use crate::state::Shared;
@@ -33,6 +33,14 @@ impl Default for Limits {
 
 /// Threads that may be between a look at the queue's length and their push, and so overshoot a limit by one each.
 const THREADS: usize = 1024;
+
+/// Types that are part of an operation, by their parent.
+const CHILDREN: u64 = event_type::PROXY_OP
+    | event_type::PROXY_STEP
+    | event_type::KERNEL_CH
+    | event_type::KERNEL_PHASE
+    | event_type::CE_SYNC
+    | event_type::CE_BATCH;
 
 /// What was not recorded, each once.
 #[derive(Debug, Default)]
@@ -182,7 +190,9 @@ impl Core {
     /// An event begins. Returns its handle; 0: not recorded.
     pub(crate) fn start(&self, comm: u64, event_type: u64, parent: u64, event: Event) -> u64 {
         let state = self.shared.state();
-        let recorded = state.is_active() && self.wanted.load(Ordering::Relaxed) & event_type != 0;
+        // What an operation does is told after its step, and is recorded if the operation was: else it would seem to hang.
+        let is_told = state.is_active() || (event_type & CHILDREN != 0 && parent != 0);
+        let recorded = is_told && self.wanted.load(Ordering::Relaxed) & event_type != 0;
         if self.is_closed() || (!recorded && !self.chained.load(Ordering::Relaxed)) {
             return 0;
         }
@@ -262,7 +272,6 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nccl::record::event_type;
 
     fn core(handles: u32) -> Core {
         let shared = Arc::new(Shared::new(Clock::system(), true));
@@ -307,6 +316,19 @@ mod tests {
         assert_eq!(balance.len() as u64, count(&core.counts.events));
         assert_eq!(count(&core.counts.events) + count(&core.counts.no_room), 20_000);
         assert!(count(&core.counts.no_room) > 0);
+    }
+
+    #[test]
+    fn an_operation_is_followed_to_its_end_though_recording_has_stopped() {
+        let core = core(8);
+        let comm = core.open_comm(CommInfo::default());
+        let operation = core.start(comm, event_type::COLL, 0, Event::GroupApi);
+        core.shared.set_active(false);
+        let channel = Event::KernelCh { channel: 0, gpu_ns: 1 };
+        let child = core.start(comm, event_type::KERNEL_CH, operation, channel);
+        assert!(child != 0 && core.record_state(child, 22, 2) && core.stop(child));
+        assert_eq!(core.start(comm, event_type::KERNEL_CH, 0, channel), 0, "of an operation that was not recorded");
+        assert_eq!(core.start(comm, event_type::COLL, 0, Event::GroupApi), 0);
     }
 
     #[test]

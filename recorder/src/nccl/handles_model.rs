@@ -1,6 +1,7 @@
 //! Handles on loom's atomics: every interleaving of a few threads, and every value that a load may see, up to a number of
 //! preemptions. The queue of free slots is not what is tested, and stands behind a lock.
 
+#[expect(clippy::duplicate_mod, reason = "once on the system's atomics, once on loom's")]
 #[path = "handles.rs"]
 mod handles;
 

@@ -122,7 +122,7 @@ unsafe fn start(context: *mut c_void, handle: *mut *mut c_void, descriptor: *con
     // SAFETY: the parent stands behind the type, in every version.
     let parent = unsafe { descriptor.cast::<usize>().add(1).read_unaligned() };
     let own = NEXT.fetch_add(16, Ordering::Relaxed);
-    let refused = own / 16 % 7 == 0;
+    let refused = (own / 16).is_multiple_of(7);
     // SAFETY: an address for the result.
     unsafe { handle.write(if refused { std::ptr::null_mut() } else { own as *mut c_void }) };
     if refused {

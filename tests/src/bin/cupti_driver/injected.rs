@@ -24,6 +24,13 @@ fn path(variable: &str) -> PathBuf {
     PathBuf::from(std::env::var_os(variable).unwrap_or_else(|| panic!("{variable} is not set")))
 }
 
+/// A collective whose kernel runs.
+struct Running {
+    operation: usize,
+    began: u64,
+    ended: u64,
+}
+
 struct Program {
     stand_in: StandIn,
     plugin: Plugin,
@@ -40,16 +47,19 @@ pub(crate) fn run(steps: Option<u64>) {
     let program = Program { stand_in: StandIn::open(&path("RANKSCOPE_CUPTI")), plugin, context };
     // At its first range.
     let nvtx = steps.map(|_| Nvtx::initialize(&path("NVTX_INJECTION64_PATH")));
+    let mut before = None;
     for seq in 0..steps.unwrap_or(COLLECTIVES) {
         let marks = nvtx.as_ref().map(|nvtx| (nvtx.range(&format!("ProfilerStep#{seq}")), nvtx.range("forward")));
         let gemm = program.stand_in.call(RUNTIME, LAUNCH_KERNEL);
         program.kernel(GEMM, gemm, 7);
-        program.all_reduce(seq);
+        // As on a GPU, which is behind: the channels of a collective are told in the next step.
+        before.replace(program.all_reduce(seq)).into_iter().for_each(|running| program.progress(&running));
         if let Some((step, forward)) = marks {
             drop(forward);
             drop(step);
         }
     }
+    before.into_iter().for_each(|running| program.progress(&running));
     program.plugin.finalize(context);
     println!("pushes {}", program.stand_in.pushes());
     // It ends as programs do, and nobody ends the recording.
@@ -68,8 +78,8 @@ impl Program {
         self.plugin.start(self.context, descriptor.bytes())
     }
 
-    /// As NCCL 2.28 does: the launch first, then the collective, then what its channels did.
-    fn all_reduce(&self, seq: u64) {
+    /// As NCCL 2.28 does on the user's thread: the launch first, then the collective.
+    fn all_reduce(&self, seq: u64) -> Running {
         let group_api = self.start(&Descriptor::new(VERSION, kind::GROUP_API, 0));
         let call = self.start(&Descriptor::coll_api(VERSION, group_api, c"AllReduce", 1000, c"ncclFloat32"));
         self.plugin.stop(call);
@@ -83,9 +93,15 @@ impl Program {
         for handle in [operation, group, group_api] {
             self.plugin.stop(handle);
         }
+        let (began, ended) = self.kernel(ALL_REDUCE, correlation_id, 9);
+        Running { operation, began, ended }
+    }
+
+    /// As NCCL does on its proxy's thread: what the channels of a kernel did.
+    fn progress(&self, running: &Running) {
         // The GPU's own clock is another.
         const GPU_NS: u64 = 1_756_000_000_000_000_000;
-        let (began, ended) = self.kernel(ALL_REDUCE, correlation_id, 9);
+        let Running { operation, began, ended } = *running;
         let channel = self.start(&Descriptor::kernel_ch(VERSION, operation, 0, GPU_NS + began));
         while self.stand_in.now() < ended {
             std::hint::spin_loop();
