@@ -8,7 +8,7 @@ use launch::Identity;
 use recorder::ControlPage;
 
 use super::cli::{ExecArguments, NcclDetail};
-use super::endpoint::{Answer, Endpoint, Request, Status, directories, own_directory, stem};
+use super::endpoint::{Answer, Endpoint, Request, Status, directories, own_directory, sockets, stem};
 use super::switch::{Switch, TimeSchedule};
 use crate::Error;
 use crate::setup::RunPlace;
@@ -35,6 +35,8 @@ impl Steering {
         let schedule = arguments.time_schedule();
         let order = Switch::first_order(schedule, arguments.nccl_detail);
         let made = own_directory(&directories()).and_then(|directory| {
+            // What killed ones have left would stay for ever where nobody uses ctl.
+            sockets(std::slice::from_ref(&directory));
             let stem = stem(&directory);
             let path = stem.with_extension("page");
             let page = ControlPage::create(&path, order).map_err(|error| format!("{}: {error}", path.display()))?;

@@ -165,9 +165,12 @@ impl Switch {
         state.by_hand = true;
         state.plan = lasting.map(|lasting| (Instant::now() + lasting, !record, WHO)).into_iter().collect();
         let order = Order { record, detail: detail.map_or(state.order.detail, detail_of) };
-        // Newer than any, even if it changes nothing here: other ranks may stand otherwise.
-        state.version += 1;
+        let before = state.version;
         self.change(&mut state, order, WHO);
+        if state.version == before {
+            // Newer than any, even if it changes nothing here: other ranks may stand otherwise.
+            state.version += 1;
+        }
         drop(state);
         self.0.changed.notify_all();
     }
@@ -177,9 +180,7 @@ impl Switch {
             return;
         }
         let now = Instant::now();
-        if !state.by_hand {
-            state.version += 1;
-        }
+        state.version += 1;
         if order.record != state.order.record && state.began.is_some() {
             match state.off.take() {
                 Some(off) => state.add_off(off, now),
@@ -194,26 +195,24 @@ impl Switch {
 
     /// This rank's order in one word, for other ranks. The larger is the newer.
     pub fn word(&self) -> u64 {
-        let state = self.state();
-        let order = u64::from(state.order.record) | (state.order.detail as u64) << 1;
-        u64::from(state.version) << 8 | u64::from(state.by_hand) << 3 | order
+        self.state().word()
     }
 
     /// Follows the newest order of all ranks.
     pub fn follow(&self, words: impl Iterator<Item = u64>) {
-        let own = self.word();
-        let Some(newest) = words.max().filter(|newest| *newest > own) else { return };
         use recorder::nccl::Detail;
-        let detail = [Detail::Coll, Detail::Channels, Detail::Proxy][((newest >> 1) & 3).min(2) as usize];
         let mut state = self.state();
+        let own = state.word();
+        let Some(newest) = words.max().filter(|newest| *newest > own) else { return };
+        let detail = [Detail::Coll, Detail::Channels, Detail::Proxy][((newest >> 1) & 3).min(2) as usize];
         let by_hand = newest >> 3 & 1 != 0;
         if by_hand {
             state.plan.clear();
         }
-        // First, so that the change does not count as one of this rank's.
         state.by_hand |= by_hand;
         let why = if by_hand { "rank-agent ctl" } else { "the schedule of another rank" };
         self.change(&mut state, Order { record: newest & 1 != 0, detail }, why);
+        // The order is that rank's, and as old as there.
         state.version = u32::try_from(newest >> 8).unwrap_or(u32::MAX);
     }
 
@@ -277,6 +276,11 @@ impl Switch {
 }
 
 impl State {
+    fn word(&self) -> u64 {
+        let order = u64::from(self.order.record) | (self.order.detail as u64) << 1;
+        u64::from(self.version) << 8 | u64::from(self.by_hand) << 3 | order
+    }
+
     fn add_off(&mut self, (from, why): (Instant, &'static str), to: Instant) {
         if self.offs.len() < MAX_INTERVALS {
             self.offs.push(Off { from, to, why });
@@ -385,6 +389,30 @@ mod tests {
             assert_eq!(each.now().order, Order { record: true, detail: recorder::nccl::Detail::Coll });
         }
         assert_eq!(a.word(), b.word());
+    }
+
+    /// What ends by itself on the rank that was told ends on the others, too.
+    #[test]
+    fn ranks_follow_the_end_of_an_order_for_a_while() {
+        let (a, b) = (switch(None, None), switch(None, None));
+        a.begin();
+        b.begin();
+        std::thread::scope(|threads| {
+            threads.spawn(|| a.run());
+            a.by_hand(false, None, None);
+            b.follow([a.word(), b.word()].into_iter());
+            a.by_hand(true, None, Some(Duration::from_millis(30)));
+            b.follow([a.word(), b.word()].into_iter());
+            assert!(b.now().order.record);
+            while a.now().order.record {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let words = [a.word(), b.word()];
+            a.follow(words.into_iter());
+            b.follow(words.into_iter());
+            assert!(!a.now().order.record && !b.now().order.record, "{words:?}");
+            a.finish();
+        });
     }
 
     #[test]
