@@ -47,6 +47,9 @@ pub struct Facts {
     /// Why there is no row at all, as the recorders say it; left out of the JSON if there are rows or nothing is said.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nothing_because: Vec<String>,
+    /// When recording was switched off while the program ran, as the recorders say it; left out of the JSON if never.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recording_was_off: Vec<String>,
     /// Whether some rows are a device's.
     pub has_device_rows: bool,
     /// What part of the run was asked for, as on the command line; `None`: all.

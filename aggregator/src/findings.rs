@@ -57,6 +57,7 @@ pub(crate) fn findings(analysis: &Analysis, limits: &Limits, memory: &BTreeMap<(
     findings.extend(straggler(analysis));
     findings.extend(hang(analysis));
     findings.extend(lost_rows(analysis));
+    findings.extend(not_recorded(analysis));
     findings.extend(clock(analysis));
     findings.extend(exposed(analysis, limits));
     findings.extend(idle_device(analysis, limits));
@@ -156,6 +157,23 @@ fn lost_rows(analysis: &Analysis) -> Option<FindingRow> {
             format!("{} rows were lost while recording ({pct:.2} %)", facts.dropped),
             ("counters", "counters.dropped, summed over ranks; threshold: any".into()),
             "counts and totals are lower bounds; record fewer steps, or give the recorder larger queues",
+        )
+    })
+}
+
+/// Part of the program ran unrecorded. Where all of it did, the verdict says so.
+fn not_recorded(analysis: &Analysis) -> Option<FindingRow> {
+    const NAMED: usize = 4;
+    let facts = &analysis.facts;
+    let said = &facts.recording_was_off;
+    (facts.nothing_because.is_empty() && !said.is_empty()).then(|| {
+        let rest = said.len().saturating_sub(NAMED);
+        let rest = if rest > 0 { format!("; and so on for {rest} more") } else { String::new() };
+        finding(
+            "info",
+            "part of the program was not recorded: recording was switched off meanwhile".into(),
+            ("counters", format!("{}{rest}", said[..said.len().min(NAMED)].join("; "))),
+            "counts and totals are those of the recorded part; --delay, --duration and rank-agent ctl choose it",
         )
     })
 }

@@ -24,6 +24,7 @@ mod memory;
 pub mod model;
 pub mod names;
 pub mod options;
+mod peers;
 mod reduce;
 pub mod render;
 mod select;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rayon::prelude::*;
-use trace::{DeviceRow, OmissionRow};
+use trace::{CounterRow, DeviceRow, OmissionRow};
 
 use crate::analysis::{Analysis, Facts, Tables};
 use crate::buckets::bucket_timing;
@@ -16,6 +16,7 @@ use crate::map::{RankPart, map_rank};
 use crate::matching::{RankCollectives, match_collectives};
 use crate::model::Instance;
 use crate::options::{Options, TimeBound};
+use crate::peers::peers_as_ranks;
 use crate::source::{Source, SourceInfo};
 use crate::stats::{compare_kernels, compare_ops};
 use crate::unfinished::unfinished;
@@ -186,6 +187,7 @@ fn map_all(
             Err(omission) => omissions.push(omission),
         }
     }
+    peers_as_ranks(&mut parts, options.ranks.is_some());
     parts
 }
 
@@ -351,6 +353,7 @@ fn facts(parts: &[RankPart], info: &SourceInfo, options: &Options) -> Facts {
         recorded: counters().map(|c| c.recorded).fold(0, i64::saturating_add),
         dropped: counters().map(|c| c.dropped).fold(0, i64::saturating_add),
         nothing_because: nothing_because(parts),
+        recording_was_off: told(parts, |counter| &*counter.source == "schedule"),
         has_device_rows: parts.iter().any(|p| p.has_device_rows),
         selection: options.selection(),
     }
@@ -361,8 +364,13 @@ fn nothing_because(parts: &[RankPart]) -> Vec<String> {
     if parts.iter().any(|p| p.rows > 0 || !p.collectives.is_empty()) {
         return Vec::new();
     }
+    told(parts, |counter| counter.recorded == 0)
+}
+
+/// What some counters say, each once with the ranks that say it.
+fn told(parts: &[RankPart], which: impl Fn(&CounterRow) -> bool) -> Vec<String> {
     let mut ranks_of: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
-    for counter in parts.iter().flat_map(|p| &p.counters).filter(|c| c.recorded == 0) {
+    for counter in parts.iter().flat_map(|p| &p.counters).filter(|c| which(c)) {
         if let Some(why) = &counter.why {
             ranks_of.entry(why).or_default().push(counter.rank);
         }

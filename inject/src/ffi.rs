@@ -25,6 +25,18 @@ pub static ncclProfiler_v6: Table<InitV5> = V6;
 #[unsafe(no_mangle)]
 pub static ncclProfiler_v7: Table<InitV5> = V7;
 
+/// Called by NVTX 3 at the program's first range.
+///
+/// # Safety
+/// `get` is NVTX's own, or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn InitializeInjectionNvtx2(get: Option<recorder::nvtx::ffi::GetExportTable>) -> c_int {
+    // SAFETY: as the caller's.
+    let attached =
+        catch_unwind(|| recorder::injected::start().is_some() && unsafe { recorder::nvtx::ffi::attach(get) });
+    c_int::from(attached.unwrap_or(false))
+}
+
 /// Called by CUDA's driver in `cuInit`. Always says that all is well: a program is not to fail because it is recorded.
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> c_int {

@@ -2,6 +2,7 @@
 //!
 //! ```console
 //! CUDA_INJECTION64_PATH=/path/librankscope_inject.so     CUDA calls InitializeInjection in cuInit
+//! NVTX_INJECTION64_PATH=/path/librankscope_inject.so     NVTX calls InitializeInjectionNvtx2 at the first range
 //! NCCL_PROFILER_PLUGIN=/path/librankscope_inject.so      NCCL looks for ncclProfiler_v7, then older ones
 //! ```
 //!

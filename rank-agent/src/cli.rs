@@ -8,6 +8,7 @@ use recorder::Schedule;
 
 use crate::Error;
 use crate::backend::ShareGpu;
+use crate::ctl::CtlArguments;
 use crate::engine::Progress;
 use crate::exec::cli::ExecArguments;
 use crate::inject::Injection;
@@ -119,6 +120,8 @@ Exit codes: 0 done; 1 the input or the environment is wrong; 2 usage; 3 done, bu
 pub enum Command {
     /// Record an unmodified CUDA/NCCL program on every rank
     Exec(ExecArguments),
+    /// Switch the recording of such a program, or say how it stands
+    Ctl(CtlArguments),
     /// Checks a back end's operations against f64, and times its matrix products
     #[cfg(feature = "cuda")]
     #[command(hide = true)]
@@ -292,27 +295,9 @@ impl Options {
     }
 }
 
-/// Reads `wait=1,warmup=2,active=5,repeat=1`; a part that is not given is 0, as in torch.profiler, but `active` must be
-/// given.
+/// Reads `wait=1,warmup=2,active=5,repeat=1`.
 fn parse_schedule(text: &str) -> Result<Schedule, Error> {
-    let usage = |part: &str, problem: &str| Error::Usage(format!("--schedule: {:?} {problem}", part.trim()));
-    let mut schedule = Schedule { wait: 0, warmup: 0, active: 0, repeat: 0, skip_first: 0 };
-    for part in text.split(',').filter(|part| !part.trim().is_empty()) {
-        let (name, value) = part.split_once('=').ok_or_else(|| usage(part, "is not name=number"))?;
-        let number = value.trim().parse().map_err(|_| usage(part, "has no whole number after `=`"))?;
-        match name.trim() {
-            "wait" => schedule.wait = number,
-            "warmup" => schedule.warmup = number,
-            "active" => schedule.active = number,
-            "repeat" => schedule.repeat = number,
-            "skip_first" => schedule.skip_first = number,
-            _ => return Err(usage(part, "is none of wait, warmup, active, repeat, skip_first")),
-        }
-    }
-    if schedule.active == 0 {
-        return Err(usage(text, "records nothing: active must be at least 1"));
-    }
-    Ok(schedule)
+    text.parse().map_err(|problem| Error::Usage(format!("--schedule: {problem}")))
 }
 
 #[cfg(test)]

@@ -93,6 +93,9 @@ pub enum Error {
         /// Why not.
         source: std::io::Error,
     },
+    /// `rank-agent ctl` found nobody to talk to, or several, or was refused.
+    #[error("ctl: {0}")]
+    Control(String),
     /// The communication thread is gone.
     #[error("the communication thread has ended")]
     EngineGone,

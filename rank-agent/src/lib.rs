@@ -11,6 +11,7 @@ pub mod backend;
 pub mod bucket_plan;
 pub mod checksum;
 pub mod cli;
+pub mod ctl;
 pub mod data;
 #[cfg(feature = "cuda")]
 pub mod device;
@@ -66,6 +67,16 @@ pub fn main_impl() -> ExitCode {
             return match exec::exec(&arguments, &identity) {
                 Ok(code) => ExitCode::from(code),
                 Err(error) => fail(&error, Some(&identity)),
+            };
+        }
+        Some(Command::Ctl(arguments)) => {
+            return match ctl::ctl(&arguments) {
+                Ok(text) => {
+                    // A closed pipe is no failure.
+                    let _ = std::io::stdout().write_all(text.as_bytes());
+                    ExitCode::SUCCESS
+                }
+                Err(error) => fail(&error, None),
             };
         }
         #[cfg(feature = "cuda")]

@@ -98,8 +98,8 @@ pub struct Settings {
     pub overhead: bool,
     /// Allocations and releases. Default: yes.
     pub memory: bool,
-    /// NVTX ranges; they come only if `NVTX_INJECTION64_PATH` named libcupti before the process used NVTX. Default: if
-    /// that variable is set.
+    /// NVTX ranges; they come only if `NVTX_INJECTION64_PATH` named libcupti before the process used NVTX. Default: if it
+    /// does.
     pub nvtx: bool,
     /// Size of a buffer in bytes, at least 64 KiB. Default: 4 MiB, some 15 000 kernels.
     pub buffer_bytes: usize,
@@ -120,7 +120,8 @@ impl Default for Settings {
             synchronization: true,
             overhead: true,
             memory: true,
-            nvtx: std::env::var_os("NVTX_INJECTION64_PATH").is_some(),
+            nvtx: std::env::var_os("NVTX_INJECTION64_PATH")
+                .is_some_and(|path| path.to_string_lossy().contains("cupti")),
             buffer_bytes: 4 << 20,
             max_buffers: 64,
             flush_period: Duration::from_secs(1),

@@ -31,6 +31,7 @@
 
 mod buffers;
 mod clock;
+mod control;
 mod counts;
 pub mod cupti;
 mod device;
@@ -39,6 +40,7 @@ pub mod injected;
 mod kinds;
 mod names;
 pub mod nccl;
+pub mod nvtx;
 mod open;
 mod record;
 mod recorder;
@@ -51,6 +53,7 @@ mod timeline;
 mod writer;
 
 pub use clock::Clock;
+pub use control::{ControlPage, Order};
 pub use error::Error;
 pub use kinds::{CollectiveOp, CollectiveState, Kind, TimingSource};
 pub use names::{NameId, ShapeId};

@@ -13,7 +13,7 @@ use trace::{RankRow, Row, ShardMeta, StepRow, Table};
 use crate::buffers::ColdRows;
 use crate::clock::{boot_id, host_name};
 use crate::device::DeviceBatch;
-use crate::schedule::Phase;
+use crate::schedule::{Phase, Schedule};
 use crate::state::Shared;
 use crate::summary::Summary;
 use crate::thread::{ThreadRecorder, ThreadShared};
@@ -57,6 +57,10 @@ pub struct Options {
     /// Bytes of rows that this process may write; beyond, rows are left out and counted. A part that has begun below
     /// the limit is written whole; `ranks` and `counters` are not limited. Default: no limit.
     pub max_bytes: Option<u64>,
+    /// File of the [`ControlPage`](crate::ControlPage) that says when the program's processes record. Default: always.
+    pub control: Option<PathBuf>,
+    /// Which of the steps that the program marks are recorded. Default: all, and what is between them.
+    pub schedule: Option<Schedule>,
 }
 
 impl Options {
@@ -79,6 +83,8 @@ impl Options {
             versions: BTreeMap::new(),
             session: None,
             max_bytes: None,
+            control: None,
+            schedule: None,
         }
     }
 

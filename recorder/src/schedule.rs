@@ -1,5 +1,8 @@
 //! The schedule of torch.profiler: which steps are waited out, warmed up and recorded.
 
+use std::fmt;
+use std::str::FromStr;
+
 /// What happens in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -83,6 +86,40 @@ impl Schedule {
     pub fn last_active(&self) -> Option<u64> {
         let cycle = u64::from(self.wait) + u64::from(self.warmup) + u64::from(self.active);
         (self.active > 0 && self.repeat > 0).then(|| u64::from(self.skip_first) + cycle * u64::from(self.repeat) - 1)
+    }
+}
+
+impl fmt::Display for Schedule {
+    /// `wait=1,warmup=2,active=5,repeat=1,skip_first=0`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { wait, warmup, active, repeat, skip_first } = self;
+        write!(f, "wait={wait},warmup={warmup},active={active},repeat={repeat},skip_first={skip_first}")
+    }
+}
+
+impl FromStr for Schedule {
+    type Err = String;
+
+    /// A part that is not given is 0, as in torch.profiler, but `active` must be given. `Err`: what is wrong with it.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let problem = |part: &str, problem: &str| format!("{:?} {problem}", part.trim());
+        let mut schedule = Self { wait: 0, warmup: 0, active: 0, repeat: 0, skip_first: 0 };
+        for part in text.split(',').filter(|part| !part.trim().is_empty()) {
+            let (name, value) = part.split_once('=').ok_or_else(|| problem(part, "is not name=number"))?;
+            let number = value.trim().parse().map_err(|_| problem(part, "has no whole number after `=`"))?;
+            match name.trim() {
+                "wait" => schedule.wait = number,
+                "warmup" => schedule.warmup = number,
+                "active" => schedule.active = number,
+                "repeat" => schedule.repeat = number,
+                "skip_first" => schedule.skip_first = number,
+                _ => return Err(problem(part, "is none of wait, warmup, active, repeat, skip_first")),
+            }
+        }
+        if schedule.active == 0 {
+            return Err(problem(text, "records nothing: active must be at least 1"));
+        }
+        Ok(schedule)
     }
 }
 

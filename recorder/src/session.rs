@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::clock::boot_id;
-use crate::{Error, Options};
+use crate::{Error, Options, Schedule};
 
 /// The environment variables from which a process of a recorded program learns what to do.
 pub mod variables {
@@ -27,6 +27,10 @@ pub mod variables {
     pub const AGENT_PID: &str = "RANKSCOPE_AGENT_PID";
     /// Bytes of rows that each process may write.
     pub const MAX_BYTES: &str = "RANKSCOPE_MAX_BYTES";
+    /// File of the page that says when to record, and how much.
+    pub const CONTROL: &str = "RANKSCOPE_CONTROL";
+    /// Which marked steps are recorded, as [`Schedule`](crate::Schedule) is written.
+    pub const SCHEDULE: &str = "RANKSCOPE_SCHEDULE";
 }
 
 /// A process's part in the session of a rank.
@@ -106,6 +110,8 @@ impl Options {
             launcher: get(variables::LAUNCHER).map(|value| value.to_string_lossy().into_owned()),
             session: Some(Session::join(agent_pid)),
             max_bytes: number(&get, variables::MAX_BYTES)?,
+            control: get(variables::CONTROL).map(PathBuf::from),
+            schedule: schedule(&get)?,
             ..Self::new(run, run_id, rank, world_size)
         }))
     }
@@ -123,6 +129,10 @@ impl Options {
         optional(variables::LOCAL_RANK, self.local_rank.map(|rank| rank.to_string()));
         optional(variables::LAUNCHER, self.launcher.clone());
         optional(variables::MAX_BYTES, self.max_bytes.map(|bytes| bytes.to_string()));
+        // Empty rather than not at all: this process may itself be part of another session.
+        let schedule = self.schedule.map(|schedule| schedule.to_string()).unwrap_or_default();
+        set.push((variables::SCHEDULE, schedule.into()));
+        set.push((variables::CONTROL, self.control.clone().unwrap_or_default().into()));
         set
     }
 }
@@ -130,6 +140,13 @@ impl Options {
 fn text(get: &impl Fn(&'static str) -> Option<OsString>, name: &'static str) -> Result<String, Error> {
     let value = get(name).ok_or(Error::Variable { name, value: String::new(), why: "it must be set" })?;
     Ok(value.to_string_lossy().into_owned())
+}
+
+fn schedule(get: &impl Fn(&'static str) -> Option<OsString>) -> Result<Option<Schedule>, Error> {
+    let name = variables::SCHEDULE;
+    let Some(value) = get(name).map(|value| value.to_string_lossy().into_owned()) else { return Ok(None) };
+    let why = "it must be a schedule such as wait=1,warmup=2,active=5";
+    value.parse().map(Some).map_err(|_| Error::Variable { name, value, why })
 }
 
 fn number<T: std::str::FromStr>(
@@ -165,6 +182,8 @@ mod tests {
             local_rank: Some(1),
             launcher: Some("slurm".into()),
             max_bytes: Some(1 << 40),
+            control: Some("/tmp/page".into()),
+            schedule: Some(Schedule { wait: 1, warmup: 0, active: 5, repeat: 2, skip_first: 3 }),
             ..Options::new("/tmp/run", "id", 3, 4)
         };
         let set = agent.variables();
@@ -172,6 +191,7 @@ mod tests {
         let child = child.unwrap().unwrap();
         assert_eq!((&child.run, &*child.run_id, child.rank, child.world_size), (&agent.run, "id", 3, 4));
         assert_eq!((child.local_rank, child.launcher, child.max_bytes), (Some(1), Some("slurm".into()), Some(1 << 40)));
+        assert_eq!((&child.control, child.schedule), (&agent.control, agent.schedule));
         let session = child.session.unwrap();
         assert_eq!(session.id(), Session::lead().id());
         assert!(session.joins() && !Session::lead().joins());
@@ -194,7 +214,14 @@ mod tests {
             let error = read(&pairs).unwrap_err().to_string();
             assert!(error.contains(whole[missing].0) && error.contains("must be set"), "{error}");
         }
-        for (name, value) in [("RUN", "run"), ("RANK", "1"), ("RANK", "-1"), ("AGENT_PID", "x"), ("MAX_BYTES", "1G")] {
+        for (name, value) in [
+            ("RUN", "run"),
+            ("RANK", "1"),
+            ("RANK", "-1"),
+            ("AGENT_PID", "x"),
+            ("MAX_BYTES", "1G"),
+            ("SCHEDULE", "wait=1"),
+        ] {
             let name = format!("RANKSCOPE_{name}");
             let mut pairs: Vec<(&str, &str)> = whole.iter().filter(|(n, _)| *n != name).copied().collect();
             pairs.push((&name, value));

@@ -101,7 +101,7 @@ crate::tables! {
         bytes: Option<i64>,
         /// Root of a rooted operation.
         root: Option<i32>,
-        /// Other side of a send or receive.
+        /// Other side of a send or receive: its place in the communicator where `comms` tells `comm_rank`, else its rank.
         peer: Option<i32>,
         /// Training step.
         step: Option<i32>,

@@ -13,7 +13,7 @@ use crate::names::NameClass;
 const TABLE: &str = "events";
 
 /// The columns that are read. `rank` is there for the check that it is the shard's.
-const COLUMNS: [&str; 20] = [
+const COLUMNS: [&str; 21] = [
     "rank",
     "kind",
     "name",
@@ -27,6 +27,7 @@ const COLUMNS: [&str; 20] = [
     "correlation_id",
     "external_id",
     "parent_id",
+    "pid",
     "open",
     "is_comm",
     "bytes",
@@ -106,6 +107,7 @@ fn append(batch: &RecordBatch, names: &mut Names, raw: &mut RawColumns) -> Resul
     let open = optional::<Option<bool>>(batch, "open")?;
     let is_comm = optional::<Option<bool>>(batch, "is_comm")?;
     let long = |name| optional::<Option<i64>>(batch, name);
+    let pid = long("pid")?;
     let longs = [
         long("thread_id")?,
         long("device_id")?,
@@ -145,11 +147,30 @@ fn append(batch: &RecordBatch, names: &mut Names, raw: &mut RawColumns) -> Resul
     for (source, target) in longs.iter().zip(targets) {
         append_longs(source.as_ref(), rows, target);
     }
+    tell_processes_apart(pid.as_ref(), &mut raw.pids, &mut raw.events.correlation[first..]);
     if let Some(open) = open.filter(|open| open.true_count() > 0) {
         raw.open
             .extend((0..rows).filter(|row| open.is_valid(*row) && open.value(*row)).map(|row| (first + row) as u32));
     }
     Ok(())
+}
+
+/// Each process of a rank counts its calls from 1. Those of the second and later ones are moved, so that a number means
+/// one call of the rank. `pids` are the processes that made calls so far.
+fn tell_processes_apart(pid: Option<&Int64Array>, pids: &mut Vec<i64>, correlation: &mut [i64]) {
+    // CUPTI counts in 32 bits; Kineto's numbers come from one process.
+    const SHIFT: u32 = 40;
+    let Some(pid) = pid else { return };
+    for (row, correlation) in correlation.iter_mut().enumerate() {
+        if *correlation == NONE || pid.is_null(row) {
+            continue;
+        }
+        let process = pids.iter().position(|known| *known == pid.value(row)).unwrap_or_else(|| {
+            pids.push(pid.value(row));
+            pids.len() - 1
+        });
+        *correlation = correlation.wrapping_add((process as i64) << SHIFT);
+    }
 }
 
 /// A column that an older writer may have left out.
@@ -232,5 +253,26 @@ fn mark_collectives(data: &RankData, events: &mut Events) {
     }
     for (id, is_comm) in events.id.iter().zip(&mut events.is_comm) {
         *is_comm = *is_comm || ids.contains(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_numbers_of_two_processes_are_two_calls() {
+        let mut pids = Vec::new();
+        let mut first = [1, 2, NONE, 1];
+        tell_processes_apart(Some(&Int64Array::from(vec![70, 70, 71, 71])), &mut pids, &mut first);
+        assert_eq!(first[..3], [1, 2, NONE]);
+        assert!(first[3] != 1 && pids == [70, 71]);
+        // Another part of the same rank: the same processes, and rows that name none.
+        let mut second = [1, 1, 1];
+        let pid = Int64Array::from(vec![Some(71), Some(70), None]);
+        tell_processes_apart(Some(&pid), &mut pids, &mut second);
+        assert_eq!(second, [first[3], 1, 1]);
+        tell_processes_apart(None, &mut pids, &mut second);
+        assert_eq!(second, [first[3], 1, 1]);
     }
 }

@@ -5,6 +5,7 @@
 
 mod columns;
 mod details;
+mod kernels;
 mod order;
 mod repair;
 
@@ -35,6 +36,7 @@ pub fn load_rank(run: &Run, rank: i32) -> RankData {
     data.omissions = omissions;
     columns::load_events(run, rank, &mut data);
     repair::repair(&mut data);
+    kernels::join(&mut data);
     data
 }
 

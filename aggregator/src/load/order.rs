@@ -18,6 +18,8 @@ pub struct RawColumns {
     pub kernel_use: Vec<KernelUse>,
     /// Bandwidth of copies.
     pub copy_rates: Vec<CopyRate>,
+    /// Processes that made calls, in the order of their rows.
+    pub pids: Vec<i64>,
 }
 
 impl RawColumns {

@@ -53,6 +53,7 @@ fn run(library: &Path, scenario: &str, version: u8, amount: u64) -> Result<(), S
             let (events, refused) = hostile::flood(&plugin, version, amount);
             println!("events={events}\nrefused={refused}");
         }
+        "steady" => sequence::steady(&plugin, version, (rank, ranks), amount),
         "hang" => sequence::hang(&plugin, version, (rank, ranks, amount as i32), Duration::from_secs(60)),
         "dlclose" => {
             // The worker runs on in a library that its loader has closed; then NCCL loads it again.

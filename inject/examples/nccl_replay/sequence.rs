@@ -39,10 +39,17 @@ pub(crate) struct World<'p> {
 
 impl<'p> World<'p> {
     pub(crate) fn new(plugin: &'p Plugin, version: u8, number: u64, rank: i32, ranks: i32) -> Self {
+        let world = Self::open(plugin, version, number, rank, ranks);
+        assert!(crate::ffi::mask() != 0, "the plugin wants to be told something");
+        world
+    }
+
+    /// Whether or not the plugin wants anything now.
+    fn open(plugin: &'p Plugin, version: u8, number: u64, rank: i32, ranks: i32) -> Self {
         let name = format!("dp_group_{number}");
         let comm = Comm { name: &name, hash: hash(number), nodes: 2, ranks, rank };
         let context = plugin.init(&comm);
-        assert!(context != 0 && crate::ffi::mask() != 0, "the plugin takes the communicator");
+        assert!(context != 0, "the plugin takes the communicator");
         Self { plugin, version, context, hash: hash(number) }
     }
 
@@ -211,6 +218,33 @@ pub(crate) fn sequence(plugin: &Plugin, version: u8, rank: i32, ranks: i32, oper
         }
     });
     enqueued.into_inner()
+}
+
+/// Collectives one after the other, told only while the plugin's mask asks for them, as NCCL does, until the mask has
+/// gone from nothing to something or back `switches` times. Says each time what it is.
+pub(crate) fn steady(plugin: &Plugin, version: u8, (rank, ranks): (i32, i32), switches: u64) {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let world = World::open(plugin, version, 1, rank, ranks);
+    let (began, mut told, mut switched) = (std::time::Instant::now(), 0, 0);
+    let mut seen = crate::ffi::mask();
+    println!("mask={seen}");
+    while switched < switches && began.elapsed() < PATIENCE {
+        let mask = crate::ffi::mask();
+        if mask != seen {
+            println!("mask={mask}");
+            switched += u64::from((mask == 0) != (seen == 0));
+            seen = mask;
+        }
+        if mask != 0 {
+            let job = world.enqueue(told);
+            world.progress(&job);
+            told += 1;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    println!("told={told}");
+    plugin.finalize(world.context);
+    assert_eq!(switched, switches, "it was switched too few times");
 }
 
 /// Collectives of which the last is one that `missing` never calls: the others enter and wait until they are killed.

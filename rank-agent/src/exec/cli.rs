@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::switch::TimeSchedule;
+use crate::ctl::seconds;
+
 /// Records an unmodified CUDA/NCCL program on every rank: put it between your launcher and the program.
 ///
 /// The program keeps its standard streams, its signals and its exit code.
@@ -33,6 +36,19 @@ pub struct ExecArguments {
     #[arg(long, value_enum, default_value_t = NcclDetail::Channels)]
     pub nccl_detail: NcclDetail,
 
+    /// Record only these of the steps that the program marks by NVTX ranges that begin with ProfilerStep, as in
+    /// torch.profiler.schedule: wait=1,warmup=2,active=5[,repeat=1][,skip_first=0]
+    #[arg(long, value_name = "SCHEDULE", conflicts_with_all = ["delay", "duration"])]
+    pub schedule: Option<recorder::Schedule>,
+
+    /// Record nothing for this long after the program has started
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub delay: Option<f64>,
+
+    /// Record for this long, from the start of the program or the end of the delay; the program goes on unrecorded
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub duration: Option<f64>,
+
     /// Bytes of rows that each recorded process may write; what comes beyond is counted and left out [default: no limit]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_bytes: Option<u64>,
@@ -51,6 +67,8 @@ Examples:
   rank-agent exec --out run -- python train.py
   mpirun -n 8 rank-agent exec --out run -- python train.py
   torchrun --nproc-per-node 8 --no-python rank-agent exec --out run -- python train.py
+  rank-agent exec --out run --delay 60 --duration 10 -- python train.py
+  rank-agent ctl start --out run --duration 10      from another shell, while it runs
   aggregator analyze run
 
 Environment: RANKSCOPE_TOKEN, equal on all ranks, keeps strangers from joining; RANKSCOPE_INJECT_LIB names
@@ -71,6 +89,11 @@ pub enum NcclDetail {
 }
 
 impl NcclDetail {
+    /// The detail of a word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Coll, Self::Channels, Self::Proxy].into_iter().find(|detail| detail.as_str() == word)
+    }
+
     /// Its word in `RANKSCOPE_NCCL_DETAIL`.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -82,6 +105,12 @@ impl NcclDetail {
 }
 
 impl ExecArguments {
+    /// When to record.
+    pub fn time_schedule(&self) -> TimeSchedule {
+        let length = |seconds: Option<f64>| seconds.map(Duration::from_secs_f64);
+        TimeSchedule { delay: length(self.delay).filter(|delay| !delay.is_zero()), duration: length(self.duration) }
+    }
+
     /// Time between comparisons of clocks; `None`: only before and after.
     pub fn ping_every(&self) -> Option<Duration> {
         (self.ping_every > 0).then(|| Duration::from_secs(self.ping_every.into()))

@@ -57,6 +57,10 @@ impl Environment {
             )),
             _ => environment.variables.push((CUDA_INJECTION, library.into())),
         }
+        match was(NVTX_INJECTION) {
+            Some(other) if Path::new(&other) != library => environment.remarks_of_nvtx(&other, recording.schedule),
+            _ => environment.variables.push((NVTX_INJECTION, library.into())),
+        }
         match was(NCCL_PLUGIN) {
             Some(other) if Path::new(&other) != library => {
                 environment.variables.push(("RANKSCOPE_NCCL_CHAIN", other));
@@ -66,19 +70,33 @@ impl Environment {
         environment.variables.push((NCCL_PLUGIN, library.into()));
         environment
     }
+
+    /// Somebody else listens to NVTX: that costs a schedule, and else only ranges.
+    fn remarks_of_nvtx(&mut self, other: &OsString, schedule: Option<recorder::Schedule>) {
+        if schedule.is_some() {
+            let other = other.display();
+            self.remarks.push(format!(
+                "{NVTX_INJECTION} is set already ({other}): steps are not seen, and --schedule records nothing"
+            ));
+        }
+    }
 }
 
 const CUDA_INJECTION: &str = "CUDA_INJECTION64_PATH";
+const NVTX_INJECTION: &str = "NVTX_INJECTION64_PATH";
 const NCCL_PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
 
-/// The library: where the user says, else beside this program, else where packages put libraries. `Err`: where it was
-/// looked for.
+/// Where the library may be, as seen from the program: beside it; where packages put libraries; where Cargo leaves it when
+/// only tests have asked for it.
+const PLACES: [&str; 3] = ["", "../lib/rankscope", "deps"];
+
+/// The library: where the user says, else in one of [`PLACES`]. `Err`: where it was looked for.
 pub fn find_library(told: Option<OsString>, program: Option<&Path>) -> Result<PathBuf, Vec<PathBuf>> {
     let places: Vec<PathBuf> = match told.filter(|path| !path.is_empty()) {
         Some(path) => vec![path.into()],
         None => program
             .and_then(Path::parent)
-            .map(|beside| vec![beside.join(LIBRARY), beside.join("../lib/rankscope").join(LIBRARY)])
+            .map(|beside| PLACES.iter().map(|place| beside.join(place).join(LIBRARY)).collect())
             .unwrap_or_default(),
     };
     // NCCL loads it from the program's directory, so the path must not depend on this one's.
@@ -128,8 +146,13 @@ mod tests {
         let without = environment(&[], &missing);
         assert!(!without.has_library && without.remarks[0].contains("RANKSCOPE_INJECT_LIB"), "{:?}", without.remarks);
         assert_eq!((value(&without, CUDA_INJECTION), value(&without, "RANKSCOPE_RANK")), (None, Some("3")));
-        std::fs::write(dir.path().join(LIBRARY), "").unwrap();
-        assert!(find_library(None, Some(&dir.path().join("rank-agent"))).is_ok());
+        for place in ["deps", "."] {
+            std::fs::create_dir_all(dir.path().join(place)).unwrap();
+            let library = dir.path().join(place).join(LIBRARY);
+            std::fs::write(&library, "").unwrap();
+            let found = find_library(None, Some(&dir.path().join("rank-agent"))).unwrap();
+            assert_eq!(found, library.canonicalize().unwrap(), "what is beside the program comes first");
+        }
         assert!(find_library(Some("/nowhere/x.so".into()), Some(&dir.path().join("rank-agent"))).is_err());
     }
 }

@@ -12,7 +12,10 @@
 
 pub mod child;
 pub mod cli;
+pub mod endpoint;
 pub mod environment;
+pub mod steering;
+pub mod switch;
 pub mod sync;
 
 use std::collections::BTreeMap;
@@ -33,6 +36,8 @@ use crate::setup::{RunPlace, RunRequest, agree_on_run, agree_on_success, host_ha
 use child::{Forwarder, Target};
 use cli::ExecArguments;
 use environment::{Environment, Told, find_library};
+use steering::{Steering, parts_of, program_joined};
+use switch::Switch;
 use sync::{Progress, Sync};
 
 /// Runs the program; returns its exit code.
@@ -48,13 +53,15 @@ pub fn exec(arguments: &ExecArguments, identity: &Identity) -> Result<u8, Error>
         RunRequest { out: arguments.out.clone(), launcher: identity.launcher.as_str().into(), config: exec.config() };
     let place = agree_on_run(&*control, &request)?;
     let library = find_library(std::env::var_os("RANKSCOPE_INJECT_LIB"), std::env::current_exe().ok().as_deref());
-    let recording = exec.recording(&place);
+    let mut steering = agree_on_success(&*control, Steering::prepare(arguments))?;
+    let recording = recorder::Options { control: steering.page.clone(), ..exec.recording(&place) };
     let told = Told { recording: &recording, detail: arguments.nccl_detail, library: &library };
     let environment = Environment::new(&told, &|name| std::env::var_os(name));
     // The limit is the program's: what this process writes of clocks is little, and needed.
     let recorder = Recorder::start(recorder::Options { max_bytes: None, ..recording }).map_err(Error::from);
     let recorder = agree_on_success(&*control, recorder)?;
-    exec.record(control, &place, &environment, &recorder)
+    steering.listen(&place, identity);
+    exec.record(control, &place, &environment, (&recorder, steering))
 }
 
 struct Exec<'a> {
@@ -105,6 +112,9 @@ impl Exec<'_> {
             ("launcher".into(), self.identity.launcher.as_str().into()),
             ("nccl_detail".into(), self.arguments.nccl_detail.as_str().into()),
             ("ping_every_s".into(), self.arguments.ping_every.into()),
+            ("schedule".into(), self.arguments.schedule.map(|schedule| schedule.to_string()).into()),
+            ("delay_s".into(), self.arguments.delay.into()),
+            ("duration_s".into(), self.arguments.duration.into()),
         ])
     }
 
@@ -117,6 +127,7 @@ impl Exec<'_> {
             // The program and its children join it through the injected library.
             session: Some(recorder::Session::lead()),
             max_bytes: self.arguments.max_bytes,
+            schedule: self.arguments.schedule,
             ..recorder::Options::new(&place.path, &place.run_id, rank, world_size)
         }
     }
@@ -126,18 +137,29 @@ impl Exec<'_> {
         control: Arc<dyn Control>,
         place: &RunPlace,
         environment: &Environment,
-        recorder: &Recorder,
+        (recorder, mut steering): (&Recorder, Steering),
     ) -> Result<u8, Error> {
         let (tree, _) = PingTree::for_fabric(&*control, host_hash())?;
         let progress = Progress::default();
         let every = self.arguments.ping_every();
-        let sync = Sync { control, tree, recorder: recorder.clone(), every, progress: progress.clone() };
+        let switch = steering.switch.clone();
+        let sync = Sync { control, tree, recorder: recorder.clone(), every, progress: progress.clone(), switch };
         sync.burst()?;
         environment.remarks.iter().for_each(|remark| self.say(remark));
+        if let Some(why) = &steering.remark {
+            self.warn(&format!("rank-agent ctl cannot reach this rank: {why}"));
+        }
+        let switch = steering.switch.clone();
+        let schedule = std::thread::Builder::new().name("rankscope-schedule".into()).spawn(move || switch.run());
+        let schedule = schedule.map_err(Error::Spawn)?;
         let meeting = std::thread::Builder::new().name("rankscope-clocks".into()).spawn(move || sync.run());
         let meeting = meeting.map_err(Error::Spawn)?;
         let started = child::start(&self.arguments.program, &environment.variables, &self.target);
+        steering.switch.begin();
         let ended = started.and_then(|program| child::wait(program, &self.target));
+        steering.finish();
+        // It has nothing to say, and returns at once.
+        let _ = schedule.join();
         match &ended {
             Ok(status) if status.success() => progress.done(),
             _ => progress.failed(),
@@ -151,7 +173,7 @@ impl Exec<'_> {
             std::thread::sleep(Duration::from_millis(5));
         }
         let synced = meeting.join().unwrap_or_else(|_| Err((0, Error::EngineGone)));
-        let rows = self.explanations(place, environment, &synced);
+        let rows = self.explanations(place, environment, &synced, &steering.switch);
         if let Err(error) = recorder.rows(rows) {
             self.warn(&format!("what is missing in the run could not be noted in it: {error}"));
         }
@@ -167,6 +189,7 @@ impl Exec<'_> {
         place: &RunPlace,
         environment: &Environment,
         synced: &Result<u64, (u64, Error)>,
+        switch: &Switch,
     ) -> Vec<CounterRow> {
         let row = |source: &str, recorded: u64, why: String| CounterRow {
             rank: self.identity.rank,
@@ -183,19 +206,28 @@ impl Exec<'_> {
             self.warn(&format!("{why}; the clock error of later times is larger"));
             rows.push(row("clock_sync", bursts + 1, why));
         }
-        if !has_rows(&place.path, self.identity.rank) {
-            let why = match environment.remarks.first() {
-                // Told before the program began.
-                Some(remark) => remark.clone(),
-                None => {
-                    let why = "the program loaded neither CUDA nor NCCL, so there was nothing to record";
-                    self.say(why);
-                    why.into()
-                }
-            };
+        rows.extend(switch.row(self.identity.rank));
+        if !has_rows(&place.path, self.identity.rank)
+            && let Some(why) = self.why_empty(&place.path, environment, switch)
+        {
             rows.push(row("inject", 0, why));
         }
         rows
+    }
+
+    /// Why there is no row of the program; `None`: recording was off, which is said already.
+    fn why_empty(&self, run: &Path, environment: &Environment, switch: &Switch) -> Option<String> {
+        // Told before the program began.
+        if let Some(remark) = environment.remarks.first() {
+            return Some(remark.clone());
+        }
+        let why = match (program_joined(run, self.identity.rank), switch.was_on()) {
+            (false, _) => "the program loaded neither CUDA nor NCCL, so there was nothing to record",
+            (true, true) => "the program loaded CUDA or NCCL, but did nothing with them that could be recorded",
+            (true, false) => return None,
+        };
+        self.say(why);
+        Some(why.into())
     }
 
     fn end(&self, place: &RunPlace, summary: &Summary) {
@@ -209,13 +241,7 @@ impl Exec<'_> {
 
 /// Whether the program's library has written rows of this rank.
 fn has_rows(run: &Path, rank: i32) -> bool {
-    let prefix = format!("rank-{rank:05}-");
-    let tables = ["events", "collectives", "comms", "memory"];
-    let holds = |table: &&str| {
-        let entries = std::fs::read_dir(run.join(table)).into_iter().flatten().flatten();
-        entries.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
-    };
-    tables.iter().any(holds)
+    ["events", "collectives", "comms", "memory"].iter().any(|table| parts_of(run, table, rank) > 0)
 }
 
 fn rank_of(number: i32) -> usize {

@@ -13,6 +13,8 @@ use crate::Error;
 use crate::fabric::{Control, Lane};
 use crate::ping::PingTree;
 
+use super::switch::Switch;
+
 /// Ranks meet this often; more rarely where there are many.
 const TICK: Duration = Duration::from_millis(100);
 const TICK_OF_A_RANK: Duration = Duration::from_micros(500);
@@ -52,6 +54,8 @@ pub struct Sync {
     pub every: Option<Duration>,
     /// This rank's program.
     pub progress: Progress,
+    /// Whether it is recorded.
+    pub switch: Switch,
 }
 
 impl Sync {
@@ -81,8 +85,9 @@ impl Sync {
         loop {
             let state = self.progress.0.load(Ordering::Relaxed);
             let is_due = self.control.rank() == 0 && self.every.is_some_and(|every| last.elapsed() >= every);
-            let all = self.control.all_gather(Lane::Control, &[state, u64::from(is_due)])?;
-            let states = || all.iter().step_by(2);
+            let all = self.control.all_gather(Lane::Control, &[state, u64::from(is_due), self.switch.word()])?;
+            let states = || all.iter().step_by(3);
+            self.switch.follow(all.iter().skip(2).step_by(3).copied());
             let is_over = states().all(|state| *state != RUNS) || states().any(|state| *state == FAILED);
             if is_over || all[1] != 0 {
                 self.burst()?;
@@ -114,6 +119,11 @@ mod tests {
     use super::*;
     use crate::fabric::threads;
 
+    fn switch() -> Switch {
+        let order = recorder::Order { record: true, detail: recorder::nccl::Detail::Coll };
+        Switch::new(None, super::super::switch::TimeSchedule::default(), order)
+    }
+
     #[test]
     fn ranks_leave_together_after_the_last_comparison() {
         let bursts = threads::run(3, |fabric| {
@@ -125,6 +135,7 @@ mod tests {
                 recorder: Recorder::disabled(recorder::Clock::system()),
                 every: None,
                 progress: progress.clone(),
+                switch: switch(),
             };
             std::thread::scope(|scope| {
                 scope.spawn(move || {
@@ -146,7 +157,8 @@ mod tests {
                 progress.done();
             }
             let recorder = Recorder::disabled(recorder::Clock::system());
-            Sync { control: fabric, tree: PingTree::new(2, 1), recorder, every: None, progress }.run().unwrap()
+            let tree = PingTree::new(2, 1);
+            Sync { control: fabric, tree, recorder, every: None, progress, switch: switch() }.run().unwrap()
         });
         assert_eq!(bursts, [1; 2]);
     }

@@ -421,6 +421,10 @@ pub(super) fn on_event(domain: u32, id: u32, site: impl Fn() -> Option<u32>) {
 /// The process ends in order, whether or not the program has ended the session and the recorder: what they hold is
 /// kept.
 pub(super) fn at_exit() {
+    if crate::injected::is_started() {
+        // NCCL, which is older than this handler, still holds rows.
+        return crate::injected::finish();
+    }
     if let Some(session) = current() {
         session.finish();
         session.recorder.finish();

@@ -6,6 +6,7 @@
 
 #[expect(unsafe_code, reason = "handlers of the C library")]
 mod ffi;
+mod follow;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,11 +14,13 @@ use std::time::Duration;
 
 use crate::cupti::{Cupti, Settings};
 use crate::nccl::{Core, Detail, Source};
-use crate::{Options, Recorder};
+use crate::{Options, Recorder, Schedule};
 
 /// Longest wait for the disk when the process exits.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Which marked steps are recorded.
+static SCHEDULE: OnceLock<Schedule> = OnceLock::new();
 static RECORDER: OnceLock<Option<Recorder>> = OnceLock::new();
 static NCCL: OnceLock<Option<Source>> = OnceLock::new();
 static CUDA: OnceLock<Option<Cupti>> = OnceLock::new();
@@ -35,12 +38,15 @@ pub fn start() -> Option<&'static Recorder> {
         .get_or_init(|| {
             let started = Options::from_env().and_then(|options| {
                 let options = options.map(|options| Options { finish_timeout: FINISH_TIMEOUT, ..options });
-                options.map(Recorder::start).transpose()
+                options.map(|options| Ok((Recorder::start(options.clone())?, options))).transpose()
             });
             match started {
                 Ok(None) => None,
-                Ok(Some(recorder)) => {
-                    recorder.set_active(true);
+                Ok(Some((recorder, options))) => {
+                    if let Some(schedule) = options.schedule {
+                        SCHEDULE.get_or_init(|| schedule);
+                    }
+                    follow::start(&recorder, &options);
                     ffi::at_exit_and_fork();
                     Some(recorder)
                 }
@@ -57,19 +63,26 @@ pub fn start() -> Option<&'static Recorder> {
 pub fn start_cuda() {
     let Some(recorder) = start() else { return };
     CUDA.get_or_init(|| match Cupti::start(recorder, Settings::default()) {
-        Ok(cupti) => Some(cupti),
+        Ok(cupti) => {
+            if follow::order().is_some_and(|order| !order.record) {
+                cupti.pause();
+            }
+            Some(cupti)
+        }
         Err(error) => {
             eprintln!("rankscope: CUDA is not recorded in process {}: {error}", std::process::id());
             None
         }
     });
+    follow::look_again();
 }
 
 /// The process's NCCL source, started with the recorder.
 pub(crate) fn start_nccl() -> Option<&'static Core> {
     let recorder = start()?;
     let source = NCCL.get_or_init(|| {
-        let detail = Detail::from_env().unwrap_or_else(|error| {
+        let detail = follow::order().map(|order| Ok(order.detail)).unwrap_or_else(Detail::from_env);
+        let detail = detail.unwrap_or_else(|error| {
             eprintln!("rankscope: {error}; recording with the detail {}", Detail::default().as_str());
             Detail::default()
         });
@@ -98,11 +111,27 @@ pub fn nccl() -> Option<&'static Source> {
     NCCL.get()?.as_ref().filter(|_| !FORKED.load(Ordering::Relaxed))
 }
 
+/// Which marked steps are recorded; `None`: all, and what is between them.
+pub(crate) fn schedule() -> Option<Schedule> {
+    SCHEDULE.get().copied()
+}
+
+/// Whether whoever leads the session wants rows now, whatever the schedule says.
+pub(crate) fn wanted() -> bool {
+    follow::order().is_none_or(|order| order.record)
+}
+
+/// Whether this process records itself from here.
+pub(crate) fn is_started() -> bool {
+    RECORDER.get().is_some_and(Option::is_some)
+}
+
 /// Ends the recording: what is in flight becomes rows, and everything is written. Later calls do nothing.
 pub fn finish() {
     if FORKED.load(Ordering::Relaxed) {
         return;
     }
+    follow::finish();
     // The recorder last: what the sources still hold goes through it.
     if let Some(cupti) = CUDA.get().and_then(Option::as_ref) {
         cupti.finish();
@@ -111,9 +140,18 @@ pub fn finish() {
         source.finish();
     }
     if let Some(recorder) = RECORDER.get().and_then(Option::as_ref) {
+        tell_left_out(recorder);
         let summary = recorder.finish();
         if let Some(failure) = &summary.failure {
             eprintln!("rankscope: process {}: {failure}", std::process::id());
         }
+    }
+}
+
+fn tell_left_out(recorder: &Recorder) {
+    let row = schedule().and_then(|schedule| crate::nvtx::left_out(recorder.rank(), schedule));
+    // The row is well-formed, so that only a bug could refuse it.
+    if let Some(Err(error)) = row.map(|row| recorder.rows(vec![row])) {
+        tracing::error!("what the schedule left out was not recorded: {error}");
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crossbeam_queue::ArrayQueue;
 
 use super::handles::Handles;
-use super::record::{Event, Record, What};
+use super::record::{Event, Launch, Record, What, event_type};
 use super::words::Words;
 use crate::Clock;
 use crate::state::Shared;
@@ -33,6 +33,14 @@ impl Default for Limits {
 
 /// Threads that may be between a look at the queue's length and their push, and so overshoot a limit by one each.
 const THREADS: usize = 1024;
+
+/// Types that are part of an operation, by their parent.
+const CHILDREN: u64 = event_type::PROXY_OP
+    | event_type::PROXY_STEP
+    | event_type::KERNEL_CH
+    | event_type::KERNEL_PHASE
+    | event_type::CE_SYNC
+    | event_type::CE_BATCH;
 
 /// What was not recorded, each once.
 #[derive(Debug, Default)]
@@ -133,6 +141,16 @@ impl Core {
         self.closed.load(Ordering::Acquire)
     }
 
+    /// A launch that this thread makes now.
+    pub(crate) fn new_launch(&self) -> Launch {
+        Launch { row: self.shared.next_id(), thread_id: rustix::thread::gettid().as_raw_nonzero().get().into() }
+    }
+
+    /// Whether CUPTI runs, and wants to be told inside of what a kernel is launched.
+    pub(crate) fn is_linked(&self) -> bool {
+        self.shared.state().is_linked()
+    }
+
     /// Whether rows are made now.
     pub(crate) fn is_active(&self) -> bool {
         self.shared.state().is_active()
@@ -172,7 +190,9 @@ impl Core {
     /// An event begins. Returns its handle; 0: not recorded.
     pub(crate) fn start(&self, comm: u64, event_type: u64, parent: u64, event: Event) -> u64 {
         let state = self.shared.state();
-        let recorded = state.is_active() && self.wanted.load(Ordering::Relaxed) & event_type != 0;
+        // What an operation does is told after its step, and is recorded if the operation was: else it would seem to hang.
+        let is_told = state.is_active() || (event_type & CHILDREN != 0 && parent != 0);
+        let recorded = is_told && self.wanted.load(Ordering::Relaxed) & event_type != 0;
         if self.is_closed() || (!recorded && !self.chained.load(Ordering::Relaxed)) {
             return 0;
         }
@@ -252,7 +272,6 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nccl::record::event_type;
 
     fn core(handles: u32) -> Core {
         let shared = Arc::new(Shared::new(Clock::system(), true));
@@ -273,7 +292,7 @@ mod tests {
         let mut open = std::collections::VecDeque::new();
         // Far more than the queue holds, with nobody to empty it.
         for _ in 0..20_000 {
-            let handle = core.start(comm, event_type::COLL, 0, Event::KernelLaunch);
+            let handle = core.start(comm, event_type::COLL, 0, Event::GroupApi);
             if handle != 0 {
                 open.push_back(handle);
                 core.record_state(handle, 8, 0);
@@ -300,10 +319,23 @@ mod tests {
     }
 
     #[test]
+    fn an_operation_is_followed_to_its_end_though_recording_has_stopped() {
+        let core = core(8);
+        let comm = core.open_comm(CommInfo::default());
+        let operation = core.start(comm, event_type::COLL, 0, Event::GroupApi);
+        core.shared.set_active(false);
+        let channel = Event::KernelCh { channel: 0, gpu_ns: 1 };
+        let child = core.start(comm, event_type::KERNEL_CH, operation, channel);
+        assert!(child != 0 && core.record_state(child, 22, 2) && core.stop(child));
+        assert_eq!(core.start(comm, event_type::KERNEL_CH, 0, channel), 0, "of an operation that was not recorded");
+        assert_eq!(core.start(comm, event_type::COLL, 0, Event::GroupApi), 0);
+    }
+
+    #[test]
     fn what_is_not_open_is_counted_and_nothing_else() {
         let core = core(2);
         let comm = core.open_comm(CommInfo::default());
-        let start = |comm| core.start(comm, event_type::COLL, 0, Event::KernelLaunch);
+        let start = |comm| core.start(comm, event_type::COLL, 0, Event::GroupApi);
         assert_eq!(start(0), 0, "no context");
         let (a, b) = (start(comm), start(comm));
         assert_eq!(start(comm), 0, "pool exhausted");

@@ -14,6 +14,9 @@
 //! which NCCL's thread noticed (`host`); without channels those of its proxy (`proxy`); else only the hand-over is known
 //! (`enqueue`).
 //!
+//! **Kernels.** Each launch is a row of `events`, `nccl:launch`, on the thread that made it; `collectives.event_id` names it.
+//! Where CUPTI runs, the kernel has the launch's id as `external_id`. So the analysis finds the kernel of a collective.
+//!
 //! **Hangs.** An operation in flight for longer than a part gets a row with state `started` or `enqueued`; it is on disk
 //! when the process is killed. At exit every operation in flight gets one.
 //!
@@ -27,10 +30,16 @@ mod core;
 #[expect(unsafe_code, reason = "the interface through which NCCL calls")]
 pub mod ffi;
 mod handles;
+#[cfg(test)]
+mod handles_model;
+#[cfg(test)]
+mod handles_tests;
 mod model;
 mod names;
+mod recent;
 mod record;
 mod rows;
+mod sync;
 mod words;
 mod worker;
 
@@ -85,12 +94,9 @@ impl Detail {
             | event_type::COLL_API
             | event_type::P2P_API
             | event_type::GROUP_API
-            | event_type::CE_COLL;
-        let channels = event_type::KERNEL_CH
             | event_type::KERNEL_LAUNCH
-            | event_type::KERNEL_PHASE
-            | event_type::CE_SYNC
-            | event_type::CE_BATCH;
+            | event_type::CE_COLL;
+        let channels = event_type::KERNEL_CH | event_type::KERNEL_PHASE | event_type::CE_SYNC | event_type::CE_BATCH;
         let proxy = event_type::PROXY_OP | event_type::PROXY_STEP;
         match self {
             Self::Coll => coll,

@@ -1,7 +1,6 @@
 //! From callbacks to operations: what is in flight, and when it is over.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 use trace::Text;
@@ -9,15 +8,14 @@ use trace::Text;
 use super::clock::GpuClock;
 use super::core::{CommInfo, Core};
 use super::names;
-use super::record::{Coll, Event, P2p, ProxyOp, Record, What, event_type, state};
+use super::recent::{MAX_REMEMBERED, Recent};
+use super::record::{Coll, Event, Launch, P2p, ProxyOp, Record, What, event_type, state};
 use super::rows::{Rows, channel_rows, collective_row, comm_id, comm_row, proxy_row};
 use super::words::Word;
 use crate::CollectiveState;
 
 /// Operations in flight that are remembered; the oldest are given up beyond.
 const MAX_OPS: usize = 65_536;
-/// Calls, launches and proxy steps that are remembered for what refers to them.
-const MAX_REMEMBERED: usize = 65_536;
 /// An operation that used fewer channels than it said is over when nothing more came for this long: sends and receives
 /// announce more channels than they use (NCCL's issue 2056).
 const QUIET_NS: i64 = 1_000_000_000;
@@ -90,6 +88,8 @@ pub(super) struct Op {
     pub(super) enqueue_ns: i64,
     /// No kernel of it began before.
     launch_ns: Option<i64>,
+    /// Id of the launch's row.
+    pub(super) launch_row: Option<i64>,
     pub(super) channels: Vec<Channel>,
     pub(super) proxies: Vec<Proxy>,
     /// A copy engine's start and end.
@@ -118,38 +118,6 @@ impl Op {
     }
 }
 
-/// A map that forgets its oldest entries.
-#[derive(Debug)]
-struct Recent<K, V> {
-    entries: FxHashMap<K, V>,
-    order: VecDeque<K>,
-}
-
-impl<K: Hash + Eq + Copy, V> Recent<K, V> {
-    fn new() -> Self {
-        Self { entries: FxHashMap::default(), order: VecDeque::new() }
-    }
-
-    fn insert(&mut self, key: K, value: V) {
-        if self.entries.insert(key, value).is_none() {
-            self.order.push_back(key);
-        }
-        if self.order.len() > MAX_REMEMBERED
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.entries.remove(&oldest);
-        }
-    }
-
-    fn get(&self, key: K) -> Option<&V> {
-        self.entries.get(&key)
-    }
-
-    fn get_mut(&mut self, key: K) -> Option<&mut V> {
-        self.entries.get_mut(&key)
-    }
-}
-
 /// What a call said that its operation does not.
 #[derive(Clone, Copy, Debug)]
 struct Call {
@@ -158,6 +126,16 @@ struct Call {
     count: u64,
     datatype: Word,
     captured: bool,
+}
+
+/// The launch of a group's kernel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Launched {
+    pub(super) at_ns: i64,
+    pub(super) end_ns: Option<i64>,
+    pub(super) row: i64,
+    pub(super) thread_id: i64,
+    pub(super) step: i32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -193,7 +171,10 @@ pub(super) struct Model {
     rank: i32,
     comms: BTreeMap<u64, Comm>,
     calls: Recent<u64, Call>,
-    launches: Recent<u64, i64>,
+    /// By the group's handle: launches come before the operations that they carry out.
+    launches: Recent<u64, Launched>,
+    /// The group of a launch.
+    groups: Recent<u64, u64>,
     ops: BTreeMap<u64, Op>,
     /// Operations in the order in which they came: handles are not.
     order: VecDeque<u64>,
@@ -217,6 +198,7 @@ impl Model {
             comms: BTreeMap::new(),
             calls: Recent::new(),
             launches: Recent::new(),
+            groups: Recent::new(),
             ops: BTreeMap::new(),
             order: VecDeque::new(),
             channels: Recent::new(),
@@ -276,7 +258,11 @@ impl Model {
                 let (count, datatype, captured) = (api.count, api.datatype, api.captured);
                 self.calls.insert(handle, Call { at_ns, group: parent, count, datatype, captured });
             }
-            Event::KernelLaunch => self.launches.insert(parent, at_ns),
+            Event::KernelLaunch(Launch { row, thread_id }) => {
+                let step = origin.2;
+                self.launches.insert(parent, Launched { at_ns, end_ns: None, row, thread_id, step });
+                self.groups.insert(handle, parent);
+            }
             Event::Coll(coll) => self.begin_coll(core, handle, origin, coll, at_ns),
             Event::CeColl(coll) => {
                 self.begin_coll(core, handle, origin, coll, at_ns);
@@ -309,8 +295,9 @@ impl Model {
     fn new_op(&mut self, core: &Core, (comm, parent, step): (u64, u64, i32), func: Word, at_ns: i64, hash: u64) -> Op {
         let func = self.word(core, func);
         let call = self.calls.get(parent).copied();
-        let launch = call.filter(|call| !call.captured);
-        let launch_ns = launch.map(|call| self.launches.get(call.group).copied().unwrap_or(call.at_ns));
+        let launched = call.filter(|call| !call.captured);
+        let launch = launched.and_then(|call| self.launches.get(call.group).copied());
+        let launch_ns = launched.map(|call| launch.map_or(call.at_ns, |launch| launch.at_ns));
         let info = &mut self.comms.entry(comm).or_default().info;
         if info.hash == 0 {
             info.hash = hash;
@@ -334,6 +321,7 @@ impl Model {
             step,
             enqueue_ns: call.map_or(at_ns, |call| call.at_ns),
             launch_ns,
+            launch_row: launch.map(|launch| launch.row).filter(|row| *row != 0),
             channels: Vec::new(),
             proxies: Vec::new(),
             copy_engine: None,
@@ -515,7 +503,12 @@ impl Model {
     }
 
     fn stop(&mut self, handle: u64, at_ns: i64) {
-        if let Some(step) = self.steps.get(handle).copied() {
+        if let Some(group) = self.groups.get(handle).copied() {
+            if let Some(launch) = self.launches.get_mut(group).filter(|launch| launch.end_ns.is_none()) {
+                launch.end_ns = Some(at_ns);
+                self.rows.launches.extend((launch.row != 0).then_some(*launch));
+            }
+        } else if let Some(step) = self.steps.get(handle).copied() {
             self.proxy(step.proxy, |proxy| proxy.waits.add(step.state, at_ns - step.since_ns));
         } else if self.at(handle, |channel, _| channel.seen_end_ns = Some(at_ns)) {
             if let Some(place) = self.channels.get(handle).copied()

@@ -66,7 +66,7 @@ pub(crate) enum Event {
     CollApi(Api),
     P2pApi(Api),
     GroupApi,
-    KernelLaunch,
+    KernelLaunch(Launch),
     Coll(Coll),
     P2p(P2p),
     ProxyOp(ProxyOp),
@@ -87,6 +87,15 @@ pub(crate) struct Api {
     pub(crate) count: u64,
     /// The call was captured into a CUDA graph: its times say nothing of the run.
     pub(crate) captured: bool,
+}
+
+/// The launch of a group's kernel, as a row of `events` to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Launch {
+    /// Id of the row, which is also the external id of the kernel where CUPTI runs; 0: none was given.
+    pub(crate) row: i64,
+    /// The system's id of the thread that launches.
+    pub(crate) thread_id: i64,
 }
 
 /// A collective.

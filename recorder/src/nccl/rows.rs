@@ -4,8 +4,9 @@ use trace::{CollectiveRow, CommRow, NcclChannelRow, NcclProxyRow, Text};
 
 use super::clock::{GpuClock, HostTime};
 use super::core::CommInfo;
-use super::model::{Channel, Op, Proxy};
-use crate::{CollectiveState, TimingSource};
+use super::model::{Channel, Launched, Op, Proxy};
+use crate::device::DeviceEvent;
+use crate::{CollectiveState, Kind, NameId, TimingSource};
 
 /// Rows that wait to be handed to the recorder.
 #[derive(Debug, Default)]
@@ -14,6 +15,15 @@ pub(super) struct Rows {
     pub(super) channels: Vec<NcclChannelRow>,
     pub(super) proxies: Vec<NcclProxyRow>,
     pub(super) comms: Vec<CommRow>,
+    /// Launches that are over.
+    pub(super) launches: Vec<Launched>,
+}
+
+/// A launch as a row of the thread that made it; `name` is what all are called. Its kernel carries the row's id.
+pub(super) fn launch_event(launch: &Launched, name: NameId) -> DeviceEvent {
+    let end_ns = launch.end_ns.unwrap_or(launch.at_ns);
+    let event = DeviceEvent::new(launch.row, Kind::CpuOp, name, launch.at_ns, end_ns);
+    DeviceEvent { step: launch.step, thread_id: launch.thread_id, external_id: launch.row, is_comm: true, ..event }
 }
 
 /// A 64-bit hash by its bits.
@@ -104,6 +114,7 @@ pub(super) fn collective_row(rank: i32, op: &Op, clock: &GpuClock, state: Collec
         proto: op.proto.clone(),
         channels: (op.n_channels > 0).then_some(i32::from(op.n_channels)),
         timing_source: span.source.as_str().into(),
+        event_id: op.launch_row,
         ..CollectiveRow::default()
     }
 }

@@ -9,13 +9,17 @@ use trace::{CounterRow, Row};
 
 use super::core::{Core, Limits};
 use super::model::Model;
+use super::rows::launch_event;
 use super::{Detail, ffi};
-use crate::{Error, Recorder};
+use crate::device::DeviceBatch;
+use crate::{Error, NameId, Recorder, injected};
 
 /// Pause between looks at the queue: it then holds 1.7 M callbacks a second.
 const POLL: Duration = Duration::from_millis(20);
 /// How often rows are handed over, and what is in flight for longer is told.
 const PERIOD: Duration = Duration::from_secs(1);
+/// What the rows of launches are called: `nccl:` says that they are communication.
+const LAUNCH: &str = "nccl:launch";
 /// Callbacks between two looks at the clock.
 const CHUNK: usize = 4096;
 
@@ -57,6 +61,7 @@ impl Source {
             core: core.clone(),
             control: control.clone(),
             model: Model::new(rank),
+            launch_name: recorder.intern(LAUNCH),
             recorder,
             rank,
             told: [0; SOURCES.len()],
@@ -76,7 +81,8 @@ impl Source {
     pub fn set_detail(&self, detail: Detail) {
         self.control.detail.store(detail as u8, Ordering::Relaxed);
         self.core.wanted.store(detail.mask(), Ordering::Relaxed);
-        ffi::set_mask(if self.core.is_active() { detail.mask() } else { 0 });
+        let by_steps = injected::schedule().is_some() && injected::wanted();
+        ffi::set_mask(if by_steps || self.core.is_active() { detail.mask() } else { 0 });
     }
 
     /// Ends: takes what the queue holds, and makes rows of everything, finished or not.
@@ -116,6 +122,7 @@ struct Worker {
     told: [u64; SOURCES.len()],
     active: bool,
     detail: Detail,
+    launch_name: NameId,
 }
 
 impl Worker {
@@ -150,13 +157,21 @@ impl Worker {
 
     /// Follows what the program or its user switched: recording, detail. Returns the operations that were forgotten.
     fn follow(&mut self) -> u64 {
-        let (active, detail) = (self.core.is_active(), self.control.detail());
+        // Steps come and go faster than this thread looks: with a schedule NCCL tells all, and the rest is left aside.
+        let by_steps = injected::schedule().is_some() && injected::wanted();
+        let (active, detail) = (by_steps || self.core.is_active(), self.control.detail());
         let wanted = if active { detail.mask() } else { 0 };
         // A second plugin may have changed its mind as well.
         ffi::set_mask(wanted);
         let ends_untold = (self.active && !active) || detail < self.detail;
         (self.active, self.detail) = (active, detail);
-        if ends_untold { self.model.forget() } else { 0 }
+        if !ends_untold {
+            return 0;
+        }
+        // What is over becomes rows first: they wait for the next period otherwise.
+        let now_ns = self.core.now_ns();
+        self.model.publish(now_ns, i64::MIN, false);
+        self.model.forget()
     }
 
     fn publish(&mut self, last: bool, forgotten: u64) {
@@ -164,6 +179,9 @@ impl Worker {
         let period_ns = i64::try_from(PERIOD.as_nanos()).unwrap_or(i64::MAX);
         self.model.publish(now_ns, now_ns.saturating_sub(period_ns), last);
         let rows = std::mem::take(&mut self.model.rows);
+        let name = self.launch_name;
+        let events = rows.launches.iter().map(|launch| launch_event(launch, name)).collect();
+        self.recorder.device(DeviceBatch { events, ..DeviceBatch::default() });
         self.hand_over(rows.collectives);
         self.hand_over(rows.channels);
         self.hand_over(rows.proxies);

@@ -182,6 +182,9 @@ extern "C" fn cuptiActivityEnableDriverApi(id: u32, enable: u8) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityPushExternalCorrelationId(kind: u32, id: u64) -> u32 {
+    if behaviour("no_external") {
+        return UNKNOWN;
+    }
     state().pushes += 1;
     EXTERNAL.with_borrow_mut(|ids| ids.push((kind, id)));
     SUCCESS

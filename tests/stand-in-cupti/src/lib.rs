@@ -6,7 +6,8 @@
 //!
 //! * `version=130001`: what `cuptiGetVersion` returns, and with it which records there are.
 //! * `busy`: somebody else is subscribed. `no_clock`: the timestamp callback is refused. `no_iterator`: so is
-//!   `cuptiActivityGetNextRecord`. `no_driver_calls`: so are single driver calls.
+//!   `cuptiActivityGetNextRecord`. `no_driver_calls`: so are single driver calls. `no_external`: so are external
+//!   correlation ids.
 //! * `hold`: full buffers are handed back with the next flush only.
 //! * `truncate`: every buffer is handed back without its last four bytes.
 

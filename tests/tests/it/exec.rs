@@ -7,11 +7,14 @@ use std::time::{Duration, Instant};
 
 use trace::{ClockSampleRow, CounterRow, Run};
 
-use crate::support::{Finished, RANK_AGENT, analyze, finish, have_mpirun, mpirun, one_job_at_a_time, scratch, skipped};
+use crate::support::{
+    Finished, RANK_AGENT, analyze, finish, have_mpirun, inject_library, mpirun, one_job_at_a_time, scratch, skipped,
+};
 
 /// `rank-agent exec --out OUT -- sh -c SCRIPT`.
 fn exec(out: &Path, script: &str) -> Command {
     let mut command = Command::new(RANK_AGENT);
+    command.env("RANKSCOPE_INJECT_LIB", inject_library());
     command.args(["exec", "--out"]).arg(out).args(["--", "sh", "-c", script]);
     command
 }
@@ -26,7 +29,30 @@ fn a_program_runs_unharmed_and_the_run_says_why_it_is_empty() {
     let (counters, _) = run.rows::<CounterRow>(0);
     assert!(counters.iter().any(|c| &*c.source == "inject" && c.recorded == 0 && c.why.is_some()), "{counters:?}");
     let said = analyze(&out, 0).stdout;
-    assert!(said.contains("nothing was recorded"), "{said}");
+    assert!(unwrapped(&said).contains(NOTHING), "{said}");
+}
+
+const NOTHING: &str = "nothing was recorded: the program loaded neither CUDA nor NCCL";
+
+/// Lines are wrapped to the terminal.
+fn unwrapped(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// As a user starts it: nothing says where the library is.
+#[test]
+fn the_library_is_found_beside_the_program() {
+    let out = scratch("exec_library").join("run");
+    let script = "test -f $NCCL_PROFILER_PLUGIN && test $CUDA_INJECTION64_PATH = $NCCL_PROFILER_PLUGIN && echo found";
+    let done = finish(exec(&out, script).env_remove("RANKSCOPE_INJECT_LIB")).expect_code(0);
+    assert_eq!(done.stdout, "found\n", "{}", done.said());
+    assert!(!done.stderr.contains("was not found"), "{}", done.stderr);
+    // Without it the program runs all the same, and the run says what is missing.
+    let out = scratch("exec_no_library").join("run");
+    let done = finish(exec(&out, "echo hi").env("RANKSCOPE_INJECT_LIB", "/nowhere/x.so")).expect_code(0);
+    assert_eq!(done.stdout, "hi\n");
+    let said = analyze(&out, 0).stdout;
+    assert!(said.contains("/nowhere/x.so") && !unwrapped(&said).contains(NOTHING), "{said}");
 }
 
 #[test]

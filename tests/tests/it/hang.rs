@@ -1,25 +1,20 @@
 //! A job that hangs in NCCL, replayed through the library that NCCL would load, and what the analysis says of it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use trace::{CollectiveRow, Manifest, Run, SCHEMA_VERSION};
 
-use crate::support::{aggregator, analyze, scratch};
+use crate::support::{aggregator, analyze, inject_library, scratch};
 
 const REPLAY: &str = env!("CARGO_BIN_EXE_nccl-replay-under-test");
 const RANKS: i32 = 4;
 const MISSING: i32 = 2;
 
-/// Beside this test: Cargo builds it, because this package names it.
-fn library() -> PathBuf {
-    std::env::current_exe().unwrap().with_file_name("librankscope_inject.so")
-}
-
 fn start(run: &Path, rank: i32) -> Child {
     let mut command = Command::new(REPLAY);
-    command.arg(library()).args(["hang", "5", &MISSING.to_string()]).stdout(Stdio::null());
+    command.arg(inject_library()).args(["hang", "5", &MISSING.to_string()]).stdout(Stdio::null());
     command.env("RANKSCOPE_RUN", run).env("RANKSCOPE_RUN_ID", "hang").env("RANKSCOPE_WORLD_SIZE", RANKS.to_string());
     command.env("RANKSCOPE_RANK", rank.to_string()).env("RANKSCOPE_AGENT_PID", std::process::id().to_string());
     command.spawn().unwrap()

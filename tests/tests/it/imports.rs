@@ -15,9 +15,20 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("aggregator", &["trace", "launch"]),
     ("rankscope-examples", &["trace", "recorder"]),
     ("stand-in-cupti", &[]),
+    ("stand-in-plugin", &[]),
     (
         "rankscope-tests",
-        &["trace", "kernels", "launch", "recorder", "inject", "rank-agent", "aggregator", "stand-in-cupti"],
+        &[
+            "trace",
+            "kernels",
+            "launch",
+            "recorder",
+            "inject",
+            "rank-agent",
+            "aggregator",
+            "stand-in-cupti",
+            "stand-in-plugin",
+        ],
     ),
 ];
 

@@ -9,6 +9,14 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 pub(crate) const RANK_AGENT: &str = env!("CARGO_BIN_EXE_rank-agent-under-test");
 pub(crate) const AGGREGATOR: &str = env!("CARGO_BIN_EXE_aggregator-under-test");
 
+/// The library that CUDA and NCCL load, as this test was built with it: Cargo makes it because this package names it. One
+/// that lies beside the commands may be of an earlier `cargo build`.
+pub(crate) fn inject_library() -> PathBuf {
+    let library = std::env::current_exe().unwrap().with_file_name("librankscope_inject.so");
+    assert!(library.is_file(), "{} is missing", library.display());
+    library
+}
+
 /// A job that hangs is a failure, not a hung test. Far above what any job here takes on a busy machine with two cores.
 const JOB_LIMIT_S: u32 = 240;
 

@@ -26,6 +26,7 @@ fn analysis(ranks: i32) -> Analysis {
         recorded: 1_234_600,
         dropped: 33,
         nothing_because: Vec::new(),
+        recording_was_off: Vec::new(),
         has_device_rows: false,
         selection: Some("--steps 3..5".into()),
     };

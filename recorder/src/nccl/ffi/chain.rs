@@ -54,7 +54,11 @@ pub(super) fn plugin(core: &Core) -> Option<&'static Chain> {
 
 fn load(path: &std::path::Path, version: u8) -> Result<Chain, String> {
     // SAFETY: loading runs the constructors of a library that the user named as an NCCL plugin, as NCCL would.
-    let library = unsafe { libloading::Library::new(path) }.map_err(|error| error.to_string())?;
+    let open = |path: &std::path::Path| unsafe { libloading::Library::new(path) };
+    // NCCL takes a bare name for a part of one.
+    let named = path.to_str().filter(|name| !name.contains('/')).map(|name| format!("libnccl-profiler-{name}.so"));
+    let library = open(path).or_else(|error| named.and_then(|named| open(named.as_ref()).ok()).ok_or(error));
+    let library = library.map_err(|error| error.to_string())?;
     // Never unloaded: its handles live in NCCL.
     let library: &'static libloading::Library = Box::leak(Box::new(library));
     let candidates: &[u8] = match version {

@@ -8,7 +8,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::super::record::{Api, Coll, Event, P2p, ProxyOp, event_type};
+use super::super::record::{Api, Coll, Event, Launch, P2p, ProxyOp, event_type};
 use super::super::words::{MAX_BYTES, Word, Words};
 
 /// `type`, one byte in v3 and v4, eight from v5.
@@ -228,7 +228,7 @@ impl Descriptor {
             event_type::COLL_API => Event::CollApi(self.api(at::COLL_API, words)),
             event_type::P2P_API => Event::P2pApi(self.api(at::P2P_API, words)),
             event_type::GROUP_API => Event::GroupApi,
-            event_type::KERNEL_LAUNCH => Event::KernelLaunch,
+            event_type::KERNEL_LAUNCH => Event::KernelLaunch(Launch::default()),
             event_type::PROXY_OP => Event::ProxyOp(ProxyOp {
                 pid: self.read(at::PROXY_PID),
                 peer: self.read(at::PROXY_PEER),

@@ -7,6 +7,7 @@
 mod chain;
 pub(crate) mod layout;
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -15,7 +16,8 @@ use std::sync::{Mutex, PoisonError};
 use self::chain::Chain;
 use self::layout::Descriptor;
 use super::core::{CommInfo, Core};
-use super::record::{event_type, state};
+use super::record::{Event, Launch, event_type, state};
+use crate::cupti::{pop_scope, push_scope};
 use crate::injected;
 
 /// `ncclSuccess`.
@@ -121,7 +123,8 @@ fn begin(context: *mut *mut c_void, mask_at: *mut c_int, info: CommInfo, init: i
             core.chained.store(true, Ordering::Relaxed);
         }
         answer(context, comm as usize as *mut c_void);
-        set_mask(if core.is_active() { core.wanted.load(Ordering::Relaxed) } else { 0 });
+        let by_steps = injected::schedule().is_some() && injected::wanted();
+        set_mask(if by_steps || core.is_active() { core.wanted.load(Ordering::Relaxed) } else { 0 });
     }));
     if started.is_err() {
         eprintln!("rankscope: an error inside the recorder; NCCL is not recorded");
@@ -190,7 +193,14 @@ unsafe extern "C" fn start<const VERSION: u8>(
         if !kept && !chained {
             return;
         }
-        let handle = core.start(comm, kind, descriptor.parent(), descriptor.event(&core.words));
+        let event = match descriptor.event(&core.words) {
+            Event::KernelLaunch(_) if kept => Event::KernelLaunch(core.new_launch()),
+            other => other,
+        };
+        let handle = core.start(comm, kind, descriptor.parent(), event);
+        if let Event::KernelLaunch(launch) = event {
+            enter_launch(core, handle, launch);
+        }
         if chained && handle != 0 {
             chain::start(core, comm, handle, descriptor);
         }
@@ -213,12 +223,35 @@ const KEPT: u64 = event_type::COLL
     | event_type::CE_BATCH
     | event_type::KERNEL_PHASE;
 
+thread_local! {
+    /// The launch that this thread is in, if CUPTI was told of it. Needs no destructor: the library may be closed.
+    static LAUNCH: Cell<u64> = const { Cell::new(0) };
+}
+
+/// What this thread launches from now on carries the id of the launch's row, if CUPTI runs: it is the only sure way from
+/// a kernel to its collective. CUPTI keeps these ids by thread, and NCCL starts and stops a launch on one.
+fn enter_launch(core: &Core, handle: u64, launch: Launch) {
+    // A launch whose stop never came must not be left on CUPTI's stack.
+    leave_launch(LAUNCH.get());
+    if handle != 0 && launch.row != 0 && core.is_linked() && push_scope(launch.row) {
+        LAUNCH.set(handle);
+    }
+}
+
+fn leave_launch(handle: u64) {
+    if handle != 0 && LAUNCH.get() == handle {
+        LAUNCH.set(0);
+        pop_scope();
+    }
+}
+
 unsafe extern "C" fn stop(handle: *mut c_void) -> c_int {
     enter(|core| {
         let handle = handle as usize as u64;
         if handle == 0 {
             return;
         }
+        leave_launch(handle);
         // Before the stop: afterwards the slot may be another event's.
         let chained = core.handles.chained(handle);
         if core.stop(handle) && chained != 0 {

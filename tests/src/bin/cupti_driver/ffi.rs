@@ -1,6 +1,8 @@
 //! The stand-in's own functions, and the real library's iterator.
 
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -82,6 +84,94 @@ pub(crate) fn iterate(library: &Path, bytes: impl FnOnce(u32) -> Vec<u8>) -> (u3
                 return (version, starts, status);
             }
             starts.push(record as usize - base as usize);
+        }
+    }
+}
+
+/// A function of NVTX's, which a tool may replace.
+type Cell = AtomicPtr<c_void>;
+/// `nvtxRangePushA` and `nvtxRangePop` among the functions without a domain.
+const PUSH_A: usize = 9;
+const POP: usize = 11;
+
+unsafe extern "C" fn nobody_listens_to_a_push(_text: *const c_char) -> c_int {
+    -2
+}
+
+unsafe extern "C" fn nobody_listens_to_a_pop() -> c_int {
+    -2
+}
+
+static PUSH: Cell = AtomicPtr::new(nobody_listens_to_a_push as *mut c_void);
+static POPS: Cell = AtomicPtr::new(nobody_listens_to_a_pop as *mut c_void);
+
+#[repr(C)]
+struct NvtxCallbacks {
+    size: usize,
+    get_module: unsafe extern "C" fn(u32, *mut *const *const Cell, *mut u32) -> c_int,
+}
+
+/// As NVTX has it: a table of the addresses of its function pointers, null where there is none.
+unsafe extern "C" fn get_module(module: u32, table: *mut *const *const Cell, size: *mut u32) -> c_int {
+    if module != 1 {
+        return 0;
+    }
+    let functions: Vec<*const Cell> = (0..17)
+        .map(|id| match id {
+            PUSH_A => &raw const PUSH,
+            POP => &raw const POPS,
+            _ => std::ptr::null(),
+        })
+        .collect();
+    // SAFETY: two addresses for results; the table lives for ever.
+    unsafe {
+        size.write(functions.len() as u32);
+        table.write(Vec::leak(functions).as_ptr());
+    }
+    1
+}
+
+unsafe extern "C" fn get_export_table(id: u32) -> *const c_void {
+    static CALLBACKS: NvtxCallbacks = NvtxCallbacks { size: size_of::<NvtxCallbacks>(), get_module };
+    if id == 1 { (&raw const CALLBACKS).cast() } else { std::ptr::null() }
+}
+
+/// NVTX, with the tool that its environment names.
+pub(crate) struct Nvtx;
+
+/// A range of this thread, until it is dropped.
+pub(crate) struct NvtxRange;
+
+impl Nvtx {
+    pub(crate) fn initialize(tool: &Path) -> Self {
+        type Initialize = unsafe extern "C" fn(unsafe extern "C" fn(u32) -> *const c_void) -> c_int;
+        // SAFETY: the function has this signature by NVTX's convention; the library stays.
+        unsafe {
+            let library = Library::open(Some(tool), RTLD_NOW | RTLD_LOCAL).unwrap();
+            let initialize = *library.get::<Initialize>(b"InitializeInjectionNvtx2").unwrap();
+            println!("nvtx {}", initialize(get_export_table));
+            std::mem::forget(library);
+        }
+        Self
+    }
+
+    pub(crate) fn range(&self, name: &str) -> NvtxRange {
+        let name = CString::new(name).unwrap();
+        // SAFETY: whatever stands there has the signature of what stood there first.
+        unsafe {
+            let push = PUSH.load(Ordering::Relaxed);
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char) -> c_int>(push)(name.as_ptr());
+        }
+        NvtxRange
+    }
+}
+
+impl Drop for NvtxRange {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe {
+            let pop = POPS.load(Ordering::Relaxed);
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(pop)();
         }
     }
 }

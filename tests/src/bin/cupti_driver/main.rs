@@ -1,9 +1,18 @@
 //! Plays a program that trains on a GPU, on top of the stand-in for libcupti, and records it with the real recorder.
 //!
 //! `cupti-driver RUN SCENARIO` prints what the test wants to know, one `word value` a line;
-//! `cupti-driver iterate LIBRARY` steps through records with a real libcupti.
+//! `cupti-driver iterate LIBRARY` steps through records with a real libcupti; `cupti-driver injected` is a program under
+//! `rank-agent exec`, `cupti-driver steps N` one that marks its steps.
 
 mod ffi;
+mod injected;
+// NCCL's side, as the replay harness has it.
+#[path = "../../../../inject/examples/nccl_replay/abi.rs"]
+#[expect(dead_code, reason = "the harness has more")]
+mod nccl_abi;
+#[path = "../../../../inject/examples/nccl_replay/ffi.rs"]
+#[expect(dead_code, reason = "the harness has more")]
+mod nccl_ffi;
 mod play;
 
 use std::path::{Path, PathBuf};
@@ -17,8 +26,10 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
         [command, library] if command == "iterate" => iterate(Path::new(library)),
+        [command] if command == "injected" => injected::run(None),
+        [command, steps] if command == "steps" => injected::run(Some(steps.parse().unwrap())),
         [run, scenario] => record(Path::new(run), scenario),
-        _ => panic!("cupti-driver RUN SCENARIO | iterate LIBRARY"),
+        _ => panic!("cupti-driver RUN SCENARIO | iterate LIBRARY | injected | steps N"),
     }
 }
 

@@ -1,0 +1,114 @@
+//! The socket, its peers, and what they leave behind.
+
+use super::*;
+
+fn status() -> Status {
+    Status {
+        run: "/runs/a".into(),
+        run_id: "id".into(),
+        rank: 0,
+        world_size: 1,
+        pid: 1,
+        recording: true,
+        nccl_detail: "coll".into(),
+        running_s: Some(1.5),
+        off_s: 0.0,
+        switches_in_s: None,
+    }
+}
+
+fn start(directory: &Path) -> (Endpoint, PathBuf) {
+    let stem = stem(directory);
+    let answer = |request| match request {
+        Request::Status {} => Answer::Status(status()),
+        other => Answer::Error(format!("{other:?}")),
+    };
+    let endpoint = Endpoint::start(&stem, answer).unwrap();
+    (endpoint, stem.with_extension("sock"))
+}
+
+/// A directory as the first candidate would be.
+fn private() -> (tempfile::TempDir, PathBuf) {
+    let base = tempfile::tempdir().unwrap();
+    let directory = own_directory(&[base.path().join("rankscope")]).unwrap();
+    (base, directory)
+}
+
+#[test]
+fn who_asks_is_answered_and_nothing_stays() {
+    let (_base, directory) = private();
+    let (endpoint, socket) = start(&directory);
+    assert_eq!(std::fs::metadata(&socket).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(sockets(std::slice::from_ref(&directory)), std::slice::from_ref(&socket));
+    assert_eq!(ask(&socket, &Request::Status {}).unwrap(), Answer::Status(status()));
+    let request = Request::Start { nccl_detail: Some("proxy".into()), duration_s: Some(2.5) };
+    let Answer::Error(said) = ask(&socket, &request).unwrap() else { unreachable!("it is an error") };
+    assert!(said.contains("2.5") && said.contains("proxy"), "{said}");
+    drop(endpoint);
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+}
+
+#[test]
+fn noise_is_refused_and_the_next_is_served() {
+    let (_base, directory) = private();
+    let (_endpoint, socket) = start(&directory);
+    let noises: [&[u8]; 6] = [
+        b"",
+        b"\n",
+        b"{\"command\":\"format\"}\n",
+        b"{\"command\":\"stop\",\"more\":1}\n",
+        &[0xff; 100],
+        &[b'x'; 1 << 20],
+    ];
+    for noise in noises {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        // Who sends too much is hung up on.
+        let _ = stream.write_all(noise);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut said = String::new();
+        let _ = stream.read_to_string(&mut said);
+        assert!(said.is_empty() || said.contains("not a request"), "{said}");
+    }
+    // One that says nothing holds the others up for no longer than its time.
+    let silent = UnixStream::connect(&socket).unwrap();
+    assert_eq!(ask(&socket, &Request::Status {}).unwrap(), Answer::Status(status()));
+    drop(silent);
+}
+
+#[test]
+fn what_a_killed_process_left_is_swept_away() {
+    let (_base, directory) = private();
+    let stem = stem(&directory);
+    let socket = stem.with_extension("sock");
+    drop(UnixListener::bind(&socket).unwrap());
+    std::fs::write(stem.with_extension("page"), "").unwrap();
+    assert_eq!(sockets(std::slice::from_ref(&directory)), [""; 0].map(PathBuf::from));
+    assert!(socket.exists(), "it may have been made this moment");
+    let old = SystemTime::now() - 2 * STALE_AFTER;
+    let touched = std::process::Command::new("touch")
+        .arg("-d")
+        .arg(format!("@{}", old.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()))
+        .arg(&socket)
+        .status()
+        .unwrap();
+    assert!(touched.success());
+    assert_eq!(sockets(std::slice::from_ref(&directory)), [""; 0].map(PathBuf::from));
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "socket and page");
+}
+
+#[test]
+fn a_directory_that_others_may_use_is_refused() {
+    let base = tempfile::tempdir().unwrap();
+    let open = base.path().join("open");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let link = base.path().join("link");
+    std::os::unix::fs::symlink(base.path().join("private"), &link).unwrap();
+    std::fs::create_dir(base.path().join("private")).unwrap();
+    let file = base.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    for (bad, why) in [(open, "mode 755"), (link, "not a directory"), (file, "not a directory")] {
+        assert!(own_directory(std::slice::from_ref(&bad)).unwrap_err().contains(why), "{}", bad.display());
+        assert_eq!(sockets(&[bad]), [""; 0].map(PathBuf::from));
+    }
+}

@@ -1,0 +1,192 @@
+//! What steers the recording of a rank's program: the page that its processes follow, the switch, and the socket at which
+//! `rank-agent ctl` asks for changes.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use launch::Identity;
+use recorder::ControlPage;
+
+use super::cli::{ExecArguments, NcclDetail};
+use super::endpoint::{Answer, Endpoint, Request, Status, directories, own_directory, sockets, stem};
+use super::switch::{Switch, TimeSchedule};
+use crate::Error;
+use crate::setup::RunPlace;
+
+/// Steers one rank; what it made for that goes with it.
+#[derive(Debug)]
+pub struct Steering {
+    /// Whether rows are made.
+    pub switch: Switch,
+    /// The page's file, for the program's processes.
+    pub page: Option<PathBuf>,
+    /// Why `rank-agent ctl` cannot reach this rank.
+    pub remark: Option<String>,
+    stem: Option<PathBuf>,
+    endpoint: Option<Endpoint>,
+}
+
+impl Steering {
+    /// Makes the page. A schedule needs one; without, what cannot be made is only remarked on.
+    ///
+    /// # Errors
+    /// [`Error::Control`].
+    pub fn prepare(arguments: &ExecArguments) -> Result<Self, Error> {
+        let schedule = arguments.time_schedule();
+        let order = Switch::first_order(schedule, arguments.nccl_detail);
+        let made = own_directory(&directories()).and_then(|directory| {
+            // What killed ones have left would stay for ever where nobody uses ctl.
+            sockets(std::slice::from_ref(&directory));
+            let stem = stem(&directory);
+            let path = stem.with_extension("page");
+            let page = ControlPage::create(&path, order).map_err(|error| format!("{}: {error}", path.display()))?;
+            Ok((stem, path, page))
+        });
+        match made {
+            Ok((stem, path, page)) => {
+                let switch = Switch::new(Some(page), schedule, order);
+                Ok(Self { switch, page: Some(path), remark: None, stem: Some(stem), endpoint: None })
+            }
+            Err(why) if schedule == TimeSchedule::default() => {
+                let switch = Switch::new(None, schedule, order);
+                Ok(Self { switch, page: None, remark: Some(why), stem: None, endpoint: None })
+            }
+            Err(why) => Err(Error::Control(format!("--delay and --duration need a directory of this user's: {why}"))),
+        }
+    }
+
+    /// Listens to `rank-agent ctl`.
+    pub fn listen(&mut self, place: &RunPlace, identity: &Identity) {
+        let Some(stem) = &self.stem else { return };
+        let answers = Answers {
+            switch: self.switch.clone(),
+            run: place.path.canonicalize().unwrap_or_else(|_| place.path.clone()),
+            run_id: place.run_id.clone(),
+            rank: identity.rank,
+            world_size: identity.world_size,
+        };
+        match Endpoint::start(stem, move |request| answers.to(request)) {
+            Ok(endpoint) => self.endpoint = Some(endpoint),
+            Err(error) => self.remark = Some(format!("{}: {error}", stem.with_extension("sock").display())),
+        }
+    }
+
+    /// The program has ended: nobody is listened to any more.
+    pub fn finish(&mut self) {
+        self.switch.finish();
+        self.endpoint = None;
+    }
+}
+
+impl Drop for Steering {
+    fn drop(&mut self) {
+        self.finish();
+        if let Some(page) = &self.page {
+            // Those who have mapped it keep it.
+            let _ = std::fs::remove_file(page);
+        }
+    }
+}
+
+/// What this rank answers.
+struct Answers {
+    switch: Switch,
+    run: PathBuf,
+    run_id: String,
+    rank: i32,
+    world_size: i32,
+}
+
+impl Answers {
+    fn to(&self, request: Request) -> Answer {
+        match request {
+            Request::Status {} => {}
+            Request::Stop {} => self.switch.by_hand(false, None, None),
+            Request::Start { nccl_detail, duration_s } => {
+                let detail = match nccl_detail.as_deref().map(|word| (word, NcclDetail::from_word(word))) {
+                    None => None,
+                    Some((_, Some(detail))) => Some(detail),
+                    Some((word, None)) => return Answer::Error(format!("{word:?} is no detail of NCCL")),
+                };
+                let lasting = match duration_s.map(Duration::try_from_secs_f64) {
+                    None => None,
+                    Some(Ok(lasting)) if lasting <= LONGEST => Some(lasting),
+                    Some(_) => return Answer::Error("the duration is no length of time".into()),
+                };
+                self.switch.by_hand(true, detail, lasting);
+            }
+        }
+        Answer::Status(self.status())
+    }
+
+    fn status(&self) -> Status {
+        let now = self.switch.now();
+        Status {
+            run: self.run.clone(),
+            run_id: self.run_id.clone(),
+            rank: self.rank,
+            world_size: self.world_size,
+            pid: std::process::id(),
+            recording: now.order.record,
+            nccl_detail: now.order.detail.as_str().into(),
+            running_s: now.running.map(|running| running.as_secs_f64()),
+            off_s: now.off.as_secs_f64(),
+            switches_in_s: now.next.map(|next| next.as_secs_f64()),
+        }
+    }
+}
+
+/// Longest time for which recording is ordered: no sum of two leaves what an instant holds.
+const LONGEST: Duration = Duration::from_secs(1_000_000_000);
+
+/// Whether a process of the program has joined the rank's session: the library was loaded.
+pub fn program_joined(run: &Path, rank: i32) -> bool {
+    parts_of(run, "ranks", rank) > 1
+}
+
+/// Parts of a table that this rank's processes have written.
+pub fn parts_of(run: &Path, table: &str, rank: i32) -> usize {
+    let prefix = format!("rank-{rank:05}-");
+    let entries = std::fs::read_dir(run.join(table)).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answers() -> Answers {
+        let order = Switch::first_order(TimeSchedule::default(), NcclDetail::Coll);
+        let switch = Switch::new(None, TimeSchedule::default(), order);
+        Answers { switch, run: "/runs/a".into(), run_id: "id".into(), rank: 3, world_size: 8 }
+    }
+
+    #[test]
+    fn a_rank_says_how_it_stands_and_does_what_it_is_told() {
+        let answers = answers();
+        let recording = |request| match answers.to(request) {
+            Answer::Status(status) => (status.recording, status.nccl_detail, status.switches_in_s.is_some()),
+            Answer::Error(why) => unreachable!("{why}"),
+        };
+        assert_eq!(recording(Request::Status {}), (true, "coll".into(), false));
+        assert_eq!(recording(Request::Stop {}), (false, "coll".into(), false));
+        let start = Request::Start { nccl_detail: Some("proxy".into()), duration_s: Some(60.0) };
+        assert_eq!(recording(start), (true, "proxy".into(), true));
+    }
+
+    #[test]
+    fn what_makes_no_sense_changes_nothing() {
+        let answers = answers();
+        for (detail, duration_s) in [
+            (Some("all"), None),
+            (None, Some(-1.0)),
+            (None, Some(f64::NAN)),
+            (None, Some(f64::INFINITY)),
+            (None, Some(1e18)),
+        ] {
+            let request = Request::Start { nccl_detail: detail.map(Into::into), duration_s };
+            assert!(matches!(answers.to(request), Answer::Error(_)), "{detail:?} {duration_s:?}");
+        }
+        assert_eq!(answers.switch.word() >> 8, 0);
+    }
+}

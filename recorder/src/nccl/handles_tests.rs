@@ -1,0 +1,65 @@
+//! Handles, by hand and by real threads.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::handles::Handles;
+
+#[test]
+fn a_handle_is_open_once_and_closed_once() {
+    let handles = Handles::new(2);
+    let (a, b) = (handles.open().unwrap(), handles.open().unwrap());
+    assert_ne!(a, b);
+    assert_eq!(handles.open(), None, "the pool is bounded");
+    assert!(handles.is_open(a) && handles.close(a));
+    assert!(!handles.is_open(a) && !handles.close(a), "stopped twice");
+    let c = handles.open().unwrap();
+    assert_ne!(c, a, "the slot of a, but not its handle");
+    assert!(!handles.close(a) && handles.is_open(c));
+    for never in [0, 1, 3, u64::MAX, 1 << 32, 0x7fff_1234_5678_9abc] {
+        assert!(!handles.is_open(never) && !handles.close(never) && handles.chained(never) == 0, "{never:#x}");
+    }
+}
+
+#[test]
+fn a_chained_handle_outlives_the_stop_but_not_the_slot() {
+    let handles = Handles::new(1);
+    let a = handles.open().unwrap();
+    handles.set_chained(a, 77);
+    assert!(handles.close(a));
+    assert_eq!(handles.chained(a), 77, "children come after the stop");
+    let b = handles.open().unwrap();
+    assert_eq!((handles.chained(a), handles.chained(b)), (0, 0));
+    handles.set_chained(a, 1);
+    assert_eq!(handles.chained(b), 0);
+}
+
+/// Threads that open, close, and close each other's; run it under Miri for data races and other memory models.
+#[test]
+fn threads_never_share_a_handle() {
+    const ROUNDS: usize = if cfg!(miri) { 30 } else { 20_000 };
+    let handles = Handles::new(4);
+    let (opened, closed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let last = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|threads| {
+        for own in 1..=3_usize {
+            let (handles, opened, closed, last) = (&handles, &opened, &closed, &last);
+            threads.spawn(move || {
+                for _ in 0..ROUNDS {
+                    let Some(handle) = handles.open() else { continue };
+                    opened.fetch_add(1, Ordering::Relaxed);
+                    handles.set_chained(handle, own);
+                    let mine = handles.chained(handle);
+                    // Another thread may have closed it by now, but nobody's number but this thread's can be there.
+                    assert!(mine == own || mine == 0, "{mine} in a slot of {own}");
+                    let other = last.swap(handle, Ordering::Relaxed);
+                    for each in [other, handle] {
+                        closed.fetch_add(usize::from(handles.close(each)), Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    closed.fetch_add(usize::from(handles.close(last.load(Ordering::Relaxed))), Ordering::Relaxed);
+    assert_eq!(opened.load(Ordering::Relaxed), closed.load(Ordering::Relaxed), "each is closed exactly once");
+    assert_eq!((0..5).filter(|_| handles.open().is_some()).count(), 4, "every slot came back once");
+}

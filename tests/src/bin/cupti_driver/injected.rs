@@ -1,0 +1,112 @@
+//! A program that knows nothing of the recorder: CUDA's driver and NCCL load the library that `rank-agent exec` named in
+//! the environment, and call it as they do; the GPU is the stand-in's.
+
+use std::ffi::CStr;
+use std::path::PathBuf;
+
+use stand_in_cupti::records::Kernel13;
+
+use crate::ffi::{Nvtx, StandIn};
+use crate::nccl_abi::{Coll, Descriptor, kind};
+use crate::nccl_ffi::{Comm, Plugin, initialize_injection};
+
+const ALL_REDUCE: &CStr = c"_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE";
+const GEMM: &CStr = c"_ZN4ours4gemmIfLi128EEEvPKT_PS1_";
+const DRIVER: u32 = 4;
+const RUNTIME: u32 = 5;
+const CU_LAUNCH_KERNEL: u32 = 307;
+const LAUNCH_KERNEL: u32 = 211;
+/// NCCL 2.28.
+const VERSION: u8 = 5;
+pub(crate) const COLLECTIVES: u64 = 10;
+
+fn path(variable: &str) -> PathBuf {
+    PathBuf::from(std::env::var_os(variable).unwrap_or_else(|| panic!("{variable} is not set")))
+}
+
+/// A collective whose kernel runs.
+struct Running {
+    operation: usize,
+    began: u64,
+    ended: u64,
+}
+
+struct Program {
+    stand_in: StandIn,
+    plugin: Plugin,
+    context: usize,
+}
+
+/// Trains a little: matrix products, and a collective behind each.
+pub(crate) fn run(steps: Option<u64>) {
+    // In cuInit.
+    println!("injected {}", initialize_injection(&path("CUDA_INJECTION64_PATH")).unwrap());
+    // In ncclCommInit.
+    let plugin = Plugin::load(&path("NCCL_PROFILER_PLUGIN"), VERSION).unwrap();
+    let context = plugin.init(&Comm { name: "dp", hash: 0xfeed, nodes: 1, ranks: 2, rank: 0 });
+    let program = Program { stand_in: StandIn::open(&path("RANKSCOPE_CUPTI")), plugin, context };
+    // At its first range.
+    let nvtx = steps.map(|_| Nvtx::initialize(&path("NVTX_INJECTION64_PATH")));
+    let mut before = None;
+    for seq in 0..steps.unwrap_or(COLLECTIVES) {
+        let marks = nvtx.as_ref().map(|nvtx| (nvtx.range(&format!("ProfilerStep#{seq}")), nvtx.range("forward")));
+        let gemm = program.stand_in.call(RUNTIME, LAUNCH_KERNEL);
+        program.kernel(GEMM, gemm, 7);
+        // As on a GPU, which is behind: the channels of a collective are told in the next step.
+        before.replace(program.all_reduce(seq)).into_iter().for_each(|running| program.progress(&running));
+        if let Some((step, forward)) = marks {
+            drop(forward);
+            drop(step);
+        }
+    }
+    before.into_iter().for_each(|running| program.progress(&running));
+    program.plugin.finalize(context);
+    println!("pushes {}", program.stand_in.pushes());
+    // It ends as programs do, and nobody ends the recording.
+}
+
+impl Program {
+    fn kernel(&self, name: &CStr, correlation_id: u32, stream_id: u32) -> (u64, u64) {
+        let (start, name) = (self.stand_in.now(), name.as_ptr() as usize as u64);
+        let end = start + 50_000;
+        let kernel = Kernel13 { start, end, context_id: 1, stream_id, correlation_id, name, ..Default::default() };
+        self.stand_in.put(&kernel.bytes(130_001));
+        (start, end)
+    }
+
+    fn start(&self, descriptor: &Descriptor) -> usize {
+        self.plugin.start(self.context, descriptor.bytes())
+    }
+
+    /// As NCCL 2.28 does on the user's thread: the launch first, then the collective.
+    fn all_reduce(&self, seq: u64) -> Running {
+        let group_api = self.start(&Descriptor::new(VERSION, kind::GROUP_API, 0));
+        let call = self.start(&Descriptor::coll_api(VERSION, group_api, c"AllReduce", 1000, c"ncclFloat32"));
+        self.plugin.stop(call);
+        let launch = self.start(&Descriptor::new(VERSION, kind::KERNEL_LAUNCH, group_api));
+        let correlation_id = self.stand_in.call(DRIVER, CU_LAUNCH_KERNEL);
+        self.plugin.stop(launch);
+        let group = self.start(&Descriptor::new(VERSION, kind::GROUP, 0));
+        let (func, datatype, algo, proto) = (c"AllReduce", c"ncclFloat32", c"RING", c"LL");
+        let coll = Coll { comm_hash: 0xfeed, seq, func, count: 1000, root: 0, datatype, channels: 1, algo, proto };
+        let operation = self.start(&Descriptor::coll(VERSION, call, group, coll));
+        for handle in [operation, group, group_api] {
+            self.plugin.stop(handle);
+        }
+        let (began, ended) = self.kernel(ALL_REDUCE, correlation_id, 9);
+        Running { operation, began, ended }
+    }
+
+    /// As NCCL does on its proxy's thread: what the channels of a kernel did.
+    fn progress(&self, running: &Running) {
+        // The GPU's own clock is another.
+        const GPU_NS: u64 = 1_756_000_000_000_000_000;
+        let Running { operation, began, ended } = *running;
+        let channel = self.start(&Descriptor::kernel_ch(VERSION, operation, 0, GPU_NS + began));
+        while self.stand_in.now() < ended {
+            std::hint::spin_loop();
+        }
+        self.plugin.record_state(channel, 22, Some(GPU_NS + ended));
+        self.plugin.stop(channel);
+    }
+}

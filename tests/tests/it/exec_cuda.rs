@@ -1,0 +1,104 @@
+//! A program under `rank-agent exec` whose CUDA and NCCL load the recorder's library: kernels from a stand-in for CUPTI,
+//! collectives from the calls that NCCL makes, and the kernel of every collective found.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use trace::{CollectiveRow, CounterRow, EventRow, RankRow, Row, Run};
+
+use crate::support::{Finished, RANK_AGENT, analyze, finish, inject_library, scratch};
+
+const DRIVER: &str = env!("CARGO_BIN_EXE_cupti-driver");
+const COLLECTIVES: usize = 10;
+
+fn stand_in() -> PathBuf {
+    inject_library().with_file_name("libstand_in_cupti.so")
+}
+
+fn record(name: &str, arguments: &[&str], behaviour: &str) -> (PathBuf, Finished) {
+    let run = scratch(name).join("run");
+    let mut command = Command::new(RANK_AGENT);
+    command.args(["exec", "--out"]).arg(&run).args(arguments).args(["--", DRIVER, "injected"]);
+    command.env("RANKSCOPE_INJECT_LIB", inject_library());
+    command.env("RANKSCOPE_CUPTI", stand_in()).env("STAND_IN_CUPTI", behaviour);
+    (run, finish(&mut command).expect_code(0))
+}
+
+fn rows<R: Row>(run: &Path) -> Vec<R> {
+    let (rows, problems) = Run::open(run).unwrap().rows::<R>(0);
+    assert_eq!(problems, []);
+    rows
+}
+
+fn of_kind<'e>(events: &'e [EventRow], kind: &str, name: &str) -> Vec<&'e EventRow> {
+    events.iter().filter(|event| &*event.kind == kind && event.name.starts_with(name)).collect()
+}
+
+/// Every collective has its own kernel, and the times of it.
+fn check_joined(run: &Path) {
+    let opened = Run::open(run).unwrap();
+    let data = aggregator::load::load_rank(&opened, 0);
+    let kernels: BTreeMap<i64, (i64, i64)> = rows::<EventRow>(run)
+        .iter()
+        .filter(|event| event.name.starts_with("ncclDevKernel"))
+        .map(|event| (event.id, (event.ts_ns, event.ts_ns + event.dur_ns)))
+        .collect();
+    assert_eq!((kernels.len(), data.collectives.len()), (COLLECTIVES, COLLECTIVES));
+    let mut found = BTreeMap::new();
+    for row in &data.collectives {
+        let (start_ns, end_ns) = kernels[&row.event_id.unwrap()];
+        assert_eq!((row.start_ns, row.end_ns), (Some(start_ns), Some(end_ns)), "{row:?}");
+        assert_eq!((&*row.timing_source, row.stream_id, row.channels), ("cupti", Some(9), Some(1)));
+        found.insert(row.event_id, row.seq);
+    }
+    assert_eq!(found.len(), COLLECTIVES, "one each");
+    assert!(found.values().is_sorted(), "in their order: {found:?}");
+    assert!(!data.omissions.iter().any(|omission| &*omission.what == "kernels of collectives"));
+    println!("kernels of collectives: {} of {COLLECTIVES} found", found.len());
+}
+
+#[test]
+fn an_unmodified_program_is_recorded_by_what_cuda_and_nccl_load() {
+    let (run, done) = record("exec_cuda", &[], "version=130001");
+    assert!(done.stdout.contains("injected 1"), "{}", done.said());
+    assert!(done.stdout.contains(&format!("pushes {COLLECTIVES}")), "{}", done.said());
+    let events = rows::<EventRow>(&run);
+    let launches = of_kind(&events, "cpu_op", "nccl:launch");
+    assert_eq!((launches.len(), of_kind(&events, "kernel", "void ours::gemm").len()), (COLLECTIVES, COLLECTIVES));
+    for launch in &launches {
+        let inside = |event: &&EventRow| event.external_id == Some(launch.id) && event.id != launch.id;
+        let made: Vec<&EventRow> = events.iter().filter(inside).collect();
+        let kinds: Vec<&str> = made.iter().map(|event| &*event.kind).collect();
+        assert!(kinds.contains(&"cuda_driver") && kinds.contains(&"kernel") && kinds.len() == 2, "{made:?}");
+        assert!(made.iter().all(|event| event.thread_id.is_none() || event.thread_id == launch.thread_id));
+    }
+    let ids: Vec<Option<i64>> = rows::<CollectiveRow>(&run).iter().map(|row| row.event_id).collect();
+    assert!(ids.iter().all(|id| launches.iter().any(|launch| Some(launch.id) == *id)), "{ids:?}");
+    check_joined(&run);
+    let said = analyze(&run, 0).stdout;
+    assert!(said.contains("10 collectives"), "{said}");
+    // The agent, and the program that nobody ended.
+    let ranks = rows::<RankRow>(&run);
+    let last: BTreeMap<i64, bool> = ranks.iter().map(|row| (row.pid, row.closed_cleanly)).collect();
+    assert_eq!((last.len(), last.values().all(|closed| *closed)), (2, true), "{ranks:?}");
+}
+
+#[test]
+fn without_external_ids_the_launch_says_which_kernel_it_was() {
+    let (run, done) = record("exec_cuda_launch", &[], "version=130001,no_external");
+    assert!(done.stdout.contains("pushes 0"), "{}", done.said());
+    let events = rows::<EventRow>(&run);
+    assert!(of_kind(&events, "kernel", "").iter().all(|kernel| kernel.external_id.is_none()));
+    check_joined(&run);
+}
+
+#[test]
+fn nothing_of_a_device_is_recorded_while_recording_is_off() {
+    let (run, _) = record("exec_cuda_off", &["--delay", "3600"], "version=130001");
+    assert!(rows::<EventRow>(&run).is_empty() && rows::<CollectiveRow>(&run).is_empty());
+    let counters = rows::<CounterRow>(&run);
+    assert!(counters.iter().any(|row| &*row.source == "schedule"), "{counters:?}");
+    let said: String = analyze(&run, 0).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("nothing was recorded") && said.contains("recording was off for"), "{said}");
+}
