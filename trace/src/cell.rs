@@ -128,6 +128,11 @@ impl TextColumn {
         self.keys.is_valid(row).then(|| self.keys.value(row) as usize)
     }
 
+    /// Whether any cell is not null.
+    pub fn has_values(&self) -> bool {
+        self.keys.null_count() < self.keys.len()
+    }
+
     fn cell(&self, row: usize) -> Option<Text> {
         self.key(row).map(|key| self.values[key].clone())
     }
