@@ -138,7 +138,7 @@ def everything_has_a_name(report):
 def verdict_names(report, rank):
     sentence = report.page.inner_text(".sentence")
     check(re.match(rf"rank {rank} slows every step by ", sentence, re.IGNORECASE), f"the verdict is: {sentence}")
-    check(report.page.locator("section.verdict.cause").count() == 1, "the verdict does not look like a cause")
+    check(report.page.locator("#verdict.cause").count() == 1, "the verdict does not look like a cause")
     check(report.page.locator(".findings a[href='#steps']").count() > 0, "the straggler's finding leads nowhere")
 
 

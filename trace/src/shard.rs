@@ -357,13 +357,20 @@ fn read_footer(file: &File, bytes: u64) -> Result<ArrowReaderMetadata, ParquetEr
     })
 }
 
-/// Reads a footer such that strings come as dictionaries, which is how they were written, whether or not the file says
-/// so.
+/// Reads a footer such that strings come as dictionaries where they were written so, whether or not the file says so.
+/// Columns without a dictionary come as they are: those without any value, above all, of which the reader would make
+/// dictionaries row by row.
 fn with_dictionaries(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {
     let plain = ArrowReaderMetadata::load(file, ArrowReaderOptions::new().with_skip_arrow_metadata(true))?;
     let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+    let has_dictionary = |name: &str| {
+        let chunks = plain.metadata().row_groups().iter().flat_map(|group| group.columns());
+        chunks.filter(|chunk| chunk.column_path().string() == name).any(|chunk| chunk.dictionary_page_offset().is_some())
+    };
     let field = |field: &Arc<Field>| match field.data_type() {
-        DataType::Utf8 => Arc::new(Field::new(field.name(), dictionary.clone(), field.is_nullable())),
+        DataType::Utf8 if has_dictionary(field.name()) => {
+            Arc::new(Field::new(field.name(), dictionary.clone(), field.is_nullable()))
+        }
         _ => field.clone(),
     };
     let schema = Arc::new(Schema::new(plain.schema().fields().iter().map(field).collect::<Vec<_>>()));

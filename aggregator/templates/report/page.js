@@ -50,7 +50,7 @@ addEventListener("beforeprint", () => {
 
 // Words between backticks are what somebody types or a name in a program.
 function markCode() {
-  for (const node of document.querySelectorAll(".sentence, .lead, .note, .absent, .uncovered bdi, .finding bdi, .do, .evidence bdi")) {
+  for (const node of document.querySelectorAll(".sentence, .sides bdi, .lead, .note, .absent, .uncovered bdi, .finding bdi, .do, .evidence bdi")) {
     const words = node.textContent.split("`");
     if (node.childElementCount || words.length < 3) continue;
     node.replaceChildren(...words.map((word, i) => {

@@ -9,6 +9,7 @@ mod cupti_real;
 mod damage;
 mod diff;
 mod exec;
+mod export;
 mod faults;
 mod hang;
 mod imports;

@@ -125,7 +125,7 @@ fn sides(diff: &Diff) -> Vec<(String, String)> {
         let said = |(at, run): (usize, &RunFacts)| {
             let which = if runs.len() == 1 { letter.to_string() } else { format!("{letter}{}", at + 1) };
             let words = format!("{}: {}, {}", run.path, ranks_of(&run.ranks), plural(run.steps, "step"));
-            (which, visible_sentence(&format!("{words}. {}", run.verdict)))
+            (which, visible_sentence(&format!("{words}; by itself: {}", run.verdict)))
         };
         runs.iter().enumerate().map(said).collect()
     };
@@ -162,4 +162,84 @@ fn uncovered(diff: &Diff, shown: usize, limits: &Limits) -> Vec<(&'static str, S
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::OmissionRow;
+
+    use super::*;
+    use crate::diff::{Change, DiffVerdict, Key, Measure, Method};
+
+    /// Four comparisons and something that came and went, with this text wherever a difference has one.
+    fn told(text: &str) -> Diff {
+        let row = |place, judgement| {
+            let mut key = Key::new(Group::Operator, text, Measure::SelfTime);
+            key.shape = Some(text.into());
+            let change = Change { delta_ns: 2e6, se_ns: 1e5, df: 8.0, low_ns: 1e6, high_ns: 3e6, p: 0.001 };
+            DiffRow { key, place, a_ns: 1e6, b_ns: 3e6, change, step_pct: 2.0, p_adjusted: 0.01, judgement }
+        };
+        let mut wall = row(Place::AllRanks, Judgement::Unclear);
+        wall.key = Key::new(Group::Step, "wall", Measure::Total);
+        let run =
+            RunFacts { path: text.into(), ranks: vec![0, 1], steps: 20, step_ns: 1e8, verdict: text.into(), ..RunFacts::default() };
+        let one = || OneSided { key: Key::new(Group::Kernel, text, Measure::Total), step_ns: 5e6 };
+        Diff {
+            a: vec![run.clone()],
+            b: vec![run],
+            method: Method::default(),
+            verdict: DiffVerdict { changed: true, sentence: text.into(), row: Some(0), ..DiffVerdict::default() },
+            rows: vec![
+                row(Place::Rank(1), Judgement::Slower),
+                row(Place::AllRanks, Judgement::Faster),
+                wall,
+                row(Place::Rank(0), Judgement::Unclear),
+            ],
+            too_small: 3,
+            appeared: vec![one()],
+            vanished: vec![one()],
+            omissions: vec![OmissionRow { what: text.into(), why: text.into(), ..OmissionRow::default() }],
+        }
+    }
+
+    fn html(diff: &Diff) -> String {
+        compare_tab(diff, &Limits::default()).unwrap().html
+    }
+
+    #[test]
+    fn no_string_becomes_markup() {
+        let plain = html(&told("harmless"));
+        for hostile in ["</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\" onmouseover=\"x", "\u{202e}a"] {
+            let page = html(&told(hostile));
+            assert_eq!(page.matches('<').count(), plain.matches('<').count(), "{hostile:?}");
+            let (markup, data) = page.split_once("id=\"diff-data\">").unwrap();
+            assert!(!markup.contains(hostile), "{hostile:?} stands in the page as it is");
+            let data: serde_json::Value = serde_json::from_str(data.split("</script>").next().unwrap()).unwrap();
+            let shown = visible_name(&format!("{hostile} {hostile}"));
+            assert_eq!((&data["rows"][0]["name"], &data["rows"][2]["name"]), (&shown.as_str().into(), &"step".into()));
+            assert_eq!((&data["rows"][0]["rank"], &data["rows"][1]["rank"]), (&1.into(), &serde_json::Value::Null));
+        }
+    }
+
+    #[test]
+    fn what_is_not_compared_or_not_shown_is_said() {
+        let mut diff = told("gemm");
+        let page = html(&diff);
+        assert!(page.contains("3 rows take less than 1.0 % of a step in both runs"), "{page}");
+        assert!(page.contains("gemm: gemm") && page.contains(">Slower<") && page.contains("+2.0 %"), "{page}");
+        let few = Limits { diff_rows: 1, ..Limits::default() };
+        let page = compare_tab(&diff, &few).unwrap().html;
+        assert!(page.contains("3 of 4 rows, those with the smallest changes, are not here"), "{page}");
+        (diff.rows, diff.verdict) = (Vec::new(), DiffVerdict { too_few_steps: true, ..DiffVerdict::default() });
+        let page = html(&diff);
+        assert!(page.contains("Not decided") && page.contains("No row takes enough of a step"), "{page}");
+    }
+
+    #[test]
+    fn every_link_leads_to_a_section_of_the_tab() {
+        let page = html(&told("gemm"));
+        let targets: Vec<&str> = page.split("href=\"#").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        assert_eq!(targets.len(), page.matches("<section ").count());
+        assert!(targets.iter().all(|target| page.contains(&format!("id=\"{target}\""))), "{targets:?}");
+    }
 }
