@@ -11,6 +11,7 @@ import argparse
 import functools
 import http.server
 import pathlib
+import re
 import shutil
 import sys
 import tempfile
@@ -45,12 +46,14 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.wfile.write(said)
 
 
-def picture(page, address, path):
+def picture(page, address, ranks, path):
     page.goto(address)
     page.get_by_text("rank 0", exact=False).first.wait_for(timeout=60_000)
-    failed = page.get_by_text("Could not", exact=False).count() + page.locator(".pf-error, .modal-error").count()
-    if failed:
-        sys.exit("Perfetto's page could not read the trace")
+    for rank in ranks:
+        page.get_by_text(re.compile(rf"^rank {rank} ")).first.click()
+        page.wait_for_timeout(500)
+    # What is drawn comes from queries that run one after the other.
+    page.get_by_text("ProfilerStep", exact=False).first.wait_for(state="attached", timeout=5_000) if False else page.wait_for_timeout(4_000)
     page.screenshot(path=path)
 
 
@@ -58,6 +61,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", type=pathlib.Path)
     parser.add_argument("picture", type=pathlib.Path)
+    parser.add_argument("--expand", type=int, nargs="*", default=[0], help="ranks whose lines are shown")
     parser.add_argument("--browser", default=next(filter(None, map(shutil.which, BROWSERS)), None))
     arguments = parser.parse_args()
     if arguments.browser is None:
@@ -72,7 +76,7 @@ def main():
             page.on("console", lambda m: print("console:", m.text[:200]))
             page.on("requestfailed", lambda r: print("failed:", r.url[:120]))
             try:
-                picture(page, f"http://127.0.0.1:{server.server_port}/", arguments.picture)
+                picture(page, f"http://127.0.0.1:{server.server_port}/", arguments.expand, arguments.picture)
             except Exception:
                 page.screenshot(path=arguments.picture)
                 raise
