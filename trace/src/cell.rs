@@ -11,9 +11,7 @@ use arrow_array::builder::{
 };
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int32Type, Int64Type};
-use arrow_array::{
-    Array, ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, ListArray, StringArray,
-};
+use arrow_array::{Array, ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, ListArray, StringArray};
 use arrow_schema::{DataType, Field};
 
 /// A string of a table. Shared, because names repeat.

@@ -365,7 +365,9 @@ fn with_dictionaries(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {
     let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
     let has_dictionary = |name: &str| {
         let chunks = plain.metadata().row_groups().iter().flat_map(|group| group.columns());
-        chunks.filter(|chunk| chunk.column_path().string() == name).any(|chunk| chunk.dictionary_page_offset().is_some())
+        chunks
+            .filter(|chunk| chunk.column_path().string() == name)
+            .any(|chunk| chunk.dictionary_page_offset().is_some())
     };
     let field = |field: &Arc<Field>| match field.data_type() {
         DataType::Utf8 if has_dictionary(field.name()) => {

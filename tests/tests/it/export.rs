@@ -99,7 +99,8 @@ fn traces_are_no_input_of_the_chrome_export() {
     let place = scratch("export_traces");
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/traces/gloo4_slow2_stack");
     let out = place.join("out");
-    let said = aggregator(&[Path::new("export"), &traces, Path::new("--format"), Path::new("chrome"), Path::new("-o"), &out]);
+    let said =
+        aggregator(&[Path::new("export"), &traces, Path::new("--format"), Path::new("chrome"), Path::new("-o"), &out]);
     let said = said.expect_code(1).stderr;
     assert!(said.contains("a Chrome trace already") && said.contains("aggregator ingest"), "{said}");
     assert!(fs::metadata(&out).is_err());

@@ -76,7 +76,10 @@ fn a_report_of_two_runs_has_what_changed_as_a_second_tab() {
     report(&clean, &out, &[second]).expect_code(0);
     let page = fs::read_to_string(&out).unwrap();
     assert_eq!(page.matches("role=\"tab\"").count(), 2);
-    assert!(page.contains("rank 2 slows every step by") && page.contains("rank 2: `forward` itself is slower by"), "{page}");
+    assert!(
+        page.contains("rank 2 slows every step by") && page.contains("rank 2: `forward` itself is slower by"),
+        "{page}"
+    );
     report(&slow, &out, &[clean.to_str().unwrap()]).expect_code(0);
     assert!(fs::read_to_string(&out).unwrap().contains("rank 2: `forward` itself is faster by"));
     for part in [["--from", "+1ms"], ["--to", "+5ms"], ["--range", "forward"]] {

@@ -136,7 +136,12 @@ mod tests {
 
     #[test]
     fn a_collective_says_what_it_is_unless_its_trace_did() {
-        let row = CollectiveRow { op: "allreduce".into(), seq: Some(4), comm_name: Some("a\"b".into()), ..Default::default() };
+        let row = CollectiveRow {
+            op: "allreduce".into(),
+            seq: Some(4),
+            comm_name: Some("a\"b".into()),
+            ..Default::default()
+        };
         let of = |args: Option<&str>| {
             let event = EventRow { args: args.map(Into::into), ..EventRow::default() };
             arguments(event, |arguments| put_collective(arguments, &row, None, 2))

@@ -108,7 +108,8 @@ fn tiles(diff: &Diff) -> Vec<(&'static str, String)> {
     let time = |value: f64| ns(value.round() as i64);
     let of = |judgement| diff.rows.iter().filter(|row| row.judgement == judgement).count();
     let mut tiles = vec![("median step of A", time(mean(&diff.a))), ("median step of B", time(mean(&diff.b)))];
-    let is_step = |row: &&DiffRow| row.place == Place::AllRanks && row.key.group == Group::Step && &*row.key.name == "wall";
+    let is_step =
+        |row: &&DiffRow| row.place == Place::AllRanks && row.key.group == Group::Step && &*row.key.name == "wall";
     if let Some(step) = diff.rows.iter().find(is_step) {
         let pct = |value: f64| format!("{:+.1} %", 100.0 * value / mean(&diff.a).max(1.0));
         tiles.push(("change of the step", pct(step.change.delta_ns)));
@@ -148,11 +149,16 @@ fn uncovered(diff: &Diff, shown: usize, limits: &Limits) -> Vec<(&'static str, S
     if diff.too_small > 0 {
         let share = 100.0 * diff.method.smallest_share;
         let rows = count(diff.too_small as u64);
-        all.push(("summarised", format!("{rows} rows take less than {share:.1} % of a step in both runs: not compared")));
+        all.push((
+            "summarised",
+            format!("{rows} rows take less than {share:.1} % of a step in both runs: not compared"),
+        ));
     }
     if shown < diff.rows.len() {
         let (rest, all_rows) = (count((diff.rows.len() - shown) as u64), count(diff.rows.len() as u64));
-        let words = format!("{rest} of {all_rows} rows, those with the smallest changes, are not here; `aggregator diff --json` has all");
+        let words = format!(
+            "{rest} of {all_rows} rows, those with the smallest changes, are not here; `aggregator diff --json` has all"
+        );
         all.push(("summarised", words));
     }
     for (side, word) in [(&diff.appeared, "new in B"), (&diff.vanished, "gone in B")] {
@@ -181,8 +187,14 @@ mod tests {
         };
         let mut wall = row(Place::AllRanks, Judgement::Unclear);
         wall.key = Key::new(Group::Step, "wall", Measure::Total);
-        let run =
-            RunFacts { path: text.into(), ranks: vec![0, 1], steps: 20, step_ns: 1e8, verdict: text.into(), ..RunFacts::default() };
+        let run = RunFacts {
+            path: text.into(),
+            ranks: vec![0, 1],
+            steps: 20,
+            step_ns: 1e8,
+            verdict: text.into(),
+            ..RunFacts::default()
+        };
         let one = || OneSided { key: Key::new(Group::Kernel, text, Measure::Total), step_ns: 5e6 };
         Diff {
             a: vec![run.clone()],
@@ -209,7 +221,9 @@ mod tests {
     #[test]
     fn no_string_becomes_markup() {
         let plain = html(&told("harmless"));
-        for hostile in ["</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\" onmouseover=\"x", "\u{202e}a"] {
+        for hostile in
+            ["</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\" onmouseover=\"x", "\u{202e}a"]
+        {
             let page = html(&told(hostile));
             assert_eq!(page.matches('<').count(), plain.matches('<').count(), "{hostile:?}");
             let (markup, data) = page.split_once("id=\"diff-data\">").unwrap();

@@ -63,12 +63,8 @@ pub fn export(
     let shared = Shared { clocks: &clocks, shift_ns: first_ns.min(0).saturating_neg() };
     let job = Job::of(&instances, comm_names, &shared);
     drop(instances);
-    let mut exported = Exported {
-        shift_ns: shared.shift_ns,
-        unaligned: unaligned(&clocks, &ranks),
-        omissions,
-        ..Exported::default()
-    };
+    let mut exported =
+        Exported { shift_ns: shared.shift_ns, unaligned: unaligned(&clocks, &ranks), omissions, ..Exported::default() };
     let (bytes, counts) = job.write(&shared);
     exported.counts.add(counts);
     let mut written = 0;
@@ -151,11 +147,7 @@ impl Shared<'_> {
 
     /// The clocks of a rank, for many times.
     fn of_rank(&self, rank: i32) -> RankTimes {
-        RankTimes {
-            host: self.clocks.map(rank, false),
-            device: self.clocks.map(rank, true),
-            shift_ns: self.shift_ns,
-        }
+        RankTimes { host: self.clocks.map(rank, false), device: self.clocks.map(rank, true), shift_ns: self.shift_ns }
     }
 }
 
