@@ -81,7 +81,7 @@ fn a_report_of_two_runs_has_what_changed_as_a_second_tab() {
         "{page}"
     );
     report(&slow, &out, &[clean.to_str().unwrap()]).expect_code(0);
-    assert!(fs::read_to_string(&out).unwrap().contains("rank 2: `forward` itself is faster by"));
+    assert!(fs::read_to_string(&out).unwrap().contains("rank 2: `forward` is faster by"));
     for part in [["--from", "+1ms"], ["--to", "+5ms"], ["--range", "forward"]] {
         let said = report(&clean, &out, &[[second].as_slice(), part.as_slice()].concat()).expect_code(2).stderr;
         assert!(said.contains("two runs are compared by their steps"), "{said}");
