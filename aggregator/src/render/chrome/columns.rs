@@ -21,6 +21,8 @@ pub(super) struct Columns {
     kinds: Vec<Box<[u8]>>,
     /// Whether a kind is `user_annotation`.
     ranges: Vec<bool>,
+    /// Whether a kind is `gpu_user_annotation`.
+    device_ranges: Vec<bool>,
     names: Vec<NameOf>,
     open: Option<BooleanArray>,
     /// Columns that any row has a value of, by Kineto's name for them, in the order of these.
@@ -41,6 +43,9 @@ enum Field {
     Long(Int64Array),
     /// Of rows of devices only.
     OfDevice(Int64Array),
+    /// Of rows that work there: Kineto draws a range on the device's lines, but has no arguments that say so, and HTA takes whatever
+    /// has a stream for a kernel.
+    AtWork(Int64Array),
     Int(Int32Array),
     Double(Float64Array),
     List(ListArray),
@@ -63,6 +68,7 @@ impl Columns {
         Ok(Self {
             kinds: view.kind.values().iter().map(|kind| json_of(quoted, kind)).collect(),
             ranges: view.kind.values().iter().map(|kind| &**kind == "user_annotation").collect(),
+            device_ranges: view.kind.values().iter().map(|kind| &**kind == "gpu_user_annotation").collect(),
             names: view.name.values().iter().map(name).collect(),
             open: Some(&view.open).filter(|open| open.true_count() > 0).cloned(),
             fields: fields(&view),
@@ -175,6 +181,9 @@ impl Columns {
         match field {
             Field::Long(column) => column.is_valid(row),
             Field::OfDevice(column) => column.is_valid(row) && self.view.device_id.is_valid(row),
+            Field::AtWork(column) => {
+                column.is_valid(row) && !self.view.kind.key(row).is_some_and(|key| self.device_ranges[key])
+            }
             Field::Int(column) => column.is_valid(row),
             Field::Double(column) => column.is_valid(row),
             Field::List(column) => column.is_valid(row),
@@ -187,7 +196,7 @@ impl Field {
     /// Writes a value that is there.
     fn write(&self, row: usize, out: &mut Vec<u8>) {
         match self {
-            Self::Long(column) | Self::OfDevice(column) => text::value(out, &column.value(row)),
+            Self::Long(column) | Self::OfDevice(column) | Self::AtWork(column) => text::value(out, &column.value(row)),
             Self::Int(column) => text::value(out, &column.value(row)),
             Self::Double(column) => text::value(out, &column.value(row)),
             Self::List(column) => text::value(out, &<Option<Vec<i32>> as Cell>::get(column, row)),
@@ -223,7 +232,7 @@ fn fields(view: &EventView) -> Vec<(&'static str, Field)> {
         ("context", long(&view.context_id)),
         ("correlation", long(&view.correlation_id)),
         ("cuda_sync_kind", text(&view.sync_kind, quoted)),
-        ("device", long(&view.device_id)),
+        ("device", any(&view.device_id).map(Field::AtWork)),
         ("est. achieved occupancy %", double(&view.occupancy_pct)),
         ("fromDevice", long(&view.src_device)),
         ("graph id", long(&view.graph_id)),
@@ -232,7 +241,7 @@ fn fields(view: &EventView) -> Vec<(&'static str, Field)> {
         ("memory bandwidth (GB/s)", double(&view.bandwidth_gbs)),
         ("registers per thread", any(&view.registers).map(Field::Int)),
         ("shared memory", long(&view.shared_mem_bytes)),
-        ("stream", long(&view.stream_id)),
+        ("stream", any(&view.stream_id).map(Field::AtWork)),
         ("toDevice", long(&view.dst_device)),
     ];
     fields.sort_by_key(|(key, _)| *key);

@@ -126,6 +126,20 @@ mod tests {
     }
 
     #[test]
+    fn a_range_on_a_device_is_drawn_there_and_is_no_work_of_it() {
+        let event = EventRow {
+            kind: "gpu_user_annotation".into(),
+            device_id: Some(1),
+            stream_id: Some(7),
+            external_id: Some(3),
+            ..EventRow::default()
+        };
+        let columns = Columns::open(&batch_from_rows(std::slice::from_ref(&event)).unwrap()).unwrap();
+        assert_eq!(columns.place(0, 99), (1, 7));
+        assert_eq!(arguments(event, |_| ()), r#"{"External id":3}"#);
+    }
+
+    #[test]
     fn rows_without_anything_have_empty_arguments_and_what_is_no_object_is_left_out() {
         assert_eq!(arguments(EventRow::default(), |_| ()), "{}");
         for rest in ["[1]", "{\"a\": 1", "", "7"] {
