@@ -43,8 +43,8 @@ enum Field {
     Long(Int64Array),
     /// Of rows of devices only.
     OfDevice(Int64Array),
-    /// Of rows that work there: Kineto draws a range on the device's lines, but has no arguments that say so, and HTA takes whatever
-    /// has a stream for a kernel.
+    /// Of rows that work there: Kineto draws a range on the device's lines, but has no arguments that say so, and HTA
+    /// takes whatever has a stream for a kernel.
     AtWork(Int64Array),
     Int(Int32Array),
     Double(Float64Array),
