@@ -13,11 +13,13 @@ export function intervalChart(spec) {
   return { box, again };
 }
 
-// Borders that show every value, zero, and intervals as far as they are not much wider than the values.
+// Borders that show every value, zero, and intervals as far as they are not much wider than the values; where all values are about
+// alike, half of the intervals.
 function borders(rows) {
   const values = rows.flatMap((row) => [row.value, 0]);
   const [least, most] = [Math.min(...values), Math.max(...values)];
-  const room = Math.max(most - least, 1);
+  const widths = rows.map((row) => row.high - row.low).sort((a, b) => a - b);
+  const room = Math.max(most - least, (widths[Math.floor(widths.length / 2)] || 0) / 2, 1);
   const low = Math.max(Math.min(...rows.map((row) => row.low), least), least - room);
   const high = Math.min(Math.max(...rows.map((row) => row.high), most), most + room);
   return [low - 0.03 * (high - low), high + 0.03 * (high - low)];
@@ -42,7 +44,7 @@ function drawIntervals(box, width, spec) {
   rows.forEach((one, r) => {
     const y = r * row + (above ? 16 : 0) + HEIGHT / 2;
     const letters = Math.floor((above ? width - 20 : left - 14) / 6.6);
-    const label = svg("text", above ? { class: "label", x: left, y: y - 9 } : { class: "label", x: left - 10, y: y + 4, "text-anchor": "end" }, shorten(one.label, letters));
+    const label = svg("text", above ? { class: "label", x: px(0) < 60 ? px(0) + 8 : left, y: y - 9 } : { class: "label", x: left - 10, y: y + 4, "text-anchor": "end" }, shorten(one.label, letters));
     const bar = svg("line", { class: "mark span " + one.kind, x1: px(Math.max(one.low, low)), x2: px(Math.min(one.high, high)), y1: y, y2: y });
     const dot = svg("circle", { class: "mark point " + one.kind + (one.certain ? "" : " open"), cx: px(one.value), cy: y, r: 5 });
     const reach = svg("rect", { class: "reach", x: 0, y: r * row, width, height: row });
