@@ -37,6 +37,8 @@ const EXIT_CODES: &str = "Exit codes: 0 done; 1 the input is wrong; 2 usage; 3 d
 enum Command {
     /// Aligns, matches and analyses a run or traces; writes `analysis/` and prints a summary.
     Analyze(Box<analyze::Arguments>),
+    /// Writes one page for a browser: the verdict, what it stands on, and what it does not cover.
+    Report(Box<report::Arguments>),
     /// Writes traces of torch.profiler (.json, .json.gz) as a run.
     Ingest(ingest::Arguments),
     /// Prints what torch.profiler's key_averages().table() prints, of a run or of traces.
@@ -50,10 +52,7 @@ enum Command {
     /// Prints completions for a shell.
     Completions(shell::Completions),
     /// Writes man pages.
-    #[command(hide = true)]
     Man(shell::Man),
-    /// Writes one page for a browser: the verdict, what it stands on, and what it does not cover.
-    Report(Box<report::Arguments>),
 }
 
 /// How a command ended, if it did.

@@ -46,6 +46,12 @@ impl Interval {
     pub fn intersection(self, other: Self) -> Self {
         Self { start_ns: self.start_ns.max(other.start_ns), end_ns: self.end_ns.min(other.end_ns) }
     }
+
+    /// The shortest interval that holds both.
+    #[must_use]
+    pub fn hull(self, other: Self) -> Self {
+        Self { start_ns: self.start_ns.min(other.start_ns), end_ns: self.end_ns.max(other.end_ns) }
+    }
 }
 
 /// A set of points in time, as its maximal intervals in order.

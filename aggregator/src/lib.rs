@@ -24,6 +24,8 @@ mod memory;
 pub mod model;
 pub mod names;
 pub mod options;
+mod ordered;
+pub mod outline;
 mod peers;
 mod reduce;
 pub mod render;

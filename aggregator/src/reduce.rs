@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rayon::prelude::*;
-use trace::{CounterRow, DeviceRow, OmissionRow};
+use trace::{ClockSampleRow, CollectiveRow, CounterRow, DeviceRow, OmissionRow};
 
 use crate::analysis::{Analysis, Facts, Tables};
 use crate::buckets::bucket_timing;
@@ -14,7 +14,7 @@ use crate::instances::instance_row;
 use crate::intervals::Interval;
 use crate::map::{RankPart, map_rank};
 use crate::matching::{RankCollectives, match_collectives};
-use crate::model::Instance;
+use crate::model::{Instance, RankInfo};
 use crate::options::{Options, TimeBound};
 use crate::peers::peers_as_ranks;
 use crate::source::{Source, SourceInfo};
@@ -72,81 +72,74 @@ fn map_chosen(
     options: &Options,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Mapped, Error> {
-    let available = source.ranks();
-    let wanted = |rank: &i32| options.ranks.as_ref().is_none_or(|ranks| ranks.contains(rank));
-    let ranks: Vec<i32> = available.iter().copied().filter(wanted).collect();
-    let info = source.info();
-    if ranks.is_empty() {
-        let why = if available.is_empty() {
-            "no shard of any rank could be read".to_string()
-        } else {
-            format!("--ranks chose none of ranks {}", list(&available))
-        };
-        return Err(Error::NoRank { path: info.path, why });
-    }
+    let ranks = chosen_ranks(source, options)?;
     let mut omissions = source.problems();
     let time = if options.selects_by_time() {
         // What --from and --to mean on a rank's clock is known only after all ranks were seen: a first pass finds out.
         let whole = Options { steps: None, range: None, from: None, to: None, ..options.clone() };
         let parts = map_all(source, &ranks, &whole, &BTreeMap::new(), &|_, _| (), &mut Vec::new());
-        local_bounds(&parts, options)
+        local_bounds(&alignable(&parts), options)
     } else {
         BTreeMap::new()
     };
     let parts = map_all(source, &ranks, options, &time, progress, &mut omissions);
     if parts.is_empty() {
-        return Err(Error::NoRank { path: info.path, why: "none of them could be loaded".into() });
+        return Err(Error::NoRank { path: source.info().path, why: "none of them could be loaded".into() });
     }
     Ok((parts, time, omissions))
 }
 
-/// What renderers of single rows need to know of all ranks before they look at one.
-#[derive(Debug)]
-pub(crate) struct Aligned {
-    /// Ranks that could be loaded.
-    pub(crate) ranks: Vec<i32>,
-    /// Matched collectives. Members name rows by their position among those of the chosen part of the rank.
-    pub(crate) instances: Vec<Instance>,
-    /// The clocks.
-    pub(crate) clocks: Clocks,
-    /// What `--from` and `--to` mean on each rank's clock; empty without them.
-    pub(crate) time: BTreeMap<i32, Interval>,
-    /// When each rank's recording begins, in its clock.
-    pub(crate) starts: Vec<(i32, i64)>,
-    /// Names of communicators.
-    pub(crate) comm_names: BTreeMap<i64, String>,
-    /// What was left out.
-    pub(crate) omissions: Vec<OmissionRow>,
-}
-
-/// Aligns the chosen part of a source. `progress` is called after each rank, as in [`analyze`].
+/// The ranks that were asked for, ascending.
 ///
 /// # Errors
-/// As [`analyze`].
-pub(crate) fn align_source(
-    source: &dyn Source,
-    options: &Options,
-    progress: &(dyn Fn(usize, usize) + Sync),
-) -> Result<Aligned, Error> {
-    let (parts, time, mut omissions) = map_chosen(source, options, progress)?;
-    let (instances, clocks, unmatched) = align_as_chosen(&parts, &source.info(), options)?;
-    omissions.extend(parts.iter().flat_map(|p| p.omissions.iter().cloned()));
-    omissions.extend(unmatched);
-    let named = parts.iter().flat_map(|p| &p.collectives);
-    Ok(Aligned {
-        ranks: parts.iter().map(|p| p.info.rank).collect(),
-        starts: parts.iter().filter_map(|p| Some((p.info.rank, p.recorded?.start_ns))).collect(),
-        comm_names: named.filter_map(|c| Some((c.comm_id, c.comm_name.as_ref()?.to_string()))).collect(),
-        instances,
-        clocks,
-        time,
-        omissions,
-    })
+/// [`Error::NoRank`] if there is none.
+pub(crate) fn chosen_ranks(source: &dyn Source, options: &Options) -> Result<Vec<i32>, Error> {
+    let available = source.ranks();
+    let wanted = |rank: &i32| options.ranks.as_ref().is_none_or(|ranks| ranks.contains(rank));
+    let ranks: Vec<i32> = available.iter().copied().filter(wanted).collect();
+    if !ranks.is_empty() {
+        return Ok(ranks);
+    }
+    let why = if available.is_empty() {
+        "no shard of any rank could be read".to_string()
+    } else {
+        format!("--ranks chose none of ranks {}", list(&available))
+    };
+    Err(Error::NoRank { path: source.info().path, why })
+}
+
+/// What of a rank puts it on the clock of all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Alignable<'a> {
+    pub(crate) info: &'a RankInfo,
+    pub(crate) collectives: &'a [CollectiveRow],
+    pub(crate) comms_ids: &'a [Option<u64>],
+    pub(crate) clock_samples: &'a [ClockSampleRow],
+    /// From the first start to the last end of everything that was read.
+    pub(crate) recorded: Option<Interval>,
+    pub(crate) has_device_rows: bool,
+}
+
+fn alignable(parts: &[RankPart]) -> Vec<Alignable<'_>> {
+    parts
+        .iter()
+        .map(|p| Alignable {
+            info: &p.info,
+            collectives: &p.collectives,
+            comms_ids: &p.comms_ids,
+            clock_samples: &p.clock_samples,
+            recorded: p.recorded,
+            has_device_rows: p.has_device_rows,
+        })
+        .collect()
 }
 
 /// [`align`], with an error where what was chosen for the clocks cannot be.
-fn align_as_chosen(
-    parts: &[RankPart],
+///
+/// # Errors
+/// [`Error::Clock`] if [`Options::clock`] joins no two ranks.
+pub(crate) fn align_as_chosen(
+    parts: &[Alignable<'_>],
     info: &SourceInfo,
     options: &Options,
 ) -> Result<(Vec<Instance>, Clocks, Vec<OmissionRow>), Error> {
@@ -187,27 +180,31 @@ fn map_all(
             Err(omission) => omissions.push(omission),
         }
     }
-    peers_as_ranks(&mut parts, options.ranks.is_some());
+    let strangers = peers_as_ranks(&mut parts);
+    // Whom --ranks left out is nobody's loss.
+    if options.ranks.is_none() {
+        omissions.extend(strangers);
+    }
     parts
 }
 
 /// Collectives matched and clocks fitted.
-fn align(parts: &[RankPart], choice: Choice) -> (Vec<Instance>, Clocks, Vec<OmissionRow>) {
+fn align(parts: &[Alignable<'_>], choice: Choice) -> (Vec<Instance>, Clocks, Vec<OmissionRow>) {
     let collectives: Vec<RankCollectives<'_>> = parts
         .iter()
         .map(|p| RankCollectives {
             rank: p.info.rank,
             world_size: p.info.world_size,
-            rows: &p.collectives,
-            comms_ids: &p.comms_ids,
+            rows: p.collectives,
+            comms_ids: p.comms_ids,
         })
         .collect();
     let (mut instances, mut omissions) = match_collectives(&collectives);
     let clocks: Vec<RankClock<'_>> = parts
         .iter()
         .map(|p| RankClock {
-            info: &p.info,
-            samples: &p.clock_samples,
+            info: p.info,
+            samples: p.clock_samples,
             window_ns: p.recorded.map(|r| (r.start_ns, r.end_ns)),
             has_device_rows: p.has_device_rows,
         })
@@ -219,9 +216,9 @@ fn align(parts: &[RankPart], choice: Choice) -> (Vec<Instance>, Clocks, Vec<Omis
 }
 
 /// What `--from` and `--to` mean on each rank's clock.
-fn local_bounds(parts: &[RankPart], options: &Options) -> BTreeMap<i32, Interval> {
+pub(crate) fn local_bounds(parts: &[Alignable<'_>], options: &Options) -> BTreeMap<i32, Interval> {
     let (_, clocks, _) = align(parts, options.clock);
-    let start = |p: &RankPart| p.recorded.map(|r| clocks.global(p.info.rank, false, r.start_ns));
+    let start = |p: &Alignable<'_>| p.recorded.map(|r| clocks.global(p.info.rank, false, r.start_ns));
     let start_ns = parts.iter().filter_map(start).min().unwrap_or(0);
     let global = |bound: Option<TimeBound>, open: i64| match bound {
         None => open,
@@ -235,7 +232,7 @@ fn local_bounds(parts: &[RankPart], options: &Options) -> BTreeMap<i32, Interval
 
 /// The rank's host time at a global time. The map is monotonous and nearly the identity plus an offset: two steps of
 /// iteration leave less than a ns at any drift that a clock can have.
-fn local(clocks: &Clocks, part: &RankPart, global: i64) -> i64 {
+fn local(clocks: &Clocks, part: &Alignable<'_>, global: i64) -> i64 {
     let mut t = global;
     for _ in 0..4 {
         t = t.saturating_add(global.saturating_sub(clocks.global(part.info.rank, false, t)));
@@ -262,7 +259,7 @@ fn reduce_aligned(
     options: &Options,
     mut omissions: Vec<OmissionRow>,
 ) -> Result<(Analysis, Clocks), Error> {
-    let (instances, clocks, unmatched) = align_as_chosen(&parts, info, options)?;
+    let (instances, clocks, unmatched) = align_as_chosen(&alignable(&parts), info, options)?;
     for part in &parts {
         omissions.extend(part.omissions.iter().cloned());
     }

@@ -6,8 +6,9 @@ use trace::{OmissionRow, Run};
 
 use crate::Error;
 use crate::details::Details;
-use crate::load::{load_rank, load_rank_detailed, omission_of};
+use crate::load::{load_rank, load_rank_detailed, omission_of, outline_rank};
 use crate::model::RankData;
+use crate::outline::Outline;
 
 /// What is known of the whole before any rank is loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +36,13 @@ pub trait Source: Sync {
     /// # Errors
     /// Only if nothing of the rank can be used; less than that stands in [`RankData::omissions`].
     fn load(&self, rank: i32) -> Result<RankData, Error>;
+    /// Loads what puts one rank on the clock of all: cheaper than its rows, where the source can do without them.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    fn outline(&self, rank: i32) -> Result<Outline, Error> {
+        Ok(Outline::of(self.load(rank)?))
+    }
     /// Loads one rank with shapes, stacks and modules, as far as the source has them.
     ///
     /// # Errors
@@ -86,6 +94,10 @@ impl Source for RunSource {
 
     fn load(&self, rank: i32) -> Result<RankData, Error> {
         Ok(load_rank(&self.run, rank))
+    }
+
+    fn outline(&self, rank: i32) -> Result<Outline, Error> {
+        Ok(outline_rank(&self.run, rank))
     }
 
     fn load_detailed(&self, rank: i32) -> Result<(RankData, Details), Error> {

@@ -12,7 +12,7 @@
 
 use regex::Regex;
 use rustc_hash::FxHashMap;
-use trace::{OmissionRow, StepRow};
+use trace::{CollectiveRow, OmissionRow, StepRow};
 
 use crate::device::Launches;
 use crate::intervals::Interval;
@@ -67,27 +67,31 @@ pub fn one_step_if_none(data: &mut RankData) {
         return;
     }
     let Some(all) = recorded(data) else { return };
-    let rank = data.info.rank;
-    let (start_ns, end_ns) = (all.start_ns, all.end_ns);
-    data.steps = vec![StepRow { rank, step: 0, phase: "active".into(), start_ns, end_ns, loss: None }];
+    data.steps = vec![whole_as_step(data.info.rank, all, &mut data.collectives)];
     data.events.step.fill(0);
-    data.collectives.iter_mut().for_each(|c| c.step = Some(0));
+}
+
+/// Everything that was recorded as one step, to which all collectives belong.
+pub(crate) fn whole_as_step(rank: i32, all: Interval, collectives: &mut [CollectiveRow]) -> StepRow {
+    collectives.iter_mut().for_each(|c| c.step = Some(0));
+    StepRow { rank, step: 0, phase: "active".into(), start_ns: all.start_ns, end_ns: all.end_ns, loss: None }
 }
 
 /// From the first start to the last end of anything that has a time.
 pub fn recorded(data: &RankData) -> Option<Interval> {
     let events = &data.events;
     let rows = (0..events.len()).map(|row| Interval::new(events.ts_ns[row], events.end_ns(row)));
-    let steps = data.steps.iter().map(|s| Interval::new(s.start_ns, s.end_ns));
-    let collectives = data.collectives.iter().filter_map(|c| {
+    rows.chain(of_small_tables(&data.steps, &data.collectives)).reduce(Interval::hull)
+}
+
+/// From the first start to the last end of steps and collectives.
+pub(crate) fn of_small_tables(steps: &[StepRow], collectives: &[CollectiveRow]) -> Option<Interval> {
+    let steps = steps.iter().map(|s| Interval::new(s.start_ns, s.end_ns));
+    let collectives = collectives.iter().filter_map(|c| {
         let start = c.start_ns.or(c.enqueue_ns)?;
         Some(Interval::new(start, c.end_ns.unwrap_or(start)))
     });
-    rows.chain(steps).chain(collectives).reduce(hull)
-}
-
-fn hull(a: Interval, b: Interval) -> Interval {
-    Interval::new(a.start_ns.min(b.start_ns), a.end_ns.max(b.end_ns))
+    steps.chain(collectives).reduce(Interval::hull)
 }
 
 /// The step at a time; −1: between steps.

@@ -4,8 +4,9 @@
 
 use std::path::Path;
 
-use aggregator::load::load_rank;
+use aggregator::load::{load_rank, outline_rank};
 use aggregator::model::{Kind, NO_PARENT, NONE, RankData};
+use aggregator::outline::Outline;
 use trace::{
     CollectiveRow, EventRow, Manifest, RankRow, Row, Run, SCHEMA_VERSION, ShardMeta, StepRow, batch_from_rows,
     shard_path, write_shard,
@@ -229,4 +230,42 @@ fn garbage_and_halves_of_shards_leave_the_other_parts() {
     let run = Run::open(dir.path()).unwrap();
     assert_eq!(run.problems.len(), 3);
     assert_eq!(rows(&load_rank(&run, 0)), ["gemm 10+5"]);
+}
+
+/// What aligns a rank is read without its names and ids, and is the same: with parts that overlap, rows that are open in one
+/// and end in the next, device rows and collectives that run backwards.
+///
+/// ```text
+///  part 0   |--- step (open) ----|   |-k-|
+///  part 1   |--- step ---------------------------|
+///  outline  |====================================|
+/// ```
+#[test]
+fn an_outline_is_a_rank_without_its_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path();
+    manifest(run);
+    let open = EventRow { open: Some(true), ..event(1, "step", 100, 40, None) };
+    let kernel = EventRow { kind: "kernel".into(), device_id: Some(0), ..event(2, "gemm", 150, 20, None) };
+    shard(run, 0, &[open, kernel]);
+    shard(run, 1, &[event(1, "step", 100, 400, None), event(3, "late", 460, 5, None)]);
+    let collective = |seq, start, end| CollectiveRow {
+        seq: Some(seq),
+        op: "allreduce".into(),
+        start_ns: Some(start),
+        end_ns: Some(end),
+        state: "done".into(),
+        timing_source: "host".into(),
+        ..CollectiveRow::default()
+    };
+    shard(run, 0, &[collective(1, 450, 520), collective(0, 120, 110)]);
+    let step =
+        |step, start_ns, end_ns| StepRow { step, phase: "active".into(), start_ns, end_ns, ..StepRow::default() };
+    shard(run, 0, &[step(2, 300, 530), step(1, 90, 290)]);
+    let run = Run::open(run).unwrap();
+    let outline = outline_rank(&run, 0);
+    assert_eq!(outline, Outline::of(load_rank(&run, 0)));
+    let rows = outline.rows.unwrap();
+    assert_eq!((rows.start_ns, rows.end_ns, outline.has_device_rows), (100, 500, true));
+    assert_eq!((outline.collectives.len(), outline.steps.len()), (1, 2));
 }

@@ -11,7 +11,7 @@ use arrow_array::builder::{
 };
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int32Type, Int64Type};
-use arrow_array::{Array, ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, ListArray};
+use arrow_array::{Array, ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, ListArray, StringArray};
 use arrow_schema::{DataType, Field};
 
 /// A string of a table. Shared, because names repeat.
@@ -110,7 +110,7 @@ primitive_cell!(f64, "DOUBLE", DataType::Float64, Float64Builder, Float64Array, 
 });
 primitive_cell!(bool, "BOOLEAN", DataType::Boolean, BooleanBuilder, BooleanArray, |a| { a.as_boolean_opt().cloned() });
 
-/// A dictionary column opened for reading: each distinct string is shared once.
+/// A column of strings opened for reading: what its dictionary has once is shared.
 #[derive(Clone, Debug)]
 pub struct TextColumn {
     keys: Int32Array,
@@ -128,11 +128,19 @@ impl TextColumn {
         self.keys.is_valid(row).then(|| self.keys.value(row) as usize)
     }
 
+    /// Whether any cell is not null.
+    pub fn has_values(&self) -> bool {
+        self.keys.null_count() < self.keys.len()
+    }
+
     fn cell(&self, row: usize) -> Option<Text> {
         self.key(row).map(|key| self.values[key].clone())
     }
 
     fn open(array: &dyn Array) -> Option<Self> {
+        if let Some(strings) = array.as_string_opt::<i32>() {
+            return Some(Self::of_plain(strings));
+        }
         let dictionary = array.as_dictionary_opt::<Int32Type>()?;
         let strings = dictionary.values().as_string_opt::<i32>()?;
         let values: Vec<Text> =
@@ -141,6 +149,16 @@ impl TextColumn {
         // A hostile file may hold keys beyond its dictionary; refuse it here so that every later look-up is in bounds.
         let in_bounds = keys.iter().flatten().all(|key| key >= 0 && (key as usize) < values.len());
         in_bounds.then_some(Self { keys, values })
+    }
+
+    /// A column without a dictionary: every cell has a value of its own.
+    fn of_plain(strings: &StringArray) -> Self {
+        if strings.null_count() == strings.len() {
+            return Self { keys: Int32Array::new_null(strings.len()), values: Vec::new() };
+        }
+        let mut next = 0..;
+        let keys = strings.iter().map(|cell| cell.and_then(|_| next.next())).collect();
+        Self { keys, values: strings.iter().flatten().map(Text::from).collect() }
     }
 }
 
@@ -230,5 +248,28 @@ impl Cell for Option<Vec<i32>> {
         column
             .is_valid(row)
             .then(|| column.value(row).as_primitive::<Int32Type>().iter().map(Option::unwrap_or_default).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_read_with_and_without_a_dictionary() {
+        let cells = [Some("a"), None, Some(""), Some("a")];
+        let mut builder = <Option<Text> as Cell>::builder();
+        cells.iter().for_each(|cell| cell.map(Text::from).append(&mut builder));
+        let dictionary = <Option<Text> as Cell>::finish(&mut builder);
+        let plain: ArrayRef = Arc::new(StringArray::from(cells.to_vec()));
+        for array in [dictionary, plain] {
+            let column = <Option<Text> as Cell>::open(array.as_ref()).unwrap();
+            let read: Vec<Option<Text>> = (0..4).map(|row| Cell::get(&column, row)).collect();
+            assert_eq!(read, cells.map(|cell| cell.map(Text::from)));
+            assert!(column.has_values() && <Text as Cell>::open(array.as_ref()).is_none(), "it has a null");
+        }
+        let nothing = StringArray::new_null(3);
+        let column = <Option<Text> as Cell>::open(&nothing).unwrap();
+        assert!(!column.has_values() && column.values().is_empty() && column.key(2).is_none());
     }
 }

@@ -230,7 +230,8 @@ impl Checker {
     }
 }
 
-/// A shard whose footer was read and found good; its rows are read on demand.
+/// A shard whose footer was read and found good; its rows are read on demand. It does not hold its footer, which is
+/// large beside what it says: a run has tens of thousands of shards.
 #[derive(Clone, Debug)]
 pub struct Shard {
     /// The file.
@@ -245,7 +246,6 @@ pub struct Shard {
     pub bytes: u64,
     /// What it says of itself.
     pub meta: ShardMeta,
-    footer: ArrowReaderMetadata,
 }
 
 impl Shard {
@@ -264,19 +264,14 @@ impl Shard {
         let io = |source| Error::Io { path: path.into(), source };
         let file = File::open(path).map_err(io)?;
         let bytes = file.metadata().map_err(io)?.len();
-        let footer = contain_panic(|| {
-            let footer = read_footer(&file)?;
-            check_footer(footer.metadata(), bytes)?;
-            Ok(footer)
-        });
-        let footer = footer.map_err(|source| Error::Parquet { path: path.into(), source })?;
+        let footer = read_footer(&file, bytes).map_err(|source| Error::Parquet { path: path.into(), source })?;
         let meta = read_meta(path, &footer)?;
         if meta.rank != name_rank {
             let problem = format!("is {}, but the file's name says {name_rank}", meta.rank);
             return Err(Error::Metadata { path: path.into(), key: KEY_RANK, problem });
         }
         let rows = footer.metadata().file_metadata().num_rows().max(0) as u64;
-        Ok(Self { path: path.into(), table: table.into(), part, rows, bytes, meta, footer })
+        Ok(Self { path: path.into(), table: table.into(), part, rows, bytes, meta })
     }
 
     /// Reads batches of the named columns (all, if `columns` is `None`) and hands each to `visit`, after the shard's
@@ -291,13 +286,16 @@ impl Shard {
         columns: Option<&[&str]>,
         mut visit: impl FnMut(&RecordBatch) -> Result<(), E>,
     ) -> Result<(), E> {
-        let file = File::open(&self.path).map_err(|source| Error::Io { path: self.path.clone(), source })?;
-        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.footer.clone());
+        let io = |source| Error::Io { path: self.path.clone(), source };
+        let parquet = |source| Error::Parquet { path: self.path.clone(), source };
+        let file = File::open(&self.path).map_err(io)?;
+        let bytes = file.metadata().map_err(io)?.len();
+        let footer = read_footer(&file, bytes).map_err(parquet)?;
+        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, footer);
         if let Some(columns) = columns {
             let mask = ProjectionMask::columns(builder.parquet_schema(), columns.iter().copied());
             builder = builder.with_projection(mask);
         }
-        let parquet = |source| Error::Parquet { path: self.path.clone(), source };
         let mut reader = contain_panic(|| builder.with_batch_size(ROW_GROUP_ROWS).build()).map_err(parquet)?;
         let mut checker = Checker::new(table, self.meta.rank);
         while let Some(batch) = contain_panic(|| Ok(reader.next().transpose()?)).map_err(parquet)? {
@@ -350,13 +348,31 @@ fn check_footer(metadata: &ParquetMetaData, file_bytes: u64) -> Result<(), Parqu
     }
 }
 
-/// Reads a footer such that strings come as dictionaries, which is how they were written, whether or not the file says
-/// so.
-fn read_footer(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {
+/// Reads and checks the footer of a file of `bytes`.
+fn read_footer(file: &File, bytes: u64) -> Result<ArrowReaderMetadata, ParquetError> {
+    contain_panic(|| {
+        let footer = with_dictionaries(file)?;
+        check_footer(footer.metadata(), bytes)?;
+        Ok(footer)
+    })
+}
+
+/// Reads a footer such that strings come as dictionaries where they were written so, whether or not the file says so.
+/// Columns without a dictionary come as they are: those without any value, above all, of which the reader would make
+/// dictionaries row by row.
+fn with_dictionaries(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {
     let plain = ArrowReaderMetadata::load(file, ArrowReaderOptions::new().with_skip_arrow_metadata(true))?;
     let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+    let has_dictionary = |name: &str| {
+        let chunks = plain.metadata().row_groups().iter().flat_map(|group| group.columns());
+        chunks
+            .filter(|chunk| chunk.column_path().string() == name)
+            .any(|chunk| chunk.dictionary_page_offset().is_some())
+    };
     let field = |field: &Arc<Field>| match field.data_type() {
-        DataType::Utf8 => Arc::new(Field::new(field.name(), dictionary.clone(), field.is_nullable())),
+        DataType::Utf8 if has_dictionary(field.name()) => {
+            Arc::new(Field::new(field.name(), dictionary.clone(), field.is_nullable()))
+        }
         _ => field.clone(),
     };
     let schema = Arc::new(Schema::new(plain.schema().fields().iter().map(field).collect::<Vec<_>>()));

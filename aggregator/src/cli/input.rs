@@ -135,7 +135,12 @@ fn check_traces(path: &Path) -> Result<(), Error> {
 
 /// A run or traces as a source of ranks.
 pub(super) fn open(paths: Vec<PathBuf>) -> Result<Box<dyn Source>, Error> {
-    Ok(match resolve(paths)? {
+    source_of(resolve(paths)?)
+}
+
+/// What was resolved, opened.
+pub(super) fn source_of(input: Input) -> Result<Box<dyn Source>, Error> {
+    Ok(match input {
         Input::Run(path) => Box::new(RunSource::open(&path)?),
         Input::Traces(paths) => Box::new(KinetoSource::open(&paths)?),
     })

@@ -282,3 +282,14 @@ pub(crate) fn name(key: &Key) -> String {
         Group::Bucket => format!("bucket {}", key.name),
     }
 }
+
+/// A key without the marks of a sentence, and without its measure.
+pub(crate) fn plain_name(key: &Key) -> String {
+    let shape = key.shape.as_deref().map(|shape| format!(" {shape}")).unwrap_or_default();
+    match key.group {
+        Group::Step if &*key.name == "wall" => "step".into(),
+        Group::Step => key.name.to_string(),
+        Group::Bucket => format!("bucket {}", key.name),
+        _ => format!("{}{shape}", key.name),
+    }
+}

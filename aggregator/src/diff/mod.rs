@@ -30,6 +30,8 @@ use crate::source::Source;
 pub use profile::{Group, Key, Measure};
 pub use statistics::Change;
 
+pub(crate) use judge::plain_name;
+
 use profile::{RunProfile, profile_run};
 
 /// How a difference is judged. All of it stands in the result.

@@ -7,6 +7,7 @@ use trace::{Error, EventRow, OmissionRow, Row, Run, Shard, Table, Text, TextColu
 
 use super::order::{RawColumns, merge_parts};
 use super::relative;
+use crate::intervals::Interval;
 use crate::model::{CopyRate, Events, KernelUse, Kind, NO_STEP, NONE, RankData};
 use crate::names::NameClass;
 
@@ -36,6 +37,9 @@ const COLUMNS: [&str; 21] = [
     "occupancy_pct",
     "bandwidth_gbs",
 ];
+
+/// The columns that [`span`] reads.
+const SPAN_COLUMNS: [&str; 4] = ["rank", "kind", "ts_ns", "dur_ns"];
 
 /// Gives every distinct name of a rank a number.
 #[derive(Debug, Default)]
@@ -84,6 +88,39 @@ pub(super) fn load_events(run: &Run, rank: i32, data: &mut RankData) {
     data.copy_rates = std::mem::take(&mut raw.copy_rates);
     data.copy_rates.sort_by_key(|copy| copy.id);
     data.events = merge_parts(raw, rank, &mut data.omissions);
+}
+
+/// When the rows of a rank were, and whether a device's are among them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Span {
+    /// From the first start to the last end.
+    pub(super) rows: Option<Interval>,
+    /// Whether some rows are a device's.
+    pub(super) has_device_rows: bool,
+}
+
+/// Looks at the times of a rank's rows of `events` alone. Of a shard that fails half-way, what was read counts.
+pub(super) fn span(run: &Run, rank: i32) -> Span {
+    let table = EventRow::table();
+    let mut span = Span::default();
+    for shard in run.shards(rank, TABLE) {
+        let visit = |batch: &RecordBatch| -> Result<(), Error> {
+            let kind = column::<Text>(batch, TABLE, "kind")?;
+            let ts_ns = column::<i64>(batch, TABLE, "ts_ns")?;
+            let dur_ns = column::<i64>(batch, TABLE, "dur_ns")?;
+            let kinds: Vec<bool> = kind.values().iter().map(|k| Kind::from_category(k).is_device_work()).collect();
+            let of_device = |row| kind.key(row).is_some_and(|key| kinds[key]);
+            // A dictionary may hold what no row has.
+            span.has_device_rows |= kinds.contains(&true) && (0..batch.num_rows()).any(of_device);
+            let times = ts_ns.values().iter().zip(dur_ns.values());
+            let rows = times.map(|(ts, dur)| Interval::new(*ts, ts.saturating_add(*dur)));
+            span.rows = rows.chain(span.rows).reduce(Interval::hull);
+            Ok(())
+        };
+        // What is wrong with the shard is listed by whoever reads all its columns.
+        let _ = shard.read(&table, Some(&SPAN_COLUMNS), visit);
+    }
+    span
 }
 
 fn load_shard(shard: &Shard, table: &Table, names: &mut Names, raw: &mut RawColumns) -> Result<(), (usize, Error)> {

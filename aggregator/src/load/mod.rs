@@ -17,6 +17,7 @@ use trace::{OmissionRow, Problem, RankRow, Row, Run};
 
 use crate::details::Details;
 use crate::model::{RankData, RankInfo};
+use crate::outline::Outline;
 
 pub use order::{merge_parts, sort_rows};
 
@@ -38,6 +39,19 @@ pub fn load_rank(run: &Run, rank: i32) -> RankData {
     repair::repair(&mut data);
     kernels::join(&mut data);
     data
+}
+
+/// Loads what puts one rank on the clock of all. What cannot be read of it is listed by whoever loads its rows.
+pub fn outline_rank(run: &Run, rank: i32) -> Outline {
+    let mut data = RankData { info: rank_info(run, rank), ..RankData::default() };
+    let mut listed_later = Vec::new();
+    data.collectives = rows(run, rank, &mut listed_later);
+    data.steps = rows(run, rank, &mut listed_later);
+    data.comms = rows(run, rank, &mut listed_later);
+    data.clock_samples = rows(run, rank, &mut listed_later);
+    repair::repair(&mut data);
+    let span = columns::span(run, rank);
+    Outline { rows: span.rows, has_device_rows: span.has_device_rows, ..Outline::of(data) }
 }
 
 /// As [`load_rank`], with shapes, stacks and modules.

@@ -245,31 +245,38 @@ fn one_sided(text: &mut String, title: &str, side: &[OneSided], look: &Look) {
 
 /// How it was judged, and what could not have been seen.
 fn method(text: &mut String, diff: &Diff, look: &Look) {
+    let words = words_of_method(diff);
+    let Some((first, rest)) = words.split_first() else { return };
+    heading(text, "How sure", first, look);
+    for words in rest {
+        paragraph(text, words, "  ", "    ", look);
+    }
+}
+
+/// The same, a sentence or more each.
+pub(super) fn words_of_method(diff: &Diff) -> Vec<String> {
     let method = &diff.method;
     let percent = |share: f64| format!("{:.3}", 100.0 * share).trim_end_matches('0').trim_end_matches('.').to_string();
-    heading(text, "How sure", &method.words, look);
-    let words = format!(
+    let mut all = vec![method.words.clone()];
+    all.push(format!(
         "{} compared, {} with less than {} % of a step not; intervals {} %, false discoveries at most {} %",
         plural(diff.rows.len(), "row"),
         diff.too_small,
         percent(method.smallest_share),
         percent(method.confidence),
         percent(method.false_discoveries),
-    );
-    paragraph(text, &words, "  ", "    ", look);
+    ));
     if diff.verdict.too_few_steps {
-        let words = format!(
+        all.push(format!(
             "a run has fewer than {} steps, which do not show how much steps vary: nothing is called significant; record \
              more (--schedule active=20), or three runs a side",
             method.least_steps
-        );
-        paragraph(text, &words, "  ", "    ", look);
+        ));
     }
     if let Some(detectable) = diff.verdict.detectable_step_pct {
-        let words = format!("a change of all ranks' step is seen from {detectable:.0} % on");
-        paragraph(text, &words, "  ", "    ", look);
+        all.push(format!("a change of all ranks' step is seen from {detectable:.0} % on"));
     }
-    let words = if diff.a.len() + diff.b.len() > 2 {
+    all.push(if diff.a.len() + diff.b.len() > 2 {
         format!("{} and {} runs: how much runs differ is measured", diff.a.len(), diff.b.len())
     } else {
         format!(
@@ -278,8 +285,8 @@ fn method(text: &mut String, diff: &Diff, look: &Look) {
             method.between_runs.sqrt(),
             percent(method.between_runs_relative),
         )
-    };
-    paragraph(text, &words, "  ", "    ", look);
+    });
+    all
 }
 
 #[cfg(test)]

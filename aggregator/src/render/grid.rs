@@ -129,10 +129,13 @@ impl Grid {
         (out, left_out)
     }
 
+    /// Columns of the terminal that it takes with nothing shortened or left out.
+    pub fn width(&self) -> usize {
+        total(&self.columns)
+    }
+
     /// Shortens text and drops columns until the table fits.
     fn fit(&mut self, width: usize) {
-        let total =
-            |columns: &[Column]| INDENT + columns.iter().map(|c| c.width() + GAP).sum::<usize>().saturating_sub(GAP);
         for shortest in SHORT_TEXT {
             loop {
                 let excess = total(&self.columns).saturating_sub(width);
@@ -183,6 +186,10 @@ impl Grid {
             let _ = writeln!(out, "{line}");
         }
     }
+}
+
+fn total(columns: &[Column]) -> usize {
+    INDENT + columns.iter().map(|c| c.width() + GAP).sum::<usize>().saturating_sub(GAP)
 }
 
 /// `-0.0` is a rounded number that says nothing.

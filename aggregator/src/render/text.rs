@@ -99,17 +99,33 @@ pub fn ranks(ranks: &[i32]) -> String {
 
 /// Breaks words into lines of at most `width` columns; a word that is longer has a line of its own.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
+    let mut words: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
+        match words.last_mut() {
+            // A number and its unit stay together.
+            Some(last) if is_unit(word) && last.ends_with(|c: char| c.is_ascii_digit()) => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            _ => words.push(word.to_string()),
+        }
+    }
+    let mut lines: Vec<String> = Vec::new();
+    for word in words {
         match lines.last_mut() {
             Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
                 line.push(' ');
-                line.push_str(word);
+                line.push_str(&word);
             }
-            _ => lines.push(word.to_string()),
+            _ => lines.push(word),
         }
     }
     lines
+}
+
+fn is_unit(word: &str) -> bool {
+    let bare = word.trim_end_matches(['.', ',', ';', ':', ')']);
+    matches!(bare, "%" | "ns" | "µs" | "ms" | "s" | "ppm" | "B" | "KiB" | "MiB" | "GiB" | "TiB" | "GB/s")
 }
 
 /// The text in at most `width` columns, its middle replaced by `…` if it is longer: the ends of names tell them apart.

@@ -161,7 +161,7 @@ fn omissions(join: Join, excess: &Excess, parts: &[&RankPart]) -> Vec<OmissionRo
         rows.push(OmissionRow {
             what: "collectives in straggler analysis".into(),
             amount: Some(excess.skipped),
-            why: "a rank that took part in the step has no time for them".into(),
+            why: "a rank of the step did not record when it took part".into(),
             ..Default::default()
         });
     }

@@ -1,4 +1,5 @@
 // The page: theme, tabs, and what its tabs hold.
+import { drawDiff } from "./diff.js";
 import { drawRun } from "./run.js";
 
 const THEMES = ["system", "light", "dark"];
@@ -29,13 +30,15 @@ function showTab(tab, tabs) {
 function wireTabs() {
   const tabs = [...document.querySelectorAll("[role=tab]")];
   tabs.forEach((tab, i) => {
+    tab.tabIndex = i ? -1 : 0;
     tab.addEventListener("click", () => showTab(tab, tabs));
     tab.addEventListener("keydown", (event) => {
-      const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      if (!move) return;
-      const next = tabs[(i + move + tabs.length) % tabs.length];
-      next.focus();
-      showTab(next, tabs);
+      const next = { ArrowLeft: i - 1, ArrowRight: i + 1, Home: 0, End: tabs.length - 1 }[event.key];
+      if (next === undefined) return;
+      event.preventDefault();
+      const chosen = tabs[(next + tabs.length) % tabs.length];
+      chosen.focus();
+      showTab(chosen, tabs);
     });
   });
 }
@@ -47,7 +50,7 @@ addEventListener("beforeprint", () => {
 
 // Words between backticks are what somebody types or a name in a program.
 function markCode() {
-  for (const node of document.querySelectorAll(".sentence, .lead, .note, .absent, .uncovered bdi, .finding bdi, .do, .evidence bdi")) {
+  for (const node of document.querySelectorAll(".sentence, .sides bdi, .lead, .note, .absent, .uncovered bdi, .finding bdi, .do, .evidence bdi")) {
     const words = node.textContent.split("`");
     if (node.childElementCount || words.length < 3) continue;
     node.replaceChildren(...words.map((word, i) => {
@@ -63,4 +66,6 @@ wireTabs();
 markCode();
 const runData = document.getElementById("run-data");
 if (runData) drawRun(JSON.parse(runData.textContent), document.getElementById("run"));
+const diffData = document.getElementById("diff-data");
+if (diffData) drawDiff(JSON.parse(diffData.textContent), document.getElementById("diff"));
 document.documentElement.dataset.ready = "true";

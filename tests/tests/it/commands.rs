@@ -109,6 +109,14 @@ fn threads_and_order_change_nothing() {
     assert!(analyze("2", &["--ranks", "1,0"]) == ordered, "the order of --ranks matters");
 }
 
+/// The subcommands that `--help` lists.
+fn subcommands() -> Vec<String> {
+    let help = aggregator(&["--help"]).expect_code(0).stdout;
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").map(String::from).collect()
+}
+
 /// Completions know the subcommands and options, and a man page says what each is for.
 #[test]
 fn shells_and_man_know_both_commands() {
@@ -121,9 +129,17 @@ fn shells_and_man_know_both_commands() {
     aggregator(&["completions", "cmd.exe"]).expect_code(2);
     let pages = scratch("man");
     aggregator(&[Path::new("man"), &pages]).expect_code(0);
-    for page in ["aggregator.1", "aggregator-analyze.1", "aggregator-diff.1", "aggregator-export.1"] {
-        let text = fs::read_to_string(pages.join(page)).unwrap();
-        assert!(text.contains(".SH NAME") && text.contains(".SH OPTIONS"), "{page}: {text}");
+    let subcommands = subcommands();
+    assert!(subcommands.len() >= 9, "{subcommands:?}");
+    let whole = fs::read_to_string(pages.join("aggregator.1")).unwrap();
+    let completions = ["bash", "zsh", "fish"].map(|shell| aggregator(&["completions", shell]).expect_code(0).stdout);
+    for command in &subcommands {
+        assert!(whole.contains(&format!("aggregator\\-{command}(1)")), "{command} is not in aggregator.1: {whole}");
+        let text = fs::read_to_string(pages.join(format!("aggregator-{command}.1"))).unwrap();
+        assert!(text.contains(".SH NAME") && text.contains(".SH OPTIONS"), "{command}: {text}");
+        for known in &completions {
+            assert!(known.split(|c: char| !c.is_alphanumeric()).any(|word| word == command), "{command}: {known}");
+        }
     }
     let page = finish(Command::new(RANK_AGENT).arg("--man")).expect_code(0).stdout;
     assert!(page.contains(".SH OPTIONS") && page.contains("bucket"), "{page}");

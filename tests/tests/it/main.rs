@@ -13,6 +13,7 @@ mod exec_chain;
 mod exec_control;
 mod exec_cuda;
 mod exec_steps;
+mod export;
 mod faults;
 mod hang;
 mod imports;

@@ -60,3 +60,48 @@ fn what_cannot_be_reported_leaves_the_old_page() {
     let page = fs::read_to_string(&out).unwrap();
     assert!(page.contains("--steps 2..4 --ranks 0,1") && page.contains("Step 3 of all ranks"));
 }
+
+/// Two runs: the page is that of the second, with what changed since the first as another tab.
+#[test]
+fn a_report_of_two_runs_has_what_changed_as_a_second_tab() {
+    let here = scratch("report_two");
+    let plant = |name: &str, slow: &[(i32, i64)]| {
+        let plan = Plan { ranks: 6, steps: 12, jitter_ns: 3_000, slow: slow.to_vec(), ..Plan::default() };
+        planted::write(&plan, &here.join(name)).unwrap();
+        here.join(name)
+    };
+    let (clean, slow) = (plant("clean", &[]), plant("slow", &[(2, 700_000)]));
+    let out = here.join("report.html");
+    let second = slow.to_str().unwrap();
+    report(&clean, &out, &[second]).expect_code(0);
+    let page = fs::read_to_string(&out).unwrap();
+    assert_eq!(page.matches("role=\"tab\"").count(), 2);
+    assert!(
+        page.contains("rank 2 slows every step by") && page.contains("rank 2: `forward` itself is slower by"),
+        "{page}"
+    );
+    report(&slow, &out, &[clean.to_str().unwrap()]).expect_code(0);
+    assert!(fs::read_to_string(&out).unwrap().contains("rank 2: `forward` is faster by"));
+    for part in [["--from", "+1ms"], ["--to", "+5ms"], ["--range", "forward"]] {
+        let said = report(&clean, &out, &[[second].as_slice(), part.as_slice()].concat()).expect_code(2).stderr;
+        assert!(said.contains("two runs are compared by their steps"), "{said}");
+    }
+    // Runs that share no rank cannot be compared; directories of traces that share none are one run.
+    report(&clean, &out, &[second, "--ranks", "9"]).expect_code(1);
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/traces/gloo4_slow2_stack");
+    let halves = [("one", 0..2), ("two", 2..4)].map(|(name, ranks)| {
+        fs::create_dir(here.join(name)).unwrap();
+        for file in fs::read_dir(&traces).unwrap().map(|entry| entry.unwrap().path()) {
+            let rank = |r: &i32| file.file_name().unwrap().to_string_lossy().contains(&format!("rank{r}"));
+            if ranks.clone().any(|r| rank(&r)) {
+                fs::copy(&file, here.join(name).join(file.file_name().unwrap())).unwrap();
+            }
+        }
+        here.join(name)
+    });
+    let said = report(&halves[0], &out, &[halves[1].to_str().unwrap()]).expect_code(0).stderr;
+    assert!(said.contains("4 ranks") && !fs::read_to_string(&out).unwrap().contains("role=\"tab\""), "{said}");
+    let said = report(&traces, &out, &[halves[1].to_str().unwrap()]);
+    assert!(matches!(said.code, Some(0 | 3)), "{}", said.stderr);
+    assert_eq!(fs::read_to_string(&out).unwrap().matches("role=\"tab\"").count(), 2);
+}

@@ -1,22 +1,20 @@
 //! One event as Kineto writes it.
 
-use std::io::{self, Write};
+use std::borrow::Cow;
 
-use serde_json::{Map, Value, json};
-use trace::{CollectiveRow, CommRow, EventRow, MemoryRow};
+use serde_json::{Value, json};
+use trace::{CollectiveRow, CommRow, MemoryRow};
 
-/// µs with all three decimals, which no double passes on.
-pub(super) fn us(ns: i64) -> String {
-    let sign = if ns < 0 { "-" } else { "" };
-    let ns = ns.unsigned_abs();
-    format!("{sign}{}.{:03}", ns / 1000, ns % 1000)
-}
+use super::columns::Argument;
+use super::text::{us, value};
 
 /// What an event of any kind begins with.
 pub(super) struct Head<'a> {
-    pub(super) phase: &'static str,
-    pub(super) category: &'a str,
-    pub(super) name: &'a str,
+    pub(super) phase: u8,
+    /// As JSON.
+    pub(super) category: &'a [u8],
+    /// As JSON.
+    pub(super) name: &'a [u8],
     pub(super) pid: i64,
     pub(super) tid: i64,
     pub(super) ts_ns: i64,
@@ -24,89 +22,30 @@ pub(super) struct Head<'a> {
 
 impl Head<'_> {
     /// Writes the event up to its time; what follows is the caller's.
-    pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        write!(out, "{{\"ph\": \"{}\", \"cat\": ", self.phase)?;
-        string(out, self.category)?;
-        out.write_all(b", \"name\": ")?;
-        string(out, self.name)?;
-        write!(out, ", \"pid\": {}, \"tid\": {}, \"ts\": {}", self.pid, self.tid, us(self.ts_ns))
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b",\n{\"ph\": \"");
+        out.push(self.phase);
+        out.extend_from_slice(b"\", \"cat\": ");
+        out.extend_from_slice(self.category);
+        out.extend_from_slice(b", \"name\": ");
+        out.extend_from_slice(self.name);
+        out.extend_from_slice(b", \"pid\": ");
+        value(out, &self.pid);
+        out.extend_from_slice(b", \"tid\": ");
+        value(out, &self.tid);
+        out.extend_from_slice(b", \"ts\": ");
+        us(out, self.ts_ns);
     }
-}
-
-/// A string, escaped.
-pub(super) fn string(out: &mut impl Write, text: &str) -> io::Result<()> {
-    serde_json::to_writer(out, text).map_err(io::Error::from)
-}
-
-/// Process and thread that Kineto draws a row on: of a device, its number and the stream.
-pub(super) fn place(event: &EventRow, process: i64) -> (i64, i64) {
-    match (event.thread_id, event.device_id) {
-        (None, Some(device)) => (device, event.stream_id.unwrap_or(-1)),
-        (thread, _) => (event.pid.unwrap_or(process), thread.unwrap_or(process)),
-    }
-}
-
-/// The arguments of a row, with those of its collective.
-pub(super) fn arguments(
-    event: &EventRow,
-    collective: Option<(&CollectiveRow, Option<&CommRow>, i32)>,
-) -> Map<String, Value> {
-    let mut args = Map::new();
-    let integers = [
-        ("External id", event.external_id),
-        ("device", event.device_id),
-        ("context", event.context_id),
-        ("stream", event.stream_id),
-        ("correlation", event.correlation_id),
-        ("bytes", event.bytes.filter(|_| event.device_id.is_some())),
-        ("registers per thread", event.registers.map(i64::from)),
-        ("shared memory", event.shared_mem_bytes),
-        ("fromDevice", event.src_device),
-        ("toDevice", event.dst_device),
-        ("graph id", event.graph_id),
-        ("graph node id", event.graph_node_id),
-    ];
-    for (key, value) in integers.into_iter().filter_map(|(key, value)| Some((key, value?))) {
-        args.insert(key.into(), value.into());
-    }
-    let decimals =
-        [("memory bandwidth (GB/s)", event.bandwidth_gbs), ("est. achieved occupancy %", event.occupancy_pct)];
-    for (key, value) in decimals.into_iter().filter_map(|(key, value)| Some((key, value?))) {
-        args.insert(key.into(), json!(value));
-    }
-    for (key, value) in [("grid", &event.grid), ("block", &event.block)] {
-        if let Some(value) = value {
-            args.insert(key.into(), json!(value));
-        }
-    }
-    // Lists of JSON, kept as they were written.
-    for (key, value) in [("Input Dims", &event.input_dims), ("Input type", &event.input_types)] {
-        if let Some(value) = value.as_deref() {
-            let list = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
-            args.insert(key.into(), list);
-        }
-    }
-    for (key, value) in [("cuda_sync_kind", &event.sync_kind), ("Module Hierarchy", &event.module)] {
-        if let Some(value) = value.as_deref() {
-            args.insert(key.into(), value.into());
-        }
-    }
-    if let Some(stack) = event.stack.as_deref() {
-        // Kineto has the innermost frame first.
-        args.insert("Call stack".into(), stack.split(';').rev().collect::<Vec<_>>().join(";").into());
-    }
-    if let Some(Value::Object(rest)) = event.args.as_deref().and_then(|args| serde_json::from_str(args).ok()) {
-        args.extend(rest);
-    }
-    if let Some((row, comm, world_size)) = collective {
-        put_collective(&mut args, row, comm, world_size);
-    }
-    args
 }
 
 /// What `record_param_comms` says of a collective, unless the trace that the run was made of said it.
-fn put_collective(args: &mut Map<String, Value>, row: &CollectiveRow, comm: Option<&CommRow>, world_size: i32) {
-    if args.contains_key("Collective name") {
+pub(super) fn put_collective(
+    arguments: &mut Vec<Argument<'_>>,
+    row: &CollectiveRow,
+    comm: Option<&CommRow>,
+    world_size: i32,
+) {
+    if arguments.iter().any(|(key, _)| key == "Collective name") {
         return;
     }
     // A trace that names no group has none of these; Kineto's own reader would otherwise believe in one.
@@ -124,34 +63,47 @@ fn put_collective(args: &mut Map<String, Value>, row: &CollectiveRow, comm: Opti
         ("Out msg nelems", row.count.map(Value::from)),
         ("dtype", row.dtype.as_deref().map(Value::from)),
     ];
-    for (key, value) in known.into_iter().filter_map(|(key, value)| Some((key, value?))) {
-        args.insert(key.into(), value);
+    for (key, known) in known.into_iter().filter_map(|(key, known)| Some((key, known?))) {
+        let mut json = Vec::new();
+        value(&mut json, &known);
+        arguments.push((Cow::Borrowed(key), json.into()));
     }
 }
 
-/// An allocation.
-pub(super) fn memory_arguments(row: &MemoryRow) -> Map<String, Value> {
-    let mut args = Map::new();
-    args.insert("Bytes".into(), row.delta_bytes.into());
+/// Writes the arguments of an allocation.
+pub(super) fn write_memory_arguments(row: &MemoryRow, out: &mut Vec<u8>) {
     let device = row.device_id.filter(|device| *device >= 0);
-    // torch's DeviceType: 0 is the CPU, 1 CUDA.
-    args.insert("Device Type".into(), i64::from(device.is_some()).into());
-    args.insert("Device Id".into(), device.unwrap_or(-1).into());
-    let known =
-        [("Total Allocated", row.allocated_bytes), ("Total Reserved", row.reserved_bytes), ("Addr", row.address)];
-    for (key, value) in known.into_iter().filter_map(|(key, value)| Some((key, value?))) {
-        args.insert(key.into(), value.into());
+    let known = [
+        ("Addr", row.address),
+        ("Bytes", Some(row.delta_bytes)),
+        ("Device Id", Some(device.unwrap_or(-1))),
+        // torch's DeviceType: 0 is the CPU, 1 CUDA.
+        ("Device Type", Some(device.is_some().into())),
+        ("Total Allocated", row.allocated_bytes),
+        ("Total Reserved", row.reserved_bytes),
+    ];
+    let mut before = b'{';
+    for (key, known) in known.into_iter().filter_map(|(key, known)| Some((key, known?))) {
+        out.extend_from_slice(&[before, b'"']);
+        out.extend_from_slice(key.as_bytes());
+        out.extend_from_slice(b"\":");
+        value(out, &known);
+        before = b',';
     }
-    args
+    out.push(b'}');
 }
 
 #[cfg(test)]
 mod tests {
+    use trace::{EventRow, batch_from_rows};
+
+    use super::super::columns::Columns;
     use super::*;
 
-    #[test]
-    fn times_keep_their_ns() {
-        assert_eq!((us(1_234_567), us(5), us(-1_500)), ("1234.567".into(), "0.005".into(), "-1.500".into()));
+    fn arguments(event: EventRow, more: impl FnOnce(&mut Vec<Argument<'_>>)) -> String {
+        let mut out = Vec::new();
+        Columns::open(&batch_from_rows(&[event]).unwrap()).unwrap().write_arguments(0, more, &mut out);
+        String::from_utf8(out).unwrap()
     }
 
     #[test]
@@ -162,22 +114,77 @@ mod tests {
             stream_id: Some(7),
             correlation_id: Some(42),
             grid: Some(vec![8, 1, 1]),
-            args: Some(r#"{"queued":0,"blocks per SM":0.1}"#.into()),
+            args: Some(r#"{"queued":0,"blocks per SM":0.1,"stream":"7\u0041"}"#.into()),
             ..EventRow::default()
         };
-        assert_eq!(place(&event, 99), (1, 7));
-        let args = Value::from(arguments(&event, None));
-        let expected =
-            json!({"device": 1, "stream": 7, "correlation": 42, "grid": [8, 1, 1], "queued": 0, "blocks per SM": 0.1});
-        assert_eq!(args, expected);
+        let columns = Columns::open(&batch_from_rows(std::slice::from_ref(&event)).unwrap()).unwrap();
+        assert_eq!(columns.place(0, 99), (1, 7));
+        let expected = json!({
+            "device": 1, "stream": "7A", "correlation": 42, "grid": [8, 1, 1], "queued": 0, "blocks per SM": 0.1
+        });
+        assert_eq!(arguments(event, |_| ()), expected.to_string(), "sorted, and what came with the row overrules");
+    }
+
+    #[test]
+    fn a_range_on_a_device_is_drawn_there_and_is_no_work_of_it() {
+        let event = EventRow {
+            kind: "gpu_user_annotation".into(),
+            device_id: Some(1),
+            stream_id: Some(7),
+            external_id: Some(3),
+            ..EventRow::default()
+        };
+        let columns = Columns::open(&batch_from_rows(std::slice::from_ref(&event)).unwrap()).unwrap();
+        assert_eq!(columns.place(0, 99), (1, 7));
+        assert_eq!(arguments(event, |_| ()), r#"{"External id":3}"#);
+    }
+
+    #[test]
+    fn rows_without_anything_have_empty_arguments_and_what_is_no_object_is_left_out() {
+        assert_eq!(arguments(EventRow::default(), |_| ()), "{}");
+        for rest in ["[1]", "{\"a\": 1", "", "7"] {
+            let event = EventRow { args: Some(rest.into()), external_id: Some(3), ..EventRow::default() };
+            assert_eq!(arguments(event, |_| ()), r#"{"External id":3}"#);
+        }
+    }
+
+    #[test]
+    fn a_collective_says_what_it_is_unless_its_trace_did() {
+        let row = CollectiveRow {
+            op: "allreduce".into(),
+            seq: Some(4),
+            comm_name: Some("a\"b".into()),
+            ..Default::default()
+        };
+        let of = |args: Option<&str>| {
+            let event = EventRow { args: args.map(Into::into), ..EventRow::default() };
+            arguments(event, |arguments| put_collective(arguments, &row, None, 2))
+        };
+        let expected = json!({
+            "Collective name": "allreduce", "Process Group Name": "a\"b", "Process Group Ranks": "[0, 1]",
+            "Group size": 2, "Seq": 4
+        });
+        assert_eq!(of(None), expected.to_string());
+        assert_eq!(of(Some(r#"{"Collective name":"x"}"#)), r#"{"Collective name":"x"}"#);
     }
 
     #[test]
     fn names_are_escaped() {
+        let hostile = "a\"</script>\u{1}";
+        let event = EventRow { kind: "cpu_op".into(), name: hostile.into(), ..EventRow::default() };
+        let columns = Columns::open(&batch_from_rows(&[event]).unwrap()).unwrap();
+        let (category, name) = columns.words(0);
         let mut out = Vec::new();
-        let head = Head { phase: "X", category: "cpu_op", name: "a\"</script>\u{1}", pid: 1, tid: 2, ts_ns: 3 };
-        head.write(&mut out).unwrap();
-        let text = String::from_utf8(out).unwrap() + "}";
-        assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["name"], "a\"</script>\u{1}");
+        Head { phase: b'X', category, name, pid: 1, tid: 2, ts_ns: 3 }.write(&mut out);
+        out.push(b'}');
+        let event: Value = serde_json::from_slice(&out[1..]).unwrap();
+        assert_eq!(event, json!({"ph": "X", "cat": "cpu_op", "name": hostile, "pid": 1, "tid": 2, "ts": 0.003}));
+    }
+
+    #[test]
+    fn an_allocation_is_of_its_device() {
+        let mut out = Vec::new();
+        write_memory_arguments(&MemoryRow { delta_bytes: -8, device_id: Some(1), ..Default::default() }, &mut out);
+        assert_eq!(out, br#"{"Bytes":-8,"Device Id":1,"Device Type":1}"#);
     }
 }

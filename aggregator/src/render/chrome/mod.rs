@@ -4,8 +4,10 @@
 //! Times are the rank's own, as Kineto's are. Rows are read from the shards and written one by one: memory is that of a
 //! row group, of the rank's collectives and of its arrows, whatever the length of the run.
 
+mod columns;
 mod event;
 mod rank;
+mod text;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,7 +24,7 @@ use crate::Error;
 use crate::intervals::{Interval, IntervalSet};
 use crate::model::RankData;
 use crate::options::Options;
-use crate::reduce::align_source;
+use crate::outline::align_source;
 use crate::select::scope;
 use crate::source::{RunSource, Source};
 use crate::steps::{mark_steps, one_step_if_none};

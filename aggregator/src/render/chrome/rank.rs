@@ -5,9 +5,14 @@ use std::io::Write;
 
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value, json};
-use trace::{CollectiveRow, CommRow, DeviceRow, EventRow, FlowRow, MemoryRow, OmissionRow, RankRow, Row, Run, StepRow};
+use trace::{
+    CollectiveRow, CommRow, DeviceRow, EventRow, FlowRow, MemoryRow, OmissionRow, RankRow, Row, Run, StepRow,
+    batch_from_rows,
+};
 
-use super::event::{Head, arguments, memory_arguments, place, us};
+use super::columns::Columns;
+use super::event::{Head, put_collective, write_memory_arguments};
+use super::text::{us, value};
 use crate::Error;
 use crate::intervals::IntervalSet;
 use crate::load::omission_of;
@@ -71,6 +76,7 @@ impl Rank<'_> {
         let mut writer = Writer {
             rank: self,
             out,
+            bytes: Vec::with_capacity(2 * PIECE_BYTES),
             pid,
             world_size,
             of_row: collectives.iter().filter_map(|c| Some((c.event_id?, c))).collect(),
@@ -81,18 +87,19 @@ impl Rank<'_> {
             calls_recorded: false,
             counts: Counts { ranks: 1, ..Counts::default() },
         };
-        writer.process_name()?;
+        writer.process_name();
         for shard in self.run.shards(self.rank, EventRow::table().name) {
-            let before = writer.counts.events;
+            let mut rows_read = 0;
             let mut failed = None;
             let read = shard.read(&EventRow::table(), None, |batch| -> Result<(), trace::Error> {
-                let view = EventRow::view(batch)?;
+                let columns = Columns::open(batch)?;
                 for row in 0..batch.num_rows() {
-                    if let Err(error) = writer.event(EventRow::get(&view, row)) {
+                    if let Err(error) = writer.event(&columns, row) {
                         failed = Some(error);
                         break;
                     }
                 }
+                rows_read += batch.num_rows();
                 Ok(())
             });
             // A disk that is full ends the export; a shard that is damaged does not.
@@ -104,7 +111,7 @@ impl Rank<'_> {
                     file: Some(shard.path.display().to_string().into()),
                     rank: Some(self.rank),
                     what: "rows of events".into(),
-                    amount: Some(shard.rows as i64 - (writer.counts.events - before) as i64),
+                    amount: Some((shard.rows as i64).saturating_sub(rows_read as i64)),
                     why: error.to_string().into(),
                 });
             }
@@ -115,8 +122,9 @@ impl Rank<'_> {
         for row in self.rows::<MemoryRow>(&mut omissions) {
             writer.memory(&row)?;
         }
+        writer.bytes.extend_from_slice(b"\n]}\n");
+        writer.hand_on(0)?;
         let counts = writer.counts;
-        out.write_all(b"\n]}\n")?;
         out.flush()?;
         Ok((counts, omissions))
     }
@@ -184,9 +192,14 @@ struct FlowEnd {
     begins: bool,
 }
 
+/// Bytes that are written at once.
+const PIECE_BYTES: usize = 1 << 16;
+
 struct Writer<'a, W> {
     rank: &'a Rank<'a>,
     out: &'a mut W,
+    /// What is to be written.
+    bytes: Vec<u8>,
     pid: i64,
     world_size: i32,
     of_row: FxHashMap<i64, &'a CollectiveRow>,
@@ -203,28 +216,36 @@ struct Writer<'a, W> {
 }
 
 impl<W: Write> Writer<'_, W> {
-    fn process_name(&mut self) -> std::io::Result<()> {
+    /// Hands on what was written, if it is `bytes` or more.
+    fn hand_on(&mut self, bytes: usize) -> std::io::Result<()> {
+        if self.bytes.len() >= bytes {
+            self.out.write_all(&self.bytes)?;
+            self.bytes.clear();
+        }
+        Ok(())
+    }
+
+    fn process_name(&mut self) {
         let name = format!("rank {}", self.rank.rank);
         let (pid, name) = (self.pid, json!({ "name": name }));
         // Without a comma before it: it is the first.
-        write!(
-            self.out,
+        let event = format!(
             "{{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": {pid}, \"tid\": 0, \"ts\": 0, \"args\": {name}}}"
-        )
+        );
+        self.bytes.extend_from_slice(event.as_bytes());
     }
 
-    fn event(&mut self, event: EventRow) -> std::io::Result<()> {
-        if event.open == Some(true) {
-            self.open.insert(event.id, event);
+    fn event(&mut self, columns: &Columns, row: usize) -> std::io::Result<()> {
+        if columns.is_open(row) {
+            self.open.insert(columns.id(row), columns.row(row));
             return Ok(());
         }
         if !self.open.is_empty() {
-            self.open.remove(&event.id);
+            self.open.remove(&columns.id(row));
         }
-        self.calls_recorded |= event.name.starts_with(CALL);
-        if event.name.starts_with(STEP) && &*event.kind == "user_annotation" {
-            let step = event.name.rsplit('#').next().and_then(|number| number.parse().ok());
-            if let (Some(step), Some(thread)) = (step, event.thread_id) {
+        self.calls_recorded |= columns.hands_over(row);
+        if let Some(step) = columns.step(row) {
+            if let (Some(step), Some(thread)) = (step, columns.thread(row)) {
                 self.step_threads.insert(step, thread);
             }
             // A run has steps besides their ranges, a little longer; a trace has only ranges.
@@ -232,59 +253,85 @@ impl<W: Write> Writer<'_, W> {
                 return Ok(());
             }
         }
-        if self.rank.keeps(event.ts_ns) { self.complete(&event) } else { Ok(()) }
+        if self.rank.keeps(columns.ts_ns(row)) { self.complete(columns, row) } else { Ok(()) }
     }
 
-    fn complete(&mut self, event: &EventRow) -> std::io::Result<()> {
-        let (pid, tid) = place(event, self.pid);
-        let collective =
-            self.of_row.get(&event.id).map(|row| (*row, self.comms.get(&row.comm_id).copied(), self.world_size));
-        let args = arguments(event, collective);
-        self.span(&event.kind, &event.name, (pid, tid), (event.ts_ns, event.dur_ns), &args)?;
+    fn complete(&mut self, columns: &Columns, row: usize) -> std::io::Result<()> {
+        let id = columns.id(row);
+        let collective = if self.of_row.is_empty() { None } else { self.of_row.get(&id).copied() };
+        let (pid, tid) = columns.place(row, self.pid);
+        let ts_ns = columns.ts_ns(row) - self.rank.base_ns;
+        let (category, name) = columns.words(row);
+        Head { phase: b'X', category, name, pid, tid, ts_ns }.write(&mut self.bytes);
+        self.bytes.extend_from_slice(b", \"dur\": ");
+        us(&mut self.bytes, columns.dur_ns(row));
+        self.bytes.extend_from_slice(b", \"args\": ");
+        let (comms, world_size) = (&self.comms, self.world_size);
+        columns.write_arguments(
+            row,
+            |arguments| {
+                if let Some(collective) = collective {
+                    put_collective(arguments, collective, comms.get(&collective.comm_id).copied(), world_size);
+                }
+            },
+            &mut self.bytes,
+        );
+        self.bytes.push(b'}');
         self.counts.events += 1;
-        let Some(ends) = self.ends.remove(&event.id) else { return Ok(()) };
-        for FlowEnd { id, launch, begins } in ends {
-            let word = if launch { "ac2g" } else { "fwdbwd" };
-            let phase = if begins { "s" } else { "f" };
-            let ts_ns = event.ts_ns - self.rank.base_ns;
-            self.out.write_all(b",\n")?;
-            Head { phase, category: word, name: word, pid, tid, ts_ns }.write(self.out)?;
-            write!(self.out, ", \"id\": {id}{}}}", if begins { "" } else { ", \"bp\": \"e\"" })?;
-            self.counts.flow_ends += 1;
+        if !self.ends.is_empty()
+            && let Some(ends) = self.ends.remove(&id)
+        {
+            for end in ends {
+                self.flow_end(&end, (pid, tid), ts_ns);
+            }
         }
-        Ok(())
+        self.hand_on(PIECE_BYTES)
     }
 
+    fn flow_end(&mut self, end: &FlowEnd, (pid, tid): (i64, i64), ts_ns: i64) {
+        let word: &[u8] = if end.launch { b"\"ac2g\"" } else { b"\"fwdbwd\"" };
+        let phase = if end.begins { b's' } else { b'f' };
+        Head { phase, category: word, name: word, pid, tid, ts_ns }.write(&mut self.bytes);
+        self.bytes.extend_from_slice(b", \"id\": ");
+        value(&mut self.bytes, &end.id);
+        self.bytes.extend_from_slice(if end.begins { b"}" } else { b", \"bp\": \"e\"}" });
+        self.counts.flow_ends += 1;
+    }
+
+    /// An event of ours, without arguments.
     fn span(
         &mut self,
         category: &str,
         name: &str,
         (pid, tid): (i64, i64),
         (ts_ns, dur_ns): (i64, i64),
-        args: &Map<String, Value>,
     ) -> std::io::Result<()> {
-        self.out.write_all(b",\n")?;
+        let (category, name) = (Value::from(category).to_string(), Value::from(name).to_string());
         let ts_ns = ts_ns - self.rank.base_ns;
-        Head { phase: "X", category, name, pid, tid, ts_ns }.write(self.out)?;
-        write!(self.out, ", \"dur\": {}, \"args\": ", us(dur_ns))?;
-        serde_json::to_writer(&mut *self.out, args)?;
-        self.out.write_all(b"}")
+        Head { phase: b'X', category: category.as_bytes(), name: name.as_bytes(), pid, tid, ts_ns }
+            .write(&mut self.bytes);
+        self.bytes.extend_from_slice(b", \"dur\": ");
+        us(&mut self.bytes, dur_ns);
+        self.bytes.extend_from_slice(b", \"args\": {}}");
+        self.hand_on(PIECE_BYTES)
     }
 
     /// Rows that nothing completed keep the length that they had reached.
-    fn unfinished(&mut self, omissions: &mut Vec<OmissionRow>) -> std::io::Result<()> {
-        let open = std::mem::take(&mut self.open);
-        if !open.is_empty() {
-            omissions.push(OmissionRow {
-                rank: Some(self.rank.rank),
-                what: "ends of rows of events".into(),
-                amount: Some(open.len() as i64),
-                why: "the rank stopped before they ended; their lengths are lower bounds".into(),
-                ..OmissionRow::default()
-            });
+    fn unfinished(&mut self, omissions: &mut Vec<OmissionRow>) -> Result<(), Error> {
+        let open: Vec<EventRow> = std::mem::take(&mut self.open).into_values().collect();
+        if open.is_empty() {
+            return Ok(());
         }
-        for event in open.values().filter(|event| self.rank.keeps(event.ts_ns)) {
-            self.complete(event)?;
+        omissions.push(OmissionRow {
+            rank: Some(self.rank.rank),
+            what: "ends of rows of events".into(),
+            amount: Some(open.len() as i64),
+            why: "the rank stopped before they ended; their lengths are lower bounds".into(),
+            ..OmissionRow::default()
+        });
+        let columns = Columns::open(&batch_from_rows(&open)?)?;
+        for (row, _) in open.iter().enumerate().filter(|(_, event)| self.rank.keeps(event.ts_ns)) {
+            self.complete(&columns, row)?;
         }
         Ok(())
     }
@@ -300,7 +347,7 @@ impl<W: Write> Writer<'_, W> {
             let thread = self.step_threads.get(&step.step).copied().unwrap_or_else(|| self.main_thread());
             let times = (step.start_ns, step.end_ns.saturating_sub(step.start_ns));
             let name = format!("{STEP}#{}", step.step);
-            self.span("user_annotation", &name, (self.pid, thread), times, &Map::new())?;
+            self.span("user_annotation", &name, (self.pid, thread), times)?;
             self.counts.events += 1;
         }
         Ok(())
@@ -316,9 +363,9 @@ impl<W: Write> Writer<'_, W> {
             let Some(at) = row.enqueue_ns.filter(|at| self.rank.keeps(*at)) else { continue };
             // The hook encloses the call; of two rows of no length the first in the file is the outer one.
             if row.bucket.is_some() {
-                self.span("cpu_op", HOOK, place, (at, 0), &Map::new())?;
+                self.span("cpu_op", HOOK, place, (at, 0))?;
             }
-            self.span("cpu_op", &format!("{CALL}{}_", row.op), place, (at, 0), &Map::new())?;
+            self.span("cpu_op", &format!("{CALL}{}_", row.op), place, (at, 0))?;
         }
         Ok(())
     }
@@ -327,13 +374,14 @@ impl<W: Write> Writer<'_, W> {
         if !self.rank.keeps(row.ts_ns) {
             return Ok(());
         }
-        self.out.write_all(b",\n")?;
         let ts_ns = row.ts_ns - self.rank.base_ns;
         let (pid, tid) = (self.pid, self.pid);
-        Head { phase: "i", category: "cpu_instant_event", name: "[memory]", pid, tid, ts_ns }.write(self.out)?;
-        self.out.write_all(b", \"s\": \"t\", \"args\": ")?;
-        serde_json::to_writer(&mut *self.out, &memory_arguments(row))?;
+        let (category, name) = (b"\"cpu_instant_event\"", b"\"[memory]\"");
+        Head { phase: b'i', category, name, pid, tid, ts_ns }.write(&mut self.bytes);
+        self.bytes.extend_from_slice(b", \"s\": \"t\", \"args\": ");
+        write_memory_arguments(row, &mut self.bytes);
+        self.bytes.push(b'}');
         self.counts.allocations += 1;
-        self.out.write_all(b"}")
+        self.hand_on(PIECE_BYTES)
     }
 }

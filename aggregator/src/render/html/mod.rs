@@ -18,6 +18,7 @@
 
 mod buckets;
 mod collectives;
+mod compare;
 mod devices;
 mod extra;
 mod names;
@@ -43,6 +44,7 @@ use self::size::Notes;
 use self::timeline::{Timeline, timeline};
 use crate::Error;
 use crate::analysis::{Analysis, Facts, Verdict};
+use crate::diff::{Method, diff};
 use crate::options::Options;
 use crate::reduce::{Analyzed, analyze_aligned};
 use crate::source::Source;
@@ -87,18 +89,48 @@ pub fn report(
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Reported, Error> {
     let analyzed = analyze_aligned(source, options, progress)?;
-    let run = run_tab(source, options, settings, &analyzed)?;
+    let run = run_tab(source, options, settings, &analyzed, "Run")?;
     let title = title(&analyzed.analysis);
-    // A comparison with a second run is a tab of its own beside this one.
     let bytes = write_page(&title, &[run.tab], &mut out)?;
-    let analysis = analyzed.analysis;
-    Ok(Reported {
+    Ok(reported(analyzed.analysis, run.summarised, bytes))
+}
+
+/// As [`report`] of the run `after`, with what changed since `before` as a second tab.
+///
+/// # Errors
+/// As [`report`] and [`diff`].
+pub fn report_with(
+    before: &dyn Source,
+    after: &dyn Source,
+    options: &Options,
+    settings: &Settings,
+    mut out: impl Write,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Reported, Error> {
+    let method = Method::default();
+    let changes = diff(&[before], &[after], options, &method, &|done, total| progress(done, 2 * total))?;
+    let analyzed = analyze_aligned(after, options, &|done, total| progress(total + done, 2 * total))?;
+    let run = run_tab(after, options, settings, &analyzed, "Run B")?;
+    let compared = compare::compare_tab(&changes, &settings.limits)?;
+    let title = format!("{} · compared", title(&analyzed.analysis));
+    let bytes = write_page(&title, &[run.tab, compared], &mut out)?;
+    let mut reported = reported(analyzed.analysis, run.summarised, bytes);
+    reported.partial |= !changes.omissions.is_empty();
+    // Those of B alone are in both.
+    let of_a = before.info().path.display().to_string();
+    let since = |row: &&OmissionRow| row.file.as_deref().is_some_and(|file| file.starts_with(&of_a));
+    reported.omissions.extend(changes.omissions.iter().filter(since).cloned());
+    Ok(reported)
+}
+
+fn reported(analysis: Analysis, summarised: Vec<String>, bytes: u64) -> Reported {
+    Reported {
         bytes,
         ranks: analysis.facts.ranks.len(),
-        summarised: run.summarised,
+        summarised,
         partial: analysis.is_partial(),
         omissions: analysis.tables.omissions,
-    })
+    }
 }
 
 fn title(analysis: &Analysis) -> String {
@@ -185,7 +217,13 @@ struct Clock {
     violations: i64,
 }
 
-fn run_tab(source: &dyn Source, options: &Options, settings: &Settings, analyzed: &Analyzed) -> Result<RunTab, Error> {
+fn run_tab(
+    source: &dyn Source,
+    options: &Options,
+    settings: &Settings,
+    analyzed: &Analyzed,
+    name: &str,
+) -> Result<RunTab, Error> {
     let analysis = &analyzed.analysis;
     let (mut names, mut notes, limits) = (Names::default(), Notes::default(), &settings.limits);
     let step = timeline_step(analysis, settings)?;
@@ -214,7 +252,7 @@ fn run_tab(source: &dyn Source, options: &Options, settings: &Settings, analyzed
         data: page::script_json(&document)?,
     };
     let summarised = notes.all().iter().map(|(_, text)| text.clone()).collect();
-    Ok(RunTab { tab: page.into_tab()?, summarised })
+    Ok(RunTab { tab: page.into_tab(name)?, summarised })
 }
 
 /// The step that was asked for, or one like the others.

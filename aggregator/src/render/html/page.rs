@@ -11,7 +11,7 @@ use super::sections::{FindingView, Section, Uncovered};
 use crate::Error;
 
 /// The modules of the page, in the order in which they must stand in one script: each before those that import it.
-const MODULES: [(&str, &str); 13] = [
+const MODULES: [(&str, &str); 15] = [
     ("format.js", include_str!("../../../templates/report/format.js")),
     ("dom.js", include_str!("../../../templates/report/dom.js")),
     ("axes.js", include_str!("../../../templates/report/axes.js")),
@@ -23,6 +23,8 @@ const MODULES: [(&str, &str); 13] = [
     ("timeline.js", include_str!("../../../templates/report/timeline.js")),
     ("buckets.js", include_str!("../../../templates/report/buckets.js")),
     ("tables.js", include_str!("../../../templates/report/tables.js")),
+    ("intervals.js", include_str!("../../../templates/report/intervals.js")),
+    ("diff.js", include_str!("../../../templates/report/diff.js")),
     ("run.js", include_str!("../../../templates/report/run.js")),
     ("page.js", include_str!("../../../templates/report/page.js")),
 ];
@@ -58,13 +60,37 @@ pub(super) struct RunPage {
 
 impl RunPage {
     /// The run as a tab.
-    pub(super) fn into_tab(self) -> Result<Tab, Error> {
-        Ok(Tab { id: "run", title: "Run".into(), html: self.render().map_err(template_error)? })
+    pub(super) fn into_tab(self, title: &str) -> Result<Tab, Error> {
+        Ok(Tab { id: "run", title: title.into(), html: self.render().map_err(template_error)? })
     }
 
     /// How many things of a kind are not covered.
     fn uncovered_of(&self, kind: &str) -> usize {
         self.uncovered.iter().filter(|u| u.kind == kind).count()
+    }
+}
+
+/// Two runs compared.
+#[derive(Debug, Template)]
+#[template(path = "report/diff.html")]
+pub(super) struct ComparePage {
+    pub(super) kind: &'static str,
+    pub(super) word: &'static str,
+    pub(super) sentence: String,
+    pub(super) tiles: Vec<(&'static str, String)>,
+    pub(super) sides: Vec<(String, String)>,
+    pub(super) uncovered: Vec<(&'static str, String)>,
+    pub(super) method: Vec<String>,
+    pub(super) has_rows: bool,
+    pub(super) one_sided: bool,
+    /// As [`script_json`] makes it.
+    pub(super) data: String,
+}
+
+impl ComparePage {
+    /// The comparison as a tab.
+    pub(super) fn into_tab(self) -> Result<Tab, Error> {
+        Ok(Tab { id: "diff", title: "A against B".into(), html: self.render().map_err(template_error)? })
     }
 }
 

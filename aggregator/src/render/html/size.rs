@@ -23,6 +23,8 @@ pub struct Limits {
     pub memory_points: usize,
     /// Streams of devices whose gaps are drawn.
     pub streams: usize,
+    /// Rows of a comparison with another run.
+    pub diff_rows: usize,
     /// Sentences of what was left out.
     pub omissions: usize,
 }
@@ -39,6 +41,7 @@ impl Default for Limits {
             slices: 24_000,
             memory_points: 12_800,
             streams: 2_000,
+            diff_rows: 4_000,
             omissions: 200,
         }
     }

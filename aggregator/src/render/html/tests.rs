@@ -28,7 +28,7 @@ impl Source for Gone {
 
 fn page_of(analysis: Analysis, settings: &Settings) -> String {
     let analyzed = Analyzed { analysis, clocks: Clocks::default(), time: Default::default(), devices: Vec::new() };
-    let run = run_tab(&Gone, &Options::default(), settings, &analyzed).unwrap();
+    let run = run_tab(&Gone, &Options::default(), settings, &analyzed, "Run").unwrap();
     let mut out = Vec::new();
     write_page(&title(&analyzed.analysis), &[run.tab], &mut out).unwrap();
     String::from_utf8(out).unwrap()

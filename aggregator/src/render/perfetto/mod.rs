@@ -5,7 +5,8 @@
 //! through the ranks of one collective in the order of their arrival. A process of its own, `job`, has the bus
 //! bandwidth of each communicator.
 //!
-//! The trace is written rank by rank: memory is that of as many ranks as there are threads, whatever their number.
+//! The trace is written rank by rank: memory is that of as many ranks as there are threads, and of the collectives,
+//! whatever the number of ranks.
 
 mod lanes;
 mod packets;
@@ -15,16 +16,16 @@ mod rank;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use trace::{InstanceRow, OmissionRow};
 
 pub use self::packets::Counts;
 use self::packets::{Rank, Sequence, Track};
-use crate::clock::Clocks;
+use crate::clock::{Affine, Clocks};
 use crate::model::{Barrier, Instance, RankData};
 use crate::options::Options;
-use crate::reduce::{Aligned, align_source};
+use crate::ordered::{Sink, in_order};
+use crate::outline::{Aligned, align_source};
 use crate::select::{narrow, scope};
 use crate::source::Source;
 use crate::steps::{mark_steps, one_step_if_none};
@@ -55,47 +56,49 @@ pub fn export(
     mut out: impl Write,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Exported, Error> {
-    // Every rank is read twice: to be aligned, and to be written.
+    // Every rank is looked at twice: to be aligned, and to be written.
     let aligned = align_source(source, options, &|done, total| progress(done / 2, total))?;
-    let Aligned { ranks, instances, clocks, time, starts, comm_names, mut omissions } = aligned;
+    let Aligned { ranks, instances, clocks, time, starts, comm_names, omissions } = aligned;
     let first_ns = starts.iter().map(|&(rank, start_ns)| clocks.global(rank, false, start_ns)).min().unwrap_or(0);
     let shared = Shared { clocks: &clocks, shift_ns: first_ns.min(0).saturating_neg() };
     let job = Job::of(&instances, comm_names, &shared);
+    drop(instances);
     let mut exported =
-        Exported { shift_ns: shared.shift_ns, unaligned: unaligned(&clocks, &ranks), ..Exported::default() };
+        Exported { shift_ns: shared.shift_ns, unaligned: unaligned(&clocks, &ranks), omissions, ..Exported::default() };
     let (bytes, counts) = job.write(&shared);
-    out.write_all(&bytes)?;
-    exported.bytes += bytes.len() as u64;
     exported.counts.add(counts);
+    let mut written = 0;
+    let mut write = |bytes: Vec<u8>| {
+        written += bytes.len() as u64;
+        out.write_all(&bytes)
+    };
+    write(bytes)?;
+    let make = |rank: &i32, sink: &mut Sink<'_>| -> Result<(Counts, Vec<OmissionRow>), Error> {
+        let mut data = source.load(*rank)?;
+        let scope = prepare(&mut data, options, time.get(rank).copied());
+        let counts = rank::write(&data, scope.as_ref(), &shared, &job, sink);
+        Ok((counts, data.omissions))
+    };
     let mut done = 0;
-    for some in ranks.chunks(rayon::current_num_threads().max(1)) {
-        let write = |rank: &i32| -> Result<(Vec<u8>, Counts), Error> {
-            let mut data = source.load(*rank)?;
-            let scope = prepare(&mut data, options, time.get(rank).copied());
-            Ok(rank::write(&data, scope.as_ref(), &shared, &job))
-        };
-        let written: Vec<Result<(Vec<u8>, Counts), Error>> = some.par_iter().with_max_len(1).map(write).collect();
-        for (rank, result) in some.iter().zip(written) {
-            match result {
-                Ok((bytes, counts)) => {
-                    out.write_all(&bytes)?;
-                    exported.bytes += bytes.len() as u64;
-                    exported.counts.add(counts);
-                }
-                Err(error) => omissions.push(OmissionRow {
-                    rank: Some(*rank),
-                    what: "rank".into(),
-                    amount: Some(1),
-                    why: error.to_string().into(),
-                    ..OmissionRow::default()
-                }),
+    in_order(&ranks, make, write, |rank, result| {
+        match result {
+            Ok((counts, omissions)) => {
+                exported.counts.add(counts);
+                exported.omissions.extend(omissions);
             }
-            done += 1;
-            progress((ranks.len() + done) / 2, ranks.len());
+            Err(error) => exported.omissions.push(OmissionRow {
+                rank: Some(*rank),
+                what: "rank".into(),
+                amount: Some(1),
+                why: error.to_string().into(),
+                ..OmissionRow::default()
+            }),
         }
-    }
+        done += 1;
+        progress((ranks.len() + done) / 2, ranks.len());
+    })?;
     out.flush()?;
-    exported.omissions = omissions;
+    exported.bytes = written;
     Ok(exported)
 }
 
@@ -134,7 +137,32 @@ struct Shared<'a> {
 
 impl Shared<'_> {
     fn time(&self, rank: i32, device: bool, t_ns: i64) -> i64 {
-        self.clocks.global(rank, device, t_ns).saturating_add(self.shift_ns).max(0)
+        self.on_trace(self.clocks.global(rank, device, t_ns))
+    }
+
+    /// The time in the trace of a global time.
+    fn on_trace(&self, global_ns: i64) -> i64 {
+        global_ns.saturating_add(self.shift_ns).max(0)
+    }
+
+    /// The clocks of a rank, for many times.
+    fn of_rank(&self, rank: i32) -> RankTimes {
+        RankTimes { host: self.clocks.map(rank, false), device: self.clocks.map(rank, true), shift_ns: self.shift_ns }
+    }
+}
+
+/// What maps the times of one rank to those of the trace.
+#[derive(Clone, Copy, Debug)]
+struct RankTimes {
+    host: Affine,
+    device: Affine,
+    shift_ns: i64,
+}
+
+impl RankTimes {
+    fn time(&self, device: bool, t_ns: i64) -> i64 {
+        let map = if device { &self.device } else { &self.host };
+        map.apply(t_ns).saturating_add(self.shift_ns).max(0)
     }
 }
 
@@ -153,36 +181,46 @@ impl JobInstance {
     }
 }
 
+/// Past every position.
+const NO_INSTANCE: u32 = u32::MAX;
+
 /// The collectives of the job.
 struct Job {
     rows: Vec<InstanceRow>,
     instances: Vec<JobInstance>,
-    by_member: FxHashMap<(i32, u32), usize>,
+    /// Position in `instances` of each of a rank's collectives; `NO_INSTANCE`: it fits nowhere.
+    of_rank: FxHashMap<i32, Vec<u32>>,
     names: BTreeMap<i64, String>,
 }
 
 impl Job {
     fn of(instances: &[Instance], names: BTreeMap<i64, String>, shared: &Shared<'_>) -> Self {
-        let mut by_member = FxHashMap::default();
+        let mut of_rank: FxHashMap<i32, Vec<u32>> = FxHashMap::default();
         let last = |i: &Instance| {
             let waits = i.complete() && i.barrier != Barrier::OneSided;
             let arrivals = i.members.iter().map(|m| shared.time(m.rank, m.device_clock, m.start_ns));
             arrivals.max().filter(|_| waits)
         };
         for (at, instance) in instances.iter().enumerate() {
-            by_member.extend(instance.members.iter().map(|m| ((m.rank, m.index), at)));
+            for member in &instance.members {
+                let (places, index) = (of_rank.entry(member.rank).or_default(), member.index as usize);
+                if places.len() <= index {
+                    places.resize(index + 1, NO_INSTANCE);
+                }
+                places[index] = u32::try_from(at).unwrap_or(NO_INSTANCE);
+            }
         }
         Self {
             rows: instances.iter().filter_map(|i| crate::instances::instance_row(i, shared.clocks)).collect(),
             instances: instances.iter().map(|i| JobInstance { id: i.id, last_ns: last(i) }).collect(),
-            by_member,
+            of_rank,
             names,
         }
     }
 
     fn instance_of(&self, rank: i32, index: usize) -> Option<&JobInstance> {
-        let at = self.by_member.get(&(rank, u32::try_from(index).ok()?))?;
-        self.instances.get(*at)
+        let at = self.of_rank.get(&rank)?.get(index)?;
+        self.instances.get(*at as usize)
     }
 
     /// The process `job`: bus bandwidth of each communicator from the last arrival to the end, 0 between collectives.
@@ -197,10 +235,13 @@ impl Job {
             }
         }
         changes.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)));
-        for (comm, at, gbs) in changes {
+        for of_comm in changes.chunk_by(|a, b| a.0 == b.0) {
+            let comm = of_comm[0].0;
             let name = self.names.get(&comm).cloned().unwrap_or_else(|| format!("{comm:x}"));
             let track = out.counter(Track::Bandwidth(comm), &format!("bus bandwidth of {name}"), "GB/s");
-            out.count(track, at.saturating_add(shared.shift_ns).max(0), gbs);
+            for &(_, at, gbs) in of_comm {
+                out.count(track, shared.on_trace(at), gbs);
+            }
         }
         out.finish()
     }

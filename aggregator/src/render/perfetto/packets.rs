@@ -41,10 +41,57 @@ impl Track {
 }
 
 /// A number beside a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Note {
+    Id,
+    Step,
+    Bytes,
+    Flops,
+    Correlation,
+    ExternalId,
+    Instance,
+    Seq,
+    Bucket,
+    WaitNs,
+}
+
+impl Note {
+    const COUNT: usize = Self::WaitNs as usize + 1;
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Id => "id",
+            Self::Step => "step",
+            Self::Bytes => "bytes",
+            Self::Flops => "flops",
+            Self::Correlation => "correlation",
+            Self::ExternalId => "external_id",
+            Self::Instance => "instance",
+            Self::Seq => "seq",
+            Self::Bucket => "bucket",
+            Self::WaitNs => "wait_ns",
+        }
+    }
+}
+
+/// A slice's name in its sequence.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Annotation<'a> {
-    pub(super) name: &'a str,
-    pub(super) value: i64,
+pub(super) struct Name(u64);
+
+/// A slice's category in its sequence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Category(u64);
+
+/// The begin of a slice.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slice<'a> {
+    pub(super) track: u64,
+    pub(super) at_ns: i64,
+    pub(super) category: Category,
+    pub(super) name: Name,
+    /// What is known of it.
+    pub(super) notes: &'a [(Note, Option<i64>)],
+    pub(super) flow: Option<u64>,
 }
 
 /// What was written.
@@ -120,9 +167,12 @@ pub(super) struct Sequence {
     out: Message,
     begun: bool,
     tracks: FxHashMap<Track, u64>,
-    names: FxHashMap<String, u64>,
+    names: FxHashMap<Box<str>, u64>,
     categories: FxHashMap<&'static str, u64>,
-    annotations: FxHashMap<String, u64>,
+    /// Whether the name of each note was written; its number is its place, from 1.
+    notes: [bool; Note::COUNT],
+    /// Strings that the next slice brings along.
+    interned: Message,
     pub(super) counts: Counts,
 }
 
@@ -137,13 +187,19 @@ impl Sequence {
             tracks: FxHashMap::default(),
             names: FxHashMap::default(),
             categories: FxHashMap::default(),
-            annotations: FxHashMap::default(),
+            notes: [false; Note::COUNT],
+            interned: Message::default(),
             counts: Counts { ranks: u64::from(rank >= 0), ..Counts::default() },
         }
     }
 
-    pub(super) fn finish(self) -> (Vec<u8>, Counts) {
-        (self.out.bytes().to_vec(), self.counts)
+    pub(super) fn finish(mut self) -> (Vec<u8>, Counts) {
+        (self.out.take(), self.counts)
+    }
+
+    /// Takes what was written since, if it is `bytes` or more.
+    pub(super) fn piece_of(&mut self, bytes: usize) -> Option<Vec<u8>> {
+        (self.out.bytes().len() >= bytes).then(|| self.out.take())
     }
 
     fn packet(&mut self, fill: impl FnOnce(&mut Message)) {
@@ -184,6 +240,27 @@ impl Sequence {
         self.described(track, name, None)
     }
 
+    /// The number of a name.
+    pub(super) fn name(&mut self, name: &str) -> Name {
+        if let Some(id) = self.names.get(name) {
+            return Name(*id);
+        }
+        let id = self.names.len() as u64 + 1;
+        self.names.insert(name.into(), id);
+        entry(&mut self.interned, INTERNED_NAMES, id, name);
+        Name(id)
+    }
+
+    /// The number of a category.
+    pub(super) fn category(&mut self, category: &'static str) -> Category {
+        let next = self.categories.len() as u64 + 1;
+        let interned = &mut self.interned;
+        Category(*self.categories.entry(category).or_insert_with(|| {
+            entry(interned, INTERNED_CATEGORIES, next, category);
+            next
+        }))
+    }
+
     /// The id of a counter's track. `unit` is `B` for bytes, else how the unit is printed.
     pub(super) fn counter(&mut self, track: Track, name: &str, unit: &str) -> u64 {
         self.described(track, name, Some(unit))
@@ -215,47 +292,37 @@ impl Sequence {
     }
 
     /// Begins a slice.
-    pub(super) fn begin(
-        &mut self,
-        track: u64,
-        at_ns: i64,
-        category: &'static str,
-        name: &str,
-        annotations: &[Annotation<'_>],
-        flows: &[u64],
-    ) {
-        let mut interned = Message::default();
-        let name = intern(&mut self.names, name, INTERNED_NAMES, &mut interned);
-        let next = self.categories.len() as u64 + 1;
-        let category = *self.categories.entry(category).or_insert_with(|| {
-            entry(&mut interned, INTERNED_CATEGORIES, next, category);
-            next
-        });
-        let ids: Vec<u64> = annotations
-            .iter()
-            .map(|a| intern(&mut self.annotations, a.name, INTERNED_ANNOTATIONS, &mut interned))
-            .collect();
+    pub(super) fn begin(&mut self, slice: &Slice<'_>) {
+        let known = || slice.notes.iter().filter_map(|(note, value)| Some((*note, (*value)?)));
+        for (note, _) in known() {
+            if !std::mem::replace(&mut self.notes[note as usize], true) {
+                entry(&mut self.interned, INTERNED_ANNOTATIONS, note as u64 + 1, note.name());
+            }
+        }
+        let mut interned = std::mem::take(&mut self.interned);
         self.packet(|packet| {
-            packet.signed(PACKET_TIMESTAMP, at_ns);
+            packet.signed(PACKET_TIMESTAMP, slice.at_ns);
             if !interned.bytes().is_empty() {
                 packet.message(PACKET_INTERNED_DATA, &interned);
             }
             packet.nested(PACKET_TRACK_EVENT, |event| {
                 event.unsigned(EVENT_TYPE, SLICE_BEGIN);
-                event.unsigned(EVENT_TRACK_UUID, track);
-                event.unsigned(EVENT_NAME_IID, name);
-                event.unsigned(EVENT_CATEGORY_IIDS, category);
-                for (annotation, id) in annotations.iter().zip(ids) {
+                event.unsigned(EVENT_TRACK_UUID, slice.track);
+                event.unsigned(EVENT_NAME_IID, slice.name.0);
+                event.unsigned(EVENT_CATEGORY_IIDS, slice.category.0);
+                for (note, value) in known() {
                     event.nested(EVENT_ANNOTATIONS, |message| {
-                        message.unsigned(ANNOTATION_NAME_IID, id);
-                        message.signed(ANNOTATION_INT, annotation.value);
+                        message.unsigned(ANNOTATION_NAME_IID, note as u64 + 1);
+                        message.signed(ANNOTATION_INT, value);
                     });
                 }
-                for flow in flows {
-                    event.fixed64(EVENT_FLOW_IDS, *flow);
+                if let Some(flow) = slice.flow {
+                    event.fixed64(EVENT_FLOW_IDS, flow);
                 }
             });
         });
+        interned.clear();
+        self.interned = interned;
     }
 
     /// Ends the innermost slice of a track.
@@ -300,16 +367,6 @@ fn mix(a: u64, b: u64) -> u64 {
         x = (x ^ x >> 33).wrapping_mul(multiplier);
     }
     x ^ x >> 33
-}
-
-fn intern(known: &mut FxHashMap<String, u64>, name: &str, field: u32, interned: &mut Message) -> u64 {
-    if let Some(id) = known.get(name) {
-        return *id;
-    }
-    let id = known.len() as u64 + 1;
-    known.insert(name.into(), id);
-    entry(interned, field, id, name);
-    id
 }
 
 fn entry(interned: &mut Message, field: u32, id: u64, name: &str) {

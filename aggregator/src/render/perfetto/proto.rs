@@ -3,9 +3,6 @@
 //! The wire format is that of <https://protobuf.dev/programming-guides/encoding>. A dozen message types of a schema
 //! with thousands do not justify a code generator: the field numbers stand where they are used.
 
-/// Bytes of a nested message's length: a varint that is padded, so that it can be written before the length is known.
-const LENGTH_BYTES: usize = 4;
-
 /// A message under construction.
 #[derive(Debug, Default)]
 pub(super) struct Message {
@@ -17,17 +14,29 @@ impl Message {
         &self.bytes
     }
 
-    #[cfg(test)]
-    fn clear(&mut self) {
+    /// Takes what was written, and leaves the message empty.
+    pub(super) fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes)
+    }
+
+    pub(super) fn clear(&mut self) {
         self.bytes.clear();
     }
 
     fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.bytes.push(value as u8 | 0x80);
-            value >>= 7;
+        if value < 0x80 {
+            self.bytes.push(value as u8);
+            return;
         }
-        self.bytes.push(value as u8);
+        // Byte by byte on the stack, and copied once: most are times, eight bytes long.
+        let (mut bytes, mut length) = ([0; 10], 0);
+        while value >= 0x80 {
+            bytes[length] = value as u8 | 0x80;
+            value >>= 7;
+            length += 1;
+        }
+        bytes[length] = value as u8;
+        self.bytes.extend_from_slice(&bytes[..=length]);
     }
 
     fn tag(&mut self, field: u32, wire_type: u32) {
@@ -66,17 +75,25 @@ impl Message {
         self.bytes.extend_from_slice(&message.bytes);
     }
 
-    /// A nested message, written by `fill`. It may take up to 256 MiB.
+    /// A nested message, written by `fill`.
     pub(super) fn nested(&mut self, field: u32, fill: impl FnOnce(&mut Self)) {
         self.tag(field, 2);
+        // The length stands before the message but is known after it. Nearly all take one byte of length; a longer
+        // message is moved to make room.
         let at = self.bytes.len();
-        self.bytes.extend_from_slice(&[0; LENGTH_BYTES]);
+        self.bytes.push(0);
         fill(self);
-        let length = self.bytes.len() - at - LENGTH_BYTES;
-        for (i, byte) in self.bytes[at..at + LENGTH_BYTES].iter_mut().enumerate() {
-            let more = if i + 1 < LENGTH_BYTES { 0x80 } else { 0 };
-            *byte = (length >> (7 * i)) as u8 & 0x7f | more;
+        let length = self.bytes.len() - at - 1;
+        if length < 0x80 {
+            self.bytes[at] = length as u8;
+            return;
         }
+        let end = self.bytes.len();
+        self.varint(length as u64);
+        let bytes_of_length = self.bytes.len() - end;
+        self.bytes[at..].rotate_right(bytes_of_length);
+        // The byte that was kept for the length came to stand after it.
+        self.bytes.remove(at + bytes_of_length);
     }
 }
 
@@ -104,11 +121,30 @@ mod tests {
     fn a_nested_message_has_its_length_before_it() {
         let mut message = Message::default();
         message.nested(3, |m| m.unsigned(1, 150));
-        assert_eq!(message.bytes(), [0x1a, 0x83, 0x80, 0x80, 0x00, 0x08, 0x96, 0x01]);
+        assert_eq!(message.bytes(), [0x1a, 0x03, 0x08, 0x96, 0x01]);
         message.clear();
         message.nested(1, |m| m.string(1, &"x".repeat(300)));
-        // 303 bytes: 0x2f + 2 · 128.
-        assert_eq!(message.bytes()[..5], [0x0a, 0xaf, 0x82, 0x80, 0x00]);
-        assert_eq!(message.bytes().len(), 5 + 303);
+        // 303 bytes: 0x2f + 2 · 128; then the string, whose length is 0x2c + 2 · 128.
+        assert_eq!(message.bytes()[..7], [0x0a, 0xaf, 0x02, 0x0a, 0xac, 0x02, b'x']);
+        assert_eq!(message.bytes().len(), 3 + 303);
+    }
+
+    proptest::proptest! {
+        /// At every length, among them those where the length itself grows by a byte, and however deep.
+        #[test]
+        fn a_nested_message_is_the_same_written_before_or_in_its_place(
+            lengths in proptest::collection::vec(0_usize..40_000, 0..4),
+        ) {
+            let (mut inner, mut nested) = (Message::default(), Message::default());
+            for length in &lengths {
+                inner.string(1, &"y".repeat(*length));
+            }
+            let mut expected = Message::default();
+            expected.message(7, &inner);
+            let mut outer = Message::default();
+            outer.message(9, &expected);
+            nested.nested(9, |m| m.nested(7, |m| lengths.iter().for_each(|length| m.string(1, &"y".repeat(*length)))));
+            proptest::prop_assert_eq!(nested.bytes(), outer.bytes());
+        }
     }
 }

@@ -1,15 +1,19 @@
 //! One rank as packets: a process with a lane for its steps, each thread, stream and communicator, and its counters.
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use trace::CollectiveRow;
+use trace::{CollectiveRow, Text};
 
-use super::packets::{Annotation, Counts, Rank as RankId, Sequence, Track};
-use super::{Job, Shared};
+use super::packets::{Category, Counts, Name, Note, Rank as RankId, Sequence, Slice, Track};
+use super::{Job, RankTimes, Shared};
 use crate::intervals::IntervalSet;
 use crate::model::{Kind, NO_STEP, NONE, RankData};
+use crate::ordered::{Closed, Sink};
 use crate::render::perfetto::lanes::Lanes;
 use crate::select::contains;
 use crate::steps::host_windows;
+
+/// Kinds of rows.
+const KINDS: usize = Kind::Other as usize + 1;
 
 /// What a lane's rows have in common. The order is that of the lanes on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,109 +23,134 @@ enum Group {
     Other,
 }
 
+/// Bytes that are written at once: small enough for the allocator to use the same memory again.
+const PIECE_BYTES: usize = 1 << 16;
+
 /// Writes a rank. `scope` is the part of it that was asked for, in its clock.
-pub(super) fn write(data: &RankData, scope: Option<&IntervalSet>, shared: &Shared<'_>, job: &Job) -> (Vec<u8>, Counts) {
-    let rank = RankWriter { data, scope, shared, job, out: Sequence::new(RankId(data.info.rank)) };
-    rank.write()
+pub(super) fn write(
+    data: &RankData,
+    scope: Option<&IntervalSet>,
+    shared: &Shared<'_>,
+    job: &Job,
+    sink: &mut Sink<'_>,
+) -> Counts {
+    let rank = data.info.rank;
+    let out = Sequence::new(RankId(rank));
+    let mut writer = RankWriter { data, scope, times: shared.of_rank(rank), job, out, sink };
+    // A sink that is closed wants no more of it.
+    let _ = writer.write();
+    writer.out.counts
 }
 
-struct RankWriter<'a> {
+struct RankWriter<'a, 's> {
     data: &'a RankData,
     scope: Option<&'a IntervalSet>,
-    shared: &'a Shared<'a>,
+    times: RankTimes,
     job: &'a Job,
     out: Sequence,
+    sink: &'a mut Sink<'s>,
 }
 
-impl RankWriter<'_> {
-    fn write(mut self) -> (Vec<u8>, Counts) {
+impl RankWriter<'_, '_> {
+    fn write(&mut self) -> Result<(), Closed> {
         let info = &self.data.info;
         let mut name = format!("rank {}", info.rank);
         if !info.host.is_empty() {
             name.push_str(&format!(" ({})", info.host));
         }
         self.out.process(&name);
-        self.steps();
-        self.events();
-        self.collectives();
-        self.memory();
-        self.queues();
-        self.out.finish()
+        self.steps()?;
+        self.events()?;
+        self.collectives()?;
+        self.memory()?;
+        self.queues()?;
+        self.hand_on(0)
+    }
+
+    /// Hands on what was written, if it is `bytes` or more.
+    fn hand_on(&mut self, bytes: usize) -> Result<(), Closed> {
+        self.out.piece_of(bytes).map_or(Ok(()), |piece| self.sink.push(piece))
     }
 
     fn keeps(&self, t_ns: i64) -> bool {
         self.scope.is_none_or(|scope| contains(scope, t_ns))
     }
 
-    /// Time in the trace of a time of the rank.
-    fn time(&self, device: bool, t_ns: i64) -> i64 {
-        self.shared.time(self.data.info.rank, device, t_ns)
-    }
-
-    fn steps(&mut self) {
+    fn steps(&mut self) -> Result<(), Closed> {
         let mut steps = host_windows(&self.data.steps);
         steps.retain(|s| self.keeps(s.window.start_ns));
         if steps.is_empty() {
-            return;
+            return Ok(());
         }
         let track = self.out.track(Track::Steps, "steps");
+        let category = self.out.category("step");
         for step in steps {
-            let (start, end) = (self.time(false, step.window.start_ns), self.time(false, step.window.end_ns));
-            self.out.begin(track, start, "step", &format!("step {}", step.step), &[], &[]);
+            let (start, end) =
+                (self.times.time(false, step.window.start_ns), self.times.time(false, step.window.end_ns));
+            let name = self.out.name(&format!("step {}", step.step));
+            self.out.begin(&Slice { track, at_ns: start, category, name, notes: &[], flow: None });
             self.out.end(track, end);
             self.out.counts.marks += 1;
+            self.hand_on(PIECE_BYTES)?;
         }
+        Ok(())
     }
 
-    fn events(&mut self) {
+    fn events(&mut self) -> Result<(), Closed> {
         let flows = self.launch_flows();
-        let mut lanes: FxHashMap<Group, Lanes> = FxHashMap::default();
+        let mut groups: FxHashMap<Group, usize> = FxHashMap::default();
+        let mut lines: Vec<Lines> = Vec::new();
+        // Rows come in bursts of one thread, so the table is asked only when that changes.
+        let mut current: Option<(Group, usize)> = None;
+        let mut strings = Strings { names: vec![None; self.data.names.len()], categories: [None; KINDS] };
+        let mut ended = Vec::new();
         let events = &self.data.events;
         for row in 0..events.len() {
             if !self.keeps(events.ts_ns[row]) {
                 continue;
             }
             let (group, device) = group(self.data, row);
-            let (start, end) = (self.time(device, events.ts_ns[row]), self.time(device, events.end_ns(row)));
-            let mut ended = Vec::new();
-            let lane = lanes.entry(group).or_default().place(start, end, |lane, end| ended.push((lane, end)));
-            for (lane, end) in ended {
-                let track = self.lane(group, lane);
-                self.out.end(track, end);
-            }
-            let track = self.lane(group, lane);
-            let name = &self.data.names[events.name[row] as usize];
-            let correlation = events.correlation[row];
-            let flow: &[u64] = match flows.get(&correlation) {
-                Some(flow) if is_launch(events.kind[row]) || events.kind[row].is_device_work() => &[*flow],
-                _ => &[],
+            let at = match current {
+                Some((last, at)) if last == group => at,
+                _ => *groups.entry(group).or_insert_with(|| {
+                    lines.push(Lines { group, lanes: Lanes::default(), tracks: Vec::new() });
+                    lines.len() - 1
+                }),
             };
-            self.out.counts.flow_ends += flow.len() as u64;
-            self.out.begin(track, start, category(events.kind[row]), name, &annotations(self.data, row), flow);
+            current = Some((group, at));
+            let lines = &mut lines[at];
+            let (start, end) =
+                (self.times.time(device, events.ts_ns[row]), self.times.time(device, events.end_ns(row)));
+            let lane = lines.lanes.place(start, end, |lane, end| ended.push((lane, end)));
+            for (lane, end) in ended.drain(..) {
+                let track = lines.track(lane, &mut self.out);
+                self.out.end(track, end);
+            }
+            let kind = events.kind[row];
+            let may_flow = events.correlation[row] != NONE && (is_launch(kind) || kind.is_device_work());
+            let flow = flows.get(&events.correlation[row]).copied().filter(|_| may_flow);
+            self.out.counts.flow_ends += u64::from(flow.is_some());
+            let slice = Slice {
+                track: lines.track(lane, &mut self.out),
+                at_ns: start,
+                category: strings.category(kind, &mut self.out),
+                name: strings.name(&self.data.names, events.name[row], &mut self.out),
+                notes: &notes(self.data, row),
+                flow,
+            };
+            self.out.begin(&slice);
             self.out.counts.events += 1;
+            self.hand_on(PIECE_BYTES)?;
         }
-        // Sorted, because the order of a hash map would make two exports of one run differ.
-        let mut rest: Vec<(Group, Lanes)> = lanes.into_iter().collect();
-        rest.sort_unstable_by_key(|(group, _)| *group);
-        for (group, mut lanes) in rest {
-            let mut ended = Vec::new();
-            lanes.finish(|lane, end| ended.push((lane, end)));
-            for (lane, end) in ended {
-                let track = self.lane(group, lane);
+        lines.sort_unstable_by_key(|lines| lines.group);
+        for mut lines in lines {
+            lines.lanes.finish(|lane, end| ended.push((lane, end)));
+            for (lane, end) in ended.drain(..) {
+                let track = lines.track(lane, &mut self.out);
                 self.out.end(track, end);
             }
         }
-    }
-
-    fn lane(&mut self, group: Group, lane: usize) -> u64 {
-        let more = if lane == 0 { String::new() } else { format!(" ({})", lane + 1) };
-        match group {
-            Group::Thread(id) => self.out.track(Track::Thread(id, lane), &format!("thread {id}{more}")),
-            Group::Stream(device, stream) => {
-                self.out.track(Track::Stream(device, stream, lane), &format!("device {device} stream {stream}{more}"))
-            }
-            Group::Other => self.out.track(Track::Other(lane), &format!("other{more}")),
-        }
+        Ok(())
     }
 
     /// Arrows from launches to what they launched, by correlation id: only where both ends are drawn.
@@ -136,7 +165,7 @@ impl RankWriter<'_> {
         launches.filter(|id| launched.contains(id)).map(|id| (id, self.out.flow_of_launch(rank, id))).collect()
     }
 
-    fn collectives(&mut self) {
+    fn collectives(&mut self) -> Result<(), Closed> {
         let mut lanes: FxHashMap<i64, Lanes> = FxHashMap::default();
         let rows: Vec<(usize, &CollectiveRow, i64)> = self
             .data
@@ -149,9 +178,9 @@ impl RankWriter<'_> {
         let mut ends: Vec<(u64, i64)> = Vec::new();
         for (index, row, start_ns) in rows {
             let on_device = row.device_id.is_some() && &*row.timing_source != "host";
-            let start = self.time(on_device, start_ns);
+            let start = self.times.time(on_device, start_ns);
             // One that never ended is drawn open.
-            let end = row.end_ns.map_or(i64::MAX, |end_ns| self.time(on_device, end_ns));
+            let end = row.end_ns.map_or(i64::MAX, |end_ns| self.times.time(on_device, end_ns));
             let lane = lanes.entry(row.comm_id).or_default().place(start, end, |_, _| ());
             let comm = row.comm_name.as_deref().map_or_else(|| format!("{:x}", row.comm_id), String::from);
             let more = if lane == 0 { String::new() } else { format!(" ({})", lane + 1) };
@@ -161,45 +190,47 @@ impl RankWriter<'_> {
                 self.out.end(track, end);
             }
             let instance = self.job.instance_of(self.data.info.rank, index);
-            let flows: Vec<u64> = instance.map(|i| self.out.flow_of_instance(i.id)).into_iter().collect();
-            self.out.counts.flow_ends += flows.len() as u64;
-            let values = [
-                ("instance", instance.map(|i| i.id)),
-                ("seq", row.seq),
-                ("bytes", row.bytes),
-                ("step", row.step.map(i64::from)),
-                ("bucket", row.bucket.map(i64::from)),
-                ("wait_ns", instance.and_then(|i| i.wait_ns(start))),
+            let flow = instance.map(|i| self.out.flow_of_instance(i.id));
+            self.out.counts.flow_ends += u64::from(flow.is_some());
+            let notes = [
+                (Note::Instance, instance.map(|i| i.id)),
+                (Note::Seq, row.seq),
+                (Note::Bytes, row.bytes),
+                (Note::Step, row.step.map(i64::from)),
+                (Note::Bucket, row.bucket.map(i64::from)),
+                (Note::WaitNs, instance.and_then(|i| i.wait_ns(start))),
             ];
-            let known: Vec<Annotation<'_>> =
-                values.into_iter().filter_map(|(name, value)| Some(Annotation { name, value: value? })).collect();
-            self.out.begin(track, start, "collective", &row.op, &known, &flows);
+            let (category, name) = (self.out.category("collective"), self.out.name(&row.op));
+            self.out.begin(&Slice { track, at_ns: start, category, name, notes: &notes, flow });
             self.out.counts.collectives += 1;
             if row.end_ns.is_some() {
                 ends.push((track, end));
             }
+            self.hand_on(PIECE_BYTES)?;
         }
         ends.sort_unstable();
         for (track, end) in ends {
             self.out.end(track, end);
         }
+        Ok(())
     }
 
     /// Bytes allocated, by device.
-    fn memory(&mut self) {
+    fn memory(&mut self) -> Result<(), Closed> {
         let data = self.data;
         for row in &data.memory {
             let Some(bytes) = row.allocated_bytes.filter(|_| self.keeps(row.ts_ns)) else { continue };
             let device = row.device_id.filter(|d| *d >= 0);
             let name = device.map_or_else(|| "host memory".to_string(), |d| format!("device {d} memory"));
             let track = self.out.counter(Track::Memory(device.unwrap_or(-1)), &name, "B");
-            let at = self.shared.time(self.data.info.rank, false, row.ts_ns);
-            self.out.count(track, at, bytes as f64);
+            self.out.count(track, self.times.time(false, row.ts_ns), bytes as f64);
+            self.hand_on(PIECE_BYTES)?;
         }
+        Ok(())
     }
 
     /// Kernels, copies and fills that were launched and have not begun, by stream.
-    fn queues(&mut self) {
+    fn queues(&mut self) -> Result<(), Closed> {
         let events = &self.data.events;
         let mut launched_ns: FxHashMap<i64, i64> = FxHashMap::default();
         for row in (0..events.len()).filter(|row| is_launch(events.kind[*row]) && events.correlation[*row] != NONE) {
@@ -210,9 +241,9 @@ impl RankWriter<'_> {
             let Some(launch_ns) = launched_ns.get(&events.correlation[row]).copied() else { continue };
             if self.keeps(launch_ns) && self.keeps(events.ts_ns[row]) {
                 let stream = (events.device[row], events.stream[row]);
-                let began = self.time(true, events.ts_ns[row]);
+                let began = self.times.time(true, events.ts_ns[row]);
                 // A device's clock may say that a kernel began before it was launched; it did not wait then.
-                let launched = self.time(false, launch_ns).min(began);
+                let launched = self.times.time(false, launch_ns).min(began);
                 changes.extend([(stream, launched, 1), (stream, began, -1)]);
             }
         }
@@ -226,8 +257,52 @@ impl RankWriter<'_> {
             for &(_, at, change) in of_stream {
                 length += change;
                 self.out.count(track, at, length as f64);
+                self.hand_on(PIECE_BYTES)?;
             }
         }
+        Ok(())
+    }
+}
+
+/// The lines of a thread or stream.
+struct Lines {
+    group: Group,
+    lanes: Lanes,
+    /// Ids of the tracks, as far as they were needed.
+    tracks: Vec<u64>,
+}
+
+impl Lines {
+    /// The track of a lane. Lanes are told of in order, so all before it have theirs.
+    fn track(&mut self, lane: usize, out: &mut Sequence) -> u64 {
+        while self.tracks.len() <= lane {
+            let at = self.tracks.len();
+            let more = if at == 0 { String::new() } else { format!(" ({})", at + 1) };
+            self.tracks.push(match self.group {
+                Group::Thread(id) => out.track(Track::Thread(id, at), &format!("thread {id}{more}")),
+                Group::Stream(device, stream) => {
+                    out.track(Track::Stream(device, stream, at), &format!("device {device} stream {stream}{more}"))
+                }
+                Group::Other => out.track(Track::Other(at), &format!("other{more}")),
+            });
+        }
+        self.tracks[lane]
+    }
+}
+
+/// Numbers of what rows repeat, by the row's own numbers for it.
+struct Strings {
+    names: Vec<Option<Name>>,
+    categories: [Option<Category>; KINDS],
+}
+
+impl Strings {
+    fn name(&mut self, names: &[Text], id: u32, out: &mut Sequence) -> Name {
+        *self.names[id as usize].get_or_insert_with(|| out.name(&names[id as usize]))
+    }
+
+    fn category(&mut self, kind: Kind, out: &mut Sequence) -> Category {
+        *self.categories[kind as usize].get_or_insert_with(|| out.category(category(kind)))
     }
 }
 
@@ -247,19 +322,18 @@ fn is_launch(kind: Kind) -> bool {
     matches!(kind, Kind::Runtime | Kind::Driver)
 }
 
-fn annotations(data: &RankData, row: usize) -> Vec<Annotation<'static>> {
+fn notes(data: &RankData, row: usize) -> [(Note, Option<i64>); 6] {
     let events = &data.events;
     let step = Some(i64::from(events.step[row])).filter(|_| events.step[row] != NO_STEP);
     let known = |value: i64| Some(value).filter(|v| *v != NONE);
-    let values = [
-        ("id", known(events.id[row])),
-        ("step", step),
-        ("bytes", known(events.bytes[row])),
-        ("flops", known(events.flops[row])),
-        ("correlation", known(events.correlation[row])),
-        ("external_id", known(events.external[row])),
-    ];
-    values.into_iter().filter_map(|(name, value)| Some(Annotation { name, value: value? })).collect()
+    [
+        (Note::Id, known(events.id[row])),
+        (Note::Step, step),
+        (Note::Bytes, known(events.bytes[row])),
+        (Note::Flops, known(events.flops[row])),
+        (Note::Correlation, known(events.correlation[row])),
+        (Note::ExternalId, known(events.external[row])),
+    ]
 }
 
 /// Kineto's word for a kind of row.

@@ -73,8 +73,10 @@ pub(super) fn step_breakdown(text: &mut String, analysis: &Analysis, look: &Look
         grid = grid.percent("copies", 0, percent(|m| m.memory));
     }
     grid = grid.percent("idle", 0, percent(|m| m.idle));
-    if look.width >= 90 {
-        grid = grid.text("c=compute o=overlap x=exposed", 1, rows.iter().map(|(_, m)| bar(m)).collect());
+    let letters = if has_memory { "c=compute o=overlap x=exposed m=copies" } else { "c=compute o=overlap x=exposed" };
+    // A bar without its middle is none: there is room for all of it, or it is not drawn.
+    if look.width >= grid.width() + 2 + BAR.max(letters.len()) {
+        grid = grid.text(letters, 1, rows.iter().map(|(_, m)| bar(m)).collect());
     }
     let styles = rows.iter().map(|((rank, _), _)| verdict_style(analysis, *rank)).collect();
     text.push_str(&grid.styled(styles).render(look.width, look.colour));
