@@ -50,11 +50,16 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     inputs = torch.randn(options.batch, options.hidden, device="cuda")
 
+    done = 0
+
     def steps(n, profiler=None):
+        nonlocal done
         torch.cuda.synchronize()
         begin = time.perf_counter()
         for _ in range(n):
-            with torch.cuda.nvtx.range("step"):
+            done += 1
+            # The name by which steps of a recorded program are known.
+            with torch.cuda.nvtx.range(f"ProfilerStep#{done}"):
                 optimizer.zero_grad(set_to_none=True)
                 model(inputs).square().mean().backward()
                 optimizer.step()

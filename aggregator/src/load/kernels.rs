@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
-use trace::OmissionRow;
+use trace::{CollectiveRow, OmissionRow};
 
 use crate::model::{Events, Kind, NONE, RankData};
 
@@ -64,12 +64,17 @@ pub(super) fn join(data: &mut RankData) {
     }
 }
 
+/// Whether [`join`] may change a row's times, so that these are not known without the rank's kernels.
+pub(super) fn may_time(row: &CollectiveRow) -> bool {
+    row.event_id.is_some() && &*row.timing_source != "cupti"
+}
+
 /// Collectives by their launch, in the order in which they were enqueued. Those that a kernel has timed already have
 /// that for their event.
 fn launches(data: &RankData) -> BTreeMap<i64, Vec<usize>> {
     let mut of_launch: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
     for (index, row) in data.collectives.iter().enumerate() {
-        if let Some(event) = row.event_id.filter(|_| &*row.timing_source != "cupti") {
+        if let Some(event) = row.event_id.filter(|_| may_time(row)) {
             of_launch.entry(event).or_default().push(index);
         }
     }
@@ -161,8 +166,6 @@ fn give(data: &mut RankData, index: usize, kernels: &[usize], is_shared: bool) {
 
 #[cfg(test)]
 mod tests {
-    use trace::CollectiveRow;
-
     use super::*;
 
     /// (kind, id, thread, start, length, correlation, external)

@@ -51,6 +51,10 @@ pub fn outline_rank(run: &Run, rank: i32) -> Outline {
     data.clock_samples = rows(run, rank, &mut listed_later);
     repair::repair(&mut data);
     let span = columns::span(run, rank);
+    // Then collectives have the times of kernels, and those are among the rows.
+    if span.has_device_rows && data.collectives.iter().any(kernels::may_time) {
+        return Outline::of(load_rank(run, rank));
+    }
     Outline { rows: span.rows, has_device_rows: span.has_device_rows, ..Outline::of(data) }
 }
 

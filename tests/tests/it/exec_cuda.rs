@@ -55,6 +55,8 @@ fn check_joined(run: &Path) {
     assert_eq!(found.len(), COLLECTIVES, "one each");
     assert!(found.values().is_sorted(), "in their order: {found:?}");
     assert!(!data.omissions.iter().any(|omission| &*omission.what == "kernels of collectives"));
+    // Exports know collectives before they look at rows: they must have the same times in the same order.
+    assert_eq!(aggregator::load::outline_rank(&opened, 0).collectives, data.collectives);
     println!("kernels of collectives: {} of {COLLECTIVES} found", found.len());
 }
 
