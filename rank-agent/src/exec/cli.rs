@@ -37,7 +37,7 @@ pub struct ExecArguments {
     pub nccl_detail: NcclDetail,
 
     /// Record only these of the steps that the program marks by NVTX ranges that begin with ProfilerStep, as in
-    /// torch.profiler.schedule: wait=1,warmup=2,active=5[,repeat=1][,skip_first=0]
+    /// torch.profiler.schedule: wait=1,warmup=2,active=5; repeat=1 and skip_first=0 may follow
     #[arg(long, value_name = "SCHEDULE", conflicts_with_all = ["delay", "duration"])]
     pub schedule: Option<recorder::Schedule>,
 

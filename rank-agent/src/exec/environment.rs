@@ -90,7 +90,7 @@ const NCCL_PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
 /// only tests have asked for it.
 const PLACES: [&str; 3] = ["", "../lib/rankscope", "deps"];
 
-/// The library: where the user says, else in one of [`PLACES`]. `Err`: where it was looked for.
+/// The library: where the user says, else in one of `PLACES` beside `program`. `Err`: where it was looked for.
 pub fn find_library(told: Option<OsString>, program: Option<&Path>) -> Result<PathBuf, Vec<PathBuf>> {
     let places: Vec<PathBuf> = match told.filter(|path| !path.is_empty()) {
         Some(path) => vec![path.into()],
