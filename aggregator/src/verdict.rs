@@ -85,10 +85,7 @@ fn sentence(v: &Verdict, tables: &Tables, facts: &Facts) -> String {
             format!("rank {rank} {effect}: {why}. {sure}.{others}")
         }
         VerdictKind::Undecided => {
-            format!(
-                "undecided: rank {rank} may slow the others, by {} of own work per step: {why}. {sure}.",
-                ns(excess)
-            )
+            format!("rank {rank} may slow the others, by {} of own work per step: {why}. {sure}.", ns(excess))
         }
         VerdictKind::Balanced | VerdictKind::Nothing => {
             format!(
