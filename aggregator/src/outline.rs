@@ -2,9 +2,7 @@
 //! align all ranks by their outlines, and then look at one rank after the other.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rayon::prelude::*;
 use trace::{ClockSampleRow, CollectiveRow, CommRow, OmissionRow, StepRow};
 
 use crate::Error;
@@ -12,8 +10,7 @@ use crate::clock::Clocks;
 use crate::intervals::{Interval, IntervalSet};
 use crate::model::{Instance, RankData, RankInfo};
 use crate::options::Options;
-use crate::peers::peers_as_ranks;
-use crate::reduce::{Alignable, align_as_chosen, chosen_ranks, local_bounds};
+use crate::reduce::{Alignable, align_as_chosen, chosen_ranks, each_rank, local_bounds};
 use crate::select::{chosen_steps, matching_ranges, narrow_rows};
 use crate::source::Source;
 use crate::steps::{mark_steps, of_small_tables, whole_as_step};
@@ -109,33 +106,9 @@ pub(crate) fn align_source(
     let info = source.info();
     let ranks = chosen_ranks(source, options)?;
     let mut omissions = source.problems();
-    let done = AtomicUsize::new(0);
-    let one = |rank: &i32| {
-        let outlined = outlined(source, *rank, options);
-        progress(done.fetch_add(1, Ordering::Relaxed) + 1, ranks.len());
-        outlined.map_err(|error| OmissionRow {
-            rank: Some(*rank),
-            what: "rank".into(),
-            amount: Some(1),
-            why: error.to_string().into(),
-            ..OmissionRow::default()
-        })
-    };
-    // One rank at a time and thread, so that memory is that of as many ranks as there are threads.
-    let results: Vec<Result<_, OmissionRow>> = ranks.par_iter().with_max_len(1).map(one).collect();
-    let mut outlines: Vec<(Outline, Option<IntervalSet>)> = Vec::new();
-    for result in results {
-        match result {
-            Ok(outline) => outlines.push(outline),
-            Err(omission) => omissions.push(omission),
-        }
-    }
+    let mut outlines = each_rank(&ranks, options, progress, &mut omissions, |rank| outlined(source, rank, options));
     if outlines.is_empty() {
         return Err(Error::NoRank { path: info.path, why: "none of them could be loaded".into() });
-    }
-    let strangers = peers_as_ranks(&mut outlines);
-    if options.ranks.is_none() {
-        omissions.extend(strangers);
     }
     let mut time = BTreeMap::new();
     if options.selects_by_time() {

@@ -1,6 +1,7 @@
 //! The reduction: parts of all ranks, aligned and matched, become one [`Analysis`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 use trace::{ClockSampleRow, CollectiveRow, CounterRow, DeviceRow, OmissionRow};
@@ -16,7 +17,7 @@ use crate::map::{RankPart, map_rank};
 use crate::matching::{RankCollectives, match_collectives};
 use crate::model::{Instance, RankInfo};
 use crate::options::{Options, TimeBound};
-use crate::peers::peers_as_ranks;
+use crate::peers::{HasPeers, peers_as_ranks};
 use crate::source::{Source, SourceInfo};
 use crate::stats::{compare_kernels, compare_ops};
 use crate::unfinished::unfinished;
@@ -158,12 +159,24 @@ fn map_all(
     progress: &(dyn Fn(usize, usize) + Sync),
     omissions: &mut Vec<OmissionRow>,
 ) -> Vec<RankPart> {
-    let done = std::sync::atomic::AtomicUsize::new(0);
-    let map_one = |rank: &i32| {
-        let part = source.load(*rank).map(|data| map_rank(data, options, time.get(rank).copied()));
-        let done = done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
-        progress(done, ranks.len());
-        part.map_err(|error| OmissionRow {
+    let map_one = |rank| source.load(rank).map(|data| map_rank(data, options, time.get(&rank).copied()));
+    each_rank(ranks, options, progress, omissions, map_one)
+}
+
+/// What `one` makes of every rank, with peers as ranks; a rank that cannot be loaded is an omission. One rank at a time
+/// and thread, so that memory is that of as many ranks as there are threads.
+pub(crate) fn each_rank<T: HasPeers + Send>(
+    ranks: &[i32],
+    options: &Options,
+    progress: &(dyn Fn(usize, usize) + Sync),
+    omissions: &mut Vec<OmissionRow>,
+    one: impl Fn(i32) -> Result<T, Error> + Sync,
+) -> Vec<T> {
+    let done = AtomicUsize::new(0);
+    let counted = |rank: &i32| {
+        let made = one(*rank);
+        progress(done.fetch_add(1, Ordering::Relaxed) + 1, ranks.len());
+        made.map_err(|error| OmissionRow {
             file: None,
             rank: Some(*rank),
             what: "rank".into(),
@@ -171,8 +184,7 @@ fn map_all(
             why: error.to_string().into(),
         })
     };
-    // One rank at a time and thread, so that memory is that of as many ranks as there are threads.
-    let results: Vec<Result<RankPart, OmissionRow>> = ranks.par_iter().with_max_len(1).map(map_one).collect();
+    let results: Vec<Result<T, OmissionRow>> = ranks.par_iter().with_max_len(1).map(counted).collect();
     let mut parts = Vec::new();
     for result in results {
         match result {
