@@ -55,6 +55,18 @@ pub(crate) fn hostile(plugin: &Plugin, version: u8) -> Vec<&'static str> {
     }
     survived.push("states that do not exist");
 
+    // NCCL has one mask for all communicators: those at work must not miss anything meanwhile.
+    let asked = std::thread::scope(|threads| {
+        let others = threads.spawn(|| (5000..5200).for_each(|number| plugin.finalize(plugin.init(&comm(number)))));
+        let mut asked = true;
+        while !others.is_finished() {
+            asked &= crate::ffi::mask() != 0;
+        }
+        asked
+    });
+    assert!(asked, "a communicator that comes or goes takes nothing from the others");
+    survived.push("communicators that come and go while one is at work");
+
     let in_flight = start(&Descriptor::kernel_ch(version, 0, 2, gpu_ns()));
     plugin.finalize(world.context);
     plugin.finalize(world.context);

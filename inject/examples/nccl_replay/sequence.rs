@@ -226,19 +226,19 @@ pub(crate) fn steady(plugin: &Plugin, version: u8, (rank, ranks): (i32, i32), sw
     const PATIENCE: Duration = Duration::from_secs(60);
     let world = World::open(plugin, version, 1, rank, ranks);
     let (began, mut told, mut switched) = (std::time::Instant::now(), 0, 0);
-    let mut seen = crate::ffi::mask();
-    println!("mask={seen}");
+    let mut seen = None;
     while switched < switches && began.elapsed() < PATIENCE {
         let mask = crate::ffi::mask();
-        if mask != seen {
-            println!("mask={mask}");
-            switched += u64::from((mask == 0) != (seen == 0));
-            seen = mask;
-        }
         if mask != 0 {
             let job = world.enqueue(told);
             world.progress(&job);
             told += 1;
+        }
+        // Said after the first collective under it: who reads it may switch it off at once.
+        if seen != Some(mask) {
+            println!("mask={mask}");
+            switched += u64::from(seen.is_some_and(|before| (mask == 0) != (before == 0)));
+            seen = Some(mask);
         }
         std::thread::sleep(Duration::from_millis(2));
     }

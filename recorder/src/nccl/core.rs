@@ -192,7 +192,8 @@ impl Core {
         let state = self.shared.state();
         // What an operation does is told after its step, and is recorded if the operation was: else it would seem to hang.
         let is_told = state.is_active() || (event_type & CHILDREN != 0 && parent != 0);
-        let recorded = is_told && self.wanted.load(Ordering::Relaxed) & event_type != 0;
+        let wanted = self.wanted.load(Ordering::Relaxed);
+        let recorded = is_told && wanted & event_type != 0;
         if self.is_closed() || (!recorded && !self.chained.load(Ordering::Relaxed)) {
             return 0;
         }
@@ -214,7 +215,8 @@ impl Core {
         // With PXN a proxy works for another process, whose handle says nothing here.
         let foreign = matches!(event, Event::ProxyOp(op) if op.pid != self.pid);
         let parent = if foreign { 0 } else { parent };
-        let what = What::Start { comm, parent, step: state.step(), event };
+        let alone = wanted & (event_type::KERNEL_CH | event_type::PROXY_OP) == 0;
+        let what = What::Start { comm, parent, step: state.step(), alone, event };
         if self.queue.push(Record { at_ns: self.now_ns(), handle, what }).is_err() {
             // More threads than `THREADS` at once.
             self.handles.close(handle);

@@ -18,7 +18,8 @@
 //! Where CUPTI runs, the kernel has the launch's id as `external_id`. So the analysis finds the kernel of a collective.
 //!
 //! **Hangs.** An operation in flight for longer than a part gets a row with state `started` or `enqueued`; it is on disk
-//! when the process is killed. At exit every operation in flight gets one.
+//! when the process is killed. At exit every operation in flight gets one. Of one that began before recording was paused
+//! or its detail changed the end may never be told: if it is not, it is counted, and does not seem to hang.
 //!
 //! **Numbers.** `seq` of a collective is NCCL's: it counts per communicator and function. `seq` of a send or receive is
 //! counted here, per communicator, peer and direction.
@@ -35,7 +36,10 @@ mod handles_model;
 #[cfg(test)]
 mod handles_tests;
 mod model;
+#[cfg(test)]
+mod model_tests;
 mod names;
+mod op;
 mod recent;
 mod record;
 mod rows;

@@ -8,115 +8,18 @@ use trace::Text;
 use super::clock::GpuClock;
 use super::core::{CommInfo, Core};
 use super::names;
+use super::op::{Channel, Op, Proxy, Waits};
 use super::recent::{MAX_REMEMBERED, Recent};
-use super::record::{Coll, Event, Launch, P2p, ProxyOp, Record, What, event_type, state};
+use super::record::{Coll, Event, Launch, P2p, ProxyOp, Record, What, state};
 use super::rows::{Rows, channel_rows, collective_row, comm_id, comm_row, proxy_row};
 use super::words::Word;
 use crate::CollectiveState;
 
 /// Operations in flight that are remembered; the oldest are given up beyond.
 const MAX_OPS: usize = 65_536;
-/// An operation that used fewer channels than it said is over when nothing more came for this long: sends and receives
-/// announce more channels than they use (NCCL's issue 2056).
-const QUIET_NS: i64 = 1_000_000_000;
-
-/// A channel of an operation, a phase of one, or a copy engine's part.
-#[derive(Clone, Debug)]
-pub(super) struct Channel {
-    pub(super) channel: Option<i32>,
-    pub(super) phase: Option<Text>,
-    pub(super) gpu_start_ns: u64,
-    pub(super) gpu_end_ns: u64,
-    pub(super) seen_start_ns: i64,
-    pub(super) seen_end_ns: Option<i64>,
-    pub(super) bytes: Option<i64>,
-    pub(super) suspect: bool,
-}
-
-/// What the steps of a proxy operation waited for.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Waits {
-    pub(super) gpu_ns: i64,
-    pub(super) peer_ns: i64,
-    pub(super) net_ns: i64,
-    pub(super) flush_ns: i64,
-}
-
-impl Waits {
-    /// Adds the time that a step spent in a state.
-    fn add(&mut self, step_state: i32, ns: i64) {
-        let wait = match step_state {
-            state::SEND_GPU_WAIT | state::RECV_GPU_WAIT => &mut self.gpu_ns,
-            state::SEND_PEER_WAIT => &mut self.peer_ns,
-            state::SEND_WAIT | state::RECV_WAIT => &mut self.net_ns,
-            state::RECV_FLUSH_WAIT => &mut self.flush_ns,
-            _ => return,
-        };
-        *wait += ns.max(0);
-    }
-}
-
-/// A proxy operation.
-#[derive(Clone, Debug)]
-pub(super) struct Proxy {
-    pub(super) told: ProxyOp,
-    pub(super) start_ns: i64,
-    pub(super) end_ns: Option<i64>,
-    pub(super) steps_seen: i32,
-    pub(super) bytes: i64,
-    pub(super) waits: Waits,
-}
-
-/// A collective, send or receive.
-#[derive(Clone, Debug)]
-pub(super) struct Op {
-    comm: u64,
-    pub(super) comm_id: i64,
-    pub(super) comm_name: Option<Text>,
-    pub(super) comm_size: Option<i32>,
-    pub(super) seq: i64,
-    pub(super) op: Text,
-    pub(super) dtype: Option<Text>,
-    pub(super) count: Option<i64>,
-    pub(super) bytes: Option<i64>,
-    pub(super) root: Option<i32>,
-    pub(super) peer: Option<i32>,
-    pub(super) n_channels: u8,
-    pub(super) algo: Option<Text>,
-    pub(super) proto: Option<Text>,
-    pub(super) step: i32,
-    pub(super) enqueue_ns: i64,
-    /// No kernel of it began before.
-    launch_ns: Option<i64>,
-    /// Id of the launch's row.
-    pub(super) launch_row: Option<i64>,
-    pub(super) channels: Vec<Channel>,
-    pub(super) proxies: Vec<Proxy>,
-    /// A copy engine's start and end.
-    pub(super) copy_engine: Option<(i64, Option<i64>)>,
-    /// Nothing but the hand-over will be told.
-    only_enqueued: bool,
-    last_ns: i64,
-    reported: Option<CollectiveState>,
-}
-
-impl Op {
-    fn state(&self, now_ns: i64) -> CollectiveState {
-        let open = self.channels.iter().any(|channel| channel.seen_end_ns.is_none())
-            || self.proxies.iter().any(|proxy| proxy.end_ns.is_none());
-        let kernels = self.channels.iter().filter(|channel| channel.phase.is_none()).count();
-        let begun = kernels + self.proxies.len() > 0;
-        let all = kernels >= usize::from(self.n_channels.max(1));
-        let quiet = now_ns.saturating_sub(self.last_ns) >= QUIET_NS;
-        match self.copy_engine {
-            Some((_, Some(_))) => CollectiveState::Done,
-            Some((_, None)) => CollectiveState::Started,
-            None if begun && !open && (all || quiet) => CollectiveState::Done,
-            None if begun => CollectiveState::Started,
-            None => CollectiveState::Enqueued,
-        }
-    }
-}
+/// How long an operation may still end that began before NCCL was asked for something else: NCCL goes on telling of
+/// most.
+const PATIENCE_NS: i64 = 10_000_000_000;
 
 /// What a call said that its operation does not.
 #[derive(Clone, Copy, Debug)]
@@ -150,6 +53,15 @@ struct Step {
 struct Place {
     op: u64,
     index: usize,
+}
+
+/// Where an event comes from: see [`What::Start`].
+#[derive(Clone, Copy, Debug)]
+struct Origin {
+    comm: u64,
+    parent: u64,
+    step: i32,
+    alone: bool,
 }
 
 /// A communicator as the worker knows it.
@@ -189,6 +101,10 @@ pub(super) struct Model {
     pub(super) given_up: u64,
     /// Channels and proxy operations of operations that are not known.
     pub(super) orphans: u64,
+    /// Until when what began may never end here, because NCCL was then asked for something else.
+    pub(super) untold_until_ns: i64,
+    /// Operations, and proxy operations of unknown ones, that began before it and did not end.
+    pub(super) untold: u64,
 }
 
 impl Model {
@@ -209,6 +125,8 @@ impl Model {
             rows: Rows::default(),
             given_up: 0,
             orphans: 0,
+            untold_until_ns: i64::MIN,
+            untold: 0,
         }
     }
 
@@ -243,23 +161,22 @@ impl Model {
     pub(super) fn take(&mut self, core: &Core, record: Record) {
         let Record { at_ns, handle, what } = record;
         match what {
-            What::Start { comm, parent, step, event } => {
-                self.start(core, handle, (comm, parent, step), event, at_ns);
+            What::Start { comm, parent, step, alone, event } => {
+                self.start(core, handle, Origin { comm, parent, step, alone }, event, at_ns);
             }
             What::State { state, value } => self.state(handle, state, value, at_ns),
             What::Stop => self.stop(handle, at_ns),
         }
     }
 
-    fn start(&mut self, core: &Core, handle: u64, origin: (u64, u64, i32), event: Event, at_ns: i64) {
-        let (comm, parent, _) = origin;
+    fn start(&mut self, core: &Core, handle: u64, origin: Origin, event: Event, at_ns: i64) {
+        let Origin { comm, parent, step, .. } = origin;
         match event {
             Event::CollApi(api) | Event::P2pApi(api) => {
                 let (count, datatype, captured) = (api.count, api.datatype, api.captured);
                 self.calls.insert(handle, Call { at_ns, group: parent, count, datatype, captured });
             }
             Event::KernelLaunch(Launch { row, thread_id }) => {
-                let step = origin.2;
                 self.launches.insert(parent, Launched { at_ns, end_ns: None, row, thread_id, step });
                 self.groups.insert(handle, parent);
             }
@@ -292,7 +209,8 @@ impl Model {
     }
 
     /// What all operations have: the communicator's part.
-    fn new_op(&mut self, core: &Core, (comm, parent, step): (u64, u64, i32), func: Word, at_ns: i64, hash: u64) -> Op {
+    fn new_op(&mut self, core: &Core, origin: Origin, func: Word, at_ns: i64, hash: u64) -> Op {
+        let Origin { comm, parent, step, alone } = origin;
         let func = self.word(core, func);
         let call = self.calls.get(parent).copied();
         let launched = call.filter(|call| !call.captured);
@@ -302,7 +220,6 @@ impl Model {
         if info.hash == 0 {
             info.hash = hash;
         }
-        let wanted = core.wanted.load(std::sync::atomic::Ordering::Relaxed);
         Op {
             comm,
             comm_id: comm_id(info.hash),
@@ -325,7 +242,7 @@ impl Model {
             channels: Vec::new(),
             proxies: Vec::new(),
             copy_engine: None,
-            only_enqueued: wanted & (event_type::KERNEL_CH | event_type::PROXY_OP) == 0,
+            only_enqueued: alone,
             last_ns: at_ns,
             reported: None,
         }
@@ -343,9 +260,9 @@ impl Model {
         op.dtype = datatype.map(|name| names::datatype(&name).into());
     }
 
-    fn begin_coll(&mut self, core: &Core, handle: u64, origin: (u64, u64, i32), coll: Coll, at_ns: i64) {
+    fn begin_coll(&mut self, core: &Core, handle: u64, origin: Origin, coll: Coll, at_ns: i64) {
         let mut op = self.new_op(core, origin, coll.func, at_ns, coll.comm_hash);
-        self.measure(core, &mut op, origin.1, coll.count, coll.datatype);
+        self.measure(core, &mut op, origin.parent, coll.count, coll.datatype);
         op.seq = coll.seq as i64;
         op.root = matches!(&*op.op, "broadcast" | "reduce" | "gather" | "scatter").then_some(coll.root);
         op.n_channels = coll.channels;
@@ -354,11 +271,11 @@ impl Model {
         self.remember(handle, op);
     }
 
-    fn begin_p2p(&mut self, core: &Core, handle: u64, origin: (u64, u64, i32), p2p: P2p, at_ns: i64) {
+    fn begin_p2p(&mut self, core: &Core, handle: u64, origin: Origin, p2p: P2p, at_ns: i64) {
         let mut op = self.new_op(core, origin, p2p.func, at_ns, p2p.comm_hash);
-        self.measure(core, &mut op, origin.1, p2p.count, p2p.datatype);
+        self.measure(core, &mut op, origin.parent, p2p.count, p2p.datatype);
         let sends = &*op.op == "send";
-        let seqs = &mut self.comms.entry(origin.0).or_default().p2p_seqs;
+        let seqs = &mut self.comms.entry(origin.comm).or_default().p2p_seqs;
         let seq = seqs.entry((p2p.peer, sends)).or_default();
         op.seq = *seq;
         *seq += 1;
@@ -534,7 +451,8 @@ impl Model {
     }
 
     /// Makes rows of what is over, and of what has been in flight since before `old_ns`. At the `last` call of
-    /// everything.
+    /// everything. What began before NCCL was asked for something else, and does not end, is counted and makes no row:
+    /// that it hangs is not known.
     pub(super) fn publish(&mut self, now_ns: i64, old_ns: i64, last: bool) {
         let mut over = Vec::new();
         for (handle, op) in &mut self.ops {
@@ -543,7 +461,12 @@ impl Model {
             // Nothing more comes of an operation whose communicator or process ends.
             let state = op.state(if gone || last { i64::MAX } else { now_ns });
             let finished = state == CollectiveState::Done || op.only_enqueued;
-            if finished || last || gone {
+            if !finished && op.enqueue_ns <= self.untold_until_ns {
+                if last || gone || now_ns.saturating_sub(self.untold_until_ns) >= PATIENCE_NS {
+                    self.untold += 1;
+                    over.push(*handle);
+                }
+            } else if finished || last || gone {
                 self.rows.collectives.push(collective_row(self.rank, op, &comm.clock, state));
                 self.rows.channels.extend(channel_rows(self.rank, op, &comm.clock));
                 let named = Some((op.seq, &op.op));
@@ -564,17 +487,14 @@ impl Model {
             let mut strays: Vec<(u64, (i64, Proxy))> = self.strays.drain().collect();
             strays.sort_unstable_by_key(|(handle, _)| *handle);
             for (_, (comm, proxy)) in strays {
-                self.rows.proxies.push(proxy_row(self.rank, comm, None, &proxy));
+                if proxy.start_ns <= self.untold_until_ns {
+                    self.untold += 1;
+                } else {
+                    self.rows.proxies.push(proxy_row(self.rank, comm, None, &proxy));
+                }
             }
         }
         self.publish_comms();
-    }
-
-    /// Forgets what is in flight, because its end will not be told. Returns how much that was.
-    pub(super) fn forget(&mut self) -> u64 {
-        self.order.clear();
-        self.strays.clear();
-        std::mem::take(&mut self.ops).len() as u64
     }
 
     fn publish_comms(&mut self) {

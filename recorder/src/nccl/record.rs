@@ -45,11 +45,13 @@ pub(crate) struct Record {
 /// What a callback says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum What {
-    /// `comm` is the handle of the communicator, `parent` that of the enclosing event; 0: none.
+    /// `comm` is the handle of the communicator, `parent` that of the enclosing event; 0: none. `alone`: nothing that
+    /// hangs below an operation was asked for when it came.
     Start {
         comm: u64,
         parent: u64,
         step: i32,
+        alone: bool,
         event: Event,
     },
     /// `value` is the state's argument, where it has one of 64 bits.

@@ -4,7 +4,8 @@ use trace::{CollectiveRow, CommRow, NcclChannelRow, NcclProxyRow, Text};
 
 use super::clock::{GpuClock, HostTime};
 use super::core::CommInfo;
-use super::model::{Channel, Launched, Op, Proxy};
+use super::model::Launched;
+use super::op::{Channel, Op, Proxy};
 use crate::device::DeviceEvent;
 use crate::{CollectiveState, Kind, NameId, TimingSource};
 

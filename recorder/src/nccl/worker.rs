@@ -1,6 +1,6 @@
 //! The thread behind the queue: it makes operations of callbacks, and rows of operations.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -20,6 +20,8 @@ const POLL: Duration = Duration::from_millis(20);
 const PERIOD: Duration = Duration::from_secs(1);
 /// What the rows of launches are called: `nccl:` says that they are communication.
 const LAUNCH: &str = "nccl:launch";
+/// NCCL looks at what it is asked for when an operation is called, and tells of it a little later.
+const GRACE_NS: i64 = 50_000_000;
 /// Callbacks between two looks at the clock.
 const CHUNK: usize = 4096;
 
@@ -35,6 +37,9 @@ pub struct Source {
 struct Control {
     detail: AtomicU8,
     finish: AtomicBool,
+    /// What NCCL is asked for, and when that last changed.
+    asked: AtomicU64,
+    changed_ns: AtomicI64,
 }
 
 impl Control {
@@ -43,6 +48,19 @@ impl Control {
             0 => Detail::Coll,
             1 => Detail::Channels,
             _ => Detail::Proxy,
+        }
+    }
+
+    /// Asks NCCL for what is wanted now. Any thread may, as often as it likes.
+    fn ask(&self, core: &Core) {
+        // Steps come and go faster than the worker looks: with a schedule NCCL tells all, and the rest is left aside.
+        let by_steps = injected::schedule().is_some() && injected::wanted();
+        let wanted = if by_steps || core.is_active() { self.detail().mask() } else { 0 };
+        // Even if nothing changed: a second plugin may have changed its mind.
+        ffi::set_mask(wanted);
+        if self.asked.swap(wanted, Ordering::Relaxed) != wanted {
+            // Two threads may meet here; the later one says when.
+            self.changed_ns.fetch_max(core.now_ns(), Ordering::Release);
         }
     }
 }
@@ -55,7 +73,12 @@ impl Source {
     pub(crate) fn with_limits(recorder: &Recorder, detail: Detail, limits: Limits) -> Result<Self, Error> {
         let core = Arc::new(Core::new(recorder.shared().clone(), limits));
         core.wanted.store(detail.mask(), Ordering::Relaxed);
-        let control = Arc::new(Control { detail: AtomicU8::new(detail as u8), finish: AtomicBool::new(false) });
+        let control = Arc::new(Control {
+            detail: AtomicU8::new(detail as u8),
+            finish: AtomicBool::new(false),
+            asked: AtomicU64::new(detail.mask()),
+            changed_ns: AtomicI64::new(i64::MIN),
+        });
         let (rank, recorder) = (recorder.rank(), recorder.clone());
         let mut worker = Worker {
             core: core.clone(),
@@ -65,8 +88,6 @@ impl Source {
             recorder,
             rank,
             told: [0; SOURCES.len()],
-            active: true,
-            detail,
         };
         let thread = thread::Builder::new().name("rankscope-nccl".into());
         let worker = thread.spawn(move || worker.run()).map_err(Error::Thread)?;
@@ -81,8 +102,7 @@ impl Source {
     pub fn set_detail(&self, detail: Detail) {
         self.control.detail.store(detail as u8, Ordering::Relaxed);
         self.core.wanted.store(detail.mask(), Ordering::Relaxed);
-        let by_steps = injected::schedule().is_some() && injected::wanted();
-        ffi::set_mask(if by_steps || self.core.is_active() { detail.mask() } else { 0 });
+        self.control.ask(&self.core);
     }
 
     /// Ends: takes what the queue holds, and makes rows of everything, finished or not.
@@ -120,22 +140,19 @@ struct Worker {
     rank: i32,
     /// Counts that are rows already.
     told: [u64; SOURCES.len()],
-    active: bool,
-    detail: Detail,
     launch_name: NameId,
 }
 
 impl Worker {
     fn run(&mut self) {
-        let mut forgotten = 0;
         let mut last_publish = Instant::now();
         loop {
             let finish = self.control.finish.load(Ordering::Acquire);
             self.drain();
-            forgotten += self.follow();
+            self.control.ask(&self.core);
             if finish || last_publish.elapsed() >= PERIOD {
                 last_publish = Instant::now();
-                self.publish(finish, forgotten);
+                self.publish(finish);
             }
             if finish {
                 return;
@@ -155,27 +172,10 @@ impl Worker {
         }
     }
 
-    /// Follows what the program or its user switched: recording, detail. Returns the operations that were forgotten.
-    fn follow(&mut self) -> u64 {
-        // Steps come and go faster than this thread looks: with a schedule NCCL tells all, and the rest is left aside.
-        let by_steps = injected::schedule().is_some() && injected::wanted();
-        let (active, detail) = (by_steps || self.core.is_active(), self.control.detail());
-        let wanted = if active { detail.mask() } else { 0 };
-        // A second plugin may have changed its mind as well.
-        ffi::set_mask(wanted);
-        let ends_untold = (self.active && !active) || detail < self.detail;
-        (self.active, self.detail) = (active, detail);
-        if !ends_untold {
-            return 0;
-        }
-        // What is over becomes rows first: they wait for the next period otherwise.
+    fn publish(&mut self, last: bool) {
         let now_ns = self.core.now_ns();
-        self.model.publish(now_ns, i64::MIN, false);
-        self.model.forget()
-    }
-
-    fn publish(&mut self, last: bool, forgotten: u64) {
-        let now_ns = self.core.now_ns();
+        let changed_ns = self.control.changed_ns.load(Ordering::Acquire);
+        self.model.untold_until_ns = changed_ns.saturating_add(GRACE_NS);
         let period_ns = i64::try_from(PERIOD.as_nanos()).unwrap_or(i64::MAX);
         self.model.publish(now_ns, now_ns.saturating_sub(period_ns), last);
         let rows = std::mem::take(&mut self.model.rows);
@@ -186,7 +186,7 @@ impl Worker {
         self.hand_over(rows.channels);
         self.hand_over(rows.proxies);
         self.hand_over(rows.comms);
-        let counters = self.counters(forgotten);
+        let counters = self.counters();
         self.hand_over(counters);
     }
 
@@ -198,7 +198,7 @@ impl Worker {
     }
 
     /// What was not recorded since the last call.
-    fn counters(&mut self, forgotten: u64) -> Vec<CounterRow> {
+    fn counters(&mut self) -> Vec<CounterRow> {
         let counts = &self.core.counts;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let now = [
@@ -211,7 +211,7 @@ impl Worker {
             load(&counts.panics),
             self.model.given_up,
             self.model.orphans,
-            forgotten,
+            self.model.untold,
         ];
         let mut rows = Vec::new();
         for ((count, told), (source, lost, why)) in now.iter().zip(&mut self.told).zip(SOURCES) {

@@ -110,8 +110,6 @@ fn ctl_switches_a_running_program_and_its_detail() {
     assert_eq!((coll & 2, coll & 64, coll & 8), (2, 0, 0), "collectives, no channels, no proxy");
     let said = ctl(runtime.path(), &["status", "--out", &out]).expect_code(0).stdout;
     assert!(said.contains(&out) && said.contains("rank 0") && said.contains(": recording, NCCL coll"), "{said}");
-    // The program says its mask before its first collective under it.
-    std::thread::sleep(std::time::Duration::from_millis(300));
     let said = ctl(runtime.path(), &["stop", "--out", &out]).expect_code(0).stdout;
     assert!(said.contains("not recording"), "{said}");
     assert_eq!(program.next("mask"), 0);

@@ -110,10 +110,10 @@ fn answer<T>(at: *mut T, value: T) {
 
 fn begin(context: *mut *mut c_void, mask_at: *mut c_int, info: CommInfo, init: impl FnOnce(&Chain) -> usize) -> c_int {
     answer(context, std::ptr::null_mut());
-    answer(mask_at, 0);
     // The first call starts the recorder: it may take locks, allocate and write files.
     let started = catch_unwind(AssertUnwindSafe(|| {
-        let Some(core) = injected::start_nccl() else { return };
+        // Only then: the mask is one for all communicators, and others may be at work.
+        let Some(core) = injected::start_nccl() else { return answer(mask_at, 0) };
         let comm = core.open_comm(info);
         *mask() = Some(MaskAt(mask_at));
         if let Some(second) = chain::plugin(core)
@@ -300,9 +300,10 @@ unsafe extern "C" fn finalize(context: *mut c_void) -> c_int {
         if core.close_comm(comm) && chained != 0 {
             chain::finalize(chained);
         }
-        // After the last one NCCL may be unloaded, and its mask with it.
+        // After the last one NCCL may be unloaded, and its mask with it. Held meanwhile: another may come.
+        let mut mask = mask();
         if !core.infos().values().any(|info| info.destroyed_ns.is_none()) {
-            *mask() = None;
+            *mask = None;
         }
     })
 }
