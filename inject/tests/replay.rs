@@ -1,7 +1,7 @@
 //! The built library under the calls that NCCL makes: every version of the interface, several threads, hostile cases; and
 //! what it leaves on disk. No GPU and no NCCL is involved, and none has confirmed it.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests may unwrap, as tests do")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests may unwrap, as tests do")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
