@@ -125,6 +125,14 @@ impl DeviceEvent {
     }
 }
 
+/// A kernel of the communication library, in the recorder's clock, with the row of the launch that made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CommKernel {
+    pub(crate) launch: i64,
+    pub(crate) start_ns: i64,
+    pub(crate) end_ns: i64,
+}
+
 /// What a source lost or left out since it last said so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {

@@ -1,9 +1,12 @@
 //! What all threads of a recorder share: the current step, the ids, the names.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crossbeam_queue::ArrayQueue;
 
 use crate::Clock;
+use crate::device::CommKernel;
 use crate::names::Names;
 use crate::timeline::Timeline;
 
@@ -92,6 +95,8 @@ pub(crate) struct Shared {
     next_id: Padded<AtomicI64>,
     allocated_bytes: AtomicI64,
     timeline: Mutex<Timeline>,
+    /// From CUPTI's worker to NCCL's, if that runs.
+    pub(crate) comm_kernels: OnceLock<ArrayQueue<CommKernel>>,
     pub(crate) handed_over: HandedOver,
     pub(crate) names: Names,
     pub(crate) clock: Clock,
@@ -105,6 +110,7 @@ impl Shared {
             next_id: Padded(AtomicI64::new(1)),
             allocated_bytes: AtomicI64::new(0),
             timeline: Mutex::default(),
+            comm_kernels: OnceLock::new(),
             handed_over: HandedOver::default(),
             names: Names::default(),
             clock,

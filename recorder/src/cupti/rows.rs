@@ -18,7 +18,7 @@ use super::record::{
 };
 use super::time::TimeMap;
 use super::words;
-use crate::device::{Detail, DeviceBatch, DeviceEvent, Missing};
+use crate::device::{CommKernel, Detail, DeviceBatch, DeviceEvent, Missing};
 use crate::record::{MemoryRecord, NONE};
 use crate::state::Shared;
 use crate::{Kind, NameId};
@@ -332,6 +332,14 @@ impl<S: Strings> Rows<S> {
                     is_comm: event.is_comm,
                 },
             );
+        }
+        if external_id != NONE
+            && event.is_comm
+            && let Some(kernels) = self.shared.comm_kernels.get()
+        {
+            let (launch, start_ns, end_ns) = (external_id, event.ts_ns, event.ts_ns + event.dur_ns);
+            // If they come too fast, some are enough: they only refine a clock's map.
+            let _ = kernels.push(CommKernel { launch, start_ns, end_ns });
         }
         self.keep_if_active(DeviceEvent { external_id, ..event }, made_ns);
     }

@@ -1,4 +1,4 @@
-//! From the GPU's `globaltimer` to the host's clock, without CUPTI: the lower envelope of what was seen.
+//! From the GPU's `globaltimer` to the host's clock: the lower envelope of what was seen.
 //!
 //! ```text
 //!  seen − gpu
@@ -11,6 +11,9 @@
 //!
 //! The true offset lies between the two clouds. The line under the upper one is taken; the distance from there to the
 //! lower one, in the second that a stamp belongs to, is its error. Where no launch is known the error is unknown.
+//!
+//! Where CUPTI timed a kernel of NCCL's, its start and end are samples as well, and far better ones: the channels fill the
+//! kernel but for some µs. What CUPTI's own times are off by is not in the error: these are the times of all device rows.
 
 use std::collections::VecDeque;
 
@@ -98,6 +101,14 @@ impl GpuClock {
             && window.lower.is_none_or(|lower| sample.offset_ns > lower.offset_ns)
         {
             window.lower = Some(sample);
+        }
+    }
+
+    /// What the GPU did between its stamps `gpu` lay within `host`: CUPTI timed its kernel.
+    pub(super) fn inside(&mut self, gpu: (i64, i64), host: (i64, i64)) {
+        // A shorter kernel cannot be the one.
+        if host.1.saturating_sub(host.0) >= gpu.1.saturating_sub(gpu.0) && self.seen(gpu.1, host.1) {
+            self.launched(gpu.0, host.0);
         }
     }
 
@@ -202,6 +213,33 @@ mod tests {
                 worst = worst.max(off);
             }
             assert!(worst < 250_000, "{seconds} s, {drift_ppb} ppb: {worst} ns");
+        }
+    }
+
+    /// ```text
+    /// host   [kernel        ]   10 ms, each second
+    /// gpu     [channel     ]    2 µs later, 3 µs shorter
+    /// ```
+    #[test]
+    fn kernels_that_cupti_timed_bound_the_clock_from_both_sides() {
+        let mut clock = clock(30, 4_000);
+        let before = clock.host_time(EPOCH_NS + 15_000_000_000).unwrap().error_ns.unwrap();
+        for second in 0..30 {
+            let gpu = (EPOCH_NS + second * 1_000_000_000 + 1_000_000, EPOCH_NS + second * 1_000_000_000 + 11_000_000);
+            let host = (true_host(gpu.0, 4_000) - 2_000, true_host(gpu.1, 4_000) + 1_000);
+            clock.inside(gpu, host);
+            // Not the kernel of these stamps.
+            clock.inside(gpu, (host.0 + 5_000_000, host.1));
+        }
+        // The last second of stamps reaches half a second beyond the last kernel.
+        for second in 0..29 {
+            let gpu_ns = EPOCH_NS + second * 1_000_000_000 + 500_000_000;
+            let time = clock.host_time(gpu_ns).unwrap();
+            let (off, error) = ((time.ns - true_host(gpu_ns, 4_000)).abs(), time.error_ns.unwrap());
+            assert!(
+                off <= error + 4_000 && error < 10_000 && before > 20_000,
+                "off {off}, error {error}, was {before}"
+            );
         }
     }
 

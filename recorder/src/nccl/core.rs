@@ -14,6 +14,7 @@ use super::handles::Handles;
 use super::record::{Event, Launch, Record, What, event_type};
 use super::words::Words;
 use crate::Clock;
+use crate::device::CommKernel;
 use crate::state::Shared;
 
 /// How much may be in flight.
@@ -33,6 +34,9 @@ impl Default for Limits {
 
 /// Threads that may be between a look at the queue's length and their push, and so overshoot a limit by one each.
 const THREADS: usize = 1024;
+
+/// Kernels of NCCL's that wait: a second's. More only refine the clock's map, and are left out.
+const COMM_KERNELS: usize = 16_384;
 
 /// Types that are part of an operation, by their parent.
 const CHILDREN: u64 = event_type::PROXY_OP
@@ -110,6 +114,8 @@ impl Core {
     pub(crate) fn new(shared: Arc<Shared>, limits: Limits) -> Self {
         let clock = shared.clock;
         let stops = limits.handles as usize + THREADS;
+        // Somebody takes them from now on.
+        shared.comm_kernels.get_or_init(|| ArrayQueue::new(COMM_KERNELS));
         Self {
             shared,
             clock,
@@ -263,6 +269,11 @@ impl Core {
     /// The next callback, oldest first.
     pub(crate) fn pop(&self) -> Option<Record> {
         self.queue.pop()
+    }
+
+    /// The next kernel of NCCL's that CUPTI timed.
+    pub(crate) fn pop_kernel(&self) -> Option<CommKernel> {
+        self.shared.comm_kernels.get()?.pop()
     }
 
     /// Whether the queue is filling up.

@@ -10,7 +10,8 @@
 //! **Times.** NCCL calls "stop" when a collective is enqueued, after its kernel was launched; that is no end. The end is
 //! that of the kernel's last channel, which the GPU stamps with its `globaltimer` (NCCL 2.27 and newer). `nccl_channels`
 //! keeps the raw stamps and when the host saw them; `collectives` gets them mapped to the host's clock, with
-//! `timing_source = gpu_timer`. See `clock` for the map and its error. Without a stamp (NCCL 2.26) the times are those at
+//! `timing_source = gpu_timer`. See `clock` for the map and its error: where CUPTI runs too, its kernels bound it from both
+//! sides (`fit`), else launches and callbacks do. Without a stamp (NCCL 2.26) the times are those at
 //! which NCCL's thread noticed (`host`); without channels those of its proxy (`proxy`); else only the hand-over is known
 //! (`enqueue`).
 //!
@@ -30,6 +31,7 @@ mod clock;
 mod core;
 #[expect(unsafe_code, reason = "the interface through which NCCL calls")]
 pub mod ffi;
+mod fit;
 mod handles;
 #[cfg(test)]
 mod handles_model;

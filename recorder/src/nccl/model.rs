@@ -7,6 +7,7 @@ use trace::Text;
 
 use super::clock::GpuClock;
 use super::core::{CommInfo, Core};
+use super::fit::{Fit, Stamps};
 use super::names;
 use super::op::{Channel, Op, Proxy, Waits};
 use super::recent::{MAX_REMEMBERED, Recent};
@@ -14,6 +15,7 @@ use super::record::{Coll, Event, Launch, P2p, ProxyOp, Record, What, state};
 use super::rows::{Rows, channel_rows, collective_row, comm_id, comm_row, proxy_row};
 use super::words::Word;
 use crate::CollectiveState;
+use crate::device::CommKernel;
 
 /// Operations in flight that are remembered; the oldest are given up beyond.
 const MAX_OPS: usize = 65_536;
@@ -95,6 +97,7 @@ pub(super) struct Model {
     /// Proxy operations whose operation is not known.
     strays: FxHashMap<u64, (i64, Proxy)>,
     steps: Recent<u64, Step>,
+    fit: Fit,
     words: FxHashMap<Word, Text>,
     pub(super) rows: Rows,
     /// Operations given up because too many were in flight.
@@ -121,6 +124,7 @@ impl Model {
             proxies: Recent::new(),
             strays: FxHashMap::default(),
             steps: Recent::new(),
+            fit: Fit::new(),
             words: FxHashMap::default(),
             rows: Rows::default(),
             given_up: 0,
@@ -428,11 +432,7 @@ impl Model {
         } else if let Some(step) = self.steps.get(handle).copied() {
             self.proxy(step.proxy, |proxy| proxy.waits.add(step.state, at_ns - step.since_ns));
         } else if self.at(handle, |channel, _| channel.seen_end_ns = Some(at_ns)) {
-            if let Some(place) = self.channels.get(handle).copied()
-                && let Some(op) = self.ops.get_mut(&place.op)
-            {
-                op.last_ns = at_ns;
-            }
+            self.channel_ended(handle, at_ns);
         } else if let Some((comm, mut proxy)) = self.strays.remove(&handle) {
             proxy.end_ns = Some(at_ns);
             self.rows.proxies.push(proxy_row(self.rank, comm, None, &proxy));
@@ -448,6 +448,35 @@ impl Model {
             *end_ns = Some(at_ns);
         }
         // A stopped operation, call or launch is only enqueued.
+    }
+
+    fn channel_ended(&mut self, handle: u64, at_ns: i64) {
+        let Some(place) = self.channels.get(handle).copied() else { return };
+        let Some(op) = self.ops.get_mut(&place.op) else { return };
+        op.last_ns = at_ns;
+        let Some((launch, channel)) = op.launch_row.zip(op.channels.get(place.index)) else { return };
+        let stamps = (i64::try_from(channel.gpu_start_ns), i64::try_from(channel.gpu_end_ns));
+        if let (Ok(start_ns @ 1..), Ok(end_ns @ 1..)) = stamps
+            && !channel.suspect
+            && channel.phase.is_none()
+        {
+            let stamps = Stamps { comm: op.comm, start_ns, end_ns };
+            let kernel = self.fit.channel(launch, stamps);
+            self.bound(kernel, Some(stamps));
+        }
+    }
+
+    /// CUPTI has timed a kernel of NCCL's.
+    pub(super) fn kernel(&mut self, kernel: CommKernel) {
+        let stamps = self.fit.kernel(kernel);
+        self.bound(Some(kernel), stamps);
+    }
+
+    fn bound(&mut self, kernel: Option<CommKernel>, stamps: Option<Stamps>) {
+        let Some((kernel, stamps)) = kernel.zip(stamps) else { return };
+        if let Some(comm) = self.comms.get_mut(&stamps.comm) {
+            comm.clock.inside((stamps.start_ns, stamps.end_ns), (kernel.start_ns, kernel.end_ns));
+        }
     }
 
     /// Makes rows of what is over, and of what has been in flight since before `old_ns`. At the `last` call of

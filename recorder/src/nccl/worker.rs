@@ -165,6 +165,9 @@ impl Worker {
 
     fn drain(&mut self) {
         self.model.refresh_comms(&self.core);
+        while let Some(kernel) = self.core.pop_kernel() {
+            self.model.kernel(kernel);
+        }
         // No more than is there now or soon: rows must be made meanwhile.
         for _ in 0..64 * CHUNK {
             let Some(record) = self.core.pop() else { break };

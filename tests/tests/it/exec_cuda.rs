@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use trace::{CollectiveRow, CounterRow, EventRow, RankRow, Row, Run};
+use trace::{CollectiveRow, CounterRow, EventRow, NcclChannelRow, RankRow, Row, Run};
 
 use crate::support::{Finished, RANK_AGENT, analyze, finish, inject_library, scratch};
 
@@ -60,6 +60,22 @@ fn check_joined(run: &Path) {
     println!("kernels of collectives: {} of {COLLECTIVES} found", found.len());
 }
 
+/// Channels fill their kernels in this program, and their stamps are those of another clock: how far their times are off,
+/// and what error is stated.
+#[track_caller]
+fn check_channels(run: &Path, holds: impl Fn(i64, i64) -> bool) {
+    let kernels: Vec<EventRow> = rows(run);
+    let kernels = of_kind(&kernels, "kernel", "ncclDevKernel");
+    let channels: Vec<NcclChannelRow> = rows(run);
+    assert_eq!((kernels.len(), channels.len()), (COLLECTIVES, COLLECTIVES));
+    for channel in channels {
+        let gpu_to_host = channel.start_ns.unwrap() - channel.gpu_start_ns.unwrap();
+        let kernel = kernels.iter().min_by_key(|kernel| (kernel.ts_ns - channel.start_ns.unwrap()).abs()).unwrap();
+        let off_ns = (channel.start_ns.unwrap() - kernel.ts_ns).abs();
+        assert!(holds(off_ns, channel.clock_error_ns.unwrap()), "off {off_ns} ({gpu_to_host}): {channel:?}");
+    }
+}
+
 #[test]
 fn an_unmodified_program_is_recorded_by_what_cuda_and_nccl_load() {
     let (run, done) = record("exec_cuda", &[], "version=130001");
@@ -78,6 +94,7 @@ fn an_unmodified_program_is_recorded_by_what_cuda_and_nccl_load() {
     let ids: Vec<Option<i64>> = rows::<CollectiveRow>(&run).iter().map(|row| row.event_id).collect();
     assert!(ids.iter().all(|id| launches.iter().any(|launch| Some(launch.id) == *id)), "{ids:?}");
     check_joined(&run);
+    check_channels(&run, |off_ns, error_ns| off_ns == 0 && error_ns == 0);
     let said = analyze(&run, 0).stdout;
     assert!(said.contains("10 collectives"), "{said}");
     // The agent, and the program that nobody ended.
@@ -93,6 +110,8 @@ fn without_external_ids_the_launch_says_which_kernel_it_was() {
     let events = rows::<EventRow>(&run);
     assert!(of_kind(&events, "kernel", "").iter().all(|kernel| kernel.external_id.is_none()));
     check_joined(&run);
+    // Only callbacks and launches bound the GPU's clock.
+    check_channels(&run, |off_ns, error_ns| off_ns <= error_ns && error_ns > 0);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! A program that knows nothing of the recorder: CUDA's driver and NCCL load the library that `rank-agent exec` named in
 //! the environment, and call it as they do; the GPU is the stand-in's.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::path::PathBuf;
 
@@ -35,6 +37,8 @@ struct Program {
     stand_in: StandIn,
     plugin: Plugin,
     context: usize,
+    /// When the last kernel of each stream ends: the next one waits for it.
+    ends: RefCell<BTreeMap<u32, u64>>,
 }
 
 /// Trains a little: matrix products, and a collective behind each.
@@ -44,7 +48,8 @@ pub(crate) fn run(steps: Option<u64>) {
     // In ncclCommInit.
     let plugin = Plugin::load(&path("NCCL_PROFILER_PLUGIN"), VERSION).unwrap();
     let context = plugin.init(&Comm { name: "dp", hash: 0xfeed, nodes: 1, ranks: 2, rank: 0 });
-    let program = Program { stand_in: StandIn::open(&path("RANKSCOPE_CUPTI")), plugin, context };
+    let stand_in = StandIn::open(&path("RANKSCOPE_CUPTI"));
+    let program = Program { stand_in, plugin, context, ends: RefCell::default() };
     // At its first range.
     let nvtx = steps.map(|_| Nvtx::initialize(&path("NVTX_INJECTION64_PATH")));
     let mut before = None;
@@ -67,8 +72,11 @@ pub(crate) fn run(steps: Option<u64>) {
 
 impl Program {
     fn kernel(&self, name: &CStr, correlation_id: u32, stream_id: u32) -> (u64, u64) {
-        let (start, name) = (self.stand_in.now(), name.as_ptr() as usize as u64);
-        let end = start + 50_000;
+        let mut ends = self.ends.borrow_mut();
+        let stream_end = ends.entry(stream_id).or_default();
+        let start = self.stand_in.now().max(*stream_end);
+        let (end, name) = (start + 50_000, name.as_ptr() as usize as u64);
+        *stream_end = end;
         let kernel = Kernel13 { start, end, context_id: 1, stream_id, correlation_id, name, ..Default::default() };
         self.stand_in.put(&kernel.bytes(130_001));
         (start, end)
@@ -102,6 +110,9 @@ impl Program {
         // The GPU's own clock is another.
         const GPU_NS: u64 = 1_756_000_000_000_000_000;
         let Running { operation, began, ended } = *running;
+        while self.stand_in.now() < began {
+            std::hint::spin_loop();
+        }
         let channel = self.start(&Descriptor::kernel_ch(VERSION, operation, 0, GPU_NS + began));
         while self.stand_in.now() < ended {
             std::hint::spin_loop();
