@@ -2,9 +2,10 @@
 """Reads a fresh run the way its users will: every example query with the real DuckDB (the command and the Python
 module), every table with pyarrow and Polars. Each query has assertions of its own about what its rows must say.
 
-    duckdb_check.py RUN --slow-rank R --slow-ms M --duckdb .venv/bin/duckdb
+    duckdb_check.py RUN --slow-rank R --slow-ms M --nccl-run RUN --duckdb .venv/bin/duckdb
 
-RUN was recorded with `--inject slow:rank=R,ms=M` (phase forward) and analysed. Prints one line a check, then a count.
+RUN was recorded with `--inject slow:rank=R,ms=M` (phase forward) and analysed. The second one is of NCCL's calls, replayed:
+104 operations, of which 100 are collectives on 4 channels and 4 sends and receives on 2. Prints one line a check, then a count.
 """
 
 import argparse
@@ -174,6 +175,22 @@ def check_lost_and_left_out(rows, _):
     assert column(rows, "what") == ["nothing"], rows
 
 
+def check_nccl_proxy_waits(rows, _):
+    assert [(r["rank"], r["peer"], r["direction"], r["operations"], r["unfinished"]) for r in rows] == [
+        (0, 1, "send", 104, 0)
+    ], rows
+    waits = sum(rows[0][f"{what}_wait_ms"] for what in ("gpu", "peer", "net", "flush"))
+    assert rows[0]["mib"] == 13.0 and 0 < waits <= rows[0]["time_ms"], rows
+
+
+def check_nccl_channels(rows, _):
+    counted = {(r["op"], r["channels"]): r["operations"] for r in rows}
+    assert counted == {("allgather", 4): 24, ("allreduce", 4): 76, ("recv", 2): 2, ("send", 2): 2}, rows
+    # The replay stamps a channel 1 ns after the one before.
+    assert all(1000 * r["end_spread_us"] == r["channels"] - 1 for r in rows), rows
+    assert all(r["clock_error_us"] > 0 and r["median_us"] > 0 for r in rows), rows
+
+
 def run_command(duckdb_command, run, query):
     """The query by the command, as the README says to."""
     done = subprocess.run(
@@ -191,12 +208,12 @@ def run_module(con, query):
     return [dict(zip(names, row)) for row in cursor.fetchall()]
 
 
-def check_query(query, con, options, truth):
+def check_query(query, con, run, options, truth):
     first = query.read_text().splitlines()[0]
     assert first.startswith("-- ") and first.endswith("?"), "the first line is not its question"
     check = globals()[f"check_{query.stem}"]
     by_module = run_module(con, query)
-    by_command = run_command(options.duckdb, options.run, query)
+    by_command = run_command(options.duckdb, run, query)
     assert by_module, "no rows"
     check(by_module, truth)
     check(by_command, truth)
@@ -259,25 +276,35 @@ def check_views(con, _options, _truth):
     return f"{len(views)} views"
 
 
+def connect(run):
+    """A session in which the run's tables have their names."""
+    con = duckdb.connect()
+    con.execute((run / "analysis/views.sql").read_text())
+    return con
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=pathlib.Path)
     parser.add_argument("--slow-rank", type=int, required=True)
     parser.add_argument("--slow-ms", type=float, required=True)
+    parser.add_argument("--nccl-run", type=pathlib.Path, required=True, help="a run with the tables that NCCL fills")
     parser.add_argument("--duckdb", required=True, help="the DuckDB command")
     options = parser.parse_args()
-    options.run = options.run.resolve()
+    options.run, options.nccl_run = options.run.resolve(), options.nccl_run.resolve()
     options.duckdb = str(pathlib.Path(options.duckdb).absolute())
     truth = Truth(options.run, options.slow_rank, options.slow_ms)
     os.chdir(options.run)
-    con = duckdb.connect()
-    con.execute(pathlib.Path("analysis/views.sql").read_text())
+    con, nccl_con = (connect(run) for run in (options.run, options.nccl_run))
     command_version = subprocess.run([options.duckdb, "--version"], capture_output=True, text=True, check=True).stdout
     print(f"DuckDB module {duckdb.__version__}, command {command_version.split()[0]}, "
           f"pyarrow {pyarrow.__version__}, Polars {polars.__version__}")
     queries = sorted(QUERIES.glob("*.sql"))
     assert len(queries) >= 8, f"only {len(queries)} queries in {QUERIES}"
-    checks = [(q.stem, lambda q=q: check_query(q, con, options, truth)) for q in queries]
+    checks = []
+    for query in queries:
+        of = (nccl_con, options.nccl_run) if query.stem.startswith("nccl_") else (con, options.run)
+        checks.append((query.stem, lambda query=query, of=of: check_query(query, *of, options, truth)))
     for check in (check_tables, check_shard_metadata, check_views):
         checks.append((check.__name__, lambda check=check: check(con, options, truth)))
     failed = 0
