@@ -13,6 +13,11 @@ pub struct NameId(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShapeId(pub(crate) u32);
 
+/// Different names at most: a program that puts a number into each of them would fill the memory.
+const MAX_NAMES: usize = 1 << 18;
+/// What everything beyond is called.
+const ONE_TOO_MANY: &str = "(one name too many)";
+
 /// No shape.
 pub(crate) const NO_SHAPE: u32 = u32::MAX;
 
@@ -41,7 +46,12 @@ impl Names {
         if let Some(id) = tables.name_ids.get(name) {
             return NameId(*id);
         }
-        let (name, id) = (Text::from(name), tables.strings.names.len() as u32);
+        let id = tables.strings.names.len() as u32;
+        if tables.strings.names.len() > MAX_NAMES {
+            // The last one taken stands for all that came after.
+            return NameId(id - 1);
+        }
+        let name = Text::from(if tables.strings.names.len() == MAX_NAMES { ONE_TOO_MANY } else { name });
         tables.strings.names.push(name.clone());
         tables.name_ids.insert(name, id);
         NameId(id)
@@ -99,5 +109,18 @@ mod tests {
         assert_eq!(strings.names, ["gemm".into(), "bias".into(), Text::from("late")]);
         assert_eq!(&*strings.shapes[0].0, "[[64, 1024], []]");
         assert_eq!(&*strings.shapes[0].1, r#"["float", "float"]"#);
+    }
+
+    #[test]
+    fn names_are_bounded_and_the_rest_says_so() {
+        let (names, mut strings) = (Names::default(), Strings::default());
+        let first = names.intern("0");
+        (1..MAX_NAMES).for_each(|n| {
+            names.intern(&n.to_string());
+        });
+        let beyond = ["more", "still more", "more"].map(|name| names.intern(name));
+        assert!(beyond.iter().all(|id| *id == beyond[0]) && names.intern("0") == first);
+        names.refresh(&mut strings);
+        assert_eq!((strings.names.len(), &*strings.names[MAX_NAMES]), (MAX_NAMES + 1, ONE_TOO_MANY));
     }
 }

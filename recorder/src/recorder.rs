@@ -375,6 +375,8 @@ impl Drop for Handle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Kind;
+    use crate::device::DeviceEvent;
 
     /// A real fork cannot be made without unsafe code; what the child sees of it is that its process id is another.
     #[test]
@@ -401,5 +403,29 @@ mod tests {
         assert!(child.finish().failure.is_some_and(|why| why.contains("fork")));
         drop(held);
         assert!(recorder.finish().closed_cleanly, "the parent's writer was left alone");
+    }
+
+    /// Rows that a device handed over are left out like others, and free what they held.
+    #[test]
+    fn beyond_the_limit_rows_of_a_device_are_left_out_and_counted() {
+        const ROWS: u64 = 10_000;
+        let run = tempfile::tempdir().unwrap();
+        let short = Duration::from_millis(5);
+        let options = Options::new(run.path(), "test", 0, 1);
+        let options = Options { max_bytes: Some(1), part_rows: 100, part_period: short, ..options };
+        let recorder = Recorder::start(options).unwrap();
+        recorder.set_active(true);
+        let name = recorder.intern("kernel");
+        for id in 0..ROWS as i64 / 10 {
+            let events = (0..10).map(|k| DeviceEvent::new(10 * id + k, Kind::Kernel, name, id, id + 1)).collect();
+            recorder.device(DeviceBatch { events, ..DeviceBatch::default() });
+        }
+        let thread = recorder.thread("main");
+        (0..1000).for_each(|_| drop(thread.scope(Kind::CpuOp, name)));
+        std::thread::sleep(40 * short);
+        let summary = recorder.finish();
+        assert_eq!((summary.recorded, summary.omitted, summary.dropped), (0, ROWS + 1000, 0), "{summary}");
+        // The rank's rows, and counts ever more rarely.
+        assert!(summary.closed_cleanly && summary.shards < 20, "{summary}");
     }
 }

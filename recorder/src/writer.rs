@@ -118,6 +118,9 @@ pub(crate) struct Writer {
     /// When the first row came that is not on disk yet.
     part_began: Option<Instant>,
     last_close: Instant,
+    /// When counts were written last, and how long they wait from then on once all bytes are written.
+    counts_written: Instant,
+    counts_pause: Duration,
 }
 
 impl Writer {
@@ -143,6 +146,8 @@ impl Writer {
             counts: Counts::default(),
             part_began: None,
             last_close: Instant::now(),
+            counts_written: Instant::now(),
+            counts_pause: Duration::ZERO,
         };
         let row = trace::batch_from_rows(std::slice::from_ref(&writer.setup.rank_row))?;
         if writer.setup.joins {
@@ -325,7 +330,8 @@ impl Writer {
     /// Writes what is held. In the last part, what cannot be written is lost.
     fn close_part(&mut self, last: bool) {
         self.shared.names.refresh(&mut self.strings);
-        if self.summary().bytes < self.setup.max_bytes {
+        let within = self.summary().bytes < self.setup.max_bytes;
+        if within {
             self.write_events(last);
             self.write_collectives(last);
             self.write_memory(last);
@@ -334,7 +340,13 @@ impl Writer {
             self.leave_out();
         }
         self.count_full_queues();
-        self.write_counters();
+        // Beyond the limit only counts are written, each time after twice as long: they are bytes, too.
+        if within || last || self.counts_written.elapsed() >= self.counts_pause {
+            self.write_counters();
+            self.counts_written = Instant::now();
+            let period = self.setup.part_period;
+            self.counts_pause = if within { period } else { self.counts_pause.max(period).saturating_mul(2) };
+        }
         self.last_close = Instant::now();
         let held = self.rows() > 0 || !self.cold.is_empty();
         self.part_began = held.then(Instant::now);
@@ -343,8 +355,8 @@ impl Writer {
     /// Forgets what is held, because this process has written all that it may.
     fn leave_out(&mut self) {
         let why = format!("this process had written the {} bytes that it may", self.setup.max_bytes);
-        let held =
-            [("events", self.events.len()), ("collectives", self.collectives.len()), ("memory", self.memory.len())];
+        let events = self.events.len() + self.device.len();
+        let held = [("events", events), ("collectives", self.collectives.len()), ("memory", self.memory.len())];
         let cold = std::mem::take(&mut self.cold);
         let cold =
             cold.iter().map(|(name, parts)| (*name, parts.iter().map(|part| part.batch.num_rows()).sum::<usize>()));
@@ -353,6 +365,7 @@ impl Writer {
             self.summary().omitted += rows as u64;
         }
         self.events.clear();
+        self.device.clear();
         self.collectives.clear();
         self.memory.clear();
     }

@@ -14,12 +14,21 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Ends the recording at exit, and leaves it alone in forks.
-pub(super) fn at_exit_and_fork() {
-    // SAFETY: both take functions that live as long as the library, which is linked so that it is never unloaded.
-    let failed = unsafe { pthread_atfork(None, None, Some(forked)) != 0 || atexit(exiting) != 0 };
-    if failed {
+/// Ends the recording at exit.
+pub(super) fn at_exit() {
+    // SAFETY: it takes a function that lives as long as the library, which is linked so that it is never unloaded.
+    if unsafe { atexit(exiting) } != 0 {
         eprintln!("rankscope: the C library takes no more exit handlers; the last 2 s of the trace may be missing");
+    }
+}
+
+/// Leaves the recording alone in forks.
+pub(super) fn at_fork() {
+    // SAFETY: as above.
+    if unsafe { pthread_atfork(None, None, Some(forked)) } != 0 {
+        eprintln!(
+            "rankscope: the C library takes no more fork handlers; children of this process may write to its trace"
+        );
     }
 }
 

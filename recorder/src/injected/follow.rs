@@ -22,29 +22,26 @@ pub(super) fn order() -> Option<Order> {
 
 /// Begins to follow. Without a page, or if it cannot be read, which is said, everything is recorded.
 pub(super) fn start(recorder: &Recorder, options: &Options) {
-    let active = match &options.control {
-        None => true,
-        Some(path) => match follow(path, recorder) {
-            Ok(order) => order.record,
-            Err(error) => {
-                let path = path.display();
-                eprintln!("rankscope: {path}: {error}; process {} records all the time", std::process::id());
-                true
-            }
-        },
-    };
     // With a schedule nothing is recorded before a step says so.
-    recorder.set_active(active && options.schedule.is_none());
+    let begin = |record: bool| recorder.set_active(record && options.schedule.is_none());
+    let Some(path) = &options.control else { return begin(true) };
+    if let Err(error) = follow(path, recorder, begin) {
+        let path = path.display();
+        eprintln!("rankscope: {path}: {error}; process {} records all the time", std::process::id());
+        begin(true);
+    }
 }
 
-fn follow(path: &Path, recorder: &Recorder) -> std::io::Result<Order> {
+fn follow(path: &Path, recorder: &Recorder, begin: impl Fn(bool)) -> std::io::Result<()> {
     let page = ControlPage::open(path)?;
     let order = page.load();
+    // Before the thread, which may have something newer to say at once.
+    begin(order.record);
     let page = PAGE.get_or_init(|| page);
     let recorder = recorder.clone();
     // It sleeps in the kernel, and ends with the process.
-    std::thread::Builder::new().name("rankscope-control".into()).spawn(move || run(page, &recorder, order))?;
-    Ok(order)
+    let thread = std::thread::Builder::new().name("rankscope-control".into());
+    thread.spawn(move || run(page, &recorder, order)).map(drop)
 }
 
 /// A source has started, and what it was told meanwhile may be old.
@@ -73,6 +70,10 @@ fn run(page: &ControlPage, recorder: &Recorder, mut known: Order) {
 /// as the page said, and is looked at again.
 fn carry_out(order: Order, switched: bool, recorder: &Recorder) {
     let cupti = CUDA.get().and_then(Option::as_ref);
+    // The detail before anything is asked for by it.
+    if let Some(source) = nccl() {
+        source.set_detail(order.detail);
+    }
     // CUPTI first on the way in: what is launched from then on is kept. Last on the way out: what was launched until
     // then still comes.
     if let Some(cupti) = cupti.filter(|_| order.record) {
@@ -85,6 +86,6 @@ fn carry_out(order: Order, switched: bool, recorder: &Recorder) {
         cupti.pause();
     }
     if let Some(source) = nccl() {
-        source.set_detail(order.detail);
+        source.ask();
     }
 }

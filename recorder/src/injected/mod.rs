@@ -37,8 +37,12 @@ pub fn start() -> Option<&'static Recorder> {
     RECORDER
         .get_or_init(|| {
             let started = Options::from_env().and_then(|options| {
-                let options = options.map(|options| Options { finish_timeout: FINISH_TIMEOUT, ..options });
-                options.map(|options| Ok((Recorder::start(options.clone())?, options))).transpose()
+                let Some(options) = options.map(|options| Options { finish_timeout: FINISH_TIMEOUT, ..options }) else {
+                    return Ok(None);
+                };
+                // First: a child that another thread forks meanwhile must not wait for the end of this.
+                ffi::at_fork();
+                Ok(Some((Recorder::start(options.clone())?, options)))
             });
             match started {
                 Ok(None) => None,
@@ -47,7 +51,7 @@ pub fn start() -> Option<&'static Recorder> {
                         SCHEDULE.get_or_init(|| schedule);
                     }
                     follow::start(&recorder, &options);
-                    ffi::at_exit_and_fork();
+                    ffi::at_exit();
                     Some(recorder)
                 }
                 Err(error) => {

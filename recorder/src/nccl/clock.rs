@@ -46,6 +46,8 @@ struct Window {
 #[derive(Clone, Debug, Default)]
 pub(super) struct GpuClock {
     windows: VecDeque<Window>,
+    /// The last sample that was too low to be true. A second one like it shows that those before were too high.
+    refused: Option<Sample>,
 }
 
 /// A time in the host's clock.
@@ -76,9 +78,14 @@ impl GpuClock {
     pub(super) fn seen(&mut self, gpu_ns: i64, host_ns: i64) -> bool {
         let Some(offset_ns) = host_ns.checked_sub(gpu_ns).filter(|_| gpu_ns > 0) else { return false };
         let sample = Sample { gpu_ns, offset_ns };
-        if self.windows.back().is_some_and(|last| offset_ns < last.upper.offset_ns - MAX_STEP_NS) {
-            return false;
+        if self.windows.back().is_some_and(|last| offset_ns < last.upper.offset_ns.saturating_sub(MAX_STEP_NS)) {
+            let agrees = |other: Sample| offset_ns.abs_diff(other.offset_ns) <= MAX_STEP_NS.unsigned_abs();
+            if !self.refused.replace(sample).is_some_and(agrees) {
+                return false;
+            }
+            self.windows.retain(|window| agrees(window.upper));
         }
+        self.refused = None;
         let index = gpu_ns / WINDOW_NS;
         match self.windows.iter_mut().rev().find(|window| window.index == index) {
             Some(window) if offset_ns < window.upper.offset_ns => window.upper = sample,
@@ -260,5 +267,22 @@ mod tests {
             assert!(!clock.seen(broken, true_host(EPOCH_NS, 0)), "{broken}");
         }
         assert_eq!(clock.host_time(EPOCH_NS), before);
+    }
+
+    /// ```text
+    /// seen − gpu    × seen 5 s late (the process was stopped), the first of its second
+    ///                  · · · · ·      true from then on
+    /// ```
+    #[test]
+    fn one_stamp_that_is_seen_far_too_late_does_not_spoil_those_after_it() {
+        for (late_ns, gpu_ns) in [(5_000_000_000, EPOCH_NS + 1_000_000), (0, 1)] {
+            let mut clock = GpuClock::default();
+            assert!(clock.seen(gpu_ns, true_host(EPOCH_NS, 0) + late_ns));
+            let stamps: Vec<i64> = (1..50).map(|k| EPOCH_NS + k * 100_000_000).collect();
+            let taken = stamps.iter().filter(|gpu_ns| clock.seen(**gpu_ns, true_host(**gpu_ns, 0) + 30_000)).count();
+            assert_eq!(taken, stamps.len() - 1, "all but the first, which stands alone against the one before");
+            let time = clock.host_time(stamps[20]).unwrap();
+            assert_eq!(time.ns, true_host(stamps[20], 0) + 30_000);
+        }
     }
 }

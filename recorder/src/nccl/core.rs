@@ -39,7 +39,7 @@ const THREADS: usize = 1024;
 const COMM_KERNELS: usize = 16_384;
 
 /// Types that are part of an operation, by their parent.
-const CHILDREN: u64 = event_type::PROXY_OP
+pub(crate) const CHILDREN: u64 = event_type::PROXY_OP
     | event_type::PROXY_STEP
     | event_type::KERNEL_CH
     | event_type::KERNEL_PHASE
@@ -102,11 +102,13 @@ pub(crate) struct Core {
     state_limit: usize,
     /// Nothing is taken any more: the process exits, or is a fork of the one that records.
     closed: AtomicBool,
-    /// Types that the recorder wants, as a mask.
+    /// Types that the recorder wants, as a mask of no more than 32 bits.
     pub(crate) wanted: AtomicU64,
     /// Whether a second plugin wants the others.
     pub(crate) chained: AtomicBool,
     pub(crate) counts: Counts,
+    /// A send or receive was not recorded, so that those after it cannot be numbered.
+    pub(crate) missed_p2p: AtomicBool,
     pid: i32,
 }
 
@@ -130,6 +132,7 @@ impl Core {
             wanted: AtomicU64::new(0),
             chained: AtomicBool::new(false),
             counts: Counts::default(),
+            missed_p2p: AtomicBool::new(false),
             pid: i32::try_from(std::process::id()).unwrap_or(0),
         }
     }
@@ -172,7 +175,7 @@ impl Core {
         if self.is_closed() {
             return 0;
         }
-        let Some(comm) = self.comms.open() else {
+        let Some(comm) = self.comms.open(0) else {
             Counts::add(&self.counts.comms);
             return 0;
         };
@@ -195,42 +198,57 @@ impl Core {
 
     /// An event begins. Returns its handle; 0: not recorded.
     pub(crate) fn start(&self, comm: u64, event_type: u64, parent: u64, event: Event) -> u64 {
+        let (handle, recorded) = self.begin(comm, event_type, parent, event);
+        if event_type == event_type::P2P && !(recorded && handle != 0) {
+            self.missed_p2p.store(true, Ordering::Relaxed);
+        }
+        handle
+    }
+
+    /// The handle, and whether the event is recorded.
+    fn begin(&self, comm: u64, event_type: u64, parent: u64, event: Event) -> (u64, bool) {
         let state = self.shared.state();
-        // What an operation does is told after its step, and is recorded if the operation was: else it would seem to hang.
-        let is_told = state.is_active() || (event_type & CHILDREN != 0 && parent != 0);
-        let wanted = self.wanted.load(Ordering::Relaxed);
-        let recorded = is_told && wanted & event_type != 0;
-        if self.is_closed() || (!recorded && !self.chained.load(Ordering::Relaxed)) {
-            return 0;
-        }
-        if !self.comms.is_open(comm) {
-            Counts::add(&self.counts.no_comm);
-            return 0;
-        }
-        if self.queue.len() >= self.start_limit {
-            Counts::add(&self.counts.no_room);
-            return 0;
-        }
-        let Some(handle) = self.handles.open() else {
-            Counts::add(&self.counts.no_handle);
-            return 0;
-        };
-        if !recorded {
-            return handle;
-        }
         // With PXN a proxy works for another process, whose handle says nothing here.
         let foreign = matches!(event, Event::ProxyOp(op) if op.pid != self.pid);
         let parent = if foreign { 0 } else { parent };
-        let alone = wanted & (event_type::KERNEL_CH | event_type::PROXY_OP) == 0;
+        let wanted = self.wanted.load(Ordering::Relaxed);
+        // What an operation does is told after its step, and is recorded if the operation was, and as much of it as was
+        // asked for then: else it would seem to hang. Only of one that is long over this is no longer known.
+        let below = (event_type & CHILDREN != 0 && parent != 0).then(|| self.handles.asked(parent));
+        let asked = match below {
+            Some(asked) => asked.map_or(wanted, u64::from),
+            None if state.is_active() => wanted,
+            None => 0,
+        };
+        let recorded = asked & event_type != 0;
+        if self.is_closed() || (!recorded && !self.chained.load(Ordering::Relaxed)) {
+            return (0, false);
+        }
+        if !self.comms.is_open(comm) {
+            Counts::add(&self.counts.no_comm);
+            return (0, false);
+        }
+        if self.queue.len() >= self.start_limit {
+            Counts::add(&self.counts.no_room);
+            return (0, false);
+        }
+        let Some(handle) = self.handles.open(if recorded { asked as u32 } else { 0 }) else {
+            Counts::add(&self.counts.no_handle);
+            return (0, false);
+        };
+        if !recorded {
+            return (handle, false);
+        }
+        let alone = asked & (event_type::KERNEL_CH | event_type::PROXY_OP) == 0;
         let what = What::Start { comm, parent, step: state.step(), alone, event };
         if self.queue.push(Record { at_ns: self.now_ns(), handle, what }).is_err() {
             // More threads than `THREADS` at once.
             self.handles.close(handle);
             Counts::add(&self.counts.no_room);
-            return 0;
+            return (0, false);
         }
         Counts::add(&self.counts.events);
-        handle
+        (handle, true)
     }
 
     /// An event ends. `false` if it was not open.
@@ -342,6 +360,27 @@ mod tests {
         assert!(child != 0 && core.record_state(child, 22, 2) && core.stop(child));
         assert_eq!(core.start(comm, event_type::KERNEL_CH, 0, channel), 0, "of an operation that was not recorded");
         assert_eq!(core.start(comm, event_type::COLL, 0, Event::GroupApi), 0);
+    }
+
+    /// What was asked for when an operation began counts for all of it.
+    #[test]
+    fn an_operation_is_followed_as_far_as_it_was_asked_for() {
+        let core = core(8);
+        let comm = core.open_comm(CommInfo::default());
+        let channel = Event::KernelCh { channel: 0, gpu_ns: 1 };
+        let child = |parent| core.start(comm, event_type::KERNEL_CH, parent, channel);
+        let before = core.start(comm, event_type::COLL, 0, Event::GroupApi);
+        core.wanted.store(event_type::COLL, Ordering::Relaxed);
+        let after = core.start(comm, event_type::COLL, 0, Event::GroupApi);
+        assert_eq!((child(before) != 0, child(after)), (true, 0));
+        // A second plugin wants what the recorder does not: it gets a handle, and no row comes of it or its children.
+        core.chained.store(true, Ordering::Relaxed);
+        core.shared.set_active(false);
+        let events = count(&core.counts.events);
+        let unrecorded = core.start(comm, event_type::COLL, 0, Event::GroupApi);
+        core.wanted.store(u64::MAX, Ordering::Relaxed);
+        assert!(unrecorded != 0 && child(unrecorded) != 0);
+        assert_eq!(count(&core.counts.events), events);
     }
 
     #[test]

@@ -21,6 +21,8 @@ struct Slot {
     generation: AtomicU32,
     /// The second plugin's handle of the same event; 0: none.
     chained: AtomicUsize,
+    /// Which types are recorded of what hangs below the event.
+    asked: AtomicU32,
 }
 
 /// A bounded pool of handles. Any thread opens and closes; neither locks nor allocates.
@@ -44,18 +46,21 @@ impl Handles {
             // There is room: as many as the capacity.
             let _ = free.push(slot);
         }
-        let slot = |_| Slot { generation: AtomicU32::new(0), chained: AtomicUsize::new(0) };
+        let slot = |_| Slot { generation: AtomicU32::new(0), chained: AtomicUsize::new(0), asked: AtomicU32::new(0) };
         Self { slots: (0..capacity).map(slot).collect(), free }
     }
 
-    /// A handle that no other event has or had; `None` if all are in use.
-    pub(crate) fn open(&self) -> Option<u64> {
+    /// A handle that no other event has or had; `None` if all are in use. `asked`: the types, as bits, that are recorded
+    /// of what hangs below the event.
+    pub(crate) fn open(&self, asked: u32) -> Option<u64> {
         let index = self.free.pop()?;
         let slot = self.slots.get(index as usize)?;
         // Whoever took the slot from the queue has it alone until it is open.
         let generation = slot.generation.load(Ordering::Relaxed).wrapping_add(1);
         slot.chained.store(0, Ordering::Relaxed);
         slot.generation.store(generation, Ordering::Release);
+        // Behind it: who sees this of the slot sees that it is another event's, too.
+        slot.asked.store(asked, Ordering::Release);
         Some(handle(index, generation))
     }
 
@@ -89,15 +94,25 @@ impl Handles {
     /// The second plugin's handle of an event that is open, or was until its slot was used again: children name parents
     /// that have stopped. 0: none.
     pub(crate) fn chained(&self, handle: u64) -> usize {
-        let Some((_, slot, generation)) = self.find(handle) else { return 0 };
+        self.beside(handle, |slot| slot.chained.load(Ordering::Acquire)).unwrap_or(0)
+    }
+
+    /// Which types are recorded of what hangs below an event; `None`: its slot has been used again.
+    pub(crate) fn asked(&self, handle: u64) -> Option<u32> {
+        self.beside(handle, |slot| slot.asked.load(Ordering::Acquire))
+    }
+
+    /// What stands beside a handle that is open, or was until its slot was used again.
+    fn beside<T>(&self, handle: u64, read: impl Fn(&Slot) -> T) -> Option<T> {
+        let (_, slot, generation) = self.find(handle)?;
         let of_this = || {
             let now = slot.generation.load(Ordering::Acquire);
             now == generation || now == generation.wrapping_add(1)
         };
         // Looked at before and after, so that it is not another event's.
         let before = of_this();
-        let chained = slot.chained.load(Ordering::Acquire);
-        if before && of_this() { chained } else { 0 }
+        let value = read(slot);
+        (before && of_this()).then_some(value)
     }
 
     fn find(&self, handle: u64) -> Option<(u32, &Slot, u32)> {

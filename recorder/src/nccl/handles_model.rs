@@ -54,44 +54,45 @@ fn check(body: impl Fn() + Send + Sync + 'static) -> usize {
 fn one_stop_wins_and_the_slot_comes_back_once() {
     let tried = check(|| {
         let handles = Arc::new(Handles::new(1));
-        let first = handles.open().unwrap();
+        let first = handles.open(0).unwrap();
         let stops: Vec<_> = (0..2)
             .map(|_| {
                 let handles = handles.clone();
                 thread::spawn(move || handles.close(first))
             })
             .collect();
-        let second = handles.open();
+        let second = handles.open(0);
         let won = stops.into_iter().map(|stop| stop.join().unwrap()).filter(|won| *won).count();
         assert_eq!(won, 1);
         assert!(!handles.is_open(first));
         if let Some(second) = second {
             assert!(second != first && handles.is_open(second) && handles.close(second));
         }
-        assert!(handles.open().is_some() && handles.open().is_none(), "one slot, once");
+        assert!(handles.open(0).is_some() && handles.open(0).is_none(), "one slot, once");
     });
     println!("loom: {tried} orders of two stops and a start");
     assert!(tried > 10);
 }
 
-/// A child names a parent that stops meanwhile, and whose slot another event takes: it gets the second plugin's
-/// handle of its parent or none, never that of the other event.
+/// A child names a parent that stops meanwhile, and whose slot another event takes: it gets what stands beside its
+/// parent or nothing, never what belongs to the other event.
 #[test]
-fn a_parents_chained_handle_is_its_own_or_none() {
+fn what_stands_beside_a_parent_is_its_own_or_none() {
     let tried = check(|| {
         let handles = Arc::new(Handles::new(1));
-        let parent = handles.open().unwrap();
+        let parent = handles.open(7).unwrap();
         handles.set_chained(parent, 77);
         let reader = {
             let handles = handles.clone();
-            thread::spawn(move || handles.chained(parent))
+            thread::spawn(move || (handles.chained(parent), handles.asked(parent)))
         };
         assert!(handles.close(parent));
-        let other = handles.open().unwrap();
+        let other = handles.open(8).unwrap();
         handles.set_chained(other, 88);
-        let seen = reader.join().unwrap();
-        assert!(seen == 77 || seen == 0, "{seen}");
+        let (chained, asked) = reader.join().unwrap();
+        assert!((chained == 77 || chained == 0) && asked.is_none_or(|asked| asked == 7), "{chained} {asked:?}");
         assert_eq!((handles.chained(parent), handles.chained(other)), (0, 88));
+        assert_eq!((handles.asked(parent), handles.asked(other)), (None, Some(8)));
     });
     println!("loom: {tried} orders of a look at a parent that goes");
     assert!(tried > 10);
@@ -106,12 +107,12 @@ fn a_handle_that_is_handed_over_is_whole() {
         let starts = {
             let (handles, handed) = (handles.clone(), handed.clone());
             thread::spawn(move || {
-                let handle = handles.open().unwrap();
+                let handle = handles.open(0).unwrap();
                 handles.set_chained(handle, 5);
                 handed.store(handle, Ordering::Release);
             })
         };
-        let beside = handles.open().unwrap();
+        let beside = handles.open(0).unwrap();
         let handle = handed.load(Ordering::Acquire);
         if handle != 0 {
             assert!(handle != beside && handles.is_open(handle) && handles.chained(handle) == 5);

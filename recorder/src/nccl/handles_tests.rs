@@ -7,12 +7,12 @@ use super::handles::Handles;
 #[test]
 fn a_handle_is_open_once_and_closed_once() {
     let handles = Handles::new(2);
-    let (a, b) = (handles.open().unwrap(), handles.open().unwrap());
+    let (a, b) = (handles.open(0).unwrap(), handles.open(0).unwrap());
     assert_ne!(a, b);
-    assert_eq!(handles.open(), None, "the pool is bounded");
+    assert_eq!(handles.open(0), None, "the pool is bounded");
     assert!(handles.is_open(a) && handles.close(a));
     assert!(!handles.is_open(a) && !handles.close(a), "stopped twice");
-    let c = handles.open().unwrap();
+    let c = handles.open(0).unwrap();
     assert_ne!(c, a, "the slot of a, but not its handle");
     assert!(!handles.close(a) && handles.is_open(c));
     for never in [0, 1, 3, u64::MAX, 1 << 32, 0x7fff_1234_5678_9abc] {
@@ -21,13 +21,23 @@ fn a_handle_is_open_once_and_closed_once() {
 }
 
 #[test]
+fn what_is_asked_of_an_event_is_known_until_its_slot_is_used_again() {
+    let handles = Handles::new(1);
+    let a = handles.open(0x42).unwrap();
+    assert!(handles.close(a));
+    assert_eq!(handles.asked(a), Some(0x42), "children come after the stop");
+    let b = handles.open(2).unwrap();
+    assert_eq!((handles.asked(a), handles.asked(b), handles.asked(0)), (None, Some(2), None));
+}
+
+#[test]
 fn a_chained_handle_outlives_the_stop_but_not_the_slot() {
     let handles = Handles::new(1);
-    let a = handles.open().unwrap();
+    let a = handles.open(0).unwrap();
     handles.set_chained(a, 77);
     assert!(handles.close(a));
     assert_eq!(handles.chained(a), 77, "children come after the stop");
-    let b = handles.open().unwrap();
+    let b = handles.open(0).unwrap();
     assert_eq!((handles.chained(a), handles.chained(b)), (0, 0));
     handles.set_chained(a, 1);
     assert_eq!(handles.chained(b), 0);
@@ -45,7 +55,7 @@ fn threads_never_share_a_handle() {
             let (handles, opened, closed, last) = (&handles, &opened, &closed, &last);
             threads.spawn(move || {
                 for _ in 0..ROUNDS {
-                    let Some(handle) = handles.open() else { continue };
+                    let Some(handle) = handles.open(0) else { continue };
                     opened.fetch_add(1, Ordering::Relaxed);
                     handles.set_chained(handle, own);
                     let mine = handles.chained(handle);
@@ -61,5 +71,5 @@ fn threads_never_share_a_handle() {
     });
     closed.fetch_add(usize::from(handles.close(last.load(Ordering::Relaxed))), Ordering::Relaxed);
     assert_eq!(opened.load(Ordering::Relaxed), closed.load(Ordering::Relaxed), "each is closed exactly once");
-    assert_eq!((0..5).filter(|_| handles.open().is_some()).count(), 4, "every slot came back once");
+    assert_eq!((0..5).filter(|_| handles.open(0).is_some()).count(), 4, "every slot came back once");
 }

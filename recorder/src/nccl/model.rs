@@ -1,6 +1,7 @@
 //! From callbacks to operations: what is in flight, and when it is over.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering;
 
 use rustc_hash::FxHashMap;
 use trace::Text;
@@ -31,6 +32,7 @@ struct Call {
     count: u64,
     datatype: Word,
     captured: bool,
+    alone: bool,
 }
 
 /// The launch of a group's kernel.
@@ -166,6 +168,10 @@ impl Model {
         let Record { at_ns, handle, what } = record;
         match what {
             What::Start { comm, parent, step, alone, event } => {
+                if !self.comms.contains_key(&comm) {
+                    // It came after the last look at them.
+                    self.refresh_comms(core);
+                }
                 self.start(core, handle, Origin { comm, parent, step, alone }, event, at_ns);
             }
             What::State { state, value } => self.state(handle, state, value, at_ns),
@@ -177,12 +183,14 @@ impl Model {
         let Origin { comm, parent, step, .. } = origin;
         match event {
             Event::CollApi(api) | Event::P2pApi(api) => {
-                let (count, datatype, captured) = (api.count, api.datatype, api.captured);
-                self.calls.insert(handle, Call { at_ns, group: parent, count, datatype, captured });
+                let (count, datatype, captured, alone) = (api.count, api.datatype, api.captured, origin.alone);
+                self.calls.insert(handle, Call { at_ns, group: parent, count, datatype, captured, alone });
             }
             Event::KernelLaunch(Launch { row, thread_id }) => {
-                self.launches.insert(parent, Launched { at_ns, end_ns: None, row, thread_id, step });
-                self.groups.insert(handle, parent);
+                // Without a group nobody can say whose launch it was; it is a row all the same.
+                let group = if parent == 0 { handle } else { parent };
+                self.launches.insert(group, Launched { at_ns, end_ns: None, row, thread_id, step });
+                self.groups.insert(handle, group);
             }
             Event::Coll(coll) => self.begin_coll(core, handle, origin, coll, at_ns),
             Event::CeColl(coll) => {
@@ -205,7 +213,7 @@ impl Model {
             }
             Event::ProxyOp(told) => self.begin_proxy(comm, handle, parent, told, at_ns),
             Event::ProxyStep => {
-                self.steps.insert(handle, Step { proxy: parent, state: 0, since_ns: at_ns });
+                self.steps.open(handle, Step { proxy: parent, state: 0, since_ns: at_ns });
                 self.proxy(parent, |proxy| proxy.steps_seen += 1);
             }
             Event::GroupApi | Event::Other => {}
@@ -218,7 +226,7 @@ impl Model {
         let func = self.word(core, func);
         let call = self.calls.get(parent).copied();
         let launched = call.filter(|call| !call.captured);
-        let launch = launched.and_then(|call| self.launches.get(call.group).copied());
+        let launch = launched.filter(|call| call.group != 0).and_then(|call| self.launches.get(call.group).copied());
         let launch_ns = launched.map(|call| launch.map_or(call.at_ns, |launch| launch.at_ns));
         let info = &mut self.comms.entry(comm).or_default().info;
         if info.hash == 0 {
@@ -229,7 +237,7 @@ impl Model {
             comm_id: comm_id(info.hash),
             comm_name: info.name.as_deref().map(Into::into),
             comm_size: info.ranks,
-            seq: 0,
+            seq: None,
             op: func.map_or_else(|| "unknown".into(), |func| names::operation(&func).into()),
             dtype: None,
             count: None,
@@ -240,13 +248,15 @@ impl Model {
             algo: None,
             proto: None,
             step,
-            enqueue_ns: call.map_or(at_ns, |call| call.at_ns),
+            // A captured call was made long before this replay of it.
+            enqueue_ns: launched.map_or(at_ns, |call| call.at_ns),
             launch_ns,
             launch_row: launch.map(|launch| launch.row).filter(|row| *row != 0),
             channels: Vec::new(),
             proxies: Vec::new(),
             copy_engine: None,
-            only_enqueued: alone,
+            // What a graph tells was settled when it was captured.
+            only_enqueued: call.filter(|call| call.captured).map_or(alone, |call| call.alone),
             last_ns: at_ns,
             reported: None,
         }
@@ -267,7 +277,7 @@ impl Model {
     fn begin_coll(&mut self, core: &Core, handle: u64, origin: Origin, coll: Coll, at_ns: i64) {
         let mut op = self.new_op(core, origin, coll.func, at_ns, coll.comm_hash);
         self.measure(core, &mut op, origin.parent, coll.count, coll.datatype);
-        op.seq = coll.seq as i64;
+        op.seq = Some(coll.seq as i64);
         op.root = matches!(&*op.op, "broadcast" | "reduce" | "gather" | "scatter").then_some(coll.root);
         op.n_channels = coll.channels;
         op.algo = self.word(core, coll.algo);
@@ -279,9 +289,11 @@ impl Model {
         let mut op = self.new_op(core, origin, p2p.func, at_ns, p2p.comm_hash);
         self.measure(core, &mut op, origin.parent, p2p.count, p2p.datatype);
         let sends = &*op.op == "send";
-        let seqs = &mut self.comms.entry(origin.comm).or_default().p2p_seqs;
-        let seq = seqs.entry((p2p.peer, sends)).or_default();
-        op.seq = *seq;
+        let comm = self.comms.entry(origin.comm).or_default();
+        // The peer missed others, if any: the numbers of the two would not be of the same operation.
+        let is_counted = comm.info.created_ns > self.untold_until_ns && !core.missed_p2p.load(Ordering::Relaxed);
+        let seq = comm.p2p_seqs.entry((p2p.peer, sends)).or_default();
+        op.seq = is_counted.then_some(*seq);
         *seq += 1;
         op.peer = Some(p2p.peer);
         op.n_channels = p2p.channels;
@@ -326,7 +338,7 @@ impl Model {
             bytes: None,
             suspect,
         });
-        self.channels.insert(handle, Place { op: parent, index: op.channels.len() - 1 });
+        self.channels.open(handle, Place { op: parent, index: op.channels.len() - 1 });
     }
 
     /// A phase hangs below a channel; a copy engine's part below its operation.
@@ -355,7 +367,7 @@ impl Model {
             bytes: None,
             suspect: false,
         });
-        self.channels.insert(handle, Place { op, index: found.channels.len() - 1 });
+        self.channels.open(handle, Place { op, index: found.channels.len() - 1 });
     }
 
     fn begin_proxy(&mut self, comm: u64, handle: u64, parent: u64, told: ProxyOp, at_ns: i64) {
@@ -365,7 +377,7 @@ impl Model {
             Some(op) => {
                 op.last_ns = at_ns;
                 op.proxies.push(proxy);
-                self.proxies.insert(handle, Place { op: parent, index: op.proxies.len() - 1 });
+                self.proxies.open(handle, Place { op: parent, index: op.proxies.len() - 1 });
             }
             None if self.strays.len() < MAX_REMEMBERED => {
                 let id = comm_id(self.comms.entry(comm).or_default().info.hash);
@@ -448,6 +460,14 @@ impl Model {
             *end_ns = Some(at_ns);
         }
         // A stopped operation, call or launch is only enqueued.
+        self.channels.close(handle);
+        self.proxies.close(handle);
+        self.steps.close(handle);
+    }
+
+    /// Whether something runs of which NCCL is about to tell the end.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ops.values().any(Op::is_open)
     }
 
     fn channel_ended(&mut self, handle: u64, at_ns: i64) {
@@ -501,7 +521,7 @@ impl Model {
                 let named = Some((op.seq, &op.op));
                 self.rows.proxies.extend(op.proxies.iter().map(|p| proxy_row(self.rank, op.comm_id, named, p)));
                 over.push(*handle);
-            } else if op.enqueue_ns <= old_ns && op.reported != Some(state) {
+            } else if op.enqueue_ns.max(op.last_ns) <= old_ns && op.reported != Some(state) {
                 op.reported = Some(state);
                 self.rows.collectives.push(collective_row(self.rank, op, &comm.clock, state));
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::core::{CommInfo, Core, Limits};
 use super::model::Model;
-use super::record::{Coll, Event, Record, What};
+use super::record::{Api, Coll, Event, P2p, Record, What};
 use crate::Clock;
 use crate::state::Shared;
 
@@ -106,6 +106,47 @@ fn an_operation_whose_end_is_not_told_is_counted_and_seems_not_to_hang() {
         assert_eq!((world.rows(now_ms, last), world.model.untold), (vec![], 1));
         assert_eq!((world.rows(60_000, true), world.model.untold), (vec![], 1), "once");
     }
+}
+
+/// ```text
+/// recording   ────┐  ┌────
+/// sends        0 1      -         others may have come in between
+/// ```
+#[test]
+fn sends_after_a_pause_have_no_number() {
+    let mut world = World::new();
+    world.model.untold_until_ns = i64::MIN;
+    let func = world.core.words.intern(b"Send");
+    let send = P2p { comm_hash: 0, count: 5, peer: 1, func, datatype: 0, channels: 1 };
+    let (comm, event) = (world.comm, Event::P2p(send));
+    for handle in [50, 51] {
+        world.take(10, handle, What::Start { comm, parent: 0, step: -1, alone: true, event });
+    }
+    world.asked_for_something_else(i64::MAX / MS);
+    world.take(20, 52, What::Start { comm, parent: 0, step: -1, alone: true, event });
+    world.model.publish(20 * MS, 0, false);
+    let seqs: Vec<_> = world.model.rows.collectives.iter().map(|row| row.seq).collect();
+    assert_eq!(seqs, [Some(0), Some(1), None]);
+}
+
+/// ```text
+/// graph    captured │ replay   replay
+///                   │   E        E        its own time, not that of the capture
+/// ```
+#[test]
+fn a_replayed_operation_was_not_enqueued_when_it_was_captured() {
+    let mut world = World::new();
+    let func = world.core.words.intern(b"AllReduce");
+    let (comm, api) = (world.comm, Api { func, datatype: 0, count: 5, captured: true });
+    let call = What::Start { comm, parent: 0, step: -1, alone: true, event: Event::CollApi(api) };
+    world.take(1, 30, call);
+    let coll = Coll { comm_hash: 0, seq: 3, count: 5, root: 0, func, datatype: 0, algo: 0, proto: 0, channels: 1 };
+    // Asked for more since, which a captured operation does not know.
+    world.take(5000, OPERATION, What::Start { comm, parent: 30, step: -1, alone: false, event: Event::Coll(coll) });
+    world.model.publish(5001 * MS, 4001 * MS, false);
+    let rows = std::mem::take(&mut world.model.rows.collectives);
+    let told: Vec<_> = rows.iter().map(|row| (row.enqueue_ns, &*row.timing_source)).collect();
+    assert_eq!(told, [(Some(5000 * MS), "enqueue")]);
 }
 
 /// ```text

@@ -64,7 +64,8 @@ pub(super) struct Op {
     pub(super) comm_id: i64,
     pub(super) comm_name: Option<Text>,
     pub(super) comm_size: Option<i32>,
-    pub(super) seq: i64,
+    /// NCCL's number of a collective; of a send or receive the count of those before, where none was missed.
+    pub(super) seq: Option<i64>,
     pub(super) op: Text,
     pub(super) dtype: Option<Text>,
     pub(super) count: Option<i64>,
@@ -91,9 +92,14 @@ pub(super) struct Op {
 }
 
 impl Op {
+    /// Whether a channel or a proxy has begun and not ended.
+    pub(super) fn is_open(&self) -> bool {
+        self.channels.iter().any(|channel| channel.seen_end_ns.is_none())
+            || self.proxies.iter().any(|proxy| proxy.end_ns.is_none())
+    }
+
     pub(super) fn state(&self, now_ns: i64) -> CollectiveState {
-        let open = self.channels.iter().any(|channel| channel.seen_end_ns.is_none())
-            || self.proxies.iter().any(|proxy| proxy.end_ns.is_none());
+        let open = self.is_open();
         let kernels = self.channels.iter().filter(|channel| channel.phase.is_none()).count();
         let begun = kernels + self.proxies.len() > 0;
         let all = kernels >= usize::from(self.n_channels.max(1));

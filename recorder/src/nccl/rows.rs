@@ -99,7 +99,7 @@ pub(super) fn collective_row(rank: i32, op: &Op, clock: &GpuClock, state: Collec
         comm_id: op.comm_id,
         comm_name: op.comm_name.clone(),
         comm_size: op.comm_size,
-        seq: Some(op.seq),
+        seq: op.seq,
         op: op.op.clone(),
         dtype: op.dtype.clone(),
         count: op.count,
@@ -130,7 +130,7 @@ pub(super) fn channel_rows(rank: i32, op: &Op, clock: &GpuClock) -> Vec<NcclChan
         NcclChannelRow {
             rank,
             comm_id: op.comm_id,
-            seq: Some(op.seq),
+            seq: op.seq,
             op: op.op.clone(),
             peer: op.peer,
             channel: channel.channel,
@@ -150,11 +150,11 @@ pub(super) fn channel_rows(rank: i32, op: &Op, clock: &GpuClock) -> Vec<NcclChan
 }
 
 /// The row of a proxy operation; `op`: whose it is, where known.
-pub(super) fn proxy_row(rank: i32, comm: i64, op: Option<(i64, &Text)>, proxy: &Proxy) -> NcclProxyRow {
+pub(super) fn proxy_row(rank: i32, comm: i64, op: Option<(Option<i64>, &Text)>, proxy: &Proxy) -> NcclProxyRow {
     NcclProxyRow {
         rank,
         comm_id: comm,
-        seq: op.map(|(seq, _)| seq),
+        seq: op.and_then(|(seq, _)| seq),
         op: op.map(|(_, op)| op.clone()),
         channel: i32::from(proxy.told.channel),
         peer: proxy.told.peer,

@@ -22,6 +22,10 @@ const PERIOD: Duration = Duration::from_secs(1);
 const LAUNCH: &str = "nccl:launch";
 /// NCCL looks at what it is asked for when an operation is called, and tells of it a little later.
 const GRACE_NS: i64 = 50_000_000;
+/// How long the end waits for the ends of kernels that run: NCCL's thread tells them a little later.
+const LAST_WAIT: Duration = Duration::from_millis(200);
+/// How long the program's end waits for the worker.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Callbacks between two looks at the clock.
 const CHUNK: usize = 4096;
 
@@ -38,7 +42,7 @@ struct Control {
     detail: AtomicU8,
     finish: AtomicBool,
     /// What NCCL is asked for, and when that last changed.
-    asked: AtomicU64,
+    asked: Mutex<u64>,
     changed_ns: AtomicI64,
 }
 
@@ -53,14 +57,15 @@ impl Control {
 
     /// Asks NCCL for what is wanted now. Any thread may, as often as it likes.
     fn ask(&self, core: &Core) {
+        // Held to the end: who looked earlier must not have the last word.
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         // Steps come and go faster than the worker looks: with a schedule NCCL tells all, and the rest is left aside.
         let by_steps = injected::schedule().is_some() && injected::wanted();
         let wanted = if by_steps || core.is_active() { self.detail().mask() } else { 0 };
         // Even if nothing changed: a second plugin may have changed its mind.
         ffi::set_mask(wanted);
-        if self.asked.swap(wanted, Ordering::Relaxed) != wanted {
-            // Two threads may meet here; the later one says when.
-            self.changed_ns.fetch_max(core.now_ns(), Ordering::Release);
+        if std::mem::replace(&mut *asked, wanted) != wanted {
+            self.changed_ns.store(core.now_ns(), Ordering::Release);
         }
     }
 }
@@ -76,7 +81,7 @@ impl Source {
         let control = Arc::new(Control {
             detail: AtomicU8::new(detail as u8),
             finish: AtomicBool::new(false),
-            asked: AtomicU64::new(detail.mask()),
+            asked: Mutex::new(detail.mask()),
             changed_ns: AtomicI64::new(i64::MIN),
         });
         let (rank, recorder) = (recorder.rank(), recorder.clone());
@@ -98,23 +103,36 @@ impl Source {
         &self.core
     }
 
-    /// Asks NCCL for more or less, from now on.
-    pub fn set_detail(&self, detail: Detail) {
+    /// What is asked for next: see [`ask`](Self::ask).
+    pub(crate) fn set_detail(&self, detail: Detail) {
         self.control.detail.store(detail as u8, Ordering::Relaxed);
         self.core.wanted.store(detail.mask(), Ordering::Relaxed);
+    }
+
+    /// Asks NCCL for what is wanted now.
+    pub(crate) fn ask(&self) {
         self.control.ask(&self.core);
     }
 
     /// Ends: takes what the queue holds, and makes rows of everything, finished or not.
     pub fn finish(&self) {
-        self.core.close();
         self.control.finish.store(true, Ordering::Release);
         let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(worker) = worker {
             worker.thread().unpark();
-            // It panicked or it is done; what it has to say stands in the rows.
-            let _ = worker.join();
+            let began = Instant::now();
+            // A program may exit inside a signal handler, on top of who holds what the worker needs.
+            while !worker.is_finished() && began.elapsed() < FINISH_TIMEOUT {
+                thread::sleep(Duration::from_millis(1));
+            }
+            if worker.is_finished() {
+                // It panicked or it is done; what it has to say stands in the rows.
+                let _ = worker.join();
+            } else {
+                tracing::error!("rows of NCCL are lost: its worker did not end within {} s", FINISH_TIMEOUT.as_secs());
+            }
         }
+        self.core.close();
     }
 }
 
@@ -149,13 +167,13 @@ impl Worker {
         loop {
             let finish = self.control.finish.load(Ordering::Acquire);
             self.drain();
-            self.control.ask(&self.core);
-            if finish || last_publish.elapsed() >= PERIOD {
-                last_publish = Instant::now();
-                self.publish(finish);
-            }
             if finish {
-                return;
+                return self.end();
+            }
+            self.control.ask(&self.core);
+            if last_publish.elapsed() >= PERIOD {
+                last_publish = Instant::now();
+                self.publish(false);
             }
             if !self.core.is_busy() {
                 thread::park_timeout(POLL);
@@ -163,7 +181,20 @@ impl Worker {
         }
     }
 
+    fn end(&mut self) {
+        let began = Instant::now();
+        while self.model.is_ending() && began.elapsed() < LAST_WAIT {
+            thread::sleep(Duration::from_millis(1));
+            self.drain();
+        }
+        self.core.close();
+        self.drain();
+        self.publish(true);
+    }
+
     fn drain(&mut self) {
+        let changed_ns = self.control.changed_ns.load(Ordering::Acquire);
+        self.model.untold_until_ns = changed_ns.saturating_add(GRACE_NS);
         self.model.refresh_comms(&self.core);
         while let Some(kernel) = self.core.pop_kernel() {
             self.model.kernel(kernel);
@@ -177,8 +208,6 @@ impl Worker {
 
     fn publish(&mut self, last: bool) {
         let now_ns = self.core.now_ns();
-        let changed_ns = self.control.changed_ns.load(Ordering::Acquire);
-        self.model.untold_until_ns = changed_ns.saturating_add(GRACE_NS);
         let period_ns = i64::try_from(PERIOD.as_nanos()).unwrap_or(i64::MAX);
         self.model.publish(now_ns, now_ns.saturating_sub(period_ns), last);
         let rows = std::mem::take(&mut self.model.rows);

@@ -65,14 +65,18 @@ fn what_is_open_when_a_part_closes_is_told_and_completed_later() {
     let thread = recorder.thread("main");
     let scope = |name: &str| thread.scope(Kind::CpuOp, recorder.intern(name));
     let step = scope("step");
-    drop(scope("done"));
+    let done = scope("done");
+    let done_id = done.id().unwrap();
+    drop(done);
     let hangs = scope("hangs").bytes(77).comm();
     let (step_id, hangs_id) = (step.id().unwrap(), hangs.id().unwrap());
-    wait_until("both are on disk", || {
-        let events = if shards(run.path(), "events") == 0 { vec![] } else { rows::<EventRow>(run.path()) };
-        [step_id, hangs_id].iter().all(|id| events.iter().any(|event| event.id == *id))
+    // A part may close at any time, also in between; from the last of these rows on there is no news.
+    let mut before = Vec::new();
+    wait_until("all three are on disk", || {
+        before = if shards(run.path(), "events") == 0 { vec![] } else { rows::<EventRow>(run.path()) };
+        let is_told = |id: i64, open: bool| before.iter().any(|event| event.id == id && event.open == Some(open));
+        is_told(step_id, true) && is_told(hangs_id, true) && is_told(done_id, false)
     });
-    let before = rows::<EventRow>(run.path());
     let (open_step, open_hangs) = (event(&before, "step"), event(&before, "hangs"));
     assert_eq!((open_step.open, open_hangs.open, event(&before, "done").open), (Some(true), Some(true), Some(false)));
     assert_eq!((open_hangs.parent_id, open_hangs.bytes, open_hangs.is_comm), (Some(step_id), None, None));

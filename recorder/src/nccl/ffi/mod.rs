@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 
 use self::chain::Chain;
 use self::layout::Descriptor;
-use super::core::{CommInfo, Core};
+use super::core::{CHILDREN, CommInfo, Core};
 use super::record::{Event, Launch, event_type, state};
 use crate::cupti::{pop_scope, push_scope};
 use crate::injected;
@@ -188,8 +188,10 @@ unsafe extern "C" fn start<const VERSION: u8>(
         let comm = context as usize as u64;
         let kind = descriptor.event_type();
         let chained = core.chained.load(Ordering::Relaxed);
-        // Types of which nothing is kept need no handle, unless the second plugin has one.
-        let kept = core.wanted.load(Ordering::Relaxed) & kind & KEPT != 0;
+        // Types of which nothing is kept need no handle, unless the second plugin has one. What an operation does may be
+        // kept although nobody wants more of it.
+        let below = if descriptor.parent() == 0 { 0 } else { CHILDREN };
+        let kept = (core.wanted.load(Ordering::Relaxed) | below) & kind & KEPT != 0;
         if !kept && !chained {
             return;
         }
