@@ -15,6 +15,8 @@ SKIPPED=0
 FAILED_TITLES=()
 TICKER=
 START_SECONDS=$SECONDS
+# On a fresh machine its own updates often hold apt's lock, and a mirror may refuse once.
+APT_GET=(apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=5)
 
 # begin NAME STEPS: names the directory of the logs and the number of steps to come.
 begin() {
@@ -121,7 +123,7 @@ check_rust() {
 fetch_crates() {
     local host
     host=$(rustc -vV | sed -n 's/^host: //p')
-    if ! (cd "$ROOT" && cargo fetch --locked --target "$host"); then
+    if ! (cd "$ROOT" && CARGO_NET_RETRY=${CARGO_NET_RETRY:-10} cargo fetch --locked --target "$host"); then
         echo "The crates of Cargo.lock could not be downloaded. Is there a network, and a proxy to set (https_proxy)?"
         return 1
     fi
@@ -190,10 +192,10 @@ apt_install() {
     local packages
     # First the lists: a fresh image has none, and the name of libclang's packages is in them. An update that fails in
     # one foreign repository is no reason to stop: the installation says what matters.
-    $SUDO apt-get update
+    $SUDO "${APT_GET[@]}" update
     read -r -a packages <<<"$(packages_for "$@")"
     echo "installs ${packages[*]}" | tee /dev/fd/3
-    if ! $SUDO env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${packages[@]}"; then
+    if ! $SUDO env DEBIAN_FRONTEND=noninteractive "${APT_GET[@]}" install -y --no-install-recommends "${packages[@]}"; then
         echo "apt-get could not install: ${packages[*]}"
         echo "Is there a network? Is another apt running? The lines above say why."
         return 1
@@ -254,7 +256,8 @@ setup_browser() {
     if ! browser >/dev/null && command -v apt-get >/dev/null; then
         if [ "$(id -u)" -ne 0 ]; then sudo="sudo -n"; fi
         # shellcheck disable=SC2086  # two words or none
-        $sudo apt-get update && $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium fonts-dejavu-core
+        $sudo "${APT_GET[@]}" update &&
+            $sudo env DEBIAN_FRONTEND=noninteractive "${APT_GET[@]}" install -y --no-install-recommends chromium fonts-dejavu-core
     fi
     if ! browser >/dev/null; then
         echo "There is no Chromium, and it could not be installed. Have somebody run this, then start again:"
@@ -279,7 +282,8 @@ setup_python() {
     python=$(pick_python) || return 1
     "$VENV/bin/python" -c '' 2>/dev/null || "$python" -m venv --clear "$VENV" || return 1
     printf '%s\n' "$wanted" >"$VENV/.wanted"
-    if ! "$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --requirement "$VENV/.wanted"; then
+    if ! "$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --retries 10 --timeout 60 \
+        --requirement "$VENV/.wanted"; then
         echo "pip could not install the tools above. Is there a network, and a proxy to set (https_proxy)?"
         return 1
     fi

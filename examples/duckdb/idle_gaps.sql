@@ -1,5 +1,6 @@
 -- Where does nothing run for longer than 100 µs, and what ran before and after?
 -- Per host thread that computes, and per stream of a device. Communication does not count as running.
+-- The twelve longest of each rank: who waits for another in every step has so many that theirs would hide all others.
 with rows_ as (
     select rank, step, name, ts_ns, ts_ns + dur_ns as end_ns,
            case when device_id is null then 'thread ' || thread_id else 'stream ' || device_id || ':' || stream_id end as lane
@@ -19,5 +20,5 @@ select rank, lane, step,
        ran_before, name as ran_after
 from ordered
 where ts_ns - busy_until_ns > 100000
-order by ts_ns - busy_until_ns desc
-limit 30;
+qualify row_number() over (partition by rank order by ts_ns - busy_until_ns desc) <= 12
+order by ts_ns - busy_until_ns desc;

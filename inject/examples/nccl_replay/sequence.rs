@@ -221,11 +221,13 @@ pub(crate) fn sequence(plugin: &Plugin, version: u8, rank: i32, ranks: i32, oper
 }
 
 /// Collectives one after the other, told only while the plugin's mask asks for them, as NCCL does, until the mask has
-/// gone from nothing to something or back `switches` times. Says each time what it is.
+/// gone from nothing to something or back `switches` times. Says each time what it is, and in the end how many collectives
+/// were told, how many of them the plugin took, and the number of the last of these.
 pub(crate) fn steady(plugin: &Plugin, version: u8, (rank, ranks): (i32, i32), switches: u64) {
     const PATIENCE: Duration = Duration::from_secs(60);
     let world = World::open(plugin, version, 1, rank, ranks);
-    let (began, mut told, mut switched) = (std::time::Instant::now(), 0, 0);
+    let (began, mut switched) = (std::time::Instant::now(), 0);
+    let (mut told, mut taken, mut last_taken) = (0, 0, 0);
     let mut seen = None;
     while switched < switches && began.elapsed() < PATIENCE {
         let mask = crate::ffi::mask();
@@ -233,6 +235,9 @@ pub(crate) fn steady(plugin: &Plugin, version: u8, (rank, ranks): (i32, i32), sw
             let job = world.enqueue(told);
             world.progress(&job);
             told += 1;
+            if job.operation != 0 {
+                (taken, last_taken) = (taken + 1, told);
+            }
         }
         // Said after the first collective under it: who reads it may switch it off at once.
         if seen != Some(mask) {
@@ -242,7 +247,7 @@ pub(crate) fn steady(plugin: &Plugin, version: u8, (rank, ranks): (i32, i32), sw
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    println!("told={told}");
+    println!("told={told}\ntaken={taken}\nlast_taken={last_taken}");
     plugin.finalize(world.context);
     assert_eq!(switched, switches, "it was switched too few times");
 }

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use trace::{ClockSampleRow, CounterRow, Run};
 
 use crate::support::{
-    Finished, RANK_AGENT, analyze, finish, have_mpirun, inject_library, mpirun, one_job_at_a_time, scratch, skipped,
+    Finished, RANK_AGENT, analyze, finish, have_mpirun, inject_library, master_port, mpirun, one_job_at_a_time,
+    scratch, skipped,
 };
 
 /// `rank-agent exec --out OUT -- sh -c SCRIPT`.
@@ -152,8 +153,7 @@ fn mpirun_starts_programs_that_know_nothing_of_mpi() {
 
 #[test]
 fn ranks_of_torchrun_find_each_other_beside_its_port() {
-    // A port that is free now; the ranks use the one that lies a fixed distance from it.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = master_port();
     four_ranks("exec_torchrun", |out| {
         let ranks: Vec<_> = (0..4)
             .map(|rank| {
@@ -171,7 +171,7 @@ fn ranks_of_torchrun_find_each_other_beside_its_port() {
 #[test]
 fn a_rank_that_does_not_come_is_named_before_anything_starts() {
     let out = scratch("exec_missing").join("run");
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = master_port();
     let mut command = Command::new(RANK_AGENT);
     command.args(["exec", "--join-timeout", "1", "--rendezvous"]).arg(format!("127.0.0.1:{port}"));
     command.arg("--out").arg(&out).args(["--", "echo", "started"]).env("RANK", "0").env("WORLD_SIZE", "3");

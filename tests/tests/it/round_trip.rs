@@ -95,7 +95,7 @@ fn a_run_of_rank_agent_is_the_same_as_a_trace() {
     }
     let place = scratch("round_trip");
     let run = place.join("run");
-    train(3, &run, &["--inject", "slow:rank=1,ms=60,phase=forward"]).expect_code(0);
+    train(3, &run, &["--inject", "slow:rank=1,ms=150,phase=forward"]).expect_code(0);
     let native = check_round_trip(&run, &place, Choice::SameHost);
     // What is compared says something: all kinds of tables have rows, and the slow rank is seen.
     let Tables { bucket_timing, stragglers, memory_peaks, op_stats, .. } = &native.tables;

@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::io::Write;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub(crate) const RANK_AGENT: &str = env!("CARGO_BIN_EXE_rank-agent-under-test");
@@ -116,10 +118,43 @@ pub(crate) fn mpirun(ranks: u32) -> Command {
     command
 }
 
+fn training(ranks: u32, run: &Path, args: &[&str]) -> Command {
+    let mut job = mpirun(ranks);
+    job.arg(RANK_AGENT).arg("--out").arg(run).args(SMALL_MODEL).args(args);
+    job
+}
+
 /// Runs `rank-agent --out RUN` on some ranks with the small model.
 pub(crate) fn train(ranks: u32, run: &Path, args: &[&str]) -> Finished {
     let _turn = one_job_at_a_time();
-    finish(mpirun(ranks).arg(RANK_AGENT).arg("--out").arg(run).args(SMALL_MODEL).args(args))
+    finish(&mut training(ranks, run, args))
+}
+
+/// The same job for each of the runs, all at once: whatever else the machine does meanwhile, it does to all of them.
+pub(crate) fn train_side_by_side(ranks: u32, runs: &[&Path], args: &[&str]) -> Vec<Finished> {
+    let _turn = one_job_at_a_time();
+    std::thread::scope(|scope| {
+        let job = |run| scope.spawn(move || finish(&mut training(ranks, run, args)));
+        let jobs: Vec<_> = runs.iter().copied().map(job).collect();
+        jobs.into_iter().map(|job| job.join().unwrap()).collect()
+    })
+}
+
+/// A `MASTER_PORT` that is free on the loopback, and so is the port beside it where ranks meet. Both lie below those that
+/// the system hands out by itself, and callers look from different places on, so that nobody takes one in between.
+pub(crate) fn master_port() -> u16 {
+    const FIRST: u32 = 20_000;
+    const PORTS: u32 = 11_000;
+    /// `launch::MASTER_PORT_OFFSET`.
+    const OFFSET: u16 = 1117;
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let begin = std::process::id().wrapping_mul(101).wrapping_add(7 * CALLS.fetch_add(1, Ordering::Relaxed));
+    let is_free = |port: &u16| {
+        let bind = |port: u16| TcpListener::bind(("127.0.0.1", port));
+        matches!((bind(*port), bind(*port + OFFSET)), (Ok(_), Ok(_)))
+    };
+    let mut ports = (0..PORTS).map(|n| (FIRST + begin.wrapping_add(n) % PORTS) as u16);
+    ports.find(is_free).expect("a pair of free ports")
 }
 
 /// A run of two ranks without injection, recorded once, for tests that damage a copy of it.

@@ -67,8 +67,8 @@ fn who_does_not_know_the_token_is_refused() {
         Tcp::join(Place { rank, size: 2 }, &meeting, &Token::new(token), limits, Stop::default())
     };
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| join(0, "secret", 1500));
-        let stranger = join(1, "guess", 1500).unwrap_err();
+        let first = scope.spawn(|| join(0, "secret", 5000));
+        let stranger = join(1, "guess", 20_000).unwrap_err();
         assert!(matches!(stranger, Error::Stranger(_)), "{stranger}");
         let alone = first.join().unwrap().unwrap_err().to_string();
         assert!(alone.contains("rank 1 did not come") && alone.contains("token"), "{alone}");

@@ -92,9 +92,13 @@ impl<'r> Gpu<'r> {
         self.stand_in.put(&Context4 { context_id: 1, null_stream_id: 7, ..Default::default() }.bytes(self.version));
     }
 
-    /// A kernel of `us` that was launched by `correlation_id` and starts `after_us` from now.
-    fn kernel(&self, name: &CStr, correlation_id: u32, stream_id: u32, after_us: u64, us: u64, graph: (u32, u64)) {
-        let start = self.stand_in.now() + after_us * 1000;
+    /// The time `us` from now.
+    fn after(&self, us: u64) -> u64 {
+        self.stand_in.now() + us * 1000
+    }
+
+    /// A kernel of `us` that was launched by `correlation_id`.
+    fn kernel(&self, name: &CStr, correlation_id: u32, stream_id: u32, start: u64, us: u64, graph: (u32, u64)) {
         let kernel = Kernel13 {
             registers_per_thread: 128,
             start,
@@ -141,7 +145,7 @@ impl<'r> Gpu<'r> {
     pub(crate) fn train(&self) {
         // Before everything: no row.
         let early = self.stand_in.call(RUNTIME, LAUNCH_KERNEL);
-        self.kernel(GEMM, early, 7, 0, 10, (0, 0));
+        self.kernel(GEMM, early, 7, self.after(0), 10, (0, 0));
         self.memory(1, 3, 1 << 20);
         for step in 0..4 {
             let phase = if step < 2 { Phase::Warmup } else { Phase::Active };
@@ -163,7 +167,7 @@ impl<'r> Gpu<'r> {
         self.op("forward", || {
             for _ in 0..2 {
                 let id = self.stand_in.call(RUNTIME, LAUNCH_KERNEL);
-                self.kernel(GEMM, id, 7, 0, 400, (0, 0));
+                self.kernel(GEMM, id, 7, self.after(0), 400, (0, 0));
                 sleep(Duration::from_micros(500));
             }
             self.copies();
@@ -172,7 +176,7 @@ impl<'r> Gpu<'r> {
         let timed = self.cupti.collectives(&scope, &[Self::collective(3 * step, 0)]);
         assert_eq!(timed, scope.id().is_some(), "timed where the scope is recorded");
         let id = self.stand_in.call(DRIVER, CU_LAUNCH_KERNEL);
-        self.kernel(NCCL, id, 9, 100, 300, (0, 0));
+        self.kernel(NCCL, id, 9, self.after(100), 300, (0, 0));
         drop(scope);
         self.graph(step);
         sleep(Duration::from_millis(2));
@@ -187,9 +191,11 @@ impl<'r> Gpu<'r> {
         let collectives = [Self::collective(3 * step + 1, 1), Self::collective(3 * step + 2, 2)];
         let _ = self.cupti.collectives(&scope, &collectives);
         let id = self.stand_in.call(RUNTIME, GRAPH_LAUNCH);
-        self.kernel(NCCL, id, 9, 900, 100, (3, 3 << 32 | 12));
-        self.kernel(GEMM, id, 7, 400, 500, (3, 3 << 32 | 10));
-        self.kernel(NCCL, id, 9, 500, 200, (3, 3 << 32 | 11));
+        // Read once: on their stream the kernels have the order of the collectives, however slowly they are told.
+        let now = self.after(0);
+        self.kernel(NCCL, id, 9, now + 900_000, 100, (3, 3 << 32 | 12));
+        self.kernel(GEMM, id, 7, now + 400_000, 500, (3, 3 << 32 | 10));
+        self.kernel(NCCL, id, 9, now + 500_000, 200, (3, 3 << 32 | 11));
     }
 
     fn copies(&self) {
@@ -288,7 +294,7 @@ impl<'r> Gpu<'r> {
         self.recorder.begin_step(0, Phase::Active);
         for _ in 0..2000 {
             let id = self.stand_in.call(RUNTIME, LAUNCH_KERNEL);
-            self.kernel(GEMM, id, 7, 0, 1, (0, 0));
+            self.kernel(GEMM, id, 7, self.after(0), 1, (0, 0));
         }
         self.recorder.end_step(None);
     }
@@ -314,7 +320,7 @@ impl<'r> Gpu<'r> {
     pub(crate) fn destroy_context(&self) {
         self.recorder.begin_step(0, Phase::Active);
         let id = self.stand_in.call(RUNTIME, LAUNCH_KERNEL);
-        self.kernel(GEMM, id, 7, 0, 1, (0, 0));
+        self.kernel(GEMM, id, 7, self.after(0), 1, (0, 0));
         let before = self.stand_in.flushes();
         // cuCtxDestroy_v2 is entered: flushed before it goes on. Leaving it, and other calls, change nothing.
         assert!(self.stand_in.event(1, 322, 0));
@@ -331,7 +337,7 @@ impl<'r> Gpu<'r> {
             let mut taken = 0;
             self.op(name, || {
                 let id = self.stand_in.call(RUNTIME, LAUNCH_KERNEL);
-                self.kernel(GEMM, id, 7, 0, 1, (0, 0));
+                self.kernel(GEMM, id, 7, self.after(0), 1, (0, 0));
                 taken = id;
             });
             taken
