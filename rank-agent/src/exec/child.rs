@@ -14,6 +14,7 @@ use signal_hook::iterator::{Handle, SignalsInfo};
 use signal_hook::low_level::siginfo::Cause;
 
 use crate::Error;
+use crate::fabric::Stop;
 
 /// Signals that are passed on. Those that stop or resume a job come to all of its processes by themselves.
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
@@ -27,6 +28,8 @@ struct Receiver {
     program: Option<Pid>,
     /// A signal that came while there was no program.
     pending: Option<i32>,
+    /// What such a signal ends.
+    waiting: Option<Stop>,
 }
 
 impl Target {
@@ -39,13 +42,33 @@ impl Target {
         self.with(|receiver| receiver.pending)
     }
 
-    fn deliver(&self, signal: i32) {
+    /// What ends at the next signal that finds no program; `None`: nothing.
+    pub fn interrupt(&self, waiting: Option<Stop>) {
+        self.with(|receiver| receiver.waiting = waiting);
+    }
+
+    /// `by_kernel`: a terminal's signals are sent by the kernel to the whole group, the program included.
+    fn deliver(&self, signal: i32, by_kernel: bool) {
         self.with(|receiver| match (receiver.program, Signal::from_named_raw(signal)) {
+            (Some(_), _) if by_kernel => {}
             // It may have ended this moment, which is as good.
             (Some(program), Some(signal)) => drop(kill_process(program, signal)),
-            _ => receiver.pending = Some(signal),
+            _ => {
+                receiver.pending = Some(signal);
+                if let Some(waiting) = &receiver.waiting {
+                    waiting.raise(signal);
+                }
+            }
         });
     }
+}
+
+/// Signals that this process ignores, as bits: `nohup` and shells' background jobs have it so, and the program shall
+/// inherit it. (proc(5): `SigIgn`; where that cannot be read, none.)
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Listens for signals until it is dropped.
@@ -61,14 +84,13 @@ impl Forwarder {
     /// # Errors
     /// [`Error::Signals`].
     pub fn start(target: Target) -> Result<Self, Error> {
-        let mut signals = SignalsInfo::<WithOrigin>::new(FORWARDED).map_err(Error::Signals)?;
+        let ignored = ignored();
+        let passed_on = FORWARDED.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+        let mut signals = SignalsInfo::<WithOrigin>::new(passed_on).map_err(Error::Signals)?;
         let handle = signals.handle();
         let forward = move || {
             for origin in &mut signals {
-                // A terminal's signals are sent by the kernel to the whole group, the program included.
-                if !matches!(origin.cause, Cause::Kernel) {
-                    target.deliver(origin.signal);
-                }
+                target.deliver(origin.signal, matches!(origin.cause, Cause::Kernel));
             }
         };
         let thread =

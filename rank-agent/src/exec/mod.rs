@@ -97,7 +97,11 @@ impl Exec<'_> {
         let token = env("RANKSCOPE_TOKEN").filter(|token| !token.is_empty()).unwrap_or_else(|| meeting.job.clone());
         let place = Place { rank: rank_of(self.identity.rank), size: rank_of(self.identity.world_size) };
         let limits = Limits { join: Duration::from_secs(self.arguments.join_timeout.into()), ..Limits::default() };
-        let fabric = Tcp::join(place, &meeting, &Token::new(token), limits, Stop::default())?;
+        let stop = Stop::default();
+        self.target.interrupt(Some(stop.clone()));
+        let joined = Tcp::join(place, &meeting, &Token::new(token), limits, stop);
+        self.target.interrupt(None);
+        let fabric = joined?;
         if let Some(remark) = fabric.remark() {
             self.warn(remark);
         }
@@ -158,8 +162,6 @@ impl Exec<'_> {
         steering.switch.begin();
         let ended = started.and_then(|program| child::wait(program, &self.target));
         steering.finish();
-        // It has nothing to say, and returns at once.
-        let _ = schedule.join();
         match &ended {
             Ok(status) if status.success() => progress.done(),
             _ => progress.failed(),
@@ -173,6 +175,9 @@ impl Exec<'_> {
             std::thread::sleep(Duration::from_millis(5));
         }
         let synced = meeting.join().unwrap_or_else(|_| Err((0, Error::EngineGone)));
+        steering.switch.close();
+        // It has nothing to say, and returns at once.
+        let _ = schedule.join();
         let rows = self.explanations(place, environment, &synced, &steering.switch);
         if let Err(error) = recorder.rows(rows) {
             self.warn(&format!("what is missing in the run could not be noted in it: {error}"));

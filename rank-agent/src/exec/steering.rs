@@ -81,6 +81,7 @@ impl Steering {
 impl Drop for Steering {
     fn drop(&mut self) {
         self.finish();
+        self.switch.close();
         if let Some(page) = &self.page {
             // Those who have mapped it keep it.
             let _ = std::fs::remove_file(page);

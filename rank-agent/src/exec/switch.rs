@@ -138,7 +138,8 @@ impl Switch {
         self.0.changed.notify_all();
     }
 
-    /// Carries out the schedule; returns after [`finish`](Self::finish).
+    /// Carries out the schedule; returns after [`close`](Self::close). After the program's end too: other ranks, whose
+    /// programs run, follow.
     pub fn run(&self) {
         let mut state = self.state();
         while !state.over {
@@ -181,7 +182,7 @@ impl Switch {
         }
         let now = Instant::now();
         state.version += 1;
-        if order.record != state.order.record && state.began.is_some() {
+        if order.record != state.order.record && state.began.is_some() && state.ended.is_none() {
             match state.off.take() {
                 Some(off) => state.add_off(off, now),
                 None => state.off = Some((now, why)),
@@ -227,16 +228,22 @@ impl Switch {
         }
     }
 
-    /// The program has ended.
+    /// The program has ended: nothing counts as not recorded any more.
     pub fn finish(&self) {
         let mut state = self.state();
+        if state.ended.is_some() {
+            return;
+        }
         let now = Instant::now();
         state.ended = Some(now);
         if let Some(off) = state.off.take() {
             state.add_off(off, now);
         }
-        state.over = true;
-        drop(state);
+    }
+
+    /// All programs have ended.
+    pub fn close(&self) {
+        self.state().over = true;
         self.0.changed.notify_all();
     }
 
@@ -313,6 +320,25 @@ mod tests {
         switch.row(0).and_then(|row| row.why).map_or(String::new(), |why| why.to_string())
     }
 
+    /// Carries out the schedule while `body` looks on.
+    fn running(switch: &Switch, body: impl FnOnce()) {
+        std::thread::scope(|threads| {
+            threads.spawn(|| switch.run());
+            body();
+            switch.finish();
+            switch.close();
+        });
+    }
+
+    #[track_caller]
+    fn wait_until(what: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !what() {
+            assert!(began.elapsed() < Duration::from_secs(60), "it never came");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// ```text
     /// delay 20 ms, duration 20 ms     |..|##|......
     /// ```
@@ -320,28 +346,30 @@ mod tests {
     fn a_schedule_is_carried_out_and_what_it_left_out_is_said() {
         let switch = switch(Some(20), Some(20));
         assert!(!switch.now().order.record);
-        let (seen, runner) = (std::sync::mpsc::channel(), switch.clone());
-        std::thread::scope(|threads| {
-            threads.spawn(|| runner.run());
-            let watcher = switch.clone();
-            threads.spawn(move || {
-                let mut last = None;
-                while !watcher.state().over {
-                    let on = watcher.now().order.record;
-                    if last.replace(on) != Some(on) {
-                        seen.0.send(on).unwrap();
-                    }
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-            });
+        running(&switch, || {
             switch.begin();
-            let orders: Vec<bool> = seen.1.iter().take(3).collect();
-            assert_eq!(orders, [false, true, false]);
-            switch.finish();
+            wait_until(|| switch.state().plan.is_empty());
+            assert!(!switch.now().order.record);
         });
         assert!(switch.was_on());
+        let (state, ms) = (switch.state(), Duration::from_millis);
+        let (began, ended) = (state.began.unwrap(), state.ended.unwrap());
+        let [before, after] = state.offs[..] else { panic!("{:?}", state.offs) };
+        assert_eq!((before.from, before.why, after.to, after.why), (began, "--delay", ended, "--duration"));
+        assert!(before.to - began >= ms(20) && after.from - began >= ms(40) && after.from >= before.to, "{state:?}");
+        drop(state);
         let why = why(&switch);
-        assert!(why.contains("(--delay)") && why.contains("(--duration)") && why.contains("0.000 to 0.0"), "{why}");
+        assert!(why.contains("0.000 to 0.") && why.contains("(--delay)") && why.contains("(--duration)"), "{why}");
+    }
+
+    #[test]
+    fn a_delay_that_is_over_switches_on() {
+        let switch = switch(Some(20), Some(3_600_000));
+        running(&switch, || {
+            switch.begin();
+            wait_until(|| switch.now().order.record);
+            assert!(switch.now().next.is_some_and(|next| next > Duration::from_secs(3000)));
+        });
     }
 
     #[test]
@@ -351,7 +379,9 @@ mod tests {
         std::thread::sleep(Duration::from_millis(2));
         switch.finish();
         assert!(!switch.was_on());
-        assert!(why(&switch).starts_with("recording was off for 0.0"), "{}", why(&switch));
+        let seconds: Vec<f64> = why(&switch).split(' ').filter_map(|word| word.parse().ok()).collect();
+        let off = seconds[0];
+        assert!(seconds == [off, off, 0.0, off] && off >= 0.002, "{}", why(&switch));
         let always = self::switch(None, None);
         always.begin();
         always.finish();
@@ -398,21 +428,22 @@ mod tests {
         a.begin();
         b.begin();
         std::thread::scope(|threads| {
-            threads.spawn(|| a.run());
             a.by_hand(false, None, None);
             b.follow([a.word(), b.word()].into_iter());
             a.by_hand(true, None, Some(Duration::from_millis(30)));
             b.follow([a.word(), b.word()].into_iter());
             assert!(b.now().order.record);
-            while a.now().order.record {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            // The program of the rank that was told ends before its order does.
+            a.finish();
+            threads.spawn(|| a.run());
+            wait_until(|| !a.now().order.record);
             let words = [a.word(), b.word()];
             a.follow(words.into_iter());
             b.follow(words.into_iter());
             assert!(!a.now().order.record && !b.now().order.record, "{words:?}");
-            a.finish();
+            a.close();
         });
+        assert!(a.state().off.is_none() && a.was_on(), "what came after its program's end is not counted");
     }
 
     #[test]

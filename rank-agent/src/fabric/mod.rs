@@ -133,7 +133,6 @@ impl Stop {
     }
 
     /// As if `signal` had come.
-    #[cfg(test)]
     pub(crate) fn raise(&self, signal: i32) {
         self.0.signal.store(signal as usize, Ordering::Relaxed);
     }

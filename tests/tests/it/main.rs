@@ -12,6 +12,7 @@ mod exec;
 mod exec_chain;
 mod exec_control;
 mod exec_cuda;
+mod exec_signals;
 mod exec_steps;
 mod export;
 mod faults;

@@ -19,6 +19,7 @@ use sha2::Sha256;
 
 use super::link::{Fault, read_all, write_all};
 use crate::Error;
+use crate::fabric::Stop;
 
 /// The protocol and its version.
 const MAGIC: &[u8; 16] = b"rankscope exec 1";
@@ -72,11 +73,20 @@ impl Hello {
     }
 }
 
-/// Introduces this rank to the rank `server`.
-pub(super) fn client(stream: &TcpStream, hello: &Hello, token: &Token, server: usize) -> Result<(), Error> {
-    let until = prepare(stream)?;
+/// Introduces this rank to the rank `server`, which may be busy with others until its turn comes.
+pub(super) fn client(
+    stream: &TcpStream,
+    hello: &Hello,
+    token: &Token,
+    server: usize,
+    (until, stop): (Instant, &Stop),
+) -> Result<(), Error> {
+    prepare(stream)?;
     let failed = |fault: Fault| match fault {
         Fault::Stop(error) => error,
+        Fault::Io(source) if source.kind() == std::io::ErrorKind::TimedOut => {
+            Error::Network { what: format!("the answer of rank {server}"), source }
+        }
         Fault::Io(source) => Error::Stranger(format!(
             "rank {server} hung up ({source}): it is of another job, or has another RANKSCOPE_TOKEN"
         )),
@@ -85,9 +95,9 @@ pub(super) fn client(stream: &TcpStream, hello: &Hello, token: &Token, server: u
     let words = hello.bytes();
     let first = [&MAGIC[..], &words, &nonce].concat();
     write_all(stream, &first, until).map_err(failed)?;
-    let challenge: Nonce = read(stream, until).map_err(failed)?;
+    let challenge: Nonce = read(stream, until, || stop.check()).map_err(failed)?;
     write_all(stream, &proof(token, b"client", &nonce, &challenge, &words)?, until).map_err(failed)?;
-    let theirs: Proof = read(stream, until).map_err(failed)?;
+    let theirs: Proof = read(stream, until, || stop.check()).map_err(failed)?;
     let said = [&words[..], &(server as u64).to_le_bytes()].concat();
     verify(token, b"server", &nonce, &challenge, &said, &theirs)
         .map_err(|()| Error::Stranger(format!("what answers as rank {server} does not know this job's token")))
@@ -101,20 +111,21 @@ pub(super) fn server(
     purpose: Purpose,
     own: usize,
 ) -> Result<usize, Error> {
-    let until = prepare(stream)?;
+    prepare(stream)?;
+    let until = Instant::now() + PATIENCE;
     let failed = |fault: Fault| match fault {
         Fault::Stop(error) => error,
         Fault::Io(source) => Error::Stranger(format!("it hung up: {source}")),
     };
-    let magic: [u8; MAGIC.len()] = read(stream, until).map_err(failed)?;
+    let magic: [u8; MAGIC.len()] = read(stream, until, || Ok(())).map_err(failed)?;
     if magic != *MAGIC {
         return Err(Error::Stranger("it speaks another protocol, or another version of this one".into()));
     }
-    let words: [u8; HELLO_BYTES] = read(stream, until).map_err(failed)?;
-    let nonce: Nonce = read(stream, until).map_err(failed)?;
+    let words: [u8; HELLO_BYTES] = read(stream, until, || Ok(())).map_err(failed)?;
+    let nonce: Nonce = read(stream, until, || Ok(())).map_err(failed)?;
     let challenge = random()?;
     write_all(stream, &challenge, until).map_err(failed)?;
-    let theirs: Proof = read(stream, until).map_err(failed)?;
+    let theirs: Proof = read(stream, until, || Ok(())).map_err(failed)?;
     verify(token, b"client", &nonce, &challenge, &words, &theirs)
         .map_err(|()| Error::Stranger("it does not know this job's token (RANKSCOPE_TOKEN)".into()))?;
     let word = |at: usize| words[4 * at..4 * at + 4].try_into().map_or(usize::MAX, |b| u32::from_le_bytes(b) as usize);
@@ -127,20 +138,23 @@ pub(super) fn server(
     Ok(rank)
 }
 
-fn prepare(stream: &TcpStream) -> Result<Instant, Error> {
+fn prepare(stream: &TcpStream) -> Result<(), Error> {
     let set = || {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))
     };
-    set().map_err(|source| Error::Network { what: "a connection".into(), source })?;
-    Ok(Instant::now() + PATIENCE)
+    set().map_err(|source| Error::Network { what: "a connection".into(), source })
 }
 
-fn read<const N: usize>(stream: &TcpStream, until: Instant) -> Result<[u8; N], Fault> {
+fn read<const N: usize>(
+    stream: &TcpStream,
+    until: Instant,
+    go_on: impl Fn() -> Result<(), Error>,
+) -> Result<[u8; N], Fault> {
     let mut bytes = [0; N];
-    read_all(stream, &mut bytes, until, || Ok(()))?;
+    read_all(stream, &mut bytes, until, go_on)?;
     Ok(bytes)
 }
 

@@ -106,8 +106,11 @@ pub(super) fn read_all(
             Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
             Ok(n) => buffer = &mut buffer[n..],
             Err(error) if !is_wait(&error) => return Err(error.into()),
-            Err(_) if Instant::now() >= until => return Err(io::Error::from(ErrorKind::TimedOut).into()),
             Err(_) => go_on().map_err(Fault::Stop)?,
+        }
+        // Also of somebody who sends a byte now and then.
+        if !buffer.is_empty() && Instant::now() >= until {
+            return Err(io::Error::from(ErrorKind::TimedOut).into());
         }
     }
     Ok(())

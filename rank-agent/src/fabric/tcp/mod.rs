@@ -85,7 +85,7 @@ impl Tcp {
         let Place { rank, size } = place;
         let until = Instant::now() + limits.join;
         let (hub, own_ip, remark) = if rank == 0 {
-            let (listener, remark) = listen(meeting)?;
+            let (listener, remark) = listen(meeting, until, &stop)?;
             let ip = listener.local_addr().map_err(network("the address of rank 0"))?.ip();
             (Hub::Here(accept_all(&listener, 1..size, size, token, Purpose::Hub, until, &stop)?), ip, remark)
         } else {
@@ -122,7 +122,7 @@ impl Tcp {
             let hello = Hello { rank: self.rank, size: self.size, purpose: Purpose::Pings };
             let stream = TcpStream::connect_timeout(&SocketAddr::new(ip, port), left(until))
                 .map_err(network(format!("rank {parent} at {ip} port {port}")))?;
-            handshake::client(&stream, &hello, token, *parent)?;
+            handshake::client(&stream, &hello, token, *parent, (until, &self.stop))?;
             self.pairs.insert(*parent, Words::new(stream)?);
         }
         let children: Vec<usize> = edges.iter().filter(|(_, p)| *p == self.rank).map(|(child, _)| *child).collect();
@@ -231,8 +231,23 @@ fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
-/// Rank 0's listener, at the meeting place or, where that is no address of this host, at all of its addresses.
-fn listen(meeting: &Meeting) -> Result<(TcpListener, Option<String>), Error> {
+/// Rank 0's listener, once the port is free: somebody's short connection may have it.
+fn listen(meeting: &Meeting, until: Instant, stop: &Stop) -> Result<(TcpListener, Option<String>), Error> {
+    loop {
+        match listen_now(meeting) {
+            Err(Error::Network { source, .. })
+                if source.kind() == io::ErrorKind::AddrInUse && Instant::now() < until =>
+            {
+                stop.check()?;
+                std::thread::sleep(RETRY);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// At the meeting place or, where that is no address of this host, at all of its addresses.
+fn listen_now(meeting: &Meeting) -> Result<(TcpListener, Option<String>), Error> {
     let Meeting { host, port, source, .. } = meeting;
     let what = || format!("rank 0 cannot listen at {host} port {port} ({source})");
     let addresses: Vec<SocketAddr> = (host.as_str(), *port).to_socket_addrs().map_err(network(what()))?.collect();
@@ -258,6 +273,8 @@ fn reach(meeting: &Meeting, hello: &Hello, token: &Token, until: Instant, stop: 
             let mut last = io::Error::from(io::ErrorKind::NotFound);
             for address in (host.as_str(), *port).to_socket_addrs()? {
                 match TcpStream::connect_timeout(&address, left(until).min(Duration::from_secs(2))) {
+                    // While nobody listens there, an attempt from that very port meets itself.
+                    Ok(stream) if stream.local_addr().ok() == stream.peer_addr().ok() => {}
                     Ok(stream) => return Ok(stream),
                     Err(error) => last = error,
                 }
@@ -266,7 +283,7 @@ fn reach(meeting: &Meeting, hello: &Hello, token: &Token, until: Instant, stop: 
         };
         match attempt() {
             Ok(stream) => {
-                handshake::client(&stream, hello, token, 0)?;
+                handshake::client(&stream, hello, token, 0, (until, stop))?;
                 return Ok(stream);
             }
             Err(error) if Instant::now() >= until => {
