@@ -72,8 +72,8 @@ fn ctl(runtime: &Path, arguments: &[&str]) -> Finished {
 #[test]
 fn a_schedule_of_time_records_its_part_and_says_so() {
     let (run, runtime) = (scratch("exec_schedule").join("run"), runtime());
-    // Long enough for a slow machine to start the program meanwhile.
-    let mut program = Recorded::start(&run, runtime.path(), &["--delay", "5", "--duration", "0.5"], 2, None);
+    // Long enough for a slow machine to start the program meanwhile, and for the program to see that it is recorded.
+    let mut program = Recorded::start(&run, runtime.path(), &["--delay", "5", "--duration", "2"], 2, None);
     assert_eq!(program.next("mask"), 0, "nothing is asked for before the delay is over");
     assert!(program.next("mask") > 0);
     assert_eq!(program.next("mask"), 0);
