@@ -109,7 +109,7 @@ impl Report {
         let time = time.map_or(String::new(), |StepTime { time, steps, what }| {
             format!("; {:.2} ms a step ({what} of {steps} active)", time.as_secs_f64() * 1e3)
         });
-        self.say(&format!("{} done: loss {first:.4} → {last:.4}{time}", plural(u64::from(self.steps), "step")));
+        self.say(&format!("{} done: loss {first:.6} → {last:.6}{time}", plural(u64::from(self.steps), "step")));
         let Some(place) = place else { return };
         let lost = if outcome.dropped == 0 { "none lost".into() } else { format!("{} LOST", outcome.dropped) };
         let Totals { rows, bytes: size, failed_parts, .. } = totals;

@@ -105,6 +105,9 @@ pub struct Settings {
     pub buffer_bytes: usize,
     /// Buffers at most; what needs more is dropped and counted. Default: 64.
     pub max_buffers: usize,
+    /// Devices of which the program writes the rows itself. CUPTI tells of devices when CUDA initialises; who starts later
+    /// may never be told. Default: none.
+    pub devices: Vec<KnownDevice>,
     /// How often complete records are asked for, and the clocks compared. Default: 1 s.
     pub flush_period: Duration,
     /// Longest wait for the worker at the end. Default: 10 s.
@@ -124,10 +127,32 @@ impl Default for Settings {
                 .is_some_and(|path| path.to_string_lossy().contains("cupti")),
             buffer_bytes: 4 << 20,
             max_buffers: 64,
+            devices: Vec::new(),
             flush_period: Duration::from_secs(1),
             finish_timeout: Duration::from_secs(10),
         }
     }
+}
+
+/// What the occupancy of a kernel is estimated from, as CUDA's driver tells it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KnownDevice {
+    /// Its number among the visible devices.
+    pub device_id: u32,
+    /// Major part of the compute capability.
+    pub capability_major: u32,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Threads of a warp.
+    pub threads_per_warp: u32,
+    /// Threads that a multiprocessor holds at a time.
+    pub threads_per_multiprocessor: u32,
+    /// Blocks that a multiprocessor holds at a time.
+    pub blocks_per_multiprocessor: u32,
+    /// Registers of a multiprocessor.
+    pub registers_per_multiprocessor: u32,
+    /// Shared memory of a multiprocessor in bytes.
+    pub shared_bytes_per_multiprocessor: u32,
 }
 
 /// What came of a session.

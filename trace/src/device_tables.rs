@@ -30,7 +30,7 @@ crate::tables! {
         name: Option<Text>,
         /// Pieces of device work whose launch was recorded too.
         launches: i64,
-        /// Time in the launching calls. A call that launches several kernels (a graph) counts with each.
+        /// Time in the launching calls. A call that launches several kernels (a graph) counts once, with the first.
         cpu_total_ns: i64,
         /// Mean.
         cpu_mean_ns: f64,
@@ -52,7 +52,7 @@ crate::tables! {
         delay_p95_ns: i64,
         /// Longest.
         delay_max_ns: i64,
-        /// Work that is shorter than the call that launched it (HTA).
+        /// Work that is shorter than the call that launched it (HTA), and nothing else.
         short_kernels: i64,
         /// Calls longer than 50 µs (HTA's `runtime_cutoff`).
         runtime_outliers: i64,

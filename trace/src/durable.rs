@@ -17,12 +17,12 @@ pub(crate) fn temporary_name(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Writes `path` through `fill`, over whatever stood there. On any error the temporary file is removed and `path` is as
+/// Writes `path` through `fill`, over whatever stood there, and returns its size in bytes. On any error the temporary file is removed and `path` is as
 /// it was.
 ///
 /// # Errors
 /// What `fill` returns, or [`Error::Io`].
-pub(crate) fn replace(path: &Path, fill: impl FnOnce(&mut File) -> Result<(), Error>) -> Result<(), Error> {
+pub(crate) fn replace(path: &Path, fill: impl FnOnce(&mut File) -> Result<(), Error>) -> Result<u64, Error> {
     publish(path, fill, |temporary| fs::rename(temporary, path))
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn replace(path: &Path, fill: impl FnOnce(&mut File) -> Result<(), Er
 ///
 /// # Errors
 /// As [`replace`]; [`Error::Io`] of kind `AlreadyExists` if `path` exists.
-pub(crate) fn create(path: &Path, fill: impl FnOnce(&mut File) -> Result<(), Error>) -> Result<(), Error> {
+pub(crate) fn create(path: &Path, fill: impl FnOnce(&mut File) -> Result<(), Error>) -> Result<u64, Error> {
     publish(path, fill, |temporary| rename_to_free_name(temporary, path))
 }
 
@@ -57,23 +57,23 @@ fn publish(
     path: &Path,
     fill: impl FnOnce(&mut File) -> Result<(), Error>,
     rename: impl FnOnce(&Path) -> io::Result<()>,
-) -> Result<(), Error> {
+) -> Result<u64, Error> {
     let temporary = temporary_name(path);
     let io = |source| Error::Io { path: path.into(), source };
     let written = File::create(&temporary).map_err(io).and_then(|mut file| {
         fill(&mut file)?;
-        file.sync_all().map_err(io)
+        file.sync_all().and_then(|()| file.metadata()).map_err(io)
     });
-    let renamed = written.and_then(|()| rename(&temporary).map_err(io));
-    if let Err(error) = renamed {
+    let renamed = written.and_then(|metadata| rename(&temporary).map(|()| metadata.len()).map_err(io));
+    if renamed.is_err() {
         // The first error is the one to report; a leftover temporary file is named so that readers ignore it.
         let _ = fs::remove_file(&temporary);
-        return Err(error);
+    } else if let Some(parent) = path.parent() {
+        // The file is there, and whole. That it survives a loss of power is all that this adds; were its failure one of
+        // the file, whoever wrote it would write its rows once more.
+        let _ = File::open(parent).and_then(|directory| directory.sync_all());
     }
-    match path.parent() {
-        Some(parent) => File::open(parent).and_then(|dir| dir.sync_all()).map_err(io),
-        None => Ok(()),
-    }
+    renamed
 }
 
 #[cfg(test)]

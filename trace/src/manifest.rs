@@ -42,6 +42,7 @@ impl Manifest {
                 .map_err(|source| Error::Json { path: path.clone(), source })?;
             file.write_all(b"\n").map_err(|source| Error::Io { path: path.clone(), source })
         })
+        .map(drop)
     }
 
     /// Reads `run.json` of `run`.

@@ -130,10 +130,6 @@ fn make_parent(path: &Path) -> Result<(), Error> {
     }
 }
 
-fn size_of_file(path: &Path) -> Result<u64, Error> {
-    fs::metadata(path).map(|m| m.len()).map_err(|source| Error::Io { path: path.into(), source })
-}
-
 /// Writes one part of a rank's table under its final name, whole or not at all. Returns the file's size in bytes.
 ///
 /// # Errors
@@ -164,8 +160,7 @@ pub fn write_shard(
     let pairs: Vec<KeyValue> = pairs.into_iter().chain(session).map(|(k, v)| KeyValue::new(k.to_string(), v)).collect();
     let path = shard_path(run, table.name, meta.rank, part);
     make_parent(&path)?;
-    durable::create(&path, |file| encode(file, &path, table, &pairs, batches))?;
-    size_of_file(&path)
+    durable::create(&path, |file| encode(file, &path, table, &pairs, batches))
 }
 
 /// Writes a whole table of the aggregator to `path`, over what an earlier analysis wrote.
@@ -176,8 +171,7 @@ pub fn write_table(path: &Path, table: &Table, run_id: &str, batches: &[RecordBa
     let pairs = [(KEY_SCHEMA_VERSION, SCHEMA_VERSION.to_string()), (KEY_RUN_ID, run_id.to_string())];
     let pairs: Vec<KeyValue> = pairs.into_iter().map(|(k, v)| KeyValue::new(k.to_string(), v)).collect();
     make_parent(path)?;
-    durable::replace(path, |file| encode(file, path, table, &pairs, batches))?;
-    size_of_file(path)
+    durable::replace(path, |file| encode(file, path, table, &pairs, batches))
 }
 
 /// The facts that hold in every shard, checked before writing and after reading.

@@ -162,6 +162,13 @@ pub fn open(spec: &Spec) -> Result<Library> {
     open_in(spec, &Surroundings { env: &ProcessEnvironment, toolkits: Path::new("/usr/local") })
 }
 
+/// Where files of these names are, beyond the dynamic loader's own directories; the preferred first.
+pub fn find(files: &[&str]) -> Vec<PathBuf> {
+    let places = directories(&Surroundings { env: &ProcessEnvironment, toolkits: Path::new("/usr/local") });
+    let of_file = |file: &&str| places.iter().map(|place| place.join(file)).collect::<Vec<_>>();
+    files.iter().flat_map(of_file).filter(|path| path.exists()).collect()
+}
+
 /// As [`open`], in other surroundings.
 ///
 /// # Errors
@@ -253,7 +260,9 @@ fn directories(surroundings: &Surroundings<'_>) -> Vec<PathBuf> {
     // The newest last by name, and `cuda` itself, the administrator's choice, before it.
     installed.sort_by_key(|path| (path.file_name().is_some_and(|name| name == "cuda"), path.clone()));
     toolkits.extend(installed.into_iter().rev());
-    places.extend(toolkits.into_iter().flat_map(|root| [root.join("lib64"), root.join("targets/x86_64-linux/lib")]));
+    let of_toolkit =
+        |root: PathBuf| ["lib64", "targets/x86_64-linux/lib", "extras/CUPTI/lib64"].map(|sub| root.join(sub));
+    places.extend(toolkits.into_iter().flat_map(of_toolkit));
     let mut unique: Vec<PathBuf> = Vec::new();
     for place in places {
         if place.is_dir() && !unique.contains(&place) {

@@ -66,7 +66,8 @@ pub fn target(capability: u32, known: &[u32]) -> Option<(u32, bool)> {
 /// The compiler's. A cache that cannot be read or written is no error.
 pub fn image(source: &Source, (architecture, portable): (u32, bool), cache: Option<&Path>) -> Result<Image> {
     let (major, minor) = nvrtc::version()?;
-    let key = format!("{}\0{}\0{architecture}\0{portable}\0{major}.{minor}", source.file, source.text);
+    let options = nvrtc::options(architecture, portable).join(" ");
+    let key = format!("{}\0{}\0{options}\0{major}.{minor}", source.file, source.text);
     let file = cache.map(|cache| {
         let kind = if portable { "ptx" } else { "cubin" };
         cache.join(format!("{}-{:016x}-sm_{architecture}.{kind}", source.file, fnv(key.as_bytes())))

@@ -95,21 +95,21 @@ impl Comm<'_> {
         }
     }
 
+    /// After an error: ends what waits for other ranks. Graphs that hold collectives must be gone by then, because NCCL
+    /// waits for them (`commDestroySync` of its `init.cc`).
+    pub(super) fn give_up(&mut self) {
+        if let Self::Nccl(nccl) = std::mem::replace(self, Self::Nobody) {
+            nccl.communicator.abort();
+        }
+    }
+
     /// Waits until the device has done everything, and notices a signal and NCCL's errors meanwhile.
-    pub(super) fn wait_idle(&mut self, cuda: &Cuda, stop: &Stop) -> Result<(), Error> {
+    pub(super) fn wait_idle(&self, cuda: &Cuda, stop: &Stop) -> Result<(), Error> {
         let mut pace = Pace::brisk();
         let end = cuda.event(false)?;
         end.record(cuda.compute())?;
         while !end.is_over()? {
-            if let Err(error) = self.check(stop) {
-                if let Self::Nccl(_) = self
-                    && let Self::Nccl(nccl) = std::mem::replace(self, Self::Nobody)
-                {
-                    // Or whoever frees memory next waits for kernels that wait for other ranks.
-                    nccl.communicator.abort();
-                }
-                return Err(error);
-            }
+            self.check(stop)?;
             match pace.next_pause() {
                 Duration::ZERO => std::thread::yield_now(),
                 pause => std::thread::sleep(pause),

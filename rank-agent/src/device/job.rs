@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use kernels::cuda::{Cuda, program};
-use recorder::cupti::{Cupti, Settings};
+use kernels::cuda::{Cuda, DeviceInfo, program};
+use recorder::cupti::{Cupti, KnownDevice, Settings};
 use recorder::{Kind, Phase, Recorder};
 use trace::{DeviceRow, StepRow};
 
@@ -52,7 +52,7 @@ impl Job<'_> {
     /// Trains and records on the device of `plan`. Collective.
     pub(crate) fn train_on_device(&self, plan: &CudaPlan) -> Result<Trained, Error> {
         // Before the device's context, which is then seen being made.
-        let (cupti, mut notes) = (self.start_cupti(), plan.notes.clone());
+        let (cupti, mut notes) = (self.start_cupti(plan), plan.notes.clone());
         let cupti = cupti.map_err(|error| notes.push(format!("what the device does is not recorded: {error}"))).ok();
         let cupti = cupti.flatten();
         let trained = self.train_beside(plan, cupti.as_ref(), notes);
@@ -66,12 +66,25 @@ impl Job<'_> {
         trained
     }
 
-    fn start_cupti(&self) -> Result<Option<Cupti>, recorder::Error> {
+    fn start_cupti(&self, plan: &CudaPlan) -> Result<Option<Cupti>, recorder::Error> {
         if self.place.is_none() {
             return Ok(None);
         }
         // What the workload allocates it names itself.
-        let cupti = Cupti::start(self.recorder, Settings { memory: false, ..Settings::default() })?;
+        let settings = Settings { memory: false, devices: vec![known_device(&plan.info)], ..Settings::default() };
+        let start = |library| Cupti::start(self.recorder, Settings { library, ..settings.clone() });
+        let mut started = start(None);
+        if matches!(started, Err(recorder::Error::CuptiNotFound { .. }))
+            && std::env::var_os(recorder::cupti::LIBRARY_VARIABLE).is_none()
+        {
+            // Beside the libraries that the workload uses: those of the `python3` on the path, and others.
+            if let Some(library) =
+                kernels::cuda::libraries::find(&["libcupti.so.13", "libcupti.so.12"]).into_iter().next()
+            {
+                started = start(Some(library));
+            }
+        }
+        let cupti = started?;
         cupti.pause();
         Ok(Some(cupti))
     }
@@ -95,9 +108,7 @@ impl Job<'_> {
         let comm = self.connect(plan, &cuda, &trainer, &engine, world)?;
         self.record_comm(&world, hosts)?;
         recorder.rows(trainer.bucket_rows())?;
-        if cupti.is_none() {
-            recorder.rows(vec![device_row(rank, plan)])?;
-        }
+        recorder.rows(vec![device_row(rank, plan)])?;
         let observer = Recording::new(recorder, &main, Some(&engine), &ops);
         let mut report = Report::new(rank, size, options);
         let backend = format!("cuda ({}, collectives: {})", plan.info.name, comm.name());
@@ -108,6 +119,9 @@ impl Job<'_> {
         self.ping(&running.tree)?;
         let trained = running.steps(&observer, &side, &mut report);
         if trained.is_err() {
+            // Or whoever frees memory next waits for kernels that wait for other ranks.
+            running.trainer.drop_graph();
+            running.comm.give_up();
             // What is known of the steps is kept, their loss is not.
             running.write_steps(recorder)?;
         }
@@ -244,7 +258,22 @@ impl Running<'_> {
     }
 }
 
-/// The device's row, where CUPTI writes none.
+/// What CUPTI tells of a device only while CUDA initialises, which it has by now.
+fn known_device(info: &DeviceInfo) -> KnownDevice {
+    let number = |value: i32| u32::try_from(value).unwrap_or(0);
+    KnownDevice {
+        device_id: u32::try_from(info.ordinal).unwrap_or(u32::MAX),
+        capability_major: info.capability / 10,
+        multiprocessors: number(info.multiprocessors),
+        threads_per_warp: number(info.warp_threads),
+        threads_per_multiprocessor: number(info.sm_threads),
+        blocks_per_multiprocessor: number(info.sm_blocks),
+        registers_per_multiprocessor: number(info.sm_registers),
+        shared_bytes_per_multiprocessor: number(info.sm_shared_bytes),
+    }
+}
+
+/// The device's row.
 fn device_row(rank: usize, plan: &CudaPlan) -> DeviceRow {
     let info = &plan.info;
     // Twice the clock: memory that transfers on both edges.

@@ -196,6 +196,11 @@ impl DeviceTrainer {
     }
 
     /// Captures a step, which does not run it.
+    /// Forgets the captured step.
+    pub(super) fn drop_graph(&mut self) {
+        self.graph = None;
+    }
+
     fn capture(&mut self, comm: &mut Comm<'_>, side: &Side<'_>) -> Result<Graph, Error> {
         let cuda = self.cuda.clone();
         let side = Side { is_capture: true, ..*side };

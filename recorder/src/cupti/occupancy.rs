@@ -1,5 +1,6 @@
 //! How full a kernel makes the multiprocessors, estimated from its launch.
 
+use super::KnownDevice;
 use super::layout::{Device, Kernel};
 
 /// Registers are given to a warp in units of this many (CUDA C++ Programming Guide, compute capability 3.0 and later).
@@ -8,6 +9,20 @@ const REGISTER_UNIT: u64 = 256;
 const SCHEDULERS: u64 = 4;
 /// From compute capability 8.0 on, the system keeps this much shared memory of every block.
 const RESERVED_SHARED_BYTES: u64 = 1024;
+
+/// What a record says of its device.
+pub(crate) fn known(device: &Device) -> KnownDevice {
+    KnownDevice {
+        device_id: device.id,
+        capability_major: device.capability_major,
+        multiprocessors: device.multiprocessors,
+        threads_per_warp: device.threads_per_warp,
+        threads_per_multiprocessor: device.warps_per_multiprocessor.saturating_mul(device.threads_per_warp),
+        blocks_per_multiprocessor: device.blocks_per_multiprocessor,
+        registers_per_multiprocessor: device.registers_per_multiprocessor,
+        shared_bytes_per_multiprocessor: device.shared_memory_per_multiprocessor,
+    }
+}
 
 /// What of a device bounds occupancy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,16 +38,16 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// `None` if the record lacks what is needed.
-    pub(crate) fn of(device: &Device) -> Option<Self> {
+    /// `None` if what is needed is not known.
+    pub(crate) fn of(device: &KnownDevice) -> Option<Self> {
         let recent = device.capability_major >= 8;
         let limits = Self {
             multiprocessors: device.multiprocessors.into(),
             threads_per_warp: device.threads_per_warp.into(),
-            warps: device.warps_per_multiprocessor.into(),
+            warps: device.threads_per_multiprocessor.checked_div(device.threads_per_warp).unwrap_or(0).into(),
             blocks: device.blocks_per_multiprocessor.into(),
             registers: device.registers_per_multiprocessor.into(),
-            shared_bytes: device.shared_memory_per_multiprocessor.into(),
+            shared_bytes: device.shared_bytes_per_multiprocessor.into(),
             reserved_shared_bytes: if recent { RESERVED_SHARED_BYTES } else { 0 },
             shared_unit: if recent { 128 } else { 256 },
         };
@@ -110,6 +125,23 @@ mod tests {
             dynamic_shared_memory: shared,
             ..zero
         }
+    }
+
+    /// What CUDA's driver says of one: `cuDeviceGetAttribute` 16, 10, 39, 106, 82 and 81.
+    #[test]
+    fn limits_are_those_of_the_device() {
+        let known = KnownDevice {
+            device_id: 3,
+            capability_major: 9,
+            multiprocessors: 132,
+            threads_per_warp: 32,
+            threads_per_multiprocessor: 2048,
+            blocks_per_multiprocessor: 32,
+            registers_per_multiprocessor: 65_536,
+            shared_bytes_per_multiprocessor: 233_472,
+        };
+        assert_eq!(Limits::of(&known), Some(HOPPER));
+        assert_eq!(Limits::of(&KnownDevice { threads_per_warp: 0, ..known }), None);
     }
 
     #[test]

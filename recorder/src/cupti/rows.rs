@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use trace::DeviceRow;
 
+use super::KnownDevice;
 use super::collectives::{Announced, Collectives, Work};
 use super::ffi::{EXTERNAL_KIND, domain};
 use super::launched::{Launched, Waiting};
@@ -18,6 +19,7 @@ use super::record::{
 };
 use super::time::TimeMap;
 use super::words;
+
 use crate::device::{CommKernel, Detail, DeviceBatch, DeviceEvent, Missing};
 use crate::record::{MemoryRecord, NONE};
 use crate::state::Shared;
@@ -173,8 +175,16 @@ impl<S: Strings> Rows<S> {
         }
     }
 
+    /// A device of which the program writes the row.
+    pub(crate) fn know(&mut self, known: &KnownDevice) {
+        self.devices_told.insert(known.device_id);
+        if let Some(limits) = Limits::of(known) {
+            self.limits.insert(known.device_id, limits);
+        }
+    }
+
     fn device(&mut self, device: &Device) {
-        if let Some(limits) = Limits::of(device) {
+        if let Some(limits) = Limits::of(&occupancy::known(device)) {
             self.limits.insert(device.id, limits);
         }
         if !self.devices_told.insert(device.id) {
@@ -347,7 +357,11 @@ impl<S: Strings> Rows<S> {
     fn api(&mut self, api: &Api) {
         let domain = if api.kind == KIND_RUNTIME { domain::RUNTIME_API } else { domain::DRIVER_API };
         if domain == domain::DRIVER_API && !words::LAUNCH_CALLS.contains(&api.callback_id) {
-            return self.omit("cupti:cuda_driver", 1, "of the driver's calls, only launches are recorded");
+            return self.omit(
+                "cupti:cuda_driver",
+                1,
+                "of the driver's calls, only launches, copies and fills are recorded",
+            );
         }
         let name = self.call_name(domain, api.callback_id);
         let kind = if domain == domain::RUNTIME_API { Kind::CudaRuntime } else { Kind::CudaDriver };

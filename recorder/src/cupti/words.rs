@@ -120,8 +120,10 @@ pub(crate) fn is_comm(name: &str) -> bool {
 }
 
 /// Driver calls that launch (`CUPTI_DRIVER_TRACE_CBID_…`, equal in all headers of 12.4 to 13.5): cuLaunchKernel,
-/// cuLaunchCooperativeKernel, cuGraphLaunch, cuLaunchKernelEx and their `_ptsz` variants.
-pub(crate) const LAUNCH_CALLS: [u32; 8] = [307, 442, 477, 478, 514, 515, 652, 653];
+/// cuLaunchCooperativeKernel, cuGraphLaunch, cuLaunchKernelEx; cuMemcpyAsync, cuMemcpyHtoDAsync_v2, …DtoHAsync_v2,
+/// …DtoDAsync_v2, cuMemcpyPeerAsync; cuMemsetD8Async, …D32Async; each with its `_ptsz` variant.
+pub(crate) const LAUNCH_CALLS: [u32; 22] =
+    [307, 442, 477, 478, 514, 515, 652, 653, 306, 418, 277, 421, 279, 422, 281, 423, 319, 426, 216, 428, 220, 430];
 
 #[cfg(test)]
 mod tests {

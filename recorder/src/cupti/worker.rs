@@ -58,7 +58,8 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new(session: &'static Session, inbox: Receiver<Message>, announced: Receiver<Announced>) -> Self {
-        let rows = Rows::new(session, session.recorder.shared().clone(), session.recorder.rank());
+        let mut rows = Rows::new(session, session.recorder.shared().clone(), session.recorder.rank());
+        session.settings.devices.iter().for_each(|device| rows.know(device));
         let (records, starts) = (Vec::new(), Vec::new());
         let (last_flush, said_own_iterator, said_odd_size) = (Instant::now(), false, false);
         Self { session, inbox, announced, rows, records, starts, last_flush, said_own_iterator, said_odd_size }

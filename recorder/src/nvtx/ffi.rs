@@ -13,9 +13,10 @@ const CALLBACKS: u32 = 1;
 /// `NVTX_CB_MODULE_CORE`, `…_CORE2`: functions without and with a domain.
 const CORE: u32 = 1;
 const CORE2: u32 = 5;
-/// `NVTX_CBID_CORE_RangePushEx`, `…PushA`, `…Pop`.
+/// `NVTX_CBID_CORE_RangePushEx`, `…PushA`, `…PushW`, `…Pop`.
 const PUSH_EX: usize = 8;
 const PUSH_A: usize = 9;
+const PUSH_W: usize = 10;
 const POP: usize = 11;
 /// `NVTX_CBID_CORE2_DomainRangePushEx`, `…Pop`, `…RegisterStringA`.
 const DOMAIN_PUSH_EX: usize = 4;
@@ -49,8 +50,12 @@ pub unsafe fn attach(get: Option<GetExportTable>) -> bool {
     if callbacks.size < size_of::<Callbacks>() {
         return false;
     }
-    let core: [(usize, *const c_void); 3] =
-        [(PUSH_EX, push_ex as *const c_void), (PUSH_A, push_a as *const c_void), (POP, range_pop as *const c_void)];
+    let core: [(usize, *const c_void); 4] = [
+        (PUSH_EX, push_ex as *const c_void),
+        (PUSH_A, push_a as *const c_void),
+        (PUSH_W, push_w as *const c_void),
+        (POP, range_pop as *const c_void),
+    ];
     let domains: [(usize, *const c_void); 3] = [
         (DOMAIN_PUSH_EX, domain_push_ex as *const c_void),
         (DOMAIN_POP, domain_pop as *const c_void),
@@ -115,6 +120,11 @@ unsafe extern "C" fn push_a(text: *const c_char) -> c_int {
     // SAFETY: null, or a string that ends with a zero byte and lives during the call.
     let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes());
     enter(|| push(text.map_or(Mark::Unnamed, Mark::Text)))
+}
+
+/// A range whose name is not read. It must be one all the same: its end is told like any other's.
+unsafe extern "C" fn push_w(_text: *const c_void) -> c_int {
+    enter(|| push(Mark::Unnamed))
 }
 
 unsafe extern "C" fn push_ex(attributes: *const c_void) -> c_int {

@@ -6,8 +6,8 @@
 //!                                 ▼ begins step 7                           ▼ a row; the step ends
 //! ```
 //!
-//! A range is the thread's own: NVTX's push and pop. Ranges that one thread starts and another ends, and those with wide
-//! characters, are not recorded. With a schedule, rows exist only in its active steps.
+//! A range is the thread's own: NVTX's push and pop. Ranges that one thread starts and another ends are not recorded; those
+//! with wide characters have no name. With a schedule, rows exist only in its active steps.
 
 #[expect(unsafe_code, reason = "the interface through which NVTX calls")]
 pub mod ffi;

@@ -73,6 +73,16 @@ pub struct DeviceInfo {
     pub bus_bits: i32,
     /// Memory in bytes.
     pub memory_bytes: u64,
+    /// Threads of a warp.
+    pub warp_threads: i32,
+    /// Threads that a multiprocessor holds at a time.
+    pub sm_threads: i32,
+    /// Blocks that a multiprocessor holds at a time.
+    pub sm_blocks: i32,
+    /// Registers of a multiprocessor.
+    pub sm_registers: i32,
+    /// Shared memory of a multiprocessor in bytes.
+    pub sm_shared_bytes: i32,
 }
 
 /// Describes a visible device.
@@ -102,6 +112,11 @@ pub(crate) fn device_info(ordinal: usize) -> Result<DeviceInfo> {
         memory_clock_khz: attribute(A::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
         bus_bits: attribute(A::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
         memory_bytes: memory_bytes as u64,
+        warp_threads: attribute(A::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?,
+        sm_threads: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
+        sm_blocks: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR)?,
+        sm_registers: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
+        sm_shared_bytes: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
     })
 }
 

@@ -45,6 +45,16 @@ impl Drop for Program {
     }
 }
 
+fn target(architecture: u32, portable: bool) -> String {
+    if portable { format!("compute_{architecture}") } else { format!("sm_{architecture}") }
+}
+
+/// How sources are compiled. Compiled code is kept by these, too.
+pub(crate) fn options(architecture: u32, portable: bool) -> [String; 3] {
+    let target = target(architecture, portable);
+    [format!("--gpu-architecture={target}"), "--std=c++14".into(), "--generate-line-info".into()]
+}
+
 /// Compiles one source for `architecture`: machine code (`sm_90`), or with `portable` PTX (`compute_90`), which the
 /// driver compiles further. PTX ends with a zero byte, as the driver wants it.
 ///
@@ -52,8 +62,7 @@ impl Drop for Program {
 /// [`Error::Compile`] with the compiler's own words.
 pub(crate) fn compile(name: &str, source: &str, architecture: u32, portable: bool) -> Result<Vec<u8>> {
     let text = |text: &str| CString::new(text).unwrap_or_default();
-    let target = if portable { format!("compute_{architecture}") } else { format!("sm_{architecture}") };
-    let options = [text(&format!("--gpu-architecture={target}")), text("--std=c++14"), text("--generate-line-info")];
+    let options = options(architecture, portable).map(|option| text(&option));
     let option_pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
     let (source, file) = (text(source), text(name));
     let mut program = std::ptr::null_mut();
@@ -67,7 +76,7 @@ pub(crate) fn compile(name: &str, source: &str, architecture: u32, portable: boo
         let compiled = sys::nvrtcCompileProgram(program.0, option_pointers.len() as i32, option_pointers.as_ptr());
         if compiled as u32 != 0 {
             let log = log(&program);
-            return Err(Error::Compile { file: name.to_owned(), target, log });
+            return Err(Error::Compile { file: name.to_owned(), target: target(architecture, portable), log });
         }
         let mut size = 0;
         if portable {
