@@ -175,12 +175,19 @@ impl Run {
 
     fn find_missing_ranks(&mut self) {
         let present: BTreeSet<i32> = self.ranks().into_iter().collect();
-        for rank in 0..self.manifest.world_size {
-            if !present.contains(&rank) {
-                let why = "no readable shard of it was found".to_string();
-                let what = "rank".to_string();
-                self.problems.push(Problem { path: None, rank: Some(rank), what, amount: Some(1), why });
-            }
+        let world_size = self.manifest.world_size;
+        let mut missing = (0..world_size).filter(|rank| !present.contains(rank));
+        let named: Vec<i32> = missing.by_ref().take(MAX_NAMED_RANKS).collect();
+        for rank in named {
+            let why = "no readable shard of it was found".to_string();
+            let what = "rank".to_string();
+            self.problems.push(Problem { path: None, rank: Some(rank), what, amount: Some(1), why });
+        }
+        let expected = present.iter().filter(|rank| (0..world_size).contains(rank)).count() as i64;
+        let unnamed = i64::from(world_size) - expected - MAX_NAMED_RANKS as i64;
+        if unnamed > 0 {
+            let why = format!("no readable shard of them was found, nor of the {MAX_NAMED_RANKS} that are named");
+            self.problems.push(Problem { path: None, rank: None, what: "ranks".into(), amount: Some(unnamed), why });
         }
     }
 
@@ -188,6 +195,9 @@ impl Run {
         self.problems.push(Problem { path: Some(path.into()), rank, what, amount, why });
     }
 }
+
+/// Missing ranks that are problems one by one; of more, whatever a manifest says, there is a count.
+const MAX_NAMED_RANKS: usize = 4096;
 
 /// Who says that a rank is theirs: a process, or the session of several.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

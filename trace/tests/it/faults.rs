@@ -85,6 +85,18 @@ fn garbage_and_strangers_are_problems() {
     "#]].assert_eq(&report(run.path()));
 }
 
+/// Whatever a manifest says, what is missing fits into memory.
+#[test]
+fn of_very_many_missing_ranks_there_is_a_count() {
+    let run = good_run();
+    write_manifest(run.path(), i32::MAX);
+    let problems = Run::open(run.path()).unwrap().problems;
+    let (named, counted): (Vec<_>, Vec<_>) = problems.iter().partition(|problem| problem.rank.is_some());
+    assert_eq!((named.first().and_then(|problem| problem.rank), counted.len()), (Some(2), 1));
+    let missing = named.len() as i64 + counted[0].amount.unwrap();
+    assert_eq!(missing, i64::from(i32::MAX) - 2);
+}
+
 #[test]
 fn a_missing_rank_and_a_rank_too_many_are_problems() {
     let run = good_run();
