@@ -85,8 +85,20 @@ fn chrome(paths: Vec<PathBuf>, options: &Options, out: &Path) -> Result<Outcome,
     Ok(if exported.omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
 }
 
-/// Writes beside the file first: what was there stays until the new one is whole.
+/// Writes beside the file first: what was there stays until the new one is whole. What is no file, as a device or a
+/// pipe, is written to as it is: another name in its place would be the end of it.
 pub(super) fn to_file<T>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T, Error>) -> Result<T, Error> {
+    let into = |file: File, path: &Path| {
+        let mut out = BufWriter::new(file);
+        let written = write(&mut out)?;
+        out.flush().map(|()| written).map_err(|source| Error::Io { path: path.into(), source })
+    };
+    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        let file = File::options().write(true).open(path);
+        return file.map_err(|source| Error::Io { path: path.into(), source }).and_then(|file| into(file, path));
+    }
+    // A link stays one.
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let mut name = path.as_os_str().to_owned();
     name.push(".part");
     let part = PathBuf::from(name);
@@ -94,7 +106,7 @@ pub(super) fn to_file<T>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Resu
         let path = path.to_path_buf();
         move |source| Error::Io { path, source }
     };
-    let written = File::create(&part).map_err(io(&part)).and_then(|file| write(&mut BufWriter::new(file)));
+    let written = File::create(&part).map_err(io(&part)).and_then(|file| into(file, &part));
     match written {
         Ok(written) => std::fs::rename(&part, path).map(|()| written).map_err(io(path)),
         Err(error) => {
@@ -133,5 +145,31 @@ fn say(path: &Path, exported: &Exported) {
             "nothing aligns the clocks of ranks {:?}: they are drawn on their own",
             exported.unaligned
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `-o /dev/null`, and `-o >(gzip)`: whoever may rename would have put a file there.
+    #[test]
+    fn what_is_no_file_is_written_to_and_stays() {
+        use std::os::unix::fs::FileTypeExt;
+        let directory = tempfile::tempdir().unwrap();
+        let (pipe, file, link) = (directory.path().join("p"), directory.path().join("f"), directory.path().join("l"));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        std::fs::write(&file, "before").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let hello = |out: &mut dyn Write| out.write_all(b"hello").map_err(|_| unreachable!());
+        let read = std::thread::scope(|threads| {
+            let reader = threads.spawn(|| std::fs::read_to_string(&pipe).unwrap());
+            to_file(&pipe, hello).unwrap();
+            reader.join().unwrap()
+        });
+        assert!(read == "hello" && std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
+        to_file(&link, hello).unwrap();
+        assert!(std::fs::read_to_string(&file).unwrap() == "hello" && link.is_symlink());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 3);
     }
 }
