@@ -16,6 +16,7 @@ use trace::{HtaTemporalRow, StepBreakdownRow};
 
 use crate::intervals::{Coverage, Interval, IntervalSet};
 use crate::model::{Events, Kind, NONE, RankData};
+use crate::select::Scope;
 use crate::steps::{StepWindow, device_windows, host_windows};
 
 /// What one device did, or the CPU of a rank without a device.
@@ -51,11 +52,11 @@ impl Activity {
         Self { device: None, compute, comm, memory: IntervalSet::new() }
     }
 
-    /// Clips all sets to what was selected.
-    fn clip(&mut self, scope: &IntervalSet) {
-        for set in [&mut self.compute, &mut self.comm, &mut self.memory] {
-            *set = set.intersection(scope);
-        }
+    /// What of all sets lies in `time`.
+    fn clipped(&self, time: &IntervalSet) -> Self {
+        let clip = |set: &IntervalSet| set.intersection(time);
+        let Self { device, compute, comm, memory } = self;
+        Self { device: *device, compute: clip(compute), comm: clip(comm), memory: clip(memory) }
     }
 }
 
@@ -165,30 +166,49 @@ impl Split {
     }
 }
 
+/// The breakdown of a rank, and the sets for those who ask about other windows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Breakdown {
+    pub(crate) rows: Vec<StepBreakdownRow>,
+    /// By device, or of the CPU, in the chosen time: of all steps, as work of one step reaches into others.
+    pub(crate) parts: Vec<(Activity, Parts)>,
+    /// As `parts`, in the chosen steps; `None` if all are.
+    in_steps: Option<Vec<(Activity, Parts)>>,
+}
+
+impl Breakdown {
+    /// What lies in the chosen time and in the chosen steps.
+    pub(crate) fn chosen(&self) -> &[(Activity, Parts)] {
+        self.in_steps.as_ref().unwrap_or(&self.parts)
+    }
+}
+
 /// The breakdown of a rank: for each device (or the CPU) one row for everything, one for each active step, and one for
-/// the time between steps. With a `scope`, only what lies in it counts. Also returns the sets, for those who ask about
-/// other windows.
-pub(crate) fn breakdown(
-    data: &RankData,
-    scope: Option<&IntervalSet>,
-) -> (Vec<StepBreakdownRow>, Vec<(Activity, Parts)>) {
+/// the time between steps. Only what lies in `scope` counts.
+pub(crate) fn breakdown(data: &RankData, scope: &Scope) -> Breakdown {
     let rank = data.info.rank;
     let host = host_windows(&data.steps);
-    let mut rows = Vec::new();
-    let mut all_parts = Vec::new();
+    let mut found = Breakdown { in_steps: scope.steps.as_ref().map(|_| Vec::new()), ..Breakdown::default() };
     for mut activity in Activity::of(data) {
-        if let Some(scope) = scope {
-            activity.clip(scope);
+        if let Some(time) = &scope.time {
+            activity = activity.clipped(time);
         }
-        let windows = match activity.device {
+        // Of all steps first: a step on a device begins when the one before it ends there.
+        let windows = scope.chosen(match activity.device {
             Some(device) => device_windows(&host, &data.events, device),
             None => host.clone(),
-        };
+        });
+        let within = scope.within(&windows);
         let parts = Parts::new(&activity);
-        rows.extend(device_rows(rank, activity.device, &windows, &parts, scope));
-        all_parts.push((activity, parts));
+        found.rows.extend(device_rows(rank, activity.device, &windows, &parts, within.as_ref()));
+        if let (Some(in_steps), Some(within)) = (&mut found.in_steps, &within) {
+            let chosen = activity.clipped(within);
+            let parts = Parts::new(&chosen);
+            in_steps.push((chosen, parts));
+        }
+        found.parts.push((activity, parts));
     }
-    (rows, all_parts)
+    found
 }
 
 fn device_rows(
@@ -274,7 +294,7 @@ mod tests {
             .host(Kind::CpuOp, "wait_all_reduce", 1, ".....##...........###...")
             .collectives(".....##.........#####...")
             .data();
-        let (rows, _) = breakdown(&data, None);
+        let rows = breakdown(&data, &Scope::default()).rows;
         // The collective of step 1 ends in step 1; nothing happens between the steps.
         assert_eq!(
             table(&rows),
@@ -296,7 +316,7 @@ mod tests {
             .device(Kind::Kernel, "ncclDevKernel_AllReduce", (0, 8), 50, ".........####...............")
             .device(Kind::GpuMemcpy, "Memcpy HtoD", (0, 9), 60, ".###........................")
             .data();
-        let (rows, parts) = breakdown(&data, None);
+        let Breakdown { rows, parts, .. } = breakdown(&data, &Scope::default());
         assert_eq!(
             table(&rows),
             [
@@ -320,7 +340,7 @@ mod tests {
             .launches(1, ".#......#.....")
             .device(Kind::Kernel, "gemm", (0, 7), 1, "...######.###.")
             .data();
-        let (rows, _) = breakdown(&data, None);
+        let rows = breakdown(&data, &Scope::default()).rows;
         assert_eq!(
             table(&rows),
             ["all: 13 = 9 + 0 + 0 + 0 + 4", "1: 9 = 6 + 0 + 0 + 0 + 3", "2: 4 = 3 + 0 + 0 + 0 + 1"]
@@ -335,7 +355,7 @@ mod tests {
             .collectives(".....####.")
             .data();
         let scope = [Interval::new(2, 4), Interval::new(6, 9)].into_iter().collect();
-        let (rows, _) = breakdown(&data, Some(&scope));
+        let rows = breakdown(&data, &Scope { time: Some(scope), ..Scope::default() }).rows;
         assert_eq!(table(&rows), ["all: 5 = 2 + 1 + 2 + 0 + 0", "1: 5 = 2 + 1 + 2 + 0 + 0"]);
     }
 
@@ -355,10 +375,13 @@ mod tests {
                 .device(Kind::GpuMemset, "Memset", (1, 1), 5, &m)
                 .data();
             let cpu = Drawn::rank(0).steps(&steps).host(Kind::CpuOp, "gemm", 1, &k).collectives(&c).data();
-            let scope = crate::drawn::bars(&scope).into_iter().map(|(s, e)| Interval::new(s, e)).collect();
+            let time = crate::drawn::bars(&scope).into_iter().map(|(s, e)| Interval::new(s, e)).collect();
+            let (time, all) = (Scope { time: Some(time), steps: None }, Scope::default());
+            let in_steps = |scope: &Scope| Scope { steps: Some(2..4), ..scope.clone() };
+            let scopes = [in_steps(&time), in_steps(&all), time, all];
             for data in [&device, &cpu] {
-                for scope in [None, Some(&scope)] {
-                    let (rows, _) = breakdown(data, scope);
+                for scope in &scopes {
+                    let rows = breakdown(data, scope).rows;
                     for r in &rows {
                         let parts = [r.compute_ns, r.overlap_ns, r.exposed_comm_ns, r.memory_ns, r.idle_ns];
                         prop_assert_eq!(parts.iter().sum::<i64>(), r.wall_ns);

@@ -59,6 +59,14 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// No rank has any of the steps of `--steps`.
+    #[error("{}: no step to analyze: {why}", path.display())]
+    NoStep {
+        /// The input.
+        path: PathBuf,
+        /// Which steps there are.
+        why: String,
+    },
     /// The evidence that was chosen for the clocks joins no two ranks.
     #[error("{}: --clock {choice}: {why}", path.display())]
     Clock {

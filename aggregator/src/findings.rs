@@ -91,7 +91,20 @@ fn straggler(analysis: &Analysis) -> Option<FindingRow> {
         VerdictKind::Undecided => "warning",
         VerdictKind::Balanced | VerdictKind::Nothing => return None,
     };
-    let row = analysis.tables.stragglers.iter().find(|s| Some(s.rank) == verdict.rank)?;
+    let Some(row) = analysis.tables.stragglers.iter().find(|s| Some(s.rank) == verdict.rank) else {
+        // Waits without one rank that they are for.
+        return (verdict.kind == VerdictKind::Undecided).then(|| {
+            finding(
+                severity,
+                verdict.sentence.clone(),
+                (
+                    "stragglers",
+                    "stragglers.suffered_wait_ns and caused_wait_ns; threshold 10 % of a step (this program's)".into(),
+                ),
+                "look at collective_waits, step by step: who was last, and whether that rank or step has more to do",
+            )
+        });
+    };
     let evidence = row.evidence.clone().unwrap_or_else(|| verdict.sentence.as_str().into());
     let suggestion = match verdict.reason.as_deref() {
         Some("input") => "look at the data loader of that rank: its storage, its workers, the size of its samples",
@@ -133,9 +146,15 @@ fn hang(analysis: &Analysis) -> Option<FindingRow> {
     if row.rows_lost {
         evidence.push_str("; some rank lost rows, so that a missing one may have called it");
     }
-    let (severity, suggestion) = match missing.is_empty() {
-        true => ("warning", "every rank came: look for a link or a device that stopped, or a recording that was cut"),
-        false => (
+    if row.unknown > 0 {
+        evidence.push_str(&format!("; of {} nothing was read, or not all", plural(row.unknown as usize, "rank")));
+    }
+    let (severity, suggestion) = match (missing.is_empty(), row.unknown) {
+        (true, 0) => {
+            ("warning", "every rank came: look for a link or a device that stopped, or a recording that was cut")
+        }
+        (true, _) => ("warning", "analyse all ranks, and all of their time: one that is not read may not have come"),
+        (false, _) => (
             "critical",
             "look at what those ranks did instead: an exception, another branch, an endless loop, a dead process",
         ),
@@ -193,6 +212,19 @@ fn clock(analysis: &Analysis) -> Option<FindingRow> {
         ));
     }
     let instances = &analysis.tables.collective_instances;
+    let unknown = instances.iter().filter(|i| i.error_ns.is_none()).count();
+    if unknown > 0 {
+        return Some(finding(
+            "warning",
+            format!("how far the clocks are off is unknown for {unknown} of {}", plural(instances.len(), "collective")),
+            (
+                "collective_instances",
+                "collective_instances.error_ns is null: their ranks' clocks were never compared, nor met at a barrier"
+                    .into(),
+            ),
+            "skew and waits there may be nothing but the clocks' offsets; own_excess_ns needs no common clock and stands",
+        ));
+    }
     let with_error = instances.iter().filter_map(|i| Some((i.skew_ns, i.error_ns?)));
     let (inside, total) =
         with_error.fold((0, 0), |(inside, total), (skew, error)| (inside + i64::from(skew <= error), total + 1));
@@ -273,10 +305,11 @@ fn input(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
     let mut by_rank: BTreeMap<i32, (i64, i64)> = BTreeMap::new();
     for row in analysis.tables.data_loading.iter().filter(|r| r.step.is_some()) {
         let (total, wall) = by_rank.entry(row.rank).or_default();
-        *total += row.total_ns;
-        *wall += row.wall_ns;
+        *total = total.saturating_add(row.total_ns);
+        *wall = wall.saturating_add(row.wall_ns);
     }
-    let (total, wall) = by_rank.values().fold((0, 0), |(t, w), (total, wall)| (t + total, w + wall));
+    let sum = |(t, w): (i64, i64), (total, wall): &(i64, i64)| (t.saturating_add(*total), w.saturating_add(*wall));
+    let (total, wall) = by_rank.values().fold((0, 0), sum);
     let (worst, sums) = by_rank.iter().max_by(|(_, a), (_, b)| share(a).total_cmp(&share(b)))?;
     let pct = share(&(total, wall));
     (pct > limits.input_pct).then(|| {

@@ -14,9 +14,9 @@ use crate::intervals::Interval;
 use crate::memory::{memory_curve, memory_peaks};
 use crate::model::{RankData, RankInfo};
 use crate::options::Options;
-use crate::select::{contains, narrow, scope};
+use crate::select::{Scope, narrow_to_time, select_steps};
 use crate::stats::{Stats, stats};
-use crate::steps::{mark_steps, one_step_if_none, recorded};
+use crate::steps::{active_numbers, mark_steps, one_step_if_none, recorded};
 use crate::straggler;
 
 /// What is left of a rank after the map: its collectives and steps, and sums. Times are in the rank's clock.
@@ -38,6 +38,8 @@ pub struct RankPart {
     pub exposed_ns: Vec<Option<i64>>,
     /// Its steps.
     pub steps: Vec<StepRow>,
+    /// Numbers of its active steps, those that were not chosen included; ascending.
+    pub recorded_steps: Vec<i32>,
     /// Its clock comparisons.
     pub clock_samples: Vec<ClockSampleRow>,
     /// Its gradient buckets.
@@ -80,17 +82,14 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
         mark_steps(&mut data, marker);
     }
     one_step_if_none(&mut data);
-    let scope = scope(&data, options, time);
-    if let Some(scope) = &scope {
-        narrow(&mut data, scope);
-    }
-    let starts = &data.events.ts_ns;
-    let keep = |row: usize| scope.as_ref().is_none_or(|scope| contains(scope, starts[row]));
+    let recorded_steps = active_numbers(&data.steps);
+    let scope = Scope::of(&data, options, time);
+    data.memory.retain(|m| scope.keeps_host_time(&data.steps, m.ts_ns));
+    narrow_to_time(&mut data.steps, &mut data.collectives, &mut data.comms_ids, &scope);
+    let events = &data.events;
+    let keep = |row: usize| scope.keeps_row(events, row);
 
     let rank = data.info.rank;
-    if let Some(scope) = &scope {
-        data.memory.retain(|m| contains(scope, m.ts_ns));
-    }
     let launches = Launches::collect(&data.events);
     // Two halves that take about as long: a single rank, too, should keep more than one core busy.
     let (
@@ -98,21 +97,24 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
         (stats, straggler, critical_path, peaks, curve),
     ) = rayon::join(
         || {
-            let (step_breakdown, parts) = breakdown(&data, scope.as_ref());
-            let exposed_ns: Vec<Option<i64>> = data.collectives.iter().map(|c| exposed_ns(c, &parts)).collect();
-            let (scope, sequences_of) = (scope.as_ref(), options.sequences_of.as_ref());
-            let view = View { data: &data, keep: &keep, scope, launches: &launches, sequences_of, parts: &parts };
+            let found = breakdown(&data, &scope);
+            let (parts, chosen) = (&*found.parts, found.chosen());
+            let exposed_ns: Vec<Option<i64>> = data.collectives.iter().map(|c| exposed_ns(c, parts)).collect();
+            let sequences_of = options.sequences_of.as_ref();
+            let view =
+                View { data: &data, keep: &keep, scope: &scope, launches: &launches, sequences_of, parts, chosen };
             let (device, idle) = (device_tables(&view), idle_breakdown(&data, &launches, &keep));
-            (step_breakdown, exposed_ns, hta_temporal(rank, &parts), device, idle)
+            let hta_temporal = hta_temporal(rank, chosen);
+            (found.rows, exposed_ns, hta_temporal, device, idle)
         },
         || {
             let straggler = straggler::map_rank(&data, &options.thresholds);
             let (peaks, curve) = (memory_peaks(rank, &data.memory), memory_curve(rank, &data.memory));
-            (stats(&data, &keep), straggler, critical_path(&data, &launches), peaks, curve)
+            (stats(&data, &keep), straggler, critical_path(&data, &launches, &scope), peaks, curve)
         },
     );
     let Stats { ops, annotations, kernels } = stats;
-    RankPart {
+    let mut part = RankPart {
         rows: data.events.len() as u64,
         recorded: recorded(&data),
         has_device_rows: data.events.kind.iter().any(|k| k.is_device_work()),
@@ -132,13 +134,17 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
         collectives: data.collectives,
         comms_ids: data.comms_ids,
         steps: data.steps,
+        recorded_steps,
         clock_samples: data.clock_samples,
         buckets: data.buckets,
         comms: data.comms,
         devices: data.devices,
         counters: data.counters,
         omissions: data.omissions,
-    }
+    };
+    // Only now: the steps around the chosen ones say where these begin and end.
+    select_steps(&mut part, &scope);
+    part
 }
 
 /// The part of a collective that no compute of its device hides.

@@ -271,7 +271,7 @@ pub struct Instance {
     pub op: Text,
     /// Bytes of the whole array.
     pub bytes: Option<i64>,
-    /// Step, if its ranks agree.
+    /// Step that most of its ranks name.
     pub step: Option<i32>,
     /// Bucket, if its ranks agree.
     pub bucket: Option<i32>,

@@ -41,6 +41,11 @@ impl Options {
         self.from.is_some() || self.to.is_some()
     }
 
+    /// Whether all of a chosen rank's rows are looked at.
+    pub fn takes_whole_ranks(&self) -> bool {
+        self.steps.is_none() && self.range.is_none() && !self.selects_by_time()
+    }
+
     /// The chosen part of the run, as on the command line; `None` if it is all of it.
     pub fn selection(&self) -> Option<String> {
         let mut words = Vec::new();
@@ -122,12 +127,14 @@ pub fn parse_steps(text: &str) -> Result<Range<i32>, String> {
     if range.is_empty() { Err(format!("{text} holds no step; {}", wrong())) } else { Ok(range) }
 }
 
+/// Most ranks that a job can have; what claims more is no number of ranks.
+pub(crate) const MAX_RANKS: i32 = 1 << 20;
+
 /// Parses `0,2,5..8` (0, 2, 5, 6, 7).
 ///
 /// # Errors
 /// A sentence that says what is accepted.
 pub fn parse_ranks(text: &str) -> Result<BTreeSet<i32>, String> {
-    const MAX_RANKS: i32 = 1 << 20;
     let mut ranks = BTreeSet::new();
     for part in text.split(',').map(str::trim) {
         let range = parse_steps(part).map_err(|_| format!("{part:?} is neither a rank nor a range as in 4..8"))?;

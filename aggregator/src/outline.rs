@@ -11,7 +11,7 @@ use crate::intervals::{Interval, IntervalSet};
 use crate::model::{Instance, RankData, RankInfo};
 use crate::options::Options;
 use crate::reduce::{Alignable, align_as_chosen, chosen_ranks, each_rank, local_bounds};
-use crate::select::{chosen_steps, matching_ranges, narrow_rows};
+use crate::select::{Scope, matching_ranges, narrow_to_steps, narrow_to_time};
 use crate::source::Source;
 use crate::steps::{mark_steps, of_small_tables, whole_as_step};
 
@@ -58,9 +58,11 @@ impl Outline {
         [self.rows, of_small_tables(&self.steps, &self.collectives)].into_iter().flatten().reduce(Interval::hull)
     }
 
-    /// Leaves only what begins in `scope`.
-    fn narrow(&mut self, scope: &IntervalSet) {
-        narrow_rows(&mut self.steps, &mut self.collectives, &mut self.comms_ids, scope);
+    /// Leaves only what lies in `scope`, as the map over ranks does.
+    fn narrow(&mut self, scope: &Scope) {
+        let Self { steps, collectives, comms_ids, .. } = self;
+        narrow_to_time(steps, collectives, comms_ids, scope);
+        narrow_to_steps(steps, collectives, comms_ids, scope);
     }
 
     fn alignable(&self) -> Alignable<'_> {
@@ -116,11 +118,7 @@ pub(crate) fn align_source(
         time = local_bounds(&whole, options);
     }
     for (outline, ranges) in &mut outlines {
-        let time = time.get(&outline.info.rank).map(|window| [*window].into_iter().collect::<IntervalSet>());
-        let scope = [chosen_steps(&outline.steps, options), ranges.take(), time];
-        if let Some(scope) = scope.into_iter().flatten().reduce(|a, b| a.intersection(&b)) {
-            outline.narrow(&scope);
-        }
+        outline.narrow(&Scope::new(options, ranges.take(), time.get(&outline.info.rank).copied()));
     }
     let parts: Vec<Alignable<'_>> = outlines.iter().map(|(outline, _)| outline.alignable()).collect();
     let (instances, clocks, unmatched) = align_as_chosen(&parts, &info, options)?;

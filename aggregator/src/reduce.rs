@@ -20,6 +20,7 @@ use crate::options::{Options, TimeBound};
 use crate::peers::{HasPeers, peers_as_ranks};
 use crate::source::{Source, SourceInfo};
 use crate::stats::{compare_kernels, compare_ops};
+use crate::step_numbers::{lacking, require_chosen};
 use crate::unfinished::unfinished;
 use crate::{Error, straggler, verdict};
 
@@ -27,7 +28,8 @@ use crate::{Error, straggler, verdict};
 /// with the number done and the number to do.
 ///
 /// # Errors
-/// [`Error::NoRank`] if nothing is left to analyse, [`Error::Clock`] if [`Options::clock`] joins no two ranks.
+/// [`Error::NoRank`] and [`Error::NoStep`] if nothing is left to analyse, [`Error::Clock`] if [`Options::clock`] joins
+/// no two ranks.
 pub fn analyze(
     source: &dyn Source,
     options: &Options,
@@ -87,6 +89,7 @@ fn map_chosen(
     if parts.is_empty() {
         return Err(Error::NoRank { path: source.info().path, why: "none of them could be loaded".into() });
     }
+    require_chosen(&parts, options, &source.info().path)?;
     Ok((parts, time, omissions))
 }
 
@@ -276,6 +279,7 @@ fn reduce_aligned(
         omissions.extend(part.omissions.iter().cloned());
     }
     omissions.extend(unmatched);
+    omissions.extend(lacking(&parts, options));
     let rows: Vec<_> = instances.iter().map(|i| (i, instance_row(i, &clocks))).collect();
     let (instances, rows): (Vec<Instance>, Vec<_>) =
         rows.into_iter().filter_map(|(i, row)| Some((i.clone(), row?))).unzip();
@@ -291,10 +295,11 @@ fn reduce_aligned(
         clock_fit: clocks.rows().to_vec(),
         bucket_timing: bucket_timing(&instances, &rows, &parts, &clocks),
         collective_instances: rows,
-        unfinished_collectives: unfinished(&parts),
+        unfinished_collectives: unfinished(&parts, options.takes_whole_ranks()),
         ..Tables::default()
     };
     let facts = facts(&parts, info, options);
+    omissions.extend(unlisted_ranks(&facts));
     let memory: BTreeMap<(i32, i64), i64> =
         parts.iter().flat_map(|p| &p.devices).filter_map(|d| Some(((d.rank, d.device_id), d.memory_bytes?))).collect();
     for mut part in parts {
@@ -353,7 +358,7 @@ fn facts(parts: &[RankPart], info: &SourceInfo, options: &Options) -> Facts {
         run_id: info.run_id.clone(),
         tool: info.tool.clone(),
         world_size,
-        missing_ranks: (0..world_size.unwrap_or(0)).filter(|r| ranks.binary_search(r).is_err()).collect(),
+        missing_ranks: missing_ranks(world_size.unwrap_or(0), &ranks),
         ranks,
         hosts: hosts.into_iter().map(String::from).collect(),
         steps: steps.into_iter().collect(),
@@ -366,6 +371,27 @@ fn facts(parts: &[RankPart], info: &SourceInfo, options: &Options) -> Facts {
         has_device_rows: parts.iter().any(|p| p.has_device_rows),
         selection: options.selection(),
     }
+}
+
+/// Missing ranks that are listed, at most: a manifest or trace may claim any number of ranks.
+const MAX_MISSING: usize = 1 << 14;
+
+/// The first ranks below `world_size` that are not among `ranks`, which are ascending.
+fn missing_ranks(world_size: i32, ranks: &[i32]) -> Vec<i32> {
+    (0..world_size).filter(|rank| ranks.binary_search(rank).is_err()).take(MAX_MISSING).collect()
+}
+
+/// Says how many ranks are missing where the list of them ends early.
+fn unlisted_ranks(facts: &Facts) -> Option<OmissionRow> {
+    let present = facts.ranks.iter().filter(|rank| facts.world_size.is_some_and(|world| **rank < world)).count();
+    let missing = i64::from(facts.world_size?) - present as i64;
+    (missing > facts.missing_ranks.len() as i64).then(|| OmissionRow {
+        file: None,
+        rank: None,
+        what: "missing ranks".into(),
+        amount: Some(missing),
+        why: format!("only the first {MAX_MISSING} of them are listed").into(),
+    })
 }
 
 /// What the counters of empty sources say, each once with the ranks that say it; nothing where something was recorded.

@@ -8,6 +8,7 @@
 //!  self      ffffggggggfffgggfff      forward: 20 − 6 − 4
 //! ```
 
+use rustc_hash::FxHashMap;
 use trace::{AnnotationStatsRow, KernelStatsRow, OpStatsRow, Text};
 
 use crate::device::work_type;
@@ -81,32 +82,49 @@ struct ByName {
     tallies: Vec<Tally>,
 }
 
+/// Devices with a dense column, at most; they are found one after the other.
+const MAX_DENSE: usize = 32;
+/// Cells of all dense columns but the first, at most: their memory has a bound whatever a trace names.
+const MAX_DENSE_CELLS: usize = 1 << 20;
+
 /// The tallies of one of the tables: a dense column by name for each device, so that a row costs an index and no
-/// hashing.
+/// hashing. Beyond some tens of devices only the names that a device really runs have a place.
 #[derive(Debug, Default)]
-struct Tallies(Vec<ByName>);
+struct Tallies {
+    dense: Vec<ByName>,
+    sparse: FxHashMap<(i64, usize), Tally>,
+}
 
 impl Tallies {
-    fn of(&mut self, device: i64, names: usize) -> &mut [Tally] {
-        let at = self.0.iter().position(|d| d.device == device).unwrap_or_else(|| {
-            self.0.push(ByName { device, tallies: vec![Tally::default(); names] });
-            self.0.len() - 1
-        });
-        &mut self.0[at].tallies
+    fn of(&mut self, device: i64, name: usize, names: usize) -> &mut Tally {
+        let found = self.dense.iter().position(|d| d.device == device);
+        let at = match found {
+            Some(at) => at,
+            None if self.has_room(names) => {
+                self.dense.push(ByName { device, tallies: vec![Tally::default(); names] });
+                self.dense.len() - 1
+            }
+            None => return self.sparse.entry((device, name)).or_default(),
+        };
+        &mut self.dense[at].tallies[name]
+    }
+
+    /// For one more dense column.
+    fn has_room(&self, names: usize) -> bool {
+        let columns = self.dense.len();
+        columns == 0 || columns < MAX_DENSE && columns.saturating_mul(names) <= MAX_DENSE_CELLS
     }
 
     /// Device, name and tally of all that were called: by device, then the longest total first.
-    fn sorted(mut self, names: &[Text]) -> Vec<(Option<i64>, Text, Tally)> {
-        self.0.sort_by_key(|d| d.device);
-        let mut rows = Vec::new();
-        for ByName { device, tallies } in self.0 {
+    fn sorted(self, names: &[Text]) -> Vec<(Option<i64>, Text, Tally)> {
+        let mut rows: Vec<(i64, Text, Tally)> = Vec::new();
+        for ByName { device, tallies } in self.dense {
             let called = tallies.into_iter().enumerate().filter(|(_, t)| t.calls > 0);
-            let mut of_device: Vec<(Text, Tally)> = called.map(|(name, tally)| (names[name].clone(), tally)).collect();
-            of_device.sort_by(|(a, x), (b, y)| y.total_ns.cmp(&x.total_ns).then_with(|| a.cmp(b)));
-            let device = Some(device).filter(|d| *d != NONE);
-            rows.extend(of_device.into_iter().map(|(name, tally)| (device, name, tally)));
+            rows.extend(called.map(|(name, tally)| (device, names[name].clone(), tally)));
         }
-        rows
+        rows.extend(self.sparse.into_iter().map(|((device, name), tally)| (device, names[name].clone(), tally)));
+        rows.sort_by(|(d, a, x), (e, b, y)| (d, y.total_ns).cmp(&(e, x.total_ns)).then_with(|| a.cmp(b)));
+        rows.into_iter().map(|(device, name, tally)| (Some(device).filter(|d| *d != NONE), name, tally)).collect()
     }
 }
 
@@ -123,7 +141,7 @@ pub(crate) fn stats(data: &RankData, keep: &dyn Fn(usize) -> bool) -> Stats {
         let dur_ns = events.dur_ns[row];
         let self_ns = (dur_ns - inside[row]).max(0);
         let add = |to: &mut Tallies, device: i64| {
-            to.of(device, names.len())[name].add(dur_ns, self_ns, events.bytes[row], events.flops[row]);
+            to.of(device, name, names.len()).add(dur_ns, self_ns, events.bytes[row], events.flops[row]);
         };
         match kind {
             _ if !keep(row) => {}
@@ -135,7 +153,7 @@ pub(crate) fn stats(data: &RankData, keep: &dyn Fn(usize) -> bool) -> Stats {
             Kind::GpuUserAnnotation => add(&mut annotations, device),
             Kind::Kernel | Kind::GpuMemcpy | Kind::GpuMemset => {
                 add(&mut kernels, device);
-                let tally = &mut kernels.of(device, names.len())[name];
+                let tally = kernels.of(device, name, names.len());
                 if tally.calls == 1 {
                     tally.work = work_type(kind, events.is_comm[row]);
                 }
@@ -305,6 +323,23 @@ mod tests {
         let found: Vec<_> = annotations.iter().map(|r| (r.device_id, &*r.name, r.total_ns)).collect();
         assert_eq!(found, [(None, "forward", 5), (Some(2), "forward", 4)]);
         assert_eq!(kernels.iter().map(|r| (r.device_id, &*r.name)).collect::<Vec<_>>(), [(Some(2), "sgemm")]);
+    }
+
+    /// More devices than have a dense column: the same rows in the same order.
+    #[test]
+    fn many_devices_and_names_are_counted_alike_and_take_little() {
+        let names: Vec<Text> = (0..16_000).map(|i| format!("k{i:05}").into()).collect();
+        let mut tallies = Tallies::default();
+        for row in 0..40_000 {
+            let (device, name) = ((row * 7 % 4000) as i64, row * 13 % 16_000);
+            tallies.of(device, name, names.len()).add(1 + (row % 3) as i64, 0, NONE, NONE);
+        }
+        assert!(tallies.dense.len() <= MAX_DENSE && tallies.dense.len() * names.len() <= 2 * MAX_DENSE_CELLS);
+        let rows = tallies.sorted(&names);
+        assert_eq!(rows.iter().map(|(_, _, t)| t.calls).sum::<i64>(), 40_000);
+        let key = |(device, name, t): &(Option<i64>, Text, Tally)| (*device, -t.total_ns, name.clone());
+        assert!(rows.is_sorted_by_key(key));
+        assert_eq!(rows.iter().filter_map(|(device, ..)| *device).max(), Some(3999));
     }
 
     #[test]

@@ -123,6 +123,14 @@ pub fn assign_steps(data: &mut RankData) {
     }
 }
 
+/// The numbers of the active steps, ascending.
+pub(crate) fn active_numbers(steps: &[StepRow]) -> Vec<i32> {
+    let mut numbers: Vec<i32> = host_windows(steps).iter().map(|s| s.step).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
+
 /// The windows of the active steps on the host.
 pub fn host_windows(steps: &[StepRow]) -> Vec<StepWindow> {
     let active = steps.iter().filter(|s| &*s.phase != "warmup");

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Read from the rows of `collectives` alone, without clocks and without matching by time: communicator, operation and
-//! number say which rows are one collective. A rank belongs to a communicator if it has any row of it.
+//! number say which rows are one collective. A rank belongs to a communicator if it has any row of it, or the communicator
+//! names it. Only of a rank that was read, and read as a whole, can be said that it is missing; the others are unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,8 +41,10 @@ fn progress(row: &CollectiveRow) -> u8 {
     }
 }
 
-/// The unfinished collectives of all ranks, those with a missing rank first.
-pub(crate) fn unfinished(parts: &[RankPart]) -> Vec<UnfinishedRow> {
+/// The unfinished collectives of all ranks, those with a missing rank first. `whole`: the ranks' rows are all they have,
+/// not those of chosen steps or of a time.
+pub(crate) fn unfinished(parts: &[RankPart], whole: bool) -> Vec<UnfinishedRow> {
+    let read: BTreeSet<i32> = parts.iter().filter(|_| whole).map(|part| part.info.rank).collect();
     let mut members: BTreeMap<i64, BTreeSet<i32>> = BTreeMap::new();
     let mut seen: BTreeMap<Key, Seen> = BTreeMap::new();
     let mut open: BTreeSet<Key> = BTreeSet::new();
@@ -71,7 +74,7 @@ pub(crate) fn unfinished(parts: &[RankPart]) -> Vec<UnfinishedRow> {
         .into_iter()
         .filter_map(|key| {
             let seen = seen.get(&key)?;
-            Some(row(key.clone(), seen, members.get(&key.0).unwrap_or(&none), rows_lost))
+            Some(row(key.clone(), seen, members.get(&key.0).unwrap_or(&none), (&read, rows_lost)))
         })
         .filter(|row| !(is_empty(&row.started) && is_empty(&row.enqueued)))
         .collect();
@@ -85,13 +88,18 @@ fn is_empty(ranks: &Option<Vec<i32>>) -> bool {
     ranks.as_ref().is_none_or(Vec::is_empty)
 }
 
-fn row((comm_id, op, seq, peer): Key, seen: &Seen, members: &BTreeSet<i32>, rows_lost: bool) -> UnfinishedRow {
+fn row(
+    (comm_id, op, seq, peer): Key,
+    seen: &Seen,
+    members: &BTreeSet<i32>,
+    (read, rows_lost): (&BTreeSet<i32>, bool),
+) -> UnfinishedRow {
     let at = |wanted: u8| Some(seen.progress.iter().filter(|(_, p)| **p == wanted).map(|(rank, _)| *rank).collect());
     // A send or receive is one rank's own; a row without a number may be any.
     let is_shared = peer.is_none() && seq.is_some() && !matches!(&*op, "send" | "recv");
-    let missing: Option<Vec<i32>> =
-        is_shared.then(|| members.iter().filter(|rank| !seen.progress.contains_key(rank)).copied().collect());
-    let expected = if is_shared { seen.size } else { None };
+    let is_missing = |rank: &&i32| read.contains(rank) && !seen.progress.contains_key(rank);
+    let missing: Option<Vec<i32>> = is_shared.then(|| members.iter().filter(is_missing).copied().collect());
+    let expected = if is_shared { seen.size.or_else(|| i32::try_from(members.len()).ok()) } else { None };
     let known = i32::try_from(seen.progress.len() + missing.as_ref().map_or(0, Vec::len)).unwrap_or(i32::MAX);
     UnfinishedRow {
         comm_id,
@@ -135,7 +143,7 @@ mod tests {
     fn a_rank_that_never_came_is_missing() {
         let waits = [("allreduce", 0, "done"), ("allreduce", 1, "started"), ("allgather", 0, "enqueued")];
         let parts = [part(0, &waits), part(1, &waits), part(2, &waits[..1])];
-        let rows = unfinished(&parts);
+        let rows = unfinished(&parts, true);
         let found: Vec<_> =
             rows.iter().map(|r| (&*r.op, r.seq, r.started.clone(), r.enqueued.clone(), r.missing.clone())).collect();
         assert_eq!(
@@ -151,7 +159,7 @@ mod tests {
     #[test]
     fn who_came_to_all_is_not_missing_and_who_is_not_known_is_counted() {
         let rows = [("allreduce", 0, "done"), ("allreduce", 1, "started")];
-        let found = unfinished(&[part(0, &rows), part(1, &rows)]);
+        let found = unfinished(&[part(0, &rows), part(1, &rows)], true);
         assert_eq!(found.len(), 1);
         assert_eq!(
             (found[0].missing.clone(), found[0].unknown),
@@ -163,12 +171,28 @@ mod tests {
     #[test]
     fn hand_overs_alone_are_no_hang() {
         let rows = [("allreduce", 0, "enqueued"), ("allreduce", 1, "enqueued")];
-        assert_eq!(unfinished(&[part(0, &rows), part(1, &rows)]), vec![]);
+        assert_eq!(unfinished(&[part(0, &rows), part(1, &rows)], true), vec![]);
     }
 
     #[test]
     fn what_ended_everywhere_is_not_listed() {
         let rows = [("allreduce", 0, "started"), ("allreduce", 0, "done"), ("allreduce", 1, "done")];
-        assert_eq!(unfinished(&[part(0, &rows), part(1, &rows[1..])]), vec![]);
+        assert_eq!(unfinished(&[part(0, &rows), part(1, &rows[1..])], true), vec![]);
+    }
+
+    /// The communicator names ranks 0, 1 and 2. Rank 2 was left aside by `--ranks`, or its shards are gone; or rank 1's
+    /// row lies beyond what was chosen.
+    #[test]
+    fn a_rank_that_nobody_looked_at_is_not_missing() {
+        let rows = [("allreduce", 0, "done"), ("allreduce", 1, "started")];
+        let comm = trace::CommRow { comm_id: 9, ranks: Some(vec![0, 1, 2]), ..trace::CommRow::default() };
+        let with = |rank, rows| RankPart { comms: vec![comm.clone()], ..part(rank, rows) };
+        let said = |parts: &[RankPart], whole| {
+            let found = unfinished(parts, whole);
+            (found[0].missing.clone(), found[0].unknown)
+        };
+        assert_eq!(said(&[with(0, &rows), with(1, &rows)], true), (Some(vec![]), 1));
+        assert_eq!(said(&[with(0, &rows), with(1, &rows[..1])], true), (Some(vec![1]), 1));
+        assert_eq!(said(&[with(0, &rows), with(1, &rows[..1])], false), (Some(vec![]), 2));
     }
 }

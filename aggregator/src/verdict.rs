@@ -17,14 +17,16 @@ pub(crate) fn verdict(tables: &Tables, facts: &Facts) -> Verdict {
     };
     let (causes, undecided) = (of("cause"), of("undecided"));
     let most_excess = rows.iter().max_by_key(|r| (r.own_excess_ns, std::cmp::Reverse(r.rank)));
+    let steps = tables.step_breakdown.iter().filter(|b| b.step.is_some_and(|s| s >= 0));
+    let step_ns = lower_median(steps.map(|b| b.wall_ns).collect());
+    let scattered = scattered_waits(tables, step_ns).filter(|_| judged(tables, facts));
     let (kind, row) = match (causes.first(), undecided.first()) {
         (Some(row), _) => (VerdictKind::Cause, Some(*row)),
         (None, Some(row)) => (VerdictKind::Undecided, Some(*row)),
+        (None, None) if scattered.is_some() => (VerdictKind::Undecided, None),
         (None, None) if judged(tables, facts) => (VerdictKind::Balanced, most_excess),
         (None, None) => (VerdictKind::Nothing, None),
     };
-    let steps = tables.step_breakdown.iter().filter(|b| b.step.is_some_and(|s| s >= 0));
-    let step_ns = lower_median(steps.map(|b| b.wall_ns).collect());
     let mut verdict = match row {
         Some(row) => numbers(row),
         None => Verdict::default(),
@@ -32,8 +34,39 @@ pub(crate) fn verdict(tables: &Tables, facts: &Facts) -> Verdict {
     verdict.kind = kind;
     verdict.causes = causes.iter().map(|r| r.rank).collect();
     verdict.step_ns = step_ns;
-    verdict.sentence = sentence(&verdict, tables, facts);
+    verdict.sentence = match (kind, row, scattered) {
+        (VerdictKind::Undecided, None, Some(waits)) => waits,
+        _ => sentence(&verdict, tables, facts),
+    };
     verdict
+}
+
+/// Share of a step that ranks may wait for one another before a run is not called balanced, in percent: five times what
+/// one rank's effect must reach, because the waits of a machine that is merely restless scatter, too.
+const SCATTERED_WAITS_PCT: f64 = 10.0;
+
+/// What is said where ranks wait, but not for one rank in most steps: medians over steps then see nothing. `None` if they
+/// wait less, or what they seem to wait may be nothing but clocks.
+fn scattered_waits(tables: &Tables, step_ns: Option<i64>) -> Option<String> {
+    let step_ns = step_ns.filter(|ns| *ns > 0)?;
+    if tables.collective_instances.iter().any(|instance| instance.error_ns.is_none()) {
+        return None;
+    }
+    let of_steps = || tables.stragglers.iter().filter(|row| row.steps > 0);
+    let most = of_steps().max_by_key(|row| (row.suffered_wait_ns, std::cmp::Reverse(row.rank)))?;
+    let pct = 100.0 * most.suffered_wait_ns as f64 / step_ns as f64;
+    if pct < SCATTERED_WAITS_PCT {
+        return None;
+    }
+    let charged = of_steps().max_by_key(|row| (row.caused_wait_ns, std::cmp::Reverse(row.rank)))?;
+    Some(format!(
+        "no rank slows the others in most steps, yet rank {} waits {} per step ({pct:.0} % of a step) for others; most waits, \
+         {} per step in sum, are for rank {}. Different ranks may be late in different steps, or several at once.",
+        most.rank,
+        ns(most.suffered_wait_ns),
+        ns(charged.caused_wait_ns),
+        charged.rank,
+    ))
 }
 
 /// Whether there was anything to judge.
@@ -89,7 +122,8 @@ fn sentence(v: &Verdict, tables: &Tables, facts: &Facts) -> String {
         }
         VerdictKind::Balanced | VerdictKind::Nothing => {
             format!(
-                "no rank slows the others; the most own work above the others' has rank {rank}: {} per step. {sure}.",
+                "no rank slows the others in most steps; the most own work above the others' has rank {rank}: {} per step \
+                 (median). {sure}.",
                 ns(excess)
             )
         }
@@ -140,7 +174,11 @@ fn nothing(tables: &Tables, facts: &Facts) -> String {
             return "no collective was recorded with its times: nothing says whether ranks waited for each other."
                 .into();
         }
-        return "no collective was recorded: nothing says whether ranks waited for each other.".into();
+        let none = match &facts.selection {
+            Some(selection) => format!("no collective lies in {selection}"),
+            None => "no collective was recorded".into(),
+        };
+        return format!("{none}: nothing says whether ranks waited for each other.");
     }
     "no step with collectives of several ranks was recorded: stragglers cannot be judged.".into()
 }
@@ -169,6 +207,49 @@ mod tests {
     fn an_empty_run_says_why_it_is_empty() {
         let facts = Facts { ranks: vec![0], nothing_because: vec!["no CUDA".into()], ..Facts::default() };
         assert_eq!(verdict(&Tables::default(), &facts).sentence, "nothing was recorded: no CUDA.");
+    }
+
+    /// ```text
+    /// rank 0   [work]......    [work]          who is late changes from step to step,
+    /// rank 1   [work    ]      [work]......    so that medians over steps see no one
+    /// ```
+    #[test]
+    fn waits_for_ever_another_rank_are_not_called_balanced() {
+        let row = |rank, suffered_wait_ns| StragglerRow {
+            rank,
+            steps: 6,
+            verdict: "ok".into(),
+            suffered_wait_ns,
+            caused_wait_ns: 3 * suffered_wait_ns,
+            ..StragglerRow::default()
+        };
+        let said = |suffered_ns: i64, error_ns: Option<i64>| {
+            let step = trace::StepBreakdownRow { step: Some(3), wall_ns: 10_000_000, ..Default::default() };
+            let tables = Tables {
+                stragglers: vec![row(0, suffered_ns), row(1, suffered_ns / 2)],
+                step_breakdown: vec![step],
+                collective_instances: vec![trace::InstanceRow { error_ns, ..Default::default() }],
+                ..Tables::default()
+            };
+            let verdict = verdict(&tables, &Facts { ranks: vec![0, 1], ..Facts::default() });
+            (verdict.kind, verdict.rank, verdict.sentence)
+        };
+        let (kind, rank, sentence) = said(3_000_000, Some(1000));
+        assert_eq!((kind, rank), (VerdictKind::Undecided, None));
+        assert!(sentence.contains("rank 0 waits 3.00 ms per step (30 % of a step)"), "{sentence}");
+        assert_eq!(said(900_000, Some(1000)).0, VerdictKind::Balanced, "a restless machine");
+        assert_eq!(said(3_000_000, None).0, VerdictKind::Balanced, "clocks that nobody compared say nothing of waits");
+    }
+
+    #[test]
+    fn what_was_not_chosen_is_not_called_unrecorded() {
+        let said = |selection: Option<&str>| {
+            let facts = Facts { ranks: vec![0, 1], selection: selection.map(String::from), ..Facts::default() };
+            verdict(&Tables::default(), &facts).sentence
+        };
+        let nothing = "nothing says whether ranks waited for each other.";
+        assert_eq!(said(None), format!("no collective was recorded: {nothing}"));
+        assert_eq!(said(Some("--from +9s")), format!("no collective lies in --from +9s: {nothing}"));
     }
 
     #[test]

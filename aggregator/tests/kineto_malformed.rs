@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use aggregator::kineto::{load, plan};
+use aggregator::kineto::{RankSource, load, plan};
 
 /// Three operators, two kernels with their launches, one step.
 const EVENTS: [&str; 6] = [
@@ -181,6 +181,11 @@ fn times() -> Vec<(&'static str, Vec<u8>)> {
         ("no dur", op("\"ts\": 60")),
         ("baseTimeNanoseconds beyond 64 bits", base_time("99999999999999999999999")),
         ("baseTimeNanoseconds is text", base_time("\"now\"")),
+        ("baseTimeNanoseconds of the year 2255", base_time("9000000000000000000")),
+        ("dur of 292 years", op("\"ts\": 60, \"dur\": 9.2e15")),
+        ("ts of 292 years ago", op("\"ts\": -9.2e15, \"dur\": 1")),
+        ("ts of another clock", op("\"ts\": 1700000000000000.123, \"dur\": 1")),
+        ("ts of the same clock, years later", op("\"ts\": 200000000000000.123, \"dur\": 1")),
         ("ts at the end of time", op("\"ts\": 9223372036854775.807, \"dur\": 9223372036854775.807")),
     ]
 }
@@ -204,6 +209,11 @@ fn info() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("rank is a string", document().replace("\"rank\": 0", "\"rank\": \"0\"").into_bytes()),
         ("rank beyond 32 bits", document().replace("\"rank\": 0", "\"rank\": 4294967296").into_bytes()),
+        ("rank beyond all jobs", document().replace("\"rank\": 0", "\"rank\": 2147483647").into_bytes()),
+        (
+            "world_size beyond all jobs",
+            document().replace("\"world_size\": 1", "\"world_size\": 100000000").into_bytes(),
+        ),
         ("world_size is 0", document().replace("\"world_size\": 1", "\"world_size\": 0").into_bytes()),
         ("rank is negative", document().replace("\"rank\": 0", "\"rank\": -1").into_bytes()),
     ]
@@ -315,6 +325,100 @@ fn every_odd_file_has_its_exit_code_and_its_words() {
         writeln!(table, "{name:52} {}", said.trim_end_matches("; ")).unwrap();
     }
     expect_test::expect_file!["data/kineto_odd.txt"].assert_eq(&table);
+}
+
+/// Files of no rank but in their names; what becomes of them.
+fn planned(files: &[(&str, &str)]) -> (i32, Vec<(i32, String, RankSource)>, Vec<String>) {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::write(dir.path().join(name), text).unwrap();
+    }
+    let plan = plan(&[dir.path().to_path_buf()]).unwrap();
+    let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+    let ranks = plan.files.iter().map(|f| (f.rank, name(&f.path), f.rank_source)).collect();
+    (plan.world_size, ranks, plan.omissions.iter().map(|o| format!("{}: {}", o.what, o.why)).collect())
+}
+
+#[test]
+fn a_number_in_a_name_is_a_rank_only_where_it_can_be() {
+    let nameless = document().replace("distributedInfo", "somethingElse");
+    let check = |names: &[&str], text: &str, expected: &[(i32, RankSource)]| {
+        let files: Vec<(&str, &str)> = names.iter().map(|name| (*name, text)).collect();
+        let (_, ranks, omissions) = planned(&files);
+        let found: Vec<(i32, RankSource)> = ranks.iter().map(|(rank, _, source)| (*rank, *source)).collect();
+        assert_eq!(found, expected, "{names:?} {omissions:?}");
+    };
+    let (by_name, by_order) = (RankSource::FileName, RankSource::Order);
+    // A time is no rank.
+    let times = ["worker_0.pt.trace.json", "worker_1696341258.pt.trace.json"];
+    check(&times, &nameless, &[(0, by_name), (1, by_order)]);
+    // A pod with four devices: the number is the host's, whether the events name the processes of the names or others.
+    let pod = [
+        "worker-0_4000.1696341258110.pt.trace.json",
+        "worker-0_4001.1696341258111.pt.trace.json",
+        "worker-0_4002.1696341258112.pt.trace.json",
+        "worker-0_4003.1696341258113.pt.trace.json",
+    ];
+    check(&pod, &nameless, &[(0, by_order), (1, by_order), (2, by_order), (3, by_order)]);
+    check(&pod[2..3], &nameless.replace("\"pid\": 9", "\"pid\": 4002"), &[(0, by_order)]);
+    let pods = [pod[0], pod[1], "worker-7_4000.1696341258113.pt.trace.json"];
+    check(&pods, &nameless, &[(0, by_order), (1, by_order), (2, by_order)]);
+    // What somebody called a rank is one.
+    let ranks = ["rank_3.1696341258110.pt.trace.json", "rank5.1696341258110.pt.trace.json.gz", "trace_rank_07.json"];
+    check(&ranks, &nameless.replace("\"pid\": 0", "\"pid\": 3"), &[(3, by_name), (5, by_name), (7, by_name)]);
+    check(&["worker-2_4000.1696341258110.pt.trace.json"], &nameless, &[(2, by_name)]);
+}
+
+#[test]
+fn a_world_of_any_size_takes_no_memory() {
+    let world = |rank: &str, world: &str| {
+        document()
+            .replace("\"rank\": 0", &format!("\"rank\": {rank}"))
+            .replace("\"world_size\": 1", &format!("\"world_size\": {world}"))
+    };
+    let (size, ranks, omissions) = planned(&[
+        ("a.json", &world("0", "100000000")),
+        ("b.json", &world("2147483647", "2147483647")),
+        ("c.json", &world("1", "2")),
+    ]);
+    assert_eq!((size, ranks.len()), (3, 3));
+    assert_eq!(omissions.iter().filter(|o| o.contains("what no job has")).count(), 3, "{omissions:?}");
+    // As many as a job can have are believed, and the list of those that are missing ends.
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("a.json"), world("5", "1000000")).unwrap();
+    let output = analyzed(dir.path(), &["--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let said = json.to_string();
+    assert!(said.contains("no file of rank 0, 1, 2, 3, 4, 6, 7, 8, …") && said.contains("999999"), "{said:.2000}");
+    assert!(said.len() < 1 << 20, "{} bytes", said.len());
+}
+
+fn analyzed(path: &Path, options: &[&str]) -> std::process::Output {
+    Command::new(env!("CARGO_BIN_EXE_aggregator")).arg("analyze").arg(path).args(options).output().unwrap()
+}
+
+/// Two ranks, one of which says an impossible time of a collective: no command panics, and what is left out is said.
+#[test]
+fn impossible_times_are_left_out_and_stop_no_command() {
+    const NCCL: &str = r#"{"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32", "pid": 0, "tid": 9, "ts": 70, "dur": 9, "args": {"stream": 9, "device": 0, "correlation": 3}}"#;
+    let rank = |number: u32, more: &str| {
+        let text = String::from_utf8(with_event(&format!("{NCCL},\n{more}"))).unwrap();
+        text.replace("\"rank\": 0", &format!("\"rank\": {number}")).replace("\"world_size\": 1", "\"world_size\": 2")
+    };
+    for times in ["\"ts\": 70, \"dur\": 9.2e15", "\"ts\": -9.2e15, \"dur\": 9", "\"ts\": 9.2e15, \"dur\": 9"] {
+        let dir = tempfile::tempdir().unwrap();
+        let wrong = NCCL.replace("\"ts\": 70, \"dur\": 9", times);
+        std::fs::write(dir.path().join("rank0.json"), rank(0, NCCL)).unwrap();
+        std::fs::write(dir.path().join("rank1.json"), rank(1, &format!("{wrong},\n{wrong}"))).unwrap();
+        let said = String::from_utf8_lossy(&analyzed(dir.path(), &["--json"]).stdout).into_owned();
+        assert!(said.contains("longer than a year") || said.contains("more than ten years"), "{times}: {said}");
+        for command in [&["analyze"] as &[&str], &["table"], &["export", "-o", "/dev/null"]] {
+            let mut process = Command::new(env!("CARGO_BIN_EXE_aggregator"));
+            let output = process.arg(command[0]).arg(dir.path()).args(&command[1..]).output().unwrap();
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(matches!(output.status.code(), Some(0 | 3)), "{command:?} {times}: {:?} {stderr}", output.status);
+        }
+    }
 }
 
 /// A directory as people have them: what is left out is said.

@@ -232,7 +232,7 @@ impl Errors {
 /// What an error near the samples grows to in a window.
 fn in_window(near_ns: f64, support: &Support, (from, to): (f64, f64), drift_known: bool) -> i64 {
     let at = |t: f64| if drift_known { near_ns * support.lever(t) } else { near_ns + USUAL_DRIFT * support.beyond(t) };
-    at(from).max(at(to)).ceil() as i64 + 1
+    (at(from).max(at(to)).ceil() as i64).saturating_add(1)
 }
 
 /// The value below which a share `p` of the values lies; zero of nothing.

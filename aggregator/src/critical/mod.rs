@@ -36,7 +36,8 @@ use trace::{CriticalPathRow, Text};
 use crate::device::Launches;
 use crate::intervals::Interval;
 use crate::model::{Events, NO_STEP, RankData};
-use crate::steps::host_windows;
+use crate::select::Scope;
+use crate::steps::{StepWindow, host_windows};
 use device::Device;
 use host::Host;
 use walk::Walk;
@@ -44,17 +45,17 @@ use walk::Walk;
 /// Names on the path that a row lists.
 const TOP: usize = 5;
 
-/// The critical path of every active step of a rank. The window of a step is that of `step_breakdown`, over all its
-/// devices.
-pub(crate) fn critical_path(data: &RankData, launches: &Launches) -> Vec<CriticalPathRow> {
+/// The critical path of every active step of a rank that is in `scope`. The window of a step is that of
+/// `step_breakdown`, over all its devices.
+pub(crate) fn critical_path(data: &RankData, launches: &Launches, scope: &Scope) -> Vec<CriticalPathRow> {
     if data.events.is_empty() || data.steps.is_empty() {
         return Vec::new();
     }
     let device = Device::of(data, launches);
     let host = Host::of(data, &device);
-    let windows = windows(data);
+    let windows = scope.chosen(windows(data));
     let mut rows = Vec::with_capacity(windows.len());
-    for (step, window) in windows.into_iter().filter(|(_, window)| !window.is_empty()) {
+    for StepWindow { step, window } in windows.into_iter().filter(|step| !step.window.is_empty()) {
         let walk = Walk::over(data, &host, &device, window);
         rows.push(row(data, step, window, &walk));
     }
@@ -63,7 +64,7 @@ pub(crate) fn critical_path(data: &RankData, launches: &Launches) -> Vec<Critica
 
 /// The windows of the active steps: each ends with the last device work that was launched in it, and they do not
 /// overlap.
-fn windows(data: &RankData) -> Vec<(i32, Interval)> {
+fn windows(data: &RankData) -> Vec<StepWindow> {
     let last_end = last_device_end(&data.events);
     let mut previous_end = i64::MIN;
     host_windows(&data.steps)
@@ -73,7 +74,7 @@ fn windows(data: &RankData) -> Vec<(i32, Interval)> {
             let device_end = last_end.get(&step.step).copied().unwrap_or(i64::MIN);
             let end = step.window.end_ns.max(device_end).max(start);
             previous_end = end;
-            (step.step, Interval::new(start, end))
+            StepWindow { step: step.step, window: Interval::new(start, end) }
         })
         .collect()
 }

@@ -8,7 +8,7 @@ use crate::drawn::Drawn;
 use crate::model::Kind;
 
 fn paths(data: &RankData) -> Vec<CriticalPathRow> {
-    critical_path(data, &Launches::collect(&data.events))
+    critical_path(data, &Launches::collect(&data.events), &Scope::default())
 }
 
 fn one(data: &RankData) -> CriticalPathRow {

@@ -4,7 +4,11 @@
 //!  host     [launch]                         cpu duration
 //!  device            ......[ kernel ]        launch delay, gpu duration
 //! ```
+//!
+//! A call that launches several kernels, as that of a CUDA graph does, is one call: it counts with the first of them. How
+//! long it takes beside one of them says nothing, so that these are never short.
 
+use rustc_hash::{FxHashMap, FxHashSet};
 use trace::{LaunchStatsRow, Text};
 
 use super::Launch;
@@ -18,6 +22,11 @@ pub const LAUNCH_DELAY_CUTOFF_NS: i64 = 100_000;
 /// One row for each device, and one for each of its kernels.
 pub(super) fn launch_stats(data: &RankData, launched: &[Launch]) -> Vec<LaunchStatsRow> {
     let events = &data.events;
+    let mut works: FxHashMap<u32, u32> = FxHashMap::default();
+    for launch in launched {
+        *works.entry(launch.host).or_default() += 1;
+    }
+    let mut told: FxHashSet<u32> = FxHashSet::default();
     let mut devices: Vec<(i64, Vec<Tally>)> = Vec::new();
     for launch in launched {
         let (host, device) = (launch.host as usize, launch.device as usize);
@@ -28,7 +37,13 @@ pub(super) fn launch_stats(data: &RankData, launched: &[Launch]) -> Vec<LaunchSt
         });
         let delay_ns = events.ts_ns[device].saturating_sub(events.end_ns(host)).max(0);
         let tally = &mut devices[at].1[events.name[device] as usize];
-        tally.add(events.dur_ns[host], events.dur_ns[device], delay_ns);
+        let (cpu_ns, gpu_ns) = (events.dur_ns[host], events.dur_ns[device]);
+        let is_alone = works.get(&launch.host) == Some(&1);
+        if is_alone || told.insert(launch.host) {
+            tally.add_call(cpu_ns);
+        }
+        tally.add(gpu_ns, delay_ns);
+        tally.short_kernels += i64::from(is_alone && gpu_ns < cpu_ns);
     }
     devices.sort_by_key(|(id, _)| *id);
     devices.into_iter().flat_map(|(device, tallies)| device_rows(data, device, tallies)).collect()
@@ -51,6 +66,7 @@ fn device_rows(data: &RankData, device: i64, tallies: Vec<Tally>) -> Vec<LaunchS
 /// Sums over launches.
 #[derive(Clone, Debug, Default)]
 struct Tally {
+    calls: i64,
     cpu_total_ns: i64,
     cpu_max_ns: i64,
     gpu_total_ns: i64,
@@ -63,19 +79,23 @@ struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, cpu_ns: i64, gpu_ns: i64, delay_ns: i64) {
+    fn add_call(&mut self, cpu_ns: i64) {
+        self.calls += 1;
         self.cpu_total_ns = self.cpu_total_ns.saturating_add(cpu_ns);
         self.cpu_max_ns = self.cpu_max_ns.max(cpu_ns);
+        self.runtime_outliers += i64::from(cpu_ns > RUNTIME_CUTOFF_NS);
+    }
+
+    fn add(&mut self, gpu_ns: i64, delay_ns: i64) {
         self.gpu_total_ns = self.gpu_total_ns.saturating_add(gpu_ns);
         self.gpu_max_ns = self.gpu_max_ns.max(gpu_ns);
         self.delay_total_ns = self.delay_total_ns.saturating_add(delay_ns);
         self.delays.push(delay_ns);
-        self.short_kernels += i64::from(gpu_ns < cpu_ns);
-        self.runtime_outliers += i64::from(cpu_ns > RUNTIME_CUTOFF_NS);
         self.delay_outliers += i64::from(delay_ns > LAUNCH_DELAY_CUTOFF_NS);
     }
 
     fn merge(&mut self, other: &Self) {
+        self.calls += other.calls;
         self.cpu_total_ns = self.cpu_total_ns.saturating_add(other.cpu_total_ns);
         self.cpu_max_ns = self.cpu_max_ns.max(other.cpu_max_ns);
         self.gpu_total_ns = self.gpu_total_ns.saturating_add(other.gpu_total_ns);
@@ -96,7 +116,7 @@ impl Tally {
             name,
             launches: n as i64,
             cpu_total_ns: self.cpu_total_ns,
-            cpu_mean_ns: mean(self.cpu_total_ns),
+            cpu_mean_ns: self.cpu_total_ns as f64 / self.calls.max(1) as f64,
             cpu_max_ns: self.cpu_max_ns,
             gpu_total_ns: self.gpu_total_ns,
             gpu_mean_ns: mean(self.gpu_total_ns),

@@ -24,8 +24,10 @@ pub(super) fn data_loading(view: &View<'_>, busy: Option<&Coverage>) -> Vec<Data
     let loading = Coverage::new(loading);
     // The starts ascend, as all rows do.
     let before = |ts_ns: i64| starts.partition_point(|start| *start < ts_ns);
+    let steps = view.scope.chosen(host_windows(&data.steps));
+    let within = view.scope.within(&steps);
     let row = |step: Option<i32>, window: Interval| {
-        let pieces = match view.scope {
+        let pieces = match &within {
             Some(scope) => scope.clip(window),
             None => [window].into_iter().collect(),
         };
@@ -49,7 +51,6 @@ pub(super) fn data_loading(view: &View<'_>, busy: Option<&Coverage>) -> Vec<Data
             device_idle_ns: busy.map(idle),
         }
     };
-    let steps = host_windows(&data.steps);
     std::iter::once(row(None, all)).chain(steps.iter().map(|s| row(Some(s.step), s.window))).collect()
 }
 

@@ -28,8 +28,9 @@ pub use launches::{Launch, Launches};
 pub use queue::FULL_QUEUE_LENGTH;
 
 use crate::breakdown::{Activity, Parts};
-use crate::intervals::{Coverage, IntervalSet};
+use crate::intervals::Coverage;
 use crate::model::{Kind, RankData};
+use crate::select::Scope;
 use crate::steps::recorded;
 
 /// The tables of one rank about its devices. Each grows with names, streams and steps, not with rows.
@@ -58,14 +59,16 @@ pub(crate) struct View<'a> {
     pub(crate) data: &'a RankData,
     /// Which rows.
     pub(crate) keep: &'a (dyn Fn(usize) -> bool + Sync),
-    /// Which time; `None`: all.
-    pub(crate) scope: Option<&'a IntervalSet>,
+    /// Which time and steps.
+    pub(crate) scope: &'a Scope,
     /// Which host call launched what.
     pub(crate) launches: &'a Launches,
     /// Which operators sequences of kernels are looked for in; `None`: the outermost.
     pub(crate) sequences_of: Option<&'a Regex>,
-    /// What each device did.
+    /// What each device did, in steps that were not chosen, too.
     pub(crate) parts: &'a [(Activity, Parts)],
+    /// As `parts`, in the chosen steps alone.
+    pub(crate) chosen: &'a [(Activity, Parts)],
 }
 
 /// All tables of a rank.
@@ -78,7 +81,7 @@ pub(crate) fn device_tables(view: &View<'_>) -> DeviceTables {
     let (gpu_utilization, others) = rayon::join(
         || utilization::gpu_utilization(view),
         || DeviceTables {
-            kernel_breakdown: kernel_types::kernel_breakdown(view.data.info.rank, view.parts),
+            kernel_breakdown: kernel_types::kernel_breakdown(view.data.info.rank, view.chosen),
             launch_stats: launch_stats::launch_stats(view.data, &launched),
             queue_length: queue::queue_length(view.data, &launched, recorded_ns),
             memcpy_bandwidth: bandwidth::memcpy_bandwidth(view.data, view.keep),

@@ -7,15 +7,17 @@ use crate::breakdown::breakdown;
 use crate::drawn::Drawn;
 use crate::model::{CopyRate, KernelUse, Kind};
 
+static EVERYTHING: Scope = Scope { time: None, steps: None };
+
 /// All tables of everything.
 fn tables(data: &RankData) -> DeviceTables {
-    let (_, parts) = breakdown(data, None);
+    let parts = breakdown(data, &EVERYTHING).parts;
     let launches = Launches::collect(&data.events);
     device_tables(&view(data, &launches, &parts))
 }
 
 fn view<'a>(data: &'a RankData, launches: &'a Launches, parts: &'a [(Activity, Parts)]) -> View<'a> {
-    View { data, keep: &|_| true, scope: None, launches, sequences_of: None, parts }
+    View { data, keep: &|_| true, scope: &EVERYTHING, launches, sequences_of: None, parts, chosen: parts }
 }
 
 /// As long as if one column were `scale` ns.
@@ -44,6 +46,24 @@ fn launches_meet_their_kernels() {
     // 60, 120 and 60 µs in calls; 90 against 60, 60 against 120 and 30 against 60 µs of work; delays of 120, 150 and 90
     // µs.
     assert_eq!((all.runtime_outliers, all.short_kernels, all.delay_outliers), (3, 2, 2));
+}
+
+/// One call launches a graph of three kernels, each far shorter than the call.
+#[test]
+fn a_call_that_launches_a_graph_is_one_call() {
+    let data = Drawn::rank(0)
+        .launches(1, "########........")
+        .device(Kind::Kernel, "a", (0, 7), 1, "........#.......")
+        .device(Kind::Kernel, "b", (0, 7), 1, "..........##....")
+        .device(Kind::Kernel, "a", (0, 7), 1, ".............#..")
+        .data();
+    let rows = tables(&stretched(data, 10_000)).launch_stats;
+    let found: Vec<_> = rows
+        .iter()
+        .map(|r| (r.name.as_deref(), r.launches, r.cpu_total_ns, r.runtime_outliers, r.short_kernels))
+        .collect();
+    assert_eq!(found, [(None, 3, 80_000, 1, 0), (Some("a"), 2, 80_000, 1, 0), (Some("b"), 1, 0, 0, 0)]);
+    assert!(rows[0].cpu_mean_ns == 80_000.0 && rows[2].cpu_mean_ns == 0.0 && rows[0].gpu_total_ns == 40_000);
 }
 
 #[test]
@@ -226,7 +246,7 @@ fn sequences_that_repeat_are_counted() {
 
     // The inner operator by its name: its 6 and 6 ns instead of the outer one's 7 and 7.
     let launches = Launches::collect(&data.events);
-    let (_, parts) = breakdown(&data, None);
+    let parts = breakdown(&data, &EVERYTHING).parts;
     let name = Regex::new("^addmm$").unwrap();
     let rows = device_tables(&View { sequences_of: Some(&name), ..view(&data, &launches, &parts) }).kernel_sequences;
     let found: Vec<_> = rows.iter().map(|r| (&*r.pattern, r.calls, r.cpu_total_ns)).collect();
@@ -289,7 +309,7 @@ proptest! {
             .device(Kind::Kernel, "nccl", (0, 8), 5, &b)
             .device(Kind::GpuMemcpy, "Memcpy DtoD", (0, 7), 12, &c)
             .data();
-        let (_, parts) = breakdown(&data, None);
+        let parts = breakdown(&data, &EVERYTHING).parts;
         let tables = tables(&data);
         for q in &tables.queue_length {
             prop_assert!(q.min_length == 0 && q.points == 2 * q.launches && q.max_length <= q.launches);

@@ -24,9 +24,11 @@ pub(super) fn gpu_utilization(view: &View<'_>) -> Vec<GpuUtilizationRow> {
     let host = host_windows(&data.steps);
     let mut rows = Vec::new();
     for device in view.parts.iter().filter_map(|(activity, _)| activity.device) {
-        let mut steps: Vec<Step> = device_windows(&host, &data.events, device)
+        let windows = view.scope.chosen(device_windows(&host, &data.events, device));
+        let time = view.scope.time.as_ref();
+        let mut steps: Vec<Step> = windows
             .into_iter()
-            .map(|step| Step { number: step.step, window: clipped(step.window, view.scope), sums: Sums::default() })
+            .map(|step| Step { number: step.step, window: clipped(step.window, time), sums: Sums::default() })
             .filter(|step| !step.window.is_empty())
             .collect();
         let knows_share = add_kernels(data, device, &mut steps);

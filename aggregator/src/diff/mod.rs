@@ -32,7 +32,7 @@ pub use statistics::Change;
 
 pub(crate) use judge::plain_name;
 
-use profile::{RunProfile, profile_run};
+pub(crate) use profile::{RunProfile, profile_run};
 
 /// How a difference is judged. All of it stands in the result.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -12,8 +12,10 @@ use crate::details::Details;
 use crate::map::{RankPart, map_rank};
 use crate::model::{Kind, NO_PARENT, NONE, RankData};
 use crate::options::Options;
+use crate::peers::peers_as_ranks;
 use crate::reduce::reduce;
 use crate::source::Source;
+use crate::step_numbers::require_chosen;
 use crate::steps::{host_windows, mark_steps, one_step_if_none};
 use crate::{Error, render::text};
 
@@ -181,6 +183,9 @@ pub(crate) fn profile_run(
     if parts.is_empty() {
         return Err(Error::NoRank { path: source.info().path, why: "none of them could be loaded".into() });
     }
+    // As for an analysis: peers of NCCL's sends are numbered in their communicator. What is not a rank here is said there.
+    peers_as_ranks(&mut parts);
+    require_chosen(&parts, options, &source.info().path)?;
     collectives(&mut profiles, &parts);
     let analysis = reduce(parts, &source.info(), options, omissions)?;
     breakdowns(&mut profiles, &analysis);

@@ -49,7 +49,7 @@ fn launch_bound(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Opti
         (
             "launch_stats",
             format!(
-                "launch_stats.short_kernels: {short} of {all} (HTA's definition) where compute takes less than {} %; {} in launching \
+                "launch_stats.short_kernels: {short} of {all} (HTA's definition; graphs' never are) where compute takes less than {} %; {} in launching \
              calls, {} of work; threshold {} % (this program's)",
                 limits.device_busy_pct,
                 ns(calls),

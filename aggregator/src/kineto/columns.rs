@@ -106,6 +106,12 @@ pub(crate) struct Tally {
     pub(crate) no_length: u64,
     /// Lengths below zero, taken as zero.
     pub(crate) negative: u64,
+    /// Complete events that last longer than anything can.
+    pub(crate) too_long: u64,
+    /// Complete events that begin too far from the others.
+    pub(crate) far: u64,
+    /// Sum of the lengths of the rows, saturated.
+    pub(crate) length_ns: i64,
     /// Ids in arguments that are there and cannot be read.
     pub(crate) no_ids: u64,
     /// Items of the list that are no objects.
@@ -120,12 +126,15 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn add(&mut self, other: &Self) {
-        let Self { events, no_start, no_length, negative, no_ids, not_objects, begin_end, counters, bad_memory } =
-            other;
+        let Self { events, no_start, no_length, negative, too_long, far, length_ns, .. } = other;
+        let Self { no_ids, not_objects, begin_end, counters, bad_memory, .. } = other;
         self.events += events;
         self.no_start += no_start;
         self.no_length += no_length;
         self.negative += negative;
+        self.too_long += too_long;
+        self.far += far;
+        self.length_ns = self.length_ns.saturating_add(*length_ns);
         self.no_ids += no_ids;
         self.not_objects += not_objects;
         self.begin_end += begin_end;

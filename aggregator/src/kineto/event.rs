@@ -9,6 +9,7 @@ use crate::kineto::json::{Cursor, Fault, Str};
 use crate::kineto::layout::Key;
 use crate::kineto::number;
 use crate::model::{CopyRate, KernelUse, Kind, NONE};
+use crate::plausible::MAX_LENGTH_NS;
 
 /// What a reader keeps beyond what every analysis needs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -316,7 +317,13 @@ fn keep_complete(
         columns.tally.no_length += 1;
         return;
     };
+    if dur_ns > MAX_LENGTH_NS {
+        columns.tally.too_long += 1;
+        return;
+    }
     columns.tally.negative += u64::from(dur_ns < 0);
+    let dur_ns = dur_ns.max(0);
+    columns.tally.length_ns = columns.tally.length_ns.saturating_add(dur_ns);
     let kind = scratch.kind(head.category);
     let on_device = is_device_row(kind);
     let row = columns.len() as u32;
@@ -334,7 +341,7 @@ fn keep_complete(
         kind,
         name: scratch.name(head.name),
         ts_ns,
-        dur_ns: dur_ns.max(0),
+        dur_ns,
         track: scratch.tracks.id(head.pid, head.tid),
         device,
         stream,

@@ -1,6 +1,6 @@
 //! Which files are traces, and of which ranks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,7 @@ use crate::kineto::stream::MAX_VALUE_BYTES;
 use crate::kineto::top::{Step, Top, TopParser};
 use crate::kineto::value::Value;
 use crate::kineto::{not_a_trace, reason};
+use crate::options::MAX_RANKS;
 
 /// Read at a time while looking for what a file says of itself.
 const PROBE_BYTES: usize = 64 << 10;
@@ -87,7 +88,13 @@ pub fn plan(paths: &[PathBuf]) -> Result<Plan, Error> {
     let mut probes = Vec::new();
     for (candidate, probed) in candidates.iter().zip(probed) {
         match probed {
-            Ok(probe) => probes.push(probe),
+            Ok(probe) => {
+                for key in &probe.refused {
+                    let why = format!("distributedInfo says what no job has (at most {MAX_RANKS} ranks); not used");
+                    plan.omit(Some(&candidate.path), None, key, None, &why);
+                }
+                probes.push(probe);
+            }
             Err(error) if candidate.named => return Err(error),
             Err(error) => plan.omit(Some(&candidate.path), None, "file", None, &reason(&error)),
         }
@@ -140,6 +147,11 @@ struct Probe {
     size_bytes: u64,
     rank: Option<i32>,
     world_size: Option<i32>,
+    /// Which of the two it says, but too large to be true.
+    refused: Vec<&'static str>,
+    /// Its first events are of the process that its name names, so the name begins with a host's, and not with what
+    /// somebody called a rank.
+    is_named_by_torch: bool,
 }
 
 /// Reads the head of a file up to its events; if `search_tail` and the head does not name the rank, also what follows
@@ -184,19 +196,50 @@ fn probe(path: &Path, search_tail: bool) -> Result<Probe, Error> {
             }
         }
     }
+    let is_named_by_torch = torch_name(path).is_some_and(|(_, pid)| mentions_process(&bytes, pid));
     if parser.top.distributed.is_none() && search_tail {
         parser.top.distributed = info_behind_events(bytes, &mut input);
     }
     let Top { distributed, .. } = parser.top;
-    let number = |key: &str| {
-        let value = distributed.as_ref()?.get(key)?.integer()?;
-        i32::try_from(value).ok().filter(|n| *n >= 0)
+    let too_large = |key: &&str| {
+        let value = distributed.as_ref().and_then(|info| info.get(key)).and_then(Value::integer);
+        // Ranks count from zero.
+        value.is_some_and(|n| n > i64::from(MAX_RANKS) - i64::from(*key == "rank"))
     };
     Ok(Probe {
         path: path.into(),
         size_bytes,
-        rank: number("rank"),
-        world_size: number("world_size").filter(|n| *n > 0),
+        rank: told_rank(distributed.as_ref()),
+        world_size: told_world_size(distributed.as_ref()),
+        refused: ["rank", "world_size"].into_iter().filter(too_large).collect(),
+        is_named_by_torch,
+    })
+}
+
+/// The rank in `distributedInfo`, if a job can have it.
+pub(crate) fn told_rank(distributed: Option<&Value>) -> Option<i32> {
+    let rank = distributed?.get("rank")?.integer()?;
+    i32::try_from(rank).ok().filter(|rank| (0..MAX_RANKS).contains(rank))
+}
+
+/// The number of ranks in `distributedInfo`, if a job can have as many.
+pub(crate) fn told_world_size(distributed: Option<&Value>) -> Option<i32> {
+    let ranks = distributed?.get("world_size")?.integer()?;
+    i32::try_from(ranks).ok().filter(|ranks| (1..=MAX_RANKS).contains(ranks))
+}
+
+/// Whether some event in `bytes` is of a process. Devices stand as processes, too, and are few: small numbers tell
+/// nothing.
+fn mentions_process(bytes: &[u8], pid: &str) -> bool {
+    const KEY: &[u8] = b"\"pid\"";
+    if pid.parse().is_ok_and(|number: u32| number < 64) {
+        return false;
+    }
+    memchr::memmem::find_iter(bytes, KEY).any(|at| {
+        let value = bytes[at + KEY.len()..].trim_ascii_start();
+        let value = value.strip_prefix(b":").map(<[u8]>::trim_ascii_start).unwrap_or_default();
+        let value = value.strip_prefix(b"\"").unwrap_or(value);
+        value.strip_prefix(pid.as_bytes()).and_then(<[u8]>::first).is_some_and(|next| !next.is_ascii_digit())
     })
 }
 
@@ -269,10 +312,10 @@ impl Plan {
 
     /// Gives every file its rank; of two files for one rank, the larger stays.
     fn number(&mut self, probes: Vec<Probe>) {
+        let by_name = ranks_from_names(&probes, self.world_size);
         let mut files: Vec<TraceFile> = Vec::new();
         let mut unknown = Vec::new();
-        for probe in probes {
-            let by_name = rank_from_name(&probe.path);
+        for (probe, by_name) in probes.into_iter().zip(by_name) {
             let (rank, rank_source) = match (probe.rank, by_name) {
                 (Some(rank), _) => (rank, RankSource::DistributedInfo),
                 (None, Some(rank)) => (rank, RankSource::FileName),
@@ -284,8 +327,9 @@ impl Plan {
             let Probe { path, size_bytes, world_size, .. } = probe;
             self.admit(TraceFile { path, rank, rank_source, world_size, size_bytes }, &mut files);
         }
-        for Probe { path, size_bytes, world_size, .. } in unknown {
-            let rank = (0..).find(|rank| files.iter().all(|f| f.rank != *rank)).unwrap_or_default();
+        let known: BTreeSet<i32> = files.iter().map(|f| f.rank).collect();
+        let free = (0..).filter(|rank| !known.contains(rank));
+        for (Probe { path, size_bytes, world_size, .. }, rank) in unknown.into_iter().zip(free) {
             files.push(TraceFile { path, rank, rank_source: RankSource::Order, world_size, size_bytes });
         }
         files.sort_by_key(|f| f.rank);
@@ -313,23 +357,20 @@ impl Plan {
     }
 
     fn say_missing_ranks(&mut self) {
-        let present: std::collections::BTreeSet<i32> = self.files.iter().map(|f| f.rank).collect();
-        let missing: Vec<i32> = (0..self.world_size).filter(|rank| !present.contains(rank)).collect();
-        if missing.is_empty() {
+        let present: BTreeSet<i32> = self.files.iter().map(|f| f.rank).collect();
+        // Every rank that is present is below the world size.
+        let missing = self.world_size as usize - present.len();
+        if missing == 0 {
             return;
         }
-        let mut shown: Vec<String> = missing.iter().take(8).map(i32::to_string).collect();
-        if missing.len() > shown.len() {
+        let first: Vec<i32> = (0..self.world_size).filter(|rank| !present.contains(rank)).take(8).collect();
+        let mut shown: Vec<String> = first.iter().map(i32::to_string).collect();
+        if missing > shown.len() {
             shown.push("…".into());
         }
         let why = format!("no file of rank {} was found (world_size {})", shown.join(", "), self.world_size);
-        self.omit(
-            None,
-            missing.first().copied().filter(|_| missing.len() == 1),
-            "ranks",
-            Some(missing.len() as i64),
-            &why,
-        );
+        let only = first.first().copied().filter(|_| missing == 1);
+        self.omit(None, only, "ranks", Some(missing as i64), &why);
     }
 }
 
@@ -337,12 +378,35 @@ fn omission(file: Option<Text>, rank: Option<i32>, what: &str, amount: Option<i6
     OmissionRow { file, rank, what: what.into(), amount, why: why.into() }
 }
 
+/// The ranks that the names of files say, where they can be ranks: not the number of a host, nor a time.
+fn ranks_from_names(probes: &[Probe], world_size: i32) -> Vec<Option<i32>> {
+    let below = if world_size > 0 { world_size } else { MAX_RANKS };
+    let numbered_host = |probe: &Probe| torch_name(&probe.path).is_some_and(|(host, _)| rank_of_text(host).is_some());
+    // Several processes of one host with a number: that is the host's, and so it is in the names of the other hosts.
+    let mut processes: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for probe in probes.iter().filter(|probe| probe.rank.is_none() && numbered_host(probe)) {
+        if let Some((host, pid)) = torch_name(&probe.path) {
+            processes.entry(host).or_default().insert(pid);
+        }
+    }
+    let are_hosts = processes.values().any(|pids| pids.len() > 1);
+    let rank = |probe: &Probe| {
+        let names_host = probe.is_named_by_torch || are_hosts && numbered_host(probe);
+        rank_from_name(&probe.path).filter(|rank| !names_host && *rank < below)
+    };
+    probes.iter().map(rank).collect()
+}
+
 /// The number behind `rank` or `worker` in a file's name: `rank-3.….json`, `worker0_step_12.…`,
 /// `trace_rank_07.json.gz`.
 fn rank_from_name(path: &Path) -> Option<i32> {
-    let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
+    rank_of_text(&path.file_name()?.to_string_lossy())
+}
+
+fn rank_of_text(text: &str) -> Option<i32> {
+    let text = text.to_ascii_lowercase();
     ["rank", "worker"].iter().find_map(|word| {
-        let after = name.match_indices(word).map(|(at, _)| &name[at + word.len()..]);
+        let after = text.match_indices(word).map(|(at, _)| &text[at + word.len()..]);
         after
             .filter_map(|rest| {
                 let rest = rest.strip_prefix(['-', '_', '.', '=']).unwrap_or(rest);
@@ -353,13 +417,20 @@ fn rank_from_name(path: &Path) -> Option<i32> {
     })
 }
 
-/// The host in a name of torch's `tensorboard_trace_handler`: `<host>_<pid>.<time>.pt.trace.json`. People give names of
-/// their own that look alike; the process id in the name must be that of the trace.
-pub(crate) fn host_from_name(path: &Path, pid: i64) -> Option<String> {
+/// Host and process in a name of torch's `tensorboard_trace_handler`: `<host>_<pid>.<time>.pt.trace.json`. People give
+/// names of their own that look alike.
+fn torch_name(path: &Path) -> Option<(&str, &str)> {
     let name = path.file_name()?.to_str()?;
     let stem = name.strip_suffix(".gz").unwrap_or(name).strip_suffix(".pt.trace.json")?;
     let (stem, time) = stem.rsplit_once('.')?;
-    let (host, named) = stem.rsplit_once('_')?;
-    let is_time = time.len() >= 12 && time.bytes().all(|b| b.is_ascii_digit());
-    (is_time && named.parse() == Ok(pid) && !host.is_empty()).then(|| host.to_string())
+    let (host, pid) = stem.rsplit_once('_')?;
+    let is_number = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    (time.len() >= 12 && is_number(time) && !pid.is_empty() && is_number(pid) && !host.is_empty())
+        .then_some((host, pid))
+}
+
+/// The host in a name of torch's; the process id in the name must be that of the trace.
+pub(crate) fn host_from_name(path: &Path, pid: i64) -> Option<String> {
+    let (host, named) = torch_name(path)?;
+    (named.parse() == Ok(pid)).then(|| host.to_string())
 }

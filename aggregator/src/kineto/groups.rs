@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use trace::{CommRow, Text};
 
+use crate::kineto::files::told_world_size;
 use crate::kineto::value::Value;
+use crate::options::MAX_RANKS;
 
 /// A communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +32,7 @@ impl Groups {
     pub(crate) fn from_info(info: Option<&Value>) -> Self {
         let mut groups = Self::default();
         let Some(info) = info else { return groups };
-        groups.world_size = info.get("world_size").and_then(Value::integer).and_then(|n| i32::try_from(n).ok());
+        groups.world_size = told_world_size(Some(info));
         for config in info.get("pg_config").map(Value::items).unwrap_or_default() {
             let Some(name) = config.get("pg_name").and_then(Value::text) else { continue };
             let ranks = config.get("ranks").and_then(ranks_of);
@@ -97,7 +99,7 @@ fn ranks_of(value: &Value) -> Option<Vec<i32>> {
 fn strided(args: &Value, size: Option<i32>) -> Option<Vec<i32>> {
     let start = i32::try_from(args.get("Global rank start")?.integer()?).ok()?;
     let stride = i32::try_from(args.get("Global rank stride")?.integer()?).ok()?;
-    let size = size.filter(|n| (1..=1 << 20).contains(n))?;
+    let size = size.filter(|n| (1..=MAX_RANKS).contains(n))?;
     (0..size).map(|i| start.checked_add(stride.checked_mul(i)?)).collect()
 }
 

@@ -11,7 +11,7 @@ use crate::kineto::collectives::{Collectives, find_collectives};
 use crate::kineto::columns::{Columns, Tally};
 use crate::kineto::details::details_of;
 use crate::kineto::event::Wanted;
-use crate::kineto::files::{RankSource, TraceFile, host_from_name};
+use crate::kineto::files::{RankSource, TraceFile, host_from_name, told_rank, told_world_size};
 use crate::kineto::groups::Groups;
 use crate::kineto::input::Input;
 use crate::kineto::not_a_trace;
@@ -20,8 +20,8 @@ use crate::kineto::steps::{Launches, Steps, assign_steps, find_steps};
 use crate::kineto::stream::{BLOCK_BYTES, Streamed, read_stream};
 use crate::kineto::tables::{device_rows, flow_rows, memory_rows};
 use crate::kineto::top::Top;
-use crate::kineto::value::Value;
 use crate::model::{RankData, RankInfo};
+use crate::plausible::{FAR, LONG};
 
 /// Reads a trace whole. What could not be read is in [`RankData::omissions`]; the file's other half stays.
 ///
@@ -130,8 +130,7 @@ pub fn parse_only(path: &Path) -> Result<Parsed, Error> {
 /// Puts a read file together.
 pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     let Streamed { top, pieces, scratches, missing, trailing, .. } = streamed;
-    let told = top.distributed.as_ref().and_then(|info| info.get("rank")).and_then(Value::integer);
-    let told = told.and_then(|rank| i32::try_from(rank).ok()).filter(|rank| *rank >= 0);
+    let told = told_rank(top.distributed.as_ref());
     let rank = told.unwrap_or(file.rank);
     let from = if told.is_some() { RankSource::DistributedInfo } else { file.rank_source };
     let mut rows = rows_from_pieces(pieces, scratches, top.base_ns);
@@ -184,14 +183,13 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
 }
 
 fn rank_info(rank: i32, top: &Top, file: &TraceFile, pids: &BTreeMap<i64, u64>) -> RankInfo {
-    let world = top.distributed.as_ref().and_then(|info| info.get("world_size")).and_then(Value::integer);
     let told = top.scalars.get("host_name").filter(|host| !host.is_empty()).cloned();
     let pid = pids.iter().max_by_key(|(_, rows)| **rows).map_or(0, |(pid, _)| *pid);
     let host = told.or_else(|| host_from_name(&file.path, pid)).unwrap_or_default();
     let clock_domain = if host.is_empty() { "utc".to_string() } else { format!("{host}/utc") };
     RankInfo {
         rank,
-        world_size: world.and_then(|n| i32::try_from(n).ok()).filter(|n| *n > 0),
+        world_size: told_world_size(top.distributed.as_ref()),
         host,
         pid,
         clock_domain,
@@ -237,11 +235,13 @@ impl Notes {
         let count = |n: u64| n.min(i64::MAX as u64) as i64;
         self.omit("events", count(tally.no_start), "they have no readable ts");
         self.omit("events", count(tally.no_length), "they have no readable dur");
+        self.omit("events", count(tally.far), FAR);
+        self.omit("events", count(tally.too_long), LONG);
         self.omit("lengths", count(tally.negative), "they are negative; taken as zero");
         self.omit("items of traceEvents", count(tally.not_objects), "they are no objects");
         self.omit("begin and end events", count(tally.begin_end), "only complete events are read");
         self.omit("ids", count(tally.no_ids), "they are no 64-bit integers, or streams and devices beyond 32 bits");
-        self.omit("memory events", count(tally.bad_memory), "they have no readable time or size");
+        self.omit("memory events", count(tally.bad_memory), "they have no readable or no possible time, or no size");
         if tally.counters > 0 {
             self.remarks.push(format!("{} hardware counter events are not kept", tally.counters));
         }

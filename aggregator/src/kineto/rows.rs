@@ -13,6 +13,7 @@ use crate::kineto::json::Str;
 use crate::kineto::text;
 use crate::model::{CopyRate, Events, KernelUse, Kind, NO_PARENT, NO_STEP, NONE};
 use crate::names::NameClass;
+use crate::plausible::{MAX_LENGTH_NS, longest_ns, plausible_starts};
 
 /// Traces before 2024 hold whole µs: start and length are rounded down each for itself, so a child may seem to end up
 /// to 1 µs after its parent.
@@ -73,7 +74,7 @@ pub(crate) fn rows_from_pieces(
     let sides: Vec<Side> = pieces.iter_mut().map(|(number, piece)| Side::take(*number, piece)).collect();
     let whole = |(_, p): &(u32, Columns)| p.ts_ns.iter().zip(&p.dur_ns).all(|(t, d)| t % 1000 == 0 && d % 1000 == 0);
     rows.whole_us = pieces.par_iter().all(whole);
-    let (order, (tracks, pids)) = rayon::join(
+    let (mut order, (tracks, pids)) = rayon::join(
         || order_rows(&pieces),
         || {
             gather_side_tables(sides, &maps, base_ns, &mut rows);
@@ -84,6 +85,7 @@ pub(crate) fn rows_from_pieces(
     if pieces.iter().any(|(_, piece)| !piece.category.is_empty()) {
         gather_extras(&mut pieces, &maps, &tracks, &mut rows.extras);
     }
+    drop_impossible(&mut order, &pieces, base_ns, &mut rows);
     fill_columns(pieces, &order, base_ns, &mut rows.events);
     let slack_ns = if rows.whole_us { WHOLE_US_SLACK_NS } else { 0 };
     let Rows { events, names, .. } = &rows;
@@ -267,15 +269,10 @@ fn order_rows(pieces: &[(u32, Columns)]) -> Vec<u32> {
     sort_runs(&mut keys);
     let row_of = |key: &u64| (key & ((1 << row_bits) - 1)) as u32;
     let mut order: Vec<u32> = keys.iter().map(row_of).collect();
-    let mut firsts = Vec::with_capacity(pieces.len());
-    let mut next = 0;
-    for (_, piece) in pieces {
-        firsts.push(next);
-        next += piece.len();
-    }
+    let places = Places::of(pieces);
     let dur_ns = |row: u32| {
-        let piece = firsts.partition_point(|first| *first <= row as usize) - 1;
-        pieces[piece].1.dur_ns[row as usize - firsts[piece]]
+        let (piece, at) = places.find(row);
+        pieces[piece].1.dur_ns[at]
     };
     let mut from = 0;
     for tied in keys.chunk_by(|a, b| a >> row_bits == b >> row_bits) {
@@ -286,6 +283,56 @@ fn order_rows(pieces: &[(u32, Columns)]) -> Vec<u32> {
         from += tied.len();
     }
     order
+}
+
+/// Finds the rows of the file in its pieces.
+struct Places {
+    /// The number of the first row of each piece.
+    firsts: Vec<usize>,
+}
+
+impl Places {
+    fn of(pieces: &[(u32, Columns)]) -> Self {
+        let mut next = 0;
+        let first = |(_, piece): &(u32, Columns)| {
+            let first = next;
+            next += piece.len();
+            first
+        };
+        Self { firsts: pieces.iter().map(first).collect() }
+    }
+
+    /// The piece of a row, and its place there.
+    fn find(&self, row: u32) -> (usize, usize) {
+        let piece = self.firsts.partition_point(|first| *first <= row as usize) - 1;
+        (piece, row as usize - self.firsts[piece])
+    }
+}
+
+/// Leaves out what cannot be true of the sorted rows, and of the allocations. What is far lies at the ends, so this
+/// looks at a few rows only; at all of them where their lengths sum to too much.
+fn drop_impossible(order: &mut Vec<u32>, pieces: &[(u32, Columns)], base_ns: i64, rows: &mut Rows) {
+    let places = Places::of(pieces);
+    let start_ns = |row: u32| {
+        let (piece, at) = places.find(row);
+        pieces[piece].1.ts_ns[at].saturating_add(base_ns)
+    };
+    let (kept, window) = plausible_starts(order.len(), |at| start_ns(order[at]));
+    rows.tally.far += (order.len() - kept.len()) as u64;
+    order.truncate(kept.end);
+    order.drain(..kept.start);
+    let longest_ns = longest_ns(rows_in(pieces), rows.tally.length_ns);
+    if longest_ns < MAX_LENGTH_NS {
+        let before = order.len();
+        order.retain(|row| {
+            let (piece, at) = places.find(*row);
+            pieces[piece].1.dur_ns[at] <= longest_ns
+        });
+        rows.tally.too_long += (before - order.len()) as u64;
+    }
+    let before = rows.allocations.len();
+    rows.allocations.retain(|(allocation, _)| window.holds(allocation.ts_ns));
+    rows.tally.bad_memory += (before - rows.allocations.len()) as u64;
 }
 
 /// Sorts what consists of sorted runs, as the rows of a trace do: each thread, stream and process writes its own in
@@ -448,9 +495,10 @@ fn renumber_side_tables(order: &[u32], rows: &mut Rows) {
     }
     let mut old = std::mem::take(&mut rows.comm_args);
     // Few rows have any: a bit for each spares the search for all others.
-    let mut has = vec![0u64; order.len() / 64 + 1];
+    let mut has = vec![0u64; old.last_key_value().map_or(0, |(last, _)| *last as usize / 64 + 1)];
     old.keys().for_each(|row| has[*row as usize / 64] |= 1 << (row % 64));
-    for (new, row) in order.iter().enumerate().filter(|(_, row)| has[**row as usize / 64] >> (**row % 64) & 1 == 1) {
+    let has_any = |row: &u32| has.get(*row as usize / 64).is_some_and(|bits| bits >> (row % 64) & 1 == 1);
+    for (new, row) in order.iter().enumerate().filter(|(_, row)| has_any(row)) {
         if let Some(args) = old.remove(row) {
             rows.comm_args.insert(new as u32, args);
         }

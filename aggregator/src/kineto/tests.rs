@@ -211,3 +211,42 @@ fn what_is_odd_in_real_files_is_read() {
         ]
     );
 }
+
+/// Each could be true, but all together last longer than any job: what makes the sum is left out, and the rest stays.
+#[test]
+fn lengths_that_sum_to_decades_are_left_out() {
+    let event = |name: &str, ts: usize, dur: f64| {
+        format!(r#"{{"ph":"X","cat":"kernel","name":"{name}","pid":0,"tid":7,"ts":{ts},"dur":{dur:.0}}}"#)
+    };
+    let year_us = 365.0 * 86_400e6;
+    let mut events: Vec<String> = (0..100).map(|i| event("long", i, 0.9 * year_us)).collect();
+    events.extend((0..5).map(|i| event("short", 50 + i, 9.0)));
+    let data = rank_from_events(&events.join(","));
+    assert_eq!(data.events.dur_ns, [9000; 5]);
+    let said: Vec<(&str, Option<i64>)> = data.omissions.iter().map(|o| (&*o.what, o.amount)).collect();
+    assert_eq!(said, [("events", Some(100))]);
+    let few = rank_from_events(&events[..30].join(","));
+    assert_eq!((few.events.len(), few.omissions.len()), (30, 0));
+}
+
+/// What is far lies at both ends of the sorted rows; names, arguments and parents of the others stay theirs.
+#[test]
+fn rows_of_no_possible_time_leave_the_others_as_they_are() {
+    let rows = r#"
+        {"ph":"X","cat":"cpu_op","name":"outer","pid":1,"tid":1,"ts":1700000000000001.5,"dur":9},
+        {"ph":"X","cat":"kernel","name":"ncclDevKernel_AllReduce","pid":0,"tid":7,"ts":1700000000000002.5,"dur":3,"args":{"Collective name":"allreduce","Seq":4}},
+        {"ph":"X","cat":"cpu_op","name":"inner","pid":1,"tid":1,"ts":1700000000000003.5,"dur":1},
+        {"ph":"i","name":"[memory]","pid":1,"tid":1,"ts":1700000000000003.5,"args":{"Device Type":1,"Device Id":1,"Bytes":4}}"#;
+    let far = r#"
+        {"ph":"X","cat":"kernel","name":"ncclDevKernel_AllReduce","pid":0,"tid":7,"ts":-9.2e15,"dur":3,"args":{"Seq":5}},
+        {"ph":"X","cat":"cpu_op","name":"boot","pid":1,"tid":1,"ts":12.5,"dur":9},
+        {"ph":"X","cat":"cpu_op","name":"end","pid":1,"tid":1,"ts":9.2e15,"dur":9},
+        {"ph":"i","name":"[memory]","pid":1,"tid":1,"ts":9.2e15,"args":{"Device Type":1,"Device Id":1,"Bytes":4}}"#;
+    let clean = rank_from_events(rows);
+    let data = rank_from_events(&format!("{rows},{far}"));
+    assert_eq!(plain_rows(&data), plain_rows(&clean));
+    assert_eq!((&data.events.parent, &data.memory), (&clean.events.parent, &clean.memory));
+    assert_eq!((data.collectives.len(), &data.collectives), (1, &clean.collectives));
+    let said: Vec<(&str, Option<i64>)> = data.omissions.iter().map(|o| (&*o.what, o.amount)).collect();
+    assert_eq!(said, [("events", Some(3)), ("memory events", Some(1))]);
+}

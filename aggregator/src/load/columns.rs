@@ -10,6 +10,7 @@ use super::relative;
 use crate::intervals::Interval;
 use crate::model::{CopyRate, Events, KernelUse, Kind, NO_STEP, NONE, RankData};
 use crate::names::NameClass;
+use crate::plausible::{MAX_LENGTH_NS, Window};
 
 const TABLE: &str = "events";
 
@@ -113,7 +114,9 @@ pub(super) fn span(run: &Run, rank: i32) -> Span {
             // A dictionary may hold what no row has.
             span.has_device_rows |= kinds.contains(&true) && (0..batch.num_rows()).any(of_device);
             let times = ts_ns.values().iter().zip(dur_ns.values());
-            let rows = times.map(|(ts, dur)| Interval::new(*ts, ts.saturating_add(*dur)));
+            // What is far from the others only is told by whoever reads all rows.
+            let possible = times.filter(|(ts, dur)| Window::ANY.holds(**ts) && **dur <= MAX_LENGTH_NS);
+            let rows = possible.map(|(ts, dur)| Interval::new(*ts, ts.saturating_add(*dur)));
             span.rows = rows.chain(span.rows).reduce(Interval::hull);
             Ok(())
         };

@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 use trace::OmissionRow;
 
 use crate::model::{CopyRate, Events, KernelUse, NO_PARENT, NONE};
+use crate::plausible::{FAR, LONG, longest_ns, plausible_starts};
 
 /// The rows of all parts, one after the other, before they are merged.
 #[derive(Debug, Default)]
@@ -66,8 +67,40 @@ pub fn merge_parts(raw: RawColumns, rank: i32, omissions: &mut Vec<OmissionRow>)
         parent_id = gather(&parent_id, &order);
         events = permuted(&events, &order);
     }
+    if let Some(keep) = possible_rows(&mut events, rank, omissions) {
+        parent_id = gather(&parent_id, &keep);
+        events = permuted(&events, &keep);
+    }
     events.parent = parents(&events, &parent_id);
     events
+}
+
+/// The rows whose times can be true, of sorted rows; `None` if these are all. Lengths below zero become zero.
+fn possible_rows(events: &mut Events, rank: i32, omissions: &mut Vec<OmissionRow>) -> Option<Vec<u32>> {
+    let mut said = |what: &str, amount: usize, why: &str| {
+        if amount > 0 {
+            let (what, amount) = (what.into(), Some(amount as i64));
+            omissions.push(OmissionRow { file: None, rank: Some(rank), what, amount, why: why.into() });
+        }
+    };
+    let (starts, _) = plausible_starts(events.len(), |row| events.ts_ns[row]);
+    let (mut least_ns, mut most_ns, mut sum_ns) = (0, 0, 0_i64);
+    for dur_ns in events.dur_ns.iter().copied() {
+        (least_ns, most_ns) = (dur_ns.min(least_ns), dur_ns.max(most_ns));
+        sum_ns = sum_ns.saturating_add(dur_ns.max(0));
+    }
+    if least_ns < 0 {
+        said("lengths", events.dur_ns.iter().filter(|dur_ns| **dur_ns < 0).count(), "they are negative; taken as zero");
+        events.dur_ns.iter_mut().for_each(|dur_ns| *dur_ns = (*dur_ns).max(0));
+    }
+    let longest_ns = longest_ns(events.len(), sum_ns);
+    if starts == (0..events.len()) && most_ns <= longest_ns {
+        return None;
+    }
+    let kept: Vec<u32> = starts.clone().filter(|row| events.dur_ns[*row] <= longest_ns).map(|row| row as u32).collect();
+    said("events", events.len() - starts.len(), FAR);
+    said("events", starts.len() - kept.len(), LONG);
+    Some(kept)
 }
 
 /// Sorts rows by start, then longest first, then by id; rows that enclose each other come outermost first. Parents
@@ -201,4 +234,54 @@ fn parents(events: &Events, parent_id: &[i64]) -> Vec<u32> {
         }
     }
     parents
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Kind, NO_STEP};
+
+    #[test]
+    fn rows_of_no_possible_time_are_left_out_and_parents_stay() {
+        let now_ns = 1_795_000_000_000_000_000;
+        // Start, length, id, id of the parent.
+        let rows = [
+            (now_ns, 100, 1, NONE),
+            (i64::MIN, 5, 2, NONE),
+            (now_ns + 1, i64::MAX, 3, 1),
+            (now_ns + 2, -4, 4, 1),
+            (now_ns + 3, 50, 5, 3),
+            (7, 1, 6, NONE),
+            (i64::MAX, 5, 7, 1),
+        ];
+        let none = vec![NONE; rows.len()];
+        let events = Events {
+            kind: vec![Kind::CpuOp; rows.len()],
+            name: vec![0; rows.len()],
+            ts_ns: rows.map(|(ts_ns, ..)| ts_ns).into(),
+            dur_ns: rows.map(|(_, dur_ns, ..)| dur_ns).into(),
+            id: rows.map(|(_, _, id, _)| id).into(),
+            step: vec![NO_STEP; rows.len()],
+            thread: vec![1; rows.len()],
+            device: none.clone(),
+            stream: none.clone(),
+            correlation: none.clone(),
+            external: none.clone(),
+            parent: Vec::new(),
+            is_comm: vec![false; rows.len()],
+            bytes: none.clone(),
+            flops: none,
+        };
+        let parent_id = rows.map(|(.., parent)| parent).into();
+        let raw = RawColumns { events, parent_id, ..RawColumns::default() };
+        let mut omissions = Vec::new();
+        let events = merge_parts(raw, 0, &mut omissions);
+        assert_eq!(
+            (&*events.id, &*events.dur_ns, &*events.parent),
+            (&[1, 4, 5][..], &[100, 0, 50][..], &[NO_PARENT, 0, NO_PARENT][..])
+        );
+        let said: Vec<_> = omissions.iter().map(|o| (&*o.what, o.amount, &*o.why)).collect();
+        let negative = "they are negative; taken as zero";
+        assert_eq!(said, [("lengths", Some(1), negative), ("events", Some(3), FAR), ("events", Some(1), LONG)]);
+    }
 }

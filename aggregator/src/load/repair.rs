@@ -1,15 +1,17 @@
-//! Rows that cannot be true: times that run backwards. They are left out, and said.
+//! Rows that cannot be true: times that run backwards, or that no clock tells. They are left out, and said.
 
 use rustc_hash::FxHashMap;
 use trace::{CollectiveRow, OmissionRow, StepRow};
 
 use crate::model::RankData;
+use crate::plausible::{FAR, LONG, MAX_LENGTH_NS, Window, plausible_starts};
 
 const BACKWARDS: &str = "the clock jumped backwards";
 
 /// Sorts the small tables and leaves out what cannot be true.
 pub(super) fn repair(data: &mut RankData) {
     let rank = data.info.rank;
+    drop_impossible(data);
     repair_collectives(&mut data.collectives, rank, &mut data.omissions);
     repair_steps(&mut data.steps, rank, &mut data.omissions);
     data.memory.sort_by_key(|m| m.ts_ns);
@@ -23,6 +25,39 @@ pub(super) fn repair(data: &mut RankData) {
         let why = "the rank did not end in order; its last part may be missing";
         data.omissions.push(row(rank, "rows after the last part", None, why));
     }
+}
+
+/// The middle of the rows says which times can be true; without rows, that of the collectives and steps.
+fn drop_impossible(data: &mut RankData) {
+    let RankData { events, collectives, steps, clock_samples, memory, omissions, .. } = data;
+    let rank = data.info.rank;
+    let window = if events.is_empty() {
+        let starts = collectives.iter().filter_map(|c| c.start_ns.or(c.enqueue_ns));
+        let mut starts: Vec<i64> = starts.chain(steps.iter().map(|s| s.start_ns)).collect();
+        starts.sort_unstable();
+        plausible_starts(starts.len(), |at| starts[at]).1
+    } else {
+        Window::around(events.ts_ns[events.len() / 2])
+    };
+    let is_long = |start_ns: i64, end_ns: i64| end_ns.saturating_sub(start_ns) > MAX_LENGTH_NS;
+    let before = collectives.len();
+    collectives.retain(|c| {
+        [c.ready_ns, c.enqueue_ns, c.start_ns, c.end_ns].into_iter().flatten().all(|ts_ns| window.holds(ts_ns))
+    });
+    omit(omissions, rank, "collectives", before - collectives.len(), FAR);
+    let before = collectives.len();
+    collectives.retain(|c| !matches!((c.start_ns, c.end_ns), (Some(start), Some(end)) if is_long(start, end)));
+    omit(omissions, rank, "collectives", before - collectives.len(), LONG);
+    let before = steps.len();
+    steps.retain(|s| window.holds(s.start_ns) && window.holds(s.end_ns));
+    omit(omissions, rank, "steps", before - steps.len(), FAR);
+    let before = memory.len();
+    memory.retain(|m| window.holds(m.ts_ns));
+    omit(omissions, rank, "memory events", before - memory.len(), FAR);
+    // The other clock may count from anywhere, but differs by what its times say.
+    let before = clock_samples.len();
+    clock_samples.retain(|s| window.holds(s.local_ns) && Window::ANY.holds(s.remote_ns) && s.rtt_ns <= MAX_LENGTH_NS);
+    omit(omissions, rank, "clock samples", before - clock_samples.len(), FAR);
 }
 
 fn repair_collectives(rows: &mut Vec<CollectiveRow>, rank: i32, omissions: &mut Vec<OmissionRow>) {
@@ -128,5 +163,25 @@ mod tests {
         ];
         assert_eq!(kept, expected.map(|(seq, state, start)| (seq, state.to_string(), start)));
         assert_eq!(omissions, vec![]);
+    }
+
+    #[test]
+    fn what_no_clock_tells_is_left_out_and_counted() {
+        let now_ns = 1_795_000_000_000_000_000;
+        let step = |step, start_ns, end_ns| StepRow { step, start_ns, end_ns, ..StepRow::default() };
+        let mut data = RankData {
+            collectives: vec![
+                row(Some(1), "done", now_ns),
+                row(Some(2), "done", i64::MIN),
+                CollectiveRow { end_ns: Some(now_ns + 2 * MAX_LENGTH_NS), ..row(Some(3), "done", now_ns) },
+                CollectiveRow { enqueue_ns: Some(7), ..row(Some(4), "done", now_ns + 5) },
+            ],
+            steps: vec![step(0, now_ns, now_ns + 9), step(1, now_ns + 9, i64::MAX)],
+            ..RankData::default()
+        };
+        repair(&mut data);
+        assert_eq!((data.collectives.len(), data.steps.len()), (1, 1));
+        let said: Vec<_> = data.omissions.iter().map(|o| (&*o.what, o.amount, &*o.why)).collect();
+        assert_eq!(said, [("collectives", Some(2), FAR), ("collectives", Some(1), LONG), ("steps", Some(1), FAR)]);
     }
 }

@@ -146,6 +146,17 @@ fn agreed<T: PartialEq + Copy>(mut values: impl Iterator<Item = Option<T>>) -> O
     values.all(|v| v == Some(first)).then_some(first)
 }
 
+/// The step that most rows name, of several the lowest: a rank that lacks the step, or numbers steps otherwise, does
+/// not take the collective out of it. Between steps only if no row names one.
+fn most_common(mut steps: Vec<i32>) -> Option<i32> {
+    if steps.iter().any(|step| *step >= 0) {
+        steps.retain(|step| *step >= 0);
+    }
+    steps.sort_unstable();
+    let runs = steps.chunk_by(|a, b| a == b);
+    runs.max_by_key(|run| (run.len(), std::cmp::Reverse(run[0]))).map(|run| run[0])
+}
+
 fn instance(ranks: &[RankCollectives<'_>], group: &Group) -> Instance {
     let mut places = group.rows.clone();
     places.sort_unstable();
@@ -170,7 +181,7 @@ fn instance(ranks: &[RankCollectives<'_>], group: &Group) -> Instance {
         seq: agreed(rows.iter().map(|(_, r)| r.seq)),
         op,
         bytes: agreed(rows.iter().map(|(_, r)| r.bytes)),
-        step: agreed(rows.iter().map(|(_, r)| r.step)),
+        step: most_common(rows.iter().filter_map(|(_, r)| r.step).collect()),
         bucket: agreed(rows.iter().map(|(_, r)| r.bucket)),
         ranks_expected: if point_to_point { Some(2) } else { ranks_expected(ranks, &places, &rows) },
         level: group.level,

@@ -235,16 +235,16 @@ impl Table<'_> {
             average.is_async = role == Role::Async;
         }
         average.calls += 1;
-        average.device_time_total_ns += functions.device_ns[row];
-        average.self_device_time_total_ns += functions.kernel_ns[row];
+        grow(&mut average.device_time_total_ns, functions.device_ns[row]);
+        grow(&mut average.self_device_time_total_ns, functions.kernel_ns[row]);
         if events.flops[row] != NONE {
             average.flops = Some(average.flops.unwrap_or(0).saturating_add(events.flops[row]));
         }
         if on_device {
             return;
         }
-        average.cpu_time_total_ns += events.dur_ns[row];
-        average.self_cpu_time_total_ns += functions.self_ns[row];
+        grow(&mut average.cpu_time_total_ns, events.dur_ns[row]);
+        grow(&mut average.self_cpu_time_total_ns, functions.self_ns[row]);
         if let Some([host, device]) = functions.bytes.get(row) {
             add(&mut average.cpu_memory_usage_bytes, *host);
             add(&mut average.device_memory_usage_bytes, *device);
@@ -254,6 +254,11 @@ impl Table<'_> {
             add(&mut average.self_device_memory_usage_bytes, *device);
         }
     }
+}
+
+/// Rows inside each other count their device rows several times over, so these sums have no bound.
+fn grow(sum_ns: &mut i64, more_ns: i64) {
+    *sum_ns = sum_ns.saturating_add(more_ns);
 }
 
 fn add(sum: &mut Option<i64>, bytes: i64) {

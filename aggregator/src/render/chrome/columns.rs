@@ -103,6 +103,11 @@ impl Columns {
         Cell::get(&self.view.thread_id, row)
     }
 
+    /// The step that the row names as its own.
+    pub(super) fn in_step(&self, row: usize) -> Option<i32> {
+        Cell::get(&self.view.step, row)
+    }
+
     /// Whether the row hands over a collective.
     pub(super) fn hands_over(&self, row: usize) -> bool {
         self.name(row).is_some_and(|name| name.hands_over)

@@ -18,14 +18,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use rayon::prelude::*;
+use rustc_hash::FxHashMap;
 use trace::{OmissionRow, Run, StepRow};
 
 use crate::Error;
-use crate::intervals::{Interval, IntervalSet};
+use crate::intervals::Interval;
 use crate::model::RankData;
 use crate::options::Options;
 use crate::outline::align_source;
-use crate::select::scope;
+use crate::select::Scope;
 use crate::source::{RunSource, Source};
 use crate::steps::{mark_steps, one_step_if_none};
 
@@ -119,13 +120,15 @@ fn base_ns(run: &Run, ranks: &[i32]) -> i64 {
     }
 }
 
-/// The steps of a rank, and the part of it that was asked for.
-fn chosen(
-    source: &RunSource,
-    rank: i32,
-    options: &Options,
-    time: Option<Interval>,
-) -> Result<(Vec<StepRow>, Option<IntervalSet>), Error> {
+/// The part of a rank that was asked for.
+struct Chosen {
+    steps: Vec<StepRow>,
+    scope: Scope,
+    /// The step of each row by its id, where it is not the one that the row names.
+    row_steps: Option<FxHashMap<i64, i32>>,
+}
+
+fn chosen(source: &RunSource, rank: i32, options: &Options, time: Option<Interval>) -> Result<Chosen, Error> {
     let data = match &options.step_marker {
         // Ranges of any name may be steps: all rows must be seen.
         Some(marker) => {
@@ -137,8 +140,14 @@ fn chosen(
         // What cannot be read of it is listed by whoever writes it.
         None => RankData { steps: source.run().rows::<StepRow>(rank).0, ..RankData::default() },
     };
-    let scope = scope(&data, options, time);
-    Ok((data.steps, scope))
+    let mut scope = Scope::of(&data, options, time);
+    // A run without any step is step 0.
+    if data.steps.is_empty() && scope.has_step(0) {
+        scope.steps = None;
+    }
+    let marked = options.step_marker.as_ref().filter(|_| scope.steps.is_some());
+    let row_steps = marked.map(|_| data.events.id.iter().copied().zip(data.events.step.iter().copied()).collect());
+    Ok(Chosen { steps: data.steps, scope, row_steps })
 }
 
 /// Bytes that pass through.
@@ -168,14 +177,21 @@ fn write_rank(
     base_ns: i64,
     path: &Path,
 ) -> Result<(Counts, u64, Vec<OmissionRow>), Error> {
-    let (steps, scope) = chosen(source, rank, options, time)?;
+    let chosen = chosen(source, rank, options, time)?;
     let mut name = path.as_os_str().to_owned();
     name.push(".part");
     let part = PathBuf::from(name);
     let io = |source| Error::Io { path: path.into(), source };
     let file = Counted { out: File::create(&part).map_err(io)?, bytes: 0 };
     let compressed = path.extension().is_some_and(|extension| extension == "gz");
-    let of_rank = rank::Rank { run: source.run(), rank, steps: &steps, scope: scope.as_ref(), base_ns };
+    let of_rank = rank::Rank {
+        run: source.run(),
+        rank,
+        steps: &chosen.steps,
+        scope: &chosen.scope,
+        row_steps: chosen.row_steps.as_ref(),
+        base_ns,
+    };
     let write = || -> Result<(Counts, u64, Vec<OmissionRow>), Error> {
         let (counts, omissions, bytes) = if compressed {
             let mut out = BufWriter::new(GzEncoder::new(file, Compression::fast()));

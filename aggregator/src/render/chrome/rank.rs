@@ -14,9 +14,8 @@ use super::columns::Columns;
 use super::event::{Head, put_collective, write_memory_arguments};
 use super::text::{us, value};
 use crate::Error;
-use crate::intervals::IntervalSet;
 use crate::load::omission_of;
-use crate::select::contains;
+use crate::select::Scope;
 
 /// What was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +52,9 @@ pub(super) struct Rank<'a> {
     pub(super) rank: i32,
     pub(super) steps: &'a [StepRow],
     /// The part of it that was asked for, in its clock.
-    pub(super) scope: Option<&'a IntervalSet>,
+    pub(super) scope: &'a Scope,
+    /// The step of each row by its id, where it is not the one that the row names.
+    pub(super) row_steps: Option<&'a FxHashMap<i64, i32>>,
     pub(super) base_ns: i64,
 }
 
@@ -135,8 +136,16 @@ impl Rank<'_> {
         rows
     }
 
-    fn keeps(&self, t_ns: i64) -> bool {
-        self.scope.is_none_or(|scope| contains(scope, t_ns))
+    /// Whether the row `id`, which names `step`, is to be written.
+    fn keeps(&self, id: i64, ts_ns: i64, step: Option<i32>) -> bool {
+        let in_step = || self.row_steps.map_or(step, |steps| steps.get(&id).copied());
+        let chosen = self.scope.steps.is_none() || in_step().is_some_and(|step| self.scope.has_step(step));
+        chosen && self.scope.has_time(ts_ns)
+    }
+
+    /// Whether what happens on the host, and names no step, is to be written.
+    fn keeps_host_time(&self, t_ns: i64) -> bool {
+        self.scope.keeps_host_time(self.steps, t_ns)
     }
 
     fn header(
@@ -253,7 +262,8 @@ impl<W: Write> Writer<'_, W> {
                 return Ok(());
             }
         }
-        if self.rank.keeps(columns.ts_ns(row)) { self.complete(columns, row) } else { Ok(()) }
+        let keeps = self.rank.keeps(columns.id(row), columns.ts_ns(row), columns.in_step(row));
+        if keeps { self.complete(columns, row) } else { Ok(()) }
     }
 
     fn complete(&mut self, columns: &Columns, row: usize) -> std::io::Result<()> {
@@ -330,8 +340,10 @@ impl<W: Write> Writer<'_, W> {
             ..OmissionRow::default()
         });
         let columns = Columns::open(&batch_from_rows(&open)?)?;
-        for (row, _) in open.iter().enumerate().filter(|(_, event)| self.rank.keeps(event.ts_ns)) {
-            self.complete(&columns, row)?;
+        for (row, event) in open.iter().enumerate() {
+            if self.rank.keeps(event.id, event.ts_ns, event.step) {
+                self.complete(&columns, row)?;
+            }
         }
         Ok(())
     }
@@ -342,8 +354,8 @@ impl<W: Write> Writer<'_, W> {
 
     fn steps(&mut self) -> std::io::Result<()> {
         let rank = self.rank;
-        let active = rank.steps.iter().filter(|step| &*step.phase != "warmup" && rank.keeps(step.start_ns));
-        for step in active {
+        let chosen = |step: &&StepRow| rank.scope.has_step(step.step) && rank.scope.has_time(step.start_ns);
+        for step in rank.steps.iter().filter(|step| &*step.phase != "warmup").filter(chosen) {
             let thread = self.step_threads.get(&step.step).copied().unwrap_or_else(|| self.main_thread());
             let times = (step.start_ns, step.end_ns.saturating_sub(step.start_ns));
             let name = format!("{STEP}#{}", step.step);
@@ -360,7 +372,7 @@ impl<W: Write> Writer<'_, W> {
         }
         let place = (self.pid, self.main_thread());
         for row in collectives {
-            let Some(at) = row.enqueue_ns.filter(|at| self.rank.keeps(*at)) else { continue };
+            let Some(at) = row.enqueue_ns.filter(|at| self.rank.keeps_host_time(*at)) else { continue };
             // The hook encloses the call; of two rows of no length the first in the file is the outer one.
             if row.bucket.is_some() {
                 self.span("cpu_op", HOOK, place, (at, 0))?;
@@ -371,7 +383,7 @@ impl<W: Write> Writer<'_, W> {
     }
 
     fn memory(&mut self, row: &MemoryRow) -> std::io::Result<()> {
-        if !self.rank.keeps(row.ts_ns) {
+        if !self.rank.keeps_host_time(row.ts_ns) {
             return Ok(());
         }
         let ts_ns = row.ts_ns - self.rank.base_ns;

@@ -26,7 +26,7 @@ use crate::model::{Barrier, Instance, RankData};
 use crate::options::Options;
 use crate::ordered::{Sink, in_order};
 use crate::outline::{Aligned, align_source};
-use crate::select::{narrow, scope};
+use crate::select::{Scope, narrow_to_steps, narrow_to_time};
 use crate::source::Source;
 use crate::steps::{mark_steps, one_step_if_none};
 use crate::{Error, intervals::Interval};
@@ -76,7 +76,7 @@ pub fn export(
     let make = |rank: &i32, sink: &mut Sink<'_>| -> Result<(Counts, Vec<OmissionRow>), Error> {
         let mut data = source.load(*rank)?;
         let scope = prepare(&mut data, options, time.get(rank).copied());
-        let counts = rank::write(&data, scope.as_ref(), &shared, &job, sink);
+        let counts = rank::write(&data, &scope, &shared, &job, sink);
         Ok((counts, data.omissions))
     };
     let mut done = 0;
@@ -103,19 +103,15 @@ pub fn export(
 }
 
 /// Makes a loaded rank what its analysis saw, collectives aside: their positions are those that instances name.
-pub(in crate::render) fn prepare(
-    data: &mut RankData,
-    options: &Options,
-    time: Option<Interval>,
-) -> Option<crate::intervals::IntervalSet> {
+pub(in crate::render) fn prepare(data: &mut RankData, options: &Options, time: Option<Interval>) -> Scope {
     if let Some(marker) = &options.step_marker {
         mark_steps(data, marker);
     }
     one_step_if_none(data);
-    let scope = scope(data, options, time);
-    if let Some(scope) = &scope {
-        narrow(data, scope);
-    }
+    let scope = Scope::of(data, options, time);
+    let RankData { steps, collectives, comms_ids, .. } = data;
+    narrow_to_time(steps, collectives, comms_ids, &scope);
+    narrow_to_steps(steps, collectives, comms_ids, &scope);
     scope
 }
 

@@ -5,11 +5,10 @@ use trace::{CollectiveRow, Text};
 
 use super::packets::{Category, Counts, Name, Note, Rank as RankId, Sequence, Slice, Track};
 use super::{Job, RankTimes, Shared};
-use crate::intervals::IntervalSet;
 use crate::model::{Kind, NO_STEP, NONE, RankData};
 use crate::ordered::{Closed, Sink};
 use crate::render::perfetto::lanes::Lanes;
-use crate::select::contains;
+use crate::select::Scope;
 use crate::steps::host_windows;
 
 /// Kinds of rows.
@@ -27,13 +26,7 @@ enum Group {
 const PIECE_BYTES: usize = 1 << 16;
 
 /// Writes a rank. `scope` is the part of it that was asked for, in its clock.
-pub(super) fn write(
-    data: &RankData,
-    scope: Option<&IntervalSet>,
-    shared: &Shared<'_>,
-    job: &Job,
-    sink: &mut Sink<'_>,
-) -> Counts {
+pub(super) fn write(data: &RankData, scope: &Scope, shared: &Shared<'_>, job: &Job, sink: &mut Sink<'_>) -> Counts {
     let rank = data.info.rank;
     let out = Sequence::new(RankId(rank));
     let mut writer = RankWriter { data, scope, times: shared.of_rank(rank), job, out, sink };
@@ -44,7 +37,7 @@ pub(super) fn write(
 
 struct RankWriter<'a, 's> {
     data: &'a RankData,
-    scope: Option<&'a IntervalSet>,
+    scope: &'a Scope,
     times: RankTimes,
     job: &'a Job,
     out: Sequence,
@@ -72,13 +65,13 @@ impl RankWriter<'_, '_> {
         self.out.piece_of(bytes).map_or(Ok(()), |piece| self.sink.push(piece))
     }
 
-    fn keeps(&self, t_ns: i64) -> bool {
-        self.scope.is_none_or(|scope| contains(scope, t_ns))
+    fn keeps(&self, row: usize) -> bool {
+        self.scope.keeps_row(&self.data.events, row)
     }
 
     fn steps(&mut self) -> Result<(), Closed> {
-        let mut steps = host_windows(&self.data.steps);
-        steps.retain(|s| self.keeps(s.window.start_ns));
+        // Steps and collectives are the chosen ones already.
+        let steps = host_windows(&self.data.steps);
         if steps.is_empty() {
             return Ok(());
         }
@@ -106,7 +99,7 @@ impl RankWriter<'_, '_> {
         let mut ended = Vec::new();
         let events = &self.data.events;
         for row in 0..events.len() {
-            if !self.keeps(events.ts_ns[row]) {
+            if !self.keeps(row) {
                 continue;
             }
             let (group, device) = group(self.data, row);
@@ -156,7 +149,7 @@ impl RankWriter<'_, '_> {
     /// Arrows from launches to what they launched, by correlation id: only where both ends are drawn.
     fn launch_flows(&self) -> FxHashMap<i64, u64> {
         let events = &self.data.events;
-        let drawn = |row: &usize| events.correlation[*row] != NONE && self.keeps(events.ts_ns[*row]);
+        let drawn = |row: &usize| events.correlation[*row] != NONE && self.keeps(*row);
         let rows = || (0..events.len()).filter(drawn);
         let launched: FxHashSet<i64> =
             rows().filter(|row| events.kind[*row].is_device_work()).map(|row| events.correlation[row]).collect();
@@ -173,7 +166,6 @@ impl RankWriter<'_, '_> {
             .iter()
             .enumerate()
             .filter_map(|(index, row)| Some((index, row, row.start_ns?)))
-            .filter(|(_, _, start_ns)| self.keeps(*start_ns))
             .collect();
         let mut ends: Vec<(u64, i64)> = Vec::new();
         for (index, row, start_ns) in rows {
@@ -219,7 +211,9 @@ impl RankWriter<'_, '_> {
     fn memory(&mut self) -> Result<(), Closed> {
         let data = self.data;
         for row in &data.memory {
-            let Some(bytes) = row.allocated_bytes.filter(|_| self.keeps(row.ts_ns)) else { continue };
+            let Some(bytes) = row.allocated_bytes.filter(|_| self.scope.keeps_host_time(&data.steps, row.ts_ns)) else {
+                continue;
+            };
             let device = row.device_id.filter(|d| *d >= 0);
             let name = device.map_or_else(|| "host memory".to_string(), |d| format!("device {d} memory"));
             let track = self.out.counter(Track::Memory(device.unwrap_or(-1)), &name, "B");
@@ -232,18 +226,18 @@ impl RankWriter<'_, '_> {
     /// Kernels, copies and fills that were launched and have not begun, by stream.
     fn queues(&mut self) -> Result<(), Closed> {
         let events = &self.data.events;
-        let mut launched_ns: FxHashMap<i64, i64> = FxHashMap::default();
+        let mut launched: FxHashMap<i64, usize> = FxHashMap::default();
         for row in (0..events.len()).filter(|row| is_launch(events.kind[*row]) && events.correlation[*row] != NONE) {
-            launched_ns.insert(events.correlation[row], events.ts_ns[row]);
+            launched.insert(events.correlation[row], row);
         }
         let mut changes: Vec<((i64, i64), i64, i64)> = Vec::new();
         for row in (0..events.len()).filter(|row| events.kind[*row].is_device_work()) {
-            let Some(launch_ns) = launched_ns.get(&events.correlation[row]).copied() else { continue };
-            if self.keeps(launch_ns) && self.keeps(events.ts_ns[row]) {
+            let Some(launch) = launched.get(&events.correlation[row]).copied() else { continue };
+            if self.keeps(launch) && self.keeps(row) {
                 let stream = (events.device[row], events.stream[row]);
                 let began = self.times.time(true, events.ts_ns[row]);
                 // A device's clock may say that a kernel began before it was launched; it did not wait then.
-                let launched = self.times.time(false, launch_ns).min(began);
+                let launched = self.times.time(false, events.ts_ns[launch]).min(began);
                 changes.extend([(stream, launched, 1), (stream, began, -1)]);
             }
         }
