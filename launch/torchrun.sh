@@ -3,9 +3,9 @@
 #
 #   RUN=run launch/torchrun.sh --nproc-per-node 8 -- train.py --epochs 1
 #
-# Before `--` stand torchrun's flags, after it the script and its arguments.
+# torchrun's flags come before `--`, the script and its arguments after it.
 # RUN          directory of the run, on a file system that all nodes share (default: run)
-# RANK_AGENT   the rank-agent command (default: rank-agent)
+# RANK_AGENT   the command that has `exec` (default: rankscope, or rank-agent if there is no rankscope)
 # PYTHON       the interpreter (default: python)
 set -euo pipefail
 flags=()
@@ -18,5 +18,6 @@ done
     exit 2
 }
 shift
-# --no-python: torchrun starts rank-agent itself, and rank-agent the interpreter.
-exec torchrun "${flags[@]}" --no-python "${RANK_AGENT:-rank-agent}" exec --out "${RUN:-run}" -- "${PYTHON:-python}" "$@"
+command=${RANK_AGENT:-$(command -v rankscope || echo rank-agent)}
+# --no-python: torchrun starts the command itself, which starts the interpreter.
+exec torchrun "${flags[@]}" --no-python "$command" exec --out "${RUN:-run}" -- "${PYTHON:-python}" "$@"

@@ -1,22 +1,18 @@
-//! Rows per second and peak memory of an analysis, for 8 and for 64 ranks of 200 000 rows, and whether it found what
-//! was planted.
+//! Rows per second and peak memory of an analysis of 8 and 64 ranks with 200 000 rows each. Also checks that the
+//! analysis finds the planted facts.
 //!
-//! `cargo bench -p aggregator --bench analyze [-- ROWS [RANKS…]]`. Each analysis runs in a process of its own, so that
-//! its peak memory is its own. Nothing is asserted about time; what was planted is.
+//! `cargo bench -p aggregator --bench analyze [-- ROWS [RANKS…]]`. Each analysis runs in its own process, to measure
+//! its own peak memory. Times are not asserted; the planted facts are.
 
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on fails")]
 
-#[path = "../../tests/src/planted.rs"]
-#[expect(unreachable_pub, reason = "each user of the builder needs a part of it")]
-mod planted;
-
 use std::path::Path;
-use std::process::Command;
 use std::time::Instant;
 
-use aggregator::source::RunSource;
+use aggregator::ingest::source::RunSource;
 use aggregator::{Analysis, Options, analyze};
-use planted::Plan;
+use fixtures::bench::{arguments, cpu_seconds, in_own_processes, peak_memory_mib};
+use fixtures::planted::{self, Plan};
 
 const DELAY_NS: i64 = 10_000_000;
 
@@ -26,8 +22,8 @@ fn plan(ranks: i32, rows: usize) -> Plan {
         steps: 20,
         buckets: 6,
         op_ns: 10_000,
-        // As long as handing a bucket over takes. A late rank does that in its own time, the others while they wait;
-        // with another gap its own time, and so its excess, would rightly be longer than the delay that was planted.
+        // The gap equals the duration of a bucket's enqueueing. A late rank enqueues in its own time, the other ranks
+        // while they wait. With another gap, the late rank's own time would rightly differ from the planted delay.
         gap_ns: planted::LAUNCH_NS,
         jitter_ns: 3_000,
         slow: vec![(ranks / 2 + 1, DELAY_NS)],
@@ -40,7 +36,7 @@ fn plan(ranks: i32, rows: usize) -> Plan {
 }
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let arguments = arguments();
     if let [command, directory, ranks, rows] = arguments.as_slice()
         && ["plant", "analyze"].contains(&command.as_str())
     {
@@ -57,11 +53,7 @@ fn main() {
     let ranks = if arguments.len() > 1 { &arguments[1..] } else { &defaults };
     for ranks in ranks {
         let directory = tempfile::tempdir().unwrap();
-        for command in ["plant", "analyze"] {
-            let mut child = Command::new(std::env::current_exe().unwrap());
-            let status = child.args([command, directory.path().to_str().unwrap(), ranks, rows]).status().unwrap();
-            assert!(status.success(), "{command} failed");
-        }
+        in_own_processes(&["plant", "analyze"], &[directory.path().to_str().unwrap(), ranks, rows]);
     }
 }
 
@@ -75,8 +67,7 @@ fn measure(plan: &Plan, run: &Path) {
     let begin = Instant::now();
     let analysis = analyze(&RunSource::open(run).unwrap(), &Options::default(), &|_, _| ()).unwrap();
     let seconds = begin.elapsed().as_secs_f64();
-    let cpu_seconds = cpu_seconds().unwrap_or(f64::NAN);
-    let peak_mib = peak_memory_kib().unwrap_or(0) as f64 / 1024.0;
+    let (cpu_seconds, peak_mib) = (cpu_seconds(), peak_memory_mib());
     let million = analysis.facts.events as f64 / 1e6;
     println!(
         "{} ranks: {seconds:.2} s on {} threads, {:.1} M rows/s; {cpu_seconds:.2} s of CPU, {:.1} M rows per CPU second; peak {peak_mib:.0} MiB",
@@ -117,20 +108,4 @@ fn check(plan: &Plan, analysis: &Analysis) {
     let row = &tables.stragglers[slow as usize];
     assert_eq!((row.evidence_range.as_deref(), row.evidence_excess_ns), (Some("forward"), Some(DELAY_NS)));
     assert_eq!((row.own_excess_ns, row.step_delay_ns), (DELAY_NS, DELAY_NS));
-}
-
-/// CPU time of this process so far: on a busy machine, the wall clock measures the others.
-fn cpu_seconds() -> Option<f64> {
-    const TICKS_PER_SECOND: f64 = 100.0;
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks = |i: usize| fields.get(i)?.parse::<f64>().ok();
-    Some((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND)
-}
-
-/// The most memory that this process ever had, where the kernel tells.
-fn peak_memory_kib() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
-    line.split_whitespace().nth(1)?.parse().ok()
 }

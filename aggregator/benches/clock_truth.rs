@@ -1,17 +1,16 @@
-//! How true the clocks are that collectives give: real traces of one host, whose clocks are shifted by up to ±10 s and
-//! bent by up to ±50 ppm at random, analysed by `--clock collective`, and compared with what was done to them.
+//! Accuracy of clocks that are fitted by collectives. Real traces of one host get random clock shifts of up to ±10 s
+//! and drifts of up to ±50 ppm. `--clock collective` analyses them, and the fits are compared with the planted clocks.
 //!
 //! ```console
 //! $ cargo bench -p aggregator --bench clock_truth -- [TRIALS] [FOLDER…]
 //! ```
 //!
-//! A shift alone must change nothing: then every trial of a folder gives the same errors, those of its ranks.
-//! `error_ns` is stated for 95 % of clocks, `bound_ns` for all. That two devices of one host show the same time is
-//! taken for the truth, though the driver converts their times with an error of its own (torchrec4_long_a2a: 26 µs
-//! throughout). The rule that `error_ns` is never below the time of the quickest operation was made knowing that
-//! folder, so only the others test it.
+//! A pure shift must change nothing: every trial of a folder then has the same errors. `error_ns` is stated for 95 % of
+//! the clocks, `bound_ns` for all. The truth assumes that two devices of one host show the same time, although the
+//! driver converts their times with its own error (torchrec4_long_a2a: 26 µs throughout). The rule that `error_ns` is
+//! never below the duration of the quickest operation was designed with that folder, so only the other folders test it.
 //!
-//! Exit code 1 if a clock is beyond its bound, fewer than 95 % are within their errors, or the analysis changed.
+//! Exit code 1: a clock exceeds its bound, fewer than 95 % are within their errors, or the analysis changed.
 
 #[path = "../tests/clock_truth/mod.rs"]
 mod clock_truth;
@@ -19,8 +18,10 @@ mod clock_truth;
 use std::error::Error;
 use std::process::ExitCode;
 
-use aggregator::clock::Choice;
-use clock_truth::{FOLDERS, Random, Score, Trial, Truth, folder, skews};
+use aggregator::model::clock_choice::Choice;
+use clock_truth::{FOLDERS, Score, Trial, Truth, skews};
+use fixtures::data::folder;
+use fixtures::random::Random;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     // `cargo bench` adds `--bench`.
@@ -34,10 +35,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         "", "span s", "bent", "clock", "clocks", "off", "", "error", "", "bound", "", "within%", "beyond"
     );
     for (name, one_host) in FOLDERS.into_iter().filter(|(name, _)| names.is_empty() || names.contains(name)) {
-        let Some(path) = folder(name) else {
-            println!("{name}: not on this machine; RANKSCOPE_DATA names a folder that holds kineto/");
-            continue;
-        };
+        let Some(path) = folder(name) else { continue };
         let truth = Truth::of(&path, one_host)?;
         for drifting in [false, true] {
             let mut random = Random(0x9e37_79b9_7f4a_7c15);
@@ -50,7 +48,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints the trials of a folder, and says whether everything stated holds.
+/// Prints the trials of a folder, and returns whether all stated errors hold.
 fn report(name: &str, truth: &Truth, drifting: bool, trials: &[Trial]) -> bool {
     let bent = if drifting { "±50ppm" } else { "shift" };
     let mut good = true;
@@ -67,7 +65,7 @@ fn report(name: &str, truth: &Truth, drifting: bool, trials: &[Trial]) -> bool {
     let all = |what: fn(&Trial) -> bool| if trials.iter().all(what) { "same" } else { "CHANGED" };
     let (instances, verdicts, breakdown) =
         (all(|t| t.same_instances), all(|t| t.same_verdicts), all(|t| t.same_breakdown));
-    let against = if truth.relative { "the straight traces" } else { "one shared clock" };
+    let against = if truth.relative { "the unbent traces" } else { "one shared clock" };
     println!(
         "{:19} against {against}: collectives {instances}, verdicts {verdicts}, breakdown {breakdown}; {within_pct:.1} % of skews \
          within error_ns, at most {worst_us:.1} µs off",

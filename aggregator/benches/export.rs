@@ -1,27 +1,23 @@
 //! MB/s, rows/s and peak memory of the exports, for 8, 64 and 512 ranks.
 //!
-//! `cargo bench -p aggregator --bench export [-- ROWS [RANKS…]]`: rows a rank. Each export runs in a process of its own,
-//! so that its peak memory is its own; it goes to a file, so that what is measured includes writing it. Nothing is
-//! asserted about time; that every row was written is.
+//! `cargo bench -p aggregator --bench export [-- ROWS [RANKS…]]`, with ROWS per rank. Each export runs in its own
+//! process, to measure its own peak memory. It writes to a file, so the times include writing. Times are not asserted;
+//! the number of written rows is.
 
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on fails")]
-
-#[path = "../../tests/src/planted.rs"]
-#[expect(dead_code, unreachable_pub, reason = "each user of the builder needs a part of it")]
-mod planted;
 
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
-use std::process::Command;
 use std::time::Instant;
 
 use aggregator::Options;
+use aggregator::ingest::source::RunSource;
 use aggregator::render::{chrome, perfetto};
-use aggregator::source::RunSource;
-use planted::Plan;
+use fixtures::bench::{arguments, cpu_seconds, in_own_processes, peak_memory_mib};
+use fixtures::planted::{self, Plan};
 
-/// Perfetto's protobuf; Kineto's JSON as it is; Kineto's JSON compressed.
+/// Perfetto's protobuf, Kineto's JSON, and compressed Kineto JSON.
 const FORMATS: [&str; 3] = ["perfetto", "json", "json.gz"];
 
 fn plan(ranks: i32, rows: usize) -> Plan {
@@ -30,7 +26,7 @@ fn plan(ranks: i32, rows: usize) -> Plan {
 }
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let arguments = arguments();
     if let [command, directory, ranks, rows] = arguments.as_slice()
         && (command == "plant" || FORMATS.contains(&command.as_str()))
     {
@@ -48,11 +44,9 @@ fn main() {
     let ranks = if arguments.len() > 1 { &arguments[1..] } else { &defaults };
     for ranks in ranks {
         let directory = tempfile::tempdir().unwrap();
-        for command in ["plant"].iter().chain(&FORMATS) {
-            let mut child = Command::new(std::env::current_exe().unwrap());
-            let status = child.args([command, directory.path().to_str().unwrap(), ranks, rows]).status().unwrap();
-            assert!(status.success(), "{command} failed");
-        }
+        let arguments = [directory.path().to_str().unwrap(), ranks, rows];
+        in_own_processes(&["plant"], &arguments);
+        in_own_processes(&FORMATS, &arguments);
     }
 }
 
@@ -75,8 +69,7 @@ fn measure(format: &str, ranks: usize, directory: &Path) {
         }
     };
     let seconds = begin.elapsed().as_secs_f64();
-    let cpu_seconds = cpu_seconds().unwrap_or(f64::NAN);
-    let peak_mib = peak_memory_kib().unwrap_or(0) as f64 / 1024.0;
+    let (cpu_seconds, peak_mib) = (cpu_seconds(), peak_memory_mib());
     let in_run: u64 = (0..ranks as i32).flat_map(|rank| source.run().shards(rank, "events")).map(|s| s.rows).sum();
     assert_eq!(rows, in_run, "rows of events written");
     println!(
@@ -89,20 +82,4 @@ fn measure(format: &str, ranks: usize, directory: &Path) {
         bytes as f64 / 1e6 / cpu_seconds,
         rows as f64 / 1e6 / cpu_seconds,
     );
-}
-
-/// CPU time of this process so far: on a busy machine, the wall clock measures the others.
-fn cpu_seconds() -> Option<f64> {
-    const TICKS_PER_SECOND: f64 = 100.0;
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks = |i: usize| fields.get(i)?.parse::<f64>().ok();
-    Some((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND)
-}
-
-/// The most memory that this process ever had, where the kernel tells.
-fn peak_memory_kib() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
-    line.split_whitespace().nth(1)?.parse().ok()
 }

@@ -1,23 +1,25 @@
-//! How fast traces are read: GB of JSON and events a second, plain and gzip, for the parse into columns, for the whole
-//! load, and for that and every table of the analysis.
+//! Speed of reading traces: GB of JSON and events per second, plain and gzip, for parsing into columns, for the whole
+//! load, and for the load with the analysis.
 //!
 //! ```console
 //! $ cargo bench -p aggregator --bench kineto -- [TRACE] [MB]
 //! ```
 //!
-//! The trace (by default the largest of `../shared/data/kineto`, else of `examples/traces`) is repeated, each time
-//! later, to at least `MB` (500) of JSON in a temporary directory. Every figure is the median of five; the file is in
-//! the page cache.
+//! The trace (by default the largest of the real traces and of `examples/traces`) is repeated with later times
+//! until a temporary file holds at least `MB` (500) of JSON. Every figure is the median of five runs. The file is in the
+//! page cache.
 
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
-use aggregator::kineto::{KinetoSource, load, parse_only, plan};
+use aggregator::ingest::kineto::KinetoSource;
 use aggregator::{Options, analyze};
+use fixtures::bench::{median_of, peak_memory_mib};
+use fixtures::data::places;
 use flate2::read::MultiGzDecoder;
+use kineto::{load, parse_only, plan};
 
 const REPEATS: usize = 5;
 
@@ -26,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let original = match arguments.first() {
         Some(path) => PathBuf::from(path),
-        None => largest().ok_or("no trace found; name one")?,
+        None => largest().ok_or("no trace found; pass the path of one")?,
     };
     let megabytes: usize = arguments.get(1).map_or(Ok(500), |text| text.parse())?;
     let dir = tempfile::tempdir()?;
@@ -71,7 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let all = median(|| Ok(analyze(&source, &Options::default(), &|_, _| ())?.facts.events as usize))?;
         line(&format!("load and analyze, {kind}"), all, bytes, events, rows);
     }
-    println!("peak memory: {}", peak_memory());
+    println!("peak memory: {:.0} kB", 1024.0 * peak_memory_mib());
     Ok(())
 }
 
@@ -80,35 +82,20 @@ fn line(what: &str, seconds: f64, bytes: usize, events: u64, rows: u64) {
     println!("{what:26} {seconds:8.3} {:8.2} {:>12} {:>12}", bytes as f64 / seconds / 1e9, rate(events), rate(rows));
 }
 
-fn median(mut run: impl FnMut() -> Result<usize, Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
-    let mut seconds = Vec::new();
-    for _ in 0..REPEATS {
-        let start = Instant::now();
-        std::hint::black_box(run()?);
-        seconds.push(start.elapsed().as_secs_f64());
-    }
-    seconds.sort_by(f64::total_cmp);
-    Ok(seconds[REPEATS / 2])
-}
-
-fn peak_memory() -> String {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.map_or_else(|| "unknown".into(), |text| text.trim().to_string())
+fn median(run: impl FnMut() -> Result<usize, Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
+    median_of(REPEATS, run)
 }
 
 fn largest() -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders = ["../../shared/data/kineto", "../examples/traces"].map(|folder| root.join(folder));
     let list = |path: &PathBuf| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).collect()
     };
-    let files = folders.iter().flat_map(list).flat_map(|folder| list(&folder));
+    let files = places().into_iter().flat_map(|place| list(&place)).flat_map(|folder| list(&folder));
     files.filter(|path| path.is_file()).max_by_key(|path| path.metadata().map_or(0, |m| m.len()))
 }
 
-/// Writes the trace's events over and over, each copy 10 s later, until there are `least` bytes.
+/// Repeats the trace's events, each copy 10 s later, until there are `least` bytes.
 fn repeat(original: &Path, target: &Path, least: usize) -> Result<usize, Box<dyn Error>> {
     let mut raw = Vec::new();
     File::open(original)?.read_to_end(&mut raw)?;
@@ -138,7 +125,7 @@ fn repeat(original: &Path, target: &Path, least: usize) -> Result<usize, Box<dyn
     Ok(std::fs::metadata(target)?.len() as usize)
 }
 
-/// Writes events with `later_us` added to the integer part of every `ts`.
+/// Writes events with `later_us` added to the integer part of each `ts`.
 fn write_later(events: &[u8], later_us: u64, out: &mut impl Write) -> Result<usize, Box<dyn Error>> {
     const KEY: &[u8] = b"\"ts\": ";
     let (mut from, mut written) = (0, 0);

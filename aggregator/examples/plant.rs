@@ -1,11 +1,9 @@
-//! Writes a planted run, to try the aggregator on: `cargo run --example plant -- DIR [RANKS] [ROWS]`.
-
-#[path = "../../tests/src/planted.rs"]
-#[expect(dead_code, unreachable_pub, reason = "each user of the builder needs a part of it")]
-mod planted;
+//! Writes a planted run for experiments: `cargo run --example plant -- DIR [RANKS] [ROWS]`.
 
 use std::error::Error;
 use std::path::Path;
+
+use fixtures::planted;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);

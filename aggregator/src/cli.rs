@@ -6,7 +6,7 @@ mod export;
 mod ingest;
 mod input;
 mod report;
-mod selection;
+mod scope_args;
 mod shell;
 mod stacks;
 mod table;
@@ -15,47 +15,57 @@ mod thresholds;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use trace::OmissionRow;
 
 use crate::Error;
-use crate::render::text::omission;
+use crate::base::units::omission;
 
-/// Says why a data-parallel training step is slow: aligns the ranks' clocks, matches their collectives, and divides
-/// every nanosecond of every step.
+pub use shell::ShellCommand;
+
+/// Find out why a data-parallel training step is slow: align the ranks' clocks, match their collectives, and divide
+/// every nanosecond of every step
 #[derive(Debug, Parser)]
-#[command(name = "aggregator", version, after_help = EXIT_CODES)]
-struct Arguments {
+#[command(name = NAME, version, after_help = EXIT_CODES)]
+struct Cli {
     #[command(subcommand)]
     command: Command,
 }
+
+/// The command's name in messages.
+const NAME: &str = "aggregator";
 
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 the input is wrong; 2 usage; 3 done, but some ranks or rows were left out (listed); \
      4 `diff --fail-over` found a slowdown beyond its limit.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Aligns, matches and analyses a run or traces; writes `analysis/` and prints a summary.
-    Analyze(Box<analyze::Arguments>),
-    /// Writes one page for a browser: the verdict, what it stands on, and what it does not cover.
-    Report(Box<report::Arguments>),
-    /// Writes traces of torch.profiler (.json, .json.gz) as a run.
-    Ingest(ingest::Arguments),
-    /// Prints what torch.profiler's key_averages().table() prints, of a run or of traces.
-    Table(table::Arguments),
-    /// Writes folded stacks for flame graphs.
-    Stacks(stacks::Arguments),
-    /// Writes all ranks as one timeline for another tool.
-    Export(Box<export::Arguments>),
-    /// Compares two runs, or two sets of runs: what got slower or faster, and how sure that is.
-    Diff(Box<diff::Arguments>),
-    /// Prints completions for a shell.
-    Completions(shell::Completions),
-    /// Writes man pages.
-    Man(shell::Man),
+    #[command(flatten)]
+    Analysis(AnalysisCommand),
+    #[command(flatten)]
+    Shell(ShellCommand),
 }
 
-/// How a command ended, if it did.
+/// The subcommands that read runs and traces.
+#[derive(Debug, Subcommand)]
+pub enum AnalysisCommand {
+    /// Align, match and analyze a run or traces; write `analysis/` and print a summary
+    Analyze(Box<analyze::Arguments>),
+    /// Write traces of torch.profiler (.json, .json.gz) as a run
+    Ingest(ingest::Arguments),
+    /// Print the table of torch.profiler's key_averages().table() for a run or for traces
+    Table(table::Arguments),
+    /// Write folded stacks for flame graphs
+    Stacks(stacks::Arguments),
+    /// Write one page for a browser: the verdict, its evidence, and the limits of both
+    Report(Box<report::Arguments>),
+    /// Write all ranks as one timeline for another tool
+    Export(Box<export::Arguments>),
+    /// Compare two runs, or two sets of runs: slowdowns and speedups with their confidence intervals
+    Diff(Box<diff::Arguments>),
+}
+
+/// The result of a command without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Everything was used.
@@ -66,47 +76,52 @@ pub(crate) enum Outcome {
     Slower,
 }
 
-/// Runs the command and returns its exit code.
+/// Runs the `aggregator` command and returns its exit code.
 pub fn main_impl() -> ExitCode {
     // Clap prints usage errors and exits with 2, help and version with 0.
-    let arguments = Arguments::parse();
-    let result = match arguments.command {
-        Command::Analyze(arguments) => analyze::run(*arguments),
-        Command::Ingest(arguments) => ingest::run(arguments),
-        Command::Table(arguments) => table::run(arguments),
-        Command::Stacks(arguments) => stacks::run(arguments),
-        Command::Export(arguments) => export::run(*arguments),
-        Command::Diff(arguments) => diff::run(*arguments),
-        Command::Completions(arguments) => shell::completions::<Arguments>(&arguments),
-        Command::Man(arguments) => shell::man::<Arguments>(&arguments),
-        Command::Report(arguments) => report::run(*arguments),
-    };
-    match result {
-        Ok(Outcome::Done) => ExitCode::SUCCESS,
-        Ok(Outcome::Partial) => ExitCode::from(3),
-        Ok(Outcome::Slower) => ExitCode::from(4),
-        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
-        Err(error @ Error::Option { .. }) => {
-            complain(&error);
-            ExitCode::from(2)
-        }
-        Err(error) => {
-            complain(&error);
-            ExitCode::from(1)
-        }
+    match Cli::parse().command {
+        Command::Analysis(command) => run(command, NAME),
+        Command::Shell(command) => run_shell::<Cli>(&command, NAME),
     }
 }
 
-/// Says what was left out of a command that prints no summary.
-fn say_omissions(omissions: &[OmissionRow]) {
+/// Runs a subcommand and returns its exit code; prints errors under the name of the program.
+pub fn run(command: AnalysisCommand, program: &str) -> ExitCode {
+    let result = match command {
+        AnalysisCommand::Analyze(arguments) => analyze::run(*arguments),
+        AnalysisCommand::Ingest(arguments) => ingest::run(arguments),
+        AnalysisCommand::Table(arguments) => table::run(arguments),
+        AnalysisCommand::Stacks(arguments) => stacks::run(arguments),
+        AnalysisCommand::Report(arguments) => report::run(*arguments),
+        AnalysisCommand::Export(arguments) => export::run(*arguments),
+        AnalysisCommand::Diff(arguments) => diff::run(*arguments),
+    };
+    exit_code(result, program)
+}
+
+/// Prints the completions or man pages of the command line `C` and returns the exit code.
+pub fn run_shell<C: CommandFactory>(command: &ShellCommand, program: &str) -> ExitCode {
+    exit_code(shell::run::<C>(command, program), program)
+}
+
+/// The one place where an error is printed. If stderr is closed, the message is lost.
+fn exit_code(result: Result<Outcome, Error>, program: &str) -> ExitCode {
+    let error = match result {
+        Ok(Outcome::Done) => return ExitCode::SUCCESS,
+        Ok(Outcome::Partial) => return ExitCode::from(3),
+        Ok(Outcome::Slower) => return ExitCode::from(4),
+        Err(error) if error.is_broken_pipe() => return ExitCode::SUCCESS,
+        Err(error) => error,
+    };
+    let _ = writeln!(std::io::stderr(), "{program}: {error}");
+    ExitCode::from(if matches!(error, Error::Option { .. }) { 2 } else { 1 })
+}
+
+/// Lists omissions on stderr, for commands that print no summary.
+fn print_omissions(omissions: &[OmissionRow]) {
     let mut stderr = std::io::stderr().lock();
     for o in omissions {
-        // Messages; if stderr is gone there is nobody to tell.
+        // If stderr is closed, the message is lost.
         let _ = writeln!(stderr, "left out: {}", omission(o));
     }
-}
-
-/// The one place where an error is printed. If stderr is gone there is nobody to tell.
-fn complain(error: &Error) {
-    let _ = writeln!(std::io::stderr(), "aggregator: {error}");
 }

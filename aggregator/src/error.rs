@@ -1,34 +1,37 @@
-//! What ends an analysis. What only shortens it is an omission instead, and stands in the result.
+//! Errors that end a command. Problems that only shorten the result are omissions and are listed in it.
 
 use std::path::PathBuf;
 
-/// An error of this crate. Messages name the file, the rank or the option, and what to do.
+/// An error of this crate. Messages name the file, the rank or the option, and a way out.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A run, its manifest or a shard.
+    /// A run, its manifest or a shard could not be read or written.
     #[error(transparent)]
     Trace(#[from] trace::Error),
-    /// The file system refused.
+    /// A trace of torch.profiler could not be read or written.
+    #[error(transparent)]
+    Kineto(#[from] kineto::Error),
+    /// A file could not be read or written.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// Output could not be written.
+    /// The output could not be written.
     #[error("output: {0}")]
     Output(#[from] std::io::Error),
     /// A value could not be printed as JSON.
     #[error("JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// A path holds nothing that is read.
+    /// A path holds no run and no trace.
     #[error("{}: {why}", path.display())]
     NoInput {
         /// The path.
         path: PathBuf,
-        /// What it lacks, and what to do.
+        /// Reason and remedy.
         why: String,
     },
     /// A known format that is not read.
@@ -38,25 +41,25 @@ pub enum Error {
         path: PathBuf,
         /// Its format.
         format: &'static str,
-        /// What to do instead.
+        /// Alternative.
         instead: &'static str,
     },
-    /// An option's value is not what it must be.
+    /// The value of an option is not valid.
     #[error("--{option} {value}: {why}")]
     Option {
         /// The option, without dashes.
         option: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What it must be.
+        /// Values that are valid.
         why: String,
     },
-    /// No rank could be read, or none is left after `--ranks`.
+    /// No rank could be read, or `--ranks` selects none.
     #[error("{}: no rank to analyze: {why}", path.display())]
     NoRank {
         /// The input.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// No rank has any of the steps of `--steps`.
@@ -64,30 +67,32 @@ pub enum Error {
     NoStep {
         /// The input.
         path: PathBuf,
-        /// Which steps there are.
+        /// The steps that were recorded.
         why: String,
     },
-    /// The evidence that was chosen for the clocks joins no two ranks.
+    /// The method chosen for the clocks joins no two ranks.
     #[error("{}: --clock {choice}: {why}", path.display())]
     Clock {
         /// The input.
         path: PathBuf,
-        /// What was chosen.
+        /// The chosen method.
         choice: &'static str,
-        /// Why it cannot be, and what to do.
+        /// Reason and remedy.
         why: String,
     },
-    /// The pool of threads could not be made.
+    /// The thread pool could not be created.
     #[error("threads: {0}")]
     Threads(#[from] rayon::ThreadPoolBuildError),
 }
 
 impl Error {
-    /// Whether the reader of the output went away, as `head` does. That is no failure.
+    /// Whether the reader closed the output early, as `head` does. Commands end without an error then.
     pub fn is_broken_pipe(&self) -> bool {
         let broken = |e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe;
         match self {
             Self::Output(source) | Self::Io { source, .. } => broken(source),
+            Self::Trace(trace::Error::Io { source, .. }) => broken(source),
+            Self::Kineto(kineto::Error::Output(source) | kineto::Error::Io { source, .. }) => broken(source),
             Self::Json(source) => source.io_error_kind() == Some(std::io::ErrorKind::BrokenPipe),
             _ => false,
         }

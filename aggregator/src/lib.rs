@@ -1,49 +1,28 @@
-//! Ingest, align, match, analyze, render.
+//! Reads a run or traces, puts all ranks on one clock, measures, judges, and renders.
+//!
+//! ```text
+//! ingest ─► align ─► measure ─► judge ─► compare, torch ─► render ─► cli
+//!    └────────┴─ model: a rank, steps, options, the analysis   base: intervals, units, statistics
+//! ```
+//!
+//! A folder imports from the folders on its left, from `model` and `base`, and from nothing on its right.
 
-pub mod analysis;
-mod breakdown;
-mod buckets;
-mod cli;
-pub mod clock;
-mod critical;
-pub mod details;
-pub mod device;
-pub mod diff;
-#[cfg(test)]
-mod drawn;
+pub mod align;
+pub mod base;
+pub mod cli;
+pub mod compare;
 pub mod error;
-mod findings;
-mod idle;
-mod instances;
-pub mod intervals;
-pub mod kineto;
-pub mod load;
-mod map;
-pub mod matching;
-mod memory;
+pub mod ingest;
+pub mod judge;
+pub mod measure;
 pub mod model;
-pub mod names;
-pub mod options;
-mod ordered;
-pub mod outline;
-mod peers;
-mod plausible;
-mod reduce;
 pub mod render;
-mod select;
-pub mod source;
-pub mod stacks;
-mod stats;
-mod step_numbers;
-pub mod steps;
-pub mod straggler;
-pub mod table;
-mod unfinished;
-mod verdict;
+pub mod torch;
 
-pub use analysis::Analysis;
 pub use cli::main_impl;
 pub use error::Error;
-pub use map::{RankPart, map_rank};
-pub use options::Options;
-pub use reduce::{analyze, reduce};
+pub use judge::reduce::{analyze, reduce};
+pub use measure::map::map_rank;
+pub use measure::part::RankPart;
+pub use model::analysis::Analysis;
+pub use model::options::Options;

@@ -1,4 +1,5 @@
-//! The critical path against HTA's, for every step that HTA has one of, on the real traces beside the repository.
+//! Compares the critical path with HTA's, for all steps for which HTA has one, on the real traces beside the
+//! repository.
 
 #![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
 
@@ -6,19 +7,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use aggregator::kineto::KinetoSource;
+use aggregator::ingest::kineto::KinetoSource;
 use aggregator::{Options, analyze};
+use fixtures::data::real_traces;
 use trace::CriticalPathRow;
-
-fn data() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
-    let found = std::env::var_os("RANKSCOPE_DATA").map_or(beside, PathBuf::from);
-    if found.is_dir() {
-        return Some(found);
-    }
-    eprintln!("skipped: no real traces at {}; RANKSCOPE_DATA names another place", found.display());
-    None
-}
 
 const KINDS: [&str; 5] = [
     "cpu_bound",
@@ -28,7 +20,7 @@ const KINDS: [&str; 5] = [
     "gpu_kernel_launch_overhead",
 ];
 
-/// HTA's shares in percent, by rank, in the order of [`KINDS`].
+/// HTA's percentages by rank, in the order of [`KINDS`].
 fn hta(path: &Path) -> BTreeMap<i32, [f64; 5]> {
     let text = std::fs::read_to_string(path).unwrap();
     let mut lines = text.lines();
@@ -45,7 +37,7 @@ fn hta(path: &Path) -> BTreeMap<i32, [f64; 5]> {
         .collect()
 }
 
-/// Ours as HTA would put them: shares of a path in which the time between operators weighs nothing.
+/// Our percentages by HTA's rules, which give the time between operators no weight.
 fn as_hta(row: &CriticalPathRow) -> [f64; 5] {
     let parts = [
         row.cpu_ns - row.host_gap_ns,
@@ -58,11 +50,11 @@ fn as_hta(row: &CriticalPathRow) -> [f64; 5] {
     parts.map(|part| 100.0 * part as f64 / all as f64)
 }
 
-/// HTA's shares are of whole µs and are summed as they are: over a path of a few ms, rounding is below this.
+/// HTA computes its shares from whole µs. For a path of a few ms, the rounding error is below this.
 const SAME_PCT: f64 = 0.05;
 
-/// Why the two differ: what is not in HTA's graph, or weighs nothing there. Read in `critical_path_analysis.py`, and
-/// seen in the trace.
+/// The reasons for a difference: parts that HTA's graph lacks or gives no weight, according to
+/// `critical_path_analysis.py` and the trace.
 fn reasons(name: &str, row: &CriticalPathRow, hta: [f64; 5], ours: [f64; 5]) -> Vec<String> {
     let mut reasons = Vec::new();
     if hta.iter().zip(&ours).all(|(a, b)| (a - b).abs() <= SAME_PCT) {
@@ -70,20 +62,20 @@ fn reasons(name: &str, row: &CriticalPathRow, hta: [f64; 5], ours: [f64; 5]) -> 
     }
     if row.inferred_waits > 0 {
         reasons.push(format!(
-            "waits of the host on the path ({}) are told by no cuda_sync row: in HTA's graph such calls weigh nothing and nothing leads from them to \
+            "host waits on the path ({}) have no cuda_sync row: HTA's graph gives such calls no weight and no edge to \
              the device",
             row.inferred_waits
         ));
     }
     if row.host_gap_ns * 100 > row.wall_ns {
         reasons.push(format!(
-            "{:.1} ms of the path lie between operators: they weigh nothing in HTA's graph, whose path goes where they are fewer",
+            "{:.1} ms of the path lie between operators: HTA's graph gives them no weight, so its path takes other operators",
             row.host_gap_ns as f64 / 1e6
         ));
     }
     if row.data_loading_ns > 0 {
         reasons.push(
-            "operators of the data loader count as loading here, as cpu_bound in HTA, which was not told of it".into(),
+            "data loader operators count as loading here, and as cpu_bound in HTA, which does not know them".into(),
         );
     }
     if row.other_ns > 0 {
@@ -94,11 +86,11 @@ fn reasons(name: &str, row: &CriticalPathRow, hta: [f64; 5], ours: [f64; 5]) -> 
     }
     if name == "event_sync" {
         reasons.push(
-            "a copy that blocks its call is on the path here with its launch (20 µs); in HTA its call weighs nothing"
+            "a copy that blocks its call is on the path here with its launch (20 µs); HTA gives its call no weight"
                 .into(),
         );
     }
-    assert!(!reasons.is_empty(), "{name} rank {}: HTA {hta:?}, here {ours:?}: no reason known", row.rank);
+    assert!(!reasons.is_empty(), "{name} rank {}: HTA {hta:?}, here {ours:?}: no known reason", row.rank);
     reasons
 }
 
@@ -108,7 +100,7 @@ fn shares(shares: [f64; 5]) -> String {
 
 #[test]
 fn every_path_is_beside_htas() {
-    let Some(data) = data() else { return };
+    let Some(data) = real_traces() else { return };
     let mut text = String::from(
         "Critical path of the first step: shares in % by HTA, here (as HTA counts: without the time between operators), and the\n\
          whole path here in ms. Columns: cpu, gpu compute and copies, communication, between kernels, launch.\n\n",
@@ -170,11 +162,11 @@ fn paths(folder: &Path) -> Vec<CriticalPathRow> {
     analyze(&source, &Options::default(), &|_, _| ()).unwrap().tables.critical_path
 }
 
-/// What is known of the traces: rank 2 of torchrec4 computes on its host in a range for about 1.01 s of every step
-/// while the others wait in SendRecv; rank 5 of gloo8 and rank 2 of gloo4 sleep.
+/// Known facts about the traces. Rank 2 of torchrec4 computes on its host in one range for about 1.01 s of every step,
+/// while the others wait in SendRecv. Rank 5 of gloo8 and rank 2 of gloo4 sleep.
 #[test]
-fn paths_tell_the_known_truth() {
-    let Some(data) = data() else { return };
+fn paths_show_the_known_causes() {
+    let Some(data) = real_traces() else { return };
     for row in paths(&data.join("kineto/torchrec4_long_a2a")) {
         let share = |ns: i64| ns as f64 / row.wall_ns as f64;
         if row.rank == 2 {
@@ -198,10 +190,10 @@ fn paths_tell_the_known_truth() {
     }
 }
 
-/// The parts sum to the step in every real trace.
+/// The parts sum to the step in all real traces.
 #[test]
 fn the_parts_sum_in_real_traces() {
-    let Some(data) = data() else { return };
+    let Some(data) = real_traces() else { return };
     for folder in std::fs::read_dir(data.join("kineto")).unwrap().map(|e| e.unwrap().path()) {
         for row in paths(&folder) {
             let parts = row.cpu_ns

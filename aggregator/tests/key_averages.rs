@@ -1,22 +1,22 @@
-//! `table` against torch.profiler itself: for traces that it wrote, every number of its own `key_averages()`.
+//! Compares `table` with torch.profiler: every number of `key_averages()`, for traces that torch.profiler wrote.
 //!
-//! The traces and tables were made by `data/key_averages/make.py` with PyTorch 2.15. Torch adds floating-point µs that
-//! are multiples of 1 ns, and subtracts them; what is compared here is therefore exact after rounding to 1 ns.
+//! `data/key_averages/make.py` made the traces and tables with PyTorch 2.15. Torch adds and subtracts floating-point µs
+//! that are multiples of 1 ns. The comparison is therefore exact after rounding to 1 ns.
 
 #![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use aggregator::kineto::{KinetoSource, ingest};
-use aggregator::source::{RunSource, Source};
-use aggregator::table::{Average, GroupBy, KeyAverages, SortKey, TableOptions, key_averages};
+use aggregator::ingest::kineto::{KinetoSource, ingest};
+use aggregator::ingest::source::{RunSource, Source};
+use aggregator::torch::table::{Average, GroupBy, KeyAverages, SortKey, TableOptions, key_averages};
 
 fn data(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/key_averages").join(file)
 }
 
-/// Splits a line of CSV as Python's `csv` writes it.
+/// Splits a line of CSV written by Python's `csv`.
 fn fields(line: &str) -> Vec<String> {
     let mut fields = vec![String::new()];
     let mut quoted = false;
@@ -30,9 +30,9 @@ fn fields(line: &str) -> Vec<String> {
     fields
 }
 
-/// Name, user annotation, group.
+/// Name, whether it is a user annotation, group.
 type Key = (String, bool, String);
-/// Calls, four times in ns, four memories in bytes, FLOPs.
+/// Calls, four times in ns, four memory sizes in bytes, FLOPs.
 type Numbers = [i64; 10];
 
 fn expected(file: &str) -> BTreeMap<Key, Numbers> {
@@ -85,12 +85,12 @@ fn compare(source: &dyn Source, of: &str, name: &str) {
         let (found, expected) = (found(&table(source, group_by)), expected(&file));
         for (key, numbers) in &expected {
             let ours = found.get(key).unwrap_or_else(|| panic!("{of} {file}: no row {key:?}"));
-            // Torch counts the FLOPs of all operators, whether they are asked for or not; without shapes nobody can.
+            // Torch counts FLOPs even if they were not requested. Without shapes, nothing can count them.
             let but_flops = if name == "gloo" { 9 } else { 10 };
             assert_eq!(ours[..but_flops], numbers[..but_flops], "{of} {file}: {key:?}");
         }
         let more: Vec<_> = found.keys().filter(|key| !expected.contains_key(key)).collect();
-        assert!(more.is_empty(), "{of} {file}: rows that torch lacks: {more:?}");
+        assert!(more.is_empty(), "{of} {file}: extra rows: {more:?}");
     }
 }
 
@@ -99,13 +99,13 @@ fn traces(name: &str) -> KinetoSource {
 }
 
 #[test]
-fn every_number_is_that_of_torch() {
+fn every_number_equals_torchs() {
     for name in ["stack", "plain", "gloo"] {
         compare(&traces(name), "trace", name);
     }
 }
 
-/// A trace that was ingested gives the same tables.
+/// An ingested trace gives the same tables.
 #[test]
 fn every_number_survives_ingestion() {
     for name in ["stack", "plain", "gloo"] {
@@ -115,16 +115,16 @@ fn every_number_survives_ingestion() {
     }
 }
 
-/// torch's printed table: its rows are in the order of ours, and its last line is ours. (`gloo` was printed without
-/// FLOPs, which its shapes tell all the same.)
+/// Torch's printed table: our rows are in the same order, and the totals are equal. (`gloo` was printed without FLOPs,
+/// although its shapes determine them.)
 #[test]
 fn the_printed_table_is_that_of_torch() {
     for name in ["stack", "plain"] {
         let mut table = table(&traces(name), GroupBy::Name);
         let key = SortKey::SelfCpuTimeTotal;
         key.sort(&mut table.rows);
-        let look = aggregator::render::key_averages::Look { width: None, colour: false, rows: Some(8) };
-        let ours = aggregator::render::key_averages::render(&table, Some(("self_cpu_time_total", key)), &look);
+        let style = aggregator::render::key_averages::TableStyle { width: None, colour: false, rows: Some(8) };
+        let ours = aggregator::render::key_averages::render(&table, Some(("self_cpu_time_total", key)), &style);
         let torchs = std::fs::read_to_string(data(&format!("{name}_table.txt"))).unwrap();
         let torchs: Vec<&str> = torchs.lines().filter(|line| !line.starts_with("---")).collect();
         let ours: Vec<&str> = ours.lines().skip(1).collect();
@@ -139,8 +139,8 @@ fn the_printed_table_is_that_of_torch() {
     }
 }
 
-/// Equal words; or numbers of one unit that differ by one in the last of three digits: torch's sums are floating-point,
-/// and half-way cases go either way.
+/// Equal words, or numbers of one unit that differ by one in the last of three digits, because torch's floating-point
+/// sums round half-way cases either way.
 fn same(ours: &str, torchs: &str) -> bool {
     let split = |text: &str| {
         let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-').to_string();

@@ -7,20 +7,16 @@ mod clock_truth;
 use std::io::Read;
 use std::path::Path;
 
-use aggregator::clock::Choice;
-use aggregator::kineto::KinetoSource;
+use aggregator::ingest::kineto::KinetoSource;
+use aggregator::ingest::source::Source;
 use aggregator::model::RankData;
-use aggregator::source::Source;
-use clock_truth::{Bend, FOLDERS, Random, Score, Trial, Truth, folder, skews};
+use aggregator::model::clock_choice::Choice;
+use clock_truth::{Bend, FOLDERS, Score, Trial, Truth, skews};
+use fixtures::data::folder;
+use fixtures::random::Random;
 
 fn truths() -> impl Iterator<Item = (&'static str, Truth)> {
-    FOLDERS.into_iter().filter_map(|(name, one_host)| {
-        let Some(path) = folder(name) else {
-            println!("skipped: {name} is not here");
-            return None;
-        };
-        Some((name, Truth::of(&path, one_host).unwrap()))
-    })
+    FOLDERS.into_iter().filter_map(|(name, one_host)| Some((name, Truth::of(&folder(name)?, one_host).unwrap())))
 }
 
 fn check(name: &str, trials: &[Trial]) {

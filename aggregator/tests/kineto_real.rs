@@ -3,78 +3,18 @@
 
 #![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
 
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use aggregator::kineto::{KinetoSource, ingest, load, plan};
-use aggregator::model::{Kind, RankData};
-use aggregator::source::{RunSource, Source};
+use aggregator::ingest::kineto::{KinetoSource, ingest};
+use aggregator::ingest::source::{RunSource, Source};
+use aggregator::model::Kind;
 use aggregator::{Options, analyze};
-
-fn data() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
-    let found = std::env::var_os("RANKSCOPE_DATA").map_or(beside, PathBuf::from);
-    if found.is_dir() {
-        return Some(found);
-    }
-    eprintln!("skipped: no real traces at {}; RANKSCOPE_DATA names another place", found.display());
-    None
-}
+use fixtures::data::real_traces;
 
 fn folders(data: &Path) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = std::fs::read_dir(data.join("kineto")).unwrap().map(|e| e.unwrap().path()).collect();
     all.sort();
     all
-}
-
-fn describe(rank: &RankData) -> String {
-    let RankData { info, events, collectives, steps, memory, comms, devices, flows, .. } = rank;
-    let mut text = format!(
-        "    {} rows, {} collectives, steps {:?}, {} memory, {} devices, {} arrows, host {:?}\n",
-        events.len(),
-        collectives.len(),
-        steps.iter().map(|s| s.step).collect::<Vec<_>>(),
-        memory.len(),
-        devices.len(),
-        flows.len(),
-        info.host,
-    );
-    for comm in comms {
-        let of: Vec<_> = collectives.iter().filter(|c| c.comm_id == comm.comm_id).collect();
-        let mut ops: Vec<&str> = of.iter().map(|c| &*c.op).collect();
-        ops.sort_unstable();
-        ops.dedup();
-        let sized = of.iter().filter(|c| c.bytes.is_some()).count();
-        let buckets = of.iter().filter_map(|c| c.bucket).max().map_or(0, |b| b + 1);
-        let (name, size) = (comm.name.as_deref().unwrap_or("-"), comm.size);
-        writeln!(text, "    group {name:?} of {size:?}: {} {ops:?}, {sized} with bytes, {buckets} buckets", of.len())
-            .unwrap();
-    }
-    for counter in &rank.counters {
-        writeln!(text, "    {}", counter.why.as_deref().unwrap_or_default()).unwrap();
-    }
-    for o in &rank.omissions {
-        writeln!(text, "    left out: {:?} {}: {}", o.amount, o.what, o.why).unwrap();
-    }
-    text
-}
-
-#[test]
-fn every_real_file_is_read() {
-    let Some(data) = data() else { return };
-    let mut text = String::new();
-    for folder in folders(&data) {
-        let plan = plan(std::slice::from_ref(&folder)).unwrap();
-        writeln!(text, "{}: world {}", folder.file_name().unwrap().to_string_lossy(), plan.world_size).unwrap();
-        for o in &plan.omissions {
-            writeln!(text, "  left out: {:?} {}: {}", o.amount, o.what, o.why).unwrap();
-        }
-        for file in &plan.files {
-            writeln!(text, "  {}: rank {}", file.path.file_name().unwrap().to_string_lossy(), file.rank).unwrap();
-            text.push_str(&describe(&load(file).unwrap()));
-        }
-    }
-    expect_test::expect_file!["data/kineto_real.txt"].assert_eq(&text);
 }
 
 /// One line of `temporal_overlap_ref.csv`, in µs.
@@ -93,7 +33,7 @@ fn tolerance_us(folder: &str, rows: f64) -> f64 {
 /// HTA's temporal breakdown and overlap over all rows, against the independent sweep.
 #[test]
 fn breakdown_and_overlap_are_those_of_an_independent_sweep() {
-    let Some(data) = data() else { return };
+    let Some(data) = real_traces() else { return };
     let mut compared = 0;
     for folder in folders(&data) {
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
@@ -133,7 +73,7 @@ fn breakdown_and_overlap_are_those_of_an_independent_sweep() {
 /// not.
 #[test]
 fn compute_time_is_the_plain_union_of_compute_kernels() {
-    let Some(data) = data() else { return };
+    let Some(data) = real_traces() else { return };
     let folder = data.join("kineto/ns_resolution");
     let source = KinetoSource::open(&[folder]).unwrap();
     let rank = source.load(0).unwrap();
@@ -154,7 +94,7 @@ fn compute_time_is_the_plain_union_of_compute_kernels() {
 /// The numbers that the design page gives for the real traces.
 #[test]
 fn causes_are_found_and_nobody_is_blamed_without_one() {
-    let Some(data) = data() else { return };
+    let Some(data) = real_traces() else { return };
     let of = |folder: &str, ranks: Option<Vec<i32>>| {
         let source = KinetoSource::open(&[data.join("kineto").join(folder)]).unwrap();
         let mut options = Options::default();
@@ -186,7 +126,7 @@ fn causes_are_found_and_nobody_is_blamed_without_one() {
 /// A run that was ingested gives the analysis that its traces give.
 #[test]
 fn an_ingested_run_is_analysed_as_its_traces_are() {
-    let Some(data) = data() else { return };
+    let Some(data) = real_traces() else { return };
     for folder in ["torchrec4_long_a2a", "gloo4_slow2_stack", "resnet50_2021", "megatron_tp2", "ddp_nccl_r0of2"] {
         let traces = data.join("kineto").join(folder);
         let run = tempfile::tempdir().unwrap();
@@ -209,7 +149,7 @@ fn an_ingested_run_is_analysed_as_its_traces_are() {
 /// What has no column of its own survives in `args`, and everything else is in its column.
 #[test]
 fn arguments_survive() {
-    let Some(data) = data() else { return };
+    let Some(data) = real_traces() else { return };
     let run = tempfile::tempdir().unwrap();
     ingest(&[data.join("kineto/b200_r0of8")], run.path(), &|_, _| ()).unwrap();
     let (rows, problems) = trace::Run::open(run.path()).unwrap().rows::<trace::EventRow>(0);

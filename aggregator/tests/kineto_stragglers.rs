@@ -5,23 +5,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use aggregator::analysis::VerdictKind;
-use aggregator::kineto::KinetoSource;
-use aggregator::options::{TimeBound, parse_steps};
-use aggregator::source::Source;
+use aggregator::ingest::kineto::KinetoSource;
+use aggregator::ingest::source::Source;
+use aggregator::model::analysis::VerdictKind;
+use aggregator::model::options::{TimeBound, parse_steps};
 use aggregator::{Analysis, Options, analyze};
+use fixtures::data::folder;
 use trace::StragglerRow;
-
-fn folder(name: &str) -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let beside = root.join("../../shared/data");
-    let data = std::env::var_os("RANKSCOPE_DATA").map_or(beside, PathBuf::from).join("kineto");
-    let found = [root.join("../examples/traces"), data].iter().map(|at| at.join(name)).find(|path| path.is_dir());
-    if found.is_none() {
-        eprintln!("skipped: no traces `{name}` here; RANKSCOPE_DATA names a folder that holds kineto/");
-    }
-    found
-}
 
 /// The files of a folder by rank: all of these name it in `distributedInfo`.
 fn files(folder: &Path) -> Vec<PathBuf> {

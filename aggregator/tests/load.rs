@@ -1,44 +1,16 @@
-//! Shards as they are found on disk, whole and damaged: what is read, and what is said about the rest.
+//! Loads shards from disk, whole and damaged: checks the rows, and the omissions for the rest.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::path::Path;
 
-use aggregator::load::{load_rank, outline_rank};
+use aggregator::ingest::run::{load_rank, outline_rank};
 use aggregator::model::{Kind, NO_PARENT, NONE, RankData};
-use aggregator::outline::Outline;
-use trace::{
-    CollectiveRow, EventRow, Manifest, RankRow, Row, Run, SCHEMA_VERSION, ShardMeta, StepRow, batch_from_rows,
-    shard_path, write_shard,
-};
-
-fn manifest(run: &Path) {
-    let manifest = Manifest {
-        schema_version: SCHEMA_VERSION,
-        run_id: "test".into(),
-        world_size: 1,
-        created_utc_ns: 0,
-        tool: "test".into(),
-        command: Vec::new(),
-        config: serde_json::Map::new(),
-    };
-    manifest.write(run).unwrap();
-}
-
-fn meta() -> ShardMeta {
-    ShardMeta {
-        run_id: "test".into(),
-        rank: 0,
-        host: "here".into(),
-        pid: 7,
-        boot_id: "boot".into(),
-        clock_domain: "clock".into(),
-        session: String::new(),
-    }
-}
+use fixtures::run::{manifest, meta, write_rows};
+use trace::{CollectiveRow, EventRow, RankRow, Row, Run, StepRow, shard_path};
 
 fn shard<R: Row>(run: &Path, part: u32, rows: &[R]) {
-    write_shard(run, &R::table(), &meta(), part, &[batch_from_rows(rows).unwrap()]).unwrap();
+    write_rows(run, &meta("test", 0), part, rows).unwrap();
 }
 
 fn event(id: i64, name: &str, ts_ns: i64, dur_ns: i64, parent_id: Option<i64>) -> EventRow {
@@ -58,7 +30,7 @@ fn loaded(run: &Path) -> RankData {
     load_rank(&Run::open(run).unwrap(), 0)
 }
 
-/// `name ts+dur <parent`, one row each.
+/// One string `name ts+dur <parent` for each row.
 fn rows(data: &RankData) -> Vec<String> {
     let events = &data.events;
     let name = |row: usize| data.names[events.name[row] as usize].to_string();
@@ -73,7 +45,7 @@ fn rows(data: &RankData) -> Vec<String> {
         .collect()
 }
 
-/// What was left out: `what amount: why`.
+/// The omissions, as `what amount: why`.
 fn omitted(data: &RankData) -> Vec<String> {
     let amount = |n: Option<i64>| n.map_or("?".into(), |n| n.to_string());
     data.omissions.iter().map(|o| format!("{} {}: {}", o.what, amount(o.amount), o.why)).collect()
@@ -82,8 +54,8 @@ fn omitted(data: &RankData) -> Vec<String> {
 #[test]
 fn parts_are_merged_and_parents_found() {
     let dir = tempfile::tempdir().unwrap();
-    manifest(dir.path());
-    // A range ends after what it encloses, so it is in a later part, but begins earlier.
+    manifest("test", 1).write(dir.path()).unwrap();
+    // A range ends after the rows inside it. Its row is therefore in a later part but begins earlier.
     //  step     |--------------------|      part 1
     //  forward    |-------|                 part 1
     //  gemm         |--|                    part 0
@@ -96,14 +68,14 @@ fn parts_are_merged_and_parents_found() {
     );
     let data = loaded(dir.path());
     assert_eq!(rows(&data), ["step 0+20", "forward 2+8 <step", "gemm 4+3 <forward", "late 10+3"]);
-    assert_eq!(data.info.clock_domain, "clock");
+    assert_eq!(data.outline.info.clock_domain, "test clock 0");
     assert_eq!(data.omissions, []);
 }
 
 #[test]
 fn rows_of_equal_times_nest_by_id() {
     let dir = tempfile::tempdir().unwrap();
-    manifest(dir.path());
+    manifest("test", 1).write(dir.path()).unwrap();
     shard(dir.path(), 0, &[event(2, "inner", 0, 5, Some(1)), event(1, "outer", 0, 5, None)]);
     assert_eq!(rows(&loaded(dir.path())), ["outer 0+5", "inner 0+5 <outer"]);
 }
@@ -111,7 +83,7 @@ fn rows_of_equal_times_nest_by_id() {
 #[test]
 fn a_later_row_completes_an_open_one() {
     let dir = tempfile::tempdir().unwrap();
-    manifest(dir.path());
+    manifest("test", 1).write(dir.path()).unwrap();
     let open = |id, name, dur| EventRow { open: Some(true), ..event(id, name, 1, dur, None) };
     shard(dir.path(), 0, &[open(1, "step", 4), open(2, "never ends", 3)]);
     shard(dir.path(), 1, &[open(1, "step", 9)]);
@@ -125,9 +97,9 @@ fn a_later_row_completes_an_open_one() {
 }
 
 #[test]
-fn communication_is_what_a_row_says_what_it_is_called_or_what_a_collective_points_to() {
+fn communication_is_decided_by_flag_name_or_collective() {
     let dir = tempfile::tempdir().unwrap();
-    manifest(dir.path());
+    manifest("test", 1).write(dir.path()).unwrap();
     let rows = [
         EventRow { is_comm: Some(true), ..event(1, "exchange", 0, 1, None) },
         event(2, "gloo:all_reduce", 1, 1, None),
@@ -155,49 +127,49 @@ fn collective(event_id: i64, start_ns: i64, end_ns: i64) -> CollectiveRow {
 }
 
 #[test]
-fn a_clock_that_jumps_backwards_is_said() {
+fn a_clock_that_jumps_backwards_is_reported() {
     let dir = tempfile::tempdir().unwrap();
-    manifest(dir.path());
+    manifest("test", 1).write(dir.path()).unwrap();
     shard(dir.path(), 0, &[event(1, "gemm", 0, 5, None)]);
     shard(dir.path(), 0, &[collective(1, 30, 40), collective(1, 20, 10)]);
     let step =
         |step, start_ns, end_ns| StepRow { step, phase: "active".into(), start_ns, end_ns, ..StepRow::default() };
     shard(dir.path(), 0, &[step(0, 0, 10), step(1, 10, 4), step(2, 5, 9), step(3, 20, 30)]);
     let data = loaded(dir.path());
-    assert_eq!(data.collectives.len(), 1);
-    assert_eq!(data.steps.iter().map(|s| s.step).collect::<Vec<_>>(), [0, 3]);
+    assert_eq!(data.outline.collectives.len(), 1);
+    assert_eq!(data.outline.steps.iter().map(|s| s.step).collect::<Vec<_>>(), [0, 3]);
     assert_eq!(
         omitted(&data),
         [
             "collectives 1: they end before they start: the clock jumped backwards",
             "steps 1: they end before they start: the clock jumped backwards",
-            "steps 1: they begin before the step before them ended: the clock jumped backwards",
+            "steps 1: they begin before the previous step ended: the clock jumped backwards",
         ]
     );
 }
 
 #[test]
-fn an_unclean_end_is_said() {
+fn an_unclean_shutdown_is_reported() {
     let dir = tempfile::tempdir().unwrap();
-    manifest(dir.path());
+    manifest("test", 1).write(dir.path()).unwrap();
     shard(dir.path(), 0, &[event(1, "gemm", 0, 5, None)]);
     shard(
         dir.path(),
         0,
-        &[RankRow { world_size: 1, host: "here".into(), closed_cleanly: false, ..RankRow::default() }],
+        &[RankRow { world_size: 1, host: "test-host".into(), closed_cleanly: false, ..RankRow::default() }],
     );
     assert_eq!(
         omitted(&loaded(dir.path())),
-        ["rows after the last part ?: the rank did not end in order; its last part may be missing"]
+        ["rows after the last part ?: the rank did not shut down cleanly; its last part may be missing"]
     );
 }
 
-/// 200 000 rows are two row groups; destroying pages of the second leaves the first.
+/// 200 000 rows are two row groups. Destroying pages of the second leaves the first readable.
 #[test]
 fn a_shard_that_fails_half_way_keeps_what_was_read() {
     let dir = tempfile::tempdir().unwrap();
-    manifest(dir.path());
-    // Lengths without a pattern, so that the data is most of the file.
+    manifest("test", 1).write(dir.path()).unwrap();
+    // Durations without a pattern, so that the data is most of the file.
     let length = |i: i64| (i.wrapping_mul(i).wrapping_mul(0x9E37_79B9_7F4A_7C15_u64 as i64) >> 34) & 0xFFFF;
     let all: Vec<EventRow> = (0..200_000).map(|i| event(i, "gemm", i * 10, length(i), None)).collect();
     shard(dir.path(), 0, &all);
@@ -218,22 +190,22 @@ fn a_shard_that_fails_half_way_keeps_what_was_read() {
 #[test]
 fn garbage_and_halves_of_shards_leave_the_other_parts() {
     let dir = tempfile::tempdir().unwrap();
-    manifest(dir.path());
+    manifest("test", 1).write(dir.path()).unwrap();
     for part in 0..3 {
         shard(dir.path(), part, &[event(i64::from(part), "gemm", i64::from(part) * 10, 5, None)]);
     }
     let path = |part| shard_path(dir.path(), "events", 0, part);
     let whole = std::fs::read(path(0)).unwrap();
     std::fs::write(path(0), &whole[..whole.len() / 2]).unwrap();
-    std::fs::write(path(2), b"random bytes, and no parquet at all").unwrap();
+    std::fs::write(path(2), b"random bytes instead of parquet").unwrap();
     std::fs::write(path(3), b"").unwrap();
     let run = Run::open(dir.path()).unwrap();
     assert_eq!(run.problems.len(), 3);
     assert_eq!(rows(&load_rank(&run, 0)), ["gemm 10+5"]);
 }
 
-/// What aligns a rank is read without its names and ids, and is the same: with parts that overlap, rows that are open in one
-/// and end in the next, device rows and collectives that run backwards.
+/// An outline is read without names and ids, and equals that of the loaded rank. Covers overlapping parts, rows that
+/// are open in one part and end in the next, device rows, and collectives that run backwards.
 ///
 /// ```text
 ///  part 0   |--- step (open) ----|   |-k-|
@@ -241,10 +213,10 @@ fn garbage_and_halves_of_shards_leave_the_other_parts() {
 ///  outline  |====================================|
 /// ```
 #[test]
-fn an_outline_is_a_rank_without_its_rows() {
+fn an_outline_equals_that_of_the_loaded_rank() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path();
-    manifest(run);
+    manifest("test", 1).write(run).unwrap();
     let open = EventRow { open: Some(true), ..event(1, "step", 100, 40, None) };
     let kernel = EventRow { kind: "kernel".into(), device_id: Some(0), ..event(2, "gemm", 150, 20, None) };
     shard(run, 0, &[open, kernel]);
@@ -264,8 +236,9 @@ fn an_outline_is_a_rank_without_its_rows() {
     shard(run, 0, &[step(2, 300, 530), step(1, 90, 290)]);
     let run = Run::open(run).unwrap();
     let outline = outline_rank(&run, 0);
-    assert_eq!(outline, Outline::of(load_rank(&run, 0)));
-    let rows = outline.rows.unwrap();
-    assert_eq!((rows.start_ns, rows.end_ns, outline.has_device_rows), (100, 500, true));
+    let mut whole = load_rank(&run, 0);
+    whole.measure_outline();
+    assert_eq!(outline, whole.outline);
+    assert_eq!((whole.rows_ns(), outline.has_device_rows), (Some((100, 500)), true));
     assert_eq!((outline.collectives.len(), outline.steps.len()), (1, 2));
 }

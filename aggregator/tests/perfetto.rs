@@ -1,16 +1,11 @@
-//! The export for Perfetto over planted runs. What its own schema makes of an export is checked by
-//! `tests/perfetto_check.py`.
+//! Perfetto exports of planted runs. `tests/perfetto_check.py` checks exports against Perfetto's own schema.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-#[path = "../../tests/src/planted.rs"]
-#[expect(dead_code, unreachable_pub, reason = "each user of the builder needs a part of it")]
-mod planted;
-
 use aggregator::Options;
+use aggregator::ingest::source::RunSource;
 use aggregator::render::perfetto::{Exported, export};
-use aggregator::source::RunSource;
-use planted::{Plan, write};
+use fixtures::planted::{Plan, write};
 
 fn exported(plan: &Plan, options: &Options) -> (Exported, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();
@@ -36,7 +31,7 @@ fn every_row_collective_and_step_is_drawn_once() {
 }
 
 #[test]
-fn a_cut_draws_what_begins_in_it_and_two_exports_are_the_same() {
+fn a_cut_draws_rows_that_begin_in_it_and_exports_are_reproducible() {
     let plan = Plan { offset_ns: vec![0, 250_000_000, -40_000, 7], ..Plan::default() };
     let all = exported(&plan, &Options::default());
     assert!(all == exported(&plan, &Options::default()), "an export depends on nothing but the run");
@@ -49,9 +44,9 @@ fn a_cut_draws_what_begins_in_it_and_two_exports_are_the_same() {
     assert!(bytes.len() < all.1.len() / 3);
 }
 
-/// A trace has no times before 0, but global time has, where the reference began before its clock's origin.
+/// Perfetto has no times before 0. Global time has, if a rank began before the reference clock's origin.
 #[test]
-fn times_before_zero_are_shifted_and_that_is_said() {
+fn times_before_zero_are_shifted_and_reported() {
     let plan = Plan { offset_ns: vec![60_000_000_000; 4], ..Plan::default() };
     let (exported, _) = exported(&plan, &Options::default());
     assert!(exported.shift_ns > 0, "{}", exported.shift_ns);

@@ -1,17 +1,13 @@
-//! Planted runs through the whole analysis: what was planted must be found.
+//! Analyses planted runs. The analysis must find the planted facts.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-#[path = "../../tests/src/planted.rs"]
-#[expect(dead_code, unreachable_pub, reason = "each user of the builder needs a part of it")]
-mod planted;
-
 use std::path::Path;
 
-use aggregator::options::TimeBound;
-use aggregator::source::RunSource;
+use aggregator::ingest::source::RunSource;
+use aggregator::model::options::TimeBound;
 use aggregator::{Analysis, Options, analyze};
-use planted::{Plan, Truth, write};
+use fixtures::planted::{Plan, Truth, write};
 
 fn analysis(plan: &Plan) -> (Analysis, Truth, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
@@ -59,8 +55,8 @@ fn every_bucket_is_found_exactly() {
     }
 }
 
-/// Buckets are reduced while backward goes on, so a rank that is late once is late at every bucket of the step. The
-/// step is longer by the delay once, not once a bucket.
+/// Buckets are reduced during backward, so a late rank is late for every bucket of the step. The step is longer by the
+/// delay once, not once per bucket.
 #[test]
 fn a_late_rank_is_the_cause_of_exactly_its_delay() {
     let delay = 900_000;
@@ -77,42 +73,42 @@ fn a_late_rank_is_the_cause_of_exactly_its_delay() {
     assert_eq!(analysis.verdict.causes, [1]);
 }
 
-/// A run whose clocks are far apart, so that a span of global time is another span on each rank's clock.
+/// A run with distant clocks: a span of global time is a different span on each rank's clock.
 fn shifted() -> (Truth, tempfile::TempDir) {
     let plan = Plan { offset_ns: vec![0, 250_000_000, -3_000_000_000, 7], ..Plan::default() };
     let dir = tempfile::tempdir().unwrap();
     (write(&plan, dir.path()).unwrap(), dir)
 }
 
-/// Ranks and steps that the breakdown tells of, without the sums.
-fn told(analysis: &Analysis) -> Vec<(i32, i32)> {
+/// Ranks and steps in the breakdown, without its totals.
+fn rows_of_breakdown(analysis: &Analysis) -> Vec<(i32, i32)> {
     let steps = analysis.tables.step_breakdown.iter();
     steps.filter_map(|r| Some((r.rank, r.step.filter(|s| *s >= 0)?))).collect()
 }
 
 #[test]
-fn chosen_steps_and_ranks_are_all_that_is_told_and_unchanged() {
+fn only_selected_steps_and_ranks_are_reported_unchanged() {
     let (_, dir) = shifted();
     let all = analyzed(dir.path(), &Options::default());
     let mut options = Options::default();
     options.steps = Some(1..3);
     options.ranks = Some([0, 2].into());
     let part = analyzed(dir.path(), &options);
-    assert_eq!(told(&part), [(0, 1), (0, 2), (2, 1), (2, 2)]);
+    assert_eq!(rows_of_breakdown(&part), [(0, 1), (0, 2), (2, 1), (2, 2)]);
     for row in part.tables.step_breakdown.iter().filter(|r| r.step.is_some_and(|s| s >= 0)) {
         assert!(all.tables.step_breakdown.contains(row), "{row:?}");
     }
-    // Two of four ranks: the others may be the ones that came last.
+    // Two of four ranks: an unselected rank may have come last.
     assert!(part.tables.collective_instances.iter().all(|i| !i.complete && i.ranks_seen == 2));
     assert_eq!(options.selection().as_deref(), Some("--steps 1..3 --ranks 0,2"));
 }
 
 #[test]
-fn a_span_of_time_is_the_same_moments_on_every_clock() {
+fn a_time_span_selects_the_same_moments_on_every_clock() {
     let (truth, dir) = shifted();
     let all = analyzed(dir.path(), &Options::default());
-    // From a little after the second step began to a little after the fourth did: on all ranks the third and the fourth
-    // begin in it.
+    // The span starts shortly after the second step began and ends shortly after the fourth began. On every rank the
+    // third and fourth step begin in it.
     let wall_ns = truth.steps[0].wall_ns;
     let begins_ns: Vec<i64> = all.tables.bucket_timing.iter().filter(|b| b.bucket == 0).map(|b| b.start_ns).collect();
     let first_ns = *begins_ns.iter().min().unwrap();
@@ -120,14 +116,14 @@ fn a_span_of_time_is_the_same_moments_on_every_clock() {
     options.from = Some(TimeBound::GlobalNs(first_ns + wall_ns));
     options.to = Some(TimeBound::GlobalNs(first_ns + 3 * wall_ns));
     let part = analyzed(dir.path(), &options);
-    assert_eq!(told(&part), [(0, 2), (0, 3), (1, 2), (1, 3), (2, 2), (2, 3), (3, 2), (3, 3)]);
-    assert_eq!(part.tables.clock_fit, all.tables.clock_fit, "clocks are fitted by all that there is");
+    assert_eq!(rows_of_breakdown(&part), [(0, 2), (0, 3), (1, 2), (1, 3), (2, 2), (2, 3), (3, 2), (3, 3)]);
+    assert_eq!(part.tables.clock_fit, all.tables.clock_fit, "clocks are fitted by all data, not only the selection");
 
-    // The same span, counted from the start of the recording.
+    // The same span, relative to the start of the recording.
     let mut since_start = Options::default();
     since_start.from = Some(TimeBound::SinceStartNs(wall_ns + wall_ns / 2));
     since_start.to = Some(TimeBound::SinceStartNs(3 * wall_ns + wall_ns / 2));
-    assert_eq!(told(&analyzed(dir.path(), &since_start)), told(&part));
+    assert_eq!(rows_of_breakdown(&analyzed(dir.path(), &since_start)), rows_of_breakdown(&part));
 }
 
 #[test]
@@ -140,11 +136,11 @@ fn a_range_is_a_window_of_its_own() {
     let pass_ns = i64::from(plan.ops) * (plan.op_ns + plan.gap_ns);
     let sums: Vec<i64> =
         part.tables.step_breakdown.iter().filter(|r| r.step.is_none()).map(|r| r.compute_ns + r.overlap_ns).collect();
-    // Backward of five steps is operators with gaps between them, and the operators are all the compute there is.
+    // Backward of five steps consists of operators with gaps between them, and the operators are all the compute.
     assert_eq!(sums, vec![5 * i64::from(plan.ops) * plan.op_ns; 4]);
     assert!(pass_ns < truth.steps[0].wall_ns);
     options.range = Some(regex::Regex::new("^no such range$").unwrap());
     let none = analyzed(dir.path(), &options);
-    assert_eq!(told(&none), []);
+    assert_eq!(rows_of_breakdown(&none), []);
     assert!(none.tables.step_breakdown.iter().all(|r| r.wall_ns == 0));
 }

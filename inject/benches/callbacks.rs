@@ -1,24 +1,17 @@
-//! What NCCL's threads pay for being recorded: nanoseconds per call into the plugin, through the built library.
+//! Cost of recording for NCCL's threads: nanoseconds per call into the plugin, through the built library.
 //!
 //! ```console
-//! cargo bench -p inject
+//! cargo bench -p rankscope-inject
 //! ```
 //!
-//! Bursts that the queue holds, with pauses in which the worker empties it: the cost that NCCL sees while nothing is
-//! refused. One thread; percentiles are over means of 32 calls, which is what the clock can tell apart.
-
-#[path = "../examples/nccl_replay/abi.rs"]
-#[expect(dead_code, reason = "the harness has more")]
-mod abi;
-#[path = "../examples/nccl_replay/ffi.rs"]
-#[expect(dead_code, reason = "the harness has more")]
-mod ffi;
+//! It sends bursts that fit the queue, with pauses in which the worker empties it, so that no call is refused. It uses one
+//! thread. Percentiles are over means of 32 calls, because the clock cannot resolve single calls.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use abi::{Coll, Descriptor, kind};
-use ffi::{Comm, Plugin};
+use fixtures::nccl_replay::abi::{Coll, Descriptor, kind};
+use fixtures::nccl_replay::ffi::{Comm, Plugin};
 use rustix::time::ClockId;
 
 const CHUNK: usize = 32;
@@ -36,7 +29,7 @@ fn main() -> Result<(), String> {
     let mut clock = Samples::new();
     (0..BURSTS).for_each(|_| drop(calls(&mut clock, BURST, |_| rustix::time::clock_gettime(ClockId::MonotonicRaw))));
     println!("ns per call{:>23}{:>9}{:>9}{:>9}{:>9}", "mean", "p50", "p90", "p99", "max");
-    // Every event has a time: what this costs on this machine is the floor.
+    // Every event reads the clock: its cost on this machine is the lower bound.
     report("(reading the clock)", clock);
     for version in [3, 5, 7] {
         let plugin = Plugin::load(&built, version)?;
@@ -45,7 +38,7 @@ fn main() -> Result<(), String> {
     Ok(())
 }
 
-/// Runs this program again, told to record into a directory of its own.
+/// Runs this program again, with the variables to record into a temporary directory.
 fn start_recorded() -> Result<(), String> {
     let run = std::env::temp_dir().join(format!("rankscope-callbacks-{}", std::process::id()));
     let bench = std::env::current_exe().map_err(|error| error.to_string())?;

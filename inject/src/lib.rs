@@ -1,12 +1,19 @@
-//! `librankscope_inject.so`: what CUDA and NCCL load into somebody else's program. A door onto [`recorder`], nothing more.
+//! `librankscope_inject.so`, the library that CUDA, NVTX and NCCL load into a recorded program.
 //!
 //! ```console
 //! CUDA_INJECTION64_PATH=/path/librankscope_inject.so     CUDA calls InitializeInjection in cuInit
 //! NVTX_INJECTION64_PATH=/path/librankscope_inject.so     NVTX calls InitializeInjectionNvtx2 at the first range
-//! NCCL_PROFILER_PLUGIN=/path/librankscope_inject.so      NCCL looks for ncclProfiler_v7, then older ones
+//! NCCL_PROFILER_PLUGIN=/path/librankscope_inject.so      NCCL looks for ncclProfiler_v7, then older versions
 //! ```
 //!
-//! `rank-agent exec` sets both, and the variables of [`recorder::variables`] that say where to record. Without those the
-//! library stays inert.
+//! `rank-agent exec` sets these three variables, and those of [`recorder::variables`], from which the library reads where
+//! and what to record. Without the latter the library does nothing.
 
+mod environment;
+mod error;
+#[expect(unsafe_code, reason = "symbols that other libraries look up by name")]
 pub mod ffi;
+mod follow;
+mod nvtx;
+mod process;
+mod steps;

@@ -1,5 +1,5 @@
-//! The built library under the calls that NCCL makes: every version of the interface, several threads, hostile cases; and
-//! what it leaves on disk. No GPU and no NCCL is involved, and none has confirmed it.
+//! Replays NCCL's calls to the built library: every version of the interface, several threads, hostile calls; and checks the
+//! rows on disk. No GPU and no NCCL is involved, and no run on them has confirmed the rows.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may unwrap, as tests do")]
 
@@ -13,7 +13,7 @@ use trace::{
 };
 
 const VERSIONS: std::ops::RangeInclusive<u8> = 3..=7;
-/// As the harness has it.
+/// Equal to the constant of the replay.
 const GPU_OFFSET_NS: i64 = 1_756_000_000_000_000_000;
 
 /// `target/debug`, beside this test.
@@ -22,7 +22,7 @@ fn target() -> PathBuf {
     test.parent().and_then(Path::parent).unwrap().to_path_buf()
 }
 
-/// The library as this test was built with it; one level up lies that of the last `cargo build`, if there was one.
+/// The library that was built for this test. The one in the parent folder may be of an older `cargo build`.
 fn library() -> PathBuf {
     let library = target().join("deps/librankscope_inject.so");
     assert!(library.is_file(), "{} is missing: cargo builds it for its tests", library.display());
@@ -52,7 +52,7 @@ fn command(run: &Path, rank: i32, world_size: i32, arguments: &[&str]) -> Comman
     command
 }
 
-/// Runs a scenario to its end; returns what it printed, by name.
+/// Runs a scenario to its end. Returns its printed values by name.
 fn replay(run: &Path, arguments: &[&str]) -> BTreeMap<String, Vec<String>> {
     finished(command(run, 0, 2, arguments), arguments)
 }
@@ -62,15 +62,15 @@ fn finished(mut command: Command, arguments: &[&str]) -> BTreeMap<String, Vec<St
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{arguments:?}: {}\n{stdout}\n{stderr}", output.status);
     assert!(!stderr.contains("rankscope"), "{arguments:?} says: {stderr}");
-    let mut said = BTreeMap::<String, Vec<String>>::new();
+    let mut values = BTreeMap::<String, Vec<String>>::new();
     for (name, value) in stdout.lines().filter_map(|line| line.split_once('=')) {
-        said.entry(name.into()).or_default().push(value.into());
+        values.entry(name.into()).or_default().push(value.into());
     }
-    said
+    values
 }
 
-fn number(said: &BTreeMap<String, Vec<String>>, name: &str) -> i64 {
-    said.get(name).map_or(0, |values| values.iter().map(|value| value.parse::<i64>().unwrap()).sum())
+fn number(values: &BTreeMap<String, Vec<String>>, name: &str) -> i64 {
+    values.get(name).map_or(0, |values| values.iter().map(|value| value.parse::<i64>().unwrap()).sum())
 }
 
 fn rows<R: Row>(run: &Path, rank: i32) -> Vec<R> {
@@ -80,12 +80,12 @@ fn rows<R: Row>(run: &Path, rank: i32) -> Vec<R> {
     rows
 }
 
-/// Rows of operations that are over. One that took long on a busy machine has another, of when it was in flight.
+/// Rows of finished operations. On a busy machine an operation may also have a row from when it was in flight.
 fn done(run: &Path) -> Vec<CollectiveRow> {
     rows::<CollectiveRow>(run, 0).into_iter().filter(|row| &*row.state == "done").collect()
 }
 
-/// Rows dropped, rows left out.
+/// Numbers of rows dropped and of rows left out.
 fn losses(run: &Path) -> (i64, i64) {
     let rows = rows::<CounterRow>(run, 0);
     (rows.iter().map(|row| row.dropped).sum(), rows.iter().map(|row| row.omitted).sum())
@@ -96,7 +96,7 @@ fn every_version_is_replayed_and_nothing_is_lost() {
     for version in VERSIONS {
         let run = run_directory(2);
         let operations = 200;
-        let said = replay(run.path(), &["sequence", &version.to_string(), &operations.to_string()]);
+        let values = replay(run.path(), &["sequence", &version.to_string(), &operations.to_string()]);
         let collectives = done(run.path());
         let channels = rows::<NcclChannelRow>(run.path(), 0);
         let proxies = rows::<NcclProxyRow>(run.path(), 0);
@@ -104,13 +104,13 @@ fn every_version_is_replayed_and_nothing_is_lost() {
         println!(
             "replayed v{version}: {} calls, {} collectives, {} channels, {} proxy operations stored, {dropped} dropped, \
              {omitted} left out",
-            number(&said, "calls"),
+            number(&values, "calls"),
             collectives.len(),
             channels.len(),
             proxies.len()
         );
         assert_eq!((dropped, omitted), (0, 0), "v{version}");
-        assert_eq!(collectives.len() as i64, number(&said, "operations"), "v{version}");
+        assert_eq!(collectives.len() as i64, number(&values, "operations"), "v{version}");
         check_collectives(version, &collectives);
         check_channels(version, &channels, &collectives);
         check_proxies(version, &proxies);
@@ -145,7 +145,7 @@ fn check_collectives(version: u8, rows: &[CollectiveRow]) {
         assert_eq!(row.bytes, row.count.map(|count| 4 * count), "v{version}");
         assert!(row.count.is_some_and(|count| (1000..1200).contains(&count)), "v{version}: {row:?}");
     }
-    // The whole array: both ranks' pieces, in the user's own type where the call is told (v5).
+    // The whole array: both ranks' pieces, in the user's type if NCCL reports the call (v5).
     let dtypes: Vec<_> = gathers.iter().map(|row| row.dtype.as_deref()).collect();
     let dtype = if version >= 5 { "float32" } else { "int8" };
     assert!(dtypes.iter().all(|found| *found == Some(dtype)), "v{version}: {dtypes:?}");
@@ -172,14 +172,14 @@ fn check_channels(version: u8, rows: &[NcclChannelRow], collectives: &[Collectiv
         assert!(kernels.iter().all(|row| row.gpu_start_ns.is_none() && row.start_ns.is_none()));
         return;
     }
-    // The truth: the GPU's clock of the harness is the host's plus a constant.
+    // The simulated GPU's clock is the host's plus a constant, so that the true time is known.
     let mut worst = 0;
     for row in &kernels {
         let off = (row.start_ns.unwrap() - (row.gpu_start_ns.unwrap() - GPU_OFFSET_NS)).abs();
         worst = worst.max(off);
         match row.clock_error_ns {
             Some(error) => assert!(off <= error, "v{version}: off by {off} ns, says {error} ns"),
-            None => assert_eq!(version, 4, "from v5 on launches bound the error"),
+            None => assert_eq!(version, 4, "from v5 on, launches bound the error"),
         }
         assert!(row.end_ns.unwrap() <= row.seen_end_ns.unwrap(), "v{version}: seen before it happened");
     }
@@ -224,15 +224,15 @@ fn check_comms(version: u8, rows: &[CommRow]) {
 fn hostile_calls_are_survived() {
     for version in VERSIONS {
         let run = run_directory(2);
-        let said = replay(run.path(), &["hostile", &version.to_string()]);
-        let survived = said.get("survived").map_or(0, Vec::len);
+        let values = replay(run.path(), &["hostile", &version.to_string()]);
+        let survived = values.get("survived").map_or(0, Vec::len);
         let (dropped, omitted) = losses(run.path());
         println!(
             "hostile v{version}: {} calls, {survived} cases survived, {dropped} dropped, {omitted} left out",
-            number(&said, "calls")
+            number(&values, "calls")
         );
-        assert_eq!(survived, 12, "v{version}: {said:?}");
-        assert!(omitted > 0, "v{version}: what made no sense is counted");
+        assert_eq!(survived, 12, "v{version}: {values:?}");
+        assert!(omitted > 0, "v{version}: invalid events are counted");
         assert!(rows::<RankRow>(run.path(), 0).last().unwrap().closed_cleanly);
     }
 }
@@ -240,8 +240,8 @@ fn hostile_calls_are_survived() {
 #[test]
 fn an_exhausted_pool_refuses_and_counts() {
     let run = run_directory(2);
-    let said = replay(run.path(), &["exhaust", "5"]);
-    let (asked, taken) = (number(&said, "asked"), number(&said, "taken"));
+    let values = replay(run.path(), &["exhaust", "5"]);
+    let (asked, taken) = (number(&values, "asked"), number(&values, "taken"));
     assert!(taken >= 16_384 / 2 && taken < asked, "{taken} of {asked}");
     let refused: i64 = rows::<CounterRow>(run.path(), 0)
         .iter()
@@ -255,21 +255,24 @@ fn an_exhausted_pool_refuses_and_counts() {
 #[test]
 fn a_million_events_are_taken_or_counted() {
     let run = run_directory(2);
-    let said = replay(run.path(), &["flood", "5", "1000000"]);
-    let (events, refused) = (number(&said, "events"), number(&said, "refused"));
+    let values = replay(run.path(), &["flood", "5", "1000000"]);
+    let (events, refused) = (number(&values, "events"), number(&values, "refused"));
     let counters = rows::<CounterRow>(run.path(), 0);
     let dropped: i64 = counters.iter().filter(|row| &*row.source == "nccl:events").map(|row| row.dropped).sum();
     assert_eq!((events, dropped), (1_000_000, refused));
     let orphans: i64 = counters.iter().filter(|row| &*row.source == "nccl:channels").map(|row| row.omitted).sum();
     assert_eq!(orphans, events - refused, "channels without an operation are counted, each once");
-    println!("flood: {events} events from 4 threads, {} calls, {refused} refused and counted", number(&said, "calls"));
+    println!(
+        "flood: {events} events from 4 threads, {} calls, {refused} refused and counted",
+        number(&values, "calls")
+    );
 }
 
 #[test]
-fn the_library_stays_when_it_is_closed() {
+fn the_library_survives_dlclose() {
     let run = run_directory(2);
-    let said = replay(run.path(), &["dlclose", "5", "20"]);
-    assert!(said.contains_key("survived"));
+    let values = replay(run.path(), &["dlclose", "5", "20"]);
+    assert!(values.contains_key("survived"));
     assert_eq!(done(run.path()).len(), 2 * 2 * 22, "before and after");
 }
 
@@ -279,14 +282,14 @@ fn forks_signals_and_closed_descriptors_are_survived() {
     let mut command = command(run.path(), 0, 2, &["processes", "5"]);
     // The abort of the forked child must not leave a core file in the tree.
     command.current_dir(run.path()).stderr(Stdio::piped());
-    let said = finished(command, &["processes"]);
-    assert_eq!(said["survived"].len(), 4);
-    assert_eq!(done(run.path()).len() as i64, number(&said, "operations"));
+    let values = finished(command, &["processes"]);
+    assert_eq!(values["survived"].len(), 4);
+    assert_eq!(done(run.path()).len() as i64, number(&values, "operations"));
     assert_eq!(rows::<RankRow>(run.path(), 0).len(), 2, "the forks wrote nothing");
-    println!("processes: {} cases survived", said["survived"].len());
+    println!("processes: {} cases survived", values["survived"].len());
 }
 
-/// A launcher's process and two programs under it, at the same time, are one rank.
+/// Two programs of one session run at the same time and record one rank.
 #[test]
 fn two_processes_of_a_rank_are_recorded_together() {
     let run = run_directory(2);
@@ -314,11 +317,11 @@ fn without_its_variables_the_library_is_inert() {
 }
 
 #[test]
-fn a_hang_is_on_disk_although_the_process_is_killed() {
+fn a_hang_is_on_disk_when_the_process_is_killed() {
     let run = run_directory(2);
     let mut process = command(run.path(), 0, 2, &["hang", "5", "1"]).stdout(Stdio::null()).spawn().unwrap();
     let in_flight = || {
-        // The newest of each: one may be seen before its kernel begins.
+        // The newest row of each: an earlier one may be from before its kernel began.
         let newest = |row: CollectiveRow| ((row.comm_id, row.op.clone(), row.seq), row);
         let rows: BTreeMap<_, _> = rows::<CollectiveRow>(run.path(), 0).into_iter().map(newest).collect();
         let mut rows: Vec<_> = rows.into_values().filter(|row| &*row.state != "done").collect();
@@ -326,17 +329,17 @@ fn a_hang_is_on_disk_although_the_process_is_killed() {
         rows
     };
     let start = std::time::Instant::now();
-    let is_told = |rows: &[CollectiveRow]| {
+    let is_written = |rows: &[CollectiveRow]| {
         let states: Vec<(&str, bool)> = rows.iter().map(|row| (&*row.state, row.start_ns.is_some())).collect();
         states == [("started", true), ("enqueued", false)]
     };
-    while !is_told(&in_flight()) {
+    while !is_written(&in_flight()) {
         assert!(start.elapsed() < Duration::from_secs(60), "never on disk: {:?}", in_flight());
         std::thread::sleep(Duration::from_millis(50));
     }
     process.kill().unwrap();
     process.wait().unwrap();
     let rows = in_flight();
-    assert!(is_told(&rows), "{rows:?}");
+    assert!(is_written(&rows), "{rows:?}");
     assert!(rows.iter().all(|row| row.end_ns.is_none() && row.comm_size == Some(2)));
 }

@@ -1,11 +1,11 @@
-//! How fast the CPU back end is, beside what is simple on the same machine: `cargo bench -p kernels`.
+//! Speed of the CPU back end compared with simple code on the same machine: `cargo bench -p rankscope-kernels`.
 //!
 //! Products are compared with a plain triple loop, everything else with a copy of the same number of bytes. Shapes are
 //! those of the default workload. The best of several runs counts, because other work only ever slows a run down.
 
 use std::hint::black_box;
-use std::time::Instant;
 
+use fixtures::bench::best_of;
 use kernels::{
     Backend, BiasGrad, BiasRelu, BiasReluBackward, BucketPack, BucketUnpack, Cpu, CpuBuffer, Dtype, Error, Gemm,
     Operation, SgdMomentum, SoftmaxCrossEntropy, Transpose,
@@ -14,6 +14,8 @@ use kernels::{
 const BATCH: usize = 64;
 const HIDDEN: usize = 1024;
 const CLASSES: usize = 10;
+/// Runs of which the best counts.
+const RUNS: usize = 15;
 
 fn main() -> Result<(), Error> {
     let cpu = Cpu::new(Dtype::F32)?;
@@ -80,18 +82,18 @@ fn report(op: &impl Operation, seconds: f64) {
 fn copy_gbs(bytes: usize) -> f64 {
     let from = vec![1_u8; bytes / 2];
     let mut to = vec![0_u8; bytes / 2];
-    let seconds = best_of(|| {
+    let seconds = best_of(RUNS, || {
         to.copy_from_slice(black_box(&from));
         black_box(&mut to);
     });
     bytes as f64 / seconds * 1e-9
 }
 
-/// The product that everybody writes first, its inner loop over a row of B.
+/// The naive product with an inner loop over a row of B.
 fn naive_gflops() -> f64 {
     let (m, n, k) = (BATCH, HIDDEN, HIDDEN);
     let (a, b, mut c) = (vec![1.0_f32; m * k], vec![1.0_f32; k * n], vec![0.0_f32; m * n]);
-    let seconds = best_of(|| {
+    let seconds = best_of(RUNS, || {
         c.fill(0.0);
         for (a, c) in a.chunks(k).zip(c.chunks_mut(n)) {
             for (a, b) in a.iter().zip(b.chunks(n)) {
@@ -116,21 +118,10 @@ fn filled(cpu: &Cpu, len: usize) -> Result<CpuBuffer, Error> {
 fn best(mut run: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
     run()?;
     let mut outcome = Ok(());
-    let seconds = best_of(|| {
+    let seconds = best_of(RUNS, || {
         if let Err(error) = run() {
             outcome = Err(error);
         }
     });
     outcome.map(|()| seconds)
-}
-
-/// Seconds of the best of 15 runs.
-fn best_of(mut run: impl FnMut()) -> f64 {
-    (0..15)
-        .map(|_| {
-            let start = Instant::now();
-            run();
-            start.elapsed().as_secs_f64()
-        })
-        .fold(f64::INFINITY, f64::min)
 }

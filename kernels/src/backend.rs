@@ -1,4 +1,4 @@
-//! What a processor that runs the workload has to offer.
+//! The interface of a device that runs the workload.
 
 use crate::Dtype;
 use crate::error::Result;
@@ -7,12 +7,12 @@ use crate::operation::{
     SoftmaxCrossEntropy,
 };
 
-/// Executes operations on buffers of its own.
+/// Executes operations on its own buffers.
 ///
-/// Buffers hold f32 numbers as far as a caller can see; how and where they are stored is the back end's affair, so they
-/// may be device memory, and a bf16 back end may keep a rounded copy beside each. An operation may be asynchronous: it
-/// is enqueued in call order, and only [`Backend::download`] and [`Backend::synchronize`] wait. So an operation's own
-/// error may be a shape that does not fit (at once, nothing done) while a fault of the device appears at the next wait.
+/// For the caller, buffers hold f32 numbers. The back end decides how and where to store them: they may be device memory,
+/// and a bf16 back end may keep a rounded copy of each. Operations may be asynchronous: they are enqueued in call order, and
+/// only [`Backend::download`] and [`Backend::synchronize`] wait. An operation returns errors in its shapes at once and writes
+/// nothing then; a device error appears at the next wait.
 ///
 /// Every operation checks the lengths of its buffers against its shape.
 pub trait Backend {
@@ -21,19 +21,19 @@ pub trait Backend {
     /// Class numbers in the back end's memory.
     type Labels: Send;
 
-    /// Its word on the command line.
+    /// Its name on the command line.
     fn name(&self) -> &'static str;
 
-    /// The arithmetic it was made for.
+    /// Its arithmetic.
     fn dtype(&self) -> Dtype;
 
-    /// A buffer of `len` zeros; `name` says in an error what it was for.
+    /// A buffer of `len` zeros; errors contain `name`.
     fn alloc(&self, name: &str, len: usize) -> Result<Self::Buffer>;
 
     /// A buffer of `len` labels, all 0.
     fn alloc_labels(&self, name: &str, len: usize) -> Result<Self::Labels>;
 
-    /// Elements of a buffer.
+    /// Number of elements of a buffer.
     fn len(&self, buffer: &Self::Buffer) -> usize;
 
     /// Bytes that a buffer occupies.
@@ -48,16 +48,16 @@ pub trait Backend {
     /// Copies labels of the same count into a buffer.
     fn upload_labels(&self, host: &[u32], labels: &mut Self::Labels) -> Result<()>;
 
-    /// Waits for what was enqueued, then copies a buffer out.
+    /// Waits for the enqueued work, then copies a buffer to the host.
     fn download(&self, buffer: &Self::Buffer, host: &mut [f32]) -> Result<()>;
 
-    /// The buffer itself where it lies in host memory as plain f32, so that nothing need be copied.
+    /// The buffer's memory, if it is host memory of plain f32, which saves a copy.
     fn host<'a>(&self, buffer: &'a Self::Buffer) -> Option<&'a [f32]>;
 
-    /// As [`Backend::host`], to write.
+    /// Mutable [`Backend::host`].
     fn host_mut<'a>(&self, buffer: &'a mut Self::Buffer) -> Option<&'a mut [f32]>;
 
-    /// Waits until everything enqueued is done.
+    /// Waits for all enqueued work.
     fn synchronize(&self) -> Result<()>;
 
     /// See [`Gemm`].
@@ -81,7 +81,7 @@ pub trait Backend {
     /// See [`BiasGrad`].
     fn bias_grad(&self, op: &BiasGrad, gradient: &Self::Buffer, bias_gradient: &mut Self::Buffer) -> Result<()>;
 
-    /// See [`SoftmaxCrossEntropy`]; `loss` has one element. A label that names no class is an error.
+    /// See [`SoftmaxCrossEntropy`]; `loss` has one element. A label without a class is an error.
     fn softmax_cross_entropy(
         &self,
         op: &SoftmaxCrossEntropy,

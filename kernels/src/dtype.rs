@@ -5,13 +5,13 @@ use std::str::FromStr;
 
 use crate::Error;
 
-/// How matrix products round their inputs; they accumulate in f32 whatever the type, and parameters are kept in f32.
+/// The rounding of the inputs of matrix products. Products accumulate in f32 for all types, and parameters are f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dtype {
     /// IEEE single precision.
     #[default]
     F32,
-    /// Single precision whose products see 10 bits of mantissa: NVIDIA's TensorFloat-32.
+    /// Single precision with 10 bits of mantissa in products: NVIDIA's TensorFloat-32.
     Tf32,
     /// 8 bits of exponent, 7 of mantissa.
     Bf16,
@@ -26,7 +26,7 @@ impl Dtype {
         }
     }
 
-    /// The word for it on the command line and in the tables of a run.
+    /// Its name on the command line and in the tables of a run.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_round_trip_and_others_are_refused() {
+    fn names_round_trip_and_others_are_refused() {
         for dtype in [Dtype::F32, Dtype::Tf32, Dtype::Bf16] {
             assert_eq!(dtype.to_string().parse::<Dtype>().unwrap(), dtype);
         }

@@ -1,11 +1,9 @@
-//! What can go wrong in an operation.
-
-use crate::Dtype;
+//! The errors of operations.
 
 /// Result of an operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation was not done; nothing was written then.
+/// An error of an operation, which has written nothing.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -14,40 +12,40 @@ pub enum Error {
     UnsupportedDtype {
         /// Name of the back end.
         backend: &'static str,
-        /// What was asked for.
-        dtype: Dtype,
-        /// What it can do.
-        supported: Dtype,
+        /// Name of the requested type.
+        dtype: &'static str,
+        /// Name of the supported type.
+        supported: &'static str,
     },
-    /// A word that names no data type.
+    /// An unknown name of a data type.
     #[error("unknown data type `{word}`: use f32, tf32 or bf16")]
     UnknownDtype {
-        /// The word.
+        /// The name.
         word: String,
     },
-    /// A buffer does not have the length that the operation's shape asks for.
-    #[error("{operation}: {operand} holds {found} elements where the shape needs {expected}")]
+    /// A buffer does not have the length of the operation's shape.
+    #[error("{operation}: {operand} holds {found} elements, but the shape needs {expected}")]
     Length {
         /// Name of the operation.
         operation: &'static str,
-        /// Which of its buffers.
+        /// Name of the buffer.
         operand: &'static str,
-        /// Elements needed.
+        /// Expected number of elements.
         expected: usize,
-        /// Elements there are.
+        /// Actual number of elements.
         found: usize,
     },
-    /// No such shape can be computed.
+    /// The shape cannot be computed.
     #[error("{operation}: shapes {shapes} {reason}")]
     Shape {
         /// Name of the operation.
         operation: &'static str,
         /// The shapes.
         shapes: String,
-        /// What is wrong with them.
+        /// The problem with them.
         reason: &'static str,
     },
-    /// A tensor does not fit where it was to be packed or unpacked.
+    /// A tensor does not fit into its place in a bucket.
     #[error("{operation}: elements {offset}..{offset}+{len} lie outside a bucket of {bucket_len}")]
     OutsideBucket {
         /// Name of the operation.
@@ -72,39 +70,39 @@ pub enum Error {
     /// Memory ran out.
     #[error("cannot allocate {bytes} bytes for `{name}`")]
     OutOfMemory {
-        /// What it was for.
+        /// Name of the allocation.
         name: String,
-        /// Size asked for; saturated where it exceeds the address space.
+        /// Requested size; saturated if it exceeds the address space.
         bytes: usize,
     },
     /// A library is missing, cannot be loaded, or is too old.
-    #[error("{name} ({files}) {problem}; looked in: {searched}. To get it: {install}")]
+    #[error("{name} ({files}) {problem}; searched: {searched}. To get it: {install}")]
     Library {
-        /// What people call it.
+        /// Name of the library.
         name: &'static str,
-        /// Its file names, or the file that was found.
+        /// Its file names, or the found file.
         files: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
-        /// Where it was looked for.
+        /// The searched places.
         searched: String,
-        /// How to get it.
+        /// Installation hint.
         install: &'static str,
     },
-    /// There is nothing to compute on.
+    /// There is no CUDA device.
     #[error("there is no CUDA device to compute on: {why}")]
     NoDevice {
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// A call of a CUDA library failed. The fault may be that of an operation enqueued before.
+    /// A call of a CUDA library failed. The cause may be an operation that was enqueued earlier.
     #[error("{call} failed: {message} ({code})")]
     Cuda {
         /// The function.
         call: &'static str,
         /// Its error number.
         code: i32,
-        /// What the library calls it.
+        /// The library's text for it.
         message: String,
     },
     /// A kernel does not compile.
@@ -112,9 +110,9 @@ pub enum Error {
     Compile {
         /// The source.
         file: String,
-        /// What it was compiled for.
+        /// The architecture.
         target: String,
-        /// The compiler's words.
+        /// The compiler's log.
         log: String,
     },
 }

@@ -1,8 +1,8 @@
 //! The mathematics of the reference workload: the operations of a multi-layer perceptron and of its gradient buckets.
 //!
-//! An operation is described by a value ([`Gemm`], [`BiasRelu`], …) that knows its name, the shapes of its inputs and
-//! its [`Cost`], and is executed by a [`Backend`] on buffers that only the back end can look into, so that they may lie
-//! in device memory. [`Cpu`] is the back end that needs nothing but a processor: one thread, f32.
+//! A value ([`Gemm`], [`BiasRelu`], …) describes an operation: its name, the shapes of its inputs and its [`Cost`]. A
+//! [`Backend`] executes it on buffers that only the back end can access, so that they may lie in device memory. [`Cpu`] is
+//! the back end for the processor: one thread, f32.
 //!
 //! ```
 //! use kernels::{Backend, Cpu, Dtype, Gemm, Operation, Transpose};
@@ -28,6 +28,7 @@ pub mod cuda;
 mod dtype;
 mod error;
 mod operation;
+mod random;
 
 pub use backend::Backend;
 pub use cpu::{Cpu, CpuBuffer, CpuLabels};
@@ -37,3 +38,4 @@ pub use operation::{
     BiasAdd, BiasGrad, BiasRelu, BiasReluBackward, BucketPack, BucketUnpack, Cost, Fill, Gemm, Operation, SgdMomentum,
     SoftmaxCrossEntropy, Transpose,
 };
+pub use random::SplitMix64;

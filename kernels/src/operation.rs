@@ -1,13 +1,12 @@
 //! The operations as values: name, shapes, cost.
 //!
-//! Matrices are dense and row-major. Costs are what the algorithm must do, not what a processor did: every operand is
-//! read once and every result written once, a multiplication, an addition, a comparison and an exponential count one
-//! each. `e` below is the size of a stored element in bytes ([`Dtype::size_bytes`]).
+//! Matrices are dense and row-major. Costs are the minimum of the algorithm, not measurements: every operand is read once
+//! and every result written once; a multiplication, an addition, a comparison and an exponential count one each. `e` below is the size of a stored element in bytes ([`Dtype::size_bytes`]).
 
 use crate::Dtype;
 use crate::error::{Error, Result};
 
-/// Work of one operation.
+/// Arithmetic and memory traffic of one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Floating-point operations.
@@ -32,7 +31,7 @@ fn product(factors: &[usize]) -> usize {
     factors.iter().fold(1, |acc, &n| acc.saturating_mul(n))
 }
 
-/// What all operations can say about themselves.
+/// The description of an operation.
 pub trait Operation {
     /// Name of its rows.
     fn name(&self) -> &'static str;
@@ -40,7 +39,7 @@ pub trait Operation {
     /// Shapes of its inputs, outermost dimension first.
     fn input_shapes(&self) -> Vec<Vec<usize>>;
 
-    /// Its work where elements are stored as `dtype`.
+    /// Its cost if elements are stored as `dtype`.
     fn cost(&self, dtype: Dtype) -> Cost;
 
     /// [`Self::input_shapes`] as torch.profiler prints them: `[[64, 1024], [1024]]`.
@@ -54,7 +53,7 @@ pub trait Operation {
 pub enum Transpose {
     /// As stored.
     No,
-    /// Rows for columns.
+    /// Transposed.
     Yes,
 }
 
@@ -76,9 +75,9 @@ impl Transpose {
     }
 }
 
-/// C ← alpha · op(A) · op(B) + beta · C, with op(A) m × k, op(B) k × n, C m × n. C is not read where beta is 0.
+/// C ← alpha · op(A) · op(B) + beta · C, with op(A) m × k, op(B) k × n, C m × n. C is not read if beta is 0.
 ///
-/// FLOPs 2·m·n·k, as everybody counts a matrix product; bytes e·(m·k + k·n + m·n), plus e·m·n where beta is not 0.
+/// FLOPs 2·m·n·k, as is usual for a matrix product; bytes e·(m·k + k·n + m·n), plus e·m·n if beta is not 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gemm {
     /// Rows of C.
@@ -93,7 +92,7 @@ pub struct Gemm {
     pub b: Transpose,
     /// Factor of the product.
     pub alpha: f32,
-    /// Factor of what C held before.
+    /// Factor of the old C.
     pub beta: f32,
 }
 
@@ -130,7 +129,7 @@ macro_rules! matrix_operation {
         pub struct $type {
             /// Rows of the matrix: samples of the batch.
             pub rows: usize,
-            /// Its columns: features.
+            /// Columns of the matrix: features.
             pub cols: usize,
         }
 
@@ -177,8 +176,8 @@ matrix_operation! {
 }
 
 matrix_operation! {
-    /// G ← G where Y > 0, else 0; and bias gradient ← the sums of G's columns, in the same pass. Y is what the forward
-    /// operation made, G the gradient with respect to it on entry and to its pre-activation on return.
+    /// G ← G where Y > 0, else 0; and bias gradient ← the sums of G's columns, in the same pass. Y is the output of the
+    /// forward operation, G the gradient with respect to it on entry and to its pre-activation on return.
     ///
     /// FLOPs 2·rows·cols; bytes e·(3·rows·cols + cols).
     BiasReluBackward, "bias_relu_backward", 2, 3, shapes |rows, cols| vec![vec![rows, cols], vec![rows, cols]]
@@ -238,7 +237,7 @@ pub struct SgdMomentum {
     pub len: usize,
     /// Step size.
     pub learning_rate: f32,
-    /// Share of the velocity that is kept.
+    /// Factor of the old velocity.
     pub momentum: f32,
 }
 
@@ -266,12 +265,12 @@ impl Operation for SgdMomentum {
 
 /// bucket\[offset..offset+len\] ← scale · tensor.
 ///
-/// FLOPs len, or 0 where scale is 1; bytes 2·e·len.
+/// FLOPs len, or 0 if scale is 1; bytes 2·e·len.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BucketPack {
     /// Elements of the tensor.
     pub len: usize,
-    /// Where it begins in the bucket, in elements.
+    /// Offset in the bucket, in elements.
     pub offset: usize,
     /// Factor: 1 / world size turns a sum over ranks into their mean, before the sum so that it cannot overflow.
     pub scale: f32,
@@ -306,7 +305,7 @@ impl Operation for BucketPack {
 pub struct BucketUnpack {
     /// Elements of the tensor.
     pub len: usize,
-    /// Where it begins in the bucket, in elements.
+    /// Offset in the bucket, in elements.
     pub offset: usize,
 }
 
@@ -336,9 +335,9 @@ impl Operation for BucketUnpack {
 /// FLOPs 0; bytes e·len.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fill {
-    /// Elements.
+    /// Number of elements.
     pub len: usize,
-    /// What they become.
+    /// The value.
     pub value: f32,
 }
 
@@ -412,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_shapes_saturate() {
+    fn costs_of_huge_shapes_saturate() {
         let huge = usize::MAX / 2;
         let gemm = Gemm { m: huge, n: huge, k: huge, a: Transpose::No, b: Transpose::No, alpha: 1.0, beta: 1.0 };
         assert_eq!(gemm.cost(Dtype::F32), Cost { flops: i64::MAX, bytes: i64::MAX });

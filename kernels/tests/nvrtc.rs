@@ -1,4 +1,4 @@
-//! The kernels through the real NVRTC, which needs no driver; `tests/all` puts one into `.venv`.
+//! Compiles the kernels with the real NVRTC, which needs no driver; `tests/all` installs it into `.venv`.
 #![cfg(feature = "cuda")]
 
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use std::path::Path;
 use kernels::cuda::libraries::{self, EnvironmentLookup, NVRTC, ProcessEnvironment, Surroundings};
 use kernels::cuda::program::{self, SOURCES};
 
-/// The process's environment, with the clone's virtual environment active.
+/// The process's environment with `.venv` as its virtual environment.
 #[derive(Debug)]
 struct InVenv;
 
@@ -25,7 +25,7 @@ impl EnvironmentLookup for InVenv {
 fn every_source_compiles_for_ampere_and_hopper() {
     let surroundings = Surroundings { env: &InVenv, toolkits: Path::new("/usr/local") };
     if let Err(error) = libraries::open_in(&NVRTC, &surroundings) {
-        writeln!(std::io::stderr(), "\nskipped: kernels through the real NVRTC: {error}").unwrap();
+        writeln!(std::io::stderr(), "\nskipped: kernels compiled by the real NVRTC: {error}").unwrap();
         return;
     }
     let cache = std::env::temp_dir().join(format!("rankscope-nvrtc-{}", std::process::id()));

@@ -1,71 +1,71 @@
-//! What can be wrong with the way a rank was started.
+//! Errors in the environment of a rank.
 
 use crate::Launcher;
 
-/// Why a process cannot know its place in the job.
+/// The reason why a process cannot learn its place in the job.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The launcher's environment lacks a variable that goes with another one.
+    /// One of two variables that belong together is missing.
     #[error("{present} is set but {missing} is not: unset {present}, or start all ranks with {}", launcher.command())]
     Incomplete {
-        /// Whose environment it seems to be.
+        /// The launcher that these variables belong to.
         launcher: Launcher,
-        /// The variable that is there.
+        /// The variable that is set.
         present: &'static str,
-        /// The one that belongs to it.
+        /// The variable that is missing.
         missing: &'static str,
     },
-    /// A variable does not hold a number of the right range.
+    /// A variable does not hold a number in its range.
     #[error("{variable} is `{value}`, which is not {expected}: unset it, or start all ranks with {}", launcher.command())]
     Unreadable {
-        /// Whose environment it seems to be.
+        /// The launcher that these variables belong to.
         launcher: Launcher,
         /// The variable.
         variable: &'static str,
-        /// What it holds.
+        /// Its value.
         value: String,
-        /// What it should hold.
+        /// The expected value.
         expected: String,
     },
-    /// Launcher and MPI library disagree about this process.
+    /// The launcher and the MPI library report different ranks.
     #[error(
         "{} started this process as rank {rank} of {world_size}, but the MPI library it is linked with ({library}) \
-         believes it is rank {mpi_rank} of {mpi_size}; {advice}",
+         reports rank {mpi_rank} of {mpi_size}; {advice}",
         launcher.described()
     )]
     WorldMismatch {
-        /// What started the process.
+        /// The launcher.
         launcher: Launcher,
-        /// Its rank in the launcher's environment.
+        /// Rank in the launcher's environment.
         rank: i32,
-        /// The number of ranks there.
+        /// Number of ranks in the launcher's environment.
         world_size: i32,
         /// Name and version of the MPI library.
         library: String,
-        /// The rank that the library gives.
+        /// Rank from the library.
         mpi_rank: i32,
-        /// The number of ranks that the library sees.
+        /// Number of ranks from the library.
         mpi_size: i32,
-        /// What to do.
+        /// A way to mend it.
         advice: String,
     },
-    /// Nothing says where rank 0 is.
+    /// No variable gives the host of rank 0.
     #[error(
-        "nothing in the environment of {} says on which host rank 0 is: set MASTER_ADDR and MASTER_PORT on all ranks, or \
+        "the environment of {} does not name the host of rank 0: set MASTER_ADDR and MASTER_PORT on all ranks, or \
          give --rendezvous HOST:PORT",
         launcher.described()
     )]
     NoMeeting {
-        /// What started the process.
+        /// The launcher.
         launcher: Launcher,
     },
-    /// A meeting place is no address.
+    /// A variable or option is not an address.
     #[error("{variable}: `{value}` does not name a host and a port")]
     Address {
         /// The variable or option.
         variable: &'static str,
-        /// What it holds.
+        /// Its value.
         value: String,
     },
 }

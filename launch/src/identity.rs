@@ -1,60 +1,6 @@
 //! Rank, world size and launcher from the environment.
 
-use crate::Error;
-
-/// What started the ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Launcher {
-    /// Open MPI's mpirun.
-    OpenMpi,
-    /// MPICH's mpiexec and what descends from it: Hydra, Intel MPI, MVAPICH, Cray's PMI.
-    Mpich,
-    /// SLURM's srun.
-    Slurm,
-    /// PyTorch's torchrun.
-    Torchrun,
-    /// `RANK` and `WORLD_SIZE`, set by hand or by a job controller such as Kubernetes' PyTorchJob.
-    Env,
-    /// Nothing: the process was started by itself.
-    None,
-}
-
-impl Launcher {
-    /// Its word in the tables of a run.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::OpenMpi => "openmpi",
-            Self::Mpich => "mpich",
-            Self::Slurm => "slurm",
-            Self::Torchrun => "torchrun",
-            Self::Env => "env",
-            Self::None => "none",
-        }
-    }
-
-    /// As the subject of a sentence.
-    pub(crate) fn described(self) -> &'static str {
-        match self {
-            Self::OpenMpi => "the launcher of Open MPI",
-            Self::Mpich => "the launcher of MPICH or a relative of it (PMI)",
-            Self::Slurm => "srun",
-            Self::Torchrun => "torchrun",
-            Self::Env => "the environment (RANK, WORLD_SIZE)",
-            Self::None => "no known launcher",
-        }
-    }
-
-    /// The command that starts ranks with it.
-    pub(crate) fn command(self) -> &'static str {
-        match self {
-            Self::OpenMpi => "Open MPI's mpirun",
-            Self::Mpich => "MPICH's mpiexec",
-            Self::Slurm => "srun",
-            Self::Torchrun => "torchrun",
-            Self::Env | Self::None => "mpirun",
-        }
-    }
-}
+use crate::{Error, Launcher};
 
 /// A process's place in its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,29 +9,29 @@ pub struct Identity {
     pub rank: i32,
     /// Ranks in the job, at least 1.
     pub world_size: i32,
-    /// Rank within the host, from 0, where the launcher says it.
+    /// Rank within the host, from 0, if the launcher sets it.
     pub local_rank: Option<i32>,
-    /// What started the ranks.
+    /// The launcher of a job's ranks.
     pub launcher: Launcher,
 }
 
-/// The variables by which a launcher tells a process its place.
+/// The variables of one launcher.
 struct Convention {
     launcher: Launcher,
-    /// Only with this variable is it this launcher.
+    /// A variable that only this launcher sets.
     marker: Option<&'static str>,
     rank: &'static str,
     world_size: &'static str,
     /// The first of these that is set.
     local_rank: &'static [&'static str],
-    /// Whether a rank without a world size is an error rather than somebody else's variable.
+    /// Whether a rank without a world size is an error; else the variable may belong to another program.
     is_strict: bool,
 }
 
 const SLURM: Convention = Convention {
     launcher: Launcher::Slurm,
-    // In a batch script or an salloc shell, SLURM_PROCID and SLURM_NTASKS are set though nothing was started N times;
-    // only a job step, which srun makes, has a number of tasks of its own.
+    // A batch script or an salloc shell has SLURM_PROCID and SLURM_NTASKS, but is one process. Only a job step, which srun
+    // creates, has its own number of tasks.
     marker: Some("SLURM_STEP_NUM_TASKS"),
     rank: "SLURM_PROCID",
     world_size: "SLURM_STEP_NUM_TASKS",
@@ -93,8 +39,8 @@ const SLURM: Convention = Convention {
     is_strict: false,
 };
 
-/// Innermost first: launchers are started by each other (mpirun starts its daemons with srun, torchrun is started by
-/// either), and the variables of the outer ones, which describe the daemon, are inherited.
+/// Innermost first: launchers start each other (mpirun starts its daemons with srun, either starts torchrun), and a process
+/// inherits the variables of the outer launchers, which describe the daemon.
 const CONVENTIONS: [Convention; 5] = [
     Convention {
         launcher: Launcher::Torchrun,
@@ -132,14 +78,13 @@ const CONVENTIONS: [Convention; 5] = [
 ];
 
 impl Identity {
-    /// A process that nobody launched.
+    /// A process without a launcher.
     pub const ALONE: Self = Self { rank: 0, world_size: 1, local_rank: Some(0), launcher: Launcher::None };
 
-    /// The place that an environment gives; `env` looks a variable up. A variable that is set but empty counts as
-    /// unset.
+    /// Reads the place of this process from its environment; `env` looks up a variable. An empty variable counts as unset.
     ///
-    /// Known are Open MPI, MPICH's relatives (PMI), SLURM's steps, torchrun, and plain `RANK` and `WORLD_SIZE`; where
-    /// none of them shows, the process is [`Identity::ALONE`].
+    /// Known launchers are Open MPI, MPICH's relatives (PMI), SLURM's steps, torchrun, and plain `RANK` and `WORLD_SIZE`.
+    /// Without any of their variables the process is [`Identity::ALONE`].
     pub fn from_env(env: &dyn Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let env = |name: &str| env(name).filter(|value| !value.trim().is_empty());
         for convention in &CONVENTIONS {
@@ -151,7 +96,7 @@ impl Identity {
     }
 }
 
-/// srun speaks PMI, too (`--mpi=pmi2`); then its own variables agree, and Hydra's are absent.
+/// srun also sets PMI's variables (`--mpi=pmi2`); then its own variables agree, and Hydra's are absent.
 fn srun_or_mpich(pmi: Identity, env: &dyn Fn(&str) -> Option<String>) -> Result<Identity, Error> {
     if env("MPI_LOCALRANKID").is_some() {
         return Ok(pmi);
@@ -161,7 +106,7 @@ fn srun_or_mpich(pmi: Identity, env: &dyn Fn(&str) -> Option<String>) -> Result<
 }
 
 impl Convention {
-    /// The place it gives; nothing where its variables are absent.
+    /// The place from this launcher's variables; `None` if they are absent.
     fn read(&self, env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Identity>, Error> {
         let Self { launcher, marker, rank, world_size, local_rank, is_strict } = *self;
         if marker.is_some_and(|marker| env(marker).is_none()) {
@@ -220,7 +165,7 @@ mod tests {
         );
     }
 
-    /// As Open MPI 4.1.4 leaves it.
+    /// The environment of Open MPI 4.1.4.
     const OPEN_MPI: [(&str, &str); 6] = [
         ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
         ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
@@ -229,7 +174,7 @@ mod tests {
         ("OMPI_UNIVERSE_SIZE", "8"),
         ("PMIX_RANK", "5"),
     ];
-    /// As Hydra leaves it.
+    /// The environment of Hydra.
     const HYDRA: [(&str, &str); 5] =
         [("PMI_RANK", "2"), ("PMI_SIZE", "4"), ("PMI_FD", "8"), ("MPI_LOCALRANKID", "0"), ("MPI_LOCALNRANKS", "2")];
     /// A task of a step that srun started.
@@ -252,7 +197,7 @@ mod tests {
     ];
 
     #[test]
-    fn each_launcher_is_known_by_its_own_variables() {
+    fn each_launcher_is_recognized_by_its_variables() {
         check(&[], "none", 0, 1, Some(0));
         check(&OPEN_MPI, "openmpi", 5, 8, Some(1));
         check(&HYDRA, "mpich", 2, 4, Some(0));
@@ -281,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_script_or_a_stray_variable_is_no_launcher() {
+    fn a_batch_script_or_a_stray_variable_is_not_a_launcher() {
         check(&[("SLURM_JOB_ID", "77"), ("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0")], "none", 0, 1, Some(0));
         check(&[("RANK", "colonel")], "none", 0, 1, Some(0));
         check(&[("WORLD_SIZE", "8")], "none", 0, 1, Some(0));
@@ -295,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_environments_name_the_variable() {
+    fn errors_name_the_variable() {
         check_error(
             &[("OMPI_COMM_WORLD_RANK", "3")],
             "OMPI_COMM_WORLD_RANK is set but OMPI_COMM_WORLD_SIZE is not: \

@@ -1,9 +1,8 @@
-//! How the ranks of a job come up and find each other.
+//! The rank of a process, and the address of rank 0, from the environment of its launcher.
 //!
-//! A process learns its rank from the environment that its launcher left ([`Identity::from_env`]), which needs no MPI.
-//! Where there is MPI, what the library says must agree with it ([`check_world`]): a program started by the launcher of
-//! another MPI than it was linked with comes up as N processes that each believe they are rank 0 of 1, and would train
-//! N times side by side without a word.
+//! A process learns its rank from its launcher's variables ([`Identity::from_env`]), which needs no MPI. With MPI, the
+//! library's rank must agree with it ([`check_world`]): if the launcher belongs to another MPI than the program is linked
+//! with, the program starts as N processes with rank 0 of 1, and would silently train N times side by side.
 //!
 //! ```
 //! use launch::{Identity, Launcher};
@@ -20,10 +19,12 @@
 
 mod error;
 mod identity;
+mod launcher;
 mod meeting;
 mod world;
 
 pub use error::Error;
-pub use identity::{Identity, Launcher};
+pub use identity::Identity;
+pub use launcher::Launcher;
 pub use meeting::{MASTER_PORT_OFFSET, Meeting};
 pub use world::{World, check_world};

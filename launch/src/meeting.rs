@@ -1,43 +1,45 @@
-//! Where the ranks of a job meet when no MPI connects them: the address at which rank 0 listens.
+//! The address at which rank 0 of a job listens when no MPI connects the ranks.
 //!
-//! Every rank must come to the same answer by itself, from what its launcher left in the environment.
+//! Every rank computes the same address from the variables of its launcher.
+
+use twox_hash::XxHash3_64;
 
 use crate::{Error, Identity, Launcher};
 
-/// Added to `MASTER_PORT`, which is the program's own.
+/// Offset from `MASTER_PORT`, which the program itself uses.
 pub const MASTER_PORT_OFFSET: u16 = 1117;
-/// Ports that are made from a job's name lie from here on.
+/// First of the ports that are computed from a job's name.
 const FIRST_PORT: u16 = 20_000;
-/// Number of such ports; they end below the ports that Linux gives out by itself (32768 on).
+/// Number of such ports; they end below the range that Linux assigns by itself (32768 and up).
 const PORTS: u64 = 12_000;
 
-/// Where the ranks meet.
+/// The address of rank 0, and the name of the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {
     /// Host name or address of rank 0.
     pub host: String,
-    /// Its port.
+    /// Port of rank 0.
     pub port: u16,
-    /// All ranks are on this host, so nothing but its loopback is used.
+    /// Whether all ranks are on this host; then only its loopback is used.
     pub is_local: bool,
-    /// What tells this job from others on the same hosts: no secret.
+    /// A name that differs between jobs on the same hosts; not a secret.
     pub job: String,
-    /// The variables, or the option, that say so.
+    /// The variables or the option that give the address.
     pub source: &'static str,
 }
 
 impl Meeting {
-    /// The meeting place of a job of more than one rank. `env` looks a variable up; `told` is the user's
-    /// `host:port`, which goes before everything.
+    /// The meeting of a job with more than one rank. `env` looks up a variable; `given` is the user's `host:port`, which
+    /// has precedence.
     ///
     /// # Errors
-    /// [`Error::NoMeeting`] if nothing says where rank 0 is, [`Error::Address`] if what does is no address.
-    pub fn find(identity: &Identity, told: Option<&str>, env: &dyn Fn(&str) -> Option<String>) -> Result<Self, Error> {
+    /// [`Error::NoMeeting`] if no variable gives the address of rank 0, [`Error::Address`] if one is not an address.
+    pub fn find(identity: &Identity, given: Option<&str>, env: &dyn Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let set = |name: &str| env(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
         let job = job_name(identity, &set);
         let is_local = local_ranks(identity.launcher, &set) == Some(identity.world_size);
-        if let Some(told) = told {
-            let (host, port) = parse_address(told).ok_or_else(|| address_error("--rendezvous", told))?;
+        if let Some(given) = given {
+            let (host, port) = parse_address(given).ok_or_else(|| address_error("--rendezvous", given))?;
             return Ok(Self { host, port, is_local: false, job, source: "--rendezvous" });
         }
         let host = |host: String| if is_local { LOOPBACK.to_owned() } else { host };
@@ -71,7 +73,7 @@ fn parse_address(text: &str) -> Option<(String, u16)> {
     let (host, port) = text.trim().rsplit_once(':')?;
     let host = match host.strip_prefix('[') {
         Some(rest) => rest.strip_suffix(']')?,
-        // Without brackets, it would not be clear where an IPv6 address ends.
+        // Without brackets, the end of an IPv6 address is ambiguous.
         None if host.contains(':') => return None,
         None => host,
     };
@@ -79,19 +81,17 @@ fn parse_address(text: &str) -> Option<(String, u16)> {
     (!host.is_empty()).then(|| (host.to_owned(), port))
 }
 
-/// A port near `MASTER_PORT` that every rank finds.
+/// A port near `MASTER_PORT`, the same on every rank.
 fn beside(port: u16) -> u16 {
     port.checked_add(MASTER_PORT_OFFSET).unwrap_or_else(|| port - MASTER_PORT_OFFSET)
 }
 
-/// A port for a job's name: FNV-1a, which every build computes alike.
+/// A port for a job's name, the same on every rank.
 fn port_of(job: &str) -> u16 {
-    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    let hash = job.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
-    FIRST_PORT + u16::try_from(hash % PORTS).unwrap_or(0)
+    FIRST_PORT + u16::try_from(XxHash3_64::oneshot(job.as_bytes()) % PORTS).unwrap_or(0)
 }
 
-/// Ranks on this host, where the launcher says it.
+/// Number of ranks on this host, if the launcher sets it.
 fn local_ranks(launcher: Launcher, set: &dyn Fn(&str) -> Option<String>) -> Option<i32> {
     let names: &[&str] = match launcher {
         Launcher::Torchrun | Launcher::Env => &["LOCAL_WORLD_SIZE"],
@@ -109,7 +109,7 @@ fn slurm_local(set: &dyn Fn(&str) -> Option<String>) -> Option<i32> {
     set("SLURM_STEP_NUM_TASKS")?.parse().ok()
 }
 
-/// The same on all ranks of a job, different for two jobs of a user.
+/// A name that is equal on all ranks of a job and differs between jobs of a user.
 fn job_name(identity: &Identity, set: &dyn Fn(&str) -> Option<String>) -> String {
     let names: &[&str] = match identity.launcher {
         Launcher::Torchrun => &["TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"],
@@ -144,10 +144,10 @@ fn first_node(list: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn find(told: Option<&str>, variables: &[(&str, &str)]) -> Result<Meeting, Error> {
+    fn find(given: Option<&str>, variables: &[(&str, &str)]) -> Result<Meeting, Error> {
         let env = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
         let identity = Identity::from_env(&env).unwrap();
-        Meeting::find(&identity, told, &env)
+        Meeting::find(&identity, given, &env)
     }
 
     fn place(variables: &[(&str, &str)]) -> (String, u16, bool) {
@@ -166,7 +166,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_master_has_a_port_for_us_beside_its_own() {
+    fn the_port_has_a_fixed_offset_from_master_port() {
         assert_eq!(place(&TORCHRUN), ("node7".into(), 29500 + MASTER_PORT_OFFSET, false));
         let mut variables = TORCHRUN;
         variables[4].1 = "4";
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_says_goes_first() {
+    fn the_option_has_precedence() {
         let Meeting { host, port, is_local, source, .. } = find(Some("10.0.0.1:4000"), &TORCHRUN).unwrap();
         assert_eq!((host.as_str(), port, is_local, source), ("10.0.0.1", 4000, false, "--rendezvous"));
         assert_eq!(find(Some("[fe80::1]:4000"), &TORCHRUN).unwrap().host, "fe80::1");

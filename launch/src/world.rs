@@ -1,21 +1,21 @@
-//! Does the MPI library know what the launcher knows?
+//! Compares the rank from MPI with the rank from the launcher.
 
 use crate::{Error, Identity, Launcher};
 
-/// What the MPI library says about this process.
+/// The place of this process according to the MPI library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct World<'a> {
-    /// Its rank in `MPI_COMM_WORLD`.
+    /// Rank in `MPI_COMM_WORLD`.
     pub rank: i32,
     /// The size of `MPI_COMM_WORLD`.
     pub size: i32,
-    /// `MPI_Get_library_version`; only its first line is shown.
+    /// `MPI_Get_library_version`; errors show its first line.
     pub library: &'a str,
 }
 
-/// Compares the launcher's word with MPI's, and returns the place that both agree on.
+/// Compares the launcher's rank with MPI's, and returns the place that both agree on.
 ///
-/// Where no launcher is known, MPI's word counts: it may know one that we do not.
+/// Without a known launcher MPI's rank counts, because MPI may know launchers that this crate does not.
 pub fn check_world(identity: &Identity, world: &World<'_>) -> Result<Identity, Error> {
     let Identity { rank, world_size, launcher, .. } = *identity;
     if (rank, world_size) == (world.rank, world.size) {
@@ -37,7 +37,7 @@ pub fn check_world(identity: &Identity, world: &World<'_>) -> Result<Identity, E
 }
 
 /// `Open MPI v4.1.4` of `Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: …`, and
-/// `MPICH Version: 4.0.2` of MPICH's several lines, which are filled with blanks.
+/// `MPICH Version: 4.0.2` of MPICH's several lines, which are padded with blanks.
 fn short_name(library: &str) -> String {
     let line = library.split(['\n', ',', '\0']).next().unwrap_or_default();
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -55,8 +55,8 @@ fn advice(launcher: Launcher, world_size: i32, library: &str) -> String {
              (MPICC=/path/to/mpich/bin/mpicc cargo build)"
         ),
         Launcher::Slurm => format!(
-            "tell srun the protocol that {library} speaks: --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH; \
-             `srun --mpi=list` shows what there is"
+            "give srun the protocol of {library}: --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH; \
+             `srun --mpi=list` lists the available ones"
         ),
         Launcher::Torchrun | Launcher::Env | Launcher::None => format!(
             "the ranks talk to each other through MPI, so start them with mpirun -n {world_size}, \
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn mpi_may_know_a_launcher_that_we_do_not() {
+    fn without_a_known_launcher_mpi_counts() {
         let found = check_world(&Identity::ALONE, &World { rank: 2, size: 4, library: MPICH }).unwrap();
         assert_eq!((found.rank, found.world_size, found.local_rank), (2, 4, None));
     }
@@ -105,7 +105,7 @@ mod tests {
             1,
             MPICH,
             "the launcher of Open MPI started this process as rank 3 of 8, but the MPI library it is linked with \
-             (MPICH Version: 4.0.2) believes it is rank 0 of 1; start it with the mpirun that belongs to \
+             (MPICH Version: 4.0.2) reports rank 0 of 1; start it with the mpirun that belongs to \
              MPICH Version: 4.0.2, or build it against Open MPI \
              (MPICC=/path/to/openmpi/bin/mpicc cargo build)",
         );
@@ -115,7 +115,7 @@ mod tests {
             1,
             OPEN_MPI,
             "the launcher of MPICH or a relative of it (PMI) started this process as rank 0 of 4, but the MPI \
-             library it is linked with (Open MPI v4.1.4) believes it is rank 0 of 1; start it with the mpirun that \
+             library it is linked with (Open MPI v4.1.4) reports rank 0 of 1; start it with the mpirun that \
              belongs to Open MPI v4.1.4, or build it against MPICH (MPICC=/path/to/mpich/bin/mpicc cargo build)",
         );
     }

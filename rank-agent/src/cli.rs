@@ -1,26 +1,35 @@
-//! The command line.
+//! The command line of `rank-agent`: parse, run, exit code.
 
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
 
-use clap::{Parser, Subcommand, ValueEnum};
+#[cfg(feature = "cuda")]
+use clap::Args;
+use clap::builder::PossibleValue;
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use kernels::Dtype;
+use launch::{Identity, Launcher};
 use recorder::Schedule;
 
-use crate::Error;
-use crate::backend::ShareGpu;
-use crate::ctl::CtlArguments;
-use crate::engine::Progress;
-use crate::exec::cli::ExecArguments;
-use crate::inject::Injection;
-use crate::model::ModelConfig;
+use crate::exec::{self, CtlArguments, ExecArguments, ctl};
+use crate::fabric::{Solo, Stop};
+use crate::train::engine::Progress;
+use crate::train::faults::Fault;
+use crate::train::model::ModelConfig;
+use crate::train::options::{BackendChoice, Collectives, Options, ShareGpu};
+use crate::train::{backend, job};
+use crate::{Error, console};
 
-/// Trains a multi-layer perceptron data-parallel on all ranks and records every rank.
+/// Train a multi-layer perceptron data-parallel on all ranks and record every rank
 ///
-/// Start one process per rank with your MPI's launcher; alone it is a world of one rank. Then look at the run with
-/// `aggregator analyze RUN`.
+/// Start one process per rank with your MPI's launcher; without a launcher the job has one rank. Then look at the run
+/// with `rankscope analyze RUN`.
 #[derive(Debug, Parser)]
 #[command(name = "rank-agent", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
-pub struct Cli {
+struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
 
@@ -32,7 +41,7 @@ pub struct Cli {
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
     steps: u32,
 
-    /// Which steps are recorded, as in torch.profiler.schedule; repeat=0 repeats to the end
+    /// Steps to record, as in torch.profiler.schedule; repeat=0 repeats to the end
     #[arg(long, default_value = "wait=1,warmup=2,active=5,repeat=1", value_name = "SCHEDULE")]
     schedule: String,
 
@@ -49,7 +58,7 @@ pub struct Cli {
     batch: u32,
 
     /// Gradient bucket size in MiB, as in DistributedDataParallel; the first bucket closes at 1 MiB, so that
-    /// communication begins early
+    /// communication starts early
     #[arg(long, default_value_t = 25, value_name = "MIB", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     bucket_mb: u32,
 
@@ -65,16 +74,16 @@ pub struct Cli {
     #[arg(long, default_value = "f32")]
     dtype: String,
 
-    /// Where the model is computed; auto: on CUDA devices if every rank has one, else on the CPU
+    /// Device that computes the model; auto: CUDA if every rank has a device, else the CPU
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     backend: BackendChoice,
 
-    /// What carries the gradients; auto: NCCL between devices if every rank has it, else MPI
+    /// Library that carries the gradients; auto: NCCL between devices if every rank has it, else MPI
     #[arg(long, value_enum, default_value_t = Collectives::Auto)]
     collectives: Collectives,
 
-    /// Let several ranks share one GPU, which NCCL refuses by itself: by a switch of NCCL 2.30.3 and newer, or by a
-    /// host id for every rank [default of the option: auto]
+    /// Let several ranks share one GPU, which NCCL refuses by default: by a switch of NCCL 2.30.3 and newer, or by a
+    /// separate host id for every rank [default of the option: auto]
     #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "auto")]
     share_gpu: Option<ShareGpu>,
@@ -88,19 +97,19 @@ pub struct Cli {
     #[arg(long, value_name = "FAULT")]
     inject: Vec<String>,
 
-    /// Who drives MPI while the main thread computes
+    /// Thread that drives MPI while the main thread computes
     #[arg(long, value_enum, default_value_t = Progress::Thread)]
     progress: Progress,
 
-    /// Whether to record; `off` trains the same way, to measure what recording costs
+    /// Record the training; `off` trains the same way, to measure the cost of recording
     #[arg(long, value_enum, default_value_t = Switch::On)]
     record: Switch,
 
-    /// Print completions for a shell, and do nothing else
-    #[arg(long, value_enum, value_name = "SHELL", hide_possible_values = true)]
-    completions: Option<clap_complete::Shell>,
+    /// Same as `rank-agent completions SHELL`
+    #[arg(long, value_enum, value_name = "SHELL", hide = true)]
+    completions: Option<Shell>,
 
-    /// Print the man page, and do nothing else
+    /// Same as `rank-agent man`
     #[arg(long, hide = true)]
     man: bool,
 }
@@ -110,114 +119,225 @@ Examples:
   rank-agent --out run
   mpirun -n 8 --oversubscribe rank-agent --out run
   mpirun -n 8 --oversubscribe rank-agent --out slow --inject slow:rank=5,ms=30
-  aggregator analyze run
+  rankscope analyze run
 
 Exit codes: 0 done; 1 the input or the environment is wrong; 2 usage; 3 done, but some rows were lost;
 128 + n stopped by signal n.";
 
-/// What to do instead of training.
+/// A command other than training.
 #[derive(Clone, Debug, Subcommand)]
-pub enum Command {
-    /// Record an unmodified CUDA/NCCL program on every rank
+enum Command {
     Exec(ExecArguments),
-    /// Switch the recording of such a program, or say how it stands
     Ctl(CtlArguments),
-    /// Checks a back end's operations against f64, and times its matrix products
+    /// Print completions for a shell
+    Completions {
+        /// Shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// Write man pages: one for the command and one for each subcommand
+    Man {
+        /// Directory for the pages; without it print the command's own page
+        #[arg(value_name = "DIR")]
+        directory: Option<PathBuf>,
+    },
     #[cfg(feature = "cuda")]
     #[command(hide = true)]
-    Selftest(crate::device::Selftest),
+    Selftest(Selftest),
 }
 
-/// Where the model is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BackendChoice {
-    /// CUDA if every rank has a device and the libraries, else the CPU.
-    Auto,
-    /// The processor.
-    Cpu,
-    /// A CUDA device.
-    Cuda,
-}
+/// Check a back end's operations against f64, and time its matrix products
+#[cfg(feature = "cuda")]
+#[derive(Args, Clone, Debug)]
+struct Selftest {
+    /// Back end to check
+    #[arg(long, value_enum, default_value_t = BackendChoice::Cuda)]
+    backend: BackendChoice,
 
-/// What carries the gradients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Collectives {
-    /// NCCL between devices, MPI where there is none; nothing for a rank that is alone.
-    Auto,
-    /// MPI, even for a rank that is alone.
-    Mpi,
-    /// NCCL.
-    Nccl,
+    /// Rows and columns of the largest product, which is checked at 1000 positions
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    large: u32,
+
+    /// Rows and columns of the products to time; none: time nothing
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=65536))]
+    gemm: Vec<u32>,
+
+    /// Products that are timed together
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    repeat: u32,
 }
 
 /// On or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Switch {
-    /// Yes.
     On,
-    /// No.
     Off,
 }
 
-/// What to do: the command line, checked.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The run's directory; `None`: a new one.
-    pub out: Option<PathBuf>,
-    /// Training steps, at least 1.
-    pub steps: u32,
-    /// Which of them are recorded.
-    pub schedule: Schedule,
-    /// The model.
-    pub model: ModelConfig,
-    /// Limit of a gradient bucket in bytes.
-    pub bucket_bytes: usize,
-    /// Arithmetic.
-    pub dtype: Dtype,
-    /// What carries the gradients.
-    pub collectives: Collectives,
-    /// Where to compute.
-    pub backend: BackendChoice,
-    /// Whether ranks may share a device, and how.
-    pub share_gpu: Option<ShareGpu>,
-    /// Whether a step is launched as a CUDA graph.
-    pub cuda_graph: bool,
-    /// Faults.
-    pub injections: Vec<Injection>,
-    /// Who drives all-reduces.
-    pub progress: Progress,
-    /// Whether to record.
-    pub record: bool,
+/// Implements `ValueEnum` for a type of the library, which does not know the command line.
+macro_rules! values {
+    ($type:ty: $($value:ident $name:literal $help:literal)*) => {
+        impl ValueEnum for $type {
+            fn value_variants<'a>() -> &'a [Self] {
+                &[$(Self::$value),*]
+            }
+
+            fn to_possible_value(&self) -> Option<PossibleValue> {
+                match self {
+                    $(Self::$value => Some(PossibleValue::new($name).help($help)),)*
+                }
+            }
+        }
+    };
+}
+
+values! { BackendChoice:
+    Auto "auto" "CUDA if every rank has a device and the libraries, else the CPU"
+    Cpu "cpu" "The CPU"
+    Cuda "cuda" "A CUDA device"
+}
+
+values! { Collectives:
+    Auto "auto" "NCCL between devices if every rank has it, else MPI; none for a single rank"
+    Mpi "mpi" "MPI, even for a single rank"
+    Nccl "nccl" "NCCL"
+}
+
+values! { ShareGpu:
+    Auto "auto" "multi-rank if this NCCL has it, else host-id"
+    MultiRank "multi-rank" "NCCL_MULTI_RANK_GPU_ENABLE, of NCCL 2.30.3 and newer"
+    HostId "host-id" "A separate host id (NCCL_HOSTID) for every rank, and sockets between them; any NCCL"
+}
+
+values! { Progress:
+    Thread "thread" "A communication thread, which tests with short pauses"
+    Poll "poll" "The main thread, which tests after every operation"
+    None "none" "No thread until the optimizer waits: everything but the first bucket is exposed"
+}
+
+/// The command's name in messages.
+const NAME: &str = "rank-agent";
+
+/// Runs the command and returns its exit code.
+pub fn main_impl() -> ExitCode {
+    let identity = match Identity::from_env(&|name| std::env::var(name).ok()) {
+        Ok(identity) => identity,
+        Err(error) => return console::fail(NAME, &error.into(), None),
+    };
+    let speaks = console::speaks(&identity);
+    let mut cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            if speaks {
+                // A closed pipe behind --help is not an error.
+                let _ = error.print();
+            }
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let command = match (cli.command.take(), cli.completions, cli.man) {
+        (None, Some(shell), _) => Some(Command::Completions { shell }),
+        (None, None, true) => Some(Command::Man { directory: None }),
+        (command, ..) => command,
+    };
+    let result = match command {
+        Some(Command::Exec(arguments)) => return exec::main(&arguments, NAME),
+        Some(Command::Ctl(arguments)) => return ctl::main(&arguments, NAME),
+        Some(Command::Completions { .. } | Command::Man { .. }) if !speaks => Ok(0),
+        Some(Command::Completions { shell }) => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), NAME, &mut text);
+            print_page(&text);
+            Ok(0)
+        }
+        Some(Command::Man { directory }) => man(directory).map(|()| 0),
+        #[cfg(feature = "cuda")]
+        Some(Command::Selftest(Selftest { backend, large, gemm, repeat })) => {
+            crate::train::cuda::selftest(&crate::train::cuda::Selftest { backend, large, gemm, repeat })
+        }
+        None => cli.into_options().and_then(|options| start(&options, identity)),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => console::fail(NAME, &error, Some(&identity)),
+    }
+}
+
+/// Prints to stdout. A reader that closed the pipe has read enough.
+fn print_page(text: &[u8]) {
+    let _ = std::io::stdout().write_all(text);
+}
+
+fn man(directory: Option<PathBuf>) -> Result<(), Error> {
+    let Some(path) = directory else {
+        let mut text = Vec::new();
+        let rendered = clap_mangen::Man::new(Cli::command()).render(&mut text);
+        rendered.map_err(|source| Error::Io { path: "the man page".into(), source })?;
+        print_page(&text);
+        return Ok(());
+    };
+    let made = std::fs::create_dir_all(&path).and_then(|()| clap_mangen::generate_to(Cli::command(), &path));
+    made.map_err(|source| Error::Io { path, source })
+}
+
+/// Finds the other ranks and runs the job with them.
+fn start(options: &Options, identity: Identity) -> Result<u8, Error> {
+    // The environment can be changed only while the process has one thread.
+    backend::prepare(options, &identity)?;
+    let stop = Stop::on_signals().map_err(Error::Signals)?;
+    let is_single = identity.launcher == Launcher::None && options.collectives == Collectives::Auto;
+    if is_single {
+        let outcome = job::run(Arc::new(Solo), options, &identity, &stop)?;
+        return Ok(outcome.exit_code());
+    }
+    start_with_mpi(options, identity, stop)
+}
+
+#[cfg(feature = "mpi")]
+fn start_with_mpi(options: &Options, identity: Identity, stop: Stop) -> Result<u8, Error> {
+    use crate::fabric::{Control, mpi::Mpi};
+
+    let mpi = Arc::new(Mpi::enter(stop.clone())?);
+    let library = mpi.version();
+    let world = launch::World { rank: mpi.rank() as i32, size: mpi.size() as i32, library: &library };
+    let identity = launch::check_world(&identity, &world)?;
+    let result = job::run(mpi.clone(), options, &identity, &stop);
+    match result {
+        Ok(outcome) => {
+            mpi.leave();
+            Ok(outcome.exit_code())
+        }
+        // All ranks end here with the same error.
+        Err(error) if error.is_collective() => {
+            mpi.leave();
+            Err(error)
+        }
+        // The launcher ends the other ranks when it sees this rank's exit code.
+        Err(error) if error.is_aftermath() => Err(error),
+        Err(error) => {
+            // Printed first, because `abandon` may end this process together with the others.
+            let code = error.exit_code();
+            console::fail(NAME, &error, Some(&identity));
+            mpi.abandon(code);
+            Ok(code)
+        }
+    }
+}
+
+#[cfg(not(feature = "mpi"))]
+fn start_with_mpi(options: &Options, identity: Identity, stop: Stop) -> Result<u8, Error> {
+    if identity.world_size > 1 || options.collectives == Collectives::Mpi {
+        return Err(Error::Unavailable(format!(
+            "{} ranks were started, but this rank-agent was built without MPI; build it with --features mpi",
+            identity.world_size
+        )));
+    }
+    Ok(job::run(Arc::new(Solo), options, &identity, &stop)?.exit_code())
 }
 
 impl Cli {
-    /// What to do instead of training, if that is asked for.
-    pub fn take_command(&mut self) -> Option<Command> {
-        self.command.take()
-    }
-
-    /// The completions or man page, if that is all that was asked for.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] if the page cannot be made.
-    pub fn about_itself(&self) -> Result<Option<Vec<u8>>, Error> {
-        use clap::CommandFactory;
-        let mut text = Vec::new();
-        if let Some(shell) = self.completions {
-            clap_complete::generate(shell, &mut Self::command(), "rank-agent", &mut text);
-        } else if self.man {
-            clap_mangen::Man::new(Self::command())
-                .render(&mut text)
-                .map_err(|error| Error::Usage(format!("--man: {error}")))?;
-        }
-        Ok((!text.is_empty()).then_some(text))
-    }
-
-    /// Checks what clap cannot.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] or [`Error::Unavailable`].
-    pub fn into_options(self) -> Result<Options, Error> {
+    /// Checks the arguments together, which clap cannot, and makes the library's options of them.
+    fn into_options(self) -> Result<Options, Error> {
         let schedule = parse_schedule(&self.schedule)?;
         if self.record == Switch::On && !(0..self.steps).any(|step| schedule.phase(step) == recorder::Phase::Active) {
             return Err(Error::Usage(format!(
@@ -229,14 +349,16 @@ impl Cli {
             return Err(Error::Usage(format!("--lr {} is not a learning rate", self.lr)));
         }
         if self.backend == BackendChoice::Cpu && self.collectives == Collectives::Nccl {
-            return Err(Error::Usage("--collectives nccl carries device memory: it needs --backend cuda".into()));
+            return Err(Error::Usage(
+                "--collectives nccl needs --backend cuda, because NCCL carries device memory".into(),
+            ));
         }
         if self.backend == BackendChoice::Cpu && (self.cuda_graph || self.share_gpu.is_some()) {
-            return Err(Error::Usage("--cuda-graph and --share-gpu are for --backend cuda".into()));
+            return Err(Error::Usage("--cuda-graph and --share-gpu need --backend cuda".into()));
         }
         let dtype: Dtype =
             self.dtype.parse().map_err(|error: kernels::Error| Error::Usage(format!("--dtype: {error}")))?;
-        let injections: Result<Vec<Injection>, Error> = self.inject.iter().map(|text| Injection::parse(text)).collect();
+        let faults: Result<Vec<Fault>, Error> = self.inject.iter().map(|text| Fault::parse(text)).collect();
         let model = ModelConfig {
             layers: self.layers as usize,
             hidden: self.hidden as usize,
@@ -256,57 +378,27 @@ impl Cli {
             backend: self.backend,
             share_gpu: self.share_gpu,
             cuda_graph: self.cuda_graph,
-            injections: injections?,
+            faults: faults?,
             progress: self.progress,
             record: self.record == Switch::On,
         })
     }
 }
 
-impl Options {
-    /// What the run's manifest says of them.
-    pub fn manifest_config(&self, launcher: &str) -> serde_json::Map<String, serde_json::Value> {
-        let Options { steps, schedule, model, bucket_bytes, dtype, progress, .. } = self;
-        let value = serde_json::json!({
-            "steps": steps,
-            "schedule": {
-                "wait": schedule.wait,
-                "warmup": schedule.warmup,
-                "active": schedule.active,
-                "repeat": schedule.repeat,
-                "skip_first": schedule.skip_first,
-            },
-            "layers": model.layers,
-            "hidden": model.hidden,
-            "batch": model.batch,
-            "seed": model.seed,
-            "learning_rate": model.learning_rate,
-            "bucket_bytes": bucket_bytes,
-            "dtype": dtype.as_str(),
-            "progress": format!("{progress:?}").to_lowercase(),
-            "cuda_graph": self.cuda_graph,
-            "inject": self.injections.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "launcher": launcher,
-        });
-        match value {
-            serde_json::Value::Object(map) => map,
-            _ => serde_json::Map::new(),
-        }
-    }
-}
-
-/// Reads `wait=1,warmup=2,active=5,repeat=1`.
+/// Parses `wait=1,warmup=2,active=5,repeat=1`.
 fn parse_schedule(text: &str) -> Result<Schedule, Error> {
     text.parse().map_err(|problem| Error::Usage(format!("--schedule: {problem}")))
+}
+
+/// The options of a command line, for tests.
+#[cfg(test)]
+pub(crate) fn options(arguments: &str) -> Result<Options, Error> {
+    Cli::try_parse_from(format!("rank-agent {arguments}").split_whitespace()).unwrap().into_options()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn options(arguments: &str) -> Result<Options, Error> {
-        Cli::try_parse_from(format!("rank-agent {arguments}").split_whitespace()).unwrap().into_options()
-    }
 
     #[test]
     fn the_defaults_are_the_documented_ones() {
@@ -319,15 +411,15 @@ mod tests {
     #[test]
     fn faults_may_be_repeated() {
         let options = options("--inject slow:rank=5,ms=20 --inject clock:rank=3,offset_ms=250,drift_ppm=40").unwrap();
-        assert_eq!(options.injections.len(), 2);
+        assert_eq!(options.faults.len(), 2);
     }
 
     #[test]
-    fn what_cannot_be_done_is_said() {
+    fn contradictory_options_are_refused() {
         for (arguments, code, part) in [
             ("--backend cpu --collectives nccl", 2, "needs --backend cuda"),
-            ("--backend cpu --cuda-graph", 2, "for --backend cuda"),
-            ("--backend cpu --share-gpu", 2, "for --backend cuda"),
+            ("--backend cpu --cuda-graph", 2, "need --backend cuda"),
+            ("--backend cpu --share-gpu", 2, "need --backend cuda"),
             ("--schedule wait=1,warmup=2", 2, "active must be at least 1"),
             ("--schedule active=-1", 2, "no whole number"),
             ("--schedule active", 2, "not name=number"),
@@ -341,7 +433,7 @@ mod tests {
             assert_eq!(error.exit_code(), code, "{arguments}");
             assert!(error.to_string().contains(part), "{arguments}: {error}");
         }
-        // Nothing is recorded anyway.
+        // Without recording the schedule does not matter.
         assert!(options("--steps 3 --record off").is_ok());
     }
 }

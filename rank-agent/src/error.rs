@@ -1,17 +1,15 @@
-//! What can go wrong in a rank, and the exit code that says so.
+//! The errors of a rank, and their exit codes.
 
 use std::path::PathBuf;
 
-use crate::checksum;
-
-/// An error of this crate. Messages name the rank, the step or the option, and what to do.
+/// An error of this crate. Messages name the rank, the step or the option, and a way out.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An option's value makes no sense, by itself or together with the others.
+    /// An option's value is invalid, by itself or together with other options.
     #[error("{0}")]
     Usage(String),
-    /// An option asks for something that this build or version does not have.
+    /// An option needs something that this build or machine does not have.
     #[error("{0}")]
     Unavailable(String),
     /// The launcher's environment is unreadable or disagrees with the MPI library.
@@ -22,35 +20,38 @@ pub enum Error {
     Mpi {
         /// The function.
         call: &'static str,
-        /// What the library says.
+        /// The library's message.
         message: String,
     },
-    /// A message is longer than MPI can count.
+    /// A message has more elements than MPI can count.
     #[error("{call}: {elements} elements are more than an MPI count holds")]
     TooLong {
         /// The function.
         call: &'static str,
-        /// How many.
+        /// Number of elements.
         elements: usize,
     },
     /// Ranks hold different parameters although they applied the same updates.
+    #[cfg(feature = "train")]
     #[error("{0}; an all-reduce gave different sums, or a rank's memory is damaged")]
-    Diverged(#[from] checksum::Mismatch),
+    Diverged(String),
     /// The model could not be allocated, or one of its operations refused its operands.
+    #[cfg(feature = "train")]
     #[error(transparent)]
     Kernel(#[from] kernels::Error),
     /// A back end's results lie outside their bounds.
+    #[cfg(feature = "train")]
     #[error("selftest: {failed} of {count} checks failed")]
     Selftest {
-        /// How many.
+        /// Number of failed checks.
         failed: usize,
-        /// Of how many.
+        /// Number of checks.
         count: usize,
     },
-    /// The run directory holds something already.
+    /// The run directory is not empty.
     #[error("{}: exists and is not empty; give --out another name, or remove it", .0.display())]
     RunExists(PathBuf),
-    /// Some rank could not prepare its part of the run and has said why. Every rank gets this.
+    /// A rank could not prepare its part of the run and has printed why. Every other rank gets this error.
     #[error("rank {rank} could not begin: {message}")]
     Peer {
         /// The first rank that failed.
@@ -58,8 +59,8 @@ pub enum Error {
         /// Its message.
         message: String,
     },
-    /// A signal told the process to stop.
-    #[error("stopped by signal {0} before the last step; what was recorded until then is kept")]
+    /// A signal stopped the process.
+    #[error("stopped by signal {0} before the last step; the rows recorded until then are kept")]
     Stopped(i32),
     /// Another rank has given up, so that collectives can no longer complete.
     #[error("another rank has given up")]
@@ -67,20 +68,20 @@ pub enum Error {
     /// The network failed.
     #[error("{what}: {source}")]
     Network {
-        /// What was to be done, or with whom.
+        /// The operation or the peer.
         what: String,
-        /// Why not.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Who answers is not who should.
+    /// The peer that answered does not belong to this job: wrong token, rank or size.
     #[error("{0}")]
-    Stranger(String),
-    /// Ranks of the job did not come in time.
-    #[error("{} did not come in time{}", ranks_text(ranks), refused.as_ref().map(|who| format!("; refused: {who}")).unwrap_or_default())]
+    WrongPeer(String),
+    /// Ranks of the job did not connect in time.
+    #[error("{} did not connect in time{}", ranks_text(ranks), refused.as_ref().map(|peer| format!("; refused: {peer}")).unwrap_or_default())]
     Missing {
-        /// Which.
+        /// The missing ranks.
         ranks: Vec<usize>,
-        /// Who came and was turned away last, and why.
+        /// The last peer that was refused, and why.
         refused: Option<String>,
     },
     /// The program to be recorded could not be started.
@@ -90,28 +91,28 @@ pub enum Error {
         program: String,
         /// 127 if there is none, else 126.
         code: u8,
-        /// Why not.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// `rank-agent ctl` found nobody to talk to, or several, or was refused.
+    /// `ctl` found no running `exec`, found several, or was refused.
     #[error("ctl: {0}")]
     Control(String),
     /// The communication thread is gone.
     #[error("the communication thread has ended")]
     EngineGone,
-    /// The file system refused.
+    /// A file operation failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The process could not listen for signals.
-    #[error("signals cannot be listened for: {0}")]
+    /// The process could not install its signal handlers.
+    #[error("cannot listen for signals: {0}")]
     Signals(std::io::Error),
     /// A thread could not be started.
-    #[error("the communication thread could not be started: {0}")]
+    #[error("a thread could not be started: {0}")]
     Spawn(std::io::Error),
     /// The run's manifest could not be written.
     #[error(transparent)]
@@ -146,13 +147,15 @@ impl Error {
     /// Whether every rank ends with this same error at the same place, so that one message is enough and MPI can be
     /// left in order.
     pub fn is_collective(&self) -> bool {
-        matches!(
-            self,
-            Self::Usage(_) | Self::Unavailable(_) | Self::Diverged(_) | Self::RunExists(_) | Self::Peer { .. }
-        )
+        match self {
+            Self::Usage(_) | Self::Unavailable(_) | Self::RunExists(_) | Self::Peer { .. } => true,
+            #[cfg(feature = "train")]
+            Self::Diverged(_) => true,
+            _ => false,
+        }
     }
 
-    /// Whether it only says that the job is being ended, for a reason that was told elsewhere.
+    /// Whether the error only follows from another one, which is printed elsewhere.
     pub fn is_aftermath(&self) -> bool {
         matches!(self, Self::Stopped(_) | Self::Abandoned)
     }

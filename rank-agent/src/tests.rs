@@ -1,28 +1,28 @@
-//! Whole jobs on ranks that are threads, and what their runs hold.
+//! Whole jobs whose ranks are threads, and the rows of their runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use clap::Parser;
 use launch::Identity;
 use trace::{
     BucketRow, ClockSampleRow, CollectiveRow, CommRow, CounterRow, EventRow, MemoryRow, RankRow, Run, StepRow,
 };
 
 use crate::Error;
-use crate::cli::{Cli, Options};
+use crate::cli;
 use crate::fabric::{Buffers, Control, Fabric, Lane, Reduction, Solo, Stop, threads};
-use crate::job::{self, Outcome};
+use crate::train::job;
+use crate::train::options::Options;
+use crate::train::report::Outcome;
 
 /// A model of a few thousand parameters in several buckets.
 const SMALL: &str = "--backend cpu --layers 4 --hidden 48 --batch 16 --bucket-mb 0 --steps 9 --lr 0.05";
 
 fn options(run: Option<&Path>, arguments: &str) -> Options {
     let out = run.map_or("--record off".into(), |run| format!("--out {}", run.display()));
-    let line = format!("rank-agent {SMALL} {out} {arguments}");
-    Cli::try_parse_from(line.split_whitespace()).unwrap().into_options().unwrap()
+    cli::options(&format!("{SMALL} {out} {arguments}")).unwrap()
 }
 
 fn run_on(size: usize, run: Option<&Path>, arguments: &str) -> Vec<Result<Outcome, Error>> {
@@ -51,11 +51,11 @@ fn four_ranks_learn_and_hold_the_same_bits_however_mpi_is_driven() {
             assert_eq!(outcome.exit_code(), 0);
         }
     }
-    assert_eq!(checksums.len(), 1, "nor does it change what is computed");
+    assert_eq!(checksums.len(), 1, "the result does not depend on --progress");
 }
 
 #[test]
-fn a_run_holds_what_the_ranks_did() {
+fn a_run_holds_every_operation_and_collective() {
     for progress in ["thread", "poll", "none"] {
         let dir = temporary();
         for outcome in run_on(3, Some(dir.path()), &format!("--progress {progress}")) {
@@ -78,14 +78,14 @@ fn check_collectives(run: &Run, rank: i32) {
     let events: BTreeMap<i64, EventRow> = rows(run, rank).into_iter().map(|row: EventRow| (row.id, row)).collect();
     let mut collectives: Vec<CollectiveRow> = rows(run, rank);
     collectives.retain(|row| &*row.state == "done");
-    // The two threads' rows come in any order.
+    // The rows of the two threads are not ordered.
     collectives.sort_by_key(|row| row.seq);
     let per_step = buckets.len() + 1;
     assert_eq!(collectives.len(), 5 * per_step);
     for (index, row) in collectives.iter().enumerate() {
         let (step, place) = (3 + index / per_step, index % per_step);
         assert_eq!(row.step, Some(step as i32));
-        assert_eq!(row.seq, Some((step * per_step + place) as i64), "unrecorded collectives are counted, too");
+        assert_eq!(row.seq, Some((step * per_step + place) as i64), "seq also counts unrecorded collectives");
         assert!(row.enqueue_ns <= row.start_ns && row.start_ns <= row.end_ns, "{row:?}");
         let event = &events[&row.event_id.unwrap()];
         assert_eq!((Some(event.ts_ns), event.step, event.is_comm), (row.start_ns, row.step, Some(true)));
@@ -161,7 +161,7 @@ fn check_small_tables(run: &Run, rank: i32) {
 }
 
 #[test]
-fn a_world_of_one_trains_without_collectives() {
+fn a_single_rank_trains_without_collectives() {
     let dir = temporary();
     let options = options(Some(dir.path()), "");
     let outcome = job::run(Arc::new(Solo), &options, &Identity::ALONE, &Stop::default()).unwrap();
@@ -172,15 +172,15 @@ fn a_world_of_one_trains_without_collectives() {
     assert!(rows::<EventRow>(&run, 0).iter().any(|row| &*row.name == "bucket_unpack"));
 }
 
-/// A fabric whose all-reduces go wrong on rank 2 after a while.
+/// A fabric whose all-reduces fail on rank 2 after some sums.
 struct Faulty {
     inner: Arc<dyn Fabric>,
     sums_until_wrong: AtomicU32,
-    fault: Fault,
+    fault: SumFault,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Fault {
+enum SumFault {
     /// The last bit of the sum is wrong.
     WrongBit,
     /// The call fails.
@@ -238,7 +238,7 @@ impl Fabric for Faulty {
         let left = self.sums_until_wrong.load(Ordering::Relaxed);
         self.sums_until_wrong.store(left.saturating_sub(1), Ordering::Relaxed);
         let is_wrong = left == 0 && self.rank() == 2;
-        if is_wrong && self.fault == Fault::Error {
+        if is_wrong && self.fault == SumFault::Error {
             return Err(Error::Mpi { call: "MPI_Iallreduce", message: "the network is gone".into() });
         }
         Ok(Box::new(FaultySum(self.inner.start_all_reduce(buffers)?, is_wrong)))
@@ -250,8 +250,8 @@ fn a_wrong_sum_ends_the_job_on_every_rank_and_closes_the_run() {
     let dir = temporary();
     let options = options(Some(dir.path()), "");
     let errors = threads::run(3, |inner| {
-        // 8 buckets a step: the sums are wrong from step 4 on.
-        let faulty = Faulty { inner, sums_until_wrong: AtomicU32::new(32), fault: Fault::WrongBit };
+        // 8 buckets per step: the sums are wrong from step 4 on.
+        let faulty = Faulty { inner, sums_until_wrong: AtomicU32::new(32), fault: SumFault::WrongBit };
         job::run(Arc::new(faulty), &options, &Identity::ALONE, &Stop::default()).unwrap_err()
     });
     for error in errors {
@@ -268,12 +268,12 @@ fn a_wrong_sum_ends_the_job_on_every_rank_and_closes_the_run() {
 }
 
 #[test]
-fn a_rank_whose_library_fails_says_so_and_frees_the_others() {
+fn an_mpi_error_on_one_rank_ends_the_waits_of_the_others() {
     for progress in ["thread", "poll", "none"] {
         let dir = temporary();
         let options = options(Some(dir.path()), &format!("--progress {progress}"));
         let errors = threads::run(3, |inner| {
-            let faulty = Faulty { inner: inner.clone(), sums_until_wrong: AtomicU32::new(36), fault: Fault::Error };
+            let faulty = Faulty { inner: inner.clone(), sums_until_wrong: AtomicU32::new(36), fault: SumFault::Error };
             let error = job::run(Arc::new(faulty), &options, &Identity::ALONE, &Stop::default()).unwrap_err();
             inner.abandon(error.exit_code());
             error
@@ -287,14 +287,14 @@ fn a_rank_whose_library_fails_says_so_and_frees_the_others() {
         }
         let run = Run::open(dir.path()).unwrap();
         assert_eq!(run.problems, []);
-        // The other ranks were in the all-reduce that never ended, and the run shows it.
+        // The run shows the unfinished all-reduce of the other ranks.
         let rows: Vec<CollectiveRow> = rows(&run, 0);
         assert!(rows.iter().any(|row| &*row.state == "started" && row.step == Some(4)), "--progress {progress}");
     }
 }
 
 #[test]
-fn a_directory_that_holds_something_is_refused_on_every_rank() {
+fn a_directory_that_is_not_empty_is_refused_on_every_rank() {
     let dir = temporary();
     std::fs::write(dir.path().join("notes.txt"), "mine").unwrap();
     for result in run_on(3, Some(dir.path()), "") {
@@ -303,7 +303,7 @@ fn a_directory_that_holds_something_is_refused_on_every_rank() {
         assert_eq!((error.exit_code(), error.is_collective()), (1, true));
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
-    // Neither does a file pass for a directory.
+    // A file is refused, too.
     let error = run_on(1, Some(&dir.path().join("notes.txt")), "").remove(0).unwrap_err();
     assert!(matches!(error, Error::RunExists(_)));
 }

@@ -1,30 +1,30 @@
-//! What recording costs: nanoseconds of the program per event, and bytes of disk per event.
+//! Cost of recording: nanoseconds of the program per event, and bytes on disk per event.
 //!
 //! ```console
-//! cargo bench -p recorder              # both; the times mean something in release only
-//! cargo bench -p recorder -- bytes     # only the bytes
+//! cargo bench -p rankscope-recorder              # both; times are meaningful only in release builds
+//! cargo bench -p rankscope-recorder -- bytes     # only the bytes
 //! ```
 //!
-//! Times come from bursts that fit a queue, with a pause after each in which the writer empties it, so that nothing is
-//! dropped and the writer does not compete for the core: the cost that a program sees. Beside them stands the same loop
-//! without recording.
+//! Times are measured in bursts that fit a queue, with a pause after each, in which the writer empties it. So no record is
+//! dropped and the writer does not compete for the core. The same loop without recording is printed beside them.
 
 use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use fixtures::bench::quantile;
 use recorder::{
     Clock, Collective, CollectiveOp, Interval, Kind, Memory, NameId, Options, Phase, Recorder, ShapeId, ThreadRecorder,
 };
 use trace::{EventRow, Row, ShardMeta, batch_from_rows, write_shard};
 
-/// Events of one burst.
+/// Number of events of a burst.
 const BURST: usize = 16_384;
-/// Room for several bursts, should a busy machine keep the writer from its work for a while.
+/// Room for several bursts, in case a busy machine delays the writer.
 const QUEUE_RECORDS: usize = 8 * BURST;
-/// Bursts of records that are rare in a program: their queue has a fixed, smaller size.
+/// Number of rare records of a burst: their queue has a smaller, fixed size.
 const RARE_BURST: usize = 1024;
-/// Events whose mean time is one sample of the percentiles.
+/// Number of events whose mean time is one sample of the percentiles.
 const CHUNK: usize = 64;
 const BURSTS: usize = 24;
 
@@ -120,7 +120,7 @@ fn collective(i: usize) -> Collective {
     }
 }
 
-/// Arithmetic that the compiler can neither drop nor shorten.
+/// Arithmetic that the compiler cannot remove.
 #[inline(never)]
 fn operation() {
     let mut x = black_box(1.000_1_f64);
@@ -130,12 +130,12 @@ fn operation() {
     black_box(x);
 }
 
-/// Mean times of chunks, in ns an event.
+/// Mean times of chunks in ns per event.
 fn sample(event: impl Fn(usize)) -> Vec<f64> {
     sample_bursts(BURST, event)
 }
 
-/// As [`sample`], for the smaller queue of rare records.
+/// Like [`sample`], for the smaller queue of rare records.
 fn sample_rare(event: impl Fn(usize)) -> Vec<f64> {
     sample_bursts(RARE_BURST, event)
 }
@@ -152,7 +152,7 @@ fn sample_bursts(burst: usize, event: impl Fn(usize)) -> Vec<f64> {
             }
             samples.push(start.elapsed().as_nanos() as f64 / CHUNK as f64);
         }
-        // Time for the writer: it looks every 20 ms.
+        // Time for the writer, which polls the queues.
         std::thread::sleep(Duration::from_millis(80));
     }
     samples
@@ -161,7 +161,7 @@ fn sample_bursts(burst: usize, event: impl Fn(usize)) -> Vec<f64> {
 fn report(what: &str, samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let at = |share: f64| sorted[((sorted.len() - 1) as f64 * share) as usize];
+    let at = |share| quantile(&sorted, share);
     let mean = sorted.iter().sum::<f64>() / sorted.len() as f64;
     println!("  {what:<34}{mean:>9.1}{:>9.1}{:>9.1}{:>9.1}", at(0.5), at(0.9), at(0.99));
     at(0.5)
@@ -170,8 +170,7 @@ fn report(what: &str, samples: &[f64]) -> f64 {
 // ---- bytes
 // ---------------------------------------------------------------------------------------------------------------------
 
-/// Steps of the reference workload as its rank would have recorded them: eight layers, two buckets, noise on every
-/// duration.
+/// Steps of the reference workload, like a recording of one rank: eight layers, two buckets, noise on every duration.
 fn bytes(run: &Path) -> Result<()> {
     println!("bytes on disk per event, by rows of a part (a rank of the reference workload, 8 layers)");
     for (part, rows) in [500, 2_000, 5_000, 20_000, 50_000, 200_000].into_iter().enumerate() {
@@ -192,7 +191,7 @@ fn bytes(run: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Small deterministic noise, so that runs compare.
+/// Small deterministic noise, so that runs are comparable.
 struct Noise(u64);
 
 impl Noise {
@@ -217,7 +216,7 @@ struct Timeline {
 impl Timeline {
     fn event(&mut self, kind: &str, name: &str, thread_id: i64) -> EventRow {
         self.next_id += 1;
-        // Between two operations the program runs for a moment.
+        // Between two operations the program does other work.
         self.now_ns += self.noise.around(900, 60);
         EventRow {
             rank: 3,

@@ -1,10 +1,10 @@
-//! The rank's clock: CLOCK_MONOTONIC_RAW, which no time daemon slews, or a bent one to test the alignment with.
+//! The rank's clock: CLOCK_MONOTONIC_RAW, which no time daemon adjusts, or a bent clock that tests the alignment.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Where times come from. Copy it freely: all copies tell the same time.
+/// Source of all timestamps. All copies of a clock return the same time.
 ///
-/// A bent clock is bent at the source, so that everything its rank records or answers in a ping is bent alike.
+/// A bent clock changes the time at its source, so that all rows and all ping answers of its rank agree.
 ///
 /// ```
 /// let (clock, bent) = (recorder::Clock::system(), recorder::Clock::bent(250_000_000, 40_000));
@@ -40,12 +40,12 @@ impl Clock {
         Self { bend: None }
     }
 
-    /// The system's clock, ahead by `offset_ns` now and gaining `drift_ppb` ns a second from now on.
+    /// The system's clock plus `offset_ns`, and from now on `drift_ppb` ns faster per second.
     pub fn bent(offset_ns: i64, drift_ppb: i64) -> Self {
         Self { bend: Some(Bend { offset_ns, drift_ppb, origin_ns: read_ns(ClockId::MonotonicRaw) }) }
     }
 
-    /// Now, in ns since an arbitrary origin: the boot of the host, if the clock is not bent.
+    /// The current time in ns since an arbitrary origin: the boot of the host, if the clock is not bent.
     #[inline]
     pub fn now_ns(&self) -> i64 {
         let raw_ns = read_ns(ClockId::MonotonicRaw);
@@ -55,13 +55,13 @@ impl Clock {
         }
     }
 
-    /// The clock domain: boot id, clock name, time namespace and the bend. Equal domains share one clock.
+    /// The clock domain: boot id, clock name, time namespace and bend. Processes with equal domains share one clock.
     ///
-    /// Where the kernel does not tell boot or namespace, the domain names the process instead, so that it equals no
-    /// other.
+    /// If the kernel does not report boot id or namespace, the domain names the process instead, so that it equals no
+    /// other domain.
     pub fn domain(&self) -> String {
         let bend = self.bend.map_or(String::new(), |bend| {
-            // The origin belongs to it: two clocks that drift from different moments on are different clocks.
+            // The origin is part of the domain: clocks that begin to drift at different times are different clocks.
             format!(" bent {:+} ns {:+} ppb from {}", bend.offset_ns, bend.drift_ppb, bend.origin_ns)
         });
         let boot = boot_id();
@@ -72,8 +72,8 @@ impl Clock {
         }
     }
 
-    /// Compares this clock with UTC: `(local_ns, utc_ns, rtt_ns)`, the local midpoint, UTC since 1970, and the time
-    /// that the comparison took. The tightest of several tries, so that a preemption in between does not count.
+    /// Compares this clock with UTC. Returns `(local_ns, utc_ns, rtt_ns)`: the local midpoint, UTC since 1970, and the
+    /// duration of the comparison. It keeps the fastest of several tries, to exclude a preemption.
     pub fn utc_sample(&self) -> (i64, i64, i64) {
         const TRIES: usize = 8;
         let mut best = self.bracket();
@@ -100,12 +100,12 @@ fn read_ns(clock: ClockId) -> i64 {
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-/// Linux's random id of this boot; empty where there is none.
+/// Linux's random id of this boot; empty on other systems.
 pub(crate) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or(String::new(), |id| id.trim().to_string())
 }
 
-/// This host's name.
+/// Name of this host.
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bend_is_exact_and_survives_long_runs() {
+    fn a_bend_is_exact_also_after_a_year() {
         let bend = Bend { offset_ns: 250_000_000, drift_ppb: 40_000, origin_ns: 1_000 };
         assert_eq!(bend.apply(1_000), 250_001_000);
         // One second later the clock has gained 40 µs.
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_never_goes_back() {
+    fn a_clock_never_runs_backwards() {
         for clock in [Clock::system(), Clock::bent(-5, -100_000)] {
             let times: Vec<i64> = (0..1000).map(|_| clock.now_ns()).collect();
             assert!(times.is_sorted());
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_is_stable_and_tells_clocks_apart() {
+    fn domains_are_stable_and_differ_between_clocks() {
         let bent = Clock::bent(1, 0);
         assert_eq!(Clock::system().domain(), Clock::system().domain());
         assert_eq!(bent.domain(), { bent }.domain());
@@ -146,13 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn utc_is_bracketed() {
+    fn a_utc_sample_lies_within_its_bracket() {
         let clock = Clock::bent(1_000_000_000_000, 0);
         let before_ns = clock.now_ns();
         let (local_ns, utc_ns, rtt_ns) = clock.utc_sample();
         assert!(before_ns <= local_ns && local_ns <= clock.now_ns());
         assert!(rtt_ns >= 0);
-        // 2020-01-01: any real clock is past it.
+        // 2020-01-01: every real clock is later.
         assert!(utc_ns > 1_577_836_800 * 1_000_000_000);
     }
 }

@@ -1,4 +1,4 @@
-//! Callbacks to bounded queues to rows to shards: records one rank of a job without slowing or failing it.
+//! Records one rank of a job, without slowing it down or making it fail.
 //!
 //! ```
 //! use recorder::{Kind, Options, Phase, Recorder};
@@ -25,41 +25,56 @@
 //! # }
 //! ```
 //!
-//! The thread that records pushes a fixed-size record into a bounded queue of its own: no lock, no allocation, no
-//! formatting. One writer thread makes rows of the records and closes a part every [`Options::part_period`]. When a
-//! queue is full or a disk is, rows are lost and counted, and the program goes on.
+//! A thread pushes a fixed-size record into its own bounded queue: it takes no lock, allocates nothing and formats
+//! nothing. One writer thread turns the records into rows and closes a part every [`Options::part_period`]. When a queue
+//! or a disk is full, rows are lost and counted, and the program continues.
+//!
+//! ```text
+//!  thread ── ThreadRecorder ──► queue ──┐
+//!  thread ── ThreadRecorder ──► queue ──┼──► writer thread ──► rows ──► shards
+//!  source ── SourceBatch ───────────────┘
+//! ```
+//!
+//! A *source* is a library beside the program's threads that reports later what a device or a communication library
+//! did. The recorder knows none of them: a source registers a [`ScopeHook`] and hands over [`SourceBatch`]es.
 
-mod buffers;
 mod clock;
 mod control;
-mod counts;
-pub mod cupti;
-mod device;
 mod error;
-pub mod injected;
+mod hook;
 mod kinds;
+mod lock;
 mod names;
-pub mod nccl;
-pub mod nvtx;
-mod open;
-mod record;
+mod open_scopes;
+mod options;
+mod queue_entry;
 mod recorder;
+mod report;
 mod schedule;
 mod session;
-mod state;
+mod shared;
+mod source_batch;
 mod summary;
 mod thread;
 mod timeline;
+pub mod variables;
 mod writer;
 
 pub use clock::Clock;
-pub use control::{ControlPage, Order};
+pub use control::{CollectiveDetail, ControlPage, Order};
 pub use error::Error;
+pub use hook::ScopeHook;
 pub use kinds::{CollectiveOp, CollectiveState, Kind, TimingSource};
+pub use lock::lock;
 pub use names::{NameId, ShapeId};
-pub use record::{Collective, Memory};
-pub use recorder::{Options, Recorder};
+pub use options::Options;
+pub use queue_entry::{Collective, Memory, MemoryRecord, NONE};
+pub use recorder::Recorder;
+pub use report::report;
 pub use schedule::{Phase, Schedule};
-pub use session::{Session, variables};
+pub use session::Session;
+pub use shared::{Shared, State};
+pub use source_batch::{EventDetail, Missing, SourceBatch, SourceEvent};
 pub use summary::{Loss, Summary};
 pub use thread::{Interval, Scope, ThreadRecorder};
+pub use timeline::StepAt;

@@ -1,27 +1,29 @@
-//! Interned strings: the hot path carries a number, the writer looks the string up.
+//! Interned strings: the hot path carries a number, and the writer looks up the string.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use rustc_hash::FxHashMap;
 use trace::Text;
 
-/// An interned string of one [`Recorder`](crate::Recorder). Do not hand it to another.
+use crate::lock::lock;
+
+/// An interned string of one [`Recorder`](crate::Recorder). It has no meaning for another recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NameId(pub(crate) u32);
 
-/// Interned shapes and types of an operation's inputs.
+/// Interned input shapes and element types of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShapeId(pub(crate) u32);
 
-/// Different names at most: a program that puts a number into each of them would fill the memory.
+/// The most different names. Without a limit, a program with a number in every name would fill the memory.
 const MAX_NAMES: usize = 1 << 18;
-/// What everything beyond is called.
+/// Name of all strings beyond the limit.
 const ONE_TOO_MANY: &str = "(one name too many)";
 
-/// No shape.
+/// Stands for unknown shapes.
 pub(crate) const NO_SHAPE: u32 = u32::MAX;
 
-/// The strings by number.
+/// Strings by their number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Strings {
     pub(crate) names: Vec<Text>,
@@ -36,19 +38,19 @@ struct Tables {
     shape_ids: FxHashMap<(Text, Text), u32>,
 }
 
-/// Behind a lock, which the hot path never takes.
+/// Interns strings behind a lock that the hot path never takes.
 #[derive(Debug, Default)]
 pub(crate) struct Names(Mutex<Tables>);
 
 impl Names {
     pub(crate) fn intern(&self, name: &str) -> NameId {
-        let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tables = lock(&self.0);
         if let Some(id) = tables.name_ids.get(name) {
             return NameId(*id);
         }
         let id = tables.strings.names.len() as u32;
         if tables.strings.names.len() > MAX_NAMES {
-            // The last one taken stands for all that came after.
+            // The last number stands for all later names.
             return NameId(id - 1);
         }
         let name = Text::from(if tables.strings.names.len() == MAX_NAMES { ONE_TOO_MANY } else { name });
@@ -59,7 +61,7 @@ impl Names {
 
     pub(crate) fn intern_shapes(&self, dims: &[&[i64]], types: &[&str]) -> ShapeId {
         let key: (Text, Text) = (print_dims(dims).into(), print_types(types).into());
-        let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tables = lock(&self.0);
         if let Some(id) = tables.shape_ids.get(&key) {
             return ShapeId(*id);
         }
@@ -69,20 +71,20 @@ impl Names {
         ShapeId(id)
     }
 
-    /// Adds to `known` what was interned since.
+    /// Adds to `known` the strings that were interned since the last call.
     pub(crate) fn refresh(&self, known: &mut Strings) {
-        let tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let tables = lock(&self.0);
         known.names.extend_from_slice(&tables.strings.names[known.names.len()..]);
         known.shapes.extend_from_slice(&tables.strings.shapes[known.shapes.len()..]);
     }
 }
 
-/// `[[64, 1024], [1024, 1024]]`, as Python prints a list of lists.
+/// Prints `[[64, 1024], [1024, 1024]]`, as Python prints a list of lists.
 fn print_dims(dims: &[&[i64]]) -> String {
     format!("{dims:?}")
 }
 
-/// `["float", "float"]`, the element types of the inputs.
+/// Prints the element types of the inputs: `["float", "float"]`.
 fn print_types(types: &[&str]) -> String {
     format!("{types:?}")
 }
@@ -92,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_strings_get_equal_ids() {
+    fn equal_strings_have_equal_ids() {
         let names = Names::default();
         let (gemm, bias) = (names.intern("gemm"), names.intern("bias"));
         assert_eq!(names.intern("gemm"), gemm);
@@ -112,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_bounded_and_the_rest_says_so() {
+    fn names_beyond_the_limit_share_one_name() {
         let (names, mut strings) = (Names::default(), Strings::default());
         let first = names.intern("0");
         (1..MAX_NAMES).for_each(|n| {

@@ -1,114 +1,29 @@
-//! The handle of a rank's recording: starts it, steers it, ends it.
+//! The handle of a rank's recording: starts, controls and ends it.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rtrb::RingBuffer;
-use trace::{RankRow, Row, ShardMeta, StepRow, Table};
+use trace::{Row, ShardMeta, StepRow, Table};
 
-use crate::buffers::ColdRows;
-use crate::clock::{boot_id, host_name};
-use crate::device::DeviceBatch;
-use crate::schedule::{Phase, Schedule};
-use crate::state::Shared;
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::lock::lock;
+use crate::names::{NameId, ShapeId};
+use crate::options::Options;
+use crate::report::report;
+use crate::schedule::Phase;
+use crate::session::Session;
+use crate::shared::Shared;
+use crate::source_batch::SourceBatch;
 use crate::summary::Summary;
 use crate::thread::{ThreadRecorder, ThreadShared};
-use crate::writer::{Command, Setup, ThreadQueues, Writer};
-use crate::{Clock, Error, NameId, Session, ShapeId};
+use crate::writer::{Command, HandedRows, Setup, ThreadQueues, Writer};
 
-/// How to record one rank. Start from [`Options::new`].
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The run's directory.
-    pub run: PathBuf,
-    /// Run id, as in the manifest.
-    pub run_id: String,
-    /// Global rank.
-    pub rank: i32,
-    /// Ranks in the job.
-    pub world_size: i32,
-    /// Rank within the host.
-    pub local_rank: Option<i32>,
-    /// Host name. Default: this host's.
-    pub host: String,
-    /// What started the ranks: `openmpi`, `slurm`, …
-    pub launcher: Option<String>,
-    /// Name and uuid of the device that the rank computes on.
-    pub device: Option<(String, String)>,
-    /// Where times come from. Default: the system's clock.
-    pub clock: Clock,
-    /// Records that a thread's queue holds, 64 bytes each. Default: 32 768.
-    pub queue_records: usize,
-    /// A part is closed at least this often while rows come. Default: 2 s.
-    pub part_period: Duration,
-    /// Rows of a table at which a part is closed earlier, and that a table keeps while its parts cannot be written.
-    /// Default: 262 144.
-    pub part_rows: usize,
-    /// Longest wait for the writer at the end. Default: 30 s.
-    pub finish_timeout: Duration,
-    /// Versions of the tools involved, for the `ranks` row.
-    pub versions: BTreeMap<String, String>,
-    /// The processes that record this rank together. Default: this one alone.
-    pub session: Option<Session>,
-    /// Bytes of rows that this process may write; beyond, rows are left out and counted. A part that has begun below
-    /// the limit is written whole; `ranks` and `counters` are not limited. Default: no limit.
-    pub max_bytes: Option<u64>,
-    /// File of the [`ControlPage`](crate::ControlPage) that says when the program's processes record. Default: always.
-    pub control: Option<PathBuf>,
-    /// Which of the steps that the program marks are recorded. Default: all, and what is between them.
-    pub schedule: Option<Schedule>,
-}
-
-impl Options {
-    /// The defaults.
-    pub fn new(run: impl Into<PathBuf>, run_id: impl Into<String>, rank: i32, world_size: i32) -> Self {
-        Self {
-            run: run.into(),
-            run_id: run_id.into(),
-            rank,
-            world_size,
-            local_rank: None,
-            host: host_name(),
-            launcher: None,
-            device: None,
-            clock: Clock::system(),
-            queue_records: 32_768,
-            part_period: Duration::from_secs(2),
-            part_rows: 262_144,
-            finish_timeout: Duration::from_secs(30),
-            versions: BTreeMap::new(),
-            session: None,
-            max_bytes: None,
-            control: None,
-            schedule: None,
-        }
-    }
-
-    pub(crate) fn rank_row(&self) -> RankRow {
-        let text = |s: &String| s.as_str().into();
-        RankRow {
-            rank: self.rank,
-            world_size: self.world_size,
-            local_rank: self.local_rank,
-            host: text(&self.host),
-            pid: i64::from(std::process::id()),
-            boot_id: Some(boot_id()).filter(|id| !id.is_empty()).map(Into::into),
-            clock_domain: self.clock.domain().into(),
-            launcher: self.launcher.as_ref().map(text),
-            device_name: self.device.as_ref().map(|(name, _)| text(name)),
-            device_uuid: self.device.as_ref().map(|(_, uuid)| text(uuid)),
-            versions: (!self.versions.is_empty()).then(|| serde_json::json!(self.versions).to_string()).map(Into::into),
-            ..RankRow::default()
-        }
-    }
-}
-
-/// A rank's recording. Clones are handles of the same one; it ends with [`finish`](Self::finish), or not cleanly when
-/// the last handle is dropped.
+/// A rank's recording. Clones are handles of the same recording. It ends with [`finish`](Self::finish); if the last
+/// handle is dropped first, it does not end cleanly.
 ///
 /// After a `fork`, the child's copies do nothing: they write no file and wait for no thread.
 #[derive(Clone, Debug)]
@@ -143,19 +58,14 @@ struct OpenStep {
     start_ns: i64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic elsewhere is no reason to lose the trace; the values behind these locks are whole at every moment.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Recorder {
     /// Starts to record a rank: writes its row in `ranks`, with `closed_cleanly = false`, and starts the writer thread.
-    /// Nothing is active yet: see [`begin_step`](Self::begin_step) and [`set_active`](Self::set_active).
+    /// Recording is inactive at first: see [`begin_step`](Self::begin_step) and [`set_active`](Self::set_active).
     ///
     /// # Errors
-    /// [`Error::RankTaken`] if the run holds shards of this rank already (other than those of a session that this
-    /// process joins); [`Error::Trace`] if the row cannot be
-    /// written; [`Error::Thread`]. A program that would rather run unrecorded goes on with [`Recorder::disabled`].
+    /// [`Error::RankTaken`] if the run already holds shards of this rank, except for shards of a session that this
+    /// process joins; [`Error::Trace`] if the row cannot be written; [`Error::Thread`]. A program can continue without
+    /// recording by using [`Recorder::disabled`].
     pub fn start(options: Options) -> Result<Self, Error> {
         let rank_row = options.rank_row();
         let meta = ShardMeta {
@@ -185,66 +95,63 @@ impl Recorder {
             .name("rankscope-writer".into())
             .spawn(move || writer.run(&receiver))
             .map_err(Error::Thread)?;
-        Ok(Self::assemble(
+        Ok(Self::assemble(Handle {
             shared,
-            summary,
-            Some(WriterHandle { commands, thread }),
-            (options.rank, options.queue_records, options.finish_timeout),
-        ))
-    }
-
-    /// A recorder that records nothing and owns neither thread nor file: the same program, without its cost.
-    pub fn disabled(clock: Clock) -> Self {
-        let shared = Arc::new(Shared::new(clock, false));
-        Self::assemble(shared, Arc::default(), None, (0, 1, Duration::ZERO))
-    }
-
-    fn assemble(
-        shared: Arc<Shared>,
-        summary: Arc<Mutex<Summary>>,
-        writer: Option<WriterHandle>,
-        (rank, queue_records, finish_timeout): (i32, usize, Duration),
-    ) -> Self {
-        let handle = Handle {
-            shared: shared.clone(),
-            rank,
+            rank: options.rank,
             pid: std::process::id(),
-            queue_records,
-            finish_timeout,
+            queue_records: options.queue_records,
+            finish_timeout: options.finish_timeout,
             summary,
-            writer: Mutex::new(writer),
+            writer: Mutex::new(Some(WriterHandle { commands, thread })),
             step: Mutex::new(None),
-        };
-        Self { shared, handle: Arc::new(handle) }
+        }))
     }
 
-    /// The clock that rows are stamped with.
+    /// A recorder that records nothing and owns neither a thread nor a file. The same program runs with it at no cost.
+    pub fn disabled(clock: Clock) -> Self {
+        Self::assemble(Handle {
+            shared: Arc::new(Shared::new(clock, false)),
+            rank: 0,
+            pid: std::process::id(),
+            queue_records: 1,
+            finish_timeout: Duration::ZERO,
+            summary: Arc::default(),
+            writer: Mutex::new(None),
+            step: Mutex::new(None),
+        })
+    }
+
+    fn assemble(handle: Handle) -> Self {
+        Self { shared: handle.shared.clone(), handle: Arc::new(handle) }
+    }
+
+    /// The clock of all timestamps.
     pub fn clock(&self) -> Clock {
         self.shared.clock
     }
 
-    /// The number of a string, for the hot path. Takes a lock and allocates: intern before the work begins.
+    /// Returns the number of a string, for the hot path. It takes a lock and allocates: intern before the work begins.
     pub fn intern(&self, name: &str) -> NameId {
         self.shared.names.intern(name)
     }
 
-    /// The number of an operation's input shapes and element types: `intern_shapes(&[&[64, 1024], &[1024, 1024]],
-    /// &["float", "float"])`. As [`intern`](Self::intern), not for the hot path.
+    /// Returns the number of an operation's input shapes and element types: `intern_shapes(&[&[64, 1024], &[1024,
+    /// 1024]], &["float", "float"])`. Like [`intern`](Self::intern), it is not for the hot path.
     pub fn intern_shapes(&self, dims: &[&[i64]], types: &[&str]) -> ShapeId {
         self.shared.names.intern_shapes(dims, types)
     }
 
-    /// A thread's door to the recorder, with a queue of its own. `name` tells threads apart in `counters`.
+    /// A thread's access to the recorder, with its own queue. `name` identifies the thread in `counters`.
     pub fn thread(&self, name: &str) -> ThreadRecorder {
         let (events, events_out) = RingBuffer::new(self.handle.queue_records);
         let (rare, rare_out) = RingBuffer::new(self.handle.queue_records.min(4096));
         let own = Arc::new(ThreadShared::new(name));
-        // Without a writer the recorder is disabled or over, and the thread's records go nowhere.
+        // Without a writer the recorder is disabled or has ended, and the thread's records are discarded.
         self.handle.send(Command::Thread(ThreadQueues { own: own.clone(), events: events_out, rare: rare_out }));
         ThreadRecorder::new(self.shared.clone(), own, events, rare)
     }
 
-    /// Begins a training step: from now on rows get this step, and exist only if `phase` is active.
+    /// Begins a training step: from now on rows belong to this step, and exist only if `phase` is active.
     pub fn begin_step(&self, step: i32, phase: Phase) {
         if lock(&self.handle.step).is_some() {
             self.end_step(None);
@@ -254,19 +161,19 @@ impl Recorder {
         self.shared.begin_step(step, phase == Phase::Active);
     }
 
-    /// Ends the step and writes its row, if it was a warm-up or an active step. Until the next step begins, rows get
+    /// Ends the step and writes its row, if it was a warm-up or an active step. Until the next step begins, rows belong to
     /// step −1, and exist if the step was active.
     pub fn end_step(&self, loss: Option<f64>) {
         let Some(row) = self.close_step() else { return };
         let step = row.step;
-        // The row is well-formed and `steps` is no queued table, so that only a bug could refuse it.
+        // The row is valid and `steps` is not a queued table, so that an error here is a bug.
         if let Err(error) = self.rows(vec![StepRow { loss, ..row }]) {
-            tracing::error!("step {step} of rank {} was not recorded: {error}", self.handle.rank);
+            report(format_args!("step {step} of rank {} was not recorded: {error}", self.handle.rank));
         }
     }
 
-    /// As [`end_step`](Self::end_step), for a step whose loss is known only later: the row, without its loss, is the
-    /// caller's to complete and to hand over with [`rows`](Self::rows). None for a step that gets no row.
+    /// Ends the step like [`end_step`](Self::end_step), for a loss that is known only later: the caller completes the row
+    /// and hands it over with [`rows`](Self::rows). Returns `None` for a step without a row.
     pub fn close_step(&self) -> Option<StepRow> {
         let OpenStep { step, phase, start_ns } = lock(&self.handle.step).take()?;
         self.shared.set_step(-1);
@@ -279,12 +186,12 @@ impl Recorder {
         self.shared.set_active(active);
     }
 
-    /// Hands rows of a small table to the writer: `clock_samples`, `buckets`, `comms`, `devices`, … They become part of
-    /// the next part, in the order of the calls, whether or not recording is active. Like any row they may be lost, and
-    /// counted, but never fail the program.
+    /// Hands rows of a small table to the writer: `clock_samples`, `buckets`, `comms`, `devices`, … The next part holds
+    /// them in the order of the calls, whether or not recording is active. Like all rows they may be lost, and are then
+    /// counted, but they never make the program fail.
     ///
     /// # Errors
-    /// [`Error::QueuedTable`] for `events` and `memory`; [`Error::Trace`] if a row names another rank than this.
+    /// [`Error::QueuedTable`] for `events` and `memory`; [`Error::Trace`] if a row names another rank.
     pub fn rows<R: Row>(&self, rows: Vec<R>) -> Result<(), Error> {
         let table: Table = R::table();
         if table.sorted_by.is_some() {
@@ -296,34 +203,38 @@ impl Recorder {
         let batch = trace::batch_from_rows(&rows)?;
         trace::Checker::new(&table, self.handle.rank).check(&batch)?;
         if self.shared.handed_over.enter(rows.len() as u64) {
-            self.handle.send(Command::Rows(ColdRows { table, batch }));
+            self.handle.send(Command::Rows(HandedRows { table, batch }));
         }
         Ok(())
     }
 
-    /// What all of the recording share, for a source beside the threads.
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    /// State that a source shares with the threads.
+    pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
     /// The rank.
-    pub(crate) fn rank(&self) -> i32 {
+    pub fn rank(&self) -> i32 {
         self.handle.rank
     }
 
-    /// Hands over what a source beside the threads has learnt. What finds no room is lost and counted.
-    pub(crate) fn device(&self, batch: DeviceBatch) {
+    /// Hands over the rows of a source. Rows for which there is no room are lost and counted.
+    pub fn source_batch(&self, batch: SourceBatch) {
         let rows = batch.rows() as u64;
         if !batch.is_empty() {
             let room = self.shared.handed_over.enter(rows);
-            // What a source has lost is told even where its rows find no room.
-            let batch = if room { batch } else { DeviceBatch { missing: batch.missing, ..DeviceBatch::default() } };
-            self.handle.send(Command::Device(batch));
+            // The source's counts of missing rows arrive even if its rows find no room.
+            let (source, missing) = (batch.source, batch.missing);
+            let batch = match room {
+                true => SourceBatch { missing, ..batch },
+                false => SourceBatch { source, missing, ..SourceBatch::default() },
+            };
+            self.handle.send(Command::Source(batch));
         }
     }
 
-    /// Ends the recording: takes what the queues hold, closes the last part, writes `counters` and the final `ranks`
-    /// row. Waits no longer than [`Options::finish_timeout`]. A second call returns the same again.
+    /// Ends the recording: empties the queues, closes the last part, writes `counters` and the final `ranks` row. Waits
+    /// no longer than [`Options::finish_timeout`]. A second call returns the same summary.
     pub fn finish(&self) -> Summary {
         self.handle.stop(true)
     }
@@ -332,7 +243,7 @@ impl Recorder {
 impl Handle {
     fn send(&self, command: Command) {
         if let Some(writer) = lock(&self.writer).as_ref() {
-            // A writer that is gone has been reported in the summary already.
+            // If the writer has ended, the summary already says so.
             let _ = writer.commands.send(command);
         }
     }
@@ -345,14 +256,14 @@ impl Handle {
             summary.fail("this process is a fork of the one that records".into());
             return summary;
         }
-        // Taken out first: nobody shall wait for the lock while this waits for the writer.
+        // Take the writer out first, so that no other thread waits for the lock while this one waits for the writer.
         let writer = lock(&self.writer).take();
         if let Some(WriterHandle { commands, thread }) = writer {
             let (reply, done) = mpsc::sync_channel(1);
             let sent = commands.send(Command::Finish { clean, reply }).is_ok();
             match done.recv_timeout(self.finish_timeout) {
                 Ok(()) if sent => {
-                    // It has replied and returns; what it has to say stands in the summary.
+                    // The writer has replied and returns; its result is in the summary.
                     let _ = thread.join();
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -375,12 +286,12 @@ impl Drop for Handle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Kind;
-    use crate::device::DeviceEvent;
+    use crate::kinds::Kind;
+    use crate::source_batch::SourceEvent;
 
-    /// A real fork cannot be made without unsafe code; what the child sees of it is that its process id is another.
+    /// A real fork needs unsafe code. A different process id has the same effect on the recorder.
     #[test]
-    fn in_a_forked_child_nothing_is_written_and_nobody_waits() {
+    fn a_forked_child_writes_nothing_and_does_not_wait() {
         let run = tempfile::tempdir().unwrap();
         let recorder = Recorder::start(Options::new(run.path(), "test", 0, 1)).unwrap();
         let child = Recorder {
@@ -405,9 +316,9 @@ mod tests {
         assert!(recorder.finish().closed_cleanly, "the parent's writer was left alone");
     }
 
-    /// Rows that a device handed over are left out like others, and free what they held.
+    /// Rows of a source count towards the limit like other rows, and their memory is freed.
     #[test]
-    fn beyond_the_limit_rows_of_a_device_are_left_out_and_counted() {
+    fn rows_of_a_source_beyond_the_limit_are_left_out_and_counted() {
         const ROWS: u64 = 10_000;
         let run = tempfile::tempdir().unwrap();
         let short = Duration::from_millis(5);
@@ -417,15 +328,15 @@ mod tests {
         recorder.set_active(true);
         let name = recorder.intern("kernel");
         for id in 0..ROWS as i64 / 10 {
-            let events = (0..10).map(|k| DeviceEvent::new(10 * id + k, Kind::Kernel, name, id, id + 1)).collect();
-            recorder.device(DeviceBatch { events, ..DeviceBatch::default() });
+            let events = (0..10).map(|k| SourceEvent::new(10 * id + k, Kind::Kernel, name, id, id + 1)).collect();
+            recorder.source_batch(SourceBatch { source: "test", events, ..SourceBatch::default() });
         }
         let thread = recorder.thread("main");
         (0..1000).for_each(|_| drop(thread.scope(Kind::CpuOp, name)));
         std::thread::sleep(40 * short);
         let summary = recorder.finish();
         assert_eq!((summary.recorded, summary.omitted, summary.dropped), (0, ROWS + 1000, 0), "{summary}");
-        // The rank's rows, and counts ever more rarely.
+        // The rank's rows, and counters at ever longer intervals.
         assert!(summary.closed_cleanly && summary.shards < 20, "{summary}");
     }
 }

@@ -1,16 +1,16 @@
-//! The schedule of torch.profiler: which steps are waited out, warmed up and recorded.
+//! The schedule of torch.profiler: which steps are skipped, warmed up and recorded.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What happens in a step.
+/// Phase of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing is recorded.
+    /// The recorder makes no rows.
     Wait,
     /// The step itself gets a row in `steps`, but no events.
     Warmup,
-    /// Everything is recorded.
+    /// The recorder makes all rows.
     Active,
 }
 
@@ -43,15 +43,15 @@ impl Phase {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// Steps at the start of every cycle in which nothing is recorded.
+    /// Number of steps without rows at the start of every cycle.
     pub wait: u32,
-    /// Steps after them in which only the step is recorded.
+    /// Number of steps after them that get only a row in `steps`.
     pub warmup: u32,
-    /// Steps after them that are recorded. Zero records nothing, ever.
+    /// Number of recorded steps after them. With zero, no step is recorded.
     pub active: u32,
-    /// Cycles; 0: until the program ends.
+    /// Number of cycles; 0 repeats until the program ends.
     pub repeat: u32,
-    /// Steps before the first cycle.
+    /// Number of steps before the first cycle.
     pub skip_first: u32,
 }
 
@@ -82,7 +82,7 @@ impl Schedule {
         }
     }
 
-    /// The last step that is active; `None` if there is none or no last one.
+    /// The last active step; `None` if no step is active or the cycles have no end.
     pub fn last_active(&self) -> Option<u64> {
         let cycle = u64::from(self.wait) + u64::from(self.warmup) + u64::from(self.active);
         (self.active > 0 && self.repeat > 0).then(|| u64::from(self.skip_first) + cycle * u64::from(self.repeat) - 1)
@@ -100,7 +100,8 @@ impl fmt::Display for Schedule {
 impl FromStr for Schedule {
     type Err = String;
 
-    /// A part that is not given is 0, as in torch.profiler, but `active` must be given. `Err`: what is wrong with it.
+    /// Parses the form of `Display`. Omitted parts are 0, as in torch.profiler, except for `active`, which is required.
+    /// The error describes the problem.
     fn from_str(text: &str) -> Result<Self, String> {
         let problem = |part: &str, problem: &str| format!("{:?} {problem}", part.trim());
         let mut schedule = Self { wait: 0, warmup: 0, active: 0, repeat: 0, skip_first: 0 };

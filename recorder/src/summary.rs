@@ -1,40 +1,40 @@
-//! What came of a recording.
+//! The result of a recording.
 
 use std::fmt;
 
-/// What a source lost.
+/// Rows that a source lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// As in `counters`: `host:main`, `writer:events`, …
+    /// Source, as in `counters`: `host:main`, `writer:events`, …
     pub source: String,
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 
-/// What came of a recording, so far or in the end.
+/// The result of a recording, so far or at its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Rows on disk. Rows written open, and those of `ranks` and `counters`, are not counted.
+    /// Number of rows on disk, without rows that were written open and without those of `ranks` and `counters`.
     pub recorded: u64,
-    /// Rows lost, because a queue was full or a part could not be written.
+    /// Number of rows lost because a queue was full or a part could not be written.
     pub dropped: u64,
-    /// Rows left out because this process had written [`Options::max_bytes`](crate::Options::max_bytes).
+    /// Number of rows left out because this process had written [`Options::max_bytes`](crate::Options::max_bytes).
     pub omitted: u64,
-    /// Bytes on disk.
+    /// Number of bytes on disk.
     pub bytes: u64,
-    /// Shards on disk.
+    /// Number of shards on disk.
     pub shards: u64,
-    /// Attempts to write a shard that failed.
+    /// Number of failed attempts to write a shard.
     pub failed_parts: u64,
-    /// CPU time that the writer thread took, in ns: what recording costs beside the hot path. 0 while it runs.
+    /// CPU time of the writer thread in ns: the cost of recording beside the hot path. 0 while the thread runs.
     pub writer_cpu_ns: u64,
-    /// Everything that was recorded is on disk, less what [`losses`](Self::losses) lists, and `ranks` says so.
+    /// Whether all recorded rows are on disk, except for [`losses`](Self::losses), and `ranks` says so.
     pub closed_cleanly: bool,
-    /// What was lost, by source.
+    /// Lost rows, by source.
     pub losses: Vec<Loss>,
-    /// Why the recording did not end as it should.
+    /// Reason why the recording did not end cleanly.
     pub failure: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl Summary {
 }
 
 impl fmt::Display for Summary {
-    /// One line, and one more for each loss.
+    /// Prints one line, and one more for each loss.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { recorded, dropped, bytes, shards, failed_parts, .. } = self;
         write!(f, "{recorded} rows recorded in {shards} shards ({bytes} bytes), {dropped} lost")?;

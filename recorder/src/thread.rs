@@ -1,4 +1,4 @@
-//! The hot path: what a thread of the program calls between its own instructions.
+//! The hot path: functions that a thread of the program calls between its own instructions.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -6,23 +6,24 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use rtrb::Producer;
 
-use crate::names::NO_SHAPE;
-use crate::open::{OpenScope, OpenScopes};
-use crate::record::{EventRecord, IS_COMM, IS_LINKED, Memory, MemoryRecord, NONE, RareRecord};
-use crate::state::{Shared, State};
-use crate::{Clock, Collective, Kind, NameId, ShapeId};
+use crate::clock::Clock;
+use crate::kinds::Kind;
+use crate::names::{NO_SHAPE, NameId, ShapeId};
+use crate::open_scopes::{OpenScope, OpenScopes};
+use crate::queue_entry::{Collective, EventRecord, IS_COMM, IS_LINKED, Memory, MemoryRecord, NONE, RareRecord};
+use crate::shared::{Shared, State};
 
-/// What the writer knows of a thread beside its queues.
+/// State of a thread that the writer reads, beside the thread's queues.
 #[derive(Debug)]
 pub(crate) struct ThreadShared {
     pub(crate) name: String,
-    /// The system's id of the thread that recorded first; 0 before.
+    /// System id of the thread at its first record; 0 before.
     pub(crate) thread_id: AtomicI64,
     pub(crate) open: OpenScopes,
     pub(crate) dropped: Dropped,
 }
 
-/// Records that found their queue full.
+/// Number of records that found their queue full.
 #[derive(Debug, Default)]
 pub(crate) struct Dropped {
     pub(crate) events: AtomicU64,
@@ -42,42 +43,42 @@ struct Queues {
     rare: Producer<RareRecord>,
 }
 
-/// A finished interval, for what a [`Scope`] cannot enclose. Start from [`Interval::new`].
+/// A finished interval, for work that a [`Scope`] cannot enclose. Start from [`Interval::new`].
 #[derive(Clone, Copy, Debug)]
 pub struct Interval {
-    /// What it is.
+    /// Kind of the row.
     pub kind: Kind,
-    /// Its name.
+    /// Name.
     pub name: NameId,
-    /// Start, in the recorder's clock.
+    /// Start time, in the recorder's clock.
     pub start_ns: i64,
-    /// End, in the recorder's clock. An end before the start counts as the start.
+    /// End time, in the recorder's clock. An end before the start counts as the start.
     pub end_ns: i64,
-    /// The step, taken from [`ThreadRecorder::active_step`] when the work was issued: the row is written even if that
-    /// step is over by now. `None`: the current step, and a row only while recording is active.
+    /// Step of the row, from [`ThreadRecorder::active_step`] when the program issued the work; the row then exists even
+    /// if that step has ended. `None`: the current step, and a row only while recording is active.
     pub step: Option<i32>,
     /// Bytes moved.
     pub bytes: Option<i64>,
     /// Floating-point operations.
     pub flops: Option<i64>,
-    /// Shapes and types of the inputs.
+    /// Input shapes and element types.
     pub shapes: Option<ShapeId>,
-    /// Communication.
+    /// Whether the interval is communication.
     pub is_comm: bool,
 }
 
 impl Interval {
-    /// From `start_ns` to `end_ns`, in the current step, everything else unknown.
+    /// An interval in the current step, with all other fields unknown.
     pub fn new(kind: Kind, name: NameId, start_ns: i64, end_ns: i64) -> Self {
         let (step, bytes, flops, shapes) = (None, None, None, None);
         Self { kind, name, start_ns, end_ns, step, bytes, flops, shapes, is_comm: false }
     }
 }
 
-/// A thread's door to the recorder: no lock, no allocation and no formatting behind it. When the queue is full, what
-/// does not fit is dropped and counted.
+/// A thread's access to the recorder. Its functions take no lock, allocate nothing and format nothing. When the queue is
+/// full, records are dropped and counted.
 ///
-/// One per thread; it may move to another thread, but not be shared.
+/// Each thread needs its own; it may move to another thread, but two threads cannot share it.
 #[derive(Debug)]
 pub struct ThreadRecorder {
     shared: Arc<Shared>,
@@ -101,21 +102,21 @@ impl ThreadRecorder {
         Self { shared, own, clock, queues, depth, enclosing, bound }
     }
 
-    /// Now, in the recorder's clock.
+    /// The current time, in the recorder's clock.
     #[inline]
     pub fn now_ns(&self) -> i64 {
         self.clock.now_ns()
     }
 
-    /// The step that rows get now; `None` while nothing is recorded.
+    /// The step of rows that begin now; `None` while recording is inactive.
     #[inline]
     pub fn active_step(&self) -> Option<i32> {
         let state = self.shared.state();
         state.is_active().then(|| state.step())
     }
 
-    /// Opens a scope. It ends, and becomes a row, when the guard is dropped; whatever this thread records meanwhile is
-    /// its child. While nothing is recorded the guard does nothing, even if recording begins before it is dropped.
+    /// Opens a scope. It ends, and becomes a row, when the guard is dropped; rows that this thread records in between are
+    /// its children. A guard that was made while recording was inactive does nothing, even if recording begins later.
     #[inline]
     pub fn scope(&self, kind: Kind, name: NameId) -> Scope<'_> {
         let state = self.shared.state();
@@ -140,13 +141,13 @@ impl ThreadRecorder {
     }
 
     /// Records an interval that has ended, as a child of this thread's innermost open scope. Returns the row's id, or
-    /// `None` if nothing is recorded now.
+    /// `None` while recording is inactive.
     #[inline]
     pub fn interval(&self, kind: Kind, name: NameId, start_ns: i64, end_ns: i64) -> Option<i64> {
         self.record(Interval::new(kind, name, start_ns, end_ns))
     }
 
-    /// Records an interval that has ended, with all that is known of it. Returns as [`interval`](Self::interval).
+    /// Records an interval that has ended, with all its fields. Returns the same as [`interval`](Self::interval).
     #[inline]
     pub fn record(&self, interval: Interval) -> Option<i64> {
         let step = self.row_step(interval.step)?;
@@ -167,9 +168,9 @@ impl ThreadRecorder {
         Some(id)
     }
 
-    /// Records a collective. With `step: None` it gets the current step, and a row only while recording is active; with
-    /// a step from [`active_step`](Self::active_step), taken when it was issued, it gets a row even if that step is
-    /// over by now.
+    /// Records a collective. With `step: None` it gets the current step, and a row only while recording is active. With
+    /// a step from [`active_step`](Self::active_step) at the time of the call, it gets a row even if that step has
+    /// ended.
     #[inline]
     pub fn collective(&self, collective: Collective) {
         if let Some(step) = self.row_step(collective.step) {
@@ -178,9 +179,9 @@ impl ThreadRecorder {
         }
     }
 
-    /// Records an allocation or a release, now.
+    /// Records an allocation or a release at the current time.
     ///
-    /// Other than events, these are recorded in every step: what is alive during an active step was mostly allocated
+    /// Unlike events, these are recorded in every step: most memory that is in use during an active step was allocated
     /// before it.
     #[inline]
     pub fn memory(&self, memory: Memory) {
@@ -207,7 +208,7 @@ impl ThreadRecorder {
     #[inline]
     fn push_event(&self, record: EventRecord) {
         self.bind();
-        // Nobody else borrows: the queues are used in these two functions only, and neither calls out.
+        // No other borrow exists: only these two functions use the queues, and neither calls other code.
         let pushed = self.queues.try_borrow_mut().is_ok_and(|mut queues| queues.events.push(record).is_ok());
         if !pushed {
             self.own.dropped.events.fetch_add(1, Ordering::Relaxed);
@@ -223,8 +224,8 @@ impl ThreadRecorder {
         }
     }
 
-    /// Learns which thread this is, at its first record rather than at its making, because it may have moved in
-    /// between.
+    /// Stores the thread's id at the first record, because the value may have moved to another thread since it was
+    /// made.
     #[inline]
     fn bind(&self) {
         if !self.bound.get() {
@@ -268,7 +269,7 @@ impl Scope<'_> {
         self
     }
 
-    /// Shapes and types of the inputs, interned before.
+    /// Input shapes and element types.
     #[inline]
     pub fn shapes(mut self, shapes: ShapeId) -> Self {
         self.shape = shapes.0;
@@ -282,30 +283,30 @@ impl Scope<'_> {
         self
     }
 
-    /// The row's id; `None` if the scope is not recorded.
+    /// Id of the row; `None` if the scope is not recorded.
     #[inline]
     pub fn id(&self) -> Option<i64> {
         (self.id != NONE).then_some(self.id)
     }
 
-    /// When the scope began, in the recorder's clock; `None` if it is not recorded.
+    /// Start time, in the recorder's clock; `None` if the scope is not recorded.
     #[inline]
     pub fn start_ns(&self) -> Option<i64> {
         (self.id != NONE).then_some(self.start_ns)
     }
 
-    /// The thread that opened it.
-    pub(crate) fn thread(&self) -> &ThreadRecorder {
+    /// The thread that opened the scope.
+    pub fn thread(&self) -> &ThreadRecorder {
         self.thread
     }
 
-    /// Whether launches made in it carry its id.
-    pub(crate) fn is_linked(&self) -> bool {
+    /// Whether launches made inside the scope carry its id.
+    pub fn is_linked(&self) -> bool {
         self.flags & IS_LINKED != 0
     }
 
-    /// Its step.
-    pub(crate) fn step(&self) -> i32 {
+    /// Step of the scope.
+    pub fn step(&self) -> i32 {
         self.step
     }
 
@@ -313,7 +314,7 @@ impl Scope<'_> {
     fn begin(&mut self, linked: bool) {
         let thread = self.thread;
         self.id = thread.shared.next_id();
-        if linked && crate::cupti::push_scope(self.id) {
+        if linked && thread.shared.push_scope(self.id) {
             self.flags |= IS_LINKED;
         }
         self.parent_id = thread.enclosing.replace(self.id);
@@ -321,7 +322,7 @@ impl Scope<'_> {
         self.depth = depth as u32;
         thread.depth.set(depth + 1);
         thread.bind();
-        // Last, so that the scope's time is the caller's and not ours.
+        // Read the clock last, so that the scope does not include the recorder's own time.
         self.start_ns = thread.now_ns();
         let what = pack(self.kind, self.name);
         let (id, parent_id, start_ns, step) = (self.id, self.parent_id, self.start_ns, self.step);
@@ -338,22 +339,22 @@ impl Drop for Scope<'_> {
         let thread = self.thread;
         let dur_ns = thread.now_ns().saturating_sub(self.start_ns).max(0);
         if self.flags & IS_LINKED != 0 {
-            crate::cupti::pop_scope();
+            thread.shared.pop_scope();
         }
         let depth = self.depth as usize;
-        // A guard dropped after the one that encloses it must not bring the dead parent back.
+        // A guard that is dropped after its enclosing guard must not restore that closed scope as the parent.
         if thread.depth.get() > depth {
             thread.depth.set(depth);
             thread.enclosing.set(self.parent_id);
         }
-        // Closed before it is pushed: once the writer has the record, it cannot find the scope open.
+        // Close the slot before the push: the writer then never sees a scope both recorded and open.
         thread.own.open.close(depth, self.id);
         let Self { id, parent_id, start_ns: ts_ns, bytes, flops, step, name, shape, kind, flags, .. } = *self;
         thread.push_event(EventRecord { id, parent_id, ts_ns, dur_ns, bytes, flops, step, name, shape, kind, flags });
     }
 }
 
-/// Kind and name in one word, for the slots of open scopes.
+/// Packs kind and name into one word, for the slots of open scopes.
 fn pack(kind: Kind, name: NameId) -> u64 {
     u64::from(name.0) << 8 | kind as u64
 }

@@ -1,8 +1,8 @@
-//! When which step was recorded: what is learnt of late, from a device, is given its step by the time of its launch.
+//! The history of steps: gives device work, which a source reports late, the step of its launch.
 
 use std::collections::VecDeque;
 
-/// Changes that are remembered: a launch is looked up seconds after it was made, not hours.
+/// The most changes that are kept. A source looks a launch up seconds after the call, not hours.
 const MAX_CHANGES: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -12,36 +12,45 @@ struct Change {
     active: bool,
 }
 
-/// The changes of step and activity, in order.
+/// Changes of step and activity, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Timeline {
     changes: VecDeque<Change>,
-    /// Whether older changes were forgotten.
-    forgot: bool,
+    /// Whether older changes were discarded.
+    discarded: bool,
+}
+
+/// The step of a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepAt {
+    /// Rows were made, and belong to this step.
+    Active(i32),
+    /// No rows were made.
+    Inactive,
+    /// The moment is before the oldest change that is kept.
+    Unknown,
 }
 
 impl Timeline {
-    /// From `ts_ns` on, rows get this step, and exist if `active`.
+    /// From `ts_ns` on, rows belong to this step, and exist if `active`.
     pub(crate) fn push(&mut self, ts_ns: i64, step: i32, active: bool) {
         if self.changes.len() == MAX_CHANGES {
             self.changes.pop_front();
-            self.forgot = true;
+            self.discarded = true;
         }
-        // Clocks of a machine's cores agree to the ns only nearly: never go back.
+        // The clocks of two cores may differ by some ns: never go back.
         let ts_ns = self.changes.back().map_or(ts_ns, |last| ts_ns.max(last.ts_ns));
         self.changes.push_back(Change { ts_ns, step, active });
     }
 
-    /// The step at `ts_ns`; `None` if nothing was recorded then, or it is too long ago.
-    pub(crate) fn active_step(&self, ts_ns: i64) -> Option<i32> {
+    /// The step at `ts_ns`.
+    pub(crate) fn step_at(&self, ts_ns: i64) -> StepAt {
         let after = self.changes.partition_point(|change| change.ts_ns <= ts_ns);
-        let change = after.checked_sub(1).and_then(|last| self.changes.get(last))?;
-        change.active.then_some(change.step)
-    }
-
-    /// Whether `ts_ns` is before all that is remembered, but not before the recording.
-    pub(crate) fn forgot(&self, ts_ns: i64) -> bool {
-        self.forgot && self.changes.front().is_some_and(|first| ts_ns < first.ts_ns)
+        match after.checked_sub(1).and_then(|last| self.changes.get(last)) {
+            Some(change) if change.active => StepAt::Active(change.step),
+            None if self.discarded => StepAt::Unknown,
+            _ => StepAt::Inactive,
+        }
     }
 }
 
@@ -55,26 +64,28 @@ mod tests {
     /// active   .      no     no     yes    yes
     /// ```
     #[test]
-    fn a_moment_has_the_step_that_was_set_last_before_it() {
+    fn a_moment_belongs_to_the_last_step_that_began_before_it() {
         let mut timeline = Timeline::default();
         for (ts_ns, step, active) in [(10, 0, false), (20, -1, false), (30, 1, true), (40, -1, true)] {
             timeline.push(ts_ns, step, active);
         }
-        for (ts_ns, step) in [(5, None), (10, None), (25, None), (30, Some(1)), (39, Some(1)), (40, Some(-1))] {
-            assert_eq!(timeline.active_step(ts_ns), step, "{ts_ns}");
+        let (inactive, active) = (StepAt::Inactive, StepAt::Active);
+        for (ts_ns, step) in
+            [(5, inactive), (10, inactive), (25, inactive), (30, active(1)), (39, active(1)), (40, active(-1))]
+        {
+            assert_eq!(timeline.step_at(ts_ns), step, "{ts_ns}");
         }
         timeline.push(35, 2, true);
-        assert_eq!((timeline.active_step(39), timeline.active_step(40)), (Some(1), Some(2)));
-        assert!(!timeline.forgot(0));
+        assert_eq!((timeline.step_at(39), timeline.step_at(40), timeline.step_at(0)), (active(1), active(2), inactive));
     }
 
     #[test]
-    fn old_changes_are_forgotten() {
+    fn old_changes_are_discarded() {
         let mut timeline = Timeline::default();
         for ts_ns in 0..=MAX_CHANGES as i64 {
             timeline.push(ts_ns, 7, true);
         }
-        assert_eq!((timeline.changes.len(), timeline.active_step(0), timeline.forgot(0)), (MAX_CHANGES, None, true));
-        assert_eq!(timeline.active_step(1), Some(7));
+        assert_eq!((timeline.changes.len(), timeline.step_at(0)), (MAX_CHANGES, StepAt::Unknown));
+        assert_eq!(timeline.step_at(1), StepAt::Active(7));
     }
 }

@@ -1,49 +1,57 @@
-//! The writer thread: empties the queues, makes parts, and never lets an error reach the program.
+//! The writer thread: empties the queues and writes parts. No error of it reaches the program.
+
+mod counts;
+mod in_flight;
+mod rows;
+mod shards;
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rtrb::Consumer;
 use rustix::time::{ClockId, clock_gettime};
 use trace::{CollectiveRow, CounterRow, EventRow, MemoryRow, RankRow, RecordBatch, Row, ShardMeta, Table};
 
-use crate::buffers::{self, ColdRows, CollectiveKey, Constants, Parts, Sourced, collective_key};
-use crate::counts::Counts;
-use crate::device::{DeviceBatch, DeviceEvent};
+use self::counts::Counts;
+use self::in_flight::{InFlight, MAX_IN_FLIGHT};
+use self::rows::{Constants, Parts, Sourced};
+use self::shards::{Shards, is_taken};
+use crate::error::Error;
+use crate::kinds::{CollectiveState, Kind};
+use crate::lock::lock;
 use crate::names::Strings;
-use crate::open::OpenScope;
-use crate::record::{Collective, EventRecord, MemoryRecord, RareRecord};
-use crate::state::{HandedOver, Shared};
+use crate::open_scopes::OpenScope;
+use crate::queue_entry::{Collective, EventRecord, MemoryRecord, RareRecord};
+use crate::shared::{HandedOver, Shared};
+use crate::source_batch::{Missing, SourceBatch, SourceEvent};
 use crate::summary::Summary;
 use crate::thread::ThreadShared;
-use crate::{CollectiveState, Error};
 
-mod device;
-
-/// Pause between looks at the queues: a queue of 32 768 then holds 0.6 M records a second. Every look takes a core from
-/// the program where there are none to spare, so they are few.
+/// Pause between two passes over the queues. With it, a queue of 32 768 entries takes 0.6 M records per second. Passes
+/// are rare, because each takes a core from the program when all cores are busy.
 const POLL: Duration = Duration::from_millis(50);
-/// Collectives in flight that are remembered; more are a leak of the caller's.
-const MAX_IN_FLIGHT: usize = 4096;
-/// Attempts to find a free part number among several processes of a rank; each one lost means that another process took
-/// the number in between.
-const MAX_PART_TRIES: usize = 100;
 
-/// What the program sends to the writer.
+/// A message from the program to the writer.
 #[derive(Debug)]
 pub(crate) enum Command {
     Thread(ThreadQueues),
-    Rows(ColdRows),
-    Device(DeviceBatch),
+    Rows(HandedRows),
+    Source(SourceBatch),
     Finish { clean: bool, reply: SyncSender<()> },
 }
 
-/// The writer's ends of a thread's queues.
+/// Rows of a small table that the program handed over.
+#[derive(Debug)]
+pub(crate) struct HandedRows {
+    pub(crate) table: Table,
+    pub(crate) batch: RecordBatch,
+}
+
+/// The consuming ends of a thread's queues.
 #[derive(Debug)]
 pub(crate) struct ThreadQueues {
     pub(crate) own: Arc<ThreadShared>,
@@ -51,7 +59,7 @@ pub(crate) struct ThreadQueues {
     pub(crate) rare: Consumer<RareRecord>,
 }
 
-/// What the writer is told at the start.
+/// Parameters of the writer.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) run: PathBuf,
@@ -60,37 +68,21 @@ pub(crate) struct Setup {
     pub(crate) part_rows: usize,
     pub(crate) queue_records: usize,
     pub(crate) rank_row: RankRow,
-    /// Another process has claimed the rank, and this one joins it.
+    /// Whether this process joins another one that has claimed the rank.
     pub(crate) joins: bool,
     pub(crate) max_bytes: u64,
 }
 
-/// A thread as the writer sees it. It stays after the thread has ended, because rows name it by its index.
+/// Origin of rows: a thread, or a source without queues. It outlives its thread, because rows refer to its index.
 #[derive(Debug)]
-struct Source {
+struct Origin {
     own: Arc<ThreadShared>,
     queues: Option<(Consumer<EventRecord>, Consumer<RareRecord>)>,
-    /// Drops of events, collectives and memory that were counted already.
+    /// Dropped events, collectives and memory records that `counters` already holds.
     counted: [u64; 3],
 }
 
-/// A collective that was reported but is not done.
-#[derive(Debug)]
-struct InFlight {
-    collective: Collective,
-    since: Instant,
-    written: bool,
-}
-
-impl InFlight {
-    /// Whether no part tells of it yet and it has been in flight for so long that one should. Shorter ones end in the
-    /// next part at the latest: rows for them would only repeat what their own rows say.
-    fn is_news(&self, part_period: Duration) -> bool {
-        !self.written && self.since.elapsed() >= part_period
-    }
-}
-
-/// CPU time of this thread, in ns.
+/// CPU time of the calling thread in ns.
 fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
@@ -101,48 +93,48 @@ pub(crate) struct Writer {
     constants: Constants,
     shared: Arc<Shared>,
     summary: Arc<Mutex<Summary>>,
+    shards: Shards,
     strings: Strings,
-    sources: Vec<Source>,
+    origins: Vec<Origin>,
     events: Vec<Sourced<EventRecord>>,
     collectives: Vec<Sourced<Collective>>,
     memory: Vec<Sourced<MemoryRecord>>,
-    device: Vec<DeviceEvent>,
-    /// The source that stands for what is not a thread, once it has brought something.
-    device_source: Option<u32>,
-    cold: BTreeMap<&'static str, Vec<ColdRows>>,
-    in_flight: BTreeMap<CollectiveKey, InFlight>,
-    /// Ids of the open scopes that the last part of `events` holds.
+    source_events: Vec<Sourced<SourceEvent>>,
+    /// Indices of the sources in `origins`, by name.
+    sources: BTreeMap<&'static str, u32>,
+    handed: BTreeMap<&'static str, Vec<HandedRows>>,
+    in_flight: InFlight,
+    /// Ids of the open scopes in the last part of `events`.
     open_written: Vec<i64>,
-    next_part: BTreeMap<&'static str, u32>,
     counts: Counts,
-    /// When the first row came that is not on disk yet.
+    /// Arrival of the first row that is not on disk yet.
     part_began: Option<Instant>,
     last_close: Instant,
-    /// When counts were written last, and how long they wait from then on once all bytes are written.
+    /// Time at which counters were written last, and the pause until the next time once the byte limit is reached.
     counts_written: Instant,
     counts_pause: Duration,
 }
 
 impl Writer {
-    /// Claims the rank, or joins those who record it, by writing its row.
+    /// Claims the rank, or joins the session that records it, by writing its row.
     pub(crate) fn start(setup: Setup, shared: Arc<Shared>, summary: Arc<Mutex<Summary>>) -> Result<Self, Error> {
         let constants = Constants { rank: setup.meta.rank, pid: setup.meta.pid };
         let mut writer = Self {
+            shards: Shards::new(setup.run.clone(), setup.meta.clone(), summary.clone()),
             setup,
             constants,
             shared,
             summary,
             strings: Strings::default(),
-            sources: Vec::new(),
+            origins: Vec::new(),
             events: Vec::new(),
             collectives: Vec::new(),
             memory: Vec::new(),
-            device: Vec::new(),
-            device_source: None,
-            cold: BTreeMap::new(),
-            in_flight: BTreeMap::new(),
+            source_events: Vec::new(),
+            sources: BTreeMap::new(),
+            handed: BTreeMap::new(),
+            in_flight: InFlight::default(),
             open_written: Vec::new(),
-            next_part: BTreeMap::new(),
             counts: Counts::default(),
             part_began: None,
             last_close: Instant::now(),
@@ -151,33 +143,33 @@ impl Writer {
         };
         let row = trace::batch_from_rows(std::slice::from_ref(&writer.setup.rank_row))?;
         if writer.setup.joins {
-            // Whoever gets a part of `ranks` has a number that no other process of the rank has.
-            let process = writer.write(&RankRow::table(), &[row])?;
+            // The part number of this row is unique among the processes of the rank.
+            let process = writer.shards.write(&RankRow::table(), &[row])?;
             writer.shared.begin_ids_at(process);
             return Ok(writer);
         }
-        let path = trace::shard_path(&writer.setup.run, RankRow::table().name, writer.setup.meta.rank, 0);
-        writer.write_part(&RankRow::table(), &[row], 0).map_err(|error| match is_taken(&error, &path) {
-            true => Error::RankTaken { path, rank: writer.setup.meta.rank },
+        let path = writer.shards.path(RankRow::table().name, 0);
+        writer.shards.write_part(&RankRow::table(), &[row], 0).map_err(|error| match is_taken(&error, &path) {
+            true => Error::RankTaken { path, rank: writer.constants.rank },
             false => Error::Trace(error),
         })?;
         Ok(writer)
     }
 
-    /// Runs until told to finish.
+    /// Runs until it receives `Finish`.
     pub(crate) fn run(mut self, commands: &Receiver<Command>) {
         let mut busy = false;
         loop {
             match commands.recv_timeout(if busy { Duration::ZERO } else { POLL }) {
                 Ok(Command::Thread(ThreadQueues { own, events, rare })) => {
-                    self.sources.push(Source { own, queues: Some((events, rare)), counted: [0; 3] });
+                    self.origins.push(Origin { own, queues: Some((events, rare)), counted: [0; 3] });
                 }
-                Ok(Command::Rows(rows)) => self.take_cold(rows),
-                Ok(Command::Device(batch)) => self.take_device(batch),
+                Ok(Command::Rows(rows)) => self.take_handed(rows),
+                Ok(Command::Source(batch)) => self.take_batch(batch),
                 Ok(Command::Finish { clean, reply }) => {
                     self.finish(clean);
                     self.summary().writer_cpu_ns = thread_cpu_ns();
-                    // Whoever asked may have stopped waiting.
+                    // The caller may have stopped waiting.
                     let _ = reply.send(());
                     return;
                 }
@@ -198,28 +190,28 @@ impl Writer {
             return;
         }
         if !self.counts.is_empty() {
-            // Whoever reads the run would not learn of the losses, so it must not look whole.
+            // A reader of the run would not see the losses, so the rank must not count as closed cleanly.
             return self.summary().fail("the counters could not be written".into());
         }
         let row = RankRow { closed_cleanly: true, ..self.setup.rank_row.clone() };
         let written =
-            trace::batch_from_rows(&[row]).and_then(|batch| self.write(&RankRow::table(), &[batch]).map(drop));
-        let mut summary = self.summary.lock().unwrap_or_else(PoisonError::into_inner);
+            trace::batch_from_rows(&[row]).and_then(|batch| self.shards.write(&RankRow::table(), &[batch]).map(drop));
+        let mut summary = self.summary();
         match written {
             Ok(()) => summary.closed_cleanly = true,
             Err(error) => summary.fail(error.to_string()),
         }
     }
 
-    /// Empties the queues. Returns whether one of them was filling up.
+    /// Empties the queues. Returns whether one of them was more than a quarter full.
     fn drain(&mut self) -> bool {
         let mut busy = false;
-        for index in 0..self.sources.len() {
-            // No more than is there now, so that a thread that never stops cannot keep the writer from the others.
+        for index in 0..self.origins.len() {
+            // Take only what is there now, so that a busy thread cannot keep the writer from the other threads.
             let mut waiting = self.waiting(index);
             busy |= waiting > self.setup.queue_records / 4;
             while waiting > 0 {
-                let room = self.setup.part_rows.saturating_sub(self.events.len() + self.device.len());
+                let room = self.setup.part_rows.saturating_sub(self.events.len() + self.source_events.len());
                 let taken = self.drain_events(index, waiting.min(room));
                 if taken == 0 {
                     break;
@@ -229,7 +221,7 @@ impl Writer {
             }
             self.drain_rare(index);
             self.close_if_full();
-            self.forget_if_over(index);
+            self.free_if_ended(index);
         }
         if self.rows() > 0 && self.part_began.is_none() {
             self.part_began = Some(Instant::now());
@@ -238,12 +230,12 @@ impl Writer {
     }
 
     fn waiting(&self, index: usize) -> usize {
-        self.sources.get(index).and_then(|source| source.queues.as_ref()).map_or(0, |(events, _)| events.slots())
+        self.origins.get(index).and_then(|source| source.queues.as_ref()).map_or(0, |(events, _)| events.slots())
     }
 
-    /// Rows of the fullest table.
+    /// Number of rows of the fullest table.
     fn rows(&self) -> usize {
-        (self.events.len() + self.device.len()).max(self.collectives.len()).max(self.memory.len())
+        (self.events.len() + self.source_events.len()).max(self.collectives.len()).max(self.memory.len())
     }
 
     fn close_if_full(&mut self) {
@@ -253,7 +245,7 @@ impl Writer {
     }
 
     fn drain_events(&mut self, index: usize, limit: usize) -> usize {
-        let Some(Source { queues: Some((events, _)), .. }) = self.sources.get_mut(index) else { return 0 };
+        let Some(Origin { queues: Some((events, _)), .. }) = self.origins.get_mut(index) else { return 0 };
         let Ok(chunk) = events.read_chunk(events.slots().min(limit)) else { return 0 };
         let taken = chunk.len();
         self.events.extend(chunk.into_iter().map(|record| (index as u32, record)));
@@ -261,34 +253,29 @@ impl Writer {
     }
 
     /// Frees the queues of a thread that has ended, once they are empty.
-    fn forget_if_over(&mut self, index: usize) {
-        let Some(source) = self.sources.get_mut(index) else { return };
+    fn free_if_ended(&mut self, index: usize) {
+        let Some(origin) = self.origins.get_mut(index) else { return };
         let over = |(events, rare): &(Consumer<EventRecord>, Consumer<RareRecord>)| {
-            // Abandoned first: what was pushed before is then seen by the look at the queues.
+            // Check for abandonment first: records that were pushed before it are then visible in the queues.
             events.is_abandoned() && rare.is_abandoned() && events.is_empty() && rare.is_empty()
         };
-        if source.queues.as_ref().is_some_and(over) {
-            source.queues = None;
+        if origin.queues.as_ref().is_some_and(over) {
+            origin.queues = None;
         }
     }
 
     fn drain_rare(&mut self, index: usize) {
-        let Some(Source { queues: Some((_, rare)), .. }) = self.sources.get_mut(index) else { return };
+        let Some(Origin { queues: Some((_, rare)), .. }) = self.origins.get_mut(index) else { return };
         let Ok(chunk) = rare.read_chunk(rare.slots()) else { return };
         for record in chunk {
             match record {
                 RareRecord::Memory(record) => self.memory.push((index as u32, record)),
                 RareRecord::Collective(collective) if collective.state == CollectiveState::Done => {
-                    self.in_flight.remove(&collective_key(&collective));
+                    self.in_flight.end(&collective);
                     self.collectives.push((index as u32, collective));
                 }
                 RareRecord::Collective(collective) => {
-                    let key = collective_key(&collective);
-                    if let Some(known) = self.in_flight.get_mut(&key) {
-                        *known = InFlight { collective, written: false, ..*known };
-                    } else if self.in_flight.len() < MAX_IN_FLIGHT {
-                        self.in_flight.insert(key, InFlight { collective, since: Instant::now(), written: false });
-                    } else {
+                    if !self.in_flight.report(collective) {
                         let why = format!("more than {MAX_IN_FLIGHT} collectives were in flight");
                         self.counts.omit("writer:in_flight", 1, &why);
                     }
@@ -297,15 +284,55 @@ impl Writer {
         }
     }
 
-    fn take_cold(&mut self, rows: ColdRows) {
+    fn take_handed(&mut self, rows: HandedRows) {
         self.shared.handed_over.leave(rows.batch.num_rows() as u64);
         let name = rows.table.name;
-        let held: usize = self.cold.get(name).map_or(0, |parts| parts.iter().map(|p| p.batch.num_rows()).sum());
+        let held: usize = self.handed.get(name).map_or(0, |parts| parts.iter().map(|p| p.batch.num_rows()).sum());
         if held >= self.setup.part_rows {
             self.close_part(false);
         }
-        self.cold.entry(name).or_default().push(rows);
+        self.handed.entry(name).or_default().push(rows);
         self.part_began.get_or_insert_with(Instant::now);
+    }
+
+    /// Takes the rows of a source.
+    fn take_batch(&mut self, batch: SourceBatch) {
+        self.shared.handed_over.leave(batch.rows() as u64);
+        let SourceBatch { source, events, memory, collectives, missing } = batch;
+        let origin = self.origin_of(source);
+        // A thread reported the collective as enqueued before it launched the kernel: take that report first.
+        for index in 0..self.origins.len() {
+            self.drain_rare(index);
+        }
+        for event in events {
+            self.source_events.push((origin, event));
+            self.close_if_full();
+        }
+        self.memory.extend(memory.into_iter().map(|record| (origin, record)));
+        for collective in collectives {
+            self.in_flight.end(&collective);
+            self.collectives.push((origin, collective));
+        }
+        self.close_if_full();
+        for Missing { source, dropped, omitted, why } in missing {
+            if dropped > 0 {
+                self.lose(&source, dropped, &why);
+            }
+            if omitted > 0 {
+                self.counts.omit(&source, omitted, &why);
+            }
+        }
+        // A part is due even if only counts arrived.
+        self.part_began.get_or_insert_with(Instant::now);
+    }
+
+    /// Index of a source among the origins.
+    fn origin_of(&mut self, source: &'static str) -> u32 {
+        let next = self.origins.len() as u32;
+        *self.sources.entry(source).or_insert_with(|| {
+            self.origins.push(Origin { own: Arc::new(ThreadShared::new(source)), queues: None, counted: [0; 3] });
+            next
+        })
     }
 
     fn is_due(&self) -> bool {
@@ -313,21 +340,21 @@ impl Writer {
         if self.part_began.is_some_and(|began| began.elapsed() >= period) {
             return true;
         }
-        // No row came for a while. If something is open that no part tells of, the rank may be about to hang: tell it
-        // now.
+        // No row has arrived for a while. If a scope or collective is open that no part contains yet, the rank may hang:
+        // write it now.
         self.last_close.elapsed() >= period
-            && (self.in_flight.values().any(|c| c.is_news(period))
+            && (self.in_flight.has_news(period)
                 || self.open_scopes().iter().any(|(_, scope)| !self.open_written.contains(&scope.id)))
     }
 
     fn open_scopes(&self) -> Vec<Sourced<OpenScope>> {
-        let of = |(index, source): (usize, &Source)| {
-            source.own.open.read().map(|scope| (index as u32, scope)).collect::<Vec<_>>()
+        let of_origin = |(index, origin): (usize, &Origin)| {
+            origin.own.open.read().map(|scope| (index as u32, scope)).collect::<Vec<_>>()
         };
-        self.sources.iter().enumerate().flat_map(of).collect()
+        self.origins.iter().enumerate().flat_map(of_origin).collect()
     }
 
-    /// Writes what is held. In the last part, what cannot be written is lost.
+    /// Writes all rows that the writer holds. In the last part, rows that cannot be written are lost.
     fn close_part(&mut self, last: bool) {
         self.shared.names.refresh(&mut self.strings);
         let within = self.summary().bytes < self.setup.max_bytes;
@@ -335,12 +362,12 @@ impl Writer {
             self.write_events(last);
             self.write_collectives(last);
             self.write_memory(last);
-            self.write_cold(last);
+            self.write_handed(last);
         } else {
             self.leave_out();
         }
         self.count_full_queues();
-        // Beyond the limit only counts are written, each time after twice as long: they are bytes, too.
+        // Beyond the limit only counters are written, each time after twice the pause: they also take bytes.
         if within || last || self.counts_written.elapsed() >= self.counts_pause {
             self.write_counters();
             self.counts_written = Instant::now();
@@ -348,24 +375,24 @@ impl Writer {
             self.counts_pause = if within { period } else { self.counts_pause.max(period).saturating_mul(2) };
         }
         self.last_close = Instant::now();
-        let held = self.rows() > 0 || !self.cold.is_empty();
+        let held = self.rows() > 0 || !self.handed.is_empty();
         self.part_began = held.then(Instant::now);
     }
 
-    /// Forgets what is held, because this process has written all that it may.
+    /// Discards all rows that the writer holds, because this process has reached its byte limit.
     fn leave_out(&mut self) {
         let why = format!("this process had written the {} bytes that it may", self.setup.max_bytes);
-        let events = self.events.len() + self.device.len();
+        let events = self.events.len() + self.source_events.len();
         let held = [("events", events), ("collectives", self.collectives.len()), ("memory", self.memory.len())];
-        let cold = std::mem::take(&mut self.cold);
-        let cold =
-            cold.iter().map(|(name, parts)| (*name, parts.iter().map(|part| part.batch.num_rows()).sum::<usize>()));
-        for (table, rows) in held.into_iter().chain(cold).filter(|(_, rows)| *rows > 0) {
+        let handed = std::mem::take(&mut self.handed);
+        let handed =
+            handed.iter().map(|(name, parts)| (*name, parts.iter().map(|part| part.batch.num_rows()).sum::<usize>()));
+        for (table, rows) in held.into_iter().chain(handed).filter(|(_, rows)| *rows > 0) {
             self.counts.omit(&format!("writer:{table}"), rows as u64, &why);
             self.summary().omitted += rows as u64;
         }
         self.events.clear();
-        self.device.clear();
+        self.source_events.clear();
         self.collectives.clear();
         self.memory.clear();
     }
@@ -373,25 +400,27 @@ impl Writer {
     fn write_events(&mut self, last: bool) {
         let open = self.open_scopes();
         let open_ids: Vec<i64> = open.iter().map(|(_, scope)| scope.id).collect();
-        if self.events.is_empty() && self.device.is_empty() && open_ids.iter().all(|id| self.open_written.contains(id))
-        {
+        let is_written = open_ids.iter().all(|id| self.open_written.contains(id));
+        if self.events.is_empty() && self.source_events.is_empty() && is_written {
             return;
         }
-        let threads: Vec<i64> = self.sources.iter().map(|s| s.own.thread_id.load(Ordering::Relaxed)).collect();
-        let (records, device) = (&mut self.events, &mut self.device);
-        let parts = Parts { threads: &threads, records, device, open: &open, now_ns: self.shared.clock.now_ns() };
-        let batch = buffers::event_batch(&self.constants, &self.strings, parts);
-        match batch.and_then(|batch| self.write(&EventRow::table(), &[batch])) {
+        let threads: Vec<i64> = self.origins.iter().map(|o| o.own.thread_id.load(Ordering::Relaxed)).collect();
+        let (records, source_events) = (&mut self.events, &mut self.source_events);
+        let now_ns = self.shared.clock.now_ns();
+        let parts = Parts { threads: &threads, records, source_events, open: &open, now_ns };
+        let batch = rows::event_batch(&self.constants, &self.strings, parts);
+        match batch.and_then(|batch| self.shards.write(&EventRow::table(), &[batch])) {
             Ok(_) => {
-                let sources = take_sources(&mut self.events);
-                self.record("host", &sources);
-                self.record_device();
+                let origins = take_origins(&mut self.events);
+                self.record("host", &origins);
+                self.record_source_events();
                 self.open_written = open_ids;
             }
             Err(error) => {
-                // A table's rows are given up together: they are one part.
-                let full = last || self.events.len() + self.device.len() >= self.setup.part_rows;
-                let lost = [give_up(&mut self.events, full, usize::MAX), give_up(&mut self.device, full, usize::MAX)];
+                // All rows of the table are given up together: they form one part.
+                let full = last || self.events.len() + self.source_events.len() >= self.setup.part_rows;
+                let lost =
+                    [give_up(&mut self.events, full, usize::MAX), give_up(&mut self.source_events, full, usize::MAX)];
                 let rows = lost.into_iter().flatten().sum();
                 if rows > 0 {
                     self.lose("writer:events", rows, &not_written(&error));
@@ -401,25 +430,19 @@ impl Writer {
     }
 
     fn write_collectives(&mut self, last: bool) {
-        let told_after = if last { Duration::ZERO } else { self.setup.part_period };
-        let hung: Vec<CollectiveKey> =
-            self.in_flight.iter().filter(|(_, c)| c.is_news(told_after)).map(|(key, _)| *key).collect();
+        let written_after = if last { Duration::ZERO } else { self.setup.part_period };
+        let hung = self.in_flight.news(written_after);
         if self.collectives.is_empty() && hung.is_empty() {
             return;
         }
         let done = self.collectives.iter().map(|(_, collective)| collective);
-        let in_flight = hung.iter().filter_map(|key| self.in_flight.get(key)).map(|c| &c.collective);
-        let rows = done.chain(in_flight);
-        let batch = buffers::collective_batch(&self.constants, &self.strings, rows);
-        match batch.and_then(|batch| self.write(&CollectiveRow::table(), &[batch])) {
+        let collectives = done.chain(self.in_flight.get(&hung));
+        let batch = rows::collective_batch(&self.constants, &self.strings, collectives);
+        match batch.and_then(|batch| self.shards.write(&CollectiveRow::table(), &[batch])) {
             Ok(_) => {
-                let sources = take_sources(&mut self.collectives);
-                self.record("collectives", &sources);
-                for key in hung {
-                    if let Some(collective) = self.in_flight.get_mut(&key) {
-                        collective.written = true;
-                    }
-                }
+                let origins = take_origins(&mut self.collectives);
+                self.record("collectives", &origins);
+                self.in_flight.set_written(&hung);
             }
             Err(error) => {
                 if let Some(rows) = give_up(&mut self.collectives, last, self.setup.part_rows) {
@@ -433,11 +456,11 @@ impl Writer {
         if self.memory.is_empty() {
             return;
         }
-        let batch = buffers::memory_batch(&self.constants, &self.strings, &mut self.memory);
-        match batch.and_then(|batch| self.write(&MemoryRow::table(), &[batch])) {
+        let batch = rows::memory_batch(&self.constants, &self.strings, &mut self.memory);
+        match batch.and_then(|batch| self.shards.write(&MemoryRow::table(), &[batch])) {
             Ok(_) => {
-                let sources = take_sources(&mut self.memory);
-                self.record("memory", &sources);
+                let origins = take_origins(&mut self.memory);
+                self.record("memory", &origins);
             }
             Err(error) => {
                 if let Some(rows) = give_up(&mut self.memory, last, self.setup.part_rows) {
@@ -447,12 +470,12 @@ impl Writer {
         }
     }
 
-    fn write_cold(&mut self, last: bool) {
-        for (name, parts) in std::mem::take(&mut self.cold) {
+    fn write_handed(&mut self, last: bool) {
+        for (name, parts) in std::mem::take(&mut self.handed) {
             let rows: usize = parts.iter().map(|part| part.batch.num_rows()).sum();
             let batches: Vec<RecordBatch> = parts.iter().map(|part| part.batch.clone()).collect();
             let Some(table) = parts.first().map(|part| part.table.clone()) else { continue };
-            match self.write(&table, &batches) {
+            match self.shards.write(&table, &batches) {
                 Ok(_) => {
                     self.counts.record(name, rows as u64);
                     self.summary().recorded += rows as u64;
@@ -460,27 +483,27 @@ impl Writer {
                 Err(error) if last || rows >= self.setup.part_rows => {
                     self.lose(&format!("writer:{name}"), rows as u64, &not_written(&error));
                 }
-                // Tried again with the next part.
+                // The next part tries again.
                 Err(_) => {
-                    self.cold.insert(name, parts);
+                    self.handed.insert(name, parts);
                 }
             }
         }
     }
 
-    /// Counts what found its queue full since the last part.
+    /// Counts the records that found their queue full since the last part.
     fn count_full_queues(&mut self) {
         let why = format!("its queue of {} records was full", self.setup.queue_records);
         let mut lost = Vec::new();
-        for source in &mut self.sources {
-            let dropped = &source.own.dropped;
+        for origin in &mut self.origins {
+            let dropped = &origin.own.dropped;
             let tables =
                 [("host", &dropped.events), ("collectives", &dropped.collectives), ("memory", &dropped.memory)];
-            for ((table, dropped), counted) in tables.into_iter().zip(&mut source.counted) {
+            for ((table, dropped), counted) in tables.into_iter().zip(&mut origin.counted) {
                 let rows = dropped.load(Ordering::Relaxed) - *counted;
                 if rows > 0 {
                     *counted += rows;
-                    lost.push((format!("{table}:{}", source.own.name), rows));
+                    lost.push((format!("{table}:{}", origin.own.name), rows));
                 }
             }
         }
@@ -498,22 +521,35 @@ impl Writer {
             return;
         }
         let rows = self.counts.rows(self.constants.rank);
-        let written = trace::batch_from_rows(&rows).and_then(|batch| self.write(&CounterRow::table(), &[batch]));
-        // On an error the counts stay for the next part; the failure itself has been counted.
+        let written = trace::batch_from_rows(&rows).and_then(|batch| self.shards.write(&CounterRow::table(), &[batch]));
+        // After an error the counts stay for the next part; the failure itself is counted.
         if written.is_ok() {
             self.counts.clear();
         }
     }
 
-    fn record(&mut self, table: &str, sources: &[u32]) {
-        let mut rows = vec![0; self.sources.len()];
-        for source in sources {
-            rows[*source as usize] += 1;
+    fn record(&mut self, table: &str, origins: &[u32]) {
+        let mut rows = vec![0; self.origins.len()];
+        for origin in origins {
+            rows[*origin as usize] += 1;
         }
-        for (source, rows) in self.sources.iter().zip(rows) {
-            self.counts.record(&format!("{table}:{}", source.own.name), rows);
+        for (origin, rows) in self.origins.iter().zip(rows) {
+            self.counts.record(&format!("{table}:{}", origin.own.name), rows);
         }
-        self.summary().recorded += sources.len() as u64;
+        self.summary().recorded += origins.len() as u64;
+    }
+
+    /// Counts the sources' events of a part that was written, by kind, and discards them.
+    fn record_source_events(&mut self) {
+        for (source, origin) in &self.sources {
+            for kind in Kind::ALL {
+                let of_kind = |(from, event): &&Sourced<SourceEvent>| from == origin && event.kind == *kind;
+                let rows = self.source_events.iter().filter(of_kind).count() as u64;
+                self.counts.record(&format!("{source}:{}", kind.as_str()), rows);
+            }
+        }
+        self.summary().recorded += self.source_events.len() as u64;
+        self.source_events.clear();
     }
 
     fn lose(&mut self, source: &str, rows: u64, why: &str) {
@@ -521,75 +557,22 @@ impl Writer {
         self.summary().lose(source, rows, why);
     }
 
-    fn summary(&self) -> std::sync::MutexGuard<'_, Summary> {
-        self.summary.lock().unwrap_or_else(PoisonError::into_inner)
+    fn summary(&self) -> MutexGuard<'_, Summary> {
+        lock(&self.summary)
     }
-
-    /// Writes the next part of a table, and returns its number.
-    fn write(&mut self, table: &Table, batches: &[RecordBatch]) -> Result<u32, trace::Error> {
-        let shared = !self.setup.meta.session.is_empty();
-        for _ in 1..MAX_PART_TRIES {
-            let part = self.next_part(table.name, shared);
-            match self.write_part(table, batches, part) {
-                // Another process of the rank has it: not an error yet.
-                Err(error) if shared && is_taken(&error, &self.path(table.name, part)) => {}
-                written => return written.map(|()| part),
-            }
-        }
-        let part = self.next_part(table.name, shared);
-        self.write_part(table, batches, part).map(|()| part)
-    }
-
-    fn path(&self, table: &str, part: u32) -> PathBuf {
-        trace::shard_path(&self.setup.run, table, self.setup.meta.rank, part)
-    }
-
-    /// The next number of a part that this process has not tried; where others write too, one that is free now.
-    fn next_part(&self, table: &'static str, shared: bool) -> u32 {
-        let mut part = self.next_part.get(table).copied().unwrap_or(0);
-        while shared && self.path(table, part).exists() {
-            part += 1;
-        }
-        part
-    }
-
-    fn write_part(&mut self, table: &Table, batches: &[RecordBatch], part: u32) -> Result<(), trace::Error> {
-        let written = trace::write_shard(&self.setup.run, table, &self.setup.meta, part, batches);
-        // Somebody else's part is never overwritten; the next attempt goes past it.
-        if written.as_ref().err().is_none_or(|error| is_taken(error, &self.path(table.name, part))) {
-            self.next_part.insert(table.name, part + 1);
-        }
-        let mut summary = self.summary();
-        match written {
-            Ok(bytes) => {
-                summary.bytes += bytes;
-                summary.shards += 1;
-                Ok(())
-            }
-            Err(error) => {
-                summary.failed_parts += 1;
-                Err(error)
-            }
-        }
-    }
-}
-
-/// Whether the shard exists already. (A file in place of the directory says `AlreadyExists` too, of another path.)
-fn is_taken(error: &trace::Error, shard: &Path) -> bool {
-    matches!(error, trace::Error::Io { path, source } if path == shard && source.kind() == ErrorKind::AlreadyExists)
 }
 
 fn not_written(error: &trace::Error) -> String {
     format!("the part could not be written: {error}")
 }
 
-/// Empties `held` after it was written and returns where its rows came from.
-fn take_sources<T>(held: &mut Vec<Sourced<T>>) -> Vec<u32> {
-    held.drain(..).map(|(source, _)| source).collect()
+/// Empties `held` after it was written and returns the origins of its rows.
+fn take_origins<T>(held: &mut Vec<Sourced<T>>) -> Vec<u32> {
+    held.drain(..).map(|(origin, _)| origin).collect()
 }
 
-/// After a failed write: keeps the rows for the next attempt, unless it was the last or memory has its limit. Returns
-/// the rows lost.
+/// Handles a failed write: keeps the rows for the next attempt, unless this was the last one or they reach `limit`.
+/// Returns the number of rows lost.
 fn give_up<T>(held: &mut Vec<T>, last: bool, limit: usize) -> Option<u64> {
     let lost = held.len() as u64;
     (lost > 0 && (last || held.len() >= limit)).then(|| held.clear()).map(|()| lost)

@@ -2,12 +2,12 @@
 // the .cu files are compiled as C into this library (kernels.h, made from them by tests/cuda/build), and a launch
 // executes every thread of every block.
 //
-// Nothing runs when it is enqueued. Work waits in its stream until the host waits for something; then streams take turns
-// in an order chosen to be unkind ($STANDIN_ORDER: first, last, or a seed), held back by nothing but events. So an order
-// that the program forgot to ask for is not there by accident, and wrong numbers come out.
+// Enqueued work does not run at once. It waits in its stream until the host synchronizes; then the streams take turns in an
+// unfavourable order ($STANDIN_ORDER: first, last, or a seed), and only events hold them back. So a missing event in the program
+// leads to wrong numbers instead of an order that is right by accident.
 //
-// It knows only what rankscope calls. It shows nothing about speed, and nothing about real libraries but their C
-// interface.
+// The stand-in implements only the functions that rankscope calls. It allows no conclusion about speed, or about the real
+// libraries beyond their C interface.
 
 #define _GNU_SOURCE
 #include <math.h>
@@ -175,7 +175,7 @@ static void enter(void) {
     finished[me] = 1;
 }
 
-// Threads of a block advance in turns from one __syncthreads to the next.
+// The threads of a block run in turns, each from one __syncthreads to the next.
 static void run_block_with_syncs(unsigned threads) {
     const size_t STACK = 64 << 10;
     if (!stacks) stacks = mmap(NULL, 1024 * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -251,7 +251,7 @@ static void run_all(void) {
         for (Stream *s = streams; s && count < 64; s = s->next)
             if (s->head && !blocked(s->head)) runnable[count++] = s;
         if (count == 0) break;
-        Stream *s = runnable[0];  // the youngest stream: streams are listed so
+        Stream *s = runnable[0];  // the youngest stream, which is the first of the list
         if (order && !strcmp(order, "last")) s = runnable[count - 1];
         else if (order && strcmp(order, "first")) {
             if (!random_state) random_state = strtoul(order, NULL, 10) * 2 + 1;
@@ -323,7 +323,7 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
     NEED_CONTEXT();
     REFUSE_IN_CAPTURE();
     if (bytes > (size_t)1 << 30) return 2;
-    // What is not initialised must not look like zeros.
+    // Fill new memory, so that uninitialized memory does not look like zeros.
     void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
     memset(memory, 0xff, bytes);
     *address = (uintptr_t)memory;
@@ -398,7 +398,7 @@ int cuStreamWaitEvent(Stream *s, Event *event, unsigned flags) {
     if (event->recorded == 0) return SUCCESS;
     int in_capture = 0;
     for (int i = 0; i < captured_count; i++) in_capture |= captured_events[i] == event;
-    // To wait inside a capture for what is outside of it is an error (CUDA_ERROR_STREAM_CAPTURE_ISOLATION).
+    // Waiting inside a capture for work outside of it is an error (CUDA_ERROR_STREAM_CAPTURE_ISOLATION).
     if (capturing && (s == capture_origin || s->captures) && !in_capture) return 905;
     if (capturing && in_capture) s->captures = 1;
     Op *op = make(WAIT);
@@ -457,7 +457,7 @@ int cuStreamBeginCapture_v2(Stream *s, int mode) {
 int cuStreamEndCapture(Stream *s, Graph **graph) {
     int joined = s == capture_origin;
     pthread_mutex_lock(&lock);
-    // A stream that was drawn in must have been joined: the origin waits for a mark behind the last of its work.
+    // A stream that joined the capture must be joined again: the origin waits for an event behind its last work.
     for (Stream *other = streams; other; other = other->next) {
         if (!other->captures || other == capture_origin) continue;
         other->captures = 0;
@@ -501,7 +501,7 @@ int cublasGemmEx(Blas *handle, int ta, int tb, int m, int n, int k, const float 
                  int compute, int algorithm) {
     (void)algorithm;
     int rows_a = ta ? k : m, rows_b = tb ? n : k;
-    // As cuBLAS: leading dimensions at least 1 and the rows of the stored matrix; equal types of A and B; C in f32.
+    // cuBLAS requires: leading dimensions at least 1 and the rows of the stored matrix; equal types of A and B; C in f32.
     if (lda < (rows_a > 1 ? rows_a : 1) || ldb < (rows_b > 1 ? rows_b : 1) || ldc < (m > 1 ? m : 1)) return 7;
     if (a_type != b_type || c_type != 0 || (a_type != 0 && a_type != 14)) return 15;
     if (compute != 68 && compute != 77) return 15;
@@ -535,8 +535,8 @@ int nvrtcGetProgramLog(void *program, char *log) { (void)program; *log = 0; retu
 
 // ------------------------------------------------------------------------------------------------ NCCL
 
-// All ranks of a communicator map one file, named by the unique id: a counter to meet at, and room for a piece of every
-// rank's numbers.
+// All ranks of a communicator map one file, whose name is the unique id. It has a counter for the barrier and space for a
+// piece of every rank's numbers.
 #define PIECE 65536
 typedef struct { _Atomic int arrived, generation; float room[]; } Meeting;
 struct Comm { Meeting *meeting; int rank, size; };
@@ -560,7 +560,7 @@ static void meet(Comm *comm) {
     while (comm->meeting->generation == generation) sched_yield();
 }
 int ncclCommInitRank(Comm **comm, int size, UniqueId id, int rank) {
-    // As NCCL before 2.30 and without NCCL_MULTI_RANK_GPU_ENABLE: one GPU holds one rank of a host.
+    // NCCL before 2.30, or without NCCL_MULTI_RANK_GPU_ENABLE, accepts one rank of a host on each GPU.
     if (setting("STANDIN_DUPLICATE", 0) && !getenv("NCCL_HOSTID") && !getenv("NCCL_MULTI_RANK_GPU_ENABLE")) return 5;
     size_t bytes = sizeof(Meeting) + (size_t)size * PIECE * sizeof(float);
     int file = open(id.bytes, O_RDWR | O_CREAT, 0600);

@@ -1,9 +1,9 @@
-//! What one cell of a column may be, and how it enters and leaves an Arrow array.
+//! The types of cells, and how a cell enters and leaves an Arrow array.
 //!
-//! Everything a table can hold is one of `i32`, `i64`, `f64`, `bool`, [`Text`] and `Vec<i32>`, or an `Option` of these.
-//! The Rust type alone decides the Arrow type and the nullability, so a schema cannot disagree with the code that fills
-//! it.
+//! A cell is an `i32`, `i64`, `f64`, `bool`, [`Text`], [`Word`] or `Vec<i32>`, or an `Option` of these. The Rust type
+//! alone decides the Arrow type and the nullability, so a schema cannot disagree with the code that fills it.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use arrow_array::builder::{
@@ -14,8 +14,19 @@ use arrow_array::types::{Float64Type, Int32Type, Int64Type};
 use arrow_array::{Array, ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, ListArray, StringArray};
 use arrow_schema::{DataType, Field};
 
-/// A string of a table. Shared, because names repeat.
-pub type Text = Arc<str>;
+use crate::{Text, Vocabulary, Word};
+
+/// One word of a vocabulary, with its sentence.
+pub type DocumentedWord = (&'static str, &'static str);
+
+/// The vocabulary of a column, for its documentation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VocabularyInfo {
+    /// Name of the vocabulary.
+    pub name: &'static str,
+    /// Its words, in the order of declaration.
+    pub words: Vec<DocumentedWord>,
+}
 
 /// A value that can stand in a column.
 pub trait Cell: Sized {
@@ -29,6 +40,10 @@ pub trait Cell: Sized {
     type Column: Clone + std::fmt::Debug;
     /// The Arrow type.
     fn data_type() -> DataType;
+    /// The vocabulary, where the type has one.
+    fn vocabulary() -> Option<VocabularyInfo> {
+        None
+    }
     /// An empty builder.
     fn builder() -> Self::Builder;
     /// Adds one cell.
@@ -110,7 +125,7 @@ primitive_cell!(f64, "DOUBLE", DataType::Float64, Float64Builder, Float64Array, 
 });
 primitive_cell!(bool, "BOOLEAN", DataType::Boolean, BooleanBuilder, BooleanArray, |a| { a.as_boolean_opt().cloned() });
 
-/// A column of strings opened for reading: what its dictionary has once is shared.
+/// A column of strings, opened for reading. Cells with the same key share one string.
 #[derive(Clone, Debug)]
 pub struct TextColumn {
     keys: Int32Array,
@@ -213,6 +228,92 @@ impl Cell for Option<Text> {
     }
     fn get(column: &Self::Column, row: usize) -> Self {
         column.cell(row)
+    }
+}
+
+/// A column of words opened for reading: its dictionary is decoded once.
+#[derive(Clone, Debug)]
+pub struct WordColumn<V: Vocabulary> {
+    text: TextColumn,
+    words: Vec<Word<V>>,
+}
+
+impl<V: Vocabulary> WordColumn<V> {
+    /// The dictionary, in the order of its keys.
+    pub fn words(&self) -> &[Word<V>] {
+        &self.words
+    }
+
+    fn new(text: TextColumn) -> Self {
+        let words = text.values.iter().cloned().map(Word::from).collect();
+        Self { text, words }
+    }
+}
+
+impl<V: Vocabulary> Deref for WordColumn<V> {
+    type Target = TextColumn;
+    fn deref(&self) -> &TextColumn {
+        &self.text
+    }
+}
+
+fn vocabulary_info<V: Vocabulary>() -> VocabularyInfo {
+    VocabularyInfo { name: V::NAME, words: V::ALL.iter().map(|word| (word.as_str(), word.doc())).collect() }
+}
+
+impl<V: Vocabulary> Cell for Word<V> {
+    const NULLABLE: bool = false;
+    const TYPE_NAME: &'static str = "VARCHAR";
+    type Builder = StringDictionaryBuilder<Int32Type>;
+    type Column = WordColumn<V>;
+    fn data_type() -> DataType {
+        dictionary_type()
+    }
+    fn vocabulary() -> Option<VocabularyInfo> {
+        Some(vocabulary_info::<V>())
+    }
+    fn builder() -> Self::Builder {
+        StringDictionaryBuilder::new()
+    }
+    fn append(&self, builder: &mut Self::Builder) {
+        builder.append_value(self.as_str());
+    }
+    fn finish(builder: &mut Self::Builder) -> ArrayRef {
+        ArrayBuilder::finish(builder)
+    }
+    fn open(array: &dyn Array) -> Option<Self::Column> {
+        <Text as Cell>::open(array).map(WordColumn::new)
+    }
+    fn get(column: &Self::Column, row: usize) -> Self {
+        column.words[column.keys.value(row) as usize].clone()
+    }
+}
+
+impl<V: Vocabulary> Cell for Option<Word<V>> {
+    const NULLABLE: bool = true;
+    const TYPE_NAME: &'static str = "VARCHAR";
+    type Builder = StringDictionaryBuilder<Int32Type>;
+    type Column = WordColumn<V>;
+    fn data_type() -> DataType {
+        dictionary_type()
+    }
+    fn vocabulary() -> Option<VocabularyInfo> {
+        Some(vocabulary_info::<V>())
+    }
+    fn builder() -> Self::Builder {
+        StringDictionaryBuilder::new()
+    }
+    fn append(&self, builder: &mut Self::Builder) {
+        builder.append_option(self.as_ref().map(Word::as_str));
+    }
+    fn finish(builder: &mut Self::Builder) -> ArrayRef {
+        ArrayBuilder::finish(builder)
+    }
+    fn open(array: &dyn Array) -> Option<Self::Column> {
+        TextColumn::open(array).map(WordColumn::new)
+    }
+    fn get(column: &Self::Column, row: usize) -> Self {
+        column.key(row).map(|key| column.words[key].clone())
     }
 }
 

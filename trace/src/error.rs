@@ -1,36 +1,36 @@
-//! What can go wrong with a run on disk.
+//! Errors of reading and writing a run.
 
 use std::path::PathBuf;
 
-/// An error of this crate. Messages name the file and the fact.
+/// An error of this crate. Messages name the file and the cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Parquet refused.
+    /// The Parquet library returned an error.
     #[error("{}: {source}", path.display())]
     Parquet {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: parquet::errors::ParquetError,
     },
-    /// Arrow refused.
+    /// The Arrow library returned an error.
     #[error("arrow: {0}")]
     Arrow(#[from] arrow_schema::ArrowError),
-    /// A JSON document is not what it should be.
+    /// A JSON document has the wrong shape.
     #[error("{}: {source}", path.display())]
     Json {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: serde_json::Error,
     },
     /// A table lacks a column.
@@ -48,7 +48,7 @@ pub enum Error {
         table: String,
         /// The column.
         column: String,
-        /// What it is.
+        /// The type found.
         found: String,
     },
     /// Rows are not sorted by the column they must be sorted by.
@@ -83,24 +83,24 @@ pub enum Error {
         /// The duration.
         dur_ns: i64,
     },
-    /// The file is of a newer schema than this program knows.
+    /// The file has a newer schema than this program knows.
     #[error("{}: schema version {found} is newer than {known}, the newest that this program reads; update rankscope", path.display())]
     NewerSchema {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The version of the file.
         found: u32,
-        /// Ours.
+        /// The newest version that this program reads.
         known: u32,
     },
-    /// The file's metadata lacks or garbles a key.
+    /// A key of the file's metadata is missing or malformed.
     #[error("{}: metadata key {key} {problem}", path.display())]
     Metadata {
         /// The file.
         path: PathBuf,
         /// The key.
         key: &'static str,
-        /// What is wrong.
+        /// The problem with the key.
         problem: String,
     },
     /// The directory is not a run.
@@ -108,7 +108,7 @@ pub enum Error {
     NotARun {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         why: String,
     },
 }

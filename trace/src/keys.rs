@@ -2,7 +2,7 @@
 
 /// Version of all tables together.
 ///
-/// A reader takes files of its own version and older; a newer file is an error that says so.
+/// A reader accepts files of its own version and older ones. A newer file is an error.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// Schema version, decimal.

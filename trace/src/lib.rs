@@ -1,11 +1,14 @@
 //! The nouns of rankscope: event tables (schema, documentation, version), the run manifest, and Parquet shards.
 //!
 //! A *run* is a directory. Each rank writes *shards* into it, one Parquet file per table and part; the aggregator
-//! writes `analysis/`. The tables are declared once, in [`rank_tables`] and [`analysis_tables`]: a declaration gives
-//! the row type, its builder, its reader, its Arrow schema and its documentation.
+//! writes `analysis/`. Each table is declared once, in [`tables`]: the declaration gives the row type, its builder, its
+//! reader, its Arrow schema and its documentation. Columns with a vocabulary hold [`Word`]s of [`words`]. [`files`]
+//! writes files and directories atomically.
+//!
+//! This program writes a shard of two events and reads it back:
 //!
 //! ```
-//! use trace::{EventRow, Manifest, Row, Run, ShardMeta, SCHEMA_VERSION, batch_from_rows, write_shard};
+//! use trace::{EventRow, Kind, Manifest, Row, Run, SCHEMA_VERSION, ShardMeta, batch_from_rows, write_shard};
 //!
 //! # fn main() -> Result<(), trace::Error> {
 //! let dir = std::env::temp_dir().join(format!("rankscope-doc-{}", std::process::id()));
@@ -19,48 +22,64 @@
 //!     config: Default::default(),
 //! };
 //! manifest.write(&dir)?;
-//! let event = EventRow { kind: "cpu_op".into(), name: "gemm".into(), ts_ns: 10, dur_ns: 5, ..Default::default() };
+//! let event = |name: &str, ts_ns| EventRow {
+//!     kind: Kind::CpuOp.as_str().into(),
+//!     name: name.into(),
+//!     ts_ns,
+//!     dur_ns: 5,
+//!     ..EventRow::default()
+//! };
+//! let events = vec![event("gemm", 10), event("bias_relu", 15)];
 //! let meta = ShardMeta {
 //!     run_id: "example".into(),
 //!     rank: 0,
-//!     host: "here".into(),
+//!     host: "node-1".into(),
 //!     pid: 1,
 //!     boot_id: String::new(),
 //!     clock_domain: "example".into(),
 //!     session: String::new(),
 //! };
-//! write_shard(&dir, &EventRow::table(), &meta, 0, &[batch_from_rows(&[event.clone()])?])?;
+//! write_shard(&dir, &EventRow::table(), &meta, 0, &[batch_from_rows(&events)?])?;
 //!
 //! let run = Run::open(&dir)?;
 //! let (rows, problems) = run.rows::<EventRow>(0);
-//! assert_eq!((rows, problems.len()), (vec![event], 0));
+//! assert_eq!((rows, problems.len()), (events, 0));
 //! # std::fs::remove_dir_all(&dir).ok();
 //! # Ok(())
 //! # }
 //! ```
 
-mod analysis_tables;
+#[macro_use]
+mod table;
+#[macro_use]
+mod word;
+
 mod cell;
-mod device_tables;
-mod durable;
+mod describe;
 mod error;
+pub mod files;
 mod keys;
 mod manifest;
-mod rank_tables;
+pub mod name_rules;
+mod omission;
+pub mod rank;
 mod run;
 mod shard;
-mod table;
+pub mod tables;
+pub mod time_limits;
+pub mod words;
 
-pub use analysis_tables::*;
 pub use arrow_array::RecordBatch;
-pub use cell::{Cell, Text, TextColumn};
-pub use device_tables::*;
+pub use cell::{Cell, DocumentedWord, TextColumn, VocabularyInfo, WordColumn};
+pub use describe::describe;
 pub use error::Error;
 pub use keys::*;
 pub use manifest::Manifest;
-pub use rank_tables::*;
 pub use run::{Problem, Run};
 pub use shard::{
     Checker, ROW_GROUP_ROWS, Shard, ShardMeta, column_names, parse_shard_name, shard_path, write_shard, write_table,
 };
 pub use table::{ColumnInfo, Row, RowBuilder, Table, Writer, batch_from_rows, column, rows_from_batch};
+pub use tables::*;
+pub use word::{Text, Vocabulary, Word};
+pub use words::*;

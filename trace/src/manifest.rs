@@ -1,4 +1,4 @@
-//! `run.json`: what a run is, written once when it starts.
+//! `run.json`: the description of a run, written once when it starts.
 
 use std::fs::File;
 use std::io::Write;
@@ -7,37 +7,37 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::keys::{MANIFEST_FILE, SCHEMA_VERSION};
-use crate::{Error, durable};
+use crate::{Error, files};
 
 /// The manifest of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Version of the tables.
     pub schema_version: u32,
-    /// Unique id; every shard repeats it.
+    /// Unique id; every shard carries it.
     pub run_id: String,
-    /// Ranks in the job; the run is whole when it holds shards of each.
+    /// Number of ranks in the job; a complete run has shards of each.
     pub world_size: i32,
     /// UTC at the start, in ns since 1970.
     pub created_utc_ns: i64,
-    /// What wrote the run: program and version.
+    /// Program and version that wrote the run.
     pub tool: String,
     /// The command line.
     pub command: Vec<String>,
-    /// Anything else about the job: layers, bucket sizes, schedule.
+    /// Further facts about the job: layers, bucket sizes, schedule.
     #[serde(default)]
     pub config: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Manifest {
-    /// Writes `run.json` of `run`, whole or not at all.
+    /// Writes `run.json` of `run`, completely or not at all.
     ///
     /// # Errors
     /// [`Error::Io`].
     pub fn write(&self, run: &Path) -> Result<(), Error> {
         std::fs::create_dir_all(run).map_err(|source| Error::Io { path: run.into(), source })?;
         let path = run.join(MANIFEST_FILE);
-        durable::replace(&path, |file: &mut File| {
+        files::replace(&path, |file: &mut File| {
             serde_json::to_writer_pretty(&mut *file, self)
                 .map_err(|source| Error::Json { path: path.clone(), source })?;
             file.write_all(b"\n").map_err(|source| Error::Io { path: path.clone(), source })

@@ -1,25 +1,34 @@
-//! A run as a whole: the manifest, the good shards of every table, and what is wrong with the rest.
+//! A run: its manifest, the readable shards of every table, and the problems with the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use crate::keys::MANIFEST_FILE;
-use crate::{Error, Manifest, Row, Shard, ShardMeta, rank_tables, rows_from_batch};
+use crate::{Error, Manifest, OmissionRow, Row, Shard, ShardMeta, Text, rank_tables, rows_from_batch};
 
-/// Something that is wrong with a run but does not stop its reading.
+/// A problem of a run that does not prevent reading the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The file, where one is to blame.
+    /// The file that causes it, where there is one.
     pub path: Option<PathBuf>,
     /// The rank, where known.
     pub rank: Option<i32>,
-    /// What is left out of what is read: `rows of events`, `rank`, `file`.
+    /// The item that is left out: `rows of events`, `rank`, `file`.
     pub what: String,
-    /// How much of it; `None`: unknown.
+    /// The amount left out; `None` if unknown.
     pub amount: Option<i64>,
-    /// Why.
+    /// The reason.
     pub why: String,
+}
+
+impl Problem {
+    /// The problem as a row of `omissions`, with the file's path inside `run`.
+    pub fn into_omission(self, run: &Path) -> OmissionRow {
+        let Self { path, rank, what, amount, why } = self;
+        let file = path.map(|path| Text::from(path.strip_prefix(run).unwrap_or(&path).display().to_string()));
+        OmissionRow::new(what, why).rank(rank).file(file).amount(amount)
+    }
 }
 
 /// A run directory, opened.
@@ -29,17 +38,17 @@ pub struct Run {
     pub path: PathBuf,
     /// The manifest.
     pub manifest: Manifest,
-    /// Good shards by (rank, table), in the order of their parts.
+    /// Readable shards by (rank, table), in the order of their parts.
     shards: BTreeMap<(i32, String), Vec<Shard>>,
-    /// What was wrong.
+    /// The problems found.
     pub problems: Vec<Problem>,
 }
 
 impl Run {
     /// Opens a run: reads the manifest and every shard's footer.
     ///
-    /// A shard that cannot be read, that belongs to another run, or that claims a rank which another process claims
-    /// too (other than those of the same session), is left out and listed in [`problems`](Self::problems), as are ranks of which nothing was found.
+    /// A shard that cannot be read or that belongs to another run becomes one of the [`problems`](Self::problems), as does
+    /// a shard of a rank that another process or session claims too, and a rank without shards.
     ///
     /// # Errors
     /// [`Error::NotARun`], or the manifest's errors.
@@ -56,25 +65,25 @@ impl Run {
         for table in rank_tables() {
             run.open_table(table.name)?;
         }
-        // By number: past part 9999 the order of the names is another.
+        // By number: beyond part 9999 the names sort differently.
         run.shards.values_mut().for_each(|shards| shards.sort_by_key(|shard| shard.part));
         run.drop_double_claims();
         run.find_missing_ranks();
         Ok(run)
     }
 
-    /// The ranks of which there is at least one good shard, ascending.
+    /// The ranks with at least one readable shard, ascending.
     pub fn ranks(&self) -> Vec<i32> {
         let ranks: BTreeSet<i32> = self.shards.keys().map(|(rank, _)| *rank).collect();
         ranks.into_iter().collect()
     }
 
-    /// The good shards of one rank's table, in the order of their parts.
+    /// The readable shards of one rank's table, in the order of their parts.
     pub fn shards(&self, rank: i32, table: &str) -> &[Shard] {
         self.shards.get(&(rank, table.to_string())).map_or(&[], Vec::as_slice)
     }
 
-    /// Reads all rows of one rank's table, for tables that are small. What cannot be read is returned beside the rows.
+    /// Reads all rows of one rank's table, and returns the problems beside the rows. Meant for small tables.
     pub fn rows<R: Row>(&self, rank: i32) -> (Vec<R>, Vec<Problem>) {
         let table = R::table();
         let mut rows = Vec::new();
@@ -110,7 +119,7 @@ impl Run {
         }
         paths.sort();
         for path in paths {
-            // A temporary file is a part that was open when its rank died; its rows are in no count but the rank's own.
+            // A temporary file is a part that was open when its rank died. Only the rank's own counters include its rows.
             let unfinished = path.extension().is_some_and(|e| e == "tmp");
             if unfinished {
                 let why = "the part was being written when its rank stopped".to_string();
@@ -140,8 +149,8 @@ impl Run {
         self.problem(&shard.path, Some(rank), format!("rows of {}", shard.table), Some(shard.rows as i64), why);
     }
 
-    /// Two claims of one rank: nothing says which is right, so neither is guessed; the one with more rows stays, and the
-    /// other is listed. The processes of one session make one claim.
+    /// Two processes may claim one rank, and nothing tells which one is right. The claim with more rows stays, the other
+    /// becomes a problem. The processes of one session make one claim.
     fn drop_double_claims(&mut self) {
         for rank in self.ranks() {
             let mut claims: BTreeMap<Claim, u64> = BTreeMap::new();
@@ -176,9 +185,7 @@ impl Run {
     fn find_missing_ranks(&mut self) {
         let present: BTreeSet<i32> = self.ranks().into_iter().collect();
         let world_size = self.manifest.world_size;
-        let mut missing = (0..world_size).filter(|rank| !present.contains(rank));
-        let named: Vec<i32> = missing.by_ref().take(MAX_NAMED_RANKS).collect();
-        for rank in named {
+        for rank in (0..world_size).filter(|rank| !present.contains(rank)).take(MAX_NAMED_RANKS) {
             let why = "no readable shard of it was found".to_string();
             let what = "rank".to_string();
             self.problems.push(Problem { path: None, rank: Some(rank), what, amount: Some(1), why });
@@ -196,10 +203,11 @@ impl Run {
     }
 }
 
-/// Missing ranks that are problems one by one; of more, whatever a manifest says, there is a count.
+/// Missing ranks that become one problem each. All others become one problem with a count, because a manifest may
+/// claim any number of ranks.
 const MAX_NAMED_RANKS: usize = 4096;
 
-/// Who says that a rank is theirs: a process, or the session of several.
+/// The writer that claims a rank: a process, or a session of several processes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Claim {
     Process { host: String, pid: i64 },
@@ -225,7 +233,7 @@ impl fmt::Display for Claim {
     }
 }
 
-/// The rank that a shard or what was to become one claims by its name.
+/// The rank in the name of a shard, finished or not.
 fn rank_in_name(path: &Path) -> Option<i32> {
     const SUFFIX: &str = ".parquet";
     let name = path.file_name()?.to_str()?;

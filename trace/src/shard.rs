@@ -1,5 +1,4 @@
-//! Shards: one Parquet file of one table, rank and part. Writer and reader stand side by side and assert the same
-//! facts.
+//! Shards: one Parquet file per table, rank and part. Writer and reader check the same facts.
 
 use std::fs::{self, File};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,12 +22,12 @@ use crate::keys::{
     KEY_BOOT_ID, KEY_CLOCK_DOMAIN, KEY_HOST, KEY_PID, KEY_RANK, KEY_RUN_ID, KEY_SCHEMA_VERSION, KEY_SESSION,
     SCHEMA_VERSION,
 };
-use crate::{Error, Table, durable};
+use crate::{Error, Table, files};
 
 /// Rows of a row group: DuckDB's unit of parallel work (60 vectors of 2048).
 pub const ROW_GROUP_ROWS: usize = 122_880;
 
-/// What every shard says of itself.
+/// The metadata of a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardMeta {
     /// Run id, as in the manifest.
@@ -43,7 +42,8 @@ pub struct ShardMeta {
     pub boot_id: String,
     /// Clock domain of every time in the shard.
     pub clock_domain: String,
-    /// Equal for all processes that record this rank together, and theirs alone; empty if a process records it alone.
+    /// Id of the session: shared by all processes that record this rank together, and by no others; empty if a single
+    /// process records it.
     pub session: String,
 }
 
@@ -60,7 +60,7 @@ pub fn parse_shard_name(name: &str) -> Option<(i32, u32)> {
     Some((rank.parse().ok()?, part.parse().ok()?))
 }
 
-/// Columns that hold few distinct numbers, although they are ids.
+/// Id columns with few distinct values, for which a dictionary is smaller than deltas.
 const LOW_CARDINALITY: [&str; 6] = ["pid", "thread_id", "device_id", "context_id", "stream_id", "comm_id"];
 
 fn writer_properties(table: &Table, meta: &[KeyValue], batches: &[RecordBatch]) -> WriterProperties {
@@ -68,8 +68,8 @@ fn writer_properties(table: &Table, meta: &[KeyValue], batches: &[RecordBatch]) 
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
         .set_key_value_metadata(Some(meta.to_vec()))
-        // Parts are small and most columns of most rows are null. What is written per column and part is what decides
-        // the bytes per event, so: no page index, and statistics only where a reader skips row groups by them.
+        // Parts are small and most columns of most rows are null, so the cost per column and part decides the bytes per
+        // event: no page index, and statistics only where a reader skips row groups by them.
         .set_offset_index_disabled(true)
         .set_statistics_enabled(EnabledStatistics::None);
     for (index, column) in table.columns.iter().enumerate() {
@@ -86,7 +86,7 @@ fn writer_properties(table: &Table, meta: &[KeyValue], batches: &[RecordBatch]) 
             continue;
         }
         if column.type_name == "BIGINT" && is_time_or_id && !LOW_CARDINALITY.contains(&column.name) {
-            // Times and ids hardly repeat but grow slowly: deltas take a half of what a dictionary takes.
+            // Times and ids hardly repeat but grow slowly: deltas take half the space of a dictionary.
             properties = properties
                 .set_column_dictionary_enabled(path.clone(), false)
                 .set_column_encoding(path.clone(), Encoding::DELTA_BINARY_PACKED);
@@ -112,8 +112,7 @@ fn encode(
     let parquet = |source| Error::Parquet { path: path.into(), source };
     let options = ArrowWriterOptions::new()
         .with_properties(writer_properties(table, meta, batches))
-        // The Arrow schema in the footer would take more than the rows of a small part. Strings come back as strings
-        // without it.
+        // The Arrow schema in the footer would be larger than the rows of a small part, and strings are read without it.
         .with_skip_arrow_metadata(true);
     let mut writer = ArrowWriter::try_new_with_options(file, table.schema(), options).map_err(parquet)?;
     for batch in batches {
@@ -130,7 +129,7 @@ fn make_parent(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Writes one part of a rank's table under its final name, whole or not at all. Returns the file's size in bytes.
+/// Writes one part of a rank's table under its final name, completely or not at all. Returns the file's size in bytes.
 ///
 /// # Errors
 /// [`Error::Io`] of kind `AlreadyExists` if the run holds that part already: a trace is never overwritten;
@@ -160,10 +159,10 @@ pub fn write_shard(
     let pairs: Vec<KeyValue> = pairs.into_iter().chain(session).map(|(k, v)| KeyValue::new(k.to_string(), v)).collect();
     let path = shard_path(run, table.name, meta.rank, part);
     make_parent(&path)?;
-    durable::create(&path, |file| encode(file, &path, table, &pairs, batches))
+    files::create(&path, |file| encode(file, &path, table, &pairs, batches))
 }
 
-/// Writes a whole table of the aggregator to `path`, over what an earlier analysis wrote.
+/// Writes a table of the aggregator to `path`, over the file of an earlier analysis.
 ///
 /// # Errors
 /// [`Error::Parquet`] or [`Error::Io`].
@@ -171,7 +170,7 @@ pub fn write_table(path: &Path, table: &Table, run_id: &str, batches: &[RecordBa
     let pairs = [(KEY_SCHEMA_VERSION, SCHEMA_VERSION.to_string()), (KEY_RUN_ID, run_id.to_string())];
     let pairs: Vec<KeyValue> = pairs.into_iter().map(|(k, v)| KeyValue::new(k.to_string(), v)).collect();
     make_parent(path)?;
-    durable::replace(path, |file| encode(file, path, table, &pairs, batches))
+    files::replace(path, |file| encode(file, path, table, &pairs, batches))
 }
 
 /// The facts that hold in every shard, checked before writing and after reading.
@@ -185,7 +184,7 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Nothing seen yet.
+    /// A checker before the first batch.
     pub fn new(table: &Table, rank: i32) -> Self {
         Self { table: table.name.into(), rank, sorted_by: table.sorted_by, last: i64::MIN, rows: 0 }
     }
@@ -224,8 +223,8 @@ impl Checker {
     }
 }
 
-/// A shard whose footer was read and found good; its rows are read on demand. It does not hold its footer, which is
-/// large beside what it says: a run has tens of thousands of shards.
+/// A shard with a valid footer; its rows are read on demand. It does not keep the footer, because a run has tens of
+/// thousands of shards and a footer is large.
 #[derive(Clone, Debug)]
 pub struct Shard {
     /// The file.
@@ -234,11 +233,11 @@ pub struct Shard {
     pub table: String,
     /// Part number.
     pub part: u32,
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
     /// Size of the file.
     pub bytes: u64,
-    /// What it says of itself.
+    /// Its metadata.
     pub meta: ShardMeta,
 }
 
@@ -300,10 +299,9 @@ impl Shard {
     }
 }
 
-/// Runs a part of the Parquet reader and makes an error of a panic: about one damaged file in 2000 reaches an assertion
-/// of that reader (a column without its dictionary page, a null mask that is too short), and one bad shard must not end
-/// the analysis of all the others. The caller drops the reader on an error, so that nobody sees what a panic left half
-/// done.
+/// Runs a part of the Parquet reader and turns a panic into an error. About one damaged file in 2000 reaches an assertion
+/// of that reader (a column without its dictionary page, a null mask that is too short), and one damaged shard must not
+/// end the analysis of all others. The caller drops the reader after an error, so its inconsistent state is never used.
 fn contain_panic<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
@@ -311,7 +309,7 @@ fn contain_panic<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T,
     })
 }
 
-/// Checks what the Parquet reader takes for granted: chunks inside the file, and as many values as rows.
+/// Checks the assumptions of the Parquet reader: chunks lie inside the file, and columns have as many values as rows.
 fn check_footer(metadata: &ParquetMetaData, file_bytes: u64) -> Result<(), ParquetError> {
     let damaged = |what: &str| Err(ParquetError::General(format!("the file is damaged: {what}")));
     let mut rows = 0_i64;
@@ -351,9 +349,9 @@ fn read_footer(file: &File, bytes: u64) -> Result<ArrowReaderMetadata, ParquetEr
     })
 }
 
-/// Reads a footer such that strings come as dictionaries where they were written so, whether or not the file says so.
-/// Columns without a dictionary come as they are: those without any value, above all, of which the reader would make
-/// dictionaries row by row.
+/// Reads a footer so that strings are read as dictionaries where they were written as dictionaries, even if the file
+/// carries no Arrow schema. Columns without a dictionary, mostly those without values, stay plain: the reader would build
+/// their dictionaries row by row.
 fn with_dictionaries(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {
     let plain = ArrowReaderMetadata::load(file, ArrowReaderOptions::new().with_skip_arrow_metadata(true))?;
     let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
@@ -411,7 +409,7 @@ fn read_meta(path: &Path, footer: &ArrowReaderMetadata) -> Result<ShardMeta, Err
     })
 }
 
-/// The columns of `batch` that are named, for tests and small readers.
+/// The names of the columns of `batch`, for tests and small readers.
 pub fn column_names(batch: &RecordBatch) -> Vec<Arc<str>> {
     batch.schema().fields().iter().map(|f| f.name().as_str().into()).collect()
 }

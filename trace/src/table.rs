@@ -1,13 +1,17 @@
-//! What a table is: its name, who writes it, and its columns with their documentation.
+//! A table: its name, its writer, and its columns with their documentation.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
-use crate::Error;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-/// Who writes a table.
+use crate::{Error, VocabularyInfo};
+
+/// The writer of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writer {
     /// Every rank writes shards: `RUN/<table>/rank-00003-0000.parquet`.
@@ -19,30 +23,32 @@ pub enum Writer {
 /// One column, with the sentence that documents it.
 #[derive(Clone, Debug)]
 pub struct ColumnInfo {
-    /// The name; its last part is the unit, where it has one.
+    /// The name; its last part is the unit, if the column has one.
     pub name: &'static str,
     /// The type as DuckDB shows it.
     pub type_name: &'static str,
     /// Whether cells may be null.
     pub nullable: bool,
-    /// What it means.
+    /// The sentence that documents the column.
     pub doc: &'static str,
     /// The Arrow type.
     pub data_type: DataType,
+    /// The words that the column may hold, where they are known.
+    pub vocabulary: Option<VocabularyInfo>,
 }
 
-/// A table: the single place that says what its files hold.
+/// A table: the only place that defines the content of its files.
 #[derive(Clone, Debug)]
 pub struct Table {
     /// Directory or file name.
     pub name: &'static str,
-    /// What one row is.
+    /// One row of the table, in a sentence, and the order of the rows.
     pub doc: &'static str,
-    /// Who writes it.
+    /// The writer.
     pub writer: Writer,
     /// The columns in order.
     pub columns: Vec<ColumnInfo>,
-    /// The column whose values never fall within a file.
+    /// The column by which each file is sorted, ascending.
     pub sorted_by: Option<&'static str>,
 }
 
@@ -59,7 +65,7 @@ impl Table {
         self.columns.iter().position(|c| c.name == name)
     }
 
-    /// Columns as text, one a line: the form of the schema snapshot and of the reference documentation.
+    /// The columns as text, one per line: the form of the schema snapshot.
     pub fn describe(&self) -> String {
         let mut text = format!("{} — {}\n", self.name, self.doc);
         for c in &self.columns {
@@ -70,8 +76,8 @@ impl Table {
     }
 }
 
-/// A row type of a table; implemented by the [`tables!`](crate::tables) declarations only.
-pub trait Row: Sized + Clone {
+/// A row type of a table; implemented by the declarations in [`tables`](crate::tables) only.
+pub trait Row: Sized + Clone + Debug + Default + PartialEq + Serialize + DeserializeOwned + 'static {
     /// Collects rows column by column.
     type Builder: RowBuilder<Row = Self>;
     /// Typed columns of a batch.
@@ -96,7 +102,7 @@ pub trait RowBuilder: Default {
     type Row;
     /// Adds one row.
     fn push(&mut self, row: &Self::Row);
-    /// Rows held.
+    /// Number of rows held.
     fn len(&self) -> usize;
     /// Whether no row is held.
     fn is_empty(&self) -> bool {
@@ -144,7 +150,7 @@ pub fn column<C: crate::Cell>(batch: &RecordBatch, table: &str, name: &str) -> R
     })
 }
 
-/// A column's name without the `r#` that Rust wants before its keywords.
+/// A column's name without the `r#` that Rust requires before its keywords.
 pub(crate) fn plain_name(name: &'static str) -> &'static str {
     name.strip_prefix("r#").unwrap_or(name)
 }
@@ -154,10 +160,12 @@ pub(crate) fn batch(table: &Table, columns: Vec<ArrayRef>) -> Result<RecordBatch
 }
 
 /// Declares tables: for each, a row struct, a builder and a view, from one list of documented columns.
-#[macro_export]
-#[doc(hidden)]
+///
+/// It also declares the macro `$list`, by which [`tables`](crate::tables) iterates over the declarations of several
+/// files: `$list!([next more] found…)` calls `next!([more] found… table: Row,)`, with every table of this declaration
+/// after those already found. The macro needs a dollar sign of its own, `$d`.
 macro_rules! tables {
-    ($(
+    ($list:ident uses $d:tt; $(
         $(#[doc = $doc:literal])+
         $table:ident: $row:ident / $builder:ident / $view:ident, by $writer:ident, sorted by $sorted:expr; {
             $( $(#[doc = $cdoc:literal])+ $column:ident: $ty:ty, )+
@@ -226,6 +234,7 @@ macro_rules! tables {
                             nullable: <$ty as $crate::Cell>::NULLABLE,
                             doc: concat!($($cdoc),+).trim_ascii_start(),
                             data_type: <$ty as $crate::Cell>::data_type(),
+                            vocabulary: <$ty as $crate::Cell>::vocabulary(),
                         }, )+ ],
                     }
                 }
@@ -237,8 +246,11 @@ macro_rules! tables {
                 }
             }
         )+
-        fn declared() -> Vec<$crate::Table> {
-            vec![ $( <$row as $crate::Row>::table(), )+ ]
+
+        macro_rules! $list {
+            ([$d next:ident $d ($d more:ident)*] $d ($d found:tt)*) => {
+                $d next! { [$d ($d more)*] $d ($d found)* $( $(#[doc = $doc])+ $table: $row, )+ }
+            };
         }
     };
 }

@@ -7,39 +7,38 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use regex::Regex;
 
-use super::Outcome;
-use super::input::{Input, resolve};
-use super::selection::SelectionArguments;
-use super::thresholds::ThresholdArguments;
-use crate::kineto::KinetoSource;
-use crate::options::Options;
-use crate::render::summary::{self, Look};
+use crate::cli::Outcome;
+use crate::cli::input::{Input, resolve};
+use crate::cli::scope_args::ScopeArguments;
+use crate::cli::thresholds::ThresholdArguments;
+use crate::ingest::kineto::KinetoSource;
+use crate::ingest::source::{RunSource, Source};
+use crate::model::options::Options;
+use crate::render::summary::{self, TerminalStyle};
 use crate::render::{json, parquet};
-use crate::source::{RunSource, Source};
 use crate::{Analysis, Error, analyze};
 
-/// Aligns, matches and analyses a run or traces; writes `analysis/` and prints a summary.
+/// Align, match and analyze a run or traces; write `analysis/` and print a summary.
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
-    /// A run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
+pub struct Arguments {
+    /// Run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
     #[arg(required = true, value_name = "RUN|TRACES")]
     paths: Vec<PathBuf>,
-    /// Directory that gets `analysis/`. If not given: the run itself; nothing is written for traces.
+    /// Write `analysis/` into this directory. [default: the run itself; nothing is written for traces]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print the analysis as JSON instead of the summary.
     #[arg(long)]
     json: bool,
-    /// Rows of each table of the summary before the rest is only counted.
+    /// Print so many rows of each table of the summary, and count the rest.
     #[arg(long, value_name = "N", default_value_t = 12)]
     top: usize,
     #[command(flatten)]
-    selection: SelectionArguments,
-    /// Only while a range of the host runs whose name matches.
+    scope: ScopeArguments,
+    /// Use only the time inside host ranges whose name matches.
     #[arg(long, value_name = "REGEX")]
     range: Option<String>,
-    /// Look for sequences of kernels in operators and ranges whose name matches, instead of in every outermost
-    /// operator.
+    /// Look for kernel sequences in operators and ranges whose name matches, instead of in every outermost operator.
     #[arg(long, value_name = "REGEX")]
     sequences_of: Option<String>,
     #[command(flatten)]
@@ -55,18 +54,18 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
             let analysis = with_progress(&source, &options)?;
             let directory = arguments.out.clone().unwrap_or(path);
             let written = parquet::write(&analysis, &directory, Some(source.run()))?;
-            print(&analysis, &arguments)?;
-            say_where(&written);
+            print_analysis(&analysis, &arguments)?;
+            print_path(&written);
             Ok(if analysis.is_partial() { Outcome::Partial } else { Outcome::Done })
         }
         Input::Traces(paths) => {
             let source = KinetoSource::open(&paths)?;
             let analysis = with_progress(&source, &options)?;
-            // The directory of somebody's traces is not ours to write into.
+            // Directories of traces belong to the user: nothing is written there without --out.
             let written = arguments.out.as_ref().map(|out| parquet::write(&analysis, out, None)).transpose()?;
-            print(&analysis, &arguments)?;
+            print_analysis(&analysis, &arguments)?;
             if let Some(written) = &written {
-                say_where(written);
+                print_path(written);
             }
             Ok(if analysis.is_partial() { Outcome::Partial } else { Outcome::Done })
         }
@@ -78,7 +77,7 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
         range: value("range", &arguments.range, regex)?,
         sequences_of: value("sequences-of", &arguments.sequences_of, regex)?,
         thresholds: arguments.thresholds.resolve()?,
-        ..arguments.selection.resolve()?
+        ..arguments.scope.resolve()?
     })
 }
 
@@ -99,7 +98,7 @@ fn with_progress(source: &dyn Source, options: &Options) -> Result<Analysis, Err
     with_bar(|progress| analyze(source, options, progress))
 }
 
-/// Runs long work that reports ranks done and ranks to do. Progress goes to stderr, and only if somebody looks.
+/// Runs work that reports the ranks done and the total. A progress bar is drawn only if stderr is a terminal.
 pub(super) fn with_bar<T>(work: impl FnOnce(&(dyn Fn(usize, usize) + Sync)) -> T) -> T {
     if !std::io::stderr().is_terminal() {
         return work(&|_, _| ());
@@ -115,29 +114,29 @@ pub(super) fn with_bar<T>(work: impl FnOnce(&(dyn Fn(usize, usize) + Sync)) -> T
     result
 }
 
-fn print(analysis: &Analysis, arguments: &Arguments) -> Result<(), Error> {
+fn print_analysis(analysis: &Analysis, arguments: &Arguments) -> Result<(), Error> {
     let stdout = std::io::stdout().lock();
     if arguments.json {
         return json::render(analysis, std::io::BufWriter::new(stdout));
     }
-    let look = Look { width: width(), colour: colour(), top: arguments.top };
-    summary::render(analysis, &look, stdout)
+    let terminal = TerminalStyle { width: width(), colour: colour(), top: arguments.top };
+    summary::render(analysis, &terminal, stdout)
 }
 
-/// The terminal's width; `COLUMNS` where there is no terminal to ask.
+/// The width of the terminal, or the value of `COLUMNS` if stdout is no terminal.
 pub(super) fn width() -> usize {
     let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
     let terminal = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
-    terminal.or(columns).unwrap_or(Look::default().width)
+    terminal.or(columns).unwrap_or(TerminalStyle::default().width)
 }
 
-/// Only on a terminal, and not where <https://no-color.org> forbids it.
+/// Whether to use colour: only on a terminal, and only if `NO_COLOR` (<https://no-color.org>) does not forbid it.
 pub(super) fn colour() -> bool {
     let forbidden = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
     std::io::stdout().is_terminal() && !forbidden && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
 }
 
-/// A message, so it goes to stderr; if that is gone there is nobody to tell.
-fn say_where(written: &std::path::Path) {
+/// Prints the path of the analysis on stderr. If stderr is closed, the message is lost.
+fn print_path(written: &std::path::Path) {
     let _ = writeln!(std::io::stderr(), "analysis: {}", written.display());
 }

@@ -1,4 +1,4 @@
-//! What a path on the command line is.
+//! Decides whether the paths on the command line are a run or traces.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use trace::MANIFEST_FILE;
 
 use crate::Error;
-use crate::kineto::KinetoSource;
-use crate::source::{RunSource, Source};
+use crate::ingest::kineto::KinetoSource;
+use crate::ingest::source::{RunSource, Source};
 
-/// What was given to be analysed.
+/// The input of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Input {
     /// A run.
@@ -19,7 +19,7 @@ pub(super) enum Input {
     Traces(Vec<PathBuf>),
 }
 
-/// Formats that are known by name and not read, with what to do instead.
+/// Formats that are recognised by name but not read, each with an alternative.
 const UNREAD: [(&str, &str, &str); 4] = [
     (
         ".nsys-rep",
@@ -41,10 +41,10 @@ const UNREAD: [(&str, &str, &str); 4] = [
 
 const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
 
-/// Decides by what is there, not by what the names promise: a directory with a manifest is a run.
+/// Decides by the content of the paths: a directory with a manifest is a run.
 ///
 /// # Errors
-/// [`Error::NoInput`] with what to do, or [`Error::UnreadFormat`].
+/// [`Error::NoInput`] or [`Error::UnreadFormat`]; their messages name a way out.
 pub(super) fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
     for path in &paths {
         check_exists(path)?;
@@ -57,9 +57,7 @@ pub(super) fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
             Ok(Input::Run(path.parent().unwrap_or(Path::new(".")).into()))
         }
         _ => match paths.iter().find(|p| is_run(p)) {
-            Some(run) => {
-                Err(no_input(run, "it is a run, and a run is analysed alone; give it without other paths".into()))
-            }
+            Some(run) => Err(no_input(run, "it is a run, and a run is analyzed alone; give no other paths".into())),
             None => {
                 for path in &paths {
                     check_traces(path)?;
@@ -91,14 +89,14 @@ fn check_format(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// By content, because exports are renamed. What cannot be opened here is reported by whoever reads it.
+/// Whether a file is a SQLite database. Its content decides, because exports get renamed. A file that cannot be opened
+/// is reported by its reader later.
 fn is_sqlite(path: &Path) -> bool {
     let mut head = [0_u8; 16];
     path.is_file() && File::open(path).and_then(|mut f| f.read_exact(&mut head)).is_ok() && head == SQLITE_MAGIC
 }
 
-/// Whether a name is that of a trace, or the first byte that of JSON or gzip. What is inside is for the reader to find
-/// out.
+/// Whether the name or the first bytes look like a trace: JSON or gzip. The reader checks the content later.
 fn is_trace(path: &Path) -> bool {
     let name = path.to_string_lossy();
     let mut head = [0_u8; 2];
@@ -109,11 +107,12 @@ fn is_trace(path: &Path) -> bool {
     name.ends_with(".json") || name.ends_with(".json.gz") || starts()
 }
 
-/// A directory must hold a trace. One that holds shards but no manifest, or only formats that are not read, is said to.
+/// Checks that a path is a trace, or a directory with at least one trace. For directories without a trace, the error
+/// distinguishes shards without a manifest from formats that are not read.
 fn check_traces(path: &Path) -> Result<(), Error> {
     if !path.is_dir() {
-        let what = "it is neither a run (a directory with run.json) nor a trace (.json, .json.gz)";
-        return if is_trace(path) { Ok(()) } else { Err(no_input(path, what.into())) };
+        let why = "it is neither a run (a directory with run.json) nor a trace (.json, .json.gz)";
+        return if is_trace(path) { Ok(()) } else { Err(no_input(path, why.into())) };
     }
     let io = |source| Error::Io { path: path.into(), source };
     let mut entries = Vec::new();
@@ -133,12 +132,12 @@ fn check_traces(path: &Path) -> Result<(), Error> {
     Err(no_input(path, why))
 }
 
-/// A run or traces as a source of ranks.
+/// Opens a run or traces as a source of ranks.
 pub(super) fn open(paths: Vec<PathBuf>) -> Result<Box<dyn Source>, Error> {
     source_of(resolve(paths)?)
 }
 
-/// What was resolved, opened.
+/// Opens a resolved input.
 pub(super) fn source_of(input: Input) -> Result<Box<dyn Source>, Error> {
     Ok(match input {
         Input::Run(path) => Box::new(RunSource::open(&path)?),
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_decides() {
+    fn the_content_of_a_path_decides() {
         assert_eq!(resolved(&[("run.json", b"{}")], ""), "run");
         assert_eq!(resolved(&[("run.json", b"{}")], "run.json"), "run");
         assert_eq!(resolved(&[("rank0.json.gz", b"")], ""), "traces");
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_to_do() {
+    fn errors_name_a_way_out() {
         let check = |files: &[(&str, &[u8])], given: &str, part: &str| {
             let text = resolved(files, given);
             assert!(text.contains(part), "{text:?} lacks {part:?}");

@@ -4,43 +4,44 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use trace::files::write_output;
 
-use super::analyze::{regex, value, with_bar};
-use super::export::to_file;
-use super::input::{Input, open, resolve, source_of};
-use super::selection::SelectionArguments;
-use super::{Outcome, say_omissions};
 use crate::Error;
-use crate::options::Options;
+use crate::base::units::plural;
+use crate::cli::analyze::{regex, value, with_bar};
+use crate::cli::input::{Input, open, resolve, source_of};
+use crate::cli::scope_args::ScopeArguments;
+use crate::cli::{Outcome, print_omissions};
+use crate::ingest::source::Source;
+use crate::model::options::Options;
 use crate::render::html::{Reported, Settings, report, report_with};
-use crate::render::text::plural;
-use crate::source::Source;
 
-/// Writes one page for a browser: the verdict, what it stands on, and what it does not cover.
+/// Write one page for a browser: the verdict, its evidence, and the limits of both.
 ///
-/// Given two runs, A and B, the page is that of B and has a second tab: what changed since A, as `aggregator diff A B`
-/// says it. Two directories of traces are two runs if a rank is in both.
+/// Given two runs, A and B, the page shows B and has a second tab: what changed since A, as `aggregator diff A B`
+/// prints it. Two directories of traces are two runs if some rank is in both.
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
-    /// A run, or traces of torch.profiler: .json or .json.gz files, or directories of them. Two runs: before and after.
+pub struct Arguments {
+    /// Run, or traces of torch.profiler: .json or .json.gz files, or directories of them. Or two runs: before and
+    /// after.
     #[arg(required = true, value_name = "RUN|TRACES")]
     paths: Vec<PathBuf>,
-    /// The page; `-` is stdout. One that exists is replaced.
+    /// Write this file, replacing one that exists; `-` is stdout.
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     out: PathBuf,
-    /// The step that is drawn as a timeline of all ranks. If not given: the one of median length.
+    /// Draw this step as the timeline of all ranks. [default: the step of median length]
     #[arg(long, value_name = "STEP")]
     timeline: Option<i32>,
     #[command(flatten)]
-    selection: SelectionArguments,
-    /// Only while a range of the host runs whose name matches.
+    scope: ScopeArguments,
+    /// Use only the time inside host ranges whose name matches.
     #[arg(long, value_name = "REGEX")]
     range: Option<String>,
 }
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let options = Options { range: value("range", &arguments.range, regex)?, ..arguments.selection.resolve()? };
+    let options = Options { range: value("range", &arguments.range, regex)?, ..arguments.scope.resolve()? };
     let settings = Settings { timeline_step: arguments.timeline, ..Settings::default() };
     let write = |out: &mut dyn Write| match sides(arguments.paths.clone())? {
         Sides::One(run) => with_bar(|progress| report(run.as_ref(), &options, &settings, out, progress)),
@@ -52,21 +53,21 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let reported = if arguments.out.as_os_str() == "-" {
         write(&mut BufWriter::new(std::io::stdout().lock()))?
     } else {
-        to_file(&arguments.out, write)?
+        write_output(&arguments.out, write)?
     };
-    say(&arguments.out, &reported);
-    say_omissions(&reported.omissions);
+    print_result(&arguments.out, &reported);
+    print_omissions(&reported.omissions);
     Ok(if reported.partial { Outcome::Partial } else { Outcome::Done })
 }
 
-/// What is reported.
+/// The runs of a report.
 enum Sides {
     One(Box<dyn Source>),
     /// Before and after.
     Two(Box<dyn Source>, Box<dyn Source>),
 }
 
-/// Two runs are compared; traces of one run may lie in two directories.
+/// Decides whether the paths are one run or two. The traces of one run may lie in two directories.
 fn sides(paths: Vec<PathBuf>) -> Result<Sides, Error> {
     if let [a, b] = paths.as_slice()
         && a.is_dir()
@@ -83,9 +84,9 @@ fn sides(paths: Vec<PathBuf>) -> Result<Sides, Error> {
     open(paths).map(Sides::One)
 }
 
-/// Parts of two runs by time or range are not the same part of both.
+/// Refuses selections by time or range: they select different parts of two runs.
 fn whole_runs_only(options: &Options) -> Result<(), Error> {
-    let why = "two runs are compared by their steps; leave it out, or choose --steps".to_string();
+    let why = "two runs are compared step by step; use --steps instead".to_string();
     if options.selects_by_time() {
         return Err(Error::Option { option: "from/--to", value: "given with two runs".into(), why });
     }
@@ -95,8 +96,8 @@ fn whole_runs_only(options: &Options) -> Result<(), Error> {
     }
 }
 
-/// Messages; if stderr is gone there is nobody to tell.
-fn say(path: &Path, reported: &Reported) {
+/// Prints the size of the page and its shortenings on stderr. If stderr is closed, the messages are lost.
+fn print_result(path: &Path, reported: &Reported) {
     let mut stderr = std::io::stderr().lock();
     let _ = writeln!(
         stderr,

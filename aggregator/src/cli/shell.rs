@@ -1,53 +1,47 @@
-//! `aggregator completions` and `aggregator man`: what a shell and `man` know of the command line.
+//! Completions for shells, and man pages.
 
 use std::io::Write;
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory};
+use clap::{CommandFactory, Subcommand};
 use clap_complete::Shell;
 
-use super::Outcome;
 use crate::Error;
+use crate::cli::Outcome;
 
-/// Prints completions for a shell; `aggregator completions bash > /etc/bash_completion.d/aggregator`.
-#[derive(Debug, Args)]
-pub(super) struct Completions {
-    /// The shell.
-    #[arg(value_enum)]
-    shell: Shell,
+/// The subcommands that describe the command line itself.
+#[derive(Debug, Subcommand)]
+pub enum ShellCommand {
+    /// Print completions for a shell
+    Completions {
+        /// Shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// Write man pages: one for the command and one for each subcommand
+    Man {
+        /// Write the pages into this directory [default: print the command's own page]
+        #[arg(value_name = "DIR")]
+        directory: Option<PathBuf>,
+    },
 }
 
-/// Writes man pages: one for the command and one for each subcommand.
-#[derive(Debug, Args)]
-pub(super) struct Man {
-    /// Directory that gets them; without it the command's own is printed.
-    #[arg(value_name = "DIR")]
-    directory: Option<PathBuf>,
-}
-
-/// Runs `completions`.
-pub(super) fn completions<C: CommandFactory>(arguments: &Completions) -> Result<Outcome, Error> {
+/// Runs `completions` or `man` for the command line `C` of `program`.
+pub(super) fn run<C: CommandFactory>(command: &ShellCommand, program: &str) -> Result<Outcome, Error> {
     let mut text = Vec::new();
-    clap_complete::generate(arguments.shell, &mut C::command(), "aggregator", &mut text);
-    let mut out = std::io::stdout().lock();
-    out.write_all(&text)?;
-    out.flush()?;
-    Ok(Outcome::Done)
-}
-
-/// Runs `man`.
-pub(super) fn man<C: CommandFactory>(arguments: &Man) -> Result<Outcome, Error> {
-    match &arguments.directory {
-        Some(directory) => {
+    match command {
+        ShellCommand::Completions { shell } => {
+            clap_complete::generate(*shell, &mut C::command(), program, &mut text);
+        }
+        ShellCommand::Man { directory: Some(directory) } => {
             let io = |source| Error::Io { path: directory.clone(), source };
             std::fs::create_dir_all(directory).map_err(io)?;
             clap_mangen::generate_to(C::command(), directory).map_err(io)?;
         }
-        None => {
-            let mut out = std::io::stdout().lock();
-            clap_mangen::Man::new(C::command()).render(&mut out)?;
-            out.flush()?;
-        }
+        ShellCommand::Man { directory: None } => clap_mangen::Man::new(C::command()).render(&mut text)?,
     }
+    let mut out = std::io::stdout().lock();
+    out.write_all(&text)?;
+    out.flush()?;
     Ok(Outcome::Done)
 }

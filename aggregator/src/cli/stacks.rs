@@ -5,32 +5,32 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::analyze::{value, with_bar};
-use super::input::open;
-use super::table::chosen_ranks;
-use super::{Outcome, say_omissions};
 use crate::Error;
-use crate::options::parse_steps;
-use crate::stacks::{On, Stacks};
+use crate::cli::analyze::{value, with_bar};
+use crate::cli::input::open;
+use crate::cli::table::chosen_ranks;
+use crate::cli::{Outcome, print_omissions};
+use crate::model::options::parse_steps;
+use crate::torch::stacks::{On, Stacks};
 
-/// Writes folded stacks for flame graphs: a line a stack, with its own time in ns.
+/// Write folded stacks for flame graphs: one stack per line, with its own time in ns.
 ///
 /// flamegraph.pl --countname=ns, inferno-flamegraph and speedscope read them.
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
-    /// A run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
+pub struct Arguments {
+    /// Run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
     #[arg(required = true, value_name = "RUN|TRACES")]
     paths: Vec<PathBuf>,
-    /// File that is written; without it, and for `-`, stdout.
+    /// Write this file; `-` is stdout. [default: stdout]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Whose time is shown: threads of the host, or devices under what launched their work.
+    /// Show the time of host threads, or of devices under the stacks that launched their work.
     #[arg(long, value_enum, default_value_t, value_name = "WHERE")]
     on: On,
-    /// Only these ranks, as in 0,2,4..8. [default: all]
+    /// Use only these ranks, as in 0,2,4..8. [default: all]
     #[arg(long, value_name = "LIST")]
     ranks: Option<String>,
-    /// Only rows of these steps: a..b (b not included), a..=b, a.., ..b or one step.
+    /// Use only rows of these steps: a..b (b not included), a..=b, a.., ..b or one step.
     #[arg(long, value_name = "A..B")]
     steps: Option<String>,
 }
@@ -42,7 +42,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let list = arguments.ranks.or_else(|| Some("all".into()));
     let ranks = chosen_ranks(source.as_ref(), &list)?;
     let mut omissions = source.problems();
-    // One rank after the other: what grows is the tree of different stacks, and only one rank's rows are held.
+    // Ranks are loaded one after the other, so that memory holds the rows of one rank and the tree of stacks.
     let stacks = with_bar(|progress| -> Result<Stacks, Error> {
         let mut stacks = Stacks::default();
         for (done, rank) in ranks.iter().enumerate() {
@@ -57,7 +57,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     })?;
     let mut text = stacks.lines().join("\n");
     if text.is_empty() {
-        let why = "no row has time of its own there; try the other --on, or other --steps".to_string();
+        let why = "no row has own time there; try the other --on, or other --steps".to_string();
         return Err(Error::NoInput { path: source.info().path, why });
     }
     text.push('\n');
@@ -69,6 +69,6 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
             out.flush()?;
         }
     }
-    say_omissions(&omissions);
+    print_omissions(&omissions);
     Ok(if omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
 }

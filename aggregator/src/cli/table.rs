@@ -9,48 +9,48 @@ use rayon::prelude::*;
 use serde::Serialize;
 use trace::OmissionRow;
 
-use super::analyze::{colour, regex, value, width, with_bar};
-use super::input::open;
-use super::{Outcome, say_omissions};
 use crate::Error;
-use crate::options::{parse_ranks, parse_steps};
-use crate::render::key_averages::{Look, render};
-use crate::source::Source;
-use crate::steps::mark_steps;
-use crate::table::{GroupBy, KeyAverages, SortKey, TableOptions, key_averages};
+use crate::cli::analyze::{colour, regex, value, width, with_bar};
+use crate::cli::input::open;
+use crate::cli::{Outcome, print_omissions};
+use crate::ingest::source::Source;
+use crate::model::options::{parse_ranks, parse_steps};
+use crate::model::steps::mark_steps;
+use crate::render::key_averages::{TableStyle, render};
+use crate::torch::table::{GroupBy, KeyAverages, SortKey, TableOptions, key_averages};
 
-/// Prints what torch.profiler's key_averages().table() prints, of a run or of traces.
+/// Print the table of torch.profiler's key_averages().table() for a run or for traces.
 ///
-/// One table a rank: torch.profiler knows no other, and sums over ranks hide who differs. Without --ranks it is that of
-/// the lowest rank.
+/// There is one table per rank, as in torch.profiler, because sums over ranks hide the rank that differs. Without
+/// --ranks, only the table of the lowest rank is printed.
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
-    /// A run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
+pub struct Arguments {
+    /// Run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
     #[arg(required = true, value_name = "RUN|TRACES")]
     paths: Vec<PathBuf>,
-    /// A key of torch.profiler, as self_cpu_time_total or count; `cuda` and `device` are one. [default:
-    /// self_cuda_time_total, or self_cpu_time_total where no device was recorded]
+    /// Sort by a key of torch.profiler, such as self_cpu_time_total or count; `cuda` and `device` mean the same.
+    /// [default: self_cuda_time_total, or self_cpu_time_total if no device was recorded]
     #[arg(long, value_name = "KEY")]
     sort_by: Option<String>,
-    /// Rows of a table; -1: all. [default: 20, and with --json all]
+    /// Print so many rows of each table; -1 prints all. [default: 20; with --json all]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     row_limit: Option<i64>,
-    /// What is told apart besides names.
+    /// Group rows by name and this.
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
     group_by: GroupBy,
-    /// Innermost frames that --group-by stack tells apart.
+    /// With --group-by stack, distinguish so many innermost frames.
     #[arg(long, value_name = "N", default_value_t = 5)]
     stack_frames: usize,
     /// Count Python functions too.
     #[arg(long)]
     python_functions: bool,
-    /// Only these ranks, as in 0,2,4..8, or `all`.
+    /// Print the tables of these ranks, as in 0,2,4..8, or of `all`.
     #[arg(long, value_name = "LIST")]
     ranks: Option<String>,
-    /// Only these steps: a..b (b not included), a..=b, a.., ..b or one step.
+    /// Use only these steps: a..b (b not included), a..=b, a.., ..b or one step.
     #[arg(long, value_name = "A..B")]
     steps: Option<String>,
-    /// Ranges of the host whose name matches are the steps.
+    /// Take the host ranges (record_function, NVTX) whose name matches as the steps.
     #[arg(long, value_name = "REGEX")]
     step_marker: Option<String>,
     /// Print JSON, times in ns.
@@ -59,7 +59,7 @@ pub(super) struct Arguments {
 }
 
 const ROW_LIMIT: usize = 20;
-/// Version of the JSON: raised when a key goes away or changes its meaning.
+/// Version of the JSON: raised if a key is removed or changes its meaning.
 const VERSION: u32 = 1;
 
 #[derive(Serialize)]
@@ -86,7 +86,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let chosen = chosen_ranks(source.as_ref(), &arguments.ranks)?;
     let marker = value("step-marker", &arguments.step_marker, regex)?;
     let mut omissions = source.problems();
-    let one = |rank: &i32| -> Result<(KeyAverages, Vec<OmissionRow>), Error> {
+    let table_of_rank = |rank: &i32| -> Result<(KeyAverages, Vec<OmissionRow>), Error> {
         let (mut data, details) = source.load_detailed(*rank)?;
         if let Some(marker) = &marker {
             mark_steps(&mut data, marker);
@@ -99,7 +99,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
             .par_iter()
             .with_max_len(1)
             .map(|rank| {
-                let table = one(rank);
+                let table = table_of_rank(rank);
                 progress(done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1, chosen.len());
                 table
             })
@@ -120,11 +120,11 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     } else {
         print_tables(&tables, (word, key), row_limit)?;
     }
-    say(source.as_ref(), &chosen, &arguments.ranks, &omissions);
+    print_notes(source.as_ref(), &chosen, &arguments.ranks, &omissions);
     Ok(if omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
 }
 
-/// The chosen ranks; the lowest, if none were chosen.
+/// Returns the chosen ranks, or the lowest rank without a list.
 pub(super) fn chosen_ranks(source: &dyn Source, list: &Option<String>) -> Result<Vec<i32>, Error> {
     let all = source.ranks();
     let chosen: Vec<i32> = match list.as_deref() {
@@ -137,7 +137,7 @@ pub(super) fn chosen_ranks(source: &dyn Source, list: &Option<String>) -> Result
     };
     if chosen.is_empty() {
         let why = match list {
-            Some(_) if !all.is_empty() => format!("--ranks chose none of ranks {}", crate::render::text::ranks(&all)),
+            Some(_) if !all.is_empty() => format!("--ranks selects none of ranks {}", crate::base::units::ranks(&all)),
             _ => "no rank could be read".to_string(),
         };
         return Err(Error::NoRank { path: source.info().path, why });
@@ -145,7 +145,7 @@ pub(super) fn chosen_ranks(source: &dyn Source, list: &Option<String>) -> Result
     Ok(chosen)
 }
 
-/// `None`: what suits the output; `Some(usize::MAX)`: all.
+/// Returns `None` for the default of the output, `Some(usize::MAX)` for all rows.
 fn row_limit(given: Option<i64>) -> Result<Option<usize>, Error> {
     match given {
         None => Ok(None),
@@ -177,25 +177,25 @@ fn print_json(
 }
 
 fn print_tables(tables: &[KeyAverages], sorted_by: (&str, SortKey), row_limit: Option<usize>) -> Result<(), Error> {
-    // A file or a pipe has no edge to keep to, unless somebody says so.
+    // Files and pipes have no width unless COLUMNS sets one.
     let bounded = std::io::stdout().is_terminal() || std::env::var_os("COLUMNS").is_some();
-    let look = Look { width: bounded.then(width), colour: colour(), rows: Some(row_limit.unwrap_or(ROW_LIMIT)) };
-    let texts: Vec<String> = tables.iter().map(|table| render(table, Some(sorted_by), &look)).collect();
+    let style = TableStyle { width: bounded.then(width), colour: colour(), rows: Some(row_limit.unwrap_or(ROW_LIMIT)) };
+    let texts: Vec<String> = tables.iter().map(|table| render(table, Some(sorted_by), &style)).collect();
     let mut out = std::io::stdout().lock();
     out.write_all(texts.join("\n").as_bytes())?;
     Ok(out.flush()?)
 }
 
-/// Says which ranks are not shown, and what was left out.
-fn say(source: &dyn Source, chosen: &[i32], list: &Option<String>, omissions: &[OmissionRow]) {
+/// Prints on stderr how many ranks are not shown, and the omissions.
+fn print_notes(source: &dyn Source, chosen: &[i32], list: &Option<String>, omissions: &[OmissionRow]) {
     let all = source.ranks();
     if list.is_none() && all.len() > chosen.len() {
         let _ = writeln!(
             std::io::stderr(),
-            "rank {} of {} ranks; --ranks LIST, or --ranks all, shows others",
+            "rank {} of {} ranks; use --ranks LIST or --ranks all for the others",
             chosen[0],
             all.len()
         );
     }
-    say_omissions(omissions);
+    print_omissions(omissions);
 }

@@ -1,30 +1,30 @@
-//! Options that say when lateness is a verdict.
+//! Options for the thresholds of a verdict.
 
 use clap::Args;
 
 use crate::Error;
-use crate::straggler::Thresholds;
+use crate::model::thresholds::Thresholds;
 
-/// When a rank is called a cause. The defaults are those of the library.
+/// Thresholds of the verdict "cause". The defaults are those of the library.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "When a rank is called a cause")]
 pub(super) struct ThresholdArguments {
-    /// Fewer steps than this are not enough to be sure [default: 3].
+    /// Require so many steps for a verdict [default: 3].
     #[arg(long, value_name = "N")]
     min_steps: Option<usize>,
-    /// Smallest effect, in percent of the median step [default: 2].
+    /// Require an effect of so many percent of the median step [default: 2].
     #[arg(long, value_name = "PERCENT")]
     min_effect_pct: Option<f64>,
-    /// Smallest distance from the other ranks, in standard errors [default: 4].
+    /// Require a distance of so many standard errors from the other ranks [default: 4].
     #[arg(long, value_name = "Z")]
     min_z: Option<f64>,
-    /// Smallest share of steps that show it, from 0 to 1 [default: 0.8].
+    /// Require that so large a share of the steps shows it, from 0 to 1 [default: 0.8].
     #[arg(long, value_name = "SHARE")]
     min_persistence: Option<f64>,
 }
 
 impl ThresholdArguments {
-    /// The thresholds of the library, with what was given in place of the defaults.
+    /// Returns the thresholds of the library, overridden by the given options.
     pub(super) fn resolve(&self) -> Result<Thresholds, Error> {
         let default = Thresholds::default();
         Ok(Thresholds {
@@ -50,9 +50,9 @@ fn within(option: &'static str, given: Option<f64>, default: f64, most: f64) -> 
 mod tests {
     use super::*;
 
-    /// The help text repeats the defaults; it must not drift from them.
+    /// The help text repeats the defaults of the library.
     #[test]
-    fn the_defaults_in_the_help_are_true() {
+    fn the_help_names_the_defaults() {
         let t = Thresholds::default();
         assert_eq!((t.min_steps, t.min_effect_pct, t.min_z, t.min_persistence), (3, 2.0, 4.0, 0.8));
     }

@@ -1,11 +1,11 @@
-//! The terminal's view of two runs compared, and its JSON.
+//! Prints a comparison of two runs on a terminal or as JSON.
 //!
 //! ```text
 //! {
 //!   "format": "rankscope.diff",
-//!   "version": 1,                      raised when a key goes away or changes its meaning; new keys may appear
+//!   "version": 1,                      raised if a key is removed or changes its meaning; new keys may appear
 //!   "a", "b":  [ the runs: path, ranks, steps, median step ],
-//!   "method":  { how it was judged },
+//!   "method":  { the statistics behind the judgement },
 //!   "verdict": { "changed", "sentence", "row", "detectable_step_pct" },
 //!   "rows":    [ { "key", "place", "a_ns", "b_ns", "change": { "delta_ns", "low_ns", "high_ns", … }, "judgement" }, … ],
 //!   "appeared", "vanished": [ … ],  "omissions": [ … ]
@@ -17,16 +17,16 @@ use std::io::Write;
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
-use super::grid::Grid;
-use super::summary::Look;
-use super::text::{ns, plain, plural, ranks, shorten, wrap};
-use crate::diff::{Diff, DiffRow, Group, Judgement, OneSided, Place, RunFacts};
+use crate::base::units::{ns, plain, plural, ranks, shorten, wrap};
+use crate::compare::{Diff, DiffRow, Group, Judgement, OneSided, Place, RunFacts};
 use crate::error::Error;
+use crate::render::grid::Grid;
+use crate::render::summary::TerminalStyle;
 
 /// Version of the JSON.
 pub const VERSION: u32 = 1;
 
-/// Lines are no narrower and no wider than this.
+/// The width of lines is clamped to this range.
 const WIDTHS: std::ops::RangeInclusive<usize> = 60..=200;
 
 #[derive(Serialize)]
@@ -47,25 +47,29 @@ pub fn json(diff: &Diff, mut out: impl Write) -> Result<(), Error> {
     Ok(out.flush()?)
 }
 
-/// Prints the verdict, the two sides, what changed, and what is new or gone.
+/// Prints the verdict, the two sides, the changes, and the rows that only one side has.
 ///
 /// # Errors
 /// [`Error::Output`].
-pub fn render(diff: &Diff, look: &Look, mut out: impl Write) -> Result<(), Error> {
-    let look = Look { width: look.width.clamp(*WIDTHS.start(), *WIDTHS.end()), top: look.top.max(1), ..look.clone() };
+pub fn render(diff: &Diff, terminal: &TerminalStyle, mut out: impl Write) -> Result<(), Error> {
+    let terminal = TerminalStyle {
+        width: terminal.width.clamp(*WIDTHS.start(), *WIDTHS.end()),
+        top: terminal.top.max(1),
+        ..terminal.clone()
+    };
     let mut text = String::new();
-    verdict(&mut text, diff, &look);
-    sides(&mut text, diff, &look);
-    changes(&mut text, diff, &look);
-    steps(&mut text, diff, &look);
-    one_sided(&mut text, "New in B", &diff.appeared, &look);
-    one_sided(&mut text, "Gone in B", &diff.vanished, &look);
-    method(&mut text, diff, &look);
+    verdict(&mut text, diff, &terminal);
+    sides(&mut text, diff, &terminal);
+    changes(&mut text, diff, &terminal);
+    steps(&mut text, diff, &terminal);
+    one_sided(&mut text, "New in B", &diff.appeared, &terminal);
+    one_sided(&mut text, "Gone in B", &diff.vanished, &terminal);
+    method(&mut text, diff, &terminal);
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
-/// A row as a sentence of its own.
+/// Describes a row in words.
 pub fn row_in_words(row: &DiffRow) -> String {
     let change = ns(row.change.delta_ns.round() as i64);
     format!(
@@ -77,30 +81,30 @@ pub fn row_in_words(row: &DiffRow) -> String {
     )
 }
 
-fn paint(text: &str, style: Style, look: &Look) -> String {
-    if look.colour { format!("{style}{text}{style:#}") } else { text.to_string() }
+fn paint(text: &str, style: Style, terminal: &TerminalStyle) -> String {
+    if terminal.colour { format!("{style}{text}{style:#}") } else { text.to_string() }
 }
 
-fn paragraph(text: &mut String, words: &str, first: &str, rest: &str, look: &Look) {
-    for (i, line) in wrap(&plain(words), look.width.saturating_sub(rest.len())).iter().enumerate() {
+fn paragraph(text: &mut String, words: &str, first: &str, rest: &str, terminal: &TerminalStyle) {
+    for (i, line) in wrap(&plain(words), terminal.width.saturating_sub(rest.len())).iter().enumerate() {
         text.push_str(if i == 0 { first } else { rest });
         text.push_str(line);
         text.push('\n');
     }
 }
 
-fn heading(text: &mut String, title: &str, meaning: &str, look: &Look) {
+fn heading(text: &mut String, title: &str, meaning: &str, terminal: &TerminalStyle) {
     text.push('\n');
     let line = format!("{title} — {meaning}");
-    for (i, line) in wrap(&line, look.width).iter().enumerate() {
+    for (i, line) in wrap(&line, terminal.width).iter().enumerate() {
         let line =
-            if i == 0 { line.replacen(title, &paint(title, Style::new().bold(), look), 1) } else { line.clone() };
+            if i == 0 { line.replacen(title, &paint(title, Style::new().bold(), terminal), 1) } else { line.clone() };
         text.push_str(&line);
         text.push('\n');
     }
 }
 
-fn verdict(text: &mut String, diff: &Diff, look: &Look) {
+fn verdict(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
     let row = diff.verdict.row.and_then(|at| diff.rows.get(at));
     let (word, colour) = match row.map(|row| row.judgement) {
         Some(Judgement::Slower) => ("SLOWER", AnsiColor::Red),
@@ -108,21 +112,21 @@ fn verdict(text: &mut String, diff: &Diff, look: &Look) {
         _ => ("NO SIGNIFICANT CHANGE", AnsiColor::Green),
     };
     let style = Style::new().bold().fg_color(Some(colour.into()));
-    for (i, line) in wrap(&format!("{word}  {}", plain(&diff.verdict.sentence)), look.width).iter().enumerate() {
-        let line = if i == 0 { line.replacen(word, &paint(word, style, look), 1) } else { line.clone() };
+    for (i, line) in wrap(&format!("{word}  {}", plain(&diff.verdict.sentence)), terminal.width).iter().enumerate() {
+        let line = if i == 0 { line.replacen(word, &paint(word, style, terminal), 1) } else { line.clone() };
         text.push_str(&line);
         text.push('\n');
     }
 }
 
-fn sides(text: &mut String, diff: &Diff, look: &Look) {
+fn sides(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
     let side = |text: &mut String, letter: &str, runs: &[RunFacts]| {
         for run in runs {
             let step = ns(run.step_ns.round() as i64);
-            let path = shorten(&plain(&run.path), look.width.saturating_sub(24).max(30));
+            let path = shorten(&plain(&run.path), terminal.width.saturating_sub(24).max(30));
             let words =
                 format!("{path}: ranks {}, {}, median step {step}", ranks(&run.ranks), plural(run.steps, "step"),);
-            paragraph(text, &words, &format!("{letter}: "), "   ", look);
+            paragraph(text, &words, &format!("{letter}: "), "   ", terminal);
         }
     };
     side(text, "A", &diff.a);
@@ -136,7 +140,7 @@ fn who(place: Place) -> String {
     }
 }
 
-/// What a row is of, without its measure.
+/// The name of a row without its measure.
 fn what(row: &DiffRow) -> String {
     let shape = row.key.shape.as_deref().map(|shape| format!(" {shape}")).unwrap_or_default();
     match row.key.group {
@@ -147,7 +151,7 @@ fn what(row: &DiffRow) -> String {
     }
 }
 
-/// The parts of a step, as the summary of a run has them.
+/// The parts of a step, in the order of the summary of a run.
 const PARTS: [&str; 6] = ["wall", "compute", "overlap", "exposed communication", "memory", "idle"];
 
 fn part(row: &DiffRow) -> String {
@@ -158,8 +162,9 @@ fn part(row: &DiffRow) -> String {
     }
 }
 
-/// Times of all columns are in one unit. With `places`, whose row it is and which time.
-fn table(rows: &[&DiffRow], places: bool, look: &Look) -> String {
+/// Renders rows as a table with one unit for all times. With `places`, the table has columns for the rank and the
+/// measure.
+fn table(rows: &[&DiffRow], places: bool, terminal: &TerminalStyle) -> String {
     let style = |row: &&DiffRow| match row.judgement {
         Judgement::Slower => Style::new().fg_color(Some(AnsiColor::Red.into())),
         Judgement::Faster => Style::new().fg_color(Some(AnsiColor::Green.into())),
@@ -187,44 +192,44 @@ fn table(rows: &[&DiffRow], places: bool, look: &Look) -> String {
     grid = column(grid, "to", 1, |row| row.change.high_ns);
     grid.percent("of step", 3, rows.iter().map(|row| Some(row.step_pct)).collect())
         .styled(rows.iter().map(style).collect())
-        .render(look.width, look.colour)
+        .render(terminal.width, terminal.colour)
 }
 
-fn changes(text: &mut String, diff: &Diff, look: &Look) {
+fn changes(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
     let certain: Vec<&DiffRow> = diff.rows.iter().filter(|row| row.judgement != Judgement::Unclear).collect();
     if certain.is_empty() {
         return;
     }
-    heading(text, "Changes", "significant ones, per step; of one rank: beyond the other ranks", look);
-    text.push_str(&table(&certain[..certain.len().min(look.top)], true, look));
-    more(text, certain.len(), "change", look);
+    heading(text, "Changes", "significant changes per step; for one rank: relative to the other ranks", terminal);
+    text.push_str(&table(&certain[..certain.len().min(terminal.top)], true, terminal));
+    more(text, certain.len(), "change", terminal);
 }
 
-fn more(text: &mut String, rows: usize, noun: &str, look: &Look) {
-    if rows > look.top {
-        let words = format!("{} not shown (--top)", plural(rows - look.top, &format!("more {noun}")));
-        paragraph(text, &words, "  ", "    ", look);
+fn more(text: &mut String, rows: usize, noun: &str, terminal: &TerminalStyle) {
+    if rows > terminal.top {
+        let words = format!("{} not shown (--top)", plural(rows - terminal.top, &format!("more {noun}")));
+        paragraph(text, &words, "  ", "    ", terminal);
     }
 }
 
-/// The step and its parts, whatever is said of them.
-fn steps(text: &mut String, diff: &Diff, look: &Look) {
-    let of_step = |row: &&DiffRow| row.key.group == Group::Step && row.place == Place::AllRanks;
-    let mut rows: Vec<&DiffRow> = diff.rows.iter().filter(of_step).collect();
+/// The step and its parts, also without a significant change.
+fn steps(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
+    let is_step = |row: &&DiffRow| row.key.group == Group::Step && row.place == Place::AllRanks;
+    let mut rows: Vec<&DiffRow> = diff.rows.iter().filter(is_step).collect();
     if rows.is_empty() {
         return;
     }
     rows.sort_by_key(|row| PARTS.iter().position(|part| **part == *row.key.name));
-    heading(text, "Step", "mean over ranks, median over steps; the change's 95 % interval", look);
-    text.push_str(&table(&rows, false, look));
+    heading(text, "Step", "mean over ranks, median over steps; from and to: 95 % interval of the change", terminal);
+    text.push_str(&table(&rows, false, terminal));
 }
 
-fn one_sided(text: &mut String, title: &str, side: &[OneSided], look: &Look) {
+fn one_sided(text: &mut String, title: &str, side: &[OneSided], terminal: &TerminalStyle) {
     if side.is_empty() {
         return;
     }
-    heading(text, title, "only one side has these; time a step, mean over ranks", look);
-    let shown = &side[..side.len().min(look.top)];
+    heading(text, title, "only one side has these; time per step, mean over ranks", terminal);
+    let shown = &side[..side.len().min(terminal.top)];
     let kind = |one: &OneSided| match one.key.group {
         Group::Step => "step",
         Group::Range => "range",
@@ -239,27 +244,27 @@ fn one_sided(text: &mut String, title: &str, side: &[OneSided], look: &Look) {
         .text("name", 0, shown.iter().map(|one| plain(&one.key.name)).collect())
         .text("shape", 2, shown.iter().map(shape).collect())
         .time("time", 0, shown.iter().map(|one| Some(one.step_ns.round() as i64)).collect());
-    text.push_str(&grid.render(look.width, look.colour));
-    more(text, side.len(), "row", look);
+    text.push_str(&grid.render(terminal.width, terminal.colour));
+    more(text, side.len(), "row", terminal);
 }
 
-/// How it was judged, and what could not have been seen.
-fn method(text: &mut String, diff: &Diff, look: &Look) {
-    let words = words_of_method(diff);
+/// The statistical method and the smallest change that could have been detected.
+fn method(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
+    let words = method_sentences(diff);
     let Some((first, rest)) = words.split_first() else { return };
-    heading(text, "How sure", first, look);
+    heading(text, "How sure", first, terminal);
     for words in rest {
-        paragraph(text, words, "  ", "    ", look);
+        paragraph(text, words, "  ", "    ", terminal);
     }
 }
 
-/// The same, a sentence or more each.
-pub(super) fn words_of_method(diff: &Diff) -> Vec<String> {
+/// The sentences about the method.
+pub(super) fn method_sentences(diff: &Diff) -> Vec<String> {
     let method = &diff.method;
     let percent = |share: f64| format!("{:.3}", 100.0 * share).trim_end_matches('0').trim_end_matches('.').to_string();
     let mut all = vec![method.words.clone()];
     all.push(format!(
-        "{} compared, {} with less than {} % of a step not; intervals {} %, false discoveries at most {} %",
+        "{} compared, {} below {} % of a step skipped; {} % intervals, at most {} % false discoveries",
         plural(diff.rows.len(), "row"),
         diff.too_small,
         percent(method.smallest_share),
@@ -268,20 +273,21 @@ pub(super) fn words_of_method(diff: &Diff) -> Vec<String> {
     ));
     if diff.verdict.too_few_steps {
         all.push(format!(
-            "a run has fewer than {} steps, which do not show how much steps vary: nothing is called significant; record \
-             more (--schedule active=20), or three runs a side",
+            "a run has fewer than {} steps, too few to measure how much steps vary, so no change is called significant; record \
+             more steps (--schedule active=20), or three runs per side",
             method.least_steps
         ));
     }
     if let Some(detectable) = diff.verdict.detectable_step_pct {
-        all.push(format!("a change of all ranks' step is seen from {detectable:.0} % on"));
+        all.push(format!("smallest change of all ranks' step that this comparison can detect: {detectable:.0} %"));
     }
     all.push(if diff.a.len() + diff.b.len() > 2 {
-        format!("{} and {} runs: how much runs differ is measured", diff.a.len(), diff.b.len())
+        format!("{} and {} runs: the difference between runs of one side is measured", diff.a.len(), diff.b.len())
     } else {
         format!(
-            "one run a side: a run is allowed to be off by {:.1} times the spread of its steps and {} %; several \
-             (diff A1,A2,A3 B1,B2,B3), recorded in turns, measure it and see smaller changes of all ranks",
+            "one run per side: the difference between runs is assumed to be {:.1} times the spread of a run's steps plus {} %; \
+             several runs per side (diff A1,A2,A3 B1,B2,B3), recorded in turns, measure it and detect smaller changes of \
+             all ranks",
             method.between_runs.sqrt(),
             percent(method.between_runs_relative),
         )

@@ -1,17 +1,17 @@
-//! Tables of the terminal: aligned, within a width, the least important columns left out first.
+//! Tables for terminals: aligned columns within a width; the least important columns are left out first.
 
 use std::fmt::Write as _;
 
 use anstyle::Style;
 
-use super::text::{shorten, time_unit};
+use crate::base::units::{shorten, time_unit};
 
-/// Which side of its column a cell stands on.
+/// The alignment of a cell in its column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Text.
+    /// For text.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
@@ -20,7 +20,7 @@ pub enum Align {
 struct Column {
     title: String,
     align: Align,
-    /// Columns of the highest number are left out first; those of 0 never are.
+    /// Columns with the highest number are left out first; columns with 0 always stay.
     dispensable: u8,
     cells: Vec<String>,
 }
@@ -36,17 +36,17 @@ impl Column {
 pub struct Grid {
     columns: Vec<Column>,
     styles: Vec<Style>,
-    /// Titles of the columns that did not fit.
+    /// Titles of the columns that were left out.
     left_out: Vec<String>,
 }
 
 const GAP: usize = 2;
 const INDENT: usize = 2;
-/// Text is shortened to the first of these before any column is left out, and to the second before more is.
+/// Text is shortened to the first length before any column is left out, and to the second before further columns are.
 const SHORT_TEXT: [usize; 2] = [24, 12];
 
 impl Grid {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new() -> Self {
         Self::default()
     }
@@ -57,20 +57,20 @@ impl Grid {
         self.column(title.into(), Align::Left, dispensable, cells)
     }
 
-    /// Adds a column of numbers that are formatted already.
+    /// Adds a column of formatted numbers.
     #[must_use]
     pub fn number(self, title: &str, dispensable: u8, cells: Vec<String>) -> Self {
         self.column(title.into(), Align::Right, dispensable, cells)
     }
 
-    /// Adds a column of times, all in the unit of the largest, which goes into the title. Absent times are `–`.
+    /// Adds a column of times in the unit of the largest time. The unit is in the title. Absent times are `–`.
     #[must_use]
     pub fn time(self, title: &str, dispensable: u8, times_ns: Vec<Option<i64>>) -> Self {
         let largest = times_ns.iter().flatten().map(|t| t.unsigned_abs()).max().unwrap_or(0);
         self.time_beside(title, dispensable, times_ns, largest)
     }
 
-    /// As [`time`](Self::time), in the unit of a time of another column: columns that are compared have one unit.
+    /// Adds a column of times in the unit of `largest`, so that columns that are compared have the same unit.
     #[must_use]
     pub fn time_beside(self, title: &str, dispensable: u8, times_ns: Vec<Option<i64>>, largest: u64) -> Self {
         let (scale, unit) = time_unit(largest);
@@ -100,20 +100,21 @@ impl Grid {
         self
     }
 
-    /// Styles the rows, one style each.
+    /// Sets one style for each row.
     #[must_use]
     pub fn styled(mut self, styles: Vec<Style>) -> Self {
         self.styles = styles;
         self
     }
 
-    /// The lines of the table, each at most `width` columns wide where that is possible.
+    /// Renders the table. Lines are at most `width` columns wide if possible.
     pub fn render(self, width: usize, colour: bool) -> String {
-        self.render_telling(width, colour).0
+        self.render_with_left_out(width, colour).0
     }
 
-    /// As [`render`](Self::render), and the titles of the columns that did not fit, in their order.
-    pub fn render_telling(mut self, width: usize, colour: bool) -> (String, Vec<String>) {
+    /// Renders the table like [`render`](Self::render) and returns the titles of the columns that were left out, in
+    /// order.
+    pub fn render_with_left_out(mut self, width: usize, colour: bool) -> (String, Vec<String>) {
         let all: Vec<String> = self.columns.iter().map(|c| c.title.clone()).collect();
         self.fit(width);
         let widths: Vec<usize> = self.columns.iter().map(Column::width).collect();
@@ -129,7 +130,7 @@ impl Grid {
         (out, left_out)
     }
 
-    /// Columns of the terminal that it takes with nothing shortened or left out.
+    /// The width of the table with nothing shortened or left out.
     pub fn width(&self) -> usize {
         total(&self.columns)
     }
@@ -150,7 +151,7 @@ impl Grid {
         while total(&self.columns) > width && self.leave_out(0) {}
     }
 
-    /// Shortens the widest column of text by `excess`, but not below `shortest`; false if there is none that is wider.
+    /// Shortens the widest text column by `excess`, but not below `shortest`. Returns false if no column is wider.
     fn shorten(&mut self, excess: usize, shortest: usize) -> bool {
         let least = |c: &Column| shortest.max(c.title.chars().count());
         let texts = self.columns.iter_mut().filter(|c| c.align == Align::Left && c.width() > least(c));
@@ -160,7 +161,7 @@ impl Grid {
         true
     }
 
-    /// Leaves out the most dispensable column of those above `level`; false if there is none.
+    /// Leaves out the most dispensable column above `level`. Returns false if there is none.
     fn leave_out(&mut self, level: u8) -> bool {
         let columns = self.columns.iter().enumerate().filter(|(_, c)| c.dispensable > level);
         let Some((index, _)) = columns.max_by_key(|(_, c)| c.dispensable) else { return false };
@@ -192,7 +193,7 @@ fn total(columns: &[Column]) -> usize {
     INDENT + columns.iter().map(|c| c.width() + GAP).sum::<usize>().saturating_sub(GAP)
 }
 
-/// `-0.0` is a rounded number that says nothing.
+/// Removes the sign of a number that was rounded to `-0.0`.
 fn unsigned_zero(text: String) -> String {
     let zero = text.strip_prefix('-').filter(|rest| rest.chars().all(|c| matches!(c, '0' | '.')));
     zero.map(String::from).unwrap_or(text)
@@ -211,7 +212,7 @@ mod tests {
             .text("range", 1, vec!["forward".into(), "ncclDevKernel_AllReduce_Sum_f32_RING_LL".into()])
     }
 
-    /// The table under a line that is not indented: snapshots lose the indentation that all their lines share.
+    /// Renders the table under an unindented line, because snapshots lose the indentation that all lines share.
     fn rendered(width: usize) -> String {
         format!("table\n{}", grid().render(width, false))
     }

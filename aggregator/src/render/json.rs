@@ -1,27 +1,27 @@
-//! The analysis as JSON.
+//! Writes the analysis as JSON.
 //!
 //! ```text
 //! {
 //!   "format": "rankscope.analysis",
-//!   "version": 1,                      raised when a key goes away or changes its meaning; new keys may appear
-//!   "facts":   { what was analysed: ranks, steps, rows read, rows lost },
+//!   "version": 1,                      raised if a key is removed or changes its meaning; new keys may appear
+//!   "facts":   { the input: ranks, steps, rows read, rows lost },
 //!   "verdict": { "kind": "cause" | "undecided" | "balanced" | "nothing", "rank", "step_delay_ns", …, "sentence" },
 //!   "tables":  { "<table>": [ { "<column>": value, … }, … ], … }
 //! }
 //! ```
 //!
-//! Tables and columns have the names, units and meaning that `trace::analysis_tables` documents; they are the same as
-//! those of `analysis/*.parquet`. Absent values are `null`. Times are integers in ns, beyond 2⁵³ for some clocks: read
-//! them as integers.
+//! `trace::analysis_tables` documents the names, units and meaning of tables and columns; `analysis/*.parquet` has the
+//! same ones. Absent values are `null`. Times are integers in ns. Readers must parse them as integers, because times of
+//! some clocks exceed 2⁵³.
 
 use std::io::Write;
 
 use serde::Serialize;
 
-use crate::analysis::{Analysis, Facts, Tables, Verdict};
 use crate::error::Error;
+use crate::model::analysis::{Analysis, Facts, Tables, Verdict};
 
-/// Version of the shape.
+/// Version of the document.
 pub const VERSION: u32 = 1;
 
 #[derive(Serialize)]
@@ -51,40 +51,16 @@ mod tests {
     use expect_test::expect_file;
 
     use super::*;
-    use crate::analysis::VerdictKind;
+    use crate::model::analysis::VerdictKind;
 
-    /// One empty row in every table shows every key.
+    /// An analysis with one empty row in every table, so that every key appears.
     fn shape() -> Analysis {
+        let mut tables = Tables::default();
+        tables.all_mut().into_iter().for_each(|rows| rows.push_default());
         Analysis {
             facts: Facts { run_id: "run".into(), ranks: vec![0, 1], ..Facts::default() },
             verdict: Verdict { kind: VerdictKind::Balanced, ..Verdict::default() },
-            tables: Tables {
-                clock_fit: vec![Default::default()],
-                step_breakdown: vec![Default::default()],
-                idle_breakdown: vec![Default::default()],
-                collective_instances: vec![Default::default()],
-                collective_waits: vec![Default::default()],
-                bucket_timing: vec![Default::default()],
-                stragglers: vec![Default::default()],
-                kernel_stats: vec![Default::default()],
-                op_stats: vec![Default::default()],
-                annotation_stats: vec![Default::default()],
-                critical_path: vec![Default::default()],
-                memory_peaks: vec![Default::default()],
-                hta_temporal_breakdown: vec![Default::default()],
-                kernel_breakdown: vec![Default::default()],
-                launch_stats: vec![Default::default()],
-                queue_length: vec![Default::default()],
-                memcpy_bandwidth: vec![Default::default()],
-                gpu_utilization: vec![Default::default()],
-                kernel_sequences: vec![Default::default()],
-                sync_stalls: vec![Default::default()],
-                data_loading: vec![Default::default()],
-                memory_curve: vec![Default::default()],
-                unfinished_collectives: vec![Default::default()],
-                omissions: vec![Default::default()],
-                findings: vec![Default::default()],
-            },
+            tables,
         }
     }
 
@@ -96,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_those_of_the_run() {
+    fn the_document_has_every_declared_table() {
         let mut out = Vec::new();
         render(&shape(), &mut out).unwrap();
         let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
@@ -108,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_json_lacks_are_null() {
+    fn nan_is_null() {
         let mut analysis = shape();
         analysis.tables.kernel_stats[0].mean_ns = f64::NAN;
         let mut out = Vec::new();

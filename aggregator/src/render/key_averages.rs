@@ -1,20 +1,20 @@
-//! `key_averages` for people: the columns, units and last lines of torch.profiler's `table()`, within the width of the
-//! terminal.
+//! Prints `key_averages` as torch.profiler's `table()` does: the same columns, units and last lines, within the width
+//! of the terminal.
 
 use std::fmt::Write as _;
 
-use super::grid::Grid;
-use super::text::{plain, shorten};
-use crate::table::{Average, GroupBy, KeyAverages, SortKey};
+use crate::base::units::{plain, shorten};
+use crate::render::grid::Grid;
+use crate::torch::table::{Average, GroupBy, KeyAverages, SortKey};
 
-/// How to print.
+/// Width, colour and number of rows.
 #[derive(Clone, Debug)]
-pub struct Look {
-    /// Columns; `None`: as many as it takes.
+pub struct TableStyle {
+    /// Maximum width in columns; `None` is unlimited.
     pub width: Option<usize>,
     /// Whether to use colour.
     pub colour: bool,
-    /// Rows before the rest is only counted; `None`: all.
+    /// Maximum number of rows; the rest is counted. `None` prints all.
     pub rows: Option<usize>,
 }
 
@@ -22,15 +22,15 @@ pub struct Look {
 const MAX_NAME: usize = 55;
 const MAX_SHAPES: usize = 80;
 const MAX_SOURCE: usize = 75;
-/// A terminal that is narrower is written over its edge.
+/// Lines may exceed the width of terminals that are narrower than this.
 const MIN_WIDTH: usize = 60;
 
-/// The table of one rank, its rows sorted as they stand. `sorted_by` is said above it.
-pub fn render(table: &KeyAverages, sorted_by: Option<(&str, SortKey)>, look: &Look) -> String {
-    let shown = look.rows.map_or(table.rows.len(), |rows| rows.min(table.rows.len()));
-    let width = look.width.map_or(usize::MAX, |width| width.max(MIN_WIDTH));
+/// Renders the table of one rank. Its rows are sorted already; `sorted_by` is only printed above it.
+pub fn render(table: &KeyAverages, sorted_by: Option<(&str, SortKey)>, style: &TableStyle) -> String {
+    let shown = style.rows.map_or(table.rows.len(), |rows| rows.min(table.rows.len()));
+    let width = style.width.map_or(usize::MAX, |width| width.max(MIN_WIDTH));
     let mut text = String::new();
-    for line in super::text::wrap(&heading(table, sorted_by.map(|(word, _)| word), shown), width) {
+    for line in crate::base::units::wrap(&heading(table, sorted_by.map(|(word, _)| word), shown), width) {
         let _ = writeln!(text, "{line}");
     }
     if table.rows.is_empty() {
@@ -38,15 +38,16 @@ pub fn render(table: &KeyAverages, sorted_by: Option<(&str, SortKey)>, look: &Lo
         return text;
     }
     let grid = columns(table, &table.rows[..shown]);
-    let (lines, left_out) = grid.render_telling(width, look.colour);
+    let (lines, left_out) = grid.render_with_left_out(width, style.colour);
     text.push_str(&lines);
     let _ = writeln!(text, "Self CPU time total: {}", time(table.self_cpu_time_total_ns as f64));
     if let Some(device) = table.device {
         let _ = writeln!(text, "Self {device} time total: {}", time(table.self_device_time_total_ns as f64));
     }
     if !left_out.is_empty() {
-        let note = format!("Too narrow for: {}; COLUMNS=250, or --json, shows them", left_out.join(", "));
-        for line in super::text::wrap(&note, width) {
+        let note =
+            format!("Left out, because the terminal is too narrow: {}; use COLUMNS=250 or --json", left_out.join(", "));
+        for line in crate::base::units::wrap(&note, width) {
             let _ = writeln!(text, "{line}");
         }
     }
@@ -102,9 +103,9 @@ fn columns(table: &KeyAverages, rows: &[Average]) -> Grid {
     flops(grid, table, rows)
 }
 
-/// Columns of memory, where any was recorded; those of a device only where it has some, as in torch.
+/// Adds columns of memory if any was recorded; those of a device only if it used some, as in torch.
 fn memory(mut grid: Grid, table: &KeyAverages, rows: &[Average]) -> Grid {
-    let cells = |of: fn(&Average) -> Option<i64>| rows.iter().map(|r| of(r).map_or("–".into(), bytes)).collect();
+    let cells = |value: fn(&Average) -> Option<i64>| rows.iter().map(|r| value(r).map_or("–".into(), bytes)).collect();
     if table.rows.iter().any(|r| r.cpu_memory_usage_bytes.is_some()) {
         grid = grid.number("CPU Mem", 7, cells(|r| r.cpu_memory_usage_bytes)).number(
             "Self CPU Mem",
@@ -135,11 +136,11 @@ fn group(grid: Grid, table: &KeyAverages, rows: &[Average]) -> Grid {
     }
 }
 
-/// FLOPs in the unit that suits the smallest, as in torch.
+/// Adds a column of FLOPs in the unit of the smallest value, as in torch.
 fn flops(grid: Grid, table: &KeyAverages, rows: &[Average]) -> Grid {
     const UNITS: [&str; 6] = ["FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs"];
-    let known = table.rows.iter().filter_map(|r| r.flops).filter(|flops| *flops > 0);
-    let Some(least) = known.min() else { return grid };
+    let positive = table.rows.iter().filter_map(|r| r.flops).filter(|flops| *flops > 0);
+    let Some(least) = positive.min() else { return grid };
     let unit = ((least as f64).log10() / 3.0).floor().clamp(0.0, (UNITS.len() - 1) as f64);
     let scale = 1000_f64.powf(unit);
     let cell = |r: &Average| match r.flops {

@@ -1,4 +1,4 @@
-//! The terminal: the verdict first, then where the time went, and how far each number can be trusted.
+//! Prints the summary on a terminal: the verdict, the parts of the steps, and the accuracy of the numbers.
 
 mod critical;
 mod devices;
@@ -10,55 +10,59 @@ use std::io::Write;
 
 use anstyle::{AnsiColor, Style};
 
-use super::text::{plain, plural, ranks, wrap};
-use crate::analysis::{Analysis, VerdictKind};
+use crate::base::units::{plain, plural, ranks, wrap};
 use crate::error::Error;
+use crate::model::analysis::{Analysis, VerdictKind};
 
-/// How to print.
+/// Width, colour and table length.
 #[derive(Clone, Debug)]
-pub struct Look {
-    /// Columns.
+pub struct TerminalStyle {
+    /// Width in columns.
     pub width: usize,
     /// Whether to use colour.
     pub colour: bool,
-    /// Rows of each table before the rest is only counted.
+    /// Maximum number of rows of each table; the rest is counted.
     pub top: usize,
 }
 
-impl Default for Look {
+impl Default for TerminalStyle {
     /// 100 columns, no colour, twelve rows.
     fn default() -> Self {
         Self { width: 100, colour: false, top: 12 }
     }
 }
 
-/// Narrower than this, lines run over the edge; wider, they are hard to read.
+/// The width is clamped to this range: tables need the minimum, and longer lines are hard to read.
 const WIDTHS: std::ops::RangeInclusive<usize> = 60..=200;
 
 /// Prints the summary.
 ///
 /// # Errors
 /// [`Error::Output`].
-pub fn render(analysis: &Analysis, look: &Look, mut out: impl Write) -> Result<(), Error> {
-    let look = Look { width: look.width.clamp(*WIDTHS.start(), *WIDTHS.end()), top: look.top.max(1), ..look.clone() };
+pub fn render(analysis: &Analysis, terminal: &TerminalStyle, mut out: impl Write) -> Result<(), Error> {
+    let terminal = TerminalStyle {
+        width: terminal.width.clamp(*WIDTHS.start(), *WIDTHS.end()),
+        top: terminal.top.max(1),
+        ..terminal.clone()
+    };
     let mut text = String::new();
-    verdict(&mut text, analysis, &look);
-    facts(&mut text, analysis, &look);
-    sections::step_breakdown(&mut text, analysis, &look);
-    critical::critical_path(&mut text, analysis, &look);
-    devices::devices(&mut text, analysis, &look);
-    sections::overlap(&mut text, analysis, &look);
-    sections::buckets(&mut text, analysis, &look);
-    sections::stragglers(&mut text, analysis, &look);
-    sections::clocks(&mut text, analysis, &look);
-    sections::left_out(&mut text, analysis, &look);
-    sections::findings(&mut text, analysis, &look);
+    verdict(&mut text, analysis, &terminal);
+    facts(&mut text, analysis, &terminal);
+    sections::step_breakdown(&mut text, analysis, &terminal);
+    critical::critical_path(&mut text, analysis, &terminal);
+    devices::devices(&mut text, analysis, &terminal);
+    sections::overlap(&mut text, analysis, &terminal);
+    sections::buckets(&mut text, analysis, &terminal);
+    sections::stragglers(&mut text, analysis, &terminal);
+    sections::clocks(&mut text, analysis, &terminal);
+    sections::left_out(&mut text, analysis, &terminal);
+    sections::findings(&mut text, analysis, &terminal);
     out.write_all(text.as_bytes())?;
     out.flush()?;
     Ok(())
 }
 
-fn verdict(text: &mut String, analysis: &Analysis, look: &Look) {
+fn verdict(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let (word, colour) = match analysis.verdict.kind {
         VerdictKind::Cause => ("CAUSE", AnsiColor::Red),
         VerdictKind::Undecided => ("UNDECIDED", AnsiColor::Yellow),
@@ -67,15 +71,15 @@ fn verdict(text: &mut String, analysis: &Analysis, look: &Look) {
     };
     let style = Style::new().bold().fg_color(Some(colour.into()));
     let sentence = format!("{word}  {}", plain(&analysis.verdict.sentence));
-    for (i, line) in wrap(&sentence, look.width).iter().enumerate() {
-        // The word alone is coloured: colour marks, it does not decorate.
-        let line = if i == 0 { line.replacen(word, &paint(word, style, look), 1) } else { line.clone() };
+    for (i, line) in wrap(&sentence, terminal.width).iter().enumerate() {
+        // Only the word is coloured.
+        let line = if i == 0 { line.replacen(word, &paint(word, style, terminal), 1) } else { line.clone() };
         text.push_str(&line);
         text.push('\n');
     }
 }
 
-fn facts(text: &mut String, analysis: &Analysis, look: &Look) {
+fn facts(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let facts = &analysis.facts;
     let read = match facts.world_size {
         Some(world) if world as usize != facts.ranks.len() => format!("{} of {world} ranks", facts.ranks.len()),
@@ -96,36 +100,36 @@ fn facts(text: &mut String, analysis: &Analysis, look: &Look) {
     } else {
         format!("run {}: {}", plain(&facts.run_id), parts.join(", "))
     };
-    for line in wrap(&line, look.width) {
+    for line in wrap(&line, terminal.width) {
         text.push_str(&line);
         text.push('\n');
     }
     if !facts.missing_ranks.is_empty() {
-        for line in wrap(&format!("missing ranks: {}", ranks(&facts.missing_ranks)), look.width) {
+        for line in wrap(&format!("missing ranks: {}", ranks(&facts.missing_ranks)), terminal.width) {
             text.push_str(&line);
             text.push('\n');
         }
     }
 }
 
-fn paint(text: &str, style: Style, look: &Look) -> String {
-    if look.colour { format!("{style}{text}{style:#}") } else { text.to_string() }
+fn paint(text: &str, style: Style, terminal: &TerminalStyle) -> String {
+    if terminal.colour { format!("{style}{text}{style:#}") } else { text.to_string() }
 }
 
-/// A section's title, and what its numbers are.
-fn heading(text: &mut String, title: &str, meaning: &str, look: &Look) {
+/// Adds the title of a section and an explanation of its numbers.
+fn heading(text: &mut String, title: &str, meaning: &str, terminal: &TerminalStyle) {
     let style = Style::new().bold();
     text.push('\n');
-    for (i, line) in wrap(&format!("{title} — {meaning}"), look.width).iter().enumerate() {
-        let line = if i == 0 { line.replacen(title, &paint(title, style, look), 1) } else { line.clone() };
+    for (i, line) in wrap(&format!("{title} — {meaning}"), terminal.width).iter().enumerate() {
+        let line = if i == 0 { line.replacen(title, &paint(title, style, terminal), 1) } else { line.clone() };
         text.push_str(&line);
         text.push('\n');
     }
 }
 
-/// A sentence of a section, indented and wrapped.
-fn sentence(text: &mut String, words: &str, look: &Look) {
-    for (i, line) in wrap(&plain(words), look.width.saturating_sub(4)).iter().enumerate() {
+/// Adds a sentence to a section, indented and wrapped.
+fn sentence(text: &mut String, words: &str, terminal: &TerminalStyle) {
+    for (i, line) in wrap(&plain(words), terminal.width.saturating_sub(4)).iter().enumerate() {
         text.push_str(if i == 0 { "  " } else { "    " });
         text.push_str(line);
         text.push('\n');

@@ -1,15 +1,15 @@
-//! `views.sql`: a run as DuckDB views, one for each table, and `global_events`.
+//! Writes `views.sql`: DuckDB views of a run, one for each table, and `global_events`.
 //!
-//! Paths are absolute, so that DuckDB may be started anywhere: `duckdb -init RUN/analysis/views.sql`, or `.read` in a
-//! session. A run that was moved says where it is now by `SET VARIABLE rankscope_run = '…';` before that.
+//! Paths are absolute, so that DuckDB can be started in any directory: `duckdb -init RUN/analysis/views.sql`, or
+//! `.read` in a session. After a run was moved, `SET VARIABLE rankscope_run = '…';` before that sets its new path.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use trace::{Problem, Run, Table, Writer};
 
-/// The views over a run and its analysis at `analysis`; both paths are absolute. Without a run, only the analysis has
-/// views.
+/// Returns the views over a run and its analysis at `analysis`; both paths are absolute. Without a run, only the tables
+/// of the analysis have views.
 pub fn sql(run: Option<(&Run, &Path)>, analysis: &Path) -> String {
     let mut sql = String::new();
     let _ = writeln!(
@@ -45,12 +45,12 @@ pub fn sql(run: Option<(&Run, &Path)>, analysis: &Path) -> String {
 const RUN: &str = "getvariable('rankscope_run')";
 const ANALYSIS: &str = "getvariable('rankscope_analysis')";
 
-/// A variable that the session may have set before.
+/// Sets a variable unless the session has set it before.
 fn set(sql: &mut String, variable: &str, value: &str) {
     let _ = writeln!(sql, "SET VARIABLE {variable} = coalesce(getvariable('{variable}'), {value});");
 }
 
-/// Device rows use the device's fit where there is one.
+/// Device rows use the fit of the device, if there is one.
 const GLOBAL_EVENTS: &str = "\
 CREATE OR REPLACE VIEW global_events AS
 SELECT
@@ -67,7 +67,7 @@ JOIN clock_fit c
          THEN 'device' ELSE 'host' END;
 ";
 
-/// One row for each launch, as HTA's launch statistics have them; `launch_stats` sums them up.
+/// One row per launch, as in HTA's launch statistics; `launch_stats` summarizes them.
 const LAUNCHES: &str = "
 -- From launch to kernel: the call, what it launched, and the delay between.
 CREATE OR REPLACE VIEW launches AS
@@ -90,7 +90,7 @@ fn view(sql: &mut String, table: &Table, files: &str) {
     );
 }
 
-/// A table that no rank wrote: a view with its columns and no rows, so that queries over it work.
+/// Adds a view with columns but no rows for a table that no rank wrote, so that queries over it work.
 fn empty_view(sql: &mut String, table: &Table) {
     let columns: Vec<String> =
         table.columns.iter().map(|c| format!("NULL::{} AS {}", c.type_name, identifier(c.name))).collect();
@@ -103,17 +103,17 @@ fn empty_view(sql: &mut String, table: &Table) {
     );
 }
 
-/// What to read: all shards by a pattern, or, where some are bad, the good ones by name; `None` if there are none.
+/// The files of a table: a pattern for all shards, or a list of the good shards if some are bad; `None` without shards.
 fn files(run: &Run, table: &Table) -> Option<String> {
     let shards: Vec<_> = run.ranks().into_iter().flat_map(|rank| run.shards(rank, table.name).iter()).collect();
     if shards.is_empty() {
         return None;
     }
-    let of_table = |p: &Problem| {
+    let concerns_table = |p: &Problem| {
         let path = p.path.as_ref().filter(|p| p.extension().is_some_and(|e| e == "parquet"));
         path.and_then(|p| p.parent()?.file_name()?.to_str()).is_some_and(|directory| directory == table.name)
     };
-    if !run.problems.iter().any(of_table) {
+    if !run.problems.iter().any(concerns_table) {
         return Some(format!("{RUN} || '/{}/*.parquet'", table.name));
     }
     let name = |path: &Path| path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_string();
@@ -126,9 +126,9 @@ fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-/// A path within a comment: it must not end the line.
+/// A path for a comment: control characters must not end the line.
 fn plain(path: &Path) -> String {
-    super::text::plain(&path.display().to_string())
+    crate::base::units::plain(&path.display().to_string())
 }
 
 fn identifier(name: &str) -> String {

@@ -1,4 +1,4 @@
-// Scales, their ticks, and the frame of a picture.
+// Scales, their ticks, and the frame of a chart.
 import { element, svg } from "./dom.js";
 
 // Round steps: at most `most` ticks from `from` to `to`.
@@ -42,7 +42,7 @@ export function scale(from, to, start, end, log) {
   return (value) => start + ((f(value) - a) / width) * (end - start);
 }
 
-// The frame of a picture with its axes. `x` and `y`: { from, to, ticks, format, log, label }.
+// The frame of a chart with its axes. `x` and `y`: { from, to, ticks, format, log, label }.
 export function frame(width, height, x, y, label) {
   const longest = Math.max(3, ...y.ticks.map((tick) => y.format(tick).length));
   const margin = { left: 34 + 6.6 * longest, right: 16, top: 10, bottom: 40 };
@@ -64,7 +64,7 @@ export function frame(width, height, x, y, label) {
   return { picture, px, py, margin };
 }
 
-// Borders of a logarithmic axis: whole powers around all values.
+// The limits of a logarithmic axis: whole powers around all values.
 export function logBorders(values, base) {
   const log = (v) => Math.log(v) / Math.log(base);
   const positive = values.filter((v) => v > 0);
@@ -74,7 +74,7 @@ export function logBorders(values, base) {
   return [base ** low, base ** (high > low ? high : low + 1)];
 }
 
-// The numbers behind a picture, for those who cannot see it and those who want to copy them.
+// The numbers behind a chart as a table, for screen readers and for copying.
 export function numbers(title, columns, rows) {
   const head = element("tr", {}, columns.map((name) => element("th", { scope: "col" }, name)));
   const body = rows.map((row) => element("tr", {}, row.map((cell) => element("td", {}, String(cell)))));

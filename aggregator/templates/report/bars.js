@@ -1,9 +1,9 @@
-// Stacked bars, one a row, with a label on the left: sorted as asked, explained under the pointer.
+// Stacked bars, one per row, with a label on the left; sortable, with tooltips.
 import { element, explain, redraw, svg } from "./dom.js";
 import { linearTicks, scale } from "./axes.js";
 
 // `spec`: { label, kinds: [[class, name]], rows(): [{ label, brief, marked, values, lines(i) }], format, total(row) }. Returns the
-// box and a function that draws it again.
+// box and a function that redraws it.
 export function stackedBars(spec) {
   const box = element("div", { class: "bars scroll", tabindex: "0", role: "group", "aria-label": spec.label });
   const again = redraw(box, (width) => draw(box, width, spec));
@@ -45,7 +45,7 @@ function draw(box, width, spec) {
   box.replaceChildren(picture);
 }
 
-// The keyboard's focus tells what the pointer tells.
+// The keyboard focus shows the same lines as the pointer.
 function explainRow(group, row) {
   group.addEventListener("focus", () => group.firstChild && group.lastChild && group.classList.add("focused"));
   group.addEventListener("blur", () => group.classList.remove("focused"));

@@ -1,11 +1,11 @@
-// The way of every bucket of one step: ready, queued, waiting, moving data; below it, what no compute hides.
+// The phases of every bucket of one step: ready, queued, waiting, transfer; below each bar, the exposed time.
 import { element, explain, legend, redraw, select, svg } from "./dom.js";
 import { formatBytes, formatNs, formatPercent } from "./format.js";
 import { linearTicks, numbers, scale } from "./axes.js";
 
-const BUCKET_PARTS = [["ready", "ready, not handed over"], ["queued", "queued"], ["wait", "waits for the last rank"], ["transfer", "moves data"], ["exposed-line", "exposed: no compute hides it"]];
+const BUCKET_PARTS = [["ready", "ready, not enqueued"], ["queued", "queued"], ["wait", "waits for the last rank"], ["transfer", "transfers data"], ["exposed-line", "exposed: not hidden by compute"]];
 
-// A row of the data with names, times in ns.
+// Converts a row of the data to named fields, times in ns.
 function named(row, unit) {
   const [bucket, rank, bytes, ready, enqueue, start, wait, end, exposed] = row;
   const ns = (v) => (v === null ? null : v * unit);
@@ -15,7 +15,7 @@ function named(row, unit) {
 export function bucketWaterfall(buckets, verdictRank) {
   const order = buckets.steps.map((step, i) => i);
   const state = { step: order[Math.floor(order.length / 2)], group: "bucket", rank: "all" };
-  const box = element("div", { class: "holder tall scroll", tabindex: "0", role: "group", "aria-label": "Buckets of the chosen step" });
+  const box = element("div", { class: "holder tall scroll", tabindex: "0", role: "group", "aria-label": "Buckets of the selected step" });
   const table = element("div");
   const again = redraw(box, draw);
 
@@ -30,9 +30,9 @@ export function bucketWaterfall(buckets, verdictRank) {
     const length = r.end - r.start;
     return [
       `bucket ${r.bucket}, ${r.rank < 0 ? "median over ranks" : "rank " + r.rank}` + (r.bytes === null ? "" : `, ${formatBytes(r.bytes)}`),
-      r.ready === null || r.enqueue === null ? null : `handed over ${formatNs(r.enqueue - r.ready)} after it was ready`,
-      r.enqueue === null ? "when it was handed over is not known" : `queued ${formatNs(r.start - r.enqueue)}`,
-      r.wait === null ? "how long it waited is not known" : `waited ${formatNs(r.wait)} for the last rank`,
+      r.ready === null || r.enqueue === null ? null : `enqueued ${formatNs(r.enqueue - r.ready)} after it was ready`,
+      r.enqueue === null ? "enqueue time unknown" : `queued ${formatNs(r.start - r.enqueue)}`,
+      r.wait === null ? "waiting time unknown" : `waited ${formatNs(r.wait)} for the last rank`,
       `collective ${formatNs(length)}, from ${formatNs(r.start)} to ${formatNs(r.end)}`,
       `exposed ${formatNs(r.exposed)}` + (length > 0 ? `, hidden ${formatPercent(100 * (1 - r.exposed / length))}` : ""),
     ];
@@ -51,7 +51,7 @@ export function bucketWaterfall(buckets, verdictRank) {
     }
     list.forEach((r, i) => picture.append(row(r, top + i * height, height, px, left, i, list)));
     box.replaceChildren(picture);
-    const head = ["bucket", "rank", "size", "ready", "handed over", "start", "waits", "end", "exposed"];
+    const head = ["bucket", "rank", "size", "ready", "enqueued", "start", "waits", "end", "exposed"];
     table.replaceChildren(numbers("The numbers behind this picture", head, list.slice(0, 500).map((r) => [r.bucket, r.rank < 0 ? "median" : r.rank,
       formatBytes(r.bytes), formatNs(r.ready), formatNs(r.enqueue), formatNs(r.start), formatNs(r.wait), formatNs(r.end), formatNs(r.exposed)])));
   }
@@ -83,7 +83,7 @@ export function bucketWaterfall(buckets, verdictRank) {
       select("Rank", [["all", "all"], ...ranks.map((r) => [String(r), String(r)])], "all", (rank) => { state.rank = rank; again(); }),
       select("Group by", [["bucket", "bucket"], ["rank", "rank"]], "bucket", (group) => { state.group = group; again(); }),
     ]),
-    legend(BUCKET_PARTS), element("p", { class: "hint" }, "How much is exposed is known, not when: the line is as long as the exposed part, and ends with the bar."),
+    legend(BUCKET_PARTS), element("p", { class: "hint" }, "The length of the exposed time is known, but not its position: the line ends with the bar."),
     box, table,
   ]);
 }

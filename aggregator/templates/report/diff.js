@@ -1,4 +1,4 @@
-// Two runs compared.
+// The comparison of two runs.
 import { choice, element, legend } from "./dom.js";
 import { formatNs, formatPercent } from "./format.js";
 import { intervalChart } from "./intervals.js";
@@ -6,10 +6,10 @@ import { table } from "./table.js";
 
 const GROUPS = { step: "part of the step", range: "range", operator: "operator", kernel: "kernel", collective: "collective", bucket: "bucket" };
 const JUDGEMENTS = { slower: "slower", faster: "faster", unclear: "no significant change" };
-// Rows of the picture; the table has all.
+// Maximum number of rows in the chart; the table has all rows.
 const MOST = 24;
 
-const whose = (row) => (row.rank === null ? "all ranks" : `rank ${row.rank}`);
+const place = (row) => (row.rank === null ? "all ranks" : `rank ${row.rank}`);
 const signed = (ns) => (ns > 0 ? "+" : ns < 0 ? "−" : "") + formatNs(Math.abs(ns));
 const signedPercent = (pct) => (pct > 0 ? "+" : pct < 0 ? "−" : "") + formatPercent(Math.abs(pct));
 const shortP = (p) => (p >= 0.001 ? p.toFixed(3) : p > 0 ? p.toExponential(0) : "0");
@@ -17,8 +17,8 @@ const certain = (row) => row.judgement !== "unclear";
 
 function lines(row) {
   return [
-    `${row.name} (${row.measure}), ${whose(row)}`, JUDGEMENTS[row.judgement],
-    `change ${signed(row.change_ns)} a step` + (row.rank === null ? "" : " beyond the other ranks") + `, ${signedPercent(row.step_pct)} of a step`,
+    `${row.name} (${row.measure}), ${place(row)}`, JUDGEMENTS[row.judgement],
+    `change ${signed(row.change_ns)} per step` + (row.rank === null ? "" : " relative to the other ranks") + `, ${signedPercent(row.step_pct)} of a step`,
     `between ${signed(row.low_ns)} and ${signed(row.high_ns)}`, `A ${formatNs(row.a_ns)}, B ${formatNs(row.b_ns)}`,
   ];
 }
@@ -32,22 +32,22 @@ function drawChanges(data) {
     return [...data.rows].sort((x, y) => Math.abs(y.change_ns) - Math.abs(x.change_ns));
   };
   const { box, again } = intervalChart({
-    label: "Changes a step with their intervals", format: (ns) => (ns === 0 ? "0" : signed(ns)),
+    label: "Changes per step with their intervals", format: (ns) => (ns === 0 ? "0" : signed(ns)),
     rows: () => chosen().slice(0, MOST).map((row) => ({
-      label: `${whose(row)} · ${row.name} · ${row.measure}`, value: row.change_ns, low: row.low_ns, high: row.high_ns,
+      label: `${place(row)} · ${row.name} · ${row.measure}`, value: row.change_ns, low: row.low_ns, high: row.high_ns,
       kind: row.judgement, certain: certain(row), lines: () => lines(row),
     })),
   });
   const note = element("p", { class: "hint", "aria-live": "polite" });
-  const tell = () => {
+  const showRest = () => {
     const rest = chosen().length - MOST;
-    note.textContent = rest > 0 ? `The ${MOST} largest; ${rest} more are in the table below.` : "";
+    note.textContent = rest > 0 ? `The ${MOST} largest changes; ${rest} more are in the table below.` : "";
   };
-  tell();
+  showRest();
   const options = [["sure", `Significant (${counts.sure})`], ["step", "Parts of the step"], ["all", "Largest of all"]]
     .filter(([key]) => key !== "sure" || counts.sure);
   return [
-    element("div", { class: "controls" }, choice("Show", options, state.shown, (shown) => { state.shown = shown; again(); tell(); })),
+    element("div", { class: "controls" }, choice("Show", options, state.shown, (shown) => { state.shown = shown; again(); showRest(); })),
     legend([["slower round", "slower"], ["faster round", "faster"], ["unclear round", "no significant change"]]), box, note,
   ];
 }
@@ -57,12 +57,12 @@ function drawRows(data) {
   const columns = [
     { title: "what", name: true, value: (r) => r.name }, { title: "kind", name: true, word: true, value: (r) => GROUPS[r.group] },
     { title: "time", name: true, word: true, value: (r) => r.measure },
-    { title: "whose", name: true, word: true, value: (r) => whose(r) },
+    { title: "where", name: true, word: true, value: (r) => place(r) },
     ns("A", "a_ns", formatNs, "Median over steps"), ns("B", "b_ns", formatNs, "Median over steps"),
-    ns("change", "change_ns", signed, "Of one rank: beyond the other ranks"), ns("from", "low_ns", signed, "95 % interval"), ns("to", "high_ns", signed, "95 % interval"),
-    { title: "of a step", value: (r) => r.step_pct, text: (r) => signedPercent(r.step_pct) },
-    { title: "p", hint: "Of such a change if the true one does not matter, adjusted for the number of rows", value: (r) => r.p, text: (r) => shortP(r.p) },
-    { title: "said of it", name: true, word: true, value: (r) => JUDGEMENTS[r.judgement] },
+    ns("change", "change_ns", signed, "For one rank: relative to the other ranks"), ns("from", "low_ns", signed, "95 % interval"), ns("to", "high_ns", signed, "95 % interval"),
+    { title: "share of a step", value: (r) => r.step_pct, text: (r) => signedPercent(r.step_pct) },
+    { title: "p", hint: "Probability of such a change if the true change is negligible, adjusted for the number of rows", value: (r) => r.p, text: (r) => shortP(r.p) },
+    { title: "judgement", name: true, word: true, value: (r) => JUDGEMENTS[r.judgement] },
   ];
   return [table(columns, data.rows, { label: "comparisons", search: true, sort: 10, ascending: true, mark: (r) => "diff-" + r.judgement })];
 }
@@ -70,13 +70,13 @@ function drawRows(data) {
 function drawOneSided(data) {
   const columns = [
     { title: "what", name: true, value: (r) => r.name }, { title: "kind", name: true, word: true, value: (r) => GROUPS[r.group] },
-    { title: "time a step", hint: "Mean over ranks", value: (r) => r.step_ns, text: (r) => formatNs(r.step_ns) },
+    { title: "time per step", hint: "Mean over ranks", value: (r) => r.step_ns, text: (r) => formatNs(r.step_ns) },
   ];
   const side = (title, rows) => (rows.length ? [element("h3", {}, title), table(columns, rows, { label: title, search: rows.length > 12, sort: 2 })] : []);
   return [...side("New in B", data.appeared), ...side("Gone in B", data.vanished)];
 }
 
-// Draws a comparison into the places that its tab has.
+// Draws the comparison into its tab.
 export function drawDiff(data, root) {
   const draw = { changes: drawChanges, rows: drawRows, "one-sided": drawOneSided };
   for (const place of root.querySelectorAll("[data-diff]")) place.append(...draw[place.dataset.diff](data));

@@ -1,4 +1,4 @@
-// Elements, the tip under the pointer, and what is read aloud. Text is always set as text.
+// Elements, the tooltip, and the live region for screen readers. Text is always set as text, never as markup.
 
 const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 
@@ -23,12 +23,12 @@ export function svg(name, attributes, children) {
   return fill(document.createElementNS(SVG_NAMESPACE, name), attributes, children);
 }
 
-// A name from a trace: shown apart from the writing direction around it.
+// A name from a trace, isolated from the writing direction of the text around it.
 export function bdi(text) {
   return element("bdi", {}, text);
 }
 
-// The colour of a variable of the style sheet, for canvas.
+// The colour of a CSS variable, for canvas.
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 }
@@ -36,7 +36,7 @@ export function colour(name) {
 const tip = document.getElementById("tip");
 const live = document.getElementById("live");
 
-// Shows lines of text beside a point of the window.
+// Shows the tooltip with lines of text beside a point of the window.
 export function showTip(lines, x, y) {
   tip.replaceChildren(...lines.filter((line) => line !== null).map((line, i) => element("div", { class: i ? "" : "first" }, line)));
   tip.hidden = false;
@@ -51,12 +51,12 @@ export function hideTip() {
   tip.hidden = true;
 }
 
-// Has lines read aloud.
+// Makes screen readers read lines.
 export function say(lines) {
   live.textContent = lines.filter((line) => line !== null).join(", ");
 }
 
-// A mark that tells its lines under the pointer and when it has the focus.
+// Gives a mark a tooltip for pointer and keyboard focus.
 export function explain(mark, lines) {
   mark.addEventListener("pointermove", (event) => showTip(lines(), event.clientX, event.clientY));
   mark.addEventListener("pointerleave", hideTip);
@@ -68,7 +68,7 @@ export function explain(mark, lines) {
   return mark;
 }
 
-// Buttons of which one is pressed; calls `choose` with its value.
+// A group of buttons of which one is pressed; calls `choose` with its value.
 export function choice(label, options, chosen, choose) {
   const buttons = options.map(([value, text]) => element("button", {
     type: "button", "data-value": value, "aria-pressed": String(value === chosen),
@@ -87,7 +87,7 @@ export function select(label, options, chosen, choose) {
   return element("label", { class: "select" }, [element("span", { class: "label" }, label), list]);
 }
 
-// Draws now, when the width changes, and when the theme does.
+// Draws now and whenever the width or the theme changes.
 export function redraw(box, draw) {
   let width = 0;
   const again = () => {
@@ -102,7 +102,7 @@ export function redraw(box, draw) {
   return again;
 }
 
-// What colours mean.
+// A legend of colours.
 export function legend(items) {
   return element("ul", { class: "legend" }, items.map(([kind, text]) =>
     element("li", {}, [element("span", { class: "swatch " + kind, "aria-hidden": "true" }), text])));

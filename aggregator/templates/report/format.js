@@ -1,4 +1,4 @@
-// Numbers for people, as the terminal prints them: three digits and the unit that keeps them readable.
+// Numbers as the terminal prints them: three digits with a suitable unit.
 
 const TIME_UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
 const SIZE_UNITS = [[1099511627776, "TiB"], [1073741824, "GiB"], [1048576, "MiB"], [1024, "KiB"], [1, "B"]];
@@ -15,7 +15,7 @@ function scaled(value, units, least) {
   return digits(value / unit[0], unit[0] === 1 && least) + " " + unit[1];
 }
 
-// What stands for a value that is not known.
+// The sign for an unknown value.
 export const NONE = "–";
 
 export function formatNs(ns) {
@@ -35,7 +35,7 @@ export function formatPercent(pct) {
   return pct === null || pct === undefined ? NONE : pct.toFixed(Math.abs(pct) < 9.95 ? 1 : 0) + " %";
 }
 
-// GB/s of the analysis, in the unit that keeps it readable.
+// A rate in GB/s, with a suitable unit.
 export function formatGbs(gbs) {
   return gbs === null || gbs === undefined ? NONE : scaled(gbs * 1e9, RATE_UNITS) + "B/s";
 }
@@ -50,7 +50,7 @@ export function formatNumber(value) {
   return Math.abs(value) >= 0.001 ? digits(value) : value.toPrecision(2);
 }
 
-// Text of at most so many letters, its middle left out: the ends of names tell them apart.
+// Shortens text to a number of letters by removing its middle, because the ends of names distinguish them.
 export function shorten(text, letters) {
   const all = Array.from(text);
   if (all.length <= letters) return text;

@@ -1,12 +1,12 @@
-// The map of lateness: a row a rank, a column a step. On canvas, because it may have tens of thousands of cells.
+// The map of lateness: one row per rank, one column per step. It uses canvas, because it may have tens of thousands of cells.
 import { choice, colour, element, hideTip, redraw, say, showTip } from "./dom.js";
 import { formatNs, span } from "./format.js";
 
-// Viridis (van der Walt & Smith, 2015) at nine points: its lightness rises evenly, so it can be read without colours.
+// Viridis (van der Walt & Smith, 2015) at nine points. Its lightness rises evenly, so it is readable without colours.
 const VIRIDIS = [[68, 1, 84], [71, 44, 122], [59, 81, 139], [44, 113, 142], [33, 144, 141], [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37]];
 const MODES = [["arrival", "Arrival"], ["own", "Own excess"], ["suffered", "Suffered wait"]];
 
-// Darker is more on light paper, lighter is more on dark.
+// Larger values are darker in the light theme and lighter in the dark theme.
 export function heatColour(share) {
   const dark = colour("dark") === "1";
   const at = Math.min(1, Math.max(0, dark ? share : 1 - share)) * (VIRIDIS.length - 1);
@@ -32,7 +32,7 @@ export function heatMap(heat, verdictRanks) {
     return v === null ? null : v * heat.unit_ns;
   }
 
-  // The largest value that a colour has; the few that are far beyond the others share its end.
+  // The value at the end of the scale. The few values far beyond it share its colour.
   function top() {
     const known = heat[state.mode].filter((v) => v !== null && v > 0).sort((a, b) => a - b);
     return known.length ? known[Math.floor((known.length - 1) * 0.995)] * heat.unit_ns : 1;
@@ -103,7 +103,7 @@ export function heatMap(heat, verdictRanks) {
   function lines(row, column) {
     const all = MODES.map(([mode, name]) => {
       const v = heat[mode][row * columns + column];
-      return `${name.toLowerCase()}: ${v === null ? "not known" : formatNs(v * heat.unit_ns)}`;
+      return `${name.toLowerCase()}: ${v === null ? "unknown" : formatNs(v * heat.unit_ns)}`;
     });
     return [`rank ${span(...heat.rows[row])}, step ${span(...heat.columns[column])}`, ...all];
   }
@@ -131,15 +131,15 @@ export function heatMap(heat, verdictRanks) {
     state.row = Math.min(rows - 1, Math.max(0, state.row + move[0]));
     state.column = Math.min(columns - 1, Math.max(0, state.column + move[1]));
     again();
-    const told = lines(state.row, state.column);
-    readout.textContent = told.join(" · ");
-    say(told);
+    const text = lines(state.row, state.column);
+    readout.textContent = text.join(" · ");
+    say(text);
   });
 
   const error = heat.error_ns === null
-    ? "Arrivals and waits compare clocks, and the error of that is not known everywhere; own excess needs no common clock."
-    : heat.error_ns === 0 ? "All ranks have one clock: arrivals and waits compare without an error of clocks."
-    : `Arrivals and waits compare clocks: they are right within ${formatNs(heat.error_ns)} (95 %). Own excess needs no common clock.`;
+    ? "Arrivals and waits compare clocks, whose error is not known everywhere. Own excess needs no common clock."
+    : heat.error_ns === 0 ? "All ranks share one clock, so arrivals and waits have no clock error."
+    : `Arrivals and waits compare clocks, with an error of up to ${formatNs(heat.error_ns)} (95 %). Own excess needs no common clock.`;
   return element("div", {}, [
     element("div", { class: "controls" }, [choice("Show", MODES, state.mode, (mode) => { state.mode = mode; again(); }),
       element("span", { class: "scale-box" }, [low, scaleBar, high])]),

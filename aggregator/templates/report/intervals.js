@@ -1,20 +1,20 @@
-// Changes with their intervals, one a row, around zero.
+// Changes with their intervals, one per row, around zero.
 import { element, explain, redraw, svg } from "./dom.js";
 import { linearTicks, scale } from "./axes.js";
 import { shorten } from "./format.js";
 
 const HEIGHT = 24;
 
-// `spec`: { label, format, rows(): [{ label, value, low, high, kind, certain, lines() }] }. Returns the box and a function that draws it
-// again. An interval that is longer than the picture ends at its border.
+// `spec`: { label, format, rows(): [{ label, value, low, high, kind, certain, lines() }] }. Returns the box and a function that redraws
+// it. Intervals are cut at the borders of the chart.
 export function intervalChart(spec) {
   const box = element("div", { class: "intervals scroll", tabindex: "0", role: "group", "aria-label": spec.label });
   const again = redraw(box, (width) => drawIntervals(box, width, spec));
   return { box, again };
 }
 
-// Borders that show every value, zero, and intervals as far as they are not much wider than the values; where all values are about
-// alike, half of the intervals.
+// The limits of the axis: they include every value, zero, and intervals that are not much wider than the values. If all values are
+// similar, they include half of the intervals.
 function borders(rows) {
   const values = rows.flatMap((row) => [row.value, 0]);
   const [least, most] = [Math.min(...values), Math.max(...values)];
@@ -27,7 +27,7 @@ function borders(rows) {
 
 function drawIntervals(box, width, spec) {
   const rows = spec.rows();
-  // On a narrow page a row has its words above its mark.
+  // On a narrow page, the label of a row is above its mark.
   const above = width < 620;
   const left = above ? 10 : Math.min(0.42 * width, 420);
   const row = above ? HEIGHT + 16 : HEIGHT;

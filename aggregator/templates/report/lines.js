@@ -75,7 +75,7 @@ export function lineChart(spec) {
     for (const s of spec.series) {
       const points = visible(s.points).filter((p) => p[1] !== null);
       const at = (t, v) => `${px(t).toFixed(1)},${floor(v).toFixed(1)}`;
-      // What holds until the next point is drawn as steps.
+      // Values that hold until the next point are drawn as steps.
       const path = points.map((p, i) => (spec.steps && i ? at(p[0], points[i - 1][1]) + " " : "") + at(p[0], p[1])).join(" ");
       if (s.line !== false) inside.append(svg("polyline", { class: "mark line " + s.kind, points: path }));
       if (s.marks) for (const p of points) inside.append(svg("circle", { class: "mark dot " + s.kind, cx: px(p[0]), cy: floor(p[1]), r: 2.5 }));
@@ -138,8 +138,8 @@ export function lineChart(spec) {
     picture.addEventListener("dblclick", () => zoom(whole.slice()));
   }
 
-  return element("div", {}, [element("div", { class: "controls" }, [element("span", { class: "hint" }, "Drag to zoom; + − ← → 0 by keyboard."), reset]), box]);
+  return element("div", {}, [element("div", { class: "controls" }, [element("span", { class: "hint" }, "Drag to zoom. Keyboard: + − ← → 0."), reset]), box]);
 }
 
-// Clips need ids of their own.
+// Each clip path needs a unique id.
 let frames = 0;

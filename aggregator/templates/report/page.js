@@ -1,4 +1,4 @@
-// The page: theme, tabs, and what its tabs hold.
+// The page: theme, tabs, and the content of the tabs.
 import { drawDiff } from "./diff.js";
 import { drawRun } from "./run.js";
 
@@ -43,12 +43,12 @@ function wireTabs() {
   });
 }
 
-// Everything is on paper, also what is folded on the screen.
+// Print everything, including folded parts.
 addEventListener("beforeprint", () => {
   for (const details of document.querySelectorAll("details.numbers")) details.open = true;
 });
 
-// Words between backticks are what somebody types or a name in a program.
+// Text between backticks is code.
 function markCode() {
   for (const node of document.querySelectorAll(".sentence, .sides bdi, .lead, .note, .absent, .uncovered bdi, .finding bdi, .do, .evidence bdi")) {
     const words = node.textContent.split("`");

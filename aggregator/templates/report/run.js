@@ -1,4 +1,4 @@
-// A run: puts every picture into its place.
+// Draws the charts of a run.
 import { choice, element, legend, select } from "./dom.js";
 import { NONE, formatBytes, formatCount, formatFlops, formatGbs, formatNs, formatNumber, formatPercent } from "./format.js";
 import { numbers, sizeTicks, wholeTicks } from "./axes.js";
@@ -18,7 +18,7 @@ function laneName(rank, device) {
   return device === null ? `rank ${rank}` : `rank ${rank} · gpu ${device}`;
 }
 
-// The same where there is little room.
+// The short form of a lane's name.
 function briefName(rank, device) {
   return device === null ? String(rank) : `${rank}·gpu ${device}`;
 }
@@ -39,7 +39,7 @@ function drawSteps(data) {
       laneName(b.rank[lane], b.device[lane]) + (s && s.verdict !== "ok" ? ` (${s.verdict})` : ""),
       ...parts.map((k) => `${PARTS[k][1]}: ${formatNs(v[k])}, ${formatPercent((100 * v[k]) / total)}`),
       `step: ${formatNs(sum(v))}` + (state.step === "mean" ? `, mean of ${b.steps_of[lane]}` : ""),
-      s ? `own excess: ${formatNs(s.own_excess_ns)} a step` : null,
+      s ? `own excess: ${formatNs(s.own_excess_ns)} per step` : null,
     ].filter((line) => line !== null);
   };
   const keys = {
@@ -72,7 +72,7 @@ function drawOverlap(data) {
     rows: () => b.rank.map((rank, lane) => {
       const v = [b.mean[lane][1], b.mean[lane][2]];
       return { label: laneName(rank, b.device[lane]), brief: briefName(rank, b.device[lane]), marked: data.verdict.causes.includes(rank), values: v,
-        lines: () => [laneName(rank, b.device[lane]), `hidden ${formatNs(v[0])}, exposed ${formatNs(v[1])} a step`, `overlap ${formatPercent(b.overlap_pct[lane])}`] };
+        lines: () => [laneName(rank, b.device[lane]), `hidden ${formatNs(v[0])}, exposed ${formatNs(v[1])} per step`, `overlap ${formatPercent(b.overlap_pct[lane])}`] };
     }),
   });
   const parts = [legend([PARTS[1], PARTS[2]]), box];
@@ -92,12 +92,12 @@ function drawCollectives(data) {
   const c = data.collectives;
   const parts = [];
   const state = { rate: "both" };
-  const known = (list) => c.bytes.some((bytes, i) => bytes > 0 && list[i] > 0);
-  if (known(c.busbw) || known(c.busbw_wait)) {
+  const hasRate = (list) => c.bytes.some((bytes, i) => bytes > 0 && list[i] > 0);
+  if (hasRate(c.busbw) || hasRate(c.busbw_wait)) {
     const kinds = [["busbw", "bus bandwidth", "transfer"], ["algbw", "algorithm bandwidth", "compute"], ["busbw_wait", "bus bandwidth with waits", "wait"]];
     const shown = () => kinds.filter(([key]) => (state.rate === "both" ? key !== "algbw" : key === state.rate));
     const { box, again } = scatter({
-      label: "Bandwidth against size", xLabel: "bytes of the whole array", yLabel: "bandwidth", baseX: 4, formatX: formatBytes, formatY: formatGbs,
+      label: "Bandwidth by size", xLabel: "bytes of the whole array", yLabel: "bandwidth", baseX: 4, formatX: formatBytes, formatY: formatGbs,
       points: () => shown().flatMap(([key, name, kind]) => c.bytes.map((bytes, i) => ({
         x: bytes, y: c[key][i], kind, r: 3, square: key === "busbw_wait",
         lines: () => [`${data.names[c.op[i]]}, ${formatBytes(bytes)}`, `${name}: ${formatGbs(c[key][i])}`, `transfer ${formatNs(c.transfer_ns[i])}, skew ${formatNs(c.skew_ns[i])}, last rank ${c.last_rank[i]}`,
@@ -121,7 +121,7 @@ function drawSkew(data) {
   const at = (i) => c.at_ns[i];
   const points = c.skew_ns.map((skew, i) => [at(i), skew, () => [
     `${data.names[c.op[i]]} ${formatBytes(c.bytes[i])}` + (c.step[i] === null ? "" : `, step ${c.step[i]}`), `skew ${formatNs(skew)}` + (c.complete[i] ? "" : " or more: ranks are missing"),
-    `clock error ${c.error_ns[i] === null ? "unknown" : formatNs(c.error_ns[i])}`, `last: rank ${c.last_rank[i]}`, c.disagree[i] ? "by durations alone the waits differ" : null]]);
+    `clock error ${c.error_ns[i] === null ? "unknown" : formatNs(c.error_ns[i])}`, `last: rank ${c.last_rank[i]}`, c.disagree[i] ? "waits by durations alone differ" : null]]);
   const band = c.error_ns.map((error, i) => [at(i), 0, error]).filter((p) => p[2] !== null);
   const inside = c.skew_ns.filter((skew, i) => c.error_ns[i] !== null && skew <= c.error_ns[i]).length;
   const last = new Map();
@@ -136,8 +136,8 @@ function drawSkew(data) {
   show(log);
   return [
     element("div", { class: "controls" }, choice("Scale", [["log", "Logarithmic"], ["linear", "Linear"]], log ? "log" : "linear", (scale) => show(scale === "log"))),
-    legend([["transfer round", "skew of a collective"], ["error", "the clocks' error (95 %)"]]), place,
-    element("p", { class: "hint" }, `${formatCount(inside)} of ${formatCount(c.skew_ns.length)} lie inside the clocks' error. Last most often: ${most || NONE}.`),
+    legend([["transfer round", "skew of a collective"], ["error", "clock error (95 %)"]]), place,
+    element("p", { class: "hint" }, `${formatCount(inside)} of ${formatCount(c.skew_ns.length)} are within the clock error. Most frequent last ranks: ${most || NONE}.`),
   ];
 }
 
@@ -184,11 +184,11 @@ function drawMemory(data) {
   const show = () => {
     const chosen = curves.filter((c, i) => state.shown === "all" || String(i) === state.shown);
     const series = chosen.flatMap((c, i) => {
-      const told = (bytes, k) => () => [formatBytes(bytes), `at ${formatNs(c.at_ns[k])}`];
+      const textOf = (bytes, k) => () => [formatBytes(bytes), `at ${formatNs(c.at_ns[k])}`];
       const kind = data.verdict.causes.includes(c.rank) ? "exposed" : chosen.length > 8 ? "faint" : "range-" + (i % 6);
-      const used = { name: `${name(c)}: in use`, kind, points: c.at_ns.map((t, k) => [t, c.in_use_bytes[k], told(c.in_use_bytes[k], k)]), marks: c.at_ns.length < 20 };
+      const used = { name: `${name(c)}: in use`, kind, points: c.at_ns.map((t, k) => [t, c.in_use_bytes[k], textOf(c.in_use_bytes[k], k)]), marks: c.at_ns.length < 20 };
       const reserved = chosen.length === 1 && c.reserved_bytes.some((v) => v !== null)
-        ? [{ name: `${name(c)}: held by the allocator`, kind: "idle", points: c.at_ns.map((t, k) => [t, c.reserved_bytes[k], told(c.reserved_bytes[k], k)]) }] : [];
+        ? [{ name: `${name(c)}: held by the allocator`, kind: "idle", points: c.at_ns.map((t, k) => [t, c.reserved_bytes[k], textOf(c.reserved_bytes[k], k)]) }] : [];
       return [used, ...reserved];
     });
     place.replaceChildren(lineChart({ label: "Memory in use", xLabel: "time", yLabel: "bytes", formatX: formatNs, formatY: formatBytes, ticksY: sizeTicks, steps: true, series }));
@@ -212,19 +212,19 @@ function drawRoofline(data) {
     const [flat, slope] = [d.peak_flops, d.peak_bytes_per_s];
     const knee = flat && slope ? flat / slope : null;
     const at = (x) => Math.min(flat || Infinity, slope ? slope * x : Infinity);
-    return { flat, knee, name: `${data.names[d.name]}: ${flat ? formatFlops(flat) : "arithmetic limit not known"}, ${slope ? formatBytes(slope) + "/s" : "memory limit not known"}`,
+    return { flat, knee, name: `${data.names[d.name]}: ${flat ? formatFlops(flat) : "arithmetic limit unknown"}, ${slope ? formatBytes(slope) + "/s" : "memory limit unknown"}`,
       line: (x0, x1) => [x0, ...(knee && knee > x0 && knee < x1 ? [knee] : []), x1].map((x) => [x, at(x)]) };
   });
   const { box } = scatter({
     label: "Roofline", xLabel: "arithmetic intensity, FLOPs by byte", yLabel: "FLOP/s", formatX: formatNumber, formatY: formatFlops, baseX: 10, roofs,
     points: () => points.map((p) => ({ x: p.intensity, y: p.flops_per_s, kind: "compute", r: 3 + 7 * Math.sqrt(p.total_ns / largest), focus: points.length < 100,
-      lines: () => [data.names[p.name], `${formatFlops(p.flops_per_s)} at ${formatNumber(p.intensity)} FLOPs by byte`, `${formatNs(p.total_ns)} in all`] })),
+      lines: () => [data.names[p.name], `${formatFlops(p.flops_per_s)} at ${formatNumber(p.intensity)} FLOPs per byte`, `${formatNs(p.total_ns)} in total`] })),
   });
-  return [element("p", { class: "hint" }, `A point is one ${of} over all its calls and ranks; its area grows with its time.`), box,
+  return [element("p", { class: "hint" }, `Each point is one ${of}, summed over calls and ranks. Its area grows with its time.`), box,
     numbers("The numbers behind this picture", [of, "FLOPs by byte", "FLOP/s", "time"], points.map((p) => [data.names[p.name], formatNumber(p.intensity), formatFlops(p.flops_per_s), formatNs(p.total_ns)]))];
 }
 
-// Draws a run into the places that its page has.
+// Draws the charts of a run into its page.
 export function drawRun(data, root) {
   const ranks = data.verdict.kind === "cause" ? data.verdict.causes : [];
   const draw = {
@@ -232,7 +232,7 @@ export function drawRun(data, root) {
     overlap: () => drawOverlap(data), buckets: () => [bucketWaterfall(data.buckets, ranks[0])], collectives: () => drawCollectives(data),
     skew: () => drawSkew(data), clocks: () => drawClocks(data), kernels: () => [nameTable(data.kernels, data.names, true)],
     operators: () => [nameTable(data.operators, data.names, false)], idle: () => drawIdle(data), memory: () => drawMemory(data),
-    roofline: () => drawRoofline(data), tables: () => (data.extras.length ? data.extras.map(extraTable) : [element("p", { class: "hint" }, "None has a row.")]),
+    roofline: () => drawRoofline(data), tables: () => (data.extras.length ? data.extras.map(extraTable) : [element("p", { class: "hint" }, "No other table has rows.")]),
   };
   for (const place of root.querySelectorAll("[data-draw]")) {
     place.append(...draw[place.dataset.draw]().filter((part) => part !== null));

@@ -1,13 +1,13 @@
-// Tables that can be sorted and searched.
+// Tables with sorting and search.
 import { bdi, element, say } from "./dom.js";
 import { NONE, formatCount } from "./format.js";
 
 const PAGE = 25;
 
-// Letters of a name from which on it is folded to two lines.
+// Names of at least this length are folded to two lines.
 const LONG = 90;
 
-// A long name: two lines of it, or all.
+// A long name that unfolds on click.
 function folded(text) {
   const button = element("button", { type: "button", class: "folded", "aria-expanded": "false", title: "Show the whole name", onclick: () => {
     button.setAttribute("aria-expanded", String(button.getAttribute("aria-expanded") === "false"));
@@ -37,7 +37,7 @@ export function table(columns, rows, options) {
   function compare(a, b) {
     const column = columns[state.sort];
     const [x, y] = [column.value(a), column.value(b)];
-    // What is not known comes last, either way.
+    // Unknown values come last in both directions.
     if (x === null || x === undefined || y === null || y === undefined) {
       return (x === null || x === undefined ? 1 : 0) - (y === null || y === undefined ? 1 : 0);
     }

@@ -15,7 +15,7 @@ export function nameTable(rows, names, kernels) {
     count("ranks", "ranks"), count("calls", "calls"), ns("total", "total_ns", "Over all ranks"),
     ns("self", "self_ns", "Total less the time of what runs inside"),
     { title: "share", hint: "Of the self time of all rows listed", value: (r) => r.self_ns, text: (r) => formatPercent((100 * r.self_ns) / all) }, ns("mean", "mean_ns"), ns("min", "min_ns"), ns("max", "max_ns"),
-    { title: "slowest", hint: "Rank where a call takes longest, and how much longer than on the median", value: (r) => (r.slowest ? r.slowest[1] : null),
+    { title: "slowest", hint: "Rank whose calls take longest, and the ratio to the median", value: (r) => (r.slowest ? r.slowest[1] : null),
       text: (r) => (r.slowest ? `${r.slowest[1].toFixed(2)} × on ${r.slowest[0]}` : null) },
     { title: "FLOP/s", value: (r) => (r.flops && r.total_ns ? r.flops / r.total_ns : null), text: (r) => (r.flops && r.total_ns ? formatFlops((r.flops / r.total_ns) * 1e9) : null) },
     { title: "bytes", value: (r) => r.bytes, text: (r) => formatBytes(r.bytes) },
@@ -23,23 +23,23 @@ export function nameTable(rows, names, kernels) {
   return table(columns, rows, { label: kernels ? "kernels" : "operators and ranges", search: true, sort: columns.findIndex((c) => c.title === (kernels ? "total" : "self")) });
 }
 
-// Who waited for whom.
+// Own work, delays and waits by rank.
 export function stragglerTable(rows) {
   const columns = [
     count("rank", "rank"), { title: "verdict", name: true, word: true, value: (r) => r.verdict },
     ns("own excess", "own_excess_ns", "Own work between collectives above the lower median of the ranks, per step"),
     { title: "95 % interval", value: (r) => r.low_ns, text: (r) => (r.low_ns === null ? null : `${formatNs(r.low_ns)} to ${formatNs(r.high_ns)}`) },
-    ns("delay", "delay_ns", "What it makes every step longer by"), ns("caused wait", "caused_ns", "Waits of others charged to it"),
-    ns("suffered wait", "suffered_ns", "Time it waited for others"), ns("inherited", "inherited_ns", "Lateness that it had from others"),
+    ns("delay", "delay_ns", "Time that the rank adds to every step"), ns("caused wait", "caused_ns", "Waits of other ranks that are charged to this rank"),
+    ns("suffered wait", "suffered_ns", "Time spent waiting for other ranks"), ns("inherited", "inherited_ns", "Lateness caused by other ranks"),
     { title: "z", hint: "Distance from the other ranks in standard errors", value: (r) => r.z, text: (r) => (r.z === null ? null : Math.abs(r.z) > 100 ? "above 100" : r.z.toFixed(1)) },
     { title: "of steps", hint: "Share of steps that show it", value: (r) => r.persistence, text: (r) => (r.persistence === null ? null : formatPercent(100 * r.persistence)) },
-    { title: "slowdown", hint: "Time of the run over its time with this rank's work as the others'", value: (r) => r.slowdown, text: (r) => (r.slowdown === null ? null : r.slowdown.toFixed(3)) },
+    { title: "slowdown", hint: "Time of the run divided by its estimated time if this rank did as much work as the others", value: (r) => r.slowdown, text: (r) => (r.slowdown === null ? null : r.slowdown.toFixed(3)) },
     { title: "why", name: true, value: (r) => r.why },
   ];
   return table(columns, rows, { label: "verdict by rank", sort: 2, rows: 16, mark: (r) => "verdict-" + r.verdict });
 }
 
-// Clocks, one row a fit.
+// Clocks, one row per fit.
 export function clockTable(rows) {
   const columns = [
     count("rank", "rank"), { title: "clock", name: true, word: true, value: (r) => r.clock }, { title: "by", name: true, word: true, value: (r) => r.method },
@@ -75,7 +75,7 @@ function unitOf(column, value) {
   return formatNumber(value);
 }
 
-// A table of the analysis as it is; a column's name says its unit.
+// A table of the analysis. The suffix of a column's name gives its unit.
 export function extraTable(extra) {
   const text = (i) => extra.rows.some((row) => typeof row[i] === "string");
   const columns = extra.columns.map((column, i) => ({

@@ -1,14 +1,14 @@
-// One step of all ranks, on canvas: three lanes a rank. The wheel with Ctrl, dragging, buttons and the keyboard zoom and move.
+// One step of all ranks on canvas, with three lanes per rank. Dragging moves; Ctrl and wheel, buttons and the keyboard zoom and move.
 import { colour, element, hideTip, legend, redraw, say, showTip } from "./dom.js";
 import { formatCount, formatNs, shorten } from "./format.js";
 import { linearTicks } from "./axes.js";
 
 const LANES = ["ranges", "compute", "communication"];
-// Names of one lane are told apart by colours of Okabe and Ito's palette, which stand for nothing else here.
+// Names in a lane have colours from the palette of Okabe and Ito, which have no other meaning on this page.
 const RANGE_COLOURS = 6;
 
-// What a rank does in a bar of the lane of communication: its number, its colour and its words.
-const DOES = [["wait", "waits for the last rank"], ["transfer", "moves data"], ["whole", "in a collective, waiting not told apart"]];
+// The activities of bars in the lane of communication, by number: colour and words.
+const DOES = [["wait", "waits for the last rank"], ["transfer", "transfers data"], ["whole", "in a collective, waiting not separated"]];
 
 // Bars of a lane as { start, end, name, rows, does }, in ns.
 function decode(numbers, unit, communication) {
@@ -109,7 +109,7 @@ export function timelineOf(timeline, names, verdictRanks) {
 
   function drawRank(pen, rank, row, width) {
     const y = top + row * rowHeight;
-    // Where the rank's own step begins and ends.
+    // Start and end of the rank's step.
     pen.fillStyle = colour("muted");
     for (const t of rank.window) if (t >= view.from && t <= view.to) pen.fillRect(px(t) - 0.5, y - 1, 1, laneHeight * 3);
     rank.lanes.forEach((bars, lane) => {
@@ -189,7 +189,7 @@ export function timelineOf(timeline, names, verdictRanks) {
   });
   canvas.addEventListener("pointerleave", hideTip);
   canvas.addEventListener("wheel", (event) => {
-    // Without Ctrl the wheel scrolls the page, as everywhere.
+    // Without Ctrl, the wheel scrolls the page.
     if (!event.ctrlKey) return;
     event.preventDefault();
     const box = canvas.getBoundingClientRect();
@@ -217,9 +217,9 @@ export function timelineOf(timeline, names, verdictRanks) {
       limit();
     }
     again();
-    const told = now ? lines(ranks[focus.row], focus.lane, now) : [`rank ${ranks[focus.row].rank}, ${LANES[focus.lane]}: nothing`];
-    readout.textContent = told.filter((line) => line !== null).join(" · ");
-    say(told);
+    const text = now ? lines(ranks[focus.row], focus.lane, now) : [`rank ${ranks[focus.row].rank}, ${LANES[focus.lane]}: nothing`];
+    readout.textContent = text.filter((line) => line !== null).join(" · ");
+    say(text);
   }
 
   canvas.addEventListener("keydown", (event) => {
@@ -240,7 +240,7 @@ export function timelineOf(timeline, names, verdictRanks) {
     element("div", { class: "controls" }, [
       element("span", { class: "choice" }, [button("+", "Zoom in", () => zoom(0.6)), button("−", "Zoom out", () => zoom(1 / 0.6)),
         button("◀", "Earlier", () => pan(-0.3)), button("▶", "Later", () => pan(0.3)), button("All", "Whole step", () => zoom(1e6))]),
-      element("span", { class: "hint" }, "Drag moves, Ctrl and wheel zoom; + − A D 0 and arrows by keyboard."),
+      element("span", { class: "hint" }, "Drag to move, Ctrl and wheel to zoom. Keyboard: + − A D 0 and arrows."),
     ]),
     legend([["compute", "compute"], ...DOES.filter((_, does) => ranks.some((r) => r.lanes[2].some((bar) => bar.does === does))), ...ranges]),
     holder, readout,

@@ -1,19 +1,20 @@
-//! Clock truth on real traces: the ranks of a folder ran on one host, so the true offset of their clocks is 0. Every
-//! rank's times are shifted and bent at random, and what `--clock collective` finds back is compared with what was done
-//! to them.
+//! Clock truth on real traces. The ranks of a folder ran on one host, so the true offset between their clocks is 0. The
+//! test shifts and bends every rank's times at random, and compares the fits of `--clock collective` with the planted
+//! clocks.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use aggregator::clock::Choice;
-use aggregator::kineto::KinetoSource;
+use aggregator::ingest::kineto::KinetoSource;
+use aggregator::ingest::source::{Source, SourceInfo};
 use aggregator::model::RankData;
-use aggregator::source::{Source, SourceInfo};
+use aggregator::model::clock_choice::Choice;
 use aggregator::{Analysis, Error, Options, analyze};
+use fixtures::random::Random;
 use trace::{ClockFitRow, OmissionRow};
 
-/// The folders with several ranks, of the examples and of the data beside the repository, and whether these ran on one
-/// host.
+/// Folders of several ranks, from the examples and from the data beside the repository, and whether their ranks ran on
+/// one host.
 pub(crate) const FOLDERS: [(&str, bool); 6] = [
     ("gloo8_slow5", true),
     ("gloo4_slow2_stack", true),
@@ -26,34 +27,14 @@ pub(crate) const FOLDERS: [(&str, bool); 6] = [
 const SHIFT_MAX_NS: i64 = 10_000_000_000;
 const DRIFT_MAX_PPB: i64 = 50_000;
 
-/// Where a folder is on this machine, if it is.
-pub(crate) fn folder(name: &str) -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let beside = root.join("../../shared/data");
-    let data = std::env::var_os("RANKSCOPE_DATA").map_or(beside, PathBuf::from).join("kineto");
-    [root.join("../examples/traces"), data].iter().map(|at| at.join(name)).find(|path| path.is_dir())
-}
-
-/// Marsaglia's xorshift: the trials are the same on every run.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    fn within(&mut self, most: i64) -> i64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % (2 * most as u64 + 1)) as i64 - most
-    }
-}
-
-/// A clock that is off and runs at another rate.
+/// A clock with an offset and a drift.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bend {
-    /// Since when it drifts.
+    /// Time from which it drifts.
     pub(crate) origin_ns: i64,
-    /// How far it is ahead then.
+    /// How far the clock is ahead at that time.
     pub(crate) shift_ns: i64,
-    /// How much faster it runs.
+    /// How much faster than true time the clock runs.
     pub(crate) drift_ppb: i64,
 }
 
@@ -63,29 +44,30 @@ impl Bend {
         Self { origin_ns, shift_ns: random.within(SHIFT_MAX_NS), drift_ppb }
     }
 
-    /// What it shows at a time.
+    /// The time that the clock shows at a true time.
     pub(crate) fn show(self, t_ns: i64) -> i64 {
         let since = i128::from(t_ns - self.origin_ns);
         t_ns + self.shift_ns + (since * i128::from(self.drift_ppb) / 1_000_000_000) as i64
     }
 
-    /// A rank as it had recorded with this clock: every time of every row.
+    /// A rank as recorded with this clock: converts all times of all rows.
     pub(crate) fn rank(self, rank: &RankData) -> RankData {
         let mut bent = rank.clone();
         for row in 0..rank.events.len() {
             bent.events.ts_ns[row] = self.show(rank.events.ts_ns[row]);
             bent.events.dur_ns[row] = self.show(rank.events.end_ns(row)) - bent.events.ts_ns[row];
         }
-        for row in &mut bent.collectives {
+        for collective in &mut bent.outline.collectives {
+            let row = &mut collective.row;
             for t in [&mut row.ready_ns, &mut row.enqueue_ns, &mut row.start_ns, &mut row.end_ns] {
                 *t = t.map(|t| self.show(t));
             }
         }
-        for step in &mut bent.steps {
+        for step in &mut bent.outline.steps {
             (step.start_ns, step.end_ns) = (self.show(step.start_ns), self.show(step.end_ns));
         }
         bent.memory.iter_mut().for_each(|m| m.ts_ns = self.show(m.ts_ns));
-        for comm in &mut bent.comms {
+        for comm in &mut bent.outline.comms {
             for t in [&mut comm.created_ns, &mut comm.destroyed_ns] {
                 *t = t.map(|t| self.show(t));
             }
@@ -94,7 +76,7 @@ impl Bend {
     }
 }
 
-/// Ranks in memory.
+/// A source of ranks that are in memory.
 struct Loaded {
     info: SourceInfo,
     ranks: BTreeMap<i32, RankData>,
@@ -119,25 +101,26 @@ impl Source for Loaded {
     }
 }
 
-/// A folder as it is, and its analysis on the clock that its ranks are known to share.
+/// An unbent folder, and its analysis on the clock that its ranks share.
 pub(crate) struct Truth {
     straight: Loaded,
-    /// The analysis by `--clock same_host`; by `--clock collective` where the ranks did not run on one.
-    known: Analysis,
-    /// Whether they did not: then only what a trial changes against this analysis is known.
+    /// The reference: the analysis by `--clock same_host`, or by `--clock collective` if the ranks ran on several
+    /// hosts.
+    reference: Analysis,
+    /// Whether the ranks ran on several hosts. The trials then only show the changes against the reference.
     pub(crate) relative: bool,
-    /// First and last time recorded.
+    /// First and last recorded time.
     window: (i64, i64),
 }
 
 impl Truth {
-    /// Reads a folder. Not every trace names its host; that its ranks ran on one is known from elsewhere.
+    /// Reads a folder. Not every trace records its host, so `one_host` states whether its ranks shared one.
     pub(crate) fn of(path: &Path, one_host: bool) -> Result<Self, Error> {
         let source = KinetoSource::open(&[path.to_path_buf()])?;
         let load = |rank: i32| {
             let mut data = source.load(rank)?;
             if one_host {
-                data.info.clock_domain = "one host/utc".into();
+                data.outline.info.clock_domain = "one host/utc".into();
             }
             Ok((rank, data))
         };
@@ -146,16 +129,16 @@ impl Truth {
             || ranks.values().flat_map(|r| (0..r.events.len()).map(|i| (r.events.ts_ns[i], r.events.end_ns(i))));
         let window = (times().map(|t| t.0).min().unwrap_or_default(), times().map(|t| t.1).max().unwrap_or_default());
         let straight = Loaded { info: source.info(), ranks };
-        let known = by(&straight, if one_host { Choice::SameHost } else { Choice::Collective })?;
-        Ok(Self { straight, known, relative: !one_host, window })
+        let reference = by(&straight, if one_host { Choice::SameHost } else { Choice::Collective })?;
+        Ok(Self { straight, reference, relative: !one_host, window })
     }
 
-    /// Seconds recorded.
+    /// Recorded time in seconds.
     pub(crate) fn span_s(&self) -> f64 {
         (self.window.1 - self.window.0) as f64 / 1e9
     }
 
-    /// Bends every rank's clock at random and analyses.
+    /// Bends every rank's clock at random, and analyses the result.
     pub(crate) fn trial(&self, choice: Choice, drifting: bool, random: &mut Random) -> Result<Trial, Error> {
         let bend = |rank: &i32| (*rank, Bend::random(self.window.0, drifting, random));
         let bends: BTreeMap<i32, Bend> = self.straight.ranks.keys().map(bend).collect();
@@ -169,17 +152,17 @@ impl Truth {
         Ok(trial)
     }
 
-    /// How far a fitted clock is from the truth, at most, between the first and the last time recorded.
+    /// The largest distance of a fitted clock from the truth between the first and last recorded time.
     fn recovered(&self, row: &ClockFitRow, bends: &BTreeMap<i32, Bend>) -> Recovered {
-        let known = |t: i64| {
-            let fits = self.known.tables.clock_fit.iter();
-            let of =
+        let reference = |t: i64| {
+            let fits = self.reference.tables.clock_fit.iter();
+            let global_at =
                 |rank: i32| fits.clone().find(|f| f.rank == rank && f.clock == row.clock).map_or(t, |f| global(f, t));
-            of(row.rank) - of(row.reference_rank)
+            global_at(row.rank) - global_at(row.reference_rank)
         };
         let off = |t: i64| {
             let found = global(row, bends[&row.rank].show(t)) - bends[&row.reference_rank].show(t);
-            (found - known(t)).abs()
+            (found - reference(t)).abs()
         };
         Recovered {
             device: &*row.clock == "device",
@@ -189,13 +172,14 @@ impl Truth {
         }
     }
 
-    /// What else the bent clocks changed in the analysis.
+    /// Compares the other results of the analysis on bent clocks.
     fn compare(&self, bent: &Analysis, drifting: bool, trial: &mut Trial) {
-        let (known, bent) = (&self.known.tables, &bent.tables);
-        // Instances are numbered by time, which may differ by the error: so compare like with like, in order.
+        let (reference, bent) = (&self.reference.tables, &bent.tables);
+        // Instances are numbered by time, which may differ by the clock error. Compare instances of equal keys in
+        // order.
         let key = |i: &trace::InstanceRow| (i.comm_id, i.seq, i.op.clone(), i.step, i.bucket, i.ranks_seen);
         let mut instances: BTreeMap<_, (Vec<&trace::InstanceRow>, Vec<&trace::InstanceRow>)> = BTreeMap::new();
-        known.collective_instances.iter().for_each(|i| instances.entry(key(i)).or_default().0.push(i));
+        reference.collective_instances.iter().for_each(|i| instances.entry(key(i)).or_default().0.push(i));
         bent.collective_instances.iter().for_each(|i| instances.entry(key(i)).or_default().1.push(i));
         for (a, b) in instances.values() {
             trial.same_instances &= a.len() == b.len();
@@ -204,15 +188,15 @@ impl Truth {
                 trial.skews.push((off_ns, b.error_ns));
             }
         }
-        // What is measured on one rank's own clock changes by nothing but that clock's rate.
+        // Times on one rank's own clock change only by the rate of that clock.
         let rate = if drifting { 2.0 * DRIFT_MAX_PPB as f64 * 1e-9 } else { 0.0 };
-        let near = |a: i64, b: i64, of: i64| (a - b).abs() as f64 <= rate * of as f64;
-        let step_ns = known.step_breakdown.iter().map(|s| s.wall_ns).max().unwrap_or_default();
-        for (a, b) in known.stragglers.iter().zip(&bent.stragglers) {
+        let near = |a: i64, b: i64, whole: i64| (a - b).abs() as f64 <= rate * whole as f64;
+        let step_ns = reference.step_breakdown.iter().map(|s| s.wall_ns).max().unwrap_or_default();
+        for (a, b) in reference.stragglers.iter().zip(&bent.stragglers) {
             trial.same_verdicts &= a.verdict == b.verdict && a.evidence_range == b.evidence_range;
             trial.same_verdicts &= near(a.own_excess_ns, b.own_excess_ns, step_ns);
         }
-        for (a, b) in known.step_breakdown.iter().zip(&bent.step_breakdown) {
+        for (a, b) in reference.step_breakdown.iter().zip(&bent.step_breakdown) {
             trial.same_breakdown &= (a.rank, a.device_id, a.step) == (b.rank, b.device_id, b.step);
             trial.same_breakdown &= near(a.wall_ns, b.wall_ns, a.wall_ns.max(1_000_000));
             trial.same_breakdown &= near(a.exposed_comm_ns, b.exposed_comm_ns, a.wall_ns.max(1_000_000));
@@ -226,37 +210,37 @@ fn by(source: &Loaded, clock: Choice) -> Result<Analysis, Error> {
     analyze(source, &options, &|_, _| ())
 }
 
-/// Global time by a row of `clock_fit`.
+/// Global time according to a row of `clock_fit`.
 fn global(fit: &ClockFitRow, t_ns: i64) -> i64 {
     let drift = fit.drift_ppb.unwrap_or(0.0) * 1e-9;
     t_ns + fit.offset_ns + (drift * (t_ns - fit.origin_ns) as f64).round() as i64
 }
 
-/// One clock of one trial.
+/// The result for one clock of one trial.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recovered {
-    /// A device's clock, not a host's.
+    /// Whether this is a device's clock.
     pub(crate) device: bool,
     /// Distance from the truth.
     pub(crate) off_ns: i64,
-    /// Stated for 95 %.
+    /// Error stated for 95 % of clocks.
     pub(crate) error_ns: Option<i64>,
-    /// Guaranteed.
+    /// Guaranteed error.
     pub(crate) bound_ns: Option<i64>,
 }
 
-/// What one trial gave.
+/// The result of one trial.
 #[derive(Debug)]
 pub(crate) struct Trial {
-    /// Every clock but the reference's.
+    /// All clocks except the reference's.
     pub(crate) recovered: Vec<Recovered>,
-    /// Of every collective how far its skew is from the one on true clocks, and the stated error.
+    /// For each collective: the distance of its skew from the true skew, and the stated error.
     pub(crate) skews: Vec<(i64, Option<i64>)>,
-    /// The same collectives were matched.
+    /// Whether the same collectives were matched.
     pub(crate) same_instances: bool,
-    /// The same ranks are judged the same, for the same ranges.
+    /// Whether the ranks have the same verdicts with the same ranges.
     pub(crate) same_verdicts: bool,
-    /// Steps are divided in the same way.
+    /// Whether the steps have the same breakdown.
     pub(crate) same_breakdown: bool,
 }
 
@@ -267,24 +251,24 @@ impl Default for Trial {
     }
 }
 
-/// Many trials.
+/// Summary of many trials.
 #[derive(Debug, Default)]
 pub(crate) struct Score {
-    /// Sorted.
+    /// Distances from the truth, sorted.
     off_ns: Vec<i64>,
-    /// Median and largest.
+    /// Stated errors, sorted.
     error_ns: Vec<i64>,
     bound_ns: Vec<i64>,
-    /// Clocks without a guarantee.
+    /// Number of clocks without a guarantee.
     pub(crate) unbound: usize,
-    /// Clocks within the stated error.
+    /// Number of clocks within the stated error.
     pub(crate) within_error: usize,
-    /// Clocks beyond the guarantee.
+    /// Number of clocks beyond the guarantee.
     pub(crate) beyond_bound: usize,
 }
 
 impl Score {
-    /// Of the hosts' clocks, or of the devices'.
+    /// Summarizes the host clocks or the device clocks.
     pub(crate) fn of(trials: &[Trial], device: bool) -> Self {
         let mut score = Self::default();
         for r in trials.iter().flat_map(|t| &t.recovered).filter(|r| r.device == device) {
@@ -301,17 +285,17 @@ impl Score {
         score
     }
 
-    /// Clocks fitted.
+    /// Number of fitted clocks.
     pub(crate) fn clocks(&self) -> usize {
         self.off_ns.len()
     }
 
-    /// Share within the stated error.
+    /// Share of the clocks within the stated error.
     pub(crate) fn within_pct(&self) -> f64 {
         100.0 * self.within_error as f64 / self.clocks().max(1) as f64
     }
 
-    /// Median and largest error, then the same of what was stated and guaranteed; µs.
+    /// Median and maximum of the error, of the stated error and of the bound; in µs.
     pub(crate) fn line(&self) -> String {
         let us = |values: &[i64], at: usize| values.get(at).map_or("-".into(), |ns| format!("{:.1}", *ns as f64 / 1e3));
         let pair = |values: &[i64]| {
@@ -328,7 +312,7 @@ impl Score {
     }
 }
 
-/// Skews within the stated error, in percent; and the largest distance from the true one, µs.
+/// Percentage of skews within the stated error, and the largest distance from the true skew in µs.
 pub(crate) fn skews(trials: &[Trial]) -> (f64, f64) {
     let all = || trials.iter().flat_map(|t| &t.skews);
     let within = all().filter(|(off, error)| error.is_some_and(|e| *off <= e)).count();

@@ -1,16 +1,17 @@
-//! `collectives_ref.csv`: every NCCL kernel with its instance, the last arrival, its wait and whether it came last, on
-//! unshifted clocks.
+//! Compares with `collectives_ref.csv`: for every NCCL kernel its instance, the last arrival, its wait and whether it
+//! came last, on unshifted clocks.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use aggregator::matching::{RankCollectives, match_collectives};
-use aggregator::model::RankData;
+use aggregator::align::matching::match_collectives;
+use aggregator::model::{RankData, RankOutline};
+use fixtures::data::real_traces;
 
 use crate::ours::Ours;
 use crate::table::lines;
-use crate::{children, data, file_name};
+use crate::{children, file_name};
 
 /// One line: name, number from the end, rank, start, end, last arrival, wait and whether it came last; times in µs.
 struct Line {
@@ -45,27 +46,27 @@ fn reference(path: &Path) -> Vec<Line> {
     rows[1..].iter().map(line).collect()
 }
 
-/// Position in a rank's collectives by the correlation id of its kernel.
+/// Index in a rank's collectives, by the correlation id of the kernel.
 fn by_correlation(rank: &RankData) -> BTreeMap<i64, usize> {
     let of_event: BTreeMap<i64, i64> =
         rank.events.id.iter().copied().zip(rank.events.correlation.iter().copied()).collect();
-    let rows = rank.collectives.iter().enumerate();
+    let rows = rank.outline.collectives.iter().enumerate();
     rows.filter_map(|(at, c)| Some((*of_event.get(&c.event_id?)?, at))).collect()
 }
 
-/// Times since the first start: some files count from 1970, some from their own base.
+/// Converts times to times since the first start, because some files count from 1970 and some from their own base.
 fn epoch(lines: &[Line], ours: &Ours) -> i64 {
     let first = lines.iter().min_by(|a, b| a.start.total_cmp(&b.start)).unwrap();
-    let rank = ours.ranks.iter().find(|r| r.info.rank == first.rank).unwrap();
-    let collective = &rank.collectives[by_correlation(rank)[&first.correlation]];
+    let rank = ours.ranks.iter().find(|r| r.outline.info.rank == first.rank).unwrap();
+    let collective = &rank.outline.collectives[by_correlation(rank)[&first.correlation]];
     collective.start_ns.unwrap() - (first.start * 1e3).round() as i64
 }
 
 #[test]
-fn every_collective_is_that_of_an_independent_match() {
-    let Some(data) = data() else { return };
+fn every_collective_equals_that_of_an_independent_match() {
+    let Some(data) = real_traces() else { return };
     let mut text = "\
-What differs from `collectives_ref.csv`, whose instances are counted from the end of each rank's kernels of one name. Written by the
+Differences from `collectives_ref.csv`, whose instances are counted from the end of each rank's kernels of one name. Written by the
 test `parity`. Times are compared to the µs.
 "
     .to_string();
@@ -86,23 +87,20 @@ test `parity`. Times are compared to the µs.
 fn compare(lines: &[Line], ours: &Ours, text: &mut String) {
     let epoch_ns = epoch(lines, ours);
     let us = |ns: i64| (ns - epoch_ns) as f64 / 1e3;
-    let rows: Vec<RankCollectives<'_>> = ours
-        .ranks
-        .iter()
-        .map(|r| RankCollectives {
-            rank: r.info.rank,
-            world_size: r.info.world_size,
-            rows: &r.collectives,
-            comms_ids: &r.comms_ids,
-        })
-        .collect();
+    let rows: Vec<&RankOutline> = ours.ranks.iter().map(|r| &r.outline).collect();
     let (instances, omissions) = match_collectives(&rows);
     for omission in &omissions {
-        writeln!(text, "* ours says: {:?} {}: {}", omission.amount.unwrap_or_default(), omission.what, omission.why)
-            .unwrap();
+        writeln!(
+            text,
+            "* our analysis reports: {:?} {}: {}",
+            omission.amount.unwrap_or_default(),
+            omission.what,
+            omission.why
+        )
+        .unwrap();
     }
     let positions: BTreeMap<i32, BTreeMap<i64, usize>> =
-        ours.ranks.iter().map(|r| (r.info.rank, by_correlation(r))).collect();
+        ours.ranks.iter().map(|r| (r.outline.info.rank, by_correlation(r))).collect();
     let mut equal = 0;
     for line in lines {
         let what = format!("{} −{} rank {}", line.name, line.from_end, line.rank);
@@ -110,7 +108,7 @@ fn compare(lines: &[Line], ours: &Ours, text: &mut String) {
         let member = |m: &&aggregator::model::Member| m.rank == line.rank && Some(m.index as usize) == at;
         let found = instances.iter().find_map(|i| Some((i, i.members.iter().find(member)?)));
         let Some((instance, member)) = found else {
-            writeln!(text, "* {what}: ours is in no instance").unwrap();
+            writeln!(text, "* {what}: our row is in no instance").unwrap();
             continue;
         };
         let end_ns = member.end_ns.unwrap();

@@ -1,15 +1,17 @@
-//! The aggregator's tables against those that HTA saved of the same real traces (`RANKSCOPE_DATA`, default `../shared/data`).
+//! Compares the aggregator's tables with those of HTA for the same real traces (`RANKSCOPE_DATA`, default
+//! `../shared/data`).
 //!
-//! Three things are compared, number by number, for every file:
+//! The test makes three comparisons for every file, number by number:
 //!
-//! 1. HTA's file and the [`oracle`], which makes the table anew from the raw JSON by HTA's rules, its known errors included: they must
-//!    be equal, so that those errors are understood.
-//! 2. Ours and the oracle by the definitions alone: they must be equal.
-//! 3. Ours and HTA's file: what differs by more than HTA's rounding can explain is listed in `differences.md` with the error of HTA's
-//!    that makes it: the fewest of its errors which, put into the definitions, give its number. The list is checked both ways.
+//! 1. HTA's file with the [`oracle`], which recomputes the table from the raw JSON by HTA's rules, including its known
+//!    errors. Both must be equal, which proves that these errors are understood.
+//! 2. Our table with the oracle by the definitions alone. Both must be equal.
+//! 3. Our table with HTA's file. Each difference that HTA's rounding cannot explain is listed in `differences.md`, with the
+//!    smallest set of HTA's errors that turns our number into HTA's. The list is checked both ways.
 //!
-//! The tolerance is derived, not fitted. Where a trace holds whole µs it is none. Elsewhere HTA rounds every start up and every end down
-//! to whole µs, so each length is short by less than 2 µs, and a number that sums n rows by less than 2·n µs (`raw::Rank::slack_us`).
+//! The tolerance is derived, not fitted. Traces of whole µs have none. Elsewhere HTA rounds every start up and every
+//! end down to whole µs. Each duration is therefore short by less than 2 µs, and a sum of n rows by less than 2·n µs
+//! (`raw::Rank::slack_us`).
 
 #![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
 
@@ -24,20 +26,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use fixtures::data::real_traces;
 use oracle::Folder;
 use ours::Ours;
 use raw::{HTA, Rank, Rules, SWITCHES, Switch};
 use table::{Number, Table, hta_file};
-
-pub(crate) fn data() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
-    let found = std::env::var_os("RANKSCOPE_DATA").map_or(beside, PathBuf::from);
-    if found.is_dir() {
-        return Some(found);
-    }
-    eprintln!("skipped: no real traces at {}; RANKSCOPE_DATA names another place", found.display());
-    None
-}
 
 pub(crate) fn children(path: &Path) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = std::fs::read_dir(path).unwrap().map(|e| e.unwrap().path()).collect();
@@ -49,12 +42,12 @@ pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().unwrap().to_string_lossy().into_owned()
 }
 
-/// Digits that a double loses in sums of many.
+/// Whether two numbers are equal up to the precision of doubles in long sums.
 fn equal(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-6 * a.abs().max(b.abs()).max(1.0)
 }
 
-/// HTA prints some shares with one or two digits.
+/// The rounding of shares that HTA prints with one or two digits.
 fn printed_digits(column: &str) -> f64 {
     match column {
         "percentage" => 0.05,
@@ -68,7 +61,7 @@ fn cell(table: &Table, key: &(String, String)) -> Option<f64> {
     table.get(key).map(|number| number.value)
 }
 
-/// HTA lists no idle time of a category without gaps; a missing one is none.
+/// Adds missing idle categories as 0, because HTA omits categories without gaps.
 fn filled(mut table: Table, like: &Table) -> Table {
     for key in like.keys().filter(|(_, column)| column.starts_with("idle_time") && !column.contains("pctg")) {
         if !key.1.contains("(us)") {
@@ -78,7 +71,7 @@ fn filled(mut table: Table, like: &Table) -> Table {
     table
 }
 
-/// One difference between ours and HTA's.
+/// One difference between our table and HTA's.
 struct Difference {
     row: String,
     column: String,
@@ -91,7 +84,7 @@ struct Comparison {
     numbers: usize,
     exact: usize,
     differences: Vec<Difference>,
-    /// What should not be: HTA's file is not what its rules give, or ours is not what the definitions give.
+    /// Violations: HTA's file differs from its rules, or our table from the definitions.
     faults: Vec<String>,
 }
 
@@ -107,7 +100,7 @@ fn compare(folder: &Folder, ours: &Table, hta: &Table, file: &str) -> Comparison
     let by_definition = folder.table(file, Rules::default());
     let hta = &filled(hta.clone(), &by_hta);
     let slack_of = |table: &Table, key: &(String, String)| table.get(key).map_or(0.0, |n| n.slack);
-    // Where doubles cannot hold the trace's ns, the oracle cannot, either.
+    // Where doubles cannot represent the trace's ns, the oracle cannot either.
     let coarse = folder.ranks.iter().any(|rank| rank.grid > 1e-3);
     let mut comparison = Comparison { numbers: 0, exact: 0, differences: Vec::new(), faults: Vec::new() };
     let mut explanations = None;
@@ -117,7 +110,7 @@ fn compare(folder: &Folder, ours: &Table, hta: &Table, file: &str) -> Comparison
         let (our, their) = (cell(ours, key), cell(hta, key));
         let (made, defined) = (cell(&by_hta, key), cell(&by_definition, key));
         let printed = printed_digits(&key.1);
-        // How changes of one µs are sorted is the one thing that HTA's rules leave open.
+        // HTA's rules do not determine the order of changes within one µs.
         let sorted = file.starts_with("queue") || file.starts_with("memory_bw");
         let open = if sorted { slack_of(&by_hta, key) } else { 0.0 };
         if !near(made, their, open + printed) {
@@ -130,9 +123,9 @@ fn compare(folder: &Folder, ours: &Table, hta: &Table, file: &str) -> Comparison
         comparison.exact += usize::from(near(our, their, printed));
         let slack = slack.max(slack_of(&by_hta, key)) + printed;
         if !near(our, their, slack) {
-            let known = explanations.get_or_insert_with(|| explanations_of(folder, file, &by_definition, &by_hta));
+            let explained = explanations.get_or_insert_with(|| explanations_of(folder, file, &by_definition, &by_hta));
             let fits = |(_, table): &&(String, Table)| near(cell(table, key), their, open + printed);
-            let why = known.iter().find(fits).map_or("UNEXPLAINED".into(), |(why, _)| why.clone());
+            let why = explained.iter().find(fits).map_or("UNEXPLAINED".into(), |(why, _)| why.clone());
             let (row, column) = key.clone();
             comparison.differences.push(Difference { row, column, ours: our, hta: their, why });
         }
@@ -140,7 +133,8 @@ fn compare(folder: &Folder, ours: &Table, hta: &Table, file: &str) -> Comparison
     comparison
 }
 
-/// The table by the definitions and some of HTA's errors: every combination of those that change it, the smaller ones first.
+/// The table by the definitions plus some of HTA's errors, for every combination of errors that changes it, smaller
+/// ones first.
 fn explanations_of(folder: &Folder, file: &str, by_definition: &Table, by_hta: &Table) -> Vec<(String, Table)> {
     let with = |rules: Rules, switches: &[Switch], on: bool| {
         let mut rules = rules;
@@ -158,7 +152,7 @@ fn explanations_of(folder: &Folder, file: &str, by_definition: &Table, by_hta: &
     choices.iter().map(|choice| (why(choice), with(Rules::default(), choice, true))).collect()
 }
 
-/// Rows of one column with one reason beyond these many are counted and summed instead of listed.
+/// Rows of one column with the same reason beyond this number are counted and summed instead of listed.
 const LISTED: usize = 8;
 
 fn render(differences: &[Difference], text: &mut String) {
@@ -183,13 +177,13 @@ fn render(differences: &[Difference], text: &mut String) {
 }
 
 const HEAD: &str = "\
-Every number that differs from HTA's files by more than HTA's cutting of times to whole µs can explain, with what makes it. Written by
-the test `parity`, which fails when a line is missing, and when one is too many. Values are in the units of HTA's files.
+Every number whose difference from HTA's files exceeds HTA's truncation of times to whole µs, with the reason. Written by the test
+`parity`, which fails if a line is missing or superfluous. Values are in the units of HTA's files.
 ";
 
 #[test]
-fn every_table_is_htas_but_for_htas_errors() {
-    let Some(data) = data() else { return };
+fn every_table_equals_htas_except_for_htas_errors() {
+    let Some(data) = real_traces() else { return };
     let (mut text, mut summary, mut faults) = (HEAD.to_string(), String::new(), Vec::new());
     for expected in children(&data.join("expected_hta")) {
         let name = file_name(&expected);
@@ -199,7 +193,7 @@ fn every_table_is_htas_but_for_htas_errors() {
         let folder = Folder::new(raw_ranks(&traces));
         for path in children(&expected) {
             let file = file_name(&path);
-            // The critical path is compared where it is made; of stragglers HTA gives no number, see below.
+            // The critical path has its own test. HTA gives no numbers for stragglers, see below.
             if file.starts_with("critical_path") || file.ends_with(".json") {
                 continue;
             }
@@ -224,22 +218,22 @@ fn every_table_is_htas_but_for_htas_errors() {
     assert!(!text.contains("UNEXPLAINED"));
 }
 
-/// The ranks of a folder, read plainly; the rank is that of the aggregator's plan.
+/// The ranks of a folder, read by serde_json. The aggregator's plan determines the rank numbers.
 pub(crate) fn raw_ranks(traces: &Path) -> Vec<Rank> {
-    let plan = aggregator::kineto::plan(&[traces.to_path_buf()]).unwrap();
+    let plan = kineto::plan(&[traces.to_path_buf()]).unwrap();
     plan.files.iter().map(|file| Rank::read(&file.path, file.rank.into())).collect()
 }
 
-/// HTA names two candidates however small their lateness. dlrm8 has one step and of sampled_2of128 126 ranks are missing: nobody is
-/// blamed.
+/// HTA always reports two stragglers, however small their lateness. dlrm8 has one step, and sampled_2of128 lacks 126
+/// ranks: no rank may be blamed.
 #[test]
-fn htas_stragglers_are_no_verdict() {
-    let Some(data) = data() else { return };
+fn htas_stragglers_are_not_our_verdict() {
+    let Some(data) = real_traces() else { return };
     for (name, candidates) in [("dlrm8", "[2, 7]"), ("sampled_2of128", "[0, 1]")] {
         let path = data.join("expected_hta").join(name).join("potential_stragglers.json");
-        let told = std::fs::read_to_string(path).unwrap();
+        let printed = std::fs::read_to_string(path).unwrap();
         let ours = Ours::new(&data.join("kineto").join(name));
         let blamed = ours.tables.stragglers.iter().filter(|s| &*s.verdict == "cause").count();
-        assert_eq!((told.trim(), blamed), (candidates, 0), "{name}");
+        assert_eq!((printed.trim(), blamed), (candidates, 0), "{name}");
     }
 }

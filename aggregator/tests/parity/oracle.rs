@@ -1,5 +1,5 @@
-//! HTA's tables, made anew from raw traces in the plainest way: by HTA's own rules they must be its files to the last
-//! digit, by the definitions alone they must be ours.
+//! Recomputes HTA's tables from raw traces in the simplest way. By HTA's own rules they must equal its files to the
+//! last digit, by the definitions alone they must equal ours.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,7 +20,7 @@ impl Folder {
         Self { ranks, several_steps }
     }
 
-    /// The table that HTA writes to the file of this name, by these rules.
+    /// The table that HTA writes to the file of this name, computed by these rules.
     pub(crate) fn table(&self, file: &str, rules: Rules) -> Table {
         let mut table = Table::new();
         if file == "kernel_breakdown_full.0.csv" {
@@ -37,7 +37,7 @@ impl Folder {
             "memory_bw_summary.csv" => bandwidths,
             "user_annotation_breakdown_cpu.csv" => host_annotations,
             "gpu_user_annotation_breakdown.csv" => device_annotations,
-            other => panic!("a file that no test knows: {other}"),
+            other => panic!("unknown file: {other}"),
         };
         for rank in &self.ranks {
             fill(rank, &rank.split(rules, self.several_steps), rules, &mut table);
@@ -46,7 +46,7 @@ impl Folder {
     }
 }
 
-/// Intervals made one where they touch, as HTA's `merge_kernel_intervals`.
+/// Merges intervals that touch, as HTA's `merge_kernel_intervals` does.
 fn merged<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<(f64, f64)> {
     let mut all: Vec<(f64, f64)> = events.map(|e| (e.ts, e.end())).collect();
     all.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -66,7 +66,7 @@ fn total(intervals: &[(f64, f64)]) -> f64 {
     intervals.iter().map(|(ts, end)| end - ts).sum()
 }
 
-/// Time in each state: the sum of the weights of the sets that hold a point.
+/// Time in each state. A state is the sum of the weights of the sets that contain a point.
 fn states(sets: &[(Vec<(f64, f64)>, i64)]) -> BTreeMap<i64, f64> {
     let mut changes: Vec<(f64, i64)> = Vec::new();
     for (set, weight) in sets {
@@ -107,7 +107,7 @@ fn overlap(rank: &Rank, split: &Split, rules: Rules, table: &mut Table) {
     let compute = merged(of_type(split, rules, "COMPUTATION"));
     let both = states(&[(comm.clone(), 1), (compute, 2)]).get(&3).copied().unwrap_or(0.0);
     let rows = of_type(split, rules, "COMMUNICATION").count() + of_type(split, rules, "COMPUTATION").count();
-    // A share of lengths that are each off by their rows.
+    // Error of a percentage of durations, each with the error of its rows.
     let slack = 100.0 * 2.0 * rank.slack_us() * rows as f64 / total(&comm).max(1.0);
     let share = 100.0 * both / total(&comm);
     put_loose(table, &rank.rank.to_string(), "comp_comm_overlap_pctg", share, slack);
@@ -133,7 +133,7 @@ fn kernel_types(folder: &Folder, rules: Rules, table: &mut Table) {
     }
 }
 
-/// HTA's statistics of lengths by name.
+/// HTA's statistics of durations by name.
 fn lengths<'a>(rank: &Rank, rows: impl Iterator<Item = (String, &'a Event)>, table: &mut Table) {
     let mut by_name: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for (row, event) in rows {
@@ -147,8 +147,8 @@ fn lengths<'a>(rank: &Rank, rows: impl Iterator<Item = (String, &'a Event)>, tab
         put_loose(table, &row, "max (us)", values.iter().copied().fold(f64::MIN, f64::max), slack);
         put_loose(table, &row, "min (us)", values.iter().copied().fold(f64::MAX, f64::min), slack);
         put_loose(table, &row, "mean (us)", sum / n, slack);
-        // A standard deviation is a seminorm: it changes by at most that of the errors, which lie within a range of
-        // `slack`.
+        // The standard deviation is a seminorm: it changes by at most the standard deviation of the errors, which lie
+        // within `slack`.
         put_loose(table, &row, "stddev", std, slack / 2.0 * (n / (n - 1.0).max(1.0)).sqrt());
     }
 }
@@ -173,7 +173,7 @@ fn device_annotations(rank: &Rank, split: &Split, _: Rules, table: &mut Table) {
     annotations(rank, split, "gpu_user_annotation", table);
 }
 
-/// The outermost call of each correlation id.
+/// The outermost call for each correlation id.
 fn calls(split: &Split) -> HashMap<i64, &Event> {
     let mut calls: HashMap<i64, &Event> = HashMap::new();
     for event in split.cpu.iter().filter(|e| e.is_call() && e.correlation >= 0) {
@@ -193,14 +193,14 @@ fn idle(rank: &Rank, split: &Split, rules: Rules, table: &mut Table) {
         call.or(first_row.filter(|_| rules.first_row))
     };
     let mut streams: BTreeMap<i64, Vec<&Event>> = BTreeMap::new();
-    // Synchronisations are left out of the idle breakdown by HTA, too.
+    // HTA also excludes synchronisations from the idle breakdown.
     for event in split.gpu.iter().filter(|e| e.is_work()) {
         streams.entry(event.stream).or_default().push(event);
     }
     for (stream, mut events) in streams {
         events.sort_by(|a, b| a.ts.total_cmp(&b.ts));
         let mut sums = [0.0; 3];
-        // What a gap near a limit may be counted as is open within the error of its times.
+        // A gap near a limit may belong to either category, within the error of its times.
         let mut open = 0.0;
         let mut reached = events[0].end();
         for event in &events[1..] {
@@ -241,7 +241,7 @@ const QUEUE_NAMES: [&str; 6] = [
     "cudaMemsetAsync",
 ];
 
-/// Launch and work of it, by HTA's names or by what launched anything.
+/// Pairs of a launch and its work: by HTA's names, or any row that launched something.
 fn joined<'a>(split: &'a Split, rules: Rules, names: &[&str], every_host_row: bool) -> Vec<(&'a Event, &'a Event)> {
     let mut work: HashMap<i64, Vec<&Event>> = HashMap::new();
     for event in split.gpu.iter().filter(|e| e.correlation >= 0) {
@@ -253,10 +253,10 @@ fn joined<'a>(split: &'a Split, rules: Rules, names: &[&str], every_host_row: bo
         let launch = |e: &'a Event| Some((*calls.get(&e.correlation)?, e));
         return split.gpu.iter().filter_map(launch).collect();
     }
-    let known: std::collections::HashSet<i64> =
+    let launched: std::collections::HashSet<i64> =
         split.cpu.iter().filter(|e| names.contains(&e.name.as_str())).map(|e| e.correlation).collect();
     let is_launch = |e: &&Event| {
-        if every_host_row { known.contains(&e.correlation) } else { names.contains(&e.name.as_str()) }
+        if every_host_row { launched.contains(&e.correlation) } else { names.contains(&e.name.as_str()) }
     };
     let launches = split.cpu.iter().filter(is_launch);
     launches.flat_map(|call| work.get(&call.correlation).unwrap_or(&none).iter().map(move |e| (call, *e))).collect()
@@ -273,7 +273,7 @@ fn launches(rank: &Rank, split: &Split, rules: Rules, table: &mut Table) {
     }
 }
 
-/// The lengths of a queue after each change. Changes at one time: launches first, or starts first.
+/// The queue length after each change. `launches_first` orders simultaneous changes.
 fn queue_lengths(changes: &[(f64, i64)], launches_first: bool) -> Vec<f64> {
     let mut changes = changes.to_vec();
     let tie = |delta: i64| if launches_first { -delta } else { delta };
@@ -297,7 +297,7 @@ fn queues(rank: &Rank, split: &Split, rules: Rules, table: &mut Table) {
     }
     for (stream, changes) in streams {
         let lengths = queue_lengths(&changes, true);
-        // In what order changes of one µs happened, HTA's sorting leaves open: the lengths lie between the two
+        // HTA's sorting does not determine the order of changes within one µs. The lengths lie between the two
         // extremes.
         let whole: Vec<(f64, i64)> = changes.iter().map(|(t, delta)| (t.ceil(), *delta)).collect();
         let (most, least) = (queue_lengths(&whole, true), queue_lengths(&whole, false));
@@ -317,7 +317,7 @@ fn queues(rank: &Rank, split: &Split, rules: Rules, table: &mut Table) {
     }
 }
 
-/// The sums of bandwidths after each change, where there is any. Changes at one time: starts first, or ends first.
+/// The sum of bandwidths after each change, where it is not 0. `starts_first` orders simultaneous changes.
 fn bandwidth_sums(events: &[&Event], starts_first: bool, running: bool) -> Vec<f64> {
     let mut changes: Vec<(f64, bool, f64)> = Vec::new();
     for e in events {
@@ -352,8 +352,8 @@ fn bandwidths(rank: &Rank, split: &Split, rules: Rules, table: &mut Table) {
         if points.is_empty() {
             continue;
         }
-        // In what order changes of one time happened, HTA's sorting leaves open: its numbers lie between those of the
-        // two extremes.
+        // HTA's sorting does not determine the order of simultaneous changes. Its numbers lie between those of the
+        // extremes.
         let other = describe(bandwidth_sums(&events, false, rules.series));
         for ((column, value), (_, other)) in describe(points).into_iter().zip(other) {
             let open = if rules.series && value.is_finite() { (value - other).abs() } else { 0.0 };

@@ -1,18 +1,18 @@
-//! The aggregator's tables, in the words of HTA's files.
+//! The aggregator's tables in the format of HTA's files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use aggregator::analysis::Tables;
-use aggregator::device::Launches;
-use aggregator::kineto::KinetoSource;
+use aggregator::ingest::kineto::KinetoSource;
+use aggregator::ingest::source::Source;
 use aggregator::model::RankData;
-use aggregator::source::Source;
+use aggregator::model::analysis::Tables;
 use aggregator::{Options, analyze};
+use trace::rank::Launches;
 
 use crate::table::{Table, numbered, put};
 
-/// A folder as the aggregator sees it.
+/// A folder as analysed by the aggregator.
 pub(crate) struct Ours {
     pub(crate) tables: Tables,
     pub(crate) ranks: Vec<RankData>,
@@ -42,7 +42,7 @@ impl Ours {
             "memory_bw_summary.csv" => self.bandwidths(&mut table),
             "user_annotation_breakdown_cpu.csv" => self.annotations(false, &mut table),
             "gpu_user_annotation_breakdown.csv" => self.annotations(true, &mut table),
-            other => panic!("a file that no test knows: {other}"),
+            other => panic!("unknown file: {other}"),
         }
         table
     }
@@ -64,7 +64,7 @@ impl Ours {
     }
 
     fn overlap(&self, table: &mut Table) {
-        for rank in self.ranks.iter().map(|r| r.info.rank) {
+        for rank in self.ranks.iter().map(|r| r.outline.info.rank) {
             let of_all = |r: &&trace::StepBreakdownRow| r.rank == rank && r.step.is_none();
             let all = || self.tables.step_breakdown.iter().filter(of_all);
             let (overlap, comm) = all().fold((0, 0), |(o, c), r| (o + r.overlap_ns, c + r.comm_total_ns));
@@ -118,7 +118,7 @@ impl Ours {
         let mut streams: BTreeMap<(i32, i64), BTreeMap<&str, i64>> = BTreeMap::new();
         for q in &self.ranks {
             for row in (0..q.events.len()).filter(|row| q.events.kind[*row].is_device_work()) {
-                streams.entry((q.info.rank, q.events.stream[row])).or_default();
+                streams.entry((q.outline.info.rank, q.events.stream[row])).or_default();
             }
         }
         for r in &self.tables.idle_breakdown {
@@ -141,7 +141,7 @@ impl Ours {
             let events = &data.events;
             for launch in Launches::collect(events).joined(events, &|_| true) {
                 let (host, device) = (launch.host as usize, launch.device as usize);
-                let row = numbered(&format!("{} | {}", data.info.rank, events.correlation[device]), &mut seen);
+                let row = numbered(&format!("{} | {}", data.outline.info.rank, events.correlation[device]), &mut seen);
                 put(table, &row, "cpu_duration", us(events.dur_ns[host]));
                 put(table, &row, "gpu_duration", us(events.dur_ns[device]));
                 put(table, &row, "launch_delay", us((events.ts_ns[device] - events.end_ns(host)).max(0)));
@@ -182,10 +182,10 @@ impl Ours {
         }
     }
 
-    /// What sums over launches must be, from the launches themselves.
+    /// Checks sums over launches against the launches themselves.
     pub(crate) fn launch_sums_agree(&self) {
         for data in &self.ranks {
-            let rank = data.info.rank;
+            let rank = data.outline.info.rank;
             let launches = Launches::collect(&data.events).joined(&data.events, &|_| true);
             let sum = |of: &dyn Fn(usize, usize) -> i64| -> i64 {
                 launches.iter().map(|l| of(l.host as usize, l.device as usize)).sum()

@@ -1,4 +1,4 @@
-//! Traces as HTA reads them: by way of serde_json, not of the reader that is tested.
+//! Traces as HTA reads them: with serde_json, independent of the tested reader.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -6,40 +6,40 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// What HTA does otherwise than its definitions say. All off: the definitions, to the last digit of the trace.
+/// Deviations of HTA from its own definitions. All false: the definitions, to the last digit of the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rules {
     /// Starts are rounded up and ends down to whole µs.
     pub(crate) round: bool,
-    /// With two steps or more, device rows without a launch in the trace are left out.
+    /// In traces of two or more steps, device rows without a recorded launch are left out.
     pub(crate) filter: bool,
-    /// Whatever names a stream is device work: synchronisations, and operators of Triton.
+    /// Every row that names a stream counts as device work: synchronisations and Triton's operators too.
     pub(crate) streams: bool,
-    /// Launches have one of a few names, and every host row of the same correlation id is one.
+    /// Launches have one of a few names, and every host row with the same correlation id is a launch.
     pub(crate) names: bool,
-    /// The type of a kernel is that of HTA's patterns.
+    /// HTA's patterns decide the type of a kernel.
     pub(crate) types: bool,
-    /// A gap is counted from the end of the row before, even if an earlier row still runs; overlaps count as negative
-    /// gaps.
+    /// A gap is measured from the end of the previous row, even if an earlier row still runs. Overlaps count as
+    /// negative gaps.
     pub(crate) gaps: bool,
-    /// Work whose launch is not in the trace counts as launched by the trace's first row.
+    /// Work without a recorded launch counts as launched by the trace's first row.
     pub(crate) first_row: bool,
-    /// Bandwidths and lengths of queues are running sums: what rounding leaves counts, copies that touch overlap, and
-    /// work that begins before its launch makes a length negative.
+    /// Bandwidths and queue lengths are running sums. Rounding residues count, touching copies overlap, and work that
+    /// begins before its launch makes a length negative.
     pub(crate) series: bool,
 }
 
-/// Each rule, what it is called, and how it is switched.
+/// For each rule: its description and its switch.
 pub(crate) type Switch = (&'static str, fn(&mut Rules) -> &mut bool);
 pub(crate) const SWITCHES: [Switch; 8] = [
     ("HTA cuts times to whole µs", |r| &mut r.round),
     ("HTA leaves out device rows whose launch was not recorded, where a trace has several steps", |r| &mut r.filter),
-    ("HTA counts every row that names a stream as device work, synchronisations too", |r| &mut r.streams),
-    ("HTA knows launches by a few names only", |r| &mut r.names),
-    ("HTA tells types of kernels by other names", |r| &mut r.types),
-    ("HTA takes gaps from the end of the row before, and adds overlaps as negative gaps", |r| &mut r.gaps),
+    ("HTA counts every row with a stream as device work, synchronisations too", |r| &mut r.streams),
+    ("HTA recognises launches by a few names only", |r| &mut r.names),
+    ("HTA classifies kernels by other names", |r| &mut r.types),
+    ("HTA measures gaps from the end of the previous row, and adds overlaps as negative gaps", |r| &mut r.gaps),
     ("HTA takes the first row of the trace for a launch that was not recorded", |r| &mut r.first_row),
-    ("HTA sums up as it goes: copies that touch overlap, work before its launch is a negative length", |r| {
+    ("HTA uses running sums: touching copies overlap, and work before its launch gives a negative length", |r| {
         &mut r.series
     }),
 ];
@@ -75,7 +75,7 @@ impl Event {
         self.ts + self.dur
     }
 
-    /// Device work by its category.
+    /// Whether the category is device work.
     pub(crate) fn is_work(&self) -> bool {
         ["kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"].contains(&self.category.as_str())
     }
@@ -88,7 +88,7 @@ impl Event {
         if rules.streams { self.stream != -1 } else { self.is_work() }
     }
 
-    /// Compute, communication or memory; `OTHER` is HTA's.
+    /// Compute, communication or memory; `OTHER` exists only in HTA.
     pub(crate) fn work_type(&self, rules: Rules) -> &'static str {
         let name = self.name.as_str();
         let starts = |words: &[&str]| words.iter().any(|word| name.starts_with(word));
@@ -120,13 +120,13 @@ impl Event {
 pub(crate) struct Rank {
     pub(crate) rank: i64,
     pub(crate) events: Vec<Event>,
-    /// Times have a fraction.
+    /// Whether times have a fraction.
     pub(crate) fractional: bool,
-    /// Distance of the doubles that HTA holds times in.
+    /// Resolution of the doubles in which HTA holds times.
     pub(crate) grid: f64,
 }
 
-/// A rank by some rules: its device rows and its host rows.
+/// The device rows and host rows of a rank by some rules.
 pub(crate) struct Split {
     pub(crate) gpu: Vec<Event>,
     pub(crate) cpu: Vec<Event>,
@@ -136,7 +136,7 @@ impl Rank {
     pub(crate) fn read(path: &Path, rank: i64) -> Self {
         let mut bytes = Vec::new();
         flate2::read::MultiGzDecoder::new(std::fs::File::open(path).unwrap()).read_to_end(&mut bytes).unwrap();
-        // Times become strings, so that they are read to the last bit of a double as HTA's reader does, and not nearly.
+        // Keep times as strings, so that they parse to the nearest double like HTA's reader, bit by bit.
         let times = regex::bytes::Regex::new(r#""(ts|dur)":\s*(-?[0-9.]+)"#).unwrap();
         let bytes = times.replace_all(&bytes, br#""$1": "$2""#.as_slice());
         let document: Value = serde_json::from_slice(&bytes).unwrap();
@@ -147,8 +147,7 @@ impl Rank {
         Self { rank, events, fractional, grid: f64::EPSILON * latest }
     }
 
-    /// How far a time of HTA may be off: a start by up to 1 µs, an end by up to 1 µs, and both by what a double cannot
-    /// hold.
+    /// Error of a duration in HTA: up to 1 µs at the start, up to 1 µs at the end, and the rounding of doubles at both.
     pub(crate) fn slack_us(&self) -> f64 {
         if self.fractional { 2.0 + 2.0 * self.grid } else { 0.0 }
     }

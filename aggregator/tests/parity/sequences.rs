@@ -1,13 +1,15 @@
-//! Sequences of kernels, found once more in the raw traces in the plainest way: every launch asks every operator of its
+//! Kernel sequences, recomputed from the raw traces in the simplest way: each launch checks every operator of its
 //! thread.
 
 use std::collections::{BTreeMap, HashMap};
 
+use fixtures::data::real_traces;
+
 use crate::ours::Ours;
 use crate::raw::{Event, Rank};
-use crate::{children, data, file_name, raw_ranks};
+use crate::{children, file_name, raw_ranks};
 
-/// Calls and time of kernels by pattern, of three kernels or more.
+/// Calls and time by pattern, for patterns of three or more kernels.
 fn plain(rank: &Rank) -> BTreeMap<String, (i64, f64)> {
     let slack = if rank.fractional { 0.0 } else { 1.0 };
     let mut calls: HashMap<i64, &Event> = HashMap::new();
@@ -48,8 +50,8 @@ fn plain(rank: &Rank) -> BTreeMap<String, (i64, f64)> {
 }
 
 #[test]
-fn sequences_are_those_of_a_plain_search() {
-    let Some(data) = data() else { return };
+fn sequences_equal_those_of_a_simple_search() {
+    let Some(data) = real_traces() else { return };
     let mut compared = 0;
     for folder in children(&data.join("expected_hta")) {
         let name = file_name(&folder);
@@ -58,7 +60,7 @@ fn sequences_are_those_of_a_plain_search() {
         for rank in raw_ranks(&traces) {
             let plain = plain(&rank);
             let rows = ours.tables.kernel_sequences.iter().filter(|r| i64::from(r.rank) == rank.rank);
-            // Patterns that differ after the 32nd kernel are one here and several there.
+            // Patterns that differ only after the 32nd kernel are one pattern here and several there.
             let mut found: BTreeMap<String, (i64, f64)> = BTreeMap::new();
             for row in rows {
                 let sums = found.entry(row.pattern.to_string()).or_default();
@@ -76,7 +78,7 @@ fn sequences_are_those_of_a_plain_search() {
                 );
                 compared += 1;
             }
-            // Only the most frequent are kept.
+            // The aggregator keeps only the most frequent patterns.
             assert!(found.len() == plain.len() || found.len() >= 40, "{name}: {} of {}", found.len(), plain.len());
         }
     }

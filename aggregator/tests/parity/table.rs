@@ -1,10 +1,9 @@
-//! A table as numbers by row and column, and how files of comma-separated values are read into one.
+//! A table of numbers by row and column, and a reader of CSV files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A number, and how far HTA's may be from the truth because it cuts times to whole µs. 0 where the trace holds whole
-/// µs.
+/// A number, and its possible error in HTA's file due to truncation to whole µs. 0 if the trace holds whole µs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Number {
     pub(crate) value: f64,
@@ -19,13 +18,13 @@ pub(crate) fn put(table: &mut Table, row: &str, column: &str, value: f64) {
 }
 
 pub(crate) fn put_loose(table: &mut Table, row: &str, column: &str, value: f64, slack: f64) {
-    // No number, such as the overlap where nothing communicates, is no cell: HTA leaves its cell empty.
+    // Skip undefined numbers, such as the overlap without communication: HTA leaves the cell empty.
     if value.is_finite() {
         table.insert((row.into(), column.into()), Number { value, slack });
     }
 }
 
-/// A file's lines as fields; quoted fields may hold commas and line breaks.
+/// The lines of a file as fields. Quoted fields may contain commas and line breaks.
 pub(crate) fn lines(path: &Path) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(path).unwrap();
     let (mut lines, mut line, mut field) = (Vec::new(), Vec::new(), String::new());
@@ -54,7 +53,7 @@ pub(crate) fn lines(path: &Path) -> Vec<Vec<String>> {
     lines
 }
 
-/// Reads a file of HTA's. Its first lines are `heads`; the last of them that is not empty everywhere names the columns.
+/// Reads a file of HTA. Its first lines are `heads`; the last one with content in all fields names the columns.
 pub(crate) fn hta_file(path: &Path) -> Table {
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
     let rows = lines(path);
@@ -85,13 +84,13 @@ pub(crate) fn hta_file(path: &Path) -> Table {
     if name.contains("annotation") { steps_folded(table) } else { table }
 }
 
-/// HTA lists every `ProfilerStep#N` by itself; ours are all `ProfilerStep*`, as in torch.profiler's tables.
+/// Merges HTA's rows `ProfilerStep#N` into `ProfilerStep*`, as in torch.profiler's tables and ours.
 fn steps_folded(table: Table) -> Table {
     let mut folded = Table::new();
     let mut steps: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for ((row, column), number) in table {
         match row.split_once("ProfilerStep#") {
-            // A step occurs once, so its sum is its length.
+            // A step occurs once, so its sum is its duration.
             Some((rank, _)) if column == "sum (us)" => steps.entry(rank.into()).or_default().push(number.value),
             Some(_) => {}
             None => {
@@ -101,17 +100,17 @@ fn steps_folded(table: Table) -> Table {
     }
     for (rank, lengths) in steps {
         let row = format!("{rank}ProfilerStep*");
-        let of = describe(lengths.clone());
+        let summary = describe(lengths.clone());
         put(&mut folded, &row, "sum (us)", lengths.iter().sum());
-        put(&mut folded, &row, "mean (us)", of[1].1);
-        put(&mut folded, &row, "stddev", if lengths.len() > 1 { of[2].1 } else { 0.0 });
-        put(&mut folded, &row, "min (us)", of[3].1);
-        put(&mut folded, &row, "max (us)", of[7].1);
+        put(&mut folded, &row, "mean (us)", summary[1].1);
+        put(&mut folded, &row, "stddev", if lengths.len() > 1 { summary[2].1 } else { 0.0 });
+        put(&mut folded, &row, "min (us)", summary[3].1);
+        put(&mut folded, &row, "max (us)", summary[7].1);
     }
     folded
 }
 
-/// A key that occurs again gets a number.
+/// Numbers repeated keys.
 pub(crate) fn numbered(key: &str, seen: &mut BTreeMap<String, usize>) -> String {
     let times = seen.entry(key.to_string()).or_default();
     *times += 1;

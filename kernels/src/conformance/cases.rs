@@ -1,9 +1,9 @@
-//! The checks over fixed shapes, for back ends that a test cannot draw thousands of cases for.
+//! The checks over fixed shapes, for back ends that are too slow for thousands of random cases.
 
 use super::{Check, bias, bias_backward, bucket, cross_entropy, gemm, sgd};
-use crate::{Backend, Gemm, SgdMomentum, Transpose};
+use crate::{Backend, Gemm, SgdMomentum, SplitMix64, Transpose};
 
-/// What a check came to.
+/// The result of one check.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The operation and its shape.
@@ -12,14 +12,14 @@ pub struct Outcome {
     pub check: Check,
 }
 
-/// Sides on both sides of every tile, and 1.
+/// Side lengths below and above every tile size, and 1.
 const SIDES: [usize; 6] = [1, 7, 32, 33, 129, 300];
 
-/// Runs every check on a back end, and a product with `large` rows and columns, looked at in places; `see` gets the
-/// outcomes as they come.
-pub fn cases<B: Backend>(backend: &B, large: usize, mut see: impl FnMut(Outcome)) {
-    let mut numbers = Numbers(1);
-    let mut tell = |what: String, check: Check| see(Outcome { what, check });
+/// Runs every check on a back end, and a product with `large` rows and columns, which is checked at 1000 positions. Calls
+/// `report` with every outcome.
+pub fn cases<B: Backend>(backend: &B, large: usize, mut report: impl FnMut(Outcome)) {
+    let mut numbers = Operands(SplitMix64::new(1));
+    let mut note = |what: String, check: Check| report(Outcome { what, check });
     for (i, &m) in SIDES.iter().enumerate() {
         let (n, k) = (SIDES[(i + 2) % SIDES.len()], SIDES[(i * 5 + 3) % SIDES.len()]);
         for (a, b) in [(Transpose::No, Transpose::No), (Transpose::No, Transpose::Yes), (Transpose::Yes, Transpose::No)]
@@ -28,46 +28,39 @@ pub fn cases<B: Backend>(backend: &B, large: usize, mut see: impl FnMut(Outcome)
                 let op = Gemm { m, n, k, a, b, alpha, beta };
                 let before = if beta == 0.0 { vec![f32::NAN; m * n] } else { numbers.many(m * n) };
                 let operands = (&*numbers.many(m * k), &*numbers.many(k * n), &*before);
-                tell(format!("gemm {m}×{n}×{k} {a:?} {b:?} beta {beta}"), gemm(backend, &op, operands, usize::MAX));
+                note(format!("gemm {m}×{n}×{k} {a:?} {b:?} beta {beta}"), gemm(backend, &op, operands, usize::MAX));
             }
         }
     }
     for rows in SIDES {
         for cols in SIDES {
             let (x, y) = (numbers.many(rows * cols), numbers.many(rows * cols));
-            tell(format!("bias {rows}×{cols}"), bias(backend, cols, &x, &numbers.many(cols)));
-            tell(format!("bias backward {rows}×{cols}"), bias_backward(backend, cols, &y, &x));
+            note(format!("bias {rows}×{cols}"), bias(backend, cols, &x, &numbers.many(cols)));
+            note(format!("bias backward {rows}×{cols}"), bias_backward(backend, cols, &y, &x));
             let logits: Vec<f32> = numbers.many(rows * cols).iter().map(|x| x * 30.0).collect();
-            let labels: Vec<u32> = (0..rows).map(|_| numbers.below(cols as u32)).collect();
-            tell(format!("cross entropy {rows}×{cols}"), cross_entropy(backend, cols, &logits, &labels));
+            let labels: Vec<u32> = (0..rows).map(|_| numbers.0.below(cols as u32)).collect();
+            note(format!("cross entropy {rows}×{cols}"), cross_entropy(backend, cols, &logits, &labels));
         }
     }
     for len in [1, 255, 256, 257, 70_001] {
         let op = SgdMomentum { len, learning_rate: 0.03, momentum: 0.9 };
         let operands = (&*numbers.many(len), &*numbers.many(len), &*numbers.many(len));
-        tell(format!("sgd {len}"), sgd(backend, &op, operands));
+        note(format!("sgd {len}"), sgd(backend, &op, operands));
         let (tensor, before) = (numbers.many(len), numbers.many(len + 50));
-        tell(format!("bucket {len}"), bucket(backend, (17, 0.25), &tensor, &before));
+        note(format!("bucket {len}"), bucket(backend, (17, 0.25), &tensor, &before));
     }
     let op = Gemm { m: large, n: large, k: large, a: Transpose::No, b: Transpose::Yes, alpha: 1.0, beta: 0.0 };
     let operands = (&*numbers.many(large * large), &*numbers.many(large * large), &*vec![f32::NAN; large * large]);
-    tell(format!("gemm {large}×{large}×{large}"), gemm(backend, &op, operands, 1000));
+    note(format!("gemm {large}×{large}×{large}"), gemm(backend, &op, operands, 1000));
 }
 
-/// SplitMix64.
-struct Numbers(u64);
+/// Random operands.
+struct Operands(SplitMix64);
 
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Mostly within ±1, one in sixteen of very different size, one in sixteen zero.
+impl Operands {
+    /// A number that is mostly within ±1; one in sixteen has a very different size, and one in sixteen is zero.
     fn one(&mut self) -> f32 {
-        let bits = self.next();
+        let bits = self.0.next_u64();
         let x = (bits >> 40) as f32 / (1 << 23) as f32 - 1.0;
         match bits & 15 {
             0 => 0.0,
@@ -78,9 +71,5 @@ impl Numbers {
 
     fn many(&mut self, len: usize) -> Vec<f32> {
         (0..len).map(|_| self.one()).collect()
-    }
-
-    fn below(&mut self, limit: u32) -> u32 {
-        (((self.next() >> 32) * u64::from(limit)) >> 32) as u32
     }
 }

@@ -1,4 +1,4 @@
-//! The CPU back end against the checks, over shapes and numbers that are drawn, and its errors.
+//! The CPU back end against the checks over random shapes and numbers, and its errors.
 
 use proptest::prelude::*;
 
@@ -20,12 +20,12 @@ fn host(cpu: &Cpu, buffer: &<Cpu as Backend>::Buffer) -> Vec<f32> {
     super::host(cpu, buffer).unwrap()
 }
 
-/// Sides on both sides of every tile of the product's kernel, and 1.
+/// Side lengths below and above every tile size of the product's kernel, and 1.
 fn side() -> impl Strategy<Value = usize> {
     prop_oneof![Just(1_usize), 2..12_usize, 15..18_usize, 31..34_usize, Just(65), Just(131)]
 }
 
-/// Numbers of very different size, zero among them.
+/// Numbers of very different sizes, including zero.
 fn number() -> impl Strategy<Value = f32> {
     prop_oneof![
         8 => -1.0..1.0_f32,
@@ -105,7 +105,7 @@ proptest! {
 }
 
 #[test]
-fn a_product_does_not_read_what_it_overwrites() {
+fn a_product_does_not_read_its_output_if_beta_is_zero() {
     let op = Gemm { m: 3, n: 5, k: 2, a: Transpose::No, b: Transpose::No, alpha: 1.0, beta: 0.0 };
     gemm(&cpu(), &op, (&[1.0; 6], &[2.0; 10], &[f32::NAN; 15]), usize::MAX).unwrap();
 }
@@ -119,7 +119,7 @@ fn huge_logits_neither_overflow_nor_vanish() {
 }
 
 #[test]
-fn a_model_that_diverged_shows_it() {
+fn nan_is_propagated() {
     let cpu = cpu();
     let (loss, _) = run_cross_entropy(&cpu, 2, &[f32::NAN, 0.0], &[1]).unwrap();
     assert!(loss.is_nan());
@@ -137,14 +137,14 @@ fn a_label_without_a_class_is_refused() {
 }
 
 #[test]
-fn only_f32_is_computed_here() {
+fn other_types_than_f32_are_refused() {
     let message = Cpu::new(Dtype::Bf16).unwrap_err().to_string();
     assert_eq!(message, "the cpu back end computes in f32 only, not in bf16: use --dtype f32");
     assert_eq!(Cpu::new(Dtype::Tf32).unwrap_err().to_string(), message.replace("bf16", "tf32"));
 }
 
 #[test]
-fn memory_that_is_not_there_is_an_error() {
+fn out_of_memory_is_an_error() {
     let error = cpu().alloc("everything", usize::MAX / 8).unwrap_err();
     assert_eq!(error.to_string(), format!("cannot allocate {} bytes for `everything`", usize::MAX / 8 * 4));
     assert!(matches!(cpu().alloc_labels("labels", usize::MAX), Err(Error::OutOfMemory { .. })));
@@ -152,7 +152,7 @@ fn memory_that_is_not_there_is_an_error() {
 
 /// One operation after another with one operand too long; everything else fits.
 #[test]
-fn a_length_that_does_not_fit_is_refused_and_nothing_is_written() {
+fn a_wrong_length_is_refused_and_nothing_is_written() {
     let cpu = cpu();
     let ones = |len: usize| buffer(&cpu, &vec![1.0; len]);
     let product = Gemm { m: 2, n: 3, k: 4, a: Transpose::No, b: Transpose::No, alpha: 1.0, beta: 0.0 };
@@ -189,7 +189,7 @@ fn a_length_that_does_not_fit_is_refused_and_nothing_is_written() {
 }
 
 #[test]
-fn the_fixed_cases_hold_too_and_a_wrong_number_is_found() {
+fn the_fixed_cases_pass_and_a_wrong_number_is_found() {
     let mut count = 0;
     cases(&cpu(), 64, |outcome| {
         count += 1;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// A matrix of f32 somewhere in a slice: element (row, col) is at `row · row_stride + col · col_stride`.
+/// A matrix of f32 within a slice: element (row, col) is at `row · row_stride + col · col_stride`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
     pub(super) rows: usize,
@@ -12,7 +12,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// The elements of a slice that the view touches; none where they would pass the address space.
+    /// Number of slice elements that the view spans; `None` if it exceeds the address space.
     fn extent(&self) -> Option<Range<usize>> {
         if self.rows == 0 || self.cols == 0 {
             return Some(0..0);
@@ -30,7 +30,7 @@ impl View {
 
 /// C ← alpha · A · B + beta · C with C dense and row-major, one thread.
 ///
-/// False, with nothing touched, where a view does not fit its slice or the shapes do not go together.
+/// Returns false and writes nothing if a view does not fit its slice or the shapes do not match.
 #[must_use]
 pub(super) fn sgemm(alpha: f32, a: (View, &[f32]), b: (View, &[f32]), beta: f32, c: &mut [f32]) -> bool {
     let ((av, a), (bv, b)) = (a, b);
@@ -40,7 +40,7 @@ pub(super) fn sgemm(alpha: f32, a: (View, &[f32]), b: (View, &[f32]), beta: f32,
     }
     // SAFETY: `fits` has shown that every element the shapes and strides reach lies inside its slice and that no stride
     // loses bits as isize. `c` is borrowed mutably, so it overlaps neither `a` nor `b`, and a dense row-major C maps
-    // different elements to different addresses, which is what `sgemm` asks of its output.
+    // different elements to different addresses, as `sgemm` requires of its output.
     unsafe {
         matrixmultiply::sgemm(
             av.rows,
@@ -79,14 +79,14 @@ mod tests {
         assert!(!sgemm(1.0, (dense(2, 3), &ok), (dense(3, 2), &ok), 0.0, &mut c[..3]), "C is one short");
         assert!(!sgemm(1.0, (dense(2, 3), &ok), (dense(2, 3), &ok), 0.0, &mut c), "inner dimensions differ");
         let wide = View { rows: 2, cols: 3, row_stride: usize::MAX, col_stride: 1 };
-        assert!(!sgemm(1.0, (wide, &ok), (dense(3, 2), &ok), 0.0, &mut c), "the stride passes the address space");
+        assert!(!sgemm(1.0, (wide, &ok), (dense(3, 2), &ok), 0.0, &mut c), "the stride exceeds the address space");
         assert_eq!(c, [7.0; 4]);
         assert!(sgemm(1.0, (dense(2, 3), &ok), (dense(3, 2), &ok), 0.0, &mut c));
         assert_eq!(c, [3.0; 4]);
     }
 
     #[test]
-    fn empty_shapes_touch_nothing() {
+    fn empty_shapes_add_nothing() {
         assert!(sgemm(1.0, (dense(0, 3), &[]), (dense(3, 2), &[1.0; 6]), 0.0, &mut []));
         let mut c = [7.0; 4];
         assert!(sgemm(1.0, (dense(2, 0), &[]), (dense(0, 2), &[]), 0.5, &mut c));

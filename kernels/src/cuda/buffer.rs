@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use super::ffi::memory::DeviceMemory;
 
-/// Numbers in device memory: f32, and once a bf16 product has read them, a rounded copy beside.
+/// Numbers in device memory: f32, and a rounded copy once a bf16 product has read them.
 #[derive(Debug)]
 pub struct CudaBuffer {
     pub(super) memory: DeviceMemory,
@@ -16,7 +16,7 @@ pub struct CudaBuffer {
 #[derive(Debug)]
 pub(super) struct Rounded {
     pub(super) memory: DeviceMemory,
-    /// Whether it is the copy of what the buffer holds now, in the order of the stream.
+    /// Whether the copy matches the buffer's present content, in the order of the stream.
     pub(super) is_fresh: bool,
 }
 
@@ -25,17 +25,17 @@ impl CudaBuffer {
         Self { memory, len, rounded: RefCell::new(None) }
     }
 
-    /// Its elements.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// It has no elements.
+    /// Whether it has no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where it begins on the device, for libraries that take addresses. It is valid as long as this.
+    /// Its address on the device, for libraries that take addresses; valid as long as the buffer.
     pub fn address(&self) -> u64 {
         self.memory.address()
     }
@@ -49,14 +49,14 @@ impl CudaBuffer {
         self.rounded.borrow_mut()
     }
 
-    /// The buffer gets new numbers, its copy does not.
+    /// Notes that the buffer gets new numbers and its copy does not.
     pub(super) fn mark_stale(&mut self) {
         if let Some(rounded) = self.rounded.get_mut() {
             rounded.is_fresh = false;
         }
     }
 
-    /// The buffer gets new numbers by a kernel that also writes the copy where there is one: its address, or 0.
+    /// Notes that a kernel writes the buffer and its copy; returns the copy's address, or 0 without a copy.
     pub(super) fn rounded_along(&mut self) -> u64 {
         self.rounded.get_mut().as_mut().map_or(0, |rounded| {
             rounded.is_fresh = true;
@@ -70,21 +70,21 @@ impl CudaBuffer {
 pub struct CudaLabels {
     pub(super) memory: DeviceMemory,
     pub(super) len: usize,
-    /// What is known of them on the host, so that a label without a class is an error at once.
+    /// The host's knowledge of the labels, so that a label without a class is an error at once.
     pub(super) known: KnownLabels,
 }
 
-/// What the host knows of labels on a device.
+/// The host's knowledge of labels on a device.
 #[derive(Debug)]
 pub(super) enum KnownLabels {
-    /// All of them.
+    /// All labels.
     Values(Vec<u32>),
-    /// That the device made them below this.
+    /// The device made them, all below this number.
     Below(u32),
 }
 
 impl CudaLabels {
-    /// The first row whose label names none of `classes`.
+    /// The first row with a label of `classes` or more.
     pub(super) fn outside(&self, classes: usize) -> Option<(usize, u32)> {
         match &self.known {
             KnownLabels::Values(values) => {

@@ -1,24 +1,24 @@
-//! Which device a rank computes on.
+//! Chooses the device of a rank.
 
 use super::ffi::driver;
 pub use super::ffi::driver::DeviceInfo;
 use super::libraries;
 use crate::error::{Error, Result};
 
-/// The driver, opened and initialised.
+/// The opened and initialized driver.
 #[derive(Clone, Copy, Debug)]
 pub struct Driver {
     version: i32,
 }
 
-/// CUDA's oldest version that is served, as 1000 · major + 10 · minor.
+/// The oldest supported CUDA version, as 1000 · major + 10 · minor.
 const OLDEST_VERSION: i32 = 12_000;
 
 impl Driver {
-    /// Opens and initialises the driver. Cheap where there is none.
+    /// Opens and initializes the driver. Without a driver this is cheap.
     ///
     /// # Errors
-    /// [`Error::Library`] where it is missing or too old; [`Error::Cuda`] where it finds no device it can serve.
+    /// [`Error::Library`] if it is missing or too old; [`Error::Cuda`] if it finds no usable device.
     pub fn open() -> Result<Self> {
         libraries::open(&libraries::DRIVER)?;
         let version = driver::initialize()?;
@@ -34,7 +34,7 @@ impl Driver {
         Ok(Self { version })
     }
 
-    /// The newest CUDA version it serves: `13.0`.
+    /// The newest CUDA version that the driver supports: `13.0`.
     pub fn version(&self) -> String {
         version_text(self.version)
     }
@@ -52,11 +52,11 @@ fn version_text(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// The ordinal, among `visible` devices, of the rank that is number `local_rank` of its host.
+/// The ordinal, among `visible` devices, for rank number `local_rank` of its host.
 ///
-/// `CUDA_VISIBLE_DEVICES` has chosen and ordered the devices already. Where there are fewer than ranks, they are taken
-/// in turns: a launcher may have given every rank a device of its own and shown it no other, so that all of them see
-/// one. Whether two ranks really share one is known only from the devices' uuids.
+/// `CUDA_VISIBLE_DEVICES` has already chosen and ordered the devices. If there are fewer devices than ranks, ranks take them
+/// in turns: a launcher may show every rank only its own device, so that all ranks see one. Only the devices' UUIDs tell
+/// whether two ranks share a device.
 ///
 /// # Errors
 /// [`Error::NoDevice`].
@@ -86,14 +86,14 @@ mod tests {
     }
 
     #[test]
-    fn no_device_says_why() {
+    fn an_error_says_why_there_is_no_device() {
         let error = choose(0, 0, Some("")).unwrap_err().to_string();
         assert_eq!(error, "there is no CUDA device to compute on: CUDA_VISIBLE_DEVICES is ``");
         assert!(choose(0, 0, None).unwrap_err().to_string().contains("the driver sees none"));
     }
 
     #[test]
-    fn versions_read_as_people_write_them() {
+    fn versions_are_formatted() {
         assert_eq!((version_text(13_000).as_str(), version_text(12_040).as_str()), ("13.0", "12.4"));
     }
 }

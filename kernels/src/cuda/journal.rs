@@ -1,5 +1,5 @@
-//! What a training loop keeps on the device so that its steps wait for nothing: the number of the step, the batch made
-//! from it, and a ring of losses and checksums that the host reads now and then.
+//! State of a training loop on the device, so that steps never wait for the host: the step's number, its batch, and a ring
+//! of losses and checksums that the host reads from time to time.
 
 use super::buffer::KnownLabels;
 use super::ffi::memory::DeviceMemory;
@@ -17,25 +17,25 @@ pub struct Journal {
     capacity: u32,
 }
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Entry {
-    /// Its loss.
+    /// Loss of the step.
     pub loss: f32,
-    /// The checksum of the parameters behind it. Only comparable with others made the same way.
+    /// Checksum of the parameters after the step. Comparable only with checksums of a device.
     pub checksum: u64,
 }
 
-/// A batch of samples from Gaussian clusters, one cluster a class.
+/// A batch of samples from Gaussian clusters, one cluster per class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClusterBatch {
     /// Samples.
     pub rows: usize,
-    /// Numbers a sample.
+    /// Numbers per sample.
     pub features: usize,
     /// Clusters.
     pub classes: u32,
-    /// Key of the stream of numbers, to be completed by the step.
+    /// Key of the stream of numbers, without the step.
     pub key: u64,
 }
 
@@ -47,10 +47,10 @@ impl Journal {
 }
 
 impl Cuda {
-    /// A journal that begins with step 0 and holds the last `capacity` steps, at least 1.
+    /// A journal that starts with step 0 and holds the last `capacity` steps, at least 1.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]; the driver's.
+    /// [`Error::OutOfMemory`]; the driver's error.
     pub fn journal(&self, capacity: u32) -> Result<Journal> {
         let capacity = capacity.max(1);
         let zeros = |name: &str, bytes: usize| {
@@ -67,10 +67,10 @@ impl Cuda {
         })
     }
 
-    /// Makes the batch of the journal's step: the same bits as on a CPU.
+    /// Generates the batch of the journal's step, with the same bits as on a CPU.
     ///
     /// # Errors
-    /// [`Error::Length`]; the driver's.
+    /// [`Error::Length`]; the driver's error.
     pub fn cluster_batch(
         &self,
         op: &ClusterBatch,
@@ -114,7 +114,7 @@ impl Cuda {
     /// Adds tensor number `index` to the checksum of the journal's step.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn add_checksum(&self, journal: &Journal, index: u64, tensor: &CudaBuffer) -> Result<()> {
         let n = tensor.len();
         let arguments =
@@ -122,10 +122,10 @@ impl Cuda {
         self.launch("add_checksum", vector(n), arguments)
     }
 
-    /// Ends the journal's step with this loss, and begins the next.
+    /// Ends the journal's step with this loss and starts the next.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn end_step(&self, journal: &Journal, loss: &CudaBuffer) -> Result<()> {
         let arguments = &mut [
             journal.step.address().into(),
@@ -138,10 +138,10 @@ impl Cuda {
         self.launch("end_step", ((1, 1), (1, 1)), arguments)
     }
 
-    /// Waits for everything enqueued, and reads the entries of `steps`, no more than the ring holds.
+    /// Waits for all enqueued work and reads the entries of `steps`, at most the capacity of the ring.
     ///
     /// # Errors
-    /// [`Error::Length`]; the driver's.
+    /// [`Error::Length`]; the driver's error.
     pub fn read_journal(&self, journal: &Journal, steps: std::ops::Range<u32>) -> Result<Vec<Entry>> {
         let (operation, operand, expected) = ("read_journal", "steps", journal.capacity as usize);
         if steps.len() > expected {

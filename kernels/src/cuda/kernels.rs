@@ -1,4 +1,4 @@
-//! The compiled kernels, and how much of the device each launch takes.
+//! The compiled kernels, and the grids of their launches.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 
 /// Threads of a block, for kernels that work element by element.
 const THREADS: u32 = 256;
-/// Most blocks of a launch: some waves of a large device; kernels loop over what is left.
+/// Most blocks of a launch: several waves of a large device; kernels loop over the remaining elements.
 const BLOCKS_MAX: usize = 4096;
 
 /// Shapes of grid and block.
@@ -21,7 +21,7 @@ pub(super) type Shape = ((u32, u32), (u32, u32));
 pub(super) struct Kernels(BTreeMap<&'static str, Function>);
 
 impl Kernels {
-    /// Compiles or finds, and loads.
+    /// Compiles the kernels or takes them from the cache, and loads them.
     pub(super) fn load(context: &Context, capability: u32, cache: Option<&Path>) -> Result<Self> {
         let known = nvrtc::architectures()?;
         let Some(target) = program::target(capability, &known) else {
@@ -33,7 +33,7 @@ impl Kernels {
         for source in &SOURCES {
             let image = program::image(source, target, cache)?;
             let module = match Module::load(context, &image.code) {
-                // What is kept may be of another world than this driver's; compiled afresh it must load.
+                // A cached file may not suit this driver; freshly compiled code must load.
                 Err(_) if image.was_cached => Module::load(context, &program::image(source, target, None)?.code)?,
                 loaded => loaded?,
             };
@@ -44,7 +44,7 @@ impl Kernels {
         Ok(Self(kernels))
     }
 
-    /// Enqueues a kernel; nothing where the grid is empty.
+    /// Enqueues a kernel; does nothing if the grid is empty.
     pub(super) fn launch(
         &self,
         stream: &Stream,
@@ -68,12 +68,12 @@ impl Kernels {
     }
 }
 
-/// Room for `n` elements, a thread each as far as the device reaches.
+/// A grid for `n` elements, one thread per element up to the limit of blocks.
 pub(super) fn vector(n: usize) -> Shape {
     ((saturating(n.div_ceil(THREADS as usize).min(BLOCKS_MAX)), 1), (THREADS, 1))
 }
 
-/// Room for a matrix: a thread a column, rows side by side.
+/// A grid for a matrix: one thread per column, rows side by side.
 pub(super) fn matrix(rows: usize, cols: usize) -> Shape {
     let across = cols.div_ceil(THREADS as usize);
     let down = rows.min((BLOCKS_MAX * 4 / across.max(1)).max(1));
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(matrix(3, 300).0, (2, 3));
         assert_eq!(matrix(1 << 20, 8192).0, (32, 512));
         assert_eq!(matrix(5, 0).0.0, 0);
-        // The y of a grid goes to 65535.
+        // The y of a grid is at most 65535.
         assert_eq!(matrix(1 << 30, 1).0, (1, 16384));
     }
 }

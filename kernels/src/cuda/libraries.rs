@@ -1,9 +1,8 @@
-//! Where CUDA's libraries are, and a clear word where they are not.
+//! Finds CUDA's libraries; an error lists the searched places.
 //!
-//! The dynamic loader is asked first (what is loaded already, `LD_LIBRARY_PATH`, the system's directories), then the
-//! directories of `RANKSCOPE_CUDA_PATH`, then the Python packages that PyTorch brings along (`nvidia/*/lib`), then a
-//! CUDA toolkit. A library that was found by its path stays loaded, so that whoever asks the loader for it by its name
-//! gets the same one.
+//! The search begins with the dynamic loader (loaded libraries, `LD_LIBRARY_PATH`, the system's directories). Then come the
+//! directories of `RANKSCOPE_CUDA_PATH`, the Python packages that PyTorch installs (`nvidia/*/lib`), and a CUDA toolkit. A
+//! library that was found by its path stays loaded, so that later searches by its name return the same one.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,20 +10,20 @@ use std::path::{Path, PathBuf};
 use super::ffi::library::Library;
 use crate::error::{Error, Result};
 
-/// What is known of a library before it is found.
+/// The search for one library.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec {
-    /// What people call it.
+    /// Name in messages.
     pub name: &'static str,
-    /// Its file names, the preferred first.
+    /// File names, the preferred one first.
     pub files: &'static [&'static str],
-    /// Whether it comes in Python packages and toolkits; the driver does not.
+    /// Whether Python packages and toolkits contain it; they do not contain the driver.
     pub is_packaged: bool,
-    /// What must be in it.
+    /// Symbols that it must have.
     pub symbols: &'static [&'static str],
-    /// The oldest release that has all of that.
+    /// The oldest release that has all of them.
     pub oldest: &'static str,
-    /// How to get it.
+    /// Installation hint.
     pub install: &'static str,
 }
 
@@ -129,7 +128,7 @@ pub const NVRTC: Spec = Spec {
 /// The variable that names directories to search, separated by colons.
 pub const PATH_VARIABLE: &str = "RANKSCOPE_CUDA_PATH";
 
-/// What a search reads of the process: replaced in tests.
+/// The surroundings of a search, which tests replace.
 #[derive(Debug)]
 pub struct Surroundings<'a> {
     /// The environment.
@@ -138,7 +137,7 @@ pub struct Surroundings<'a> {
     pub toolkits: &'a Path,
 }
 
-/// Looks a variable up.
+/// Looks up a variable.
 pub trait EnvironmentLookup: std::fmt::Debug {
     /// Its value, if it is set.
     fn get(&self, name: &str) -> Option<OsString>;
@@ -154,15 +153,15 @@ impl EnvironmentLookup for ProcessEnvironment {
     }
 }
 
-/// Opens a library and sees that it has what is needed.
+/// Opens a library and checks that it has all symbols.
 ///
 /// # Errors
-/// [`Error::Library`] with everything that was tried.
+/// [`Error::Library`] with all searched places.
 pub fn open(spec: &Spec) -> Result<Library> {
     open_in(spec, &Surroundings { env: &ProcessEnvironment, toolkits: Path::new("/usr/local") })
 }
 
-/// Where files of these names are, beyond the dynamic loader's own directories; the preferred first.
+/// Paths of files with these names outside the dynamic loader's directories, the preferred one first.
 pub fn find(files: &[&str]) -> Vec<PathBuf> {
     let places = directories(&Surroundings { env: &ProcessEnvironment, toolkits: Path::new("/usr/local") });
     let of_file = |file: &&str| places.iter().map(|place| place.join(file)).collect::<Vec<_>>();
@@ -187,7 +186,7 @@ pub fn open_in(spec: &Spec, surroundings: &Surroundings<'_>) -> Result<Library> 
     for name in by_loader.chain(by_path) {
         match Library::open(&name) {
             Ok(library) => return with_symbols(spec, library, &name.to_string_lossy()),
-            // A file that is there and cannot be loaded is more to say than one that is not.
+            // A file that exists but cannot be loaded is more informative than a missing one.
             Err(why) if is_absence(&why) => {}
             Err(why) => refused.push(format!("{}: {why}", name.to_string_lossy())),
         }
@@ -206,7 +205,7 @@ pub fn open_in(spec: &Spec, surroundings: &Surroundings<'_>) -> Result<Library> 
     })
 }
 
-/// Whether the loader's words say that there is no such file.
+/// Whether the loader's message means that the file does not exist.
 fn is_absence(why: &str) -> bool {
     why.contains("cannot open shared object file: No such file or directory")
 }
@@ -224,7 +223,7 @@ fn with_symbols(spec: &Spec, library: Library, path: &str) -> Result<Library> {
     })
 }
 
-/// A list of directories that a person can read: the parents of many wheels once.
+/// A readable list of directories, with the common parent of several wheels named once.
 fn summary(places: &[PathBuf]) -> Vec<String> {
     let mut shown: Vec<String> = Vec::new();
     for place in places {
@@ -257,7 +256,7 @@ fn directories(surroundings: &Surroundings<'_>) -> Vec<PathBuf> {
         .into_iter()
         .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("cuda")))
         .collect();
-    // The newest last by name, and `cuda` itself, the administrator's choice, before it.
+    // The newest is last by name. `cuda` itself comes first, because the administrator chose it.
     installed.sort_by_key(|path| (path.file_name().is_some_and(|name| name == "cuda"), path.clone()));
     toolkits.extend(installed.into_iter().rev());
     let of_toolkit =
@@ -280,7 +279,7 @@ fn site_packages(surroundings: &Surroundings<'_>) -> Vec<PathBuf> {
         ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| env(name)).map(PathBuf::from).collect();
     let path = env("PATH").unwrap_or_default();
     let python = std::env::split_paths(&path).find(|directory| directory.join("python3").exists());
-    // Of `prefix/bin/python3`; a link is followed second, because an environment's python is a link out of it.
+    // The prefix of `prefix/bin/python3`. The link is followed second, because an environment's python links out of it.
     if let Some(directory) = python {
         prefixes.extend(directory.parent().map(Path::to_path_buf));
         let real = directory.join("python3").canonicalize().ok();
@@ -297,7 +296,7 @@ fn site_packages(surroundings: &Surroundings<'_>) -> Vec<PathBuf> {
     found
 }
 
-/// The entries of a directory in order of name; none where it cannot be read.
+/// The entries of a directory in order of name; empty if it cannot be read.
 fn children(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten();
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -336,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_library_is_named_with_where_it_was_looked_for_and_how_to_get_it() {
+    fn an_error_names_the_missing_library_the_searched_places_and_an_installation_hint() {
         let place = place("missing");
         let wheels = place.join("venv/lib/python3.12/site-packages/nvidia");
         fs::create_dir_all(wheels.join("cublas/lib")).unwrap();
@@ -344,7 +343,7 @@ mod tests {
         fs::create_dir_all(place.join("cuda-12.4/lib64")).unwrap();
         let variables = Variables(BTreeMap::from([("VIRTUAL_ENV", place.join("venv").into_os_string())]));
         let said = message(&ABSENT, variables, &place);
-        assert!(said.starts_with("cuBLAS (libcublas-of-a-test.so.13) was not found; looked in: the dynamic"), "{said}");
+        assert!(said.starts_with("cuBLAS (libcublas-of-a-test.so.13) was not found; searched: the dynamic"), "{said}");
         assert!(said.contains("site-packages/nvidia/*/lib"), "wheels, once: {said}");
         assert_eq!(said.matches("nvidia/*/lib").count(), 1, "{said}");
         assert!(said.contains("cuda-12.4/lib64") && said.contains("pip install nvidia-cublas"), "{said}");
@@ -352,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_cannot_be_loaded_says_why() {
+    fn an_error_says_why_a_library_cannot_be_loaded() {
         let place = place("damaged");
         fs::write(place.join("libcublas-of-a-test.so.13"), "not a library").unwrap();
         let variables = Variables(BTreeMap::from([(PATH_VARIABLE, place.clone().into_os_string())]));
@@ -370,11 +369,11 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_is_not_looked_for_in_packages() {
+    fn packages_are_not_searched_for_the_driver() {
         let driver = Spec { files: &["libcuda-of-a-test.so.1"], ..DRIVER };
         let said = message(&driver, Variables::default(), Path::new("/usr"));
         assert!(
-            said.contains("looked in: the dynamic loader (LD_LIBRARY_PATH, the system's directories). To get"),
+            said.contains("searched: the dynamic loader (LD_LIBRARY_PATH, the system's directories). To get"),
             "{said}"
         );
     }

@@ -1,4 +1,4 @@
-//! The back end's operations: lengths are checked, then a kernel or a product is enqueued.
+//! The back end's operations: each checks lengths, then enqueues a kernel or a product.
 
 use super::buffer::{CudaBuffer, CudaLabels, KnownLabels, Rounded};
 use super::ffi::driver::Argument;
@@ -12,16 +12,16 @@ use crate::operation::{
 };
 use crate::{Backend, Dtype};
 
-/// Columns and rows at a time of a block of `column_sums`; as in reduce.cu.
+/// Columns and rows that a block of `column_sums` handles at a time; as in reduce.cu.
 const COLUMNS: u32 = 32;
 const LANES: u32 = 8;
 /// Threads of a block of the loss's kernels; as in reduce.cu.
 const LOSS_THREADS: u32 = 128;
-/// Rows that one block of `column_sums` takes at least, and how many such shares there are at most.
+/// Fewest rows of one block of `column_sums`, and most blocks over the rows.
 const ROWS_PER_SHARE_MIN: usize = 64;
 const SHARES_MAX: usize = 64;
 
-/// A side of a matrix, as kernels count it.
+/// A side of a matrix as the kernels' integer type.
 fn side(operation: &impl Operation, n: usize) -> Result<u32> {
     let reason = "have a side that a kernel cannot count";
     u32::try_from(n).map_err(|_| Error::Shape { operation: operation.name(), shapes: operation.input_dims(), reason })
@@ -32,7 +32,7 @@ impl Cuda {
         self.kernels.launch(&self.compute, name, shape, arguments)
     }
 
-    /// The address that a product reads an operand at.
+    /// The address at which a product reads an operand.
     fn operand(&self, buffer: &CudaBuffer) -> Result<u64> {
         if self.dtype != Dtype::Bf16 {
             return Ok(buffer.address());
@@ -53,7 +53,7 @@ impl Cuda {
         Ok(address)
     }
 
-    /// `x` with `bias` through `kernel`, in place.
+    /// Runs `kernel` on `x` and `bias` in place.
     fn with_bias(
         &self,
         kernel: &'static str,
@@ -68,8 +68,7 @@ impl Cuda {
         self.launch(kernel, matrix(rows, cols), arguments)
     }
 
-    /// Sums of columns, with the gradient masked by `y` first where there is one. `gradient` and `rounded` are
-    /// addresses.
+    /// Sums columns; masks the gradient by `y` first if given. `gradient` and `rounded` are addresses.
     fn column_sums(
         &self,
         operation: &impl Operation,
@@ -275,7 +274,7 @@ impl Backend for Cuda {
     }
 }
 
-/// Bytes of `len` words; as on the host, more than the address space is memory that is not there.
+/// Bytes of `len` words; a size beyond the address space is out of memory, as on the host.
 fn bytes_of(name: &str, len: usize) -> Result<usize> {
     let bytes = len.saturating_mul(4);
     if isize::try_from(bytes).is_err() {

@@ -1,13 +1,14 @@
-//! The kernels' sources, compiled for the device at hand, once per machine.
+//! Compiles the kernels' sources for the present device, once per machine.
 //!
-//! What NVRTC made is kept in `$XDG_CACHE_HOME/rankscope` or `~/.cache/rankscope` under a name made of everything it
-//! depends on: source, architecture, compiler. A file is written to a name of its own and renamed, and carries its
-//! length and checksum, so that ranks that start at the same time, or one that was killed while it wrote, leave nothing
-//! that another could take for whole. Where nothing can be kept, the kernels are compiled at every start, which takes
-//! about a second.
+//! NVRTC's output is cached in `$XDG_CACHE_HOME/rankscope` or `~/.cache/rankscope`; the file's name depends on source,
+//! architecture and compiler. A file is written under a temporary name and renamed, and holds its length and checksum, so
+//! that a reader never takes an incomplete file for a complete one. Without a cache the kernels are compiled at every start,
+//! which takes about a second.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use twox_hash::XxHash3_64;
 
 use super::ffi::nvrtc;
 use crate::error::Result;
@@ -15,15 +16,15 @@ use crate::error::Result;
 /// A file of CUDA C and the kernels in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Source {
-    /// Its file name, which the compiler's messages use.
+    /// File name in the compiler's messages.
     pub file: &'static str,
-    /// Its text.
+    /// Text of the file.
     pub text: &'static str,
-    /// Its kernels.
+    /// Names of its kernels.
     pub kernels: &'static [&'static str],
 }
 
-/// Everything that is compiled.
+/// All sources.
 pub const SOURCES: [Source; 3] = [
     Source {
         file: "elementwise.cu",
@@ -51,8 +52,8 @@ pub struct Image {
     pub was_cached: bool,
 }
 
-/// What a device of `capability` (90) is compiled for: itself, if the compiler knows it; else the newest older one, as
-/// PTX, which the driver finishes.
+/// The architecture to compile for on a device of `capability` (such as 90): its own if the compiler supports it; else the
+/// newest older one as PTX, which the driver translates (`true`).
 pub fn target(capability: u32, known: &[u32]) -> Option<(u32, bool)> {
     if known.contains(&capability) {
         return Some((capability, false));
@@ -60,17 +61,17 @@ pub fn target(capability: u32, known: &[u32]) -> Option<(u32, bool)> {
     known.iter().copied().filter(|architecture| *architecture < capability).max().map(|newest| (newest, true))
 }
 
-/// Compiles a source, or takes what was compiled before.
+/// Returns the compiled source, from the cache or from the compiler.
 ///
 /// # Errors
-/// The compiler's. A cache that cannot be read or written is no error.
+/// The compiler's error. A cache that cannot be read or written is not an error.
 pub fn image(source: &Source, (architecture, portable): (u32, bool), cache: Option<&Path>) -> Result<Image> {
     let (major, minor) = nvrtc::version()?;
     let options = nvrtc::options(architecture, portable).join(" ");
     let key = format!("{}\0{}\0{options}\0{major}.{minor}", source.file, source.text);
     let file = cache.map(|cache| {
         let kind = if portable { "ptx" } else { "cubin" };
-        cache.join(format!("{}-{:016x}-sm_{architecture}.{kind}", source.file, fnv(key.as_bytes())))
+        cache.join(format!("{}-{:016x}-sm_{architecture}.{kind}", source.file, XxHash3_64::oneshot(key.as_bytes())))
     });
     if let Some(code) = file.as_deref().and_then(read) {
         return Ok(Image { code, was_cached: true });
@@ -82,7 +83,7 @@ pub fn image(source: &Source, (architecture, portable): (u32, bool), cache: Opti
     Ok(Image { code, was_cached: false })
 }
 
-/// Where compiled code is kept.
+/// The directory of the cache.
 pub fn cache_directory(env: &dyn Fn(&str) -> Option<std::ffi::OsString>) -> Option<PathBuf> {
     let set = |name: &str| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache"))).map(|cache| cache.join("rankscope"))
@@ -90,7 +91,7 @@ pub fn cache_directory(env: &dyn Fn(&str) -> Option<std::ffi::OsString>) -> Opti
 
 const MAGIC: &[u8; 8] = b"RSKERNEL";
 
-/// The code in a file of the cache; nothing where it is absent, cut or damaged.
+/// The code in a file of the cache; `None` if it is absent, cut or damaged.
 fn read(file: &Path) -> Option<Vec<u8>> {
     let bytes = std::fs::read(file).ok()?;
     let (magic, rest) = bytes.split_first_chunk::<8>()?;
@@ -98,12 +99,12 @@ fn read(file: &Path) -> Option<Vec<u8>> {
     let (sum, code) = rest.split_first_chunk::<8>()?;
     let is_whole = magic == MAGIC
         && u64::from_le_bytes(*length) == code.len() as u64
-        && u64::from_le_bytes(*sum) == fnv(code)
+        && u64::from_le_bytes(*sum) == XxHash3_64::oneshot(code)
         && !code.is_empty();
     is_whole.then(|| code.to_vec())
 }
 
-/// Keeps code for the next start. What cannot be kept is compiled again then.
+/// Caches code for the next start. After an error the next start compiles again.
 fn write(file: &Path, code: &[u8]) {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -112,7 +113,7 @@ fn write(file: &Path, code: &[u8]) {
     let mut bytes = Vec::with_capacity(24 + code.len());
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&(code.len() as u64).to_le_bytes());
-    bytes.extend_from_slice(&fnv(code).to_le_bytes());
+    bytes.extend_from_slice(&XxHash3_64::oneshot(code).to_le_bytes());
     bytes.extend_from_slice(code);
     let written = std::fs::create_dir_all(directory)
         .and_then(|()| std::fs::write(&temporary, &bytes))
@@ -120,11 +121,6 @@ fn write(file: &Path, code: &[u8]) {
     if written.is_err() {
         let _ = std::fs::remove_file(&temporary);
     }
-}
-
-/// FNV-1a with 64 bits: names a file and notices a damaged one; nobody attacks it.
-fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 #[cfg(test)]
@@ -145,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_gets_code_of_its_own_or_of_an_older_one() {
+    fn the_target_is_the_device_or_an_older_architecture() {
         assert_eq!(target(90, &[75, 80, 90, 100]), Some((90, false)));
         assert_eq!(target(86, &[75, 80, 90]), Some((80, true)));
         assert_eq!(target(121, &[75, 80, 90]), Some((90, true)));
@@ -167,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_file_is_whole_or_not_taken() {
+    fn an_incomplete_cache_file_is_not_used() {
         let directory = std::env::temp_dir().join(format!("rankscope-cache-{}", std::process::id()));
         let file = directory.join("a.cubin");
         assert_eq!(read(&file), None);
@@ -184,7 +180,7 @@ mod tests {
             std::fs::write(&file, &damaged).unwrap();
             assert_eq!(read(&file), None, "damaged at {place}");
         }
-        // Many writers at once: whoever is last, the file is whole.
+        // With several writers the file is always complete.
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| (0..50).for_each(|_| write(&file, b"machine code")));
@@ -193,7 +189,7 @@ mod tests {
         assert_eq!(read(&file).as_deref(), Some(&b"machine code"[..]));
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1, "no temporary file is left");
         std::fs::remove_dir_all(&directory).unwrap();
-        // A directory that cannot be made costs nothing but the next compilation.
+        // A directory that cannot be created is not an error.
         write(Path::new("/proc/none/a.cubin"), b"machine code");
     }
 }

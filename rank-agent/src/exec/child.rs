@@ -1,4 +1,4 @@
-//! The program: started, told of signals, waited for.
+//! Starts the program, forwards signals to it, and waits for it.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -16,19 +16,19 @@ use signal_hook::low_level::siginfo::Cause;
 use crate::Error;
 use crate::fabric::Stop;
 
-/// Signals that are passed on. Those that stop or resume a job come to all of its processes by themselves.
+/// Signals to forward. Signals that stop or resume a job reach all of its processes anyway.
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
-/// Where signals go: to the program while it lives, to this rank's own ending after it.
+/// The receiver of signals: the program while it runs, and this rank's own waits before and after it.
 #[derive(Clone, Debug, Default)]
-pub struct Target(Arc<Mutex<Receiver>>);
+pub(super) struct Target(Arc<Mutex<Receiver>>);
 
 #[derive(Debug, Default)]
 struct Receiver {
     program: Option<Pid>,
-    /// A signal that came while there was no program.
+    /// A signal that arrived while no program was running.
     pending: Option<i32>,
-    /// What such a signal ends.
+    /// The wait that such a signal ends.
     waiting: Option<Stop>,
 }
 
@@ -37,21 +37,21 @@ impl Target {
         body(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The signal that came before the program began or after it ended.
-    pub fn pending(&self) -> Option<i32> {
+    /// The signal that arrived before the program started or after it ended.
+    pub(super) fn pending(&self) -> Option<i32> {
         self.with(|receiver| receiver.pending)
     }
 
-    /// What ends at the next signal that finds no program; `None`: nothing.
-    pub fn interrupt(&self, waiting: Option<Stop>) {
+    /// Sets the wait that a signal without a program ends.
+    pub(super) fn interrupt(&self, waiting: Option<Stop>) {
         self.with(|receiver| receiver.waiting = waiting);
     }
 
-    /// `by_kernel`: a terminal's signals are sent by the kernel to the whole group, the program included.
+    /// `by_kernel`: the kernel sends a terminal's signals to the whole process group, which includes the program.
     fn deliver(&self, signal: i32, by_kernel: bool) {
         self.with(|receiver| match (receiver.program, Signal::from_named_raw(signal)) {
             (Some(_), _) if by_kernel => {}
-            // It may have ended this moment, which is as good.
+            // An error means that the program has just ended.
             (Some(program), Some(signal)) => drop(kill_process(program, signal)),
             _ => {
                 receiver.pending = Some(signal);
@@ -63,30 +63,30 @@ impl Target {
     }
 }
 
-/// Signals that this process ignores, as bits: `nohup` and shells' background jobs have it so, and the program shall
-/// inherit it. (proc(5): `SigIgn`; where that cannot be read, none.)
+/// Signals that this process ignores, as bits. `nohup` and shells set this for background jobs, and the program must
+/// inherit it. (proc(5): `SigIgn`; 0 if it cannot be read.)
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Listens for signals until it is dropped.
+/// Forwards signals until it is dropped.
 #[derive(Debug)]
-pub struct Forwarder {
+pub(super) struct Forwarder {
     handle: Handle,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Forwarder {
-    /// Begins to pass signals on.
+    /// Starts to forward signals.
     ///
     /// # Errors
     /// [`Error::Signals`].
-    pub fn start(target: Target) -> Result<Self, Error> {
+    pub(super) fn start(target: Target) -> Result<Self, Error> {
         let ignored = ignored();
-        let passed_on = FORWARDED.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
-        let mut signals = SignalsInfo::<WithOrigin>::new(passed_on).map_err(Error::Signals)?;
+        let forwarded = FORWARDED.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+        let mut signals = SignalsInfo::<WithOrigin>::new(forwarded).map_err(Error::Signals)?;
         let handle = signals.handle();
         let forward = move || {
             for origin in &mut signals {
@@ -103,7 +103,7 @@ impl Drop for Forwarder {
     fn drop(&mut self) {
         self.handle.close();
         if let Some(thread) = self.thread.take() {
-            // It ends with the handle; a panic in it has nothing to say here.
+            // The thread ends with the handle and has no result.
             let _ = thread.join();
         }
     }
@@ -113,14 +113,14 @@ impl Drop for Forwarder {
 ///
 /// # Errors
 /// [`Error::Program`].
-pub fn start(program: &[OsString], variables: &[(&str, OsString)], target: &Target) -> Result<Child, Error> {
+pub(super) fn start(program: &[OsString], variables: &[(&str, OsString)], target: &Target) -> Result<Child, Error> {
     let Some((name, arguments)) = program.split_first() else {
         return Err(Error::Usage("exec: there is no program after --".into()));
     };
     let mut command = Command::new(name);
     command.args(arguments).envs(variables.iter().map(|(name, value)| (name, value)));
     let child = command.spawn().map_err(|source| {
-        // As env and timeout have it.
+        // The codes of env(1) and timeout(1).
         let code = if source.kind() == ErrorKind::NotFound { 127 } else { 126 };
         Error::Program { program: name.to_string_lossy().into_owned(), code, source }
     })?;
@@ -133,13 +133,14 @@ pub fn start(program: &[OsString], variables: &[(&str, OsString)], target: &Targ
     Ok(child)
 }
 
-/// Waits for the program's end.
+/// Waits for the program to end.
 ///
 /// # Errors
-/// [`Error::Io`] under the program's name, if it is not this process's to wait for.
-pub fn wait(mut child: Child, target: &Target) -> Result<ExitStatus, Error> {
+/// [`Error::Io`] if the program is not a child of this process.
+pub(super) fn wait(mut child: Child, target: &Target) -> Result<ExitStatus, Error> {
     let pid = Pid::from_child(&child);
-    // Until it is reaped its number is nobody else's: only then is it taken from those who send signals.
+    // The process id stays valid until the program is reaped. Signals stop before that, so that they never reach another
+    // process with the same id.
     let ended = loop {
         match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
             Err(rustix::io::Errno::INTR) => {}
@@ -151,8 +152,8 @@ pub fn wait(mut child: Child, target: &Target) -> Result<ExitStatus, Error> {
     status.map_err(|source| Error::Io { path: "the program".into(), source })
 }
 
-/// The exit code that a shell would give.
-pub fn exit_code(status: ExitStatus) -> u8 {
+/// The exit code as a shell reports it.
+pub(super) fn exit_code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
         (None, Some(signal)) => 128_u8.wrapping_add(signal as u8),

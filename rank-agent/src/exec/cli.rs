@@ -1,118 +1,166 @@
-//! The command line of `rank-agent exec`.
+//! The command lines of `exec` and `ctl`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 
-use super::switch::TimeSchedule;
-use crate::ctl::seconds;
+use super::switch::{NcclDetail, TimeSchedule};
 
-/// Records an unmodified CUDA/NCCL program on every rank: put it between your launcher and the program.
+/// Record an unmodified CUDA/NCCL program on every rank
 ///
-/// The program keeps its standard streams, its signals and its exit code.
+/// Put `rankscope exec` between your launcher and the program. The program keeps its standard streams, its signals and
+/// its exit code.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXEC_EXAMPLES)]
 pub struct ExecArguments {
     /// Directory for the run; it must be new or empty [default: a new name from the time of day]
     #[arg(long, value_name = "RUN")]
-    pub out: Option<PathBuf>,
+    pub(super) out: Option<PathBuf>,
 
-    /// Where rank 0 is met [default: from MASTER_ADDR and MASTER_PORT, SLURM's node list, or the loopback if all
-    /// ranks are on this host]
+    /// Address at which rank 0 listens for the other ranks [default: from MASTER_ADDR and MASTER_PORT, from SLURM's
+    /// node list, or the loopback if all ranks are on this host]
     #[arg(long, value_name = "HOST:PORT")]
-    pub rendezvous: Option<String>,
+    pub(super) rendezvous: Option<String>,
 
-    /// How long to wait for the other ranks before the program starts
+    /// Time to wait for the other ranks before the program starts
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
-    pub join_timeout: u32,
+    pub(super) join_timeout: u32,
 
-    /// Clocks are compared before and after the program, and this often meanwhile; 0: not meanwhile
+    /// Interval between clock comparisons while the program runs; 0: compare only before and after it
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    pub ping_every: u32,
+    pub(super) ping_every: u32,
 
-    /// How much NCCL is asked for: collectives, also the time on each GPU channel, also each proxy operation
+    /// NCCL events to record
     #[arg(long, value_enum, default_value_t = NcclDetail::Channels)]
-    pub nccl_detail: NcclDetail,
+    pub(super) nccl_detail: NcclDetail,
 
-    /// Record only these of the steps that the program marks by NVTX ranges that begin with ProfilerStep, as in
-    /// torch.profiler.schedule: wait=1,warmup=2,active=5; repeat=1 and skip_first=0 may follow
+    /// Record only these steps, as in torch.profiler.schedule: wait=1,warmup=2,active=5; repeat=1 and skip_first=0 may
+    /// follow. The program marks its steps by NVTX ranges whose names begin with ProfilerStep
     #[arg(long, value_name = "SCHEDULE", conflicts_with_all = ["delay", "duration"])]
-    pub schedule: Option<recorder::Schedule>,
+    pub(super) schedule: Option<recorder::Schedule>,
 
     /// Record nothing for this long after the program has started
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    pub delay: Option<f64>,
+    pub(super) delay: Option<f64>,
 
     /// Record for this long, from the start of the program or the end of the delay; the program goes on unrecorded
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    pub duration: Option<f64>,
+    pub(super) duration: Option<f64>,
 
-    /// Bytes of rows that each recorded process may write; what comes beyond is counted and left out [default: no limit]
+    /// Limit for the bytes of rows of each recorded process; rows beyond it are counted and left out [default: none]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
-    pub max_bytes: Option<u64>,
+    pub(super) max_bytes: Option<u64>,
 
-    /// Say nothing but errors
+    /// Print errors only
     #[arg(long, short)]
-    pub quiet: bool,
+    pub(super) quiet: bool,
 
-    /// The program, and its arguments
+    /// The program and its arguments
     #[arg(last = true, required = true, num_args = 1.., value_name = "PROGRAM")]
-    pub program: Vec<OsString>,
+    pub(super) program: Vec<OsString>,
 }
 
-const EXAMPLES: &str = "\
+const EXEC_EXAMPLES: &str = "\
 Examples:
-  rank-agent exec --out run -- python train.py
-  mpirun -n 8 rank-agent exec --out run -- python train.py
-  torchrun --nproc-per-node 8 --no-python rank-agent exec --out run -- python train.py
-  rank-agent exec --out run --delay 60 --duration 10 -- python train.py
-  rank-agent ctl start --out run --duration 10      from another shell, while it runs
-  aggregator analyze run
+  rankscope exec --out run -- python train.py
+  mpirun -n 8 rankscope exec --out run -- python train.py
+  torchrun --nproc-per-node 8 --no-python rankscope exec --out run -- python train.py
+  rankscope exec --out run --delay 60 --duration 10 -- python train.py
+  rankscope ctl start --out run --duration 10       from another shell, while it runs
+  rankscope analyze run
 
-Environment: RANKSCOPE_TOKEN, equal on all ranks, keeps strangers from joining; RANKSCOPE_INJECT_LIB names
+Environment: RANKSCOPE_TOKEN, equal on all ranks, keeps processes of other jobs from joining; RANKSCOPE_INJECT_LIB names
 librankscope_inject.so where it is not beside this program.
 
 Exit codes: the program's; 128 + n if signal n ended it; 126 or 127 if it could not be started; 1 if the ranks could
-not meet, 2 usage.";
+not meet; 2 usage.";
 
-/// How much of NCCL is recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum NcclDetail {
-    /// Collectives and point-to-point.
-    Coll,
-    /// And each channel's time on the GPU.
-    Channels,
-    /// And each operation of the proxy.
-    Proxy,
+/// Start, stop or query the recording of a running `exec`
+///
+/// `ctl` reaches the ranks of this host; the job's other ranks follow them.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = CTL_EXAMPLES)]
+pub struct CtlArguments {
+    /// Action
+    #[arg(value_enum)]
+    pub(super) action: Action,
+
+    /// Directory of the run [default: the only run of this user on this host]
+    #[arg(long, value_name = "RUN", conflicts_with = "pid")]
+    pub(super) out: Option<PathBuf>,
+
+    /// Process id of `exec` on any rank of the run
+    #[arg(long, value_name = "PID")]
+    pub(super) pid: Option<u32>,
+
+    /// start: stop again after this long
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(super) duration: Option<f64>,
+
+    /// start: NCCL events to record from now on [default: as before]
+    #[arg(long, value_enum)]
+    pub(super) nccl_detail: Option<NcclDetail>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
-impl NcclDetail {
-    /// The detail of a word.
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Coll, Self::Channels, Self::Proxy].into_iter().find(|detail| detail.as_str() == word)
+const CTL_EXAMPLES: &str = "\
+Examples:
+  rankscope exec --out run --delay 1e9 -- python train.py      record nothing until `ctl start`
+  rankscope ctl start --out run --duration 30
+  rankscope ctl stop
+  rankscope ctl status --json
+
+Exit codes: 0 done; 1 no such run, or more than one; 2 usage.";
+
+/// An action of `ctl`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Action {
+    /// Record from now on
+    Start,
+    /// Record nothing from now on
+    Stop,
+    /// Print whether the ranks record
+    Status,
+}
+
+impl ValueEnum for NcclDetail {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
     }
 
-    /// Its word in `RANKSCOPE_NCCL_DETAIL`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Coll => "coll",
-            Self::Channels => "channels",
-            Self::Proxy => "proxy",
-        }
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match self {
+            Self::Coll => "Collectives and point-to-point operations",
+            Self::Channels => "Also the time of each GPU channel",
+            Self::Proxy => "Also each operation of NCCL's proxy thread",
+        };
+        Some(PossibleValue::new(self.as_str()).help(help))
+    }
+}
+
+/// Parses a length of time in seconds.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=1e9).contains(&seconds) => Ok(seconds),
+        _ => Err("it must be a number of seconds from 0 to 1e9".into()),
     }
 }
 
 impl ExecArguments {
-    /// When to record.
-    pub fn time_schedule(&self) -> TimeSchedule {
+    /// The schedule that `--delay` and `--duration` give.
+    pub(super) fn time_schedule(&self) -> TimeSchedule {
         let length = |seconds: Option<f64>| seconds.map(Duration::from_secs_f64);
         TimeSchedule { delay: length(self.delay).filter(|delay| !delay.is_zero()), duration: length(self.duration) }
     }
 
-    /// Time between comparisons of clocks; `None`: only before and after.
-    pub fn ping_every(&self) -> Option<Duration> {
+    /// Interval between clock comparisons; `None`: compare only before and after the program.
+    pub(super) fn ping_every(&self) -> Option<Duration> {
         (self.ping_every > 0).then(|| Duration::from_secs(self.ping_every.into()))
     }
 }

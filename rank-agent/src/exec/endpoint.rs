@@ -1,13 +1,13 @@
-//! The socket at which `rank-agent ctl` talks to a running `rank-agent exec`, and where it is found.
+//! The socket between `ctl` and a running `exec`, and the directory that holds it.
 //!
 //! ```text
-//! $XDG_RUNTIME_DIR/rankscope/, else /tmp/rankscope-UID/     the user's alone
+//! $XDG_RUNTIME_DIR/rankscope/, else /tmp/rankscope-UID/     accessible to this user only
 //!     exec-PID-TIME.sock                                    one for each rank of this host
 //!     exec-PID-TIME.page                                    the page that its program's processes follow
 //! ```
 //!
-//! One request is one line of JSON of at most [`MAX_REQUEST_BYTES`], one answer likewise; a peer has [`PATIENCE`] for it
-//! and must be the same user. What a killed process left is swept away by the next who looks.
+//! A request is one line of JSON of at most [`MAX_REQUEST_BYTES`], and so is an answer. The peer must be the same user and
+//! has [`PATIENCE`] for its line. The next search removes the files of killed processes.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
@@ -23,75 +23,75 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Longest request.
-pub const MAX_REQUEST_BYTES: usize = 512;
+const MAX_REQUEST_BYTES: usize = 512;
 /// Longest answer.
-pub const MAX_ANSWER_BYTES: usize = 64 << 10;
+const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// Time for a whole request, and for a whole answer.
-pub const PATIENCE: Duration = Duration::from_secs(2);
-/// A socket of nobody's is swept away after this: one that was made this moment may not listen yet.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Age at which a socket without a listener is removed: a newer one may not listen yet.
 const STALE_AFTER: Duration = Duration::from_secs(10);
 
-/// What is wanted.
+/// A request of `ctl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Request {
-    /// How does it stand?
+pub(super) enum Request {
+    /// Report the status.
     Status {},
     /// Record from now on.
     Start {
-        /// `coll`, `channels` or `proxy`; else as before.
+        /// `coll`, `channels` or `proxy`; `None`: as before.
         nccl_detail: Option<String>,
-        /// For so long; else until the end.
+        /// Time after which recording stops again; `None`: never.
         duration_s: Option<f64>,
     },
     /// Record nothing from now on.
     Stop {},
 }
 
-/// How one rank stands.
+/// The status of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Status {
+pub(super) struct Status {
     /// The run's directory.
-    pub run: PathBuf,
-    /// Its id.
-    pub run_id: String,
+    pub(super) run: PathBuf,
+    /// Id of the run.
+    pub(super) run_id: String,
     /// Global rank.
-    pub rank: i32,
+    pub(super) rank: i32,
     /// Ranks in the job.
-    pub world_size: i32,
-    /// The process that answers.
-    pub pid: u32,
-    /// Whether rows are made.
-    pub recording: bool,
-    /// How much of NCCL.
-    pub nccl_detail: String,
-    /// Time since the program started, in s; `None`: not yet.
-    pub running_s: Option<f64>,
-    /// Of that, time without recording, in s.
-    pub off_s: f64,
-    /// Time until the schedule switches, in s.
-    pub switches_in_s: Option<f64>,
+    pub(super) world_size: i32,
+    /// Process id of `exec`.
+    pub(super) pid: u32,
+    /// Whether the program is recorded now.
+    pub(super) recording: bool,
+    /// NCCL events to record.
+    pub(super) nccl_detail: String,
+    /// Time since the program started, in s; `None`: it has not started.
+    pub(super) running_s: Option<f64>,
+    /// Part of that time without recording, in s.
+    pub(super) off_s: f64,
+    /// Time until the next planned switch, in s.
+    pub(super) switches_in_s: Option<f64>,
 }
 
 /// The answer to any request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
-    /// It was done; this is how it stands now.
+pub(super) enum Answer {
+    /// The request was carried out; the status after it.
     Status(Status),
-    /// It was not understood.
+    /// The request was refused.
     Error(String),
 }
 
-/// Where endpoints may be: where the user's session keeps such things, and where every process of the user looks.
-pub fn directories() -> Vec<PathBuf> {
+/// Directories that may hold endpoints: that of the user's session, and one that every process of the user can find.
+pub(super) fn directories() -> Vec<PathBuf> {
     let session = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let session = session.filter(|dir| dir.is_absolute()).map(|dir| dir.join("rankscope"));
     session.into_iter().chain([PathBuf::from(format!("/tmp/rankscope-{}", geteuid().as_raw()))]).collect()
 }
 
-/// The first directory that can be made, or is there and this user's alone. `Err`: why none.
-pub fn own_directory(candidates: &[PathBuf]) -> Result<PathBuf, String> {
+/// The first candidate that can be created, or exists and is accessible to this user only. `Err`: the reasons why not.
+pub(super) fn own_directory(candidates: &[PathBuf]) -> Result<PathBuf, String> {
     let mut whys = Vec::new();
     for candidate in candidates {
         match own(candidate) {
@@ -107,27 +107,27 @@ fn own(directory: &Path) -> Result<(), String> {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error.to_string()),
         _ => {}
     }
-    // In a directory that anybody may write to, somebody else may have been first.
+    // /tmp is writable for all users, so another user may have created this path.
     let found = std::fs::symlink_metadata(directory).map_err(|error| error.to_string())?;
     if !found.is_dir() || found.uid() != geteuid().as_raw() {
-        return Err("it is not a directory of this user's".into());
+        return Err("it is not a directory that this user owns".into());
     }
     if found.mode() & 0o077 != 0 {
-        return Err(format!("others may use it (mode {:o}, not 700)", found.mode() & 0o777));
+        return Err(format!("other users have access (mode {:o} instead of 700)", found.mode() & 0o777));
     }
     Ok(())
 }
 
-/// Names of the two files of a process, without their endings: another process of the same number, in another
-/// container, has another time.
-pub fn stem(directory: &Path) -> PathBuf {
+/// Path of this process's two files without their extensions. The time keeps processes with the same id in different
+/// containers apart.
+pub(super) fn stem(directory: &Path) -> PathBuf {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     directory.join(format!("exec-{}-{:x}", std::process::id(), since.as_nanos()))
 }
 
-/// Answers requests until it is dropped, and takes its files along.
+/// Answers requests until it is dropped; then removes its socket.
 #[derive(Debug)]
-pub struct Endpoint {
+pub(super) struct Endpoint {
     socket: PathBuf,
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -137,22 +137,22 @@ impl Endpoint {
     /// Listens at `STEM.sock`.
     ///
     /// # Errors
-    /// The system's.
-    pub fn start(stem: &Path, answer: impl Fn(Request) -> Answer + Send + 'static) -> std::io::Result<Self> {
+    /// The system's error.
+    pub(super) fn start(stem: &Path, answer: impl Fn(Request) -> Answer + Send + 'static) -> std::io::Result<Self> {
         let socket = stem.with_extension("sock");
         let listener = UnixListener::bind(&socket)?;
         std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o600))?;
         let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
+        let is_stopped = stop.clone();
         let serve = move || {
             for stream in listener.incoming() {
-                if told.load(Ordering::Acquire) {
+                if is_stopped.load(Ordering::Acquire) {
                     return;
                 }
                 match stream {
-                    // Who hangs up early has only itself to answer to.
+                    // An error means that the client closed the connection early.
                     Ok(stream) => drop(serve(stream, &answer)),
-                    // No descriptor is left, say: not as fast as it can.
+                    // For example, no file descriptor is free: retry slowly.
                     Err(_) => std::thread::sleep(Duration::from_millis(100)),
                 }
             }
@@ -165,7 +165,7 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // It wakes from waiting for somebody; if it cannot be reached it is not waited for either.
+        // The connection wakes the thread. If the socket cannot be reached, the thread is left alone.
         if UnixStream::connect(&self.socket).is_ok()
             && let Some(thread) = self.thread.take()
         {
@@ -180,11 +180,11 @@ fn serve(stream: UnixStream, answer: &impl Fn(Request) -> Answer) -> std::io::Re
         return Ok(());
     }
     let request = read_line(&stream, MAX_REQUEST_BYTES, PATIENCE)?;
-    let said = match serde_json::from_slice::<Request>(&request) {
+    let answer = match serde_json::from_slice::<Request>(&request) {
         Ok(request) => answer(request),
         Err(error) => Answer::Error(format!("not a request: {error}")),
     };
-    write_line(&stream, &said)
+    write_line(&stream, &answer)
 }
 
 fn write_line(mut stream: &UnixStream, value: &impl Serialize) -> std::io::Result<()> {
@@ -194,7 +194,7 @@ fn write_line(mut stream: &UnixStream, value: &impl Serialize) -> std::io::Resul
     stream.write_all(&line)
 }
 
-/// A line without its end, of at most `limit` bytes, that comes within `patience`.
+/// Reads a line of at most `limit` bytes within `patience`; returns it without its end.
 fn read_line(mut stream: &UnixStream, limit: usize, patience: Duration) -> std::io::Result<Vec<u8>> {
     let until = Instant::now() + patience;
     let mut line = Vec::new();
@@ -218,17 +218,17 @@ fn read_line(mut stream: &UnixStream, limit: usize, patience: Duration) -> std::
     }
 }
 
-/// Asks the process behind a socket.
+/// Sends a request to the process behind a socket and returns its answer.
 ///
 /// # Errors
-/// The system's, or an answer that is none.
-pub fn ask(socket: &Path, request: &Request) -> std::io::Result<Answer> {
+/// The system's error, or a malformed answer.
+pub(super) fn ask(socket: &Path, request: &Request) -> std::io::Result<Answer> {
     let stream = UnixStream::connect(socket)?;
     if socket_peercred(&stream)?.uid != geteuid() {
-        return Err(std::io::Error::new(ErrorKind::PermissionDenied, "another user listens there"));
+        return Err(std::io::Error::new(ErrorKind::PermissionDenied, "another user owns the socket"));
     }
     write_line(&stream, request)?;
-    // A rank that is busy with another's request answers after that one's time.
+    // The rank may first serve another client, which has its own time.
     let answer: Answer = parse(&read_line(&stream, MAX_ANSWER_BYTES, 3 * PATIENCE)?)?;
     Ok(answer)
 }
@@ -237,12 +237,11 @@ fn parse<T: DeserializeOwned>(line: &[u8]) -> std::io::Result<T> {
     serde_json::from_slice(line).map_err(|error| std::io::Error::new(ErrorKind::InvalidData, error))
 }
 
-/// The sockets of all running `rank-agent exec` of this user on this host, by name. What a killed one has left is
-/// removed.
-pub fn sockets(candidates: &[PathBuf]) -> Vec<PathBuf> {
+/// The sockets of all running `exec` of this user on this host, sorted by name. Removes the files of killed processes.
+pub(super) fn sockets(candidates: &[PathBuf]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for directory in candidates {
-        // Never looked into, and nothing removed, if it is somebody else's.
+        // Another user's directory is neither read nor changed.
         if std::fs::symlink_metadata(directory).is_err() || own(directory).is_err() {
             continue;
         }
@@ -258,13 +257,13 @@ pub fn sockets(candidates: &[PathBuf]) -> Vec<PathBuf> {
     found
 }
 
-/// Removes what nobody listens at.
+/// Removes a socket without a listener; returns whether there is none.
 fn swept(socket: &Path) -> bool {
     let refused = UnixStream::connect(socket).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
     let made = std::fs::symlink_metadata(socket).and_then(|found| found.modified());
     let old = made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > STALE_AFTER));
     if refused && old {
-        // Somebody else may sweep at the same time.
+        // Another process may remove the files at the same time.
         let _ = std::fs::remove_file(socket.with_extension("page"));
         let _ = std::fs::remove_file(socket);
     }

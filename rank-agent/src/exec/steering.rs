@@ -1,5 +1,4 @@
-//! What steers the recording of a rank's program: the page that its processes follow, the switch, and the socket at which
-//! `rank-agent ctl` asks for changes.
+//! Steers the recording of a rank's program: the page that its processes follow, the switch, and the socket for `ctl`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,35 +6,35 @@ use std::time::Duration;
 use launch::Identity;
 use recorder::ControlPage;
 
-use super::cli::{ExecArguments, NcclDetail};
+use super::cli::ExecArguments;
 use super::endpoint::{Answer, Endpoint, Request, Status, directories, own_directory, sockets, stem};
-use super::switch::{Switch, TimeSchedule};
+use super::switch::{NcclDetail, Switch, TimeSchedule};
 use crate::Error;
-use crate::setup::RunPlace;
+use crate::fabric::agree::RunPlace;
 
-/// Steers one rank; what it made for that goes with it.
+/// Steers one rank; removes its files when dropped.
 #[derive(Debug)]
-pub struct Steering {
-    /// Whether rows are made.
-    pub switch: Switch,
-    /// The page's file, for the program's processes.
-    pub page: Option<PathBuf>,
-    /// Why `rank-agent ctl` cannot reach this rank.
-    pub remark: Option<String>,
+pub(super) struct Steering {
+    /// Turns recording on and off.
+    pub(super) switch: Switch,
+    /// File of the page, for the program's processes.
+    pub(super) page: Option<PathBuf>,
+    /// The reason why `ctl` cannot reach this rank.
+    pub(super) problem: Option<String>,
     stem: Option<PathBuf>,
     endpoint: Option<Endpoint>,
 }
 
 impl Steering {
-    /// Makes the page. A schedule needs one; without, what cannot be made is only remarked on.
+    /// Creates the page. Without it `ctl` cannot reach this rank, which is a `problem`; for a schedule it is an error.
     ///
     /// # Errors
     /// [`Error::Control`].
-    pub fn prepare(arguments: &ExecArguments) -> Result<Self, Error> {
+    pub(super) fn prepare(arguments: &ExecArguments) -> Result<Self, Error> {
         let schedule = arguments.time_schedule();
         let order = Switch::first_order(schedule, arguments.nccl_detail);
         let made = own_directory(&directories()).and_then(|directory| {
-            // What killed ones have left would stay for ever where nobody uses ctl.
+            // Removes what killed processes left: without this nothing would, on a host where no user runs `ctl`.
             sockets(std::slice::from_ref(&directory));
             let stem = stem(&directory);
             let path = stem.with_extension("page");
@@ -45,18 +44,20 @@ impl Steering {
         match made {
             Ok((stem, path, page)) => {
                 let switch = Switch::new(Some(page), schedule, order);
-                Ok(Self { switch, page: Some(path), remark: None, stem: Some(stem), endpoint: None })
+                Ok(Self { switch, page: Some(path), problem: None, stem: Some(stem), endpoint: None })
             }
             Err(why) if schedule == TimeSchedule::default() => {
                 let switch = Switch::new(None, schedule, order);
-                Ok(Self { switch, page: None, remark: Some(why), stem: None, endpoint: None })
+                Ok(Self { switch, page: None, problem: Some(why), stem: None, endpoint: None })
             }
-            Err(why) => Err(Error::Control(format!("--delay and --duration need a directory of this user's: {why}"))),
+            Err(why) => Err(Error::Control(format!(
+                "--delay and --duration need a directory that only this user can access: {why}"
+            ))),
         }
     }
 
-    /// Listens to `rank-agent ctl`.
-    pub fn listen(&mut self, place: &RunPlace, identity: &Identity) {
+    /// Starts to answer `ctl`.
+    pub(super) fn listen(&mut self, place: &RunPlace, identity: &Identity) {
         let Some(stem) = &self.stem else { return };
         let answers = Answers {
             switch: self.switch.clone(),
@@ -65,14 +66,14 @@ impl Steering {
             rank: identity.rank,
             world_size: identity.world_size,
         };
-        match Endpoint::start(stem, move |request| answers.to(request)) {
+        match Endpoint::start(stem, move |request| answers.answer(request)) {
             Ok(endpoint) => self.endpoint = Some(endpoint),
-            Err(error) => self.remark = Some(format!("{}: {error}", stem.with_extension("sock").display())),
+            Err(error) => self.problem = Some(format!("{}: {error}", stem.with_extension("sock").display())),
         }
     }
 
-    /// The program has ended: nobody is listened to any more.
-    pub fn finish(&mut self) {
+    /// The program has ended: stops to answer `ctl`.
+    pub(super) fn finish(&mut self) {
         self.switch.finish();
         self.endpoint = None;
     }
@@ -83,13 +84,13 @@ impl Drop for Steering {
         self.finish();
         self.switch.close();
         if let Some(page) = &self.page {
-            // Those who have mapped it keep it.
+            // Processes that have mapped the page keep their mapping.
             let _ = std::fs::remove_file(page);
         }
     }
 }
 
-/// What this rank answers.
+/// Answers the requests of `ctl`.
 struct Answers {
     switch: Switch,
     run: PathBuf,
@@ -99,22 +100,24 @@ struct Answers {
 }
 
 impl Answers {
-    fn to(&self, request: Request) -> Answer {
+    fn answer(&self, request: Request) -> Answer {
         match request {
             Request::Status {} => {}
             Request::Stop {} => self.switch.by_hand(false, None, None),
             Request::Start { nccl_detail, duration_s } => {
-                let detail = match nccl_detail.as_deref().map(|word| (word, NcclDetail::from_word(word))) {
+                let detail = match nccl_detail.as_deref().map(|word| (word, NcclDetail::from_name(word))) {
                     None => None,
                     Some((_, Some(detail))) => Some(detail),
-                    Some((word, None)) => return Answer::Error(format!("{word:?} is no detail of NCCL")),
+                    Some((word, None)) => {
+                        return Answer::Error(format!("{word:?} is not an NCCL detail: use coll, channels or proxy"));
+                    }
                 };
-                let lasting = match duration_s.map(Duration::try_from_secs_f64) {
+                let duration = match duration_s.map(Duration::try_from_secs_f64) {
                     None => None,
-                    Some(Ok(lasting)) if lasting <= LONGEST => Some(lasting),
-                    Some(_) => return Answer::Error("the duration is no length of time".into()),
+                    Some(Ok(duration)) if duration <= LONGEST => Some(duration),
+                    Some(_) => return Answer::Error("the duration must be a number of seconds from 0 to 1e9".into()),
                 };
-                self.switch.by_hand(true, detail, lasting);
+                self.switch.by_hand(true, detail, duration);
             }
         }
         Answer::Status(self.status())
@@ -137,16 +140,16 @@ impl Answers {
     }
 }
 
-/// Longest time for which recording is ordered: no sum of two leaves what an instant holds.
+/// Longest duration of a `start`: the sum of two stays within the range of `Instant`.
 const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 
-/// Whether a process of the program has joined the rank's session: the library was loaded.
-pub fn program_joined(run: &Path, rank: i32) -> bool {
+/// Whether a process of the program has joined the rank's session, which means that it loaded the library.
+pub(super) fn program_joined(run: &Path, rank: i32) -> bool {
     parts_of(run, "ranks", rank) > 1
 }
 
-/// Parts of a table that this rank's processes have written.
-pub fn parts_of(run: &Path, table: &str, rank: i32) -> usize {
+/// Number of parts of a table that this rank's processes have written.
+pub(super) fn parts_of(run: &Path, table: &str, rank: i32) -> usize {
     let prefix = format!("rank-{rank:05}-");
     let entries = std::fs::read_dir(run.join(table)).into_iter().flatten().flatten();
     entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count()
@@ -163,9 +166,9 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_says_how_it_stands_and_does_what_it_is_told() {
+    fn a_rank_reports_its_status_and_follows_requests() {
         let answers = answers();
-        let recording = |request| match answers.to(request) {
+        let recording = |request| match answers.answer(request) {
             Answer::Status(status) => (status.recording, status.nccl_detail, status.switches_in_s.is_some()),
             Answer::Error(why) => unreachable!("{why}"),
         };
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_changes_nothing() {
+    fn an_invalid_request_changes_nothing() {
         let answers = answers();
         for (detail, duration_s) in [
             (Some("all"), None),
@@ -186,7 +189,7 @@ mod tests {
             (None, Some(1e18)),
         ] {
             let request = Request::Start { nccl_detail: detail.map(Into::into), duration_s };
-            assert!(matches!(answers.to(request), Answer::Error(_)), "{detail:?} {duration_s:?}");
+            assert!(matches!(answers.answer(request), Answer::Error(_)), "{detail:?} {duration_s:?}");
         }
         assert_eq!(answers.switch.word() >> 8, 0);
     }

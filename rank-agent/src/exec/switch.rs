@@ -1,13 +1,13 @@
-//! When the program is recorded: from the start, by a schedule of time, or when somebody says so.
+//! Decides when the program is recorded: from the start, by a schedule of time, or by `ctl`.
 //!
 //! ```text
 //!  --delay 2 --duration 3        program │....|#####|......   # recorded
-//!  rank-agent ctl stop, start            │####|.....|######
+//!  ctl stop, ctl start                   │####|.....|######
 //! ```
 //!
-//! The order is stored in the page that the program's processes follow. Ranks tell each other the newest order whenever
-//! they meet, so that one command switches a job on all of its hosts. What was not recorded stands in the run: `counters`,
-//! source `schedule`.
+//! The order is stored in a page that the program's processes follow. Ranks exchange the newest order whenever they compare
+//! clocks, so that one command switches a job on all of its hosts. The table `counters`, source `schedule`, lists the times
+//! without recording.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,27 +15,66 @@ use std::time::{Duration, Instant};
 use recorder::{ControlPage, Order};
 use trace::CounterRow;
 
-use super::cli::NcclDetail;
-
-/// Source of the rows that say when nothing was recorded.
-pub const SOURCE: &str = "schedule";
-/// Intervals without recording that are kept one by one; of more, the time is added up.
+/// Source of the counter rows that list times without recording.
+const SOURCE: &str = "schedule";
+/// Intervals without recording that are kept one by one; further ones are only counted and added up.
 const MAX_INTERVALS: usize = 64;
-/// Intervals that a sentence names.
+/// Intervals that the counter row names.
 const MAX_NAMED: usize = 6;
 
-/// A schedule of time, from the start of the program.
+/// The reason of switches that `ctl` made, in counter rows.
+const BY_CTL: &str = "rank-agent ctl";
+
+/// NCCL events to record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NcclDetail {
+    /// Collectives and point-to-point operations.
+    Coll,
+    /// Also the time of each GPU channel.
+    Channels,
+    /// Also each operation of NCCL's proxy thread.
+    Proxy,
+}
+
+impl NcclDetail {
+    /// All of them, from the least to the most.
+    pub(super) const ALL: [Self; 3] = [Self::Coll, Self::Channels, Self::Proxy];
+
+    /// The detail with this name.
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|detail| detail.as_str() == name)
+    }
+
+    /// Its name in `RANKSCOPE_NCCL_DETAIL`.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Coll => "coll",
+            Self::Channels => "channels",
+            Self::Proxy => "proxy",
+        }
+    }
+
+    fn for_recorder(self) -> recorder::CollectiveDetail {
+        match self {
+            Self::Coll => recorder::CollectiveDetail::Coll,
+            Self::Channels => recorder::CollectiveDetail::Channels,
+            Self::Proxy => recorder::CollectiveDetail::Proxy,
+        }
+    }
+}
+
+/// A schedule of time, measured from the start of the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TimeSchedule {
-    /// Nothing is recorded before.
-    pub delay: Option<Duration>,
-    /// Nothing is recorded after the delay and this.
-    pub duration: Option<Duration>,
+pub(super) struct TimeSchedule {
+    /// Time before recording starts.
+    pub(super) delay: Option<Duration>,
+    /// Time of recording after the delay; `None`: to the end.
+    pub(super) duration: Option<Duration>,
 }
 
 /// Switches recording of this rank's program.
 #[derive(Clone, Debug)]
-pub struct Switch(Arc<Shared>);
+pub(super) struct Switch(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -47,11 +86,11 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     order: Order,
-    /// How many orders there were before, on any rank.
+    /// Number of earlier orders, over all ranks.
     version: u32,
-    /// Somebody took over from the schedule.
+    /// `ctl` has replaced the schedule.
     by_hand: bool,
-    /// What is to happen next, the next first, and who wants it.
+    /// Coming switches in the order of time: when, whether to record from then on, and the reason.
     plan: Vec<(Instant, bool, &'static str)>,
     schedule: TimeSchedule,
     began: Option<Instant>,
@@ -71,35 +110,27 @@ struct Off {
     why: &'static str,
 }
 
-/// What a rank tells of its switch.
+/// State of a switch, for `ctl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Now {
-    /// Whether rows are made.
-    pub order: Order,
+pub(super) struct SwitchState {
+    /// Whether and how much the program records.
+    pub(super) order: Order,
     /// Time since the program started.
-    pub running: Option<Duration>,
-    /// Time until the schedule switches.
-    pub next: Option<Duration>,
+    pub(super) running: Option<Duration>,
+    /// Time until the next planned switch.
+    pub(super) next: Option<Duration>,
     /// Time without recording so far.
-    pub off: Duration,
-}
-
-fn detail_of(detail: NcclDetail) -> recorder::nccl::Detail {
-    match detail {
-        NcclDetail::Coll => recorder::nccl::Detail::Coll,
-        NcclDetail::Channels => recorder::nccl::Detail::Channels,
-        NcclDetail::Proxy => recorder::nccl::Detail::Proxy,
-    }
+    pub(super) off: Duration,
 }
 
 impl Switch {
-    /// The order before the program starts: with a delay, nothing is recorded yet.
-    pub fn first_order(schedule: TimeSchedule, detail: NcclDetail) -> Order {
-        Order { record: schedule.delay.is_none(), detail: detail_of(detail) }
+    /// The order before the program starts: with a delay, recording is off.
+    pub(super) fn first_order(schedule: TimeSchedule, detail: NcclDetail) -> Order {
+        Order { record: schedule.delay.is_none(), detail: detail.for_recorder() }
     }
 
-    /// A switch that stands as the page does.
-    pub fn new(page: Option<ControlPage>, schedule: TimeSchedule, order: Order) -> Self {
+    /// A switch with the page's order.
+    pub(super) fn new(page: Option<ControlPage>, schedule: TimeSchedule, order: Order) -> Self {
         let state = State {
             order,
             version: 0,
@@ -120,13 +151,13 @@ impl Switch {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The program starts now.
-    pub fn begin(&self) {
+    /// Notes the program's start, from which the schedule counts.
+    pub(super) fn begin(&self) {
         let now = Instant::now();
         let mut state = self.state();
         state.began = Some(now);
         if !state.order.record {
-            state.off = Some((now, if state.by_hand { "rank-agent ctl" } else { "--delay" }));
+            state.off = Some((now, if state.by_hand { BY_CTL } else { "--delay" }));
         }
         if !state.by_hand {
             let TimeSchedule { delay, duration } = state.schedule;
@@ -138,9 +169,9 @@ impl Switch {
         self.0.changed.notify_all();
     }
 
-    /// Carries out the schedule; returns after [`close`](Self::close). After the program's end too: other ranks, whose
-    /// programs run, follow.
-    pub fn run(&self) {
+    /// Carries out the plan until [`close`](Self::close). It goes on after the program's end, because other ranks whose
+    /// programs still run follow this one.
+    pub(super) fn run(&self) {
         let mut state = self.state();
         while !state.over {
             let Some((at, record, why)) = state.plan.first().copied() else {
@@ -159,17 +190,16 @@ impl Switch {
         }
     }
 
-    /// What somebody orders from outside; the schedule has no say any more. With `lasting` it is undone after that.
-    pub fn by_hand(&self, record: bool, detail: Option<NcclDetail>, lasting: Option<Duration>) {
-        const WHO: &str = "rank-agent ctl";
+    /// Applies a `ctl` command and cancels the schedule; reverts after `duration`.
+    pub(super) fn by_hand(&self, record: bool, detail: Option<NcclDetail>, duration: Option<Duration>) {
         let mut state = self.state();
         state.by_hand = true;
-        state.plan = lasting.map(|lasting| (Instant::now() + lasting, !record, WHO)).into_iter().collect();
-        let order = Order { record, detail: detail.map_or(state.order.detail, detail_of) };
+        state.plan = duration.map(|duration| (Instant::now() + duration, !record, BY_CTL)).into_iter().collect();
+        let order = Order { record, detail: detail.map_or(state.order.detail, NcclDetail::for_recorder) };
         let before = state.version;
-        self.change(&mut state, order, WHO);
+        self.change(&mut state, order, BY_CTL);
         if state.version == before {
-            // Newer than any, even if it changes nothing here: other ranks may stand otherwise.
+            // The command changed nothing here, but it must be the newest: other ranks may have another order.
             state.version += 1;
         }
         drop(state);
@@ -194,14 +224,14 @@ impl Switch {
         }
     }
 
-    /// This rank's order in one word, for other ranks. The larger is the newer.
-    pub fn word(&self) -> u64 {
+    /// This rank's order in one word, for other ranks; a newer order is a larger word.
+    pub(super) fn word(&self) -> u64 {
         self.state().word()
     }
 
     /// Follows the newest order of all ranks.
-    pub fn follow(&self, words: impl Iterator<Item = u64>) {
-        use recorder::nccl::Detail;
+    pub(super) fn follow(&self, words: impl Iterator<Item = u64>) {
+        use recorder::CollectiveDetail as Detail;
         let mut state = self.state();
         let own = state.word();
         let Some(newest) = words.max().filter(|newest| *newest > own) else { return };
@@ -211,16 +241,16 @@ impl Switch {
             state.plan.clear();
         }
         state.by_hand |= by_hand;
-        let why = if by_hand { "rank-agent ctl" } else { "the schedule of another rank" };
+        let why = if by_hand { BY_CTL } else { "the schedule of another rank" };
         self.change(&mut state, Order { record: newest & 1 != 0, detail }, why);
-        // The order is that rank's, and as old as there.
+        // The order keeps the version that it has on the other rank.
         state.version = u32::try_from(newest >> 8).unwrap_or(u32::MAX);
     }
 
-    /// How it stands.
-    pub fn now(&self) -> Now {
+    /// The present state.
+    pub(super) fn now(&self) -> SwitchState {
         let (state, now) = (self.state(), Instant::now());
-        Now {
+        SwitchState {
             order: state.order,
             running: state.began.map(|began| state.ended.unwrap_or(now) - began),
             next: state.plan.first().map(|(at, ..)| at.saturating_duration_since(now)),
@@ -228,8 +258,8 @@ impl Switch {
         }
     }
 
-    /// The program has ended: nothing counts as not recorded any more.
-    pub fn finish(&self) {
+    /// Notes the program's end; later time does not count as time without recording.
+    pub(super) fn finish(&self) {
         let mut state = self.state();
         if state.ended.is_some() {
             return;
@@ -241,21 +271,21 @@ impl Switch {
         }
     }
 
-    /// All programs have ended.
-    pub fn close(&self) {
+    /// Ends [`run`](Self::run), after all ranks' programs have ended.
+    pub(super) fn close(&self) {
         self.state().over = true;
         self.0.changed.notify_all();
     }
 
-    /// Whether rows could be made at any time.
-    pub fn was_on(&self) -> bool {
+    /// Whether recording was on at any time.
+    pub(super) fn was_on(&self) -> bool {
         let state = self.state();
         let (Some(began), Some(ended)) = (state.began, state.ended) else { return true };
         state.time_off(ended) < ended - began
     }
 
-    /// What was not recorded, after the end. `None`: everything was.
-    pub fn row(&self, rank: i32) -> Option<CounterRow> {
+    /// The counter row that lists the times without recording; `None` if there were none. Call it after `finish`.
+    pub(super) fn row(&self, rank: i32) -> Option<CounterRow> {
         let state = self.state();
         let (began, ended) = (state.began?, state.ended?);
         let intervals = state.offs.len() as u64 + state.more.0;
@@ -277,7 +307,7 @@ impl Switch {
             seconds(ended - began),
             named.join(", ")
         );
-        // How many rows there would have been, nobody knows.
+        // The number of rows that were not recorded is unknown.
         Some(CounterRow { rank, source: SOURCE.into(), recorded: 0, dropped: 0, omitted: 0, why: Some(why.into()) })
     }
 }
@@ -320,7 +350,7 @@ mod tests {
         switch.row(0).and_then(|row| row.why).map_or(String::new(), |why| why.to_string())
     }
 
-    /// Carries out the schedule while `body` looks on.
+    /// Carries out the schedule while `body` runs.
     fn running(switch: &Switch, body: impl FnOnce()) {
         std::thread::scope(|threads| {
             threads.spawn(|| switch.run());
@@ -334,7 +364,7 @@ mod tests {
     fn wait_until(what: impl Fn() -> bool) {
         let began = Instant::now();
         while !what() {
-            assert!(began.elapsed() < Duration::from_secs(60), "it never came");
+            assert!(began.elapsed() < Duration::from_secs(60), "timed out");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -343,7 +373,7 @@ mod tests {
     /// delay 20 ms, duration 20 ms     |..|##|......
     /// ```
     #[test]
-    fn a_schedule_is_carried_out_and_what_it_left_out_is_said() {
+    fn a_schedule_is_carried_out_and_its_pauses_are_listed() {
         let switch = switch(Some(20), Some(20));
         assert!(!switch.now().order.record);
         running(&switch, || {
@@ -363,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_that_is_over_switches_on() {
+    fn recording_starts_after_the_delay() {
         let switch = switch(Some(20), Some(3_600_000));
         running(&switch, || {
             switch.begin();
@@ -389,12 +419,12 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_over_by_hand_ends_the_schedule() {
+    fn a_ctl_command_cancels_the_schedule() {
         let switch = switch(Some(3_600_000), Some(1));
         switch.begin();
         switch.by_hand(true, Some(NcclDetail::Proxy), None);
         let now = switch.now();
-        assert_eq!((now.order.record, now.order.detail, now.next), (true, recorder::nccl::Detail::Proxy, None));
+        assert_eq!((now.order.record, now.order.detail, now.next), (true, recorder::CollectiveDetail::Proxy, None));
         switch.by_hand(false, None, Some(Duration::from_secs(3600)));
         assert!(!switch.now().order.record && switch.now().next.is_some());
     }
@@ -416,14 +446,14 @@ mod tests {
         meet();
         meet();
         for each in [&a, &b] {
-            assert_eq!(each.now().order, Order { record: true, detail: recorder::nccl::Detail::Coll });
+            assert_eq!(each.now().order, Order { record: true, detail: recorder::CollectiveDetail::Coll });
         }
         assert_eq!(a.word(), b.word());
     }
 
-    /// What ends by itself on the rank that was told ends on the others, too.
+    /// An order with a duration ends on all ranks.
     #[test]
-    fn ranks_follow_the_end_of_an_order_for_a_while() {
+    fn ranks_follow_the_end_of_an_order_with_a_duration() {
         let (a, b) = (switch(None, None), switch(None, None));
         a.begin();
         b.begin();
@@ -433,7 +463,7 @@ mod tests {
             a.by_hand(true, None, Some(Duration::from_millis(30)));
             b.follow([a.word(), b.word()].into_iter());
             assert!(b.now().order.record);
-            // The program of the rank that was told ends before its order does.
+            // The program of the rank with the order ends before the order does.
             a.finish();
             threads.spawn(|| a.run());
             wait_until(|| !a.now().order.record);
@@ -443,11 +473,11 @@ mod tests {
             assert!(!a.now().order.record && !b.now().order.record, "{words:?}");
             a.close();
         });
-        assert!(a.state().off.is_none() && a.was_on(), "what came after its program's end is not counted");
+        assert!(a.state().off.is_none() && a.was_on(), "time after the program's end does not count");
     }
 
     #[test]
-    fn many_intervals_are_added_up() {
+    fn intervals_beyond_the_limit_are_added_up() {
         let switch = switch(None, None);
         switch.begin();
         for _ in 0..MAX_INTERVALS + 3 {

@@ -1,7 +1,7 @@
-//! The clocks of the ranks, compared while the program runs: before it, now and then, and after it.
+//! Compares the clocks of the ranks before, during and after the program.
 //!
-//! The ranks meet at every tick and tell each other whether their program has ended; rank 0 says when clocks are to be
-//! compared. So all of them leave together, after the last comparison.
+//! At every tick the ranks exchange whether their programs have ended; rank 0 decides when to compare clocks. All ranks
+//! leave together, after the last comparison.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,70 +10,70 @@ use std::time::{Duration, Instant};
 use recorder::Recorder;
 
 use crate::Error;
+use crate::fabric::ping::PingTree;
 use crate::fabric::{Control, Lane};
-use crate::ping::PingTree;
 
 use super::switch::Switch;
 
-/// Ranks meet this often; more rarely where there are many.
+/// Interval of the exchanges, and its minimum per rank of a large job.
 const TICK: Duration = Duration::from_millis(100);
 const TICK_OF_A_RANK: Duration = Duration::from_micros(500);
 
-/// What this rank's program does.
+/// State of this rank's program.
 #[derive(Clone, Debug, Default)]
-pub struct Progress(Arc<AtomicU64>);
+pub(super) struct Progress(Arc<AtomicU64>);
 
 const RUNS: u64 = 0;
-/// It has ended, and others may go on.
+/// The program has ended; those of other ranks may go on.
 const DONE: u64 = 1;
-/// It has failed; so will the job, and nobody shall wait.
+/// The program has failed, and so will the job: no rank waits any longer.
 const FAILED: u64 = 2;
 
 impl Progress {
-    /// The program has ended in order.
-    pub fn done(&self) {
-        // A failure stays one.
+    /// Notes that the program has ended without an error.
+    pub(super) fn done(&self) {
+        // Keeps an earlier failure.
         let _ = self.0.compare_exchange(RUNS, DONE, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// The program has failed, or this rank was told to stop.
-    pub fn failed(&self) {
+    /// Notes that the program has failed, or that a signal stops this rank.
+    pub(super) fn failed(&self) {
         self.0.store(FAILED, Ordering::Relaxed);
     }
 }
 
 /// Compares the clocks of a job.
-pub struct Sync {
+pub(super) struct Sync {
     /// The other ranks.
-    pub control: Arc<dyn Control>,
-    /// Who compares with whom.
-    pub tree: PingTree,
-    /// Where samples go.
-    pub recorder: Recorder,
-    /// Time between comparisons.
-    pub every: Option<Duration>,
-    /// This rank's program.
-    pub progress: Progress,
-    /// Whether it is recorded.
-    pub switch: Switch,
+    pub(super) control: Arc<dyn Control>,
+    /// The pairs that compare their clocks.
+    pub(super) tree: PingTree,
+    /// Recorder of the clock samples.
+    pub(super) recorder: Recorder,
+    /// Interval of the comparisons; `None`: none while the program runs.
+    pub(super) every: Option<Duration>,
+    /// State of this rank's program.
+    pub(super) progress: Progress,
+    /// Switch of this rank's recording, which follows the other ranks.
+    pub(super) switch: Switch,
 }
 
 impl Sync {
-    /// One comparison of all clocks. Collective.
+    /// Compares all clocks once. Collective.
     ///
     /// # Errors
-    /// The network's, or the recorder's.
-    pub fn burst(&self) -> Result<(), Error> {
+    /// An error of the network or the recorder.
+    pub(super) fn burst(&self) -> Result<(), Error> {
         let samples = self.tree.burst(&*self.control, self.recorder.clock())?;
         Ok(self.recorder.rows(samples)?)
     }
 
-    /// Meets the others until all have ended, or one has failed, and compares a last time. Returns how many comparisons
-    /// there were.
+    /// Exchanges states until all programs have ended or one has failed, and compares a last time. Returns the number of
+    /// comparisons.
     ///
     /// # Errors
-    /// The network's: another rank is gone, and no comparison will follow.
-    pub fn run(&self) -> Result<u64, (u64, Error)> {
+    /// An error of the network, with the number of comparisons so far: another rank is gone.
+    pub(super) fn run(&self) -> Result<u64, (u64, Error)> {
         let mut bursts = 0;
         self.meet(&mut bursts).map_err(|error| (bursts, error))?;
         Ok(bursts)
@@ -98,15 +98,15 @@ impl Sync {
                 return Ok(());
             }
             if self.control.size() == 1 {
-                self.doze(tick, last);
+                self.wait_alone(tick, last);
             } else {
                 std::thread::sleep(tick);
             }
         }
     }
 
-    /// A rank that is alone need not meet anybody, and ends when its program does.
-    fn doze(&self, tick: Duration, last: Instant) {
+    /// The wait of a single rank, which ends with its program.
+    fn wait_alone(&self, tick: Duration, last: Instant) {
         let until = self.every.map(|every| last + every);
         while self.progress.0.load(Ordering::Relaxed) == RUNS && until.is_none_or(|until| Instant::now() < until) {
             std::thread::park_timeout(tick);
@@ -120,7 +120,7 @@ mod tests {
     use crate::fabric::threads;
 
     fn switch() -> Switch {
-        let order = recorder::Order { record: true, detail: recorder::nccl::Detail::Coll };
+        let order = recorder::Order { record: true, detail: recorder::CollectiveDetail::Coll };
         Switch::new(None, super::super::switch::TimeSchedule::default(), order)
     }
 
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_frees_those_who_would_wait() {
+    fn a_failure_ends_the_wait_of_other_ranks() {
         let bursts = threads::run(2, |fabric| {
             let progress = Progress::default();
             if fabric.rank() == 1 {

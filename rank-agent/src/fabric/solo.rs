@@ -1,14 +1,14 @@
-//! A world of one: nobody to talk to.
+//! The fabric of a job with one rank.
 
 use super::{Buffers, Control, Fabric, Lane, Reduction};
 use crate::Error;
 
-/// The fabric of a rank that is alone.
+/// The fabric of a job with one rank.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Solo;
 
-/// A sum over one rank.
-struct Alone(Buffers);
+/// The sum over one rank: its own numbers.
+struct CompletedSum(Buffers);
 
 impl Control for Solo {
     fn rank(&self) -> usize {
@@ -49,11 +49,11 @@ impl Control for Solo {
 impl Fabric for Solo {
     fn start_all_reduce(&self, mut buffers: Buffers) -> Result<Box<dyn Reduction>, Error> {
         std::mem::swap(&mut buffers.send, &mut buffers.recv);
-        Ok(Box::new(Alone(buffers)))
+        Ok(Box::new(CompletedSum(buffers)))
     }
 }
 
-impl Reduction for Alone {
+impl Reduction for CompletedSum {
     fn test(&mut self) -> Result<bool, Error> {
         Ok(true)
     }

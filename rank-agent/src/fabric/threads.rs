@@ -1,4 +1,4 @@
-//! Ranks that are threads of one process: for tests without MPI.
+//! Ranks as threads of one process, for tests without MPI.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ pub(crate) struct Threads {
     rank: usize,
     shared: Arc<Shared>,
     stop: Stop,
-    /// This rank's next number in each exchange; equal numbers meet.
+    /// This rank's next number in each exchange; calls with equal numbers belong together.
     numbers: [AtomicU64; 3],
 }
 
@@ -23,7 +23,7 @@ struct Shared {
     mail: Mutex<BTreeMap<(usize, usize), VecDeque<i64>>>,
 }
 
-/// Where every rank puts something and takes everything.
+/// Every rank puts in one value and takes out the values of all ranks.
 struct Exchange<T> {
     meetings: Mutex<BTreeMap<u64, Meeting<T>>>,
 }
@@ -42,10 +42,10 @@ impl<T: Clone> Exchange<T> {
         let mut meetings = lock(&self.meetings);
         let meeting =
             meetings.entry(number).or_insert_with(|| Meeting { given: (0..size).map(|_| None).collect(), taken: 0 });
-        assert!(meeting.given[rank].replace(mine).is_none(), "rank {rank} gave twice");
+        assert!(meeting.given[rank].replace(mine).is_none(), "rank {rank} called twice");
     }
 
-    /// Everything, by rank, once all have given; each rank takes once.
+    /// The values in rank order once all ranks have put theirs in; each rank takes once.
     fn take(&self, size: usize, number: u64) -> Option<Vec<Vec<T>>> {
         let mut meetings = lock(&self.meetings);
         let meeting = meetings.get_mut(&number)?;
@@ -79,8 +79,8 @@ pub(crate) fn world(size: usize) -> Vec<Threads> {
         .collect()
 }
 
-/// Runs `body` on every rank of a world of `size` threads and returns what each returned. A rank that panics or fails
-/// takes the others out of their waits.
+/// Runs `body` on every rank of a world of `size` threads and returns the results. A rank that panics ends the waits of the
+/// others.
 pub(crate) fn run<R: Send>(size: usize, body: impl Fn(Arc<dyn Fabric>) -> R + Sync) -> Vec<R> {
     struct AbandonOnPanic(Stop);
     impl Drop for AbandonOnPanic {

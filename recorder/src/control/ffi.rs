@@ -1,4 +1,4 @@
-//! A page of a file that several processes map.
+//! A page of a file that several processes map into their memory.
 
 use std::fs::File;
 use std::sync::atomic::AtomicU32;
@@ -17,14 +17,15 @@ impl Page {
     }
 
     pub(super) fn magic(&self) -> [u8; MAGIC.len()] {
-        // SAFETY: the mapping is a whole page, and nobody writes these bytes after the file was made. Only the file's
-        // owner could cut it short, which ends the process by a signal and is no other program's mistake.
+        // SAFETY: the mapping is a whole page, and no process writes these bytes after the file was created. Only the
+        // file's owner could truncate it, which would end this process by a signal.
         unsafe { self.0.as_ptr().cast::<[u8; MAGIC.len()]>().read() }
     }
 
-    /// The word behind the magic.
+    /// The word after the magic.
     pub(super) fn word(&self) -> &AtomicU32 {
-        // SAFETY: inside the mapping, aligned since that begins at a page, and used as an atomic by every process.
+        // SAFETY: the word lies inside the mapping, is aligned because the mapping begins at a page, and every process
+        // uses it as an atomic.
         unsafe { AtomicU32::from_ptr(self.0.as_mut_ptr().add(MAGIC.len()).cast()) }
     }
 }

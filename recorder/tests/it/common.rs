@@ -1,4 +1,4 @@
-//! What the tests share: a run in a temporary directory, and its rows.
+//! Helpers of the tests: a run in a temporary directory, and its rows.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ pub(crate) fn new_run() -> TempDir {
     run
 }
 
-/// Options of rank 3 of run `test`, with parts that close by rows or at the end only.
+/// Options of rank 3 of run `test`. Parts close only when they are full or at the end.
 pub(crate) fn options(run: &Path) -> Options {
     Options { part_period: Duration::from_secs(3600), ..Options::new(run, "test", RANK, 4) }
 }
@@ -37,7 +37,7 @@ pub(crate) fn active(options: Options) -> Recorder {
     recorder
 }
 
-/// Rows of a table of rank 3. Fails if a shard has a problem; a part that is being written is none.
+/// Rows of a table of rank 3. Fails if a shard has a problem, except for a part that is being written.
 pub(crate) fn rows<R: Row>(run: &Path) -> Vec<R> {
     let run = Run::open(run).unwrap();
     let bad = |problem: &&trace::Problem| problem.rank == Some(RANK) && !problem.what.starts_with("unfinished part");
@@ -47,7 +47,7 @@ pub(crate) fn rows<R: Row>(run: &Path) -> Vec<R> {
     rows
 }
 
-/// The event that is called `name`; the last one, if it was open first.
+/// The event with this name; the last one, if it was written open first.
 pub(crate) fn event(events: &[EventRow], name: &str) -> EventRow {
     events.iter().rfind(|event| &*event.name == name).unwrap_or_else(|| panic!("no event {name}: {events:?}")).clone()
 }
@@ -62,7 +62,7 @@ pub(crate) fn counters(run: &Path) -> Vec<(Text, i64, i64, Option<Text>)> {
     sums.into_iter().map(|(source, (recorded, dropped, why))| (source, recorded, dropped, why)).collect()
 }
 
-/// Waits until `what` holds, for the writer's sake; fails after a time that no healthy machine needs.
+/// Waits for the writer until `what` holds; fails after a time that no healthy machine needs.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -72,7 +72,7 @@ pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Shards of a table of rank 3 that are on disk.
+/// Number of shards of a table of rank 3 on disk.
 pub(crate) fn shards(run: &Path, table: &str) -> usize {
     (0..).take_while(|part| trace::shard_path(run, table, RANK, *part).exists()).count()
 }

@@ -1,4 +1,4 @@
-//! Full queues, full and hanging disks, killed ranks: the program goes on, and what is lost is counted.
+//! Full queues, full and hanging disks, killed ranks: the program continues, and lost rows are counted.
 
 use std::fs;
 use std::path::Path;
@@ -38,13 +38,13 @@ fn a_full_queue_drops_and_counts() {
     assert_eq!(sources, ["host:main", "collectives:main", "memory:main"]);
 }
 
-/// Makes every write into a table fail, as a full disk does: its directory is a file.
+/// Makes every write into a table fail, like a full disk: the table's directory becomes a file.
 fn block(run: &Path, table: &str) {
     fs::write(run.join(table), b"in the way").unwrap();
 }
 
 #[test]
-fn a_part_that_cannot_be_written_is_tried_again() {
+fn a_failed_write_is_repeated() {
     let run = new_run();
     block(run.path(), "events");
     let recorder = active(Options { part_period: Duration::from_millis(20), ..options(run.path()) });
@@ -52,7 +52,7 @@ fn a_part_that_cannot_be_written_is_tried_again() {
     let op = || (0..10).for_each(|_| drop(thread.scope(Kind::CpuOp, recorder.intern("op"))));
     op();
     thread.memory(Memory::host(recorder.intern("weights"), 8));
-    // Other tables are written meanwhile.
+    // Other tables are still written.
     wait_until("memory is on disk", || shards(run.path(), "memory") == 1);
     op();
     std::thread::sleep(Duration::from_millis(100));
@@ -82,7 +82,7 @@ fn rows_that_never_find_room_are_lost_and_counted() {
     recorder.rows((0..7).map(|bucket| BucketRow { rank: RANK, bucket, ..BucketRow::default() }).collect()).unwrap();
     let summary = recorder.finish();
     assert_eq!((summary.recorded, summary.dropped), (0, 3007));
-    assert!(summary.closed_cleanly, "the recorder ended in order, and `counters` tells the losses");
+    assert!(summary.closed_cleanly, "the recorder ended cleanly, and `counters` has the losses");
     assert!(summary.failed_parts > 10);
     let counted = counters(run.path());
     assert_eq!(counted.len(), summary.losses.len());
@@ -96,7 +96,7 @@ fn rows_that_never_find_room_are_lost_and_counted() {
 }
 
 #[test]
-fn losses_that_cannot_be_written_down_are_no_clean_end() {
+fn a_recording_without_its_counters_does_not_end_cleanly() {
     let run = new_run();
     let recorder = active(options(run.path()));
     block(run.path(), "events");
@@ -119,7 +119,7 @@ fn a_run_directory_that_vanishes_does_not_stop_the_program() {
     assert_eq!(summary.recorded + summary.dropped, 100);
 }
 
-/// Opening a pipe that nobody reads blocks, as a network disk may: the writer hangs, the program does not.
+/// Opening a pipe without a reader blocks, like a network disk may: the writer hangs, but the program does not.
 #[test]
 fn a_disk_that_hangs_does_not_hang_the_program() {
     let run = new_run();
@@ -143,12 +143,12 @@ fn a_disk_that_hangs_does_not_hang_the_program() {
     let summary = recorder.finish();
     assert!(!summary.closed_cleanly);
     assert!(summary.failure.as_ref().is_some_and(|why| why.contains("still busy after 0.3 s")), "{summary}");
-    // Whoever reads the pipe lets the writer go on; the test leaves no thread behind.
+    // Reading the pipe releases the writer, so that the test leaves no thread behind.
     fs::read(&pipe).unwrap();
 }
 
 #[test]
-fn a_rank_that_is_there_already_is_refused() {
+fn a_rank_that_the_run_already_holds_is_refused() {
     let run = new_run();
     let first = active(options(run.path()));
     let second = Recorder::start(options(run.path())).unwrap_err();
@@ -160,16 +160,16 @@ fn a_rank_that_is_there_already_is_refused() {
     assert!(nowhere.to_string().contains("/dev/null/nowhere"), "{nowhere}");
 }
 
-/// Two processes in one: what tells them apart is the recorder, not the process id.
+/// Two recorders in this process stand for two processes.
 #[test]
-fn those_who_join_a_session_never_collide() {
+fn processes_of_a_session_never_collide() {
     let run = new_run();
     let of = |session| Options { session: Some(session), ..options(run.path()) };
     let leader = active(of(Session::lead()));
     let join = || Session::join(std::process::id());
     let again = Recorder::start(of(Session::lead())).unwrap_err();
     assert!(matches!(again, Error::RankTaken { rank: RANK, .. }), "one leads: {again}");
-    // One after the other: within one process, temporary files would meet.
+    // In sequence, because temporary files of one process would collide.
     let joined: Vec<Recorder> = std::iter::once(leader).chain((0..4).map(|_| active(of(join())))).collect();
     for recorder in &joined {
         let (thread, name) = (recorder.thread("main"), recorder.intern("op"));
@@ -183,12 +183,12 @@ fn those_who_join_a_session_never_collide() {
     let ids: std::collections::BTreeSet<i64> = events.iter().map(|event| event.id).collect();
     assert_eq!((events.len(), ids.len()), (500, 500), "no row is lost, no id is given twice");
     assert_eq!(rows::<trace::RankRow>(run.path()).len(), 10, "one at the start and one at the end of each");
-    // Somebody else is still refused.
+    // A process outside of the session is still refused.
     assert!(matches!(Recorder::start(options(run.path())).unwrap_err(), Error::RankTaken { .. }));
 }
 
 #[test]
-fn beyond_the_limit_rows_are_left_out_and_counted() {
+fn rows_beyond_the_byte_limit_are_left_out_and_counted() {
     let run = new_run();
     let part_rows = 1000;
     let recorder = active(Options { max_bytes: Some(20_000), part_rows, ..options(run.path()) });
@@ -197,7 +197,7 @@ fn beyond_the_limit_rows_are_left_out_and_counted() {
         drop(thread.scope(Kind::CpuOp, name));
     }
     let summary = recorder.finish();
-    // A scope that was open when a part closed has a row there beside its own.
+    // A scope that was open when a part closed has a row in that part, too.
     let kept = rows::<EventRow>(run.path()).iter().filter(|event| event.open != Some(true)).count() as u64;
     assert!(summary.closed_cleanly && summary.dropped == 0 && kept >= 1000, "{summary}");
     assert_eq!((summary.recorded, summary.omitted), (kept, 30_000 - kept));
@@ -208,8 +208,8 @@ fn beyond_the_limit_rows_are_left_out_and_counted() {
 
 const CHILD: &str = "RANKSCOPE_TEST_RECORD_INTO";
 
-/// The body of the process that [`a_killed_rank_leaves_a_readable_run`] starts and kills; without its variable there is
-/// nothing to do.
+/// Body of the process that [`a_killed_rank_leaves_a_readable_run`] starts and kills. Without its variable it does
+/// nothing.
 #[test]
 fn records_until_it_is_killed() {
     let Some(run) = std::env::var_os(CHILD) else { return };
@@ -233,7 +233,7 @@ fn a_killed_rank_leaves_a_readable_run() {
         .spawn()
         .unwrap();
     wait_until("three parts are on disk", || shards(run.path(), "events") >= 3 && shards(run.path(), "counters") >= 2);
-    // SIGKILL: nothing in the child gets to run.
+    // SIGKILL: no code of the child runs any more.
     child.kill().unwrap();
     child.wait().unwrap();
 

@@ -1,4 +1,4 @@
-//! Tests of the recorder through files: what it records is what a run then holds.
+//! Tests of the recorder through the files of a run.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may unwrap, as tests do")]
 

@@ -1,4 +1,4 @@
-//! When parts close, and what a part tells of what has not ended yet.
+//! When parts close, and how they contain scopes and collectives that have not ended.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ fn a_part_closes_when_it_is_full() {
     assert_eq!((summary.recorded, summary.dropped, summary.failed_parts), (1050, 0, 0));
     let opened = Run::open(run.path()).unwrap();
     let parts: Vec<u64> = opened.shards(RANK, "events").iter().map(|shard| shard.rows).collect();
-    // The scope that is open while a part closes adds its row to that part, and is completed in a later one.
+    // A scope that is open while a part closes has a row in that part, and its final row in a later one.
     assert!(parts.len() >= 11 && parts.iter().all(|rows| *rows <= 101), "{parts:?}");
     let written = rows::<EventRow>(run.path());
     assert_eq!(written.len() as u64, parts.iter().sum::<u64>());
     assert_eq!(written.iter().filter(|row| row.open != Some(true)).count(), 1050);
-    // The rows of `counters` add up, however many parts there are.
+    // The rows of `counters` sum up over any number of parts.
     assert_eq!(counters(run.path()), [("host:main".into(), 1050, 0, None)]);
     let bytes: u64 = ["events", "counters", "ranks"]
         .iter()
@@ -34,7 +34,7 @@ fn a_part_closes_when_it_is_full() {
 }
 
 #[test]
-fn a_part_closes_when_its_time_has_come() {
+fn a_part_closes_after_its_period() {
     let run = new_run();
     let recorder = active(Options { part_period: Duration::from_millis(30), ..options(run.path()) });
     let thread = recorder.thread("main");
@@ -42,11 +42,11 @@ fn a_part_closes_when_its_time_has_come() {
         drop(thread.scope(Kind::CpuOp, recorder.intern("op")));
         wait_until("the part is on disk", || shards(run.path(), "events") > part);
     }
-    // With nothing to write there is no part.
+    // Without rows there is no part.
     let written = shards(run.path(), "events");
     std::thread::sleep(Duration::from_millis(150));
     assert_eq!(shards(run.path(), "events"), written);
-    // While it runs, what is there is readable and counted.
+    // While the recorder runs, the parts on disk are readable and counted.
     assert_eq!(rows::<EventRow>(run.path()).len(), 3);
     wait_until("the counters are on disk", || shards(run.path(), "counters") >= 3);
     assert_eq!(counters(run.path()), [("host:main".into(), 3, 0, None)]);
@@ -59,7 +59,7 @@ fn a_part_closes_when_its_time_has_come() {
 /// parts              ^ step, hangs: open          ^ completed by rows with the same ids
 /// ```
 #[test]
-fn what_is_open_when_a_part_closes_is_told_and_completed_later() {
+fn open_scopes_are_written_and_completed_later() {
     let run = new_run();
     let recorder = active(Options { part_period: Duration::from_millis(30), ..options(run.path()) });
     let thread = recorder.thread("main");
@@ -70,7 +70,7 @@ fn what_is_open_when_a_part_closes_is_told_and_completed_later() {
     drop(done);
     let hangs = scope("hangs").bytes(77).comm();
     let (step_id, hangs_id) = (step.id().unwrap(), hangs.id().unwrap());
-    // A part may close at any time, also in between; from the last of these rows on there is no news.
+    // A part may close at any time; after the last of these rows there is nothing new to write.
     let mut before = Vec::new();
     wait_until("all three are on disk", || {
         before = if shards(run.path(), "events") == 0 { vec![] } else { rows::<EventRow>(run.path()) };
@@ -82,7 +82,7 @@ fn what_is_open_when_a_part_closes_is_told_and_completed_later() {
     assert_eq!((open_hangs.parent_id, open_hangs.bytes, open_hangs.is_comm), (Some(step_id), None, None));
     assert_eq!(open_hangs.thread_id, event(&before, "done").thread_id);
     assert!(open_hangs.dur_ns >= 0 && open_step.dur_ns >= open_hangs.dur_ns);
-    // A rank that hangs does not fill the disk with the news that it hangs.
+    // A rank that hangs does not write the same open rows again and again.
     let written = shards(run.path(), "events");
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(shards(run.path(), "events"), written);
@@ -103,7 +103,7 @@ fn what_is_open_when_a_part_closes_is_told_and_completed_later() {
 }
 
 #[test]
-fn a_collective_that_crosses_the_end_of_a_part_is_no_hang() {
+fn a_short_collective_across_two_parts_has_one_row() {
     let run = new_run();
     let recorder = active(Options { part_rows: 2, ..options(run.path()) });
     let thread = recorder.thread("comm");
@@ -120,7 +120,7 @@ fn a_collective_that_crosses_the_end_of_a_part_is_no_hang() {
 }
 
 #[test]
-fn a_collective_that_hangs_is_told_once_and_completed_later() {
+fn a_hanging_collective_is_written_once_and_completed_later() {
     let run = new_run();
     let recorder = active(Options { part_period: Duration::from_millis(30), ..options(run.path()) });
     let thread = recorder.thread("comm");
@@ -139,7 +139,7 @@ fn a_collective_that_hangs_is_told_once_and_completed_later() {
 }
 
 #[test]
-fn without_a_finish_the_rows_are_there_but_the_end_is_not_clean() {
+fn without_finish_the_rows_are_written_but_the_end_is_not_clean() {
     let run = new_run();
     {
         let recorder = active(options(run.path()));

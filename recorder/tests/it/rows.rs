@@ -1,4 +1,4 @@
-//! What becomes a row, and what stands in it.
+//! Which records become rows, and the values of their columns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::common::{RANK, active, counters, event, new_run, options, rows, wait_
 ///           [gemm] [bias_relu]
 /// ```
 #[test]
-fn scopes_nest_and_carry_what_is_known() {
+fn scopes_nest_and_carry_their_values() {
     let run = new_run();
     let recorder = Recorder::start(options(run.path())).unwrap();
     let thread = recorder.thread("main");
@@ -89,7 +89,7 @@ fn rows_exist_for_active_steps_only() {
     assert_eq!(thread.interval(Kind::CpuOp, recorder.intern("late"), 1, 2), None);
     let issued = Interval { step: Some(2), ..Interval::new(Kind::CpuOp, recorder.intern("issued in 2"), 5, 3) };
     assert!(thread.record(issued).is_some());
-    // The step that nobody ended ends with the next.
+    // A step without an end ends when the next one begins.
     recorder.begin_step(4, Phase::Warmup);
     recorder.begin_step(5, Phase::Wait);
     recorder.finish();
@@ -109,7 +109,7 @@ fn rows_exist_for_active_steps_only() {
 }
 
 #[test]
-fn a_guard_dropped_out_of_order_does_not_bring_a_dead_parent_back() {
+fn a_guard_dropped_out_of_order_does_not_restore_a_closed_parent() {
     let run = new_run();
     let recorder = active(options(run.path()));
     let thread = recorder.thread("main");
@@ -125,9 +125,9 @@ fn a_guard_dropped_out_of_order_does_not_bring_a_dead_parent_back() {
     assert_eq!(event(&events, "next").parent_id, None);
 }
 
-/// Opens and closes scopes as a random walk says; the tree on disk is the tree that was walked.
+/// Opens and closes scopes along a random walk. The rows form the same tree.
 #[test]
-fn any_nesting_comes_back_as_it_was() {
+fn any_nesting_is_recorded_as_it_was() {
     let mut runner = TestRunner::new(Config { cases: 16, failure_persistence: None, ..Config::default() });
     let walks = proptest::collection::vec(proptest::bool::weighted(0.55), 0..200);
     let outcome = runner.run(&walks, |walk| {
@@ -161,7 +161,7 @@ fn any_nesting_comes_back_as_it_was() {
 }
 
 #[test]
-fn ids_are_unique_over_threads_that_come_and_go() {
+fn ids_are_unique_across_threads() {
     const THREADS: usize = 6;
     const EVENTS: usize = 500;
     let run = new_run();
@@ -174,7 +174,7 @@ fn ids_are_unique_over_threads_that_come_and_go() {
             threads.spawn(move || record(thread));
         }
     });
-    // All of them, and their queues, are gone before the end.
+    // All threads and their queues end before the recording.
     let summary = recorder.finish();
     assert_eq!((summary.recorded, summary.dropped), ((THREADS * EVENTS) as u64, 0));
     let events = rows::<EventRow>(run.path());
@@ -247,7 +247,7 @@ fn collectives_carry_their_times_and_their_step() {
 }
 
 #[test]
-fn only_collectives_that_never_end_stay_unfinished_on_disk() {
+fn only_collectives_without_an_end_have_unfinished_rows() {
     let run = new_run();
     let recorder = active(options(run.path()));
     let thread = recorder.thread("comm");
@@ -266,7 +266,7 @@ fn only_collectives_that_never_end_stay_unfinished_on_disk() {
 }
 
 #[test]
-fn collectives_that_never_end_do_not_fill_the_memory() {
+fn collectives_in_flight_are_bounded() {
     const HELD: i64 = 4096;
     let run = new_run();
     let recorder = active(Options { part_period: Duration::from_millis(10), ..options(run.path()) });
@@ -276,19 +276,19 @@ fn collectives_that_never_end_do_not_fill_the_memory() {
         thread.collective(Collective { state: CollectiveState::Started, ..collective });
     };
     let on_disk = || rows::<CollectiveRow>(run.path()).len() as i64;
-    // The queue has room for so many at a time.
+    // As many as the queue holds.
     (0..HELD - 6).for_each(start);
     wait_until("the first are on disk", || on_disk() == HELD - 6);
     (HELD - 6..HELD + 4).for_each(start);
     recorder.finish();
-    assert_eq!(on_disk(), HELD, "each is told once");
+    assert_eq!(on_disk(), HELD, "each is written once");
     let omitted: Vec<CounterRow> = rows::<CounterRow>(run.path());
     assert!(omitted.iter().all(|row| &*row.source == "writer:in_flight" && row.recorded + row.dropped == 0));
     assert_eq!(omitted.iter().map(|row| row.omitted).sum::<i64>(), 4);
 }
 
 #[test]
-fn memory_is_recorded_in_every_step_and_adds_up() {
+fn memory_is_recorded_in_every_step_and_summed() {
     let run = new_run();
     let recorder = Recorder::start(options(run.path())).unwrap();
     let thread = recorder.thread("main");
@@ -335,7 +335,7 @@ fn small_tables_are_handed_over_and_checked() {
 }
 
 #[test]
-fn the_rank_says_who_it_is_before_and_after() {
+fn the_rank_has_a_row_at_start_and_end() {
     let run = new_run();
     let clock = Clock::bent(1_000_000_000, 40_000);
     let versions = [("mpi".to_string(), "3.1".to_string())].into();
@@ -365,10 +365,10 @@ fn the_rank_says_who_it_is_before_and_after() {
     assert_eq!(before[0], expected);
     drop(recorder.thread("main").scope(Kind::CpuOp, recorder.intern("op")));
     let first = recorder.finish();
-    assert_eq!(recorder.clone().finish(), first, "the second time it is only told again");
+    assert_eq!(recorder.clone().finish(), first, "the second call returns the same summary");
     assert_eq!(rows::<RankRow>(run.path())[1..], [RankRow { closed_cleanly: true, ..expected }]);
 
-    // Every time is in the bent clock, and every shard says so.
+    // Every time is in the bent clock, and every shard has its clock domain.
     let event = event(&rows::<EventRow>(run.path()), "op");
     assert!(event.ts_ns > Clock::system().now_ns() && event.ts_ns <= clock.now_ns());
     let run = Run::open(run.path()).unwrap();
@@ -376,7 +376,7 @@ fn the_rank_says_who_it_is_before_and_after() {
 }
 
 #[test]
-fn a_disabled_recorder_does_nothing_at_all() {
+fn a_disabled_recorder_does_nothing() {
     let recorder = Recorder::disabled(Clock::system());
     let thread = recorder.thread("main");
     recorder.begin_step(0, Phase::Active);

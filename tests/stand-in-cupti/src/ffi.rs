@@ -1,4 +1,4 @@
-//! The functions, and those by which a test plays the GPU.
+//! CUPTI's functions, and functions with which a test simulates the GPU.
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_void};
@@ -36,7 +36,7 @@ fn now() -> u64 {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiGetVersion(out: *mut u32) -> u32 {
-    // SAFETY: the caller passes a place to write to; so in all functions below.
+    // SAFETY: the caller passes an address for the result; so in all functions below.
     unsafe { out.write(version()) };
     SUCCESS
 }
@@ -87,7 +87,7 @@ extern "C" fn cuptiSubscribe(out: *mut *mut c_void, callback: Callback, _: *mut 
     SUCCESS
 }
 
-/// Begins as `CUpti_SubscriberParams` does.
+/// The first fields of `CUpti_SubscriberParams`.
 #[repr(C)]
 struct SubscriberParams {
     struct_size: usize,
@@ -107,7 +107,7 @@ extern "C" fn cuptiSubscribe_v2(
         return cuptiSubscribe(out, callback, data);
     }
     let name = b"CUPTI for somebody\0";
-    // SAFETY: the params are the caller's, and say how much room the name has.
+    // SAFETY: the caller owns the params, which hold the size of the name's buffer.
     unsafe {
         let params = &*params;
         if !params.old_name.is_null() && params.old_name_size >= name.len() {
@@ -140,7 +140,7 @@ extern "C" fn cuptiActivityRegisterTimestampCallback(clock: Timestamp) -> u32 {
     if behaviour("no_clock") {
         return UNKNOWN;
     }
-    // As CUPTI demands: before anything is enabled.
+    // CUPTI requires it before any kind is enabled.
     if !state().enabled.is_empty() {
         return UNKNOWN;
     }
@@ -195,7 +195,7 @@ extern "C" fn cuptiActivityPopExternalCorrelationId(kind: u32, last: *mut u64) -
     EXTERNAL.with_borrow_mut(|ids| {
         let Some(index) = ids.iter().rposition(|(k, _)| *k == kind) else { return QUEUE_EMPTY };
         let (_, id) = ids.remove(index);
-        // SAFETY: as above; null means that the id is of no interest.
+        // SAFETY: as above; a null pointer means that the caller ignores the id.
         if let Some(last) = unsafe { last.as_mut() } {
             *last = id;
         }
@@ -245,7 +245,7 @@ extern "C" fn cuptiActivityGetNextRecord(buffer: *mut u8, valid: usize, record: 
             let size = size_of_kind(kind, version()).unwrap_or(valid);
             record.read() as usize - buffer as usize + size
         };
-        // As CUPTI does: a record that begins within what is valid is returned.
+        // Like CUPTI, it returns a record that begins within the valid bytes.
         if at + 4 > valid {
             return MAX_LIMIT_REACHED;
         }
@@ -254,16 +254,16 @@ extern "C" fn cuptiActivityGetNextRecord(buffer: *mut u8, valid: usize, record: 
     SUCCESS
 }
 
-// ---- what a test calls to play the program and the GPU
+// ---- functions with which a test simulates the program and the GPU
 // ---------------------------------------------------------------------------------------------------------------------
 
-/// CUPTI's present.
+/// CUPTI's current time.
 #[unsafe(no_mangle)]
 extern "C" fn stand_in_now() -> u64 {
     now()
 }
 
-/// Puts a record into the buffer, if its kind is recorded. Returns whether it was.
+/// Puts a record into the buffer if its kind is enabled. Returns whether it is.
 #[unsafe(no_mangle)]
 extern "C" fn stand_in_put(bytes: *const u8, len: usize) -> bool {
     // SAFETY: the test passes a slice.
@@ -277,7 +277,7 @@ fn put(record: &[u8]) -> bool {
     {
         let mut state = state();
         let chosen = kind == 4 && state.driver_calls.contains(&word(4));
-        // Kinds that nobody enables come on their own account.
+        // Kinds that the source does not enable are recorded anyway.
         if kind < 50 && !chosen && !state.enabled.contains(&kind) {
             return false;
         }
@@ -298,7 +298,7 @@ fn put(record: &[u8]) -> bool {
         state().filling = Some(filling);
     }
     if let Some(filling) = &mut state().filling {
-        // SAFETY: the buffer is lent, and what was looked at above is that the record fits.
+        // SAFETY: the buffer is lent, and the check above shows that the record fits.
         unsafe {
             std::ptr::copy_nonoverlapping(record.as_ptr(), (filling.address + filling.used) as *mut u8, record.len());
         }
@@ -314,7 +314,7 @@ fn request() -> Option<Filling> {
     (!buffer.is_null() && bytes > 0).then_some(Filling { address: buffer as usize, bytes, used: 0 })
 }
 
-/// A call of the runtime (kind 5) or the driver (4) on this thread, now. Returns its correlation id.
+/// A call of the runtime (kind 5) or the driver (4) on this thread at the current time. Returns its correlation id.
 #[unsafe(no_mangle)]
 extern "C" fn stand_in_call(kind: u32, id: u32, thread_id: u32) -> u32 {
     let correlation_id = {
@@ -323,7 +323,7 @@ extern "C" fn stand_in_call(kind: u32, id: u32, thread_id: u32) -> u32 {
         state.next_correlation
     };
     EXTERNAL.with_borrow(|ids| {
-        // The innermost of each kind.
+        // The innermost id of each kind.
         for (index, (external_kind, external_id)) in ids.iter().enumerate() {
             if ids[index + 1..].iter().all(|(kind, _)| kind != external_kind) {
                 let (external_kind, external_id) = (*external_kind, *external_id);
@@ -340,7 +340,7 @@ extern "C" fn stand_in_call(kind: u32, id: u32, thread_id: u32) -> u32 {
     correlation_id
 }
 
-/// Calls the subscriber back, if it asked for this. `site`: 0 when a function is entered.
+/// Calls the subscriber if it enabled this callback. `site` is 0 at the start of a function.
 #[unsafe(no_mangle)]
 extern "C" fn stand_in_event(domain: u32, id: u32, site: u32) -> bool {
     let wanted = state().callbacks.contains(&(domain, id));
@@ -350,13 +350,13 @@ extern "C" fn stand_in_event(domain: u32, id: u32, site: u32) -> bool {
     wanted
 }
 
-/// How often it was flushed.
+/// Number of flushes.
 #[unsafe(no_mangle)]
 extern "C" fn stand_in_flushes() -> u64 {
     state().flushes
 }
 
-/// How many external ids were pushed.
+/// Number of external ids pushed.
 #[unsafe(no_mangle)]
 extern "C" fn stand_in_pushes() -> u64 {
     state().pushes

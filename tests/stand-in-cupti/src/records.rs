@@ -1,4 +1,4 @@
-//! The records, as structs of the newest release. Older ones are prefixes of them.
+//! The records as structs of the newest release. Those of older releases are prefixes of them.
 
 /// Declares records: C structs, and their bytes. `sizes` are `(first version, bytes)` of `sizeof` in the headers of
 /// 12.4.127, 12.5.82, 12.6.80, 12.8.90, 12.9.79, 13.0.85, 13.1.115, 13.2.86, 13.3.75, 13.4.92 and 13.5.25.
@@ -10,7 +10,7 @@ macro_rules! records {
         pub struct $name { $(pub $field: $type,)+ }
 
         impl $name {
-            /// The kind, where the record does not choose another.
+            /// The kind, unless the record has another one.
             pub const KIND: u32 = $kind;
             /// `(first version, bytes)`.
             pub const SIZES: &[(u32, usize)] = &[$($size),+];
@@ -18,7 +18,7 @@ macro_rules! records {
             pub const FIELDS: &[(&str, usize, usize)] =
                 &[$((stringify!($field), std::mem::offset_of!($name, $field), size_of::<$type>())),+];
 
-            /// As CUPTI of this version writes it.
+            /// The bytes that CUPTI of this version writes.
             pub fn bytes(&self, version: u32) -> Vec<u8> {
                 let mut bytes = vec![0; size_of::<Self>()];
                 $({
@@ -40,7 +40,7 @@ macro_rules! records {
     };
 }
 
-/// The size that holds in a version.
+/// The size in a version.
 pub fn size(sizes: &[(u32, usize)], version: u32) -> usize {
     sizes.iter().rev().find(|(since, _)| *since <= version).or(sizes.first()).map_or(0, |(_, bytes)| *bytes)
 }
@@ -50,7 +50,7 @@ pub fn size_of_kind(kind: u32, version: u32) -> Option<usize> {
     let kind = match kind {
         3 => 10,
         4 => 5,
-        // What nobody reads: COMPUTE_ENGINE_CTX_SWITCH, of some size.
+        // A kind that rankscope does not read: COMPUTE_ENGINE_CTX_SWITCH, with an arbitrary size.
         57 => return Some(72),
         other => other,
     };

@@ -1,9 +1,9 @@
-//! What the stand-in remembers. One for the process, as CUPTI's is.
+//! State of the stand-in. There is one per process, like CUPTI's.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How it behaves: the words of `STAND_IN_CUPTI`.
+/// Behaviour: the words of `STAND_IN_CUPTI`.
 pub(crate) fn behaviour(word: &str) -> bool {
     words().iter().any(|w| w == word)
 }
@@ -53,7 +53,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     pushes: 0,
 });
 
-/// Held for a moment each time: no callback is called under it.
+/// Locks the state. No callback is called under the lock.
 pub(crate) fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }

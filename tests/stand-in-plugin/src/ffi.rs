@@ -5,9 +5,9 @@ use std::io::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Group, Coll, P2p, KernelCh, GroupApi, CollApi: for one, groups, of which the recorder keeps nothing.
+/// Group, Coll, P2p, KernelCh, GroupApi, CollApi. The recorder makes no rows of groups.
 pub const MASK: c_int = 1 | 2 | 4 | 64 | 256 | 512;
-/// Where its handles begin.
+/// Its first handle.
 pub const FIRST_HANDLE: usize = 0x7000_0000_0000;
 
 static NEXT: AtomicUsize = AtomicUsize::new(FIRST_HANDLE);
@@ -22,7 +22,7 @@ fn say(line: &str) {
     writeln!(file, "{line}").unwrap();
 }
 
-/// A table of NCCL's.
+/// A table of NCCL's plugin interface.
 #[repr(C)]
 pub struct Table<Init> {
     name: *const c_char,
@@ -33,7 +33,7 @@ pub struct Table<Init> {
     finalize: unsafe extern "C" fn(*mut c_void) -> c_int,
 }
 
-// SAFETY: it is constant.
+// SAFETY: the table is constant.
 unsafe impl<Init> Sync for Table<Init> {}
 
 type InitV3 = unsafe extern "C" fn(*mut *mut c_void, *mut c_int) -> c_int;
@@ -54,7 +54,7 @@ pub static ncclProfiler_v3: Table<InitV3> = table(init_v3, start_u8);
 /// NCCL 2.27.
 #[unsafe(no_mangle)]
 pub static ncclProfiler_v4: Table<InitV4> = table(init_v4, start_u8);
-/// NCCL 2.28. There is none for 2.29 and newer, as of a plugin that has not kept up.
+/// NCCL 2.28. There is no table for 2.29 and newer, like in an outdated plugin.
 #[unsafe(no_mangle)]
 pub static ncclProfiler_v5: Table<InitV5> = table(init_v5, start_u64);
 
@@ -105,21 +105,21 @@ unsafe extern "C" fn init_v5(
 }
 
 unsafe extern "C" fn start_u8(context: *mut c_void, handle: *mut *mut c_void, descriptor: *const c_void) -> c_int {
-    // SAFETY: until v4 a descriptor begins with one byte of type.
+    // SAFETY: up to v4, a descriptor begins with a one-byte type.
     let kind = unsafe { descriptor.cast::<u8>().read() };
     // SAFETY: as the caller's.
     unsafe { start(context, handle, descriptor, kind.into()) }
 }
 
 unsafe extern "C" fn start_u64(context: *mut c_void, handle: *mut *mut c_void, descriptor: *const c_void) -> c_int {
-    // SAFETY: from v5 on a descriptor begins with eight bytes of type.
+    // SAFETY: from v5 on, a descriptor begins with an eight-byte type.
     let kind = unsafe { descriptor.cast::<u64>().read_unaligned() };
     // SAFETY: as the caller's.
     unsafe { start(context, handle, descriptor, kind) }
 }
 
 unsafe fn start(context: *mut c_void, handle: *mut *mut c_void, descriptor: *const c_void, kind: u64) -> c_int {
-    // SAFETY: the parent stands behind the type, in every version.
+    // SAFETY: the parent follows the type in every version.
     let parent = unsafe { descriptor.cast::<usize>().add(1).read_unaligned() };
     let own = NEXT.fetch_add(16, Ordering::Relaxed);
     let refused = (own / 16).is_multiple_of(7);

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::{AGGREGATOR, RANK_AGENT, aggregator, files, finish, scratch, sound_run};
+use crate::support::{AGGREGATOR, RANK_AGENT, RANKSCOPE, aggregator, files, finish, scratch, sound_run};
 
 #[test]
 fn usage_errors_end_with_2_and_help_with_0() {
-    for program in [RANK_AGENT, AGGREGATOR] {
+    for program in [RANK_AGENT, AGGREGATOR, RANKSCOPE] {
         finish(Command::new(program).arg("--help")).expect_code(0);
         finish(Command::new(program).arg("--version")).expect_code(0);
         finish(Command::new(program).arg("--no-such-flag")).expect_code(2);
@@ -69,7 +69,7 @@ fn a_chosen_clock_is_used_or_refused() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_closed_output_pipe_is_no_failure() {
     let Some(run) = sound_run("broken_pipe") else { return };
     let mut child = Command::new(AGGREGATOR)
         .args([Path::new("analyze"), &run, Path::new("--json")])
@@ -110,37 +110,51 @@ fn threads_and_order_change_nothing() {
 }
 
 /// The subcommands that `--help` lists.
-fn subcommands() -> Vec<String> {
-    let help = aggregator(&["--help"]).expect_code(0).stdout;
+pub(crate) fn subcommands(program: &str) -> Vec<String> {
+    let help = finish(Command::new(program).arg("--help")).expect_code(0).stdout;
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     let names = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").map(String::from).collect()
 }
 
-/// Completions know the subcommands and options, and a man page says what each is for.
+/// Completions and man pages have one form for all commands, and list every subcommand.
 #[test]
-fn shells_and_man_know_both_commands() {
-    for shell in ["bash", "zsh", "fish"] {
-        let said = aggregator(&["completions", shell]).expect_code(0).stdout;
-        assert!(said.contains("aggregator") && said.contains("fail-over"), "{shell}: {said}");
-        let said = finish(Command::new(RANK_AGENT).args(["--completions", shell])).expect_code(0).stdout;
-        assert!(said.contains("rank-agent") && said.contains("bucket-mb"), "{shell}: {said}");
-    }
-    aggregator(&["completions", "cmd.exe"]).expect_code(2);
-    let pages = scratch("man");
-    aggregator(&[Path::new("man"), &pages]).expect_code(0);
-    let subcommands = subcommands();
-    assert!(subcommands.len() >= 9, "{subcommands:?}");
-    let whole = fs::read_to_string(pages.join("aggregator.1")).unwrap();
-    let completions = ["bash", "zsh", "fish"].map(|shell| aggregator(&["completions", shell]).expect_code(0).stdout);
-    for command in &subcommands {
-        assert!(whole.contains(&format!("aggregator\\-{command}(1)")), "{command} is not in aggregator.1: {whole}");
-        let text = fs::read_to_string(pages.join(format!("aggregator-{command}.1"))).unwrap();
-        assert!(text.contains(".SH NAME") && text.contains(".SH OPTIONS"), "{command}: {text}");
-        for known in &completions {
-            assert!(known.split(|c: char| !c.is_alphanumeric()).any(|word| word == command), "{command}: {known}");
+fn completions_and_man_pages_list_every_subcommand() {
+    let programs = [(AGGREGATOR, "aggregator", "fail-over"), (RANK_AGENT, "rank-agent", "bucket-mb")];
+    for (program, name, option) in programs.into_iter().chain([(RANKSCOPE, "rankscope", "nccl-detail")]) {
+        let completions = ["bash", "zsh", "fish"].map(|shell| {
+            let text = finish(Command::new(program).args(["completions", shell])).expect_code(0).stdout;
+            assert!(text.contains(name) && text.contains(option), "{shell}: {text}");
+            text
+        });
+        finish(Command::new(program).args(["completions", "cmd.exe"])).expect_code(2);
+        let pages = scratch(&format!("man_{name}"));
+        finish(Command::new(program).arg("man").arg(&pages)).expect_code(0);
+        let whole = fs::read_to_string(pages.join(format!("{name}.1"))).unwrap();
+        assert!(whole.contains(".SH NAME"), "{whole}");
+        let subcommands = subcommands(program);
+        assert!(subcommands.len() >= 4, "{subcommands:?}");
+        for command in &subcommands {
+            let reference = format!("{}\\-{command}(1)", name.replace('-', "\\-"));
+            assert!(whole.contains(&reference), "{command} is not in {name}.1: {whole}");
+            let text = fs::read_to_string(pages.join(format!("{name}-{command}.1"))).unwrap();
+            assert!(text.contains(".SH NAME") && text.contains(".SH OPTIONS"), "{command}: {text}");
+            for text in &completions {
+                let mut words = text.split(|c: char| !c.is_alphanumeric());
+                assert!(words.any(|word| word == command), "{command}: {text}");
+            }
         }
+        let page = finish(Command::new(program).arg("man")).expect_code(0).stdout;
+        assert!(page.contains(".SH NAME"), "{page}");
     }
+}
+
+/// Scripts use the options that the subcommands of rank-agent have replaced.
+#[test]
+fn the_old_options_for_completions_and_man_pages_still_work() {
+    let old = finish(Command::new(RANK_AGENT).args(["--completions", "bash"])).expect_code(0).stdout;
+    let new = finish(Command::new(RANK_AGENT).args(["completions", "bash"])).expect_code(0).stdout;
+    assert_eq!(old, new);
     let page = finish(Command::new(RANK_AGENT).arg("--man")).expect_code(0).stdout;
     assert!(page.contains(".SH OPTIONS") && page.contains("bucket"), "{page}");
 }

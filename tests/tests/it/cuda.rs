@@ -61,7 +61,7 @@ fn without_cuda_one_clear_error_or_the_cpu() {
     let said = finish(command.args(["--backend", "cuda", "--out"]).arg(&run)).expect_code(1).stderr;
     assert_eq!(said.lines().count(), 1, "{said}");
     for part in
-        ["--backend cuda: the CUDA driver (libcuda.so", "was not found; looked in: ", "To get it: ", "--backend cpu"]
+        ["--backend cuda: the CUDA driver (libcuda.so", "was not found; searched: ", "To get it: ", "--backend cpu"]
     {
         assert!(said.contains(part), "{part}: {said}");
     }
@@ -130,7 +130,7 @@ fn losses(run: &Path, rank: i32) -> Vec<f64> {
 
 /// One after the other: as on the CPU; with a CUDA graph; two ranks by NCCL in several unkind orders, and by MPI.
 #[test]
-fn devices_learn_what_the_cpu_learns_however_their_gradients_travel() {
+fn devices_and_the_cpu_learn_the_same_by_every_transport() {
     let what = "training on a stand-in for CUDA";
     let Some(stand_in) = stand_in(what) else { return };
     if !have_mpirun(what) {
@@ -194,7 +194,7 @@ fn check_collectives(run: &Path, name: &str) {
 }
 
 #[test]
-fn ranks_share_a_device_only_if_they_are_told_to() {
+fn ranks_share_a_device_only_on_request() {
     let what = "two ranks on one stand-in device";
     let Some(stand_in) = stand_in(what) else { return };
     if !have_mpirun(what) {

@@ -1,5 +1,5 @@
-//! The recorder on top of a stand-in for libcupti: a program that trains on a GPU, as far as that can be played without
-//! one, recorded into a run that `aggregator analyze` reads.
+//! The CUPTI source with a stand-in for libcupti: a simulated program on a GPU is recorded into a run, which
+//! `aggregator analyze` reads.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,14 +10,14 @@ use crate::support::{Finished, analyze, finish, scratch, skipped};
 
 const DRIVER: &str = env!("CARGO_BIN_EXE_cupti-driver");
 
-/// The stand-in's shared library: cargo puts it beside this program.
+/// The stand-in's shared library, which cargo builds beside this program.
 fn stand_in() -> PathBuf {
     let beside = std::env::current_exe().unwrap().parent().unwrap().join("libstand_in_cupti.so");
     assert!(beside.is_file(), "{} is missing", beside.display());
     beside
 }
 
-/// Plays `scenario` with this behaviour of the stand-in, and returns the run and what the driver said.
+/// Runs `scenario` with this behaviour of the stand-in. Returns the run and the output of the driver.
 fn play(name: &str, scenario: &str, behaviour: &str) -> (PathBuf, Finished) {
     let run = scratch(&format!("cupti_{name}"));
     let mut command = Command::new(DRIVER);
@@ -25,7 +25,7 @@ fn play(name: &str, scenario: &str, behaviour: &str) -> (PathBuf, Finished) {
     (run, finish(&mut command))
 }
 
-/// The value behind a word of what the driver said.
+/// The value after a word in the output of the driver.
 #[track_caller]
 fn word<'s>(done: &'s Finished, word: &str) -> &'s str {
     let line = done.stdout.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
@@ -60,27 +60,27 @@ fn every_version_of_cupti_gives_the_same_rows() {
         assert_eq!(word(&done, "own_clock"), "true");
         assert_eq!((word(&done, "failure"), word(&done, "closed")), ("None", "true"));
         check_trained(&run, version);
-        // The one kernel that had not ended is a loss, and said to be one.
+        // The one kernel that had not ended is counted as lost.
         let said = analyze(&run, 3).stdout;
         assert!(said.contains("1 row lost while recording"), "{said}");
     }
 }
 
-/// What two recorded steps, 2 and 3, left.
+/// Checks the rows of the two recorded steps, 2 and 3.
 fn check_trained(run: &Path, version: u32) {
     let events = rows::<EventRow>(run);
     let counts: Vec<(&str, usize)> =
         ["kernel", "gpu_memcpy", "gpu_memset", "cuda_sync", "cuda_runtime", "cuda_driver", "overhead"]
             .map(|word| (word, kind(&events, word).len()))
             .into();
-    // A step: 2 gemms, an all-reduce, a graph of 3; 2 copies; 5 calls of the runtime, 1 launch by the driver.
+    // A step: 2 gemms, an all-reduce, a graph of 3; 2 copies; 5 runtime calls, 1 launch by the driver.
     let expected = [("kernel", 12), ("gpu_memcpy", 4), ("gpu_memset", 2), ("cuda_sync", 2), ("cuda_runtime", 10)];
     assert_eq!(counts, [&expected[..], &[("cuda_driver", 2), ("overhead", 2)]].concat());
     check_kernels(&events, version);
     check_links(&events);
     check_collectives(run, &events);
     check_small_tables(run);
-    // An annotation beside those of the steps, with the domain and category that NVTX gave it.
+    // An annotation beside those of the steps, with its NVTX domain and category.
     let range = kind(&events, "user_annotation").into_iter().find(|event| &*event.name == "ncclAllReduce").unwrap();
     assert!(range.dur_ns >= 100_000 && range.thread_id == Some(55));
     assert_eq!(range.args.as_deref(), Some(r#"{"category":6,"domain":"NCCL"}"#));
@@ -98,7 +98,7 @@ fn check_kernels(events: &[EventRow], version: u32) {
     let first = gemms.iter().find(|event| event.graph_id.is_none()).unwrap();
     assert_eq!((first.grid.clone(), first.block.clone()), (Some(vec![264, 2, 1]), Some(vec![256, 1, 1])));
     assert_eq!((first.registers, first.shared_mem_bytes), (Some(128), Some(5120)));
-    // 128 registers let 16 of 64 warps in, and there are blocks enough.
+    // 128 registers allow 16 of 64 warps, and the grid has enough blocks.
     assert_eq!(first.occupancy_pct, Some(25.0));
     assert_eq!((first.device_id, first.context_id, first.stream_id), (Some(0), Some(1), Some(7)));
     assert_eq!((first.dur_ns, first.is_comm), (400_000, Some(false)));
@@ -120,7 +120,7 @@ fn check_kernels(events: &[EventRow], version: u32) {
     assert_eq!(&*kind(events, "overhead")[0].name, "Buffer Flush");
 }
 
-/// Operator, launch and kernel are joined, and calls are their operators' children.
+/// Operator, launch and kernel are linked, and calls are children of their operators.
 fn check_links(events: &[EventRow]) {
     let host = kind(events, "cpu_op");
     let launches = [kind(events, "cuda_runtime"), kind(events, "cuda_driver")].concat();
@@ -172,7 +172,7 @@ fn check_small_tables(run: &Path) {
     assert_eq!(memory, [(Some(0), 1 << 20, Some(1 << 20)), (Some(0), -(1 << 20), Some(0))]);
     let samples = rows::<ClockSampleRow>(run);
     assert!(samples.iter().all(|sample| &*sample.kind == "gpu"));
-    // CUPTI reads the recorder's own clock in between.
+    // CUPTI reads the recorder's clock between two reads of it.
     assert!(samples.len() >= 2 && samples.iter().all(|sample| 2 * sample.offset_ns.abs() <= sample.rtt_ns));
 }
 
@@ -187,7 +187,7 @@ fn a_clock_that_cupti_refuses_is_mapped_from_utc() {
     analyze(&run, 3);
 }
 
-/// A mapped time is as good as the comparison of the clocks: microseconds, on a busy machine more, but not
+/// A mapped time is as accurate as the comparison of the clocks: microseconds, more on a busy machine, but not
 /// milliseconds.
 fn check_links_of_mapped_times(run: &Path) {
     const LATE_NS: i64 = 5_000_000;
@@ -202,17 +202,17 @@ fn check_links_of_mapped_times(run: &Path) {
 }
 
 #[test]
-fn an_iterator_that_refuses_is_replaced_by_the_known_sizes() {
+fn without_the_iterator_records_are_read_by_their_sizes() {
     let (run, done) = play("no_iterator", "train", "version=130101,no_iterator");
     assert_eq!(word(&done.expect_code(0), "failure"), "None");
     assert_eq!(kind(&rows::<EventRow>(&run), "kernel").len(), 12);
-    // The kind of unknown size stands before the last record: what is behind it is lost, and counted.
+    // The record of unknown size precedes the last record: the records after it are lost and counted.
     let (_, dropped, _) = counted(&run, "cupti:unknown_kinds");
     assert_eq!(dropped, 1);
 }
 
 #[test]
-fn driver_calls_that_cannot_be_chosen_are_sorted_out() {
+fn driver_calls_other_than_launches_are_left_out() {
     let (run, done) = play("all_driver_calls", "train", "version=22,no_driver_calls");
     done.expect_code(0);
     let events = rows::<EventRow>(&run);
@@ -221,20 +221,20 @@ fn driver_calls_that_cannot_be_chosen_are_sorted_out() {
 }
 
 #[test]
-fn a_buffer_that_ends_within_a_record_is_counted_and_the_rest_read() {
+fn a_truncated_buffer_is_counted_and_its_other_records_are_read() {
     let (run, done) = play("truncated", "train", "version=130001,truncate");
     let done = done.expect_code(0);
     assert!(word(&done, "summary").contains("buffers cut short"), "{}", done.said());
     let (_, lost, _) = counted(&run, "cupti:truncated");
     assert!(lost > 0 && kind(&rows::<EventRow>(&run), "kernel").len() > 6);
-    // The run has losses, and the analysis says so.
+    // The run has losses, and the analysis reports them.
     analyze(&run, 3);
 }
 
 #[test]
-fn what_finds_no_buffer_is_dropped_and_counted() {
-    // Before 12.9 a request for a buffer must be granted: what goes into that buffer is thrown away and counted here.
-    // From 12.9 on CUPTI counts what it could not store. One buffer of 64 KiB, and 4000 records for it.
+fn records_without_a_buffer_are_dropped_and_counted() {
+    // Before 12.9 CUPTI must receive a buffer: the source counts and discards the records of that buffer. From 12.9 on
+    // CUPTI counts the records without a buffer. There is one buffer of 64 KiB, for 4000 records.
     for (version, source) in [(26, "cupti:overflow"), (28, "cupti:buffers"), (130_401, "cupti:buffers")] {
         let (run, done) = play(&format!("few_buffers_{version}"), "few_buffers", &format!("version={version},hold"));
         let done = done.expect_code(0);
@@ -249,7 +249,7 @@ fn what_finds_no_buffer_is_dropped_and_counted() {
 }
 
 #[test]
-fn another_profiler_keeps_cupti_and_the_host_is_recorded_all_the_same() {
+fn another_profiler_keeps_cupti_and_the_host_is_recorded() {
     let (run, done) = play("busy", "train", "version=130001,busy");
     let done = done.expect_code(0);
     let expected = "another profiler (CUPTI for somebody) holds CUPTI (Nsight, torch.profiler, cuda-gdb, …): the \
@@ -273,7 +273,7 @@ fn a_library_that_is_missing_or_too_old_is_named() {
     if Path::new("/dev/nvidia0").exists() {
         return skipped("a search for libcupti that finds none", "there is a GPU");
     }
-    // Without the variable, everywhere that it may be.
+    // Without the variable, all candidate paths.
     let run = scratch("cupti_nowhere");
     let mut command = Command::new(DRIVER);
     command.arg(&run).arg("train").env_remove("RANKSCOPE_CUPTI").env_remove("VIRTUAL_ENV");
@@ -288,12 +288,12 @@ fn a_second_session_is_refused() {
     let (_, done) = play("twice", "context", "version=130001");
     assert_eq!(
         word(&done.expect_code(0), "twice"),
-        "this process has started a CUPTI session before; there can be one per process"
+        "this process has already started a CUPTI session; a process can have only one"
     );
 }
 
 #[test]
-fn a_forked_child_tells_cupti_nothing_and_ends() {
+fn a_forked_child_does_not_call_cupti() {
     let (run, done) = play("fork", "fork", "version=130001");
     let done = done.expect_code(0);
     assert_eq!((word(&done, "child"), word(&done, "closed")), ("0", "true"));
@@ -324,7 +324,7 @@ fn nothing_is_recorded_while_the_session_is_paused() {
 }
 
 #[test]
-fn a_program_that_exits_without_ending_anything_keeps_its_rows() {
+fn an_exit_without_finish_keeps_the_rows() {
     let (run, done) = play("exit", "exit", "version=130001");
     done.expect_code(0);
     check_trained(&run, 130_001);

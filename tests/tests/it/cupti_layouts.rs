@@ -4,8 +4,8 @@
 //! from the headers in NVIDIA's wheels: `nvidia-cuda-cupti-cu12` 12.4.127, 12.5.82, 12.6.80, 12.8.90 and 12.9.79,
 //! `nvidia-cuda-cupti` 13.0.85, 13.1.115, 13.2.86, 13.3.75, 13.4.92 and 13.5.25. (There is no CUDA 12.7.)
 
-use recorder::cupti::layout::{LAYOUTS, Version};
-use recorder::cupti::record::{Parsed, Walk, layout_of, parse};
+use sources::cupti::layout::{LAYOUTS, Version};
+use sources::cupti::record::{Parsed, Walk, layout_of, parse};
 use stand_in_cupti::records::{RECORDS, size};
 
 /// `(release, cuptiGetVersion)`, in the order of the columns below.
@@ -44,8 +44,8 @@ const SIZES: &[(u32, &str, [usize; 11])] = &[
     (11, "Name",                                                [ 32,  32,  32,  32,  32,  32,  32,  32,  32,  32,  32]),
 ];
 
-/// Where the fields of the oldest layouts and the later ones stand, as `gdb` prints them (`ptype /o`) for the structs
-/// of 13.5.25. Fields are called as in the stand-in, which the compiler lays out.
+/// Offsets of the fields of the oldest layouts and of later fields, from `gdb` (`ptype /o`) for the structs of 13.5.25.
+/// Fields have the names of the stand-in's structs, whose offsets the compiler computes.
 #[rustfmt::skip]
 const OFFSETS: &[(&str, &[(&str, usize)])] = &[
     ("Kernel13", &[
@@ -121,7 +121,7 @@ fn every_record_has_the_size_of_its_release() {
 }
 
 #[test]
-fn every_field_that_is_read_stands_where_the_header_has_it() {
+fn every_field_has_the_offset_of_the_header() {
     for ((name, offsets), (kind, ..)) in OFFSETS.iter().zip(SIZES) {
         let layout = layout_of(*kind).unwrap();
         let read: Vec<(&str, usize)> = layout.fields.iter().map(|field| (field.name, field.offset)).collect();
@@ -130,7 +130,7 @@ fn every_field_that_is_read_stands_where_the_header_has_it() {
         assert_eq!(*bytes, layout.sizes.last().unwrap().bytes, "sizeof of {name}");
         for field in layout.fields {
             let (_, offset, bytes) = laid_out.iter().find(|(name, ..)| *name == field.name).unwrap();
-            // A uuid is 16 bytes, which the stand-in keeps as two numbers.
+            // A uuid has 16 bytes; the stand-in stores it as two numbers.
             let bytes = if field.name == "uuid" { 2 * bytes } else { *bytes };
             assert_eq!((field.offset, field.bytes), (*offset, bytes), "{name}.{}", field.name);
             let first = layout.size(field.since).unwrap();
@@ -140,10 +140,9 @@ fn every_field_that_is_read_stands_where_the_header_has_it() {
     assert_eq!(OFFSETS.len(), SIZES.len());
 }
 
-/// Every byte of a record is told apart from its neighbours by its own value, so that a field that is read from
-/// elsewhere, or in another width, has another value.
+/// Every byte of a record has its own value, so that a field with a wrong offset or width has a wrong value.
 #[test]
-fn every_field_is_read_from_its_own_bytes_and_later_ones_only_where_they_are() {
+fn every_field_is_read_from_its_own_bytes_if_the_version_has_it() {
     for (release, version) in RELEASES {
         for (kind, name, _) in SIZES {
             let layout = layout_of(*kind).unwrap();
@@ -178,7 +177,7 @@ fn every_field_is_read_from_its_own_bytes_and_later_ones_only_where_they_are() {
 }
 
 #[test]
-fn a_buffer_of_all_records_is_stepped_through_in_every_release() {
+fn a_buffer_of_all_records_is_iterated_in_every_release() {
     for (release, version) in RELEASES {
         let mut buffer = Vec::new();
         let mut expected = Vec::new();

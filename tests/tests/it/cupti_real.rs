@@ -1,14 +1,14 @@
-//! NVIDIA's own libcupti, where wheels of it are: its iterator must step through records as the tables say, and without
-//! a driver a session must end in one clear error.
+//! NVIDIA's own libcupti, if its wheels are installed: its iterator must agree with the tables of record sizes, and without
+//! a driver a session must end with one clear error.
 //!
-//! `tests/all` installs one of CUDA 12 and one of CUDA 13 in `.venv`. More can be named in `RANKSCOPE_CUPTI_LIBRARIES`,
-//! separated by colons.
+//! `tests/all` installs one for CUDA 12 and one for CUDA 13 in `.venv`. `RANKSCOPE_CUPTI_LIBRARIES` can name more, separated
+//! by colons.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use recorder::cupti::layout::Version;
-use recorder::cupti::record::Walk;
+use sources::cupti::layout::Version;
+use sources::cupti::record::Walk;
 use stand_in_cupti::records::size_of_kind;
 
 use crate::support::{finish, scratch, skipped};
@@ -33,14 +33,14 @@ fn libraries() -> Vec<PathBuf> {
     found
 }
 
-/// The value behind a word of what the driver said.
-fn word<'s>(said: &'s str, word: &str) -> &'s str {
-    let line = said.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {word}: {said}"))
+/// The value after a word in the output of the driver.
+fn word<'s>(output: &'s str, word: &str) -> &'s str {
+    let line = output.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {word}: {output}"))
 }
 
 #[test]
-fn the_real_iterator_steps_as_the_tables_say() {
+fn the_real_iterator_agrees_with_the_tables() {
     let libraries = libraries();
     if libraries.is_empty() {
         return skipped("records against NVIDIA's libcupti", "no wheel of it in .venv; tests/all installs two");
@@ -48,19 +48,19 @@ fn the_real_iterator_steps_as_the_tables_say() {
     for library in libraries {
         let done = finish(Command::new(DRIVER).arg("iterate").arg(&library));
         if done.code.is_none() {
-            // 13.2 does without a driver.
+            // 13.2 fails this way without a driver.
             skipped(&format!("records against {}", library.display()), "its iterator crashes without a GPU driver");
             continue;
         }
-        let said = done.expect_code(0).stdout;
-        let version: u32 = word(&said, "version").parse().unwrap();
-        if word(&said, "status") != END {
-            // 13.3 and later do without a driver.
-            let why = format!("its iterator says {} without a GPU driver", word(&said, "status"));
+        let output = done.expect_code(0).stdout;
+        let version: u32 = word(&output, "version").parse().unwrap();
+        if word(&output, "status") != END {
+            // 13.3 and later fail this way without a driver.
+            let why = format!("its iterator says {} without a GPU driver", word(&output, "status"));
             skipped(&format!("records against {}", library.display()), &why);
             continue;
         }
-        let starts: Vec<usize> = word(&said, "starts").split(',').map(|start| start.parse().unwrap()).collect();
+        let starts: Vec<usize> = word(&output, "starts").split(',').map(|start| start.parse().unwrap()).collect();
         let mut buffer = Vec::new();
         for kind in KINDS.iter().chain(&KINDS) {
             let at = buffer.len();
@@ -84,7 +84,7 @@ fn without_a_driver_the_real_library_is_refused_with_one_clear_error() {
     }
     for (index, library) in libraries.iter().enumerate() {
         let run = scratch(&format!("cupti_real_{index}"));
-        // Found as it is where it is installed, the library is not even asked.
+        // A library that is found in its usual place is not called without a driver.
         let mut command = Command::new(DRIVER);
         let directory = library.parent().unwrap();
         command.arg(&run).arg("train").env_remove("RANKSCOPE_CUPTI").env("LD_LIBRARY_PATH", directory);
@@ -92,7 +92,7 @@ fn without_a_driver_the_real_library_is_refused_with_one_clear_error() {
         let expected = "needs the NVIDIA driver, whose libcuda.so.1 was not found: there is no GPU to record";
         assert!(word(&done.stdout, "error").ends_with(expected), "{}", done.said());
         assert_eq!(word(&done.stdout, "closed"), "true", "the host is recorded all the same");
-        // Named, it is.
+        // A library that the variable names is called.
         let run = scratch(&format!("cupti_real_named_{index}"));
         let done = finish(Command::new(DRIVER).arg(&run).arg("train").env("RANKSCOPE_CUPTI", library));
         if done.code.is_none() {

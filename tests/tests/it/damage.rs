@@ -163,7 +163,7 @@ fn a_shard_of_another_run_is_listed() {
 }
 
 #[test]
-fn a_manifest_that_disagrees_is_not_believed_silently() {
+fn a_manifest_that_contradicts_its_shards_is_reported() {
     // More ranks than there are: the missing ones are listed.
     let Some(run) = sound_run("manifest_more") else { return };
     edit_manifest(&run, |m| m["world_size"] = 4.into());
@@ -186,7 +186,7 @@ fn a_manifest_that_disagrees_is_not_believed_silently() {
 }
 
 #[test]
-fn a_manifest_that_is_no_manifest_is_an_error() {
+fn a_malformed_manifest_is_an_error() {
     for (name, text) in [("cut", "{\"schema_version\": 1, \"run_id\""), ("empty", ""), ("other", "{\"hello\": 1}")] {
         let Some(run) = sound_run(&format!("no_manifest_{name}")) else { return };
         fs::write(run.join(trace::MANIFEST_FILE), text).unwrap();

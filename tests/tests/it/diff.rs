@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::planted::{self, Plan};
+use fixtures::planted::{self, Plan};
 use serde_json::Value;
 
 use crate::support::{aggregator, have_mpirun, scratch, train, train_side_by_side};

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fixtures::wait::wait_until;
 use trace::{ClockSampleRow, CounterRow, Run};
 
 use crate::support::{
@@ -25,7 +26,7 @@ fn a_program_runs_unharmed_and_the_run_says_why_it_is_empty() {
     let out = scratch("exec_empty").join("run");
     let done = finish(&mut exec(&out, "echo to stdout; echo to stderr >&2; cat")).expect_code(0);
     assert_eq!(done.stdout, "to stdout\n", "standard output is the program's alone");
-    assert!(done.stderr.contains("to stderr\n") && done.stderr.contains("aggregator analyze"), "{}", done.stderr);
+    assert!(done.stderr.contains("to stderr\n") && done.stderr.contains("rankscope analyze"), "{}", done.stderr);
     let run = Run::open(&out).unwrap();
     let (counters, _) = run.rows::<CounterRow>(0);
     assert!(counters.iter().any(|c| &*c.source == "inject" && c.recorded == 0 && c.why.is_some()), "{counters:?}");
@@ -96,11 +97,7 @@ fn signals_reach_the_program_and_its_children_do_not_matter() {
     );
     let mut command = exec(&here.join("run"), &script);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let until = Instant::now() + Duration::from_secs(60);
-    while fs::read_to_string(&ready).map_or(true, |text| text.is_empty()) {
-        assert!(Instant::now() < until, "the program did not start");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("the program starts", || fs::read_to_string(&ready).is_ok_and(|text| !text.is_empty()));
     let kill = |signal: &str, pid: &str| finish(Command::new("kill").args([signal, pid]));
     kill("-USR1", &child.id().to_string()).expect_code(0);
     let output = child.wait_with_output().unwrap();
@@ -110,7 +107,7 @@ fn signals_reach_the_program_and_its_children_do_not_matter() {
 }
 
 #[test]
-fn what_the_program_was_given_is_kept_and_the_rest_is_told() {
+fn the_environment_of_the_program_is_kept_and_extended() {
     let out = scratch("exec_environment").join("run");
     let mut command = exec(&out, "env");
     command.env("MY_OWN", "value").env("NCCL_PROFILER_PLUGIN", "inspector");
@@ -118,11 +115,11 @@ fn what_the_program_was_given_is_kept_and_the_rest_is_told() {
     for line in ["MY_OWN=value", "RANKSCOPE_RANK=0", "RANKSCOPE_WORLD_SIZE=1"] {
         assert!(said.lines().any(|l| l == line), "{line} in {said}");
     }
-    assert!(said.contains("inspector"), "somebody else's plugin is kept, as itself or as the one that is chained");
+    assert!(said.contains("inspector"), "the user's plugin is kept, by itself or chained");
     assert!(said.contains(&format!("RANKSCOPE_RUN={}", out.display())), "{said}");
 }
 
-/// Ranks that an MPI launcher started, and ranks that only their environment tells of.
+/// Four ranks that an MPI launcher started, or that only their environment describes.
 fn four_ranks(name: &str, launch: impl Fn(&Path) -> Vec<Finished>) {
     let out = scratch(name).join("run");
     let _turn = one_job_at_a_time();
@@ -177,7 +174,7 @@ fn a_rank_that_does_not_come_is_named_before_anything_starts() {
     command.arg("--out").arg(&out).args(["--", "echo", "started"]).env("RANK", "0").env("WORLD_SIZE", "3");
     let done = finish(&mut command).expect_code(1);
     assert_eq!(done.stdout, "");
-    assert!(done.stderr.contains("ranks 1, 2 did not come in time"), "{}", done.stderr);
+    assert!(done.stderr.contains("ranks 1, 2 did not connect in time"), "{}", done.stderr);
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn record(name: &str, version: u8, plugin: &Path, search: Option<&Path>) -> (Pat
 }
 
 #[test]
-fn a_plugin_that_was_there_is_told_everything_it_asked_for() {
+fn a_chained_plugin_receives_every_event_it_asked_for() {
     for version in [3, 4, 5, 6, 7] {
         let (run, told, said) = record(&format!("exec_chain_{version}"), version, &second_plugin(), None);
         assert_eq!(said, "", "v{version}");
@@ -82,7 +82,7 @@ fn check_told(version: u8, told: &str) -> BTreeMap<u64, usize> {
 
 /// `NCCL_PROFILER_PLUGIN=name` means `libnccl-profiler-name.so` to NCCL.
 #[test]
-fn a_plugin_that_is_named_as_nccl_names_it_is_found() {
+fn a_plugin_is_found_by_the_name_that_nccl_uses() {
     let directory = scratch("exec_chain_names");
     std::fs::copy(second_plugin(), directory.join("libnccl-profiler-standin.so")).unwrap();
     let (_, told, said) = record("exec_chain_named", 5, Path::new("standin"), Some(&directory));

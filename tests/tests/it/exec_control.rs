@@ -136,14 +136,14 @@ fn ctl_switches_a_running_program_and_its_detail() {
     assert!(said.matches("(rank-agent ctl)").count() == 2, "{said}");
     // It has gone, and left nothing.
     let done = ctl(runtime.path(), &["status", "--out", &out]).expect_code(1);
-    assert!(done.stderr.contains("no rank-agent exec of this user on this host records to"), "{}", done.stderr);
+    assert!(done.stderr.contains("no running exec on this host that records to"), "{}", done.stderr);
     assert_eq!(std::fs::read_dir(runtime.path().join("rankscope")).unwrap().count(), 0);
     ctl(runtime.path(), &["stop", "--duration", "1"]).expect_code(2);
     ctl(runtime.path(), &["start", "--duration", "-1"]).expect_code(2);
 }
 
 #[test]
-fn one_rank_that_is_told_tells_the_others() {
+fn a_ctl_command_to_one_rank_reaches_all_ranks() {
     let (run, runtime) = (scratch("exec_ctl_ranks").join("run"), runtime());
     let port = master_port();
     let start = |rank| Recorded::start(&run, runtime.path(), &[], 2, Some((rank, port)));

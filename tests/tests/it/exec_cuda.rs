@@ -38,15 +38,15 @@ fn of_kind<'e>(events: &'e [EventRow], kind: &str, name: &str) -> Vec<&'e EventR
 /// Every collective has its own kernel, and the times of it.
 fn check_joined(run: &Path) {
     let opened = Run::open(run).unwrap();
-    let data = aggregator::load::load_rank(&opened, 0);
+    let data = aggregator::ingest::run::load_rank(&opened, 0);
     let kernels: BTreeMap<i64, (i64, i64)> = rows::<EventRow>(run)
         .iter()
         .filter(|event| event.name.starts_with("ncclDevKernel"))
         .map(|event| (event.id, (event.ts_ns, event.ts_ns + event.dur_ns)))
         .collect();
-    assert_eq!((kernels.len(), data.collectives.len()), (COLLECTIVES, COLLECTIVES));
+    assert_eq!((kernels.len(), data.outline.collectives.len()), (COLLECTIVES, COLLECTIVES));
     let mut found = BTreeMap::new();
-    for row in &data.collectives {
+    for row in &data.outline.collectives {
         let (start_ns, end_ns) = kernels[&row.event_id.unwrap()];
         assert_eq!((row.start_ns, row.end_ns), (Some(start_ns), Some(end_ns)), "{row:?}");
         assert_eq!((&*row.timing_source, row.stream_id, row.channels), ("cupti", Some(9), Some(1)));
@@ -56,7 +56,7 @@ fn check_joined(run: &Path) {
     assert!(found.values().is_sorted(), "in their order: {found:?}");
     assert!(!data.omissions.iter().any(|omission| &*omission.what == "kernels of collectives"));
     // Exports know collectives before they look at rows: they must have the same times in the same order.
-    assert_eq!(aggregator::load::outline_rank(&opened, 0).collectives, data.collectives);
+    assert_eq!(aggregator::ingest::run::outline_rank(&opened, 0).collectives, data.outline.collectives);
     println!("kernels of collectives: {} of {COLLECTIVES} found", found.len());
 }
 

@@ -3,23 +3,19 @@
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+
+use fixtures::wait::wait_until;
 
 use crate::support::{RANK_AGENT, finish, master_port, scratch};
 
-/// Until the process catches SIGTERM itself: before, it would simply end of it.
+/// Waits until the process catches SIGTERM itself; earlier the signal would end it.
 fn wait_until_it_listens(agent: &Child) {
     const SIGTERM_BIT: u64 = 1 << 14;
-    let began = Instant::now();
-    loop {
+    wait_until("rank-agent catches SIGTERM", || {
         let status = fs::read_to_string(format!("/proc/{}/status", agent.id())).unwrap();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
-        if u64::from_str_radix(caught.trim(), 16).unwrap() & SIGTERM_BIT != 0 {
-            return;
-        }
-        assert!(began.elapsed() < Duration::from_secs(60), "it never caught SIGTERM");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        u64::from_str_radix(caught.trim(), 16).unwrap() & SIGTERM_BIT != 0
+    });
 }
 
 /// `nohup`, and background jobs of a shell that is no terminal's.
@@ -33,7 +29,7 @@ fn signals_that_the_user_ignores_are_ignored_by_the_program() {
 }
 
 #[test]
-fn who_is_told_to_stop_while_it_waits_for_other_ranks_starts_nothing() {
+fn a_rank_stopped_while_it_waits_for_others_starts_nothing() {
     for rank in ["0", "1"] {
         let here = scratch("exec_interrupted");
         let mut command = Command::new(RANK_AGENT);

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use fixtures::planted::{self, Plan};
 use serde_json::Value;
 
-use crate::planted::{self, Plan};
 use crate::support::{aggregator, files, scratch};
 
 /// The files that an export with these options writes, by name.
@@ -80,7 +80,7 @@ fn a_part_of_a_chrome_trace_is_the_same_by_steps_by_time_and_by_rank() {
 }
 
 #[test]
-fn a_part_that_is_not_there_is_an_error_and_leaves_nothing() {
+fn exporting_a_missing_part_is_an_error_and_writes_nothing() {
     let place = scratch("export_wrong_cut");
     let run = place.join("run");
     planted::write(&Plan::default(), &run).unwrap();

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
+use fixtures::wait::wait_until;
 use trace::{CounterRow, EventRow, OmissionRow, RankRow, Run};
 
 use crate::support::{
@@ -12,22 +12,6 @@ use crate::support::{
     scratch, skipped,
 };
 use crate::tables::analysis;
-
-/// Longest wait for a job to come as far as a test needs it.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Waits until `ready` gives something.
-#[track_caller]
-fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(value) = ready() {
-            return value;
-        }
-        assert!(begin.elapsed() < PATIENCE, "{what} did not come in {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 fn has_parts(run: &Path, rank: i32, parts: u32) -> bool {
     (0..parts).all(|part| trace::shard_path(run, "events", rank, part).is_file())
@@ -52,7 +36,7 @@ fn a_killed_rank_loses_at_most_its_open_part() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    wait_for("the second part of both ranks", || (has_parts(&path, 0, 2) && has_parts(&path, 1, 2)).then_some(()));
+    wait_until("both ranks have a second part", || has_parts(&path, 0, 2) && has_parts(&path, 1, 2));
     let victim = Run::open(&path).unwrap().rows::<RankRow>(1).0[0].pid;
     let killed = Command::new("kill").args(["-KILL", &victim.to_string()]).status().unwrap();
     assert!(killed.success());

@@ -1,11 +1,13 @@
-//! A job that hangs in NCCL, replayed through the library that NCCL would load, and what the analysis says of it.
+//! A job that hangs in NCCL, replayed through the library that NCCL would load, and the sentence by which the analysis
+//! names the missing rank.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use trace::{CollectiveRow, Manifest, Run, SCHEMA_VERSION};
+use fixtures::run::manifest;
+use trace::{CollectiveRow, Run};
 
 use crate::support::{aggregator, analyze, inject_library, scratch};
 
@@ -21,13 +23,13 @@ fn start(run: &Path, rank: i32) -> Child {
     command.spawn().unwrap()
 }
 
-/// Whether every rank has told what it is to tell: those that wait of two operations in flight, the one that is missing
-/// of all that it finished.
-fn all_is_told(run: &Path) -> bool {
+/// Whether every rank has written its rows: the waiting ranks two operations in flight, the missing rank all operations
+/// that it finished.
+fn all_is_on_disk(run: &Path) -> bool {
     let run = Run::open(run).unwrap();
     (0..RANKS).all(|rank| {
         let (rows, _) = run.rows::<CollectiveRow>(rank);
-        // The newest of each: one may be seen before its kernel begins.
+        // The newest row of each operation: an earlier one may have been written before its kernel began.
         let newest = |row: CollectiveRow| ((row.comm_id, row.op.clone(), row.seq), row.state);
         let states: BTreeMap<_, _> = rows.into_iter().map(newest).collect();
         let done = states.values().filter(|state| &***state == "done").count();
@@ -39,28 +41,19 @@ fn all_is_told(run: &Path) -> bool {
 #[test]
 fn the_rank_that_is_missing_from_a_hang_is_named() {
     let run = scratch("hang").join("run");
-    let manifest = Manifest {
-        schema_version: SCHEMA_VERSION,
-        run_id: "hang".into(),
-        world_size: RANKS,
-        created_utc_ns: 1,
-        tool: "test".into(),
-        command: vec![],
-        config: Default::default(),
-    };
-    manifest.write(&run).unwrap();
+    manifest("hang", RANKS).write(&run).unwrap();
     let mut ranks: Vec<Child> = (0..RANKS).map(|rank| start(&run, rank)).collect();
     let begin = Instant::now();
-    while !all_is_told(&run) && begin.elapsed() < Duration::from_secs(50) {
+    while !all_is_on_disk(&run) && begin.elapsed() < Duration::from_secs(50) {
         std::thread::sleep(Duration::from_millis(100));
     }
-    let told = all_is_told(&run);
+    let on_disk = all_is_on_disk(&run);
     for rank in &mut ranks {
-        // As an operator, or a scheduler's time limit, ends a job that hangs.
+        // An operator, or a scheduler's time limit, ends a hung job like this.
         rank.kill().unwrap();
         rank.wait().unwrap();
     }
-    assert!(told, "what is in flight is on disk before anybody is killed");
+    assert!(on_disk, "operations in flight must be on disk before the ranks are killed");
 
     let said = analyze(&run, 3).stdout;
     let sentence = "rank 2 is missing from allgather 1 of communicator \"dp_group_1\": ranks 0–1, 3 entered it";

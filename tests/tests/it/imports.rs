@@ -1,59 +1,40 @@
-//! Imports point one way, whatever the kind of the dependency (plain, dev, build, optional, renamed, per target).
+//! Imports point one way, between crates and between the folders of each crate, and modules form no component.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What each room may import of ours. A room that is not listed is an error: say here where it stands.
-const MAY_IMPORT: &[(&str, &[&str])] = &[
-    ("trace", &[]),
-    ("kernels", &[]),
-    ("launch", &[]),
-    ("recorder", &["trace"]),
-    ("rank-agent", &["trace", "recorder", "kernels", "launch"]),
-    ("inject", &["trace", "recorder"]),
-    ("aggregator", &["trace", "launch"]),
-    ("rankscope-examples", &["trace", "recorder"]),
-    ("stand-in-cupti", &[]),
-    ("stand-in-plugin", &[]),
-    (
-        "rankscope-tests",
-        &[
-            "trace",
-            "kernels",
-            "launch",
-            "recorder",
-            "inject",
-            "rank-agent",
-            "aggregator",
-            "stand-in-cupti",
-            "stand-in-plugin",
-        ],
-    ),
-];
+use rankscope_tests::layers::{Modules, Room, read_sources};
+use rankscope_tests::rooms::{CRATES, DEV_ONLY, FOLDERS};
 
-/// `(package, package)` pairs that break the rule, as sentences.
-fn forbidden_imports(metadata: &serde_json::Value) -> Vec<String> {
+/// Dependencies of ours that the table does not allow, as sentences, whatever their kind (plain, dev, build, optional,
+/// renamed, per target).
+fn forbidden_imports(metadata: &serde_json::Value, root: &Path, crates: &[Room<'_>]) -> Vec<String> {
     let packages = metadata["packages"].as_array().unwrap();
-    let members: Vec<&str> = packages.iter().map(|p| p["name"].as_str().unwrap()).collect();
-    let allowed: BTreeMap<&str, &[&str]> = MAY_IMPORT.iter().copied().collect();
+    let allowed: BTreeMap<&str, &[&str]> = crates.iter().copied().collect();
     let mut wrong = Vec::new();
     for package in packages {
-        let name = package["name"].as_str().unwrap();
-        let Some(may) = allowed.get(name) else {
-            wrong.push(format!("{name} is in no room: add it to MAY_IMPORT"));
+        let folder = relative(root, Path::new(package["manifest_path"].as_str().unwrap()).parent().unwrap());
+        let Some(may) = allowed.get(folder.as_str()) else {
+            wrong.push(format!("{folder} is in no room: add it to rooms::CRATES"));
             continue;
         };
         for dependency in package["dependencies"].as_array().unwrap() {
-            // `name` is the package's name also where the dependency is renamed.
-            let other = dependency["name"].as_str().unwrap();
-            if members.contains(&other) && !may.contains(&other) {
-                let kind = dependency["kind"].as_str().unwrap_or("plain");
-                wrong.push(format!("{name} imports {other} ({kind} dependency)"));
+            // A crate of ours has a path, whatever its name is here.
+            let Some(path) = dependency["path"].as_str() else { continue };
+            let other = relative(root, Path::new(path));
+            let kind = dependency["kind"].as_str().unwrap_or("plain");
+            let dev_only = kind == "dev" && DEV_ONLY.contains(&other.as_str()) && folder != "trace";
+            if !may.contains(&other.as_str()) && !dev_only {
+                wrong.push(format!("{folder} imports {other} ({kind} dependency)"));
             }
         }
     }
     wrong
+}
+
+fn relative(root: &Path, path: &Path) -> String {
+    path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned()
 }
 
 fn workspace_root() -> PathBuf {
@@ -71,46 +52,90 @@ fn metadata() -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// The modules of every crate of the table.
+fn modules() -> Vec<(&'static str, Modules)> {
+    let mut found = Vec::new();
+    for (name, _) in CRATES {
+        let src = workspace_root().join(name).join("src");
+        assert!(src.is_dir(), "{name} has no src: take it out of rooms::CRATES");
+        found.push((*name, Modules::parse(&read_sources(&src).unwrap())));
+    }
+    found
+}
+
+/// Arrows against the table of the crate's folders.
+fn back_arrows(name: &str, modules: &Modules) -> Vec<String> {
+    let Some((_, rooms)) = FOLDERS.iter().find(|(crate_name, _)| *crate_name == name) else { return Vec::new() };
+    let there: BTreeSet<&str> = modules.modules.iter().filter_map(|m| Some(m.first()?.as_str())).collect();
+    let missing: Vec<&str> = rooms.iter().map(|(room, _)| *room).filter(|room| !there.contains(room)).collect();
+    let mut wrong = modules.back_arrows(rooms);
+    wrong.extend(missing.iter().map(|room| format!("{room} of the table does not exist")));
+    wrong
+}
+
 #[test]
 fn imports_point_one_way() {
-    assert_eq!(forbidden_imports(&metadata()), Vec::<String>::new());
+    assert_eq!(forbidden_imports(&metadata(), &workspace_root(), CRATES), Vec::<String>::new());
+    for (name, modules) in modules() {
+        let wrong = back_arrows(name, &modules);
+        assert!(wrong.is_empty(), "{name}: {wrong:#?}");
+    }
+}
+
+#[test]
+fn no_component_is_larger_than_a_parent_and_its_children() {
+    let mut found = Vec::new();
+    for (name, modules) in modules() {
+        let (components, back) = (modules.components(), back_arrows(name, &modules).len());
+        println!("{name}: {} modules, {} components, {back} back-arrows", modules.modules.len(), components.len());
+        found.extend(components.iter().map(|component| format!("{name}: {component}")));
+    }
+    assert!(found.is_empty(), "{found:#?}");
 }
 
 #[test]
 fn the_rule_catches_every_form_of_a_forbidden_import() {
     let text = r#"{"packages": [
-        {"name": "trace", "dependencies": [{"name": "recorder", "kind": null, "rename": "r", "optional": true}]},
-        {"name": "recorder", "dependencies": [{"name": "trace", "kind": null}, {"name": "aggregator", "kind": "dev"}]},
-        {"name": "aggregator", "dependencies": [{"name": "rank-agent", "kind": "build"}, {"name": "rayon", "kind": null}]},
-        {"name": "rank-agent", "dependencies": [{"name": "trace", "kind": null}]},
-        {"name": "attic", "dependencies": []}
+        {"manifest_path": "/r/trace/Cargo.toml", "dependencies": [
+            {"name": "rankscope-recorder", "path": "/r/recorder", "kind": null, "rename": "r", "optional": true}]},
+        {"manifest_path": "/r/recorder/Cargo.toml", "dependencies": [
+            {"name": "trace", "path": "/r/trace", "kind": null},
+            {"name": "fixtures", "path": "/r/fixtures", "kind": "dev"},
+            {"name": "aggregator", "path": "/r/aggregator", "kind": "dev"}]},
+        {"manifest_path": "/r/aggregator/Cargo.toml", "dependencies": [
+            {"name": "rank-agent", "path": "/r/rank-agent", "kind": "build"},
+            {"name": "fixtures", "path": "/r/fixtures", "kind": null},
+            {"name": "rayon", "kind": null}]},
+        {"manifest_path": "/r/rank-agent/Cargo.toml", "dependencies": [
+            {"name": "trace", "path": "/r/trace", "kind": null}]},
+        {"manifest_path": "/r/attic/Cargo.toml", "dependencies": []}
     ]}"#;
     let expected = [
         "trace imports recorder (plain dependency)",
         "recorder imports aggregator (dev dependency)",
         "aggregator imports rank-agent (build dependency)",
-        "attic is in no room: add it to MAY_IMPORT",
+        "aggregator imports fixtures (plain dependency)",
+        "attic is in no room: add it to rooms::CRATES",
     ];
-    assert_eq!(forbidden_imports(&serde_json::from_str(text).unwrap()), expected);
+    assert_eq!(forbidden_imports(&serde_json::from_str(text).unwrap(), Path::new("/r"), CRATES), expected);
 }
 
-/// What must build and run with no MPI, no libclang and no GPU does not have MPI's bindings in its graph.
+/// Crates that must build and run with no MPI, no libclang and no GPU do not have MPI's bindings in their graph.
 #[test]
 fn only_the_mpi_feature_brings_mpi() {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let tree = |package: &str, flags: &[&str]| {
+    let tree = |folder: &str, flags: &[&str]| {
         let output = Command::new(&cargo)
-            .args(["tree", "--locked", "--offline", "--edges", "normal,build,dev", "--prefix", "none", "--package"])
-            .arg(package)
+            .args(["tree", "--locked", "--offline", "--edges", "normal,build,dev", "--prefix", "none"])
             .args(flags)
-            .current_dir(workspace_root())
+            .current_dir(workspace_root().join(folder))
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    for package in ["trace", "kernels", "launch", "recorder", "aggregator"] {
-        assert!(!tree(package, &[]).contains("mpi-sys"), "{package} needs MPI");
+    for (folder, _) in CRATES.iter().filter(|(folder, _)| !matches!(*folder, "rank-agent" | "tests")) {
+        assert!(!tree(folder, &[]).contains("mpi-sys"), "{folder} needs MPI");
     }
     assert!(!tree("rank-agent", &["--no-default-features"]).contains("mpi-sys"));
     assert!(tree("rank-agent", &[]).contains("mpi-sys"), "the test above looks for the wrong name");

@@ -19,9 +19,7 @@ mod faults;
 mod hang;
 mod imports;
 mod native;
-#[path = "../../src/planted.rs"]
-#[expect(dead_code, unreachable_pub, reason = "each user of the builder needs a part of it")]
-mod planted;
+mod rankscope;
 mod report;
 mod round_trip;
 mod support;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::planted::{self, Plan};
+use fixtures::planted::{self, Plan};
 
 use crate::support::{AGGREGATOR, Finished, aggregator, finish, scratch};
 
@@ -46,14 +46,14 @@ fn a_report_is_the_same_whatever_the_threads() {
 }
 
 #[test]
-fn what_cannot_be_reported_leaves_the_old_page() {
+fn a_failed_report_leaves_the_old_page() {
     let here = scratch("report_errors");
     let out = here.join("report.html");
     fs::write(&out, "old").unwrap();
     report(&here.join("no_such_run"), &out, &[]).expect_code(1);
     planted::write(&Plan::default(), &here.join("run")).unwrap();
     let said = report(&here.join("run"), &out, &["--timeline", "99"]).expect_code(2).stderr;
-    assert!(said.contains("--timeline 99: no such step was recorded; there are 0–4"), "{said}");
+    assert!(said.contains("--timeline 99: this step was not recorded; recorded steps: 0–4"), "{said}");
     assert_eq!(fs::read_to_string(&out).unwrap(), "old");
     assert_eq!(fs::read_dir(&here).unwrap().count(), 2, "something is left of the attempts");
     report(&here.join("run"), &out, &["--timeline", "3", "--steps", "2..4", "--ranks", "0,1"]).expect_code(0);
@@ -84,7 +84,7 @@ fn a_report_of_two_runs_has_what_changed_as_a_second_tab() {
     assert!(fs::read_to_string(&out).unwrap().contains("rank 2: `forward` is faster by"));
     for part in [["--from", "+1ms"], ["--to", "+5ms"], ["--range", "forward"]] {
         let said = report(&clean, &out, &[[second].as_slice(), part.as_slice()].concat()).expect_code(2).stderr;
-        assert!(said.contains("two runs are compared by their steps"), "{said}");
+        assert!(said.contains("two runs are compared step by step"), "{said}");
     }
     // Runs that share no rank cannot be compared; directories of traces that share none are one run.
     report(&clean, &out, &[second, "--ranks", "9"]).expect_code(1);

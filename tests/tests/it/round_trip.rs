@@ -14,14 +14,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use aggregator::analysis::Tables;
-use aggregator::clock::Choice;
-use aggregator::kineto::{KinetoSource, ingest};
-use aggregator::render::chrome::{CALL, HOOK, STEP, export};
-use aggregator::source::{RunSource, Source};
+use aggregator::ingest::kineto::{KinetoSource, ingest};
+use aggregator::ingest::source::{RunSource, Source};
+use aggregator::model::analysis::Tables;
+use aggregator::model::clock_choice::Choice;
+use aggregator::render::chrome::{HOOK, export};
 use aggregator::{Analysis, Options, analyze};
+use fixtures::planted;
+use trace::name_rules::{COLLECTIVE_CALL_PREFIX, STEP};
 
-use crate::planted;
 use crate::support::{copy_directory, have_mpirun, scratch, train};
 
 fn analysis(source: &dyn Source, clock: Choice) -> Analysis {
@@ -39,7 +40,9 @@ fn comparable(analysis: Analysis) -> Tables {
         instance.comm_id = *comms.entry(instance.comm_id).or_insert(next);
     }
     tables.bucket_timing.iter_mut().for_each(|row| row.ready_ns = None);
-    tables.op_stats.retain(|row| &*row.name != HOOK && !row.name.starts_with(CALL) && !row.name.starts_with(STEP));
+    tables.op_stats.retain(|row| {
+        &*row.name != HOOK && !row.name.starts_with(COLLECTIVE_CALL_PREFIX) && !row.name.starts_with(STEP)
+    });
     tables.op_stats.iter_mut().for_each(|row| (row.bytes, row.flops) = (None, None));
     tables.annotation_stats.retain(|row| !row.name.starts_with(STEP));
     tables.memory_peaks.iter_mut().for_each(|row| row.alive = "".into());
@@ -77,13 +80,9 @@ fn check_round_trip(run: &Path, place: &Path, clock: Choice) -> Analysis {
         assert_eq!(other.facts.steps, native.facts.steps, "{what}");
         assert_eq!(other.facts.collectives, native.facts.collectives, "{what}");
         let other = comparable(other);
-        macro_rules! same {
-            ($($table:ident)*) => { $( assert_eq!(other.$table, expected.$table, "{} of {what}", stringify!($table)); )* };
+        for (found, wanted) in other.all().into_iter().zip(expected.all()) {
+            assert_eq!(found.batch().unwrap(), wanted.batch().unwrap(), "{} of {what}", found.table().name);
         }
-        same!(clock_fit step_breakdown idle_breakdown collective_instances collective_waits bucket_timing stragglers);
-        same!(kernel_stats op_stats annotation_stats memory_peaks memory_curve hta_temporal_breakdown kernel_breakdown);
-        same!(launch_stats queue_length memcpy_bandwidth gpu_utilization kernel_sequences sync_stalls data_loading);
-        same!(omissions findings);
     }
     native
 }

@@ -1,4 +1,4 @@
-//! Runs the commands under test, alone or under `mpirun`, and keeps what they left.
+//! Runs the commands under test, alone or under `mpirun`, and keeps their output.
 
 use std::fs;
 use std::io::Write;
@@ -10,9 +10,10 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub(crate) const RANK_AGENT: &str = env!("CARGO_BIN_EXE_rank-agent-under-test");
 pub(crate) const AGGREGATOR: &str = env!("CARGO_BIN_EXE_aggregator-under-test");
+pub(crate) const RANKSCOPE: &str = env!("CARGO_BIN_EXE_rankscope-under-test");
 
-/// The library that CUDA and NCCL load, as this test was built with it: Cargo makes it because this package names it. One
-/// that lies beside the commands may be of an earlier `cargo build`.
+/// The library that CUDA and NCCL load. Cargo builds it with this test, because this package names it; a library beside
+/// the commands may be of an earlier `cargo build`.
 pub(crate) fn inject_library() -> PathBuf {
     let library = std::env::current_exe().unwrap().with_file_name("librankscope_inject.so");
     assert!(library.is_file(), "{} is missing", library.display());
@@ -51,13 +52,13 @@ impl Finished {
         self
     }
 
-    /// Everything it said.
+    /// Its stdout and stderr.
     pub(crate) fn said(&self) -> String {
         format!("{}\n{}", self.stdout, self.stderr)
     }
 }
 
-/// Ends a command and collects what it said.
+/// Runs a command to its end and collects its output.
 pub(crate) fn finish(command: &mut Command) -> Finished {
     let output = command.stdin(Stdio::null()).output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     Finished::of(output)
@@ -84,13 +85,13 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
     path
 }
 
-/// Says that something could not be tested here. `tests/all` collects these lines.
+/// Prints that a test could not run on this machine, and why. `tests/all` collects these lines.
 #[expect(clippy::explicit_write, reason = "the test harness would swallow what `eprintln!` prints")]
 pub(crate) fn skipped(what: &str, why: &str) {
     writeln!(std::io::stderr(), "\nskipped: {what}: {why}").unwrap();
 }
 
-/// Whether there is an `mpirun`; if not, says what is skipped.
+/// Whether there is an `mpirun`; if not, prints that the test is skipped.
 pub(crate) fn have_mpirun(what: &str) -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     let run = || Command::new("mpirun").arg("--version").output().is_ok_and(|o| o.status.success());
@@ -130,7 +131,7 @@ pub(crate) fn train(ranks: u32, run: &Path, args: &[&str]) -> Finished {
     finish(&mut training(ranks, run, args))
 }
 
-/// The same job for each of the runs, all at once: whatever else the machine does meanwhile, it does to all of them.
+/// The same job for each of the runs, all at once, so that other load on the machine affects all of them alike.
 pub(crate) fn train_side_by_side(ranks: u32, runs: &[&Path], args: &[&str]) -> Vec<Finished> {
     let _turn = one_job_at_a_time();
     std::thread::scope(|scope| {
@@ -140,8 +141,8 @@ pub(crate) fn train_side_by_side(ranks: u32, runs: &[&Path], args: &[&str]) -> V
     })
 }
 
-/// A `MASTER_PORT` that is free on the loopback, and so is the port beside it where ranks meet. Both lie below those that
-/// the system hands out by itself, and callers look from different places on, so that nobody takes one in between.
+/// A `MASTER_PORT` that is free on the loopback, as is the port beside it where ranks meet. Both lie below those that the
+/// system hands out by itself, and each caller begins its search elsewhere, so that no other caller takes one in between.
 pub(crate) fn master_port() -> u16 {
     const FIRST: u32 = 20_000;
     const PORTS: u32 = 11_000;
@@ -186,7 +187,7 @@ pub(crate) fn copy_directory(from: &Path, to: &Path) {
     }
 }
 
-/// Every file of a directory and its size and content hash would do; the bytes themselves are small enough.
+/// Every file of a directory with its bytes.
 pub(crate) fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     let mut pending = vec![directory.to_path_buf()];

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Longest file and function, in lines: what fits in a head, and on a screen or two.
+/// Longest file and longest function, in lines.
 const MAX_FILE_LINES: usize = 600;
 const MAX_FUNCTION_LINES: usize = 70;
 
@@ -20,7 +20,7 @@ fn workspace_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
 }
 
-/// Every text file that we keep, in order.
+/// Every text file of the repository, in the order of their paths.
 fn sources() -> Vec<Source> {
     let root = workspace_root();
     let mut found = Vec::new();
@@ -44,7 +44,7 @@ fn walk(root: &Path, directory: &Path, found: &mut Vec<Source>) {
         if name == ".git" || name == "Cargo.lock" || name == "proptest-regressions" {
             continue;
         }
-        // What is not text (a captured shard) has no style.
+        // A file that is not text (a captured shard) has no style.
         if let Ok(text) = fs::read_to_string(&path) {
             let path = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
             found.push(Source { path, text });
@@ -114,7 +114,7 @@ impl X {
 }
 
 #[test]
-fn every_file_says_what_it_is() {
+fn every_file_begins_with_a_module_comment() {
     let silent: Vec<String> =
         rust_sources().into_iter().filter(|s| !s.text.starts_with("//!")).map(|s| s.path).collect();
     assert_eq!(silent, Vec::<String>::new(), "these files do not begin with //!");
@@ -156,9 +156,9 @@ fn unsafe_code_lives_in_ffi_modules() {
     assert_eq!(outside, Vec::<String>::new());
 }
 
-/// The lints deny `unwrap`; this keeps anyone from switching them off outside tests.
+/// The lints deny `unwrap`; no code outside tests may switch them off.
 #[test]
-fn nobody_switches_the_unwrap_lints_off() {
+fn unwrap_lints_stay_on_outside_tests() {
     let mut off = Vec::new();
     let is_test = |path: &str| path.split('/').any(|part| part == "tests" || part == "benches" || part == "tests.rs");
     for source in rust_sources().iter().filter(|s| !is_test(&s.path)) {
@@ -195,7 +195,7 @@ fn no_path_of_one_machine_and_no_stray_blank() {
     assert_eq!(wrong, Vec::<String>::new());
 }
 
-/// A name in backticks behind a colon is a test that holds the sentence before it.
+/// A name in backticks with two underscores is a test that holds the sentence before it.
 #[test]
 fn the_architecture_names_tests_that_exist() {
     let page = fs::read_to_string(workspace_root().join("ARCHITECTURE.md")).unwrap();

@@ -1,10 +1,10 @@
-//! The view of a made-up difference at the widths that terminals have.
+//! Snapshots of a made-up comparison at common terminal widths.
 
 use expect_test::{ExpectFile, expect_file};
 use trace::Text;
 
 use super::*;
-use crate::diff::{Change, DiffVerdict, Key, Measure, Method};
+use crate::compare::{Change, DiffVerdict, Key, Measure, Method};
 
 const MS: f64 = 1e6;
 
@@ -73,13 +73,13 @@ fn example(changed: bool) -> Diff {
 
 fn check(changed: bool, width: usize, expected: &ExpectFile) {
     let mut out = Vec::new();
-    render(&example(changed), &Look { width, ..Look::default() }, &mut out).unwrap();
+    render(&example(changed), &TerminalStyle { width, ..TerminalStyle::default() }, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     for line in text.lines() {
         assert!(line.chars().count() <= width, "{} columns: {line:?}", line.chars().count());
         assert_eq!(line, line.trim_end(), "blanks at the end");
     }
-    assert!(!text.contains('\u{1b}'), "names do not command a terminal");
+    assert!(!text.contains('\u{1b}'), "names cannot send terminal commands");
     expected.assert_eq(&text);
 }
 

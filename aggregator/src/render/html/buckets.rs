@@ -1,34 +1,34 @@
-//! The way of every gradient bucket, relative to the start of its step.
+//! Times of every gradient bucket, relative to the start of its step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use trace::BucketTimingRow;
 
-use super::size::{Limits, Notes, unit_ns};
-use crate::analysis::Tables;
-use crate::instances::lower_median;
-use crate::render::text::plural;
+use crate::base::stats::lower_median;
+use crate::base::units::plural;
+use crate::model::analysis::Tables;
+use crate::render::html::page_limits::{Limits, Shortenings, unit_ns};
 
-/// Buckets, a row each for step, bucket and rank; times count from the first moment of the step's buckets.
+/// Buckets: one row per step, bucket and rank. Times count from the first time of the step's buckets.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Buckets {
-    /// ns of a count.
+    /// Unit of times, in ns.
     unit_ns: i64,
     /// Steps, ascending.
     steps: Vec<i32>,
-    /// Whether a step's rows are the ranks', or one of medians over them.
+    /// For each step, whether it has rows for every rank. Otherwise it has medians over ranks.
     every_rank: Vec<bool>,
-    /// Rows of each step, in its order.
+    /// Rows of each step, in the order of `steps`.
     rows: Vec<Vec<Row>>,
 }
 
 /// One bucket of one rank (−1: medians over all): `[bucket, rank, bytes, ready, enqueue, start, wait, end, exposed]`;
-/// `null` where it is not known.
+/// `null` if unknown.
 type Row = (i32, i32, Option<i64>, Option<i64>, Option<i64>, i64, Option<i64>, i64, i64);
 
-/// Every step's buckets; of every rank as long as they fit, and else medians over ranks.
-pub(super) fn buckets(tables: &Tables, limits: &Limits, notes: &mut Notes) -> Buckets {
+/// The buckets of every step: for every rank while they fit into the limits, medians over ranks for further steps.
+pub(super) fn buckets(tables: &Tables, limits: &Limits, notes: &mut Shortenings) -> Buckets {
     let mut by_step: BTreeMap<i32, Vec<&BucketTimingRow>> = BTreeMap::new();
     for row in tables.bucket_timing.iter().filter(|r| r.step >= 0) {
         by_step.entry(row.step).or_default().push(row);
@@ -38,29 +38,29 @@ pub(super) fn buckets(tables: &Tables, limits: &Limits, notes: &mut Notes) -> Bu
     let unit_ns = unit_ns(by_step.values().map(span).max().unwrap_or(0));
     let shown = whole_steps(&by_step, limits);
     if shown.len() < by_step.len() {
-        notes.say(
+        notes.add(
             "buckets",
             format!(
-                "{} are too many for the buckets of every rank: {} have them, the others medians over their ranks. \
+                "{} are too many to show the buckets of every rank: {} show every rank, the others show medians over ranks. \
                  analysis/bucket_timing.parquet has them all.",
                 plural(by_step.len(), "step"),
                 shown.len()
             ),
         );
     }
-    let mut found = Buckets { unit_ns, ..Buckets::default() };
+    let mut buckets = Buckets { unit_ns, ..Buckets::default() };
     for (step, rows) in &by_step {
         let (origin, whole) = (first(rows), shown.contains(step));
-        found.steps.push(*step);
-        found.every_rank.push(whole);
+        buckets.steps.push(*step);
+        buckets.every_rank.push(whole);
         let rows = if whole {
             rows.iter().map(|r| bucket_row(r, origin, unit_ns)).collect()
         } else {
             medians(rows, origin, unit_ns)
         };
-        found.rows.push(rows);
+        buckets.rows.push(rows);
     }
-    found
+    buckets
 }
 
 fn begin(row: &BucketTimingRow) -> i64 {
@@ -111,7 +111,7 @@ fn medians(rows: &[&BucketTimingRow], origin: i64, unit: i64) -> Vec<Row> {
         by_bucket.entry(row.bucket).or_default().push(row);
     }
     let of = |rows: &[&BucketTimingRow], f: fn(&BucketTimingRow) -> Option<i64>| {
-        lower_median(rows.iter().filter_map(|r| f(r)).collect())
+        lower_median(rows.iter().filter_map(|r| f(r)))
     };
     by_bucket
         .into_iter()
@@ -157,15 +157,15 @@ mod tests {
 
     #[test]
     fn times_count_from_the_step() {
-        let mut notes = Notes::default();
+        let mut notes = Shortenings::default();
         let found = buckets(&tables(2, 3), &Limits::default(), &mut notes);
         assert_eq!(found.rows[1][2], (0, 2, None, Some(0), Some(10), 22, Some(30), 100, 40));
         assert!(notes.is_empty());
     }
 
     #[test]
-    fn what_does_not_fit_is_medians_and_said() {
-        let mut notes = Notes::default();
+    fn steps_beyond_the_limit_show_medians() {
+        let mut notes = Shortenings::default();
         let found = buckets(&tables(20, 3), &Limits { bucket_rows: 30, ..Limits::default() }, &mut notes);
         assert_eq!(found.every_rank.iter().filter(|whole| **whole).count(), 10);
         let summary = found.every_rank.iter().position(|whole| !whole).unwrap();

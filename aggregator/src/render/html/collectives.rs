@@ -1,24 +1,24 @@
-//! Collectives: their bandwidth by operation and size, and how far apart their ranks arrived.
+//! Collectives: bandwidth by operation and size, and arrival skew.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use trace::InstanceRow;
 
-use super::names::Names;
-use super::size::{Limits, Notes};
-use crate::analysis::Tables;
-use crate::instances::lower_median;
-use crate::render::text::plural;
+use crate::base::stats::lower_median;
+use crate::base::units::plural;
+use crate::model::analysis::Tables;
+use crate::render::html::page_limits::{Limits, Shortenings};
+use crate::render::html::string_pool::StringPool;
 
-/// Collectives by operation and size, and each of them. Columns have one value a collective; rates are GB/s.
+/// Collectives by operation and size, and one by one. Columns have one value per collective; rates are in GB/s.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Collectives {
     groups: Vec<Group>,
     op: Vec<usize>,
     bytes: Vec<Option<i64>>,
     step: Vec<Option<i32>>,
-    /// First arrival, ns since the first of all.
+    /// First arrival, in ns since the first arrival of all collectives.
     at_ns: Vec<i64>,
     skew_ns: Vec<i64>,
     error_ns: Vec<Option<i64>>,
@@ -28,15 +28,15 @@ pub(super) struct Collectives {
     busbw_wait: Vec<Option<f64>>,
     last_rank: Vec<i32>,
     complete: Vec<bool>,
-    /// The waits by the clocks and by durations alone differ by more than the clocks' error.
+    /// Whether the waits by clocks and by durations alone differ by more than the clock error.
     disagree: Vec<bool>,
-    /// Collectives that are not complete.
+    /// Number of incomplete collectives.
     incomplete: usize,
-    /// How many were matched in each way.
+    /// Number of matches for each way of matching.
     matched: BTreeMap<String, usize>,
 }
 
-/// All collectives of one operation and size: medians, and the 10th and 90th percentile of the bus bandwidth.
+/// The collectives of one operation and size: medians, and the 10th and 90th percentile of the bus bandwidth.
 #[derive(Debug, Serialize)]
 struct Group {
     op: usize,
@@ -52,20 +52,25 @@ struct Group {
     busbw_wait: Option<f64>,
 }
 
-/// Everything about collectives.
-pub(super) fn collectives(tables: &Tables, names: &mut Names, limits: &Limits, notes: &mut Notes) -> Collectives {
+/// Summarizes the collectives for the page.
+pub(super) fn collectives(
+    tables: &Tables,
+    names: &mut StringPool,
+    limits: &Limits,
+    notes: &mut Shortenings,
+) -> Collectives {
     let rows = &tables.collective_instances;
-    let mut found = Collectives { groups: groups(rows, names), ..Collectives::default() };
+    let mut columns = Collectives { groups: groups(rows, names), ..Collectives::default() };
     for row in rows {
-        found.incomplete += usize::from(!row.complete);
-        *found.matched.entry(row.r#match.to_string()).or_default() += 1;
+        columns.incomplete += usize::from(!row.complete);
+        *columns.matched.entry(row.r#match.to_string()).or_default() += 1;
     }
     let shown = shown(rows, limits);
     if shown.len() < rows.len() {
-        notes.say(
+        notes.add(
             "collectives",
             format!(
-                "{} of {} are drawn: those with the largest skew, and others at equal distances. The table is of all.",
+                "{} of {} are drawn: those with the largest skew, and a regular sample of the others. The table covers all.",
                 shown.len(),
                 plural(rows.len(), "collective")
             ),
@@ -73,24 +78,24 @@ pub(super) fn collectives(tables: &Tables, names: &mut Names, limits: &Limits, n
     }
     let origin = rows.iter().map(|r| r.first_start_ns).min().unwrap_or(0);
     for row in shown {
-        found.op.push(names.id(&row.op));
-        found.bytes.push(row.bytes);
-        found.step.push(row.step);
-        found.at_ns.push(row.first_start_ns - origin);
-        found.skew_ns.push(row.skew_ns);
-        found.error_ns.push(row.error_ns);
-        found.transfer_ns.push(row.transfer_ns);
-        found.algbw.push(row.algbw_gbs.map(five_digits));
-        found.busbw.push(row.busbw_gbs.map(five_digits));
-        found.busbw_wait.push(row.busbw_incl_wait_gbs.map(five_digits));
-        found.last_rank.push(row.last_rank);
-        found.complete.push(row.complete);
-        found.disagree.push(row.clocks_disagree);
+        columns.op.push(names.id(&row.op));
+        columns.bytes.push(row.bytes);
+        columns.step.push(row.step);
+        columns.at_ns.push(row.first_start_ns - origin);
+        columns.skew_ns.push(row.skew_ns);
+        columns.error_ns.push(row.error_ns);
+        columns.transfer_ns.push(row.transfer_ns);
+        columns.algbw.push(row.algbw_gbs.map(five_digits));
+        columns.busbw.push(row.busbw_gbs.map(five_digits));
+        columns.busbw_wait.push(row.busbw_incl_wait_gbs.map(five_digits));
+        columns.last_rank.push(row.last_rank);
+        columns.complete.push(row.complete);
+        columns.disagree.push(row.clocks_disagree);
     }
-    found
+    columns
 }
 
-/// The collectives that are drawn, by time.
+/// The collectives to draw, by time.
 fn shown<'a>(rows: &'a [InstanceRow], limits: &Limits) -> Vec<&'a InstanceRow> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     if rows.len() > limits.instances {
@@ -107,7 +112,7 @@ fn shown<'a>(rows: &'a [InstanceRow], limits: &Limits) -> Vec<&'a InstanceRow> {
     shown
 }
 
-fn groups(rows: &[InstanceRow], names: &mut Names) -> Vec<Group> {
+fn groups(rows: &[InstanceRow], names: &mut StringPool) -> Vec<Group> {
     let mut by_kind: BTreeMap<(&str, Option<i64>), Vec<&InstanceRow>> = BTreeMap::new();
     for row in rows {
         by_kind.entry((&row.op, row.bytes)).or_default().push(row);
@@ -126,8 +131,8 @@ fn groups(rows: &[InstanceRow], names: &mut Names) -> Vec<Group> {
                 bytes,
                 count: rows.len(),
                 incomplete: rows.iter().filter(|r| !r.complete).count(),
-                skew_ns: lower_median(rows.iter().filter(|r| r.ranks_seen > 1).map(|r| r.skew_ns).collect()),
-                transfer_ns: lower_median(rows.iter().filter_map(|r| r.transfer_ns).collect()),
+                skew_ns: lower_median(rows.iter().filter(|r| r.ranks_seen > 1).map(|r| r.skew_ns)),
+                transfer_ns: lower_median(rows.iter().filter_map(|r| r.transfer_ns)),
                 algbw: at(&rates(|r| r.algbw_gbs), 50),
                 busbw: at(&busbw, 50),
                 busbw_p10: at(&busbw, 10),
@@ -138,13 +143,13 @@ fn groups(rows: &[InstanceRow], names: &mut Names) -> Vec<Group> {
         .collect()
 }
 
-/// A percentile of sorted values; of two in the middle the lower.
+/// A percentile of sorted values; the lower one of two middle values.
 fn at(sorted: &[f64], pct: usize) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     sorted.get(last * pct / 100).copied().map(five_digits)
 }
 
-/// Five digits of a rate: more are noise, and cost bytes.
+/// Rounds a rate to five digits, because further digits are noise and cost bytes.
 pub(super) fn five_digits(value: f64) -> f64 {
     if !value.is_finite() || value == 0.0 {
         return value;
@@ -177,7 +182,7 @@ mod tests {
     fn times_of_day_fit_in_a_double() {
         let tables =
             Tables { collective_instances: vec![instance(0, 5, None), instance(9, 7, None)], ..Tables::default() };
-        let found = collectives(&tables, &mut Names::default(), &Limits::default(), &mut Notes::default());
+        let found = collectives(&tables, &mut StringPool::default(), &Limits::default(), &mut Shortenings::default());
         assert_eq!(found.at_ns, [0, 9]);
         assert_eq!((found.incomplete, found.matched["seq"]), (2, 2));
     }
@@ -186,9 +191,9 @@ mod tests {
     fn the_largest_skews_are_always_drawn() {
         let rows: Vec<InstanceRow> = (0..1000).map(|i| instance(i, (i * 7919) % 1000, Some(1.0))).collect();
         let tables = Tables { collective_instances: rows, ..Tables::default() };
-        let mut notes = Notes::default();
+        let mut notes = Shortenings::default();
         let limits = Limits { instances: 100, ..Limits::default() };
-        let found = collectives(&tables, &mut Names::default(), &limits, &mut notes);
+        let found = collectives(&tables, &mut StringPool::default(), &limits, &mut notes);
         assert_eq!(found.skew_ns.len(), 100);
         assert!((980..1000).all(|skew| found.skew_ns.contains(&skew)));
         assert!(found.at_ns.is_sorted() && !notes.is_empty());

@@ -1,17 +1,17 @@
-//! Two runs compared, as the second tab of the page.
+//! The comparison of two runs, as the second tab of the page.
 
 use serde::Serialize;
 
-use super::collectives::five_digits;
-use super::names::{visible_name, visible_sentence};
-use super::page::{ComparePage, Tab, script_json};
-use super::size::Limits;
 use crate::Error;
-use crate::diff::{Diff, DiffRow, Group, Judgement, OneSided, Place, RunFacts};
-use crate::render::diff::words_of_method;
-use crate::render::text::{count, ns, omission, plural, ranks};
+use crate::base::units::{count, ns, omission, plural, ranks};
+use crate::compare::{Diff, DiffRow, Group, Judgement, OneSided, Place, RunFacts};
+use crate::render::diff::method_sentences;
+use crate::render::html::collectives::five_digits;
+use crate::render::html::page::{ComparePage, Tab, script_json};
+use crate::render::html::page_limits::Limits;
+use crate::render::html::string_pool::{visible_name, visible_sentence};
 
-/// What the scripts draw.
+/// The data of the scripts.
 #[derive(Serialize)]
 struct Document {
     /// Ranks in both runs.
@@ -24,7 +24,7 @@ struct Document {
 /// A comparison; times per step.
 #[derive(Serialize)]
 struct Row {
-    /// `None`: all ranks.
+    /// `None` for all ranks.
     rank: Option<i32>,
     group: Group,
     name: String,
@@ -46,7 +46,7 @@ struct Single {
     step_ns: f64,
 }
 
-/// The comparison as a tab.
+/// Renders the comparison as a tab.
 pub(super) fn compare_tab(diff: &Diff, limits: &Limits) -> Result<Tab, Error> {
     let shown = diff.rows.len().min(limits.diff_rows);
     let ranks = diff.b.first().map(|run| run.ranks.clone()).unwrap_or_default();
@@ -69,7 +69,7 @@ pub(super) fn compare_tab(diff: &Diff, limits: &Limits) -> Result<Tab, Error> {
         tiles: tiles(diff),
         sides: sides(diff),
         uncovered: uncovered(diff, shown, limits),
-        method: words_of_method(diff).iter().map(|words| visible_sentence(words)).collect(),
+        method: method_sentences(diff).iter().map(|words| visible_sentence(words)).collect(),
         has_rows: shown > 0,
         one_sided: !diff.appeared.is_empty() || !diff.vanished.is_empty(),
         data: script_json(&document)?,
@@ -85,7 +85,7 @@ fn row(row: &DiffRow) -> Row {
     Row {
         rank,
         group: row.key.group,
-        name: visible_name(&crate::diff::plain_name(&row.key)),
+        name: visible_name(&crate::compare::plain_name(&row.key)),
         measure: row.key.measure.as_str(),
         judgement: row.judgement,
         a_ns: row.a_ns.round(),
@@ -99,14 +99,14 @@ fn row(row: &DiffRow) -> Row {
 }
 
 fn single(one: &OneSided) -> Single {
-    let name = visible_name(&crate::diff::plain_name(&one.key));
+    let name = visible_name(&crate::compare::plain_name(&one.key));
     Single { group: one.key.group, name, step_ns: one.step_ns.round() }
 }
 
 fn tiles(diff: &Diff) -> Vec<(&'static str, String)> {
     let mean = |side: &[RunFacts]| side.iter().map(|run| run.step_ns).sum::<f64>() / side.len().max(1) as f64;
     let time = |value: f64| ns(value.round() as i64);
-    let of = |judgement| diff.rows.iter().filter(|row| row.judgement == judgement).count();
+    let count_of = |judgement| diff.rows.iter().filter(|row| row.judgement == judgement).count();
     let mut tiles = vec![("median step of A", time(mean(&diff.a))), ("median step of B", time(mean(&diff.b)))];
     let is_step =
         |row: &&DiffRow| row.place == Place::AllRanks && row.key.group == Group::Step && &*row.key.name == "wall";
@@ -115,20 +115,20 @@ fn tiles(diff: &Diff) -> Vec<(&'static str, String)> {
         tiles.push(("change of the step", pct(step.change.delta_ns)));
         tiles.push(("95 % interval", format!("{} to {}", pct(step.change.low_ns), pct(step.change.high_ns))));
     }
-    tiles.push(("significantly slower", plural(of(Judgement::Slower), "row")));
-    tiles.push(("significantly faster", plural(of(Judgement::Faster), "row")));
+    tiles.push(("significantly slower", plural(count_of(Judgement::Slower), "row")));
+    tiles.push(("significantly faster", plural(count_of(Judgement::Faster), "row")));
     tiles
 }
 
-/// What each run is.
+/// Describes each run.
 fn sides(diff: &Diff) -> Vec<(String, String)> {
     let side = |letter: &str, runs: &[RunFacts]| -> Vec<(String, String)> {
-        let said = |(at, run): (usize, &RunFacts)| {
+        let describe = |(at, run): (usize, &RunFacts)| {
             let which = if runs.len() == 1 { letter.to_string() } else { format!("{letter}{}", at + 1) };
             let words = format!("{}: {}, {}", run.path, ranks_of(&run.ranks), plural(run.steps, "step"));
-            (which, visible_sentence(&format!("{words}; by itself: {}", run.verdict)))
+            (which, visible_sentence(&format!("{words}; verdict on this run alone: {}", run.verdict)))
         };
-        runs.iter().enumerate().map(said).collect()
+        runs.iter().enumerate().map(describe).collect()
     };
     [side("A", &diff.a), side("B", &diff.b)].concat()
 }
@@ -137,7 +137,7 @@ fn ranks_of(list: &[i32]) -> String {
     format!("{} {}", if list.len() == 1 { "rank" } else { "ranks" }, ranks(list))
 }
 
-/// What the numbers of the comparison do not cover.
+/// Lists the data that the comparison does not cover.
 fn uncovered(diff: &Diff, shown: usize, limits: &Limits) -> Vec<(&'static str, String)> {
     let mut all = Vec::new();
     for row in diff.omissions.iter().take(limits.omissions) {
@@ -149,22 +149,19 @@ fn uncovered(diff: &Diff, shown: usize, limits: &Limits) -> Vec<(&'static str, S
     if diff.too_small > 0 {
         let share = 100.0 * diff.method.smallest_share;
         let rows = count(diff.too_small as u64);
-        all.push((
-            "summarised",
-            format!("{rows} rows take less than {share:.1} % of a step in both runs: not compared"),
-        ));
+        all.push(("summarised", format!("{rows} rows below {share:.1} % of a step in both runs were skipped")));
     }
     if shown < diff.rows.len() {
         let (rest, all_rows) = (count((diff.rows.len() - shown) as u64), count(diff.rows.len() as u64));
         let words = format!(
-            "{rest} of {all_rows} rows, those with the smallest changes, are not here; `aggregator diff --json` has all"
+            "{rest} of {all_rows} rows, those with the smallest changes, are not shown; `aggregator diff --json` has all rows"
         );
         all.push(("summarised", words));
     }
     for (side, word) in [(&diff.appeared, "new in B"), (&diff.vanished, "gone in B")] {
         if side.len() > limits.names {
             let rest = plural(side.len() - limits.names, "row");
-            all.push(("summarised", format!("{rest} of what is {word} are not here")));
+            all.push(("summarised", format!("{rest} {word} not shown")));
         }
     }
     all
@@ -175,10 +172,10 @@ mod tests {
     use trace::OmissionRow;
 
     use super::*;
-    use crate::diff::{Change, DiffVerdict, Key, Measure, Method};
+    use crate::compare::{Change, DiffVerdict, Key, Measure, Method};
 
-    /// Four comparisons and something that came and went, with this text wherever a difference has one.
-    fn told(text: &str) -> Diff {
+    /// Four compared rows and two one-sided rows, with `text` in every string of the comparison.
+    fn analysis_with(text: &str) -> Diff {
         let row = |place, judgement| {
             let mut key = Key::new(Group::Operator, text, Measure::SelfTime);
             key.shape = Some(text.into());
@@ -210,7 +207,7 @@ mod tests {
             too_small: 3,
             appeared: vec![one()],
             vanished: vec![one()],
-            omissions: vec![OmissionRow { what: text.into(), why: text.into(), ..OmissionRow::default() }],
+            omissions: vec![OmissionRow::new(text, text)],
         }
     }
 
@@ -220,11 +217,11 @@ mod tests {
 
     #[test]
     fn no_string_becomes_markup() {
-        let plain = html(&told("harmless"));
+        let plain = html(&analysis_with("harmless"));
         for hostile in
             ["</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\" onmouseover=\"x", "\u{202e}a"]
         {
-            let page = html(&told(hostile));
+            let page = html(&analysis_with(hostile));
             assert_eq!(page.matches('<').count(), plain.matches('<').count(), "{hostile:?}");
             let (markup, data) = page.split_once("id=\"diff-data\">").unwrap();
             assert!(!markup.contains(hostile), "{hostile:?} stands in the page as it is");
@@ -236,22 +233,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_compared_or_not_shown_is_said() {
-        let mut diff = told("gemm");
+    fn skipped_and_hidden_rows_are_counted() {
+        let mut diff = analysis_with("gemm");
         let page = html(&diff);
-        assert!(page.contains("3 rows take less than 1.0 % of a step in both runs"), "{page}");
+        assert!(page.contains("3 rows below 1.0 % of a step in both runs were skipped"), "{page}");
         assert!(page.contains("gemm: gemm") && page.contains(">Slower<") && page.contains("+2.0 %"), "{page}");
         let few = Limits { diff_rows: 1, ..Limits::default() };
         let page = compare_tab(&diff, &few).unwrap().html;
-        assert!(page.contains("3 of 4 rows, those with the smallest changes, are not here"), "{page}");
+        assert!(page.contains("3 of 4 rows, those with the smallest changes, are not shown"), "{page}");
         (diff.rows, diff.verdict) = (Vec::new(), DiffVerdict { too_few_steps: true, ..DiffVerdict::default() });
         let page = html(&diff);
-        assert!(page.contains("Not decided") && page.contains("No row takes enough of a step"), "{page}");
+        assert!(page.contains("Not decided") && page.contains("No row takes a large enough share of a step"), "{page}");
     }
 
     #[test]
     fn every_link_leads_to_a_section_of_the_tab() {
-        let page = html(&told("gemm"));
+        let page = html(&analysis_with("gemm"));
         let targets: Vec<&str> = page.split("href=\"#").skip(1).filter_map(|rest| rest.split('"').next()).collect();
         assert_eq!(targets.len(), page.matches("<section ").count());
         assert!(targets.iter().all(|target| page.contains(&format!("id=\"{target}\""))), "{targets:?}");

@@ -1,21 +1,21 @@
-//! Devices: why they were idle, and how full their memory was.
+//! Devices: causes of idle time, and memory use.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use trace::MemoryCurveRow;
 
-use super::names::visible_sentence;
-use super::size::{Limits, Notes};
-use crate::analysis::Tables;
-use crate::render::text::plural;
+use crate::base::units::plural;
+use crate::model::analysis::Tables;
+use crate::render::html::page_limits::{Limits, Shortenings};
+use crate::render::html::string_pool::visible_sentence;
 
-/// Gaps of one stream: its gaps and their time, by cause, in the order `host_wait`, `kernel_wait`, `other`.
+/// Number and time of the gaps of one stream by cause, in the order `host_wait`, `kernel_wait`, `other`.
 #[derive(Debug, Serialize)]
 pub(super) struct StreamGaps {
     rank: i32,
     device: Option<i64>,
-    /// `null`: all streams of the device together.
+    /// `null` for all streams of the device together.
     stream: Option<i64>,
     gaps: [i64; 3],
     idle_ns: [i64; 3],
@@ -28,38 +28,38 @@ type Sums = ([i64; 3], [i64; 3]);
 
 const CAUSES: [&str; 3] = ["host_wait", "kernel_wait", "other"];
 
-/// The gaps of every stream, or, where those are too many, of every device.
-pub(super) fn idle(tables: &Tables, limits: &Limits, notes: &mut Notes) -> Vec<StreamGaps> {
-    let by = |whole_device: bool| {
-        let mut found: BTreeMap<Place, Sums> = BTreeMap::new();
+/// The gaps of every stream, or of every device if there are too many streams.
+pub(super) fn idle(tables: &Tables, limits: &Limits, notes: &mut Shortenings) -> Vec<StreamGaps> {
+    let sums_by = |whole_device: bool| {
+        let mut sums: BTreeMap<Place, Sums> = BTreeMap::new();
         for row in &tables.idle_breakdown {
             let Some(cause) = CAUSES.iter().position(|c| **c == *row.category) else { continue };
             let stream = if whole_device { None } else { row.stream_id };
-            let (gaps, idle) = found.entry((row.rank, row.device_id, stream)).or_default();
+            let (gaps, idle) = sums.entry((row.rank, row.device_id, stream)).or_default();
             gaps[cause] += row.gaps;
             idle[cause] = idle[cause].saturating_add(row.idle_ns);
         }
-        found
+        sums
     };
-    let mut found = by(false);
-    if found.len() > limits.streams {
-        let streams = found.len();
-        found = by(true);
-        notes.say(
+    let mut sums = sums_by(false);
+    if sums.len() > limits.streams {
+        let streams = sums.len();
+        sums = sums_by(true);
+        notes.add(
             "idle",
-            format!("{} are too many: the gaps of a device's streams are summed.", plural(streams, "stream")),
+            format!("{} are too many to show: each device shows the sum over its streams.", plural(streams, "stream")),
         );
     }
     let row = |((rank, device, stream), (gaps, idle_ns))| StreamGaps { rank, device, stream, gaps, idle_ns };
-    found.into_iter().map(row).collect()
+    sums.into_iter().map(row).collect()
 }
 
-/// Use of memory of one device, or of a host.
+/// Memory use of one device or host.
 #[derive(Debug, Serialize)]
 pub(super) struct MemoryCurve {
     rank: i32,
     device: Option<i64>,
-    /// ns since the first point of all.
+    /// Time in ns since the first point of all curves.
     at_ns: Vec<i64>,
     in_use_bytes: Vec<i64>,
     reserved_bytes: Vec<Option<i64>>,
@@ -68,8 +68,8 @@ pub(super) struct MemoryCurve {
     alive: String,
 }
 
-/// The curves with the highest peaks, as many as fit.
-pub(super) fn memory(tables: &Tables, limits: &Limits, notes: &mut Notes) -> Vec<MemoryCurve> {
+/// The curves with the highest peaks, up to the limit.
+pub(super) fn memory(tables: &Tables, limits: &Limits, notes: &mut Shortenings) -> Vec<MemoryCurve> {
     let mut curves: BTreeMap<(i32, Option<i64>), Vec<&MemoryCurveRow>> = BTreeMap::new();
     for row in &tables.memory_curve {
         curves.entry((row.rank, row.device_id)).or_default().push(row);
@@ -98,10 +98,10 @@ pub(super) fn memory(tables: &Tables, limits: &Limits, notes: &mut Notes) -> Vec
     };
     let shown = all.iter().map(fits).take_while(|fits| *fits).count().max(1);
     if shown < all.len() {
-        notes.say(
+        notes.add(
             "memory",
             format!(
-                "The {} with the highest peaks are drawn, of {}. analysis/memory_curve.parquet has them all.",
+                "Only the {} with the highest peaks, of {}, are drawn. analysis/memory_curve.parquet has them all.",
                 plural(shown, "curve"),
                 all.len()
             ),
@@ -125,7 +125,7 @@ mod tests {
                 .collect(),
             ..Tables::default()
         };
-        let mut notes = Notes::default();
+        let mut notes = Shortenings::default();
         let curves = memory(&tables, &Limits { memory_points: 25, ..Limits::default() }, &mut notes);
         assert_eq!(curves.iter().map(|c| (c.rank, c.peak_bytes)).collect::<Vec<_>>(), [(2, 18), (3, 27)]);
         assert_eq!(curves[0].at_ns[..2], [0, 1]);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_by_cause_and_summed_where_they_are_many() {
+    fn gaps_are_grouped_by_cause_and_summed_beyond_the_limit() {
         let gap = |stream, category: &str, idle_ns| trace::IdleBreakdownRow {
             stream_id: Some(stream),
             category: category.into(),
@@ -143,7 +143,7 @@ mod tests {
         };
         let rows = vec![gap(7, "host_wait", 5), gap(7, "other", 6), gap(9, "host_wait", 1)];
         let tables = Tables { idle_breakdown: rows, ..Tables::default() };
-        let mut notes = Notes::default();
+        let mut notes = Shortenings::default();
         let streams = idle(&tables, &Limits::default(), &mut notes);
         assert_eq!((streams.len(), streams[0].idle_ns), (2, [5, 0, 6]));
         assert!(notes.is_empty());

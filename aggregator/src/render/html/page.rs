@@ -1,4 +1,5 @@
-//! The page around the data: templates that escape, one script, one style, and a policy that allows nothing else.
+//! Builds the page around the data: escaping templates, one script, one style, and a security policy that allows only
+//! these.
 
 use std::io::Write;
 
@@ -7,10 +8,10 @@ use base64::Engine;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::sections::{FindingView, Section, Uncovered};
 use crate::Error;
+use crate::render::html::section_texts::{FindingView, Section, Uncovered};
 
-/// The modules of the page, in the order in which they must stand in one script: each before those that import it.
+/// The modules of the page. They become one script, so each must come before the modules that import it.
 const MODULES: [(&str, &str); 15] = [
     ("format.js", include_str!("../../../templates/report/format.js")),
     ("dom.js", include_str!("../../../templates/report/dom.js")),
@@ -31,18 +32,18 @@ const MODULES: [(&str, &str); 15] = [
 
 const STYLE: &str = include_str!("../../../templates/report/style.css");
 
-/// A tab of the page; with one tab, no tabs are shown.
+/// A tab of the page. A page with one tab shows no tab bar.
 #[derive(Debug)]
 pub(super) struct Tab {
-    /// Id of its element.
+    /// Id of the element.
     pub(super) id: &'static str,
-    /// Its name.
+    /// Name on the tab bar.
     pub(super) title: String,
-    /// Its body: a template's output, in which everything is escaped that must be.
+    /// Body: the output of a template, which escapes all strings.
     pub(super) html: String,
 }
 
-/// A run.
+/// The tab of a run.
 #[derive(Debug, Template)]
 #[template(path = "report/run.html")]
 pub(super) struct RunPage {
@@ -54,23 +55,23 @@ pub(super) struct RunPage {
     pub(super) uncovered: Vec<Uncovered>,
     pub(super) findings: Vec<FindingView>,
     pub(super) sections: Vec<Section>,
-    /// As [`script_json`] makes it.
+    /// Output of [`script_json`].
     pub(super) data: String,
 }
 
 impl RunPage {
-    /// The run as a tab.
+    /// Renders the run as a tab.
     pub(super) fn into_tab(self, title: &str) -> Result<Tab, Error> {
         Ok(Tab { id: "run", title: title.into(), html: self.render().map_err(template_error)? })
     }
 
-    /// How many things of a kind are not covered.
+    /// Number of uncovered items of a kind.
     fn uncovered_of(&self, kind: &str) -> usize {
         self.uncovered.iter().filter(|u| u.kind == kind).count()
     }
 }
 
-/// Two runs compared.
+/// The tab of a comparison.
 #[derive(Debug, Template)]
 #[template(path = "report/diff.html")]
 pub(super) struct ComparePage {
@@ -83,12 +84,12 @@ pub(super) struct ComparePage {
     pub(super) method: Vec<String>,
     pub(super) has_rows: bool,
     pub(super) one_sided: bool,
-    /// As [`script_json`] makes it.
+    /// Output of [`script_json`].
     pub(super) data: String,
 }
 
 impl ComparePage {
-    /// The comparison as a tab.
+    /// Renders the comparison as a tab.
     pub(super) fn into_tab(self) -> Result<Tab, Error> {
         Ok(Tab { id: "diff", title: "A against B".into(), html: self.render().map_err(template_error)? })
     }
@@ -104,7 +105,7 @@ struct Page<'a> {
     tabs: &'a [Tab],
 }
 
-/// Writes the page and returns its length.
+/// Writes the page and returns its length in bytes.
 pub(super) fn write_page(title: &str, tabs: &[Tab], mut out: impl Write) -> Result<u64, Error> {
     let script = script();
     let policy = format!(
@@ -123,7 +124,7 @@ fn template_error(error: askama::Error) -> Error {
     Error::Output(std::io::Error::other(error))
 }
 
-/// The modules as one script: they have one scope, so imports and the word `export` go away.
+/// Joins the modules into one script. They share one scope, so imports and the word `export` are removed.
 fn script() -> String {
     let mut script = String::from("\"use strict\";\n");
     for (name, text) in MODULES {
@@ -136,13 +137,13 @@ fn script() -> String {
     script
 }
 
-/// How a security policy names a script or style: by what is in it.
+/// The hash by which a security policy identifies a script or style.
 fn hash_source(text: &str) -> String {
     let hash = base64::engine::general_purpose::STANDARD.encode(Sha256::digest(text.as_bytes()));
     format!("'sha256-{hash}'")
 }
 
-/// JSON that no HTML parser takes for markup, and no script parser for the end of a line.
+/// Serializes JSON so that it contains neither HTML markup nor line separators of JavaScript.
 pub(super) fn script_json(value: &impl Serialize) -> Result<String, Error> {
     let json = serde_json::to_string(value)?;
     let mut safe = String::with_capacity(json.len() + json.len() / 64);
@@ -190,7 +191,7 @@ mod tests {
         rest.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '$').next().filter(|name| !name.is_empty())
     }
 
-    /// Text is set as text. What makes markup or code of text is not in the scripts.
+    /// The scripts set text as text: they call no function that parses markup or code.
     #[test]
     fn scripts_make_no_markup_of_text() {
         let sinks = [
@@ -212,7 +213,7 @@ mod tests {
         ];
         for (name, text) in MODULES {
             for sink in sinks {
-                // Names of namespaces look like addresses.
+                // Names of XML namespaces look like addresses.
                 let text = text.replace("http://www.w3.org/2000/svg", "");
                 assert!(!text.contains(sink), "{name} has {sink}");
             }

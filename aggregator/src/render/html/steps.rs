@@ -1,4 +1,4 @@
-//! Ranks and steps: where the time of a step went, and who was late.
+//! Ranks and steps: the parts of a step, and lateness.
 
 use std::collections::BTreeMap;
 
@@ -6,27 +6,27 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use trace::StepBreakdownRow;
 
-use super::size::{Limits, Notes, unit_ns};
-use crate::analysis::{Analysis, Tables};
-use crate::intervals::{Interval, IntervalSet};
-use crate::render::text::plural;
+use crate::base::intervals::{Interval, IntervalSet};
+use crate::base::units::plural;
+use crate::model::analysis::{Analysis, Tables};
+use crate::render::html::page_limits::{Limits, Shortenings, unit_ns};
 
-/// Where time went: one bar a lane, which is a device, or the CPU of a rank without.
+/// The parts of steps by lane. A lane is a device, or the CPU of a rank without devices.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Breakdown {
     rank: Vec<i32>,
     device: Vec<Option<i64>>,
     steps_of: Vec<i64>,
-    /// Means over the active steps of a lane: compute, overlap, exposed communication, copies, idle; ns.
+    /// Means over the active steps of a lane, in ns: compute, overlap, exposed communication, copies, idle.
     mean: Vec<[i64; 5]>,
-    /// Share of communication that compute hides, over all steps; percent.
+    /// Percentage of communication that compute hides, over all steps.
     overlap_pct: Vec<Option<f64>>,
-    /// Steps of `by_step`, ascending; empty where it is.
+    /// Steps of `by_step`, ascending.
     steps: Vec<i32>,
-    /// The same five of each lane and step, lane by lane, `null` where a lane lacks a step; ns. Empty where that were
-    /// too much.
+    /// The same five parts of each lane and step, lane by lane, in ns; `null` if a lane lacks a step. Empty beyond the
+    /// limit.
     by_step: Vec<Option<[i64; 5]>>,
-    /// Means over all lanes of a step: the same five; ns.
+    /// The same five parts as means over all lanes of a step, in ns.
     of_step: Vec<[i64; 5]>,
 }
 
@@ -40,8 +40,8 @@ fn add(sum: &mut [i64; 5], parts: [i64; 5]) {
     }
 }
 
-/// The breakdown by lane, and by lane and step.
-pub(super) fn breakdown(tables: &Tables, limits: &Limits, notes: &mut Notes) -> Breakdown {
+/// Computes the breakdown by lane, and by lane and step.
+pub(super) fn breakdown(tables: &Tables, limits: &Limits, notes: &mut Shortenings) -> Breakdown {
     let mut lanes: BTreeMap<(i32, Option<i64>), BTreeMap<i32, [i64; 5]>> = BTreeMap::new();
     for row in &tables.step_breakdown {
         if let Some(step) = row.step.filter(|step| *step >= 0) {
@@ -49,7 +49,7 @@ pub(super) fn breakdown(tables: &Tables, limits: &Limits, notes: &mut Notes) -> 
         }
     }
     let mut by_step: BTreeMap<i32, (i64, [i64; 5])> = BTreeMap::new();
-    let mut found = Breakdown::default();
+    let mut breakdown = Breakdown::default();
     for ((rank, device), steps) in &lanes {
         let mut sum = [0; 5];
         for (step, parts) in steps {
@@ -60,53 +60,53 @@ pub(super) fn breakdown(tables: &Tables, limits: &Limits, notes: &mut Notes) -> 
         }
         let n = steps.len() as i64;
         let comm = sum[1] + sum[2];
-        found.rank.push(*rank);
-        found.device.push(*device);
-        found.steps_of.push(n);
-        found.mean.push(sum.map(|part| part / n.max(1)));
-        found.overlap_pct.push((comm > 0).then(|| 100.0 * sum[1] as f64 / comm as f64));
+        breakdown.rank.push(*rank);
+        breakdown.device.push(*device);
+        breakdown.steps_of.push(n);
+        breakdown.mean.push(sum.map(|part| part / n.max(1)));
+        breakdown.overlap_pct.push((comm > 0).then(|| 100.0 * sum[1] as f64 / comm as f64));
     }
-    found.steps = by_step.keys().copied().collect();
-    found.of_step = by_step.values().map(|(lanes, sum)| sum.map(|part| part / lanes)).collect();
-    if lanes.len() * found.steps.len() <= limits.lane_steps {
+    breakdown.steps = by_step.keys().copied().collect();
+    breakdown.of_step = by_step.values().map(|(lanes, sum)| sum.map(|part| part / lanes)).collect();
+    if lanes.len() * breakdown.steps.len() <= limits.lane_steps {
         let cells = |steps: &BTreeMap<i32, [i64; 5]>| {
-            found.steps.iter().map(|step| steps.get(step).copied()).collect::<Vec<_>>()
+            breakdown.steps.iter().map(|step| steps.get(step).copied()).collect::<Vec<_>>()
         };
-        found.by_step = lanes.values().flat_map(cells).collect();
+        breakdown.by_step = lanes.values().flat_map(cells).collect();
     } else {
-        notes.say(
+        notes.add(
             "steps",
             format!(
-                "{} and {} are too many for the breakdown of every rank in every step: each rank's mean over its steps is \
-                 shown. analysis/step_breakdown.parquet has them all.",
+                "{} and {} are too many to show the breakdown of every rank in every step: the means over the steps are shown. \
+                 analysis/step_breakdown.parquet has them all.",
                 plural(lanes.len(), "rank"),
-                plural(found.steps.len(), "step")
+                plural(breakdown.steps.len(), "step")
             ),
         );
     }
-    found
+    breakdown
 }
 
-/// Lateness by rank and step, three ways; a column stands for one step or several, a row for one rank or several.
+/// Three measures of lateness by rank and step. A column is one step or several, a row is one rank or several.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Heat {
     /// First and last rank of each row.
     rows: Vec<(i32, i32)>,
     /// First and last step of each column.
     columns: Vec<(i32, i32)>,
-    /// ns of a count in the maps.
+    /// Unit of the maps, in ns.
     unit_ns: i64,
-    /// How far behind the first rank it arrived, at the collective of the step where that is most.
+    /// Largest delay behind the first rank, over the collectives of the step.
     arrival: Vec<Option<i64>>,
-    /// Own stretches above the lower median of the ranks, summed over the collectives of the step.
+    /// Own work above the lower median of the ranks, summed over the collectives of the step.
     own: Vec<Option<i64>>,
-    /// Time in which it waited for others, no instant counted twice.
+    /// Time spent waiting for other ranks; overlapping waits count once.
     suffered: Vec<Option<i64>>,
-    /// Largest error of a difference of arrivals; `null` where it is not known for some collective.
+    /// Largest error of a difference of arrivals; `null` if it is unknown for some collective.
     error_ns: Option<i64>,
 }
 
-/// What one rank did in one step.
+/// The lateness of one rank in one step.
 #[derive(Default)]
 struct Cell {
     arrival_ns: i64,
@@ -114,8 +114,8 @@ struct Cell {
     waits: Vec<Interval>,
 }
 
-/// The maps, from the waits of all ranks. Empty without waits.
-pub(super) fn heat(tables: &Tables, limits: &Limits, notes: &mut Notes) -> Heat {
+/// Computes the maps from the waits of all ranks. They are empty without waits.
+pub(super) fn heat(tables: &Tables, limits: &Limits, notes: &mut Shortenings) -> Heat {
     let instances: FxHashMap<i64, &trace::InstanceRow> =
         tables.collective_instances.iter().map(|i| (i.instance, i)).collect();
     let mut cells: BTreeMap<(i32, i32), Cell> = BTreeMap::new();
@@ -142,8 +142,8 @@ pub(super) fn heat(tables: &Tables, limits: &Limits, notes: &mut Notes) -> Heat 
     heat
 }
 
-/// Rows and columns of one rank and step each, or of as many as it takes to keep to the limit.
-fn binned(values: &BTreeMap<(i32, i32), [i64; 3]>, limits: &Limits, notes: &mut Notes) -> Heat {
+/// Groups ranks into rows and steps into columns, so that the map stays within the limits.
+fn binned(values: &BTreeMap<(i32, i32), [i64; 3]>, limits: &Limits, notes: &mut Shortenings) -> Heat {
     let mut ranks: Vec<i32> = values.keys().map(|(rank, _)| *rank).collect();
     let mut steps: Vec<i32> = values.keys().map(|(_, step)| *step).collect();
     for list in [&mut ranks, &mut steps] {
@@ -155,10 +155,10 @@ fn binned(values: &BTreeMap<(i32, i32), [i64; 3]>, limits: &Limits, notes: &mut 
     let steps_a_column = steps.len().div_ceil((limits.heat_cells / rows.len().max(1)).max(1));
     let columns = bins(&steps, steps_a_column);
     if ranks_a_row > 1 || steps_a_column > 1 {
-        notes.say(
+        notes.add(
             "lateness",
             format!(
-                "{} and {} are too many for a cell each: a cell stands for {} and {}, and shows the largest value among them.",
+                "{} and {} are too many for one cell each: a cell covers {} and {} and shows their largest value.",
                 plural(ranks.len(), "rank"),
                 plural(steps.len(), "step"),
                 plural(ranks_a_row, "rank"),
@@ -186,7 +186,7 @@ fn bins(sorted: &[i32], size: usize) -> Vec<(i32, i32)> {
     sorted.chunks(size.max(1)).filter_map(|c| Some((*c.first()?, *c.last()?))).collect()
 }
 
-/// The step that a single picture shows: the one of median length, so that it is like the others.
+/// The step of median length, as a typical step for the timeline.
 pub(super) fn typical_step(analysis: &Analysis) -> Option<i32> {
     let mut lengths: BTreeMap<i32, i64> = BTreeMap::new();
     for row in &analysis.tables.step_breakdown {
@@ -226,7 +226,7 @@ mod tests {
             step_breakdown: vec![row(0, 3, [1, 2, 3, 4, 5]), row(0, 4, [3, 2, 3, 4, 5]), row(1, 4, [7, 0, 0, 0, 0])],
             ..Tables::default()
         };
-        let mut notes = Notes::default();
+        let mut notes = Shortenings::default();
         let found = breakdown(&tables, &Limits::default(), &mut notes);
         assert_eq!(found.steps, [3, 4]);
         assert_eq!(found.mean, [[2, 2, 3, 4, 5], [7, 0, 0, 0, 0]]);
@@ -235,7 +235,7 @@ mod tests {
         assert!(notes.is_empty());
         let few = Limits { lane_steps: 3, ..Limits::default() };
         assert!(breakdown(&tables, &few, &mut notes).by_step.is_empty());
-        assert!(!notes.is_empty(), "what is left out is said");
+        assert!(!notes.is_empty(), "the shortening is listed");
     }
 
     #[test]
@@ -243,7 +243,7 @@ mod tests {
         let values: BTreeMap<(i32, i32), [i64; 3]> = (0..8)
             .flat_map(|rank| (0..10).map(move |step| ((rank, step), [i64::from(rank * 10 + step), -5, 0])))
             .collect();
-        let mut notes = Notes::default();
+        let mut notes = Shortenings::default();
         let limits = Limits { heat_rows: 4, heat_cells: 20, ..Limits::default() };
         let heat = binned(&values, &limits, &mut notes);
         assert_eq!(heat.rows, [(0, 1), (2, 3), (4, 5), (6, 7)]);
@@ -272,7 +272,7 @@ mod tests {
             collective_waits: vec![wait(0, 10), wait(1, 12)],
             ..Tables::default()
         };
-        let heat = heat(&tables, &Limits::default(), &mut Notes::default());
+        let heat = heat(&tables, &Limits::default(), &mut Shortenings::default());
         assert_eq!((heat.arrival[0], heat.suffered[0], heat.error_ns), (Some(7), Some(6), Some(1)));
     }
 }

@@ -1,23 +1,23 @@
-//! Kernels and operators by name, all ranks together, and the roofline that their counts make.
+//! Kernels and operators by name, summed over all ranks, and their roofline.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use trace::{DeviceRow, KernelStatsRow, OpStatsRow};
 
-use super::collectives::five_digits;
-use super::names::Names;
-use super::size::{Limits, Notes};
-use crate::analysis::Tables;
-use crate::render::text::{ns, plural};
+use crate::base::units::{ns, plural};
+use crate::model::analysis::Tables;
+use crate::render::html::collectives::five_digits;
+use crate::render::html::page_limits::{Limits, Shortenings};
+use crate::render::html::string_pool::StringPool;
 
-/// A name with its sums over ranks and devices.
+/// Sums over ranks and devices for one name.
 #[derive(Debug, Serialize)]
 pub(super) struct NameRow {
     name: usize,
     /// `compute`, `communication` or `memory`; empty for operators.
     work: String,
-    /// Ranks that have it.
+    /// Number of ranks with this name.
     ranks: usize,
     calls: i64,
     total_ns: i64,
@@ -27,12 +27,12 @@ pub(super) struct NameRow {
     max_ns: i64,
     bytes: Option<i64>,
     flops: Option<i64>,
-    /// The rank where a call takes longest, compared with the median device's or rank's, and how much longer.
+    /// The rank whose calls take longest, and the ratio to the median device or rank.
     slowest: Option<(i32, f64)>,
 }
 
-/// What kernels and operators have in common.
-struct One<'a> {
+/// The common columns of kernels and operators.
+struct Work<'a> {
     rank: i32,
     name: &'a str,
     work: &'a str,
@@ -46,7 +46,7 @@ struct One<'a> {
     ratio: Option<f64>,
 }
 
-impl<'a> From<&'a KernelStatsRow> for One<'a> {
+impl<'a> From<&'a KernelStatsRow> for Work<'a> {
     fn from(row: &'a KernelStatsRow) -> Self {
         Self {
             rank: row.rank,
@@ -64,7 +64,7 @@ impl<'a> From<&'a KernelStatsRow> for One<'a> {
     }
 }
 
-impl<'a> From<&'a OpStatsRow> for One<'a> {
+impl<'a> From<&'a OpStatsRow> for Work<'a> {
     fn from(row: &'a OpStatsRow) -> Self {
         Self {
             rank: row.rank,
@@ -83,23 +83,33 @@ impl<'a> From<&'a OpStatsRow> for One<'a> {
 }
 
 /// Kernels, copies and fills.
-pub(super) fn kernels(tables: &Tables, names: &mut Names, limits: &Limits, notes: &mut Notes) -> Vec<NameRow> {
-    by_name(tables.kernel_stats.iter().map(One::from), ("kernels", "kernel"), names, limits, notes)
+pub(super) fn kernels(
+    tables: &Tables,
+    names: &mut StringPool,
+    limits: &Limits,
+    notes: &mut Shortenings,
+) -> Vec<NameRow> {
+    by_name(tables.kernel_stats.iter().map(Work::from), ("kernels", "kernel"), names, limits, notes)
 }
 
 /// Operators and ranges of the host.
-pub(super) fn operators(tables: &Tables, names: &mut Names, limits: &Limits, notes: &mut Notes) -> Vec<NameRow> {
-    by_name(tables.op_stats.iter().map(One::from), ("operators", "operator"), names, limits, notes)
+pub(super) fn operators(
+    tables: &Tables,
+    names: &mut StringPool,
+    limits: &Limits,
+    notes: &mut Shortenings,
+) -> Vec<NameRow> {
+    by_name(tables.op_stats.iter().map(Work::from), ("operators", "operator"), names, limits, notes)
 }
 
 fn by_name<'a>(
-    rows: impl Iterator<Item = One<'a>>,
+    rows: impl Iterator<Item = Work<'a>>,
     (section, noun): (&'static str, &str),
-    names: &mut Names,
+    names: &mut StringPool,
     limits: &Limits,
-    notes: &mut Notes,
+    notes: &mut Shortenings,
 ) -> Vec<NameRow> {
-    let mut by_name: BTreeMap<(&str, &str), Vec<One<'a>>> = BTreeMap::new();
+    let mut by_name: BTreeMap<(&str, &str), Vec<Work<'a>>> = BTreeMap::new();
     for row in rows {
         by_name.entry((row.name, row.work)).or_default().push(row);
     }
@@ -110,10 +120,10 @@ fn by_name<'a>(
     order.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     if order.len() > limits.names {
         let rest: i64 = order.iter().skip(limits.names).map(|(total, _)| *total).sum();
-        notes.say(
+        notes.add(
             section,
             format!(
-                "The {} with the most time are listed; {} with {} in all are not. analysis/{}.parquet has them all, by rank.",
+                "Only the {} with the most time are listed; the other {} take {} in total. analysis/{}.parquet has them all by rank.",
                 plural(limits.names, noun),
                 order.len() - limits.names,
                 ns(rest),
@@ -125,9 +135,9 @@ fn by_name<'a>(
     order.iter().filter_map(|(_, key)| Some(name_row(key, by_name.get(key)?, names))).collect()
 }
 
-fn name_row((name, work): &(&str, &str), rows: &[One<'_>], names: &mut Names) -> NameRow {
-    let sum = |f: fn(&One<'_>) -> i64| rows.iter().map(f).fold(0, i64::saturating_add);
-    let known = |f: fn(&One<'_>) -> Option<i64>| rows.iter().filter_map(f).reduce(i64::saturating_add);
+fn name_row((name, work): &(&str, &str), rows: &[Work<'_>], names: &mut StringPool) -> NameRow {
+    let sum = |f: fn(&Work<'_>) -> i64| rows.iter().map(f).fold(0, i64::saturating_add);
+    let sum_of_known = |f: fn(&Work<'_>) -> Option<i64>| rows.iter().filter_map(f).reduce(i64::saturating_add);
     let mut ranks: Vec<i32> = rows.iter().map(|r| r.rank).collect();
     ranks.sort_unstable();
     ranks.dedup();
@@ -143,28 +153,28 @@ fn name_row((name, work): &(&str, &str), rows: &[One<'_>], names: &mut Names) ->
         mean_ns: five_digits(total_ns as f64 / calls.max(1) as f64),
         min_ns: rows.iter().map(|r| r.min_ns).min().unwrap_or(0),
         max_ns: rows.iter().map(|r| r.max_ns).max().unwrap_or(0),
-        bytes: known(|r| r.bytes),
-        flops: known(|r| r.flops),
+        bytes: sum_of_known(|r| r.bytes),
+        flops: sum_of_known(|r| r.flops),
         slowest: ratios.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(rank, ratio)| (rank, five_digits(ratio))),
     }
 }
 
-/// Arithmetic against memory traffic.
+/// Points and limits of a roofline: arithmetic by memory traffic.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Roofline {
     /// `kernel` or `operator`.
     of: &'static str,
     points: Vec<Point>,
-    /// Distinct kinds of device with a known limit.
+    /// Distinct models of devices with a known limit.
     devices: Vec<Device>,
-    /// Rows with FLOPs but no bytes: they cannot be placed.
+    /// Number of rows with FLOPs but without bytes, which have no place in the roofline.
     without_bytes: usize,
 }
 
 #[derive(Debug, Serialize)]
 struct Point {
     name: usize,
-    /// FLOPs by byte.
+    /// FLOPs per byte.
     intensity: f64,
     flops_per_s: f64,
     total_ns: i64,
@@ -183,30 +193,37 @@ impl Roofline {
         self.points.is_empty()
     }
 
-    /// What is not known, in a sentence.
+    /// Names the data that the roofline lacks.
     pub(super) fn missing(&self) -> Option<String> {
         let of = if self.of == "kernel" { "kernel" } else { "operator" };
         if self.points.is_empty() {
             return Some(match self.without_bytes {
-                0 => "No kernel or operator says how many FLOPs it computes; torch.profiler does with `with_flops=True`, for \
-                      some operators."
-                    .into(),
+                0 => {
+                    "No kernel or operator has a FLOP count. torch.profiler records FLOP counts of some operators with \
+                      `with_flops=True`."
+                        .into()
+                }
                 n => format!(
-                    "{} how many FLOPs it computes, but none how many bytes it moves: arithmetic intensity is not known.",
-                    if n == 1 { format!("1 {of} says") } else { format!("Each of {n} {of}s says") }
+                    "{} a FLOP count but no byte count, so arithmetic intensity is unknown.",
+                    if n == 1 { format!("1 {of} has") } else { format!("{n} {of}s have") }
                 ),
             });
         }
         self.devices.is_empty().then(|| {
-            "The peaks of the devices are not known, so no roof is drawn: no row of `devices` has peak_flops or \
-             peak_bytes_per_s."
+            "No roof is drawn, because no row of `devices` has peak_flops or peak_bytes_per_s: the peak rates of the devices \
+             are unknown."
                 .into()
         })
     }
 }
 
-/// The roofline of kernels, or, where none says what it computes, of operators.
-pub(super) fn roofline(kernels: &[NameRow], operators: &[NameRow], rows: &[DeviceRow], names: &mut Names) -> Roofline {
+/// Computes the roofline of kernels, or of operators if no kernel has a FLOP count.
+pub(super) fn roofline(
+    kernels: &[NameRow],
+    operators: &[NameRow],
+    rows: &[DeviceRow],
+    names: &mut StringPool,
+) -> Roofline {
     let counts = |rows: &[NameRow]| rows.iter().any(|r| r.flops.is_some_and(|f| f > 0));
     let (of, chosen) = if counts(kernels) { ("kernel", kernels) } else { ("operator", operators) };
     let mut found = Roofline { of, ..Roofline::default() };
@@ -257,31 +274,32 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_summed_and_the_slowest_named() {
+    fn ranks_are_summed_and_the_slowest_is_named() {
         let tables =
             Tables { op_stats: vec![op(0, "mm", 2, 10), op(1, "mm", 1, 30), op(1, "relu", 9, 9)], ..Tables::default() };
-        let mut notes = Notes::default();
-        let rows = operators(&tables, &mut Names::default(), &Limits { names: 1, ..Limits::default() }, &mut notes);
+        let mut notes = Shortenings::default();
+        let rows =
+            operators(&tables, &mut StringPool::default(), &Limits { names: 1, ..Limits::default() }, &mut notes);
         assert_eq!(rows.len(), 1);
         let row = &rows[0];
         assert_eq!((row.ranks, row.calls, row.total_ns, row.max_ns, row.flops), (2, 3, 40, 30, Some(2000)));
         assert_eq!(row.slowest, Some((1, 30.0)));
-        assert!(!notes.is_empty(), "relu is not listed, and that is said");
+        assert!(!notes.is_empty(), "the omission of relu is listed");
     }
 
     #[test]
-    fn a_roofline_says_what_it_lacks() {
+    fn a_roofline_names_the_missing_data() {
         let tables = Tables { op_stats: vec![op(0, "mm", 2, 10)], ..Tables::default() };
-        let mut names = Names::default();
-        let mut rows = operators(&tables, &mut names, &Limits::default(), &mut Notes::default());
+        let mut names = StringPool::default();
+        let mut rows = operators(&tables, &mut names, &Limits::default(), &mut Shortenings::default());
         let none = roofline(&[], &[], &[], &mut names).missing().unwrap();
         assert!(none.contains("with_flops"), "{none}");
         let no_bytes = roofline(&[], &rows, &[], &mut names).missing().unwrap();
-        assert!(no_bytes.contains("how many bytes"), "{no_bytes}");
+        assert!(no_bytes.contains("no byte count"), "{no_bytes}");
         rows[0].bytes = Some(100);
         let placed = roofline(&[], &rows, &[], &mut names);
         assert_eq!((placed.points[0].intensity, placed.points[0].flops_per_s), (10.0, 1e11));
-        assert!(placed.missing().unwrap().contains("peaks of the devices"));
+        assert!(placed.missing().unwrap().contains("peak rates of the devices"));
         let device = DeviceRow { peak_flops: Some(1e12), ..DeviceRow::default() };
         let roofed = roofline(&[], &rows, &[device.clone(), device], &mut names);
         assert_eq!((roofed.devices.len(), roofed.missing()), (1, None));

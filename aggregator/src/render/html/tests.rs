@@ -1,14 +1,14 @@
-//! The page as a whole: what is in it, and what no string of a trace can put into it.
+//! Tests of the whole page: its content, and that no string of a trace becomes markup.
 
 use trace::{FindingRow, InstanceRow, OmissionRow, OpStatsRow, StepBreakdownRow, StragglerRow, WaitRow};
 
 use super::*;
-use crate::analysis::{Tables, VerdictKind};
-use crate::clock::Clocks;
+use crate::align::clock::Clocks;
+use crate::ingest::source::SourceInfo;
 use crate::model::RankData;
-use crate::source::SourceInfo;
+use crate::model::analysis::{Tables, VerdictKind};
 
-/// Ranks that cannot be loaded a second time: the analysis is all there is.
+/// A source whose ranks cannot be loaded, as if the files were deleted after the analysis.
 struct Gone;
 
 impl Source for Gone {
@@ -40,8 +40,8 @@ fn data_of(page: &str) -> serde_json::Value {
     serde_json::from_str(start.split("</script>").next().unwrap()).unwrap()
 }
 
-/// Two ranks and a step, with this text wherever an analysis has one.
-fn told(text: &str) -> Analysis {
+/// Two ranks and a step, with `text` in every string of the analysis.
+fn analysis_with(text: &str) -> Analysis {
     let breakdown =
         |rank| StepBreakdownRow { rank, step: Some(3), wall_ns: 100, compute_ns: 100, ..Default::default() };
     let straggler = StragglerRow {
@@ -77,7 +77,7 @@ fn told(text: &str) -> Analysis {
             collective_instances: vec![instance],
             collective_waits: vec![WaitRow { rank: 1, ..Default::default() }],
             op_stats: vec![OpStatsRow { name: text.into(), calls: 1, total_ns: 5, ..Default::default() }],
-            omissions: vec![OmissionRow { what: text.into(), why: text.into(), ..Default::default() }],
+            omissions: vec![OmissionRow::new(text, text)],
             findings: vec![FindingRow {
                 severity: "warning".into(),
                 title: text.into(),
@@ -101,18 +101,18 @@ const HOSTILE: [&str; 6] = [
 
 #[test]
 fn no_string_becomes_markup() {
-    let plain = page_of(told("harmless"), &Settings::default());
+    let plain = page_of(analysis_with("harmless"), &Settings::default());
     let tags = |page: &str| page.matches('<').count();
     for hostile in HOSTILE {
-        let page = page_of(told(hostile), &Settings::default());
-        // Whatever the text, the page has the same elements: nothing that begins with a `<` came from it.
+        let page = page_of(analysis_with(hostile), &Settings::default());
+        // The page has the same elements for every text, so the text added no markup.
         assert_eq!(tags(&page), tags(&plain), "{hostile:?}");
         let (before, after) = page.split_once("id=\"run-data\">").unwrap();
         let markup = [before, after.split_once("</script>").unwrap().1];
         assert!(!markup.iter().any(|part| part.contains(hostile)), "{hostile:?} stands in the page as it is");
-        // The data holds it, in the form that is shown.
+        // The data contains the text in its visible form.
         let data = data_of(&page);
-        let shown = names::visible_name(hostile);
+        let shown = string_pool::visible_name(hostile);
         assert!(
             data["names"].as_array().unwrap().iter().any(|n| n == shown.as_str()),
             "{hostile:?}: {}",
@@ -122,24 +122,24 @@ fn no_string_becomes_markup() {
 }
 
 #[test]
-fn a_name_of_ten_kilobytes_costs_no_more_than_its_ends() {
-    let base = page_of(told("x"), &Settings::default()).len();
-    let page = page_of(told(&"<b>".repeat(10_000)), &Settings::default());
+fn long_names_are_shortened() {
+    let base = page_of(analysis_with("x"), &Settings::default()).len();
+    let page = page_of(analysis_with(&"<b>".repeat(10_000)), &Settings::default());
     assert!(page.len() < base + 100_000, "{} bytes more", page.len() - base);
 }
 
 #[test]
-fn sections_without_data_say_which_is_missing() {
+fn sections_without_data_name_the_missing_data() {
     let page = page_of(Analysis::default(), &Settings::default());
     for text in [
         "No active step was recorded",
         "No collective was recorded",
-        "No gradient bucket was recognised",
+        "No gradient bucket was recorded",
         "No clock was fitted",
-        "No row of a device was recorded",
-        "No operator or range of the host was recorded",
+        "No device row was recorded",
+        "No host operator or range was recorded",
         "No allocation was recorded",
-        "says how many FLOPs it computes",
+        "FLOP count",
     ] {
         assert!(page.contains(text), "{text}");
     }
@@ -148,8 +148,8 @@ fn sections_without_data_say_which_is_missing() {
 }
 
 #[test]
-fn what_is_not_covered_stands_in_the_page_without_scripts() {
-    let mut analysis = told("forward");
+fn uncovered_data_is_listed_without_scripts() {
+    let mut analysis = analysis_with("forward");
     analysis.facts.dropped = 7;
     analysis.facts.recorded = 93;
     analysis.facts.missing_ranks = vec![2, 3];
@@ -157,10 +157,10 @@ fn what_is_not_covered_stands_in_the_page_without_scripts() {
     let html = page_of(analysis, &Settings::default());
     let before_scripts = html.split("<script").next().unwrap();
     for text in [
-        "7 rows were lost while recording, 93 kept",
-        "2 ranks of the job not here: 2–3",
-        "Whether ranks 1 slow the others",
-        "Only a part of the run was asked for: forward",
+        "7 rows were lost while recording, 93 were kept",
+        "2 ranks of the job are missing: 2–3",
+        "It is undecided whether ranks 1 slow the others",
+        "Only a part of the run is selected: forward",
         "2 ranks could not be read a second time",
         "Cause found",
         "rank 1 slows every step",
@@ -171,16 +171,16 @@ fn what_is_not_covered_stands_in_the_page_without_scripts() {
 
 #[test]
 fn findings_link_to_sections_that_exist() {
-    let page = page_of(told("forward"), &Settings::default());
+    let page = page_of(analysis_with("forward"), &Settings::default());
     assert!(page.contains("<a href=\"#operators\">evidence: Operators and ranges</a>"));
     for target in page.split("href=\"#").skip(1).filter_map(|rest| rest.split('"').next()) {
-        assert!(page.contains(&format!("id=\"{target}\"")), "#{target} leads nowhere");
+        assert!(page.contains(&format!("id=\"{target}\"")), "#{target} has no target");
     }
 }
 
 #[test]
-fn every_section_has_a_name_and_a_place_in_the_contents() {
-    let page = page_of(told("forward"), &Settings::default());
+fn every_section_has_a_title_and_a_link_in_the_contents() {
+    let page = page_of(analysis_with("forward"), &Settings::default());
     let sections = page.matches("<section ").count();
     assert_eq!(sections, page.matches("aria-labelledby=").count());
     let contents = page.split("aria-label=\"Contents\"").nth(1).unwrap().split("</nav>").next().unwrap();
@@ -188,10 +188,10 @@ fn every_section_has_a_name_and_a_place_in_the_contents() {
 }
 
 #[test]
-fn the_policy_names_the_script_and_the_style_that_are_there() {
+fn the_policy_has_the_hashes_of_script_and_style() {
     use base64::Engine;
     use sha2::Digest;
-    let page = page_of(told("forward"), &Settings::default());
+    let page = page_of(analysis_with("forward"), &Settings::default());
     let between = |start: &str, end: &str| page.split(start).nth(1).unwrap().split(end).next().unwrap().to_string();
     let policy = between("Content-Security-Policy\" content=\"", "\"").replace("&#39;", "'");
     assert!(policy.starts_with("default-src 'none'; "), "{policy}");
@@ -199,15 +199,15 @@ fn the_policy_names_the_script_and_the_style_that_are_there() {
         let hash = base64::engine::general_purpose::STANDARD.encode(sha2::Sha256::digest(text.as_bytes()));
         assert!(policy.contains(&format!("'sha256-{hash}'")), "{policy}");
     }
-    // Nothing is loaded: the only addresses are those of the page's own parts.
+    // The page loads nothing: its only links lead to its own sections.
     assert!(!page.contains("src="), "something is loaded");
 }
 
 #[test]
-fn a_timeline_of_a_step_that_is_not_there_is_refused() {
-    let analysis = told("forward");
+fn a_timeline_of_an_unrecorded_step_is_an_error() {
+    let analysis = analysis_with("forward");
     let settings = |step| Settings { timeline_step: Some(step), ..Settings::default() };
     assert_eq!(timeline_step(&analysis, &settings(3)).unwrap(), Some(3));
     let error = timeline_step(&analysis, &settings(9)).unwrap_err();
-    assert_eq!(error.to_string(), "--timeline 9: no such step was recorded; there are 3");
+    assert_eq!(error.to_string(), "--timeline 9: this step was not recorded; recorded steps: 3");
 }

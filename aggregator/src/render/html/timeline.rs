@@ -1,4 +1,4 @@
-//! One step of all ranks as a picture: what each was in, what it computed, and what it communicated.
+//! One step of all ranks as a chart: named ranges, compute and communication of each rank.
 //!
 //! ```text
 //!  rank 0  ranges          |input|forward     |backward          |  the innermost named range of the host
@@ -6,22 +6,22 @@
 //!          communication                 [~~~~~~~~####]             ~ waits for the last rank, # moves data
 //! ```
 //!
-//! A bar is never nested in another, so a lane is a list of gaps and lengths. Bars too short to be seen are joined with
-//! their neighbours, and say how many they are.
+//! Bars are not nested, so a lane is a list of gaps and lengths. Bars that are too short to be seen are joined with
+//! their neighbours and have a count.
 
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::names::Names;
-use super::size::{Limits, Notes};
-use crate::clock::Clocks;
-use crate::intervals::Interval;
+use crate::align::clock::Clocks;
+use crate::base::intervals::Interval;
+use crate::base::units::{ns, plural};
+use crate::ingest::source::Source;
+use crate::judge::reduce::Analyzed;
+use crate::model::options::Options;
 use crate::model::{Events, Kind, NONE, RankData};
-use crate::options::Options;
-use crate::reduce::Analyzed;
+use crate::render::html::page_limits::{Limits, Shortenings};
+use crate::render::html::string_pool::StringPool;
 use crate::render::perfetto::prepare;
-use crate::render::text::{ns, plural};
-use crate::source::Source;
 
 /// A bar in global time.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,43 +29,43 @@ struct Bar {
     start: i64,
     end: i64,
     name: Name,
-    /// Rows that it stands for.
+    /// Number of rows in the bar.
     rows: u32,
 }
 
-/// What a bar is called. Only the names of bars that are drawn are looked up.
+/// The name of a bar. Only names of drawn bars are stored in the page.
 #[derive(Clone, Debug, PartialEq)]
 enum Name {
-    /// Of an event of its rank.
+    /// Name of an event of the rank.
     Event(u32),
-    /// Waiting in a collective of this operation.
+    /// Wait in a collective of this operation.
     Wait(trace::Text),
-    /// Moving data in one.
+    /// Data transfer in a collective of this operation.
     Transfer(trace::Text),
-    /// In one of which nothing says where waiting ends.
+    /// A collective of this operation whose end of waiting is unknown.
     Whole(trace::Text),
 }
 
 const LANES: usize = 3;
 
-/// One rank of the step, before it is fitted to the page.
+/// One rank of the step before it is fitted to the limits of the page.
 #[derive(Default)]
 struct Drawn {
     rank: i32,
     window: Option<Interval>,
     names: Vec<trace::Text>,
     lanes: [Vec<Bar>; LANES],
-    /// Collectives without a last arrival: their bars do not say where waiting ends.
+    /// Number of collectives without a last arrival: their bars do not separate waiting from transfer.
     undivided: usize,
 }
 
-/// The picture. Times count from the first moment of the step.
+/// The timeline of one step. Times count from the start of the step.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Timeline {
     step: Option<i32>,
-    /// Length of the picture.
+    /// Length of the timeline.
     span_ns: i64,
-    /// ns of a count in the lanes.
+    /// Unit of the lanes, in ns.
     unit_ns: i64,
     ranks: Vec<RankLanes>,
 }
@@ -82,19 +82,19 @@ struct RankLanes {
     rank: i32,
     /// Start and end of the rank's step.
     window: (i64, i64),
-    /// Of each lane, for each bar four numbers: gap since the end of the bar before it, length, name, rows. In the lane
-    /// of communication the name is three times its number, and 0 for waiting, 1 for moving data, 2 for either.
+    /// Four numbers for each bar of each lane: gap since the end of the previous bar, length, name, rows. In the lane
+    /// of communication, the name is three times its number plus 0 for waiting, 1 for data transfer, 2 for both.
     lanes: [Vec<i64>; LANES],
 }
 
-/// Draws `step` of all ranks of a source that was analysed. Ranks that cannot be loaded again are left out and counted.
+/// Draws `step` of all ranks of an analyzed source. Ranks that cannot be loaded again are left out and counted.
 pub(super) fn timeline(
     source: &dyn Source,
     options: &Options,
     analyzed: &Analyzed,
     step: i32,
     limits: &Limits,
-    (names, notes): (&mut Names, &mut Notes),
+    (names, notes): (&mut StringPool, &mut Shortenings),
 ) -> Timeline {
     let last = last_arrivals(analyzed, step);
     let ranks = &analyzed.analysis.facts.ranks;
@@ -106,16 +106,16 @@ pub(super) fn timeline(
     let drawn: Vec<Option<Drawn>> = ranks.par_iter().with_max_len(1).map(draw).collect();
     let failed = drawn.iter().filter(|d| d.is_none()).count();
     if failed > 0 {
-        notes.say("timeline", format!("{} could not be read a second time.", plural(failed, "rank")));
+        notes.add("timeline", format!("{} could not be read a second time.", plural(failed, "rank")));
     }
     let drawn: Vec<Drawn> = drawn.into_iter().flatten().filter(|d| d.window.is_some()).collect();
     let undivided: usize = drawn.iter().map(|d| d.undivided).sum();
     if undivided > 0 {
-        notes.say(
+        notes.add(
             "timeline",
             format!(
-                "{} of single ranks are drawn whole: they lack ranks, are one-sided, or did not end, so nothing says where \
-                 waiting ends.",
+                "{} of single ranks are drawn without separating waiting from transfer: peers are missing, or the collective is \
+                 one-sided or did not end.",
                 plural(undivided, "collective")
             ),
         );
@@ -123,8 +123,8 @@ pub(super) fn timeline(
     fit(drawn, step, limits, names, notes)
 }
 
-/// Ends of waiting, by (rank, arrival): only of collectives that hold their ranks together, which those do that have a
-/// transfer, or a bandwidth with waits where that is inside the error.
+/// The time of the last arrival by (rank, arrival). Only collectives that synchronise their ranks have one: those with
+/// a transfer time, or with a bandwidth with waits if the transfer time is below the clock error.
 fn last_arrivals(analyzed: &Analyzed, step: i32) -> rustc_hash::FxHashMap<(i32, i64), i64> {
     let tables = &analyzed.analysis.tables;
     let waited: rustc_hash::FxHashMap<i64, &trace::InstanceRow> = tables
@@ -133,12 +133,12 @@ fn last_arrivals(analyzed: &Analyzed, step: i32) -> rustc_hash::FxHashMap<(i32, 
         .filter(|i| i.step == Some(step) && (i.transfer_ns.is_some() || i.busbw_incl_wait_gbs.is_some()))
         .map(|i| (i.instance, i))
         .collect();
-    let of = |w: &trace::WaitRow| Some(((w.rank, w.arrival_ns), waited.get(&w.instance)?.last_start_ns));
-    tables.collective_waits.iter().filter_map(of).collect()
+    let entry = |w: &trace::WaitRow| Some(((w.rank, w.arrival_ns), waited.get(&w.instance)?.last_start_ns));
+    tables.collective_waits.iter().filter_map(entry).collect()
 }
 
 fn draw_rank(data: &RankData, clocks: &Clocks, step: i32, last: &rustc_hash::FxHashMap<(i32, i64), i64>) -> Drawn {
-    let rank = data.info.rank;
+    let rank = data.outline.info.rank;
     let events = &data.events;
     let rows: Vec<usize> = (0..events.len()).filter(|row| events.step[*row] == step).collect();
     let on_device = |row: usize| events.kind[row].is_device_work();
@@ -159,9 +159,9 @@ fn draw_rank(data: &RankData, clocks: &Clocks, step: i32, last: &rustc_hash::FxH
     let compute = rows.iter().filter(|row| computes(row)).map(bar).collect();
     let (communication, undivided) = communication(data, clocks, step, last);
     let host = clocks.map(rank, false);
-    let own = data.steps.iter().find(|s| s.step == step);
+    let own = data.outline.steps.iter().find(|s| s.step == step);
     let mut window = own.map(|s| Interval::new(host.apply(s.start_ns), host.apply(s.end_ns)));
-    // A device works behind its host: its step ends later.
+    // A device works behind its host, so its step ends later.
     if let Some(window) = &mut window {
         let ends = rows.iter().filter(|row| on_device(**row)).map(|row| global(*row).end_ns);
         window.end_ns = ends.fold(window.end_ns, i64::max);
@@ -179,7 +179,7 @@ fn draw_rank(data: &RankData, clocks: &Clocks, step: i32, last: &rustc_hash::FxH
     }
 }
 
-/// Named ranges of the thread that has the most of them, but those that are as long as the step itself.
+/// The named ranges of the thread with the most ranges, without ranges as long as the step.
 fn ranges(events: &Events, rows: &[usize], step_ns: Option<i64>) -> Vec<usize> {
     let mut by_thread: std::collections::BTreeMap<i64, (i64, Vec<usize>)> = std::collections::BTreeMap::new();
     for row in rows.iter().copied().filter(|row| events.kind[*row] == Kind::UserAnnotation) {
@@ -194,7 +194,7 @@ fn ranges(events: &Events, rows: &[usize], step_ns: Option<i64>) -> Vec<usize> {
     by_thread.into_values().max_by_key(|(time, _)| *time).map(|(_, rows)| rows).unwrap_or_default()
 }
 
-/// What of nested rows is the innermost at each moment. Rows come by start, longest first.
+/// Cuts nested rows into bars of the innermost row at each time. Rows are sorted by start, longest first.
 ///
 /// ```text
 ///  rows      [ outer         ]
@@ -231,7 +231,7 @@ fn innermost(events: &Events, rows: &[usize], bar: &impl Fn(&usize) -> Bar) -> V
     bars
 }
 
-/// The collectives of the step, each divided where its last rank arrived; and how many could not be.
+/// The collectives of the step, each divided at its last arrival, and the number of undivided ones.
 fn communication(
     data: &RankData,
     clocks: &Clocks,
@@ -239,26 +239,26 @@ fn communication(
     last: &rustc_hash::FxHashMap<(i32, i64), i64>,
 ) -> (Vec<Bar>, usize) {
     let (mut bars, mut undivided) = (Vec::new(), 0);
-    for row in data.collectives.iter().filter(|c| c.step == Some(step)) {
+    for row in data.outline.collectives.iter().filter(|c| c.step == Some(step)) {
         let (Some(start), Some(end)) = (row.start_ns, row.end_ns) else {
             undivided += 1;
             continue;
         };
-        let on_device = row.device_id.is_some() && &*row.timing_source != "host";
-        let clock = clocks.map(data.info.rank, on_device);
+        let on_device = row.device_id.is_some() && row.timing_source != trace::TimingSource::Host;
+        let clock = clocks.map(data.outline.info.rank, on_device);
         let (start, end) = (clock.apply(start), clock.apply(end));
-        let until = last.get(&(data.info.rank, start)).map(|last| (*last).clamp(start, end));
+        let until = last.get(&(data.outline.info.rank, start)).map(|last| (*last).clamp(start, end));
         undivided += usize::from(until.is_none());
         if let Some(until) = until.filter(|until| *until > start) {
-            bars.push(Bar { start, end: until, name: Name::Wait(row.op.clone()), rows: 1 });
+            bars.push(Bar { start, end: until, name: Name::Wait(row.op.text()), rows: 1 });
         }
-        let name = if until.is_some() { Name::Transfer(row.op.clone()) } else { Name::Whole(row.op.clone()) };
+        let name = if until.is_some() { Name::Transfer(row.op.text()) } else { Name::Whole(row.op.text()) };
         bars.push(Bar { start: until.unwrap_or(start), end, name, rows: 1 });
     }
     (bars, undivided)
 }
 
-/// Bars one after the other: what lies in an earlier one is left out, what reaches beyond it begins where that ends.
+/// Removes overlaps: a bar inside an earlier one is left out, a bar that reaches beyond it begins at its end.
 fn flat(mut bars: Vec<Bar>) -> Vec<Bar> {
     bars.sort_by_key(|b| (b.start, std::cmp::Reverse(b.end)));
     let mut until = i64::MIN;
@@ -273,14 +273,14 @@ fn flat(mut bars: Vec<Bar>) -> Vec<Bar> {
     bars
 }
 
-/// Joins bars shorter than `least` with neighbours that are no further away; the name is that of the longest.
+/// Joins bars shorter than `least` with neighbours within that distance. The joined bar has the name of the longest.
 fn joined(bars: &[Bar], least: i64) -> Vec<Bar> {
     let mut found: Vec<Bar> = Vec::new();
     let mut longest = 0;
     for bar in bars {
         let short = |b: &Bar| b.end - b.start < least;
         match found.last_mut() {
-            // One that is made of several stays open for more, however long it has become.
+            // A joined bar takes further bars, however long it is.
             Some(before) if (short(before) || before.rows > 1) && short(bar) && bar.start - before.end < least => {
                 if bar.end - bar.start > longest {
                     longest = bar.end - bar.start;
@@ -298,8 +298,8 @@ fn joined(bars: &[Bar], least: i64) -> Vec<Bar> {
     found
 }
 
-/// Fits the bars of all ranks into the page: the shortest length that is still drawn alone grows until they do.
-fn fit(drawn: Vec<Drawn>, step: i32, limits: &Limits, names: &mut Names, notes: &mut Notes) -> Timeline {
+/// Fits the bars of all ranks into the page: doubles the length below which bars are joined until they fit.
+fn fit(drawn: Vec<Drawn>, step: i32, limits: &Limits, names: &mut StringPool, notes: &mut Shortenings) -> Timeline {
     let windows = || drawn.iter().filter_map(|d| d.window);
     let (Some(from), Some(to)) = (windows().map(|w| w.start_ns).min(), windows().map(|w| w.end_ns).max()) else {
         return Timeline::default();
@@ -311,13 +311,13 @@ fn fit(drawn: Vec<Drawn>, step: i32, limits: &Limits, names: &mut Names, notes: 
     while total(least) > limits.slices && least < span_ns {
         least = least.saturating_mul(2);
     }
-    let kept = total(least);
-    if kept < bars {
-        notes.say(
+    let drawn_bars = total(least);
+    if drawn_bars < bars {
+        notes.add(
             "timeline",
             format!(
-                "{bars} bars are drawn as {kept}: those shorter than {} are joined with their neighbours. `aggregator export` \
-                 writes all of them for Perfetto.",
+                "{bars} bars are drawn as {drawn_bars}: bars under {} are merged with their neighbours. `aggregator export` writes all \
+                 bars for Perfetto.",
                 ns(least)
             ),
         );
@@ -333,7 +333,7 @@ fn fit(drawn: Vec<Drawn>, step: i32, limits: &Limits, names: &mut Names, notes: 
     Timeline { step: Some(step), span_ns, unit_ns, ranks }
 }
 
-fn encode(bars: &[Bar], texts: &[trace::Text], at: &impl Fn(i64) -> i64, names: &mut Names) -> Vec<i64> {
+fn encode(bars: &[Bar], texts: &[trace::Text], at: &impl Fn(i64) -> i64, names: &mut StringPool) -> Vec<i64> {
     let mut numbers = Vec::with_capacity(4 * bars.len());
     let mut until = 0;
     for bar in bars {
@@ -353,7 +353,7 @@ fn encode(bars: &[Bar], texts: &[trace::Text], at: &impl Fn(i64) -> i64, names: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drawn::Drawn as Rank;
+    use crate::model::drawn::Drawn as Rank;
 
     fn bars(spans: &[(i64, i64)]) -> Vec<Bar> {
         spans.iter().map(|(start, end)| Bar { start: *start, end: *end, name: Name::Event(0), rows: 1 }).collect()
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_lie_side_by_side() {
+    fn bars_do_not_overlap() {
         //  [0----5]  [8--10]
         //     [3---7]
         assert_eq!(spans(&flat(bars(&[(8, 10), (0, 5), (3, 7), (1, 2)]))), [(0, 5, 1), (5, 7, 1), (8, 10, 1)]);

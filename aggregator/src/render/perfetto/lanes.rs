@@ -1,4 +1,4 @@
-//! Lanes: rows of one thread or stream that overlap without nesting need more than one line to be drawn on.
+//! Lanes: rows of one thread or stream that overlap without nesting are drawn on several tracks.
 //!
 //! ```text
 //!   rows          |--A---------|        |--D--|
@@ -31,7 +31,7 @@ impl Lanes {
         lane
     }
 
-    /// Ends all rows that are open, innermost first.
+    /// Ends all open rows, innermost first.
     pub(super) fn finish(&mut self, mut ended: impl FnMut(usize, i64)) {
         for (lane, open) in self.lanes.iter_mut().enumerate() {
             while let Some(end) = open.pop() {
@@ -47,7 +47,7 @@ mod tests {
 
     use super::*;
 
-    /// Places rows; for each its lane, and the ends that were told, in order.
+    /// Places rows. Returns the lane of each row, and the reported ends in order.
     fn place(rows: &[(i64, i64)]) -> (Vec<usize>, Vec<(usize, i64)>) {
         let (mut lanes, mut ends) = (Lanes::default(), Vec::new());
         let places = rows.iter().map(|&(start, end)| lanes.place(start, end, |l, e| ends.push((l, e)))).collect();
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn nested_rows_share_a_lane_and_crossing_rows_do_not() {
-        // The picture above.
+        // The drawing at the head of the module.
         let (places, ends) = place(&[(0, 13), (3, 6), (10, 17), (22, 27)]);
         assert_eq!(places, [0, 0, 1, 0]);
         assert_eq!(ends, [(0, 6), (0, 13), (0, 27), (1, 17)]);

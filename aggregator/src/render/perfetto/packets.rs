@@ -3,13 +3,13 @@
 
 use rustc_hash::FxHashMap;
 
-use super::proto::Message;
+use crate::render::perfetto::proto::Message;
 
-/// The rank whose packets a sequence holds; −1 is the job as a whole.
+/// The rank of a sequence of packets; −1 is the job.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rank(pub(super) i32);
 
-/// A line on the screen.
+/// A track: one line on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Track {
     Process,
@@ -24,7 +24,7 @@ pub(super) enum Track {
 }
 
 impl Track {
-    /// Where it stands among the lines of its rank.
+    /// Position among the tracks of its rank.
     fn order(self) -> u64 {
         match self {
             Self::Process => 0,
@@ -40,9 +40,9 @@ impl Track {
     }
 }
 
-/// A number beside a slice.
+/// A number that annotates a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Note {
+pub(super) enum Annotation {
     Id,
     Step,
     Bytes,
@@ -55,7 +55,7 @@ pub(super) enum Note {
     WaitNs,
 }
 
-impl Note {
+impl Annotation {
     const COUNT: usize = Self::WaitNs as usize + 1;
 
     fn name(self) -> &'static str {
@@ -74,11 +74,11 @@ impl Note {
     }
 }
 
-/// A slice's name in its sequence.
+/// The interned name of a slice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Name(u64);
 
-/// A slice's category in its sequence.
+/// The interned category of a slice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Category(u64);
 
@@ -89,23 +89,23 @@ pub(super) struct Slice<'a> {
     pub(super) at_ns: i64,
     pub(super) category: Category,
     pub(super) name: Name,
-    /// What is known of it.
-    pub(super) notes: &'a [(Note, Option<i64>)],
+    /// Annotations; unknown values are `None`.
+    pub(super) annotations: &'a [(Annotation, Option<i64>)],
     pub(super) flow: Option<u64>,
 }
 
-/// What was written.
+/// Numbers of written items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Slices of rows of `events`.
+    /// Slices for rows of `events`.
     pub events: u64,
-    /// Slices of rows of `collectives`.
+    /// Slices for rows of `collectives`.
     pub collectives: u64,
     /// Slices that mark steps.
     pub marks: u64,
-    /// Ends of arrows: two or more an arrow.
+    /// Ends of arrows: two or more per arrow.
     pub flow_ends: u64,
-    /// Values of counters.
+    /// Counter values.
     pub counter_values: u64,
     /// Ranks.
     pub ranks: u64,
@@ -159,7 +159,7 @@ const DESCRIPTOR_CHILD_ORDER: u32 = 11;
 const DESCRIPTOR_RANK: u32 = 12;
 const ORDER_EXPLICIT: u64 = 3;
 
-/// The packets of one rank. Strings are written once a sequence and then named by number.
+/// The packets of one rank. Each string is written once per sequence and then referred to by number.
 #[derive(Debug)]
 pub(super) struct Sequence {
     id: u64,
@@ -169,9 +169,9 @@ pub(super) struct Sequence {
     tracks: FxHashMap<Track, u64>,
     names: FxHashMap<Box<str>, u64>,
     categories: FxHashMap<&'static str, u64>,
-    /// Whether the name of each note was written; its number is its place, from 1.
-    notes: [bool; Note::COUNT],
-    /// Strings that the next slice brings along.
+    /// Whether the name of each annotation was written. Its number is its position, from 1.
+    annotations: [bool; Annotation::COUNT],
+    /// New strings, which are written with the next slice.
     interned: Message,
     pub(super) counts: Counts,
 }
@@ -179,7 +179,7 @@ pub(super) struct Sequence {
 impl Sequence {
     pub(super) fn new(Rank(rank): Rank) -> Self {
         Self {
-            // Sequence 0 is no sequence; the job is 1.
+            // 0 is no valid id; the job has 1.
             id: (i64::from(rank) + 2).unsigned_abs(),
             rank,
             out: Message::default(),
@@ -187,7 +187,7 @@ impl Sequence {
             tracks: FxHashMap::default(),
             names: FxHashMap::default(),
             categories: FxHashMap::default(),
-            notes: [false; Note::COUNT],
+            annotations: [false; Annotation::COUNT],
             interned: Message::default(),
             counts: Counts { ranks: u64::from(rank >= 0), ..Counts::default() },
         }
@@ -197,7 +197,7 @@ impl Sequence {
         (self.out.take(), self.counts)
     }
 
-    /// Takes what was written since, if it is `bytes` or more.
+    /// Takes the buffered packets if they have at least `bytes` bytes.
     pub(super) fn piece_of(&mut self, bytes: usize) -> Option<Vec<u8>> {
         (self.out.bytes().len() >= bytes).then(|| self.out.take())
     }
@@ -218,7 +218,7 @@ impl Sequence {
         self.id << 32 | number
     }
 
-    /// Names the process. Its number is that of the sequence: real process ids of several hosts may be equal.
+    /// Names the process. Its id is that of the sequence, because process ids of several hosts may be equal.
     pub(super) fn process(&mut self, name: &str) {
         let (uuid, pid, rank) = (self.uuid(1), self.id, (i64::from(self.rank) + 1).unsigned_abs());
         self.tracks.insert(Track::Process, uuid);
@@ -235,12 +235,12 @@ impl Sequence {
         });
     }
 
-    /// The id of a track, which is described when it is first asked for.
+    /// Returns the id of a track. The first call writes its description.
     pub(super) fn track(&mut self, track: Track, name: &str) -> u64 {
         self.described(track, name, None)
     }
 
-    /// The number of a name.
+    /// Interns a name.
     pub(super) fn name(&mut self, name: &str) -> Name {
         if let Some(id) = self.names.get(name) {
             return Name(*id);
@@ -251,7 +251,7 @@ impl Sequence {
         Name(id)
     }
 
-    /// The number of a category.
+    /// Interns a category.
     pub(super) fn category(&mut self, category: &'static str) -> Category {
         let next = self.categories.len() as u64 + 1;
         let interned = &mut self.interned;
@@ -261,7 +261,7 @@ impl Sequence {
         }))
     }
 
-    /// The id of a counter's track. `unit` is `B` for bytes, else how the unit is printed.
+    /// Returns the id of a counter track. `unit` is `B` for bytes, otherwise the printed unit.
     pub(super) fn counter(&mut self, track: Track, name: &str, unit: &str) -> u64 {
         self.described(track, name, Some(unit))
     }
@@ -293,10 +293,10 @@ impl Sequence {
 
     /// Begins a slice.
     pub(super) fn begin(&mut self, slice: &Slice<'_>) {
-        let known = || slice.notes.iter().filter_map(|(note, value)| Some((*note, (*value)?)));
-        for (note, _) in known() {
-            if !std::mem::replace(&mut self.notes[note as usize], true) {
-                entry(&mut self.interned, INTERNED_ANNOTATIONS, note as u64 + 1, note.name());
+        let present = || slice.annotations.iter().filter_map(|(annotation, value)| Some((*annotation, (*value)?)));
+        for (annotation, _) in present() {
+            if !std::mem::replace(&mut self.annotations[annotation as usize], true) {
+                entry(&mut self.interned, INTERNED_ANNOTATIONS, annotation as u64 + 1, annotation.name());
             }
         }
         let mut interned = std::mem::take(&mut self.interned);
@@ -310,9 +310,9 @@ impl Sequence {
                 event.unsigned(EVENT_TRACK_UUID, slice.track);
                 event.unsigned(EVENT_NAME_IID, slice.name.0);
                 event.unsigned(EVENT_CATEGORY_IIDS, slice.category.0);
-                for (note, value) in known() {
+                for (annotation, value) in present() {
                     event.nested(EVENT_ANNOTATIONS, |message| {
-                        message.unsigned(ANNOTATION_NAME_IID, note as u64 + 1);
+                        message.unsigned(ANNOTATION_NAME_IID, annotation as u64 + 1);
                         message.signed(ANNOTATION_INT, value);
                     });
                 }
@@ -349,18 +349,18 @@ impl Sequence {
         });
     }
 
-    /// Arrow from a launch: unique over ranks.
+    /// Id of the arrow from a launch, unique over ranks.
     pub(super) fn flow_of_launch(&self, rank: i32, correlation: i64) -> u64 {
         mix(u64::from(rank.cast_unsigned()) + 1, correlation.cast_unsigned())
     }
 
-    /// Arrow between the ranks of a collective.
+    /// Id of the arrow through the ranks of a collective.
     pub(super) fn flow_of_instance(&self, instance: i64) -> u64 {
         mix(0, instance.cast_unsigned())
     }
 }
 
-/// Two numbers as one of 64 bits: the finaliser of MurmurHash3, which is a bijection of its input for each `a`.
+/// Mixes two numbers into 64 bits with the finaliser of MurmurHash3, which is a bijection of `b` for each `a`.
 fn mix(a: u64, b: u64) -> u64 {
     let mut x = b ^ a.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for multiplier in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {

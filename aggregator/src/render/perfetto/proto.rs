@@ -1,7 +1,7 @@
-//! Protocol buffers as far as a Perfetto trace needs them: varints, fixed 64-bit numbers, bytes and nested messages.
+//! The part of protocol buffers that a Perfetto trace needs: varints, fixed 64-bit numbers, bytes and nested messages.
 //!
-//! The wire format is that of <https://protobuf.dev/programming-guides/encoding>. A dozen message types of a schema
-//! with thousands do not justify a code generator: the field numbers stand where they are used.
+//! The wire format is documented at <https://protobuf.dev/programming-guides/encoding>. A Perfetto trace needs only a
+//! dozen message types, so field numbers are written by hand instead of generated.
 
 /// A message under construction.
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ impl Message {
         &self.bytes
     }
 
-    /// Takes what was written, and leaves the message empty.
+    /// Takes the written bytes and leaves the message empty.
     pub(super) fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
     }
@@ -28,7 +28,7 @@ impl Message {
             self.bytes.push(value as u8);
             return;
         }
-        // Byte by byte on the stack, and copied once: most are times, eight bytes long.
+        // The bytes are collected on the stack and copied once, because most varints are times of eight bytes.
         let (mut bytes, mut length) = ([0; 10], 0);
         while value >= 0x80 {
             bytes[length] = value as u8 | 0x80;
@@ -48,7 +48,7 @@ impl Message {
         self.varint(value);
     }
 
-    /// A signed number as protocol buffers' `int64`: by its bits.
+    /// Writes a signed number as `int64`, by its bits.
     pub(super) fn signed(&mut self, field: u32, value: i64) {
         self.unsigned(field, value.cast_unsigned());
     }
@@ -68,18 +68,18 @@ impl Message {
         self.bytes.extend_from_slice(value.as_bytes());
     }
 
-    /// A nested message that is written already.
+    /// Writes a nested message that is complete.
     pub(super) fn message(&mut self, field: u32, message: &Self) {
         self.tag(field, 2);
         self.varint(message.bytes.len() as u64);
         self.bytes.extend_from_slice(&message.bytes);
     }
 
-    /// A nested message, written by `fill`.
+    /// Writes a nested message with `fill`.
     pub(super) fn nested(&mut self, field: u32, fill: impl FnOnce(&mut Self)) {
         self.tag(field, 2);
-        // The length stands before the message but is known after it. Nearly all take one byte of length; a longer
-        // message is moved to make room.
+        // The length precedes the message but is known only after it. One byte is reserved, which suffices for nearly
+        // all messages; longer messages are moved.
         let at = self.bytes.len();
         self.bytes.push(0);
         fill(self);
@@ -92,7 +92,7 @@ impl Message {
         self.varint(length as u64);
         let bytes_of_length = self.bytes.len() - end;
         self.bytes[at..].rotate_right(bytes_of_length);
-        // The byte that was kept for the length came to stand after it.
+        // Move the reserved byte behind the length.
         self.bytes.remove(at + bytes_of_length);
     }
 }
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_strings_are_on_the_wire_as_the_specification_says() {
+    fn numbers_and_strings_match_the_specification() {
         let mut message = Message::default();
         message.unsigned(1, 150);
         assert_eq!(message.bytes(), [0x08, 0x96, 0x01]);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nested_message_has_its_length_before_it() {
+    fn a_nested_message_follows_its_length() {
         let mut message = Message::default();
         message.nested(3, |m| m.unsigned(1, 150));
         assert_eq!(message.bytes(), [0x1a, 0x03, 0x08, 0x96, 0x01]);
@@ -130,9 +130,9 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// At every length, among them those where the length itself grows by a byte, and however deep.
+        /// Holds for every depth and length, also where the length itself grows by a byte.
         #[test]
-        fn a_nested_message_is_the_same_written_before_or_in_its_place(
+        fn a_nested_message_is_the_same_written_before_or_in_place(
             lengths in proptest::collection::vec(0_usize..40_000, 0..4),
         ) {
             let (mut inner, mut nested) = (Message::default(), Message::default());

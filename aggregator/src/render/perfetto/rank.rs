@@ -1,20 +1,20 @@
-//! One rank as packets: a process with a lane for its steps, each thread, stream and communicator, and its counters.
+//! Writes one rank as packets: a process with tracks for its steps, threads, streams and communicators, and counters.
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use trace::{CollectiveRow, Text};
+use trace::{Text, TimingSource};
 
-use super::packets::{Category, Counts, Name, Note, Rank as RankId, Sequence, Slice, Track};
-use super::{Job, RankTimes, Shared};
-use crate::model::{Kind, NO_STEP, NONE, RankData};
-use crate::ordered::{Closed, Sink};
+use crate::base::in_order::{Closed, Sink};
+use crate::model::scope::Scope;
+use crate::model::steps::host_windows;
+use crate::model::{Collective, Kind, NO_STEP, NONE, RankData};
 use crate::render::perfetto::lanes::Lanes;
-use crate::select::Scope;
-use crate::steps::host_windows;
+use crate::render::perfetto::packets::{Annotation, Category, Counts, Name, Rank as RankId, Sequence, Slice, Track};
+use crate::render::perfetto::{Job, RankTimes, Shared};
 
 /// Kinds of rows.
 const KINDS: usize = Kind::Other as usize + 1;
 
-/// What a lane's rows have in common. The order is that of the lanes on the screen.
+/// The common property of the rows on a track. Tracks are drawn in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Group {
     Thread(i64),
@@ -22,15 +22,15 @@ enum Group {
     Other,
 }
 
-/// Bytes that are written at once: small enough for the allocator to use the same memory again.
+/// Number of bytes that are written at once, small enough for the allocator to reuse the memory.
 const PIECE_BYTES: usize = 1 << 16;
 
-/// Writes a rank. `scope` is the part of it that was asked for, in its clock.
+/// Writes a rank. `scope` is the selected part, in the rank's clock.
 pub(super) fn write(data: &RankData, scope: &Scope, shared: &Shared<'_>, job: &Job, sink: &mut Sink<'_>) -> Counts {
-    let rank = data.info.rank;
+    let rank = data.outline.info.rank;
     let out = Sequence::new(RankId(rank));
     let mut writer = RankWriter { data, scope, times: shared.of_rank(rank), job, out, sink };
-    // A sink that is closed wants no more of it.
+    // A closed sink ends the export.
     let _ = writer.write();
     writer.out.counts
 }
@@ -46,7 +46,7 @@ struct RankWriter<'a, 's> {
 
 impl RankWriter<'_, '_> {
     fn write(&mut self) -> Result<(), Closed> {
-        let info = &self.data.info;
+        let info = &self.data.outline.info;
         let mut name = format!("rank {}", info.rank);
         if !info.host.is_empty() {
             name.push_str(&format!(" ({})", info.host));
@@ -60,7 +60,7 @@ impl RankWriter<'_, '_> {
         self.hand_on(0)
     }
 
-    /// Hands on what was written, if it is `bytes` or more.
+    /// Passes the buffered packets on if they have at least `bytes` bytes.
     fn hand_on(&mut self, bytes: usize) -> Result<(), Closed> {
         self.out.piece_of(bytes).map_or(Ok(()), |piece| self.sink.push(piece))
     }
@@ -70,8 +70,8 @@ impl RankWriter<'_, '_> {
     }
 
     fn steps(&mut self) -> Result<(), Closed> {
-        // Steps and collectives are the chosen ones already.
-        let steps = host_windows(&self.data.steps);
+        // Steps and collectives are narrowed to the selection already.
+        let steps = host_windows(&self.data.outline.steps);
         if steps.is_empty() {
             return Ok(());
         }
@@ -81,7 +81,7 @@ impl RankWriter<'_, '_> {
             let (start, end) =
                 (self.times.time(false, step.window.start_ns), self.times.time(false, step.window.end_ns));
             let name = self.out.name(&format!("step {}", step.step));
-            self.out.begin(&Slice { track, at_ns: start, category, name, notes: &[], flow: None });
+            self.out.begin(&Slice { track, at_ns: start, category, name, annotations: &[], flow: None });
             self.out.end(track, end);
             self.out.counts.marks += 1;
             self.hand_on(PIECE_BYTES)?;
@@ -93,7 +93,7 @@ impl RankWriter<'_, '_> {
         let flows = self.launch_flows();
         let mut groups: FxHashMap<Group, usize> = FxHashMap::default();
         let mut lines: Vec<Lines> = Vec::new();
-        // Rows come in bursts of one thread, so the table is asked only when that changes.
+        // Rows come in bursts of one thread, so the map is searched only if the thread changes.
         let mut current: Option<(Group, usize)> = None;
         let mut strings = Strings { names: vec![None; self.data.names.len()], categories: [None; KINDS] };
         let mut ended = Vec::new();
@@ -128,7 +128,7 @@ impl RankWriter<'_, '_> {
                 at_ns: start,
                 category: strings.category(kind, &mut self.out),
                 name: strings.name(&self.data.names, events.name[row], &mut self.out),
-                notes: &notes(self.data, row),
+                annotations: &annotations(self.data, row),
                 flow,
             };
             self.out.begin(&slice);
@@ -146,7 +146,7 @@ impl RankWriter<'_, '_> {
         Ok(())
     }
 
-    /// Arrows from launches to what they launched, by correlation id: only where both ends are drawn.
+    /// Arrows from launches to launched work by correlation id, if both ends are drawn.
     fn launch_flows(&self) -> FxHashMap<i64, u64> {
         let events = &self.data.events;
         let drawn = |row: &usize| events.correlation[*row] != NONE && self.keeps(*row);
@@ -154,14 +154,15 @@ impl RankWriter<'_, '_> {
         let launched: FxHashSet<i64> =
             rows().filter(|row| events.kind[*row].is_device_work()).map(|row| events.correlation[row]).collect();
         let launches = rows().filter(|row| is_launch(events.kind[*row])).map(|row| events.correlation[row]);
-        let rank = self.data.info.rank;
+        let rank = self.data.outline.info.rank;
         launches.filter(|id| launched.contains(id)).map(|id| (id, self.out.flow_of_launch(rank, id))).collect()
     }
 
     fn collectives(&mut self) -> Result<(), Closed> {
         let mut lanes: FxHashMap<i64, Lanes> = FxHashMap::default();
-        let rows: Vec<(usize, &CollectiveRow, i64)> = self
+        let rows: Vec<(usize, &Collective, i64)> = self
             .data
+            .outline
             .collectives
             .iter()
             .enumerate()
@@ -169,9 +170,9 @@ impl RankWriter<'_, '_> {
             .collect();
         let mut ends: Vec<(u64, i64)> = Vec::new();
         for (index, row, start_ns) in rows {
-            let on_device = row.device_id.is_some() && &*row.timing_source != "host";
+            let on_device = row.device_id.is_some() && row.timing_source != TimingSource::Host;
             let start = self.times.time(on_device, start_ns);
-            // One that never ended is drawn open.
+            // A collective that did not end is drawn open.
             let end = row.end_ns.map_or(i64::MAX, |end_ns| self.times.time(on_device, end_ns));
             let lane = lanes.entry(row.comm_id).or_default().place(start, end, |_, _| ());
             let comm = row.comm_name.as_deref().map_or_else(|| format!("{:x}", row.comm_id), String::from);
@@ -181,19 +182,19 @@ impl RankWriter<'_, '_> {
                 let (track, end) = ends.swap_remove(at);
                 self.out.end(track, end);
             }
-            let instance = self.job.instance_of(self.data.info.rank, index);
+            let instance = self.job.instance_of(self.data.outline.info.rank, index);
             let flow = instance.map(|i| self.out.flow_of_instance(i.id));
             self.out.counts.flow_ends += u64::from(flow.is_some());
-            let notes = [
-                (Note::Instance, instance.map(|i| i.id)),
-                (Note::Seq, row.seq),
-                (Note::Bytes, row.bytes),
-                (Note::Step, row.step.map(i64::from)),
-                (Note::Bucket, row.bucket.map(i64::from)),
-                (Note::WaitNs, instance.and_then(|i| i.wait_ns(start))),
+            let annotations = [
+                (Annotation::Instance, instance.map(|i| i.id)),
+                (Annotation::Seq, row.seq),
+                (Annotation::Bytes, row.bytes),
+                (Annotation::Step, row.step.map(i64::from)),
+                (Annotation::Bucket, row.bucket.map(i64::from)),
+                (Annotation::WaitNs, instance.and_then(|i| i.wait_ns(start))),
             ];
             let (category, name) = (self.out.category("collective"), self.out.name(&row.op));
-            self.out.begin(&Slice { track, at_ns: start, category, name, notes: &notes, flow });
+            self.out.begin(&Slice { track, at_ns: start, category, name, annotations: &annotations, flow });
             self.out.counts.collectives += 1;
             if row.end_ns.is_some() {
                 ends.push((track, end));
@@ -207,11 +208,13 @@ impl RankWriter<'_, '_> {
         Ok(())
     }
 
-    /// Bytes allocated, by device.
+    /// Writes the allocated bytes by device.
     fn memory(&mut self) -> Result<(), Closed> {
         let data = self.data;
         for row in &data.memory {
-            let Some(bytes) = row.allocated_bytes.filter(|_| self.scope.keeps_host_time(&data.steps, row.ts_ns)) else {
+            let Some(bytes) =
+                row.allocated_bytes.filter(|_| self.scope.keeps_host_time(&data.outline.steps, row.ts_ns))
+            else {
                 continue;
             };
             let device = row.device_id.filter(|d| *d >= 0);
@@ -223,7 +226,7 @@ impl RankWriter<'_, '_> {
         Ok(())
     }
 
-    /// Kernels, copies and fills that were launched and have not begun, by stream.
+    /// Writes the number of launched kernels, copies and fills that have not begun, by stream.
     fn queues(&mut self) -> Result<(), Closed> {
         let events = &self.data.events;
         let mut launched: FxHashMap<i64, usize> = FxHashMap::default();
@@ -236,12 +239,12 @@ impl RankWriter<'_, '_> {
             if self.keeps(launch) && self.keeps(row) {
                 let stream = (events.device[row], events.stream[row]);
                 let began = self.times.time(true, events.ts_ns[row]);
-                // A device's clock may say that a kernel began before it was launched; it did not wait then.
+                // With clock errors, a kernel may seem to begin before its launch. It did not wait then.
                 let launched = self.times.time(false, events.ts_ns[launch]).min(began);
                 changes.extend([(stream, launched, 1), (stream, began, -1)]);
             }
         }
-        // Of what happens at once, launches come first: the length is never negative.
+        // At equal times, launches come first, so that the length is never negative.
         changes.sort_unstable_by_key(|&(stream, at, change)| (stream, at, -change));
         for of_stream in changes.chunk_by(|a, b| a.0 == b.0) {
             let (device, stream) = of_stream[0].0;
@@ -258,16 +261,16 @@ impl RankWriter<'_, '_> {
     }
 }
 
-/// The lines of a thread or stream.
+/// The tracks of a thread or stream.
 struct Lines {
     group: Group,
     lanes: Lanes,
-    /// Ids of the tracks, as far as they were needed.
+    /// Ids of the tracks that exist so far.
     tracks: Vec<u64>,
 }
 
 impl Lines {
-    /// The track of a lane. Lanes are told of in order, so all before it have theirs.
+    /// Returns the track of a lane. New lanes come in order, so all earlier lanes have tracks.
     fn track(&mut self, lane: usize, out: &mut Sequence) -> u64 {
         while self.tracks.len() <= lane {
             let at = self.tracks.len();
@@ -284,7 +287,7 @@ impl Lines {
     }
 }
 
-/// Numbers of what rows repeat, by the row's own numbers for it.
+/// Interned names and categories by the numbers that rows use for them.
 struct Strings {
     names: Vec<Option<Name>>,
     categories: [Option<Category>; KINDS],
@@ -300,7 +303,7 @@ impl Strings {
     }
 }
 
-/// Where a row is drawn, and whether its times are a device's.
+/// The track group of a row, and whether its times are device times.
 fn group(data: &RankData, row: usize) -> (Group, bool) {
     let events = &data.events;
     let device_kind =
@@ -316,17 +319,17 @@ fn is_launch(kind: Kind) -> bool {
     matches!(kind, Kind::Runtime | Kind::Driver)
 }
 
-fn notes(data: &RankData, row: usize) -> [(Note, Option<i64>); 6] {
+fn annotations(data: &RankData, row: usize) -> [(Annotation, Option<i64>); 6] {
     let events = &data.events;
     let step = Some(i64::from(events.step[row])).filter(|_| events.step[row] != NO_STEP);
-    let known = |value: i64| Some(value).filter(|v| *v != NONE);
+    let some = |value: i64| Some(value).filter(|v| *v != NONE);
     [
-        (Note::Id, known(events.id[row])),
-        (Note::Step, step),
-        (Note::Bytes, known(events.bytes[row])),
-        (Note::Flops, known(events.flops[row])),
-        (Note::Correlation, known(events.correlation[row])),
-        (Note::ExternalId, known(events.external[row])),
+        (Annotation::Id, some(events.id[row])),
+        (Annotation::Step, step),
+        (Annotation::Bytes, some(events.bytes[row])),
+        (Annotation::Flops, some(events.flops[row])),
+        (Annotation::Correlation, some(events.correlation[row])),
+        (Annotation::ExternalId, some(events.external[row])),
     ]
 }
 

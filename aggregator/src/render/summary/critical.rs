@@ -1,18 +1,18 @@
-//! The critical path in one line.
+//! One line about the critical path.
 
 use trace::CriticalPathRow;
 
-use super::{Look, sentence};
-use crate::analysis::Analysis;
+use crate::model::analysis::Analysis;
+use crate::render::summary::{TerminalStyle, sentence};
 
-/// What the steps of all ranks are bound by.
-pub(super) fn critical_path(text: &mut String, analysis: &Analysis, look: &Look) {
+/// Prints the parts of the critical path, as the mean over the steps of all ranks.
+pub(super) fn critical_path(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let rows = &analysis.tables.critical_path;
     let wall: i64 = rows.iter().map(|r| r.wall_ns).sum();
     if wall == 0 {
         return;
     }
-    let share = |of: fn(&CriticalPathRow) -> i64| 100.0 * rows.iter().map(of).sum::<i64>() as f64 / wall as f64;
+    let share = |part: fn(&CriticalPathRow) -> i64| 100.0 * rows.iter().map(part).sum::<i64>() as f64 / wall as f64;
     let host_gap = share(|r| r.host_gap_ns);
     let cpu = match share(|r| r.cpu_ns) {
         cpu if host_gap >= 1.0 => format!("CPU {cpu:.0} % ({host_gap:.0} % outside operators)"),
@@ -27,5 +27,5 @@ pub(super) fn critical_path(text: &mut String, analysis: &Analysis, look: &Look)
     ];
     let words = parts.iter().filter(|(_, share, always)| *always || *share >= 0.5);
     let words: Vec<String> = words.map(|(word, share, _)| format!("{word} {share:.0} %")).collect();
-    sentence(text, &format!("critical path: {cpu}, {}", words.join(", ")), look);
+    sentence(text, &format!("critical path: {cpu}, {}", words.join(", ")), terminal);
 }

@@ -1,27 +1,32 @@
-//! The section on devices: how full they were, and what their hosts did about it.
+//! The section on devices: utilization, launches, and waits of the host.
 
 use std::cmp::Reverse;
 
-use super::sections::{choose, not_shown};
-use super::{Look, heading};
-use crate::analysis::Analysis;
+use crate::model::analysis::Analysis;
 use crate::render::grid::Grid;
+use crate::render::summary::sections::{choose, not_shown};
+use crate::render::summary::{TerminalStyle, heading};
 
-/// How full the devices were, by rank; nothing without devices.
-pub(super) fn devices(text: &mut String, analysis: &Analysis, look: &Look) {
+/// Prints the utilization of devices by rank; nothing without devices.
+pub(super) fn devices(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let tables = &analysis.tables;
-    let of =
+    let row_of =
         |key: &(i32, i64)| tables.gpu_utilization.iter().find(|r| r.step.is_none() && (r.rank, r.device_id) == *key);
     let keys: Vec<(i32, i64)> =
         tables.gpu_utilization.iter().filter(|r| r.step.is_none()).map(|r| (r.rank, r.device_id)).collect();
     if keys.is_empty() {
         return;
     }
-    heading(text, "Devices", "over active steps; short kernels and launch delay (median) over everything", look);
+    heading(
+        text,
+        "Devices",
+        "over active steps; short kernels and launch delay (median) over the whole recording",
+        terminal,
+    );
     let total = keys.len();
-    let least = |key: &(i32, i64)| of(key).map_or(0, |r| (r.utilization_pct * 1e6) as i64);
-    let shown = choose(keys, look.top, |key| (least(key), Reverse(key.0)));
-    let rows: Vec<_> = shown.iter().filter_map(|key| Some((*key, of(key)?))).collect();
+    let least = |key: &(i32, i64)| row_of(key).map_or(0, |r| (r.utilization_pct * 1e6) as i64);
+    let shown = choose(keys, terminal.top, |key| (least(key), Reverse(key.0)));
+    let rows: Vec<_> = shown.iter().filter_map(|key| Some((*key, row_of(key)?))).collect();
     let launches = |key: &(i32, i64)| {
         let own = |r: &&trace::LaunchStatsRow| r.rank == key.0 && r.device_id == Some(key.1) && r.name.is_none();
         tables.launch_stats.iter().find(own)
@@ -37,6 +42,6 @@ pub(super) fn devices(text: &mut String, analysis: &Analysis, look: &Look) {
         .percent("short kernels", 1, rows.iter().map(|(key, _)| short(key)).collect())
         .time("launch delay", 2, rows.iter().map(|(key, _)| Some(launches(key)?.delay_p50_ns)).collect())
         .time("host waits", 2, rows.iter().map(|(key, _)| Some(stalls(key.0))).collect());
-    text.push_str(&grid.render(look.width, look.colour));
-    not_shown(text, total - rows.len(), "device", look);
+    text.push_str(&grid.render(terminal.width, terminal.colour));
+    not_shown(text, total - rows.len(), "device", terminal);
 }

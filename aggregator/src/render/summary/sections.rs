@@ -1,15 +1,15 @@
-//! The sections of the summary, each from one table of the analysis.
+//! The sections of the summary. Each section prints one table of the analysis.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anstyle::{AnsiColor, Style};
-use trace::{BucketTimingRow, StragglerRow};
+use trace::{BucketTimingRow, StragglerRow, Verdict};
 
-use super::{Look, heading, sentence};
-use crate::analysis::Analysis;
-use crate::instances::lower_median;
+use crate::base::stats::lower_median;
+use crate::base::units::{bytes, count, ns, omission as omission_line, plain, plural};
+use crate::model::analysis::Analysis;
 use crate::render::grid::Grid;
-use crate::render::text::{bytes, count, ns, omission as omission_line, plain, plural};
+use crate::render::summary::{TerminalStyle, heading, sentence};
 
 /// Means over the steps of one rank and device.
 #[derive(Clone, Copy, Default)]
@@ -44,15 +44,15 @@ fn means(analysis: &Analysis) -> BTreeMap<(i32, Option<i64>), Means> {
     means
 }
 
-/// Where the time of a step went, by rank.
-pub(super) fn step_breakdown(text: &mut String, analysis: &Analysis, look: &Look) {
+/// Prints the parts of a step by rank.
+pub(super) fn step_breakdown(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let means = means(analysis);
     if means.is_empty() {
         return;
     }
-    heading(text, "Step", "mean over steps; the five parts sum to 100 %", look);
+    heading(text, "Step", "mean over steps; the parts sum to 100 %", terminal);
     let interesting = interesting(analysis);
-    let shown = choose(means.keys().copied().collect(), look.top, |(rank, _)| {
+    let shown = choose(means.keys().copied().collect(), terminal.top, |(rank, _)| {
         (!interesting.contains(rank), std::cmp::Reverse(means.get(&(*rank, None)).map_or(0, |m| m.wall)))
     });
     let rows: Vec<_> = shown.iter().filter_map(|key| Some((*key, *means.get(key)?))).collect();
@@ -74,18 +74,18 @@ pub(super) fn step_breakdown(text: &mut String, analysis: &Analysis, look: &Look
     }
     grid = grid.percent("idle", 0, percent(|m| m.idle));
     let letters = if has_memory { "c=compute o=overlap x=exposed m=copies" } else { "c=compute o=overlap x=exposed" };
-    // A bar without its middle is none: there is room for all of it, or it is not drawn.
-    if look.width >= grid.width() + 2 + BAR.max(letters.len()) {
+    // The bar is left out unless the whole bar fits.
+    if terminal.width >= grid.width() + 2 + BAR.max(letters.len()) {
         grid = grid.text(letters, 1, rows.iter().map(|(_, m)| bar(m)).collect());
     }
     let styles = rows.iter().map(|((rank, _), _)| verdict_style(analysis, *rank)).collect();
-    text.push_str(&grid.styled(styles).render(look.width, look.colour));
-    not_shown(text, means.len() - rows.len(), "rank", look);
+    text.push_str(&grid.styled(styles).render(terminal.width, terminal.colour));
+    not_shown(text, means.len() - rows.len(), "rank", terminal);
 }
 
 const BAR: usize = 32;
 
-/// The parts of a step as a bar.
+/// Draws the parts of a step as a bar.
 fn bar(m: &Means) -> String {
     let parts = [('c', m.compute), ('o', m.overlap), ('x', m.exposed), ('m', m.memory), ('.', m.idle)];
     let mut text = String::new();
@@ -100,7 +100,7 @@ fn bar(m: &Means) -> String {
     text
 }
 
-/// Ranks that a reader wants to see whatever happens: those with a verdict.
+/// Ranks that are always shown: those with a verdict.
 fn interesting(analysis: &Analysis) -> BTreeSet<i32> {
     let named = analysis.tables.stragglers.iter().filter(|s| matches!(&*s.verdict, "cause" | "undecided"));
     named.map(|s| s.rank).chain(analysis.verdict.rank).collect()
@@ -115,7 +115,7 @@ fn verdict_style(analysis: &Analysis, rank: i32) -> Style {
     }
 }
 
-/// The `top` most important keys, in their own order.
+/// Returns the `top` most important keys, sorted.
 pub(super) fn choose<K: Ord + Copy, I: Ord>(keys: Vec<K>, top: usize, importance: impl Fn(&K) -> I) -> Vec<K> {
     let mut chosen = keys;
     chosen.sort_by_key(|k| (importance(k), *k));
@@ -124,33 +124,34 @@ pub(super) fn choose<K: Ord + Copy, I: Ord>(keys: Vec<K>, top: usize, importance
     chosen
 }
 
-pub(super) fn not_shown(text: &mut String, n: usize, noun: &str, look: &Look) {
+pub(super) fn not_shown(text: &mut String, n: usize, noun: &str, terminal: &TerminalStyle) {
     if n > 0 {
-        sentence(text, &format!("{} not shown (--top)", plural(n, &format!("more {noun}"))), look);
+        sentence(text, &format!("{} not shown (--top)", plural(n, &format!("more {noun}"))), terminal);
     }
 }
 
-/// How much communication compute hides, and what collectives cost by operation and size.
-pub(super) fn overlap(text: &mut String, analysis: &Analysis, look: &Look) {
+/// Prints the hidden share of communication, and the cost of collectives by operation and size.
+pub(super) fn overlap(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let instances = &analysis.tables.collective_instances;
     if instances.is_empty() {
         return;
     }
     let (overlap, exposed) = means(analysis).values().fold((0, 0), |(o, e), m| (o + m.overlap, e + m.exposed));
     let hidden = 100.0 * overlap as f64 / (overlap + exposed).max(1) as f64;
-    heading(text, "Communication", "medians over collectives; transfer is what follows the last arrival", look);
-    sentence(text, &format!("{hidden:.1} % of the time in communication is hidden under compute"), look);
+    heading(text, "Communication", "medians over collectives; transfer is the time after the last arrival", terminal);
+    sentence(text, &format!("{hidden:.1} % of the communication time is hidden under compute"), terminal);
     let mut groups: BTreeMap<(&str, Option<i64>), Vec<&trace::InstanceRow>> = BTreeMap::new();
     for row in instances {
         groups.entry((&row.op, row.bytes)).or_default().push(row);
     }
     let total = groups.len();
     let weight = |rows: &Vec<&trace::InstanceRow>| rows.iter().map(|r| r.end_ns - r.first_start_ns).sum::<i64>();
-    let shown =
-        choose(groups.keys().copied().collect(), look.top, |key| std::cmp::Reverse(groups.get(key).map_or(0, weight)));
+    let shown = choose(groups.keys().copied().collect(), terminal.top, |key| {
+        std::cmp::Reverse(groups.get(key).map_or(0, weight))
+    });
     let rows: Vec<_> = shown.iter().filter_map(|key| Some((*key, groups.get(key)?))).collect();
     let median = |f: &dyn Fn(&trace::InstanceRow) -> Option<i64>| {
-        rows.iter().map(|(_, g)| lower_median(g.iter().filter_map(|r| f(r)).collect())).collect::<Vec<_>>()
+        rows.iter().map(|(_, g)| lower_median(g.iter().filter_map(|r| f(r)))).collect::<Vec<_>>()
     };
     let rate = |f: &dyn Fn(&trace::InstanceRow) -> Option<f64>| {
         let of_group = |g: &[&trace::InstanceRow]| {
@@ -169,18 +170,18 @@ pub(super) fn overlap(text: &mut String, analysis: &Analysis, look: &Look) {
         .number("algbw GB/s", 3, rate(&|r| r.algbw_gbs))
         .number("busbw GB/s", 0, rate(&|r| r.busbw_gbs))
         .number("with waits GB/s", 2, rate(&|r| r.busbw_incl_wait_gbs));
-    text.push_str(&grid.render(look.width, look.colour));
-    not_shown(text, total - rows.len(), "kind", look);
+    text.push_str(&grid.render(terminal.width, terminal.colour));
+    not_shown(text, total - rows.len(), "kind", terminal);
     let incomplete = instances.iter().filter(|i| !i.complete).count();
     if incomplete > 0 {
         let words =
-            format!("{} not complete: skew is a lower bound there, transfer unknown", plural(incomplete, "collective"));
-        sentence(text, &words, look);
+            format!("{} incomplete: skew is a lower bound, transfer time is unknown", plural(incomplete, "collective"));
+        sentence(text, &words, terminal);
     }
 }
 
-/// The way of each gradient bucket.
-pub(super) fn buckets(text: &mut String, analysis: &Analysis, look: &Look) {
+/// Prints the times of each gradient bucket.
+pub(super) fn buckets(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let mut groups: BTreeMap<i32, Vec<&BucketTimingRow>> = BTreeMap::new();
     for row in &analysis.tables.bucket_timing {
         groups.entry(row.bucket).or_default().push(row);
@@ -188,10 +189,10 @@ pub(super) fn buckets(text: &mut String, analysis: &Analysis, look: &Look) {
     if groups.is_empty() {
         return;
     }
-    heading(text, "Buckets", "medians over steps and ranks, in the order of launch", look);
-    let rows: Vec<_> = groups.iter().take(look.top).collect();
+    heading(text, "Buckets", "medians over steps and ranks, in launch order", terminal);
+    let rows: Vec<_> = groups.iter().take(terminal.top).collect();
     let median = |f: fn(&BucketTimingRow) -> Option<i64>| {
-        rows.iter().map(|(_, g)| lower_median(g.iter().filter_map(|r| f(r)).collect())).collect::<Vec<_>>()
+        rows.iter().map(|(_, g)| lower_median(g.iter().filter_map(|r| f(r)))).collect::<Vec<_>>()
     };
     let hidden = rows.iter().map(|(_, g)| {
         let (exposed, total) = g.iter().fold((0, 0), |(e, t), r| (e + r.exposed_ns, t + r.end_ns - r.start_ns));
@@ -206,22 +207,28 @@ pub(super) fn buckets(text: &mut String, analysis: &Analysis, look: &Look) {
         .time("transfer", 2, median(|r| r.transfer_ns))
         .time("exposed", 0, median(|r| Some(r.exposed_ns)))
         .percent("hidden", 0, hidden.collect());
-    text.push_str(&grid.render(look.width, look.colour));
-    not_shown(text, groups.len() - rows.len(), "bucket", look);
+    text.push_str(&grid.render(terminal.width, terminal.colour));
+    not_shown(text, groups.len() - rows.len(), "bucket", terminal);
 }
 
-/// Who waited for whom.
-pub(super) fn stragglers(text: &mut String, analysis: &Analysis, look: &Look) {
+/// Prints own work, delays and waits by rank.
+pub(super) fn stragglers(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let all = &analysis.tables.stragglers;
     if all.len() < 2 {
         return;
     }
-    heading(text, "Ranks", "per step: own work above the others', the delay it makes, waits caused and suffered", look);
-    let key =
-        |s: &StragglerRow| (&*s.verdict != "cause", &*s.verdict != "undecided", std::cmp::Reverse(s.own_excess_ns));
+    heading(
+        text,
+        "Ranks",
+        "per step: own work beyond the other ranks, step delay, waits caused and suffered",
+        terminal,
+    );
+    let key = |s: &StragglerRow| {
+        (s.verdict != Verdict::Cause, s.verdict != Verdict::Undecided, std::cmp::Reverse(s.own_excess_ns))
+    };
     let mut rows: Vec<&StragglerRow> = all.iter().collect();
     rows.sort_by_key(|s| (key(s), s.rank));
-    rows.truncate(look.top);
+    rows.truncate(terminal.top);
     rows.sort_by_key(|s| s.rank);
     let times = |f: fn(&StragglerRow) -> i64| rows.iter().map(|s| Some(f(s))).collect::<Vec<_>>();
     let z = |s: &&StragglerRow| s.z.map_or("–".into(), |z| format!("{z:.1}"));
@@ -229,9 +236,9 @@ pub(super) fn stragglers(text: &mut String, analysis: &Analysis, look: &Look) {
         let parts = [s.reason.as_deref(), s.evidence_range.as_deref()];
         plain(&parts.into_iter().flatten().collect::<Vec<_>>().join(" in "))
     };
-    // They are compared with each other, so they have one unit.
-    let of_row = |s: &&StragglerRow| [s.own_excess_ns, s.step_delay_ns, s.caused_wait_ns, s.suffered_wait_ns];
-    let largest = rows.iter().flat_map(of_row).map(i64::unsigned_abs).max().unwrap_or(0);
+    // The columns are compared with each other, so they have the same unit.
+    let times_of_row = |s: &&StragglerRow| [s.own_excess_ns, s.step_delay_ns, s.caused_wait_ns, s.suffered_wait_ns];
+    let largest = rows.iter().flat_map(times_of_row).map(i64::unsigned_abs).max().unwrap_or(0);
     let grid = Grid::new()
         .number("rank", 0, rows.iter().map(|s| s.rank.to_string()).collect())
         .text("verdict", 0, rows.iter().map(|s| plain(&s.verdict)).collect())
@@ -243,15 +250,15 @@ pub(super) fn stragglers(text: &mut String, analysis: &Analysis, look: &Look) {
         .percent("of steps", 4, rows.iter().map(|s| s.persistence.map(|p| 100.0 * p)).collect())
         .text("why", 0, rows.iter().map(why).collect());
     let styles = rows.iter().map(|s| verdict_style(analysis, s.rank)).collect();
-    text.push_str(&grid.styled(styles).render(look.width, look.colour));
-    not_shown(text, all.len() - rows.len(), "rank", look);
+    text.push_str(&grid.styled(styles).render(terminal.width, terminal.colour));
+    not_shown(text, all.len() - rows.len(), "rank", terminal);
 }
 
-/// How well the clocks are known.
-pub(super) fn clocks(text: &mut String, analysis: &Analysis, look: &Look) {
+/// Prints the accuracy of the clocks.
+pub(super) fn clocks(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let fits = &analysis.tables.clock_fit;
     let Some(first) = fits.first().filter(|_| analysis.facts.ranks.len() > 1) else { return };
-    heading(text, "Clocks", &format!("global time is the clock of rank {}", first.reference_rank), look);
+    heading(text, "Clocks", &format!("global time is the clock of rank {}", first.reference_rank), terminal);
     let mut by_method: BTreeMap<(&str, &str), Vec<&trace::ClockFitRow>> = BTreeMap::new();
     for fit in fits {
         by_method.entry((&fit.clock, &fit.method)).or_default().push(fit);
@@ -262,7 +269,7 @@ pub(super) fn clocks(text: &mut String, analysis: &Analysis, look: &Look) {
             all.and_then(|all| all.into_iter().max()).map_or("unknown".into(), ns)
         };
         let offset = fits.iter().map(|f| f.offset_ns.saturating_abs()).max().unwrap_or(0);
-        // The reference has none by definition, which says nothing of the others.
+        // The reference has no drift by definition, so it is excluded.
         let others = fits.iter().filter(|f| fits.len() == 1 || f.rank != f.reference_rank);
         let drift = others.filter_map(|f| f.drift_ppb).map(f64::abs).reduce(f64::max);
         let drift = drift.map_or("not measured".into(), |d| format!("up to {:.3} ppm", d / 1000.0));
@@ -273,48 +280,55 @@ pub(super) fn clocks(text: &mut String, analysis: &Analysis, look: &Look) {
             worst(|f| f.bound_ns),
             ns(offset),
         );
-        sentence(text, &words, look);
+        sentence(text, &words, terminal);
     }
     let violations: i64 = fits.iter().map(|f| f.violations).sum();
     let disagree = analysis.tables.collective_instances.iter().filter(|i| i.clocks_disagree).count();
-    sentence(text, &format!("{violations} violations of the rule that no rank leaves before all have entered"), look);
+    sentence(
+        text,
+        &format!(
+            "{} of the rule that no rank leaves before all ranks have entered",
+            plural(violations.max(0) as usize, "violation")
+        ),
+        terminal,
+    );
     if disagree > 0 {
         let words = format!(
-            "in {} the waits by these clocks and by durations alone differ by more than the error: ranks did not leave together",
+            "in {}, waits by clocks and waits by durations alone differ by more than the clock error: ranks did not leave together",
             plural(disagree, "collective")
         );
-        sentence(text, &words, look);
+        sentence(text, &words, terminal);
     }
 }
 
-/// What the numbers do not cover.
-pub(super) fn left_out(text: &mut String, analysis: &Analysis, look: &Look) {
+/// Prints the data that the numbers do not cover.
+pub(super) fn left_out(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let omissions = &analysis.tables.omissions;
     let dropped = analysis.facts.dropped;
     if omissions.is_empty() && dropped == 0 {
-        heading(text, "Left out", "nothing", look);
+        heading(text, "Left out", "nothing", terminal);
         return;
     }
-    heading(text, "Left out", "not in the numbers above", look);
+    heading(text, "Left out", "not in the numbers above", terminal);
     if dropped > 0 {
         let recorded = count(u64::try_from(analysis.facts.recorded).unwrap_or(0));
-        sentence(text, &format!("{} lost while recording, {recorded} kept", plural(dropped as usize, "row")), look);
+        sentence(text, &format!("{} lost while recording, {recorded} kept", plural(dropped as usize, "row")), terminal);
     }
-    for omission in omissions.iter().take(look.top) {
-        sentence(text, &omission_line(omission), look);
+    for omission in omissions.iter().take(terminal.top) {
+        sentence(text, &omission_line(omission), terminal);
     }
-    not_shown(text, omissions.len().saturating_sub(look.top), "omission", look);
+    not_shown(text, omissions.len().saturating_sub(terminal.top), "omission", terminal);
 }
 
-/// Findings, each with what to do.
-pub(super) fn findings(text: &mut String, analysis: &Analysis, look: &Look) {
+/// Prints the findings, each with a suggestion.
+pub(super) fn findings(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let findings = &analysis.tables.findings;
     if findings.is_empty() {
         return;
     }
-    heading(text, "Findings", "with what to do; evidence is in analysis/findings.parquet", look);
-    for finding in findings.iter().take(look.top) {
-        sentence(text, &format!("{}: {} → {}", finding.severity, finding.title, finding.suggestion), look);
+    heading(text, "Findings", "with suggestions; the evidence is in analysis/findings.parquet", terminal);
+    for finding in findings.iter().take(terminal.top) {
+        sentence(text, &format!("{}: {} → {}", finding.severity, finding.title, finding.suggestion), terminal);
     }
-    not_shown(text, findings.len().saturating_sub(look.top), "finding", look);
+    not_shown(text, findings.len().saturating_sub(terminal.top), "finding", terminal);
 }

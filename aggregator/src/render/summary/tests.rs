@@ -1,12 +1,12 @@
-//! The summary of a made-up analysis at the widths that terminals have, and what it must never do.
+//! Snapshots of the summary of a made-up analysis at common terminal widths, and properties of every summary.
 
 use expect_test::{Expect, expect_file};
 use trace::{
     BucketTimingRow, ClockFitRow, CriticalPathRow, FindingRow, InstanceRow, OmissionRow, StepBreakdownRow, StragglerRow,
 };
 
-use super::{Look, render};
-use crate::analysis::{Analysis, Facts, Tables, Verdict, VerdictKind};
+use crate::model::analysis::{Analysis, Facts, Tables, Verdict, VerdictKind};
+use crate::render::summary::{TerminalStyle, render};
 
 const MS: i64 = 1_000_000;
 
@@ -34,8 +34,9 @@ fn analysis(ranks: i32) -> Analysis {
         kind: VerdictKind::Cause,
         causes: vec![5],
         rank: Some(5),
-        sentence: "rank 5 slows every step by 27.1 ms (18 % of a step): compute, 30.1 ms more in `forward` than other ranks. own \
-                   excess 29.8 ms to 30.4 ms (95 %), z 12.3, in 100 % of 5 steps."
+        sentence: "rank 5 slows every step by 27.1 ms (18 % of a step): compute, 30.1 ms longer in `forward` than on the other \
+                   ranks. Certainty, by all of the rank's own work: own excess 29.8 ms to 30.4 ms (95 %), z 12.3, seen in \
+                   100 % of 5 steps."
             .into(),
         ..Verdict::default()
     };
@@ -46,19 +47,19 @@ fn analysis(ranks: i32) -> Analysis {
         bucket_timing: all().flat_map(|rank| [bucket(rank, 0), bucket(rank, 1)]).collect(),
         stragglers: all().map(straggler).collect(),
         clock_fit: all().map(clock).collect(),
-        omissions: vec![OmissionRow {
-            file: Some("events/rank-00002-0001.parquet".into()),
-            rank: Some(2),
-            what: "rows of events".into(),
-            amount: Some(12_000),
-            why: "the file ends in the middle of a page".into(),
-        }],
+        omissions: vec![
+            OmissionRow::new("rows of events", "the file ends in the middle of a page")
+                .rank(2)
+                .file(trace::Text::from("events/rank-00002-0001.parquet"))
+                .amount(12_000),
+        ],
         findings: vec![FindingRow {
             severity: "warning".into(),
-            title: "13 % of the step is communication that no compute hides".into(),
+            title: "13 % of the step is exposed communication, including waits for late ranks".into(),
             evidence: "exposed_comm_ns / wall_ns".into(),
             evidence_table: "step_breakdown".into(),
-            suggestion: "fix stragglers first; then smaller buckets, or more compute per step".into(),
+            suggestion: "fix stragglers first, because waits for them count here; then use smaller buckets, or more compute per step"
+                .into(),
         }],
         ..Tables::default()
     };
@@ -160,14 +161,14 @@ fn clock(rank: i32) -> ClockFitRow {
     }
 }
 
-fn rendered(analysis: &Analysis, look: &Look) -> String {
+fn rendered(analysis: &Analysis, terminal: &TerminalStyle) -> String {
     let mut out = Vec::new();
-    render(analysis, look, &mut out).unwrap();
+    render(analysis, terminal, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
 fn check(ranks: i32, width: usize, expected: &expect_test::ExpectFile) {
-    let text = rendered(&analysis(ranks), &Look { width, colour: false, top: 6 });
+    let text = rendered(&analysis(ranks), &TerminalStyle { width, colour: false, top: 6 });
     for line in text.lines() {
         assert!(line.chars().count() <= width, "{} columns: {line:?}", line.chars().count());
         assert_eq!(line, line.trim_end());
@@ -206,16 +207,16 @@ fn at_160_columns_of_64_ranks() {
 }
 
 #[test]
-fn of_many_ranks_the_cause_is_shown() {
-    let text = rendered(&analysis(64), &Look { top: 3, ..Look::default() });
+fn the_cause_is_shown_among_many_ranks() {
+    let text = rendered(&analysis(64), &TerminalStyle { top: 3, ..TerminalStyle::default() });
     assert!(text.contains("61 more ranks not shown"), "{text}");
     assert!(text.contains("  cause "), "{text}");
 }
 
 #[test]
-fn colour_marks_and_changes_no_word() {
+fn colour_changes_no_text() {
     let analysis = analysis(8);
-    let coloured = rendered(&analysis, &Look { colour: true, ..Look::default() });
+    let coloured = rendered(&analysis, &TerminalStyle { colour: true, ..TerminalStyle::default() });
     let mut stripped = String::new();
     let mut rest = coloured.as_str();
     while let Some((before, after)) = rest.split_once('\u{1b}') {
@@ -224,16 +225,16 @@ fn colour_marks_and_changes_no_word() {
     }
     stripped.push_str(rest);
     assert_ne!(coloured, stripped);
-    assert_eq!(stripped, rendered(&analysis, &Look::default()));
+    assert_eq!(stripped, rendered(&analysis, &TerminalStyle::default()));
 }
 
 #[test]
-fn names_from_traces_do_not_command_the_terminal() {
+fn names_cannot_send_terminal_commands() {
     let mut analysis = analysis(8);
     analysis.verdict.sentence = "rank 5: \u{1b}[2J`evil`".into();
     analysis.tables.stragglers[5].evidence_range = Some("\u{1b}]0;evil\u{7}".into());
     analysis.tables.collective_instances[0].op = "a\nb".into();
-    let text = rendered(&analysis, &Look::default());
+    let text = rendered(&analysis, &TerminalStyle::default());
     assert!(!text.contains('\u{1b}') && !text.contains('\u{7}'), "{text:?}");
 }
 
@@ -245,7 +246,7 @@ fn an_empty_analysis_has_a_summary() {
 
         Left out — nothing
     "#]];
-    nothing.assert_eq(&rendered(&Analysis::default(), &Look::default()));
+    nothing.assert_eq(&rendered(&Analysis::default(), &TerminalStyle::default()));
 }
 
 #[test]
@@ -269,9 +270,9 @@ fn devices_have_a_section() {
     };
     analysis.tables.launch_stats = vec![launches(0), launches(1)];
     analysis.tables.sync_stalls = vec![trace::SyncStallRow { rank: 1, in_steps_ns: 5 * MS, ..Default::default() }];
-    let text = rendered(&analysis, &Look::default());
+    let text = rendered(&analysis, &TerminalStyle::default());
     let section: Expect = expect_test::expect![[r#"
-        Devices — over active steps; short kernels and launch delay (median) over everything
+        Devices — over active steps; short kernels and launch delay (median) over the whole recording
           rank  kernels run %  SM efficiency %  occupancy %  short kernels %  launch delay µs  host waits ms
              0           71.2             31.0         42.5             25.0            12.00           0.00
              1           68.0                –         42.5             25.0            12.00           5.00"#]];

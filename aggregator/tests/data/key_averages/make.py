@@ -1,11 +1,11 @@
-"""Makes the traces and tables in this directory: what torch.profiler itself says of a trace that it wrote.
+"""Makes the traces and tables in this directory: traces of torch.profiler, and its own tables of them.
 
     python -m venv venv && venv/bin/pip install torch
     venv/bin/python make.py DIRECTORY
 
-Three traces come out, all of a CPU: `stack` with Python stacks, `plain` without, and `gloo` of one of two ranks. Beside each are
-the rows of `key_averages()` as CSV, in µs and bytes, grouped by name, by input shape, and (`stack`) by stack. A run differs
-from the next in its times; trace and tables must be of one run.
+It writes three traces of CPU programs: `stack` with Python stacks, `plain` without, and `gloo` of one of two ranks. Beside each
+trace it writes the rows of `key_averages()` as CSV, in µs and bytes, grouped by name, by input shape, and (`stack`) by stack.
+Times differ between runs, so a trace and its tables must come from one run.
 """
 
 import csv
@@ -35,7 +35,7 @@ COLUMNS = [
 
 
 class Small(nn.Module):
-    """Convolution, embedding, batched and plain products: every operator that torch counts FLOPs of."""
+    """Convolution, embedding, batched and plain products: every operator for which torch counts FLOPs."""
 
     def __init__(self):
         super().__init__()

@@ -7,11 +7,11 @@ use super::memory::DeviceMemory;
 use crate::error::{Error, Result};
 use crate::{Dtype, Gemm, Transpose};
 
-/// What cuBLAS may use beside its operands: its documentation's advice for Hopper (32 MiB), given by us so that it
-/// allocates nothing itself, least of all while a graph is captured.
+/// Size of cuBLAS's workspace: the documented size for Hopper (32 MiB). With a given workspace cuBLAS allocates none, which
+/// it could not do while a graph is captured.
 const WORKSPACE_BYTES: usize = 32 << 20;
 
-/// A handle of cuBLAS on one stream.
+/// A cuBLAS handle on one stream.
 #[derive(Debug)]
 pub(crate) struct Blas {
     handle: sys::cublasHandle_t,
@@ -54,8 +54,8 @@ impl Blas {
     /// C ← alpha · op(A) · op(B) + beta · C at three device addresses, whose lengths the caller has checked. A and B
     /// hold bf16 if that is the dtype, else f32; C is f32, and so are all sums.
     ///
-    /// cuBLAS counts columns first. A row-major matrix is its own transpose to it, so it is asked for
-    /// Cᵀ = op(B)ᵀ · op(A)ᵀ, with the operands exchanged.
+    /// cuBLAS is column-major and sees a row-major matrix as its transpose, so this computes Cᵀ = op(B)ᵀ · op(A)ᵀ with the
+    /// operands exchanged.
     pub(crate) fn gemm(&self, stream: &Stream, op: &Gemm, dtype: Dtype, a: u64, b: u64, c: u64) -> Result<()> {
         use sys::{cublasComputeType_t as Compute, cudaDataType_t as Type};
         debug_assert_eq!(stream.handle(), self.stream, "the handle was made for another stream");

@@ -8,7 +8,7 @@ use cudarc::driver::sys;
 
 use crate::error::{Error, Result};
 
-/// Turns the driver's answer into a result.
+/// Converts the driver's result code.
 pub(crate) fn check(call: &'static str, code: sys::CUresult) -> Result<()> {
     if code as u32 == 0 {
         return Ok(());
@@ -29,11 +29,11 @@ unsafe fn static_text(text: *const std::ffi::c_char) -> String {
     if text.is_null() {
         return "unknown".into();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// Initialises the driver and returns the newest CUDA version it serves, as 1000 · major + 10 · minor.
+/// Initializes the driver and returns the newest CUDA version that it supports, as 1000 · major + 10 · minor.
 pub(crate) fn initialize() -> Result<i32> {
     let mut version = 0;
     // SAFETY: `library::open` has found both functions; `version` is written.
@@ -44,7 +44,7 @@ pub(crate) fn initialize() -> Result<i32> {
     Ok(version)
 }
 
-/// Devices that this process may see, after `CUDA_VISIBLE_DEVICES`.
+/// Number of devices that this process sees, after `CUDA_VISIBLE_DEVICES`.
 pub(crate) fn device_count() -> Result<usize> {
     let mut count = 0;
     // SAFETY: after `initialize`; `count` is written.
@@ -52,14 +52,14 @@ pub(crate) fn device_count() -> Result<usize> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// What a device is.
+/// Properties of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its number among the visible devices.
+    /// Number among the visible devices.
     pub ordinal: usize,
-    /// Its name.
+    /// Name of the device.
     pub name: String,
-    /// Its identity, equal for all processes that see it: `GPU-…`.
+    /// UUID, equal for all processes that see the device: `GPU-…`.
     pub uuid: String,
     /// Compute capability: 9.0 is 90.
     pub capability: u32,
@@ -91,7 +91,7 @@ pub(crate) fn device_info(ordinal: usize) -> Result<DeviceInfo> {
     let mut name = [0; 128];
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
     let mut memory_bytes = 0;
-    // SAFETY: `device` is one of the driver's; the buffers are as long as they are said to be.
+    // SAFETY: `device` is one of the driver's; the lengths of the buffers are passed along.
     unsafe {
         check("cuDeviceGetName", sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, device))?;
         check("cuDeviceGetUuid", sys::cuDeviceGetUuid_v2(&mut uuid, device))?;
@@ -120,7 +120,7 @@ pub(crate) fn device_info(ordinal: usize) -> Result<DeviceInfo> {
     })
 }
 
-/// As `nvidia-smi -L` prints it.
+/// Formats a UUID as `nvidia-smi -L` does.
 pub(crate) fn uuid_text(bytes: [u8; 16]) -> String {
     let hex = |range: std::ops::Range<usize>| bytes[range].iter().map(|b| format!("{b:02x}")).collect::<String>();
     format!("GPU-{}-{}-{}-{}-{}", hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16))
@@ -142,12 +142,12 @@ fn device_attribute(device: sys::CUdevice, attribute: sys::CUdevice_attribute) -
 }
 
 thread_local! {
-    /// The context that this module made current on this thread, so that the driver is not asked at every call.
+    /// The context that this module made current on this thread, which saves a driver call per operation.
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A device's primary context: the one that cuBLAS, NCCL and CUPTI use, too. Clones share it; it lives until the last
-/// one, and everything made in it, is gone.
+/// A device's primary context, which cuBLAS, NCCL and CUPTI also use. Clones share it; it lives until the last clone and all
+/// objects made in it are dropped.
 #[derive(Clone, Debug)]
 pub struct Context(Arc<Primary>);
 
@@ -191,7 +191,7 @@ impl Context {
         Ok(())
     }
 
-    /// Waits until everything enqueued on any stream is done.
+    /// Waits for all work on all streams.
     pub fn synchronize(&self) -> Result<()> {
         self.bind()?;
         // SAFETY: a context is current.
@@ -208,7 +208,7 @@ impl Context {
     }
 }
 
-/// A queue of work on a device. What is enqueued here runs in this order, beside other streams.
+/// A queue of work on a device. Work on one stream runs in order, concurrently with other streams.
 #[derive(Debug)]
 pub struct Stream {
     stream: sys::CUstream,
@@ -221,7 +221,8 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// A stream that waits for no other. With `urgent`, its blocks are scheduled before those of other streams.
+    /// A stream that does not wait for the default stream. With `urgent`, its blocks are scheduled before those of other
+    /// streams.
     pub(crate) fn new(context: &Context, urgent: bool) -> Result<Self> {
         context.bind()?;
         let (mut stream, mut least, mut greatest) = (std::ptr::null_mut(), 0, 0);
@@ -235,7 +236,7 @@ impl Stream {
         Ok(Self { stream, context: context.clone() })
     }
 
-    /// The driver's handle, for libraries that take streams. It is valid as long as this.
+    /// The driver's handle, for libraries that take streams; valid as long as the stream.
     pub fn handle(&self) -> *mut c_void {
         self.stream.cast()
     }
@@ -244,12 +245,12 @@ impl Stream {
         self.stream
     }
 
-    /// Its context.
+    /// The stream's context.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Waits until everything enqueued here is done.
+    /// Waits for all work on the stream.
     pub fn synchronize(&self) -> Result<()> {
         self.context.bind()?;
         // SAFETY: the stream is alive.
@@ -348,9 +349,9 @@ arguments_from!(u32, u64, f32);
 
 /// Enqueues a kernel.
 ///
-/// Its signature is not known here: `arguments` must be those of the `.cu` source, in type and order, and every pointer
-/// among them must stay valid, for as many elements as the kernel touches, until the stream has run it. The callers in
-/// [`crate::cuda`] check lengths first; buffers are freed only after the device is done with them.
+/// This function cannot check the kernel's signature: `arguments` must match the `.cu` source in type and order, and every
+/// pointer among them must stay valid, for all elements that the kernel accesses, until the stream has run it. The callers
+/// in [`crate::cuda`] check lengths first; buffers are freed only after the device has finished with them.
 pub(crate) fn launch(
     stream: &Stream,
     function: &Function,
@@ -383,7 +384,7 @@ pub(crate) fn launch(
     }
 }
 
-/// No kernel has more.
+/// Most arguments of a kernel.
 pub(crate) const MAX_ARGUMENTS: usize = 12;
 
 #[cfg(test)]
@@ -391,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uuid_reads_as_nvidia_smi_prints_it() {
+    fn a_uuid_is_formatted_as_by_nvidia_smi() {
         let bytes: [u8; 16] = std::array::from_fn(|i| i as u8 * 17);
         assert_eq!(uuid_text(bytes), "GPU-00112233-4455-6677-8899-aabbccddeeff");
     }

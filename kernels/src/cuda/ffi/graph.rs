@@ -1,4 +1,4 @@
-//! CUDA graphs: what streams did once, launched again as one.
+//! CUDA graphs: captured work of streams that one launch repeats.
 
 use cudarc::driver::sys;
 
@@ -17,17 +17,17 @@ pub struct Graph {
 unsafe impl Send for Graph {}
 
 impl Graph {
-    /// Captures what `body` enqueues on `stream`, and on streams that it makes wait for `stream` and `stream` for,
-    /// instead of running it. Nothing may be allocated or waited for meanwhile.
+    /// Captures the work that `body` enqueues on `stream` and on streams that fork from it and join it again, instead of
+    /// running it. `body` must not allocate or wait.
     ///
     /// # Errors
-    /// `body`'s; the driver's, if what it did cannot be captured.
+    /// `body`'s error; the driver's error if the work cannot be captured.
     pub fn capture<E: From<crate::Error>>(
         stream: &Stream,
         body: impl FnOnce() -> std::result::Result<(), E>,
     ) -> std::result::Result<Self, E> {
         stream.context().bind()?;
-        // Only this thread's calls are restricted: a communication library has threads of its own.
+        // Restricts only this thread's calls, because a communication library has its own threads.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is alive.
         unsafe { check("cuStreamBeginCapture", sys::cuStreamBeginCapture_v2(stream.raw(), mode))? };
@@ -35,7 +35,7 @@ impl Graph {
         let mut graph = std::ptr::null_mut();
         // SAFETY: the capture began above and ends here, whatever `body` did; `graph` is written.
         let ended = unsafe { check("cuStreamEndCapture", sys::cuStreamEndCapture(stream.raw(), &mut graph)) };
-        // The body's error is the cause of the other.
+        // The error of `body` is the cause of the driver's error.
         captured?;
         ended?;
         let mut made = Self { graph, executable: std::ptr::null_mut(), context: stream.context().clone() };
@@ -47,10 +47,10 @@ impl Graph {
         Ok(made)
     }
 
-    /// Enqueues everything that was captured.
+    /// Enqueues the captured work.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
         self.context.bind()?;
-        // SAFETY: both are alive. The memory that its kernels use is held by whoever captured it.
+        // SAFETY: both are alive. The caller that captured the graph keeps its kernels' memory alive.
         unsafe { check("cuGraphLaunch", sys::cuGraphLaunch(self.executable, stream.raw())) }
     }
 }

@@ -1,17 +1,17 @@
-//! Opening a shared library, and looking whether it has what is needed.
+//! Opens a shared library and checks its symbols.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// A library that stays open until the process ends: what it started (threads, handlers at exit) may outlive any owner.
+/// A library that stays open until the process ends, because its threads and exit handlers may outlive any owner.
 #[derive(Debug)]
 pub struct Library(&'static libloading::Library);
 
 impl Library {
-    /// Opens a library by a bare name, by the loader's rules, or by a path.
+    /// Opens a library by a bare name, which the loader resolves, or by a path.
     pub(in crate::cuda) fn open(name: &OsStr) -> Result<Self, String> {
-        // SAFETY: the initialisers of NVIDIA's libraries may run on any thread and assume nothing of the program; that
-        // a file of this name is such a library is the user's installation, as it is for every program that links it.
+        // SAFETY: the initializers of NVIDIA's libraries may run on any thread and assume nothing of the program. The
+        // user's installation guarantees that a file of this name is such a library, as for every program that links it.
         match unsafe { libloading::Library::new(name) } {
             Ok(library) => Ok(Self(Box::leak(Box::new(library)))),
             Err(error) => Err(describe(&error, name)),
@@ -24,13 +24,13 @@ impl Library {
         unsafe { self.0.get::<*const ()>(symbol.as_bytes()) }.is_ok()
     }
 
-    /// The library itself, to take functions from.
+    /// The library, for lookups of functions.
     pub fn raw(&self) -> &'static libloading::Library {
         self.0
     }
 }
 
-/// The loader's own words without the name, which the caller says.
+/// The loader's message without the name, which the caller prints.
 fn describe(error: &libloading::Error, name: &OsStr) -> String {
     use std::error::Error as _;
     let text = error.source().map_or_else(|| error.to_string(), ToString::to_string);

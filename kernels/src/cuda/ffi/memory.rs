@@ -1,4 +1,4 @@
-//! Memory of the device, and memory of the host that the device reaches by itself.
+//! Device memory, and pinned host memory that the device can access.
 
 use std::ffi::c_void;
 
@@ -20,7 +20,7 @@ pub(crate) struct DeviceMemory {
 unsafe impl Send for DeviceMemory {}
 
 impl DeviceMemory {
-    /// `bytes` bytes, not initialised; `name` says in an error what they were for.
+    /// `bytes` bytes, not initialized; errors contain `name`.
     pub(crate) fn new(context: &Context, name: &str, bytes: usize) -> Result<Self> {
         context.bind()?;
         let mut address = 0;
@@ -35,12 +35,12 @@ impl DeviceMemory {
         Ok(Self { address, bytes, context: context.clone() })
     }
 
-    /// Where it begins on the device.
+    /// Address on the device.
     pub(crate) fn address(&self) -> u64 {
         self.address
     }
 
-    /// Its size.
+    /// Size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -55,14 +55,14 @@ impl DeviceMemory {
         unsafe { check("cuMemsetD32Async", sys::cuMemsetD32Async(self.address, word, self.bytes / 4, stream.raw())) }
     }
 
-    /// Copies from the host and waits for it, after what `stream` holds.
+    /// Copies from the host after the present work of `stream`, and waits for the copy.
     pub(crate) fn write(&mut self, stream: &Stream, host: &[u8]) -> Result<()> {
-        assert!(host.len() <= self.bytes, "the caller has compared the lengths");
+        assert!(host.len() <= self.bytes, "the caller checks the lengths");
         if host.is_empty() {
             return Ok(());
         }
         self.context.bind()?;
-        // SAFETY: `host` is as long as what is copied, and the wait keeps it borrowed until the copy is done.
+        // SAFETY: `host` is as long as the copy, and the wait keeps it borrowed until the copy is done.
         unsafe {
             let code = sys::cuMemcpyHtoDAsync_v2(self.address, host.as_ptr().cast(), host.len(), stream.raw());
             check("cuMemcpyHtoDAsync", code)?;
@@ -70,9 +70,9 @@ impl DeviceMemory {
         stream.synchronize()
     }
 
-    /// Copies to the host and waits for it, after what `stream` holds.
+    /// Copies to the host after the present work of `stream`, and waits for the copy.
     pub(crate) fn read(&self, stream: &Stream, host: &mut [u8]) -> Result<()> {
-        assert!(host.len() <= self.bytes, "the caller has compared the lengths");
+        assert!(host.len() <= self.bytes, "the caller checks the lengths");
         if host.is_empty() {
             return Ok(());
         }
@@ -89,18 +89,18 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         if self.bytes > 0 && self.context.bind().is_ok() {
-            // SAFETY: allocated once, freed once; the driver waits for what still uses it.
+            // SAFETY: allocated once, freed once; the driver waits for work that still uses it.
             unsafe { sys::cuMemFree_v2(self.address) };
         }
     }
 }
 
-/// Numbers in pinned host memory, to and from which the device copies while the host does something else.
+/// Numbers in pinned host memory, which the device copies asynchronously.
 #[derive(Debug)]
 pub struct Pinned {
     numbers: *mut f32,
     len: usize,
-    /// A copy that may still be under way.
+    /// A copy that may still run.
     pending: Option<Event>,
     context: Context,
 }
@@ -109,7 +109,7 @@ pub struct Pinned {
 unsafe impl Send for Pinned {}
 
 impl Pinned {
-    /// `len` zeros; `name` says in an error what they were for.
+    /// `len` zeros; errors contain `name`.
     pub fn new(context: &Context, name: &str, len: usize) -> Result<Self> {
         context.bind()?;
         let bytes = len.saturating_mul(size_of::<f32>());
@@ -125,11 +125,11 @@ impl Pinned {
         Ok(Self { numbers: memory.cast(), len, pending: None, context: context.clone() })
     }
 
-    /// Enqueues a copy of a device buffer's first elements into this, as many as this holds.
+    /// Enqueues a copy of a device buffer's first elements that fills this memory.
     pub(in crate::cuda) fn copy_from(&mut self, stream: &Stream, from: &DeviceMemory) -> Result<()> {
         self.wait()?;
         let bytes = self.len * size_of::<f32>();
-        assert!(from.bytes() >= bytes, "the caller has compared the lengths");
+        assert!(from.bytes() >= bytes, "the caller checks the lengths");
         if bytes == 0 {
             return Ok(());
         }
@@ -143,11 +143,11 @@ impl Pinned {
         Ok(())
     }
 
-    /// Enqueues a copy of this into a device buffer.
+    /// Enqueues a copy of this memory into a device buffer.
     pub(in crate::cuda) fn copy_to(&mut self, stream: &Stream, to: &mut DeviceMemory) -> Result<()> {
         self.wait()?;
         let bytes = self.len * size_of::<f32>();
-        assert!(to.bytes() >= bytes, "the caller has compared the lengths");
+        assert!(to.bytes() >= bytes, "the caller checks the lengths");
         if bytes == 0 {
             return Ok(());
         }
@@ -161,7 +161,7 @@ impl Pinned {
         Ok(())
     }
 
-    /// Whether the last copy is over, so that [`numbers`](Self::numbers) does not wait.
+    /// Whether the last copy is complete, so that [`numbers`](Self::numbers) does not wait.
     pub fn is_ready(&self) -> Result<bool> {
         self.pending.as_ref().map_or(Ok(true), Event::is_over)
     }
@@ -170,20 +170,20 @@ impl Pinned {
         self.pending.take().map_or(Ok(()), |event| event.synchronize())
     }
 
-    /// The numbers, once the last copy is over.
+    /// Waits for the last copy and returns the numbers.
     pub fn numbers(&mut self) -> Result<&mut [f32]> {
         self.wait()?;
-        // SAFETY: `len` numbers that belong to this value; no copy is under way.
+        // SAFETY: `len` numbers that belong to this value; no copy is running.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.numbers, self.len) })
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // Where the wait fails the device is lost, and so are its copies.
+        // If the wait fails, the device is lost, and its copies with it.
         let _ = self.wait();
         if self.context.bind().is_ok() {
-            // SAFETY: allocated once, freed once, and no copy is under way.
+            // SAFETY: allocated once, freed once, and no copy is running.
             unsafe { sys::cuMemFreeHost(self.numbers.cast()) };
         }
     }

@@ -1,4 +1,4 @@
-//! NVRTC: CUDA C into a cubin, without a driver.
+//! NVRTC: compiles CUDA C to a cubin, without a driver.
 
 use std::ffi::{CStr, CString};
 
@@ -23,10 +23,10 @@ pub(crate) fn version() -> Result<(i32, i32)> {
     Ok((major, minor))
 }
 
-/// Architectures that this NVRTC makes code for, ascending: 80, 90, …
+/// Architectures that this NVRTC supports, ascending: 80, 90, …
 pub(crate) fn architectures() -> Result<Vec<u32>> {
     let mut count = 0;
-    // SAFETY: `count` is written, and says how many numbers the second call writes.
+    // SAFETY: `count` is written, and is the number of values that the second call writes.
     unsafe {
         check("nvrtcGetNumSupportedArchs", sys::nvrtcGetNumSupportedArchs(&mut count))?;
         let mut architectures = vec![0; usize::try_from(count).unwrap_or(0)];
@@ -49,25 +49,25 @@ fn target(architecture: u32, portable: bool) -> String {
     if portable { format!("compute_{architecture}") } else { format!("sm_{architecture}") }
 }
 
-/// How sources are compiled. Compiled code is kept by these, too.
+/// The compiler's options, which are also part of the cache key.
 pub(crate) fn options(architecture: u32, portable: bool) -> [String; 3] {
     let target = target(architecture, portable);
     [format!("--gpu-architecture={target}"), "--std=c++14".into(), "--generate-line-info".into()]
 }
 
 /// Compiles one source for `architecture`: machine code (`sm_90`), or with `portable` PTX (`compute_90`), which the
-/// driver compiles further. PTX ends with a zero byte, as the driver wants it.
+/// driver compiles further. PTX ends with a zero byte, as the driver requires.
 ///
 /// # Errors
-/// [`Error::Compile`] with the compiler's own words.
+/// [`Error::Compile`] with the compiler's log.
 pub(crate) fn compile(name: &str, source: &str, architecture: u32, portable: bool) -> Result<Vec<u8>> {
     let text = |text: &str| CString::new(text).unwrap_or_default();
     let options = options(architecture, portable).map(|option| text(&option));
     let option_pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
     let (source, file) = (text(source), text(name));
     let mut program = std::ptr::null_mut();
-    // SAFETY: all strings end with a zero and outlive the calls; no headers are given; each buffer is as long as NVRTC
-    // has said that it must be.
+    // SAFETY: all strings end with a zero and outlive the calls; no headers are given; each buffer has the length that
+    // NVRTC has returned.
     unsafe {
         let none = std::ptr::null();
         let code = sys::nvrtcCreateProgram(&mut program, source.as_ptr(), file.as_ptr(), 0, none, none);
@@ -94,10 +94,10 @@ pub(crate) fn compile(name: &str, source: &str, architecture: u32, portable: boo
     }
 }
 
-/// What the compiler had to say; empty where it cannot be asked.
+/// The compiler's log; empty if it is not available.
 fn log(program: &Program) -> String {
     let mut size = 0;
-    // SAFETY: the buffer is as long as NVRTC has said that it must be, its closing zero included.
+    // SAFETY: the buffer has the length that NVRTC has returned, which includes the final zero.
     let bytes = unsafe {
         if sys::nvrtcGetProgramLogSize(program.0, &mut size) as u32 != 0 || size == 0 {
             return String::new();

@@ -1,7 +1,7 @@
-// Element-wise operations on row-major matrices and vectors. See operation.rs for what each computes.
+// Element-wise operations on row-major matrices and vectors. operation.rs defines each.
 //
-// A `rounded` pointer, where it is not null, gets the result once more as bfloat16 (round to nearest even), for the
-// products that read it next. No header is included, so that NVRTC needs none.
+// A `rounded` pointer that is not null also gets the result as bfloat16 (round to nearest even), for the products that
+// read it next. No header is included, so that NVRTC needs none.
 
 __device__ static unsigned short round_bf16(float x) {
     union { float number; unsigned int bits; } value;
@@ -11,7 +11,7 @@ __device__ static unsigned short round_bf16(float x) {
     return (unsigned short)((value.bits + 0x7fffu + ((value.bits >> 16) & 1u)) >> 16);
 }
 
-// NaN stays NaN, so that a diverged model shows.
+// NaN stays NaN, so that a diverged model is visible.
 extern "C" __global__ void bias_relu(float* x, const float* bias, unsigned short* rounded, unsigned int rows,
                                      unsigned int cols) {
     unsigned int col = blockIdx.x * blockDim.x + threadIdx.x;

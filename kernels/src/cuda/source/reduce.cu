@@ -13,7 +13,7 @@ __device__ static unsigned short round_bf16(float x) {
 }
 
 // Sums of columns over this block's share of the rows; blockDim is (COLUMNS, LANES), blockIdx.y counts shares.
-// `y` may be null: then nothing is masked, nothing written to `gradient`.
+// If `y` is null, nothing is masked and `gradient` is not written.
 extern "C" __global__ void column_sums(const float* y, float* gradient, unsigned short* rounded, float* partial,
                                        unsigned int rows, unsigned int cols, unsigned int rows_per_share) {
     __shared__ float sums[LANES][COLUMNS];
@@ -51,7 +51,7 @@ extern "C" __global__ void sum_partials(const float* partial, float* sums, unsig
     sums[col] = total;
 }
 
-// One block of THREADS a row: the gradient, and the row's loss in f64, because a row is short and its sum decides.
+// One block of THREADS per row: the gradient, and the row's loss in f64, because a row is short and its sum decides.
 extern "C" __global__ void cross_entropy_rows(const float* logits, const unsigned int* labels, double* losses,
                                               float* gradient, unsigned short* rounded, unsigned int rows,
                                               unsigned int classes) {

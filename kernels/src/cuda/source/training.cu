@@ -1,5 +1,5 @@
-// What a training loop keeps on the device so that a step needs nothing of the host: the batch of a step, its number,
-// and a journal of losses and checksums.
+// State of a training loop on the device, so that a step needs no data of the host: the batch of a step, its number, and a
+// journal of losses and checksums.
 
 typedef unsigned long long word;
 
@@ -12,10 +12,9 @@ __device__ static word mix(word z) {
 
 #define GOLDEN 0x9e3779b97f4a7c15ull
 
-// The batch of the step whose number stands in `step`: samples of Gaussian clusters, a row each. The stream of numbers
-// is counted, not carried: number i of the stream that starts at s is mix(s + (i + 1) * GOLDEN). Every row takes one
-// number for its label and one a feature. The arithmetic is rounded operation by operation, as on a CPU, so that both
-// make the same bits.
+// The batch of step `*step`: samples of Gaussian clusters, one per row. The stream of numbers is computed by position:
+// number i of the stream that starts at s is mix(s + (i + 1) * GOLDEN). Every row takes one
+// number for its label and one per feature. Each operation rounds as on a CPU, so that both produce the same bits.
 extern "C" __global__ void cluster_batch(const unsigned int* step, word key, const float* centres, float* inputs,
                                          unsigned short* rounded, unsigned int* labels, unsigned int rows,
                                          unsigned int features, unsigned int classes) {
@@ -61,8 +60,8 @@ extern "C" __global__ void add_checksum(const float* x, word tensor, word* check
     if (threadIdx.x == 0) atomicAdd(checksum, scratch[0]);
 }
 
-// Ends a step: writes its loss and checksum into the journal, a ring that the host reads before it comes round, and
-// counts. One thread.
+// Ends a step: writes its loss and checksum into the journal, a ring that the host reads before entries are
+// overwritten, and counts the step. One thread.
 extern "C" __global__ void end_step(unsigned int* step, const float* loss, word* checksum, float* losses,
                                     word* checksums, unsigned int capacity) {
     unsigned int place = step[0] % capacity;

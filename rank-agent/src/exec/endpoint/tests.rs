@@ -1,4 +1,4 @@
-//! The socket, its peers, and what they leave behind.
+//! Tests of the socket, its peers, and the removal of old files.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn start(directory: &Path) -> (Endpoint, PathBuf) {
     (endpoint, stem.with_extension("sock"))
 }
 
-/// A directory as the first candidate would be.
+/// A directory like the first candidate.
 fn private() -> (tempfile::TempDir, PathBuf) {
     let base = tempfile::tempdir().unwrap();
     let directory = own_directory(&[base.path().join("rankscope")]).unwrap();
@@ -35,21 +35,21 @@ fn private() -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn who_asks_is_answered_and_nothing_stays() {
+fn requests_are_answered_and_no_file_stays() {
     let (_base, directory) = private();
     let (endpoint, socket) = start(&directory);
     assert_eq!(std::fs::metadata(&socket).unwrap().mode() & 0o777, 0o600);
     assert_eq!(sockets(std::slice::from_ref(&directory)), std::slice::from_ref(&socket));
     assert_eq!(ask(&socket, &Request::Status {}).unwrap(), Answer::Status(status()));
     let request = Request::Start { nccl_detail: Some("proxy".into()), duration_s: Some(2.5) };
-    let Answer::Error(said) = ask(&socket, &request).unwrap() else { unreachable!("it is an error") };
-    assert!(said.contains("2.5") && said.contains("proxy"), "{said}");
+    let Answer::Error(message) = ask(&socket, &request).unwrap() else { unreachable!("it is an error") };
+    assert!(message.contains("2.5") && message.contains("proxy"), "{message}");
     drop(endpoint);
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
 }
 
 #[test]
-fn noise_is_refused_and_the_next_is_served() {
+fn malformed_requests_are_refused_and_the_next_is_served() {
     let (_base, directory) = private();
     let (_endpoint, socket) = start(&directory);
     let noises: [&[u8]; 6] = [
@@ -62,28 +62,28 @@ fn noise_is_refused_and_the_next_is_served() {
     ];
     for noise in noises {
         let mut stream = UnixStream::connect(&socket).unwrap();
-        // Who sends too much is hung up on.
+        // The endpoint closes the connection on too long a request.
         let _ = stream.write_all(noise);
         let _ = stream.shutdown(std::net::Shutdown::Write);
-        let mut said = String::new();
-        let _ = stream.read_to_string(&mut said);
-        assert!(said.is_empty() || said.contains("not a request"), "{said}");
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        assert!(answer.is_empty() || answer.contains("not a request"), "{answer}");
     }
-    // One that says nothing holds the others up for no longer than its time.
+    // A silent client delays the others only for its own time limit.
     let silent = UnixStream::connect(&socket).unwrap();
     assert_eq!(ask(&socket, &Request::Status {}).unwrap(), Answer::Status(status()));
     drop(silent);
 }
 
 #[test]
-fn what_a_killed_process_left_is_swept_away() {
+fn files_of_a_killed_process_are_removed() {
     let (_base, directory) = private();
     let stem = stem(&directory);
     let socket = stem.with_extension("sock");
     drop(UnixListener::bind(&socket).unwrap());
     std::fs::write(stem.with_extension("page"), "").unwrap();
     assert_eq!(sockets(std::slice::from_ref(&directory)), [""; 0].map(PathBuf::from));
-    assert!(socket.exists(), "it may have been made this moment");
+    assert!(socket.exists(), "a new socket is kept");
     let old = SystemTime::now() - 2 * STALE_AFTER;
     let touched = std::process::Command::new("touch")
         .arg("-d")
@@ -97,7 +97,7 @@ fn what_a_killed_process_left_is_swept_away() {
 }
 
 #[test]
-fn a_directory_that_others_may_use_is_refused() {
+fn a_directory_that_other_users_can_access_is_refused() {
     let base = tempfile::tempdir().unwrap();
     let open = base.path().join("open");
     std::fs::create_dir(&open).unwrap();

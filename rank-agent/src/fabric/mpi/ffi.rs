@@ -1,8 +1,8 @@
-//! Thin door to MPI's C functions: each checks its return code, and an operation in flight owns the memory that MPI may
-//! touch.
+//! Thin wrappers of MPI's C functions: each checks its return code, and an operation in flight owns the memory that MPI may
+//! access.
 //!
-//! rsmpi initialises and finalises MPI and brings the declarations. Its own communicators drop return codes and its
-//! requests end with the scope that began them, which a bucket's all-reduce must outlive.
+//! rsmpi initializes and finalizes MPI and declares the functions. Its own communicators drop return codes, and its
+//! requests end with the scope that started them, which a bucket's all-reduce must outlive.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -11,11 +11,11 @@ use mpi::ffi as sys;
 
 use crate::Error;
 
-/// Sets an environment variable, unless it is set, or another thread could be reading the environment meanwhile.
+/// Sets an environment variable, unless it is set, or another thread could read the environment at the same time.
 pub(super) fn set_default_environment(name: &str, value: &str) {
     let is_only_thread = std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1);
     if is_only_thread && std::env::var_os(name).is_none() {
-        // SAFETY: this is the process's only thread, so that nobody reads the environment meanwhile.
+        // SAFETY: this is the process's only thread, so no other thread reads the environment meanwhile.
         unsafe { std::env::set_var(name, value) };
     }
 }
@@ -25,7 +25,7 @@ pub(super) fn set_default_environment(name: &str, value: &str) {
 pub(super) struct Communicator(sys::MPI_Comm);
 
 // SAFETY: a handle is an integer or a pointer into the library, valid from every thread until it is freed, which we
-// never do. The library was initialised with MPI_THREAD_MULTIPLE, so that calls from several threads need no lock of
+// never do. The library was initialized with MPI_THREAD_MULTIPLE, so that calls from several threads need no lock of
 // ours.
 unsafe impl Send for Communicator {}
 // SAFETY: as above.
@@ -34,8 +34,8 @@ unsafe impl Sync for Communicator {}
 /// A duplicate of MPI_COMM_WORLD. Collective.
 pub(super) fn duplicate_world() -> Result<Communicator, Error> {
     let mut comm = MaybeUninit::<sys::MPI_Comm>::uninit();
-    // SAFETY: MPI is initialised: `Mpi::enter` holds the universe. The constants are the library's own. MPI_Comm_dup
-    // writes the handle wherever it succeeds, which `check` has made sure of before it is read.
+    // SAFETY: MPI is initialized: `Mpi::enter` holds the universe. The constants are the library's own. MPI_Comm_dup
+    // writes the handle if it succeeds, and `check` returns before the handle is read if it does not.
     unsafe {
         check(
             "MPI_Comm_set_errhandler",
@@ -49,7 +49,7 @@ pub(super) fn duplicate_world() -> Result<Communicator, Error> {
 
 /// The error of a return code.
 fn check(call: &'static str, code: c_int) -> Result<(), Error> {
-    // MPI_SUCCESS is 0 in every implementation: the standard says so.
+    // The standard defines MPI_SUCCESS as 0.
     if code == 0 {
         return Ok(());
     }
@@ -67,7 +67,7 @@ fn count(call: &'static str, elements: usize) -> Result<c_int, Error> {
     c_int::try_from(elements).map_err(|_| Error::TooLong { call, elements })
 }
 
-/// Memory that is read, and memory that is written.
+/// Memory that MPI reads, and memory that it writes.
 pub(super) type SendRecv<T> = (Vec<T>, Vec<T>);
 
 impl Communicator {
@@ -117,7 +117,7 @@ impl Communicator {
 
     pub(super) fn start_all_reduce(&self, send: Vec<f32>, recv: Vec<f32>) -> Result<Operation<SendRecv<f32>>, Error> {
         let n = count("MPI_Iallreduce", send.len())?;
-        assert_eq!(send.len(), recv.len(), "a sum is as long as what is summed");
+        assert_eq!(send.len(), recv.len(), "the sum is as long as its operands");
         Operation::start("MPI_Iallreduce", (send, recv), |(send, recv), request| {
             let (from, to) = (send.as_ptr().cast::<c_void>(), recv.as_mut_ptr().cast::<c_void>());
             // SAFETY: both point to `n` floats on the heap, apart from each other; the operation owns both and touches
@@ -146,15 +146,15 @@ impl Communicator {
 
     /// Ends all processes of the job.
     pub(super) fn abort(&self, exit_code: u8) {
-        // SAFETY: the communicator is valid. The call does not return where the library can help it.
+        // SAFETY: the communicator is valid. The call normally does not return.
         unsafe { sys::MPI_Abort(self.0, c_int::from(exit_code)) };
     }
 }
 
 const PING_TAG: c_int = 1;
 
-/// A nonblocking operation with the memory that it uses. Dropped before it is complete, it leaves the memory to MPI for
-/// ever, because nobody can say when MPI is done with it.
+/// A nonblocking operation with its memory. If it is dropped before it is complete, its memory is leaked, because MPI may
+/// still access it.
 #[derive(Debug)]
 pub(super) struct Operation<M> {
     call: &'static str,
@@ -163,12 +163,12 @@ pub(super) struct Operation<M> {
     memory: Option<M>,
 }
 
-// SAFETY: a request handle is an integer or a pointer into the library, which was initialised with MPI_THREAD_MULTIPLE;
+// SAFETY: a request handle is an integer or a pointer into the library, which was initialized with MPI_THREAD_MULTIPLE;
 // one thread at a time has the operation.
 unsafe impl<M: Send> Send for Operation<M> {}
 
 impl<M> Operation<M> {
-    /// `begin` is given the memory where it stays and writes the request.
+    /// `begin` gets the memory at its final place and writes the request.
     fn start(
         call: &'static str,
         mut memory: M,
@@ -181,11 +181,11 @@ impl<M> Operation<M> {
         Ok(Self { call, request: Some(request), memory: Some(memory) })
     }
 
-    /// Advances MPI, and says whether this operation is complete.
+    /// Advances MPI and returns whether this operation is complete.
     pub(super) fn test(&mut self) -> Result<bool, Error> {
         let Some(request) = &mut self.request else { return Ok(true) };
         let mut done: c_int = 0;
-        // SAFETY: the request is active: it is taken away below when it completes. The status is not wanted.
+        // SAFETY: the request is active: it is taken away below when it completes. The status is not needed.
         let code = unsafe { sys::MPI_Test(request, &raw mut done, sys::RSMPI_STATUS_IGNORE) };
         check(self.call, code)?;
         if done != 0 {

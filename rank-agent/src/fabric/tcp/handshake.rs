@@ -1,4 +1,4 @@
-//! Who is there: both sides prove that they know the job's token, without sending it.
+//! Mutual authentication: both sides prove that they know the job's token, without sending it.
 //!
 //! ```text
 //!  client                                      server
@@ -8,8 +8,8 @@
 //!                                       ◀────  HMAC("server", c, s, hello, rank of the server)
 //! ```
 //!
-//! It keeps jobs apart, and strangers out as far as the token is secret. Nothing is encrypted: clock readings, and the
-//! name of the run.
+//! This keeps jobs apart. It keeps other users out as far as the token is secret. Nothing is encrypted: the messages are
+//! clock readings and the name of the run.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -17,19 +17,19 @@ use std::time::{Duration, Instant};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use super::link::{Fault, read_all, write_all};
+use super::link::{Failure, read_all, write_all};
 use crate::Error;
 use crate::fabric::Stop;
 
 /// The protocol and its version.
 const MAGIC: &[u8; 16] = b"rankscope exec 1";
-/// A stranger who connects and says nothing is heard no longer than this.
+/// Longest time for the handshake of a peer, so that a silent connection does not block the others.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 type Nonce = [u8; 16];
 type Proof = [u8; 32];
 
-/// What the ranks of a job know.
+/// The secret that the ranks of a job share.
 #[derive(Clone)]
 pub struct Token(Vec<u8>);
 
@@ -46,14 +46,14 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Hub = 1,
     Pings = 2,
 }
 
-/// What a client says first.
+/// A client's first message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hello {
     pub(super) rank: usize,
@@ -73,7 +73,7 @@ impl Hello {
     }
 }
 
-/// Introduces this rank to the rank `server`, which may be busy with others until its turn comes.
+/// Introduces this rank to the rank `server`, which may serve other ranks first.
 pub(super) fn client(
     stream: &TcpStream,
     hello: &Hello,
@@ -82,13 +82,13 @@ pub(super) fn client(
     (until, stop): (Instant, &Stop),
 ) -> Result<(), Error> {
     prepare(stream)?;
-    let failed = |fault: Fault| match fault {
-        Fault::Stop(error) => error,
-        Fault::Io(source) if source.kind() == std::io::ErrorKind::TimedOut => {
+    let failed = |fault: Failure| match fault {
+        Failure::Stop(error) => error,
+        Failure::Io(source) if source.kind() == std::io::ErrorKind::TimedOut => {
             Error::Network { what: format!("the answer of rank {server}"), source }
         }
-        Fault::Io(source) => Error::Stranger(format!(
-            "rank {server} hung up ({source}): it is of another job, or has another RANKSCOPE_TOKEN"
+        Failure::Io(source) => Error::WrongPeer(format!(
+            "rank {server} closed the connection ({source}): it belongs to another job, or has another RANKSCOPE_TOKEN"
         )),
     };
     let nonce = random()?;
@@ -98,12 +98,13 @@ pub(super) fn client(
     let challenge: Nonce = read(stream, until, || stop.check()).map_err(failed)?;
     write_all(stream, &proof(token, b"client", &nonce, &challenge, &words)?, until).map_err(failed)?;
     let theirs: Proof = read(stream, until, || stop.check()).map_err(failed)?;
-    let said = [&words[..], &(server as u64).to_le_bytes()].concat();
-    verify(token, b"server", &nonce, &challenge, &said, &theirs)
-        .map_err(|()| Error::Stranger(format!("what answers as rank {server} does not know this job's token")))
+    let signed = [&words[..], &(server as u64).to_le_bytes()].concat();
+    verify(token, b"server", &nonce, &challenge, &signed, &theirs).map_err(|()| {
+        Error::WrongPeer(format!("the process that answered as rank {server} does not know this job's token"))
+    })
 }
 
-/// Learns which rank has connected; `own` is this one.
+/// Returns the rank that has connected; `own` is this rank.
 pub(super) fn server(
     stream: &TcpStream,
     size: usize,
@@ -113,13 +114,13 @@ pub(super) fn server(
 ) -> Result<usize, Error> {
     prepare(stream)?;
     let until = Instant::now() + PATIENCE;
-    let failed = |fault: Fault| match fault {
-        Fault::Stop(error) => error,
-        Fault::Io(source) => Error::Stranger(format!("it hung up: {source}")),
+    let failed = |fault: Failure| match fault {
+        Failure::Stop(error) => error,
+        Failure::Io(source) => Error::WrongPeer(format!("it closed the connection: {source}")),
     };
     let magic: [u8; MAGIC.len()] = read(stream, until, || Ok(())).map_err(failed)?;
     if magic != *MAGIC {
-        return Err(Error::Stranger("it speaks another protocol, or another version of this one".into()));
+        return Err(Error::WrongPeer("it uses another protocol, or another version of this one".into()));
     }
     let words: [u8; HELLO_BYTES] = read(stream, until, || Ok(())).map_err(failed)?;
     let nonce: Nonce = read(stream, until, || Ok(())).map_err(failed)?;
@@ -127,14 +128,16 @@ pub(super) fn server(
     write_all(stream, &challenge, until).map_err(failed)?;
     let theirs: Proof = read(stream, until, || Ok(())).map_err(failed)?;
     verify(token, b"client", &nonce, &challenge, &words, &theirs)
-        .map_err(|()| Error::Stranger("it does not know this job's token (RANKSCOPE_TOKEN)".into()))?;
+        .map_err(|()| Error::WrongPeer("it does not know this job's token (RANKSCOPE_TOKEN)".into()))?;
     let word = |at: usize| words[4 * at..4 * at + 4].try_into().map_or(usize::MAX, |b| u32::from_le_bytes(b) as usize);
     let (rank, its_size, its_purpose) = (word(0), word(1), word(2));
     if its_size != size || its_purpose != purpose as usize {
-        return Err(Error::Stranger(format!("it is rank {rank} of a job of {its_size}, this job has {size} ranks")));
+        return Err(Error::WrongPeer(format!(
+            "it is rank {rank} of a job with {its_size} ranks, and this job has {size}"
+        )));
     }
-    let said = [&words[..], &(own as u64).to_le_bytes()].concat();
-    write_all(stream, &proof(token, b"server", &nonce, &challenge, &said)?, until).map_err(failed)?;
+    let signed = [&words[..], &(own as u64).to_le_bytes()].concat();
+    write_all(stream, &proof(token, b"server", &nonce, &challenge, &signed)?, until).map_err(failed)?;
     Ok(rank)
 }
 
@@ -152,7 +155,7 @@ fn read<const N: usize>(
     stream: &TcpStream,
     until: Instant,
     go_on: impl Fn() -> Result<(), Error>,
-) -> Result<[u8; N], Fault> {
+) -> Result<[u8; N], Failure> {
     let mut bytes = [0; N];
     read_all(stream, &mut bytes, until, go_on)?;
     Ok(bytes)
@@ -163,27 +166,34 @@ fn random() -> Result<Nonce, Error> {
     let read = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
     match read {
         Ok(n) if n == nonce.len() => Ok(nonce),
-        Ok(_) => Err(Error::Stranger("the kernel gave too few random bytes".into())),
+        Ok(_) => Err(Error::WrongPeer("the kernel gave too few random bytes".into())),
         Err(error) => Err(Error::Network { what: "random bytes".into(), source: error.into() }),
     }
 }
 
-fn mac(token: &Token, side: &[u8], nonce: &Nonce, challenge: &Nonce, said: &[u8]) -> Result<Hmac<Sha256>, Error> {
-    // Only a key of a length that HMAC does not take is refused, and it takes any.
+fn mac(token: &Token, side: &[u8], nonce: &Nonce, challenge: &Nonce, signed: &[u8]) -> Result<Hmac<Sha256>, Error> {
+    // HMAC accepts keys of any length, so this never fails.
     let mut mac = Hmac::<Sha256>::new_from_slice(&token.0)
-        .map_err(|error| Error::Stranger(format!("RANKSCOPE_TOKEN: {error}")))?;
-    for part in [side, nonce, challenge, said] {
+        .map_err(|error| Error::WrongPeer(format!("RANKSCOPE_TOKEN: {error}")))?;
+    for part in [side, nonce, challenge, signed] {
         mac.update(part);
     }
     Ok(mac)
 }
 
-fn proof(token: &Token, side: &[u8], nonce: &Nonce, challenge: &Nonce, said: &[u8]) -> Result<Proof, Error> {
-    Ok(mac(token, side, nonce, challenge, said)?.finalize().into_bytes().into())
+fn proof(token: &Token, side: &[u8], nonce: &Nonce, challenge: &Nonce, signed: &[u8]) -> Result<Proof, Error> {
+    Ok(mac(token, side, nonce, challenge, signed)?.finalize().into_bytes().into())
 }
 
-fn verify(token: &Token, side: &[u8], nonce: &Nonce, challenge: &Nonce, said: &[u8], theirs: &Proof) -> Result<(), ()> {
-    let mac = mac(token, side, nonce, challenge, said).map_err(|_| ())?;
-    // In constant time.
+fn verify(
+    token: &Token,
+    side: &[u8],
+    nonce: &Nonce,
+    challenge: &Nonce,
+    signed: &[u8],
+    theirs: &Proof,
+) -> Result<(), ()> {
+    let mac = mac(token, side, nonce, challenge, signed).map_err(|_| ())?;
+    // The comparison takes constant time.
     mac.verify_slice(theirs).map_err(|_| ())
 }

@@ -7,24 +7,24 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::fabric::Stop;
 
-/// How often a wait looks whether it shall end.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval at which a wait checks its end.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Why a message did not come.
+/// The reason why a message failed.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum Failure {
     Io(io::Error),
-    /// The rank was told to stop.
+    /// A signal, or another rank, ends the wait.
     Stop(Error),
 }
 
-impl From<io::Error> for Fault {
+impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-/// Messages of any length; a reader sleeps until there is something.
+/// Messages of any length; a reader sleeps until a message arrives.
 #[derive(Debug)]
 pub(super) struct Link(TcpStream);
 
@@ -33,8 +33,8 @@ impl Link {
         let prepare = || {
             stream.set_nonblocking(false)?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(LOOK))?;
-            stream.set_write_timeout(Some(LOOK))
+            stream.set_read_timeout(Some(CHECK_INTERVAL))?;
+            stream.set_write_timeout(Some(CHECK_INTERVAL))
         };
         prepare().map_err(|source| Error::Network { what: "a connection".into(), source })?;
         Ok(Self(stream))
@@ -45,13 +45,13 @@ impl Link {
         address.map(|a| a.ip()).map_err(|source| Error::Network { what: "the address of rank 0".into(), source })
     }
 
-    pub(super) fn send(&self, bytes: &[u8], until: Instant) -> Result<(), Fault> {
+    pub(super) fn send(&self, bytes: &[u8], until: Instant) -> Result<(), Failure> {
         let mut frame = (bytes.len() as u64).to_le_bytes().to_vec();
         frame.extend_from_slice(bytes);
         write_all(&self.0, &frame, until)
     }
 
-    pub(super) fn receive(&self, most_bytes: usize, until: Instant, stop: &Stop) -> Result<Vec<u8>, Fault> {
+    pub(super) fn receive(&self, most_bytes: usize, until: Instant, stop: &Stop) -> Result<Vec<u8>, Failure> {
         let mut length = [0; 8];
         read_all(&self.0, &mut length, until, || stop.check())?;
         let length = usize::try_from(u64::from_le_bytes(length)).ok().filter(|length| *length <= most_bytes);
@@ -62,7 +62,7 @@ impl Link {
     }
 }
 
-/// Words, for pings: a reader spins, since a nap would be measured.
+/// Words, for pings; a reader spins, because a pause would be measured.
 #[derive(Debug)]
 pub(super) struct Words(TcpStream);
 
@@ -76,11 +76,11 @@ impl Words {
         Ok(Self(stream))
     }
 
-    pub(super) fn send(&self, word: i64, until: Instant) -> Result<(), Fault> {
+    pub(super) fn send(&self, word: i64, until: Instant) -> Result<(), Failure> {
         write_all(&self.0, &word.to_le_bytes(), until)
     }
 
-    pub(super) fn receive(&self, until: Instant, stop: &Stop) -> Result<i64, Fault> {
+    pub(super) fn receive(&self, until: Instant, stop: &Stop) -> Result<i64, Failure> {
         let mut word = [0; 8];
         read_all(&self.0, &mut word, until, || {
             std::thread::yield_now();
@@ -94,21 +94,21 @@ fn is_wait(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Reads until the buffer is full; asks `go_on` whenever nothing is there.
+/// Reads until the buffer is full; calls `go_on` whenever no bytes have arrived.
 pub(super) fn read_all(
     mut stream: &TcpStream,
     mut buffer: &mut [u8],
     until: Instant,
     go_on: impl Fn() -> Result<(), Error>,
-) -> Result<(), Fault> {
+) -> Result<(), Failure> {
     while !buffer.is_empty() {
         match stream.read(buffer) {
             Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
             Ok(n) => buffer = &mut buffer[n..],
             Err(error) if !is_wait(&error) => return Err(error.into()),
-            Err(_) => go_on().map_err(Fault::Stop)?,
+            Err(_) => go_on().map_err(Failure::Stop)?,
         }
-        // Also of somebody who sends a byte now and then.
+        // Checked after every read, because a peer may send single bytes for ever.
         if !buffer.is_empty() && Instant::now() >= until {
             return Err(io::Error::from(ErrorKind::TimedOut).into());
         }
@@ -116,8 +116,8 @@ pub(super) fn read_all(
     Ok(())
 }
 
-/// Writes everything, or fails when the time is up.
-pub(super) fn write_all(mut stream: &TcpStream, mut bytes: &[u8], until: Instant) -> Result<(), Fault> {
+/// Writes all bytes, or fails when the time is up.
+pub(super) fn write_all(mut stream: &TcpStream, mut bytes: &[u8], until: Instant) -> Result<(), Failure> {
     while !bytes.is_empty() {
         match stream.write(bytes) {
             Ok(0) => return Err(io::Error::from(ErrorKind::WriteZero).into()),

@@ -1,4 +1,4 @@
-//! Ranks as threads that meet over real connections of the loopback.
+//! Tests with ranks as threads that connect over the loopback.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn limits() -> Limits {
     Limits { join: Duration::from_secs(20), answer: Duration::from_secs(20) }
 }
 
-/// Ranks as threads that meet over TCP.
+/// Runs `body` on ranks that are threads connected over TCP.
 fn run<R: Send>(size: usize, body: impl Fn(Arc<Tcp>) -> R + Sync) -> Vec<R> {
     let (meeting, token) = (meeting(), Token::new("secret"));
     std::thread::scope(|scope| {
@@ -45,7 +45,7 @@ fn ranks_gather_and_broadcast() {
 }
 
 #[test]
-fn a_bent_clock_shows_in_pings_over_tcp() {
+fn pings_over_tcp_measure_a_shifted_clock() {
     const AHEAD_NS: i64 = 1_000_000_000;
     let clock = |rank| if rank == 2 { Clock::bent(AHEAD_NS, 0) } else { Clock::system() };
     let all = run(4, |fabric| PingTree::new(4, 1).burst(&*fabric, clock(fabric.rank())).unwrap());
@@ -60,7 +60,7 @@ fn a_bent_clock_shows_in_pings_over_tcp() {
 }
 
 #[test]
-fn who_does_not_know_the_token_is_refused() {
+fn a_peer_without_the_token_is_refused() {
     let meeting = meeting();
     let join = |rank, token: &str, patience_ms| {
         let limits = Limits { join: Duration::from_millis(patience_ms), ..limits() };
@@ -68,15 +68,15 @@ fn who_does_not_know_the_token_is_refused() {
     };
     std::thread::scope(|scope| {
         let first = scope.spawn(|| join(0, "secret", 5000));
-        let stranger = join(1, "guess", 20_000).unwrap_err();
-        assert!(matches!(stranger, Error::Stranger(_)), "{stranger}");
+        let refused = join(1, "guess", 20_000).unwrap_err();
+        assert!(matches!(refused, Error::WrongPeer(_)), "{refused}");
         let alone = first.join().unwrap().unwrap_err().to_string();
-        assert!(alone.contains("rank 1 did not come") && alone.contains("token"), "{alone}");
+        assert!(alone.contains("rank 1 did not connect") && alone.contains("token"), "{alone}");
     });
 }
 
 #[test]
-fn noise_at_the_port_keeps_nobody_out() {
+fn a_foreign_connection_does_not_keep_ranks_out() {
     let (meeting, token) = (meeting(), Token::new("secret"));
     std::thread::scope(|scope| {
         let join = |rank| Tcp::join(Place { rank, size: 2 }, &meeting, &token, limits(), Stop::default());
@@ -95,7 +95,7 @@ fn noise_at_the_port_keeps_nobody_out() {
 }
 
 #[test]
-fn a_rank_that_leaves_is_an_error_and_no_wait() {
+fn a_rank_that_leaves_causes_an_error_at_once() {
     let results = run(3, |fabric| if fabric.rank() == 2 { Ok(()) } else { fabric.barrier() });
     assert!(results[2].is_ok());
     for result in &results[..2] {
@@ -104,7 +104,7 @@ fn a_rank_that_leaves_is_an_error_and_no_wait() {
 }
 
 #[test]
-fn frames_are_split_as_they_were_joined() {
+fn joined_frames_are_split_again() {
     let all = vec![vec![1, 2], Vec::new(), vec![3]];
     let joined = frames_joined(&all);
     assert_eq!(frames_split(&joined, 3), Some(all));
@@ -118,7 +118,7 @@ fn frames_are_split_as_they_were_joined() {
 }
 
 #[test]
-fn addresses_survive_the_exchange() {
+fn addresses_convert_to_words_and_back() {
     for ip in ["127.0.0.1", "10.1.2.3", "::1", "fe80::1", "0.0.0.0"] {
         let ip: IpAddr = ip.parse().unwrap();
         assert_eq!(ip_of(ip_words(ip)), ip);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-/// The stand-in that the recorder has loaded: the same copy, because the loader counts.
+/// The stand-in that the recorder has loaded. The loader returns the same copy.
 pub(crate) struct StandIn(Library);
 
 impl StandIn {
@@ -47,7 +47,7 @@ impl StandIn {
     }
 }
 
-/// The exit code of `child`, run in a fork of this process, which then exits as a program does.
+/// Runs `child` in a fork of this process, which then exits normally. Returns its exit code.
 pub(crate) fn fork(child: impl FnOnce() -> bool) -> i32 {
     // SAFETY: the child uses no lock that another thread could have held at the fork: it opens scopes and exits.
     let pid = unsafe { libc::fork() };
@@ -60,11 +60,11 @@ pub(crate) fn fork(child: impl FnOnce() -> bool) -> i32 {
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -1 }
 }
 
-/// What `cuptiActivityGetNextRecord` of a library says: its version, where the records of `bytes(version)` begin, and
-/// the last result.
+/// Iterates with `cuptiActivityGetNextRecord` of a library. Returns its version, the offsets of the records of
+/// `bytes(version)`, and the last result.
 pub(crate) fn iterate(library: &Path, bytes: impl FnOnce(u32) -> Vec<u8>) -> (u32, Vec<usize>, u32) {
-    // SAFETY: the functions are called as `cupti_activity.h` and `cupti_version.h` declare them; the records are laid
-    // out as the version that the library says demands.
+    // SAFETY: the functions have the signatures of `cupti_activity.h` and `cupti_version.h`; the records have the layouts
+    // of the library's version.
     unsafe {
         let library = Library::open(Some(library), RTLD_NOW | RTLD_LOCAL).unwrap();
         let version_of = *library.get::<extern "C" fn(*mut u32) -> u32>(b"cuptiGetVersion").unwrap();
@@ -88,7 +88,7 @@ pub(crate) fn iterate(library: &Path, bytes: impl FnOnce(u32) -> Vec<u8>) -> (u3
     }
 }
 
-/// A function of NVTX's, which a tool may replace.
+/// A function of NVTX, which a tool may replace.
 type Cell = AtomicPtr<c_void>;
 /// `nvtxRangePushA` and `nvtxRangePop` among the functions without a domain.
 const PUSH_A: usize = 9;
@@ -111,7 +111,7 @@ struct NvtxCallbacks {
     get_module: unsafe extern "C" fn(u32, *mut *const *const Cell, *mut u32) -> c_int,
 }
 
-/// As NVTX has it: a table of the addresses of its function pointers, null where there is none.
+/// NVTX's table: the addresses of its function pointers, or null.
 unsafe extern "C" fn get_module(module: u32, table: *mut *const *const Cell, size: *mut u32) -> c_int {
     if module != 1 {
         return 0;
@@ -123,7 +123,7 @@ unsafe extern "C" fn get_module(module: u32, table: *mut *const *const Cell, siz
             _ => std::ptr::null(),
         })
         .collect();
-    // SAFETY: two addresses for results; the table lives for ever.
+    // SAFETY: these are two addresses for results; the table lives for ever.
     unsafe {
         size.write(functions.len() as u32);
         table.write(Vec::leak(functions).as_ptr());
@@ -136,7 +136,7 @@ unsafe extern "C" fn get_export_table(id: u32) -> *const c_void {
     if id == 1 { (&raw const CALLBACKS).cast() } else { std::ptr::null() }
 }
 
-/// NVTX, with the tool that its environment names.
+/// NVTX with the tool of its environment variable.
 pub(crate) struct Nvtx;
 
 /// A range of this thread, until it is dropped.
@@ -145,7 +145,7 @@ pub(crate) struct NvtxRange;
 impl Nvtx {
     pub(crate) fn initialize(tool: &Path) -> Self {
         type Initialize = unsafe extern "C" fn(unsafe extern "C" fn(u32) -> *const c_void) -> c_int;
-        // SAFETY: the function has this signature by NVTX's convention; the library stays.
+        // SAFETY: the function has this signature by NVTX's convention; the library is not unloaded.
         unsafe {
             let library = Library::open(Some(tool), RTLD_NOW | RTLD_LOCAL).unwrap();
             let initialize = *library.get::<Initialize>(b"InitializeInjectionNvtx2").unwrap();
@@ -157,7 +157,7 @@ impl Nvtx {
 
     pub(crate) fn range(&self, name: &str) -> NvtxRange {
         let name = CString::new(name).unwrap();
-        // SAFETY: whatever stands there has the signature of what stood there first.
+        // SAFETY: a replaced function has the signature of the original one.
         unsafe {
             let push = PUSH.load(Ordering::Relaxed);
             std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char) -> c_int>(push)(name.as_ptr());

@@ -1,16 +1,16 @@
-//! A program that knows nothing of the recorder: CUDA's driver and NCCL load the library that `rank-agent exec` named in
-//! the environment, and call it as they do; the GPU is the stand-in's.
+//! A program without any code of the recorder: CUDA's driver and NCCL load the library that `rank-agent exec` named in the
+//! environment, and call its functions. The GPU is a stand-in.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::path::PathBuf;
 
+use fixtures::nccl_replay::abi::{Coll, Descriptor, kind};
+use fixtures::nccl_replay::ffi::{Comm, Plugin, initialize_injection};
 use stand_in_cupti::records::Kernel13;
 
 use crate::ffi::{Nvtx, StandIn};
-use crate::nccl_abi::{Coll, Descriptor, kind};
-use crate::nccl_ffi::{Comm, Plugin, initialize_injection};
 
 const ALL_REDUCE: &CStr = c"_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE";
 const GEMM: &CStr = c"_ZN4ours4gemmIfLi128EEEvPKT_PS1_";
@@ -57,7 +57,7 @@ pub(crate) fn run(steps: Option<u64>) {
         let marks = nvtx.as_ref().map(|nvtx| (nvtx.range(&format!("ProfilerStep#{seq}")), nvtx.range("forward")));
         let gemm = program.stand_in.call(RUNTIME, LAUNCH_KERNEL);
         program.kernel(GEMM, gemm, 7);
-        // As on a GPU, which is behind: the channels of a collective are told in the next step.
+        // A GPU is behind the host: the channels of a collective are reported in the next step.
         before.replace(program.all_reduce(seq)).into_iter().for_each(|running| program.progress(&running));
         if let Some((step, forward)) = marks {
             drop(forward);
@@ -67,7 +67,7 @@ pub(crate) fn run(steps: Option<u64>) {
     before.into_iter().for_each(|running| program.progress(&running));
     program.plugin.finalize(context);
     println!("pushes {}", program.stand_in.pushes());
-    // It ends as programs do, and nobody ends the recording.
+    // It exits without ending the recording.
 }
 
 impl Program {
@@ -86,7 +86,7 @@ impl Program {
         self.plugin.start(self.context, descriptor.bytes())
     }
 
-    /// As NCCL 2.28 does on the user's thread: the launch first, then the collective.
+    /// Calls of NCCL 2.28 on the user's thread: first the launch, then the collective.
     fn all_reduce(&self, seq: u64) -> Running {
         let group_api = self.start(&Descriptor::new(VERSION, kind::GROUP_API, 0));
         let call = self.start(&Descriptor::coll_api(VERSION, group_api, c"AllReduce", 1000, c"ncclFloat32"));
@@ -105,7 +105,7 @@ impl Program {
         Running { operation, began, ended }
     }
 
-    /// As NCCL does on its proxy's thread: what the channels of a kernel did.
+    /// Calls of NCCL on its proxy thread: the channels of a kernel.
     fn progress(&self, running: &Running) {
         // The GPU's own clock is another.
         const GPU_NS: u64 = 1_756_000_000_000_000_000;

@@ -1,25 +1,18 @@
 //! Plays a program that trains on a GPU, on top of the stand-in for libcupti, and records it with the real recorder.
 //!
-//! `cupti-driver RUN SCENARIO` prints what the test wants to know, one `word value` a line;
-//! `cupti-driver iterate LIBRARY` steps through records with a real libcupti; `cupti-driver injected` is a program under
-//! `rank-agent exec`, `cupti-driver steps N` one that marks its steps.
+//! `cupti-driver RUN SCENARIO` prints results for the test, one `word value` per line;
+//! `cupti-driver iterate LIBRARY` iterates over records with a real libcupti; `cupti-driver injected` is a program under
+//! `rank-agent exec`, and `cupti-driver steps N` is one that marks its steps.
 
 mod ffi;
 mod injected;
-// NCCL's side, as the replay harness has it.
-#[path = "../../../../inject/examples/nccl_replay/abi.rs"]
-#[expect(dead_code, reason = "the harness has more")]
-mod nccl_abi;
-#[path = "../../../../inject/examples/nccl_replay/ffi.rs"]
-#[expect(dead_code, reason = "the harness has more")]
-mod nccl_ffi;
 mod play;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use recorder::cupti::{Cupti, LIBRARY_VARIABLE, Settings};
 use recorder::{Kind, Options, Phase, Recorder};
+use sources::cupti::{Cupti, LIBRARY_VARIABLE, Settings};
 use trace::{Manifest, SCHEMA_VERSION};
 
 fn main() {
@@ -60,7 +53,7 @@ fn record(run: &Path, scenario: &str) {
         nvtx: true,
         buffer_bytes: 64 << 10,
         max_buffers: if scenario == "few_buffers" { 1 } else { 64 },
-        // Only when asked, where the test says what is lost without.
+        // No periodic flush, so that the test knows which records are lost.
         flush_period: Duration::from_millis(if scenario == "few_buffers" { 3_600_000 } else { 20 }),
         ..Settings::default()
     };
@@ -68,7 +61,7 @@ fn record(run: &Path, scenario: &str) {
         Ok(cupti) => cupti,
         Err(error) => {
             println!("error {error}");
-            // As a program would: unrecorded devices are no reason to stop.
+            // Continue like a program: missing device rows are no reason to stop.
             let thread = recorder.thread("main");
             recorder.begin_step(0, Phase::Active);
             drop(thread.scope(Kind::CpuOp, recorder.intern("on the host")));

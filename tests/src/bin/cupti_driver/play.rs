@@ -1,11 +1,11 @@
-//! The program, and the GPU under it.
+//! The simulated program and its GPU.
 
 use std::ffi::CStr;
 use std::thread::sleep;
 use std::time::Duration;
 
-use recorder::cupti::Cupti;
 use recorder::{Collective, CollectiveOp, Kind, Phase, Recorder, ThreadRecorder};
+use sources::cupti::Cupti;
 use stand_in_cupti::records::{
     API, Context4, Device6, ExternalCorrelation, Kernel13, Marker2, MarkerData2, Memcpy7, MemcpyPtoP4, Memory4,
     Memset5, Name, Overhead3, Stream, Synchronization2,
@@ -30,7 +30,7 @@ fn address(text: &CStr) -> u64 {
     text.as_ptr() as usize as u64
 }
 
-/// One record of every kind that is read, each filled so that a shifted field shows.
+/// One record of every kind that is read. Their values show a shifted field.
 pub(crate) fn one_of_each(version: u32) -> Vec<u8> {
     [
         Kernel13 { start: 5, end: 9, correlation_id: 1, ..Default::default() }.bytes(version),
@@ -71,7 +71,7 @@ impl<'r> Gpu<'r> {
 
     /// Device, context, streams.
     pub(crate) fn describe(&self) {
-        // What a Hopper reports.
+        // The values of a Hopper GPU.
         let device = Device6 {
             memory_bandwidth_kbs: 4_814_000_000,
             memory_bytes: 150_000_000_000,
@@ -97,7 +97,7 @@ impl<'r> Gpu<'r> {
         self.stand_in.now() + us * 1000
     }
 
-    /// A kernel of `us` that was launched by `correlation_id`.
+    /// A kernel of `us` microseconds, launched by `correlation_id`.
     fn kernel(&self, name: &CStr, correlation_id: u32, stream_id: u32, start: u64, us: u64, graph: (u32, u64)) {
         let kernel = Kernel13 {
             registers_per_thread: 128,
@@ -141,9 +141,9 @@ impl<'r> Gpu<'r> {
         }
     }
 
-    /// Four steps, of which two are recorded.
+    /// Four steps, two of which are recorded.
     pub(crate) fn train(&self) {
-        // Before everything: no row.
+        // Before the first step: no row.
         let early = self.stand_in.call(RUNTIME, LAUNCH_KERNEL);
         self.kernel(GEMM, early, 7, self.after(0), 10, (0, 0));
         self.memory(1, 3, 1 << 20);
@@ -155,8 +155,8 @@ impl<'r> Gpu<'r> {
         }
         self.recorder.set_active(false);
         self.memory(2, 3, 1 << 20);
-        // A kind that nobody reads, and two kernels that have not ended: of one the launch is not known; the other was
-        // launched too late to be recorded.
+        // A kind that is not read, and two kernels that have not ended: the launch of one is unknown, and the other was
+        // launched after recording.
         self.stand_in.put(&[57_u32.to_ne_bytes().as_slice(), &[1; 68]].concat());
         self.stand_in.put(&Kernel13 { start: 5, ..Default::default() }.bytes(self.version));
         let correlation_id = self.stand_in.call(RUNTIME, LAUNCH_KERNEL);
@@ -191,7 +191,7 @@ impl<'r> Gpu<'r> {
         let collectives = [Self::collective(3 * step + 1, 1), Self::collective(3 * step + 2, 2)];
         let _ = self.cupti.collectives(&scope, &collectives);
         let id = self.stand_in.call(RUNTIME, GRAPH_LAUNCH);
-        // Read once: on their stream the kernels have the order of the collectives, however slowly they are told.
+        // Read the time once: on their stream the kernels then have the order of the collectives.
         let now = self.after(0);
         self.kernel(NCCL, id, 9, now + 900_000, 100, (3, 3 << 32 | 12));
         self.kernel(GEMM, id, 7, now + 400_000, 500, (3, 3 << 32 | 10));
@@ -253,7 +253,7 @@ impl<'r> Gpu<'r> {
         self.stand_in.put(&sync.bytes(self.version));
     }
 
-    /// What the host does beside launching: a range, a cost, a call of the driver that launches nothing.
+    /// Work of the host beside launches: a range, overhead, a driver call that launches nothing.
     fn host_side(&self) {
         let marker = |flags, name| Marker2 {
             flags,
@@ -289,7 +289,7 @@ impl<'r> Gpu<'r> {
         self.stand_in.put(&memory.bytes(self.version));
     }
 
-    /// More than the buffers hold, without a flush.
+    /// More records than the buffers hold, without a flush.
     pub(crate) fn flood(&self) {
         self.recorder.begin_step(0, Phase::Active);
         for _ in 0..2000 {
@@ -299,7 +299,7 @@ impl<'r> Gpu<'r> {
         self.recorder.end_step(None);
     }
 
-    /// A child that goes on as if nothing had happened. 0: it told CUPTI nothing.
+    /// A forked child that continues like its parent. Returns 0 if it did not call CUPTI.
     pub(crate) fn fork(&self) -> i32 {
         self.recorder.begin_step(0, Phase::Active);
         self.op("parent", || {});
@@ -322,7 +322,7 @@ impl<'r> Gpu<'r> {
         let id = self.stand_in.call(RUNTIME, LAUNCH_KERNEL);
         self.kernel(GEMM, id, 7, self.after(0), 1, (0, 0));
         let before = self.stand_in.flushes();
-        // cuCtxDestroy_v2 is entered: flushed before it goes on. Leaving it, and other calls, change nothing.
+        // The start of cuCtxDestroy_v2 causes a flush. Its end and other calls do not.
         assert!(self.stand_in.event(1, 322, 0));
         println!("flushed {}", self.stand_in.flushes() > before);
         assert!(self.stand_in.event(1, 322, 1) && !self.stand_in.event(1, 307, 0));

@@ -1,0 +1,228 @@
+//! Loads the selected ranks of a source and puts them on one clock.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rayon::prelude::*;
+use trace::OmissionRow;
+
+use crate::Error;
+use crate::align::clock::{Clocks, fit, number_by_time};
+use crate::align::matching::match_collectives;
+use crate::align::p2p_peers::peers_as_ranks;
+use crate::base::intervals::{Interval, IntervalSet};
+use crate::ingest::source::{Source, SourceInfo};
+use crate::model::clock_choice::Choice;
+use crate::model::options::{Options, TimeBound};
+use crate::model::scope::{Scope, matching_ranges, narrow_to_steps, narrow_to_time};
+use crate::model::steps::{mark_steps, one_step_if_none, whole_as_step};
+use crate::model::{Instance, RankOutline};
+
+/// Data about all ranks that renderers of single rows need before they load a rank.
+#[derive(Debug)]
+pub(crate) struct Aligned {
+    /// Ranks that could be loaded.
+    pub(crate) ranks: Vec<i32>,
+    /// Matched collectives. Members refer to rows by their position in the selected part of the rank.
+    pub(crate) instances: Vec<Instance>,
+    /// The clocks.
+    pub(crate) clocks: Clocks,
+    /// The span of `--from` and `--to` on each rank's clock; empty without these options.
+    pub(crate) time: BTreeMap<i32, Interval>,
+    /// Begin of each rank's recording, in its clock.
+    pub(crate) starts: Vec<(i32, i64)>,
+    /// Names of communicators.
+    pub(crate) comm_names: BTreeMap<i64, String>,
+    /// Omissions, except those of rows of single ranks: the renderer adds these when it loads the rank.
+    pub(crate) omissions: Vec<OmissionRow>,
+}
+
+/// Aligns the selected part of a source. Calls `progress` after each rank, as [`analyze`](crate::analyze) does.
+///
+/// # Errors
+/// The errors of [`analyze`](crate::analyze).
+pub(crate) fn align_source(
+    source: &dyn Source,
+    options: &Options,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Aligned, Error> {
+    let load = |rank| outlined(source, rank, options);
+    let (mut loaded, mut omissions) = load_chosen(source, options, progress, load, |(outline, _)| outline)?;
+    let time = time_bounds(loaded.iter().map(|(outline, _)| outline), options);
+    for (outline, ranges) in &mut loaded {
+        let scope = Scope::new(options, ranges.take(), time.get(&outline.info.rank).copied());
+        narrow_to_time(outline, &scope);
+        narrow_to_steps(outline, &scope);
+    }
+    let outlines: Vec<&RankOutline> = loaded.iter().map(|(outline, _)| outline).collect();
+    let (instances, clocks, unmatched) = align_as_chosen(&outlines, &source.info(), options)?;
+    omissions.extend(unmatched);
+    let named = outlines.iter().flat_map(|r| &r.collectives);
+    Ok(Aligned {
+        ranks: outlines.iter().map(|r| r.info.rank).collect(),
+        starts: outlines.iter().filter_map(|r| Some((r.info.rank, r.recorded_ns?.0))).collect(),
+        comm_names: named.filter_map(|c| Some((c.comm_id, c.comm_name.as_ref()?.to_string()))).collect(),
+        instances,
+        clocks,
+        time,
+        omissions,
+    })
+}
+
+/// Loads the outline of a rank and the insides of the ranges of `--range`. Rows are loaded only if steps or ranges are
+/// selected by name.
+fn outlined(source: &dyn Source, rank: i32, options: &Options) -> Result<(RankOutline, Option<IntervalSet>), Error> {
+    if options.step_marker.is_none() && options.range.is_none() {
+        let mut outline = source.outline(rank)?;
+        if outline.steps.is_empty()
+            && let Some(all) = outline.recorded_ns
+        {
+            outline.steps = vec![whole_as_step(rank, all, &mut outline.collectives)];
+        }
+        return Ok((outline, None));
+    }
+    let mut data = source.load(rank)?;
+    if let Some(marker) = &options.step_marker {
+        mark_steps(&mut data, marker);
+    }
+    one_step_if_none(&mut data);
+    data.measure_outline();
+    let ranges = options.range.as_ref().map(|regex| matching_ranges(&data, regex));
+    Ok((data.outline, ranges))
+}
+
+/// Loads the selected ranks with `load`, several at a time, and turns their peers into ranks of the job. Returns the
+/// loaded ranks, ascending, and all omissions. `outline` returns the outline of a loaded rank.
+///
+/// # Errors
+/// [`Error::NoRank`] if no rank is selected, or none could be loaded.
+pub(crate) fn load_chosen<T: Send>(
+    source: &dyn Source,
+    options: &Options,
+    progress: &(dyn Fn(usize, usize) + Sync),
+    load: impl Fn(i32) -> Result<T, Error> + Sync,
+    outline: impl Fn(&mut T) -> &mut RankOutline,
+) -> Result<(Vec<T>, Vec<OmissionRow>), Error> {
+    let ranks = chosen_ranks(source, options)?;
+    let mut omissions = source.problems();
+    let mut loaded = each_rank(&ranks, progress, &mut omissions, load);
+    if loaded.is_empty() {
+        return Err(Error::NoRank { path: source.info().path, why: "none of the ranks could be loaded".into() });
+    }
+    let unknown = peers_as_ranks(&mut loaded.iter_mut().map(outline).collect::<Vec<_>>());
+    // Peers excluded by --ranks are expected to be unknown; do not report them.
+    if options.ranks.is_none() {
+        omissions.extend(unknown);
+    }
+    Ok((loaded, omissions))
+}
+
+/// The span of `--from` and `--to` on each rank's clock; empty without these options.
+pub(crate) fn time_bounds<'a>(
+    ranks: impl Iterator<Item = &'a RankOutline>,
+    options: &Options,
+) -> BTreeMap<i32, Interval> {
+    if options.selects_by_time() { local_bounds(&ranks.collect::<Vec<_>>(), options) } else { BTreeMap::new() }
+}
+
+/// The selected ranks, ascending.
+///
+/// # Errors
+/// [`Error::NoRank`] if there is none.
+fn chosen_ranks(source: &dyn Source, options: &Options) -> Result<Vec<i32>, Error> {
+    let available = source.ranks();
+    let wanted = |rank: &i32| options.ranks.as_ref().is_none_or(|ranks| ranks.contains(rank));
+    let ranks: Vec<i32> = available.iter().copied().filter(wanted).collect();
+    if !ranks.is_empty() {
+        return Ok(ranks);
+    }
+    let why = if available.is_empty() {
+        "no shard of any rank could be read".to_string()
+    } else {
+        format!("--ranks selects none of ranks {}", list(&available))
+    };
+    Err(Error::NoRank { path: source.info().path, why })
+}
+
+/// Runs [`align`] and returns an error if the chosen method joins no ranks.
+///
+/// # Errors
+/// [`Error::Clock`] if [`Options::clock`] joins no two ranks.
+pub(crate) fn align_as_chosen(
+    ranks: &[&RankOutline],
+    info: &SourceInfo,
+    options: &Options,
+) -> Result<(Vec<Instance>, Clocks, Vec<OmissionRow>), Error> {
+    let aligned = align(ranks, options.clock);
+    match aligned.1.impossible(options.clock) {
+        Some(why) => Err(Error::Clock { path: info.path.clone(), choice: options.clock.as_str(), why }),
+        None => Ok(aligned),
+    }
+}
+
+/// Loads every rank. A rank that cannot be loaded becomes an omission. Each thread holds one rank at a time, so memory
+/// is bounded by the number of threads.
+fn each_rank<T: Send>(
+    ranks: &[i32],
+    progress: &(dyn Fn(usize, usize) + Sync),
+    omissions: &mut Vec<OmissionRow>,
+    load: impl Fn(i32) -> Result<T, Error> + Sync,
+) -> Vec<T> {
+    let done = AtomicUsize::new(0);
+    let load_one = |rank: &i32| {
+        let result = load(*rank);
+        progress(done.fetch_add(1, Ordering::Relaxed) + 1, ranks.len());
+        result.map_err(|error| OmissionRow::new("rank", error.to_string()).rank(*rank).amount(1))
+    };
+    let results: Vec<Result<T, OmissionRow>> = ranks.par_iter().with_max_len(1).map(load_one).collect();
+    let mut loaded = Vec::new();
+    for result in results {
+        match result {
+            Ok(rank) => loaded.push(rank),
+            Err(omission) => omissions.push(omission),
+        }
+    }
+    loaded
+}
+
+/// Matches the collectives and fits the clocks.
+fn align(ranks: &[&RankOutline], choice: Choice) -> (Vec<Instance>, Clocks, Vec<OmissionRow>) {
+    let (mut instances, mut omissions) = match_collectives(ranks);
+    let clocks = fit(ranks, &instances, choice);
+    number_by_time(&mut instances, &clocks);
+    omissions.extend(clocks.contradictions.iter().cloned());
+    (instances, clocks, omissions)
+}
+
+/// The span of `--from` and `--to` on each rank's clock.
+fn local_bounds(ranks: &[&RankOutline], options: &Options) -> BTreeMap<i32, Interval> {
+    let (_, clocks, _) = align(ranks, options.clock);
+    let start = |r: &&RankOutline| r.recorded_ns.map(|(start_ns, _)| clocks.global(r.info.rank, false, start_ns));
+    let start_ns = ranks.iter().filter_map(start).min().unwrap_or(0);
+    let global = |bound: Option<TimeBound>, open: i64| match bound {
+        None => open,
+        Some(TimeBound::GlobalNs(t)) => t,
+        Some(TimeBound::SinceStartNs(since)) => start_ns.saturating_add(since),
+    };
+    // The open bounds are half the range of i64, so that differences of times do not overflow.
+    let (from, to) = (global(options.from, i64::MIN / 2), global(options.to, i64::MAX / 2));
+    ranks
+        .iter()
+        .map(|r| r.info.rank)
+        .map(|rank| (rank, Interval::new(local(&clocks, rank, from), local(&clocks, rank, to))))
+        .collect()
+}
+
+/// Converts a global time to the rank's host time. The map from host to global time is monotonic and close to an
+/// offset, so two steps of the iteration leave an error below 1 ns at any realistic drift.
+fn local(clocks: &Clocks, rank: i32, global: i64) -> i64 {
+    let mut t = global;
+    for _ in 0..4 {
+        t = t.saturating_add(global.saturating_sub(clocks.global(rank, false, t)));
+    }
+    t
+}
+
+pub(crate) fn list(ranks: &[i32]) -> String {
+    ranks.iter().map(i32::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,58 @@
+//! Restricts the fits to the evidence that the user chose.
+
+use trace::{ClockSide, OmissionRow};
+
+use crate::align::clock::Clocks;
+use crate::align::clock::fit::Method;
+use crate::align::clock::ping::note;
+use crate::model::RankOutline;
+use crate::model::clock_choice::Choice;
+
+/// Whether this choice permits a fit by `method`.
+pub(super) fn allows(choice: Choice, method: Method) -> bool {
+    match choice {
+        Choice::Auto => true,
+        Choice::Ping => method == Method::Ping,
+        Choice::SameHost => method == Method::SameHost,
+        Choice::Collective => matches!(method, Method::Collective | Method::CollectiveWeak),
+        Choice::Utc => method == Method::Utc,
+    }
+}
+
+/// The chosen evidence, worded for a message.
+fn evidence(choice: Choice) -> &'static str {
+    match choice {
+        Choice::Auto => "evidence",
+        Choice::Ping => "round trips between ranks (rank-agent records them)",
+        Choice::SameHost => "equal clock domains that no collective contradicts",
+        Choice::Collective => "synchronising collectives of several ranks",
+        Choice::Utc => "wall-clock readings",
+    }
+}
+
+impl Clocks {
+    /// The reason why `choice` fitted no rank to another; `None` if it fitted some, or if there is nothing to fit.
+    pub fn impossible(&self, choice: Choice) -> Option<String> {
+        let mut others =
+            self.rows().iter().filter(|r| r.rank != r.reference_rank && r.clock == ClockSide::Host).peekable();
+        others.peek()?;
+        let all = choice != Choice::Auto && others.all(|r| &*r.method == Method::None.as_str());
+        all.then(|| format!("no {} connect any two ranks here; try --clock auto", evidence(choice)))
+    }
+
+    /// An omission for each rank that `choice` left on its own clock.
+    pub(super) fn left_alone(&self, choice: Choice, ranks: &[&RankOutline]) -> Vec<OmissionRow> {
+        let alone = |rank: i32| self.row(rank, false).is_some_and(|r| &*r.method == Method::None.as_str());
+        let ranks = ranks.iter().map(|r| r.info.rank).filter(|rank| choice != Choice::Auto && alone(*rank));
+        let why = |rank: i32| {
+            let reference = self.reference_rank().unwrap_or(rank);
+            format!(
+                "no {} connect it to reference rank {reference}, and --clock {} allows no other evidence: its times stay on \
+                 its own clock",
+                evidence(choice),
+                choice.as_str(),
+            )
+        };
+        ranks.map(|rank| note(rank, "clock fit", 1, &why(rank))).collect()
+    }
+}

@@ -1,0 +1,446 @@
+//! Fits from collectives, for ranks that exchanged no clock pings. The barrier rule ([`barrier`](super::barrier)) gives
+//! the guarantee. The estimate lies inside it and assumes that ranks leave a synchronising collective nearly together.
+//!
+//! ```text
+//! rank 0    ──────────|0═════════6|───────    wait: an early arrival says little about the offset,
+//! rank 1    ──|0═════════════════14|──────    a late one (rank 0's) holds from the left,
+//!                                              the first departure holds from the right,
+//!                      ├─ allowed ─┤           and the departures are equal at the estimate
+//! ```
+
+use crate::align::clock::barrier::{Contradiction, Entry, UNREACHED, greatest_offsets, least_offsets};
+use crate::align::clock::fit::{Estimate, Fit, Method, Support};
+use crate::align::clock::lines::{Feasible, Gate, Line};
+use crate::base::stats::{MEDIAN_SE_PER_MEAN_SE, SIGMA_PER_MAD, median_in_place, nearest_rank};
+
+/// Drift limit for two host clocks that no pings compared: two quartz oscillators at ±50 ppm.
+pub(crate) const DRIFT_LIMIT: f64 = 100e-6;
+/// Drift is not estimated over shorter spans: 10 ppm of a second are 10 µs, about the scatter of departures.
+const DRIFT_SPAN_NS: f64 = 1e9;
+/// Minimum number of instances for an estimate of drift.
+const DRIFT_SAMPLES: usize = 8;
+/// Contradictions that are removed one by one before the evidence loses its guarantee.
+const CONTRADICTIONS_MAX: usize = 32;
+/// The span is divided into at most 2⁶ windows.
+const LEVELS: u32 = 6;
+/// Resolution of departures: many traces hold whole microseconds.
+const GRAIN_NS: f64 = 1_000.0;
+
+/// One clock's part in one instance. Several ranks may share the clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) clock: usize,
+    /// Earliest time of entry.
+    pub(crate) start_ns: i64,
+    /// Latest time of departure; `None` if it never left.
+    pub(crate) end_ns: Option<i64>,
+    /// Time of departure as recorded.
+    pub(crate) left_ns: Option<i64>,
+}
+
+/// The clock evidence of one instance; each clock at most once.
+#[derive(Clone, Debug)]
+pub(crate) struct Evidence {
+    /// Position in the list of instances.
+    pub(crate) instance: i64,
+    pub(crate) weak: bool,
+    pub(crate) parts: Vec<Part>,
+}
+
+/// The fits to a reference clock, and the contradictions in the evidence.
+#[derive(Debug, Default)]
+pub(crate) struct Fitted {
+    /// Source clock, target clock, and the fit between them.
+    pub(crate) fits: Vec<(usize, usize, Fit)>,
+    /// Indices of instances, and the clocks involved.
+    pub(crate) contradictions: Vec<(Vec<i64>, Vec<usize>)>,
+}
+
+/// Fits every clock to the lowest clock that instances connect it to.
+pub(crate) fn fit_all(evidence: &[Evidence], clocks: usize) -> Fitted {
+    let strict = connected(evidence.iter().filter(|e| !e.weak), clocks);
+    let any = connected(evidence.iter(), clocks);
+    let mut fitted = Fitted::default();
+    for reference in 0..clocks {
+        let members: Vec<usize> = (0..clocks).filter(|c| any[*c] == reference).collect();
+        if members.len() < 2 {
+            continue;
+        }
+        // All-to-alls count only where strict barriers do not connect the clocks.
+        let weak = members.iter().any(|c| strict[*c] != strict[reference]);
+        let of_group = |e: &&Evidence| (weak || !e.weak) && e.parts.len() > 1 && any[e.parts[0].clock] == reference;
+        let chosen: Vec<&Evidence> = evidence.iter().filter(of_group).collect();
+        let method =
+            |clock: usize| if strict[clock] == strict[reference] { Method::Collective } else { Method::CollectiveWeak };
+        Group::new(chosen, clocks, reference).solve(&members, method, &mut fitted);
+    }
+    fitted
+}
+
+/// For each clock, the lowest clock that it is connected to.
+fn connected<'a>(evidence: impl Iterator<Item = &'a Evidence>, clocks: usize) -> Vec<usize> {
+    let mut lowest: Vec<usize> = (0..clocks).collect();
+    fn find(lowest: &mut [usize], clock: usize) -> usize {
+        let mut root = clock;
+        while lowest[root] != root {
+            lowest[root] = lowest[lowest[root]];
+            root = lowest[root];
+        }
+        root
+    }
+    for e in evidence {
+        for pair in e.parts.windows(2) {
+            let (a, b) = (find(&mut lowest, pair[0].clock), find(&mut lowest, pair[1].clock));
+            lowest[a.max(b)] = a.min(b);
+        }
+    }
+    (0..clocks).map(|c| find(&mut lowest, c)).collect()
+}
+
+/// Clocks that instances connect. Times are in ns from each clock's first time.
+struct Group<'a> {
+    evidence: Vec<&'a Evidence>,
+    reference: usize,
+    /// First time of each clock.
+    origin_ns: Vec<i64>,
+    /// Frame − clock, both counted from their origins; as accurate as the scatter of departures. `None`: not connected.
+    rough_ns: Vec<Option<i64>>,
+}
+
+/// A gate, and its instance if it comes from a single one.
+type SourcedGate = (Gate, Option<i64>);
+
+/// A departure: time from the clock's origin, the same time in the frame, and the instance.
+struct Departure {
+    t: f64,
+    frame: f64,
+    instance: usize,
+}
+
+impl<'a> Group<'a> {
+    fn new(evidence: Vec<&'a Evidence>, clocks: usize, reference: usize) -> Self {
+        let mut origin_ns = vec![i64::MAX; clocks];
+        for part in evidence.iter().flat_map(|e| &e.parts) {
+            origin_ns[part.clock] = origin_ns[part.clock].min(part.start_ns);
+        }
+        let mut group = Self { evidence, reference, origin_ns, rough_ns: vec![None; clocks] };
+        group.find_rough();
+        group
+    }
+
+    fn since_origin(&self, clock: usize, t_ns: i64) -> i64 {
+        t_ns.saturating_sub(self.origin_ns[clock])
+    }
+
+    /// Walks outward from the reference. Each clock that shares instances with known clocks is set so that it leaves
+    /// with them, at the median.
+    fn find_rough(&mut self) {
+        self.rough_ns.fill(None);
+        self.rough_ns[self.reference] = Some(0);
+        loop {
+            let mut differences: Vec<Vec<f64>> = vec![Vec::new(); self.rough_ns.len()];
+            for e in &self.evidence {
+                let on_frame = |p: &Part| {
+                    let left = self.since_origin(p.clock, p.left_ns?);
+                    self.rough_ns[p.clock].map(|rough| left.saturating_add(rough) as f64)
+                };
+                let mut departures: Vec<f64> = e.parts.iter().filter_map(on_frame).collect();
+                let Some(together) = median_in_place(&mut departures) else { continue };
+                for part in e.parts.iter().filter(|p| self.rough_ns[p.clock].is_none()) {
+                    let left = part.left_ns.map(|left| self.since_origin(part.clock, left));
+                    differences[part.clock].extend(left.map(|left| together - left as f64));
+                }
+            }
+            let mut grown = false;
+            for (clock, differences) in differences.iter_mut().enumerate().filter(|(_, d)| !d.is_empty()) {
+                self.rough_ns[clock] = median_in_place(differences).map(|offset| offset.round() as i64);
+                grown = true;
+            }
+            if !grown {
+                return;
+            }
+        }
+    }
+
+    fn solve(&mut self, members: &[usize], method: impl Fn(usize) -> Method, fitted: &mut Fitted) {
+        let mut suspects = vec![false; self.rough_ns.len()];
+        let mut gates = None;
+        for _ in 0..CONTRADICTIONS_MAX {
+            match self.gates() {
+                Ok(found) => {
+                    gates = Some(found);
+                    break;
+                }
+                Err(contradiction) => self.take_out(contradiction, &mut suspects, fitted),
+            }
+        }
+        if gates.is_none() {
+            suspects.fill(true);
+        }
+        let departures = self.departures();
+        let shift = self.equal_departures(&departures);
+        for clock in members.iter().copied().filter(|c| *c != self.reference) {
+            let Some(rough_ns) = self.rough_ns[clock] else { continue };
+            let mut feasible = None;
+            if let Some(gates) = gates.as_ref().filter(|_| !suspects[clock]) {
+                match Feasible::through(&gates[clock].iter().map(|g| g.0).collect::<Vec<_>>(), DRIFT_LIMIT) {
+                    Ok(lines) => feasible = Some(lines),
+                    Err(position) => {
+                        let instances = gates[clock][position].1.into_iter().collect();
+                        fitted.contradictions.push((instances, vec![self.reference, clock]));
+                    }
+                }
+            }
+            let estimate = self.estimate(clock, rough_ns, method(clock), feasible, &departures, &shift);
+            fitted.fits.push((clock, self.reference, Fit::of(estimate)));
+        }
+    }
+
+    /// Reports a contradiction and removes its instances from the evidence. Its clocks lose their guarantee, because
+    /// nothing tells which of the instances is the false match.
+    fn take_out(&mut self, contradiction: Contradiction, suspects: &mut [bool], fitted: &mut Fitted) {
+        let Contradiction { instances, clocks } = contradiction;
+        for clock in clocks.iter().filter(|c| **c != self.reference) {
+            suspects[*clock] = true;
+        }
+        fitted.contradictions.push((instances.iter().map(|k| self.evidence[*k].instance).collect(), clocks));
+        let mut position = 0;
+        self.evidence.retain(|_| {
+            position += 1;
+            !instances.contains(&(position - 1))
+        });
+        self.find_rough();
+    }
+
+    /// The gates of every clock against the reference: from instances that both took part in, and from shortest paths
+    /// within windows of time.
+    fn gates(&self) -> Result<Vec<Vec<SourcedGate>>, Contradiction> {
+        let frame = self.frame();
+        let instances: Vec<&[Entry]> = frame.iter().map(Vec::as_slice).collect();
+        let clocks = self.rough_ns.len();
+        let times = || frame.iter().flatten().flat_map(|e| [Some(e.start), e.end]).flatten();
+        let (Some(from), Some(to)) = (times().min(), times().max()) else { return Ok(vec![Vec::new(); clocks]) };
+        let mut gates: Vec<Vec<SourcedGate>> = vec![Vec::new(); clocks];
+        for level in 0..=LEVELS {
+            let windows = 1_i64 << level;
+            let length = (to - from) / windows + 1;
+            // A short window leaves no room for drift. With one instance in a window, a path adds nothing to the
+            // instance itself.
+            let narrow = (length as f64) * DRIFT_LIMIT < 1_000.0;
+            if level > 0 && (narrow || instances.len() < 2 * windows as usize) {
+                break;
+            }
+            for window in 0..windows {
+                let start = from + window * length;
+                let inside: Vec<usize> = (0..frame.len())
+                    .filter(|k| {
+                        frame[*k].iter().map(|e| e.start).max().is_some_and(|t| (start..start + length).contains(&t))
+                    })
+                    .collect();
+                self.window_gates(&instances, &inside, start + length / 2, &mut gates)?;
+            }
+        }
+        self.direct_gates(&frame, &mut gates);
+        Ok(gates)
+    }
+
+    /// The evidence in the frame, where all clocks nearly agree.
+    fn frame(&self) -> Vec<Vec<Entry>> {
+        let on_frame = |clock: usize, t: i64| Some(self.since_origin(clock, t).saturating_add(self.rough_ns[clock]?));
+        let entry = |p: &Part| {
+            let end = p.end_ns.and_then(|end| on_frame(p.clock, end));
+            Some(Entry { clock: p.clock, start: on_frame(p.clock, p.start_ns)?, end })
+        };
+        self.evidence.iter().map(|e| e.parts.iter().filter_map(entry).collect()).collect()
+    }
+
+    fn window_gates(
+        &self,
+        instances: &[&[Entry]],
+        inside: &[usize],
+        center: i64,
+        gates: &mut [Vec<SourcedGate>],
+    ) -> Result<(), Contradiction> {
+        let chosen: Vec<&[Entry]> = inside.iter().map(|k| instances[*k]).collect();
+        // Each of two clocks may drift by half of the limit for the pair.
+        let relax = |t: i64| (0.5 * DRIFT_LIMIT * (t - center).abs() as f64).ceil() as i64;
+        let named = |c: Contradiction| Contradiction {
+            instances: c.instances.iter().map(|k| inside[*k]).collect(),
+            clocks: c.clocks,
+        };
+        let clocks = gates.len();
+        let greatest = greatest_offsets(&chosen, clocks, self.reference, relax).map_err(named)?;
+        let least = least_offsets(&chosen, clocks, self.reference, relax).map_err(named)?;
+        for clock in 0..clocks {
+            let (Some(rough), low, high) = (self.rough_ns[clock], least[clock], greatest[clock]) else { continue };
+            if clock == self.reference || low == -UNREACHED || high == UNREACHED {
+                continue;
+            }
+            // The center is a time in the frame. The corresponding time on the clock has the uncertainty of the range
+            // itself.
+            let unsure = DRIFT_LIMIT * low.abs().max(high.abs()) as f64;
+            let gate = Gate { t: (center - rough) as f64, low: low as f64 - unsure, high: high as f64 + unsure };
+            gates[clock].push((gate, None));
+        }
+        Ok(())
+    }
+
+    /// A clock enters before the reference leaves, and leaves after the reference has entered. Each gate has its own
+    /// time.
+    fn direct_gates(&self, frame: &[Vec<Entry>], gates: &mut [Vec<SourcedGate>]) {
+        for (entries, e) in frame.iter().zip(&self.evidence) {
+            let Some(reference) = entries.iter().find(|x| x.clock == self.reference) else { continue };
+            for entry in entries.iter().filter(|x| x.clock != self.reference) {
+                let rough = self.rough_ns[entry.clock].unwrap_or_default();
+                let mut push = |t: i64, low: f64, high: f64| {
+                    gates[entry.clock].push((Gate { t: (t - rough) as f64, low, high }, Some(e.instance)));
+                };
+                if let Some(end) = reference.end {
+                    push(entry.start, f64::NEG_INFINITY, (end - entry.start) as f64);
+                }
+                if let Some(end) = entry.end {
+                    push(end, (reference.start - end) as f64, f64::INFINITY);
+                }
+            }
+        }
+    }
+
+    fn departures(&self) -> Vec<Vec<Departure>> {
+        let mut departures: Vec<Vec<Departure>> = self.rough_ns.iter().map(|_| Vec::new()).collect();
+        for (instance, e) in self.evidence.iter().enumerate() {
+            for part in &e.parts {
+                let (Some(left), Some(rough)) = (part.left_ns, self.rough_ns[part.clock]) else { continue };
+                let t = self.since_origin(part.clock, left) as f64;
+                departures[part.clock].push(Departure { t, frame: t + rough as f64, instance });
+            }
+        }
+        departures
+    }
+
+    /// Corrections to the clocks in the frame so that, at the median of each clock, ranks leave together.
+    fn equal_departures(&self, departures: &[Vec<Departure>]) -> Vec<f64> {
+        const ROUNDS: usize = 40;
+        let mut shift = vec![0.0; departures.len()];
+        for _ in 0..ROUNDS {
+            let together = together(departures, &shift, self.evidence.len());
+            let mut moved: f64 = 0.0;
+            for (clock, departures) in departures.iter().enumerate().filter(|(_, d)| !d.is_empty()) {
+                let mut late: Vec<f64> =
+                    departures.iter().filter_map(|d| Some(together[d.instance]? - d.frame)).collect();
+                let next = median_in_place(&mut late).unwrap_or(0.0);
+                moved = moved.max((next - shift[clock]).abs());
+                shift[clock] = next;
+            }
+            if moved < 0.5 {
+                break;
+            }
+        }
+        let reference = shift[self.reference];
+        shift.iter().map(|s| s - reference).collect()
+    }
+
+    fn estimate(
+        &self,
+        clock: usize,
+        rough_ns: i64,
+        method: Method,
+        feasible: Option<Feasible>,
+        departures: &[Vec<Departure>],
+        shift: &[f64],
+    ) -> Estimate {
+        let points = self.points(clock, departures, shift);
+        let mut line = Line { offset: shift[clock], drift: 0.0 };
+        let drifting = drift_of(&points);
+        if let Some(drift) = drifting {
+            line = Line {
+                offset: median_in_place(&mut points.iter().map(|p| p.1 - drift * p.0).collect::<Vec<_>>())
+                    .unwrap_or(0.0),
+                drift,
+            };
+        }
+        let mut drift_known = drifting.is_some();
+        if let Some(feasible) = &feasible {
+            let constant = feasible.clamp_constant(line.offset).filter(|_| !drift_known);
+            drift_known |= constant.is_none();
+            line = constant.map_or_else(|| feasible.clamp(line), |offset| Line { offset, drift: 0.0 });
+        }
+        let n = points.len() as f64;
+        let mut distances: Vec<f64> = points.iter().map(|p| (p.1 - line.at(p.0)).abs()).collect();
+        let p95 = nearest_rank(&mut distances, 0.95).unwrap_or(0.0);
+        // With few samples the largest distance underestimates the 95th percentile. An error that all samples share
+        // does not show in them.
+        let scatter_ns = (points.len() >= 3).then_some(p95 * (1.0 + 2.0 / n));
+        let spread_ns = scatter_ns.map(|scatter| scatter.max(self.quickest(clock)).max(GRAIN_NS));
+        let there = self.origin_ns[self.reference].saturating_sub(self.origin_ns[clock]);
+        Estimate {
+            method,
+            origin_ns: self.origin_ns[clock],
+            base_ns: rough_ns.saturating_add(there),
+            line,
+            drift_known,
+            feasible,
+            spread_ns,
+            scatter_ns,
+            support: Support::of(&points.iter().map(|p| p.0).collect::<Vec<_>>()),
+            samples: points.len() as i64,
+            residual_p95_ns: (!points.is_empty()).then_some(p95.ceil() as i64),
+        }
+    }
+
+    /// The shortest time between the last arrival and a departure, over the instances of this clock: the operation
+    /// itself. A rank may leave every instance earlier than another rank by about this much, and no scatter shows it.
+    /// For an all-to-all the slack is included, because its start is taken that much earlier. (Measured: devices of one
+    /// host that always leave all-to-alls 26 µs apart.)
+    fn quickest(&self, clock: usize) -> f64 {
+        let spent = |p: &Part| p.left_ns.map(|left| left.saturating_sub(p.start_ns));
+        let with = self.evidence.iter().filter(|e| e.parts.iter().any(|p| p.clock == clock));
+        with.filter_map(|e| e.parts.iter().filter_map(spent).min()).min().unwrap_or(0).max(0) as f64
+    }
+
+    /// (Time on the clock, lead of the reference at departure), from instances that both took part in; if these are
+    /// few, against the median departure of all clocks.
+    fn points(&self, clock: usize, departures: &[Vec<Departure>], shift: &[f64]) -> Vec<(f64, f64)> {
+        let mut reference: Vec<Option<f64>> = vec![None; self.evidence.len()];
+        for d in &departures[self.reference] {
+            reference[d.instance] = Some(d.frame);
+        }
+        let direct = departures[clock].iter().filter_map(|d| Some((d.t, reference[d.instance]? - d.frame)));
+        let direct: Vec<(f64, f64)> = direct.collect();
+        if direct.len() >= 3 {
+            return direct;
+        }
+        let together = together(departures, shift, self.evidence.len());
+        departures[clock].iter().filter_map(|d| Some((d.t, together[d.instance]? - d.frame))).collect()
+    }
+}
+
+/// The median departure of each instance that at least two clocks left.
+fn together(departures: &[Vec<Departure>], shift: &[f64], instances: usize) -> Vec<Option<f64>> {
+    let mut by_instance: Vec<Vec<f64>> = vec![Vec::new(); instances];
+    for (departures, shift) in departures.iter().zip(shift) {
+        for d in departures {
+            by_instance[d.instance].push(d.frame + shift);
+        }
+    }
+    by_instance.into_iter().map(|mut frames| median_in_place(&mut frames).filter(|_| frames.len() > 1)).collect()
+}
+
+/// The drift of (time, offset) points: the median slope of pairs half the length apart (Theil's incomplete method).
+/// `None` unless it exceeds four standard errors, or one standard error is below 1 ppm.
+fn drift_of(points: &[(f64, f64)]) -> Option<f64> {
+    let support = Support::of(&points.iter().map(|p| p.0).collect::<Vec<_>>());
+    if points.len() < DRIFT_SAMPLES || support.last - support.first < DRIFT_SPAN_NS {
+        return None;
+    }
+    let mut sorted = points.to_vec();
+    sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let half = sorted.len() / 2;
+    let pairs = sorted.iter().zip(&sorted[half..]).filter(|(p, q)| q.0 > p.0);
+    let mut slopes: Vec<f64> = pairs.map(|(p, q)| (q.1 - p.1) / (q.0 - p.0)).collect();
+    let drift = median_in_place(&mut slopes).unwrap_or(0.0);
+    let offset = median_in_place(&mut sorted.iter().map(|p| p.1 - drift * p.0).collect::<Vec<_>>()).unwrap_or(0.0);
+    let mut distances: Vec<f64> = sorted.iter().map(|p| (p.1 - drift * p.0 - offset).abs()).collect();
+    let sigma = (SIGMA_PER_MAD * median_in_place(&mut distances).unwrap_or(0.0)).max(GRAIN_NS);
+    let error = MEDIAN_SE_PER_MEAN_SE * sigma / support.sum_of_squares().sqrt();
+    (drift.abs() > 4.0 * error || error < 1e-6).then_some(drift)
+}

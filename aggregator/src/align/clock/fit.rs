@@ -1,0 +1,237 @@
+//! A fit between two clocks: the map, and its error within a window of time.
+
+use crate::align::clock::affine::Affine;
+use crate::align::clock::lines::{Feasible, Line};
+
+/// The evidence of a fit, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Method {
+    /// Round trips between ranks.
+    Ping,
+    /// Equal clock domains.
+    SameHost,
+    /// The barrier rule of collectives.
+    Collective,
+    /// The barrier rule, where only all-to-alls connect the ranks.
+    CollectiveWeak,
+    /// Wall clocks.
+    Utc,
+    /// No evidence: the clock stays unfitted.
+    None,
+}
+
+impl Method {
+    /// The word in the `method` column.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ping => "ping",
+            Self::SameHost => "same_host",
+            Self::Collective => "collective",
+            Self::CollectiveWeak => "collective_weak",
+            Self::Utc => "utc",
+            Self::None => "none",
+        }
+    }
+}
+
+/// Assumed drift between two clocks that have not been compared for long. Quartz oscillators are sold as ±50 ppm and
+/// differ by 5 to 30 ppm (Geng et al., Huygens, NSDI 2018). Enters `error_ns`, never `bound_ns`.
+const USUAL_DRIFT: f64 = 100e-6;
+
+/// The distribution of a fit's samples over time, in ns from its origin. It determines the error away from them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Support {
+    pub(crate) first: f64,
+    pub(crate) last: f64,
+    n: f64,
+    mean: f64,
+    sxx: f64,
+}
+
+impl Support {
+    pub(crate) fn of(times: &[f64]) -> Self {
+        let n = times.len().max(1) as f64;
+        let mean = times.iter().sum::<f64>() / n;
+        Self {
+            first: times.iter().copied().fold(f64::INFINITY, f64::min),
+            last: times.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            n,
+            mean,
+            sxx: times.iter().map(|t| (t - mean) * (t - mean)).sum(),
+        }
+    }
+
+    /// Error of a fitted line at `t`, relative to the error of one sample (least squares). Between the samples at least
+    /// 1.
+    fn lever(&self, t: f64) -> f64 {
+        if self.sxx > 0.0 { (1.0 / self.n + (t - self.mean) * (t - self.mean) / self.sxx).sqrt().max(1.0) } else { 1.0 }
+    }
+
+    /// Σ (t − mean)².
+    pub(crate) fn sum_of_squares(&self) -> f64 {
+        self.sxx
+    }
+
+    /// Distance of `t` from the time span of the samples; 0 inside it.
+    fn beyond(&self, t: f64) -> f64 {
+        (self.first - t).max(t - self.last).max(0.0)
+    }
+}
+
+/// A fit from one clock to another.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Fit {
+    pub(crate) method: Method,
+    pub(crate) map: Affine,
+    /// Whether the evidence determines the drift.
+    pub(crate) drift_known: bool,
+    /// Number of comparisons used.
+    pub(crate) samples: i64,
+    pub(crate) residual_p95_ns: Option<i64>,
+    errors: Errors,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Errors {
+    /// Both clocks are the same: no error.
+    Exact,
+    Unknown,
+    Lines {
+        /// `map`, as a line above `base_ns`.
+        line: Line,
+        /// The lines above `base_ns` that the evidence allows. `None`: the evidence contradicts itself.
+        feasible: Option<Feasible>,
+        /// 95 % of the error near the samples. `None`: too few samples for an estimate, only the bound holds.
+        spread_ns: Option<f64>,
+        /// The part of `spread_ns` that the samples show. It is independent of the errors of other fits.
+        scatter_ns: Option<f64>,
+        support: Support,
+    },
+    /// Errors of a fit between two other clocks. Each of them may differ by `each_ns` from the clock that it stands
+    /// for, without a guarantee.
+    Borrowed {
+        errors: Box<Errors>,
+        each_ns: i64,
+    },
+}
+
+/// Inputs of a line fit. Times are in ns from `origin_ns`, offsets in ns above `base_ns`.
+pub(crate) struct Estimate {
+    pub(crate) method: Method,
+    pub(crate) origin_ns: i64,
+    pub(crate) base_ns: i64,
+    pub(crate) line: Line,
+    pub(crate) drift_known: bool,
+    pub(crate) feasible: Option<Feasible>,
+    pub(crate) spread_ns: Option<f64>,
+    /// The part of `spread_ns` that the samples show.
+    pub(crate) scatter_ns: Option<f64>,
+    pub(crate) support: Support,
+    pub(crate) samples: i64,
+    pub(crate) residual_p95_ns: Option<i64>,
+}
+
+impl Fit {
+    /// A fit between two names of one clock.
+    pub(crate) fn identity(method: Method) -> Self {
+        Self {
+            method,
+            map: Affine::IDENTITY,
+            drift_known: true,
+            samples: 0,
+            residual_p95_ns: None,
+            errors: Errors::Exact,
+        }
+    }
+
+    /// A map with an unknown error.
+    pub(crate) fn unknown(method: Method, offset_ns: i64, samples: i64) -> Self {
+        let map = Affine { offset_ns, ..Affine::IDENTITY };
+        Self { method, map, drift_known: false, samples, residual_p95_ns: None, errors: Errors::Unknown }
+    }
+
+    pub(crate) fn of(estimate: Estimate) -> Self {
+        let Estimate { method, origin_ns, base_ns, line, drift_known, feasible, spread_ns, support, .. } = estimate;
+        // The error applies to the map as used, hence to the rounded offset.
+        let line = Line { offset: line.offset.round(), ..line };
+        let map = Affine { offset_ns: base_ns.saturating_add(line.offset as i64), drift: line.drift, origin_ns };
+        let Estimate { samples, residual_p95_ns, scatter_ns, .. } = estimate;
+        let errors = Errors::Lines { line, feasible, spread_ns, scatter_ns, support };
+        Self { method, map, drift_known, samples, residual_p95_ns, errors }
+    }
+
+    /// The same map for two other clocks, each within `each_ns` of one of these; without a guarantee.
+    pub(crate) fn borrowed(&self, each_ns: i64) -> Self {
+        let errors = Errors::Borrowed { errors: Box::new(self.errors.clone()), each_ns };
+        Self { errors, ..self.clone() }
+    }
+
+    /// Guaranteed error within a window of the source clock; `None`: no guarantee.
+    pub(crate) fn bound_ns(&self, window: (i64, i64)) -> Option<i64> {
+        self.errors.bound_ns(self.since_origin(window))
+    }
+
+    /// 95 % of the error within a window of the source clock, never above the bound; `None`: unknown.
+    pub(crate) fn error_ns(&self, window: (i64, i64)) -> Option<i64> {
+        self.errors.error_ns(self.since_origin(window), self.drift_known)
+    }
+
+    /// The part of [`error_ns`](Self::error_ns) that is independent of other fits to the same clock; `None`: the parts
+    /// cannot be separated.
+    pub(crate) fn unshared_ns(&self, window: (i64, i64)) -> Option<i64> {
+        let unshared = self.errors.unshared_ns(self.since_origin(window), self.drift_known)?;
+        Some(self.error_ns(window).map_or(unshared, |error| error.min(unshared)))
+    }
+
+    fn since_origin(&self, window: (i64, i64)) -> (f64, f64) {
+        let t = |t: i64| t.saturating_sub(self.map.origin_ns) as f64;
+        (t(window.0), t(window.1))
+    }
+}
+
+impl Errors {
+    fn bound_ns(&self, (from, to): (f64, f64)) -> Option<i64> {
+        match self {
+            Self::Exact => Some(0),
+            Self::Unknown | Self::Borrowed { .. } => None,
+            Self::Lines { line, feasible, .. } => {
+                // Add one ns because drift's contribution is rounded; the f64 sums are far more accurate.
+                feasible.as_ref()?.deviation(*line, from, to).map(|d| d.ceil() as i64 + 1)
+            }
+        }
+    }
+
+    fn error_ns(&self, window: (f64, f64), drift_known: bool) -> Option<i64> {
+        let bound = self.bound_ns(window);
+        match self {
+            Self::Exact | Self::Unknown | Self::Lines { spread_ns: None, .. } => bound,
+            Self::Borrowed { errors, each_ns } => {
+                errors.error_ns(window, drift_known).map(|error| error.saturating_add(2 * each_ns))
+            }
+            Self::Lines { spread_ns: Some(spread), support, .. } => {
+                let error = in_window(*spread, support, window, drift_known);
+                Some(bound.map_or(error, |b| b.min(error)))
+            }
+        }
+    }
+
+    fn unshared_ns(&self, window: (f64, f64), drift_known: bool) -> Option<i64> {
+        match self {
+            Self::Exact => Some(0),
+            Self::Lines { scatter_ns: Some(scatter), support, .. } => {
+                Some(in_window(*scatter, support, window, drift_known))
+            }
+            // Both fits share the error of the clock that they are fitted to.
+            Self::Borrowed { errors, each_ns } => {
+                errors.unshared_ns(window, drift_known).map(|unshared| unshared.saturating_add(*each_ns))
+            }
+            Self::Unknown | Self::Lines { scatter_ns: None, .. } => None,
+        }
+    }
+}
+
+/// Extrapolates an error near the samples to a window.
+fn in_window(near_ns: f64, support: &Support, (from, to): (f64, f64), drift_known: bool) -> i64 {
+    let at = |t: f64| if drift_known { near_ns * support.lever(t) } else { near_ns + USUAL_DRIFT * support.beyond(t) };
+    (at(from).max(at(to)).ceil() as i64).saturating_add(1)
+}

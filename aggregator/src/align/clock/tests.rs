@@ -1,0 +1,6 @@
+//! Clock fits, against planted truth and real traces.
+
+mod collectives;
+mod pings;
+mod properties;
+pub(crate) mod support;

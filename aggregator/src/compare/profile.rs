@@ -1,0 +1,290 @@
+//! The profile of one run: for every rank and compared quantity, a series of values over steps.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use trace::{OmissionRow, Op, Text, Word, name_rules};
+
+use crate::Error;
+use crate::align::aligned::load_chosen;
+use crate::base::units;
+use crate::ingest::source::Source;
+use crate::judge::reduce::reduce;
+use crate::judge::step_numbers::require_chosen;
+use crate::measure::map::map_rank;
+use crate::measure::part::RankPart;
+use crate::model::analysis::{Analysis, Facts};
+use crate::model::options::Options;
+use crate::model::steps::{host_windows, mark_steps, one_step_if_none};
+use crate::model::{Kind, NO_PARENT, NONE, RankData};
+use trace::rank::Details;
+
+/// The kinds of series, in the order in which a reader looks for a reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Group {
+    /// A part of the step: its wall time, compute, communication or idle time.
+    Step,
+    /// A phase: a host range that the program named.
+    Range,
+    /// An operator on the host.
+    Operator,
+    /// A kernel, copy or fill on a device.
+    Kernel,
+    /// Collectives of one operation and size.
+    Collective,
+    /// A gradient bucket.
+    Bucket,
+}
+
+/// The measured quantity, summed over a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measure {
+    /// Total time.
+    Total,
+    /// Time without the rows inside it on the same thread.
+    SelfTime,
+    /// From enqueueing to the start.
+    Queue,
+    /// Time waiting for the last rank.
+    Wait,
+    /// From the last arrival to the end.
+    Transfer,
+    /// From the first arrival to the last.
+    Skew,
+    /// Time that no compute overlaps.
+    Exposed,
+}
+
+impl Measure {
+    /// The word in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Total => "total",
+            Self::SelfTime => "self",
+            Self::Queue => "queue",
+            Self::Wait => "wait",
+            Self::Transfer => "transfer",
+            Self::Skew => "skew",
+            Self::Exposed => "exposed",
+        }
+    }
+}
+
+/// The identity of a series. Equal keys of two runs are compared.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Key {
+    /// Kind of the series.
+    pub group: Group,
+    /// `wall`, `compute`, …; the name of a range, operator or kernel; an operation; or a bucket's number.
+    pub name: Text,
+    /// Shapes of an operator's inputs, blocks of a kernel, bytes of a collective; `None` if unknown.
+    pub shape: Option<Text>,
+    /// The measured quantity.
+    pub measure: Measure,
+}
+
+impl Key {
+    /// A key without a shape.
+    pub fn new(group: Group, name: &str, measure: Measure) -> Self {
+        Self { group, name: name.into(), shape: None, measure }
+    }
+
+    /// Whether this is time that a rank spends on its own work, not waiting for others. Such a series can be the reason
+    /// of a slowdown and not only its effect.
+    pub fn is_own_work(&self) -> bool {
+        let class = name_rules::NameClass::of(&self.name);
+        match self.group {
+            Group::Range => true,
+            Group::Operator | Group::Kernel => !class.communicates_on_host && !class.communicates_as_kernel,
+            Group::Step | Group::Collective | Group::Bucket => false,
+        }
+    }
+
+    /// Whether this is the step or something that lengthens it. Waits and parts of the step are not: they shift among
+    /// each other and among ranks while the step stays the same.
+    pub fn is_cost(&self) -> bool {
+        self.is_own_work() || self.measure == Measure::Transfer || (self.group == Group::Step && &*self.name == "wall")
+    }
+}
+
+/// The series of one rank: a value for each key and step. 0: did not happen in that step; NaN: unknown.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RankProfile {
+    pub(crate) rank: i32,
+    /// Active steps, ascending.
+    pub(crate) steps: Vec<i32>,
+    pub(crate) series: BTreeMap<Key, Vec<f64>>,
+}
+
+impl RankProfile {
+    fn add(&mut self, key: Key, step: i32, value_ns: Option<i64>) {
+        let Ok(at) = self.steps.binary_search(&step) else { return };
+        let series = self.series.entry(key).or_insert_with(|| vec![0.0; self.steps.len()]);
+        series[at] += value_ns.map_or(f64::NAN, |ns| ns as f64);
+    }
+}
+
+/// The series of one run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RunProfile {
+    pub(crate) facts: Facts,
+    pub(crate) verdict: String,
+    pub(crate) ranks: Vec<RankProfile>,
+    pub(crate) omissions: Vec<OmissionRow>,
+}
+
+/// Loads, maps and reduces a run. Needs memory for as many ranks as there are threads, plus the series.
+///
+/// # Errors
+/// The errors of [`analyze`](crate::analyze).
+pub(crate) fn profile_run(
+    source: &dyn Source,
+    options: &Options,
+    progress: &(dyn Fn() + Sync),
+) -> Result<RunProfile, Error> {
+    let one = |rank: i32| {
+        let (mut data, details) = source.load_detailed(rank)?;
+        if let Some(marker) = &options.step_marker {
+            mark_steps(&mut data, marker);
+        }
+        one_step_if_none(&mut data);
+        let profile = profile_rank(&data, &details, options);
+        // Loading has already marked the steps.
+        Ok((map_rank(data, &Options { step_marker: None, ..options.clone() }, None), profile))
+    };
+    let (loaded, omissions) =
+        load_chosen(source, options, &|_, _| progress(), one, |(part, _): &mut (RankPart, _)| &mut part.outline)?;
+    let (parts, mut profiles): (Vec<RankPart>, Vec<RankProfile>) = loaded.into_iter().unzip();
+    require_chosen(&parts, options, &source.info().path)?;
+    collectives(&mut profiles, &parts);
+    let analysis = reduce(parts, &source.info(), options, omissions)?;
+    breakdowns(&mut profiles, &analysis);
+    instances(&mut profiles, &analysis);
+    Ok(RunProfile {
+        verdict: analysis.verdict.sentence.clone(),
+        omissions: analysis.tables.omissions,
+        facts: analysis.facts,
+        ranks: profiles,
+    })
+}
+
+/// Properties that rows of one key share: group, name, shape, blocks of the grid.
+type Kindred<'a> = (Group, u32, Option<&'a str>, i64);
+
+/// Fills the ranges, operators and kernels of a rank.
+fn profile_rank(data: &RankData, details: &Details, options: &Options) -> RankProfile {
+    let chosen = |step: &i32| options.steps.as_ref().is_none_or(|steps| steps.contains(step));
+    let mut steps: Vec<i32> = host_windows(&data.outline.steps).iter().map(|s| s.step).filter(chosen).collect();
+    steps.sort_unstable();
+    steps.dedup();
+    let mut profile = RankProfile { rank: data.outline.info.rank, steps, series: BTreeMap::new() };
+    let events = &data.events;
+    let mut inside_ns = vec![0_i64; events.len()];
+    for (row, parent) in events.parent.iter().enumerate().filter(|(_, parent)| **parent != NO_PARENT) {
+        let parent = *parent as usize;
+        let (start, end) = (events.ts_ns[row].max(events.ts_ns[parent]), events.end_ns(row).min(events.end_ns(parent)));
+        inside_ns[parent] = inside_ns[parent].saturating_add((end - start).max(0));
+    }
+    let blocks: FxHashMap<i64, i64> =
+        data.kernel_use.iter().filter(|u| u.blocks != NONE).map(|u| (u.id, u.blocks)).collect();
+    // Rows of one name and shape share a key, which is built once.
+    let mut sums: FxHashMap<Kindred<'_>, Vec<(i64, i64)>> = FxHashMap::default();
+    for (row, inside_ns) in inside_ns.into_iter().enumerate() {
+        let Ok(at) = profile.steps.binary_search(&events.step[row]) else { continue };
+        let name = events.name[row];
+        let (key, dur_ns) = match events.kind[row] {
+            Kind::UserAnnotation if name_rules::is_step(&data.names[name as usize]) => continue,
+            Kind::UserAnnotation => ((Group::Range, name, None, NONE), events.dur_ns[row]),
+            Kind::CpuOp => ((Group::Operator, name, details.shape(row).map(|s| &**s), NONE), events.dur_ns[row]),
+            kind if kind.is_device_work() => {
+                let blocks = blocks.get(&events.id[row]).copied().unwrap_or(NONE);
+                ((Group::Kernel, name, None, blocks), events.dur_ns[row])
+            }
+            _ => continue,
+        };
+        let sum = &mut sums.entry(key).or_insert_with(|| vec![(0, 0); profile.steps.len()])[at];
+        sum.0 = sum.0.saturating_add(dur_ns);
+        sum.1 = sum.1.saturating_add((dur_ns - inside_ns).max(0));
+    }
+    let sums: Vec<_> = sums.into_iter().collect();
+    for ((group, name, shape, blocks), values) in sums {
+        let shape = match (shape, blocks) {
+            (Some(shape), _) => Some(shape.into()),
+            (None, NONE) => None,
+            (None, blocks) => Some(format!("{blocks} blocks").into()),
+        };
+        let name = data.names[name as usize].clone();
+        let mut put = |measure, values: Vec<f64>| {
+            profile.series.insert(Key { group, name: name.clone(), shape: shape.clone(), measure }, values);
+        };
+        let (total, own) = values.iter().map(|(total, own)| (*total as f64, *own as f64)).unzip();
+        if group != Group::Operator {
+            put(Measure::Total, total);
+        }
+        // A kernel has no rows inside it.
+        if group != Group::Kernel {
+            put(Measure::SelfTime, own);
+        }
+    }
+    profile
+}
+
+/// Fills the five parts of every step. With several devices of a rank: the sums of the parts, and the longest step.
+fn breakdowns(profiles: &mut [RankProfile], analysis: &Analysis) {
+    for row in &analysis.tables.step_breakdown {
+        let Some(step) = row.step.filter(|step| *step >= 0) else { continue };
+        let Some(profile) = profiles.iter_mut().find(|p| p.rank == row.rank) else { continue };
+        let parts = [
+            ("compute", row.compute_ns),
+            ("overlap", row.overlap_ns),
+            ("exposed communication", row.exposed_comm_ns),
+            ("memory", row.memory_ns),
+            ("idle", row.idle_ns),
+        ];
+        for (name, ns) in parts {
+            profile.add(Key::new(Group::Step, name, Measure::Total), step, Some(ns));
+        }
+        let Ok(at) = profile.steps.binary_search(&step) else { continue };
+        let none = vec![0.0; profile.steps.len()];
+        let wall = profile.series.entry(Key::new(Group::Step, "wall", Measure::Total)).or_insert(none);
+        wall[at] = wall[at].max(row.wall_ns as f64);
+    }
+}
+
+/// Fills the time in collectives by operation and size, on each rank's own clock.
+fn collectives(profiles: &mut [RankProfile], parts: &[RankPart]) {
+    for (profile, part) in profiles.iter_mut().zip(parts) {
+        for row in &part.outline.collectives {
+            let (Some(step), Some(start_ns), Some(end_ns)) = (row.step, row.start_ns, row.end_ns) else { continue };
+            let key = collective(&row.op, row.bytes, Measure::Total);
+            profile.add(key, step, Some(end_ns.saturating_sub(start_ns)));
+        }
+    }
+}
+
+fn collective(op: &Word<Op>, bytes: Option<i64>, measure: Measure) -> Key {
+    Key { group: Group::Collective, name: op.text(), shape: bytes.map(|b| units::bytes(b).into()), measure }
+}
+
+/// Fills the quantities that need all ranks. Each rank gets the same value, so the mean over ranks is the job's value.
+fn instances(profiles: &mut [RankProfile], analysis: &Analysis) {
+    let at: FxHashMap<i32, usize> = profiles.iter().enumerate().map(|(at, p)| (p.rank, at)).collect();
+    for row in analysis.tables.collective_instances.iter().filter(|row| row.complete && row.ranks_seen > 1) {
+        let Some(step) = row.step else { continue };
+        for (measure, value) in [(Measure::Skew, Some(row.skew_ns)), (Measure::Transfer, row.transfer_ns)] {
+            for profile in profiles.iter_mut() {
+                profile.add(collective(&row.op, row.bytes, measure), step, value);
+            }
+        }
+    }
+    for row in &analysis.tables.bucket_timing {
+        let Some(profile) = at.get(&row.rank).and_then(|at| profiles.get_mut(*at)) else { continue };
+        let key = |measure| Key::new(Group::Bucket, &row.bucket.to_string(), measure);
+        profile.add(key(Measure::Queue), row.step, row.queue_ns);
+        profile.add(key(Measure::Wait), row.step, row.wait_ns);
+        profile.add(key(Measure::Exposed), row.step, Some(row.exposed_ns));
+    }
+}

@@ -1,0 +1,146 @@
+//! Traces of torch.profiler as a source of ranks, and as a run. The crate `kineto` reads and writes the format.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kineto::write::{WrittenShards, write_shards};
+use kineto::{Plan, TraceFile, file_name, load, load_detailed, plan};
+use rayon::prelude::*;
+use trace::rank::Details;
+use trace::{MANIFEST_FILE, Manifest, OmissionRow, SCHEMA_VERSION};
+
+use crate::Error;
+use crate::ingest::source::{Source, SourceInfo};
+use crate::model::RankData;
+
+/// Traces of the ranks of one job.
+#[derive(Clone, Debug)]
+pub struct KinetoSource {
+    path: PathBuf,
+    plan: Plan,
+}
+
+impl KinetoSource {
+    /// Plans which file is the trace of which rank.
+    ///
+    /// # Errors
+    /// As [`plan`].
+    pub fn open(paths: &[PathBuf]) -> Result<Self, Error> {
+        let path = paths.first().cloned().unwrap_or_default();
+        Ok(Self { path, plan: plan(paths)? })
+    }
+
+    /// The files, one for each rank.
+    pub fn files(&self) -> &[TraceFile] {
+        &self.plan.files
+    }
+
+    fn file(&self, rank: i32) -> Result<&TraceFile, Error> {
+        let file = self.plan.files.iter().find(|file| file.rank == rank);
+        file.ok_or_else(|| Error::NoRank { path: self.path.clone(), why: format!("there is no trace of rank {rank}") })
+    }
+}
+
+impl Source for KinetoSource {
+    fn info(&self) -> SourceInfo {
+        SourceInfo {
+            path: self.path.clone(),
+            run_id: String::new(),
+            tool: "torch.profiler".into(),
+            world_size: Some(self.plan.world_size),
+        }
+    }
+
+    fn ranks(&self) -> Vec<i32> {
+        self.plan.files.iter().map(|file| file.rank).collect()
+    }
+
+    fn problems(&self) -> Vec<OmissionRow> {
+        self.plan.omissions.clone()
+    }
+
+    fn load(&self, rank: i32) -> Result<RankData, Error> {
+        Ok(load(self.file(rank)?)?)
+    }
+
+    fn load_detailed(&self, rank: i32) -> Result<(RankData, Details), Error> {
+        Ok(load_detailed(self.file(rank)?)?)
+    }
+}
+
+/// The result of [`ingest`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ingested {
+    /// Ranks that were written.
+    pub ranks: Vec<i32>,
+    /// Rows of `events`.
+    pub rows: u64,
+    /// Size of the traces on disk.
+    pub read_bytes: u64,
+    /// Bytes of Parquet.
+    pub written_bytes: u64,
+    /// Files, and parts of files, that could not be read.
+    pub omissions: Vec<OmissionRow>,
+}
+
+/// Writes the traces in `paths` as a run into `out`, which must not hold one. `progress` is called after each rank,
+/// with the number done and the number to do.
+///
+/// # Errors
+/// As [`plan`]; [`Error::NoInput`] if `out` is a run already; [`Error::Kineto`] or [`Error::Trace`] if it cannot be
+/// written.
+pub fn ingest(paths: &[PathBuf], out: &Path, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Ingested, Error> {
+    if out.join(MANIFEST_FILE).exists() {
+        let why = "it holds a run already; choose another --out";
+        return Err(Error::NoInput { path: out.into(), why: why.into() });
+    }
+    let plan = plan(paths)?;
+    let run_id = run_id(&plan.files);
+    let manifest = Manifest {
+        schema_version: SCHEMA_VERSION,
+        run_id: run_id.clone(),
+        world_size: plan.world_size,
+        created_utc_ns: 0,
+        tool: format!("torch.profiler, ingested by rankscope {}", env!("CARGO_PKG_VERSION")),
+        command: Vec::new(),
+        config: serde_json::Map::from_iter([(
+            "files".to_string(),
+            plan.files.iter().map(|f| serde_json::Value::from(&*file_name(&f.path))).collect(),
+        )]),
+    };
+    let done = AtomicUsize::new(0);
+    let one = |at: usize| {
+        let written = write_shards(&plan.files[at], out, &run_id);
+        progress(done.fetch_add(1, Ordering::Relaxed) + 1, plan.files.len());
+        written
+    };
+    // One rank at a time and thread, so that memory holds at most as many ranks as there are threads.
+    let files = 0..plan.files.len();
+    let written: Result<Vec<WrittenShards>, kineto::Error> = files.into_par_iter().with_max_len(1).map(one).collect();
+    let mut ingested = Ingested { omissions: plan.omissions.clone(), ..Ingested::default() };
+    let mut first_ns = None;
+    for (file, written) in plan.files.iter().zip(written?) {
+        ingested.ranks.push(file.rank);
+        ingested.rows += written.rows;
+        ingested.read_bytes += file.size_bytes;
+        ingested.written_bytes += written.bytes;
+        ingested.omissions.extend(written.omissions);
+        first_ns = first_ns.into_iter().chain(written.first_ns).min();
+    }
+    // The manifest is written last. A directory without it is not a run, so a half-written run is never read as a whole
+    // one.
+    Manifest { created_utc_ns: first_ns.unwrap_or_default(), ..manifest }.write(out)?;
+    Ok(ingested)
+}
+
+/// An id that the same files give again: FNV-1a over their names, ranks and sizes.
+fn run_id(files: &[TraceFile]) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for file in files {
+        let text = format!("{}\0{}\0{}\0", file_name(&file.path), file.rank, file.size_bytes);
+        for byte in text.bytes() {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    format!("kineto-{hash:016x}")
+}

@@ -1,0 +1,317 @@
+//! Reads the `events` of a rank column by column. Only the needed columns are decoded, and no row becomes a separate
+//! value.
+
+use arrow_array::{Array, BooleanArray, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch};
+use rustc_hash::FxHashMap;
+use trace::{Error, EventRow, OmissionRow, Row, Run, Shard, Table, Text, TextColumn, column};
+
+use crate::base::intervals::Interval;
+use crate::ingest::run::merge_parts::{RawColumns, merge_parts};
+use crate::ingest::run::relative;
+use crate::model::{CopyRate, Events, KernelUse, Kind, NO_STEP, NONE, RankData};
+use trace::name_rules::NameClass;
+use trace::time_limits::{MAX_LENGTH_NS, Window};
+
+const TABLE: &str = "events";
+
+/// The columns that are read. `rank` is included to check it against the shard's rank.
+const COLUMNS: [&str; 21] = [
+    "rank",
+    "kind",
+    "name",
+    "ts_ns",
+    "dur_ns",
+    "id",
+    "step",
+    "thread_id",
+    "device_id",
+    "stream_id",
+    "correlation_id",
+    "external_id",
+    "parent_id",
+    "pid",
+    "open",
+    "is_comm",
+    "bytes",
+    "flops",
+    "grid",
+    "occupancy_pct",
+    "bandwidth_gbs",
+];
+
+/// The columns that [`span`] reads.
+const SPAN_COLUMNS: [&str; 4] = ["rank", "kind", "ts_ns", "dur_ns"];
+
+/// Numbers the distinct names of a rank.
+#[derive(Debug, Default)]
+struct Names {
+    ids: FxHashMap<Text, u32>,
+    names: Vec<Text>,
+    classes: Vec<NameClass>,
+}
+
+impl Names {
+    fn id(&mut self, name: &Text) -> u32 {
+        if let Some(id) = self.ids.get(name) {
+            return *id;
+        }
+        let id = self.names.len() as u32;
+        self.ids.insert(name.clone(), id);
+        self.names.push(name.clone());
+        self.classes.push(NameClass::of(name));
+        id
+    }
+}
+
+/// Reads `events` into `data.events` and `data.names`. If a shard fails half-way, the rows read so far are kept.
+pub(super) fn load_events(run: &Run, rank: i32, data: &mut RankData) {
+    let table = EventRow::table();
+    let shards = run.shards(rank, TABLE);
+    let total: u64 = shards.iter().map(|s| s.rows).sum();
+    let mut names = Names::default();
+    // A footer can claim any number of rows, so memory grows only with the rows that exist.
+    let mut raw = RawColumns::with_capacity(usize::try_from(total).unwrap_or(0).min(1 << 22));
+    for shard in shards {
+        if let Err((rows_read, error)) = load_shard(shard, &table, &mut names, &mut raw) {
+            data.omissions.push(
+                OmissionRow::new("rows of events", error.to_string())
+                    .rank(rank)
+                    .file(relative(&shard.path, &run.path))
+                    .amount((shard.rows as i64).saturating_sub(rows_read as i64)),
+            );
+        }
+    }
+    mark_collectives(data, &mut raw.events);
+    data.names = names.names;
+    data.kernel_use = std::mem::take(&mut raw.kernel_use);
+    data.kernel_use.sort_by_key(|kernel| kernel.id);
+    data.copy_rates = std::mem::take(&mut raw.copy_rates);
+    data.copy_rates.sort_by_key(|copy| copy.id);
+    data.events = merge_parts(raw, rank, &mut data.omissions);
+}
+
+/// The time span of a rank's rows, and whether they include device rows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Span {
+    /// From the first start to the last end.
+    pub(super) rows: Option<Interval>,
+    /// Whether some rows are device rows.
+    pub(super) has_device_rows: bool,
+}
+
+/// Reads only the times of a rank's rows of `events`. If a shard fails half-way, the rows read so far count.
+pub(super) fn span(run: &Run, rank: i32) -> Span {
+    let table = EventRow::table();
+    let mut span = Span::default();
+    for shard in run.shards(rank, TABLE) {
+        let visit = |batch: &RecordBatch| -> Result<(), Error> {
+            let kind = column::<Text>(batch, TABLE, "kind")?;
+            let ts_ns = column::<i64>(batch, TABLE, "ts_ns")?;
+            let dur_ns = column::<i64>(batch, TABLE, "dur_ns")?;
+            let kinds: Vec<bool> = kind.values().iter().map(|k| Kind::from_category(k).is_device_work()).collect();
+            let of_device = |row| kind.key(row).is_some_and(|key| kinds[key]);
+            // A dictionary may contain values that no row uses.
+            span.has_device_rows |= kinds.contains(&true) && (0..batch.num_rows()).any(of_device);
+            let times = ts_ns.values().iter().zip(dur_ns.values());
+            // Rows that are too far from the others are reported by the load of all rows.
+            let possible = times.filter(|(ts, dur)| Window::ANY.holds(**ts) && **dur <= MAX_LENGTH_NS);
+            let rows = possible.map(|(ts, dur)| Interval::new(*ts, ts.saturating_add(*dur)));
+            span.rows = rows.chain(span.rows).reduce(Interval::hull);
+            Ok(())
+        };
+        // The load of all columns reports problems of the shard.
+        let _ = shard.read(&table, Some(&SPAN_COLUMNS), visit);
+    }
+    span
+}
+
+fn load_shard(shard: &Shard, table: &Table, names: &mut Names, raw: &mut RawColumns) -> Result<(), (usize, Error)> {
+    let mut rows_read = 0;
+    let read = shard.read(table, Some(&COLUMNS), |batch| -> Result<(), Error> {
+        append(batch, names, raw)?;
+        rows_read += batch.num_rows();
+        Ok(())
+    });
+    read.map_err(|error| (rows_read, error))
+}
+
+/// Adds a batch. Opens all columns before extending any, so that a bad column leaves all of them equally long.
+fn append(batch: &RecordBatch, names: &mut Names, raw: &mut RawColumns) -> Result<(), Error> {
+    let kind = column::<Text>(batch, TABLE, "kind")?;
+    let name = column::<Text>(batch, TABLE, "name")?;
+    let ts_ns = column::<i64>(batch, TABLE, "ts_ns")?;
+    let dur_ns = column::<i64>(batch, TABLE, "dur_ns")?;
+    let id = column::<i64>(batch, TABLE, "id")?;
+    let step = optional::<Option<i32>>(batch, "step")?;
+    let open = optional::<Option<bool>>(batch, "open")?;
+    let is_comm = optional::<Option<bool>>(batch, "is_comm")?;
+    let long = |name| optional::<Option<i64>>(batch, name);
+    let pid = long("pid")?;
+    let longs = [
+        long("thread_id")?,
+        long("device_id")?,
+        long("stream_id")?,
+        long("correlation_id")?,
+        long("external_id")?,
+        long("parent_id")?,
+        long("bytes")?,
+        long("flops")?,
+    ];
+
+    let grid = optional::<Option<Vec<i32>>>(batch, "grid")?;
+    let occupancy = optional::<Option<f64>>(batch, "occupancy_pct")?;
+    let bandwidth = optional::<Option<f64>>(batch, "bandwidth_gbs")?;
+
+    let rows = batch.num_rows();
+    append_kernel_use(grid.as_ref(), occupancy.as_ref(), &id, &mut raw.kernel_use);
+    append_copy_rates(bandwidth.as_ref(), &id, &mut raw.copy_rates);
+    let events = &mut raw.events;
+    let first = events.len();
+    append_names(&kind, &name, rows, names, events);
+    append_comm(is_comm.as_ref(), first, names, events);
+    events.ts_ns.extend_from_slice(ts_ns.values());
+    events.dur_ns.extend_from_slice(dur_ns.values());
+    events.id.extend_from_slice(id.values());
+    append_steps(step.as_ref(), rows, &mut events.step);
+    let targets = [
+        &mut events.thread,
+        &mut events.device,
+        &mut events.stream,
+        &mut events.correlation,
+        &mut events.external,
+        &mut raw.parent_id,
+        &mut events.bytes,
+        &mut events.flops,
+    ];
+    for (source, target) in longs.iter().zip(targets) {
+        append_longs(source.as_ref(), rows, target);
+    }
+    tell_processes_apart(pid.as_ref(), &mut raw.pids, &mut raw.events.correlation[first..]);
+    if let Some(open) = open.filter(|open| open.true_count() > 0) {
+        raw.open
+            .extend((0..rows).filter(|row| open.is_valid(*row) && open.value(*row)).map(|row| (first + row) as u32));
+    }
+    Ok(())
+}
+
+/// Each process of a rank counts its calls from 1. Shifts the numbers of the second and later processes so that they
+/// are unique within the rank. `pids` lists the processes that made calls so far.
+fn tell_processes_apart(pid: Option<&Int64Array>, pids: &mut Vec<i64>, correlation: &mut [i64]) {
+    // CUPTI's numbers have 32 bits. Kineto's numbers come from one process.
+    const SHIFT: u32 = 40;
+    let Some(pid) = pid else { return };
+    for (row, correlation) in correlation.iter_mut().enumerate() {
+        if *correlation == NONE || pid.is_null(row) {
+            continue;
+        }
+        let process = pids.iter().position(|known| *known == pid.value(row)).unwrap_or_else(|| {
+            pids.push(pid.value(row));
+            pids.len() - 1
+        });
+        *correlation = correlation.wrapping_add((process as i64) << SHIFT);
+    }
+}
+
+/// A column that older writers did not write.
+fn optional<C: trace::Cell>(batch: &RecordBatch, name: &str) -> Result<Option<C::Column>, Error> {
+    if batch.column_by_name(name).is_none() { Ok(None) } else { column::<C>(batch, TABLE, name).map(Some) }
+}
+
+fn append_names(kind: &TextColumn, name: &TextColumn, rows: usize, names: &mut Names, events: &mut Events) {
+    // Look up each entry of the batch's dictionaries once; each row then costs only an index.
+    let kinds: Vec<Kind> = kind.values().iter().map(|k| Kind::from_category(k)).collect();
+    let ids: Vec<u32> = name.values().iter().map(|n| names.id(n)).collect();
+    events.kind.extend((0..rows).map(|row| kind.key(row).map_or(Kind::Other, |key| kinds[key])));
+    events.name.extend((0..rows).map(|row| name.key(row).map_or(0, |key| ids[key])));
+}
+
+/// A row is communication if its writer says so or its name does.
+fn append_comm(is_comm: Option<&BooleanArray>, first: usize, names: &Names, events: &mut Events) {
+    let Events { kind, name, is_comm: target, .. } = events;
+    let by_name = kind[first..].iter().zip(&name[first..]).map(|(k, n)| names.classes[*n as usize].is_comm(*k));
+    match is_comm.filter(|column| column.true_count() > 0) {
+        Some(column) => {
+            target.extend(by_name.enumerate().map(|(row, comm)| comm || (column.is_valid(row) && column.value(row))));
+        }
+        None => target.extend(by_name),
+    }
+}
+
+fn append_steps(column: Option<&Int32Array>, rows: usize, target: &mut Vec<i32>) {
+    match column {
+        None => target.resize(target.len() + rows, NO_STEP),
+        Some(column) if column.null_count() == 0 => target.extend_from_slice(column.values()),
+        Some(column) => target.extend(column.iter().map(|v| v.unwrap_or(NO_STEP))),
+    }
+}
+
+/// Collects grids and occupancies of the rows that have them.
+fn append_kernel_use(
+    grid: Option<&ListArray>,
+    occupancy: Option<&Float64Array>,
+    id: &Int64Array,
+    target: &mut Vec<KernelUse>,
+) {
+    let grid = grid.filter(|column| column.null_count() < column.len());
+    let occupancy = occupancy.filter(|column| column.null_count() < column.len());
+    if grid.is_none() && occupancy.is_none() {
+        return;
+    }
+    for row in 0..id.len() {
+        let grid = grid.and_then(|column| <Option<Vec<i32>> as trace::Cell>::get(column, row));
+        let occupancy_pct = occupancy.filter(|column| column.is_valid(row)).map(|column| column.value(row) as f32);
+        let product =
+            |sides: Vec<i32>| sides.into_iter().fold(1_i64, |blocks, side| blocks.saturating_mul(side.into()));
+        let blocks = grid.filter(|sides| sides.len() == 3).map_or(NONE, product);
+        if blocks != NONE || occupancy_pct.is_some() {
+            target.push(KernelUse { id: id.value(row), blocks, occupancy_pct });
+        }
+    }
+}
+
+/// Collects bandwidths of the rows that have one.
+fn append_copy_rates(bandwidth: Option<&Float64Array>, id: &Int64Array, target: &mut Vec<CopyRate>) {
+    let Some(bandwidth) = bandwidth.filter(|column| column.null_count() < column.len()) else { return };
+    let rows = (0..id.len()).filter(|row| bandwidth.is_valid(*row));
+    target.extend(rows.map(|row| CopyRate { id: id.value(row), bandwidth_gbs: bandwidth.value(row) }));
+}
+
+fn append_longs(column: Option<&Int64Array>, rows: usize, target: &mut Vec<i64>) {
+    match column {
+        Some(column) if column.null_count() == 0 => target.extend_from_slice(column.values()),
+        Some(column) if column.null_count() < rows => target.extend(column.iter().map(|v| v.unwrap_or(NONE))),
+        _ => target.resize(target.len() + rows, NONE),
+    }
+}
+
+/// Marks rows that a collective refers to as communication, whatever their names.
+fn mark_collectives(data: &RankData, events: &mut Events) {
+    let ids: rustc_hash::FxHashSet<i64> = data.outline.collectives.iter().filter_map(|c| c.event_id).collect();
+    if ids.is_empty() {
+        return;
+    }
+    for (id, is_comm) in events.id.iter().zip(&mut events.is_comm) {
+        *is_comm = *is_comm || ids.contains(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_correlations_of_two_processes_are_two_calls() {
+        let mut pids = Vec::new();
+        let mut first = [1, 2, NONE, 1];
+        tell_processes_apart(Some(&Int64Array::from(vec![70, 70, 71, 71])), &mut pids, &mut first);
+        assert_eq!(first[..3], [1, 2, NONE]);
+        assert!(first[3] != 1 && pids == [70, 71]);
+        // Another part of the same rank: the same processes, and rows without a process.
+        let mut second = [1, 1, 1];
+        let pid = Int64Array::from(vec![Some(71), Some(70), None]);
+        tell_processes_apart(Some(&pid), &mut pids, &mut second);
+        assert_eq!(second, [first[3], 1, 1]);
+        tell_processes_apart(None, &mut pids, &mut second);
+        assert_eq!(second, [first[3], 1, 1]);
+    }
+}

@@ -1,0 +1,108 @@
+//! Sources of ranks: a recorded run, or any other format that converts to [`RankData`].
+
+use std::path::{Path, PathBuf};
+
+use trace::{OmissionRow, Run};
+
+use crate::Error;
+use crate::ingest::run::{load_rank, load_rank_detailed, outline_rank};
+use crate::model::{RankData, RankOutline};
+use trace::rank::Details;
+
+/// Properties of the whole source, known before any rank is loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceInfo {
+    /// Path of the source.
+    pub path: PathBuf,
+    /// Id of the run; empty for traces.
+    pub run_id: String,
+    /// Tool that wrote the source.
+    pub tool: String,
+    /// Number of ranks in the job; `None` if the source does not record it.
+    pub world_size: Option<i32>,
+}
+
+/// A set of ranks that can be loaded one by one, from several threads.
+pub trait Source: Sync {
+    /// The properties of the whole source.
+    fn info(&self) -> SourceInfo;
+    /// The ranks that can be loaded, ascending.
+    fn ranks(&self) -> Vec<i32>;
+    /// Problems of the whole source: unreadable files, missing ranks.
+    fn problems(&self) -> Vec<OmissionRow>;
+    /// Loads one rank.
+    ///
+    /// # Errors
+    /// Only if nothing of the rank is usable. Smaller problems are listed in [`RankData::omissions`].
+    fn load(&self, rank: i32) -> Result<RankData, Error>;
+    /// Loads only the data that aligns one rank's clock. This is cheaper than loading the rows, if the source can avoid
+    /// them.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    fn outline(&self, rank: i32) -> Result<RankOutline, Error> {
+        let mut data = self.load(rank)?;
+        data.measure_outline();
+        Ok(data.outline)
+    }
+    /// Loads one rank with its shapes, stacks and modules, if the source has them.
+    ///
+    /// # Errors
+    /// The errors of [`load`](Self::load).
+    fn load_detailed(&self, rank: i32) -> Result<(RankData, Details), Error> {
+        Ok((self.load(rank)?, Details::default()))
+    }
+}
+
+/// A recorded run as a source.
+#[derive(Clone, Debug)]
+pub struct RunSource {
+    run: Run,
+}
+
+impl RunSource {
+    /// Opens a run.
+    ///
+    /// # Errors
+    /// The errors of [`Run::open`].
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        Ok(Self { run: Run::open(path)? })
+    }
+
+    /// The underlying run.
+    pub fn run(&self) -> &Run {
+        &self.run
+    }
+}
+
+impl Source for RunSource {
+    fn info(&self) -> SourceInfo {
+        let manifest = &self.run.manifest;
+        SourceInfo {
+            path: self.run.path.clone(),
+            run_id: manifest.run_id.clone(),
+            tool: manifest.tool.clone(),
+            world_size: Some(manifest.world_size),
+        }
+    }
+
+    fn ranks(&self) -> Vec<i32> {
+        self.run.ranks()
+    }
+
+    fn problems(&self) -> Vec<OmissionRow> {
+        self.run.problems.iter().cloned().map(|p| p.into_omission(&self.run.path)).collect()
+    }
+
+    fn load(&self, rank: i32) -> Result<RankData, Error> {
+        Ok(load_rank(&self.run, rank))
+    }
+
+    fn outline(&self, rank: i32) -> Result<RankOutline, Error> {
+        Ok(outline_rank(&self.run, rank))
+    }
+
+    fn load_detailed(&self, rank: i32) -> Result<(RankData, Details), Error> {
+        Ok(load_rank_detailed(&self.run, rank))
+    }
+}

@@ -1,0 +1,10 @@
+//! The reduce: the parts of all ranks become one [`Analysis`](crate::model::analysis::Analysis).
+
+pub(crate) mod buckets;
+pub(crate) mod collective_cost;
+pub(crate) mod findings;
+pub(crate) mod headline;
+pub mod reduce;
+pub(crate) mod step_numbers;
+pub mod stragglers;
+pub(crate) mod unfinished;

@@ -1,0 +1,219 @@
+//! The reduction: aligns and matches the parts of all ranks and merges them into one [`Analysis`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use trace::{CounterRow, DeviceRow, OmissionRow, Phase};
+
+use crate::Error;
+use crate::align::aligned::{align_as_chosen, list, load_chosen, time_bounds};
+use crate::align::clock::Clocks;
+use crate::base::intervals::Interval;
+use crate::ingest::source::{Source, SourceInfo};
+use crate::judge::buckets::bucket_timing;
+use crate::judge::collective_cost::instance_row;
+use crate::judge::findings::findings;
+use crate::judge::step_numbers::{lacking, require_chosen};
+use crate::judge::unfinished::unfinished;
+use crate::judge::{headline, stragglers};
+use crate::measure::by_name::{compare_kernels, compare_ops};
+use crate::measure::map::map_rank;
+use crate::measure::own_time::OwnTime;
+use crate::measure::part::RankPart;
+use crate::model::Instance;
+use crate::model::analysis::{Analysis, Facts, Tables};
+use crate::model::options::Options;
+
+/// Analyzes a source: loads, maps and drops every rank in parallel, then reduces. Calls `progress` after each rank with
+/// the number of finished ranks and the total.
+///
+/// # Errors
+/// [`Error::NoRank`] and [`Error::NoStep`] if nothing is left to analyze, [`Error::Clock`] if [`Options::clock`] joins
+/// no two ranks.
+pub fn analyze(
+    source: &dyn Source,
+    options: &Options,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Analysis, Error> {
+    let (parts, _, omissions) = map_chosen(source, options, progress)?;
+    reduce(parts, &source.info(), options, omissions)
+}
+
+/// An analysis with the data that renderers of single rows need.
+pub(crate) struct Analyzed {
+    /// The analysis.
+    pub(crate) analysis: Analysis,
+    /// The clocks.
+    pub(crate) clocks: Clocks,
+    /// The span of `--from` and `--to` on each rank's clock; empty without these options.
+    pub(crate) time: BTreeMap<i32, Interval>,
+    /// The devices of all ranks.
+    pub(crate) devices: Vec<DeviceRow>,
+}
+
+/// Analyzes a source like [`analyze`], and keeps the data that renderers of single rows need.
+///
+/// # Errors
+/// The errors of [`analyze`].
+pub(crate) fn analyze_aligned(
+    source: &dyn Source,
+    options: &Options,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Analyzed, Error> {
+    let (parts, time, omissions) = map_chosen(source, options, progress)?;
+    let devices = parts.iter().flat_map(|p| p.devices.iter().cloned()).collect();
+    let (analysis, clocks) = reduce_aligned(parts, &source.info(), options, omissions)?;
+    Ok(Analyzed { analysis, clocks, time, devices })
+}
+
+/// Parts of ranks, the span of `--from` and `--to` on each rank's clock, and the omissions.
+type Mapped = (Vec<RankPart>, BTreeMap<i32, Interval>, Vec<OmissionRow>);
+
+/// Loads and maps the chosen part of the chosen ranks.
+fn map_chosen(
+    source: &dyn Source,
+    options: &Options,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Mapped, Error> {
+    let time = if options.selects_by_time() {
+        // The bounds of --from and --to on a rank's clock are known only after all ranks were aligned by a first pass.
+        let whole = Options { steps: None, range: None, from: None, to: None, ..options.clone() };
+        let load = |rank| source.load(rank).map(|data| map_rank(data, &whole, None));
+        let (parts, _) = load_chosen(source, &whole, &|_, _| (), load, |part| &mut part.outline)?;
+        time_bounds(parts.iter().map(|part| &part.outline), options)
+    } else {
+        BTreeMap::new()
+    };
+    let load = |rank| source.load(rank).map(|data| map_rank(data, options, time.get(&rank).copied()));
+    let (parts, omissions) = load_chosen(source, options, progress, load, |part| &mut part.outline)?;
+    require_chosen(&parts, options, &source.info().path)?;
+    Ok((parts, time, omissions))
+}
+
+/// Reduces the parts of all ranks. `omissions` are those found while loading.
+///
+/// # Errors
+/// [`Error::Clock`] if [`Options::clock`] joins no two ranks.
+pub fn reduce(
+    parts: Vec<RankPart>,
+    info: &SourceInfo,
+    options: &Options,
+    omissions: Vec<OmissionRow>,
+) -> Result<Analysis, Error> {
+    reduce_aligned(parts, info, options, omissions).map(|(analysis, _)| analysis)
+}
+
+fn reduce_aligned(
+    mut parts: Vec<RankPart>,
+    info: &SourceInfo,
+    options: &Options,
+    mut omissions: Vec<OmissionRow>,
+) -> Result<(Analysis, Clocks), Error> {
+    let (instances, clocks, unmatched) =
+        align_as_chosen(&parts.iter().map(|part| &part.outline).collect::<Vec<_>>(), info, options)?;
+    for part in &mut parts {
+        omissions.append(&mut part.tables.omissions);
+    }
+    omissions.extend(unmatched);
+    omissions.extend(lacking(&parts, options));
+    let rows: Vec<_> = instances.iter().map(|i| (i, instance_row(i, &clocks))).collect();
+    let (instances, rows): (Vec<Instance>, Vec<_>) =
+        rows.into_iter().filter_map(|(i, row)| Some((i.clone(), row?))).unzip();
+
+    let straggler_parts: Vec<OwnTime> = parts.iter().map(|p| p.straggler.clone()).collect();
+    let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
+    let stragglers = stragglers::reduce(&straggler_parts, &instances, &to_global, &options.thresholds);
+    omissions.extend(stragglers.omissions);
+
+    let mut tables = Tables {
+        stragglers: stragglers.stragglers,
+        collective_waits: stragglers.waits,
+        clock_fit: clocks.rows().to_vec(),
+        bucket_timing: bucket_timing(&instances, &rows, &parts, &clocks),
+        collective_instances: rows,
+        unfinished_collectives: unfinished(&parts, options.takes_whole_ranks()),
+        ..Tables::default()
+    };
+    let facts = facts(&parts, info, options);
+    omissions.extend(unlisted_ranks(&facts));
+    let memory: BTreeMap<(i32, i64), i64> =
+        parts.iter().flat_map(|p| &p.devices).filter_map(|d| Some(((d.rank, d.device_id), d.memory_bytes?))).collect();
+    for mut part in parts {
+        let rank = part.outline.info.rank;
+        part.tables.memory_peaks.iter_mut().for_each(|m| m.ts_ns = clocks.global(rank, false, m.ts_ns));
+        part.tables.memory_curve.iter_mut().for_each(|m| m.ts_ns = clocks.global(rank, false, m.ts_ns));
+        tables.append(part.tables);
+    }
+    compare_ops(&mut tables.op_stats);
+    compare_kernels(&mut tables.kernel_stats);
+    tables.omissions = omissions;
+    let verdict = headline::verdict(&tables, &facts);
+    let mut analysis = Analysis { facts, verdict, tables };
+    analysis.tables.findings = findings(&analysis, &options.limits, &memory);
+    Ok((analysis, clocks))
+}
+
+fn facts(parts: &[RankPart], info: &SourceInfo, options: &Options) -> Facts {
+    let ranks: Vec<i32> = parts.iter().map(|p| p.outline.info.rank).collect();
+    let hosts: BTreeSet<&str> = parts.iter().map(|p| p.outline.info.host.as_str()).filter(|h| !h.is_empty()).collect();
+    let active = parts.iter().flat_map(|p| &p.outline.steps).filter(|s| s.phase != Phase::Warmup);
+    let steps: BTreeSet<i32> = active.map(|s| s.step).collect();
+    let world_size = info.world_size.or_else(|| parts.iter().find_map(|p| p.outline.info.world_size));
+    let counters = || parts.iter().flat_map(|p| &p.counters);
+    Facts {
+        run_id: info.run_id.clone(),
+        tool: info.tool.clone(),
+        world_size,
+        missing_ranks: missing_ranks(world_size.unwrap_or(0), &ranks),
+        ranks,
+        hosts: hosts.into_iter().map(String::from).collect(),
+        steps: steps.into_iter().collect(),
+        events: parts.iter().map(|p| p.rows).sum(),
+        collectives: parts.iter().map(|p| p.outline.collectives.len() as u64).sum(),
+        recorded: counters().map(|c| c.recorded).fold(0, i64::saturating_add),
+        dropped: counters().map(|c| c.dropped).fold(0, i64::saturating_add),
+        nothing_because: nothing_because(parts),
+        recording_was_off: counter_reasons(parts, |counter| &*counter.source == "schedule"),
+        has_device_rows: parts.iter().any(|p| p.outline.has_device_rows),
+        selection: options.selection(),
+    }
+}
+
+/// Maximum number of missing ranks in the list, because a manifest or trace may claim any number of ranks.
+const MAX_MISSING: usize = 1 << 14;
+
+/// The first ranks below `world_size` that are not among `ranks`, which are ascending.
+fn missing_ranks(world_size: i32, ranks: &[i32]) -> Vec<i32> {
+    (0..world_size).filter(|rank| ranks.binary_search(rank).is_err()).take(MAX_MISSING).collect()
+}
+
+/// The omission for missing ranks beyond the end of the list.
+fn unlisted_ranks(facts: &Facts) -> Option<OmissionRow> {
+    let present = facts.ranks.iter().filter(|rank| facts.world_size.is_some_and(|world| **rank < world)).count();
+    let missing = i64::from(facts.world_size?) - present as i64;
+    (missing > facts.missing_ranks.len() as i64).then(|| {
+        OmissionRow::new("missing ranks", format!("only the first {MAX_MISSING} of them are listed")).amount(missing)
+    })
+}
+
+/// The reasons in the counters of empty sources, if no rank recorded anything.
+fn nothing_because(parts: &[RankPart]) -> Vec<String> {
+    if parts.iter().any(|p| p.rows > 0 || !p.outline.collectives.is_empty()) {
+        return Vec::new();
+    }
+    counter_reasons(parts, |counter| counter.recorded == 0)
+}
+
+/// The distinct reasons of the selected counters, each with its ranks unless all ranks have it.
+fn counter_reasons(parts: &[RankPart], which: impl Fn(&CounterRow) -> bool) -> Vec<String> {
+    let mut ranks_of: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
+    for counter in parts.iter().flat_map(|p| &p.counters).filter(|c| which(c)) {
+        if let Some(why) = &counter.why {
+            ranks_of.entry(why).or_default().push(counter.rank);
+        }
+    }
+    let with_ranks = |(why, ranks): (&str, Vec<i32>)| match ranks.len() == parts.len() {
+        true => why.to_owned(),
+        false => format!("{why} (rank {})", list(&ranks)),
+    };
+    ranks_of.into_iter().map(with_ranks).collect()
+}

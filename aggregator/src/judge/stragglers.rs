@@ -1,0 +1,60 @@
+//! Finds the rank that makes the others wait (the cause), the ranks that only wait (the victims), how certain that is,
+//! and the place in the program.
+//!
+//! "Arrived last" is not a verdict: a rank may be late because another rank delayed it. The verdict uses a rank's *own*
+//! time between collectives. Ranks leave a collective together, and until the next collective each rank works on its
+//! own.
+//!
+//! ```text
+//!            step begins                                    step begins
+//!   rank 0   |##########[~~~~~~~~AAA]####[BBB]##optimizer##|####...        # own stretch
+//!   rank 1   |##################[AAA]####[BBB]##optimizer##|####...        [ ] collective
+//!            |<---- own before A --->|   |<->| own before B                ~ waiting for the last
+//! ```
+//!
+//! Here rank 1 is the cause: its own stretch before `A` is longer. Rank 0 is the victim: it waits inside `A`.
+//!
+//! Computation that overlaps a collective is own time too. The other ranks do such work while they wait for a late
+//! rank, and without counting it, a rank that is late once would seem late at every later collective of the step.
+//!
+//! The work is a map and a reduction. [`own_time`](crate::measure::own_time) turns the rows of one rank into a small
+//! [`OwnTime`](crate::measure::own_time::OwnTime); [`reduce`] takes the parts of all ranks and the matched collectives.
+//! Own stretches are measured in the rank's own clock, so clock alignment does not affect a verdict. It affects only the
+//! waits and the blocking chain.
+
+mod chain;
+mod charge;
+mod classify;
+mod deviation;
+mod evidence;
+mod excess;
+mod join;
+mod outliers;
+mod reduce;
+
+use trace::{OmissionRow, StragglerRow, WaitRow};
+
+pub use reduce::reduce;
+
+/// Maps a time of a rank (in its host or, if the flag is set, its device clock) to global time.
+pub type ToGlobal<'a> = &'a dyn Fn(i32, bool, i64) -> i64;
+
+/// The result of the reduction.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stragglers {
+    /// One row for each rank, ascending.
+    pub stragglers: Vec<StragglerRow>,
+    /// One row for each instance and rank, in that order.
+    pub waits: Vec<WaitRow>,
+    /// The sum of all waits. The charges add up to it exactly: `waited_ns` = Σ `charged_ns` + `before_recording_ns`.
+    pub waited_ns: i64,
+    /// Waits charged to each rank, in the order of `stragglers`. Divided by the steps, this is `caused_wait_ns`.
+    pub charged_ns: Vec<i64>,
+    /// Waits for ranks that were already late at the first recorded collective.
+    pub before_recording_ns: i64,
+    /// Steps and collectives that could not be used, with the reason.
+    pub omissions: Vec<OmissionRow>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! Own excess by rank and step.
+
+use std::collections::BTreeMap;
+
+use crate::base::stats::lower_median;
+use crate::judge::stragglers::join::{Join, Joined};
+
+/// E(rank, step): a rank's own time before each collective of the step, minus the lower median of the ranks, summed
+/// over these collectives.
+///
+/// Ranks are compared only at collectives in which all ranks have the same role, because before these they do the same
+/// work. The peer of a send or a receive is another stage of a pipeline, so own time before it is added to the next
+/// collective.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Excess {
+    /// Steps in which at least two ranks can be compared, ascending.
+    pub(super) steps: Vec<i32>,
+    /// The excess of each rank in each of `steps`; `None` if the rank did not take part, or its own stretches are
+    /// unknown.
+    pub(super) ns: Vec<Vec<Option<i64>>>,
+    /// The number of collectives in active steps that were not compared, because a rank that took part in the step is
+    /// missing.
+    pub(super) skipped: i64,
+}
+
+impl Excess {
+    /// Computes the excess of `ranks` ranks.
+    pub(super) fn of(join: &Join, ranks: usize) -> Self {
+        let mut groups: BTreeMap<(i32, i64), Vec<&Joined>> = BTreeMap::new();
+        for instance in join.instances.iter().filter(|i| i.symmetric) {
+            if let Some(step) = instance.step {
+                groups.entry((step, instance.comm_id)).or_default().push(instance);
+            }
+        }
+        let mut sums: BTreeMap<i32, Vec<Option<i64>>> = BTreeMap::new();
+        let mut skipped = 0;
+        for ((step, _), instances) in groups {
+            let participants = participants(&instances, ranks);
+            if participants.len() < 2 {
+                continue;
+            }
+            for instance in instances {
+                let is_timed =
+                    |rank: &usize| instance.arrivals.iter().any(|a| a.rank == *rank && a.rolled_ns.is_some());
+                if !participants.iter().all(is_timed) {
+                    skipped += 1;
+                    continue;
+                }
+                let Some(median_ns) = lower_median(instance.arrivals.iter().filter_map(|a| a.rolled_ns)) else {
+                    continue;
+                };
+                let row = sums.entry(step).or_insert_with(|| vec![None; ranks]);
+                for a in &instance.arrivals {
+                    if let Some(own_ns) = a.rolled_ns {
+                        *row[a.rank].get_or_insert(0) += own_ns - median_ns;
+                    }
+                }
+            }
+        }
+        let steps: Vec<i32> = sums.keys().copied().collect();
+        let ns = (0..ranks).map(|rank| sums.values().map(|row| row[rank]).collect()).collect();
+        Self { steps, ns, skipped }
+    }
+
+    /// The known excesses of one rank, in the order of steps.
+    pub(super) fn of_rank(&self, rank: usize) -> Vec<i64> {
+        self.ns[rank].iter().flatten().copied().collect()
+    }
+}
+
+/// The ranks that took part in a communicator's step: those with at least half of its instances. This rule ignores an
+/// instance that only some ranks recorded, and a rank that recorded only the beginning of the step.
+fn participants(instances: &[&Joined], ranks: usize) -> Vec<usize> {
+    let mut counts = vec![0; ranks];
+    for a in instances.iter().flat_map(|i| &i.arrivals) {
+        counts[a.rank] += 1;
+    }
+    (0..ranks).filter(|&rank| counts[rank] > 0 && 2 * counts[rank] >= instances.len()).collect()
+}

@@ -1,0 +1,209 @@
+//! Joins each instance with the own stretches of its ranks, in global time.
+
+use rustc_hash::FxHashMap;
+use trace::OmissionRow;
+
+use crate::base::stats::lower_median;
+use crate::judge::stragglers::ToGlobal;
+use crate::measure::own_time::OwnTime;
+use crate::model::{Barrier, Instance};
+
+/// One rank at one instance. Times are global unless noted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    /// The position of the rank among the parts.
+    pub(super) rank: usize,
+    /// The begin of the rank's own stretch; `arrival_ns` if it is unknown.
+    pub(super) from_ns: i64,
+    pub(super) arrival_ns: i64,
+    pub(super) end_ns: Option<i64>,
+    /// The own time before the instance, in the rank's clock.
+    pub(super) own_ns: Option<i64>,
+    /// The part of `own_ns` that overlaps earlier collectives.
+    pub(super) hidden_ns: i64,
+    /// The own time since the rank's previous symmetric collective. It includes the time before sends and receives in
+    /// between.
+    pub(super) rolled_ns: Option<i64>,
+    /// The duration of the collective in the rank's clock.
+    pub(super) dur_ns: Option<i64>,
+    /// The rank's previous collective, as a position among its stretches.
+    pub(super) previous: Option<u32>,
+}
+
+impl Arrival {
+    /// The end of the rank's wait if the last rank arrives at `last_ns`.
+    pub(super) fn wait_end_ns(&self, last_ns: i64) -> i64 {
+        self.end_ns.map_or(last_ns, |end| end.min(last_ns)).max(self.arrival_ns)
+    }
+}
+
+/// An instance with at least one rank whose part is available.
+#[derive(Clone, Debug)]
+pub(super) struct Joined {
+    pub(super) id: i64,
+    pub(super) comm_id: i64,
+    /// The active step of the instance; `None` outside of active steps.
+    pub(super) step: Option<i32>,
+    /// Whether all ranks have the same role and wait for each other. False for a send, a receive or a broadcast.
+    pub(super) symmetric: bool,
+    /// Whether all expected ranks are here; true if the expected number is unknown.
+    pub(super) whole: bool,
+    /// One arrival for each rank, in the order of ranks.
+    pub(super) arrivals: Vec<Arrival>,
+    /// The time of the last arrival.
+    pub(super) last_ns: i64,
+    /// The lower median of the known own times.
+    pub(super) own_median_ns: Option<i64>,
+    /// The lower median of the times at which the known own stretches began.
+    pub(super) from_median_ns: i64,
+}
+
+impl Joined {
+    /// The rank that arrived last. Of ranks that arrived together, it is the one with the longest own time, then the
+    /// lowest rank.
+    pub(super) fn blocker(&self) -> &Arrival {
+        let mut last = &self.arrivals[0];
+        for a in &self.arrivals[1..] {
+            if (a.arrival_ns, a.own_ns) > (last.arrival_ns, last.own_ns) {
+                last = a;
+            }
+        }
+        last
+    }
+
+    /// The own time of `a` above the lower median of the ranks; 0 if it is unknown.
+    pub(super) fn own_excess_ns(&self, a: &Arrival) -> i64 {
+        a.own_ns.zip(self.own_median_ns).map_or(0, |(own, median)| own - median)
+    }
+
+    /// A rank whose own stretch began at `from_median_ns`.
+    pub(super) fn typical(&self) -> Option<&Arrival> {
+        self.arrivals.iter().find(|a| a.own_ns.is_some() && a.from_ns == self.from_median_ns)
+    }
+
+    /// The delay of the begin of the own stretch of `a` against the lower median of the ranks; 0 if it is unknown.
+    pub(super) fn inherited_ns(&self, a: &Arrival) -> i64 {
+        a.own_ns.map_or(0, |_| a.from_ns - self.from_median_ns)
+    }
+}
+
+/// All joined instances, and the instance of each rank's collectives.
+pub(super) struct Join {
+    pub(super) instances: Vec<Joined>,
+    /// For each rank and each of its stretches, the position in `instances`.
+    positions: Vec<Vec<Option<u32>>>,
+    pub(super) omissions: Vec<OmissionRow>,
+}
+
+impl Join {
+    /// Joins `instances` with `parts`, which must be sorted by rank.
+    pub(super) fn of(parts: &[&OwnTime], instances: &[Instance], to_global: ToGlobal<'_>) -> Self {
+        let by_rank: FxHashMap<i32, usize> = parts.iter().enumerate().map(|(i, p)| (p.rank, i)).collect();
+        let mut positions: Vec<Vec<Option<u32>>> = parts.iter().map(|p| vec![None; p.stretches.len()]).collect();
+        let mut joined = Vec::with_capacity(instances.len());
+        let mut lost = 0;
+        for instance in instances {
+            let mut arrivals = Vec::with_capacity(instance.members.len());
+            let mut steps = Vec::with_capacity(instance.members.len());
+            for member in &instance.members {
+                let stretch = by_rank.get(&member.rank).and_then(|&rank| {
+                    let stretch = parts[rank].stretches.get(member.index as usize)?;
+                    Some((rank, stretch))
+                });
+                let Some((rank, stretch)) = stretch else {
+                    lost += 1;
+                    continue;
+                };
+                let global = |t_ns| to_global(member.rank, member.device_clock, t_ns);
+                let arrival_ns = global(member.start_ns);
+                positions[rank][member.index as usize] = Some(joined.len() as u32);
+                steps.extend(stretch.step);
+                arrivals.push(Arrival {
+                    rank,
+                    from_ns: global(stretch.from_ns).min(arrival_ns),
+                    arrival_ns,
+                    end_ns: member.end_ns.map(global),
+                    own_ns: stretch.own_ns,
+                    hidden_ns: stretch.own_ns.map_or(0, |own| (own - (stretch.start_ns - stretch.from_ns)).max(0)),
+                    rolled_ns: None,
+                    dur_ns: member.end_ns.map(|end| end - member.start_ns),
+                    previous: stretch.previous,
+                });
+            }
+            let Some(last_ns) = arrivals.iter().map(|a| a.arrival_ns).max() else { continue };
+            joined.push(Joined {
+                id: instance.id,
+                comm_id: instance.comm_id,
+                step: most_common(steps),
+                symmetric: instance.barrier != Barrier::OneSided,
+                whole: instance.ranks_expected.is_none_or(|n| n as usize == arrivals.len()),
+                last_ns,
+                own_median_ns: lower_median(arrivals.iter().filter_map(|a| a.own_ns)),
+                from_median_ns: lower_median(arrivals.iter().filter(|a| a.own_ns.is_some()).map(|a| a.from_ns))
+                    .unwrap_or(last_ns),
+                arrivals,
+            });
+        }
+        let mut join = Self { instances: joined, positions, omissions: lost_members(lost) };
+        for (rank, part) in parts.iter().enumerate() {
+            join.roll(rank, part);
+        }
+        join
+    }
+
+    /// Fills `rolled_ns`: carries own time over collectives that are not symmetric, and over those that no other rank
+    /// has.
+    fn roll(&mut self, rank: usize, part: &OwnTime) {
+        let mut carried_ns = 0;
+        for (stretch, position) in part.stretches.iter().zip(&self.positions[rank]) {
+            if stretch.previous.is_none() {
+                carried_ns = 0;
+            }
+            let own_ns = stretch.own_ns.map(|own| own + carried_ns);
+            carried_ns = own_ns.unwrap_or(0);
+            let Some(instance) = position.map(|i| &mut self.instances[i as usize]) else { continue };
+            if instance.symmetric {
+                carried_ns = 0;
+                if let Some(a) = instance.arrivals.iter_mut().find(|a| a.rank == rank) {
+                    a.rolled_ns = own_ns;
+                }
+            }
+        }
+    }
+
+    /// The instance at which the own stretch of `a` began, as a position in `instances`.
+    pub(super) fn previous(&self, a: &Arrival) -> Option<usize> {
+        self.positions[a.rank][a.previous? as usize].map(|i| i as usize)
+    }
+
+    /// Whether the own stretches of two ranks began at the end of the same collective.
+    pub(super) fn leave_together(&self, a: &Arrival, b: &Arrival) -> bool {
+        let previous = self.previous(a);
+        previous.is_some() && previous == self.previous(b)
+    }
+
+    /// The positions of all instances, ordered by last arrival, the latest first. Delays pass from later to earlier
+    /// instances, so each instance comes after those that pass delays to it.
+    pub(super) fn latest_first(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.instances.len()).collect();
+        order.sort_by_key(|&i| std::cmp::Reverse((self.instances[i].last_ns, self.instances[i].id)));
+        order
+    }
+}
+
+/// The step that most ranks recorded; of several such steps, the lowest.
+fn most_common(mut steps: Vec<i32>) -> Option<i32> {
+    steps.sort_unstable();
+    let runs = steps.chunk_by(|a, b| a == b);
+    runs.max_by_key(|run| (run.len(), std::cmp::Reverse(run[0]))).map(|run| run[0])
+}
+
+fn lost_members(lost: i64) -> Vec<OmissionRow> {
+    if lost == 0 {
+        return Vec::new();
+    }
+    vec![
+        OmissionRow::new("members of collectives in straggler analysis", "the own time of their ranks is unknown")
+            .amount(lost),
+    ]
+}

@@ -1,0 +1,117 @@
+//! Finds the ranks that stand out from the others, although the others differ too.
+//!
+//! A few values give only a poor estimate of their spread, and the test must account for that. The test is Rosner's
+//! generalised extreme studentised deviate (Technometrics 25(2), 1983), one-sided, with the candidate excluded from the
+//! spread that it is compared with. It compares the i-th largest value with all smaller values. For the largest i that
+//! passes, the i largest values are outliers, so two slow ranks do not hide each other.
+
+/// Marks the ranks whose value is too large for chance: if all values were normally distributed, a clean rank would
+/// pass at most once in a thousand tests.
+///
+/// Each run has one test per rank, of a median over several steps. Eight clean ranks therefore give a false outlier in
+/// less than one of a hundred runs, before any other condition.
+///
+/// With fewer than three values the spread is unknown, and no value is an outlier.
+pub(super) fn upper_outliers(values: &[Option<f64>]) -> Vec<bool> {
+    let mut sorted: Vec<(f64, usize)> = values.iter().enumerate().filter_map(|(i, v)| Some(((*v)?, i))).collect();
+    sorted.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+    let n = sorted.len();
+    // At most half of the ranks can be outliers.
+    let most = n.saturating_sub(1) / 2;
+    let passes = |&i: &usize| {
+        let rest = &sorted[i..];
+        studentized(sorted[i - 1].0, rest.iter().map(|v| v.0)).is_some_and(|t| t > critical(rest.len() - 1))
+    };
+    let outliers = (1..=most).rev().find(passes).unwrap_or(0);
+    let mut is_outlier = vec![false; values.len()];
+    for &(_, i) in &sorted[..outliers] {
+        is_outlier[i] = true;
+    }
+    is_outlier
+}
+
+/// Whether the mean of `differences` between two ranks is above 0, with the same confidence as in [`upper_outliers`].
+pub(super) fn is_positive(differences: &[f64]) -> bool {
+    let n = differences.len();
+    let Some((mean, sigma)) = mean_and_sigma(differences.iter().copied()) else { return false };
+    mean > 0.0 && mean > critical(n - 1) * sigma / (n as f64).sqrt()
+}
+
+/// The distance of `value` above the mean of `rest`, in standard errors; `None` if `rest` has fewer than two values.
+fn studentized(value: f64, rest: impl Iterator<Item = f64> + Clone) -> Option<f64> {
+    let n = rest.clone().count() as f64;
+    let (mean, sigma) = mean_and_sigma(rest)?;
+    let error = sigma * (1.0 + 1.0 / n).sqrt();
+    let above = value - mean;
+    Some(if error > 0.0 {
+        above / error
+    } else if above > 0.0 {
+        f64::INFINITY
+    } else {
+        0.0
+    })
+}
+
+fn mean_and_sigma(values: impl Iterator<Item = f64> + Clone) -> Option<(f64, f64)> {
+    let n = values.clone().count() as f64;
+    if n < 2.0 {
+        return None;
+    }
+    let mean = values.clone().sum::<f64>() / n;
+    let squares: f64 = values.map(|v| (v - mean).powi(2)).sum();
+    Some((mean, (squares / (n - 1.0)).sqrt()))
+}
+
+/// The 99.9th percentile of Student's t with `freedom` degrees of freedom, but at most 30.
+///
+/// With one degree of freedom it is 318, which only a hundredfold difference would exceed. So three ranks are tested
+/// against 30, the 99th percentile.
+fn critical(freedom: usize) -> f64 {
+    const TABLE: [f64; 20] = [
+        30.0, 22.33, 10.21, 7.173, 5.893, 5.208, 4.785, 4.501, 4.297, 4.144, 4.025, 3.930, 3.852, 3.787, 3.733, 3.686,
+        3.646, 3.610, 3.579, 3.552,
+    ];
+    if let Some(t) = TABLE.get(freedom.saturating_sub(1)) {
+        return *t;
+    }
+    // Expansion of t around the normal distribution (Abramowitz and Stegun 26.7.5).
+    let (z, v) = (3.0902_f64, freedom as f64);
+    z + (z.powi(3) + z) / (4.0 * v) + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * v * v)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn positions(values: &[f64]) -> Vec<usize> {
+        let values: Vec<Option<f64>> = values.iter().copied().map(Some).collect();
+        (0..values.len()).filter(|&i| upper_outliers(&values)[i]).collect()
+    }
+
+    #[test]
+    fn two_slow_ranks_do_not_hide_each_other() {
+        let noise = [0.3, -0.1, 0.0, 0.2, -0.3, 0.1];
+        assert_eq!(positions(&noise), [] as [usize; 0]);
+        assert_eq!(positions(&[&noise[..], &[9.0]].concat()), [6]);
+        assert_eq!(positions(&[&[9.0], &noise[..], &[8.0]].concat()), [0, 7]);
+        assert_eq!(positions(&[&noise[..], &[-9.0]].concat()), [] as [usize; 0], "a fast rank is no straggler");
+    }
+
+    #[test]
+    fn few_ranks_need_a_large_difference() {
+        assert_eq!(positions(&[0.0, 1.0, 5.0]), [] as [usize; 0]);
+        assert_eq!(positions(&[0.0, 1.0, 50.0]), [2]);
+        assert_eq!(positions(&[0.0, 50.0]), [] as [usize; 0]);
+        assert_eq!(positions(&[3.0, 3.0, 3.1]), [2], "the other values do not vary");
+        assert_eq!(upper_outliers(&[Some(0.0), None, Some(1.0), Some(50.0)]), [false, false, false, true]);
+        assert!(is_positive(&[30.0, 31.0, 29.0]) && !is_positive(&[3.0, -1.0, 4.0]) && !is_positive(&[3.0]));
+    }
+
+    /// The expected values are from a table of Student's t, for 30, 60 and 120 degrees of freedom.
+    #[test]
+    fn critical_values_beyond_the_table_are_accurate() {
+        for (freedom, t) in [(30, 3.385), (60, 3.232), (120, 3.160)] {
+            assert!((critical(freedom) - t).abs() < 0.003, "{freedom}: {}", critical(freedom));
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Tests of the verdicts: drawn timelines, real traces, simulated noise, and properties of all jobs.
+
+mod build;
+mod drawn;
+mod kineto;
+mod noise;
+mod oracles;
+mod pipelines;
+mod properties;

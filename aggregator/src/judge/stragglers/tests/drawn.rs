@@ -1,0 +1,397 @@
+//! Drawn timelines with their expected results. One column is 10 ns unless a drawing states another scale.
+
+use crate::judge::stragglers::tests::build::{Job, Row, TRANSFER_NS, Work, instance, push_row, repeat, verdicts};
+use crate::judge::stragglers::{Stragglers, reduce};
+use crate::measure::own_time::{OwnTime, StepPart, Stretch, map_rank};
+use crate::model::thresholds::Thresholds;
+use crate::model::{Collective, Instance, Kind, Member, RankData};
+
+/// Thresholds without timing errors, because the times of the drawings are far below any real error.
+fn exact() -> Thresholds {
+    Thresholds { host_error_ns: 0, device_error_ns: 0, ..Thresholds::default() }
+}
+
+fn work(name: &'static str, ns: i64) -> Work {
+    vec![(name, ns)]
+}
+
+/// The part of a rank with the collectives `(communicator, from, start, end)`; `from` is the begin of the own stretch.
+fn part(rank: i32, collectives: &[(i64, i64, i64, i64)]) -> (OwnTime, Vec<(i64, Member)>) {
+    let mut stretches = Vec::new();
+    let mut members = Vec::new();
+    for (i, &(comm, from_ns, start_ns, end_ns)) in collectives.iter().enumerate() {
+        stretches.push(Stretch {
+            since_ns: from_ns,
+            from_ns,
+            start_ns,
+            end_ns: Some(end_ns),
+            own_ns: Some(start_ns - from_ns),
+            previous: (i as u32).checked_sub(1),
+            step: Some(0),
+        });
+        members.push((comm, Member { rank, index: i as u32, start_ns, end_ns: Some(end_ns), device_clock: false }));
+    }
+    let steps = vec![StepPart { step: 0, dur_ns: 1000, device_busy_ns: 0 }];
+    (OwnTime { rank, stretches, steps, ..OwnTime::default() }, members)
+}
+
+/// Reduces drawn parts. All members of a communicator are in one instance.
+fn reduce_drawn(ranks: Vec<(OwnTime, Vec<(i64, Member)>)>) -> Stragglers {
+    let (parts, members): (Vec<OwnTime>, Vec<Vec<(i64, Member)>>) = ranks.into_iter().unzip();
+    let mut members: Vec<(i64, Member)> = members.into_iter().flatten().collect();
+    members.sort_by_key(|(comm, m)| (*comm, m.rank));
+    let instances: Vec<Instance> = members
+        .chunk_by(|a, b| a.0 == b.0)
+        .enumerate()
+        .map(|(id, group)| {
+            let all = group.iter().map(|(_, m)| m.clone()).collect();
+            Instance { comm_id: group[0].0, ..instance(id, 0, group.len(), all) }
+        })
+        .collect();
+    reduce(&parts, &instances, &|_, _, t_ns| t_ns, &exact())
+}
+
+/// ```text
+///   rank 0   ###[~~~~~~~AAA]         30 to 100
+///   rank 1   ######[~~~~AAA]         60 to 100
+///   rank 2   ##########[AAA]
+/// ```
+#[test]
+fn a_gap_is_shared_by_all_missing_ranks() {
+    let ranks = [30, 60, 100].iter().enumerate().map(|(r, &start)| part(r as i32, &[(1, 0, start, 130)])).collect();
+    let result = reduce_drawn(ranks);
+    assert_eq!(result.waits.iter().map(|w| w.wait_ns).collect::<Vec<_>>(), [70, 40, 0]);
+    assert_eq!(result.charged_ns, [0, 15, 15 + 40 + 40]);
+    assert_eq!((result.waited_ns, result.before_recording_ns), (110, 0));
+    assert_eq!(result.stragglers[0].suffered_wait_ns, 70);
+    assert_eq!(result.waits.iter().map(|w| w.wait_clockfree_ns).collect::<Vec<_>>(), [Some(70), Some(40), Some(0)]);
+    assert_eq!(result.waits.iter().map(|w| w.own_excess_ns).collect::<Vec<_>>(), [-30, 0, 40]);
+}
+
+/// Rank 1 arrives last at `B`, but only because rank 0 delayed it in `A`.
+///
+/// ```text
+///   rank 0   ##########[AA]
+///   rank 1   #[~~~~~~~~~AA]#[BB]     10 ns of its own before each
+///   rank 2   ##[~~~~~~~~~~~~~BB]
+/// ```
+#[test]
+fn an_inherited_delay_is_charged_to_the_rank_that_caused_it() {
+    let result = reduce_drawn(vec![
+        part(0, &[(1, 0, 100, 120)]),
+        part(1, &[(1, 0, 10, 120), (2, 120, 130, 150)]),
+        part(2, &[(2, 0, 20, 150)]),
+    ]);
+    assert_eq!(result.waited_ns, 90 + 110);
+    assert_eq!(result.charged_ns, [200, 0, 0], "rank 1 arrived last, but caused no wait");
+    let inherited: Vec<i64> = result.stragglers.iter().map(|r| r.inherited_ns).collect();
+    assert_eq!(inherited, [0, 110, 0]);
+    let delays: Vec<i64> = result.stragglers.iter().map(|r| r.step_delay_ns).collect();
+    assert_eq!(delays, [90, 0, 0], "the chain leads from B over rank 1 to A and rank 0");
+}
+
+/// Rank 1 was 50 ns late before the recording began, so no recorded stretch explains that.
+#[test]
+fn a_delay_from_before_the_recording_is_charged_to_no_rank() {
+    let result = reduce_drawn(vec![part(0, &[(1, 0, 30, 100)]), part(1, &[(1, 50, 80, 100)])]);
+    assert_eq!((result.waited_ns, result.before_recording_ns), (50, 50));
+    assert_eq!(result.charged_ns, [0, 0]);
+}
+
+/// Rank 1 leaves `A` 20 ns after rank 0. Both come from the same collective, so rank 1 is charged for these 20 ns.
+#[test]
+fn leaving_a_common_collective_late_is_not_inherited() {
+    let result =
+        reduce_drawn(vec![part(0, &[(1, 0, 10, 20), (2, 20, 30, 60)]), part(1, &[(1, 0, 10, 40), (2, 40, 50, 60)])]);
+    assert_eq!(result.charged_ns, [0, 20]);
+}
+
+/// Rank 0 is in two collectives at once (two streams); its common wait counts once.
+///
+/// ```text
+///   rank 0   #[~~~~AA]
+///              [~~~~~~~~BB]          waits 20 to 100, of which 20 to 60 also in A
+///   rank 1   #####[AA]
+///            #########[BB]
+/// ```
+#[test]
+fn waits_at_the_same_time_count_once() {
+    let result =
+        reduce_drawn(vec![part(0, &[(1, 0, 10, 80), (2, 20, 20, 120)]), part(1, &[(1, 0, 60, 80), (2, 80, 100, 120)])]);
+    assert_eq!(result.stragglers[0].suffered_wait_ns, 90);
+    assert_eq!(result.charged_ns.iter().sum::<i64>() + result.before_recording_ns, 90);
+}
+
+/// A rank that leaves before the last rank arrives (a one-sided operation) waits until it leaves.
+#[test]
+fn a_wait_ends_when_the_rank_leaves() {
+    let result = reduce_drawn(vec![part(0, &[(1, 0, 10, 40)]), part(1, &[(1, 0, 100, 120)])]);
+    assert_eq!((result.waited_ns, result.charged_ns), (30, vec![0, 30]));
+}
+
+/// Rank 1's optimiser is slow. It runs after the last collective of the step, and delays the first one of the next
+/// step.
+#[test]
+fn slow_work_after_the_last_collective_counts() {
+    let rank = |optimizer| vec![work("forward", 1000), work("optimizer", optimizer)];
+    let job = Job { steps: repeat(6, &[rank(100), rank(700), rank(100), rank(100)]), ..Job::default() };
+    let result = job.analyze(&exact());
+    assert_eq!(verdicts(&result), ["victim", "cause", "victim", "victim"]);
+    let row = &result.stragglers[1];
+    assert_eq!((row.own_excess_ns, row.step_delay_ns), (600, 600));
+    assert_eq!(
+        (row.own_excess_low_ns, row.own_excess_high_ns),
+        (Some(0), Some(600)),
+        "no optimiser runs before the first step"
+    );
+    assert_eq!((row.evidence_range.as_deref(), row.evidence_excess_ns), (Some("optimizer"), Some(600)));
+    assert_eq!((row.steps, row.steps_last), (6, 5));
+    // The chain holds 6 × (1000 + 100) and five optimisers, which take 700 each, or 100 each without the excess.
+    let (with, without) = (6 * (1000 + TRANSFER_NS) + 5 * 700, 6 * (1000 + TRANSFER_NS) + 5 * 100);
+    assert_eq!(row.slowdown, Some(with as f64 / without as f64));
+    assert_eq!(result.stragglers[0].slowdown, Some(1.0));
+}
+
+/// Self times count only inside own stretches.
+///
+/// ```text
+///   ProfilerStep#7  |--------------------------------------------------|
+///   forward              |---------------------|
+///   gemm                    |-----|
+///   cudaLaunchKernel          |-|                                             counts as gemm
+///   cudaStreamSynchronize               |---|                                 blocks: does not count
+///   ## wait() ##                                |---|                         waits: does not count
+///   collective                                              [####]
+///   own stretch     |---------------------------------------|
+/// ```
+#[test]
+fn self_times_in_own_stretches() {
+    let mut data = RankData::default();
+    let mut push = |kind, name, from_ns, ns| push_row(&mut data, Row { kind, name, thread: 1, step: 7, from_ns, ns });
+    push(Kind::UserAnnotation, "ProfilerStep#7", 0, 520);
+    push(Kind::UserAnnotation, "forward", 50, 230);
+    push(Kind::CpuOp, "gemm", 80, 70);
+    push(Kind::Runtime, "cudaLaunchKernel", 100, 20);
+    push(Kind::Kernel, "gemm_kernel", 130, 100);
+    push(Kind::Kernel, "gemm_kernel", 180, 100);
+    push(Kind::Runtime, "cudaStreamSynchronize", 200, 50);
+    push(Kind::UserAnnotation, "## wait() ##", 290, 50);
+    push(Kind::Kernel, "ncclDevKernel_AllReduce", 400, 60);
+    data.outline.steps =
+        Job { steps: repeat(1, &[vec![work("x", 520)]]), ..Job::default() }.run().0[0].outline.steps.clone();
+    data.outline.steps[0].step = 7;
+    data.outline.collectives = vec![Collective::from(trace::CollectiveRow {
+        op: "allreduce".into(),
+        start_ns: Some(400),
+        end_ns: Some(460),
+        ..Default::default()
+    })];
+    let part = map_rank(&data, &exact());
+    let times: Vec<(&str, i64)> = part.ranges.iter().map(|r| (&*r.name, r.self_ns[0])).collect();
+    assert_eq!(times, [("ProfilerStep", 50 + 10 + 60), ("forward", 230 - 70 - 50), ("gemm", 70)]);
+    assert_eq!(part.steps, [StepPart { step: 7, dur_ns: 520, device_busy_ns: 150 }]);
+    assert_eq!(part.stretches[0].own_ns, Some(400));
+    let few = map_rank(&data, &Thresholds { max_ranges: 1, ..exact() });
+    assert_eq!((few.ranges.len(), few.ranges_dropped, few.dropped_max_ns), (1, 2, 110));
+}
+
+/// Frames of a Python stack are the innermost rows. The first frame fills the user's range, the second one does not.
+///
+/// ```text
+///   ProfilerStep#7        |--------------------------------------|
+///   injected_delay            |------------|
+///   train.py(7): delay         |-----------|
+///   <built-in sleep>            |----------|
+///   forward                                    |---------------|
+///   <built-in linear>                                |----|
+///   collective                                                 [##]
+/// ```
+#[test]
+fn a_python_frame_has_the_name_of_the_range_that_it_fills() {
+    let mut data = RankData::default();
+    let mut push = |kind, name, from_ns, ns| push_row(&mut data, Row { kind, name, thread: 1, step: 7, from_ns, ns });
+    push(Kind::UserAnnotation, "ProfilerStep#7", 0, 520);
+    push(Kind::UserAnnotation, "injected_delay", 50, 100);
+    push(Kind::PythonFunction, "train.py(7): delay", 51, 99);
+    push(Kind::PythonFunction, "<built-in sleep>", 52, 98);
+    push(Kind::UserAnnotation, "forward", 200, 200);
+    push(Kind::PythonFunction, "<built-in linear>", 250, 50);
+    data.outline.steps =
+        Job { steps: repeat(1, &[vec![work("x", 520)]]), ..Job::default() }.run().0[0].outline.steps.clone();
+    data.outline.steps[0].step = 7;
+    data.outline.collectives =
+        vec![trace::CollectiveRow { start_ns: Some(400), end_ns: Some(460), ..trace::CollectiveRow::default() }.into()];
+    let part = map_rank(&data, &exact());
+    let mut fills: Vec<_> = part.ranges.iter().map(|r| (&*r.name, r.self_ns[0], r.fills.as_deref())).collect();
+    fills.sort_unstable();
+    assert_eq!(
+        fills,
+        [
+            ("<built-in linear>", 50, None),
+            ("<built-in sleep>", 98, Some("injected_delay")),
+            ("ProfilerStep", 100, None),
+            ("forward", 150, None),
+            ("injected_delay", 1, None),
+            ("train.py(7): delay", 1, None),
+        ]
+    );
+}
+
+/// Computation overlaps a collective, and the main thread records its wait for that collective.
+///
+/// ```text
+///   comm thread      [~~~A~~~]    [B]
+///   backward   |--------|                10 columns before A, 20 during A
+///   wait_all_reduce      |---------|
+/// ```
+#[test]
+fn work_under_a_collective_is_own_work() {
+    let mut data = RankData::default();
+    let mut push = |kind, name, from_ns, ns| push_row(&mut data, Row { kind, name, thread: 1, step: 0, from_ns, ns });
+    push(Kind::UserAnnotation, "backward", 0, 300);
+    push(Kind::CpuOp, "wait_all_reduce", 300, 400);
+    data.outline.steps =
+        Job { steps: repeat(1, &[vec![work("x", 1000)]]), ..Job::default() }.run().0[0].outline.steps.clone();
+    for (start_ns, end_ns) in [(100, 500), (600, 650)] {
+        data.outline.collectives.push(Collective::from(trace::CollectiveRow {
+            start_ns: Some(start_ns),
+            end_ns: Some(end_ns),
+            ..Default::default()
+        }));
+    }
+    let part = map_rank(&data, &exact());
+    let own: Vec<Option<i64>> = part.stretches.iter().map(|s| s.own_ns).collect();
+    assert_eq!(own, [Some(100), Some(200 + 100)], "200 under A, 100 after it");
+    assert_eq!(part.ranges[0].self_ns, [300], "backward is all own work");
+    data.events.name[1] = data.events.name[0];
+    let without_wait_row = map_rank(&data, &exact());
+    assert_eq!(
+        without_wait_row.stretches[1].own_ns,
+        Some(100),
+        "without a wait row, work under a collective cannot be distinguished from waiting"
+    );
+}
+
+/// A second window of steps begins after warm-up. The time between the windows was not recorded, so it is in no own
+/// stretch.
+#[test]
+fn a_stretch_does_not_reach_over_a_gap() {
+    let rank = || vec![work("forward", 1000), work("optimizer", 100)];
+    let (ranks, _) = Job { steps: repeat(4, &[rank(), rank()]), ..Job::default() }.run();
+    let mut data = ranks[0].clone();
+    data.outline.steps[1].phase = "warmup".into();
+    data.outline.collectives.remove(1);
+    let part = map_rank(&data, &exact());
+    assert_eq!(part.stretches.iter().map(|s| s.own_ns).collect::<Vec<_>>(), [Some(1000), Some(1000), Some(1100)]);
+    assert_eq!(part.stretches.iter().map(|s| s.previous).collect::<Vec<_>>(), [None, None, Some(1)]);
+    assert_eq!(part.steps.iter().map(|s| s.step).collect::<Vec<_>>(), [0, 2, 3]);
+}
+
+/// The reason is `host` if the device idles while the host is busy, and `compute` if the device is busy too.
+#[test]
+fn the_reason_depends_on_device_work_and_the_range() {
+    let reason = |busy_ns: i64, range: &'static str| {
+        let slow = |ns| vec![work(range, ns), work("optimizer", 10)];
+        let job = Job { steps: repeat(5, &[slow(1000), slow(3000), slow(1000)]), ..Job::default() };
+        let (ranks, instances) = job.run();
+        let parts: Vec<OwnTime> = ranks.iter().map(|r| map_rank(r, &exact())).collect();
+        let parts: Vec<OwnTime> = parts
+            .into_iter()
+            .map(|mut part| {
+                part.has_device = busy_ns > 0;
+                for step in &mut part.steps {
+                    step.device_busy_ns = if part.rank == 1 { busy_ns } else { 900 };
+                }
+                part
+            })
+            .collect();
+        let result = reduce(&parts, &instances, &|_, _, t| t, &exact());
+        assert_eq!(verdicts(&result), ["victim", "cause", "victim"]);
+        result.stragglers[1].reason.clone().unwrap()
+    };
+    assert_eq!(&*reason(0, "forward"), "compute");
+    assert_eq!(&*reason(900, "forward"), "host");
+    assert_eq!(&*reason(2900, "forward"), "compute");
+    assert_eq!(&*reason(900, "input"), "input");
+    assert_eq!(&*reason(900, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"), "input");
+}
+
+#[test]
+fn two_slow_ranks_are_both_causes() {
+    let rank = |ns| vec![work("forward", ns), work("optimizer", 100)];
+    let slow: Vec<Vec<Work>> = [1000, 1001, 1500, 1002, 999, 1400, 1000, 1001].map(rank).to_vec();
+    let result = Job { steps: repeat(5, &slow), ..Job::default() }.analyze(&exact());
+    let causes: Vec<i32> =
+        result.stragglers.iter().filter(|r| r.verdict == trace::Verdict::Cause).map(|r| r.rank).collect();
+    assert_eq!(causes, [2, 5]);
+}
+
+/// Rank 1 loses time in two ranges. The larger range is the evidence, but both lengthen the step.
+#[test]
+fn the_delay_counts_every_range_that_stands_out() {
+    let rank = |forward, backward| vec![work("forward", forward), work("backward", backward), work("optimizer", 100)];
+    let normal = rank(1000, 2000);
+    let job = Job { steps: repeat(5, &[normal.clone(), rank(1300, 2200), normal.clone(), normal]), ..Job::default() };
+    let result = job.analyze(&exact());
+    assert_eq!(verdicts(&result), ["victim", "cause", "victim", "victim"]);
+    let row = &result.stragglers[1];
+    assert_eq!((row.evidence_range.as_deref(), row.evidence_excess_ns), (Some("forward"), Some(300)));
+    assert_eq!((row.own_excess_ns, row.step_delay_ns), (500, 500));
+}
+
+#[test]
+fn two_ranks_are_compared_with_the_faster() {
+    let rank = |ns| vec![work("forward", ns), work("optimizer", 100)];
+    let result = Job { steps: repeat(5, &[rank(1000), rank(1300)]), ..Job::default() }.analyze(&exact());
+    assert_eq!(verdicts(&result), ["victim", "cause"]);
+    let row = &result.stragglers[1];
+    assert_eq!((row.own_excess_ns, row.step_delay_ns, row.evidence_excess_ns), (300, 300, Some(300)));
+    assert_eq!(row.z, None, "steps do not vary");
+    assert_eq!(result.stragglers[0].own_excess_ns, 0);
+}
+
+/// A run without anything to compare does not panic, and its evidence has the reason.
+#[test]
+fn degenerate_runs_are_not_judged() {
+    let rank = |ns| vec![work("forward", ns), work("optimizer", 100)];
+    let evidence = |result: &Stragglers| result.stragglers[0].evidence.clone().unwrap();
+
+    let alone = Job { steps: repeat(5, &[rank(1000)]), ..Job::default() }.analyze(&exact());
+    assert_eq!(verdicts(&alone), ["ok"]);
+    assert!(evidence(&alone).contains("only rank"), "{}", evidence(&alone));
+
+    let no_collectives =
+        Job { steps: repeat(5, &[vec![work("forward", 10)], vec![work("forward", 90)]]), ..Job::default() };
+    assert_eq!(verdicts(&no_collectives.analyze(&exact())), ["undecided", "undecided"]);
+
+    let once = Job { steps: repeat(1, &[rank(1000), rank(2000), rank(1000)]), ..Job::default() }.analyze(&exact());
+    assert_eq!(verdicts(&once), ["ok", "undecided", "ok"]);
+
+    let nothing = reduce(&[], &[], &|_, _, t| t, &exact());
+    assert!(nothing.stragglers.is_empty() && nothing.waits.is_empty());
+
+    let mut no_steps = RankData::default();
+    no_steps.outline.info.rank = 4;
+    let part = map_rank(&no_steps, &exact());
+    let result = reduce(&[part.clone(), OwnTime { rank: 5, ..part }], &[], &|_, _, t| t, &exact());
+    assert_eq!(verdicts(&result), ["undecided", "undecided"]);
+    assert!(evidence(&result).contains("no step"), "{}", evidence(&result));
+}
+
+/// The recording has a collective that never ended, a member with an invalid position, and a member of an unknown rank.
+#[test]
+fn broken_recordings_are_counted() {
+    let rank = |ns| vec![work("forward", ns), work("optimizer", 100)];
+    let (mut ranks, mut instances) =
+        Job { steps: repeat(9, &[rank(1000), rank(1300), rank(1000)]), ..Job::default() }.run();
+    ranks[0].outline.collectives[4].end_ns = None;
+    instances[4].members[0].end_ns = None;
+    instances[3].members[2].index = 99;
+    instances[2].members.push(Member { rank: 7, index: 0, start_ns: 0, end_ns: None, device_clock: false });
+    let parts: Vec<OwnTime> = ranks.iter().map(|r| map_rank(r, &exact())).collect();
+    let result = reduce(&parts, &instances, &|_, _, t| t, &exact());
+    assert_eq!(&*result.stragglers[1].verdict, "cause");
+    assert_eq!(result.omissions.iter().map(|o| o.amount).collect::<Vec<_>>(), [Some(2), Some(1)]);
+    assert_eq!(result.stragglers.iter().map(|r| r.steps).collect::<Vec<_>>(), [8, 8, 7]);
+    assert_eq!(result.charged_ns.iter().sum::<i64>() + result.before_recording_ns, result.waited_ns);
+}

@@ -1,0 +1,119 @@
+//! Properties that hold for every job.
+
+use proptest::prelude::*;
+
+use crate::judge::stragglers::tests::build::{Job, Work};
+use crate::judge::stragglers::{Stragglers, reduce};
+use crate::measure::own_time::{OwnTime, map_rank};
+use crate::model::thresholds::Thresholds;
+use crate::model::{Instance, RankData};
+
+const NAMES: [&str; 4] = ["forward", "backward", "input", "optimizer"];
+
+/// Any small job in which all ranks of a step have the same number of collectives.
+fn jobs() -> impl Strategy<Value = Job> {
+    (1usize..6, 0usize..5, 0usize..4).prop_flat_map(|(ranks, steps, collectives)| {
+        let work = prop::collection::vec((0usize..4, 0i64..2_000_000), 0..3)
+            .prop_map(|w| w.into_iter().map(|(name, ns)| (NAMES[name], ns)).collect::<Work>());
+        let rank = prop::collection::vec(work, collectives + 1);
+        let steps = prop::collection::vec(prop::collection::vec(rank, ranks), steps);
+        let clocks = prop::collection::vec(-1_000_000_000i64..1_000_000_000, ranks);
+        let begin = prop::collection::vec(0i64..1_000_000, ranks);
+        (steps, clocks, begin).prop_map(|(steps, clock_ahead_ns, begin_ns)| Job { steps, clock_ahead_ns, begin_ns })
+    })
+}
+
+fn parts_of(ranks: &[RankData]) -> Vec<OwnTime> {
+    ranks.iter().map(|r| map_rank(r, &Thresholds::default())).collect()
+}
+
+/// Makes the instances irregular: some lose half of their ranks, some have no end, and some end before the last
+/// arrival.
+fn mangle(instances: &mut [Instance], seed: u64) {
+    for (i, instance) in instances.iter_mut().enumerate() {
+        let bits = seed.rotate_left(7 * i as u32);
+        if bits & 3 == 0 {
+            instance.comm_id = 2;
+            instance.members.retain(|m| m.rank as u64 % 2 == bits >> 2 & 1);
+        }
+        for member in &mut instance.members {
+            let member_bits = bits.rotate_right(5 * member.rank as u32) >> 8;
+            if member_bits & 7 == 0 {
+                member.end_ns = None;
+            } else if member_bits & 7 == 1 {
+                member.end_ns = Some(member.start_ns + (member_bits >> 3 & 0xfff) as i64);
+            }
+        }
+    }
+}
+
+fn assert_sums(result: &Stragglers) {
+    assert_eq!(result.charged_ns.iter().sum::<i64>() + result.before_recording_ns, result.waited_ns);
+    assert!(result.charged_ns.iter().all(|&ns| ns >= 0) && result.before_recording_ns >= 0);
+    assert!(result.waits.iter().all(|w| w.wait_ns >= 0));
+}
+
+proptest! {
+    #[test]
+    fn charges_sum_to_waits(job in jobs(), seed in any::<u64>(), skew in prop::collection::vec(-500_000i64..500_000, 6)) {
+        let (ranks, mut instances) = job.run();
+        mangle(&mut instances, seed);
+        // The property must also hold for badly aligned clocks.
+        let to_global = |rank: i32, _: bool, t_ns: i64| t_ns + skew[rank as usize];
+        assert_sums(&reduce(&parts_of(&ranks), &instances, &to_global, &Thresholds::default()));
+    }
+
+    #[test]
+    fn the_order_of_ranks_does_not_change_the_result(job in jobs(), seed in any::<u64>()) {
+        let (ranks, mut instances) = job.run();
+        mangle(&mut instances, seed);
+        let mut parts = parts_of(&ranks);
+        let ahead = |rank: i32, _: bool, t_ns: i64| t_ns - job.clock_ahead_ns[rank as usize];
+        let forward = reduce(&parts, &instances, &ahead, &Thresholds::default());
+        parts.reverse();
+        prop_assert_eq!(forward, reduce(&parts, &instances, &ahead, &Thresholds::default()));
+    }
+
+    /// Shifted clocks that are then aligned give identical results. Clocks that are not aligned give the same excess,
+    /// evidence and causes.
+    #[test]
+    fn clock_offsets_do_not_change_the_verdicts(mut job in jobs()) {
+        let shifted = job.analyze(&Thresholds::default());
+        let (ranks, instances) = job.run();
+        let unaligned = reduce(&parts_of(&ranks), &instances, &|_, _, t| t, &Thresholds::default());
+        job.clock_ahead_ns.clear();
+        let straight = job.analyze(&Thresholds::default());
+        prop_assert_eq!(&shifted, &straight);
+        for (a, b) in unaligned.stragglers.iter().zip(&straight.stragglers) {
+            prop_assert_eq!(a.own_excess_ns, b.own_excess_ns);
+            prop_assert_eq!((a.z, a.persistence, &a.evidence_range), (b.z, b.persistence, &b.evidence_range));
+            prop_assert_eq!(a.verdict == trace::Verdict::Cause, b.verdict == trace::Verdict::Cause);
+        }
+    }
+
+    /// In a single communicator whose ranks begin together, no rank inherits a delay, and every wait is charged to a
+    /// rank.
+    #[test]
+    fn ranks_of_one_communicator_inherit_no_delay(mut job in jobs()) {
+        job.begin_ns.clear();
+        let result = job.analyze(&Thresholds::default());
+        assert_sums(&result);
+        prop_assert_eq!(result.before_recording_ns, 0);
+        prop_assert!(result.stragglers.iter().all(|r| r.inherited_ns == 0));
+    }
+
+    /// The replay without the excess of a slow rank is shorter than the recording.
+    #[test]
+    fn the_slowest_rank_has_a_slowdown_above_one(job in jobs(), rank in 0usize..6) {
+        let mut job = job;
+        job.begin_ns.clear();
+        let ranks = job.steps.first().map_or(0, Vec::len);
+        prop_assume!(ranks > 2 && job.steps[0][0].len() > 1);
+        let slow = rank % ranks;
+        for step in &mut job.steps {
+            step[slow][0].push(("forward", 20_000_000));
+        }
+        let result = job.analyze(&Thresholds::default());
+        prop_assert!(result.stragglers[slow].slowdown.is_some_and(|s| s > 1.0));
+    }
+}

@@ -1,0 +1,200 @@
+//! Collectives that never ended: the ranks that called them, and the ranks that are missing.
+//!
+//! ```text
+//!             allreduce 6      allreduce 7
+//!  rank 0     [####]           [~~~~~~~~~~~~~~~   started, no end
+//!  rank 1     [####]           [~~~~~~~~~~~~~~~
+//!  rank 2     [####]                              never called: missing
+//! ```
+//!
+//! The rows of `collectives` suffice; no clock and no matching by time is needed. Rows with the same communicator,
+//! operation and number are one collective. A rank belongs to a communicator if it has a row of it, or if the
+//! communicator lists it. A rank counts as missing only if all of its rows were read; otherwise its state is unknown.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use trace::{CollectiveRow, Op, Text, TimingSource, UnfinishedRow, Word};
+
+use crate::measure::part::RankPart;
+use crate::model::Collective;
+
+/// Identifies one collective on all of its ranks: communicator, operation, number and peer. Only a send or a receive
+/// has a peer, which keeps it apart from the calls of other ranks.
+type Key = (i64, Word<Op>, Option<i64>, Option<i32>);
+
+/// The recorded facts about one collective, merged from the rows of all ranks.
+#[derive(Debug, Default)]
+struct Seen {
+    name: Option<Text>,
+    size: Option<i32>,
+    /// The furthest state of each rank: 2 done, 1 started, 0 enqueued.
+    progress: BTreeMap<i32, u8>,
+}
+
+/// Whether the rows of one rank record ends. A source that records only the enqueue never records an end, so its rows
+/// are no sign of a hang.
+fn records_ends(rows: &[Collective]) -> bool {
+    rows.iter().any(|row| row.timing_source != TimingSource::Enqueue)
+}
+
+fn progress(row: &CollectiveRow) -> u8 {
+    row.state.known().map_or(0, |state| state as u8)
+}
+
+/// The unfinished collectives of all ranks, those with a missing rank first. `whole` is true if all rows of the ranks
+/// were read, not only those of chosen steps or of a time range.
+pub(crate) fn unfinished(parts: &[RankPart], whole: bool) -> Vec<UnfinishedRow> {
+    let read: BTreeSet<i32> = parts.iter().filter(|_| whole).map(|part| part.outline.info.rank).collect();
+    let mut members: BTreeMap<i64, BTreeSet<i32>> = BTreeMap::new();
+    let mut seen: BTreeMap<Key, Seen> = BTreeMap::new();
+    let mut open: BTreeSet<Key> = BTreeSet::new();
+    for part in parts {
+        let rank = part.outline.info.rank;
+        for comm in &part.outline.comms {
+            members.entry(comm.comm_id).or_default().insert(rank);
+            members.entry(comm.comm_id).or_default().extend(comm.ranks.iter().flatten());
+        }
+        let records_ends = records_ends(&part.outline.collectives);
+        for row in &part.outline.collectives {
+            members.entry(row.comm_id).or_default().insert(rank);
+            let key: Key = (row.comm_id, row.op.clone(), row.seq, row.peer);
+            if progress(row) < 2 && records_ends {
+                open.insert(key.clone());
+            }
+            let entry = seen.entry(key).or_default();
+            entry.name = entry.name.take().or_else(|| row.comm_name.clone());
+            entry.size = entry.size.or(row.comm_size);
+            let best = entry.progress.entry(rank).or_default();
+            *best = progress(row).max(*best);
+        }
+    }
+    let rows_lost = parts.iter().flat_map(|part| &part.counters).any(|counter| counter.dropped > 0);
+    let none = BTreeSet::new();
+    let mut rows: Vec<UnfinishedRow> = open
+        .into_iter()
+        .filter_map(|key| {
+            let seen = seen.get(&key)?;
+            Some(row(key.clone(), seen, members.get(&key.0).unwrap_or(&none), (&read, rows_lost)))
+        })
+        .filter(|row| !(is_empty(&row.started) && is_empty(&row.enqueued)))
+        .collect();
+    // A collective with a missing rank comes first: it stops the job, and later collectives only wait for it.
+    rows.sort_by_key(|row| (is_empty(&row.missing), is_empty(&row.started), row.comm_id, row.seq));
+    rows
+}
+
+/// Whether a list of ranks is absent or empty.
+fn is_empty(ranks: &Option<Vec<i32>>) -> bool {
+    ranks.as_ref().is_none_or(Vec::is_empty)
+}
+
+fn row(
+    (comm_id, op, seq, peer): Key,
+    seen: &Seen,
+    members: &BTreeSet<i32>,
+    (read, rows_lost): (&BTreeSet<i32>, bool),
+) -> UnfinishedRow {
+    let ranks_at =
+        |wanted: u8| Some(seen.progress.iter().filter(|(_, p)| **p == wanted).map(|(rank, _)| *rank).collect());
+    // A send or receive belongs to one rank. A row without a number cannot be matched with the rows of other ranks.
+    let is_shared = peer.is_none() && seq.is_some() && !matches!(op.known(), Some(Op::Send | Op::Recv));
+    let is_missing = |rank: &&i32| read.contains(rank) && !seen.progress.contains_key(rank);
+    let missing: Option<Vec<i32>> = is_shared.then(|| members.iter().filter(is_missing).copied().collect());
+    let expected = if is_shared { seen.size.or_else(|| i32::try_from(members.len()).ok()) } else { None };
+    let known = i32::try_from(seen.progress.len() + missing.as_ref().map_or(0, Vec::len)).unwrap_or(i32::MAX);
+    UnfinishedRow {
+        comm_id,
+        comm_name: seen.name.clone(),
+        seq,
+        op,
+        peer,
+        ranks_expected: expected,
+        done: ranks_at(2),
+        started: ranks_at(1),
+        enqueued: ranks_at(0),
+        missing,
+        unknown: expected.map_or(0, |expected| (expected - known).max(0)),
+        rows_lost,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rank with rows `(op, seq, state)`. The GPU timed every row that is not just enqueued.
+    fn part(rank: i32, rows: &[(&str, i64, &str)]) -> RankPart {
+        let row = |(op, seq, state): &(&str, i64, &str)| CollectiveRow {
+            rank,
+            comm_id: 9,
+            comm_name: Some("dp".into()),
+            comm_size: Some(3),
+            seq: Some(*seq),
+            op: (*op).into(),
+            state: (*state).into(),
+            timing_source: if *state == "enqueued" { "enqueue" } else { "gpu_timer" }.into(),
+            ..CollectiveRow::default()
+        };
+        let mut part = RankPart::default();
+        part.outline.info.rank = rank;
+        part.outline.collectives = rows.iter().map(row).map(Collective::from).collect();
+        part
+    }
+
+    #[test]
+    fn a_rank_that_never_called_a_collective_is_missing() {
+        let waits = [("allreduce", 0, "done"), ("allreduce", 1, "started"), ("allgather", 0, "enqueued")];
+        let parts = [part(0, &waits), part(1, &waits), part(2, &waits[..1])];
+        let rows = unfinished(&parts, true);
+        let found: Vec<_> =
+            rows.iter().map(|r| (&*r.op, r.seq, r.started.clone(), r.enqueued.clone(), r.missing.clone())).collect();
+        assert_eq!(
+            found,
+            [
+                ("allreduce", Some(1), Some(vec![0, 1]), Some(vec![]), Some(vec![2])),
+                ("allgather", Some(0), Some(vec![]), Some(vec![0, 1]), Some(vec![2])),
+            ]
+        );
+        assert!(rows.iter().all(|row| row.unknown == 0 && !row.rows_lost));
+    }
+
+    #[test]
+    fn ranks_that_called_it_are_not_missing_and_unread_ranks_are_counted() {
+        let rows = [("allreduce", 0, "done"), ("allreduce", 1, "started")];
+        let found = unfinished(&[part(0, &rows), part(1, &rows)], true);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].missing.clone(), found[0].unknown), (Some(vec![]), 1), "rank 2 of three was not read");
+    }
+
+    #[test]
+    fn enqueue_rows_alone_are_not_a_hang() {
+        let rows = [("allreduce", 0, "enqueued"), ("allreduce", 1, "enqueued")];
+        assert_eq!(unfinished(&[part(0, &rows), part(1, &rows)], true), vec![]);
+    }
+
+    #[test]
+    fn a_collective_that_ended_on_all_ranks_is_not_listed() {
+        let rows = [("allreduce", 0, "started"), ("allreduce", 0, "done"), ("allreduce", 1, "done")];
+        assert_eq!(unfinished(&[part(0, &rows), part(1, &rows[1..])], true), vec![]);
+    }
+
+    /// The communicator lists ranks 0, 1 and 2. Rank 2 was not read: `--ranks` excludes it, or its shards are gone. In
+    /// the last case the selection excludes a row of rank 1.
+    #[test]
+    fn a_rank_that_was_not_read_is_unknown_and_not_missing() {
+        let rows = [("allreduce", 0, "done"), ("allreduce", 1, "started")];
+        let comm = trace::CommRow { comm_id: 9, ranks: Some(vec![0, 1, 2]), ..trace::CommRow::default() };
+        let with = |rank, rows| {
+            let mut part = part(rank, rows);
+            part.outline.comms = vec![comm.clone()];
+            part
+        };
+        let missing_and_unknown = |parts: &[RankPart], whole| {
+            let found = unfinished(parts, whole);
+            (found[0].missing.clone(), found[0].unknown)
+        };
+        assert_eq!(missing_and_unknown(&[with(0, &rows), with(1, &rows)], true), (Some(vec![]), 1));
+        assert_eq!(missing_and_unknown(&[with(0, &rows), with(1, &rows[..1])], true), (Some(vec![1]), 1));
+        assert_eq!(missing_and_unknown(&[with(0, &rows), with(1, &rows[..1])], false), (Some(vec![]), 2));
+    }
+}

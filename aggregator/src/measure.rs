@@ -1,0 +1,12 @@
+//! The map: one rank at a time becomes a part that is small enough to hold for every rank of a large run.
+
+pub mod breakdown;
+pub mod by_name;
+pub(crate) mod critical;
+pub mod device;
+pub(crate) mod idle;
+pub mod map;
+pub(crate) mod memory;
+pub mod own_time;
+pub mod part;
+mod select_steps;

@@ -1,0 +1,403 @@
+//! The time breakdown of a rank: five parts of every window that sum to its wall time exactly.
+//!
+//! ```text
+//!  K compute         ####....####....
+//!  C communication   ..######........
+//!  M copies          ..........####..
+//!                                          each point in time belongs to exactly one part:
+//!  compute           ##......####....      |K \ C|
+//!  overlap           ..##............      |K ∩ C|
+//!  exposed           ....####........      |C \ K|
+//!  memory            ............##..      |M \ (K ∪ C)|
+//!  idle              ..............##      the rest
+//! ```
+
+use trace::{HtaTemporalRow, StepBreakdownRow};
+
+use crate::base::intervals::{Coverage, Interval, IntervalSet};
+use crate::model::scope::Scope;
+use crate::model::steps::{StepWindow, device_windows, host_windows};
+use crate::model::{Events, Kind, NONE, RankData};
+
+/// The activity of one device, or of the CPU of a rank without a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Activity {
+    /// The device; `None` means the CPU.
+    pub(crate) device: Option<i64>,
+    /// The set K: compute.
+    pub(crate) compute: IntervalSet,
+    /// The set C: communication.
+    pub(crate) comm: IntervalSet,
+    /// The set M: copies and fills.
+    pub(crate) memory: IntervalSet,
+}
+
+impl Activity {
+    /// The activity of each device of a rank, or of its CPU if no row is device work.
+    pub(crate) fn of(data: &RankData) -> Vec<Self> {
+        let devices = devices(&data.events);
+        if devices.is_empty() { vec![Self::of_cpu(data)] } else { devices }
+    }
+
+    /// The activity of a CPU: K = operators that neither communicate nor wait for communication, C = collectives, M =
+    /// ∅.
+    fn of_cpu(data: &RankData) -> Self {
+        let events = &data.events;
+        let mut compute = IntervalSet::new();
+        for row in 0..events.len() {
+            if events.kind[row] == Kind::CpuOp && !events.is_comm[row] {
+                compute.push(Interval::new(events.ts_ns[row], events.end_ns(row)));
+            }
+        }
+        let comm =
+            data.outline.collectives.iter().filter_map(|c| Some(Interval::new(c.start_ns?, c.end_ns?))).collect();
+        Self { device: None, compute, comm, memory: IntervalSet::new() }
+    }
+
+    /// Limits all sets to `time`.
+    fn clipped(&self, time: &IntervalSet) -> Self {
+        let clip = |set: &IntervalSet| set.intersection(time);
+        let Self { device, compute, comm, memory } = self;
+        Self { device: *device, compute: clip(compute), comm: clip(comm), memory: clip(memory) }
+    }
+}
+
+fn devices(events: &Events) -> Vec<Activity> {
+    let mut devices: Vec<Activity> = Vec::new();
+    let mut current = 0;
+    for row in 0..events.len() {
+        if !events.kind[row].is_device_work() {
+            continue;
+        }
+        let device = Some(events.device[row]).filter(|d| *d != NONE).unwrap_or(0);
+        if devices.get(current).is_none_or(|d| d.device != Some(device)) {
+            current = devices.iter().position(|d| d.device == Some(device)).unwrap_or_else(|| {
+                devices.push(Activity { device: Some(device), ..Activity::default() });
+                devices.len() - 1
+            });
+        }
+        let activity = &mut devices[current];
+        let set = match events.kind[row] {
+            _ if events.is_comm[row] => &mut activity.comm,
+            Kind::Kernel => &mut activity.compute,
+            _ => &mut activity.memory,
+        };
+        set.push(Interval::new(events.ts_ns[row], events.end_ns(row)));
+    }
+    devices.sort_by_key(|d| d.device);
+    devices
+}
+
+/// Running sums over the sets of an [`Activity`], which make the five parts of any window cheap.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parts {
+    pub(crate) compute: Coverage,
+    comm: Coverage,
+    overlap: Coverage,
+    compute_or_comm: Coverage,
+    pub(crate) busy: Coverage,
+}
+
+impl Parts {
+    /// Computes the running sums of an activity.
+    pub(crate) fn new(activity: &Activity) -> Self {
+        let Activity { compute, comm, memory, .. } = activity;
+        let compute_or_comm = compute.union(comm);
+        Self {
+            overlap: Coverage::new(compute.intersection(comm)),
+            busy: Coverage::new(compute_or_comm.union(memory)),
+            compute_or_comm: Coverage::new(compute_or_comm),
+            compute: Coverage::new(compute.clone()),
+            comm: Coverage::new(comm.clone()),
+        }
+    }
+
+    /// The five parts of `window`.
+    pub(crate) fn split(&self, window: Interval) -> Split {
+        let within = |coverage: &Coverage| coverage.within_ns(window);
+        let (compute, comm, overlap) = (within(&self.compute), within(&self.comm), within(&self.overlap));
+        let (compute_or_comm, busy) = (within(&self.compute_or_comm), within(&self.busy));
+        Split {
+            wall_ns: window.len_ns(),
+            compute_ns: compute - overlap,
+            overlap_ns: overlap,
+            exposed_comm_ns: comm - overlap,
+            memory_ns: busy - compute_or_comm,
+            idle_ns: window.len_ns() - busy,
+        }
+    }
+}
+
+/// The five parts of a window, and their sum `wall_ns`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Split {
+    pub(crate) wall_ns: i64,
+    pub(crate) compute_ns: i64,
+    pub(crate) overlap_ns: i64,
+    pub(crate) exposed_comm_ns: i64,
+    pub(crate) memory_ns: i64,
+    pub(crate) idle_ns: i64,
+}
+
+impl Split {
+    fn combine(self, other: Self, f: impl Fn(i64, i64) -> i64) -> Self {
+        Self {
+            wall_ns: f(self.wall_ns, other.wall_ns),
+            compute_ns: f(self.compute_ns, other.compute_ns),
+            overlap_ns: f(self.overlap_ns, other.overlap_ns),
+            exposed_comm_ns: f(self.exposed_comm_ns, other.exposed_comm_ns),
+            memory_ns: f(self.memory_ns, other.memory_ns),
+            idle_ns: f(self.idle_ns, other.idle_ns),
+        }
+    }
+
+    fn row(self, rank: i32, device_id: Option<i64>, step: Option<i32>) -> StepBreakdownRow {
+        let comm_total_ns = self.overlap_ns + self.exposed_comm_ns;
+        StepBreakdownRow {
+            rank,
+            device_id,
+            step,
+            wall_ns: self.wall_ns,
+            compute_ns: self.compute_ns,
+            overlap_ns: self.overlap_ns,
+            exposed_comm_ns: self.exposed_comm_ns,
+            memory_ns: self.memory_ns,
+            idle_ns: self.idle_ns,
+            comm_total_ns,
+            overlap_pct: (comm_total_ns > 0).then(|| 100.0 * self.overlap_ns as f64 / comm_total_ns as f64),
+        }
+    }
+}
+
+/// The breakdown of a rank, and the sets that other tables need for their own windows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Breakdown {
+    pub(crate) rows: Vec<StepBreakdownRow>,
+    /// The activity of each device or of the CPU in the chosen time. All steps are included, because work of one step
+    /// may run during another.
+    pub(crate) parts: Vec<(Activity, Parts)>,
+    /// The activity in the chosen steps only; `None` if all steps are chosen.
+    in_steps: Option<Vec<(Activity, Parts)>>,
+}
+
+impl Breakdown {
+    /// The activity in the chosen time and in the chosen steps.
+    pub(crate) fn chosen(&self) -> &[(Activity, Parts)] {
+        self.in_steps.as_ref().unwrap_or(&self.parts)
+    }
+}
+
+/// The breakdown of a rank. Each device (or the CPU) has one row for the whole recording, one row for each active step,
+/// and one row for the time between steps. Only time in `scope` counts.
+pub(crate) fn breakdown(data: &RankData, scope: &Scope) -> Breakdown {
+    let rank = data.outline.info.rank;
+    let host = host_windows(&data.outline.steps);
+    let mut found = Breakdown { in_steps: scope.steps.as_ref().map(|_| Vec::new()), ..Breakdown::default() };
+    for mut activity in Activity::of(data) {
+        if let Some(time) = &scope.time {
+            activity = activity.clipped(time);
+        }
+        // The windows of all steps are needed first, because a step on a device begins when the previous step ends
+        // there.
+        let windows = scope.chosen(match activity.device {
+            Some(device) => device_windows(&host, &data.events, device),
+            None => host.clone(),
+        });
+        let within = scope.within(&windows);
+        let parts = Parts::new(&activity);
+        found.rows.extend(device_rows(rank, activity.device, &windows, &parts, within.as_ref()));
+        if let (Some(in_steps), Some(within)) = (&mut found.in_steps, &within) {
+            let chosen = activity.clipped(within);
+            let parts = Parts::new(&chosen);
+            in_steps.push((chosen, parts));
+        }
+        found.parts.push((activity, parts));
+    }
+    found
+}
+
+fn device_rows(
+    rank: i32,
+    device: Option<i64>,
+    windows: &[StepWindow],
+    parts: &Parts,
+    scope: Option<&IntervalSet>,
+) -> Vec<StepBreakdownRow> {
+    let split = |window: Interval| match scope {
+        None => parts.split(window),
+        Some(scope) => {
+            let pieces = scope.clip(window);
+            let add = |sum: Split, piece: &Interval| sum.combine(parts.split(*piece), |a, b| a + b);
+            pieces.intervals().iter().fold(Split::default(), add)
+        }
+    };
+    let spans = windows.iter().map(|w| w.window).chain(parts.busy.set().hull());
+    let Some(everything) = spans.reduce(|a, b| Interval::new(a.start_ns.min(b.start_ns), a.end_ns.max(b.end_ns)))
+    else {
+        return Vec::new();
+    };
+    let total = split(everything);
+    let mut between = total;
+    let mut rows = vec![total.row(rank, device, None)];
+    for step in windows {
+        let part = split(step.window);
+        if scope.is_some() && part.wall_ns == 0 {
+            continue;
+        }
+        between = between.combine(part, |a, b| a - b);
+        rows.push(part.row(rank, device, Some(step.step)));
+    }
+    if between.wall_ns > 0 {
+        rows.insert(1, between.row(rank, device, Some(-1)));
+    }
+    rows
+}
+
+/// HTA's temporal breakdown over the device rows of a rank; `None` if the rank has no device rows.
+pub(crate) fn hta_temporal(rank: i32, activities: &[(Activity, Parts)]) -> Option<HtaTemporalRow> {
+    let devices = || activities.iter().map(|(a, _)| a).filter(|a| a.device.is_some());
+    let union = |set: fn(&Activity) -> &IntervalSet| devices().fold(IntervalSet::new(), |all, a| all.union(set(a)));
+    let compute = union(|a| &a.compute);
+    let busy = compute.union(&union(|a| &a.comm)).union(&union(|a| &a.memory));
+    let kernel_time_ns = busy.hull()?.len_ns();
+    let (idle_time_ns, compute_time_ns) = (kernel_time_ns - busy.len_ns(), compute.len_ns());
+    let non_compute_time_ns = kernel_time_ns - compute_time_ns - idle_time_ns;
+    Some(HtaTemporalRow { rank, kernel_time_ns, idle_time_ns, compute_time_ns, non_compute_time_ns })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::drawn::Drawn;
+
+    /// Formats each row as `step: wall = compute + overlap + exposed + memory + idle`.
+    fn table(rows: &[StepBreakdownRow]) -> Vec<String> {
+        let step = |s: Option<i32>| s.map_or("all".into(), |s| s.to_string());
+        rows.iter()
+            .map(|r| {
+                format!(
+                    "{}: {} = {} + {} + {} + {} + {}",
+                    step(r.step),
+                    r.wall_ns,
+                    r.compute_ns,
+                    r.overlap_ns,
+                    r.exposed_comm_ns,
+                    r.memory_ns,
+                    r.idle_ns
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_cpu_step_splits_into_operators_and_collectives() {
+        let data = Drawn::rank(0)
+            .steps("..######......########..") //
+            .host(Kind::CpuOp, "gemm", 1, "..###.........####......")
+            .host(Kind::CpuOp, "wait_all_reduce", 1, ".....##...........###...")
+            .collectives(".....##.........#####...")
+            .data();
+        let rows = breakdown(&data, &Scope::default()).rows;
+        // The collective of step 1 ends in step 1, and the time between the steps is idle.
+        assert_eq!(
+            table(&rows),
+            [
+                "all: 20 = 5 + 2 + 5 + 0 + 8",
+                "-1: 6 = 0 + 0 + 0 + 0 + 6",
+                "1: 6 = 3 + 0 + 2 + 0 + 1",
+                "2: 8 = 2 + 2 + 3 + 0 + 1",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_device_step_ends_with_the_work_launched_in_it() {
+        let data = Drawn::rank(0)
+            .steps("########........########....")
+            .launches(1, ".#.#............#...........")
+            .device(Kind::Kernel, "gemm", (0, 7), 1, "...###.#####............####")
+            .device(Kind::Kernel, "ncclDevKernel_AllReduce", (0, 8), 50, ".........####...............")
+            .device(Kind::GpuMemcpy, "Memcpy HtoD", (0, 9), 60, ".###........................")
+            .data();
+        let Breakdown { rows, parts, .. } = breakdown(&data, &Scope::default());
+        assert_eq!(
+            table(&rows),
+            [
+                "all: 28 = 9 + 3 + 1 + 2 + 13",
+                "-1: 4 = 0 + 0 + 1 + 0 + 3",
+                "1: 12 = 5 + 3 + 0 + 2 + 2",
+                "2: 12 = 4 + 0 + 0 + 0 + 8",
+            ]
+        );
+        let hta = hta_temporal(0, &parts).unwrap();
+        assert_eq!(
+            (hta.kernel_time_ns, hta.idle_time_ns, hta.compute_time_ns, hta.non_compute_time_ns),
+            (27, 12, 12, 3)
+        );
+    }
+
+    #[test]
+    fn late_device_work_delays_the_next_step() {
+        let data = Drawn::rank(0)
+            .steps("####...####...")
+            .launches(1, ".#......#.....")
+            .device(Kind::Kernel, "gemm", (0, 7), 1, "...######.###.")
+            .data();
+        let rows = breakdown(&data, &Scope::default()).rows;
+        assert_eq!(
+            table(&rows),
+            ["all: 13 = 9 + 0 + 0 + 0 + 4", "1: 9 = 6 + 0 + 0 + 0 + 3", "2: 4 = 3 + 0 + 0 + 0 + 1"]
+        );
+    }
+
+    #[test]
+    fn a_scope_limits_the_total_and_every_step() {
+        let data = Drawn::rank(0)
+            .steps("##########")
+            .host(Kind::CpuOp, "gemm", 1, "#######...")
+            .collectives(".....####.")
+            .data();
+        let scope = [Interval::new(2, 4), Interval::new(6, 9)].into_iter().collect();
+        let rows = breakdown(&data, &Scope { time: Some(scope), ..Scope::default() }).rows;
+        assert_eq!(table(&rows), ["all: 5 = 2 + 1 + 2 + 0 + 0", "1: 5 = 2 + 1 + 2 + 0 + 0"]);
+    }
+
+    fn line() -> impl Strategy<Value = String> {
+        prop::collection::vec(prop::bool::weighted(0.4), 40)
+            .prop_map(|busy| busy.into_iter().map(|b| if b { '#' } else { '.' }).collect())
+    }
+
+    proptest! {
+        #[test]
+        fn the_parts_sum_to_wall(steps in line(), k in line(), c in line(), m in line(), launches in line(), scope in line()) {
+            let device = Drawn::rank(0)
+                .steps(&steps)
+                .launches(0, &launches)
+                .device(Kind::Kernel, "gemm", (0, 1), 0, &k)
+                .device(Kind::Kernel, "nccl", (0, 2), 3, &c)
+                .device(Kind::GpuMemset, "Memset", (1, 1), 5, &m)
+                .data();
+            let cpu = Drawn::rank(0).steps(&steps).host(Kind::CpuOp, "gemm", 1, &k).collectives(&c).data();
+            let time = crate::model::drawn::bars(&scope).into_iter().map(|(s, e)| Interval::new(s, e)).collect();
+            let (time, all) = (Scope { time: Some(time), steps: None }, Scope::default());
+            let in_steps = |scope: &Scope| Scope { steps: Some(2..4), ..scope.clone() };
+            let scopes = [in_steps(&time), in_steps(&all), time, all];
+            for data in [&device, &cpu] {
+                for scope in &scopes {
+                    let rows = breakdown(data, scope).rows;
+                    for r in &rows {
+                        let parts = [r.compute_ns, r.overlap_ns, r.exposed_comm_ns, r.memory_ns, r.idle_ns];
+                        prop_assert_eq!(parts.iter().sum::<i64>(), r.wall_ns);
+                        prop_assert!(parts.iter().all(|p| *p >= 0), "{:?}", r);
+                    }
+                    for all in rows.iter().filter(|r| r.step.is_none()) {
+                        let steps = rows.iter().filter(|r| r.device_id == all.device_id && r.step.is_some());
+                        prop_assert_eq!(steps.map(|r| r.wall_ns).sum::<i64>(), all.wall_ns);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The map: reduces one rank to a part that is small enough to hold for every rank of a large run.
+
+use trace::{CollectiveRow, Tables};
+
+use crate::base::intervals::Interval;
+use crate::measure::breakdown::{Activity, Parts, breakdown, hta_temporal};
+use crate::measure::by_name::stats;
+use crate::measure::critical::critical_path;
+use crate::measure::device::{View, device_tables};
+use crate::measure::idle::idle_breakdown;
+use crate::measure::memory::{memory_curve, memory_peaks};
+use crate::measure::own_time;
+use crate::measure::part::RankPart;
+use crate::measure::select_steps::select_steps;
+use crate::model::RankData;
+use crate::model::options::Options;
+use crate::model::scope::{Scope, narrow_to_time};
+use crate::model::steps::{active_numbers, mark_steps, one_step_if_none};
+use trace::rank::Launches;
+
+/// Reduces a rank to its part. `time` is the selected span in the rank's clock.
+pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -> RankPart {
+    if let Some(marker) = &options.step_marker {
+        mark_steps(&mut data, marker);
+    }
+    one_step_if_none(&mut data);
+    let recorded_steps = active_numbers(&data.outline.steps);
+    let scope = Scope::of(&data, options, time);
+    data.memory.retain(|m| scope.keeps_host_time(&data.outline.steps, m.ts_ns));
+    narrow_to_time(&mut data.outline, &scope);
+    data.measure_outline();
+    let events = &data.events;
+    let keep = |row: usize| scope.keeps_row(events, row);
+
+    let rank = data.outline.info.rank;
+    let launches = Launches::collect(&data.events);
+    // The halves take about equally long, so that even a single rank keeps two cores busy.
+    let ((of_device, exposed_ns), (of_host, straggler)) = rayon::join(
+        || {
+            let breakdown = breakdown(&data, &scope);
+            let (parts, chosen) = (&*breakdown.parts, breakdown.chosen());
+            let exposed_ns: Vec<Option<i64>> = data.outline.collectives.iter().map(|c| exposed_ns(c, parts)).collect();
+            let sequences_of = options.sequences_of.as_ref();
+            let view =
+                View { data: &data, keep: &keep, scope: &scope, launches: &launches, sequences_of, parts, chosen };
+            let tables = Tables {
+                idle_breakdown: idle_breakdown(&data, &launches, &keep),
+                hta_temporal_breakdown: hta_temporal(rank, chosen).into_iter().collect(),
+                ..device_tables(&view)
+            };
+            (Tables { step_breakdown: breakdown.rows, ..tables }, exposed_ns)
+        },
+        || {
+            let tables = Tables {
+                critical_path: critical_path(&data, &launches, &scope),
+                memory_peaks: memory_peaks(rank, &data.memory),
+                memory_curve: memory_curve(rank, &data.memory),
+                ..stats(&data, &keep)
+            };
+            (tables, own_time::map_rank(&data, &options.thresholds))
+        },
+    );
+    let mut tables = Tables { omissions: data.omissions, ..of_device };
+    tables.append(of_host);
+    let mut outline = data.outline;
+    for (collective, exposed_ns) in outline.collectives.iter_mut().zip(exposed_ns) {
+        collective.exposed_ns = exposed_ns;
+    }
+    let mut part = RankPart {
+        rows: data.events.len() as u64,
+        outline,
+        tables,
+        straggler,
+        recorded_steps,
+        buckets: data.buckets,
+        devices: data.devices,
+        counters: data.counters,
+    };
+    // Steps are selected last, because the neighbouring steps bound the selected ones.
+    select_steps(&mut part, &scope);
+    part
+}
+
+/// The time of a collective that is not hidden by compute on its device.
+fn exposed_ns(collective: &CollectiveRow, parts: &[(Activity, Parts)]) -> Option<i64> {
+    let window = Interval::new(collective.start_ns?, collective.end_ns?);
+    let own = parts.iter().find(|(a, _)| a.device.is_some() && a.device == collective.device_id);
+    let (_, parts) = own.or(parts.first())?;
+    Some(window.len_ns() - parts.compute.within_ns(window))
+}

@@ -1,0 +1,265 @@
+//! The map over ranks: reduces all rows of a rank to its own stretches and the host ranges in them.
+
+mod ranges;
+
+use std::cmp::Reverse;
+
+use rustc_hash::FxHashMap;
+use trace::{CollectiveRow, Phase, StepRow, Text};
+
+use crate::base::intervals::{Coverage, Interval, IntervalSet};
+use crate::measure::own_time::ranges::{computing, self_times};
+use crate::model::thresholds::Thresholds;
+use crate::model::{Collective, Events, RankData};
+
+/// The part of one rank that the reduction needs. Times are in the rank's clock.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OwnTime {
+    /// The global rank.
+    pub rank: i32,
+    /// One stretch for each of [`RankOutline::collectives`](crate::model::RankOutline::collectives), in the same order.
+    pub stretches: Vec<Stretch>,
+    /// The rank's active steps, ascending. Warm-up steps are excluded.
+    pub steps: Vec<StepPart>,
+    /// Host ranges by time inside the rank's own stretches, largest first; at most [`Thresholds::max_ranges`].
+    pub ranges: Vec<RangePart>,
+    /// The number of ranges that exceed that limit.
+    pub ranges_dropped: usize,
+    /// The largest self time of a dropped range in one step. It bounds the error of treating a range that is not listed
+    /// as absent.
+    pub dropped_max_ns: i64,
+    /// Whether the rank has device work.
+    pub has_device: bool,
+}
+
+/// The time before one of a rank's collectives in which the rank works on its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stretch {
+    /// The time at which the rank entered the previous collective, or the start of the first recorded step.
+    pub since_ns: i64,
+    /// The latest end of an earlier collective, or the start of the first recorded step.
+    pub from_ns: i64,
+    /// The time at which the rank enters the collective.
+    pub start_ns: i64,
+    /// The time at which the rank leaves the collective; `None` if it did not end.
+    pub end_ns: Option<i64>,
+    /// The time from `since_ns` to `start_ns` without exposed communication. It is the rank's own work after the
+    /// previous collective or overlapping it. `None` if its begin is unknown.
+    pub own_ns: Option<i64>,
+    /// The collective whose end is `from_ns`, as a position in the same list; `None` if `from_ns` is the start of a
+    /// step.
+    pub previous: Option<u32>,
+    /// The step of the collective; `None` outside of active steps.
+    pub step: Option<i32>,
+}
+
+/// One active step of a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepPart {
+    /// The number of the step.
+    pub step: i32,
+    /// The length of the step.
+    pub dur_ns: i64,
+    /// The time within the own stretches of the step in which a device of the rank worked.
+    pub device_busy_ns: i64,
+}
+
+/// The self time of one host range inside own stretches.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RangePart {
+    /// The name of the range; `ProfilerStep#12` is `ProfilerStep` here.
+    pub name: Text,
+    /// Whether the range loads input: it is a data loader's range, or is inside the `input` phase.
+    pub input: bool,
+    /// If this Python frame covers a user's range almost completely, the name of that range.
+    pub fills: Option<Text>,
+    /// The self time without blocking synchronisation calls, for each of [`OwnTime::steps`].
+    pub self_ns: Vec<i64>,
+}
+
+/// Reduces a rank to its [`OwnTime`], in time linear in its rows.
+pub fn map_rank(rank: &RankData, thresholds: &Thresholds) -> OwnTime {
+    let spans = active_steps(&rank.outline.steps);
+    let exposed = exposed(rank);
+    let stretches = own_stretches(&rank.outline.collectives, &spans, &exposed);
+    let slots: Vec<Slot> = slots(&stretches, &spans, &exposed);
+    let mut steps: Vec<StepPart> =
+        spans.iter().map(|s| StepPart { step: s.step, dur_ns: s.end_ns - s.start_ns, device_busy_ns: 0 }).collect();
+    add_device_busy(&rank.events, &slots, &mut steps);
+    let mut ranges = self_times(rank, &slots, steps.len());
+    ranges.sort_by_cached_key(by_size);
+    let dropped = ranges.split_off(ranges.len().min(thresholds.max_ranges));
+    OwnTime {
+        rank: rank.outline.info.rank,
+        stretches,
+        steps,
+        ranges,
+        ranges_dropped: dropped.len(),
+        dropped_max_ns: dropped.iter().flat_map(|r| r.self_ns.iter().copied()).max().unwrap_or(0),
+        has_device: rank.events.kind.iter().any(|k| k.is_device_work()),
+    }
+}
+
+/// The sort key of ranges: the largest first, then by name, so that the result does not depend on the order of rows.
+fn by_size(range: &RangePart) -> (Reverse<i64>, Text, bool) {
+    (Reverse(range.self_ns.iter().sum()), range.name.clone(), range.input)
+}
+
+/// An active step, and the start of its unbroken run of active steps.
+struct StepSpan {
+    step: i32,
+    start_ns: i64,
+    end_ns: i64,
+    run_start_ns: i64,
+}
+
+/// The active steps by number. Of several steps with the same number, only the first one is used.
+fn active_steps(rows: &[StepRow]) -> Vec<StepSpan> {
+    let mut rows: Vec<&StepRow> = rows.iter().filter(|s| s.phase != Phase::Warmup && s.step >= 0).collect();
+    rows.sort_by_key(|s| (s.step, s.start_ns));
+    rows.dedup_by_key(|s| s.step);
+    let mut spans: Vec<StepSpan> = Vec::with_capacity(rows.len());
+    for row in rows {
+        let follows = spans.last().filter(|last| last.step + 1 == row.step && last.start_ns <= row.start_ns);
+        let run_start_ns = follows.map_or(row.start_ns, |last| last.run_start_ns);
+        let end_ns = row.end_ns.max(row.start_ns);
+        spans.push(StepSpan { step: row.step, start_ns: row.start_ns, end_ns, run_start_ns });
+    }
+    spans
+}
+
+/// The exposed communication of a rank: the time in a collective without any other work.
+fn exposed(rank: &RankData) -> Coverage {
+    let times = |row: &CollectiveRow| Some(Interval::new(row.start_ns?, row.end_ns?));
+    let communication: IntervalSet = rank.outline.collectives.iter().filter_map(|c| times(c)).collect();
+    let events = &rank.events;
+    let computing = if events.kind.iter().any(|k| k.is_device_work()) {
+        let work = (0..events.len()).filter(|&row| events.kind[row].is_device_work() && !events.is_comm[row]);
+        work.map(|row| Interval::new(events.ts_ns[row], events.end_ns(row))).collect()
+    } else {
+        computing(rank, &communication)
+    };
+    Coverage::new(communication.difference(&computing))
+}
+
+/// The own time before each collective: the time since the entry into the previous collective, without exposed
+/// communication.
+///
+/// ```text
+///   collective         [~~~~~A~~~~~]    [B]
+///   compute       #########      .  ####            # computes, also during A
+///   own before B       ####         ####
+/// ```
+///
+/// Work after the last collective of a step (the optimiser) counts for the first collective of the next step, because
+/// it delays that one. A stretch begins with a step only at the start of an unbroken run of active steps, where no
+/// earlier events were recorded.
+fn own_stretches(collectives: &[Collective], spans: &[StepSpan], exposed: &Coverage) -> Vec<Stretch> {
+    // The collective that ended last, and the entry into the most recent collective.
+    let mut latest: Option<(i64, u32)> = None;
+    let mut entered_ns: Option<i64> = None;
+    let mut unended = false;
+    let mut stretches = Vec::with_capacity(collectives.len());
+    for (index, row) in collectives.iter().enumerate() {
+        let Some(start_ns) = row.start_ns.or(row.enqueue_ns) else {
+            stretches.push(Stretch::default());
+            continue;
+        };
+        let span = span_of(row, start_ns, spans);
+        let floor = span.map(|s| s.run_start_ns);
+        let earlier = latest.filter(|&(end, _)| floor.is_none_or(|floor| end > floor));
+        let from = earlier.map(|(end, _)| end).or(floor).map(|from| from.min(start_ns));
+        let since = entered_ns.max(floor).map(|since| since.min(start_ns));
+        let is_known = !unended || entered_ns < floor;
+        let own = since
+            .filter(|_| is_known)
+            .map(|since| start_ns - since - exposed.within_ns(Interval::new(since, start_ns)));
+        stretches.push(Stretch {
+            since_ns: since.unwrap_or(start_ns),
+            from_ns: from.unwrap_or(start_ns),
+            start_ns,
+            end_ns: row.end_ns.map(|end| end.max(start_ns)),
+            own_ns: own,
+            previous: earlier.map(|(_, index)| index),
+            step: span.map(|s| s.step),
+        });
+        // If the end of a collective is missing, the own time after it is unknown.
+        unended = row.end_ns.is_none();
+        let end = row.end_ns.unwrap_or(start_ns).max(start_ns);
+        if latest.is_none_or(|(last, _)| end >= last) {
+            latest = Some((end, index as u32));
+        }
+        entered_ns = entered_ns.max(Some(start_ns));
+    }
+    stretches
+}
+
+/// The active step of a collective: the recorded step, or else the step in which the collective begins.
+fn span_of<'a>(row: &CollectiveRow, start_ns: i64, spans: &'a [StepSpan]) -> Option<&'a StepSpan> {
+    match row.step {
+        Some(step) => spans.binary_search_by_key(&step, |s| s.step).ok().map(|i| &spans[i]),
+        None => spans.iter().find(|s| s.start_ns <= start_ns && start_ns < s.end_ns),
+    }
+}
+
+/// A piece of own time with the position of its step. Self times are collected in slots, which are disjoint and
+/// ascending.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub(crate) from_ns: i64,
+    pub(crate) to_ns: i64,
+    pub(crate) step: usize,
+}
+
+fn slots(stretches: &[Stretch], spans: &[StepSpan], exposed: &Coverage) -> Vec<Slot> {
+    let position: FxHashMap<i32, usize> = spans.iter().enumerate().map(|(i, s)| (s.step, i)).collect();
+    let mut slots = Vec::with_capacity(stretches.len());
+    for stretch in stretches.iter().filter(|s| s.own_ns.is_some_and(|own| own > 0)) {
+        let Some(&step) = stretch.step.and_then(|step| position.get(&step)) else { continue };
+        let window = Interval::new(stretch.since_ns, stretch.start_ns);
+        let pieces = exposed.set().clip(window).gaps(window);
+        slots.extend(pieces.intervals().iter().map(|i| Slot { from_ns: i.start_ns, to_ns: i.end_ns, step }));
+    }
+    slots
+}
+
+/// Finds the slots of ascending segments in one pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SlotCursor(usize);
+
+impl SlotCursor {
+    /// Calls `add(step, ns)` for every part of [`from_ns`, `to_ns`) that lies in a slot. Segments must ascend over
+    /// calls.
+    pub(crate) fn clip(&mut self, slots: &[Slot], from_ns: i64, to_ns: i64, mut add: impl FnMut(usize, i64)) {
+        while slots.get(self.0).is_some_and(|slot| slot.to_ns <= from_ns) {
+            self.0 += 1;
+        }
+        for slot in &slots[self.0..] {
+            if slot.from_ns >= to_ns {
+                break;
+            }
+            let ns = to_ns.min(slot.to_ns) - from_ns.max(slot.from_ns);
+            if ns > 0 {
+                add(slot.step, ns);
+            }
+        }
+    }
+}
+
+/// Adds to each step the time of device work within its slots. Communication is excluded, and overlapping work counts
+/// once.
+fn add_device_busy(events: &Events, slots: &[Slot], steps: &mut [StepPart]) {
+    let mut cursor = SlotCursor::default();
+    let mut covered_ns = i64::MIN;
+    for row in 0..events.len() {
+        if !events.kind[row].is_device_work() || events.is_comm[row] {
+            continue;
+        }
+        let from = events.ts_ns[row].max(covered_ns);
+        let to = events.end_ns(row);
+        if from < to {
+            cursor.clip(slots, from, to, |step, ns| steps[step].device_busy_ns += ns);
+            covered_ns = to;
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The self time of each host range inside a rank's own stretches.
+//!
+//! ```text
+//!   ProfilerStep  |-------------------------------|
+//!   forward          |------------------|
+//!   gemm                 |----|   |---|
+//!   self time      ooofffggggggffffggggggffooooooooo      o ProfilerStep, f forward, g gemm
+//!   own stretch    |----------------------|               only this counts
+//! ```
+//!
+//! Ranges are `user_annotation`, `cpu_op` and `python_function` rows. Runtime and driver calls count for the range
+//! around them. Calls that block until a device is done do not count, because the host only waits there. The same holds
+//! for communication, and for ranges with `wait` in their name.
+//!
+//! If the Python stack was recorded, the innermost row is usually a frame such as `<built-in function sleep>`. If such
+//! a frame [fills](RangePart::fills) a user's range, reports show the name of that range, because the user knows it.
+
+use rustc_hash::FxHashMap;
+use trace::Text;
+
+use crate::base::intervals::{Interval, IntervalSet};
+use crate::measure::own_time::RangePart;
+use crate::measure::own_time::{Slot, SlotCursor};
+use crate::model::{Kind, NONE, RankData};
+use trace::name_rules;
+
+/// A range: the id of its name, and whether it loads input.
+type Range = (u32, bool);
+
+/// The properties that a name gives to its rows.
+#[derive(Clone, Copy, Default)]
+struct NameClass {
+    /// The id of the name that rows of this name count for. All `ProfilerStep#N` are one range.
+    canonical: u32,
+    waits: bool,
+    synchronizes: bool,
+    input: bool,
+    /// Whether the name is a `ProfilerStep#N`, which comes from the profiler and not from the user.
+    is_step: bool,
+}
+
+/// A row that is open on a thread.
+#[derive(Clone, Copy)]
+struct Open {
+    end_ns: i64,
+    /// The range that the self time of the row counts for; `None` if the row waits.
+    range: Option<Range>,
+    /// The range that runtime and driver calls inside the row count for.
+    enclosing: Option<Range>,
+    /// Whether `range` is a frame of a Python stack.
+    frame: bool,
+    /// The name of the innermost user's range that contains the row or is the row.
+    named: Option<u32>,
+    input: bool,
+}
+
+/// The open rows of a thread, outermost first.
+struct Thread {
+    open: Vec<Open>,
+    /// The end of the time that was assigned to rows so far.
+    assigned_ns: i64,
+}
+
+/// Walks the host rows of a rank.
+struct Walk<'a> {
+    rank: &'a RankData,
+    names: &'a [NameClass],
+    threads: Vec<Thread>,
+}
+
+impl<'a> Walk<'a> {
+    /// Calls `segment(thread, row, from_ns, to_ns)` for every stretch of time in which `row` is the innermost row of
+    /// its thread. For each thread, segments ascend and do not overlap.
+    ///
+    /// `thread` is an index into the returned list of thread ids.
+    fn each(rank: &'a RankData, names: &'a [NameClass], mut segment: impl FnMut(usize, &Open, i64, i64)) -> Vec<i64> {
+        let mut walk = Self { rank, names, threads: Vec::new() };
+        let mut position: FxHashMap<i64, usize> = FxHashMap::default();
+        let mut ids = Vec::new();
+        for (row, id) in host_rows(rank) {
+            let thread = *position.entry(id).or_insert_with(|| {
+                ids.push(id);
+                walk.threads.push(Thread { open: Vec::new(), assigned_ns: i64::MIN });
+                walk.threads.len() - 1
+            });
+            walk.open(thread, row, &mut segment);
+        }
+        for thread in 0..walk.threads.len() {
+            walk.advance(thread, i64::MAX, &mut segment);
+        }
+        ids
+    }
+
+    /// Assigns the thread's time up to `to_ns` to its open rows, innermost first.
+    fn advance(&mut self, at: usize, to_ns: i64, segment: &mut impl FnMut(usize, &Open, i64, i64)) {
+        let thread = &mut self.threads[at];
+        while let Some(top) = thread.open.last() {
+            let until_ns = top.end_ns.min(to_ns);
+            if thread.assigned_ns < until_ns {
+                segment(at, top, thread.assigned_ns, until_ns);
+                thread.assigned_ns = until_ns;
+            }
+            if top.end_ns > to_ns {
+                break;
+            }
+            thread.open.pop();
+        }
+    }
+
+    fn open(&mut self, at: usize, row: usize, segment: &mut impl FnMut(usize, &Open, i64, i64)) {
+        let events = &self.rank.events;
+        self.advance(at, events.ts_ns[row], segment);
+        let thread = &mut self.threads[at];
+        let around = thread.open.last().copied();
+        let class = self.names.get(events.name[row] as usize).copied().unwrap_or_default();
+        let input = class.input || around.is_some_and(|o| o.input);
+        let enclosing = around.and_then(|o| o.enclosing);
+        let range = Some((class.canonical, input));
+        let frame = match events.kind[row] {
+            Kind::Runtime | Kind::Driver => around.is_some_and(|o| o.frame),
+            kind => kind == Kind::PythonFunction,
+        };
+        let named = match events.kind[row] {
+            Kind::UserAnnotation if !class.is_step => Some(class.canonical),
+            _ => around.and_then(|o| o.named),
+        };
+        let (range, enclosing) = match events.kind[row] {
+            Kind::Runtime | Kind::Driver if class.synchronizes => (None, enclosing),
+            // A call outside of all ranges is a range of its own.
+            Kind::Runtime | Kind::Driver => (enclosing.or(range), enclosing),
+            _ if events.is_comm[row] || class.waits => (None, None),
+            _ => (range, range),
+        };
+        thread.open.push(Open { end_ns: events.end_ns(row), range, enclosing, frame, named, input });
+        thread.assigned_ns = thread.assigned_ns.max(events.ts_ns[row]);
+    }
+}
+
+/// The positions of all host rows, with their threads.
+fn host_rows(rank: &RankData) -> impl Iterator<Item = (usize, i64)> {
+    let events = &rank.events;
+    (0..events.len())
+        .filter(|&row| is_host(events.kind[row]) && events.thread[row] != NONE)
+        .map(|row| (row, events.thread[row]))
+}
+
+/// The self time of each range of `rank` within `slots`, for each of `steps` steps.
+pub(super) fn self_times(rank: &RankData, slots: &[Slot], steps: usize) -> Vec<RangePart> {
+    let names = classify(&rank.names);
+    let mut position: FxHashMap<Range, usize> = FxHashMap::default();
+    let mut times: Vec<RangeTime> = Vec::new();
+    let mut cursors: Vec<SlotCursor> = Vec::new();
+    // The time in each user's range, including the time of the rows inside.
+    let mut named_ns: FxHashMap<u32, i64> = FxHashMap::default();
+    Walk::each(rank, &names, |thread, row, from_ns, to_ns| {
+        if cursors.len() <= thread {
+            cursors.resize(thread + 1, SlotCursor::default());
+        }
+        let Some(range) = row.range else { return };
+        cursors[thread].clip(slots, from_ns, to_ns, |step, ns| {
+            let at = *position.entry(range).or_insert_with(|| {
+                let self_ns = vec![0; steps];
+                times.push(RangeTime { range, self_ns, frame: row.frame, named: row.named, spread: false });
+                times.len() - 1
+            });
+            times[at].self_ns[step] += ns;
+            times[at].spread |= (times[at].frame, times[at].named) != (row.frame, row.named);
+            if let Some(named) = row.named {
+                *named_ns.entry(named).or_default() += ns;
+            }
+        });
+    });
+    let name = |id: u32| match rank.names.get(id as usize) {
+        Some(text) if name_rules::is_step(text) => name_rules::STEP.into(),
+        Some(text) => text.clone(),
+        None => "".into(),
+    };
+    let part = |time: RangeTime| {
+        let fills = time.fills(&named_ns).map(name);
+        RangePart { name: name(time.range.0), input: time.range.1, fills, self_ns: time.self_ns }
+    };
+    times.into_iter().map(part).collect()
+}
+
+/// A frame fills a user's range if it covers at least this share of it.
+const FILLED: f64 = 0.9;
+
+/// The self time of one range while it is collected.
+struct RangeTime {
+    range: Range,
+    self_ns: Vec<i64>,
+    frame: bool,
+    /// The user's range around the first row of this range.
+    named: Option<u32>,
+    /// Whether later rows are inside other user's ranges.
+    spread: bool,
+}
+
+impl RangeTime {
+    /// The user's range that this frame fills; `named_ns` holds the time in each user's range.
+    fn fills(&self, named_ns: &FxHashMap<u32, i64>) -> Option<u32> {
+        let named = self.named.filter(|_| self.frame && !self.spread)?;
+        let whole_ns = named_ns.get(&named).copied().unwrap_or(0);
+        let own_ns: i64 = self.self_ns.iter().sum();
+        (own_ns as f64 >= FILLED * whole_ns as f64).then_some(named)
+    }
+}
+
+/// The time in which the host computed during a collective (`within`). It is the time of the threads that record their
+/// waits, without these waits. Threads without recorded waits are excluded, because their rows may include blocked
+/// time.
+pub(super) fn computing(rank: &RankData, within: &IntervalSet) -> IntervalSet {
+    let names = classify(&rank.names);
+    let events = &rank.events;
+    let mut recording_waits: Vec<i64> = host_rows(rank)
+        .filter(|&(row, _)| matches!(events.kind[row], Kind::CpuOp | Kind::UserAnnotation))
+        .filter(|&(row, _)| names.get(events.name[row] as usize).is_some_and(|class| class.waits))
+        .map(|(_, thread)| thread)
+        .collect();
+    recording_waits.sort_unstable();
+    recording_waits.dedup();
+    if recording_waits.is_empty() || within.is_empty() {
+        return IntervalSet::new();
+    }
+    let mut sets: Vec<IntervalSet> = Vec::new();
+    let ids = Walk::each(rank, &names, |thread, row, from_ns, to_ns| {
+        if sets.len() <= thread {
+            sets.resize(thread + 1, IntervalSet::new());
+        }
+        if row.range.is_some() {
+            sets[thread].push(Interval::new(from_ns, to_ns));
+        }
+    });
+    let trusted = sets.iter().zip(ids).filter(|(_, id)| recording_waits.binary_search(id).is_ok());
+    trusted.fold(IntervalSet::new(), |all, (set, _)| all.union(&set.intersection(within)))
+}
+
+fn is_host(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::CpuOp | Kind::UserAnnotation | Kind::PythonFunction | Kind::Runtime | Kind::Driver | Kind::Overhead
+    )
+}
+
+fn classify(names: &[Text]) -> Vec<NameClass> {
+    let mut step_name = None;
+    let class = |(id, name): (usize, &Text)| {
+        let id = id as u32;
+        let is_step = name_rules::is_step(name);
+        NameClass {
+            canonical: if is_step { *step_name.get_or_insert(id) } else { id },
+            waits: name_rules::waits(name),
+            synchronizes: name_rules::synchronizes(name),
+            input: name_rules::is_input(name),
+            is_step,
+        }
+    };
+    names.iter().enumerate().map(class).collect()
+}

@@ -1,0 +1,28 @@
+//! One rank after the map: small enough to hold for every rank of a large run.
+
+use trace::{BucketRow, CounterRow, DeviceRow, Tables};
+
+use crate::measure::own_time::OwnTime;
+use crate::model::RankOutline;
+
+/// A rank after the map: its collectives, its steps and sums over its rows. Times are in the rank's clock.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RankPart {
+    /// Collectives, steps and the recorded span.
+    pub outline: RankOutline,
+    /// Number of rows of `events` that were read.
+    pub rows: u64,
+    /// Numbers of all active steps, ascending, including steps that are not selected.
+    pub recorded_steps: Vec<i32>,
+    /// Gradient buckets.
+    pub buckets: Vec<BucketRow>,
+    /// Devices.
+    pub devices: Vec<DeviceRow>,
+    /// Counters of its recorder.
+    pub counters: Vec<CounterRow>,
+    /// The rows of the analysis tables that one rank alone decides, and its omissions. Rows of operators and kernels are
+    /// not yet compared with those of other ranks.
+    pub tables: Tables,
+    /// Own work between collectives, by position in the program.
+    pub straggler: OwnTime,
+}

@@ -1,0 +1,125 @@
+//! The result of an analysis: one plain value that every renderer prints.
+
+use serde::Serialize;
+pub use trace::Tables;
+
+/// The result of an analysis. Each table is sorted as its field states. Times of day are global ns.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Analysis {
+    /// The input and its extent.
+    pub facts: Facts,
+    /// The rank that slows the job down, if any.
+    pub verdict: Verdict,
+    /// All tables of the analysis.
+    pub tables: Tables,
+}
+
+/// The input of an analysis and its extent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Facts {
+    /// Id of the run; empty for traces.
+    pub run_id: String,
+    /// Tool that wrote the input.
+    pub tool: String,
+    /// Number of ranks in the job; `None` if the input does not record it.
+    pub world_size: Option<i32>,
+    /// Ranks that were read, ascending.
+    pub ranks: Vec<i32>,
+    /// Ranks of the job that are not in the analysis.
+    pub missing_ranks: Vec<i32>,
+    /// Host names.
+    pub hosts: Vec<String>,
+    /// Active steps that at least one rank recorded.
+    pub steps: Vec<i32>,
+    /// Rows of `events` that were read.
+    pub events: u64,
+    /// Rows of `collectives` that were read.
+    pub collectives: u64,
+    /// Rows that the recorders stored.
+    pub recorded: i64,
+    /// Rows that the recorders lost.
+    pub dropped: i64,
+    /// The recorders' reasons for an empty recording. Omitted from the JSON if there are rows or no recorded reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nothing_because: Vec<String>,
+    /// Periods in which recording was switched off while the program ran, as recorded. Omitted from the JSON if there
+    /// are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recording_was_off: Vec<String>,
+    /// Whether the input has device rows.
+    pub has_device_rows: bool,
+    /// The selected part of the run, as on the command line; `None`: the whole run.
+    pub selection: Option<String>,
+}
+
+/// The kinds of verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VerdictKind {
+    /// At least one rank slows the others down.
+    Cause,
+    /// A rank may slow the others down, but the evidence is not certain.
+    Undecided,
+    /// No rank stands out.
+    Balanced,
+    /// There is nothing to judge: one rank, no steps or no collectives.
+    #[default]
+    Nothing,
+}
+
+impl VerdictKind {
+    /// The word in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cause => "cause",
+            Self::Undecided => "undecided",
+            Self::Balanced => "balanced",
+            Self::Nothing => "nothing",
+        }
+    }
+}
+
+/// The verdict: the rank, its delay per step, the reason and the certainty. Without a cause, the numbers describe the
+/// rank that stands out most.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Verdict {
+    /// Kind of the verdict.
+    pub kind: VerdictKind,
+    /// All ranks that are causes, sorted by delay, largest first.
+    pub causes: Vec<i32>,
+    /// The rank that the following fields describe.
+    pub rank: Option<i32>,
+    /// Delay that this rank adds to every step.
+    pub step_delay_ns: Option<i64>,
+    /// The rank's own work minus that of the other ranks, per step.
+    pub own_excess_ns: Option<i64>,
+    /// Lower end of the 95 % interval of the excess.
+    pub own_excess_low_ns: Option<i64>,
+    /// Upper end of the 95 % interval of the excess.
+    pub own_excess_high_ns: Option<i64>,
+    /// Reason for the excess: `compute`, `host`, `input` or `communication`.
+    pub reason: Option<String>,
+    /// The host range that contains the excess.
+    pub evidence_range: Option<String>,
+    /// Excess within that range, per step.
+    pub evidence_excess_ns: Option<i64>,
+    /// Basis of the verdict: `range` (the evidence range) or `stretch` (all of the rank's own work).
+    pub stands_on: Option<String>,
+    /// Distance of the basis from the other ranks, in standard errors. Without a suspect: the distance of all own work.
+    pub z: Option<f64>,
+    /// Share of the steps that show the excess.
+    pub persistence: Option<f64>,
+    /// Number of steps judged.
+    pub steps: i32,
+    /// Median length of a step over all ranks.
+    pub step_ns: Option<i64>,
+    /// The whole verdict as one sentence.
+    pub sentence: String,
+}
+
+impl Analysis {
+    /// Whether ranks or rows were left out. The exit code reports this.
+    pub fn is_partial(&self) -> bool {
+        !self.tables.omissions.is_empty() || self.facts.dropped > 0
+    }
+}

@@ -1,0 +1,12 @@
+//! Renderers: every one prints the same [`Analysis`](crate::Analysis).
+
+pub mod chrome;
+pub mod diff;
+pub mod grid;
+pub mod html;
+pub mod json;
+pub mod key_averages;
+pub mod parquet;
+pub mod perfetto;
+pub mod summary;
+pub mod views;

@@ -1,0 +1,465 @@
+//! The texts around the charts: sections, the data that each lacks, and the data that the numbers do not cover.
+
+use trace::{ClockFitRow, Verdict};
+
+use crate::base::units::{count, ns, omission, plural, ranks};
+use crate::model::analysis::{Analysis, VerdictKind};
+use crate::render::html::page_limits::{Limits, Shortenings};
+use crate::render::html::string_pool::{visible_name, visible_sentence};
+use crate::render::html::tables::Roofline;
+
+/// A section with a chart or table, or with the reason why it has none.
+#[derive(Debug, PartialEq)]
+pub(super) struct Section {
+    pub(super) id: &'static str,
+    pub(super) title: &'static str,
+    /// Explains the chart.
+    pub(super) lead: String,
+    /// Names the data that the section lacks.
+    pub(super) missing: Option<String>,
+    /// Whether the section has a chart nevertheless.
+    pub(super) drawn: bool,
+    /// Sentences about summarised data.
+    pub(super) notes: Vec<String>,
+}
+
+/// Data that the numbers do not cover.
+#[derive(Debug, PartialEq)]
+pub(super) struct Uncovered {
+    /// `lost`, `missing`, `undecided` or `summarised`.
+    pub(super) kind: &'static str,
+    pub(super) text: String,
+    /// The affected section.
+    pub(super) section: Option<&'static str>,
+    /// Title of the affected section.
+    pub(super) section_title: &'static str,
+}
+
+/// A finding with a link to its evidence.
+#[derive(Debug)]
+pub(super) struct FindingView {
+    pub(super) severity: String,
+    pub(super) title: String,
+    pub(super) evidence: String,
+    pub(super) suggestion: String,
+    pub(super) link: &'static str,
+    pub(super) link_title: String,
+}
+
+/// The content of a page, from which the sections take their texts.
+#[derive(Debug)]
+pub(super) struct PageContent<'a> {
+    pub(super) analysis: &'a Analysis,
+    pub(super) roofline: &'a Roofline,
+    pub(super) timeline: bool,
+    pub(super) timeline_step: Option<i32>,
+    pub(super) notes: &'a Shortenings,
+}
+
+/// All sections, in the order of the page.
+pub(super) fn sections(content: &PageContent<'_>) -> Vec<Section> {
+    let first = [
+        steps(content),
+        lateness(content),
+        timeline(content),
+        overlap(content),
+        buckets(content),
+        collectives(content),
+    ];
+    let second = [
+        skew(content),
+        clocks(content),
+        kernels(content),
+        operators(content),
+        idle(content),
+        memory(content),
+        roofline(content),
+    ];
+    let mut sections: Vec<Section> = first.into_iter().chain(second).collect();
+    sections.push(section("tables", "More tables", "Tables without a chart. Click a title to open its table.", None));
+    for section in &mut sections {
+        section.notes = content.notes.of(section.id).map(String::from).collect();
+    }
+    sections
+}
+
+fn section(id: &'static str, title: &'static str, lead: impl Into<String>, missing: Option<&str>) -> Section {
+    Section {
+        id,
+        title,
+        lead: lead.into(),
+        missing: missing.map(String::from),
+        drawn: missing.is_none(),
+        notes: Vec::new(),
+    }
+}
+
+fn steps(content: &PageContent<'_>) -> Section {
+    let rows = &content.analysis.tables.step_breakdown;
+    let none = !rows.iter().any(|r| r.step.is_some_and(|s| s >= 0));
+    section(
+        "steps",
+        "Step time by rank",
+        "The time of each rank's step by activity. The five parts sum to the length of the step. Exposed communication \
+         includes waiting for a late rank, so another rank often causes it.",
+        none.then_some("No active step was recorded. Use `--step-marker REGEX` to take host ranges as steps."),
+    )
+}
+
+fn lateness(content: &PageContent<'_>) -> Section {
+    let tables = &content.analysis.tables;
+    let missing = if tables.collective_instances.is_empty() {
+        Some("No collective was recorded, so arrival times are unknown.")
+    } else if content.analysis.facts.ranks.len() < 2 {
+        Some("Only one rank was recorded, so there is no other rank to compare it with.")
+    } else if !tables.collective_instances.iter().any(|i| i.step.is_some_and(|s| s >= 0)) {
+        Some("No collective lies in an active step.")
+    } else if tables.collective_waits.is_empty() {
+        Some("No collective was recorded on several ranks.")
+    } else {
+        None
+    };
+    section(
+        "lateness",
+        "Lateness by rank and step",
+        "Arrival: delay behind the first rank, on one clock. Own excess: own work between collectives, compared with the other \
+         ranks; it needs no common clock. Suffered wait: time spent waiting for other ranks. A cause stands out in own \
+         excess, its victims stand out in suffered wait.",
+        missing,
+    )
+}
+
+fn timeline(content: &PageContent<'_>) -> Section {
+    let lead = match content.timeline_step {
+        Some(step) => format!(
+            "Step {step} of all ranks on one clock (default: the step of median length; `--timeline STEP` selects another). Each \
+             rank has three lanes: named ranges of the host, compute, communication."
+        ),
+        None => "One step of all ranks on one clock.".to_string(),
+    };
+    let missing = (!content.timeline).then_some("No rank has a row in the selected step.");
+    section("timeline", "One step, all ranks", lead, missing)
+}
+
+fn overlap(content: &PageContent<'_>) -> Section {
+    let rows = || content.analysis.tables.step_breakdown.iter().filter(|r| r.step.is_some_and(|s| s >= 0));
+    let none = rows().all(|r| r.comm_total_ns == 0);
+    section(
+        "overlap",
+        "Overlap",
+        "The share of communication that runs under compute (100·|K ∩ C| / |C|), by rank and by step, and the exposed rest.",
+        none.then_some("No rank communicates in an active step."),
+    )
+}
+
+fn buckets(content: &PageContent<'_>) -> Section {
+    section(
+        "buckets",
+        "Gradient buckets",
+        "The phases of each bucket: its last gradient is ready, it is enqueued, it waits in the queue, it waits for the last \
+         rank, it transfers data. The line below a bar shows the exposed time.",
+        content.analysis.tables.bucket_timing.is_empty().then_some(
+            "No gradient bucket was recorded: no collective has a bucket number. rank-agent records these numbers.",
+        ),
+    )
+}
+
+fn collectives(content: &PageContent<'_>) -> Section {
+    let rows = &content.analysis.tables.collective_instances;
+    let missing = if rows.is_empty() {
+        Some("No collective was recorded.")
+    } else if rows.iter().all(|r| r.bytes.is_none()) {
+        Some("No collective has a size in bytes, so bandwidth is unknown. Durations and skew are below.")
+    } else if rows.iter().all(|r| r.busbw_gbs.is_none() && r.busbw_incl_wait_gbs.is_none()) {
+        Some(
+            "Bandwidth is unknown: every collective lacks ranks, is one-sided, or is shorter than the clock error, or the clock \
+             error is unknown.",
+        )
+    } else {
+        None
+    };
+    let lead = "Bandwidth by size. Algorithm bandwidth is bytes divided by the time from the last arrival to the end. Bus \
+                bandwidth is algorithm bandwidth times the factor of the operation (nccl-tests). Bandwidth with waits divides by \
+                the whole durations of the ranks.";
+    Section { drawn: !rows.is_empty(), ..section("collectives", "Collectives", lead, missing) }
+}
+
+fn skew(content: &PageContent<'_>) -> Section {
+    let rows = &content.analysis.tables.collective_instances;
+    let several = rows.iter().any(|r| r.ranks_seen > 1);
+    let unknown = several && rows.iter().filter(|r| r.ranks_seen > 1).any(|r| r.error_ns.is_none());
+    let missing = if !several {
+        Some("No collective was recorded on several ranks.")
+    } else if unknown {
+        Some(
+            "The clock error is unknown for some collectives. They have no band, and their skew may be wrong by any amount.",
+        )
+    } else {
+        None
+    };
+    let lead = "Last arrival minus first arrival of every collective. The band is the clock error: inside it, the order of \
+                arrival is unknown.";
+    Section { drawn: several, ..section("skew", "Arrival skew", lead, missing) }
+}
+
+fn clocks(content: &PageContent<'_>) -> Section {
+    let rows = &content.analysis.tables.clock_fit;
+    let lead = match rows.first() {
+        Some(first) => format!(
+            "Global time is the clock of rank {}. The error holds with 95 % confidence, the bound is guaranteed; both hold over the \
+             whole recording.",
+            first.reference_rank
+        ),
+        None => "The map from each rank's clock to global time.".to_string(),
+    };
+    let lacking = |f: fn(&ClockFitRow) -> bool| {
+        let mut list: Vec<i32> = rows.iter().filter(|r| f(r)).map(|r| r.rank).collect();
+        list.dedup();
+        list
+    };
+    let no_error = lacking(|r| r.error_ns.is_none());
+    let missing = if rows.is_empty() {
+        Some("No clock was fitted.".to_string())
+    } else if content.analysis.facts.ranks.len() < 2 {
+        Some("Only one rank was recorded, so there is nothing to align.".to_string())
+    } else if !no_error.is_empty() {
+        Some(format!(
+            "The clock error is unknown for ranks {}, because their clocks were not measured.",
+            ranks(&no_error)
+        ))
+    } else {
+        None
+    };
+    Section { drawn: !rows.is_empty(), ..section("clocks", "Clocks", lead, missing.as_deref()) }
+}
+
+fn kernels(content: &PageContent<'_>) -> Section {
+    section(
+        "kernels",
+        "Kernels",
+        "Kernels, copies and fills by name, summed over all ranks. Slowest: the rank whose calls take longest, compared with \
+         the median device.",
+        content
+            .analysis
+            .tables
+            .kernel_stats
+            .is_empty()
+            .then_some("No device row was recorded: the run used no device, or the profiler recorded only the CPU."),
+    )
+}
+
+fn operators(content: &PageContent<'_>) -> Section {
+    section(
+        "operators",
+        "Operators and ranges",
+        "Operators and named ranges of the host, summed over all ranks. Self is the total without nested operators and ranges.",
+        content.analysis.tables.op_stats.is_empty().then_some("No host operator or range was recorded."),
+    )
+}
+
+fn idle(content: &PageContent<'_>) -> Section {
+    section(
+        "idle",
+        "Idle gaps of devices",
+        "Causes of idle time between the rows of a stream (categories of HTA). Host: the next row was launched too late. Kernel: \
+         gaps below 30 µs between rows that were launched in time. Other: mostly waits for another stream.",
+        content.analysis.tables.idle_breakdown.is_empty().then_some(if content.analysis.facts.has_device_rows {
+            "No stream has a gap between two rows."
+        } else {
+            "No device row was recorded."
+        }),
+    )
+}
+
+fn memory(content: &PageContent<'_>) -> Section {
+    section(
+        "memory",
+        "Memory",
+        "Memory in use over time. Each point is the maximum within its span.",
+        content
+            .analysis
+            .tables
+            .memory_curve
+            .is_empty()
+            .then_some("No allocation was recorded. torch.profiler records allocations with `profile_memory=True`."),
+    )
+}
+
+fn roofline(content: &PageContent<'_>) -> Section {
+    let lead = "FLOP/s by arithmetic intensity (FLOPs per byte), with the limits of the devices. Points below the slope are \
+                limited by memory, points below the flat roof by arithmetic.";
+    let missing = content.roofline.missing();
+    Section { drawn: !content.roofline.is_empty(), ..section("roofline", "Roofline", lead, missing.as_deref()) }
+}
+
+/// Lists the data that the numbers do not cover: lost, missing, undecided and summarised data.
+pub(super) fn uncovered(content: &PageContent<'_>, sections: &[Section], limits: &Limits) -> Vec<Uncovered> {
+    let mut all = Vec::new();
+    let mut add = |kind, section: Option<&'static str>, text: String| {
+        let title = section.and_then(|id| sections.iter().find(|s| s.id == id)).map_or("", |s| s.title);
+        all.push(Uncovered { kind, text, section, section_title: title });
+    };
+    lost(content, limits, &mut add);
+    undecided(content, &mut add);
+    for (section, text) in content.notes.all() {
+        add("summarised", Some(*section), text.clone());
+    }
+    for section in sections {
+        if let Some(missing) = &section.missing {
+            add("missing", Some(section.id), missing.clone());
+        }
+    }
+    all
+}
+
+fn lost(content: &PageContent<'_>, limits: &Limits, add: &mut impl FnMut(&'static str, Option<&'static str>, String)) {
+    let Analysis { facts, tables, .. } = content.analysis;
+    if let Some(selection) = &facts.selection {
+        add("missing", None, format!("Only a part of the run is selected: {}", visible_sentence(selection)));
+    }
+    for why in &facts.nothing_because {
+        add("missing", None, format!("No row was recorded: {}", visible_sentence(why)));
+    }
+    if !facts.missing_ranks.is_empty() {
+        let (list, are) = (ranks(&facts.missing_ranks), if facts.missing_ranks.len() == 1 { "is" } else { "are" });
+        add("missing", None, format!("{} of the job {are} missing: {list}", plural(facts.missing_ranks.len(), "rank")));
+    }
+    if facts.dropped > 0 {
+        let (dropped, recorded) = (facts.dropped as u64, u64::try_from(facts.recorded).unwrap_or(0));
+        add("lost", None, format!("{} rows were lost while recording, {} were kept", count(dropped), count(recorded)));
+    }
+    for row in tables.omissions.iter().take(limits.omissions) {
+        add("lost", None, visible_sentence(&omission(row)));
+    }
+    let rest = tables.omissions.len().saturating_sub(limits.omissions);
+    if rest > 0 {
+        let more = format!("{} not shown; analysis/omissions.parquet has them all", plural(rest, "more omission"));
+        add("lost", None, more);
+    }
+}
+
+fn undecided(content: &PageContent<'_>, add: &mut impl FnMut(&'static str, Option<&'static str>, String)) {
+    let tables = &content.analysis.tables;
+    let undecided: Vec<i32> =
+        tables.stragglers.iter().filter(|s| s.verdict == Verdict::Undecided).map(|s| s.rank).collect();
+    if !undecided.is_empty() {
+        add("undecided", Some("steps"), format!("It is undecided whether ranks {} slow the others", ranks(&undecided)));
+    }
+    let rows = &tables.collective_instances;
+    let incomplete = rows.iter().filter(|i| !i.complete).count();
+    if incomplete > 0 {
+        let text = "incomplete: skew is a lower bound, transfer time and bandwidth are unknown";
+        add("missing", Some("collectives"), format!("{} {text}", plural(incomplete, "collective")));
+    }
+    let disagree = rows.iter().filter(|i| i.clocks_disagree).count();
+    if disagree > 0 {
+        let text = "waits by clocks and waits by durations alone differ by more than the clock error, so ranks did not leave together";
+        add("undecided", Some("skew"), format!("{}: {text}", plural(disagree, "collective")));
+    }
+    let violations: i64 = tables.clock_fit.iter().map(|c| c.violations).sum();
+    if violations > 0 {
+        let text = "a rank left before another rank entered, by more than both bounds";
+        add(
+            "undecided",
+            Some("clocks"),
+            format!("The clocks contradict the order of events in {violations} collectives: {text}"),
+        );
+    }
+}
+
+/// The findings, each with a link to its evidence.
+pub(super) fn findings(analysis: &Analysis, sections: &[Section]) -> Vec<FindingView> {
+    let view = |row: &trace::FindingRow| {
+        let link = evidence(&row.evidence_table);
+        let title = sections.iter().find(|s| s.id == link).map_or("What the numbers do not cover", |s| s.title);
+        FindingView {
+            severity: row.severity.to_string(),
+            title: visible_sentence(&row.title),
+            evidence: visible_sentence(&row.evidence),
+            suggestion: visible_sentence(&row.suggestion),
+            link,
+            link_title: title.to_string(),
+        }
+    };
+    analysis.tables.findings.iter().map(view).collect()
+}
+
+/// The section that shows a table.
+fn evidence(table: &str) -> &'static str {
+    match table {
+        "stragglers" | "step_breakdown" => "steps",
+        "collective_waits" => "lateness",
+        "bucket_timing" => "buckets",
+        "collective_instances" => "skew",
+        "clock_fit" => "clocks",
+        "kernel_stats" => "kernels",
+        "op_stats" => "operators",
+        "idle_breakdown" => "idle",
+        "memory_peaks" | "memory_curve" => "memory",
+        "counters" | "omissions" => "left-out",
+        _ => "tables",
+    }
+}
+
+/// The word for the verdict, as in the terminal's summary.
+pub(super) fn word(kind: VerdictKind) -> &'static str {
+    match kind {
+        VerdictKind::Cause => "Cause found",
+        VerdictKind::Undecided => "Undecided",
+        VerdictKind::Balanced => "Balanced",
+        VerdictKind::Nothing => "No verdict",
+    }
+}
+
+/// The numbers of the verdict, each with its name.
+pub(super) fn tiles(analysis: &Analysis) -> Vec<(&'static str, String)> {
+    let v = &analysis.verdict;
+    let mut tiles = Vec::new();
+    let mut tile = |name, value: Option<String>| tiles.extend(value.map(|value| (name, value)));
+    let who = match v.kind {
+        VerdictKind::Cause => "slow rank",
+        VerdictKind::Undecided => "suspected rank",
+        VerdictKind::Balanced | VerdictKind::Nothing => "rank with the largest own excess",
+    };
+    tile(who, v.rank.map(|r| r.to_string()));
+    tile("delay of every step", v.step_delay_ns.filter(|_| v.kind == VerdictKind::Cause).map(ns));
+    let share = |delay: i64| v.step_ns.filter(|s| *s > 0).map(|s| format!("{:.0} %", 100.0 * delay as f64 / s as f64));
+    tile("share of a step", v.step_delay_ns.filter(|_| v.kind == VerdictKind::Cause).and_then(share));
+    tile("own excess per step", v.own_excess_ns.map(ns));
+    let interval = v.own_excess_low_ns.zip(v.own_excess_high_ns);
+    tile("95 % interval of own excess", interval.map(|(low, high)| format!("{} to {}", ns(low), ns(high))));
+    tile("z", v.z.filter(|z| z.is_finite()).map(|z| if z > 100.0 { "above 100".into() } else { format!("{z:.1}") }));
+    tile("share of steps that show it", v.persistence.map(|p| format!("{:.0} %", 100.0 * p)));
+    tile("median step", v.step_ns.map(ns));
+    tiles
+}
+
+/// The facts about the input.
+pub(super) fn facts(analysis: &Analysis) -> Vec<(&'static str, String)> {
+    let facts = &analysis.facts;
+    let mut list = Vec::new();
+    if !facts.run_id.is_empty() {
+        list.push(("run", visible_name(&facts.run_id)));
+    }
+    if !facts.tool.is_empty() {
+        list.push(("written by", visible_name(&facts.tool)));
+    }
+    let read = match facts.world_size {
+        Some(world) if world as usize != facts.ranks.len() => format!("{} of {world}", facts.ranks.len()),
+        _ => facts.ranks.len().to_string(),
+    };
+    list.push(("ranks", read));
+    let hosts: Vec<String> = facts.hosts.iter().take(4).map(|h| visible_name(h)).collect();
+    let more = facts.hosts.len().saturating_sub(hosts.len());
+    if !hosts.is_empty() {
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        list.push(("hosts", format!("{}{more}", hosts.join(", "))));
+    }
+    list.push(("steps", if facts.steps.is_empty() { "none".into() } else { ranks(&facts.steps) }));
+    list.push(("events", count(facts.events)));
+    list.push(("collectives", count(analysis.tables.collective_instances.len() as u64)));
+    if let Some(selection) = &facts.selection {
+        list.push(("only", visible_sentence(selection)));
+    }
+    list
+}

@@ -1,0 +1,4 @@
+//! Counterparts of torch.profiler's outputs: `key_averages()` and folded stacks.
+
+pub mod stacks;
+pub mod table;

@@ -1,0 +1,25 @@
+# Short names for the common commands; `just --list` prints them. Every recipe is one line that also works without just.
+
+# The fast checks: format, lints, documentation, unit tests, layout
+check:
+    ./tests/check
+
+# The tests whose name contains FILTER, of one crate: just test aggregator stragglers
+test CRATE FILTER="":
+    cargo test --locked -p {{CRATE}} {{FILTER}}
+
+# Accepts the new output of all snapshot tests; look at `git diff` afterwards
+bless CRATE FILTER="":
+    UPDATE_EXPECT=1 cargo test --locked -p {{CRATE}} {{FILTER}}
+
+# Compares two aggregator binaries, in turns: just bench OLD NEW
+bench OLD NEW:
+    ./tests/bench/speed {{OLD}} {{NEW}}
+
+# Everything that CI runs
+gate:
+    ./tests/all
+
+# The documentation of all crates, without dependencies
+docs:
+    cargo doc --locked --workspace --no-deps --open

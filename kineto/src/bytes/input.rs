@@ -1,0 +1,143 @@
+//! The bytes of a trace: a file, compressed with gzip or not. Its first bytes decide which, not its name.
+
+use std::fs::File;
+use std::io::{self, Cursor as Bytes, Read};
+use std::path::Path;
+
+use crate::bytes::gunzip::{self, Gunzip};
+
+/// A gzip file may inflate to this size …
+const INFLATE_FREE_BYTES: u64 = 1 << 30;
+/// … plus this many times its own size. Kineto's JSON shrinks 10 to 30 times; deflate can at most 1032 times.
+const INFLATE_RATIO: u64 = 256;
+
+/// A stream of JSON text.
+pub(crate) struct Input {
+    reader: Reader,
+    /// Bytes that were returned so far.
+    pub(crate) read_bytes: u64,
+    limit_bytes: u64,
+    ended: bool,
+    /// Why the stream ended too early.
+    pub(crate) failure: Option<String>,
+}
+
+enum Reader {
+    Plain(Box<dyn Read + Send>),
+    Gzip(Box<Gunzip>),
+}
+
+impl Input {
+    /// Opens a file.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        let size = file.metadata()?.len();
+        let mut magic = [0; 2];
+        let got = read_up_to(&mut file, &mut magic)?;
+        // A pipe cannot seek back, so the first bytes are chained before the rest.
+        Ok(Self::new(Bytes::new(magic[..got].to_vec()).chain(file), magic == gunzip::MAGIC, size))
+    }
+
+    /// A stream from bytes in memory.
+    pub(crate) fn from_bytes(bytes: Vec<u8>) -> Self {
+        let size = bytes.len() as u64;
+        let gzip = bytes.starts_with(&gunzip::MAGIC);
+        Self::new(Bytes::new(bytes), gzip, size)
+    }
+
+    fn new(reader: impl Read + Send + 'static, gzip: bool, size: u64) -> Self {
+        let free = INFLATE_FREE_BYTES.saturating_add(size.saturating_mul(INFLATE_RATIO));
+        let (reader, limit_bytes) = match gzip {
+            true => (Reader::Gzip(Box::new(Gunzip::new(Box::new(reader)))), free),
+            false => (Reader::Plain(Box::new(reader)), u64::MAX),
+        };
+        Self { reader, read_bytes: 0, limit_bytes, ended: false, failure: None }
+    }
+
+    /// Fills `buffer` and returns the number of bytes. Fewer bytes than it holds mean that the stream has ended, in
+    /// order or by [`failure`](Self::failure).
+    ///
+    /// The sizes of the buffers do not change the bytes that are returned, wherever the stream is damaged.
+    pub(crate) fn fill(&mut self, buffer: &mut [u8]) -> usize {
+        let left = self.limit_bytes - self.read_bytes;
+        let room = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
+        let mut filled = 0;
+        while filled < room && !self.ended {
+            let got = match &mut self.reader {
+                Reader::Plain(reader) => match reader.read(&mut buffer[filled..room]) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    got => got.map_err(|error| error.to_string()),
+                },
+                Reader::Gzip(gunzip) => gunzip.inflate(&mut buffer[filled..room]),
+            };
+            match got {
+                Ok(0) => self.ended = true,
+                Ok(n) => filled += n,
+                Err(why) => self.fail(why),
+            }
+        }
+        self.read_bytes += filled as u64;
+        if room < buffer.len() && !self.ended && filled == room {
+            let limit = self.limit_bytes;
+            self.fail(format!("it inflates to more than {limit} bytes (1 GiB + {INFLATE_RATIO} × its own size)"));
+        }
+        filled
+    }
+
+    fn fail(&mut self, why: String) {
+        self.ended = true;
+        self.failure = Some(why);
+    }
+}
+
+fn read_up_to(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match reader.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes::gunzip::tests::gzip;
+
+    fn all(mut input: Input, block_bytes: usize) -> (Vec<u8>, Option<String>) {
+        let mut out = Vec::new();
+        let mut block = vec![0; block_bytes];
+        loop {
+            let n = input.fill(&mut block);
+            out.extend_from_slice(&block[..n]);
+            if n < block.len() {
+                return (out, input.failure);
+            }
+        }
+    }
+
+    #[test]
+    fn gzip_is_recognised_by_content() {
+        let text: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
+        assert_eq!(all(Input::from_bytes(text.clone()), 1000), (text.clone(), None));
+        assert_eq!(all(Input::from_bytes(gzip(&text)), 1000), (text.clone(), None));
+        for short in [&b""[..], b"x"] {
+            assert_eq!(all(Input::from_bytes(short.into()), 1000), (short.into(), None));
+        }
+    }
+
+    #[test]
+    fn inflating_stops_at_the_limit() {
+        for block_bytes in [7, 999, 1000, 1001, 100_000] {
+            let mut input = Input::from_bytes(gzip(&vec![b' '; 1 << 20]));
+            input.limit_bytes = 1000;
+            let (some, why) = all(input, block_bytes);
+            assert_eq!(some.len(), 1000);
+            assert!(why.unwrap().contains("inflates to more than 1000 bytes"));
+        }
+    }
+}

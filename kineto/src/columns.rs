@@ -1,0 +1,9 @@
+//! JSON to columns: the header of the document, and one row for each complete event.
+
+pub(crate) mod args;
+pub(crate) mod batch;
+pub(crate) mod event;
+pub(crate) mod header;
+mod piece;
+pub(crate) mod rows;
+pub(crate) mod stream;

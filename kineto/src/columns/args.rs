@@ -1,0 +1,202 @@
+//! The arguments of every row, kept in little memory. `ingest` writes them; an analysis does not need them.
+//!
+//! Rows of one operator or kernel differ only in a few integers, mostly ids. So arguments are split into a *template*,
+//! which is interned, and the integers, which are packed. Both together give the original text.
+
+use crate::bytes::json::{Cursor, Fault, Str};
+use crate::bytes::{number, text};
+
+/// An argument: its key, and its value unless the value is an integer of the row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Member {
+    key: String,
+    value: Option<Box<[u8]>>,
+}
+
+/// The arguments that many rows share, without their integers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Template {
+    members: Vec<Member>,
+}
+
+/// The value of an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Argument<'a> {
+    Integer(i64),
+    /// Any other value, as JSON text.
+    Json(&'a [u8]),
+}
+
+impl Template {
+    /// Reads a template that [`encode`] wrote.
+    pub(crate) fn decode(mut bytes: &[u8]) -> Self {
+        let mut members = Vec::new();
+        while let Some(key) = take_slice(&mut bytes) {
+            let key = text::decode(Str { raw: key, escaped: memchr::memchr(b'\\', key).is_some() });
+            let Some((kind, rest)) = bytes.split_first() else { break };
+            bytes = rest;
+            let value = if *kind == INTEGER { None } else { take_slice(&mut bytes).map(Into::into) };
+            members.push(Member { key, value });
+        }
+        Self { members }
+    }
+
+    /// The arguments of a row, whose integers begin at the start of `numbers`.
+    pub(crate) fn arguments<'a>(&'a self, mut numbers: &'a [u8]) -> impl Iterator<Item = (&'a str, Argument<'a>)> {
+        self.members.iter().map(move |member| {
+            let value = match &member.value {
+                Some(raw) => Argument::Json(raw),
+                None => Argument::Integer(take_integer(&mut numbers)),
+            };
+            (member.key.as_str(), value)
+        })
+    }
+}
+
+const INTEGER: u8 = 0;
+const JSON: u8 = 1;
+
+/// Splits the object at the cursor into `template` and `numbers`. Any other value becomes the argument `value`.
+pub(crate) fn encode(cursor: &mut Cursor<'_>, template: &mut Vec<u8>, numbers: &mut Vec<u8>) -> Result<(), Fault> {
+    if cursor.peek() != Some(b'{') {
+        let start = cursor.pos();
+        cursor.skip()?;
+        put_slice(template, b"value");
+        template.push(JSON);
+        put_slice(template, cursor.since(start));
+        return Ok(());
+    }
+    cursor.bump(1);
+    let mut first = true;
+    while cursor.next_member(first)? {
+        first = false;
+        put_slice(template, cursor.key()?.raw);
+        let start = cursor.pos();
+        cursor.skip()?;
+        let raw = cursor.since(start);
+        match plain_integer(raw) {
+            Some(integer) => {
+                template.push(INTEGER);
+                put_integer(numbers, integer);
+            }
+            None => {
+                template.push(JSON);
+                put_slice(template, raw);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The integer in `raw`, if writing it gives `raw` again.
+fn plain_integer(raw: &[u8]) -> Option<i64> {
+    let digits = raw.strip_prefix(b"-").unwrap_or(raw);
+    let plain = match digits {
+        [b'0'] => raw.len() == 1,
+        [b'1'..=b'9', ..] => digits.len() <= 18,
+        _ => false,
+    };
+    if plain && digits.iter().all(u8::is_ascii_digit) { number::integer(raw) } else { None }
+}
+
+fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// Zigzag encoding: small magnitudes of either sign take few bytes.
+fn put_integer(out: &mut Vec<u8>, value: i64) {
+    put_varint(out, ((value << 1) ^ (value >> 63)) as u64);
+}
+
+fn take_integer(bytes: &mut &[u8]) -> i64 {
+    let folded = take_varint(bytes).unwrap_or_default();
+    (folded >> 1) as i64 ^ -((folded & 1) as i64)
+}
+
+fn put_slice(out: &mut Vec<u8>, slice: &[u8]) {
+    put_varint(out, slice.len() as u64);
+    out.extend_from_slice(slice);
+}
+
+fn take_slice<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = usize::try_from(take_varint(bytes)?).ok()?;
+    let (slice, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    Some(slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip(text: &str) -> String {
+        let (mut template, mut numbers) = (Vec::new(), Vec::new());
+        encode(&mut Cursor::new(format!("{text},").as_bytes(), 0), &mut template, &mut numbers).unwrap();
+        let template = Template::decode(&template);
+        let members = template.arguments(&numbers).map(|(key, value)| match value {
+            Argument::Integer(integer) => format!("{}:{integer}", serde_json::to_string(key).unwrap()),
+            Argument::Json(raw) => format!("{}:{}", serde_json::to_string(key).unwrap(), String::from_utf8_lossy(raw)),
+        });
+        format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+    }
+
+    #[test]
+    fn arguments_come_back() {
+        for text in [
+            "{}",
+            r#"{"a":1,"b":-7,"c":0,"d":999999999999999999}"#,
+            r#"{"a":"1","b":[1,2,{"c":3}],"d":null,"e":1.50,"f":-0,"g":007,"h":10159970886766084423}"#,
+            r#"{"k\"ey":NaN,"":""}"#,
+        ] {
+            assert_eq!(round_trip(text), text);
+        }
+        assert_eq!(round_trip("[1, 2]"), r#"{"value":[1, 2]}"#);
+    }
+
+    #[test]
+    fn rows_that_differ_in_integers_share_a_template() {
+        let template = |text: &str| {
+            let (mut template, mut numbers) = (Vec::new(), Vec::new());
+            encode(&mut Cursor::new(text.as_bytes(), 0), &mut template, &mut numbers).unwrap();
+            (template, numbers.len())
+        };
+        let (one, two) = (template(r#"{"id": 1, "dims": [2]} "#), template(r#"{"id": 70000, "dims": [2]} "#));
+        assert_eq!(one.0, two.0);
+        assert_eq!((one.1, two.1), (1, 3));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn integers_are_packed_without_loss(values: Vec<i64>) {
+            let mut bytes = Vec::new();
+            values.iter().for_each(|v| put_integer(&mut bytes, *v));
+            let mut rest = bytes.as_slice();
+            let back: Vec<i64> = values.iter().map(|_| take_integer(&mut rest)).collect();
+            proptest::prop_assert_eq!(back, values);
+        }
+
+        #[test]
+        fn any_arguments_come_back(value in crate::bytes::any_json::any_json()) {
+            let text = serde_json::json!({"a": value, "n": 5}).to_string();
+            let back: serde_json::Value = serde_json::from_str(&round_trip(&text)).unwrap();
+            proptest::prop_assert_eq!(back, serde_json::from_str::<serde_json::Value>(&text).unwrap());
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! The kept events of one piece of a file, as columns with interned names.
+
+use std::hash::BuildHasher;
+
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use trace::rank::{CopyRate, KernelUse, Kind, NONE};
+
+use crate::bytes::json::Str;
+use crate::bytes::layout::Layout;
+/// Strings seen by one worker, by their bytes in the file. Ids are dense and belong to this interner only.
+#[derive(Debug, Default)]
+pub(crate) struct Interner {
+    ids: FxHashMap<Box<[u8]>, u32>,
+}
+
+impl Interner {
+    /// The id of a string.
+    #[inline]
+    pub(crate) fn id(&mut self, raw: &[u8]) -> u32 {
+        if let Some(id) = self.ids.get(raw) {
+            return *id;
+        }
+        let id = self.ids.len() as u32;
+        self.ids.insert(raw.into(), id);
+        id
+    }
+
+    /// The strings, by id.
+    pub(crate) fn into_strings(self) -> Vec<Box<[u8]>> {
+        let mut strings: Vec<(Box<[u8]>, u32)> = self.ids.into_iter().collect();
+        strings.sort_unstable_by_key(|(_, id)| *id);
+        strings.into_iter().map(|(raw, _)| raw).collect()
+    }
+}
+
+/// A number for a process or thread that a string names. Equal strings give equal numbers, far from any real id.
+pub(crate) fn id_from_text(text: &[u8]) -> i64 {
+    const FAR: i64 = 1 << 61;
+    FAR | (FxBuildHasher.hash_one(text) >> 4) as i64
+}
+
+/// Threads and streams seen by one worker: pairs of process and thread.
+#[derive(Debug, Default)]
+pub(crate) struct Tracks {
+    ids: FxHashMap<(i64, i64), u32>,
+    last: Option<((i64, i64), u32)>,
+}
+
+impl Tracks {
+    /// The id of a pair.
+    #[inline]
+    pub(crate) fn id(&mut self, pid: i64, tid: i64) -> u32 {
+        let pair = (pid, tid);
+        if let Some((last, id)) = self.last
+            && last == pair
+        {
+            return id;
+        }
+        let next = self.ids.len() as u32;
+        let id = *self.ids.entry(pair).or_insert(next);
+        self.last = Some((pair, id));
+        id
+    }
+
+    /// The pairs, by id.
+    pub(crate) fn into_pairs(self) -> Vec<(i64, i64)> {
+        let mut pairs: Vec<((i64, i64), u32)> = self.ids.into_iter().collect();
+        pairs.sort_unstable_by_key(|(_, id)| *id);
+        pairs.into_iter().map(|(pair, _)| pair).collect()
+    }
+}
+
+/// An allocation or release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Allocation {
+    pub(crate) ts_ns: i64,
+    pub(crate) track: u32,
+    pub(crate) bytes: i64,
+    pub(crate) address: i64,
+    pub(crate) allocated: i64,
+    pub(crate) reserved: i64,
+    /// 0: host; torch's `DeviceType`.
+    pub(crate) device_type: i64,
+    pub(crate) device_id: i64,
+}
+
+/// One end of an arrow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FlowEnd {
+    pub(crate) id: i64,
+    pub(crate) ts_ns: i64,
+    pub(crate) track: u32,
+    /// Whether this is the arrow's source.
+    pub(crate) start: bool,
+}
+
+/// Counts of events that were left out or changed, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Events read, of any phase.
+    pub(crate) events: u64,
+    /// Complete events without a readable `ts`.
+    pub(crate) no_start: u64,
+    /// Complete events without a readable `dur`.
+    pub(crate) no_length: u64,
+    /// Lengths below zero, taken as zero.
+    pub(crate) negative: u64,
+    /// Complete events that last longer than any job.
+    pub(crate) too_long: u64,
+    /// Complete events that begin too far from the others.
+    pub(crate) far: u64,
+    /// Sum of the lengths of the rows, saturated.
+    pub(crate) length_ns: i64,
+    /// Ids in arguments that cannot be read.
+    pub(crate) no_ids: u64,
+    /// Items of the list that are not objects.
+    pub(crate) not_objects: u64,
+    /// Begin and end events. Kineto does not write them, and this reader does not pair them.
+    pub(crate) begin_end: u64,
+    /// Counter events other than memory.
+    pub(crate) counters: u64,
+    /// Memory events without a time or a size.
+    pub(crate) bad_memory: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, other: &Self) {
+        let Self { events, no_start, no_length, negative, too_long, far, length_ns, .. } = other;
+        let Self { no_ids, not_objects, begin_end, counters, bad_memory, .. } = other;
+        self.events += events;
+        self.no_start += no_start;
+        self.no_length += no_length;
+        self.negative += negative;
+        self.too_long += too_long;
+        self.far += far;
+        self.length_ns = self.length_ns.saturating_add(*length_ns);
+        self.no_ids += no_ids;
+        self.not_objects += not_objects;
+        self.begin_end += begin_end;
+        self.counters += counters;
+        self.bad_memory += bad_memory;
+    }
+}
+
+/// One complete event, on its way into columns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) kind: Kind,
+    pub(crate) name: u32,
+    pub(crate) ts_ns: i64,
+    pub(crate) dur_ns: i64,
+    pub(crate) track: u32,
+    pub(crate) device: i32,
+    pub(crate) stream: i32,
+    pub(crate) correlation: i64,
+    pub(crate) external: i64,
+}
+
+/// No device or stream, in the narrow columns.
+pub(crate) const NONE_32: i32 = i32::MIN;
+
+/// The kept events of one piece in the order of the file. Names and tracks are ids of the worker that parsed it.
+#[derive(Debug, Default)]
+pub(crate) struct Columns {
+    pub(crate) kind: Vec<Kind>,
+    pub(crate) name: Vec<u32>,
+    pub(crate) ts_ns: Vec<i64>,
+    pub(crate) dur_ns: Vec<i64>,
+    pub(crate) track: Vec<u32>,
+    pub(crate) device: Vec<i32>,
+    pub(crate) stream: Vec<i32>,
+    pub(crate) correlation: Vec<i64>,
+    pub(crate) external: Vec<i64>,
+    /// Shapes of the inputs, as ids of the shape interner plus one; 0 for none. Empty unless shapes are wanted.
+    pub(crate) shape: Vec<u32>,
+    /// Categories, as ids of the category interner; templates of arguments, as ids of their interner plus one (0 for
+    /// none); and the start of each row's integers in `numbers`. Empty unless arguments are wanted.
+    pub(crate) category: Vec<u32>,
+    pub(crate) template: Vec<u32>,
+    pub(crate) first_number: Vec<u32>,
+    pub(crate) numbers: Vec<u8>,
+    /// Bytes that rows moved, by row.
+    pub(crate) bytes: Vec<(u32, i64)>,
+    /// How kernels filled their device; the ids are rows of this piece.
+    pub(crate) kernel_use: Vec<KernelUse>,
+    pub(crate) copy_rates: Vec<CopyRate>,
+    /// The arguments of rows that may belong to a collective, by row, as in the file.
+    pub(crate) comm_args: Vec<(u32, Box<[u8]>)>,
+    pub(crate) allocations: Vec<Allocation>,
+    pub(crate) flows: Vec<FlowEnd>,
+    pub(crate) tally: Tally,
+}
+
+impl Columns {
+    /// Rows.
+    pub(crate) fn len(&self) -> usize {
+        self.ts_ns.len()
+    }
+
+    /// Adds a row.
+    #[inline]
+    pub(crate) fn push(&mut self, row: Row) {
+        self.kind.push(row.kind);
+        self.name.push(row.name);
+        self.ts_ns.push(row.ts_ns);
+        self.dur_ns.push(row.dur_ns);
+        self.track.push(row.track);
+        self.device.push(row.device);
+        self.stream.push(row.stream);
+        self.correlation.push(row.correlation);
+        self.external.push(row.external);
+    }
+
+    /// Moves the rows to vectors without spare capacity. The capacity of `self` stays for the next piece.
+    pub(crate) fn take_exact(&mut self) -> Self {
+        macro_rules! exact {
+            ($($column:ident)*) => { $( let $column = self.$column.clone(); self.$column.clear(); )* };
+        }
+        exact!(kind name ts_ns dur_ns track device stream correlation external);
+        exact!(shape category template first_number numbers bytes kernel_use copy_rates allocations flows);
+        Self {
+            kind,
+            name,
+            ts_ns,
+            dur_ns,
+            track,
+            device,
+            stream,
+            correlation,
+            external,
+            shape,
+            category,
+            template,
+            first_number,
+            numbers,
+            bytes,
+            kernel_use,
+            copy_rates,
+            comm_args: self.comm_args.drain(..).collect(),
+            allocations,
+            flows,
+            tally: std::mem::take(&mut self.tally),
+        }
+    }
+}
+
+/// A narrow id to the wide columns of the model.
+pub(crate) fn widen(id: i32) -> i64 {
+    if id == NONE_32 { NONE } else { i64::from(id) }
+}
+
+/// A device or stream number; [`NONE_32`] if it does not fit.
+#[inline]
+pub(crate) fn narrow(id: i64) -> i32 {
+    i32::try_from(id).unwrap_or(NONE_32)
+}
+
+/// The separators of objects seen so far, by kind.
+#[derive(Debug, Default)]
+pub(crate) struct Layouts {
+    complete_event: Layout,
+    other_event: Layout,
+    args: [Layout; Kind::COUNT],
+}
+
+impl Layouts {
+    /// The layout of complete events, or of other events.
+    #[inline(always)]
+    pub(crate) fn event(&mut self, is_complete: bool) -> &mut Layout {
+        if is_complete { &mut self.complete_event } else { &mut self.other_event }
+    }
+
+    /// The layout of the arguments of rows of a kind.
+    #[inline(always)]
+    pub(crate) fn args(&mut self, kind: Kind) -> &mut Layout {
+        &mut self.args[kind as usize]
+    }
+}
+
+/// The state that one worker keeps between pieces.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    pub(crate) names: Interner,
+    pub(crate) shapes: Interner,
+    pub(crate) categories: Interner,
+    pub(crate) templates: Interner,
+    /// The template under construction.
+    pub(crate) draft: Vec<u8>,
+    pub(crate) tracks: Tracks,
+    pub(crate) layouts: Layouts,
+    /// The columns that a piece is read into; their capacity is used again.
+    pub(crate) room: Columns,
+    last_category: Vec<u8>,
+    last_kind: Option<Kind>,
+}
+
+impl Scratch {
+    /// The kind of a category. Most events have the category of the event before, so that one is kept.
+    #[inline]
+    pub(crate) fn kind(&mut self, category: &[u8]) -> Kind {
+        if let Some(kind) = self.last_kind
+            && self.last_category == category
+        {
+            return kind;
+        }
+        let kind = std::str::from_utf8(category).map_or(Kind::Other, Kind::from_category);
+        self.last_category.clear();
+        self.last_category.extend_from_slice(category);
+        self.last_kind = Some(kind);
+        kind
+    }
+
+    /// The id of a name.
+    #[inline]
+    pub(crate) fn name(&mut self, name: Str<'_>) -> u32 {
+        self.names.id(name.raw)
+    }
+}

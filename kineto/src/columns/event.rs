@@ -1,0 +1,470 @@
+//! One event: an object of `traceEvents`, read into columns.
+//!
+//! Every member is read once. Kineto writes `ph`, `cat` and `name` before `args`, so the reader knows which arguments
+//! it wants when it reaches them. Where `args` comes first (sorted keys), it is skipped and read after the other
+//! members. Keys are predicted from the event before (see `layout`).
+
+use trace::name_rules::{is_communication_kernel_in_traces, is_host_communication_in_traces};
+use trace::rank::{CopyRate, KernelUse, Kind, NONE};
+use trace::time_limits::MAX_LENGTH_NS;
+
+use crate::bytes::json::{Cursor, Fault, Str};
+use crate::bytes::layout::Key;
+use crate::bytes::number;
+use crate::columns::batch::{Allocation, Columns, FlowEnd, Interner, NONE_32, Row, Scratch, id_from_text, narrow};
+/// The parts of events that are kept in addition to those that every analysis needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted {
+    /// Shapes of operator inputs.
+    pub(crate) shapes: bool,
+    /// All arguments, and the category as written in the file.
+    pub(crate) args: bool,
+}
+
+/// Members of an event outside `args`.
+struct Head<'a> {
+    phase: u8,
+    category: &'a [u8],
+    name: Str<'a>,
+    ts: &'a [u8],
+    dur: &'a [u8],
+    pid: i64,
+    tid: i64,
+    id: i64,
+    /// Start and end of the arguments.
+    args: Option<(usize, usize)>,
+    /// The arguments were read when they were reached.
+    args_read: bool,
+}
+
+/// The values that are read from `args`.
+struct Args {
+    external: i64,
+    correlation: i64,
+    device: i64,
+    stream: i64,
+    bytes: i64,
+    shape: u32,
+    blocks: i64,
+    occupancy_pct: Option<f64>,
+    bandwidth_gbs: Option<f64>,
+    /// Integers that cannot be read.
+    unread: u32,
+}
+
+const NO_ARGS: Args = Args {
+    external: NONE,
+    correlation: NONE,
+    device: NONE,
+    stream: NONE,
+    bytes: NONE,
+    shape: 0,
+    blocks: NONE,
+    occupancy_pct: None,
+    bandwidth_gbs: None,
+    unread: 0,
+};
+const EMPTY: Str<'static> = Str { raw: b"", escaped: false };
+
+/// Bits for the arguments that are read of a kind of row.
+const EXTERNAL: u8 = 1;
+const CORRELATION: u8 = 2;
+const DEVICE: u8 = 4;
+const STREAM: u8 = 8;
+const BYTES: u8 = 16;
+const SHAPE: u8 = 32;
+/// Kernels have a grid and an occupancy, copies a bandwidth.
+const GRID: u8 = 64;
+const OCCUPANCY: u8 = 128;
+const BANDWIDTH: u8 = 64;
+
+/// Reads the event at the cursor, which stands on its opening brace, into `columns`.
+pub(crate) fn read_event(
+    cursor: &mut Cursor<'_>,
+    wanted: Wanted,
+    scratch: &mut Scratch,
+    columns: &mut Columns,
+) -> Result<(), Fault> {
+    let mut head = Head {
+        phase: 0,
+        category: b"",
+        name: EMPTY,
+        ts: b"",
+        dur: b"",
+        pid: NONE,
+        tid: NONE,
+        id: NONE,
+        args: None,
+        args_read: false,
+    };
+    let mut args = NO_ARGS;
+    let start = *cursor;
+    cursor.bump(1);
+    let mut number = 0;
+    // Complete events have other members than arrows and counters. All begin with their phase.
+    while let Some(key) = scratch.layouts.event(head.phase == b'X').member(cursor, number, event_key)? {
+        number += 1;
+        match key {
+            Key::Phase => head.phase = text_value(cursor)?.raw.first().copied().unwrap_or(0),
+            Key::Category => head.category = text_value(cursor)?.raw,
+            Key::Name => head.name = text_value(cursor)?,
+            Key::Start => head.ts = text_value(cursor)?.raw,
+            Key::Length => head.dur = text_value(cursor)?.raw,
+            Key::Process => head.pid = id_value(cursor)?,
+            Key::Thread => head.tid = id_value(cursor)?,
+            Key::Id => head.id = id_value(cursor)?,
+            Key::Args => read_args_member(cursor, wanted, scratch, &mut head, &mut args)?,
+            _ => cursor.skip()?,
+        }
+    }
+    columns.tally.events += 1;
+    let whole = start;
+    if let (Some((from, _)), false, b'X') = (head.args, head.args_read, head.phase) {
+        // The arguments came before `ph` or `cat`. They were skipped once, so they are well-formed.
+        let mut again = whole;
+        again.bump(from - whole.pos());
+        let kind = scratch.kind(head.category);
+        read_args(&mut again, kind, wanted_args(kind, wanted), scratch, &mut args)?;
+    }
+    keep(&whole, &head, args, wanted, scratch, columns);
+    Ok(())
+}
+
+/// The members of an event.
+fn event_key(key: &[u8]) -> Key {
+    match key {
+        b"ph" => Key::Phase,
+        b"cat" => Key::Category,
+        b"name" => Key::Name,
+        b"ts" => Key::Start,
+        b"dur" => Key::Length,
+        b"pid" => Key::Process,
+        b"tid" => Key::Thread,
+        b"id" => Key::Id,
+        b"args" => Key::Args,
+        _ => Key::Other,
+    }
+}
+
+/// The members of `args`.
+fn args_key(key: &[u8]) -> Key {
+    match key {
+        b"External id" | b"external id" => Key::External,
+        b"correlation" => Key::Correlation,
+        b"device" => Key::Device,
+        b"stream" => Key::Stream,
+        b"bytes" => Key::Bytes,
+        b"Input Dims" => Key::Shape,
+        b"grid" => Key::Grid,
+        b"est. achieved occupancy %" => Key::Occupancy,
+        b"memory bandwidth (GB/s)" => Key::Bandwidth,
+        _ => Key::Other,
+    }
+}
+
+/// A member's value as bytes: the inside of a string, or a bare word. Objects and arrays count as empty.
+#[inline(always)]
+fn text_value<'a>(cursor: &mut Cursor<'a>) -> Result<Str<'a>, Fault> {
+    match cursor.peek() {
+        Some(b'"') => {
+            cursor.bump(1);
+            cursor.string_rest()
+        }
+        Some(b'{' | b'[') => cursor.skip().map(|()| EMPTY),
+        _ => Ok(Str { raw: cursor.word()?, escaped: false }),
+    }
+}
+
+/// A process, thread or flow id: an integer, a string that holds one, or any string.
+#[inline(always)]
+fn id_value(cursor: &mut Cursor<'_>) -> Result<i64, Fault> {
+    let text = text_value(cursor)?.raw;
+    Ok(number::integer(text).unwrap_or_else(|| id_from_text(text)))
+}
+
+fn read_args_member(
+    cursor: &mut Cursor<'_>,
+    wanted: Wanted,
+    scratch: &mut Scratch,
+    head: &mut Head<'_>,
+    args: &mut Args,
+) -> Result<(), Fault> {
+    let from = cursor.pos();
+    if head.phase == b'X' && !head.category.is_empty() {
+        let kind = scratch.kind(head.category);
+        head.args_read = true;
+        read_args(cursor, kind, wanted_args(kind, wanted), scratch, args)?;
+    } else {
+        cursor.skip()?;
+    }
+    head.args = Some((from, cursor.pos()));
+    Ok(())
+}
+
+fn wanted_args(kind: Kind, wanted: Wanted) -> u8 {
+    match kind {
+        Kind::CpuOp | Kind::UserAnnotation => EXTERNAL | if wanted.shapes { SHAPE } else { 0 },
+        Kind::Runtime | Kind::Driver => EXTERNAL | CORRELATION,
+        Kind::Kernel => EXTERNAL | CORRELATION | DEVICE | STREAM | GRID | OCCUPANCY,
+        Kind::GpuUserAnnotation | Kind::Sync => EXTERNAL | CORRELATION | DEVICE | STREAM,
+        Kind::GpuMemcpy | Kind::GpuMemset => EXTERNAL | CORRELATION | DEVICE | STREAM | BYTES | BANDWIDTH,
+        Kind::PythonFunction | Kind::Overhead | Kind::Other => 0,
+    }
+}
+
+/// Reads the wanted members of an object and steps to its end. A value other than an object is skipped.
+#[inline]
+fn read_args(
+    cursor: &mut Cursor<'_>,
+    kind: Kind,
+    mut want: u8,
+    scratch: &mut Scratch,
+    args: &mut Args,
+) -> Result<(), Fault> {
+    if cursor.peek() != Some(b'{') {
+        return cursor.skip();
+    }
+    cursor.bump(1);
+    let Scratch { layouts, shapes, .. } = scratch;
+    let layout = layouts.args(kind);
+    let mut number = 0;
+    loop {
+        if want == 0 {
+            return cursor.close_object();
+        }
+        let Some(key) = layout.member(cursor, number, args_key)? else { return Ok(()) };
+        number += 1;
+        let bit = match key {
+            Key::External => EXTERNAL,
+            Key::Correlation => CORRELATION,
+            Key::Device => DEVICE,
+            Key::Stream => STREAM,
+            Key::Bytes => BYTES,
+            Key::Shape => SHAPE,
+            // Both share a bit, because no kind has both.
+            Key::Grid if kind == Kind::Kernel => GRID,
+            Key::Bandwidth if kind != Kind::Kernel => BANDWIDTH,
+            Key::Occupancy => OCCUPANCY,
+            _ => 0,
+        };
+        if want & bit == 0 {
+            cursor.skip()?;
+            continue;
+        }
+        want &= !bit;
+        let slot = match key {
+            Key::External => &mut args.external,
+            Key::Correlation => &mut args.correlation,
+            Key::Device => &mut args.device,
+            Key::Stream => &mut args.stream,
+            Key::Bytes => &mut args.bytes,
+            _ => {
+                read_other(cursor, key, shapes, args)?;
+                continue;
+            }
+        };
+        let text = text_value(cursor)?.raw;
+        match number::integer(text) {
+            Some(integer) => *slot = integer,
+            None => args.unread += u32::from(!matches!(text, b"" | b"null")),
+        }
+    }
+}
+
+/// Reads a wanted argument other than a plain integer.
+fn read_other(cursor: &mut Cursor<'_>, key: Key, shapes: &mut Interner, args: &mut Args) -> Result<(), Fault> {
+    let from = cursor.pos();
+    match key {
+        Key::Shape => {
+            cursor.skip()?;
+            args.shape = shapes.id(cursor.since(from)) + 1;
+        }
+        Key::Grid => {
+            cursor.skip()?;
+            args.blocks = number::product_of_three(cursor.since(from)).unwrap_or(NONE);
+        }
+        Key::Occupancy => args.occupancy_pct = number::decimal(text_value(cursor)?.raw),
+        Key::Bandwidth => args.bandwidth_gbs = number::decimal(text_value(cursor)?.raw),
+        _ => cursor.skip()?,
+    }
+    Ok(())
+}
+
+/// Adds an event to the columns for its phase.
+fn keep(whole: &Cursor<'_>, head: &Head<'_>, args: Args, wanted: Wanted, scratch: &mut Scratch, columns: &mut Columns) {
+    match head.phase {
+        b'X' => keep_complete(whole, head, args, wanted, scratch, columns),
+        b's' | b'f' => keep_flow(head, scratch, columns),
+        b'i' | b'I' | b'C' if head.name.raw == b"[memory]" => keep_allocation(whole, head, scratch, columns),
+        b'C' => columns.tally.counters += 1,
+        b'B' | b'E' => columns.tally.begin_end += 1,
+        _ => {}
+    }
+}
+
+fn keep_complete(
+    whole: &Cursor<'_>,
+    head: &Head<'_>,
+    args: Args,
+    wanted: Wanted,
+    scratch: &mut Scratch,
+    columns: &mut Columns,
+) {
+    let Some(ts_ns) = number::scaled(head.ts, 3) else {
+        columns.tally.no_start += 1;
+        return;
+    };
+    let Some(dur_ns) = number::scaled(head.dur, 3) else {
+        columns.tally.no_length += 1;
+        return;
+    };
+    if dur_ns > MAX_LENGTH_NS {
+        columns.tally.too_long += 1;
+        return;
+    }
+    columns.tally.negative += u64::from(dur_ns < 0);
+    let dur_ns = dur_ns.max(0);
+    columns.tally.length_ns = columns.tally.length_ns.saturating_add(dur_ns);
+    let kind = scratch.kind(head.category);
+    let on_device = is_device_row(kind);
+    let row = columns.len() as u32;
+    // Where the arguments name no device or stream, a device row's process and thread are its device and stream.
+    let place = |arg: i64, fallback: i64| match (on_device, arg) {
+        (false, _) => NONE_32,
+        (true, NONE) => narrow(fallback),
+        (true, arg) => narrow(arg),
+    };
+    let (device, stream) = (place(args.device, head.pid), place(args.stream, head.tid));
+    let far = |arg: i64, place: i32| on_device && arg != NONE && place == NONE_32;
+    let unread = args.unread + u32::from(far(args.device, device)) + u32::from(far(args.stream, stream));
+    columns.tally.no_ids += u64::from(unread);
+    columns.push(Row {
+        kind,
+        name: scratch.name(head.name),
+        ts_ns,
+        dur_ns,
+        track: scratch.tracks.id(head.pid, head.tid),
+        device,
+        stream,
+        correlation: args.correlation,
+        external: args.external,
+    });
+    if wanted.shapes {
+        columns.shape.push(args.shape);
+    }
+    if wanted.args {
+        keep_args(whole, head, scratch, columns);
+    }
+    if args.bytes != NONE {
+        columns.bytes.push((row, args.bytes));
+    }
+    keep_device_use(row, &args, columns);
+    if may_be_collective(kind, head.name.raw)
+        && let Some((from, to)) = head.args
+    {
+        let mut end = *whole;
+        end.bump(to - whole.pos());
+        columns.comm_args.push((row, end.since(from).into()));
+    }
+}
+
+/// Keeps the grid, occupancy and bandwidth of a device row.
+fn keep_device_use(row: u32, args: &Args, columns: &mut Columns) {
+    let id = i64::from(row);
+    if args.blocks != NONE || args.occupancy_pct.is_some() {
+        let occupancy_pct = args.occupancy_pct.map(|pct| pct as f32);
+        columns.kernel_use.push(KernelUse { id, blocks: args.blocks, occupancy_pct });
+    }
+    if let Some(bandwidth_gbs) = args.bandwidth_gbs {
+        columns.copy_rates.push(CopyRate { id, bandwidth_gbs });
+    }
+}
+
+fn keep_args(whole: &Cursor<'_>, head: &Head<'_>, scratch: &mut Scratch, columns: &mut Columns) {
+    columns.category.push(scratch.categories.id(head.category));
+    columns.first_number.push(columns.numbers.len() as u32);
+    let template = head.args.map(|(from, _)| {
+        let mut cursor = *whole;
+        cursor.bump(from - whole.pos());
+        scratch.draft.clear();
+        // The object was skipped before, which does not check all of it. On an error, the members before it are kept.
+        let _ = crate::columns::args::encode(&mut cursor, &mut scratch.draft, &mut columns.numbers);
+        scratch.templates.id(&scratch.draft) + 1
+    });
+    columns.template.push(template.unwrap_or_default());
+}
+
+/// Whether rows of this kind lie on a device's stream.
+pub(crate) fn is_device_row(kind: Kind) -> bool {
+    kind.is_device_work() || matches!(kind, Kind::GpuUserAnnotation | Kind::Sync)
+}
+
+/// Whether the arguments of such a row may describe a collective.
+#[inline]
+fn may_be_collective(kind: Kind, name: &[u8]) -> bool {
+    match kind {
+        Kind::CpuOp | Kind::UserAnnotation => is_host_communication_in_traces(name),
+        Kind::Kernel => is_communication_kernel_in_traces(name),
+        _ => false,
+    }
+}
+
+/// Keeps arrows from forward to backward operators. Arrows from launch to kernel only repeat the correlation id.
+fn keep_flow(head: &Head<'_>, scratch: &mut Scratch, columns: &mut Columns) {
+    let wanted = matches!(head.category, b"fwdbwd" | b"forward_backward");
+    if wanted
+        && head.id != NONE
+        && let Some(ts_ns) = number::scaled(head.ts, 3)
+    {
+        let track = scratch.tracks.id(head.pid, head.tid);
+        columns.flows.push(FlowEnd { id: head.id, ts_ns, track, start: head.phase == b's' });
+    }
+}
+
+fn keep_allocation(whole: &Cursor<'_>, head: &Head<'_>, scratch: &mut Scratch, columns: &mut Columns) {
+    let mut read = Allocation {
+        ts_ns: NONE,
+        track: scratch.tracks.id(head.pid, head.tid),
+        bytes: NONE,
+        address: NONE,
+        allocated: NONE,
+        reserved: NONE,
+        device_type: NONE,
+        device_id: NONE,
+    };
+    read.ts_ns = number::scaled(head.ts, 3).unwrap_or(NONE);
+    if let Some((from, _)) = head.args {
+        let mut cursor = *whole;
+        cursor.bump(from - whole.pos());
+        // The object was skipped before, which does not check all of it. On an error, the members after it are left
+        // out.
+        let _ = read_allocation(&mut cursor, &mut read);
+    }
+    if read.ts_ns == NONE || read.bytes == NONE {
+        columns.tally.bad_memory += 1;
+    } else {
+        columns.allocations.push(read);
+    }
+}
+
+fn read_allocation(cursor: &mut Cursor<'_>, read: &mut Allocation) -> Result<(), Fault> {
+    cursor.need(b'{', "an object")?;
+    let mut first = true;
+    while let Some(key) = cursor.member(first)? {
+        first = false;
+        let slot = match key.raw {
+            b"Bytes" => &mut read.bytes,
+            b"Addr" => &mut read.address,
+            b"Total Allocated" => &mut read.allocated,
+            b"Total Reserved" => &mut read.reserved,
+            b"Device Type" => &mut read.device_type,
+            b"Device Id" => &mut read.device_id,
+            _ => {
+                cursor.skip()?;
+                continue;
+            }
+        };
+        *slot = number::integer(text_value(cursor)?.raw).unwrap_or(NONE);
+    }
+    Ok(())
+}

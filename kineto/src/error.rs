@@ -1,0 +1,58 @@
+//! Errors that end the reading or writing of a trace. Smaller damage becomes an omission in the result.
+
+use std::path::{Path, PathBuf};
+
+/// An error of this crate. Messages name the file, and what to do where there is something to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A shard of a run could not be read or written.
+    #[error(transparent)]
+    Trace(#[from] trace::Error),
+    /// The file could not be opened, listed or read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: std::io::Error,
+    },
+    /// JSON could not be written.
+    #[error("output: {0}")]
+    Output(#[from] std::io::Error),
+    /// The file holds no trace, or the directory holds no file with one.
+    #[error("{}: {why}", path.display())]
+    NotATrace {
+        /// The file or directory.
+        path: PathBuf,
+        /// What it lacks.
+        why: String,
+    },
+    /// The file has a known format that this crate does not read.
+    #[error("{}: {format} is not read; {instead}", path.display())]
+    UnreadFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        format: &'static str,
+        /// What to do instead.
+        instead: &'static str,
+    },
+}
+
+impl Error {
+    /// The error of a file without a trace.
+    pub(crate) fn not_a_trace(path: &Path, why: &str) -> Self {
+        Self::NotATrace { path: path.into(), why: format!("it is not a trace of torch.profiler: {why}") }
+    }
+
+    /// The message without the path, for a list that names the file already.
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Self::Io { source, .. } => source.to_string(),
+            Self::NotATrace { why, .. } => why.clone(),
+            Self::UnreadFormat { format, instead, .. } => format!("{format} is not read; {instead}"),
+            other => other.to_string(),
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! The meaning of the rows of one rank: steps, collectives and their process groups, memory, devices, arrows, details
+//! of operators.
+
+pub(crate) mod collectives;
+mod comm_size;
+mod context;
+pub(crate) mod device_memory_flow_rows;
+pub(crate) mod groups;
+mod names;
+pub(crate) mod op_details;
+pub(crate) mod steps;

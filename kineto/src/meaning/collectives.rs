@@ -1,0 +1,343 @@
+//! Collectives, from NCCL and RCCL kernels and from the rows of host back ends.
+//!
+//! A kernel has the times of a collective. Its operation, size and group come from the best of these: its own arguments
+//! (torch ≥ 2.4); the `record_param_comms` around its launch, found by correlation and nesting or by External id; the
+//! `nccl:…` and `c10d::…` ranges around the launch; records that were coalesced into it; its name alone (CUDA graphs).
+
+use rustc_hash::FxHashMap;
+use trace::name_rules::{hands_over_collective, is_communication_kernel_in_traces, is_host_collective};
+use trace::rank::{Kind, Launches, NO_STEP, NONE};
+use trace::{CollectiveRow, Op, StepRow};
+
+use crate::bytes::value::Value;
+use crate::columns::rows::Rows;
+use crate::meaning::comm_size::{Size, tensors};
+use crate::meaning::context::{Context, ExternalIds, LooseRecords, args_of, name_of};
+use crate::meaning::groups::{Group, Groups};
+use crate::meaning::names;
+use crate::meaning::steps::step_at;
+/// The collectives of a rank, sorted by start.
+#[derive(Debug, Default)]
+pub(crate) struct Collectives {
+    pub(crate) rows: Vec<CollectiveRow>,
+    /// Kineto's `Comms Id` of each collective; empty if none has one.
+    pub(crate) comms_ids: Vec<Option<u64>>,
+    /// Collectives that are known only by their kernel's name.
+    pub(crate) by_name_only: i64,
+    /// Collectives whose process group the trace does not name.
+    pub(crate) unnamed: i64,
+}
+
+/// A collective, before all columns of its row are known.
+struct FoundCollective {
+    row: CollectiveRow,
+    event_row: usize,
+    comms_id: Option<u64>,
+    gradient: bool,
+}
+
+/// Finds the collectives of a rank, and marks their rows as communication.
+pub(crate) fn find_collectives(
+    rows: &mut Rows,
+    launches: &Launches,
+    groups: &mut Groups,
+    steps: &[StepRow],
+    rank: i32,
+) -> Collectives {
+    let mut finder = Finder { rows, launches, groups, rank, only_stream: true, out: Collectives::default() };
+    let mut found = finder.kernels();
+    found.extend(finder.host_rows(steps));
+    let mut out = finder.out;
+    for f in &found {
+        rows.events.is_comm[f.event_row] = true;
+    }
+    found.sort_by_key(|f| (f.row.start_ns, f.event_row));
+    settle_sendrecv(&mut found);
+    number_buckets(&mut found, steps);
+    if found.iter().any(|f| f.comms_id.is_some()) {
+        out.comms_ids = found.iter().map(|f| f.comms_id).collect();
+    }
+    out.rows = found.into_iter().map(|f| f.row).collect();
+    out
+}
+
+struct Finder<'a> {
+    rows: &'a Rows,
+    launches: &'a Launches,
+    groups: &'a mut Groups,
+    rank: i32,
+    /// All communication kernels run on one stream.
+    only_stream: bool,
+    out: Collectives,
+}
+
+impl Finder<'_> {
+    fn kernels(&mut self) -> Vec<FoundCollective> {
+        let events = &self.rows.events;
+        let by_name: Vec<bool> =
+            self.rows.names.iter().map(|name| is_communication_kernel_in_traces(name.as_bytes())).collect();
+        let is_collective = |row: &usize| events.kind[*row] == Kind::Kernel && by_name[events.name[*row] as usize];
+        let kernels: Vec<usize> = (0..events.len()).filter(is_collective).collect();
+        let mut streams: Vec<(i64, i64)> = kernels.iter().map(|r| (events.device[*r], events.stream[*r])).collect();
+        streams.sort_unstable();
+        streams.dedup();
+        self.only_stream = streams.len() <= 1;
+        let index = ExternalIds::collect(self.rows);
+        let mut contexts: Vec<(usize, Context)> =
+            kernels.iter().map(|row| (*row, self.kernel_context(*row, &index))).collect();
+        let coalesced = self.coalesced(&mut contexts);
+        contexts
+            .into_iter()
+            .zip(coalesced)
+            .filter_map(|((row, context), sum)| self.kernel(row, &context, sum))
+            .collect()
+    }
+
+    /// Gathers the metadata of a kernel and of the host rows around its launch.
+    fn kernel_context(&self, row: usize, index: &ExternalIds) -> Context {
+        let mut context = Context::default();
+        if let Some(args) = args_of(self.rows, row as u32) {
+            context.take_record(args);
+        }
+        match self.launches.of(self.rows.events.correlation[row]) {
+            Some(launch) => context.explore(self.rows, self.rows.events.parent[launch as usize]),
+            None => {
+                if let Some(operator) = index.operator_of(self.rows, row) {
+                    context.explore(self.rows, operator);
+                }
+            }
+        }
+        context
+    }
+
+    /// The summed sizes of the loose records before a launch, for kernels whose launch has no record around it.
+    fn coalesced(&self, contexts: &mut [(usize, Context)]) -> Vec<Option<Size>> {
+        let joined: Vec<u32> = contexts.iter().filter_map(|(_, context)| context.record_row).collect();
+        let mut loose = LooseRecords::collect(self.rows, &joined);
+        let events = &self.rows.events;
+        let mut order: Vec<(i64, usize, u32)> = contexts
+            .iter()
+            .enumerate()
+            .filter_map(|(i, (row, _))| Some((i, self.launches.of(events.correlation[*row])?)))
+            .map(|(i, launch)| (events.ts_ns[launch as usize], i, launch))
+            .collect();
+        order.sort_unstable();
+        let mut last: FxHashMap<i64, i64> = FxHashMap::default();
+        let mut sums = vec![None; contexts.len()];
+        for (launch_ns, i, launch) in order {
+            let thread = events.thread[launch as usize];
+            let since_ns = last.insert(thread, launch_ns).unwrap_or(i64::MIN);
+            let (row, context) = &mut contexts[i];
+            let op = context.op.or_else(|| names::operation(name_of(self.rows, *row)));
+            let Some(op) = op.filter(|_| context.record.is_none()) else { continue };
+            let records = loose.take(op, thread, since_ns, launch_ns);
+            for record in records {
+                let Some(args) = args_of(self.rows, record) else { continue };
+                let size = Size::from_record(&args, op).unwrap_or_default();
+                sums[i] = Some(sums[i].map_or(size, |sum: Size| sum.plus(size)));
+                context.ready_ns.get_or_insert(events.ts_ns[record as usize]);
+                context.take_record(args);
+            }
+        }
+        sums
+    }
+
+    /// The row of a kernel's collective; `None` if the kernel carries out no collective.
+    fn kernel(&mut self, row: usize, context: &Context, sum: Option<Size>) -> Option<FoundCollective> {
+        let events = &self.rows.events;
+        let name = name_of(self.rows, row);
+        let op = context.op.or_else(|| names::operation(name))?;
+        self.out.by_name_only += i64::from(!context.is_explained());
+        let stream = Some(events.stream[row]).filter(|s| *s != NONE);
+        let group = self.group(context, stream);
+        let size = sum.unwrap_or_else(|| size_of(context, op, &group, Some(name)));
+        let launch = self.launches.of(events.correlation[row]);
+        let (algo, proto) = names::algorithm(name);
+        let mut found = self.found(row, context, &group, op, size);
+        found.row = CollectiveRow {
+            step: Some(events.step[row]).filter(|step| *step != NO_STEP),
+            ready_ns: context.ready_ns,
+            enqueue_ns: launch.map(|launch| events.ts_ns[launch as usize]),
+            stream_id: stream,
+            device_id: Some(events.device[row]).filter(|d| *d != NONE),
+            algo: algo.map(Into::into),
+            proto: proto.map(Into::into),
+            timing_source: "cupti".into(),
+            ..found.row
+        };
+        Some(found)
+    }
+
+    /// Collectives of gloo, MPI and UCC, whose own rows have their times.
+    fn host_rows(&mut self, steps: &[StepRow]) -> Vec<FoundCollective> {
+        let events = &self.rows.events;
+        let op_of = |name: &trace::Text| if is_host_collective(name) { names::operation(name) } else { None };
+        let ops: Vec<Option<&'static str>> = self.rows.names.iter().map(op_of).collect();
+        let mut calls = Calls::collect(self.rows);
+        let mut all = Vec::new();
+        for row in 0..events.len() {
+            let host = matches!(events.kind[row], Kind::CpuOp | Kind::UserAnnotation);
+            let Some(op) = ops[events.name[row] as usize].filter(|_| host) else { continue };
+            let (context, call) = self.host_context(row, op, &mut calls);
+            let group = self.group(&context, None);
+            let size = size_of(&context, op, &group, None);
+            let mut found = self.found(row, &context, &group, op, size);
+            // A collective belongs to the step that called it, even if it begins later.
+            let step = match call {
+                Some(call) => events.step[call as usize],
+                None if steps.is_empty() => NO_STEP,
+                None => events.step[row],
+            };
+            found.row = CollectiveRow {
+                step: Some(step).filter(|step| *step != NO_STEP),
+                ready_ns: context.ready_ns,
+                enqueue_ns: context.ready_ns,
+                timing_source: "host".into(),
+                ..found.row
+            };
+            all.push(found);
+        }
+        all
+    }
+
+    fn host_context(&self, row: usize, op: &'static str, calls: &mut Calls) -> (Context, Option<u32>) {
+        let events = &self.rows.events;
+        let mut context = Context { op: Some(op), ..Context::default() };
+        if let Some(args) = args_of(self.rows, row as u32) {
+            context.shapes = tensors(&args).is_some().then(|| args.clone());
+            context.take_record(args);
+        }
+        context.explore(self.rows, events.parent[row]);
+        let elements = context.shapes.as_ref().and_then(tensors).map(|(count, _)| count);
+        let call = calls.take(op, elements, events.ts_ns[row]);
+        if let Some(call) = call {
+            context.explore(self.rows, call);
+        }
+        (context, call)
+    }
+
+    fn group(&mut self, context: &Context, stream: Option<i64>) -> Group {
+        if let Some(group) = context.record.as_ref().and_then(|args| self.groups.named(args)) {
+            return group;
+        }
+        self.out.unnamed += 1;
+        self.groups.unnamed(stream, stream.is_none() || self.only_stream)
+    }
+
+    /// The columns that do not depend on the source of the times.
+    fn found(&self, row: usize, context: &Context, group: &Group, op: &'static str, size: Size) -> FoundCollective {
+        let events = &self.rows.events;
+        let args = context.record.as_ref();
+        let integer = |key: &str| args.and_then(|args| args.get(key)).and_then(Value::integer);
+        let rank_arg = |key: &str| integer(key).and_then(|r| i32::try_from(r).ok()).filter(|r| *r >= 0);
+        let peer = match op {
+            "send" => rank_arg("Dst Rank"),
+            "recv" => rank_arg("Src Rank"),
+            _ => None,
+        };
+        let row_of = CollectiveRow {
+            rank: self.rank,
+            comm_id: group.comm_id,
+            comm_name: group.name.clone(),
+            comm_size: group.size,
+            seq: integer("Seq").filter(|seq| *seq >= 0),
+            op: op.into(),
+            dtype: size.dtype.map(Into::into),
+            count: size.count,
+            bytes: size.bytes,
+            peer,
+            start_ns: Some(events.ts_ns[row]),
+            end_ns: Some(events.end_ns(row)),
+            state: "done".into(),
+            event_id: Some(events.id[row]),
+            ..CollectiveRow::default()
+        };
+        let comms_id = integer("Comms Id").map(|id| id as u64);
+        FoundCollective { row: row_of, event_row: row, comms_id, gradient: context.gradient && op == "allreduce" }
+    }
+}
+
+fn size_of(context: &Context, op: &str, group: &Group, kernel: Option<&str>) -> Size {
+    let recorded = context.record.as_ref().and_then(|record| Size::from_record(record, op));
+    recorded.or_else(|| context.shapes.as_ref().and_then(|args| Size::from_shapes(args, op, group.size))).unwrap_or(
+        Size {
+            dtype: kernel.filter(|_| op != "sendrecv" && op != "alltoall").and_then(names::kernel_dtype),
+            ..Size::default()
+        },
+    )
+}
+
+/// Calls that handed a collective to a back end, which runs it on a thread of its own. Sorted by start.
+struct Calls {
+    calls: Vec<Call>,
+}
+
+struct Call {
+    row: u32,
+    op: &'static str,
+    elements: Option<i64>,
+    ts_ns: i64,
+    taken: bool,
+}
+
+impl Calls {
+    fn collect(rows: &Rows) -> Self {
+        let of = |row: &u32| {
+            let at = *row as usize;
+            let name = name_of(rows, at);
+            if rows.events.kind[at] != Kind::CpuOp || !hands_over_collective(name) {
+                return None;
+            }
+            let op = names::operation(name)?;
+            let elements = args_of(rows, *row).as_ref().and_then(tensors).map(|(count, _)| count);
+            Some(Call { row: *row, op, elements, ts_ns: rows.events.ts_ns[at], taken: false })
+        };
+        Self { calls: rows.comm_args.keys().filter_map(of).collect() }
+    }
+
+    /// Takes the first remaining call of this operation and size that began before `start_ns`. Back ends run
+    /// collectives in the order of their calls.
+    fn take(&mut self, op: &str, elements: Option<i64>, start_ns: i64) -> Option<u32> {
+        let same_size = |call: &Call| call.elements.is_none() || elements.is_none() || call.elements == elements;
+        let call = self.calls.iter_mut().find(|c| !c.taken && c.op == op && c.ts_ns <= start_ns && same_size(c))?;
+        call.taken = true;
+        Some(call.row)
+    }
+}
+
+/// Names point-to-point kernels without metadata an all-to-all, if all others on their stream are all-to-alls.
+fn settle_sendrecv(found: &mut [FoundCollective]) {
+    let mut known: FxHashMap<(Option<i64>, Option<i64>), Option<&'static str>> = FxHashMap::default();
+    for f in found.iter() {
+        let op = match &*f.row.op {
+            "alltoall" => "alltoall",
+            "send" | "recv" => "p2p",
+            _ => continue,
+        };
+        let entry = known.entry((f.row.device_id, f.row.stream_id)).or_insert(Some(op));
+        *entry = entry.filter(|other| *other == op);
+    }
+    for f in found.iter_mut().filter(|f| f.row.op == Op::SendRecv) {
+        if known.get(&(f.row.device_id, f.row.stream_id)) == Some(&Some("alltoall")) {
+            f.row.op = "alltoall".into();
+        }
+    }
+}
+
+/// Numbers the gradient all-reduces of each step by the time of their call, because DDP launches its buckets in order.
+fn number_buckets(found: &mut [FoundCollective], steps: &[StepRow]) {
+    let called_ns = |row: &CollectiveRow| row.ready_ns.or(row.enqueue_ns).or(row.start_ns);
+    let mut order: Vec<usize> = (0..found.len()).filter(|i| found[*i].gradient).collect();
+    order.sort_by_key(|i| (called_ns(&found[*i].row), found[*i].row.start_ns));
+    let mut next: FxHashMap<(i32, i64), i32> = FxHashMap::default();
+    for i in order {
+        let row = &mut found[i].row;
+        let step = if steps.is_empty() { 0 } else { called_ns(row).map_or(-1, |ts_ns| step_at(steps, ts_ns)) };
+        if step < 0 {
+            continue;
+        }
+        let bucket = next.entry((step, row.comm_id)).or_default();
+        row.bucket = Some(*bucket);
+        *bucket += 1;
+    }
+}

@@ -1,0 +1,170 @@
+//! The metadata of a collective in the host's rows: the operators and ranges around its launch.
+
+use rustc_hash::FxHashMap;
+use trace::name_rules::{hands_over_collective, is_host_communication_in_traces};
+use trace::rank::{Kind, NO_PARENT, NONE};
+
+use crate::bytes::value::Value;
+use crate::columns::rows::Rows;
+use crate::meaning::names;
+/// Most enclosing rows of a launch that are read. Deeper Python stacks are cut.
+const MAX_ANCESTORS: usize = 512;
+/// The autograd node that produces a parameter's gradient; DDP reduces from its hook.
+const GRADIENT_NODE: &str = "AccumulateGrad";
+/// The operator that carries the metadata.
+pub(crate) const RECORD: &str = "record_param_comms";
+
+/// The metadata of a collective, without its times.
+#[derive(Debug, Default)]
+pub(crate) struct Context {
+    pub(crate) op: Option<&'static str>,
+    /// Arguments that name the collective: the kernel's own, or those of `record_param_comms`.
+    pub(crate) record: Option<Value>,
+    /// The row of that `record_param_comms`.
+    pub(crate) record_row: Option<u32>,
+    /// Arguments of a range or operator that show shapes.
+    pub(crate) shapes: Option<Value>,
+    /// Start of the operator that hands the collective over.
+    pub(crate) ready_ns: Option<i64>,
+    /// A hook of autograd started the collective, so it reduces gradients.
+    pub(crate) gradient: bool,
+}
+
+impl Context {
+    /// Keeps arguments if they name a collective; true if they were kept.
+    pub(crate) fn take_record(&mut self, args: Value) -> bool {
+        let named = args.get("Collective name").and_then(Value::text).and_then(names::operation);
+        if named.is_none() && args.get("Comms Id").is_none() || self.record.is_some() {
+            return false;
+        }
+        self.op = self.op.or(named);
+        self.record = Some(args);
+        true
+    }
+
+    /// Walks outwards from a host row and keeps the metadata of its ancestors. Inner rows come first and win.
+    pub(crate) fn explore(&mut self, rows: &Rows, from: u32) {
+        let mut row = from;
+        for _ in 0..MAX_ANCESTORS {
+            if row == NO_PARENT {
+                return;
+            }
+            let at = row as usize;
+            let name = name_of(rows, at);
+            self.gradient |= name.contains(GRADIENT_NODE);
+            if is_host_communication_in_traces(name.as_bytes()) {
+                self.visit(rows, row, name);
+            }
+            row = rows.events.parent[at];
+        }
+    }
+
+    fn visit(&mut self, rows: &Rows, row: u32, name: &str) {
+        let args = args_of(rows, row);
+        let begins = rows.events.ts_ns[row as usize];
+        if name == RECORD {
+            self.ready_ns.get_or_insert(begins);
+            if args.is_some_and(|args| self.take_record(args)) {
+                self.record_row = Some(row);
+            }
+            return;
+        }
+        self.op = self.op.or_else(|| names::operation(name));
+        if hands_over_collective(name) {
+            self.ready_ns.get_or_insert(begins);
+        }
+        if self.shapes.is_none() {
+            self.shapes = args.filter(|args| crate::meaning::comm_size::tensors(args).is_some());
+        }
+    }
+
+    /// Whether any row but the kernel named the operation.
+    pub(crate) fn is_explained(&self) -> bool {
+        self.op.is_some()
+    }
+}
+
+pub(crate) fn args_of(rows: &Rows, row: u32) -> Option<Value> {
+    rows.comm_args.get(&row).and_then(|raw| Value::parse(raw))
+}
+
+pub(crate) fn name_of(rows: &Rows, row: usize) -> &str {
+    &rows.names[rows.events.name[row] as usize]
+}
+
+/// Communication operators by External id.
+pub(crate) struct ExternalIds {
+    rows: FxHashMap<i64, u32>,
+}
+
+impl ExternalIds {
+    pub(crate) fn collect(rows: &Rows) -> Self {
+        let events = &rows.events;
+        let mut ids = FxHashMap::default();
+        for row in rows.comm_args.keys() {
+            let host = matches!(events.kind[*row as usize], Kind::CpuOp | Kind::UserAnnotation);
+            if host && events.external[*row as usize] != NONE {
+                ids.entry(events.external[*row as usize]).or_insert(*row);
+            }
+        }
+        Self { rows: ids }
+    }
+
+    /// The operator that a kernel's External id names. Older traces write the correlation id there, which may be the
+    /// External id of an unrelated operator.
+    pub(crate) fn operator_of(&self, rows: &Rows, kernel: usize) -> Option<u32> {
+        let external = rows.events.external[kernel];
+        if external == rows.events.correlation[kernel] { None } else { self.rows.get(&external).copied() }
+    }
+}
+
+/// A `record_param_comms` without a kernel so far.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    row: u32,
+    thread: i64,
+    ts_ns: i64,
+    op: &'static str,
+}
+
+/// The records of coalesced operations. torch writes them one by one; a single kernel at the end carries out all of
+/// them.
+///
+/// ```text
+/// record  ─ ─ ─
+/// launch        ─
+/// kernel           ────────
+/// ```
+pub(crate) struct LooseRecords {
+    records: Vec<Record>,
+}
+
+impl LooseRecords {
+    /// All records but those already `joined`, sorted by start.
+    pub(crate) fn collect(rows: &Rows, joined: &[u32]) -> Self {
+        let joined: rustc_hash::FxHashSet<u32> = joined.iter().copied().collect();
+        let of = |row: &u32| {
+            let at = *row as usize;
+            let is_record = rows.events.kind[at] == Kind::CpuOp && name_of(rows, at) == RECORD;
+            if !is_record || joined.contains(row) {
+                return None;
+            }
+            let args = args_of(rows, *row)?;
+            let op = args.get("Collective name").and_then(Value::text).and_then(names::operation)?;
+            Some(Record { row: *row, thread: rows.events.thread[at], ts_ns: rows.events.ts_ns[at], op })
+        };
+        Self { records: rows.comm_args.keys().filter_map(of).collect() }
+    }
+
+    /// Takes the records of `op` on a launch's thread that began before it and after `since_ns`.
+    pub(crate) fn take(&mut self, op: &str, thread: i64, since_ns: i64, until_ns: i64) -> Vec<u32> {
+        let fits = |r: &Record| {
+            r.thread == thread
+                && (since_ns..until_ns).contains(&r.ts_ns)
+                && (r.op == op || op == "sendrecv" && matches!(r.op, "send" | "recv" | "alltoall"))
+        };
+        let taken = self.records.iter().filter(|r| fits(r)).map(|r| r.row).collect();
+        self.records.retain(|r| !fits(r));
+        taken
+    }
+}

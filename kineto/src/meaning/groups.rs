@@ -1,0 +1,168 @@
+//! Process groups: the ranks of a collective, and an id that all ranks compute alike.
+
+use std::collections::BTreeMap;
+
+use trace::rank::MAX_RANKS;
+use trace::{CommRow, Text};
+
+use crate::bytes::value::Value;
+use crate::columns::header::world_size_from_distributed_info;
+/// A communicator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) comm_id: i64,
+    pub(crate) name: Option<Text>,
+    pub(crate) size: Option<i32>,
+    pub(crate) ranks: Option<Vec<i32>>,
+}
+
+/// The groups of a rank.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    /// From `pg_config`, by name.
+    configured: BTreeMap<String, Group>,
+    world_size: Option<i32>,
+    /// Every group that a collective used.
+    used: BTreeMap<i64, Group>,
+}
+
+impl Groups {
+    /// Reads `distributedInfo`.
+    pub(crate) fn from_info(info: Option<&Value>) -> Self {
+        let mut groups = Self::default();
+        let Some(info) = info else { return groups };
+        groups.world_size = world_size_from_distributed_info(Some(info));
+        for config in info.get("pg_config").map(Value::items).unwrap_or_default() {
+            let Some(name) = config.get("pg_name").and_then(Value::text) else { continue };
+            let ranks = config.get("ranks").and_then(ranks_of);
+            let size = config.get("pg_size").and_then(Value::integer).and_then(|n| i32::try_from(n).ok());
+            let size = size.or(ranks.as_ref().map(|r| r.len() as i32));
+            groups.configured.insert(name.to_string(), group(Some(name), size, ranks));
+        }
+        groups
+    }
+
+    /// The group that the arguments of a collective name; `None` if they name none.
+    pub(crate) fn named(&mut self, args: &Value) -> Option<Group> {
+        let name = args.get("Process Group Name").or_else(|| args.get("Process Group ID")).and_then(Value::text);
+        let size = args.get("Group size").and_then(Value::integer).and_then(|n| i32::try_from(n).ok());
+        let listed = args.get("Process Group Ranks").and_then(ranks_of).filter(|ranks| !ranks.is_empty());
+        if name.is_none() && listed.is_none() {
+            return None;
+        }
+        let configured = name.and_then(|name| self.configured.get(name));
+        let ranks = listed.or_else(|| strided(args, size)).or_else(|| configured?.ranks.clone());
+        let size = size.or(ranks.as_ref().map(|r| r.len() as i32)).or_else(|| configured?.size);
+        Some(self.using(group(name, size, ranks)))
+    }
+
+    /// The group of a collective that names none: the only configured group; or the world, if one stream carries all
+    /// collectives; else a group for the stream, of unknown size.
+    pub(crate) fn unnamed(&mut self, stream: Option<i64>, only_stream: bool) -> Group {
+        let mut configured = self.configured.values();
+        let group = match (configured.next(), configured.next()) {
+            (Some(only), None) => only.clone(),
+            _ if only_stream => group(None, self.world_size, None),
+            _ => group(stream.map(|s| format!("stream {s}")).as_deref(), None, None),
+        };
+        self.using(group)
+    }
+
+    fn using(&mut self, group: Group) -> Group {
+        self.used.insert(group.comm_id, group.clone());
+        group
+    }
+
+    /// The rows of `comms`.
+    pub(crate) fn rows(&self, rank: i32) -> Vec<CommRow> {
+        let row = |group: &Group| CommRow {
+            rank,
+            comm_id: group.comm_id,
+            name: group.name.clone(),
+            size: group.size,
+            ranks: group.ranks.clone(),
+            comm_rank: None,
+            nodes: None,
+            created_ns: None,
+            destroyed_ns: None,
+        };
+        self.used.values().map(row).collect()
+    }
+}
+
+fn ranks_of(value: &Value) -> Option<Vec<i32>> {
+    value.integers()?.into_iter().map(|rank| i32::try_from(rank).ok()).collect()
+}
+
+/// The ranks by start, stride and size, for traces that cut the list short.
+fn strided(args: &Value, size: Option<i32>) -> Option<Vec<i32>> {
+    let start = i32::try_from(args.get("Global rank start")?.integer()?).ok()?;
+    let stride = i32::try_from(args.get("Global rank stride")?.integer()?).ok()?;
+    let size = size.filter(|n| (1..=MAX_RANKS).contains(n))?;
+    (0..size).map(|i| start.checked_add(stride.checked_mul(i)?)).collect()
+}
+
+fn group(name: Option<&str>, size: Option<i32>, ranks: Option<Vec<i32>>) -> Group {
+    Group { comm_id: comm_id(name, ranks.as_deref(), size), name: name.map(Text::from), size, ranks }
+}
+
+/// An id that every rank of a group computes alike: FNV-1a over its name and ranks, or its size if the ranks are
+/// unknown.
+fn comm_id(name: Option<&str>, ranks: Option<&[i32]>, size: Option<i32>) -> i64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    let mut eat = |bytes: &[u8]| {
+        for byte in bytes {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    eat(name.unwrap_or("\u{0}").as_bytes());
+    eat(b"\0");
+    match ranks {
+        Some(ranks) => ranks.iter().for_each(|rank| eat(&rank.to_le_bytes())),
+        None => eat(&size.unwrap_or(0).to_le_bytes()),
+    }
+    hash as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(text: &str) -> Value {
+        Value::parse(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn ranks_come_from_the_list_the_stride_or_the_configuration() {
+        let info = value(
+            r#"{"world_size": 8, "pg_config": [{"pg_name": "0", "pg_size": 4, "ranks": [0, 2, 4, 6]},
+            {"pg_name": "1", "pg_size": 2, "ranks": "[0, 1]"}]}"#,
+        );
+        let mut groups = Groups::from_info(Some(&info));
+        let mut named = |text: &str| groups.named(&value(text));
+        let listed =
+            named(r#"{"Process Group Name": "0", "Process Group Ranks": "[0, 2, 4, 6]", "Group size": 4}"#).unwrap();
+        let cut = named(
+            r#"{"Process Group Name": "0", "Process Group Ranks": "[0, 2, ...]", "Group size": 4, "Global rank start": 0, "Global rank stride": 2}"#,
+        );
+        let configured = named(r#"{"Process Group Name": "0"}"#);
+        assert_eq!(listed.ranks, Some(vec![0, 2, 4, 6]));
+        assert_eq!(cut.unwrap(), listed);
+        assert_eq!(configured.unwrap(), listed);
+        assert_eq!(named(r#"{"Process Group Name": "1"}"#).unwrap().ranks, Some(vec![0, 1]));
+        assert_eq!(named(r#"{"dtype": "Float"}"#), None);
+        assert_eq!(groups.rows(3).len(), 2);
+    }
+
+    #[test]
+    fn groups_without_a_name_are_the_world_or_a_stream() {
+        let mut groups = Groups::from_info(Some(&value(r#"{"world_size": 4}"#)));
+        let world = groups.unnamed(Some(20), true);
+        assert_eq!((world.size, world.name.clone()), (Some(4), None));
+        let stream = groups.unnamed(Some(20), false);
+        assert_eq!((stream.size, stream.name.as_deref()), (None, Some("stream 20")));
+        assert_ne!(stream.comm_id, groups.unnamed(Some(21), false).comm_id);
+        let info = value(r#"{"world_size": 8, "pg_config": [{"pg_name": "0", "pg_size": 8, "ranks": [0, 1]}]}"#);
+        assert_eq!(Groups::from_info(Some(&info)).unnamed(None, true).name.as_deref(), Some("0"));
+    }
+}

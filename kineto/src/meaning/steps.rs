@@ -1,0 +1,72 @@
+//! Training steps, from the host's `ProfilerStep#N` ranges, and the step of every row.
+
+use rayon::prelude::*;
+use trace::name_rules::step_number;
+use trace::rank::{Events, Kind, Launches, NO_STEP};
+use trace::{StepRow, Text};
+
+use crate::columns::event::is_device_row;
+/// Between steps.
+const BETWEEN: i32 = -1;
+
+/// The steps of a rank.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Steps {
+    /// Sorted by start, without overlap. Empty if no range marks a step.
+    pub(crate) rows: Vec<StepRow>,
+    /// Ranges that repeat a step or begin inside another.
+    pub(crate) left_out: i64,
+}
+
+/// Finds the steps.
+pub(crate) fn find_steps(events: &Events, names: &[Text], rank: i32) -> Steps {
+    let numbers: Vec<Option<i32>> = names.iter().map(|name| step_number(name)).collect();
+    let mut steps = Steps::default();
+    for row in 0..events.len() {
+        // In 2021 every range was an `Operator`.
+        if !matches!(events.kind[row], Kind::UserAnnotation | Kind::CpuOp) {
+            continue;
+        }
+        let Some(step) = numbers[events.name[row] as usize] else { continue };
+        let (start_ns, end_ns) = (events.ts_ns[row], events.end_ns(row));
+        let overlaps = steps.rows.last().is_some_and(|last| start_ns < last.end_ns);
+        if overlaps || steps.rows.iter().any(|other| other.step == step) {
+            steps.left_out += 1;
+            continue;
+        }
+        steps.rows.push(StepRow { rank, step, phase: "active".into(), start_ns, end_ns, loss: None });
+    }
+    steps
+}
+
+/// The step at a time, or [`BETWEEN`].
+pub(crate) fn step_at(steps: &[StepRow], ts_ns: i64) -> i32 {
+    let after = steps.partition_point(|step| step.start_ns <= ts_ns);
+    match after.checked_sub(1).map(|at| &steps[at]) {
+        Some(step) if ts_ns < step.end_ns => step.step,
+        _ => BETWEEN,
+    }
+}
+
+/// Gives every row its step. A host row gets the step in which it begins, a device row that of its launch.
+///
+/// A device row without a launch in the trace was launched before the trace began, so its step is unknown. If the trace
+/// has no launches at all, device rows get the step in which they begin.
+pub(crate) fn assign_steps(events: &mut Events, steps: &[StepRow], launches: &Launches) {
+    if steps.is_empty() {
+        return;
+    }
+    let Events { kind, ts_ns, correlation, .. } = &*events;
+    let step_of = |row: usize| {
+        if !is_device_row(kind[row]) {
+            return step_at(steps, ts_ns[row]);
+        }
+        match launches.of(correlation[row]) {
+            Some(launch) => step_at(steps, ts_ns[launch as usize]),
+            // A range on the device has no launch of its own; it spans its kernels.
+            None if kind[row] == Kind::GpuUserAnnotation || launches.is_empty() => step_at(steps, ts_ns[row]),
+            None => NO_STEP,
+        }
+    };
+    events.step = (0..kind.len()).into_par_iter().with_min_len(1 << 14).map(step_of).collect();
+}

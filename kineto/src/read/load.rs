@@ -1,0 +1,265 @@
+//! One trace file to one [`RankData`].
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use trace::rank::{Collective, Details, Launches, RankData, RankInfo, RankOutline};
+use trace::time_limits::{FAR, LONG};
+use trace::{CounterRow, OmissionRow, Text};
+
+use crate::Error;
+use crate::bytes::input::Input;
+use crate::columns::batch::{Columns, Tally};
+use crate::columns::event::Wanted;
+use crate::columns::header::{Header, rank_from_distributed_info, world_size_from_distributed_info};
+use crate::columns::rows::{Extras, Rows, rows_from_pieces};
+use crate::columns::stream::{BLOCK_BYTES, Streamed, read_stream};
+use crate::meaning::collectives::{Collectives, find_collectives};
+use crate::meaning::device_memory_flow_rows::{device_rows, flow_rows, memory_rows};
+use crate::meaning::groups::Groups;
+use crate::meaning::op_details::details_of;
+use crate::meaning::steps::{Steps, assign_steps, find_steps};
+use crate::read::files::{RankSource, TraceFile, file_name, host_from_name};
+/// Reads a whole trace. Parts that could not be read are listed in [`RankData::omissions`], and the rest is kept.
+///
+/// Times are the host's UTC, in ns since 1970. A row's `id` is its place in the file.
+///
+/// # Errors
+/// [`Error::Io`] if the file cannot be opened; [`Error::NotATrace`] if it holds no list of events.
+pub fn load(file: &TraceFile) -> Result<RankData, Error> {
+    Ok(load_wanted(file, Wanted::default())?.data)
+}
+
+/// As [`load`], with shapes, stacks and modules.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_detailed(file: &TraceFile) -> Result<(RankData, Details), Error> {
+    let Loaded { mut data, extras, .. } = load_wanted(file, Wanted { args: true, shapes: false })?;
+    let details = details_of(&mut data, &extras);
+    Ok((data, details))
+}
+
+/// A rank with the parts of its trace that only `ingest` needs.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    pub(crate) data: RankData,
+    pub(crate) extras: Extras,
+    /// Numbers and short strings of the header.
+    pub(crate) scalars: BTreeMap<String, String>,
+    /// The file was read to its end.
+    pub(crate) complete: bool,
+}
+
+/// As [`load`], with the parts that `wanted` names.
+pub(crate) fn load_wanted(file: &TraceFile, wanted: Wanted) -> Result<Loaded, Error> {
+    let input = Input::open(&file.path).map_err(|source| Error::Io { path: file.path.clone(), source })?;
+    let streamed = read_stream(input, wanted, BLOCK_BYTES);
+    if !streamed.header.has_events {
+        let why = match &streamed.missing {
+            Some(missing) => format!("byte {}: {}", missing.byte, missing.why),
+            None => "it has no traceEvents".into(),
+        };
+        return Err(Error::not_a_trace(&file.path, &why));
+    }
+    Ok(rank_from_stream(streamed, file))
+}
+
+/// For fuzzing: reads `bytes` as a trace in one block and in blocks of the given sizes, and compares the results.
+///
+/// # Panics
+/// If the results differ.
+#[doc(hidden)]
+pub fn check_any_blocks(bytes: &[u8], block_sizes: &[usize]) {
+    let file = TraceFile {
+        path: "trace".into(),
+        rank: 0,
+        rank_source: RankSource::Order,
+        world_size: None,
+        size_bytes: bytes.len() as u64,
+    };
+    let read = |block_bytes: usize| {
+        let streamed = read_stream(Input::from_bytes(bytes.to_vec()), Wanted { args: true, shapes: true }, block_bytes);
+        let loaded = rank_from_stream(streamed, &file);
+        // The numbers of names depend on the order in which the workers met them. All else must be equal.
+        let names: Vec<Text> =
+            loaded.data.events.name.iter().map(|id| loaded.data.names[*id as usize].clone()).collect();
+        let mut data = loaded.data;
+        data.events.name.clear();
+        data.names.clear();
+        (data, names)
+    };
+    let whole = read(bytes.len().max(1) * 2);
+    for size in block_sizes {
+        let blocks = read(*size);
+        let summary = |(data, names): &(RankData, Vec<Text>)| (names.len(), data.omissions.clone());
+        assert!(
+            blocks == whole,
+            "blocks of {size} bytes give another result: rows and omissions {:?}, in one block {:?}",
+            summary(&blocks),
+            summary(&whole)
+        );
+    }
+}
+
+/// The counts of [`parse_only`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parsed {
+    /// Bytes of JSON text.
+    pub bytes: u64,
+    /// Events of any phase.
+    pub events: u64,
+    /// Events that are kept as rows.
+    pub rows: u64,
+}
+
+/// For benches: parses a trace into columns and drops them. This is the part of [`load`] whose time grows with the
+/// bytes.
+///
+/// # Errors
+/// [`Error::Io`] if the file cannot be opened.
+pub fn parse_only(path: &Path) -> Result<Parsed, Error> {
+    let input = Input::open(path).map_err(|source| Error::Io { path: path.into(), source })?;
+    let streamed = read_stream(input, Wanted::default(), BLOCK_BYTES);
+    let count = |of: fn(&Columns) -> u64| streamed.pieces.iter().map(|(_, piece)| of(piece)).sum();
+    Ok(Parsed { bytes: streamed.bytes, events: count(|p| p.tally.events), rows: count(|p| p.len() as u64) })
+}
+
+/// Builds a rank from the content of a file.
+pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
+    let Streamed { header, pieces, scratches, missing, trailing, .. } = streamed;
+    let recorded = rank_from_distributed_info(header.distributed.as_ref());
+    let rank = recorded.unwrap_or(file.rank);
+    let from = if recorded.is_some() { RankSource::DistributedInfo } else { file.rank_source };
+    let mut rows = rows_from_pieces(pieces, scratches, header.base_ns);
+    let mut report =
+        Report { file: file_name(&file.path), rank, omissions: Vec::new(), remarks: vec![from.remark(rank)] };
+    let (launches, Steps { rows: steps, left_out }) =
+        rayon::join(|| Launches::collect(&rows.events), || find_steps(&rows.events, &rows.names, rank));
+    report.omit("ProfilerStep marks", left_out, "they repeat a step or begin inside another");
+    assign_steps(&mut rows.events, &steps, &launches);
+    let mut groups = Groups::from_info(header.distributed.as_ref());
+    let collectives = find_collectives(&mut rows, &launches, &mut groups, &steps, rank);
+    report.add_collectives(&collectives);
+    report.add_tally(&rows.tally);
+    report.omit(
+        "base time",
+        i64::from(header.base_unread),
+        "baseTimeNanoseconds is not a 64-bit integer; times count from zero",
+    );
+    let allocations = std::mem::take(&mut rows.allocations);
+    let (memory, (flows, incomplete_flows)) =
+        rayon::join(|| memory_rows(&rows, allocations, rank), || flow_rows(&rows, rank));
+    report.omit("arrows", incomplete_flows, "one of their ends is not in the trace");
+    let complete = missing.is_none();
+    for (place, what) in [(missing, "rest of the file"), (trailing, "text after the document")] {
+        if let Some(place) = place {
+            let why = format!("from byte {} of the JSON text on: {}", place.byte, place.why);
+            report.omissions.push(report.row(what, None, &why));
+        }
+    }
+    let counters = vec![report.counter(&rows)];
+    let Rows { events, names, pids, extras, kernel_use, copy_rates, .. } = rows;
+    let Collectives { rows: collectives, comms_ids, .. } = collectives;
+    let mut comms_ids = comms_ids.into_iter();
+    let with_id = |row| Collective { comms_id: comms_ids.next().flatten(), ..Collective::from(row) };
+    let outline = RankOutline {
+        info: rank_info(rank, &header, file, &pids),
+        collectives: collectives.into_iter().map(with_id).collect(),
+        steps,
+        comms: groups.rows(rank),
+        ..RankOutline::default()
+    };
+    let data = RankData {
+        outline,
+        names,
+        events,
+        memory,
+        devices: device_rows(header.devices.as_ref(), rank),
+        kernel_use,
+        copy_rates,
+        flows,
+        counters,
+        omissions: report.omissions,
+        ..RankData::default()
+    };
+    Loaded { data, extras, scalars: header.scalars, complete }
+}
+
+fn rank_info(rank: i32, header: &Header, file: &TraceFile, pids: &BTreeMap<i64, u64>) -> RankInfo {
+    let recorded = header.scalars.get("host_name").filter(|host| !host.is_empty()).cloned();
+    let pid = pids.iter().max_by_key(|(_, rows)| **rows).map_or(0, |(pid, _)| *pid);
+    let host = recorded.or_else(|| host_from_name(&file.path, pid)).unwrap_or_default();
+    let clock_domain = if host.is_empty() { "utc".to_string() } else { format!("{host}/utc") };
+    RankInfo {
+        rank,
+        world_size: world_size_from_distributed_info(header.distributed.as_ref()),
+        host,
+        pid,
+        clock_domain,
+        closed_cleanly: None,
+    }
+}
+
+/// The report on a file: losses, and remarks.
+struct Report {
+    file: Text,
+    rank: i32,
+    omissions: Vec<OmissionRow>,
+    /// Facts that are not losses, but explain the rows.
+    remarks: Vec<String>,
+}
+
+impl Report {
+    fn row(&self, what: &str, amount: Option<i64>, why: &str) -> OmissionRow {
+        OmissionRow::new(what, why).rank(self.rank).file(self.file.clone()).amount(amount)
+    }
+
+    fn omit(&mut self, what: &str, amount: i64, why: &str) {
+        if amount > 0 {
+            self.omissions.push(self.row(what, Some(amount), why));
+        }
+    }
+
+    fn add_collectives(&mut self, found: &Collectives) {
+        let mut remark = |amount: i64, text: &str| {
+            if amount > 0 {
+                self.remarks.push(format!("{amount} {text}"));
+            }
+        };
+        remark(found.by_name_only, "collectives known by the name of their kernel only");
+        remark(found.unnamed, "collectives whose process group the trace does not name");
+    }
+
+    fn add_tally(&mut self, tally: &Tally) {
+        let count = |n: u64| n.min(i64::MAX as u64) as i64;
+        self.omit("events", count(tally.no_start), "they have no readable ts");
+        self.omit("events", count(tally.no_length), "they have no readable dur");
+        self.omit("events", count(tally.far), FAR);
+        self.omit("events", count(tally.too_long), LONG);
+        self.omit("lengths", count(tally.negative), "they are negative; taken as zero");
+        self.omit("items of traceEvents", count(tally.not_objects), "they are not objects");
+        self.omit("begin and end events", count(tally.begin_end), "only complete events are read");
+        self.omit("ids", count(tally.no_ids), "they are not 64-bit integers, or are streams or devices beyond 32 bits");
+        self.omit(
+            "memory events",
+            count(tally.bad_memory),
+            "their time is unreadable or impossible, or they have no size",
+        );
+        if tally.counters > 0 {
+            self.remarks.push(format!("{} hardware counter events are not kept", tally.counters));
+        }
+    }
+
+    fn counter(&self, rows: &Rows) -> CounterRow {
+        let omitted = self.omissions.iter().filter(|o| &*o.what == "events").filter_map(|o| o.amount).sum();
+        CounterRow {
+            rank: self.rank,
+            source: "kineto".into(),
+            recorded: rows.events.len() as i64,
+            dropped: 0,
+            omitted,
+            why: Some(self.remarks.join("; ").into()),
+        }
+    }
+}

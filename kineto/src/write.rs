@@ -1,0 +1,10 @@
+//! Writes a trace as the shards of a run, and a rank of a run as a trace.
+
+mod event_columns;
+mod event_json;
+mod json_text;
+mod shards;
+mod trace_file;
+
+pub use shards::{WrittenShards, write_shards};
+pub use trace_file::{Counts, HOOK, Selection, TraceWriter};

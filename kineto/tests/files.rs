@@ -1,0 +1,156 @@
+//! Which files of a directory are traces, which ranks they get, and which events of a damaged file are kept.
+
+#![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+
+use kineto::{RankSource, load, plan};
+
+/// Three operators, two kernels with their launches, one step.
+const EVENTS: [&str; 6] = [
+    r#"{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 9, "tid": 9, "ts": 0, "dur": 100}"#,
+    r#"{"ph": "X", "cat": "cpu_op", "name": "aten::mm \"q\"", "pid": 9, "tid": 9, "ts": 1.5, "dur": 20, "args": {"External id": 1}}"#,
+    r#"{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": 9, "ts": 5, "dur": 2, "args": {"correlation": 1}}"#,
+    r#"{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10, "dur": 30, "args": {"stream": 7, "device": 0, "correlation": 1}}"#,
+    r#"{"ph": "X", "cat": "kernel", "name": "relu", "pid": 0, "tid": 7, "ts": 50, "dur": 10, "args": {"stream": 7, "device": 0, "correlation": 2}}"#,
+    r#"{"ph": "X", "cat": "cpu_op", "name": "aten::relu", "pid": 9, "tid": 9, "ts": 40, "dur": 5}"#,
+];
+
+fn document() -> String {
+    let info = r#""distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1}"#;
+    format!("{{\"schemaVersion\": 1, {info}, \"traceEvents\": [\n{}\n], \"traceName\": \"t\"}}\n", EVENTS.join(",\n"))
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// A file that is cut after any byte, plain or compressed, keeps exactly the events that end before the cut.
+#[test]
+fn a_file_cut_anywhere_keeps_everything_before_the_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rank0.json");
+    let rows = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        plan(std::slice::from_ref(&path)).map_or(0, |plan| load(&plan.files[0]).unwrap().events.len())
+    };
+    let text = document();
+    let ends: Vec<usize> = EVENTS.iter().map(|event| text.find(event).unwrap() + event.len()).collect();
+    for cut in 0..=text.len() {
+        let whole = ends.iter().filter(|end| **end <= cut).count();
+        assert_eq!(rows(&text.as_bytes()[..cut]), whole, "cut after {cut} bytes");
+    }
+    let packed = gzip(text.as_bytes());
+    for cut in 0..=packed.len() {
+        let mut oracle = flate2::write::GzDecoder::new(Vec::new());
+        oracle.write_all(&packed[..cut]).unwrap();
+        // A stream that ends early is an error, but the bytes before its end are there.
+        let _ = oracle.try_finish();
+        let text_bytes = oracle.get_ref().len();
+        let whole = ends.iter().filter(|end| **end <= text_bytes).count();
+        assert_eq!(rows(&packed[..cut]), whole, "compressed, cut after {cut} bytes: {text_bytes} bytes of text");
+    }
+}
+
+/// The plan of files: world size, files by rank, and omissions.
+fn planned(files: &[(&str, &str)]) -> (i32, Vec<(i32, String, RankSource)>, Vec<String>) {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::write(dir.path().join(name), text).unwrap();
+    }
+    let plan = plan(&[dir.path().to_path_buf()]).unwrap();
+    let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+    let ranks = plan.files.iter().map(|f| (f.rank, name(&f.path), f.rank_source)).collect();
+    (plan.world_size, ranks, plan.omissions.iter().map(|o| format!("{}: {}", o.what, o.why)).collect())
+}
+
+#[test]
+fn a_number_in_a_name_is_a_rank_only_where_it_can_be() {
+    let nameless = document().replace("distributedInfo", "somethingElse");
+    let check = |names: &[&str], text: &str, expected: &[(i32, RankSource)]| {
+        let files: Vec<(&str, &str)> = names.iter().map(|name| (*name, text)).collect();
+        let (_, ranks, omissions) = planned(&files);
+        let found: Vec<(i32, RankSource)> = ranks.iter().map(|(rank, _, source)| (*rank, *source)).collect();
+        assert_eq!(found, expected, "{names:?} {omissions:?}");
+    };
+    let (by_name, by_order) = (RankSource::FileName, RankSource::Order);
+    // A time is not a rank.
+    let times = ["worker_0.pt.trace.json", "worker_1696341258.pt.trace.json"];
+    check(&times, &nameless, &[(0, by_name), (1, by_order)]);
+    // A pod with four devices: the number is the host's, whether or not the events have the process ids of the names.
+    let pod = [
+        "worker-0_4000.1696341258110.pt.trace.json",
+        "worker-0_4001.1696341258111.pt.trace.json",
+        "worker-0_4002.1696341258112.pt.trace.json",
+        "worker-0_4003.1696341258113.pt.trace.json",
+    ];
+    check(&pod, &nameless, &[(0, by_order), (1, by_order), (2, by_order), (3, by_order)]);
+    check(&pod[2..3], &nameless.replace("\"pid\": 9", "\"pid\": 4002"), &[(0, by_order)]);
+    let pods = [pod[0], pod[1], "worker-7_4000.1696341258113.pt.trace.json"];
+    check(&pods, &nameless, &[(0, by_order), (1, by_order), (2, by_order)]);
+    // A name with the word `rank` has a rank.
+    let ranks = ["rank_3.1696341258110.pt.trace.json", "rank5.1696341258110.pt.trace.json.gz", "trace_rank_07.json"];
+    check(&ranks, &nameless.replace("\"pid\": 0", "\"pid\": 3"), &[(3, by_name), (5, by_name), (7, by_name)]);
+    check(&["worker-2_4000.1696341258110.pt.trace.json"], &nameless, &[(2, by_name)]);
+}
+
+#[test]
+fn a_world_of_any_size_takes_no_memory() {
+    let world = |rank: &str, world: &str| {
+        document()
+            .replace("\"rank\": 0", &format!("\"rank\": {rank}"))
+            .replace("\"world_size\": 1", &format!("\"world_size\": {world}"))
+    };
+    let (size, ranks, omissions) = planned(&[
+        ("a.json", &world("0", "100000000")),
+        ("b.json", &world("2147483647", "2147483647")),
+        ("c.json", &world("1", "2")),
+    ]);
+    assert_eq!((size, ranks.len()), (3, 3));
+    assert_eq!(omissions.iter().filter(|o| o.contains("is impossible (a job has at most")).count(), 3, "{omissions:?}");
+}
+
+/// A directory with other files in it: the plan lists all that it leaves out.
+#[test]
+fn a_directory_with_other_files_in_it() {
+    let rank = |rank: &str, world: u32| {
+        document()
+            .replace("\"rank\": 0", &format!("\"rank\": {rank}"))
+            .replace("\"world_size\": 1", &format!("\"world_size\": {world}"))
+    };
+    let no_info = document().replace("distributedInfo", "somethingElse");
+    let behind = no_info.replace("\"traceName\": \"t\"", "\"distributedInfo\": {\"rank\": 3, \"world_size\": 5}");
+    let files: [(&str, Vec<u8>); 12] = [
+        ("a.json", rank("0", 5).into_bytes()),
+        ("b.json.gz", gzip(rank("1", 5).as_bytes())),
+        ("again.json", [rank("1", 5).as_bytes(), b"      "].concat()),
+        ("other_job.json", rank("2", 7).into_bytes()),
+        ("trace_rank_2.json", no_info.clone().into_bytes()),
+        ("on_demand.json", behind.into_bytes()),
+        ("nameless.json", no_info.into_bytes()),
+        ("config.json", b"{\"lr\": 0.1}".to_vec()),
+        ("notes.txt", b"hello".to_vec()),
+        ("empty.json", Vec::new()),
+        ("report.nsys-rep", b"binary".to_vec()),
+        (".hidden", b"x".to_vec()),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("older")).unwrap();
+    for (name, bytes) in files {
+        std::fs::write(dir.path().join(name), bytes).unwrap();
+    }
+    let plan = plan(&[dir.path().to_path_buf()]).unwrap();
+    let mut text = format!("world {}\n", plan.world_size);
+    for file in &plan.files {
+        let name = file.path.file_name().unwrap().to_string_lossy();
+        writeln!(text, "rank {} {name} by {:?}", file.rank, file.rank_source).unwrap();
+    }
+    for o in &plan.omissions {
+        writeln!(text, "left out: {} {}: {}", o.what, o.file.as_deref().unwrap_or("-"), o.why).unwrap();
+    }
+    expect_test::expect_file!["data/directory.txt"].assert_eq(&text);
+}

@@ -1,0 +1,119 @@
+//! `ctl`: starts, stops or queries the recording of programs that `exec` runs on this host.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use super::cli::{Action, CtlArguments};
+use super::endpoint::{Answer, Request, Status, ask, directories, sockets};
+use crate::{Error, console};
+
+/// Runs `ctl`, prints its output or its error under the name of `command`, and returns the exit code.
+pub fn main(arguments: &CtlArguments, command: &str) -> ExitCode {
+    match ctl(arguments) {
+        Ok(text) => {
+            // A reader that closed the pipe has read enough.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(error) => console::fail(command, &error, None),
+    }
+}
+
+/// Runs `ctl` and returns the text to print.
+///
+/// # Errors
+/// [`Error::Usage`]; [`Error::Control`] if there is no such run, more than one, or a rank that does not answer.
+pub fn ctl(arguments: &CtlArguments) -> Result<String, Error> {
+    let CtlArguments { action, duration, nccl_detail, json, .. } = arguments;
+    if *action != Action::Start && (duration.is_some() || nccl_detail.is_some()) {
+        return Err(Error::Usage("ctl: --duration and --nccl-detail need the action start".into()));
+    }
+    let ranks = choose(arguments)?;
+    let nccl_detail = nccl_detail.map(|detail| detail.as_str().to_string());
+    let request = match action {
+        Action::Status => Request::Status {},
+        Action::Start => Request::Start { nccl_detail, duration_s: *duration },
+        Action::Stop => Request::Stop {},
+    };
+    let mut statuses = Vec::new();
+    for (socket, before) in ranks {
+        match (action, ask(&socket, &request)) {
+            (Action::Status, _) => statuses.push(before),
+            (_, Ok(Answer::Status(status))) => statuses.push(status),
+            (_, Ok(Answer::Error(why))) => return Err(Error::Control(format!("rank {}: {why}", before.rank))),
+            (_, Err(error)) => return Err(Error::Control(format!("rank {} does not answer: {error}", before.rank))),
+        }
+    }
+    Ok(if *json { as_json(&statuses)? } else { as_text(&statuses) })
+}
+
+/// The sockets and the status of the ranks that the arguments select, in the order of runs and ranks.
+fn choose(arguments: &CtlArguments) -> Result<Vec<(PathBuf, Status)>, Error> {
+    let out = match &arguments.out {
+        None => None,
+        Some(out) => Some(out.canonicalize().map_err(|source| Error::Io { path: out.clone(), source })?),
+    };
+    // A process that does not answer is ending, or belongs to another user.
+    let mut found: Vec<(PathBuf, Status)> = sockets(&directories())
+        .into_iter()
+        .filter_map(|socket| match ask(&socket, &Request::Status {}) {
+            Ok(Answer::Status(status)) => Some((socket, status)),
+            _ => None,
+        })
+        .collect();
+    if let Some(pid) = arguments.pid {
+        found.retain(|(_, status)| status.pid == pid);
+    }
+    if let Some(out) = &out {
+        found.retain(|(_, status)| status.run == *out);
+    }
+    found.sort_by(|(_, a), (_, b)| (&a.run, a.rank).cmp(&(&b.run, b.rank)));
+    let runs: Vec<&Path> = found.iter().map(|(_, status)| &*status.run).collect();
+    let Some(first) = runs.first() else {
+        let what = match (&out, arguments.pid) {
+            (Some(out), _) => format!("this user has no running exec on this host that records to {}", out.display()),
+            (_, Some(pid)) => format!("process {pid} is not a running exec of this user on this host"),
+            _ => "this user has no running exec on this host".into(),
+        };
+        return Err(Error::Control(what));
+    };
+    if runs.iter().any(|run| run != first) && arguments.action != Action::Status {
+        let mut names: Vec<String> = runs.iter().map(|run| run.display().to_string()).collect();
+        names.dedup();
+        return Err(Error::Control(format!(
+            "several runs are being recorded; choose one with --out: {}",
+            names.join(", ")
+        )));
+    }
+    Ok(found)
+}
+
+fn as_json(statuses: &[Status]) -> Result<String, Error> {
+    let text = serde_json::to_string_pretty(statuses);
+    text.map(|text| text + "\n").map_err(|error| Error::Control(format!("the answer could not be printed: {error}")))
+}
+
+fn as_text(statuses: &[Status]) -> String {
+    let mut text = String::new();
+    let mut last: Option<&Path> = None;
+    for status in statuses {
+        let Status { run, rank, world_size, pid, recording, nccl_detail, running_s, off_s, switches_in_s, .. } = status;
+        if last.replace(run) != Some(run) {
+            let _ = writeln!(text, "{}: {world_size} rank{}", run.display(), if *world_size == 1 { "" } else { "s" });
+        }
+        let state = if *recording { "recording" } else { "not recording" };
+        let _ = write!(text, "  rank {rank}, process {pid}: {state}, NCCL {nccl_detail}");
+        match running_s {
+            Some(running_s) => drop(write!(text, "; {running_s:.1} s of the program, {off_s:.1} s not recorded")),
+            None => text.push_str("; the program has not started yet"),
+        }
+        if let Some(switches_in_s) = switches_in_s {
+            let what = if *recording { "stops" } else { "starts" };
+            let _ = write!(text, "; {what} in {switches_in_s:.1} s");
+        }
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,77 @@
+//! Everything that a rank trains with, and the rows that are the same for every back end.
+
+use std::sync::Arc;
+
+use recorder::Recorder;
+use trace::CommRow;
+
+use crate::Error;
+use crate::fabric::agree::{RunPlace, hash, host_hash};
+use crate::fabric::ping::PingTree;
+use crate::fabric::{Fabric, Stop};
+use crate::train::engine::{WORLD_NAME, World};
+use crate::train::options::Options;
+use crate::train::report::{Report, StepTime};
+use crate::train::trainer::StepResult;
+
+/// Everything that a rank trains with.
+pub(crate) struct JobContext<'a> {
+    pub(crate) fabric: &'a Arc<dyn Fabric>,
+    pub(crate) options: &'a Options,
+    pub(crate) recorder: &'a Recorder,
+    pub(crate) stop: &'a Stop,
+    pub(crate) place: Option<&'a RunPlace>,
+}
+
+/// The result of a training.
+pub(crate) struct Trained {
+    pub(crate) first: StepResult,
+    pub(crate) last: StepResult,
+    pub(crate) time: Option<StepTime>,
+    pub(crate) report: Report,
+}
+
+impl JobContext<'_> {
+    /// Writes the row of the workload's communicator.
+    pub(crate) fn record_comm(&self, world: &World, hosts: usize) -> Result<(), Error> {
+        let size = rank_number(self.fabric.size());
+        Ok(self.recorder.rows(vec![CommRow {
+            rank: rank_number(self.fabric.rank()),
+            comm_id: world.comm_id,
+            name: Some(WORLD_NAME.into()),
+            size: Some(size),
+            ranks: Some((0..size).collect()),
+            comm_rank: Some(rank_number(self.fabric.rank())),
+            nodes: Some(rank_number(hosts)),
+            created_ns: Some(self.recorder.clock().now_ns()),
+            destroyed_ns: None,
+        }])?)
+    }
+
+    /// The tree of clock pings, and the number of hosts. Collective.
+    pub(crate) fn ping_tree(&self) -> Result<(PingTree, usize), Error> {
+        PingTree::for_fabric(&**self.fabric, host_hash())
+    }
+
+    /// The workload's communicator, as rows name it.
+    pub(crate) fn world(&self) -> World {
+        let size = self.fabric.size();
+        World::new(self.recorder, comm_id(size), size)
+    }
+
+    /// Compares the clocks of all ranks once. Collective.
+    pub(crate) fn ping(&self, tree: &PingTree) -> Result<(), Error> {
+        let samples = tree.burst(&**self.fabric, self.recorder.clock())?;
+        Ok(self.recorder.rows(samples)?)
+    }
+}
+
+/// A rank, or another small count, as rows hold it.
+pub(crate) fn rank_number(rank: usize) -> i32 {
+    i32::try_from(rank).unwrap_or(i32::MAX)
+}
+
+/// The id of the workload's communicator; every rank computes the same.
+fn comm_id(size: usize) -> i64 {
+    hash(&[WORLD_NAME.as_bytes(), &(size as u64).to_le_bytes()]).cast_signed()
+}

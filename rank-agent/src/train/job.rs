@@ -1,0 +1,214 @@
+//! A rank's job from its first barrier to its last row.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kernels::{Backend, Cpu};
+use launch::Identity;
+use recorder::{Kind, Phase, Recorder, Summary, ThreadRecorder};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::Error;
+use crate::fabric::agree::{RunPlace, RunRequest, agree_on_run, agree_on_success};
+use crate::fabric::{Fabric, Lane, Stop};
+use crate::train::backend::{self, Plan};
+use crate::train::context::{JobContext, Trained, rank_number};
+use crate::train::engine::{Engine, World};
+use crate::train::faults;
+use crate::train::op_observer::OpTable;
+use crate::train::op_recording::OpRecording;
+use crate::train::options::Options;
+use crate::train::report::{Gradients, Outcome, Report, StepTime, Totals};
+use crate::train::trainer::{HostMemory, StepResult, Trainer};
+
+/// Trains and records. Collective.
+///
+/// # Errors
+/// The error that stopped the job; the recording is closed by then.
+pub fn run(fabric: Arc<dyn Fabric>, options: &Options, identity: &Identity, stop: &Stop) -> Result<Outcome, Error> {
+    for fault in &options.faults {
+        if fault.rank() >= fabric.size() {
+            let size = fabric.size();
+            return Err(Error::Usage(format!("--inject {fault}: the job has ranks 0 to {} only", size - 1)));
+        }
+    }
+    let plan = backend::choose(&*fabric, options, identity)?;
+    let cpu = if matches!(plan, Plan::Cpu(_)) { Some(Cpu::new(options.dtype)?) } else { None };
+    let launcher = identity.launcher.as_str();
+    let request =
+        RunRequest { out: options.out.clone(), launcher: launcher.into(), config: options.manifest_config(launcher) };
+    let place = if options.record { Some(agree_on_run(&*fabric, &request)?) } else { None };
+    let recorder = start_recorder(&*fabric, options, identity, place.as_ref(), &plan);
+    let recorder = agree_on_success(&*fabric, recorder)?;
+    let context = JobContext { fabric: &fabric, options, recorder: &recorder, stop, place: place.as_ref() };
+    let trained = match (&plan, cpu) {
+        (Plan::Cpu(why), Some(cpu)) => train(&context, cpu, why.as_deref()),
+        (plan, _) => train_on_device(&context, plan),
+    };
+    // The recording is closed even after an error. The last barrier comes after it, so that the launcher kills no rank
+    // that still writes.
+    let summary = recorder.finish();
+    let Trained { first, last, time, mut report } = trained?;
+    let all = fabric.all_gather(Lane::Control, &summary_words(&summary))?;
+    let sum = |index: usize| all.iter().skip(index).step_by(SUMMARY_WORDS).sum::<u64>();
+    let outcome = Outcome {
+        checksum: last.checksum,
+        losses: (first.mean_loss, last.mean_loss),
+        dropped: sum(1),
+        unclosed: if options.record { sum(4) } else { 0 },
+    };
+    let totals = Totals { rows: sum(0), bytes: sum(2), failed_parts: sum(3), writer_cpu_ns: sum(5), cpu_ns: sum(6) };
+    report.end(&outcome, time, totals, place.as_ref(), &summary);
+    Ok(outcome)
+}
+
+/// Trains on the device of the plan.
+fn train_on_device(context: &JobContext<'_>, plan: &Plan) -> Result<Trained, Error> {
+    match plan {
+        #[cfg(feature = "cuda")]
+        Plan::Cuda(plan) => crate::train::cuda::train(context, plan),
+        Plan::Cpu(_) => {
+            let _ = context;
+            Err(Error::Unavailable("the plan has no device".into()))
+        }
+    }
+}
+
+/// Rows, lost rows, bytes, failed writes, not closed in order, CPU time of the writer, CPU time of the process.
+const SUMMARY_WORDS: usize = 7;
+
+fn summary_words(summary: &Summary) -> [u64; SUMMARY_WORDS] {
+    let Summary { recorded, dropped, bytes, failed_parts, closed_cleanly, writer_cpu_ns, .. } = summary;
+    [*recorded, *dropped, *bytes, *failed_parts, u64::from(!closed_cleanly), *writer_cpu_ns, process_cpu_ns()]
+}
+
+fn process_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+fn start_recorder(
+    fabric: &dyn Fabric,
+    options: &Options,
+    identity: &Identity,
+    place: Option<&RunPlace>,
+    plan: &Plan,
+) -> Result<Recorder, Error> {
+    let rank = fabric.rank();
+    let clock = faults::clock_for(&options.faults, rank);
+    let Some(place) = place else { return Ok(Recorder::disabled(clock)) };
+    let mut recording =
+        recorder::Options::new(&place.path, &place.run_id, rank_number(rank), rank_number(fabric.size()));
+    recording.clock = clock;
+    recording.local_rank = identity.local_rank;
+    recording.launcher = Some(identity.launcher.as_str().into());
+    recording.versions =
+        BTreeMap::from([("rank-agent".into(), env!("CARGO_PKG_VERSION").into()), ("fabric".into(), fabric.version())]);
+    recording.versions.extend(backend::versions(plan));
+    recording.device = backend::device(plan);
+    Ok(Recorder::start(recording)?)
+}
+
+/// Trains on a back end whose memory the host can read.
+fn train<B: Backend>(context: &JobContext<'_>, backend: B, why: Option<&str>) -> Result<Trained, Error>
+where
+    B::Buffer: HostMemory,
+{
+    let JobContext { fabric, options, recorder, stop, place } = *context;
+    let (rank, size) = (fabric.rank(), fabric.size());
+    let backend_name = backend.name();
+    let mut ops = OpTable::new(options.dtype);
+    let trainer = Trainer::new(backend, &options.model, options.bucket_bytes, (rank, size), &options.faults, &mut ops);
+    let mut trainer = agree_on_success(&**fabric, trainer)?;
+    let (tree, hosts) = context.ping_tree()?;
+    let main = recorder.thread("main");
+    let world = context.world();
+    let engine = Engine::start(fabric.clone(), options.progress, recorder, world, stop.clone(), trainer.buckets());
+    let engine = RefCell::new(agree_on_success(&**fabric, engine)?);
+    record_setup(context, &trainer, &world, hosts)?;
+    let observer = OpRecording::new(recorder, &main, Some(&engine), &ops);
+    let mut report = Report::new(rank, size, options);
+    report.set_reason(why);
+    report.begin(
+        backend_name,
+        Gradients { bytes: trainer.gradient_bytes(), buckets: trainer.buckets() },
+        hosts,
+        place,
+        &[],
+    );
+    context.ping(&tree)?;
+
+    let mut results: Option<(StepResult, StepResult)> = None;
+    let mut times: Vec<Duration> = Vec::new();
+    let mut memory_is_recorded = false;
+    for step in 0..options.steps {
+        stop.check()?;
+        let phase = options.schedule.phase(step);
+        let begin = Instant::now();
+        recorder.begin_step(rank_number(step as usize), phase);
+        if phase == Phase::Active && !memory_is_recorded {
+            trainer.record_memory(recorder, &main);
+            memory_is_recorded = true;
+        }
+        let result = step_once(context, &mut trainer, &observer, &engine, &main, step)?;
+        recorder.end_step(Some(result.loss));
+        if phase == Phase::Active {
+            times.push(begin.elapsed());
+        }
+        report.step(step, &result, begin.elapsed());
+        results = Some((results.map_or(result, |(first, _)| first), result));
+        let ends_window = phase == Phase::Active && options.schedule.phase(step + 1) != Phase::Active;
+        if ends_window && step + 1 < options.steps {
+            recorder.set_active(false);
+            context.ping(&tree)?;
+        }
+    }
+    recorder.set_active(false);
+    context.ping(&tree)?;
+    // --steps is at least 1, so there is a result.
+    let (first, last) = results.ok_or_else(|| Error::Usage("--steps 0".into()))?;
+    let steps = times.len();
+    let time = median(times).map(|time| StepTime { time, steps, what: "median" });
+    Ok(Trained { first, last, time, report })
+}
+
+fn step_once<B: Backend>(
+    context: &JobContext<'_>,
+    trainer: &mut Trainer<B>,
+    observer: &OpRecording<'_>,
+    engine: &RefCell<Engine>,
+    main: &ThreadRecorder,
+    step: u32,
+) -> Result<StepResult, Error>
+where
+    B::Buffer: HostMemory,
+{
+    // Names are interned for recorded steps only, because the recorder keeps every name until the end.
+    let _scope = main.active_step().map(|_| {
+        let name = context.recorder.intern(&format!("ProfilerStep#{step}"));
+        main.scope(Kind::UserAnnotation, name)
+    });
+    trainer.step(observer, engine, main, step)
+}
+
+/// Writes the rows that are known before the first step.
+fn record_setup<B: Backend>(
+    context: &JobContext<'_>,
+    trainer: &Trainer<B>,
+    world: &World,
+    hosts: usize,
+) -> Result<(), Error>
+where
+    B::Buffer: HostMemory,
+{
+    context.record_comm(world, hosts)?;
+    Ok(context.recorder.rows(trainer.bucket_rows())?)
+}
+
+/// The lower median.
+fn median(mut times: Vec<Duration>) -> Option<Duration> {
+    times.sort_unstable();
+    times.get(times.len().saturating_sub(1) / 2).copied()
+}

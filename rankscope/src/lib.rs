@@ -1,0 +1,60 @@
+//! One command over rankscope's parts: `exec` and `ctl` of rank-agent, and the analysis of aggregator.
+//!
+//! It links no MPI, so that it starts on every machine and in every container.
+
+use std::process::ExitCode;
+
+use aggregator::cli::{AnalysisCommand, ShellCommand};
+use clap::{Parser, Subcommand};
+use rank_agent::exec::{self, CtlArguments, ExecArguments, ctl};
+
+/// The command's name in messages.
+const NAME: &str = "rankscope";
+
+/// Record distributed training and find the rank that slows it down
+#[derive(Debug, Parser)]
+#[command(name = NAME, version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mpirun -n 8 rankscope exec --out run -- python train.py      record a program on every rank
+  rankscope analyze run                                        find out why its steps are slow
+  rankscope analyze traces/                                    the same for traces of torch.profiler
+
+Exit codes: 0 done; 1 the input is wrong; 2 usage; 3 done, but some ranks or rows were left out (listed);
+4 `diff --fail-over` found a slowdown beyond its limit. `exec` has the program's exit code.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Analysis(AnalysisCommand),
+    Exec(ExecArguments),
+    Ctl(CtlArguments),
+    #[command(flatten)]
+    Shell(ShellCommand),
+}
+
+/// Runs the command and returns its exit code.
+pub fn main_impl() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Under a launcher all ranks have the same arguments; one message is enough.
+            if rank_agent::speaks_for_the_job() {
+                // A closed pipe behind --help is not an error.
+                let _ = error.print();
+            }
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match cli.command {
+        Command::Analysis(command) => aggregator::cli::run(command, NAME),
+        Command::Exec(arguments) => exec::main(&arguments, NAME),
+        Command::Ctl(arguments) => ctl::main(&arguments, NAME),
+        Command::Shell(command) => aggregator::cli::run_shell::<Cli>(&command, NAME),
+    }
+}

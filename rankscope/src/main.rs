@@ -1,0 +1,4 @@
+//! The `rankscope` command; everything is in the library.
+fn main() -> std::process::ExitCode {
+    rankscope::main_impl()
+}

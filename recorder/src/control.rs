@@ -1,0 +1,199 @@
+//! One word that `rank-agent exec` shares with the processes of its program: whether to record, and in which detail.
+//!
+//! ```text
+//!  rank-agent exec ──store──► │ word │ ──load, or futex──► process of the program: one thread follows it
+//!                             a page of a file that both have mapped
+//! ```
+//!
+//! A mapping is safer than a pipe or a socket: programs close descriptors that they did not open, and reuse the numbers.
+//! Threads that record read only their own recorder; one thread reads the word, and sleeps until it changes.
+
+#[expect(unsafe_code, reason = "another process writes this memory")]
+mod ffi;
+
+use std::fs::{File, OpenOptions};
+use std::io::{Error as IoError, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustix::thread::futex;
+
+/// First bytes of the page. They distinguish it from other files.
+const MAGIC: [u8; 8] = *b"rnkscp01";
+const PAGE_BYTES: usize = 4096;
+
+/// How much of each collective the communication library reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CollectiveDetail {
+    /// The operations and the times of their calls.
+    Coll,
+    /// Also the times of their channels on the device.
+    #[default]
+    Channels,
+    /// Also the waits of the proxy threads in every network step.
+    Proxy,
+}
+
+impl CollectiveDetail {
+    /// The word on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Coll => "coll",
+            Self::Channels => "channels",
+            Self::Proxy => "proxy",
+        }
+    }
+
+    /// Parses the word of the command line.
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Coll, Self::Channels, Self::Proxy].into_iter().find(|detail| detail.as_str() == word)
+    }
+}
+
+/// A command to the processes of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Whether to make rows.
+    pub record: bool,
+    /// How much of each collective to record.
+    pub detail: CollectiveDetail,
+}
+
+impl Order {
+    fn word(self) -> u32 {
+        u32::from(self.record) | (self.detail as u32) << 1
+    }
+
+    fn of(word: u32) -> Self {
+        let detail = match (word >> 1) & 3 {
+            0 => CollectiveDetail::Coll,
+            1 => CollectiveDetail::Channels,
+            _ => CollectiveDetail::Proxy,
+        };
+        Self { record: word & 1 != 0, detail }
+    }
+}
+
+/// The page. One process stores orders; any number of processes follow them.
+#[derive(Debug)]
+pub struct ControlPage(ffi::Page);
+
+impl ControlPage {
+    /// Creates the page's file, which must not exist yet. Only its owner may read and write it.
+    ///
+    /// # Errors
+    /// Errors of the file system.
+    pub fn create(path: &Path, order: Order) -> std::io::Result<Self> {
+        let mut file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        let mut bytes = [0; PAGE_BYTES];
+        bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
+        file.write_all(&bytes)?;
+        let page = Self(ffi::Page::map(&file)?);
+        page.store(order);
+        Ok(page)
+    }
+
+    /// Maps the page that another process has created.
+    ///
+    /// # Errors
+    /// Errors of the file system, and `InvalidData` if the file is not a control page.
+    pub fn open(path: &Path) -> std::io::Result<Self> {
+        let file: File = OpenOptions::new().read(true).write(true).open(path)?;
+        if file.metadata()?.len() != PAGE_BYTES as u64 {
+            return Err(IoError::new(ErrorKind::InvalidData, "its size is not that of a control page"));
+        }
+        let page = ffi::Page::map(&file)?;
+        if page.magic() != MAGIC {
+            return Err(IoError::new(ErrorKind::InvalidData, "it does not begin like a control page"));
+        }
+        Ok(Self(page))
+    }
+
+    /// The current order.
+    pub fn load(&self) -> Order {
+        Order::of(self.0.word().load(Ordering::Acquire))
+    }
+
+    /// Stores an order and wakes the processes that follow.
+    pub fn store(&self, order: Order) {
+        self.0.word().store(order.word(), Ordering::Release);
+        self.wake();
+    }
+
+    /// Wakes all threads in [`wait`](Self::wait).
+    pub fn wake(&self) {
+        // It fails only for bad addresses; a sleeping thread also looks again after its timeout.
+        let _ = futex::wake(self.0.word(), futex::Flags::empty(), i32::MAX as u32);
+    }
+
+    /// Sleeps until the order may differ from `known`, but no longer than `timeout`.
+    pub fn wait(&self, known: Order, timeout: Duration) {
+        let timeout = futex::Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        if futex::wait(self.0.word(), futex::Flags::empty(), known.word(), Some(&timeout)).is_err()
+            && self.load() == known
+        {
+            // A signal, the timeout, or a kernel without this call: never spin.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DETAILS: [CollectiveDetail; 3] =
+        [CollectiveDetail::Coll, CollectiveDetail::Channels, CollectiveDetail::Proxy];
+
+    #[test]
+    fn an_order_survives_the_page() {
+        for (record, detail) in DETAILS.iter().flat_map(|detail| [(false, detail), (true, detail)]) {
+            let order = Order { record, detail: *detail };
+            assert_eq!(Order::of(order.word()), order);
+            assert_eq!(CollectiveDetail::from_word(detail.as_str()), Some(*detail));
+        }
+        assert_eq!(CollectiveDetail::from_word("all"), None);
+    }
+
+    #[test]
+    fn a_store_wakes_a_thread_that_waits_on_another_mapping() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("page");
+        let off = Order { record: false, detail: CollectiveDetail::Coll };
+        let on = Order { record: true, detail: CollectiveDetail::Proxy };
+        let leader = ControlPage::create(&path, off).unwrap();
+        let follower = ControlPage::open(&path).unwrap();
+        assert_eq!(follower.load(), off);
+        std::thread::scope(|threads| {
+            let waits = threads.spawn(|| {
+                while follower.load() == off {
+                    // If the wake were missed, the test would hang for an hour.
+                    follower.wait(off, Duration::from_secs(3600));
+                }
+                follower.load()
+            });
+            leader.store(on);
+            assert_eq!(waits.join().unwrap(), on);
+        });
+        // The order already differs from the known one: no sleep.
+        follower.wait(off, Duration::from_secs(3600));
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("page");
+        assert_eq!(ControlPage::open(&path).unwrap_err().kind(), ErrorKind::NotFound);
+        for bytes in [&b"rnkscp01"[..], &[0; PAGE_BYTES], &[b'x'; 2 * PAGE_BYTES]] {
+            std::fs::write(&path, bytes).unwrap();
+            assert_eq!(ControlPage::open(&path).unwrap_err().kind(), ErrorKind::InvalidData);
+        }
+        let order = Order { record: true, detail: CollectiveDetail::Coll };
+        assert_eq!(ControlPage::create(&path, order).unwrap_err().kind(), ErrorKind::AlreadyExists);
+    }
+}

@@ -1,0 +1,52 @@
+//! NCCL's operations, from NCCL's profiler plugin interface: communicators, collectives, sends and receives with their
+//! bytes, algorithm and channels, the GPU's times of each channel, and the waits of the proxy.
+//!
+//! ```text
+//!  NCCL's threads      callback ──► handle, record ──► bounded queue
+//!                                                          │
+//!  worker                             operations in flight ◄──┘──► collectives, nccl_channels, nccl_proxy, comms
+//! ```
+//!
+//! **Times.** NCCL calls "stop" when a collective is enqueued, after the launch of its kernel; that is not its end. A
+//! collective ends with the last channel of its kernel, which the GPU stamps with its `globaltimer` (NCCL 2.27 and newer).
+//! `nccl_channels` keeps the raw stamps and the times at which the host received them. `collectives` holds them in the
+//! host's clock, with `timing_source = gpu_timer`. The module `clock` explains the mapping and its error: CUPTI's kernels
+//! bound it from both sides (`kernel_pairs`) if CUPTI runs too, otherwise launches and callbacks bound it. Without a stamp
+//! (NCCL 2.26), the times are those of NCCL's callbacks (`host`); without channels, those of its proxy (`proxy`);
+//! otherwise only the time of the call is known (`enqueue`).
+//!
+//! **Kernels.** Each launch is a row of `events`, `nccl:launch`, on the launching thread; `collectives.event_id` is its id.
+//! If CUPTI runs, the kernel carries the same id as `external_id`. The analysis thus finds the kernel of a collective.
+//!
+//! **Hangs.** An operation that is in flight for longer than a part gets a row with state `started` or `enqueued`, which
+//! is on disk if the process is killed. At exit every operation in flight gets such a row. NCCL may never report the end
+//! of an operation that began before recording was paused or its detail changed: without an end it is counted, and does
+//! not look hung.
+//!
+//! **Sequence numbers.** NCCL counts `seq` of collectives per communicator and function. The source counts `seq` of sends
+//! and receives per communicator, peer and direction.
+//!
+//! No run on a GPU has confirmed this yet: the tests replay the call sequences and layouts of NCCL's source.
+
+mod bounded_map;
+mod callbacks;
+mod clock;
+#[expect(unsafe_code, reason = "the interface through which NCCL calls")]
+pub mod ffi;
+mod handles;
+#[cfg(test)]
+mod handles_loom;
+#[cfg(test)]
+mod handles_tests;
+mod in_flight;
+mod kernel_pairs;
+mod loom_shim;
+mod names;
+mod operation;
+mod record;
+mod rows;
+mod string_table;
+mod worker;
+
+pub use self::callbacks::Callbacks;
+pub use self::worker::{Settings, Source};

@@ -1,0 +1,88 @@
+//! Strongly connected components of a graph of modules: sets in which every module reaches every other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use super::{Arrow, ModulePath, shown};
+
+/// A component that is larger than a parent and its children.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Component {
+    /// Its modules, in order.
+    pub modules: Vec<ModulePath>,
+    /// The arrows between them.
+    pub arrows: Vec<Arrow>,
+}
+
+impl fmt::Display for Component {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.modules.iter().map(|m| shown(m)).collect();
+        write!(f, "{} modules reach each other: {}", names.len(), names.join(", "))?;
+        for Arrow { from, to, file, line } in &self.arrows {
+            write!(f, "\n    {} -> {}  ({file}:{line})", shown(from), shown(to))?;
+        }
+        Ok(())
+    }
+}
+
+/// The components of which no module is the parent of all others, the largest first.
+pub(super) fn too_large(modules: &BTreeSet<ModulePath>, arrows: &[Arrow]) -> Vec<Component> {
+    let mut found: Vec<Component> = components(modules, arrows)
+        .into_iter()
+        .filter(|members| members.len() > 1 && !is_family(members))
+        .map(|members| {
+            let inside = |a: &&Arrow| members.contains(&a.from) && members.contains(&a.to);
+            Component { arrows: arrows.iter().filter(inside).cloned().collect(), modules: members }
+        })
+        .collect();
+    found.sort_by_key(|c| (std::cmp::Reverse(c.modules.len()), c.modules.clone()));
+    found
+}
+
+/// Whether one module is the parent of all others.
+fn is_family(members: &[ModulePath]) -> bool {
+    let is_parent = |parent: &ModulePath| {
+        members.iter().all(|m| m == parent || m.split_last().is_some_and(|(_, above)| above == parent.as_slice()))
+    };
+    members.iter().any(is_parent)
+}
+
+/// All components: modules with the same set of modules within reach in both directions. Crates have few hundred
+/// modules, so a walk from each of them is quick.
+fn components(modules: &BTreeSet<ModulePath>, arrows: &[Arrow]) -> Vec<Vec<ModulePath>> {
+    let mut next: BTreeMap<&ModulePath, Vec<&ModulePath>> = BTreeMap::new();
+    for arrow in arrows {
+        next.entry(&arrow.from).or_default().push(&arrow.to);
+    }
+    let reach: BTreeMap<&ModulePath, BTreeSet<&ModulePath>> =
+        modules.iter().map(|module| (module, reachable(module, &next))).collect();
+    let mut placed: BTreeSet<&ModulePath> = BTreeSet::new();
+    let mut found = Vec::new();
+    for module in modules {
+        if placed.contains(module) {
+            continue;
+        }
+        let mutual = |other: &&&ModulePath| reach.get(**other).is_some_and(|r| r.contains(module));
+        let mut members: BTreeSet<&ModulePath> = reach[module].iter().filter(mutual).copied().collect();
+        members.insert(module);
+        placed.extend(members.iter());
+        found.push(members.into_iter().cloned().collect());
+    }
+    found
+}
+
+fn reachable<'a>(
+    from: &'a ModulePath,
+    next: &BTreeMap<&'a ModulePath, Vec<&'a ModulePath>>,
+) -> BTreeSet<&'a ModulePath> {
+    let mut seen = BTreeSet::new();
+    let mut pending = vec![from];
+    while let Some(module) = pending.pop() {
+        for to in next.get(module).into_iter().flatten() {
+            if seen.insert(*to) {
+                pending.push(to);
+            }
+        }
+    }
+    seen
+}

@@ -1,0 +1,84 @@
+//! The rooms of the house, and which may import which: one table for crates, one for the folders of each crate.
+
+use crate::layers::Room;
+
+/// Crates, by their folder. A plain or build dependency on a crate of ours must be listed here, a dev-dependency here or
+/// in [`DEV_ONLY`].
+pub const CRATES: &[Room<'_>] = &[
+    ("trace", &[]),
+    ("kernels", &[]),
+    ("launch", &[]),
+    ("recorder", &["trace"]),
+    ("sources", &["trace", "recorder"]),
+    ("inject", &["trace", "recorder", "sources"]),
+    ("kineto", &["trace"]),
+    ("aggregator", &["trace", "kineto"]),
+    ("rank-agent", &["trace", "recorder", "sources", "kernels", "launch"]),
+    ("rankscope", &["aggregator", "rank-agent"]),
+    ("fixtures", &["trace"]),
+    ("tests/stand-in-cupti", &[]),
+    ("tests/stand-in-plugin", &[]),
+    (
+        "tests",
+        &[
+            "trace",
+            "kernels",
+            "launch",
+            "recorder",
+            "sources",
+            "inject",
+            "kineto",
+            "aggregator",
+            "rank-agent",
+            "rankscope",
+            "fixtures",
+            "tests/stand-in-cupti",
+            "tests/stand-in-plugin",
+        ],
+    ),
+];
+
+/// Crates that every crate may name as a dev-dependency.
+pub const DEV_ONLY: &[&str] = &["fixtures"];
+
+/// Folders and files directly below `src`, by crate. The crate's root may import them all, and all may import `error`.
+/// In a crate that is not listed, everything may import everything; it still has no component.
+pub const FOLDERS: &[(&str, &[Room<'_>])] = &[
+    (
+        "aggregator",
+        &[
+            ("base", &[]),
+            ("model", &["base"]),
+            ("ingest", &["base", "model"]),
+            ("align", &["base", "model", "ingest"]),
+            ("measure", &["base", "model", "ingest", "align"]),
+            ("judge", &["base", "model", "ingest", "align", "measure"]),
+            ("compare", &["base", "model", "ingest", "align", "measure", "judge"]),
+            ("torch", &["base", "model", "ingest", "align", "measure", "judge"]),
+            ("render", &["base", "model", "ingest", "align", "measure", "judge", "compare", "torch"]),
+            ("cli", &["base", "model", "ingest", "align", "measure", "judge", "compare", "torch", "render"]),
+        ],
+    ),
+    (
+        "kineto",
+        &[
+            ("bytes", &[]),
+            ("columns", &["bytes"]),
+            ("meaning", &["bytes", "columns"]),
+            ("read", &["bytes", "columns", "meaning"]),
+            ("write", &["bytes", "columns", "meaning", "read"]),
+        ],
+    ),
+    // CUPTI and NCCL meet in the queue of communication kernels, which their caller hands to both.
+    ("sources", &[("comm_kernels", &[]), ("cupti", &["comm_kernels"]), ("nccl", &["comm_kernels"])]),
+    (
+        "rank-agent",
+        &[
+            ("console", &[]),
+            ("fabric", &[]),
+            ("train", &["console", "fabric"]),
+            ("exec", &["console", "fabric"]),
+            ("cli", &["console", "fabric", "train", "exec"]),
+        ],
+    ),
+];

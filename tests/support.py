@@ -1,0 +1,63 @@
+"""Shared by the checks and the benches: paths, the environment of MPI, waiting, and the results of the last release."""
+
+import json
+import os
+import pathlib
+import shutil
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+DATA = pathlib.Path(os.environ.get("RANKSCOPE_DATA", ROOT.parent / "shared/data"))
+RELEASE = ROOT / "target/release"
+RESULTS = ROOT / "tests/bench/results.json"
+# Exit code of a check that cannot run on this machine (automake's convention).
+CANNOT_RUN = 77
+BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"]
+# Step times of busy machines vary by a few per cent; results beyond this are worth a look.
+TOLERANCE = 0.10
+
+
+def mpi_environment():
+    """The environment for mpirun, which refuses to run as root unless both variables are set."""
+    environment = dict(os.environ, NO_COLOR="1")
+    if os.geteuid() == 0:
+        environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    return environment
+
+
+def find_browser():
+    """The path of a Chromium or Chrome, or None."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def wait_until(condition, limit_s, sleep):
+    """Polls the condition. Returns whether it became true within the limit; `sleep` waits for one poll interval."""
+    until = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        sleep()
+    return True
+
+
+def compare_with_release(bench, found, keep=False):
+    """Prints ratios beside those of the last release; with `keep`, writes them as the new ones.
+
+    `found` maps a name to (ratio, better), where better is "higher" or "lower". Only ratios are kept, because times depend on
+    the machine. Returns the names that got worse by more than TOLERANCE.
+    """
+    document = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    kept = document.get(bench, {})
+    worse = []
+    for name, (ratio, better) in found.items():
+        if name not in kept:
+            print(f"{bench}: {name}: {ratio:.4g} (no result of a release)")
+            continue
+        change = ratio / kept[name] - 1
+        is_worse = change < -TOLERANCE if better == "higher" else change > TOLERANCE
+        print(f"{bench}: {name}: {ratio:.4g}, last release {kept[name]:.4g} ({100 * change:+.0f} %){'  WORSE' if is_worse else ''}")
+        worse += [name] if is_worse else []
+    if keep:
+        document[bench] = {**kept, **{name: float(f"{ratio:.4g}") for name, (ratio, _) in found.items()}}
+        RESULTS.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
+    return worse

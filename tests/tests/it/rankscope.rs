@@ -1,0 +1,49 @@
+//! The `rankscope` command: it has all subcommands, prints what the other commands print, and links no MPI.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::commands::subcommands;
+use crate::support::{RANK_AGENT, RANKSCOPE, aggregator, finish, inject_library, scratch};
+
+#[test]
+fn rankscope_lists_the_subcommands_of_both_programs() {
+    let expected =
+        ["analyze", "ingest", "table", "stacks", "report", "export", "diff", "exec", "ctl", "completions", "man"];
+    assert_eq!(subcommands(RANKSCOPE), expected);
+}
+
+#[test]
+fn rankscope_analyze_prints_what_aggregator_analyze_prints() {
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/traces/gloo8_slow5");
+    let expected = aggregator(&[Path::new("analyze"), &traces]).expect_code(0).stdout;
+    let mut command = Command::new(RANKSCOPE);
+    let printed = finish(command.arg("analyze").arg(&traces).env("NO_COLOR", "1")).expect_code(0).stdout;
+    assert_eq!(printed, expected);
+    let error = finish(Command::new(RANKSCOPE).args(["analyze", "no_such_run"])).expect_code(1).stderr;
+    assert!(error.starts_with("rankscope: "), "{error}");
+}
+
+#[test]
+fn rankscope_exec_runs_a_program_and_keeps_its_exit_code() {
+    let here = scratch("rankscope_exec");
+    for (script, code) in [("true", 0), ("exit 3", 3)] {
+        let out = here.join(code.to_string());
+        let mut command = Command::new(RANKSCOPE);
+        command.env("RANKSCOPE_INJECT_LIB", inject_library());
+        let done = finish(command.args(["exec", "--out"]).arg(&out).args(["--", "sh", "-c", script])).expect_code(code);
+        assert!(done.stderr.contains("next: rankscope analyze"), "{}", done.stderr);
+        assert!(trace::Run::open(&out).is_ok());
+    }
+}
+
+/// The dynamic section names needed libraries as strings, so a binary without the string does not need the library.
+#[test]
+fn rankscope_does_not_link_mpi() {
+    let names_mpi = |program: &str| fs::read(program).unwrap().windows(9).any(|bytes| bytes == b"libmpi.so");
+    assert!(!names_mpi(RANKSCOPE), "rankscope links MPI");
+    if cfg!(feature = "mpi") {
+        assert!(names_mpi(RANK_AGENT), "the check looks for the wrong name");
+    }
+}

@@ -1,0 +1,294 @@
+//! The meaning of a row's name: communication, a wait, a synchronisation, input, a step. No other file decides it.
+//!
+//! One question sometimes has several answers, because its users need different ones. Each answer is a function of its
+//! own here, which names its user and its difference from the others; the table in the tests shows all of them side by
+//! side.
+
+use crate::rank::Kind;
+
+/// How the rows of a communication library are named on the host, and which rules count them.
+struct HostPrefix {
+    /// How the name begins.
+    prefix: &'static str,
+    /// [`NameClass::communicates_on_host`].
+    communicates: bool,
+    /// [`is_host_communication_in_traces`].
+    in_traces: bool,
+    /// [`is_host_collective`].
+    is_collective: bool,
+    /// [`is_backend_range`].
+    is_backend_range: bool,
+}
+
+/// One column for each rule. `ucc:`, `rccl:`, `xccl:`, `hccl:` and functional collectives are communication only in
+/// traces: the two sets differ.
+#[rustfmt::skip]
+const HOST_PREFIXES: [HostPrefix; 11] = [
+    //          prefix                 communicates  in_traces  collective  back end
+    host_prefix("c10d::",              [true,        true,      false,      false]),
+    host_prefix("record_param_comms",  [true,        true,      false,      false]),
+    host_prefix("nccl:",               [true,        true,      false,      true]),
+    host_prefix("gloo:",               [true,        true,      true,       true]),
+    host_prefix("mpi:",                [true,        true,      true,       false]),
+    host_prefix("ucc:",                [false,       true,      true,       true]),
+    host_prefix("rccl:",               [false,       true,      false,      true]),
+    host_prefix("xccl:",               [false,       true,      false,      true]),
+    host_prefix("hccl:",               [false,       true,      false,      true]),
+    host_prefix("c10d_functional::",   [false,       true,      false,      false]),
+    host_prefix("_c10d_functional::",  [false,       true,      false,      false]),
+];
+
+const fn host_prefix(prefix: &'static str, rules: [bool; 4]) -> HostPrefix {
+    let [communicates, in_traces, is_collective, is_backend_range] = rules;
+    HostPrefix { prefix, communicates, in_traces, is_collective, is_backend_range }
+}
+
+fn has_prefix(name: &[u8], counts: impl Fn(&HostPrefix) -> bool) -> bool {
+    HOST_PREFIXES.iter().any(|row| counts(row) && name.starts_with(row.prefix.as_bytes()))
+}
+
+/// Whether rows of a name communicate, as the analysis counts it (`events.is_comm`). Computed once for each name, not
+/// for each row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NameClass {
+    /// A kernel of this name communicates: its name starts with `nccl` or `rccl`, in any case, which is HTA's rule.
+    /// [`is_communication_kernel_in_traces`] accepts more names.
+    pub communicates_as_kernel: bool,
+    /// An operator of this name communicates, or waits for communication. [`is_host_communication_in_traces`] accepts
+    /// more prefixes, but no waits.
+    pub communicates_on_host: bool,
+}
+
+impl NameClass {
+    /// The class of `name`.
+    pub fn of(name: &str) -> Self {
+        Self {
+            communicates_as_kernel: is_communication_kernel(name),
+            communicates_on_host: has_prefix(name.as_bytes(), |row| row.communicates) || waits(name),
+        }
+    }
+
+    /// Whether a row of this name and `kind` communicates, or waits for communication. Only kernels and operators do:
+    /// a range that a user names `nccl:…` does not.
+    pub fn is_comm(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Kernel => self.communicates_as_kernel,
+            Kind::CpuOp => self.communicates_on_host,
+            _ => false,
+        }
+    }
+}
+
+/// Whether a host row of a trace may belong to a collective, so that its arguments are read. Wider than
+/// [`NameClass::communicates_on_host`] by the prefixes of more libraries; without its waits, which name no collective.
+#[inline]
+pub fn is_host_communication_in_traces(name: &[u8]) -> bool {
+    // The reader asks this of every operator, and nearly all begin with other letters.
+    matches!(name.first(), Some(b'c' | b'n' | b'g' | b'm' | b'u' | b'r' | b'x' | b'h' | b'_'))
+        && has_prefix(name, |row| row.in_traces)
+}
+
+/// Whether a kernel of a trace may belong to a collective, so that its arguments are read. Wider than
+/// [`NameClass::communicates_as_kernel`]: `nccl` or `rccl` may also begin a later word, as in `void
+/// ncclKernel_X<float>()`.
+#[inline]
+pub fn is_communication_kernel_in_traces(name: &[u8]) -> bool {
+    let begins_word = |at: usize| !name[at - 1].is_ascii_alphabetic() && name[at - 1] != b'_';
+    // Both words end in `ccl`: a name without it in lower case is not searched further.
+    starts_with_nccl(name)
+        || (memchr::memmem::find(name, b"ccl").is_some()
+            && (1..name.len()).any(|at| starts_with_nccl(&name[at..]) && begins_word(at)))
+}
+
+/// Whether a host row of a trace is a collective itself and has its time, because its library (gloo, MPI, UCC) works on
+/// the host. Rows of other libraries only hand the collective to a device.
+pub fn is_host_collective(name: &str) -> bool {
+    has_prefix(name.as_bytes(), |row| row.is_collective)
+}
+
+/// Whether a host row is a range by which a communication back end of torch reports how long a collective took. Such a
+/// range begins on one thread and ends on another, so torch's tables nest no row in it.
+pub fn is_backend_range(name: &str) -> bool {
+    has_prefix(name.as_bytes(), |row| row.is_backend_range)
+}
+
+/// How the operators begin that hand a collective over to torch's communication library.
+pub const COLLECTIVE_CALL_PREFIX: &str = "c10d::";
+
+/// Whether an operator hands a collective over. The export to Kineto's JSON writes such rows where a run has none.
+pub fn hands_over_collective(name: &str) -> bool {
+    name.starts_with(COLLECTIVE_CALL_PREFIX)
+}
+
+/// Whether a row of the host waits: its name contains `wait`, in any case.
+pub fn waits(name: &str) -> bool {
+    name.as_bytes().windows(4).any(|four| four.eq_ignore_ascii_case(b"wait"))
+}
+
+/// Whether a call of a runtime returns only when a device is done: `cudaStreamSynchronize`, `hipDeviceSynchronize`,
+/// `cuCtxSynchronize`, …, and copies without `Async` in their name.
+pub fn synchronizes(name: &str) -> bool {
+    let name = name.strip_suffix("_v2").unwrap_or(name);
+    let copy = ["cudaMemcpy", "hipMemcpy", "cuMemcpy"].iter().any(|prefix| name.starts_with(prefix));
+    name.ends_with("Synchronize") || (copy && !name.contains("Async"))
+}
+
+/// Whether a range is one whose time the table `data_loading` counts: the range `input` of the reference workload, or
+/// the `enumerate(DataLoader)#…` of PyTorch's loaders. Narrower than [`is_input`], which also accepts what a loader
+/// calls: that would count its time twice.
+pub fn is_data_loading(name: &str) -> bool {
+    name == INPUT || DATA_LOADERS.iter().any(|loader| name.starts_with(loader) && name[loader.len()..].starts_with('#'))
+}
+
+/// Whether a row belongs to a data loader, for the critical path: the TensorBoard plugin's rule. Without the range
+/// `input`, which [`is_data_loading`] accepts.
+pub fn is_data_loader(name: &str) -> bool {
+    DATA_LOADERS.iter().any(|loader| name.contains(loader))
+}
+
+/// Whether own time in a row of this name, and in the rows inside it, is time to load input: the range `input`, any
+/// row that names a loader, and frames of PyTorch's `torch/utils/data`. In any case, so wider than both
+/// [`is_data_loading`] and [`is_data_loader`].
+pub fn is_input(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    lower == INPUT || ["dataloader", "datapipe", "torch/utils/data/"].iter().any(|word| lower.contains(word))
+}
+
+const INPUT: &str = "input";
+const DATA_LOADERS: [&str; 2] = ["enumerate(DataLoader)", "enumerate(DataPipe)"];
+
+/// How the range of a step begins, before `#` and the step's number.
+pub const STEP: &str = "ProfilerStep";
+
+/// The name under which tables count all steps as one, as torch.profiler's do.
+pub const ALL_STEPS: &str = "ProfilerStep*";
+
+/// Whether a range is a step of torch.profiler: `ProfilerStep#` and anything.
+pub fn is_step(name: &str) -> bool {
+    name.strip_prefix(STEP).is_some_and(|rest| rest.starts_with('#'))
+}
+
+/// The number of a step: `ProfilerStep#12` is 12. `None` if the name is not a step's, or its number is negative or
+/// unreadable; then no step begins there, though [`is_step`] may hold.
+pub fn step_number(name: &str) -> Option<i32> {
+    name.strip_prefix(STEP)?.strip_prefix('#')?.parse().ok().filter(|number| *number >= 0)
+}
+
+/// The number behind the last `#` of a range that begins with [`STEP`]: `Some(None)` where it is unreadable. Wider than
+/// [`step_number`], because a range of NVTX is a step's mark without a number too, and the export to Kineto's JSON must
+/// recognise all of them.
+pub fn step_mark(name: &str) -> Option<Option<i32>> {
+    name.starts_with(STEP).then(|| name.rsplit('#').next().and_then(|number| number.parse().ok()))
+}
+
+/// Whether a kernel communicates: [`NameClass::communicates_as_kernel`], for code that has no other question.
+pub fn is_communication_kernel(name: &str) -> bool {
+    starts_with_nccl(name.as_bytes())
+}
+
+fn starts_with_nccl(name: &[u8]) -> bool {
+    name.get(..4).is_some_and(|four| four.eq_ignore_ascii_case(b"nccl") || four.eq_ignore_ascii_case(b"rccl"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All rules, in the order of the columns of the table.
+    const RULES: [fn(&str) -> bool; 12] = [
+        |name| NameClass::of(name).is_comm(Kind::Kernel),
+        |name| is_communication_kernel_in_traces(name.as_bytes()),
+        |name| NameClass::of(name).is_comm(Kind::CpuOp),
+        |name| is_host_communication_in_traces(name.as_bytes()),
+        is_host_collective,
+        is_backend_range,
+        waits,
+        synchronizes,
+        is_data_loading,
+        is_data_loader,
+        is_input,
+        is_step,
+    ];
+
+    /// `x`: the rule of this column holds for the name.
+    const TABLE: &str = "
+        kernel  kernel in traces  host  host in traces  collective  back end  wait  sync  loading  loader  input  step
+        x       x                 .     .               .           .         .     .     .        .       .      .     ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)
+        x       x                 .     .               .           .         .     .     .        .       .      .     ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t
+        x       x                 .     .               .           .         .     .     .        .       .      .     NCCLKernel
+        x       x                 .     .               .           .         .     .     .        .       .      .     rcclGenericKernel
+        x       x                 .     .               .           .         .     .     .        .       .      .     nccl_helper
+        .       x                 .     .               .           .         .     .     .        .       .      .     void ncclKernel_X<float>()
+        .       x                 .     .               .           .         .     .     .        .       .      .     void gemm<nccl>(float*)
+        .       .                 .     .               .           .         .     .     .        .       .      .     my_nccl_copy_helper
+        .       .                 .     .               .           .         .     .     .        .       .      .     vectorized_succl
+        .       .                 .     .               .           .         .     .     .        .       .      .     ampere_sgemm_128x64_tn
+        .       .                 .     .               .           .         .     .     .        .       .      .     é
+        .       .                 x     x               .           .         .     .     .        .       .      .     c10d::allreduce_
+        .       .                 x     x               .           .         .     .     .        .       .      .     record_param_comms
+        x       x                 x     x               .           x         .     .     .        .       .      .     nccl:all_reduce
+        .       .                 x     x               x           x         .     .     .        .       .      .     gloo:all_reduce
+        .       .                 x     x               x           .         .     .     .        .       .      .     mpi:all_reduce
+        .       .                 .     x               x           x         .     .     .        .       .      .     ucc:all_reduce
+        x       x                 .     x               .           x         .     .     .        .       .      .     rccl:all_reduce
+        .       .                 .     x               .           x         .     .     .        .       .      .     xccl:all_reduce
+        .       .                 .     x               .           x         .     .     .        .       .      .     hccl:all_reduce
+        .       .                 .     x               .           .         .     .     .        .       .      .     c10d_functional::all_reduce
+        .       .                 .     x               .           .         .     .     .        .       .      .     _c10d_functional::all_reduce
+        .       .                 x     x               .           .         x     .     .        .       .      .     c10d::WaitTensor
+        .       .                 x     .               .           .         x     .     .        .       .      .     wait_all_reduce
+        .       .                 .     .               .           .         .     .     .        .       .      .     aten::addmm
+        .       .                 .     .               .           .         .     x     .        .       .      .     cudaStreamSynchronize
+        .       .                 .     .               .           .         .     x     .        .       .      .     hipDeviceSynchronize
+        .       .                 .     .               .           .         .     x     .        .       .      .     cuCtxSynchronize
+        .       .                 .     .               .           .         .     x     .        .       .      .     cudaMemcpy
+        .       .                 .     .               .           .         .     x     .        .       .      .     cuMemcpyDtoH_v2
+        .       .                 .     .               .           .         .     .     .        .       .      .     cudaMemcpyAsync
+        .       .                 .     .               .           .         .     .     .        .       .      .     cuMemcpyHtoDAsync_v2
+        .       .                 x     .               .           .         x     .     .        .       .      .     cudaStreamWaitEvent
+        .       .                 .     .               .           .         .     .     x        .       x      .     input
+        .       .                 .     .               .           .         .     .     .        .       x      .     Input
+        .       .                 .     .               .           .         .     .     x        x       x      .     enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__
+        .       .                 .     .               .           .         .     .     x        x       x      .     enumerate(DataPipe)#Mapper
+        .       .                 .     .               .           .         .     .     .        x       x      .     enumerate(DataLoader)
+        .       .                 .     .               .           .         .     .     .        x       x      .     my enumerate(DataLoader)#1
+        .       .                 .     .               .           .         .     .     .        .       x      .     torch/utils/data/dataloader.py(600): __next__
+        .       .                 .     .               .           .         .     .     .        .       .      .     input_layer
+        .       .                 .     .               .           .         .     .     .        .       .      x     ProfilerStep#12
+        .       .                 .     .               .           .         .     .     .        .       .      x     ProfilerStep#x
+        .       .                 .     .               .           .         .     .     .        .       .      .     ProfilerStep
+        .       .                 .     .               .           .         .     .     .        .       .      .     my ProfilerStep#1
+    ";
+
+    #[test]
+    fn every_name_has_the_meanings_of_the_table() {
+        let rows = TABLE.lines().map(str::trim).filter(|line| line.starts_with(['x', '.']));
+        let mut names = 0;
+        for row in rows {
+            let mut rest = row;
+            let mut expected = String::new();
+            for _ in RULES {
+                expected.push_str(&rest[..1]);
+                rest = rest[1..].trim_start();
+            }
+            let found: String = RULES.iter().map(|holds| if holds(rest) { 'x' } else { '.' }).collect();
+            assert_eq!(found, expected, "{rest}");
+            names += 1;
+        }
+        assert_eq!(names, 45);
+    }
+
+    #[test]
+    fn only_kernels_and_operators_communicate() {
+        for kind in [Kind::UserAnnotation, Kind::Runtime, Kind::GpuUserAnnotation, Kind::PythonFunction] {
+            assert!(!NameClass::of("nccl:all_reduce").is_comm(kind), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn steps_have_numbers() {
+        let names = ["ProfilerStep#12", "ProfilerStep#-1", "ProfilerStep#x", "ProfilerStep", "forward"];
+        assert_eq!(names.map(step_number), [Some(12), None, None, None, None]);
+        assert_eq!(names.map(step_mark), [Some(Some(12)), Some(Some(-1)), Some(None), Some(None), None]);
+    }
+}

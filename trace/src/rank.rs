@@ -1,0 +1,219 @@
+//! One rank in memory, column by column: the common form of a recorded run and of a trace.
+
+mod launches;
+mod op_details;
+
+use crate::{
+    BucketRow, ClockSampleRow, CollectiveRow, CommRow, CounterRow, DeviceRow, FlowRow, MemoryRow, OmissionRow, StepRow,
+    Text,
+};
+
+pub use crate::Kind;
+pub use launches::{Launch, Launches, RowsByCorrelation, enclosing, outermost};
+pub use op_details::{Detail, Details, Written};
+
+/// Maximum number of ranks in a job: 2^20. A larger number in a file means that the file is damaged.
+pub const MAX_RANKS: i32 = 1 << 20;
+/// Missing value in the `i64` columns of [`Events`].
+pub const NONE: i64 = i64::MIN;
+/// Unknown step, in [`Events::step`]. (−1 is a known value: between steps.)
+pub const NO_STEP: i32 = i32::MIN;
+/// Missing parent, in [`Events::parent`].
+pub const NO_PARENT: u32 = u32::MAX;
+
+/// The rows of one rank, column by column, sorted by `ts_ns`, then longest first. All columns have equal length.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Events {
+    /// Kind of the row.
+    pub kind: Vec<Kind>,
+    /// Index of the name in [`RankData::names`].
+    pub name: Vec<u32>,
+    /// Start, in the rank's clock.
+    pub ts_ns: Vec<i64>,
+    /// Duration, never negative.
+    pub dur_ns: Vec<i64>,
+    /// Id, unique within the rank.
+    pub id: Vec<i64>,
+    /// Step, or [`NO_STEP`].
+    pub step: Vec<i32>,
+    /// Host thread, or [`NONE`].
+    pub thread: Vec<i64>,
+    /// Device, or [`NONE`].
+    pub device: Vec<i64>,
+    /// Stream, or [`NONE`].
+    pub stream: Vec<i64>,
+    /// Correlation id, which connects launch and kernel, or [`NONE`].
+    pub correlation: Vec<i64>,
+    /// External id, which connects operator and launch, or [`NONE`].
+    pub external: Vec<i64>,
+    /// Index of the enclosing row on the same thread, or [`NO_PARENT`].
+    pub parent: Vec<u32>,
+    /// Whether the row is communication, or waits for it, by the analysis rules.
+    pub is_comm: Vec<bool>,
+    /// Bytes moved, or [`NONE`].
+    pub bytes: Vec<i64>,
+    /// FLOPs computed, or [`NONE`].
+    pub flops: Vec<i64>,
+}
+
+impl Events {
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.ts_ns.len()
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.ts_ns.is_empty()
+    }
+
+    /// End of a row.
+    pub fn end_ns(&self, row: usize) -> i64 {
+        self.ts_ns[row].saturating_add(self.dur_ns[row])
+    }
+}
+
+/// Grid and occupancy of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KernelUse {
+    /// The kernel row's `id`.
+    pub id: i64,
+    /// Blocks of its grid, or [`NONE`].
+    pub blocks: i64,
+    /// Estimated achieved occupancy.
+    pub occupancy_pct: Option<f32>,
+}
+
+/// Bandwidth of a copy or fill.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CopyRate {
+    /// The copy row's `id`.
+    pub id: i64,
+    /// Bandwidth as the profiler measured it. More precise than bytes over a duration in whole µs.
+    pub bandwidth_gbs: f64,
+}
+
+/// Identity of a rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankInfo {
+    /// Global rank.
+    pub rank: i32,
+    /// Number of ranks in the job; `None` if unknown.
+    pub world_size: Option<i32>,
+    /// Host name; empty if unknown.
+    pub host: String,
+    /// Process id.
+    pub pid: i64,
+    /// Clock domain. Ranks with equal domains share one clock. Two domains identify no clock of one machine: the empty
+    /// one (unknown) and `utc` (wall clock of an unknown host). Kineto's domain is `<host>/utc` if the host is known.
+    pub clock_domain: String,
+    /// Whether the recorder shut down cleanly; `None` if the format does not record it.
+    pub closed_cleanly: Option<bool>,
+}
+
+/// A collective of one rank, with the key that joins it to other ranks. It reads like its row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Collective {
+    /// The row of `collectives`.
+    pub row: CollectiveRow,
+    /// Kineto's `Comms Id`, where the trace has it.
+    pub comms_id: Option<u64>,
+    /// |[start, end) \ K|, the part that no compute of its device hides. `None` before the map, and where the row has no
+    /// start or end.
+    pub exposed_ns: Option<i64>,
+}
+
+impl From<CollectiveRow> for Collective {
+    fn from(row: CollectiveRow) -> Self {
+        Self { row, comms_id: None, exposed_ns: None }
+    }
+}
+
+impl std::ops::Deref for Collective {
+    type Target = CollectiveRow;
+
+    fn deref(&self) -> &CollectiveRow {
+        &self.row
+    }
+}
+
+impl std::ops::DerefMut for Collective {
+    fn deref_mut(&mut self) -> &mut CollectiveRow {
+        &mut self.row
+    }
+}
+
+/// One rank without its rows of `events`: enough to match its collectives and to fit its clock, and small enough to hold
+/// for every rank of a large run. Times are in the rank's clock.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RankOutline {
+    /// Identity and clock domain.
+    pub info: RankInfo,
+    /// Collectives, sorted by start.
+    pub collectives: Vec<Collective>,
+    /// Steps of warm-up and active steps, sorted.
+    pub steps: Vec<StepRow>,
+    /// Communicators.
+    pub comms: Vec<CommRow>,
+    /// Clock comparisons.
+    pub clock_samples: Vec<ClockSampleRow>,
+    /// First start and last end of everything that was read. `None`: nothing was read, or
+    /// [`RankData::measure_outline`] has not run yet.
+    pub recorded_ns: Option<(i64, i64)>,
+    /// Whether some rows carry a device's times.
+    pub has_device_rows: bool,
+}
+
+impl RankOutline {
+    /// First start and last end of steps and collectives, together with `rows_ns`, the span of the rows of `events`.
+    pub fn recorded_with(&self, rows_ns: Option<(i64, i64)>) -> Option<(i64, i64)> {
+        let steps = self.steps.iter().map(|s| (s.start_ns, s.end_ns));
+        let collectives = self.collectives.iter().filter_map(|c| {
+            let start = c.start_ns.or(c.enqueue_ns)?;
+            Some((start, c.end_ns.unwrap_or(start)))
+        });
+        let spans = rows_ns.into_iter().chain(steps).chain(collectives);
+        spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }
+}
+
+/// One rank, loaded: the common form of a run's shards and of a Kineto trace. Times are in the rank's clock.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RankData {
+    /// Everything but its rows.
+    pub outline: RankOutline,
+    /// Names that [`Events::name`] points into.
+    pub names: Vec<Text>,
+    /// Event rows.
+    pub events: Events,
+    /// Its allocations, sorted by time.
+    pub memory: Vec<MemoryRow>,
+    /// Gradient buckets.
+    pub buckets: Vec<BucketRow>,
+    /// Its devices.
+    pub devices: Vec<DeviceRow>,
+    /// Grids and occupancies of kernels, by `id`. Kernels without profiler data have no entry.
+    pub kernel_use: Vec<KernelUse>,
+    /// Bandwidths of copies and fills as the profiler measured them, by `id`.
+    pub copy_rates: Vec<CopyRate>,
+    /// Arrows between rows.
+    pub flows: Vec<FlowRow>,
+    /// Counters of the recorder.
+    pub counters: Vec<CounterRow>,
+    /// Data that was left out while loading.
+    pub omissions: Vec<OmissionRow>,
+}
+
+impl RankData {
+    /// First start and last end of the rows of `events`.
+    pub fn rows_ns(&self) -> Option<(i64, i64)> {
+        let rows = (0..self.events.len()).map(|row| (self.events.ts_ns[row], self.events.end_ns(row)));
+        rows.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }
+
+    /// Measures what the outline says of the rows: when they were recorded, and whether some are a device's.
+    pub fn measure_outline(&mut self) {
+        self.outline.recorded_ns = self.outline.recorded_with(self.rows_ns());
+        self.outline.has_device_rows = self.events.kind.iter().any(|kind| kind.is_device_work());
+    }
+}

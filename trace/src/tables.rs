@@ -1,0 +1,122 @@
+//! The tables: one file for those of the ranks, two for those of the aggregator.
+//!
+//! A new table of the aggregator needs its declaration and the code that fills it. Parquet, JSON, views, documentation
+//! and tests iterate over the declarations: over values by [`Tables::all`], over types by [`visit_analysis_tables`].
+
+use arrow_array::RecordBatch;
+use serde::Serialize;
+
+use crate::{Error, Row, Table, batch_from_rows};
+
+#[macro_use]
+mod analysis;
+#[macro_use]
+mod device;
+#[macro_use]
+mod rank;
+
+pub use analysis::*;
+pub use device::*;
+pub use rank::*;
+
+/// The rows of one table, for code that treats all tables alike.
+pub trait TableRows {
+    /// The table.
+    fn table(&self) -> Table;
+    /// The rows as one batch.
+    ///
+    /// # Errors
+    /// As [`batch_from_rows`].
+    fn batch(&self) -> Result<RecordBatch, Error>;
+    /// Adds a row of defaults.
+    fn push_default(&mut self);
+}
+
+impl<R: Row> TableRows for Vec<R> {
+    fn table(&self) -> Table {
+        R::table()
+    }
+    fn batch(&self) -> Result<RecordBatch, Error> {
+        batch_from_rows(self)
+    }
+    fn push_default(&mut self) {
+        self.push(R::default());
+    }
+}
+
+/// Code that treats all row types alike.
+pub trait RowVisitor {
+    /// Called with the row type of each table.
+    fn visit<R: Row>(&mut self);
+}
+
+macro_rules! declare_visit {
+    ([] $(#[$attribute:meta])+ fn $name:ident; $( $(#[doc = $doc:literal])+ $table:ident: $row:ident, )+) => {
+        $(#[$attribute])+
+        pub fn $name(visitor: &mut impl RowVisitor) {
+            $( visitor.visit::<$row>(); )+
+        }
+    };
+}
+
+rank_list!([declare_visit]
+    /// Visits the row type of every table that ranks write.
+    fn visit_rank_tables;
+);
+
+analysis_list!([result_list device_list declare_visit]
+    /// Visits the row type of every table that the aggregator writes.
+    fn visit_analysis_tables;
+);
+
+macro_rules! declare_tables {
+    ([] $( $(#[doc = $doc:literal])+ $table:ident: $row:ident, )+) => {
+        /// The tables of the aggregator, filled. Times of day are global ns.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+        pub struct Tables {
+            $( $(#[doc = $doc])+ pub $table: Vec<$row>, )+
+        }
+
+        impl Tables {
+            /// Every table, in the order of the fields.
+            pub fn all(&self) -> Vec<&dyn TableRows> {
+                vec![ $( &self.$table, )+ ]
+            }
+
+            /// Every table, in the order of the fields.
+            pub fn all_mut(&mut self) -> Vec<&mut dyn TableRows> {
+                vec![ $( &mut self.$table, )+ ]
+            }
+
+            /// Adds the rows of `other` after these, table by table.
+            pub fn append(&mut self, other: Self) {
+                $( self.$table.extend(other.$table); )+
+            }
+        }
+    };
+}
+
+analysis_list!([device_list result_list declare_tables]);
+
+/// Collects the declarations.
+struct Declared(Vec<Table>);
+
+impl RowVisitor for Declared {
+    fn visit<R: Row>(&mut self) {
+        self.0.push(R::table());
+    }
+}
+
+/// Every table that ranks write.
+pub fn rank_tables() -> Vec<Table> {
+    let mut declared = Declared(Vec::new());
+    visit_rank_tables(&mut declared);
+    declared.0
+}
+
+/// Every table that the aggregator writes.
+pub fn analysis_tables() -> Vec<Table> {
+    let mut declared = Declared(Vec::new());
+    visit_analysis_tables(&mut declared);
+    declared.0
+}

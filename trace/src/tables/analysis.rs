@@ -1,0 +1,449 @@
+//! The tables that the aggregator writes about ranks, steps, collectives and names, and its findings. Times of day are
+//! global: in the clock of the reference rank.
+
+use crate::{
+    BoundBy, ClockMethod, ClockSide, IdleCategory, MatchLevel, Op, Reason, Severity, StandsOn, Text, Verdict, Word,
+    WorkType,
+};
+
+tables! {
+    analysis_list uses $;
+
+    /// One row per rank and clock: how the clock maps to global time, global = t + offset + drift·(t − origin). By
+    /// rank, the host's clock first.
+    clock_fit: ClockFitRow / ClockFitBuilder / ClockFitView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Clock of the rank: `host` or `device`.
+        clock: Word<ClockSide>,
+        /// Rank whose clock is global time.
+        reference_rank: i32,
+        /// Correction at `origin_ns`: global time − this clock.
+        offset_ns: i64,
+        /// Change of the correction; null if the evidence spans too little time to estimate it.
+        drift_ppb: Option<f64>,
+        /// Time of this clock from which drift counts.
+        origin_ns: i64,
+        /// Error of the mapping within the recorded window, at 95 % confidence; null if unknown.
+        error_ns: Option<i64>,
+        /// Guaranteed bound of the error within the recorded window; null if there is none.
+        bound_ns: Option<i64>,
+        /// Evidence: `ping`, `same_host`, `collective`, `collective_weak`, `utc` or `none`.
+        method: Word<ClockMethod>,
+        /// Number of samples used.
+        samples: i64,
+        /// 95th percentile of the samples' distances from the mapping.
+        residual_p95_ns: Option<i64>,
+        /// Number of collectives that this rank left before another rank had entered, by more than the bounds of the
+        /// two ranks.
+        violations: i64,
+    }
+
+    /// One row per rank, device and step: its time in five parts that sum to `wall_ns`. K: a kernel computes. C: a
+    /// kernel communicates. M: a copy or fill runs. By rank and device: everything, between steps, then each step.
+    step_breakdown: StepBreakdownRow / StepBreakdownBuilder / StepBreakdownView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number; null for the CPU.
+        device_id: Option<i64>,
+        /// Training step; null for everything recorded, −1 for the time between steps.
+        step: Option<i32>,
+        /// Length of the step or of the whole recording.
+        wall_ns: i64,
+        /// Compute without communication: |K \ C|.
+        compute_ns: i64,
+        /// Communication hidden by compute: |K ∩ C|.
+        overlap_ns: i64,
+        /// Communication that no compute hides: |C \ K|.
+        exposed_comm_ns: i64,
+        /// Copies and fills alone: |M \ (K ∪ C)|.
+        memory_ns: i64,
+        /// The rest of the time.
+        idle_ns: i64,
+        /// All communication: |C|.
+        comm_total_ns: i64,
+        /// Share of communication that compute hides, by HTA's definition: 100·|K ∩ C| / |C|; null without
+        /// communication.
+        overlap_pct: Option<f64>,
+    }
+
+    /// One row per rank, device, stream and reason: the gaps between two pieces of work of the stream. By rank, device
+    /// and stream.
+    idle_breakdown: IdleBreakdownRow / IdleBreakdownBuilder / IdleBreakdownView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number.
+        device_id: Option<i64>,
+        /// CUDA stream.
+        stream_id: Option<i64>,
+        /// Reason, by HTA's categories with a cutoff of 30 µs: `host_wait`, `kernel_wait` or `other`.
+        category: Word<IdleCategory>,
+        /// Number of gaps.
+        gaps: i64,
+        /// Sum of the gaps.
+        idle_ns: i64,
+    }
+
+    /// One row per collective, joined from the rows of all its ranks. By time.
+    collective_instances: InstanceRow / InstanceBuilder / InstanceView, by Aggregator, sorted by None; {
+        /// Number of the collective in this analysis.
+        instance: i64,
+        /// Id of the communicator.
+        comm_id: i64,
+        /// Sequence number on the communicator.
+        seq: Option<i64>,
+        /// Operation, as in `collectives`.
+        op: Word<Op>,
+        /// Size of the whole array.
+        bytes: Option<i64>,
+        /// Training step.
+        step: Option<i32>,
+        /// Gradient bucket.
+        bucket: Option<i32>,
+        /// Number of ranks in the communicator.
+        ranks_expected: Option<i32>,
+        /// Number of ranks whose row was found.
+        ranks_seen: i32,
+        /// Whether the rows of all expected ranks were found, and all are `done`.
+        complete: bool,
+        /// Arrival of the first rank.
+        first_start_ns: i64,
+        /// Arrival of the last rank.
+        last_start_ns: i64,
+        /// Rank that arrived last.
+        last_rank: i32,
+        /// End: the lower median of the ranks' ends.
+        end_ns: i64,
+        /// Last arrival − first arrival; a lower bound if the collective is not complete.
+        skew_ns: i64,
+        /// End − last arrival; null for one-sided operations, for collectives that are not complete, and for transfers
+        /// shorter than the clock error.
+        transfer_ns: Option<i64>,
+        /// Algorithm bandwidth: bytes / transfer.
+        algbw_gbs: Option<f64>,
+        /// Bus bandwidth: algorithm bandwidth × the operation's factor (nccl-tests, PERFORMANCE.md).
+        busbw_gbs: Option<f64>,
+        /// Bus bandwidth over the mean duration of the ranks, with their waits.
+        busbw_incl_wait_gbs: Option<f64>,
+        /// Error of differences between ranks' times; null if unknown.
+        error_ns: Option<i64>,
+        /// Evidence that the rows belong together: `comms_id`, `seq` or `ordinal`.
+        r#match: Word<MatchLevel>,
+        /// Whether the waits by aligned clocks and the waits by durations alone differ by more than the clock error.
+        clocks_disagree: bool,
+    }
+
+    /// One row per collective and rank: how long the rank waited for the last one. By collective and rank.
+    collective_waits: WaitRow / WaitBuilder / WaitView, by Aggregator, sorted by None; {
+        /// Number of the collective, as in `collective_instances`.
+        instance: i64,
+        /// Global rank.
+        rank: i32,
+        /// Time when the rank entered.
+        arrival_ns: i64,
+        /// Wait for the last rank: min(last arrival, own end) − arrival.
+        wait_ns: i64,
+        /// Wait by durations alone, without any clock: own duration − shortest duration of any rank.
+        wait_clockfree_ns: Option<i64>,
+        /// Own work before the collective, above the lower median of the ranks.
+        own_excess_ns: i64,
+        /// Lateness that earlier collectives caused.
+        inherited_ns: i64,
+    }
+
+    /// One row per step, gradient bucket and rank: the life of its all-reduce. By step, bucket and rank.
+    bucket_timing: BucketTimingRow / BucketTimingBuilder / BucketTimingView, by Aggregator, sorted by None; {
+        /// Training step.
+        step: i32,
+        /// Number of the bucket.
+        bucket: i32,
+        /// Global rank.
+        rank: i32,
+        /// Size of the bucket.
+        bytes: Option<i64>,
+        /// Time when the last gradient of the bucket was produced.
+        ready_ns: Option<i64>,
+        /// Time when the program handed the all-reduce to the library.
+        enqueue_ns: Option<i64>,
+        /// Time when the all-reduce began.
+        start_ns: i64,
+        /// Time when the all-reduce ended.
+        end_ns: i64,
+        /// Time in the queue: start − enqueue.
+        queue_ns: Option<i64>,
+        /// Wait for the last rank.
+        wait_ns: Option<i64>,
+        /// Transfer: from the arrival of the last rank to the end.
+        transfer_ns: Option<i64>,
+        /// Part of the all-reduce that no compute hides: |[start, end) \ K|.
+        exposed_ns: i64,
+        /// Share that compute hides: 100·(1 − exposed / (end − start)).
+        hidden_pct: Option<f64>,
+    }
+
+    /// One row per rank: whether it made the others wait, and by how much. By rank.
+    stragglers: StragglerRow / StragglerBuilder / StragglerView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Number of steps analysed.
+        steps: i32,
+        /// Number of steps in which the rank arrived last at more collectives than any other rank.
+        steps_last: i32,
+        /// Own work between collectives, above the lower median of the ranks; the median over steps.
+        own_excess_ns: i64,
+        /// Lower end of the 95 % interval of `own_excess_ns` (order statistics over steps); null with too few steps.
+        own_excess_low_ns: Option<i64>,
+        /// Upper end of the 95 % interval of `own_excess_ns`; null with too few steps.
+        own_excess_high_ns: Option<i64>,
+        /// Time by which the rank delays each step: its own excess on the blocking chain. If the verdict stands on a
+        /// range, at most the excess of all ranges that stand out.
+        step_delay_ns: i64,
+        /// Waits of other ranks that are charged to this rank, per step, summed over the ranks.
+        caused_wait_ns: i64,
+        /// Part of the rank's lateness that other ranks caused, per step.
+        inherited_ns: i64,
+        /// Time that the rank waited for others, per step.
+        suffered_wait_ns: i64,
+        /// Distance of the own excess from that of the other ranks, in standard errors of a median over steps; null if
+        /// the others do not vary.
+        z: Option<f64>,
+        /// Share of the steps that show the excess, from 0 to 1.
+        persistence: Option<f64>,
+        /// Time of the run / time of the run with this rank's own work replaced by the lower median's.
+        slowdown: Option<f64>,
+        /// Verdict: `cause`, `victim`, `ok` or `undecided`.
+        verdict: Word<Verdict>,
+        /// Kind of work that takes longer: `compute`, `host`, `input` or `communication`; null unless the verdict is
+        /// `cause` or `undecided`.
+        reason: Option<Word<Reason>>,
+        /// Range of the host that holds the excess. A Python frame that fills a named range counts as that range.
+        evidence_range: Option<Text>,
+        /// Excess of that range, per step.
+        evidence_excess_ns: Option<i64>,
+        /// Distance of that range's excess from the same range on the other ranks, in standard errors of a median over
+        /// steps.
+        evidence_z: Option<f64>,
+        /// Share of the steps that show at least half of that range's excess, from 0 to 1.
+        evidence_persistence: Option<f64>,
+        /// Quantity that the verdict stands on: `range` (see `evidence_z`) or `stretch`, all own work between
+        /// collectives (see `z`); null unless the verdict is `cause` or `undecided`.
+        stands_on: Option<Word<StandsOn>>,
+        /// The evidence in a sentence.
+        evidence: Option<Text>,
+    }
+
+    /// One row per rank, device and name of a kernel, copy or fill. By rank and device, longest total first.
+    kernel_stats: KernelStatsRow / KernelStatsBuilder / KernelStatsView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number.
+        device_id: Option<i64>,
+        /// Name of the kernel, copy or fill.
+        name: Text,
+        /// Type of work: `compute`, `communication` or `memory`; that of the first row with this name.
+        work: Word<WorkType>,
+        /// Number of calls.
+        calls: i64,
+        /// Sum of the durations.
+        total_ns: i64,
+        /// Sum of the durations without the time of enclosed rows.
+        self_ns: i64,
+        /// Shortest duration.
+        min_ns: i64,
+        /// Mean duration.
+        mean_ns: f64,
+        /// Longest duration.
+        max_ns: i64,
+        /// Standard deviation of the durations.
+        std_ns: f64,
+        /// Bytes moved, where known.
+        bytes: Option<i64>,
+        /// Floating-point operations, where known.
+        flops: Option<i64>,
+        /// Mean duration on this device / median of the devices' means. A slow device has values above 1.
+        vs_median_device: Option<f64>,
+    }
+
+    /// One row per rank and name of an operator or range of the host; device ranges have a device. By rank, longest
+    /// total first.
+    op_stats: OpStatsRow / OpStatsBuilder / OpStatsView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number; null on the host.
+        device_id: Option<i64>,
+        /// Name of the operator or range.
+        name: Text,
+        /// Number of calls.
+        calls: i64,
+        /// Sum of the durations.
+        total_ns: i64,
+        /// Sum of the durations without the time of enclosed rows.
+        self_ns: i64,
+        /// Shortest duration.
+        min_ns: i64,
+        /// Mean duration.
+        mean_ns: f64,
+        /// Longest duration.
+        max_ns: i64,
+        /// Standard deviation of the durations.
+        std_ns: f64,
+        /// Bytes moved, where known.
+        bytes: Option<i64>,
+        /// Floating-point operations, where known.
+        flops: Option<i64>,
+        /// Mean duration on this rank / median of the ranks' means.
+        vs_median_rank: Option<f64>,
+    }
+
+    /// One row per rank, device and name of a user annotation. By rank and device, longest total first.
+    annotation_stats: AnnotationStatsRow / AnnotationStatsBuilder / AnnotationStatsView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number; null on the host.
+        device_id: Option<i64>,
+        /// Name of the annotation.
+        name: Text,
+        /// Number of occurrences.
+        calls: i64,
+        /// Sum of the durations.
+        total_ns: i64,
+        /// Shortest duration.
+        min_ns: i64,
+        /// Mean duration.
+        mean_ns: f64,
+        /// Longest duration.
+        max_ns: i64,
+        /// Standard deviation of the durations.
+        std_ns: f64,
+    }
+
+    /// One row per rank and step: the critical path of the step, followed backwards from its end. The parts sum to
+    /// `wall_ns`. By rank and step.
+    critical_path: CriticalPathRow / CriticalPathBuilder / CriticalPathView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Training step.
+        step: i32,
+        /// Length of the step, up to the end of the last device work that it launched.
+        wall_ns: i64,
+        /// Largest part: `cpu`, `data_loading`, `gpu` (compute, copies, and gaps between them), `communication`,
+        /// `launch` or `other`.
+        bound_by: Word<BoundBy>,
+        /// Code of the host: HTA's `cpu_bound` and the time between operators, which HTA leaves out.
+        cpu_ns: i64,
+        /// Part of `cpu_ns` outside any operator, mostly Python.
+        host_gap_ns: i64,
+        /// Ranges of data loaders: HTA's `data_loading`.
+        data_loading_ns: i64,
+        /// Kernels that compute; with `gpu_memory_ns` it is HTA's `gpu_compute_bound`.
+        gpu_compute_ns: i64,
+        /// Copies and fills.
+        gpu_memory_ns: i64,
+        /// Communication, with the waits for other ranks: HTA's `gpu_communication_bound`.
+        communication_ns: i64,
+        /// From the start of a launch to the start of its kernel: HTA's `gpu_kernel_launch_overhead`.
+        launch_ns: i64,
+        /// Between kernels that follow each other at once: HTA's `gpu_kernel_kernel_overhead`.
+        kernel_gap_ns: i64,
+        /// Waiting for work that was not recorded.
+        other_ns: i64,
+        /// Number of device rows on the path.
+        device_rows: i64,
+        /// Number of waits on the path in which the host waits for a device and no `cuda_sync` row states for which
+        /// work; the path follows the row that ended last.
+        inferred_waits: i64,
+        /// Names with the most time on the path: `name=ns`, separated by `; `.
+        longest: Text,
+    }
+
+    /// One row per rank and device: the moment of the highest use of memory. By rank and device.
+    memory_peaks: MemoryPeakRow / MemoryPeakBuilder / MemoryPeakView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number; null on the host.
+        device_id: Option<i64>,
+        /// Time of the peak.
+        ts_ns: i64,
+        /// Memory in use at that time.
+        peak_bytes: i64,
+        /// Largest holders of memory at that time: `name=bytes`, separated by `; `.
+        alive: Text,
+    }
+
+    /// One row per rank: HTA's temporal breakdown of the whole trace, over device rows without `cuda_sync`, for
+    /// comparison with HTA. By rank.
+    hta_temporal_breakdown: HtaTemporalRow / HtaTemporalBuilder / HtaTemporalView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Last end − first start of kernels, copies and fills.
+        kernel_time_ns: i64,
+        /// Part of `kernel_time_ns` in which none of them ran.
+        idle_time_ns: i64,
+        /// Part in which a kernel computed: |K|.
+        compute_time_ns: i64,
+        /// The rest of `kernel_time_ns`.
+        non_compute_time_ns: i64,
+    }
+}
+
+tables! {
+    result_list uses $;
+
+    /// One row per collective that some rank entered and did not leave before its recording ended: a hang, or a
+    /// recording that was cut. Those with missing ranks first, then by communicator and sequence number.
+    unfinished_collectives: UnfinishedRow / UnfinishedBuilder / UnfinishedView, by Aggregator, sorted by None; {
+        /// Id of the communicator.
+        comm_id: i64,
+        /// Name of the communicator.
+        comm_name: Option<Text>,
+        /// Sequence number, as in `collectives`.
+        seq: Option<i64>,
+        /// Operation, as in `collectives`.
+        op: Word<Op>,
+        /// Other side of a send or receive, as in `collectives`.
+        peer: Option<i32>,
+        /// Number of ranks in the communicator, where known.
+        ranks_expected: Option<i32>,
+        /// Global ranks that finished it.
+        done: Option<Vec<i32>>,
+        /// Global ranks on which it began and did not end.
+        started: Option<Vec<i32>>,
+        /// Global ranks that enqueued it, and on which it did not begin.
+        enqueued: Option<Vec<i32>>,
+        /// Global ranks of the communicator that never called it; empty if all did; null if it is not known which ranks
+        /// these are.
+        missing: Option<Vec<i32>>,
+        /// Number of ranks of the communicator of which no row was found.
+        unknown: i32,
+        /// Whether some rank lost rows, so a rank that seems missing may have called it.
+        rows_lost: bool,
+    }
+
+    /// One row per item that was left out of the analysis. In the order in which they were found.
+    omissions: OmissionRow / OmissionBuilder / OmissionView, by Aggregator, sorted by None; {
+        /// File that holds the item, where there is one.
+        file: Option<Text>,
+        /// Global rank, where known.
+        rank: Option<i32>,
+        /// Item that was left out: a rank, a file, rows.
+        what: Text,
+        /// Amount, in the unit that `what` names; null if unknown.
+        amount: Option<i64>,
+        /// Reason.
+        why: Text,
+    }
+
+    /// One row per finding. The most severe first.
+    findings: FindingRow / FindingBuilder / FindingView, by Aggregator, sorted by None; {
+        /// Severity: `critical`, `warning` or `info`.
+        severity: Word<Severity>,
+        /// The finding in one line.
+        title: Text,
+        /// Numbers that support the finding, and their threshold.
+        evidence: Text,
+        /// Table that holds these numbers.
+        evidence_table: Text,
+        /// Recommended action.
+        suggestion: Text,
+    }
+}

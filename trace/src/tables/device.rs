@@ -1,0 +1,241 @@
+//! The tables that the aggregator writes about devices, and about the host's work for them: the analyses of HTA and of
+//! the TensorBoard plugin. Unless a column states otherwise, they cover everything that was recorded or selected.
+
+use crate::Text;
+
+tables! {
+    device_list uses $;
+
+    /// One row per rank, device and combination of work types that ran at the same time. By rank and device.
+    kernel_breakdown: KernelBreakdownRow / KernelBreakdownBuilder / KernelBreakdownView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number.
+        device_id: i64,
+        /// Types of work that ran: `compute`, `communication`, `memory`, or several of them joined by `+` (HTA:
+        /// "COMPUTATION overlapping …").
+        running: Text,
+        /// Time in which exactly these types ran.
+        total_ns: i64,
+        /// Share of the time in which any work ran.
+        busy_pct: f64,
+    }
+
+    /// One row per rank, device and name of launched work: the time of the launching calls, of the launched work, and
+    /// the delay between them. By rank and device: all names together, then the longest summed delay first.
+    launch_stats: LaunchStatsRow / LaunchStatsBuilder / LaunchStatsView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number.
+        device_id: Option<i64>,
+        /// Name of the kernel, copy or fill; null for all work of the device.
+        name: Option<Text>,
+        /// Pieces of device work whose launch was recorded.
+        launches: i64,
+        /// Sum of the durations of the launching calls. A call that launches several kernels (a graph) counts once,
+        /// with the first.
+        cpu_total_ns: i64,
+        /// Mean duration of the calls.
+        cpu_mean_ns: f64,
+        /// Longest call.
+        cpu_max_ns: i64,
+        /// Sum of the durations of the launched work.
+        gpu_total_ns: i64,
+        /// Mean duration of the launched work.
+        gpu_mean_ns: f64,
+        /// Longest launched work.
+        gpu_max_ns: i64,
+        /// Sum of the launch delays; a delay is max(0, start on the device − end of the call).
+        delay_total_ns: i64,
+        /// Mean delay.
+        delay_mean_ns: f64,
+        /// Median delay (the lower of two).
+        delay_p50_ns: i64,
+        /// 95th percentile of the delays (nearest rank).
+        delay_p95_ns: i64,
+        /// Longest delay.
+        delay_max_ns: i64,
+        /// Pieces of work that are shorter than the call that launched them (HTA's short kernels).
+        short_kernels: i64,
+        /// Number of calls longer than 50 µs (HTA's `runtime_cutoff`).
+        runtime_outliers: i64,
+        /// Number of delays longer than 100 µs (HTA's `launch_delay_cutoff`).
+        delay_outliers: i64,
+    }
+
+    /// One row per rank, device and stream: how many pieces of launched work waited. As in HTA, the statistics are over
+    /// the points where the length of the queue changes. By rank, device and stream.
+    queue_length: QueueLengthRow / QueueLengthBuilder / QueueLengthView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number.
+        device_id: Option<i64>,
+        /// CUDA stream.
+        stream_id: Option<i64>,
+        /// Pieces of work whose launch was recorded.
+        launches: i64,
+        /// Pieces of work that began before their launch, by the trace's clocks; they never count as waiting.
+        before_launch: i64,
+        /// Number of points: one for each launch and one for each start.
+        points: i64,
+        /// Mean length over the points.
+        mean_length: f64,
+        /// Standard deviation of the length over the points.
+        std_length: f64,
+        /// Least length.
+        min_length: i64,
+        /// First quartile of the length.
+        p25_length: f64,
+        /// Median length.
+        p50_length: f64,
+        /// Third quartile of the length.
+        p75_length: f64,
+        /// Greatest length.
+        max_length: i64,
+        /// Mean length over time, from the first launch to the last start; null if these are at the same time.
+        mean_over_time_length: Option<f64>,
+        /// Time in which 1024 or more pieces waited, so the next launch of the host would block.
+        full_ns: i64,
+        /// `full_ns` as a share of everything recorded.
+        full_pct: f64,
+    }
+
+    /// One row per rank, device and kind of copy or fill. As in HTA, the statistics are of the summed bandwidth of all
+    /// that are under way, at the points where this sum changes. By rank, device and kind.
+    memcpy_bandwidth: MemcpyBandwidthRow / MemcpyBandwidthBuilder / MemcpyBandwidthView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number.
+        device_id: Option<i64>,
+        /// Kind: `Memcpy DtoH`, `Memcpy HtoD`, `Memcpy DtoD`, `Memcpy PtoP`, `Memset`, …
+        name: Text,
+        /// Number of copies or fills.
+        copies: i64,
+        /// Sum of the durations; overlaps count twice.
+        total_ns: i64,
+        /// Bytes moved; null if no row has them.
+        bytes: Option<i64>,
+        /// Bytes / time, over the rows with known bytes; null without such rows.
+        mean_gbs: Option<f64>,
+        /// Number of points at which at least one copy or fill of known bandwidth was under way.
+        points: i64,
+        /// Mean over the points; null without points.
+        point_mean_gbs: Option<f64>,
+        /// Standard deviation over the points; null with fewer than two.
+        point_std_gbs: Option<f64>,
+        /// Least bandwidth over the points.
+        point_min_gbs: Option<f64>,
+        /// First quartile over the points.
+        point_p25_gbs: Option<f64>,
+        /// Median over the points.
+        point_p50_gbs: Option<f64>,
+        /// Third quartile over the points.
+        point_p75_gbs: Option<f64>,
+        /// Greatest bandwidth over the points.
+        point_max_gbs: Option<f64>,
+    }
+
+    /// One row per rank, device and step: how well the device was used, by the definitions of the TensorBoard plugin.
+    /// By rank and device: all active steps together, then each.
+    gpu_utilization: GpuUtilizationRow / GpuUtilizationBuilder / GpuUtilizationView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number.
+        device_id: i64,
+        /// Training step; null for all active steps together.
+        step: Option<i32>,
+        /// Length of the step or steps.
+        window_ns: i64,
+        /// Time in which at least one kernel ran, communication included.
+        kernel_ns: i64,
+        /// Utilization: 100·kernel / window.
+        utilization_pct: f64,
+        /// Estimated SM efficiency: Σ min(blocks / SMs, 1)·time / window, where the sum over overlapping kernels is at
+        /// most 1; null if the number of SMs or the grid of every kernel is unknown.
+        sm_efficiency_pct: Option<f64>,
+        /// Estimated achieved occupancy: the mean over kernels, weighted by their time; null if no kernel has one.
+        occupancy_pct: Option<f64>,
+        /// Share of the kernels' time whose occupancy is known.
+        occupancy_known_pct: Option<f64>,
+    }
+
+    /// One row per rank and sequence of kernels that an operator launches repeatedly: HTA's frequent kernel sequences.
+    /// At most 50 of a rank, the most frequent first.
+    kernel_sequences: KernelSequenceRow / KernelSequenceBuilder / KernelSequenceView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Outermost operator around the launches.
+        operator: Text,
+        /// Number of kernels, copies and fills in the sequence, at least three.
+        kernels: i32,
+        /// Operator and kernels in the order of their starts, separated by `|`; after the 32nd kernel only the number
+        /// of the others.
+        pattern: Text,
+        /// Number of occurrences.
+        calls: i64,
+        /// Sum of the durations of the kernels; overlaps count twice.
+        gpu_total_ns: i64,
+        /// Sum of the durations of the operator.
+        cpu_total_ns: i64,
+    }
+
+    /// One row per rank, call in which the host waits for the device, and operator around it. By rank, longest total
+    /// first.
+    sync_stalls: SyncStallRow / SyncStallBuilder / SyncStallView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Name of the call: `cudaStreamSynchronize`, `cudaDeviceSynchronize`, `cudaMemcpy`, …
+        api_call: Text,
+        /// Innermost operator around the call; null if there is none.
+        operator: Option<Text>,
+        /// Outermost operator around the call, which the program called; null if there is none.
+        outer_operator: Option<Text>,
+        /// Innermost range around the call that is not a step; null if there is none.
+        annotation: Option<Text>,
+        /// Number of calls.
+        calls: i64,
+        /// Sum of the durations.
+        total_ns: i64,
+        /// Longest call.
+        max_ns: i64,
+        /// Part of the time in active steps. (A profiler waits for the device, too, when it stops.)
+        in_steps_ns: i64,
+        /// Part of the time in which a device of the rank was busy.
+        device_busy_ns: i64,
+    }
+
+    /// One row per rank and step: the time in which the step waits for input, that is in ranges of data loaders and in
+    /// the range `input` of `rank-agent`. By rank: everything, then each step.
+    data_loading: DataLoadingRow / DataLoadingBuilder / DataLoadingView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Training step; null for everything recorded.
+        step: Option<i32>,
+        /// Number of ranges that begin in the step.
+        calls: i64,
+        /// Time in these ranges within the step; no instant counts twice.
+        total_ns: i64,
+        /// Length of the step or of the whole recording.
+        wall_ns: i64,
+        /// Share of `wall_ns`.
+        wall_pct: f64,
+        /// Part of `total_ns` in which no device of the rank was busy; null without devices.
+        device_idle_ns: Option<i64>,
+    }
+
+    /// One row per rank, device and span of time: the moment in the span when the most memory was in use. A recording
+    /// has up to 200 spans of equal length. By rank and device, by time.
+    memory_curve: MemoryCurveRow / MemoryCurveBuilder / MemoryCurveView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number; null on the host.
+        device_id: Option<i64>,
+        /// Time of that moment.
+        ts_ns: i64,
+        /// Memory in use at that time. If the allocator does not report it, the sum of the allocations and releases
+        /// since the recording began.
+        in_use_bytes: i64,
+        /// Memory that the allocator held at that time.
+        reserved_bytes: Option<i64>,
+    }
+}
