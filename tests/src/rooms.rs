@@ -16,6 +16,8 @@ pub const CRATES: &[Room<'_>] = &[
     ("rank-agent", &["trace", "recorder", "sources", "kernels", "launch"]),
     ("rankscope", &["aggregator", "rank-agent"]),
     ("fixtures", &["trace"]),
+    ("kineto/fuzz", &["kineto"]),
+    ("sources/fuzz", &["sources"]),
     ("tests/stand-in-cupti", &[]),
     ("tests/stand-in-plugin", &[]),
     (

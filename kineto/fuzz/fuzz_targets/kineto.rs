@@ -2,7 +2,7 @@
 //! result.
 //!
 //! ```console
-//! $ cd kineto && cargo +nightly fuzz run kineto
+//! $ cd kineto && cargo +nightly fuzz run --features libfuzzer kineto
 //! ```
 #![no_main]
 

@@ -1,7 +1,7 @@
 //! The parser of CUPTI's records: no bytes may make it panic or read outside of them.
 //!
 //! ```console
-//! $ cd sources && cargo +nightly fuzz run cupti
+//! $ cd sources && cargo +nightly fuzz run --features libfuzzer cupti
 //! ```
 #![no_main]
 
