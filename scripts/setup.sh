@@ -86,6 +86,9 @@ step() {
         FAILED=$((FAILED + 1))
         FAILED_TITLES+=("$title")
         printf 'FAILED, %d s%s\n' "$((SECONDS - began))" "${note:+ ($note)}"
+        # A test's failure lies far above the end of a log of many tests.
+        grep -aE -A 8 '^thread .* panicked at ' "$log" | cut -c1-400 | head -n 60 | sed 's/^/    | /'
+        grep -aE '^test .* FAILED$' "$log" | sed 's/^/    /'
         printf '    the end of %s:\n' "${log#"$ROOT"/}"
         tail -n 40 "$log" | sed 's/^/    | /'
     fi
