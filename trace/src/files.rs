@@ -190,6 +190,27 @@ mod tests {
     }
 
     #[test]
+    fn a_pipe_is_written_through_and_stays_a_pipe() {
+        use std::io::Read;
+        use std::os::unix::fs::FileTypeExt;
+
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        rustix::fs::mknodat(CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR, 0)
+            .unwrap();
+        // Both ends are open before the write, so that a writer that replaces the pipe fails the test and does not hang it.
+        let mut end = File::options().read(true).write(true).open(&pipe).unwrap();
+        write_output(&pipe, |out| out.write_all(b"text").map_err(|source| Error::Io { path: pipe.clone(), source }))
+            .unwrap();
+        let kind = fs::symlink_metadata(&pipe).unwrap().file_type();
+        assert!(kind.is_fifo(), "{kind:?}");
+        let mut text = [0; 4];
+        end.read_exact(&mut text).unwrap();
+        assert_eq!(&text, b"text");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
     fn a_directory_is_replaced_as_a_whole_or_stays() {
         let parent = tempfile::tempdir().unwrap();
         let target = parent.path().join("analysis");
