@@ -6,6 +6,23 @@
 //! ```
 //!
 //! A folder imports from the folders on its left, from `model` and `base`, and from nothing on its right.
+//!
+//! ```
+//! use aggregator::ingest::source::RunSource;
+//! use aggregator::{Options, analyze};
+//! use fixtures::planted::{Plan, write};
+//!
+//! # fn main() -> Result<(), aggregator::Error> {
+//! # let run = std::env::temp_dir().join(format!("rankscope-aggregator-doc-{}", std::process::id()));
+//! // A run in which rank 2 is 5 ms late in every step.
+//! write(&Plan { slow: vec![(2, 5_000_000)], ..Plan::default() }, &run)?;
+//!
+//! let analysis = analyze(&RunSource::open(&run)?, &Options::default(), &|_done, _ranks| ())?;
+//! assert_eq!(analysis.verdict.causes, [2]);
+//! # std::fs::remove_dir_all(&run).ok();
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod align;
 pub mod base;

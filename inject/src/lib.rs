@@ -8,6 +8,11 @@
 //!
 //! `rank-agent exec` sets these three variables, and those of [`recorder::variables`], from which the library reads where
 //! and what to record. Without the latter the library does nothing.
+//!
+//! ```
+//! // No run to record into: CUDA gets its success, and no thread and no file is made.
+//! assert_eq!(rankscope_inject::ffi::InitializeInjection(), 1);
+//! ```
 
 mod environment;
 mod error;

@@ -15,6 +15,22 @@
 //! The format has changed since 2021, and many programs write it. The comment at each reader states which spellings it
 //! accepts. The reader trusts no input: a byte that is not JSON ends the reading and is reported with its position, and
 //! the events before it are kept.
+//!
+//! ```
+//! use kineto::{load, plan};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = std::env::temp_dir().join(format!("rankscope-kineto-doc-{}.json", std::process::id()));
+//! let event = r#"{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10.0, "dur": 2.5}"#;
+//! std::fs::write(&path, format!(r#"{{"traceEvents": [{event}]}}"#))?;
+//!
+//! let plan = plan(&[path.clone()])?;
+//! let rank = load(&plan.files[0])?;
+//! assert_eq!((rank.names[0].as_ref(), rank.events.dur_ns[0]), ("aten::mm", 2_500));
+//! # std::fs::remove_file(&path)?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod bytes;
 mod columns;

@@ -6,6 +6,23 @@
 //! * [`fabric`] connects the ranks of a job: over MPI (feature `mpi`), over TCP, or between threads.
 //!
 //! Without its default features this crate is `exec`, `ctl` and what they need: it links neither MPI nor the workload.
+//!
+//! The ranks of a job agree on one run before the first row. Here the job has one rank:
+//!
+//! ```
+//! use rank_agent::fabric::Solo;
+//! use rank_agent::fabric::agree::{RunRequest, agree_on_run};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let out = std::env::temp_dir().join(format!("rankscope-agent-doc-{}", std::process::id()));
+//! let request = RunRequest { out: Some(out), ..RunRequest::default() };
+//! let place = agree_on_run(&Solo, &request)?;
+//! assert_eq!(trace::Run::open(&place.path)?.manifest.world_size, 1);
+//! assert!(agree_on_run(&Solo, &request).is_err(), "a run is never overwritten");
+//! # std::fs::remove_dir_all(&place.path)?;
+//! # Ok(())
+//! # }
+//! ```
 
 #[cfg(feature = "train")]
 mod cli;
