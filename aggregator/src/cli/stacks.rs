@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use trace::files::write_output;
 
 use crate::Error;
 use crate::cli::analyze::{value, with_bar};
@@ -62,7 +63,9 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     }
     text.push('\n');
     match arguments.out.filter(|path| path.as_os_str() != "-") {
-        Some(path) => std::fs::write(&path, text).map_err(|source| Error::Io { path, source })?,
+        Some(path) => write_output(&path, |out| {
+            out.write_all(text.as_bytes()).map_err(|source| Error::Io { path: path.clone(), source })
+        })?,
         None => {
             let mut out = std::io::stdout().lock();
             out.write_all(text.as_bytes())?;
