@@ -44,14 +44,14 @@ pub enum Error {
         /// Alternative.
         instead: &'static str,
     },
-    /// The value of an option is not valid.
+    /// The value of an option does not fit the input.
     #[error("--{option} {value}: {why}")]
     Option {
         /// The option, without dashes.
         option: &'static str,
         /// The given value.
         value: String,
-        /// Values that are valid.
+        /// Reason and remedy.
         why: String,
     },
     /// No rank could be read, or `--ranks` selects none.

@@ -37,17 +37,17 @@ pub struct Arguments {
     scope: ScopeArguments,
     /// Use only the time inside host ranges whose name matches.
     #[arg(long, value_name = "REGEX")]
-    range: Option<String>,
+    range: Option<Regex>,
     /// Look for kernel sequences in operators and ranges whose name matches, instead of in every outermost operator.
     #[arg(long, value_name = "REGEX")]
-    sequences_of: Option<String>,
+    sequences_of: Option<Regex>,
     #[command(flatten)]
     thresholds: ThresholdArguments,
 }
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let options = options(&arguments)?;
+    let options = options(&arguments);
     match resolve(arguments.paths.clone())? {
         Input::Run(path) => {
             let source = RunSource::open(&path)?;
@@ -72,26 +72,13 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     }
 }
 
-fn options(arguments: &Arguments) -> Result<Options, Error> {
-    Ok(Options {
-        range: value("range", &arguments.range, regex)?,
-        sequences_of: value("sequences-of", &arguments.sequences_of, regex)?,
-        thresholds: arguments.thresholds.resolve()?,
-        ..arguments.scope.resolve()?
-    })
-}
-
-pub(super) fn regex(text: &str) -> Result<Regex, String> {
-    Regex::new(text).map_err(|error| error.to_string())
-}
-
-pub(super) fn value<T>(
-    option: &'static str,
-    given: &Option<String>,
-    parse: impl Fn(&str) -> Result<T, String>,
-) -> Result<Option<T>, Error> {
-    let parse = |text: &String| parse(text).map_err(|why| Error::Option { option, value: text.clone(), why });
-    given.as_ref().map(parse).transpose()
+fn options(arguments: &Arguments) -> Options {
+    Options {
+        range: arguments.range.clone(),
+        sequences_of: arguments.sequences_of.clone(),
+        thresholds: arguments.thresholds.thresholds(),
+        ..arguments.scope.options()
+    }
 }
 
 fn with_progress(source: &dyn Source, options: &Options) -> Result<Analysis, Error> {

@@ -1,13 +1,17 @@
 //! `aggregator diff`.
 
+use std::collections::BTreeSet;
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use regex::Regex;
 
 use crate::Error;
-use crate::cli::analyze::{colour, regex, value, width, with_bar};
+use crate::cli::analyze::{colour, width, with_bar};
 use crate::cli::input::open;
+use crate::cli::thresholds::number;
 use crate::cli::{Outcome, print_omissions};
 use crate::compare::{Diff, Method, diff};
 use crate::ingest::source::Source;
@@ -33,27 +37,27 @@ pub struct Arguments {
     #[arg(long)]
     json: bool,
     /// Exit with code 4 if anything is significantly slower by more than this share of a step, as in 5%.
-    #[arg(long, value_name = "PERCENT")]
-    fail_over: Option<String>,
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    fail_over: Option<f64>,
     /// Print so many rows of each table, and count the rest.
     #[arg(long, value_name = "N", default_value_t = 12)]
     top: usize,
     /// Ignore changes below this share of A's step.
-    #[arg(long, value_name = "PERCENT", default_value = "1%")]
-    smallest: String,
+    #[arg(long, value_name = "PERCENT", value_parser = percent, default_value = "1%")]
+    smallest: f64,
     /// Set the allowance for differences between runs: the variance between runs over the variance of a run's steps.
     /// Raise it if runs of the same program differ. It matters most with one run per side.
-    #[arg(long, value_name = "RATIO", default_value_t = 1.0)]
+    #[arg(long, value_name = "RATIO", value_parser = |text: &str| number(text, f64::MAX), default_value_t = 1.0)]
     between_runs: f64,
     /// Use only these steps: a..b (b not included), a..=b, a.., ..b or one step.
-    #[arg(long, value_name = "A..B")]
-    steps: Option<String>,
+    #[arg(long, value_name = "A..B", value_parser = parse_steps)]
+    steps: Option<Range<i32>>,
     /// Use only these ranks, as in 0,2,4..8.
-    #[arg(long, value_name = "LIST")]
-    ranks: Option<String>,
+    #[arg(long, value_name = "LIST", value_parser = parse_ranks)]
+    ranks: Option<BTreeSet<i32>>,
     /// Take the host ranges (record_function, NVTX) whose name matches as the steps.
     #[arg(long, value_name = "REGEX")]
-    step_marker: Option<String>,
+    step_marker: Option<Regex>,
     /// Choose how to align the clocks. If the method joins no ranks, the command fails; it never falls back.
     #[arg(long, value_enum, value_name = "METHOD", default_value_t = Choice::Auto)]
     clock: Choice,
@@ -62,26 +66,24 @@ pub struct Arguments {
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let options = Options {
-        steps: value("steps", &arguments.steps, parse_steps)?,
-        ranks: value("ranks", &arguments.ranks, parse_ranks)?,
-        step_marker: value("step-marker", &arguments.step_marker, regex)?,
+        steps: arguments.steps.clone(),
+        ranks: arguments.ranks.clone(),
+        step_marker: arguments.step_marker.clone(),
         clock: arguments.clock,
         ..Options::default()
     };
-    let fail_over = value("fail-over", &arguments.fail_over, percent)?;
-    let smallest = value("smallest", &Some(arguments.smallest.clone()), percent)?.unwrap_or(1.0);
-    if !(arguments.between_runs >= 0.0 && arguments.between_runs.is_finite()) {
-        let value = arguments.between_runs.to_string();
-        return Err(Error::Option { option: "between-runs", value, why: "must be 0 or more".into() });
-    }
-    let method = Method { smallest_share: smallest / 100.0, between_runs: arguments.between_runs, ..Method::default() };
+    let method = Method {
+        smallest_share: arguments.smallest / 100.0,
+        between_runs: arguments.between_runs,
+        ..Method::default()
+    };
     let (a, b) = (open_side(&arguments.a)?, open_side(&arguments.b)?);
     let side_a: Vec<&dyn Source> = a.iter().map(Box::as_ref).collect();
     let side_b: Vec<&dyn Source> = b.iter().map(Box::as_ref).collect();
     let difference = with_bar(|progress| diff(&side_a, &side_b, &options, &method, progress))?;
     print_diff(&difference, &arguments)?;
     print_omissions(&difference.omissions);
-    match fail_over {
+    match arguments.fail_over {
         Some(limit) if exceeds(&difference, limit) => Ok(Outcome::Slower),
         _ if difference.omissions.is_empty() => Ok(Outcome::Done),
         _ => Ok(Outcome::Partial),

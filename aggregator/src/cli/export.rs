@@ -45,7 +45,7 @@ enum Format {
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let options = arguments.scope.resolve()?;
+    let options = arguments.scope.options();
     if arguments.format == Format::Chrome {
         return chrome(arguments.paths, &options, &arguments.out);
     }

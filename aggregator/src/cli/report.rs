@@ -4,11 +4,12 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use regex::Regex;
 use trace::files::write_output;
 
 use crate::Error;
 use crate::base::units::plural;
-use crate::cli::analyze::{regex, value, with_bar};
+use crate::cli::analyze::with_bar;
 use crate::cli::input::{Input, open, resolve, source_of};
 use crate::cli::scope_args::ScopeArguments;
 use crate::cli::{Outcome, print_omissions};
@@ -36,12 +37,12 @@ pub struct Arguments {
     scope: ScopeArguments,
     /// Use only the time inside host ranges whose name matches.
     #[arg(long, value_name = "REGEX")]
-    range: Option<String>,
+    range: Option<Regex>,
 }
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let options = Options { range: value("range", &arguments.range, regex)?, ..arguments.scope.resolve()? };
+    let options = Options { range: arguments.range.clone(), ..arguments.scope.options() };
     let settings = Settings { timeline_step: arguments.timeline, ..Settings::default() };
     let write = |out: &mut dyn Write| match sides(arguments.paths.clone())? {
         Sides::One(run) => with_bar(|progress| report(run.as_ref(), &options, &settings, out, progress)),

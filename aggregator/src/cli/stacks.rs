@@ -1,15 +1,16 @@
 //! `aggregator stacks`.
 
 use std::io::Write;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::Args;
 use trace::files::write_output;
 
 use crate::Error;
-use crate::cli::analyze::{value, with_bar};
+use crate::cli::analyze::with_bar;
 use crate::cli::input::open;
-use crate::cli::table::chosen_ranks;
+use crate::cli::table::{Ranks, chosen_ranks};
 use crate::cli::{Outcome, print_omissions};
 use crate::model::options::parse_steps;
 use crate::torch::stacks::{On, Stacks};
@@ -29,19 +30,17 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value_t, value_name = "WHERE")]
     on: On,
     /// Use only these ranks, as in 0,2,4..8. [default: all]
-    #[arg(long, value_name = "LIST")]
-    ranks: Option<String>,
+    #[arg(long, value_name = "LIST", value_parser = Ranks::parse)]
+    ranks: Option<Ranks>,
     /// Use only rows of these steps: a..b (b not included), a..=b, a.., ..b or one step.
-    #[arg(long, value_name = "A..B")]
-    steps: Option<String>,
+    #[arg(long, value_name = "A..B", value_parser = parse_steps)]
+    steps: Option<Range<i32>>,
 }
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let steps = value("steps", &arguments.steps, parse_steps)?;
     let source = open(arguments.paths)?;
-    let list = arguments.ranks.or_else(|| Some("all".into()));
-    let ranks = chosen_ranks(source.as_ref(), &list)?;
+    let ranks = chosen_ranks(source.as_ref(), Some(arguments.ranks.as_ref().unwrap_or(&Ranks::All)))?;
     let mut omissions = source.problems();
     // Ranks are loaded one after the other, so that memory holds the rows of one rank and the tree of stacks.
     let stacks = with_bar(|progress| -> Result<Stacks, Error> {
@@ -49,7 +48,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         for (done, rank) in ranks.iter().enumerate() {
             let data = source.load(*rank)?;
             stacks.add(&data, arguments.on, &|row| {
-                steps.as_ref().is_none_or(|steps| steps.contains(&data.events.step[row]))
+                arguments.steps.as_ref().is_none_or(|steps| steps.contains(&data.events.step[row]))
             });
             omissions.extend(data.omissions);
             progress(done + 1, ranks.len());

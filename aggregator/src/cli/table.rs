@@ -2,15 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
+use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::Args;
 use rayon::prelude::*;
+use regex::Regex;
 use serde::Serialize;
 use trace::OmissionRow;
 
 use crate::Error;
-use crate::cli::analyze::{colour, regex, value, width, with_bar};
+use crate::cli::analyze::{colour, width, with_bar};
 use crate::cli::input::open;
 use crate::cli::{Outcome, print_omissions};
 use crate::ingest::source::Source;
@@ -30,11 +32,11 @@ pub struct Arguments {
     paths: Vec<PathBuf>,
     /// Sort by a key of torch.profiler, such as self_cpu_time_total or count; `cuda` and `device` mean the same.
     /// [default: self_cuda_time_total, or self_cpu_time_total if no device was recorded]
-    #[arg(long, value_name = "KEY")]
-    sort_by: Option<String>,
+    #[arg(long, value_name = "KEY", value_parser = parse_sort_by)]
+    sort_by: Option<SortBy>,
     /// Print so many rows of each table; -1 prints all. [default: 20; with --json all]
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
-    row_limit: Option<i64>,
+    #[arg(long, value_name = "N", value_parser = parse_row_limit, allow_hyphen_values = true)]
+    row_limit: Option<usize>,
     /// Group rows by name and this.
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
     group_by: GroupBy,
@@ -45,17 +47,31 @@ pub struct Arguments {
     #[arg(long)]
     python_functions: bool,
     /// Print the tables of these ranks, as in 0,2,4..8, or of `all`.
-    #[arg(long, value_name = "LIST")]
-    ranks: Option<String>,
+    #[arg(long, value_name = "LIST", value_parser = Ranks::parse)]
+    ranks: Option<Ranks>,
     /// Use only these steps: a..b (b not included), a..=b, a.., ..b or one step.
-    #[arg(long, value_name = "A..B")]
-    steps: Option<String>,
+    #[arg(long, value_name = "A..B", value_parser = parse_steps)]
+    steps: Option<Range<i32>>,
     /// Take the host ranges (record_function, NVTX) whose name matches as the steps.
     #[arg(long, value_name = "REGEX")]
-    step_marker: Option<String>,
+    step_marker: Option<Regex>,
     /// Print JSON, times in ns.
     #[arg(long)]
     json: bool,
+}
+
+/// Ranks on the command line.
+#[derive(Clone, Debug)]
+pub(super) enum Ranks {
+    All,
+    Listed(BTreeSet<i32>),
+}
+
+impl Ranks {
+    /// Parses `all`, or a list as in `0,2,4..8`.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        if text == "all" { Ok(Self::All) } else { parse_ranks(text).map(Self::Listed) }
+    }
 }
 
 const ROW_LIMIT: usize = 20;
@@ -73,22 +89,18 @@ struct Document<'a> {
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let sort_by = value("sort-by", &arguments.sort_by, SortKey::parse)?;
-    let steps = value("steps", &arguments.steps, parse_steps)?;
-    let row_limit = row_limit(arguments.row_limit)?;
     let options = TableOptions {
         group_by: arguments.group_by,
         stack_frames: arguments.stack_frames,
-        steps,
+        steps: arguments.steps.clone(),
         python_functions: arguments.python_functions,
     };
     let source = open(arguments.paths.clone())?;
-    let chosen = chosen_ranks(source.as_ref(), &arguments.ranks)?;
-    let marker = value("step-marker", &arguments.step_marker, regex)?;
+    let chosen = chosen_ranks(source.as_ref(), arguments.ranks.as_ref())?;
     let mut omissions = source.problems();
     let table_of_rank = |rank: &i32| -> Result<(KeyAverages, Vec<OmissionRow>), Error> {
         let (mut data, details) = source.load_detailed(*rank)?;
-        if let Some(marker) = &marker {
+        if let Some(marker) = &arguments.step_marker {
             mark_steps(&mut data, marker);
         }
         Ok((key_averages(&data, &details, &options), data.omissions))
@@ -109,31 +121,28 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let (mut tables, left_out): (Vec<KeyAverages>, Vec<Vec<OmissionRow>>) = loaded.into_iter().unzip();
     omissions.extend(left_out.into_iter().flatten());
     let has_device = tables.iter().any(|table| table.device.is_some());
-    let (word, key) = match (&arguments.sort_by, sort_by) {
-        (Some(word), Some(key)) => (word.as_str(), key),
-        _ if has_device => ("self_cuda_time_total", SortKey::SelfDeviceTimeTotal),
-        _ => ("self_cpu_time_total", SortKey::SelfCpuTimeTotal),
+    let (word, key) = match &arguments.sort_by {
+        Some((word, key)) => (word.as_str(), *key),
+        None if has_device => ("self_cuda_time_total", SortKey::SelfDeviceTimeTotal),
+        None => ("self_cpu_time_total", SortKey::SelfCpuTimeTotal),
     };
     tables.iter_mut().for_each(|table| key.sort(&mut table.rows));
     if arguments.json {
-        print_json(&mut tables, word, row_limit, &omissions)?;
+        print_json(&mut tables, word, arguments.row_limit, &omissions)?;
     } else {
-        print_tables(&tables, (word, key), row_limit)?;
+        print_tables(&tables, (word, key), arguments.row_limit)?;
     }
-    print_notes(source.as_ref(), &chosen, &arguments.ranks, &omissions);
+    print_notes(source.as_ref(), &chosen, arguments.ranks.is_some(), &omissions);
     Ok(if omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
 }
 
 /// Returns the chosen ranks, or the lowest rank without a list.
-pub(super) fn chosen_ranks(source: &dyn Source, list: &Option<String>) -> Result<Vec<i32>, Error> {
+pub(super) fn chosen_ranks(source: &dyn Source, list: Option<&Ranks>) -> Result<Vec<i32>, Error> {
     let all = source.ranks();
-    let chosen: Vec<i32> = match list.as_deref() {
+    let chosen: Vec<i32> = match list {
         None => all.iter().copied().take(1).collect(),
-        Some("all") => all.clone(),
-        Some(_) => {
-            let wanted: BTreeSet<i32> = value("ranks", list, parse_ranks)?.unwrap_or_default();
-            all.iter().copied().filter(|rank| wanted.contains(rank)).collect()
-        }
+        Some(Ranks::All) => all.clone(),
+        Some(Ranks::Listed(wanted)) => all.iter().copied().filter(|rank| wanted.contains(rank)).collect(),
     };
     if chosen.is_empty() {
         let why = match list {
@@ -145,19 +154,17 @@ pub(super) fn chosen_ranks(source: &dyn Source, list: &Option<String>) -> Result
     Ok(chosen)
 }
 
-/// Returns `None` for the default of the output, `Some(usize::MAX)` for all rows.
-fn row_limit(given: Option<i64>) -> Result<Option<usize>, Error> {
-    match given {
-        None => Ok(None),
-        Some(-1) => Ok(Some(usize::MAX)),
-        Some(rows) => match usize::try_from(rows) {
-            Ok(rows) if rows > 0 => Ok(Some(rows)),
-            _ => {
-                let why = "must be 1 or more, or -1 for all".to_string();
-                Err(Error::Option { option: "row-limit", value: rows.to_string(), why })
-            }
-        },
-    }
+/// A sort key as given, and its meaning.
+type SortBy = (String, SortKey);
+
+fn parse_sort_by(text: &str) -> Result<SortBy, String> {
+    Ok((text.to_string(), SortKey::parse(text)?))
+}
+
+/// Parses a number of rows; -1 is `usize::MAX`.
+fn parse_row_limit(text: &str) -> Result<usize, String> {
+    let rows = if text == "-1" { Some(usize::MAX) } else { text.parse().ok() };
+    rows.filter(|rows| *rows > 0).ok_or_else(|| "expected 1 or more, or -1 for all".to_string())
 }
 
 fn print_json(
@@ -187,9 +194,9 @@ fn print_tables(tables: &[KeyAverages], sorted_by: (&str, SortKey), row_limit: O
 }
 
 /// Prints on stderr how many ranks are not shown, and the omissions.
-fn print_notes(source: &dyn Source, chosen: &[i32], list: &Option<String>, omissions: &[OmissionRow]) {
+fn print_notes(source: &dyn Source, chosen: &[i32], ranks_given: bool, omissions: &[OmissionRow]) {
     let all = source.ranks();
-    if list.is_none() && all.len() > chosen.len() {
+    if !ranks_given && all.len() > chosen.len() {
         let _ = writeln!(
             std::io::stderr(),
             "rank {} of {} ranks; use --ranks LIST or --ranks all for the others",

@@ -2,7 +2,6 @@
 
 use clap::Args;
 
-use crate::Error;
 use crate::model::thresholds::Thresholds;
 
 /// Thresholds of the verdict "cause". The defaults are those of the library.
@@ -13,37 +12,36 @@ pub(super) struct ThresholdArguments {
     #[arg(long, value_name = "N")]
     min_steps: Option<usize>,
     /// Require an effect of so many percent of the median step [default: 2].
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = |text: &str| number(text, 100.0))]
     min_effect_pct: Option<f64>,
     /// Require a distance of so many standard errors from the other ranks [default: 4].
-    #[arg(long, value_name = "Z")]
+    #[arg(long, value_name = "Z", value_parser = |text: &str| number(text, f64::MAX))]
     min_z: Option<f64>,
     /// Require that so large a share of the steps shows it, from 0 to 1 [default: 0.8].
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", value_parser = |text: &str| number(text, 1.0))]
     min_persistence: Option<f64>,
 }
 
 impl ThresholdArguments {
     /// Returns the thresholds of the library, overridden by the given options.
-    pub(super) fn resolve(&self) -> Result<Thresholds, Error> {
+    pub(super) fn thresholds(&self) -> Thresholds {
         let default = Thresholds::default();
-        Ok(Thresholds {
+        Thresholds {
             min_steps: self.min_steps.unwrap_or(default.min_steps),
-            min_effect_pct: within("min-effect-pct", self.min_effect_pct, default.min_effect_pct, 100.0)?,
-            min_z: within("min-z", self.min_z, default.min_z, f64::MAX)?,
-            min_persistence: within("min-persistence", self.min_persistence, default.min_persistence, 1.0)?,
+            min_effect_pct: self.min_effect_pct.unwrap_or(default.min_effect_pct),
+            min_z: self.min_z.unwrap_or(default.min_z),
+            min_persistence: self.min_persistence.unwrap_or(default.min_persistence),
             ..default
-        })
+        }
     }
 }
 
-fn within(option: &'static str, given: Option<f64>, default: f64, most: f64) -> Result<f64, Error> {
-    let Some(value) = given else { return Ok(default) };
-    if (0.0..=most).contains(&value) {
-        return Ok(value);
-    }
-    let why = if most == f64::MAX { "must be 0 or more".into() } else { format!("must be from 0 to {most}") };
-    Err(Error::Option { option, value: value.to_string(), why })
+/// Parses a number from 0 to `most`.
+pub(super) fn number(text: &str, most: f64) -> Result<f64, String> {
+    let number: Option<f64> = text.parse().ok();
+    number.filter(|number| (0.0..=most).contains(number)).ok_or_else(|| {
+        if most == f64::MAX { "expected 0 or more".into() } else { format!("expected a number from 0 to {most}") }
+    })
 }
 
 #[cfg(test)]
@@ -59,10 +57,10 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_refused() {
-        assert_eq!(within("min-z", None, 4.0, f64::MAX).unwrap(), 4.0);
-        assert_eq!(within("min-z", Some(2.5), 4.0, f64::MAX).unwrap(), 2.5);
-        for bad in [-1.0, 1.5, f64::NAN] {
-            assert!(within("min-persistence", Some(bad), 0.8, 1.0).is_err());
+        assert_eq!((number("2.5", f64::MAX), number("1", 1.0)), (Ok(2.5), Ok(1.0)));
+        for bad in ["-1", "1.5", "NaN", "inf", ""] {
+            assert!(number(bad, 1.0).is_err(), "{bad}");
         }
+        assert!(number("inf", f64::MAX).is_err());
     }
 }

@@ -35,8 +35,10 @@ fn fail_over_ends_with_4_and_only_then() {
     assert!(said.stdout.starts_with("FASTER"), "{}", said.stdout);
     let said = diff(&clean, &clean, &["--fail-over", "5%"], 0);
     assert!(said.stdout.starts_with("NO SIGNIFICANT CHANGE"), "{}", said.stdout);
-    for wrong in [["--fail-over", "much"], ["--smallest", "-1"], ["--between-runs", "-2"], ["--steps", "9..3"]] {
-        aggregator(&[["diff", "a", "b"].as_slice(), wrong.as_slice()].concat()).expect_code(2);
+    for wrong in ["--fail-over=much", "--smallest=-1", "--between-runs=-2", "--steps=9..3", "--step-marker=("] {
+        let said = aggregator(&["diff", "a", "b", wrong]).expect_code(2).stderr;
+        let option = wrong.split_once('=').unwrap().0;
+        assert!(said.contains("invalid value") && said.contains(option), "{wrong}: {said}");
     }
     aggregator(&["diff", clean.to_str().unwrap(), "no_such_run"]).expect_code(1);
 }
