@@ -13,29 +13,7 @@ pub mod thresholds;
 pub use trace::rank::{
     Collective, CopyRate, Events, KernelUse, Kind, MAX_RANKS, NO_PARENT, NO_STEP, NONE, RankData, RankInfo, RankOutline,
 };
-use trace::{Op, Word};
-
-/// The evidence that matched the rows of an instance, best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum MatchLevel {
-    /// By Kineto's `Comms Id`.
-    CommsId,
-    /// By communicator and sequence number.
-    Seq,
-    /// By an alignment of the ranks' sequences.
-    Ordinal,
-}
-
-impl MatchLevel {
-    /// The word in the `match` column.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::CommsId => "comms_id",
-            Self::Seq => "seq",
-            Self::Ordinal => "ordinal",
-        }
-    }
-}
+use trace::{MatchLevel, Op, Word};
 
 /// Whether an operation makes its ranks wait for each other. If it does, no rank leaves before every rank has entered,
 /// which is evidence about their clocks.

@@ -161,7 +161,7 @@ vocabularies! {
         Device = "device",
     }
 
-    /// Evidence that maps a rank's clock to global time.
+    /// Evidence that maps a rank's clock to global time, best first.
     ClockMethod {
         /// Messages between the ranks, there and back.
         Ping = "ping",

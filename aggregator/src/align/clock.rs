@@ -29,10 +29,9 @@ pub(crate) mod tests;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use trace::{ClockFitRow, ClockSide, OmissionRow, SampleKind};
+use trace::{ClockFitRow, ClockMethod, ClockSide, OmissionRow, SampleKind};
 
 pub use affine::Affine;
-pub use fit::Method;
 
 use crate::model::clock_choice::Choice;
 use choice::allows;
@@ -95,7 +94,7 @@ pub fn fit(ranks: &[&RankOutline], instances: &[Instance], choice: Choice) -> Cl
     ranks.sort_by_key(|r| r.info.rank);
     ranks.dedup_by_key(|r| r.info.rank);
     let mut contradictions = Vec::new();
-    let (devices, problems) = if allows(choice, Method::Collective) {
+    let (devices, problems) = if allows(choice, ClockMethod::Collective) {
         evidence::by_device_collectives(&ranks, instances)
     } else {
         Default::default()
@@ -111,10 +110,10 @@ pub fn fit(ranks: &[&RankOutline], instances: &[Instance], choice: Choice) -> Cl
     for rank in &ranks {
         clocks.push_host(&forest, reference, rank.info.rank);
     }
-    let best = clocks.rows.iter().filter(|r| r.rank != reference).map(|r| r.method.clone()).min_by_key(|m| order(m));
+    let best = clocks.rows.iter().filter(|r| r.rank != reference).filter_map(|r| r.method.known()).min();
     if let Some(row) = clocks.rows.iter_mut().find(|r| r.rank == reference) {
         // Identity; named like the best fit to it.
-        row.method = best.unwrap_or_else(|| Method::SameHost.as_str().into());
+        row.method = best.unwrap_or(ClockMethod::SameHost).into();
     }
     clocks.push_devices(&ranks, instances, devices, reference, window);
     clocks.number_rows();
@@ -135,11 +134,6 @@ pub fn number_by_time(instances: &mut [Instance], clocks: &Clocks) {
     }
 }
 
-fn order(method: &str) -> usize {
-    let all = [Method::Ping, Method::SameHost, Method::Collective, Method::CollectiveWeak, Method::Utc, Method::None];
-    all.iter().position(|m| m.as_str() == method).unwrap_or(all.len())
-}
-
 /// Joins the ranks by all permitted evidence, best first.
 fn join_all(
     ranks: &[&RankOutline],
@@ -149,18 +143,18 @@ fn join_all(
     contradictions: &mut Vec<OmissionRow>,
 ) -> Forest {
     let mut forest = Forest::default();
-    if allows(choice, Method::Ping) {
+    if allows(choice, ClockMethod::Ping) {
         join_by_pings(&mut forest, ranks, contradictions);
     }
-    if allows(choice, Method::SameHost) {
+    if allows(choice, ClockMethod::SameHost) {
         let (shared, problems) = identity::shared_clocks(ranks, instances);
         contradictions.extend(problems);
         for (rank, lowest) in shared {
-            let fit = Fit::identity(Method::SameHost);
+            let fit = Fit::identity(ClockMethod::SameHost);
             forest.join(Joint { from: Node::Rank(rank), to: Node::Rank(lowest), fit });
         }
     }
-    if allows(choice, Method::Collective) {
+    if allows(choice, ClockMethod::Collective) {
         let (joints, problems) = evidence::by_collectives(&forest, ranks, instances);
         contradictions.extend(problems);
         for joint in joints {
@@ -172,7 +166,7 @@ fn join_all(
             forest.join(Joint { from: Node::Rank(*rank), to: Node::Rank(*to), fit });
         }
     }
-    for rank in ranks.iter().filter(|_| allows(choice, Method::Utc)) {
+    for rank in ranks.iter().filter(|_| allows(choice, ClockMethod::Utc)) {
         if let Some(fit) = utc_fit(rank) {
             forest.join(Joint { from: Node::Rank(rank.info.rank), to: Node::Utc, fit });
         }
@@ -200,9 +194,9 @@ fn utc_fit(rank: &RankOutline) -> Option<Fit> {
     let samples = || rank.clock_samples.iter().filter(|s| s.kind == SampleKind::Utc);
     if let Some(best) = samples().min_by_key(|s| (s.rtt_ns, s.local_ns)) {
         let offset_ns = best.remote_ns.checked_sub(best.local_ns)?;
-        return Some(Fit::unknown(Method::Utc, offset_ns, samples().count() as i64));
+        return Some(Fit::unknown(ClockMethod::Utc, offset_ns, samples().count() as i64));
     }
-    identity::is_utc(&rank.info.clock_domain).then(|| Fit::unknown(Method::Utc, 0, 0))
+    identity::is_utc(&rank.info.clock_domain).then(|| Fit::unknown(ClockMethod::Utc, 0, 0))
 }
 
 /// The lowest rank of the tree with the most loaded ranks. Among trees of equal size, the tree with the lowest rank
@@ -302,17 +296,20 @@ impl Clocks {
         let map = self.reached.get(&node).map_or(Affine::IDENTITY, |at| at.map);
         let fits: Vec<&Fit> = joints.iter().flatten().map(|j| &forest.joints[*j].fit).collect();
         let sum = |which: fn(&Goodness) -> Option<i64>| along(joints.as_ref()?.iter().map(|j| which(&self.joints[*j])));
-        let method = joints.as_ref().map_or(Some(Method::None), |j| tree::worst(forest, j)).unwrap_or(Method::SameHost);
+        let method = joints
+            .as_ref()
+            .map_or(Some(ClockMethod::None), |j| tree::worst(forest, j))
+            .unwrap_or(ClockMethod::SameHost);
         let row = ClockFitRow {
             rank,
-            clock: "host".into(),
+            clock: ClockSide::Host.into(),
             reference_rank: reference,
             offset_ns: map.offset_ns,
             drift_ppb: drift_ppb(&map, joints.is_some() && fits.iter().all(|f| f.drift_known)),
             origin_ns: map.origin_ns,
             error_ns: sum(|g| g.error_ns),
             bound_ns: sum(|g| g.bound_ns),
-            method: method.as_str().into(),
+            method: method.into(),
             samples: fits.iter().map(|f| f.samples).sum(),
             residual_p95_ns: fits.iter().filter_map(|f| f.residual_p95_ns).max(),
             violations: 0,
@@ -339,7 +336,7 @@ impl Clocks {
         for rank in ranks {
             let id = rank.info.rank;
             let Some(host) = self.row(id, false).cloned() else { continue };
-            let clock = "device".into();
+            let clock = ClockSide::Device.into();
             if let Some((to, fit)) = fitted.get(&id) {
                 let base = self.map(*to, false);
                 let map = fit.map.then(&base);
@@ -352,7 +349,7 @@ impl Clocks {
                     origin_ns: map.origin_ns,
                     error_ns: good.error_ns.filter(|_| is_joined),
                     bound_ns: good.bound_ns.filter(|_| is_joined),
-                    method: fit.method.as_str().into(),
+                    method: fit.method.into(),
                     samples: fit.samples,
                     residual_p95_ns: fit.residual_p95_ns,
                     ..host

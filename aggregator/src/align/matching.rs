@@ -17,9 +17,9 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{CollectiveRow, OmissionRow, Op, TimingSource};
+use trace::{CollectiveRow, MatchLevel, OmissionRow, Op, TimingSource};
 
-use crate::model::{Barrier, Instance, MatchLevel, Member, RankOutline};
+use crate::model::{Barrier, Instance, Member, RankOutline};
 
 /// A row: position of its rank in the sorted list of ranks, position among that rank's rows.
 type RowRef = (usize, usize);

@@ -56,7 +56,7 @@ pub(crate) fn instance_row(instance: &Instance, clocks: &Clocks) -> Option<Insta
         busbw_gbs: algbw_gbs.zip(factor).map(|(rate, factor)| rate * factor),
         busbw_incl_wait_gbs: incl_wait.zip(factor).map(|((bytes, dur), factor)| bytes as f64 / dur * factor),
         error_ns,
-        r#match: instance.level.as_str().into(),
+        r#match: instance.level.into(),
         clocks_disagree: clocks_disagree(instance, last_start_ns, error_ns, clocks),
     })
 }

@@ -5,7 +5,7 @@ mod devices;
 
 use std::collections::BTreeMap;
 
-use trace::{FindingRow, StepBreakdownRow};
+use trace::{FindingRow, Reason, Severity, StepBreakdownRow, Word};
 
 use crate::base::units::{bytes, ns, plural, ranks};
 use crate::judge::headline::SCATTERED_WAITS_PCT;
@@ -31,16 +31,12 @@ pub(crate) fn findings(analysis: &Analysis, limits: &Limits, memory: &BTreeMap<(
     findings.extend(memory_peak(analysis, limits, memory));
     findings.extend(slow_device(analysis, limits));
     findings.extend(devices::findings(analysis, limits));
-    findings.sort_by_key(|f| match &*f.severity {
-        "critical" => 0,
-        "warning" => 1,
-        _ => 2,
-    });
+    findings.sort_by_key(|f| f.severity.known().unwrap_or(Severity::Info));
     findings
 }
 
 /// Makes a finding; `table` names the table that holds the numbers in `evidence`.
-fn finding(severity: &str, title: String, (table, evidence): (&str, String), suggestion: &str) -> FindingRow {
+fn finding(severity: Severity, title: String, (table, evidence): (&str, String), suggestion: &str) -> FindingRow {
     FindingRow {
         severity: severity.into(),
         title: title.into(),
@@ -53,16 +49,20 @@ fn finding(severity: &str, title: String, (table, evidence): (&str, String), sug
 fn straggler(analysis: &Analysis) -> Option<FindingRow> {
     let verdict = &analysis.verdict;
     let severity = match verdict.kind {
-        VerdictKind::Cause => "critical",
-        VerdictKind::Undecided => "warning",
+        VerdictKind::Cause => Severity::Critical,
+        VerdictKind::Undecided => Severity::Warning,
         VerdictKind::Balanced | VerdictKind::Nothing => return None,
     };
     let row = analysis.tables.stragglers.iter().find(|s| Some(s.rank) == verdict.rank)?;
     let evidence = row.evidence.clone().unwrap_or_else(|| verdict.sentence.as_str().into());
-    let suggestion = match verdict.reason.as_deref() {
-        Some("input") => "look at the data loader of that rank: its storage, its workers, the size of its samples",
-        Some("communication") => "look at the network of that rank's host, and at the algorithm and channels it uses",
-        Some("host") => {
+    let suggestion = match verdict.reason.as_ref().and_then(Word::known) {
+        Some(Reason::Input) => {
+            "look at the data loader of that rank: its storage, its workers, the size of its samples"
+        }
+        Some(Reason::Communication) => {
+            "look at the network of that rank's host, and at the algorithm and channels it uses"
+        }
+        Some(Reason::Host) => {
             "the device waits for its host: look for other processes, frequency limits and Python work there"
         }
         _ => "look at the named range on that rank: more work, a slower device, or a noisy neighbour",
@@ -78,7 +78,7 @@ fn scattered_waits(analysis: &Analysis) -> Option<FindingRow> {
             "stragglers.suffered_wait_ns and caused_wait_ns; threshold {SCATTERED_WAITS_PCT} % of a step (this program's)"
         );
         finding(
-            "warning",
+            Severity::Warning,
             verdict.sentence.clone(),
             ("stragglers", evidence),
             "see collective_waits step by step: which rank was last, and whether that rank or step has more work",
@@ -120,12 +120,15 @@ fn hang(analysis: &Analysis) -> Option<FindingRow> {
         evidence.push_str(&format!("; {} not read, or only in part", plural(row.unknown as usize, "rank")));
     }
     let (severity, suggestion) = match (missing.is_empty(), row.unknown) {
-        (true, 0) => {
-            ("warning", "every rank called it: look for a link or a device that stopped, or a recording that was cut")
+        (true, 0) => (
+            Severity::Warning,
+            "every rank called it: look for a link or a device that stopped, or a recording that was cut",
+        ),
+        (true, _) => {
+            (Severity::Warning, "analyse all ranks over their whole time: a rank that was not read may be missing")
         }
-        (true, _) => ("warning", "analyse all ranks over their whole time: a rank that was not read may be missing"),
         (false, _) => (
-            "critical",
+            Severity::Critical,
             "look at what those ranks did instead: an exception, another branch, an endless loop, a dead process",
         ),
     };
@@ -142,7 +145,7 @@ fn lost_rows(analysis: &Analysis) -> Option<FindingRow> {
         let total = facts.recorded.saturating_add(facts.dropped).max(1);
         let pct = 100.0 * facts.dropped as f64 / total as f64;
         finding(
-            "warning",
+            Severity::Warning,
             format!("{} rows were lost while recording ({pct:.2} %)", facts.dropped),
             ("counters", "counters.dropped, summed over ranks; threshold: any".into()),
             "counts and totals are lower bounds; record fewer steps, or give the recorder larger queues",
@@ -159,7 +162,7 @@ fn not_recorded(analysis: &Analysis) -> Option<FindingRow> {
         let rest = pauses.len().saturating_sub(NAMED);
         let rest = if rest > 0 { format!("; and {rest} more like these") } else { String::new() };
         finding(
-            "info",
+            Severity::Info,
             "part of the program was not recorded: recording was off for some of the time".into(),
             ("counters", format!("{}{rest}", pauses[..pauses.len().min(NAMED)].join("; "))),
             "counts and totals cover the recorded part only; --delay, --duration and rank-agent ctl choose that part",
@@ -171,7 +174,7 @@ fn clock(analysis: &Analysis) -> Option<FindingRow> {
     let violations: i64 = analysis.tables.clock_fit.iter().map(|c| c.violations).sum();
     if violations > 0 {
         return Some(finding(
-            "warning",
+            Severity::Warning,
             format!("the clocks contradict the order of events in {violations} collectives"),
             (
                 "clock_fit",
@@ -185,7 +188,7 @@ fn clock(analysis: &Analysis) -> Option<FindingRow> {
     let unknown = instances.iter().filter(|i| i.error_ns.is_none()).count();
     if unknown > 0 {
         return Some(finding(
-            "warning",
+            Severity::Warning,
             format!("the error of the clocks is unknown for {unknown} of {}", plural(instances.len(), "collective")),
             (
                 "collective_instances",
@@ -200,7 +203,7 @@ fn clock(analysis: &Analysis) -> Option<FindingRow> {
         with_error.fold((0, 0), |(inside, total), (skew, error)| (inside + i64::from(skew <= error), total + 1));
     (total > 0 && 2 * inside > total).then(|| {
         finding(
-            "info",
+            Severity::Info,
             "in most collectives the ranks arrive closer together than the clock error".into(),
             (
                 "collective_instances",
@@ -221,7 +224,7 @@ fn exposed(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
     let pct = 100.0 * exposed as f64 / wall.max(1) as f64;
     (pct > limits.exposed_comm_pct).then(|| {
         finding(
-            "warning",
+            Severity::Warning,
             format!("{pct:.0} % of the step is exposed communication, including waits for late ranks"),
             ("step_breakdown", format!(
                 "exposed_comm_ns / wall_ns over all steps and ranks; threshold {} % (TensorBoard plugin)",
@@ -255,7 +258,7 @@ fn idle_device(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
     let idle: Vec<_> = by_device.iter().filter(|(_, sums)| share(sums) < limits.device_busy_pct).collect();
     let (worst, sums) = idle.iter().min_by(|(_, a), (_, b)| share(a).total_cmp(&share(b)))?;
     Some(finding(
-        "warning",
+        Severity::Warning,
         format!("{} of {} devices compute less than half of the time", idle.len(), by_device.len()),
         (
             "idle_breakdown",
@@ -284,7 +287,7 @@ fn input(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
     let pct = share(&(total, wall));
     (pct > limits.input_pct).then(|| {
         finding(
-            "warning",
+            Severity::Warning,
             format!("{pct:.0} % of the step is spent on input"),
             ("data_loading", format!(
                 "data_loading.total_ns / wall_ns over the steps of {} with input ranges; most: rank {worst} with {:.0} %; \
@@ -307,7 +310,7 @@ fn memory_peak(analysis: &Analysis, limits: &Limits, memory: &BTreeMap<(i32, i64
     let (row, pct) = peaks.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
     (pct > limits.memory_pct).then(|| {
         finding(
-            "warning",
+            Severity::Warning,
             format!("rank {} uses {pct:.0} % of its device's memory", row.rank),
             (
                 "memory_peaks",
@@ -334,7 +337,7 @@ fn slow_device(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
         .max_by(|(_, a), (_, b)| a.total_cmp(b))
         .filter(|(_, ratio)| *ratio > limits.slow_device_ratio)?;
     Some(finding(
-        "warning",
+        Severity::Warning,
         format!("a kernel takes {ratio:.2} × as long on rank {} as on the median device", kernel.rank),
         (
             "kernel_stats",

@@ -11,12 +11,12 @@ use crate::model::analysis::{Facts, Tables, Verdict, VerdictKind};
 /// The verdict on a run.
 pub(crate) fn verdict(tables: &Tables, facts: &Facts) -> Verdict {
     let rows = &tables.stragglers;
-    let rows_by_delay = |verdict: &str| {
-        let mut rows: Vec<&StragglerRow> = rows.iter().filter(|r| &*r.verdict == verdict && r.steps > 0).collect();
+    let rows_by_delay = |verdict: trace::Verdict| {
+        let mut rows: Vec<&StragglerRow> = rows.iter().filter(|r| r.verdict == verdict && r.steps > 0).collect();
         rows.sort_by_key(|r| (std::cmp::Reverse(r.step_delay_ns), r.rank));
         rows
     };
-    let (causes, undecided) = (rows_by_delay("cause"), rows_by_delay("undecided"));
+    let (causes, undecided) = (rows_by_delay(trace::Verdict::Cause), rows_by_delay(trace::Verdict::Undecided));
     let most_excess = rows.iter().max_by_key(|r| (r.own_excess_ns, std::cmp::Reverse(r.rank)));
     let steps = tables.step_breakdown.iter().filter(|b| b.step.is_some_and(|s| s >= 0));
     let step_ns = lower_median(steps.map(|b| b.wall_ns));
@@ -80,18 +80,17 @@ fn judged(tables: &Tables, facts: &Facts) -> bool {
 }
 
 fn numbers(row: &StragglerRow) -> Verdict {
-    let text = |t: Option<&str>| t.map(String::from);
-    let by_range = row.stands_on.as_ref().is_some_and(|on| *on == StandsOn::Range);
+    let by_range = row.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Range);
     Verdict {
         rank: Some(row.rank),
         step_delay_ns: Some(row.step_delay_ns),
         own_excess_ns: Some(row.own_excess_ns),
         own_excess_low_ns: row.own_excess_low_ns,
         own_excess_high_ns: row.own_excess_high_ns,
-        reason: text(row.reason.as_deref()),
-        evidence_range: text(row.evidence_range.as_deref()),
+        reason: row.reason.clone(),
+        evidence_range: row.evidence_range.as_deref().map(String::from),
         evidence_excess_ns: row.evidence_excess_ns,
-        stands_on: text(row.stands_on.as_deref()),
+        stands_on: row.stands_on.clone(),
         z: if by_range { row.evidence_z } else { row.z },
         persistence: if by_range { row.evidence_persistence } else { row.persistence },
         steps: row.steps,
@@ -151,11 +150,12 @@ fn why(v: &Verdict) -> String {
 
 fn certainty(v: &Verdict) -> String {
     let steps = format!("{} step{}", v.steps, if v.steps == 1 { "" } else { "s" });
+    let by_range = v.stands_on.as_ref().map(|basis| *basis == StandsOn::Range);
     let mut parts = Vec::new();
     // The interval covers all own work. It is omitted where the verdict stands on one range, because it does not show
     // how certain that range is.
     if let (Some(low), Some(high)) = (v.own_excess_low_ns, v.own_excess_high_ns)
-        && v.stands_on.as_deref() != Some("range")
+        && by_range != Some(true)
     {
         parts.push(format!("own excess {} to {} (95 %)", ns(low), ns(high)));
     }
@@ -166,9 +166,9 @@ fn certainty(v: &Verdict) -> String {
         Some(p) => parts.push(format!("seen in {:.0} % of {steps}", 100.0 * p)),
         None => parts.push(format!("measured over {steps}")),
     }
-    let basis = match v.stands_on.as_deref() {
-        Some("range") => "Certainty, by that range alone: ",
-        Some(_) => "Certainty, by all of the rank's own work: ",
+    let basis = match by_range {
+        Some(true) => "Certainty, by that range alone: ",
+        Some(false) => "Certainty, by all of the rank's own work: ",
         None => "Certainty: ",
     };
     format!("{basis}{}", parts.join(", "))

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 pub use trace::Tables;
+use trace::{Reason, StandsOn, Word};
 
 /// The result of an analysis. Each table is sorted as its field states. Times of day are global ns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -97,14 +98,14 @@ pub struct Verdict {
     pub own_excess_low_ns: Option<i64>,
     /// Upper end of the 95 % interval of the excess.
     pub own_excess_high_ns: Option<i64>,
-    /// Reason for the excess: `compute`, `host`, `input` or `communication`.
-    pub reason: Option<String>,
+    /// Reason for the excess.
+    pub reason: Option<Word<Reason>>,
     /// The host range that contains the excess.
     pub evidence_range: Option<String>,
     /// Excess within that range, per step.
     pub evidence_excess_ns: Option<i64>,
     /// Basis of the verdict: `range` (the evidence range) or `stretch` (all of the rank's own work).
-    pub stands_on: Option<String>,
+    pub stands_on: Option<Word<StandsOn>>,
     /// Distance of the basis from the other ranks, in standard errors. Without a suspect: the distance of all own work.
     pub z: Option<f64>,
     /// Share of the steps that show the excess.

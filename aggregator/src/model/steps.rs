@@ -46,7 +46,7 @@ pub fn mark_steps(data: &mut RankData, marker: &Regex) {
         }
         let step = steps.len() as i32;
         let (start_ns, end_ns) = (events.ts_ns[row], events.end_ns(row));
-        steps.push(StepRow { rank, step, phase: "active".into(), start_ns, end_ns, loss: None });
+        steps.push(StepRow { rank, step, phase: Phase::Active.into(), start_ns, end_ns, loss: None });
     }
     if nested > 0 {
         data.omissions.push(
@@ -75,7 +75,7 @@ pub fn one_step_if_none(data: &mut RankData) {
 /// Makes the whole recording one step, which contains all collectives.
 pub(crate) fn whole_as_step(rank: i32, (start_ns, end_ns): (i64, i64), collectives: &mut [Collective]) -> StepRow {
     collectives.iter_mut().for_each(|c| c.step = Some(0));
-    StepRow { rank, step: 0, phase: "active".into(), start_ns, end_ns, loss: None }
+    StepRow { rank, step: 0, phase: Phase::Active.into(), start_ns, end_ns, loss: None }
 }
 
 /// First start to last end of everything that was read of a rank.

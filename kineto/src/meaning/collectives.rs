@@ -307,19 +307,19 @@ impl Calls {
 
 /// Names point-to-point kernels without metadata an all-to-all, if all others on their stream are all-to-alls.
 fn settle_sendrecv(found: &mut [FoundCollective]) {
-    let mut known: FxHashMap<(Option<i64>, Option<i64>), Option<&'static str>> = FxHashMap::default();
+    let mut known: FxHashMap<(Option<i64>, Option<i64>), Option<Op>> = FxHashMap::default();
     for f in found.iter() {
-        let op = match &*f.row.op {
-            "alltoall" => "alltoall",
-            "send" | "recv" => "p2p",
+        let op = match f.row.op.known() {
+            Some(Op::AllToAll) => Op::AllToAll,
+            Some(Op::Send | Op::Recv) => Op::SendRecv,
             _ => continue,
         };
         let entry = known.entry((f.row.device_id, f.row.stream_id)).or_insert(Some(op));
         *entry = entry.filter(|other| *other == op);
     }
     for f in found.iter_mut().filter(|f| f.row.op == Op::SendRecv) {
-        if known.get(&(f.row.device_id, f.row.stream_id)) == Some(&Some("alltoall")) {
-            f.row.op = "alltoall".into();
+        if known.get(&(f.row.device_id, f.row.stream_id)) == Some(&Some(Op::AllToAll)) {
+            f.row.op = Op::AllToAll.into();
         }
     }
 }

@@ -1,21 +1,20 @@
 //! Restricts the fits to the evidence that the user chose.
 
-use trace::{ClockSide, OmissionRow};
+use trace::{ClockMethod, ClockSide, OmissionRow};
 
 use crate::align::clock::Clocks;
-use crate::align::clock::fit::Method;
 use crate::align::clock::ping::note;
 use crate::model::RankOutline;
 use crate::model::clock_choice::Choice;
 
 /// Whether this choice permits a fit by `method`.
-pub(super) fn allows(choice: Choice, method: Method) -> bool {
+pub(super) fn allows(choice: Choice, method: ClockMethod) -> bool {
     match choice {
         Choice::Auto => true,
-        Choice::Ping => method == Method::Ping,
-        Choice::SameHost => method == Method::SameHost,
-        Choice::Collective => matches!(method, Method::Collective | Method::CollectiveWeak),
-        Choice::Utc => method == Method::Utc,
+        Choice::Ping => method == ClockMethod::Ping,
+        Choice::SameHost => method == ClockMethod::SameHost,
+        Choice::Collective => matches!(method, ClockMethod::Collective | ClockMethod::CollectiveWeak),
+        Choice::Utc => method == ClockMethod::Utc,
     }
 }
 
@@ -36,13 +35,13 @@ impl Clocks {
         let mut others =
             self.rows().iter().filter(|r| r.rank != r.reference_rank && r.clock == ClockSide::Host).peekable();
         others.peek()?;
-        let all = choice != Choice::Auto && others.all(|r| &*r.method == Method::None.as_str());
+        let all = choice != Choice::Auto && others.all(|r| r.method == ClockMethod::None);
         all.then(|| format!("no {} connect any two ranks here; try --clock auto", evidence(choice)))
     }
 
     /// An omission for each rank that `choice` left on its own clock.
     pub(super) fn left_alone(&self, choice: Choice, ranks: &[&RankOutline]) -> Vec<OmissionRow> {
-        let alone = |rank: i32| self.row(rank, false).is_some_and(|r| &*r.method == Method::None.as_str());
+        let alone = |rank: i32| self.row(rank, false).is_some_and(|r| r.method == ClockMethod::None);
         let ranks = ranks.iter().map(|r| r.info.rank).filter(|rank| choice != Choice::Auto && alone(*rank));
         let why = |rank: i32| {
             let reference = self.reference_rank().unwrap_or(rank);

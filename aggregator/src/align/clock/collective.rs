@@ -8,8 +8,10 @@
 //!                      ├─ allowed ─┤           and the departures are equal at the estimate
 //! ```
 
+use trace::ClockMethod;
+
 use crate::align::clock::barrier::{Contradiction, Entry, UNREACHED, greatest_offsets, least_offsets};
-use crate::align::clock::fit::{Estimate, Fit, Method, Support};
+use crate::align::clock::fit::{Estimate, Fit, Support};
 use crate::align::clock::lines::{Feasible, Gate, Line};
 use crate::base::stats::{MEDIAN_SE_PER_MEAN_SE, SIGMA_PER_MAD, median_in_place, nearest_rank};
 
@@ -70,8 +72,9 @@ pub(crate) fn fit_all(evidence: &[Evidence], clocks: usize) -> Fitted {
         let weak = members.iter().any(|c| strict[*c] != strict[reference]);
         let of_group = |e: &&Evidence| (weak || !e.weak) && e.parts.len() > 1 && any[e.parts[0].clock] == reference;
         let chosen: Vec<&Evidence> = evidence.iter().filter(of_group).collect();
-        let method =
-            |clock: usize| if strict[clock] == strict[reference] { Method::Collective } else { Method::CollectiveWeak };
+        let method = |clock: usize| {
+            if strict[clock] == strict[reference] { ClockMethod::Collective } else { ClockMethod::CollectiveWeak }
+        };
         Group::new(chosen, clocks, reference).solve(&members, method, &mut fitted);
     }
     fitted
@@ -162,7 +165,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    fn solve(&mut self, members: &[usize], method: impl Fn(usize) -> Method, fitted: &mut Fitted) {
+    fn solve(&mut self, members: &[usize], method: impl Fn(usize) -> ClockMethod, fitted: &mut Fitted) {
         let mut suspects = vec![false; self.rough_ns.len()];
         let mut gates = None;
         for _ in 0..CONTRADICTIONS_MAX {
@@ -343,7 +346,7 @@ impl<'a> Group<'a> {
         &self,
         clock: usize,
         rough_ns: i64,
-        method: Method,
+        method: ClockMethod,
         feasible: Option<Feasible>,
         departures: &[Vec<Departure>],
         shift: &[f64],

@@ -1,38 +1,9 @@
 //! A fit between two clocks: the map, and its error within a window of time.
 
+use trace::ClockMethod;
+
 use crate::align::clock::affine::Affine;
 use crate::align::clock::lines::{Feasible, Line};
-
-/// The evidence of a fit, best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Method {
-    /// Round trips between ranks.
-    Ping,
-    /// Equal clock domains.
-    SameHost,
-    /// The barrier rule of collectives.
-    Collective,
-    /// The barrier rule, where only all-to-alls connect the ranks.
-    CollectiveWeak,
-    /// Wall clocks.
-    Utc,
-    /// No evidence: the clock stays unfitted.
-    None,
-}
-
-impl Method {
-    /// The word in the `method` column.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ping => "ping",
-            Self::SameHost => "same_host",
-            Self::Collective => "collective",
-            Self::CollectiveWeak => "collective_weak",
-            Self::Utc => "utc",
-            Self::None => "none",
-        }
-    }
-}
 
 /// Assumed drift between two clocks that have not been compared for long. Quartz oscillators are sold as ±50 ppm and
 /// differ by 5 to 30 ppm (Geng et al., Huygens, NSDI 2018). Enters `error_ns`, never `bound_ns`.
@@ -81,7 +52,7 @@ impl Support {
 /// A fit from one clock to another.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Fit {
-    pub(crate) method: Method,
+    pub(crate) method: ClockMethod,
     pub(crate) map: Affine,
     /// Whether the evidence determines the drift.
     pub(crate) drift_known: bool,
@@ -117,7 +88,7 @@ enum Errors {
 
 /// Inputs of a line fit. Times are in ns from `origin_ns`, offsets in ns above `base_ns`.
 pub(crate) struct Estimate {
-    pub(crate) method: Method,
+    pub(crate) method: ClockMethod,
     pub(crate) origin_ns: i64,
     pub(crate) base_ns: i64,
     pub(crate) line: Line,
@@ -133,7 +104,7 @@ pub(crate) struct Estimate {
 
 impl Fit {
     /// A fit between two names of one clock.
-    pub(crate) fn identity(method: Method) -> Self {
+    pub(crate) fn identity(method: ClockMethod) -> Self {
         Self {
             method,
             map: Affine::IDENTITY,
@@ -145,7 +116,7 @@ impl Fit {
     }
 
     /// A map with an unknown error.
-    pub(crate) fn unknown(method: Method, offset_ns: i64, samples: i64) -> Self {
+    pub(crate) fn unknown(method: ClockMethod, offset_ns: i64, samples: i64) -> Self {
         let map = Affine { offset_ns, ..Affine::IDENTITY };
         Self { method, map, drift_known: false, samples, residual_p95_ns: None, errors: Errors::Unknown }
     }

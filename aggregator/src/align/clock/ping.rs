@@ -17,9 +17,9 @@
 
 use std::collections::BTreeMap;
 
-use trace::{OmissionRow, SampleKind};
+use trace::{ClockMethod, OmissionRow, SampleKind};
 
-use crate::align::clock::fit::{Estimate, Fit, Method, Support};
+use crate::align::clock::fit::{Estimate, Fit, Support};
 use crate::align::clock::lines::{Feasible, Gate, Line};
 use crate::base::stats::{median_in_place, nearest_rank, weighted_median};
 use crate::model::RankOutline;
@@ -133,7 +133,7 @@ fn fit_pair(pings: &[Ping]) -> (Fit, i64, Option<i64>) {
     let (line, drift_known) = choose(&points, feasible.as_ref());
     let mut distances: Vec<f64> = pings.iter().map(|p| (offset(p) - line.at(t(p))).abs()).collect();
     let estimate = Estimate {
-        method: Method::Ping,
+        method: ClockMethod::Ping,
         origin_ns,
         base_ns,
         line,

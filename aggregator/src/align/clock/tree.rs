@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use trace::ClockMethod;
+
 use crate::align::clock::affine::Affine;
-use crate::align::clock::fit::{Fit, Method};
+use crate::align::clock::fit::Fit;
 
 /// The owner of a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,6 +108,6 @@ pub(crate) fn path(reached: &BTreeMap<Node, Reached>, a: Node, b: Node) -> Optio
 }
 
 /// The least reliable method on a path; `None` for an empty path.
-pub(crate) fn worst(forest: &Forest, joints: &[usize]) -> Option<Method> {
+pub(crate) fn worst(forest: &Forest, joints: &[usize]) -> Option<ClockMethod> {
     joints.iter().map(|j| forest.joints[*j].fit.method).max()
 }

@@ -26,12 +26,12 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use trace::{OmissionRow, Op, Word};
+use trace::{MatchLevel, OmissionRow, Op, Word};
 
 use crate::align::matching::{Group, RowRef, barrier_of, is_point_to_point, omission, pair_of};
 use crate::base::stats::lower_median;
 use crate::model::RankOutline;
-use crate::model::{Barrier, MatchLevel, WEAK_SLACK_NS};
+use crate::model::{Barrier, WEAK_SLACK_NS};
 
 /// Pairs of rows examined per rank. Bounds time and memory where all rows look alike.
 const PAIRS_MAX: usize = 500_000;

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{OmissionRow, Op, Text, Word};
+use trace::{MatchLevel, OmissionRow, Op, Text, Word};
 
 use crate::align::matching::{Group, RowRef, by_rank, is_point_to_point, pair_of};
-use crate::model::MatchLevel;
 use crate::model::RankOutline;
 
 /// Groups that the keys formed, and the rows that they could not place.

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use fixtures::data::real_traces;
 use proptest::prelude::*;
-use trace::{CollectiveRow, Op};
+use trace::{CollectiveRow, MatchLevel, Op};
 
 use crate::align::clock::tests::support::{
     Bend, Dice, GLOO4, GLOO8, TestRank, collective, gloo, matched, nccl_kernels, reference_instances,
 };
 use crate::align::matching::match_collectives;
-use crate::model::{Barrier, Collective, Instance, MatchLevel, RankInfo, RankOutline};
+use crate::model::{Barrier, Collective, Instance, RankInfo, RankOutline};
 
 /// Members of each instance as (rank, index).
 fn shape(instances: &[Instance]) -> BTreeSet<Vec<(i32, u32)>> {

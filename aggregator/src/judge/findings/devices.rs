@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use trace::{FindingRow, Verdict};
+use trace::{FindingRow, Severity, Verdict};
 
 use crate::base::units::{ns, plural};
 use crate::judge::findings::{Limits, compute_of_devices, finding, share};
@@ -40,7 +40,7 @@ fn launch_bound(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Opti
     let calls: i64 = devices.iter().map(|r| r.cpu_total_ns).sum();
     let work: i64 = devices.iter().map(|r| r.gpu_total_ns).sum();
     Some(finding(
-        "info",
+        Severity::Info,
         format!(
             "on {}, {short_pct:.0} % of the kernels are shorter than the calls that launch them",
             plural(devices.len(), "idle device")
@@ -82,7 +82,7 @@ fn stalls(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Option<Fin
     let place = place.map_or("outside any operator".to_string(), |name| format!("in `{name}`"));
     (share(sums) > limits.sync_stall_pct).then(|| {
         finding(
-            "info",
+            Severity::Info,
             format!("the host of rank {rank} waits for its device {:.0} % of the time, most of it {place}", share(sums)),
             ("sync_stalls", format!(
                 "sync_stalls.in_steps_ns: {} on that rank; {} in {} of {}; threshold {} % (this program's), where compute takes less \
@@ -110,7 +110,7 @@ fn narrow_kernels(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Op
         .collect();
     let (worst, efficiency) = narrow.iter().min_by(|(_, a), (_, b)| a.total_cmp(b))?;
     Some(finding(
-        "info",
+        Severity::Info,
         format!(
             "{} {} kernels that leave most of the device idle",
             plural(narrow.len(), "device"),
@@ -134,7 +134,7 @@ fn full_queue(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
     let worst = full.max_by(|a, b| a.full_pct.total_cmp(&b.full_pct))?;
     let stream = worst.stream_id.map_or("without a number".to_string(), |stream| stream.to_string());
     Some(finding(
-        "info",
+        Severity::Info,
         format!("the launch queue of rank {} is full for {:.1} % of the time", worst.rank, worst.full_pct),
         (
             "queue_length",

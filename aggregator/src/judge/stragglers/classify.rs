@@ -17,6 +17,8 @@
 //! A rank that meets only the first half of the first case is `undecided`: it is slow, but the noise of the machine can
 //! explain that.
 
+use trace::{Reason, StandsOn, Verdict};
+
 use crate::base::stats::nearest_rank;
 use crate::base::units::spoken_z;
 use crate::judge::stragglers::deviation::Deviation;
@@ -42,46 +44,6 @@ pub(super) struct Case {
     pub(super) device_excess_ns: Option<f64>,
 }
 
-/// The verdict on one rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Cause,
-    Victim,
-    Ok,
-    Undecided,
-}
-
-/// The measurement that a verdict is based on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Basis {
-    /// All of the rank's own time.
-    Stretch,
-    /// One range of its host.
-    Range,
-}
-
-impl Basis {
-    /// The word in the `stands_on` column.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Stretch => "stretch",
-            Self::Range => "range",
-        }
-    }
-}
-
-impl Verdict {
-    /// The word in the `verdict` column.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Cause => "cause",
-            Self::Victim => "victim",
-            Self::Ok => "ok",
-            Self::Undecided => "undecided",
-        }
-    }
-}
-
 impl Case {
     /// The excess of the host range, if the range alone meets the conditions for a cause.
     fn distinct_range_ns(&self, t: &Thresholds) -> Option<f64> {
@@ -105,7 +67,7 @@ impl Case {
 
     /// The basis on which the rank is a cause; `None` if it is no cause. If both bases qualify, the range is used if it
     /// holds at least half of the excess, because the rest is then spread over all ranges like the scheduler's noise.
-    fn cause(&self, usual_range_ns: f64, t: &Thresholds) -> Option<Basis> {
+    fn cause(&self, usual_range_ns: f64, t: &Thresholds) -> Option<StandsOn> {
         let own = self.own?;
         let by_stretch =
             self.stretch_stands_out(t) && own.exceeds_sigma(t.min_z) && own.outlier && own.chance <= t.max_chance;
@@ -114,8 +76,8 @@ impl Case {
         let contradicted = own.effect_ns + CONTRADICTION_ERRORS * own.error_ns < self.min_effect_ns;
         let by_range = range_ns >= self.min_effect_ns && !contradicted;
         match () {
-            () if by_range && (!by_stretch || range_ns >= own.effect_ns / 2.0) => Some(Basis::Range),
-            () if by_stretch => Some(Basis::Stretch),
+            () if by_range && (!by_stretch || range_ns >= own.effect_ns / 2.0) => Some(StandsOn::Range),
+            () if by_stretch => Some(StandsOn::Stretch),
             () => None,
         }
     }
@@ -128,8 +90,8 @@ impl Case {
     /// excess is larger than the cost of the range. (Measured: two ranks on two cores with an injected wait of 30 ms.
     /// The own excess was 29 to 32 ms on an idle machine and 32 to 48 ms beside another busy process, but steps without
     /// the injection were only 26 and 27 ms shorter.)
-    pub(super) fn most_delay_ns(&self, basis: Option<Basis>) -> Option<i64> {
-        let range = self.range.as_ref().filter(|_| basis == Some(Basis::Range))?;
+    pub(super) fn most_delay_ns(&self, basis: Option<StandsOn>) -> Option<i64> {
+        let range = self.range.as_ref().filter(|_| basis == Some(StandsOn::Range))?;
         // All ranges that stand out delay the step, not only the one that is named.
         Some(range.distinct_ns.round() as i64)
     }
@@ -140,16 +102,16 @@ impl Case {
         too_few || (own.effect_ns >= self.min_effect_ns && own.exceeds_error(t.min_z))
     }
 
-    /// The reason for the excess: `input`, `host` or `compute`.
-    pub(super) fn reason(&self) -> &'static str {
+    /// The reason for the excess: input, host or compute.
+    pub(super) fn reason(&self) -> Reason {
         if self.range.as_ref().is_some_and(|r| r.input) {
-            return "input";
+            return Reason::Input;
         }
         let excess_ns = self.own.map_or(0.0, |d| d.effect_ns);
         match self.device_excess_ns {
             // Device work explains less than half of the excess, so the device idles while the host is busy.
-            Some(device_ns) if device_ns < excess_ns / 2.0 => "host",
-            _ => "compute",
+            Some(device_ns) if device_ns < excess_ns / 2.0 => Reason::Host,
+            _ => Reason::Compute,
         }
     }
 
@@ -212,17 +174,17 @@ const CONTRADICTION_ERRORS: f64 = 2.0;
 
 /// Judges all ranks together, because a victim needs a cause. A cause or an undecided rank comes with the basis of its
 /// verdict.
-pub(super) fn judge(cases: &[Case], t: &Thresholds) -> Vec<(Verdict, Option<Basis>)> {
+pub(super) fn judge(cases: &[Case], t: &Thresholds) -> Vec<(Verdict, Option<StandsOn>)> {
     let mut distinct: Vec<f64> = cases.iter().map(|c| c.distinct_range_ns(t).unwrap_or(0.0)).collect();
     // The lower median: if one of two ranks is late, it is the value of the other rank.
     let usual_ns = nearest_rank(&mut distinct, 0.5).unwrap_or(0.0);
-    let causes: Vec<Option<Basis>> = cases.iter().map(|c| c.cause(usual_ns, t)).collect();
+    let causes: Vec<Option<StandsOn>> = cases.iter().map(|c| c.cause(usual_ns, t)).collect();
     let has_cause = causes.iter().any(Option::is_some);
-    let judge_one = |(case, &basis): (&Case, &Option<Basis>)| {
+    let judge_one = |(case, &basis): (&Case, &Option<StandsOn>)| {
         let waits_enough = case.step_ns > 0 && case.suffered_ns >= t.min_effect_pct / 100.0 * case.step_ns as f64;
         match () {
             () if basis.is_some() => (Verdict::Cause, basis),
-            () if case.is_undecided(t) => (Verdict::Undecided, case.own.map(|_| Basis::Stretch)),
+            () if case.is_undecided(t) => (Verdict::Undecided, case.own.map(|_| StandsOn::Stretch)),
             () if has_cause && waits_enough => (Verdict::Victim, None),
             () => (Verdict::Ok, None),
         }

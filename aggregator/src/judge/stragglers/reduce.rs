@@ -1,11 +1,11 @@
 //! The reduction: combines the parts of all ranks into verdicts, waits and charges.
 
-use trace::{OmissionRow, StragglerRow, WaitRow};
+use trace::{OmissionRow, StragglerRow, Verdict, WaitRow, Word};
 
 use crate::base::stats::{lower_median, median, median_interval_ns, median_ns};
 use crate::judge::stragglers::chain::{Chain, slowdowns};
 use crate::judge::stragglers::charge::Charges;
-use crate::judge::stragglers::classify::{Case, Verdict, judge};
+use crate::judge::stragglers::classify::{Case, judge};
 use crate::judge::stragglers::deviation::deviations;
 use crate::judge::stragglers::evidence::{above_others, best_ranges};
 use crate::judge::stragglers::excess::Excess;
@@ -60,13 +60,13 @@ pub fn reduce(
             z: case.own.and_then(|d| d.z()),
             persistence: case.own.map(|d| d.persistence),
             slowdown: slowdowns[rank],
-            verdict: verdict.as_str().into(),
+            verdict: verdict.into(),
             reason: suspect.then(|| case.reason().into()),
             evidence_range: range.map(|r| r.known_as().clone()),
             evidence_excess_ns: range.map(|r| r.excess_ns.round() as i64),
             evidence_z: range.and_then(|r| r.deviation.z()),
             evidence_persistence: range.map(|r| r.deviation.persistence),
-            stands_on: basis.filter(|_| suspect).map(|b| b.as_str().into()),
+            stands_on: basis.filter(|_| suspect).map(Word::from),
             evidence: Some(case.sentence(verdict, thresholds).into()),
         }
     };

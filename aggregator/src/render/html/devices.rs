@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use trace::MemoryCurveRow;
+use trace::{IdleCategory, MemoryCurveRow};
 
 use crate::base::units::plural;
 use crate::model::analysis::Tables;
@@ -17,23 +17,24 @@ pub(super) struct StreamGaps {
     device: Option<i64>,
     /// `null` for all streams of the device together.
     stream: Option<i64>,
-    gaps: [i64; 3],
-    idle_ns: [i64; 3],
+    gaps: [i64; CATEGORIES],
+    idle_ns: [i64; CATEGORIES],
 }
+
+/// Number of reasons for a gap.
+const CATEGORIES: usize = IdleCategory::ALL.len();
 
 /// Rank, device and stream.
 type Place = (i32, Option<i64>, Option<i64>);
-/// Gaps and idle time, by [`CAUSES`].
-type Sums = ([i64; 3], [i64; 3]);
-
-const CAUSES: [&str; 3] = ["host_wait", "kernel_wait", "other"];
+/// Gaps and idle time, by [`IdleCategory`].
+type Sums = ([i64; CATEGORIES], [i64; CATEGORIES]);
 
 /// The gaps of every stream, or of every device if there are too many streams.
 pub(super) fn idle(tables: &Tables, limits: &Limits, notes: &mut Shortenings) -> Vec<StreamGaps> {
     let sums_by = |whole_device: bool| {
         let mut sums: BTreeMap<Place, Sums> = BTreeMap::new();
         for row in &tables.idle_breakdown {
-            let Some(cause) = CAUSES.iter().position(|c| **c == *row.category) else { continue };
+            let Some(cause) = row.category.known().map(|category| category as usize) else { continue };
             let stream = if whole_device { None } else { row.stream_id };
             let (gaps, idle) = sums.entry((row.rank, row.device_id, stream)).or_default();
             gaps[cause] += row.gaps;

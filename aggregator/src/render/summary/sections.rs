@@ -102,15 +102,19 @@ fn bar(m: &Means) -> String {
 
 /// Ranks that are always shown: those with a verdict.
 fn interesting(analysis: &Analysis) -> BTreeSet<i32> {
-    let named = analysis.tables.stragglers.iter().filter(|s| matches!(&*s.verdict, "cause" | "undecided"));
+    let named = analysis
+        .tables
+        .stragglers
+        .iter()
+        .filter(|s| matches!(s.verdict.known(), Some(Verdict::Cause | Verdict::Undecided)));
     named.map(|s| s.rank).chain(analysis.verdict.rank).collect()
 }
 
 fn verdict_style(analysis: &Analysis, rank: i32) -> Style {
-    let verdict = analysis.tables.stragglers.iter().find(|s| s.rank == rank).map(|s| &*s.verdict);
-    match verdict {
-        Some("cause") => Style::new().fg_color(Some(AnsiColor::Red.into())),
-        Some("undecided") => Style::new().fg_color(Some(AnsiColor::Yellow.into())),
+    let row = analysis.tables.stragglers.iter().find(|s| s.rank == rank);
+    match row.and_then(|s| s.verdict.known()) {
+        Some(Verdict::Cause) => Style::new().fg_color(Some(AnsiColor::Red.into())),
+        Some(Verdict::Undecided) => Style::new().fg_color(Some(AnsiColor::Yellow.into())),
         _ => Style::new(),
     }
 }

@@ -1,12 +1,12 @@
 //! Builds jobs with chosen times.
 
-use trace::{CollectiveRow, StepRow};
+use trace::{CollectiveRow, MatchLevel, StepRow};
 
 use crate::judge::stragglers::{StragglerRow, Stragglers, reduce};
 use crate::measure::own_time::{OwnTime, map_rank};
 use crate::model::thresholds::Thresholds;
 use crate::model::{
-    Barrier, Collective, Events, Instance, Kind, MatchLevel, Member, NO_PARENT, NONE, RankData, RankInfo, RankOutline,
+    Barrier, Collective, Events, Instance, Kind, Member, NO_PARENT, NONE, RankData, RankInfo, RankOutline,
 };
 
 /// Host ranges with their lengths in nanoseconds, one after the other.
