@@ -36,7 +36,7 @@ struct Cli {
 const NAME: &str = "aggregator";
 
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 the input is wrong; 2 usage; 3 done, but some ranks or rows were left out (listed); \
-     4 `diff --fail-over` found a slowdown beyond its limit.";
+     4 `diff --fail-over` found a slowdown beyond its limit; 5 `diff --fail-over` cannot tell.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -74,6 +74,8 @@ pub(crate) enum Outcome {
     Partial,
     /// `diff --fail-over` found a slowdown beyond its limit.
     Slower,
+    /// `diff --fail-over` cannot tell, because the runs cannot show a change of that size.
+    CannotTell,
 }
 
 /// Runs the `aggregator` command and returns its exit code.
@@ -110,6 +112,7 @@ fn exit_code(result: Result<Outcome, Error>, program: &str) -> ExitCode {
         Ok(Outcome::Done) => return ExitCode::SUCCESS,
         Ok(Outcome::Partial) => return ExitCode::from(3),
         Ok(Outcome::Slower) => return ExitCode::from(4),
+        Ok(Outcome::CannotTell) => return ExitCode::from(5),
         Err(error) if error.is_broken_pipe() => return ExitCode::SUCCESS,
         Err(error) => error,
     };

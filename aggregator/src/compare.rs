@@ -17,6 +17,7 @@
 mod inference;
 mod judge;
 mod profile;
+mod same_job;
 mod sample;
 #[cfg(test)]
 mod tests;
@@ -55,6 +56,8 @@ pub struct Method {
     /// Minimum number of steps of a run to estimate the variation of its steps. With fewer, nothing is significant
     /// unless at least three runs a side show the variation between runs.
     pub least_steps: usize,
+    /// Whether runs of different world sizes or programs are compared.
+    pub unlike_runs: bool,
 }
 
 impl Default for Method {
@@ -71,6 +74,7 @@ impl Default for Method {
             confidence: 0.95,
             false_discoveries: 0.05,
             least_steps: 5,
+            unlike_runs: false,
         }
     }
 }
@@ -195,7 +199,8 @@ impl Diff {
 ///
 /// # Errors
 /// The errors of [`analyze`](crate::analyze); [`Error::NoInput`] if the sides have no common rank, or a run has no
-/// step.
+/// step; [`Error::UnlikeRuns`] if the runs have different world sizes or programs, unless [`Method::unlike_runs`] allows
+/// that.
 pub fn diff(
     a: &[&dyn Source],
     b: &[&dyn Source],

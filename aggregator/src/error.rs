@@ -62,12 +62,24 @@ pub enum Error {
         /// The reason.
         why: String,
     },
-    /// No rank has any of the steps of `--steps`.
-    #[error("{}: no step to analyze: {why}", path.display())]
-    NoStep {
+    /// The selected steps, time or ranges hold nothing of any rank.
+    #[error("{}: {selection} selects nothing: {why}", path.display())]
+    NothingSelected {
         /// The input.
         path: PathBuf,
-        /// The steps that were recorded.
+        /// The selection, as on the command line.
+        selection: String,
+        /// What there is instead.
+        why: String,
+    },
+    /// Two runs have different world sizes or programs.
+    #[error("{} and {} are not runs of one job: {why}; --force compares them anyway", a.display(), b.display())]
+    UnlikeRuns {
+        /// The first run.
+        a: PathBuf,
+        /// The other run.
+        b: PathBuf,
+        /// The difference.
         why: String,
     },
     /// The method chosen for the clocks joins no two ranks.
@@ -86,6 +98,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether a file could not be written because its directory is read-only.
+    pub fn is_read_only(&self) -> bool {
+        use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+        let read_only = |e: &std::io::Error| matches!(e.kind(), PermissionDenied | ReadOnlyFilesystem);
+        match self {
+            Self::Io { source, .. } | Self::Trace(trace::Error::Io { source, .. }) => read_only(source),
+            _ => false,
+        }
+    }
+
     /// Whether the reader closed the output early, as `head` does. Commands end without an error then.
     pub fn is_broken_pipe(&self) -> bool {
         let broken = |e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe;

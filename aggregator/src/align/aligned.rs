@@ -15,7 +15,8 @@ use crate::ingest::source::{Source, SourceInfo};
 use crate::model::clock_choice::Choice;
 use crate::model::options::{Options, TimeBound};
 use crate::model::scope::{Scope, matching_ranges, narrow_to_steps, narrow_to_time};
-use crate::model::steps::{mark_steps, one_step_if_none, whole_as_step};
+use crate::model::selection::{Held, require_any};
+use crate::model::steps::{active_numbers, mark_steps, one_step_if_none, whole_as_step};
 use crate::model::{Instance, RankOutline};
 
 /// Data about all ranks that renderers of single rows need before they load a rank.
@@ -49,10 +50,20 @@ pub(crate) fn align_source(
     let load = |rank| outlined(source, rank, options);
     let (mut loaded, mut omissions) = load_chosen(source, options, progress, load, |(outline, _)| outline)?;
     let time = time_bounds(loaded.iter().map(|(outline, _)| outline), options);
-    for (outline, ranges) in &mut loaded {
-        let scope = Scope::new(options, ranges.take(), time.get(&outline.info.rank).copied());
-        narrow_to_time(outline, &scope);
-        narrow_to_steps(outline, &scope);
+    let scope_of = |outline: &RankOutline, ranges: Option<IntervalSet>| {
+        Scope::new(options, ranges, time.get(&outline.info.rank).copied())
+    };
+    let scopes: Vec<Scope> = loaded.iter_mut().map(|(outline, ranges)| scope_of(outline, ranges.take())).collect();
+    let recorded: Vec<Vec<i32>> = loaded.iter().map(|(outline, _)| active_numbers(&outline.steps)).collect();
+    let held = loaded.iter().zip(&scopes).zip(&recorded);
+    let held = held.map(|(((outline, _), scope), steps)| Held {
+        recorded_steps: steps,
+        has_time: scope.meets(outline.recorded_ns),
+    });
+    require_any(held, options, &source.info().path)?;
+    for ((outline, _), scope) in loaded.iter_mut().zip(&scopes) {
+        narrow_to_time(outline, scope);
+        narrow_to_steps(outline, scope);
     }
     let outlines: Vec<&RankOutline> = loaded.iter().map(|(outline, _)| outline).collect();
     let (instances, clocks, unmatched) = align_as_chosen(&outlines, &source.info(), options)?;

@@ -1,7 +1,7 @@
 //! `aggregator analyze`.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -24,7 +24,8 @@ pub struct Arguments {
     /// Run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
     #[arg(required = true, value_name = "RUN|TRACES")]
     paths: Vec<PathBuf>,
-    /// Write `analysis/` into this directory. [default: the run itself; nothing is written for traces]
+    /// Write `analysis/` into this directory. [default: the run itself; nothing is written for traces, nor for a part
+    /// of a run]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print the analysis as JSON instead of the summary.
@@ -48,27 +49,40 @@ pub struct Arguments {
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let options = options(&arguments);
-    match resolve(arguments.paths.clone())? {
+    let (analysis, run) = match resolve(arguments.paths.clone())? {
         Input::Run(path) => {
             let source = RunSource::open(&path)?;
-            let analysis = with_progress(&source, &options)?;
-            let directory = arguments.out.clone().unwrap_or(path);
-            let written = parquet::write(&analysis, &directory, Some(source.run()))?;
-            print_analysis(&analysis, &arguments)?;
-            print_path(&written);
-            Ok(if analysis.is_partial() { Outcome::Partial } else { Outcome::Done })
+            (with_progress(&source, &options)?, Some(source))
         }
-        Input::Traces(paths) => {
-            let source = KinetoSource::open(&paths)?;
-            let analysis = with_progress(&source, &options)?;
-            // Directories of traces belong to the user: nothing is written there without --out.
-            let written = arguments.out.as_ref().map(|out| parquet::write(&analysis, out, None)).transpose()?;
-            print_analysis(&analysis, &arguments)?;
-            if let Some(written) = &written {
-                print_path(written);
-            }
-            Ok(if analysis.is_partial() { Outcome::Partial } else { Outcome::Done })
+        Input::Traces(paths) => (with_progress(&KinetoSource::open(&paths)?, &options)?, None),
+    };
+    let saved = save(&analysis, &arguments, run.as_ref())?;
+    print_analysis(&analysis, &arguments)?;
+    if let Some(note) = saved {
+        // If stderr is closed, the message is lost.
+        let _ = writeln!(std::io::stderr(), "{note}");
+    }
+    Ok(if analysis.is_partial() { Outcome::Partial } else { Outcome::Done })
+}
+
+/// Writes `analysis/` and returns a line about it. Without --out, only the analysis of a whole run is saved, in the
+/// run: a directory of traces belongs to the user, and a selection must not replace the analysis of everything.
+fn save(analysis: &Analysis, arguments: &Arguments, run: Option<&RunSource>) -> Result<Option<String>, Error> {
+    let run = run.map(RunSource::run);
+    let saved = |path: &Path| format!("analysis: {}", path.display());
+    if let Some(out) = &arguments.out {
+        return Ok(Some(saved(&parquet::write(analysis, out, run)?)));
+    }
+    let Some(run) = run else { return Ok(None) };
+    if let Some(selection) = &analysis.facts.selection {
+        return Ok(Some(format!("not saved, because {selection} selects a part of the run; --out DIR saves it there")));
+    }
+    match parquet::write(analysis, &run.path, Some(run)) {
+        Ok(path) => Ok(Some(saved(&path))),
+        Err(error) if error.is_read_only() => {
+            Ok(Some(format!("not saved, because {} is read-only; --out DIR saves it there", run.path.display())))
         }
+        Err(error) => Err(error),
     }
 }
 
@@ -121,9 +135,4 @@ pub(super) fn width() -> usize {
 pub(super) fn colour() -> bool {
     let forbidden = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
     std::io::stdout().is_terminal() && !forbidden && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
-}
-
-/// Prints the path of the analysis on stderr. If stderr is closed, the message is lost.
-fn print_path(written: &std::path::Path) {
-    let _ = writeln!(std::io::stderr(), "analysis: {}", written.display());
 }

@@ -36,9 +36,13 @@ pub struct Arguments {
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
-    /// Exit with code 4 if anything is significantly slower by more than this share of a step, as in 5%.
+    /// Exit with code 4 if anything is significantly slower by more than this share of a step, as in 5%, and with code 5
+    /// if the runs cannot show a change of all ranks' step of that size.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     fail_over: Option<f64>,
+    /// Compare runs of different world sizes or programs.
+    #[arg(long)]
+    force: bool,
     /// Print so many rows of each table, and count the rest.
     #[arg(long, value_name = "N", default_value_t = 12)]
     top: usize,
@@ -75,6 +79,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let method = Method {
         smallest_share: arguments.smallest / 100.0,
         between_runs: arguments.between_runs,
+        unlike_runs: arguments.force,
         ..Method::default()
     };
     let (a, b) = (open_side(&arguments.a)?, open_side(&arguments.b)?);
@@ -83,11 +88,9 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let difference = with_bar(|progress| diff(&side_a, &side_b, &options, &method, progress))?;
     print_diff(&difference, &arguments)?;
     print_omissions(&difference.omissions);
-    match arguments.fail_over {
-        Some(limit) if exceeds(&difference, limit) => Ok(Outcome::Slower),
-        _ if difference.omissions.is_empty() => Ok(Outcome::Done),
-        _ => Ok(Outcome::Partial),
-    }
+    let failed = arguments.fail_over.and_then(|limit| gate(&difference, limit));
+    let done = if difference.omissions.is_empty() { Outcome::Done } else { Outcome::Partial };
+    Ok(failed.unwrap_or(done))
 }
 
 /// Opens the runs of one side. An existing path is used as it is, even if its name contains a comma.
@@ -112,25 +115,24 @@ fn print_diff(diff: &Diff, arguments: &Arguments) -> Result<(), Error> {
     render::render(diff, &TerminalStyle { width: width(), colour: colour(), top: arguments.top }, stdout)
 }
 
-/// Whether a row is slower by more than the limit. Prints these rows on stderr or, if there are none, the smallest
-/// change that could have been detected.
-fn exceeds(diff: &Diff, limit: f64) -> bool {
+/// The outcome of `--fail-over`; `None` if no change of that size happened. Prints the reason on stderr.
+fn gate(diff: &Diff, limit: f64) -> Option<Outcome> {
+    // If stderr is closed, the messages are lost.
     let mut stderr = std::io::stderr().lock();
     let slower: Vec<_> = diff.slower_than(limit).collect();
     for row in slower.iter().take(3) {
-        // If stderr is closed, the messages are lost.
         let _ = writeln!(stderr, "slower by more than {limit} % of a step: {}", render::row_in_words(row));
     }
-    if let (true, Some(detectable)) = (slower.is_empty(), diff.verdict.detectable_step_pct)
-        && detectable > limit
-    {
-        let _ = writeln!(
-            stderr,
-            "inconclusive for {limit} %: only a change of all ranks' step above {detectable:.0} % would be detected; record \
-             several runs per side, or more steps"
-        );
+    if !slower.is_empty() {
+        return Some(Outcome::Slower);
     }
-    !slower.is_empty()
+    let detected = match diff.verdict.detectable_step_pct {
+        Some(detectable) if detectable <= limit => return None,
+        Some(detectable) => format!("only a change of all ranks' step above {detectable:.0} % would be detected"),
+        None => "the runs have too few steps to detect any change".to_string(),
+    };
+    let _ = writeln!(stderr, "inconclusive for {limit} %: {detected}; record several runs per side, or more steps");
+    Some(Outcome::CannotTell)
 }
 
 #[cfg(test)]

@@ -16,8 +16,9 @@ use crate::cli::analyze::{colour, width, with_bar};
 use crate::cli::input::open;
 use crate::cli::{Outcome, print_omissions};
 use crate::ingest::source::Source;
-use crate::model::options::{parse_ranks, parse_steps};
-use crate::model::steps::mark_steps;
+use crate::model::options::{Options, parse_ranks, parse_steps};
+use crate::model::selection::{Held, require_any};
+use crate::model::steps::{active_numbers, mark_steps};
 use crate::render::key_averages::{TableStyle, render};
 use crate::torch::table::{GroupBy, KeyAverages, SortKey, TableOptions, key_averages};
 
@@ -78,6 +79,9 @@ const ROW_LIMIT: usize = 20;
 /// Version of the JSON: raised if a key is removed or changes its meaning.
 const VERSION: u32 = 1;
 
+/// The table of a rank, its omissions, and the numbers of its recorded steps.
+type OneTable = (KeyAverages, Vec<OmissionRow>, Vec<i32>);
+
 #[derive(Serialize)]
 struct Document<'a> {
     format: &'static str,
@@ -98,12 +102,13 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let source = open(arguments.paths.clone())?;
     let chosen = chosen_ranks(source.as_ref(), arguments.ranks.as_ref())?;
     let mut omissions = source.problems();
-    let table_of_rank = |rank: &i32| -> Result<(KeyAverages, Vec<OmissionRow>), Error> {
+    let table_of_rank = |rank: &i32| -> Result<OneTable, Error> {
         let (mut data, details) = source.load_detailed(*rank)?;
         if let Some(marker) = &arguments.step_marker {
             mark_steps(&mut data, marker);
         }
-        Ok((key_averages(&data, &details, &options), data.omissions))
+        let steps = active_numbers(&data.outline.steps);
+        Ok((key_averages(&data, &details, &options), data.omissions, steps))
     };
     let loaded = with_bar(|progress| {
         let done = std::sync::atomic::AtomicUsize::new(0);
@@ -118,8 +123,14 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
             .collect();
         tables
     })?;
-    let (mut tables, left_out): (Vec<KeyAverages>, Vec<Vec<OmissionRow>>) = loaded.into_iter().unzip();
-    omissions.extend(left_out.into_iter().flatten());
+    let held = loaded.iter().map(|(_, _, steps)| Held { recorded_steps: steps, has_time: true });
+    let selection = Options { steps: arguments.steps.clone(), ..Options::default() };
+    require_any(held, &selection, &source.info().path)?;
+    let mut tables = Vec::new();
+    for (table, left_out, _) in loaded {
+        tables.push(table);
+        omissions.extend(left_out);
+    }
     let has_device = tables.iter().any(|table| table.device.is_some());
     let (word, key) = match &arguments.sort_by {
         Some((word, key)) => (word.as_str(), *key),

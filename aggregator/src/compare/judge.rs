@@ -9,6 +9,7 @@ use crate::Error;
 use crate::base::units::ns;
 use crate::compare::inference::{Estimate, adjusted, change, harmonic, quantile_of_t};
 use crate::compare::profile::{Group, Key, Measure, RunProfile};
+use crate::compare::same_job::require_same_job;
 use crate::compare::sample::{Estimates, Sample};
 use crate::compare::{Diff, DiffRow, DiffVerdict, Judgement, Method, OneSided, Place, RunFacts};
 
@@ -27,6 +28,9 @@ pub(super) fn compare(
     method: &Method,
     mut omissions: Vec<OmissionRow>,
 ) -> Result<Diff, Error> {
+    if let Some(first) = a.first().filter(|_| !method.unlike_runs) {
+        a.iter().skip(1).chain(b).try_for_each(|other| require_same_job(first, other))?;
+    }
     let ranks = common_ranks(a, b, &mut omissions)?;
     let sample = |(path, run): &'_ Named| -> Result<(), Error> {
         if Sample::new(run, &ranks).steps() > 0 {
@@ -259,16 +263,33 @@ fn verdict(diff: &Diff, step_ns: f64) -> DiffVerdict {
         Place::Rank(rank) => format!("rank {rank}: "),
     };
     let beyond = if row.place == Place::AllRanks { "on all ranks" } else { "beyond the other ranks" };
-    let signed = |value: f64| ns(value.round() as i64);
+    // "faster by 60 ms, between 57 and 63 ms": the word has the sign, unless the interval has both signs.
+    let sign = if row.judgement == Judgement::Slower { 1.0 } else { -1.0 };
+    let bound = |value: f64| ns((sign * value).round() as i64);
+    let (one, other) = (sign * row.change.low_ns, sign * row.change.high_ns);
+    let (low, high) =
+        if one <= other { (row.change.low_ns, row.change.high_ns) } else { (row.change.high_ns, row.change.low_ns) };
     let sentence = format!(
         "{whose}{} is {word} by {} a step {beyond} ({:.1} % of a step), between {} and {}",
         name(&row.key),
         size(row.change.delta_ns),
         row.step_pct.abs(),
-        signed(row.change.low_ns),
-        signed(row.change.high_ns),
+        bound(low),
+        bound(high),
     );
+    let sentence = sentence + &against_the_step(diff, row).unwrap_or_default();
     DiffVerdict { changed: true, sentence, row: Some(at), ..DiffVerdict::default() }
+}
+
+/// A clause for a headline whose sign differs from that of the step of all ranks; without it, the reader would take the
+/// headline for the change of the step.
+fn against_the_step(diff: &Diff, row: &DiffRow) -> Option<String> {
+    let wall = diff.rows.iter().find(|row| is_wall(row) && row.place == Place::AllRanks)?;
+    let opposite = (wall.change.delta_ns > 0.0) != (row.change.delta_ns > 0.0);
+    let certain = if wall.judgement == Judgement::Unclear { ", not significant" } else { "" };
+    let word = if wall.change.delta_ns > 0.0 { "longer" } else { "shorter" };
+    (opposite && wall.change.delta_ns != 0.0)
+        .then(|| format!("; but the median step of all ranks is {:.1} % {word}{certain}", wall.step_pct.abs()))
 }
 
 /// The name of a key in a sentence.

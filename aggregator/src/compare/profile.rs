@@ -11,11 +11,11 @@ use crate::align::aligned::load_chosen;
 use crate::base::units;
 use crate::ingest::source::Source;
 use crate::judge::reduce::reduce;
-use crate::judge::step_numbers::require_chosen;
 use crate::measure::map::map_rank;
 use crate::measure::part::RankPart;
 use crate::model::analysis::{Analysis, Facts};
 use crate::model::options::Options;
+use crate::model::selection::require_any;
 use crate::model::steps::{host_windows, mark_steps, one_step_if_none};
 use crate::model::{Kind, NO_PARENT, NONE, RankData};
 use trace::rank::Details;
@@ -133,6 +133,8 @@ pub(crate) struct RunProfile {
     pub(crate) facts: Facts,
     pub(crate) verdict: String,
     pub(crate) ranks: Vec<RankProfile>,
+    /// Bytes of the collectives of all ranks in active steps.
+    pub(crate) collective_bytes: i64,
     pub(crate) omissions: Vec<OmissionRow>,
 }
 
@@ -158,8 +160,8 @@ pub(crate) fn profile_run(
     let (loaded, omissions) =
         load_chosen(source, options, &|_, _| progress(), one, |(part, _): &mut (RankPart, _)| &mut part.outline)?;
     let (parts, mut profiles): (Vec<RankPart>, Vec<RankProfile>) = loaded.into_iter().unzip();
-    require_chosen(&parts, options, &source.info().path)?;
-    collectives(&mut profiles, &parts);
+    require_any(parts.iter().map(RankPart::held), options, &source.info().path)?;
+    let collective_bytes = collectives(&mut profiles, &parts);
     let analysis = reduce(parts, &source.info(), options, omissions)?;
     breakdowns(&mut profiles, &analysis);
     instances(&mut profiles, &analysis);
@@ -168,6 +170,7 @@ pub(crate) fn profile_run(
         omissions: analysis.tables.omissions,
         facts: analysis.facts,
         ranks: profiles,
+        collective_bytes,
     })
 }
 
@@ -254,15 +257,21 @@ fn breakdowns(profiles: &mut [RankProfile], analysis: &Analysis) {
     }
 }
 
-/// Fills the time in collectives by operation and size, on each rank's own clock.
-fn collectives(profiles: &mut [RankProfile], parts: &[RankPart]) {
+/// Fills the time in collectives by operation and size, on each rank's own clock. Returns the bytes of those in active
+/// steps.
+fn collectives(profiles: &mut [RankProfile], parts: &[RankPart]) -> i64 {
+    let mut bytes = 0_i64;
     for (profile, part) in profiles.iter_mut().zip(parts) {
         for row in &part.outline.collectives {
             let (Some(step), Some(start_ns), Some(end_ns)) = (row.step, row.start_ns, row.end_ns) else { continue };
             let key = collective(&row.op, row.bytes, Measure::Total);
             profile.add(key, step, Some(end_ns.saturating_sub(start_ns)));
+            if profile.steps.binary_search(&step).is_ok() {
+                bytes = bytes.saturating_add(row.bytes.unwrap_or(0));
+            }
         }
     }
+    bytes
 }
 
 fn collective(op: &Word<Op>, bytes: Option<i64>, measure: Measure) -> Key {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{CounterRow, DeviceRow, OmissionRow, Phase};
+use trace::{CounterRow, DeviceRow, OmissionRow, Phase, SelectionRow};
 
 use crate::Error;
 use crate::align::aligned::{align_as_chosen, list, load_chosen, time_bounds};
@@ -12,7 +12,7 @@ use crate::ingest::source::{Source, SourceInfo};
 use crate::judge::buckets::bucket_timing;
 use crate::judge::collective_cost::instance_row;
 use crate::judge::findings::findings;
-use crate::judge::step_numbers::{lacking, require_chosen};
+use crate::judge::step_numbers::lacking;
 use crate::judge::unfinished::unfinished;
 use crate::judge::{headline, stragglers};
 use crate::measure::by_name::{compare_kernels, compare_ops};
@@ -22,12 +22,13 @@ use crate::measure::part::RankPart;
 use crate::model::Instance;
 use crate::model::analysis::{Analysis, Facts, Tables};
 use crate::model::options::Options;
+use crate::model::selection::require_any;
 
 /// Analyzes a source: loads, maps and drops every rank in parallel, then reduces. Calls `progress` after each rank with
 /// the number of finished ranks and the total.
 ///
 /// # Errors
-/// [`Error::NoRank`] and [`Error::NoStep`] if nothing is left to analyze, [`Error::Clock`] if [`Options::clock`] joins
+/// [`Error::NoRank`] and [`Error::NothingSelected`] if nothing is left to analyze, [`Error::Clock`] if [`Options::clock`] joins
 /// no two ranks.
 pub fn analyze(
     source: &dyn Source,
@@ -85,7 +86,7 @@ fn map_chosen(
     };
     let load = |rank| source.load(rank).map(|data| map_rank(data, options, time.get(&rank).copied()));
     let (parts, omissions) = load_chosen(source, options, progress, load, |part| &mut part.outline)?;
-    require_chosen(&parts, options, &source.info().path)?;
+    require_any(parts.iter().map(RankPart::held), options, &source.info().path)?;
     Ok((parts, time, omissions))
 }
 
@@ -131,6 +132,7 @@ fn reduce_aligned(
         bucket_timing: bucket_timing(&instances, &rows, &parts, &clocks),
         collective_instances: rows,
         unfinished_collectives: unfinished(&parts, options.takes_whole_ranks()),
+        selection: options.selection().map(|options| SelectionRow { options: options.into() }).into_iter().collect(),
         ..Tables::default()
     };
     let facts = facts(&parts, info, options);

@@ -26,6 +26,7 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
     one_step_if_none(&mut data);
     let recorded_steps = active_numbers(&data.outline.steps);
     let scope = Scope::of(&data, options, time);
+    let has_selected_time = scope.meets(data.outline.recorded_ns);
     data.memory.retain(|m| scope.keeps_host_time(&data.outline.steps, m.ts_ns));
     narrow_to_time(&mut data.outline, &scope);
     data.measure_outline();
@@ -72,6 +73,7 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
         tables,
         straggler,
         recorded_steps,
+        has_selected_time,
         buckets: data.buckets,
         devices: data.devices,
         counters: data.counters,

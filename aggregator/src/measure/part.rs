@@ -4,6 +4,7 @@ use trace::{BucketRow, CounterRow, DeviceRow, Tables};
 
 use crate::measure::own_time::OwnTime;
 use crate::model::RankOutline;
+use crate::model::selection::Held;
 
 /// A rank after the map: its collectives, its steps and sums over its rows. Times are in the rank's clock.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,6 +15,8 @@ pub struct RankPart {
     pub rows: u64,
     /// Numbers of all active steps, ascending, including steps that are not selected.
     pub recorded_steps: Vec<i32>,
+    /// Whether the selected time has a part of the recording.
+    pub has_selected_time: bool,
     /// Gradient buckets.
     pub buckets: Vec<BucketRow>,
     /// Devices.
@@ -25,4 +28,11 @@ pub struct RankPart {
     pub tables: Tables,
     /// Own work between collectives, by position in the program.
     pub straggler: OwnTime,
+}
+
+impl RankPart {
+    /// What the selection holds of the rank.
+    pub(crate) fn held(&self) -> Held<'_> {
+        Held { recorded_steps: &self.recorded_steps, has_time: self.has_selected_time }
+    }
 }

@@ -52,6 +52,12 @@ impl Scope {
         self.time.as_ref().is_none_or(|time| contains(time, t_ns))
     }
 
+    /// Whether the selected time has a part of a recording from its start to its end in ns.
+    pub(crate) fn meets(&self, recorded_ns: Option<(i64, i64)>) -> bool {
+        let Some(time) = &self.time else { return true };
+        recorded_ns.is_some_and(|(start, end)| time.intervals().iter().any(|i| i.start_ns <= end && start < i.end_ns))
+    }
+
     /// Whether a row of `events` begins in the selected part.
     pub(crate) fn keeps_row(&self, events: &Events, row: usize) -> bool {
         self.has_step(events.step[row]) && self.has_time(events.ts_ns[row])

@@ -75,17 +75,18 @@ pub fn export(
         let why = "--ranks selects none of its ranks, or none could be read".to_string();
         return Err(Error::NoRank { path: source.info().path, why });
     }
-    let directory = if out.to_string_lossy().contains(RANK) { out.parent().unwrap_or(out) } else { out };
-    if !directory.as_os_str().is_empty() {
-        std::fs::create_dir_all(directory).map_err(|source| Error::Io { path: directory.into(), source })?;
-    }
     let mut omissions = source.problems();
     let mut time = BTreeMap::new();
-    if options.selects_by_time() {
-        // The span of --from and --to on a rank's clock is known only after all clocks are aligned.
+    if !options.takes_whole_ranks() {
+        // The span of --from and --to on a rank's clock is known only after all clocks are aligned. A selection that
+        // holds nothing is an error before any file is written.
         let aligned = align_source(source, options, &|_, _| ())?;
         omissions = aligned.omissions;
         time = aligned.time;
+    }
+    let directory = if out.to_string_lossy().contains(RANK) { out.parent().unwrap_or(out) } else { out };
+    if !directory.as_os_str().is_empty() {
+        std::fs::create_dir_all(directory).map_err(|source| Error::Io { path: directory.into(), source })?;
     }
     let base_ns = base_ns(source.run(), &ranks);
     let done = AtomicUsize::new(0);

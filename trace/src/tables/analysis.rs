@@ -433,6 +433,12 @@ tables! {
         why: Text,
     }
 
+    /// One row if the analysis covers a part of the run; empty for a whole run.
+    selection: SelectionRow / SelectionBuilder / SelectionView, by Aggregator, sorted by None; {
+        /// Options that selected the part, as on the command line.
+        options: Text,
+    }
+
     /// One row per finding. The most severe first.
     findings: FindingRow / FindingBuilder / FindingView, by Aggregator, sorted by None; {
         /// Severity: `critical`, `warning` or `info`.

@@ -18,6 +18,7 @@ use crate::judge::reduce::analyze;
 use crate::model::RankInfo;
 use crate::model::analysis::{Analysis, VerdictKind};
 use crate::model::drawn::Drawn;
+use crate::model::options::TimeBound;
 use crate::render::perfetto;
 use crate::torch::table::{TableOptions, key_averages};
 use trace::rank::Details;
@@ -172,9 +173,21 @@ fn diff_and_the_exports_select_the_same_steps() {
 fn steps_that_no_rank_has_are_an_error() {
     for steps in [7..9, 0..1] {
         let error = analyze(&Behind::default(), &chosen(steps.clone()), &|_, _| ()).unwrap_err().to_string();
-        let why = format!("--steps {}..{} holds none of the recorded steps: 1–6", steps.start, steps.end);
-        assert_eq!(error, format!("behind: no step to analyze: {why}"));
-        assert!(profile_run(&Behind::default(), &chosen(steps), &|| ()).is_err());
+        let selection = format!("--steps {}..{}", steps.start, steps.end);
+        assert_eq!(error, format!("behind: {selection} selects nothing: the recorded steps are 1–6"));
+        assert!(profile_run(&Behind::default(), &chosen(steps.clone()), &|| ()).is_err());
+        assert!(align_source(&Behind::default(), &chosen(steps), &|_, _| ()).is_err());
+    }
+}
+
+#[test]
+fn a_time_or_range_that_no_rank_has_is_an_error() {
+    let late = Options { from: Some(TimeBound::SinceStartNs(1_000_000 * COLUMN_NS)), ..Options::default() };
+    let no_range = Options { range: Some(Regex::new("nothing like this").unwrap()), ..Options::default() };
+    for (options, why) in [(late, "nothing was recorded then"), (no_range, "no host range in that time matches")] {
+        let error = analyze(&Behind::default(), &options, &|_, _| ()).unwrap_err().to_string();
+        assert!(error.ends_with(&format!("selects nothing: {why}")), "{error}");
+        assert!(align_source(&Behind::default(), &options, &|_, _| ()).is_err());
     }
 }
 
