@@ -4,7 +4,7 @@
 //!  Analysis, one step of all ranks
 //!     │  shortened to the limits of a page; the page lists what it shortens
 //!     ▼
-//!  Document ── JSON ──► <script type="application/json">   data, never markup
+//!  Document ── JSON ──► <script type="application/json">   data, never markup: tables as columns, which the scripts shape
 //!  templates (escaping) ─► the page: verdict, findings, what is not covered, a place for each chart
 //!  templates/report/*.js ─► one script, *.css ─► one style, both named by hash in the page's security policy
 //! ```
@@ -17,6 +17,7 @@
 
 mod buckets;
 mod collectives;
+mod columns;
 mod compare;
 mod devices;
 mod page;
@@ -30,26 +31,41 @@ mod tables;
 mod tests;
 mod timeline;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use serde::Serialize;
 use trace::OmissionRow;
 
+use self::columns::Columns;
 use self::page::{RunPage, Tab, write_page};
 pub use self::page_limits::Limits;
 use self::page_limits::Shortenings;
 use self::section_texts::{PageContent, facts, findings, sections, tiles, uncovered, word};
 use self::string_pool::{StringPool, visible_sentence};
+use self::tables::Roofline;
 use self::timeline::{Timeline, timeline};
 use crate::Error;
 use crate::compare::{Method, diff};
 use crate::ingest::source::Source;
 use crate::judge::reduce::{Analyzed, analyze_aligned};
-use crate::model::analysis::{Analysis, Facts, Verdict};
+use crate::model::analysis::{Analysis, VerdictKind};
 use crate::model::options::Options;
 
 /// Version of the JSON in the page.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+
+// The columns of each table that the scripts use.
+const BREAKDOWN: &str = "rank device_id step compute_ns overlap_ns exposed_comm_ns memory_ns idle_ns";
+const STRAGGLERS: &str = "rank verdict own_excess_ns own_excess_low_ns own_excess_high_ns step_delay_ns caused_wait_ns \
+     suffered_wait_ns inherited_ns z persistence slowdown reason evidence_range";
+const BUCKETS: &str = "step bucket rank bytes ready_ns enqueue_ns start_ns wait_ns end_ns exposed_ns";
+const COLLECTIVES: &str = "op bytes step first_start_ns skew_ns error_ns transfer_ns algbw_gbs busbw_gbs busbw_incl_wait_gbs \
+     last_rank complete clocks_disagree";
+const CLOCKS: &str = "rank clock method offset_ns drift_ppb error_ns bound_ns residual_p95_ns samples violations";
+const IDLE: &str = "rank device_id stream_id category gaps idle_ns";
+const MEMORY: &str = "rank device_id ts_ns in_use_bytes reserved_bytes";
+const DEVICES: &str = "name peak_flops peak_bytes_per_s";
 
 /// Settings of a report.
 #[derive(Clone, Debug, Default)]
@@ -149,72 +165,22 @@ struct RunTab {
 struct Document<'a> {
     format: &'static str,
     version: u32,
-    facts: DocumentFacts<'a>,
-    verdict: DocumentVerdict<'a>,
-    breakdown: steps::Breakdown,
-    stragglers: Vec<Straggler>,
+    verdict: VerdictKind,
+    causes: &'a [i32],
+    /// Tables of the analysis, shortened to the limits of the page.
+    tables: BTreeMap<&'static str, Columns>,
+    /// Unit of the times of `bucket_timing`, in ns.
+    bucket_unit_ns: i64,
+    /// Medians of `collective_instances`, and the number of collectives by way of matching.
+    collective_groups: Vec<collectives::Group>,
+    matched: BTreeMap<String, usize>,
     heat: steps::Heat,
     timeline: Timeline,
-    buckets: buckets::Buckets,
-    collectives: collectives::Collectives,
-    clocks: Vec<Clock>,
-    kernels: Vec<tables::NameRow>,
-    operators: Vec<tables::NameRow>,
-    idle: Vec<devices::StreamGaps>,
-    memory: Vec<devices::MemoryCurve>,
-    roofline: tables::Roofline,
+    /// The rows that the roofline shows: `kernel` or `operator`.
+    roofline_of: &'static str,
     extras: Vec<plain_tables::PlainTable>,
     /// The last field, because the other fields fill it.
     names: StringPool,
-}
-
-#[derive(Serialize)]
-struct DocumentFacts<'a> {
-    ranks: &'a [i32],
-    steps: &'a [i32],
-    has_device_rows: bool,
-}
-
-#[derive(Serialize)]
-struct DocumentVerdict<'a> {
-    kind: crate::model::analysis::VerdictKind,
-    causes: &'a [i32],
-    rank: Option<i32>,
-}
-
-/// A rank compared with the others; times per step.
-#[derive(Serialize)]
-struct Straggler {
-    rank: i32,
-    verdict: String,
-    own_excess_ns: i64,
-    low_ns: Option<i64>,
-    high_ns: Option<i64>,
-    delay_ns: i64,
-    caused_ns: i64,
-    suffered_ns: i64,
-    inherited_ns: i64,
-    z: Option<f64>,
-    persistence: Option<f64>,
-    slowdown: Option<f64>,
-    why: String,
-    evidence: String,
-}
-
-/// The fit of one clock.
-#[derive(Serialize)]
-struct Clock {
-    rank: i32,
-    clock: String,
-    method: String,
-    reference_rank: i32,
-    offset_ns: i64,
-    drift_ppb: Option<f64>,
-    error_ns: Option<i64>,
-    bound_ns: Option<i64>,
-    residual_p95_ns: Option<i64>,
-    samples: i64,
-    violations: i64,
 }
 
 fn run_tab(
@@ -231,10 +197,10 @@ fn run_tab(
         Some(step) => timeline(source, options, analyzed, step, limits, (&mut names, &mut notes)),
         None => Timeline::default(),
     };
-    let document = document(analyzed, timeline, limits, names, &mut notes)?;
+    let (document, roofline) = document(analyzed, timeline, limits, names, &mut notes)?;
     let content = PageContent {
         analysis,
-        roofline: &document.roofline,
+        roofline: &roofline,
         timeline: !document.timeline.is_empty(),
         timeline_step: step,
         notes: &notes,
@@ -274,71 +240,46 @@ fn document<'a>(
     limits: &Limits,
     mut names: StringPool,
     notes: &mut Shortenings,
-) -> Result<Document<'a>, Error> {
-    let Analysis { facts, verdict, tables } = &analyzed.analysis;
-    let kernels = tables::kernels(tables, &mut names, limits, notes);
-    let operators = tables::operators(tables, &mut names, limits, notes);
-    let roofline = tables::roofline(&kernels, &operators, &analyzed.devices, &mut names);
-    Ok(Document {
+) -> Result<(Document<'a>, Roofline), Error> {
+    let Analysis { verdict, tables, .. } = &analyzed.analysis;
+    let kernels = tables::kernels(tables, limits, notes);
+    let operators = tables::operators(tables, limits, notes);
+    let roofline = tables::roofline(&kernels, &operators, &analyzed.devices);
+    let breakdown = steps::breakdown(tables, limits, notes);
+    let heat = steps::heat(tables, limits, notes);
+    let (bucket_unit_ns, buckets) = buckets::buckets(tables, limits, notes);
+    let collectives = collectives::collectives(tables, &mut names, limits, notes);
+    let idle = devices::idle(tables, limits, notes);
+    let memory = devices::memory(tables, limits, notes);
+    let peaks = devices::peaks(tables);
+    let alive: Vec<String> = peaks.iter().map(|p| visible_sentence(&p.alive)).collect();
+    let columns = BTreeMap::from([
+        ("step_breakdown", Columns::of(&breakdown, BREAKDOWN, &mut names)?),
+        ("stragglers", Columns::of(&tables.stragglers, STRAGGLERS, &mut names)?),
+        ("bucket_timing", Columns::of(&buckets, BUCKETS, &mut names)?),
+        ("collective_instances", Columns::of(&collectives.shown, COLLECTIVES, &mut names)?),
+        ("clock_fit", Columns::of(&tables.clock_fit, CLOCKS, &mut names)?),
+        ("kernel_stats", kernels.columns(&mut names)?),
+        ("op_stats", operators.columns(&mut names)?),
+        ("idle_breakdown", Columns::of(&idle, IDLE, &mut names)?),
+        ("memory_curve", Columns::of(&memory, MEMORY, &mut names)?),
+        ("memory_peaks", Columns::of(peaks, "rank device_id peak_bytes", &mut names)?.with("alive", alive)),
+        ("devices", Columns::of(&roofline.devices, DEVICES, &mut names)?),
+    ]);
+    let document = Document {
         format: "rankscope.report",
         version: VERSION,
-        facts: DocumentFacts { ranks: &facts.ranks, steps: &facts.steps, has_device_rows: facts.has_device_rows },
-        verdict: DocumentVerdict { kind: verdict.kind, causes: &verdict.causes, rank: verdict_rank(verdict, facts) },
-        breakdown: steps::breakdown(tables, limits, notes),
-        stragglers: tables.stragglers.iter().map(straggler).collect(),
-        heat: steps::heat(tables, limits, notes),
+        verdict: verdict.kind,
+        causes: &verdict.causes,
+        tables: columns,
+        bucket_unit_ns,
+        collective_groups: collectives.groups,
+        matched: collectives.matched,
+        heat,
         timeline,
-        buckets: buckets::buckets(tables, limits, notes),
-        collectives: collectives::collectives(tables, &mut names, limits, notes),
-        clocks: tables.clock_fit.iter().map(clock).collect(),
-        kernels,
-        operators,
-        idle: devices::idle(tables, limits, notes),
-        memory: devices::memory(tables, limits, notes),
-        roofline,
-        extras: plain_tables::plain_tables(tables, limits, notes)?,
+        roofline_of: roofline.of,
+        extras: plain_tables::plain_tables(tables, &mut names, limits, notes)?,
         names,
-    })
-}
-
-/// The rank that charts highlight.
-fn verdict_rank(verdict: &Verdict, facts: &Facts) -> Option<i32> {
-    verdict.rank.filter(|rank| facts.ranks.contains(rank))
-}
-
-fn straggler(row: &trace::StragglerRow) -> Straggler {
-    let parts = [row.reason.as_deref(), row.evidence_range.as_deref()];
-    let finite = |value: Option<f64>| value.filter(|v| v.is_finite()).map(collectives::five_digits);
-    Straggler {
-        rank: row.rank,
-        verdict: row.verdict.to_string(),
-        own_excess_ns: row.own_excess_ns,
-        low_ns: row.own_excess_low_ns,
-        high_ns: row.own_excess_high_ns,
-        delay_ns: row.step_delay_ns,
-        caused_ns: row.caused_wait_ns,
-        suffered_ns: row.suffered_wait_ns,
-        inherited_ns: row.inherited_ns,
-        z: finite(row.z),
-        persistence: finite(row.persistence),
-        slowdown: finite(row.slowdown),
-        why: string_pool::visible_name(&parts.into_iter().flatten().collect::<Vec<_>>().join(" in ")),
-        evidence: visible_sentence(row.evidence.as_deref().unwrap_or("")),
-    }
-}
-
-fn clock(row: &trace::ClockFitRow) -> Clock {
-    Clock {
-        rank: row.rank,
-        clock: row.clock.to_string(),
-        method: row.method.to_string(),
-        reference_rank: row.reference_rank,
-        offset_ns: row.offset_ns,
-        drift_ppb: row.drift_ppb.filter(|d| d.is_finite()).map(collectives::five_digits),
-        error_ns: row.error_ns,
-        bound_ns: row.bound_ns,
-        residual_p95_ns: row.residual_p95_ns,
-        samples: row.samples,
-        violations: row.violations,
-    }
+    };
+    Ok((document, roofline))
 }

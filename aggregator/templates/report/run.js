@@ -1,4 +1,5 @@
 // Draws the charts of a run.
+import { groupBy, rowsOf } from "./rows.js";
 import { choice, element, legend, select } from "./dom.js";
 import { NONE, formatBytes, formatCount, formatFlops, formatGbs, formatNs, formatNumber, formatPercent } from "./format.js";
 import { numbers, sizeTicks, wholeTicks } from "./axes.js";
@@ -10,54 +11,65 @@ import { timelineOf } from "./timeline.js";
 import { bucketWaterfall } from "./buckets.js";
 import { clockTable, collectiveTable, extraTable, nameTable, stragglerTable } from "./tables.js";
 
-const PARTS = [["compute", "compute"], ["overlap", "communication under compute"], ["exposed", "exposed communication"], ["memory", "copies and fills"], ["idle", "idle"]];
-const GAPS = [["host", "host: launched too late"], ["kernel", "kernel: below 30 µs"], ["other", "other"]];
+// Kind, name and column.
+const PARTS = [["compute", "compute", "compute_ns"], ["overlap", "communication under compute", "overlap_ns"], ["exposed", "exposed communication", "exposed_comm_ns"], ["memory", "copies and fills", "memory_ns"], ["idle", "idle", "idle_ns"]];
+// Kind, name and category.
+const GAPS = [["host", "host: launched too late", "host_wait"], ["kernel", "kernel: below 30 µs", "kernel_wait"], ["other", "other", "other"]];
 const sum = (values) => values.reduce((a, b) => a + b, 0);
+const laneKey = (row) => `${row.rank} ${row.device_id}`;
+const meanParts = (rows) => PARTS.map(([, , column]) => Math.floor(sum(rows.map((r) => r[column])) / rows.length));
 
-function laneName(rank, device) {
+function laneName({ rank, device_id: device }) {
   return device === null ? `rank ${rank}` : `rank ${rank} · gpu ${device}`;
 }
 
 // The short form of a lane's name.
-function briefName(rank, device) {
+function briefName({ rank, device_id: device }) {
   return device === null ? String(rank) : `${rank}·gpu ${device}`;
 }
 
+// Lanes and steps with their means. Beyond the limit of the page, a lane has one row without a step, and a step has one of rank −1.
+function breakdownOf(data) {
+  const means = (rows) => ({ ...rows[0], rows, mean: meanParts(rows) });
+  return {
+    lanes: groupBy(data.step_breakdown.filter((r) => r.rank >= 0), laneKey).map(means),
+    steps: groupBy(data.step_breakdown.filter((r) => r.step !== null), (r) => r.step).map(means).sort((a, b) => a.step - b.step),
+  };
+}
+
 function drawSteps(data) {
-  const b = data.breakdown;
+  const { lanes, steps } = breakdownOf(data);
+  const whole = lanes.some((lane) => lane.step !== null);
   const straggler = new Map(data.stragglers.map((s) => [s.rank, s]));
   const state = { sort: "rank", step: "mean" };
-  const values = (lane) => {
-    if (state.step === "mean") return b.mean[lane];
-    return b.by_step[lane * b.steps.length + b.steps.indexOf(Number(state.step))];
-  };
+  const rowsOfLane = (lane) => (state.step === "mean" ? lane.rows : lane.rows.filter((r) => r.step === Number(state.step)));
   const lines = (lane, v) => (i) => {
     const total = sum(v) || 1;
-    const s = straggler.get(b.rank[lane]);
+    const s = straggler.get(lane.rank);
     const parts = i < 0 ? PARTS.map((_, k) => k).filter((k) => v[k] > 0) : [i];
     return [
-      laneName(b.rank[lane], b.device[lane]) + (s && s.verdict !== "ok" ? ` (${s.verdict})` : ""),
+      laneName(lane) + (s && s.verdict !== "ok" ? ` (${s.verdict})` : ""),
       ...parts.map((k) => `${PARTS[k][1]}: ${formatNs(v[k])}, ${formatPercent((100 * v[k]) / total)}`),
-      `step: ${formatNs(sum(v))}` + (state.step === "mean" ? `, mean of ${b.steps_of[lane]}` : ""),
+      `step: ${formatNs(sum(v))}` + (state.step === "mean" ? `, mean of ${whole ? lane.rows.length : "all steps"}` : ""),
       s ? `own excess: ${formatNs(s.own_excess_ns)} per step` : null,
     ].filter((line) => line !== null);
   };
   const keys = {
-    rank: (r) => r.lane, step: (r) => -sum(r.values), compute: (r) => -(r.values[0] + r.values[1]), exposed: (r) => -r.values[2], idle: (r) => -r.values[4],
-    own: (r) => -((straggler.get(b.rank[r.lane]) || {}).own_excess_ns || 0),
+    rank: () => 0, step: (r) => -sum(r.values), compute: (r) => -(r.values[0] + r.values[1]), exposed: (r) => -r.values[2], idle: (r) => -r.values[4],
+    own: (r) => -((straggler.get(r.rank) || {}).own_excess_ns || 0),
   };
   const { box, again } = stackedBars({
     label: "Step time by rank", kinds: PARTS, format: formatNs,
-    rows: () => b.rank.map((rank, lane) => ({ lane, values: values(lane) })).filter((r) => r.values !== null)
-      .sort((x, y) => keys[state.sort](x) - keys[state.sort](y) || x.lane - y.lane)
-      .map((r) => ({ label: laneName(b.rank[r.lane], b.device[r.lane]), brief: briefName(b.rank[r.lane], b.device[r.lane]), marked: data.verdict.causes.includes(b.rank[r.lane]), values: r.values, lines: lines(r.lane, r.values) })),
+    rows: () => lanes.filter((lane) => rowsOfLane(lane).length).map((lane) => ({ ...lane, values: meanParts(rowsOfLane(lane)) }))
+      .sort((x, y) => keys[state.sort](x) - keys[state.sort](y))
+      .map((r) => ({ label: laneName(r), brief: briefName(r), marked: data.causes.includes(r.rank), values: r.values, lines: lines(r, r.values) })),
   });
   const sorts = [["rank", "Rank"], ["step", "Step"], ["compute", "Compute"], ["exposed", "Exposed"], ["idle", "Idle"], ["own", "Own excess"]];
-  const used = PARTS.filter((_, k) => b.mean.some((v) => v[k] > 0));
+  const used = PARTS.filter((_, k) => lanes.some((lane) => lane.mean[k] > 0));
   return [
     element("div", { class: "controls" }, [
       choice("Sort by", sorts, "rank", (sort) => { state.sort = sort; again(); }),
-      b.by_step.length ? select("Step", [["mean", "mean of all"], ...b.steps.map((s) => [s, String(s)])], "mean", (step) => { state.step = step; again(); }) : null,
+      whole ? select("Step", [["mean", "mean of all"], ...steps.map((s) => [s.step, String(s.step)])], "mean", (step) => { state.step = step; again(); }) : null,
     ]),
     legend(used), box,
     data.stragglers.length > 1 ? element("h3", {}, "Who waited for whom, per step") : null,
@@ -66,83 +78,81 @@ function drawSteps(data) {
 }
 
 function drawOverlap(data) {
-  const b = data.breakdown;
+  const { lanes, steps } = breakdownOf(data);
+  const overlap = ([, hidden, exposed]) => formatPercent(hidden + exposed > 0 ? (100 * hidden) / (hidden + exposed) : null);
   const { box } = stackedBars({
     label: "Communication by rank: hidden and exposed", kinds: [PARTS[1], PARTS[2]], format: formatNs,
-    rows: () => b.rank.map((rank, lane) => {
-      const v = [b.mean[lane][1], b.mean[lane][2]];
-      return { label: laneName(rank, b.device[lane]), brief: briefName(rank, b.device[lane]), marked: data.verdict.causes.includes(rank), values: v,
-        lines: () => [laneName(rank, b.device[lane]), `hidden ${formatNs(v[0])}, exposed ${formatNs(v[1])} per step`, `overlap ${formatPercent(b.overlap_pct[lane])}`] };
+    rows: () => lanes.map((lane) => {
+      const v = lane.mean.slice(1, 3);
+      return { label: laneName(lane), brief: briefName(lane), marked: data.causes.includes(lane.rank), values: v,
+        lines: () => [laneName(lane), `hidden ${formatNs(v[0])}, exposed ${formatNs(v[1])} per step`, `overlap ${overlap(lane.mean)}`] };
     }),
   });
   const parts = [legend([PARTS[1], PARTS[2]]), box];
-  if (b.steps.length > 1) {
-    const points = (k) => b.steps.map((step, i) => [step, b.of_step[i][k], () => [`step ${step}`, formatNs(b.of_step[i][k]) + ", mean over ranks"]]);
+  if (steps.length > 1) {
+    const points = (k) => steps.map(({ step, mean }) => [step, mean[k], () => [`step ${step}`, formatNs(mean[k]) + ", mean over ranks"]]);
     parts.push(element("h3", {}, "By step, mean over ranks"), lineChart({
       label: "Hidden and exposed communication by step", xLabel: "step", yLabel: "time a step", formatX: (v) => String(Math.round(v * 100) / 100), formatY: formatNs, ticksX: wholeTicks, height: 220,
-      series: [{ name: "hidden", kind: "overlap", points: points(1), marks: b.steps.length < 200 }, { name: "exposed", kind: "exposed", points: points(2), marks: b.steps.length < 200 }],
+      series: [{ name: "hidden", kind: "overlap", points: points(1), marks: steps.length < 200 }, { name: "exposed", kind: "exposed", points: points(2), marks: steps.length < 200 }],
     }));
   }
   parts.push(numbers("The numbers behind these pictures", ["lane", "hidden", "exposed", "overlap"],
-    b.rank.map((rank, lane) => [laneName(rank, b.device[lane]), formatNs(b.mean[lane][1]), formatNs(b.mean[lane][2]), formatPercent(b.overlap_pct[lane])])));
+    lanes.map((lane) => [laneName(lane), formatNs(lane.mean[1]), formatNs(lane.mean[2]), overlap(lane.mean)])));
   return parts;
 }
 
 function drawCollectives(data) {
-  const c = data.collectives;
+  const rows = data.collective_instances;
   const parts = [];
   const state = { rate: "both" };
-  const hasRate = (list) => c.bytes.some((bytes, i) => bytes > 0 && list[i] > 0);
-  if (hasRate(c.busbw) || hasRate(c.busbw_wait)) {
-    const kinds = [["busbw", "bus bandwidth", "transfer"], ["algbw", "algorithm bandwidth", "compute"], ["busbw_wait", "bus bandwidth with waits", "wait"]];
-    const shown = () => kinds.filter(([key]) => (state.rate === "both" ? key !== "algbw" : key === state.rate));
+  const hasRate = (key) => rows.some((r) => r.bytes > 0 && r[key] > 0);
+  if (hasRate("busbw_gbs") || hasRate("busbw_incl_wait_gbs")) {
+    const kinds = [["busbw_gbs", "bus bandwidth", "transfer"], ["algbw_gbs", "algorithm bandwidth", "compute"], ["busbw_incl_wait_gbs", "bus bandwidth with waits", "wait"]];
+    const shown = () => kinds.filter(([key]) => (state.rate === "both" ? key !== "algbw_gbs" : key === state.rate));
     const { box, again } = scatter({
       label: "Bandwidth by size", xLabel: "bytes of the whole array", yLabel: "bandwidth", baseX: 4, formatX: formatBytes, formatY: formatGbs,
-      points: () => shown().flatMap(([key, name, kind]) => c.bytes.map((bytes, i) => ({
-        x: bytes, y: c[key][i], kind, r: 3, square: key === "busbw_wait",
-        lines: () => [`${data.names[c.op[i]]}, ${formatBytes(bytes)}`, `${name}: ${formatGbs(c[key][i])}`, `transfer ${formatNs(c.transfer_ns[i])}, skew ${formatNs(c.skew_ns[i])}, last rank ${c.last_rank[i]}`,
-          c.step[i] === null ? null : `step ${c.step[i]}`],
+      points: () => shown().flatMap(([key, name, kind]) => rows.map((r) => ({
+        x: r.bytes, y: r[key], kind, r: 3, square: kind === "wait",
+        lines: () => [`${r.op}, ${formatBytes(r.bytes)}`, `${name}: ${formatGbs(r[key])}`, `transfer ${formatNs(r.transfer_ns)}, skew ${formatNs(r.skew_ns)}, last rank ${r.last_rank}`,
+          r.step === null ? null : `step ${r.step}`],
       }))),
-      spans: () => (state.rate === "algbw" ? [] : c.groups.map((g) => ({ x: g.bytes, low: g.busbw_p10, high: g.busbw_p90, kind: "transfer" }))),
+      spans: () => (state.rate === "algbw_gbs" ? [] : data.collective_groups.map((g) => ({ x: g.bytes, low: g.busbw_p10, high: g.busbw_p90, kind: "transfer" }))),
     });
     const colours = element("div");
     const explainColours = () => colours.replaceChildren(legend(shown().map(([, name, kind]) => [kind + (kind === "wait" ? "" : " round"), name])));
     explainColours();
-    parts.push(element("div", { class: "controls" }, choice("Show", [["both", "Bus, with and without waits"], ["busbw", "Bus"], ["busbw_wait", "Bus with waits"], ["algbw", "Algorithm"]], "both", (rate) => { state.rate = rate; again(); explainColours(); })), colours, box);
+    parts.push(element("div", { class: "controls" }, choice("Show", [["both", "Bus, with and without waits"], ["busbw_gbs", "Bus"], ["busbw_incl_wait_gbs", "Bus with waits"], ["algbw_gbs", "Algorithm"]], "both", (rate) => { state.rate = rate; again(); explainColours(); })), colours, box);
   }
-  parts.push(collectiveTable(c.groups, data.names));
-  const matched = Object.entries(c.matched).map(([way, n]) => `${formatCount(n)} by ${way}`).join(", ");
+  parts.push(collectiveTable(data.collective_groups, data.names));
+  const matched = Object.entries(data.matched).map(([way, n]) => `${formatCount(n)} by ${way}`).join(", ");
   parts.push(element("p", { class: "hint" }, `Matched across ranks: ${matched || NONE}.`));
   return parts;
 }
 
 function drawSkew(data) {
-  const c = data.collectives;
-  const at = (i) => c.at_ns[i];
-  const points = c.skew_ns.map((skew, i) => [at(i), skew, () => [
-    `${data.names[c.op[i]]} ${formatBytes(c.bytes[i])}` + (c.step[i] === null ? "" : `, step ${c.step[i]}`), `skew ${formatNs(skew)}` + (c.complete[i] ? "" : " or more: ranks are missing"),
-    `clock error ${c.error_ns[i] === null ? "unknown" : formatNs(c.error_ns[i])}`, `last: rank ${c.last_rank[i]}`, c.disagree[i] ? "waits by durations alone differ" : null]]);
-  const band = c.error_ns.map((error, i) => [at(i), 0, error]).filter((p) => p[2] !== null);
-  const inside = c.skew_ns.filter((skew, i) => c.error_ns[i] !== null && skew <= c.error_ns[i]).length;
-  const last = new Map();
-  for (const rank of c.last_rank) last.set(rank, (last.get(rank) || 0) + 1);
-  const most = [...last].sort((a, b) => b[1] - a[1]).slice(0, 3).map(([rank, n]) => `rank ${rank} in ${formatCount(n)}`).join(", ");
-  const spec = { label: "Arrival skew over time", xLabel: "time", yLabel: "last arrival − first", formatX: formatNs, formatY: formatNs,
-    series: [{ name: "skew", kind: "transfer", points, marks: true, line: false }], bands: [{ kind: "error", points: band }] };
+  const rows = data.collective_instances;
+  const points = rows.map((r) => [r.first_start_ns, r.skew_ns, () => [
+    `${r.op} ${formatBytes(r.bytes)}` + (r.step === null ? "" : `, step ${r.step}`), `skew ${formatNs(r.skew_ns)}` + (r.complete ? "" : " or more: ranks are missing"),
+    `clock error ${r.error_ns === null ? "unknown" : formatNs(r.error_ns)}`, `last: rank ${r.last_rank}`, r.clocks_disagree ? "waits by durations alone differ" : null]]);
+  const known = rows.filter((r) => r.error_ns !== null);
+  const band = (low) => known.map((r) => [r.first_start_ns, low, r.error_ns]);
+  const inside = known.filter((r) => r.skew_ns <= r.error_ns).length;
+  const last = groupBy(rows, (r) => r.last_rank).sort((a, b) => b.length - a.length);
+  const most = last.slice(0, 3).map((of) => `rank ${of[0].last_rank} in ${formatCount(of.length)}`).join(", ");
   const place = element("div");
-  const show = (logY) => place.replaceChildren(lineChart({ ...spec, logY,
-    bands: [{ kind: "error", points: band.map(([x, , high]) => [x, logY ? 1 : 0, high]) }] }));
-  const log = Math.max(...c.skew_ns, 1) > 30 * Math.max(1, ...c.error_ns.map((e) => e || 0));
+  const show = (logY) => place.replaceChildren(lineChart({ label: "Arrival skew over time", xLabel: "time", yLabel: "last arrival − first", formatX: formatNs, formatY: formatNs, logY,
+    series: [{ name: "skew", kind: "transfer", points, marks: true, line: false }], bands: [{ kind: "error", points: band(logY ? 1 : 0) }] }));
+  const log = Math.max(...rows.map((r) => r.skew_ns), 1) > 30 * Math.max(1, ...rows.map((r) => r.error_ns || 0));
   show(log);
   return [
     element("div", { class: "controls" }, choice("Scale", [["log", "Logarithmic"], ["linear", "Linear"]], log ? "log" : "linear", (scale) => show(scale === "log"))),
     legend([["transfer round", "skew of a collective"], ["error", "clock error (95 %)"]]), place,
-    element("p", { class: "hint" }, `${formatCount(inside)} of ${formatCount(c.skew_ns.length)} are within the clock error. Most frequent last ranks: ${most || NONE}.`),
+    element("p", { class: "hint" }, `${formatCount(inside)} of ${formatCount(rows.length)} are within the clock error. Most frequent last ranks: ${most || NONE}.`),
   ];
 }
 
 function drawClocks(data) {
-  const rows = data.clocks;
+  const rows = data.clock_fit;
   const state = { value: "error_ns" };
   const kinds = [["error_ns", "Error"], ["bound_ns", "Bound"], ["residual_p95_ns", "Residuals"], ["offset_ns", "Offset"]].filter(([key]) => rows.some((r) => r[key]));
   const parts = [];
@@ -163,76 +173,83 @@ function drawClocks(data) {
 }
 
 function drawIdle(data) {
+  const streams = groupBy(data.idle_breakdown, (r) => `${laneKey(r)} ${r.stream_id}`).map((rows) => {
+    const by = (column) => GAPS.map(([, , category]) => sum(rows.filter((r) => r.category === category).map((r) => r[column])));
+    return { ...rows[0], gaps: by("gaps"), idle: by("idle_ns") };
+  });
   const { box } = stackedBars({
     label: "Idle gaps by stream and cause", kinds: GAPS, format: formatNs,
-    rows: () => data.idle.map((r) => {
-      const name = laneName(r.rank, r.device) + (r.stream === null ? "" : ` · stream ${r.stream}`);
-      const brief = briefName(r.rank, r.device) + (r.stream === null ? "" : `·${r.stream}`);
-      return { label: name, brief, values: r.idle_ns, marked: data.verdict.causes.includes(r.rank),
-        lines: (i) => [name, ...GAPS.map(([, text], k) => (i < 0 || i === k ? `${text}: ${formatNs(r.idle_ns[k])} in ${formatCount(r.gaps[k])} gaps` : null)).filter(Boolean)] };
+    rows: () => streams.map((r) => {
+      const name = laneName(r) + (r.stream_id === null ? "" : ` · stream ${r.stream_id}`);
+      const brief = briefName(r) + (r.stream_id === null ? "" : `·${r.stream_id}`);
+      return { label: name, brief, values: r.idle, marked: data.causes.includes(r.rank),
+        lines: (i) => [name, ...GAPS.map(([, text], k) => (i < 0 || i === k ? `${text}: ${formatNs(r.idle[k])} in ${formatCount(r.gaps[k])} gaps` : null)).filter(Boolean)] };
     }),
   });
   return [legend(GAPS), box, numbers("The numbers behind this picture", ["rank", "device", "stream", ...GAPS.map(([kind]) => kind)],
-    data.idle.map((r) => [r.rank, r.device === null ? NONE : r.device, r.stream === null ? "all" : r.stream, ...r.idle_ns.map((v, k) => `${formatNs(v)} in ${r.gaps[k]}`)]))];
+    streams.map((r) => [r.rank, r.device_id === null ? NONE : r.device_id, r.stream_id === null ? "all" : r.stream_id, ...r.idle.map((v, k) => `${formatNs(v)} in ${r.gaps[k]}`)]))];
 }
 
 function drawMemory(data) {
-  const curves = data.memory;
-  const name = (c) => laneName(c.rank, c.device);
+  const curves = groupBy(data.memory_curve, laneKey);
+  const name = ([first]) => laneName(first);
   const state = { shown: "all" };
   const place = element("div");
   const show = () => {
     const chosen = curves.filter((c, i) => state.shown === "all" || String(i) === state.shown);
     const series = chosen.flatMap((c, i) => {
-      const textOf = (bytes, k) => () => [formatBytes(bytes), `at ${formatNs(c.at_ns[k])}`];
-      const kind = data.verdict.causes.includes(c.rank) ? "exposed" : chosen.length > 8 ? "faint" : "range-" + (i % 6);
-      const used = { name: `${name(c)}: in use`, kind, points: c.at_ns.map((t, k) => [t, c.in_use_bytes[k], textOf(c.in_use_bytes[k], k)]), marks: c.at_ns.length < 20 };
-      const reserved = chosen.length === 1 && c.reserved_bytes.some((v) => v !== null)
-        ? [{ name: `${name(c)}: held by the allocator`, kind: "idle", points: c.at_ns.map((t, k) => [t, c.reserved_bytes[k], textOf(c.reserved_bytes[k], k)]) }] : [];
+      const points = (column) => c.map((p) => [p.ts_ns, p[column], () => [formatBytes(p[column]), `at ${formatNs(p.ts_ns)}`]]);
+      const kind = data.causes.includes(c[0].rank) ? "exposed" : chosen.length > 8 ? "faint" : "range-" + (i % 6);
+      const used = { name: `${name(c)}: in use`, kind, points: points("in_use_bytes"), marks: c.length < 20 };
+      const reserved = chosen.length === 1 && c.some((p) => p.reserved_bytes !== null)
+        ? [{ name: `${name(c)}: held by the allocator`, kind: "idle", points: points("reserved_bytes") }] : [];
       return [used, ...reserved];
     });
     place.replaceChildren(lineChart({ label: "Memory in use", xLabel: "time", yLabel: "bytes", formatX: formatNs, formatY: formatBytes, ticksY: sizeTicks, steps: true, series }));
   };
   show();
-  const peaks = [...curves].sort((a, b) => b.peak_bytes - a.peak_bytes).slice(0, 8);
   const holders = (text) => text.split("; ").filter(Boolean).map((part) => {
     const cut = part.lastIndexOf("=");
     return cut < 0 ? part : `${part.slice(0, cut)} ${formatBytes(Number(part.slice(cut + 1)))}`;
   }).join(", ");
   return [
     element("div", { class: "controls" }, select("Show", [["all", "all"], ...curves.map((c, i) => [String(i), name(c)])], "all", (shown) => { state.shown = shown; show(); })),
-    place, numbers("Highest peaks, and what was alive", ["", "peak", "largest holders"], peaks.map((c) => [name(c), formatBytes(c.peak_bytes), holders(c.alive) || NONE])),
+    place, numbers("Highest peaks, and what was alive", ["", "peak", "largest holders"], data.memory_peaks.map((p) => [laneName(p), formatBytes(p.peak_bytes), holders(p.alive) || NONE])),
   ];
 }
 
 function drawRoofline(data) {
-  const { points, devices, of } = data.roofline;
+  const of = data.roofline_of;
+  const points = (of === "kernel" ? data.kernel_stats : data.op_stats).filter((r) => r.flops > 0 && r.bytes > 0 && r.total_ns > 0)
+    .map((r) => ({ ...r, intensity: r.flops / r.bytes, rate: (r.flops / r.total_ns) * 1e9 }));
   const largest = Math.max(...points.map((p) => p.total_ns));
-  const roofs = devices.map((d) => {
+  const roofs = data.devices.map((d) => {
     const [flat, slope] = [d.peak_flops, d.peak_bytes_per_s];
     const knee = flat && slope ? flat / slope : null;
     const at = (x) => Math.min(flat || Infinity, slope ? slope * x : Infinity);
-    return { flat, knee, name: `${data.names[d.name]}: ${flat ? formatFlops(flat) : "arithmetic limit unknown"}, ${slope ? formatBytes(slope) + "/s" : "memory limit unknown"}`,
+    return { flat, knee, name: `${d.name}: ${flat ? formatFlops(flat) : "arithmetic limit unknown"}, ${slope ? formatBytes(slope) + "/s" : "memory limit unknown"}`,
       line: (x0, x1) => [x0, ...(knee && knee > x0 && knee < x1 ? [knee] : []), x1].map((x) => [x, at(x)]) };
   });
   const { box } = scatter({
     label: "Roofline", xLabel: "arithmetic intensity, FLOPs by byte", yLabel: "FLOP/s", formatX: formatNumber, formatY: formatFlops, baseX: 10, roofs,
-    points: () => points.map((p) => ({ x: p.intensity, y: p.flops_per_s, kind: "compute", r: 3 + 7 * Math.sqrt(p.total_ns / largest), focus: points.length < 100,
-      lines: () => [data.names[p.name], `${formatFlops(p.flops_per_s)} at ${formatNumber(p.intensity)} FLOPs per byte`, `${formatNs(p.total_ns)} in total`] })),
+    points: () => points.map((p) => ({ x: p.intensity, y: p.rate, kind: "compute", r: 3 + 7 * Math.sqrt(p.total_ns / largest), focus: points.length < 100,
+      lines: () => [p.name, `${formatFlops(p.rate)} at ${formatNumber(p.intensity)} FLOPs per byte`, `${formatNs(p.total_ns)} in total`] })),
   });
   return [element("p", { class: "hint" }, `Each point is one ${of}, summed over calls and ranks. Its area grows with its time.`), box,
-    numbers("The numbers behind this picture", [of, "FLOPs by byte", "FLOP/s", "time"], points.map((p) => [data.names[p.name], formatNumber(p.intensity), formatFlops(p.flops_per_s), formatNs(p.total_ns)]))];
+    numbers("The numbers behind this picture", [of, "FLOPs by byte", "FLOP/s", "time"], points.map((p) => [p.name, formatNumber(p.intensity), formatFlops(p.rate), formatNs(p.total_ns)]))];
 }
 
 // Draws the charts of a run into its page.
-export function drawRun(data, root) {
-  const ranks = data.verdict.kind === "cause" ? data.verdict.causes : [];
+export function drawRun(page, root) {
+  const tables = Object.entries(page.tables).map(([name, columns]) => [name, rowsOf(columns, page.names)]);
+  const data = { ...page, ...Object.fromEntries(tables) };
+  const ranks = data.verdict === "cause" ? data.causes : [];
   const draw = {
     steps: () => drawSteps(data), lateness: () => [heatMap(data.heat, ranks)], timeline: () => [timelineOf(data.timeline, data.names, ranks)],
-    overlap: () => drawOverlap(data), buckets: () => [bucketWaterfall(data.buckets, ranks[0])], collectives: () => drawCollectives(data),
-    skew: () => drawSkew(data), clocks: () => drawClocks(data), kernels: () => [nameTable(data.kernels, data.names, true)],
-    operators: () => [nameTable(data.operators, data.names, false)], idle: () => drawIdle(data), memory: () => drawMemory(data),
-    roofline: () => drawRoofline(data), tables: () => (data.extras.length ? data.extras.map(extraTable) : [element("p", { class: "hint" }, "No other table has rows.")]),
+    overlap: () => drawOverlap(data), buckets: () => [bucketWaterfall(data.bucket_timing, data.bucket_unit_ns, ranks[0])], collectives: () => drawCollectives(data),
+    skew: () => drawSkew(data), clocks: () => drawClocks(data), kernels: () => [nameTable(data.kernel_stats, true)],
+    operators: () => [nameTable(data.op_stats, false)], idle: () => drawIdle(data), memory: () => drawMemory(data),
+    roofline: () => drawRoofline(data), tables: () => (data.extras.length ? data.extras.map(([name, columns]) => extraTable(name, rowsOf(columns, data.names))) : [element("p", { class: "hint" }, "No other table has rows.")]),
   };
   for (const place of root.querySelectorAll("[data-draw]")) {
     place.append(...draw[place.dataset.draw]().filter((part) => part !== null));

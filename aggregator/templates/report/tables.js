@@ -7,16 +7,16 @@ const ns = (title, key, hint) => ({ title, hint, value: (r) => r[key], text: (r)
 const count = (title, key, hint) => ({ title, hint, value: (r) => r[key], text: (r) => formatCount(r[key]) });
 
 // Kernels or operators.
-export function nameTable(rows, names, kernels) {
+export function nameTable(rows, kernels) {
   const all = rows.reduce((sum, r) => sum + r.self_ns, 0) || 1;
   const columns = [
-    { title: kernels ? "kernel" : "operator or range", name: true, value: (r) => names[r.name], text: (r) => names[r.name] },
-    kernels ? { title: "work", name: true, word: true, value: (r) => r.work, text: (r) => r.work } : null,
+    { title: kernels ? "kernel" : "operator or range", name: true, value: (r) => r.name },
+    kernels ? { title: "work", name: true, word: true, value: (r) => r.work } : null,
     count("ranks", "ranks"), count("calls", "calls"), ns("total", "total_ns", "Over all ranks"),
     ns("self", "self_ns", "Total less the time of what runs inside"),
     { title: "share", hint: "Of the self time of all rows listed", value: (r) => r.self_ns, text: (r) => formatPercent((100 * r.self_ns) / all) }, ns("mean", "mean_ns"), ns("min", "min_ns"), ns("max", "max_ns"),
-    { title: "slowest", hint: "Rank whose calls take longest, and the ratio to the median", value: (r) => (r.slowest ? r.slowest[1] : null),
-      text: (r) => (r.slowest ? `${r.slowest[1].toFixed(2)} × on ${r.slowest[0]}` : null) },
+    { title: "slowest", hint: "Rank whose calls take longest, and the ratio to the median", value: (r) => r.vs_median_device,
+      text: (r) => (r.vs_median_device === null ? null : `${r.vs_median_device.toFixed(2)} × on ${r.rank}`) },
     { title: "FLOP/s", value: (r) => (r.flops && r.total_ns ? r.flops / r.total_ns : null), text: (r) => (r.flops && r.total_ns ? formatFlops((r.flops / r.total_ns) * 1e9) : null) },
     { title: "bytes", value: (r) => r.bytes, text: (r) => formatBytes(r.bytes) },
   ].filter((c) => c !== null && (c.name || rows.some((r) => c.value(r) !== null)));
@@ -28,13 +28,13 @@ export function stragglerTable(rows) {
   const columns = [
     count("rank", "rank"), { title: "verdict", name: true, word: true, value: (r) => r.verdict },
     ns("own excess", "own_excess_ns", "Own work between collectives above the lower median of the ranks, per step"),
-    { title: "95 % interval", value: (r) => r.low_ns, text: (r) => (r.low_ns === null ? null : `${formatNs(r.low_ns)} to ${formatNs(r.high_ns)}`) },
-    ns("delay", "delay_ns", "Time that the rank adds to every step"), ns("caused wait", "caused_ns", "Waits of other ranks that are charged to this rank"),
-    ns("suffered wait", "suffered_ns", "Time spent waiting for other ranks"), ns("inherited", "inherited_ns", "Lateness caused by other ranks"),
+    { title: "95 % interval", value: (r) => r.own_excess_low_ns, text: (r) => (r.own_excess_low_ns === null ? null : `${formatNs(r.own_excess_low_ns)} to ${formatNs(r.own_excess_high_ns)}`) },
+    ns("delay", "step_delay_ns", "Time that the rank adds to every step"), ns("caused wait", "caused_wait_ns", "Waits of other ranks that are charged to this rank"),
+    ns("suffered wait", "suffered_wait_ns", "Time spent waiting for other ranks"), ns("inherited", "inherited_ns", "Lateness caused by other ranks"),
     { title: "z", hint: "Distance from the other ranks in standard errors", value: (r) => r.z, text: (r) => (r.z === null ? null : Math.abs(r.z) > 100 ? "above 100" : r.z.toFixed(1)) },
     { title: "of steps", hint: "Share of steps that show it", value: (r) => r.persistence, text: (r) => (r.persistence === null ? null : formatPercent(100 * r.persistence)) },
     { title: "slowdown", hint: "Time of the run divided by its estimated time if this rank did as much work as the others", value: (r) => r.slowdown, text: (r) => (r.slowdown === null ? null : r.slowdown.toFixed(3)) },
-    { title: "why", name: true, value: (r) => r.why },
+    { title: "why", name: true, value: (r) => [r.reason, r.evidence_range].filter((part) => part !== null).join(" in ") },
   ];
   return table(columns, rows, { label: "verdict by rank", sort: 2, rows: 16, mark: (r) => "verdict-" + r.verdict });
 }
@@ -76,15 +76,14 @@ function unitOf(column, value) {
 }
 
 // A table of the analysis. The suffix of a column's name gives its unit.
-export function extraTable(extra) {
-  const text = (i) => extra.rows.some((row) => typeof row[i] === "string");
-  const columns = extra.columns.map((column, i) => ({
-    title: column.replace(/_(ns|pct|gbs)$/, "").replaceAll("_", " "), name: text(i), value: (r) => r[i], text: (r) => unitOf(column, r[i]),
-  })).filter((_, i) => extra.rows.some((row) => row[i] !== null));
-  const title = extra.name.replaceAll("_", " ");
-  const details = element("details", { class: "extra", id: "table-" + extra.name }, element("summary", {}, `${title} (${formatCount(extra.rows.length)} rows)`));
+export function extraTable(name, rows) {
+  const columns = Object.keys(rows[0]).filter((column) => rows.some((r) => r[column] !== null)).map((column) => ({
+    title: column.replace(/_(ns|pct|gbs)$/, "").replaceAll("_", " "), name: rows.some((r) => typeof r[column] === "string"), value: (r) => r[column], text: (r) => unitOf(column, r[column]),
+  }));
+  const title = name.replaceAll("_", " ");
+  const details = element("details", { class: "extra", id: "table-" + name }, element("summary", {}, `${title} (${formatCount(rows.length)} rows)`));
   details.addEventListener("toggle", () => {
-    if (details.open && details.children.length === 1) details.append(table(columns, extra.rows, { label: title, search: columns.some((c) => c.name), sort: 0, ascending: true, rows: 20 }));
+    if (details.open && details.children.length === 1) details.append(table(columns, rows, { label: title, search: columns.some((c) => c.name), sort: 0, ascending: true, rows: 20 }));
   });
   return details;
 }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
 use trace::BucketTimingRow;
 
 use crate::base::stats::lower_median;
@@ -10,25 +9,9 @@ use crate::base::units::plural;
 use crate::model::analysis::Tables;
 use crate::render::html::page_limits::{Limits, Shortenings, unit_ns};
 
-/// Buckets: one row per step, bucket and rank. Times count from the first time of the step's buckets.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct Buckets {
-    /// Unit of times, in ns.
-    unit_ns: i64,
-    /// Steps, ascending.
-    steps: Vec<i32>,
-    /// For each step, whether it has rows for every rank. Otherwise it has medians over ranks.
-    every_rank: Vec<bool>,
-    /// Rows of each step, in the order of `steps`.
-    rows: Vec<Vec<Row>>,
-}
-
-/// One bucket of one rank (−1: medians over all): `[bucket, rank, bytes, ready, enqueue, start, wait, end, exposed]`;
-/// `null` if unknown.
-type Row = (i32, i32, Option<i64>, Option<i64>, Option<i64>, i64, Option<i64>, i64, i64);
-
-/// The buckets of every step: for every rank while they fit into the limits, medians over ranks for further steps.
-pub(super) fn buckets(tables: &Tables, limits: &Limits, notes: &mut Shortenings) -> Buckets {
+/// The unit of times in ns, and the buckets of every step in that unit, from the first time of the step's buckets: for
+/// every rank while they fit into the limits, medians over ranks (rank −1) for further steps.
+pub(super) fn buckets(tables: &Tables, limits: &Limits, notes: &mut Shortenings) -> (i64, Vec<BucketTimingRow>) {
     let mut by_step: BTreeMap<i32, Vec<&BucketTimingRow>> = BTreeMap::new();
     for row in tables.bucket_timing.iter().filter(|r| r.step >= 0) {
         by_step.entry(row.step).or_default().push(row);
@@ -48,19 +31,14 @@ pub(super) fn buckets(tables: &Tables, limits: &Limits, notes: &mut Shortenings)
             ),
         );
     }
-    let mut buckets = Buckets { unit_ns, ..Buckets::default() };
-    for (step, rows) in &by_step {
-        let (origin, whole) = (first(rows), shown.contains(step));
-        buckets.steps.push(*step);
-        buckets.every_rank.push(whole);
-        let rows = if whole {
-            rows.iter().map(|r| bucket_row(r, origin, unit_ns)).collect()
-        } else {
-            medians(rows, origin, unit_ns)
-        };
-        buckets.rows.push(rows);
-    }
-    buckets
+    let of_step = |(step, rows): (&i32, &Vec<&BucketTimingRow>)| -> Vec<BucketTimingRow> {
+        let origin = first(rows);
+        if shown.contains(step) {
+            return rows.iter().map(|r| relative(r, origin, unit_ns)).collect();
+        }
+        medians(rows, origin).iter().map(|r| relative(r, origin, unit_ns)).collect()
+    };
+    (unit_ns, by_step.iter().flat_map(of_step).collect())
 }
 
 fn begin(row: &BucketTimingRow) -> i64 {
@@ -90,22 +68,20 @@ fn whole_steps(by_step: &BTreeMap<i32, Vec<&BucketTimingRow>>, limits: &Limits) 
     shown
 }
 
-fn bucket_row(row: &BucketTimingRow, origin: i64, unit: i64) -> Row {
+fn relative(row: &BucketTimingRow, origin: i64, unit: i64) -> BucketTimingRow {
     let at = |t: i64| (t - origin) / unit;
-    (
-        row.bucket,
-        row.rank,
-        row.bytes,
-        row.ready_ns.map(at),
-        row.enqueue_ns.map(at),
-        at(row.start_ns),
-        row.wait_ns.map(|w| w / unit),
-        at(row.end_ns),
-        row.exposed_ns / unit,
-    )
+    BucketTimingRow {
+        ready_ns: row.ready_ns.map(at),
+        enqueue_ns: row.enqueue_ns.map(at),
+        start_ns: at(row.start_ns),
+        wait_ns: row.wait_ns.map(|w| w / unit),
+        end_ns: at(row.end_ns),
+        exposed_ns: row.exposed_ns / unit,
+        ..row.clone()
+    }
 }
 
-fn medians(rows: &[&BucketTimingRow], origin: i64, unit: i64) -> Vec<Row> {
+fn medians(rows: &[&BucketTimingRow], origin: i64) -> Vec<BucketTimingRow> {
     let mut by_bucket: BTreeMap<i32, Vec<&BucketTimingRow>> = BTreeMap::new();
     for row in rows {
         by_bucket.entry(row.bucket).or_default().push(row);
@@ -115,20 +91,18 @@ fn medians(rows: &[&BucketTimingRow], origin: i64, unit: i64) -> Vec<Row> {
     };
     by_bucket
         .into_iter()
-        .map(|(bucket, rows)| {
-            let median = BucketTimingRow {
-                bucket,
-                rank: -1,
-                bytes: of(&rows, |r| r.bytes),
-                ready_ns: of(&rows, |r| r.ready_ns),
-                enqueue_ns: of(&rows, |r| r.enqueue_ns),
-                start_ns: of(&rows, |r| Some(r.start_ns)).unwrap_or(origin),
-                end_ns: of(&rows, |r| Some(r.end_ns)).unwrap_or(origin),
-                wait_ns: of(&rows, |r| r.wait_ns),
-                exposed_ns: of(&rows, |r| Some(r.exposed_ns)).unwrap_or(0),
-                ..BucketTimingRow::default()
-            };
-            bucket_row(&median, origin, unit)
+        .map(|(bucket, rows)| BucketTimingRow {
+            step: rows.first().map_or(0, |r| r.step),
+            bucket,
+            rank: -1,
+            bytes: of(&rows, |r| r.bytes),
+            ready_ns: of(&rows, |r| r.ready_ns),
+            enqueue_ns: of(&rows, |r| r.enqueue_ns),
+            start_ns: of(&rows, |r| Some(r.start_ns)).unwrap_or(origin),
+            end_ns: of(&rows, |r| Some(r.end_ns)).unwrap_or(origin),
+            wait_ns: of(&rows, |r| r.wait_ns),
+            exposed_ns: of(&rows, |r| Some(r.exposed_ns)).unwrap_or(0),
+            ..BucketTimingRow::default()
         })
         .collect()
 }
@@ -155,21 +129,26 @@ mod tests {
         }
     }
 
+    fn times(row: &BucketTimingRow) -> (Option<i64>, Option<i64>, i64, Option<i64>, i64, i64) {
+        (row.ready_ns, row.enqueue_ns, row.start_ns, row.wait_ns, row.end_ns, row.exposed_ns)
+    }
+
     #[test]
     fn times_count_from_the_step() {
         let mut notes = Shortenings::default();
-        let found = buckets(&tables(2, 3), &Limits::default(), &mut notes);
-        assert_eq!(found.rows[1][2], (0, 2, None, Some(0), Some(10), 22, Some(30), 100, 40));
+        let (unit, found) = buckets(&tables(2, 3), &Limits::default(), &mut notes);
+        assert_eq!((unit, found[5].step, found[5].rank), (1, 1, 2));
+        assert_eq!(times(&found[5]), (Some(0), Some(10), 22, Some(30), 100, 40));
         assert!(notes.is_empty());
     }
 
     #[test]
     fn steps_beyond_the_limit_show_medians() {
         let mut notes = Shortenings::default();
-        let found = buckets(&tables(20, 3), &Limits { bucket_rows: 30, ..Limits::default() }, &mut notes);
-        assert_eq!(found.every_rank.iter().filter(|whole| **whole).count(), 10);
-        let summary = found.every_rank.iter().position(|whole| !whole).unwrap();
-        assert_eq!(found.rows[summary], [(0, -1, None, Some(0), Some(10), 21, Some(30), 100, 40)]);
+        let (_, found) = buckets(&tables(20, 3), &Limits { bucket_rows: 30, ..Limits::default() }, &mut notes);
+        let medians: Vec<_> = found.iter().filter(|r| r.rank == -1).collect();
+        assert_eq!((medians.len(), found.len()), (10, 40));
+        assert_eq!(times(medians[0]), (Some(0), Some(10), 21, Some(30), 100, 40));
         assert!(!notes.is_empty());
     }
 }

@@ -8,37 +8,23 @@ use trace::InstanceRow;
 use crate::base::stats::lower_median;
 use crate::base::units::plural;
 use crate::model::analysis::Tables;
+use crate::render::html::columns::five_digits;
 use crate::render::html::page_limits::{Limits, Shortenings};
 use crate::render::html::string_pool::StringPool;
 
-/// Collectives by operation and size, and one by one. Columns have one value per collective; rates are in GB/s.
-#[derive(Debug, Default, Serialize)]
+/// Medians by operation and size over all collectives, and the collectives to draw.
+#[derive(Debug, Default)]
 pub(super) struct Collectives {
-    groups: Vec<Group>,
-    op: Vec<usize>,
-    bytes: Vec<Option<i64>>,
-    step: Vec<Option<i32>>,
-    /// First arrival, in ns since the first arrival of all collectives.
-    at_ns: Vec<i64>,
-    skew_ns: Vec<i64>,
-    error_ns: Vec<Option<i64>>,
-    transfer_ns: Vec<Option<i64>>,
-    algbw: Vec<Option<f64>>,
-    busbw: Vec<Option<f64>>,
-    busbw_wait: Vec<Option<f64>>,
-    last_rank: Vec<i32>,
-    complete: Vec<bool>,
-    /// Whether the waits by clocks and by durations alone differ by more than the clock error.
-    disagree: Vec<bool>,
-    /// Number of incomplete collectives.
-    incomplete: usize,
+    pub(super) groups: Vec<Group>,
+    /// By time. The first arrival counts from the first arrival of all collectives.
+    pub(super) shown: Vec<InstanceRow>,
     /// Number of matches for each way of matching.
-    matched: BTreeMap<String, usize>,
+    pub(super) matched: BTreeMap<String, usize>,
 }
 
 /// The collectives of one operation and size: medians, and the 10th and 90th percentile of the bus bandwidth.
 #[derive(Debug, Serialize)]
-struct Group {
+pub(super) struct Group {
     op: usize,
     bytes: Option<i64>,
     count: usize,
@@ -60,10 +46,9 @@ pub(super) fn collectives(
     notes: &mut Shortenings,
 ) -> Collectives {
     let rows = &tables.collective_instances;
-    let mut columns = Collectives { groups: groups(rows, names), ..Collectives::default() };
+    let mut matched = BTreeMap::new();
     for row in rows {
-        columns.incomplete += usize::from(!row.complete);
-        *columns.matched.entry(row.r#match.to_string()).or_default() += 1;
+        *matched.entry(row.r#match.to_string()).or_default() += 1;
     }
     let shown = shown(rows, limits);
     if shown.len() < rows.len() {
@@ -77,22 +62,8 @@ pub(super) fn collectives(
         );
     }
     let origin = rows.iter().map(|r| r.first_start_ns).min().unwrap_or(0);
-    for row in shown {
-        columns.op.push(names.id(&row.op));
-        columns.bytes.push(row.bytes);
-        columns.step.push(row.step);
-        columns.at_ns.push(row.first_start_ns - origin);
-        columns.skew_ns.push(row.skew_ns);
-        columns.error_ns.push(row.error_ns);
-        columns.transfer_ns.push(row.transfer_ns);
-        columns.algbw.push(row.algbw_gbs.map(five_digits));
-        columns.busbw.push(row.busbw_gbs.map(five_digits));
-        columns.busbw_wait.push(row.busbw_incl_wait_gbs.map(five_digits));
-        columns.last_rank.push(row.last_rank);
-        columns.complete.push(row.complete);
-        columns.disagree.push(row.clocks_disagree);
-    }
-    columns
+    let relative = |r: &InstanceRow| InstanceRow { first_start_ns: r.first_start_ns - origin, ..r.clone() };
+    Collectives { groups: groups(rows, names), shown: shown.into_iter().map(relative).collect(), matched }
 }
 
 /// The collectives to draw, by time.
@@ -149,16 +120,6 @@ fn at(sorted: &[f64], pct: usize) -> Option<f64> {
     sorted.get(last * pct / 100).copied().map(five_digits)
 }
 
-/// Rounds a rate to five digits, because further digits are noise and cost bytes.
-pub(super) fn five_digits(value: f64) -> f64 {
-    if !value.is_finite() || value == 0.0 {
-        return value;
-    }
-    let scale = 10f64.powi(4 - value.abs().log10().floor() as i32);
-    let rounded = (value * scale).round() / scale;
-    if rounded.is_finite() { rounded } else { value }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,8 +144,8 @@ mod tests {
         let tables =
             Tables { collective_instances: vec![instance(0, 5, None), instance(9, 7, None)], ..Tables::default() };
         let found = collectives(&tables, &mut StringPool::default(), &Limits::default(), &mut Shortenings::default());
-        assert_eq!(found.at_ns, [0, 9]);
-        assert_eq!((found.incomplete, found.matched["seq"]), (2, 2));
+        assert_eq!(found.shown.iter().map(|r| r.first_start_ns).collect::<Vec<_>>(), [0, 9]);
+        assert_eq!((found.groups[0].incomplete, found.matched["seq"]), (2, 2));
     }
 
     #[test]
@@ -194,18 +155,9 @@ mod tests {
         let mut notes = Shortenings::default();
         let limits = Limits { instances: 100, ..Limits::default() };
         let found = collectives(&tables, &mut StringPool::default(), &limits, &mut notes);
-        assert_eq!(found.skew_ns.len(), 100);
-        assert!((980..1000).all(|skew| found.skew_ns.contains(&skew)));
-        assert!(found.at_ns.is_sorted() && !notes.is_empty());
+        assert_eq!(found.shown.len(), 100);
+        assert!((980..1000).all(|skew| found.shown.iter().any(|r| r.skew_ns == skew)));
+        assert!(found.shown.is_sorted_by_key(|r| r.first_start_ns) && !notes.is_empty());
         assert_eq!(found.groups[0].count, 1000);
-    }
-
-    #[test]
-    fn rates_keep_five_digits() {
-        assert_eq!(five_digits(123.456_789), 123.46);
-        assert_eq!(five_digits(0.000_123_456_789), 0.000_123_46);
-        assert_eq!(five_digits(0.0), 0.0);
-        assert!(five_digits(f64::NAN).is_nan());
-        assert_eq!(five_digits(f64::MIN_POSITIVE), f64::MIN_POSITIVE);
     }
 }

@@ -6,7 +6,7 @@ use crate::Error;
 use crate::base::units::{count, ns, omission, plural, ranks};
 use crate::compare::{Diff, DiffRow, Group, Judgement, OneSided, Place, RunFacts};
 use crate::render::diff::method_sentences;
-use crate::render::html::collectives::five_digits;
+use crate::render::html::columns::five_digits;
 use crate::render::html::page::{ComparePage, Tab, script_json};
 use crate::render::html::page_limits::Limits;
 use crate::render::html::string_pool::{visible_name, visible_sentence};

@@ -12,8 +12,9 @@ use crate::Error;
 use crate::render::html::section_texts::{FindingView, Section, Uncovered};
 
 /// The modules of the page. They become one script, so each must come before the modules that import it.
-const MODULES: [(&str, &str); 15] = [
+const MODULES: [(&str, &str); 16] = [
     ("format.js", include_str!("../../../templates/report/format.js")),
+    ("rows.js", include_str!("../../../templates/report/rows.js")),
     ("dom.js", include_str!("../../../templates/report/dom.js")),
     ("axes.js", include_str!("../../../templates/report/axes.js")),
     ("table.js", include_str!("../../../templates/report/table.js")),

@@ -11,80 +11,45 @@ use crate::base::units::plural;
 use crate::model::analysis::{Analysis, Tables};
 use crate::render::html::page_limits::{Limits, Shortenings, unit_ns};
 
-/// The parts of steps by lane. A lane is a device, or the CPU of a rank without devices.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct Breakdown {
-    rank: Vec<i32>,
-    device: Vec<Option<i64>>,
-    steps_of: Vec<i64>,
-    /// Means over the active steps of a lane, in ns: compute, overlap, exposed communication, copies, idle.
-    mean: Vec<[i64; 5]>,
-    /// Percentage of communication that compute hides, over all steps.
-    overlap_pct: Vec<Option<f64>>,
-    /// Steps of `by_step`, ascending.
-    steps: Vec<i32>,
-    /// The same five parts of each lane and step, lane by lane, in ns; `null` if a lane lacks a step. Empty beyond the
-    /// limit.
-    by_step: Vec<Option<[i64; 5]>>,
-    /// The same five parts as means over all lanes of a step, in ns.
-    of_step: Vec<[i64; 5]>,
+/// The breakdown of the active steps by lane: a device, or the CPU of a rank without devices. Beyond the limit, the
+/// means of each lane (without a step) and those of each step (rank −1).
+pub(super) fn breakdown(tables: &Tables, limits: &Limits, notes: &mut Shortenings) -> Vec<StepBreakdownRow> {
+    let rows = || tables.step_breakdown.iter().filter(|r| r.step.is_some_and(|step| step >= 0));
+    let mut lanes: BTreeMap<(i32, Option<i64>), Vec<&StepBreakdownRow>> = BTreeMap::new();
+    let mut steps: BTreeMap<Option<i32>, Vec<&StepBreakdownRow>> = BTreeMap::new();
+    for row in rows() {
+        lanes.entry((row.rank, row.device_id)).or_default().push(row);
+        steps.entry(row.step).or_default().push(row);
+    }
+    if lanes.len() * steps.len() <= limits.lane_steps {
+        return rows().cloned().collect();
+    }
+    notes.add(
+        "steps",
+        format!(
+            "{} and {} are too many to show the breakdown of every rank in every step: the means over the steps are shown. \
+             analysis/step_breakdown.parquet has them all.",
+            plural(lanes.len(), "rank"),
+            plural(steps.len(), "step")
+        ),
+    );
+    let of_lane = |((rank, device_id), rows)| StepBreakdownRow { rank, device_id, ..mean(rows) };
+    let of_step = |(step, rows)| StepBreakdownRow { rank: -1, step, ..mean(rows) };
+    lanes.into_iter().map(of_lane).chain(steps.into_iter().map(of_step)).collect()
 }
 
-fn parts(row: &StepBreakdownRow) -> [i64; 5] {
-    [row.compute_ns, row.overlap_ns, row.exposed_comm_ns, row.memory_ns, row.idle_ns]
-}
-
-fn add(sum: &mut [i64; 5], parts: [i64; 5]) {
-    for (sum, part) in sum.iter_mut().zip(parts) {
-        *sum = sum.saturating_add(part);
+fn mean(rows: Vec<&StepBreakdownRow>) -> StepBreakdownRow {
+    let of = |part: fn(&StepBreakdownRow) -> i64| {
+        rows.iter().map(|r| part(r)).fold(0, i64::saturating_add) / rows.len().max(1) as i64
+    };
+    StepBreakdownRow {
+        compute_ns: of(|r| r.compute_ns),
+        overlap_ns: of(|r| r.overlap_ns),
+        exposed_comm_ns: of(|r| r.exposed_comm_ns),
+        memory_ns: of(|r| r.memory_ns),
+        idle_ns: of(|r| r.idle_ns),
+        ..StepBreakdownRow::default()
     }
-}
-
-/// Computes the breakdown by lane, and by lane and step.
-pub(super) fn breakdown(tables: &Tables, limits: &Limits, notes: &mut Shortenings) -> Breakdown {
-    let mut lanes: BTreeMap<(i32, Option<i64>), BTreeMap<i32, [i64; 5]>> = BTreeMap::new();
-    for row in &tables.step_breakdown {
-        if let Some(step) = row.step.filter(|step| *step >= 0) {
-            lanes.entry((row.rank, row.device_id)).or_default().insert(step, parts(row));
-        }
-    }
-    let mut by_step: BTreeMap<i32, (i64, [i64; 5])> = BTreeMap::new();
-    let mut breakdown = Breakdown::default();
-    for ((rank, device), steps) in &lanes {
-        let mut sum = [0; 5];
-        for (step, parts) in steps {
-            add(&mut sum, *parts);
-            let (lanes, all) = by_step.entry(*step).or_default();
-            *lanes += 1;
-            add(all, *parts);
-        }
-        let n = steps.len() as i64;
-        let comm = sum[1] + sum[2];
-        breakdown.rank.push(*rank);
-        breakdown.device.push(*device);
-        breakdown.steps_of.push(n);
-        breakdown.mean.push(sum.map(|part| part / n.max(1)));
-        breakdown.overlap_pct.push((comm > 0).then(|| 100.0 * sum[1] as f64 / comm as f64));
-    }
-    breakdown.steps = by_step.keys().copied().collect();
-    breakdown.of_step = by_step.values().map(|(lanes, sum)| sum.map(|part| part / lanes)).collect();
-    if lanes.len() * breakdown.steps.len() <= limits.lane_steps {
-        let cells = |steps: &BTreeMap<i32, [i64; 5]>| {
-            breakdown.steps.iter().map(|step| steps.get(step).copied()).collect::<Vec<_>>()
-        };
-        breakdown.by_step = lanes.values().flat_map(cells).collect();
-    } else {
-        notes.add(
-            "steps",
-            format!(
-                "{} and {} are too many to show the breakdown of every rank in every step: the means over the steps are shown. \
-                 analysis/step_breakdown.parquet has them all.",
-                plural(lanes.len(), "rank"),
-                plural(breakdown.steps.len(), "step")
-            ),
-        );
-    }
-    breakdown
 }
 
 /// Three measures of lateness by rank and step. A column is one step or several, a row is one rank or several.
@@ -221,20 +186,18 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_lacks_a_step_has_a_hole_and_its_own_mean() {
+    fn breakdowns_beyond_the_limit_are_means_by_lane_and_by_step() {
         let tables = Tables {
             step_breakdown: vec![row(0, 3, [1, 2, 3, 4, 5]), row(0, 4, [3, 2, 3, 4, 5]), row(1, 4, [7, 0, 0, 0, 0])],
             ..Tables::default()
         };
         let mut notes = Shortenings::default();
-        let found = breakdown(&tables, &Limits::default(), &mut notes);
-        assert_eq!(found.steps, [3, 4]);
-        assert_eq!(found.mean, [[2, 2, 3, 4, 5], [7, 0, 0, 0, 0]]);
-        assert_eq!(found.by_step[2], None);
-        assert_eq!(found.overlap_pct, [Some(40.0), None]);
+        assert_eq!(breakdown(&tables, &Limits::default(), &mut notes), tables.step_breakdown);
         assert!(notes.is_empty());
         let few = Limits { lane_steps: 3, ..Limits::default() };
-        assert!(breakdown(&tables, &few, &mut notes).by_step.is_empty());
+        let means: Vec<_> =
+            breakdown(&tables, &few, &mut notes).iter().map(|r| (r.rank, r.step, r.compute_ns, r.idle_ns)).collect();
+        assert_eq!(means, [(0, None, 2, 5), (1, None, 7, 0), (-1, Some(3), 1, 5), (-1, Some(4), 5, 2)]);
         assert!(!notes.is_empty(), "the shortening is listed");
     }
 

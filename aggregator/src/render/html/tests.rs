@@ -6,7 +6,7 @@ use super::*;
 use crate::align::clock::Clocks;
 use crate::ingest::source::SourceInfo;
 use crate::model::RankData;
-use crate::model::analysis::{Tables, VerdictKind};
+use crate::model::analysis::{Facts, Tables, Verdict, VerdictKind};
 
 /// A source whose ranks cannot be loaded, as if the files were deleted after the analysis.
 struct Gone;
