@@ -2,6 +2,7 @@
 
 pub mod breakdown;
 pub mod by_name;
+pub mod communication;
 pub(crate) mod critical;
 pub mod device;
 pub(crate) mod idle;

@@ -2,6 +2,7 @@
 
 pub mod analysis;
 pub mod clock_choice;
+pub mod communication;
 #[cfg(test)]
 pub(crate) mod drawn;
 pub mod limits;

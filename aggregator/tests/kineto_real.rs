@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use aggregator::ingest::kineto::{KinetoSource, ingest};
 use aggregator::ingest::source::{RunSource, Source};
 use aggregator::model::Kind;
+use aggregator::model::communication::Counted;
 use aggregator::{Options, analyze};
 use fixtures::data::real_traces;
 
@@ -30,6 +31,13 @@ fn tolerance_us(folder: &str, rows: f64) -> f64 {
     if folder == "ns_resolution" { rows * 0.125 } else { 1.0 }
 }
 
+/// Options with HTA's definition of communication.
+fn by_hta() -> Options {
+    let mut options = Options::default();
+    options.communication.counted = Some(Counted::Hta);
+    options
+}
+
 /// HTA's temporal breakdown and overlap over all rows, against the independent sweep.
 #[test]
 fn breakdown_and_overlap_are_those_of_an_independent_sweep() {
@@ -42,7 +50,10 @@ fn breakdown_and_overlap_are_those_of_an_independent_sweep() {
             continue;
         }
         let source = KinetoSource::open(std::slice::from_ref(&folder)).unwrap();
-        let tables = analyze(&source, &Options::default(), &|_, _| ()).unwrap().tables;
+        // The reference has HTA's communication, which the table of HTA's breakdown has without this option too.
+        let tables = analyze(&source, &by_hta(), &|_, _| ()).unwrap().tables;
+        let by_rules = analyze(&source, &Options::default(), &|_, _| ()).unwrap().tables;
+        assert_eq!(tables.hta_temporal_breakdown, by_rules.hta_temporal_breakdown, "{name}");
         for line in reference(&expected) {
             let [rank, rows, kernel, idle, compute, non_compute, comm, overlap] = line[..] else { panic!("{line:?}") };
             let tolerance = tolerance_us(&name, rows);
@@ -89,6 +100,51 @@ fn compute_time_is_the_plain_union_of_compute_kernels() {
     }
     let tables = analyze(&source, &Options::default(), &|_, _| ()).unwrap().tables;
     assert_eq!(tables.hta_temporal_breakdown[0].compute_time_ns, sum);
+}
+
+/// The shares of the wall time that an independent sweep gives if DeepEP's kernels (`::ep::`) are the communication:
+/// compute alone, overlap, exposed communication, idle.
+#[test]
+fn deepep_is_communication_that_dualpipe_hides() {
+    let Some(data) = real_traces() else { return };
+    let source = KinetoSource::open(&[data.join("kineto/deepseek_train_r0of64")]).unwrap();
+    let analysis = analyze(&source, &Options::default(), &|_, _| ()).unwrap();
+    let row = analysis.tables.step_breakdown.iter().find(|row| row.step.is_none()).unwrap();
+    let share = |ns: i64| 100.0 * ns as f64 / row.wall_ns as f64;
+    let found = [row.compute_ns, row.overlap_ns, row.exposed_comm_ns, row.idle_ns].map(share);
+    for (found, truth) in found.iter().zip([11.7, 84.7, 3.2, 0.4]) {
+        assert!((found - truth).abs() <= 0.5, "{found} instead of {truth}: {row:?}");
+    }
+    let sentence = analysis.facts.communication_by_name.unwrap();
+    assert!(sentence.contains("100 % of communication time: dpsk::ep::internode::combine, "), "{sentence}");
+    assert!(!analysis.tables.findings.iter().any(|finding| finding.title.contains("may communicate")));
+}
+
+/// If nothing were known of DeepEP's kernels, they would be suspected.
+#[test]
+fn unknown_communication_is_suspected() {
+    let Some(data) = real_traces() else { return };
+    let source = KinetoSource::open(&[data.join("kineto/deepseek_train_r0of64")]).unwrap();
+    let mut options = Options::default();
+    options.communication.not_counted = Some(regex::Regex::new("::ep::").unwrap());
+    let findings = analyze(&source, &options, &|_, _| ()).unwrap().tables.findings;
+    let finding = findings.iter().find(|finding| finding.title.contains("may communicate")).unwrap();
+    assert!(finding.title.contains("dpsk::ep::internode::combine"), "{finding:?}");
+    assert_eq!(&*finding.severity, "info");
+}
+
+/// vLLM's all-reduces by symmetric memory: known by their operator, and the copies inside are none of them.
+#[test]
+fn all_reduces_by_symmetric_memory_are_communication() {
+    let Some(data) = real_traces() else { return };
+    let source = KinetoSource::open(&[data.join("kineto/b200_r0of8")]).unwrap();
+    let analysis = analyze(&source, &Options::default(), &|_, _| ()).unwrap();
+    let communicates = |row: &&trace::KernelStatsRow| row.work == trace::WorkType::Communication;
+    let kernels: Vec<_> = analysis.tables.kernel_stats.iter().filter(communicates).collect();
+    let total_ns: i64 = kernels.iter().map(|row| row.total_ns).sum();
+    assert!((total_ns - 2_141_500).abs() < 1_000, "{total_ns}");
+    assert_eq!(kernels.iter().map(|row| row.calls).sum::<i64>(), 74);
+    assert_eq!(analysis.facts.communication_by_name, None);
 }
 
 /// The numbers that the design page gives for the real traces.

@@ -68,6 +68,65 @@ fn a_chosen_clock_is_used_or_refused() {
     by("best").expect_code(2);
 }
 
+/// A trace with a kernel of NCCL, one of DeepEP, and one of which nothing is known.
+fn trace_of_three_exchanges(file: &Path) {
+    let kernel = |name: &str, stream: i32, ts: i32, dur: i32| {
+        let args = format!(r#"{{"device":0,"stream":{stream},"correlation":{ts}}}"#);
+        let place = format!(r#""pid":0,"tid":{stream},"ts":{ts},"dur":{dur}"#);
+        format!(r#"{{"ph":"X","cat":"kernel","name":"{name}",{place},"args":{args}}}"#)
+    };
+    let rows = [
+        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, 100, 100),
+        kernel("void deep_ep::intranode::combine<2>(int4*)", 21, 100, 300),
+        kernel("void my_exchange<float>(float*)", 22, 100, 600),
+        kernel("ampere_sgemm_128x64_tn", 7, 100, 800),
+    ];
+    fs::write(file, format!(r#"{{"traceEvents":[{}]}}"#, rows.join(","))).unwrap();
+}
+
+/// What counts as communication is decided again from the names, for traces and for runs; HTA's table never changes.
+#[test]
+fn comm_and_not_comm_say_what_communicates() {
+    let here = scratch("what_communicates");
+    let (traces, run) = (here.join("rank0.json"), here.join("run"));
+    trace_of_three_exchanges(&traces);
+    aggregator(&[Path::new("ingest"), &traces, Path::new("--out"), &run]).expect_code(0);
+    for input in [&traces, &run] {
+        let analyzed = |options: &[&str]| {
+            let mut words = vec![Path::new("analyze"), input, Path::new("--json")];
+            words.extend(options.iter().map(Path::new));
+            let said = aggregator(&words).expect_code(0).stdout;
+            serde_json::from_str::<serde_json::Value>(&said).unwrap()
+        };
+        for (options, us) in [
+            (&[][..], 300),
+            (&["--comm", "hta"], 100),
+            (&["--comm", "my_exch"], 600),
+            (&["--comm", "my_exch", "--not-comm", "exchange|deep_ep"], 100),
+            (&["--not-comm", "."], 0),
+        ] {
+            let analysis = analyzed(options);
+            let tables = &analysis["tables"];
+            assert_eq!(tables["step_breakdown"][0]["comm_total_ns"], us * 1_000, "{options:?}");
+            assert_eq!(tables["hta_temporal_breakdown"][0]["compute_time_ns"], 800_000, "{options:?}");
+            let facts = &analysis["facts"];
+            assert_eq!(facts["communication"].as_str().unwrap_or_default(), options.join(" "));
+        }
+        let analysis = analyzed(&[]);
+        let sentence = analysis["facts"]["communication_by_name"].as_str().unwrap();
+        assert!(sentence.ends_with("1 kernel, 75 % of communication time: deep_ep::intranode::combine"), "{sentence}");
+        let findings = analysis["tables"]["findings"].to_string();
+        assert!(findings.contains("may communicate, and is counted as compute: my_exchange"), "{findings}");
+    }
+    let summary = aggregator(&[Path::new("analyze"), &traces, Path::new("--comm"), Path::new("my_exch")]);
+    let summary = summary.expect_code(0).stdout;
+    assert!(summary.contains("communication as --comm my_exch says"), "{summary}");
+    assert!(summary.contains("communication by kernel name alone"), "{summary}");
+    let refused = aggregator(&[Path::new("analyze"), &traces, Path::new("--not-comm"), Path::new("(")]);
+    let refused = refused.expect_code(2);
+    assert!(refused.stderr.contains("not-comm"), "{}", refused.stderr);
+}
+
 #[test]
 fn a_closed_output_pipe_is_no_failure() {
     let Some(run) = sound_run("broken_pipe") else { return };

@@ -4,7 +4,11 @@
 //! own here, which names its user and its difference from the others; the table in the tests shows all of them side by
 //! side.
 
+mod kernels;
+
 use crate::rank::Kind;
+
+pub use kernels::{function_of, is_known_compute};
 
 /// How the rows of a communication library are named on the host, and which rules count them.
 struct HostPrefix {
@@ -18,29 +22,43 @@ struct HostPrefix {
     is_collective: bool,
     /// [`is_backend_range`].
     is_backend_range: bool,
+    /// [`Launched::Communication`].
+    launches: bool,
 }
 
 /// One column for each rule. `ucc:`, `rccl:`, `xccl:`, `hccl:` and functional collectives are communication only in
-/// traces: the two sets differ.
+/// traces: the two sets differ. The operators below `_c10d_functional::` have no collective's arguments, but launch
+/// communication: those of symmetric memory (pytorch/pytorch torch/csrc/distributed/c10d/symm_mem), of vLLM
+/// (vllm-project/vllm vllm/distributed/parallel_state.py, csrc/torch_bindings.cpp), of SGLang (sgl-project/sglang
+/// sgl-kernel/csrc/common_extension.cc) and of TensorRT-LLM (NVIDIA/TensorRT-LLM cpp/tensorrt_llm/thop).
 #[rustfmt::skip]
-const HOST_PREFIXES: [HostPrefix; 11] = [
-    //          prefix                 communicates  in_traces  collective  back end
-    host_prefix("c10d::",              [true,        true,      false,      false]),
-    host_prefix("record_param_comms",  [true,        true,      false,      false]),
-    host_prefix("nccl:",               [true,        true,      false,      true]),
-    host_prefix("gloo:",               [true,        true,      true,       true]),
-    host_prefix("mpi:",                [true,        true,      true,       false]),
-    host_prefix("ucc:",                [false,       true,      true,       true]),
-    host_prefix("rccl:",               [false,       true,      false,      true]),
-    host_prefix("xccl:",               [false,       true,      false,      true]),
-    host_prefix("hccl:",               [false,       true,      false,      true]),
-    host_prefix("c10d_functional::",   [false,       true,      false,      false]),
-    host_prefix("_c10d_functional::",  [false,       true,      false,      false]),
+const HOST_PREFIXES: [HostPrefix; 20] = [
+    //          prefix                 communicates  in_traces  collective  back end  launches
+    host_prefix("c10d::",                 [true,         true,      false,      false,    true]),
+    host_prefix("record_param_comms",     [true,         true,      false,      false,    true]),
+    host_prefix("nccl:",                  [true,         true,      false,      true,     true]),
+    host_prefix("gloo:",                  [true,         true,      true,       true,     true]),
+    host_prefix("mpi:",                   [true,         true,      true,       false,    true]),
+    host_prefix("ucc:",                   [false,        true,      true,       true,     true]),
+    host_prefix("rccl:",                  [false,        true,      false,      true,     true]),
+    host_prefix("xccl:",                  [false,        true,      false,      true,     true]),
+    host_prefix("hccl:",                  [false,        true,      false,      true,     true]),
+    host_prefix("c10d_functional::",      [false,        true,      false,      false,    true]),
+    host_prefix("_c10d_functional::",     [false,        true,      false,      false,    true]),
+    host_prefix("symm_mem::",             [false,        false,     false,      false,    true]),
+    host_prefix("vllm::all_reduce",       [false,        false,     false,      false,    true]),
+    host_prefix("vllm::all_gather",       [false,        false,     false,      false,    true]),
+    host_prefix("vllm::reduce_scatter",   [false,        false,     false,      false,    true]),
+    host_prefix("_C_custom_ar::",         [false,        false,     false,      false,    true]),
+    host_prefix("sgl_kernel::all_reduce", [false,        false,     false,      false,    true]),
+    host_prefix("trtllm::allreduce",      [false,        false,     false,      false,    true]),
+    host_prefix("trtllm::allgather",      [false,        false,     false,      false,    true]),
+    host_prefix("trtllm::reducescatter",  [false,        false,     false,      false,    true]),
 ];
 
-const fn host_prefix(prefix: &'static str, rules: [bool; 4]) -> HostPrefix {
-    let [communicates, in_traces, is_collective, is_backend_range] = rules;
-    HostPrefix { prefix, communicates, in_traces, is_collective, is_backend_range }
+const fn host_prefix(prefix: &'static str, rules: [bool; 5]) -> HostPrefix {
+    let [communicates, in_traces, is_collective, is_backend_range, launches] = rules;
+    HostPrefix { prefix, communicates, in_traces, is_collective, is_backend_range, launches }
 }
 
 fn has_prefix(name: &[u8], counts: impl Fn(&HostPrefix) -> bool) -> bool {
@@ -51,8 +69,8 @@ fn has_prefix(name: &[u8], counts: impl Fn(&HostPrefix) -> bool) -> bool {
 /// for each row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NameClass {
-    /// A kernel of this name communicates: its name starts with `nccl` or `rccl`, in any case, which is HTA's rule.
-    /// [`is_communication_kernel_in_traces`] accepts more names.
+    /// A kernel of this name communicates: its function begins with `nccl` or `rccl`, in any case, or is one of the
+    /// table in `kernels`. [`is_communication_by_hta`] accepts fewer names.
     pub communicates_as_kernel: bool,
     /// An operator of this name communicates, or waits for communication. [`is_host_communication_in_traces`] accepts
     /// more prefixes, but no waits.
@@ -63,7 +81,7 @@ impl NameClass {
     /// The class of `name`.
     pub fn of(name: &str) -> Self {
         Self {
-            communicates_as_kernel: is_communication_kernel(name),
+            communicates_as_kernel: kernels::communicates(name),
             communicates_on_host: has_prefix(name.as_bytes(), |row| row.communicates) || waits(name),
         }
     }
@@ -88,9 +106,8 @@ pub fn is_host_communication_in_traces(name: &[u8]) -> bool {
         && has_prefix(name, |row| row.in_traces)
 }
 
-/// Whether a kernel of a trace may belong to a collective, so that its arguments are read. Wider than
-/// [`NameClass::communicates_as_kernel`]: `nccl` or `rccl` may also begin a later word, as in `void
-/// ncclKernel_X<float>()`.
+/// Whether a kernel of a trace may belong to a collective of NCCL or RCCL, so that its arguments are read: `nccl` or
+/// `rccl` begins any word. Other libraries than [`NameClass::communicates_as_kernel`] accepts have no such arguments.
 #[inline]
 pub fn is_communication_kernel_in_traces(name: &[u8]) -> bool {
     let begins_word = |at: usize| !name[at - 1].is_ascii_alphabetic() && name[at - 1] != b'_';
@@ -98,6 +115,39 @@ pub fn is_communication_kernel_in_traces(name: &[u8]) -> bool {
     starts_with_nccl(name)
         || (memchr::memmem::find(name, b"ccl").is_some()
             && (1..name.len()).any(|at| starts_with_nccl(&name[at..]) && begins_word(at)))
+}
+
+/// What the kernels are that an operator launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Launched {
+    /// Communication: the operator is one of a communication library.
+    Communication,
+    /// Its own computation: an operator of ATen. Within a collective it packs, casts or copies its data.
+    Computation,
+}
+
+impl Launched {
+    /// What rows of this name and `kind` launch. `None`: the row around it decides.
+    pub fn of(name: &str, kind: Kind) -> Option<Self> {
+        let communicates = match kind {
+            Kind::CpuOp => has_prefix(name.as_bytes(), |row| row.launches),
+            // Users name ranges as they like.
+            Kind::UserAnnotation => is_backend_range(name),
+            _ => return None,
+        };
+        match (communicates, kind) {
+            (true, _) => Some(Self::Communication),
+            (false, Kind::CpuOp) if name.starts_with("aten::") => Some(Self::Computation),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a kernel communicates by HTA's definition, which knows the libraries of NVIDIA and Habana only:
+/// `(^nccl.*)|(^hccl)|(.*ncclKernel.*)` of facebookresearch/HolisticTraceAnalysis hta/utils/utils.py. Its `^hip` is for
+/// the calls of HIP's runtime, which are no kernels.
+pub fn is_communication_by_hta(name: &str) -> bool {
+    name.starts_with("nccl") || name.starts_with("hccl") || name.contains("ncclKernel")
 }
 
 /// Whether a host row of a trace is a collective itself and has its time, because its library (gloo, MPI, UCC) works on
@@ -183,7 +233,7 @@ pub fn step_mark(name: &str) -> Option<Option<i32>> {
 
 /// Whether a kernel communicates: [`NameClass::communicates_as_kernel`], for code that has no other question.
 pub fn is_communication_kernel(name: &str) -> bool {
-    starts_with_nccl(name.as_bytes())
+    kernels::communicates(name)
 }
 
 fn starts_with_nccl(name: &[u8]) -> bool {
@@ -195,13 +245,15 @@ mod tests {
     use super::*;
 
     /// All rules, in the order of the columns of the table.
-    const RULES: [fn(&str) -> bool; 12] = [
+    const RULES: [fn(&str) -> bool; 14] = [
         |name| NameClass::of(name).is_comm(Kind::Kernel),
+        is_communication_by_hta,
         |name| is_communication_kernel_in_traces(name.as_bytes()),
         |name| NameClass::of(name).is_comm(Kind::CpuOp),
         |name| is_host_communication_in_traces(name.as_bytes()),
         is_host_collective,
         is_backend_range,
+        |name| Launched::of(name, Kind::CpuOp) == Some(Launched::Communication),
         waits,
         synchronizes,
         is_data_loading,
@@ -212,52 +264,58 @@ mod tests {
 
     /// `x`: the rule of this column holds for the name.
     const TABLE: &str = "
-        kernel  kernel in traces  host  host in traces  collective  back end  wait  sync  loading  loader  input  step
-        x       x                 .     .               .           .         .     .     .        .       .      .     ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)
-        x       x                 .     .               .           .         .     .     .        .       .      .     ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t
-        x       x                 .     .               .           .         .     .     .        .       .      .     NCCLKernel
-        x       x                 .     .               .           .         .     .     .        .       .      .     rcclGenericKernel
-        x       x                 .     .               .           .         .     .     .        .       .      .     nccl_helper
-        .       x                 .     .               .           .         .     .     .        .       .      .     void ncclKernel_X<float>()
-        .       x                 .     .               .           .         .     .     .        .       .      .     void gemm<nccl>(float*)
-        .       .                 .     .               .           .         .     .     .        .       .      .     my_nccl_copy_helper
-        .       .                 .     .               .           .         .     .     .        .       .      .     vectorized_succl
-        .       .                 .     .               .           .         .     .     .        .       .      .     ampere_sgemm_128x64_tn
-        .       .                 .     .               .           .         .     .     .        .       .      .     é
-        .       .                 x     x               .           .         .     .     .        .       .      .     c10d::allreduce_
-        .       .                 x     x               .           .         .     .     .        .       .      .     record_param_comms
-        x       x                 x     x               .           x         .     .     .        .       .      .     nccl:all_reduce
-        .       .                 x     x               x           x         .     .     .        .       .      .     gloo:all_reduce
-        .       .                 x     x               x           .         .     .     .        .       .      .     mpi:all_reduce
-        .       .                 .     x               x           x         .     .     .        .       .      .     ucc:all_reduce
-        x       x                 .     x               .           x         .     .     .        .       .      .     rccl:all_reduce
-        .       .                 .     x               .           x         .     .     .        .       .      .     xccl:all_reduce
-        .       .                 .     x               .           x         .     .     .        .       .      .     hccl:all_reduce
-        .       .                 .     x               .           .         .     .     .        .       .      .     c10d_functional::all_reduce
-        .       .                 .     x               .           .         .     .     .        .       .      .     _c10d_functional::all_reduce
-        .       .                 x     x               .           .         x     .     .        .       .      .     c10d::WaitTensor
-        .       .                 x     .               .           .         x     .     .        .       .      .     wait_all_reduce
-        .       .                 .     .               .           .         .     .     .        .       .      .     aten::addmm
-        .       .                 .     .               .           .         .     x     .        .       .      .     cudaStreamSynchronize
-        .       .                 .     .               .           .         .     x     .        .       .      .     hipDeviceSynchronize
-        .       .                 .     .               .           .         .     x     .        .       .      .     cuCtxSynchronize
-        .       .                 .     .               .           .         .     x     .        .       .      .     cudaMemcpy
-        .       .                 .     .               .           .         .     x     .        .       .      .     cuMemcpyDtoH_v2
-        .       .                 .     .               .           .         .     .     .        .       .      .     cudaMemcpyAsync
-        .       .                 .     .               .           .         .     .     .        .       .      .     cuMemcpyHtoDAsync_v2
-        .       .                 x     .               .           .         x     .     .        .       .      .     cudaStreamWaitEvent
-        .       .                 .     .               .           .         .     .     x        .       x      .     input
-        .       .                 .     .               .           .         .     .     .        .       x      .     Input
-        .       .                 .     .               .           .         .     .     x        x       x      .     enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__
-        .       .                 .     .               .           .         .     .     x        x       x      .     enumerate(DataPipe)#Mapper
-        .       .                 .     .               .           .         .     .     .        x       x      .     enumerate(DataLoader)
-        .       .                 .     .               .           .         .     .     .        x       x      .     my enumerate(DataLoader)#1
-        .       .                 .     .               .           .         .     .     .        .       x      .     torch/utils/data/dataloader.py(600): __next__
-        .       .                 .     .               .           .         .     .     .        .       .      .     input_layer
-        .       .                 .     .               .           .         .     .     .        .       .      x     ProfilerStep#12
-        .       .                 .     .               .           .         .     .     .        .       .      x     ProfilerStep#x
-        .       .                 .     .               .           .         .     .     .        .       .      .     ProfilerStep
-        .       .                 .     .               .           .         .     .     .        .       .      .     my ProfilerStep#1
+        kernel  HTA  kernel in traces  host  host in traces  collective  back end  launches  wait  sync  loading  loader  input  step
+        x       x    x                 .     .               .           .         .         .     .     .        .       .      .     ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)
+        x       x    x                 .     .               .           .         .         .     .     .        .       .      .     ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t
+        x       .    x                 .     .               .           .         .         .     .     .        .       .      .     NCCLKernel
+        x       .    x                 .     .               .           .         .         .     .     .        .       .      .     rcclGenericKernel
+        x       x    x                 .     .               .           .         .         .     .     .        .       .      .     nccl_helper
+        x       x    x                 .     .               .           .         .         .     .     .        .       .      .     void ncclKernel_X<float>()
+        .       .    x                 .     .               .           .         .         .     .     .        .       .      .     void gemm<nccl>(float*)
+        x       .    .                 .     .               .           .         .         .     .     .        .       .      .     void vllm::cross_device_reduce_1stage<__half, 8>()
+        x       .    .                 .     .               .           .         .         .     .     .        .       .      .     void dpsk::ep::internode::combine<false>(int4*)
+        .       x    .                 .     .               .           .         .         .     .     .        .       .      .     hcclKernel
+        .       .    .                 .     .               .           .         .         .     .     .        .       .      .     my_nccl_copy_helper
+        .       .    .                 .     .               .           .         .         .     .     .        .       .      .     vectorized_succl
+        .       .    .                 .     .               .           .         .         .     .     .        .       .      .     ampere_sgemm_128x64_tn
+        .       .    .                 .     .               .           .         .         .     .     .        .       .      .     é
+        .       .    .                 x     x               .           .         x         .     .     .        .       .      .     c10d::allreduce_
+        .       .    .                 x     x               .           .         x         .     .     .        .       .      .     record_param_comms
+        x       x    x                 x     x               .           x         x         .     .     .        .       .      .     nccl:all_reduce
+        .       .    .                 x     x               x           x         x         .     .     .        .       .      .     gloo:all_reduce
+        .       .    .                 x     x               x           .         x         .     .     .        .       .      .     mpi:all_reduce
+        .       .    .                 .     x               x           x         x         .     .     .        .       .      .     ucc:all_reduce
+        x       .    x                 .     x               .           x         x         .     .     .        .       .      .     rccl:all_reduce
+        .       .    .                 .     x               .           x         x         .     .     .        .       .      .     xccl:all_reduce
+        .       x    .                 .     x               .           x         x         .     .     .        .       .      .     hccl:all_reduce
+        .       .    .                 .     x               .           .         x         .     .     .        .       .      .     c10d_functional::all_reduce
+        .       .    .                 .     x               .           .         x         .     .     .        .       .      .     _c10d_functional::all_reduce
+        x       .    .                 .     .               .           .         x         .     .     .        .       .      .     symm_mem::multimem_all_reduce_
+        .       .    .                 .     .               .           .         x         .     .     .        .       .      .     vllm::all_reduce
+        .       .    .                 .     .               .           .         x         .     .     .        .       .      .     _C_custom_ar::all_reduce
+        .       .    .                 x     x               .           .         x         x     .     .        .       .      .     c10d::WaitTensor
+        .       .    .                 x     .               .           .         .         x     .     .        .       .      .     wait_all_reduce
+        .       .    .                 .     .               .           .         .         .     .     .        .       .      .     aten::addmm
+        .       .    .                 .     .               .           .         .         .     x     .        .       .      .     cudaStreamSynchronize
+        .       .    .                 .     .               .           .         .         .     x     .        .       .      .     hipDeviceSynchronize
+        .       .    .                 .     .               .           .         .         .     x     .        .       .      .     cuCtxSynchronize
+        .       .    .                 .     .               .           .         .         .     x     .        .       .      .     cudaMemcpy
+        .       .    .                 .     .               .           .         .         .     x     .        .       .      .     cuMemcpyDtoH_v2
+        .       .    .                 .     .               .           .         .         .     .     .        .       .      .     cudaMemcpyAsync
+        .       .    .                 .     .               .           .         .         .     .     .        .       .      .     cuMemcpyHtoDAsync_v2
+        .       .    .                 x     .               .           .         .         x     .     .        .       .      .     cudaStreamWaitEvent
+        .       .    .                 .     .               .           .         .         .     .     x        .       x      .     input
+        .       .    .                 .     .               .           .         .         .     .     .        .       x      .     Input
+        .       .    .                 .     .               .           .         .         .     .     x        x       x      .     enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__
+        .       .    .                 .     .               .           .         .         .     .     x        x       x      .     enumerate(DataPipe)#Mapper
+        .       .    .                 .     .               .           .         .         .     .     .        x       x      .     enumerate(DataLoader)
+        .       .    .                 .     .               .           .         .         .     .     .        x       x      .     my enumerate(DataLoader)#1
+        .       .    .                 .     .               .           .         .         .     .     .        .       x      .     torch/utils/data/dataloader.py(600): __next__
+        .       .    .                 .     .               .           .         .         .     .     .        .       .      .     input_layer
+        .       .    .                 .     .               .           .         .         .     .     .        .       .      x     ProfilerStep#12
+        .       .    .                 .     .               .           .         .         .     .     .        .       .      x     ProfilerStep#x
+        .       .    .                 .     .               .           .         .         .     .     .        .       .      .     ProfilerStep
+        .       .    .                 .     .               .           .         .         .     .     .        .       .      .     my ProfilerStep#1
     ";
 
     #[test]
@@ -275,13 +333,23 @@ mod tests {
             assert_eq!(found, expected, "{rest}");
             names += 1;
         }
-        assert_eq!(names, 45);
+        assert_eq!(names, 51);
     }
 
     #[test]
     fn only_kernels_and_operators_communicate() {
         for kind in [Kind::UserAnnotation, Kind::Runtime, Kind::GpuUserAnnotation, Kind::PythonFunction] {
             assert!(!NameClass::of("nccl:all_reduce").is_comm(kind), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn an_operator_of_aten_computes_and_the_ranges_of_back_ends_communicate() {
+        assert_eq!(Launched::of("aten::copy_", Kind::CpuOp), Some(Launched::Computation));
+        assert_eq!(Launched::of("nccl:all_reduce", Kind::UserAnnotation), Some(Launched::Communication));
+        for (name, kind) in [("symm_mem::x", Kind::UserAnnotation), ("c10d::x", Kind::Runtime), ("my_op", Kind::CpuOp)]
+        {
+            assert_eq!(Launched::of(name, kind), None, "{name}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! One rank in memory, column by column: the common form of a recorded run and of a trace.
 
+mod communication;
 mod launches;
 mod op_details;
 
@@ -9,6 +10,7 @@ use crate::{
 };
 
 pub use crate::Kind;
+pub use communication::BelowOperators;
 pub use launches::{Launch, Launches, RowsByCorrelation, enclosing, outermost};
 pub use op_details::{Detail, Details, Written};
 

@@ -9,7 +9,7 @@ use regex::Regex;
 
 use crate::cli::Outcome;
 use crate::cli::input::{Input, resolve};
-use crate::cli::scope_args::ScopeArguments;
+use crate::cli::scope_args::{CommunicationArguments, ScopeArguments};
 use crate::cli::thresholds::ThresholdArguments;
 use crate::ingest::kineto::KinetoSource;
 use crate::ingest::source::{RunSource, Source};
@@ -36,6 +36,8 @@ pub struct Arguments {
     top: usize,
     #[command(flatten)]
     scope: ScopeArguments,
+    #[command(flatten)]
+    communication: CommunicationArguments,
     /// Use only the time inside host ranges whose name matches.
     #[arg(long, value_name = "REGEX")]
     range: Option<Regex>,
@@ -91,6 +93,7 @@ fn options(arguments: &Arguments) -> Options {
         range: arguments.range.clone(),
         sequences_of: arguments.sequences_of.clone(),
         thresholds: arguments.thresholds.thresholds(),
+        communication: arguments.communication.rule(),
         ..arguments.scope.options()
     }
 }

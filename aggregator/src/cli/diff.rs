@@ -11,6 +11,7 @@ use regex::Regex;
 use crate::Error;
 use crate::cli::analyze::{colour, width, with_bar};
 use crate::cli::input::open;
+use crate::cli::scope_args::CommunicationArguments;
 use crate::cli::thresholds::number;
 use crate::cli::{Outcome, print_omissions};
 use crate::compare::{Diff, Method, diff};
@@ -65,6 +66,8 @@ pub struct Arguments {
     /// Choose how to align the clocks. If the method joins no ranks, the command fails; it never falls back.
     #[arg(long, value_enum, value_name = "METHOD", default_value_t = Choice::Auto)]
     clock: Choice,
+    #[command(flatten)]
+    communication: CommunicationArguments,
 }
 
 /// Runs the command.
@@ -74,6 +77,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         ranks: arguments.ranks.clone(),
         step_marker: arguments.step_marker.clone(),
         clock: arguments.clock,
+        communication: arguments.communication.rule(),
         ..Options::default()
     };
     let method = Method {

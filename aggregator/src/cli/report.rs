@@ -11,7 +11,7 @@ use crate::Error;
 use crate::base::units::plural;
 use crate::cli::analyze::with_bar;
 use crate::cli::input::{Input, open, resolve, source_of};
-use crate::cli::scope_args::ScopeArguments;
+use crate::cli::scope_args::{CommunicationArguments, ScopeArguments};
 use crate::cli::{Outcome, print_omissions};
 use crate::ingest::source::Source;
 use crate::model::options::Options;
@@ -35,6 +35,8 @@ pub struct Arguments {
     timeline: Option<i32>,
     #[command(flatten)]
     scope: ScopeArguments,
+    #[command(flatten)]
+    communication: CommunicationArguments,
     /// Use only the time inside host ranges whose name matches.
     #[arg(long, value_name = "REGEX")]
     range: Option<Regex>,
@@ -42,7 +44,11 @@ pub struct Arguments {
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let options = Options { range: arguments.range.clone(), ..arguments.scope.options() };
+    let options = Options {
+        range: arguments.range.clone(),
+        communication: arguments.communication.rule(),
+        ..arguments.scope.options()
+    };
     let settings = Settings { timeline_step: arguments.timeline, ..Settings::default() };
     let write = |out: &mut dyn Write| match sides(arguments.paths.clone())? {
         Sides::One(run) => with_bar(|progress| report(run.as_ref(), &options, &settings, out, progress)),

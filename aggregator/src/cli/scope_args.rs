@@ -7,7 +7,30 @@ use clap::Args;
 use regex::Regex;
 
 use crate::model::clock_choice::Choice;
+use crate::model::communication::{Communication, Counted};
 use crate::model::options::{Options, TimeBound, parse_ranks, parse_steps};
+
+/// What counts as communication.
+#[derive(Clone, Debug, Args)]
+pub(super) struct CommunicationArguments {
+    /// Count device work whose name matches as communication too. `hta`: count only the kernels that HTA counts.
+    #[arg(long, value_name = "REGEX|hta", value_parser = counted)]
+    comm: Option<Counted>,
+    /// Do not count device work whose name matches as communication, whatever else says that it is.
+    #[arg(long, value_name = "REGEX")]
+    not_comm: Option<Regex>,
+}
+
+impl CommunicationArguments {
+    /// Returns the rule of these options.
+    pub(super) fn rule(&self) -> Communication {
+        Communication { counted: self.comm.clone(), not_counted: self.not_comm.clone() }
+    }
+}
+
+fn counted(text: &str) -> Result<Counted, regex::Error> {
+    if text == "hta" { Ok(Counted::Hta) } else { Regex::new(text).map(Counted::Matching) }
+}
 
 /// The selected part of a run.
 #[derive(Debug, Args)]

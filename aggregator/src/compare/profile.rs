@@ -84,21 +84,23 @@ pub struct Key {
     pub shape: Option<Text>,
     /// The measured quantity.
     pub measure: Measure,
+    /// Whether the operator or kernel communicates, or waits for communication.
+    #[serde(skip)]
+    pub communicates: bool,
 }
 
 impl Key {
     /// A key without a shape.
     pub fn new(group: Group, name: &str, measure: Measure) -> Self {
-        Self { group, name: name.into(), shape: None, measure }
+        Self { group, name: name.into(), shape: None, measure, communicates: false }
     }
 
     /// Whether this is time that a rank spends on its own work, not waiting for others. Such a series can be the reason
     /// of a slowdown and not only its effect.
     pub fn is_own_work(&self) -> bool {
-        let class = name_rules::NameClass::of(&self.name);
         match self.group {
             Group::Range => true,
-            Group::Operator | Group::Kernel => !class.communicates_on_host && !class.communicates_as_kernel,
+            Group::Operator | Group::Kernel => !self.communicates,
             Group::Step | Group::Collective | Group::Bucket => false,
         }
     }
@@ -153,6 +155,7 @@ pub(crate) fn profile_run(
             mark_steps(&mut data, marker);
         }
         one_step_if_none(&mut data);
+        options.communication.decide(&mut data);
         let profile = profile_rank(&data, &details, options);
         // Loading has already marked the steps.
         Ok((map_rank(data, &Options { step_marker: None, ..options.clone() }, None), profile))
@@ -174,8 +177,8 @@ pub(crate) fn profile_run(
     })
 }
 
-/// Properties that rows of one key share: group, name, shape, blocks of the grid.
-type Kindred<'a> = (Group, u32, Option<&'a str>, i64);
+/// Properties that rows of one key share: group, name, shape, blocks of the grid, whether they communicate.
+type Kindred<'a> = (Group, u32, Option<&'a str>, i64, bool);
 
 /// Fills the ranges, operators and kernels of a rank.
 fn profile_rank(data: &RankData, details: &Details, options: &Options) -> RankProfile {
@@ -198,13 +201,17 @@ fn profile_rank(data: &RankData, details: &Details, options: &Options) -> RankPr
     for (row, inside_ns) in inside_ns.into_iter().enumerate() {
         let Ok(at) = profile.steps.binary_search(&events.step[row]) else { continue };
         let name = events.name[row];
+        let communicates = events.is_comm[row];
         let (key, dur_ns) = match events.kind[row] {
             Kind::UserAnnotation if name_rules::is_step(&data.names[name as usize]) => continue,
-            Kind::UserAnnotation => ((Group::Range, name, None, NONE), events.dur_ns[row]),
-            Kind::CpuOp => ((Group::Operator, name, details.shape(row).map(|s| &**s), NONE), events.dur_ns[row]),
+            Kind::UserAnnotation => ((Group::Range, name, None, NONE, false), events.dur_ns[row]),
+            Kind::CpuOp => {
+                let shape = details.shape(row).map(|s| &**s);
+                ((Group::Operator, name, shape, NONE, communicates), events.dur_ns[row])
+            }
             kind if kind.is_device_work() => {
                 let blocks = blocks.get(&events.id[row]).copied().unwrap_or(NONE);
-                ((Group::Kernel, name, None, blocks), events.dur_ns[row])
+                ((Group::Kernel, name, None, blocks, communicates), events.dur_ns[row])
             }
             _ => continue,
         };
@@ -213,7 +220,7 @@ fn profile_rank(data: &RankData, details: &Details, options: &Options) -> RankPr
         sum.1 = sum.1.saturating_add((dur_ns - inside_ns).max(0));
     }
     let sums: Vec<_> = sums.into_iter().collect();
-    for ((group, name, shape, blocks), values) in sums {
+    for ((group, name, shape, blocks, communicates), values) in sums {
         let shape = match (shape, blocks) {
             (Some(shape), _) => Some(shape.into()),
             (None, NONE) => None,
@@ -221,7 +228,9 @@ fn profile_rank(data: &RankData, details: &Details, options: &Options) -> RankPr
         };
         let name = data.names[name as usize].clone();
         let mut put = |measure, values: Vec<f64>| {
-            profile.series.insert(Key { group, name: name.clone(), shape: shape.clone(), measure }, values);
+            profile
+                .series
+                .insert(Key { group, name: name.clone(), shape: shape.clone(), measure, communicates }, values);
         };
         let (total, own) = values.iter().map(|(total, own)| (*total as f64, *own as f64)).unzip();
         if group != Group::Operator {
@@ -275,7 +284,8 @@ fn collectives(profiles: &mut [RankProfile], parts: &[RankPart]) -> i64 {
 }
 
 fn collective(op: &Word<Op>, bytes: Option<i64>, measure: Measure) -> Key {
-    Key { group: Group::Collective, name: op.text(), shape: bytes.map(|b| units::bytes(b).into()), measure }
+    let shape = bytes.map(|b| units::bytes(b).into());
+    Key { shape, ..Key::new(Group::Collective, &op.text(), measure) }
 }
 
 /// Fills the quantities that need all ranks. Each rank gets the same value, so the mean over ranks is the job's value.

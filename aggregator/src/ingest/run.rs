@@ -16,7 +16,7 @@ use std::sync::Arc;
 use trace::{CollectiveRow, OmissionRow, RankRow, Row, Run};
 
 use crate::model::{Collective, RankData, RankInfo, RankOutline};
-use trace::rank::Details;
+use trace::rank::{BelowOperators, Details, Launches};
 
 pub use merge_parts::{merge_parts, sort_rows};
 
@@ -38,6 +38,10 @@ pub fn load_rank(run: &Run, rank: i32) -> RankData {
     columns::load_events(run, rank, &mut data);
     repair::repair(&mut data);
     collective_kernels::join(&mut data);
+    if let Some(below) = BelowOperators::find(&data.events, &data.names) {
+        let launches = Launches::collect(&data.events);
+        below.mark(&mut data.events, &launches);
+    }
     data
 }
 

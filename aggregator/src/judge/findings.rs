@@ -1,11 +1,12 @@
 //! Findings: the problems that an engineer should look at first, as sentences. Each has its evidence, its threshold and
 //! the source of the threshold.
 
+pub(crate) mod communication;
 mod devices;
 
 use std::collections::BTreeMap;
 
-use trace::{FindingRow, Reason, Severity, StepBreakdownRow, Word};
+use trace::{FindingRow, Reason, Severity, StepBreakdownRow, Word, WorkType};
 
 use crate::base::units::{bytes, ns, plural, ranks};
 use crate::judge::headline::SCATTERED_WAITS_PCT;
@@ -327,10 +328,9 @@ fn slow_device(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
     for kernel in kernels {
         *totals.entry((kernel.rank, kernel.device_id)).or_default() += kernel.total_ns;
     }
-    let communicates = |name: &str| trace::name_rules::NameClass::of(name).communicates_as_kernel;
     let weighty = kernels.iter().filter(|k| {
         let total = totals.get(&(k.rank, k.device_id)).copied().unwrap_or(0);
-        !communicates(&k.name) && k.total_ns as f64 > SLOW_KERNEL_SHARE * total as f64
+        k.work != WorkType::Communication && k.total_ns as f64 > SLOW_KERNEL_SHARE * total as f64
     });
     let (kernel, ratio) = weighty
         .filter_map(|k| Some((k, k.vs_median_device?)))

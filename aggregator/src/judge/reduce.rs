@@ -11,6 +11,7 @@ use crate::base::intervals::Interval;
 use crate::ingest::source::{Source, SourceInfo};
 use crate::judge::buckets::bucket_timing;
 use crate::judge::collective_cost::instance_row;
+use crate::judge::findings::communication::{by_name_alone, suspects};
 use crate::judge::findings::findings;
 use crate::judge::step_numbers::lacking;
 use crate::judge::unfinished::unfinished;
@@ -139,6 +140,7 @@ fn reduce_aligned(
     omissions.extend(unlisted_ranks(&facts));
     let memory: BTreeMap<(i32, i64), i64> =
         parts.iter().flat_map(|p| &p.devices).filter_map(|d| Some(((d.rank, d.device_id), d.memory_bytes?))).collect();
+    let suspected = suspects(parts.iter().map(|part| &part.communication));
     for mut part in parts {
         let rank = part.outline.info.rank;
         part.tables.memory_peaks.iter_mut().for_each(|m| m.ts_ns = clocks.global(rank, false, m.ts_ns));
@@ -151,6 +153,8 @@ fn reduce_aligned(
     let verdict = headline::verdict(&tables, &facts);
     let mut analysis = Analysis { facts, verdict, tables };
     analysis.tables.findings = findings(&analysis, &options.limits, &memory);
+    // Information comes last.
+    analysis.tables.findings.extend(suspected);
     Ok((analysis, clocks))
 }
 
@@ -177,6 +181,8 @@ fn facts(parts: &[RankPart], info: &SourceInfo, options: &Options) -> Facts {
         recording_was_off: counter_reasons(parts, |counter| &*counter.source == "schedule"),
         has_device_rows: parts.iter().any(|p| p.outline.has_device_rows),
         selection: options.selection(),
+        communication: (!options.communication.is_default()).then(|| options.communication.to_string()),
+        communication_by_name: by_name_alone(parts.iter().map(|p| &p.communication)),
     }
 }
 

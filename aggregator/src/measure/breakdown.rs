@@ -17,7 +17,8 @@ use trace::{HtaTemporalRow, StepBreakdownRow};
 use crate::base::intervals::{Coverage, Interval, IntervalSet};
 use crate::model::scope::Scope;
 use crate::model::steps::{StepWindow, device_windows, host_windows};
-use crate::model::{Events, Kind, NONE, RankData};
+use crate::model::{Kind, NONE, RankData};
+use trace::name_rules::is_communication_by_hta;
 
 /// The activity of one device, or of the CPU of a rank without a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,12 +31,14 @@ pub(crate) struct Activity {
     pub(crate) comm: IntervalSet,
     /// The set M: copies and fills.
     pub(crate) memory: IntervalSet,
+    /// The set K by HTA's definition of communication; `None` if it is the same.
+    hta_compute: Option<IntervalSet>,
 }
 
 impl Activity {
     /// The activity of each device of a rank, or of its CPU if no row is device work.
     pub(crate) fn of(data: &RankData) -> Vec<Self> {
-        let devices = devices(&data.events);
+        let devices = devices(data);
         if devices.is_empty() { vec![Self::of_cpu(data)] } else { devices }
     }
 
@@ -51,18 +54,24 @@ impl Activity {
         }
         let comm =
             data.outline.collectives.iter().filter_map(|c| Some(Interval::new(c.start_ns?, c.end_ns?))).collect();
-        Self { device: None, compute, comm, memory: IntervalSet::new() }
+        Self { compute, comm, ..Self::default() }
     }
 
     /// Limits all sets to `time`.
     fn clipped(&self, time: &IntervalSet) -> Self {
         let clip = |set: &IntervalSet| set.intersection(time);
-        let Self { device, compute, comm, memory } = self;
-        Self { device: *device, compute: clip(compute), comm: clip(comm), memory: clip(memory) }
+        let Self { device, compute, comm, memory, hta_compute } = self;
+        let hta_compute = hta_compute.as_ref().map(clip);
+        Self { device: *device, compute: clip(compute), comm: clip(comm), memory: clip(memory), hta_compute }
     }
 }
 
-fn devices(events: &Events) -> Vec<Activity> {
+fn devices(data: &RankData) -> Vec<Activity> {
+    let events = &data.events;
+    let by_hta: Vec<bool> = data.names.iter().map(|name| is_communication_by_hta(name)).collect();
+    let computes_by_hta = |row: usize| events.kind[row] == Kind::Kernel && !by_hta[events.name[row] as usize];
+    let computes = |row: usize| events.kind[row] == Kind::Kernel && !events.is_comm[row];
+    let differs = (0..events.len()).any(|row| computes(row) != computes_by_hta(row));
     let mut devices: Vec<Activity> = Vec::new();
     let mut current = 0;
     for row in 0..events.len() {
@@ -82,7 +91,14 @@ fn devices(events: &Events) -> Vec<Activity> {
             Kind::Kernel => &mut activity.compute,
             _ => &mut activity.memory,
         };
-        set.push(Interval::new(events.ts_ns[row], events.end_ns(row)));
+        let interval = Interval::new(events.ts_ns[row], events.end_ns(row));
+        set.push(interval);
+        if differs {
+            let hta_compute = activity.hta_compute.get_or_insert_default();
+            if computes_by_hta(row) {
+                hta_compute.push(interval);
+            }
+        }
     }
     devices.sort_by_key(|d| d.device);
     devices
@@ -253,12 +269,12 @@ fn device_rows(
     rows
 }
 
-/// HTA's temporal breakdown over the device rows of a rank; `None` if the rank has no device rows.
+/// HTA's temporal breakdown over the device rows of a rank, always with HTA's own communication; `None` if the rank has no device rows.
 pub(crate) fn hta_temporal(rank: i32, activities: &[(Activity, Parts)]) -> Option<HtaTemporalRow> {
     let devices = || activities.iter().map(|(a, _)| a).filter(|a| a.device.is_some());
     let union = |set: fn(&Activity) -> &IntervalSet| devices().fold(IntervalSet::new(), |all, a| all.union(set(a)));
-    let compute = union(|a| &a.compute);
-    let busy = compute.union(&union(|a| &a.comm)).union(&union(|a| &a.memory));
+    let compute = union(|a| a.hta_compute.as_ref().unwrap_or(&a.compute));
+    let busy = union(|a| &a.compute).union(&union(|a| &a.comm)).union(&union(|a| &a.memory));
     let kernel_time_ns = busy.hull()?.len_ns();
     let (idle_time_ns, compute_time_ns) = (kernel_time_ns - busy.len_ns(), compute.len_ns());
     let non_compute_time_ns = kernel_time_ns - compute_time_ns - idle_time_ns;
@@ -336,6 +352,31 @@ mod tests {
             (hta.kernel_time_ns, hta.idle_time_ns, hta.compute_time_ns, hta.non_compute_time_ns),
             (27, 12, 12, 3)
         );
+    }
+
+    /// Whatever counts as communication, HTA's table has HTA's.
+    #[test]
+    fn htas_table_keeps_htas_communication() {
+        let mut data = Drawn::rank(0)
+            .device(Kind::Kernel, "gemm", (0, 7), 1, "####......")
+            .device(Kind::Kernel, "void deep_ep::intranode::combine<2>()", (0, 8), 50, "..####....")
+            .device(Kind::Kernel, "ncclDevKernel_AllReduce", (0, 9), 60, "........##")
+            .data();
+        let breakdown_of = |data: &RankData| {
+            let Breakdown { rows, parts, .. } = breakdown(data, &Scope::default());
+            let hta = hta_temporal(0, &parts).unwrap();
+            (
+                table(&rows).remove(0),
+                (hta.kernel_time_ns, hta.idle_time_ns, hta.compute_time_ns, hta.non_compute_time_ns),
+            )
+        };
+        assert_eq!(breakdown_of(&data), ("all: 10 = 2 + 2 + 4 + 0 + 2".to_string(), (10, 2, 6, 2)));
+        // As with --not-comm for all of them, and as with --comm hta.
+        data.events.is_comm.fill(false);
+        assert_eq!(breakdown_of(&data), ("all: 10 = 8 + 0 + 0 + 0 + 2".to_string(), (10, 2, 6, 2)));
+        let nccl = data.names.iter().position(|name| name.starts_with("nccl")).unwrap();
+        data.events.is_comm = data.events.name.iter().map(|name| *name as usize == nccl).collect();
+        assert_eq!(breakdown_of(&data), ("all: 10 = 6 + 0 + 2 + 0 + 2".to_string(), (10, 2, 6, 2)));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use trace::{CollectiveRow, Tables};
 use crate::base::intervals::Interval;
 use crate::measure::breakdown::{Activity, Parts, breakdown, hta_temporal};
 use crate::measure::by_name::stats;
+use crate::measure::communication::evidence;
 use crate::measure::critical::critical_path;
 use crate::measure::device::{View, device_tables};
 use crate::measure::idle::idle_breakdown;
@@ -24,6 +25,7 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
         mark_steps(&mut data, marker);
     }
     one_step_if_none(&mut data);
+    options.communication.decide(&mut data);
     let recorded_steps = active_numbers(&data.outline.steps);
     let scope = Scope::of(&data, options, time);
     let has_selected_time = scope.meets(data.outline.recorded_ns);
@@ -36,7 +38,7 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
     let rank = data.outline.info.rank;
     let launches = Launches::collect(&data.events);
     // The halves take about equally long, so that even a single rank keeps two cores busy.
-    let ((of_device, exposed_ns), (of_host, straggler)) = rayon::join(
+    let ((of_device, exposed_ns), (of_host, straggler, communication)) = rayon::join(
         || {
             let breakdown = breakdown(&data, &scope);
             let (parts, chosen) = (&*breakdown.parts, breakdown.chosen());
@@ -58,7 +60,7 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
                 memory_curve: memory_curve(rank, &data.memory),
                 ..stats(&data, &keep)
             };
-            (tables, own_time::map_rank(&data, &options.thresholds))
+            (tables, own_time::map_rank(&data, &options.thresholds), evidence(&data, &launches, &keep))
         },
     );
     let mut tables = Tables { omissions: data.omissions, ..of_device };
@@ -71,6 +73,7 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
         rows: data.events.len() as u64,
         outline,
         tables,
+        communication,
         straggler,
         recorded_steps,
         has_selected_time,

@@ -2,6 +2,7 @@
 
 use trace::{BucketRow, CounterRow, DeviceRow, Tables};
 
+use crate::measure::communication::CommunicationEvidence;
 use crate::measure::own_time::OwnTime;
 use crate::model::RankOutline;
 use crate::model::selection::Held;
@@ -26,6 +27,8 @@ pub struct RankPart {
     /// The rows of the analysis tables that one rank alone decides, and its omissions. Rows of operators and kernels are
     /// not yet compared with those of other ranks.
     pub tables: Tables,
+    /// How its communication was recognised.
+    pub communication: CommunicationEvidence,
     /// Own work between collectives, by position in the program.
     pub straggler: OwnTime,
 }

@@ -51,6 +51,12 @@ pub struct Facts {
     pub has_device_rows: bool,
     /// The selected part of the run, as on the command line; `None`: the whole run.
     pub selection: Option<String>,
+    /// What the user counts as communication, as on the command line. Omitted from the JSON if the rules decide alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub communication: Option<String>,
+    /// A sentence about the communication that only the names of kernels tell. Omitted from the JSON if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub communication_by_name: Option<String>,
 }
 
 /// The kinds of verdict.

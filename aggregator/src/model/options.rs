@@ -7,6 +7,7 @@ use regex::Regex;
 
 use crate::model::MAX_RANKS;
 use crate::model::clock_choice::Choice;
+use crate::model::communication::Communication;
 use crate::model::limits::Limits;
 use crate::model::thresholds::Thresholds;
 
@@ -28,6 +29,8 @@ pub struct Options {
     pub step_marker: Option<Regex>,
     /// Evidence that the clocks are fitted by. Default: the best available.
     pub clock: Choice,
+    /// What counts as communication, beside what the rules say. Default: only what they say.
+    pub communication: Communication,
     /// Operators and host ranges that are searched for kernel sequences. Default: every outermost operator.
     pub sequences_of: Option<Regex>,
     /// Thresholds of the straggler verdict.

@@ -102,6 +102,7 @@ pub(in crate::render) fn prepare(data: &mut RankData, options: &Options, time: O
         mark_steps(data, marker);
     }
     one_step_if_none(data);
+    options.communication.decide(data);
     let scope = Scope::of(data, options, time);
     narrow_to_time(&mut data.outline, &scope);
     narrow_to_steps(&mut data.outline, &scope);

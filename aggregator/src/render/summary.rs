@@ -110,6 +110,13 @@ fn facts(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
             text.push('\n');
         }
     }
+    let counted = facts.communication.iter().map(|options| format!("communication as {options} says"));
+    for words in counted.chain(facts.communication_by_name.clone()) {
+        for line in wrap(&plain(&words), terminal.width) {
+            text.push_str(&line);
+            text.push('\n');
+        }
+    }
 }
 
 fn paint(text: &str, style: Style, terminal: &TerminalStyle) -> String {

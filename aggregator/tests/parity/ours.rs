@@ -7,6 +7,7 @@ use aggregator::ingest::kineto::KinetoSource;
 use aggregator::ingest::source::Source;
 use aggregator::model::RankData;
 use aggregator::model::analysis::Tables;
+use aggregator::model::communication::Counted;
 use aggregator::{Options, analyze};
 use trace::rank::Launches;
 
@@ -26,7 +27,9 @@ impl Ours {
     pub(crate) fn new(folder: &Path) -> Self {
         let source = KinetoSource::open(&[folder.to_path_buf()]).unwrap();
         let ranks = source.ranks().into_iter().map(|rank| source.load(rank).unwrap()).collect();
-        Self { tables: analyze(&source, &Options::default(), &|_, _| ()).unwrap().tables, ranks }
+        let mut options = Options::default();
+        options.communication.counted = Some(Counted::Hta);
+        Self { tables: analyze(&source, &options, &|_, _| ()).unwrap().tables, ranks }
     }
 
     pub(crate) fn table(&self, file: &str) -> Table {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use trace::rank::{Collective, Details, Launches, RankData, RankInfo, RankOutline};
+use trace::rank::{BelowOperators, Collective, Details, Launches, RankData, RankInfo, RankOutline};
 use trace::time_limits::{FAR, LONG};
 use trace::{CounterRow, OmissionRow, Text};
 
@@ -140,6 +140,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     assign_steps(&mut rows.events, &steps, &launches);
     let mut groups = Groups::from_info(header.distributed.as_ref());
     let collectives = find_collectives(&mut rows, &launches, &mut groups, &steps, rank);
+    mark_below_operators(&mut rows, &launches);
     report.add_collectives(&collectives);
     report.add_tally(&rows.tally);
     report.omit(
@@ -184,6 +185,13 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
         ..RankData::default()
     };
     Loaded { data, extras, scalars: header.scalars, complete }
+}
+
+/// Marks the kernels that communicating operators launched, whatever their names.
+fn mark_below_operators(rows: &mut Rows, launches: &Launches) {
+    if let Some(below) = BelowOperators::find(&rows.events, &rows.names) {
+        below.mark(&mut rows.events, launches);
+    }
 }
 
 fn rank_info(rank: i32, header: &Header, file: &TraceFile, pids: &BTreeMap<i64, u64>) -> RankInfo {

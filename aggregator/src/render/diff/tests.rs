@@ -11,7 +11,7 @@ const MS: f64 = 1e6;
 fn row(group: Group, name: &str, measure: Measure, place: Place, ms: [f64; 4], judgement: Judgement) -> DiffRow {
     let [a, b, low, high] = ms.map(|ms| ms * MS);
     let change = Change { delta_ns: b - a, se_ns: 1.0, df: 8.0, low_ns: low, high_ns: high, p: 0.5 };
-    let key = Key { group, name: name.into(), shape: None, measure };
+    let key = Key::new(group, name, measure);
     let step_pct = 100.0 * (b - a) / (200.0 * MS);
     DiffRow { key, place, a_ns: a, b_ns: b, change, step_pct, p_adjusted: 1.0, judgement }
 }

@@ -461,5 +461,8 @@ pub(super) fn facts(analysis: &Analysis) -> Vec<(&'static str, String)> {
     if let Some(selection) = &facts.selection {
         list.push(("only", visible_sentence(selection)));
     }
+    for words in facts.communication.iter().chain(&facts.communication_by_name) {
+        list.push(("communication", visible_sentence(words)));
+    }
     list
 }

@@ -255,7 +255,24 @@ fn communication(
         let name = if until.is_some() { Name::Transfer(row.op.text()) } else { Name::Whole(row.op.text()) };
         bars.push(Bar { start: until.unwrap_or(start), end, name, rows: 1 });
     }
+    bars.extend(kernels_alone(data, clocks, step));
     (bars, undivided)
+}
+
+/// The device work of the step that communicates, but carries out no recorded collective.
+fn kernels_alone(data: &RankData, clocks: &Clocks, step: i32) -> Vec<Bar> {
+    let events = &data.events;
+    let clock = clocks.map(data.outline.info.rank, true);
+    let recorded: rustc_hash::FxHashSet<i64> = data.outline.collectives.iter().filter_map(|c| c.event_id).collect();
+    let alone = |row: &usize| {
+        let communicates = events.kind[*row].is_device_work() && events.is_comm[*row];
+        communicates && events.step[*row] == step && !recorded.contains(&events.id[*row])
+    };
+    let bar = |row: usize| {
+        let name = Name::Whole(data.names[events.name[row] as usize].clone());
+        Bar { start: clock.apply(events.ts_ns[row]), end: clock.apply(events.end_ns(row)), name, rows: 1 }
+    };
+    (0..events.len()).filter(alone).map(bar).collect()
 }
 
 /// Removes overlaps: a bar inside an earlier one is left out, a bar that reaches beyond it begins at its end.
@@ -361,6 +378,20 @@ mod tests {
 
     fn spans(bars: &[Bar]) -> Vec<(i64, i64, u32)> {
         bars.iter().map(|b| (b.start, b.end, b.rows)).collect()
+    }
+
+    #[test]
+    fn kernels_without_a_collective_are_drawn_as_communication() {
+        let mut data = Rank::rank(0)
+            .device(Kind::Kernel, "ncclDevKernel_AllReduce", (0, 1), 0, "##........")
+            .device(Kind::Kernel, "cross_device_reduce_1stage", (0, 1), 1, "...##.....")
+            .device(Kind::Kernel, "gemm", (0, 2), 9, "..........####")
+            .collectives("##........")
+            .data();
+        data.outline.collectives[0].event_id = Some(data.events.id[0]);
+        data.events.step.fill(3);
+        assert_eq!(spans(&kernels_alone(&data, &Clocks::default(), 3)), [(3, 5, 1)]);
+        assert_eq!(kernels_alone(&data, &Clocks::default(), 4).len(), 0);
     }
 
     #[test]

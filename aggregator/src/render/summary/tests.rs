@@ -29,6 +29,8 @@ fn analysis(ranks: i32) -> Analysis {
         recording_was_off: Vec::new(),
         has_device_rows: false,
         selection: Some("--steps 3..5".into()),
+        communication: None,
+        communication_by_name: None,
     };
     let verdict = Verdict {
         kind: VerdictKind::Cause,

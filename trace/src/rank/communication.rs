@@ -1,0 +1,115 @@
+//! The kernels that communicating operators launched: communication, whatever their names.
+//!
+//! The nearest operator around a launch that is known decides: one of a communication library makes its kernels
+//! communication, one of ATen does not.
+//!
+//! ```text
+//!  thread   [vllm::all_reduce                                   ]
+//!             [aten::copy_ ]   [symm_mem::multimem_all_reduce_ ]
+//!               [launch 1]         [launch 2]
+//!  device        [k1: a copy of ATen]  [k2: communication]
+//! ```
+
+use crate::Text;
+use crate::name_rules::Launched;
+use crate::rank::{Events, Kind, Launches, enclosing};
+
+/// For each row, whether it lies in a communicating operator, and in no operator of ATen inside of that.
+#[derive(Clone, Debug)]
+pub struct BelowOperators {
+    below: Vec<bool>,
+}
+
+impl BelowOperators {
+    /// Examines the rows of a rank. `None` if no operator communicates.
+    pub fn find(events: &Events, names: &[Text]) -> Option<Self> {
+        // By kind, because a name may be that of an operator and of a range.
+        let launched = |kind| names.iter().map(|name| Launched::of(name, kind)).collect::<Vec<_>>();
+        let (of_ops, of_ranges) = (launched(Kind::CpuOp), launched(Kind::UserAnnotation));
+        if !of_ops.iter().chain(&of_ranges).any(|launched| *launched == Some(Launched::Communication)) {
+            return None;
+        }
+        let mut below = vec![false; events.len()];
+        for row in 0..events.len() {
+            let own = match events.kind[row] {
+                Kind::CpuOp => of_ops[events.name[row] as usize],
+                Kind::UserAnnotation => of_ranges[events.name[row] as usize],
+                _ => None,
+            };
+            below[row] = match own {
+                Some(launched) => launched == Launched::Communication,
+                None => enclosing(events, row).is_some_and(|parent| below[parent]),
+            };
+        }
+        Some(Self { below })
+    }
+
+    /// Whether a communicating operator launched the kernel in `row`.
+    pub fn launched(&self, events: &Events, launches: &Launches, row: usize) -> bool {
+        events.kind[row] == Kind::Kernel
+            && launches.of(events.correlation[row]).is_some_and(|launch| self.below[launch as usize])
+    }
+
+    /// Marks these kernels as communication.
+    pub fn mark(&self, events: &mut Events, launches: &Launches) {
+        for row in 0..events.len() {
+            if self.launched(events, launches, row) {
+                events.is_comm[row] = true;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rank::{NO_PARENT, NONE};
+
+    /// Rows as `(kind, name, parent, correlation)`; returns the marked ones.
+    fn marked(rows: &[(Kind, &str, Option<u32>, i64)]) -> Vec<usize> {
+        let names: Vec<Text> = rows.iter().map(|row| row.1.into()).collect();
+        let n = rows.len();
+        let mut events = Events {
+            kind: rows.iter().map(|row| row.0).collect(),
+            name: (0..n as u32).collect(),
+            parent: rows.iter().map(|row| row.2.unwrap_or(NO_PARENT)).collect(),
+            correlation: rows.iter().map(|row| row.3).collect(),
+            is_comm: vec![false; n],
+            ts_ns: vec![0; n],
+            ..Events::default()
+        };
+        let Some(below) = BelowOperators::find(&events, &names) else { return Vec::new() };
+        let launches = Launches::collect(&events);
+        below.mark(&mut events, &launches);
+        (0..n).filter(|row| events.is_comm[*row]).collect()
+    }
+
+    #[test]
+    fn the_nearest_known_operator_decides() {
+        use Kind::{CpuOp, GpuMemcpy, Kernel, Runtime, UserAnnotation};
+        let rows = [
+            (CpuOp, "vllm::all_reduce", None, NONE),
+            (CpuOp, "aten::copy_", Some(0), NONE),
+            (Runtime, "cudaLaunchKernel", Some(1), 1),
+            (CpuOp, "symm_mem::multimem_all_reduce_", Some(0), NONE),
+            (UserAnnotation, "my range", Some(3), NONE),
+            (Runtime, "cudaLaunchKernel", Some(4), 2),
+            (Runtime, "cudaMemcpyAsync", Some(3), 3),
+            (CpuOp, "my_op", None, NONE),
+            (Runtime, "cudaLaunchKernel", Some(7), 4),
+            (Runtime, "cudaLaunchKernel", None, 5),
+            (UserAnnotation, "nccl:all_reduce", None, NONE),
+            (Runtime, "cudaLaunchKernel", Some(10), 6),
+            (Kernel, "copy", None, 1),
+            (Kernel, "unknown", None, 2),
+            (GpuMemcpy, "Memcpy PtoP", None, 3),
+            (Kernel, "mine", None, 4),
+            (Kernel, "alone", None, 5),
+            (Kernel, "of the back end", None, 6),
+            (Kernel, "not launched", None, NONE),
+        ];
+        assert_eq!(marked(&rows), [13, 17]);
+        // Without communicating operators nothing is examined.
+        assert!(BelowOperators::find(&Events::default(), &["aten::mm".into(), "nccl".into()]).is_none());
+    }
+}
