@@ -6,6 +6,7 @@ mod export;
 mod ingest;
 mod input;
 mod report;
+mod schema;
 mod scope_args;
 mod shell;
 mod stacks;
@@ -63,6 +64,8 @@ pub enum AnalysisCommand {
     Export(Box<export::Arguments>),
     /// Compare two runs, or two sets of runs: slowdowns and speedups with their confidence intervals
     Diff(Box<diff::Arguments>),
+    /// Print the tables of a run and the views of its analysis, or the columns of one of them
+    Schema(schema::Arguments),
 }
 
 /// The result of a command without an error.
@@ -97,6 +100,7 @@ pub fn run(command: AnalysisCommand, program: &str) -> ExitCode {
         AnalysisCommand::Report(arguments) => report::run(*arguments),
         AnalysisCommand::Export(arguments) => export::run(*arguments),
         AnalysisCommand::Diff(arguments) => diff::run(*arguments),
+        AnalysisCommand::Schema(arguments) => schema::run(arguments),
     };
     exit_code(result, program)
 }
@@ -117,7 +121,7 @@ fn exit_code(result: Result<Outcome, Error>, program: &str) -> ExitCode {
         Err(error) => error,
     };
     let _ = writeln!(std::io::stderr(), "{program}: {error}");
-    ExitCode::from(if matches!(error, Error::Option { .. }) { 2 } else { 1 })
+    ExitCode::from(if matches!(error, Error::Option { .. } | Error::UnknownTable { .. }) { 2 } else { 1 })
 }
 
 /// Lists omissions on stderr, for commands that print no summary.

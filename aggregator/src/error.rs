@@ -92,6 +92,12 @@ pub enum Error {
         /// Reason and remedy.
         why: String,
     },
+    /// No table and no view has the name that `schema` is asked for.
+    #[error("schema: no table or view is called {name}; without a name, `schema` lists all")]
+    UnknownTable {
+        /// The name.
+        name: String,
+    },
     /// The thread pool could not be created.
     #[error("threads: {0}")]
     Threads(#[from] rayon::ThreadPoolBuildError),

@@ -1,5 +1,6 @@
 -- In which order do the ranks arrive at the collectives?
--- 1 is first. A rank that is last at every bucket's all-reduce is late, not necessarily to blame: see stragglers.sql.
+-- 1 is first. Over the collectives that all their ranks recorded. A rank that is last at most of them is late, not necessarily to
+-- blame: see stragglers.sql.
 with arrivals as (
     select w.rank, w.wait_ns, i.step, i.error_ns,
            w.arrival_ns - i.first_start_ns as late_ns,
@@ -7,7 +8,7 @@ with arrivals as (
            count(*) over (partition by w.instance)                     as ranks
     from collective_waits w
     join collective_instances i using (instance)
-    where i.complete and i.bucket is not null
+    where i.complete
 )
 select rank,
        count(*)                                as collectives,

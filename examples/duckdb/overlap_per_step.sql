@@ -10,6 +10,5 @@ select step,
        arg_min(rank, overlap_pct)                                     as lowest_rank,
        round(max(overlap_pct), 1)                                     as highest_pct
 from step_breakdown
-where step >= 0
 group by step
 order by step;

@@ -8,5 +8,4 @@ select rank, device_id, step,
        round(memory_ns / 1e6, 3)       as memory_ms,
        round(idle_ns / 1e6, 3)         as idle_ms
 from step_breakdown
-where step >= 0
 order by step, rank, device_id;

@@ -2,7 +2,7 @@
 -- Milliseconds since the first rank began that step, give or take error_us. The ranges of the main thread and the
 -- collectives, in order.
 with slowest as (
-    select step from step_breakdown where step >= 0 group by step order by max(wall_ns) desc, step limit 1
+    select step from step_breakdown group by step order by max(wall_ns) desc, step limit 1
 ), rows_ as (
     select rank, kind, name, dur_ns, global_ts_ns, global_error_ns
     from global_events join slowest using (step)

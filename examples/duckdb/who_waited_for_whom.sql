@@ -1,6 +1,6 @@
 -- Who waited, for whom, and how long a step?
 -- One line per pair: `rank` was there, `last_rank` was not yet. Only waits above the clock error count.
-with steps as (select count(distinct step) as n from step_breakdown where step >= 0)
+with steps as (select count(distinct step) as n from step_breakdown)
 select w.rank, i.last_rank,
        count(*)                                       as collectives,
        round(sum(w.wait_ns) / 1e6 / any_value(n), 3)  as waited_ms_per_step,

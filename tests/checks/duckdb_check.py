@@ -10,15 +10,19 @@ then a count.
 """
 
 import argparse
+import datetime
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 
 import duckdb
 import polars
 import pyarrow.dataset
+import pyarrow.parquet
 
 # The shared module is one folder up.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -37,6 +41,7 @@ class Truth:
     def __init__(self, run, slow_rank, slow_ms):
         manifest = json.loads((run / "run.json").read_text())
         self.ranks = manifest["world_size"]
+        self.created_utc_ns = manifest["created_utc_ns"]
         self.slow_rank = slow_rank
         self.slow_ms = slow_ms
         con = duckdb.connect()
@@ -93,10 +98,23 @@ def check_exposed_by_bucket(rows, t):
 
 def check_arrival_order(rows, t):
     assert sorted(column(rows, "rank")) == list(range(t.ranks))
-    collectives = t.active * len(t.bucket_bytes)
+    collectives = rows[0]["collectives"]
+    assert collectives >= t.active * len(t.bucket_bytes), "some all-reduces of buckets are missing"
     assert all(r["collectives"] == collectives and 1 <= r["mean_place"] <= t.ranks for r in rows)
     assert sum(column(rows, "times_last")) >= collectives
     assert sum(column(rows, "waited_ms")) > 0
+
+
+def check_wall_clock(rows, t):
+    assert len(rows) == t.ranks * t.active, f"{len(rows)} rows for {t.ranks} ranks and {t.active} steps"
+    times = [datetime.datetime.fromisoformat(str(r["utc"])[:26]).replace(tzinfo=datetime.timezone.utc) for r in rows]
+    began = t.created_utc_ns / 1e9
+    assert all(-1 < time.timestamp() - began < 3600 for time in times), f"{times} and a run of {began}"
+    assert all(0 <= r["error_us"] < 1e5 for r in rows), "the error of UTC is unknown or too large"
+    # The ranks begin a step together, on one host.
+    for step in set(column(rows, "step")):
+        of_step = [time for time, r in zip(times, rows) if r["step"] == step]
+        assert (max(of_step) - min(of_step)).total_seconds() < 1 + t.slow_ms / 1e3, of_step
 
 
 def check_who_waited_for_whom(rows, t):
@@ -275,21 +293,166 @@ def check_shard_metadata(con, _options, truth):
 
 
 def check_views(con, _options, _truth):
-    """Checks that all views of analysis/views.sql work, and that global_events has every event once, in global time."""
+    """Checks that all views of analysis/views.sql work, that each has all comments, and that rows are counted once."""
     views = [r[0] for r in con.execute("select view_name from duckdb_views() where not internal").fetchall()]
-    assert "global_events" in views, views
+    for name in ("global_events", "launches", "nccl_channels", "nccl_proxy", "unfinished_collectives"):
+        assert name in views, views
     for view in views:
         con.execute(f"select * from {view} limit 1").fetchall()
-    wanted = con.execute("select count(*) from 'events/*.parquet'").fetchone()
-    assert con.execute("select count(*) from global_events").fetchone() == wanted
+    uncommented = con.execute(
+        "select view_name from duckdb_views() where not internal and comment is null "
+        "union all select table_name || '.' || column_name from duckdb_columns() where not internal and comment is null"
+    ).fetchall()
+    assert not uncommented, f"no comment: {uncommented}"
+    number = lambda sql: con.execute(sql).fetchone()[0]
+    wanted = number("select count(distinct (rank, id)) from 'events/*.parquet'")
+    assert number("select count(*) from events") == number("select count(*) from global_events") == wanted
+    assert number("select count(*) from events_raw") == number("select count(*) from 'events/*.parquet'")
+    assert number("select count(*) from ranks") == number("select count(distinct rank) from ranks_raw")
     early, late = con.execute("select min(global_ts_ns), max(global_ts_ns) from global_events").fetchone()
     assert 0 < late - early < 3600e9, (early, late)
+    parts = con.execute("select count(*) from step_breakdown").fetchone()[0], *(
+        number(f"select count(*) from step_breakdown_{part}") for part in ("gaps", "total"))
+    assert sum(parts) == number("select count(*) from step_breakdown_raw") and min(parts) > 0, parts
+    assert number("select min(step) from step_breakdown") >= 0
     return f"{len(views)} views"
 
 
+def check_open_rows(_con, options, _truth):
+    """Checks that an interval that is stored open, open again and complete counts once, and one that never ended, too."""
+    with tempfile.TemporaryDirectory() as place:
+        run = copy(options.run, pathlib.Path(place) / "cut")
+        con = duckdb.connect()
+        shard = f"{run}/events/rank-00000-0000.parquet"
+        first, last = con.execute(f"select min(id), max(id) from '{run}/events/rank-00000-*.parquet'").fetchone()
+        for part, ids, share in ((9000, (first,), 0.2), (9001, (first, last + 1), 0.5), (9002, (last + 1,), 0.7)):
+            rows = " union all ".join(
+                f"select * replace ({id} as id, true as open, ({share} * 1e9)::bigint as dur_ns) from '{shard}' where id = {first}"
+                for id in ids)
+            con.execute(f"copy ({rows}) to '{run}/events/rank-00000-{part}.parquet'")
+        before, after = connect(options.run), connect(run)
+        sums = lambda con: con.execute("select count(*), sum(dur_ns) from events").fetchone()
+        # The complete row counts, and the longest of the rows that never ended.
+        assert sums(after) == (sums(before)[0] + 1, sums(before)[1] + 700_000_000), (sums(before), sums(after))
+        assert after.execute("select count(*) from global_events").fetchone()[0] == sums(after)[0]
+        stored = lambda con: con.execute("select count(*) from events_raw").fetchone()[0]
+        assert stored(after) == stored(before) + 4
+    return "4 open rows"
+
+
+def copy(run, to):
+    """Copies a run, and returns its new place."""
+    shutil.copytree(run, to)
+    return to
+
+
+def fails(con, sql, *words):
+    """Checks that a statement fails, and that its message has the words."""
+    try:
+        con.execute(sql).fetchall()
+    except duckdb.Error as error:
+        missing = [word for word in words if word not in str(error)]
+        assert not missing, f"{missing} not in {error}"
+        return
+    raise AssertionError(f"no error: {sql[:200]}")
+
+
+def check_copies(_con, options, truth):
+    """Checks that a copied or moved run reads itself: beside the original, elsewhere, without it, and by its variable."""
+    count = "select count(*) from events_raw"
+    with tempfile.TemporaryDirectory() as place:
+        place = pathlib.Path(place).resolve()
+        original, text = copy(options.run, place / "a/original"), (options.run / "analysis/views.sql").read_text()
+        moved = copy(original, place / "b/moved")
+        con = duckdb.connect()
+        rows = con.execute(f"select count(*) from '{moved}/events/*.parquet'").fetchone()[0]
+        # The copy lacks a rank, so that its rows are not those of the original.
+        for shard in moved.glob("events/rank-00001-*.parquet"):
+            shard.unlink()
+        fewer = con.execute(f"select count(*) from '{moved}/events/*.parquet'").fetchone()[0]
+        assert fewer < rows
+        for directory, views in ((place / "b", "moved/analysis/views.sql"), (moved, "analysis/views.sql"),
+                                 (moved / "analysis", "views.sql"), (place, "b/moved/analysis/views.sql")):
+            if directory == place:
+                shutil.rmtree(original)
+            os.chdir(directory)
+            con = duckdb.connect()
+            con.execute(pathlib.Path(views).read_text())
+            assert con.execute(count).fetchone()[0] == fewer, f"{views} in {directory} reads another run"
+            for arguments in (["-c", f".read {views}", "-c", count], ["-init", views, "-c", count]):
+                done = subprocess.run([options.duckdb, "-json", *arguments], capture_output=True, text=True, check=True)
+                assert json.loads(done.stdout) == [{"count_star()": fewer}], (arguments, directory, done)
+        # Named by the variable, from anywhere; it holds for one reading.
+        os.chdir("/")
+        con = duckdb.connect()
+        con.execute(f"set variable rankscope_run = '{moved}'")
+        con.execute(text)
+        assert con.execute(count).fetchone()[0] == fewer
+        assert con.execute("select directory from this_run").fetchone()[0] == str(moved)
+        assert con.execute("select getvariable('rankscope_run')").fetchone()[0] is None
+        fails(con, f"set variable rankscope_run = '{place}'; {text}", "does not hold the analysis", "SET VARIABLE")
+        fails(con, "from stragglers", "stragglers")
+        # Two of them near the current directory.
+        copy(moved, place / "b/again")
+        os.chdir(place)
+        fails(duckdb.connect(), text, "several directories", "b/again", "b/moved", "SET VARIABLE rankscope_run")
+        shutil.rmtree(place / "b/again")
+        # A connection that has read the views, and a directory that is replaced by another run.
+        os.chdir(place / "b")
+        con = duckdb.connect()
+        con.execute(text)
+        fails(con.cursor(), f'select * from "{options.run.name}".stragglers', "has not read views.sql")
+        shutil.rmtree(moved)
+        copy(options.nccl_run, moved)
+        fails(con, "from stragglers", "Read views.sql again")
+        fails(con, count, "Read views.sql again")
+    os.chdir(options.run)
+    nowhere = text.replace(str(options.run), "/nowhere/run")
+    os.chdir("/usr")
+    fails(duckdb.connect(), nowhere, "/nowhere/run", "SET VARIABLE rankscope_run")
+    os.chdir(options.run)
+    return "5 places"
+
+
+def check_two_runs(_con, options, truth):
+    """Checks that two runs in one session answer for themselves, in both orders."""
+    names, ids = [], []
+    for run in (options.run, options.nccl_run):
+        names.append(run.name)
+        ids.append(json.loads((run / "run.json").read_text())["run_id"])
+    assert names[0] != names[1]
+    for order in ((0, 1), (1, 0)):
+        con = duckdb.connect()
+        con.execute("create table mine as select 7 as number")
+        for at in order:
+            run = (options.run, options.nccl_run)[at]
+            con.execute((run / "analysis/views.sql").read_text())
+            assert con.execute("select run_id from this_run").fetchone()[0] == ids[at]
+            rows = con.execute(f"select count(*) from '{run}/events/*.parquet'").fetchone()
+            assert con.execute("select count(*) from events_raw").fetchone() == rows
+            assert con.execute("from mine").fetchone() == (7,), "a table of the session is hidden"
+        for name, run_id, run in zip(names, ids, (options.run, options.nccl_run)):
+            assert con.execute(f'select run_id from "{name}".this_run').fetchone()[0] == run_id
+            rows = con.execute(f"select count(*) from '{run}/events/*.parquet'").fetchone()
+            assert con.execute(f'select count(*) from "{name}".events_raw').fetchone() == rows
+    return " and ".join(names)
+
+
+def check_descriptions(_con, options, _truth):
+    """Checks that pyarrow finds the description of each field in the analysis and in the first shard of each table."""
+    files = sorted(options.run.glob("analysis/*.parquet")) + sorted(options.run.glob("*/rank-00000-0000.parquet"))
+    for path in files:
+        schema = pyarrow.parquet.read_schema(path)
+        assert all((field.metadata or {}).get(b"description") for field in schema), path
+    field = pyarrow.dataset.dataset(options.run / "events").schema.field("dur_ns")
+    assert field.metadata[b"unit"] == b"ns", field.metadata
+    return f"{len(files)} files"
+
+
 def connect(run):
-    """Opens a session with the views of the run."""
+    """Opens a session with the views of the run, which may be a copy of the one in the current directory."""
     con = duckdb.connect()
+    con.execute(f"set variable rankscope_run = '{run}'")
     con.execute((run / "analysis/views.sql").read_text())
     return con
 
@@ -316,7 +479,8 @@ def main():
     for query in queries:
         of = (nccl_con, options.nccl_run) if query.stem.startswith("nccl_") else (con, options.run)
         checks.append((query.stem, lambda query=query, of=of: check_query(query, *of, options, truth)))
-    for check in (check_tables, check_shard_metadata, check_views):
+    for check in (check_tables, check_shard_metadata, check_descriptions, check_views, check_open_rows, check_two_runs,
+                  check_copies):
         checks.append((check.__name__, lambda check=check: check(con, options, truth)))
     failed = 0
     for name, check in checks:

@@ -150,6 +150,24 @@ fn json_goes_to_stdout_and_is_json() {
     assert_eq!(stragglers.len(), 2, "{stragglers:?}");
 }
 
+#[test]
+fn schema_prints_tables_and_their_columns() {
+    let schema = |arguments: &[&str]| aggregator(&[&["schema"], arguments].concat());
+    let list = schema(&[]).expect_code(0).stdout;
+    for name in ["events", "stragglers", "global_events_utc", "step_breakdown_total", "nccl_proxy"] {
+        assert!(list.lines().any(|line| line.split_whitespace().next() == Some(name)), "{name}:\n{list}");
+    }
+    let events = schema(&["events"]).expect_code(0).stdout;
+    let line = events.lines().find(|line| line.trim_start().starts_with("dur_ns")).unwrap();
+    assert_eq!(line.split_whitespace().take(4).collect::<Vec<_>>(), ["dur_ns*", "BIGINT", "ns", "Length"]);
+    let json: serde_json::Value =
+        serde_json::from_str(&schema(&["clock_fit", "--json"]).expect_code(0).stdout).unwrap();
+    let column = &json["tables"][0]["columns"][1];
+    assert_eq!((&column["name"], &column["words"][0]["word"]), (&"clock".into(), &"host".into()));
+    let error = schema(&["no_such_table"]).expect_code(2).stderr;
+    assert!(error.contains("no_such_table"), "{error}");
+}
+
 /// One thread or many, ranks in any order, once or twice: the same bytes.
 #[test]
 fn threads_and_order_change_nothing() {

@@ -9,9 +9,8 @@ use crate::support::{RANK_AGENT, RANKSCOPE, aggregator, finish, inject_library, 
 
 #[test]
 fn rankscope_lists_the_subcommands_of_both_programs() {
-    let expected =
-        ["analyze", "ingest", "table", "stacks", "report", "export", "diff", "exec", "ctl", "completions", "man"];
-    assert_eq!(subcommands(RANKSCOPE), expected);
+    let expected = "analyze ingest table stacks report export diff schema exec ctl completions man";
+    assert_eq!(subcommands(RANKSCOPE).join(" "), expected);
 }
 
 #[test]

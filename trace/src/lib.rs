@@ -67,11 +67,12 @@ mod run;
 mod shard;
 pub mod tables;
 pub mod time_limits;
+mod views;
 pub mod words;
 
 pub use arrow_array::RecordBatch;
 pub use cell::{Cell, DocumentedWord, TextColumn, VocabularyInfo, WordColumn};
-pub use describe::describe;
+pub use describe::{Entry, describe, entries};
 pub use error::Error;
 pub use keys::*;
 pub use manifest::Manifest;
@@ -81,5 +82,6 @@ pub use shard::{
 };
 pub use table::{ColumnInfo, Row, RowBuilder, Table, Writer, batch_from_rows, column, rows_from_batch};
 pub use tables::*;
+pub use views::{View, ViewSource, views};
 pub use word::{Text, Vocabulary, Word};
 pub use words::*;

@@ -9,9 +9,9 @@ use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type};
 use arrow_schema::{DataType, Field, Schema};
-use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use parquet::arrow::arrow_writer::{ArrowWriter, ArrowWriterOptions};
+use parquet::arrow::{ARROW_SCHEMA_META_KEY, ProjectionMask, encode_arrow_schema};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{KeyValue, ParquetMetaData, SortingColumn};
@@ -112,7 +112,7 @@ fn encode(
     let parquet = |source| Error::Parquet { path: path.into(), source };
     let options = ArrowWriterOptions::new()
         .with_properties(writer_properties(table, meta, batches))
-        // The Arrow schema in the footer would be larger than the rows of a small part, and strings are read without it.
+        // The writer's own Arrow schema would make readers return dictionaries; `descriptions` has plain strings.
         .with_skip_arrow_metadata(true);
     let mut writer = ArrowWriter::try_new_with_options(file, table.schema(), options).map_err(parquet)?;
     for batch in batches {
@@ -120,6 +120,11 @@ fn encode(
     }
     writer.close().map_err(parquet)?;
     Ok(())
+}
+
+/// The documentation of the columns, as metadata of the Arrow fields.
+fn descriptions(table: &Table) -> KeyValue {
+    KeyValue::new(ARROW_SCHEMA_META_KEY.to_string(), encode_arrow_schema(&table.described_schema()))
 }
 
 fn make_parent(path: &Path) -> Result<(), Error> {
@@ -156,7 +161,10 @@ pub fn write_shard(
         (KEY_CLOCK_DOMAIN, meta.clock_domain.clone()),
     ];
     let session = (!meta.session.is_empty()).then(|| (KEY_SESSION, meta.session.clone()));
-    let pairs: Vec<KeyValue> = pairs.into_iter().chain(session).map(|(k, v)| KeyValue::new(k.to_string(), v)).collect();
+    let pairs = pairs.into_iter().chain(session).map(|(k, v)| KeyValue::new(k.to_string(), v));
+    // The Arrow schema is larger than the rows of a small part, and readers of many files take the schema of the first.
+    let descriptions = (meta.rank == 0 && part == 0).then(|| descriptions(table));
+    let pairs: Vec<KeyValue> = pairs.chain(descriptions).collect();
     let path = shard_path(run, table.name, meta.rank, part);
     make_parent(&path)?;
     files::create(&path, |file| encode(file, &path, table, &pairs, batches))
@@ -168,7 +176,8 @@ pub fn write_shard(
 /// [`Error::Parquet`] or [`Error::Io`].
 pub fn write_table(path: &Path, table: &Table, run_id: &str, batches: &[RecordBatch]) -> Result<u64, Error> {
     let pairs = [(KEY_SCHEMA_VERSION, SCHEMA_VERSION.to_string()), (KEY_RUN_ID, run_id.to_string())];
-    let pairs: Vec<KeyValue> = pairs.into_iter().map(|(k, v)| KeyValue::new(k.to_string(), v)).collect();
+    let pairs = pairs.into_iter().map(|(k, v)| KeyValue::new(k.to_string(), v));
+    let pairs: Vec<KeyValue> = pairs.chain([descriptions(table)]).collect();
     make_parent(path)?;
     files::replace(path, |file| encode(file, path, table, &pairs, batches))
 }

@@ -1,5 +1,6 @@
 //! A table: its name, its writer, and its columns with their documentation.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -37,6 +38,24 @@ pub struct ColumnInfo {
     pub vocabulary: Option<VocabularyInfo>,
 }
 
+impl ColumnInfo {
+    /// The unit, by the end of the name; `None` for names, counts and other numbers without one.
+    pub fn unit(&self) -> Option<&'static str> {
+        let units = [
+            ("bytes_per_s", "bytes/s"),
+            ("_flops", "FLOP/s"),
+            ("_bytes", "bytes"),
+            ("_gbs", "10⁹ bytes/s"),
+            ("_ppb", "10⁻⁹"),
+            ("_pct", "%"),
+            ("_khz", "kHz"),
+            ("_ns", "ns"),
+        ];
+        let by_end = || units.iter().find(|(end, _)| self.name.ends_with(end)).map(|(_, unit)| *unit);
+        if self.name == "bytes" { Some("bytes") } else { by_end() }
+    }
+}
+
 /// A table: the only place that defines the content of its files.
 #[derive(Clone, Debug)]
 pub struct Table {
@@ -58,6 +77,21 @@ impl Table {
         let fields: Vec<Field> =
             self.columns.iter().map(|c| Field::new(c.name, c.data_type.clone(), c.nullable)).collect();
         Arc::new(Schema::new(fields))
+    }
+
+    /// The Arrow schema as it stands in a file: strings are plain, and each field has its `description` and `unit`.
+    pub(crate) fn described_schema(&self) -> Schema {
+        let field = |column: &ColumnInfo| {
+            let data_type = match &column.data_type {
+                DataType::Dictionary(_, values) => values.as_ref().clone(),
+                other => other.clone(),
+            };
+            let unit = column.unit().map(|unit| ("unit".to_string(), unit.to_string()));
+            let texts = [("description".to_string(), column.doc.to_string())].into_iter().chain(unit);
+            Field::new(column.name, data_type, column.nullable).with_metadata(texts.collect::<BTreeMap<_, _>>())
+        };
+        let about = [("description".to_string(), self.doc.to_string())];
+        Schema::new(self.columns.iter().map(field).collect::<Vec<_>>()).with_metadata(BTreeMap::from(about))
     }
 
     /// A column's position.

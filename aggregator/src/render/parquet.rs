@@ -4,6 +4,7 @@
 //! mixture. Empty tables are written too, so that queries over them return no rows instead of an error.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use trace::{ANALYSIS_DIR, write_table};
@@ -26,11 +27,38 @@ pub fn write(analysis: &Analysis, directory: &Path, run: Option<&trace::Run>) ->
 fn write_all(analysis: &Analysis, fresh: &Path, target: &Path, run: Option<&trace::Run>) -> Result<(), Error> {
     write_tables(&analysis.tables, fresh, &analysis.facts.run_id)?;
     let absolute = |path: &Path| path.canonicalize().map_err(|source| Error::Io { path: path.into(), source });
-    let analysis = absolute(fresh)?.with_file_name(target.file_name().unwrap_or_default());
+    let analysis_path = absolute(fresh)?.with_file_name(target.file_name().unwrap_or_default());
     let root = run.map(|run| absolute(&run.path)).transpose()?;
-    let sql = views::sql(run.zip(root.as_deref()), &analysis);
-    let path = fresh.join("views.sql");
-    fs::write(&path, sql).map_err(|source| Error::Io { path, source })
+    let directory = analysis_path.parent().unwrap_or(&analysis_path);
+    let fingerprint = fingerprint(fresh, analysis, run)?;
+    let place = views::Place { root: directory, fingerprint: &fingerprint, run_id: &analysis.facts.run_id };
+    let sql = views::sql(run.zip(root.as_deref()), &place);
+    let write = |name: &str, text: &str| {
+        let path = fresh.join(name);
+        fs::write(&path, text).map_err(|source| Error::Io { path, source })
+    };
+    // Tools that copy files leave out empty ones only rarely, but some do.
+    write(&views::marker(&fingerprint), "Marks the analysis that views.sql is of.\n")?;
+    write("views.sql", &sql)
+}
+
+/// A hash of everything that the views read: the tables in `fresh`, and the names and sizes of the shards.
+fn fingerprint(fresh: &Path, analysis: &Analysis, run: Option<&trace::Run>) -> Result<String, Error> {
+    let mut hasher = DefaultHasher::new();
+    analysis.facts.run_id.hash(&mut hasher);
+    for rows in analysis.tables.all() {
+        let path = fresh.join(format!("{}.parquet", rows.table().name));
+        fs::read(&path).map_err(|source| Error::Io { path, source })?.hash(&mut hasher);
+    }
+    if let Some(run) = run {
+        let tables = trace::rank_tables();
+        for (rank, table) in run.ranks().into_iter().flat_map(|rank| tables.iter().map(move |table| (rank, table))) {
+            for shard in run.shards(rank, table.name) {
+                (rank, table.name, shard.part, shard.bytes).hash(&mut hasher);
+            }
+        }
+    }
+    Ok(format!("{:016x}", hasher.finish()))
 }
 
 fn write_tables(tables: &Tables, directory: &Path, run_id: &str) -> Result<(), Error> {

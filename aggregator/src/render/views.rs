@@ -1,136 +1,243 @@
-//! Writes `views.sql`: DuckDB views of a run, one for each table, and `global_events`.
+//! Writes `views.sql`: DuckDB views of a run, in a schema named after its directory.
 //!
-//! Paths are absolute, so that DuckDB can be started in any directory: `duckdb -init RUN/analysis/views.sql`, or
-//! `.read` in a session. After a run was moved, `SET VARIABLE rankscope_run = '…';` before that sets its new path.
+//! SQL does not know the file that it stands in, so the directory of the run is found when `views.sql` is read: by the
+//! variable `rankscope_run`, near the current directory, or where the analysis was written. A directory counts only if
+//! it holds the file `analysis/id-<fingerprint>` of the same analysis, and each query checks that again. Two such
+//! directories are an error. So a copied or moved run never reads the files of another, and two runs in one session
+//! have different variables.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-use trace::{Problem, Run, Table, Writer};
+use trace::{ANALYSIS_DIR, Problem, Run, Table, View, ViewSource, Writer};
 
-/// Returns the views over a run and its analysis at `analysis`; both paths are absolute. Without a run, only the tables
-/// of the analysis have views.
-pub fn sql(run: Option<(&Run, &Path)>, analysis: &Path) -> String {
-    let mut sql = String::new();
-    let _ = writeln!(
-        sql,
-        "-- Every table of the run as a DuckDB view, and global_events on the clock of the reference rank.\n\
-         -- From anywhere: duckdb -init {} (or .read it in a session).\n\
-         -- After moving it: SET VARIABLE rankscope_run = '/where/it/is'; before reading this file.",
-        plain(&analysis.join("views.sql")),
-    );
-    if let Some((_, path)) = run {
-        set(&mut sql, "rankscope_run", &quote(&path.display().to_string()));
+/// The place and the identity of an analysis.
+pub struct Place<'a> {
+    /// The absolute path of the directory that holds `analysis/`.
+    pub root: &'a Path,
+    /// A hash of the content of the analysis and of the names and sizes of the shards, in hexadecimal.
+    pub fingerprint: &'a str,
+    /// The run's id; empty for traces.
+    pub run_id: &'a str,
+}
+
+/// Returns the name of the file that marks an analysis.
+pub fn marker(fingerprint: &str) -> String {
+    format!("id-{fingerprint}")
+}
+
+/// Returns the views over an analysis, and over the run at its absolute path. Without a run, only the tables of the
+/// analysis have views.
+pub fn sql(run: Option<(&Run, &Path)>, place: &Place<'_>) -> String {
+    let writer = Sql { run, place, schema: schema_name(place.root) };
+    let mut sql = writer.preamble();
+    writer.this_run(&mut sql);
+    for view in trace::views() {
+        writer.view(&mut sql, &view);
     }
-    let inside = run.is_some_and(|(_, path)| analysis == path.join(trace::ANALYSIS_DIR));
-    let path =
-        if inside { format!("{RUN} || '/{}'", trace::ANALYSIS_DIR) } else { quote(&analysis.display().to_string()) };
-    set(&mut sql, "rankscope_analysis", &path);
-    sql.push('\n');
-    for table in trace::analysis_tables() {
-        view(&mut sql, &table, &format!("{ANALYSIS} || '/{}.parquet'", table.name));
-    }
-    let Some((run, _)) = run else { return sql };
-    for table in trace::rank_tables() {
-        match files(run, &table) {
-            Some(files) => view(&mut sql, &table, &files),
-            None => empty_view(&mut sql, &table),
-        }
-    }
-    sql.push_str(GLOBAL_EVENTS);
-    sql.push_str(LAUNCHES);
+    let _ = writeln!(sql, "RESET VARIABLE rankscope_run;\nSET search_path = 'main,{}';", writer.schema);
     sql
 }
 
-const RUN: &str = "getvariable('rankscope_run')";
-const ANALYSIS: &str = "getvariable('rankscope_analysis')";
+/// A failed reading must not leave unqualified names that answer with the run read before, so these come first.
+const FIND: &str = r#"-- Views of every table of the run, in the schema {schema}. Names without a schema are those of the run read last.
+-- Read this with duckdb -init, with .read, or as text from a program. A copied or moved run is found near the current
+-- directory. To name its directory, before: SET VARIABLE rankscope_run = 'DIR';
+SET search_path = 'main';
+CREATE SCHEMA IF NOT EXISTS "{schema}";
+SET VARIABLE {variable} = NULL;
+SET VARIABLE {variable} = (
+WITH near AS (
+    SELECT DISTINCT coalesce(nullif(regexp_extract(file, '^(?:\./)?(.*?)/?{marker}$', 1), ''), '.') AS directory
+    FROM glob(['{marker}', '../{marker}', '*/{marker}', '*/*/{marker}'])
+), named AS (
+    SELECT CAST(getvariable('rankscope_run') AS VARCHAR) AS named
+), known AS (
+    SELECT count(*) AS known
+    FROM glob(coalesce(CAST(getvariable('rankscope_run') AS VARCHAR), {recorded}) || '/{marker}')
+), found AS (
+    SELECT count(*) AS found, min(directory) AS directory, string_agg(directory, ', ' ORDER BY directory) AS directories FROM near
+)
+SELECT CASE
+    WHEN named IS NOT NULL AND known = 0 THEN error('rankscope: ' || named || ' does not hold the analysis of this views.sql.'
+        || ' SET VARIABLE rankscope_run = ''DIR''; names its directory, RESET VARIABLE rankscope_run; forgets it.')
+    WHEN named IS NOT NULL THEN named
+    WHEN found > 1 THEN error('rankscope: several directories hold this analysis: ' || directories
+        || '. Choose one: SET VARIABLE rankscope_run = ''DIR''; then read views.sql again.')
+    WHEN found = 1 THEN directory
+    WHEN known > 0 THEN {recorded}
+    ELSE error('rankscope: this analysis is neither near the current directory nor at ' || {recorded}
+        || '. Name its directory: SET VARIABLE rankscope_run = ''DIR''; then read views.sql again.')
+END FROM named, known, found);
 
-/// Sets a variable unless the session has set it before.
-fn set(sql: &mut String, variable: &str, value: &str) {
-    let _ = writeln!(sql, "SET VARIABLE {variable} = coalesce(getvariable('{variable}'), {value});");
+"#;
+
+struct Sql<'a> {
+    run: Option<(&'a Run, &'a Path)>,
+    place: &'a Place<'a>,
+    schema: String,
 }
 
-/// Device rows use the fit of the device, if there is one.
-const GLOBAL_EVENTS: &str = "\
-CREATE OR REPLACE VIEW global_events AS
-SELECT
-    e.*,
-    e.ts_ns + c.offset_ns + CAST(round(coalesce(c.drift_ppb, 0) * (e.ts_ns - c.origin_ns) / 1e9) AS BIGINT) AS global_ts_ns,
-    c.error_ns AS global_error_ns
-FROM events e
-JOIN clock_fit c
-  ON c.rank = e.rank
- AND c.clock = CASE
-         WHEN e.device_id IS NOT NULL
-          AND e.kind IN ('kernel', 'gpu_memcpy', 'gpu_memset', 'gpu_user_annotation', 'cuda_sync')
-          AND EXISTS (SELECT 1 FROM clock_fit d WHERE d.rank = e.rank AND d.clock = 'device')
-         THEN 'device' ELSE 'host' END;
-";
+impl Sql<'_> {
+    /// The variable that holds the directory; each analysis has its own.
+    fn variable(&self) -> String {
+        format!("rankscope_{}", self.place.fingerprint)
+    }
 
-/// One row per launch, as in HTA's launch statistics; `launch_stats` summarizes them.
-const LAUNCHES: &str = "
--- From launch to kernel: the call, what it launched, and the delay between.
-CREATE OR REPLACE VIEW launches AS
-SELECT
-    g.rank, g.device_id, g.stream_id, g.step, g.correlation_id, h.name AS api_call, g.name,
-    h.ts_ns, h.dur_ns AS cpu_dur_ns, g.dur_ns AS gpu_dur_ns,
-    greatest(0, g.ts_ns - h.ts_ns - h.dur_ns) AS launch_delay_ns
-FROM flows f
-JOIN events h ON h.rank = f.rank AND h.id = f.src_id
-JOIN events g ON g.rank = f.rank AND g.id = f.dst_id
-WHERE f.kind = 'launch';
-";
+    /// The directory that holds `analysis/`, as an expression.
+    fn root(&self) -> String {
+        // DuckDB prints the path in its error, so the text stands where a path is missing.
+        format!(
+            "coalesce(getvariable('{}'), 'this connection has not read views.sql of {}')",
+            self.variable(),
+            self.schema
+        )
+    }
 
-fn view(sql: &mut String, table: &Table, files: &str) {
-    let union = if table.writer == Writer::Rank { ", union_by_name = true" } else { "" };
-    let _ = writeln!(
-        sql,
-        "-- {}\nCREATE OR REPLACE VIEW {} AS SELECT * FROM read_parquet({files}{union});\n",
-        table.doc, table.name
-    );
+    /// Whether the shards lie in the directory that holds `analysis/`.
+    fn is_inside(&self) -> bool {
+        self.run.is_some_and(|(_, path)| path == self.place.root)
+    }
+
+    /// The statements that find the directory.
+    fn preamble(&self) -> String {
+        let marker = format!("{ANALYSIS_DIR}/{}", marker(self.place.fingerprint));
+        // The path comes last, because it may hold anything.
+        FIND.replace("{schema}", &self.schema)
+            .replace("{variable}", &self.variable())
+            .replace("{marker}", &marker)
+            .replace("{recorded}", &quote(&self.place.root.display().to_string()))
+    }
+
+    /// A view that says what the others read.
+    fn this_run(&self, sql: &mut String) {
+        let _ = writeln!(
+            sql,
+            "CREATE OR REPLACE VIEW \"{0}\".this_run AS SELECT {1} AS directory, {2} AS run_id;\n\
+             COMMENT ON VIEW \"{0}\".this_run IS 'One row: the run that the views read.';\n\
+             COMMENT ON COLUMN \"{0}\".this_run.directory IS 'Directory that holds the analysis.';\n\
+             COMMENT ON COLUMN \"{0}\".this_run.run_id IS 'Id of the run; empty for traces.';\n",
+            self.schema,
+            self.root(),
+            quote(self.place.run_id)
+        );
+    }
+
+    fn view(&self, sql: &mut String, view: &View) {
+        let query = match &view.source {
+            ViewSource::Files(table) if table.writer == Writer::Aggregator => {
+                let file = format!("{} || '/{ANALYSIS_DIR}/{}.parquet'", self.root(), table.name);
+                self.checked(&format!("read_parquet({file})"))
+            }
+            ViewSource::Files(table) => match self.run {
+                None => return,
+                Some((run, _)) => match self.files(run, table) {
+                    Some(files) => self.checked_shards(&format!("read_parquet({files}, union_by_name = true)")),
+                    None => empty(table),
+                },
+            },
+            ViewSource::Query { of_ranks: true, .. } if self.run.is_none() => return,
+            ViewSource::Query { sql, .. } => sql.replace("$.", &format!("\"{}\".", self.schema)),
+        };
+        let name = format!("\"{}\".{}", self.schema, view.name);
+        let _ = writeln!(
+            sql,
+            "CREATE OR REPLACE VIEW {name} AS\n{query};\nCOMMENT ON VIEW {name} IS {};",
+            quote(&view.doc)
+        );
+        for column in &view.columns {
+            let _ = writeln!(sql, "COMMENT ON COLUMN {name}.\"{}\" IS {};", column.name, quote(column.doc));
+        }
+        sql.push('\n');
+    }
+
+    /// A query of `files` that fails if the directory does not hold this analysis any more.
+    fn checked(&self, files: &str) -> String {
+        let marker = marker(self.place.fingerprint);
+        let why =
+            quote("rankscope: the files of this analysis are gone, or were replaced by another. Read views.sql again.");
+        format!(
+            "SELECT * FROM {files}\nWHERE (SELECT count(*) FROM glob({} || '/{ANALYSIS_DIR}/{marker}')) > 0 OR error({why})",
+            self.root()
+        )
+    }
+
+    /// A query of shards. If the analysis is in another directory, it fails if their directory holds another run.
+    fn checked_shards(&self, files: &str) -> String {
+        let Some((_, path)) = self.run.filter(|_| !self.is_inside()) else { return self.checked(files) };
+        let manifest = quote(&path.join(trace::MANIFEST_FILE).display().to_string());
+        let id = quote(&format!("\"{}\"", self.place.run_id));
+        let why = quote(&format!("rankscope: {} holds another run than the one that was analysed.", path.display()));
+        format!(
+            "SELECT * FROM {files}\nWHERE (SELECT count(*) FROM read_text({manifest}) WHERE contains(content, {id})) > 0 OR error({why})"
+        )
+    }
+
+    /// The files of a table: a pattern for all shards, or a list of the good shards if some are bad; `None` without
+    /// shards.
+    fn files(&self, run: &Run, table: &Table) -> Option<String> {
+        let shards: Vec<_> = run.ranks().into_iter().flat_map(|rank| run.shards(rank, table.name).iter()).collect();
+        if shards.is_empty() {
+            return None;
+        }
+        let root = if self.is_inside() { self.root() } else { quote(&self.run?.1.display().to_string()) };
+        let concerns_table = |p: &Problem| {
+            let path = p.path.as_ref().filter(|p| p.extension().is_some_and(|e| e == "parquet"));
+            path.and_then(|p| p.parent()?.file_name()?.to_str()).is_some_and(|directory| directory == table.name)
+        };
+        if !run.problems.iter().any(concerns_table) {
+            return Some(format!("{root} || '/{}/*.parquet'", table.name));
+        }
+        let name = |path: &Path| path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_string();
+        let file = |path: &Path| format!("{root} || {}", quote(&format!("/{}/{}", table.name, name(path))));
+        let list: Vec<String> = shards.iter().map(|shard| file(&shard.path)).collect();
+        Some(format!("[{}]", list.join(", ")))
+    }
 }
 
-/// Adds a view with columns but no rows for a table that no rank wrote, so that queries over it work.
-fn empty_view(sql: &mut String, table: &Table) {
+/// A query with the columns of a table but no rows, so that queries over a table that no rank wrote work.
+fn empty(table: &Table) -> String {
     let columns: Vec<String> =
-        table.columns.iter().map(|c| format!("NULL::{} AS {}", c.type_name, identifier(c.name))).collect();
-    let _ = writeln!(
-        sql,
-        "-- {} (No rank wrote any.)\nCREATE OR REPLACE VIEW {} AS SELECT {} WHERE false;\n",
-        table.doc,
-        table.name,
-        columns.join(", ")
-    );
+        table.columns.iter().map(|c| format!("NULL::{} AS \"{}\"", c.type_name, c.name)).collect();
+    format!("SELECT {} WHERE false", columns.join(", "))
 }
 
-/// The files of a table: a pattern for all shards, or a list of the good shards if some are bad; `None` without shards.
-fn files(run: &Run, table: &Table) -> Option<String> {
-    let shards: Vec<_> = run.ranks().into_iter().flat_map(|rank| run.shards(rank, table.name).iter()).collect();
-    if shards.is_empty() {
-        return None;
-    }
-    let concerns_table = |p: &Problem| {
-        let path = p.path.as_ref().filter(|p| p.extension().is_some_and(|e| e == "parquet"));
-        path.and_then(|p| p.parent()?.file_name()?.to_str()).is_some_and(|directory| directory == table.name)
-    };
-    if !run.problems.iter().any(concerns_table) {
-        return Some(format!("{RUN} || '/{}/*.parquet'", table.name));
-    }
-    let name = |path: &Path| path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_string();
-    let list: Vec<String> =
-        shards.iter().map(|s| format!("{RUN} || {}", quote(&format!("/{}/{}", table.name, name(&s.path))))).collect();
-    Some(format!("[{}]", list.join(", ")))
+/// The schema's name: the directory's name, with `_` for characters that an unquoted name cannot hold.
+fn schema_name(root: &Path) -> String {
+    let name = root.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let is_free = !["main", "temp", "system", "memory", "pg_catalog", "information_schema"]
+        .contains(&name.to_ascii_lowercase().as_str());
+    let begins_well = name.starts_with(|c: char| c.is_ascii_alphabetic());
+    if is_free && begins_well { name } else { format!("run_{name}") }
 }
 
 fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-/// A path for a comment: control characters must not end the line.
-fn plain(path: &Path) -> String {
-    crate::base::units::plain(&path.display().to_string())
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn identifier(name: &str) -> String {
-    format!("\"{name}\"")
+    #[test]
+    fn a_schema_is_named_after_the_directory() {
+        let name = |path: &str| schema_name(Path::new(path));
+        assert_eq!(name("/runs/slow-5 (again)"), "slow_5__again_");
+        assert_eq!(name("/runs/2026"), "run_2026");
+        assert_eq!(name("/runs/Main"), "run_Main");
+        assert_eq!(name("/"), "run_");
+    }
+
+    #[test]
+    fn every_analysis_has_its_own_variable_and_an_absolute_path_stands_only_where_it_is_found() {
+        let place = |fingerprint| Place { root: Path::new("/it's/here"), fingerprint, run_id: "id" };
+        let [first, second] = ["0000000000000001", "0000000000000002"].map(|f| sql(None, &place(f)));
+        assert!(first.contains("getvariable('rankscope_0000000000000001')") && !first.contains("0000000000000002"));
+        assert_eq!(first.replace("0000000000000001", "0000000000000002"), second);
+        let lines: Vec<&str> = first.lines().filter(|line| line.contains("/it''s/here")).collect();
+        assert!(!lines.is_empty() && lines.iter().all(|line| !line.contains("read_parquet")), "{lines:?}");
+        // Without a run, the tables of ranks have no views.
+        assert!(first.contains("\"here\".stragglers AS") && !first.contains("\"here\".events"), "{first}");
+    }
 }

@@ -38,6 +38,55 @@ fn columns_follow_the_naming_rules() {
     }
 }
 
+#[test]
+fn views_are_documented_and_read_only_earlier_ones() {
+    let mut earlier = BTreeSet::new();
+    for view in views() {
+        assert!(view.doc.ends_with('.') || view.doc.ends_with('?'), "{}: {}", view.name, view.doc);
+        let names: BTreeSet<&str> = view.columns.iter().map(|c| c.name).collect();
+        assert_eq!(names.len(), view.columns.len(), "{} names a column twice", view.name);
+        assert!(view.columns.iter().all(|c| !c.doc.is_empty()), "{}", view.name);
+        if let ViewSource::Query { sql, .. } = view.source {
+            let read = sql.split("$.").skip(1).map(|rest| {
+                rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default().to_string()
+            });
+            let unknown: Vec<String> = read.filter(|name| !earlier.contains(name)).collect();
+            assert!(unknown.is_empty(), "{} reads {unknown:?}", view.name);
+        }
+        assert!(earlier.insert(view.name.clone()), "{} is defined twice", view.name);
+    }
+    let tables = rank_tables().into_iter().chain(analysis_tables());
+    assert!(tables.map(|table| table.name.to_string()).all(|name| earlier.contains(&name)));
+}
+
+/// Later parts are small and many, and readers of many files take the schema of the first.
+#[test]
+fn files_carry_the_descriptions_of_their_columns() {
+    use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+    let run = tempfile::tempdir().unwrap();
+    let field = |path: &std::path::Path| {
+        let file = std::fs::File::open(path).unwrap();
+        let schema = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).unwrap().schema().clone();
+        schema.field_with_name("dur_ns").unwrap().clone()
+    };
+    for (rank, part) in [(0, 0), (0, 1), (1, 0)] {
+        common::write_rows(run.path(), &common::meta(rank), part, &common::events(rank, 3));
+    }
+    let table = run.path().join("table.parquet");
+    write_table(&table, &EventRow::table(), "id", &[batch_from_rows(&common::events(0, 3)).unwrap()]).unwrap();
+    for path in [shard_path(run.path(), "events", 0, 0), table] {
+        let field = field(&path);
+        assert_eq!(field.metadata().get("unit").map(String::as_str), Some("ns"));
+        assert_eq!(
+            field.metadata().get("description").map(String::as_str),
+            Some("Length of the interval; never negative.")
+        );
+    }
+    for (rank, part) in [(0, 1), (1, 0)] {
+        assert!(field(&shard_path(run.path(), "events", rank, part)).metadata().is_empty());
+    }
+}
+
 /// Writes random rows of a table as a shard, reads them back and compares.
 fn check<R: Row>() {
     const RANK: i32 = 3;
