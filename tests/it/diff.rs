@@ -21,7 +21,8 @@ fn plant(place: &Path, name: &str, slow: &[(i32, i64)]) -> PathBuf {
     run
 }
 
-/// A slowdown beyond the limit ends with 4, one below it with 0, and a speed-up is none.
+/// A slowdown beyond the limit ends with 4, one below it with 0, and 5 means that the runs cannot show a change of the
+/// limit's size.
 #[test]
 fn fail_over_ends_with_4_and_only_then() {
     let place = scratch("diff_fail_over");
@@ -31,16 +32,29 @@ fn fail_over_ends_with_4_and_only_then() {
     assert!(said.stdout.starts_with("SLOWER"), "{}", said.stdout);
     diff(&clean, &slow, &["--fail-over", "60"], 0);
     diff(&clean, &slow, &[], 0);
-    let said = diff(&slow, &clean, &["--fail-over", "5%"], 0);
-    assert!(said.stdout.starts_with("FASTER"), "{}", said.stdout);
-    let said = diff(&clean, &clean, &["--fail-over", "5%"], 0);
+    diff(&slow, &clean, &["--fail-over", "60"], 0);
+    let said = diff(&slow, &clean, &["--fail-over", "5%"], 5);
+    assert!(said.stdout.starts_with("FASTER") && said.stdout.contains("between 593 µs and 807 µs"), "{}", said.stdout);
+    let said = diff(&clean, &clean, &["--fail-over", "5%"], 5);
     assert!(said.stdout.starts_with("NO SIGNIFICANT CHANGE"), "{}", said.stdout);
+    assert!(said.stderr.contains("inconclusive for 5 %"), "{}", said.stderr);
     for wrong in ["--fail-over=much", "--smallest=-1", "--between-runs=-2", "--steps=9..3", "--step-marker=("] {
         let said = aggregator(&["diff", "a", "b", wrong]).expect_code(2).stderr;
         let option = wrong.split_once('=').unwrap().0;
         assert!(said.contains("invalid value") && said.contains(option), "{wrong}: {said}");
     }
     aggregator(&["diff", clean.to_str().unwrap(), "no_such_run"]).expect_code(1);
+}
+
+#[test]
+fn runs_of_different_world_sizes_are_compared_only_with_force() {
+    let place = scratch("diff_force");
+    let six = plant(&place, "six", &[]);
+    let four = place.join("four");
+    planted::write(&Plan { ranks: 4, steps: 12, ..Plan::default() }, &four).unwrap();
+    let error = diff(&six, &four, &[], 1).stderr;
+    assert!(error.contains("their jobs have 6 and 4 ranks; --force compares them anyway"), "{error}");
+    diff(&six, &four, &["--force"], 3);
 }
 
 /// The JSON names the phase and the rank, and is the same however often it is asked for.
@@ -75,7 +89,7 @@ fn clean_runs_do_not_differ_and_a_slow_rank_is_found() {
     // Long beside what the machine may take from a rank, and from all of them while two jobs run.
     let inject = ["--inject", "slow:rank=2,ms=200,phase=backward"];
     train(4, &slow, &[schedule.as_slice(), &inject].concat()).expect_code(0);
-    let said = diff(&clean, &again, &["--fail-over", "5%"], 0).stdout;
+    let said = diff(&clean, &again, &[], 0).stdout;
     assert!(said.starts_with("NO SIGNIFICANT CHANGE"), "{said}");
     let said = diff(&clean, &slow, &["--fail-over", "5%"], 4).stdout;
     assert!(said.starts_with("SLOWER rank 2: `backward` itself"), "{said}");

@@ -88,9 +88,14 @@ fn exporting_a_missing_part_is_an_error_and_writes_nothing() {
     for wrong in [["--steps", "5..2"], ["--from", "noon"], ["--ranks", "a"]] {
         assert!(export(&run, "usage", &wrong, 2).is_empty());
     }
-    // A part without a row is no error: the file says so by having none.
-    let nothing = export(&run, "nothing", &["--steps", "77", "--ranks", "2"], 0);
-    assert_eq!(spans(&nothing["rank2.json"]), vec![]);
+    for format in ["chrome", "perfetto"] {
+        let out = place.join(format);
+        let arguments = ["--format", format, "--steps", "77", "--ranks", "2", "-o", out.to_str().unwrap()];
+        let run = ["export", run.to_str().unwrap()];
+        let error = aggregator(&[run.as_slice(), &arguments].concat()).expect_code(1).stderr;
+        assert!(error.contains("--steps 77..78 selects nothing: the recorded steps are 0–4"), "{error}");
+        assert!(!out.exists());
+    }
 }
 
 /// Formats that are not a run's are told apart before anything is written.

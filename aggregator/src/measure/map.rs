@@ -28,10 +28,10 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
     options.communication.decide(&mut data);
     let recorded_steps = active_numbers(&data.outline.steps);
     let scope = Scope::of(&data, options, time);
-    let has_selected_time = scope.meets(data.outline.recorded_ns);
     data.memory.retain(|m| scope.keeps_host_time(&data.outline.steps, m.ts_ns));
     narrow_to_time(&mut data.outline, &scope);
     data.measure_outline();
+    let has_selected_time = scope.meets(data.outline.recorded_ns);
     let events = &data.events;
     let keep = |row: usize| scope.keeps_row(events, row);
 
