@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use aggregator::ingest::kineto::{KinetoSource, ingest};
 use aggregator::ingest::source::{RunSource, Source};
+use aggregator::model::{NONE, RankData};
 use aggregator::torch::table::{Average, GroupBy, KeyAverages, SortKey, TableOptions, key_averages};
 
 fn data(file: &str) -> PathBuf {
@@ -149,5 +150,36 @@ fn same(ours: &str, torchs: &str) -> bool {
     match (split(ours), split(torchs)) {
         ((Some(a), unit), (Some(b), other)) if unit == other && ours.contains('.') => (a - b).abs() < 0.0011,
         _ => ours == torchs,
+    }
+}
+
+/// The FLOPs of each operator that multiplies matrices, summed over all rows.
+fn products(rank: &RankData) -> BTreeMap<String, i64> {
+    let mut sums = BTreeMap::new();
+    let events = &rank.events;
+    for row in (0..events.len()).filter(|row| events.flops[*row] != NONE) {
+        *sums.entry(rank.names[events.name[row] as usize].to_string()).or_default() += events.flops[row];
+    }
+    sums
+}
+
+/// Torch's profiler and its FlopCounterMode agree on products of matrices. In these traces, no product is inside of
+/// another, so the rows of `analyze` and `table` have the same sums, as a trace and as a run.
+#[test]
+fn products_have_the_flops_of_torchs_table() {
+    let mut folders = vec![vec![data("gloo.json.gz")]];
+    folders.extend(fixtures::data::folder("gloo8_slow5").map(|folder| vec![folder]));
+    for paths in folders {
+        let run = tempfile::tempdir().unwrap();
+        ingest(&paths, run.path(), &|_, _| ()).unwrap();
+        let traces = KinetoSource::open(&paths).unwrap();
+        let rank = traces.load(0).unwrap();
+        let found = products(&rank);
+        assert!(found.keys().all(|name| name.ends_with("mm")) && !found.is_empty(), "{found:?}");
+        assert_eq!(products(&RunSource::open(run.path()).unwrap().load(0).unwrap()), found);
+        let table = table(&traces, GroupBy::Name);
+        let torchs =
+            table.rows.iter().filter(|row| row.name.ends_with("mm")).map(|row| (row.name.to_string(), row.flops));
+        assert_eq!(torchs.collect::<BTreeMap<_, _>>(), found.into_iter().map(|(name, f)| (name, Some(f))).collect());
     }
 }

@@ -1,6 +1,7 @@
 //! One rank in memory, column by column: the common form of a recorded run and of a trace.
 
 mod communication;
+pub mod flops;
 mod launches;
 mod op_details;
 
@@ -54,7 +55,7 @@ pub struct Events {
     pub is_comm: Vec<bool>,
     /// Bytes moved, or [`NONE`].
     pub bytes: Vec<i64>,
-    /// FLOPs computed, or [`NONE`].
+    /// FLOPs computed, or [`NONE`]. Rows inside of a row that counts have none, so the column can be summed.
     pub flops: Vec<i64>,
 }
 

@@ -181,6 +181,8 @@ pub(crate) struct Columns {
     pub(crate) numbers: Vec<u8>,
     /// Bytes that rows moved, by row.
     pub(crate) bytes: Vec<(u32, i64)>,
+    /// FLOPs of operators, by row.
+    pub(crate) flops: Vec<(u32, i64)>,
     /// How kernels filled their device; the ids are rows of this piece.
     pub(crate) kernel_use: Vec<KernelUse>,
     pub(crate) copy_rates: Vec<CopyRate>,
@@ -217,7 +219,7 @@ impl Columns {
             ($($column:ident)*) => { $( let $column = self.$column.clone(); self.$column.clear(); )* };
         }
         exact!(kind name ts_ns dur_ns track device stream correlation external);
-        exact!(shape category template first_number numbers bytes kernel_use copy_rates allocations flows);
+        exact!(shape category template first_number numbers bytes flops kernel_use copy_rates allocations flows);
         Self {
             kind,
             name,
@@ -234,6 +236,7 @@ impl Columns {
             first_number,
             numbers,
             bytes,
+            flops,
             kernel_use,
             copy_rates,
             comm_args: self.comm_args.drain(..).collect(),

@@ -5,6 +5,7 @@
 //! members. Keys are predicted from the event before (see `layout`).
 
 use trace::name_rules::{is_communication_kernel_in_traces, is_host_communication_in_traces};
+use trace::rank::flops::{Inputs, flops, has_formula};
 use trace::rank::{CopyRate, KernelUse, Kind, NONE};
 use trace::time_limits::MAX_LENGTH_NS;
 
@@ -359,6 +360,9 @@ fn keep_complete(
         columns.bytes.push((row, args.bytes));
     }
     keep_device_use(row, &args, columns);
+    if kind == Kind::CpuOp && has_formula(head.name.raw) {
+        keep_flops(whole, head, row, columns);
+    }
     if may_be_collective(kind, head.name.raw)
         && let Some((from, to)) = head.args
     {
@@ -366,6 +370,36 @@ fn keep_complete(
         end.bump(to - whole.pos());
         columns.comm_args.push((row, end.since(from).into()));
     }
+}
+
+/// Keeps the FLOPs of an operator.
+fn keep_flops(whole: &Cursor<'_>, head: &Head<'_>, row: u32, columns: &mut Columns) {
+    let Some((from, _)) = head.args else { return };
+    let mut args = *whole;
+    args.bump(from - whole.pos());
+    // The object was skipped before, which does not check all of it. On an error, the FLOPs are unknown.
+    columns.flops.extend(read_flops(&mut args, head.name).ok().flatten().map(|flops| (row, flops)));
+}
+
+/// The FLOPs of an operator with these arguments.
+fn read_flops(cursor: &mut Cursor<'_>, name: Str<'_>) -> Result<Option<i64>, Fault> {
+    if cursor.peek() != Some(b'{') {
+        return Ok(None);
+    }
+    cursor.bump(1);
+    let (mut dims, mut concrete) = (None, None);
+    let mut first = true;
+    while let Some(key) = cursor.member(first)? {
+        first = false;
+        let from = cursor.pos();
+        cursor.skip()?;
+        match key.raw {
+            b"Input Dims" | b"Input dims" => dims = Some(cursor.since(from)),
+            b"Concrete Inputs" => concrete = Some(cursor.since(from)),
+            _ => {}
+        }
+    }
+    Ok(flops(name.raw, &Inputs::parse(dims, concrete)))
 }
 
 /// Keeps the grid, occupancy and bandwidth of a device row.

@@ -6,6 +6,7 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use trace::Text;
 use trace::name_rules::NameClass;
+use trace::rank::flops::count_once;
 use trace::rank::{CopyRate, Events, KernelUse, Kind, NO_PARENT, NO_STEP, NONE};
 use trace::time_limits::{MAX_LENGTH_NS, longest_ns, plausible_starts};
 
@@ -95,6 +96,7 @@ pub(crate) fn rows_from_pieces(
         || (threads(events, &track_ids, &tracks.pairs), communication(events, names)),
     );
     (rows.events.parent, rows.events.thread, rows.events.is_comm) = (parent, thread, is_comm);
+    count_once(&mut rows.events, &rows.names);
     renumber_sparse_columns(&order, &mut rows);
     rows
 }
@@ -399,9 +401,11 @@ fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, ev
         };
     }
     let mut bytes: FxHashMap<u32, i64> = FxHashMap::default();
+    let mut flops: FxHashMap<u32, i64> = FxHashMap::default();
     let mut first = 0u32;
     for (_, piece) in &mut pieces {
         bytes.extend(piece.bytes.drain(..).map(|(row, bytes)| (first + row, bytes)));
+        flops.extend(piece.flops.drain(..).map(|(row, flops)| (first + row, flops)));
         first += piece.len() as u32;
     }
     let (ts_ns, dur_ns, correlation, external) = (take!(ts_ns), take!(dur_ns), take!(correlation), take!(external));
@@ -413,6 +417,10 @@ fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, ev
         Kind::GpuMemcpy | Kind::GpuMemset => bytes.get(row).copied().unwrap_or(NONE),
         _ => NONE,
     };
+    let computed = |(row, kind): (&u32, &Kind)| match kind {
+        Kind::CpuOp if !flops.is_empty() => flops.get(row).copied().unwrap_or(NONE),
+        _ => NONE,
+    };
     rayon::join(
         || {
             let flat = &mut Vec::new();
@@ -421,7 +429,6 @@ fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, ev
             *to_name = column(name, &mut Vec::new(), order, |name| name);
             *to_id = order.iter().map(|row| i64::from(*row)).collect();
             *to_step = vec![NO_STEP; order.len()];
-            *to_flops = vec![NONE; order.len()];
         },
         || {
             let flat = &mut Vec::new();
@@ -432,6 +439,7 @@ fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, ev
             *to_stream = column(stream, flat, order, widen);
             *to_kind = column(kind, &mut Vec::new(), order, |kind| kind);
             *to_bytes = order.iter().zip(to_kind.iter()).map(moved).collect();
+            *to_flops = order.iter().zip(to_kind.iter()).map(computed).collect();
         },
     );
 }

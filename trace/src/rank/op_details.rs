@@ -2,8 +2,8 @@
 
 use crate::Text;
 use rustc_hash::FxHashMap;
-use serde_json::Value;
 
+use crate::rank::flops::{Inputs, has_formula, profiler_flops};
 use crate::rank::{Events, NONE};
 
 /// Details by row of [`Events`]. Each distinct text is stored once.
@@ -65,10 +65,7 @@ pub struct Detail {
     shape: u32,
     stack: u32,
     module: u32,
-    /// Dimensions of each input; `None` where an input is a list of tensors.
-    dims: Vec<Option<Vec<i64>>>,
-    /// Values of the inputs that are not tensors.
-    concrete: Vec<String>,
+    inputs: Inputs,
 }
 
 /// The texts of a row as a trace or a run stores them.
@@ -87,15 +84,10 @@ pub struct Written<'a> {
 impl Details {
     /// Parses the row's arguments. Malformed JSON counts as absent.
     pub fn read(&mut self, written: Written<'_>) -> Detail {
-        let mut detail = Detail::default();
-        if let Some(inputs) = written.dims.and_then(|text| serde_json::from_str::<Vec<Value>>(text).ok()) {
-            detail.dims = inputs.iter().map(dimensions).collect();
-            if !inputs.is_empty() {
-                detail.shape = self.id(shape_text(&detail.dims).into());
-            }
-        }
-        if let Some(values) = written.concrete.and_then(|text| serde_json::from_str::<Vec<Value>>(text).ok()) {
-            detail.concrete = values.iter().map(|v| v.as_str().unwrap_or_default().to_string()).collect();
+        let inputs = Inputs::parse(written.dims.map(str::as_bytes), written.concrete.map(str::as_bytes));
+        let mut detail = Detail { inputs, ..Detail::default() };
+        if !detail.inputs.dims.is_empty() {
+            detail.shape = self.id(shape_text(&detail.inputs.dims).into());
         }
         let nonempty = |text: Option<&str>| text.filter(|t| !t.is_empty()).map(Text::from);
         detail.stack = nonempty(written.stack).map_or(0, |text| self.id(text));
@@ -103,8 +95,7 @@ impl Details {
         detail
     }
 
-    /// Sets the details of a row. Also computes its FLOPs, if torch has a formula for the operator and the row has none
-    /// yet.
+    /// Sets the details of a row. If it has shapes, its FLOPs become those that torch.profiler counts.
     pub fn put(&mut self, row: usize, detail: &Detail, name: &str, events: &mut Events) {
         let rows = events.len();
         for (column, id) in
@@ -114,15 +105,15 @@ impl Details {
                 Self::set(column, row, rows, id);
             }
         }
-        if events.flops[row] == NONE && !detail.dims.is_empty() {
-            events.flops[row] = flops(name, &detail.dims, &detail.concrete).unwrap_or(NONE);
+        if detail.inputs.dims.is_empty() {
+            return;
+        }
+        match profiler_flops(name, &detail.inputs) {
+            Some(flops) => events.flops[row] = flops,
+            None if has_formula(name.as_bytes()) => events.flops[row] = NONE,
+            None => {}
         }
     }
-}
-
-/// The dimensions of one input; `None` for a list of tensors.
-fn dimensions(input: &Value) -> Option<Vec<i64>> {
-    input.as_array()?.iter().map(Value::as_i64).collect()
 }
 
 fn shape_text(inputs: &[Option<Vec<i64>>]) -> String {
@@ -133,79 +124,9 @@ fn shape_text(inputs: &[Option<Vec<i64>>]) -> String {
     format!("[{}]", inputs.iter().map(input).collect::<Vec<_>>().join(", "))
 }
 
-/// The FLOPs of a call by the formulas of torch.profiler (`computeFlops` in torch/csrc/profiler/util.cpp): convolution
-/// in two dimensions, matrix products, addition and multiplication. `None` for other operators, or if the inputs do not
-/// determine the number.
-fn flops(name: &str, dims: &[Option<Vec<i64>>], concrete: &[String]) -> Option<i64> {
-    let input = |i: usize| dims.get(i)?.as_deref();
-    match name {
-        "aten::mm" | "aten::bmm" => product_of_matrices(input(0)?, input(1)?),
-        "aten::addmm" | "aten::baddbmm" => product_of_matrices(input(1)?, input(2)?),
-        "aten::add" | "aten::mul" => product(input(0)?),
-        "aten::conv2d" => convolution(input(0)?, input(1)?, concrete),
-        _ => None,
-    }
-}
-
-fn product(dims: &[i64]) -> Option<i64> {
-    dims.iter().try_fold(1_i64, |product, dim| product.checked_mul(*dim))
-}
-
-/// A multiplication and an addition count as two.
-fn product_of_matrices(left: &[i64], right: &[i64]) -> Option<i64> {
-    if left.len() < 2 || left.len() != right.len() {
-        return None;
-    }
-    product(left)?.checked_mul(*right.last()?)?.checked_mul(2)
-}
-
-fn convolution(input: &[i64], weight: &[i64], concrete: &[String]) -> Option<i64> {
-    let (&[batch, channels, height, width], &[out, _, kernel_height, kernel_width]) = (input, weight) else {
-        return None;
-    };
-    let pair = |i: usize| serde_json::from_str::<[i64; 2]>(concrete.get(i)?).ok();
-    let (stride, padding, dilation) = (pair(3)?, pair(4)?, pair(5)?);
-    let groups: i64 = concrete.get(6)?.parse().ok().filter(|groups| *groups > 0)?;
-    let extent = |size: i64, kernel: i64, at: usize| {
-        let reach = dilation[at].checked_mul(kernel.checked_sub(1)?)?.checked_add(1)?;
-        let room = size.checked_add(padding[at].checked_mul(2)?)?.checked_sub(reach)?;
-        room.checked_div(stride[at])?.checked_add(1)
-    };
-    let [rows, columns] = [extent(height, kernel_height, 0)?, extent(width, kernel_width, 1)?];
-    product(&[2, batch, rows, columns, kernel_height, kernel_width, channels, out])?.checked_div(groups)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn of(name: &str, dims: &str, concrete: &str) -> Option<i64> {
-        let mut details = Details::default();
-        let detail = details.read(Written { dims: Some(dims), concrete: Some(concrete), stack: None, module: None });
-        flops(name, &detail.dims, &detail.concrete)
-    }
-
-    #[test]
-    fn flops_equal_those_of_torch() {
-        assert_eq!(of("aten::mm", "[[3, 4], [4, 5]]", "[]"), Some(120));
-        assert_eq!(of("aten::addmm", "[[5], [3, 4], [4, 5]]", "[]"), Some(120));
-        assert_eq!(of("aten::bmm", "[[2, 3, 4], [2, 4, 5]]", "[]"), Some(240));
-        assert_eq!(of("aten::mul", "[[2, 3], []]", "[]"), Some(6));
-        let conv = r#"["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "2"]"#;
-        assert_eq!(of("aten::conv2d", "[[3, 4, 8, 8], [6, 2, 3, 3], [6], [], [], [], []]", conv), Some(10_368));
-    }
-
-    #[test]
-    fn insufficient_shapes_have_no_flops() {
-        assert_eq!(of("aten::relu", "[[3, 4]]", "[]"), None);
-        assert_eq!(of("aten::mm", "[[3, 4]]", "[]"), None);
-        assert_eq!(of("aten::mm", "[[4], [4]]", "[]"), None);
-        assert_eq!(of("aten::mul", "[[[2], [3]]]", "[]"), None);
-        assert_eq!(of("aten::mul", "[[9223372036854775807, 2]]", "[]"), None);
-        assert_eq!(of("aten::conv2d", "[[3, 4, 8, 8], [6, 2, 3, 3]]", "[]"), None);
-        let zero_stride = r#"["", "", "", "[0, 0]", "[1, 1]", "[1, 1]", "1"]"#;
-        assert_eq!(of("aten::conv2d", "[[3, 4, 8, 8], [6, 4, 3, 3], [6]]", zero_stride), None);
-    }
 
     #[test]
     fn shapes_are_written_as_torch_writes_them() {

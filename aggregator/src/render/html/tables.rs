@@ -130,8 +130,8 @@ impl Roofline {
         if self.points == 0 {
             return Some(match self.without_bytes {
                 0 => {
-                    "No kernel or operator has a FLOP count. torch.profiler records FLOP counts of some operators with \
-                      `with_flops=True`."
+                    "No kernel or operator has a FLOP count. FLOPs of operators are computed from their shapes, which \
+                     torch.profiler records with `record_shapes=True`."
                         .into()
                 }
                 n => format!(
@@ -205,7 +205,7 @@ mod tests {
         let tables = Tables { op_stats: vec![op(0, "mm", 2, 10)], ..Tables::default() };
         let (none, mut rows) = (ByName::default(), operators(&tables, &Limits::default(), &mut Shortenings::default()));
         let no_flops = roofline(&none, &none, &[]).missing().unwrap();
-        assert!(no_flops.contains("with_flops"), "{no_flops}");
+        assert!(no_flops.contains("record_shapes"), "{no_flops}");
         let no_bytes = roofline(&none, &rows, &[]).missing().unwrap();
         assert!(no_bytes.contains("no byte count"), "{no_bytes}");
         rows.rows[0].bytes = Some(100);
