@@ -11,3 +11,4 @@ pub(crate) mod memory;
 pub mod own_time;
 pub mod part;
 mod select_steps;
+mod step_flops;

@@ -7,6 +7,7 @@ pub mod communication;
 pub(crate) mod drawn;
 pub mod limits;
 pub mod options;
+pub(crate) mod peaks;
 pub(crate) mod scope;
 pub(crate) mod selection;
 pub mod steps;

@@ -43,7 +43,11 @@ fn comparable(analysis: Analysis) -> Tables {
     tables.op_stats.retain(|row| {
         &*row.name != HOOK && !row.name.starts_with(COLLECTIVE_CALL_PREFIX) && !row.name.starts_with(STEP)
     });
-    tables.op_stats.iter_mut().for_each(|row| (row.bytes, row.flops) = (None, None));
+    tables
+        .op_stats
+        .iter_mut()
+        .for_each(|row| (row.bytes, row.flops, row.flops_ns, row.flops_per_s) = Default::default());
+    tables.step_flops.clear();
     tables.annotation_stats.retain(|row| !row.name.starts_with(STEP));
     tables.memory_peaks.iter_mut().for_each(|row| row.alive = "".into());
     for row in tables.data_loading.iter_mut().filter(|row| row.step.is_none()) {

@@ -58,6 +58,7 @@ mod cell;
 mod describe;
 mod error;
 pub mod files;
+pub mod kernel_rules;
 mod keys;
 mod manifest;
 pub mod name_rules;

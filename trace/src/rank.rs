@@ -6,8 +6,8 @@ mod launches;
 mod op_details;
 
 use crate::{
-    BucketRow, ClockSampleRow, CollectiveRow, CommRow, CounterRow, DeviceRow, FlowRow, MemoryRow, OmissionRow, StepRow,
-    Text,
+    BucketRow, ClockSampleRow, CollectiveRow, CommRow, CounterRow, DeviceRow, Dtype, FlowRow, MemoryRow, OmissionRow,
+    StepRow, Text,
 };
 
 pub use crate::Kind;
@@ -85,6 +85,15 @@ pub struct KernelUse {
     pub blocks: i64,
     /// Estimated achieved occupancy.
     pub occupancy_pct: Option<f32>,
+}
+
+/// Type of the elements that an operator with FLOPs computes with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FlopsType {
+    /// The operator row's `id`.
+    pub id: i64,
+    /// Type of its first input that is a tensor.
+    pub dtype: Dtype,
 }
 
 /// Bandwidth of a copy or fill.
@@ -197,6 +206,8 @@ pub struct RankData {
     pub devices: Vec<DeviceRow>,
     /// Grids and occupancies of kernels, by `id`. Kernels without profiler data have no entry.
     pub kernel_use: Vec<KernelUse>,
+    /// Element types of operators with FLOPs, by `id`.
+    pub flops_types: Vec<FlopsType>,
     /// Bandwidths of copies and fills as the profiler measured them, by `id`.
     pub copy_rates: Vec<CopyRate>,
     /// Arrows between rows.

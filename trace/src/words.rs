@@ -239,6 +239,28 @@ vocabularies! {
         Memory = "memory",
     }
 
+    /// What device work computes, by its name.
+    KernelCategory {
+        /// Products of matrices.
+        Gemm = "gemm",
+        /// Attention in one kernel.
+        Attention = "attention",
+        /// Convolutions and their gradients.
+        Convolution = "convolution",
+        /// Layer, batch, group and root-mean-square normalization, and softmax.
+        Normalization = "normalization",
+        /// One result for each element, optimizers included.
+        Elementwise = "elementwise",
+        /// Sums, norms, maxima and scans.
+        Reduction = "reduction",
+        /// Copies, fills, and kernels that only move data.
+        Copy = "copy",
+        /// Collectives, by the rules of the analysis.
+        Communication = "communication",
+        /// Any other work.
+        Other = "other",
+    }
+
     /// Largest part of a critical path.
     BoundBy {
         /// Code of the host.

@@ -9,11 +9,13 @@
 //! ```
 
 use rustc_hash::FxHashMap;
-use trace::{AnnotationStatsRow, KernelStatsRow, OpStatsRow, Tables, Text, name_rules};
+use trace::kernel_rules::{kernel_category, names_tensor_cores};
+use trace::rank::{Launches, outermost};
+use trace::{AnnotationStatsRow, KernelCategory, KernelStatsRow, OpStatsRow, Tables, Text, name_rules};
 
 use crate::base::stats::median_of_sorted;
 use crate::measure::device::work_type;
-use crate::model::{Events, Kind, NO_PARENT, NONE, RankData};
+use crate::model::{Events, KernelUse, Kind, NO_PARENT, NONE, RankData};
 
 /// Sums over the rows of one name.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -30,6 +32,14 @@ struct Tally {
     sum_of_squares: f64,
     bytes: Option<i64>,
     flops: Option<i64>,
+    /// Time in which the FLOPs of an operator were computed.
+    flops_ns: Option<i64>,
+    /// The sum of the occupancies of a kernel, weighted by time, and the time of the calls that have one.
+    occupancy_pct_ns: f64,
+    occupancy_ns: f64,
+    /// The sum of the blocks of a kernel, and the number of calls that have them.
+    blocks: f64,
+    with_blocks: f64,
     /// The type of device work; empty for host rows.
     work: &'static str,
 }
@@ -52,6 +62,20 @@ impl Tally {
         }
         if flops != NONE {
             self.flops = Some(self.flops.unwrap_or(0).saturating_add(flops));
+        }
+    }
+
+    /// Adds the use of the device by one call.
+    fn add_use(&mut self, dur_ns: i64, used: &KernelUse) {
+        if let Some(pct) = used.occupancy_pct {
+            // A call without length still has an occupancy.
+            let weight = dur_ns.max(1) as f64;
+            self.occupancy_pct_ns += weight * f64::from(pct);
+            self.occupancy_ns += weight;
+        }
+        if used.blocks != NONE {
+            self.blocks += used.blocks as f64;
+            self.with_blocks += 1.0;
         }
     }
 
@@ -124,7 +148,7 @@ impl Tallies {
 }
 
 /// The statistics of the rows for which `keep` returns true.
-pub(crate) fn stats(data: &RankData, keep: &dyn Fn(usize) -> bool) -> Tables {
+pub(crate) fn stats(data: &RankData, launches: &Launches, keep: &dyn Fn(usize) -> bool) -> Tables {
     let (names, folded) = fold_step_numbers(&data.names);
     let events = &data.events;
     let inside = inside_ns(events);
@@ -152,10 +176,17 @@ pub(crate) fn stats(data: &RankData, keep: &dyn Fn(usize) -> bool) -> Tables {
                 if tally.calls == 1 {
                     tally.work = work_type(kind, events.is_comm[row]);
                 }
+                if let Ok(at) = data.kernel_use.binary_search_by_key(&events.id[row], |used| used.id) {
+                    tally.add_use(dur_ns, &data.kernel_use[at]);
+                }
             }
             _ => {}
         }
     }
+    add_flops_ns(events, launches, keep, |row, ns| {
+        let tally = ops.entry(NONE, folded[events.name[row] as usize] as usize, names.len());
+        tally.flops_ns = Some(tally.flops_ns.unwrap_or(0).saturating_add(ns));
+    });
     let rank = data.outline.info.rank;
     Tables {
         op_stats: ops.sorted(&names).into_iter().map(|(d, n, t)| op_row(rank, d, n, &t)).collect(),
@@ -166,6 +197,27 @@ pub(crate) fn stats(data: &RankData, keep: &dyn Fn(usize) -> bool) -> Tables {
             .collect(),
         kernel_stats: kernels.sorted(&names).into_iter().map(|(d, n, t)| kernel_row(rank, d, n, &t)).collect(),
         ..Tables::default()
+    }
+}
+
+/// Calls `add` with each operator that has FLOPs and the time in which they were computed: of each kernel that it
+/// launched, or its own on a rank without device work.
+fn add_flops_ns(events: &Events, launches: &Launches, keep: &dyn Fn(usize) -> bool, mut add: impl FnMut(usize, i64)) {
+    let computes = |row: usize| events.kind[row] == Kind::CpuOp && events.flops[row] != NONE;
+    if !(0..events.len()).any(computes) {
+        return;
+    }
+    if !events.kind.iter().any(|kind| kind.is_device_work()) {
+        (0..events.len()).filter(|row| computes(*row) && keep(*row)).for_each(|row| add(row, events.dur_ns[row]));
+        return;
+    }
+    let around = outermost(events, &computes);
+    for row in (0..events.len()).filter(|row| events.kind[*row] == Kind::Kernel && keep(*row)) {
+        let Some(launch) = launches.of(events.correlation[row]) else { continue };
+        let operator = around[launch as usize];
+        if operator != NO_PARENT && keep(operator as usize) {
+            add(operator as usize, events.dur_ns[row]);
+        }
     }
 }
 
@@ -208,16 +260,29 @@ fn op_row(rank: i32, device_id: Option<i64>, name: Text, t: &Tally) -> OpStatsRo
         std_ns: t.std_ns(),
         bytes: t.bytes,
         flops: t.flops,
+        flops_ns: t.flops_ns,
+        flops_per_s: t.flops.zip(t.flops_ns.filter(|ns| *ns > 0)).map(|(flops, ns)| flops as f64 / (ns as f64 * 1e-9)),
         vs_median_rank: None,
     }
 }
 
 fn kernel_row(rank: i32, device_id: Option<i64>, name: Text, t: &Tally) -> KernelStatsRow {
+    let category = match t.work {
+        "communication" => KernelCategory::Communication,
+        "memory" => KernelCategory::Copy,
+        _ => kernel_category(&name),
+    };
+    let is_product = matches!(
+        category,
+        KernelCategory::Gemm | KernelCategory::Convolution | KernelCategory::Attention | KernelCategory::Other
+    );
     KernelStatsRow {
         rank,
         device_id,
+        tensor_cores: is_product && names_tensor_cores(&name),
         name,
         work: t.work.into(),
+        category: category.into(),
         calls: t.calls,
         total_ns: t.total_ns,
         self_ns: t.self_ns,
@@ -227,6 +292,8 @@ fn kernel_row(rank: i32, device_id: Option<i64>, name: Text, t: &Tally) -> Kerne
         std_ns: t.std_ns(),
         bytes: t.bytes,
         flops: t.flops,
+        occupancy_pct: (t.occupancy_ns > 0.0).then(|| t.occupancy_pct_ns / t.occupancy_ns),
+        mean_blocks: (t.with_blocks > 0.0).then(|| t.blocks / t.with_blocks),
         vs_median_device: None,
     }
 }
@@ -286,7 +353,7 @@ mod tests {
             .host(Kind::CpuOp, "copy", 1, ".....##...............")
             .host(Kind::CpuOp, "elsewhere", 2, "..########............")
             .data();
-        let rows = stats(&data, &|_| true).op_stats;
+        let rows = stats(&data, &Launches::collect(&data.events), &|_| true).op_stats;
         let found: Vec<_> = rows.iter().map(|r| (&*r.name, r.calls, r.total_ns, r.self_ns)).collect();
         assert_eq!(
             found,
@@ -312,11 +379,40 @@ mod tests {
             .device(Kind::Kernel, "sgemm", (2, 7), 1, "..##.")
             .data();
         let Tables { op_stats: ops, annotation_stats: annotations, kernel_stats: kernels, .. } =
-            stats(&data, &|_| true);
+            stats(&data, &Launches::collect(&data.events), &|_| true);
         assert_eq!(ops.iter().map(|r| &*r.name).collect::<Vec<_>>(), ["forward", "gemm"]);
         let found: Vec<_> = annotations.iter().map(|r| (r.device_id, &*r.name, r.total_ns)).collect();
         assert_eq!(found, [(None, "forward", 5), (Some(2), "forward", 4)]);
         assert_eq!(kernels.iter().map(|r| (r.device_id, &*r.name)).collect::<Vec<_>>(), [(Some(2), "sgemm")]);
+    }
+
+    /// Of the kernels of two products, one is launched inside of an operator that a product calls.
+    #[test]
+    fn flops_are_computed_in_the_time_of_the_launched_kernels() {
+        let mut data = Drawn::rank(0)
+            .host(Kind::CpuOp, "aten::mm", 1, "######.#####........")
+            .host(Kind::CpuOp, "inner", 1, "........##..........")
+            .launches(1, "..#......#..........")
+            .device(Kind::Kernel, "nvjet_tst", (0, 7), 1, "...####......######.")
+            .data();
+        for row in 0..data.events.len() {
+            if data.events.kind[row] == Kind::CpuOp && &*data.names[data.events.name[row] as usize] == "aten::mm" {
+                data.events.flops[row] = 1000;
+            }
+        }
+        let kernels = data.events.id.iter().zip(&data.events.kind).filter(|(_, kind)| **kind == Kind::Kernel);
+        data.kernel_use = kernels
+            .zip([20.0, 40.0])
+            .map(|((id, _), pct)| KernelUse { id: *id, blocks: 6, occupancy_pct: Some(pct) })
+            .collect();
+        let tables = stats(&data, &Launches::collect(&data.events), &|_| true);
+        let of = |name: &str| tables.op_stats.iter().find(|row| &*row.name == name).unwrap();
+        assert_eq!((of("aten::mm").flops, of("aten::mm").flops_ns), (Some(2000), Some(10)));
+        assert!((of("aten::mm").flops_per_s.unwrap() - 2e11).abs() < 1.0);
+        assert_eq!((of("inner").flops_ns, of("inner").flops_per_s), (None, None));
+        let kernel = &tables.kernel_stats[0];
+        assert_eq!((&*kernel.category, kernel.tensor_cores, kernel.mean_blocks), ("gemm", true, Some(6.0)));
+        assert_eq!(kernel.occupancy_pct, Some(0.4 * 20.0 + 0.6 * 40.0));
     }
 
     /// With more devices than dense columns, the rows and their order stay the same.

@@ -13,6 +13,7 @@ use crate::measure::memory::{memory_curve, memory_peaks};
 use crate::measure::own_time;
 use crate::measure::part::RankPart;
 use crate::measure::select_steps::select_steps;
+use crate::measure::step_flops::step_flops;
 use crate::model::RankData;
 use crate::model::options::Options;
 use crate::model::scope::{Scope, narrow_to_time};
@@ -51,14 +52,15 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
                 hta_temporal_breakdown: hta_temporal(rank, chosen).into_iter().collect(),
                 ..device_tables(&view)
             };
-            (Tables { step_breakdown: breakdown.rows, ..tables }, exposed_ns)
+            let step_flops = step_flops(&data, &keep, &breakdown.rows);
+            (Tables { step_breakdown: breakdown.rows, step_flops, ..tables }, exposed_ns)
         },
         || {
             let tables = Tables {
                 critical_path: critical_path(&data, &launches, &scope),
                 memory_peaks: memory_peaks(rank, &data.memory),
                 memory_curve: memory_curve(rank, &data.memory),
-                ..stats(&data, &keep)
+                ..stats(&data, &launches, &keep)
             };
             (tables, own_time::map_rank(&data, &options.thresholds), evidence(&data, &launches, &keep))
         },

@@ -220,8 +220,8 @@ function drawMemory(data) {
 
 function drawRoofline(data) {
   const of = data.roofline_of;
-  const points = (of === "kernel" ? data.kernel_stats : data.op_stats).filter((r) => r.flops > 0 && r.bytes > 0 && r.total_ns > 0)
-    .map((r) => ({ ...r, intensity: r.flops / r.bytes, rate: (r.flops / r.total_ns) * 1e9 }));
+  const points = (of === "kernel" ? data.kernel_stats : data.op_stats).filter((r) => r.flops > 0 && r.bytes > 0 && r.flops_ns > 0)
+    .map((r) => ({ ...r, intensity: r.flops / r.bytes, rate: (r.flops / r.flops_ns) * 1e9 }));
   const largest = Math.max(...points.map((p) => p.total_ns));
   const roofs = data.devices.map((d) => {
     const [flat, slope] = [d.peak_flops, d.peak_bytes_per_s];

@@ -17,7 +17,7 @@ export function nameTable(rows, kernels) {
     { title: "share", hint: "Of the self time of all rows listed", value: (r) => r.self_ns, text: (r) => formatPercent((100 * r.self_ns) / all) }, ns("mean", "mean_ns"), ns("min", "min_ns"), ns("max", "max_ns"),
     { title: "slowest", hint: "Rank whose calls take longest, and the ratio to the median", value: (r) => r.vs_median_device,
       text: (r) => (r.vs_median_device === null ? null : `${r.vs_median_device.toFixed(2)} × on ${r.rank}`) },
-    { title: "FLOP/s", value: (r) => (r.flops && r.total_ns ? r.flops / r.total_ns : null), text: (r) => (r.flops && r.total_ns ? formatFlops((r.flops / r.total_ns) * 1e9) : null) },
+    { title: "FLOP/s", value: (r) => (r.flops && r.flops_ns ? r.flops / r.flops_ns : null), text: (r) => (r.flops && r.flops_ns ? formatFlops((r.flops / r.flops_ns) * 1e9) : null) },
     { title: "bytes", value: (r) => r.bytes, text: (r) => formatBytes(r.bytes) },
   ].filter((c) => c !== null && (c.name || rows.some((r) => c.value(r) !== null)));
   return table(columns, rows, { label: kernels ? "kernels" : "operators and ranges", search: true, sort: columns.findIndex((c) => c.title === (kernels ? "total" : "self")) });

@@ -3,7 +3,7 @@
 use std::hash::BuildHasher;
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
-use trace::rank::{CopyRate, KernelUse, Kind, NONE};
+use trace::rank::{CopyRate, FlopsType, KernelUse, Kind, NONE};
 
 use crate::bytes::json::Str;
 use crate::bytes::layout::Layout;
@@ -183,6 +183,8 @@ pub(crate) struct Columns {
     pub(crate) bytes: Vec<(u32, i64)>,
     /// FLOPs of operators, by row.
     pub(crate) flops: Vec<(u32, i64)>,
+    /// Element types of operators with FLOPs; the ids are rows of this piece.
+    pub(crate) flops_types: Vec<FlopsType>,
     /// How kernels filled their device; the ids are rows of this piece.
     pub(crate) kernel_use: Vec<KernelUse>,
     pub(crate) copy_rates: Vec<CopyRate>,
@@ -219,7 +221,7 @@ impl Columns {
             ($($column:ident)*) => { $( let $column = self.$column.clone(); self.$column.clear(); )* };
         }
         exact!(kind name ts_ns dur_ns track device stream correlation external);
-        exact!(shape category template first_number numbers bytes flops kernel_use copy_rates allocations flows);
+        exact!(shape category template first_number numbers bytes flops flops_types kernel_use copy_rates allocations flows);
         Self {
             kind,
             name,
@@ -237,6 +239,7 @@ impl Columns {
             numbers,
             bytes,
             flops,
+            flops_types,
             kernel_use,
             copy_rates,
             comm_args: self.comm_args.drain(..).collect(),

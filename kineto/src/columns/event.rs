@@ -4,9 +4,10 @@
 //! it wants when it reaches them. Where `args` comes first (sorted keys), it is skipped and read after the other
 //! members. Keys are predicted from the event before (see `layout`).
 
+use trace::Dtype;
 use trace::name_rules::{is_communication_kernel_in_traces, is_host_communication_in_traces};
-use trace::rank::flops::{Inputs, flops, has_formula};
-use trace::rank::{CopyRate, KernelUse, Kind, NONE};
+use trace::rank::flops::{Inputs, element_type, flops, has_formula};
+use trace::rank::{CopyRate, FlopsType, KernelUse, Kind, NONE};
 use trace::time_limits::MAX_LENGTH_NS;
 
 use crate::bytes::json::{Cursor, Fault, Str};
@@ -378,16 +379,19 @@ fn keep_flops(whole: &Cursor<'_>, head: &Head<'_>, row: u32, columns: &mut Colum
     let mut args = *whole;
     args.bump(from - whole.pos());
     // The object was skipped before, which does not check all of it. On an error, the FLOPs are unknown.
-    columns.flops.extend(read_flops(&mut args, head.name).ok().flatten().map(|flops| (row, flops)));
+    if let Ok(Some((flops, dtype))) = read_flops(&mut args, head.name) {
+        columns.flops.push((row, flops));
+        columns.flops_types.extend(dtype.map(|dtype| FlopsType { id: i64::from(row), dtype }));
+    }
 }
 
-/// The FLOPs of an operator with these arguments.
-fn read_flops(cursor: &mut Cursor<'_>, name: Str<'_>) -> Result<Option<i64>, Fault> {
+/// The FLOPs of an operator with these arguments, and the type of its elements.
+fn read_flops(cursor: &mut Cursor<'_>, name: Str<'_>) -> Result<Option<(i64, Option<Dtype>)>, Fault> {
     if cursor.peek() != Some(b'{') {
         return Ok(None);
     }
     cursor.bump(1);
-    let (mut dims, mut concrete) = (None, None);
+    let (mut dims, mut concrete, mut types) = (None, None, None);
     let mut first = true;
     while let Some(key) = cursor.member(first)? {
         first = false;
@@ -396,10 +400,11 @@ fn read_flops(cursor: &mut Cursor<'_>, name: Str<'_>) -> Result<Option<i64>, Fau
         match key.raw {
             b"Input Dims" | b"Input dims" => dims = Some(cursor.since(from)),
             b"Concrete Inputs" => concrete = Some(cursor.since(from)),
+            b"Input type" => types = Some(cursor.since(from)),
             _ => {}
         }
     }
-    Ok(flops(name.raw, &Inputs::parse(dims, concrete)))
+    Ok(flops(name.raw, &Inputs::parse(dims, concrete)).map(|flops| (flops, types.and_then(element_type))))
 }
 
 /// Keeps the grid, occupancy and bandwidth of a device row.

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use trace::Text;
 use trace::name_rules::NameClass;
 use trace::rank::flops::count_once;
-use trace::rank::{CopyRate, Events, KernelUse, Kind, NO_PARENT, NO_STEP, NONE};
+use trace::rank::{CopyRate, Events, FlopsType, KernelUse, Kind, NO_PARENT, NO_STEP, NONE};
 use trace::time_limits::{MAX_LENGTH_NS, longest_ns, plausible_starts};
 
 use crate::bytes::json::Str;
@@ -34,6 +34,7 @@ pub(crate) struct Rows {
     pub(crate) allocations: Vec<(Allocation, (i64, i64))>,
     pub(crate) kernel_use: Vec<KernelUse>,
     pub(crate) copy_rates: Vec<CopyRate>,
+    pub(crate) flops_types: Vec<FlopsType>,
     /// Arrows, with the process and thread of each end.
     pub(crate) flows: Vec<(FlowEnd, (i64, i64))>,
     pub(crate) tally: Tally,
@@ -146,6 +147,7 @@ struct SparseColumns {
     comm_args: Vec<(u32, Box<[u8]>)>,
     kernel_use: Vec<KernelUse>,
     copy_rates: Vec<CopyRate>,
+    flops_types: Vec<FlopsType>,
     allocations: Vec<Allocation>,
     flows: Vec<FlowEnd>,
     shape: Vec<u32>,
@@ -160,6 +162,7 @@ impl SparseColumns {
             comm_args: std::mem::take(&mut piece.comm_args),
             kernel_use: std::mem::take(&mut piece.kernel_use),
             copy_rates: std::mem::take(&mut piece.copy_rates),
+            flops_types: std::mem::take(&mut piece.flops_types),
             allocations: std::mem::take(&mut piece.allocations),
             flows: std::mem::take(&mut piece.flows),
             shape: std::mem::take(&mut piece.shape),
@@ -179,6 +182,7 @@ fn gather_sparse_columns(sparse: Vec<SparseColumns>, maps: &BTreeMap<u32, IdMap>
         rows.comm_args.extend(piece.comm_args.into_iter().map(|(row, args)| (first + row, args)));
         let id = |id: i64| i64::from(first) + id;
         rows.kernel_use.extend(piece.kernel_use.into_iter().map(|u| KernelUse { id: id(u.id), ..u }));
+        rows.flops_types.extend(piece.flops_types.into_iter().map(|t| FlopsType { id: id(t.id), ..t }));
         rows.copy_rates.extend(piece.copy_rates.into_iter().map(|r| CopyRate { id: id(r.id), ..r }));
         if let Some(map) = maps.get(&piece.scratch) {
             rows.allocations.extend(piece.allocations.into_iter().map(|allocation| {

@@ -160,7 +160,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
         }
     }
     let counters = vec![report.counter(&rows)];
-    let Rows { events, names, pids, extras, kernel_use, copy_rates, .. } = rows;
+    let Rows { events, names, pids, extras, kernel_use, copy_rates, flops_types, .. } = rows;
     let Collectives { rows: collectives, comms_ids, .. } = collectives;
     let mut comms_ids = comms_ids.into_iter();
     let with_id = |row| Collective { comms_id: comms_ids.next().flatten(), ..Collective::from(row) };
@@ -178,6 +178,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
         memory,
         devices: device_rows(header.devices.as_ref(), rank),
         kernel_use,
+        flops_types,
         copy_rates,
         flows,
         counters,

@@ -6,8 +6,8 @@
 
 use serde_json::Value;
 
-use crate::Text;
 use crate::rank::{Events, Kind, NONE, enclosing};
+use crate::{Dtype, Text, Vocabulary};
 
 /// The inputs of a call, as torch.profiler records them with `record_shapes=True`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -43,6 +43,17 @@ impl Inputs {
         let text = self.concrete.get(at)?.trim_start_matches('[').trim_end_matches(']');
         text.split(',').map(|word| word.trim().to_ascii_lowercase().parse().ok()).collect()
     }
+}
+
+/// The element type of the first input that is a tensor. `types` is torch's `Input type`: JSON such as
+/// `["c10::BFloat16", "Scalar"]`.
+pub fn element_type(types: &[u8]) -> Option<Dtype> {
+    let words: Vec<String> = serde_json::from_slice(types).ok()?;
+    words.iter().find_map(|word| match word.strip_prefix("c10::").unwrap_or(word) {
+        "Float8_e4m3fn" | "Float8_e4m3fnuz" => Some(Dtype::F8E4M3),
+        "Float8_e5m2" | "Float8_e5m2fnuz" => Some(Dtype::F8E5M2),
+        word => Dtype::from_word(&word.to_ascii_lowercase()),
+    })
 }
 
 /// How an operator's FLOPs follow from its inputs.
@@ -95,6 +106,12 @@ fn formula(name: &[u8]) -> Option<Formula> {
 /// Whether calls of this operator have FLOPs, so that its shapes are read.
 pub fn has_formula(name: &[u8]) -> bool {
     formula(name).is_some()
+}
+
+/// Whether every call of this operator has FLOPs. (`linear` and `matmul` have none where they call another operator that
+/// has, or where they multiply no matrices.)
+pub fn always_counts(name: &[u8]) -> bool {
+    formula(name).is_some_and(|formula| formula != Formula::Composite)
 }
 
 /// The FLOPs of one call. `None` for operators without a formula, or if the recorded inputs do not determine them.

@@ -2,8 +2,8 @@
 //! global: in the clock of the reference rank.
 
 use crate::{
-    BoundBy, ClockMethod, ClockSide, IdleCategory, MatchLevel, Op, Reason, Severity, StandsOn, Text, Verdict, Word,
-    WorkType,
+    BoundBy, ClockMethod, ClockSide, IdleCategory, KernelCategory, MatchLevel, Op, Reason, Severity, StandsOn, Text,
+    Verdict, Word, WorkType,
 };
 
 tables! {
@@ -242,6 +242,11 @@ tables! {
         name: Text,
         /// Type of work: `compute`, `communication` or `memory`; that of the first row with this name.
         work: Word<WorkType>,
+        /// What the work computes, by its name: `gemm`, `attention`, `convolution`, `normalization`, `elementwise`,
+        /// `reduction`, `copy`, `communication` or `other`.
+        category: Word<KernelCategory>,
+        /// Whether the name says that the kernel computes on tensor cores. Other kernels may use them too.
+        tensor_cores: bool,
         /// Number of calls.
         calls: i64,
         /// Sum of the durations.
@@ -260,6 +265,11 @@ tables! {
         bytes: Option<i64>,
         /// Floating-point operations, where known.
         flops: Option<i64>,
+        /// Estimated achieved occupancy of the calls, weighted by their time; null where no call has one. Below 30, too few
+        /// warps may hide the latency of the memory.
+        occupancy_pct: Option<f64>,
+        /// Mean number of blocks of the calls' grids.
+        mean_blocks: Option<f64>,
         /// Mean duration on this device / median of the devices' means. A slow device has values above 1.
         vs_median_device: Option<f64>,
     }
@@ -291,8 +301,36 @@ tables! {
         bytes: Option<i64>,
         /// Floating-point operations, where known.
         flops: Option<i64>,
+        /// Time of the kernels that the calls with FLOPs launched; on a rank without device work, of these calls.
+        flops_ns: Option<i64>,
+        /// `flops` per second of `flops_ns`.
+        flops_per_s: Option<f64>,
         /// Mean duration on this rank / median of the ranks' means.
         vs_median_rank: Option<f64>,
+    }
+
+    /// One row per rank and step whose operators have FLOPs, and the model FLOPs utilization (MFU). By rank and step.
+    step_flops: StepFlopsRow / StepFlopsBuilder / StepFlopsView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Training step.
+        step: i32,
+        /// Length of the step; of several devices, the longest.
+        wall_ns: i64,
+        /// Floating-point operations of the step's operators.
+        flops: i64,
+        /// Calls whose FLOPs are unknown, because the recorded inputs do not determine them. With such calls, `flops` is
+        /// too low.
+        unknown_calls: i64,
+        /// `flops` per second of `wall_ns`.
+        flops_per_s: f64,
+        /// Type in which most of them were computed: `bf16`, `f16`, `f32`, `f64`, `f8e4m3`, `f8e5m2`, or `tf32` for `f32`
+        /// on a rank with kernels of that type; null if unknown.
+        precision: Option<Text>,
+        /// Dense peak rate of the rank's devices for this type; null if the devices or the type are unknown.
+        peak_flops: Option<f64>,
+        /// 100·`flops_per_s` / `peak_flops`; null without a peak, or with unknown calls.
+        mfu_pct: Option<f64>,
     }
 
     /// One row per rank, device and name of a user annotation. By rank and device, longest total first.

@@ -3,7 +3,9 @@
 
 use arrow_array::{Array, BooleanArray, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch};
 use rustc_hash::FxHashMap;
-use trace::{Error, EventRow, OmissionRow, Row, Run, Shard, Table, Text, TextColumn, column};
+use trace::rank::FlopsType;
+use trace::rank::flops::element_type;
+use trace::{Dtype, Error, EventRow, OmissionRow, Row, Run, Shard, Table, Text, TextColumn, column};
 
 use crate::base::intervals::Interval;
 use crate::ingest::run::merge_parts::{RawColumns, merge_parts};
@@ -15,7 +17,7 @@ use trace::time_limits::{MAX_LENGTH_NS, Window};
 const TABLE: &str = "events";
 
 /// The columns that are read. `rank` is included to check it against the shard's rank.
-const COLUMNS: [&str; 21] = [
+const COLUMNS: [&str; 22] = [
     "rank",
     "kind",
     "name",
@@ -34,6 +36,7 @@ const COLUMNS: [&str; 21] = [
     "is_comm",
     "bytes",
     "flops",
+    "input_types",
     "grid",
     "occupancy_pct",
     "bandwidth_gbs",
@@ -85,6 +88,9 @@ pub(super) fn load_events(run: &Run, rank: i32, data: &mut RankData) {
     data.names = names.names;
     data.kernel_use = std::mem::take(&mut raw.kernel_use);
     data.kernel_use.sort_by_key(|kernel| kernel.id);
+    data.flops_types = std::mem::take(&mut raw.flops_types);
+    data.flops_types.sort_by_key(|known| known.id);
+    data.flops_types.dedup_by_key(|known| known.id);
     data.copy_rates = std::mem::take(&mut raw.copy_rates);
     data.copy_rates.sort_by_key(|copy| copy.id);
     data.events = merge_parts(raw, rank, &mut data.omissions);
@@ -161,10 +167,12 @@ fn append(batch: &RecordBatch, names: &mut Names, raw: &mut RawColumns) -> Resul
     let grid = optional::<Option<Vec<i32>>>(batch, "grid")?;
     let occupancy = optional::<Option<f64>>(batch, "occupancy_pct")?;
     let bandwidth = optional::<Option<f64>>(batch, "bandwidth_gbs")?;
+    let types = optional::<Option<Text>>(batch, "input_types")?;
 
     let rows = batch.num_rows();
     append_kernel_use(grid.as_ref(), occupancy.as_ref(), &id, &mut raw.kernel_use);
     append_copy_rates(bandwidth.as_ref(), &id, &mut raw.copy_rates);
+    append_flops_types(types.as_ref(), longs[7].as_ref(), &id, &mut raw.flops_types);
     let events = &mut raw.events;
     let first = events.len();
     append_names(&kind, &name, rows, names, events);
@@ -265,6 +273,22 @@ fn append_kernel_use(
         let blocks = grid.filter(|sides| sides.len() == 3).map_or(NONE, product);
         if blocks != NONE || occupancy_pct.is_some() {
             target.push(KernelUse { id: id.value(row), blocks, occupancy_pct });
+        }
+    }
+}
+
+/// Collects the element types of the rows with FLOPs.
+fn append_flops_types(
+    types: Option<&TextColumn>,
+    flops: Option<&Int64Array>,
+    id: &Int64Array,
+    target: &mut Vec<FlopsType>,
+) {
+    let (Some(types), Some(flops)) = (types, flops.filter(|column| column.null_count() < column.len())) else { return };
+    let known: Vec<Option<Dtype>> = types.values().iter().map(|text| element_type(text.as_bytes())).collect();
+    for row in (0..id.len()).filter(|row| flops.is_valid(*row)) {
+        if let Some(dtype) = types.key(row).and_then(|key| known[key]) {
+            target.push(FlopsType { id: id.value(row), dtype });
         }
     }
 }

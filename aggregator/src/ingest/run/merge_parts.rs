@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 use trace::OmissionRow;
 
 use crate::model::{CopyRate, Events, KernelUse, NO_PARENT, NONE};
+use trace::rank::FlopsType;
 use trace::time_limits::{FAR, LONG, longest_ns, plausible_starts};
 
 /// The rows of all parts in sequence, before merging.
@@ -17,6 +18,8 @@ pub struct RawColumns {
     pub open: Vec<u32>,
     /// Grid and occupancy of kernels.
     pub kernel_use: Vec<KernelUse>,
+    /// As in [`RankData`](crate::model::RankData).
+    pub flops_types: Vec<FlopsType>,
     /// Bandwidth of copies.
     pub copy_rates: Vec<CopyRate>,
     /// Processes that made calls, in order of their first row.

@@ -8,6 +8,7 @@ use trace::{DeviceRow, KernelStatsRow, OpStatsRow, Text, Word, WorkType};
 use crate::Error;
 use crate::base::units::{ns, plural};
 use crate::model::analysis::Tables;
+use crate::model::peaks::Peaks;
 use crate::render::html::columns::Columns;
 use crate::render::html::page_limits::{Limits, Shortenings};
 use crate::render::html::string_pool::StringPool;
@@ -19,58 +20,67 @@ pub(super) struct ByName {
     rows: Vec<KernelStatsRow>,
     /// Number of ranks with this name, for each row.
     ranks: Vec<usize>,
+    /// Time in which the FLOPs were computed, for each row: that of the kernel, or of the kernels below an operator.
+    flops_ns: Vec<Option<i64>>,
 }
 
 impl ByName {
     /// The columns of the page.
     pub(super) fn columns(&self, names: &mut StringPool) -> Result<Columns, Error> {
         let wanted = "name work calls total_ns self_ns mean_ns min_ns max_ns bytes flops rank vs_median_device";
-        Ok(Columns::of(&self.rows, wanted, names)?.with("ranks", self.ranks.iter().copied()))
+        Ok(Columns::of(&self.rows, wanted, names)?
+            .with("ranks", self.ranks.iter().copied())
+            .with("flops_ns", self.flops_ns.iter().copied()))
     }
 }
 
 /// Kernels, copies and fills.
 pub(super) fn kernels(tables: &Tables, limits: &Limits, notes: &mut Shortenings) -> ByName {
-    by_name(tables.kernel_stats.iter().cloned(), ("kernels", "kernel"), limits, notes)
+    let row = |row: &KernelStatsRow| (row.clone(), row.flops.map(|_| row.total_ns));
+    by_name(tables.kernel_stats.iter().map(row), ("kernels", "kernel"), limits, notes)
 }
 
 /// Operators and ranges of the host.
 pub(super) fn operators(tables: &Tables, limits: &Limits, notes: &mut Shortenings) -> ByName {
-    let row = |row: &OpStatsRow| KernelStatsRow {
-        rank: row.rank,
-        name: row.name.clone(),
-        calls: row.calls,
-        total_ns: row.total_ns,
-        self_ns: row.self_ns,
-        min_ns: row.min_ns,
-        max_ns: row.max_ns,
-        bytes: row.bytes,
-        flops: row.flops,
-        vs_median_device: row.vs_median_rank,
-        ..KernelStatsRow::default()
+    let row = |row: &OpStatsRow| {
+        let kernel = KernelStatsRow {
+            rank: row.rank,
+            name: row.name.clone(),
+            calls: row.calls,
+            total_ns: row.total_ns,
+            self_ns: row.self_ns,
+            min_ns: row.min_ns,
+            max_ns: row.max_ns,
+            bytes: row.bytes,
+            flops: row.flops,
+            vs_median_device: row.vs_median_rank,
+            ..KernelStatsRow::default()
+        };
+        (kernel, row.flops_ns)
     };
     by_name(tables.op_stats.iter().map(row), ("operators", "operator"), limits, notes)
 }
 
 fn by_name(
-    rows: impl Iterator<Item = KernelStatsRow>,
+    rows: impl Iterator<Item = (KernelStatsRow, Option<i64>)>,
     (section, noun): (&'static str, &str),
     limits: &Limits,
     notes: &mut Shortenings,
 ) -> ByName {
-    let mut groups: BTreeMap<(Text, Word<WorkType>), Vec<KernelStatsRow>> = BTreeMap::new();
-    for row in rows {
-        groups.entry((row.name.clone(), row.work.clone())).or_default().push(row);
+    let mut groups: BTreeMap<(Text, Word<WorkType>), Vec<(KernelStatsRow, Option<i64>)>> = BTreeMap::new();
+    for (row, flops_ns) in rows {
+        groups.entry((row.name.clone(), row.work.clone())).or_default().push((row, flops_ns));
     }
-    let sum = |rows: Vec<KernelStatsRow>| {
-        let ranks: BTreeSet<i32> = rows.iter().map(|r| r.rank).collect();
-        let sum = rows.into_iter().reduce(add)?;
-        Some((KernelStatsRow { mean_ns: sum.total_ns as f64 / sum.calls.max(1) as f64, ..sum }, ranks.len()))
+    let sum = |rows: Vec<(KernelStatsRow, Option<i64>)>| {
+        let ranks: BTreeSet<i32> = rows.iter().map(|(row, _)| row.rank).collect();
+        let flops_ns = rows.iter().filter_map(|(_, flops_ns)| *flops_ns).reduce(i64::saturating_add);
+        let sum = rows.into_iter().map(|(row, _)| row).reduce(add)?;
+        Some((KernelStatsRow { mean_ns: sum.total_ns as f64 / sum.calls.max(1) as f64, ..sum }, ranks.len(), flops_ns))
     };
     let mut order: Vec<_> = groups.into_values().filter_map(sum).collect();
-    order.sort_by_key(|(sum, _)| Reverse(sum.total_ns));
+    order.sort_by_key(|(sum, ..)| Reverse(sum.total_ns));
     if order.len() > limits.names {
-        let rest: i64 = order.iter().skip(limits.names).map(|(sum, _)| sum.total_ns).sum();
+        let rest: i64 = order.iter().skip(limits.names).map(|(sum, ..)| sum.total_ns).sum();
         notes.add(
             section,
             format!(
@@ -82,8 +92,10 @@ fn by_name(
             ),
         );
     }
-    let (rows, ranks) = order.into_iter().take(limits.names).unzip();
-    ByName { rows, ranks }
+    order.truncate(limits.names);
+    let ranks = order.iter().map(|(_, ranks, _)| *ranks).collect();
+    let flops_ns = order.iter().map(|(.., flops_ns)| *flops_ns).collect();
+    ByName { rows: order.into_iter().map(|(sum, ..)| sum).collect(), ranks, flops_ns }
 }
 
 /// Adds two rows; the rank is the slower one.
@@ -140,11 +152,7 @@ impl Roofline {
                 ),
             });
         }
-        self.devices.is_empty().then(|| {
-            "No roof is drawn, because no row of `devices` has peak_flops or peak_bytes_per_s: the peak rates of the devices \
-             are unknown."
-                .into()
-        })
+        self.devices.is_empty().then(|| "No roof is drawn, because the peak rates of the devices are unknown.".into())
     }
 }
 
@@ -153,13 +161,15 @@ pub(super) fn roofline(kernels: &ByName, operators: &ByName, devices: &[DeviceRo
     let positive = |n: &i64| *n > 0;
     let counted = |of: &ByName| of.rows.iter().any(|r| r.flops.is_some_and(|n| n > 0));
     let (of, chosen) = if counted(kernels) { ("kernel", kernels) } else { ("operator", operators) };
-    let rows = || chosen.rows.iter().filter(|r| r.flops.filter(positive).is_some());
-    let (with_bytes, without_bytes): (Vec<_>, Vec<_>) = rows().partition(|r| r.bytes.filter(positive).is_some());
-    let points = with_bytes.iter().filter(|r| r.total_ns > 0).count();
+    let rows = chosen.rows.iter().zip(&chosen.flops_ns).filter(|(r, _)| r.flops.filter(positive).is_some());
+    let (with_bytes, without_bytes): (Vec<_>, Vec<_>) = rows.partition(|(r, _)| r.bytes.filter(positive).is_some());
+    let points = with_bytes.iter().filter(|(_, flops_ns)| flops_ns.filter(positive).is_some()).count();
     let mut found = Roofline { of, points, devices: Vec::new(), without_bytes: without_bytes.len() };
     for row in devices {
         let positive = |peak: Option<f64>| peak.filter(|p| p.is_finite() && *p > 0.0);
-        let (peak_flops, peak_bytes_per_s) = (positive(row.peak_flops), positive(row.peak_bytes_per_s));
+        let known = row.name.as_deref().and_then(Peaks::of);
+        let peak_flops = positive(row.peak_flops).or_else(|| Some(known?.roof_flops_per_s()));
+        let peak_bytes_per_s = positive(row.peak_bytes_per_s).or_else(|| known?.bytes_per_s());
         let name = Some(row.name.clone().unwrap_or_else(|| "device".into()));
         let device = DeviceRow { name, peak_flops, peak_bytes_per_s, ..DeviceRow::default() };
         if (peak_flops.is_some() || peak_bytes_per_s.is_some()) && !found.devices.contains(&device) {
@@ -182,6 +192,7 @@ mod tests {
             min_ns: 1,
             max_ns: total_ns,
             flops: Some(1000),
+            flops_ns: Some(total_ns),
             vs_median_rank: Some(total_ns as f64),
             ..Default::default()
         }

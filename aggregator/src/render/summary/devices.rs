@@ -2,10 +2,11 @@
 
 use std::cmp::Reverse;
 
-use crate::model::analysis::Analysis;
+use crate::base::stats::median_of_sorted;
+use crate::model::analysis::{Analysis, Tables};
 use crate::render::grid::Grid;
 use crate::render::summary::sections::{choose, not_shown};
-use crate::render::summary::{TerminalStyle, heading};
+use crate::render::summary::{TerminalStyle, heading, sentence};
 
 /// Prints the utilization of devices by rank; nothing without devices.
 pub(super) fn devices(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
@@ -42,6 +43,23 @@ pub(super) fn devices(text: &mut String, analysis: &Analysis, terminal: &Termina
         .percent("short kernels", 1, rows.iter().map(|(key, _)| short(key)).collect())
         .time("launch delay", 2, rows.iter().map(|(key, _)| Some(launches(key)?.delay_p50_ns)).collect())
         .time("host waits", 2, rows.iter().map(|(key, _)| Some(stalls(key.0))).collect());
+    let mfu: Vec<Option<f64>> = rows.iter().map(|(key, _)| median_mfu(tables, key.0)).collect();
+    let knows_mfu = mfu.iter().any(Option::is_some);
+    let grid = if knows_mfu { grid.percent("MFU", 1, mfu) } else { grid };
     text.push_str(&grid.render(terminal.width, terminal.colour));
     not_shown(text, total - rows.len(), "device", terminal);
+    if !knows_mfu && !tables.step_flops.is_empty() {
+        sentence(
+            text,
+            "MFU is unknown: the peak rate of the devices or the FLOPs of some operators are unknown",
+            terminal,
+        );
+    }
+}
+
+/// The median MFU of a rank's steps.
+fn median_mfu(tables: &Tables, rank: i32) -> Option<f64> {
+    let mut mfu: Vec<f64> = tables.step_flops.iter().filter(|r| r.rank == rank).filter_map(|r| r.mfu_pct).collect();
+    mfu.sort_by(f64::total_cmp);
+    median_of_sorted(&mfu)
 }

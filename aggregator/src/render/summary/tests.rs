@@ -278,6 +278,12 @@ fn devices_have_a_section() {
           rank  kernels run %  SM efficiency %  occupancy %  short kernels %  launch delay µs  host waits ms
              0           71.2             31.0         42.5             25.0            12.00           0.00
              1           68.0                –         42.5             25.0            12.00           5.00"#]];
-    let from = text.find("Devices").unwrap();
-    section.assert_eq(text[from..].split("\n\n").next().unwrap());
+    let devices = |text: &str| text[text.find("Devices").unwrap()..].split("\n\n").next().unwrap().to_string();
+    section.assert_eq(&devices(&text));
+    let step = |mfu_pct| trace::StepFlopsRow { rank: 1, mfu_pct, ..Default::default() };
+    analysis.tables.step_flops = vec![step(None)];
+    assert!(devices(&rendered(&analysis, &TerminalStyle::default())).contains("MFU is unknown"));
+    analysis.tables.step_flops = vec![step(Some(41.0)), step(Some(43.0)), step(Some(42.0))];
+    let text = devices(&rendered(&analysis, &TerminalStyle { width: 200, ..TerminalStyle::default() }));
+    assert!(text.contains("MFU %") && text.lines().last().unwrap().ends_with("42.0"), "{text}");
 }

@@ -153,3 +153,14 @@ fn a_call_inside_of_a_call_that_counts_does_not_count_again() {
     assert_eq!(counted(&[("aten::linear", 7, root), ("aten::matmul", 7, 0), ("aten::t", NONE, 1)]), [NONE, 7, NONE]);
     assert_eq!(counted(&[("ProfilerStep#1", NONE, root), ("aten::mm", 7, 0)]), [NONE, 7]);
 }
+
+#[test]
+fn the_first_tensor_has_the_type() {
+    let of = |types: &str| element_type(types.as_bytes());
+    assert_eq!(of(r#"["c10::BFloat16", "c10::BFloat16", ""]"#), Some(Dtype::Bf16));
+    assert_eq!(of(r#"["c10::Half", "float"]"#), Some(Dtype::F16));
+    assert_eq!(of(r#"["", "float", "Scalar"]"#), Some(Dtype::F32));
+    assert_eq!(of(r#"["c10::Float8_e4m3fn", "c10::Float8_e4m3fn", "float"]"#), Some(Dtype::F8E4M3));
+    assert_eq!(of(r#"["", "Scalar"]"#), None);
+    assert_eq!(of("["), None);
+}
