@@ -12,6 +12,7 @@ pub(crate) mod scope;
 pub(crate) mod selection;
 pub mod steps;
 pub mod thresholds;
+pub(crate) mod windows;
 
 pub use trace::rank::{
     Collective, CopyRate, Events, KernelUse, Kind, MAX_RANKS, NO_PARENT, NO_STEP, NONE, RankData, RankInfo, RankOutline,

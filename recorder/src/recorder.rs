@@ -178,7 +178,7 @@ impl Recorder {
         let OpenStep { step, phase, start_ns } = lock(&self.handle.step).take()?;
         self.shared.set_step(-1);
         let (phase, end_ns) = (phase.as_str()?, self.shared.clock.now_ns());
-        Some(StepRow { rank: self.handle.rank, step, phase: phase.into(), start_ns, end_ns, loss: None })
+        Some(StepRow { rank: self.handle.rank, step, phase: phase.into(), start_ns, end_ns, loss: None, window: None })
     }
 
     /// Switches rows on or off, for programs without steps.

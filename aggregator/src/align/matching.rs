@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{CollectiveRow, MatchLevel, OmissionRow, Op, TimingSource};
 
+use crate::model::windows::Windows;
 use crate::model::{Barrier, Instance, Member, RankOutline};
 
 /// A row: position of its rank in the sorted list of ranks, position among that rank's rows.
@@ -85,6 +86,12 @@ fn pair_of(rank: i32, row: &CollectiveRow) -> Option<(i32, i32)> {
         Some(Op::Recv) => row.peer.map(|peer| (peer, rank)),
         _ => None,
     }
+}
+
+/// The window of a row. Sequence numbers begin again where a window belongs to another process, so rows of different
+/// windows never match.
+fn window_of(windows: &Windows, row: &CollectiveRow) -> Option<i32> {
+    windows.number_at(row.start_ns.or(row.enqueue_ns)?)
 }
 
 fn is_point_to_point(row: &CollectiveRow) -> bool {

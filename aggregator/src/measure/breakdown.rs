@@ -17,6 +17,7 @@ use trace::{HtaTemporalRow, StepBreakdownRow};
 use crate::base::intervals::{Coverage, Interval, IntervalSet};
 use crate::model::scope::Scope;
 use crate::model::steps::{StepWindow, device_windows, host_windows};
+use crate::model::windows::Windows;
 use crate::model::{Kind, NONE, RankData};
 use trace::name_rules::is_communication_by_hta;
 
@@ -203,11 +204,13 @@ impl Breakdown {
     }
 }
 
-/// The breakdown of a rank. Each device (or the CPU) has one row for the whole recording, one row for each active step,
+/// The breakdown of a rank. Each device (or the CPU) has one row for the whole recording without the pauses between
+/// windows, one row for each active step,
 /// and one row for the time between steps. Only time in `scope` counts.
 pub(crate) fn breakdown(data: &RankData, scope: &Scope) -> Breakdown {
     let rank = data.outline.info.rank;
     let host = host_windows(&data.outline.steps);
+    let recorder = Windows::of(&data.outline.steps);
     let mut found = Breakdown { in_steps: scope.steps.as_ref().map(|_| Vec::new()), ..Breakdown::default() };
     for mut activity in Activity::of(data) {
         if let Some(time) = &scope.time {
@@ -221,7 +224,7 @@ pub(crate) fn breakdown(data: &RankData, scope: &Scope) -> Breakdown {
         });
         let within = scope.within(&windows);
         let parts = Parts::new(&activity);
-        found.rows.extend(device_rows(rank, activity.device, &windows, &parts, within.as_ref()));
+        found.rows.extend(device_rows((rank, activity.device), &windows, &recorder, &parts, within.as_ref()));
         if let (Some(in_steps), Some(within)) = (&mut found.in_steps, &within) {
             let chosen = activity.clipped(within);
             let parts = Parts::new(&chosen);
@@ -233,9 +236,9 @@ pub(crate) fn breakdown(data: &RankData, scope: &Scope) -> Breakdown {
 }
 
 fn device_rows(
-    rank: i32,
-    device: Option<i64>,
+    (rank, device): (i32, Option<i64>),
     windows: &[StepWindow],
+    recorder: &Windows,
     parts: &Parts,
     scope: Option<&IntervalSet>,
 ) -> Vec<StepBreakdownRow> {
@@ -247,12 +250,12 @@ fn device_rows(
             pieces.intervals().iter().fold(Split::default(), add)
         }
     };
-    let spans = windows.iter().map(|w| w.window).chain(parts.busy.set().hull());
-    let Some(everything) = spans.reduce(|a, b| Interval::new(a.start_ns.min(b.start_ns), a.end_ns.max(b.end_ns)))
-    else {
+    let busy = parts.busy.set().intervals().iter().copied();
+    let everything = recorder.hulls(windows.iter().map(|w| w.window).chain(busy));
+    if everything.is_empty() {
         return Vec::new();
-    };
-    let total = split(everything);
+    }
+    let total = everything.iter().fold(Split::default(), |sum, window| sum.combine(split(*window), |a, b| a + b));
     let mut between = total;
     let mut rows = vec![total.row(rank, device, None)];
     for step in windows {
@@ -269,13 +272,17 @@ fn device_rows(
     rows
 }
 
-/// HTA's temporal breakdown over the device rows of a rank, always with HTA's own communication; `None` if the rank has no device rows.
-pub(crate) fn hta_temporal(rank: i32, activities: &[(Activity, Parts)]) -> Option<HtaTemporalRow> {
+/// HTA's temporal breakdown over the device rows of a rank, always with HTA's own communication; `None` if the rank has
+/// no device rows.
+pub(crate) fn hta_temporal(rank: i32, activities: &[(Activity, Parts)], windows: &Windows) -> Option<HtaTemporalRow> {
     let devices = || activities.iter().map(|(a, _)| a).filter(|a| a.device.is_some());
     let union = |set: fn(&Activity) -> &IntervalSet| devices().fold(IntervalSet::new(), |all, a| all.union(set(a)));
     let compute = union(|a| a.hta_compute.as_ref().unwrap_or(&a.compute));
     let busy = union(|a| &a.compute).union(&union(|a| &a.comm)).union(&union(|a| &a.memory));
-    let kernel_time_ns = busy.hull()?.len_ns();
+    if busy.is_empty() {
+        return None;
+    }
+    let kernel_time_ns = windows.hulls(busy.intervals().iter().copied()).iter().map(|window| window.len_ns()).sum();
     let (idle_time_ns, compute_time_ns) = (kernel_time_ns - busy.len_ns(), compute.len_ns());
     let non_compute_time_ns = kernel_time_ns - compute_time_ns - idle_time_ns;
     Some(HtaTemporalRow { rank, kernel_time_ns, idle_time_ns, compute_time_ns, non_compute_time_ns })
@@ -305,6 +312,22 @@ mod tests {
                 )
             })
             .collect()
+    }
+
+    #[test]
+    fn a_pause_between_windows_is_no_time() {
+        let mut data = Drawn::rank(0)
+            .steps(".####....................####.")
+            .host(Kind::CpuOp, "gemm", 1, "..##......................##..")
+            .data();
+        for (step, window) in data.outline.steps.iter_mut().zip([1, 2]) {
+            step.window = Some(window);
+        }
+        let rows = breakdown(&data, &Scope::default()).rows;
+        assert_eq!(
+            table(&rows),
+            ["all: 8 = 4 + 0 + 0 + 0 + 4", "1: 4 = 2 + 0 + 0 + 0 + 2", "2: 4 = 2 + 0 + 0 + 0 + 2"]
+        );
     }
 
     #[test]
@@ -347,7 +370,7 @@ mod tests {
                 "2: 12 = 4 + 0 + 0 + 0 + 8",
             ]
         );
-        let hta = hta_temporal(0, &parts).unwrap();
+        let hta = hta_temporal(0, &parts, &Windows::default()).unwrap();
         assert_eq!(
             (hta.kernel_time_ns, hta.idle_time_ns, hta.compute_time_ns, hta.non_compute_time_ns),
             (27, 12, 12, 3)
@@ -364,7 +387,7 @@ mod tests {
             .data();
         let breakdown_of = |data: &RankData| {
             let Breakdown { rows, parts, .. } = breakdown(data, &Scope::default());
-            let hta = hta_temporal(0, &parts).unwrap();
+            let hta = hta_temporal(0, &parts, &Windows::default()).unwrap();
             (
                 table(&rows).remove(0),
                 (hta.kernel_time_ns, hta.idle_time_ns, hta.compute_time_ns, hta.non_compute_time_ns),

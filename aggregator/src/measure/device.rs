@@ -21,7 +21,7 @@ pub use launch_stats::{LAUNCH_DELAY_CUTOFF_NS, RUNTIME_CUTOFF_NS};
 pub use queue::FULL_QUEUE_LENGTH;
 use trace::rank::Launches;
 
-use crate::base::intervals::Coverage;
+use crate::base::intervals::{Coverage, IntervalSet};
 use crate::measure::breakdown::{Activity, Parts};
 use crate::model::scope::Scope;
 use crate::model::steps::recorded;
@@ -50,14 +50,14 @@ pub(crate) fn device_tables(view: &View<'_>) -> Tables {
     let busy = any_device_busy(view.parts);
     let launched = view.launches.joined(&view.data.events, view.keep);
     let operators = outermost_operators(view, busy.is_some());
-    let recorded_ns = recorded(view.data).map_or(0, |all| all.len_ns());
+    let recorded: IntervalSet = recorded(view.data).into_iter().collect();
     // The utilization takes about as long as all other tables, so two threads share the work evenly.
     let (gpu_utilization, others) = rayon::join(
         || utilization::gpu_utilization(view),
         || Tables {
             kernel_breakdown: kernel_types::kernel_breakdown(view.data.outline.info.rank, view.chosen),
             launch_stats: launch_stats::launch_stats(view.data, &launched),
-            queue_length: queue::queue_length(view.data, &launched, recorded_ns),
+            queue_length: queue::queue_length(view.data, &launched, &recorded),
             memcpy_bandwidth: bandwidth::memcpy_bandwidth(view.data, view.keep),
             kernel_sequences: sequences::kernel_sequences(view, &launched, &operators),
             sync_stalls: stalls::sync_stalls(view, busy.as_ref(), &operators),

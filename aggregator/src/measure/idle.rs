@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 
 use trace::IdleBreakdownRow;
 
+use crate::model::windows::Windows;
 use crate::model::{Events, NONE, RankData};
 use trace::rank::Launches;
 
@@ -33,11 +34,12 @@ pub(crate) fn idle_breakdown(
 ) -> Vec<IdleBreakdownRow> {
     let Events { kind, device, stream, .. } = &data.events;
     let events = &data.events;
+    let windows = Windows::of(&data.outline.steps);
     let mut streams: BTreeMap<(i64, i64), Stream> = BTreeMap::new();
     for row in (0..events.len()).filter(|row| kind[*row].is_device_work() && keep(*row)) {
         let launch = launches.of(events.correlation[row]).map(|call| events.ts_ns[call as usize]);
         let stream = streams.entry((device[row], stream[row])).or_default();
-        stream.add(events.ts_ns[row], events.end_ns(row), launch);
+        stream.add(windows.at(events.ts_ns[row]), events.ts_ns[row], events.end_ns(row), launch);
     }
     let known_id = |id: i64| Some(id).filter(|id| *id != NONE);
     streams
@@ -59,12 +61,18 @@ pub(crate) fn idle_breakdown(
 
 #[derive(Clone, Debug, Default)]
 struct Stream {
+    /// The window of the last row.
+    window: usize,
     busy_until_ns: Option<i64>,
     by_category: [(i64, i64); 3],
 }
 
 impl Stream {
-    fn add(&mut self, start_ns: i64, end_ns: i64, launch_ns: Option<i64>) {
+    fn add(&mut self, window: usize, start_ns: i64, end_ns: i64, launch_ns: Option<i64>) {
+        // A pause between two windows of the recorder is no gap.
+        if std::mem::replace(&mut self.window, window) != window {
+            self.busy_until_ns = None;
+        }
         let previous = self.busy_until_ns.replace(self.busy_until_ns.map_or(end_ns, |until| until.max(end_ns)));
         let Some(previous_end) = previous else { return };
         let gap = start_ns - previous_end;

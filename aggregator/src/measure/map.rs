@@ -18,6 +18,7 @@ use crate::model::RankData;
 use crate::model::options::Options;
 use crate::model::scope::{Scope, narrow_to_time};
 use crate::model::steps::{active_numbers, mark_steps, one_step_if_none};
+use crate::model::windows::Windows;
 use trace::rank::Launches;
 
 /// Reduces a rank to its part. `time` is the selected span in the rank's clock.
@@ -38,6 +39,7 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
 
     let rank = data.outline.info.rank;
     let launches = Launches::collect(&data.events);
+    let windows = Windows::of(&data.outline.steps);
     // The halves take about equally long, so that even a single rank keeps two cores busy.
     let ((of_device, exposed_ns), (of_host, straggler, communication)) = rayon::join(
         || {
@@ -49,7 +51,7 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
                 View { data: &data, keep: &keep, scope: &scope, launches: &launches, sequences_of, parts, chosen };
             let tables = Tables {
                 idle_breakdown: idle_breakdown(&data, &launches, &keep),
-                hta_temporal_breakdown: hta_temporal(rank, chosen).into_iter().collect(),
+                hta_temporal_breakdown: hta_temporal(rank, chosen, &windows).into_iter().collect(),
                 ..device_tables(&view)
             };
             let step_flops = step_flops(&data, &keep, &breakdown.rows);

@@ -105,9 +105,10 @@ fn by_size(range: &RangePart) -> (Reverse<i64>, Text, bool) {
     (Reverse(range.self_ns.iter().sum()), range.name.clone(), range.input)
 }
 
-/// An active step, and the start of its unbroken run of active steps.
+/// An active step, and the start of its unbroken run of active steps, which ends with its window at the latest.
 struct StepSpan {
     step: i32,
+    window: Option<i32>,
     start_ns: i64,
     end_ns: i64,
     run_start_ns: i64,
@@ -120,10 +121,12 @@ fn active_steps(rows: &[StepRow]) -> Vec<StepSpan> {
     rows.dedup_by_key(|s| s.step);
     let mut spans: Vec<StepSpan> = Vec::with_capacity(rows.len());
     for row in rows {
-        let follows = spans.last().filter(|last| last.step + 1 == row.step && last.start_ns <= row.start_ns);
+        let follows = spans
+            .last()
+            .filter(|last| last.step + 1 == row.step && last.window == row.window && last.start_ns <= row.start_ns);
         let run_start_ns = follows.map_or(row.start_ns, |last| last.run_start_ns);
         let end_ns = row.end_ns.max(row.start_ns);
-        spans.push(StepSpan { step: row.step, start_ns: row.start_ns, end_ns, run_start_ns });
+        spans.push(StepSpan { step: row.step, window: row.window, start_ns: row.start_ns, end_ns, run_start_ns });
     }
     spans
 }

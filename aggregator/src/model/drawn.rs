@@ -25,7 +25,15 @@ impl Drawn {
     pub(crate) fn steps(mut self, line: &str) -> Self {
         for (step, (start_ns, end_ns)) in (1..).zip(bars(line)) {
             let rank = self.data.outline.info.rank;
-            self.data.outline.steps.push(StepRow { rank, step, phase: "active".into(), start_ns, end_ns, loss: None });
+            self.data.outline.steps.push(StepRow {
+                rank,
+                step,
+                phase: "active".into(),
+                start_ns,
+                end_ns,
+                loss: None,
+                window: None,
+            });
         }
         self
     }

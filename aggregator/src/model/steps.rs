@@ -15,6 +15,7 @@ use rustc_hash::FxHashMap;
 use trace::{OmissionRow, Phase, StepRow};
 
 use crate::base::intervals::Interval;
+use crate::model::windows::Windows;
 use crate::model::{Collective, Events, Kind, NO_STEP, RankData, RankOutline};
 use trace::rank::Launches;
 
@@ -31,6 +32,7 @@ pub struct StepWindow {
 /// order of start. A range that begins before the previous match ended is not a step; it is counted.
 pub fn mark_steps(data: &mut RankData, marker: &Regex) {
     let marks: Vec<bool> = data.names.iter().map(|name| marker.is_match(name)).collect();
+    let windows = Windows::of(&data.outline.steps);
     let events = &data.events;
     let rank = data.outline.info.rank;
     let mut steps: Vec<StepRow> = Vec::new();
@@ -46,7 +48,8 @@ pub fn mark_steps(data: &mut RankData, marker: &Regex) {
         }
         let step = steps.len() as i32;
         let (start_ns, end_ns) = (events.ts_ns[row], events.end_ns(row));
-        steps.push(StepRow { rank, step, phase: Phase::Active.into(), start_ns, end_ns, loss: None });
+        let window = windows.number_at(start_ns);
+        steps.push(StepRow { rank, step, phase: Phase::Active.into(), start_ns, end_ns, loss: None, window });
     }
     if nested > 0 {
         data.omissions.push(
@@ -75,12 +78,19 @@ pub fn one_step_if_none(data: &mut RankData) {
 /// Makes the whole recording one step, which contains all collectives.
 pub(crate) fn whole_as_step(rank: i32, (start_ns, end_ns): (i64, i64), collectives: &mut [Collective]) -> StepRow {
     collectives.iter_mut().for_each(|c| c.step = Some(0));
-    StepRow { rank, step: 0, phase: Phase::Active.into(), start_ns, end_ns, loss: None }
+    StepRow { rank, step: 0, phase: Phase::Active.into(), start_ns, end_ns, loss: None, window: None }
 }
 
-/// First start to last end of everything that was read of a rank.
-pub(crate) fn recorded(data: &RankData) -> Option<Interval> {
-    data.outline.recorded_with(data.rows_ns()).map(|(start_ns, end_ns)| Interval::new(start_ns, end_ns))
+/// First start to last end of everything that was read of a rank, for each of its windows; ascending.
+pub(crate) fn recorded(data: &RankData) -> Vec<Interval> {
+    let RankData { outline, events, .. } = data;
+    let rows = (0..events.len()).map(|row| Interval::new(events.ts_ns[row], events.end_ns(row)));
+    let steps = outline.steps.iter().map(|s| Interval::new(s.start_ns, s.end_ns));
+    let collectives = outline.collectives.iter().filter_map(|c| {
+        let start = c.start_ns.or(c.enqueue_ns)?;
+        Some(Interval::new(start, c.end_ns.unwrap_or(start)))
+    });
+    Windows::of(&outline.steps).hulls(rows.chain(steps).chain(collectives))
 }
 
 /// The step that contains `t`; −1: between steps.

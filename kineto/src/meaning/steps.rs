@@ -34,7 +34,7 @@ pub(crate) fn find_steps(events: &Events, names: &[Text], rank: i32) -> Steps {
             steps.left_out += 1;
             continue;
         }
-        steps.rows.push(StepRow { rank, step, phase: "active".into(), start_ns, end_ns, loss: None });
+        steps.rows.push(StepRow { rank, step, phase: "active".into(), start_ns, end_ns, loss: None, window: None });
     }
     steps
 }

@@ -291,6 +291,9 @@ tables! {
         end_ns: i64,
         /// Loss on this rank's batch, before the update of the parameters.
         loss: Option<f64>,
+        /// Number of the profiler's window, from 1, equal on all ranks. Null if the source does not number its windows;
+        /// then a window is an unbroken run of step numbers.
+        window: Option<i32>,
     }
 
     /// One row per process that records the rank; a later row of the same process replaces an earlier one.

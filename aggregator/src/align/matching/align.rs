@@ -28,9 +28,10 @@ use std::collections::BTreeMap;
 
 use trace::{MatchLevel, OmissionRow, Op, Word};
 
-use crate::align::matching::{Group, RowRef, barrier_of, is_point_to_point, omission, pair_of};
+use crate::align::matching::{Group, RowRef, barrier_of, is_point_to_point, omission, pair_of, window_of};
 use crate::base::stats::lower_median;
 use crate::model::RankOutline;
+use crate::model::windows::Windows;
 use crate::model::{Barrier, WEAK_SLACK_NS};
 
 /// Pairs of rows examined per rank. Bounds time and memory where all rows look alike.
@@ -62,8 +63,8 @@ pub(super) struct Aligned {
 enum Token {
     /// A group that its key has already matched: evidence for the offset.
     Known(usize),
-    /// Communicator, operation, bytes, sender and receiver.
-    Like(i64, Word<Op>, Option<i64>, Option<(i32, i32)>),
+    /// Window, communicator, operation, bytes, sender and receiver.
+    Like(Option<i32>, i64, Word<Op>, Option<i64>, Option<(i32, i32)>),
 }
 
 /// One row. Times are in its rank's clock, or in the spine's clock.
@@ -121,11 +122,12 @@ pub(super) fn group(ranks: &[&RankOutline], known: &[Group], rest: &[RowRef]) ->
 fn sequences(ranks: &[&RankOutline], known: &[Group], rest: &[RowRef]) -> Vec<Vec<Item>> {
     let known_rows =
         known.iter().enumerate().flat_map(|(g, group)| group.rows.iter().map(move |row| (*row, Token::Known(g))));
+    let windows: Vec<Windows> = ranks.iter().map(|rank| Windows::of(&rank.steps)).collect();
     let like = rest.iter().map(|(r, i)| {
         let row = &ranks[*r].collectives[*i];
         let pair = pair_of(ranks[*r].info.rank, row);
         let op = if is_point_to_point(row) { Op::Send.into() } else { row.op.clone() };
-        ((*r, *i), Token::Like(row.comm_id, op, row.bytes, pair))
+        ((*r, *i), Token::Like(window_of(&windows[*r], row), row.comm_id, op, row.bytes, pair))
     });
     let tokens: Vec<(RowRef, Token)> = known_rows.chain(like).collect();
     let mut numbers: BTreeMap<&Token, u32> = tokens.iter().map(|(_, token)| (token, 0)).collect();

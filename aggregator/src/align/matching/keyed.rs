@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{MatchLevel, OmissionRow, Op, Text, Word};
 
-use crate::align::matching::{Group, RowRef, by_rank, is_point_to_point, pair_of};
+use crate::align::matching::{Group, RowRef, by_rank, is_point_to_point, pair_of, window_of};
 use crate::model::RankOutline;
+use crate::model::windows::Windows;
 
 /// Groups that the keys formed, and the rows that they could not place.
 pub(super) struct Keyed {
@@ -33,10 +34,11 @@ enum Key {
 fn numbered_per_op(ranks: &[&RankOutline]) -> BTreeSet<i64> {
     let mut found = BTreeSet::new();
     for rank in ranks {
-        let mut ops: BTreeMap<(i64, i64), &str> = BTreeMap::new();
+        let windows = Windows::of(&rank.steps);
+        let mut ops: BTreeMap<(Option<i32>, i64, i64), &str> = BTreeMap::new();
         for row in rank.collectives.iter().filter(|row| !is_point_to_point(row)) {
             let Some(seq) = row.seq else { continue };
-            if *ops.entry((row.comm_id, seq)).or_insert(&row.op) != &*row.op {
+            if *ops.entry((window_of(&windows, row), row.comm_id, seq)).or_insert(&row.op) != &*row.op {
                 found.insert(row.comm_id);
             }
         }
@@ -47,9 +49,10 @@ fn numbered_per_op(ranks: &[&RankOutline]) -> BTreeSet<i64> {
 /// Groups the rows of all ranks (sorted by rank) by their keys.
 pub(super) fn group(ranks: &[&RankOutline]) -> Keyed {
     let per_op = numbered_per_op(ranks);
-    let mut keys: Vec<(Key, RowRef)> = Vec::new();
+    let mut keys: Vec<((Option<i32>, Key), RowRef)> = Vec::new();
     let mut rest: Vec<RowRef> = Vec::new();
     for (r, rank) in ranks.iter().enumerate() {
+        let windows = Windows::of(&rank.steps);
         for (i, row) in rank.collectives.iter().enumerate().filter(|(_, row)| row.start_ns.is_some()) {
             let comms_id = row.comms_id.map(Key::CommsId);
             let pair = pair_of(rank.info.rank, row);
@@ -58,7 +61,7 @@ pub(super) fn group(ranks: &[&RankOutline]) -> Keyed {
             let op = (pair.is_none() && per_op.contains(&row.comm_id)).then(|| row.op.clone());
             let seq = row.seq.filter(|_| placed).map(|seq| Key::Seq { comm_id: row.comm_id, op, pair, seq });
             match comms_id.or(seq) {
-                Some(key) => keys.push((key, (r, i))),
+                Some(key) => keys.push(((window_of(&windows, row), key), (r, i))),
                 None => rest.push((r, i)),
             }
         }
@@ -69,7 +72,7 @@ pub(super) fn group(ranks: &[&RankOutline]) -> Keyed {
     let mut disputed: Vec<(RowRef, Text)> = Vec::new();
     for same in keys.chunk_by(|a, b| a.0 == b.0) {
         let rows: Vec<RowRef> = same.iter().map(|(_, row)| *row).collect();
-        let level = if matches!(same[0].0, Key::CommsId(_)) { MatchLevel::CommsId } else { MatchLevel::Seq };
+        let level = if matches!(same[0].0.1, Key::CommsId(_)) { MatchLevel::CommsId } else { MatchLevel::Seq };
         match split(ranks, &rows) {
             Ok(parts) => groups.extend(parts.into_iter().map(|rows| Group { level, rows })),
             Err(why) => disputed.extend(rows.iter().map(|row| (*row, why.clone()))),

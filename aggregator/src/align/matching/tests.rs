@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use fixtures::data::real_traces;
 use proptest::prelude::*;
-use trace::{CollectiveRow, MatchLevel, Op};
+use trace::{CollectiveRow, MatchLevel, Op, StepRow};
 
 use crate::align::clock::tests::support::{
     Bend, Dice, GLOO4, GLOO8, TestRank, collective, gloo, matched, nccl_kernels, reference_instances,
@@ -57,6 +57,24 @@ fn collectives_not_started_differ_from_collectives_without_times() {
     let omitted: Vec<_> = omissions.iter().map(|o| (o.rank, &*o.what, o.amount)).collect();
     let expected = [(Some(0), "collectives not started", Some(1)), (Some(1), "collectives without times", Some(1))];
     assert_eq!(omitted, expected);
+}
+
+// A second process counts from 0 again, and rank 1 lacks the first window.
+#[test]
+fn equal_numbers_in_different_windows_do_not_match() {
+    let outline = |of: i32, windows: &[i32]| {
+        let mut outline = RankOutline { info: RankInfo { rank: of, ..RankInfo::default() }, ..RankOutline::default() };
+        for window in windows {
+            let start_ns = i64::from(*window) * 1000 * MS;
+            let row = CollectiveRow { seq: Some(0), ..collective(of, "allreduce", start_ns, start_ns + 5 * MS) };
+            outline.collectives.push(Collective::from(row));
+            let (step, window, end_ns) = (*window, Some(*window), start_ns + 9 * MS);
+            outline.steps.push(StepRow { rank: of, step, start_ns, end_ns, window, ..StepRow::default() });
+        }
+        outline
+    };
+    let (instances, _) = match_collectives(&[&outline(0, &[1, 2]), &outline(1, &[2])]);
+    assert_eq!(shape(&instances), BTreeSet::from([vec![(0, 0)], vec![(0, 1), (1, 0)]]));
 }
 
 // Rank 1 lost the middle row. Matching by position would be wrong for all rows after it.

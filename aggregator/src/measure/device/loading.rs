@@ -14,16 +14,21 @@ use crate::model::{Kind, RankData};
 pub(super) fn data_loading(view: &View<'_>, busy: Option<&Coverage>) -> Vec<DataLoadingRow> {
     let data = view.data;
     let (starts, loading) = ranges(view);
-    let Some(all) = recorded(data).filter(|_| !starts.is_empty()) else { return Vec::new() };
+    let all: IntervalSet = recorded(data).into_iter().collect();
+    if starts.is_empty() || all.is_empty() {
+        return Vec::new();
+    }
     let loading = Coverage::new(loading);
     // The starts ascend, because all rows are sorted by start.
     let starts_before = |ts_ns: i64| starts.partition_point(|start| *start < ts_ns);
     let steps = view.scope.chosen(host_windows(&data.outline.steps));
     let within = view.scope.within(&steps);
-    let row = |step: Option<i32>, window: Interval| {
+    let row = |step: Option<i32>, time: IntervalSet| {
+        let calls = |i: &Interval| starts_before(i.end_ns) - starts_before(i.start_ns);
+        let calls = time.intervals().iter().map(calls).sum::<usize>() as i64;
         let pieces = match &within {
-            Some(scope) => scope.clip(window),
-            None => [window].into_iter().collect(),
+            Some(scope) => scope.intersection(&time),
+            None => time,
         };
         let wall_ns = pieces.len_ns();
         let sum = |f: &dyn Fn(Interval) -> i64| pieces.intervals().iter().map(|piece| f(*piece)).sum::<i64>();
@@ -38,14 +43,15 @@ pub(super) fn data_loading(view: &View<'_>, busy: Option<&Coverage>) -> Vec<Data
         DataLoadingRow {
             rank: data.outline.info.rank,
             step,
-            calls: (starts_before(window.end_ns) - starts_before(window.start_ns)) as i64,
+            calls,
             total_ns,
             wall_ns,
             wall_pct: if wall_ns > 0 { 100.0 * total_ns as f64 / wall_ns as f64 } else { 0.0 },
             device_idle_ns: busy.map(idle),
         }
     };
-    std::iter::once(row(None, all)).chain(steps.iter().map(|s| row(Some(s.step), s.window))).collect()
+    let one = |window: Interval| [window].into_iter().collect();
+    std::iter::once(row(None, all)).chain(steps.iter().map(|s| row(Some(s.step), one(s.window)))).collect()
 }
 
 /// The starts of the input ranges, and the time in them.

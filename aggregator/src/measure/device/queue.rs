@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 
 use trace::QueueLengthRow;
 
+use crate::base::intervals::{Interval, IntervalSet};
 use crate::base::stats::describe_counts;
 use crate::model::{NONE, RankData};
 use trace::rank::Launch;
@@ -31,7 +32,7 @@ struct Stream {
 }
 
 /// Makes one row for each stream.
-pub(super) fn queue_length(data: &RankData, launched: &[Launch], recorded_ns: i64) -> Vec<QueueLengthRow> {
+pub(super) fn queue_length(data: &RankData, launched: &[Launch], recorded: &IntervalSet) -> Vec<QueueLengthRow> {
     let events = &data.events;
     let mut streams: BTreeMap<(i64, i64), Stream> = BTreeMap::new();
     for launch in launched {
@@ -43,7 +44,7 @@ pub(super) fn queue_length(data: &RankData, launched: &[Launch], recorded_ns: i6
         stream.started_ns.push(started_ns.max(launched_ns));
     }
     let rank = data.outline.info.rank;
-    streams.into_iter().filter_map(|(place, stream)| stream.row(rank, place, recorded_ns)).collect()
+    streams.into_iter().filter_map(|(place, stream)| stream.row(rank, place, recorded)).collect()
 }
 
 impl Stream {
@@ -58,7 +59,7 @@ impl Stream {
         })
     }
 
-    fn row(mut self, rank: i32, (device, stream): (i64, i64), recorded_ns: i64) -> Option<QueueLengthRow> {
+    fn row(mut self, rank: i32, (device, stream): (i64, i64), recorded: &IntervalSet) -> Option<QueueLengthRow> {
         // Nearly all rows are in order already, and the stable sort is fast on such runs.
         self.launched_ns.sort();
         self.started_ns.sort();
@@ -81,7 +82,9 @@ impl Stream {
             reached[length] += 1;
         }
         let points = describe_counts(&reached)?;
-        let span_ns = last_ns.saturating_sub(first_ns);
+        // Nothing is known of the pauses between two windows of the recorder.
+        let span_ns = recorded.clip(Interval::new(first_ns, last_ns)).len_ns();
+        let recorded_ns = recorded.len_ns();
         Some(QueueLengthRow {
             rank,
             device_id: Some(device).filter(|id| *id != NONE),

@@ -130,6 +130,7 @@ impl Job {
                     start_ns: begin_ns + rank.ahead_ns,
                     end_ns: rank.now_ns + rank.ahead_ns,
                     loss: None,
+                    window: None,
                 });
             }
         }

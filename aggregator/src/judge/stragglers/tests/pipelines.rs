@@ -112,7 +112,15 @@ fn job(mut operations: Vec<Operation>) -> (Vec<RankData>, Vec<Instance>) {
             let step = o.step as i32;
             if data.outline.steps.last().is_none_or(|s| s.step != step) {
                 let (start_ns, end_ns) = (base_ns, base_ns + end_ns);
-                data.outline.steps.push(StepRow { rank, step, phase: "active".into(), start_ns, end_ns, loss: None });
+                data.outline.steps.push(StepRow {
+                    rank,
+                    step,
+                    phase: "active".into(),
+                    start_ns,
+                    end_ns,
+                    loss: None,
+                    window: None,
+                });
             }
             let end_ns = Some(base_ns + o.from_ns + o.ns);
             let waits = o.name == "layernorm-grads-all-reduce";
