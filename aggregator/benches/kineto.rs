@@ -66,7 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             Ok(0)
         })?;
         line(&format!("parse, {kind}"), parse, bytes, events, rows);
-        let file = plan(std::slice::from_ref(path))?.files.remove(0);
+        let file = plan(std::slice::from_ref(path), kineto::PlanOptions::default())?.files.remove(0);
         let whole = median(|| Ok(load(&file)?.events.len()))?;
         line(&format!("load, {kind}"), whole, bytes, events, rows);
         let source = KinetoSource::open(std::slice::from_ref(path))?;

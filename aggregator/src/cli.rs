@@ -128,7 +128,13 @@ fn exit_code(result: Result<Outcome, Error>, program: &str) -> ExitCode {
 fn print_omissions(omissions: &[OmissionRow]) {
     let mut stderr = std::io::stderr().lock();
     for o in omissions {
+        let kind = if o.is_loss() { "left out: " } else { "" };
         // If stderr is closed, the message is lost.
-        let _ = writeln!(stderr, "left out: {}", omission(o));
+        let _ = writeln!(stderr, "{kind}{}", omission(o));
     }
+}
+
+/// The outcome of a command that left these out.
+fn outcome_of(omissions: &[OmissionRow]) -> Outcome {
+    if omissions.iter().any(OmissionRow::is_loss) { Outcome::Partial } else { Outcome::Done }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use fixtures::data::folder;
-use kineto::{load, plan};
+use kineto::{PlanOptions, load, plan};
 
 /// Three operators, two kernels with their launches, one step.
 const EVENTS: [&str; 6] = [
@@ -261,7 +261,7 @@ fn outcome(path: &Path) -> String {
     if let Some(message) = stderr.lines().next() {
         return format!("exit {exit}: {message}");
     }
-    let plan = plan(&[path.to_path_buf()]).unwrap();
+    let plan = plan(&[path.to_path_buf()], PlanOptions::default()).unwrap();
     let rank = load(&plan.files[0]).unwrap();
     let omissions = plan.omissions.iter().chain(&rank.omissions);
     let said: Vec<String> = omissions.map(|o| format!("{}: {}", o.what, o.why)).collect();

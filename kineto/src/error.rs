@@ -28,6 +28,34 @@ pub enum Error {
         /// What it lacks.
         why: String,
     },
+    /// The file is JSON without events, such as a configuration.
+    #[error("{}: it is not a trace of torch.profiler: it is JSON, but has no traceEvents", path.display())]
+    OtherJson {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The files have too little in common for one job.
+    #[error(
+        "{}: the files look like those of {jobs} different jobs: {named}. Name the files of one job, or put them \
+         together with --force",
+        path.display()
+    )]
+    DifferentJobs {
+        /// The first path.
+        path: PathBuf,
+        /// Number of jobs.
+        jobs: usize,
+        /// Files of each job.
+        named: String,
+    },
+    /// There is no such window.
+    #[error("--window {number}: the files hold {windows} window(s) of the profiler, counted from 1")]
+    NoWindow {
+        /// The window that was asked for.
+        number: i32,
+        /// Number of windows.
+        windows: i32,
+    },
     /// The file has a known format that this crate does not read.
     #[error("{}: {format} is not read; {instead}", path.display())]
     UnreadFormat {
@@ -51,6 +79,7 @@ impl Error {
         match self {
             Self::Io { source, .. } => source.to_string(),
             Self::NotATrace { why, .. } => why.clone(),
+            Self::OtherJson { .. } => "it is JSON, but has no traceEvents".into(),
             Self::UnreadFormat { format, instead, .. } => format!("{format} is not read; {instead}"),
             other => other.to_string(),
         }

@@ -1,8 +1,9 @@
-//! torch.profiler's traces: Kineto's Chrome JSON, gzip or not, read to [`RankData`](trace::rank::RankData) and written
+//! torch.profiler's traces: Kineto's Chrome JSON, compressed or not, read to [`RankData`](trace::rank::RankData) and written
 //! from the shards of a run.
 //!
 //! ```text
-//! read     plan: which file is which rank
+//! read     plan: which file is which rank and window. find: files, directories, archives ─ probe: headers ─ survey:
+//!          windows and jobs
 //! bytes    input ─ gunzip ─ blocks ─ json, number, text, value
 //! columns  piece: cut at event starts ─ event: columns ─ rows: one table  (stream: one thread reads, all parse)
 //! meaning  steps ─ collectives ─ memory, devices, arrows ─ details of operators
@@ -17,14 +18,14 @@
 //! the events before it are kept.
 //!
 //! ```
-//! use kineto::{load, plan};
+//! use kineto::{PlanOptions, load, plan};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let path = std::env::temp_dir().join(format!("rankscope-kineto-doc-{}.json", std::process::id()));
 //! let event = r#"{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10.0, "dur": 2.5}"#;
 //! std::fs::write(&path, format!(r#"{{"traceEvents": [{event}]}}"#))?;
 //!
-//! let plan = plan(&[path.clone()])?;
+//! let plan = plan(&[path.clone()], PlanOptions::default())?;
 //! let rank = load(&plan.files[0])?;
 //! assert_eq!((rank.names[0].as_ref(), rank.events.dur_ns[0]), ("aten::mm", 2_500));
 //! # std::fs::remove_file(&path)?;
@@ -41,5 +42,6 @@ pub mod write;
 
 pub use error::Error;
 pub use read::{
-    Parsed, Plan, RankSource, TraceFile, check_any_blocks, file_name, load, load_detailed, parse_only, plan,
+    OtherFormat, Parsed, Plan, PlanOptions, RankSource, TraceFile, Window, WindowChoice, check_any_blocks, file_name,
+    load, load_detailed, load_windows, load_windows_detailed, other_format, parse_only, plan,
 };

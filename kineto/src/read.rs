@@ -1,9 +1,22 @@
-//! Traces of a job: which file holds which rank, and one file to one [`RankData`](trace::rank::RankData).
+//! Traces of a job: which file holds which rank and window, and their files to one [`RankData`](trace::rank::RankData).
 
+mod archive;
 mod files;
+mod find;
+mod formats;
+mod jobs;
+pub(crate) mod join_windows;
 pub(crate) mod load;
+mod names;
+mod probe;
+mod survey;
 #[cfg(test)]
 mod tests;
+mod trace_file;
+mod windows;
 
-pub use files::{Plan, RankSource, TraceFile, file_name, plan};
+pub use files::{Plan, PlanOptions, file_name, plan};
+pub use formats::{OtherFormat, other_format};
+pub use join_windows::{load_windows, load_windows_detailed};
 pub use load::{Parsed, check_any_blocks, load, load_detailed, parse_only};
+pub use trace_file::{RankSource, TraceFile, Window, WindowChoice};

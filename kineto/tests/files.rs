@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
-use kineto::{RankSource, load, plan};
+use kineto::{PlanOptions, RankSource, load, plan};
 
 /// Three operators, two kernels with their launches, one step.
 const EVENTS: [&str; 6] = [
@@ -36,7 +36,8 @@ fn a_file_cut_anywhere_keeps_everything_before_the_cut() {
     let path = dir.path().join("rank0.json");
     let rows = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
-        plan(std::slice::from_ref(&path)).map_or(0, |plan| load(&plan.files[0]).unwrap().events.len())
+        plan(std::slice::from_ref(&path), PlanOptions::default())
+            .map_or(0, |plan| load(&plan.files[0]).unwrap().events.len())
     };
     let text = document();
     let ends: Vec<usize> = EVENTS.iter().map(|event| text.find(event).unwrap() + event.len()).collect();
@@ -62,7 +63,7 @@ fn planned(files: &[(&str, &str)]) -> (i32, Vec<(i32, String, RankSource)>, Vec<
     for (name, text) in files {
         std::fs::write(dir.path().join(name), text).unwrap();
     }
-    let plan = plan(&[dir.path().to_path_buf()]).unwrap();
+    let plan = plan(&[dir.path().to_path_buf()], PlanOptions::default()).unwrap();
     let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
     let ranks = plan.files.iter().map(|f| (f.rank, name(&f.path), f.rank_source)).collect();
     (plan.world_size, ranks, plan.omissions.iter().map(|o| format!("{}: {}", o.what, o.why)).collect())
@@ -143,7 +144,7 @@ fn a_directory_with_other_files_in_it() {
     for (name, bytes) in files {
         std::fs::write(dir.path().join(name), bytes).unwrap();
     }
-    let plan = plan(&[dir.path().to_path_buf()]).unwrap();
+    let plan = plan(&[dir.path().to_path_buf()], PlanOptions::default()).unwrap();
     let mut text = format!("world {}\n", plan.world_size);
     for file in &plan.files {
         let name = file.path.file_name().unwrap().to_string_lossy();

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use kineto::{load, plan};
+use kineto::{PlanOptions, load, plan};
 use trace::rank::{RankData, RankOutline};
 
 fn data() -> Option<PathBuf> {
@@ -62,7 +62,7 @@ fn every_real_file_is_read() {
     let Some(data) = data() else { return };
     let mut text = String::new();
     for folder in folders(&data) {
-        let plan = plan(std::slice::from_ref(&folder)).unwrap();
+        let plan = plan(std::slice::from_ref(&folder), PlanOptions::default()).unwrap();
         writeln!(text, "{}: world {}", folder.file_name().unwrap().to_string_lossy(), plan.world_size).unwrap();
         for o in &plan.omissions {
             writeln!(text, "  left out: {:?} {}: {}", o.amount, o.what, o.why).unwrap();

@@ -25,3 +25,4 @@ mod round_trip;
 mod support;
 mod tables;
 mod tidy;
+mod windows;

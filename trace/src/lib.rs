@@ -62,7 +62,7 @@ pub mod kernel_rules;
 mod keys;
 mod manifest;
 pub mod name_rules;
-mod omission;
+pub mod omission;
 pub mod rank;
 mod run;
 mod shard;

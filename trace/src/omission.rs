@@ -2,10 +2,20 @@
 
 use crate::{OmissionRow, Text};
 
+/// Files beside the traces, such as a README or TensorBoard's event files.
+pub const OTHER_FILES: &str = "files without traces";
+/// Windows of a profiler that were put together.
+pub const SEVERAL_WINDOWS: &str = "windows of the profiler";
+
 impl OmissionRow {
     /// States that `what` was left out, and why. Its amount, rank and file are unknown.
     pub fn new(what: impl Into<Text>, why: impl Into<Text>) -> Self {
         Self { what: what.into(), why: why.into(), ..Self::default() }
+    }
+
+    /// Whether data was lost or could not be read. Otherwise the row is a remark on the input.
+    pub fn is_loss(&self) -> bool {
+        !matches!(&*self.what, OTHER_FILES | SEVERAL_WINDOWS)
     }
 
     /// Names the rank.
@@ -43,6 +53,7 @@ mod tests {
         };
         assert_eq!(known, literal);
         let unknown = OmissionRow::new("rank", "why").rank(None).amount(None);
+        assert!(unknown.is_loss() && !OmissionRow::new(OTHER_FILES, "README.md").is_loss());
         assert_eq!((unknown.file, unknown.rank, unknown.amount), (None, None, None));
     }
 }

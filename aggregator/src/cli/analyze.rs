@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use regex::Regex;
 
 use crate::cli::Outcome;
-use crate::cli::input::{Input, resolve};
+use crate::cli::input::{Input, InputArguments, resolve};
 use crate::cli::scope_args::{CommunicationArguments, ScopeArguments};
 use crate::cli::thresholds::ThresholdArguments;
 use crate::ingest::kineto::KinetoSource;
@@ -35,6 +35,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 12)]
     top: usize,
     #[command(flatten)]
+    input: InputArguments,
+    #[command(flatten)]
     scope: ScopeArguments,
     #[command(flatten)]
     communication: CommunicationArguments,
@@ -50,13 +52,16 @@ pub struct Arguments {
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let options = options(&arguments);
+    let mut options = options(&arguments);
     let (analysis, run) = match resolve(arguments.paths.clone())? {
         Input::Run(path) => {
             let source = RunSource::open(&path)?;
+            arguments.input.select_steps(&source, &mut options.steps)?;
             (with_progress(&source, &options)?, Some(source))
         }
-        Input::Traces(paths) => (with_progress(&KinetoSource::open(&paths)?, &options)?, None),
+        Input::Traces(paths) => {
+            (with_progress(&KinetoSource::open_with(&paths, arguments.input.plan_options())?, &options)?, None)
+        }
     };
     let saved = save(&analysis, &arguments, run.as_ref())?;
     print_analysis(&analysis, &arguments)?;

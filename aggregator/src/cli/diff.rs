@@ -10,10 +10,10 @@ use regex::Regex;
 
 use crate::Error;
 use crate::cli::analyze::{colour, width, with_bar};
-use crate::cli::input::open;
+use crate::cli::input::{InputArguments, open_one_of_several, resolve};
 use crate::cli::scope_args::CommunicationArguments;
 use crate::cli::thresholds::number;
-use crate::cli::{Outcome, print_omissions};
+use crate::cli::{Outcome, outcome_of, print_omissions};
 use crate::compare::{Diff, Method, diff};
 use crate::ingest::source::Source;
 use crate::model::clock_choice::Choice;
@@ -41,9 +41,6 @@ pub struct Arguments {
     /// if the runs cannot show a change of all ranks' step of that size.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     fail_over: Option<f64>,
-    /// Compare runs of different world sizes or programs.
-    #[arg(long)]
-    force: bool,
     /// Print so many rows of each table, and count the rest.
     #[arg(long, value_name = "N", default_value_t = 12)]
     top: usize,
@@ -68,6 +65,8 @@ pub struct Arguments {
     clock: Choice,
     #[command(flatten)]
     communication: CommunicationArguments,
+    #[command(flatten)]
+    input: InputArguments,
 }
 
 /// Runs the command.
@@ -83,26 +82,26 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let method = Method {
         smallest_share: arguments.smallest / 100.0,
         between_runs: arguments.between_runs,
-        unlike_runs: arguments.force,
+        unlike_runs: arguments.input.force,
         ..Method::default()
     };
-    let (a, b) = (open_side(&arguments.a)?, open_side(&arguments.b)?);
+    let (a, b) = (open_side(&arguments.a, arguments.input)?, open_side(&arguments.b, arguments.input)?);
     let side_a: Vec<&dyn Source> = a.iter().map(Box::as_ref).collect();
     let side_b: Vec<&dyn Source> = b.iter().map(Box::as_ref).collect();
     let difference = with_bar(|progress| diff(&side_a, &side_b, &options, &method, progress))?;
     print_diff(&difference, &arguments)?;
     print_omissions(&difference.omissions);
     let failed = arguments.fail_over.and_then(|limit| gate(&difference, limit));
-    let done = if difference.omissions.is_empty() { Outcome::Done } else { Outcome::Partial };
-    Ok(failed.unwrap_or(done))
+    Ok(failed.unwrap_or(outcome_of(&difference.omissions)))
 }
 
 /// Opens the runs of one side. An existing path is used as it is, even if its name contains a comma.
-fn open_side(side: &str) -> Result<Vec<Box<dyn Source>>, Error> {
+fn open_side(side: &str, arguments: InputArguments) -> Result<Vec<Box<dyn Source>>, Error> {
+    let one = |path: &str| open_one_of_several(resolve(vec![PathBuf::from(path)])?, arguments);
     if Path::new(side).exists() {
-        return Ok(vec![open(vec![side.into()])?]);
+        return Ok(vec![one(side)?]);
     }
-    side.split(',').map(|path| open(vec![PathBuf::from(path)])).collect()
+    side.split(',').map(one).collect()
 }
 
 /// Parses `5%` or `5`.

@@ -9,9 +9,9 @@ use trace::files::write_output;
 use crate::Error;
 use crate::base::units::plural;
 use crate::cli::analyze::with_bar;
-use crate::cli::input::{Input, open, resolve};
+use crate::cli::input::{Input, InputArguments, open, resolve};
 use crate::cli::scope_args::ScopeArguments;
-use crate::cli::{Outcome, print_omissions};
+use crate::cli::{Outcome, outcome_of, print_omissions};
 use crate::ingest::source::RunSource;
 use crate::model::options::Options;
 use crate::render::chrome;
@@ -31,6 +31,8 @@ pub struct Arguments {
     #[arg(short, long, value_name = "FILE|DIR")]
     out: PathBuf,
     #[command(flatten)]
+    input: InputArguments,
+    #[command(flatten)]
     scope: ScopeArguments,
 }
 
@@ -45,11 +47,11 @@ enum Format {
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let options = arguments.scope.options();
+    let mut options = arguments.scope.options();
     if arguments.format == Format::Chrome {
-        return chrome(arguments.paths, &options, &arguments.out);
+        return chrome(arguments.paths, arguments.input, options, &arguments.out);
     }
-    let source = open(arguments.paths)?;
+    let source = open(arguments.paths, arguments.input, &mut options.steps)?;
     let write = |out: &mut dyn Write| with_bar(|progress| perfetto::export(source.as_ref(), &options, out, progress));
     let exported = if arguments.out.as_os_str() == "-" {
         write(&mut BufWriter::new(std::io::stdout().lock()))?
@@ -58,10 +60,10 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     };
     print_counts(&arguments.out, &exported);
     print_omissions(&exported.omissions);
-    Ok(if exported.omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
+    Ok(outcome_of(&exported.omissions))
 }
 
-fn chrome(paths: Vec<PathBuf>, options: &Options, out: &Path) -> Result<Outcome, Error> {
+fn chrome(paths: Vec<PathBuf>, input: InputArguments, mut options: Options, out: &Path) -> Result<Outcome, Error> {
     let Input::Run(run) = resolve(paths.clone())? else {
         let path = paths.into_iter().next().unwrap_or_default();
         let why = "it is a Chrome trace already; to export a part of it, convert it to a run first (aggregator ingest)"
@@ -69,7 +71,8 @@ fn chrome(paths: Vec<PathBuf>, options: &Options, out: &Path) -> Result<Outcome,
         return Err(Error::NoInput { path, why });
     };
     let source = RunSource::open(&run)?;
-    let exported = with_bar(|progress| chrome::export(&source, options, out, progress))?;
+    input.select_steps(&source, &mut options.steps)?;
+    let exported = with_bar(|progress| chrome::export(&source, &options, out, progress))?;
     let counts = exported.counts;
     // If stderr is closed, the message is lost.
     let _ = writeln!(
@@ -83,7 +86,7 @@ fn chrome(paths: Vec<PathBuf>, options: &Options, out: &Path) -> Result<Outcome,
         exported.bytes as f64 / 1e6,
     );
     print_omissions(&exported.omissions);
-    Ok(if exported.omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
+    Ok(outcome_of(&exported.omissions))
 }
 
 /// Prints what was exported on stderr. If stderr is closed, the messages are lost.

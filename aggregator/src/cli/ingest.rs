@@ -7,9 +7,9 @@ use clap::Args;
 
 use crate::Error;
 use crate::cli::analyze::with_bar;
-use crate::cli::input::{Input, resolve};
-use crate::cli::{Outcome, print_omissions};
-use crate::ingest::kineto::{Ingested, ingest};
+use crate::cli::input::{Input, InputArguments, resolve};
+use crate::cli::{Outcome, outcome_of, print_omissions};
+use crate::ingest::kineto::{Ingested, ingest_with};
 
 /// Write traces of torch.profiler (.json, .json.gz) as a run.
 #[derive(Debug, Args)]
@@ -20,11 +20,13 @@ pub struct Arguments {
     /// Write the run into this directory.
     #[arg(long, value_name = "RUN")]
     out: PathBuf,
+    #[command(flatten)]
+    input: InputArguments,
 }
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let Arguments { paths, out } = arguments;
+    let Arguments { paths, out, input } = arguments;
     let paths = match resolve(paths)? {
         Input::Traces(paths) => paths,
         Input::Run(path) => {
@@ -32,7 +34,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
             return Err(Error::NoInput { path, why });
         }
     };
-    let ingested = with_bar(|progress| ingest(&paths, &out, progress))?;
+    let ingested = with_bar(|progress| ingest_with(&paths, input.plan_options(), &out, progress))?;
     let Ingested { ranks, rows, read_bytes, written_bytes, omissions } = &ingested;
     let mut stderr = std::io::stderr().lock();
     // If stderr is closed, the messages are lost.
@@ -46,5 +48,5 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     );
     drop(stderr);
     print_omissions(omissions);
-    Ok(if omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
+    Ok(outcome_of(omissions))
 }

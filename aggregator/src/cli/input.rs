@@ -1,55 +1,92 @@
-//! Decides whether the paths on the command line are a run or traces.
+//! Decides whether the paths on the command line are a run or traces, and opens them.
 
-use std::fs::File;
-use std::io::Read;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
+use kineto::{OtherFormat, PlanOptions, WindowChoice, other_format};
 use trace::MANIFEST_FILE;
 
 use crate::Error;
 use crate::ingest::kineto::KinetoSource;
 use crate::ingest::source::{RunSource, Source};
 
+/// Paths that a pattern may match.
+const MAX_MATCHES: usize = 1 << 16;
+
+/// The part of the input that is used.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct InputArguments {
+    /// Use only this window of the profiler: 1, 2, … in order of time, or `last`. A profiler whose schedule repeats
+    /// records several.
+    #[arg(long, value_name = "N|last|all", default_value = "all", value_parser = parse_window)]
+    window: WindowChoice,
+    /// Use trace files together, or compare runs, although they look like those of different jobs.
+    #[arg(long)]
+    pub(super) force: bool,
+}
+
+fn parse_window(text: &str) -> Result<WindowChoice, String> {
+    match text {
+        "all" => Ok(WindowChoice::All),
+        "last" => Ok(WindowChoice::Last),
+        _ => match text.parse() {
+            Ok(number) if number > 0 => Ok(WindowChoice::Number(number)),
+            _ => Err("expected the number of a window, from 1, or `last` or `all`".into()),
+        },
+    }
+}
+
+impl InputArguments {
+    /// The choice of files.
+    pub(super) fn plan_options(self) -> PlanOptions {
+        PlanOptions { window: self.window, force: self.force }
+    }
+
+    /// Narrows `steps` to those of the chosen window of a run.
+    ///
+    /// # Errors
+    /// [`Error::Option`] if the run has no such window.
+    pub(super) fn select_steps(self, run: &RunSource, steps: &mut Option<Range<i32>>) -> Result<(), Error> {
+        if self.window == WindowChoice::All {
+            return Ok(());
+        }
+        let windows = run.windows();
+        let (value, chosen) = match self.window {
+            WindowChoice::Number(number) => {
+                let at = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+                (number.to_string(), at.and_then(|at| windows.get(at)))
+            }
+            WindowChoice::Last | WindowChoice::All => ("last".to_string(), windows.last()),
+        };
+        let Some(window) = chosen else {
+            let why = format!("the run has {} windows of steps, counted from 1", windows.len());
+            return Err(Error::Option { option: "window", value, why });
+        };
+        *steps = Some(match steps {
+            None => window.clone(),
+            Some(steps) => steps.start.max(window.start)..steps.end.min(window.end),
+        });
+        Ok(())
+    }
+}
+
 /// The input of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Input {
     /// A run.
     Run(PathBuf),
-    /// Traces: files, or directories of them.
+    /// Traces: files, archives, or directories of them.
     Traces(Vec<PathBuf>),
 }
 
-/// Formats that are recognised by name but not read, each with an alternative.
-const UNREAD: [(&str, &str, &str); 4] = [
-    (
-        ".nsys-rep",
-        "a report of Nsight Systems",
-        "record with torch.profiler or `rank-agent exec` instead; `nsys export` writes SQLite, which is not read yet either",
-    ),
-    (
-        ".sqlite",
-        "an SQLite export of Nsight Systems",
-        "record with torch.profiler or `rank-agent exec` instead, or query the file with DuckDB's sqlite extension",
-    ),
-    (".qdrep", "a report of an old Nsight Systems", "record with torch.profiler or `rank-agent exec` instead"),
-    (
-        ".xplane.pb",
-        "an XPlane of XLA",
-        "convert it to a Chrome trace with the XProf tools, or record with torch.profiler",
-    ),
-];
-
-const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
-
-/// Decides by the content of the paths: a directory with a manifest is a run.
+/// Decides by the content of the paths: a directory with a manifest is a run. A pattern that is no path is expanded.
 ///
 /// # Errors
 /// [`Error::NoInput`] or [`Error::UnreadFormat`]; their messages name a way out.
 pub(super) fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
-    for path in &paths {
-        check_exists(path)?;
-        check_format(path)?;
-    }
+    let paths: Vec<PathBuf> = paths.into_iter().map(expand).collect::<Result<Vec<_>, _>>()?.concat();
+    paths.iter().try_for_each(|path| check_format(path))?;
     let is_run = |path: &Path| path.is_dir() && path.join(MANIFEST_FILE).is_file();
     match paths.as_slice() {
         [path] if is_run(path) => Ok(Input::Run(path.clone())),
@@ -59,9 +96,7 @@ pub(super) fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
         _ => match paths.iter().find(|p| is_run(p)) {
             Some(run) => Err(no_input(run, "it is a run, and a run is analyzed alone; give no other paths".into())),
             None => {
-                for path in &paths {
-                    check_traces(path)?;
-                }
+                paths.iter().try_for_each(|path| check_manifest(path))?;
                 Ok(Input::Traces(paths))
             }
         },
@@ -72,76 +107,77 @@ fn no_input(path: &Path, why: String) -> Error {
     Error::NoInput { path: path.into(), why }
 }
 
-fn check_exists(path: &Path) -> Result<(), Error> {
-    if path.exists() {
-        return Ok(());
+/// The paths that a pattern matches, such as a quoted `logs/rank_*`. A path that exists is no pattern, and `-` is
+/// standard input.
+fn expand(path: PathBuf) -> Result<Vec<PathBuf>, Error> {
+    if path.exists() || path.as_os_str() == "-" {
+        return Ok(vec![path]);
     }
-    Err(no_input(path, "there is no such file or directory".into()))
+    let missing = || no_input(&path, "there is no such file or directory".into());
+    let pattern = path.to_str().filter(|text| text.contains(['*', '?', '['])).ok_or_else(missing)?;
+    let matches = glob::glob(pattern).map_err(|error| no_input(&path, error.to_string()))?;
+    let matches: Vec<PathBuf> = matches
+        .take(MAX_MATCHES)
+        .collect::<Result<_, _>>()
+        .map_err(|error| Error::Io { path: error.path().into(), source: error.into() })?;
+    match matches.len() {
+        0 => Err(no_input(&path, "no file or directory matches this pattern".into())),
+        MAX_MATCHES => Err(no_input(&path, format!("more than {MAX_MATCHES} paths match this pattern"))),
+        _ => Ok(matches),
+    }
 }
 
 fn check_format(path: &Path) -> Result<(), Error> {
-    let name = path.to_string_lossy();
-    let unread = UNREAD.iter().find(|(suffix, _, _)| name.ends_with(suffix));
-    let unread = unread.or_else(|| if is_sqlite(path) { UNREAD.get(1) } else { None });
-    match unread {
-        Some((_, format, instead)) => Err(Error::UnreadFormat { path: path.into(), format, instead }),
+    match other_format(path) {
+        Some(OtherFormat { name: format, instead }) => Err(Error::UnreadFormat { path: path.into(), format, instead }),
         None => Ok(()),
     }
 }
 
-/// Whether a file is a SQLite database. Its content decides, because exports get renamed. A file that cannot be opened
-/// is reported by its reader later.
-fn is_sqlite(path: &Path) -> bool {
-    let mut head = [0_u8; 16];
-    path.is_file() && File::open(path).and_then(|mut f| f.read_exact(&mut head)).is_ok() && head == SQLITE_MAGIC
-}
-
-/// Whether the name or the first bytes look like a trace: JSON or gzip. The reader checks the content later.
-fn is_trace(path: &Path) -> bool {
-    let name = path.to_string_lossy();
-    let mut head = [0_u8; 2];
-    let mut starts = || {
-        File::open(path).and_then(|mut f| f.read_exact(&mut head)).is_ok()
-            && matches!(head, [b'{' | b'[', _] | [0x1f, 0x8b])
-    };
-    name.ends_with(".json") || name.ends_with(".json.gz") || starts()
-}
-
-/// Checks that a path is a trace, or a directory with at least one trace. For directories without a trace, the error
-/// distinguishes shards without a manifest from formats that are not read.
-fn check_traces(path: &Path) -> Result<(), Error> {
-    if !path.is_dir() {
-        let why = "it is neither a run (a directory with run.json) nor a trace (.json, .json.gz)";
-        return if is_trace(path) { Ok(()) } else { Err(no_input(path, why.into())) };
-    }
-    let io = |source| Error::Io { path: path.into(), source };
-    let mut entries = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(io)? {
-        entries.push(entry.map_err(io)?.path());
-    }
-    entries.sort();
-    if entries.iter().any(|e| e.is_file() && is_trace(e)) {
+/// Refuses shards without their manifest.
+fn check_manifest(path: &Path) -> Result<(), Error> {
+    if !path.join("events").is_dir() || path.join("events").join(MANIFEST_FILE).exists() {
         return Ok(());
     }
-    if path.join("events").is_dir() {
-        let why = format!("it has shards but no {MANIFEST_FILE}: copy the manifest of the run into it");
-        return Err(no_input(path, why));
+    let mut shards =
+        std::fs::read_dir(path.join("events")).map_err(|source| Error::Io { path: path.into(), source })?;
+    let is_shard = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.is_ok_and(|entry| entry.path().extension().is_some_and(|extension| extension == "parquet"))
+    };
+    if !shards.any(is_shard) {
+        return Ok(());
     }
-    entries.iter().try_for_each(|e| check_format(e))?;
-    let why = format!("it holds neither {MANIFEST_FILE} (a run) nor a .json or .json.gz trace");
-    Err(no_input(path, why))
+    Err(no_input(path, format!("it has shards but no {MANIFEST_FILE}: copy the manifest of the run into it")))
 }
 
-/// Opens a run or traces as a source of ranks.
-pub(super) fn open(paths: Vec<PathBuf>) -> Result<Box<dyn Source>, Error> {
-    source_of(resolve(paths)?)
+/// Opens a run or traces as a source of ranks. The window of a run narrows `steps`.
+pub(super) fn open(
+    paths: Vec<PathBuf>,
+    arguments: InputArguments,
+    steps: &mut Option<Range<i32>>,
+) -> Result<Box<dyn Source>, Error> {
+    Ok(match resolve(paths)? {
+        Input::Run(path) => {
+            let run = RunSource::open(&path)?;
+            arguments.select_steps(&run, steps)?;
+            Box::new(run)
+        }
+        Input::Traces(paths) => Box::new(KinetoSource::open_with(&paths, arguments.plan_options())?),
+    })
 }
 
-/// Opens a resolved input.
-pub(super) fn source_of(input: Input) -> Result<Box<dyn Source>, Error> {
+/// Opens one of several inputs that share one selection of steps.
+///
+/// # Errors
+/// As [`resolve`]; [`Error::Option`] for a window of a run, because the windows of two runs may have other steps.
+pub(super) fn open_one_of_several(input: Input, arguments: InputArguments) -> Result<Box<dyn Source>, Error> {
     Ok(match input {
+        Input::Run(_) if arguments.window != WindowChoice::All => {
+            let why = "the window of a run cannot be chosen here; use --steps".to_string();
+            return Err(Error::Option { option: "window", value: "given with several runs".into(), why });
+        }
         Input::Run(path) => Box::new(RunSource::open(&path)?),
-        Input::Traces(paths) => Box::new(KinetoSource::open(&paths)?),
+        Input::Traces(paths) => Box::new(KinetoSource::open_with(&paths, arguments.plan_options())?),
     })
 }
 
@@ -170,6 +206,8 @@ mod tests {
         assert_eq!(resolved(&[("run.json", b"{}")], "run.json"), "run");
         assert_eq!(resolved(&[("rank0.json.gz", b"")], ""), "traces");
         assert_eq!(resolved(&[("rank0.json", b"")], "rank0.json"), "traces");
+        assert_eq!(resolved(&[("rank0.json", b""), ("rank1.json", b"")], "rank?.json"), "traces");
+        assert_eq!(resolved(&[("rank[0].json", b"")], "rank[0].json"), "traces");
     }
 
     #[test]
@@ -179,12 +217,10 @@ mod tests {
             assert!(text.contains(part), "{text:?} lacks {part:?}");
         };
         check(&[], "none", "no such file or directory");
-        check(&[("a.txt", b"")], "", "neither run.json (a run) nor a .json");
         check(&[("events/rank-00000-0000.parquet", b"")], "", "copy the manifest");
         check(&[("a.nsys-rep", b"")], "a.nsys-rep", "a report of Nsight Systems is not read; record with");
-        check(&[("a.nsys-rep", b"")], "", "a report of Nsight Systems is not read");
         check(&[("export.db", b"SQLite format 3\0 and more")], "export.db", "an SQLite export");
         check(&[("host.xplane.pb", b"")], "host.xplane.pb", "an XPlane of XLA");
-        check(&[("a.txt", b"")], "a.txt", "neither a run");
+        check(&[("a.json", b"")], "*.txt", "no file or directory matches this pattern");
     }
 }

@@ -1,6 +1,7 @@
 //! `aggregator report`.
 
 use std::io::{BufWriter, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -10,7 +11,7 @@ use trace::files::write_output;
 use crate::Error;
 use crate::base::units::plural;
 use crate::cli::analyze::with_bar;
-use crate::cli::input::{Input, open, resolve, source_of};
+use crate::cli::input::{Input, InputArguments, open, open_one_of_several, resolve};
 use crate::cli::scope_args::{CommunicationArguments, ScopeArguments};
 use crate::cli::{Outcome, print_omissions};
 use crate::ingest::source::Source;
@@ -34,6 +35,8 @@ pub struct Arguments {
     #[arg(long, value_name = "STEP")]
     timeline: Option<i32>,
     #[command(flatten)]
+    input: InputArguments,
+    #[command(flatten)]
     scope: ScopeArguments,
     #[command(flatten)]
     communication: CommunicationArguments,
@@ -44,13 +47,14 @@ pub struct Arguments {
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let options = Options {
+    let mut options = Options {
         range: arguments.range.clone(),
         communication: arguments.communication.rule(),
         ..arguments.scope.options()
     };
     let settings = Settings { timeline_step: arguments.timeline, ..Settings::default() };
-    let write = |out: &mut dyn Write| match sides(arguments.paths.clone())? {
+    let sides = sides(arguments.paths, arguments.input, &mut options.steps)?;
+    let write = |out: &mut dyn Write| match &sides {
         Sides::One(run) => with_bar(|progress| report(run.as_ref(), &options, &settings, out, progress)),
         Sides::Two(a, b) => {
             whole_runs_only(&options)?;
@@ -75,20 +79,21 @@ enum Sides {
 }
 
 /// Decides whether the paths are one run or two. The traces of one run may lie in two directories.
-fn sides(paths: Vec<PathBuf>) -> Result<Sides, Error> {
+fn sides(paths: Vec<PathBuf>, arguments: InputArguments, steps: &mut Option<Range<i32>>) -> Result<Sides, Error> {
     if let [a, b] = paths.as_slice()
         && a.is_dir()
         && b.is_dir()
     {
         let (of_a, of_b) = (resolve(vec![a.clone()])?, resolve(vec![b.clone()])?);
         let a_run = matches!(of_a, Input::Run(_)) || matches!(of_b, Input::Run(_));
-        let (before, after) = (source_of(of_a)?, source_of(of_b)?);
+        let of_one = |input| open_one_of_several(input, arguments);
+        let (before, after) = (of_one(of_a)?, of_one(of_b)?);
         let ranks = before.ranks();
         if a_run || after.ranks().iter().any(|rank| ranks.contains(rank)) {
             return Ok(Sides::Two(before, after));
         }
     }
-    open(paths).map(Sides::One)
+    open(paths, arguments, steps).map(Sides::One)
 }
 
 /// Refuses selections by time or range: they select different parts of two runs.

@@ -9,9 +9,9 @@ use trace::files::write_output;
 
 use crate::Error;
 use crate::cli::analyze::with_bar;
-use crate::cli::input::open;
+use crate::cli::input::{InputArguments, open};
 use crate::cli::table::{Ranks, chosen_ranks};
-use crate::cli::{Outcome, print_omissions};
+use crate::cli::{Outcome, outcome_of, print_omissions};
 use crate::model::options::parse_steps;
 use crate::torch::stacks::{On, Stacks};
 
@@ -35,11 +35,14 @@ pub struct Arguments {
     /// Use only rows of these steps: a..b (b not included), a..=b, a.., ..b or one step.
     #[arg(long, value_name = "A..B", value_parser = parse_steps)]
     steps: Option<Range<i32>>,
+    #[command(flatten)]
+    input: InputArguments,
 }
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let source = open(arguments.paths)?;
+    let mut steps = arguments.steps;
+    let source = open(arguments.paths, arguments.input, &mut steps)?;
     let ranks = chosen_ranks(source.as_ref(), Some(arguments.ranks.as_ref().unwrap_or(&Ranks::All)))?;
     let mut omissions = source.problems();
     // Ranks are loaded one after the other, so that memory holds the rows of one rank and the tree of stacks.
@@ -48,7 +51,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         for (done, rank) in ranks.iter().enumerate() {
             let data = source.load(*rank)?;
             stacks.add(&data, arguments.on, &|row| {
-                arguments.steps.as_ref().is_none_or(|steps| steps.contains(&data.events.step[row]))
+                steps.as_ref().is_none_or(|steps| steps.contains(&data.events.step[row]))
             });
             omissions.extend(data.omissions);
             progress(done + 1, ranks.len());
@@ -72,5 +75,5 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         }
     }
     print_omissions(&omissions);
-    Ok(if omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
+    Ok(outcome_of(&omissions))
 }

@@ -13,8 +13,8 @@ use trace::OmissionRow;
 
 use crate::Error;
 use crate::cli::analyze::{colour, width, with_bar};
-use crate::cli::input::open;
-use crate::cli::{Outcome, print_omissions};
+use crate::cli::input::{InputArguments, open};
+use crate::cli::{Outcome, outcome_of, print_omissions};
 use crate::ingest::source::Source;
 use crate::model::options::{Options, parse_ranks, parse_steps};
 use crate::model::selection::{Held, require_any};
@@ -56,6 +56,8 @@ pub struct Arguments {
     /// Take the host ranges (record_function, NVTX) whose name matches as the steps.
     #[arg(long, value_name = "REGEX")]
     step_marker: Option<Regex>,
+    #[command(flatten)]
+    input: InputArguments,
     /// Print JSON, times in ns.
     #[arg(long)]
     json: bool,
@@ -93,13 +95,14 @@ struct Document<'a> {
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
+    let mut steps = arguments.steps.clone();
+    let source = open(arguments.paths.clone(), arguments.input, &mut steps)?;
     let options = TableOptions {
         group_by: arguments.group_by,
         stack_frames: arguments.stack_frames,
-        steps: arguments.steps.clone(),
+        steps: steps.clone(),
         python_functions: arguments.python_functions,
     };
-    let source = open(arguments.paths.clone())?;
     let chosen = chosen_ranks(source.as_ref(), arguments.ranks.as_ref())?;
     let mut omissions = source.problems();
     let table_of_rank = |rank: &i32| -> Result<OneTable, Error> {
@@ -124,7 +127,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         tables
     })?;
     let held = loaded.iter().map(|(_, _, steps)| Held { recorded_steps: steps, has_time: true });
-    let selection = Options { steps: arguments.steps.clone(), ..Options::default() };
+    let selection = Options { steps, ..Options::default() };
     require_any(held, &selection, &source.info().path)?;
     let mut tables = Vec::new();
     for (table, left_out, _) in loaded {
@@ -144,7 +147,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         print_tables(&tables, (word, key), arguments.row_limit)?;
     }
     print_notes(source.as_ref(), &chosen, arguments.ranks.is_some(), &omissions);
-    Ok(if omissions.is_empty() { Outcome::Done } else { Outcome::Partial })
+    Ok(outcome_of(&omissions))
 }
 
 /// Returns the chosen ranks, or the lowest rank without a list.

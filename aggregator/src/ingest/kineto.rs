@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kineto::write::{WrittenShards, write_shards};
-use kineto::{Plan, TraceFile, file_name, load, load_detailed, plan};
+use kineto::{Plan, PlanOptions, TraceFile, load_windows, load_windows_detailed, plan};
 use rayon::prelude::*;
 use trace::rank::Details;
 use trace::{MANIFEST_FILE, Manifest, OmissionRow, SCHEMA_VERSION};
@@ -21,23 +21,32 @@ pub struct KinetoSource {
 }
 
 impl KinetoSource {
-    /// Plans which file is the trace of which rank.
+    /// Plans which file is the trace of which rank, with the default options.
     ///
     /// # Errors
     /// As [`plan`].
     pub fn open(paths: &[PathBuf]) -> Result<Self, Error> {
-        let path = paths.first().cloned().unwrap_or_default();
-        Ok(Self { path, plan: plan(paths)? })
+        Self::open_with(paths, PlanOptions::default())
     }
 
-    /// The files, one for each rank.
+    /// Plans which file is the trace of which rank and window.
+    ///
+    /// # Errors
+    /// As [`plan`].
+    pub fn open_with(paths: &[PathBuf], options: PlanOptions) -> Result<Self, Error> {
+        let path = paths.first().cloned().unwrap_or_default();
+        Ok(Self { path, plan: plan(paths, options)? })
+    }
+
+    /// The files, one for each rank and window.
     pub fn files(&self) -> &[TraceFile] {
         &self.plan.files
     }
 
-    fn file(&self, rank: i32) -> Result<&TraceFile, Error> {
-        let file = self.plan.files.iter().find(|file| file.rank == rank);
-        file.ok_or_else(|| Error::NoRank { path: self.path.clone(), why: format!("there is no trace of rank {rank}") })
+    /// The windows of a rank.
+    fn files_of(&self, rank: i32) -> Result<&[TraceFile], Error> {
+        let files = by_rank(&self.plan).find(|files| files[0].rank == rank);
+        files.ok_or_else(|| Error::NoRank { path: self.path.clone(), why: format!("there is no trace of rank {rank}") })
     }
 }
 
@@ -52,7 +61,7 @@ impl Source for KinetoSource {
     }
 
     fn ranks(&self) -> Vec<i32> {
-        self.plan.files.iter().map(|file| file.rank).collect()
+        by_rank(&self.plan).map(|files| files[0].rank).collect()
     }
 
     fn problems(&self) -> Vec<OmissionRow> {
@@ -60,12 +69,17 @@ impl Source for KinetoSource {
     }
 
     fn load(&self, rank: i32) -> Result<RankData, Error> {
-        Ok(load(self.file(rank)?)?)
+        Ok(load_windows(self.files_of(rank)?)?)
     }
 
     fn load_detailed(&self, rank: i32) -> Result<(RankData, Details), Error> {
-        Ok(load_detailed(self.file(rank)?)?)
+        Ok(load_windows_detailed(self.files_of(rank)?)?)
     }
+}
+
+/// The files of each rank.
+fn by_rank(plan: &Plan) -> impl Iterator<Item = &[TraceFile]> {
+    plan.files.chunk_by(|a, b| a.rank == b.rank)
 }
 
 /// The result of [`ingest`].
@@ -90,11 +104,24 @@ pub struct Ingested {
 /// As [`plan`]; [`Error::NoInput`] if `out` is a run already; [`Error::Kineto`] or [`Error::Trace`] if it cannot be
 /// written.
 pub fn ingest(paths: &[PathBuf], out: &Path, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Ingested, Error> {
+    ingest_with(paths, PlanOptions::default(), out, progress)
+}
+
+/// As [`ingest`], with options.
+///
+/// # Errors
+/// As [`ingest`].
+pub fn ingest_with(
+    paths: &[PathBuf],
+    options: PlanOptions,
+    out: &Path,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Ingested, Error> {
     if out.join(MANIFEST_FILE).exists() {
         let why = "it holds a run already; choose another --out";
         return Err(Error::NoInput { path: out.into(), why: why.into() });
     }
-    let plan = plan(paths)?;
+    let plan = plan(paths, options)?;
     let run_id = run_id(&plan.files);
     let manifest = Manifest {
         schema_version: SCHEMA_VERSION,
@@ -105,24 +132,24 @@ pub fn ingest(paths: &[PathBuf], out: &Path, progress: &(dyn Fn(usize, usize) + 
         command: Vec::new(),
         config: serde_json::Map::from_iter([(
             "files".to_string(),
-            plan.files.iter().map(|f| serde_json::Value::from(&*file_name(&f.path))).collect(),
+            plan.files.iter().map(|f| serde_json::Value::from(&*f.name)).collect(),
         )]),
     };
     let done = AtomicUsize::new(0);
-    let one = |at: usize| {
-        let written = write_shards(&plan.files[at], out, &run_id);
-        progress(done.fetch_add(1, Ordering::Relaxed) + 1, plan.files.len());
+    let ranks: Vec<&[TraceFile]> = by_rank(&plan).collect();
+    let one = |files: &&[TraceFile]| {
+        let written = write_shards(files, out, &run_id);
+        progress(done.fetch_add(1, Ordering::Relaxed) + 1, ranks.len());
         written
     };
     // One rank at a time and thread, so that memory holds at most as many ranks as there are threads.
-    let files = 0..plan.files.len();
-    let written: Result<Vec<WrittenShards>, kineto::Error> = files.into_par_iter().with_max_len(1).map(one).collect();
+    let written: Result<Vec<WrittenShards>, kineto::Error> = ranks.par_iter().with_max_len(1).map(one).collect();
     let mut ingested = Ingested { omissions: plan.omissions.clone(), ..Ingested::default() };
     let mut first_ns = None;
-    for (file, written) in plan.files.iter().zip(written?) {
-        ingested.ranks.push(file.rank);
+    for (files, written) in ranks.iter().zip(written?) {
+        ingested.ranks.push(files[0].rank);
         ingested.rows += written.rows;
-        ingested.read_bytes += file.size_bytes;
+        ingested.read_bytes += files.iter().map(|file| file.size_bytes).sum::<u64>();
         ingested.written_bytes += written.bytes;
         ingested.omissions.extend(written.omissions);
         first_ns = first_ns.into_iter().chain(written.first_ns).min();
@@ -137,7 +164,7 @@ pub fn ingest(paths: &[PathBuf], out: &Path, progress: &(dyn Fn(usize, usize) + 
 fn run_id(files: &[TraceFile]) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for file in files {
-        let text = format!("{}\0{}\0{}\0", file_name(&file.path), file.rank, file.size_bytes);
+        let text = format!("{}\0{}\0{}\0", file.name, file.rank, file.size_bytes);
         for byte in text.bytes() {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }

@@ -1,8 +1,10 @@
 //! Sources of ranks: a recorded run, or any other format that converts to [`RankData`].
 
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use trace::{OmissionRow, Run};
+use trace::{OmissionRow, Run, StepRow};
 
 use crate::Error;
 use crate::ingest::run::{load_rank, load_rank_detailed, outline_rank};
@@ -67,6 +69,22 @@ impl RunSource {
     /// The errors of [`Run::open`].
     pub fn open(path: &Path) -> Result<Self, Error> {
         Ok(Self { run: Run::open(path)? })
+    }
+
+    /// The steps of each window of the recorder, in order of time, over all ranks; the ends are exclusive.
+    pub fn windows(&self) -> Vec<Range<i32>> {
+        let rows = self.run.ranks().into_iter().flat_map(|rank| self.run.rows::<StepRow>(rank).0);
+        let steps: BTreeSet<(Option<i32>, i32)> = rows.map(|row| (row.window, row.step)).collect();
+        let mut windows: Vec<(Option<i32>, Range<i32>)> = Vec::new();
+        for (window, step) in steps {
+            match windows.last_mut() {
+                Some((same, steps)) if *same == window && (window.is_some() || step <= steps.end) => {
+                    steps.end = step.saturating_add(1);
+                }
+                _ => windows.push((window, step..step.saturating_add(1))),
+            }
+        }
+        windows.into_iter().map(|(_, steps)| steps).collect()
     }
 
     /// The underlying run.

@@ -1,6 +1,7 @@
 //! The result of an analysis: one plain value that every renderer prints.
 
 use serde::Serialize;
+use trace::OmissionRow;
 pub use trace::Tables;
 use trace::{Reason, StandsOn, Word};
 
@@ -127,6 +128,6 @@ pub struct Verdict {
 impl Analysis {
     /// Whether ranks or rows were left out. The exit code reports this.
     pub fn is_partial(&self) -> bool {
-        !self.tables.omissions.is_empty() || self.facts.dropped > 0
+        self.tables.omissions.iter().any(OmissionRow::is_loss) || self.facts.dropped > 0
     }
 }

@@ -131,7 +131,7 @@ pub fn report_with(
     let title = format!("{} · compared", title(&analyzed.analysis));
     let bytes = write_page(&title, &[run.tab, compared], &mut out)?;
     let mut reported = reported(analyzed.analysis, run.summarised, bytes);
-    reported.partial |= !changes.omissions.is_empty();
+    reported.partial |= changes.omissions.iter().any(OmissionRow::is_loss);
     // The omissions of the comparison include those of B.
     let of_a = before.info().path.display().to_string();
     let since = |row: &&OmissionRow| row.file.as_deref().is_some_and(|file| file.starts_with(&of_a));

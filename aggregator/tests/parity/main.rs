@@ -220,7 +220,7 @@ fn every_table_equals_htas_except_for_htas_errors() {
 
 /// The ranks of a folder, read by serde_json. The aggregator's plan determines the rank numbers.
 pub(crate) fn raw_ranks(traces: &Path) -> Vec<Rank> {
-    let plan = kineto::plan(&[traces.to_path_buf()]).unwrap();
+    let plan = kineto::plan(&[traces.to_path_buf()], kineto::PlanOptions::default()).unwrap();
     plan.files.iter().map(|file| Rank::read(&file.path, file.rank.into())).collect()
 }
 

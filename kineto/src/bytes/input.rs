@@ -1,4 +1,4 @@
-//! The bytes of a trace: a file, compressed with gzip or not. Its first bytes decide which, not its name.
+//! The bytes of a trace: a file, compressed with gzip or zstd or not. Its first bytes decide which, not its name.
 
 use std::fs::File;
 use std::io::{self, Cursor as Bytes, Read};
@@ -6,10 +6,17 @@ use std::path::Path;
 
 use crate::bytes::gunzip::{self, Gunzip};
 
-/// A gzip file may inflate to this size …
+/// The first bytes of a zstd stream.
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// A compressed file may inflate to this size …
 const INFLATE_FREE_BYTES: u64 = 1 << 30;
 /// … plus this many times its own size. Kineto's JSON shrinks 10 to 30 times; deflate can at most 1032 times.
 const INFLATE_RATIO: u64 = 256;
+
+/// The most bytes that a compressed file or an archive of `size` bytes may inflate to.
+pub(crate) fn inflate_limit_bytes(size: u64) -> u64 {
+    INFLATE_FREE_BYTES.saturating_add(size.saturating_mul(INFLATE_RATIO))
+}
 
 /// A stream of JSON text.
 pub(crate) struct Input {
@@ -32,26 +39,36 @@ impl Input {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let mut file = File::open(path)?;
         let size = file.metadata()?.len();
-        let mut magic = [0; 2];
+        let mut magic = [0; 4];
         let got = read_up_to(&mut file, &mut magic)?;
         // A pipe cannot seek back, so the first bytes are chained before the rest.
-        Ok(Self::new(Bytes::new(magic[..got].to_vec()).chain(file), magic == gunzip::MAGIC, size))
+        Self::new(Bytes::new(magic[..got].to_vec()).chain(file), &magic[..got], size)
     }
 
     /// A stream from bytes in memory.
     pub(crate) fn from_bytes(bytes: Vec<u8>) -> Self {
         let size = bytes.len() as u64;
-        let gzip = bytes.starts_with(&gunzip::MAGIC);
-        Self::new(Bytes::new(bytes), gzip, size)
+        Self::plain_or_gzip(Bytes::new(bytes.clone()), &bytes, size)
     }
 
-    fn new(reader: impl Read + Send + 'static, gzip: bool, size: u64) -> Self {
-        let free = INFLATE_FREE_BYTES.saturating_add(size.saturating_mul(INFLATE_RATIO));
-        let (reader, limit_bytes) = match gzip {
-            true => (Reader::Gzip(Box::new(Gunzip::new(Box::new(reader)))), free),
-            false => (Reader::Plain(Box::new(reader)), u64::MAX),
-        };
-        Self { reader, read_bytes: 0, limit_bytes, ended: false, failure: None }
+    fn new(reader: impl Read + Send + 'static, head: &[u8], size: u64) -> io::Result<Self> {
+        if !head.starts_with(&ZSTD_MAGIC) {
+            return Ok(Self::plain_or_gzip(reader, head, size));
+        }
+        let reader = Reader::Plain(Box::new(zstd::stream::read::Decoder::new(reader)?));
+        Ok(Self { limit_bytes: inflate_limit_bytes(size), ..Self::of(reader) })
+    }
+
+    fn plain_or_gzip(reader: impl Read + Send + 'static, head: &[u8], size: u64) -> Self {
+        if !head.starts_with(&gunzip::MAGIC) {
+            return Self::of(Reader::Plain(Box::new(reader)));
+        }
+        let reader = Reader::Gzip(Box::new(Gunzip::new(Box::new(reader))));
+        Self { limit_bytes: inflate_limit_bytes(size), ..Self::of(reader) }
+    }
+
+    fn of(reader: Reader) -> Self {
+        Self { reader, read_bytes: 0, limit_bytes: u64::MAX, ended: false, failure: None }
     }
 
     /// Fills `buffer` and returns the number of bytes. Fewer bytes than it holds mean that the stream has ended, in
@@ -87,6 +104,15 @@ impl Input {
     fn fail(&mut self, why: String) {
         self.ended = true;
         self.failure = Some(why);
+    }
+}
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.fill(buffer) {
+            0 if !buffer.is_empty() => self.failure.clone().map_or(Ok(0), |why| Err(io::Error::other(why))),
+            filled => Ok(filled),
+        }
     }
 }
 
@@ -128,6 +154,19 @@ mod tests {
         for short in [&b""[..], b"x"] {
             assert_eq!(all(Input::from_bytes(short.into()), 1000), (short.into(), None));
         }
+    }
+
+    #[test]
+    fn zstd_is_recognised_by_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("named.json");
+        let text: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
+        let packed = zstd::encode_all(&text[..], 1).unwrap();
+        std::fs::write(&path, &packed).unwrap();
+        assert_eq!(all(Input::open(&path).unwrap(), 1000), (text.clone(), None));
+        std::fs::write(&path, &packed[..packed.len() / 2]).unwrap();
+        let (some, why) = all(Input::open(&path).unwrap(), 1000);
+        assert!(text.starts_with(&some) && why.is_some(), "{} {why:?}", some.len());
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! One trace file to one [`RankData`].
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use trace::rank::{BelowOperators, Collective, Details, Launches, RankData, RankInfo, RankOutline};
+use trace::rank::{BelowOperators, Collective, Details, Events, Launches, RankData, RankInfo, RankOutline};
 use trace::time_limits::{FAR, LONG};
-use trace::{CounterRow, OmissionRow, Text};
+use trace::{CounterRow, OmissionRow, Phase, StepRow, Text};
 
 use crate::Error;
 use crate::bytes::input::Input;
@@ -19,7 +19,8 @@ use crate::meaning::device_memory_flow_rows::{device_rows, flow_rows, memory_row
 use crate::meaning::groups::Groups;
 use crate::meaning::op_details::details_of;
 use crate::meaning::steps::{Steps, assign_steps, find_steps};
-use crate::read::files::{RankSource, TraceFile, file_name, host_from_name};
+use crate::read::names::host_from_name;
+use crate::read::trace_file::{RankSource, TraceFile, Window};
 /// Reads a whole trace. Parts that could not be read are listed in [`RankData::omissions`], and the rest is kept.
 ///
 /// Times are the host's UTC, in ns since 1970. A row's `id` is its place in the file.
@@ -49,18 +50,21 @@ pub(crate) struct Loaded {
     pub(crate) scalars: BTreeMap<String, String>,
     /// The file was read to its end.
     pub(crate) complete: bool,
+    /// The device of its first device row; set when its rows are dropped.
+    pub(crate) used_device: Option<i64>,
 }
 
 /// As [`load`], with the parts that `wanted` names.
 pub(crate) fn load_wanted(file: &TraceFile, wanted: Wanted) -> Result<Loaded, Error> {
-    let input = Input::open(&file.path).map_err(|source| Error::Io { path: file.path.clone(), source })?;
+    let shown = || PathBuf::from(&*file.name);
+    let input = Input::open(&file.path).map_err(|source| Error::Io { path: shown(), source })?;
     let streamed = read_stream(input, wanted, BLOCK_BYTES);
     if !streamed.header.has_events {
         let why = match &streamed.missing {
             Some(missing) => format!("byte {}: {}", missing.byte, missing.why),
             None => "it has no traceEvents".into(),
         };
-        return Err(Error::not_a_trace(&file.path, &why));
+        return Err(Error::not_a_trace(&shown(), &why));
     }
     Ok(rank_from_stream(streamed, file))
 }
@@ -73,10 +77,12 @@ pub(crate) fn load_wanted(file: &TraceFile, wanted: Wanted) -> Result<Loaded, Er
 pub fn check_any_blocks(bytes: &[u8], block_sizes: &[usize]) {
     let file = TraceFile {
         path: "trace".into(),
+        name: "trace".into(),
         rank: 0,
         rank_source: RankSource::Order,
         world_size: None,
         size_bytes: bytes.len() as u64,
+        window: None,
     };
     let read = |block_bytes: usize| {
         let streamed = read_stream(Input::from_bytes(bytes.to_vec()), Wanted { args: true, shapes: true }, block_bytes);
@@ -132,10 +138,12 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     let rank = recorded.unwrap_or(file.rank);
     let from = if recorded.is_some() { RankSource::DistributedInfo } else { file.rank_source };
     let mut rows = rows_from_pieces(pieces, scratches, header.base_ns);
-    let mut report =
-        Report { file: file_name(&file.path), rank, omissions: Vec::new(), remarks: vec![from.remark(rank)] };
-    let (launches, Steps { rows: steps, left_out }) =
+    let mut report = Report { file: file.name.clone(), rank, omissions: Vec::new(), remarks: vec![from.remark(rank)] };
+    let (launches, Steps { rows: mut steps, left_out }) =
         rayon::join(|| Launches::collect(&rows.events), || find_steps(&rows.events, &rows.names, rank));
+    if let Some(window) = file.window {
+        number_steps(&mut steps, window, &rows.events, rank);
+    }
     report.omit("ProfilerStep marks", left_out, "they repeat a step or begin inside another");
     assign_steps(&mut rows.events, &steps, &launches);
     let mut groups = Groups::from_info(header.distributed.as_ref());
@@ -185,7 +193,21 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
         omissions: report.omissions,
         ..RankData::default()
     };
-    Loaded { data, extras, scalars: header.scalars, complete }
+    Loaded { data, extras, scalars: header.scalars, complete, used_device: None }
+}
+
+/// Gives the steps of a window their numbers in the job. A window without marks is one step.
+fn number_steps(steps: &mut Vec<StepRow>, window: Window, events: &Events, rank: i32) {
+    for step in &mut *steps {
+        step.step = step.step.saturating_add(window.step_shift);
+        step.window = Some(window.number);
+    }
+    let Some(step) = window.as_step.filter(|_| steps.is_empty()) else { return };
+    let spans = (0..events.len()).map(|row| (events.ts_ns[row], events.end_ns(row)));
+    if let Some((start_ns, end_ns)) = spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))) {
+        let window = Some(window.number);
+        steps.push(StepRow { rank, step, phase: Phase::Active.into(), start_ns, end_ns, loss: None, window });
+    }
 }
 
 /// Marks the kernels that communicating operators launched, whatever their names.
@@ -198,7 +220,7 @@ fn mark_below_operators(rows: &mut Rows, launches: &Launches) {
 fn rank_info(rank: i32, header: &Header, file: &TraceFile, pids: &BTreeMap<i64, u64>) -> RankInfo {
     let recorded = header.scalars.get("host_name").filter(|host| !host.is_empty()).cloned();
     let pid = pids.iter().max_by_key(|(_, rows)| **rows).map_or(0, |(pid, _)| *pid);
-    let host = recorded.or_else(|| host_from_name(&file.path, pid)).unwrap_or_default();
+    let host = recorded.or_else(|| host_from_name(&file.name, pid)).unwrap_or_default();
     let clock_domain = if host.is_empty() { "utc".to_string() } else { format!("{host}/utc") };
     RankInfo {
         rank,

@@ -1,5 +1,6 @@
 //! The whole reader: it agrees with serde_json, and with itself for blocks of any size.
 
+mod layouts;
 mod meaning;
 mod reference;
 
@@ -18,6 +19,8 @@ use crate::read::{RankSource, TraceFile};
 /// A rank from the text of a file, read in blocks of `block_bytes`.
 pub(crate) fn rank_from_bytes(bytes: Vec<u8>, block_bytes: usize) -> RankData {
     let file = TraceFile {
+        name: "trace".into(),
+        window: None,
         path: PathBuf::from("test.json"),
         rank: 0,
         rank_source: RankSource::Order,

@@ -18,6 +18,7 @@ use crate::columns::event::Wanted;
 use crate::columns::rows::Extras;
 use crate::meaning::op_details::outermost_first;
 use crate::read::TraceFile;
+use crate::read::join_windows::{Numbers, append_tables};
 use crate::read::load::{Loaded, load_wanted};
 /// Rows of a part. A recorder closes its parts at the same number.
 const PART_ROWS: usize = 256 << 10;
@@ -35,14 +36,52 @@ pub struct WrittenShards {
     pub omissions: Vec<OmissionRow>,
 }
 
-/// Reads a trace and writes its tables as shards of the run `run_id` into the directory `run`.
+/// Reads the windows of a rank, which are `files` in order of time, and writes their tables as shards of the run
+/// `run_id` into the directory `run`.
 ///
 /// # Errors
 /// As [`load`](crate::load); [`Error::Trace`] if a shard cannot be written.
-pub fn write_shards(file: &TraceFile, run: &Path, run_id: &str) -> Result<WrittenShards, Error> {
-    let mut loaded = load_wanted(file, Wanted { args: true, ..Wanted::default() })?;
-    let info = &loaded.data.outline.info;
-    let meta = ShardMeta {
+pub fn write_shards(files: &[TraceFile], run: &Path, run_id: &str) -> Result<WrittenShards, Error> {
+    let mut out = WrittenShards::default();
+    let mut all: Option<Loaded> = None;
+    let (mut numbers, mut parts) = (Numbers::default(), 0);
+    for file in files {
+        let mut loaded = load_wanted(file, Wanted { args: true, ..Wanted::default() })?;
+        let first_id = numbers.id;
+        if all.is_some() {
+            numbers.shift(&mut loaded.data);
+        }
+        numbers = numbers.after(&loaded.data);
+        let meta = meta_of(&loaded.data, run_id);
+        out.rows += loaded.data.events.len() as u64;
+        out.first_ns = out.first_ns.or(loaded.data.events.ts_ns.first().copied());
+        out.bytes += write_all_events(&loaded, (first_id, parts), run, &meta)?;
+        parts += loaded.data.events.len().div_ceil(PART_ROWS) as u32;
+        loaded.data.flows = all_flows(&loaded.data);
+        // The rows are written. What is left of a window is small.
+        loaded.extras = Extras::default();
+        match &mut all {
+            None => {
+                loaded.used_device = used_device(&loaded.data);
+                loaded.data.events = Events::default();
+                all = Some(loaded);
+            }
+            Some(all) => {
+                all.complete &= loaded.complete;
+                loaded.data.events = Events::default();
+                append_tables(&mut all.data, loaded.data);
+            }
+        }
+    }
+    let Some(mut all) = all else { return Ok(out) };
+    out.bytes += write_tables(&all, run, &meta_of(&all.data, run_id))?;
+    out.omissions = std::mem::take(&mut all.data.omissions);
+    Ok(out)
+}
+
+fn meta_of(data: &RankData, run_id: &str) -> ShardMeta {
+    let info = &data.outline.info;
+    ShardMeta {
         run_id: run_id.to_string(),
         rank: info.rank,
         host: info.host.clone(),
@@ -50,35 +89,39 @@ pub fn write_shards(file: &TraceFile, run: &Path, run_id: &str) -> Result<Writte
         boot_id: String::new(),
         clock_domain: info.clock_domain.clone(),
         session: String::new(),
-    };
-    let bytes = write_tables(&loaded, run, &meta)?;
-    Ok(WrittenShards {
-        rows: loaded.data.events.len() as u64,
-        bytes,
-        first_ns: loaded.data.events.ts_ns.first().copied(),
-        omissions: std::mem::take(&mut loaded.data.omissions),
-    })
+    }
 }
 
-/// Writes all tables of a rank; returns the bytes on disk.
-fn write_tables(loaded: &Loaded, run: &Path, meta: &ShardMeta) -> Result<u64, Error> {
+/// Writes the rows of a window, whose ids begin at `first_id`, as parts from `first_part` on; returns the bytes on disk.
+fn write_all_events(
+    loaded: &Loaded,
+    (first_id, first_part): (i64, u32),
+    run: &Path,
+    meta: &ShardMeta,
+) -> Result<u64, Error> {
     let Loaded { data, extras, .. } = loaded;
+    let extras = Placed { extras, first_id };
     let parts: Vec<usize> = (0..data.events.len()).step_by(PART_ROWS).collect();
     // One part at a time and thread, so that the number of threads bounds the memory.
     let sizes: Result<Vec<u64>, Error> = parts
         .par_iter()
         .with_max_len(1)
         .enumerate()
-        .map(|(part, first)| write_events(data, extras, *first, part as u32, run, meta))
+        .map(|(part, first)| write_events(data, extras, *first, first_part + part as u32, run, meta))
         .collect();
-    let mut bytes: u64 = sizes?.iter().sum();
+    Ok(sizes?.iter().sum())
+}
+
+/// Writes all tables of a rank but its rows; returns the bytes on disk.
+fn write_tables(loaded: &Loaded, run: &Path, meta: &ShardMeta) -> Result<u64, Error> {
+    let Loaded { data, .. } = loaded;
     let collectives: Vec<CollectiveRow> = data.outline.collectives.iter().map(|c| c.row.clone()).collect();
-    bytes += write_table(&collectives, run, meta)?;
+    let mut bytes = write_table(&collectives, run, meta)?;
     bytes += write_table(&data.outline.comms, run, meta)?;
     bytes += write_table(&data.devices, run, meta)?;
     bytes += write_table(&data.memory, run, meta)?;
     bytes += write_table(&data.outline.steps, run, meta)?;
-    bytes += write_table(&all_flows(data), run, meta)?;
+    bytes += write_table(&data.flows, run, meta)?;
     bytes += write_table(&counters(data), run, meta)?;
     bytes += write_table(&[rank_row(loaded)], run, meta)?;
     Ok(bytes)
@@ -93,7 +136,7 @@ fn write_table<R: Row>(rows: &[R], run: &Path, meta: &ShardMeta) -> Result<u64, 
 
 fn write_events(
     data: &RankData,
-    extras: &Extras,
+    extras: Placed<'_>,
     first: usize,
     part: u32,
     run: &Path,
@@ -106,11 +149,18 @@ fn write_events(
     Ok(write_shard(run, &EventRow::table(), meta, part, &[builder.finish()?])?)
 }
 
+/// The arguments of a window's rows, by their place in its file.
+#[derive(Clone, Copy)]
+struct Placed<'a> {
+    extras: &'a Extras,
+    first_id: i64,
+}
+
 /// One row with all of its arguments.
-fn event_row(data: &RankData, extras: &Extras, row: usize) -> EventRow {
+fn event_row(data: &RankData, Placed { extras, first_id }: Placed<'_>, row: usize) -> EventRow {
     let Events { kind, name, ts_ns, dur_ns, id, step, thread, device, stream, .. } = &data.events;
     let Events { correlation, external, parent, is_comm, bytes, flops, .. } = &data.events;
-    let place = id[row] as usize;
+    let place = (id[row] - first_id) as usize;
     let known = |value: i64| Some(value).filter(|v| *v != NONE);
     let on_host = thread[row] != NONE;
     let mut event = EventRow {
@@ -307,10 +357,14 @@ fn counters(data: &RankData) -> Vec<CounterRow> {
     data.counters.iter().cloned().chain(data.omissions.iter().map(lost)).collect()
 }
 
+/// The device of the first device row.
+fn used_device(data: &RankData) -> Option<i64> {
+    data.events.device.iter().copied().find(|device| *device != NONE)
+}
+
 fn rank_row(loaded: &Loaded) -> RankRow {
     let Loaded { data, scalars, complete, .. } = loaded;
-    let used = data.events.device.iter().copied().find(|device| *device != NONE);
-    let device = used.and_then(|id| data.devices.iter().find(|row| row.device_id == id));
+    let device = loaded.used_device.and_then(|id| data.devices.iter().find(|row| row.device_id == id));
     let versions: serde_json::Map<String, serde_json::Value> = scalars
         .iter()
         .filter(|(key, _)| key.contains("version") || key.contains("Version"))

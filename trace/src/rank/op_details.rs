@@ -43,6 +43,22 @@ impl Details {
         self.texts.get(id as usize)
     }
 
+    /// Appends the details of `rows` later rows to those of `before` rows.
+    pub fn append(&mut self, later: &Self, before: usize, rows: usize) {
+        let ids: Vec<u32> = later.texts.iter().map(|text| self.id(text.clone())).collect();
+        let columns =
+            [(&mut self.shape, &later.shape), (&mut self.stack, &later.stack), (&mut self.module, &later.module)];
+        for (column, later) in columns {
+            if column.is_empty() && later.is_empty() {
+                continue;
+            }
+            column.resize(before, 0);
+            column.extend(later.iter().map(|id| id.checked_sub(1).map_or(0, |id| ids[id as usize])));
+            column.resize(before + rows, 0);
+        }
+        self.is_xpu |= later.is_xpu;
+    }
+
     /// Shapes of a row's inputs, formatted as torch's `str(event.input_shapes)`. Lists of tensors appear as `[]`.
     pub fn shape(&self, row: usize) -> Option<&Text> {
         self.get(&self.shape, row)

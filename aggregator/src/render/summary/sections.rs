@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anstyle::{AnsiColor, Style};
-use trace::{BucketTimingRow, StragglerRow, Verdict};
+use trace::{BucketTimingRow, OmissionRow, StragglerRow, Verdict};
 
 use crate::base::stats::lower_median;
 use crate::base::units::{bytes, count, ns, omission as omission_line, plain, plural};
@@ -305,9 +305,14 @@ pub(super) fn clocks(text: &mut String, analysis: &Analysis, terminal: &Terminal
     }
 }
 
-/// Prints the data that the numbers do not cover.
+/// Prints the data that the numbers do not cover, and remarks on the input.
 pub(super) fn left_out(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
-    let omissions = &analysis.tables.omissions;
+    let (omissions, remarks): (Vec<&OmissionRow>, _) =
+        analysis.tables.omissions.iter().partition(|omission| omission.is_loss());
+    if !remarks.is_empty() {
+        heading(text, "Input", "remarks", terminal);
+        remarks.iter().for_each(|remark| sentence(text, &omission_line(remark), terminal));
+    }
     let dropped = analysis.facts.dropped;
     if omissions.is_empty() && dropped == 0 {
         heading(text, "Left out", "nothing", terminal);

@@ -1,0 +1,174 @@
+//! The windows of one rank, put one behind the other.
+//!
+//! Each file numbers its rows, names and correlation ids for itself. Numbers of later windows are shifted, so that they
+//! stay unique within the rank.
+
+use rustc_hash::FxHashMap;
+use trace::Text;
+use trace::rank::{Details, Events, NO_PARENT, RankData};
+
+use crate::Error;
+use crate::read::load::{load, load_detailed};
+use crate::read::trace_file::TraceFile;
+
+/// Reads the windows of one rank, which are `files` in order of time. See [`load`].
+///
+/// # Errors
+/// As [`load`], for the first file that has one.
+pub fn load_windows(files: &[TraceFile]) -> Result<RankData, Error> {
+    let mut all: Option<RankData> = None;
+    for file in files {
+        let next = load(file)?;
+        match &mut all {
+            None => all = Some(next),
+            Some(all) => append(all, next),
+        }
+    }
+    Ok(all.unwrap_or_default())
+}
+
+/// As [`load_windows`], with shapes, stacks and modules.
+///
+/// # Errors
+/// As [`load_windows`].
+pub fn load_windows_detailed(files: &[TraceFile]) -> Result<(RankData, Details), Error> {
+    let mut all: Option<(RankData, Details)> = None;
+    for file in files {
+        let (next, its_details) = load_detailed(file)?;
+        match &mut all {
+            None => all = Some((next, its_details)),
+            Some((data, details)) => {
+                details.append(&its_details, data.events.len(), next.events.len());
+                append(data, next);
+            }
+        }
+    }
+    Ok(all.unwrap_or_default())
+}
+
+/// The first free numbers of a rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Numbers {
+    pub(crate) id: i64,
+    correlation: i64,
+    external: i64,
+    flow: i64,
+}
+
+impl Numbers {
+    /// The numbers after those in `data`.
+    pub(crate) fn after(self, data: &RankData) -> Self {
+        let Events { id, correlation, external, .. } = &data.events;
+        let above = |next: i64, used: Option<i64>| used.map_or(next, |used| next.max(used.saturating_add(1)));
+        Self {
+            id: above(self.id, id.iter().copied().max()),
+            correlation: above(self.correlation, correlation.iter().copied().max()),
+            external: above(self.external, external.iter().copied().max()),
+            flow: above(self.flow, data.flows.iter().map(|flow| flow.id).max()),
+        }
+    }
+
+    /// Shifts the numbers in `data` above these. Correlation and External ids that are larger already stay, since the
+    /// ids of one process ascend over its windows.
+    pub(crate) fn shift(self, data: &mut RankData) {
+        let Events { id, correlation, external, .. } = &mut data.events;
+        id.iter_mut().for_each(|id| *id += self.id);
+        shift_above(correlation, self.correlation);
+        shift_above(external, self.external);
+        let flow_shift = shift_of(data.flows.iter().map(|flow| flow.id), self.flow);
+        for flow in &mut data.flows {
+            flow.id = flow.id.saturating_add(flow_shift);
+            flow.src_id += self.id;
+            flow.dst_id += self.id;
+        }
+        data.kernel_use.iter_mut().for_each(|row| row.id += self.id);
+        data.copy_rates.iter_mut().for_each(|row| row.id += self.id);
+        for collective in &mut data.outline.collectives {
+            collective.row.event_id = collective.row.event_id.map(|id| id + self.id);
+        }
+    }
+}
+
+/// The shift that moves all numbers to `free` or above; 0 if they are there. Negative numbers are none of a profiler.
+fn shift_of(numbers: impl Iterator<Item = i64>, free: i64) -> i64 {
+    let least = numbers.filter(|number| *number > 0).min().unwrap_or(free);
+    free.saturating_sub(least).max(0)
+}
+
+fn shift_above(numbers: &mut [i64], free: i64) {
+    let shift = shift_of(numbers.iter().copied(), free);
+    for number in numbers.iter_mut().filter(|number| **number > 0) {
+        *number = number.saturating_add(shift);
+    }
+}
+
+/// Appends a later window to a rank.
+fn append(all: &mut RankData, mut next: RankData) {
+    Numbers::default().after(all).shift(&mut next);
+    let mut ids: FxHashMap<Text, u32> = all.names.iter().cloned().zip(0..).collect();
+    let new_id: Vec<u32> = std::mem::take(&mut next.names)
+        .into_iter()
+        .map(|name| {
+            *ids.entry(name.clone()).or_insert_with(|| {
+                all.names.push(name);
+                all.names.len() as u32 - 1
+            })
+        })
+        .collect();
+    next.events.name.iter_mut().for_each(|name| *name = new_id[*name as usize]);
+    let rows = all.events.len() as u32;
+    next.events.parent.iter_mut().filter(|parent| **parent != NO_PARENT).for_each(|parent| *parent += rows);
+    append_columns(&mut all.events, &mut next.events);
+    append_tables(all, next);
+}
+
+fn append_columns(all: &mut Events, next: &mut Events) {
+    macro_rules! append {
+        ($($column:ident)*) => { $(all.$column.append(&mut next.$column);)* };
+    }
+    append!(kind name ts_ns dur_ns id step thread device stream correlation external parent is_comm bytes flops);
+}
+
+/// Appends everything but the rows and their names.
+pub(crate) fn append_tables(all: &mut RankData, next: RankData) {
+    let known: Vec<i64> = all.outline.comms.iter().map(|comm| comm.comm_id).collect();
+    all.outline.comms.extend(next.outline.comms.into_iter().filter(|comm| !known.contains(&comm.comm_id)));
+    let known: Vec<i64> = all.devices.iter().map(|device| device.device_id).collect();
+    all.devices.extend(next.devices.into_iter().filter(|device| !known.contains(&device.device_id)));
+    all.outline.collectives.extend(next.outline.collectives);
+    all.outline.steps.extend(next.outline.steps);
+    all.memory.extend(next.memory);
+    all.buckets.extend(next.buckets);
+    all.kernel_use.extend(next.kernel_use);
+    all.copy_rates.extend(next.copy_rates);
+    all.flows.extend(next.flows);
+    all.counters.extend(next.counters);
+    all.omissions.extend(next.omissions);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trace::rank::NONE;
+
+    use crate::read::tests::rank_from_events;
+
+    #[test]
+    fn numbers_stay_unique_and_parents_inside() {
+        let events = |ts: i64| {
+            format!(
+                r#"{{"ph":"X","cat":"cpu_op","name":"outer","pid":1,"tid":1,"ts":{ts},"dur":9,"args":{{"External id":3}}}},
+                {{"ph":"X","cat":"cuda_runtime","name":"launch {ts}","pid":1,"tid":1,"ts":{},"dur":1,"args":{{"correlation":5}}}}"#,
+                ts + 1
+            )
+        };
+        let mut all = rank_from_events(&events(10));
+        append(&mut all, rank_from_events(&events(100)));
+        let Events { id, parent, correlation, external, ts_ns, .. } = &all.events;
+        assert_eq!((&**id, &**parent), (&[0, 1, 2, 3][..], &[NO_PARENT, 0, NO_PARENT, 2][..]));
+        assert_eq!((&**correlation, &external[2]), (&[NONE, 5, NONE, 6][..], &4));
+        assert!(ts_ns.is_sorted());
+        let names: Vec<&str> = all.events.name.iter().map(|name| &*all.names[*name as usize]).collect();
+        assert_eq!(names, ["outer", "launch 10", "outer", "launch 100"]);
+    }
+}

@@ -1,0 +1,156 @@
+//! The begin of a file: whether it is a trace, its rank and its job.
+
+use std::fs;
+
+use trace::rank::MAX_RANKS;
+
+use crate::Error;
+use crate::bytes::input::Input;
+use crate::bytes::json::Cursor;
+use crate::bytes::value::Value;
+use crate::columns::header::{
+    Header, HeaderParser, HeaderStep, rank_from_distributed_info, world_size_from_distributed_info,
+};
+use crate::columns::stream::MAX_VALUE_BYTES;
+use crate::read::find::Candidate;
+use crate::read::formats::{OtherFormat, other_format_of};
+use crate::read::names::torch_name;
+
+/// Bytes that are read at a time while looking for the header of a file.
+const PROBE_BYTES: usize = 64 << 10;
+/// The end of a file in which `distributedInfo` is looked for.
+const TAIL_BYTES: usize = 256 << 10;
+/// First events whose starts are read.
+const FIRST_EVENTS: usize = 64;
+
+/// The parts of a file's header and of its first events that decide its rank and job.
+#[derive(Clone, Debug)]
+pub(crate) struct Probe {
+    pub(crate) candidate: Candidate,
+    pub(crate) size_bytes: u64,
+    pub(crate) rank: Option<i32>,
+    pub(crate) world_size: Option<i32>,
+    /// Keys of `rank` and `world_size` whose values are impossible.
+    pub(crate) refused: Vec<&'static str>,
+    /// The file's name has the process id of its first events. So torch chose the name, which begins with the host and
+    /// not with a rank.
+    pub(crate) is_named_by_torch: bool,
+    /// The median start of its first events; `None` if they have no readable start.
+    pub(crate) first_ns: Option<i64>,
+}
+
+/// Reads the header of a file up to its events. With `search_tail`, the end of the file is searched too if the header
+/// has no rank.
+pub(crate) fn probe(candidate: &Candidate, search_tail: bool) -> Result<Probe, Error> {
+    let Candidate { path, name, shown, .. } = candidate;
+    let io = |source| Error::Io { path: shown.clone(), source };
+    let size_bytes = fs::metadata(path).map_err(io)?.len();
+    let mut input = Input::open(path).map_err(io)?;
+    let mut parser = HeaderParser::new();
+    let mut bytes = Vec::new();
+    let mut done_bytes = 0;
+    let not_a_trace = |why: String| Err(Error::not_a_trace(shown, &why));
+    loop {
+        match parser.step(&bytes) {
+            HeaderStep::Events(at) => {
+                bytes.drain(..at);
+                break;
+            }
+            HeaderStep::Done(_) => return Err(Error::OtherJson { path: shown.clone() }),
+            HeaderStep::Wrong(fault) => {
+                if let Some(format) = other_format_of(name, &bytes) {
+                    let OtherFormat { name: format, instead } = format;
+                    return Err(Error::UnreadFormat { path: shown.clone(), format, instead });
+                }
+                return not_a_trace(format!("byte {}: {}", done_bytes + fault.at, fault.what.describe()));
+            }
+            HeaderStep::More(safe) => {
+                bytes.drain(..safe);
+                done_bytes += safe;
+                let before = bytes.len();
+                // The block doubles each time, so that a long value is not parsed from its start too often.
+                bytes.resize(before + PROBE_BYTES.max(before), 0);
+                let got = input.fill(&mut bytes[before..]);
+                bytes.truncate(before + got);
+                if got == 0 {
+                    let why = input.failure.take();
+                    let empty = if input.read_bytes == 0 { "it is empty" } else { "it ends before its events" };
+                    return not_a_trace(why.unwrap_or_else(|| empty.into()));
+                }
+                if bytes.len() > 2 * MAX_VALUE_BYTES {
+                    return not_a_trace(format!("a value is longer than {MAX_VALUE_BYTES} bytes"));
+                }
+            }
+        }
+    }
+    let is_named_by_torch = torch_name(name).is_some_and(|(_, pid)| mentions_process(&bytes, pid));
+    let first_ns = first_start_ns(&bytes, parser.header.base_ns);
+    if parser.header.distributed.is_none() && search_tail {
+        parser.header.distributed = info_behind_events(bytes, &mut input);
+    }
+    let Header { distributed, .. } = parser.header;
+    let too_large = |key: &&str| {
+        let value = distributed.as_ref().and_then(|info| info.get(key)).and_then(Value::integer);
+        // Ranks count from zero.
+        value.is_some_and(|n| n > i64::from(MAX_RANKS) - i64::from(*key == "rank"))
+    };
+    Ok(Probe {
+        candidate: candidate.clone(),
+        size_bytes,
+        rank: rank_from_distributed_info(distributed.as_ref()),
+        world_size: world_size_from_distributed_info(distributed.as_ref()),
+        refused: ["rank", "world_size"].into_iter().filter(too_large).collect(),
+        is_named_by_torch,
+        first_ns,
+    })
+}
+
+/// Whether an event in `bytes` belongs to a process. Devices are written as processes too, so a small number proves
+/// nothing.
+fn mentions_process(bytes: &[u8], pid: &str) -> bool {
+    const KEY: &[u8] = b"\"pid\"";
+    if pid.parse().is_ok_and(|number: u32| number < 64) {
+        return false;
+    }
+    memchr::memmem::find_iter(bytes, KEY).any(|at| {
+        let value = bytes[at + KEY.len()..].trim_ascii_start();
+        let value = value.strip_prefix(b":").map(<[u8]>::trim_ascii_start).unwrap_or_default();
+        let value = value.strip_prefix(b"\"").unwrap_or(value);
+        value.strip_prefix(pid.as_bytes()).and_then(<[u8]>::first).is_some_and(|next| !next.is_ascii_digit())
+    })
+}
+
+/// The `distributedInfo` in the last bytes of a stream, where on-demand traces write it. `last` was read before.
+fn info_behind_events(mut last: Vec<u8>, input: &mut Input) -> Option<Value> {
+    const KEY: &[u8] = b"\"distributedInfo\"";
+    let mut block = vec![0; 1 << 20];
+    loop {
+        let got = input.fill(&mut block);
+        let keep = last.len().saturating_sub(TAIL_BYTES);
+        last.drain(..keep);
+        last.extend_from_slice(&block[..got]);
+        if got < block.len() {
+            break;
+        }
+    }
+    let at = memchr::memmem::rfind(&last, KEY)?;
+    let mut cursor = Cursor::new(&last, at + KEY.len());
+    cursor.need(b':', "a colon").ok()?;
+    cursor.space();
+    Value::read(&mut cursor).ok().filter(|value| value.get("rank").is_some())
+}
+
+/// The median start of the first events in `bytes`. Some of them may lie far away: metadata has times too.
+fn first_start_ns(bytes: &[u8], base_ns: i64) -> Option<i64> {
+    const KEY: &[u8] = b"\"ts\"";
+    let start = |at: usize| {
+        let value = bytes[at + KEY.len()..].trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
+        let value = value.strip_prefix(b"\"").unwrap_or(value);
+        let end = value.iter().position(|byte| !byte.is_ascii_digit() && !b"+-.eE".contains(byte))?;
+        let us: f64 = std::str::from_utf8(&value[..end]).ok()?.parse().ok()?;
+        Some(((us * 1e3) as i64).saturating_add(base_ns))
+    };
+    let mut starts: Vec<i64> = memchr::memmem::find_iter(bytes, KEY).filter_map(start).take(FIRST_EVENTS).collect();
+    starts.sort_unstable();
+    starts.get(starts.len() / 2).copied()
+}
