@@ -158,7 +158,9 @@ fn ms(ns: i64) -> f64 {
 }
 
 fn paths(folder: &Path) -> Vec<CriticalPathRow> {
-    let source = KinetoSource::open(&[folder.into()]).unwrap();
+    // One of the folders has traces of several jobs.
+    let files = kineto::PlanOptions { force: true, ..Default::default() };
+    let source = KinetoSource::open_with(&[folder.into()], files).unwrap();
     let mut options = Options::default();
     options.communication.counted = Some(aggregator::model::communication::Counted::Hta);
     analyze(&source, &options, &|_, _| ()).unwrap().tables.critical_path

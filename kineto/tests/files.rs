@@ -144,7 +144,10 @@ fn a_directory_with_other_files_in_it() {
     for (name, bytes) in files {
         std::fs::write(dir.path().join(name), bytes).unwrap();
     }
-    let plan = plan(&[dir.path().to_path_buf()], PlanOptions::default()).unwrap();
+    let paths = [dir.path().to_path_buf()];
+    let refused = plan(&paths, PlanOptions::default()).unwrap_err().to_string();
+    assert!(refused.contains("2 different jobs") && refused.contains("other_job.json"), "{refused}");
+    let plan = plan(&paths, PlanOptions { force: true, ..PlanOptions::default() }).unwrap();
     let mut text = format!("world {}\n", plan.world_size);
     for file in &plan.files {
         let name = file.path.file_name().unwrap().to_string_lossy();

@@ -62,7 +62,9 @@ fn every_real_file_is_read() {
     let Some(data) = data() else { return };
     let mut text = String::new();
     for folder in folders(&data) {
-        let plan = plan(std::slice::from_ref(&folder), PlanOptions::default()).unwrap();
+        // One of the folders has traces of several jobs.
+        let force = folder.ends_with("odd");
+        let plan = plan(std::slice::from_ref(&folder), PlanOptions { force, ..PlanOptions::default() }).unwrap();
         writeln!(text, "{}: world {}", folder.file_name().unwrap().to_string_lossy(), plan.world_size).unwrap();
         for o in &plan.omissions {
             writeln!(text, "  left out: {:?} {}: {}", o.amount, o.what, o.why).unwrap();

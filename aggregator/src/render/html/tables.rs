@@ -13,6 +13,9 @@ use crate::render::html::columns::Columns;
 use crate::render::html::page_limits::{Limits, Shortenings};
 use crate::render::html::string_pool::StringPool;
 
+/// A row, and the time in which its FLOPs were computed.
+type Timed = (KernelStatsRow, Option<i64>);
+
 /// Sums over ranks and devices by name. Each row is that of the slowest rank, with the sums of all ranks; operators have
 /// no type of work.
 #[derive(Debug, Default)]
@@ -62,16 +65,16 @@ pub(super) fn operators(tables: &Tables, limits: &Limits, notes: &mut Shortening
 }
 
 fn by_name(
-    rows: impl Iterator<Item = (KernelStatsRow, Option<i64>)>,
+    rows: impl Iterator<Item = Timed>,
     (section, noun): (&'static str, &str),
     limits: &Limits,
     notes: &mut Shortenings,
 ) -> ByName {
-    let mut groups: BTreeMap<(Text, Word<WorkType>), Vec<(KernelStatsRow, Option<i64>)>> = BTreeMap::new();
+    let mut groups: BTreeMap<(Text, Word<WorkType>), Vec<Timed>> = BTreeMap::new();
     for (row, flops_ns) in rows {
         groups.entry((row.name.clone(), row.work.clone())).or_default().push((row, flops_ns));
     }
-    let sum = |rows: Vec<(KernelStatsRow, Option<i64>)>| {
+    let sum = |rows: Vec<Timed>| {
         let ranks: BTreeSet<i32> = rows.iter().map(|(row, _)| row.rank).collect();
         let flops_ns = rows.iter().filter_map(|(_, flops_ns)| *flops_ns).reduce(i64::saturating_add);
         let sum = rows.into_iter().map(|(row, _)| row).reduce(add)?;
