@@ -59,7 +59,8 @@ fn times(run: &RunProfile) -> BTreeMap<&Key, f64> {
 /// The part of the time in `these` whose keys are also in `those`; 1 without any time.
 fn share_in(these: &BTreeMap<&Key, f64>, those: &BTreeMap<&Key, f64>) -> f64 {
     let all: f64 = these.values().sum();
-    let shared: f64 = these.iter().filter(|(key, _)| those.contains_key(*key)).map(|(_, ns)| ns).sum();
+    // The sum of nothing is −0, which would be printed.
+    let shared = these.iter().filter(|(key, _)| those.contains_key(*key)).fold(0.0, |sum, (_, ns)| sum + ns);
     if all > 0.0 { shared / all } else { 1.0 }
 }
 
