@@ -69,7 +69,7 @@ pub enum Error {
         path: PathBuf,
         /// The selection, as on the command line.
         selection: String,
-        /// What there is instead.
+        /// The reason, with the recorded steps if `--steps` is wrong.
         why: String,
     },
     /// Two runs have different world sizes or programs.

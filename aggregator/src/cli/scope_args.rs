@@ -10,7 +10,7 @@ use crate::model::clock_choice::Choice;
 use crate::model::communication::{Communication, Counted};
 use crate::model::options::{Options, TimeBound, parse_ranks, parse_steps};
 
-/// What counts as communication.
+/// Options that change which device work is communication.
 #[derive(Clone, Debug, Args)]
 pub(super) struct CommunicationArguments {
     /// Count device work whose name matches as communication too. `hta`: count only the kernels that HTA counts.

@@ -11,7 +11,7 @@ use crate::compare::inference::{Estimate, adjusted, change, harmonic, quantile_o
 use crate::compare::profile::{Group, Key, Measure, RunProfile};
 use crate::compare::same_job::require_same_job;
 use crate::compare::sample::{Estimates, Sample};
-use crate::compare::{Diff, DiffRow, DiffVerdict, Judgement, Method, OneSided, Place, RunFacts};
+use crate::compare::{Change, Diff, DiffRow, DiffVerdict, Judgement, Method, OneSided, Place, RunFacts};
 
 type Named = (String, RunProfile);
 
@@ -264,18 +264,16 @@ fn verdict(diff: &Diff, step_ns: f64) -> DiffVerdict {
     };
     let beyond = if row.place == Place::AllRanks { "on all ranks" } else { "beyond the other ranks" };
     // "faster by 60 ms, between 57 and 63 ms": the word has the sign, unless the interval has both signs.
-    let sign = if row.judgement == Judgement::Slower { 1.0 } else { -1.0 };
-    let bound = |value: f64| ns((sign * value).round() as i64);
-    let (one, other) = (sign * row.change.low_ns, sign * row.change.high_ns);
-    let (low, high) =
-        if one <= other { (row.change.low_ns, row.change.high_ns) } else { (row.change.high_ns, row.change.low_ns) };
+    let Change { low_ns, high_ns, .. } = row.change;
+    let (low_ns, high_ns) = if row.judgement == Judgement::Slower { (low_ns, high_ns) } else { (-high_ns, -low_ns) };
+    let bound = |value: f64| ns(value.round() as i64);
     let sentence = format!(
         "{whose}{} is {word} by {} a step {beyond} ({:.1} % of a step), between {} and {}",
         name(&row.key),
         size(row.change.delta_ns),
         row.step_pct.abs(),
-        bound(low),
-        bound(high),
+        bound(low_ns),
+        bound(high_ns),
     );
     let sentence = sentence + &against_the_step(diff, row).unwrap_or_default();
     DiffVerdict { changed: true, sentence, row: Some(at), ..DiffVerdict::default() }

@@ -21,7 +21,7 @@ pub struct KinetoSource {
 }
 
 impl KinetoSource {
-    /// Plans which file is the trace of which rank, with the default options.
+    /// Finds the trace files and their ranks and windows, with the default options.
     ///
     /// # Errors
     /// As [`plan`].
@@ -29,7 +29,7 @@ impl KinetoSource {
         Self::open_with(paths, PlanOptions::default())
     }
 
-    /// Plans which file is the trace of which rank and window.
+    /// Finds the trace files and their ranks and windows.
     ///
     /// # Errors
     /// As [`plan`].

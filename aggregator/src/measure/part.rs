@@ -34,7 +34,7 @@ pub struct RankPart {
 }
 
 impl RankPart {
-    /// What the selection holds of the rank.
+    /// The part of the selection that the rank recorded.
     pub(crate) fn held(&self) -> Held<'_> {
         Held { recorded_steps: &self.recorded_steps, has_time: self.has_selected_time }
     }

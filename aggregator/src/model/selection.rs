@@ -9,7 +9,7 @@ use crate::model::options::Options;
 /// The most spans of steps that a message lists.
 const LISTED: usize = 8;
 
-/// What a selection holds of one rank.
+/// The part of a selection that one rank recorded.
 pub(crate) struct Held<'a> {
     /// Numbers of all active steps of the rank, selected or not.
     pub(crate) recorded_steps: &'a [i32],

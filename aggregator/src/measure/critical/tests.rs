@@ -81,8 +81,8 @@ fn a_blocking_call_leads_to_the_device() {
             .device(Kind::Kernel, "ncclDevKernel_AllReduce", (0, 9), 2, ".....###########..............")
     };
     let row = one(&drawn().data());
-    // Host time from 30 back to 16, where the collective ended: 12 after the call, of which 5 in `item`, and 2 in the
-    // call. Then the collective back to 5, its launch back to 3, and host time before that.
+    // From 30 back to 16 the path is on the host. The collective ended at 16. Of this time, 12 lie after the call (5 of
+    // them in `item`) and 2 in the call. Then follow the collective back to 5, its launch back to 3, and the host.
     assert_eq!(parts(&row), [("cpu", 17), ("gap", 7), ("communication", 11), ("launch", 2)]);
     assert_eq!(row.inferred_waits, 1);
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  host     [ item                    ]
-//!             [cudaStreamSynchronize ]         12 ns, of which the device works 8
+//!             [cudaStreamSynchronize ]         12 ns; the device works for 8 of them
 //!  device   ########......##.............
 //! ```
 

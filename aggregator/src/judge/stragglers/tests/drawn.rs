@@ -110,7 +110,7 @@ fn leaving_a_common_collective_late_is_not_inherited() {
 ///
 /// ```text
 ///   rank 0   #[~~~~AA]
-///              [~~~~~~~~BB]          waits 20 to 100, of which 20 to 60 also in A
+///              [~~~~~~~~BB]          waits from 20 to 100; it waits in A, too, until 60
 ///   rank 1   #####[AA]
 ///            #########[BB]
 /// ```
