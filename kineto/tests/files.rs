@@ -6,28 +6,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
+use fixtures::small_trace::{EVENTS, document, gzip};
 use kineto::{PlanOptions, RankSource, load, plan};
-
-/// Three operators, two kernels with their launches, one step.
-const EVENTS: [&str; 6] = [
-    r#"{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 9, "tid": 9, "ts": 0, "dur": 100}"#,
-    r#"{"ph": "X", "cat": "cpu_op", "name": "aten::mm \"q\"", "pid": 9, "tid": 9, "ts": 1.5, "dur": 20, "args": {"External id": 1}}"#,
-    r#"{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": 9, "ts": 5, "dur": 2, "args": {"correlation": 1}}"#,
-    r#"{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10, "dur": 30, "args": {"stream": 7, "device": 0, "correlation": 1}}"#,
-    r#"{"ph": "X", "cat": "kernel", "name": "relu", "pid": 0, "tid": 7, "ts": 50, "dur": 10, "args": {"stream": 7, "device": 0, "correlation": 2}}"#,
-    r#"{"ph": "X", "cat": "cpu_op", "name": "aten::relu", "pid": 9, "tid": 9, "ts": 40, "dur": 5}"#,
-];
-
-fn document() -> String {
-    let info = r#""distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1}"#;
-    format!("{{\"schemaVersion\": 1, {info}, \"traceEvents\": [\n{}\n], \"traceName\": \"t\"}}\n", EVENTS.join(",\n"))
-}
-
-fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    encoder.write_all(bytes).unwrap();
-    encoder.finish().unwrap()
-}
 
 /// A file that is cut after any byte, plain or compressed, keeps exactly the events that end before the cut.
 #[test]

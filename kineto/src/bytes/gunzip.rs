@@ -93,16 +93,10 @@ fn damage(zlib: &str) -> String {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::io::Write;
+mod tests {
+    use fixtures::small_trace::gzip;
 
     use super::*;
-
-    pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
-        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        encoder.write_all(bytes).unwrap();
-        encoder.finish().unwrap()
-    }
 
     /// Returns the bytes in small parts of changing size, as a pipe does.
     struct Parts(Vec<u8>, usize);

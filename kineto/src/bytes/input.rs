@@ -132,7 +132,7 @@ fn read_up_to(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bytes::gunzip::tests::gzip;
+    use fixtures::small_trace::gzip;
 
     fn all(mut input: Input, block_bytes: usize) -> (Vec<u8>, Option<String>) {
         let mut out = Vec::new();

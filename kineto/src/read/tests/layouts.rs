@@ -118,7 +118,7 @@ fn archives_are_read_and_their_names_are_no_paths() {
     for (name, bytes) in [
         ("t.zip", zipped),
         ("t.tar", tarred.clone()),
-        ("t.tgz", crate::bytes::gunzip::tests::gzip(&tarred)),
+        ("t.tgz", fixtures::small_trace::gzip(&tarred)),
         ("t.tar.zst", zstd::encode_all(&tarred[..], 1).unwrap()),
     ] {
         let dir = tempfile::tempdir().unwrap();
