@@ -20,7 +20,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use trace::OmissionRow;
 
 use crate::Error;
-use crate::base::units::omission;
+use crate::base::units::{omission, omission_kind};
 
 pub use shell::ShellCommand;
 
@@ -36,7 +36,7 @@ struct Cli {
 /// The command's name in messages.
 const NAME: &str = "aggregator";
 
-const EXIT_CODES: &str = "Exit codes: 0 done; 1 the input is wrong; 2 usage; 3 done, but some ranks or rows were left out (listed); \
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 the input is wrong; 2 usage; 3 done, but something recorded was lost (listed), or with --strict anything was left out; \
      4 `diff --fail-over` found a slowdown beyond its limit; 5 `diff --fail-over` cannot tell.";
 
 #[derive(Debug, Subcommand)]
@@ -73,7 +73,7 @@ pub enum AnalysisCommand {
 pub(crate) enum Outcome {
     /// Everything was used.
     Done,
-    /// Some ranks or rows were left out; they are listed.
+    /// Something recorded was lost, or with --strict something was left out. It is listed.
     Partial,
     /// `diff --fail-over` found a slowdown beyond its limit.
     Slower,
@@ -128,13 +128,7 @@ fn exit_code(result: Result<Outcome, Error>, program: &str) -> ExitCode {
 fn print_omissions(omissions: &[OmissionRow]) {
     let mut stderr = std::io::stderr().lock();
     for o in omissions {
-        let kind = if o.is_loss() { "left out: " } else { "" };
         // If stderr is closed, the message is lost.
-        let _ = writeln!(stderr, "{kind}{}", omission(o));
+        let _ = writeln!(stderr, "{}: {}", omission_kind(o), omission(o));
     }
-}
-
-/// The outcome of a command that left these out.
-fn outcome_of(omissions: &[OmissionRow]) -> Outcome {
-    if omissions.iter().any(OmissionRow::is_loss) { Outcome::Partial } else { Outcome::Done }
 }

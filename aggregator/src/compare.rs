@@ -16,6 +16,7 @@
 
 mod inference;
 mod judge;
+mod kernel_counts;
 mod profile;
 mod same_job;
 mod sample;
@@ -30,6 +31,7 @@ use crate::ingest::source::Source;
 use crate::model::options::Options;
 
 pub use inference::Change;
+pub use kernel_counts::{KernelCounts, NameCount, SideKernels};
 pub use profile::{Group, Key, Measure};
 
 pub(crate) use judge::plain_name;
@@ -178,6 +180,8 @@ pub struct Diff {
     pub rows: Vec<DiffRow>,
     /// Number of rows that were not compared, because their time is below the smallest relevant change on both sides.
     pub too_small: usize,
+    /// Kernels and launches per step; `None` if neither side has kernels.
+    pub kernels: Option<KernelCounts>,
     /// Rows that only B has.
     pub appeared: Vec<OneSided>,
     /// Rows that only A has.

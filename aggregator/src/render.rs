@@ -8,5 +8,6 @@ pub mod json;
 pub mod key_averages;
 pub mod parquet;
 pub mod perfetto;
+mod rank_order;
 pub mod summary;
 pub mod views;

@@ -11,7 +11,7 @@ use aggregator::model::analysis::VerdictKind;
 use aggregator::model::options::{TimeBound, parse_steps};
 use aggregator::{Analysis, Options, analyze};
 use fixtures::data::folder;
-use trace::StragglerRow;
+use trace::{StragglerRow, Tables};
 
 /// The files of a folder by rank: all of these name it in `distributedInfo`.
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -42,6 +42,20 @@ fn only_cause(analysis: &Analysis, rank: i32) -> StragglerRow {
     assert_eq!(by_verdict(analysis, "cause"), [rank], "{rows:#?}");
     assert_eq!((analysis.verdict.kind, analysis.verdict.rank), (VerdictKind::Cause, Some(rank)));
     rows.iter().find(|s| s.rank == rank).unwrap().clone()
+}
+
+/// The quantity that the verdict stands on is largest for the cause, in total and in most steps.
+#[track_caller]
+fn the_tables_show_the_cause(analysis: &Analysis, rank: i32) {
+    let Tables { stragglers, straggler_steps, .. } = &analysis.tables;
+    let largest = stragglers.iter().max_by(|a, b| a.evidence_z.unwrap().total_cmp(&b.evidence_z.unwrap())).unwrap();
+    assert_eq!(largest.rank, rank);
+    assert_eq!(stragglers.iter().max_by_key(|s| s.evidence_excess_ns).unwrap().rank, rank);
+    let numbers: BTreeSet<i32> = straggler_steps.iter().map(|s| s.step).collect();
+    for number in &numbers {
+        let in_step = straggler_steps.iter().filter(|s| s.step == *number);
+        assert_eq!(in_step.max_by_key(|s| s.evidence_excess_ns).unwrap().rank, rank, "step {number}");
+    }
 }
 
 #[track_caller]
@@ -83,6 +97,7 @@ fn torchrec_rank_2_is_held_up_by_its_host() {
     let Some(folder) = folder("torchrec4_long_a2a") else { return };
     let analysis = whole(&folder);
     let cause = only_cause(&analysis, 2);
+    the_tables_show_the_cause(&analysis, 2);
     assert_eq!(by_verdict(&analysis, "victim"), [0, 1, 3]);
     assert_eq!(
         (cause.reason.as_deref(), cause.evidence_range.as_deref()),
@@ -99,8 +114,11 @@ fn torchrec_rank_2_is_held_up_by_its_host() {
 #[test]
 fn gloo8_rank_5_sleeps() {
     let Some(folder) = folder("gloo8_slow5") else { return };
-    let cause = only_cause(&whole(&folder), 5);
-    assert_eq!(cause.evidence_range.as_deref(), Some("injected_delay"));
+    let analysis = whole(&folder);
+    let cause = only_cause(&analysis, 5);
+    let why = (cause.reason.as_deref(), cause.evidence_range.as_deref());
+    assert_eq!(why, (Some("host"), Some("injected_delay")), "no operator runs while it sleeps");
+    the_tables_show_the_cause(&analysis, 5);
     near("delay", cause.step_delay_ns, 43.8, 1.0);
     near("range", cause.evidence_excess_ns.unwrap(), 61.0, 0.05 * 61.0);
     one_by_one(&folder, 5);
@@ -120,8 +138,11 @@ fn gloo8_rank_5_sleeps() {
 #[test]
 fn gloo4_rank_2_sleeps_in_a_range_that_its_stack_fills() {
     let Some(folder) = folder("gloo4_slow2_stack") else { return };
-    let cause = only_cause(&whole(&folder), 2);
-    assert_eq!(cause.evidence_range.as_deref(), Some("injected_delay"));
+    let analysis = whole(&folder);
+    let cause = only_cause(&analysis, 2);
+    let why = (cause.reason.as_deref(), cause.evidence_range.as_deref());
+    assert_eq!(why, (Some("host"), Some("injected_delay")), "no operator runs while it sleeps");
+    the_tables_show_the_cause(&analysis, 2);
     assert!(cause.evidence.as_deref().unwrap().contains("filled by `<built-in function sleep>`"), "{cause:?}");
     near("delay", cause.step_delay_ns, 29.2, 1.0);
     near("range", cause.evidence_excess_ns.unwrap(), 35.0, 1.0);
@@ -139,7 +160,39 @@ fn dlrm8_has_one_step_and_candidates() {
     let candidates: BTreeSet<i32> = by_verdict(&analysis, "undecided").into_iter().collect();
     assert!(!candidates.is_empty() && candidates.len() < 8, "{candidates:?}");
     for row in analysis.tables.stragglers.iter().filter(|s| candidates.contains(&s.rank)) {
-        assert!(row.own_excess_ns > 0 && row.evidence.as_deref().unwrap().contains("3 steps are needed"), "{row:?}");
+        assert!(row.own_excess_ns > 0 && row.doubt.as_deref().unwrap().contains("a cause needs 3"), "{row:?}");
     }
     assert_eq!(by_verdict(&analysis, "cause"), [] as [i32; 0]);
+    // z is below 1, so this is no warning, but the headline says why and names all candidates.
+    let verdict = &analysis.verdict;
+    assert_eq!(verdict.suspects.iter().copied().collect::<BTreeSet<i32>>(), candidates);
+    assert!(verdict.within_variation && verdict.sentence.contains("only 1 step was compared"), "{verdict:?}");
+    let finding = analysis.tables.findings.iter().find(|f| *f.title == *verdict.sentence).unwrap();
+    assert_eq!(&*finding.severity, "info");
+}
+
+/// One step of two ranks: as long as the step is on both, its own range is no evidence.
+#[test]
+fn megatrons_step_is_no_evidence() {
+    let Some(folder) = folder("megatron_tp2") else { return };
+    let analysis = whole(&folder);
+    assert_eq!((analysis.verdict.kind, analysis.verdict.rank), (VerdictKind::Undecided, Some(0)));
+    let row = &analysis.tables.stragglers[0];
+    assert!(row.evidence_range.as_deref().is_none_or(|range| !range.starts_with("ProfilerStep")), "{row:?}");
+    assert!(!analysis.verdict.sentence.contains("ProfilerStep"), "{}", analysis.verdict.sentence);
+    let delay = aggregator::base::units::ns(row.step_delay_ns);
+    assert!(analysis.verdict.sentence.contains(&delay), "{delay}: {}", analysis.verdict.sentence);
+    assert!(row.evidence.as_deref().unwrap().contains(&delay), "{delay}: {row:?}");
+}
+
+/// A trace of one rank has no verdict, but the analysis has findings: the first one is the headline.
+#[test]
+fn the_headline_of_one_rank_is_its_first_finding() {
+    for name in ["neg_queue_r0of16", "b200_r0of8", "resnet50_2021"] {
+        let Some(folder) = folder(name) else { return };
+        let analysis = whole(&folder);
+        assert_eq!(analysis.verdict.kind, VerdictKind::Nothing);
+        let first = &analysis.tables.findings[0].title;
+        assert!(analysis.headlines_finding() && analysis.verdict.sentence.starts_with(&**first), "{name}: {first}");
+    }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 pub(crate) mod batch;
+mod by_text;
 pub(crate) mod event;
 pub(crate) mod header;
 mod piece;

@@ -25,8 +25,9 @@ Examples:
   rankscope analyze run                                        find out why its steps are slow
   rankscope analyze traces/                                    the same for traces of torch.profiler
 
-Exit codes: 0 done; 1 the input is wrong; 2 usage; 3 done, but some ranks or rows were left out (listed);
-4 `diff --fail-over` found a slowdown beyond its limit. `exec` has the program's exit code.";
+Exit codes: 0 done; 1 the input is wrong; 2 usage; 3 done, but something recorded was lost (listed), or with --strict
+anything was left out; 4 `diff --fail-over` found a slowdown beyond its limit; 5 `diff --fail-over` cannot tell. `exec`
+has the program's exit code.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

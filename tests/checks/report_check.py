@@ -6,8 +6,8 @@
 RUN is a native run with slow rank N; --clean is the same workload without a slow rank. The other reports are those of
 examples/traces/gloo8_slow5, of the same traces with hostile names, and of kineto/torchrec4_long_a2a if DIR contains it. For each
 report, the page must request only its own file, print nothing to the console, draw marks in every picture and name the right
-rank; sorting, searching, hovering, switching and zooming must work with pointer and keyboard. Screenshots at 1440 and 390 px,
-light and dark, are left in --out.
+rank; sorting, searching, hovering, switching and zooming must work with pointer and keyboard, and tapping and choosing a section
+at the width of a phone. On paper, nothing lies over anything else. Screenshots at 1440 and 390 px, light and dark, are left in --out.
 
 Last, two comparisons: clean and slow, and gloo8_slow5 with and without hostile names. The second tab of these pages is reached,
 drawn, sorted and searched in the same way.
@@ -77,7 +77,8 @@ class Report:
         self.path = page
         self.trouble = []
         self.context = playwright.chromium.launch_persistent_context(
-            profile, executable_path=browser, headless=True, args=FLAGS, viewport={"width": 1440, "height": 1000}, timeout=180_000)
+            profile, executable_path=browser, headless=True, args=FLAGS, has_touch=True,
+            viewport={"width": 1440, "height": 1000}, timeout=180_000)
         self.context.set_default_timeout(1000 * PATIENCE_S)
         self.page = self.context.new_page()
         self.page.on("console", lambda m: self.trouble.append(f"console: {m.text}") if m.type in ("error", "warning") else None)
@@ -162,14 +163,45 @@ def verdict_names(report, rank):
     check(report.page.locator(".findings a[href='#steps']").count() > 0, "the straggler's finding has no link")
 
 
+def the_evidence_names_the_cause(report, rank):
+    """Checks that the table and the map show the quantity that the verdict stands on: the cause comes first and has the most."""
+    heads = report.js("[...document.querySelectorAll('#steps .tabled thead th')].map((h) => h.textContent)")
+    rows = report.js("[...document.querySelectorAll('#steps .tabled tbody tr')].map((r) => [...r.children].map((c) => c.textContent))")
+    check(rows[0][:2] == [str(rank), "cause"], f"the table of ranks begins with {rows[0]}")
+    z = heads.index("z")
+    number = lambda text: 101 if text == "above 100" else -101 if text == "below −100" else float(text) if text != "–" else 0
+    check(all(number(row[z]) < number(rows[0][z]) for row in rows[1:]), f"z of the ranks: {[row[z] for row in rows]}")
+    heat = report.js("JSON.parse(document.getElementById('run-data').textContent).heat")
+    columns = len(heat["columns"])
+    shown = heat["range"] if heat["range_name"] is not None else heat["own"]
+    medians = {first: sorted(v or 0 for v in shown[i * columns:(i + 1) * columns])[columns // 2] for i, (first, _) in enumerate(heat["rows"])}
+    check(max(medians, key=medians.get) == rank, f"the map of the verdict: {medians}")
+    pressed = report.js("document.querySelector('#lateness button[aria-pressed=true]').dataset.value")
+    check(pressed == ("range" if heat["range_name"] is not None else "own"), f"the map begins with {pressed}")
+
+
+def colours_are_unique(report):
+    """Checks that no two entries of the timeline's legend share a colour, in both themes, and that the cause is named."""
+    page = report.page
+    entries = "[...document.querySelectorAll('#timeline .legend li')].map((l) => [l.textContent, getComputedStyle(l.firstChild).backgroundColor])"
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        report.drawn()
+        found = report.js(entries)
+        colours = [colour for _, colour in found]
+        check(len(set(colours)) == len(colours) and len(found) > 3, f"{theme}: colours of the timeline: {found}")
+    check(any("the cause" in text for text, _ in found), f"the legend does not name the range of the cause: {found}")
+    page.emulate_media(color_scheme="light")
+
+
 def labels(report, section):
     return report.js("(id) => [...document.querySelectorAll(`#${id} .bars .label`)].map((t) => t.textContent)", section)
 
 
 def sorting_works(report, rank):
     page = report.page
-    page.click("#steps button[data-value=own]")
-    check(labels(report, "steps")[0].startswith(f"rank {rank}"), f"by own excess: {labels(report, 'steps')}")
+    page.click("#steps button[data-value=verdict]")
+    check(labels(report, "steps")[0].startswith(f"rank {rank}"), f"by verdict: {labels(report, 'steps')}")
     page.click("#steps button[data-value=rank]")
     check(labels(report, "steps")[0].startswith("rank 0"), f"by rank: {labels(report, 'steps')}")
     head = page.locator("#operators th", has_text="calls").locator("button")
@@ -217,6 +249,83 @@ def hovering_works(report, rank):
         page.keyboard.press("ArrowDown")
     check(f"rank {rank}," in page.inner_text("#lateness .readout"), "the keyboard does not move over the heat map")
     check("rank" in page.inner_text("#live"), "nothing is read aloud")
+
+
+def tapping_works(report):
+    """Taps on pictures: the tooltip stays after the finger has left, until the next tap."""
+    page = report.page
+    for section, picture, words in (("lateness", "canvas:not(.scale)", "own excess"), ("timeline", "canvas", ", from "), ("steps", ".bars rect.mark", "rank ")):
+        mark = page.locator(f"#{section} {picture}").first
+        mark.evaluate("(e) => e.scrollIntoView({block: 'center', behavior: 'instant'})")
+        box = mark.bounding_box()
+        # Not every place of a picture has something to explain.
+        places = [(box["x"] + share * box["width"], y) for y in range(int(box["y"]) + 3, int(box["y"] + min(box["height"], 120)), 7)
+                  for share in (0.5, 0.3, 0.7)]
+        for x, y in places:
+            page.touchscreen.tap(x, y)
+            page.wait_for_timeout(60)
+            if tip(report):
+                break
+        page.wait_for_timeout(300)
+        check(words in tip(report), f"{len(places)} taps on #{section}: {tip(report)!r}")
+        top = report.js("document.getElementById('tip').getBoundingClientRect().top")
+        page.mouse.wheel(0, 40)
+        moved = report.holds(lambda: report.js("document.getElementById('tip').getBoundingClientRect().top") < top)
+        check(moved and tip(report), f"#{section}: the tooltip does not move with its picture")
+        brand = page.locator(".brand").bounding_box()
+        page.touchscreen.tap(brand["x"] + 5, brand["y"] + 5)
+        check(report.holds(lambda: not tip(report)), f"#{section}: another tap does not hide the tooltip")
+
+
+def a_phone_has_contents(report):
+    """Chooses sections at the width of a phone, and checks that what is not covered is there whole."""
+    page = report.page
+    report.resize(390)
+    tapping_works(report)
+    entries = report.js("[...document.querySelectorAll('#jump option')].map((o) => o.value).filter(Boolean)")
+    sections = report.js("[...document.querySelectorAll('main > section')].filter((s) => !s.closest('[hidden]')).map((s) => s.id)")
+    check(entries == sections, f"the contents list {entries}, and the sections are {sections}")
+    place = """(id) => [document.getElementById(id).getBoundingClientRect().top, document.querySelector('.bar').getBoundingClientRect().bottom,
+        innerHeight]"""
+    for section in ("timeline", "left-out", "idle"):
+        page.select_option("#jump", section)
+
+        def is_there(section=section):
+            top, bar, window = report.js(place, section)
+            return bar - 1 <= top + 26 and top < window / 2
+        check(report.holds(is_there), f"#{section} is not in sight: {report.js(place, section)}")
+    cut = report.js("[...document.querySelectorAll('.uncovered')].map((e) => e.scrollHeight - e.clientHeight)")
+    check(all(hidden <= 1 for hidden in cut), f"data that is not covered is cut off: {cut} px")
+    report.resize(1440)
+    check(not page.is_visible("#jump") and page.is_visible("nav.contents"), "a wide page has another list of contents than its column")
+
+
+def paper_is_readable(report):
+    """Checks that no table or picture lies over another or over a heading when the page is printed."""
+    page = report.page
+    page.emulate_media(media="print", color_scheme="light")
+    for width in WIDTHS:
+        report.resize(width)
+        # Opens folded tables, which are drawn anew for the width.
+        report.js("dispatchEvent(new Event('beforeprint'))")
+        over = report.js("""() => {
+            const boxes = [...document.querySelectorAll('h1, h2, h3, table, svg.picture, canvas:not(.scale), .lead, summary')]
+                .filter((e) => e.checkVisibility())
+                .map((e) => ({name: `${e.tagName} of #${e.closest('section').id}`, e, box: e.getBoundingClientRect()}));
+            const covers = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+            const found = [];
+            boxes.forEach((a, i) => boxes.slice(i + 1).forEach((b) => {
+                if (!a.e.contains(b.e) && covers(a.box, b.box)) found.push(`${a.name} and ${b.name}`);
+            }));
+            return found;
+        }""")
+        check(not over, f"printed at {width} px, these lie over each other: {over[:5]}")
+        cut = report.js("""() => [...document.querySelectorAll('.scroll, .uncovered')]
+            .filter((e) => e.checkVisibility() && e.scrollHeight > e.clientHeight + 1 && getComputedStyle(e).overflowY !== 'visible')
+            .map((e) => e.closest('section').id)""")
+        check(not cut, f"printed at {width} px, parts of {cut} are cut off")
+    page.emulate_media(media="screen", color_scheme="light")
+    report.resize(1440)
 
 
 def pixels(report, selector):
@@ -307,6 +416,8 @@ def tabs_work(report):
         page.keyboard.press(key)
         check(selected(report) == expected, f"{key} shows {selected(report)}, not {expected}")
         check(report.js("document.activeElement.id") == f"tab-{expected}", f"{key} leaves the focus behind")
+    listed = report.js("[...document.querySelectorAll('#jump option')].map((o) => o.value).filter(Boolean)")
+    check(listed and all(name.startswith("diff-") for name in listed), f"the contents of the comparison: {listed}")
     reachable = report.js("[...document.querySelectorAll('[role=tab]')].map((t) => t.tabIndex)")
     check(reachable == [-1, 0], f"one tab is reached by the Tab key, not {reachable}")
 
@@ -375,8 +486,11 @@ def readme_pictures(report, out):
 def use(report, rank):
     verdict_names(report, rank)
     everything_has_a_name(report)
+    the_evidence_names_the_cause(report, rank)
+    colours_are_unique(report)
     for act in (lambda: sorting_works(report, rank), lambda: searching_works(report), lambda: hovering_works(report, rank),
-                lambda: switching_works(report), lambda: zooming_works(report)):
+                lambda: switching_works(report), lambda: zooming_works(report), lambda: a_phone_has_contents(report),
+                lambda: paper_is_readable(report)):
         act()
     report.calm("after it was used")
 

@@ -4,7 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::{AGGREGATOR, RANK_AGENT, RANKSCOPE, aggregator, files, finish, scratch, sound_run};
+use fixtures::planted::{self, Plan};
+
+use crate::support::{
+    AGGREGATOR, RANK_AGENT, RANKSCOPE, aggregator, files, finish, is_root, scratch, skipped, sound_run,
+};
 
 #[test]
 fn usage_errors_end_with_2_and_help_with_0() {
@@ -38,6 +42,32 @@ fn wrong_input_ends_with_1_and_names_it() {
     fs::write(&file, "not a run").unwrap();
     let said = aggregator(&[Path::new("analyze"), &file]).expect_code(1).stderr;
     assert!(said.contains("notes.txt"), "{said}");
+    // A directory without traces: the error names what is in it.
+    let said = aggregator(&[Path::new("analyze"), &here]).expect_code(1).stderr;
+    assert!(said.contains("wrong_input: no trace of torch.profiler here") && said.contains("notes.txt"), "{said}");
+}
+
+/// A run that belongs to another user, or lies on a read-only mount. Root may write everywhere but there.
+#[test]
+fn a_read_only_run_is_analyzed_and_not_saved() {
+    let what = "a_read_only_run_is_analyzed_and_not_saved";
+    let run = scratch("read_only").join("run");
+    planted::write(&Plan::default(), &run).unwrap();
+    let in_namespace = |script: &str| {
+        let mut command = Command::new("unshare");
+        let user: &[&str] = if is_root() { &[] } else { &["--user", "--map-root-user"] };
+        command.arg("--mount").args(user).args(["sh", "-c", script, "sh"]).arg(&run).arg(AGGREGATOR);
+        finish(&mut command)
+    };
+    let read_only = r#"mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" || exit 99"#;
+    if in_namespace(read_only).code != Some(0) {
+        skipped(what, "this kernel allows no mounts here");
+        return;
+    }
+    let said = in_namespace(&format!(r#"{read_only}; exec "$2" analyze "$1""#)).expect_code(0);
+    let note = "is read-only; --out DIR saves it there";
+    assert!(said.stdout.starts_with("BALANCED") && said.stderr.contains(note), "{}", said.said());
+    assert!(!run.join("analysis").exists());
 }
 
 #[test]

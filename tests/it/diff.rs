@@ -54,7 +54,8 @@ fn runs_of_different_world_sizes_are_compared_only_with_force() {
     planted::write(&Plan { ranks: 4, steps: 12, ..Plan::default() }, &four).unwrap();
     let error = diff(&six, &four, &[], 1).stderr;
     assert!(error.contains("their jobs have 6 and 4 ranks; --force compares them anyway"), "{error}");
-    diff(&six, &four, &["--force"], 3);
+    diff(&six, &four, &["--force"], 0);
+    diff(&six, &four, &["--force", "--strict"], 3);
 }
 
 /// The JSON names the phase and the rank, and is the same however often it is asked for.

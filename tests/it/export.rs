@@ -98,6 +98,39 @@ fn exporting_a_missing_part_is_an_error_and_writes_nothing() {
     }
 }
 
+/// The name of the file decides the format, and a name that cannot be right is refused before anything is written.
+#[test]
+fn the_format_of_an_export_follows_its_name() {
+    let place = scratch("export_names");
+    let run = place.join("run");
+    planted::write(&Plan::default(), &run).unwrap();
+    let export = |name: &str, options: &[&str], code: i32| {
+        let out = place.join(name);
+        let arguments = [&["export", run.to_str().unwrap(), "-o", out.to_str().unwrap()], options].concat();
+        (aggregator(&arguments).expect_code(code).stderr, out)
+    };
+    let (_, perfetto) = export("job.pftrace", &[], 0);
+    assert_ne!(fs::read(perfetto).unwrap()[0], b'{');
+    let (_, one) = export("one.json", &["--ranks", "2"], 0);
+    assert!(serde_json::from_slice::<Value>(&fs::read(one).unwrap()).unwrap()["traceEvents"].is_array());
+    let (_, one) = export("one.json.gz", &["--ranks", "2"], 0);
+    assert_eq!(fs::read(one).unwrap()[..2], [0x1f, 0x8b]);
+    export("each-{rank}.json", &[], 0);
+    assert!(place.join("each-3.json").is_file());
+    export("several", &["--format", "chrome"], 0);
+    assert!(place.join("several/rank3.json.gz").is_file());
+    for (name, options, why) in [
+        ("all.json", &[][..], "4 ranks are 4 files: put {rank} into the name, as in "),
+        ("all.json.gz", &["--format", "chrome"], "all-{rank}.json.gz, or name a directory"),
+        ("job.json", &["--format", "perfetto"], "Perfetto's traces are no JSON"),
+        ("job2.pftrace", &["--format", "chrome"], "Chrome's traces are JSON"),
+    ] {
+        let (said, out) = export(name, options, 2);
+        assert!(said.contains(why), "{said}");
+        assert!(!out.exists(), "{name}");
+    }
+}
+
 /// Formats that are not a run's are told apart before anything is written.
 #[test]
 fn traces_are_no_input_of_the_chrome_export() {

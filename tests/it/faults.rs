@@ -8,8 +8,8 @@ use fixtures::wait::wait_until;
 use trace::{CounterRow, EventRow, OmissionRow, RankRow, Run};
 
 use crate::support::{
-    AGGREGATOR, RANK_AGENT, SMALL_MODEL, analyze, copy_directory, finish, have_mpirun, mpirun, one_job_at_a_time,
-    scratch, skipped,
+    AGGREGATOR, RANK_AGENT, SMALL_MODEL, analyze, copy_directory, finish, have_mpirun, is_root, mpirun,
+    one_job_at_a_time, scratch, skipped,
 };
 use crate::tables::analysis;
 
@@ -112,11 +112,6 @@ fn check_loss(kept: &Path) {
     let unclosed = run.ranks().iter().any(|r| !run.rows::<RankRow>(*r).0.last().is_some_and(|row| row.closed_cleanly));
     assert!(counted > 0 || unclosed, "the run looks complete");
     assert!(!omissions.is_empty());
-}
-
-fn is_root() -> bool {
-    let id = Command::new("id").arg("-u").output().unwrap();
-    id.stdout.trim_ascii() == b"0"
 }
 
 /// The launcher says eight ranks, the library says one: a binary started by another MPI's launcher.

@@ -6,9 +6,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fixtures::planted::{self, Plan};
 use fixtures::run::manifest;
-use trace::{CollectiveRow, Run};
+use trace::{CollectiveRow, RankRow, Run};
 
+use crate::damage::{replace, rows};
 use crate::support::{aggregator, analyze, inject_library, scratch};
 
 const REPLAY: &str = env!("CARGO_BIN_EXE_nccl-replay-under-test");
@@ -59,6 +61,7 @@ fn the_rank_that_is_missing_from_a_hang_is_named() {
     let sentence = "rank 2 is missing from allgather 1 of communicator \"dp_group_1\": ranks 0–1, 3 entered it";
     let flat: String = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(flat.contains(sentence), "{said}");
+    assert!(flat.contains("critical: the recording was cut on ranks 0–3; rank 2 is missing"), "{said}");
 
     let json = aggregator(&[Path::new("analyze"), &run, Path::new("--json")]).expect_code(3).stdout;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -69,4 +72,43 @@ fn the_rank_that_is_missing_from_a_hang_is_named() {
         .collect();
     assert_eq!(found, ["\"allgather\" 1 [0,1,3] [] [2]", "\"allreduce\" 6 [] [0,1,3] [2]"]);
     println!("hang: {}", json["tables"]["findings"][0]["title"]);
+}
+
+/// ```text
+///                allreduce 11   12       13       14
+///  ranks 1 to 3  [####]        [####]   [####]   [~~~~~  the end was not recorded
+///  rank 0        [####]                                  the rows of its last part are lost
+/// ```
+///
+/// Ctrl-C, a kill or a time limit ends the ranks at about the same time. Their last rows are lost, or show a collective that
+/// had not ended. No rank is missing from it, as far as the rows tell.
+#[test]
+fn a_recording_that_was_cut_is_no_hang() {
+    let run = scratch("cut").join("run");
+    planted::write(&Plan::default(), &run).unwrap();
+    for rank in 0..4 {
+        let mut collectives = rows::<CollectiveRow>(&run, rank);
+        collectives.sort_by_key(|row| row.start_ns);
+        if rank == 0 {
+            collectives.truncate(collectives.len() - 3);
+        } else if let Some(last) = collectives.last_mut() {
+            (last.state, last.end_ns) = ("started".into(), None);
+        }
+        replace(&run, rank, &collectives);
+        let ended: Vec<RankRow> =
+            rows::<RankRow>(&run, rank).into_iter().map(|row| RankRow { closed_cleanly: false, ..row }).collect();
+        replace(&run, rank, &ended);
+    }
+    let json = aggregator(&[Path::new("analyze"), &run, Path::new("--json")]).expect_code(3).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["facts"]["recording_was_cut"], serde_json::json!([0, 1, 2, 3]));
+    let findings = json["tables"]["findings"].as_array().unwrap();
+    let of_hang: Vec<&serde_json::Value> =
+        findings.iter().filter(|row| row["evidence_table"] == "unfinished_collectives").collect();
+    assert_eq!(of_hang.len(), 1, "{findings:#?}");
+    let title = of_hang[0]["title"].as_str().unwrap();
+    assert!(title.starts_with("the recording was cut on ranks 0–3; allreduce 14"), "{title}");
+    assert!(title.ends_with("did not end: ranks 1–3 entered it") && of_hang[0]["severity"] == "info", "{title}");
+    let row = &json["tables"]["unfinished_collectives"][0];
+    assert_eq!((&row["missing"], &row["unknown"]), (&serde_json::json!([]), &1.into()));
 }

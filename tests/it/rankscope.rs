@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::commands::subcommands;
-use crate::support::{RANK_AGENT, RANKSCOPE, aggregator, finish, inject_library, scratch};
+use crate::support::{RANK_AGENT, RANKSCOPE, aggregator, finish, gloo8, inject_library, scratch};
 
 #[test]
 fn rankscope_lists_the_subcommands_of_both_programs() {
@@ -15,7 +15,7 @@ fn rankscope_lists_the_subcommands_of_both_programs() {
 
 #[test]
 fn rankscope_analyze_prints_what_aggregator_analyze_prints() {
-    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/traces/gloo8_slow5");
+    let traces = gloo8();
     let expected = aggregator(&[Path::new("analyze"), &traces]).expect_code(0).stdout;
     let mut command = Command::new(RANKSCOPE);
     let printed = finish(command.arg("analyze").arg(&traces).env("NO_COLOR", "1")).expect_code(0).stdout;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use fixtures::planted::{self, Plan};
 
-use crate::support::{AGGREGATOR, Finished, aggregator, finish, scratch};
+use crate::support::{AGGREGATOR, Finished, aggregator, finish, gloo8, scratch};
 
 fn report(run: &Path, out: &Path, more: &[&str]) -> Finished {
     let mut args = vec![Path::new("report"), run, Path::new("-o"), out];
@@ -59,6 +59,16 @@ fn a_failed_report_leaves_the_old_page() {
     report(&here.join("run"), &out, &["--timeline", "3", "--steps", "2..4", "--ranks", "0,1"]).expect_code(0);
     let page = fs::read_to_string(&out).unwrap();
     assert!(page.contains("--steps 2..4 --ranks 0,1") && page.contains("Step 3 of all ranks"));
+}
+
+/// The traces were recorded with shapes, so the operators of their products have FLOPs.
+#[test]
+fn a_report_does_not_miss_flops_that_it_has() {
+    let out = scratch("report_flops").join("report.html");
+    report(&gloo8(), &out, &[]).expect_code(0);
+    let page = fs::read_to_string(&out).unwrap();
+    assert!(page.contains("No roof is drawn, because the peak rates") && !page.contains("No kernel or operator has"));
+    assert!(page.contains("A correction is added to a rank&#39;s clock") && !page.contains("/findings.parquet"));
 }
 
 /// Two runs: the page is that of the second, with what changed since the first as another tab.

@@ -43,16 +43,21 @@ fn comparable(analysis: Analysis) -> Tables {
     tables.op_stats.retain(|row| {
         &*row.name != HOOK && !row.name.starts_with(COLLECTIVE_CALL_PREFIX) && !row.name.starts_with(STEP)
     });
-    tables
-        .op_stats
-        .iter_mut()
-        .for_each(|row| (row.bytes, row.flops, row.flops_ns, row.flops_per_s) = Default::default());
+    // FLOPs and bytes of the host's operators are not in a trace, so there is no roofline either.
+    for row in &mut tables.op_stats {
+        (row.bytes, row.flops, row.flops_ns, row.flops_per_s) = Default::default();
+        (row.min_bytes, row.max_flops_per_byte, row.ridge_flops_per_byte, row.bound) = Default::default();
+        (row.peak_flops_pct, row.peak_bandwidth_pct) = Default::default();
+    }
     tables.step_flops.clear();
     tables.annotation_stats.retain(|row| !row.name.starts_with(STEP));
     tables.memory_peaks.iter_mut().for_each(|row| row.alive = "".into());
+    tables.memory_at_peak.iter_mut().for_each(|row| row.operator = None);
     for row in tables.data_loading.iter_mut().filter(|row| row.step.is_none()) {
         (row.wall_ns, row.wall_pct) = Default::default();
     }
+    // The pings were taken from the run, and traces have none.
+    tables.omissions.retain(|row| &*row.what != "rows of clock_samples");
     tables.clock_fit.iter_mut().for_each(|row| (row.samples, row.residual_p95_ns) = (0, None));
     tables
 }

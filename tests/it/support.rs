@@ -75,6 +75,11 @@ pub(crate) fn analyze(run: &Path, code: i32) -> Finished {
     aggregator(&[Path::new("analyze"), run]).expect_code(code)
 }
 
+/// Traces of eight ranks, of which rank 5 is slow.
+pub(crate) fn gloo8() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/traces/gloo8_slow5")
+}
+
 /// An empty directory of this name, inside the target directory.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("it").join(name);
@@ -89,6 +94,12 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
 #[expect(clippy::explicit_write, reason = "the test harness would swallow what `eprintln!` prints")]
 pub(crate) fn skipped(what: &str, why: &str) {
     writeln!(std::io::stderr(), "\nskipped: {what}: {why}").unwrap();
+}
+
+/// Whether this user is root.
+pub(crate) fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output().unwrap();
+    id.stdout.trim_ascii() == b"0"
 }
 
 /// Whether there is an `mpirun`; if not, prints that the test is skipped.

@@ -10,7 +10,7 @@ use aggregator::{Analysis, Options, analyze};
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
-use crate::support::{AGGREGATOR, aggregator, scratch};
+use crate::support::{AGGREGATOR, aggregator, gloo8, scratch};
 
 /// The second window begins this much after the first.
 const LATER_US: f64 = 5e6;
@@ -47,7 +47,7 @@ fn analyzed(source: &dyn Source) -> Analysis {
 #[test]
 fn windows_are_analyzed_as_one_run_with_a_pause() {
     let place = scratch("two_windows");
-    let one = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/traces/gloo8_slow5");
+    let one = gloo8();
     let traces = place.join("traces");
     std::fs::create_dir(&traces).unwrap();
     for rank in 0..8 {
@@ -62,7 +62,7 @@ fn windows_are_analyzed_as_one_run_with_a_pause() {
     assert!(steps.iter().all(|step| both.facts.steps.contains(step)), "{:?}", both.facts.steps);
     assert_eq!(both.facts.steps.len(), steps.len());
     assert_eq!((both.verdict.kind, both.verdict.rank), (VerdictKind::Cause, Some(5)));
-    let losses: Vec<_> = both.tables.omissions.iter().filter(|o| o.is_loss()).collect();
+    let losses: Vec<_> = both.tables.omissions.iter().filter(|o| o.kind != trace::OmissionKind::Note).collect();
     assert_eq!(losses, Vec::<&trace::OmissionRow>::new());
     assert_eq!(both.tables.collective_instances.len(), 2 * first.tables.collective_instances.len());
     // Instances never span the pause, and the pause is neither idle nor between steps.
@@ -97,7 +97,7 @@ fn windows_are_analyzed_as_one_run_with_a_pause() {
 
 #[test]
 fn standard_input_is_a_trace() {
-    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/traces/gloo8_slow5/rank0.json.gz");
+    let trace = gloo8().join("rank0.json.gz");
     let input = std::fs::File::open(trace).unwrap();
     let output = Command::new(AGGREGATOR).args(["table", "-", "--json"]).stdin(input).output().unwrap();
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -62,7 +62,7 @@ pub mod kernel_rules;
 mod keys;
 mod manifest;
 pub mod name_rules;
-pub mod omission;
+mod omission;
 pub mod rank;
 mod run;
 mod shard;
@@ -76,7 +76,8 @@ pub use cell::{Cell, DocumentedWord, TextColumn, VocabularyInfo, WordColumn};
 pub use describe::{Entry, describe, entries};
 pub use error::Error;
 pub use keys::*;
-pub use manifest::Manifest;
+pub use manifest::{HELD_RANKS, Manifest};
+pub use omission::{OMISSION_SOURCE, worst_omission};
 pub use run::{Problem, Run};
 pub use shard::{
     Checker, ROW_GROUP_ROWS, Shard, ShardMeta, column_names, parse_shard_name, shard_path, write_shard, write_table,

@@ -1,5 +1,6 @@
 //! `run.json`: the description of a run, written once when it starts.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -16,7 +17,7 @@ pub struct Manifest {
     pub schema_version: u32,
     /// Unique id; every shard carries it.
     pub run_id: String,
-    /// Number of ranks in the job; a complete run has shards of each.
+    /// Number of ranks in the job; a complete run has shards of each, or of those in [`held_ranks`](Self::held_ranks).
     pub world_size: i32,
     /// UTC at the start, in ns since 1970.
     pub created_utc_ns: i64,
@@ -29,7 +30,17 @@ pub struct Manifest {
     pub config: serde_json::Map<String, serde_json::Value>,
 }
 
+/// The key in `config` for the ranks that a run holds, where it holds those of some traces only.
+pub const HELD_RANKS: &str = "ranks";
+
 impl Manifest {
+    /// The ranks that were put into the run; `None` if it has those of the whole job.
+    pub fn held_ranks(&self) -> Option<BTreeSet<i32>> {
+        let ranks = self.config.get(HELD_RANKS)?.as_array()?;
+        let number = |rank: &serde_json::Value| rank.as_i64().and_then(|rank| i32::try_from(rank).ok());
+        ranks.iter().map(|rank| number(rank).filter(|rank| *rank >= 0)).collect()
+    }
+
     /// Writes `run.json` of `run`, completely or not at all.
     ///
     /// # Errors

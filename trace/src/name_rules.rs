@@ -204,6 +204,29 @@ pub fn is_input(name: &str) -> bool {
     lower == INPUT || ["dataloader", "datapipe", "torch/utils/data/"].iter().any(|word| lower.contains(word))
 }
 
+/// Whether a range is a step of an optimizer, as torch.profiler names it: `Optimizer.step#SGD.step`.
+pub fn is_optimizer_step(name: &str) -> bool {
+    name.starts_with("Optimizer.step#")
+}
+
+/// Whether a range belongs to an optimizer, `Optimizer.zero_grad#…` too. Wider than [`is_optimizer_step`].
+pub fn is_optimizer(name: &str) -> bool {
+    name.starts_with("Optimizer.")
+}
+
+/// Whether a range is a forward pass by its name: `forward`, `## forward ##`, `DistributedDataParallel.forward`.
+pub fn is_forward(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    lower.contains("forward") && !lower.contains("backward")
+}
+
+/// Whether a row of kind `overhead` is work of the profiler itself. The other rows of this kind are work of the driver
+/// (`Driver Compiler`, `Lazy Function Loading`, `Runtime Triggered Module Loading`, `Command Buffer Full`), which occurs
+/// without a profiler too. Source of the names: `CUpti_ActivityOverheadKind`, as Kineto spells them.
+pub fn is_work_of_profiler(overhead: &str) -> bool {
+    ["Activity Buffer Request", "Buffer Flush", "Instrumentation", "Resource", "UVM Activity Init"].contains(&overhead)
+}
+
 const INPUT: &str = "input";
 const DATA_LOADERS: [&str; 2] = ["enumerate(DataLoader)", "enumerate(DataPipe)"];
 
@@ -212,6 +235,17 @@ pub const STEP: &str = "ProfilerStep";
 
 /// The name under which tables count all steps as one, as torch.profiler's do.
 pub const ALL_STEPS: &str = "ProfilerStep*";
+
+/// The module whose call a Python function is, as torch.profiler names it with `with_stack=True`: `Linear_0` of
+/// `nn.Module: Linear_0`.
+pub fn module_name(function: &str) -> Option<&str> {
+    function.strip_prefix("nn.Module: ").filter(|name| !name.is_empty())
+}
+
+/// Whether `outer` is the operator in which autograd's engine evaluates the backward function `inner`.
+pub fn evaluates(outer: &str, inner: &str) -> bool {
+    outer.strip_prefix("autograd::engine::evaluate_function: ") == Some(inner)
+}
 
 /// Whether a range is a step of torch.profiler: `ProfilerStep#` and anything.
 pub fn is_step(name: &str) -> bool {
@@ -230,6 +264,37 @@ pub fn step_number(name: &str) -> Option<i32> {
 pub fn step_mark(name: &str) -> Option<Option<i32>> {
     name.starts_with(STEP).then(|| name.rsplit('#').next().and_then(|number| number.parse().ok()))
 }
+
+/// The part of a training step that an operator or range of torch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrainingPhase {
+    /// A node of the backward pass.
+    Backward,
+    /// The node of the backward pass that stores a parameter's gradient.
+    StoreGradient,
+    /// The step of an optimizer.
+    OptimizerStep,
+    /// The release, or the fill with zeros, of the gradients.
+    ZeroGradients,
+}
+
+impl TrainingPhase {
+    /// The phase that rows of this name begin (pytorch/pytorch torch/csrc/autograd/engine.cpp, torch/optim/optimizer.py).
+    pub fn of(name: &str) -> Option<Self> {
+        if let Some(node) = name.strip_prefix(EVALUATES) {
+            return Some(if node.contains("AccumulateGrad") { Self::StoreGradient } else { Self::Backward });
+        }
+        let of_optimizer = name.strip_prefix("Optimizer.")?;
+        match of_optimizer.split_once('#')?.0 {
+            "step" => Some(Self::OptimizerStep),
+            "zero_grad" => Some(Self::ZeroGradients),
+            _ => None,
+        }
+    }
+}
+
+/// How the name of a node of the backward pass begins; the node's name follows.
+pub const EVALUATES: &str = "autograd::engine::evaluate_function: ";
 
 /// Whether a kernel communicates: [`NameClass::communicates_as_kernel`], for code that has no other question.
 pub fn is_communication_kernel(name: &str) -> bool {
@@ -351,6 +416,16 @@ mod tests {
         {
             assert_eq!(Launched::of(name, kind), None, "{name}");
         }
+    }
+
+    #[test]
+    fn the_phases_of_a_step_have_names() {
+        let names =
+            ["Optimizer.step#Adam.step", "Optimizer.zero_grad#SGD.zero_grad", "## forward ##", "forward_backward"];
+        assert_eq!(names.map(is_optimizer_step), [true, false, false, false]);
+        assert_eq!(names.map(is_optimizer), [true, true, false, false]);
+        assert_eq!(names.map(is_forward), [false, false, true, false]);
+        assert!(is_work_of_profiler("Buffer Flush") && !is_work_of_profiler("Lazy Function Loading"));
     }
 
     #[test]

@@ -1,21 +1,29 @@
 //! Rows of `omissions`, built from the parts that are known.
 
-use crate::{OmissionRow, Text};
+use crate::{OmissionKind, OmissionRow, Text, Word};
 
-/// Files beside the traces, such as a README or TensorBoard's event files.
-pub const OTHER_FILES: &str = "files without traces";
-/// Windows of a profiler that were put together.
-pub const SEVERAL_WINDOWS: &str = "windows of the profiler";
+/// A counter with this prefix in `source`, before the item, keeps an omission of a trace that became a run.
+pub const OMISSION_SOURCE: &str = "kineto: ";
 
 impl OmissionRow {
-    /// States that `what` was left out, and why. Its amount, rank and file are unknown.
-    pub fn new(what: impl Into<Text>, why: impl Into<Text>) -> Self {
-        Self { what: what.into(), why: why.into(), ..Self::default() }
+    /// States that `what` was recorded, but is lost or cannot be read, and why. Its amount, rank and file are unknown.
+    pub fn lost(what: impl Into<Text>, why: impl Into<Text>) -> Self {
+        Self::of(OmissionKind::Lost, what, why)
     }
 
-    /// Whether data was lost or could not be read. Otherwise the row is a remark on the input.
-    pub fn is_loss(&self) -> bool {
-        !matches!(&*self.what, OTHER_FILES | SEVERAL_WINDOWS)
+    /// States that `what` was not used or never was in the input, and why. Nothing recorded was lost.
+    pub fn left_out(what: impl Into<Text>, why: impl Into<Text>) -> Self {
+        Self::of(OmissionKind::LeftOut, what, why)
+    }
+
+    /// States how the input was read. Nothing is missing.
+    pub fn note(what: impl Into<Text>, why: impl Into<Text>) -> Self {
+        Self::of(OmissionKind::Note, what, why)
+    }
+
+    /// An omission of any kind.
+    pub fn of(kind: OmissionKind, what: impl Into<Text>, why: impl Into<Text>) -> Self {
+        Self { kind: Word::from(kind), what: what.into(), why: why.into(), ..Self::default() }
     }
 
     /// Names the rank.
@@ -37,14 +45,21 @@ impl OmissionRow {
     }
 }
 
+/// The worst kind of some omissions; `None` without any.
+pub fn worst_omission(omissions: &[OmissionRow]) -> Option<OmissionKind> {
+    // A word outside the vocabulary comes from a newer version, and may mean a loss.
+    omissions.iter().map(|omission| omission.kind.known().unwrap_or(OmissionKind::Lost)).min()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn an_omission_is_built_from_the_parts_that_are_known() {
-        let known = OmissionRow::new("rows", "the file is damaged").rank(3).file(Text::from("a.json")).amount(7);
+        let known = OmissionRow::lost("rows", "the file is damaged").rank(3).file(Text::from("a.json")).amount(7);
         let literal = OmissionRow {
+            kind: "lost".into(),
             file: Some("a.json".into()),
             rank: Some(3),
             what: "rows".into(),
@@ -52,8 +67,21 @@ mod tests {
             why: "the file is damaged".into(),
         };
         assert_eq!(known, literal);
-        let unknown = OmissionRow::new("rank", "why").rank(None).amount(None);
-        assert!(unknown.is_loss() && !OmissionRow::new(OTHER_FILES, "README.md").is_loss());
+        let unknown = OmissionRow::left_out("rank", "why").rank(None).amount(None);
         assert_eq!((unknown.file, unknown.rank, unknown.amount), (None, None, None));
+    }
+
+    #[test]
+    fn a_loss_is_worse_than_what_was_left_out() {
+        let (lost, left_out, note) = ("lost", "left_out", "note");
+        let worst = |kinds: &[&'static str]| {
+            let row = |kind: &&'static str| OmissionRow { kind: (*kind).into(), ..OmissionRow::default() };
+            worst_omission(&kinds.iter().map(row).collect::<Vec<_>>())
+        };
+        assert_eq!(worst(&[]), None);
+        assert_eq!(worst(&[note]), Some(OmissionKind::Note));
+        assert_eq!(worst(&[note, left_out]), Some(OmissionKind::LeftOut));
+        assert_eq!(worst(&[left_out, lost, note]), Some(OmissionKind::Lost));
+        assert_eq!(worst(&[note, "of a later version"]), Some(OmissionKind::Lost));
     }
 }

@@ -3,6 +3,7 @@
 mod communication;
 pub mod flops;
 mod launches;
+mod least_bytes;
 mod op_details;
 
 use crate::{
@@ -12,7 +13,8 @@ use crate::{
 
 pub use crate::Kind;
 pub use communication::BelowOperators;
-pub use launches::{Launch, Launches, RowsByCorrelation, enclosing, outermost};
+pub use launches::{Launch, Launches, RowsByCorrelation, enclosing, innermost_at, outermost};
+pub use least_bytes::least_bytes;
 pub use op_details::{Detail, Details, Written};
 
 /// Maximum number of ranks in a job: 2^20. A larger number in a file means that the file is damaged.
@@ -76,24 +78,39 @@ impl Events {
     }
 }
 
-/// Grid and occupancy of a kernel.
+/// Launch parameters and occupancy of a kernel. Sizes that no device can have count as unknown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KernelUse {
     /// The kernel row's `id`.
     pub id: i64,
     /// Blocks of its grid, or [`NONE`].
     pub blocks: i64,
+    /// Threads of a block.
+    pub block_threads: Option<u16>,
+    /// Registers of a thread.
+    pub registers: Option<u16>,
+    /// Shared memory of a block, static and dynamic.
+    pub shared_mem_bytes: Option<u32>,
     /// Estimated achieved occupancy.
     pub occupancy_pct: Option<f32>,
 }
 
-/// Type of the elements that an operator with FLOPs computes with.
+impl KernelUse {
+    /// A kernel of which nothing is known.
+    pub fn unknown(id: i64) -> Self {
+        Self { id, blocks: NONE, block_threads: None, registers: None, shared_mem_bytes: None, occupancy_pct: None }
+    }
+}
+
+/// Elements that an operator with FLOPs computes with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlopsType {
     /// The operator row's `id`.
     pub id: i64,
     /// Type of its first input that is a tensor.
     pub dtype: Dtype,
+    /// Bytes that it must move at least ([`least_bytes`]).
+    pub min_bytes: Option<i64>,
 }
 
 /// Bandwidth of a copy or fill.
@@ -223,6 +240,11 @@ impl RankData {
     pub fn rows_ns(&self) -> Option<(i64, i64)> {
         let rows = (0..self.events.len()).map(|row| (self.events.ts_ns[row], self.events.end_ns(row)));
         rows.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }
+
+    /// The device of this number.
+    pub fn device(&self, device: i64) -> Option<&DeviceRow> {
+        self.devices.iter().find(|row| row.device_id == device)
     }
 
     /// Measures what the outline says of the rows: when they were recorded, and whether some are a device's.

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use crate::keys::MANIFEST_FILE;
-use crate::{Error, Manifest, OmissionRow, Row, Shard, ShardMeta, Text, rank_tables, rows_from_batch};
+use crate::{Error, Manifest, OmissionKind, OmissionRow, Row, Shard, ShardMeta, Text, rank_tables, rows_from_batch};
 
 /// A problem of a run that does not prevent reading the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
+    /// Whether recorded data is missing.
+    pub kind: OmissionKind,
     /// The file that causes it, where there is one.
     pub path: Option<PathBuf>,
     /// The rank, where known.
@@ -25,9 +27,9 @@ pub struct Problem {
 impl Problem {
     /// The problem as a row of `omissions`, with the file's path inside `run`.
     pub fn into_omission(self, run: &Path) -> OmissionRow {
-        let Self { path, rank, what, amount, why } = self;
+        let Self { kind, path, rank, what, amount, why } = self;
         let file = path.map(|path| Text::from(path.strip_prefix(run).unwrap_or(&path).display().to_string()));
-        OmissionRow::new(what, why).rank(rank).file(file).amount(amount)
+        OmissionRow::of(kind, what, why).rank(rank).file(file).amount(amount)
     }
 }
 
@@ -96,6 +98,7 @@ impl Run {
             });
             if let Err(error) = read {
                 problems.push(Problem {
+                    kind: OmissionKind::Lost,
                     path: Some(shard.path.clone()),
                     rank: Some(rank),
                     what: format!("rows of {}", table.name),
@@ -185,21 +188,38 @@ impl Run {
     fn find_missing_ranks(&mut self) {
         let present: BTreeSet<i32> = self.ranks().into_iter().collect();
         let world_size = self.manifest.world_size;
-        for rank in (0..world_size).filter(|rank| !present.contains(rank)).take(MAX_NAMED_RANKS) {
-            let why = "no readable shard of it was found".to_string();
-            let what = "rank".to_string();
-            self.problems.push(Problem { path: None, rank: Some(rank), what, amount: Some(1), why });
-        }
+        let is_missing = |rank: &i32| !present.contains(rank);
         let expected = present.iter().filter(|rank| (0..world_size).contains(rank)).count() as i64;
-        let unnamed = i64::from(world_size) - expected - MAX_NAMED_RANKS as i64;
+        let absent = i64::from(world_size) - expected;
+        // A manifest may claim any number of ranks, so not all of them are looked at.
+        let (missing, named): (i64, Vec<i32>) = match self.manifest.held_ranks() {
+            None => (absent, (0..world_size).filter(is_missing).take(MAX_NAMED_RANKS).collect()),
+            Some(held) => {
+                let missing: Vec<i32> = held.range(..world_size).copied().filter(is_missing).collect();
+                (missing.len() as i64, missing.into_iter().take(MAX_NAMED_RANKS).collect())
+            }
+        };
+        let unnamed = missing - named.len() as i64;
+        for rank in named {
+            self.absent(OmissionKind::Lost, Some(rank), 1, "no readable shard of it was found".into());
+        }
         if unnamed > 0 {
             let why = format!("no readable shard of them was found, nor of the {MAX_NAMED_RANKS} that are named");
-            self.problems.push(Problem { path: None, rank: None, what: "ranks".into(), amount: Some(unnamed), why });
+            self.absent(OmissionKind::Lost, None, unnamed, why);
+        }
+        if absent > missing {
+            let why = format!("no trace of them was put into the run (world_size {world_size})");
+            self.absent(OmissionKind::LeftOut, None, absent - missing, why);
         }
     }
 
+    fn absent(&mut self, kind: OmissionKind, rank: Option<i32>, amount: i64, why: String) {
+        let what = if rank.is_some() { "rank" } else { "ranks" }.to_string();
+        self.problems.push(Problem { kind, path: None, rank, what, amount: Some(amount), why });
+    }
+
     fn problem(&mut self, path: &Path, rank: Option<i32>, what: String, amount: Option<i64>, why: String) {
-        self.problems.push(Problem { path: Some(path.into()), rank, what, amount, why });
+        self.problems.push(Problem { kind: OmissionKind::Lost, path: Some(path.into()), rank, what, amount, why });
     }
 }
 

@@ -261,6 +261,30 @@ vocabularies! {
         Other = "other",
     }
 
+    /// What keeps the occupancy of a kernel from being higher.
+    OccupancyLimit {
+        /// The grid has too few blocks for all multiprocessors.
+        Grid = "grid",
+        /// The registers of its threads.
+        Registers = "registers",
+        /// The shared memory of its blocks.
+        SharedMemory = "shared_memory",
+        /// Registers and shared memory allow the same number of blocks.
+        RegistersAndSharedMemory = "registers_and_shared_memory",
+        /// Its blocks have so few threads that the number of blocks that a multiprocessor holds is the limit.
+        BlockSize = "block_size",
+    }
+
+    /// What limits an operator, by the roofline model.
+    RooflineBound {
+        /// Likely arithmetic: FLOPs / least bytes reach the ridge. More bytes than the least may still make it memory.
+        Compute = "compute",
+        /// Memory: FLOPs / least bytes are below the ridge, unless the caches held its inputs.
+        Memory = "memory",
+        /// Its bytes, its type or the peak rates of its device are unknown.
+        Unknown = "unknown",
+    }
+
     /// Largest part of a critical path.
     BoundBy {
         /// Code of the host.
@@ -275,6 +299,32 @@ vocabularies! {
         Launch = "launch",
         /// Waiting for work that was not recorded.
         Other = "other",
+    }
+
+    /// What an omission means for the result, worst first.
+    OmissionKind {
+        /// It was recorded, and it is lost or cannot be read.
+        Lost = "lost",
+        /// It was read but not used, or never was in the input, and nothing recorded was lost.
+        LeftOut = "left_out",
+        /// Nothing is missing: how the input was read.
+        Note = "note",
+    }
+
+    /// What a block of memory is for, by the rules of docs/method/memory.md.
+    MemoryCategory {
+        /// Weights, buffers of modules, and whatever else is made before the first backward pass and kept.
+        Parameters = "parameters",
+        /// Gradients of parameters.
+        Gradients = "gradients",
+        /// Made by an optimizer's step and kept: momenta, moments.
+        OptimizerState = "optimizer_state",
+        /// Values of the forward pass; inputs and losses too.
+        Activations = "activations",
+        /// Released by the operator, the backward pass or the optimizer's step that allocated it.
+        Temporary = "temporary",
+        /// The recording does not tell, mostly because the block was allocated before it began.
+        Unknown = "unknown",
     }
 
     /// Severity of a finding, worst first.

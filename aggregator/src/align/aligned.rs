@@ -183,7 +183,7 @@ fn each_rank<T: Send>(
     let load_one = |rank: &i32| {
         let result = load(*rank);
         progress(done.fetch_add(1, Ordering::Relaxed) + 1, ranks.len());
-        result.map_err(|error| OmissionRow::new("rank", error.to_string()).rank(*rank).amount(1))
+        result.map_err(|error| OmissionRow::lost("rank", error.to_string()).rank(*rank).amount(1))
     };
     let results: Vec<Result<T, OmissionRow>> = ranks.par_iter().with_max_len(1).map(load_one).collect();
     let mut loaded = Vec::new();

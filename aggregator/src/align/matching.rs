@@ -66,7 +66,7 @@ fn device_clock(row: &CollectiveRow) -> bool {
 }
 
 /// The constraint of an operation on the clocks of its ranks.
-fn barrier_of(row: &CollectiveRow) -> Barrier {
+pub(crate) fn barrier_of(row: &CollectiveRow) -> Barrier {
     // Empty operations wait for no rank. Rows with enqueue times end before the operation does.
     let empty = row.bytes == Some(0) && row.op != Op::Barrier;
     if empty || row.timing_source == TimingSource::Enqueue {
@@ -121,7 +121,7 @@ fn unstarted(ranks: &[&RankOutline]) -> Vec<OmissionRow> {
 
 /// The omission of `amount` items of one rank; `None` if the amount is 0.
 fn omission(rank: i32, what: &str, amount: usize, why: &str) -> Option<OmissionRow> {
-    let row = || OmissionRow::new(what, why).rank(rank).amount(amount as i64);
+    let row = || OmissionRow::left_out(what, why).rank(rank).amount(amount as i64);
     (amount > 0).then(row)
 }
 

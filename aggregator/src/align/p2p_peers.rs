@@ -42,9 +42,12 @@ pub(crate) fn peers_as_ranks(ranks: &mut [&mut RankOutline]) -> Vec<OmissionRow>
         }
         if unknown > 0 {
             omissions.push(
-                OmissionRow::new("peers of sends and receives", "no recorded rank has that number in the communicator")
-                    .rank(outline.info.rank)
-                    .amount(unknown),
+                OmissionRow::left_out(
+                    "peers of sends and receives",
+                    "no recorded rank has that number in the communicator",
+                )
+                .rank(outline.info.rank)
+                .amount(unknown),
             );
         }
     }

@@ -1,6 +1,6 @@
 //! Formats numbers for people: three digits and a readable unit.
 
-use trace::OmissionRow;
+use trace::{OmissionKind, OmissionRow};
 
 /// Time units, largest first: (length in ns, name).
 const TIME_UNITS: [(f64, &str); 4] = [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")];
@@ -71,6 +71,15 @@ pub fn omission(omission: &OmissionRow) -> String {
     format!("{rank}{what}: {}{file}", omission.why)
 }
 
+/// What an omission means, in words.
+pub fn omission_kind(omission: &OmissionRow) -> &'static str {
+    match omission.kind.known() {
+        Some(OmissionKind::LeftOut) => "left out",
+        Some(OmissionKind::Note) => "note",
+        Some(OmissionKind::Lost) | None => "lost",
+    }
+}
+
 /// The singular of an omission's noun: drops the `s` of the first word that ends in a single `s`, as in `host ranges in
 /// evidence`.
 fn singular(what: &str) -> String {
@@ -96,6 +105,11 @@ pub fn ranks(ranks: &[i32]) -> String {
     }
     let span = |(first, last): &(i32, i32)| if first == last { first.to_string() } else { format!("{first}–{last}") };
     spans.iter().map(span).collect::<Vec<_>>().join(", ")
+}
+
+/// `rank 3`, `ranks 0–3, 5`.
+pub fn ranks_named(list: &[i32]) -> String {
+    format!("{} {}", if list.len() == 1 { "rank" } else { "ranks" }, ranks(list))
 }
 
 /// Breaks a text into lines of at most `width` columns. A longer word gets a line of its own.
@@ -180,7 +194,7 @@ mod tests {
         assert_eq!(count(1_234_567), "1 234 567");
         assert_eq!(ranks(&[0, 1, 2, 5, 7, 8]), "0–2, 5, 7–8");
         assert_eq!(plural(1, "step"), "1 step");
-        let left_out = |amount, what: &str| omission(&OmissionRow::new(what, "why").rank(3).amount(amount));
+        let left_out = |amount, what: &str| omission(&OmissionRow::lost(what, "why").rank(3).amount(amount));
         assert_eq!(left_out(Some(1), "host ranges in evidence"), "rank 3: 1 host range in evidence: why");
         assert_eq!(left_out(Some(12_000), "rows"), "rank 3: 12 000 rows: why");
         assert_eq!(left_out(None, "ranks"), "rank 3: ranks: why");

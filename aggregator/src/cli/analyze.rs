@@ -12,6 +12,7 @@ use crate::cli::input::{Input, InputArguments, resolve};
 use crate::cli::scope_args::{CommunicationArguments, ScopeArguments};
 use crate::cli::thresholds::ThresholdArguments;
 use crate::ingest::kineto::KinetoSource;
+use crate::ingest::snapshot::SnapshotSource;
 use crate::ingest::source::{RunSource, Source};
 use crate::model::options::Options;
 use crate::render::summary::{self, TerminalStyle};
@@ -34,6 +35,9 @@ pub struct Arguments {
     /// Print so many rows of each table of the summary, and count the rest.
     #[arg(long, value_name = "N", default_value_t = 12)]
     top: usize,
+    /// Print also the kernels and how they fill the device, what limits the operators with FLOPs, and the modules.
+    #[arg(long, conflicts_with = "json")]
+    full: bool,
     #[command(flatten)]
     input: InputArguments,
     #[command(flatten)]
@@ -62,6 +66,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         Input::Traces(paths) => {
             (with_progress(&KinetoSource::open_with(&paths, arguments.input.plan_options())?, &options)?, None)
         }
+        Input::Snapshots(paths) => (with_progress(&SnapshotSource::open(&paths)?, &options)?, None),
     };
     let saved = save(&analysis, &arguments, run.as_ref())?;
     print_analysis(&analysis, &arguments)?;
@@ -69,7 +74,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         // If stderr is closed, the message is lost.
         let _ = writeln!(std::io::stderr(), "{note}");
     }
-    Ok(if analysis.is_partial() { Outcome::Partial } else { Outcome::Done })
+    Ok(arguments.input.outcome(analysis.worst_omission()))
 }
 
 /// Writes `analysis/` and returns a line about it. Without --out, only the analysis of a whole run is saved, in the
@@ -128,7 +133,7 @@ fn print_analysis(analysis: &Analysis, arguments: &Arguments) -> Result<(), Erro
     if arguments.json {
         return json::render(analysis, std::io::BufWriter::new(stdout));
     }
-    let terminal = TerminalStyle { width: width(), colour: colour(), top: arguments.top };
+    let terminal = TerminalStyle { width: width(), colour: colour(), top: arguments.top, full: arguments.full };
     summary::render(analysis, &terminal, stdout)
 }
 

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use regex::Regex;
+use trace::worst_omission;
 
 use crate::Error;
 use crate::cli::analyze::{colour, width, with_bar};
 use crate::cli::input::{InputArguments, open_one_of_several, resolve};
 use crate::cli::scope_args::CommunicationArguments;
 use crate::cli::thresholds::number;
-use crate::cli::{Outcome, outcome_of, print_omissions};
+use crate::cli::{Outcome, print_omissions};
 use crate::compare::{Diff, Method, diff};
 use crate::ingest::source::Source;
 use crate::model::clock_choice::Choice;
@@ -92,7 +93,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     print_diff(&difference, &arguments)?;
     print_omissions(&difference.omissions);
     let failed = arguments.fail_over.and_then(|limit| gate(&difference, limit));
-    Ok(failed.unwrap_or(outcome_of(&difference.omissions)))
+    Ok(failed.unwrap_or(arguments.input.outcome(worst_omission(&difference.omissions))))
 }
 
 /// Opens the runs of one side. An existing path is used as it is, even if its name contains a comma.
@@ -115,7 +116,7 @@ fn print_diff(diff: &Diff, arguments: &Arguments) -> Result<(), Error> {
     if arguments.json {
         return render::json(diff, std::io::BufWriter::new(stdout));
     }
-    render::render(diff, &TerminalStyle { width: width(), colour: colour(), top: arguments.top }, stdout)
+    render::render(diff, &TerminalStyle { width: width(), colour: colour(), top: arguments.top, full: false }, stdout)
 }
 
 /// The outcome of `--fail-over`; `None` if no change of that size happened. Prints the reason on stderr.

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use trace::files::write_output;
+use trace::worst_omission;
 
 use crate::Error;
 use crate::base::units::plural;
 use crate::cli::analyze::with_bar;
 use crate::cli::input::{Input, InputArguments, open, resolve};
 use crate::cli::scope_args::ScopeArguments;
-use crate::cli::{Outcome, outcome_of, print_omissions};
+use crate::cli::{Outcome, print_omissions};
 use crate::ingest::source::RunSource;
 use crate::model::options::Options;
 use crate::render::chrome;
@@ -23,11 +24,11 @@ pub struct Arguments {
     /// Run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
     #[arg(required = true, value_name = "RUN|TRACES")]
     paths: Vec<PathBuf>,
-    /// Write this format.
-    #[arg(long, value_enum, default_value_t = Format::Perfetto)]
-    format: Format,
+    /// Write this format. [default: chrome for a name that ends in .json or .json.gz, else perfetto]
+    #[arg(long, value_enum)]
+    format: Option<Format>,
     /// Write this file, replacing one that exists; `-` is stdout. Chrome traces are one file per rank: give a
-    /// directory, or a name with `{rank}` in it, which is compressed if it ends in .gz.
+    /// directory, or a name with `{rank}` in it, or choose one rank. They are compressed if the name ends in .gz.
     #[arg(short, long, value_name = "FILE|DIR")]
     out: PathBuf,
     #[command(flatten)]
@@ -48,7 +49,7 @@ enum Format {
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let mut options = arguments.scope.options();
-    if arguments.format == Format::Chrome {
+    if format(arguments.format, &arguments.out)? == Format::Chrome {
         return chrome(arguments.paths, arguments.input, options, &arguments.out);
     }
     let source = open(arguments.paths, arguments.input, &mut options.steps)?;
@@ -60,7 +61,31 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     };
     print_counts(&arguments.out, &exported);
     print_omissions(&exported.omissions);
-    Ok(outcome_of(&exported.omissions))
+    Ok(arguments.input.outcome(worst_omission(&exported.omissions)))
+}
+
+/// The format that was chosen, or that the name implies.
+///
+/// # Errors
+/// [`Error::Option`] if the name is that of the other format.
+fn format(chosen: Option<Format>, out: &Path) -> Result<Format, Error> {
+    const PERFETTO_NAMES: [&str; 3] = ["pftrace", "perfetto-trace", "pb"];
+    let is_json = chrome::is_json_name(out);
+    let is_perfetto = out.extension().is_some_and(|extension| PERFETTO_NAMES.iter().any(|name| extension == *name));
+    let wrong = |value: &str, why: &str| {
+        Err(Error::Option { option: "format", value: value.into(), why: format!("{}: {why}", out.display()) })
+    };
+    match chosen {
+        None => Ok(if is_json { Format::Chrome } else { Format::Perfetto }),
+        Some(Format::Perfetto) if is_json => {
+            wrong("perfetto", "Perfetto's traces are no JSON; name the file .pftrace, or use --format chrome")
+        }
+        Some(Format::Chrome) if is_perfetto => wrong("chrome", "Chrome's traces are JSON; name a directory or .json"),
+        Some(Format::Chrome) if out.as_os_str() == "-" => {
+            wrong("chrome", "Chrome's traces are one file per rank; name a directory")
+        }
+        Some(chosen) => Ok(chosen),
+    }
 }
 
 fn chrome(paths: Vec<PathBuf>, input: InputArguments, mut options: Options, out: &Path) -> Result<Outcome, Error> {
@@ -86,7 +111,7 @@ fn chrome(paths: Vec<PathBuf>, input: InputArguments, mut options: Options, out:
         exported.bytes as f64 / 1e6,
     );
     print_omissions(&exported.omissions);
-    Ok(outcome_of(&exported.omissions))
+    Ok(input.outcome(worst_omission(&exported.omissions)))
 }
 
 /// Prints what was exported on stderr. If stderr is closed, the messages are lost.

@@ -4,11 +4,12 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use trace::worst_omission;
 
 use crate::Error;
 use crate::cli::analyze::with_bar;
 use crate::cli::input::{Input, InputArguments, resolve};
-use crate::cli::{Outcome, outcome_of, print_omissions};
+use crate::cli::{Outcome, print_omissions};
 use crate::ingest::kineto::{Ingested, ingest_with};
 
 /// Write traces of torch.profiler (.json, .json.gz) as a run.
@@ -33,6 +34,10 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
             let why = "it is a run already; analyze it directly".to_string();
             return Err(Error::NoInput { path, why });
         }
+        Input::Snapshots(paths) => {
+            let why = "it is a snapshot of torch's allocator; analyze it directly".to_string();
+            return Err(Error::NoInput { path: paths.into_iter().next().unwrap_or_default(), why });
+        }
     };
     let ingested = with_bar(|progress| ingest_with(&paths, input.plan_options(), &out, progress))?;
     let Ingested { ranks, rows, read_bytes, written_bytes, omissions } = &ingested;
@@ -48,5 +53,5 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     );
     drop(stderr);
     print_omissions(omissions);
-    Ok(outcome_of(omissions))
+    Ok(input.outcome(worst_omission(omissions)))
 }

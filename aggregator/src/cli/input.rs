@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kineto::{OtherFormat, PlanOptions, WindowChoice, other_format};
-use trace::MANIFEST_FILE;
+use trace::{MANIFEST_FILE, OmissionKind};
 
 use crate::Error;
+use crate::cli::Outcome;
 use crate::ingest::kineto::KinetoSource;
+use crate::ingest::snapshot::{SnapshotSource, is_pickle};
 use crate::ingest::source::{RunSource, Source};
 
 /// Paths that a pattern may match.
@@ -24,6 +26,9 @@ pub(super) struct InputArguments {
     /// Use trace files together, or compare runs, although they look like those of different jobs.
     #[arg(long)]
     pub(super) force: bool,
+    /// End with exit code 3 if anything at all was left out, not only if something recorded was lost.
+    #[arg(long)]
+    strict: bool,
 }
 
 fn parse_window(text: &str) -> Result<WindowChoice, String> {
@@ -41,6 +46,15 @@ impl InputArguments {
     /// The choice of files.
     pub(super) fn plan_options(self) -> PlanOptions {
         PlanOptions { window: self.window, force: self.force }
+    }
+
+    /// The outcome of a command whose worst omission is `worst`.
+    pub(super) fn outcome(self, worst: Option<OmissionKind>) -> Outcome {
+        match worst {
+            Some(OmissionKind::Lost) => Outcome::Partial,
+            Some(OmissionKind::LeftOut) if self.strict => Outcome::Partial,
+            Some(OmissionKind::LeftOut | OmissionKind::Note) | None => Outcome::Done,
+        }
     }
 
     /// Narrows `steps` to those of the chosen window of a run.
@@ -78,6 +92,8 @@ pub(super) enum Input {
     Run(PathBuf),
     /// Traces: files, archives, or directories of them.
     Traces(Vec<PathBuf>),
+    /// Snapshots of torch's allocator, one file for each rank.
+    Snapshots(Vec<PathBuf>),
 }
 
 /// Decides by the content of the paths: a directory with a manifest is a run. A pattern that is no path is expanded.
@@ -97,10 +113,34 @@ pub(super) fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
             Some(run) => Err(no_input(run, "it is a run, and a run is analyzed alone; give no other paths".into())),
             None => {
                 paths.iter().try_for_each(|path| check_manifest(path))?;
-                Ok(Input::Traces(paths))
+                let snapshots: Vec<PathBuf> = paths.iter().flat_map(|path| snapshots_in(path)).collect();
+                // Beside traces, a pickle is a file without traces, and is listed as one.
+                let only = paths.iter().all(|path| path.is_dir() || is_pickle(path));
+                Ok(if only && !snapshots.is_empty() { Input::Snapshots(snapshots) } else { Input::Traces(paths) })
             }
         },
     }
+}
+
+/// The pickles that a path stands for: itself, or those of a directory and of the directories of ranks in it. A directory
+/// with any `.json` file has none, because its traces say more.
+fn snapshots_in(path: &Path) -> Vec<PathBuf> {
+    if !path.is_dir() {
+        return if is_pickle(path) { vec![path.into()] } else { Vec::new() };
+    }
+    let entries = |path: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(path).into_iter().flatten().take(MAX_MATCHES);
+        entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+    };
+    let within = |path: PathBuf| if path.is_dir() { entries(&path) } else { vec![path] };
+    let mut files: Vec<PathBuf> = entries(path).into_iter().flat_map(within).filter(|path| path.is_file()).collect();
+    files.sort();
+    let is_trace = |path: &PathBuf| path.to_string_lossy().to_ascii_lowercase().contains(".json");
+    if files.iter().any(is_trace) {
+        return Vec::new();
+    }
+    files.retain(|path| path.extension().is_some_and(|end| end == "pickle" || end == "pkl") && is_pickle(path));
+    files
 }
 
 fn no_input(path: &Path, why: String) -> Error {
@@ -163,6 +203,7 @@ pub(super) fn open(
             Box::new(run)
         }
         Input::Traces(paths) => Box::new(KinetoSource::open_with(&paths, arguments.plan_options())?),
+        Input::Snapshots(paths) => Box::new(SnapshotSource::open(&paths)?),
     })
 }
 
@@ -178,12 +219,14 @@ pub(super) fn open_one_of_several(input: Input, arguments: InputArguments) -> Re
         }
         Input::Run(path) => Box::new(RunSource::open(&path)?),
         Input::Traces(paths) => Box::new(KinetoSource::open_with(&paths, arguments.plan_options())?),
+        Input::Snapshots(paths) => Box::new(SnapshotSource::open(&paths)?),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::units::plural;
 
     fn resolved(files: &[(&str, &[u8])], given: &str) -> String {
         let dir = tempfile::tempdir().unwrap();
@@ -195,6 +238,7 @@ mod tests {
         let text = match resolve(vec![dir.path().join(given)]) {
             Ok(Input::Run(_)) => "run".to_string(),
             Ok(Input::Traces(_)) => "traces".to_string(),
+            Ok(Input::Snapshots(files)) => plural(files.len(), "snapshot"),
             Err(error) => error.to_string(),
         };
         text.replace(&dir.path().display().to_string(), "DIR")
@@ -208,6 +252,17 @@ mod tests {
         assert_eq!(resolved(&[("rank0.json", b"")], "rank0.json"), "traces");
         assert_eq!(resolved(&[("rank0.json", b""), ("rank1.json", b"")], "rank?.json"), "traces");
         assert_eq!(resolved(&[("rank[0].json", b"")], "rank[0].json"), "traces");
+    }
+
+    #[test]
+    fn pickles_without_traces_are_snapshots() {
+        let pickle: &[u8] = b"\x80\x04N.";
+        assert_eq!(resolved(&[("a.pickle", pickle)], "a.pickle"), "1 snapshot");
+        assert_eq!(resolved(&[("oom", pickle)], "oom"), "1 snapshot");
+        assert_eq!(resolved(&[("rank0.pickle", pickle), ("rank1.pkl", pickle), ("notes.txt", b"")], ""), "2 snapshots");
+        assert_eq!(resolved(&[("rank_0/a.pickle", pickle), ("rank_1/a.pickle", pickle)], ""), "2 snapshots");
+        assert_eq!(resolved(&[("rank0.pickle", pickle), ("rank0.json", b"{}")], ""), "traces");
+        assert_eq!(resolved(&[("a.pickle", b"text")], "a.pickle"), "traces");
     }
 
     #[test]

@@ -52,7 +52,8 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         communication: arguments.communication.rule(),
         ..arguments.scope.options()
     };
-    let settings = Settings { timeline_step: arguments.timeline, ..Settings::default() };
+    let settings =
+        Settings { timeline_step: arguments.timeline, unlike_runs: arguments.input.force, ..Settings::default() };
     let sides = sides(arguments.paths, arguments.input, &mut options.steps)?;
     let write = |out: &mut dyn Write| match &sides {
         Sides::One(run) => with_bar(|progress| report(run.as_ref(), &options, &settings, out, progress)),
@@ -68,7 +69,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     };
     print_result(&arguments.out, &reported);
     print_omissions(&reported.omissions);
-    Ok(if reported.partial { Outcome::Partial } else { Outcome::Done })
+    Ok(arguments.input.outcome(reported.worst))
 }
 
 /// The runs of a report.

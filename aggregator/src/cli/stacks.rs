@@ -6,12 +6,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use trace::files::write_output;
+use trace::worst_omission;
 
 use crate::Error;
 use crate::cli::analyze::with_bar;
 use crate::cli::input::{InputArguments, open};
 use crate::cli::table::{Ranks, chosen_ranks};
-use crate::cli::{Outcome, outcome_of, print_omissions};
+use crate::cli::{Outcome, print_omissions};
 use crate::model::options::parse_steps;
 use crate::torch::stacks::{On, Stacks};
 
@@ -75,5 +76,5 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         }
     }
     print_omissions(&omissions);
-    Ok(outcome_of(&omissions))
+    Ok(arguments.input.outcome(worst_omission(&omissions)))
 }

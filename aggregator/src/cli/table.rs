@@ -9,12 +9,12 @@ use clap::Args;
 use rayon::prelude::*;
 use regex::Regex;
 use serde::Serialize;
-use trace::OmissionRow;
+use trace::{OmissionRow, worst_omission};
 
 use crate::Error;
 use crate::cli::analyze::{colour, width, with_bar};
 use crate::cli::input::{InputArguments, open};
-use crate::cli::{Outcome, outcome_of, print_omissions};
+use crate::cli::{Outcome, print_omissions};
 use crate::ingest::source::Source;
 use crate::model::options::{Options, parse_ranks, parse_steps};
 use crate::model::selection::{Held, require_any};
@@ -147,7 +147,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         print_tables(&tables, (word, key), arguments.row_limit)?;
     }
     print_notes(source.as_ref(), &chosen, arguments.ranks.is_some(), &omissions);
-    Ok(outcome_of(&omissions))
+    Ok(arguments.input.outcome(worst_omission(&omissions)))
 }
 
 /// Returns the chosen ranks, or the lowest rank without a list.

@@ -8,6 +8,7 @@ use trace::{OmissionRow, Text};
 use crate::Error;
 use crate::base::units::ns;
 use crate::compare::inference::{Estimate, adjusted, change, harmonic, quantile_of_t};
+use crate::compare::kernel_counts::kernel_counts;
 use crate::compare::profile::{Group, Key, Measure, RunProfile};
 use crate::compare::same_job::require_same_job;
 use crate::compare::sample::{Estimates, Sample};
@@ -57,6 +58,7 @@ pub(super) fn compare(
         verdict: DiffVerdict::default(),
         rows: Vec::new(),
         too_small: 0,
+        kernels: kernel_counts(&samples_a, &samples_b),
         appeared: Vec::new(),
         vanished: Vec::new(),
         omissions,
@@ -93,7 +95,7 @@ fn common_ranks(a: &[Named], b: &[Named], omissions: &mut Vec<OmissionRow>) -> R
         let others = run.ranks.iter().filter(|p| !common.contains(&p.rank)).count();
         if others > 0 {
             omissions.push(
-                OmissionRow::new("ranks", "some runs lack them, so they are not compared")
+                OmissionRow::left_out("ranks", "some runs lack them, so they are not compared")
                     .file(Text::from(path.as_str()))
                     .amount(others as i64),
             );

@@ -9,6 +9,7 @@ use trace::{OmissionRow, Op, Text, Word, name_rules};
 use crate::Error;
 use crate::align::aligned::load_chosen;
 use crate::base::units;
+use crate::compare::kernel_counts::RankKernels;
 use crate::ingest::source::Source;
 use crate::judge::reduce::reduce;
 use crate::measure::map::map_rank;
@@ -119,6 +120,8 @@ pub(crate) struct RankProfile {
     /// Active steps, ascending.
     pub(crate) steps: Vec<i32>,
     pub(crate) series: BTreeMap<Key, Vec<f64>>,
+    /// Kernels in each of `steps`.
+    pub(crate) kernels: RankKernels,
 }
 
 impl RankProfile {
@@ -186,7 +189,8 @@ fn profile_rank(data: &RankData, details: &Details, options: &Options) -> RankPr
     let mut steps: Vec<i32> = host_windows(&data.outline.steps).iter().map(|s| s.step).filter(chosen).collect();
     steps.sort_unstable();
     steps.dedup();
-    let mut profile = RankProfile { rank: data.outline.info.rank, steps, series: BTreeMap::new() };
+    let kernels = RankKernels::of(data, &steps);
+    let mut profile = RankProfile { rank: data.outline.info.rank, steps, series: BTreeMap::new(), kernels };
     let events = &data.events;
     let mut inside_ns = vec![0_i64; events.len()];
     for (row, parent) in events.parent.iter().enumerate().filter(|(_, parent)| **parent != NO_PARENT) {

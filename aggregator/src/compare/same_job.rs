@@ -84,7 +84,7 @@ mod tests {
     fn run(world_size: i32, bytes: i64, operators: &[(&str, f64)]) -> (String, RunProfile) {
         let key = |name: &str| Key::new(Group::Operator, name, Measure::SelfTime);
         let series = operators.iter().map(|(name, ns)| (key(name), vec![*ns])).collect();
-        let rank = RankProfile { rank: 0, steps: vec![0], series };
+        let rank = RankProfile { rank: 0, steps: vec![0], series, ..RankProfile::default() };
         let facts = Facts { world_size: Some(world_size), ..Facts::default() };
         (String::new(), RunProfile { facts, ranks: vec![rank], collective_bytes: bytes, ..RunProfile::default() })
     }

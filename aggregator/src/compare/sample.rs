@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::base::stats::{median, median_of_others};
 use crate::compare::inference::Estimate;
+use crate::compare::kernel_counts::RankKernels;
 use crate::compare::profile::{Group, Key, Measure, RunProfile};
 
 /// A run, restricted to common ranks and steps.
@@ -40,6 +41,11 @@ impl<'a> Sample<'a> {
     /// Number of common steps.
     pub(super) fn steps(&self) -> usize {
         self.steps.first().map_or(0, Vec::len)
+    }
+
+    /// The kernels of each common rank, and the indices of the common steps in their counts.
+    pub(super) fn kernels(&self) -> impl Iterator<Item = (&'a RankKernels, &[usize])> {
+        self.ranks.iter().zip(&self.steps).map(|(at, steps)| (&self.run.ranks[*at].kernels, &**steps))
     }
 
     /// All keys that any common rank has.

@@ -7,7 +7,7 @@ use kineto::write::{WrittenShards, write_shards};
 use kineto::{Plan, PlanOptions, TraceFile, load_windows, load_windows_detailed, plan};
 use rayon::prelude::*;
 use trace::rank::Details;
-use trace::{MANIFEST_FILE, Manifest, OmissionRow, SCHEMA_VERSION};
+use trace::{HELD_RANKS, MANIFEST_FILE, Manifest, OmissionRow, SCHEMA_VERSION};
 
 use crate::Error;
 use crate::ingest::source::{Source, SourceInfo};
@@ -130,10 +130,10 @@ pub fn ingest_with(
         created_utc_ns: 0,
         tool: format!("torch.profiler, ingested by rankscope {}", env!("CARGO_PKG_VERSION")),
         command: Vec::new(),
-        config: serde_json::Map::from_iter([(
-            "files".to_string(),
-            plan.files.iter().map(|f| serde_json::Value::from(&*f.name)).collect(),
-        )]),
+        config: serde_json::Map::from_iter([
+            ("files".to_string(), plan.files.iter().map(|f| serde_json::Value::from(&*f.name)).collect()),
+            (HELD_RANKS.to_string(), by_rank(&plan).map(|files| serde_json::Value::from(files[0].rank)).collect()),
+        ]),
     };
     let done = AtomicUsize::new(0);
     let ranks: Vec<&[TraceFile]> = by_rank(&plan).collect();

@@ -9,14 +9,14 @@ mod merge_parts;
 mod op_details;
 mod repair;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use trace::{CollectiveRow, OmissionRow, RankRow, Row, Run};
+use trace::{CollectiveRow, CounterRow, OMISSION_SOURCE, OmissionKind, OmissionRow, RankRow, Row, Run, Vocabulary};
 
 use crate::model::{Collective, RankData, RankInfo, RankOutline};
-use trace::rank::{BelowOperators, Details, Launches};
+use trace::rank::{BelowOperators, Details, Kind, Launches};
 
 pub use merge_parts::{merge_parts, sort_rows};
 
@@ -34,6 +34,7 @@ pub fn load_rank(run: &Run, rank: i32) -> RankData {
     data.devices = rows(run, rank, &mut omissions);
     data.flows = rows(run, rank, &mut omissions);
     data.counters = rows(run, rank, &mut omissions);
+    omissions.extend(losses_of(run, &data.outline.info, &data.counters));
     data.omissions = omissions;
     columns::load_events(run, rank, &mut data);
     repair::repair(&mut data);
@@ -75,6 +76,89 @@ pub fn load_rank_detailed(run: &Run, rank: i32) -> (RankData, Details) {
     let mut data = load_rank(run, rank);
     let details = op_details::load_details(run, rank, &mut data);
     (data, details)
+}
+
+/// What was lost before the rank's rows were written, for a command that reads these rows by itself.
+pub(crate) fn losses(run: &Run, rank: i32) -> Vec<OmissionRow> {
+    let mut omissions = Vec::new();
+    let counters = rows(run, rank, &mut omissions);
+    omissions.extend(losses_of(run, &rank_info(run, rank), &counters));
+    omissions
+}
+
+fn losses_of(run: &Run, info: &RankInfo, counters: &[CounterRow]) -> Vec<OmissionRow> {
+    let mut omissions = counted(info.rank, counters);
+    omissions.extend(rows_without_shard(run, info.rank, counters));
+    if info.closed_cleanly == Some(false) {
+        let why = "the rank did not shut down cleanly; its last part may be missing";
+        omissions.push(OmissionRow::lost("rows after the last part", why).rank(info.rank));
+    }
+    omissions
+}
+
+/// What the counters say was lost while recording, and what a trace that was ingested lacked.
+fn counted(rank: i32, counters: &[CounterRow]) -> Vec<OmissionRow> {
+    const REASONS: usize = 3;
+    let mut items: BTreeMap<(OmissionKind, &str), (i64, BTreeSet<&str>)> = BTreeMap::new();
+    for counter in counters {
+        let ingested = counter.source.strip_prefix(OMISSION_SOURCE);
+        let what = ingested.unwrap_or("rows lost while recording");
+        // What a recorder left out on purpose is no omission of the analysis.
+        let omitted = if ingested.is_some() { counter.omitted } else { 0 };
+        for (kind, amount) in [(OmissionKind::Lost, counter.dropped), (OmissionKind::LeftOut, omitted)] {
+            if amount > 0 {
+                let (sum, reasons) = items.entry((kind, what)).or_default();
+                *sum = sum.saturating_add(amount);
+                reasons.extend(counter.why.as_deref());
+            }
+        }
+    }
+    let row = |((kind, what), (amount, reasons)): ((OmissionKind, &str), (i64, BTreeSet<&str>))| {
+        let named: Vec<&str> = reasons.iter().copied().take(REASONS).collect();
+        let why = match reasons.len().saturating_sub(REASONS) {
+            0 if named.is_empty() => "the reason was not recorded".to_string(),
+            0 => named.join("; "),
+            more => format!("{}; and {more} more reasons", named.join("; ")),
+        };
+        OmissionRow::of(kind, what, why).rank(rank).amount(amount)
+    };
+    items.into_iter().map(row).collect()
+}
+
+/// The tables of a rank whose shards hold fewer rows than the rank counted when it wrote them. A shard that is damaged
+/// or was refused is listed by [`Run::open`].
+fn rows_without_shard(run: &Run, rank: i32, counters: &[CounterRow]) -> Vec<OmissionRow> {
+    let tables: Vec<&str> = trace::rank_tables().into_iter().map(|table| table.name).collect();
+    let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
+    for counter in counters.iter().filter(|counter| counter.recorded > 0) {
+        if let Some(table) = table_of(&counter.source, &tables) {
+            let count = counts.entry(table).or_default();
+            *count = count.saturating_add(counter.recorded);
+        }
+    }
+    let missing = |(table, counted): (&str, i64)| {
+        let what = format!("rows of {table}");
+        let is_listed = run.problems.iter().any(|problem| problem.rank == Some(rank) && problem.what == what);
+        let rows = run.shards(rank, table).iter().fold(0, |sum: u64, shard| sum.saturating_add(shard.rows));
+        let held = i64::try_from(rows).unwrap_or(i64::MAX);
+        (held < counted && !is_listed).then(|| {
+            let why = format!("a shard is missing: the rank wrote {counted} rows, and its shards hold {held}");
+            OmissionRow::lost(what, why).rank(rank).amount(counted - held)
+        })
+    };
+    counts.into_iter().filter_map(missing).collect()
+}
+
+/// The table in which the rows of a counter's source are.
+fn table_of<'a>(source: &'a str, tables: &[&'a str]) -> Option<&'a str> {
+    match source.split_once(':') {
+        Some(("host", _)) => Some("events"),
+        Some(("cupti", kind)) => Kind::from_word(kind).map(|_| "events"),
+        Some((table @ ("collectives" | "memory"), _)) => Some(table),
+        Some(_) => None,
+        None if source == "kineto" => Some("events"),
+        None => tables.iter().copied().find(|name| *name == source),
+    }
 }
 
 fn relative(path: &Path, run: &Path) -> Arc<str> {

@@ -1,45 +1,69 @@
 //! Findings: the problems that an engineer should look at first, as sentences. Each has its evidence, its threshold and
-//! the source of the threshold.
+//! the source of the threshold. `docs/method/findings.md` lists them, with the bound of each predicted saving.
 
 pub(crate) mod communication;
 mod devices;
+mod first_steps;
+mod input;
+mod kernels;
+mod memory;
+mod occupancy;
+pub(crate) mod overhead;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use trace::{FindingRow, Reason, Severity, StepBreakdownRow, Word, WorkType};
+use trace::{FindingRow, Reason, Severity, StepBreakdownRow, Word};
 
-use crate::base::units::{bytes, ns, plural, ranks};
-use crate::judge::headline::SCATTERED_WAITS_PCT;
+use crate::base::units::{plural, ranks, ranks_named, shorten};
+use crate::judge::headline::{SCATTERED_WAITS_PCT, is_without_cost};
 use crate::model::analysis::{Analysis, VerdictKind};
 use crate::model::limits::Limits;
+use crate::model::options::Options;
 
-/// A kernel is reported as slow only above this share of its device's kernel time, because smaller kernels cost too
-/// little.
-const SLOW_KERNEL_SHARE: f64 = 0.05;
-
-/// All findings, the most severe first. `memory` holds the capacity of each device in bytes, by rank and device.
-pub(crate) fn findings(analysis: &Analysis, limits: &Limits, memory: &BTreeMap<(i32, i64), i64>) -> Vec<FindingRow> {
-    let mut findings = Vec::new();
-    findings.extend(straggler(analysis));
-    findings.extend(scattered_waits(analysis));
-    findings.extend(hang(analysis));
-    findings.extend(lost_rows(analysis));
-    findings.extend(not_recorded(analysis));
-    findings.extend(clock(analysis));
-    findings.extend(exposed(analysis, limits));
-    findings.extend(idle_device(analysis, limits));
-    findings.extend(input(analysis, limits));
-    findings.extend(memory_peak(analysis, limits, memory));
-    findings.extend(slow_device(analysis, limits));
-    findings.extend(devices::findings(analysis, limits));
-    findings.sort_by_key(|f| f.severity.known().unwrap_or(Severity::Info));
+/// All findings. Those that make numbers invalid come first, then those with a predicted saving, the largest first, then
+/// the others by severity. `memory` holds the capacity of each device in bytes, by rank and device; `of_ranks` the
+/// findings that need more of the ranks than the tables have.
+pub(crate) fn findings(
+    analysis: &Analysis,
+    options: &Options,
+    memory: &BTreeMap<(i32, i64), i64>,
+    of_ranks: Vec<FindingRow>,
+) -> Vec<FindingRow> {
+    let limits = &options.limits;
+    let mut findings: Vec<FindingRow> =
+        [hang(analysis), lost_rows(analysis), invalid_clock(analysis)].into_iter().flatten().collect();
+    findings.sort_by_key(severity);
+    let mut others = of_ranks;
+    others.extend(straggler(analysis));
+    others.extend(scattered_waits(analysis));
+    others.extend(not_recorded(analysis));
+    others.extend(coarse_clock(analysis));
+    others.extend(communication::exposed(analysis, limits));
+    others.extend(input::findings(analysis, limits));
+    others.extend(memory::findings(analysis, limits, memory));
+    others.extend(kernels::slow_device(analysis, limits));
+    others.extend(occupancy::findings(analysis, limits));
+    others.extend(devices::findings(analysis, limits));
+    others.extend(first_steps::first_steps(analysis).filter(|_| options.takes_whole_ranks()));
+    for finding in &mut others {
+        // The named device may have longer steps than the median one.
+        finding.saving_ns = finding.saving_ns.map(|ns| ns.min(analysis.verdict.step_ns.unwrap_or(ns)));
+    }
+    others.sort_by_key(|finding| (Reverse(finding.saving_ns), severity(finding)));
+    findings.extend(others);
     findings
+}
+
+fn severity(finding: &FindingRow) -> Severity {
+    finding.severity.known().unwrap_or(Severity::Info)
 }
 
 /// Makes a finding; `table` names the table that holds the numbers in `evidence`.
 fn finding(severity: Severity, title: String, (table, evidence): (&str, String), suggestion: &str) -> FindingRow {
     FindingRow {
         severity: severity.into(),
+        saving_ns: None,
         title: title.into(),
         evidence: evidence.into(),
         evidence_table: table.into(),
@@ -47,16 +71,27 @@ fn finding(severity: Severity, title: String, (table, evidence): (&str, String),
     }
 }
 
+/// Adds the prediction: a step becomes shorter by at most `saving_ns`.
+fn saving(saving_ns: i64, finding: FindingRow) -> FindingRow {
+    FindingRow { saving_ns: Some(saving_ns.max(0)), ..finding }
+}
+
 fn straggler(analysis: &Analysis) -> Option<FindingRow> {
     let verdict = &analysis.verdict;
     let severity = match verdict.kind {
         VerdictKind::Cause => Severity::Critical,
+        VerdictKind::Undecided if verdict.within_variation => Severity::Info,
         VerdictKind::Undecided => Severity::Warning,
-        VerdictKind::Balanced | VerdictKind::Nothing => return None,
+        VerdictKind::Balanced | VerdictKind::Nothing => Severity::Info,
     };
     let row = analysis.tables.stragglers.iter().find(|s| Some(s.rank) == verdict.rank)?;
+    if verdict.kind == VerdictKind::Balanced && !is_without_cost(row) {
+        return None;
+    }
     let evidence = row.evidence.clone().unwrap_or_else(|| verdict.sentence.as_str().into());
     let suggestion = match verdict.reason.as_ref().and_then(Word::known) {
+        _ if verdict.kind == VerdictKind::Balanced => "nothing to do: the step would not be shorter without it",
+        _ if verdict.within_variation => "record more steps before you look for a reason: this may be chance",
         Some(Reason::Input) => {
             "look at the data loader of that rank: its storage, its workers, the size of its samples"
         }
@@ -64,26 +99,33 @@ fn straggler(analysis: &Analysis) -> Option<FindingRow> {
             "look at the network of that rank's host, and at the algorithm and channels it uses"
         }
         Some(Reason::Host) => {
-            "the device waits for its host: look for other processes, frequency limits and Python work there"
+            "record Python stacks (with_stack=True) to see what that host does: other processes, locks, input and output, Python code"
         }
         _ => "look at the named range on that rank: more work, a slower device, or a noisy neighbour",
     };
-    Some(finding(severity, verdict.sentence.clone(), ("stragglers", evidence.to_string()), suggestion))
+    let found = finding(severity, verdict.sentence.clone(), ("stragglers", evidence.to_string()), suggestion);
+    Some(saving(row.step_delay_ns, found))
 }
 
 /// Ranks wait, but for different ranks in different steps, so the verdict names none.
 fn scattered_waits(analysis: &Analysis) -> Option<FindingRow> {
     let verdict = &analysis.verdict;
-    (verdict.kind == VerdictKind::Undecided && verdict.rank.is_none()).then(|| {
+    let wait_ns = verdict.exposed_wait_ns.unwrap_or(0) as f64;
+    let is_long = 100.0 * wait_ns >= SCATTERED_WAITS_PCT * verdict.step_ns.unwrap_or(i64::MAX) as f64;
+    (verdict.kind == VerdictKind::Undecided && verdict.rank.is_none() && is_long).then(|| {
         let evidence = format!(
-            "stragglers.suffered_wait_ns and caused_wait_ns; threshold {SCATTERED_WAITS_PCT} % of a step (this program's)"
+            "collective_waits.exposed_wait_ns less the clocks' error, by rank; threshold {SCATTERED_WAITS_PCT} % of a step (this \
+             program's)"
         );
-        finding(
+        // Without any wait, the rank that waits most needs its step less its waits.
+        let most_ns = analysis.tables.stragglers.iter().map(|row| row.suffered_wait_ns).max().unwrap_or(0);
+        let found = finding(
             Severity::Warning,
             verdict.sentence.clone(),
             ("stragglers", evidence),
             "see collective_waits step by step: which rank was last, and whether that rank or step has more work",
-        )
+        );
+        saving(most_ns, found)
     })
 }
 
@@ -99,12 +141,19 @@ fn hang(analysis: &Analysis) -> Option<FindingRow> {
     let comm = row.comm_name.as_deref().map_or_else(|| format!("{:#x}", row.comm_id), |name| format!("{name:?}"));
     let name = format!("{}{seq} of communicator {comm}", row.op);
     let (waiting, verb) = if started.is_empty() { (&enqueued, "called") } else { (&started, "entered") };
-    let named = |ranks: &[i32]| format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list(ranks));
+    let cut = &analysis.facts.recording_was_cut;
+    // A job that hung and was killed looks like one that was stopped, so this comes before any blame.
+    let before =
+        if cut.is_empty() { String::new() } else { format!("the recording was cut on {}; ", ranks_named(cut)) };
     let title = match missing.is_empty() {
-        true => format!("{name} did not end: {} {verb} it", named(waiting)),
+        true => format!("{before}{name} did not end: {} {verb} it", ranks_named(waiting)),
         false => {
             let is = if missing.len() == 1 { "is" } else { "are" };
-            format!("{} {is} missing from {name}: {} {verb} it and did not leave", named(&missing), named(waiting))
+            format!(
+                "{before}{} {is} missing from {name}: {} {verb} it and did not leave",
+                ranks_named(&missing),
+                ranks_named(waiting)
+            )
         }
     };
     let mut evidence = format!(
@@ -121,13 +170,19 @@ fn hang(analysis: &Analysis) -> Option<FindingRow> {
         evidence.push_str(&format!("; {} not read, or only in part", plural(row.unknown as usize, "rank")));
     }
     let (severity, suggestion) = match (missing.is_empty(), row.unknown) {
-        (true, 0) => (
-            Severity::Warning,
-            "every rank called it: look for a link or a device that stopped, or a recording that was cut",
+        (true, _) if !cut.is_empty() => (
+            Severity::Info,
+            "this is normal for a job that was stopped; if it hung before, look for a link or a device that stopped",
         ),
+        (true, 0) => (Severity::Warning, "every rank called it: look for a link or a device that stopped"),
         (true, _) => {
             (Severity::Warning, "analyse all ranks over their whole time: a rank that was not read may be missing")
         }
+        (false, _) if !cut.is_empty() => (
+            Severity::Critical,
+            "if the job was stopped, they may have stopped first; if it hung before, look at what they did instead: an \
+             exception, another branch, an endless loop",
+        ),
         (false, _) => (
             Severity::Critical,
             "look at what those ranks did instead: an exception, another branch, an endless loop, a dead process",
@@ -171,12 +226,16 @@ fn not_recorded(analysis: &Analysis) -> Option<FindingRow> {
     })
 }
 
-fn clock(analysis: &Analysis) -> Option<FindingRow> {
-    let violations: i64 = analysis.tables.clock_fit.iter().map(|c| c.violations).sum();
+/// The clocks contradict themselves, or their error is unknown.
+fn invalid_clock(analysis: &Analysis) -> Option<FindingRow> {
+    let fits = &analysis.tables.clock_fit;
+    let violations: i64 = fits.iter().map(|c| c.violations).sum();
     if violations > 0 {
+        let mut of_ranks: Vec<i32> = fits.iter().filter(|c| c.violations > 0).map(|c| c.rank).collect();
+        of_ranks.dedup();
         return Some(finding(
             Severity::Warning,
-            format!("the clocks contradict the order of events in {violations} collectives"),
+            format!("the clocks of {} contradict the order of events in {violations} collectives", ranks_named(&of_ranks)),
             (
                 "clock_fit",
                 "clock_fit.violations: a rank left a collective before another rank entered it, by more than both bounds"
@@ -187,8 +246,8 @@ fn clock(analysis: &Analysis) -> Option<FindingRow> {
     }
     let instances = &analysis.tables.collective_instances;
     let unknown = instances.iter().filter(|i| i.error_ns.is_none()).count();
-    if unknown > 0 {
-        return Some(finding(
+    (unknown > 0).then(|| {
+        finding(
             Severity::Warning,
             format!("the error of the clocks is unknown for {unknown} of {}", plural(instances.len(), "collective")),
             (
@@ -197,19 +256,23 @@ fn clock(analysis: &Analysis) -> Option<FindingRow> {
                     .into(),
             ),
             "skew and waits there may be clock offsets only; own_excess_ns needs no common clock and stays valid",
-        ));
+        )
+    })
+}
+
+/// The clocks are right, but not as accurate as the ranks are close.
+fn coarse_clock(analysis: &Analysis) -> Option<FindingRow> {
+    if invalid_clock(analysis).is_some() {
+        return None;
     }
-    let with_error = instances.iter().filter_map(|i| Some((i.skew_ns, i.error_ns?)));
+    let with_error = analysis.tables.collective_instances.iter().filter_map(|i| Some((i.skew_ns, i.error_ns?)));
     let (inside, total) =
         with_error.fold((0, 0), |(inside, total), (skew, error)| (inside + i64::from(skew <= error), total + 1));
     (total > 0 && 2 * inside > total).then(|| {
         finding(
             Severity::Info,
-            "in most collectives the ranks arrive closer together than the clock error".into(),
-            (
-                "collective_instances",
-                format!("skew_ns ≤ error_ns in {inside} of {total} collectives; threshold: half"),
-            ),
+            format!("in {inside} of {total} collectives, the ranks arrive closer together than the clock error"),
+            ("collective_instances", "skew_ns ≤ error_ns; threshold: half of the collectives".into()),
             "ignore the waits and the order of arrival in those collectives; own_excess_ns needs no common clock and stays valid",
         )
     })
@@ -220,33 +283,45 @@ fn step_rows(analysis: &Analysis) -> impl Iterator<Item = &StepBreakdownRow> {
     analysis.tables.step_breakdown.iter().filter(|r| r.step.is_some_and(|s| s >= 0) && r.wall_ns > 0)
 }
 
-fn exposed(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
-    let (exposed, wall) = step_rows(analysis).fold((0_i64, 0_i64), |(e, w), r| (e + r.exposed_comm_ns, w + r.wall_ns));
-    let pct = 100.0 * exposed as f64 / wall.max(1) as f64;
-    (pct > limits.exposed_comm_pct).then(|| {
-        finding(
-            Severity::Warning,
-            format!("{pct:.0} % of the step is exposed communication, including waits for late ranks"),
-            ("step_breakdown", format!(
-                "exposed_comm_ns / wall_ns over all steps and ranks; threshold {} % (TensorBoard plugin)",
-                limits.exposed_comm_pct
-            )),
-            "fix stragglers first, because waits for them count here; then use smaller buckets, or more compute per step",
-        )
-    })
+/// The time of one device in its steps.
+#[derive(Clone, Copy, Debug, Default)]
+struct DeviceTime {
+    steps: i64,
+    wall_ns: i64,
+    compute_ns: i64,
+    idle_ns: i64,
+    overhead_ns: i64,
 }
 
-/// Compute time and wall time of each device, summed over its steps; by rank and device.
-fn compute_of_devices(analysis: &Analysis) -> BTreeMap<(i32, i64), (i64, i64)> {
-    let mut by_device: BTreeMap<(i32, i64), (i64, i64)> = BTreeMap::new();
+impl DeviceTime {
+    /// The share of the time in which the device computes, in percent. Time of the profiler does not count.
+    fn compute_pct(&self) -> f64 {
+        share(&(self.compute_ns, self.wall_ns - self.overhead_ns))
+    }
+
+    /// The mean idle time in a step, without that of the profiler.
+    fn own_idle_ns(&self) -> i64 {
+        (self.idle_ns - self.overhead_ns) / self.steps.max(1)
+    }
+}
+
+/// Devices by rank and number.
+type Devices = BTreeMap<(i32, i64), DeviceTime>;
+
+/// The time of each device, summed over its steps.
+fn devices_of(analysis: &Analysis) -> Devices {
+    let mut devices = Devices::new();
     for row in step_rows(analysis) {
         if let Some(device) = row.device_id {
-            let (busy, wall) = by_device.entry((row.rank, device)).or_default();
-            *busy += row.compute_ns + row.overlap_ns;
-            *wall += row.wall_ns;
+            let sum = devices.entry((row.rank, device)).or_default();
+            sum.steps += 1;
+            sum.wall_ns = sum.wall_ns.saturating_add(row.wall_ns);
+            sum.compute_ns = sum.compute_ns.saturating_add(row.compute_ns + row.overlap_ns);
+            sum.idle_ns = sum.idle_ns.saturating_add(row.idle_ns);
+            sum.overhead_ns = sum.overhead_ns.saturating_add(row.overhead_ns);
         }
     }
-    by_device
+    devices
 }
 
 /// The share of `part` in `whole`, in percent.
@@ -254,101 +329,40 @@ fn share((part, whole): &(i64, i64)) -> f64 {
     100.0 * *part as f64 / (*whole).max(1) as f64
 }
 
-fn idle_device(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
-    let by_device = compute_of_devices(analysis);
-    let idle: Vec<_> = by_device.iter().filter(|(_, sums)| share(sums) < limits.device_busy_pct).collect();
-    let (worst, sums) = idle.iter().min_by(|(_, a), (_, b)| share(a).total_cmp(&share(b)))?;
-    Some(finding(
-        Severity::Warning,
-        format!("{} of {} devices compute less than half of the time", idle.len(), by_device.len()),
-        (
-            "idle_breakdown",
-            format!(
-                "least: rank {} device {} with {:.0} %; threshold {} % (TensorBoard plugin, GPU utilization)",
-                worst.0,
-                worst.1,
-                share(sums),
-                limits.device_busy_pct
-            ),
-        ),
-        "see idle_breakdown: host_wait means that the host launches too slowly, other means that streams wait for each other",
-    ))
+/// `device 0 of rank 3`, or `rank 3` for its CPU.
+fn place(rank: i32, device: Option<i64>) -> String {
+    device.map_or(format!("rank {rank}"), |device| format!("device {device} of rank {rank}"))
 }
 
-fn input(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
-    let mut by_rank: BTreeMap<i32, (i64, i64)> = BTreeMap::new();
-    for row in analysis.tables.data_loading.iter().filter(|r| r.step.is_some()) {
-        let (total, wall) = by_rank.entry(row.rank).or_default();
-        *total = total.saturating_add(row.total_ns);
-        *wall = wall.saturating_add(row.wall_ns);
-    }
-    let sum = |(t, w): (i64, i64), (total, wall): &(i64, i64)| (t.saturating_add(*total), w.saturating_add(*wall));
-    let (total, wall) = by_rank.values().fold((0, 0), sum);
-    let (worst, sums) = by_rank.iter().max_by(|(_, a), (_, b)| share(a).total_cmp(&share(b)))?;
-    let pct = share(&(total, wall));
-    (pct > limits.input_pct).then(|| {
-        finding(
-            Severity::Warning,
-            format!("{pct:.0} % of the step is spent on input"),
-            ("data_loading", format!(
-                "data_loading.total_ns / wall_ns over the steps of {} with input ranges; most: rank {worst} with {:.0} %; \
-                 threshold {} % (TensorBoard plugin)",
-                plural(by_rank.len(), "rank"),
-                share(sums),
-                limits.input_pct
-            )),
-            "load ahead: use more workers, pinned memory, or batches that are prepared while the step runs",
-        )
-    })
+/// The device that is idle most, and its time. Ranks that the verdict names as a cause count only if there are no others:
+/// their idle time is the saving of the verdict.
+fn most_idle<'a>(
+    analysis: &Analysis,
+    devices: impl Iterator<Item = (&'a (i32, i64), &'a DeviceTime)>,
+) -> Option<(&'a (i32, i64), &'a DeviceTime)> {
+    let is_cause = |rank: i32| analysis.verdict.causes.contains(&rank);
+    devices.max_by_key(|((rank, device), time)| (!is_cause(*rank), time.own_idle_ns(), Reverse((*rank, *device))))
 }
 
-fn memory_peak(analysis: &Analysis, limits: &Limits, memory: &BTreeMap<(i32, i64), i64>) -> Option<FindingRow> {
-    let share = |row: &trace::MemoryPeakRow| {
-        let capacity = *memory.get(&(row.rank, row.device_id?))?;
-        (capacity > 0).then(|| 100.0 * row.peak_bytes as f64 / capacity as f64)
+/// A kernel's name in a title: names of templates may have thousands of letters.
+fn short_name(name: &str) -> String {
+    shorten(name, 80)
+}
+
+/// Some of `all` devices in words: `the devices of ranks 0–3`, `device 1 of rank 0 and 2 more`.
+fn devices_named(chosen: &[(i32, i64)], all: &Devices) -> String {
+    let whole = |rank: i32| {
+        let of = |keys: &mut dyn Iterator<Item = &(i32, i64)>| keys.filter(|key| key.0 == rank).count();
+        of(&mut chosen.iter()) == of(&mut all.keys())
     };
-    let peaks = analysis.tables.memory_peaks.iter().filter_map(|row| Some((row, share(row)?)));
-    let (row, pct) = peaks.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
-    (pct > limits.memory_pct).then(|| {
-        finding(
-            Severity::Warning,
-            format!("rank {} uses {pct:.0} % of its device's memory", row.rank),
-            (
-                "memory_peaks",
-                format!("peak {}; threshold {} % (TensorBoard plugin)", bytes(row.peak_bytes), limits.memory_pct),
-            ),
-            "the next allocation may fail; memory_peaks.alive lists the largest holders",
-        )
-    })
-}
-
-fn slow_device(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
-    let kernels = &analysis.tables.kernel_stats;
-    let mut totals: BTreeMap<(i32, Option<i64>), i64> = BTreeMap::new();
-    for kernel in kernels {
-        *totals.entry((kernel.rank, kernel.device_id)).or_default() += kernel.total_ns;
+    match chosen {
+        [] => "no device".into(),
+        [(rank, device)] => place(*rank, Some(*device)),
+        many if many.iter().all(|(rank, _)| whole(*rank)) => {
+            let mut of_ranks: Vec<i32> = many.iter().map(|(rank, _)| *rank).collect();
+            of_ranks.dedup();
+            format!("the devices of {}", ranks_named(&of_ranks))
+        }
+        [(rank, device), rest @ ..] => format!("{} and {} more", place(*rank, Some(*device)), rest.len()),
     }
-    let weighty = kernels.iter().filter(|k| {
-        let total = totals.get(&(k.rank, k.device_id)).copied().unwrap_or(0);
-        k.work != WorkType::Communication && k.total_ns as f64 > SLOW_KERNEL_SHARE * total as f64
-    });
-    let (kernel, ratio) = weighty
-        .filter_map(|k| Some((k, k.vs_median_device?)))
-        .max_by(|(_, a), (_, b)| a.total_cmp(b))
-        .filter(|(_, ratio)| *ratio > limits.slow_device_ratio)?;
-    Some(finding(
-        Severity::Warning,
-        format!("a kernel takes {ratio:.2} × as long on rank {} as on the median device", kernel.rank),
-        (
-            "kernel_stats",
-            format!(
-                "{} at {} a call; threshold {} × (FALCON: 10 %), kernels above {:.0} % of the device's time",
-                kernel.name,
-                ns(kernel.mean_ns as i64),
-                limits.slow_device_ratio,
-                100.0 * SLOW_KERNEL_SHARE
-            ),
-        ),
-        "check that device's clocks, power and temperature, and whether the kernel's shapes are the same as on other ranks",
-    ))
 }

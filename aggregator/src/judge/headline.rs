@@ -1,77 +1,125 @@
 //! The headline: one sentence from the table of stragglers. It names the slow rank, its cost per step, the reason and
 //! the certainty.
 
-use trace::{StandsOn, StragglerRow};
+use std::collections::BTreeSet;
+
+use trace::{Reason, StandsOn, StragglerRow, Verdict as RankVerdict, Word};
 
 use crate::base::stats::lower_median;
-use crate::base::units::ns;
-use crate::base::units::spoken_z;
-use crate::model::analysis::{Facts, Tables, Verdict, VerdictKind};
+use crate::base::units::{ns, plural, spoken_z};
+use crate::judge::exposed_waits::longest_exposed;
+use crate::model::analysis::{Analysis, Facts, Tables, Verdict, VerdictKind};
+use crate::model::thresholds::Thresholds;
 
 /// The verdict on a run.
-pub(crate) fn verdict(tables: &Tables, facts: &Facts) -> Verdict {
-    let rows = &tables.stragglers;
-    let rows_by_delay = |verdict: trace::Verdict| {
-        let mut rows: Vec<&StragglerRow> = rows.iter().filter(|r| r.verdict == verdict && r.steps > 0).collect();
+pub(crate) fn verdict(tables: &Tables, facts: &Facts, t: &Thresholds) -> Verdict {
+    let rows_by_delay = |is_wanted: &dyn Fn(&StragglerRow) -> bool| {
+        let mut rows: Vec<&StragglerRow> = tables.stragglers.iter().filter(|r| r.steps > 0 && is_wanted(r)).collect();
         rows.sort_by_key(|r| (std::cmp::Reverse(r.step_delay_ns), r.rank));
         rows
     };
-    let (causes, undecided) = (rows_by_delay(trace::Verdict::Cause), rows_by_delay(trace::Verdict::Undecided));
-    let most_excess = rows.iter().max_by_key(|r| (r.own_excess_ns, std::cmp::Reverse(r.rank)));
+    let causes = rows_by_delay(&|r| r.verdict == RankVerdict::Cause);
+    let suspects = rows_by_delay(&|r| r.verdict == RankVerdict::Undecided);
+    let without_cost = rows_by_delay(&is_without_cost);
+    let most_excess = tables.stragglers.iter().max_by_key(|r| (r.own_excess_ns, std::cmp::Reverse(r.rank)));
     let steps = tables.step_breakdown.iter().filter(|b| b.step.is_some_and(|s| s >= 0));
     let step_ns = lower_median(steps.map(|b| b.wall_ns));
-    let scattered = scattered_waits(tables, step_ns).filter(|_| judged(tables, facts));
-    let (kind, row) = match (causes.first(), undecided.first()) {
+    let waits = waits(tables, facts, step_ns);
+    let (kind, row) = match (causes.first(), suspects.first()) {
         (Some(row), _) => (VerdictKind::Cause, Some(*row)),
         (None, Some(row)) => (VerdictKind::Undecided, Some(*row)),
-        (None, None) if scattered.is_some() => (VerdictKind::Undecided, None),
-        (None, None) if judged(tables, facts) => (VerdictKind::Balanced, most_excess),
-        (None, None) => (VerdictKind::Nothing, None),
+        (None, None) if !judged(tables, facts) => (VerdictKind::Nothing, None),
+        (None, None) if waits.is_long || !facts.missing_ranks.is_empty() => (VerdictKind::Undecided, None),
+        (None, None) => (VerdictKind::Balanced, without_cost.first().copied().or(most_excess)),
     };
-    let mut verdict = match row {
-        Some(row) => numbers(row),
-        None => Verdict::default(),
+    let ranks = |rows: &[&StragglerRow]| rows.iter().map(|r| r.rank).collect();
+    let mut verdict = Verdict {
+        kind,
+        causes: ranks(&causes),
+        suspects: ranks(&suspects),
+        step_ns,
+        exposed_wait_ns: waits.longest.map(|(_, ns)| ns),
+        ..row.map(numbers).unwrap_or_default()
     };
-    verdict.kind = kind;
-    verdict.causes = causes.iter().map(|r| r.rank).collect();
-    verdict.step_ns = step_ns;
-    verdict.sentence = match (kind, row, scattered) {
-        (VerdictKind::Undecided, None, Some(waits)) => waits,
-        _ => sentence(&verdict, tables, facts),
+    verdict.within_variation = kind == VerdictKind::Undecided && row.is_some_and(|row| is_within_variation(row, t));
+    let with: BTreeSet<i32> = tables.collective_instances.iter().filter_map(|i| i.step).collect();
+    let accumulates = facts.steps.iter().any(|step| !with.contains(step));
+    let rivals = if causes.is_empty() { &suspects } else { &causes };
+    verdict.sentence = match (kind, row) {
+        (VerdictKind::Undecided, None) if waits.is_long => scattered(&waits, tables),
+        (VerdictKind::Undecided, None) => missing(facts),
+        (VerdictKind::Nothing, _) | (_, None) => nothing(tables, facts),
+        (_, Some(row)) => sentence(&verdict, row, rivals.get(1..).unwrap_or_default(), (facts, accumulates), t),
     };
+    if kind == VerdictKind::Undecided && row.is_none() {
+        verdict.doubt = Some(verdict.sentence.clone());
+    }
     verdict
 }
 
-/// A run is not balanced if a rank waits at least this share of a step for others, in percent.
-///
-/// The limit is five times the smallest effect of a cause, because preemption alone scatters waits over all ranks.
-pub(crate) const SCATTERED_WAITS_PCT: f64 = 10.0;
+/// Makes the first finding the headline if the ranks cannot be compared.
+pub(crate) fn take_top_finding(analysis: &mut Analysis) {
+    if analysis.headlines_finding() {
+        let finding = analysis.tables.findings.first().map_or("no value exceeds a threshold", |f| &*f.title);
+        analysis.verdict.sentence = format!("{finding}. No verdict on ranks: {}", analysis.verdict.sentence);
+    }
+}
 
-/// The sentence for a run whose ranks wait for different ranks in different steps. Medians over steps miss such waits.
+/// Whether a rank stands out, but lengthens the steps by too little to be a cause.
+pub(crate) fn is_without_cost(row: &StragglerRow) -> bool {
+    row.verdict == RankVerdict::Ok && row.stands_on.is_some()
+}
+
+/// A run is not balanced if a rank waits at least this share of a step for others without computing, in percent.
 ///
-/// Returns `None` if the waits are below [`SCATTERED_WAITS_PCT`], or if the error of a clock is unknown: then the waits
-/// may be clock offsets.
-fn scattered_waits(tables: &Tables, step_ns: Option<i64>) -> Option<String> {
-    let step_ns = step_ns.filter(|ns| *ns > 0)?;
-    if tables.collective_instances.iter().any(|instance| instance.error_ns.is_none()) {
-        return None;
-    }
-    let judged_rows = || tables.stragglers.iter().filter(|row| row.steps > 0);
-    let most = judged_rows().max_by_key(|row| (row.suffered_wait_ns, std::cmp::Reverse(row.rank)))?;
-    let pct = 100.0 * most.suffered_wait_ns as f64 / step_ns as f64;
-    if pct < SCATTERED_WAITS_PCT {
-        return None;
-    }
-    let charged = judged_rows().max_by_key(|row| (row.caused_wait_ns, std::cmp::Reverse(row.rank)))?;
-    Some(format!(
-        "no rank slows the others in most steps, but rank {} waits {} per step ({pct:.0} % of a step) for other ranks. The \
-         longest waits, {} per step summed over the waiting ranks, are for rank {}. Different ranks may be late in different \
-         steps, or several ranks at once.",
-        most.rank,
-        ns(most.suffered_wait_ns),
-        ns(charged.caused_wait_ns),
-        charged.rank,
-    ))
+/// Preemption alone scatters short waits over all ranks.
+pub(crate) const SCATTERED_WAITS_PCT: f64 = 5.0;
+
+/// The waits that cost time.
+struct Waits {
+    /// The rank with the longest such wait, per step.
+    longest: Option<(i32, i64)>,
+    /// Its share of a step, in percent.
+    pct: f64,
+    /// Whether it is too long for a balanced run.
+    is_long: bool,
+}
+
+/// The exposed waits beyond the clocks' error, per step. Medians over steps miss waits for ranks that change from step to
+/// step.
+fn waits(tables: &Tables, facts: &Facts, step_ns: Option<i64>) -> Waits {
+    let longest = longest_exposed(&tables.collective_waits, &tables.collective_instances);
+    let longest = longest.map(|(rank, ns)| (rank, ns / facts.steps.len().max(1) as i64));
+    let share = |(_, ns): (i32, i64)| step_ns.filter(|step| *step > 0).map(|step| 100.0 * ns as f64 / step as f64);
+    let pct = longest.and_then(share).unwrap_or(0.0);
+    Waits { longest, pct, is_long: pct >= SCATTERED_WAITS_PCT }
+}
+
+/// The sentence for a run whose ranks wait for different ranks in different steps.
+fn scattered(waits: &Waits, tables: &Tables) -> String {
+    let rows = tables.stragglers.iter().filter(|row| row.steps > 0);
+    let charged = rows.max_by_key(|row| (row.caused_wait_ns, std::cmp::Reverse(row.rank)));
+    let (rank, wait_ns) = waits.longest.unwrap_or_default();
+    let most = charged.map_or(String::new(), |row| {
+        let waiters = ns(row.caused_wait_ns);
+        format!(" Rank {} is waited for most ({waiters} per step, all waiting ranks together).", row.rank)
+    });
+    format!(
+        "no rank slows the others in most steps, but rank {rank} waits {} per step ({:.0} % of a step) for other ranks and \
+         computes nothing meanwhile.{most} Different ranks may be late in different steps, or several ranks at once.",
+        ns(wait_ns),
+        waits.pct,
+    )
+}
+
+/// The sentence for ranks that are balanced, but not all ranks of the job.
+fn missing(facts: &Facts) -> String {
+    let world = facts.world_size.unwrap_or(0).max(0) as usize;
+    format!(
+        "no rank slows the others in most steps, but only {} of {} were analyzed. A missing rank may be the slow one.",
+        facts.ranks.len(),
+        plural(world, "rank"),
+    )
 }
 
 /// Whether the tables hold enough to judge: two ranks, a collective, and a rank with a compared step.
@@ -79,17 +127,30 @@ fn judged(tables: &Tables, facts: &Facts) -> bool {
     facts.ranks.len() > 1 && !tables.collective_instances.is_empty() && tables.stragglers.iter().any(|s| s.steps > 0)
 }
 
+/// Whether a rank differs from the others by no more than ranks and steps usually do, or too few steps show it.
+fn is_within_variation(row: &StragglerRow, t: &Thresholds) -> bool {
+    let reaches = |z: Option<f64>, least: f64| z.is_some_and(|z| z >= least);
+    // A standard error of 0 gives no z. That is certain over several steps only.
+    let constant = row.z.is_none() && row.steps as usize >= t.min_steps;
+    !constant && !reaches(row.z, t.min_z) && !reaches(row.evidence_z, t.min_range_z)
+}
+
+fn stands_on_range(row: &StragglerRow) -> bool {
+    row.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Range)
+}
+
 fn numbers(row: &StragglerRow) -> Verdict {
-    let by_range = row.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Range);
+    let (by_range, stands_out) = (stands_on_range(row), row.stands_on.is_some());
     Verdict {
         rank: Some(row.rank),
         step_delay_ns: Some(row.step_delay_ns),
+        doubt: row.doubt.as_deref().map(String::from),
         own_excess_ns: Some(row.own_excess_ns),
         own_excess_low_ns: row.own_excess_low_ns,
         own_excess_high_ns: row.own_excess_high_ns,
         reason: row.reason.clone(),
-        evidence_range: row.evidence_range.as_deref().map(String::from),
-        evidence_excess_ns: row.evidence_excess_ns,
+        evidence_range: row.evidence_range.as_deref().filter(|_| stands_out).map(String::from),
+        evidence_excess_ns: row.evidence_excess_ns.filter(|_| stands_out),
         stands_on: row.stands_on.clone(),
         z: if by_range { row.evidence_z } else { row.z },
         persistence: if by_range { row.evidence_persistence } else { row.persistence },
@@ -98,80 +159,101 @@ fn numbers(row: &StragglerRow) -> Verdict {
     }
 }
 
-fn sentence(v: &Verdict, tables: &Tables, facts: &Facts) -> String {
-    let Some(rank) = v.rank else { return nothing(tables, facts) };
-    let sure = certainty(v);
-    let excess = v.own_excess_ns.unwrap_or(0);
-    let why = why(v);
+/// The sentence about `row`; `rivals` are the other ranks with the same verdict, the largest delay first. The flag of `job` says
+/// whether some steps have no collective.
+fn sentence(v: &Verdict, row: &StragglerRow, rivals: &[&StragglerRow], job: (&Facts, bool), t: &Thresholds) -> String {
+    let (facts, accumulates) = job;
+    let rank = row.rank;
+    let (why, sure) = (why(row, facts), certainty(row, t));
+    let share = v.step_ns.filter(|step| *step > 0).map(|step| 100.0 * row.step_delay_ns as f64 / step as f64);
+    let share = share.map_or(String::new(), |share| format!(" ({share:.0} % of a step)"));
+    // Steps without a collective have no delay of their own.
+    let average = if accumulates { " on average" } else { "" };
+    let delay = format!("{}{share}{average}", ns(row.step_delay_ns));
     match v.kind {
         VerdictKind::Cause => {
-            let delay = v.step_delay_ns.unwrap_or(0);
-            let share = v.step_ns.filter(|step| *step > 0).map(|step| 100.0 * delay as f64 / step as f64);
-            let others = match v.causes.len() {
-                0 | 1 => String::new(),
-                2 => " 1 other rank slows the steps too.".into(),
-                n => format!(" {} other ranks slow the steps too.", n - 1),
-            };
-            let effect = match share {
-                // On fewer cores than ranks, a rank that waits frees its core for the others.
-                _ if delay == 0 => {
-                    "loses time in every step but does not lengthen the step, because other ranks arrive just as late"
-                        .into()
-                }
-                Some(share) => format!("slows every step by {} ({share:.0} % of a step)", ns(delay)),
-                None => format!("slows every step by {}", ns(delay)),
-            };
-            format!("rank {rank} {effect}: {why}. {sure}.{others}")
+            format!("rank {rank} slows every step by {delay}: {why}. {sure}.{}", named("Also slow", rivals))
         }
         VerdictKind::Undecided => {
-            format!(
-                "rank {rank} may slow the others, because its own work takes {} longer per step: {why}. {sure}.",
-                ns(excess)
-            )
+            let doubt = v.doubt.as_deref().unwrap_or("the evidence is not certain");
+            let others = named("Other suspects", rivals);
+            format!("rank {rank} may slow every step by {delay}: {why}. Undecided, because {doubt}. {sure}.{others}")
         }
-        VerdictKind::Balanced | VerdictKind::Nothing => {
-            format!(
-                "no rank slows the others in most steps. Rank {rank} has the largest own excess: {} per step (median). {sure}.",
-                ns(excess)
-            )
-        }
+        _ if is_without_cost(row) => format!(
+            "no rank slows the others in most steps. Rank {rank} stands out, but lengthens the step by only {delay}, because \
+             other ranks arrive as late: {why}. {sure}."
+        ),
+        _ => format!(
+            "no rank slows the others in most steps. Rank {rank} has the largest own excess: {} per step (median). {sure}.",
+            ns(row.own_excess_ns)
+        ),
     }
 }
 
-fn why(v: &Verdict) -> String {
-    let reason = v.reason.as_deref().unwrap_or("own work");
-    match (&v.evidence_range, v.evidence_excess_ns) {
-        (Some(range), Some(excess)) => format!("{reason}, {} longer in `{range}` than on the other ranks", ns(excess)),
-        _ => {
-            format!("{reason}, {} longer between collectives than on the other ranks", ns(v.own_excess_ns.unwrap_or(0)))
+/// The ranks with their delays in a sentence; empty without ranks. The delay of a rank may be hidden by a slower one.
+fn named(title: &str, rows: &[&StragglerRow]) -> String {
+    const NAMED: usize = 3;
+    if rows.is_empty() {
+        return String::new();
+    }
+    let one = |row: &&StragglerRow| match row.step_delay_ns {
+        0 => format!("rank {} (hidden by slower ranks)", row.rank),
+        delay_ns => format!("rank {} ({})", row.rank, ns(delay_ns)),
+    };
+    let mut ranks: Vec<String> = rows.iter().take(NAMED).map(one).collect();
+    if rows.len() > NAMED {
+        ranks.push(plural(rows.len() - NAMED, "more rank"));
+    }
+    format!(" {title}: {}.", ranks.join(", "))
+}
+
+/// What takes longer on the rank, and by how much.
+fn why(row: &StragglerRow, facts: &Facts) -> String {
+    let place = match (&row.evidence_range, row.evidence_excess_ns) {
+        (Some(range), Some(excess)) => format!("{} longer in `{range}`", ns(excess)),
+        (None, Some(excess)) => format!("{} longer outside of all recorded ranges", ns(excess)),
+        (_, None) => format!("{} longer between collectives", ns(row.own_excess_ns)),
+    };
+    match row.reason.as_ref().and_then(Word::known) {
+        Some(Reason::Host) if facts.has_device_rows => {
+            format!("its host spends {place} than the other ranks do, and its device does no more work meanwhile")
         }
+        Some(Reason::Host) => {
+            format!("its host spends {place} than the other ranks do, on something that no recorded operator explains")
+        }
+        Some(Reason::Compute) => format!("it computes {place} than the other ranks do"),
+        Some(Reason::Input) => format!("its input takes {place} than on the other ranks"),
+        Some(Reason::Communication) | None => format!("it spends {place} than the other ranks do"),
     }
 }
 
-fn certainty(v: &Verdict) -> String {
-    let steps = format!("{} step{}", v.steps, if v.steps == 1 { "" } else { "s" });
-    let by_range = v.stands_on.as_ref().map(|basis| *basis == StandsOn::Range);
-    let mut parts = Vec::new();
+/// How certain it is that the rank differs from the others.
+fn certainty(row: &StragglerRow, t: &Thresholds) -> String {
+    let by_range = stands_on_range(row);
+    let (z, persistence) = if by_range { (row.evidence_z, row.evidence_persistence) } else { (row.z, row.persistence) };
+    let steps = plural(row.steps.max(0) as usize, "step");
+    let what = if by_range { "That range" } else { "Its own work" };
+    let mut text = match persistence {
+        Some(share) => format!("{what} takes longer in {:.0} of {steps}", share * f64::from(row.steps)),
+        None => format!("Measured over {steps}"),
+    };
+    if let Some(z) = z {
+        let place = match () {
+            () if z >= 2.0 * t.min_z => "far outside",
+            () if z >= t.min_z => "outside",
+            () => "within",
+        };
+        text.push_str(&format!(", {place} the usual variation ({})", spoken_z(z)));
+    }
+    if let Some(z) = row.evidence_z.filter(|z| !by_range && *z >= t.min_range_z && row.stands_on.is_some()) {
+        text.push_str(&format!(", and the named part far outside ({})", spoken_z(z)));
+    }
     // The interval covers all own work. It is omitted where the verdict stands on one range, because it does not show
     // how certain that range is.
-    if let (Some(low), Some(high)) = (v.own_excess_low_ns, v.own_excess_high_ns)
-        && by_range != Some(true)
-    {
-        parts.push(format!("own excess {} to {} (95 %)", ns(low), ns(high)));
+    if let (Some(low), Some(high), false) = (row.own_excess_low_ns, row.own_excess_high_ns, by_range) {
+        text.push_str(&format!(", by {} to {} (95 %)", ns(low), ns(high)));
     }
-    if let Some(z) = v.z {
-        parts.push(spoken_z(z));
-    }
-    match v.persistence {
-        Some(p) => parts.push(format!("seen in {:.0} % of {steps}", 100.0 * p)),
-        None => parts.push(format!("measured over {steps}")),
-    }
-    let basis = match by_range {
-        Some(true) => "Certainty, by that range alone: ",
-        Some(false) => "Certainty, by all of the rank's own work: ",
-        None => "Certainty: ",
-    };
-    format!("{basis}{}", parts.join(", "))
+    text
 }
 
 fn nothing(tables: &Tables, facts: &Facts) -> String {
@@ -195,82 +277,4 @@ fn nothing(tables: &Tables, facts: &Facts) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The sentence for a run in which rank 5 is the only cause.
-    fn cause_sentence(step_delay_ns: i64) -> String {
-        let cause = StragglerRow {
-            rank: 5,
-            steps: 5,
-            verdict: "cause".into(),
-            reason: Some("compute".into()),
-            evidence_range: Some("forward".into()),
-            evidence_excess_ns: Some(30_000_000),
-            step_delay_ns,
-            ..StragglerRow::default()
-        };
-        let step = trace::StepBreakdownRow { step: Some(3), wall_ns: 200_000_000, ..Default::default() };
-        let tables = Tables { stragglers: vec![cause], step_breakdown: vec![step], ..Tables::default() };
-        verdict(&tables, &Facts::default()).sentence
-    }
-
-    #[test]
-    fn the_sentence_of_an_empty_run_has_the_reason() {
-        let facts = Facts { ranks: vec![0], nothing_because: vec!["no CUDA".into()], ..Facts::default() };
-        assert_eq!(verdict(&Tables::default(), &facts).sentence, "nothing was recorded: no CUDA.");
-    }
-
-    /// ```text
-    /// rank 0   [work]......    [work    ]      the late rank changes from step to step,
-    /// rank 1   [work    ]      [work]......    so medians over steps show no slow rank
-    /// ```
-    #[test]
-    fn waits_for_changing_ranks_are_not_balanced() {
-        let row = |rank, suffered_wait_ns| StragglerRow {
-            rank,
-            steps: 6,
-            verdict: "ok".into(),
-            suffered_wait_ns,
-            caused_wait_ns: 3 * suffered_wait_ns,
-            ..StragglerRow::default()
-        };
-        let judge_waits = |suffered_ns: i64, error_ns: Option<i64>| {
-            let step = trace::StepBreakdownRow { step: Some(3), wall_ns: 10_000_000, ..Default::default() };
-            let tables = Tables {
-                stragglers: vec![row(0, suffered_ns), row(1, suffered_ns / 2)],
-                step_breakdown: vec![step],
-                collective_instances: vec![trace::InstanceRow { error_ns, ..Default::default() }],
-                ..Tables::default()
-            };
-            let verdict = verdict(&tables, &Facts { ranks: vec![0, 1], ..Facts::default() });
-            (verdict.kind, verdict.rank, verdict.sentence)
-        };
-        let (kind, rank, sentence) = judge_waits(3_000_000, Some(1000));
-        assert_eq!((kind, rank), (VerdictKind::Undecided, None));
-        assert!(sentence.contains("rank 0 waits 3.00 ms per step (30 % of a step)"), "{sentence}");
-        assert_eq!(judge_waits(900_000, Some(1000)).0, VerdictKind::Balanced, "waits below the limit");
-        assert_eq!(judge_waits(3_000_000, None).0, VerdictKind::Balanced, "without a clock error, waits are not used");
-    }
-
-    #[test]
-    fn an_empty_selection_is_named_as_the_reason() {
-        let sentence = |selection: Option<&str>| {
-            let facts = Facts { ranks: vec![0, 1], selection: selection.map(String::from), ..Facts::default() };
-            verdict(&Tables::default(), &facts).sentence
-        };
-        let unknown = "waits between ranks are unknown.";
-        assert_eq!(sentence(None), format!("no collective was recorded: {unknown}"));
-        assert_eq!(sentence(Some("--from +9s")), format!("no collective lies in --from +9s: {unknown}"));
-    }
-
-    #[test]
-    fn the_sentence_of_a_cause_has_its_cost_even_if_zero() {
-        let why = "compute, 30.0 ms longer in `forward` than on the other ranks. Certainty: measured over 5 steps.";
-        let delayed = "rank 5 slows every step by 20.0 ms (10 % of a step)";
-        assert_eq!(cause_sentence(20_000_000), format!("{delayed}: {why}"));
-        let hidden =
-            "rank 5 loses time in every step but does not lengthen the step, because other ranks arrive just as late";
-        assert_eq!(cause_sentence(0), format!("{hidden}: {why}"));
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{CounterRow, DeviceRow, OmissionRow, Phase, SelectionRow};
+use trace::{CounterRow, DeviceRow, OMISSION_SOURCE, OmissionRow, Phase, SelectionRow};
 
 use crate::Error;
 use crate::align::aligned::{align_as_chosen, list, load_chosen, time_bounds};
@@ -11,8 +11,10 @@ use crate::base::intervals::Interval;
 use crate::ingest::source::{Source, SourceInfo};
 use crate::judge::buckets::bucket_timing;
 use crate::judge::collective_cost::instance_row;
+use crate::judge::exposed_waits::fill_exposed_waits;
 use crate::judge::findings::communication::{by_name_alone, suspects};
 use crate::judge::findings::findings;
+use crate::judge::findings::overhead::overhead;
 use crate::judge::step_numbers::lacking;
 use crate::judge::unfinished::unfinished;
 use crate::judge::{headline, stragglers};
@@ -123,11 +125,13 @@ fn reduce_aligned(
 
     let straggler_parts: Vec<OwnTime> = parts.iter().map(|p| p.straggler.clone()).collect();
     let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
-    let stragglers = stragglers::reduce(&straggler_parts, &instances, &to_global, &options.thresholds);
+    let mut stragglers = stragglers::reduce(&straggler_parts, &instances, &to_global, &options.thresholds);
+    fill_exposed_waits(&mut stragglers.waits, &instances, &parts);
     omissions.extend(stragglers.omissions);
 
     let mut tables = Tables {
         stragglers: stragglers.stragglers,
+        straggler_steps: stragglers.steps,
         collective_waits: stragglers.waits,
         clock_fit: clocks.rows().to_vec(),
         bucket_timing: bucket_timing(&instances, &rows, &parts, &clocks),
@@ -140,21 +144,23 @@ fn reduce_aligned(
     omissions.extend(unlisted_ranks(&facts));
     let memory: BTreeMap<(i32, i64), i64> =
         parts.iter().flat_map(|p| &p.devices).filter_map(|d| Some(((d.rank, d.device_id), d.memory_bytes?))).collect();
-    let suspected = suspects(parts.iter().map(|part| &part.communication));
+    let suspected = suspects(parts.iter().map(|part| (part.outline.info.rank, &part.communication)));
+    let of_ranks = suspected.into_iter().chain(overhead(&parts)).collect();
     for mut part in parts {
         let rank = part.outline.info.rank;
         part.tables.memory_peaks.iter_mut().for_each(|m| m.ts_ns = clocks.global(rank, false, m.ts_ns));
+        let peaks = part.tables.memory_at_peak.iter_mut().filter_map(|m| m.ts_ns.as_mut());
+        peaks.for_each(|ts_ns| *ts_ns = clocks.global(rank, false, *ts_ns));
         part.tables.memory_curve.iter_mut().for_each(|m| m.ts_ns = clocks.global(rank, false, m.ts_ns));
         tables.append(part.tables);
     }
     compare_ops(&mut tables.op_stats);
     compare_kernels(&mut tables.kernel_stats);
     tables.omissions = omissions;
-    let verdict = headline::verdict(&tables, &facts);
+    let verdict = headline::verdict(&tables, &facts, &options.thresholds);
     let mut analysis = Analysis { facts, verdict, tables };
-    analysis.tables.findings = findings(&analysis, &options.limits, &memory);
-    // Information comes last.
-    analysis.tables.findings.extend(suspected);
+    analysis.tables.findings = findings(&analysis, options, &memory, of_ranks);
+    headline::take_top_finding(&mut analysis);
     Ok((analysis, clocks))
 }
 
@@ -176,9 +182,17 @@ fn facts(parts: &[RankPart], info: &SourceInfo, options: &Options) -> Facts {
         events: parts.iter().map(|p| p.rows).sum(),
         collectives: parts.iter().map(|p| p.outline.collectives.len() as u64).sum(),
         recorded: counters().map(|c| c.recorded).fold(0, i64::saturating_add),
-        dropped: counters().map(|c| c.dropped).fold(0, i64::saturating_add),
+        dropped: counters()
+            .filter(|c| !c.source.starts_with(OMISSION_SOURCE))
+            .map(|c| c.dropped)
+            .fold(0, i64::saturating_add),
         nothing_because: nothing_because(parts),
         recording_was_off: counter_reasons(parts, |counter| &*counter.source == "schedule"),
+        recording_was_cut: parts
+            .iter()
+            .filter(|p| p.outline.info.closed_cleanly == Some(false))
+            .map(|p| p.outline.info.rank)
+            .collect(),
         has_device_rows: parts.iter().any(|p| p.outline.has_device_rows),
         selection: options.selection(),
         communication: (!options.communication.is_default()).then(|| options.communication.to_string()),
@@ -199,7 +213,7 @@ fn unlisted_ranks(facts: &Facts) -> Option<OmissionRow> {
     let present = facts.ranks.iter().filter(|rank| facts.world_size.is_some_and(|world| **rank < world)).count();
     let missing = i64::from(facts.world_size?) - present as i64;
     (missing > facts.missing_ranks.len() as i64).then(|| {
-        OmissionRow::new("missing ranks", format!("only the first {MAX_MISSING} of them are listed")).amount(missing)
+        OmissionRow::note("missing ranks", format!("only the first {MAX_MISSING} of them are listed")).amount(missing)
     })
 }
 

@@ -44,5 +44,5 @@ pub(crate) fn lacking(parts: &[RankPart], options: &Options) -> Vec<OmissionRow>
 }
 
 fn omission(rank: i32, what: &str, steps: &[i32], why: impl Fn(&str) -> String) -> Option<OmissionRow> {
-    (!steps.is_empty()).then(|| OmissionRow::new(what, why(&list(steps))).rank(rank).amount(steps.len() as i64))
+    (!steps.is_empty()).then(|| OmissionRow::left_out(what, why(&list(steps))).rank(rank).amount(steps.len() as i64))
 }

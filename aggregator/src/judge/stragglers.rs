@@ -30,9 +30,10 @@ mod evidence;
 mod excess;
 mod join;
 mod outliers;
+mod per_step;
 mod reduce;
 
-use trace::{OmissionRow, StragglerRow, WaitRow};
+use trace::{OmissionRow, StragglerRow, StragglerStepRow, WaitRow};
 
 pub use reduce::reduce;
 
@@ -44,6 +45,8 @@ pub type ToGlobal<'a> = &'a dyn Fn(i32, bool, i64) -> i64;
 pub struct Stragglers {
     /// One row for each rank, ascending.
     pub stragglers: Vec<StragglerRow>,
+    /// One row for each rank and compared step, in that order.
+    pub steps: Vec<StragglerStepRow>,
     /// One row for each instance and rank, in that order.
     pub waits: Vec<WaitRow>,
     /// The sum of all waits. The charges add up to it exactly: `waited_ns` = Σ `charged_ns` + `before_recording_ns`.

@@ -9,14 +9,23 @@
 //!
 //! The rows of `collectives` suffice; no clock and no matching by time is needed. Rows with the same communicator,
 //! operation and number are one collective. A rank belongs to a communicator if it has a row of it, or if the
-//! communicator lists it. A rank counts as missing only if all of its rows were read; otherwise its state is unknown.
+//! communicator lists it. A rank counts as missing only if all of its rows were read and none of its last rows are lost;
+//! otherwise its state is unknown.
+//!
+//! ```text
+//!             allreduce 6      allreduce 7      allreduce 8
+//!  rank 0     [####]           [####]           [~~~~~~~~~~~   started, no end
+//!  rank 1     [####]                                           left 6 and entered 7, or rank 0 could not have left 7:
+//!                                                              the recording was cut, and its last rows are lost
+//! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{CollectiveRow, Op, Text, TimingSource, UnfinishedRow, Word};
 
+use crate::align::matching::barrier_of;
 use crate::measure::part::RankPart;
-use crate::model::Collective;
+use crate::model::{Barrier, Collective};
 
 /// Identifies one collective on all of its ranks: communicator, operation, number and peer. Only a send or a receive
 /// has a peer, which keeps it apart from the calls of other ranks.
@@ -44,7 +53,9 @@ fn progress(row: &CollectiveRow) -> u8 {
 /// The unfinished collectives of all ranks, those with a missing rank first. `whole` is true if all rows of the ranks
 /// were read, not only those of chosen steps or of a time range.
 pub(crate) fn unfinished(parts: &[RankPart], whole: bool) -> Vec<UnfinishedRow> {
-    let read: BTreeSet<i32> = parts.iter().filter(|_| whole).map(|part| part.outline.info.rank).collect();
+    let cut = cut_short(parts);
+    let rank_of = |part: &RankPart| part.outline.info.rank;
+    let read: BTreeSet<i32> = parts.iter().filter(|_| whole).map(rank_of).filter(|rank| !cut.contains(rank)).collect();
     let mut members: BTreeMap<i64, BTreeSet<i32>> = BTreeMap::new();
     let mut seen: BTreeMap<Key, Seen> = BTreeMap::new();
     let mut open: BTreeSet<Key> = BTreeSet::new();
@@ -81,6 +92,31 @@ pub(crate) fn unfinished(parts: &[RankPart], whole: bool) -> Vec<UnfinishedRow> 
     // A collective with a missing rank comes first: it stops the job, and later collectives only wait for it.
     rows.sort_by_key(|row| (is_empty(&row.missing), is_empty(&row.started), row.comm_id, row.seq));
     rows
+}
+
+/// Ranks that lack the ends of the last collectives that others left, although no rank leaves these before all have
+/// entered. Their last rows are lost, or they still are in such a collective. Either way, what they called later is
+/// unknown.
+fn cut_short(parts: &[RankPart]) -> BTreeSet<i32> {
+    let mut members: BTreeMap<i64, BTreeSet<i32>> = BTreeMap::new();
+    let mut last_left: BTreeMap<(i64, &str), BTreeMap<i32, i64>> = BTreeMap::new();
+    for part in parts {
+        let rank = part.outline.info.rank;
+        for row in &part.outline.collectives {
+            members.entry(row.comm_id).or_default().insert(rank);
+            let Some(seq) = row.seq.filter(|_| progress(row) == 2 && barrier_of(row) != Barrier::OneSided) else {
+                continue;
+            };
+            let last = last_left.entry((row.comm_id, &row.op)).or_default().entry(rank).or_insert(seq);
+            *last = seq.max(*last);
+        }
+    }
+    let mut cut = BTreeSet::new();
+    for ((comm_id, _), last) in &last_left {
+        let most = last.values().max();
+        cut.extend(members.get(comm_id).into_iter().flatten().filter(|rank| last.get(rank) < most));
+    }
+    cut
 }
 
 /// Whether a list of ranks is absent or empty.
@@ -164,6 +200,29 @@ mod tests {
         let found = unfinished(&[part(0, &rows), part(1, &rows)], true);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].missing.clone(), found[0].unknown), (Some(vec![]), 1), "rank 2 of three was not read");
+    }
+
+    /// Ranks 0 and 1 could leave allreduce 1 only after rank 2 had entered it.
+    #[test]
+    fn a_rank_whose_last_rows_are_lost_is_unknown_and_not_missing() {
+        let rows = [("allreduce", 0, "done"), ("allreduce", 1, "done"), ("allreduce", 2, "started")];
+        let of_rank_2 = |last: &[(&str, i64, &str)]| {
+            let found = unfinished(&[part(0, &rows), part(1, &rows), part(2, last)], true);
+            found.iter().find(|row| row.seq == Some(2)).map(|row| (row.missing.clone(), row.unknown))
+        };
+        assert_eq!(of_rank_2(&rows[..1]), Some((Some(vec![]), 1)), "its rows end with allreduce 0");
+        let in_it = [rows[0], ("allreduce", 1, "started")];
+        assert_eq!(of_rank_2(&in_it), Some((Some(vec![]), 1)), "it may still be in allreduce 1");
+        assert_eq!(of_rank_2(&rows[..2]), Some((Some(vec![2]), 0)), "it left allreduce 1 and did not enter the next");
+        assert_eq!(of_rank_2(&rows[1..2]), Some((Some(vec![2]), 0)), "its recording began later");
+    }
+
+    /// A broadcast ends on its root before the others have called it.
+    #[test]
+    fn the_end_of_a_broadcast_says_nothing_about_other_ranks() {
+        let rows = [("broadcast", 0, "done"), ("broadcast", 1, "done"), ("allreduce", 0, "started")];
+        let found = unfinished(&[part(0, &rows), part(1, &rows), part(2, &rows[..1])], true);
+        assert_eq!((found[0].missing.clone(), found[0].unknown), (Some(vec![2]), 0));
     }
 
     #[test]

@@ -11,6 +11,8 @@
 //!  memory            ............##..      |M \ (K ∪ C)|
 //!  idle              ..............##      the rest
 //! ```
+//!
+//! Work of the profiler itself is no part of its own. Its time outside of K, C and M is idle, and is stated beside.
 
 use trace::{HtaTemporalRow, StepBreakdownRow};
 
@@ -18,7 +20,7 @@ use crate::base::intervals::{Coverage, Interval, IntervalSet};
 use crate::model::scope::Scope;
 use crate::model::steps::{StepWindow, device_windows, host_windows};
 use crate::model::windows::Windows;
-use crate::model::{Kind, NONE, RankData};
+use crate::model::{Events, Kind, NONE, RankData};
 use trace::name_rules::is_communication_by_hta;
 
 /// The activity of one device, or of the CPU of a rank without a device.
@@ -32,6 +34,8 @@ pub(crate) struct Activity {
     pub(crate) comm: IntervalSet,
     /// The set M: copies and fills.
     pub(crate) memory: IntervalSet,
+    /// Work of the profiler and of the driver, on the host.
+    overhead: IntervalSet,
     /// The set K by HTA's definition of communication; `None` if it is the same.
     hta_compute: Option<IntervalSet>,
 }
@@ -39,8 +43,13 @@ pub(crate) struct Activity {
 impl Activity {
     /// The activity of each device of a rank, or of its CPU if no row is device work.
     pub(crate) fn of(data: &RankData) -> Vec<Self> {
-        let devices = devices(data);
-        if devices.is_empty() { vec![Self::of_cpu(data)] } else { devices }
+        let mut all = devices(data);
+        if all.is_empty() {
+            all.push(Self::of_cpu(data));
+        }
+        let overhead = overhead(&data.events);
+        all.iter_mut().for_each(|activity| activity.overhead.clone_from(&overhead));
+        all
     }
 
     /// The activity of a CPU: K = operators that neither communicate nor wait for communication, C = collectives, M =
@@ -61,10 +70,25 @@ impl Activity {
     /// Limits all sets to `time`.
     fn clipped(&self, time: &IntervalSet) -> Self {
         let clip = |set: &IntervalSet| set.intersection(time);
-        let Self { device, compute, comm, memory, hta_compute } = self;
-        let hta_compute = hta_compute.as_ref().map(clip);
-        Self { device: *device, compute: clip(compute), comm: clip(comm), memory: clip(memory), hta_compute }
+        let Self { device, compute, comm, memory, overhead, hta_compute } = self;
+        Self {
+            device: *device,
+            compute: clip(compute),
+            comm: clip(comm),
+            memory: clip(memory),
+            overhead: clip(overhead),
+            hta_compute: hta_compute.as_ref().map(clip),
+        }
     }
+}
+
+/// The time of all rows of kind `overhead`.
+pub(crate) fn overhead(events: &Events) -> IntervalSet {
+    let mut set = IntervalSet::new();
+    for row in (0..events.len()).filter(|row| events.kind[*row] == Kind::Overhead) {
+        set.push(Interval::new(events.ts_ns[row], events.end_ns(row)));
+    }
+    set
 }
 
 fn devices(data: &RankData) -> Vec<Activity> {
@@ -113,16 +137,20 @@ pub(crate) struct Parts {
     overlap: Coverage,
     compute_or_comm: Coverage,
     pub(crate) busy: Coverage,
+    /// Overhead outside of `busy`.
+    overhead: Coverage,
 }
 
 impl Parts {
     /// Computes the running sums of an activity.
     pub(crate) fn new(activity: &Activity) -> Self {
-        let Activity { compute, comm, memory, .. } = activity;
+        let Activity { compute, comm, memory, overhead, .. } = activity;
         let compute_or_comm = compute.union(comm);
+        let busy = compute_or_comm.union(memory);
         Self {
             overlap: Coverage::new(compute.intersection(comm)),
-            busy: Coverage::new(compute_or_comm.union(memory)),
+            overhead: Coverage::new(overhead.difference(&busy)),
+            busy: Coverage::new(busy),
             compute_or_comm: Coverage::new(compute_or_comm),
             compute: Coverage::new(compute.clone()),
             comm: Coverage::new(comm.clone()),
@@ -141,11 +169,12 @@ impl Parts {
             exposed_comm_ns: comm - overlap,
             memory_ns: busy - compute_or_comm,
             idle_ns: window.len_ns() - busy,
+            overhead_ns: within(&self.overhead),
         }
     }
 }
 
-/// The five parts of a window, and their sum `wall_ns`.
+/// The five parts of a window, their sum `wall_ns`, and the part of the idle time that overhead covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Split {
     pub(crate) wall_ns: i64,
@@ -154,6 +183,7 @@ pub(crate) struct Split {
     pub(crate) exposed_comm_ns: i64,
     pub(crate) memory_ns: i64,
     pub(crate) idle_ns: i64,
+    pub(crate) overhead_ns: i64,
 }
 
 impl Split {
@@ -165,6 +195,7 @@ impl Split {
             exposed_comm_ns: f(self.exposed_comm_ns, other.exposed_comm_ns),
             memory_ns: f(self.memory_ns, other.memory_ns),
             idle_ns: f(self.idle_ns, other.idle_ns),
+            overhead_ns: f(self.overhead_ns, other.overhead_ns),
         }
     }
 
@@ -180,6 +211,7 @@ impl Split {
             exposed_comm_ns: self.exposed_comm_ns,
             memory_ns: self.memory_ns,
             idle_ns: self.idle_ns,
+            overhead_ns: self.overhead_ns,
             comm_total_ns,
             overlap_pct: (comm_total_ns > 0).then(|| 100.0 * self.overlap_ns as f64 / comm_total_ns as f64),
         }
@@ -331,6 +363,22 @@ mod tests {
     }
 
     #[test]
+    fn overhead_is_a_stated_part_of_idle() {
+        let data = Drawn::rank(0)
+            .steps("########..########..")
+            .device(Kind::Kernel, "gemm", (0, 7), 1, "..##......##........")
+            .host(Kind::Overhead, "Buffer Flush", 9, ".####....#####......")
+            .host(Kind::Overhead, "Instrumentation", 8, "....##..............")
+            .data();
+        let split: Vec<_> = breakdown(&data, &Scope::default())
+            .rows
+            .iter()
+            .map(|r| (r.step, r.wall_ns, r.compute_ns, r.idle_ns, r.overhead_ns))
+            .collect();
+        assert_eq!(split, [(None, 18, 4, 14, 6), (Some(-1), 2, 0, 2, 1), (Some(1), 8, 2, 6, 3), (Some(2), 8, 2, 6, 2)]);
+    }
+
+    #[test]
     fn a_cpu_step_splits_into_operators_and_collectives() {
         let data = Drawn::rank(0)
             .steps("..######......########..") //
@@ -438,6 +486,7 @@ mod tests {
         fn the_parts_sum_to_wall(steps in line(), k in line(), c in line(), m in line(), launches in line(), scope in line()) {
             let device = Drawn::rank(0)
                 .steps(&steps)
+                .host(Kind::Overhead, "Resource", 9, &scope)
                 .launches(0, &launches)
                 .device(Kind::Kernel, "gemm", (0, 1), 0, &k)
                 .device(Kind::Kernel, "nccl", (0, 2), 3, &c)
@@ -455,6 +504,7 @@ mod tests {
                         let parts = [r.compute_ns, r.overlap_ns, r.exposed_comm_ns, r.memory_ns, r.idle_ns];
                         prop_assert_eq!(parts.iter().sum::<i64>(), r.wall_ns);
                         prop_assert!(parts.iter().all(|p| *p >= 0), "{:?}", r);
+                        prop_assert!((0..=r.idle_ns).contains(&r.overhead_ns), "{:?}", r);
                     }
                     for all in rows.iter().filter(|r| r.step.is_none()) {
                         let steps = rows.iter().filter(|r| r.device_id == all.device_id && r.step.is_some());

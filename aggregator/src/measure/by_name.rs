@@ -15,6 +15,8 @@ use trace::{AnnotationStatsRow, KernelCategory, KernelStatsRow, OpStatsRow, Tabl
 
 use crate::base::stats::median_of_sorted;
 use crate::measure::device::work_type;
+use crate::measure::occupancy::{occupancy_limit, occupancy_pct};
+use crate::measure::roofline::Roofline;
 use crate::model::{Events, KernelUse, Kind, NO_PARENT, NONE, RankData};
 
 /// Sums over the rows of one name.
@@ -37,9 +39,14 @@ struct Tally {
     /// The sum of the occupancies of a kernel, weighted by time, and the time of the calls that have one.
     occupancy_pct_ns: f64,
     occupancy_ns: f64,
-    /// The sum of the blocks of a kernel, and the number of calls that have them.
+    /// The sum of the blocks of a kernel, and the number of calls that have them; the same weighted by time.
     blocks: f64,
     with_blocks: f64,
+    blocks_ns: f64,
+    with_blocks_ns: f64,
+    /// The longest call with launch parameters: its length, and its place in the list of them plus one; 0 for none.
+    longest_use_ns: i64,
+    longest_use: u32,
     /// The type of device work; empty for host rows.
     work: &'static str,
 }
@@ -65,17 +72,22 @@ impl Tally {
         }
     }
 
-    /// Adds the use of the device by one call.
-    fn add_use(&mut self, dur_ns: i64, used: &KernelUse) {
-        if let Some(pct) = used.occupancy_pct {
-            // A call without length still has an occupancy.
-            let weight = dur_ns.max(1) as f64;
-            self.occupancy_pct_ns += weight * f64::from(pct);
+    /// Adds the use of the device by one call, which is the entry `at` of the list of uses, and its occupancy.
+    fn add_use(&mut self, dur_ns: i64, used: &KernelUse, at: usize, occupancy_pct: Option<f64>) {
+        // A call without length still has an occupancy.
+        let weight = dur_ns.max(1) as f64;
+        if self.longest_use == 0 || dur_ns > self.longest_use_ns {
+            (self.longest_use, self.longest_use_ns) = (at as u32 + 1, dur_ns);
+        }
+        if let Some(pct) = occupancy_pct {
+            self.occupancy_pct_ns += weight * pct;
             self.occupancy_ns += weight;
         }
         if used.blocks != NONE {
             self.blocks += used.blocks as f64;
             self.with_blocks += 1.0;
+            self.blocks_ns += weight * used.blocks as f64;
+            self.with_blocks_ns += weight;
         }
     }
 
@@ -177,7 +189,8 @@ pub(crate) fn stats(data: &RankData, launches: &Launches, keep: &dyn Fn(usize) -
                     tally.work = work_type(kind, events.is_comm[row]);
                 }
                 if let Ok(at) = data.kernel_use.binary_search_by_key(&events.id[row], |used| used.id) {
-                    tally.add_use(dur_ns, &data.kernel_use[at]);
+                    let used = &data.kernel_use[at];
+                    tally.add_use(dur_ns, used, at, occupancy_pct(used, data.device(device)));
                 }
             }
             _ => {}
@@ -188,14 +201,15 @@ pub(crate) fn stats(data: &RankData, launches: &Launches, keep: &dyn Fn(usize) -
         tally.flops_ns = Some(tally.flops_ns.unwrap_or(0).saturating_add(ns));
     });
     let rank = data.outline.info.rank;
+    let roofline = Roofline::of(data, keep);
     Tables {
-        op_stats: ops.sorted(&names).into_iter().map(|(d, n, t)| op_row(rank, d, n, &t)).collect(),
+        op_stats: ops.sorted(&names).into_iter().map(|(d, n, t)| op_row(rank, d, n, &t, &roofline)).collect(),
         annotation_stats: annotations
             .sorted(&names)
             .into_iter()
             .map(|(d, n, t)| annotation_row(rank, d, n, &t))
             .collect(),
-        kernel_stats: kernels.sorted(&names).into_iter().map(|(d, n, t)| kernel_row(rank, d, n, &t)).collect(),
+        kernel_stats: kernels.sorted(&names).into_iter().map(|(d, n, t)| kernel_row(data, d, n, &t)).collect(),
         ..Tables::default()
     }
 }
@@ -246,8 +260,8 @@ fn fold_step_numbers(names: &[Text]) -> (Vec<Text>, Vec<u32>) {
     (folded, numbers)
 }
 
-fn op_row(rank: i32, device_id: Option<i64>, name: Text, t: &Tally) -> OpStatsRow {
-    OpStatsRow {
+fn op_row(rank: i32, device_id: Option<i64>, name: Text, t: &Tally, roofline: &Roofline) -> OpStatsRow {
+    let mut row = OpStatsRow {
         rank,
         device_id,
         name,
@@ -262,11 +276,16 @@ fn op_row(rank: i32, device_id: Option<i64>, name: Text, t: &Tally) -> OpStatsRo
         flops: t.flops,
         flops_ns: t.flops_ns,
         flops_per_s: t.flops.zip(t.flops_ns.filter(|ns| *ns > 0)).map(|(flops, ns)| flops as f64 / (ns as f64 * 1e-9)),
-        vs_median_rank: None,
-    }
+        ..OpStatsRow::default()
+    };
+    roofline.fill(&mut row);
+    row
 }
 
-fn kernel_row(rank: i32, device_id: Option<i64>, name: Text, t: &Tally) -> KernelStatsRow {
+fn kernel_row(data: &RankData, device_id: Option<i64>, name: Text, t: &Tally) -> KernelStatsRow {
+    let device = device_id.and_then(|id| data.device(id));
+    let longest = (t.longest_use as usize).checked_sub(1).and_then(|at| data.kernel_use.get(at));
+    let sms = device.and_then(|device| device.sm_count).filter(|sms| *sms > 0);
     let category = match t.work {
         "communication" => KernelCategory::Communication,
         "memory" => KernelCategory::Copy,
@@ -277,7 +296,7 @@ fn kernel_row(rank: i32, device_id: Option<i64>, name: Text, t: &Tally) -> Kerne
         KernelCategory::Gemm | KernelCategory::Convolution | KernelCategory::Attention | KernelCategory::Other
     );
     KernelStatsRow {
-        rank,
+        rank: data.outline.info.rank,
         device_id,
         tensor_cores: is_product && names_tensor_cores(&name),
         name,
@@ -293,7 +312,14 @@ fn kernel_row(rank: i32, device_id: Option<i64>, name: Text, t: &Tally) -> Kerne
         bytes: t.bytes,
         flops: t.flops,
         occupancy_pct: (t.occupancy_ns > 0.0).then(|| t.occupancy_pct_ns / t.occupancy_ns),
+        occupancy_limit: longest.zip(device).and_then(|(used, device)| occupancy_limit(used, device)).map(Into::into),
         mean_blocks: (t.with_blocks > 0.0).then(|| t.blocks / t.with_blocks),
+        blocks_per_sm: sms
+            .filter(|_| t.with_blocks_ns > 0.0)
+            .map(|sms| t.blocks_ns / t.with_blocks_ns / f64::from(sms)),
+        block_threads: longest.and_then(|used| used.block_threads).map(Into::into),
+        registers: longest.and_then(|used| used.registers).map(Into::into),
+        shared_mem_bytes: longest.and_then(|used| used.shared_mem_bytes).map(Into::into),
         vs_median_device: None,
     }
 }
@@ -312,13 +338,13 @@ fn annotation_row(rank: i32, device_id: Option<i64>, name: Text, t: &Tally) -> A
     }
 }
 
-/// Fills in the ratio of each operator's mean to the median of the ranks' means, if at least two ranks have the
+/// Fills in the ratio of each operator's mean to that of the ranks to compare with, if at least two ranks have the
 /// operator.
 pub(crate) fn compare_ops(rows: &mut [OpStatsRow]) {
     compare(rows, |r| (r.name.clone(), r.mean_ns), |r, ratio| r.vs_median_rank = ratio);
 }
 
-/// Fills in the ratio of each kernel's mean to the median of the devices' means. A slow device has high ratios.
+/// Fills in the ratio of each kernel's mean to that of the devices to compare with. A slow device has high ratios.
 pub(crate) fn compare_kernels(rows: &mut [KernelStatsRow]) {
     compare(rows, |r| (r.name.clone(), r.mean_ns), |r, ratio| r.vs_median_device = ratio);
 }
@@ -334,13 +360,25 @@ fn compare<R>(rows: &mut [R], key: impl Fn(&R) -> (Text, f64), set: impl Fn(&mut
     }
     for row in rows {
         let (name, mean) = key(row);
-        let median = means.get(&name).filter(|m| m.len() > 1).and_then(|m| median_of_sorted(m));
-        set(row, median.filter(|m| *m > 0.0).map(|median| mean / median));
+        let usual = means.get(&name).and_then(|means| usual(means));
+        set(row, usual.filter(|usual| *usual > 0.0).map(|usual| mean / usual));
+    }
+}
+
+/// The mean to compare with: the median of the sorted means, or the smaller of two, of which neither is usual. `None`
+/// if there is nothing to compare.
+fn usual(means: &[f64]) -> Option<f64> {
+    match means {
+        [] | [_] => None,
+        [faster, _] => Some(*faster),
+        more => median_of_sorted(more),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use trace::DeviceRow;
+
     use super::*;
     use crate::model::drawn::Drawn;
 
@@ -403,16 +441,28 @@ mod tests {
         let kernels = data.events.id.iter().zip(&data.events.kind).filter(|(_, kind)| **kind == Kind::Kernel);
         data.kernel_use = kernels
             .zip([20.0, 40.0])
-            .map(|((id, _), pct)| KernelUse { id: *id, blocks: 6, occupancy_pct: Some(pct) })
+            .zip([2, 8])
+            .map(|(((id, _), pct), blocks)| KernelUse {
+                blocks,
+                block_threads: Some(128),
+                registers: Some(40),
+                occupancy_pct: Some(pct),
+                ..KernelUse::unknown(*id)
+            })
             .collect();
+        data.devices = vec![DeviceRow { sm_count: Some(10), max_threads_per_sm: Some(256), ..DeviceRow::default() }];
         let tables = stats(&data, &Launches::collect(&data.events), &|_| true);
         let of = |name: &str| tables.op_stats.iter().find(|row| &*row.name == name).unwrap();
         assert_eq!((of("aten::mm").flops, of("aten::mm").flops_ns), (Some(2000), Some(10)));
         assert!((of("aten::mm").flops_per_s.unwrap() - 2e11).abs() < 1.0);
         assert_eq!((of("inner").flops_ns, of("inner").flops_per_s), (None, None));
         let kernel = &tables.kernel_stats[0];
-        assert_eq!((&*kernel.category, kernel.tensor_cores, kernel.mean_blocks), ("gemm", true, Some(6.0)));
+        assert_eq!((&*kernel.category, kernel.tensor_cores, kernel.mean_blocks), ("gemm", true, Some(5.0)));
         assert_eq!(kernel.occupancy_pct, Some(0.4 * 20.0 + 0.6 * 40.0));
+        assert!((kernel.blocks_per_sm.unwrap() - (0.4 * 0.2 + 0.6 * 0.8)).abs() < 1e-12);
+        assert_eq!((kernel.block_threads, kernel.registers, kernel.shared_mem_bytes), (Some(128), Some(40), None));
+        // 0.8 blocks of 128 threads on 256 places are 40 %: the longest call has no more blocks.
+        assert_eq!(kernel.occupancy_limit.as_deref(), Some("grid"));
     }
 
     /// With more devices than dense columns, the rows and their order stay the same.
@@ -438,6 +488,10 @@ mod tests {
         let mut rows = vec![row(0, 10.0), row(1, 10.0), row(2, 15.0)];
         compare_kernels(&mut rows);
         assert_eq!(rows.iter().map(|r| r.vs_median_device).collect::<Vec<_>>(), [Some(1.0), Some(1.0), Some(1.5)]);
+        // Of two devices, none is usual.
+        let mut two = vec![row(0, 15.0), row(1, 10.0)];
+        compare_kernels(&mut two);
+        assert_eq!(two.iter().map(|r| r.vs_median_device).collect::<Vec<_>>(), [Some(1.5), Some(1.0)]);
         let mut alone = vec![row(0, 10.0)];
         compare_kernels(&mut alone);
         assert_eq!(alone[0].vs_median_device, None);

@@ -2,6 +2,7 @@
 //! TensorBoard plugin.
 
 mod bandwidth;
+mod input_gaps;
 mod kernel_types;
 mod launch_stats;
 mod loading;
@@ -62,6 +63,7 @@ pub(crate) fn device_tables(view: &View<'_>) -> Tables {
             kernel_sequences: sequences::kernel_sequences(view, &launched, &operators),
             sync_stalls: stalls::sync_stalls(view, busy.as_ref(), &operators),
             data_loading: loading::data_loading(view, busy.as_ref()),
+            input_gaps: input_gaps::input_gaps(view, busy.as_ref(), &launched),
             ..Tables::default()
         },
     );

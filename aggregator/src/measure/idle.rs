@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 
 use trace::IdleBreakdownRow;
 
+use crate::base::intervals::{Coverage, Interval};
+use crate::measure::breakdown::overhead;
 use crate::model::windows::Windows;
 use crate::model::{Events, NONE, RankData};
 use trace::rank::Launches;
@@ -35,26 +37,29 @@ pub(crate) fn idle_breakdown(
     let Events { kind, device, stream, .. } = &data.events;
     let events = &data.events;
     let windows = Windows::of(&data.outline.steps);
+    let overhead = Coverage::new(overhead(events));
     let mut streams: BTreeMap<(i64, i64), Stream> = BTreeMap::new();
     for row in (0..events.len()).filter(|row| kind[*row].is_device_work() && keep(*row)) {
         let launch = launches.of(events.correlation[row]).map(|call| events.ts_ns[call as usize]);
         let stream = streams.entry((device[row], stream[row])).or_default();
-        stream.add(windows.at(events.ts_ns[row]), events.ts_ns[row], events.end_ns(row), launch);
+        let row = Interval::new(events.ts_ns[row], events.end_ns(row));
+        stream.add(windows.at(row.start_ns), row, launch, &overhead);
     }
     let known_id = |id: i64| Some(id).filter(|id| *id != NONE);
     streams
         .into_iter()
         .flat_map(|((device, stream), gaps)| {
-            CATEGORIES.iter().zip(gaps.by_category).filter(|(_, (gaps, _))| *gaps > 0).map(
-                move |(category, (gaps, idle_ns))| IdleBreakdownRow {
+            CATEGORIES.iter().zip(gaps.by_category).filter(|(_, sums)| sums.gaps > 0).map(move |(category, sums)| {
+                IdleBreakdownRow {
                     rank: data.outline.info.rank,
                     device_id: known_id(device),
                     stream_id: known_id(stream),
                     category: (*category).into(),
-                    gaps,
-                    idle_ns,
-                },
-            )
+                    gaps: sums.gaps,
+                    idle_ns: sums.idle_ns,
+                    overhead_ns: sums.overhead_ns,
+                }
+            })
         })
         .collect()
 }
@@ -64,18 +69,26 @@ struct Stream {
     /// The window of the last row.
     window: usize,
     busy_until_ns: Option<i64>,
-    by_category: [(i64, i64); 3],
+    by_category: [Gaps; 3],
+}
+
+/// The gaps of one category.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gaps {
+    gaps: i64,
+    idle_ns: i64,
+    overhead_ns: i64,
 }
 
 impl Stream {
-    fn add(&mut self, window: usize, start_ns: i64, end_ns: i64, launch_ns: Option<i64>) {
+    fn add(&mut self, window: usize, row: Interval, launch_ns: Option<i64>, overhead: &Coverage) {
         // A pause between two windows of the recorder is no gap.
         if std::mem::replace(&mut self.window, window) != window {
             self.busy_until_ns = None;
         }
-        let previous = self.busy_until_ns.replace(self.busy_until_ns.map_or(end_ns, |until| until.max(end_ns)));
+        let previous = self.busy_until_ns.replace(self.busy_until_ns.map_or(row.end_ns, |until| until.max(row.end_ns)));
         let Some(previous_end) = previous else { return };
-        let gap = start_ns - previous_end;
+        let gap = row.start_ns - previous_end;
         if gap <= 0 {
             return;
         }
@@ -84,9 +97,10 @@ impl Stream {
             _ if gap < KERNEL_WAIT_NS => 1,
             _ => 2,
         };
-        let (gaps, idle_ns) = &mut self.by_category[category];
-        *gaps += 1;
-        *idle_ns += gap;
+        let sums = &mut self.by_category[category];
+        sums.gaps += 1;
+        sums.idle_ns += gap;
+        sums.overhead_ns += overhead.within_ns(Interval::new(previous_end, row.start_ns));
     }
 }
 
@@ -102,12 +116,14 @@ mod tests {
         let mut data = Drawn::rank(4)
             .launches(1, ".#.#.........#........")
             .device(Kind::Kernel, "gemm", (0, 7), 1, "...###..###......###..")
+            .host(Kind::Overhead, "Resource", 9, "..........####........")
             .data();
         let found = |rows: Vec<IdleBreakdownRow>| -> Vec<(String, i64, i64)> {
             rows.iter().map(|r| (r.category.to_string(), r.gaps, r.idle_ns)).collect()
         };
         let rows = idle_breakdown(&data, &Launches::collect(&data.events), &|_| true);
         assert_eq!(rows.iter().map(|r| (r.rank, r.device_id, r.stream_id)).next(), Some((4, Some(0), Some(7))));
+        assert_eq!(rows.iter().map(|r| r.overhead_ns).collect::<Vec<_>>(), [3, 0]);
         assert_eq!(found(rows), [("host_wait".into(), 1, 6), ("kernel_wait".into(), 1, 2)]);
 
         // With times multiplied by 20 000, the second gap is longer than HTA's cutoff.

@@ -9,7 +9,9 @@ use crate::measure::communication::evidence;
 use crate::measure::critical::critical_path;
 use crate::measure::device::{View, device_tables};
 use crate::measure::idle::idle_breakdown;
-use crate::measure::memory::{memory_curve, memory_peaks};
+use crate::measure::memory::memory_tables;
+use crate::measure::modules::module_stats;
+use crate::measure::overhead::overhead_of_steps;
 use crate::measure::own_time;
 use crate::measure::part::RankPart;
 use crate::measure::select_steps::select_steps;
@@ -30,7 +32,6 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
     options.communication.decide(&mut data);
     let recorded_steps = active_numbers(&data.outline.steps);
     let scope = Scope::of(&data, options, time);
-    data.memory.retain(|m| scope.keeps_host_time(&data.outline.steps, m.ts_ns));
     narrow_to_time(&mut data.outline, &scope);
     data.measure_outline();
     let has_selected_time = scope.meets(data.outline.recorded_ns);
@@ -58,15 +59,16 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
             (Tables { step_breakdown: breakdown.rows, step_flops, ..tables }, exposed_ns)
         },
         || {
-            let tables = Tables {
+            let mut tables = Tables {
                 critical_path: critical_path(&data, &launches, &scope),
-                memory_peaks: memory_peaks(rank, &data.memory),
-                memory_curve: memory_curve(rank, &data.memory),
+                module_stats: module_stats(&data, &launches, &keep),
                 ..stats(&data, &launches, &keep)
             };
+            tables.append(memory_tables(&data, &|ts_ns| scope.keeps_host_time(&data.outline.steps, ts_ns)));
             (tables, own_time::map_rank(&data, &options.thresholds), evidence(&data, &launches, &keep))
         },
     );
+    let overhead = overhead_of_steps(&data, &keep);
     let mut tables = Tables { omissions: data.omissions, ..of_device };
     tables.append(of_host);
     let mut outline = data.outline;
@@ -77,6 +79,7 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
         rows: data.events.len() as u64,
         outline,
         tables,
+        overhead,
         communication,
         straggler,
         recorded_steps,

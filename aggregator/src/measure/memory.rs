@@ -1,128 +1,205 @@
-//! The memory in use over time, its peak, and the largest holders at the peak.
+//! The memory of a rank: its curve, its peak and what is in use there, its categories, and its growth over steps.
+
+pub(crate) mod growth;
+
+mod at_peak;
+mod blocks;
+mod phases;
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
-use trace::{MemoryCurveRow, MemoryPeakRow, MemoryRow, Text};
+use trace::{
+    MemoryAtPeakRow, MemoryCategory, MemoryCurveRow, MemoryGrowthRow, MemoryPeakRow, MemoryRow, StepRow, Tables,
+};
 
-/// The most holders that a row lists.
-const NAMED: usize = 5;
-/// The name of the holder for memory that was allocated before the recording began.
-const BEFORE: &str = "before the recording";
+use crate::measure::memory::blocks::{Block, blocks};
+use crate::measure::memory::growth::{InStep, in_steps, trend};
+use crate::measure::memory::phases::Phases;
+use crate::model::RankData;
+use crate::model::windows::Windows;
+
 /// The number of time spans of a curve. The curve has at most one point for each.
 const CURVE_POINTS: i64 = 200;
 
-/// Makes one row for each device of a rank, and one for its host, from rows sorted by time. `ts_ns` is in the rank's
-/// clock.
-pub(crate) fn memory_peaks(rank: i32, rows: &[MemoryRow]) -> Vec<MemoryPeakRow> {
-    let mut by_device: BTreeMap<Option<i64>, Vec<&MemoryRow>> = BTreeMap::new();
-    for row in rows {
-        by_device.entry(row.device_id).or_default().push(row);
+/// The memory tables of a rank, for each of its devices and its host. `keep` selects times in the rank's clock, which is
+/// also the clock of all times here. Allocations outside of the selection count as well, because their blocks may be in
+/// use inside of it.
+pub(crate) fn memory_tables(data: &RankData, keep: &dyn Fn(i64) -> bool) -> Tables {
+    let mut tables = Tables::default();
+    if data.memory.is_empty() {
+        return tables;
     }
-    by_device.into_iter().filter_map(|(device, rows)| peak(rank, device, &rows)).collect()
-}
-
-fn peak(rank: i32, device_id: Option<i64>, rows: &[&MemoryRow]) -> Option<MemoryPeakRow> {
-    let mut peak: Option<(usize, i64)> = None;
-    for (index, in_use) in in_use(rows).enumerate() {
-        if peak.is_none_or(|(_, bytes)| in_use > bytes) {
-            peak = Some((index, in_use));
-        }
+    let windows = Windows::of(&data.outline.steps);
+    let phases = Phases::find(data);
+    let mut by_device: BTreeMap<Option<i64>, Vec<u32>> = BTreeMap::new();
+    for (number, row) in (0..).zip(&data.memory) {
+        by_device.entry(row.device_id).or_default().push(number);
     }
-    let (index, peak_bytes) = peak?;
-    // Only the allocator's own count includes memory from before the recording.
-    let allocated = rows[index].allocated_bytes;
-    Some(MemoryPeakRow {
-        rank,
-        device_id,
-        ts_ns: rows[index].ts_ns,
-        peak_bytes,
-        alive: alive(&rows[..=index], allocated),
-    })
+    for (device_id, rows) in by_device {
+        let device =
+            Device { data, phases: &phases, windows: &windows, device_id, in_use: in_use(&data.memory, &rows), rows };
+        tables.append(device.tables(keep));
+    }
+    tables
 }
 
 /// The bytes in use after each row.
-fn in_use<'a>(rows: &'a [&MemoryRow]) -> impl Iterator<Item = i64> + 'a {
-    rows.iter().scan(0_i64, |in_use, row| {
+fn in_use(memory: &[MemoryRow], rows: &[u32]) -> Vec<i64> {
+    let mut in_use = 0_i64;
+    let after = |number: &u32| {
+        let row = &memory[*number as usize];
         // The allocator's own count is preferred to the sum of recorded changes, because the recording may have begun
         // later than the program.
-        *in_use = row.allocated_bytes.unwrap_or(in_use.saturating_add(row.delta_bytes));
-        Some(*in_use)
-    })
+        in_use = row.allocated_bytes.unwrap_or(in_use.saturating_add(row.delta_bytes));
+        in_use
+    };
+    rows.iter().map(after).collect()
 }
 
-/// The curve of each device of a rank and of its host, from rows sorted by time. `ts_ns` is in the rank's clock.
-///
-/// ```text
-/// in use   12334 21113 44444 32211
-/// points      4↑ 2↑    4↑    3↑        the highest value of each span
-/// ```
-pub(crate) fn memory_curve(rank: i32, rows: &[MemoryRow]) -> Vec<MemoryCurveRow> {
-    let mut by_device: BTreeMap<Option<i64>, Vec<&MemoryRow>> = BTreeMap::new();
-    for row in rows {
-        by_device.entry(row.device_id).or_default().push(row);
+/// The memory of one device, or of the host.
+struct Device<'a> {
+    data: &'a RankData,
+    phases: &'a Phases<'a>,
+    windows: &'a Windows,
+    device_id: Option<i64>,
+    /// Numbers of its rows, ascending.
+    rows: Vec<u32>,
+    /// Bytes in use after each of `rows`.
+    in_use: Vec<i64>,
+}
+
+impl Device<'_> {
+    fn row(&self, at: usize) -> &MemoryRow {
+        &self.data.memory[self.rows[at] as usize]
     }
-    let mut curve = Vec::new();
-    for (device_id, rows) in by_device {
-        let (Some(first), Some(last)) = (rows.first(), rows.last()) else { continue };
-        let span_ns = (last.ts_ns.saturating_sub(first.ts_ns) / CURVE_POINTS).saturating_add(1);
-        let mut current = None;
-        for (row, in_use_bytes) in rows.iter().zip(in_use(&rows)) {
-            let span = row.ts_ns.saturating_sub(first.ts_ns) / span_ns;
-            let point =
-                MemoryCurveRow { rank, device_id, ts_ns: row.ts_ns, in_use_bytes, reserved_bytes: row.reserved_bytes };
-            match (&mut current, curve.last_mut()) {
-                (Some(at), Some(highest)) if *at == span => {
-                    let highest: &mut MemoryCurveRow = highest;
-                    if in_use_bytes > highest.in_use_bytes {
-                        *highest = point;
-                    }
-                }
-                _ => {
-                    current = Some(span);
-                    curve.push(point);
-                }
-            }
+
+    fn tables(&self, keep: &dyn Fn(i64) -> bool) -> Tables {
+        let (rank, device_id) = (self.data.outline.info.rank, self.device_id);
+        let kept: Vec<usize> = (0..self.rows.len()).filter(|at| keep(self.row(*at).ts_ns)).collect();
+        // The first of equal peaks.
+        let Some(peak) = kept.iter().copied().max_by_key(|at| (self.in_use[*at], std::cmp::Reverse(*at))) else {
+            return Tables::default();
+        };
+        let blocks = blocks(&self.data.memory, &self.rows, self.windows);
+        let steps: Vec<StepRow> = self.data.outline.steps.iter().filter(|step| keep(step.start_ns)).cloned().collect();
+        let points: Vec<(i64, i64)> =
+            self.in_use.iter().enumerate().map(|(at, bytes)| (self.row(at).ts_ns, *bytes)).collect();
+        let in_steps = in_steps(&steps, &points);
+        let (peak, at_peak) = self.peak(peak, &blocks);
+        Tables {
+            memory_peaks: vec![peak],
+            memory_at_peak: at_peak,
+            memory_curve: self.curve(&kept),
+            memory_growth: self.growth(&in_steps, &blocks).into_iter().collect(),
+            memory_by_step: in_steps.iter().map(|step| step.row(rank, device_id)).collect(),
+            ..Tables::default()
         }
     }
-    curve
-}
 
-/// The largest holders after `rows`, as `name=bytes`, separated by `; `. `allocated` is the allocator's count of bytes
-/// in use.
-///
-/// A release is joined with its allocation by address. It reduces the bytes of the operator that allocated the memory,
-/// even if another operator releases it.
-fn alive(rows: &[&MemoryRow], allocated: Option<i64>) -> Text {
-    let mut blocks: FxHashMap<i64, (&str, i64)> = FxHashMap::default();
-    let mut held: BTreeMap<&str, i64> = BTreeMap::new();
-    for row in rows {
-        let name = row.name.as_deref().unwrap_or("unnamed");
-        let (name, bytes) = match row.address {
-            Some(address) if row.delta_bytes >= 0 => {
-                blocks.insert(address, (name, row.delta_bytes));
-                (name, row.delta_bytes)
-            }
-            // Memory from before the recording has no recorded allocation, so its release changes no other holder.
-            Some(address) => blocks.remove(&address).map_or((BEFORE, 0), |(name, bytes)| (name, -bytes)),
-            None => (name, row.delta_bytes),
+    /// The peak and what is in use there.
+    fn peak(&self, at: usize, blocks: &[Block]) -> (MemoryPeakRow, Vec<MemoryAtPeakRow>) {
+        let (rank, device_id) = (self.data.outline.info.rank, self.device_id);
+        let (row, peak_bytes) = (self.row(at), self.in_use[at]);
+        let counts_all = row.allocated_bytes.is_some();
+        let mut held = at_peak::rows(self.data, self.phases, blocks, (self.rows[at], peak_bytes), counts_all);
+        for held in &mut held {
+            (held.rank, held.device_id) = (rank, device_id);
+        }
+        let sum = |category: MemoryCategory| {
+            held.iter().filter(|row| row.category == category).fold(0_i64, |sum, row| sum.saturating_add(row.bytes))
         };
-        let sum = held.entry(name).or_default();
-        *sum = sum.saturating_add(bytes);
+        let fragmentation_bytes = row.reserved_bytes.map(|reserved| reserved.saturating_sub(peak_bytes));
+        let peak = MemoryPeakRow {
+            rank,
+            device_id,
+            ts_ns: row.ts_ns,
+            peak_bytes,
+            reserved_bytes: row.reserved_bytes,
+            fragmentation_bytes,
+            fragmentation_pct: row
+                .reserved_bytes
+                .zip(fragmentation_bytes)
+                .filter(|(reserved, _)| *reserved > 0)
+                .map(|(reserved, unused)| 100.0 * unused as f64 / reserved as f64),
+            parameters_bytes: sum(MemoryCategory::Parameters),
+            gradients_bytes: sum(MemoryCategory::Gradients),
+            optimizer_state_bytes: sum(MemoryCategory::OptimizerState),
+            activations_bytes: sum(MemoryCategory::Activations),
+            temporary_bytes: sum(MemoryCategory::Temporary),
+            unknown_bytes: sum(MemoryCategory::Unknown),
+            alive: at_peak::holders(&held),
+        };
+        (peak, held)
     }
-    let seen: i64 = held.values().copied().fold(0, i64::saturating_add);
-    if let Some(allocated) = allocated {
-        held.insert(BEFORE, allocated.saturating_sub(seen));
+
+    /// The growth of the least memory in use, and the place of the program that allocates most of it.
+    fn growth(&self, steps: &[InStep], blocks: &[Block]) -> Option<MemoryGrowthRow> {
+        let series: Vec<(i32, i64)> = steps.iter().map(|step| (step.step, step.floor_bytes)).collect();
+        let trend = trend(&series)?;
+        // Blocks are known within one window only.
+        let window_of = |step: &InStep| self.windows.at(self.row(step.floor_at).ts_ns);
+        let longest = steps.chunk_by(|a, b| window_of(a) == window_of(b)).max_by_key(|window| window.len())?;
+        // The first quarter is left out, because the first steps make state that stays.
+        let (first, last) = (longest.get(longest.len() / 4)?, longest.last()?);
+        let places = (self.rows[first.floor_at], self.rows[last.floor_at]);
+        let most = at_peak::most_grown(self.data, self.phases, blocks, places);
+        let most = most.filter(|_| trend.grows && last.step > first.step);
+        let per_step = most.as_ref().map(|most| most.bytes as f64 / f64::from(last.step.saturating_sub(first.step)));
+        let (operator, stack) = most.map(|most| (most.operator, most.stack)).unwrap_or_default();
+        Some(MemoryGrowthRow {
+            rank: self.data.outline.info.rank,
+            device_id: self.device_id,
+            steps: trend.steps as i64,
+            grows: trend.grows,
+            growth_bytes: trend.slope,
+            growth_low_bytes: trend.low,
+            growth_high_bytes: trend.high,
+            z: trend.z,
+            operator,
+            stack,
+            operator_growth_bytes: per_step,
+        })
     }
-    let mut held: Vec<(&str, i64)> = held.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
-    held.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    let named: Vec<String> = held.iter().take(NAMED).map(|(name, bytes)| format!("{name}={bytes}")).collect();
-    named.join("; ").into()
+
+    /// The curve over the kept rows.
+    ///
+    /// ```text
+    /// in use   12334 21113 44444 32211
+    /// points      4↑ 2↑    4↑    3↑        the highest value of each span
+    /// ```
+    fn curve(&self, kept: &[usize]) -> Vec<MemoryCurveRow> {
+        let (Some(first), Some(last)) = (kept.first(), kept.last()) else { return Vec::new() };
+        let first_ns = self.row(*first).ts_ns;
+        let span_ns = (self.row(*last).ts_ns.saturating_sub(first_ns) / CURVE_POINTS).saturating_add(1);
+        let span = |at: &usize| self.row(*at).ts_ns.saturating_sub(first_ns) / span_ns;
+        let highest =
+            |spans: &[usize]| spans.iter().copied().max_by_key(|at| (self.in_use[*at], std::cmp::Reverse(*at)));
+        let point = |at: usize| MemoryCurveRow {
+            rank: self.data.outline.info.rank,
+            device_id: self.device_id,
+            ts_ns: self.row(at).ts_ns,
+            in_use_bytes: self.in_use[at],
+            reserved_bytes: self.row(at).reserved_bytes,
+        };
+        kept.chunk_by(|a, b| span(a) == span(b)).filter_map(highest).map(point).collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn tables(rank: i32, memory: &[MemoryRow]) -> Tables {
+        let mut data = RankData { memory: memory.to_vec(), ..RankData::default() };
+        data.outline.info.rank = rank;
+        memory_tables(&data, &|_| true)
+    }
+
+    fn memory_peaks(rank: i32, memory: &[MemoryRow]) -> Vec<MemoryPeakRow> {
+        tables(rank, memory).memory_peaks
+    }
 
     fn row(ts_ns: i64, name: &str, delta_bytes: i64, allocated_bytes: Option<i64>) -> MemoryRow {
         MemoryRow { ts_ns, name: Some(name.into()), delta_bytes, allocated_bytes, ..MemoryRow::default() }
@@ -180,10 +257,64 @@ mod tests {
     fn a_curve_has_the_peak_of_every_span() {
         let rows: Vec<MemoryRow> =
             (0..10_000).map(|i| row(i * 10, "a", if i % 2 == 0 { 100 } else { -100 }, None)).collect();
-        let curve = memory_curve(2, &rows);
+        let curve = tables(2, &rows).memory_curve;
         assert!(curve.len() <= CURVE_POINTS as usize && curve.len() > 190, "{}", curve.len());
         assert!(curve.iter().all(|p| p.in_use_bytes == 100 && p.rank == 2));
         assert!(curve.is_sorted_by_key(|p| p.ts_ns));
-        assert_eq!(memory_curve(0, &[]), []);
+        assert_eq!(tables(0, &[]).memory_curve, []);
+    }
+
+    #[test]
+    fn small_blocks_are_summed_and_earlier_memory_is_counted() {
+        let block = |i: i64| MemoryRow { address: Some(i), ..row(i, "linear", 1000 - i, Some(1_000_000 + i)) };
+        let rows: Vec<MemoryRow> = (0..150).map(block).collect();
+        let found = tables(0, &rows).memory_at_peak;
+        assert_eq!(found.iter().filter(|row| row.blocks == Some(1)).count(), 100);
+        assert!(found.iter().any(|row| row.blocks == Some(50) && row.operator.as_deref() == Some("linear")));
+        let last = found.last().unwrap();
+        assert_eq!((last.blocks, last.operator.as_deref(), &*last.category), (None, None, "unknown"));
+        assert_eq!(last.bytes, 1_000_149 - (0..150).map(|i| 1000 - i).sum::<i64>());
+    }
+
+    #[test]
+    fn what_the_allocator_holds_without_use_is_counted_at_the_peak() {
+        let at = |ts_ns, delta, allocated, reserved| MemoryRow {
+            reserved_bytes: Some(reserved),
+            ..row(ts_ns, "a", delta, Some(allocated))
+        };
+        let peaks = memory_peaks(0, &[at(0, 60, 60, 80), at(1, -60, 0, 80), at(2, 75, 75, 100)]);
+        assert_eq!(
+            (peaks[0].peak_bytes, peaks[0].fragmentation_bytes, peaks[0].fragmentation_pct),
+            (75, Some(25), Some(25.0))
+        );
+        assert_eq!(memory_peaks(0, &[row(0, "a", 1, None)])[0].fragmentation_bytes, None);
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_and_unknown_memory_sum_to_the_peak(
+            changes in proptest::collection::vec((0_i64..8, -100_i64..100, any::<bool>(), 0_i64..3), 1..200),
+            counted in any::<bool>(),
+        ) {
+            let mut rows = Vec::new();
+            let mut allocated = 10_000;
+            for (ts_ns, (address, delta_bytes, has_address, device)) in (0..).zip(changes) {
+                allocated += delta_bytes;
+                rows.push(MemoryRow {
+                    address: has_address.then_some(address),
+                    device_id: (device > 0).then_some(device),
+                    ..row(ts_ns, "a", delta_bytes, counted.then_some(allocated))
+                });
+            }
+            let tables = tables(0, &rows);
+            for peak in &tables.memory_peaks {
+                let of_device = tables.memory_at_peak.iter().filter(|row| row.device_id == peak.device_id);
+                prop_assert_eq!(of_device.map(|row| row.bytes).sum::<i64>(), peak.peak_bytes);
+                let MemoryPeakRow { parameters_bytes, gradients_bytes, optimizer_state_bytes, .. } = peak;
+                let MemoryPeakRow { activations_bytes, temporary_bytes, unknown_bytes, .. } = peak;
+                let kept = parameters_bytes + gradients_bytes + optimizer_state_bytes;
+                prop_assert_eq!(kept + activations_bytes + temporary_bytes + unknown_bytes, peak.peak_bytes);
+            }
+        }
     }
 }

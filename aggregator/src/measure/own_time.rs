@@ -8,9 +8,9 @@ use rustc_hash::FxHashMap;
 use trace::{CollectiveRow, Phase, StepRow, Text};
 
 use crate::base::intervals::{Coverage, Interval, IntervalSet};
-use crate::measure::own_time::ranges::{computing, self_times};
+use crate::measure::own_time::ranges::{computing, operating, self_times};
 use crate::model::thresholds::Thresholds;
-use crate::model::{Collective, Events, RankData};
+use crate::model::{Collective, Events, Kind, RankData};
 
 /// The part of one rank that the reduction needs. Times are in the rank's clock.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,6 +30,8 @@ pub struct OwnTime {
     pub dropped_max_ns: i64,
     /// Whether the rank has device work.
     pub has_device: bool,
+    /// Whether the rank has device work or operators, so that [`StepPart::busy_ns`] is known.
+    pub has_work: bool,
 }
 
 /// The time before one of a rank's collectives in which the rank works on its own.
@@ -60,15 +62,16 @@ pub struct StepPart {
     pub step: i32,
     /// The length of the step.
     pub dur_ns: i64,
-    /// The time within the own stretches of the step in which a device of the rank worked.
-    pub device_busy_ns: i64,
+    /// The time within the own stretches of the step in which a device of the rank worked. Without a device: in which an
+    /// operator ran on the host.
+    pub busy_ns: i64,
 }
 
 /// The self time of one host range inside own stretches.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RangePart {
-    /// The name of the range; `ProfilerStep#12` is `ProfilerStep` here.
-    pub name: Text,
+    /// The name of the range. `None` is the self time of the step's own range: the time outside of all other ranges.
+    pub name: Option<Text>,
     /// Whether the range loads input: it is a data loader's range, or is inside the `input` phase.
     pub input: bool,
     /// If this Python frame covers a user's range almost completely, the name of that range.
@@ -84,8 +87,14 @@ pub fn map_rank(rank: &RankData, thresholds: &Thresholds) -> OwnTime {
     let stretches = own_stretches(&rank.outline.collectives, &spans, &exposed);
     let slots: Vec<Slot> = slots(&stretches, &spans, &exposed);
     let mut steps: Vec<StepPart> =
-        spans.iter().map(|s| StepPart { step: s.step, dur_ns: s.end_ns - s.start_ns, device_busy_ns: 0 }).collect();
-    add_device_busy(&rank.events, &slots, &mut steps);
+        spans.iter().map(|s| StepPart { step: s.step, dur_ns: s.end_ns - s.start_ns, busy_ns: 0 }).collect();
+    let has_device = rank.events.kind.iter().any(|k| k.is_device_work());
+    if has_device {
+        add_device_busy(&rank.events, &slots, &mut steps);
+    } else {
+        let operating = Coverage::new(operating(rank));
+        slots.iter().for_each(|s| steps[s.step].busy_ns += operating.within_ns(Interval::new(s.from_ns, s.to_ns)));
+    }
     let mut ranges = self_times(rank, &slots, steps.len());
     ranges.sort_by_cached_key(by_size);
     let dropped = ranges.split_off(ranges.len().min(thresholds.max_ranges));
@@ -96,12 +105,13 @@ pub fn map_rank(rank: &RankData, thresholds: &Thresholds) -> OwnTime {
         ranges,
         ranges_dropped: dropped.len(),
         dropped_max_ns: dropped.iter().flat_map(|r| r.self_ns.iter().copied()).max().unwrap_or(0),
-        has_device: rank.events.kind.iter().any(|k| k.is_device_work()),
+        has_device,
+        has_work: has_device || rank.events.kind.contains(&Kind::CpuOp),
     }
 }
 
 /// The sort key of ranges: the largest first, then by name, so that the result does not depend on the order of rows.
-fn by_size(range: &RangePart) -> (Reverse<i64>, Text, bool) {
+fn by_size(range: &RangePart) -> (Reverse<i64>, Option<Text>, bool) {
     (Reverse(range.self_ns.iter().sum()), range.name.clone(), range.input)
 }
 
@@ -261,7 +271,7 @@ fn add_device_busy(events: &Events, slots: &[Slot], steps: &mut [StepPart]) {
         let from = events.ts_ns[row].max(covered_ns);
         let to = events.end_ns(row);
         if from < to {
-            cursor.clip(slots, from, to, |step, ns| steps[step].device_busy_ns += ns);
+            cursor.clip(slots, from, to, |step, ns| steps[step].busy_ns += ns);
             covered_ns = to;
         }
     }

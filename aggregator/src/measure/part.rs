@@ -1,8 +1,11 @@
 //! One rank after the map: small enough to hold for every rank of a large run.
 
+use std::collections::BTreeMap;
+
 use trace::{BucketRow, CounterRow, DeviceRow, Tables};
 
 use crate::measure::communication::CommunicationEvidence;
+use crate::measure::overhead::StepOverhead;
 use crate::measure::own_time::OwnTime;
 use crate::model::RankOutline;
 use crate::model::selection::Held;
@@ -27,6 +30,8 @@ pub struct RankPart {
     /// The rows of the analysis tables that one rank alone decides, and its omissions. Rows of operators and kernels are
     /// not yet compared with those of other ranks.
     pub tables: Tables,
+    /// Work of the profiler and of the driver in each active step.
+    pub overhead: BTreeMap<i32, StepOverhead>,
     /// How its communication was recognised.
     pub communication: CommunicationEvidence,
     /// Own work between collectives, by position in the program.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use trace::kernel_rules::computes_in_tf32;
 use trace::rank::flops::always_counts;
 use trace::rank::outermost;
 use trace::{Dtype, StepBreakdownRow, StepFlopsRow};
 
+use crate::measure::roofline::{precision, uses_tf32};
 use crate::model::peaks::Peaks;
 use crate::model::{Kind, NO_PARENT, NONE, RankData};
 
@@ -50,7 +50,7 @@ pub(crate) fn step_flops(
         };
         let flops_per_s = sums.flops as f64 / (wall_ns as f64 * 1e-9);
         let most = sums.by_dtype.iter().max_by_key(|(_, flops)| **flops).map(|(dtype, _)| *dtype);
-        let precision = most.map(|dtype| if tf32 && dtype == Dtype::F32 { "tf32" } else { dtype.as_str() });
+        let precision = most.map(|dtype| precision(dtype, tf32));
         let peak_flops =
             precision.and_then(|precision| peak(data, of_step().filter_map(|row| row.device_id), precision));
         rows.push(StepFlopsRow {
@@ -80,21 +80,9 @@ fn unknown_calls(data: &RankData, keep: &dyn Fn(usize) -> bool) -> Vec<i32> {
 
 /// The summed peak rates of the devices; `None` without devices, or if one is unknown.
 fn peak(data: &RankData, devices: impl Iterator<Item = i64>, precision: &str) -> Option<f64> {
-    let of = |device: i64| {
-        let row = data.devices.iter().find(|row| row.device_id == device)?;
-        Peaks::of(row.name.as_deref()?)?.flops_per_s(precision)
-    };
+    let of = |device: i64| Peaks::of(data.device(device)?.name.as_deref()?)?.flops_per_s(precision);
     let peaks: Option<Vec<f64>> = devices.map(of).collect();
     peaks.filter(|peaks| !peaks.is_empty()).map(|peaks| peaks.iter().sum())
-}
-
-fn uses_tf32(data: &RankData) -> bool {
-    let events = &data.events;
-    let mut is_kernel = vec![false; data.names.len()];
-    for row in (0..events.len()).filter(|row| events.kind[*row] == Kind::Kernel) {
-        is_kernel[events.name[row] as usize] = true;
-    }
-    data.names.iter().zip(is_kernel).any(|(name, is_kernel)| is_kernel && computes_in_tf32(name))
 }
 
 #[cfg(test)]
@@ -125,7 +113,7 @@ mod tests {
                 continue;
             }
             data.events.flops[row] = 10_000_000_000;
-            data.flops_types.push(FlopsType { id: data.events.id[row], dtype });
+            data.flops_types.push(FlopsType { id: data.events.id[row], dtype, min_bytes: None });
         }
         data.flops_types.sort_by_key(|known| known.id);
         let step =

@@ -1,9 +1,10 @@
 //! The result of an analysis: one plain value that every renderer prints.
 
 use serde::Serialize;
-use trace::OmissionRow;
 pub use trace::Tables;
-use trace::{Reason, StandsOn, Word};
+use trace::{FindingRow, OmissionKind, Reason, StandsOn, Word, worst_omission};
+
+use crate::base::units::ns;
 
 /// The result of an analysis. Each table is sorted as its field states. Times of day are global ns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -14,6 +15,16 @@ pub struct Analysis {
     pub verdict: Verdict,
     /// All tables of the analysis.
     pub tables: Tables,
+}
+
+impl Analysis {
+    /// The predicted saving of a finding in words: `saves at most 3.10 ms of a 20.0 ms step`; `None` without a
+    /// prediction.
+    pub fn saving(&self, finding: &FindingRow) -> Option<String> {
+        let saving_ns = finding.saving_ns?;
+        let step = self.verdict.step_ns.map_or("step".into(), |step_ns| format!("{} step", ns(step_ns)));
+        Some(format!("saves at most {} of a {step}", ns(saving_ns)))
+    }
 }
 
 /// The input of an analysis and its extent.
@@ -48,6 +59,9 @@ pub struct Facts {
     /// are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recording_was_off: Vec<String>,
+    /// Ranks whose recording was cut, as by Ctrl-C, a kill or a crash. Omitted from the JSON if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recording_was_cut: Vec<i32>,
     /// Whether the input has device rows.
     pub has_device_rows: bool,
     /// The selected part of the run, as on the command line; `None`: the whole run.
@@ -95,10 +109,17 @@ pub struct Verdict {
     pub kind: VerdictKind,
     /// All ranks that are causes, sorted by delay, largest first.
     pub causes: Vec<i32>,
+    /// All undecided ranks that were compared, sorted by delay, largest first.
+    pub suspects: Vec<i32>,
     /// The rank that the following fields describe.
     pub rank: Option<i32>,
     /// Delay that this rank adds to every step.
     pub step_delay_ns: Option<i64>,
+    /// What keeps an undecided verdict from naming a cause.
+    pub doubt: Option<String>,
+    /// Whether the excess of the suspected rank is within the usual variation of ranks and steps, as far as the recorded
+    /// steps show. False without a suspected rank.
+    pub within_variation: bool,
     /// The rank's own work minus that of the other ranks, per step.
     pub own_excess_ns: Option<i64>,
     /// Lower end of the 95 % interval of the excess.
@@ -121,13 +142,21 @@ pub struct Verdict {
     pub steps: i32,
     /// Median length of a step over all ranks.
     pub step_ns: Option<i64>,
+    /// The longest time per step that a rank waits for others without computing, beyond the clocks' error; `None` if there is
+    /// no such wait or a clock's error is unknown.
+    pub exposed_wait_ns: Option<i64>,
     /// The whole verdict as one sentence.
     pub sentence: String,
 }
 
 impl Analysis {
-    /// Whether ranks or rows were left out. The exit code reports this.
-    pub fn is_partial(&self) -> bool {
-        self.tables.omissions.iter().any(OmissionRow::is_loss) || self.facts.dropped > 0
+    /// The worst kind of what was lost or left out. The exit code reports this.
+    pub fn worst_omission(&self) -> Option<OmissionKind> {
+        worst_omission(&self.tables.omissions)
+    }
+
+    /// Whether the headline is the first finding, or that there is none, because the ranks cannot be compared.
+    pub fn headlines_finding(&self) -> bool {
+        self.verdict.kind == VerdictKind::Nothing && self.facts.events > 0
     }
 }

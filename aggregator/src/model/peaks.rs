@@ -3,6 +3,9 @@
 //! Arithmetic rates are dense: where a datasheet states a rate with sparsity, half of it. They are those of tensor cores
 //! (matrix cores), but `f32` is that of the ordinary cores on NVIDIA's devices. A rate that a device lacks is 0.
 //!
+//! Datasheets of Hopper (one card): H100 SXM and H200 state 67 (f64 tensor cores, f32), 989 (tf32), 1979 (bf16) and 3958
+//! (f8) with sparsity; H100 NVL and H200 NVL state 60, 835, 1671 and 3341. Their memories are 3.35, 4.8, 3.9 and 4.8 TB/s.
+//!
 //! Sources: NVIDIA's datasheets of V100 (2020), T4 (2019), A100 (2022), A10 (2022), L4 (2023), L40S (2023), H100 (2024),
 //! H200 (2024) and HGX B200 (2025); AMD's datasheets of MI250X (2021) and MI300X (2023).
 
@@ -40,8 +43,8 @@ const DEVICES: [(&[&str], Peaks); 20] = [
     (&["v100", "sxm3"],            peaks([7.8,   15.7,  0.0,   125.0,  0.0,    0.0],    900.0)),
     (&["v100", "pcie"],            peaks([7.0,   14.0,  0.0,   112.0,  0.0,    0.0],    900.0)),
     (&["t4"],                      peaks([0.0,   8.1,   0.0,   65.0,   0.0,    0.0],    320.0)),
-    // A process sees each of the two dies as a device.
-    (&["mi250x"],                  peaks([47.9,  47.9,  0.0,   191.5,  191.5,  0.0],    1638.4)),
+    // A process sees each of the two dies as a device: half of 95.7 (matrix cores), 383 TFLOP/s and 3276.8 GB/s.
+    (&["mi250x"],                  peaks([47.85, 47.85, 0.0,   191.5,  191.5,  0.0],    1638.4)),
     (&["mi300x"],                  peaks([163.4, 163.4, 653.7, 1307.4, 1307.4, 2614.9], 5300.0)),
 ];
 

@@ -53,7 +53,7 @@ pub fn mark_steps(data: &mut RankData, marker: &Regex) {
     }
     if nested > 0 {
         data.omissions.push(
-            OmissionRow::new(
+            OmissionRow::left_out(
                 "ranges that match --step-marker",
                 "they begin before the previous match ended, so they are not counted as steps",
             )

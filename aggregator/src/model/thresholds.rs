@@ -10,6 +10,9 @@ pub struct Thresholds {
     pub min_effect_pct: f64,
     /// Smallest effect, in multiples of the timing error.
     pub min_effect_errors: f64,
+    /// Smallest delay of a step, in percent of the median step. A rank that costs less is no cause, however certain its
+    /// excess is.
+    pub min_delay_pct: f64,
     /// Error of a duration taken from one host clock: the resolution of a Kineto trace.
     pub host_error_ns: i64,
     /// Error of a duration from a host row to a device row: the error of CUPTI's conversion of device times.
@@ -37,6 +40,7 @@ impl Default for Thresholds {
             min_steps: 3,
             min_effect_pct: 2.0,
             min_effect_errors: 3.0,
+            min_delay_pct: 1.0,
             host_error_ns: 1_000,
             device_error_ns: 30_000,
             min_z: 4.0,

@@ -20,6 +20,7 @@ use trace::{OmissionRow, Run, StepRow};
 use crate::Error;
 use crate::align::aligned::align_source;
 use crate::base::intervals::Interval;
+use crate::ingest::run::losses;
 use crate::ingest::source::{RunSource, Source};
 use crate::model::options::Options;
 use crate::model::scope::Scope;
@@ -42,21 +43,45 @@ pub struct Exported {
 }
 
 /// The placeholder for the rank's number in the name of a file.
-const RANK: &str = "{rank}";
+pub const RANK: &str = "{rank}";
 /// Times beyond this count from a base, because most readers of JSON parse numbers as doubles.
 const MAX_EXACT_NS: i64 = 1 << 52;
 /// Bases are multiples of this, so that all ranks of a run have the same base.
 const BASE_UNIT_NS: i64 = 1_000_000_000_000_000;
 
-/// Returns the file of a rank. `out` is either a directory for `rank0.json.gz`, …, or the name of a file with `{rank}`
-/// in it, which is compressed if it ends in `.gz`.
+/// Whether the name is that of a file with JSON, compressed or not.
+pub fn is_json_name(path: &Path) -> bool {
+    let name = path.to_string_lossy().to_lowercase();
+    name.ends_with(".json") || name.ends_with(".json.gz")
+}
+
+/// Returns the file of a rank. `out` is a directory for `rank0.json.gz`, …, or the name of a JSON file, in which `{rank}`
+/// stands for the rank's number. A file is compressed if it ends in `.gz`.
 pub fn path_of(out: &Path, rank: i32) -> PathBuf {
     let text = out.to_string_lossy();
     if text.contains(RANK) {
         text.replace(RANK, &rank.to_string()).into()
+    } else if is_json_name(out) {
+        out.into()
     } else {
         out.join(format!("rank{rank}.json.gz"))
     }
+}
+
+/// Refuses one file for several ranks.
+fn check_name(out: &Path, ranks: &[i32]) -> Result<(), Error> {
+    let text = out.display().to_string();
+    if ranks.len() < 2 || text.contains(RANK) || !is_json_name(out) {
+        return Ok(());
+    }
+    let (stem, ending) = text.rfind(".json").map_or((&*text, ""), |at| text.split_at(at));
+    let why = format!(
+        "{} ranks are {} files: put {RANK} into the name, as in {stem}-{RANK}{ending}, or name a directory, or choose one \
+         rank with --ranks",
+        ranks.len(),
+        ranks.len()
+    );
+    Err(Error::Option { option: "out", value: text, why })
 }
 
 /// Writes the part of a run that `options` select. Calls `progress` after each rank.
@@ -75,6 +100,7 @@ pub fn export(
         let why = "--ranks selects none of its ranks, or none could be read".to_string();
         return Err(Error::NoRank { path: source.info().path, why });
     }
+    check_name(out, &ranks)?;
     let mut omissions = source.problems();
     let mut time = BTreeMap::new();
     if !options.takes_whole_ranks() {
@@ -84,7 +110,8 @@ pub fn export(
         omissions = aligned.omissions;
         time = aligned.time;
     }
-    let directory = if out.to_string_lossy().contains(RANK) { out.parent().unwrap_or(out) } else { out };
+    let is_file = out.to_string_lossy().contains(RANK) || is_json_name(out);
+    let directory = if is_file { out.parent().unwrap_or(out) } else { out };
     if !directory.as_os_str().is_empty() {
         std::fs::create_dir_all(directory).map_err(|source| Error::Io { path: directory.into(), source })?;
     }
@@ -98,7 +125,8 @@ pub fn export(
     };
     let written: Vec<_> = ranks.par_iter().with_max_len(1).map(write_one).collect();
     let mut exported = Exported { omissions, ..Exported::default() };
-    for (path, result) in written {
+    for (rank, (path, result)) in ranks.iter().zip(written) {
+        exported.omissions.extend(losses(source.run(), *rank));
         let (counts, bytes, omissions) = result?;
         exported.counts.add(counts);
         exported.bytes += bytes;

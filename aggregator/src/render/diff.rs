@@ -8,6 +8,7 @@
 //!   "method":  { the statistics behind the judgement },
 //!   "verdict": { "changed", "sentence", "row", "detectable_step_pct" },
 //!   "rows":    [ { "key", "place", "a_ns", "b_ns", "change": { "delta_ns", "low_ns", "high_ns", … }, "judgement" }, … ],
+//!   "kernels": { "a", "b": { "kernels_per_step", "launches_per_step" }, "changes": [ { "name", "a_per_step", "b_per_step" }, … ] },
 //!   "appeared", "vanished": [ … ],  "omissions": [ … ]
 //! }
 //! ```
@@ -18,7 +19,9 @@ use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
 use crate::base::units::{ns, plain, plural, ranks, shorten, wrap};
-use crate::compare::{Diff, DiffRow, Group, Judgement, OneSided, Place, RunFacts};
+use crate::compare::{
+    Diff, DiffRow, Group, Judgement, KernelCounts, NameCount, OneSided, Place, RunFacts, SideKernels,
+};
 use crate::error::Error;
 use crate::render::grid::Grid;
 use crate::render::summary::TerminalStyle;
@@ -62,6 +65,7 @@ pub fn render(diff: &Diff, terminal: &TerminalStyle, mut out: impl Write) -> Res
     sides(&mut text, diff, &terminal);
     changes(&mut text, diff, &terminal);
     steps(&mut text, diff, &terminal);
+    kernels(&mut text, diff, &terminal);
     one_sided(&mut text, "New in B", &diff.appeared, &terminal);
     one_sided(&mut text, "Gone in B", &diff.vanished, &terminal);
     method(&mut text, diff, &terminal);
@@ -222,6 +226,48 @@ fn steps(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
     rows.sort_by_key(|row| PARTS.iter().position(|part| **part == *row.key.name));
     heading(text, "Step", "mean over ranks, median over steps; from and to: 95 % interval of the change", terminal);
     text.push_str(&table(&rows, false, terminal));
+}
+
+/// The kernels and launches of a step, and the names whose count changed.
+fn kernels(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
+    let Some(counts) = &diff.kernels else { return };
+    heading(text, "Kernels", "number per rank and step, mean over ranks and steps", terminal);
+    paragraph(text, &kernel_sentence(counts), "  ", "    ", terminal);
+    if counts.changes.is_empty() {
+        return;
+    }
+    let shown = &counts.changes[..counts.changes.len().min(terminal.top)];
+    let column = |f: fn(&NameCount) -> f64| shown.iter().map(|one| per_step(f(one))).collect();
+    let sign = |one: &NameCount| if one.change() > 0.0 { "+" } else { "" };
+    let grid = Grid::new()
+        .text("kernel", 0, shown.iter().map(|one| plain(&one.name)).collect())
+        .number("A", 1, column(|one| one.a_per_step))
+        .number("B", 1, column(|one| one.b_per_step))
+        .number("change", 0, shown.iter().map(|one| format!("{}{}", sign(one), per_step(one.change()))).collect());
+    text.push_str(&grid.render(terminal.width, terminal.colour));
+    more(text, counts.changes.len(), "kernel", terminal);
+}
+
+/// The kernels and launches of a step on both sides.
+pub(super) fn kernel_sentence(counts: &KernelCounts) -> String {
+    let side = |side: &SideKernels| {
+        let launches =
+            side.launches_per_step.map_or("unknown launches".into(), |n| format!("{} launches", per_step(n)));
+        format!("{} kernels in {launches}", per_step(side.kernels_per_step))
+    };
+    let changed =
+        |noun: &str, a: f64, b: f64| (a > 0.0 && a != b).then(|| format!("{:+.1} % {noun}", 100.0 * (b / a - 1.0)));
+    let KernelCounts { a, b, .. } = counts;
+    let launches = a.launches_per_step.zip(b.launches_per_step).and_then(|(a, b)| changed("launches", a, b));
+    let changes: Vec<String> =
+        changed("kernels", a.kernels_per_step, b.kernels_per_step).into_iter().chain(launches).collect();
+    let changes = if changes.is_empty() { String::new() } else { format!(": {}", changes.join(", ")) };
+    format!("A has {}, B has {}{changes}", side(a), side(b))
+}
+
+/// A mean count, as in `12` or `0.25`.
+fn per_step(count: f64) -> String {
+    format!("{count:.2}").trim_end_matches('0').trim_end_matches('.').to_string()
 }
 
 fn one_sided(text: &mut String, title: &str, side: &[OneSided], terminal: &TerminalStyle) {

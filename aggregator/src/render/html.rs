@@ -20,6 +20,7 @@ mod collectives;
 mod columns;
 mod compare;
 mod devices;
+mod modules;
 mod page;
 mod page_limits;
 mod plain_tables;
@@ -35,7 +36,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use serde::Serialize;
-use trace::OmissionRow;
+use trace::{OmissionKind, OmissionRow, worst_omission};
 
 use self::columns::Columns;
 use self::page::{RunPage, Tab, write_page};
@@ -51,6 +52,7 @@ use crate::ingest::source::Source;
 use crate::judge::reduce::{Analyzed, analyze_aligned};
 use crate::model::analysis::{Analysis, VerdictKind};
 use crate::model::options::Options;
+use crate::render::rank_order::by_prominence;
 
 /// Version of the JSON in the page.
 const VERSION: u32 = 2;
@@ -58,13 +60,17 @@ const VERSION: u32 = 2;
 // The columns of each table that the scripts use.
 const BREAKDOWN: &str = "rank device_id step compute_ns overlap_ns exposed_comm_ns memory_ns idle_ns";
 const STRAGGLERS: &str = "rank verdict own_excess_ns own_excess_low_ns own_excess_high_ns step_delay_ns caused_wait_ns \
-     suffered_wait_ns inherited_ns z persistence slowdown reason evidence_range";
+     suffered_wait_ns inherited_ns z persistence slowdown reason evidence_range evidence_excess_ns evidence_z \
+     evidence_persistence stands_on";
 const BUCKETS: &str = "step bucket rank bytes ready_ns enqueue_ns start_ns wait_ns end_ns exposed_ns";
 const COLLECTIVES: &str = "op bytes step first_start_ns skew_ns error_ns transfer_ns algbw_gbs busbw_gbs busbw_incl_wait_gbs \
      last_rank complete clocks_disagree";
 const CLOCKS: &str = "rank clock method offset_ns drift_ppb error_ns bound_ns residual_p95_ns samples violations";
 const IDLE: &str = "rank device_id stream_id category gaps idle_ns";
 const MEMORY: &str = "rank device_id ts_ns in_use_bytes reserved_bytes";
+const PEAKS: &str = "rank device_id peak_bytes fragmentation_bytes parameters_bytes gradients_bytes optimizer_state_bytes \
+                     activations_bytes temporary_bytes unknown_bytes";
+const BLOCKS: &str = "rank device_id bytes blocks category operator stack";
 const DEVICES: &str = "name peak_flops peak_bytes_per_s";
 
 /// Settings of a report.
@@ -74,6 +80,8 @@ pub struct Settings {
     pub timeline_step: Option<i32>,
     /// Size limits of the page.
     pub limits: Limits,
+    /// Whether runs of different world sizes or programs are compared.
+    pub unlike_runs: bool,
 }
 
 /// The result of a report.
@@ -88,8 +96,8 @@ pub struct Reported {
     pub summarised: Vec<String>,
     /// Data that was left out of the input.
     pub omissions: Vec<OmissionRow>,
-    /// Whether ranks or rows were left out of the input.
-    pub partial: bool,
+    /// The worst kind of these, and of those of the comparison.
+    pub worst: Option<OmissionKind>,
 }
 
 /// Analyzes the part of `source` that `options` select, and writes the page. Calls `progress` after each rank.
@@ -123,7 +131,7 @@ pub fn report_with(
     mut out: impl Write,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Reported, Error> {
-    let method = Method::default();
+    let method = Method { unlike_runs: settings.unlike_runs, ..Method::default() };
     let changes = diff(&[before], &[after], options, &method, &|done, total| progress(done, 2 * total))?;
     let analyzed = analyze_aligned(after, options, &|done, total| progress(total + done, 2 * total))?;
     let run = run_tab(after, options, settings, &analyzed, "Run B")?;
@@ -131,7 +139,7 @@ pub fn report_with(
     let title = format!("{} · compared", title(&analyzed.analysis));
     let bytes = write_page(&title, &[run.tab, compared], &mut out)?;
     let mut reported = reported(analyzed.analysis, run.summarised, bytes);
-    reported.partial |= changes.omissions.iter().any(OmissionRow::is_loss);
+    reported.worst = reported.worst.into_iter().chain(worst_omission(&changes.omissions)).min();
     // The omissions of the comparison include those of B.
     let of_a = before.info().path.display().to_string();
     let since = |row: &&OmissionRow| row.file.as_deref().is_some_and(|file| file.starts_with(&of_a));
@@ -144,14 +152,14 @@ fn reported(analysis: Analysis, summarised: Vec<String>, bytes: u64) -> Reported
         bytes,
         ranks: analysis.facts.ranks.len(),
         summarised,
-        partial: analysis.is_partial(),
+        worst: analysis.worst_omission(),
         omissions: analysis.tables.omissions,
     }
 }
 
 fn title(analysis: &Analysis) -> String {
     let name = if analysis.facts.run_id.is_empty() { "traces" } else { &analysis.facts.run_id };
-    format!("{} · {} · rankscope", visible_sentence(name), word(analysis.verdict.kind))
+    format!("{} · {} · rankscope", visible_sentence(name), word(analysis))
 }
 
 /// A run as a tab of the page.
@@ -208,7 +216,7 @@ fn run_tab(
     let sections = sections(&content);
     let page = RunPage {
         kind: analysis.verdict.kind.as_str(),
-        word: word(analysis.verdict.kind),
+        word: word(analysis),
         sentence: visible_sentence(&analysis.verdict.sentence),
         tiles: tiles(analysis),
         facts: facts(analysis),
@@ -255,15 +263,17 @@ fn document<'a>(
     let alive: Vec<String> = peaks.iter().map(|p| visible_sentence(&p.alive)).collect();
     let columns = BTreeMap::from([
         ("step_breakdown", Columns::of(&breakdown, BREAKDOWN, &mut names)?),
-        ("stragglers", Columns::of(&tables.stragglers, STRAGGLERS, &mut names)?),
+        ("stragglers", Columns::of(by_prominence(&tables.stragglers), STRAGGLERS, &mut names)?),
         ("bucket_timing", Columns::of(&buckets, BUCKETS, &mut names)?),
         ("collective_instances", Columns::of(&collectives.shown, COLLECTIVES, &mut names)?),
         ("clock_fit", Columns::of(&tables.clock_fit, CLOCKS, &mut names)?),
         ("kernel_stats", kernels.columns(&mut names)?),
         ("op_stats", operators.columns(&mut names)?),
+        ("module_stats", modules::modules(tables, &mut names, limits, notes)?),
         ("idle_breakdown", Columns::of(&idle, IDLE, &mut names)?),
         ("memory_curve", Columns::of(&memory, MEMORY, &mut names)?),
-        ("memory_peaks", Columns::of(peaks, "rank device_id peak_bytes", &mut names)?.with("alive", alive)),
+        ("memory_peaks", Columns::of(peaks, PEAKS, &mut names)?.with("alive", alive)),
+        ("memory_at_peak", Columns::of(devices::blocks(tables), BLOCKS, &mut names)?),
         ("devices", Columns::of(&roofline.devices, DEVICES, &mut names)?),
     ]);
     let document = Document {

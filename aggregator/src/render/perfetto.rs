@@ -86,7 +86,7 @@ pub fn export(
                 exported.counts.add(counts);
                 exported.omissions.extend(omissions);
             }
-            Err(error) => exported.omissions.push(OmissionRow::new("rank", error.to_string()).rank(*rank).amount(1)),
+            Err(error) => exported.omissions.push(OmissionRow::lost("rank", error.to_string()).rank(*rank).amount(1)),
         }
         done += 1;
         progress((ranks.len() + done) / 2, ranks.len());

@@ -2,6 +2,9 @@
 
 mod critical;
 mod devices;
+mod kernels;
+mod memory;
+mod modules;
 mod sections;
 #[cfg(test)]
 mod tests;
@@ -23,12 +26,14 @@ pub struct TerminalStyle {
     pub colour: bool,
     /// Maximum number of rows of each table; the rest is counted.
     pub top: usize,
+    /// Whether kernels, operators with FLOPs and modules are printed too.
+    pub full: bool,
 }
 
 impl Default for TerminalStyle {
     /// 100 columns, no colour, twelve rows.
     fn default() -> Self {
-        Self { width: 100, colour: false, top: 12 }
+        Self { width: 100, colour: false, top: 12, full: false }
     }
 }
 
@@ -51,6 +56,12 @@ pub fn render(analysis: &Analysis, terminal: &TerminalStyle, mut out: impl Write
     sections::step_breakdown(&mut text, analysis, &terminal);
     critical::critical_path(&mut text, analysis, &terminal);
     devices::devices(&mut text, analysis, &terminal);
+    memory::memory(&mut text, analysis, &terminal);
+    if terminal.full {
+        kernels::kernels(&mut text, analysis, &terminal);
+        kernels::roofline(&mut text, analysis, &terminal);
+        modules::modules(&mut text, analysis, &terminal);
+    }
     sections::overlap(&mut text, analysis, &terminal);
     sections::buckets(&mut text, analysis, &terminal);
     sections::stragglers(&mut text, analysis, &terminal);
@@ -67,7 +78,9 @@ fn verdict(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
         VerdictKind::Cause => ("CAUSE", AnsiColor::Red),
         VerdictKind::Undecided => ("UNDECIDED", AnsiColor::Yellow),
         VerdictKind::Balanced => ("BALANCED", AnsiColor::Green),
-        VerdictKind::Nothing => ("NO VERDICT", AnsiColor::Yellow),
+        VerdictKind::Nothing if !analysis.headlines_finding() => ("NO VERDICT", AnsiColor::Yellow),
+        VerdictKind::Nothing if analysis.tables.findings.is_empty() => ("NO FINDING", AnsiColor::Green),
+        VerdictKind::Nothing => ("TOP FINDING", AnsiColor::Yellow),
     };
     let style = Style::new().bold().fg_color(Some(colour.into()));
     let sentence = format!("{word}  {}", plain(&analysis.verdict.sentence));

@@ -1,5 +1,5 @@
 // Scales, their ticks, and the frame of a chart.
-import { element, svg } from "./dom.js";
+import { drawing, element, svg } from "./dom.js";
 
 // Round steps: at most `most` ticks from `from` to `to`.
 export function linearTicks(from, to, most) {
@@ -60,7 +60,7 @@ export function frame(width, height, x, y, label) {
   }
   axes.append(svg("text", { class: "title", x: (margin.left + width - margin.right) / 2, y: height - 6, "text-anchor": "middle" }, x.label));
   axes.append(svg("text", { class: "title", x: 0, y: 0, transform: `translate(12 ${(height - margin.bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, y.label));
-  const picture = svg("svg", { class: "picture", width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": label }, axes);
+  const picture = drawing(width, height, { role: "group", "aria-label": label }, axes);
   return { picture, px, py, margin };
 }
 

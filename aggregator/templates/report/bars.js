@@ -1,5 +1,5 @@
 // Stacked bars, one per row, with a label on the left; sortable, with tooltips.
-import { element, explain, redraw, svg } from "./dom.js";
+import { drawing, element, explain, redraw, svg } from "./dom.js";
 import { linearTicks, scale } from "./axes.js";
 
 // `spec`: { label, kinds: [[class, name]], rows(): [{ label, brief, marked, values, lines(i) }], format, total(row) }. Returns the
@@ -20,7 +20,7 @@ function draw(box, width, spec) {
   const sums = rows.map((row) => row.values.reduce((a, b) => a + b, 0));
   const most = Math.max(...sums, 1e-9);
   const px = scale(0, most, left, width - right);
-  const picture = svg("svg", { class: "picture", width, height: rows.length * height + 26, role: "list", "aria-label": spec.label });
+  const picture = drawing(width, rows.length * height + 26, { role: "list", "aria-label": spec.label });
   for (const tick of linearTicks(0, most, Math.max(2, Math.floor((width - left - right) / 90)))) {
     picture.append(svg("line", { class: "grid", x1: px(tick), x2: px(tick), y1: 0, y2: rows.length * height + 4 }));
     picture.append(svg("text", { class: "tick", x: px(tick), y: rows.length * height + 18, "text-anchor": "middle" }, spec.format(tick)));

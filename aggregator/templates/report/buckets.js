@@ -1,6 +1,6 @@
 // The phases of every bucket of one step: ready, queued, waiting, transfer; below each bar, the exposed time.
 import { groupBy } from "./rows.js";
-import { element, explain, legend, redraw, select, svg } from "./dom.js";
+import { drawing, element, explain, legend, redraw, select, svg } from "./dom.js";
 import { formatBytes, formatNs, formatPercent } from "./format.js";
 import { linearTicks, numbers, scale } from "./axes.js";
 
@@ -39,7 +39,7 @@ export function bucketWaterfall(rows, unit, verdictRank) {
     const [left, right, top] = [92, 12, 4];
     const most = Math.max(1, ...list.map((r) => r.end_ns));
     const px = scale(0, most, left, width - right);
-    const picture = svg("svg", { class: "picture", width, height: top + list.length * height + 26, role: "list", "aria-label": `Buckets of step ${steps[state.step][0].step}` });
+    const picture = drawing(width, top + list.length * height + 26, { role: "list", "aria-label": `Buckets of step ${steps[state.step][0].step}` });
     for (const tick of linearTicks(0, most, Math.max(2, Math.floor(width / 110)))) {
       picture.append(svg("line", { class: "grid", x1: px(tick), x2: px(tick), y1: 0, y2: top + list.length * height }));
       picture.append(svg("text", { class: "tick", x: px(tick), y: top + list.length * height + 18, "text-anchor": "middle" }, formatNs(tick)));

@@ -1,6 +1,6 @@
 // The comparison of two runs.
 import { choice, element, legend } from "./dom.js";
-import { formatNs, formatPercent } from "./format.js";
+import { formatNs, formatNumber, formatPercent } from "./format.js";
 import { intervalChart } from "./intervals.js";
 import { table } from "./table.js";
 
@@ -67,6 +67,16 @@ function drawRows(data) {
   return [table(columns, data.rows, { label: "comparisons", search: true, sort: 10, ascending: true, mark: (r) => "diff-" + r.judgement })];
 }
 
+function drawKernels(data) {
+  const count = (title, key) => ({ title, value: (r) => r[key], text: (r) => formatNumber(r[key]) });
+  const change = (r) => r.b - r.a;
+  const columns = [
+    { title: "kernel", name: true, value: (r) => r.name }, count("A", "a"), count("B", "b"),
+    { title: "change", hint: "B minus A", value: (r) => Math.abs(change(r)), text: (r) => (change(r) > 0 ? "+" : "−") + formatNumber(Math.abs(change(r))) },
+  ];
+  return [table(columns, data.kernels, { label: "kernels whose number changed", search: data.kernels.length > 12, sort: 3 })];
+}
+
 function drawOneSided(data) {
   const columns = [
     { title: "what", name: true, value: (r) => r.name }, { title: "kind", name: true, word: true, value: (r) => GROUPS[r.group] },
@@ -78,6 +88,6 @@ function drawOneSided(data) {
 
 // Draws the comparison into its tab.
 export function drawDiff(data, root) {
-  const draw = { changes: drawChanges, rows: drawRows, "one-sided": drawOneSided };
+  const draw = { changes: drawChanges, rows: drawRows, kernels: drawKernels, "one-sided": drawOneSided };
   for (const place of root.querySelectorAll("[data-diff]")) place.append(...draw[place.dataset.diff](data));
 }

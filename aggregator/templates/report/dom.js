@@ -23,6 +23,11 @@ export function svg(name, attributes, children) {
   return fill(document.createElementNS(SVG_NAMESPACE, name), attributes, children);
 }
 
+// A picture of this size in px. Where there is less room, as on paper, it shrinks instead of losing its right end.
+export function drawing(width, height, attributes, children) {
+  return svg("svg", { class: "picture", width, height, viewBox: `0 0 ${width} ${height}`, ...attributes }, children);
+}
+
 // A name from a trace, isolated from the writing direction of the text around it.
 export function bdi(text) {
   return element("bdi", {}, text);
@@ -40,15 +45,37 @@ const live = document.getElementById("live");
 export function showTip(lines, x, y) {
   tip.replaceChildren(...lines.filter((line) => line !== null).map((line, i) => element("div", { class: i ? "" : "first" }, line)));
   tip.hidden = false;
+  // Its width depends on the room to its right.
+  tip.style.setProperty("left", "0");
   const box = tip.getBoundingClientRect();
   const left = x + 14 + box.width > innerWidth ? Math.max(4, x - box.width - 14) : x + 14;
   const top = y + 14 + box.height > innerHeight ? Math.max(4, y - box.height - 14) : y + 14;
-  tip.style.setProperty("left", left + "px");
-  tip.style.setProperty("top", top + "px");
+  // Of the page, not of the window: the tooltip of a tap moves with what it explains.
+  tip.style.setProperty("left", left + scrollX + "px");
+  tip.style.setProperty("top", top + scrollY + "px");
 }
 
 export function hideTip() {
   tip.hidden = true;
+}
+
+// Whether the last press was a finger's. A click says so itself in new browsers only.
+let touched = false;
+document.addEventListener("pointerdown", (event) => { touched = event.pointerType === "touch"; }, true);
+// Before the click reaches what was tapped, which may show its own.
+document.addEventListener("click", () => { if (touched) hideTip(); }, true);
+
+// Shows the lines that `at` finds for a pointer event, or none for null: under a mouse while it is there, after a tap until the next
+// tap. A finger leaves after every tap, and its click comes last, after the focus has moved.
+export function showTipsOf(target, at) {
+  const show = (event) => {
+    const lines = at(event);
+    if (lines) showTip(lines, event.clientX, event.clientY);
+    else hideTip();
+  };
+  target.addEventListener("pointermove", (event) => { if (event.pointerType !== "touch") show(event); });
+  target.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") hideTip(); });
+  target.addEventListener("click", (event) => { if (touched) show(event); });
 }
 
 // Makes screen readers read lines.
@@ -58,8 +85,7 @@ export function say(lines) {
 
 // Gives a mark a tooltip for pointer and keyboard focus.
 export function explain(mark, lines) {
-  mark.addEventListener("pointermove", (event) => showTip(lines(), event.clientX, event.clientY));
-  mark.addEventListener("pointerleave", hideTip);
+  showTipsOf(mark, () => lines());
   mark.addEventListener("focus", () => {
     const box = mark.getBoundingClientRect();
     showTip(lines(), box.left + box.width / 2, box.top + box.height / 2);
@@ -102,8 +128,8 @@ export function redraw(box, draw) {
   return again;
 }
 
-// A legend of colours.
+// A legend of colours. An item is [class, text], or [class, text, colour, title] for a colour that is no class.
 export function legend(items) {
-  return element("ul", { class: "legend" }, items.map(([kind, text]) =>
-    element("li", {}, [element("span", { class: "swatch " + kind, "aria-hidden": "true" }), text])));
+  return element("ul", { class: "legend" }, items.map(([kind, text, paint, title]) =>
+    element("li", { title }, [element("span", { class: "swatch " + kind, "aria-hidden": "true", style: paint && { "background-color": paint } }), bdi(text)])));
 }

@@ -58,6 +58,12 @@ export function shorten(text, letters) {
   return all.slice(0, letters - 1 - tail).join("") + "…" + all.slice(all.length - tail).join("");
 }
 
+// Shortens text to a number of letters by removing its end.
+export function shortenEnd(text, letters) {
+  const all = Array.from(text);
+  return all.length <= letters ? text : all.slice(0, letters - 1).join("") + "…";
+}
+
 // `0–3` or `5`.
 export function span(first, last) {
   return first === last ? String(first) : first + "–" + last;

@@ -1,12 +1,12 @@
 // The map of lateness: one row per rank, one column per step. It uses canvas, because it may have tens of thousands of cells.
-import { choice, colour, element, hideTip, redraw, say, showTip } from "./dom.js";
-import { formatNs, span } from "./format.js";
+import { choice, colour, element, redraw, say, showTipsOf } from "./dom.js";
+import { formatNs, shortenEnd, span } from "./format.js";
 
 // Viridis (van der Walt & Smith, 2015) at nine points. Its lightness rises evenly, so it is readable without colours.
 const VIRIDIS = [[68, 1, 84], [71, 44, 122], [59, 81, 139], [44, 113, 142], [33, 144, 141], [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37]];
-const MODES = [["arrival", "Arrival"], ["own", "Own excess"], ["suffered", "Suffered wait"]];
+const MODES = [["own", "Own excess"], ["arrival", "Arrival"], ["suffered", "Suffered wait"]];
 
-// Larger values are darker in the light theme and lighter in the dark theme.
+// The map has no fixed meaning of dark and light: larger values stand out from the page, and the scale above the map shows how.
 export function heatColour(share) {
   const dark = colour("dark") === "1";
   const at = Math.min(1, Math.max(0, dark ? share : 1 - share)) * (VIRIDIS.length - 1);
@@ -18,7 +18,9 @@ export function heatColour(share) {
 export function heatMap(heat, verdictRanks) {
   const columns = heat.columns.length;
   const rows = heat.rows.length;
-  const state = { mode: heat.own.some((v) => v > 0) ? "own" : "arrival", row: 0, column: 0 };
+  // What the verdict stands on comes first.
+  const modes = heat.range_name === null ? MODES : [["range", "Longer " + shortenEnd(heat.range_name, 40)], ...MODES];
+  const state = { mode: heat.range_name !== null ? "range" : heat.own.some((v) => v > 0) ? "own" : "arrival", row: 0, column: 0 };
   const canvas = element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "heat map" });
   const scaleBar = element("canvas", { class: "scale", width: 160, height: 12, "aria-hidden": "true" });
   const [low, high] = [element("span"), element("span")];
@@ -67,8 +69,8 @@ export function heatMap(heat, verdictRanks) {
       bar.fillRect(x, 0, 1, 12);
     }
     low.textContent = "0";
-    high.textContent = formatNs(most) + (state.mode === "own" ? " or more; less than the others: as 0" : " or more");
-    const name = MODES.find(([mode]) => mode === state.mode)[1];
+    high.textContent = formatNs(most) + (state.mode === "own" || state.mode === "range" ? " or more; less than the others: as 0" : " or more");
+    const name = modes.find(([mode]) => mode === state.mode)[1];
     canvas.setAttribute("aria-label", `${name} by rank and step; ${rows} rows, ${columns} columns. Arrow keys move from cell to cell.`);
     readout.textContent = "";
   }
@@ -101,7 +103,7 @@ export function heatMap(heat, verdictRanks) {
   }
 
   function lines(row, column) {
-    const all = MODES.map(([mode, name]) => {
+    const all = modes.map(([mode, name]) => {
       const v = heat[mode][row * columns + column];
       return `${name.toLowerCase()}: ${v === null ? "unknown" : formatNs(v * heat.unit_ns)}`;
     });
@@ -115,12 +117,10 @@ export function heatMap(heat, verdictRanks) {
     return column >= 0 && column < columns && row >= 0 && row < rows ? [row, column] : null;
   }
 
-  canvas.addEventListener("pointermove", (event) => {
+  showTipsOf(canvas, (event) => {
     const at = place(event);
-    if (at) showTip(lines(...at), event.clientX, event.clientY);
-    else hideTip();
+    return at && lines(...at);
   });
-  canvas.addEventListener("pointerleave", hideTip);
   canvas.addEventListener("focus", again);
   canvas.addEventListener("blur", again);
   canvas.addEventListener("keydown", (event) => {
@@ -137,11 +137,11 @@ export function heatMap(heat, verdictRanks) {
   });
 
   const error = heat.error_ns === null
-    ? "Arrivals and waits compare clocks, whose error is not known everywhere. Own excess needs no common clock."
+    ? "Arrivals and waits compare clocks, whose error is not known everywhere. The other maps need no common clock."
     : heat.error_ns === 0 ? "All ranks share one clock, so arrivals and waits have no clock error."
-    : `Arrivals and waits compare clocks, with an error of up to ${formatNs(heat.error_ns)} (95 %). Own excess needs no common clock.`;
+    : `Arrivals and waits compare clocks, with an error of up to ${formatNs(heat.error_ns)} (95 %). The other maps need no common clock.`;
   return element("div", {}, [
-    element("div", { class: "controls" }, [choice("Show", MODES, state.mode, (mode) => { state.mode = mode; again(); }),
+    element("div", { class: "controls" }, [choice("Show", modes, state.mode, (mode) => { state.mode = mode; again(); }),
       element("span", { class: "scale-box" }, [low, scaleBar, high])]),
     holder, readout, element("p", { class: "hint" }, error),
   ]);

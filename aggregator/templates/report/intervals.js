@@ -1,5 +1,5 @@
 // Changes with their intervals, one per row, around zero.
-import { element, explain, redraw, svg } from "./dom.js";
+import { drawing, element, explain, redraw, svg } from "./dom.js";
 import { linearTicks, scale } from "./axes.js";
 import { shorten } from "./format.js";
 
@@ -34,7 +34,7 @@ function drawIntervals(box, width, spec) {
   const [low, high] = borders(rows);
   const px = scale(low, high, left, width - 14);
   const end = rows.length * row;
-  const picture = svg("svg", { class: "picture", width, height: end + 26, role: "list", "aria-label": spec.label });
+  const picture = drawing(width, end + 26, { role: "list", "aria-label": spec.label });
   for (const tick of linearTicks(low, high, Math.max(2, Math.floor((width - left) / 95)))) {
     picture.append(svg("line", { class: tick === 0 ? "zero" : "grid", x1: px(tick), x2: px(tick), y1: 0, y2: end + 4 }));
     const place = px(tick) > width - 40 ? "end" : px(tick) < 40 ? "start" : "middle";

@@ -1,5 +1,5 @@
 // Lines that can be zoomed: by dragging, by the wheel with Ctrl, or by the keyboard.
-import { element, hideTip, redraw, say, showTip, svg } from "./dom.js";
+import { element, redraw, say, showTipsOf, svg } from "./dom.js";
 import { frame, linearTicks, logBorders, logTicks } from "./axes.js";
 
 // `spec`: { label, xLabel, yLabel, formatX, formatY, ticksX, ticksY, logY, steps, height, series: [{ name, kind, points: [[x, y, lines]], marks,
@@ -116,10 +116,11 @@ export function lineChart(spec) {
         brush.setAttribute("x", Math.min(start, event.clientX) - left);
         brush.setAttribute("width", Math.abs(event.clientX - start));
       }
-      const found = nearest(event, px, floor);
-      if (found) showTip([found.s.name, ...found.p[2]()], event.clientX, event.clientY);
     });
-    picture.addEventListener("pointerleave", hideTip);
+    showTipsOf(picture, (event) => {
+      const found = nearest(event, px, floor);
+      return found && [found.s.name, ...found.p[2]()];
+    });
     picture.addEventListener("pointerup", (event) => {
       const from = start;
       start = null;

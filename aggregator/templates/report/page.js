@@ -25,7 +25,23 @@ function showTab(tab, tabs) {
     other.tabIndex = chosen ? 0 : -1;
     document.getElementById(other.getAttribute("aria-controls")).hidden = !chosen;
   }
+  listContents();
 }
+
+// The contents as a list to choose from, for windows without room for the column of links.
+const jump = document.getElementById("jump");
+
+function listContents() {
+  const links = [...document.querySelectorAll(".contents a")].filter((link) => !link.closest("[hidden]"));
+  const entry = (text, value) => Object.assign(document.createElement("option"), { textContent: text, value });
+  jump.replaceChildren(entry("Contents", ""), ...links.map((link) => entry(link.textContent + (link.classList.contains("empty") ? " · no data" : ""), link.hash.slice(1))));
+}
+
+jump.addEventListener("change", () => {
+  const section = document.getElementById(jump.value);
+  jump.value = "";
+  if (section) section.scrollIntoView();
+});
 
 function wireTabs() {
   const tabs = [...document.querySelectorAll("[role=tab]")];
@@ -63,6 +79,7 @@ function markCode() {
 }
 
 wireTabs();
+listContents();
 markCode();
 const runData = document.getElementById("run-data");
 if (runData) drawRun(JSON.parse(runData.textContent), document.getElementById("run"));

@@ -8,6 +8,7 @@ import { lineChart } from "./lines.js";
 import { scatter } from "./scatter.js";
 import { heatMap } from "./heat.js";
 import { timelineOf } from "./timeline.js";
+import { moduleTree } from "./modules.js";
 import { bucketWaterfall } from "./buckets.js";
 import { clockTable, collectiveTable, extraTable, nameTable, stragglerTable } from "./tables.js";
 
@@ -51,12 +52,13 @@ function drawSteps(data) {
       laneName(lane) + (s && s.verdict !== "ok" ? ` (${s.verdict})` : ""),
       ...parts.map((k) => `${PARTS[k][1]}: ${formatNs(v[k])}, ${formatPercent((100 * v[k]) / total)}`),
       `step: ${formatNs(sum(v))}` + (state.step === "mean" ? `, mean of ${whole ? lane.rows.length : "all steps"}` : ""),
+      s && s.evidence_excess_ns !== null ? `longer ${s.evidence_range === null ? "outside of all ranges" : "in " + s.evidence_range}: ${formatNs(s.evidence_excess_ns)} per step` : null,
       s ? `own excess: ${formatNs(s.own_excess_ns)} per step` : null,
     ].filter((line) => line !== null);
   };
   const keys = {
     rank: () => 0, step: (r) => -sum(r.values), compute: (r) => -(r.values[0] + r.values[1]), exposed: (r) => -r.values[2], idle: (r) => -r.values[4],
-    own: (r) => -((straggler.get(r.rank) || {}).own_excess_ns || 0),
+    verdict: (r) => data.stragglers.indexOf(straggler.get(r.rank)),
   };
   const { box, again } = stackedBars({
     label: "Step time by rank", kinds: PARTS, format: formatNs,
@@ -64,7 +66,7 @@ function drawSteps(data) {
       .sort((x, y) => keys[state.sort](x) - keys[state.sort](y))
       .map((r) => ({ label: laneName(r), brief: briefName(r), marked: data.causes.includes(r.rank), values: r.values, lines: lines(r, r.values) })),
   });
-  const sorts = [["rank", "Rank"], ["step", "Step"], ["compute", "Compute"], ["exposed", "Exposed"], ["idle", "Idle"], ["own", "Own excess"]];
+  const sorts = [["rank", "Rank"], ["step", "Step"], ["compute", "Compute"], ["exposed", "Exposed"], ["idle", "Idle"], ["verdict", "Verdict"]];
   const used = PARTS.filter((_, k) => lanes.some((lane) => lane.mean[k] > 0));
   return [
     element("div", { class: "controls" }, [
@@ -154,7 +156,7 @@ function drawSkew(data) {
 function drawClocks(data) {
   const rows = data.clock_fit;
   const state = { value: "error_ns" };
-  const kinds = [["error_ns", "Error"], ["bound_ns", "Bound"], ["residual_p95_ns", "Residuals"], ["offset_ns", "Offset"]].filter(([key]) => rows.some((r) => r[key]));
+  const kinds = [["error_ns", "Error"], ["bound_ns", "Bound"], ["residual_p95_ns", "Residuals"], ["offset_ns", "Correction"]].filter(([key]) => rows.some((r) => r[key]));
   const parts = [];
   if (kinds.length) {
     state.value = kinds[0][0];
@@ -162,7 +164,7 @@ function drawClocks(data) {
       label: "Clock fits by rank", kinds: [["compute", "value"]], format: formatNs,
       rows: () => rows.filter((r) => r[state.value] !== null).map((r) => ({
         label: `rank ${r.rank}` + (r.clock === "device" ? " gpu" : ""), values: [Math.abs(r[state.value])],
-        lines: () => [`rank ${r.rank}, ${r.clock} clock by ${r.method}`, `offset ${formatNs(r.offset_ns)}`, `drift ${r.drift_ppb === null ? "not measured" : (r.drift_ppb / 1000).toFixed(3) + " ppm"}`,
+        lines: () => [`rank ${r.rank}, ${r.clock} clock by ${r.method}`, `correction ${formatNs(r.offset_ns)}, added to its clock`, `drift of the correction ${r.drift_ppb === null ? "not measured" : (r.drift_ppb / 1000).toFixed(3) + " ppm"}`,
           `error ${r.error_ns === null ? "unknown" : formatNs(r.error_ns)}, bound ${r.bound_ns === null ? "none" : formatNs(r.bound_ns)}`],
       })),
     });
@@ -214,7 +216,11 @@ function drawMemory(data) {
   }).join(", ");
   return [
     element("div", { class: "controls" }, select("Show", [["all", "all"], ...curves.map((c, i) => [String(i), name(c)])], "all", (shown) => { state.shown = shown; show(); })),
-    place, numbers("Highest peaks, and what was alive", ["", "peak", "largest holders"], data.memory_peaks.map((p) => [laneName(p), formatBytes(p.peak_bytes), holders(p.alive) || NONE])),
+    place, numbers("Highest peaks, and what was alive", ["", "peak", "parameters", "gradients", "optimizer state", "activations", "temporary", "unknown", "held, not in use", "largest holders"],
+      data.memory_peaks.map((p) => [laneName(p), ...["peak", "parameters", "gradients", "optimizer_state", "activations", "temporary", "unknown"].map((part) => formatBytes(p[part + "_bytes"])),
+        p.fragmentation_bytes === null ? NONE : formatBytes(p.fragmentation_bytes), holders(p.alive) || NONE])),
+    numbers("Largest blocks at the highest peak", ["", "size", "blocks", "category", "operator", "stack, innermost last"],
+      data.memory_at_peak.map((b) => [laneName(b), formatBytes(b.bytes), b.blocks === null ? NONE : b.blocks, b.category.replace("_", " "), b.operator || NONE, b.stack || NONE])),
   ];
 }
 
@@ -233,7 +239,7 @@ function drawRoofline(data) {
   const { box } = scatter({
     label: "Roofline", xLabel: "arithmetic intensity, FLOPs by byte", yLabel: "FLOP/s", formatX: formatNumber, formatY: formatFlops, baseX: 10, roofs,
     points: () => points.map((p) => ({ x: p.intensity, y: p.rate, kind: "compute", r: 3 + 7 * Math.sqrt(p.total_ns / largest), focus: points.length < 100,
-      lines: () => [p.name, `${formatFlops(p.rate)} at ${formatNumber(p.intensity)} FLOPs per byte`, `${formatNs(p.total_ns)} in total`] })),
+      lines: () => [p.name, `${formatFlops(p.rate)} at ${formatNumber(p.intensity)} FLOPs per byte${p.bound ? ` or less: ${p.bound}` : ""}`, `${formatNs(p.total_ns)} in total`] })),
   });
   return [element("p", { class: "hint" }, `Each point is one ${of}, summed over calls and ranks. Its area grows with its time.`), box,
     numbers("The numbers behind this picture", [of, "FLOPs by byte", "FLOP/s", "time"], points.map((p) => [p.name, formatNumber(p.intensity), formatFlops(p.rate), formatNs(p.total_ns)]))];
@@ -245,10 +251,10 @@ export function drawRun(page, root) {
   const data = { ...page, ...Object.fromEntries(tables) };
   const ranks = data.verdict === "cause" ? data.causes : [];
   const draw = {
-    steps: () => drawSteps(data), lateness: () => [heatMap(data.heat, ranks)], timeline: () => [timelineOf(data.timeline, data.names, ranks)],
+    steps: () => drawSteps(data), lateness: () => [heatMap(data.heat, ranks)], timeline: () => [timelineOf(data.timeline, data.names, data.stragglers.filter((s) => ranks.includes(s.rank)))],
     overlap: () => drawOverlap(data), buckets: () => [bucketWaterfall(data.bucket_timing, data.bucket_unit_ns, ranks[0])], collectives: () => drawCollectives(data),
     skew: () => drawSkew(data), clocks: () => drawClocks(data), kernels: () => [nameTable(data.kernel_stats, true)],
-    operators: () => [nameTable(data.op_stats, false)], idle: () => drawIdle(data), memory: () => drawMemory(data),
+    operators: () => [nameTable(data.op_stats, false)], modules: () => [moduleTree(data.module_stats)], idle: () => drawIdle(data), memory: () => drawMemory(data),
     roofline: () => drawRoofline(data), tables: () => (data.extras.length ? data.extras.map(([name, columns]) => extraTable(name, rowsOf(columns, data.names))) : [element("p", { class: "hint" }, "No other table has rows.")]),
   };
   for (const place of root.querySelectorAll("[data-draw]")) {

@@ -15,35 +15,52 @@ export function nameTable(rows, kernels) {
     count("ranks", "ranks"), count("calls", "calls"), ns("total", "total_ns", "Over all ranks"),
     ns("self", "self_ns", "Total less the time of what runs inside"),
     { title: "share", hint: "Of the self time of all rows listed", value: (r) => r.self_ns, text: (r) => formatPercent((100 * r.self_ns) / all) }, ns("mean", "mean_ns"), ns("min", "min_ns"), ns("max", "max_ns"),
-    { title: "slowest", hint: "Rank whose calls take longest, and the ratio to the median", value: (r) => r.vs_median_device,
+    { title: "slowest", hint: "Rank whose calls take longest, and the ratio to the median rank, or of two ranks to the faster; only where its calls take 1 % of its steps", value: (r) => r.vs_median_device,
       text: (r) => (r.vs_median_device === null ? null : `${r.vs_median_device.toFixed(2)} × on ${r.rank}`) },
     { title: "FLOP/s", value: (r) => (r.flops && r.flops_ns ? r.flops / r.flops_ns : null), text: (r) => (r.flops && r.flops_ns ? formatFlops((r.flops / r.flops_ns) * 1e9) : null) },
-    { title: "bytes", value: (r) => r.bytes, text: (r) => formatBytes(r.bytes) },
+    { title: "bytes", hint: kernels ? null : "The least that the calls with FLOPs move, unless the recording states them", value: (r) => r.bytes, text: (r) => formatBytes(r.bytes) },
+    { title: "bound", hint: "By the roofline: memory is certain with cold caches, compute is likely", value: (r) => r.bound },
+    { title: "occupancy", hint: "Estimated, mean by time", value: (r) => r.occupancy_pct, text: (r) => formatPercent(r.occupancy_pct) },
+    { title: "limit", hint: "What keeps the occupancy of the longest call from being higher", value: (r) => r.occupancy_limit },
+    { title: "blocks/SM", hint: "Mean by time", value: (r) => r.blocks_per_sm, text: (r) => formatNumber(r.blocks_per_sm) },
+    count("threads", "block_threads", "Of a block, in the longest call"), count("registers", "registers", "Of a thread, in the longest call"),
+    { title: "shared", hint: "Memory of a block, in the longest call", value: (r) => r.shared_mem_bytes, text: (r) => formatBytes(r.shared_mem_bytes) },
   ].filter((c) => c !== null && (c.name || rows.some((r) => c.value(r) !== null)));
   return table(columns, rows, { label: kernels ? "kernels" : "operators and ranges", search: true, sort: columns.findIndex((c) => c.title === (kernels ? "total" : "self")) });
 }
 
-// Own work, delays and waits by rank.
+// Own work, delays and waits by rank. `rows` are in the order to show: the cause first. If the verdict stands on a range, its
+// numbers come before those of all own work.
 export function stragglerTable(rows) {
+  const order = new Map(rows.map((r, i) => [r, i]));
+  const range = rows[0].stands_on === "range";
+  const [z, share] = range ? ["evidence_z", "evidence_persistence"] : ["z", "persistence"];
   const columns = [
-    count("rank", "rank"), { title: "verdict", name: true, word: true, value: (r) => r.verdict },
-    ns("own excess", "own_excess_ns", "Own work between collectives above the lower median of the ranks, per step"),
+    count("rank", "rank"), { title: "verdict", name: true, word: true, value: (r) => order.get(r), text: (r) => r.verdict },
+    range ? { title: "longer in range", hint: `Time ${rangeOf(rows[0])} above the lower median of the other ranks, per step: what the verdict stands on`,
+      value: (r) => r.evidence_excess_ns, text: (r) => formatNs(r.evidence_excess_ns) } : null,
+    { title: "z", hint: "Distance from the other ranks in standard errors, of " + (range ? "the time in that range" : "own excess"), value: (r) => r[z],
+      text: (r) => (r[z] === null ? null : Math.abs(r[z]) > 100 ? (r[z] > 0 ? "above 100" : "below −100") : r[z].toFixed(1)) },
+    { title: "of steps", hint: "Share of steps that show it", value: (r) => r[share], text: (r) => (r[share] === null ? null : formatPercent(100 * r[share])) },
+    ns("own excess", "own_excess_ns", "All own work between collectives above the lower median of the ranks, per step"),
     { title: "95 % interval", value: (r) => r.own_excess_low_ns, text: (r) => (r.own_excess_low_ns === null ? null : `${formatNs(r.own_excess_low_ns)} to ${formatNs(r.own_excess_high_ns)}`) },
     ns("delay", "step_delay_ns", "Time that the rank adds to every step"), ns("caused wait", "caused_wait_ns", "Waits of other ranks that are charged to this rank"),
     ns("suffered wait", "suffered_wait_ns", "Time spent waiting for other ranks"), ns("inherited", "inherited_ns", "Lateness caused by other ranks"),
-    { title: "z", hint: "Distance from the other ranks in standard errors", value: (r) => r.z, text: (r) => (r.z === null ? null : Math.abs(r.z) > 100 ? "above 100" : r.z.toFixed(1)) },
-    { title: "of steps", hint: "Share of steps that show it", value: (r) => r.persistence, text: (r) => (r.persistence === null ? null : formatPercent(100 * r.persistence)) },
     { title: "slowdown", hint: "Time of the run divided by its estimated time if this rank did as much work as the others", value: (r) => r.slowdown, text: (r) => (r.slowdown === null ? null : r.slowdown.toFixed(3)) },
-    { title: "why", name: true, value: (r) => [r.reason, r.evidence_range].filter((part) => part !== null).join(" in ") },
-  ];
-  return table(columns, rows, { label: "verdict by rank", sort: 2, rows: 16, mark: (r) => "verdict-" + r.verdict });
+    { title: "why", name: true, value: (r) => (r.stands_on === null ? "" : [r.reason, r.evidence_range].filter((part) => part !== null).join(" in ")) },
+  ].filter((c) => c !== null);
+  return table(columns, rows, { label: "verdict by rank", sort: 1, ascending: true, rows: 16, mark: (r) => "verdict-" + r.verdict });
+}
+
+function rangeOf(row) {
+  return row.evidence_range === null ? "outside of all recorded ranges" : `in ${row.evidence_range}`;
 }
 
 // Clocks, one row per fit.
 export function clockTable(rows) {
   const columns = [
     count("rank", "rank"), { title: "clock", name: true, word: true, value: (r) => r.clock }, { title: "by", name: true, word: true, value: (r) => r.method },
-    ns("offset", "offset_ns"), { title: "drift", value: (r) => r.drift_ppb, text: (r) => (r.drift_ppb === null ? "not measured" : (r.drift_ppb / 1000).toFixed(3) + " ppm") },
+    ns("correction", "offset_ns", "Added to this clock to get global time: below 0 for a clock that is ahead"), { title: "its drift", hint: "Change of the correction: below 0 for a clock that is fast", value: (r) => r.drift_ppb, text: (r) => (r.drift_ppb === null ? "not measured" : (r.drift_ppb / 1000).toFixed(3) + " ppm") },
     ns("residual p95", "residual_p95_ns", "95th percentile of the samples' distances from the fit"),
     { title: "error (95 %)", value: (r) => r.error_ns, text: (r) => (r.error_ns === null ? "unknown" : formatNs(r.error_ns)) },
     { title: "bound", value: (r) => r.bound_ns, text: (r) => (r.bound_ns === null ? "none" : formatNs(r.bound_ns)) },
@@ -80,7 +97,7 @@ export function extraTable(name, rows) {
   const columns = Object.keys(rows[0]).filter((column) => rows.some((r) => r[column] !== null)).map((column) => ({
     title: column.replace(/_(ns|pct|gbs)$/, "").replaceAll("_", " "), name: rows.some((r) => typeof r[column] === "string"), value: (r) => r[column], text: (r) => unitOf(column, r[column]),
   }));
-  const title = name.replaceAll("_", " ");
+  const title = name === "critical_path" ? "critical path of each rank by itself" : name.replaceAll("_", " ");
   const details = element("details", { class: "extra", id: "table-" + name }, element("summary", {}, `${title} (${formatCount(rows.length)} rows)`));
   details.addEventListener("toggle", () => {
     if (details.open && details.children.length === 1) details.append(table(columns, rows, { label: title, search: columns.some((c) => c.name), sort: 0, ascending: true, rows: 20 }));

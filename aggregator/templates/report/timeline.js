@@ -1,11 +1,18 @@
 // One step of all ranks on canvas, with three lanes per rank. Dragging moves; Ctrl and wheel, buttons and the keyboard zoom and move.
-import { colour, element, hideTip, legend, redraw, say, showTip } from "./dom.js";
-import { formatCount, formatNs, shorten } from "./format.js";
+import { colour, element, legend, redraw, say, showTipsOf } from "./dom.js";
+import { formatCount, formatNs, shortenEnd } from "./format.js";
 import { linearTicks } from "./axes.js";
 
 const LANES = ["ranges", "compute", "communication"];
-// Names in a lane have colours from the palette of Okabe and Ito, which have no other meaning on this page.
-const RANGE_COLOURS = 6;
+// Names with at least this share of the time of all ranges are in the legend.
+const IN_LEGEND = 0.01;
+
+// The colour of the k-th name. No two names share one, and the first ones differ most. Red hues are left out: the range of a
+// cause is red.
+export function rangeColour(k) {
+  const hue = 40 + ((k * 137.508) % 290);
+  return `hsl(${hue.toFixed(2)}, ${[32, 40, 24][k % 3]}%, ${[40, 31, 46][k % 3]}%)`;
+}
 
 // The activities of bars in the lane of communication, by number: colour and words.
 const DOES = [["wait", "waits for the last rank"], ["transfer", "transfers data"], ["whole", "in a collective, waiting not separated"]];
@@ -23,12 +30,19 @@ function decode(numbers, unit, communication) {
   return bars;
 }
 
-export function timelineOf(timeline, names, verdictRanks) {
+// `causes`: the rows of the slow ranks.
+export function timelineOf(timeline, names, causes) {
+  const verdictRanks = causes.map((s) => s.rank);
   const ranks = timeline.ranks.map((r) => ({
     rank: r.rank, window: r.window.map((t) => t * timeline.unit_ns), lanes: r.lanes.map((lane, i) => decode(lane, timeline.unit_ns, i === 2)),
   }));
-  const kinds = new Map();
-  for (const r of ranks) for (const bar of r.lanes[0]) if (!kinds.has(bar.name)) kinds.set(bar.name, kinds.size % RANGE_COLOURS);
+  // The names of ranges with their times and colours, the longest first.
+  const times = new Map();
+  for (const r of ranks) for (const bar of r.lanes[0]) times.set(bar.name, (times.get(bar.name) || 0) + bar.end - bar.start);
+  const ranges = [...times].sort((a, b) => b[1] - a[1]);
+  const colours = new Map(ranges.map(([name], k) => [name, rangeColour(k)]));
+  const inAll = ranges.reduce((sum, [, time]) => sum + time, 0);
+  const guilty = new Map(causes.map((s) => [s.rank, s.evidence_range]));
   const span = timeline.span_ns;
   const view = { from: -span * 0.005, to: span * 1.005 };
   const focus = { row: 0, lane: 1, bar: 0 };
@@ -102,8 +116,14 @@ export function timelineOf(timeline, names, verdictRanks) {
     }
   }
 
-  function style(lane, bar) {
-    if (lane === 0) return colour("range-" + kinds.get(bar.name));
+  // Whether a bar is the range in which a slow rank loses its time.
+  function isGuilty(rank, lane, bar) {
+    return lane < 2 && guilty.has(rank) && names[bar.name] === guilty.get(rank);
+  }
+
+  function style(rank, lane, bar) {
+    if (isGuilty(rank, lane, bar)) return colour("critical");
+    if (lane === 0) return colours.get(bar.name);
     return colour(lane === 1 ? "compute" : DOES[bar.does][0]);
   }
 
@@ -117,10 +137,10 @@ export function timelineOf(timeline, names, verdictRanks) {
       bars.forEach((bar, index) => {
         if (bar.end < view.from || bar.start > view.to) return;
         const [x, end] = [Math.max(left, px(bar.start)), Math.min(width, px(bar.end))];
-        pen.fillStyle = style(lane, bar);
+        pen.fillStyle = style(rank.rank, lane, bar);
         pen.fillRect(x, laneTop, Math.max(0.75, end - x - (end - x > 4 ? 0.75 : 0)), laneHeight - (laneHeight > 6 ? 1.5 : 0.5));
         shown += 1;
-        if (laneHeight >= 12 && end - x > 36) barText(pen, bar, x, end, laneTop, lane);
+        if (laneHeight >= 12 && end - x > 36) barText(pen, rank.rank, bar, x, end, laneTop, lane);
         const focused = document.activeElement === canvas && focus.row === row && focus.lane === lane && focus.bar === index;
         if (focused) {
           pen.strokeStyle = colour("focus");
@@ -132,11 +152,11 @@ export function timelineOf(timeline, names, verdictRanks) {
     });
   }
 
-  function barText(pen, bar, x, end, y, lane) {
-    pen.fillStyle = colour(lane === 2 && bar.does === 0 ? "text" : lane ? "on-mark" : "on-range");
+  function barText(pen, rank, bar, x, end, y, lane) {
+    pen.fillStyle = colour(lane === 2 && bar.does === 0 ? "text" : lane || isGuilty(rank, lane, bar) ? "on-mark" : "on-range");
     pen.textAlign = "left";
     const letters = Math.floor((end - x - 6) / 6.2);
-    if (letters > 4) pen.fillText(shorten(names[bar.name] + (bar.does === 0 ? " (wait)" : ""), letters), x + 3, y + laneHeight - 4);
+    if (letters > 4) pen.fillText(shortenEnd(names[bar.name] + (bar.does === 0 ? " (wait)" : ""), letters), x + 3, y + laneHeight - 4);
   }
 
   function label(pen, rank, row) {
@@ -151,7 +171,7 @@ export function timelineOf(timeline, names, verdictRanks) {
   function lines(rank, lane, bar) {
     const what = lane === 2 ? DOES[bar.does][1] : LANES[lane];
     return [
-      shorten(names[bar.name], 120) + (bar.rows > 1 ? ` and ${formatCount(bar.rows - 1)} more` : ""), `rank ${rank.rank}, ${what}`,
+      shortenEnd(names[bar.name], 120) + (bar.rows > 1 ? ` and ${formatCount(bar.rows - 1)} more` : ""), `rank ${rank.rank}, ${what}`,
       `${formatNs(bar.end - bar.start)}, from ${formatNs(bar.start)} to ${formatNs(bar.end)}`,
       bar.rows > 1 ? `${formatCount(bar.rows)} short rows drawn as one` : null,
     ];
@@ -183,11 +203,11 @@ export function timelineOf(timeline, names, verdictRanks) {
       limit();
       again();
     }
-    const hit = found(event);
-    if (hit) showTip(lines(hit.rank, hit.lane, hit.bar), event.clientX, event.clientY);
-    else hideTip();
   });
-  canvas.addEventListener("pointerleave", hideTip);
+  showTipsOf(canvas, (event) => {
+    const hit = found(event);
+    return hit && lines(hit.rank, hit.lane, hit.bar);
+  });
   canvas.addEventListener("wheel", (event) => {
     // Without Ctrl, the wheel scrolls the page.
     if (!event.ctrlKey) return;
@@ -235,14 +255,20 @@ export function timelineOf(timeline, names, verdictRanks) {
   });
 
   const button = (text, title, act) => element("button", { type: "button", title, "aria-label": title, onclick: act }, text);
-  const ranges = [...kinds].slice(0, 10).map(([name, kind]) => ["range-" + kind, shorten(names[name], 28)]);
+  const large = ranges.filter(([, time]) => time >= IN_LEGEND * inAll);
+  const rest = ranges.length - large.length;
+  const known = [
+    ...causes.filter((s) => s.evidence_range !== null).map((s) => ["accent", `${shortenEnd(s.evidence_range, 48)} of rank ${s.rank}, the cause`, null, s.evidence_range]),
+    ...large.map(([name]) => ["range", shortenEnd(names[name], 48), colours.get(name), names[name]]),
+  ];
   return element("div", {}, [
     element("div", { class: "controls" }, [
       element("span", { class: "choice" }, [button("+", "Zoom in", () => zoom(0.6)), button("−", "Zoom out", () => zoom(1 / 0.6)),
         button("◀", "Earlier", () => pan(-0.3)), button("▶", "Later", () => pan(0.3)), button("All", "Whole step", () => zoom(1e6))]),
       element("span", { class: "hint" }, "Drag to move, Ctrl and wheel to zoom. Keyboard: + − A D 0 and arrows."),
     ]),
-    legend([["compute", "compute"], ...DOES.filter((_, does) => ranks.some((r) => r.lanes[2].some((bar) => bar.does === does))), ...ranges]),
+    legend([["compute", "compute"], ...DOES.filter((_, does) => ranks.some((r) => r.lanes[2].some((bar) => bar.does === does))), ...known]),
+    rest > 0 ? element("p", { class: "hint" }, `${formatCount(rest)} more names of ranges take less than 1 % each. Every name has its own colour.`) : null,
     holder, readout,
   ]);
 }

@@ -35,6 +35,9 @@ pub(crate) enum Key {
     Bytes,
     Shape,
     Grid,
+    Block,
+    Registers,
+    SharedMemory,
     Occupancy,
     Bandwidth,
 }

@@ -8,7 +8,7 @@ use crate::bytes::{number, text};
 const MAX_VALUE_DEPTH: usize = 32;
 
 /// A JSON value. Numbers and bare words stay text, so that no digit is lost.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Value {
     /// A number, `true`, `null`, `NaN`, …
     Word(String),

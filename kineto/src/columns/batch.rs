@@ -7,6 +7,7 @@ use trace::rank::{CopyRate, FlopsType, KernelUse, Kind, NONE};
 
 use crate::bytes::json::Str;
 use crate::bytes::layout::Layout;
+use crate::columns::by_text::{KnownFlops, NameRules};
 /// Strings seen by one worker, by their bytes in the file. Ids are dense and belong to this interner only.
 #[derive(Debug, Default)]
 pub(crate) struct Interner {
@@ -287,6 +288,9 @@ impl Layouts {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) names: Interner,
+    /// What the names say, by their ids.
+    rules: Vec<NameRules>,
+    pub(crate) flops: KnownFlops,
     pub(crate) shapes: Interner,
     pub(crate) categories: Interner,
     pub(crate) templates: Interner,
@@ -316,9 +320,13 @@ impl Scratch {
         kind
     }
 
-    /// The id of a name.
+    /// The id of a name, and what the name says.
     #[inline]
-    pub(crate) fn name(&mut self, name: Str<'_>) -> u32 {
-        self.names.id(name.raw)
+    pub(crate) fn name(&mut self, name: Str<'_>) -> (u32, NameRules) {
+        let id = self.names.id(name.raw);
+        if id as usize == self.rules.len() {
+            self.rules.push(NameRules::of(name.raw));
+        }
+        (id, self.rules[id as usize])
     }
 }

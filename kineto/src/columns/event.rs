@@ -4,9 +4,6 @@
 //! it wants when it reaches them. Where `args` comes first (sorted keys), it is skipped and read after the other
 //! members. Keys are predicted from the event before (see `layout`).
 
-use trace::Dtype;
-use trace::name_rules::{is_communication_kernel_in_traces, is_host_communication_in_traces};
-use trace::rank::flops::{Inputs, element_type, flops, has_formula};
 use trace::rank::{CopyRate, FlopsType, KernelUse, Kind, NONE};
 use trace::time_limits::MAX_LENGTH_NS;
 
@@ -14,6 +11,12 @@ use crate::bytes::json::{Cursor, Fault, Str};
 use crate::bytes::layout::Key;
 use crate::bytes::number;
 use crate::columns::batch::{Allocation, Columns, FlowEnd, Interner, NONE_32, Row, Scratch, id_from_text, narrow};
+use crate::columns::by_text::{Call, RawInputs};
+
+/// The stream of a synchronisation that concerns all streams: CUPTI_SYNCHRONIZATION_INVALID_VALUE in
+/// cupti_activity.h.
+const ALL_STREAMS: i64 = u32::MAX as i64;
+
 /// The parts of events that are kept in addition to those that every analysis needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wanted {
@@ -48,6 +51,9 @@ struct Args {
     bytes: i64,
     shape: u32,
     blocks: i64,
+    block_threads: i64,
+    registers: i64,
+    shared_mem_bytes: i64,
     occupancy_pct: Option<f64>,
     bandwidth_gbs: Option<f64>,
     /// Integers that cannot be read.
@@ -62,6 +68,9 @@ const NO_ARGS: Args = Args {
     bytes: NONE,
     shape: 0,
     blocks: NONE,
+    block_threads: NONE,
+    registers: NONE,
+    shared_mem_bytes: NONE,
     occupancy_pct: None,
     bandwidth_gbs: None,
     unread: 0,
@@ -69,16 +78,20 @@ const NO_ARGS: Args = Args {
 const EMPTY: Str<'static> = Str { raw: b"", escaped: false };
 
 /// Bits for the arguments that are read of a kind of row.
-const EXTERNAL: u8 = 1;
-const CORRELATION: u8 = 2;
-const DEVICE: u8 = 4;
-const STREAM: u8 = 8;
-const BYTES: u8 = 16;
-const SHAPE: u8 = 32;
-/// Kernels have a grid and an occupancy, copies a bandwidth.
-const GRID: u8 = 64;
-const OCCUPANCY: u8 = 128;
-const BANDWIDTH: u8 = 64;
+const EXTERNAL: u16 = 1;
+const CORRELATION: u16 = 2;
+const DEVICE: u16 = 4;
+const STREAM: u16 = 8;
+const BYTES: u16 = 16;
+const SHAPE: u16 = 32;
+const GRID: u16 = 64;
+const OCCUPANCY: u16 = 128;
+const BANDWIDTH: u16 = 256;
+const BLOCK: u16 = 512;
+const REGISTERS: u16 = 1024;
+const SHARED_MEMORY: u16 = 2048;
+/// Only kernels have these.
+const LAUNCH: u16 = GRID | BLOCK | REGISTERS | SHARED_MEMORY | OCCUPANCY;
 
 /// Reads the event at the cursor, which stands on its opening brace, into `columns`.
 pub(crate) fn read_event(
@@ -158,6 +171,9 @@ fn args_key(key: &[u8]) -> Key {
         b"bytes" => Key::Bytes,
         b"Input Dims" => Key::Shape,
         b"grid" => Key::Grid,
+        b"block" => Key::Block,
+        b"registers per thread" => Key::Registers,
+        b"shared memory" => Key::SharedMemory,
         b"est. achieved occupancy %" => Key::Occupancy,
         b"memory bandwidth (GB/s)" => Key::Bandwidth,
         _ => Key::Other,
@@ -203,11 +219,11 @@ fn read_args_member(
     Ok(())
 }
 
-fn wanted_args(kind: Kind, wanted: Wanted) -> u8 {
+fn wanted_args(kind: Kind, wanted: Wanted) -> u16 {
     match kind {
         Kind::CpuOp | Kind::UserAnnotation => EXTERNAL | if wanted.shapes { SHAPE } else { 0 },
         Kind::Runtime | Kind::Driver => EXTERNAL | CORRELATION,
-        Kind::Kernel => EXTERNAL | CORRELATION | DEVICE | STREAM | GRID | OCCUPANCY,
+        Kind::Kernel => EXTERNAL | CORRELATION | DEVICE | STREAM | LAUNCH,
         Kind::GpuUserAnnotation | Kind::Sync => EXTERNAL | CORRELATION | DEVICE | STREAM,
         Kind::GpuMemcpy | Kind::GpuMemset => EXTERNAL | CORRELATION | DEVICE | STREAM | BYTES | BANDWIDTH,
         Kind::PythonFunction | Kind::Overhead | Kind::Other => 0,
@@ -219,7 +235,7 @@ fn wanted_args(kind: Kind, wanted: Wanted) -> u8 {
 fn read_args(
     cursor: &mut Cursor<'_>,
     kind: Kind,
-    mut want: u8,
+    mut want: u16,
     scratch: &mut Scratch,
     args: &mut Args,
 ) -> Result<(), Fault> {
@@ -243,9 +259,11 @@ fn read_args(
             Key::Stream => STREAM,
             Key::Bytes => BYTES,
             Key::Shape => SHAPE,
-            // Both share a bit, because no kind has both.
-            Key::Grid if kind == Kind::Kernel => GRID,
-            Key::Bandwidth if kind != Kind::Kernel => BANDWIDTH,
+            Key::Grid => GRID,
+            Key::Block => BLOCK,
+            Key::Registers => REGISTERS,
+            Key::SharedMemory => SHARED_MEMORY,
+            Key::Bandwidth => BANDWIDTH,
             Key::Occupancy => OCCUPANCY,
             _ => 0,
         };
@@ -285,6 +303,12 @@ fn read_other(cursor: &mut Cursor<'_>, key: Key, shapes: &mut Interner, args: &m
             cursor.skip()?;
             args.blocks = number::product_of_three(cursor.since(from)).unwrap_or(NONE);
         }
+        Key::Block => {
+            cursor.skip()?;
+            args.block_threads = number::product_of_three(cursor.since(from)).unwrap_or(NONE);
+        }
+        Key::Registers => args.registers = number::integer(text_value(cursor)?.raw).unwrap_or(NONE),
+        Key::SharedMemory => args.shared_mem_bytes = number::integer(text_value(cursor)?.raw).unwrap_or(NONE),
         Key::Occupancy => args.occupancy_pct = number::decimal(text_value(cursor)?.raw),
         Key::Bandwidth => args.bandwidth_gbs = number::decimal(text_value(cursor)?.raw),
         _ => cursor.skip()?,
@@ -330,6 +354,7 @@ fn keep_complete(
     let kind = scratch.kind(head.category);
     let on_device = is_device_row(kind);
     let row = columns.len() as u32;
+    let (name, rules) = scratch.name(head.name);
     // Where the arguments name no device or stream, a device row's process and thread are its device and stream.
     let place = |arg: i64, fallback: i64| match (on_device, arg) {
         (false, _) => NONE_32,
@@ -337,12 +362,12 @@ fn keep_complete(
         (true, arg) => narrow(arg),
     };
     let (device, stream) = (place(args.device, head.pid), place(args.stream, head.tid));
-    let far = |arg: i64, place: i32| on_device && arg != NONE && place == NONE_32;
+    let far = |arg: i64, place: i32| on_device && arg != NONE && arg != ALL_STREAMS && place == NONE_32;
     let unread = args.unread + u32::from(far(args.device, device)) + u32::from(far(args.stream, stream));
     columns.tally.no_ids += u64::from(unread);
     columns.push(Row {
         kind,
-        name: scratch.name(head.name),
+        name,
         ts_ns,
         dur_ns,
         track: scratch.tracks.id(head.pid, head.tid),
@@ -361,10 +386,10 @@ fn keep_complete(
         columns.bytes.push((row, args.bytes));
     }
     keep_device_use(row, &args, columns);
-    if kind == Kind::CpuOp && has_formula(head.name.raw) {
-        keep_flops(whole, head, row, columns);
+    if kind == Kind::CpuOp && rules.has_formula {
+        keep_flops(whole, head, row, scratch, columns);
     }
-    if may_be_collective(kind, head.name.raw)
+    if rules.may_be_collective(kind)
         && let Some((from, to)) = head.args
     {
         let mut end = *whole;
@@ -374,45 +399,56 @@ fn keep_complete(
 }
 
 /// Keeps the FLOPs of an operator.
-fn keep_flops(whole: &Cursor<'_>, head: &Head<'_>, row: u32, columns: &mut Columns) {
+fn keep_flops(whole: &Cursor<'_>, head: &Head<'_>, row: u32, scratch: &mut Scratch, columns: &mut Columns) {
     let Some((from, _)) = head.args else { return };
     let mut args = *whole;
     args.bump(from - whole.pos());
     // The object was skipped before, which does not check all of it. On an error, the FLOPs are unknown.
-    if let Ok(Some((flops, dtype))) = read_flops(&mut args, head.name) {
+    if let Ok(inputs) = read_inputs(&mut args)
+        && let Some(Call { flops, dtype, min_bytes }) = scratch.flops.of(head.name.raw, inputs)
+    {
         columns.flops.push((row, flops));
-        columns.flops_types.extend(dtype.map(|dtype| FlopsType { id: i64::from(row), dtype }));
+        let id = i64::from(row);
+        columns.flops_types.extend(dtype.map(|dtype| FlopsType { id, dtype, min_bytes }));
     }
 }
 
-/// The FLOPs of an operator with these arguments, and the type of its elements.
-fn read_flops(cursor: &mut Cursor<'_>, name: Str<'_>) -> Result<Option<(i64, Option<Dtype>)>, Fault> {
+/// The arguments of an operator that its FLOPs and bytes follow from.
+fn read_inputs<'a>(cursor: &mut Cursor<'a>) -> Result<RawInputs<'a>, Fault> {
     if cursor.peek() != Some(b'{') {
-        return Ok(None);
+        return Ok(RawInputs::default());
     }
     cursor.bump(1);
-    let (mut dims, mut concrete, mut types) = (None, None, None);
+    let mut inputs = RawInputs::default();
     let mut first = true;
     while let Some(key) = cursor.member(first)? {
         first = false;
         let from = cursor.pos();
         cursor.skip()?;
         match key.raw {
-            b"Input Dims" | b"Input dims" => dims = Some(cursor.since(from)),
-            b"Concrete Inputs" => concrete = Some(cursor.since(from)),
-            b"Input type" => types = Some(cursor.since(from)),
+            b"Input Dims" | b"Input dims" => inputs.dims = Some(cursor.since(from)),
+            b"Concrete Inputs" => inputs.concrete = Some(cursor.since(from)),
+            b"Input type" => inputs.types = Some(cursor.since(from)),
+            b"Input Strides" => inputs.strides = Some(cursor.since(from)),
             _ => {}
         }
     }
-    Ok(flops(name.raw, &Inputs::parse(dims, concrete)).map(|flops| (flops, types.and_then(element_type))))
+    Ok(inputs)
 }
 
-/// Keeps the grid, occupancy and bandwidth of a device row.
+/// Keeps the launch parameters, occupancy and bandwidth of a device row.
 fn keep_device_use(row: u32, args: &Args, columns: &mut Columns) {
     let id = i64::from(row);
-    if args.blocks != NONE || args.occupancy_pct.is_some() {
-        let occupancy_pct = args.occupancy_pct.map(|pct| pct as f32);
-        columns.kernel_use.push(KernelUse { id, blocks: args.blocks, occupancy_pct });
+    let used = KernelUse {
+        id,
+        blocks: args.blocks,
+        block_threads: args.block_threads.try_into().ok(),
+        registers: args.registers.try_into().ok(),
+        shared_mem_bytes: args.shared_mem_bytes.try_into().ok(),
+        occupancy_pct: args.occupancy_pct.map(|pct| pct as f32),
+    };
+    if used != KernelUse::unknown(id) {
+        columns.kernel_use.push(used);
     }
     if let Some(bandwidth_gbs) = args.bandwidth_gbs {
         columns.copy_rates.push(CopyRate { id, bandwidth_gbs });
@@ -436,16 +472,6 @@ fn keep_args(whole: &Cursor<'_>, head: &Head<'_>, scratch: &mut Scratch, columns
 /// Whether rows of this kind lie on a device's stream.
 pub(crate) fn is_device_row(kind: Kind) -> bool {
     kind.is_device_work() || matches!(kind, Kind::GpuUserAnnotation | Kind::Sync)
-}
-
-/// Whether the arguments of such a row may describe a collective.
-#[inline]
-fn may_be_collective(kind: Kind, name: &[u8]) -> bool {
-    match kind {
-        Kind::CpuOp | Kind::UserAnnotation => is_host_communication_in_traces(name),
-        Kind::Kernel => is_communication_kernel_in_traces(name),
-        _ => false,
-    }
 }
 
 /// Keeps arrows from forward to backward operators. Arrows from launch to kernel only repeat the correlation id.

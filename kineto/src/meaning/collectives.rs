@@ -4,6 +4,9 @@
 //! (torch ≥ 2.4); the `record_param_comms` around its launch, found by correlation and nesting or by External id; the
 //! `nccl:…` and `c10d::…` ranges around the launch; records that were coalesced into it; its name alone (CUDA graphs).
 
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 use trace::name_rules::{hands_over_collective, is_communication_kernel_in_traces, is_host_collective};
 use trace::rank::{Kind, Launches, NO_STEP, NONE};
@@ -113,7 +116,7 @@ impl Finder<'_> {
     /// The summed sizes of the loose records before a launch, for kernels whose launch has no record around it.
     fn coalesced(&self, contexts: &mut [(usize, Context)]) -> Vec<Option<Size>> {
         let joined: Vec<u32> = contexts.iter().filter_map(|(_, context)| context.record_row).collect();
-        let mut loose = LooseRecords::collect(self.rows, &joined);
+        let loose = LooseRecords::collect(self.rows, &joined);
         let events = &self.rows.events;
         let mut order: Vec<(i64, usize, u32)> = contexts
             .iter()
@@ -130,8 +133,7 @@ impl Finder<'_> {
             let (row, context) = &mut contexts[i];
             let op = context.op.or_else(|| names::operation(name_of(self.rows, *row)));
             let Some(op) = op.filter(|_| context.record.is_none()) else { continue };
-            let records = loose.take(op, thread, since_ns, launch_ns);
-            for record in records {
+            for record in loose.of_launch(op, thread, since_ns, launch_ns) {
                 let Some(args) = args_of(self.rows, record) else { continue };
                 let size = Size::from_record(&args, op).unwrap_or_default();
                 sums[i] = Some(sums[i].map_or(size, |sum: Size| sum.plus(size)));
@@ -216,7 +218,7 @@ impl Finder<'_> {
         (context, call)
     }
 
-    fn group(&mut self, context: &Context, stream: Option<i64>) -> Group {
+    fn group(&mut self, context: &Context, stream: Option<i64>) -> Arc<Group> {
         if let Some(group) = context.record.as_ref().and_then(|args| self.groups.named(args)) {
             return group;
         }
@@ -267,41 +269,48 @@ fn size_of(context: &Context, op: &str, group: &Group, kernel: Option<&str>) -> 
     )
 }
 
-/// Calls that handed a collective to a back end, which runs it on a thread of its own. Sorted by start.
+/// Calls that handed a collective to a back end, which runs it on a thread of its own.
+#[derive(Default)]
 struct Calls {
-    calls: Vec<Call>,
+    /// The remaining calls of each operation and size, sorted by start.
+    calls: BTreeMap<(&'static str, Option<i64>), VecDeque<Call>>,
 }
 
 struct Call {
     row: u32,
-    op: &'static str,
-    elements: Option<i64>,
     ts_ns: i64,
-    taken: bool,
 }
 
 impl Calls {
     fn collect(rows: &Rows) -> Self {
-        let of = |row: &u32| {
+        let mut found = Self::default();
+        for row in rows.comm_args.keys() {
             let at = *row as usize;
             let name = name_of(rows, at);
             if rows.events.kind[at] != Kind::CpuOp || !hands_over_collective(name) {
-                return None;
+                continue;
             }
-            let op = names::operation(name)?;
+            let Some(op) = names::operation(name) else { continue };
             let elements = args_of(rows, *row).as_ref().and_then(tensors).map(|(count, _)| count);
-            Some(Call { row: *row, op, elements, ts_ns: rows.events.ts_ns[at], taken: false })
-        };
-        Self { calls: rows.comm_args.keys().filter_map(of).collect() }
+            let call = Call { row: *row, ts_ns: rows.events.ts_ns[at] };
+            found.calls.entry((op, elements)).or_default().push_back(call);
+        }
+        found
     }
 
-    /// Takes the first remaining call of this operation and size that began before `start_ns`. Back ends run
-    /// collectives in the order of their calls.
-    fn take(&mut self, op: &str, elements: Option<i64>, start_ns: i64) -> Option<u32> {
-        let same_size = |call: &Call| call.elements.is_none() || elements.is_none() || call.elements == elements;
-        let call = self.calls.iter_mut().find(|c| !c.taken && c.op == op && c.ts_ns <= start_ns && same_size(c))?;
-        call.taken = true;
-        Some(call.row)
+    /// Takes the first remaining call of this operation and size that began before `start_ns`. An unknown size fits any
+    /// other. Back ends run collectives in the order of their calls.
+    fn take(&mut self, op: &'static str, elements: Option<i64>, start_ns: i64) -> Option<u32> {
+        let first = |of: Option<i64>| {
+            let call = self.calls.get(&(op, of))?.front().filter(|call| call.ts_ns <= start_ns)?;
+            Some((call.row, of))
+        };
+        let (row, of) = match elements {
+            Some(_) => [None, elements].into_iter().filter_map(first).min(),
+            None => self.calls.range((op, None)..=(op, Some(i64::MAX))).filter_map(|((_, of), _)| first(*of)).min(),
+        }?;
+        self.calls.get_mut(&(op, of))?.pop_front();
+        Some(row)
     }
 }
 

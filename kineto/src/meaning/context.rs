@@ -122,7 +122,6 @@ impl ExternalIds {
 #[derive(Clone, Copy, Debug)]
 struct Record {
     row: u32,
-    thread: i64,
     ts_ns: i64,
     op: &'static str,
 }
@@ -136,35 +135,34 @@ struct Record {
 /// kernel           ────────
 /// ```
 pub(crate) struct LooseRecords {
-    records: Vec<Record>,
+    /// The records of each thread, sorted by start.
+    threads: FxHashMap<i64, Vec<Record>>,
 }
 
 impl LooseRecords {
-    /// All records but those already `joined`, sorted by start.
+    /// All records but those already `joined`.
     pub(crate) fn collect(rows: &Rows, joined: &[u32]) -> Self {
         let joined: rustc_hash::FxHashSet<u32> = joined.iter().copied().collect();
-        let of = |row: &u32| {
+        let mut threads: FxHashMap<i64, Vec<Record>> = FxHashMap::default();
+        for row in rows.comm_args.keys().filter(|row| !joined.contains(row)) {
             let at = *row as usize;
-            let is_record = rows.events.kind[at] == Kind::CpuOp && name_of(rows, at) == RECORD;
-            if !is_record || joined.contains(row) {
-                return None;
+            if rows.events.kind[at] != Kind::CpuOp || name_of(rows, at) != RECORD {
+                continue;
             }
-            let args = args_of(rows, *row)?;
-            let op = args.get("Collective name").and_then(Value::text).and_then(names::operation)?;
-            Some(Record { row: *row, thread: rows.events.thread[at], ts_ns: rows.events.ts_ns[at], op })
-        };
-        Self { records: rows.comm_args.keys().filter_map(of).collect() }
+            let named = |args: &Value| args.get("Collective name").and_then(Value::text).and_then(names::operation);
+            if let Some(op) = args_of(rows, *row).as_ref().and_then(named) {
+                let record = Record { row: *row, ts_ns: rows.events.ts_ns[at], op };
+                threads.entry(rows.events.thread[at]).or_default().push(record);
+            }
+        }
+        Self { threads }
     }
 
-    /// Takes the records of `op` on a launch's thread that began before it and after `since_ns`.
-    pub(crate) fn take(&mut self, op: &str, thread: i64, since_ns: i64, until_ns: i64) -> Vec<u32> {
-        let fits = |r: &Record| {
-            r.thread == thread
-                && (since_ns..until_ns).contains(&r.ts_ns)
-                && (r.op == op || op == "sendrecv" && matches!(r.op, "send" | "recv" | "alltoall"))
-        };
-        let taken = self.records.iter().filter(|r| fits(r)).map(|r| r.row).collect();
-        self.records.retain(|r| !fits(r));
-        taken
+    /// The records of `op` on a launch's thread that began before it and not before `since_ns`, the launch before it.
+    pub(crate) fn of_launch(&self, op: &str, thread: i64, since_ns: i64, until_ns: i64) -> impl Iterator<Item = u32> {
+        let records = self.threads.get(&thread).map(Vec::as_slice).unwrap_or_default();
+        let from = records.partition_point(|record| record.ts_ns < since_ns);
+        let fits = move |r: &&Record| r.op == op || op == "sendrecv" && matches!(r.op, "send" | "recv" | "alltoall");
+        records[from..].iter().take_while(move |record| record.ts_ns < until_ns).filter(fits).map(|record| record.row)
     }
 }

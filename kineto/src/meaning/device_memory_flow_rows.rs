@@ -1,7 +1,7 @@
 //! Rows of the tables of devices, memory and arrows.
 
 use rustc_hash::FxHashMap;
-use trace::rank::{Events, Kind, NO_PARENT, NONE};
+use trace::rank::{Events, Kind, NO_PARENT, NONE, enclosing, innermost_at};
 use trace::{DeviceRow, FlowRow, MemoryRow};
 
 use crate::bytes::value::Value;
@@ -13,55 +13,30 @@ const DEVICE_TYPE_CPU: i64 = 0;
 /// Allocations and releases, sorted by time, each with the outermost operator around it.
 pub(crate) fn memory_rows(rows: &Rows, allocations: Vec<(Allocation, (i64, i64))>, rank: i32) -> Vec<MemoryRow> {
     let known = |value: i64| Some(value).filter(|v| *v != NONE);
-    let places: Vec<(i64, i64)> = allocations.iter().map(|(a, (_, thread))| (a.ts_ns, *thread)).collect();
-    let operators = operators_at(&rows.events, &places);
+    let around = innermost_at(&rows.events, allocations.iter().map(|(a, (_, thread))| (a.ts_ns, *thread)));
     allocations
         .into_iter()
-        .zip(operators)
-        .map(|((a, _), operator)| MemoryRow {
+        .zip(around)
+        .map(|((a, (_, thread)), row)| MemoryRow {
             rank,
             ts_ns: a.ts_ns,
             device_id: known(a.device_id).filter(|id| a.device_type != DEVICE_TYPE_CPU && *id >= 0),
-            name: operator.map(|row| rows.names[rows.events.name[row as usize] as usize].clone()),
+            name: outermost_operator(&rows.events, row, a.ts_ns)
+                .map(|row| rows.names[rows.events.name[row] as usize].clone()),
             delta_bytes: a.bytes,
             allocated_bytes: known(a.allocated),
             reserved_bytes: known(a.reserved).filter(|_| a.device_type != DEVICE_TYPE_CPU),
             address: known(a.address),
+            thread_id: known(thread),
+            stack: None,
         })
         .collect()
 }
 
-/// The outermost operator on a thread at a time, for places sorted by time.
-///
-/// ```text
-/// operators   linear ───────────       copy ──
-///                addmm ────
-/// places            x      y       z
-///                linear  linear  none
-/// ```
-fn operators_at(events: &Events, places: &[(i64, i64)]) -> Vec<Option<u32>> {
-    let mut last: FxHashMap<i64, u32> = FxHashMap::default();
-    let mut next = 0;
-    let mut operators = Vec::with_capacity(places.len());
-    for (ts_ns, thread) in places {
-        while next < events.len() && events.ts_ns[next] <= *ts_ns {
-            if events.thread[next] != NONE {
-                last.insert(events.thread[next], next as u32);
-            }
-            next += 1;
-        }
-        let mut row = last.get(thread).copied().unwrap_or(NO_PARENT);
-        let mut outermost = None;
-        while row != NO_PARENT {
-            let at = row as usize;
-            if events.kind[at] == Kind::CpuOp && events.end_ns(at) >= *ts_ns {
-                outermost = Some(row);
-            }
-            row = events.parent[at];
-        }
-        operators.push(outermost);
-    }
-    operators
+/// The outermost operator that encloses a time, from `row`, the innermost row there.
+fn outermost_operator(events: &Events, row: u32, ts_ns: i64) -> Option<usize> {
+    let rows = std::iter::successors((row != NO_PARENT).then_some(row as usize), |row| enclosing(events, *row));
+    rows.filter(|row| events.kind[*row] == Kind::CpuOp && events.end_ns(*row) >= ts_ns).last()
 }
 
 /// The rows of `deviceProperties`.
@@ -69,12 +44,16 @@ pub(crate) fn device_rows(properties: Option<&Value>, rank: i32) -> Vec<DeviceRo
     let row = |device: &Value| {
         let text = |key: &str| device.get(key).and_then(Value::text).map(Into::into);
         let integer = |key: &str| device.get(key).and_then(Value::integer);
+        let narrow = |key: &str| integer(key).and_then(|n| i32::try_from(n).ok());
         Some(DeviceRow {
             rank,
             device_id: integer("id")?,
             name: text("name"),
             uuid: text("uuid"),
-            sm_count: integer("numSms").and_then(|n| i32::try_from(n).ok()),
+            sm_count: narrow("numSms"),
+            max_threads_per_sm: narrow("maxThreadsPerMultiprocessor"),
+            registers_per_sm: narrow("regsPerMultiprocessor"),
+            shared_mem_per_sm_bytes: integer("sharedMemPerMultiprocessor"),
             memory_bytes: integer("totalGlobalMem"),
             ..DeviceRow::default()
         })
@@ -91,9 +70,17 @@ pub(crate) fn flow_rows(rows: &Rows, rank: i32) -> (Vec<FlowRow>, i64) {
         return (Vec::new(), 0);
     }
     let events = &rows.events;
+    let mut times: Vec<i64> = ends.iter().map(|(end, _)| end.ts_ns).collect();
+    times.sort_unstable();
+    let mut times = times.into_iter().peekable();
     let mut starts: FxHashMap<(i64, i64), i64> = FxHashMap::default();
+    // Rows are sorted by start too, and few operators begin where an arrow ends.
     for row in (0..events.len()).filter(|row| events.kind[*row] == Kind::CpuOp) {
-        starts.entry((events.thread[row], events.ts_ns[row])).or_insert(events.id[row]);
+        let ts_ns = events.ts_ns[row];
+        while times.next_if(|time| *time < ts_ns).is_some() {}
+        if times.peek() == Some(&ts_ns) {
+            starts.entry((events.thread[row], ts_ns)).or_insert(events.id[row]);
+        }
     }
     let mut arrows: FxHashMap<i64, (Option<i64>, Option<i64>)> = FxHashMap::default();
     let mut order = Vec::new();

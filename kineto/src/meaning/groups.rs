@@ -1,12 +1,25 @@
 //! Process groups: the ranks of a collective, and an id that all ranks compute alike.
 
 use std::collections::BTreeMap;
+use std::hash::BuildHasher;
+use std::sync::Arc;
 
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use trace::rank::MAX_RANKS;
 use trace::{CommRow, Text};
 
 use crate::bytes::value::Value;
 use crate::columns::header::world_size_from_distributed_info;
+/// The arguments of a collective that name its group.
+const NAMING: [&str; 6] = [
+    "Process Group Name",
+    "Process Group ID",
+    "Group size",
+    "Process Group Ranks",
+    "Global rank start",
+    "Global rank stride",
+];
+
 /// A communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
@@ -16,6 +29,9 @@ pub(crate) struct Group {
     pub(crate) ranks: Option<Vec<i32>>,
 }
 
+/// The arguments that may name a group.
+type Naming = [Option<Value>; NAMING.len()];
+
 /// The groups of a rank.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
@@ -23,7 +39,10 @@ pub(crate) struct Groups {
     configured: BTreeMap<String, Group>,
     world_size: Option<i32>,
     /// Every group that a collective used.
-    used: BTreeMap<i64, Group>,
+    used: BTreeMap<i64, Arc<Group>>,
+    /// The groups that arguments named before, by a hash of the arguments. A list of ranks may be long, and every
+    /// collective repeats it.
+    named: FxHashMap<u64, (Naming, Option<Arc<Group>>)>,
 }
 
 impl Groups {
@@ -43,7 +62,21 @@ impl Groups {
     }
 
     /// The group that the arguments of a collective name; `None` if they name none.
-    pub(crate) fn named(&mut self, args: &Value) -> Option<Group> {
+    pub(crate) fn named(&mut self, args: &Value) -> Option<Arc<Group>> {
+        let naming = NAMING.map(|key| args.get(key));
+        let hash = FxBuildHasher.hash_one(naming);
+        if let Some((known, group)) = self.named.get(&hash)
+            && known.each_ref().map(Option::as_ref) == naming
+        {
+            let group = group.clone();
+            return group.map(|group| self.using(group));
+        }
+        let group = self.read(args).map(|group| self.using(Arc::new(group)));
+        self.named.insert(hash, (naming.map(Option::<&Value>::cloned), group.clone()));
+        group
+    }
+
+    fn read(&self, args: &Value) -> Option<Group> {
         let name = args.get("Process Group Name").or_else(|| args.get("Process Group ID")).and_then(Value::text);
         let size = args.get("Group size").and_then(Value::integer).and_then(|n| i32::try_from(n).ok());
         let listed = args.get("Process Group Ranks").and_then(ranks_of).filter(|ranks| !ranks.is_empty());
@@ -53,29 +86,29 @@ impl Groups {
         let configured = name.and_then(|name| self.configured.get(name));
         let ranks = listed.or_else(|| strided(args, size)).or_else(|| configured?.ranks.clone());
         let size = size.or(ranks.as_ref().map(|r| r.len() as i32)).or_else(|| configured?.size);
-        Some(self.using(group(name, size, ranks)))
+        Some(group(name, size, ranks))
     }
 
     /// The group of a collective that names none: the only configured group; or the world, if one stream carries all
     /// collectives; else a group for the stream, of unknown size.
-    pub(crate) fn unnamed(&mut self, stream: Option<i64>, only_stream: bool) -> Group {
+    pub(crate) fn unnamed(&mut self, stream: Option<i64>, only_stream: bool) -> Arc<Group> {
         let mut configured = self.configured.values();
         let group = match (configured.next(), configured.next()) {
             (Some(only), None) => only.clone(),
             _ if only_stream => group(None, self.world_size, None),
             _ => group(stream.map(|s| format!("stream {s}")).as_deref(), None, None),
         };
-        self.using(group)
+        self.using(Arc::new(group))
     }
 
-    fn using(&mut self, group: Group) -> Group {
-        self.used.insert(group.comm_id, group.clone());
+    fn using(&mut self, group: Arc<Group>) -> Arc<Group> {
+        self.used.insert(group.comm_id, Arc::clone(&group));
         group
     }
 
     /// The rows of `comms`.
     pub(crate) fn rows(&self, rank: i32) -> Vec<CommRow> {
-        let row = |group: &Group| CommRow {
+        let row = |group: &Arc<Group>| CommRow {
             rank,
             comm_id: group.comm_id,
             name: group.name.clone(),

@@ -1,6 +1,7 @@
 //! Training steps, from the host's `ProfilerStep#N` ranges, and the step of every row.
 
 use rayon::prelude::*;
+use rustc_hash::FxHashSet;
 use trace::name_rules::step_number;
 use trace::rank::{Events, Kind, Launches, NO_STEP};
 use trace::{StepRow, Text};
@@ -22,6 +23,7 @@ pub(crate) struct Steps {
 pub(crate) fn find_steps(events: &Events, names: &[Text], rank: i32) -> Steps {
     let numbers: Vec<Option<i32>> = names.iter().map(|name| step_number(name)).collect();
     let mut steps = Steps::default();
+    let mut known: FxHashSet<i32> = FxHashSet::default();
     for row in 0..events.len() {
         // In 2021 every range was an `Operator`.
         if !matches!(events.kind[row], Kind::UserAnnotation | Kind::CpuOp) {
@@ -30,7 +32,7 @@ pub(crate) fn find_steps(events: &Events, names: &[Text], rank: i32) -> Steps {
         let Some(step) = numbers[events.name[row] as usize] else { continue };
         let (start_ns, end_ns) = (events.ts_ns[row], events.end_ns(row));
         let overlaps = steps.rows.last().is_some_and(|last| start_ns < last.end_ns);
-        if overlaps || steps.rows.iter().any(|other| other.step == step) {
+        if overlaps || !known.insert(step) {
             steps.left_out += 1;
             continue;
         }

@@ -100,10 +100,6 @@ fn described(omission: &OmissionRow) -> String {
 }
 
 impl Plan {
-    fn omit(&mut self, file: Option<Text>, rank: Option<i32>, what: &str, amount: Option<i64>, why: &str) {
-        self.omissions.push(OmissionRow::new(what, why).rank(rank).file(file).amount(amount));
-    }
-
     /// Reads the headers of files. Files that are no traces are listed together, those that are damaged one by one.
     /// Returns also the first error that names another format.
     fn probe(&mut self, candidates: &[Candidate], mut others: Vec<Text>) -> Result<(Vec<Probe>, Option<Error>), Error> {
@@ -117,7 +113,7 @@ impl Plan {
                         let why = format!(
                             "its value in distributedInfo is impossible (a job has at most {MAX_RANKS} ranks); not used"
                         );
-                        self.omit(Some(candidate.name.clone()), None, key, None, &why);
+                        self.omissions.push(OmissionRow::lost(*key, why).file(candidate.name.clone()));
                     }
                     probes.push(probe);
                 }
@@ -128,12 +124,15 @@ impl Plan {
                 }
                 Err(Error::OtherJson { .. }) => others.push(candidate.name.clone()),
                 Err(Error::NotATrace { .. }) if !is_trace_name(&candidate.name) => others.push(candidate.name.clone()),
-                Err(error) => self.omit(Some(candidate.name.clone()), None, "file", None, &error.reason()),
+                Err(error) => {
+                    self.omissions.push(OmissionRow::lost("file", error.reason()).file(candidate.name.clone()));
+                }
             }
         }
         if !others.is_empty() {
             others.sort();
-            self.omit(None, None, trace::omission::OTHER_FILES, Some(others.len() as i64), &listed(&others));
+            let omission = OmissionRow::left_out("files without traces", listed(&others));
+            self.omissions.push(omission.amount(others.len() as i64));
         }
         Ok((probes, unread))
     }
@@ -147,7 +146,7 @@ impl Plan {
             let size = probe.world_size.unwrap_or_default();
             let why =
                 format!("its world_size is {size}, that of most files here is {world}: it belongs to another job");
-            self.omit(Some(probe.candidate.name.clone()), probe.rank, "file", None, &why);
+            self.omissions.push(OmissionRow::left_out("file", why).rank(probe.rank).file(probe.candidate.name));
         }
         *probes = keep;
     }
@@ -201,7 +200,7 @@ impl Plan {
         }
         let why = format!("no file of rank {} was found (world_size {})", shown.join(", "), self.world_size);
         let only = first.first().copied().filter(|_| missing == 1);
-        self.omit(None, only, "ranks", Some(missing as i64), &why);
+        self.omissions.push(OmissionRow::left_out("ranks", why).rank(only).amount(missing as i64));
     }
 }
 

@@ -77,7 +77,8 @@ impl Found {
         if self.candidates.len() + self.others.len() >= MAX_FILES {
             if !self.full {
                 self.full = true;
-                self.omit(None, "files", format!("there are more than {MAX_FILES} files"));
+                let why = format!("there are more than {MAX_FILES} files");
+                self.omissions.push(OmissionRow::lost("files", why));
             }
             return Ok(());
         }
@@ -94,11 +95,11 @@ impl Found {
                 };
                 self.candidates.extend(unpacked.members.iter().map(candidate));
                 if let Some(why) = unpacked.stopped {
-                    self.omit(Some(name), "rest of the archive", why);
+                    self.unreadable(name, "rest of the archive", why);
                 }
             }
             Err(source) if named => return Err(io(source)),
-            Err(source) => self.omit(Some(name), "file", source.to_string()),
+            Err(source) => self.unreadable(name, "file", source.to_string()),
         }
         Ok(())
     }
@@ -118,22 +119,22 @@ impl Found {
             }
             if !entry.is_dir() {
                 if let Err(error) = self.file(entry.clone(), slashed(&name), entry, false) {
-                    self.omit(Some(slashed(&name)), "file", error.reason());
+                    self.unreadable(slashed(&name), "file", error.reason());
                 }
             } else if entry.join(trace::MANIFEST_FILE).is_file() {
                 self.others.push(slashed(&name));
             } else if depth == MAX_DEPTH {
                 let why = format!("it lies more than {MAX_DEPTH} directories deep and is not searched; name it");
-                self.omit(Some(slashed(&name)), "directory", why);
+                self.omissions.push(OmissionRow::left_out("directory", why).file(slashed(&name)));
             } else if let Err(error) = self.directory(&entry, &name, depth + 1) {
-                self.omit(Some(slashed(&name)), "directory", error.to_string());
+                self.unreadable(slashed(&name), "directory", error.to_string());
             }
         }
         Ok(())
     }
 
-    fn omit(&mut self, name: Option<Text>, what: &str, why: String) {
-        self.omissions.push(OmissionRow::new(what, why).file(name));
+    fn unreadable(&mut self, name: Text, what: &str, why: String) {
+        self.omissions.push(OmissionRow::lost(what, why).file(name));
     }
 }
 

@@ -82,6 +82,7 @@ impl Numbers {
             flow.dst_id += self.id;
         }
         data.kernel_use.iter_mut().for_each(|row| row.id += self.id);
+        data.flops_types.iter_mut().for_each(|row| row.id += self.id);
         data.copy_rates.iter_mut().for_each(|row| row.id += self.id);
         for collective in &mut data.outline.collectives {
             collective.row.event_id = collective.row.event_id.map(|id| id + self.id);
@@ -140,6 +141,7 @@ pub(crate) fn append_tables(all: &mut RankData, next: RankData) {
     all.memory.extend(next.memory);
     all.buckets.extend(next.buckets);
     all.kernel_use.extend(next.kernel_use);
+    all.flops_types.extend(next.flops_types);
     all.copy_rates.extend(next.copy_rates);
     all.flows.extend(next.flows);
     all.counters.extend(next.counters);
@@ -158,6 +160,8 @@ mod tests {
         let events = |ts: i64| {
             format!(
                 r#"{{"ph":"X","cat":"cpu_op","name":"outer","pid":1,"tid":1,"ts":{ts},"dur":9,"args":{{"External id":3}}}},
+                {{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":2,"ts":{ts},"dur":9,
+                  "args":{{"Input Dims":[[3,4],[4,5]],"Input type":["float","float"]}}}},
                 {{"ph":"X","cat":"cuda_runtime","name":"launch {ts}","pid":1,"tid":1,"ts":{},"dur":1,"args":{{"correlation":5}}}}"#,
                 ts + 1
             )
@@ -165,10 +169,13 @@ mod tests {
         let mut all = rank_from_events(&events(10));
         append(&mut all, rank_from_events(&events(100)));
         let Events { id, parent, correlation, external, ts_ns, .. } = &all.events;
-        assert_eq!((&**id, &**parent), (&[0, 1, 2, 3][..], &[NO_PARENT, 0, NO_PARENT, 2][..]));
-        assert_eq!((&**correlation, &external[2]), (&[NONE, 5, NONE, 6][..], &4));
+        assert_eq!(**id, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(**parent, [NO_PARENT, NO_PARENT, 0, NO_PARENT, NO_PARENT, 3]);
+        assert_eq!((&**correlation, &external[3]), (&[NONE, NONE, 5, NONE, NONE, 6][..], &4));
+        let types: Vec<_> = all.flops_types.iter().map(|known| (known.id, known.min_bytes)).collect();
+        assert_eq!(types, [(1, Some(188)), (4, Some(188))]);
         assert!(ts_ns.is_sorted());
         let names: Vec<&str> = all.events.name.iter().map(|name| &*all.names[*name as usize]).collect();
-        assert_eq!(names, ["outer", "launch 10", "outer", "launch 100"]);
+        assert_eq!(names, ["outer", "aten::mm", "launch 10", "outer", "aten::mm", "launch 100"]);
     }
 }

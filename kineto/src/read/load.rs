@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use trace::rank::{BelowOperators, Collective, Details, Events, Launches, RankData, RankInfo, RankOutline};
 use trace::time_limits::{FAR, LONG};
-use trace::{CounterRow, OmissionRow, Phase, StepRow, Text};
+use trace::{CounterRow, OmissionKind, OmissionRow, Phase, StepRow, Text};
 
 use crate::Error;
 use crate::bytes::input::Input;
@@ -144,14 +144,14 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     if let Some(window) = file.window {
         number_steps(&mut steps, window, &rows.events, rank);
     }
-    report.omit("ProfilerStep marks", left_out, "they repeat a step or begin inside another");
+    report.add("ProfilerStep marks", left_out, OmissionKind::LeftOut, "they repeat a step or begin inside another");
     assign_steps(&mut rows.events, &steps, &launches);
     let mut groups = Groups::from_info(header.distributed.as_ref());
     let collectives = find_collectives(&mut rows, &launches, &mut groups, &steps, rank);
     mark_below_operators(&mut rows, &launches);
     report.add_collectives(&collectives);
     report.add_tally(&rows.tally);
-    report.omit(
+    report.lose(
         "base time",
         i64::from(header.base_unread),
         "baseTimeNanoseconds is not a 64-bit integer; times count from zero",
@@ -159,12 +159,12 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     let allocations = std::mem::take(&mut rows.allocations);
     let (memory, (flows, incomplete_flows)) =
         rayon::join(|| memory_rows(&rows, allocations, rank), || flow_rows(&rows, rank));
-    report.omit("arrows", incomplete_flows, "one of their ends is not in the trace");
-    let complete = missing.is_none();
+    report.add("arrows", incomplete_flows, OmissionKind::LeftOut, "one of their ends is not in the trace");
+    let complete = missing.is_none() && trailing.is_none();
     for (place, what) in [(missing, "rest of the file"), (trailing, "text after the document")] {
         if let Some(place) = place {
             let why = format!("from byte {} of the JSON text on: {}", place.byte, place.why);
-            report.omissions.push(report.row(what, None, &why));
+            report.omissions.push(report.row(OmissionKind::Lost, what, &why));
         }
     }
     let counters = vec![report.counter(&rows)];
@@ -242,13 +242,17 @@ struct Report {
 }
 
 impl Report {
-    fn row(&self, what: &str, amount: Option<i64>, why: &str) -> OmissionRow {
-        OmissionRow::new(what, why).rank(self.rank).file(self.file.clone()).amount(amount)
+    fn row(&self, kind: OmissionKind, what: &str, why: &str) -> OmissionRow {
+        OmissionRow::of(kind, what, why).rank(self.rank).file(self.file.clone())
     }
 
-    fn omit(&mut self, what: &str, amount: i64, why: &str) {
+    fn lose(&mut self, what: &str, amount: i64, why: &str) {
+        self.add(what, amount, OmissionKind::Lost, why);
+    }
+
+    fn add(&mut self, what: &str, amount: i64, kind: OmissionKind, why: &str) {
         if amount > 0 {
-            self.omissions.push(self.row(what, Some(amount), why));
+            self.omissions.push(self.row(kind, what, why).amount(amount));
         }
     }
 
@@ -264,15 +268,15 @@ impl Report {
 
     fn add_tally(&mut self, tally: &Tally) {
         let count = |n: u64| n.min(i64::MAX as u64) as i64;
-        self.omit("events", count(tally.no_start), "they have no readable ts");
-        self.omit("events", count(tally.no_length), "they have no readable dur");
-        self.omit("events", count(tally.far), FAR);
-        self.omit("events", count(tally.too_long), LONG);
-        self.omit("lengths", count(tally.negative), "they are negative; taken as zero");
-        self.omit("items of traceEvents", count(tally.not_objects), "they are not objects");
-        self.omit("begin and end events", count(tally.begin_end), "only complete events are read");
-        self.omit("ids", count(tally.no_ids), "they are not 64-bit integers, or are streams or devices beyond 32 bits");
-        self.omit(
+        self.lose("events", count(tally.no_start), "they have no readable ts");
+        self.lose("events", count(tally.no_length), "they have no readable dur");
+        self.lose("events", count(tally.far), FAR);
+        self.lose("events", count(tally.too_long), LONG);
+        self.lose("lengths", count(tally.negative), "they are negative; taken as zero");
+        self.lose("items of traceEvents", count(tally.not_objects), "they are not objects");
+        self.lose("begin and end events", count(tally.begin_end), "only complete events are read");
+        self.lose("ids", count(tally.no_ids), "they are not 64-bit integers, or are streams or devices beyond 32 bits");
+        self.lose(
             "memory events",
             count(tally.bad_memory),
             "their time is unreadable or impossible, or they have no size",

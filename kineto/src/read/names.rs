@@ -38,6 +38,12 @@ pub(crate) fn ranks_from_names(files: &[Named], world_size: i32) -> Vec<Option<i
     files.iter().zip(of_directories).map(rank).collect()
 }
 
+/// The rank in the name of a file, or else in those of its directories.
+pub fn rank_of_name(name: &str) -> Option<i32> {
+    let (directories, own) = split(name);
+    rank_of_text(own).or_else(|| directories.rev().find_map(rank_of_text))
+}
+
 /// The directories of a name, and its file.
 fn split(name: &str) -> (std::str::Split<'_, char>, &str) {
     let (directories, file) = name.rsplit_once('/').unwrap_or(("", name));

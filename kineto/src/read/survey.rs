@@ -84,7 +84,7 @@ pub(crate) fn arrange(
     for (used, ignored) in &doubles {
         let [used, ignored] = [used, ignored].map(|file| &files[*file]);
         let why = format!("Two files of rank {}: used {}, ignored {}.", used.rank, used.name, ignored.name);
-        omissions.push(OmissionRow::new("file", why).rank(used.rank).file(ignored.name.clone()));
+        omissions.push(OmissionRow::left_out("file", why).rank(used.rank).file(ignored.name.clone()));
     }
     let count = windows.len() as i32;
     let chosen = match choice {
@@ -159,7 +159,7 @@ fn remark(
         Some(last) => format!("{}, …, {last}", listed(&all)),
         None => listed(&all),
     };
-    OmissionRow::new(trace::omission::SEVERAL_WINDOWS, listed).amount(windows.len() as i64)
+    OmissionRow::note("windows of the profiler", listed).amount(windows.len() as i64)
 }
 
 /// Lists the ranks that lack a window that others have.
@@ -174,7 +174,7 @@ fn report_lacking(
         let present: BTreeSet<i32> = window.iter().map(|file| files[*file].rank).collect();
         for rank in ranks.difference(&present) {
             let why = format!("there is no file of window {number} of this rank");
-            omissions.push(OmissionRow::new("windows", why).rank(*rank).amount(1));
+            omissions.push(OmissionRow::left_out("windows", why).rank(*rank).amount(1));
         }
     }
 }

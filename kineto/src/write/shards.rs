@@ -6,8 +6,8 @@ use rayon::prelude::*;
 use serde::de::IgnoredAny;
 use trace::rank::{Events, Kind, Launches, NO_PARENT, NO_STEP, NONE, RankData};
 use trace::{
-    CollectiveRow, CounterRow, EventRow, FlowRow, OmissionRow, RankRow, Row, RowBuilder, ShardMeta, Text,
-    batch_from_rows, write_shard,
+    CollectiveRow, CounterRow, EventRow, FlowRow, OMISSION_SOURCE, OmissionKind, OmissionRow, RankRow, Row, RowBuilder,
+    ShardMeta, Text, batch_from_rows, write_shard,
 };
 
 use crate::Error;
@@ -184,6 +184,11 @@ fn event_row(data: &RankData, Placed { extras, first_id }: Placed<'_>, row: usiz
         flops: known(flops[row]),
         ..EventRow::default()
     };
+    if event.flops.is_some()
+        && let Ok(at) = data.flops_types.binary_search_by_key(&id[row], |known| known.id)
+    {
+        event.min_bytes = data.flops_types[at].min_bytes;
+    }
     if matches!(kind[row], Kind::GpuMemcpy) {
         event.copy_kind = event.name.split(' ').nth(1).map(Into::into);
     }
@@ -346,15 +351,18 @@ fn all_flows(data: &RankData) -> Vec<FlowRow> {
 
 /// The counters of the trace, and one for each omission, so that the run keeps the list.
 fn counters(data: &RankData) -> Vec<CounterRow> {
-    let lost = |o: &OmissionRow| CounterRow {
-        rank: data.outline.info.rank,
-        source: format!("kineto: {}", o.what).into(),
-        recorded: 0,
-        dropped: 0,
-        omitted: o.amount.unwrap_or_default(),
-        why: Some(o.why.clone()),
+    let of_omission = |o: &OmissionRow| {
+        let (amount, is_lost) = (o.amount.unwrap_or_default(), o.kind == OmissionKind::Lost);
+        CounterRow {
+            rank: data.outline.info.rank,
+            source: format!("{OMISSION_SOURCE}{}", o.what).into(),
+            recorded: 0,
+            dropped: if is_lost { amount } else { 0 },
+            omitted: if is_lost { 0 } else { amount },
+            why: Some(o.why.clone()),
+        }
     };
-    data.counters.iter().cloned().chain(data.omissions.iter().map(lost)).collect()
+    data.counters.iter().cloned().chain(data.omissions.iter().map(of_omission)).collect()
 }
 
 /// The device of the first device row.

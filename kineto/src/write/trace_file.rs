@@ -122,7 +122,7 @@ impl TraceWriter<'_> {
             }
             if let Err(error) = read {
                 omissions.push(
-                    OmissionRow::new("rows of events", error.to_string())
+                    OmissionRow::lost("rows of events", error.to_string())
                         .rank(self.rank)
                         .file(Text::from(shard.path.display().to_string()))
                         .amount((shard.rows as i64).saturating_sub(rows_read as i64)),
@@ -175,6 +175,9 @@ impl TraceWriter<'_> {
                 ("name", d.name.as_deref().map(Value::from)),
                 ("uuid", d.uuid.as_deref().map(Value::from)),
                 ("numSms", d.sm_count.map(Value::from)),
+                ("maxThreadsPerMultiprocessor", d.max_threads_per_sm.map(Value::from)),
+                ("regsPerMultiprocessor", d.registers_per_sm.map(Value::from)),
+                ("sharedMemPerMultiprocessor", d.shared_mem_per_sm_bytes.map(Value::from)),
                 ("totalGlobalMem", d.memory_bytes.map(Value::from)),
             ];
             properties.extend(known.into_iter().filter_map(|(key, value)| Some((key.to_string(), value?))));
@@ -334,7 +337,7 @@ impl<W: Write> Writer<'_, W> {
             return Ok(());
         }
         omissions.push(
-            OmissionRow::new(
+            OmissionRow::lost(
                 "ends of rows of events",
                 "the rank stopped before they ended; their lengths are lower bounds",
             )
@@ -388,7 +391,8 @@ impl<W: Write> Writer<'_, W> {
             return Ok(());
         }
         let ts_ns = row.ts_ns - self.rank.base_ns;
-        let (pid, tid) = (self.pid, self.pid);
+        // No thread has the number 0, so an unknown thread gets the name of no operator.
+        let (pid, tid) = (self.pid, row.thread_id.unwrap_or(0));
         let (category, name) = (b"\"cpu_instant_event\"", b"\"[memory]\"");
         Head { phase: b'i', category, name, pid, tid, ts_ns }.write(&mut self.bytes);
         self.bytes.extend_from_slice(b", \"s\": \"t\", \"args\": ");

@@ -252,6 +252,8 @@ pub(super) fn memory_batch(
             allocated_bytes: memory.allocated_bytes,
             reserved_bytes: memory.reserved_bytes,
             address: memory.address,
+            thread_id: None,
+            stack: None,
         });
     }
     builder.finish()

@@ -185,7 +185,8 @@ impl<S: Strings> Rows<S> {
     }
 
     fn device(&mut self, device: &Device) {
-        if let Some(limits) = Limits::of(&occupancy::known(device)) {
+        let known = occupancy::known(device);
+        if let Some(limits) = Limits::of(&known) {
             self.limits.insert(device.id, limits);
         }
         if !self.devices_written.insert(device.id) {
@@ -199,6 +200,9 @@ impl<S: Strings> Rows<S> {
             name: self.strings.string_at(device.name).map(Into::into),
             uuid: Some(uuid.into()),
             sm_count: i32::try_from(device.multiprocessors).ok(),
+            max_threads_per_sm: i32::try_from(known.threads_per_multiprocessor).ok(),
+            registers_per_sm: i32::try_from(known.registers_per_multiprocessor).ok(),
+            shared_mem_per_sm_bytes: Some(known.shared_bytes_per_multiprocessor.into()),
             clock_khz: Some(device.core_clock_khz.into()),
             memory_clock_khz: None,
             memory_bytes: i64::try_from(device.memory_bytes).ok(),

@@ -16,21 +16,34 @@ pub struct Inputs {
     pub dims: Vec<Option<Vec<i64>>>,
     /// Values of the inputs that are not tensors. Empty in traces before PyTorch 2.0.
     pub concrete: Vec<String>,
+    /// Element type of each input; `None` where an input is no tensor of numbers. Only `least_bytes` needs it.
+    pub types: Vec<Option<Dtype>>,
+    /// Strides of each input, in elements. Empty in traces before PyTorch 2.2. Only `least_bytes` needs them.
+    pub strides: Vec<Option<Vec<i64>>>,
 }
 
 impl Inputs {
     /// Parses `Input Dims` and `Concrete Inputs`, both JSON. Malformed JSON counts as absent.
     pub fn parse(dims: Option<&[u8]>, concrete: Option<&[u8]>) -> Self {
-        let list = |raw: Option<&[u8]>| serde_json::from_slice::<Vec<Value>>(raw?).ok();
-        let integers = |input: &Value| input.as_array()?.iter().map(Value::as_i64).collect();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
         Self {
-            dims: list(dims).unwrap_or_default().iter().map(integers).collect(),
-            concrete: list(concrete).unwrap_or_default().iter().map(text).collect(),
+            dims: list(dims).iter().map(integers).collect(),
+            concrete: list(concrete).iter().map(text).collect(),
+            ..Self::default()
         }
     }
 
-    fn dims(&self, at: usize) -> Option<&[i64]> {
+    /// Adds `Input type` and `Input Strides`, both JSON.
+    pub fn with_elements(self, types: Option<&[u8]>, strides: Option<&[u8]>) -> Self {
+        let dtype = |value: &Value| dtype_of(value.as_str()?);
+        Self {
+            types: list(types).iter().map(dtype).collect(),
+            strides: list(strides).iter().map(integers).collect(),
+            ..self
+        }
+    }
+
+    pub(super) fn dims(&self, at: usize) -> Option<&[i64]> {
         self.dims.get(at)?.as_deref().filter(|dims| !dims.is_empty())
     }
 
@@ -39,9 +52,26 @@ impl Inputs {
     }
 
     /// A truth value or a list of them, as Python prints it.
-    fn truths(&self, at: usize) -> Option<Vec<bool>> {
+    pub(super) fn truths(&self, at: usize) -> Option<Vec<bool>> {
         let text = self.concrete.get(at)?.trim_start_matches('[').trim_end_matches(']');
         text.split(',').map(|word| word.trim().to_ascii_lowercase().parse().ok()).collect()
+    }
+}
+
+fn list(raw: Option<&[u8]>) -> Vec<Value> {
+    raw.and_then(|raw| serde_json::from_slice(raw).ok()).unwrap_or_default()
+}
+
+fn integers(input: &Value) -> Option<Vec<i64>> {
+    input.as_array()?.iter().map(Value::as_i64).collect()
+}
+
+/// The type that torch names so, such as `c10::BFloat16`.
+fn dtype_of(word: &str) -> Option<Dtype> {
+    match word.strip_prefix("c10::").unwrap_or(word) {
+        "Float8_e4m3fn" | "Float8_e4m3fnuz" => Some(Dtype::F8E4M3),
+        "Float8_e5m2" | "Float8_e5m2fnuz" => Some(Dtype::F8E5M2),
+        word => Dtype::from_word(&word.to_ascii_lowercase()),
     }
 }
 
@@ -49,56 +79,77 @@ impl Inputs {
 /// `["c10::BFloat16", "Scalar"]`.
 pub fn element_type(types: &[u8]) -> Option<Dtype> {
     let words: Vec<String> = serde_json::from_slice(types).ok()?;
-    words.iter().find_map(|word| match word.strip_prefix("c10::").unwrap_or(word) {
-        "Float8_e4m3fn" | "Float8_e4m3fnuz" => Some(Dtype::F8E4M3),
-        "Float8_e5m2" | "Float8_e5m2fnuz" => Some(Dtype::F8E5M2),
-        word => Dtype::from_word(&word.to_ascii_lowercase()),
-    })
+    words.iter().find_map(|word| dtype_of(word))
 }
 
 /// How an operator's FLOPs follow from its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Formula {
+pub(super) enum Formula {
     /// Two matrices, or two batches of as many; the left one is the input of this number.
     Product(usize),
     /// Products whose shapes are given by offsets within one dimension.
     GroupedProduct,
-    Convolution,
+    /// Stride, padding and dilation are the inputs of these numbers; without a dilation it is 1.
+    Convolution([usize; 2], Option<usize>),
+    /// The same, unless the flag after the dilation says that it is transposed.
+    AnyConvolution,
     ConvolutionBackward,
-    /// Query, key and value: (batch, heads, length, dimension).
-    Attention,
-    /// The gradient of the output, then the inputs of [`Formula::Attention`].
-    AttentionBackward,
+    Attention(Heads),
+    /// The gradient of the output comes first.
+    AttentionBackward(Heads),
     /// An operator that calls another one with a formula in most cases, and counts only where it calls none.
     Composite,
 }
 
+/// Where query, key and value have their heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heads {
+    /// (batch, heads, length, dimension).
+    BeforeLength,
+    /// (batch, length, heads, dimension). If the input of this number is a tensor, it holds offsets: sequences of
+    /// different lengths are in one tensor, so their lengths are unknown.
+    AfterLength { offsets: usize },
+}
+
 /// All operators that count. Torch's `FlopCounterMode` has no formula for those marked with a star.
-const FORMULAS: [(&str, Formula); 21] = [
+const FORMULAS: [(&str, Formula); 34] = [
     ("mm", Formula::Product(0)),
     ("bmm", Formula::Product(0)),
     ("addmm", Formula::Product(1)),
     ("baddbmm", Formula::Product(1)),
     ("_scaled_mm", Formula::Product(0)),
-    ("_addmm_activation", Formula::Product(1)),      // *
-    ("_grouped_mm", Formula::GroupedProduct),        // *
-    ("_scaled_grouped_mm", Formula::GroupedProduct), // *
-    ("linear", Formula::Composite),                  // *
-    ("matmul", Formula::Composite),                  // *
-    ("convolution", Formula::Convolution),
-    ("_convolution", Formula::Convolution),
+    ("addmm_", Formula::Product(1)),                    // *
+    ("baddbmm_", Formula::Product(1)),                  // *
+    ("_addmm_activation", Formula::Product(1)),         // *
+    ("_scaled_mm_v2", Formula::Product(0)),             // *
+    ("_grouped_mm", Formula::GroupedProduct),           // *
+    ("_scaled_grouped_mm", Formula::GroupedProduct),    // *
+    ("_scaled_grouped_mm_v2", Formula::GroupedProduct), // *
+    ("linear", Formula::Composite),                     // *
+    ("matmul", Formula::Composite),                     // *
+    ("convolution", Formula::AnyConvolution),
+    ("_convolution", Formula::AnyConvolution),
+    ("convolution_overrideable", Formula::AnyConvolution),
+    ("cudnn_convolution", Formula::Convolution([3, 2], Some(4))),
+    ("_slow_conv2d_forward", Formula::Convolution([4, 5], None)),
     ("convolution_backward", Formula::ConvolutionBackward),
-    ("_scaled_dot_product_flash_attention", Formula::Attention),
-    ("_scaled_dot_product_flash_attention_for_cpu", Formula::Attention),
-    ("_scaled_dot_product_efficient_attention", Formula::Attention),
-    ("_scaled_dot_product_cudnn_attention", Formula::Attention),
-    ("_scaled_dot_product_flash_attention_backward", Formula::AttentionBackward),
-    ("_scaled_dot_product_flash_attention_for_cpu_backward", Formula::AttentionBackward),
-    ("_scaled_dot_product_efficient_attention_backward", Formula::AttentionBackward),
-    ("_scaled_dot_product_cudnn_attention_backward", Formula::AttentionBackward),
+    ("_scaled_dot_product_flash_attention", Formula::Attention(Heads::BeforeLength)),
+    ("_scaled_dot_product_flash_attention_for_cpu", Formula::Attention(Heads::BeforeLength)),
+    ("_scaled_dot_product_efficient_attention", Formula::Attention(Heads::BeforeLength)),
+    ("_scaled_dot_product_cudnn_attention", Formula::Attention(Heads::BeforeLength)),
+    ("_scaled_dot_product_fused_attention_overrideable", Formula::Attention(Heads::BeforeLength)), // *
+    ("_flash_attention_forward", Formula::Attention(Heads::AfterLength { offsets: 3 })),
+    ("_efficient_attention_forward", Formula::Attention(Heads::AfterLength { offsets: 4 })),
+    ("_scaled_dot_product_flash_attention_backward", Formula::AttentionBackward(Heads::BeforeLength)),
+    ("_scaled_dot_product_flash_attention_for_cpu_backward", Formula::AttentionBackward(Heads::BeforeLength)),
+    ("_scaled_dot_product_efficient_attention_backward", Formula::AttentionBackward(Heads::BeforeLength)),
+    ("_scaled_dot_product_cudnn_attention_backward", Formula::AttentionBackward(Heads::BeforeLength)),
+    ("_scaled_dot_product_fused_attention_overrideable_backward", Formula::AttentionBackward(Heads::BeforeLength)), // *
+    ("_flash_attention_backward", Formula::AttentionBackward(Heads::AfterLength { offsets: 6 })),
+    ("_efficient_attention_backward", Formula::AttentionBackward(Heads::AfterLength { offsets: 6 })),
 ];
 
-fn formula(name: &[u8]) -> Option<Formula> {
+pub(super) fn formula(name: &[u8]) -> Option<Formula> {
     let name = name.strip_prefix(b"aten::")?;
     FORMULAS.iter().find(|(operator, _)| operator.as_bytes() == name).map(|(_, formula)| *formula)
 }
@@ -119,17 +170,15 @@ pub fn flops(name: &[u8], inputs: &Inputs) -> Option<i64> {
     match formula(name)? {
         Formula::Product(left) => product_of_matrices(inputs.dims(left)?, inputs.dims(left + 1)?),
         Formula::GroupedProduct => grouped_product(inputs.dims(0)?, inputs.dims(1)?),
-        Formula::Convolution => Convolution::forward(inputs)?.flops(),
+        Formula::Convolution(_, _) | Formula::AnyConvolution => Convolution::forward(name, inputs)?.flops(),
         Formula::ConvolutionBackward => {
             // The gradients of the input and of the weight cost as much as the forward pass each.
             let wanted = inputs.truths(10)?.into_iter().take(2).filter(|wanted| *wanted).count();
             Convolution::backward(inputs)?.flops()?.checked_mul(i64::try_from(wanted).ok()?)
         }
-        Formula::Attention => attention(inputs, 0, |query, value| query.checked_add(value)),
+        Formula::Attention(heads) => Attention::of(inputs, 0, heads)?.flops(1, 1),
         // The scores again, and two products for each of their two factors.
-        Formula::AttentionBackward => {
-            attention(inputs, 1, |query, value| query.checked_mul(3)?.checked_add(value.checked_mul(2)?))
-        }
+        Formula::AttentionBackward(heads) => Attention::of(inputs, 1, heads)?.flops(3, 2),
         Formula::Composite => composite(name, inputs.dims(0)?, inputs.dims(1)?),
     }
 }
@@ -141,7 +190,7 @@ pub fn profiler_flops(name: &str, inputs: &Inputs) -> Option<i64> {
     match name {
         "aten::mm" | "aten::bmm" | "aten::addmm" | "aten::baddbmm" => flops(name.as_bytes(), inputs),
         "aten::add" | "aten::mul" => product(inputs.dims.first()?.as_deref()?),
-        "aten::conv2d" if inputs.dims(0)?.len() == 4 => Convolution::two_dimensional(inputs)?.flops(),
+        "aten::conv2d" if inputs.dims(0)?.len() == 4 => Convolution::plain(inputs, [3, 4], Some(5))?.flops(),
         _ => None,
     }
 }
@@ -185,7 +234,7 @@ pub fn count_once(events: &mut Events, names: &[Text]) {
     }
 }
 
-fn product(dims: &[i64]) -> Option<i64> {
+pub(super) fn product(dims: &[i64]) -> Option<i64> {
     dims.iter().try_fold(1_i64, |product, dim| product.checked_mul(*dim))
 }
 
@@ -223,40 +272,70 @@ fn composite(name: &[u8], left: &[i64], right: &[i64]) -> Option<i64> {
     product(&batches)?.checked_mul(product(&[2, *rows, *inner, *columns])?)
 }
 
-/// Query and key give the scores, scores and value the output: 2·b·h·s·t·(d + e), with s and t the lengths of query and
-/// key, d and e the dimensions of query and value. `dimensions` is the last factor.
-fn attention(inputs: &Inputs, first: usize, dimensions: fn(i64, i64) -> Option<i64>) -> Option<i64> {
-    let (query, key, value) = (inputs.dims(first)?, inputs.dims(first + 1)?, inputs.dims(first + 2)?);
-    let (&[batch, heads, length, query], &[_, _, other, _], &[_, _, _, value]) = (query, key, value) else {
-        return None;
-    };
-    product(&[2, batch, heads, length, other, dimensions(query, value)?])
+/// Query and key give the scores, scores and value the output.
+pub(super) struct Attention {
+    pub(super) batch: i64,
+    /// Heads of the query. Keys and values may have fewer, which several heads of the query share.
+    pub(super) heads: i64,
+    pub(super) query_length: i64,
+    key_length: i64,
+    query_dimension: i64,
+    pub(super) value_dimension: i64,
+}
+
+impl Attention {
+    /// Query, key and value are the inputs from `first` on.
+    pub(super) fn of(inputs: &Inputs, first: usize, heads: Heads) -> Option<Self> {
+        let (query, key, value) = (inputs.dims(first)?, inputs.dims(first + 1)?, inputs.dims(first + 2)?);
+        let (&[batch, b, c, query_dimension], &[_, d, e, _], &[_, _, _, value_dimension]) = (query, key, value) else {
+            return None;
+        };
+        let (heads, query_length, key_length) = match heads {
+            Heads::BeforeLength => (b, c, e),
+            Heads::AfterLength { offsets } if inputs.dims(offsets).is_none() => (c, b, d),
+            Heads::AfterLength { .. } => return None,
+        };
+        Some(Self { batch, heads, query_length, key_length, query_dimension, value_dimension })
+    }
+
+    /// 2·b·h·s·t·(products with the query's dimension · d + products with the value's · e).
+    fn flops(&self, by_query: i64, by_value: i64) -> Option<i64> {
+        let dimensions =
+            self.query_dimension.checked_mul(by_query)?.checked_add(self.value_dimension.checked_mul(by_value)?)?;
+        product(&[2, self.batch, self.heads, self.query_length, self.key_length, dimensions])
+    }
 }
 
 /// A convolution of any number of dimensions. Each of `places` in each sample is multiplied by the whole weight: the
 /// places of the output, or those of the input if it is transposed.
-struct Convolution<'a> {
-    samples: i64,
+pub(super) struct Convolution<'a> {
+    pub(super) samples: i64,
     /// Shape: (out, in / groups, kernel…), or (in, out / groups, kernel…) if transposed.
-    weight: &'a [i64],
-    places: Vec<i64>,
+    pub(super) weight: &'a [i64],
+    pub(super) places: Vec<i64>,
+    pub(super) transposed: bool,
 }
 
 impl<'a> Convolution<'a> {
-    /// input, weight, bias, stride, padding, dilation, transposed, …
-    fn forward(inputs: &'a Inputs) -> Option<Self> {
-        if *inputs.truths(6)?.first()? {
-            let [samples, _, places @ ..] = inputs.dims(0)? else { return None };
-            return Some(Self { samples: *samples, weight: inputs.dims(1)?, places: places.to_vec() });
+    /// input, weight, …
+    pub(super) fn forward(name: &[u8], inputs: &'a Inputs) -> Option<Self> {
+        match formula(name)? {
+            Formula::Convolution(at, dilation) => Self::plain(inputs, at, dilation),
+            // input, weight, bias, stride, padding, dilation, transposed, …
+            _ if *inputs.truths(6)?.first()? => {
+                let [samples, _, places @ ..] = inputs.dims(0)? else { return None };
+                Some(Self { samples: *samples, weight: inputs.dims(1)?, places: places.to_vec(), transposed: true })
+            }
+            _ => Self::plain(inputs, [3, 4], Some(5)),
         }
-        Self::two_dimensional(inputs)
     }
 
     /// As [`Convolution::forward`], but never transposed. Serves any number of dimensions.
-    fn two_dimensional(inputs: &'a Inputs) -> Option<Self> {
+    fn plain(inputs: &'a Inputs, [stride, padding]: [usize; 2], dilation: Option<usize>) -> Option<Self> {
         let ([samples, _, sizes @ ..], weight) = (inputs.dims(0)?, inputs.dims(1)?) else { return None };
         let kernel = weight.get(2..).filter(|kernel| kernel.len() == sizes.len())?;
-        let [stride, padding, dilation] = [inputs.integers(3)?, inputs.integers(4)?, inputs.integers(5)?];
+        let [stride, padding] = [inputs.integers(stride)?, inputs.integers(padding)?];
+        let dilation = dilation.map_or(Some(vec![1]), |at| inputs.integers(at))?;
         // One number serves all dimensions.
         let of = |list: &[i64], at: usize| list.get(if list.len() == 1 { 0 } else { at }).copied();
         let place = |(at, (size, kernel)): (usize, (&i64, &i64))| {
@@ -265,14 +344,14 @@ impl<'a> Convolution<'a> {
             room.checked_div(of(&stride, at)?)?.checked_add(1)
         };
         let places = sizes.iter().zip(kernel).enumerate().map(place).collect::<Option<_>>()?;
-        Some(Self { samples: *samples, weight, places })
+        Some(Self { samples: *samples, weight, places, transposed: false })
     }
 
     /// gradient of the output, input, weight, bias sizes, stride, padding, dilation, transposed, …
-    fn backward(inputs: &'a Inputs) -> Option<Self> {
-        let places = if *inputs.truths(7)?.first()? { inputs.dims(1)? } else { inputs.dims(0)? };
-        let [samples, _, places @ ..] = places else { return None };
-        Some(Self { samples: *samples, weight: inputs.dims(2)?, places: places.to_vec() })
+    pub(super) fn backward(inputs: &'a Inputs) -> Option<Self> {
+        let transposed = *inputs.truths(7)?.first()?;
+        let [samples, _, places @ ..] = inputs.dims(usize::from(transposed))? else { return None };
+        Some(Self { samples: *samples, weight: inputs.dims(2)?, places: places.to_vec(), transposed })
     }
 
     /// 2 · samples · places · weight. A weight of `groups` groups is smaller by that factor, and so is the number.

@@ -103,6 +103,34 @@ pub fn outermost(events: &Events, counts: &dyn Fn(usize) -> bool) -> Vec<u32> {
     outermost
 }
 
+/// The innermost row on a thread at a time, or [`NO_PARENT`], for places (time, thread) sorted by time.
+///
+/// ```text
+/// rows        linear ───────────       copy ──
+///                addmm ────
+/// places            x      y       z
+///                addmm   linear  none
+/// ```
+pub fn innermost_at(events: &Events, places: impl Iterator<Item = (i64, i64)>) -> Vec<u32> {
+    let mut last: FxHashMap<i64, u32> = FxHashMap::default();
+    let mut next = 0;
+    let mut rows = Vec::with_capacity(places.size_hint().0);
+    for (ts_ns, thread) in places {
+        while next < events.len() && events.ts_ns[next] <= ts_ns {
+            if events.thread[next] != NONE {
+                last.insert(events.thread[next], next as u32);
+            }
+            next += 1;
+        }
+        let mut row = last.get(&thread).map(|row| *row as usize);
+        while let Some(at) = row.filter(|at| events.end_ns(*at) < ts_ns) {
+            row = enclosing(events, at);
+        }
+        rows.push(row.map_or(NO_PARENT, |row| row as u32));
+    }
+    rows
+}
+
 /// A launch and the device work that it launched, as rows of [`Events`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {

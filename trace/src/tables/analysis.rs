@@ -2,8 +2,8 @@
 //! global: in the clock of the reference rank.
 
 use crate::{
-    BoundBy, ClockMethod, ClockSide, IdleCategory, KernelCategory, MatchLevel, Op, Reason, Severity, StandsOn, Text,
-    Verdict, Word, WorkType,
+    BoundBy, ClockMethod, ClockSide, IdleCategory, KernelCategory, MatchLevel, OccupancyLimit, OmissionKind, Op,
+    Reason, RooflineBound, Severity, StandsOn, Text, Verdict, Word, WorkType,
 };
 
 tables! {
@@ -60,6 +60,9 @@ tables! {
         memory_ns: i64,
         /// The rest of the time.
         idle_ns: i64,
+        /// Part of `idle_ns` in which a row of kind `overhead` ran: work of the profiler, or of the driver that loads
+        /// functions. The job is not idle then: its own idle time is `idle_ns` − `overhead_ns`.
+        overhead_ns: i64,
         /// All communication: |C|.
         comm_total_ns: i64,
         /// Share of communication that compute hides, by HTA's definition: 100·|K ∩ C| / |C|; null without
@@ -82,6 +85,8 @@ tables! {
         gaps: i64,
         /// Sum of the gaps.
         idle_ns: i64,
+        /// Part of `idle_ns` in which a row of kind `overhead` ran, as in `step_breakdown`.
+        overhead_ns: i64,
     }
 
     /// One row per collective, joined from the rows of all its ranks. By time.
@@ -143,6 +148,9 @@ tables! {
         arrival_ns: i64,
         /// Wait for the last rank: min(last arrival, own end) − arrival.
         wait_ns: i64,
+        /// Part of the wait, at least, in which the rank computes nothing: `wait_ns` less all compute under the collective.
+        /// Null if ranks do not wait for each other there (sends, receives, broadcasts), or if it is unknown.
+        exposed_wait_ns: Option<i64>,
         /// Wait by durations alone, without any clock: own duration − shortest duration of any rank.
         wait_clockfree_ns: Option<i64>,
         /// Own work before the collective, above the lower median of the ranks.
@@ -181,11 +189,12 @@ tables! {
         hidden_pct: Option<f64>,
     }
 
-    /// One row per rank: whether it made the others wait, and by how much. By rank.
+    /// One row per rank: whether it made the others wait, and by how much. Times are per step, over all steps, with and
+    /// without collectives. By rank.
     stragglers: StragglerRow / StragglerBuilder / StragglerView, by Aggregator, sorted by None; {
         /// Global rank.
         rank: i32,
-        /// Number of steps analysed.
+        /// Number of steps in which the rank was compared with others.
         steps: i32,
         /// Number of steps in which the rank arrived last at more collectives than any other rank.
         steps_last: i32,
@@ -195,8 +204,10 @@ tables! {
         own_excess_low_ns: Option<i64>,
         /// Upper end of the 95 % interval of `own_excess_ns`; null with too few steps.
         own_excess_high_ns: Option<i64>,
-        /// Time by which the rank delays each step: its own excess on the blocking chain. If the verdict stands on a
-        /// range, at most the excess of all ranges that stand out.
+        /// Time by which the rank delays each step: its own excess on the blocking chain, the median over steps. For a rank
+        /// that stands out, if that is below 1 % of a step: the mean time by which its own excess makes it later than all other
+        /// ranks. If the verdict stands on a range, at most the excess of all ranges that stand out. 0 for a cause whose delay
+        /// slower causes hide.
         step_delay_ns: i64,
         /// Waits of other ranks that are charged to this rank, per step, summed over the ranks.
         caused_wait_ns: i64,
@@ -213,23 +224,42 @@ tables! {
         slowdown: Option<f64>,
         /// Verdict: `cause`, `victim`, `ok` or `undecided`.
         verdict: Word<Verdict>,
-        /// Kind of work that takes longer: `compute`, `host`, `input` or `communication`; null unless the verdict is
-        /// `cause` or `undecided`.
+        /// For an `undecided` rank: what a cause needs and this rank lacks.
+        doubt: Option<Text>,
+        /// Kind of work that takes longer, by what was recorded in the excess: `compute`, `host`, `input` or `communication`.
+        /// Null if `stands_on` is null, or if no rank recorded operators or device work.
         reason: Option<Word<Reason>>,
-        /// Range of the host that holds the excess. A Python frame that fills a named range counts as that range.
+        /// Range of the host that holds the excess. A Python frame that fills a named range counts as that range. Null with
+        /// an `evidence_excess_ns`: outside of all recorded ranges. If the largest cause stands on a range, ranks without
+        /// evidence of their own are measured in the same range.
         evidence_range: Option<Text>,
-        /// Excess of that range, per step.
+        /// Time in that range above the lower median of the other ranks, per step.
         evidence_excess_ns: Option<i64>,
         /// Distance of that range's excess from the same range on the other ranks, in standard errors of a median over
         /// steps.
         evidence_z: Option<f64>,
         /// Share of the steps that show at least half of that range's excess, from 0 to 1.
         evidence_persistence: Option<f64>,
-        /// Quantity that the verdict stands on: `range` (see `evidence_z`) or `stretch`, all own work between
-        /// collectives (see `z`); null unless the verdict is `cause` or `undecided`.
+        /// Quantity in which the rank stands out: `range` (see `evidence_z`) or `stretch`, all own work between
+        /// collectives (see `z`). Null for other ranks. With the verdict `ok`: the rank takes longer, but lengthens the step by
+        /// less than 1 %.
         stands_on: Option<Word<StandsOn>>,
         /// The evidence in a sentence.
         evidence: Option<Text>,
+    }
+
+    /// One row per rank and compared step: the quantities of `stragglers`, step by step. By rank and step.
+    straggler_steps: StragglerStepRow / StragglerStepBuilder / StragglerStepView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Training step.
+        step: i32,
+        /// Own work between collectives, above the lower median of the ranks; null if the rank was not compared.
+        own_excess_ns: Option<i64>,
+        /// Range of the host in which the rank was measured, as in `stragglers`.
+        evidence_range: Option<Text>,
+        /// Time in that range above the lower median of the other ranks; null if no verdict stands on a range.
+        evidence_excess_ns: Option<i64>,
     }
 
     /// One row per rank, device and name of a kernel, copy or fill. By rank and device, longest total first.
@@ -266,11 +296,25 @@ tables! {
         /// Floating-point operations, where known.
         flops: Option<i64>,
         /// Estimated achieved occupancy of the calls, weighted by their time; null where no call has one. Below 30, too few
-        /// warps may hide the latency of the memory.
+        /// warps may hide the latency of the memory. Where torch.profiler writes 0 for a kernel that ran with more, by its
+        /// launch parameters.
         occupancy_pct: Option<f64>,
+        /// What keeps the occupancy of the longest call from being higher: `grid`, `registers`, `shared_memory`,
+        /// `registers_and_shared_memory` or `block_size`; null if it is full, or if the limits of the device are unknown.
+        occupancy_limit: Option<Word<OccupancyLimit>>,
         /// Mean number of blocks of the calls' grids.
         mean_blocks: Option<f64>,
-        /// Mean duration on this device / median of the devices' means. A slow device has values above 1.
+        /// Blocks of the grid by streaming multiprocessor (SM), weighted by the time of the calls. Below 1, some SMs have
+        /// no block.
+        blocks_per_sm: Option<f64>,
+        /// Threads of a block, in the longest call.
+        block_threads: Option<i32>,
+        /// Registers of a thread, in the longest call.
+        registers: Option<i32>,
+        /// Shared memory of a block, static and dynamic, in the longest call.
+        shared_mem_bytes: Option<i64>,
+        /// Mean duration on this device / median of the devices' means; with two devices, / the shorter of both means.
+        /// A slow device has values above 1.
         vs_median_device: Option<f64>,
     }
 
@@ -305,8 +349,61 @@ tables! {
         flops_ns: Option<i64>,
         /// `flops` per second of `flops_ns`.
         flops_per_s: Option<f64>,
-        /// Mean duration on this rank / median of the ranks' means.
+        /// Bytes that the calls with FLOPs must move at least: each factor and each result once. The bytes moved, where
+        /// the recording states them; null if those of a call are unknown.
+        min_bytes: Option<i64>,
+        /// Arithmetic intensity: `flops` / `min_bytes`. An upper bound, as `min_bytes` is a lower bound.
+        max_flops_per_byte: Option<f64>,
+        /// Intensity at which the device's peak arithmetic rate for the type meets its peak memory rate; null if one of
+        /// them is unknown.
+        ridge_flops_per_byte: Option<f64>,
+        /// What limits the calls with FLOPs: `memory` if `max_flops_per_byte` is below the ridge, else `compute`, which is
+        /// likely but not certain; `unknown` if one of the two is null. Null for operators without FLOPs.
+        bound: Option<Word<RooflineBound>>,
+        /// `flops_per_s` as a share of the device's dense peak rate for the type.
+        peak_flops_pct: Option<f64>,
+        /// `min_bytes` per second of `flops_ns`, as a share of the peak rate of the device's memory. A lower bound; above
+        /// 100, the caches held some of the inputs.
+        peak_bandwidth_pct: Option<f64>,
+        /// Mean duration on this rank / median of the ranks' means; with two ranks, / the shorter of both means.
         vs_median_rank: Option<f64>,
+    }
+
+    /// One row per rank and module of the model (`torch.nn.Module`), a tree: own times and the totals of the children sum
+    /// to the total. A module is named by its calls in the Python stack (`with_stack=True`). Each module follows its
+    /// parent, the longest first.
+    module_stats: ModuleStatsRow / ModuleStatsBuilder / ModuleStatsView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Names of the modules around it and its own, separated by dots: `Model_0.Block_3.Linear_7`.
+        path: Text,
+        /// `path` of the module around it; null for the outermost.
+        parent_path: Option<Text>,
+        /// Number of modules around it. Modules below 64 others count for the module around them.
+        depth: i32,
+        /// Its class, and its number among the modules of the class, as torch.profiler counts them.
+        module: Text,
+        /// Number of calls in the forward pass.
+        calls: i64,
+        /// Host time of the forward pass.
+        host_total_ns: i64,
+        /// The same without the modules inside.
+        host_self_ns: i64,
+        /// Time of the device work that the calls launched, communication and copies included, summed over streams.
+        device_total_ns: i64,
+        /// The same without that of the modules inside.
+        device_self_ns: i64,
+        /// Number of backward operators of its forward operators, and of calls of the module while such an operator
+        /// runs, to compute activations again.
+        backward_calls: i64,
+        /// Host time of these.
+        backward_host_total_ns: i64,
+        /// The same without the modules inside.
+        backward_host_self_ns: i64,
+        /// Time of the device work that these launched.
+        backward_device_total_ns: i64,
+        /// The same without that of the modules inside.
+        backward_device_self_ns: i64,
     }
 
     /// One row per rank and step whose operators have FLOPs, and the model FLOPs utilization (MFU). By rank and step.
@@ -355,8 +452,9 @@ tables! {
         std_ns: f64,
     }
 
-    /// One row per rank and step: the critical path of the step, followed backwards from its end. The parts sum to
-    /// `wall_ns`. By rank and step.
+    /// One row per rank and step: the critical path of the step of that rank by itself, followed backwards from its end.
+    /// It ends at the rank's own collectives and does not lead to the rank that was waited for: see `stragglers`. The parts
+    /// sum to `wall_ns`. By rank and step.
     critical_path: CriticalPathRow / CriticalPathBuilder / CriticalPathView, by Aggregator, sorted by None; {
         /// Global rank.
         rank: i32,
@@ -392,20 +490,6 @@ tables! {
         inferred_waits: i64,
         /// Names with the most time on the path: `name=ns`, separated by `; `.
         longest: Text,
-    }
-
-    /// One row per rank and device: the moment of the highest use of memory. By rank and device.
-    memory_peaks: MemoryPeakRow / MemoryPeakBuilder / MemoryPeakView, by Aggregator, sorted by None; {
-        /// Global rank.
-        rank: i32,
-        /// Device number; null on the host.
-        device_id: Option<i64>,
-        /// Time of the peak.
-        ts_ns: i64,
-        /// Memory in use at that time.
-        peak_bytes: i64,
-        /// Largest holders of memory at that time: `name=bytes`, separated by `; `.
-        alive: Text,
     }
 
     /// One row per rank: HTA's temporal breakdown of the whole trace, over device rows without `cuda_sync`, for
@@ -457,13 +541,15 @@ tables! {
         rows_lost: bool,
     }
 
-    /// One row per item that was left out of the analysis. In the order in which they were found.
+    /// One row per item that was lost or left out of the analysis. In the order in which they were found.
     omissions: OmissionRow / OmissionBuilder / OmissionView, by Aggregator, sorted by None; {
+        /// Whether recorded data is missing: `lost`, `left_out` or `note`. A lost item makes the exit code 3.
+        kind: Word<OmissionKind>,
         /// File that holds the item, where there is one.
         file: Option<Text>,
         /// Global rank, where known.
         rank: Option<i32>,
-        /// Item that was left out: a rank, a file, rows.
+        /// Item that was lost or left out: a rank, a file, rows.
         what: Text,
         /// Amount, in the unit that `what` names; null if unknown.
         amount: Option<i64>,
@@ -477,10 +563,14 @@ tables! {
         options: Text,
     }
 
-    /// One row per finding. The most severe first.
+    /// One row per finding. Findings that make numbers invalid come first, then those with a predicted saving, the
+    /// largest first, then the others by severity.
     findings: FindingRow / FindingBuilder / FindingView, by Aggregator, sorted by None; {
         /// Severity: `critical`, `warning` or `info`.
         severity: Word<Severity>,
+        /// Upper bound of the time by which a step becomes shorter if the finding is remedied and nothing else changes;
+        /// docs/method/findings.md says how each is bounded. Null where no prediction is possible.
+        saving_ns: Option<i64>,
         /// The finding in one line.
         title: Text,
         /// Numbers that support the finding, and their threshold.

@@ -1,7 +1,7 @@
 //! The tables that the aggregator writes about devices, and about the host's work for them: the analyses of HTA and of
 //! the TensorBoard plugin. Unless a column states otherwise, they cover everything that was recorded or selected.
 
-use crate::Text;
+use crate::{MemoryCategory, Text, Word};
 
 tables! {
     device_list uses $;
@@ -223,6 +223,24 @@ tables! {
         device_idle_ns: Option<i64>,
     }
 
+    /// One row per rank and gap between an optimizer step and the next forward pass, on ranks where no range names the
+    /// loading of input. Such a gap is likely the loading of input. By rank and time.
+    input_gaps: InputGapRow / InputGapBuilder / InputGapView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Training step of the forward pass; null between steps.
+        step: Option<i32>,
+        /// From the end of the optimizer step to the begin of the forward pass, on the optimizer's host thread.
+        gap_ns: i64,
+        /// Part of `gap_ns` outside of calls to the device's runtime, communication, ranges of other names and, without
+        /// devices, operators: the host launches nothing and waits for nothing that was recorded.
+        quiet_ns: i64,
+        /// Part of `quiet_ns` in ranges whose name says that they load input.
+        named_ns: i64,
+        /// Part of `quiet_ns` in which no device of the rank was busy; null without devices.
+        device_idle_ns: Option<i64>,
+    }
+
     /// One row per rank, device and span of time: the moment in the span when the most memory was in use. A recording
     /// has up to 200 spans of equal length. By rank and device, by time.
     memory_curve: MemoryCurveRow / MemoryCurveBuilder / MemoryCurveView, by Aggregator, sorted by None; {
@@ -237,5 +255,107 @@ tables! {
         in_use_bytes: i64,
         /// Memory that the allocator held at that time.
         reserved_bytes: Option<i64>,
+    }
+
+    /// One row per rank and device: the moment of the highest use of memory. By rank and device.
+    memory_peaks: MemoryPeakRow / MemoryPeakBuilder / MemoryPeakView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number; null on the host.
+        device_id: Option<i64>,
+        /// Time of the peak.
+        ts_ns: i64,
+        /// Memory in use at that time: the allocator's own count if it was recorded, which torch calls
+        /// `max_memory_allocated`.
+        peak_bytes: i64,
+        /// Memory that the allocator held at that time.
+        reserved_bytes: Option<i64>,
+        /// `reserved_bytes` − `peak_bytes`: held by the allocator but not in use.
+        fragmentation_bytes: Option<i64>,
+        /// `fragmentation_bytes` as a share of `reserved_bytes`.
+        fragmentation_pct: Option<f64>,
+        /// Part of `peak_bytes` in parameters. The categories sum to `peak_bytes`.
+        parameters_bytes: i64,
+        /// Part in gradients of parameters.
+        gradients_bytes: i64,
+        /// Part in the optimizer's state.
+        optimizer_state_bytes: i64,
+        /// Part in activations.
+        activations_bytes: i64,
+        /// Part in blocks that the operator, backward pass or optimizer's step that allocated them releases.
+        temporary_bytes: i64,
+        /// The rest. Negative if releases were recorded without their allocations and without the allocator's count.
+        unknown_bytes: i64,
+        /// Largest holders of memory at that time: `name=bytes`, separated by `; `.
+        alive: Text,
+    }
+
+    /// One row per rank, device and block of memory that was in use at the peak of `memory_peaks`. The bytes of a device
+    /// sum to its peak. By rank and device, the largest first; the memory of unknown blocks last.
+    memory_at_peak: MemoryAtPeakRow / MemoryAtPeakBuilder / MemoryAtPeakView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number; null on the host.
+        device_id: Option<i64>,
+        /// Size. Of the unknown blocks it is negative if releases are missing from the recording.
+        bytes: i64,
+        /// Number of blocks: 1; more where blocks that are too small to list are summed; null for memory whose blocks
+        /// are unknown, because they were allocated before the recording and not released during it.
+        blocks: Option<i64>,
+        /// Category: `parameters`, `gradients`, `optimizer_state`, `activations`, `temporary` or `unknown`.
+        category: Word<MemoryCategory>,
+        /// Outermost operator that allocated it, or the purpose that the program recorded; null if unknown.
+        operator: Option<Text>,
+        /// Named ranges and Python functions that allocated it, outermost first, separated by `;`.
+        stack: Option<Text>,
+        /// Address of a single block, stored by its bits.
+        address: Option<i64>,
+        /// Time of the allocation of a single block; null if it was before the recording.
+        ts_ns: Option<i64>,
+        /// Step of the allocation of a single block; −1 between steps.
+        step: Option<i32>,
+    }
+
+    /// One row per rank, device and step: the least and the most memory in use. By rank and device, by step.
+    memory_by_step: MemoryByStepRow / MemoryByStepBuilder / MemoryByStepView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number; null on the host.
+        device_id: Option<i64>,
+        /// Step.
+        step: i32,
+        /// Least memory in use during the step.
+        floor_bytes: i64,
+        /// Most memory in use during the step.
+        peak_bytes: i64,
+        /// Memory in use at the end of the step.
+        end_bytes: i64,
+    }
+
+    /// One row per rank and device with five steps or more: how `memory_by_step.floor_bytes` changes from step to step
+    /// (docs/method/memory.md). By rank and device.
+    memory_growth: MemoryGrowthRow / MemoryGrowthBuilder / MemoryGrowthView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number; null on the host.
+        device_id: Option<i64>,
+        /// Number of steps in the slope.
+        steps: i64,
+        /// Whether the memory grows steadily.
+        grows: bool,
+        /// Growth per step: the median of the slopes between all pairs of steps (Theil–Sen).
+        growth_bytes: f64,
+        /// Lower end of the 95 % interval of `growth_bytes`.
+        growth_low_bytes: f64,
+        /// Upper end of that interval.
+        growth_high_bytes: f64,
+        /// Mann–Kendall statistic of the trend, standardised.
+        z: f64,
+        /// Operator whose blocks grow most, or the purpose that the program recorded.
+        operator: Option<Text>,
+        /// Named ranges and Python functions around that operator, outermost first, separated by `;`.
+        stack: Option<Text>,
+        /// Growth per step of the blocks of `operator` and `stack`; null if no block grows.
+        operator_growth_bytes: Option<f64>,
     }
 }

@@ -60,6 +60,9 @@ tables! {
         bandwidth_gbs: Option<f64>,
         /// Floating-point operations that the row computed.
         flops: Option<i64>,
+        /// Bytes that an operator with `flops` must move at least: its factors and its result once. Caches may hold some
+        /// of them.
+        min_bytes: Option<i64>,
         /// Blocks of the grid in x, y and z.
         grid: Option<Vec<i32>>,
         /// Threads of a block in x, y and z.
@@ -249,8 +252,14 @@ tables! {
         name: Option<Text>,
         /// Universal id (UUID) of the device.
         uuid: Option<Text>,
-        /// Number of streaming multiprocessors.
+        /// Number of streaming multiprocessors (SMs).
         sm_count: Option<i32>,
+        /// Most threads that an SM holds.
+        max_threads_per_sm: Option<i32>,
+        /// Registers of an SM.
+        registers_per_sm: Option<i32>,
+        /// Shared memory of an SM.
+        shared_mem_per_sm_bytes: Option<i64>,
         /// Highest frequency of the cores.
         clock_khz: Option<i64>,
         /// Highest frequency of the memory.
@@ -330,7 +339,8 @@ tables! {
         /// Global rank.
         rank: i32,
         /// Source of rows: `host:THREAD`, `collectives:THREAD`, `memory:THREAD`, `cupti:KIND`, `cupti:CAUSE`, the name
-        /// of a table that the program filled itself, or `writer:TABLE` for rows that a part could not hold.
+        /// of a table that the program filled itself, `writer:TABLE` for rows that a part could not hold, or
+        /// `kineto: ITEM` for what a trace lacked that became a run.
         source: Text,
         /// Number of rows stored.
         recorded: i64,
@@ -378,6 +388,10 @@ tables! {
         reserved_bytes: Option<i64>,
         /// Address, stored by its bits.
         address: Option<i64>,
+        /// Host thread that allocated or released it.
+        thread_id: Option<i64>,
+        /// Python stack of the allocation, outermost first, separated by `;`, where it came with the row.
+        stack: Option<Text>,
     }
 
     /// One row per rank and gradient bucket.

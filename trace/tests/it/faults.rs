@@ -29,7 +29,8 @@ fn report(run: &Path) -> String {
         text.push_str(&format!("rank {rank}: {} events\n", rows.len()));
         problems.extend(found);
     }
-    for Problem { path, rank, what, amount, why } in problems {
+    for Problem { kind, path, rank, what, amount, why } in problems {
+        assert_eq!(kind, OmissionKind::Lost, "{what}: {why}");
         let show = |n: Option<i64>| n.map_or("?".into(), |n| n.to_string());
         // Without the temporary directory's name.
         let why = path.iter().fold(why, |why, p| why.replace(&format!("{}: ", p.display()), ""));

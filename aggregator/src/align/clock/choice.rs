@@ -3,7 +3,6 @@
 use trace::{ClockMethod, ClockSide, OmissionRow};
 
 use crate::align::clock::Clocks;
-use crate::align::clock::ping::note;
 use crate::model::RankOutline;
 use crate::model::clock_choice::Choice;
 
@@ -52,6 +51,6 @@ impl Clocks {
                 choice.as_str(),
             )
         };
-        ranks.map(|rank| note(rank, "clock fit", 1, &why(rank))).collect()
+        ranks.map(|rank| OmissionRow::left_out("clock fit", why(rank)).rank(rank).amount(1)).collect()
     }
 }

@@ -224,6 +224,7 @@ impl<'a> Group<'a> {
         let times = || frame.iter().flatten().flat_map(|e| [Some(e.start), e.end]).flatten();
         let (Some(from), Some(to)) = (times().min(), times().max()) else { return Ok(vec![Vec::new(); clocks]) };
         let mut gates: Vec<Vec<SourcedGate>> = vec![Vec::new(); clocks];
+        let arrivals: Vec<Option<i64>> = frame.iter().map(|entries| entries.iter().map(|e| e.start).max()).collect();
         for level in 0..=LEVELS {
             let windows = 1_i64 << level;
             let length = (to - from) / windows + 1;
@@ -235,11 +236,8 @@ impl<'a> Group<'a> {
             }
             for window in 0..windows {
                 let start = from + window * length;
-                let inside: Vec<usize> = (0..frame.len())
-                    .filter(|k| {
-                        frame[*k].iter().map(|e| e.start).max().is_some_and(|t| (start..start + length).contains(&t))
-                    })
-                    .collect();
+                let in_window = |k: &usize| arrivals[*k].is_some_and(|t| (start..start + length).contains(&t));
+                let inside: Vec<usize> = (0..frame.len()).filter(in_window).collect();
                 self.window_gates(&instances, &inside, start + length / 2, &mut gates)?;
             }
         }

@@ -7,7 +7,7 @@ use trace::{ClockSide, OmissionRow};
 use crate::align::clock::collective::{self, Evidence, Fitted, Part};
 use crate::align::clock::fit::Fit;
 use crate::align::clock::identity::ROUNDING_NS;
-use crate::align::clock::ping::note;
+use crate::align::clock::ping::contradiction;
 use crate::align::clock::tree::{Forest, Joint, Node, path};
 use crate::align::clock::{Affine, Clocks, DeviceFit};
 use crate::model::RankOutline;
@@ -34,7 +34,7 @@ pub(super) fn open_loops(forest: &Forest, spare: &[Joint]) -> Vec<OmissionRow> {
                 "the round trips between rank {from} and rank {to} disagree with the path through other ranks by {apart} ns; at \
                  most {allowed} ns are possible"
             );
-            problems.push(note(from, "clock contradiction", 1, &why));
+            problems.push(contradiction(from, 1, &why));
         }
     }
     problems
@@ -162,7 +162,7 @@ fn describe(
             named.collect::<Vec<_>>().join("; ")
         );
         let rank = clocks.iter().map(|c| ranks[*c]).max().unwrap_or_default();
-        note(rank, "clock contradiction", positions.len() as i64, &why)
+        contradiction(rank, positions.len() as i64, &why)
     };
     contradictions.into_iter().map(row).collect()
 }

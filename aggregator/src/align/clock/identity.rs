@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use trace::OmissionRow;
 
-use crate::align::clock::ping::note;
+use crate::align::clock::ping::contradiction;
 use crate::model::RankOutline;
 use crate::model::{Barrier, Instance, WEAK_SLACK_NS};
 
@@ -43,7 +43,7 @@ pub(crate) fn shared_clocks(ranks: &[&RankOutline], instances: &[Instance]) -> (
                 "rank {outsider} records the clock domain {domain:?} of other ranks, but on one clock their collectives would end \
                  before they begin: its clock is fitted as if it were on another host"
             );
-            omissions.push(note(outsider, "clock contradiction", 1, &why));
+            omissions.push(contradiction(outsider, 1, &why));
         }
         shared.extend(sharing.iter().skip(1).map(|rank| (*rank, sharing[0])));
     }

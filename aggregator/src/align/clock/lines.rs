@@ -59,10 +59,10 @@ impl Feasible {
         for (position, gate) in gates.iter().enumerate() {
             let slope = gate.t / scale;
             if gate.high.is_finite() {
-                corners = clip(&corners, |(a, b)| gate.high - (a + slope * b));
+                corners = clip(corners, |(a, b)| gate.high - (a + slope * b));
             }
             if gate.low.is_finite() {
-                corners = clip(&corners, |(a, b)| (a + slope * b) - gate.low);
+                corners = clip(corners, |(a, b)| (a + slope * b) - gate.low);
             }
             if corners.is_empty() {
                 return Err(position);
@@ -129,12 +129,12 @@ fn edges(corners: &[(f64, f64)]) -> impl Iterator<Item = ((f64, f64), (f64, f64)
 }
 
 /// Clips a convex polygon to the points where `inside` is not negative (Sutherland and Hodgman).
-fn clip(corners: &[(f64, f64)], inside: impl Fn((f64, f64)) -> f64) -> Vec<(f64, f64)> {
+fn clip(corners: Vec<(f64, f64)>, inside: impl Fn((f64, f64)) -> f64) -> Vec<(f64, f64)> {
     if corners.iter().all(|c| inside(*c) >= 0.0) {
-        return corners.to_vec();
+        return corners;
     }
     let mut clipped = Vec::with_capacity(corners.len() + 1);
-    for (p, q) in edges(corners) {
+    for (p, q) in edges(&corners) {
         let (at_p, at_q) = (inside(p), inside(q));
         if at_p >= 0.0 {
             clipped.push(p);

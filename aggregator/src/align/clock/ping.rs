@@ -83,27 +83,29 @@ pub(crate) fn fit_all(ranks: &[&RankOutline]) -> (Vec<PingFit>, Vec<OmissionRow>
             pairs.entry((me.max(peer), me.min(peer))).or_default().push(ping);
         }
         if bad > 0 {
-            omissions.push(note(me, "clock samples", bad, "negative round trip, or an offset beyond 64 bits"));
+            let why = "negative round trip, or an offset beyond 64 bits";
+            omissions.push(OmissionRow::lost("clock samples", why).rank(me).amount(bad));
         }
     }
     let mut fits = Vec::new();
     for ((from, to), mut pings) in pairs {
         pings.sort_unstable();
-        let (fit, half_rtt_ns, contradiction) = fit_pair(&pings);
-        if let Some(local_ns) = contradiction {
+        let (fit, half_rtt_ns, contradicted) = fit_pair(&pings);
+        if let Some(local_ns) = contradicted {
             let why = format!(
                 "the round trips between rank {from} and rank {to} contradict each other, up to {local_ns} ns of the clock of \
                  rank {from}: a clock jumped or drifts unevenly, so there is no guaranteed error"
             );
-            omissions.push(note(from, "clock contradiction", 1, &why));
+            omissions.push(contradiction(from, 1, &why));
         }
         fits.push(PingFit { from, to, half_rtt_ns, fit });
     }
     (fits, omissions)
 }
 
-pub(crate) fn note(rank: i32, what: &str, amount: i64, why: &str) -> OmissionRow {
-    OmissionRow::new(what, why).rank(rank).amount(amount)
+/// Evidence on a clock that other evidence contradicts, so that it is not used or guarantees no error.
+pub(crate) fn contradiction(rank: i32, amount: i64, why: &str) -> OmissionRow {
+    OmissionRow::left_out("clock contradiction", why).rank(rank).amount(amount)
 }
 
 /// The fit, half its smallest round trip, and the time at which its pings first contradict each other, if they do.

@@ -119,6 +119,7 @@ fn dispute_omissions(ranks: &[&RankOutline], disputed: &[(RowRef, Text)]) -> Vec
         kept.2 += i64::from(same) * next.2;
         same
     });
-    let row = |(rank, why, amount)| OmissionRow::new("sequence numbers of collectives", why).rank(rank).amount(amount);
+    let row =
+        |(rank, why, amount)| OmissionRow::left_out("sequence numbers of collectives", why).rank(rank).amount(amount);
     counts.into_iter().map(row).collect()
 }

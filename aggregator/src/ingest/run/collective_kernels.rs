@@ -53,7 +53,7 @@ pub(super) fn join(data: &mut RankData) {
     let is_told = (0..events.len()).any(|row| events.kind[row] == Kind::Kernel && events.is_comm[row]);
     if is_told && apart > 0 {
         data.omissions.push(
-            OmissionRow::new(
+            OmissionRow::left_out(
                 "kernels of collectives",
                 "the launch has no recorded kernels, or their number does not fit the collectives",
             )

@@ -17,7 +17,7 @@ use trace::time_limits::{MAX_LENGTH_NS, Window};
 const TABLE: &str = "events";
 
 /// The columns that are read. `rank` is included to check it against the shard's rank.
-const COLUMNS: [&str; 22] = [
+const COLUMNS: [&str; 26] = [
     "rank",
     "kind",
     "name",
@@ -36,8 +36,12 @@ const COLUMNS: [&str; 22] = [
     "is_comm",
     "bytes",
     "flops",
+    "min_bytes",
     "input_types",
     "grid",
+    "block",
+    "registers",
+    "shared_mem_bytes",
     "occupancy_pct",
     "bandwidth_gbs",
 ];
@@ -77,7 +81,7 @@ pub(super) fn load_events(run: &Run, rank: i32, data: &mut RankData) {
     for shard in shards {
         if let Err((rows_read, error)) = load_shard(shard, &table, &mut names, &mut raw) {
             data.omissions.push(
-                OmissionRow::new("rows of events", error.to_string())
+                OmissionRow::lost("rows of events", error.to_string())
                     .rank(rank)
                     .file(relative(&shard.path, &run.path))
                     .amount((shard.rows as i64).saturating_sub(rows_read as i64)),
@@ -164,15 +168,15 @@ fn append(batch: &RecordBatch, names: &mut Names, raw: &mut RawColumns) -> Resul
         long("flops")?,
     ];
 
-    let grid = optional::<Option<Vec<i32>>>(batch, "grid")?;
-    let occupancy = optional::<Option<f64>>(batch, "occupancy_pct")?;
+    let launch = LaunchColumns::open(batch)?;
     let bandwidth = optional::<Option<f64>>(batch, "bandwidth_gbs")?;
     let types = optional::<Option<Text>>(batch, "input_types")?;
+    let min_bytes = long("min_bytes")?;
 
     let rows = batch.num_rows();
-    append_kernel_use(grid.as_ref(), occupancy.as_ref(), &id, &mut raw.kernel_use);
+    launch.append(&id, &mut raw.kernel_use);
     append_copy_rates(bandwidth.as_ref(), &id, &mut raw.copy_rates);
-    append_flops_types(types.as_ref(), longs[7].as_ref(), &id, &mut raw.flops_types);
+    append_flops_types(types.as_ref(), [longs[7].as_ref(), min_bytes.as_ref()], &id, &mut raw.flops_types);
     let events = &mut raw.events;
     let first = events.len();
     append_names(&kind, &name, rows, names, events);
@@ -253,34 +257,63 @@ fn append_steps(column: Option<&Int32Array>, rows: usize, target: &mut Vec<i32>)
     }
 }
 
-/// Collects grids and occupancies of the rows that have them.
-fn append_kernel_use(
-    grid: Option<&ListArray>,
-    occupancy: Option<&Float64Array>,
-    id: &Int64Array,
-    target: &mut Vec<KernelUse>,
-) {
-    let grid = grid.filter(|column| column.null_count() < column.len());
-    let occupancy = occupancy.filter(|column| column.null_count() < column.len());
-    if grid.is_none() && occupancy.is_none() {
-        return;
+/// The columns of launch parameters that have any value.
+struct LaunchColumns {
+    grid: Option<ListArray>,
+    block: Option<ListArray>,
+    registers: Option<Int32Array>,
+    shared_mem_bytes: Option<Int64Array>,
+    occupancy: Option<Float64Array>,
+}
+
+impl LaunchColumns {
+    fn open(batch: &RecordBatch) -> Result<Self, Error> {
+        fn any<A: Array>(column: Option<A>) -> Option<A> {
+            column.filter(|column| column.null_count() < column.len())
+        }
+        Ok(Self {
+            grid: any(optional::<Option<Vec<i32>>>(batch, "grid")?),
+            block: any(optional::<Option<Vec<i32>>>(batch, "block")?),
+            registers: any(optional::<Option<i32>>(batch, "registers")?),
+            shared_mem_bytes: any(optional::<Option<i64>>(batch, "shared_mem_bytes")?),
+            occupancy: any(optional::<Option<f64>>(batch, "occupancy_pct")?),
+        })
     }
-    for row in 0..id.len() {
-        let grid = grid.and_then(|column| <Option<Vec<i32>> as trace::Cell>::get(column, row));
-        let occupancy_pct = occupancy.filter(|column| column.is_valid(row)).map(|column| column.value(row) as f32);
-        let product =
-            |sides: Vec<i32>| sides.into_iter().fold(1_i64, |blocks, side| blocks.saturating_mul(side.into()));
-        let blocks = grid.filter(|sides| sides.len() == 3).map_or(NONE, product);
-        if blocks != NONE || occupancy_pct.is_some() {
-            target.push(KernelUse { id: id.value(row), blocks, occupancy_pct });
+
+    /// Adds the rows that have a value.
+    fn append(&self, id: &Int64Array, target: &mut Vec<KernelUse>) {
+        let Self { grid, block, registers, shared_mem_bytes, occupancy } = self;
+        if grid.is_none() && block.is_none() && registers.is_none() && shared_mem_bytes.is_none() && occupancy.is_none()
+        {
+            return;
+        }
+        fn cell<C: trace::Cell + Default>(column: &Option<C::Column>, row: usize) -> C {
+            column.as_ref().map_or_else(C::default, |column| C::get(column, row))
+        }
+        let product = |sides: Option<Vec<i32>>| {
+            let sides = sides.filter(|sides| sides.len() == 3)?;
+            Some(sides.into_iter().fold(1_i64, |all, side| all.saturating_mul(side.into())))
+        };
+        for row in 0..id.len() {
+            let used = KernelUse {
+                id: id.value(row),
+                blocks: product(cell(grid, row)).unwrap_or(NONE),
+                block_threads: product(cell(block, row)).and_then(|threads| threads.try_into().ok()),
+                registers: cell::<Option<i32>>(registers, row).and_then(|n| n.try_into().ok()),
+                shared_mem_bytes: cell::<Option<i64>>(shared_mem_bytes, row).and_then(|n| n.try_into().ok()),
+                occupancy_pct: cell::<Option<f64>>(occupancy, row).map(|pct| pct as f32),
+            };
+            if used != KernelUse::unknown(used.id) {
+                target.push(used);
+            }
         }
     }
 }
 
-/// Collects the element types of the rows with FLOPs.
+/// Collects the element types of the rows with FLOPs, and their least bytes.
 fn append_flops_types(
     types: Option<&TextColumn>,
-    flops: Option<&Int64Array>,
+    [flops, min_bytes]: [Option<&Int64Array>; 2],
     id: &Int64Array,
     target: &mut Vec<FlopsType>,
 ) {
@@ -288,7 +321,8 @@ fn append_flops_types(
     let known: Vec<Option<Dtype>> = types.values().iter().map(|text| element_type(text.as_bytes())).collect();
     for row in (0..id.len()).filter(|row| flops.is_valid(*row)) {
         if let Some(dtype) = types.key(row).and_then(|key| known[key]) {
-            target.push(FlopsType { id: id.value(row), dtype });
+            let min_bytes = min_bytes.filter(|column| column.is_valid(row)).map(|column| column.value(row));
+            target.push(FlopsType { id: id.value(row), dtype, min_bytes });
         }
     }
 }

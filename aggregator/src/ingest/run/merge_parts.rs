@@ -82,7 +82,7 @@ pub fn merge_parts(raw: RawColumns, rank: i32, omissions: &mut Vec<OmissionRow>)
 fn possible_rows(events: &mut Events, rank: i32, omissions: &mut Vec<OmissionRow>) -> Option<Vec<u32>> {
     let mut omit = |what: &str, amount: usize, why: &str| {
         if amount > 0 {
-            omissions.push(OmissionRow::new(what, why).rank(rank).amount(amount as i64));
+            omissions.push(OmissionRow::lost(what, why).rank(rank).amount(amount as i64));
         }
     };
     let (starts, _) = plausible_starts(events.len(), |row| events.ts_ns[row]);
@@ -142,7 +142,7 @@ fn superseded(events: &Events, open: &[u32], rank: i32, omissions: &mut Vec<Omis
     });
     if !unfinished.is_empty() {
         omissions.push(
-            OmissionRow::new(
+            OmissionRow::lost(
                 "ends of rows of events",
                 "the rank stopped before they ended; their lengths are lower bounds",
             )

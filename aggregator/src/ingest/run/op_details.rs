@@ -23,7 +23,7 @@ pub(super) fn load_details(run: &Run, rank: i32, data: &mut RankData) -> Details
         let read = shard.read(&table, Some(&COLUMNS), |batch| append(batch, &rows, data, &mut details));
         if let Err(error) = read {
             data.omissions.push(
-                OmissionRow::new("shapes, stacks and modules", error.to_string())
+                OmissionRow::lost("shapes, stacks and modules", error.to_string())
                     .rank(rank)
                     .file(relative(&shard.path, &run.path)),
             );

@@ -21,10 +21,6 @@ pub(super) fn repair(data: &mut RankData) {
     let torn = data.outline.clock_samples.len();
     data.outline.clock_samples.retain(|s| s.rtt_ns >= 0);
     omit(&mut data.omissions, rank, "clock samples", torn - data.outline.clock_samples.len(), BACKWARDS);
-    if data.outline.info.closed_cleanly == Some(false) {
-        let why = "the rank did not shut down cleanly; its last part may be missing";
-        data.omissions.push(row(rank, "rows after the last part", None, why));
-    }
 }
 
 /// The median of the rows determines which times are plausible; without rows, that of the collectives and steps.
@@ -120,12 +116,8 @@ fn repair_steps(rows: &mut Vec<StepRow>, rank: i32, omissions: &mut Vec<Omission
 
 fn omit(omissions: &mut Vec<OmissionRow>, rank: i32, what: &str, amount: usize, why: &str) {
     if amount > 0 {
-        omissions.push(row(rank, what, Some(amount as i64), why));
+        omissions.push(OmissionRow::lost(what, why).rank(rank).amount(amount as i64));
     }
-}
-
-fn row(rank: i32, what: &str, amount: Option<i64>, why: &str) -> OmissionRow {
-    OmissionRow::new(what, why).rank(rank).amount(amount)
 }
 
 #[cfg(test)]

@@ -1,16 +1,69 @@
-//! How communication was recognised, and which kernels may communicate without being counted.
+//! Communication that no compute hides, how communication was recognised, and which kernels may communicate without being
+//! counted.
 
 use std::collections::BTreeMap;
 
 use trace::name_rules::function_of;
 use trace::{FindingRow, Severity, Text};
 
-use crate::base::units::{ns, plural};
-use crate::judge::findings::finding;
+use crate::base::units::{ns, plural, ranks_named};
+use crate::judge::findings::{finding, place, saving, share, step_rows};
 use crate::measure::communication::{CommunicationEvidence, SUSPECT_OVERLAP_PCT, SUSPECT_TIME_PCT, Suspect};
+use crate::model::analysis::Analysis;
+use crate::model::limits::Limits;
 
 /// Names in one sentence. The others are counted.
 const NAMED: usize = 3;
+
+/// Much of the steps is communication that no compute hides.
+pub(super) fn exposed(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
+    let mut lanes: BTreeMap<(i32, Option<i64>), (i64, i64)> = BTreeMap::new();
+    // A step needs the rest of its time on every device, so exposed communication costs the least of the devices at
+    // most. Waits for late ranks are long on all others.
+    let mut least_of_step: BTreeMap<Option<i32>, Option<i64>> = BTreeMap::new();
+    for row in step_rows(analysis) {
+        let (exposed, wall) = lanes.entry((row.rank, row.device_id)).or_default();
+        *exposed = exposed.saturating_add(row.exposed_comm_ns);
+        *wall = wall.saturating_add(row.wall_ns);
+        let least = least_of_step.entry(row.step).or_default();
+        if row.comm_total_ns > 0 {
+            *least = Some(least.map_or(row.exposed_comm_ns, |least| least.min(row.exposed_comm_ns)));
+        }
+    }
+    let (exposed, wall) = lanes
+        .values()
+        .fold((0_i64, 0_i64), |(e, w), (exposed, wall)| (e.saturating_add(*exposed), w.saturating_add(*wall)));
+    let pct = share(&(exposed, wall));
+    if pct <= limits.exposed_comm_pct {
+        return None;
+    }
+    let by_share = |a: &(&_, &(i64, i64)), b: &(&_, &(i64, i64))| share(a.1).total_cmp(&share(b.1));
+    let (most, least) = (lanes.iter().max_by(by_share)?, lanes.iter().min_by(by_share)?);
+    let named = |((rank, device), sums): (&(i32, Option<i64>), &(i64, i64))| {
+        format!("{} ({:.0} %)", place(*rank, *device), share(sums))
+    };
+    let (on, most_and_least) = match lanes.len() {
+        1 => (format!(" on {}", place(most.0.0, most.0.1)), String::new()),
+        _ => (String::new(), format!(": most on {}, least on {}", named(most), named(least))),
+    };
+    let saving_ns = least_of_step.values().map(|least| least.unwrap_or(0)).fold(0_i64, i64::saturating_add)
+        / least_of_step.len().max(1) as i64;
+    let found = finding(
+        Severity::Warning,
+        format!("{pct:.0} % of the step is exposed communication{on}, including waits for late ranks{most_and_least}"),
+        (
+            "step_breakdown",
+            format!(
+                "exposed_comm_ns / wall_ns over all steps, ranks and devices; threshold {} % (TensorBoard plugin); without any \
+                 communication, a step still takes the rest of the device that has least: it saves {} at most",
+                limits.exposed_comm_pct,
+                ns(saving_ns)
+            ),
+        ),
+        "fix stragglers first, because waits for them count here; then use smaller buckets, or more compute per step",
+    );
+    Some(saving(saving_ns, found))
+}
 
 /// A sentence about the communication that only the names of kernels tell; `None` if there is none.
 pub(crate) fn by_name_alone<'a>(ranks: impl Iterator<Item = &'a CommunicationEvidence>) -> Option<String> {
@@ -34,23 +87,25 @@ pub(crate) fn by_name_alone<'a>(ranks: impl Iterator<Item = &'a CommunicationEvi
 }
 
 /// The finding about kernels that may communicate.
-pub(crate) fn suspects<'a>(ranks: impl Iterator<Item = &'a CommunicationEvidence>) -> Option<FindingRow> {
+pub(crate) fn suspects<'a>(ranks: impl Iterator<Item = (i32, &'a CommunicationEvidence)>) -> Option<FindingRow> {
     let mut by_name: BTreeMap<&Text, Suspect> = BTreeMap::new();
-    for (name, suspect) in ranks.flat_map(|rank| &rank.suspects) {
+    let mut on_ranks: Vec<i32> = Vec::new();
+    for (rank, (name, suspect)) in ranks.flat_map(|(rank, found)| found.suspects.iter().map(move |s| (rank, s))) {
+        on_ranks.push(rank);
         let sum = by_name.entry(name).or_default();
         sum.total_ns = sum.total_ns.saturating_add(suspect.total_ns);
         sum.overlap_ns = sum.overlap_ns.saturating_add(suspect.overlap_ns);
         sum.device_ns = sum.device_ns.saturating_add(suspect.device_ns);
     }
+    on_ranks.dedup();
     let (name, most) = by_name.iter().max_by_key(|(_, suspect)| suspect.total_ns)?;
-    let share = |part: i64, whole: i64| 100.0 * part as f64 / whole.max(1) as f64;
     let evidence = format!(
         "{}: {}, {:.0} % of its devices' time, {:.0} % of it while other streams compute, on streams without much known \
          computation; thresholds {SUSPECT_TIME_PCT} % and {SUSPECT_OVERLAP_PCT} % (this program's)",
         function_of(name),
         ns(most.total_ns),
-        share(most.total_ns, most.device_ns),
-        share(most.overlap_ns, most.total_ns)
+        share(&(most.total_ns, most.device_ns)),
+        share(&(most.overlap_ns, most.total_ns))
     );
     let by_function = by_name.iter().map(|(name, suspect)| (function_of(name), suspect.total_ns));
     let functions: BTreeMap<String, i64> = by_function.fold(BTreeMap::new(), |mut sums, (function, ns)| {
@@ -61,7 +116,12 @@ pub(crate) fn suspects<'a>(ranks: impl Iterator<Item = &'a CommunicationEvidence
     let these = if functions.len() == 1 { "this kernel" } else { "these kernels" };
     Some(finding(
         Severity::Info,
-        format!("{these} may communicate, and {} counted as compute: {}", be(functions.len()), longest(functions)),
+        format!(
+            "{these} may communicate, and {} counted as compute: {} on {}",
+            be(functions.len()),
+            longest(functions),
+            ranks_named(&on_ranks)
+        ),
         ("kernel_stats", evidence),
         "if it communicates, --comm REGEX counts the kernels whose name matches as communication",
     ))
@@ -83,7 +143,33 @@ fn longest(by_function: BTreeMap<String, i64>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use trace::StepBreakdownRow;
+
     use super::*;
+
+    /// Rank 1 is late: the other ranks wait for it, and their exposed communication is long.
+    #[test]
+    fn exposed_communication_saves_what_the_last_rank_exposes() {
+        let mut analysis = Analysis::default();
+        let row = |rank, step, exposed_comm_ns| StepBreakdownRow {
+            rank,
+            step: Some(step),
+            wall_ns: 100,
+            exposed_comm_ns,
+            comm_total_ns: 70,
+            ..Default::default()
+        };
+        analysis.tables.step_breakdown =
+            vec![row(0, 1, 60), row(1, 1, 10), row(2, 1, 50), row(0, 2, 64), row(1, 2, 20)];
+        let found = exposed(&analysis, &Limits::default()).unwrap();
+        assert_eq!(
+            &*found.title,
+            "41 % of the step is exposed communication, including waits for late ranks: most on rank 0 (62 %), least on rank 1 (15 %)"
+        );
+        assert_eq!(found.saving_ns, Some(15));
+        analysis.tables.step_breakdown = vec![row(0, 1, 10)];
+        assert_eq!(exposed(&analysis, &Limits::default()), None);
+    }
 
     fn rank(total_ns: i64, by_name: &[(&str, i64)], suspects: &[(&str, i64)]) -> CommunicationEvidence {
         let suspect = |ns: i64| Suspect { total_ns: ns, overlap_ns: ns / 2, device_ns: 1_000 };
@@ -107,20 +193,23 @@ mod tests {
 
     #[test]
     fn suspects_are_offered_with_their_evidence() {
-        assert_eq!(suspects([rank(100, &[("a", 1)], &[])].iter()), None);
+        assert_eq!(suspects([(0, &rank(100, &[("a", 1)], &[]))].into_iter()), None);
         let ranks = [
             rank(0, &[], &[("void my::exchange<2>()", 200)]),
             rank(0, &[], &[("void my::exchange<2>()", 400), ("b", 10)]),
         ];
-        let found = suspects(ranks.iter()).unwrap();
-        assert_eq!(&*found.title, "these kernels may communicate, and are counted as compute: my::exchange, b");
+        let found = suspects((0..).zip(&ranks)).unwrap();
+        assert_eq!(
+            &*found.title,
+            "these kernels may communicate, and are counted as compute: my::exchange, b on ranks 0–1"
+        );
         assert!(
             found.evidence.starts_with("my::exchange: 600 ns, 30 % of its devices' time, 50 % of it"),
             "{}",
             found.evidence
         );
-        let found = suspects(ranks[..1].iter()).unwrap();
-        assert_eq!(&*found.title, "this kernel may communicate, and is counted as compute: my::exchange");
+        let found = suspects((0..).zip(&ranks[..1])).unwrap();
+        assert_eq!(&*found.title, "this kernel may communicate, and is counted as compute: my::exchange on rank 0");
         assert!(found.suggestion.contains("--comm REGEX"));
     }
 }

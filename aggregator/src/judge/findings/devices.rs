@@ -2,54 +2,106 @@
 
 use std::collections::BTreeMap;
 
-use trace::{FindingRow, Severity, Verdict};
+use trace::{FindingRow, GpuUtilizationRow, KernelStatsRow, Severity, Verdict};
 
 use crate::base::units::{ns, plural};
-use crate::judge::findings::{Limits, compute_of_devices, finding, share};
+use crate::judge::findings::{
+    DeviceTime, Devices, Limits, devices_named, devices_of, finding, most_idle, place, saving, share, short_name,
+};
 use crate::measure::device::FULL_QUEUE_LENGTH;
 use crate::model::analysis::Analysis;
 
-/// Compute time and wall time of each device, by rank and device.
-type Compute = BTreeMap<(i32, i64), (i64, i64)>;
-
 /// All findings about devices, in a fixed order.
 pub(super) fn findings(analysis: &Analysis, limits: &Limits) -> Vec<FindingRow> {
-    let compute = compute_of_devices(analysis);
+    let devices = devices_of(analysis);
     let found = [
-        launch_bound(analysis, limits, &compute),
-        stalls(analysis, limits, &compute),
-        narrow_kernels(analysis, limits, &compute),
+        idle_devices(analysis, limits, &devices),
+        launch_bound(analysis, limits, &devices),
+        stalls(analysis, limits, &devices),
+        narrow_kernels(analysis, limits, &devices),
         full_queue(analysis, limits),
     ];
     found.into_iter().flatten().collect()
 }
 
-/// Many kernels are shorter than their launch calls, and the device is idle most of the time: the host sets the pace.
-fn launch_bound(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Option<FindingRow> {
-    let is_idle = |rank: i32, device: Option<i64>| {
-        let sums = device.and_then(|device| compute.get(&(rank, device)));
-        sums.is_some_and(|sums| share(sums) < limits.device_busy_pct)
+/// Devices that compute less than half of the time.
+fn idle_devices(analysis: &Analysis, limits: &Limits, devices: &Devices) -> Option<FindingRow> {
+    let slack: Vec<(&(i32, i64), &DeviceTime)> =
+        devices.iter().filter(|(_, time)| time.compute_pct() < limits.device_busy_pct).collect();
+    let (least, _) = slack.iter().min_by(|(_, a), (_, b)| a.compute_pct().total_cmp(&b.compute_pct()))?;
+    let ((rank, device), time) = most_idle(analysis, slack.iter().copied())?;
+    let keys: Vec<(i32, i64)> = slack.iter().map(|(key, _)| **key).collect();
+    let (verb, most) = match keys.len() {
+        1 => ("computes", "it is idle for".into()),
+        _ => ("compute", format!("{} is idle most,", place(*rank, Some(*device)))),
     };
-    let devices: Vec<_> =
-        analysis.tables.launch_stats.iter().filter(|r| r.name.is_none() && is_idle(r.rank, r.device_id)).collect();
-    let (short, all) = devices.iter().fold((0, 0), |(s, n), r| (s + r.short_kernels, n + r.launches));
-    let short_pct = share(&(short, all));
+    let overhead_ns: i64 = slack.iter().map(|(_, time)| time.overhead_ns).sum();
+    let overhead = if overhead_ns > 0 {
+        format!("; {} of overhead of the profiler and the driver is not counted as idle", ns(overhead_ns))
+    } else {
+        String::new()
+    };
+    let found = finding(
+        Severity::Warning,
+        format!(
+            "{} {verb} less than half of the time: {most} {} of a {} step",
+            devices_named(&keys, devices),
+            ns(time.own_idle_ns()),
+            ns(time.wall_ns / time.steps.max(1))
+        ),
+        (
+            "idle_breakdown",
+            format!(
+                "{} of {}; least: {} with {:.0} %; threshold {} % (TensorBoard plugin, GPU utilization){overhead}",
+                keys.len(),
+                plural(devices.len(), "device"),
+                place(least.0, Some(least.1)),
+                devices.get(*least).map_or(0.0, DeviceTime::compute_pct),
+                limits.device_busy_pct
+            ),
+        ),
+        "see idle_breakdown: host_wait means that the host launches too slowly, other means that streams wait for each other",
+    );
+    Some(saving(time.own_idle_ns(), found))
+}
+
+/// Many kernels are shorter than their launch calls, and the device is idle most of the time: the host sets the pace.
+fn launch_bound(analysis: &Analysis, limits: &Limits, all: &Devices) -> Option<FindingRow> {
+    let idle = |rank: i32, device: Option<i64>| {
+        all.get_key_value(&(rank, device?)).filter(|(_, time)| time.compute_pct() < limits.device_busy_pct)
+    };
+    let rows = analysis.tables.launch_stats.iter().filter_map(|row| Some((row, idle(row.rank, row.device_id)?)));
+    let (total, named): (Vec<_>, Vec<_>) = rows.partition(|(row, _)| row.name.is_none());
+    let (short, launches) = total.iter().fold((0, 0), |(s, n), (row, _)| (s + row.short_kernels, n + row.launches));
+    let short_pct = share(&(short, launches));
     if short_pct <= limits.short_kernels_pct {
         return None;
     }
-    let calls: i64 = devices.iter().map(|r| r.cpu_total_ns).sum();
-    let work: i64 = devices.iter().map(|r| r.gpu_total_ns).sum();
-    Some(finding(
+    let calls: i64 = total.iter().map(|(row, _)| row.cpu_total_ns).sum();
+    let work: i64 = total.iter().map(|(row, _)| row.gpu_total_ns).sum();
+    let keys: Vec<(i32, i64)> = total.iter().map(|(_, (key, _))| **key).collect();
+    let most_ns =
+        most_idle(analysis, total.iter().map(|(_, device)| *device)).map_or(0, |(_, time)| time.own_idle_ns());
+    let mut by_name: BTreeMap<&str, i64> = BTreeMap::new();
+    for (row, _) in &named {
+        *by_name.entry(row.name.as_deref().unwrap_or_default()).or_default() += row.short_kernels;
+    }
+    let most = by_name.iter().max_by_key(|(_, short)| **short).filter(|(_, short)| **short > 0);
+    let most = most
+        .map_or(String::new(), |(name, short)| format!(", most often `{}` ({short} of {launches})", short_name(name)));
+    let found = finding(
         Severity::Info,
         format!(
-            "on {}, {short_pct:.0} % of the kernels are shorter than the calls that launch them",
-            plural(devices.len(), "idle device")
+            "on {}, which mostly {}, {short_pct:.0} % of the kernels are shorter than the calls that launch \
+             them{most}",
+            devices_named(&keys, all),
+            if keys.len() == 1 { "is idle or communicates" } else { "are idle or communicate" }
         ),
         (
             "launch_stats",
             format!(
-                "launch_stats.short_kernels: {short} of {all} (HTA's definition, which excludes graphs) where compute takes less than {} % of \
-             the time; launch calls take {}, kernels {}; threshold {} % (this program's)",
+                "launch_stats.short_kernels: {short} of {launches} (HTA's definition, which excludes graphs) where compute takes less \
+                 than {} % of the time; launch calls take {}, kernels {}; threshold {} % (this program's)",
                 limits.device_busy_pct,
                 ns(calls),
                 ns(work),
@@ -57,16 +109,20 @@ fn launch_bound(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Opti
             ),
         ),
         "the host may set the pace: CUDA graphs, fused operators or a compiler make fewer and longer kernels",
-    ))
+    );
+    Some(saving(most_ns, found))
 }
 
 /// The host waits for a device that is idle most of the time, so it launches late. Victims are excluded: their host
 /// waits for another rank.
-fn stalls(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Option<FindingRow> {
-    let mut by_rank: BTreeMap<i32, (i64, i64)> = BTreeMap::new();
-    for ((rank, _), sums) in compute.iter().filter(|(_, sums)| share(sums) < limits.device_busy_pct) {
-        let (_, wall) = by_rank.entry(*rank).or_default();
-        *wall = (*wall).max(sums.1);
+fn stalls(analysis: &Analysis, limits: &Limits, devices: &Devices) -> Option<FindingRow> {
+    // Time in waits, and the device with the longest steps.
+    let mut by_rank: BTreeMap<i32, (i64, DeviceTime)> = BTreeMap::new();
+    for ((rank, _), time) in devices.iter().filter(|(_, time)| time.compute_pct() < limits.device_busy_pct) {
+        let (_, longest) = by_rank.entry(*rank).or_default();
+        if time.wall_ns > longest.wall_ns {
+            *longest = *time;
+        }
     }
     let is_victim =
         |rank: i32| analysis.tables.stragglers.iter().any(|s| s.rank == rank && s.verdict == Verdict::Victim);
@@ -76,18 +132,26 @@ fn stalls(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Option<Fin
             *total += row.in_steps_ns;
         }
     }
-    let (rank, sums) = by_rank.iter().max_by(|(_, a), (_, b)| share(a).total_cmp(&share(b)))?;
+    let pct = |(stalled, time): &(i64, DeviceTime)| share(&(*stalled, time.wall_ns));
+    let (rank, sums) = by_rank.iter().max_by(|(_, a), (_, b)| pct(a).total_cmp(&pct(b)))?;
     let longest = analysis.tables.sync_stalls.iter().filter(|r| r.rank == *rank).max_by_key(|r| r.in_steps_ns)?;
-    let place = [&longest.outer_operator, &longest.annotation].into_iter().flatten().next();
-    let place = place.map_or("outside any operator".to_string(), |name| format!("in `{name}`"));
-    (share(sums) > limits.sync_stall_pct).then(|| {
-        finding(
+    let within = [&longest.outer_operator, &longest.annotation].into_iter().flatten().next();
+    let within = within.map_or("outside any operator".to_string(), |name| format!("in `{name}`"));
+    let (stalled_ns, time) = *sums;
+    (pct(sums) > limits.sync_stall_pct).then(|| {
+        let per_step_ns = stalled_ns / time.steps.max(1);
+        let found = finding(
             Severity::Info,
-            format!("the host of rank {rank} waits for its device {:.0} % of the time, most of it {place}", share(sums)),
+            format!(
+                "the host of rank {rank} waits for its device {:.0} % of the time, {} of a {} step, most of it {within}",
+                pct(sums),
+                ns(per_step_ns),
+                ns(time.wall_ns / time.steps.max(1))
+            ),
             ("sync_stalls", format!(
                 "sync_stalls.in_steps_ns: {} on that rank; {} in {} of {}; threshold {} % (this program's), where compute takes less \
                  than {} % of the time",
-                ns(sums.0),
+                ns(stalled_ns),
                 ns(longest.in_steps_ns),
                 plural(usize::try_from(longest.calls).unwrap_or(usize::MAX), "call"),
                 longest.api_call,
@@ -95,51 +159,71 @@ fn stalls(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Option<Fin
                 limits.device_busy_pct
             )),
             "copies to the host, .item() and printed tensors block the host: move them out of the step, or copy asynchronously",
-        )
+        );
+        // The work that the host waits for stays.
+        saving(per_step_ns.min(time.own_idle_ns()), found)
     })
 }
 
 /// Devices that compute most of the time, but with kernels that are too small to fill them.
-fn narrow_kernels(analysis: &Analysis, limits: &Limits, compute: &Compute) -> Option<FindingRow> {
-    let computes = |key: (i32, i64)| compute.get(&key).is_some_and(|sums| share(sums) >= limits.device_busy_pct);
-    let devices = analysis.tables.gpu_utilization.iter().filter(|r| r.step.is_none());
-    let narrow: Vec<_> = devices
-        .filter(|r| computes((r.rank, r.device_id)))
-        .filter_map(|r| Some((r, r.sm_efficiency_pct?)))
-        .filter(|(r, efficiency)| *efficiency < limits.sm_share_pct / 100.0 * r.utilization_pct)
+fn narrow_kernels(analysis: &Analysis, limits: &Limits, devices: &Devices) -> Option<FindingRow> {
+    let busy = |row: &GpuUtilizationRow| {
+        devices.get(&(row.rank, row.device_id)).filter(|time| time.compute_pct() >= limits.device_busy_pct)
+    };
+    let rows = analysis.tables.gpu_utilization.iter().filter(|r| r.step.is_none());
+    let narrow: Vec<_> = rows
+        .filter_map(|row| Some((row, busy(row)?, row.sm_efficiency_pct?)))
+        .filter(|(row, _, efficiency)| *efficiency < limits.sm_share_pct / 100.0 * row.utilization_pct)
         .collect();
-    let (worst, efficiency) = narrow.iter().min_by(|(_, a), (_, b)| a.total_cmp(b))?;
-    Some(finding(
+    let (worst, time, efficiency) = narrow.iter().min_by(|(_, _, a), (_, _, b)| a.total_cmp(b))?;
+    let keys: Vec<(i32, i64)> = narrow.iter().map(|(row, ..)| (row.rank, row.device_id)).collect();
+    let of_worst = |k: &&KernelStatsRow| k.rank == worst.rank && k.device_id == Some(worst.device_id);
+    let kernel = analysis.tables.kernel_stats.iter().filter(of_worst).max_by_key(|kernel| kernel.total_ns);
+    let kernel = kernel.map_or(String::new(), |kernel| {
+        let blocks = kernel.mean_blocks.map_or(String::new(), |blocks| format!(" with {blocks:.0} blocks"));
+        format!("; of its kernels, `{}`{blocks} takes most time", kernel.name)
+    });
+    let full = efficiency / worst.utilization_pct.max(f64::MIN_POSITIVE);
+    let saving_ns = (time.compute_ns / time.steps.max(1)) as f64 * (1.0 - full);
+    let what = match keys.len() {
+        1 => "runs kernels that leave most of it idle".into(),
+        _ => format!("run kernels that leave most of them idle, most so {}", place(worst.rank, Some(worst.device_id))),
+    };
+    let found = finding(
         Severity::Info,
-        format!(
-            "{} {} kernels that leave most of the device idle",
-            plural(narrow.len(), "device"),
-            if narrow.len() == 1 { "runs" } else { "run" }
-        ),
+        format!("{} {what}", devices_named(&keys, devices)),
         (
             "gpu_utilization",
             format!(
-                "rank {} device {}: a kernel runs {:.0} % of the time, but estimated SM efficiency is {efficiency:.0} % (the TensorBoard \
-             plugin's definitions); threshold {} % of the busy time (this program's)",
-                worst.rank, worst.device_id, worst.utilization_pct, limits.sm_share_pct
+                "{}: a kernel runs {:.0} % of the time, but estimated SM efficiency is {efficiency:.0} % (the TensorBoard \
+                 plugin's definitions){kernel}; threshold {} % of the busy time (this program's)",
+                place(worst.rank, Some(worst.device_id)),
+                worst.utilization_pct,
+                limits.sm_share_pct
             ),
         ),
         "larger batches or fused kernels fill the device",
-    ))
+    );
+    Some(saving(saving_ns.round() as i64, found))
 }
 
 /// A launch queue that is full, so that further launches block the host.
 fn full_queue(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
     let full = analysis.tables.queue_length.iter().filter(|r| r.full_pct > limits.full_queue_pct);
     let worst = full.max_by(|a, b| a.full_pct.total_cmp(&b.full_pct))?;
-    let stream = worst.stream_id.map_or("without a number".to_string(), |stream| stream.to_string());
+    let stream = worst.stream_id.map_or("a stream without a number".to_string(), |stream| format!("stream {stream}"));
+    // No prediction: while the queue is full, the device sets the pace.
     Some(finding(
         Severity::Info,
-        format!("the launch queue of rank {} is full for {:.1} % of the time", worst.rank, worst.full_pct),
+        format!(
+            "the launch queue of {stream} on {} is full for {:.1} % of the time",
+            place(worst.rank, worst.device_id),
+            worst.full_pct
+        ),
         (
             "queue_length",
             format!(
-                "queue_length.full_ns of stream {stream}: {} with {FULL_QUEUE_LENGTH} or more launches waiting (HTA's limit); \
+                "queue_length.full_ns: {} with {FULL_QUEUE_LENGTH} or more launches waiting (HTA's limit); \
              threshold {} % (this program's)",
                 ns(worst.full_ns),
                 limits.full_queue_pct
@@ -156,7 +240,7 @@ mod tests {
     use super::*;
 
     /// Rank 0 computes 80 of 100 ms with narrow kernels, and its queue is full for 2 ms. Ranks 1 and 2 compute 20 ms
-    /// each. On rank 1, 6 of 10 kernels are short, and the host waits 30 ms per step. The host of rank 2 waits 90 ms,
+    /// each; the profiler covers 10 ms of rank 1's idle time, and communication is exposed on rank 2. On rank 1, 6 of 10 kernels are short, and the host waits 30 ms per step. The host of rank 2 waits 90 ms,
     /// but rank 2 is a victim.
     fn analysis() -> Analysis {
         let mut analysis = Analysis::default();
@@ -166,6 +250,8 @@ mod tests {
             step: Some(1),
             wall_ns: 100_000_000,
             compute_ns,
+            idle_ns: if rank == 2 { 10_000_000 } else { 100_000_000 - compute_ns },
+            overhead_ns: if rank == 1 { 10_000_000 } else { 0 },
             ..Default::default()
         };
         let tables = &mut analysis.tables;
@@ -191,8 +277,21 @@ mod tests {
             ..Default::default()
         };
         tables.launch_stats =
-            vec![launches(0, 900, 900, None), launches(1, 6, 10, None), launches(1, 0, 900, Some("gemm"))];
-        tables.queue_length = vec![QueueLengthRow { full_ns: 2_000_000, full_pct: 2.0, ..Default::default() }];
+            vec![launches(0, 900, 900, None), launches(1, 6, 10, None), launches(1, 5, 900, Some("gemm"))];
+        tables.queue_length = vec![QueueLengthRow {
+            device_id: Some(0),
+            stream_id: Some(7),
+            full_ns: 2_000_000,
+            full_pct: 2.0,
+            ..Default::default()
+        }];
+        tables.kernel_stats = vec![KernelStatsRow {
+            device_id: Some(0),
+            name: "gemm".into(),
+            total_ns: 50,
+            mean_blocks: Some(12.0),
+            ..Default::default()
+        }];
         let device = |rank| GpuUtilizationRow {
             rank,
             utilization_pct: 80.0,
@@ -210,15 +309,20 @@ mod tests {
         assert_eq!(
             titles,
             [
-                "on 1 idle device, 60 % of the kernels are shorter than the calls that launch them",
-                "the host of rank 1 waits for its device 30 % of the time, most of it in `aten::item`",
-                "1 device runs kernels that leave most of the device idle",
-                "the launch queue of rank 0 is full for 2.0 % of the time",
+                "the devices of ranks 1–2 compute less than half of the time: device 0 of rank 1 is idle most, 70.0 ms of a 100 ms step",
+                "on device 0 of rank 1, which mostly is idle or communicates, 60 % of the kernels are shorter than the calls that \
+                 launch them, most often `gemm` (5 of 10)",
+                "the host of rank 1 waits for its device 30 % of the time, 30.0 ms of a 100 ms step, most of it in `aten::item`",
+                "device 0 of rank 0 runs kernels that leave most of it idle",
+                "the launch queue of stream 7 on device 0 of rank 0 is full for 2.0 % of the time",
             ]
         );
+        let savings: Vec<Option<i64>> = found.iter().map(|f| f.saving_ns.map(|ns| ns / 1_000_000)).collect();
+        assert_eq!(savings, [Some(70), Some(70), Some(30), Some(60), None]);
         assert!(found.iter().all(|f| f.evidence.contains("threshold") && !f.suggestion.is_empty()));
-        assert!(found[1].evidence.contains("28.0 ms in 3 calls of cudaStreamSynchronize"), "{}", found[1].evidence);
-        assert!(found[2].evidence.starts_with("rank 0 device 0"), "{}", found[2].evidence);
+        assert!(found[0].evidence.contains("10.0 ms of overhead"), "{}", found[0].evidence);
+        assert!(found[2].evidence.contains("28.0 ms in 3 calls of cudaStreamSynchronize"), "{}", found[2].evidence);
+        assert!(found[3].evidence.contains("`gemm` with 12 blocks takes most time"), "{}", found[3].evidence);
     }
 
     #[test]
@@ -230,7 +334,15 @@ mod tests {
             full_queue_pct: 2.0,
             ..Limits::default()
         };
-        assert_eq!(findings(&analysis(), &limits), []);
+        let found = findings(&analysis(), &limits);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].title.contains("compute less than half of the time"), "{found:?}");
+        let idle = |device_busy_pct| {
+            idle_devices(&analysis(), &Limits { device_busy_pct, ..Limits::default() }, &devices_of(&analysis()))
+        };
+        // Rank 2 computes 20 % of the time, rank 1 20 of the 90 ms without overhead.
+        assert_eq!(idle(20.0), None);
+        assert!(idle(22.0).unwrap().title.starts_with("device 0 of rank 2 computes"));
         assert_eq!(findings(&Analysis::default(), &Limits::default()), []);
     }
 }

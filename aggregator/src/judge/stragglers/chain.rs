@@ -77,6 +77,33 @@ impl Chain {
     }
 }
 
+/// For each rank and step, the time by which its own excess makes it later than all `others`. It needs no common clock: ranks
+/// leave a collective together, so the last rank has the shortest duration.
+///
+/// ```text
+///   rank 0   ####[~~~~~~~~~~AA]
+///   rank 1   ##########[~~~~AA]     6 columns later than rank 0, if rank 2 does not count
+///   rank 2   ##############[AA]     4 columns later than rank 1
+/// ```
+pub(super) fn later_than(join: &Join, others: &dyn Fn(usize) -> bool) -> FxHashMap<(usize, i32), i64> {
+    let mut later_ns = FxHashMap::default();
+    for instance in join.instances.iter().filter(|i| i.symmetric) {
+        let durations: Option<Vec<(i64, usize)>> =
+            instance.arrivals.iter().map(|a| Some((a.dur_ns?, a.rank))).collect();
+        let (Some(step), Some(mut last)) = (instance.step, durations) else { continue };
+        last.retain(|(_, rank)| others(*rank));
+        last.sort_unstable();
+        for a in &instance.arrivals {
+            let other = last.iter().find(|(_, rank)| *rank != a.rank);
+            if let (Some(&(other_ns, _)), Some(dur_ns)) = (other, a.dur_ns) {
+                let ns = instance.own_excess_ns(a).min(other_ns - dur_ns).max(0);
+                *later_ns.entry((a.rank, step)).or_default() += ns;
+            }
+        }
+    }
+    later_ns
+}
+
 /// For each rank, the length of the run divided by its length if every own stretch of that rank were as long as the
 /// lower median of the ranks. `None` without any collective.
 ///

@@ -12,7 +12,8 @@
 //!   contradict it. The scheduler preempts all ranges in proportion to their length, while a delay is in one range. A
 //!   delay that is small against the noise of the whole stretch is therefore many times the noise of its range.
 //!
-//! In both cases the steps of other ranks must rarely show the same effect: [`Thresholds::max_chance`].
+//! In both cases the steps of other ranks must rarely show the same effect: [`Thresholds::max_chance`]. And the rank must
+//! cost something: a rank that lengthens the step by less than [`Thresholds::min_delay_pct`] is `ok`, although it stands out.
 //!
 //! A rank that meets only the first half of the first case is `undecided`: it is slow, but the noise of the machine can
 //! explain that.
@@ -20,7 +21,7 @@
 use trace::{Reason, StandsOn, Verdict};
 
 use crate::base::stats::nearest_rank;
-use crate::base::units::spoken_z;
+use crate::base::units::{ns, spoken_z};
 use crate::judge::stragglers::deviation::Deviation;
 use crate::judge::stragglers::evidence::Evidence;
 use crate::model::thresholds::Thresholds;
@@ -30,6 +31,12 @@ use crate::model::thresholds::Thresholds;
 pub(super) struct Case {
     /// Own excess against the other ranks; `None` if no other rank can be compared.
     pub(super) own: Option<Deviation>,
+    /// The median over steps of the own excess: own work above the lower median of the ranks.
+    pub(super) own_excess_ns: i64,
+    /// The median over steps of the own excess on the blocking chain.
+    pub(super) on_chain_ns: i64,
+    /// The mean over steps of the time by which the own excess makes the rank later than all others, by durations alone.
+    pub(super) later_ns: i64,
     /// The host range that holds most of the certain excess.
     pub(super) range: Option<Evidence>,
     /// Whether this is the only recorded rank.
@@ -40,9 +47,12 @@ pub(super) struct Case {
     pub(super) min_effect_ns: f64,
     /// The time that this rank waits for other ranks, per step.
     pub(super) suffered_ns: f64,
-    /// The excess of device work within the own stretches; `None` without a device.
-    pub(super) device_excess_ns: Option<f64>,
+    /// The excess of device work within the own stretches, or of operators without a device; `None` if none was recorded.
+    pub(super) busy_excess_ns: Option<f64>,
 }
+
+/// The verdict on a rank, and the quantity in which the rank stands out.
+pub(super) type Judged = (Verdict, Option<StandsOn>);
 
 impl Case {
     /// The excess of the host range, if the range alone meets the conditions for a cause.
@@ -82,18 +92,38 @@ impl Case {
         }
     }
 
-    /// An upper limit for the delay of a step if the verdict is based on a range. `None` means no limit beyond the own
-    /// excess.
+    /// The delay of a step. A verdict that is based on a range limits it to what the ranges that stand out hold.
     ///
     /// Ranks that share cores do not show the normal time of each other. While the late rank waits in its range, the
     /// other ranks compute faster; while they wait, the late rank shares its core with other processes. So its own
     /// excess is larger than the cost of the range. (Measured: two ranks on two cores with an injected wait of 30 ms.
     /// The own excess was 29 to 32 ms on an idle machine and 32 to 48 ms beside another busy process, but steps without
     /// the injection were only 26 and 27 ms shorter.)
-    pub(super) fn most_delay_ns(&self, basis: Option<StandsOn>) -> Option<i64> {
-        let range = self.range.as_ref().filter(|_| basis == Some(StandsOn::Range))?;
-        // All ranges that stand out delay the step, not only the one that is named.
-        Some(range.distinct_ns.round() as i64)
+    ///
+    /// In a noisy job, a slow rank may be the last one in some steps only, so that the median is 0. And clocks that are badly
+    /// aligned lead the chain astray. So for a rank that stands out or may do so, the mean by durations counts where the
+    /// chain shows no cost.
+    pub(super) fn delay_ns(&self, basis: Option<StandsOn>, t: &Thresholds) -> i64 {
+        let suspected = basis.is_some() || self.own.is_some() && self.is_undecided(t);
+        let delay_ns = match suspected && !self.matters(self.on_chain_ns, t) {
+            true => self.on_chain_ns.max(self.later_ns),
+            false => self.on_chain_ns,
+        };
+        match self.range.as_ref().filter(|_| basis == Some(StandsOn::Range)) {
+            // All ranges that stand out delay the step, not only the one that is named.
+            Some(range) => delay_ns.min(range.distinct_ns.round() as i64),
+            None => delay_ns,
+        }
+    }
+
+    /// Whether a step that is longer by `delay_ns` matters.
+    fn matters(&self, delay_ns: i64, t: &Thresholds) -> bool {
+        delay_ns as f64 >= t.min_delay_pct / 100.0 * self.step_ns as f64
+    }
+
+    /// Whether the rank lengthens the step enough to matter, or would if the other ranks that stand out did not.
+    fn has_cost(&self, basis: Option<StandsOn>, hidden_ns: i64, t: &Thresholds) -> bool {
+        self.matters(self.delay_ns(basis, t).max(hidden_ns), t)
     }
 
     fn is_undecided(&self, t: &Thresholds) -> bool {
@@ -102,46 +132,66 @@ impl Case {
         too_few || (own.effect_ns >= self.min_effect_ns && own.exceeds_error(t.min_z))
     }
 
-    /// The reason for the excess: input, host or compute.
-    pub(super) fn reason(&self) -> Reason {
+    /// The reason for the excess: input, host or compute. `None` if neither operators nor device work were recorded.
+    pub(super) fn reason(&self, basis: Option<StandsOn>) -> Option<Reason> {
         if self.range.as_ref().is_some_and(|r| r.input) {
-            return Reason::Input;
+            return Some(Reason::Input);
         }
-        let excess_ns = self.own.map_or(0.0, |d| d.effect_ns);
-        match self.device_excess_ns {
-            // Device work explains less than half of the excess, so the device idles while the host is busy.
-            Some(device_ns) if device_ns < excess_ns / 2.0 => Reason::Host,
-            _ => Reason::Compute,
+        let excess_ns = match &self.range {
+            Some(range) if basis == Some(StandsOn::Range) => range.excess_ns,
+            _ => self.own.map_or(0.0, |d| d.effect_ns),
+        };
+        // Work explains less than half of the excess, so the host does something else.
+        self.busy_excess_ns.map(|busy_ns| if busy_ns < excess_ns / 2.0 { Reason::Host } else { Reason::Compute })
+    }
+
+    /// What an undecided rank lacks to be a cause.
+    pub(super) fn doubt(&self, t: &Thresholds) -> String {
+        let Some(own) = self.own else { return self.nothing_to_compare().into() };
+        let needed = format!("{:.0} %", 100.0 * t.min_persistence);
+        let seen = |persistence: f64| format!("{:.0} % of the steps, and a cause needs {needed}", 100.0 * persistence);
+        let certain = |e: &&Evidence| e.deviation.exceeds_error(t.min_range_z) && e.deviation.outlier;
+        let flickers = |e: &&Evidence| e.deviation.persistence < t.min_persistence;
+        match self.range.as_ref().filter(certain).filter(flickers) {
+            _ if own.steps < t.min_steps => {
+                let were = if own.steps == 1 { "step was" } else { "steps were" };
+                format!("only {} {were} compared, and a cause needs {}", own.steps, t.min_steps)
+            }
+            Some(range) => format!("{} takes longer in only {}", range.place(), seen(range.deviation.persistence)),
+            None if own.persistence < t.min_persistence => format!("it shows in only {}", seen(own.persistence)),
+            None if own.spread_ns > 0.0 => format!(
+                "the other ranks differ from each other by up to {}, and no single range stands out enough",
+                milliseconds(own.spread_ns)
+            ),
+            None => format!(
+                "steps vary by {} (standard deviation), and no single range stands out enough",
+                milliseconds(own.sigma_ns.max(own.own_sigma_ns))
+            ),
         }
     }
 
     /// The evidence for `verdict` as a sentence.
-    pub(super) fn sentence(&self, verdict: Verdict, t: &Thresholds) -> String {
+    pub(super) fn sentence(&self, (verdict, basis): Judged, t: &Thresholds) -> String {
         let Some(own) = self.own else { return self.nothing_to_compare().into() };
         let share = |ns: f64| if self.step_ns > 0 { 100.0 * ns / self.step_ns as f64 } else { 0.0 };
         let excess = format!(
             "its own work takes {} longer per step than on the other ranks ({:.1} % of a step, {})",
-            milliseconds(own.effect_ns),
-            share(own.effect_ns),
+            ns(self.own_excess_ns),
+            share(self.own_excess_ns as f64),
             certainty(&own),
         );
         let range = self.range.as_ref().map_or(String::new(), |r| {
-            let filled = r.fills.as_ref().map_or(String::new(), |_| format!(", filled by `{}`", r.name));
-            let (excess, certainty) = (milliseconds(r.excess_ns), certainty(&r.deviation));
-            format!("; range `{}` takes {excess} longer ({certainty}){filled}", r.known_as())
+            let filled = r.fills.as_ref().and(r.name.as_ref()).map_or(String::new(), |f| format!(", filled by `{f}`"));
+            format!("; {} takes {} longer ({}){filled}", r.place(), milliseconds(r.excess_ns), certainty(&r.deviation))
         });
+        let delay_ns = self.delay_ns(basis, t);
+        let delay = format!("; it lengthens the step by {} ({:.1} %)", ns(delay_ns), share(delay_ns as f64));
         match verdict {
-            Verdict::Cause => format!("{excess}{range}"),
-            Verdict::Undecided if own.steps < t.min_steps => {
-                format!("{excess}{range}; {} steps are needed to call it a cause", t.min_steps)
+            Verdict::Cause => format!("{excess}{range}{delay}"),
+            Verdict::Undecided => format!("{excess}{range}{delay}; undecided: {}", self.doubt(t)),
+            Verdict::Ok if basis.is_some() => {
+                format!("{excess}{range}{delay}, which is below the {:.0} % of a step that matter", t.min_delay_pct)
             }
-            Verdict::Undecided if own.persistence < t.min_persistence => {
-                format!("{excess}{range}; a cause must show in {:.0} % of the steps", 100.0 * t.min_persistence)
-            }
-            Verdict::Undecided => format!(
-                "{excess}{range}; but the other ranks differ from each other by up to {}, and no single range explains the excess",
-                milliseconds(own.spread_ns)
-            ),
             Verdict::Victim => {
                 format!(
                     "waits {} per step for other ranks ({:.1} % of a step)",
@@ -151,8 +201,8 @@ impl Case {
             }
             Verdict::Ok => format!(
                 "its own work differs by {} per step from that of the other ranks ({:.1} % of a step)",
-                milliseconds(own.effect_ns),
-                share(own.effect_ns)
+                ns(self.own_excess_ns),
+                share(self.own_excess_ns as f64)
             ),
         }
     }
@@ -172,24 +222,31 @@ impl Case {
 /// matters.
 const CONTRADICTION_ERRORS: f64 = 2.0;
 
-/// Judges all ranks together, because a victim needs a cause. A cause or an undecided rank comes with the basis of its
-/// verdict.
-pub(super) fn judge(cases: &[Case], t: &Thresholds) -> Vec<(Verdict, Option<StandsOn>)> {
+/// The quantity in which each rank stands out by enough to be a cause, if it lengthens the steps.
+pub(super) fn bases(cases: &[Case], t: &Thresholds) -> Vec<Option<StandsOn>> {
     let mut distinct: Vec<f64> = cases.iter().map(|c| c.distinct_range_ns(t).unwrap_or(0.0)).collect();
     // The lower median: if one of two ranks is late, it is the value of the other rank.
     let usual_ns = nearest_rank(&mut distinct, 0.5).unwrap_or(0.0);
-    let causes: Vec<Option<StandsOn>> = cases.iter().map(|c| c.cause(usual_ns, t)).collect();
-    let has_cause = causes.iter().any(Option::is_some);
-    let judge_one = |(case, &basis): (&Case, &Option<StandsOn>)| {
+    cases.iter().map(|c| c.cause(usual_ns, t)).collect()
+}
+
+/// Judges all ranks together, because a victim needs a cause. `hidden_ns` holds the delay of each rank that other ranks hide.
+pub(super) fn judge(cases: &[Case], bases: &[Option<StandsOn>], hidden_ns: &[i64], t: &Thresholds) -> Vec<Judged> {
+    let is_cause = |rank: usize| bases[rank].is_some() && cases[rank].has_cost(bases[rank], hidden_ns[rank], t);
+    let has_cause = (0..cases.len()).any(is_cause);
+    let judge_one = |rank: usize| {
+        let (case, basis) = (&cases[rank], bases[rank]);
         let waits_enough = case.step_ns > 0 && case.suffered_ns >= t.min_effect_pct / 100.0 * case.step_ns as f64;
         match () {
-            () if basis.is_some() => (Verdict::Cause, basis),
-            () if case.is_undecided(t) => (Verdict::Undecided, case.own.map(|_| StandsOn::Stretch)),
+            () if is_cause(rank) => (Verdict::Cause, basis),
+            () if basis.is_some() => (Verdict::Ok, basis),
+            () if case.own.is_none() && case.is_undecided(t) => (Verdict::Undecided, None),
+            () if case.is_undecided(t) && case.has_cost(None, 0, t) => (Verdict::Undecided, Some(StandsOn::Stretch)),
             () if has_cause && waits_enough => (Verdict::Victim, None),
             () => (Verdict::Ok, None),
         }
     };
-    cases.iter().zip(&causes).map(judge_one).collect()
+    (0..cases.len()).map(judge_one).collect()
 }
 
 /// The certainty of a deviation in words: its distance and the steps that show it.

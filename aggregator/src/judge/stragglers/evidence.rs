@@ -6,13 +6,15 @@ use trace::Text;
 
 use crate::base::stats::median;
 use crate::judge::stragglers::deviation::{Deviation, deviations};
+use crate::judge::stragglers::per_step::PerStep;
 use crate::measure::own_time::OwnTime;
 use crate::model::thresholds::Thresholds;
 
 /// A host range that takes longer on one rank than on the others.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Evidence {
-    pub(super) name: Text,
+    /// `None`: the time outside of all ranges.
+    pub(super) name: Option<Text>,
     /// The user's range that this range fills almost completely, if this range is a frame of a Python stack.
     pub(super) fills: Option<Text>,
     /// Whether the range loads input data.
@@ -26,9 +28,19 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// The name that the user chose, if there is one.
-    pub(super) fn known_as(&self) -> &Text {
-        self.fills.as_ref().unwrap_or(&self.name)
+    /// The name that the user chose, if there is one; else the name of the range.
+    pub(super) fn known_as(&self) -> Option<&Text> {
+        self.fills.as_ref().or(self.name.as_ref())
+    }
+
+    /// The range in words.
+    pub(super) fn place(&self) -> String {
+        self.known_as().map_or("the time outside of all recorded ranges".into(), |name| format!("range `{name}`"))
+    }
+
+    /// The key of the range among [`Ranges`].
+    pub(super) fn key(&self) -> RangeKey<'_> {
+        (self.name.as_deref(), self.input)
     }
 
     /// The certain part of the excess. Ranges are selected by this part, because the plain excess would favour the
@@ -43,59 +55,98 @@ impl Evidence {
     }
 }
 
-/// For each rank, the range with the largest certain excess over `steps`, or the range with the largest excess if none
-/// is certain. `None` if no range exceeds the other ranks by at least the rank's `least_ns`, because such a range is
-/// too small to explain the excess.
-pub(super) fn best_ranges(
-    parts: &[&OwnTime],
-    steps: &[i32],
-    least_ns: &[f64],
-    thresholds: &Thresholds,
-) -> Vec<Option<Evidence>> {
-    let rows: Vec<Vec<Option<usize>>> = parts.iter().map(|p| step_rows(p, steps)).collect();
-    let mut ranges: BTreeMap<(&str, bool), Vec<Option<usize>>> = BTreeMap::new();
-    for (rank, part) in parts.iter().enumerate() {
-        for (at, range) in part.ranges.iter().enumerate() {
-            ranges.entry((&range.name, range.input)).or_insert_with(|| vec![None; parts.len()])[rank] = Some(at);
+/// A range of all ranks: its name, and whether it loads input.
+pub(super) type RangeKey<'a> = (Option<&'a str>, bool);
+
+/// The ranges of all ranks.
+pub(super) struct Ranges<'a> {
+    parts: &'a [&'a OwnTime],
+    per_step: PerStep,
+    thresholds: &'a Thresholds,
+    /// For each rank and compared step, the position of the step in the part.
+    rows: Vec<Vec<Option<usize>>>,
+    /// For each range and rank, the position of the range in the part.
+    positions: BTreeMap<RangeKey<'a>, Vec<Option<usize>>>,
+}
+
+/// One range, compared between the ranks.
+pub(super) struct Compared {
+    /// For each rank, its distance from the others; `None` if it cannot be compared.
+    pub(super) evidence: Vec<Option<Evidence>>,
+    /// For each rank and compared step, the time in the range above the lower median of the other ranks.
+    pub(super) excess_ns: Vec<Vec<Option<f64>>>,
+}
+
+impl<'a> Ranges<'a> {
+    /// The ranges of `parts` in `steps`.
+    pub(super) fn of(parts: &'a [&'a OwnTime], steps: &[i32], per_step: PerStep, thresholds: &'a Thresholds) -> Self {
+        let rows = parts.iter().map(|p| step_rows(p, steps)).collect();
+        let mut positions: BTreeMap<RangeKey<'a>, Vec<Option<usize>>> = BTreeMap::new();
+        for (rank, part) in parts.iter().enumerate() {
+            for (at, range) in part.ranges.iter().enumerate() {
+                let key = (range.name.as_deref(), range.input);
+                positions.entry(key).or_insert_with(|| vec![None; parts.len()])[rank] = Some(at);
+            }
         }
+        Self { parts, per_step, thresholds, rows, positions }
     }
-    let mut best: Vec<Option<Evidence>> = vec![None; parts.len()];
-    let mut distinct_ns = vec![0.0; parts.len()];
-    for ((_, input), at) in ranges {
-        let selves: Vec<Vec<Option<i64>>> =
-            (0..parts.len()).map(|rank| self_times(parts[rank], at[rank], &rows[rank])).collect();
-        let (series, normal_ns) = above_others(&selves);
+
+    /// Compares the ranks in one range.
+    pub(super) fn compare(&self, key: RangeKey<'_>) -> Compared {
+        let absent = vec![None; self.parts.len()];
+        let at = self.positions.get(&key).unwrap_or(&absent);
+        let selves: Vec<Vec<Option<i64>>> = (0..self.parts.len()).map(|rank| self.self_times(rank, at[rank])).collect();
+        let (excess_ns, normal_ns) = above_others(&selves);
+        let series: Vec<Vec<f64>> = excess_ns.iter().map(|steps| steps.iter().flatten().copied().collect()).collect();
         let deviations = deviations(&series);
-        for rank in 0..parts.len() {
-            let Some(part_range) = at[rank].map(|i| &parts[rank].ranges[i]) else { continue };
-            let Some(excess_ns) = median(series[rank].iter().copied()) else { continue };
-            let Some(deviation) = deviations[rank] else { continue };
-            let sigma_ns = (thresholds.host_error_ns as f64).max(normal_ns[rank] * thresholds.range_noise_pct / 100.0);
-            let candidate = Evidence {
-                name: part_range.name.clone(),
-                fills: part_range.fills.clone(),
-                input,
-                excess_ns,
-                deviation: deviation.with_least_sigma(sigma_ns),
+        let evidence = |rank: usize| {
+            let range = at[rank].map(|i| &self.parts[rank].ranges[i]);
+            let noise_ns = normal_ns[rank] * self.thresholds.range_noise_pct / 100.0;
+            Some(Evidence {
+                name: range.map_or_else(|| key.0.map(Text::from), |range| range.name.clone()),
+                fills: range.and_then(|range| range.fills.clone()),
+                input: key.1,
+                excess_ns: median(series[rank].iter().copied())?,
+                deviation: deviations[rank]?.with_least_sigma((self.thresholds.host_error_ns as f64).max(noise_ns)),
                 distinct_ns: 0.0,
-            };
-            if candidate.certain_ns(thresholds) > 0.0 {
-                distinct_ns[rank] += excess_ns;
-            }
-            if excess_ns < least_ns[rank] {
-                continue;
-            }
-            if best[rank].as_ref().is_none_or(|best| is_better(&candidate, best, thresholds)) {
-                best[rank] = Some(candidate);
+            })
+        };
+        Compared { evidence: (0..self.parts.len()).map(evidence).collect(), excess_ns }
+    }
+
+    /// For each rank, the range with the largest certain excess, or the range with the largest excess if none is certain.
+    /// `None` if no range exceeds the other ranks by at least the rank's `least_ns`, because such a range is too small to
+    /// explain the excess.
+    pub(super) fn best(&self, least_ns: &[f64]) -> Vec<Option<Evidence>> {
+        let mut best: Vec<Option<Evidence>> = vec![None; self.parts.len()];
+        let mut distinct_ns = vec![0.0; self.parts.len()];
+        for (&key, at) in &self.positions {
+            for (rank, candidate) in self.compare(key).evidence.into_iter().enumerate() {
+                let Some(candidate) = candidate.filter(|_| at[rank].is_some()) else { continue };
+                if candidate.certain_ns(self.thresholds) > 0.0 {
+                    distinct_ns[rank] += candidate.excess_ns;
+                }
+                let is_better = |best: &Evidence| is_better(&candidate, best, self.thresholds);
+                if candidate.excess_ns >= least_ns[rank] && best[rank].as_ref().is_none_or(is_better) {
+                    best[rank] = Some(candidate);
+                }
             }
         }
-    }
-    for (evidence, sum_ns) in best.iter_mut().zip(distinct_ns) {
-        if let Some(evidence) = evidence {
-            evidence.distinct_ns = sum_ns.max(evidence.excess_ns);
+        for (evidence, sum_ns) in best.iter_mut().zip(distinct_ns) {
+            if let Some(evidence) = evidence {
+                evidence.distinct_ns = sum_ns.max(evidence.excess_ns);
+            }
         }
+        best
     }
-    best
+
+    /// The self time of a rank's range by step. An absent range counts as 0. If the part had to drop ranges, an absent
+    /// range counts as the largest dropped one, so that it cannot make another rank stand out.
+    fn self_times(&self, rank: usize, range: Option<usize>) -> Vec<Option<i64>> {
+        let part = self.parts[rank];
+        let self_ns = |row: usize| range.map_or(part.dropped_max_ns, |range| part.ranges[range].self_ns[row]);
+        self.rows[rank].iter().map(|row| row.map(|row| self.per_step.ns(self_ns(row)))).collect()
+    }
 }
 
 fn is_better(a: &Evidence, b: &Evidence, thresholds: &Thresholds) -> bool {
@@ -108,19 +159,11 @@ fn step_rows(part: &OwnTime, steps: &[i32]) -> Vec<Option<usize>> {
     steps.iter().map(|step| part.steps.binary_search_by_key(step, |s| s.step).ok()).collect()
 }
 
-/// The self time of a range by step. An absent range counts as 0. If the part had to drop ranges, an absent range
-/// counts as the largest dropped one, so that it cannot make another rank stand out.
-fn self_times(part: &OwnTime, range: Option<usize>, rows: &[Option<usize>]) -> Vec<Option<i64>> {
-    let absent_ns = part.dropped_max_ns;
-    let self_ns = |row: usize| range.map_or(absent_ns, |range| part.ranges[range].self_ns[row]);
-    rows.iter().map(|row| row.map(self_ns)).collect()
-}
-
-/// For each rank, its values above the lower median of the other ranks in the same step, and the median of these lower
-/// medians over steps.
-pub(super) fn above_others(values: &[Vec<Option<i64>>]) -> (Vec<Vec<f64>>, Vec<f64>) {
+/// For each rank and step, its value above the lower median of the other ranks in that step; and for each rank, the median
+/// of these lower medians over steps.
+pub(super) fn above_others(values: &[Vec<Option<i64>>]) -> (Vec<Vec<Option<f64>>>, Vec<f64>) {
     let steps = values.first().map_or(0, Vec::len);
-    let mut above = vec![Vec::with_capacity(steps); values.len()];
+    let mut above = vec![vec![None; steps]; values.len()];
     let mut normal = vec![Vec::with_capacity(steps); values.len()];
     let mut sorted: Vec<(i64, usize)> = Vec::with_capacity(values.len());
     for step in 0..steps {
@@ -133,7 +176,7 @@ pub(super) fn above_others(values: &[Vec<Option<i64>>]) -> (Vec<Vec<f64>>, Vec<f
         let middle = (others - 1) / 2;
         for (place, &(value, rank)) in sorted.iter().enumerate() {
             let (other, _) = sorted[if place <= middle { middle + 1 } else { middle }];
-            above[rank].push((value - other) as f64);
+            above[rank][step] = Some((value - other) as f64);
             normal[rank].push(other as f64);
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::base::stats::lower_median;
 use crate::judge::stragglers::join::{Join, Joined};
+use crate::judge::stragglers::per_step::PerStep;
 
 /// E(rank, step): a rank's own time before each collective of the step, minus the lower median of the ranks, summed
 /// over these collectives.
@@ -15,8 +16,8 @@ use crate::judge::stragglers::join::{Join, Joined};
 pub(super) struct Excess {
     /// Steps in which at least two ranks can be compared, ascending.
     pub(super) steps: Vec<i32>,
-    /// The excess of each rank in each of `steps`; `None` if the rank did not take part, or its own stretches are
-    /// unknown.
+    /// The excess of each rank in each of `steps`, per step of the job; `None` if the rank did not take part, or its own
+    /// stretches are unknown.
     pub(super) ns: Vec<Vec<Option<i64>>>,
     /// The number of collectives in active steps that were not compared, because a rank that took part in the step is
     /// missing.
@@ -25,7 +26,7 @@ pub(super) struct Excess {
 
 impl Excess {
     /// Computes the excess of `ranks` ranks.
-    pub(super) fn of(join: &Join, ranks: usize) -> Self {
+    pub(super) fn of(join: &Join, ranks: usize, per_step: PerStep) -> Self {
         let mut groups: BTreeMap<(i32, i64), Vec<&Joined>> = BTreeMap::new();
         for instance in join.instances.iter().filter(|i| i.symmetric) {
             if let Some(step) = instance.step {
@@ -58,8 +59,14 @@ impl Excess {
             }
         }
         let steps: Vec<i32> = sums.keys().copied().collect();
-        let ns = (0..ranks).map(|rank| sums.values().map(|row| row[rank]).collect()).collect();
+        let of_rank = |rank: usize| sums.values().map(|row| row[rank].map(|ns| per_step.ns(ns))).collect();
+        let ns = (0..ranks).map(of_rank).collect();
         Self { steps, ns, skipped }
+    }
+
+    /// The steps in which one rank was compared, ascending.
+    pub(super) fn steps_of(&self, rank: usize) -> impl Iterator<Item = i32> {
+        self.steps.iter().zip(&self.ns[rank]).filter(|(_, ns)| ns.is_some()).map(|(step, _)| *step)
     }
 
     /// The known excesses of one rank, in the order of steps.

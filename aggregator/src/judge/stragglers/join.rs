@@ -203,7 +203,7 @@ fn lost_members(lost: i64) -> Vec<OmissionRow> {
         return Vec::new();
     }
     vec![
-        OmissionRow::new("members of collectives in straggler analysis", "the own time of their ranks is unknown")
+        OmissionRow::left_out("members of collectives in straggler analysis", "the own time of their ranks is unknown")
             .amount(lost),
     ]
 }

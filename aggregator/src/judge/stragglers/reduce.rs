@@ -1,15 +1,16 @@
 //! The reduction: combines the parts of all ranks into verdicts, waits and charges.
 
-use trace::{OmissionRow, StragglerRow, Verdict, WaitRow, Word};
+use trace::{OmissionRow, StandsOn, StragglerRow, StragglerStepRow, Text, Verdict, WaitRow, Word};
 
 use crate::base::stats::{lower_median, median, median_interval_ns, median_ns};
-use crate::judge::stragglers::chain::{Chain, slowdowns};
+use crate::judge::stragglers::chain::{Chain, later_than, slowdowns};
 use crate::judge::stragglers::charge::Charges;
-use crate::judge::stragglers::classify::{Case, judge};
+use crate::judge::stragglers::classify::{Case, Judged, bases, judge};
 use crate::judge::stragglers::deviation::deviations;
-use crate::judge::stragglers::evidence::{above_others, best_ranges};
+use crate::judge::stragglers::evidence::{Compared, Evidence, Ranges, above_others};
 use crate::judge::stragglers::excess::Excess;
 use crate::judge::stragglers::join::Join;
+use crate::judge::stragglers::per_step::PerStep;
 use crate::judge::stragglers::{Stragglers, ToGlobal};
 use crate::measure::own_time::OwnTime;
 use crate::model::Instance;
@@ -29,49 +30,54 @@ pub fn reduce(
     parts.sort_by_key(|p| p.rank);
     parts.dedup_by_key(|p| p.rank);
     let join = Join::of(&parts, instances, to_global);
+    let per_step = PerStep::of(&parts);
     let charges = Charges::of(&join, parts.len());
-    let excess = Excess::of(&join, parts.len());
-    let steps = waited_steps(&join);
-    let cases = cases(&parts, &excess, &charges, steps, thresholds);
-    let verdicts = judge(&cases, thresholds);
+    let excess = Excess::of(&join, parts.len(), per_step);
     let chain = Chain::of(&join);
+    let steps = waited_steps(&join);
+    let per_wait_step = |ns: i64| per_step.ns(if steps == 0 { 0 } else { (ns as f64 / steps as f64).round() as i64 });
+    let ranges = Ranges::of(&parts, &excess.steps, per_step, thresholds);
+    let measured = Measured { parts: &parts, join: &join, excess: &excess, chain: &chain, ranges: &ranges, per_step };
+    let cases = measured.cases(&|rank| per_wait_step(charges.suffered_ns[rank]), thresholds);
+    let bases = bases(&cases, thresholds);
+    let hidden_ns = measured.mean_later_ns(&|rank| bases[rank].is_none());
+    let verdicts = judge(&cases, &bases, &hidden_ns, thresholds);
+    let shown = Shown::of(&cases, &verdicts, &ranges, thresholds);
     let slowdowns = slowdowns(&join, parts.len());
-    let per_step = |ns: i64| if steps == 0 { 0 } else { (ns as f64 / steps as f64).round() as i64 };
     let row = |rank: usize| {
         let own_ns = excess.of_rank(rank);
-        let compared = || excess.steps.iter().zip(&excess.ns[rank]).filter(|(_, ns)| ns.is_some()).map(|(s, _)| *s);
-        let delays_ns: Vec<i64> = compared().map(|step| chain.delay_ns(rank, step)).collect();
         let interval = median_interval_ns(&own_ns);
-        let (case, (verdict, basis)) = (&cases[rank], verdicts[rank]);
-        let delay_ns = median_ns(&delays_ns).unwrap_or(0);
-        let suspect = matches!(verdict, Verdict::Cause | Verdict::Undecided) && case.own.is_some();
-        let range = case.range.as_ref().filter(|_| suspect);
+        let (case, judged) = (&cases[rank], verdicts[rank]);
+        let basis = judged.1.filter(|_| case.own.is_some());
+        let range = shown.evidence(rank);
         StragglerRow {
             rank: parts[rank].rank,
             steps: own_ns.len() as i32,
-            steps_last: compared().filter(|&step| chain.was_last(rank, step)).count() as i32,
-            own_excess_ns: median_ns(&own_ns).unwrap_or(0),
+            steps_last: excess.steps_of(rank).filter(|&step| chain.was_last(rank, step)).count() as i32,
+            own_excess_ns: case.own_excess_ns,
             own_excess_low_ns: interval.map(|i| i.0),
             own_excess_high_ns: interval.map(|i| i.1),
-            step_delay_ns: case.most_delay_ns(basis).map_or(delay_ns, |most_ns| most_ns.min(delay_ns)),
-            caused_wait_ns: per_step(charges.caused_ns[rank]),
-            inherited_ns: per_step(charges.inherited_ns[rank]),
-            suffered_wait_ns: per_step(charges.suffered_ns[rank]),
+            step_delay_ns: case.delay_ns(judged.1, thresholds),
+            caused_wait_ns: per_wait_step(charges.caused_ns[rank]),
+            inherited_ns: per_wait_step(charges.inherited_ns[rank]),
+            suffered_wait_ns: per_wait_step(charges.suffered_ns[rank]),
             z: case.own.and_then(|d| d.z()),
             persistence: case.own.map(|d| d.persistence),
             slowdown: slowdowns[rank],
-            verdict: verdict.into(),
-            reason: suspect.then(|| case.reason().into()),
-            evidence_range: range.map(|r| r.known_as().clone()),
+            verdict: judged.0.into(),
+            doubt: (judged.0 == Verdict::Undecided).then(|| case.doubt(thresholds).into()),
+            reason: basis.and_then(|_| case.reason(basis)).map(Word::from),
+            evidence_range: shown.name(rank),
             evidence_excess_ns: range.map(|r| r.excess_ns.round() as i64),
             evidence_z: range.and_then(|r| r.deviation.z()),
             evidence_persistence: range.map(|r| r.deviation.persistence),
-            stands_on: basis.filter(|_| suspect).map(Word::from),
-            evidence: Some(case.sentence(verdict, thresholds).into()),
+            stands_on: basis.map(Word::from),
+            evidence: Some(case.sentence(judged, thresholds).into()),
         }
     };
     Stragglers {
         stragglers: (0..parts.len()).map(row).collect(),
+        steps: step_rows(&parts, &excess, &shown),
         waits: wait_rows(&join, &parts),
         waited_ns: charges.suffered_ns.iter().sum(),
         charged_ns: charges.caused_ns.clone(),
@@ -91,31 +97,128 @@ fn waited_steps(join: &Join) -> usize {
 /// A range is evidence only if it holds at least this share of the excess.
 const RANGE_SHARE: f64 = 0.25;
 
-fn cases(parts: &[&OwnTime], excess: &Excess, charges: &Charges, steps: usize, t: &Thresholds) -> Vec<Case> {
-    let step_ns = lower_median(parts.iter().flat_map(|p| p.steps.iter().map(|s| s.dur_ns))).unwrap_or(0);
-    let series = excess_series(excess);
-    let busy = device_excess(parts, &excess.steps);
-    let owns = deviations(&series);
-    let least_effect_ns = |part: &OwnTime| {
-        let error_ns = if part.has_device { t.device_error_ns } else { t.host_error_ns };
-        (t.min_effect_pct / 100.0 * step_ns as f64).max(t.min_effect_errors * error_ns as f64)
+/// What was measured of all ranks, from which their cases are made.
+struct Measured<'a> {
+    parts: &'a [&'a OwnTime],
+    join: &'a Join,
+    excess: &'a Excess,
+    chain: &'a Chain,
+    ranges: &'a Ranges<'a>,
+    per_step: PerStep,
+}
+
+impl Measured<'_> {
+    /// The mean over a rank's steps of the time by which its own excess makes it later than the ranks that `others` accepts.
+    fn mean_later_ns(&self, others: &dyn Fn(usize) -> bool) -> Vec<i64> {
+        let later_ns = later_than(self.join, others);
+        let of_rank = |rank: usize| {
+            let in_step = |step| later_ns.get(&(rank, step)).copied().unwrap_or(0);
+            let steps: Vec<i64> = self.excess.steps_of(rank).map(in_step).collect();
+            self.per_step.ns(steps.iter().sum::<i64>() / steps.len().max(1) as i64)
+        };
+        (0..self.parts.len()).map(of_rank).collect()
+    }
+
+    /// The case of each rank; `suffered_ns` is a rank's wait for other ranks, per step.
+    fn cases(&self, suffered_ns: &dyn Fn(usize) -> i64, t: &Thresholds) -> Vec<Case> {
+        let Self { parts, excess, chain, ranges, per_step, .. } = *self;
+        let step_ns = lower_median(parts.iter().flat_map(|p| p.steps.iter().map(|s| s.dur_ns))).unwrap_or(0);
+        let series = excess_series(excess);
+        let busy = busy_excess(parts, &excess.steps, per_step);
+        let owns = deviations(&series);
+        let least_effect_ns = |part: &OwnTime| {
+            let error_ns = if part.has_device { t.device_error_ns } else { t.host_error_ns };
+            (t.min_effect_pct / 100.0 * step_ns as f64).max(t.min_effect_errors * error_ns as f64)
+        };
+        let least_range_ns: Vec<f64> = owns
+            .iter()
+            .zip(parts)
+            .map(|(own, part)| own.map_or(0.0, |d| d.effect_ns).max(least_effect_ns(part)) * RANGE_SHARE)
+            .collect();
+        let later_ns = self.mean_later_ns(&|_| true);
+        let on_chain_ns = |rank: usize| {
+            let delays_ns = excess.steps_of(rank).map(|step| per_step.ns(chain.delay_ns(rank, step)));
+            median_ns(&delays_ns.collect::<Vec<_>>()).unwrap_or(0)
+        };
+        let case = |(rank, range): (usize, Option<Evidence>)| Case {
+            own: owns[rank],
+            own_excess_ns: median_ns(&excess.of_rank(rank)).unwrap_or(0),
+            on_chain_ns: on_chain_ns(rank),
+            later_ns: later_ns[rank],
+            range,
+            alone: parts.len() == 1,
+            step_ns,
+            min_effect_ns: least_effect_ns(parts[rank]),
+            suffered_ns: suffered_ns(rank) as f64,
+            busy_excess_ns: busy.as_ref().map(|busy| median(busy[rank].iter().flatten().copied()).unwrap_or(0.0)),
+        };
+        ranges.best(&least_range_ns).into_iter().enumerate().map(case).collect()
+    }
+}
+
+/// A range, and the excess of one rank in it by step.
+type OwnRange<'a> = (&'a Evidence, Vec<Option<f64>>);
+
+/// The ranges that the tables show. A rank that stands out is measured in its own range. If the rank with the largest delay
+/// stands on a range, all other ranks are measured in that range, so that they can be compared with it.
+struct Shown<'a> {
+    /// For each rank, its own range and its excess there by step, if it stands out.
+    own: Vec<Option<OwnRange<'a>>>,
+    /// The range of the rank with the largest delay, if its verdict stands on one, with that rank's evidence.
+    lead: Option<(&'a Evidence, Compared)>,
+}
+
+impl<'a> Shown<'a> {
+    fn of(cases: &'a [Case], verdicts: &[Judged], ranges: &Ranges<'_>, t: &Thresholds) -> Self {
+        let stands_out = |rank: usize| verdicts[rank].1.is_some() && cases[rank].own.is_some();
+        let own = |rank: usize| {
+            let range = cases[rank].range.as_ref().filter(|_| stands_out(rank))?;
+            Some((range, ranges.compare(range.key()).excess_ns.swap_remove(rank)))
+        };
+        let ranks_in = |range: &Evidence| ranges.compare(range.key());
+        let order = |rank: &usize| (verdicts[*rank].0 == Verdict::Cause, cases[*rank].delay_ns(verdicts[*rank].1, t));
+        let lead = (0..cases.len()).rev().filter(|rank| stands_out(*rank)).max_by_key(order);
+        let lead = lead.filter(|rank| verdicts[*rank].1 == Some(StandsOn::Range));
+        let lead = lead.and_then(|rank| cases[rank].range.as_ref()).map(|range| (range, ranks_in(range)));
+        Self { own: (0..cases.len()).map(own).collect(), lead }
+    }
+
+    /// The range in which a rank is shown.
+    fn evidence(&self, rank: usize) -> Option<&Evidence> {
+        match &self.own[rank] {
+            Some((range, _)) => Some(range),
+            None => self.lead.as_ref()?.1.evidence[rank].as_ref(),
+        }
+    }
+
+    /// The name of that range, as the rank with the largest delay knows it.
+    fn name(&self, rank: usize) -> Option<Text> {
+        let own = self.own[rank].as_ref().map(|(range, _)| *range);
+        let lead = || self.lead.as_ref().filter(|(_, ranks)| ranks.evidence[rank].is_some()).map(|(range, _)| *range);
+        own.or_else(lead)?.known_as().cloned()
+    }
+
+    /// The excess in that range, in the step at this position.
+    fn excess_ns(&self, rank: usize, step: usize) -> Option<f64> {
+        match &self.own[rank] {
+            Some((_, excess_ns)) => excess_ns[step],
+            None => self.lead.as_ref()?.1.excess_ns[rank][step],
+        }
+    }
+}
+
+fn step_rows(parts: &[&OwnTime], excess: &Excess, shown: &Shown<'_>) -> Vec<StragglerStepRow> {
+    let row = |rank: usize, at: usize| StragglerStepRow {
+        rank: parts[rank].rank,
+        step: excess.steps[at],
+        own_excess_ns: excess.ns[rank][at],
+        evidence_range: shown.name(rank),
+        evidence_excess_ns: shown.excess_ns(rank, at).map(|ns| ns.round() as i64),
     };
-    let least_range_ns: Vec<f64> = owns
-        .iter()
-        .zip(parts)
-        .map(|(own, part)| own.map_or(0.0, |d| d.effect_ns).max(least_effect_ns(part)) * RANGE_SHARE)
-        .collect();
-    let ranges = best_ranges(parts, &excess.steps, &least_range_ns, t);
-    let case = |(rank, range): (usize, _)| Case {
-        own: owns[rank],
-        range,
-        alone: parts.len() == 1,
-        step_ns,
-        min_effect_ns: least_effect_ns(parts[rank]),
-        suffered_ns: charges.suffered_ns[rank] as f64 / steps.max(1) as f64,
-        device_excess_ns: parts[rank].has_device.then(|| median(busy[rank].iter().copied()).unwrap_or(0.0)),
-    };
-    ranges.into_iter().enumerate().map(case).collect()
+    (0..parts.len())
+        .flat_map(|rank| (0..excess.steps.len()).map(move |at| (rank, at)))
+        .map(|(r, at)| row(r, at))
+        .collect()
 }
 
 /// The excess of each rank by step. If only two ranks can be compared, it is the signed difference to the other rank,
@@ -131,14 +234,16 @@ fn excess_series(excess: &Excess) -> Vec<Vec<f64>> {
     series
 }
 
-/// The device work within own stretches above that of the other ranks, by rank and step.
-fn device_excess(parts: &[&OwnTime], steps: &[i32]) -> Vec<Vec<f64>> {
+/// The device work within own stretches above that of the other ranks, by rank and step; in a job without devices, the time
+/// of operators. `None` if no rank recorded any.
+fn busy_excess(parts: &[&OwnTime], steps: &[i32], per_step: PerStep) -> Option<Vec<Vec<Option<f64>>>> {
+    let has_device = parts.iter().any(|p| p.has_device);
     let busy = |p: &OwnTime, step: &i32| {
         let row = p.steps.binary_search_by_key(step, |s| s.step).ok()?;
-        p.has_device.then(|| p.steps[row].device_busy_ns)
+        (p.has_device == has_device).then(|| per_step.ns(p.steps[row].busy_ns))
     };
     let values: Vec<Vec<Option<i64>>> = parts.iter().map(|p| steps.iter().map(|s| busy(p, s)).collect()).collect();
-    above_others(&values).0
+    parts.iter().any(|p| p.has_work).then(|| above_others(&values).0)
 }
 
 fn wait_rows(join: &Join, parts: &[&OwnTime]) -> Vec<WaitRow> {
@@ -152,6 +257,7 @@ fn wait_rows(join: &Join, parts: &[&OwnTime]) -> Vec<WaitRow> {
             rank: parts[a.rank].rank,
             arrival_ns: a.arrival_ns,
             wait_ns: a.wait_end_ns(instance.last_ns) - a.arrival_ns,
+            exposed_wait_ns: None,
             wait_clockfree_ns: a.dur_ns.zip(shortest_ns).filter(|_| comparable).map(|(dur, shortest)| dur - shortest),
             own_excess_ns: instance.own_excess_ns(a),
             inherited_ns: instance.inherited_ns(a),
@@ -164,7 +270,7 @@ fn omissions(join: Join, excess: &Excess, parts: &[&OwnTime]) -> Vec<OmissionRow
     let mut rows = join.omissions;
     if excess.skipped > 0 {
         rows.push(
-            OmissionRow::new(
+            OmissionRow::left_out(
                 "collectives ignored for the verdict",
                 "a rank that took part in the step recorded no time there",
             )
@@ -172,7 +278,7 @@ fn omissions(join: Join, excess: &Excess, parts: &[&OwnTime]) -> Vec<OmissionRow
         );
     }
     rows.extend(parts.iter().filter(|p| p.ranges_dropped > 0).map(|p| {
-        OmissionRow::new("host ranges in straggler evidence", "only the largest ranges are kept")
+        OmissionRow::left_out("host ranges in straggler evidence", "only the largest ranges are kept")
             .rank(p.rank)
             .amount(p.ranges_dropped as i64)
     }));

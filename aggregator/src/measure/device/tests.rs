@@ -10,7 +10,7 @@ use crate::model::{CopyRate, KernelUse, Kind};
 static EVERYTHING: Scope = Scope { time: None, steps: None };
 
 /// All device tables of a rank, without a selection.
-fn tables(data: &RankData) -> Tables {
+pub(super) fn tables(data: &RankData) -> Tables {
     let parts = breakdown(data, &EVERYTHING).parts;
     let launches = Launches::collect(&data.events);
     device_tables(&view(data, &launches, &parts))
@@ -190,8 +190,8 @@ fn sm_efficiency_follows_the_blocks_of_the_kernels() {
         data.events.id[(0..data.events.len()).find(named).unwrap()]
     };
     let mut kernels = vec![
-        KernelUse { id: id("half"), blocks: 5, occupancy_pct: Some(20.0) },
-        KernelUse { id: id("full"), blocks: 400, occupancy_pct: Some(80.0) },
+        KernelUse { blocks: 5, occupancy_pct: Some(20.0), ..KernelUse::unknown(id("half")) },
+        KernelUse { blocks: 400, occupancy_pct: Some(80.0), ..KernelUse::unknown(id("full")) },
     ];
     kernels.sort_by_key(|kernel| kernel.id);
     data.kernel_use = kernels;

@@ -15,7 +15,7 @@
 //! If the Python stack was recorded, the innermost row is usually a frame such as `<built-in function sleep>`. If such
 //! a frame [fills](RangePart::fills) a user's range, reports show the name of that range, because the user knows it.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use trace::Text;
 
 use crate::base::intervals::{Interval, IntervalSet};
@@ -30,7 +30,7 @@ type Range = (u32, bool);
 /// The properties that a name gives to its rows.
 #[derive(Clone, Copy, Default)]
 struct NameClass {
-    /// The id of the name that rows of this name count for. All `ProfilerStep#N` are one range.
+    /// The id of the name that rows of this name count for.
     canonical: u32,
     waits: bool,
     synchronizes: bool,
@@ -38,6 +38,9 @@ struct NameClass {
     /// Whether the name is a `ProfilerStep#N`, which comes from the profiler and not from the user.
     is_step: bool,
 }
+
+/// The id that all ranges of steps have as a [`Range`].
+const STEP: u32 = u32::MAX;
 
 /// A row that is open on a thread.
 #[derive(Clone, Copy)]
@@ -49,6 +52,8 @@ struct Open {
     enclosing: Option<Range>,
     /// Whether `range` is a frame of a Python stack.
     frame: bool,
+    /// Whether the row is an operator or inside of one.
+    operator: bool,
     /// The name of the innermost user's range that contains the row or is the row.
     named: Option<u32>,
     input: bool,
@@ -65,6 +70,8 @@ struct Thread {
 struct Walk<'a> {
     rank: &'a RankData,
     names: &'a [NameClass],
+    /// Start and end of every step. A range with exactly these times is the step's own range, whatever its name.
+    steps: FxHashSet<(i64, i64)>,
     threads: Vec<Thread>,
 }
 
@@ -74,7 +81,8 @@ impl<'a> Walk<'a> {
     ///
     /// `thread` is an index into the returned list of thread ids.
     fn each(rank: &'a RankData, names: &'a [NameClass], mut segment: impl FnMut(usize, &Open, i64, i64)) -> Vec<i64> {
-        let mut walk = Self { rank, names, threads: Vec::new() };
+        let steps = rank.outline.steps.iter().map(|step| (step.start_ns, step.end_ns)).collect();
+        let mut walk = Self { rank, names, steps, threads: Vec::new() };
         let mut position: FxHashMap<i64, usize> = FxHashMap::default();
         let mut ids = Vec::new();
         for (row, id) in host_rows(rank) {
@@ -115,13 +123,16 @@ impl<'a> Walk<'a> {
         let class = self.names.get(events.name[row] as usize).copied().unwrap_or_default();
         let input = class.input || around.is_some_and(|o| o.input);
         let enclosing = around.and_then(|o| o.enclosing);
-        let range = Some((class.canonical, input));
+        let (start_ns, end_ns) = (events.ts_ns[row], events.end_ns(row));
+        let is_step = class.is_step || self.steps.contains(&(start_ns, end_ns));
+        let range = Some((if is_step { STEP } else { class.canonical }, input));
+        let operator = (events.kind[row] == Kind::CpuOp && !is_step) || around.is_some_and(|o| o.operator);
         let frame = match events.kind[row] {
             Kind::Runtime | Kind::Driver => around.is_some_and(|o| o.frame),
             kind => kind == Kind::PythonFunction,
         };
         let named = match events.kind[row] {
-            Kind::UserAnnotation if !class.is_step => Some(class.canonical),
+            Kind::UserAnnotation if !is_step => Some(class.canonical),
             _ => around.and_then(|o| o.named),
         };
         let (range, enclosing) = match events.kind[row] {
@@ -131,8 +142,8 @@ impl<'a> Walk<'a> {
             _ if events.is_comm[row] || class.waits => (None, None),
             _ => (range, range),
         };
-        thread.open.push(Open { end_ns: events.end_ns(row), range, enclosing, frame, named, input });
-        thread.assigned_ns = thread.assigned_ns.max(events.ts_ns[row]);
+        thread.open.push(Open { end_ns, range, enclosing, frame, operator, named, input });
+        thread.assigned_ns = thread.assigned_ns.max(start_ns);
     }
 }
 
@@ -170,13 +181,9 @@ pub(super) fn self_times(rank: &RankData, slots: &[Slot], steps: usize) -> Vec<R
             }
         });
     });
-    let name = |id: u32| match rank.names.get(id as usize) {
-        Some(text) if name_rules::is_step(text) => name_rules::STEP.into(),
-        Some(text) => text.clone(),
-        None => "".into(),
-    };
+    let name = |id: u32| (id != STEP).then(|| rank.names.get(id as usize).cloned().unwrap_or_default());
     let part = |time: RangeTime| {
-        let fills = time.fills(&named_ns).map(name);
+        let fills = time.fills(&named_ns).and_then(name);
         RangePart { name: name(time.range.0), input: time.range.1, fills, self_ns: time.self_ns }
     };
     times.into_iter().map(part).collect()
@@ -222,17 +229,30 @@ pub(super) fn computing(rank: &RankData, within: &IntervalSet) -> IntervalSet {
     if recording_waits.is_empty() || within.is_empty() {
         return IntervalSet::new();
     }
+    let threads = times_by_thread(rank, &names, |_| true);
+    let trusted = threads.iter().filter(|(id, _)| recording_waits.binary_search(id).is_ok());
+    trusted.fold(IntervalSet::new(), |all, (_, set)| all.union(&set.intersection(within)))
+}
+
+/// The time in which an operator ran on any thread of the host, without communication and waits.
+pub(super) fn operating(rank: &RankData) -> IntervalSet {
+    let threads = times_by_thread(rank, &classify(&rank.names), |row| row.operator);
+    threads.iter().fold(IntervalSet::new(), |all, (_, set)| all.union(set))
+}
+
+/// For each thread, its id and the times of the innermost rows that `chosen` accepts. Waits are excluded.
+fn times_by_thread(rank: &RankData, names: &[NameClass], chosen: impl Fn(&Open) -> bool) -> Vec<(i64, IntervalSet)> {
     let mut sets: Vec<IntervalSet> = Vec::new();
-    let ids = Walk::each(rank, &names, |thread, row, from_ns, to_ns| {
+    let ids = Walk::each(rank, names, |thread, row, from_ns, to_ns| {
         if sets.len() <= thread {
             sets.resize(thread + 1, IntervalSet::new());
         }
-        if row.range.is_some() {
+        if row.range.is_some() && chosen(row) {
             sets[thread].push(Interval::new(from_ns, to_ns));
         }
     });
-    let trusted = sets.iter().zip(ids).filter(|(_, id)| recording_waits.binary_search(id).is_ok());
-    trusted.fold(IntervalSet::new(), |all, (set, _)| all.union(&set.intersection(within)))
+    sets.resize(ids.len(), IntervalSet::new());
+    ids.into_iter().zip(sets).collect()
 }
 
 fn is_host(kind: Kind) -> bool {
@@ -243,17 +263,12 @@ fn is_host(kind: Kind) -> bool {
 }
 
 fn classify(names: &[Text]) -> Vec<NameClass> {
-    let mut step_name = None;
-    let class = |(id, name): (usize, &Text)| {
-        let id = id as u32;
-        let is_step = name_rules::is_step(name);
-        NameClass {
-            canonical: if is_step { *step_name.get_or_insert(id) } else { id },
-            waits: name_rules::waits(name),
-            synchronizes: name_rules::synchronizes(name),
-            input: name_rules::is_input(name),
-            is_step,
-        }
+    let class = |(id, name): (usize, &Text)| NameClass {
+        canonical: id as u32,
+        waits: name_rules::waits(name),
+        synchronizes: name_rules::synchronizes(name),
+        input: name_rules::is_input(name),
+        is_step: name_rules::is_step(name),
     };
     names.iter().enumerate().map(class).collect()
 }

@@ -52,7 +52,15 @@ fn example(changed: bool) -> Diff {
     } else {
         "the step: +5.0 %, between -20.0 % and +30.0 %"
     };
+    let count = |name: &str, a_per_step, b_per_step| NameCount { name: name.into(), a_per_step, b_per_step };
+    let side = |kernels_per_step, launches| SideKernels { kernels_per_step, launches_per_step: Some(launches) };
+    let kernels = changed.then(|| KernelCounts {
+        a: side(432.0, 432.0),
+        b: side(120.5, 12.0),
+        changes: vec![count("elementwise_kernel\u{1b}[31m", 280.0, 0.0), count("triton_poi_fused_add_0", 0.0, 24.5)],
+    });
     Diff {
+        kernels,
         a: vec![run("runs/clean")],
         b: vec![run("runs/a_directory_with_a_rather_long_name_as_schedulers_give_them/job-1234567-attempt-3/run")],
         method: Method::default(),

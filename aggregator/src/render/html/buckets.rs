@@ -25,7 +25,7 @@ pub(super) fn buckets(tables: &Tables, limits: &Limits, notes: &mut Shortenings)
             "buckets",
             format!(
                 "{} are too many to show the buckets of every rank: {} show every rank, the others show medians over ranks. \
-                 analysis/bucket_timing.parquet has them all.",
+                 The table bucket_timing has them all.",
                 plural(by_step.len(), "step"),
                 shown.len()
             ),

@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use crate::Error;
-use crate::base::units::{count, ns, omission, plural, ranks};
-use crate::compare::{Diff, DiffRow, Group, Judgement, OneSided, Place, RunFacts};
-use crate::render::diff::method_sentences;
+use crate::base::units::{count, ns, omission, omission_kind, plural, ranks_named};
+use crate::compare::{Diff, DiffRow, Group, Judgement, NameCount, OneSided, Place, RunFacts};
+use crate::render::diff::{kernel_sentence, method_sentences};
 use crate::render::html::columns::five_digits;
 use crate::render::html::page::{ComparePage, Tab, script_json};
 use crate::render::html::page_limits::Limits;
@@ -17,6 +17,7 @@ struct Document {
     /// Ranks in both runs.
     ranks: Vec<i32>,
     rows: Vec<Row>,
+    kernels: Vec<KernelRow>,
     appeared: Vec<Single>,
     vanished: Vec<Single>,
 }
@@ -39,6 +40,14 @@ struct Row {
     p: f64,
 }
 
+/// A kernel whose count changed; counts per rank and step.
+#[derive(Serialize)]
+struct KernelRow {
+    name: String,
+    a: f64,
+    b: f64,
+}
+
 #[derive(Serialize)]
 struct Single {
     group: Group,
@@ -50,7 +59,9 @@ struct Single {
 pub(super) fn compare_tab(diff: &Diff, limits: &Limits) -> Result<Tab, Error> {
     let shown = diff.rows.len().min(limits.diff_rows);
     let ranks = diff.b.first().map(|run| run.ranks.clone()).unwrap_or_default();
+    let changes = diff.kernels.iter().flat_map(|kernels| &kernels.changes);
     let document = Document {
+        kernels: changes.take(limits.names).map(kernel).collect(),
         ranks,
         rows: diff.rows.iter().take(shown).map(row).collect(),
         appeared: diff.appeared.iter().take(limits.names).map(single).collect(),
@@ -70,6 +81,8 @@ pub(super) fn compare_tab(diff: &Diff, limits: &Limits) -> Result<Tab, Error> {
         sides: sides(diff),
         uncovered: uncovered(diff, shown, limits),
         method: method_sentences(diff).iter().map(|words| visible_sentence(words)).collect(),
+        kernels: diff.kernels.as_ref().map(kernel_sentence),
+        has_kernels: !document.kernels.is_empty(),
         has_rows: shown > 0,
         one_sided: !diff.appeared.is_empty() || !diff.vanished.is_empty(),
         data: script_json(&document)?,
@@ -96,6 +109,10 @@ fn row(row: &DiffRow) -> Row {
         step_pct: five_digits(row.step_pct),
         p: five_digits(row.p_adjusted),
     }
+}
+
+fn kernel(one: &NameCount) -> KernelRow {
+    KernelRow { name: visible_name(&one.name), a: five_digits(one.a_per_step), b: five_digits(one.b_per_step) }
 }
 
 fn single(one: &OneSided) -> Single {
@@ -125,7 +142,7 @@ fn sides(diff: &Diff) -> Vec<(String, String)> {
     let side = |letter: &str, runs: &[RunFacts]| -> Vec<(String, String)> {
         let describe = |(at, run): (usize, &RunFacts)| {
             let which = if runs.len() == 1 { letter.to_string() } else { format!("{letter}{}", at + 1) };
-            let words = format!("{}: {}, {}", run.path, ranks_of(&run.ranks), plural(run.steps, "step"));
+            let words = format!("{}: {}, {}", run.path, ranks_named(&run.ranks), plural(run.steps, "step"));
             (which, visible_sentence(&format!("{words}; verdict on this run alone: {}", run.verdict)))
         };
         runs.iter().enumerate().map(describe).collect()
@@ -133,18 +150,15 @@ fn sides(diff: &Diff) -> Vec<(String, String)> {
     [side("A", &diff.a), side("B", &diff.b)].concat()
 }
 
-fn ranks_of(list: &[i32]) -> String {
-    format!("{} {}", if list.len() == 1 { "rank" } else { "ranks" }, ranks(list))
-}
-
 /// Lists the data that the comparison does not cover.
 fn uncovered(diff: &Diff, shown: usize, limits: &Limits) -> Vec<(&'static str, String)> {
     let mut all = Vec::new();
     for row in diff.omissions.iter().take(limits.omissions) {
-        all.push(("lost", visible_sentence(&omission(row))));
+        all.push((omission_kind(row), visible_sentence(&omission(row))));
     }
-    if diff.omissions.len() > limits.omissions {
-        all.push(("lost", format!("{} more", plural(diff.omissions.len() - limits.omissions, "omission"))));
+    let rest = diff.omissions.get(limits.omissions..).unwrap_or_default();
+    if let Some(worst) = rest.iter().min_by_key(|row| row.kind.known()) {
+        all.push((omission_kind(worst), format!("{} more", plural(rest.len(), "omission"))));
     }
     if diff.too_small > 0 {
         let share = 100.0 * diff.method.smallest_share;
@@ -157,6 +171,11 @@ fn uncovered(diff: &Diff, shown: usize, limits: &Limits) -> Vec<(&'static str, S
             "{rest} of {all_rows} rows, those with the smallest changes, are not shown; `aggregator diff --json` has all rows"
         );
         all.push(("summarised", words));
+    }
+    let changed = diff.kernels.as_ref().map_or(0, |kernels| kernels.changes.len());
+    if changed > limits.names {
+        let rest = plural(changed - limits.names, "kernel");
+        all.push(("summarised", format!("{rest} whose count changed less are not shown")));
     }
     for (side, word) in [(&diff.appeared, "new in B"), (&diff.vanished, "gone in B")] {
         if side.len() > limits.names {
@@ -172,7 +191,7 @@ mod tests {
     use trace::OmissionRow;
 
     use super::*;
-    use crate::compare::{Change, DiffVerdict, Key, Measure, Method};
+    use crate::compare::{Change, DiffVerdict, KernelCounts, Key, Measure, Method, SideKernels};
 
     /// Four compared rows and two one-sided rows, with `text` in every string of the comparison.
     fn analysis_with(text: &str) -> Diff {
@@ -193,7 +212,10 @@ mod tests {
             ..RunFacts::default()
         };
         let one = || OneSided { key: Key::new(Group::Kernel, text, Measure::Total), step_ns: 5e6 };
+        let fewer = NameCount { name: text.into(), a_per_step: 3.0, b_per_step: 1.5 };
+        let side = |kernels_per_step| SideKernels { kernels_per_step, launches_per_step: None };
         Diff {
+            kernels: Some(KernelCounts { a: side(3.0), b: side(1.5), changes: vec![fewer] }),
             a: vec![run.clone()],
             b: vec![run],
             method: Method::default(),
@@ -207,7 +229,7 @@ mod tests {
             too_small: 3,
             appeared: vec![one()],
             vanished: vec![one()],
-            omissions: vec![OmissionRow::new(text, text)],
+            omissions: vec![OmissionRow::lost(text, text)],
         }
     }
 
@@ -228,6 +250,7 @@ mod tests {
             let data: serde_json::Value = serde_json::from_str(data.split("</script>").next().unwrap()).unwrap();
             let shown = visible_name(&format!("{hostile} {hostile}"));
             assert_eq!((&data["rows"][0]["name"], &data["rows"][2]["name"]), (&shown.as_str().into(), &"step".into()));
+            assert_eq!(data["kernels"][0]["name"], visible_name(hostile));
             assert_eq!((&data["rows"][0]["rank"], &data["rows"][1]["rank"]), (&1.into(), &serde_json::Value::Null));
         }
     }
@@ -238,6 +261,10 @@ mod tests {
         let page = html(&diff);
         assert!(page.contains("3 rows below 1.0 % of a step in both runs were skipped"), "{page}");
         assert!(page.contains("gemm: gemm") && page.contains(">Slower<") && page.contains("+2.0 %"), "{page}");
+        let sentence = "A has 3 kernels in unknown launches, B has 1.5 kernels in unknown launches: -50.0 % kernels";
+        assert!(page.contains(sentence) && page.contains("data-diff=\"kernels\""), "{page}");
+        diff.kernels = None;
+        assert!(html(&diff).contains("Neither run has kernels"), "a run on CPUs");
         let few = Limits { diff_rows: 1, ..Limits::default() };
         let page = compare_tab(&diff, &few).unwrap().html;
         assert!(page.contains("3 of 4 rows, those with the smallest changes, are not shown"), "{page}");

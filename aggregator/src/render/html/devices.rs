@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{IdleBreakdownRow, MemoryCurveRow, MemoryPeakRow};
+use trace::{IdleBreakdownRow, MemoryAtPeakRow, MemoryCurveRow, MemoryPeakRow};
 
 use crate::base::units::plural;
 use crate::model::analysis::Tables;
@@ -10,6 +10,8 @@ use crate::render::html::page_limits::{Limits, Shortenings};
 
 /// Number of peaks whose holders are shown.
 const PEAKS: usize = 8;
+/// Number of blocks that are shown.
+const BLOCKS: usize = 12;
 
 /// The gaps of every stream by cause, or of every device if there are too many streams.
 pub(super) fn idle(tables: &Tables, limits: &Limits, notes: &mut Shortenings) -> Vec<IdleBreakdownRow> {
@@ -22,10 +24,11 @@ pub(super) fn idle(tables: &Tables, limits: &Limits, notes: &mut Shortenings) ->
     notes.add("idle", format!("{} {text}", plural(streams.len(), "stream")));
     let mut sums: BTreeMap<(i32, Option<i64>, &str), IdleBreakdownRow> = BTreeMap::new();
     for row in rows {
-        let none = || IdleBreakdownRow { stream_id: None, gaps: 0, idle_ns: 0, ..row.clone() };
+        let none = || IdleBreakdownRow { stream_id: None, gaps: 0, idle_ns: 0, overhead_ns: 0, ..row.clone() };
         let sum = sums.entry((row.rank, row.device_id, row.category.as_str())).or_insert_with(none);
         sum.gaps += row.gaps;
         sum.idle_ns = sum.idle_ns.saturating_add(row.idle_ns);
+        sum.overhead_ns = sum.overhead_ns.saturating_add(row.overhead_ns);
     }
     sums.into_values().collect()
 }
@@ -48,7 +51,7 @@ pub(super) fn memory(tables: &Tables, limits: &Limits, notes: &mut Shortenings) 
         notes.add(
             "memory",
             format!(
-                "Only the {} with the highest peaks, of {}, are drawn. analysis/memory_curve.parquet has them all.",
+                "Only the {} with the highest peaks, of {}, are drawn. The table memory_curve has them all.",
                 plural(shown, "curve"),
                 all.len()
             ),
@@ -67,6 +70,12 @@ pub(super) fn peaks(tables: &Tables) -> Vec<&MemoryPeakRow> {
     peaks.sort_by_key(|p| (std::cmp::Reverse(p.peak_bytes), p.rank, p.device_id));
     peaks.truncate(PEAKS);
     peaks
+}
+
+/// The largest blocks at the highest peak.
+pub(super) fn blocks(tables: &Tables) -> Vec<&MemoryAtPeakRow> {
+    let highest = tables.memory_peaks.iter().max_by_key(|p| p.peak_bytes).map(|p| (p.rank, p.device_id));
+    tables.memory_at_peak.iter().filter(|row| Some((row.rank, row.device_id)) == highest).take(BLOCKS).collect()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::Error;
 use crate::render::html::section_texts::{FindingView, Section, Uncovered};
 
 /// The modules of the page. They become one script, so each must come before the modules that import it.
-const MODULES: [(&str, &str); 16] = [
+const MODULES: [(&str, &str); 17] = [
     ("format.js", include_str!("../../../templates/report/format.js")),
     ("rows.js", include_str!("../../../templates/report/rows.js")),
     ("dom.js", include_str!("../../../templates/report/dom.js")),
@@ -25,6 +25,7 @@ const MODULES: [(&str, &str); 16] = [
     ("timeline.js", include_str!("../../../templates/report/timeline.js")),
     ("buckets.js", include_str!("../../../templates/report/buckets.js")),
     ("tables.js", include_str!("../../../templates/report/tables.js")),
+    ("modules.js", include_str!("../../../templates/report/modules.js")),
     ("intervals.js", include_str!("../../../templates/report/intervals.js")),
     ("diff.js", include_str!("../../../templates/report/diff.js")),
     ("run.js", include_str!("../../../templates/report/run.js")),
@@ -83,6 +84,9 @@ pub(super) struct ComparePage {
     pub(super) sides: Vec<(String, String)>,
     pub(super) uncovered: Vec<(&'static str, String)>,
     pub(super) method: Vec<String>,
+    /// The kernels and launches of a step; `None` if neither run has kernels.
+    pub(super) kernels: Option<String>,
+    pub(super) has_kernels: bool,
     pub(super) has_rows: bool,
     pub(super) one_sided: bool,
     /// Output of [`script_json`].

@@ -30,8 +30,11 @@ pub(super) fn plain_tables(
         table(t.queue_length.iter(), names, limits, notes)?,
         table(t.sync_stalls.iter(), names, limits, notes)?,
         table(t.data_loading.iter().filter(|r| r.step.is_none()), names, limits, notes)?,
+        table(t.input_gaps.iter(), names, limits, notes)?,
         table(t.memcpy_bandwidth.iter(), names, limits, notes)?,
         table(t.memory_peaks.iter(), names, limits, notes)?,
+        table(t.memory_at_peak.iter(), names, limits, notes)?,
+        table(t.memory_growth.iter(), names, limits, notes)?,
     ];
     Ok(all.into_iter().flatten().collect())
 }
@@ -45,7 +48,7 @@ fn table<'a, R: Row>(
     let (rows, table, most) = (rows.collect::<Vec<_>>(), R::table(), limits.names);
     if rows.len() > most {
         let (name, rows) = (table.name, plural(rows.len(), "row"));
-        let text = format!("{name}: the first {most} of {rows} are shown. analysis/{name}.parquet has them all.");
+        let text = format!("{name}: the first {most} of {rows} are shown. The table {name} has them all.");
         notes.add("tables", text);
     }
     let mut wanted: Vec<&str> = table.columns.iter().map(|column| column.name).collect();

@@ -1,8 +1,8 @@
 //! The texts around the charts: sections, the data that each lacks, and the data that the numbers do not cover.
 
-use trace::{ClockFitRow, Verdict};
+use trace::{ClockFitRow, StandsOn, Verdict};
 
-use crate::base::units::{count, ns, omission, plural, ranks};
+use crate::base::units::{count, ns, omission, omission_kind, plural, ranks};
 use crate::model::analysis::{Analysis, VerdictKind};
 use crate::render::html::page_limits::{Limits, Shortenings};
 use crate::render::html::string_pool::{visible_name, visible_sentence};
@@ -26,7 +26,7 @@ pub(super) struct Section {
 /// Data that the numbers do not cover.
 #[derive(Debug, PartialEq)]
 pub(super) struct Uncovered {
-    /// `lost`, `missing`, `undecided` or `summarised`.
+    /// `lost`, `left out`, `note`, `missing`, `undecided` or `summarised`.
     pub(super) kind: &'static str,
     pub(super) text: String,
     /// The affected section.
@@ -39,6 +39,8 @@ pub(super) struct Uncovered {
 #[derive(Debug)]
 pub(super) struct FindingView {
     pub(super) severity: String,
+    /// The predicted saving.
+    pub(super) saving: Option<String>,
     pub(super) title: String,
     pub(super) evidence: String,
     pub(super) suggestion: String,
@@ -71,6 +73,7 @@ pub(super) fn sections(content: &PageContent<'_>) -> Vec<Section> {
         clocks(content),
         kernels(content),
         operators(content),
+        modules(content),
         idle(content),
         memory(content),
         roofline(content),
@@ -100,8 +103,8 @@ fn steps(content: &PageContent<'_>) -> Section {
     section(
         "steps",
         "Step time by rank",
-        "The time of each rank's step by activity. The five parts sum to the length of the step. Exposed communication \
-         includes waiting for a late rank, so another rank often causes it.",
+        "The time of each rank's step by activity. The parts sum to the length of the step. Exposed communication \
+         includes waiting for a late rank, so another rank often causes it. The table has the cause first, then its victims.",
         none.then_some("No active step was recorded. Use `--step-marker REGEX` to take host ranges as steps."),
     )
 }
@@ -122,9 +125,9 @@ fn lateness(content: &PageContent<'_>) -> Section {
     section(
         "lateness",
         "Lateness by rank and step",
-        "Arrival: delay behind the first rank, on one clock. Own excess: own work between collectives, compared with the other \
-         ranks; it needs no common clock. Suffered wait: time spent waiting for other ranks. A cause stands out in own \
-         excess, its victims stand out in suffered wait.",
+        "Longer in a range: time in the range that the verdict stands on, compared with the other ranks. Own excess: all own \
+         work between collectives, compared with the other ranks. Neither needs a common clock, and a cause stands out in one \
+         of them. Arrival: delay behind the first rank, on one clock. Suffered wait: time spent waiting for other ranks.",
         missing,
     )
 }
@@ -206,8 +209,8 @@ fn clocks(content: &PageContent<'_>) -> Section {
     let rows = &content.analysis.tables.clock_fit;
     let lead = match rows.first() {
         Some(first) => format!(
-            "Global time is the clock of rank {}. The error holds with 95 % confidence, the bound is guaranteed; both hold over the \
-             whole recording.",
+            "Global time is the clock of rank {}. A correction is added to a rank's clock, so it is below 0 for a clock that is \
+             ahead. The error holds with 95 % confidence, the bound is guaranteed; both hold over the whole recording.",
             first.reference_rank
         ),
         None => "The map from each rank's clock to global time.".to_string(),
@@ -257,6 +260,21 @@ fn operators(content: &PageContent<'_>) -> Section {
     )
 }
 
+fn modules(content: &PageContent<'_>) -> Section {
+    section(
+        "modules",
+        "Modules",
+        "The modules of the model, summed over all ranks. Own is the total without the modules inside. Device time is that of the \
+         work which a module launched; backward is that of the backward operators of its forward operators.",
+        content
+            .analysis
+            .tables
+            .module_stats
+            .is_empty()
+            .then_some("No call of a module was recorded. torch.profiler records them with `with_stack=True`."),
+    )
+}
+
 fn idle(content: &PageContent<'_>) -> Section {
     section(
         "idle",
@@ -287,12 +305,13 @@ fn memory(content: &PageContent<'_>) -> Section {
 
 fn roofline(content: &PageContent<'_>) -> Section {
     let lead = "FLOP/s by arithmetic intensity (FLOPs per byte), with the limits of the devices. Points below the slope are \
-                limited by memory, points below the flat roof by arithmetic.";
+                limited by memory, points below the flat roof by arithmetic. The bytes of torch's operators are a lower \
+                bound (each factor and result once), so their points may lie further left.";
     let missing = content.roofline.missing();
     Section { drawn: !content.roofline.is_empty(), ..section("roofline", "Roofline", lead, missing.as_deref()) }
 }
 
-/// Lists the data that the numbers do not cover: lost, missing, undecided and summarised data.
+/// Lists the data that the numbers do not cover: lost, left out, missing, undecided and summarised data.
 pub(super) fn uncovered(content: &PageContent<'_>, sections: &[Section], limits: &Limits) -> Vec<Uncovered> {
     let mut all = Vec::new();
     let mut add = |kind, section: Option<&'static str>, text: String| {
@@ -324,17 +343,13 @@ fn lost(content: &PageContent<'_>, limits: &Limits, add: &mut impl FnMut(&'stati
         let (list, are) = (ranks(&facts.missing_ranks), if facts.missing_ranks.len() == 1 { "is" } else { "are" });
         add("missing", None, format!("{} of the job {are} missing: {list}", plural(facts.missing_ranks.len(), "rank")));
     }
-    if facts.dropped > 0 {
-        let (dropped, recorded) = (facts.dropped as u64, u64::try_from(facts.recorded).unwrap_or(0));
-        add("lost", None, format!("{} rows were lost while recording, {} were kept", count(dropped), count(recorded)));
-    }
     for row in tables.omissions.iter().take(limits.omissions) {
-        add("lost", None, visible_sentence(&omission(row)));
+        add(omission_kind(row), None, visible_sentence(&omission(row)));
     }
-    let rest = tables.omissions.len().saturating_sub(limits.omissions);
-    if rest > 0 {
-        let more = format!("{} not shown; analysis/omissions.parquet has them all", plural(rest, "more omission"));
-        add("lost", None, more);
+    let rest = tables.omissions.get(limits.omissions..).unwrap_or_default();
+    if let Some(worst) = rest.iter().min_by_key(|row| row.kind.known()) {
+        let more = format!("{} not shown; the table omissions has them all", plural(rest.len(), "more omission"));
+        add(omission_kind(worst), None, more);
     }
 }
 
@@ -374,6 +389,7 @@ pub(super) fn findings(analysis: &Analysis, sections: &[Section]) -> Vec<Finding
         let title = sections.iter().find(|s| s.id == link).map_or("What the numbers do not cover", |s| s.title);
         FindingView {
             severity: row.severity.to_string(),
+            saving: analysis.saving(row),
             title: visible_sentence(&row.title),
             evidence: visible_sentence(&row.evidence),
             suggestion: visible_sentence(&row.suggestion),
@@ -394,20 +410,23 @@ fn evidence(table: &str) -> &'static str {
         "clock_fit" => "clocks",
         "kernel_stats" => "kernels",
         "op_stats" => "operators",
+        "module_stats" => "modules",
         "idle_breakdown" => "idle",
-        "memory_peaks" | "memory_curve" => "memory",
+        "memory_peaks" | "memory_curve" | "memory_growth" | "memory_at_peak" => "memory",
         "counters" | "omissions" => "left-out",
         _ => "tables",
     }
 }
 
 /// The word for the verdict, as in the terminal's summary.
-pub(super) fn word(kind: VerdictKind) -> &'static str {
-    match kind {
+pub(super) fn word(analysis: &Analysis) -> &'static str {
+    match analysis.verdict.kind {
         VerdictKind::Cause => "Cause found",
         VerdictKind::Undecided => "Undecided",
         VerdictKind::Balanced => "Balanced",
-        VerdictKind::Nothing => "No verdict",
+        VerdictKind::Nothing if !analysis.headlines_finding() => "No verdict",
+        VerdictKind::Nothing if analysis.tables.findings.is_empty() => "No finding",
+        VerdictKind::Nothing => "Top finding",
     }
 }
 
@@ -418,15 +437,28 @@ pub(super) fn tiles(analysis: &Analysis) -> Vec<(&'static str, String)> {
     let mut tile = |name, value: Option<String>| tiles.extend(value.map(|value| (name, value)));
     let who = match v.kind {
         VerdictKind::Cause => "slow rank",
+        VerdictKind::Undecided if v.suspects.len() > 1 => "suspected ranks",
         VerdictKind::Undecided => "suspected rank",
         VerdictKind::Balanced | VerdictKind::Nothing => "rank with the largest own excess",
     };
-    tile(who, v.rank.map(|r| r.to_string()));
-    tile("delay of every step", v.step_delay_ns.filter(|_| v.kind == VerdictKind::Cause).map(ns));
+    let named = |rank: i32| match v.suspects.len() {
+        0 | 1 => rank.to_string(),
+        n => {
+            let first: Vec<String> = v.suspects.iter().take(4).map(i32::to_string).collect();
+            format!("{}{}", first.join(", "), if n > 4 { format!(" and {} more", n - 4) } else { String::new() })
+        }
+    };
+    tile(who, v.rank.map(named));
+    let delays = matches!(v.kind, VerdictKind::Cause | VerdictKind::Undecided);
+    let delay = if v.kind == VerdictKind::Cause { "delay of every step" } else { "possible delay of every step" };
+    tile(delay, v.step_delay_ns.filter(|_| delays).map(ns));
     let share = |delay: i64| v.step_ns.filter(|s| *s > 0).map(|s| format!("{:.0} %", 100.0 * delay as f64 / s as f64));
-    tile("share of a step", v.step_delay_ns.filter(|_| v.kind == VerdictKind::Cause).and_then(share));
-    tile("own excess per step", v.own_excess_ns.map(ns));
-    let interval = v.own_excess_low_ns.zip(v.own_excess_high_ns);
+    tile("share of a step", v.step_delay_ns.filter(|_| delays).and_then(share));
+    // The other numbers are those of the quantity that the verdict stands on.
+    let by_range = v.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Range);
+    tile("longer in the range, per step", v.evidence_excess_ns.filter(|_| by_range).map(ns));
+    tile("own excess per step", v.own_excess_ns.filter(|_| !by_range).map(ns));
+    let interval = v.own_excess_low_ns.zip(v.own_excess_high_ns).filter(|_| !by_range);
     tile("95 % interval of own excess", interval.map(|(low, high)| format!("{} to {}", ns(low), ns(high))));
     tile("z", v.z.filter(|z| z.is_finite()).map(|z| if z > 100.0 { "above 100".into() } else { format!("{z:.1}") }));
     tile("share of steps that show it", v.persistence.map(|p| format!("{:.0} %", 100.0 * p)));
@@ -455,7 +487,9 @@ pub(super) fn facts(analysis: &Analysis) -> Vec<(&'static str, String)> {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         list.push(("hosts", format!("{}{more}", hosts.join(", "))));
     }
-    list.push(("steps", if facts.steps.is_empty() { "none".into() } else { ranks(&facts.steps) }));
+    let numbers = if facts.steps.len() == 1 { "number" } else { "numbers" };
+    let steps = format!("{} ({numbers} {})", count(facts.steps.len() as u64), ranks(&facts.steps));
+    list.push(("steps", if facts.steps.is_empty() { "none".into() } else { steps }));
     list.push(("events", count(facts.events)));
     list.push(("collectives", count(analysis.tables.collective_instances.len() as u64)));
     if let Some(selection) = &facts.selection {

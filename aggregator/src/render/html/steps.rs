@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 use serde::Serialize;
-use trace::StepBreakdownRow;
+use trace::{StandsOn, StepBreakdownRow, StragglerRow};
 
 use crate::base::intervals::{Interval, IntervalSet};
 use crate::base::units::plural;
 use crate::model::analysis::{Analysis, Tables};
 use crate::render::html::page_limits::{Limits, Shortenings, unit_ns};
+use crate::render::html::string_pool::visible_name;
 
 /// The breakdown of the active steps by lane: a device, or the CPU of a rank without devices. Beyond the limit, the
 /// means of each lane (without a step) and those of each step (rank −1).
@@ -28,7 +29,7 @@ pub(super) fn breakdown(tables: &Tables, limits: &Limits, notes: &mut Shortening
         "steps",
         format!(
             "{} and {} are too many to show the breakdown of every rank in every step: the means over the steps are shown. \
-             analysis/step_breakdown.parquet has them all.",
+             The table step_breakdown has them all.",
             plural(lanes.len(), "rank"),
             plural(steps.len(), "step")
         ),
@@ -48,11 +49,12 @@ fn mean(rows: Vec<&StepBreakdownRow>) -> StepBreakdownRow {
         exposed_comm_ns: of(|r| r.exposed_comm_ns),
         memory_ns: of(|r| r.memory_ns),
         idle_ns: of(|r| r.idle_ns),
+        overhead_ns: of(|r| r.overhead_ns),
         ..StepBreakdownRow::default()
     }
 }
 
-/// Three measures of lateness by rank and step. A column is one step or several, a row is one rank or several.
+/// Measures of lateness by rank and step. A column is one step or several, a row is one rank or several.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Heat {
     /// First and last rank of each row.
@@ -63,8 +65,12 @@ pub(super) struct Heat {
     unit_ns: i64,
     /// Largest delay behind the first rank, over the collectives of the step.
     arrival: Vec<Option<i64>>,
-    /// Own work above the lower median of the ranks, summed over the collectives of the step.
+    /// Own work above the lower median of the ranks.
     own: Vec<Option<i64>>,
+    /// Time in the range that the verdict stands on, above the lower median of the other ranks.
+    range: Vec<Option<i64>>,
+    /// That range; `null` if no verdict stands on a range.
+    range_name: Option<String>,
     /// Time spent waiting for other ranks; overlapping waits count once.
     suffered: Vec<Option<i64>>,
     /// Largest error of a difference of arrivals; `null` if it is unknown for some collective.
@@ -75,9 +81,13 @@ pub(super) struct Heat {
 #[derive(Default)]
 struct Cell {
     arrival_ns: i64,
-    own_ns: i64,
+    own_ns: Option<i64>,
+    range_ns: Option<i64>,
     waits: Vec<Interval>,
 }
+
+/// The values of a rank in a step: arrival, own excess, excess in the range, suffered wait.
+type Values = [Option<i64>; 4];
 
 /// Computes the maps from the waits of all ranks. They are empty without waits.
 pub(super) fn heat(tables: &Tables, limits: &Limits, notes: &mut Shortenings) -> Heat {
@@ -90,7 +100,6 @@ pub(super) fn heat(tables: &Tables, limits: &Limits, notes: &mut Shortenings) ->
         let Some(step) = instance.step.filter(|step| *step >= 0) else { continue };
         let cell = cells.entry((wait.rank, step)).or_default();
         cell.arrival_ns = cell.arrival_ns.max(wait.arrival_ns.saturating_sub(instance.first_start_ns));
-        cell.own_ns = cell.own_ns.saturating_add(wait.own_excess_ns);
         cell.waits.push(Interval::new(wait.arrival_ns, wait.arrival_ns.saturating_add(wait.wait_ns.max(0))));
         unknown |= instance.error_ns.is_none();
         error_ns = error_ns.max(instance.error_ns.unwrap_or(0));
@@ -98,17 +107,39 @@ pub(super) fn heat(tables: &Tables, limits: &Limits, notes: &mut Shortenings) ->
     if cells.is_empty() {
         return Heat::default();
     }
-    let values: BTreeMap<(i32, i32), [i64; 3]> = cells
-        .into_iter()
-        .map(|(key, cell)| (key, [cell.arrival_ns, cell.own_ns, IntervalSet::from_unsorted(cell.waits).len_ns()]))
-        .collect();
+    for row in &tables.straggler_steps {
+        if let Some(cell) = cells.get_mut(&(row.rank, row.step)) {
+            (cell.own_ns, cell.range_ns) = (row.own_excess_ns, row.evidence_excess_ns);
+        }
+    }
+    let values = |cell: Cell| {
+        let suffered_ns = IntervalSet::from_unsorted(cell.waits).len_ns();
+        [Some(cell.arrival_ns), cell.own_ns, cell.range_ns, Some(suffered_ns)]
+    };
+    let values: BTreeMap<(i32, i32), Values> = cells.into_iter().map(|(key, cell)| (key, values(cell))).collect();
     let mut heat = binned(&values, limits, notes);
     heat.error_ns = Some(error_ns).filter(|_| !unknown);
+    heat.range_name = range_name(tables);
     heat
 }
 
+/// The range that a verdict stands on. Ranks that stand out in ranges of their own may have other ranges.
+fn range_name(tables: &Tables) -> Option<String> {
+    let by_range = |row: &&StragglerRow| row.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Range);
+    let mut names: Vec<Option<&str>> =
+        tables.stragglers.iter().filter(by_range).map(|row| row.evidence_range.as_deref()).collect();
+    names.sort_unstable();
+    names.dedup();
+    match names[..] {
+        [] => None,
+        [None] => Some("outside of all ranges".into()),
+        [Some(name)] => Some(format!("in {}", visible_name(name))),
+        _ => Some("in the verdicts' ranges".into()),
+    }
+}
+
 /// Groups ranks into rows and steps into columns, so that the map stays within the limits.
-fn binned(values: &BTreeMap<(i32, i32), [i64; 3]>, limits: &Limits, notes: &mut Shortenings) -> Heat {
+fn binned(values: &BTreeMap<(i32, i32), Values>, limits: &Limits, notes: &mut Shortenings) -> Heat {
     let mut ranks: Vec<i32> = values.keys().map(|(rank, _)| *rank).collect();
     let mut steps: Vec<i32> = values.keys().map(|(_, step)| *step).collect();
     for list in [&mut ranks, &mut steps] {
@@ -131,20 +162,19 @@ fn binned(values: &BTreeMap<(i32, i32), [i64; 3]>, limits: &Limits, notes: &mut 
             ),
         );
     }
-    let largest = values.values().flatten().map(|v| v.saturating_abs()).max().unwrap_or(0);
+    let largest = values.values().flatten().flatten().map(|v| v.saturating_abs()).max().unwrap_or(0);
     let unit_ns = unit_ns(largest);
-    let mut maps = [(); 3].map(|()| vec![None; rows.len() * columns.len()]);
-    for ((rank, step), three) in values {
+    let mut maps = [(); 4].map(|()| vec![None; rows.len() * columns.len()]);
+    for ((rank, step), of_rank) in values {
         let row = rows.partition_point(|(_, last)| last < rank);
         let column = columns.partition_point(|(_, last)| last < step);
-        for (map, value) in maps.iter_mut().zip(three) {
+        for (map, value) in maps.iter_mut().zip(of_rank) {
             let cell: &mut Option<i64> = &mut map[row * columns.len() + column];
-            let value = value / unit_ns;
-            *cell = Some(cell.map_or(value, |before| before.max(value)));
+            *cell = (*cell).max(value.map(|value| value / unit_ns));
         }
     }
-    let [arrival, own, suffered] = maps;
-    Heat { rows, columns, unit_ns, arrival, own, suffered, error_ns: None }
+    let [arrival, own, range, suffered] = maps;
+    Heat { rows, columns, unit_ns, arrival, own, range, range_name: None, suffered, error_ns: None }
 }
 
 fn bins(sorted: &[i32], size: usize) -> Vec<(i32, i32)> {
@@ -203,9 +233,9 @@ mod tests {
 
     #[test]
     fn cells_of_several_ranks_and_steps_show_the_largest() {
-        let values: BTreeMap<(i32, i32), [i64; 3]> = (0..8)
-            .flat_map(|rank| (0..10).map(move |step| ((rank, step), [i64::from(rank * 10 + step), -5, 0])))
-            .collect();
+        let of_rank = |rank: i32, step: i32| [Some(i64::from(rank * 10 + step)), Some(-5), None, Some(0)];
+        let values: BTreeMap<(i32, i32), Values> =
+            (0..8).flat_map(|rank| (0..10).map(move |step| ((rank, step), of_rank(rank, step)))).collect();
         let mut notes = Shortenings::default();
         let limits = Limits { heat_rows: 4, heat_cells: 20, ..Limits::default() };
         let heat = binned(&values, &limits, &mut notes);
@@ -213,8 +243,37 @@ mod tests {
         assert_eq!(heat.columns.len(), 5);
         assert_eq!(heat.arrival[0], Some(11));
         assert_eq!(heat.arrival[19], Some(79));
-        assert_eq!(heat.own[7], Some(-5));
+        assert_eq!((heat.own[7], heat.range[7]), (Some(-5), None));
         assert!(!notes.is_empty());
+    }
+
+    /// Rank 1 is the cause by its range, although rank 0 has the larger own excess.
+    #[test]
+    fn the_range_of_the_verdict_has_a_map() {
+        let wait = |rank| trace::WaitRow { rank, wait_ns: 4, ..Default::default() };
+        let step = |rank, own, range| trace::StragglerStepRow {
+            rank,
+            step: 1,
+            own_excess_ns: Some(own),
+            evidence_range: Some("forward".into()),
+            evidence_excess_ns: Some(range),
+        };
+        let cause = StragglerRow {
+            rank: 1,
+            stands_on: Some("range".into()),
+            evidence_range: Some("forward".into()),
+            ..Default::default()
+        };
+        let tables = Tables {
+            collective_instances: vec![trace::InstanceRow { step: Some(1), ..Default::default() }],
+            collective_waits: vec![wait(0), wait(1)],
+            stragglers: vec![cause],
+            straggler_steps: vec![step(0, 15, 0), step(1, 2, 30)],
+            ..Tables::default()
+        };
+        let heat = heat(&tables, &Limits::default(), &mut Shortenings::default());
+        assert_eq!((heat.own, heat.range), (vec![Some(15), Some(2)], vec![Some(0), Some(30)]));
+        assert_eq!(heat.range_name.as_deref(), Some("in forward"));
     }
 
     #[test]

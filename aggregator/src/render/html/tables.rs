@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{DeviceRow, KernelStatsRow, OpStatsRow, Text, Word, WorkType};
+use trace::{DeviceRow, KernelStatsRow, OpStatsRow, RooflineBound, Text, Word, WorkType};
 
 use crate::Error;
 use crate::base::units::{ns, plural};
@@ -13,8 +13,36 @@ use crate::render::html::columns::Columns;
 use crate::render::html::page_limits::{Limits, Shortenings};
 use crate::render::html::string_pool::StringPool;
 
-/// A row, and the time in which its FLOPs were computed.
-type Timed = (KernelStatsRow, Option<i64>);
+/// Smallest share of its rank's steps, in percent, with which a row is called slowest: the ratio of shorter ones is noise.
+const LEAST_SLOWEST_PCT: i64 = 1;
+
+/// The time of each rank's steps.
+struct Steps(BTreeMap<i32, i64>);
+
+impl Steps {
+    fn of(tables: &Tables) -> Self {
+        let mut devices: BTreeMap<(i32, Option<i64>), i64> = BTreeMap::new();
+        for row in tables.step_breakdown.iter().filter(|row| row.step.is_some_and(|step| step >= 0)) {
+            let sum = devices.entry((row.rank, row.device_id)).or_default();
+            *sum = sum.saturating_add(row.wall_ns);
+        }
+        let mut ranks: BTreeMap<i32, i64> = BTreeMap::new();
+        for ((rank, _), wall_ns) in devices {
+            let longest = ranks.entry(rank).or_default();
+            *longest = wall_ns.max(*longest);
+        }
+        Self(ranks)
+    }
+
+    /// The ratio of a row that takes enough of its rank's steps.
+    fn ratio(&self, rank: i32, total_ns: i64, ratio: Option<f64>) -> Option<f64> {
+        let wall_ns = self.0.get(&rank).copied().unwrap_or(0);
+        ratio.filter(|_| total_ns.saturating_mul(100 / LEAST_SLOWEST_PCT) >= wall_ns)
+    }
+}
+
+/// A row, the time in which its FLOPs were computed, and what limits it.
+type Timed = (KernelStatsRow, Option<i64>, Option<Word<RooflineBound>>);
 
 /// Sums over ranks and devices by name. Each row is that of the slowest rank, with the sums of all ranks; operators have
 /// no type of work.
@@ -25,26 +53,35 @@ pub(super) struct ByName {
     ranks: Vec<usize>,
     /// Time in which the FLOPs were computed, for each row: that of the kernel, or of the kernels below an operator.
     flops_ns: Vec<Option<i64>>,
+    /// What limits the FLOPs, for each row; the words of all ranks.
+    bounds: Vec<Option<String>>,
 }
 
 impl ByName {
     /// The columns of the page.
     pub(super) fn columns(&self, names: &mut StringPool) -> Result<Columns, Error> {
-        let wanted = "name work calls total_ns self_ns mean_ns min_ns max_ns bytes flops rank vs_median_device";
+        let wanted = "name work calls total_ns self_ns mean_ns min_ns max_ns bytes flops rank vs_median_device \
+                      occupancy_pct occupancy_limit blocks_per_sm block_threads registers shared_mem_bytes";
         Ok(Columns::of(&self.rows, wanted, names)?
             .with("ranks", self.ranks.iter().copied())
-            .with("flops_ns", self.flops_ns.iter().copied()))
+            .with("flops_ns", self.flops_ns.iter().copied())
+            .with("bound", self.bounds.iter().cloned()))
     }
 }
 
 /// Kernels, copies and fills.
 pub(super) fn kernels(tables: &Tables, limits: &Limits, notes: &mut Shortenings) -> ByName {
-    let row = |row: &KernelStatsRow| (row.clone(), row.flops.map(|_| row.total_ns));
+    let steps = Steps::of(tables);
+    let row = |row: &KernelStatsRow| {
+        let vs_median_device = steps.ratio(row.rank, row.total_ns, row.vs_median_device);
+        (KernelStatsRow { vs_median_device, ..row.clone() }, row.flops.map(|_| row.total_ns), None)
+    };
     by_name(tables.kernel_stats.iter().map(row), ("kernels", "kernel"), limits, notes)
 }
 
 /// Operators and ranges of the host.
 pub(super) fn operators(tables: &Tables, limits: &Limits, notes: &mut Shortenings) -> ByName {
+    let steps = Steps::of(tables);
     let row = |row: &OpStatsRow| {
         let kernel = KernelStatsRow {
             rank: row.rank,
@@ -54,12 +91,13 @@ pub(super) fn operators(tables: &Tables, limits: &Limits, notes: &mut Shortening
             self_ns: row.self_ns,
             min_ns: row.min_ns,
             max_ns: row.max_ns,
-            bytes: row.bytes,
+            // The least bytes that its calls with FLOPs move, if the recording does not state them.
+            bytes: row.bytes.or(row.min_bytes),
             flops: row.flops,
-            vs_median_device: row.vs_median_rank,
+            vs_median_device: steps.ratio(row.rank, row.total_ns, row.vs_median_rank),
             ..KernelStatsRow::default()
         };
-        (kernel, row.flops_ns)
+        (kernel, row.flops_ns, row.bound.clone())
     };
     by_name(tables.op_stats.iter().map(row), ("operators", "operator"), limits, notes)
 }
@@ -71,14 +109,17 @@ fn by_name(
     notes: &mut Shortenings,
 ) -> ByName {
     let mut groups: BTreeMap<(Text, Word<WorkType>), Vec<Timed>> = BTreeMap::new();
-    for (row, flops_ns) in rows {
-        groups.entry((row.name.clone(), row.work.clone())).or_default().push((row, flops_ns));
+    for timed in rows {
+        groups.entry((timed.0.name.clone(), timed.0.work.clone())).or_default().push(timed);
     }
     let sum = |rows: Vec<Timed>| {
-        let ranks: BTreeSet<i32> = rows.iter().map(|(row, _)| row.rank).collect();
-        let flops_ns = rows.iter().filter_map(|(_, flops_ns)| *flops_ns).reduce(i64::saturating_add);
-        let sum = rows.into_iter().map(|(row, _)| row).reduce(add)?;
-        Some((KernelStatsRow { mean_ns: sum.total_ns as f64 / sum.calls.max(1) as f64, ..sum }, ranks.len(), flops_ns))
+        let ranks: BTreeSet<i32> = rows.iter().map(|(row, ..)| row.rank).collect();
+        let flops_ns = rows.iter().filter_map(|(_, flops_ns, _)| *flops_ns).reduce(i64::saturating_add);
+        let bounds: BTreeSet<&str> = rows.iter().filter_map(|(.., bound)| bound.as_deref()).collect();
+        let bound = bounds.into_iter().map(String::from).reduce(|all, bound| format!("{all} or {bound}"));
+        let sum = rows.into_iter().map(|(row, ..)| row).reduce(add)?;
+        let mean_ns = sum.total_ns as f64 / sum.calls.max(1) as f64;
+        Some((KernelStatsRow { mean_ns, ..sum }, ranks.len(), flops_ns, bound))
     };
     let mut order: Vec<_> = groups.into_values().filter_map(sum).collect();
     order.sort_by_key(|(sum, ..)| Reverse(sum.total_ns));
@@ -87,7 +128,7 @@ fn by_name(
         notes.add(
             section,
             format!(
-                "Only the {} with the most time are listed; the other {} take {} in total. analysis/{}.parquet has them all by rank.",
+                "Only the {} with the most time are listed; the other {} take {} in total. The table {} has them all by rank.",
                 plural(limits.names, noun),
                 order.len() - limits.names,
                 ns(rest),
@@ -96,9 +137,10 @@ fn by_name(
         );
     }
     order.truncate(limits.names);
-    let ranks = order.iter().map(|(_, ranks, _)| *ranks).collect();
-    let flops_ns = order.iter().map(|(.., flops_ns)| *flops_ns).collect();
-    ByName { rows: order.into_iter().map(|(sum, ..)| sum).collect(), ranks, flops_ns }
+    let ranks = order.iter().map(|(_, ranks, ..)| *ranks).collect();
+    let flops_ns = order.iter().map(|(_, _, flops_ns, _)| *flops_ns).collect();
+    let bounds = order.iter().map(|(.., bound)| bound.clone()).collect();
+    ByName { rows: order.into_iter().map(|(sum, ..)| sum).collect(), ranks, flops_ns, bounds }
 }
 
 /// Adds two rows; the rank is the slower one.
@@ -106,6 +148,14 @@ fn add(a: KernelStatsRow, b: KernelStatsRow) -> KernelStatsRow {
     let known = |a: Option<i64>, b: Option<i64>| [a, b].into_iter().flatten().reduce(i64::saturating_add);
     let ratio = |row: &KernelStatsRow| row.vs_median_device.filter(|ratio| ratio.is_finite());
     let slower = if ratio(&b) >= ratio(&a) { &b } else { &a };
+    let longer = if b.max_ns > a.max_ns { &b } else { &a };
+    let mean = |value: fn(&KernelStatsRow) -> Option<f64>| match (value(&a), value(&b)) {
+        (Some(x), Some(y)) => {
+            let (of_a, of_b) = (a.total_ns.max(1) as f64, b.total_ns.max(1) as f64);
+            Some((x * of_a + y * of_b) / (of_a + of_b))
+        }
+        (one, other) => one.or(other),
+    };
     KernelStatsRow {
         rank: slower.rank,
         vs_median_device: ratio(slower),
@@ -116,6 +166,12 @@ fn add(a: KernelStatsRow, b: KernelStatsRow) -> KernelStatsRow {
         max_ns: a.max_ns.max(b.max_ns),
         bytes: known(a.bytes, b.bytes),
         flops: known(a.flops, b.flops),
+        occupancy_pct: mean(|row| row.occupancy_pct),
+        blocks_per_sm: mean(|row| row.blocks_per_sm),
+        occupancy_limit: longer.occupancy_limit.clone(),
+        block_threads: longer.block_threads,
+        registers: longer.registers,
+        shared_mem_bytes: longer.shared_mem_bytes,
         ..a
     }
 }
@@ -212,6 +268,19 @@ mod tests {
         assert_eq!((row.calls, row.total_ns, row.max_ns, row.flops), (3, 40, 30, Some(2000)));
         assert_eq!((row.rank, row.vs_median_device), (1, Some(30.0)));
         assert!(!notes.is_empty(), "the omission of relu is listed");
+    }
+
+    #[test]
+    fn a_short_operator_is_not_called_slowest() {
+        let step = |rank| trace::StepBreakdownRow { rank, step: Some(1), wall_ns: 1_000, ..Default::default() };
+        let ratio_of = |total_ns| {
+            let op_stats = vec![op(0, "mm", 1, 1), op(1, "mm", 1, total_ns)];
+            let tables = Tables { op_stats, step_breakdown: vec![step(0), step(1)], ..Tables::default() };
+            let row = operators(&tables, &Limits::default(), &mut Shortenings::default()).rows.remove(0);
+            (row.rank, row.vs_median_device)
+        };
+        assert_eq!(ratio_of(10), (1, Some(10.0)));
+        assert_eq!(ratio_of(9).1, None);
     }
 
     #[test]

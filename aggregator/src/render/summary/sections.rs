@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anstyle::{AnsiColor, Style};
-use trace::{BucketTimingRow, OmissionRow, StragglerRow, Verdict};
+use trace::{BucketTimingRow, OmissionRow, StandsOn, StragglerRow, Verdict};
 
 use crate::base::stats::lower_median;
-use crate::base::units::{bytes, count, ns, omission as omission_line, plain, plural};
+use crate::base::units::{bytes, count, ns, omission as omission_line, omission_kind, plain, plural};
 use crate::model::analysis::Analysis;
 use crate::render::grid::Grid;
+use crate::render::rank_order::by_prominence;
 use crate::render::summary::{TerminalStyle, heading, sentence};
 
 /// Means over the steps of one rank and device.
@@ -21,6 +22,8 @@ struct Means {
     exposed: i64,
     memory: i64,
     idle: i64,
+    /// Part of `idle`.
+    overhead: i64,
 }
 
 impl Means {
@@ -40,6 +43,7 @@ fn means(analysis: &Analysis) -> BTreeMap<(i32, Option<i64>), Means> {
         m.exposed += row.exposed_comm_ns;
         m.memory += row.memory_ns;
         m.idle += row.idle_ns;
+        m.overhead += row.overhead_ns;
     }
     means
 }
@@ -81,7 +85,17 @@ pub(super) fn step_breakdown(text: &mut String, analysis: &Analysis, terminal: &
     let styles = rows.iter().map(|((rank, _), _)| verdict_style(analysis, *rank)).collect();
     text.push_str(&grid.styled(styles).render(terminal.width, terminal.colour));
     not_shown(text, means.len() - rows.len(), "rank", terminal);
+    let overhead = means.values().filter_map(|m| m.percent(m.overhead)).fold(0.0, f64::max);
+    if overhead >= LEAST_OVERHEAD_PCT {
+        let words = format!(
+            "idle includes overhead of the profiler and the driver, up to {overhead:.1} % of the steps of a device"
+        );
+        sentence(text, &words, terminal);
+    }
 }
+
+/// Overhead below this share of the steps, in percent, would be printed as 0.0 %.
+const LEAST_OVERHEAD_PCT: f64 = 0.05;
 
 const BAR: usize = 32;
 
@@ -215,47 +229,51 @@ pub(super) fn buckets(text: &mut String, analysis: &Analysis, terminal: &Termina
     not_shown(text, groups.len() - rows.len(), "bucket", terminal);
 }
 
-/// Prints own work, delays and waits by rank.
+/// Prints own work, delays and waits by rank, the cause first. The first column of times is what the verdict stands on.
 pub(super) fn stragglers(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let all = &analysis.tables.stragglers;
     if all.len() < 2 {
         return;
     }
-    heading(
-        text,
-        "Ranks",
-        "per step: own work beyond the other ranks, step delay, waits caused and suffered",
-        terminal,
-    );
-    let key = |s: &StragglerRow| {
-        (s.verdict != Verdict::Cause, s.verdict != Verdict::Undecided, std::cmp::Reverse(s.own_excess_ns))
-    };
-    let mut rows: Vec<&StragglerRow> = all.iter().collect();
-    rows.sort_by_key(|s| (key(s), s.rank));
+    let mut rows = by_prominence(all);
     rows.truncate(terminal.top);
-    rows.sort_by_key(|s| s.rank);
-    let times = |f: fn(&StragglerRow) -> i64| rows.iter().map(|s| Some(f(s))).collect::<Vec<_>>();
-    let z = |s: &&StragglerRow| s.z.map_or("–".into(), |z| format!("{z:.1}"));
+    let by_range = rows.first().is_some_and(|s| s.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Range));
+    let what = match rows.first().and_then(|s| s.evidence_range.as_deref()) {
+        _ if !by_range => "own work beyond the other ranks".to_string(),
+        Some(range) => format!("time in `{}` beyond the other ranks (excess)", plain(range)),
+        None => "time outside of all recorded ranges beyond the other ranks (excess)".to_string(),
+    };
+    heading(text, "Ranks", &format!("per step: {what}, step delay, waits caused and suffered"), terminal);
+    let times = |f: &dyn Fn(&StragglerRow) -> Option<i64>| rows.iter().map(|s| f(s)).collect::<Vec<_>>();
+    let excess = |s: &StragglerRow| if by_range { s.evidence_excess_ns } else { Some(s.own_excess_ns) };
+    let z = |s: &&StragglerRow| if by_range { s.evidence_z } else { s.z };
+    let persistence = |s: &&StragglerRow| if by_range { s.evidence_persistence } else { s.persistence };
     let why = |s: &&StragglerRow| {
         let parts = [s.reason.as_deref(), s.evidence_range.as_deref()];
-        plain(&parts.into_iter().flatten().collect::<Vec<_>>().join(" in "))
+        let shown = parts.into_iter().flatten().filter(|_| s.stands_on.is_some());
+        plain(&shown.collect::<Vec<_>>().join(" in "))
     };
     // The columns are compared with each other, so they have the same unit.
-    let times_of_row = |s: &&StragglerRow| [s.own_excess_ns, s.step_delay_ns, s.caused_wait_ns, s.suffered_wait_ns];
+    let times_of_row =
+        |s: &&StragglerRow| [excess(s).unwrap_or(0), s.step_delay_ns, s.caused_wait_ns, s.suffered_wait_ns];
     let largest = rows.iter().flat_map(times_of_row).map(i64::unsigned_abs).max().unwrap_or(0);
     let grid = Grid::new()
         .number("rank", 0, rows.iter().map(|s| s.rank.to_string()).collect())
         .text("verdict", 0, rows.iter().map(|s| plain(&s.verdict)).collect())
-        .time_beside("own excess", 0, times(|s| s.own_excess_ns), largest)
-        .time_beside("delay", 0, times(|s| s.step_delay_ns), largest)
-        .time_beside("caused", 3, times(|s| s.caused_wait_ns), largest)
-        .time_beside("suffered", 1, times(|s| s.suffered_wait_ns), largest)
-        .number("z", 2, rows.iter().map(z).collect())
-        .percent("of steps", 4, rows.iter().map(|s| s.persistence.map(|p| 100.0 * p)).collect())
+        .time_beside(if by_range { "excess" } else { "own excess" }, 0, times(&excess), largest)
+        .time_beside("delay", 0, times(&|s| Some(s.step_delay_ns)), largest)
+        .time_beside("caused", 3, times(&|s| Some(s.caused_wait_ns)), largest)
+        .time_beside("suffered", 1, times(&|s| Some(s.suffered_wait_ns)), largest)
+        .number("z", 2, rows.iter().map(|s| z(s).map_or("–".into(), short_z)).collect())
+        .percent("of steps", 4, rows.iter().map(|s| persistence(s).map(|p| 100.0 * p)).collect())
         .text("why", 0, rows.iter().map(why).collect());
     let styles = rows.iter().map(|s| verdict_style(analysis, s.rank)).collect();
     text.push_str(&grid.styled(styles).render(terminal.width, terminal.colour));
     not_shown(text, all.len() - rows.len(), "rank", terminal);
+}
+
+fn short_z(z: f64) -> String {
+    if z.abs() <= 100.0 { format!("{z:.1}") } else { format!("{} 100", if z > 0.0 { ">" } else { "<−" }) }
 }
 
 /// Prints the accuracy of the clocks.
@@ -276,9 +294,9 @@ pub(super) fn clocks(text: &mut String, analysis: &Analysis, terminal: &Terminal
         // The reference has no drift by definition, so it is excluded.
         let others = fits.iter().filter(|f| fits.len() == 1 || f.rank != f.reference_rank);
         let drift = others.filter_map(|f| f.drift_ppb).map(f64::abs).reduce(f64::max);
-        let drift = drift.map_or("not measured".into(), |d| format!("up to {:.3} ppm", d / 1000.0));
+        let drift = drift.map_or(", drift not measured".into(), |d| format!(" and {:.3} ppm", d / 1000.0));
         let words = format!(
-            "{} by {method}: error {} (95 %), guaranteed within {}; offsets up to {}, drift {drift}",
+            "{} by {method}: error {} (95 %), guaranteed within {}; corrected by up to {}{drift}",
             plural(fits.len(), &format!("{clock} clock")),
             worst(|f| f.error_ns),
             worst(|f| f.bound_ns),
@@ -307,26 +325,24 @@ pub(super) fn clocks(text: &mut String, analysis: &Analysis, terminal: &Terminal
 
 /// Prints the data that the numbers do not cover, and remarks on the input.
 pub(super) fn left_out(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
-    let (omissions, remarks): (Vec<&OmissionRow>, _) =
-        analysis.tables.omissions.iter().partition(|omission| omission.is_loss());
-    if !remarks.is_empty() {
-        heading(text, "Input", "remarks", terminal);
-        remarks.iter().for_each(|remark| sentence(text, &omission_line(remark), terminal));
-    }
-    let dropped = analysis.facts.dropped;
-    if omissions.is_empty() && dropped == 0 {
+    let of = |kind: &str| -> Vec<&OmissionRow> {
+        analysis.tables.omissions.iter().filter(|omission| omission_kind(omission) == kind).collect()
+    };
+    let (lost, left_out, notes) = (of("lost"), of("left out"), of("note"));
+    if lost.is_empty() && left_out.is_empty() {
         heading(text, "Left out", "nothing", terminal);
-        return;
     }
-    heading(text, "Left out", "not in the numbers above", terminal);
-    if dropped > 0 {
-        let recorded = count(u64::try_from(analysis.facts.recorded).unwrap_or(0));
-        sentence(text, &format!("{} lost while recording, {recorded} kept", plural(dropped as usize, "row")), terminal);
-    }
-    for omission in omissions.iter().take(terminal.top) {
-        sentence(text, &omission_line(omission), terminal);
-    }
-    not_shown(text, omissions.len().saturating_sub(terminal.top), "omission", terminal);
+    let mut list = |title, subtitle, omissions: &[&OmissionRow]| {
+        if omissions.is_empty() {
+            return;
+        }
+        heading(text, title, subtitle, terminal);
+        omissions.iter().take(terminal.top).for_each(|row| sentence(text, &omission_line(row), terminal));
+        not_shown(text, omissions.len().saturating_sub(terminal.top), "omission", terminal);
+    };
+    list("Input", "how it was read", &notes);
+    list("Lost", "recorded, but not in the numbers above", &lost);
+    list("Left out", "not in the numbers above; nothing recorded was lost", &left_out);
 }
 
 /// Prints the findings, each with a suggestion.
@@ -335,9 +351,10 @@ pub(super) fn findings(text: &mut String, analysis: &Analysis, terminal: &Termin
     if findings.is_empty() {
         return;
     }
-    heading(text, "Findings", "with suggestions; the evidence is in analysis/findings.parquet", terminal);
+    heading(text, "Findings", "with suggestions; --json prints the evidence", terminal);
     for finding in findings.iter().take(terminal.top) {
-        sentence(text, &format!("{}: {} → {}", finding.severity, finding.title, finding.suggestion), terminal);
+        let saving = analysis.saving(finding).map_or(String::new(), |words| format!(" ({words})"));
+        sentence(text, &format!("{}{saving}: {} → {}", finding.severity, finding.title, finding.suggestion), terminal);
     }
     not_shown(text, findings.len().saturating_sub(terminal.top), "finding", terminal);
 }

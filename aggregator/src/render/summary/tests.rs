@@ -27,6 +27,7 @@ fn analysis(ranks: i32) -> Analysis {
         dropped: 33,
         nothing_because: Vec::new(),
         recording_was_off: Vec::new(),
+        recording_was_cut: Vec::new(),
         has_device_rows: false,
         selection: Some("--steps 3..5".into()),
         communication: None,
@@ -36,9 +37,9 @@ fn analysis(ranks: i32) -> Analysis {
         kind: VerdictKind::Cause,
         causes: vec![5],
         rank: Some(5),
-        sentence: "rank 5 slows every step by 27.1 ms (18 % of a step): compute, 30.1 ms longer in `forward` than on the other \
-                   ranks. Certainty, by all of the rank's own work: own excess 29.8 ms to 30.4 ms (95 %), z 12.3, seen in \
-                   100 % of 5 steps."
+        step_ns: Some(150 * MS),
+        sentence: "rank 5 slows every step by 27.1 ms (18 % of a step): it computes 30.1 ms longer in `forward` than the other \
+                   ranks do. That range takes longer in 5 of 5 steps, far outside the usual variation (z 12.3)."
             .into(),
         ..Verdict::default()
     };
@@ -50,13 +51,14 @@ fn analysis(ranks: i32) -> Analysis {
         stragglers: all().map(straggler).collect(),
         clock_fit: all().map(clock).collect(),
         omissions: vec![
-            OmissionRow::new("rows of events", "the file ends in the middle of a page")
+            OmissionRow::lost("rows of events", "the file ends in the middle of a page")
                 .rank(2)
                 .file(trace::Text::from("events/rank-00002-0001.parquet"))
                 .amount(12_000),
         ],
         findings: vec![FindingRow {
             severity: "warning".into(),
+            saving_ns: Some(10 * MS),
             title: "13 % of the step is exposed communication, including waits for late ranks".into(),
             evidence: "exposed_comm_ns / wall_ns".into(),
             evidence_table: "step_breakdown".into(),
@@ -137,15 +139,19 @@ fn straggler(rank: i32) -> StragglerRow {
     StragglerRow {
         rank,
         steps: 5,
-        own_excess_ns: if slow { 30_100_000 } else { i64::from(rank) * 1_000 },
+        own_excess_ns: i64::from(rank) * 1_000,
+        evidence_excess_ns: Some(if slow { 30_100_000 } else { 0 }),
+        evidence_z: Some(if slow { 12.3 } else { 0.1 }),
+        evidence_persistence: Some(if slow { 1.0 } else { 0.2 }),
+        stands_on: slow.then(|| "range".into()),
         step_delay_ns: if slow { 27_100_000 } else { 0 },
         caused_wait_ns: if slow { 190 * MS } else { 0 },
         suffered_wait_ns: if slow { 0 } else { 27 * MS },
-        z: Some(if slow { 12.3 } else { 0.1 }),
-        persistence: Some(if slow { 1.0 } else { 0.2 }),
+        z: Some(0.2),
+        persistence: Some(0.4),
         verdict: if slow { "cause".into() } else { "victim".into() },
         reason: slow.then(|| "compute".into()),
-        evidence_range: slow.then(|| "forward".into()),
+        evidence_range: Some("forward".into()),
         ..StragglerRow::default()
     }
 }
@@ -170,7 +176,7 @@ fn rendered(analysis: &Analysis, terminal: &TerminalStyle) -> String {
 }
 
 fn check(ranks: i32, width: usize, expected: &expect_test::ExpectFile) {
-    let text = rendered(&analysis(ranks), &TerminalStyle { width, colour: false, top: 6 });
+    let text = rendered(&analysis(ranks), &TerminalStyle { width, colour: false, top: 6, full: false });
     for line in text.lines() {
         assert!(line.chars().count() <= width, "{} columns: {line:?}", line.chars().count());
         assert_eq!(line, line.trim_end());

@@ -1,6 +1,7 @@
 //! The groups of rows with one name: by shape, module or stack.
 
 use rustc_hash::FxHashMap;
+use trace::name_rules::{evaluates, module_name};
 use trace::{FlowKind, Text};
 
 use crate::model::{Kind, NO_PARENT, RankData};
@@ -16,9 +17,6 @@ const LEFT_OUT: [(&str, &str); 6] = [
     ("_internal/common_utils", "prof_func_call"),
     ("_internal/common_utils", "prof_meth_call"),
 ];
-const MODULE: &str = "nn.Module: ";
-/// Prefix that autograd's engine adds to the name of a backward function.
-const EVALUATES: &str = "autograd::engine::evaluate_function: ";
 
 /// Assigns a group number to each row; 0 is the empty group.
 pub(super) struct Groups<'a> {
@@ -82,7 +80,7 @@ impl<'a> Groups<'a> {
     fn is_backward(&self, row: usize) -> bool {
         let name = |row: usize| &*self.data.names[self.data.events.name[row] as usize];
         let parent = self.functions.parent[row];
-        parent != NO_PARENT && name(parent as usize).strip_prefix(EVALUATES) == Some(name(row))
+        parent != NO_PARENT && evaluates(name(parent as usize), name(row))
     }
 
     /// The row and its enclosing rows, innermost first.
@@ -112,7 +110,7 @@ impl<'a> Groups<'a> {
         }
         let recorded: Vec<&str> = self.details.stack(row).map(|stack| stack.rsplit(';').collect()).unwrap_or_default();
         let frames = if recorded.is_empty() { self.python_frames(row).collect() } else { recorded };
-        let mut modules: Vec<&str> = frames.into_iter().filter_map(|frame| frame.strip_prefix(MODULE)).collect();
+        let mut modules: Vec<&str> = frames.into_iter().filter_map(module_name).collect();
         modules.reverse();
         modules.join(".")
     }

@@ -69,11 +69,15 @@ fn other_files_are_named_in_one_line() {
     put(dir.path(), "plugins/events.out.tfevents.1790857026.host", [24, 0, 0, 0]);
     put(dir.path(), "rank1.json", &trace(101, 0, 3)[..40]);
     let plan = plan(&[dir.path().into()], PlanOptions::default()).unwrap();
-    let said: Vec<(String, bool)> =
-        plan.omissions.iter().map(|o| (format!("{}: {}", o.what, o.why), o.is_loss())).collect();
+    let said: Vec<(String, &str)> =
+        plan.omissions.iter().map(|o| (format!("{}: {}", o.what, o.why), o.kind.as_str())).collect();
     let others = "files without traces: README.md, config.json, plugins/events.out.tfevents.1790857026.host";
-    assert!(said.contains(&(others.to_string(), false)), "{said:?}");
-    assert_eq!(plan.files.len() + plan.omissions.iter().filter(|o| o.is_loss()).count(), 2, "{said:?}");
+    assert!(said.contains(&(others.to_string(), "left_out")), "{said:?}");
+    assert_eq!(
+        plan.files.len() + plan.omissions.iter().filter(|o| o.kind == trace::OmissionKind::Lost).count(),
+        2,
+        "{said:?}"
+    );
 }
 
 fn zip(members: &[(&str, &str)]) -> Vec<u8> {

@@ -51,14 +51,35 @@ fn products_and_attention_follow_their_formulas() {
     assert_eq!(of("aten::baddbmm", "[[2, 3, 5], [2, 3, 4], [2, 4, 5]]", "[]"), Some(240));
     assert_eq!(of("aten::_addmm_activation", "[[4], [3, 5], [5, 4], [], [], []]", "[]"), Some(120));
     assert_eq!(of("aten::_scaled_mm", "[[16, 32], [32, 8], [], [], [], [], [], []]", "[]"), Some(8192));
+    assert_eq!(of("aten::_scaled_mm_v2", "[[16, 32], [32, 8], [[1]], [], [], [[1]]]", "[]"), Some(8192));
+    assert_eq!(of("aten::addmm_", "[[3, 5], [3, 4], [4, 5], [], []]", "[]"), Some(120));
     // Query and value differ in their dimension, and keys are longer than queries: 2·2·8·16·64·(32 + 48).
     let attention = "[2, 8, 16, 32], [2, 2, 64, 32], [2, 2, 64, 48]";
-    for kind in ["flash", "efficient", "cudnn"] {
-        let name = format!("aten::_scaled_dot_product_{kind}_attention");
+    for kind in ["flash_attention", "efficient_attention", "cudnn_attention", "fused_attention_overrideable"] {
+        let name = format!("aten::_scaled_dot_product_{kind}");
         assert_eq!(of(&name, &format!("[{attention}, [], []]"), "[]"), Some(2_621_440), "{name}");
         let gradient = format!("[[2, 8, 16, 48], {attention}, []]");
         assert_eq!(of(&format!("{name}_backward"), &gradient, "[]"), Some(2 * 2 * 8 * 16 * 64 * (3 * 32 + 2 * 48)));
     }
+}
+
+/// The operators below `scaled_dot_product_attention` have the length before the heads. Offsets of sequences within one
+/// tensor are data.
+#[test]
+fn attention_below_its_operator_has_the_length_first() {
+    let attention = "[2, 16, 8, 32], [2, 64, 2, 32], [2, 64, 2, 48]";
+    let forward = 2 * 2 * 8 * 16 * 64 * (32 + 48);
+    let backward = 2 * 2 * 8 * 16 * 64 * (3 * 32 + 2 * 48);
+    let (flash, efficient) = ("aten::_flash_attention", "aten::_efficient_attention");
+    assert_eq!(of(&format!("{flash}_forward"), &format!("[{attention}, [], []]"), "[]"), Some(forward));
+    assert_eq!(of(&format!("{efficient}_forward"), &format!("[{attention}, [], [], []]"), "[]"), Some(forward));
+    let rest = "[2, 16, 8, 48], [2, 8, 16]";
+    let gradient = format!("[[2, 16, 8, 48], {attention}, {rest}, [], []]");
+    assert_eq!(of(&format!("{flash}_backward"), &gradient, "[]"), Some(backward));
+    assert_eq!(of(&format!("{efficient}_backward"), &gradient, "[]"), Some(backward));
+    let offsets = "[1, 16, 8, 32], [1, 64, 2, 32], [1, 64, 2, 48]";
+    assert_eq!(of(&format!("{flash}_forward"), &format!("[{offsets}, [3], [3]]"), "[]"), None);
+    assert_eq!(of(&format!("{efficient}_forward"), &format!("[{offsets}, [], [3], [3]]"), "[]"), None);
 }
 
 /// Groups of rows: all rows pass through one matrix each. Groups of the inner dimension: the parts sum to one product.
@@ -78,6 +99,11 @@ fn a_grouped_product_costs_what_its_groups_cost() {
 fn convolutions_count_places_times_weight() {
     let two = r#"["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "2"]"#;
     assert_eq!(of("aten::convolution", "[[3, 4, 8, 8], [6, 2, 3, 3], [6], [], [], []]", two), Some(10_368));
+    // Padding comes before the stride here.
+    let cudnn = r#"["", "", "[1, 1]", "[2, 2]", "[1, 1]", "2", "False", "False", "True"]"#;
+    assert_eq!(of("aten::cudnn_convolution", "[[3, 4, 8, 8], [6, 2, 3, 3]]", cudnn), Some(10_368));
+    let slow = r#"["", "", "[3, 3]", "", "[2, 2]", "[1, 1]"]"#;
+    assert_eq!(of("aten::_slow_conv2d_forward", "[[3, 2, 8, 8], [6, 2, 3, 3], []]", slow), Some(10_368));
     let one = r#"["", "", "", "[1]", "[0]", "[1]", "False", "[0]", "1"]"#;
     assert_eq!(of("aten::convolution", "[[2, 3, 9], [4, 3, 3], []]", one), Some(2 * 2 * 7 * 4 * 3 * 3));
     let transposed = r#"["", "", "", "[2, 2]", "[0, 0]", "[1, 1]", "True", "[0, 0]", "1"]"#;

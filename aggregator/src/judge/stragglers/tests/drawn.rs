@@ -2,9 +2,10 @@
 
 use crate::judge::stragglers::tests::build::{Job, Row, TRANSFER_NS, Work, instance, push_row, repeat, verdicts};
 use crate::judge::stragglers::{Stragglers, reduce};
-use crate::measure::own_time::{OwnTime, StepPart, Stretch, map_rank};
+use crate::measure::own_time::{OwnTime, RangePart, StepPart, Stretch, map_rank};
 use crate::model::thresholds::Thresholds;
 use crate::model::{Collective, Instance, Kind, Member, RankData};
+use trace::Reason;
 
 /// Thresholds without timing errors, because the times of the drawings are far below any real error.
 fn exact() -> Thresholds {
@@ -31,7 +32,7 @@ fn part(rank: i32, collectives: &[(i64, i64, i64, i64)]) -> (OwnTime, Vec<(i64, 
         });
         members.push((comm, Member { rank, index: i as u32, start_ns, end_ns: Some(end_ns), device_clock: false }));
     }
-    let steps = vec![StepPart { step: 0, dur_ns: 1000, device_busy_ns: 0 }];
+    let steps = vec![StepPart { step: 0, dur_ns: 1000, busy_ns: 0 }];
     (OwnTime { rank, stretches, steps, ..OwnTime::default() }, members)
 }
 
@@ -187,9 +188,9 @@ fn self_times_in_own_stretches() {
         ..Default::default()
     })];
     let part = map_rank(&data, &exact());
-    let times: Vec<(&str, i64)> = part.ranges.iter().map(|r| (&*r.name, r.self_ns[0])).collect();
-    assert_eq!(times, [("ProfilerStep", 50 + 10 + 60), ("forward", 230 - 70 - 50), ("gemm", 70)]);
-    assert_eq!(part.steps, [StepPart { step: 7, dur_ns: 520, device_busy_ns: 150 }]);
+    let times: Vec<(Option<&str>, i64)> = part.ranges.iter().map(|r| (r.name.as_deref(), r.self_ns[0])).collect();
+    assert_eq!(times, [(None, 50 + 10 + 60), (Some("forward"), 230 - 70 - 50), (Some("gemm"), 70)]);
+    assert_eq!(part.steps, [StepPart { step: 7, dur_ns: 520, busy_ns: 150 }]);
     assert_eq!(part.stretches[0].own_ns, Some(400));
     let few = map_rank(&data, &Thresholds { max_ranges: 1, ..exact() });
     assert_eq!((few.ranges.len(), few.ranges_dropped, few.dropped_max_ns), (1, 2, 110));
@@ -222,17 +223,18 @@ fn a_python_frame_has_the_name_of_the_range_that_it_fills() {
     data.outline.collectives =
         vec![trace::CollectiveRow { start_ns: Some(400), end_ns: Some(460), ..trace::CollectiveRow::default() }.into()];
     let part = map_rank(&data, &exact());
-    let mut fills: Vec<_> = part.ranges.iter().map(|r| (&*r.name, r.self_ns[0], r.fills.as_deref())).collect();
+    let name = |r: &RangePart| r.name.clone().unwrap_or("outside".into());
+    let mut fills: Vec<_> = part.ranges.iter().map(|r| (name(r), r.self_ns[0], r.fills.as_deref())).collect();
     fills.sort_unstable();
     assert_eq!(
         fills,
         [
-            ("<built-in linear>", 50, None),
-            ("<built-in sleep>", 98, Some("injected_delay")),
-            ("ProfilerStep", 100, None),
-            ("forward", 150, None),
-            ("injected_delay", 1, None),
-            ("train.py(7): delay", 1, None),
+            ("<built-in linear>".into(), 50, None),
+            ("<built-in sleep>".into(), 98, Some("injected_delay")),
+            ("forward".into(), 150, None),
+            ("injected_delay".into(), 1, None),
+            ("outside".into(), 100, None),
+            ("train.py(7): delay".into(), 1, None),
         ]
     );
 }
@@ -287,10 +289,11 @@ fn a_stretch_does_not_reach_over_a_gap() {
     assert_eq!(part.steps.iter().map(|s| s.step).collect::<Vec<_>>(), [0, 2, 3]);
 }
 
-/// The reason is `host` if the device idles while the host is busy, and `compute` if the device is busy too.
+/// The reason is `compute` if the excess holds device work or, without a device, operators; else it is `host`. It is unknown
+/// if neither was recorded.
 #[test]
-fn the_reason_depends_on_device_work_and_the_range() {
-    let reason = |busy_ns: i64, range: &'static str| {
+fn the_reason_is_what_was_recorded_in_the_excess() {
+    let reason = |busy_ns: i64, has_device: bool, range: &'static str| {
         let slow = |ns| vec![work(range, ns), work("optimizer", 10)];
         let job = Job { steps: repeat(5, &[slow(1000), slow(3000), slow(1000)]), ..Job::default() };
         let (ranks, instances) = job.run();
@@ -298,22 +301,156 @@ fn the_reason_depends_on_device_work_and_the_range() {
         let parts: Vec<OwnTime> = parts
             .into_iter()
             .map(|mut part| {
-                part.has_device = busy_ns > 0;
+                (part.has_device, part.has_work) = (has_device, busy_ns > 0);
                 for step in &mut part.steps {
-                    step.device_busy_ns = if part.rank == 1 { busy_ns } else { 900 };
+                    step.busy_ns = if part.rank == 1 { busy_ns } else { 900 };
                 }
                 part
             })
             .collect();
         let result = reduce(&parts, &instances, &|_, _, t| t, &exact());
         assert_eq!(verdicts(&result), ["victim", "cause", "victim"]);
-        result.stragglers[1].reason.clone().unwrap()
+        result.stragglers[1].reason.as_ref().and_then(trace::Word::known)
     };
-    assert_eq!(&*reason(0, "forward"), "compute");
-    assert_eq!(&*reason(900, "forward"), "host");
-    assert_eq!(&*reason(2900, "forward"), "compute");
-    assert_eq!(&*reason(900, "input"), "input");
-    assert_eq!(&*reason(900, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"), "input");
+    for has_device in [true, false] {
+        assert_eq!(reason(900, has_device, "forward"), Some(Reason::Host), "no more work than the other ranks");
+        assert_eq!(reason(2900, has_device, "forward"), Some(Reason::Compute));
+        assert_eq!(reason(900, has_device, "input"), Some(Reason::Input));
+        let loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__";
+        assert_eq!(reason(900, has_device, loader), Some(Reason::Input));
+    }
+    assert_eq!(reason(0, false, "forward"), None);
+}
+
+/// Without a device, the work of a rank is its operators: also on other threads, once where they overlap, without waits and
+/// communication, and only in own stretches.
+///
+/// ```text
+///   main       |injected_delay    |-linear--|
+///   autograd                          |--addmm--|wait|
+///   collective                                           [##]
+///   operators                     ##############
+/// ```
+#[test]
+fn operators_are_the_work_of_a_rank_without_a_device() {
+    let mut data = RankData::default();
+    let mut push =
+        |kind, name, thread, from_ns, ns| push_row(&mut data, Row { kind, name, thread, step: 0, from_ns, ns });
+    push(Kind::UserAnnotation, "injected_delay", 1, 0, 180);
+    push(Kind::CpuOp, "aten::linear", 1, 190, 110);
+    push(Kind::CpuOp, "aten::addmm", 2, 230, 200);
+    push(Kind::CpuOp, "wait_for_work", 2, 380, 50);
+    push(Kind::CpuOp, "mpi:allreduce", 1, 520, 40);
+    data.outline.steps =
+        Job { steps: repeat(1, &[vec![work("x", 520)]]), ..Job::default() }.run().0[0].outline.steps.clone();
+    data.outline.collectives =
+        vec![trace::CollectiveRow { start_ns: Some(500), end_ns: Some(560), ..trace::CollectiveRow::default() }.into()];
+    let part = map_rank(&data, &exact());
+    assert!(part.has_work && !part.has_device);
+    assert_eq!(part.steps[0].busy_ns, 380 - 190);
+}
+
+/// Rank 1 does more between its ranges. The step's own range is as long as the step on every rank, so it is no evidence; the
+/// time outside of all ranges is.
+///
+/// ```text
+///   rank 0   ProfilerStep |--forward--|-----|[~~~~~~AA]
+///   rank 1   ProfilerStep |--forward--|-----------|[AA]
+/// ```
+#[test]
+fn the_steps_own_range_is_no_evidence() {
+    let rank = |other| vec![vec![("forward", 1000), ("", other)], work("optimizer", 100)];
+    let (mut ranks, instances) = Job { steps: repeat(5, &[rank(200), rank(900), rank(200)]), ..Job::default() }.run();
+    for data in &mut ranks {
+        // The unnamed work becomes a gap, and a range of any name around the whole step takes its place.
+        let gap = data.names.iter().position(|name| name.is_empty()).unwrap();
+        for row in (0..data.events.len()).filter(|&row| data.events.name[row] as usize == gap) {
+            let step = &data.outline.steps[data.events.step[row] as usize];
+            (data.events.ts_ns[row], data.events.dur_ns[row]) = (step.start_ns, step.end_ns - step.start_ns);
+        }
+        data.names[gap] = "train_step".into();
+        crate::ingest::run::sort_rows(&mut data.events);
+    }
+    let parts: Vec<OwnTime> = ranks.iter().map(|r| map_rank(r, &exact())).collect();
+    let result = reduce(&parts, &instances, &|_, _, t| t, &exact());
+    assert_eq!(verdicts(&result), ["victim", "cause", "victim"]);
+    let row = &result.stragglers[1];
+    assert_eq!((row.evidence_range.as_deref(), row.evidence_excess_ns), (None, Some(700)));
+    let evidence = row.evidence.as_deref().unwrap();
+    assert!(evidence.contains("the time outside of all recorded ranges takes 0.001 ms longer"), "{evidence}");
+}
+
+/// Rank 1 is the cause by its `forward`. Rank 3 has nearly as much own work, but in another range in each step. The tables
+/// measure every rank in `forward`, so the cause stands out in them.
+#[test]
+fn all_ranks_are_measured_in_the_range_of_the_cause() {
+    let rank = |forward, other: &'static str, ns| {
+        vec![vec![("forward", forward), ("gemm", 1000), (other, ns)], work("optimizer", 100)]
+    };
+    let step = |name| vec![rank(10, name, 1), rank(310, name, 1), rank(10, name, 1), rank(10, name, 250)];
+    let job = Job { steps: ["a", "b", "c", "d", "e", "f"].map(step).to_vec(), ..Job::default() };
+    let result = job.analyze(&exact());
+    assert_eq!(verdicts(&result), ["victim", "cause", "victim", "victim"]);
+    let shown: Vec<_> = result.stragglers.iter().map(|r| (r.evidence_range.as_deref(), r.evidence_excess_ns)).collect();
+    assert_eq!(shown, [0, 300, 0, 0].map(|ns| (Some("forward"), Some(ns))));
+    assert_eq!(result.stragglers.iter().filter(|r| r.stands_on.is_some()).count(), 1);
+    let steps: Vec<_> = result.steps.iter().map(|s| (s.rank, s.step, s.evidence_excess_ns)).collect();
+    assert_eq!(steps[6..8], [(1, 0, Some(300)), (1, 1, Some(300))]);
+    assert_eq!(result.steps[18].own_excess_ns, Some(249));
+}
+
+/// Rank 1 takes 300 ns longer before every collective, but the steps end no earlier without it: rank 2 or rank 3 is later
+/// still, in turns. A rank that costs nothing is no cause, and nobody is its victim.
+///
+/// ```text
+///   rank 0   ##########[~~~~~~~AA]    ##########[~~~~~~~AA]
+///   rank 1   #############[~~~~AA]    #############[~~~~AA]
+///   rank 2   #################[AA]    ##########[~~~~~~~AA]
+///   rank 3   ##########[~~~~~~~AA]    #################[AA]
+/// ```
+#[test]
+fn a_rank_that_lengthens_no_step_is_no_cause() {
+    let rank = |ns| vec![work("forward", ns), work("optimizer", 100)];
+    let step = |late: usize| {
+        (0..8)
+            .map(|r| {
+                rank(if r == 1 {
+                    1300
+                } else if r == late {
+                    1700
+                } else {
+                    1000
+                })
+            })
+            .collect()
+    };
+    let job = Job { steps: (0..12).map(|s| step(2 + s % 6)).collect(), ..Job::default() };
+    let result = job.analyze(&exact());
+    let row = &result.stragglers[1];
+    assert_eq!((&*row.verdict, row.step_delay_ns, row.own_excess_ns), ("ok", 0, 300), "{row:?}");
+    assert!(row.stands_on.is_some(), "{row:?}");
+    assert!(row.evidence.as_deref().unwrap().contains("below the 1 % of a step that matter"), "{row:?}");
+    assert!(verdicts(&result).iter().all(|v| *v == "ok"), "{:?}", verdicts(&result));
+}
+
+/// Gradient accumulation: only the last of four steps has a collective. Rank 1 takes 100 ns longer in each step.
+///
+/// ```text
+///   rank 0   |###  |###  |###  |###[~~~~AA]
+///   rank 1   |#### |#### |#### |####[~~~AA]
+/// ```
+#[test]
+fn times_per_step_count_steps_without_collectives() {
+    let micro = |ns| vec![vec![("input", 1), ("forward", ns)]];
+    let last = |ns| vec![vec![("input", 1), ("forward", ns)], work("optimizer", 10)];
+    let cycle =
+        |ns: [i64; 4]| [ns.map(micro).to_vec(), ns.map(micro).to_vec(), ns.map(micro).to_vec(), ns.map(last).to_vec()];
+    let job = Job { steps: (0..5).flat_map(|_| cycle([1000, 1100, 1000, 1000])).collect(), ..Job::default() };
+    let result = job.analyze(&exact());
+    assert_eq!(verdicts(&result), ["victim", "cause", "victim", "victim"]);
+    let row = &result.stragglers[1];
+    assert_eq!((row.steps, row.own_excess_ns, row.step_delay_ns, row.evidence_excess_ns), (5, 100, 100, Some(100)));
+    assert_eq!((row.caused_wait_ns, result.stragglers[0].suffered_wait_ns), (300, 100));
 }
 
 #[test]
@@ -324,6 +461,7 @@ fn two_slow_ranks_are_both_causes() {
     let causes: Vec<i32> =
         result.stragglers.iter().filter(|r| r.verdict == trace::Verdict::Cause).map(|r| r.rank).collect();
     assert_eq!(causes, [2, 5]);
+    assert_eq!(result.stragglers[5].step_delay_ns, 0, "rank 2 hides the delay of rank 5");
 }
 
 /// Rank 1 loses time in two ranges. The larger range is the evidence, but both lengthen the step.

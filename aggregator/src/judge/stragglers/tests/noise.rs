@@ -117,19 +117,30 @@ fn blamed(runs: u64, noise: Noise, ranks: usize, steps: usize) -> f64 {
     share(runs, |random| !causes(&job(random, noise, ranks, steps, None).analyze(&t)).is_empty())
 }
 
-/// The share of runs in which the last rank, which waits 30 ms in `range`, is the only cause and has that range with
-/// about 30 ms as its evidence.
-fn found(runs: u64, noise: Noise, ranks: usize, steps: usize, range: &str) -> f64 {
+/// The shares of runs in which the last rank, which waits 30 ms in `range`, is found: in which it stands out with that range
+/// and about 30 ms as its evidence; and in which it is the only cause or truly costs little, less than 2.5 % of a step by
+/// the same noise without the wait.
+fn found(runs: u64, noise: Noise, ranks: usize, steps: usize, range: &str) -> [f64; 2] {
     let t = Thresholds::default();
+    let slow = ranks - 1;
+    let length_ms = |job: &Job| {
+        let ends = job.run().0.into_iter().filter_map(|r| Some(r.outline.steps.last()?.end_ns)).max();
+        ends.unwrap() as f64 / MS
+    };
+    let (mut stands_out, mut is_right) = (0.0, 0.0);
     share(runs, |random| {
-        let slow = ranks - 1;
-        let result = job(random, noise, ranks, steps, Some((slow, range, 30.0))).analyze(&t);
+        let clean = job(&mut Random(random.0), noise, ranks, steps, None);
+        let slowed = job(random, noise, ranks, steps, Some((slow, range, 30.0)));
+        let result = slowed.analyze(&t);
         let row = &result.stragglers[slow];
         let excess_ms = row.evidence_excess_ns.unwrap_or(0) as f64 / MS;
-        causes(&result) == [slow as i32]
-            && row.evidence_range.as_deref() == Some(range)
-            && (27.0..33.0).contains(&excess_ms)
-    })
+        let has_range = row.evidence_range.as_deref() == Some(range) && (27.0..33.0).contains(&excess_ms);
+        let cost = length_ms(&slowed) / length_ms(&clean) - 1.0;
+        stands_out += f64::from(u8::from(row.stands_on.is_some() && has_range));
+        is_right += f64::from(u8::from(causes(&result) == [slow as i32] || cost < 0.025));
+        true
+    });
+    [stands_out / runs as f64, is_right / runs as f64]
 }
 
 /// The noise is large: in one of a hundred clean runs, the median own excess of a rank exceeds 15 % of a step.
@@ -146,8 +157,8 @@ fn a_noisy_clean_run_has_no_cause() {
 #[test]
 fn a_slow_rank_is_found_in_noise() {
     for range in ["forward", "backward", "input"] {
-        let rate = found(400, OVERSUBSCRIBED, 8, 5, range);
-        assert!(rate >= 0.99, "{range}: {rate}");
+        let rates = found(400, OVERSUBSCRIBED, 8, 5, range);
+        assert!(rates[0] >= 0.99 && rates[1] >= 0.95, "{range}: {rates:?}");
     }
 }
 
@@ -155,7 +166,7 @@ fn a_slow_rank_is_found_in_noise() {
 fn verdicts_on_a_quiet_machine_are_always_right() {
     for (ranks, steps) in [(2, 5), (3, 5), (4, 5), (8, 5)] {
         assert_eq!(blamed(300, QUIET, ranks, steps), 0.0, "{ranks} ranks");
-        assert_eq!(found(300, QUIET, ranks, steps, "forward"), 1.0, "{ranks} ranks");
+        assert_eq!(found(300, QUIET, ranks, steps, "forward"), [1.0, 1.0], "{ranks} ranks");
     }
 }
 

@@ -130,7 +130,7 @@ fn gloo8_rank_5_sleeps() {
     assert_eq!(cause.stands_on.as_deref(), Some("range"));
     assert!(cause.evidence_z > cause.z && cause.evidence_persistence == Some(1.0), "{cause:?}");
     assert_close("range", ms(cause.evidence_excess_ns.unwrap()), 61.0, 1.5);
-    assert_eq!(cause.reason.as_deref(), Some("compute"));
+    assert_eq!(cause.reason.as_deref(), Some("host"), "no operator runs while it sleeps");
     assert_no_cause(&without(5, &ranks));
     // Windows of three or more steps still have rank 5 as the cause.
     for steps in [3..6, 4..7, 5..8, 6..9, 3..7, 5..9] {

@@ -1,0 +1,534 @@
+//! A reader of Python's pickles that executes nothing: plain containers, texts, bytes and numbers only.
+//!
+//! A pickle is a program for a stack machine, and some of its instructions import and call any function. This reader
+//! knows only the instructions that build data, of protocols 2 to 5, and refuses all others with their byte offset:
+//!
+//! | what | instructions |
+//! |---|---|
+//! | frame of the file | `PROTO`, `FRAME`, `STOP` |
+//! | stack | `MARK`, `POP`, `POP_MARK` |
+//! | memo | `BINPUT`, `LONG_BINPUT`, `MEMOIZE`, `BINGET`, `LONG_BINGET` |
+//! | `None`, `bool`, `int`, `float` | `NONE`, `NEWTRUE`, `NEWFALSE`, `BININT`, `BININT1`, `BININT2`, `LONG1`, `LONG4`, `BINFLOAT` |
+//! | `str`, `bytes` | `SHORT_BINUNICODE`, `BINUNICODE`, `BINUNICODE8`, `SHORT_BINBYTES`, `BINBYTES`, `BINBYTES8` |
+//! | `list` | `EMPTY_LIST`, `APPEND`, `APPENDS` |
+//! | `tuple` | `EMPTY_TUPLE`, `TUPLE1`, `TUPLE2`, `TUPLE3`, `TUPLE` |
+//! | `dict` | `EMPTY_DICT`, `SETITEM`, `SETITEMS` |
+//!
+//! Values lie in one list and refer to each other by number. So a value that is used often is held once, a value may
+//! contain itself, and no depth of nesting overflows the stack. The memory is proportional to the pickle: each
+//! instruction makes at most one value, and texts and bytes stay in the input. A caller that follows references must
+//! bound its own work, because a small pickle may refer to one list a million times.
+
+use rustc_hash::FxHashMap;
+
+/// Values of one pickle. Each takes up to 60 bytes with its references.
+const MAX_VALUES: usize = 1 << 27;
+
+/// The reason for which a pickle is refused, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// Offset of the instruction, in bytes from the start.
+    pub(crate) byte: usize,
+    /// What is wrong.
+    pub(crate) why: String,
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "byte {}: {}", self.byte, self.why)
+    }
+}
+
+/// Number of a value in its [`Pickle`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Id(u32);
+
+/// A value. Containers hold the numbers of their items.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value<'a> {
+    /// `None`.
+    None,
+    /// `bool`.
+    Bool(bool),
+    /// `int`.
+    Int(i128),
+    /// `int` beyond 128 bits: little-endian two's complement.
+    Long(&'a [u8]),
+    /// `float`.
+    Float(f64),
+    /// `str`.
+    Text(&'a str),
+    /// `bytes`.
+    Bytes(&'a [u8]),
+    /// `list`.
+    List(Vec<Id>),
+    /// `tuple`.
+    Tuple(Vec<Id>),
+    /// `dict`: keys and values in the order of the pickle; of equal keys, the last counts.
+    Dict(Vec<(Id, Id)>),
+}
+
+impl Value<'_> {
+    /// Python's name of the type.
+    pub(crate) fn type_name(&self) -> &'static str {
+        match self {
+            Self::None => "None",
+            Self::Bool(_) => "bool",
+            Self::Int(_) | Self::Long(_) => "int",
+            Self::Float(_) => "float",
+            Self::Text(_) => "str",
+            Self::Bytes(_) => "bytes",
+            Self::List(_) => "list",
+            Self::Tuple(_) => "tuple",
+            Self::Dict(_) => "dict",
+        }
+    }
+}
+
+/// The values of a pickle.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Pickle<'a> {
+    values: Vec<Value<'a>>,
+    root: Id,
+}
+
+impl<'a> Pickle<'a> {
+    /// Reads a pickle. Bytes behind its end are ignored, as Python does.
+    ///
+    /// # Errors
+    /// A [`Fault`] at the first instruction that is cut, malformed or not one of those above.
+    pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, Fault> {
+        let mut machine = Machine { bytes, ..Machine::default() };
+        machine.values.extend([Value::None, Value::Bool(true), Value::Bool(false)]);
+        loop {
+            machine.start = machine.at;
+            if let Some(root) = machine.step()? {
+                return Ok(Self { values: machine.values, root });
+            }
+        }
+    }
+
+    /// The whole of it.
+    pub(crate) fn root(&self) -> Id {
+        self.root
+    }
+
+    /// The value with a number of this pickle.
+    pub(crate) fn get(&self, id: Id) -> &Value<'a> {
+        self.values.get(id.0 as usize).unwrap_or(&Value::None)
+    }
+
+    /// The items of a list or tuple; empty for other values.
+    pub(crate) fn items(&self, id: Id) -> &[Id] {
+        match self.get(id) {
+            Value::List(items) | Value::Tuple(items) => items,
+            _ => &[],
+        }
+    }
+
+    /// The value of a text key in a `dict`.
+    pub(crate) fn field(&self, id: Id, key: &str) -> Option<Id> {
+        let Value::Dict(pairs) = self.get(id) else { return None };
+        pairs.iter().rev().find(|(name, _)| self.text(*name) == Some(key)).map(|(_, value)| *value)
+    }
+
+    /// A `str`.
+    pub(crate) fn text(&self, id: Id) -> Option<&'a str> {
+        match self.get(id) {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// An `int` of 64 bits. An unsigned one is stored by its bits, as addresses are.
+    pub(crate) fn integer(&self, id: Id) -> Option<i64> {
+        match self.get(id) {
+            Value::Int(value) => i64::try_from(*value).ok().or_else(|| u64::try_from(*value).ok().map(|v| v as i64)),
+            _ => None,
+        }
+    }
+}
+
+const NONE: Id = Id(0);
+const TRUE: Id = Id(1);
+const FALSE: Id = Id(2);
+
+#[derive(Debug, Default)]
+struct Machine<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// Offset of the current instruction.
+    start: usize,
+    values: Vec<Value<'a>>,
+    stack: Vec<Id>,
+    /// Heights of the stack at the marks.
+    marks: Vec<usize>,
+    memo: FxHashMap<u32, Id>,
+}
+
+impl<'a> Machine<'a> {
+    fn fault<T>(&self, why: impl Into<String>) -> Result<T, Fault> {
+        Err(Fault { byte: self.start, why: why.into() })
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Fault> {
+        let end = self.at.checked_add(length).filter(|end| *end <= self.bytes.len());
+        let Some(taken) = end.and_then(|end| self.bytes.get(self.at..end)) else {
+            let left = self.bytes.len().saturating_sub(self.at);
+            return self.fault(format!("the pickle ends here: {length} bytes are needed, {left} are left"));
+        };
+        self.at += length;
+        Ok(taken)
+    }
+
+    /// An unsigned number of `size` bytes, little-endian.
+    fn number(&mut self, size: usize) -> Result<u64, Fault> {
+        Ok(self.take(size)?.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
+    /// Bytes behind their length, which has `size` bytes.
+    fn counted(&mut self, size: usize) -> Result<&'a [u8], Fault> {
+        let length = self.number(size)?;
+        self.take(usize::try_from(length).unwrap_or(usize::MAX))
+    }
+
+    fn push(&mut self, value: Value<'a>) -> Result<(), Fault> {
+        if self.values.len() >= MAX_VALUES {
+            return self.fault(format!("the pickle has more than {MAX_VALUES} values"));
+        }
+        self.stack.push(Id(self.values.len() as u32));
+        self.values.push(value);
+        Ok(())
+    }
+
+    /// Takes the top of the stack, above the last mark.
+    fn pop(&mut self) -> Result<Id, Fault> {
+        let floor = self.marks.last().copied().unwrap_or(0);
+        match self.stack.pop() {
+            Some(id) if self.stack.len() >= floor => Ok(id),
+            _ => self.fault("the stack is empty"),
+        }
+    }
+
+    /// Takes everything above the last mark.
+    fn pop_mark(&mut self) -> Result<Vec<Id>, Fault> {
+        match self.marks.pop() {
+            Some(height) if height <= self.stack.len() => Ok(self.stack.split_off(height)),
+            _ => self.fault("there is no mark"),
+        }
+    }
+
+    /// The top of the stack, which stays there.
+    fn top(&self) -> Result<Id, Fault> {
+        let floor = self.marks.last().copied().unwrap_or(0);
+        match self.stack.last() {
+            Some(id) if self.stack.len() > floor => Ok(*id),
+            _ => self.fault("the stack is empty"),
+        }
+    }
+
+    fn append(&mut self, items: Vec<Id>) -> Result<(), Fault> {
+        let top = self.top()?;
+        match self.values.get_mut(top.0 as usize) {
+            Some(Value::List(list)) => list.extend(items),
+            _ => return self.fault("items are appended to something that is no list"),
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, items: &[Id]) -> Result<(), Fault> {
+        let top = self.top()?;
+        let (pairs, rest) = items.as_chunks::<2>();
+        match self.values.get_mut(top.0 as usize) {
+            Some(Value::Dict(dict)) if rest.is_empty() => dict.extend(pairs.iter().map(|[key, value]| (*key, *value))),
+            Some(Value::Dict(_)) => return self.fault("a key has no value"),
+            _ => return self.fault("keys are set in something that is no dict"),
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, key: u64) -> Result<(), Fault> {
+        let (key, top) = (key as u32, self.top()?);
+        self.memo.insert(key, top);
+        Ok(())
+    }
+
+    fn get(&mut self, key: u64) -> Result<(), Fault> {
+        match self.memo.get(&(key as u32)) {
+            Some(id) => self.stack.push(*id),
+            None => return self.fault(format!("the memo has no entry {key}")),
+        }
+        Ok(())
+    }
+
+    fn text(&mut self, size: usize) -> Result<(), Fault> {
+        let bytes = self.counted(size)?;
+        match std::str::from_utf8(bytes) {
+            Ok(text) => self.push(Value::Text(text)),
+            Err(_) => self.fault("a text is not UTF-8"),
+        }
+    }
+
+    /// An `int` of any size, little-endian two's complement.
+    fn long(&mut self, size: usize) -> Result<(), Fault> {
+        let bytes = self.counted(size)?;
+        if bytes.len() > 16 {
+            return self.push(Value::Long(bytes));
+        }
+        let sign = if bytes.last().is_some_and(|byte| *byte >= 0x80) { 0xff } else { 0 };
+        let mut whole = [sign; 16];
+        whole.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        self.push(Value::Int(i128::from_le_bytes(whole)))
+    }
+
+    fn tuple(&mut self, length: usize) -> Result<(), Fault> {
+        let mut items = Vec::with_capacity(length);
+        for _ in 0..length {
+            items.push(self.pop()?);
+        }
+        items.reverse();
+        self.push(Value::Tuple(items))
+    }
+
+    /// Runs one instruction. The value of the pickle at its end.
+    fn step(&mut self) -> Result<Option<Id>, Fault> {
+        let [instruction] = *self.take(1)? else { return self.fault("the pickle ends here") };
+        match instruction {
+            b'.' => return self.pop().map(Some),
+            0x80 => match self.number(1)? {
+                2..=5 => {}
+                protocol => return self.fault(format!("protocol {protocol} is not read, only 2 to 5")),
+            },
+            0x95 => {
+                self.take(8)?;
+            }
+            b'(' => self.marks.push(self.stack.len()),
+            b'0' => {
+                self.pop()?;
+            }
+            b'1' => {
+                self.pop_mark()?;
+            }
+            b'q' | b'r' | 0x94 | b'h' | b'j' => self.memo(instruction)?,
+            b'N' => self.stack.push(NONE),
+            0x88 => self.stack.push(TRUE),
+            0x89 => self.stack.push(FALSE),
+            b'J' | b'K' | b'M' | 0x8a | 0x8b | b'G' => self.numeric(instruction)?,
+            0x8c => self.text(1)?,
+            b'X' => self.text(4)?,
+            0x8d => self.text(8)?,
+            b'C' | b'B' | 0x8e => {
+                let bytes = self.counted(match instruction {
+                    b'C' => 1,
+                    b'B' => 4,
+                    _ => 8,
+                })?;
+                self.push(Value::Bytes(bytes))?;
+            }
+            b']' => self.push(Value::List(Vec::new()))?,
+            b'a' => {
+                let item = self.pop()?;
+                self.append(vec![item])?;
+            }
+            b'e' => {
+                let items = self.pop_mark()?;
+                self.append(items)?;
+            }
+            b')' => self.tuple(0)?,
+            0x85..=0x87 => self.tuple(usize::from(instruction - 0x84))?,
+            b't' => {
+                let items = self.pop_mark()?;
+                self.push(Value::Tuple(items))?;
+            }
+            b'}' => self.push(Value::Dict(Vec::new()))?,
+            b's' => {
+                let (value, key) = (self.pop()?, self.pop()?);
+                self.set(&[key, value])?;
+            }
+            b'u' => {
+                let items = self.pop_mark()?;
+                self.set(&items)?;
+            }
+            other => return self.fault(refusal(other)),
+        }
+        Ok(None)
+    }
+
+    fn memo(&mut self, instruction: u8) -> Result<(), Fault> {
+        match instruction {
+            b'q' => self.number(1).and_then(|key| self.put(key)),
+            b'r' => self.number(4).and_then(|key| self.put(key)),
+            0x94 => self.put(self.memo.len() as u64),
+            b'h' => self.number(1).and_then(|key| self.get(key)),
+            _ => self.number(4).and_then(|key| self.get(key)),
+        }
+    }
+
+    fn numeric(&mut self, instruction: u8) -> Result<(), Fault> {
+        match instruction {
+            b'J' => {
+                let number = self.number(4)? as u32 as i32;
+                self.push(Value::Int(number.into()))
+            }
+            b'K' => self.number(1).and_then(|number| self.push(Value::Int(number.into()))),
+            b'M' => self.number(2).and_then(|number| self.push(Value::Int(number.into()))),
+            0x8a => self.long(1),
+            0x8b => self.long(4),
+            _ => {
+                // The only big-endian number.
+                let bits = self.number(8)?.swap_bytes();
+                self.push(Value::Float(f64::from_bits(bits)))
+            }
+        }
+    }
+}
+
+/// Why an instruction is refused.
+fn refusal(instruction: u8) -> String {
+    let name = match instruction {
+        b'c' => "GLOBAL",
+        0x93 => "STACK_GLOBAL",
+        b'R' => "REDUCE",
+        b'b' => "BUILD",
+        b'i' => "INST",
+        b'o' => "OBJ",
+        0x81 => "NEWOBJ",
+        0x92 => "NEWOBJ_EX",
+        b'P' => "PERSID",
+        b'Q' => "BINPERSID",
+        0x82..=0x84 => "EXT",
+        _ => return format!("instruction {instruction:#04x} is not read"),
+    };
+    format!("instruction {name} names or calls Python code, which is never executed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A value as Python's `repr` writes it.
+    fn repr(pickle: &Pickle<'_>, id: Id) -> String {
+        let list = |ids: &[Id]| ids.iter().map(|id| repr(pickle, *id)).collect::<Vec<_>>().join(", ");
+        match pickle.get(id) {
+            Value::None => "None".into(),
+            Value::Bool(value) => if *value { "True" } else { "False" }.into(),
+            Value::Int(value) => value.to_string(),
+            Value::Long(bytes) => format!("int of {} bytes", bytes.len()),
+            Value::Float(value) => format!("{value:?}"),
+            Value::Text(text) => format!("'{text}'"),
+            Value::Bytes(bytes) => format!("b'{}'", String::from_utf8_lossy(bytes)),
+            Value::List(items) => format!("[{}]", list(items)),
+            Value::Tuple(items) => format!("({})", list(items)),
+            Value::Dict(pairs) => {
+                let pair = |(key, value): &(Id, Id)| format!("{}: {}", repr(pickle, *key), repr(pickle, *value));
+                format!("{{{}}}", pairs.iter().map(pair).collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+
+    fn read(bytes: &[u8]) -> String {
+        match Pickle::read(bytes) {
+            Ok(pickle) => repr(&pickle, pickle.root()),
+            Err(fault) => fault.to_string(),
+        }
+    }
+
+    /// Made by `pickle.dumps(value, protocol)` of Python 3.11.
+    const VALUE: &str =
+        "{'a': [1, 300, 70000, -5, 9223372036854775808, 2.5, None, True, False], 'b': (1, (2, 3), (), b'x'), 'c': {}}";
+    const PROTOCOL_2: &[u8] =
+        b"\x80\x02}q\x00(X\x01\x00\x00\x00aq\x01]q\x02(K\x01M,\x01Jp\x11\x01\x00J\xfb\xff\xff\xff\
+        \x8a\x09\x00\x00\x00\x00\x00\x00\x00\x80\x00G@\x04\x00\x00\x00\x00\x00\x00N\x88\x89eX\x01\
+        \x00\x00\x00bq\x03K\x01K\x02K\x03\x86q\x04)\x87q\x05X\x01\x00\x00\x00cq\x06}q\x07u.";
+    const PROTOCOL_4: &[u8] =
+        b"\x80\x04\x95M\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x01a\x94]\x94(K\x01M,\x01Jp\x11\x01\
+        \x00J\xfb\xff\xff\xff\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x80\x00G@\x04\x00\x00\x00\x00\
+        \x00\x00N\x88\x89e\x8c\x01b\x94(K\x01K\x02K\x03\x86\x94)C\x01x\x94t\x94\x8c\x01c\x94}\x94u\
+        .";
+    const PROTOCOL_5: &[u8] =
+        b"\x80\x05\x95M\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x01a\x94]\x94(K\x01M,\x01Jp\x11\x01\
+        \x00J\xfb\xff\xff\xff\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x80\x00G@\x04\x00\x00\x00\x00\
+        \x00\x00N\x88\x89e\x8c\x01b\x94(K\x01K\x02K\x03\x86\x94)C\x01x\x94t\x94\x8c\x01c\x94}\x94u\
+        .";
+
+    #[test]
+    fn plain_values_are_read() {
+        for bytes in [PROTOCOL_4, PROTOCOL_5] {
+            assert_eq!(read(bytes), VALUE);
+        }
+        // Protocol 2 has no bytes.
+        assert_eq!(read(PROTOCOL_2), VALUE.replace(", b'x'", ""));
+    }
+
+    #[test]
+    fn python_code_is_refused_with_its_place() {
+        assert_eq!(
+            read(b"\x80\x02cos\nsystem\nX\x02\0\0\0ls\x85R."),
+            "byte 2: instruction GLOBAL names or calls Python code, which is never executed"
+        );
+        assert_eq!(
+            read(b"\x80\x04\x8c\x02os\x8c\x06system\x93."),
+            "byte 14: instruction STACK_GLOBAL names or calls Python code, which is never executed"
+        );
+        assert_eq!(read(b"\x80\x04NI5\n."), "byte 3: instruction 0x49 is not read");
+    }
+
+    #[test]
+    fn malformed_pickles_are_errors() {
+        for (bytes, error) in [
+            (&b""[..], "byte 0: the pickle ends here: 1 bytes are needed, 0 are left"),
+            (b"\x80\x01.", "byte 0: protocol 1 is not read, only 2 to 5"),
+            (b"\x80\x04.", "byte 2: the stack is empty"),
+            (b"\x80\x02X\xff\xff\xff\xffab", "byte 2: the pickle ends here: 4294967295 bytes are needed, 2 are left"),
+            (
+                b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xff",
+                "byte 2: the pickle ends here: 18446744073709551615 bytes are needed, 0 are left",
+            ),
+            (b"\x80\x04\x8c\x01\xff.", "byte 2: a text is not UTF-8"),
+            (b"\x80\x04e.", "byte 2: there is no mark"),
+            (b"\x80\x04(1e.", "byte 4: there is no mark"),
+            (b"\x80\x04N(a.", "byte 4: the stack is empty"),
+            (b"\x80\x04NNa.", "byte 4: items are appended to something that is no list"),
+            (b"\x80\x04}(Nu.", "byte 5: a key has no value"),
+            (b"\x80\x04h\x07.", "byte 2: the memo has no entry 7"),
+        ] {
+            assert_eq!(read(bytes), error);
+        }
+    }
+
+    #[test]
+    fn every_cut_and_every_changed_byte_is_a_value_or_an_error() {
+        for bytes in [PROTOCOL_2, PROTOCOL_4, PROTOCOL_5] {
+            for end in 0..bytes.len() {
+                assert!(Pickle::read(&bytes[..end]).is_err(), "{end}");
+            }
+            for at in 0..bytes.len() {
+                for byte in 0..=u8::MAX {
+                    let mut changed = bytes.to_vec();
+                    changed[at] = byte;
+                    let _ = Pickle::read(&changed);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn depth_and_shared_values_cost_only_their_bytes() {
+        // 100 000 lists inside of each other.
+        let mut deep = b"\x80\x04".to_vec();
+        deep.extend(std::iter::repeat_n(b']', 100_000));
+        deep.extend(std::iter::repeat_n(b'a', 99_999));
+        deep.push(b'.');
+        assert_eq!(Pickle::read(&deep).unwrap().values.len(), 100_003);
+        // Each list holds the one before twice: 2^200 items, if they were copied.
+        let mut laughs = b"\x80\x02]q\0".to_vec();
+        for _ in 0..200 {
+            laughs.extend(b"](h\0h\0eq\0");
+        }
+        laughs.push(b'.');
+        assert_eq!(Pickle::read(&laughs).unwrap().values.len(), 204);
+        // A list in itself.
+        let pickle = Pickle::read(b"\x80\x02]q\0h\0a.").unwrap();
+        assert_eq!(pickle.items(pickle.root()), [pickle.root()]);
+    }
+}

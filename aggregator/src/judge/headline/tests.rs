@@ -1,0 +1,159 @@
+//! The headline for small tables of stragglers and waits.
+
+use trace::{FindingRow, InstanceRow, StepBreakdownRow, WaitRow};
+
+use super::*;
+
+const MS: i64 = 1_000_000;
+
+fn step() -> StepBreakdownRow {
+    StepBreakdownRow { step: Some(3), wall_ns: 200 * MS, ..Default::default() }
+}
+
+/// A rank that takes 30 ms longer in `forward` and lengthens the steps by `step_delay_ns`.
+fn slow(rank: i32, verdict: &str, step_delay_ns: i64) -> StragglerRow {
+    StragglerRow {
+        rank,
+        steps: 5,
+        verdict: verdict.into(),
+        reason: Some("compute".into()),
+        evidence_range: Some("forward".into()),
+        evidence_excess_ns: Some(30 * MS),
+        stands_on: Some("range".into()),
+        step_delay_ns,
+        ..StragglerRow::default()
+    }
+}
+
+fn judge(stragglers: Vec<StragglerRow>, facts: Facts) -> Verdict {
+    let ranks = stragglers.iter().map(|r| r.rank).collect();
+    let instances = vec![InstanceRow { step: Some(3), error_ns: Some(0), ..Default::default() }];
+    let step_breakdown = vec![step()];
+    let tables = Tables { stragglers, step_breakdown, collective_instances: instances, ..Tables::default() };
+    verdict(&tables, &Facts { ranks, ..facts }, &Thresholds::default())
+}
+
+#[test]
+fn the_sentence_of_an_empty_run_has_the_reason() {
+    let facts = Facts { ranks: vec![0], nothing_because: vec!["no CUDA".into()], ..Facts::default() };
+    let verdict = verdict(&Tables::default(), &facts, &Thresholds::default());
+    assert_eq!(verdict.sentence, "nothing was recorded: no CUDA.");
+}
+
+/// Rank 0 waits for a rank that changes from step to step, so medians over steps show no slow rank.
+///
+/// ```text
+/// rank 0   [work]~~~~~~    [work    ]
+/// rank 1   [work    ]      [work]~~~~~~
+/// ```
+#[test]
+fn waits_for_changing_ranks_are_not_balanced() {
+    let judge_waits = |exposed_wait_ns: i64, error_ns: Option<i64>| {
+        let row = |rank| StragglerRow { rank, steps: 6, verdict: "ok".into(), ..StragglerRow::default() };
+        let wait_ns = 100 * MS;
+        let exposed_wait_ns = Some(exposed_wait_ns);
+        let tables = Tables {
+            stragglers: vec![row(0), row(1)],
+            step_breakdown: vec![step()],
+            collective_instances: vec![InstanceRow { step: Some(3), error_ns, ..Default::default() }],
+            collective_waits: vec![WaitRow { rank: 0, wait_ns, exposed_wait_ns, ..Default::default() }],
+            ..Tables::default()
+        };
+        let facts = Facts { ranks: vec![0, 1], steps: vec![3, 4], ..Facts::default() };
+        verdict(&tables, &facts, &Thresholds::default())
+    };
+    let long = judge_waits(60 * MS, Some(1000));
+    assert_eq!((long.kind, long.rank), (VerdictKind::Undecided, None));
+    assert!(long.sentence.contains("rank 0 waits 30.0 ms per step (15 % of a step)"), "{}", long.sentence);
+    assert_eq!(judge_waits(18 * MS, Some(1000)).kind, VerdictKind::Balanced, "4.5 % of a step");
+    assert_eq!(judge_waits(60 * MS, Some(45 * MS)).kind, VerdictKind::Balanced, "mostly inside the clocks' error");
+    assert_eq!(judge_waits(60 * MS, None).kind, VerdictKind::Balanced, "without a clock error, waits are not used");
+}
+
+#[test]
+fn a_missing_rank_forbids_balanced() {
+    let ok = |rank| StragglerRow { rank, steps: 5, verdict: "ok".into(), ..StragglerRow::default() };
+    assert_eq!(judge(vec![ok(0), ok(1)], Facts::default()).kind, VerdictKind::Balanced);
+    let facts = Facts { missing_ranks: vec![2], world_size: Some(3), ..Facts::default() };
+    let verdict = judge(vec![ok(0), ok(1)], facts);
+    assert_eq!((verdict.kind, verdict.rank), (VerdictKind::Undecided, None));
+    assert!(verdict.sentence.contains("only 2 of 3 ranks were analyzed"), "{}", verdict.sentence);
+}
+
+#[test]
+fn an_empty_selection_is_named_as_the_reason() {
+    let sentence = |selection: Option<&str>| {
+        let facts = Facts { ranks: vec![0, 1], selection: selection.map(String::from), ..Facts::default() };
+        verdict(&Tables::default(), &facts, &Thresholds::default()).sentence
+    };
+    let unknown = "waits between ranks are unknown.";
+    assert_eq!(sentence(None), format!("no collective was recorded: {unknown}"));
+    assert_eq!(sentence(Some("--from +9s")), format!("no collective lies in --from +9s: {unknown}"));
+}
+
+#[test]
+fn the_sentence_of_a_cause_has_its_cost_and_names_the_other_causes() {
+    let why = "it computes 30.0 ms longer in `forward` than the other ranks do. Measured over 5 steps.";
+    let one = judge(vec![slow(5, "cause", 20 * MS)], Facts::default());
+    assert_eq!(one.sentence, format!("rank 5 slows every step by 20.0 ms (10 % of a step): {why}"));
+    let two = judge(vec![slow(3, "cause", 4 * MS), slow(5, "cause", 20 * MS)], Facts::default());
+    assert_eq!((two.rank, two.causes), (Some(5), vec![5, 3]));
+    assert!(two.sentence.ends_with("Also slow: rank 3 (4.00 ms)."), "{}", two.sentence);
+    let accumulated = judge(vec![slow(5, "cause", 20 * MS)], Facts { steps: (0..20).collect(), ..Facts::default() });
+    assert!(accumulated.sentence.contains("(10 % of a step) on average:"), "{}", accumulated.sentence);
+}
+
+/// The excess is certain, but the steps end no later for it.
+#[test]
+fn a_rank_without_a_cost_is_no_headline() {
+    let ok = StragglerRow { rank: 1, steps: 5, verdict: "ok".into(), own_excess_ns: 9 * MS, ..Default::default() };
+    let verdict = judge(vec![ok, slow(5, "ok", 0)], Facts::default());
+    assert_eq!((verdict.kind, verdict.rank, &verdict.causes[..]), (VerdictKind::Balanced, Some(5), &[][..]));
+    let text = "no rank slows the others in most steps. Rank 5 stands out, but lengthens the step by only 0 ns (0 % of a step)";
+    assert!(verdict.sentence.starts_with(text), "{}", verdict.sentence);
+}
+
+/// The headline has the number by which suspects are ordered, and says what a cause needs.
+#[test]
+fn an_undecided_headline_says_why_and_names_all_suspects() {
+    let suspect = |rank, delay_ms: i64, z| StragglerRow {
+        steps: 1,
+        stands_on: Some("stretch".into()),
+        z,
+        doubt: Some("only 1 step was compared, and a cause needs 3".into()),
+        ..slow(rank, "undecided", delay_ms * MS)
+    };
+    let noise = judge(vec![suspect(0, 22, Some(0.8)), suspect(6, 23, Some(0.7))], Facts::default());
+    assert_eq!((noise.kind, noise.rank, &noise.suspects[..]), (VerdictKind::Undecided, Some(6), &[6, 0][..]));
+    let starts = "rank 6 may slow every step by 23.0 ms (12 % of a step): it computes 30.0 ms longer in `forward`";
+    assert!(noise.sentence.starts_with(starts), "{}", noise.sentence);
+    assert!(noise.sentence.contains("Undecided, because only 1 step was compared"), "{}", noise.sentence);
+    assert!(noise.sentence.contains("within the usual variation (z 0.7)"), "{}", noise.sentence);
+    assert!(noise.sentence.ends_with("Other suspects: rank 0 (22.0 ms)."), "{}", noise.sentence);
+    assert!(noise.within_variation);
+    assert!(!judge(vec![suspect(6, 23, Some(14.7))], Facts::default()).within_variation);
+    let by_range = StragglerRow { evidence_z: Some(38.0), ..suspect(6, 23, Some(3.9)) };
+    let by_range = judge(vec![by_range], Facts::default());
+    let text = "within the usual variation (z 3.9), and the named part far outside (z 38.0)";
+    assert!(!by_range.within_variation && by_range.sentence.contains(text), "{}", by_range.sentence);
+}
+
+#[test]
+fn without_a_verdict_the_first_finding_is_the_headline() {
+    let facts = Facts { ranks: vec![0], events: 7, ..Facts::default() };
+    let finding = FindingRow { title: "51 % of the step is spent on input".into(), ..Default::default() };
+    let headline = |facts: &Facts, findings: Vec<FindingRow>| {
+        let tables = Tables { findings, ..Tables::default() };
+        let verdict = verdict(&tables, facts, &Thresholds::default());
+        let mut analysis = Analysis { facts: facts.clone(), verdict, tables };
+        take_top_finding(&mut analysis);
+        (analysis.headlines_finding(), analysis.verdict.sentence)
+    };
+    let only = "only one rank was recorded: it has no other rank to wait for.";
+    let none = format!("no value exceeds a threshold. No verdict on ranks: {only}");
+    assert_eq!(headline(&facts, Vec::new()), (true, none));
+    let found = format!("51 % of the step is spent on input. No verdict on ranks: {only}");
+    assert_eq!(headline(&facts, vec![finding.clone()]), (true, found));
+    let empty = Facts { nothing_because: vec!["no CUDA".into()], events: 0, ..facts };
+    assert_eq!(headline(&empty, vec![finding]), (false, "nothing was recorded: no CUDA.".into()));
+}
