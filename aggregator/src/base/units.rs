@@ -71,7 +71,7 @@ pub fn omission(omission: &OmissionRow) -> String {
     format!("{rank}{what}: {}{file}", omission.why)
 }
 
-/// What an omission means, in words.
+/// The kind of an omission, in words.
 pub fn omission_kind(omission: &OmissionRow) -> &'static str {
     match omission.kind.known() {
         Some(OmissionKind::LeftOut) => "left out",

@@ -29,7 +29,7 @@ const MAX_VALUES: usize = 1 << 27;
 pub(crate) struct Fault {
     /// Offset of the instruction, in bytes from the start.
     pub(crate) byte: usize,
-    /// What is wrong.
+    /// The reason.
     pub(crate) why: String,
 }
 

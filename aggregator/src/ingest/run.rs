@@ -78,7 +78,7 @@ pub fn load_rank_detailed(run: &Run, rank: i32) -> (RankData, Details) {
     (data, details)
 }
 
-/// What was lost before the rank's rows were written, for a command that reads these rows by itself.
+/// The rows that were lost before the rank's shards were written, for a command that reads the shards by itself.
 pub(crate) fn losses(run: &Run, rank: i32) -> Vec<OmissionRow> {
     let mut omissions = Vec::new();
     let counters = rows(run, rank, &mut omissions);
@@ -96,14 +96,14 @@ fn losses_of(run: &Run, info: &RankInfo, counters: &[CounterRow]) -> Vec<Omissio
     omissions
 }
 
-/// What the counters say was lost while recording, and what a trace that was ingested lacked.
+/// The losses that the counters state: rows lost while recording, and parts that an ingested trace lacked.
 fn counted(rank: i32, counters: &[CounterRow]) -> Vec<OmissionRow> {
     const REASONS: usize = 3;
     let mut items: BTreeMap<(OmissionKind, &str), (i64, BTreeSet<&str>)> = BTreeMap::new();
     for counter in counters {
         let ingested = counter.source.strip_prefix(OMISSION_SOURCE);
         let what = ingested.unwrap_or("rows lost while recording");
-        // What a recorder left out on purpose is no omission of the analysis.
+        // A recorder omits rows on purpose, so these are no omission of the analysis.
         let omitted = if ingested.is_some() { counter.omitted } else { 0 };
         for (kind, amount) in [(OmissionKind::Lost, counter.dropped), (OmissionKind::LeftOut, omitted)] {
             if amount > 0 {

@@ -133,7 +133,7 @@ struct Snapshot<'a> {
     rows: usize,
 }
 
-/// What the segments of one device hold.
+/// The memory that the segments of one device hold.
 #[derive(Debug, Default)]
 struct Segments {
     reserved_bytes: i64,

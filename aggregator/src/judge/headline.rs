@@ -207,7 +207,7 @@ fn named(title: &str, rows: &[&StragglerRow]) -> String {
     format!(" {title}: {}.", ranks.join(", "))
 }
 
-/// What takes longer on the rank, and by how much.
+/// The work that takes longer on the rank, and the excess.
 fn why(row: &StragglerRow, facts: &Facts) -> String {
     let place = match (&row.evidence_range, row.evidence_excess_ns) {
         (Some(range), Some(excess)) => format!("{} longer in `{range}`", ns(excess)),

@@ -85,7 +85,7 @@ pub(super) fn occupancy_pct(used: &KernelUse, device: Option<&DeviceRow>) -> Opt
     }
 }
 
-/// What keeps the occupancy of a call from being higher. `None` if it is full, or if the trace does not tell.
+/// The resource that limits the occupancy of a call. `None` if it is full, or if the trace does not tell.
 pub(super) fn occupancy_limit(used: &KernelUse, device: &DeviceRow) -> Option<OccupancyLimit> {
     let pct = occupancy_pct(used, Some(device))?;
     if pct > 100.0 - ROUNDING_PCT {

@@ -115,7 +115,7 @@ pub struct Verdict {
     pub rank: Option<i32>,
     /// Delay that this rank adds to every step.
     pub step_delay_ns: Option<i64>,
-    /// What keeps an undecided verdict from naming a cause.
+    /// The condition of a cause that an undecided verdict does not meet.
     pub doubt: Option<String>,
     /// Whether the excess of the suspected rank is within the usual variation of ranks and steps, as far as the recorded
     /// steps show. False without a suspected rank.

@@ -288,7 +288,7 @@ impl Layouts {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) names: Interner,
-    /// What the names say, by their ids.
+    /// The rules of the names, by their ids.
     rules: Vec<NameRules>,
     pub(crate) flops: KnownFlops,
     pub(crate) shapes: Interner,

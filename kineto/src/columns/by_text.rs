@@ -6,7 +6,7 @@ use trace::name_rules::{is_communication_kernel_in_traces, is_host_communication
 use trace::rank::flops::{Inputs, flops, has_formula};
 use trace::rank::{Kind, least_bytes};
 
-/// What a name says about its rows.
+/// The rules that follow from the name of a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NameRules {
     /// Calls of this operator have FLOPs.

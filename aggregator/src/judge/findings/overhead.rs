@@ -10,7 +10,7 @@ use crate::judge::findings::{finding, saving, share};
 use crate::measure::overhead::StepOverhead;
 use crate::measure::part::RankPart;
 
-/// Smallest share of a step that matters, in percent: below it, a cost is information that nobody needs.
+/// Smallest share of a step that matters, in percent: a smaller cost has no finding.
 const LEAST_PCT: f64 = 1.0;
 
 /// The overhead of a rank in one step.

@@ -145,7 +145,7 @@ impl Case {
         self.busy_excess_ns.map(|busy_ns| if busy_ns < excess_ns / 2.0 { Reason::Host } else { Reason::Compute })
     }
 
-    /// What an undecided rank lacks to be a cause.
+    /// The condition of a cause that an undecided rank does not meet.
     pub(super) fn doubt(&self, t: &Thresholds) -> String {
         let Some(own) = self.own else { return self.nothing_to_compare().into() };
         let needed = format!("{:.0} %", 100.0 * t.min_persistence);

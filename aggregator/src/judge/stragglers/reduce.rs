@@ -97,7 +97,7 @@ fn waited_steps(join: &Join) -> usize {
 /// A range is evidence only if it holds at least this share of the excess.
 const RANGE_SHARE: f64 = 0.25;
 
-/// What was measured of all ranks, from which their cases are made.
+/// The measurements of all ranks, from which their cases are made.
 struct Measured<'a> {
     parts: &'a [&'a OwnTime],
     join: &'a Join,

@@ -20,7 +20,7 @@ pub(super) struct Block {
     pub(super) released: Option<u32>,
 }
 
-/// What joins a release with its allocation.
+/// The key that joins a release with its allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Key<'a> {
     Address(i64),

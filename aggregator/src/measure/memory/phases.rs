@@ -84,7 +84,7 @@ impl<'a> Phases<'a> {
         self.rows[row as usize].ts_ns
     }
 
-    /// What a block is for. docs/method/memory.md states the rule and its limits, and compares it with torch's.
+    /// The category of a block. docs/method/memory.md states the rule and its limits, and compares it with torch's.
     ///
     /// ```text
     ///               forward     backward      optimizer     forward     backward

@@ -53,7 +53,7 @@ pub(super) struct ByName {
     ranks: Vec<usize>,
     /// Time in which the FLOPs were computed, for each row: that of the kernel, or of the kernels below an operator.
     flops_ns: Vec<Option<i64>>,
-    /// What limits the FLOPs, for each row; the words of all ranks.
+    /// The limit of the FLOPs by the roofline model, for each row; the words of all ranks.
     bounds: Vec<Option<String>>,
 }
 
