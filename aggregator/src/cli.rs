@@ -3,6 +3,8 @@
 mod analyze;
 mod diff;
 mod export;
+#[expect(unsafe_code, reason = "options of the C library's allocator")]
+mod ffi;
 mod ingest;
 mod input;
 mod report;
@@ -92,6 +94,7 @@ pub fn main_impl() -> ExitCode {
 
 /// Runs a subcommand and returns its exit code; prints errors under the name of the program.
 pub fn run(command: AnalysisCommand, program: &str) -> ExitCode {
+    ffi::keep_freed_memory();
     let result = match command {
         AnalysisCommand::Analyze(arguments) => analyze::run(*arguments),
         AnalysisCommand::Ingest(arguments) => ingest::run(arguments),

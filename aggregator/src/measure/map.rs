@@ -5,14 +5,14 @@ use trace::{CollectiveRow, Tables};
 use crate::base::intervals::Interval;
 use crate::measure::breakdown::{Activity, Parts, breakdown, hta_temporal};
 use crate::measure::by_name::stats;
-use crate::measure::communication::evidence;
+use crate::measure::communication::{CommunicationEvidence, evidence};
 use crate::measure::critical::critical_path;
 use crate::measure::device::{View, device_tables};
 use crate::measure::idle::idle_breakdown;
 use crate::measure::memory::memory_tables;
 use crate::measure::modules::module_stats;
 use crate::measure::overhead::overhead_of_steps;
-use crate::measure::own_time;
+use crate::measure::own_time::{self, OwnTime};
 use crate::measure::part::RankPart;
 use crate::measure::select_steps::select_steps;
 use crate::measure::step_flops::step_flops;
@@ -41,7 +41,7 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
     let rank = data.outline.info.rank;
     let launches = Launches::collect(&data.events);
     let windows = Windows::of(&data.outline.steps);
-    // The halves take about equally long, so that even a single rank keeps two cores busy.
+    // Halves of about equal length, divided again, keep all cores busy even for a single rank.
     let ((of_device, exposed_ns), (of_host, straggler, communication)) = rayon::join(
         || {
             let breakdown = breakdown(&data, &scope);
@@ -58,15 +58,7 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
             let step_flops = step_flops(&data, &keep, &breakdown.rows);
             (Tables { step_breakdown: breakdown.rows, step_flops, ..tables }, exposed_ns)
         },
-        || {
-            let mut tables = Tables {
-                critical_path: critical_path(&data, &launches, &scope),
-                module_stats: module_stats(&data, &launches, &keep),
-                ..stats(&data, &launches, &keep)
-            };
-            tables.append(memory_tables(&data, &|ts_ns| scope.keeps_host_time(&data.outline.steps, ts_ns)));
-            (tables, own_time::map_rank(&data, &options.thresholds), evidence(&data, &launches, &keep))
-        },
+        || of_host(&data, options, &scope, &launches),
     );
     let overhead = overhead_of_steps(&data, &keep);
     let mut tables = Tables { omissions: data.omissions, ..of_device };
@@ -91,6 +83,32 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
     // Steps are selected last, because the neighbouring steps bound the selected ones.
     select_steps(&mut part, &scope);
     part
+}
+
+/// The tables of host rows and of memory, the rank's own time, and the evidence on what communicates.
+fn of_host(
+    data: &RankData,
+    options: &Options,
+    scope: &Scope,
+    launches: &Launches,
+) -> (Tables, OwnTime, CommunicationEvidence) {
+    let keep = |row: usize| scope.keeps_row(&data.events, row);
+    let keep_time = |ts_ns| scope.keeps_host_time(&data.outline.steps, ts_ns);
+    let ((critical_path, by_name), (memory, (own_time, communication))) = rayon::join(
+        || {
+            let module_stats = || module_stats(data, launches, &keep);
+            let by_name = || Tables { module_stats: module_stats(), ..stats(data, launches, &keep) };
+            rayon::join(|| critical_path(data, launches, scope), by_name)
+        },
+        || {
+            let own_time = || own_time::map_rank(data, &options.thresholds);
+            let communication = || evidence(data, launches, &keep);
+            rayon::join(|| memory_tables(data, &keep_time), || rayon::join(own_time, communication))
+        },
+    );
+    let mut tables = Tables { critical_path, ..by_name };
+    tables.append(memory);
+    (tables, own_time, communication)
 }
 
 /// The time of a collective that is not hidden by compute on its device.

@@ -1,8 +1,9 @@
 //! Rows of the tables of devices, memory and arrows.
 
 use rustc_hash::FxHashMap;
-use trace::rank::{Events, Kind, NO_PARENT, NONE, enclosing, innermost_at};
-use trace::{DeviceRow, FlowRow, MemoryRow};
+use trace::name_rules::is_step;
+use trace::rank::{Kind, NO_PARENT, NONE, enclosing, innermost_at};
+use trace::{DeviceRow, FlowRow, MemoryRow, Text};
 
 use crate::bytes::value::Value;
 use crate::columns::batch::Allocation;
@@ -21,8 +22,7 @@ pub(crate) fn memory_rows(rows: &Rows, allocations: Vec<(Allocation, (i64, i64))
             rank,
             ts_ns: a.ts_ns,
             device_id: known(a.device_id).filter(|id| a.device_type != DEVICE_TYPE_CPU && *id >= 0),
-            name: outermost_operator(&rows.events, row, a.ts_ns)
-                .map(|row| rows.names[rows.events.name[row] as usize].clone()),
+            name: outermost_operator(rows, row, a.ts_ns).cloned(),
             delta_bytes: a.bytes,
             allocated_bytes: known(a.allocated),
             reserved_bytes: known(a.reserved).filter(|_| a.device_type != DEVICE_TYPE_CPU),
@@ -33,10 +33,13 @@ pub(crate) fn memory_rows(rows: &Rows, allocations: Vec<(Allocation, (i64, i64))
         .collect()
 }
 
-/// The outermost operator that encloses a time, from `row`, the innermost row there.
-fn outermost_operator(events: &Events, row: u32, ts_ns: i64) -> Option<usize> {
-    let rows = std::iter::successors((row != NO_PARENT).then_some(row as usize), |row| enclosing(events, *row));
-    rows.filter(|row| events.kind[*row] == Kind::CpuOp && events.end_ns(*row) >= ts_ns).last()
+/// The name of the outermost operator that encloses a time, from `row`, the innermost row there. Old traces have steps as
+/// operators; they are left out.
+fn outermost_operator(rows: &Rows, row: u32, ts_ns: i64) -> Option<&Text> {
+    let events = &rows.events;
+    let around = std::iter::successors((row != NO_PARENT).then_some(row as usize), |row| enclosing(events, *row));
+    let operators = around.filter(|row| events.kind[*row] == Kind::CpuOp && events.end_ns(*row) >= ts_ns);
+    operators.filter_map(|row| rows.names.get(events.name[row] as usize)).filter(|name| !is_step(name)).last()
 }
 
 /// The rows of `deviceProperties`.

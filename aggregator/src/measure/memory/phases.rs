@@ -2,7 +2,7 @@
 
 use trace::name_rules::{TrainingPhase, is_step};
 use trace::rank::{enclosing, innermost_at};
-use trace::{MemoryCategory, MemoryRow};
+use trace::{MemoryCategory, MemoryRow, Text};
 
 use crate::measure::memory::blocks::Block;
 use crate::model::{Events, Kind, NO_PARENT, NONE, RankData};
@@ -15,6 +15,7 @@ const PASSES: usize = 2;
 #[derive(Debug)]
 pub(super) struct Phases<'a> {
     events: &'a Events,
+    names: &'a [Text],
     rows: &'a [MemoryRow],
     /// For each row of `memory`, the innermost row of `events` around it, or [`NO_PARENT`].
     around: Vec<u32>,
@@ -57,7 +58,7 @@ impl<'a> Phases<'a> {
             last = Some(ts_ns);
         }
         let places = rows.iter().map(|row| (row.ts_ns, row.thread_id.unwrap_or(NONE)));
-        Self { events, rows, around: innermost_at(events, places), phase_of_name, outside, passes }
+        Self { events, names: &data.names, rows, around: innermost_at(events, places), phase_of_name, outside, passes }
     }
 
     /// The rows of `events` around a row of `memory`, from the innermost.
@@ -74,9 +75,14 @@ impl<'a> Phases<'a> {
         })
     }
 
-    /// The end of the outermost operator around a row of `memory`.
+    /// The end of the outermost operator around a row of `memory`. Old traces have ranges, such as steps, as operators;
+    /// the names of real ones have a namespace.
     fn operator_end_ns(&self, row: u32) -> Option<i64> {
-        let operators = self.around(row).filter(|at| self.events.kind[*at] == Kind::CpuOp);
+        let is_operator = |at: &usize| {
+            let has_namespace = self.names[self.events.name[*at] as usize].contains("::");
+            self.events.kind[*at] == Kind::CpuOp && has_namespace
+        };
+        let operators = self.around(row).filter(is_operator);
         operators.last().map(|at| self.events.end_ns(at))
     }
 
@@ -143,6 +149,8 @@ impl<'a> Phases<'a> {
         let before_all = before(ts_ns) == 0;
         match (outlived, released_ns) {
             (0, Some(released_ns)) if self.operator_end_ns(allocated) >= Some(released_ns) => MemoryCategory::Temporary,
+            // Old traces do not mark the backward pass, so its values look like those of the forward pass.
+            (0..=PASSES, Some(_)) if self.passes.is_empty() => MemoryCategory::Unknown,
             (0..=PASSES, Some(_)) => MemoryCategory::Activations,
             // It may be the last batch or loss, or something that stays.
             (0..=PASSES, None) => MemoryCategory::Unknown,

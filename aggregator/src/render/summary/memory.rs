@@ -1,15 +1,17 @@
-//! The section on memory: the peaks by category, and the largest blocks at the highest peak.
+//! The section on memory: the peaks by category, and the places that hold most at the highest one.
 
-use trace::{MemoryAtPeakRow, MemoryPeakRow};
+use std::collections::BTreeMap;
 
-use crate::base::units::{bytes, plain};
+use trace::MemoryPeakRow;
+
+use crate::base::units::{bytes, plain, plural};
 use crate::model::analysis::Analysis;
 use crate::render::grid::Grid;
 use crate::render::summary::sections::{choose, not_shown};
 use crate::render::summary::{TerminalStyle, heading, sentence};
 
-/// Blocks that are listed.
-const BLOCKS: usize = 3;
+/// Places that are listed.
+const HOLDERS: usize = 3;
 /// Innermost frames of a stack that are shown.
 const FRAMES: usize = 2;
 
@@ -45,18 +47,27 @@ pub(super) fn memory(text: &mut String, analysis: &Analysis, terminal: &Terminal
     text.push_str(&grid.render(terminal.width, terminal.colour));
     not_shown(text, peaks.len() - rows.len(), "peak", terminal);
     let at_peak = analysis.tables.memory_at_peak.iter().filter(|row| (row.rank, row.device_id) == key(highest));
-    for row in at_peak.filter(|row| row.blocks == Some(1) && row.operator.is_some()).take(BLOCKS) {
-        sentence(text, &block(row), terminal);
+    let mut holders: BTreeMap<Holder<'_>, (i64, i64)> = BTreeMap::new();
+    for (row, blocks) in at_peak.filter(|row| row.operator.is_some()).filter_map(|row| Some((row, row.blocks?))) {
+        let sum = holders.entry((&row.category, row.operator.as_deref(), row.stack.as_deref())).or_default();
+        *sum = (sum.0.saturating_add(row.bytes), sum.1.saturating_add(blocks));
+    }
+    let mut holders: Vec<_> = holders.into_iter().collect();
+    holders.sort_by_key(|(_, (bytes, _))| std::cmp::Reverse(*bytes));
+    for (holder, sums) in holders.into_iter().take(HOLDERS) {
+        sentence(text, &format!("at the peak of rank {}: {}", highest.rank, held(holder, sums)), terminal);
     }
 }
 
-/// One block, as in `rank 0: 1.00 MiB of activations by aten::linear in main > forward`.
-fn block(row: &MemoryAtPeakRow) -> String {
-    let frames: Vec<&str> = row.stack.iter().flat_map(|stack| stack.split(';')).collect();
+/// Category, operator and stack of blocks.
+type Holder<'a> = (&'a str, Option<&'a str>, Option<&'a str>);
+
+/// Blocks of one place, as in `2.00 MiB of activations in 2 blocks by aten::linear in main > forward`.
+fn held((category, operator, stack): Holder<'_>, (size, blocks): (i64, i64)) -> String {
+    let frames: Vec<&str> = stack.into_iter().flat_map(|stack| stack.split(';')).collect();
     let frames = frames[frames.len().saturating_sub(FRAMES)..].join(" > ");
     let stack = if frames.is_empty() { String::new() } else { format!(" in {}", plain(&frames)) };
-    let operator = plain(row.operator.as_deref().unwrap_or_default());
-    let category = row.category.replace('_', " ");
-    let category = if category == "unknown" { "unknown purpose" } else { &*category };
-    format!("at the peak of rank {}: {} of {category} by {operator}{stack}", row.rank, bytes(row.bytes))
+    let category = if category == "unknown" { "unknown purpose".into() } else { category.replace('_', " ") };
+    let blocks = plural(usize::try_from(blocks).unwrap_or(0), "block");
+    format!("{} of {category} in {blocks} by {}{stack}", bytes(size), plain(operator.unwrap_or_default()))
 }

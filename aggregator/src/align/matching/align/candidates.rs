@@ -7,8 +7,10 @@ use std::ops::Range;
 use crate::align::matching::align::lists::Lists;
 use crate::base::stats::lower_median;
 
-/// Pairs of rows examined per rank. Bounds time and memory where all rows look alike.
+/// Pairs of rows within reach of each other, per rank. Bounds the reach where all rows look alike.
 const PAIRS_MAX: usize = 500_000;
+/// Pairs of rows examined per rank, from a sample of its rows.
+const EXAMINED_MAX: usize = 100_000;
 /// Pairs of each row that are examined even if there are more than [`PAIRS_MAX`] in all: those of positions at most this
 /// far apart.
 const REACH_MIN: usize = 8;
@@ -22,13 +24,17 @@ const SHIFTS: usize = 4;
 pub(super) fn candidates(lists: &Lists) -> Vec<i64> {
     let total: usize = lists.tokens.iter().map(|rows| rows.in_rank.len()).sum();
     let reach = (PAIRS_MAX / total.max(1)).max(REACH_MIN);
+    let near_one = |spine: usize| spine.min(2 * (2 * reach + 1));
+    let pairs: usize = lists.tokens.iter().map(|rows| rows.in_rank.len() * near_one(rows.on_spine.len())).sum();
+    // Every row of the rank has its partner at the same offset, so a sample of the rows shows it too.
+    let stride = pairs.div_ceil(EXAMINED_MAX).max(1);
     // The ends of the ranges of offsets that the pairs allow.
     let (mut lows, mut highs) = (Vec::new(), Vec::new());
     let mut shifts: BTreeMap<isize, Vec<i64>> = BTreeMap::new();
     for rows in &lists.tokens {
         // Recordings differ at their beginning or end: partners have nearby positions when counted from one of them.
         let surplus = rows.on_spine.len() as isize - rows.in_rank.len() as isize;
-        for (b, r) in rows.in_rank.iter().enumerate() {
+        for (b, r) in rows.in_rank.iter().enumerate().step_by(stride) {
             for a in near(b as isize, surplus, reach, 0..rows.on_spine.len() as isize) {
                 let s = &rows.on_spine[a as usize];
                 let slack = s.slack_with(r);
