@@ -7,6 +7,7 @@ mod export;
 mod ffi;
 mod ingest;
 mod input;
+mod output;
 mod report;
 mod schema;
 mod scope_args;

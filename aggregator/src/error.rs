@@ -1,6 +1,6 @@
 //! Errors that end a command. Problems that only shorten the result are omissions and are listed in it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// An error of this crate. Messages name the file, the rank or the option, and a way out.
 #[derive(Debug, thiserror::Error)]
@@ -112,6 +112,23 @@ impl Error {
             Self::Io { source, .. } | Self::Trace(trace::Error::Io { source, .. }) => read_only(source),
             _ => false,
         }
+    }
+
+    /// The error with the path of its file after a directory was renamed, or would have been: the temporary name says
+    /// nothing to a user.
+    #[must_use]
+    pub(crate) fn moved(mut self, from: &Path, to: &Path) -> Self {
+        use trace::Error::{Io, Parquet};
+        if let Self::Io { path, .. }
+        | Self::Trace(Io { path, .. } | Parquet { path, .. })
+        | Self::Kineto(
+            kineto::Error::Io { path, .. } | kineto::Error::Trace(Io { path, .. } | Parquet { path, .. }),
+        ) = &mut self
+            && let Ok(inside) = path.strip_prefix(from)
+        {
+            *path = to.join(inside);
+        }
+        self
     }
 
     /// Whether the reader closed the output early, as `head` does. Commands end without an error then.

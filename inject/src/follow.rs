@@ -40,8 +40,7 @@ fn follow(path: &Path, recorder: &Recorder, begin: impl Fn(bool), carry_out: Car
     let page = PAGE.get_or_init(|| page);
     let recorder = recorder.clone();
     // The thread sleeps in the kernel and ends with the process.
-    let thread = std::thread::Builder::new().name("rankscope-control".into());
-    thread.spawn(move || run(page, &recorder, order, carry_out)).map(drop)
+    recorder::spawn("rankscope-control", move || run(page, &recorder, order, carry_out)).map(drop)
 }
 
 /// Wakes the control thread, because a source has started and may have missed an order.

@@ -7,4 +7,4 @@ mod shards;
 mod trace_file;
 
 pub use shards::{WrittenShards, write_shards};
-pub use trace_file::{Counts, HOOK, Selection, TraceWriter};
+pub use trace_file::{Counts, HOOK, Selection, TraceWriter, is_exported};

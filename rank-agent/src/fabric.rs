@@ -109,6 +109,15 @@ struct Signals {
     abandoned: AtomicBool,
 }
 
+/// Lets a write beyond the file size limit fail instead of ending this process. A program that this process starts does
+/// not inherit the handler.
+///
+/// # Errors
+/// The operating system's error.
+pub(crate) fn outlive_file_size_limit() -> std::io::Result<()> {
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default()).map(drop)
+}
+
 impl Stop {
     /// Listens for SIGTERM and SIGINT, so that a stopped rank closes its shards first. A second SIGINT comes from an
     /// impatient user and ends the process at once; a second SIGTERM does not, because launchers repeat it.
@@ -117,6 +126,7 @@ impl Stop {
     /// The operating system's error.
     pub fn on_signals() -> std::io::Result<Self> {
         use signal_hook::consts::{SIGINT, SIGTERM};
+        outlive_file_size_limit()?;
         let stop = Self::default();
         let armed = Arc::new(AtomicBool::new(false));
         // The order matters: the first signal finds `armed` unset, passes, and sets it.

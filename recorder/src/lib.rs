@@ -38,6 +38,7 @@
 //! A *source* is a library beside the program's threads that reports later what a device or a communication library
 //! did. The recorder knows none of them: a source registers a [`ScopeHook`] and hands over [`SourceBatch`]es.
 
+mod background;
 mod clock;
 mod control;
 mod error;
@@ -60,6 +61,7 @@ mod timeline;
 pub mod variables;
 mod writer;
 
+pub use background::spawn;
 pub use clock::Clock;
 pub use control::{CollectiveDetail, ControlPage, Order};
 pub use error::Error;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rtrb::RingBuffer;
 use trace::{Row, ShardMeta, StepRow, Table};
 
+use crate::background::spawn;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::lock::lock;
@@ -91,10 +92,7 @@ impl Recorder {
             max_bytes: options.max_bytes.unwrap_or(u64::MAX),
         };
         let writer = Writer::start(setup, shared.clone(), summary.clone())?;
-        let thread = std::thread::Builder::new()
-            .name("rankscope-writer".into())
-            .spawn(move || writer.run(&receiver))
-            .map_err(Error::Thread)?;
+        let thread = spawn("rankscope-writer", move || writer.run(&receiver)).map_err(Error::Thread)?;
         Ok(Self::assemble(Handle {
             shared,
             rank: options.rank,

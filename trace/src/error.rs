@@ -111,4 +111,12 @@ pub enum Error {
         /// The cause.
         why: String,
     },
+    /// The place for an output is taken by files that this program must not replace.
+    #[error("{}: not written, because {why}; choose another place", path.display())]
+    Occupied {
+        /// The place.
+        path: PathBuf,
+        /// The cause.
+        why: String,
+    },
 }

@@ -1,32 +1,25 @@
 //! Files and directories that exist whole or not at all: temporary name, sync, rename, sync of the parent directory.
 //!
-//! | function                   | over an existing target | synced | for                              |
-//! |----------------------------|-------------------------|--------|----------------------------------|
-//! | [`create`]                 | no                      | yes    | shards, which are never repeated |
-//! | [`replace`]                | yes                     | yes    | manifest, tables                 |
-//! | [`replace_directory`]      | yes                     | no     | results of several files         |
-//! | [`write_output`]           | yes                     | no     | output that a user asked for     |
+//! | function              | over an existing target       | for                              |
+//! |-----------------------|-------------------------------|----------------------------------|
+//! | [`create`]            | no                            | shards, which are never repeated |
+//! | [`replace`]           | yes                           | manifest, tables                 |
+//! | [`write_output`]      | yes                           | output that a user asked for     |
+//! | [`create_directory`]  | if it is an empty directory   | an ingested run                  |
+//! | [`replace_directory`] | if the caller's check permits | results of several files         |
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+mod temporary;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use std::fs::{self, File, FileType};
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use crate::Error;
-
-/// The name a file has while it is being written. It does not end in `.parquet`, so no glob of a reader matches it; it
-/// names the process, so two processes that write the same file do not write into each other's.
-pub(crate) fn temporary_name(path: &Path) -> PathBuf {
-    with_suffix(path, "tmp")
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.{suffix}", std::process::id()));
-    name.into()
-}
+use temporary::{Temporary, sweep};
 
 /// Writes `path` through `fill`, over an existing file, and returns its size in bytes. On any error the temporary file
 /// is removed and `path` is as it was.
@@ -34,7 +27,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// # Errors
 /// The error of `fill`, or [`Error::Io`].
 pub fn replace<E: From<Error>>(path: &Path, fill: impl FnOnce(&mut File) -> Result<(), E>) -> Result<u64, E> {
-    publish(path, fill, |temporary| fs::rename(temporary, path))
+    publish(path, fill, |temporary| fs::rename(temporary, path)).map(|((), bytes)| bytes)
 }
 
 /// As [`replace`], but never over an existing file, which may be somebody's trace.
@@ -42,78 +35,191 @@ pub fn replace<E: From<Error>>(path: &Path, fill: impl FnOnce(&mut File) -> Resu
 /// # Errors
 /// As [`replace`]; [`Error::Io`] of kind `AlreadyExists` if `path` exists.
 pub fn create<E: From<Error>>(path: &Path, fill: impl FnOnce(&mut File) -> Result<(), E>) -> Result<u64, E> {
-    publish(path, fill, |temporary| rename_to_free_name(temporary, path))
+    publish(path, fill, |temporary| rename_to_free_name(temporary, path)).map(|((), bytes)| bytes)
 }
 
 /// Writes the output that a user asked for, through a buffer, and returns the value of `fill`. An existing file stays
-/// until the new one is whole. A symbolic link stays a link. A device or a pipe is written to directly: a rename would
-/// put a file in its place. The file is not synced, because the user can write it again.
+/// until the new one is whole. A symbolic link stays a link, as with a shell's `>`. A device or a pipe is written to
+/// directly: a rename would put a file in its place. Temporary files that killed writers of `path` left are removed.
 ///
 /// # Errors
 /// The error of `fill`, or [`Error::Io`].
 pub fn write_output<T, E: From<Error>>(path: &Path, fill: impl FnOnce(&mut dyn Write) -> Result<T, E>) -> Result<T, E> {
     let io = |source| Error::Io { path: path.into(), source };
-    let through = |file: File| {
+    let through = |file: &mut File| {
         let mut out = BufWriter::new(file);
         let value = fill(&mut out)?;
         out.flush().map_err(io)?;
         Ok(value)
     };
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        return through(File::options().write(true).open(path).map_err(io)?);
+        return through(&mut File::options().write(true).open(path).map_err(io)?);
     }
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.into());
-    let temporary = temporary_name(&target);
-    let written = File::create(&temporary).map_err(io).map_err(E::from).and_then(through);
-    let renamed = written.and_then(|value| Ok(fs::rename(&temporary, &target).map(|()| value).map_err(io)?));
-    if renamed.is_err() {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&temporary);
+    sweep(&target);
+    publish(&target, through, |temporary| fs::rename(temporary, &target)).map(|(value, _)| value)
+}
+
+/// Fills a new directory through `fill`, gives it the name `target`, and returns the value of `fill`. On any error
+/// `target` is as it was. Of two processes with one target, one gets an error.
+///
+/// # Errors
+/// [`Error::Occupied`] if `target` exists and is not an empty directory, the error of `fill`, or [`Error::Io`].
+pub fn create_directory<T, E: From<Error>>(target: &Path, fill: impl FnOnce(&Path) -> Result<T, E>) -> Result<T, E> {
+    let io = |source| Error::Io { path: target.into(), source };
+    // A directory that exists may be a mount point, or its parent may belong to another user. Then the temporary
+    // directory must lie inside it.
+    let inside = target.join("new");
+    let place = if target.is_dir() { &inside } else { target };
+    sweep(place);
+    match fs::read_dir(target).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Ok(false) => return Err(Error::Occupied { path: target.into(), why: "it is not empty".into() }.into()),
+        Err(error) => return Err(io(error).into()),
     }
-    renamed
+    make_parent(place)?;
+    let temporary = Temporary::directory(place).map_err(io)?;
+    let value = fill(temporary.path())?;
+    if place == target {
+        rename_to_free_name(temporary.path(), target).map_err(io)?;
+        temporary.was_renamed();
+    } else {
+        move_entries(temporary.path(), target).map_err(io)?;
+    }
+    sync_parent(target);
+    Ok(value)
 }
 
 /// Fills a new directory beside `target` through `fill`, and puts it in the place of `target`: a reader sees the old
-/// files or the new ones, never a mixture. On any error the directory at `target` is as it was.
+/// files or the new ones, never a mixture. `foreign` returns the reason for which an existing directory must stay. On
+/// any error the directory at `target` is as it was. Of two processes with one target, the last one wins.
 ///
 /// # Errors
-/// The error of `fill`, or [`Error::Io`].
-pub fn replace_directory<E: From<Error>>(target: &Path, fill: impl FnOnce(&Path) -> Result<(), E>) -> Result<(), E> {
-    let fresh = temporary_name(target);
-    let made = fs::create_dir_all(&fresh).map_err(|source| Error::Io { path: fresh.clone(), source });
-    let replaced = made.map_err(E::from).and_then(|()| fill(&fresh)).and_then(|()| Ok(swap(&fresh, target)?));
-    if replaced.is_err() {
-        // The first error is the one to report.
-        let _ = fs::remove_dir_all(&fresh);
+/// [`Error::Occupied`] if `target` must stay or is not a directory, the error of `fill`, or [`Error::Io`].
+pub fn replace_directory<E: From<Error>>(
+    target: &Path,
+    foreign: impl Fn(&Path) -> io::Result<Option<String>>,
+    fill: impl FnOnce(&Path) -> Result<(), E>,
+) -> Result<(), E> {
+    let io = |source| Error::Io { path: target.into(), source };
+    let occupied = |why: String| Err(Error::Occupied { path: target.into(), why });
+    let check = || match fs::symlink_metadata(target) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(io(error)),
+        Ok(metadata) if !metadata.is_dir() => occupied("it is not a directory".into()),
+        Ok(_) => foreign(target).map_err(io)?.map_or(Ok(true), occupied),
+    };
+    check()?;
+    make_parent(target)?;
+    sweep(target);
+    let temporary = Temporary::directory(target).map_err(io)?;
+    fill(temporary.path())?;
+    // A file may have been put into the old directory in the meantime.
+    if check()? {
+        // The old directory then has the temporary name, and is removed with it.
+        exchange(temporary.path(), target).map_err(io)?;
+    } else {
+        rename_to_free_name(temporary.path(), target).map_err(io)?;
+        temporary.was_renamed();
     }
-    replaced
+    sync_parent(target);
+    Ok(())
 }
 
-fn swap(fresh: &Path, target: &Path) -> Result<(), Error> {
-    let old = with_suffix(target, "old");
-    let rename = |from: &Path, to: &Path, blamed: &Path| {
-        fs::rename(from, to).map_err(|source| Error::Io { path: blamed.into(), source })
-    };
-    let replaces = target.exists();
-    if replaces {
-        rename(target, &old, target)?;
+/// Opens a file to read it. A pipe, a socket or a device is refused: opening or reading it may block for ever.
+///
+/// # Errors
+/// The error of the operating system; `InvalidInput` if it is no regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    // Without the flag, opening a pipe waits for its writer. It changes nothing for a regular file.
+    let file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
+    let kind = file.metadata()?.file_type();
+    match kind.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(ErrorKind::InvalidInput, format!("it is {}, not a regular file", kind_name(kind)))),
     }
-    if let Err(error) = rename(fresh, target, target) {
-        if replaces {
-            rename(&old, target, &old)?;
+}
+
+fn kind_name(kind: FileType) -> &'static str {
+    match () {
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a pipe (a trace in a pipe is read from standard input, as `-`)",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    }
+}
+
+/// Makes the directory in which `path` lies.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(crate) fn make_parent(path: &Path) -> Result<(), Error> {
+    match path.parent() {
+        Some(parent) => fs::create_dir_all(parent).map_err(|source| Error::Io { path: parent.into(), source }),
+        None => Ok(()),
+    }
+}
+
+fn publish<T, E: From<Error>>(
+    path: &Path,
+    fill: impl FnOnce(&mut File) -> Result<T, E>,
+    rename: impl FnOnce(&Path) -> io::Result<()>,
+) -> Result<(T, u64), E> {
+    let io = |source| Error::Io { path: path.into(), source };
+    let mut temporary = Temporary::file(path).map_err(io)?;
+    let value = fill(temporary.file_mut())?;
+    let file = temporary.file_mut();
+    let bytes = file.sync_all().and_then(|()| file.metadata()).map_err(io)?.len();
+    rename(temporary.path()).map_err(io)?;
+    temporary.was_renamed();
+    sync_parent(path);
+    Ok((value, bytes))
+}
+
+/// The sync lets a new name survive a loss of power. An error here is ignored: the file is there, and whole, and the
+/// caller would take the error for one of the file and write the rows a second time.
+fn sync_parent(path: &Path) {
+    if let Some(parent) = path.parent() {
+        let _ = File::open(parent).and_then(|directory| directory.sync_all());
+    }
+}
+
+/// Exchanges two directories; the old one then has the temporary name. Where the file system cannot do that in one
+/// step, a moment without `target` remains.
+fn exchange(temporary: &Path, target: &Path) -> io::Result<()> {
+    match renameat_with(CWD, temporary, CWD, target, RenameFlags::EXCHANGE) {
+        Err(error) if is_unsupported(error) => {
+            let mut old = temporary.as_os_str().to_owned();
+            old.push(".old");
+            let old = Path::new(&old);
+            fs::rename(target, old)?;
+            match fs::rename(temporary, target) {
+                Ok(()) => fs::rename(old, temporary),
+                Err(error) => fs::rename(old, target).and(Err(error)),
+            }
         }
-        return Err(error);
+        exchanged => Ok(exchanged?),
     }
-    match replaces {
-        true => fs::remove_dir_all(&old).map_err(|source| Error::Io { path: old, source }),
-        false => Ok(()),
-    }
+}
+
+/// Moves the entries of a directory, files last: a manifest makes a run of the tables beside it.
+fn move_entries(from: &Path, to: &Path) -> io::Result<()> {
+    let entries =
+        fs::read_dir(from)?.map(|entry| entry.and_then(|entry| Ok((entry.file_type()?.is_file(), entry.file_name()))));
+    let mut entries = entries.collect::<io::Result<Vec<_>>>()?;
+    entries.sort();
+    entries.iter().try_for_each(|(_, name)| rename_to_free_name(&from.join(name), &to.join(name)))
+}
+
+fn is_unsupported(error: Errno) -> bool {
+    matches!(error, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
 }
 
 fn rename_to_free_name(temporary: &Path, path: &Path) -> io::Result<()> {
     match renameat_with(CWD, temporary, CWD, path, RenameFlags::NOREPLACE) {
         // Some network file systems cannot rename so, but a second name is refused by all of them if it exists.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => link_to_free_name(temporary, path),
+        Err(error) if is_unsupported(error) => link_to_free_name(temporary, path),
         renamed => Ok(renamed?),
     }
 }
@@ -121,35 +227,12 @@ fn rename_to_free_name(temporary: &Path, path: &Path) -> io::Result<()> {
 fn link_to_free_name(temporary: &Path, path: &Path) -> io::Result<()> {
     match fs::hard_link(temporary, path) {
         Ok(()) => fs::remove_file(temporary),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
-        // Without hard links either (FAT, some FUSE), two steps leave a moment in which another process may come in
-        // between.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(error),
+        // Directories have no hard links, nor has any file of FAT and some FUSE systems. Two steps leave a moment in
+        // which another process may come in between.
         Err(_) if !path.try_exists()? => fs::rename(temporary, path),
-        Err(_) => Err(io::ErrorKind::AlreadyExists.into()),
+        Err(_) => Err(ErrorKind::AlreadyExists.into()),
     }
-}
-
-fn publish<E: From<Error>>(
-    path: &Path,
-    fill: impl FnOnce(&mut File) -> Result<(), E>,
-    rename: impl FnOnce(&Path) -> io::Result<()>,
-) -> Result<u64, E> {
-    let temporary = temporary_name(path);
-    let io = |source| E::from(Error::Io { path: path.into(), source });
-    let written = File::create(&temporary).map_err(io).and_then(|mut file| {
-        fill(&mut file)?;
-        file.sync_all().and_then(|()| file.metadata()).map_err(io)
-    });
-    let renamed = written.and_then(|metadata| rename(&temporary).map(|()| metadata.len()).map_err(io));
-    if renamed.is_err() {
-        // The first error is the one to report; readers ignore a leftover temporary file by its name.
-        let _ = fs::remove_file(&temporary);
-    } else if let Some(parent) = path.parent() {
-        // The file is there, and whole. The sync only lets it survive a loss of power. An error here is ignored: the
-        // caller would take it for an error of the file, and write the rows a second time.
-        let _ = File::open(parent).and_then(|directory| directory.sync_all());
-    }
-    renamed
 }
 
 #[cfg(test)]
@@ -225,14 +308,14 @@ mod tests {
             names
         };
         for name in ["first", "second"] {
-            replace_directory(&target, fill(name)).unwrap();
+            replace_directory(&target, |_| Ok(None), fill(name)).unwrap();
             assert_eq!(names(), [name]);
         }
         let fails = |fresh: &Path| {
             fill("third")(fresh)?;
             Err(Error::NotARun { path: fresh.into(), why: "test".into() })
         };
-        assert!(replace_directory(&target, fails).is_err());
+        assert!(replace_directory(&target, |_| Ok(None), fails).is_err());
         assert_eq!(names(), ["second"]);
         assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1, "no temporary directory is left");
     }

@@ -1,6 +1,6 @@
 //! Shards: one Parquet file per table, rank and part. Writer and reader check the same facts.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,10 +14,11 @@ use parquet::arrow::arrow_writer::{ArrowWriter, ArrowWriterOptions};
 use parquet::arrow::{ARROW_SCHEMA_META_KEY, ProjectionMask, encode_arrow_schema};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{KeyValue, ParquetMetaData, SortingColumn};
+use parquet::file::metadata::{ColumnChunkMetaData, KeyValue, ParquetMetaData, SortingColumn};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 
+use crate::checksum::{self, Hashed};
 use crate::keys::{
     KEY_BOOT_ID, KEY_CLOCK_DOMAIN, KEY_HOST, KEY_PID, KEY_RANK, KEY_RUN_ID, KEY_SCHEMA_VERSION, KEY_SESSION,
     SCHEMA_VERSION,
@@ -49,7 +50,7 @@ pub struct ShardMeta {
 
 /// `RUN/<table>/rank-00003-0000.parquet`.
 pub fn shard_path(run: &Path, table: &str, rank: i32, part: u32) -> PathBuf {
-    run.join(table).join(format!("rank-{rank:05}-{part:04}.parquet"))
+    run.join(table).join(shard_name(rank, part))
 }
 
 /// Rank and part of a shard's file name; `None` if it is not a shard's.
@@ -57,7 +58,13 @@ pub fn parse_shard_name(name: &str) -> Option<(i32, u32)> {
     let (rank, part) = name.strip_prefix("rank-")?.strip_suffix(".parquet")?.split_once('-')?;
     let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
     (digits(rank) && digits(part)).then_some(())?;
-    Some((rank.parse().ok()?, part.parse().ok()?))
+    let (rank, part) = (rank.parse().ok()?, part.parse().ok()?);
+    // A part has one name, so that a copy under another name is not read as a further part.
+    (name == shard_name(rank, part)).then_some((rank, part))
+}
+
+fn shard_name(rank: i32, part: u32) -> String {
+    format!("rank-{rank:05}-{part:04}.parquet")
 }
 
 /// Id columns with few distinct values, for which a dictionary is smaller than deltas.
@@ -114,10 +121,15 @@ fn encode(
         .with_properties(writer_properties(table, meta, batches))
         // The writer's own Arrow schema would make readers return dictionaries; `descriptions` has plain strings.
         .with_skip_arrow_metadata(true);
-    let mut writer = ArrowWriter::try_new_with_options(file, table.schema(), options).map_err(parquet)?;
+    let mut writer = ArrowWriter::try_new_with_options(Hashed::new(file), table.schema(), options).map_err(parquet)?;
     for batch in batches {
         writer.write(batch).map_err(parquet)?;
     }
+    // After this, only the footer is written.
+    writer.flush().map_err(parquet)?;
+    writer.sync().map_err(|source| Error::Io { path: path.into(), source })?;
+    let checksums = writer.inner().checksums();
+    writer.append_key_value_metadata(checksums);
     writer.close().map_err(parquet)?;
     Ok(())
 }
@@ -125,13 +137,6 @@ fn encode(
 /// The documentation of the columns, as metadata of the Arrow fields.
 fn descriptions(table: &Table) -> KeyValue {
     KeyValue::new(ARROW_SCHEMA_META_KEY.to_string(), encode_arrow_schema(&table.described_schema()))
-}
-
-fn make_parent(path: &Path) -> Result<(), Error> {
-    match path.parent() {
-        Some(parent) => fs::create_dir_all(parent).map_err(|source| Error::Io { path: parent.into(), source }),
-        None => Ok(()),
-    }
 }
 
 /// Writes one part of a rank's table under its final name, completely or not at all. Returns the file's size in bytes.
@@ -166,7 +171,7 @@ pub fn write_shard(
     let descriptions = (meta.rank == 0 && part == 0).then(|| descriptions(table));
     let pairs: Vec<KeyValue> = pairs.chain(descriptions).collect();
     let path = shard_path(run, table.name, meta.rank, part);
-    make_parent(&path)?;
+    files::make_parent(&path)?;
     files::create(&path, |file| encode(file, &path, table, &pairs, batches))
 }
 
@@ -178,8 +183,19 @@ pub fn write_table(path: &Path, table: &Table, run_id: &str, batches: &[RecordBa
     let pairs = [(KEY_SCHEMA_VERSION, SCHEMA_VERSION.to_string()), (KEY_RUN_ID, run_id.to_string())];
     let pairs = pairs.into_iter().map(|(k, v)| KeyValue::new(k.to_string(), v));
     let pairs: Vec<KeyValue> = pairs.chain([descriptions(table)]).collect();
-    make_parent(path)?;
+    files::make_parent(path)?;
     files::replace(path, |file| encode(file, path, table, &pairs, batches))
+}
+
+/// Whether a file is a table that rankscope wrote. A file that cannot be read as Parquet is none.
+pub fn is_written_by_rankscope(path: &Path) -> bool {
+    let read = |file: File| {
+        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+        contain_panic(|| ArrowReaderMetadata::load(&file, options))
+    };
+    let Ok(footer) = files::open_regular(path).map_err(ParquetError::from).and_then(read) else { return false };
+    let pairs = footer.metadata().file_metadata().key_value_metadata();
+    pairs.is_some_and(|pairs| pairs.iter().any(|pair| pair.key == KEY_SCHEMA_VERSION))
 }
 
 /// The facts that hold in every shard, checked before writing and after reading.
@@ -264,7 +280,7 @@ impl Shard {
             why: "its name is not rank-NNNNN-NNNN.parquet".into(),
         })?;
         let io = |source| Error::Io { path: path.into(), source };
-        let file = File::open(path).map_err(io)?;
+        let file = files::open_regular(path).map_err(io)?;
         let bytes = file.metadata().map_err(io)?.len();
         let footer = read_footer(&file, bytes).map_err(|source| Error::Parquet { path: path.into(), source })?;
         let meta = read_meta(path, &footer)?;
@@ -280,7 +296,7 @@ impl Shard {
     /// facts were checked on it. Columns that the file lacks are simply absent from the batch.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Parquet`], what [`Checker::check`] finds, or what `visit` returns. Batches before the
+    /// [`Error::Io`], [`Error::Parquet`] (also if bytes differ from their checksum in the footer; row groups before them are read), what [`Checker::check`] finds, or what `visit` returns. Batches before the
     /// error were visited.
     pub fn read<E: From<Error>>(
         &self,
@@ -290,10 +306,12 @@ impl Shard {
     ) -> Result<(), E> {
         let io = |source| Error::Io { path: self.path.clone(), source };
         let parquet = |source| Error::Parquet { path: self.path.clone(), source };
-        let file = File::open(&self.path).map_err(io)?;
+        let file = files::open_regular(&self.path).map_err(io)?;
         let bytes = file.metadata().map_err(io)?.len();
         let footer = read_footer(&file, bytes).map_err(parquet)?;
-        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, footer);
+        let sound_bytes = checksum::sound_bytes(&file, footer.metadata()).map_err(parquet)?;
+        let whole = groups_within(footer.metadata(), sound_bytes.unwrap_or(bytes));
+        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, footer).with_row_groups(whole);
         if let Some(columns) = columns {
             let mask = ProjectionMask::columns(builder.parquet_schema(), columns.iter().copied());
             builder = builder.with_projection(mask);
@@ -304,8 +322,25 @@ impl Shard {
             checker.check(&batch)?;
             visit(&batch)?;
         }
-        Ok(())
+        match sound_bytes {
+            None => Ok(()),
+            Some(sound) => {
+                let why =
+                    format!("the file is damaged: from byte {sound} on, it differs from the checksum in its footer");
+                Err(parquet(ParquetError::General(why)).into())
+            }
+        }
     }
+}
+
+/// The row groups that end within the first `bytes` of the file, up to the first one that does not.
+fn groups_within(metadata: &ParquetMetaData, bytes: u64) -> Vec<usize> {
+    let ends_within = |column: &ColumnChunkMetaData| {
+        let (start, length) = column.byte_range();
+        start.saturating_add(length) <= bytes
+    };
+    let groups = metadata.row_groups().iter().take_while(|group| group.columns().iter().all(ends_within));
+    (0..groups.count()).collect()
 }
 
 /// Runs a part of the Parquet reader and turns a panic into an error. About one damaged file in 2000 reaches an assertion

@@ -68,9 +68,9 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         }
         Input::Snapshots(paths) => (with_progress(&SnapshotSource::open(&paths)?, &options)?, None),
     };
-    let saved = save(&analysis, &arguments, run.as_ref())?;
+    // The result is printed even if it cannot be saved.
     print_analysis(&analysis, &arguments)?;
-    if let Some(note) = saved {
+    if let Some(note) = save(&analysis, &arguments, run.as_ref())? {
         // If stderr is closed, the message is lost.
         let _ = writeln!(std::io::stderr(), "{note}");
     }

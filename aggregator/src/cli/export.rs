@@ -1,16 +1,16 @@
 //! `aggregator export`.
 
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use trace::files::write_output;
 use trace::worst_omission;
 
 use crate::Error;
 use crate::base::units::plural;
 use crate::cli::analyze::with_bar;
-use crate::cli::input::{Input, InputArguments, open, resolve};
+use crate::cli::input::{Input, InputArguments, expand_all, open, resolve};
+use crate::cli::output::{refuse_input, write_output};
 use crate::cli::scope_args::ScopeArguments;
 use crate::cli::{Outcome, print_omissions};
 use crate::ingest::source::RunSource;
@@ -49,16 +49,15 @@ enum Format {
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let mut options = arguments.scope.options();
-    if format(arguments.format, &arguments.out)? == Format::Chrome {
-        return chrome(arguments.paths, arguments.input, options, &arguments.out);
+    let format = format(arguments.format, &arguments.out)?;
+    let paths = expand_all(arguments.paths)?;
+    refuse_input(&arguments.out, &paths)?;
+    if format == Format::Chrome {
+        return chrome(paths, arguments.input, options, &arguments.out);
     }
-    let source = open(arguments.paths, arguments.input, &mut options.steps)?;
+    let source = open(paths, arguments.input, &mut options.steps)?;
     let write = |out: &mut dyn Write| with_bar(|progress| perfetto::export(source.as_ref(), &options, out, progress));
-    let exported = if arguments.out.as_os_str() == "-" {
-        write(&mut BufWriter::new(std::io::stdout().lock()))?
-    } else {
-        write_output(&arguments.out, write)?
-    };
+    let exported = write_output(&arguments.out, write)?;
     print_counts(&arguments.out, &exported);
     print_omissions(&exported.omissions);
     Ok(arguments.input.outcome(worst_omission(&exported.omissions)))

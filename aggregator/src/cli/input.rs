@@ -101,7 +101,7 @@ pub(super) enum Input {
 /// # Errors
 /// [`Error::NoInput`] or [`Error::UnreadFormat`]; their messages name a way out.
 pub(super) fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
-    let paths: Vec<PathBuf> = paths.into_iter().map(expand).collect::<Result<Vec<_>, _>>()?.concat();
+    let paths = expand_all(paths)?;
     paths.iter().try_for_each(|path| check_format(path))?;
     let is_run = |path: &Path| path.is_dir() && path.join(MANIFEST_FILE).is_file();
     match paths.as_slice() {
@@ -145,6 +145,14 @@ fn snapshots_in(path: &Path) -> Vec<PathBuf> {
 
 fn no_input(path: &Path, why: String) -> Error {
     Error::NoInput { path: path.into(), why }
+}
+
+/// Expands the patterns among the paths.
+///
+/// # Errors
+/// [`Error::NoInput`] if a path does not exist or a pattern matches nothing.
+pub(super) fn expand_all(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, Error> {
+    Ok(paths.into_iter().map(expand).collect::<Result<Vec<_>, _>>()?.concat())
 }
 
 /// The paths that a pattern matches, such as a quoted `logs/rank_*`. A path that exists is no pattern, and `-` is

@@ -1,17 +1,17 @@
 //! `aggregator report`.
 
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use regex::Regex;
-use trace::files::write_output;
 
 use crate::Error;
 use crate::base::units::plural;
 use crate::cli::analyze::with_bar;
-use crate::cli::input::{Input, InputArguments, open, open_one_of_several, resolve};
+use crate::cli::input::{Input, InputArguments, expand_all, open, open_one_of_several, resolve};
+use crate::cli::output::{refuse_input, write_output};
 use crate::cli::scope_args::{CommunicationArguments, ScopeArguments};
 use crate::cli::{Outcome, print_omissions};
 use crate::ingest::source::Source;
@@ -54,7 +54,9 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     };
     let settings =
         Settings { timeline_step: arguments.timeline, unlike_runs: arguments.input.force, ..Settings::default() };
-    let sides = sides(arguments.paths, arguments.input, &mut options.steps)?;
+    let paths = expand_all(arguments.paths)?;
+    refuse_input(&arguments.out, &paths)?;
+    let sides = sides(paths, arguments.input, &mut options.steps)?;
     let write = |out: &mut dyn Write| match &sides {
         Sides::One(run) => with_bar(|progress| report(run.as_ref(), &options, &settings, out, progress)),
         Sides::Two(a, b) => {
@@ -62,11 +64,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
             with_bar(|progress| report_with(a.as_ref(), b.as_ref(), &options, &settings, out, progress))
         }
     };
-    let reported = if arguments.out.as_os_str() == "-" {
-        write(&mut BufWriter::new(std::io::stdout().lock()))?
-    } else {
-        write_output(&arguments.out, write)?
-    };
+    let reported = write_output(&arguments.out, write)?;
     print_result(&arguments.out, &reported);
     print_omissions(&reported.omissions);
     Ok(arguments.input.outcome(reported.worst))

@@ -1,16 +1,15 @@
 //! `aggregator stacks`.
 
-use std::io::Write;
 use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::Args;
-use trace::files::write_output;
 use trace::worst_omission;
 
 use crate::Error;
 use crate::cli::analyze::with_bar;
-use crate::cli::input::{InputArguments, open};
+use crate::cli::input::{InputArguments, expand_all, open};
+use crate::cli::output::{refuse_input, write_output};
 use crate::cli::table::{Ranks, chosen_ranks};
 use crate::cli::{Outcome, print_omissions};
 use crate::model::options::parse_steps;
@@ -43,7 +42,10 @@ pub struct Arguments {
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let mut steps = arguments.steps;
-    let source = open(arguments.paths, arguments.input, &mut steps)?;
+    let out = arguments.out.unwrap_or_else(|| "-".into());
+    let paths = expand_all(arguments.paths)?;
+    refuse_input(&out, &paths)?;
+    let source = open(paths, arguments.input, &mut steps)?;
     let ranks = chosen_ranks(source.as_ref(), Some(arguments.ranks.as_ref().unwrap_or(&Ranks::All)))?;
     let mut omissions = source.problems();
     // Ranks are loaded one after the other, so that memory holds the rows of one rank and the tree of stacks.
@@ -65,16 +67,8 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         return Err(Error::NoInput { path: source.info().path, why });
     }
     text.push('\n');
-    match arguments.out.filter(|path| path.as_os_str() != "-") {
-        Some(path) => write_output(&path, |out| {
-            out.write_all(text.as_bytes()).map_err(|source| Error::Io { path: path.clone(), source })
-        })?,
-        None => {
-            let mut out = std::io::stdout().lock();
-            out.write_all(text.as_bytes())?;
-            out.flush()?;
-        }
-    }
+    let io = |source| Error::Io { path: out.clone(), source };
+    write_output(&out, |file| file.write_all(text.as_bytes()).map_err(io))?;
     print_omissions(&omissions);
     Ok(arguments.input.outcome(worst_omission(&omissions)))
 }

@@ -97,12 +97,12 @@ pub struct Ingested {
     pub omissions: Vec<OmissionRow>,
 }
 
-/// Writes the traces in `paths` as a run into `out`, which must not hold one. `progress` is called after each rank,
+/// Writes the traces in `paths` as a run into `out`, a new or empty directory. `progress` is called after each rank,
 /// with the number done and the number to do.
 ///
 /// # Errors
-/// As [`plan`]; [`Error::NoInput`] if `out` is a run already; [`Error::Kineto`] or [`Error::Trace`] if it cannot be
-/// written.
+/// As [`plan`]; [`Error::NoInput`] if `out` is a run already; [`Error::Kineto`] or [`Error::Trace`] if it holds other
+/// files or cannot be written. After an error `out` is as it was.
 pub fn ingest(paths: &[PathBuf], out: &Path, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Ingested, Error> {
     ingest_with(paths, PlanOptions::default(), out, progress)
 }
@@ -122,10 +122,9 @@ pub fn ingest_with(
         return Err(Error::NoInput { path: out.into(), why: why.into() });
     }
     let plan = plan(paths, options)?;
-    let run_id = run_id(&plan.files);
     let manifest = Manifest {
         schema_version: SCHEMA_VERSION,
-        run_id: run_id.clone(),
+        run_id: run_id(&plan.files),
         world_size: plan.world_size,
         created_utc_ns: 0,
         tool: format!("torch.profiler, ingested by rankscope {}", env!("CARGO_PKG_VERSION")),
@@ -135,10 +134,21 @@ pub fn ingest_with(
             (HELD_RANKS.to_string(), by_rank(&plan).map(|files| serde_json::Value::from(files[0].rank)).collect()),
         ]),
     };
+    trace::files::create_directory(out, |fresh| {
+        write_run(&plan, manifest, fresh, progress).map_err(|error| error.moved(fresh, out))
+    })
+}
+
+fn write_run(
+    plan: &Plan,
+    manifest: Manifest,
+    run: &Path,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Ingested, Error> {
     let done = AtomicUsize::new(0);
-    let ranks: Vec<&[TraceFile]> = by_rank(&plan).collect();
+    let ranks: Vec<&[TraceFile]> = by_rank(plan).collect();
     let one = |files: &&[TraceFile]| {
-        let written = write_shards(files, out, &run_id);
+        let written = write_shards(files, run, &manifest.run_id);
         progress(done.fetch_add(1, Ordering::Relaxed) + 1, ranks.len());
         written
     };
@@ -154,9 +164,7 @@ pub fn ingest_with(
         ingested.omissions.extend(written.omissions);
         first_ns = first_ns.into_iter().chain(written.first_ns).min();
     }
-    // The manifest is written last. A directory without it is not a run, so a half-written run is never read as a whole
-    // one.
-    Manifest { created_utc_ns: first_ns.unwrap_or_default(), ..manifest }.write(out)?;
+    Manifest { created_utc_ns: first_ns.unwrap_or_default(), ..manifest }.write(run)?;
     Ok(ingested)
 }
 

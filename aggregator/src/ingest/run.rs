@@ -125,8 +125,8 @@ fn counted(rank: i32, counters: &[CounterRow]) -> Vec<OmissionRow> {
     items.into_iter().map(row).collect()
 }
 
-/// The tables of a rank whose shards hold fewer rows than the rank counted when it wrote them. A shard that is damaged
-/// or was refused is listed by [`Run::open`].
+/// The tables of a rank whose shards hold fewer rows than the rank counted when it wrote them, or lack a part between
+/// others. A shard that is damaged or was refused is listed by [`Run::open`].
 fn rows_without_shard(run: &Run, rank: i32, counters: &[CounterRow]) -> Vec<OmissionRow> {
     let tables: Vec<&str> = trace::rank_tables().into_iter().map(|table| table.name).collect();
     let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
@@ -136,17 +136,29 @@ fn rows_without_shard(run: &Run, rank: i32, counters: &[CounterRow]) -> Vec<Omis
             *count = count.saturating_add(counter.recorded);
         }
     }
+    let is_listed = |what: &str| run.problems.iter().any(|problem| problem.rank == Some(rank) && problem.what == what);
+    let lacking = |table: &&str| {
+        let (what, shards) = (format!("rows of {table}"), run.shards(rank, table));
+        let parts = shards.last().map_or(0, |shard| u64::from(shard.part) + 1);
+        let lost = parts.saturating_sub(shards.len() as u64);
+        (lost > 0 && !is_listed(&what)).then(|| {
+            let why = format!("{lost} of {parts} shards are missing; the rank did not count the rows of this table");
+            OmissionRow::lost(what, why).rank(rank)
+        })
+    };
+    let uncounted = tables.iter().filter(|table| !counts.contains_key(**table));
+    let mut omissions: Vec<OmissionRow> = uncounted.filter_map(lacking).collect();
     let missing = |(table, counted): (&str, i64)| {
         let what = format!("rows of {table}");
-        let is_listed = run.problems.iter().any(|problem| problem.rank == Some(rank) && problem.what == what);
         let rows = run.shards(rank, table).iter().fold(0, |sum: u64, shard| sum.saturating_add(shard.rows));
         let held = i64::try_from(rows).unwrap_or(i64::MAX);
-        (held < counted && !is_listed).then(|| {
+        (held < counted && !is_listed(&what)).then(|| {
             let why = format!("a shard is missing: the rank wrote {counted} rows, and its shards hold {held}");
             OmissionRow::lost(what, why).rank(rank).amount(counted - held)
         })
     };
-    counts.into_iter().filter_map(missing).collect()
+    omissions.extend(counts.iter().filter_map(|(table, counted)| missing((table, *counted))));
+    omissions
 }
 
 /// The table in which the rows of a counter's source are.

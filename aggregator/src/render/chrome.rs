@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use kineto::write::{Selection, TraceWriter};
+use kineto::write::{Selection, TraceWriter, is_exported};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use trace::files::write_output;
@@ -115,6 +115,12 @@ pub fn export(
     if !directory.as_os_str().is_empty() {
         std::fs::create_dir_all(directory).map_err(|source| Error::Io { path: directory.into(), source })?;
     }
+    let place = |rank: &i32| path_of(out, *rank);
+    let one_file = is_json_name(out) && !out.to_string_lossy().contains(RANK);
+    if let Some(path) = ranks.iter().map(place).find(|path| !one_file && is_foreign(path)) {
+        let why = "it exists, and rankscope did not write it".into();
+        return Err(trace::Error::Occupied { path, why }.into());
+    }
     let base_ns = base_ns(source.run(), &ranks);
     let done = AtomicUsize::new(0);
     let write_one = |rank: &i32| {
@@ -210,6 +216,11 @@ impl<W: Write> Write for Counted<W> {
     fn flush(&mut self) -> std::io::Result<()> {
         self.out.flush()
     }
+}
+
+/// Whether a file exists that no export wrote. Its name follows from the number of the rank, so the user may not know of it.
+fn is_foreign(path: &Path) -> bool {
+    path.symlink_metadata().is_ok() && !is_exported(path)
 }
 
 /// Writes one rank. An existing file stays until the new one is complete.

@@ -13,15 +13,40 @@ use crate::error::Error;
 use crate::model::analysis::{Analysis, Tables};
 use crate::render::views;
 
+/// The DuckDB views over the run and its analysis.
+const VIEWS_FILE: &str = "views.sql";
+
 /// Writes `analysis/` into `directory` and returns its path. `run` is the run that was analyzed, whose shards get
 /// views; `None` for traces.
 ///
 /// # Errors
-/// [`Error::Io`] or [`Error::Trace`]. After an error, an older analysis is still in place.
+/// [`Error::Trace`] if `analysis/` exists and holds files that are no analysis's, or cannot be written; [`Error::Io`].
+/// After an error, an older analysis is still in place.
 pub fn write(analysis: &Analysis, directory: &Path, run: Option<&trace::Run>) -> Result<PathBuf, Error> {
     let target = directory.join(ANALYSIS_DIR);
-    trace::files::replace_directory(&target, |fresh| write_all(analysis, fresh, &target, run))?;
+    trace::files::replace_directory(&target, foreign_entry, |fresh| {
+        write_all(analysis, fresh, &target, run).map_err(|error| error.moved(fresh, &target))
+    })?;
     Ok(target)
+}
+
+/// The reason for which a directory must not be replaced: the first entry that no analysis writes.
+fn foreign_entry(directory: &Path) -> std::io::Result<Option<String>> {
+    let mut entries = fs::read_dir(directory)?.collect::<std::io::Result<Vec<_>>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let (name, path) = (entry.file_name(), entry.path());
+        let name = name.to_string_lossy();
+        let is_ours = entry.file_type()?.is_file()
+            && match name.strip_suffix(".parquet") {
+                Some(_) => trace::is_written_by_rankscope(&path),
+                None => name == VIEWS_FILE || views::is_marker(&name),
+            };
+        if !is_ours {
+            return Ok(Some(format!("{name} in it is not a file of an analysis")));
+        }
+    }
+    Ok(None)
 }
 
 fn write_all(analysis: &Analysis, fresh: &Path, target: &Path, run: Option<&trace::Run>) -> Result<(), Error> {
@@ -39,7 +64,7 @@ fn write_all(analysis: &Analysis, fresh: &Path, target: &Path, run: Option<&trac
     };
     // Tools that copy files leave out empty ones only rarely, but some do.
     write(&views::marker(&fingerprint), "Marks the analysis that views.sql is of.\n")?;
-    write("views.sql", &sql)
+    write(VIEWS_FILE, &sql)
 }
 
 /// A hash of everything that the views read: the tables in `fresh`, and the names and sizes of the shards.

@@ -23,8 +23,15 @@ pub struct Place<'a> {
 
 /// Returns the name of the file that marks an analysis.
 pub fn marker(fingerprint: &str) -> String {
-    format!("id-{fingerprint}")
+    format!("{MARKER}{fingerprint}")
 }
+
+/// Whether a file of this name marks an analysis.
+pub fn is_marker(name: &str) -> bool {
+    name.strip_prefix(MARKER).is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+const MARKER: &str = "id-";
 
 /// Returns the views over an analysis, and over the run at its absolute path. Without a run, only the tables of the
 /// analysis have views.

@@ -1,8 +1,9 @@
 //! The bytes of a trace: a file, compressed with gzip or zstd or not. Its first bytes decide which, not its name.
 
-use std::fs::File;
 use std::io::{self, Cursor as Bytes, Read};
 use std::path::Path;
+
+use trace::files::open_regular;
 
 use crate::bytes::gunzip::{self, Gunzip};
 
@@ -37,7 +38,7 @@ enum Reader {
 impl Input {
     /// Opens a file.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let mut file = File::open(path)?;
+        let mut file = open_regular(path)?;
         let size = file.metadata()?.len();
         let mut magic = [0; 4];
         let got = read_up_to(&mut file, &mut magic)?;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use trace::Text;
+use trace::files::open_regular;
 
 use crate::bytes::input::{Input, inflate_limit_bytes};
 use crate::read::formats::is_trace_name;
@@ -118,7 +119,7 @@ impl Unpacking<'_> {
     }
 
     fn zip(&mut self, path: &Path) -> io::Result<()> {
-        let mut archive = zip::ZipArchive::new(File::open(path)?)?;
+        let mut archive = zip::ZipArchive::new(open_regular(path)?)?;
         for at in 0..archive.len() {
             if at == MAX_MEMBERS {
                 self.stop(format!("it has more than {MAX_MEMBERS} members"));

@@ -1,8 +1,9 @@
 //! Formats of other tools: recognised to say what to do, but not read.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+
+use trace::files::open_regular;
 
 /// A format that is not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +22,7 @@ const RECORD: &str = "record with torch.profiler or `rankscope exec` instead";
 /// renamed, so the content comes first. A file that cannot be opened is reported by its reader.
 pub fn other_format(path: &Path) -> Option<OtherFormat> {
     let mut head = Vec::new();
-    if path.is_file()
-        && let Ok(file) = File::open(path)
-    {
+    if let Ok(file) = open_regular(path) {
         // What cannot be read is missing in `head`, and then the name decides.
         let _ = file.take(HEAD_BYTES as u64).read_to_end(&mut head);
     }

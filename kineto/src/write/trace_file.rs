@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value, json};
@@ -12,6 +13,7 @@ use trace::{
 };
 
 use crate::Error;
+use crate::bytes::input::Input;
 use crate::write::event_columns::Columns;
 use crate::write::event_json::{Head, put_collective, write_memory_arguments};
 use crate::write::json_text::{us, value};
@@ -183,7 +185,7 @@ impl TraceWriter<'_> {
             properties.extend(known.into_iter().filter_map(|(key, value)| Some((key.to_string(), value?))));
             Value::Object(properties)
         };
-        write!(out, "{{\"schemaVersion\": 1, \"distributedInfo\": {info}")?;
+        write!(out, "{BEGINNING}{info}")?;
         if !devices.is_empty() {
             write!(out, ", \"deviceProperties\": {}", devices.iter().map(device).collect::<Value>())?;
         }
@@ -195,6 +197,15 @@ impl TraceWriter<'_> {
         }
         Ok(out.write_all(b", \"traceEvents\": [\n")?)
     }
+}
+
+/// The first bytes of every trace that [`TraceWriter`] writes. Kineto begins with a line break after the brace.
+const BEGINNING: &str = "{\"schemaVersion\": 1, \"distributedInfo\": ";
+
+/// Whether [`TraceWriter`] wrote the file. A file that cannot be read is none of its files.
+pub fn is_exported(path: &Path) -> bool {
+    let mut head = [0; BEGINNING.len()];
+    Input::open(path).is_ok_and(|mut input| input.fill(&mut head) == head.len()) && head == *BEGINNING.as_bytes()
 }
 
 /// One end of an arrow.

@@ -7,14 +7,14 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
 use signal_hook::iterator::{Handle, SignalsInfo};
 use signal_hook::low_level::siginfo::Cause;
 
 use crate::Error;
-use crate::fabric::Stop;
+use crate::fabric::{Stop, outlive_file_size_limit};
 
 /// Signals to forward. Signals that stop or resume a job reach all of its processes anyway.
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
@@ -85,6 +85,10 @@ impl Forwarder {
     /// [`Error::Signals`].
     pub(super) fn start(target: Target) -> Result<Self, Error> {
         let ignored = ignored();
+        // The program must inherit an ignored signal, and a handler would reset it.
+        if ignored >> (SIGXFSZ - 1) & 1 == 0 {
+            outlive_file_size_limit().map_err(Error::Signals)?;
+        }
         let forwarded = FORWARDED.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
         let mut signals = SignalsInfo::<WithOrigin>::new(forwarded).map_err(Error::Signals)?;
         let handle = signals.handle();

@@ -9,6 +9,7 @@
 //! connection prove that they know the job's token (`handshake`). Every wait ends: with an answer, with the end of the
 //! connection, or after [`Limits`].
 
+mod accept;
 mod handshake;
 mod link;
 
@@ -22,8 +23,9 @@ use launch::Meeting;
 use super::{Control, Lane, Stop};
 use crate::Error;
 use crate::fabric::ping::PingTree;
+use accept::accept;
 pub use handshake::Token;
-use handshake::{Hello, Purpose};
+use handshake::{Hello, Purpose, Server};
 use link::{Link, Words};
 
 /// Longest waits of a rank.
@@ -88,7 +90,10 @@ impl Tcp {
         let (hub, own_ip, note) = if rank == 0 {
             let (listener, note) = listen(meeting, until, &stop)?;
             let ip = listener.local_addr().map_err(network("the address of rank 0"))?.ip();
-            (Hub::Here(accept_all(&listener, 1..size, size, token, Purpose::Hub, until, &stop)?), ip, note)
+            let expected: Vec<usize> = (1..size).collect();
+            let server = Server { rank, size, token, purpose: Purpose::Hub };
+            let streams = accept(&listener, &expected, &server, until, &stop)?;
+            (Hub::Here(streams.into_values().map(Link::new).collect::<Result<_, _>>()?), ip, note)
         } else {
             let hello = Hello { rank, size, purpose: Purpose::Hub };
             let stream = reach(meeting, &hello, token, until, &stop)?;
@@ -127,9 +132,8 @@ impl Tcp {
             self.pairs.insert(*parent, Words::new(stream)?);
         }
         let children: Vec<usize> = edges.iter().filter(|(_, p)| *p == self.rank).map(|(child, _)| *child).collect();
-        let links =
-            accept_streams(&listener, &children, self.size, (token, self.rank), Purpose::Pings, until, &self.stop)?;
-        for (child, stream) in links {
+        let server = Server { rank: self.rank, size: self.size, token, purpose: Purpose::Pings };
+        for (child, stream) in accept(&listener, &children, &server, until, &self.stop)? {
             self.pairs.insert(child, Words::new(stream)?);
         }
         Ok(())
@@ -301,60 +305,6 @@ fn reach(meeting: &Meeting, hello: &Hello, token: &Token, until: Instant, stop: 
             }
         }
     }
-}
-
-/// Accepts the expected ranks; returns their links in rank order.
-fn accept_all(
-    listener: &TcpListener,
-    expected: std::ops::Range<usize>,
-    size: usize,
-    token: &Token,
-    purpose: Purpose,
-    until: Instant,
-    stop: &Stop,
-) -> Result<Vec<Link>, Error> {
-    let expected: Vec<usize> = expected.collect();
-    let streams = accept_streams(listener, &expected, size, (token, 0), purpose, until, stop)?;
-    streams.into_values().map(Link::new).collect()
-}
-
-fn accept_streams(
-    listener: &TcpListener,
-    expected: &[usize],
-    size: usize,
-    (token, own_rank): (&Token, usize),
-    purpose: Purpose,
-    until: Instant,
-    stop: &Stop,
-) -> Result<BTreeMap<usize, TcpStream>, Error> {
-    listener.set_nonblocking(true).map_err(network("the listener"))?;
-    let mut streams = BTreeMap::new();
-    let mut refused: Option<String> = None;
-    while streams.len() < expected.len() {
-        match listener.accept() {
-            Ok((stream, from)) => match handshake::server(&stream, size, token, purpose, own_rank) {
-                Ok(rank) if expected.contains(&rank) && !streams.contains_key(&rank) => {
-                    streams.insert(rank, stream);
-                }
-                Ok(rank) => {
-                    refused =
-                        Some(format!("{from} connected as rank {rank}, which is not expected or already connected"))
-                }
-                // A foreign connection must not end the wait for the ranks of this job.
-                Err(error) => refused = Some(format!("{from}: {error}")),
-            },
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {
-                if Instant::now() >= until {
-                    let missing = expected.iter().filter(|rank| !streams.contains_key(rank)).copied().collect();
-                    return Err(Error::Missing { ranks: missing, refused });
-                }
-                stop.check()?;
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            Err(error) => return Err(network("the listener")(error)),
-        }
-    }
-    Ok(streams)
 }
 
 fn ip_words(ip: IpAddr) -> [u64; 2] {

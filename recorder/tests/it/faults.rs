@@ -9,6 +9,7 @@ use recorder::{Collective, CollectiveOp, Error, Kind, Loss, Memory, Options, Rec
 use trace::{BucketRow, CounterRow, EventRow, MemoryRow, RankRow, Run};
 
 use crate::common::{RANK, active, counters, event, new_run, options, rows, shards, wait_until};
+use crate::hanging_disk::HangingDisk;
 
 #[test]
 fn a_full_queue_drops_and_counts() {
@@ -119,7 +120,8 @@ fn a_run_directory_that_vanishes_does_not_stop_the_program() {
     assert_eq!(summary.recorded + summary.dropped, 100);
 }
 
-/// Opening a pipe without a reader blocks, like a network disk may: the writer hangs, but the program does not.
+/// The sync of a part does not return, as on a network disk whose server is gone: the writer hangs, but the program does
+/// not.
 #[test]
 fn a_disk_that_hangs_does_not_hang_the_program() {
     let run = new_run();
@@ -129,11 +131,7 @@ fn a_disk_that_hangs_does_not_hang_the_program() {
         queue_records: 64,
         ..options(run.path())
     });
-    fs::create_dir(run.path().join("events")).unwrap();
-    let temporary = trace::shard_path(run.path(), "events", RANK, 0);
-    let pipe = format!("{}.{}.tmp", temporary.display(), std::process::id());
-    let mode = rustix::fs::Mode::from_raw_mode(0o600);
-    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let disk = HangingDisk::at(run.path());
     let thread = recorder.thread("main");
     let name = recorder.intern("op");
     let start = Instant::now();
@@ -143,8 +141,8 @@ fn a_disk_that_hangs_does_not_hang_the_program() {
     let summary = recorder.finish();
     assert!(!summary.closed_cleanly);
     assert!(summary.failure.as_ref().is_some_and(|why| why.contains("still busy after 0.3 s")), "{summary}");
-    // Reading the pipe releases the writer, so that the test leaves no thread behind.
-    fs::read(&pipe).unwrap();
+    // The test leaves no thread behind.
+    drop(disk);
 }
 
 #[test]

@@ -4,5 +4,6 @@
 
 mod common;
 mod faults;
+mod hanging_disk;
 mod parts;
 mod rows;

@@ -119,10 +119,7 @@ impl Session {
         }
         ffi::watch_process::<OfSession>();
         let worker = Worker::new(&self.capture, inbox, announced);
-        let thread = std::thread::Builder::new()
-            .name("rankscope-cupti".into())
-            .spawn(move || worker.run())
-            .map_err(Error::Thread)?;
+        let thread = recorder::spawn("rankscope-cupti", move || worker.run()).map_err(Error::Thread)?;
         *lock(&self.worker) = Some(thread);
         activities.enable_all(library, settings)?;
         self.phase.store(phase::RUNNING, Ordering::Release);

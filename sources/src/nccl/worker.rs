@@ -111,8 +111,7 @@ impl Source {
             rank,
             counted: [0; SOURCES.len()],
         };
-        let thread = thread::Builder::new().name("rankscope-nccl".into());
-        let worker = thread.spawn(move || worker.run()).map_err(Error::Thread)?;
+        let worker = recorder::spawn("rankscope-nccl", move || worker.run()).map_err(Error::Thread)?;
         Ok(Self { callbacks, control, worker: Mutex::new(Some(worker)) })
     }
 

@@ -216,6 +216,41 @@ fn a_reader_refuses_rows_that_break_the_facts() {
     .assert_eq(&report(run.path()));
 }
 
+// PAR1 | pages | footer: one flipped bit in the pages changes a value, a length or a null. No row of the shard is used then.
+#[test]
+fn a_flipped_bit_in_the_pages_is_found() {
+    let run = good_run();
+    let path = shard_path(run.path(), "events", 1, 0);
+    let sound = fs::read(&path).unwrap();
+    let length = u32::from_le_bytes(sound[sound.len() - 8..sound.len() - 4].try_into().unwrap()) as usize;
+    let pages = 4..sound.len() - 8 - length;
+    assert!(pages.len() > 500, "{pages:?}");
+    for at in pages {
+        let mut damaged = sound.clone();
+        damaged[at] ^= 1 << (at % 8);
+        fs::write(&path, damaged).unwrap();
+        let (rows, problems) = Run::open(run.path()).unwrap().rows::<EventRow>(1);
+        assert!(rows.is_empty() && problems.len() == 1, "byte {at}: {} rows, {problems:?}", rows.len());
+        assert!(problems[0].why.contains("checksum"), "byte {at}: {problems:?}");
+    }
+    fs::write(&path, sound).unwrap();
+    assert_eq!(Run::open(run.path()).unwrap().rows::<EventRow>(1).0.len(), 200);
+}
+
+#[test]
+fn a_copy_of_a_shard_under_another_name_is_no_further_part() {
+    let run = good_run();
+    let path = shard_path(run.path(), "events", 1, 0);
+    for name in ["rank-1-1.parquet", "rank-00001-1.parquet", "rank-00001-00001.parquet", "rank-000001-0001.parquet"] {
+        let copy = path.with_file_name(name);
+        fs::copy(&path, &copy).unwrap();
+        let opened = Run::open(run.path()).unwrap();
+        assert_eq!(opened.rows::<EventRow>(1).0.len(), 200, "{name}");
+        assert_eq!(opened.problems.len(), 1, "{name}: {:?}", opened.problems);
+        fs::remove_file(copy).unwrap();
+    }
+}
+
 #[test]
 fn a_manifest_that_is_not_one_is_an_error() {
     let run = good_run();

@@ -11,6 +11,7 @@
 //! This keeps jobs apart. It keeps other users out as far as the token is secret. Nothing is encrypted: the messages are
 //! clock readings and the name of the run.
 
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -23,8 +24,8 @@ use crate::fabric::Stop;
 
 /// The protocol and its version.
 const MAGIC: &[u8; 16] = b"rankscope exec 1";
-/// Longest time for the handshake of a peer, so that a silent connection does not block the others.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Interval at which a wait checks its end.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 type Nonce = [u8; 16];
 type Proof = [u8; 32];
@@ -104,49 +105,123 @@ pub(super) fn client(
     })
 }
 
-/// Returns the rank that has connected; `own` is this rank.
-pub(super) fn server(
-    stream: &TcpStream,
-    size: usize,
-    token: &Token,
-    purpose: Purpose,
-    own: usize,
-) -> Result<usize, Error> {
-    prepare(stream)?;
-    let until = Instant::now() + PATIENCE;
-    let failed = |fault: Failure| match fault {
-        Failure::Stop(error) => error,
-        Failure::Io(source) => Error::WrongPeer(format!("it closed the connection: {source}")),
-    };
-    let magic: [u8; MAGIC.len()] = read(stream, until, || Ok(())).map_err(failed)?;
-    if magic != *MAGIC {
-        return Err(Error::WrongPeer("it uses another protocol, or another version of this one".into()));
+/// The side that ranks connect to.
+#[derive(Debug)]
+pub(super) struct Server<'a> {
+    /// This rank.
+    pub(super) rank: usize,
+    /// Number of ranks of the job.
+    pub(super) size: usize,
+    pub(super) token: &'a Token,
+    pub(super) purpose: Purpose,
+}
+
+/// A connection whose rank is not known yet.
+#[derive(Debug)]
+pub(super) struct Visitor {
+    stream: TcpStream,
+    received: Vec<u8>,
+    challenge: Option<Nonce>,
+}
+
+/// The state of a handshake.
+pub(super) enum Progress {
+    /// More bytes must come.
+    Waits(Visitor),
+    /// The rank has proved that it belongs to the job.
+    Done(usize, TcpStream),
+}
+
+/// Length of the client's first message.
+const FIRST_BYTES: usize = MAGIC.len() + HELLO_BYTES + size_of::<Nonce>();
+
+impl Visitor {
+    pub(super) fn new(stream: TcpStream) -> Result<Self, Error> {
+        let prepare = || {
+            stream.set_nonblocking(true)?;
+            stream.set_nodelay(true)
+        };
+        prepare().map_err(|source| Error::Network { what: "a connection".into(), source })?;
+        Ok(Self { stream, received: Vec::new(), challenge: None })
     }
-    let words: [u8; HELLO_BYTES] = read(stream, until, || Ok(())).map_err(failed)?;
-    let nonce: Nonce = read(stream, until, || Ok(())).map_err(failed)?;
-    let challenge = random()?;
-    write_all(stream, &challenge, until).map_err(failed)?;
-    let theirs: Proof = read(stream, until, || Ok(())).map_err(failed)?;
-    verify(token, b"client", &nonce, &challenge, &words, &theirs)
-        .map_err(|()| Error::WrongPeer("it does not know this job's token (RANKSCOPE_TOKEN)".into()))?;
-    let word = |at: usize| words[4 * at..4 * at + 4].try_into().map_or(usize::MAX, |b| u32::from_le_bytes(b) as usize);
-    let (rank, its_size, its_purpose) = (word(0), word(1), word(2));
-    if its_size != size || its_purpose != purpose as usize {
-        return Err(Error::WrongPeer(format!(
-            "it is rank {rank} of a job with {its_size} ranks, and this job has {size}"
-        )));
+
+    /// Takes the handshake as far as the bytes that have arrived allow; never waits.
+    ///
+    /// # Errors
+    /// [`Error::WrongPeer`] if the peer does not belong to this job.
+    pub(super) fn advance(mut self, server: &Server<'_>) -> Result<Progress, Error> {
+        let closed = |source| Error::WrongPeer(format!("it closed the connection: {source}"));
+        if !self.receive(FIRST_BYTES).map_err(closed)? {
+            return Ok(Progress::Waits(self));
+        }
+        if !self.received.starts_with(MAGIC) {
+            return Err(Error::WrongPeer("it uses another protocol, or another version of this one".into()));
+        }
+        let challenge = match self.challenge {
+            Some(challenge) => challenge,
+            None => {
+                let challenge = random()?;
+                // The buffer of a new connection has room for this, so an error is the peer's.
+                (&self.stream).write_all(&challenge).map_err(closed)?;
+                *self.challenge.insert(challenge)
+            }
+        };
+        if !self.receive(FIRST_BYTES + size_of::<Proof>()).map_err(closed)? {
+            return Ok(Progress::Waits(self));
+        }
+        let rank = self.verify(server, &challenge)?;
+        Ok(Progress::Done(rank, self.stream))
     }
-    let signed = [&words[..], &(own as u64).to_le_bytes()].concat();
-    write_all(stream, &proof(token, b"server", &nonce, &challenge, &signed)?, until).map_err(failed)?;
-    Ok(rank)
+
+    /// Receives up to `wanted` bytes in all; returns whether they are here. A peer that sends other bytes than a rank
+    /// is refused before it has sent them all.
+    fn receive(&mut self, wanted: usize) -> io::Result<bool> {
+        while self.received.len() < wanted {
+            let mut bytes = [0; FIRST_BYTES + size_of::<Proof>()];
+            let missing = wanted - self.received.len();
+            match (&self.stream).read(&mut bytes[..missing]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.received.extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.received.len() >= wanted)
+    }
+
+    /// Checks the client's proof, and sends this side's.
+    fn verify(&self, server: &Server<'_>, challenge: &Nonce) -> Result<usize, Error> {
+        let Server { rank: own, size, token, purpose } = server;
+        let (first, theirs) = self.received.split_at(FIRST_BYTES);
+        let (words, nonce) = first[MAGIC.len()..].split_at(HELLO_BYTES);
+        let short = |_| Error::WrongPeer("its message is too short".into());
+        let nonce: Nonce = nonce.try_into().map_err(short)?;
+        let theirs: Proof = theirs.try_into().map_err(short)?;
+        verify(token, b"client", &nonce, challenge, words, &theirs)
+            .map_err(|()| Error::WrongPeer("it does not know this job's token (RANKSCOPE_TOKEN)".into()))?;
+        let word =
+            |at: usize| words[4 * at..4 * at + 4].try_into().map_or(usize::MAX, |b| u32::from_le_bytes(b) as usize);
+        let (rank, its_size, its_purpose) = (word(0), word(1), word(2));
+        if its_size != *size || its_purpose != *purpose as usize {
+            return Err(Error::WrongPeer(format!(
+                "it is rank {rank} of a job with {its_size} ranks, and this job has {size}"
+            )));
+        }
+        let signed = [words, &(*own as u64).to_le_bytes()].concat();
+        let proof = proof(token, b"server", &nonce, challenge, &signed)?;
+        let closed = |source| Error::WrongPeer(format!("it closed the connection: {source}"));
+        (&self.stream).write_all(&proof).map_err(closed)?;
+        Ok(rank)
+    }
 }
 
 fn prepare(stream: &TcpStream) -> Result<(), Error> {
     let set = || {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))
+        stream.set_read_timeout(Some(CHECK_INTERVAL))?;
+        stream.set_write_timeout(Some(CHECK_INTERVAL))
     };
     set().map_err(|source| Error::Network { what: "a connection".into(), source })
 }

@@ -95,6 +95,55 @@ fn a_foreign_connection_does_not_keep_ranks_out() {
 }
 
 #[test]
+fn silent_connections_do_not_keep_ranks_out() {
+    let (meeting, token) = (meeting(), Token::new("secret"));
+    std::thread::scope(|scope| {
+        let join = |rank| Tcp::join(Place { rank, size: 2 }, &meeting, &token, limits(), Stop::default());
+        let first = scope.spawn(move || join(0));
+        let until = Instant::now() + Duration::from_secs(10);
+        let mut silent = Vec::new();
+        while silent.len() < 40 {
+            match TcpStream::connect(("127.0.0.1", meeting.port)) {
+                Ok(stream) => silent.push(stream),
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            }
+        }
+        let second = join(1).unwrap();
+        assert_eq!((first.join().unwrap().unwrap().size(), second.size()), (2, 2));
+    });
+}
+
+/// New connections come all the time, so that the listener never has none to accept.
+#[test]
+fn the_deadline_and_a_stop_hold_under_noise() {
+    for stops in [false, true] {
+        let (meeting, token, stop) = (meeting(), Token::new("secret"), Stop::default());
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut silent = Vec::new();
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    silent.extend(TcpStream::connect(("127.0.0.1", meeting.port)));
+                    silent.truncate(200);
+                }
+            });
+            let join = Duration::from_millis(if stops { 60_000 } else { 300 });
+            let limits = Limits { join, ..limits() };
+            let (meeting, token) = (&meeting, &token);
+            let of_rank = stop.clone();
+            let rank = scope.spawn(move || Tcp::join(Place { rank: 0, size: 2 }, meeting, token, limits, of_rank));
+            if stops {
+                std::thread::sleep(Duration::from_millis(200));
+                stop.abandon();
+            }
+            let error = rank.join().unwrap().unwrap_err();
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(matches!(error, Error::Missing { .. }), !stops, "{error}");
+        });
+    }
+}
+
+#[test]
 fn a_rank_that_leaves_causes_an_error_at_once() {
     let results = run(3, |fabric| if fabric.rank() == 2 { Ok(()) } else { fabric.barrier() });
     assert!(results[2].is_ok());

@@ -1,0 +1,118 @@
+//! Outputs of a command: standard output or a file, and never a file of the input.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use trace::MANIFEST_FILE;
+
+use crate::Error;
+
+/// Beginnings of traces, archives, shards and snapshots: JSON, gzip, zstd, zip, Parquet, pickle.
+const INPUT_MAGIC: [&[u8]; 7] = [b"{", b"[", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK", b"PAR1", b"\x80"];
+
+/// Writes the output that a user asked for through `fill`, and returns its value; `-` is standard output.
+///
+/// # Errors
+/// The error of `fill`; [`Error::Io`] or [`Error::Trace`].
+pub(super) fn write_output<T>(path: &Path, fill: impl FnOnce(&mut dyn Write) -> Result<T, Error>) -> Result<T, Error> {
+    if path.as_os_str() != "-" {
+        return trace::files::write_output(path, fill);
+    }
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let value = fill(&mut out)?;
+    out.flush()?;
+    Ok(value)
+}
+
+/// Refuses an output that would replace a file of the input. `inputs` are the paths on the command line.
+///
+/// # Errors
+/// [`Error::Trace`].
+pub(super) fn refuse_input(path: &Path, inputs: &[PathBuf]) -> Result<(), Error> {
+    let is_file = path.as_os_str() != "-";
+    match inputs.iter().find(|input| is_file && would_destroy(path, input)) {
+        Some(input) => {
+            let why = format!("it is a file of the input {}", input.display());
+            Err(trace::Error::Occupied { path: path.into(), why }.into())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether `path` is the input, or a file inside it that may be read as a part of it. A path that cannot be examined does
+/// not exist, or fails when it is written.
+fn would_destroy(path: &Path, input: &Path) -> bool {
+    let (Ok(target), Ok(of_input)) = (fs::metadata(path), fs::metadata(input)) else { return false };
+    if !target.is_file() {
+        return false;
+    }
+    if (target.dev(), target.ino()) == (of_input.dev(), of_input.ino()) {
+        return true;
+    }
+    let directory =
+        if input.file_name().is_some_and(|name| name == MANIFEST_FILE) { input.parent() } else { Some(input) };
+    let directory = directory.map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
+    let (Ok(target), Some(Ok(directory))) = (path.canonicalize(), directory.map(Path::canonicalize)) else {
+        return false;
+    };
+    directory.is_dir() && target.starts_with(directory) && looks_like_input(&target)
+}
+
+fn looks_like_input(path: &Path) -> bool {
+    let mut head = Vec::new();
+    // A file that cannot be read may be a part of the input that only other users read.
+    let read = trace::files::open_regular(path).and_then(|file: File| file.take(4).read_to_end(&mut head));
+    let is_archive = path.extension().is_some_and(|extension| extension == "tar");
+    read.is_err() || is_archive || INPUT_MAGIC.iter().any(|magic| head.starts_with(magic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A run, traces, an archive and a report in one directory. An output may replace the report and no other file.
+    #[test]
+    fn a_file_of_the_input_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let files: [(&str, &[u8]); 7] = [
+            ("run/run.json", b"{}"),
+            ("run/events/rank-00000-0000.parquet", b"PAR1"),
+            ("run/report.html", b"<!doctype html>"),
+            ("traces/rank0.json.gz", b"\x1f\x8b\x08"),
+            ("traces/all.zip", b"PK\x03\x04"),
+            ("traces/old.folded", b"main;step 7\n"),
+            ("other.json", b"{}"),
+        ];
+        for (name, content) in files {
+            fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+            fs::write(at(name), content).unwrap();
+        }
+        std::os::unix::fs::symlink(at("run/run.json"), at("link")).unwrap();
+        fs::hard_link(at("traces/rank0.json.gz"), at("same.json.gz")).unwrap();
+        let refused = |out: &str, input: &str| refuse_input(&at(out), &[at(input)]).is_err();
+        for (out, input) in [
+            ("run/run.json", "run"),
+            ("run/events/rank-00000-0000.parquet", "run"),
+            ("run/events/rank-00000-0000.parquet", "run/run.json"),
+            ("link", "run"),
+            ("traces/rank0.json.gz", "traces"),
+            ("traces/rank0.json.gz", "traces/rank0.json.gz"),
+            ("same.json.gz", "traces/rank0.json.gz"),
+            ("traces/all.zip", "traces"),
+        ] {
+            assert!(refused(out, input), "{out} from {input}");
+        }
+        for (out, input) in [
+            ("run/report.html", "run"),
+            ("traces/old.folded", "traces"),
+            ("traces/new.json", "traces"),
+            ("other.json", "traces"),
+            ("other.json", "run"),
+        ] {
+            assert!(!refused(out, input), "{out} from {input}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Temporary files and directories beside their targets.
+//!
+//! A temporary entry belongs to one writer: it is made only under a name that is free, so a link that stands there is
+//! not followed, and its writer holds a lock on it. A lock ends with its process, so an entry without one is what a
+//! killed writer left.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+
+/// Names that are tried. More are taken only if somebody makes files with these names.
+const MAX_NAMES: u32 = 1000;
+
+/// A file or directory under a temporary name. It is removed when this is dropped, unless it was renamed.
+pub(super) struct Temporary {
+    path: PathBuf,
+    /// Open as long as the lock is needed.
+    file: File,
+    renamed: bool,
+}
+
+impl Temporary {
+    /// Makes an empty file beside `target`.
+    pub(super) fn file(target: &Path) -> io::Result<Self> {
+        Self::make(target, |path| File::options().write(true).create_new(true).open(path))
+    }
+
+    /// Makes an empty directory beside `target`.
+    pub(super) fn directory(target: &Path) -> io::Result<Self> {
+        Self::make(target, |path| fs::create_dir(path).and_then(|()| File::open(path)))
+    }
+
+    fn make(target: &Path, make: impl Fn(&Path) -> io::Result<File>) -> io::Result<Self> {
+        for number in 0..MAX_NAMES {
+            let path = temporary_name(target, number);
+            let file = match make(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                made => made?,
+            };
+            // A sweep may have seen the new entry before it was locked. File systems without locks have no sweeps.
+            let swept = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(rustix::io::Errno::WOULDBLOCK) => true,
+                _ => file.metadata()?.nlink() == 0,
+            };
+            if !swept {
+                return Ok(Self { path, file, renamed: false });
+            }
+        }
+        Err(ErrorKind::AlreadyExists.into())
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn file_mut(&mut self) -> &mut File {
+        &mut self.file
+    }
+
+    /// Leaves the name alone from now on: another writer may take it.
+    pub(super) fn was_renamed(mut self) {
+        self.renamed = true;
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.renamed {
+            remove(&self.path);
+        }
+    }
+}
+
+/// Removes what no reader knows. An error is ignored: a later sweep tries again.
+fn remove(path: &Path) {
+    let _ = match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+}
+
+/// The name that an entry has while it is being written. It does not end in `.parquet`, so no glob of a reader matches
+/// it.
+fn temporary_name(target: &Path, number: u32) -> PathBuf {
+    let mut name = target.as_os_str().to_owned();
+    name.push(format!("{MIDDLE}{}-{number}{END}", std::process::id()));
+    name.into()
+}
+
+const MIDDLE: &str = ".rankscope-";
+const END: &str = ".tmp";
+
+/// Removes the temporary entries of `target` whose writers are gone. An entry that cannot be removed stays.
+pub(super) fn sweep(target: &Path) {
+    let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else { return };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        if is_temporary_name_of(&entry.file_name(), name.as_encoded_bytes()) {
+            sweep_one(&entry.path());
+        }
+    }
+}
+
+fn is_temporary_name_of(entry: &OsString, target: &[u8]) -> bool {
+    let middle = entry
+        .as_encoded_bytes()
+        .strip_prefix(target)
+        .and_then(|rest| rest.strip_prefix(MIDDLE.as_bytes()))
+        .and_then(|rest| rest.strip_suffix(END.as_bytes()));
+    middle
+        .is_some_and(|numbers| !numbers.is_empty() && numbers.iter().all(|byte| byte.is_ascii_digit() || *byte == b'-'))
+}
+
+fn sweep_one(path: &Path) {
+    // Neither a link nor a pipe, which would block, is one of these entries.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = open(path, flags, Mode::empty()) else { return };
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        remove(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_entries_without_a_living_writer_are_swept() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("out");
+        let named = |number| temporary_name(&target, number);
+        let living = Temporary::file(&target).unwrap();
+        fs::write(named(7), "left by a killed writer").unwrap();
+        fs::create_dir(named(8)).unwrap();
+        fs::write(named(8).join("part"), "left by a killed writer").unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", named(9)).unwrap();
+        let others = ["out", "out.rankscope-x.tmp", "out.rankscope-7-0.tmp.txt", "about.rankscope-7-0.tmp"];
+        others.iter().for_each(|name| fs::write(directory.path().join(name), name).unwrap());
+        sweep(&target);
+        assert!(living.path().exists() && !named(7).exists() && !named(8).exists() && named(9).is_symlink());
+        assert!(others.iter().all(|name| directory.path().join(name).exists()));
+        drop(living);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), others.len() + 1);
+    }
+
+    #[test]
+    fn a_taken_name_is_not_written_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let (target, victim) = (directory.path().join("out"), directory.path().join("victim"));
+        fs::write(&victim, "victim").unwrap();
+        std::os::unix::fs::symlink(&victim, temporary_name(&target, 0)).unwrap();
+        fs::create_dir(temporary_name(&target, 1)).unwrap();
+        let temporary = Temporary::file(&target).unwrap();
+        assert_eq!(temporary.path(), temporary_name(&target, 2));
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "victim");
+    }
+}
