@@ -272,13 +272,18 @@ fn size_of(context: &Context, op: &str, group: &Group, kernel: Option<&str>) -> 
 /// Calls that handed a collective to a back end, which runs it on a thread of its own.
 #[derive(Default)]
 struct Calls {
-    /// The remaining calls of each operation and size, sorted by start.
-    calls: BTreeMap<(&'static str, Option<i64>), VecDeque<Call>>,
+    /// All calls, sorted by start.
+    calls: Vec<Call>,
+    /// The positions of the calls of each operation.
+    by_op: BTreeMap<&'static str, VecDeque<usize>>,
+    /// The positions of the calls of each operation and size; `None` is an unknown size.
+    by_size: BTreeMap<(&'static str, Option<i64>), VecDeque<usize>>,
 }
 
 struct Call {
     row: u32,
     ts_ns: i64,
+    is_taken: bool,
 }
 
 impl Calls {
@@ -292,25 +297,40 @@ impl Calls {
             }
             let Some(op) = names::operation(name) else { continue };
             let elements = args_of(rows, *row).as_ref().and_then(tensors).map(|(count, _)| count);
-            let call = Call { row: *row, ts_ns: rows.events.ts_ns[at] };
-            found.calls.entry((op, elements)).or_default().push_back(call);
+            found.add(op, elements, Call { row: *row, ts_ns: rows.events.ts_ns[at], is_taken: false });
         }
         found
+    }
+
+    fn add(&mut self, op: &'static str, elements: Option<i64>, call: Call) {
+        let at = self.calls.len();
+        self.calls.push(call);
+        self.by_op.entry(op).or_default().push_back(at);
+        self.by_size.entry((op, elements)).or_default().push_back(at);
     }
 
     /// Takes the first remaining call of this operation and size that began before `start_ns`. An unknown size fits any
     /// other. Back ends run collectives in the order of their calls.
     fn take(&mut self, op: &'static str, elements: Option<i64>, start_ns: i64) -> Option<u32> {
-        let first = |of: Option<i64>| {
-            let call = self.calls.get(&(op, of))?.front().filter(|call| call.ts_ns <= start_ns)?;
-            Some((call.row, of))
+        let Self { calls, by_op, by_size } = self;
+        // Each call is in two lists. One that was taken from the other list is removed when it comes to the front.
+        let first = |list: Option<&mut VecDeque<usize>>| {
+            let list = list?;
+            while list.front().is_some_and(|at| calls[*at].is_taken) {
+                list.pop_front();
+            }
+            list.front().copied().filter(|at| calls[*at].ts_ns <= start_ns)
         };
-        let (row, of) = match elements {
-            Some(_) => [None, elements].into_iter().filter_map(first).min(),
-            None => self.calls.range((op, None)..=(op, Some(i64::MAX))).filter_map(|((_, of), _)| first(*of)).min(),
+        let at = match elements {
+            Some(_) => {
+                let unknown = first(by_size.get_mut(&(op, None)));
+                unknown.into_iter().chain(first(by_size.get_mut(&(op, elements)))).min()
+            }
+            None => first(by_op.get_mut(op)),
         }?;
-        self.calls.get_mut(&(op, of))?.pop_front();
-        Some(row)
+        let call = &mut calls[at];
+        call.is_taken = true;
+        Some(call.row)
     }
 }
 
@@ -348,5 +368,53 @@ fn number_buckets(found: &mut [FoundCollective], steps: &[StepRow]) {
         let bucket = next.entry((step, row.comm_id)).or_default();
         row.bucket = Some(*bucket);
         *bucket += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Calls of one operation: one row each, with its size, at ascending times.
+    fn calls(all: &[(Option<i64>, i64)]) -> Calls {
+        let mut calls = Calls::default();
+        for (row, (elements, ts_ns)) in (0..).zip(all) {
+            calls.add("allreduce", *elements, Call { row, ts_ns: *ts_ns, is_taken: false });
+        }
+        calls
+    }
+
+    proptest! {
+        #[test]
+        fn the_first_call_that_fits_is_taken(
+            steps in prop::collection::vec((prop::option::of(0..3_i64), 0..3_i64), 0..12),
+            takes in prop::collection::vec((prop::option::of(0..4_i64), 0..20_i64), 0..16),
+        ) {
+            let mut ts_ns = 0;
+            let later = |(elements, after_ns)| { ts_ns += after_ns; (elements, ts_ns) };
+            let all: Vec<(Option<i64>, i64)> = steps.into_iter().map(later).collect();
+            let mut found = calls(&all);
+            let mut remaining: Vec<usize> = (0..all.len()).collect();
+            for (elements, start_ns) in takes {
+                let fits = |row: &usize| {
+                    let (own, ts_ns) = all[*row];
+                    ts_ns <= start_ns && (own == elements || own.is_none() || elements.is_none())
+                };
+                let expected = remaining.iter().position(fits).map(|at| remaining.remove(at) as u32);
+                prop_assert_eq!(found.take("allreduce", elements, start_ns), expected);
+            }
+            prop_assert_eq!(found.take("barrier", None, i64::MAX), None);
+        }
+    }
+
+    /// A search of every size for each call would look at 10¹¹ sizes.
+    #[test]
+    fn calls_of_many_sizes_take_little_time() {
+        const CALLS: u32 = 400_000;
+        let mut all = calls(&(0..i64::from(CALLS)).map(|n| (Some(n), n)).collect::<Vec<_>>());
+        assert!((0..CALLS).all(|row| all.take("allreduce", None, i64::MAX) == Some(row)));
+        assert_eq!(all.take("allreduce", None, i64::MAX), None);
     }
 }

@@ -20,6 +20,10 @@ const NAMING: [&str; 6] = [
     "Global rank stride",
 ];
 
+/// The most ranks that the groups of a trace have together, beside those that the collectives list themselves: 16 groups
+/// of the largest job. A few bytes claim as many ranks, so that only a limit bounds time and memory.
+pub(crate) const MAX_UNLISTED_RANKS: usize = 16 * MAX_RANKS as usize;
+
 /// A communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
@@ -43,6 +47,10 @@ pub(crate) struct Groups {
     /// The groups that arguments named before, by a hash of the arguments. A list of ranks may be long, and every
     /// collective repeats it.
     named: FxHashMap<u64, (Naming, Option<Arc<Group>>)>,
+    /// Ranks that count for [`MAX_UNLISTED_RANKS`].
+    unlisted_ranks: usize,
+    /// Times that a group was left without its ranks, because there would be more than [`MAX_UNLISTED_RANKS`].
+    pub(crate) without_ranks: i64,
 }
 
 impl Groups {
@@ -76,7 +84,7 @@ impl Groups {
         group
     }
 
-    fn read(&self, args: &Value) -> Option<Group> {
+    fn read(&mut self, args: &Value) -> Option<Group> {
         let name = args.get("Process Group Name").or_else(|| args.get("Process Group ID")).and_then(Value::text);
         let size = args.get("Group size").and_then(Value::integer).and_then(|n| i32::try_from(n).ok());
         let listed = args.get("Process Group Ranks").and_then(ranks_of).filter(|ranks| !ranks.is_empty());
@@ -84,7 +92,20 @@ impl Groups {
             return None;
         }
         let configured = name.and_then(|name| self.configured.get(name));
-        let ranks = listed.or_else(|| strided(args, size)).or_else(|| configured?.ranks.clone());
+        let progression = if listed.is_none() { Progression::of(args, size) } else { None };
+        let configured_ranks = configured.and_then(|group| group.ranks.as_deref());
+        let unlisted = match (&listed, &progression, configured_ranks) {
+            (Some(_), ..) => 0,
+            (None, Some(progression), _) => progression.size as usize,
+            (None, None, ranks) => ranks.map_or(0, <[i32]>::len),
+        };
+        if unlisted > MAX_UNLISTED_RANKS - self.unlisted_ranks {
+            self.without_ranks += 1;
+            return Some(group(name, size.or(i32::try_from(unlisted).ok()), None));
+        }
+        self.unlisted_ranks += unlisted;
+        let unlisted = || progression.map_or_else(|| configured_ranks.map(<[i32]>::to_vec), |p| Some(p.ranks()));
+        let ranks = listed.or_else(unlisted);
         let size = size.or(ranks.as_ref().map(|r| r.len() as i32)).or_else(|| configured?.size);
         Some(group(name, size, ranks))
     }
@@ -127,12 +148,26 @@ fn ranks_of(value: &Value) -> Option<Vec<i32>> {
     value.integers()?.into_iter().map(|rank| i32::try_from(rank).ok()).collect()
 }
 
-/// The ranks by start, stride and size, for traces that cut the list short.
-fn strided(args: &Value, size: Option<i32>) -> Option<Vec<i32>> {
-    let start = i32::try_from(args.get("Global rank start")?.integer()?).ok()?;
-    let stride = i32::try_from(args.get("Global rank stride")?.integer()?).ok()?;
-    let size = size.filter(|n| (1..=MAX_RANKS).contains(n))?;
-    (0..size).map(|i| start.checked_add(stride.checked_mul(i)?)).collect()
+/// Ranks by start, stride and size, for traces that cut the list short.
+struct Progression {
+    start: i32,
+    stride: i32,
+    size: i32,
+}
+
+impl Progression {
+    /// The ranks that arguments name in this way; `None` if they do not, or if some are no numbers of ranks.
+    fn of(args: &Value, size: Option<i32>) -> Option<Self> {
+        let start = i32::try_from(args.get("Global rank start")?.integer()?).ok()?;
+        let stride = i32::try_from(args.get("Global rank stride")?.integer()?).ok()?;
+        let size = size.filter(|n| (1..=MAX_RANKS).contains(n))?;
+        start.checked_add(stride.checked_mul(size - 1)?)?;
+        Some(Self { start, stride, size })
+    }
+
+    fn ranks(&self) -> Vec<i32> {
+        (0..self.size).map(|i| self.start + self.stride * i).collect()
+    }
 }
 
 fn group(name: Option<&str>, size: Option<i32>, ranks: Option<Vec<i32>>) -> Group {
@@ -185,6 +220,24 @@ mod tests {
         assert_eq!(named(r#"{"Process Group Name": "1"}"#).unwrap().ranks, Some(vec![0, 1]));
         assert_eq!(named(r#"{"dtype": "Float"}"#), None);
         assert_eq!(groups.rows(3).len(), 2);
+    }
+
+    /// Without the limit, the groups would have 2 000 million ranks.
+    #[test]
+    fn a_few_bytes_do_not_make_a_long_list_of_ranks() {
+        const LARGE: usize = MAX_UNLISTED_RANKS / MAX_RANKS as usize;
+        let mut groups = Groups::default();
+        let mut named = |name: usize| {
+            let text = format!(
+                r#"{{"Process Group Name": "{name}", "Group size": {MAX_RANKS}, "Global rank start": 0, "Global rank stride": 1}}"#
+            );
+            groups.named(&value(&text)).unwrap()
+        };
+        let ranks: Vec<usize> = (0..2_000).map(|name| named(name).ranks.as_ref().map_or(0, Vec::len)).collect();
+        assert_eq!(named(1_999).size, Some(MAX_RANKS));
+        assert!(ranks[..LARGE].iter().all(|ranks| *ranks == MAX_RANKS as usize));
+        assert!(ranks[LARGE..].iter().all(|ranks| *ranks == 0));
+        assert_eq!(groups.without_ranks, 2_000 - LARGE as i64);
     }
 
     #[test]

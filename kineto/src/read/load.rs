@@ -16,7 +16,7 @@ use crate::columns::rows::{Extras, Rows, rows_from_pieces};
 use crate::columns::stream::{BLOCK_BYTES, Streamed, read_stream};
 use crate::meaning::collectives::{Collectives, find_collectives};
 use crate::meaning::device_memory_flow_rows::{device_rows, flow_rows, memory_rows};
-use crate::meaning::groups::Groups;
+use crate::meaning::groups::{Groups, MAX_UNLISTED_RANKS};
 use crate::meaning::op_details::details_of;
 use crate::meaning::steps::{Steps, assign_steps, find_steps};
 use crate::read::names::host_from_name;
@@ -150,6 +150,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     let collectives = find_collectives(&mut rows, &launches, &mut groups, &steps, rank);
     mark_below_operators(&mut rows, &launches);
     report.add_collectives(&collectives);
+    report.lose("ranks of process groups", groups.without_ranks, &too_many_ranks());
     report.add_tally(&rows.tally);
     report.lose(
         "base time",
@@ -194,6 +195,10 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
         ..RankData::default()
     };
     Loaded { data, extras, scalars: header.scalars, complete, used_device: None }
+}
+
+fn too_many_ranks() -> String {
+    format!("the groups would have more than {MAX_UNLISTED_RANKS} ranks that no collective lists; their sizes are kept")
 }
 
 /// Gives the steps of a window their numbers in the job. A window without marks is one step.
