@@ -1,5 +1,7 @@
 //! Writes one rank as packets: a process with tracks for its steps, threads, streams and communicators, and counters.
 
+use std::collections::BTreeMap;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 use trace::{Text, TimingSource};
 
@@ -21,6 +23,9 @@ enum Group {
     Stream(i64, i64),
     Other,
 }
+
+/// The end of a collective that did not end.
+const OPEN: i64 = i64::MAX;
 
 /// Number of bytes that are written at once, small enough for the allocator to reuse the memory.
 const PIECE_BYTES: usize = 1 << 16;
@@ -159,7 +164,7 @@ impl RankWriter<'_, '_> {
     }
 
     fn collectives(&mut self) -> Result<(), Closed> {
-        let mut lanes: FxHashMap<i64, Lanes> = FxHashMap::default();
+        let mut communicators: BTreeMap<i64, (Lanes, Vec<u64>)> = BTreeMap::new();
         let rows: Vec<(usize, &Collective, i64)> = self
             .data
             .outline
@@ -168,20 +173,21 @@ impl RankWriter<'_, '_> {
             .enumerate()
             .filter_map(|(index, row)| Some((index, row, row.start_ns?)))
             .collect();
-        let mut ends: Vec<(u64, i64)> = Vec::new();
+        let mut ended: Vec<i64> = Vec::new();
         for (index, row, start_ns) in rows {
             let on_device = row.device_id.is_some() && row.timing_source != TimingSource::Host;
             let start = self.times.time(on_device, start_ns);
             // A collective that did not end is drawn open.
-            let end = row.end_ns.map_or(i64::MAX, |end_ns| self.times.time(on_device, end_ns));
-            let lane = lanes.entry(row.comm_id).or_default().place(start, end, |_, _| ());
+            let end = row.end_ns.map_or(OPEN, |end_ns| self.times.time(on_device, end_ns));
+            let (lanes, tracks) = communicators.entry(row.comm_id).or_default();
+            let lane = lanes.place(start, end, |_, end| ended.push(end));
             let comm = row.comm_name.as_deref().map_or_else(|| format!("{:x}", row.comm_id), String::from);
             let more = if lane == 0 { String::new() } else { format!(" ({})", lane + 1) };
             let track = self.out.track(Track::Communicator(row.comm_id, lane), &format!("communicator {comm}{more}"));
-            if let Some(at) = ends.iter().position(|(t, end)| *t == track && *end <= start) {
-                let (track, end) = ends.swap_remove(at);
-                self.out.end(track, end);
+            if lane == tracks.len() {
+                tracks.push(track);
             }
+            ended.drain(..).for_each(|end| self.out.end(track, end));
             let instance = self.job.instance_of(self.data.outline.info.rank, index);
             let flow = instance.map(|i| self.out.flow_of_instance(i.id));
             self.out.counts.flow_ends += u64::from(flow.is_some());
@@ -196,11 +202,13 @@ impl RankWriter<'_, '_> {
             let (category, name) = (self.out.category("collective"), self.out.name(&row.op));
             self.out.begin(&Slice { track, at_ns: start, category, name, annotations: &annotations, flow });
             self.out.counts.collectives += 1;
-            if row.end_ns.is_some() {
-                ends.push((track, end));
-            }
             self.hand_on(PIECE_BYTES)?;
         }
+        let mut ends: Vec<(u64, i64)> = Vec::new();
+        for (mut lanes, tracks) in communicators.into_values() {
+            lanes.finish(|lane, end| ends.push((tracks[lane], end)));
+        }
+        ends.retain(|(_, end)| *end != OPEN);
         ends.sort_unstable();
         for (track, end) in ends {
             self.out.end(track, end);
