@@ -61,14 +61,13 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         }
         Ok(stacks)
     })?;
-    let mut text = stacks.lines().join("\n");
-    if text.is_empty() {
+    if stacks.is_empty() {
         let why = "no row has own time there; try the other --on, or other --steps".to_string();
         return Err(Error::NoInput { path: source.info().path, why });
     }
-    text.push('\n');
     let io = |source| Error::Io { path: out.clone(), source };
-    write_output(&out, |file| file.write_all(text.as_bytes()).map_err(io))?;
+    write_output(&out, |file| stacks.write(file).map_err(io))?;
+    omissions.extend(stacks.omission());
     print_omissions(&omissions);
     Ok(arguments.input.outcome(worst_omission(&omissions)))
 }

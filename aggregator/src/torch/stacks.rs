@@ -10,8 +10,10 @@
 //! anything ran on it. On a device the innermost frame is a kernel or a copy, below the frames of the operator that
 //! launched it, and the line has its whole duration. Times are in ns.
 
+use std::io::Write;
+
 use rustc_hash::FxHashMap;
-use trace::Text;
+use trace::{OmissionRow, Text};
 
 use crate::model::{Kind, NO_PARENT, NONE, RankData};
 use crate::torch::table::{Functions, Role, fold};
@@ -26,11 +28,17 @@ pub enum On {
     Device,
 }
 
+/// The most frames of a host stack. Each line repeats all frames, so that the text grows with the square of the depth.
+/// Python ends a program that calls deeper, unless told otherwise.
+pub(crate) const MAX_FRAMES: u32 = 1_024;
+
 /// One node of the tree of frames.
 #[derive(Clone, Debug)]
 struct Frame {
     parent: u32,
     name: u32,
+    /// Frames from the rank to this one.
+    depth: u32,
     self_ns: i64,
 }
 
@@ -41,6 +49,8 @@ pub struct Stacks {
     numbers: FxHashMap<(u32, u32), u32>,
     names: Vec<Text>,
     name_numbers: FxHashMap<Text, u32>,
+    /// Rows with more than [`MAX_FRAMES`] frames. Their time counts for the frame at the limit.
+    cut: i64,
 }
 
 impl Stacks {
@@ -61,7 +71,7 @@ impl Stacks {
                     } else {
                         frame_of[parent as usize]
                     };
-                    frame_of[row] = self.numbered(above, names[events.name[row] as usize]);
+                    frame_of[row] = self.nested(above, names[events.name[row] as usize]);
                     functions.self_ns[row]
                 }
                 Role::Device => continue,
@@ -106,30 +116,89 @@ impl Stacks {
         number
     }
 
+    /// A frame of the host, or its parent if the stack has all frames that it may have.
+    fn nested(&mut self, parent: u32, name: u32) -> u32 {
+        if self.frames[parent as usize].depth >= MAX_FRAMES {
+            self.cut += 1;
+            return parent;
+        }
+        self.numbered(parent, name)
+    }
+
     fn numbered(&mut self, parent: u32, name: u32) -> u32 {
+        let depth = self.frames.get(parent as usize).map_or(0, |parent| parent.depth) + 1;
         *self.numbers.entry((parent, name)).or_insert_with(|| {
-            self.frames.push(Frame { parent, name, self_ns: 0 });
+            self.frames.push(Frame { parent, name, depth, self_ns: 0 });
             self.frames.len() as u32 - 1
         })
     }
 
-    /// The lines, sorted. Stacks without self time are left out.
-    pub fn lines(&self) -> Vec<String> {
-        let mut lines: Vec<String> = (0..self.frames.len())
-            .filter(|at| self.frames[*at].self_ns > 0)
-            .map(|at| {
-                let chain = std::iter::successors(Some(at as u32), |at| {
-                    Some(self.frames[*at as usize].parent).filter(|parent| *parent != NO_PARENT)
-                });
-                let mut names: Vec<&str> =
-                    chain.map(|at| &*self.names[self.frames[at as usize].name as usize]).collect();
-                names.reverse();
-                format!("{} {}", names.join(";"), self.frames[at].self_ns)
-            })
-            .collect();
-        lines.sort_unstable();
-        lines
+    /// Whether no stack has self time.
+    pub fn is_empty(&self) -> bool {
+        self.frames.iter().all(|frame| frame.self_ns <= 0)
     }
+
+    /// The omission of the frames beyond the limit; `None` if there are none.
+    pub(crate) fn omission(&self) -> Option<OmissionRow> {
+        let why = format!("they lie more than {MAX_FRAMES} frames deep; their time is that of the frame above");
+        (self.cut > 0).then(|| OmissionRow::left_out("frames of stacks", why).amount(self.cut))
+    }
+
+    /// Writes the lines in the order of their bytes. Stacks without self time are left out. Returns the number of lines.
+    ///
+    /// The text of all lines may be many times as large as the frames, so that only one line is in memory.
+    ///
+    /// # Errors
+    /// As the writer.
+    pub fn write(&self, out: &mut dyn Write) -> std::io::Result<u64> {
+        let mut children: Vec<Vec<u32>> = vec![Vec::new(); self.frames.len()];
+        let mut roots = Vec::new();
+        for (at, frame) in (0..).zip(&self.frames) {
+            children.get_mut(frame.parent as usize).unwrap_or(&mut roots).push(at);
+        }
+        let (mut line, mut lines) = (String::new(), 0);
+        let mut due = self.items(&roots, &children, 0);
+        while let Some(Item { frame, start, key, is_line }) = due.pop() {
+            line.truncate(start);
+            line.push_str(&key);
+            if is_line {
+                line.push('\n');
+                out.write_all(line.as_bytes())?;
+                lines += 1;
+            } else {
+                due.append(&mut self.items(&children[frame as usize], &children, line.len()));
+            }
+        }
+        Ok(lines)
+    }
+
+    /// The lines of some frames with one parent, and the stacks below them; the last one comes first in the order of the
+    /// lines. No name has a separator, so that all lines of a stack come together: `a 5`, `a b 7`, `a;…`.
+    fn items(&self, frames: &[u32], children: &[Vec<u32>], start: usize) -> Vec<Item> {
+        let mut items = Vec::with_capacity(frames.len());
+        for at in frames {
+            let Frame { name, self_ns, .. } = &self.frames[*at as usize];
+            let name = &self.names[*name as usize];
+            if *self_ns > 0 {
+                items.push(Item { frame: *at, start, key: format!("{name} {self_ns}"), is_line: true });
+            }
+            if !children[*at as usize].is_empty() {
+                items.push(Item { frame: *at, start, key: format!("{name};"), is_line: false });
+            }
+        }
+        items.sort_unstable_by(|a, b| b.key.cmp(&a.key));
+        items
+    }
+}
+
+/// A part of the text: one line, or all lines below a frame.
+struct Item {
+    frame: u32,
+    /// The length of the text of the frames above.
+    start: usize,
+    /// The end of the line, or the part of all lines that names the frame.
+    key: String,
+    is_line: bool,
 }
 
 /// Replaces the separators of the format and control characters by `_`, as torch's `export_stacks` does.
@@ -140,12 +209,22 @@ fn frame_text(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Events;
     use crate::model::drawn::Drawn;
 
     fn lines(data: &RankData, on: On) -> Vec<String> {
         let mut stacks = Stacks::default();
         stacks.add(data, on, &|_| true);
-        stacks.lines()
+        written(&stacks)
+    }
+
+    fn written(stacks: &Stacks) -> Vec<String> {
+        let mut text = Vec::new();
+        let lines = stacks.write(&mut text).unwrap();
+        let text: Vec<String> = String::from_utf8(text).unwrap().lines().map(String::from).collect();
+        assert_eq!((text.len() as u64, text.is_empty()), (lines, stacks.is_empty()));
+        assert!(text.is_sorted(), "{text:?}");
+        text
     }
 
     #[test]
@@ -186,6 +265,56 @@ mod tests {
             let data = Drawn::rank(rank).host(Kind::CpuOp, "gemm", 1, "###").data();
             stacks.add(&data, On::Host, &|_| true);
         }
-        assert_eq!(stacks.lines(), ["rank 0;thread 1;gemm 3", "rank 1;thread 1;gemm 3"]);
+        assert_eq!(written(&stacks), ["rank 0;thread 1;gemm 3", "rank 1;thread 1;gemm 3"]);
+    }
+
+    /// A name that begins as another one, with characters before and after the separator.
+    #[test]
+    fn lines_are_in_the_order_of_their_bytes() {
+        let data = Drawn::rank(0)
+            .host(Kind::CpuOp, "a", 1, "######..........")
+            .host(Kind::CpuOp, "x", 1, ".####...........")
+            .host(Kind::CpuOp, "a b", 1, "......###.......")
+            .host(Kind::CpuOp, "a~", 1, ".........###....")
+            .host(Kind::CpuOp, "a<", 1, "............###.")
+            .data();
+        let found = lines(&data, On::Host);
+        let expected = ["a 2", "a b 3", "a;x 4", "a< 3", "a~ 3"].map(|line| format!("rank 0;thread 1;{line}"));
+        assert_eq!(found, expected);
+    }
+
+    /// Without the limit, the text would have 2 · 10¹⁰ frames.
+    #[test]
+    fn deep_rows_are_cut_and_counted() {
+        const ROWS: u32 = 200_000;
+        let mut data = RankData::default();
+        data.names = (0..ROWS).map(|row| format!("f{row}").into()).collect();
+        let rows = ROWS as usize;
+        let starts: Vec<i64> = (0..i64::from(ROWS)).collect();
+        data.events = Events {
+            kind: vec![Kind::CpuOp; rows],
+            name: (0..ROWS).collect(),
+            dur_ns: starts.iter().map(|start| 2 * (i64::from(ROWS) - start)).collect(),
+            ts_ns: starts,
+            id: vec![0; rows],
+            step: vec![0; rows],
+            thread: vec![1; rows],
+            device: vec![NONE; rows],
+            stream: vec![NONE; rows],
+            correlation: vec![NONE; rows],
+            external: vec![NONE; rows],
+            parent: vec![NO_PARENT; rows],
+            is_comm: vec![false; rows],
+            bytes: vec![NONE; rows],
+            flops: vec![NONE; rows],
+        };
+        let mut stacks = Stacks::default();
+        stacks.add(&data, On::Host, &|_| true);
+        // Of the frames, the first two are the rank and the thread.
+        let (lines, kept) = (written(&stacks), MAX_FRAMES as usize - 2);
+        assert_eq!(lines.len(), kept);
+        let total: i64 = lines.iter().map(|line| line.rsplit(' ').next().unwrap().parse::<i64>().unwrap()).sum();
+        assert_eq!(total, 2 * i64::from(ROWS), "the time of all rows is kept");
+        assert_eq!(stacks.omission().unwrap().amount, Some((rows - kept) as i64));
     }
 }
