@@ -6,6 +6,8 @@ mod launches;
 mod least_bytes;
 mod op_details;
 
+use rustc_hash::FxHashMap;
+
 use crate::{
     BucketRow, ClockSampleRow, CollectiveRow, CommRow, CounterRow, DeviceRow, Dtype, FlowRow, MemoryRow, OmissionRow,
     StepRow, Text,
@@ -206,6 +208,22 @@ impl RankOutline {
     }
 }
 
+/// The devices of a rank by number. Of several rows with one number, the first one counts.
+#[derive(Clone, Debug)]
+pub struct DevicesById<'a>(FxHashMap<i64, &'a DeviceRow>);
+
+impl<'a> DevicesById<'a> {
+    /// Collects the devices.
+    pub fn of(devices: &'a [DeviceRow]) -> Self {
+        Self(devices.iter().rev().map(|device| (device.device_id, device)).collect())
+    }
+
+    /// The device of this number.
+    pub fn get(&self, device_id: i64) -> Option<&'a DeviceRow> {
+        self.0.get(&device_id).copied()
+    }
+}
+
 /// One rank, loaded: the common form of a run's shards and of a Kineto trace. Times are in the rank's clock.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankData {
@@ -240,11 +258,6 @@ impl RankData {
     pub fn rows_ns(&self) -> Option<(i64, i64)> {
         let rows = (0..self.events.len()).map(|row| (self.events.ts_ns[row], self.events.end_ns(row)));
         rows.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
-    }
-
-    /// The device of this number.
-    pub fn device(&self, device: i64) -> Option<&DeviceRow> {
-        self.devices.iter().find(|row| row.device_id == device)
     }
 
     /// Measures what the outline says of the rows: when they were recorded, and whether some are a device's.

@@ -133,6 +133,17 @@ impl IntervalSet {
         set
     }
 
+    /// The union of any number of sets.
+    #[must_use]
+    pub fn union_of<'a>(sets: impl Iterator<Item = &'a Self>) -> Self {
+        let mut intervals: Vec<Interval> = sets.flat_map(|set| set.intervals.iter().copied()).collect();
+        // The stable sort merges sorted runs, which the sets are.
+        intervals.sort();
+        let mut union = Self::new();
+        intervals.into_iter().for_each(|interval| union.push(interval));
+        union
+    }
+
     /// The intersection of both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {

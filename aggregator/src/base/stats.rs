@@ -118,6 +118,31 @@ pub(crate) fn robust_sigma(values: impl IntoIterator<Item = f64>, center: f64) -
     mad(values, center).map(|mad| SIGMA_PER_MAD * mad)
 }
 
+/// [`robust_sigma`] of sorted values, in logarithmic time. There must be at least one value.
+pub(crate) fn robust_sigma_of_sorted(sorted: &[i64], center: i64) -> f64 {
+    // The distances below and above the center are two ascending lists.
+    let (below, above) = sorted.split_at(sorted.partition_point(|value| *value < center));
+    let distance = |value: i64| (value as f64 - center as f64).abs();
+    let of_below = |at: usize| distance(below[below.len() - 1 - at]);
+    let nth = |n: usize| {
+        // The number of the n smaller distances that lie below.
+        let (mut from, mut to) = (n.saturating_sub(above.len()), n.min(below.len()));
+        while from < to {
+            let middle = (from + to) / 2;
+            if of_below(middle) < distance(above[n - middle - 1]) {
+                from = middle + 1;
+            } else {
+                to = middle;
+            }
+        }
+        let next_below = if from < below.len() { of_below(from) } else { f64::INFINITY };
+        above.get(n - from).map_or(next_below, |value| next_below.min(distance(*value)))
+    };
+    let n = sorted.len();
+    let middle = if n % 2 == 1 { nth(n / 2) } else { (nth(n / 2 - 1) + nth(n / 2)) / 2.0 };
+    SIGMA_PER_MAD * middle
+}
+
 /// A 95 % interval of the median by order statistics. It assumes independent steps, but no distribution.
 ///
 /// The interval [x₍ₖ₎, x₍ₙ₊₁₋ₖ₎] covers the median with probability 1 − 2·P(Bin(n, ½) < k). `None` below six values,
@@ -223,7 +248,21 @@ pub(crate) fn describe_counts(counts: &[u64]) -> Option<Summary> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn the_spread_of_sorted_values_is_that_of_any(
+            mut values in prop::collection::vec(-20..20_i64, 1..30),
+            center in -25..25_i64,
+        ) {
+            values.sort_unstable();
+            let expected = robust_sigma(values.iter().map(|value| *value as f64), center as f64).unwrap();
+            prop_assert_eq!(robust_sigma_of_sorted(&values, center), expected);
+        }
+    }
 
     #[test]
     fn medians_are_elements_or_means() {

@@ -14,11 +14,12 @@
 //!
 //! Work of the profiler itself is no part of its own. Its time outside of K, C and M is idle, and is stated beside.
 
+use rustc_hash::FxHashMap;
 use trace::{HtaTemporalRow, StepBreakdownRow};
 
 use crate::base::intervals::{Coverage, Interval, IntervalSet};
 use crate::model::scope::Scope;
-use crate::model::steps::{StepWindow, device_windows, host_windows};
+use crate::model::steps::{DeviceEnds, StepWindow, device_windows, host_windows};
 use crate::model::windows::Windows;
 use crate::model::{Events, Kind, NONE, RankData};
 use trace::name_rules::is_communication_by_hta;
@@ -98,6 +99,7 @@ fn devices(data: &RankData) -> Vec<Activity> {
     let computes = |row: usize| events.kind[row] == Kind::Kernel && !events.is_comm[row];
     let differs = (0..events.len()).any(|row| computes(row) != computes_by_hta(row));
     let mut devices: Vec<Activity> = Vec::new();
+    let mut positions: FxHashMap<i64, usize> = FxHashMap::default();
     let mut current = 0;
     for row in 0..events.len() {
         if !events.kind[row].is_device_work() {
@@ -105,7 +107,7 @@ fn devices(data: &RankData) -> Vec<Activity> {
         }
         let device = Some(events.device[row]).filter(|d| *d != NONE).unwrap_or(0);
         if devices.get(current).is_none_or(|d| d.device != Some(device)) {
-            current = devices.iter().position(|d| d.device == Some(device)).unwrap_or_else(|| {
+            current = *positions.entry(device).or_insert_with(|| {
                 devices.push(Activity { device: Some(device), ..Activity::default() });
                 devices.len() - 1
             });
@@ -242,6 +244,7 @@ impl Breakdown {
 pub(crate) fn breakdown(data: &RankData, scope: &Scope) -> Breakdown {
     let rank = data.outline.info.rank;
     let host = host_windows(&data.outline.steps);
+    let ends = DeviceEnds::of(&data.events);
     let recorder = Windows::of(&data.outline.steps);
     let mut found = Breakdown { in_steps: scope.steps.as_ref().map(|_| Vec::new()), ..Breakdown::default() };
     for mut activity in Activity::of(data) {
@@ -251,7 +254,7 @@ pub(crate) fn breakdown(data: &RankData, scope: &Scope) -> Breakdown {
         // The windows of all steps are needed first, because a step on a device begins when the previous step ends
         // there.
         let windows = scope.chosen(match activity.device {
-            Some(device) => device_windows(&host, &data.events, device),
+            Some(device) => device_windows(&host, &ends, device),
             None => host.clone(),
         });
         let within = scope.within(&windows);
@@ -308,9 +311,8 @@ fn device_rows(
 /// no device rows.
 pub(crate) fn hta_temporal(rank: i32, activities: &[(Activity, Parts)], windows: &Windows) -> Option<HtaTemporalRow> {
     let devices = || activities.iter().map(|(a, _)| a).filter(|a| a.device.is_some());
-    let union = |set: fn(&Activity) -> &IntervalSet| devices().fold(IntervalSet::new(), |all, a| all.union(set(a)));
-    let compute = union(|a| a.hta_compute.as_ref().unwrap_or(&a.compute));
-    let busy = union(|a| &a.compute).union(&union(|a| &a.comm)).union(&union(|a| &a.memory));
+    let compute = IntervalSet::union_of(devices().map(|a| a.hta_compute.as_ref().unwrap_or(&a.compute)));
+    let busy = IntervalSet::union_of(devices().flat_map(|a| [&a.compute, &a.comm, &a.memory]));
     if busy.is_empty() {
         return None;
     }

@@ -10,8 +10,8 @@
 
 use rustc_hash::FxHashMap;
 use trace::kernel_rules::{kernel_category, names_tensor_cores};
-use trace::rank::{Launches, outermost};
-use trace::{AnnotationStatsRow, KernelCategory, KernelStatsRow, OpStatsRow, Tables, Text, name_rules};
+use trace::rank::{DevicesById, Launches, outermost};
+use trace::{AnnotationStatsRow, DeviceRow, KernelCategory, KernelStatsRow, OpStatsRow, Tables, Text, name_rules};
 
 use crate::base::stats::median_of_sorted;
 use crate::measure::device::work_type;
@@ -164,6 +164,7 @@ pub(crate) fn stats(data: &RankData, launches: &Launches, keep: &dyn Fn(usize) -
     let (names, folded) = fold_step_numbers(&data.names);
     let events = &data.events;
     let inside = inside_ns(events);
+    let devices = DevicesById::of(&data.devices);
     let (mut ops, mut annotations, mut kernels) = (Tallies::default(), Tallies::default(), Tallies::default());
     for row in 0..events.len() {
         let kind = events.kind[row];
@@ -190,7 +191,7 @@ pub(crate) fn stats(data: &RankData, launches: &Launches, keep: &dyn Fn(usize) -
                 }
                 if let Ok(at) = data.kernel_use.binary_search_by_key(&events.id[row], |used| used.id) {
                     let used = &data.kernel_use[at];
-                    tally.add_use(dur_ns, used, at, occupancy_pct(used, data.device(device)));
+                    tally.add_use(dur_ns, used, at, occupancy_pct(used, devices.get(device)));
                 }
             }
             _ => {}
@@ -209,7 +210,11 @@ pub(crate) fn stats(data: &RankData, launches: &Launches, keep: &dyn Fn(usize) -
             .into_iter()
             .map(|(d, n, t)| annotation_row(rank, d, n, &t))
             .collect(),
-        kernel_stats: kernels.sorted(&names).into_iter().map(|(d, n, t)| kernel_row(data, d, n, &t)).collect(),
+        kernel_stats: kernels
+            .sorted(&names)
+            .into_iter()
+            .map(|(d, n, t)| kernel_row(data, d.and_then(|d| devices.get(d)), d, n, &t))
+            .collect(),
         ..Tables::default()
     }
 }
@@ -282,8 +287,13 @@ fn op_row(rank: i32, device_id: Option<i64>, name: Text, t: &Tally, roofline: &R
     row
 }
 
-fn kernel_row(data: &RankData, device_id: Option<i64>, name: Text, t: &Tally) -> KernelStatsRow {
-    let device = device_id.and_then(|id| data.device(id));
+fn kernel_row(
+    data: &RankData,
+    device: Option<&DeviceRow>,
+    device_id: Option<i64>,
+    name: Text,
+    t: &Tally,
+) -> KernelStatsRow {
     let longest = (t.longest_use as usize).checked_sub(1).and_then(|at| data.kernel_use.get(at));
     let sms = device.and_then(|device| device.sm_count).filter(|sms| *sms > 0);
     let category = match t.work {

@@ -102,33 +102,75 @@ fn suspects(data: &RankData, kernels: impl Iterator<Item = usize> + Clone) -> BT
         let sum = if computes { &mut stream.known_ns } else { stream.unknown_ns.entry(name).or_default() };
         *sum = sum.saturating_add(dur_ns);
     }
+    let candidates = candidates(&streams, &hulls);
+    if candidates.is_empty() {
+        return BTreeMap::new();
+    }
+    let interval = |row: usize| Interval::new(events.ts_ns[row], events.end_ns(row));
+    let concurrent = concurrent(others().map(|row| (place(row), interval(row))));
+    let mut overlaps_ns: BTreeMap<((i64, i64), u32), i64> = BTreeMap::new();
+    for row in others().filter(|row| candidates.contains_key(&(place(*row), events.name[*row]))) {
+        // While a kernel runs, its stream is one of those that run at the same time.
+        let ns = concurrent.get(&events.device[row]).map_or(0, |time| time.within_ns(interval(row)));
+        let sum = overlaps_ns.entry((place(row), events.name[row])).or_default();
+        *sum = sum.saturating_add(ns);
+    }
     let mut found: BTreeMap<Text, Suspect> = BTreeMap::new();
-    for ((device, stream), sums) in &streams {
-        let device_ns = hulls.get(device).map_or(0, |hull| hull.len_ns());
-        let alone = !streams.keys().any(|(other, at)| other == device && at != stream);
+    for ((place, name), overlap_ns) in overlaps_ns {
+        let total_ns = streams.get(&place).and_then(|sums| sums.unknown_ns.get(&name)).copied().unwrap_or(0);
+        if overlap_ns as f64 >= SUSPECT_OVERLAP_PCT / 100.0 * total_ns as f64 {
+            let device_ns = candidates.get(&(place, name)).copied().unwrap_or(0);
+            let suspect = found.entry(data.names[name as usize].clone()).or_default();
+            suspect.total_ns = suspect.total_ns.saturating_add(total_ns);
+            suspect.overlap_ns = suspect.overlap_ns.saturating_add(overlap_ns);
+            suspect.device_ns = suspect.device_ns.saturating_add(device_ns);
+        }
+    }
+    found
+}
+
+/// The unknown kernels that take long on streams that do not compute beside others, by stream and name, with the time of
+/// their device.
+fn candidates(
+    streams: &BTreeMap<(i64, i64), Stream>,
+    hulls: &BTreeMap<i64, Interval>,
+) -> FxHashMap<((i64, i64), u32), i64> {
+    let mut streams_of: BTreeMap<i64, usize> = BTreeMap::new();
+    streams.keys().for_each(|(device, _)| *streams_of.entry(*device).or_default() += 1);
+    let mut candidates: FxHashMap<((i64, i64), u32), i64> = FxHashMap::default();
+    for (place, sums) in streams {
+        let device_ns = hulls.get(&place.0).map_or(0, |hull| hull.len_ns());
+        let alone = streams_of.get(&place.0) == Some(&1);
         if alone || sums.known_ns as f64 > KNOWN_COMPUTE_SHARE * sums.all_ns as f64 {
             continue;
         }
         let long = |ns: i64| ns as f64 >= SUSPECT_TIME_PCT / 100.0 * device_ns as f64 && ns > 0;
-        let mut candidates = sums.unknown_ns.iter().filter(|(_, ns)| long(**ns)).peekable();
-        if candidates.peek().is_none() {
-            continue;
-        }
-        let interval = |row: usize| Interval::new(events.ts_ns[row], events.end_ns(row));
-        let elsewhere = others().filter(|row| events.device[*row] == *device && events.stream[*row] != *stream);
-        let elsewhere = Coverage::new(elsewhere.map(interval).collect::<IntervalSet>());
-        for (name, total_ns) in candidates {
-            let own = others().filter(|row| place(*row) == (*device, *stream) && events.name[*row] == *name);
-            let overlap_ns = own.map(|row| elsewhere.within_ns(interval(row))).fold(0, i64::saturating_add);
-            if overlap_ns as f64 >= SUSPECT_OVERLAP_PCT / 100.0 * *total_ns as f64 {
-                let suspect = found.entry(data.names[*name as usize].clone()).or_default();
-                suspect.total_ns = suspect.total_ns.saturating_add(*total_ns);
-                suspect.overlap_ns = suspect.overlap_ns.saturating_add(overlap_ns);
-                suspect.device_ns = suspect.device_ns.saturating_add(device_ns);
-            }
-        }
+        let long = sums.unknown_ns.iter().filter(|(_, ns)| long(**ns));
+        candidates.extend(long.map(|(name, _)| ((*place, *name), device_ns)));
     }
-    found
+    candidates
+}
+
+/// For each device, the time in which two or more of its streams run. `rows` have device and stream, and are sorted by
+/// start.
+fn concurrent(rows: impl Iterator<Item = ((i64, i64), Interval)>) -> BTreeMap<i64, Coverage> {
+    let mut streams: BTreeMap<(i64, i64), IntervalSet> = BTreeMap::new();
+    rows.for_each(|(place, row)| streams.entry(place).or_default().push(row));
+    let mut devices: BTreeMap<i64, Vec<Interval>> = BTreeMap::new();
+    for ((device, _), set) in streams {
+        devices.entry(device).or_default().extend(set.intervals());
+    }
+    let of_device = |mut intervals: Vec<Interval>| {
+        intervals.sort_unstable();
+        let mut covered_until_ns = i64::MIN;
+        let twice = intervals.into_iter().map(|interval| {
+            let again = Interval::new(interval.start_ns, interval.end_ns.min(covered_until_ns));
+            covered_until_ns = covered_until_ns.max(interval.end_ns);
+            again
+        });
+        Coverage::new(twice.collect())
+    };
+    devices.into_iter().map(|(device, intervals)| (device, of_device(intervals))).collect()
 }
 
 #[cfg(test)]

@@ -78,6 +78,7 @@ fn outermost_operators(view: &View<'_>, has_devices: bool) -> Vec<u32> {
 
 /// The time in which any device of the rank worked; `None` without devices.
 fn any_device_busy(parts: &[(Activity, Parts)]) -> Option<Coverage> {
-    let devices = parts.iter().filter(|(activity, _)| activity.device.is_some());
-    devices.map(|(_, parts)| parts.busy.set().clone()).reduce(|a, b| a.union(&b)).map(Coverage::new)
+    let mut devices = parts.iter().filter(|(activity, _)| activity.device.is_some()).peekable();
+    devices.peek()?;
+    Some(Coverage::new(IntervalSet::union_of(devices.map(|(_, parts)| parts.busy.set()))))
 }

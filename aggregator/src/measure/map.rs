@@ -114,7 +114,8 @@ fn of_host(
 /// The time of a collective that is not hidden by compute on its device.
 fn exposed_ns(collective: &CollectiveRow, parts: &[(Activity, Parts)]) -> Option<i64> {
     let window = Interval::new(collective.start_ns?, collective.end_ns?);
-    let own = parts.iter().find(|(a, _)| a.device.is_some() && a.device == collective.device_id);
-    let (_, parts) = own.or(parts.first())?;
+    // The parts are sorted by device.
+    let own = collective.device_id.and_then(|id| parts.binary_search_by_key(&Some(id), |(a, _)| a.device).ok());
+    let (_, parts) = parts.get(own.unwrap_or(0))?;
     Some(window.len_ns() - parts.compute.within_ns(window))
 }

@@ -2,13 +2,14 @@
 
 mod ranges;
 
-use std::cmp::Reverse;
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;
 use trace::{CollectiveRow, Phase, StepRow, Text};
 
 use crate::base::intervals::{Coverage, Interval, IntervalSet};
-use crate::measure::own_time::ranges::{computing, operating, self_times};
+use crate::measure::own_time::ranges::{Largest, computing, operating, self_times};
 use crate::model::thresholds::Thresholds;
 use crate::model::{Collective, Events, Kind, RankData};
 
@@ -95,24 +96,17 @@ pub fn map_rank(rank: &RankData, thresholds: &Thresholds) -> OwnTime {
         let operating = Coverage::new(operating(rank));
         slots.iter().for_each(|s| steps[s.step].busy_ns += operating.within_ns(Interval::new(s.from_ns, s.to_ns)));
     }
-    let mut ranges = self_times(rank, &slots, steps.len());
-    ranges.sort_by_cached_key(by_size);
-    let dropped = ranges.split_off(ranges.len().min(thresholds.max_ranges));
+    let Largest { ranges, dropped, dropped_max_ns } = self_times(rank, &slots, steps.len(), thresholds.max_ranges);
     OwnTime {
         rank: rank.outline.info.rank,
         stretches,
         steps,
         ranges,
-        ranges_dropped: dropped.len(),
-        dropped_max_ns: dropped.iter().flat_map(|r| r.self_ns.iter().copied()).max().unwrap_or(0),
+        ranges_dropped: dropped,
+        dropped_max_ns,
         has_device,
         has_work: has_device || rank.events.kind.contains(&Kind::CpuOp),
     }
-}
-
-/// The sort key of ranges: the largest first, then by name, so that the result does not depend on the order of rows.
-fn by_size(range: &RangePart) -> (Reverse<i64>, Option<Text>, bool) {
-    (Reverse(range.self_ns.iter().sum()), range.name.clone(), range.input)
 }
 
 /// An active step, and the start of its unbroken run of active steps, which ends with its window at the latest.
@@ -173,12 +167,13 @@ fn own_stretches(collectives: &[Collective], spans: &[StepSpan], exposed: &Cover
     let mut entered_ns: Option<i64> = None;
     let mut unended = false;
     let mut stretches = Vec::with_capacity(collectives.len());
+    let finder = StepFinder { spans, by_time: OnceCell::new() };
     for (index, row) in collectives.iter().enumerate() {
         let Some(start_ns) = row.start_ns.or(row.enqueue_ns) else {
             stretches.push(Stretch::default());
             continue;
         };
-        let span = span_of(row, start_ns, spans);
+        let span = finder.span_of(row, start_ns);
         let floor = span.map(|s| s.run_start_ns);
         let earlier = latest.filter(|&(end, _)| floor.is_none_or(|floor| end > floor));
         let from = earlier.map(|(end, _)| end).or(floor).map(|from| from.min(start_ns));
@@ -207,12 +202,42 @@ fn own_stretches(collectives: &[Collective], spans: &[StepSpan], exposed: &Cover
     stretches
 }
 
-/// The active step of a collective: the recorded step, or else the step in which the collective begins.
-fn span_of<'a>(row: &CollectiveRow, start_ns: i64, spans: &'a [StepSpan]) -> Option<&'a StepSpan> {
-    match row.step {
-        Some(step) => spans.binary_search_by_key(&step, |s| s.step).ok().map(|i| &spans[i]),
-        None => spans.iter().find(|s| s.start_ns <= start_ns && start_ns < s.end_ns),
+/// Finds the active step of a collective: the recorded step, or else the step in which the collective begins.
+struct StepFinder<'a> {
+    spans: &'a [StepSpan],
+    /// The times at which the first of the steps that contain a time changes, and that step. Most collectives have a
+    /// recorded step, so this is made when it is needed.
+    by_time: OnceCell<Vec<(i64, Option<usize>)>>,
+}
+
+impl<'a> StepFinder<'a> {
+    fn span_of(&self, row: &CollectiveRow, start_ns: i64) -> Option<&'a StepSpan> {
+        let at = match row.step {
+            Some(step) => self.spans.binary_search_by_key(&step, |s| s.step).ok(),
+            None => {
+                let by_time = self.by_time.get_or_init(|| first_by_time(self.spans));
+                by_time[..by_time.partition_point(|(from, _)| *from <= start_ns)].last().and_then(|(_, first)| *first)
+            }
+        };
+        at.map(|at| &self.spans[at])
     }
+}
+
+fn first_by_time(spans: &[StepSpan]) -> Vec<(i64, Option<usize>)> {
+    let ends = |(at, span): (usize, &StepSpan)| [(span.start_ns, true, at), (span.end_ns, false, at)];
+    let mut changes: Vec<_> = spans.iter().enumerate().filter(|(_, s)| s.start_ns < s.end_ns).flat_map(ends).collect();
+    changes.sort_unstable();
+    let mut open: BTreeSet<usize> = BTreeSet::new();
+    let mut by_time: Vec<(i64, Option<usize>)> = Vec::with_capacity(changes.len());
+    for (at_ns, begins, at) in changes {
+        if begins {
+            open.insert(at)
+        } else {
+            open.remove(&at)
+        };
+        by_time.push((at_ns, open.first().copied()));
+    }
+    by_time
 }
 
 /// A piece of own time with the position of its step. Self times are collected in slots, which are disjoint and

@@ -9,10 +9,11 @@
 //!    only move it left   │  the bytes are near their least
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 use trace::kernel_rules::computes_in_tf32;
+use trace::rank::DevicesById;
 use trace::{Dtype, OpStatsRow, RooflineBound, Text};
 
 use crate::model::peaks::Peaks;
@@ -92,13 +93,10 @@ pub(super) fn precision(dtype: Dtype, uses_tf32: bool) -> &'static str {
 /// The peaks of the devices that ran kernels, if all are of one known model.
 fn peaks(data: &RankData) -> Option<Peaks> {
     let events = &data.events;
-    let mut devices: Vec<i64> = Vec::new();
-    for row in (0..events.len()).filter(|row| events.kind[*row] == Kind::Kernel) {
-        if !devices.contains(&events.device[row]) {
-            devices.push(events.device[row]);
-        }
-    }
-    let of = |device: &i64| Peaks::of(data.device(*device)?.name.as_deref()?);
+    let kernels = (0..events.len()).filter(|row| events.kind[*row] == Kind::Kernel);
+    let devices: BTreeSet<i64> = kernels.map(|row| events.device[row]).collect();
+    let known = DevicesById::of(&data.devices);
+    let of = |device: &i64| Peaks::of(known.get(*device)?.name.as_deref()?);
     let first = of(devices.first()?)?;
     devices.iter().all(|device| of(device) == Some(first)).then_some(first)
 }

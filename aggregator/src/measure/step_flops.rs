@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use trace::rank::flops::always_counts;
-use trace::rank::outermost;
+use trace::rank::{DevicesById, outermost};
 use trace::{Dtype, StepBreakdownRow, StepFlopsRow};
 
 use crate::measure::roofline::{precision, uses_tf32};
@@ -42,9 +42,14 @@ pub(crate) fn step_flops(
         steps.entry(step).or_default().unknown_calls += 1;
     }
     let tf32 = uses_tf32(data);
+    let devices = DevicesById::of(&data.devices);
+    let mut lengths: BTreeMap<i32, Vec<&StepBreakdownRow>> = BTreeMap::new();
+    for row in breakdown {
+        lengths.entry(row.step.unwrap_or(-1)).or_default().push(row);
+    }
     let mut rows = Vec::new();
-    for (step, sums) in steps {
-        let of_step = || breakdown.iter().filter(|row| row.step == Some(step) && step >= 0);
+    for (step, sums) in steps.into_iter().filter(|(step, _)| *step >= 0) {
+        let of_step = || lengths.get(&step).into_iter().flatten();
         let Some(wall_ns) = of_step().map(|row| row.wall_ns).max().filter(|ns| *ns > 0 && sums.flops > 0) else {
             continue;
         };
@@ -52,7 +57,7 @@ pub(crate) fn step_flops(
         let most = sums.by_dtype.iter().max_by_key(|(_, flops)| **flops).map(|(dtype, _)| *dtype);
         let precision = most.map(|dtype| precision(dtype, tf32));
         let peak_flops =
-            precision.and_then(|precision| peak(data, of_step().filter_map(|row| row.device_id), precision));
+            precision.and_then(|precision| peak(&devices, of_step().filter_map(|row| row.device_id), precision));
         rows.push(StepFlopsRow {
             rank: data.outline.info.rank,
             step,
@@ -78,9 +83,9 @@ fn unknown_calls(data: &RankData, keep: &dyn Fn(usize) -> bool) -> Vec<i32> {
     (0..events.len()).filter(unknown).map(|row| events.step[row]).collect()
 }
 
-/// The summed peak rates of the devices; `None` without devices, or if one is unknown.
-fn peak(data: &RankData, devices: impl Iterator<Item = i64>, precision: &str) -> Option<f64> {
-    let of = |device: i64| Peaks::of(data.device(device)?.name.as_deref()?)?.flops_per_s(precision);
+/// The summed peak rates of some devices; `None` without devices, or if one is unknown.
+fn peak(known: &DevicesById<'_>, devices: impl Iterator<Item = i64>, precision: &str) -> Option<f64> {
+    let of = |device: i64| Peaks::of(known.get(device)?.name.as_deref()?)?.flops_per_s(precision);
     let peaks: Option<Vec<f64>> = devices.map(of).collect();
     peaks.filter(|peaks| !peaks.is_empty()).map(|peaks| peaks.iter().sum())
 }

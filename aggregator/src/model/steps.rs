@@ -137,21 +137,32 @@ pub fn host_windows(steps: &[StepRow]) -> Vec<StepWindow> {
     active.map(|s| StepWindow { step: s.step, window: Interval::new(s.start_ns, s.end_ns) }).collect()
 }
 
+/// The end of the last device work that was launched in each step, by device.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceEnds(FxHashMap<(i64, i32), i64>);
+
+impl DeviceEnds {
+    /// Finds the ends in one pass over all rows.
+    pub fn of(events: &Events) -> Self {
+        let mut ends: FxHashMap<(i64, i32), i64> = FxHashMap::default();
+        for row in 0..events.len() {
+            let step = events.step[row];
+            if events.kind[row].is_device_work() && step >= 0 && step != NO_STEP {
+                let end = ends.entry((events.device[row], step)).or_insert(i64::MIN);
+                *end = (*end).max(events.end_ns(row));
+            }
+        }
+        Self(ends)
+    }
+}
+
 /// The device windows of the active steps: from max(host start, previous step's end) to max(host end, end of the last
 /// device work launched in the step). They never overlap.
-pub fn device_windows(host: &[StepWindow], events: &Events, device: i64) -> Vec<StepWindow> {
-    let mut last_end: FxHashMap<i32, i64> = FxHashMap::default();
-    for row in 0..events.len() {
-        let step = events.step[row];
-        if events.kind[row].is_device_work() && events.device[row] == device && step >= 0 && step != NO_STEP {
-            let end = last_end.entry(step).or_insert(i64::MIN);
-            *end = (*end).max(events.end_ns(row));
-        }
-    }
+pub fn device_windows(host: &[StepWindow], ends: &DeviceEnds, device: i64) -> Vec<StepWindow> {
     let mut previous_end = i64::MIN;
     let window_of = |step: &StepWindow| {
         let start = step.window.start_ns.max(previous_end);
-        let device_end = last_end.get(&step.step).copied().unwrap_or(i64::MIN);
+        let device_end = ends.0.get(&(device, step.step)).copied().unwrap_or(i64::MIN);
         let end = step.window.end_ns.max(device_end).max(start);
         previous_end = end;
         StepWindow { step: step.step, window: Interval::new(start, end) }

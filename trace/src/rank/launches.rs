@@ -122,11 +122,15 @@ pub fn innermost_at(events: &Events, places: impl Iterator<Item = (i64, i64)>) -
             }
             next += 1;
         }
-        let mut row = last.get(&thread).map(|row| *row as usize);
-        while let Some(at) = row.filter(|at| events.end_ns(*at) < ts_ns) {
-            row = enclosing(events, at);
+        let Some(last) = last.get_mut(&thread) else {
+            rows.push(NO_PARENT);
+            continue;
+        };
+        // A row that has ended encloses no later place, so each is passed once.
+        while *last != NO_PARENT && events.end_ns(*last as usize) < ts_ns {
+            *last = enclosing(events, *last as usize).map_or(NO_PARENT, |row| row as u32);
         }
-        rows.push(row.map_or(NO_PARENT, |row| row as u32));
+        rows.push(*last);
     }
     rows
 }

@@ -8,6 +8,8 @@
 //! A call may launch several kernels, such as the call of a CUDA graph. It counts as one call, with its first kernel.
 //! Its length cannot be compared with one kernel, so the kernels of such a call never count as short.
 
+use std::collections::BTreeMap;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 use trace::{LaunchStatsRow, Text};
 
@@ -27,16 +29,11 @@ pub(super) fn launch_stats(data: &RankData, launched: &[Launch]) -> Vec<LaunchSt
         *kernels_of_call.entry(launch.host).or_default() += 1;
     }
     let mut counted: FxHashSet<u32> = FxHashSet::default();
-    let mut devices: Vec<(i64, Vec<Tally>)> = Vec::new();
+    let mut tallies: FxHashMap<(i64, u32), Tally> = FxHashMap::default();
     for launch in launched {
         let (host, device) = (launch.host as usize, launch.device as usize);
-        let on = events.device[device];
-        let at = devices.iter().position(|(id, _)| *id == on).unwrap_or_else(|| {
-            devices.push((on, vec![Tally::default(); data.names.len()]));
-            devices.len() - 1
-        });
         let delay_ns = events.ts_ns[device].saturating_sub(events.end_ns(host)).max(0);
-        let tally = &mut devices[at].1[events.name[device] as usize];
+        let tally = tallies.entry((events.device[device], events.name[device])).or_default();
         let (cpu_ns, gpu_ns) = (events.dur_ns[host], events.dur_ns[device]);
         let is_alone = kernels_of_call.get(&launch.host) == Some(&1);
         if is_alone || counted.insert(launch.host) {
@@ -45,17 +42,22 @@ pub(super) fn launch_stats(data: &RankData, launched: &[Launch]) -> Vec<LaunchSt
         tally.add(gpu_ns, delay_ns);
         tally.short_kernels += i64::from(is_alone && gpu_ns < cpu_ns);
     }
-    devices.sort_by_key(|(id, _)| *id);
+    let mut tallies: Vec<((i64, u32), Tally)> = tallies.into_iter().collect();
+    tallies.sort_unstable_by_key(|(place, _)| *place);
+    let mut devices: BTreeMap<i64, Vec<(u32, Tally)>> = BTreeMap::new();
+    for ((device, name), tally) in tallies {
+        devices.entry(device).or_default().push((name, tally));
+    }
     devices.into_iter().flat_map(|(device, tallies)| device_rows(data, device, tallies)).collect()
 }
 
 /// The row of the whole device, then the rows of its kernels by summed delay, the longest first.
-fn device_rows(data: &RankData, device: i64, tallies: Vec<Tally>) -> Vec<LaunchStatsRow> {
+fn device_rows(data: &RankData, device: i64, tallies: Vec<(u32, Tally)>) -> Vec<LaunchStatsRow> {
     let mut all = Tally::default();
     let mut named: Vec<(Text, Tally)> = Vec::new();
-    for (name, tally) in tallies.into_iter().enumerate().filter(|(_, tally)| !tally.delays.is_empty()) {
+    for (name, tally) in tallies {
         all.merge(&tally);
-        named.push((data.names[name].clone(), tally));
+        named.push((data.names[name as usize].clone(), tally));
     }
     named.sort_by(|(a, x), (b, y)| y.delay_total_ns.cmp(&x.delay_total_ns).then_with(|| a.cmp(b)));
     let device_id = Some(device).filter(|id| *id != NONE);

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use rustc_hash::FxHashMap;
 use trace::{SyncStallRow, Text};
 
 use crate::base::intervals::{Coverage, Interval};
@@ -36,13 +37,14 @@ pub(super) fn sync_stalls(view: &View<'_>, busy: Option<&Coverage>, outermost: &
     let events = &data.events;
     let waits: Vec<bool> = data.names.iter().map(|name| synchronizes(name)).collect();
     let steps: Vec<bool> = data.names.iter().map(|name| is_step(name)).collect();
+    let mut around = Around { events, steps: &steps, known: FxHashMap::default() };
     let mut tallies: BTreeMap<Key, Tally> = BTreeMap::new();
     for row in 0..events.len() {
         let host = matches!(events.kind[row], Kind::Runtime | Kind::Driver);
         if !host || !waits[events.name[row] as usize] || !(view.keep)(row) || inside_another(events, row, &waits) {
             continue;
         }
-        let tally = tallies.entry(place(events, row, &steps, outermost)).or_default();
+        let tally = tallies.entry(around.place(row, outermost[row])).or_default();
         let dur_ns = events.dur_ns[row];
         tally.calls += 1;
         tally.total_ns = tally.total_ns.saturating_add(dur_ns);
@@ -69,21 +71,47 @@ fn inside_another(events: &Events, row: usize, waits: &[bool]) -> bool {
     })
 }
 
-/// The place in the program of a call.
-fn place(events: &Events, row: usize, steps: &[bool], outermost: &[u32]) -> Key {
-    let (mut operator, mut annotation) = (None, None);
-    let mut at = enclosing(events, row);
-    while let Some(around) = at {
-        let name = events.name[around];
-        match events.kind[around] {
-            Kind::CpuOp => operator = operator.or(Some(name)),
-            Kind::UserAnnotation if !steps[name as usize] => annotation = annotation.or(Some(name)),
-            _ => {}
-        }
-        at = enclosing(events, around);
+/// The names of the innermost operator and of the innermost range, from a row outwards.
+type Innermost = (Option<u32>, Option<u32>);
+
+/// What is around rows. Each row is looked at once, however deep the calls lie.
+struct Around<'a> {
+    events: &'a Events,
+    steps: &'a [bool],
+    known: FxHashMap<u32, Innermost>,
+}
+
+impl Around<'_> {
+    /// The place of a call in the program; `outermost` is the outermost operator around it.
+    fn place(&mut self, row: usize, outermost: u32) -> Key {
+        let (operator, annotation) = enclosing(self.events, row).map_or((None, None), |outer| self.innermost(outer));
+        let outer = Some(outermost).filter(|outer| *outer != NO_PARENT).map(|outer| self.events.name[outer as usize]);
+        (self.events.name[row], operator, outer, annotation)
     }
-    let outer = Some(outermost[row]).filter(|outer| *outer != NO_PARENT).map(|outer| events.name[outer as usize]);
-    (events.name[row], operator, outer, annotation)
+
+    fn innermost(&mut self, row: usize) -> Innermost {
+        let mut unknown = Vec::new();
+        let mut found = (None, None);
+        let mut at = Some(row);
+        while let Some(row) = at {
+            if let Some(known) = self.known.get(&(row as u32)) {
+                found = *known;
+                break;
+            }
+            unknown.push(row);
+            at = enclosing(self.events, row);
+        }
+        for row in unknown.into_iter().rev() {
+            let name = self.events.name[row];
+            match self.events.kind[row] {
+                Kind::CpuOp => found.0 = Some(name),
+                Kind::UserAnnotation if !self.steps[name as usize] => found.1 = Some(name),
+                _ => {}
+            }
+            self.known.insert(row as u32, found);
+        }
+        found
+    }
 }
 
 fn stall_row(data: &RankData, (call, operator, outer, annotation): Key, tally: &Tally) -> SyncStallRow {

@@ -12,26 +12,33 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use trace::GpuUtilizationRow;
+use trace::rank::DevicesById;
 
 use crate::base::intervals::{Interval, IntervalSet};
 use crate::measure::device::View;
-use crate::model::steps::{device_windows, host_windows};
-use crate::model::{KernelUse, Kind, NONE, RankData};
+use crate::model::steps::{DeviceEnds, device_windows, host_windows};
+use crate::model::{Events, KernelUse, Kind, NONE, RankData};
 
 /// Makes one row for all active steps of each device together, and one row for each active step.
 pub(super) fn gpu_utilization(view: &View<'_>) -> Vec<GpuUtilizationRow> {
     let data = view.data;
     let host = host_windows(&data.outline.steps);
+    let ends = DeviceEnds::of(&data.events);
+    let devices = DevicesById::of(&data.devices);
+    let kernels = kernels_by_device(&data.events);
     let mut rows = Vec::new();
     for device in view.parts.iter().filter_map(|(activity, _)| activity.device) {
-        let windows = view.scope.chosen(device_windows(&host, &data.events, device));
+        let windows = view.scope.chosen(device_windows(&host, &ends, device));
         let time = view.scope.time.as_ref();
         let mut steps: Vec<Step> = windows
             .into_iter()
             .map(|step| Step { number: step.step, window: clipped(step.window, time), sums: Sums::default() })
             .filter(|step| !step.window.is_empty())
             .collect();
-        let knows_share = add_kernels(data, device, &mut steps);
+        let sm_count = devices.get(device).and_then(|d| d.sm_count).filter(|n| *n > 0);
+        let of_device =
+            kernels.partition_point(|(on, _)| *on < device)..kernels.partition_point(|(on, _)| *on <= device);
+        let knows_share = add_kernels(data, &kernels[of_device], sm_count, &mut steps);
         let row = |step, window_ns, sums: &Sums| sums.row(data.outline.info.rank, device, step, window_ns, knows_share);
         let mut all = Sums::default();
         steps.iter().for_each(|step| all.add(&step.sums));
@@ -165,14 +172,22 @@ impl Now {
     }
 }
 
+/// The kernels with their devices, by device, then by start.
+fn kernels_by_device(events: &Events) -> Vec<(i64, u32)> {
+    let device = |row: usize| Some(events.device[row]).filter(|id| *id != NONE).unwrap_or(0);
+    let kernels = (0..events.len()).filter(|row| events.kind[*row] == Kind::Kernel);
+    let mut kernels: Vec<(i64, u32)> = kernels.map(|row| (device(row), row as u32)).collect();
+    kernels.sort();
+    kernels
+}
+
 /// Adds the kernels of a device to the steps in which they ran. Returns whether the share of the SMs is known for any
 /// kernel.
 ///
 /// This is one pass over kernels and steps, both sorted by start. Memory depends only on the number of kernels that run
 /// at the same time.
-fn add_kernels(data: &RankData, device: i64, steps: &mut [Step]) -> bool {
+fn add_kernels(data: &RankData, kernels: &[(i64, u32)], sm_count: Option<i32>, steps: &mut [Step]) -> bool {
     let events = &data.events;
-    let sm_count = data.devices.iter().find(|d| d.device_id == device).and_then(|d| d.sm_count).filter(|n| *n > 0);
     let mut uses = Uses { all: &data.kernel_use, next: 0 };
     let mut knows_share = false;
     let mut now = Now::default();
@@ -184,12 +199,9 @@ fn add_kernels(data: &RankData, device: i64, steps: &mut [Step]) -> bool {
             integrate(stretch, now, steps, &mut first);
         }
     };
-    for row in 0..events.len() {
-        let on = Some(events.device[row]).filter(|id| *id != NONE).unwrap_or(0);
+    for (_, row) in kernels {
+        let row = *row as usize;
         let span = Interval::new(events.ts_ns[row], events.end_ns(row));
-        if events.kind[row] != Kind::Kernel || on != device {
-            continue;
-        }
         let used = uses.of(events.id[row]);
         let blocks = used.map(|u| u.blocks).filter(|blocks| *blocks > 0);
         let share = blocks.zip(sm_count).map(|(blocks, sms)| (blocks as f64 / f64::from(sms)).min(1.0));

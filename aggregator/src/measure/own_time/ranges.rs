@@ -15,6 +15,8 @@
 //! If the Python stack was recorded, the innermost row is usually a frame such as `<built-in function sleep>`. If such
 //! a frame [fills](RangePart::fills) a user's range, reports show the name of that range, because the user knows it.
 
+use std::cmp::Reverse;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 use trace::Text;
 
@@ -155,8 +157,18 @@ fn host_rows(rank: &RankData) -> impl Iterator<Item = (usize, i64)> {
         .map(|row| (row, events.thread[row]))
 }
 
-/// The self time of each range of `rank` within `slots`, for each of `steps` steps.
-pub(super) fn self_times(rank: &RankData, slots: &[Slot], steps: usize) -> Vec<RangePart> {
+/// The ranges of a rank with the largest self times, and what is known of the others.
+pub(super) struct Largest {
+    /// The largest first, then by name, so that the result does not depend on the order of rows.
+    pub(super) ranges: Vec<RangePart>,
+    /// The number of the others.
+    pub(super) dropped: usize,
+    /// Their largest self time in one step.
+    pub(super) dropped_max_ns: i64,
+}
+
+/// The self time of each range of `rank` within `slots`, for each of `steps` steps. At most `max_ranges` are kept.
+pub(super) fn self_times(rank: &RankData, slots: &[Slot], steps: usize, max_ranges: usize) -> Largest {
     let names = classify(&rank.names);
     let mut position: FxHashMap<Range, usize> = FxHashMap::default();
     let mut times: Vec<RangeTime> = Vec::new();
@@ -170,11 +182,10 @@ pub(super) fn self_times(rank: &RankData, slots: &[Slot], steps: usize) -> Vec<R
         let Some(range) = row.range else { return };
         cursors[thread].clip(slots, from_ns, to_ns, |step, ns| {
             let at = *position.entry(range).or_insert_with(|| {
-                let self_ns = vec![0; steps];
-                times.push(RangeTime { range, self_ns, frame: row.frame, named: row.named, spread: false });
+                times.push(RangeTime { range, self_ns: Vec::new(), frame: row.frame, named: row.named, spread: false });
                 times.len() - 1
             });
-            times[at].self_ns[step] += ns;
+            times[at].add(step, ns);
             times[at].spread |= (times[at].frame, times[at].named) != (row.frame, row.named);
             if let Some(named) = row.named {
                 *named_ns.entry(named).or_default() += ns;
@@ -182,11 +193,17 @@ pub(super) fn self_times(rank: &RankData, slots: &[Slot], steps: usize) -> Vec<R
         });
     });
     let name = |id: u32| (id != STEP).then(|| rank.names.get(id as usize).cloned().unwrap_or_default());
+    times.sort_by_cached_key(|time| (Reverse(time.total_ns()), name(time.range.0), time.range.1));
+    let dropped = times.split_off(times.len().min(max_ranges));
     let part = |time: RangeTime| {
         let fills = time.fills(&named_ns).and_then(name);
-        RangePart { name: name(time.range.0), input: time.range.1, fills, self_ns: time.self_ns }
+        RangePart { name: name(time.range.0), input: time.range.1, fills, self_ns: time.by_step(steps) }
     };
-    times.into_iter().map(part).collect()
+    Largest {
+        ranges: times.into_iter().map(part).collect(),
+        dropped: dropped.len(),
+        dropped_max_ns: dropped.into_iter().map(RangeTime::most_in_a_step).max().unwrap_or(0),
+    }
 }
 
 /// A frame fills a user's range if it covers at least this share of it.
@@ -195,7 +212,8 @@ const FILLED: f64 = 0.9;
 /// The self time of one range while it is collected.
 struct RangeTime {
     range: Range,
-    self_ns: Vec<i64>,
+    /// Steps and times. Most ranges are in few of many steps. A step that several threads share may have several times.
+    self_ns: Vec<(usize, i64)>,
     frame: bool,
     /// The user's range around the first row of this range.
     named: Option<u32>,
@@ -204,12 +222,34 @@ struct RangeTime {
 }
 
 impl RangeTime {
+    fn add(&mut self, step: usize, ns: i64) {
+        match self.self_ns.last_mut() {
+            Some((last, sum)) if *last == step => *sum += ns,
+            _ => self.self_ns.push((step, ns)),
+        }
+    }
+
+    fn total_ns(&self) -> i64 {
+        self.self_ns.iter().map(|(_, ns)| ns).sum()
+    }
+
+    fn by_step(&self, steps: usize) -> Vec<i64> {
+        let mut by_step = vec![0; steps];
+        self.self_ns.iter().for_each(|(step, ns)| by_step[*step] += ns);
+        by_step
+    }
+
+    fn most_in_a_step(mut self) -> i64 {
+        self.self_ns.sort_unstable();
+        let steps = self.self_ns.chunk_by(|(a, _), (b, _)| a == b);
+        steps.map(|step| step.iter().map(|(_, ns)| ns).sum()).max().unwrap_or(0)
+    }
+
     /// The user's range that this frame fills; `named_ns` holds the time in each user's range.
     fn fills(&self, named_ns: &FxHashMap<u32, i64>) -> Option<u32> {
         let named = self.named.filter(|_| self.frame && !self.spread)?;
         let whole_ns = named_ns.get(&named).copied().unwrap_or(0);
-        let own_ns: i64 = self.self_ns.iter().sum();
-        (own_ns as f64 >= FILLED * whole_ns as f64).then_some(named)
+        (self.total_ns() as f64 >= FILLED * whole_ns as f64).then_some(named)
     }
 }
 
@@ -231,13 +271,13 @@ pub(super) fn computing(rank: &RankData, within: &IntervalSet) -> IntervalSet {
     }
     let threads = times_by_thread(rank, &names, |_| true);
     let trusted = threads.iter().filter(|(id, _)| recording_waits.binary_search(id).is_ok());
-    trusted.fold(IntervalSet::new(), |all, (_, set)| all.union(&set.intersection(within)))
+    IntervalSet::union_of(trusted.map(|(_, set)| set)).intersection(within)
 }
 
 /// The time in which an operator ran on any thread of the host, without communication and waits.
 pub(super) fn operating(rank: &RankData) -> IntervalSet {
     let threads = times_by_thread(rank, &classify(&rank.names), |row| row.operator);
-    threads.iter().fold(IntervalSet::new(), |all, (_, set)| all.union(set))
+    IntervalSet::union_of(threads.iter().map(|(_, set)| set))
 }
 
 /// For each thread, its id and the times of the innermost rows that `chosen` accepts. Waits are excluded.
