@@ -2,8 +2,8 @@
 
 use rustc_hash::FxHashMap;
 use trace::name_rules::is_step;
-use trace::rank::{Kind, NO_PARENT, NONE, enclosing, innermost_at};
-use trace::{DeviceRow, FlowRow, MemoryRow, Text};
+use trace::rank::{Kind, NO_PARENT, NONE, enclosing, innermost_at, outermost};
+use trace::{DeviceRow, FlowRow, MemoryRow};
 
 use crate::bytes::value::Value;
 use crate::columns::batch::Allocation;
@@ -14,7 +14,14 @@ const DEVICE_TYPE_CPU: i64 = 0;
 /// Allocations and releases, sorted by time, each with the outermost operator around it.
 pub(crate) fn memory_rows(rows: &Rows, allocations: Vec<(Allocation, (i64, i64))>, rank: i32) -> Vec<MemoryRow> {
     let known = |value: i64| Some(value).filter(|v| *v != NONE);
+    if allocations.is_empty() {
+        return Vec::new();
+    }
     let around = innermost_at(&rows.events, allocations.iter().map(|(a, (_, thread))| (a.ts_ns, *thread)));
+    // Old traces have steps as operators.
+    let is_mark: Vec<bool> = rows.names.iter().map(|name| is_step(name)).collect();
+    let is_operator = |row: usize| rows.events.kind[row] == Kind::CpuOp && !is_mark[rows.events.name[row] as usize];
+    let operators = outermost(&rows.events, &is_operator);
     allocations
         .into_iter()
         .zip(around)
@@ -22,7 +29,8 @@ pub(crate) fn memory_rows(rows: &Rows, allocations: Vec<(Allocation, (i64, i64))
             rank,
             ts_ns: a.ts_ns,
             device_id: known(a.device_id).filter(|id| a.device_type != DEVICE_TYPE_CPU && *id >= 0),
-            name: outermost_operator(rows, row, a.ts_ns).cloned(),
+            name: outermost_operator(rows, &is_operator, &operators, row, a.ts_ns)
+                .map(|row| rows.names[rows.events.name[row] as usize].clone()),
             delta_bytes: a.bytes,
             allocated_bytes: known(a.allocated),
             reserved_bytes: known(a.reserved).filter(|_| a.device_type != DEVICE_TYPE_CPU),
@@ -33,13 +41,21 @@ pub(crate) fn memory_rows(rows: &Rows, allocations: Vec<(Allocation, (i64, i64))
         .collect()
 }
 
-/// The name of the outermost operator that encloses a time, from `row`, the innermost row there. Old traces have steps as
-/// operators; they are left out.
-fn outermost_operator(rows: &Rows, row: u32, ts_ns: i64) -> Option<&Text> {
-    let events = &rows.events;
-    let around = std::iter::successors((row != NO_PARENT).then_some(row as usize), |row| enclosing(events, *row));
-    let operators = around.filter(|row| events.kind[*row] == Kind::CpuOp && events.end_ns(*row) >= ts_ns);
-    operators.filter_map(|row| rows.names.get(events.name[row] as usize)).filter(|name| !is_step(name)).last()
+/// The outermost operator that encloses a time, from `row`, the innermost row there. `operators` has the outermost
+/// operator around each row.
+fn outermost_operator(
+    rows: &Rows,
+    is_operator: &dyn Fn(usize) -> bool,
+    operators: &[u32],
+    row: u32,
+    ts_ns: i64,
+) -> Option<usize> {
+    let row = (row != NO_PARENT).then_some(row as usize);
+    let encloses = |row: &usize| is_operator(*row) && rows.events.end_ns(*row) >= ts_ns;
+    let outermost = row.map(|row| operators[row]).filter(|operator| *operator != NO_PARENT);
+    // In whole µs, an operator may seem to end before the last row inside of it does.
+    let around = || std::iter::successors(row, |row| enclosing(&rows.events, *row));
+    outermost.map(|row| row as usize).filter(encloses).or_else(|| around().filter(encloses).last())
 }
 
 /// The rows of `deviceProperties`.

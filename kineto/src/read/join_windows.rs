@@ -3,7 +3,7 @@
 //! Each file numbers its rows, names and correlation ids for itself. Numbers of later windows are shifted, so that they
 //! stay unique within the rank.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use trace::Text;
 use trace::rank::{Details, Events, NO_PARENT, RankData};
 
@@ -132,9 +132,9 @@ fn append_columns(all: &mut Events, next: &mut Events) {
 
 /// Appends everything but the rows and their names.
 pub(crate) fn append_tables(all: &mut RankData, next: RankData) {
-    let known: Vec<i64> = all.outline.comms.iter().map(|comm| comm.comm_id).collect();
+    let known: FxHashSet<i64> = all.outline.comms.iter().map(|comm| comm.comm_id).collect();
     all.outline.comms.extend(next.outline.comms.into_iter().filter(|comm| !known.contains(&comm.comm_id)));
-    let known: Vec<i64> = all.devices.iter().map(|device| device.device_id).collect();
+    let known: FxHashSet<i64> = all.devices.iter().map(|device| device.device_id).collect();
     all.devices.extend(next.devices.into_iter().filter(|device| !known.contains(&device.device_id)));
     all.outline.collectives.extend(next.outline.collectives);
     all.outline.steps.extend(next.outline.steps);

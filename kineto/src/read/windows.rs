@@ -60,7 +60,8 @@ pub(crate) fn group(pieces: &[Piece]) -> Grouped {
             };
             window.iter().map(like).max().unwrap_or(0)
         };
-        let lacks_rank = |window: &[usize]| window.iter().all(|other| pieces[*other].rank != pieces[*file].rank);
+        // Files come rank by rank, so that a window ends with the file of this rank if it has one.
+        let lacks_rank = |window: &[usize]| window.last().is_none_or(|last| pieces[*last].rank != pieces[*file].rank);
         let candidates = windows.iter().enumerate().filter(|(_, window)| lacks_rank(window));
         let best = candidates.map(|(at, window)| (alike(window), at)).filter(|(alike, _)| *alike > 0).max();
         match best {
