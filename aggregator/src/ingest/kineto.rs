@@ -45,8 +45,11 @@ impl KinetoSource {
 
     /// The windows of a rank.
     fn files_of(&self, rank: i32) -> Result<&[TraceFile], Error> {
-        let files = by_rank(&self.plan).find(|files| files[0].rank == rank);
-        files.ok_or_else(|| Error::NoRank { path: self.path.clone(), why: format!("there is no trace of rank {rank}") })
+        let all = &self.plan.files;
+        let files = &all[all.partition_point(|file| file.rank < rank)..all.partition_point(|file| file.rank <= rank)];
+        (!files.is_empty())
+            .then_some(files)
+            .ok_or_else(|| Error::NoRank { path: self.path.clone(), why: format!("there is no trace of rank {rank}") })
     }
 }
 

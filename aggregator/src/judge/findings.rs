@@ -351,14 +351,17 @@ fn short_name(name: &str) -> String {
 
 /// Some of `all` devices in words: `the devices of ranks 0–3`, `device 1 of rank 0 and 2 more`.
 fn devices_named(chosen: &[(i32, i64)], all: &Devices) -> String {
-    let whole = |rank: i32| {
-        let of = |keys: &mut dyn Iterator<Item = &(i32, i64)>| keys.filter(|key| key.0 == rank).count();
-        of(&mut chosen.iter()) == of(&mut all.keys())
+    let by_rank = |keys: &mut dyn Iterator<Item = &(i32, i64)>| {
+        let mut counts: BTreeMap<i32, usize> = BTreeMap::new();
+        keys.for_each(|(rank, _)| *counts.entry(*rank).or_default() += 1);
+        counts
     };
+    let (of_chosen, of_all) = (by_rank(&mut chosen.iter()), by_rank(&mut all.keys()));
+    let mut whole = of_chosen.iter().map(|(rank, devices)| of_all.get(rank) == Some(devices));
     match chosen {
         [] => "no device".into(),
         [(rank, device)] => place(*rank, Some(*device)),
-        many if many.iter().all(|(rank, _)| whole(*rank)) => {
+        many if whole.all(|is_whole| is_whole) => {
             let mut of_ranks: Vec<i32> = many.iter().map(|(rank, _)| *rank).collect();
             of_ranks.dedup();
             format!("the devices of {}", ranks_named(&of_ranks))

@@ -1,6 +1,9 @@
 //! The section on devices: utilization, launches, and waits of the host.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use trace::GpuUtilizationRow;
 
 use crate::base::stats::median_of_sorted;
 use crate::model::analysis::{Analysis, Tables};
@@ -11,11 +14,9 @@ use crate::render::summary::{TerminalStyle, heading, sentence};
 /// Prints the utilization of devices by rank; nothing without devices.
 pub(super) fn devices(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let tables = &analysis.tables;
-    let row_of =
-        |key: &(i32, i64)| tables.gpu_utilization.iter().find(|r| r.step.is_none() && (r.rank, r.device_id) == *key);
-    let keys: Vec<(i32, i64)> =
-        tables.gpu_utilization.iter().filter(|r| r.step.is_none()).map(|r| (r.rank, r.device_id)).collect();
-    if keys.is_empty() {
+    let totals = tables.gpu_utilization.iter().filter(|r| r.step.is_none());
+    let by_device: BTreeMap<(i32, i64), &GpuUtilizationRow> = totals.map(|r| ((r.rank, r.device_id), r)).collect();
+    if by_device.is_empty() {
         return;
     }
     heading(
@@ -24,10 +25,9 @@ pub(super) fn devices(text: &mut String, analysis: &Analysis, terminal: &Termina
         "over active steps; short kernels and launch delay (median) over the whole recording",
         terminal,
     );
-    let total = keys.len();
-    let least = |key: &(i32, i64)| row_of(key).map_or(0, |r| (r.utilization_pct * 1e6) as i64);
-    let shown = choose(keys, terminal.top, |key| (least(key), Reverse(key.0)));
-    let rows: Vec<_> = shown.iter().filter_map(|key| Some((*key, row_of(key)?))).collect();
+    let least = |key: &(i32, i64)| by_device.get(key).map_or(0, |r| (r.utilization_pct * 1e6) as i64);
+    let shown = choose(by_device.keys().copied().collect(), terminal.top, |key| (least(key), Reverse(key.0)));
+    let rows: Vec<_> = shown.iter().filter_map(|key| Some((*key, *by_device.get(key)?))).collect();
     let launches = |key: &(i32, i64)| {
         let own = |r: &&trace::LaunchStatsRow| r.rank == key.0 && r.device_id == Some(key.1) && r.name.is_none();
         tables.launch_stats.iter().find(own)
@@ -47,7 +47,7 @@ pub(super) fn devices(text: &mut String, analysis: &Analysis, terminal: &Termina
     let knows_mfu = mfu.iter().any(Option::is_some);
     let grid = if knows_mfu { grid.percent("MFU", 1, mfu) } else { grid };
     text.push_str(&grid.render(terminal.width, terminal.colour));
-    not_shown(text, total - rows.len(), "device", terminal);
+    not_shown(text, by_device.len() - rows.len(), "device", terminal);
     if !knows_mfu && !tables.step_flops.is_empty() {
         sentence(
             text,

@@ -21,11 +21,11 @@ pub(super) fn memory(text: &mut String, analysis: &Analysis, terminal: &Terminal
     let Some(highest) = peaks.iter().max_by_key(|row| row.peak_bytes) else { return };
     heading(text, "Memory", "in use at the peak, by category (docs/method/memory.md)", terminal);
     let key = |row: &MemoryPeakRow| (row.rank, row.device_id);
-    let row_of = |at: &(i32, Option<i64>)| peaks.iter().find(|row| key(row) == *at);
-    let shown = choose(peaks.iter().map(key).collect(), terminal.top, |at| {
-        std::cmp::Reverse(row_of(at).map_or(0, |row| row.peak_bytes))
+    let by_device: BTreeMap<(i32, Option<i64>), &MemoryPeakRow> = peaks.iter().map(|row| (key(row), row)).collect();
+    let shown = choose(by_device.keys().copied().collect(), terminal.top, |at| {
+        std::cmp::Reverse(by_device.get(at).map_or(0, |row| row.peak_bytes))
     });
-    let rows: Vec<&MemoryPeakRow> = shown.iter().filter_map(row_of).collect();
+    let rows: Vec<&MemoryPeakRow> = shown.iter().filter_map(|at| by_device.get(at).copied()).collect();
     let size = |of: fn(&MemoryPeakRow) -> i64| rows.iter().map(|row| bytes(of(row))).collect::<Vec<String>>();
     let mut grid = Grid::new()
         .number("rank", 0, rows.iter().map(|row| row.rank.to_string()).collect())

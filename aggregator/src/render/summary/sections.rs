@@ -136,7 +136,7 @@ fn verdict_style(analysis: &Analysis, rank: i32) -> Style {
 /// Returns the `top` most important keys, sorted.
 pub(super) fn choose<K: Ord + Copy, I: Ord>(keys: Vec<K>, top: usize, importance: impl Fn(&K) -> I) -> Vec<K> {
     let mut chosen = keys;
-    chosen.sort_by_key(|k| (importance(k), *k));
+    chosen.sort_by_cached_key(|k| (importance(k), *k));
     chosen.truncate(top);
     chosen.sort_unstable();
     chosen
