@@ -2,7 +2,7 @@
 """Reads a fresh run as users do: runs every example query with DuckDB (the command and the Python module) and reads every
 table with pyarrow and Polars. Each query has its own assertions about its rows.
 
-    duckdb_check.py RUN --slow-rank R --slow-ms M --nccl-run RUN --duckdb .venv/bin/duckdb
+    duckdb_check.py RUN --slow-rank R --slow-ms M --nccl-run RUN --duckdb .venv/bin/duckdb --aggregator target/debug/aggregator
 
 RUN was recorded with `--inject slow:rank=R,ms=M` (phase forward) and analyzed. The second run has replayed calls of NCCL:
 104 operations, of which 100 are collectives on 4 channels and 4 are sends and receives on 2. Prints one line for each check,
@@ -414,6 +414,32 @@ def check_copies(_con, options, truth):
     return "5 places"
 
 
+def check_paths(_con, options, _truth):
+    """Checks that a directory's name is no pattern: the run is read, and no sibling that a pattern would match."""
+    command = options.aggregator
+    with tempfile.TemporaryDirectory() as place:
+        place = pathlib.Path(place).resolve()
+        names = ["exp?", "bs[32]", "st*r", "back\\slash", "quo'te", "{a,b}", "[!x]?*"]
+        for name in names:
+            run = copy(options.run, place / name)
+            for sibling in ("exp2", "bs3", "bs2", "stair", "back"):
+                if not (place / sibling).exists():
+                    copy(options.nccl_run, place / sibling)
+            subprocess.run([command, "analyze", run], capture_output=True, check=True)
+            subprocess.run([command, "analyze", run, "--out", place / f"out of {name}"], capture_output=True, check=True)
+            for directory, views in ((place / "exp2", run), (run, run), (place / "exp2", place / f"out of {name}")):
+                os.chdir(directory)
+                con = duckdb.connect()
+                con.execute((views / "analysis/views.sql").read_text())
+                ids = con.execute("select run_id, (select count(*) from events_raw) from this_run").fetchall()
+                expected = sum(pyarrow.parquet.read_metadata(shard).num_rows for shard in (run / "events").iterdir())
+                assert ids == [(json.loads((run / "run.json").read_text())["run_id"], expected)], (name, directory, ids)
+                assert con.execute("select count(*) from stragglers").fetchone()[0] > 0, name
+            shutil.rmtree(run)
+    os.chdir(options.run)
+    return f"{len(names)} names"
+
+
 def check_two_runs(_con, options, truth):
     """Checks that two runs in one session answer for themselves, in both orders."""
     names, ids = [], []
@@ -464,8 +490,10 @@ def main():
     parser.add_argument("--slow-ms", type=float, required=True)
     parser.add_argument("--nccl-run", type=pathlib.Path, required=True, help="a run with rows from NCCL")
     parser.add_argument("--duckdb", required=True, help="the DuckDB command")
+    parser.add_argument("--aggregator", required=True, help="the aggregator command")
     options = parser.parse_args()
     options.run, options.nccl_run = options.run.resolve(), options.nccl_run.resolve()
+    options.aggregator = str(pathlib.Path(options.aggregator).absolute())
     options.duckdb = str(pathlib.Path(options.duckdb).absolute())
     truth = Truth(options.run, options.slow_rank, options.slow_ms)
     os.chdir(options.run)
@@ -479,7 +507,7 @@ def main():
     for query in queries:
         of = (nccl_con, options.nccl_run) if query.stem.startswith("nccl_") else (con, options.run)
         checks.append((query.stem, lambda query=query, of=of: check_query(query, *of, options, truth)))
-    for check in (check_tables, check_shard_metadata, check_descriptions, check_views, check_open_rows, check_two_runs,
+    for check in (check_tables, check_shard_metadata, check_descriptions, check_views, check_open_rows, check_two_runs, check_paths,
                   check_copies):
         checks.append((check.__name__, lambda check=check: check(con, options, truth)))
     failed = 0

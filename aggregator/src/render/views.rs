@@ -61,7 +61,7 @@ WITH near AS (
     SELECT CAST(getvariable('rankscope_run') AS VARCHAR) AS named
 ), known AS (
     SELECT count(*) AS known
-    FROM glob(coalesce(CAST(getvariable('rankscope_run') AS VARCHAR), {recorded}) || '/{marker}')
+    FROM glob({known} || '/{marker}')
 ), found AS (
     SELECT count(*) AS found, min(directory) AS directory, string_agg(directory, ', ' ORDER BY directory) AS directories FROM near
 )
@@ -91,7 +91,7 @@ impl Sql<'_> {
         format!("rankscope_{}", self.place.fingerprint)
     }
 
-    /// The directory that holds `analysis/`, as an expression.
+    /// The directory that holds `analysis/`, as an expression; [`literally`] reads files in it.
     fn root(&self) -> String {
         // DuckDB prints the path in its error, so the text stands where a path is missing.
         format!(
@@ -113,6 +113,7 @@ impl Sql<'_> {
         FIND.replace("{schema}", &self.schema)
             .replace("{variable}", &self.variable())
             .replace("{marker}", &marker)
+            .replace("{known}", &literally("coalesce(CAST(getvariable('rankscope_run') AS VARCHAR), {recorded})"))
             .replace("{recorded}", &quote(&self.place.root.display().to_string()))
     }
 
@@ -133,7 +134,7 @@ impl Sql<'_> {
     fn view(&self, sql: &mut String, view: &View) {
         let query = match &view.source {
             ViewSource::Files(table) if table.writer == Writer::Aggregator => {
-                let file = format!("{} || '/{ANALYSIS_DIR}/{}.parquet'", self.root(), table.name);
+                let file = format!("{} || '/{ANALYSIS_DIR}/{}.parquet'", literally(&self.root()), table.name);
                 self.checked(&format!("read_parquet({file})"))
             }
             ViewSource::Files(table) => match self.run {
@@ -165,14 +166,14 @@ impl Sql<'_> {
             quote("rankscope: the files of this analysis are gone, or were replaced by another. Read views.sql again.");
         format!(
             "SELECT * FROM {files}\nWHERE (SELECT count(*) FROM glob({} || '/{ANALYSIS_DIR}/{marker}')) > 0 OR error({why})",
-            self.root()
+            literally(&self.root())
         )
     }
 
     /// A query of shards. If the analysis is in another directory, it fails if their directory holds another run.
     fn checked_shards(&self, files: &str) -> String {
         let Some((_, path)) = self.run.filter(|_| !self.is_inside()) else { return self.checked(files) };
-        let manifest = quote(&path.join(trace::MANIFEST_FILE).display().to_string());
+        let manifest = literally(&quote(&path.join(trace::MANIFEST_FILE).display().to_string()));
         let id = quote(&format!("\"{}\"", self.place.run_id));
         let why = quote(&format!("rankscope: {} holds another run than the one that was analysed.", path.display()));
         format!(
@@ -180,19 +181,21 @@ impl Sql<'_> {
         )
     }
 
-    /// The files of a table: a pattern for all shards, or a list of the good shards if some are bad; `None` without
-    /// shards.
+    /// The files of a table: a pattern for all shards, or a list of the good shards if some are bad or no pattern can
+    /// name them; `None` without shards.
     fn files(&self, run: &Run, table: &Table) -> Option<String> {
         let shards: Vec<_> = run.ranks().into_iter().flat_map(|rank| run.shards(rank, table.name).iter()).collect();
         if shards.is_empty() {
             return None;
         }
-        let root = if self.is_inside() { self.root() } else { quote(&self.run?.1.display().to_string()) };
+        let directory = self.run?.1;
+        let root = literally(&if self.is_inside() { self.root() } else { quote(&directory.display().to_string()) });
         let concerns_table = |p: &Problem| {
             let path = p.path.as_ref().filter(|p| p.extension().is_some_and(|e| e == "parquet"));
             path.and_then(|p| p.parent()?.file_name()?.to_str()).is_some_and(|directory| directory == table.name)
         };
-        if !run.problems.iter().any(concerns_table) {
+        // In a pattern, DuckDB takes a backslash for a separator of directories.
+        if !run.problems.iter().any(concerns_table) && !directory.to_string_lossy().contains('\\') {
             return Some(format!("{root} || '/{}/*.parquet'", table.name));
         }
         let name = |path: &Path| path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_string();
@@ -200,6 +203,11 @@ impl Sql<'_> {
         let list: Vec<String> = shards.iter().map(|shard| file(&shard.path)).collect();
         Some(format!("[{}]", list.join(", ")))
     }
+}
+
+/// A path as DuckDB reads it literally, though it may hold characters of patterns.
+fn literally(path: &str) -> String {
+    format!("regexp_replace({path}, '([*?[])', '[\\1]', 'g')")
 }
 
 /// A query with the columns of a table but no rows, so that queries over a table that no rank wrote work.
@@ -244,6 +252,11 @@ mod tests {
         assert_eq!(first.replace("0000000000000001", "0000000000000002"), second);
         let lines: Vec<&str> = first.lines().filter(|line| line.contains("/it''s/here")).collect();
         assert!(!lines.is_empty() && lines.iter().all(|line| !line.contains("read_parquet")), "{lines:?}");
+        // No directory is a pattern.
+        assert_eq!(literally("'/it''s/here'"), r"regexp_replace('/it''s/here', '([*?[])', '[\1]', 'g')");
+        let read = first.lines().filter(|line| line.contains("read_parquet(") || line.contains("glob("));
+        assert!(read.clone().all(|line| line.contains("regexp_replace(") || line.contains("glob(['")), "{first}");
+        assert!(read.count() > 20, "{first}");
         // Without a run, the tables of ranks have no views.
         assert!(first.contains("\"here\".stragglers AS") && !first.contains("\"here\".events"), "{first}");
     }
