@@ -14,6 +14,7 @@ mod scope_args;
 mod shell;
 mod stacks;
 mod table;
+mod threads;
 mod thresholds;
 
 use std::io::Write;
@@ -96,6 +97,7 @@ pub fn main_impl() -> ExitCode {
 /// Runs a subcommand and returns its exit code; prints errors under the name of the program.
 pub fn run(command: AnalysisCommand, program: &str) -> ExitCode {
     ffi::keep_freed_memory();
+    threads::start();
     let result = match command {
         AnalysisCommand::Analyze(arguments) => analyze::run(*arguments),
         AnalysisCommand::Ingest(arguments) => ingest::run(arguments),

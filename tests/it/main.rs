@@ -26,5 +26,6 @@ mod report;
 mod round_trip;
 mod support;
 mod tables;
+mod threads;
 mod tidy;
 mod windows;

@@ -38,7 +38,7 @@ impl Sink<'_> {
     }
 }
 
-/// Runs `make` on every item, on several threads. Calls `write` with the pieces and `done` with the results, in the
+/// Runs `make` on every item, on several threads where the system makes them. Calls `write` with the pieces and `done` with the results, in the
 /// order of the items. Items start in order, so the item that is written next is always running.
 ///
 /// # Errors
@@ -71,8 +71,11 @@ pub(crate) fn in_order<T: Sync, R: Send, E>(
         }
     };
     thread::scope(|scope| {
-        for _ in 0..rayon::current_num_threads().min(items.len()) {
-            scope.spawn(work);
+        // A pool of one thread may be the calling thread, which could not help a thread that waits for the pool.
+        let threads = if rayon::current_num_threads() == 1 { 0 } else { rayon::current_num_threads().min(items.len()) };
+        let started = (0..threads).take_while(|_| thread::Builder::new().spawn_scoped(scope, work).is_ok()).count();
+        if started == 0 {
+            return in_turn(items, &make, write, done);
         }
         for (item, receiver) in items.iter().zip(receivers) {
             for message in receiver {
@@ -93,6 +96,29 @@ pub(crate) fn in_order<T: Sync, R: Send, E>(
     })
 }
 
+/// [`in_order`] on the calling thread alone.
+fn in_turn<T, R, E>(
+    items: &[T],
+    make: impl Fn(&T, &mut Sink<'_>) -> R,
+    mut write: impl FnMut(Vec<u8>) -> Result<(), E>,
+    mut done: impl FnMut(&T, R),
+) -> Result<(), E> {
+    for item in items {
+        let mut written = Ok(());
+        let mut send = |piece| match write(piece) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                written = Err(error);
+                Err(Closed)
+            }
+        };
+        let result = make(item, &mut Sink { send: &mut send });
+        written?;
+        done(item, result);
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,41 +136,51 @@ mod tests {
         *item
     }
 
+    /// Runs a test with rayon's threads, and with one thread.
+    fn with_many_threads_and_one(test: impl Fn() + Send + Sync) {
+        test();
+        rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap().install(test);
+    }
+
     #[test]
     fn pieces_keep_the_order_of_their_items() {
         let items: Vec<u8> = [7, 1, 0, 40, 3].into_iter().chain(0..90).collect();
-        let (mut out, mut results) = (Vec::new(), Vec::new());
-        let written = in_order(
-            &items,
-            pieces,
-            |mut piece| {
-                out.append(&mut piece);
-                Ok::<(), ()>(())
-            },
-            |item, result| results.push((*item, result)),
-        );
-        assert_eq!(written, Ok(()));
-        let expected: Vec<u8> = items.iter().flat_map(|item| vec![*item; usize::from(*item)]).collect();
-        assert_eq!(out, expected);
-        assert_eq!(results, items.iter().map(|item| (*item, *item)).collect::<Vec<_>>());
+        with_many_threads_and_one(|| {
+            let (mut out, mut results) = (Vec::new(), Vec::new());
+            let written = in_order(
+                &items,
+                pieces,
+                |mut piece| {
+                    out.append(&mut piece);
+                    Ok::<(), ()>(())
+                },
+                |item, result| results.push((*item, result)),
+            );
+            assert_eq!(written, Ok(()));
+            let expected: Vec<u8> = items.iter().flat_map(|item| vec![*item; usize::from(*item)]).collect();
+            assert_eq!(out, expected);
+            assert_eq!(results, items.iter().map(|item| (*item, *item)).collect::<Vec<_>>());
+        });
     }
 
     #[test]
     fn a_failing_output_ends_the_work() {
         let items: Vec<u8> = (1..200).collect();
-        let made = AtomicUsize::new(0);
-        let make = |item: &u8, sink: &mut Sink<'_>| {
-            made.fetch_add(1, Ordering::Relaxed);
-            pieces(item, sink)
-        };
-        let mut pieces_written = 0;
-        let write = |_| {
-            pieces_written += 1;
-            if pieces_written == 10 { Err("full") } else { Ok(()) }
-        };
-        assert_eq!(in_order(&items, make, write, |_, _| ()), Err("full"));
-        assert_eq!(pieces_written, 10);
-        assert!(made.load(Ordering::Relaxed) < items.len(), "the remaining items are not made");
+        with_many_threads_and_one(|| {
+            let made = AtomicUsize::new(0);
+            let make = |item: &u8, sink: &mut Sink<'_>| {
+                made.fetch_add(1, Ordering::Relaxed);
+                pieces(item, sink)
+            };
+            let mut pieces_written = 0;
+            let write = |_| {
+                pieces_written += 1;
+                if pieces_written == 10 { Err("full") } else { Ok(()) }
+            };
+            assert_eq!(in_order(&items, make, write, |_, _| ()), Err("full"));
+            assert_eq!(pieces_written, 10);
+            assert!(made.load(Ordering::Relaxed) < items.len(), "the remaining items are not made");
+        });
     }
 
     #[test]
