@@ -21,7 +21,7 @@ mod sync;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -194,7 +194,7 @@ impl Exec<'_> {
         steering.switch.close();
         // The thread returns at once and has no result.
         let _ = schedule.join();
-        let rows = self.explanations(place, environment, &synced, &steering.switch);
+        let rows = self.explanations(place, environment, &synced, &ended, &steering.switch);
         if let Err(error) = recorder.rows(rows) {
             self.warn(&format!("the run does not list its missing rows: {error}"));
         }
@@ -210,6 +210,7 @@ impl Exec<'_> {
         place: &RunPlace,
         environment: &Environment,
         synced: &Result<u64, (u64, Error)>,
+        ended: &Result<ExitStatus, Error>,
         switch: &Switch,
     ) -> Vec<CounterRow> {
         let row = |source: &str, recorded: u64, why: String| CounterRow {
@@ -228,10 +229,13 @@ impl Exec<'_> {
             rows.push(row("clock_sync", bursts + 1, why));
         }
         rows.extend(switch.row(self.identity.rank));
-        if !has_rows(&place.path, self.identity.rank)
-            && let Some(why) = self.why_empty(&place.path, environment, switch)
-        {
-            rows.push(row("inject", 0, why));
+        if !has_rows(&place.path, self.identity.rank) {
+            let why = match ended {
+                // Printed as the error of this command.
+                Err(error) => Some(format!("the program did not run: {error}")),
+                Ok(_) => self.why_empty(&place.path, environment, switch),
+            };
+            rows.extend(why.map(|why| row("inject", 0, why)));
         }
         rows
     }

@@ -47,6 +47,30 @@ fn wrong_input_ends_with_1_and_names_it() {
     assert!(said.contains("wrong_input: no trace of torch.profiler here") && said.contains("notes.txt"), "{said}");
 }
 
+#[test]
+fn a_run_of_which_no_rank_can_be_read_says_why() {
+    let run = scratch("no_rank").join("run");
+    planted::write(&Plan { ops: 20, ..Plan::default() }, &run).unwrap();
+    let manifest = fs::read_to_string(run.join(trace::MANIFEST_FILE)).unwrap();
+    let mut other: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    let was = other["run_id"].as_str().unwrap().to_string();
+    other["run_id"] = "other".into();
+    fs::write(run.join(trace::MANIFEST_FILE), other.to_string()).unwrap();
+    let out = run.with_file_name("out");
+    for words in [
+        &["analyze"][..],
+        &["table"],
+        &["stacks"],
+        &["report", "-o", out.to_str().unwrap()],
+        &["export", "--format", "chrome", "-o", out.to_str().unwrap()],
+        &["diff", run.to_str().unwrap()],
+    ] {
+        let said = aggregator(&[words, &[run.to_str().unwrap()]].concat()).expect_code(1).stderr;
+        assert!(said.contains(&format!("it belongs to run {was:?}, the manifest says \"other\"")), "{words:?}: {said}");
+        assert!(!out.exists(), "{words:?}");
+    }
+}
+
 /// A run that belongs to another user, or lies on a read-only mount. Root may write everywhere but there.
 #[test]
 fn a_read_only_run_is_analyzed_and_not_saved() {

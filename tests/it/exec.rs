@@ -68,7 +68,10 @@ fn the_exit_code_is_the_programs() {
     }
     let mut missing = Command::new(RANK_AGENT);
     missing.args(["exec", "--out"]).arg(here.join("missing")).args(["--", "/no/such/program"]);
-    assert!(finish(&mut missing).expect_code(127).stderr.contains("/no/such/program"));
+    let said = finish(&mut missing).expect_code(127).stderr;
+    assert!(said.contains("/no/such/program") && !said.contains("CUDA"), "{said}");
+    let said = unwrapped(&analyze(&here.join("missing"), 0).stdout);
+    assert!(said.contains("the program did not run: /no/such/program: No such file"), "{said}");
     let mut directory = Command::new(RANK_AGENT);
     directory.args(["exec", "--out"]).arg(here.join("directory")).args(["--", "/"]);
     finish(&mut directory).expect_code(126);

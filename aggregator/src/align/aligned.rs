@@ -11,7 +11,8 @@ use crate::align::clock::{Clocks, fit, number_by_time};
 use crate::align::matching::match_collectives;
 use crate::align::p2p_peers::peers_as_ranks;
 use crate::base::intervals::{Interval, IntervalSet};
-use crate::ingest::source::{Source, SourceInfo};
+use crate::base::units::{omission, ranks_named};
+use crate::ingest::source::{Source, SourceInfo, no_rank};
 use crate::model::clock_choice::Choice;
 use crate::model::options::{Options, TimeBound};
 use crate::model::scope::{Scope, matching_ranges, narrow_to_steps, narrow_to_time};
@@ -118,7 +119,9 @@ pub(crate) fn load_chosen<T: Send>(
     let mut omissions = source.problems();
     let mut loaded = each_rank(&ranks, progress, &mut omissions, load);
     if loaded.is_empty() {
-        return Err(Error::NoRank { path: source.info().path, why: "none of the ranks could be loaded".into() });
+        let first = omissions.last().map(|last| format!("; {}", omission(last))).unwrap_or_default();
+        let why = format!("none of {} could be loaded{first}", ranks_named(&ranks));
+        return Err(Error::NoRank { path: source.info().path, why });
     }
     let unknown = peers_as_ranks(&mut loaded.iter_mut().map(outline).collect::<Vec<_>>());
     // Peers excluded by --ranks are expected to be unknown; do not report them.
@@ -144,15 +147,7 @@ fn chosen_ranks(source: &dyn Source, options: &Options) -> Result<Vec<i32>, Erro
     let available = source.ranks();
     let wanted = |rank: &i32| options.ranks.as_ref().is_none_or(|ranks| ranks.contains(rank));
     let ranks: Vec<i32> = available.iter().copied().filter(wanted).collect();
-    if !ranks.is_empty() {
-        return Ok(ranks);
-    }
-    let why = if available.is_empty() {
-        "no shard of any rank could be read".to_string()
-    } else {
-        format!("--ranks selects none of ranks {}", list(&available))
-    };
-    Err(Error::NoRank { path: source.info().path, why })
+    if ranks.is_empty() { Err(no_rank(source)) } else { Ok(ranks) }
 }
 
 /// Runs [`align`] and returns an error if the chosen method joins no ranks.

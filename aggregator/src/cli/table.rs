@@ -15,7 +15,7 @@ use crate::Error;
 use crate::cli::analyze::{colour, width, with_bar};
 use crate::cli::input::{InputArguments, open};
 use crate::cli::{Outcome, print_omissions};
-use crate::ingest::source::Source;
+use crate::ingest::source::{Source, no_rank};
 use crate::model::options::{Options, parse_ranks, parse_steps};
 use crate::model::selection::{Held, require_any};
 use crate::model::steps::{active_numbers, mark_steps};
@@ -158,14 +158,7 @@ pub(super) fn chosen_ranks(source: &dyn Source, list: Option<&Ranks>) -> Result<
         Some(Ranks::All) => all.clone(),
         Some(Ranks::Listed(wanted)) => all.iter().copied().filter(|rank| wanted.contains(rank)).collect(),
     };
-    if chosen.is_empty() {
-        let why = match list {
-            Some(_) if !all.is_empty() => format!("--ranks selects none of ranks {}", crate::base::units::ranks(&all)),
-            _ => "no rank could be read".to_string(),
-        };
-        return Err(Error::NoRank { path: source.info().path, why });
-    }
-    Ok(chosen)
+    if chosen.is_empty() { Err(no_rank(source)) } else { Ok(chosen) }
 }
 
 /// A sort key as given, and its meaning.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use trace::{OmissionRow, Run, StepRow};
 
 use crate::Error;
+use crate::base::units::{omission, ranks_named};
 use crate::ingest::run::{load_rank, load_rank_detailed, outline_rank};
 use crate::model::{RankData, RankOutline};
 use trace::rank::Details;
@@ -54,6 +55,18 @@ pub trait Source: Sync {
     fn load_detailed(&self, rank: i32) -> Result<(RankData, Details), Error> {
         Ok((self.load(rank)?, Details::default()))
     }
+}
+
+/// The error of a command without a rank to use: `--ranks` selects none, or a problem hides all of them.
+pub(crate) fn no_rank(source: &dyn Source) -> Error {
+    let (all, problems) = (source.ranks(), source.problems());
+    let why = match problems.first() {
+        _ if !all.is_empty() => format!("--ranks selects none of {}", ranks_named(&all)),
+        None => "there are no rows of any rank".to_string(),
+        Some(only) if problems.len() == 1 => omission(only),
+        Some(first) => format!("no rank can be read, for {} reasons; the first: {}", problems.len(), omission(first)),
+    };
+    Error::NoRank { path: source.info().path, why }
 }
 
 /// A recorded run as a source.

@@ -21,7 +21,7 @@ use crate::Error;
 use crate::align::aligned::align_source;
 use crate::base::intervals::Interval;
 use crate::ingest::run::losses;
-use crate::ingest::source::{RunSource, Source};
+use crate::ingest::source::{RunSource, Source, no_rank};
 use crate::model::options::Options;
 use crate::model::scope::Scope;
 use crate::model::steps::{mark_steps, one_step_if_none};
@@ -97,8 +97,7 @@ pub fn export(
     let wanted = |rank: &i32| options.ranks.as_ref().is_none_or(|ranks| ranks.contains(rank));
     let ranks: Vec<i32> = source.ranks().into_iter().filter(wanted).collect();
     if ranks.is_empty() {
-        let why = "--ranks selects none of its ranks, or none could be read".to_string();
-        return Err(Error::NoRank { path: source.info().path, why });
+        return Err(no_rank(source));
     }
     check_name(out, &ranks)?;
     let mut omissions = source.problems();

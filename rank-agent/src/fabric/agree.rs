@@ -55,7 +55,7 @@ pub fn agree_on_run(fabric: &dyn Control, request: &RunRequest) -> Result<RunPla
     } else {
         Answer::Failed(String::new())
     };
-    // Serializing this type cannot fail; an empty message would be refused below.
+    // Paths that JSON cannot hold are refused before; an empty message would be refused below.
     let bytes = fabric.broadcast(serde_json::to_vec(&answer).unwrap_or_default())?;
     match serde_json::from_slice(&bytes) {
         Ok(Answer::Ready(place)) => Ok(place),
@@ -86,6 +86,10 @@ fn create_run(request: &RunRequest, world_size: usize) -> Result<RunPlace, Error
     };
     let io = |source| Error::Io { path: shown.clone(), source };
     let path = std::path::absolute(&shown).map_err(io)?;
+    if path.to_str().is_none() {
+        let why = "the name of the run's directory is not UTF-8; give --out another";
+        return Err(Error::Usage(format!("{}: {why}", path.display())));
+    }
     // A file with this name is refused like a directory that is not empty.
     if path.exists() && !is_empty_directory(&path).map_err(io)? {
         return Err(Error::RunExists(shown));
@@ -159,6 +163,8 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     #[test]
@@ -171,6 +177,16 @@ mod tests {
         assert_eq!(results[1], Error::EngineGone.to_string());
         assert_eq!(results[2], results[0]);
         assert!(crate::fabric::threads::run(3, |fabric| agree_on_success(&*fabric, Ok(7)).unwrap()) == [7; 3]);
+    }
+
+    #[test]
+    fn a_directory_that_is_not_utf_8_is_refused_with_the_reason() {
+        let out = PathBuf::from(std::ffi::OsStr::from_bytes(b"/nowhere/run-\xff"));
+        let request = RunRequest { out: Some(out), ..RunRequest::default() };
+        for error in crate::fabric::threads::run(2, |fabric| agree_on_run(&*fabric, &request).unwrap_err().to_string())
+        {
+            assert!(error.contains("not UTF-8; give --out another"), "{error}");
+        }
     }
 
     #[test]
