@@ -17,11 +17,10 @@ mod table;
 mod threads;
 mod thresholds;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use trace::OmissionRow;
+use trace::{OmissionRow, terminal};
 
 use crate::Error;
 use crate::base::units::{omission, omission_kind};
@@ -87,10 +86,11 @@ pub(crate) enum Outcome {
 
 /// Runs the `aggregator` command and returns its exit code.
 pub fn main_impl() -> ExitCode {
-    // Clap prints usage errors and exits with 2, help and version with 0.
-    match Cli::parse().command {
-        Command::Analysis(command) => run(command, NAME),
-        Command::Shell(command) => run_shell::<Cli>(&command, NAME),
+    // A usage error ends with 2, help and version with 0.
+    match Cli::try_parse().map(|cli| cli.command) {
+        Ok(Command::Analysis(command)) => run(command, NAME),
+        Ok(Command::Shell(command)) => run_shell::<Cli>(&command, NAME),
+        Err(error) => output::print_usage(&error),
     }
 }
 
@@ -116,7 +116,7 @@ pub fn run_shell<C: CommandFactory>(command: &ShellCommand, program: &str) -> Ex
     exit_code(shell::run::<C>(command, program), program)
 }
 
-/// The one place where an error is printed. If stderr is closed, the message is lost.
+/// The one place where an error is printed.
 fn exit_code(result: Result<Outcome, Error>, program: &str) -> ExitCode {
     let error = match result {
         Ok(Outcome::Done) => return ExitCode::SUCCESS,
@@ -126,15 +126,13 @@ fn exit_code(result: Result<Outcome, Error>, program: &str) -> ExitCode {
         Err(error) if error.is_broken_pipe() => return ExitCode::SUCCESS,
         Err(error) => error,
     };
-    let _ = writeln!(std::io::stderr(), "{program}: {error}");
+    terminal::say(format_args!("{program}: {error}"));
     ExitCode::from(if matches!(error, Error::Option { .. } | Error::UnknownTable { .. }) { 2 } else { 1 })
 }
 
 /// Lists omissions on stderr, for commands that print no summary.
 fn print_omissions(omissions: &[OmissionRow]) {
-    let mut stderr = std::io::stderr().lock();
     for o in omissions {
-        // If stderr is closed, the message is lost.
-        let _ = writeln!(stderr, "{}: {}", omission_kind(o), omission(o));
+        terminal::say(format_args!("{}: {}", omission_kind(o), omission(o)));
     }
 }

@@ -13,6 +13,7 @@ use clap_complete::Shell;
 use kernels::Dtype;
 use launch::{Identity, Launcher};
 use recorder::Schedule;
+use trace::terminal::{self, Form};
 
 use crate::exec::{self, CtlArguments, ExecArguments, ctl};
 use crate::fabric::{Solo, Stop};
@@ -227,13 +228,7 @@ pub fn main_impl() -> ExitCode {
     let speaks = console::speaks(&identity);
     let mut cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
-            if speaks {
-                // A closed pipe behind --help is not an error.
-                let _ = error.print();
-            }
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-        }
+        Err(error) => return console::print_usage(&error),
     };
     let command = match (cli.command.take(), cli.completions, cli.man) {
         (None, Some(shell), _) => Some(Command::Completions { shell }),
@@ -265,7 +260,8 @@ pub fn main_impl() -> ExitCode {
 
 /// Prints to stdout. A reader that closed the pipe has read enough.
 fn print_page(text: &[u8]) {
-    let _ = std::io::stdout().write_all(text);
+    let mut out = terminal::stdout(Form::Bytes);
+    let _ = out.write_all(text).and_then(|()| out.flush());
 }
 
 fn man(directory: Option<PathBuf>) -> Result<(), Error> {

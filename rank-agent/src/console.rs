@@ -1,16 +1,16 @@
 //! Messages of a rank on stderr: one for the whole job where all ranks would print the same.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use launch::{Identity, Launcher};
+use trace::terminal;
 
 use crate::Error;
 
 /// Whether this process prints what is the same on all ranks, such as help and usage errors.
 ///
 /// Rank 0 does, and so does every process whose rank only `RANK` gives: that variable may be left over from another job.
-pub fn speaks_for_the_job() -> bool {
+fn speaks_for_the_job() -> bool {
     Identity::from_env(&|name| std::env::var(name).ok()).map_or(true, |identity| speaks(&identity))
 }
 
@@ -19,9 +19,21 @@ pub(crate) fn speaks(identity: &Identity) -> bool {
     identity.rank == 0 || identity.launcher == Launcher::Env
 }
 
-/// Prints `text` after the command's name. If stderr is closed, the message is lost and the job goes on.
+/// Prints clap's message if this process speaks for the job, and returns the exit code. Under a launcher all ranks
+/// have the same arguments, so one message is enough.
+pub fn print_usage(error: &clap::Error) -> ExitCode {
+    match error.use_stderr() {
+        _ if !speaks_for_the_job() => {}
+        true => terminal::usage_error(&error.render().ansi().to_string(), || error.print()),
+        // A closed pipe behind --help is not an error.
+        false => drop(error.print()),
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// Prints `text` after the command's name.
 pub(crate) fn print(command: &str, text: &str) {
-    let _ = writeln!(std::io::stderr(), "{command}: {text}");
+    terminal::say(format_args!("{command}: {text}"));
 }
 
 /// Prints an error under the command's name and returns its exit code. Errors that all ranks share are printed by one.

@@ -39,5 +39,5 @@ mod tests;
 
 #[cfg(feature = "train")]
 pub use crate::cli::main_impl;
-pub use crate::console::speaks_for_the_job;
+pub use crate::console::print_usage;
 pub use crate::error::Error;

@@ -43,14 +43,7 @@ enum Command {
 pub fn main_impl() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
-            // Under a launcher all ranks have the same arguments; one message is enough.
-            if rank_agent::speaks_for_the_job() {
-                // A closed pipe behind --help is not an error.
-                let _ = error.print();
-            }
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-        }
+        Err(error) => return rank_agent::print_usage(&error),
     };
     match cli.command {
         Command::Analysis(command) => aggregator::cli::run(command, NAME),

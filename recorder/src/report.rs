@@ -6,5 +6,5 @@ use std::fmt::Display;
 ///
 /// Only for rare events that neither the `counters` table nor the summary holds; never on the hot path.
 pub fn report(message: impl Display) {
-    eprintln!("rankscope: {message}");
+    trace::terminal::say(format_args!("rankscope: {message}"));
 }

@@ -71,6 +71,17 @@ fn a_run_of_which_no_rank_can_be_read_says_why() {
     }
 }
 
+#[test]
+fn a_full_disk_is_an_error_that_names_the_file() {
+    let run = scratch("full").join("run");
+    planted::write(&Plan::default(), &run).unwrap();
+    for words in [["report", "-o"], ["export", "-o"], ["stacks", "-o"]] {
+        let arguments = [words[0].as_ref(), run.as_os_str(), words[1].as_ref(), "/dev/full".as_ref()];
+        let said = aggregator(&arguments).expect_code(1).stderr;
+        assert!(said.contains("/dev/full: No space left on device"), "{words:?}: {said}");
+    }
+}
+
 /// A run that belongs to another user, or lies on a read-only mount. Root may write everywhere but there.
 #[test]
 fn a_read_only_run_is_analyzed_and_not_saved() {

@@ -26,6 +26,7 @@ mod report;
 mod round_trip;
 mod support;
 mod tables;
+mod terminal;
 mod threads;
 mod tidy;
 mod windows;

@@ -208,3 +208,25 @@ fn the_architecture_names_tests_that_exist() {
     let missing: Vec<&str> = named.into_iter().filter(|name| !exists(name)).collect();
     assert_eq!(missing, Vec::<&str>::new());
 }
+
+/// Text of traces, names and paths must not control a terminal, so one module prints.
+#[test]
+fn only_the_door_to_the_terminal_prints() {
+    const DOOR: &str = "trace/src/terminal.rs";
+    const PRINTS: [&str; 5] = ["io::stdout", "io::stderr", "println!(", "print!(", "dbg!("];
+    let is_of_a_command = |s: &Source| {
+        let test = ["/tests/", "/tests.rs", "/examples/", "/benches/", "_loom.rs", "/build.rs"];
+        !["tests/", "fixtures/"].iter().any(|begin| s.path.starts_with(begin))
+            && !test.iter().any(|t| s.path.contains(t))
+    };
+    let mut checked = 0;
+    for source in rust_sources().into_iter().filter(is_of_a_command) {
+        let code = source.text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+        let lines =
+            code.lines().filter(|line| !line.trim_start().starts_with("//") && !line.contains(".is_terminal()"));
+        let found: Vec<&str> = lines.filter(|line| PRINTS.iter().any(|print| line.contains(print))).collect();
+        assert_eq!(found.is_empty(), source.path != DOOR, "{}: {found:?} prints past {DOOR}", source.path);
+        checked += 1;
+    }
+    assert!(checked > 200, "only {checked} files");
+}

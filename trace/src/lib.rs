@@ -68,6 +68,7 @@ pub mod rank;
 mod run;
 mod shard;
 pub mod tables;
+pub mod terminal;
 pub mod time_limits;
 mod views;
 pub mod words;

@@ -1,6 +1,6 @@
 //! Formats numbers for people: three digits and a readable unit.
 
-use trace::{OmissionKind, OmissionRow};
+use trace::{OmissionKind, OmissionRow, terminal};
 
 /// Time units, largest first: (length in ns, name).
 const TIME_UNITS: [(f64, &str); 4] = [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")];
@@ -112,10 +112,10 @@ pub fn ranks_named(list: &[i32]) -> String {
     format!("{} {}", if list.len() == 1 { "rank" } else { "ranks" }, ranks(list))
 }
 
-/// Breaks a text into lines of at most `width` columns. A longer word gets a line of its own.
+/// Breaks a text into lines of at most `width` columns, with controls shown. A longer word gets a line of its own.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
+    for word in terminal::line(text).split_whitespace() {
         match words.last_mut() {
             // Keep a number and its unit on one line.
             Some(last) if is_unit(word) && last.ends_with(|c: char| c.is_ascii_digit()) => {
@@ -154,11 +154,6 @@ pub fn shorten(text: &str, width: usize) -> String {
     let start: String = text.chars().take(head).collect();
     let end: String = text.chars().skip(length - tail).collect();
     format!("{start}…{end}")
-}
-
-/// Replaces control characters. Names come from traces and must not control the terminal.
-pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// A distance in standard errors, in words. Distances above a hundred have no digits, because the standard error of a
@@ -206,7 +201,7 @@ mod tests {
         assert_eq!(wrap("abcdefghij k", 4), ["abcdefghij", "k"]);
         assert_eq!(shorten("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 15), "ncclDev…RING_LL");
         assert_eq!(shorten("gemm", 15), "gemm");
-        assert_eq!(plain("a\u{1b}[31mb"), "a\u{fffd}[31mb");
+        assert_eq!(wrap("a\u{1b}[31mb\nc d", 30), [r"a\u{1b}[31mb\nc d"]);
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! `aggregator analyze`.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use regex::Regex;
+use trace::terminal::{self, Form};
 
 use crate::cli::Outcome;
 use crate::cli::input::{Input, InputArguments, resolve};
+use crate::cli::output::text_output;
 use crate::cli::scope_args::{CommunicationArguments, ScopeArguments};
 use crate::cli::thresholds::ThresholdArguments;
 use crate::ingest::kineto::KinetoSource;
@@ -72,7 +74,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     print_analysis(&analysis, &arguments)?;
     if let Some(note) = save(&analysis, &arguments, run.as_ref())? {
         // If stderr is closed, the message is lost.
-        let _ = writeln!(std::io::stderr(), "{note}");
+        terminal::say(note);
     }
     Ok(arguments.input.outcome(analysis.worst_omission()))
 }
@@ -129,12 +131,11 @@ pub(super) fn with_bar<T>(work: impl FnOnce(&(dyn Fn(usize, usize) + Sync)) -> T
 }
 
 fn print_analysis(analysis: &Analysis, arguments: &Arguments) -> Result<(), Error> {
-    let stdout = std::io::stdout().lock();
     if arguments.json {
-        return json::render(analysis, std::io::BufWriter::new(stdout));
+        return json::render(analysis, terminal::stdout(Form::Json));
     }
-    let terminal = TerminalStyle { width: width(), colour: colour(), top: arguments.top, full: arguments.full };
-    summary::render(analysis, &terminal, stdout)
+    let style = TerminalStyle { width: width(), colour: colour(), top: arguments.top, full: arguments.full };
+    summary::render(analysis, &style, text_output())
 }
 
 /// The width of the terminal, or the value of `COLUMNS` if stdout is no terminal.

@@ -1,17 +1,18 @@
 //! `aggregator diff`.
 
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use regex::Regex;
+use trace::terminal::{self, Form};
 use trace::worst_omission;
 
 use crate::Error;
 use crate::cli::analyze::{colour, width, with_bar};
 use crate::cli::input::{InputArguments, open_one_of_several, resolve};
+use crate::cli::output::text_output;
 use crate::cli::scope_args::CommunicationArguments;
 use crate::cli::thresholds::number;
 use crate::cli::{Outcome, print_omissions};
@@ -112,20 +113,18 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 fn print_diff(diff: &Diff, arguments: &Arguments) -> Result<(), Error> {
-    let stdout = std::io::stdout().lock();
     if arguments.json {
-        return render::json(diff, std::io::BufWriter::new(stdout));
+        return render::json(diff, terminal::stdout(Form::Json));
     }
-    render::render(diff, &TerminalStyle { width: width(), colour: colour(), top: arguments.top, full: false }, stdout)
+    let style = TerminalStyle { width: width(), colour: colour(), top: arguments.top, full: false };
+    render::render(diff, &style, text_output())
 }
 
 /// The outcome of `--fail-over`; `None` if no change of that size happened. Prints the reason on stderr.
 fn gate(diff: &Diff, limit: f64) -> Option<Outcome> {
-    // If stderr is closed, the messages are lost.
-    let mut stderr = std::io::stderr().lock();
     let slower: Vec<_> = diff.slower_than(limit).collect();
     for row in slower.iter().take(3) {
-        let _ = writeln!(stderr, "slower by more than {limit} % of a step: {}", render::row_in_words(row));
+        terminal::say(format_args!("slower by more than {limit} % of a step: {}", render::row_in_words(row)));
     }
     if !slower.is_empty() {
         return Some(Outcome::Slower);
@@ -135,7 +134,7 @@ fn gate(diff: &Diff, limit: f64) -> Option<Outcome> {
         Some(detectable) => format!("only a change of all ranks' step above {detectable:.0} % would be detected"),
         None => "the runs have too few steps to detect any change".to_string(),
     };
-    let _ = writeln!(stderr, "inconclusive for {limit} %: {detected}; record several runs per side, or more steps");
+    terminal::say(format_args!("inconclusive for {limit} %: {detected}; record several runs per side, or more steps"));
     Some(Outcome::CannotTell)
 }
 

@@ -4,13 +4,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use trace::terminal::{Form, say};
 use trace::worst_omission;
 
 use crate::Error;
-use crate::base::units::plural;
+use crate::base::units::{plural, ranks_named};
 use crate::cli::analyze::with_bar;
 use crate::cli::input::{Input, InputArguments, expand_all, open, resolve};
-use crate::cli::output::{refuse_input, write_output};
+use crate::cli::output::{refuse_input, write_file};
 use crate::cli::scope_args::ScopeArguments;
 use crate::cli::{Outcome, print_omissions};
 use crate::ingest::source::RunSource;
@@ -57,7 +58,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     }
     let source = open(paths, arguments.input, &mut options.steps)?;
     let write = |out: &mut dyn Write| with_bar(|progress| perfetto::export(source.as_ref(), &options, out, progress));
-    let exported = write_output(&arguments.out, write)?;
+    let exported = write_file(&arguments.out, Form::Bytes, write)?;
     print_counts(&arguments.out, &exported);
     print_omissions(&exported.omissions);
     Ok(arguments.input.outcome(worst_omission(&exported.omissions)))
@@ -98,9 +99,7 @@ fn chrome(paths: Vec<PathBuf>, input: InputArguments, mut options: Options, out:
     input.select_steps(&source, &mut options.steps)?;
     let exported = with_bar(|progress| chrome::export(&source, &options, out, progress))?;
     let counts = exported.counts;
-    // If stderr is closed, the message is lost.
-    let _ = writeln!(
-        std::io::stderr(),
+    say(format_args!(
         "{}: {}, {} for events, {} for allocations, {}; {:.1} MB",
         out.display(),
         plural(exported.files.len(), "file"),
@@ -108,17 +107,15 @@ fn chrome(paths: Vec<PathBuf>, input: InputArguments, mut options: Options, out:
         counts.allocations,
         plural(counts.flow_ends as usize / 2, "arrow"),
         exported.bytes as f64 / 1e6,
-    );
+    ));
     print_omissions(&exported.omissions);
     Ok(input.outcome(worst_omission(&exported.omissions)))
 }
 
-/// Prints what was exported on stderr. If stderr is closed, the messages are lost.
+/// Prints what was exported on stderr.
 fn print_counts(path: &Path, exported: &Exported) {
-    let mut stderr = std::io::stderr().lock();
     let counts = exported.counts;
-    let _ = writeln!(
-        stderr,
+    say(format_args!(
         "{}: {}, {} for events, {} for collectives, {} for steps, {}; {:.1} MB; open it at https://ui.perfetto.dev",
         path.display(),
         plural(counts.ranks as usize, "rank"),
@@ -127,19 +124,17 @@ fn print_counts(path: &Path, exported: &Exported) {
         counts.marks,
         plural(counts.counter_values as usize, "counter value"),
         exported.bytes as f64 / 1e6,
-    );
+    ));
     if exported.shift_ns != 0 {
-        let _ = writeln!(
-            stderr,
+        say(format_args!(
             "times in the trace are global times + {} ns, because a trace cannot have negative times",
             exported.shift_ns
-        );
+        ));
     }
     if !exported.unaligned.is_empty() {
-        let _ = writeln!(
-            stderr,
-            "no evidence aligns the clocks of ranks {:?}: these ranks are drawn on their own clocks",
-            exported.unaligned
-        );
+        say(format_args!(
+            "no evidence aligns the clocks of {}: these ranks are drawn on their own clocks",
+            ranks_named(&exported.unaligned)
+        ));
     }
 }

@@ -1,9 +1,9 @@
 //! `aggregator ingest`.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use trace::terminal::say;
 use trace::worst_omission;
 
 use crate::Error;
@@ -41,17 +41,13 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     };
     let ingested = with_bar(|progress| ingest_with(&paths, input.plan_options(), &out, progress))?;
     let Ingested { ranks, rows, read_bytes, written_bytes, omissions } = &ingested;
-    let mut stderr = std::io::stderr().lock();
-    // If stderr is closed, the messages are lost.
-    let _ = writeln!(
-        stderr,
+    say(format_args!(
         "{}: {} ranks, {rows} rows; read {:.1} MB of traces, wrote {:.1} MB",
         out.display(),
         ranks.len(),
         *read_bytes as f64 / 1e6,
         *written_bytes as f64 / 1e6,
-    );
-    drop(stderr);
+    ));
     print_omissions(omissions);
     Ok(input.outcome(worst_omission(omissions)))
 }

@@ -1,29 +1,67 @@
 //! Outputs of a command: standard output or a file, and never a file of the input.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use trace::MANIFEST_FILE;
+use trace::files::write_output;
+use trace::terminal::{self, Form};
 
 use crate::Error;
+use crate::cli::analyze::colour;
 
 /// Beginnings of traces, archives, shards and snapshots: JSON, gzip, zstd, zip, Parquet, pickle.
 const INPUT_MAGIC: [&[u8]; 7] = [b"{", b"[", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK", b"PAR1", b"\x80"];
 
-/// Writes the output that a user asked for through `fill`, and returns its value; `-` is standard output.
+/// Stdout, for text with the colours that it may have.
+pub(super) fn text_output() -> impl Write {
+    terminal::stdout(if colour() { Form::Coloured } else { Form::Text })
+}
+
+/// Writes a file through `fill`, or stdout for `-`, and returns its value.
 ///
 /// # Errors
-/// The error of `fill`; [`Error::Io`] or [`Error::Trace`].
-pub(super) fn write_output<T>(path: &Path, fill: impl FnOnce(&mut dyn Write) -> Result<T, Error>) -> Result<T, Error> {
+/// The error of `fill` with the name of the file; [`Error::Io`] or [`Error::Trace`]; [`Error::Option`] if stdout is a
+/// terminal and `form` may hold its commands.
+pub(super) fn write_file<T>(
+    path: &Path,
+    form: Form,
+    fill: impl FnOnce(&mut dyn Write) -> Result<T, Error>,
+) -> Result<T, Error> {
     if path.as_os_str() != "-" {
-        return trace::files::write_output(path, fill);
+        return write_output(path, fill).map_err(|error| named(error, path));
     }
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    if form == Form::Bytes && std::io::stdout().is_terminal() {
+        let why = "stdout is a terminal, which cannot show this format; redirect stdout, or name a file".to_string();
+        return Err(Error::Option { option: "out", value: "-".into(), why });
+    }
+    let mut out = terminal::stdout(form);
     let value = fill(&mut out)?;
     out.flush()?;
     Ok(value)
+}
+
+/// Names the file in the error of an output.
+fn named(error: Error, path: &Path) -> Error {
+    let source = match error {
+        Error::Output(source) | Error::Kineto(kineto::Error::Output(source)) => source,
+        Error::Json(source) if source.is_io() => source.into(),
+        other => return other,
+    };
+    Error::Io { path: path.into(), source }
+}
+
+/// Prints clap's message and returns the exit code.
+pub(super) fn print_usage(error: &clap::Error) -> ExitCode {
+    match error.use_stderr() {
+        true => terminal::usage_error(&error.render().ansi().to_string(), || error.print()),
+        // A closed pipe behind --help is not an error.
+        false => drop(error.print()),
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
 /// Refuses an output that would replace a file of the input. `inputs` are the paths on the command line.

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use regex::Regex;
+use trace::terminal::{Form, say};
 
 use crate::Error;
 use crate::base::units::plural;
 use crate::cli::analyze::with_bar;
 use crate::cli::input::{Input, InputArguments, expand_all, open, open_one_of_several, resolve};
-use crate::cli::output::{refuse_input, write_output};
+use crate::cli::output::{refuse_input, write_file};
 use crate::cli::scope_args::{CommunicationArguments, ScopeArguments};
 use crate::cli::{Outcome, print_omissions};
 use crate::ingest::source::Source;
@@ -64,7 +65,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
             with_bar(|progress| report_with(a.as_ref(), b.as_ref(), &options, &settings, out, progress))
         }
     };
-    let reported = write_output(&arguments.out, write)?;
+    let reported = write_file(&arguments.out, Form::Bytes, write)?;
     print_result(&arguments.out, &reported);
     print_omissions(&reported.omissions);
     Ok(arguments.input.outcome(reported.worst))
@@ -107,17 +108,15 @@ fn whole_runs_only(options: &Options) -> Result<(), Error> {
     }
 }
 
-/// Prints the size of the page and its shortenings on stderr. If stderr is closed, the messages are lost.
+/// Prints the size of the page and its shortenings on stderr.
 fn print_result(path: &Path, reported: &Reported) {
-    let mut stderr = std::io::stderr().lock();
-    let _ = writeln!(
-        stderr,
+    say(format_args!(
         "{}: {}, {:.2} MB; open it in a browser",
         path.display(),
         plural(reported.ranks, "rank"),
         reported.bytes as f64 / 1e6
-    );
+    ));
     for text in &reported.summarised {
-        let _ = writeln!(stderr, "summarised: {text}");
+        say(format_args!("summarised: {text}"));
     }
 }

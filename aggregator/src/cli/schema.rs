@@ -5,6 +5,7 @@ use std::io::Write;
 
 use clap::Args;
 use serde_json::{Value, json};
+use trace::terminal::{self, Form};
 use trace::{ColumnInfo, Entry, SCHEMA_VERSION};
 
 use crate::Error;
@@ -35,7 +36,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         (false, Some(_), Some(entry)) => one(entry),
         _ => list(&entries),
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = terminal::stdout(if arguments.json { Form::Json } else { Form::Text });
     out.write_all(text.as_bytes())?;
     out.flush()?;
     Ok(Outcome::Done)

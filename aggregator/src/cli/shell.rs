@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, Subcommand};
 use clap_complete::Shell;
+use trace::terminal::{self, Form};
 
 use crate::Error;
 use crate::cli::Outcome;
@@ -40,7 +41,7 @@ pub(super) fn run<C: CommandFactory>(command: &ShellCommand, program: &str) -> R
         }
         ShellCommand::Man { directory: None } => clap_mangen::Man::new(C::command()).render(&mut text)?,
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = terminal::stdout(Form::Bytes);
     out.write_all(&text)?;
     out.flush()?;
     Ok(Outcome::Done)

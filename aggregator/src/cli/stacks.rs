@@ -4,12 +4,13 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::Args;
+use trace::terminal::Form;
 use trace::worst_omission;
 
 use crate::Error;
 use crate::cli::analyze::with_bar;
 use crate::cli::input::{InputArguments, expand_all, open};
-use crate::cli::output::{refuse_input, write_output};
+use crate::cli::output::{refuse_input, write_file};
 use crate::cli::table::{Ranks, chosen_ranks};
 use crate::cli::{Outcome, print_omissions};
 use crate::model::options::parse_steps;
@@ -66,7 +67,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         return Err(Error::NoInput { path: source.info().path, why });
     }
     let io = |source| Error::Io { path: out.clone(), source };
-    write_output(&out, |file| stacks.write(file).map_err(io))?;
+    write_file(&out, Form::Text, |file| stacks.write(file).map_err(io))?;
     omissions.extend(stacks.omission());
     print_omissions(&omissions);
     Ok(arguments.input.outcome(worst_omission(&omissions)))

@@ -9,11 +9,13 @@ use clap::Args;
 use rayon::prelude::*;
 use regex::Regex;
 use serde::Serialize;
+use trace::terminal::{self, Form};
 use trace::{OmissionRow, worst_omission};
 
 use crate::Error;
 use crate::cli::analyze::{colour, width, with_bar};
 use crate::cli::input::{InputArguments, open};
+use crate::cli::output::text_output;
 use crate::cli::{Outcome, print_omissions};
 use crate::ingest::source::{Source, no_rank};
 use crate::model::options::{Options, parse_ranks, parse_steps};
@@ -183,7 +185,7 @@ fn print_json(
     if let Some(limit) = row_limit {
         tables.iter_mut().for_each(|table| table.rows.truncate(limit));
     }
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = terminal::stdout(Form::Json);
     let document = Document { format: "rankscope.key_averages", version: VERSION, sorted_by, tables, omissions };
     serde_json::to_writer_pretty(&mut out, &document)?;
     writeln!(out)?;
@@ -195,7 +197,7 @@ fn print_tables(tables: &[KeyAverages], sorted_by: (&str, SortKey), row_limit: O
     let bounded = std::io::stdout().is_terminal() || std::env::var_os("COLUMNS").is_some();
     let style = TableStyle { width: bounded.then(width), colour: colour(), rows: Some(row_limit.unwrap_or(ROW_LIMIT)) };
     let texts: Vec<String> = tables.iter().map(|table| render(table, Some(sorted_by), &style)).collect();
-    let mut out = std::io::stdout().lock();
+    let mut out = text_output();
     out.write_all(texts.join("\n").as_bytes())?;
     Ok(out.flush()?)
 }
@@ -204,12 +206,11 @@ fn print_tables(tables: &[KeyAverages], sorted_by: (&str, SortKey), row_limit: O
 fn print_notes(source: &dyn Source, chosen: &[i32], ranks_given: bool, omissions: &[OmissionRow]) {
     let all = source.ranks();
     if !ranks_given && all.len() > chosen.len() {
-        let _ = writeln!(
-            std::io::stderr(),
+        terminal::say(format_args!(
             "rank {} of {} ranks; use --ranks LIST or --ranks all for the others",
             chosen[0],
             all.len()
-        );
+        ));
     }
     print_omissions(omissions);
 }

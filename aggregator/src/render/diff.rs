@@ -18,7 +18,7 @@ use std::io::Write;
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
-use crate::base::units::{ns, plain, plural, ranks, shorten, wrap};
+use crate::base::units::{ns, plural, ranks, shorten, wrap};
 use crate::compare::{
     Diff, DiffRow, Group, Judgement, KernelCounts, NameCount, OneSided, Place, RunFacts, SideKernels,
 };
@@ -90,7 +90,7 @@ fn paint(text: &str, style: Style, terminal: &TerminalStyle) -> String {
 }
 
 fn paragraph(text: &mut String, words: &str, first: &str, rest: &str, terminal: &TerminalStyle) {
-    for (i, line) in wrap(&plain(words), terminal.width.saturating_sub(rest.len())).iter().enumerate() {
+    for (i, line) in wrap(words, terminal.width.saturating_sub(rest.len())).iter().enumerate() {
         text.push_str(if i == 0 { first } else { rest });
         text.push_str(line);
         text.push('\n');
@@ -116,7 +116,7 @@ fn verdict(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
         _ => ("NO SIGNIFICANT CHANGE", AnsiColor::Green),
     };
     let style = Style::new().bold().fg_color(Some(colour.into()));
-    for (i, line) in wrap(&format!("{word}  {}", plain(&diff.verdict.sentence)), terminal.width).iter().enumerate() {
+    for (i, line) in wrap(&format!("{word}  {}", diff.verdict.sentence), terminal.width).iter().enumerate() {
         let line = if i == 0 { line.replacen(word, &paint(word, style, terminal), 1) } else { line.clone() };
         text.push_str(&line);
         text.push('\n');
@@ -127,7 +127,7 @@ fn sides(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
     let side = |text: &mut String, letter: &str, runs: &[RunFacts]| {
         for run in runs {
             let step = ns(run.step_ns.round() as i64);
-            let path = shorten(&plain(&run.path), terminal.width.saturating_sub(24).max(30));
+            let path = shorten(&run.path, terminal.width.saturating_sub(24).max(30));
             let words =
                 format!("{path}: ranks {}, {}, median step {step}", ranks(&run.ranks), plural(run.steps, "step"),);
             paragraph(text, &words, &format!("{letter}: "), "   ", terminal);
@@ -149,9 +149,9 @@ fn what(row: &DiffRow) -> String {
     let shape = row.key.shape.as_deref().map(|shape| format!(" {shape}")).unwrap_or_default();
     match row.key.group {
         Group::Step if &*row.key.name == "wall" => "step".into(),
-        Group::Step => format!("step: {}", plain(&row.key.name)),
-        Group::Bucket => format!("bucket {}", plain(&row.key.name)),
-        _ => plain(&format!("{}{shape}", row.key.name)),
+        Group::Step => format!("step: {}", row.key.name),
+        Group::Bucket => format!("bucket {}", row.key.name),
+        _ => format!("{}{shape}", row.key.name),
     }
 }
 
@@ -162,7 +162,7 @@ fn part(row: &DiffRow) -> String {
     match &*row.key.name {
         "wall" => "step".into(),
         "exposed communication" => "exposed".into(),
-        name => plain(name),
+        name => name.into(),
     }
 }
 
@@ -240,7 +240,7 @@ fn kernels(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
     let column = |f: fn(&NameCount) -> f64| shown.iter().map(|one| per_step(f(one))).collect();
     let sign = |one: &NameCount| if one.change() > 0.0 { "+" } else { "" };
     let grid = Grid::new()
-        .text("kernel", 0, shown.iter().map(|one| plain(&one.name)).collect())
+        .text("kernel", 0, shown.iter().map(|one| one.name.to_string()).collect())
         .number("A", 1, column(|one| one.a_per_step))
         .number("B", 1, column(|one| one.b_per_step))
         .number("change", 0, shown.iter().map(|one| format!("{}{}", sign(one), per_step(one.change()))).collect());
@@ -284,10 +284,10 @@ fn one_sided(text: &mut String, title: &str, side: &[OneSided], terminal: &Termi
         Group::Collective => "collective",
         Group::Bucket => "bucket",
     };
-    let shape = |one: &OneSided| one.key.shape.as_deref().map_or(String::new(), plain);
+    let shape = |one: &OneSided| one.key.shape.as_deref().unwrap_or_default().to_string();
     let grid = Grid::new()
         .text("kind", 1, shown.iter().map(|one| kind(one).into()).collect())
-        .text("name", 0, shown.iter().map(|one| plain(&one.key.name)).collect())
+        .text("name", 0, shown.iter().map(|one| one.key.name.to_string()).collect())
         .text("shape", 2, shown.iter().map(shape).collect())
         .time("time", 0, shown.iter().map(|one| Some(one.step_ns.round() as i64)).collect());
     text.push_str(&grid.render(terminal.width, terminal.colour));

@@ -1,8 +1,10 @@
-//! Tables for terminals: aligned columns within a width; the least important columns are left out first.
+//! Tables for terminals: aligned columns within a width; the least important columns are left out first. Cells show
+//! control characters.
 
 use std::fmt::Write as _;
 
 use anstyle::Style;
+use trace::terminal;
 
 use crate::base::units::{shorten, time_unit};
 
@@ -96,7 +98,8 @@ impl Grid {
 
     fn column(mut self, title: String, align: Align, dispensable: u8, cells: Vec<String>) -> Self {
         debug_assert!(self.columns.first().is_none_or(|c| c.cells.len() == cells.len()), "columns are equally long");
-        self.columns.push(Column { title, align, dispensable, cells });
+        let shown = |cell: String| terminal::line(&cell).into_owned();
+        self.columns.push(Column { title, align, dispensable, cells: cells.into_iter().map(shown).collect() });
         self
     }
 

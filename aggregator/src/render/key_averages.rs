@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::base::units::{plain, shorten};
+use crate::base::units::shorten;
 use crate::render::grid::Grid;
 use crate::torch::table::{Average, GroupBy, KeyAverages, SortKey};
 
@@ -83,7 +83,7 @@ fn columns(table: &KeyAverages, rows: &[Average]) -> Grid {
     let cpu = table.self_cpu_time_total_ns;
     let mean = |total_ns: i64, row: &Average| time(total_ns as f64 / row.calls.max(1) as f64);
     let mut grid = Grid::new()
-        .text("Name", 0, cells(&|r| shorten(&plain(&r.name), MAX_NAME)))
+        .text("Name", 0, cells(&|r| shorten(&r.name, MAX_NAME)))
         .number("Self CPU %", 3, cells(&|r| share(r.self_cpu_time_total_ns, cpu)))
         .number("Self CPU", 0, cells(&|r| time(r.self_cpu_time_total_ns as f64)))
         .number("CPU total %", 6, cells(&|r| if r.is_async { "0".into() } else { share(r.cpu_time_total_ns, cpu) }))
@@ -126,7 +126,7 @@ fn memory(mut grid: Grid, table: &KeyAverages, rows: &[Average]) -> Grid {
 
 fn group(grid: Grid, table: &KeyAverages, rows: &[Average]) -> Grid {
     let cells = |most: usize, text: fn(&str) -> String| -> Vec<String> {
-        rows.iter().map(|r| shorten(&plain(&text(&r.group)), most)).collect()
+        rows.iter().map(|r| shorten(&text(&r.group), most)).collect()
     };
     match table.group_by {
         GroupBy::Name => grid,

@@ -13,7 +13,7 @@ use std::io::Write;
 
 use anstyle::{AnsiColor, Style};
 
-use crate::base::units::{plain, plural, ranks, wrap};
+use crate::base::units::{plural, ranks, wrap};
 use crate::error::Error;
 use crate::model::analysis::{Analysis, VerdictKind};
 
@@ -83,7 +83,7 @@ fn verdict(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
         VerdictKind::Nothing => ("TOP FINDING", AnsiColor::Yellow),
     };
     let style = Style::new().bold().fg_color(Some(colour.into()));
-    let sentence = format!("{word}  {}", plain(&analysis.verdict.sentence));
+    let sentence = format!("{word}  {}", analysis.verdict.sentence);
     for (i, line) in wrap(&sentence, terminal.width).iter().enumerate() {
         // Only the word is coloured.
         let line = if i == 0 { line.replacen(word, &paint(word, style, terminal), 1) } else { line.clone() };
@@ -106,13 +106,10 @@ fn facts(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     parts.push(plural(facts.events as usize, "event"));
     parts.push(plural(analysis.tables.collective_instances.len(), "collective"));
     if let Some(selection) = &facts.selection {
-        parts.push(format!("only {}", plain(selection)));
+        parts.push(format!("only {selection}"));
     }
-    let line = if facts.run_id.is_empty() {
-        parts.join(", ")
-    } else {
-        format!("run {}: {}", plain(&facts.run_id), parts.join(", "))
-    };
+    let line =
+        if facts.run_id.is_empty() { parts.join(", ") } else { format!("run {}: {}", facts.run_id, parts.join(", ")) };
     for line in wrap(&line, terminal.width) {
         text.push_str(&line);
         text.push('\n');
@@ -125,7 +122,7 @@ fn facts(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     }
     let counted = facts.communication.iter().map(|options| format!("communication as {options} says"));
     for words in counted.chain(facts.communication_by_name.clone()) {
-        for line in wrap(&plain(&words), terminal.width) {
+        for line in wrap(&words, terminal.width) {
             text.push_str(&line);
             text.push('\n');
         }
@@ -149,7 +146,7 @@ fn heading(text: &mut String, title: &str, meaning: &str, terminal: &TerminalSty
 
 /// Adds a sentence to a section, indented and wrapped.
 fn sentence(text: &mut String, words: &str, terminal: &TerminalStyle) {
-    for (i, line) in wrap(&plain(words), terminal.width.saturating_sub(4)).iter().enumerate() {
+    for (i, line) in wrap(words, terminal.width.saturating_sub(4)).iter().enumerate() {
         text.push_str(if i == 0 { "  " } else { "    " });
         text.push_str(line);
         text.push('\n');

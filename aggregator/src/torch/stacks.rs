@@ -13,7 +13,7 @@
 use std::io::Write;
 
 use rustc_hash::FxHashMap;
-use trace::{OmissionRow, Text};
+use trace::{OmissionRow, Text, terminal};
 
 use crate::model::{Kind, NO_PARENT, NONE, RankData};
 use crate::torch::table::{Functions, Role, fold};
@@ -203,7 +203,7 @@ struct Item {
 
 /// Replaces the separators of the format and control characters by `_`, as torch's `export_stacks` does.
 fn frame_text(name: &str) -> String {
-    name.chars().map(|c| if c == ';' || c.is_control() { '_' } else { c }).collect()
+    name.chars().map(|c| if c == ';' || terminal::is_control(c) { '_' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use trace::terminal::{self, Form};
+
 use super::cli::{Action, CtlArguments};
 use super::endpoint::{Answer, Request, Status, ask, directories, sockets};
 use crate::{Error, console};
@@ -13,8 +15,9 @@ use crate::{Error, console};
 pub fn main(arguments: &CtlArguments, command: &str) -> ExitCode {
     match ctl(arguments) {
         Ok(text) => {
+            let mut out = terminal::stdout(if arguments.json { Form::Json } else { Form::Text });
             // A reader that closed the pipe has read enough.
-            let _ = std::io::stdout().write_all(text.as_bytes());
+            let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
             ExitCode::SUCCESS
         }
         Err(error) => console::fail(command, &error, None),
@@ -101,10 +104,12 @@ fn as_text(statuses: &[Status]) -> String {
     for status in statuses {
         let Status { run, rank, world_size, pid, recording, nccl_detail, running_s, off_s, switches_in_s, .. } = status;
         if last.replace(run) != Some(run) {
-            let _ = writeln!(text, "{}: {world_size} rank{}", run.display(), if *world_size == 1 { "" } else { "s" });
+            let run = run.display().to_string();
+            let plural = if *world_size == 1 { "" } else { "s" };
+            let _ = writeln!(text, "{}: {world_size} rank{plural}", terminal::line(&run));
         }
         let state = if *recording { "recording" } else { "not recording" };
-        let _ = write!(text, "  rank {rank}, process {pid}: {state}, NCCL {nccl_detail}");
+        let _ = write!(text, "  rank {rank}, process {pid}: {state}, NCCL {}", terminal::line(nccl_detail));
         match running_s {
             Some(running_s) => drop(write!(text, "; {running_s:.1} s of the program, {off_s:.1} s not recorded")),
             None => text.push_str("; the program has not started yet"),

@@ -1,9 +1,10 @@
 //! Rank 0's messages to the user on stderr: the setup, progress, the result, and the next command.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use recorder::Summary;
+use trace::terminal;
 
 use crate::console;
 use crate::fabric::agree::RunPlace;
@@ -136,8 +137,7 @@ impl Report {
             time.as_secs_f64() * 1e3
         );
         if self.shows_every_step {
-            let end = if step + 1 == self.steps { "\r\x1b[K" } else { "" };
-            let _ = write!(std::io::stderr(), "\r\x1b[K{text}{end}");
+            terminal::overwrite(if step + 1 == self.steps { "" } else { &text });
         } else if self.last_progress.elapsed() >= PROGRESS_PERIOD {
             self.last_progress = Instant::now();
             self.say(&text);

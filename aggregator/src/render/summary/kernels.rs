@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use trace::{KernelStatsRow, OpStatsRow};
 
-use crate::base::units::{count, plain, ranks};
+use crate::base::units::{count, ranks};
 use crate::model::analysis::Analysis;
 use crate::render::grid::Grid;
 use crate::render::summary::sections::not_shown;
@@ -65,7 +65,7 @@ pub(super) fn kernels(out: &mut String, analysis: &Analysis, terminal: &Terminal
     let of_longest = |cell: fn(&KernelStatsRow) -> String| longest.iter().map(|row| cell(row)).collect::<Vec<_>>();
     let blocks = weighted(|row| row.blocks_per_sm);
     let grid = Grid::new()
-        .text("kernel", 0, shown.iter().map(|group| plain(group.name)).collect())
+        .text("kernel", 0, shown.iter().map(|group| group.name.to_string()).collect())
         .number("calls", 3, shown.iter().map(|g| count(g.rows.iter().map(|row| row.calls as u64).sum())).collect())
         .time("total", 0, shown.iter().map(|group| Some(group.total_ns)).collect())
         .percent("share", 1, shown.iter().map(share).collect())
@@ -104,7 +104,7 @@ pub(super) fn roofline(out: &mut String, analysis: &Analysis, terminal: &Termina
         words.join(" or ")
     };
     let grid = Grid::new()
-        .text("operator", 0, shown.iter().map(|group| plain(group.name)).collect())
+        .text("operator", 0, shown.iter().map(|group| group.name.to_string()).collect())
         .time("device time", 0, shown.iter().map(|group| Some(group.total_ns)).collect())
         .number("TFLOP/s", 0, number(|row| row.flops_per_s, 1e-12))
         .percent("of peak", 0, weighted(|row| row.peak_flops_pct))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use trace::MemoryPeakRow;
 
-use crate::base::units::{bytes, plain, plural};
+use crate::base::units::{bytes, plural};
 use crate::model::analysis::Analysis;
 use crate::render::grid::Grid;
 use crate::render::summary::sections::{choose, not_shown};
@@ -66,8 +66,8 @@ type Holder<'a> = (&'a str, Option<&'a str>, Option<&'a str>);
 fn held((category, operator, stack): Holder<'_>, (size, blocks): (i64, i64)) -> String {
     let frames: Vec<&str> = stack.into_iter().flat_map(|stack| stack.split(';')).collect();
     let frames = frames[frames.len().saturating_sub(FRAMES)..].join(" > ");
-    let stack = if frames.is_empty() { String::new() } else { format!(" in {}", plain(&frames)) };
+    let stack = if frames.is_empty() { String::new() } else { format!(" in {}", frames) };
     let category = if category == "unknown" { "unknown purpose".into() } else { category.replace('_', " ") };
     let blocks = plural(usize::try_from(blocks).unwrap_or(0), "block");
-    format!("{} of {category} in {blocks} by {}{stack}", bytes(size), plain(operator.unwrap_or_default()))
+    format!("{} of {category} in {blocks} by {}{stack}", bytes(size), operator.unwrap_or_default())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use trace::ModuleStatsRow;
 
-use crate::base::units::{count, plain};
+use crate::base::units::count;
 use crate::model::analysis::Analysis;
 use crate::render::grid::Grid;
 use crate::render::summary::sections::not_shown;
@@ -34,7 +34,7 @@ pub(super) fn modules(text: &mut String, analysis: &Analysis, terminal: &Termina
     let largest = rows.iter().map(|row| time_ns(row).max(row.host_total_ns).unsigned_abs()).max().unwrap_or(0);
     // A module without a call in the recorded forward pass has backward operators only.
     let calls = |row: &ModuleStatsRow| if row.calls > 0 { row.calls } else { row.backward_calls } as u64;
-    let name = |row: &&ModuleStatsRow| format!("{}{}", "  ".repeat(row.depth.max(0) as usize), plain(&row.module));
+    let name = |row: &&ModuleStatsRow| format!("{}{}", "  ".repeat(row.depth.max(0) as usize), row.module);
     let mut grid = Grid::new()
         .text("module", 0, rows.iter().map(name).collect())
         .number("calls", 2, rows.iter().map(|row| count(calls(row))).collect())

@@ -6,7 +6,7 @@ use anstyle::{AnsiColor, Style};
 use trace::{BucketTimingRow, OmissionRow, StandsOn, StragglerRow, Verdict};
 
 use crate::base::stats::lower_median;
-use crate::base::units::{bytes, count, ns, omission as omission_line, omission_kind, plain, plural};
+use crate::base::units::{bytes, count, ns, omission as omission_line, omission_kind, plural};
 use crate::model::analysis::Analysis;
 use crate::render::grid::Grid;
 use crate::render::rank_order::by_prominence;
@@ -180,7 +180,7 @@ pub(super) fn overlap(text: &mut String, analysis: &Analysis, terminal: &Termina
         rows.iter().map(|(_, g)| of_group(g)).collect::<Vec<String>>()
     };
     let grid = Grid::new()
-        .text("operation", 0, rows.iter().map(|((op, _), _)| plain(op)).collect())
+        .text("operation", 0, rows.iter().map(|((op, _), _)| op.to_string()).collect())
         .number("size", 0, rows.iter().map(|((_, b), _)| b.map_or("–".into(), bytes)).collect())
         .number("count", 1, rows.iter().map(|(_, g)| count(g.len() as u64)).collect())
         .time("skew", 0, median(&|r| (r.ranks_seen > 1).then_some(r.skew_ns)))
@@ -240,7 +240,7 @@ pub(super) fn stragglers(text: &mut String, analysis: &Analysis, terminal: &Term
     let by_range = rows.first().is_some_and(|s| s.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Range));
     let what = match rows.first().and_then(|s| s.evidence_range.as_deref()) {
         _ if !by_range => "own work beyond the other ranks".to_string(),
-        Some(range) => format!("time in `{}` beyond the other ranks (excess)", plain(range)),
+        Some(range) => format!("time in `{range}` beyond the other ranks (excess)"),
         None => "time outside of all recorded ranges beyond the other ranks (excess)".to_string(),
     };
     heading(text, "Ranks", &format!("per step: {what}, step delay, waits caused and suffered"), terminal);
@@ -251,7 +251,7 @@ pub(super) fn stragglers(text: &mut String, analysis: &Analysis, terminal: &Term
     let why = |s: &&StragglerRow| {
         let parts = [s.reason.as_deref(), s.evidence_range.as_deref()];
         let shown = parts.into_iter().flatten().filter(|_| s.stands_on.is_some());
-        plain(&shown.collect::<Vec<_>>().join(" in "))
+        shown.collect::<Vec<_>>().join(" in ")
     };
     // The columns are compared with each other, so they have the same unit.
     let times_of_row =
@@ -259,7 +259,7 @@ pub(super) fn stragglers(text: &mut String, analysis: &Analysis, terminal: &Term
     let largest = rows.iter().flat_map(times_of_row).map(i64::unsigned_abs).max().unwrap_or(0);
     let grid = Grid::new()
         .number("rank", 0, rows.iter().map(|s| s.rank.to_string()).collect())
-        .text("verdict", 0, rows.iter().map(|s| plain(&s.verdict)).collect())
+        .text("verdict", 0, rows.iter().map(|s| s.verdict.to_string()).collect())
         .time_beside(if by_range { "excess" } else { "own excess" }, 0, times(&excess), largest)
         .time_beside("delay", 0, times(&|s| Some(s.step_delay_ns)), largest)
         .time_beside("caused", 3, times(&|s| Some(s.caused_wait_ns)), largest)

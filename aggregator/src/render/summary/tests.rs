@@ -244,6 +244,11 @@ fn names_cannot_send_terminal_commands() {
     analysis.tables.collective_instances[0].op = "a\nb".into();
     let text = rendered(&analysis, &TerminalStyle::default());
     assert!(!text.contains('\u{1b}') && !text.contains('\u{7}'), "{text:?}");
+    assert!(text.contains(r"\u{1b}[2J`evil`") && text.contains(r"a\nb"), "{text:?}");
+    // Among the program's own colours, those of names are shown.
+    analysis.tables.stragglers[5].evidence_range = Some("\u{1b}[8mhidden".into());
+    let text = rendered(&analysis, &TerminalStyle { colour: true, ..TerminalStyle::default() });
+    assert!(text.contains('\u{1b}') && !text.contains("\u{1b}[8m") && !text.contains("\u{1b}[2J"), "{text:?}");
 }
 
 #[test]

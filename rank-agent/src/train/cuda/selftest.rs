@@ -8,6 +8,7 @@ use kernels::conformance::{self, Outcome};
 use kernels::cuda::device::{self, Driver};
 use kernels::cuda::{Cuda, program};
 use kernels::{Backend, Cpu, Dtype, Gemm, Transpose};
+use trace::terminal::{self, Form};
 
 use crate::Error;
 use crate::train::options::BackendChoice;
@@ -107,5 +108,6 @@ fn speed(cuda: &Cuda, side: usize, repeat: u32) -> Result<f64, Error> {
 
 /// Prints a line. A closed pipe is not an error of the device.
 fn say(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    let mut out = terminal::stdout(Form::Text);
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
