@@ -1,9 +1,9 @@
-//! Checksums of the blocks of a Parquet file. Parquet has checksums for pages, but the library that writes our files
+//! Checksums of the row groups of a Parquet file. Parquet has checksums for pages, but the library that writes our files
 //! writes none.
 //!
 //! ```text
-//! PAR1 | pages of all columns                     | footer: …, rankscope.xxh3 = LENGTH:HASH,HASH,…
-//! |--- block 1 ---|--- block 2 ---|- the last one -|
+//! PAR1 | row group 1 | row group 2 | footer: …, rankscope.xxh3 = LENGTH:HASH,LENGTH:HASH
+//! |---- block 1 ----|-- block 2 --|
 //! ```
 
 use std::fs::File;
@@ -16,48 +16,45 @@ use twox_hash::XxHash3_64;
 
 /// The key in the footer.
 const KEY: &str = "rankscope.xxh3";
-/// Bytes of a block.
-const BLOCK_BYTES: usize = 1 << 18;
+/// Bytes that are read at once.
+const READ_BYTES: usize = 1 << 18;
 
 /// A file whose blocks are hashed while it is written.
 pub(crate) struct Hashed<'a> {
     file: &'a mut File,
+    blocks: Vec<String>,
     length: u64,
-    hashes: Vec<u64>,
-    block: XxHash3_64,
+    hash: XxHash3_64,
 }
 
 impl<'a> Hashed<'a> {
     pub(crate) fn new(file: &'a mut File) -> Self {
-        Self { file, length: 0, hashes: Vec::new(), block: XxHash3_64::new() }
+        Self { file, blocks: Vec::new(), length: 0, hash: XxHash3_64::new() }
     }
 
-    /// The checksums of the bytes so far, as metadata of the footer.
+    /// Ends a block with the last byte that was written.
+    pub(crate) fn end_block(&mut self) {
+        if self.length > 0 {
+            self.blocks.push(text(self.length, &self.hash));
+        }
+        (self.length, self.hash) = (0, XxHash3_64::new());
+    }
+
+    /// The checksums of the ended blocks, as metadata of the footer.
     pub(crate) fn checksums(&self) -> KeyValue {
-        let open = (self.in_block() > 0).then(|| self.block.finish());
-        let hashes: Vec<String> = self.hashes.iter().copied().chain(open).map(text).collect();
-        KeyValue::new(KEY.to_string(), format!("{}:{}", self.length, hashes.join(",")))
-    }
-
-    fn in_block(&self) -> usize {
-        (self.length % BLOCK_BYTES as u64) as usize
+        KeyValue::new(KEY.to_string(), self.blocks.join(","))
     }
 }
 
-fn text(hash: u64) -> String {
-    format!("{hash:016x}")
+fn text(length: u64, hash: &XxHash3_64) -> String {
+    format!("{length}:{:016x}", hash.finish())
 }
 
 impl Write for Hashed<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = BLOCK_BYTES - self.in_block();
-        let written = self.file.write(&bytes[..bytes.len().min(room)])?;
-        Hasher::write(&mut self.block, &bytes[..written]);
+        let written = self.file.write(bytes)?;
+        Hasher::write(&mut self.hash, &bytes[..written]);
         self.length += written as u64;
-        if written == room {
-            self.hashes.push(self.block.finish());
-            self.block = XxHash3_64::new();
-        }
         Ok(written)
     }
 
@@ -76,19 +73,25 @@ pub(crate) fn sound_bytes(file: &File, footer: &ParquetMetaData) -> Result<Optio
     let Some(expected) = pairs.find(|pair| pair.key == KEY).and_then(|pair| pair.value.as_deref()) else {
         return Ok(None);
     };
-    let Some((length, hashes)) = expected.split_once(':') else { return Ok(Some(0)) };
-    let Ok(length) = length.parse::<u64>() else { return Ok(Some(0)) };
     let mut from = file.try_clone()?;
     from.rewind()?;
-    let mut from = from.take(length);
-    let (mut block, mut sound) = (Vec::with_capacity(BLOCK_BYTES), 0);
-    for expected in hashes.split(',') {
-        block.clear();
-        from.by_ref().take(BLOCK_BYTES as u64).read_to_end(&mut block)?;
-        if text(XxHash3_64::oneshot(&block)) != expected {
+    let (mut room, mut sound) = (vec![0; READ_BYTES], 0);
+    for expected in expected.split(',') {
+        let claimed = expected.split_once(':').and_then(|(length, _)| length.parse().ok()).unwrap_or(0);
+        let (mut hash, mut length) = (XxHash3_64::new(), 0);
+        while length < claimed {
+            let wanted = usize::try_from(claimed - length).map_or(READ_BYTES, |left| left.min(READ_BYTES));
+            let got = from.read(&mut room[..wanted])?;
+            if got == 0 {
+                break;
+            }
+            Hasher::write(&mut hash, &room[..got]);
+            length += got as u64;
+        }
+        if text(length, &hash) != expected {
             return Ok(Some(sound));
         }
-        sound += block.len() as u64;
+        sound += length;
     }
-    Ok((sound != length).then_some(sound))
+    Ok(None)
 }

@@ -122,12 +122,25 @@ fn encode(
         // The writer's own Arrow schema would make readers return dictionaries; `descriptions` has plain strings.
         .with_skip_arrow_metadata(true);
     let mut writer = ArrowWriter::try_new_with_options(Hashed::new(file), table.schema(), options).map_err(parquet)?;
+    let io = |source| Error::Io { path: path.into(), source };
+    let mut in_group = 0;
     for batch in batches {
-        writer.write(batch).map_err(parquet)?;
+        let mut from = 0;
+        while from < batch.num_rows() {
+            let rows = (batch.num_rows() - from).min(ROW_GROUP_ROWS - in_group);
+            writer.write(&batch.slice(from, rows)).map_err(parquet)?;
+            (from, in_group) = (from + rows, (in_group + rows) % ROW_GROUP_ROWS);
+            if in_group == 0 {
+                // The writer has ended the row group. Its bytes are one block of the checksums.
+                writer.sync().map_err(io)?;
+                writer.inner_mut().end_block();
+            }
+        }
     }
     // After this, only the footer is written.
     writer.flush().map_err(parquet)?;
-    writer.sync().map_err(|source| Error::Io { path: path.into(), source })?;
+    writer.sync().map_err(io)?;
+    writer.inner_mut().end_block();
     let checksums = writer.inner().checksums();
     writer.append_key_value_metadata(checksums);
     writer.close().map_err(parquet)?;

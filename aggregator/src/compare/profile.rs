@@ -264,8 +264,8 @@ fn breakdowns(profiles: &mut [RankProfile], analysis: &Analysis) {
             profile.add(Key::new(Group::Step, name, Measure::Total), step, Some(ns));
         }
         let Ok(at) = profile.steps.binary_search(&step) else { continue };
-        let none = vec![0.0; profile.steps.len()];
-        let wall = profile.series.entry(Key::new(Group::Step, "wall", Measure::Total)).or_insert(none);
+        let none = || vec![0.0; profile.steps.len()];
+        let wall = profile.series.entry(Key::new(Group::Step, "wall", Measure::Total)).or_insert_with(none);
         wall[at] = wall[at].max(row.wall_ns as f64);
     }
 }

@@ -287,8 +287,8 @@ mod tests {
     #[test]
     fn deep_rows_are_cut_and_counted() {
         const ROWS: u32 = 200_000;
-        let mut data = RankData::default();
-        data.names = (0..ROWS).map(|row| format!("f{row}").into()).collect();
+        let names = (0..ROWS).map(|row| format!("f{row}").into()).collect();
+        let mut data = RankData { names, ..RankData::default() };
         let rows = ROWS as usize;
         let starts: Vec<i64> = (0..i64::from(ROWS)).collect();
         data.events = Events {

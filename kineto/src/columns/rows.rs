@@ -544,14 +544,14 @@ mod tests {
         ) {
             let events = host_rows(rows);
             let found = parents(&events, &vec![0; events.len()], slack_ns);
-            for row in 0..events.len() {
+            for (row, found) in found.into_iter().enumerate() {
                 let (start, end) = (events.ts_ns[row], events.end_ns(row));
                 let holds = |other: &usize| {
                     let (from, to) = (events.ts_ns[*other], events.end_ns(*other));
                     to + slack_ns >= end && (to > start || from == start)
                 };
                 let expected = (0..row).rev().find(holds).map_or(NO_PARENT, |parent| parent as u32);
-                prop_assert_eq!(found[row], expected);
+                prop_assert_eq!(found, expected);
             }
         }
     }

@@ -150,7 +150,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     let collectives = find_collectives(&mut rows, &launches, &mut groups, &steps, rank);
     mark_below_operators(&mut rows, &launches);
     report.add_collectives(&collectives);
-    report.lose("ranks of process groups", groups.without_ranks, &too_many_ranks());
+    report.lose("lists of ranks of process groups", groups.without_ranks, &too_many_ranks());
     report.add_tally(&rows.tally);
     report.lose(
         "base time",

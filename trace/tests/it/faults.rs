@@ -82,7 +82,7 @@ fn garbage_and_strangers_are_problems() {
         rank-00000-0001.parquet rank 0: rows of events (?): Parquet error: Invalid Parquet file. Corrupt footer
         rank-00000-0002.parquet rank 0: rows of events (?): EOF: Parquet file too small. Size is 4 but need 8
         rank-00001-0001.parquet.77.tmp rank 1: unfinished part of events (?): the part was being written when its rank stopped
-        rank-00001-0009.parquet rank 1: rows of events (?): External: Is a directory (os error 21)
+        rank-00001-0009.parquet rank 1: rows of events (?): it is a directory, not a regular file
     "#]].assert_eq(&report(run.path()));
 }
 
