@@ -12,7 +12,7 @@
 //!  idle              ..............##      the rest
 //! ```
 //!
-//! Work of the profiler itself is no part of its own. Its time outside of K, C and M is idle, and is stated beside.
+//! The profiler's own work has no part. Its time outside of K, C and M counts as idle, and `overhead_ns` states it.
 
 use rustc_hash::FxHashMap;
 use trace::{HtaTemporalRow, StepBreakdownRow};

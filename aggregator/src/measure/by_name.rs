@@ -375,8 +375,8 @@ fn compare<R>(rows: &mut [R], key: impl Fn(&R) -> (Text, f64), set: impl Fn(&mut
     }
 }
 
-/// The mean to compare with: the median of the sorted means, or the smaller of two, of which neither is usual. `None`
-/// if there is nothing to compare.
+/// The mean to compare with: the median of the sorted means. Two means have no usual one, so the smaller of them is
+/// taken. `None` if there is nothing to compare.
 fn usual(means: &[f64]) -> Option<f64> {
     match means {
         [] | [_] => None,

@@ -1,7 +1,7 @@
 //! The windows of a rank: stretches of recording with a pause between them. A schedule of torch.profiler with `repeat`
 //! above 1, a schedule of `exec` and `ctl` make them.
 //!
-//! The pause is no idle time: nobody observed it. A row belongs to the window that is nearer in time.
+//! The pause is no idle time, because no profiler observed it. A row belongs to the window that is nearer in time.
 //!
 //! ```text
 //!  steps      |- 3 -|- 4 -|                       |- 9 -|- 10 -|

@@ -74,7 +74,7 @@ fn inside_another(events: &Events, row: usize, waits: &[bool]) -> bool {
 /// The names of the innermost operator and of the innermost range, from a row outwards.
 type Innermost = (Option<u32>, Option<u32>);
 
-/// What is around rows. Each row is looked at once, however deep the calls lie.
+/// The innermost operators and ranges around rows. Each row is looked at once, however deep the calls lie.
 struct Around<'a> {
     events: &'a Events,
     steps: &'a [bool],

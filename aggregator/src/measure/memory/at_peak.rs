@@ -1,4 +1,4 @@
-//! What is in use at the peak: blocks with the operator and the stack that allocated them.
+//! The memory in use at the peak: blocks with the operator and the stack that allocated them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

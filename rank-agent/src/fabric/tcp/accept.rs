@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::handshake::{Progress, Server, Visitor};
+use super::handshake::{Handshake, Progress, Server};
 use crate::Error;
 use crate::fabric::Stop;
 
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Time for a handshake. A rank on a busy host may need seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Handshakes at the same time. Beyond that, the oldest connection is closed.
-const MAX_VISITORS: usize = 512;
+const MAX_HANDSHAKES: usize = 512;
 
 /// Accepts the expected ranks; returns their connections by rank.
 ///
@@ -34,15 +34,16 @@ pub(super) fn accept(
 ) -> Result<BTreeMap<usize, TcpStream>, Error> {
     let network = |source| Error::Network { what: "the listener".into(), source };
     listener.set_nonblocking(true).map_err(network)?;
-    let mut lobby = Lobby { server, expected, accepted: BTreeMap::new(), visitors: VecDeque::new(), refused: None };
-    while lobby.accepted.len() < expected.len() {
+    let mut pending =
+        Pending { server, expected, accepted: BTreeMap::new(), handshakes: VecDeque::new(), refused: None };
+    while pending.accepted.len() < expected.len() {
         stop.check()?;
         if Instant::now() >= until {
-            return Err(lobby.missing());
+            return Err(pending.missing());
         }
         let came = match listener.accept() {
             Ok((stream, from)) => {
-                lobby.admit(stream, from);
+                pending.admit(stream, from);
                 true
             }
             Err(error)
@@ -56,59 +57,59 @@ pub(super) fn accept(
             // Foreign connections have taken all descriptors.
             Err(error)
                 if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE))
-                    && !lobby.visitors.is_empty() =>
+                    && !pending.handshakes.is_empty() =>
             {
-                lobby.close_oldest("this process has no free file descriptor");
+                pending.close_oldest("this process has no free file descriptor");
                 true
             }
             Err(error) => return Err(network(error)),
         };
-        if !lobby.advance() && !came {
+        if !pending.advance() && !came {
             std::thread::sleep(PAUSE);
         }
     }
-    Ok(lobby.accepted)
+    Ok(pending.accepted)
 }
 
 /// The connections that have not proved their rank yet, the oldest first, and those that have.
-struct Lobby<'a> {
+struct Pending<'a> {
     server: &'a Server<'a>,
     expected: &'a [usize],
     accepted: BTreeMap<usize, TcpStream>,
-    visitors: VecDeque<(Visitor, SocketAddr, Instant)>,
+    handshakes: VecDeque<(Handshake, SocketAddr, Instant)>,
     /// The last connection that was refused, and why.
     refused: Option<String>,
 }
 
-impl Lobby<'_> {
+impl Pending<'_> {
     fn admit(&mut self, stream: TcpStream, from: SocketAddr) {
-        if self.visitors.len() >= MAX_VISITORS {
+        if self.handshakes.len() >= MAX_HANDSHAKES {
             self.close_oldest("there are too many connections");
         }
-        match Visitor::new(stream) {
-            Ok(visitor) => self.visitors.push_back((visitor, from, Instant::now())),
+        match Handshake::new(stream) {
+            Ok(handshake) => self.handshakes.push_back((handshake, from, Instant::now())),
             Err(error) => self.refused = Some(format!("{from}: {error}")),
         }
     }
 
     fn close_oldest(&mut self, why: &str) {
-        if let Some((_, from, _)) = self.visitors.pop_front() {
+        if let Some((_, from, _)) = self.handshakes.pop_front() {
             self.refused = Some(format!("{from}: {why}"));
         }
     }
 
     /// Takes every handshake as far as its bytes allow; returns whether one ended.
     fn advance(&mut self) -> bool {
-        let before = self.visitors.len();
+        let before = self.handshakes.len();
         for _ in 0..before {
-            let Some((visitor, from, since)) = self.visitors.pop_front() else { break };
-            match visitor.advance(self.server) {
+            let Some((handshake, from, since)) = self.handshakes.pop_front() else { break };
+            match handshake.advance(self.server) {
                 // A foreign connection must not end the wait for the ranks of this job.
                 Err(error) => self.refused = Some(format!("{from}: {error}")),
                 Ok(Progress::Waits(_)) if since.elapsed() >= PATIENCE => {
                     self.refused = Some(format!("{from}: it did not say its rank within {} s", PATIENCE.as_secs()));
                 }
-                Ok(Progress::Waits(visitor)) => self.visitors.push_back((visitor, from, since)),
+                Ok(Progress::Waits(handshake)) => self.handshakes.push_back((handshake, from, since)),
                 Ok(Progress::Done(rank, stream))
                     if self.expected.contains(&rank) && !self.accepted.contains_key(&rank) =>
                 {
@@ -120,12 +121,12 @@ impl Lobby<'_> {
                 }
             }
         }
-        self.visitors.len() < before
+        self.handshakes.len() < before
     }
 
     fn missing(&mut self) -> Error {
         if self.refused.is_none()
-            && let Some((_, from, _)) = self.visitors.front()
+            && let Some((_, from, _)) = self.handshakes.front()
         {
             self.refused = Some(format!("{from}: it did not say its rank"));
         }

@@ -118,7 +118,7 @@ pub(super) struct Server<'a> {
 
 /// A connection whose rank is not known yet.
 #[derive(Debug)]
-pub(super) struct Visitor {
+pub(super) struct Handshake {
     stream: TcpStream,
     received: Vec<u8>,
     challenge: Option<Nonce>,
@@ -127,7 +127,7 @@ pub(super) struct Visitor {
 /// The state of a handshake.
 pub(super) enum Progress {
     /// More bytes must come.
-    Waits(Visitor),
+    Waits(Handshake),
     /// The rank has proved that it belongs to the job.
     Done(usize, TcpStream),
 }
@@ -135,7 +135,7 @@ pub(super) enum Progress {
 /// Length of the client's first message.
 const FIRST_BYTES: usize = MAGIC.len() + HELLO_BYTES + size_of::<Nonce>();
 
-impl Visitor {
+impl Handshake {
     pub(super) fn new(stream: TcpStream) -> Result<Self, Error> {
         let prepare = || {
             stream.set_nonblocking(true)?;

@@ -400,7 +400,7 @@ fn all_ranks_are_measured_in_the_range_of_the_cause() {
 }
 
 /// Rank 1 takes 300 ns longer before every collective, but the steps end no earlier without it: rank 2 or rank 3 is later
-/// still, in turns. A rank that costs nothing is no cause, and nobody is its victim.
+/// still, in turns. A rank that costs nothing is no cause, and no rank is its victim.
 ///
 /// ```text
 ///   rank 0   ##########[~~~~~~~AA]    ##########[~~~~~~~AA]
