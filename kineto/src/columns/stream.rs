@@ -16,9 +16,9 @@ use crate::columns::event::Wanted;
 use crate::columns::header::{Header, HeaderParser, HeaderStep};
 use crate::columns::piece::{Edges, End, anchor, last_event_start, read_piece};
 
-/// Size of a block, which becomes one piece: large compared with an event, and small compared with the cache that the
-/// inflating thread and the parsing thread share.
-pub(crate) const BLOCK_BYTES: usize = 1 << 20;
+/// Size of a block, which becomes one piece: large compared with an event. The blocks in flight of several files fit into
+/// the cache of a core, and the last blocks of a small file are shared out evenly.
+pub(crate) const BLOCK_BYTES: usize = 256 << 10;
 
 /// Size of a block of the header, which is short.
 const HEAD_BYTES: usize = 64 << 10;
