@@ -8,6 +8,7 @@ mod phases;
 
 use std::collections::BTreeMap;
 
+use rustc_hash::FxHashMap;
 use trace::{
     MemoryAtPeakRow, MemoryCategory, MemoryCurveRow, MemoryGrowthRow, MemoryPeakRow, MemoryRow, StepRow, Tables,
 };
@@ -36,21 +37,29 @@ pub(crate) fn memory_tables(data: &RankData, keep: &dyn Fn(i64) -> bool) -> Tabl
         by_device.entry(row.device_id).or_default().push(number);
     }
     for (device_id, rows) in by_device {
-        let device =
-            Device { data, phases: &phases, windows: &windows, device_id, in_use: in_use(&data.memory, &rows), rows };
+        let blocks = blocks(&data.memory, &rows, &windows);
+        let in_use = in_use(&data.memory, &rows, &blocks);
+        let device = Device { data, phases: &phases, windows: &windows, device_id, in_use, rows, blocks };
         tables.append(device.tables(keep));
     }
     tables
 }
 
-/// The bytes in use after each row.
-fn in_use(memory: &[MemoryRow], rows: &[u32]) -> Vec<i64> {
+/// The bytes in use after each row. The allocator's own count is preferred, because it includes memory from before the
+/// recording. Without it, the count is the sum of the recorded changes, and of that earlier memory only the blocks whose
+/// release was recorded: at least so much is in use.
+fn in_use(memory: &[MemoryRow], rows: &[u32], blocks: &[Block]) -> Vec<i64> {
+    // By the first row of a window: the bytes of blocks from before it.
+    let mut earlier: FxHashMap<u32, i64> = FxHashMap::default();
+    for block in blocks.iter().filter(|block| block.allocated.is_none()) {
+        let bytes = earlier.entry(block.alive.start).or_default();
+        *bytes = bytes.saturating_add(block.bytes);
+    }
     let mut in_use = 0_i64;
     let after = |number: &u32| {
         let row = &memory[*number as usize];
-        // The allocator's own count is preferred to the sum of recorded changes, because the recording may have begun
-        // later than the program.
-        in_use = row.allocated_bytes.unwrap_or(in_use.saturating_add(row.delta_bytes));
+        let before = earlier.get(number).map_or(in_use, |earlier| in_use.max(*earlier));
+        in_use = row.allocated_bytes.unwrap_or(before.saturating_add(row.delta_bytes));
         in_use
     };
     rows.iter().map(after).collect()
@@ -66,6 +75,7 @@ struct Device<'a> {
     rows: Vec<u32>,
     /// Bytes in use after each of `rows`.
     in_use: Vec<i64>,
+    blocks: Vec<Block>,
 }
 
 impl Device<'_> {
@@ -80,28 +90,26 @@ impl Device<'_> {
         let Some(peak) = kept.iter().copied().max_by_key(|at| (self.in_use[*at], std::cmp::Reverse(*at))) else {
             return Tables::default();
         };
-        let blocks = blocks(&self.data.memory, &self.rows, self.windows);
         let steps: Vec<StepRow> = self.data.outline.steps.iter().filter(|step| keep(step.start_ns)).cloned().collect();
         let points: Vec<(i64, i64)> =
             self.in_use.iter().enumerate().map(|(at, bytes)| (self.row(at).ts_ns, *bytes)).collect();
         let in_steps = in_steps(&steps, &points);
-        let (peak, at_peak) = self.peak(peak, &blocks);
+        let (peak, at_peak) = self.peak(peak);
         Tables {
             memory_peaks: vec![peak],
             memory_at_peak: at_peak,
             memory_curve: self.curve(&kept),
-            memory_growth: self.growth(&in_steps, &blocks).into_iter().collect(),
+            memory_growth: self.growth(&in_steps).into_iter().collect(),
             memory_by_step: in_steps.iter().map(|step| step.row(rank, device_id)).collect(),
             ..Tables::default()
         }
     }
 
     /// The peak and what is in use there.
-    fn peak(&self, at: usize, blocks: &[Block]) -> (MemoryPeakRow, Vec<MemoryAtPeakRow>) {
+    fn peak(&self, at: usize) -> (MemoryPeakRow, Vec<MemoryAtPeakRow>) {
         let (rank, device_id) = (self.data.outline.info.rank, self.device_id);
         let (row, peak_bytes) = (self.row(at), self.in_use[at]);
-        let counts_all = row.allocated_bytes.is_some();
-        let mut held = at_peak::rows(self.data, self.phases, blocks, (self.rows[at], peak_bytes), counts_all);
+        let mut held = at_peak::rows(self.data, self.phases, &self.blocks, (self.rows[at], peak_bytes));
         for held in &mut held {
             (held.rank, held.device_id) = (rank, device_id);
         }
@@ -133,7 +141,7 @@ impl Device<'_> {
     }
 
     /// The growth of the least memory in use, and the place of the program that allocates most of it.
-    fn growth(&self, steps: &[InStep], blocks: &[Block]) -> Option<MemoryGrowthRow> {
+    fn growth(&self, steps: &[InStep]) -> Option<MemoryGrowthRow> {
         let series: Vec<(i32, i64)> = steps.iter().map(|step| (step.step, step.floor_bytes)).collect();
         let trend = trend(&series)?;
         // Blocks are known within one window only.
@@ -142,7 +150,7 @@ impl Device<'_> {
         // The first quarter is left out, because the first steps make state that stays.
         let (first, last) = (longest.get(longest.len() / 4)?, longest.last()?);
         let places = (self.rows[first.floor_at], self.rows[last.floor_at]);
-        let most = at_peak::most_grown(self.data, self.phases, blocks, places);
+        let most = at_peak::most_grown(self.data, self.phases, &self.blocks, places);
         let most = most.filter(|_| trend.grows && last.step > first.step);
         let per_step = most.as_ref().map(|most| most.bytes as f64 / f64::from(last.step.saturating_sub(first.step)));
         let (operator, stack) = most.map(|most| (most.operator, most.stack)).unwrap_or_default();
@@ -251,6 +259,21 @@ mod tests {
         let peaks = memory_peaks(0, &rows);
         assert_eq!((peaks[0].ts_ns, &*peaks[0].alive), (11, "linear=200"));
         assert_eq!(&*memory_peaks(0, &rows[..4])[0].alive, "linear=100; relu=50");
+    }
+
+    #[test]
+    fn memory_whose_release_alone_is_recorded_was_in_use_before() {
+        //  0x9  <######.....
+        //  0x1   ..########.
+        let at = |ts_ns, delta_bytes, address| MemoryRow {
+            address: Some(address),
+            ..row(ts_ns, "linear", delta_bytes, None)
+        };
+        let found = tables(0, &[at(2, 10, 1), at(7, -70, 9), at(10, -10, 1)]);
+        let peak = &found.memory_peaks[0];
+        assert_eq!((peak.ts_ns, peak.peak_bytes), (2, 80));
+        assert_eq!(found.memory_at_peak.iter().map(|row| row.bytes).collect::<Vec<_>>(), [70, 10]);
+        assert_eq!(found.memory_curve.iter().map(|point| point.in_use_bytes).collect::<Vec<_>>(), [80, 10, 0]);
     }
 
     #[test]

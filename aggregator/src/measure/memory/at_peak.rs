@@ -22,17 +22,13 @@ const BEFORE: &str = "before the recording";
 const NAMED: usize = 5;
 
 /// The rows of one device at its peak. Their bytes sum to `in_use`, the bytes in use after the row `at`.
-///
-/// `counts_all`: `in_use` is the allocator's count, which includes memory from before the recording.
 pub(super) fn rows(
     data: &RankData,
     phases: &Phases<'_>,
     blocks: &[Block],
     (at, in_use): (u32, i64),
-    counts_all: bool,
 ) -> Vec<MemoryAtPeakRow> {
-    let is_alive = |block: &&Block| block.alive.contains(&at) && (block.allocated.is_some() || counts_all);
-    let mut alive: Vec<&Block> = blocks.iter().filter(is_alive).collect();
+    let mut alive: Vec<&Block> = blocks.iter().filter(|block| block.alive.contains(&at)).collect();
     alive.sort_by_key(|block| (Reverse(block.bytes), block.alive.start));
     let known = alive.iter().fold(0_i64, |sum, block| sum.saturating_add(block.bytes));
     let (single, rest) = alive.split_at(alive.len().min(SINGLE_BLOCKS));
