@@ -1,6 +1,7 @@
 //! The door: every kind of input becomes a [`Source`](source::Source) of ranks.
 
 pub mod kineto;
+mod memory;
 mod pickle;
 pub mod run;
 pub mod snapshot;

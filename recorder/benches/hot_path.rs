@@ -184,7 +184,7 @@ fn bytes(run: &Path) -> Result<()> {
             clock_domain: "6f3a6f1e-95d5-4e0e-9d4c-5c6c4c1f8f51 monotonic_raw time:[4026531834]".into(),
             session: String::new(),
         };
-        let size = write_shard(run, &EventRow::table(), &meta, part as u32, &[batch_from_rows(&events)?])?;
+        let size = write_shard(run, &EventRow::table(), &meta, part as u32, &[batch_from_rows(&events)?])?.bytes;
         println!("  {rows:>8} rows {size:>10} bytes {:>8.2} bytes/event", size as f64 / rows as f64);
     }
     println!("goal: 12 bytes/event");

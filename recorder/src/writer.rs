@@ -193,12 +193,13 @@ impl Writer {
             // A reader of the run would not see the losses, so the rank must not count as closed cleanly.
             return self.summary().fail("the counters could not be written".into());
         }
-        let row = RankRow { closed_cleanly: true, ..self.setup.rank_row.clone() };
-        let written =
-            trace::batch_from_rows(&[row]).and_then(|batch| self.shards.write(&RankRow::table(), &[batch]).map(drop));
+        let written = self.shards.write_list().and_then(|closed| {
+            let row = RankRow { closed_cleanly: true, parts: Some(closed), ..self.setup.rank_row.clone() };
+            self.shards.write(&RankRow::table(), &[trace::batch_from_rows(&[row])?])
+        });
         let mut summary = self.summary();
         match written {
-            Ok(()) => summary.closed_cleanly = true,
+            Ok(_) => summary.closed_cleanly = true,
             Err(error) => summary.fail(error.to_string()),
         }
     }

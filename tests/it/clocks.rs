@@ -8,6 +8,7 @@ use trace::{
     ShardMeta, StepBreakdownRow, StepRow, StragglerRow, WaitRow, batch_from_rows, write_shard,
 };
 
+use crate::damage::forget_list;
 use crate::support::{
     RANK_AGENT, SMALL_MODEL, analyze, finish, have_mpirun, mpirun, one_job_at_a_time, scratch, skipped, sound_run,
     train,
@@ -130,6 +131,7 @@ fn shift(time: &mut Option<i64>) {
 
 /// Shifts everything that rank 1 ever read from its clock.
 fn shift_rank_1(path: &Path) {
+    [0, 1].into_iter().for_each(|rank| forget_list(path, rank));
     let run = open(path);
     let domain = |meta: &mut ShardMeta| meta.clock_domain.push_str(" shifted");
     rewrite::<EventRow>(&run, 1, domain, |e| e.ts_ns += SHIFT_NS);

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use trace::{
-    CollectiveRow, CounterRow, EventRow, Manifest, OmissionRow, Row, Run, ShardMeta, StepBreakdownRow, StepRow,
-    StragglerRow, batch_from_rows, shard_path, write_shard,
+    CollectiveRow, CounterRow, EventRow, Manifest, OmissionRow, PartRow, RankRow, Row, Run, ShardMeta,
+    StepBreakdownRow, StepRow, StragglerRow, batch_from_rows, shard_path, write_shard,
 };
 
 use crate::support::{Finished, aggregator, analyze, sound_run};
@@ -82,8 +82,24 @@ pub(crate) fn rows<R: Row>(run: &Path, rank: i32) -> Vec<R> {
     Run::open(run).unwrap().rows::<R>(rank).0
 }
 
-/// Replaces a rank's table by these rows.
+/// Replaces a rank's table by these rows, as if the rank had recorded them.
 pub(crate) fn replace<R: Row>(run: &Path, rank: i32, rows: &[R]) {
+    forget_list(run, rank);
+    overwrite(run, rank, rows);
+}
+
+/// Removes the list of a rank's shards, so that a test may rewrite them.
+pub(crate) fn forget_list(run: &Path, rank: i32) {
+    let opened = Run::open(run).unwrap();
+    for shard in opened.shards(rank, PartRow::table().name) {
+        fs::remove_file(&shard.path).unwrap();
+    }
+    let unlisted: Vec<RankRow> =
+        rows::<RankRow>(run, rank).into_iter().map(|row| RankRow { parts: None, ..row }).collect();
+    overwrite(run, rank, &unlisted);
+}
+
+fn overwrite<R: Row>(run: &Path, rank: i32, rows: &[R]) {
     let table = R::table();
     let opened = Run::open(run).unwrap();
     let shards = opened.shards(rank, table.name).to_vec();

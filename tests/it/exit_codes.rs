@@ -122,6 +122,46 @@ fn a_damaged_or_missing_shard_is_a_loss() {
     assert_eq!(found, [(Some(OmissionKind::Lost), Some(2), "rows of events", Some(rows))]);
 }
 
+/// Rank 1 of a run that lists its shards.
+fn listed(name: &str) -> (PathBuf, Vec<PathBuf>) {
+    let run = scratch(name).join("run");
+    aggregator(&["ingest".as_ref(), gloo8().as_os_str(), "--out".as_ref(), run.as_os_str()]).expect_code(0);
+    let of_rank = |path: &PathBuf| path.to_string_lossy().contains("rank-00001-");
+    let shards = files(&run).into_iter().map(|(path, _)| run.join(path)).filter(of_rank).collect();
+    (run, shards)
+}
+
+#[test]
+fn each_lost_shard_is_a_loss_in_every_command() {
+    let (run, shards) = listed("exit_each_lost");
+    assert!(shards.len() > 6, "{shards:?}");
+    let away = run.with_file_name("away");
+    for shard in shards {
+        fs::rename(&shard, &away).unwrap();
+        let place = tempfile::tempdir().unwrap();
+        for arguments in commands(&run, place.path()) {
+            let finished = finish(std::process::Command::new(AGGREGATOR).args(&arguments));
+            // A difference needs steps: without them, it is an error.
+            let is_said = finished.code == Some(3) || finished.said().contains("no active step");
+            assert!(is_said, "{shard:?} {arguments:?} {:?}: {}", finished.code, finished.said());
+        }
+        fs::rename(&away, &shard).unwrap();
+    }
+}
+
+#[test]
+fn shards_beyond_the_memory_are_a_loss() {
+    let (run, _) = listed("exit_memory");
+    let analyze =
+        |limit: &str| aggregator(&["analyze".as_ref(), run.as_os_str(), "--max-memory".as_ref(), limit.as_ref()]);
+    analyze("1GiB").expect_code(0);
+    let finished = analyze("400KB").expect_code(3);
+    let omissions = analysis::<OmissionRow>(&run);
+    let rows: Vec<_> = omissions.iter().filter(|row| &*row.what == "rows of events").collect();
+    assert!(!rows.is_empty() && rows.iter().all(|row| row.amount > Some(100)), "{}", finished.said());
+    assert!(rows[0].why.contains("give more with --max-memory"), "{}", rows[0].why);
+}
+
 #[test]
 fn rows_that_a_recorder_dropped_are_a_loss() {
     let run = run("exit_dropped");

@@ -9,6 +9,7 @@
 use std::fs::File;
 use std::hash::Hasher;
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::FileExt;
 
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
@@ -40,6 +41,11 @@ impl<'a> Hashed<'a> {
         (self.length, self.hash) = (0, XxHash3_64::new());
     }
 
+    /// The checksum of the bytes since the last ended block: of the footer, once it is written.
+    pub(crate) fn last(&self) -> String {
+        format!("{:016x}", self.hash.finish())
+    }
+
     /// The checksums of the ended blocks, as metadata of the footer.
     pub(crate) fn checksums(&self) -> KeyValue {
         KeyValue::new(KEY.to_string(), self.blocks.join(","))
@@ -61,6 +67,29 @@ impl Write for Hashed<'_> {
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
+}
+
+/// The checksum of the footer of a file of `bytes`: of the metadata, its length and the magic number, by which the file
+/// ends.
+///
+/// # Errors
+/// The error of reading.
+pub(crate) fn of_footer(file: &File, bytes: u64) -> io::Result<String> {
+    const ENDING: u64 = 8;
+    let mut ending = [0; ENDING as usize];
+    file.read_exact_at(&mut ending, bytes.saturating_sub(ENDING))?;
+    let [a, b, c, d, ..] = ending;
+    let length = u64::from(u32::from_le_bytes([a, b, c, d])).saturating_add(ENDING).min(bytes);
+    let mut hash = XxHash3_64::new();
+    let mut room = vec![0; READ_BYTES.min(length as usize)];
+    let mut at = bytes - length;
+    while at < bytes {
+        let wanted = (bytes - at).min(room.len() as u64) as usize;
+        file.read_exact_at(&mut room[..wanted], at)?;
+        Hasher::write(&mut hash, &room[..wanted]);
+        at += wanted as u64;
+    }
+    Ok(format!("{:016x}", hash.finish()))
 }
 
 /// The number of sound bytes before the first block that differs from its checksum; `None` if no block does, or if the

@@ -82,8 +82,8 @@ pub use manifest::{HELD_RANKS, Manifest};
 pub use omission::{OMISSION_SOURCE, worst_omission};
 pub use run::{Problem, Run};
 pub use shard::{
-    Checker, ROW_GROUP_ROWS, Shard, ShardMeta, column_names, is_written_by_rankscope, parse_shard_name, shard_path,
-    write_shard, write_table,
+    Checker, ClosedShard, ROW_GROUP_ROWS, Shard, ShardMeta, column_names, is_written_by_rankscope, parse_shard_name,
+    shard_path, write_shard, write_table,
 };
 pub use table::{ColumnInfo, Row, RowBuilder, Table, Writer, batch_from_rows, column, rows_from_batch};
 pub use tables::*;

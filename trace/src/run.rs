@@ -1,5 +1,8 @@
 //! A run: its manifest, the readable shards of every table, and the problems with the rest.
 
+mod limit;
+mod parts;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
@@ -50,7 +53,8 @@ impl Run {
     /// Opens a run: reads the manifest and every shard's footer.
     ///
     /// A shard that cannot be read or that belongs to another run becomes one of the [`problems`](Self::problems), as does
-    /// a shard of a rank that another process or session claims too, and a rank without shards.
+    /// a shard of a rank that another process or session claims too, a shard that differs from the one in the list of its
+    /// process or is missing, and a rank without shards.
     ///
     /// # Errors
     /// [`Error::NotARun`], or the manifest's errors.
@@ -70,6 +74,7 @@ impl Run {
         // By number: beyond part 9999 the names sort differently.
         run.shards.values_mut().for_each(|shards| shards.sort_by_key(|shard| shard.part));
         run.drop_double_claims();
+        run.compare_with_lists();
         run.find_missing_ranks();
         Ok(run)
     }

@@ -12,7 +12,7 @@ use arrow_schema::{DataType, Field, Schema};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use parquet::arrow::arrow_writer::{ArrowWriter, ArrowWriterOptions};
 use parquet::arrow::{ARROW_SCHEMA_META_KEY, ProjectionMask, encode_arrow_schema};
-use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::basic::{Compression, Encoding, Type as PhysicalType, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, KeyValue, ParquetMetaData, SortingColumn};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
@@ -23,7 +23,7 @@ use crate::keys::{
     KEY_BOOT_ID, KEY_CLOCK_DOMAIN, KEY_HOST, KEY_PID, KEY_RANK, KEY_RUN_ID, KEY_SCHEMA_VERSION, KEY_SESSION,
     SCHEMA_VERSION,
 };
-use crate::{Error, Table, files};
+use crate::{Error, PartRow, Table, files};
 
 /// Rows of a row group: DuckDB's unit of parallel work (60 vectors of 2048).
 pub const ROW_GROUP_ROWS: usize = 122_880;
@@ -109,13 +109,14 @@ fn writer_properties(table: &Table, meta: &[KeyValue], batches: &[RecordBatch]) 
     properties.build()
 }
 
+/// Encodes batches into `file` and returns the checksum of the footer.
 fn encode(
     file: &mut File,
     path: &Path,
     table: &Table,
     meta: &[KeyValue],
     batches: &[RecordBatch],
-) -> Result<(), Error> {
+) -> Result<String, Error> {
     let parquet = |source| Error::Parquet { path: path.into(), source };
     let options = ArrowWriterOptions::new()
         .with_properties(writer_properties(table, meta, batches))
@@ -143,8 +144,8 @@ fn encode(
     writer.inner_mut().end_block();
     let checksums = writer.inner().checksums();
     writer.append_key_value_metadata(checksums);
-    writer.close().map_err(parquet)?;
-    Ok(())
+    let written = writer.into_inner().map_err(parquet)?;
+    Ok(written.last())
 }
 
 /// The documentation of the columns, as metadata of the Arrow fields.
@@ -152,7 +153,34 @@ fn descriptions(table: &Table) -> KeyValue {
     KeyValue::new(ARROW_SCHEMA_META_KEY.to_string(), encode_arrow_schema(&table.described_schema()))
 }
 
-/// Writes one part of a rank's table under its final name, completely or not at all. Returns the file's size in bytes.
+/// A shard as it was closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClosedShard {
+    /// Size of the file.
+    pub bytes: u64,
+    /// Number of rows.
+    pub rows: u64,
+    /// XXH3 of the footer, in hexadecimal digits. The footer holds the checksums of the row groups.
+    pub footer_xxh3: String,
+}
+
+impl ClosedShard {
+    /// The row of `parts` for this shard.
+    pub fn row(self, meta: &ShardMeta, table: &Table, part: u32) -> PartRow {
+        let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        PartRow {
+            rank: meta.rank,
+            pid: meta.pid,
+            table_name: table.name.into(),
+            part: i64::from(part),
+            rows: count(self.rows),
+            bytes: count(self.bytes),
+            footer_xxh3: self.footer_xxh3.into(),
+        }
+    }
+}
+
+/// Writes one part of a rank's table under its final name, completely or not at all.
 ///
 /// # Errors
 /// [`Error::Io`] of kind `AlreadyExists` if the run holds that part already: a trace is never overwritten;
@@ -164,7 +192,7 @@ pub fn write_shard(
     meta: &ShardMeta,
     part: u32,
     batches: &[RecordBatch],
-) -> Result<u64, Error> {
+) -> Result<ClosedShard, Error> {
     let mut checker = Checker::new(table, meta.rank);
     for batch in batches {
         checker.check(batch)?;
@@ -185,7 +213,12 @@ pub fn write_shard(
     let pairs: Vec<KeyValue> = pairs.chain(descriptions).collect();
     let path = shard_path(run, table.name, meta.rank, part);
     files::make_parent(&path)?;
-    files::create(&path, |file| encode(file, &path, table, &pairs, batches))
+    let mut footer_xxh3 = String::new();
+    let bytes = files::create(&path, |file| {
+        footer_xxh3 = encode(file, &path, table, &pairs, batches)?;
+        Ok::<_, Error>(())
+    })?;
+    Ok(ClosedShard { bytes, rows: checker.rows as u64, footer_xxh3 })
 }
 
 /// Writes a table of the aggregator to `path`, over the file of an earlier analysis.
@@ -197,7 +230,7 @@ pub fn write_table(path: &Path, table: &Table, run_id: &str, batches: &[RecordBa
     let pairs = pairs.into_iter().map(|(k, v)| KeyValue::new(k.to_string(), v));
     let pairs: Vec<KeyValue> = pairs.chain([descriptions(table)]).collect();
     files::make_parent(path)?;
-    files::replace(path, |file| encode(file, path, table, &pairs, batches))
+    files::replace(path, |file| encode(file, path, table, &pairs, batches).map(drop))
 }
 
 /// Whether a file is a table that rankscope wrote. A file that cannot be read as Parquet is none.
@@ -275,6 +308,10 @@ pub struct Shard {
     pub rows: u64,
     /// Size of the file.
     pub bytes: u64,
+    /// XXH3 of the footer, as in [`ClosedShard`].
+    pub footer_xxh3: String,
+    /// Memory that its rows take while an analysis reads them, by the sizes in its footer: an estimate.
+    pub memory_bytes: u64,
     /// Its metadata.
     pub meta: ShardMeta,
 }
@@ -302,7 +339,9 @@ impl Shard {
             return Err(Error::Metadata { path: path.into(), key: KEY_RANK, problem });
         }
         let rows = footer.metadata().file_metadata().num_rows().max(0) as u64;
-        Ok(Self { path: path.into(), table: table.into(), part, rows, bytes, meta })
+        let footer_xxh3 = checksum::of_footer(&file, bytes).map_err(io)?;
+        let memory_bytes = memory_bytes(footer.metadata());
+        Ok(Self { path: path.into(), table: table.into(), part, rows, bytes, footer_xxh3, memory_bytes, meta })
     }
 
     /// Reads batches of the named columns (all, if `columns` is `None`) and hands each to `visit`, after the shard's
@@ -344,6 +383,20 @@ impl Shard {
             }
         }
     }
+}
+
+/// Memory of a row beside its strings, with the batch that it is read in: the columns that an analysis reads of `events`.
+const ROW_BYTES: u64 = 160;
+/// Copies of a string while it is read: in its page, in its batch, and among the names of the rank.
+const STRING_COPIES: u64 = 3;
+
+/// The memory that the rows of a file take while they are read, by the sizes in its footer.
+fn memory_bytes(metadata: &ParquetMetaData) -> u64 {
+    let chunks = metadata.row_groups().iter().flat_map(|group| group.columns());
+    let strings = chunks.filter(|chunk| chunk.column_type() == PhysicalType::BYTE_ARRAY);
+    let string_bytes = strings.fold(0, |sum: u64, chunk| sum.saturating_add(chunk.uncompressed_size().max(0) as u64));
+    let rows = metadata.file_metadata().num_rows().max(0) as u64;
+    rows.saturating_mul(ROW_BYTES).saturating_add(string_bytes.saturating_mul(STRING_COPIES))
 }
 
 /// The row groups that end within the first `bytes` of the file, up to the first one that does not.

@@ -61,7 +61,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let mut options = options(&arguments);
     let (analysis, run) = match resolve(arguments.paths.clone())? {
         Input::Run(path) => {
-            let source = RunSource::open(&path)?;
+            let source = arguments.input.open_run(&path)?;
             arguments.input.select_steps(&source, &mut options.steps)?;
             (with_progress(&source, &options)?, Some(source))
         }

@@ -14,7 +14,6 @@ use crate::cli::input::{Input, InputArguments, expand_all, open, resolve};
 use crate::cli::output::{refuse_input, write_file};
 use crate::cli::scope_args::ScopeArguments;
 use crate::cli::{Outcome, print_omissions};
-use crate::ingest::source::RunSource;
 use crate::model::options::Options;
 use crate::render::chrome;
 use crate::render::perfetto::{self, Exported};
@@ -95,7 +94,7 @@ fn chrome(paths: Vec<PathBuf>, input: InputArguments, mut options: Options, out:
             .into();
         return Err(Error::NoInput { path, why });
     };
-    let source = RunSource::open(&run)?;
+    let source = input.open_run(&run)?;
     input.select_steps(&source, &mut options.steps)?;
     let exported = with_bar(|progress| chrome::export(&source, &options, out, progress))?;
     let counts = exported.counts;

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use bytesize::ByteSize;
 use clap::Args;
 use kineto::{OtherFormat, PlanOptions, WindowChoice, other_format};
 use trace::{MANIFEST_FILE, OmissionKind};
@@ -26,6 +27,10 @@ pub(super) struct InputArguments {
     /// Use trace files together, or compare runs, although they look like those of different jobs.
     #[arg(long)]
     pub(super) force: bool,
+    /// Leave out shards of a run that would take more memory than this, as in `8GiB`. [default: three quarters of the
+    /// machine's]
+    #[arg(long, value_name = "SIZE")]
+    max_memory: Option<ByteSize>,
     /// End with exit code 3 if anything at all was left out, not only if something recorded was lost.
     #[arg(long)]
     strict: bool,
@@ -46,6 +51,14 @@ impl InputArguments {
     /// The choice of files.
     pub(super) fn plan_options(self) -> PlanOptions {
         PlanOptions { window: self.window, force: self.force }
+    }
+
+    /// Opens a run.
+    ///
+    /// # Errors
+    /// As [`RunSource::open_within`].
+    pub(super) fn open_run(self, path: &Path) -> Result<RunSource, Error> {
+        RunSource::open_within(path, self.max_memory.map(|size| size.as_u64()))
     }
 
     /// The outcome of a command whose worst omission is `worst`.
@@ -206,7 +219,7 @@ pub(super) fn open(
 ) -> Result<Box<dyn Source>, Error> {
     Ok(match resolve(paths)? {
         Input::Run(path) => {
-            let run = RunSource::open(&path)?;
+            let run = arguments.open_run(&path)?;
             arguments.select_steps(&run, steps)?;
             Box::new(run)
         }
@@ -225,7 +238,7 @@ pub(super) fn open_one_of_several(input: Input, arguments: InputArguments) -> Re
             let why = "the window of a run cannot be chosen here; use --steps".to_string();
             return Err(Error::Option { option: "window", value: "given with several runs".into(), why });
         }
-        Input::Run(path) => Box::new(RunSource::open(&path)?),
+        Input::Run(path) => Box::new(arguments.open_run(&path)?),
         Input::Traces(paths) => Box::new(KinetoSource::open_with(&paths, arguments.plan_options())?),
         Input::Snapshots(paths) => Box::new(SnapshotSource::open(&paths)?),
     })

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use trace::{OmissionRow, Run, StepRow};
 
 use crate::Error;
-use crate::base::units::{omission, ranks_named};
+use crate::base::units::{self, omission, ranks_named};
+use crate::ingest::memory::default_max_memory_bytes;
 use crate::ingest::run::{load_rank, load_rank_detailed, outline_rank};
 use crate::model::{RankData, RankOutline};
 use trace::rank::Details;
@@ -81,7 +82,31 @@ impl RunSource {
     /// # Errors
     /// The errors of [`Run::open`].
     pub fn open(path: &Path) -> Result<Self, Error> {
-        Ok(Self { run: Run::open(path)? })
+        Self::open_within(path, None)
+    }
+
+    /// Opens a run whose shards may take `max_memory_bytes` of memory together while they are read; `None`: three
+    /// quarters of the machine's memory. Every thread reads one rank at a time, and each rank may take an equal part.
+    /// Larger shards are left out and become problems.
+    ///
+    /// # Errors
+    /// The errors of [`Run::open`].
+    pub fn open_within(path: &Path, max_memory_bytes: Option<u64>) -> Result<Self, Error> {
+        let mut run = Run::open(path)?;
+        let all = max_memory_bytes.unwrap_or_else(default_max_memory_bytes);
+        let at_once = rayon::current_num_threads().min(run.ranks().len()).max(1) as u64;
+        let per_rank = all / at_once;
+        let size = |bytes: u64| units::bytes(i64::try_from(bytes).unwrap_or(i64::MAX));
+        run.keep_within(per_rank, |needed| {
+            format!(
+                "its rows take about {} of memory, and those of a rank may take {} ({} for {} at once); give more with --max-memory",
+                size(needed),
+                size(per_rank),
+                size(all),
+                units::plural(at_once as usize, "rank"),
+            )
+        });
+        Ok(Self { run })
     }
 
     /// The steps of each window of the recorder, in order of time, over all ranks; the ends are exclusive.

@@ -6,8 +6,8 @@ use rayon::prelude::*;
 use serde::de::IgnoredAny;
 use trace::rank::{Events, Kind, Launches, NO_PARENT, NO_STEP, NONE, RankData};
 use trace::{
-    CollectiveRow, CounterRow, EventRow, FlowRow, OMISSION_SOURCE, OmissionKind, OmissionRow, RankRow, Row, RowBuilder,
-    ShardMeta, Text, batch_from_rows, write_shard,
+    CollectiveRow, CounterRow, EventRow, FlowRow, OMISSION_SOURCE, OmissionKind, OmissionRow, PartRow, RankRow, Row,
+    RowBuilder, ShardMeta, Text, batch_from_rows, write_shard,
 };
 
 use crate::Error;
@@ -45,6 +45,7 @@ pub fn write_shards(files: &[TraceFile], run: &Path, run_id: &str) -> Result<Wri
     let mut out = WrittenShards::default();
     let mut all: Option<Loaded> = None;
     let (mut numbers, mut parts) = (Numbers::default(), 0);
+    let mut closed: Vec<PartRow> = Vec::new();
     for file in files {
         let mut loaded = load_wanted(file, Wanted { args: true, ..Wanted::default() })?;
         let first_id = numbers.id;
@@ -55,7 +56,7 @@ pub fn write_shards(files: &[TraceFile], run: &Path, run_id: &str) -> Result<Wri
         let meta = meta_of(&loaded.data, run_id);
         out.rows += loaded.data.events.len() as u64;
         out.first_ns = out.first_ns.or(loaded.data.events.ts_ns.first().copied());
-        out.bytes += write_all_events(&loaded, (first_id, parts), run, &meta)?;
+        closed.extend(write_all_events(&loaded, (first_id, parts), run, &meta)?);
         parts += loaded.data.events.len().div_ceil(PART_ROWS) as u32;
         loaded.data.flows = all_flows(&loaded.data);
         // The rows are written. What is left of a window is small.
@@ -74,7 +75,14 @@ pub fn write_shards(files: &[TraceFile], run: &Path, run_id: &str) -> Result<Wri
         }
     }
     let Some(mut all) = all else { return Ok(out) };
-    out.bytes += write_tables(&all, run, &meta_of(&all.data, run_id))?;
+    let meta = meta_of(&all.data, run_id);
+    closed.extend(write_tables(&all, run, &meta)?);
+    // The last row of `ranks` counts the list, so it is written after it.
+    let last = RankRow { parts: Some(closed.len() as i64), ..rank_row(&all) };
+    for shard in [write_table(&closed, run, &meta)?, write_table(&[last], run, &meta)?] {
+        closed.extend(shard);
+    }
+    out.bytes = closed.iter().map(|shard| shard.bytes.unsigned_abs()).sum();
     out.omissions = std::mem::take(&mut all.data.omissions);
     Ok(out)
 }
@@ -92,46 +100,49 @@ fn meta_of(data: &RankData, run_id: &str) -> ShardMeta {
     }
 }
 
-/// Writes the rows of a window, whose ids begin at `first_id`, as parts from `first_part` on; returns the bytes on disk.
+/// Writes the rows of a window, whose ids begin at `first_id`, as parts from `first_part` on; returns the closed shards.
 fn write_all_events(
     loaded: &Loaded,
     (first_id, first_part): (i64, u32),
     run: &Path,
     meta: &ShardMeta,
-) -> Result<u64, Error> {
+) -> Result<Vec<PartRow>, Error> {
     let Loaded { data, extras, .. } = loaded;
     let extras = Placed { extras, first_id };
     let parts: Vec<usize> = (0..data.events.len()).step_by(PART_ROWS).collect();
     // One part at a time and thread, so that the number of threads bounds the memory.
-    let sizes: Result<Vec<u64>, Error> = parts
+    parts
         .par_iter()
         .with_max_len(1)
         .enumerate()
         .map(|(part, first)| write_events(data, extras, *first, first_part + part as u32, run, meta))
-        .collect();
-    Ok(sizes?.iter().sum())
+        .collect()
 }
 
-/// Writes all tables of a rank but its rows; returns the bytes on disk.
-fn write_tables(loaded: &Loaded, run: &Path, meta: &ShardMeta) -> Result<u64, Error> {
+/// Writes all tables of a rank but its rows, the list of shards and `ranks`; returns the closed shards.
+fn write_tables(loaded: &Loaded, run: &Path, meta: &ShardMeta) -> Result<Vec<PartRow>, Error> {
     let Loaded { data, .. } = loaded;
     let collectives: Vec<CollectiveRow> = data.outline.collectives.iter().map(|c| c.row.clone()).collect();
-    let mut bytes = write_table(&collectives, run, meta)?;
-    bytes += write_table(&data.outline.comms, run, meta)?;
-    bytes += write_table(&data.devices, run, meta)?;
-    bytes += write_table(&data.memory, run, meta)?;
-    bytes += write_table(&data.outline.steps, run, meta)?;
-    bytes += write_table(&data.flows, run, meta)?;
-    bytes += write_table(&counters(data), run, meta)?;
-    bytes += write_table(&[rank_row(loaded)], run, meta)?;
-    Ok(bytes)
+    let closed = [
+        write_table(&collectives, run, meta)?,
+        write_table(&data.outline.comms, run, meta)?,
+        write_table(&data.devices, run, meta)?,
+        write_table(&data.memory, run, meta)?,
+        write_table(&data.outline.steps, run, meta)?,
+        write_table(&data.flows, run, meta)?,
+        write_table(&counters(data), run, meta)?,
+    ];
+    Ok(closed.into_iter().flatten().collect())
 }
 
-fn write_table<R: Row>(rows: &[R], run: &Path, meta: &ShardMeta) -> Result<u64, Error> {
+/// Writes a table of one part; `None` if it has no rows.
+fn write_table<R: Row>(rows: &[R], run: &Path, meta: &ShardMeta) -> Result<Option<PartRow>, Error> {
     if rows.is_empty() {
-        return Ok(0);
+        return Ok(None);
     }
-    Ok(write_shard(run, &R::table(), meta, 0, &[batch_from_rows(rows)?])?)
+    let table = R::table();
+    let closed = write_shard(run, &table, meta, 0, &[batch_from_rows(rows)?])?;
+    Ok(Some(closed.row(meta, &table, 0)))
 }
 
 fn write_events(
@@ -141,12 +152,13 @@ fn write_events(
     part: u32,
     run: &Path,
     meta: &ShardMeta,
-) -> Result<u64, Error> {
+) -> Result<PartRow, Error> {
     let mut builder = <EventRow as Row>::Builder::default();
     for row in first..data.events.len().min(first + PART_ROWS) {
         builder.push(&event_row(data, extras, row));
     }
-    Ok(write_shard(run, &EventRow::table(), meta, part, &[builder.finish()?])?)
+    let table = EventRow::table();
+    Ok(write_shard(run, &table, meta, part, &[builder.finish()?])?.row(meta, &table, part))
 }
 
 /// The arguments of a window's rows, by their place in its file.
@@ -391,6 +403,7 @@ fn rank_row(loaded: &Loaded) -> RankRow {
         launcher: None,
         versions: (!versions.is_empty()).then(|| serde_json::Value::from(versions).to_string().into()),
         closed_cleanly: *complete,
+        parts: None,
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use trace::{RecordBatch, ShardMeta, Table};
+use trace::{ClosedShard, PartRow, RecordBatch, Row, ShardMeta, Table};
 
 use crate::lock::lock;
 use crate::summary::Summary;
@@ -13,17 +13,24 @@ use crate::summary::Summary;
 /// The most attempts to find a free part number. An attempt fails if another process of the rank takes the number first.
 const MAX_PART_TRIES: usize = 100;
 
+/// Shards that are closed before a part of their list is written. It bounds the list.
+const MAX_UNLISTED: usize = 4096;
+
 /// Writes the parts of one rank.
 pub(super) struct Shards {
     run: PathBuf,
     meta: ShardMeta,
     next_part: BTreeMap<&'static str, u32>,
+    /// Closed shards that no part of `parts` lists yet.
+    unlisted: Vec<PartRow>,
+    /// Number of closed shards, without those of `parts`.
+    closed: i64,
     summary: Arc<Mutex<Summary>>,
 }
 
 impl Shards {
     pub(super) fn new(run: PathBuf, meta: ShardMeta, summary: Arc<Mutex<Summary>>) -> Self {
-        Self { run, meta, next_part: BTreeMap::new(), summary }
+        Self { run, meta, next_part: BTreeMap::new(), unlisted: Vec::new(), closed: 0, summary }
     }
 
     /// Writes the next part of a table and returns its number.
@@ -64,9 +71,11 @@ impl Shards {
         }
         let mut summary = lock(&self.summary);
         match written {
-            Ok(bytes) => {
-                summary.bytes += bytes;
+            Ok(shard) => {
+                summary.bytes += shard.bytes;
                 summary.shards += 1;
+                drop(summary);
+                self.list(table, part, shard);
                 Ok(())
             }
             Err(error) => {
@@ -74,6 +83,28 @@ impl Shards {
                 Err(error)
             }
         }
+    }
+
+    fn list(&mut self, table: &Table, part: u32, shard: ClosedShard) {
+        if table.name == PartRow::table().name {
+            return;
+        }
+        self.closed += 1;
+        self.unlisted.push(shard.row(&self.meta, table, part));
+        if self.unlisted.len() >= MAX_UNLISTED && self.write_list().is_err() {
+            // `ranks` counts more shards than the list has then, and a reader says so.
+            self.unlisted.clear();
+        }
+    }
+
+    /// Lists the shards that were closed since the last list. Returns the number of all listed shards.
+    pub(super) fn write_list(&mut self) -> Result<i64, trace::Error> {
+        if !self.unlisted.is_empty() {
+            let batch = trace::batch_from_rows(&self.unlisted)?;
+            self.write(&PartRow::table(), &[batch])?;
+            self.unlisted.clear();
+        }
+        Ok(self.closed)
     }
 }
 

@@ -25,7 +25,7 @@ fn a_part_closes_when_it_is_full() {
     assert_eq!(written.iter().filter(|row| row.open != Some(true)).count(), 1050);
     // The rows of `counters` sum up over any number of parts.
     assert_eq!(counters(run.path()), [("host:main".into(), 1050, 0, None)]);
-    let bytes: u64 = ["events", "counters", "ranks"]
+    let bytes: u64 = ["events", "counters", "ranks", "parts"]
         .iter()
         .flat_map(|table| opened.shards(RANK, table))
         .map(|shard| shard.bytes)

@@ -366,7 +366,7 @@ fn the_rank_has_a_row_at_start_and_end() {
     drop(recorder.thread("main").scope(Kind::CpuOp, recorder.intern("op")));
     let first = recorder.finish();
     assert_eq!(recorder.clone().finish(), first, "the second call returns the same summary");
-    assert_eq!(rows::<RankRow>(run.path())[1..], [RankRow { closed_cleanly: true, ..expected }]);
+    assert_eq!(rows::<RankRow>(run.path())[1..], [RankRow { closed_cleanly: true, parts: Some(3), ..expected }]);
 
     // Every time is in the bent clock, and every shard has its clock domain.
     let event = event(&rows::<EventRow>(run.path()), "op");

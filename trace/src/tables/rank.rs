@@ -331,6 +331,28 @@ tables! {
         versions: Option<Text>,
         /// Whether the recorder ended in order; false in the row that is written at the start.
         closed_cleanly: bool,
+        /// Number of shards of the process that `parts` lists. Null in the row that is written at the start, and if the
+        /// process listed none.
+        parts: Option<i64>,
+    }
+
+    /// One row per shard that a process closed, without the shards of this table and the last one of `ranks`. A reader
+    /// compares them with the shards that it finds.
+    parts: PartRow / PartBuilder / PartView, by Rank, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Process id of the writer.
+        pid: i64,
+        /// Table of the shard.
+        table_name: Text,
+        /// Part number of the shard.
+        part: i64,
+        /// Number of rows.
+        rows: i64,
+        /// Size of the file.
+        bytes: i64,
+        /// XXH3 of the file's footer, in hexadecimal digits. The footer holds the checksums of the row groups.
+        footer_xxh3: Text,
     }
 
     /// One row per source and part: the number of rows that the source stored and lost since the part before. Sum the

@@ -97,7 +97,7 @@ fn check<R: Row>() {
         // In two batches, whose dictionaries differ.
         let (first, second) = rows.split_at(rows.len() / 2);
         let batches = [batch_from_rows(first).unwrap(), batch_from_rows(second).unwrap()];
-        let bytes = write_shard(run.path(), &table, &common::meta(RANK), 7, &batches).unwrap();
+        let bytes = write_shard(run.path(), &table, &common::meta(RANK), 7, &batches).unwrap().bytes;
         let path = shard_path(run.path(), table.name, RANK, 7);
         let shard = Shard::open(&path, table.name).unwrap();
         let mut read: Vec<R> = Vec::new();
