@@ -235,7 +235,7 @@ fn an_outline_equals_that_of_the_loaded_rank() {
         |step, start_ns, end_ns| StepRow { step, phase: "active".into(), start_ns, end_ns, ..StepRow::default() };
     shard(run, 0, &[step(2, 300, 530), step(1, 90, 290)]);
     let run = Run::open(run).unwrap();
-    let outline = outline_rank(&run, 0);
+    let (outline, _) = outline_rank(&run, 0);
     let mut whole = load_rank(&run, 0);
     whole.measure_outline();
     assert_eq!(outline, whole.outline);

@@ -56,7 +56,7 @@ fn check_joined(run: &Path) {
     assert!(found.values().is_sorted(), "in their order: {found:?}");
     assert!(!data.omissions.iter().any(|omission| &*omission.what == "kernels of collectives"));
     // Exports know collectives before they look at rows: they must have the same times in the same order.
-    assert_eq!(aggregator::ingest::run::outline_rank(&opened, 0).collectives, data.outline.collectives);
+    assert_eq!(aggregator::ingest::run::outline_rank(&opened, 0).0.collectives, data.outline.collectives);
     println!("kernels of collectives: {} of {COLLECTIVES} found", found.len());
 }
 

@@ -8,7 +8,7 @@
 
 use std::fs::File;
 use std::hash::Hasher;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::FileExt;
 
 use parquet::errors::ParquetError;
@@ -110,7 +110,10 @@ pub(crate) fn sound_bytes(file: &File, footer: &ParquetMetaData) -> Result<Optio
         let (mut hash, mut length) = (XxHash3_64::new(), 0);
         while length < claimed {
             let wanted = usize::try_from(claimed - length).map_or(READ_BYTES, |left| left.min(READ_BYTES));
-            let got = from.read(&mut room[..wanted])?;
+            let got = match from.read(&mut room[..wanted]) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                got => got?,
+            };
             if got == 0 {
                 break;
             }

@@ -10,16 +10,18 @@
 
 mod temporary;
 
+pub use temporary::{ScratchDirectory, sweep};
+
 use std::fs::{self, File, FileType};
 use std::io::{self, BufWriter, ErrorKind, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use crate::Error;
-use temporary::{Temporary, sweep};
+use temporary::Temporary;
 
 /// Writes `path` through `fill`, over an existing file, and returns its size in bytes. On any error the temporary file
 /// is removed and `path` is as it was.
@@ -52,10 +54,14 @@ pub fn write_output<T, E: From<Error>>(path: &Path, fill: impl FnOnce(&mut dyn W
         out.flush().map_err(io)?;
         Ok(value)
     };
-    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        return through(&mut File::options().write(true).open(path).map_err(io)?);
-    }
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    let target = match fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => {
+            return through(&mut File::options().write(true).open(path).map_err(io)?);
+        }
+        Ok(_) => fs::canonicalize(path).map_err(io)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => path.into(),
+        Err(error) => return Err(io(error).into()),
+    };
     sweep(&target);
     publish(&target, through, |temporary| fs::rename(temporary, &target)).map(|(value, _)| value)
 }
@@ -67,28 +73,50 @@ pub fn write_output<T, E: From<Error>>(path: &Path, fill: impl FnOnce(&mut dyn W
 /// [`Error::Occupied`] if `target` exists and is not an empty directory, the error of `fill`, or [`Error::Io`].
 pub fn create_directory<T, E: From<Error>>(target: &Path, fill: impl FnOnce(&Path) -> Result<T, E>) -> Result<T, E> {
     let io = |source| Error::Io { path: target.into(), source };
-    // A directory that exists may be a mount point, or its parent may belong to another user. Then the temporary
-    // directory must lie inside it.
     let inside = target.join("new");
-    let place = if target.is_dir() { &inside } else { target };
-    sweep(place);
-    match fs::read_dir(target).map(|mut entries| entries.next().is_none()) {
-        Ok(true) => {}
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
+    sweep(target);
+    sweep(&inside);
+    let exists = match fs::read_dir(target).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => true,
+        Err(error) if error.kind() == ErrorKind::NotFound => false,
         Ok(false) => return Err(Error::Occupied { path: target.into(), why: "it is not empty".into() }.into()),
         Err(error) => return Err(io(error).into()),
-    }
-    make_parent(place)?;
-    let temporary = Temporary::directory(place).map_err(io)?;
-    let value = fill(temporary.path())?;
-    if place == target {
+    };
+    make_parent(target)?;
+    if !exists {
+        let temporary = Temporary::directory(target).map_err(io)?;
+        let value = fill(temporary.path())?;
         rename_to_free_name(temporary.path(), target).map_err(io)?;
         temporary.was_renamed();
-    } else {
-        move_entries(temporary.path(), target).map_err(io)?;
+        sync_parent(target);
+        return Ok(value);
     }
+    let target = &fs::canonicalize(target).map_err(io)?;
+    if let Some(temporary) = renamable(target).map_err(io)? {
+        let value = fill(temporary.path())?;
+        // The system refuses a directory that is no longer empty.
+        fs::rename(temporary.path(), target).map_err(io)?;
+        temporary.was_renamed();
+        sync_parent(target);
+        return Ok(value);
+    }
+    let temporary = Temporary::directory(&inside).map_err(io)?;
+    let value = fill(temporary.path())?;
+    move_entries(temporary.path(), target).map_err(io)?;
     sync_parent(target);
     Ok(value)
+}
+
+/// A temporary directory that can take the place of an empty directory in one step, with its permissions. A mount point
+/// keeps its place, and the parent may belong to another user: then `None`.
+fn renamable(target: &Path) -> io::Result<Option<Temporary>> {
+    let metadata = fs::metadata(target)?;
+    let Ok(temporary) = Temporary::directory(target) else { return Ok(None) };
+    if fs::metadata(temporary.path())?.dev() != metadata.dev() {
+        return Ok(None);
+    }
+    fs::set_permissions(temporary.path(), metadata.permissions())?;
+    Ok(Some(temporary))
 }
 
 /// Fills a new directory beside `target` through `fill`, and puts it in the place of `target`: a reader sees the old
@@ -203,13 +231,21 @@ fn exchange(temporary: &Path, target: &Path) -> io::Result<()> {
     }
 }
 
-/// Moves the entries of a directory, files last: a manifest makes a run of the tables beside it.
+/// Moves the entries of a directory, files last: a manifest makes a run of the tables beside it. After an error, those
+/// that were moved are moved back.
 fn move_entries(from: &Path, to: &Path) -> io::Result<()> {
     let entries =
         fs::read_dir(from)?.map(|entry| entry.and_then(|entry| Ok((entry.file_type()?.is_file(), entry.file_name()))));
     let mut entries = entries.collect::<io::Result<Vec<_>>>()?;
     entries.sort();
-    entries.iter().try_for_each(|(_, name)| rename_to_free_name(&from.join(name), &to.join(name)))
+    for (at, (_, name)) in entries.iter().enumerate() {
+        if let Err(error) = rename_to_free_name(&from.join(name), &to.join(name)) {
+            // What cannot be moved back stays: it is whole, and no manifest names it.
+            entries[..at].iter().for_each(|(_, name)| drop(fs::rename(to.join(name), from.join(name))));
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 fn is_unsupported(error: Errno) -> bool {

@@ -4,6 +4,7 @@ mod limit;
 mod parts;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
@@ -69,7 +70,7 @@ impl Run {
         let manifest = Manifest::read(path)?;
         let mut run = Self { path: path.into(), manifest, shards: BTreeMap::new(), problems: Vec::new() };
         for table in rank_tables() {
-            run.open_table(table.name)?;
+            run.open_table(table.name);
         }
         // By number: beyond part 9999 the names sort differently.
         run.shards.values_mut().for_each(|shards| shards.sort_by_key(|shard| shard.part));
@@ -115,16 +116,15 @@ impl Run {
         (rows, problems)
     }
 
-    fn open_table(&mut self, table: &str) -> Result<(), Error> {
+    fn open_table(&mut self, table: &str) {
         let directory = self.path.join(table);
-        if !directory.is_dir() {
-            return Ok(());
-        }
-        let io = |source| Error::Io { path: directory.clone(), source };
-        let mut paths = Vec::new();
-        for entry in fs::read_dir(&directory).map_err(io)? {
-            paths.push(entry.map_err(io)?.path());
-        }
+        let entries = fs::read_dir(&directory).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+        let mut paths: Vec<PathBuf> = match entries {
+            Ok(paths) => paths,
+            // No rank wrote rows of this table.
+            Err(error) if error.kind() == ErrorKind::NotFound => return,
+            Err(error) => return self.problem(&directory, None, format!("rows of {table}"), None, error.to_string()),
+        };
         paths.sort();
         for path in paths {
             // A temporary file is a part that was open when its rank died. Only the rank's own counters include its rows.
@@ -141,7 +141,6 @@ impl Run {
                 }
             }
         }
-        Ok(())
     }
 
     fn accept(&mut self, shard: Shard) {

@@ -126,9 +126,10 @@ pub(super) fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
             Some(run) => Err(no_input(run, "it is a run, and a run is analyzed alone; give no other paths".into())),
             None => {
                 paths.iter().try_for_each(|path| check_manifest(path))?;
-                let snapshots: Vec<PathBuf> = paths.iter().flat_map(|path| snapshots_in(path)).collect();
+                let snapshots = paths.iter().map(|path| snapshots_in(path)).collect::<Result<Vec<_>, _>>()?;
                 // Beside traces, a pickle is a file without traces, and is listed as one.
-                let only = paths.iter().all(|path| path.is_dir() || is_pickle(path));
+                let only = paths.iter().zip(&snapshots).all(|(path, found)| path.is_dir() || !found.is_empty());
+                let snapshots = snapshots.concat();
                 Ok(if only && !snapshots.is_empty() { Input::Snapshots(snapshots) } else { Input::Traces(paths) })
             }
         },
@@ -137,23 +138,44 @@ pub(super) fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
 
 /// The pickles that a path stands for: itself, or those of a directory and of the directories of ranks in it. A directory
 /// with any `.json` file has none, because its traces say more.
-fn snapshots_in(path: &Path) -> Vec<PathBuf> {
+///
+/// # Errors
+/// [`Error::Io`] if there are pickles, and perhaps more that cannot be read. Without pickles, the reader of traces lists
+/// what cannot be read.
+fn snapshots_in(path: &Path) -> Result<Vec<PathBuf>, Error> {
     if !path.is_dir() {
-        return if is_pickle(path) { vec![path.into()] } else { Vec::new() };
+        return Ok(if is_pickle(path)? { vec![path.into()] } else { Vec::new() });
     }
-    let entries = |path: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(path).into_iter().flatten().take(MAX_MATCHES);
-        entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
-    };
-    let within = |path: PathBuf| if path.is_dir() { entries(&path) } else { vec![path] };
-    let mut files: Vec<PathBuf> = entries(path).into_iter().flat_map(within).filter(|path| path.is_file()).collect();
+    let (mut files, mut unread) = (Vec::new(), None);
+    for entry in entries(path)? {
+        match entry.is_dir().then(|| entries(&entry)) {
+            None => files.push(entry),
+            Some(Ok(inside)) => files.extend(inside),
+            Some(Err(error)) => unread = Some(error),
+        }
+    }
     files.sort();
     let is_trace = |path: &PathBuf| path.to_string_lossy().to_ascii_lowercase().contains(".json");
     if files.iter().any(is_trace) {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    files.retain(|path| path.extension().is_some_and(|end| end == "pickle" || end == "pkl") && is_pickle(path));
-    files
+    files.retain(|path| {
+        path.extension().is_some_and(|end| end == "pickle" || end == "pkl")
+            && is_pickle(path).unwrap_or_else(|error| {
+                unread = Some(error);
+                false
+            })
+    });
+    match unread {
+        Some(error) if !files.is_empty() => Err(error),
+        _ => Ok(files),
+    }
+}
+
+fn entries(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let io = |source| Error::Io { path: directory.into(), source };
+    let entries = std::fs::read_dir(directory).map_err(io)?.take(MAX_MATCHES);
+    entries.map(|entry| Ok(entry.map_err(io)?.path())).collect()
 }
 
 fn no_input(path: &Path, why: String) -> Error {

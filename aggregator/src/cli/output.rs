@@ -1,7 +1,7 @@
 //! Outputs of a command: standard output or a file, and never a file of the input.
 
 use std::fs::{self, File};
-use std::io::{IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -67,35 +67,42 @@ pub(super) fn print_usage(error: &clap::Error) -> ExitCode {
 /// Refuses an output that would replace a file of the input. `inputs` are the paths on the command line.
 ///
 /// # Errors
-/// [`Error::Trace`].
+/// [`Error::Trace`]; [`Error::Io`] if it cannot be examined.
 pub(super) fn refuse_input(path: &Path, inputs: &[PathBuf]) -> Result<(), Error> {
-    let is_file = path.as_os_str() != "-";
-    match inputs.iter().find(|input| is_file && would_destroy(path, input)) {
-        Some(input) => {
-            let why = format!("it is a file of the input {}", input.display());
-            Err(trace::Error::Occupied { path: path.into(), why }.into())
-        }
-        None => Ok(()),
+    if path.as_os_str() == "-" {
+        return Ok(());
     }
+    for input in inputs.iter().filter(|input| input.as_os_str() != "-") {
+        if would_destroy(path, input).map_err(|source| Error::Io { path: path.into(), source })? {
+            let why = format!("it is a file of the input {}", input.display());
+            return Err(trace::Error::Occupied { path: path.into(), why }.into());
+        }
+    }
+    Ok(())
 }
 
-/// Whether `path` is the input, or a file inside it that may be read as a part of it. A path that cannot be examined does
-/// not exist, or fails when it is written.
-fn would_destroy(path: &Path, input: &Path) -> bool {
-    let (Ok(target), Ok(of_input)) = (fs::metadata(path), fs::metadata(input)) else { return false };
-    if !target.is_file() {
-        return false;
-    }
+/// Whether `path` is the input, or a file inside it that may be read as a part of it.
+fn would_destroy(path: &Path, input: &Path) -> io::Result<bool> {
+    let Some(target) = if_there(fs::metadata(path))?.filter(fs::Metadata::is_file) else { return Ok(false) };
+    let of_input = fs::metadata(input)?;
     if (target.dev(), target.ino()) == (of_input.dev(), of_input.ino()) {
-        return true;
+        return Ok(true);
     }
     let directory =
         if input.file_name().is_some_and(|name| name == MANIFEST_FILE) { input.parent() } else { Some(input) };
     let directory = directory.map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
-    let (Ok(target), Some(Ok(directory))) = (path.canonicalize(), directory.map(Path::canonicalize)) else {
-        return false;
-    };
-    directory.is_dir() && target.starts_with(directory) && looks_like_input(&target)
+    let (target, Some(directory)) = (path.canonicalize()?, directory) else { return Ok(false) };
+    let directory = directory.canonicalize()?;
+    Ok(directory.is_dir() && target.starts_with(directory) && looks_like_input(&target))
+}
+
+/// `None` if there is no such file.
+fn if_there<T>(examined: io::Result<T>) -> io::Result<Option<T>> {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    match examined {
+        Err(error) if matches!(error.kind(), NotFound | NotADirectory) => Ok(None),
+        examined => examined.map(Some),
+    }
 }
 
 fn looks_like_input(path: &Path) -> bool {

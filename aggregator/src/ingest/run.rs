@@ -23,8 +23,8 @@ pub use merge_parts::{merge_parts, sort_rows};
 /// Loads all data of one rank that an analysis needs. Unusable rows are listed in [`RankData::omissions`].
 pub fn load_rank(run: &Run, rank: i32) -> RankData {
     let mut data = RankData::default();
-    data.outline.info = rank_info(run, rank);
     let mut omissions = Vec::new();
+    data.outline.info = rank_info(run, rank, &mut omissions);
     data.outline.collectives = collectives(run, rank, &mut omissions);
     data.outline.steps = rows(run, rank, &mut omissions);
     data.outline.clock_samples = rows(run, rank, &mut omissions);
@@ -46,25 +46,26 @@ pub fn load_rank(run: &Run, rank: i32) -> RankData {
     data
 }
 
-/// Loads the outline of one rank. Problems of its shards are listed by the loader of its rows.
-pub fn outline_rank(run: &Run, rank: i32) -> RankOutline {
+/// Loads the outline of one rank, and the problems of its shards.
+pub fn outline_rank(run: &Run, rank: i32) -> (RankOutline, Vec<OmissionRow>) {
     let mut data = RankData::default();
-    data.outline.info = rank_info(run, rank);
-    let mut listed_later = Vec::new();
-    data.outline.collectives = collectives(run, rank, &mut listed_later);
-    data.outline.steps = rows(run, rank, &mut listed_later);
-    data.outline.comms = rows(run, rank, &mut listed_later);
-    data.outline.clock_samples = rows(run, rank, &mut listed_later);
+    let mut omissions = Vec::new();
+    data.outline.info = rank_info(run, rank, &mut omissions);
+    data.outline.collectives = collectives(run, rank, &mut omissions);
+    data.outline.steps = rows(run, rank, &mut omissions);
+    data.outline.comms = rows(run, rank, &mut omissions);
+    data.outline.clock_samples = rows(run, rank, &mut omissions);
+    // The load of all rows lists what is repaired.
     repair::repair(&mut data);
-    let span = columns::span(run, rank);
+    let span = columns::span(run, rank, &mut omissions);
     // Then collectives have the times of kernels, and those are among the rows.
     if span.has_device_rows && data.outline.collectives.iter().any(|c| collective_kernels::may_time(c)) {
         let mut data = load_rank(run, rank);
         data.measure_outline();
-        return data.outline;
+        return (data.outline, data.omissions);
     }
     let recorded_ns = data.outline.recorded_with(span.rows.map(|rows| (rows.start_ns, rows.end_ns)));
-    RankOutline { recorded_ns, has_device_rows: span.has_device_rows, ..data.outline }
+    (RankOutline { recorded_ns, has_device_rows: span.has_device_rows, ..data.outline }, omissions)
 }
 
 fn collectives(run: &Run, rank: i32, omissions: &mut Vec<OmissionRow>) -> Vec<Collective> {
@@ -79,10 +80,11 @@ pub fn load_rank_detailed(run: &Run, rank: i32) -> (RankData, Details) {
 }
 
 /// The rows that were lost before the rank's shards were written, for a command that reads the shards by itself.
-pub(crate) fn losses(run: &Run, rank: i32) -> Vec<OmissionRow> {
+pub(super) fn losses(run: &Run, rank: i32) -> Vec<OmissionRow> {
     let mut omissions = Vec::new();
     let counters = rows(run, rank, &mut omissions);
-    omissions.extend(losses_of(run, &rank_info(run, rank), &counters));
+    let info = rank_info(run, rank, &mut omissions);
+    omissions.extend(losses_of(run, &info, &counters));
     omissions
 }
 
@@ -185,8 +187,8 @@ fn rows<R: Row>(run: &Run, rank: i32, omissions: &mut Vec<OmissionRow>) -> Vec<R
 
 /// The information about a rank from its first process's row in `ranks`; without such a row, from its shards. The rank
 /// closed cleanly if the last row of each of its processes records that.
-fn rank_info(run: &Run, rank: i32) -> RankInfo {
-    let (rows, _) = run.rows::<RankRow>(rank);
+fn rank_info(run: &Run, rank: i32, omissions: &mut Vec<OmissionRow>) -> RankInfo {
+    let rows = rows::<RankRow>(run, rank, omissions);
     if let Some(row) = rows.first() {
         let last: BTreeMap<i64, bool> = rows.iter().map(|row| (row.pid, row.closed_cleanly)).collect();
         return RankInfo {

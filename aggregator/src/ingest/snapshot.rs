@@ -29,12 +29,22 @@ const MAX_FRAME_CHARS: usize = 300;
 /// The largest pickle that is read.
 const MAX_BYTES: u64 = 4 << 30;
 
-/// Whether a file is a pickle, by its first bytes: the instruction `PROTO` and a protocol.
-pub fn is_pickle(path: &Path) -> bool {
+/// Whether a file is a pickle, by its first bytes: the instruction `PROTO` and a protocol. What is no regular file
+/// is none.
+///
+/// # Errors
+/// [`Error::Io`]: whether it is one is unknown.
+pub fn is_pickle(path: &Path) -> Result<bool, Error> {
     use std::io::Read;
-    let mut head = [0; 2];
-    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
-    path.is_file() && read.is_ok() && head[0] == 0x80 && (2..=5).contains(&head[1])
+    let io = |source| Error::Io { path: path.into(), source };
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => {}
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
+        _ => return Ok(false),
+    }
+    let mut head = Vec::new();
+    trace::files::open_regular(path).and_then(|file| file.take(2).read_to_end(&mut head)).map_err(io)?;
+    Ok(matches!(head[..], [0x80, 2..=5]))
 }
 
 /// The snapshots of the ranks of one job.

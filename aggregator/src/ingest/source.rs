@@ -1,15 +1,16 @@
 //! Sources of ranks: a recorded run, or any other format that converts to [`RankData`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
-use trace::{OmissionRow, Run, StepRow};
+use trace::{OmissionRow, Row, Run, StepRow};
 
 use crate::Error;
 use crate::base::units::{self, omission, ranks_named};
 use crate::ingest::memory::default_max_memory_bytes;
-use crate::ingest::run::{load_rank, load_rank_detailed, outline_rank};
+use crate::ingest::run::{load_rank, load_rank_detailed, losses, outline_rank};
 use crate::model::{RankData, RankOutline};
 use trace::rank::Details;
 
@@ -40,7 +41,7 @@ pub trait Source: Sync {
     /// Only if nothing of the rank is usable. Smaller problems are listed in [`RankData::omissions`].
     fn load(&self, rank: i32) -> Result<RankData, Error>;
     /// Loads only the data that aligns one rank's clock. This is cheaper than loading the rows, if the source can avoid
-    /// them.
+    /// them. Omissions are listed by the next load.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -71,9 +72,11 @@ pub(crate) fn no_rank(source: &dyn Source) -> Error {
 }
 
 /// A recorded run as a source.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct RunSource {
     run: Run,
+    /// Problems of reads that return no omissions, by rank. The next load of the rank lists them: a disk may fail once.
+    unlisted: Mutex<BTreeMap<i32, Vec<OmissionRow>>>,
 }
 
 impl RunSource {
@@ -106,12 +109,44 @@ impl RunSource {
                 units::plural(at_once as usize, "rank"),
             )
         });
-        Ok(Self { run })
+        Ok(Self { run, unlisted: Mutex::default() })
+    }
+
+    /// Reads the rows of a small table of one rank. Problems are listed with the next load of the rank, or by
+    /// [`losses`](Self::losses).
+    pub(crate) fn rows<R: Row>(&self, rank: i32) -> Vec<R> {
+        let (rows, problems) = self.run.rows::<R>(rank);
+        self.list_later(rank, problems.into_iter().map(|problem| problem.into_omission(&self.run.path)).collect());
+        rows
+    }
+
+    /// The rows that were lost before the rank's shards were written, and the problems of reads that listed none, for a
+    /// command that reads the shards by itself.
+    pub(crate) fn losses(&self, rank: i32) -> Vec<OmissionRow> {
+        self.with_unlisted(rank, losses(&self.run, rank))
+    }
+
+    /// Lists omissions with the next load of the rank, or by [`losses`](Self::losses).
+    pub(crate) fn list_later(&self, rank: i32, omissions: Vec<OmissionRow>) {
+        if !omissions.is_empty() {
+            self.unlisted.lock().unwrap_or_else(PoisonError::into_inner).entry(rank).or_default().extend(omissions);
+        }
+    }
+
+    fn with_unlisted(&self, rank: i32, mut omissions: Vec<OmissionRow>) -> Vec<OmissionRow> {
+        let unlisted = self.unlisted.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank);
+        for omission in unlisted.into_iter().flatten() {
+            // A damaged shard gives the same problem each time.
+            if !omissions.contains(&omission) {
+                omissions.push(omission);
+            }
+        }
+        omissions
     }
 
     /// The steps of each window of the recorder, in order of time, over all ranks; the ends are exclusive.
     pub fn windows(&self) -> Vec<Range<i32>> {
-        let rows = self.run.ranks().into_iter().flat_map(|rank| self.run.rows::<StepRow>(rank).0);
+        let rows = self.run.ranks().into_iter().flat_map(|rank| self.rows::<StepRow>(rank));
         let steps: BTreeSet<(Option<i32>, i32)> = rows.map(|row| (row.window, row.step)).collect();
         let mut windows: Vec<(Option<i32>, Range<i32>)> = Vec::new();
         for (window, step) in steps {
@@ -151,14 +186,20 @@ impl Source for RunSource {
     }
 
     fn load(&self, rank: i32) -> Result<RankData, Error> {
-        Ok(load_rank(&self.run, rank))
+        let mut data = load_rank(&self.run, rank);
+        data.omissions = self.with_unlisted(rank, data.omissions);
+        Ok(data)
     }
 
     fn outline(&self, rank: i32) -> Result<RankOutline, Error> {
-        Ok(outline_rank(&self.run, rank))
+        let (outline, omissions) = outline_rank(&self.run, rank);
+        self.list_later(rank, omissions);
+        Ok(outline)
     }
 
     fn load_detailed(&self, rank: i32) -> Result<(RankData, Details), Error> {
-        Ok(load_rank_detailed(&self.run, rank))
+        let (mut data, details) = load_rank_detailed(&self.run, rank);
+        data.omissions = self.with_unlisted(rank, data.omissions);
+        Ok((data, details))
     }
 }

@@ -15,12 +15,11 @@ use kineto::write::{Selection, TraceWriter, is_exported};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use trace::files::write_output;
-use trace::{OmissionRow, Run, StepRow};
+use trace::{OmissionRow, StepRow};
 
 use crate::Error;
 use crate::align::aligned::align_source;
 use crate::base::intervals::Interval;
-use crate::ingest::run::losses;
 use crate::ingest::source::{RunSource, Source, no_rank};
 use crate::model::options::Options;
 use crate::model::scope::Scope;
@@ -120,7 +119,7 @@ pub fn export(
         let why = "it exists, and rankscope did not write it".into();
         return Err(trace::Error::Occupied { path, why }.into());
     }
-    let base_ns = base_ns(source.run(), &ranks);
+    let base_ns = base_ns(source, &ranks);
     let done = AtomicUsize::new(0);
     let write_one = |rank: &i32| {
         let path = path_of(out, *rank);
@@ -131,19 +130,20 @@ pub fn export(
     let written: Vec<_> = ranks.par_iter().with_max_len(1).map(write_one).collect();
     let mut exported = Exported { omissions, ..Exported::default() };
     for (rank, (path, result)) in ranks.iter().zip(written) {
-        exported.omissions.extend(losses(source.run(), *rank));
         let (counts, bytes, omissions) = result?;
         exported.counts.add(counts);
         exported.bytes += bytes;
         exported.files.push(path);
+        let is_listed = |row: &OmissionRow| omissions.iter().any(|o| (o.rank, &o.what) == (row.rank, &row.what));
+        exported.omissions.extend(source.losses(*rank).into_iter().filter(|row| !is_listed(row)));
         exported.omissions.extend(omissions);
     }
     Ok(exported)
 }
 
 /// The base from which the times of a trace count; 0 if doubles represent the times exactly.
-fn base_ns(run: &Run, ranks: &[i32]) -> i64 {
-    let first = ranks.iter().filter_map(|rank| run.rows::<StepRow>(*rank).0.first().map(|step| step.start_ns)).min();
+fn base_ns(source: &RunSource, ranks: &[i32]) -> i64 {
+    let first = ranks.iter().filter_map(|rank| source.rows::<StepRow>(*rank).first().map(|step| step.start_ns)).min();
     match first {
         Some(ns) if ns.saturating_abs() > MAX_EXACT_NS => (ns / BASE_UNIT_NS - 1) * BASE_UNIT_NS,
         _ => 0,
@@ -179,13 +179,13 @@ fn chosen(source: &RunSource, rank: i32, options: &Options, time: Option<Interva
         // Any range may match the marker, so all rows must be loaded.
         Some(marker) => {
             let mut data = source.load(rank)?;
+            source.list_later(rank, std::mem::take(&mut data.omissions));
             mark_steps(&mut data, marker);
             one_step_if_none(&mut data);
             data
         }
-        // Unreadable rows are listed when the rank is written.
         None => {
-            let steps = source.run().rows::<StepRow>(rank).0;
+            let steps = source.rows::<StepRow>(rank);
             RankData { outline: RankOutline { steps, ..RankOutline::default() }, ..RankData::default() }
         }
     };

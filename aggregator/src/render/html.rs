@@ -116,7 +116,7 @@ pub fn report(
     let run = run_tab(source, options, settings, &analyzed, "Run")?;
     let title = title(&analyzed.analysis);
     let bytes = write_page(&title, &[run.tab], &mut out)?;
-    Ok(reported(analyzed.analysis, run.summarised, bytes))
+    Ok(reported(analyzed.analysis, run.summarised, run.omissions, bytes))
 }
 
 /// Writes the report of the run `after`, with the changes since `before` in a second tab.
@@ -138,7 +138,7 @@ pub fn report_with(
     let compared = compare::compare_tab(&changes, &settings.limits)?;
     let title = format!("{} · compared", title(&analyzed.analysis));
     let bytes = write_page(&title, &[run.tab, compared], &mut out)?;
-    let mut reported = reported(analyzed.analysis, run.summarised, bytes);
+    let mut reported = reported(analyzed.analysis, run.summarised, run.omissions, bytes);
     reported.worst = reported.worst.into_iter().chain(worst_omission(&changes.omissions)).min();
     // The omissions of the comparison include those of B.
     let of_a = before.info().path.display().to_string();
@@ -147,14 +147,11 @@ pub fn report_with(
     Ok(reported)
 }
 
-fn reported(analysis: Analysis, summarised: Vec<String>, bytes: u64) -> Reported {
-    Reported {
-        bytes,
-        ranks: analysis.facts.ranks.len(),
-        summarised,
-        worst: analysis.worst_omission(),
-        omissions: analysis.tables.omissions,
-    }
+fn reported(analysis: Analysis, summarised: Vec<String>, of_timeline: Vec<OmissionRow>, bytes: u64) -> Reported {
+    let worst = analysis.worst_omission().into_iter().chain(worst_omission(&of_timeline)).min();
+    let (ranks, mut omissions) = (analysis.facts.ranks.len(), analysis.tables.omissions);
+    omissions.extend(of_timeline);
+    Reported { bytes, ranks, summarised, omissions, worst }
 }
 
 fn title(analysis: &Analysis) -> String {
@@ -166,6 +163,8 @@ fn title(analysis: &Analysis) -> String {
 struct RunTab {
     tab: Tab,
     summarised: Vec<String>,
+    /// Of the timeline.
+    omissions: Vec<OmissionRow>,
 }
 
 /// The data of the scripts.
@@ -201,9 +200,9 @@ fn run_tab(
     let analysis = &analyzed.analysis;
     let (mut names, mut notes, limits) = (StringPool::default(), Shortenings::default(), &settings.limits);
     let step = timeline_step(analysis, settings)?;
-    let timeline = match step {
+    let (timeline, omissions) = match step {
         Some(step) => timeline(source, options, analyzed, step, limits, (&mut names, &mut notes)),
-        None => Timeline::default(),
+        None => Default::default(),
     };
     let (document, roofline) = document(analyzed, timeline, limits, names, &mut notes)?;
     let content = PageContent {
@@ -226,7 +225,7 @@ fn run_tab(
         data: page::script_json(&document)?,
     };
     let summarised = notes.all().iter().map(|(_, text)| text.clone()).collect();
-    Ok(RunTab { tab: page.into_tab(name)?, summarised })
+    Ok(RunTab { tab: page.into_tab(name)?, summarised, omissions })
 }
 
 /// The requested step, or a typical one.

@@ -5,8 +5,10 @@
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use trace::files::{replace, replace_directory};
 use trace::{ANALYSIS_DIR, write_table};
 
 use crate::error::Error;
@@ -24,7 +26,7 @@ const VIEWS_FILE: &str = "views.sql";
 /// After an error, an older analysis is still in place.
 pub fn write(analysis: &Analysis, directory: &Path, run: Option<&trace::Run>) -> Result<PathBuf, Error> {
     let target = directory.join(ANALYSIS_DIR);
-    trace::files::replace_directory(&target, foreign_entry, |fresh| {
+    replace_directory(&target, foreign_entry, |fresh| {
         write_all(analysis, fresh, &target, run).map_err(|error| error.moved(fresh, &target))
     })?;
     Ok(target)
@@ -58,9 +60,10 @@ fn write_all(analysis: &Analysis, fresh: &Path, target: &Path, run: Option<&trac
     let fingerprint = fingerprint(fresh, analysis, run)?;
     let place = views::Place { root: directory, fingerprint: &fingerprint, run_id: &analysis.facts.run_id };
     let sql = views::sql(run.zip(root.as_deref()), &place);
-    let write = |name: &str, text: &str| {
+    let write = |name: &str, text: &str| -> Result<(), Error> {
         let path = fresh.join(name);
-        fs::write(&path, text).map_err(|source| Error::Io { path, source })
+        let io = |source| Error::Io { path: path.clone(), source };
+        replace(&path, |file| file.write_all(text.as_bytes()).map_err(io)).map(drop)
     };
     // Tools that copy files leave out empty ones only rarely, but some do.
     write(&views::marker(&fingerprint), "Marks the analysis that views.sql is of.\n")?;

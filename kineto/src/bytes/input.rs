@@ -1,7 +1,10 @@
 //! The bytes of a trace: a file, compressed with gzip or zstd or not. Its first bytes decide which, not its name.
 
+use std::fs::File;
 use std::io::{self, Cursor as Bytes, Read};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use trace::files::open_regular;
 
@@ -28,6 +31,38 @@ pub(crate) struct Input {
     ended: bool,
     /// Why the stream ended too early.
     pub(crate) failure: Option<String>,
+    /// The error of the file system, if that is why.
+    pub(crate) file_error: FileError,
+}
+
+/// The number of the last error that the file system returned; 0 if it returned none. Unlike damage, such an error may
+/// not come again, so a reader of a part of the file must not pass over it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FileError(Arc<AtomicI32>);
+
+impl FileError {
+    pub(crate) fn check(&self) -> io::Result<()> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            number => Err(io::Error::from_raw_os_error(number)),
+        }
+    }
+}
+
+/// A file that keeps its last error, because decoders return errors of their own.
+struct Watched {
+    file: File,
+    error: FileError,
+}
+
+impl Read for Watched {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.file.read(bytes).inspect_err(|error| {
+            if error.kind() != io::ErrorKind::Interrupted {
+                self.error.0.store(error.raw_os_error().unwrap_or(0), Ordering::Relaxed);
+            }
+        })
+    }
 }
 
 enum Reader {
@@ -42,8 +77,11 @@ impl Input {
         let size = file.metadata()?.len();
         let mut magic = [0; 4];
         let got = read_up_to(&mut file, &mut magic)?;
+        let error = FileError::default();
+        let file = Watched { file, error: error.clone() };
         // A pipe cannot seek back, so the first bytes are chained before the rest.
-        Self::new(Bytes::new(magic[..got].to_vec()).chain(file), &magic[..got], size)
+        let input = Self::new(Bytes::new(magic[..got].to_vec()).chain(file), &magic[..got], size)?;
+        Ok(Self { file_error: error, ..input })
     }
 
     /// A stream from bytes in memory.
@@ -69,7 +107,8 @@ impl Input {
     }
 
     fn of(reader: Reader) -> Self {
-        Self { reader, read_bytes: 0, limit_bytes: u64::MAX, ended: false, failure: None }
+        let file_error = FileError::default();
+        Self { reader, read_bytes: 0, limit_bytes: u64::MAX, ended: false, failure: None, file_error }
     }
 
     /// Fills `buffer` and returns the number of bytes. Fewer bytes than it holds mean that the stream has ended, in

@@ -8,9 +8,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tempfile::TempDir;
 use trace::Text;
-use trace::files::open_regular;
+use trace::files::{ScratchDirectory, open_regular};
 
 use crate::bytes::input::{Input, inflate_limit_bytes};
 use crate::read::formats::is_trace_name;
@@ -25,7 +24,7 @@ const MAX_STANDARD_INPUT_BYTES: u64 = 64 << 30;
 /// Temporary files; removed with the last clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spool {
-    directory: Option<Arc<TempDir>>,
+    directory: Option<Arc<ScratchDirectory>>,
     files: usize,
 }
 
@@ -41,7 +40,7 @@ impl Spool {
     fn create(&mut self) -> io::Result<(PathBuf, File)> {
         let directory = match &self.directory {
             Some(directory) => directory,
-            None => self.directory.insert(Arc::new(tempfile::Builder::new().prefix("rankscope-").tempdir()?)),
+            None => self.directory.insert(Arc::new(ScratchDirectory::create()?)),
         };
         let path = directory.path().join(self.files.to_string());
         self.files += 1;
@@ -73,6 +72,7 @@ pub(crate) fn archive_kind(path: &Path) -> io::Result<Option<ArchiveKind>> {
     let mut input = Input::open(path)?;
     let mut head = [0; 512];
     let got = input.fill(&mut head);
+    input.file_error.check()?;
     Ok(match &head[..got] {
         [b'P', b'K', 3 | 5, 4 | 6, ..] => Some(ArchiveKind::Zip),
         head if head.len() == 512 && &head[257..262] == b"ustar" => Some(ArchiveKind::Tar),

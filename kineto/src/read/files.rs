@@ -66,6 +66,12 @@ pub fn plan(paths: &[PathBuf], options: PlanOptions) -> Result<Plan, Error> {
     let is_double = files.windows(2).any(|pair| pair[0].rank == pair[1].rank);
     let sizes: BTreeSet<i32> = files.iter().filter_map(|file| file.world_size).collect();
     let surveys = if is_double || sizes.len() > 1 || is_spread(&probes) { survey(&files)? } else { Vec::new() };
+    for (file, survey) in files.iter().zip(&surveys) {
+        if let Some(why) = &survey.unread {
+            let omission = OmissionRow::lost("steps that decide the window of the file", why.clone());
+            plan.omissions.push(omission.rank(file.rank).file(file.name.clone()));
+        }
+    }
     if !options.force {
         refuse_other_jobs(paths, &files, &surveys)?;
     }

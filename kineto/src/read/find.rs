@@ -51,7 +51,7 @@ pub(crate) struct Found {
 /// [`Error::Io`] if a path cannot be opened or listed, or an archive cannot be unpacked.
 pub(crate) fn find(paths: &[PathBuf]) -> Result<Found, Error> {
     let mut found = Found::default();
-    let base = common_directory(paths);
+    let base = common_directory(paths)?;
     for path in paths {
         let io = |source| Error::Io { path: path.clone(), source };
         if path.as_os_str() == STANDARD_INPUT {
@@ -139,11 +139,12 @@ impl Found {
 }
 
 /// The directory that all paths are in; a single directory is its own.
-fn common_directory(paths: &[PathBuf]) -> PathBuf {
+fn common_directory(paths: &[PathBuf]) -> Result<PathBuf, Error> {
     if let [only] = paths
-        && only.is_dir()
+        && only.as_os_str() != STANDARD_INPUT
+        && fs::metadata(only).map_err(|source| Error::Io { path: only.clone(), source })?.is_dir()
     {
-        return only.clone();
+        return Ok(only.clone());
     }
     let mut common: Option<Vec<Component<'_>>> = None;
     for path in paths.iter().filter(|path| path.as_os_str() != STANDARD_INPUT) {
@@ -153,7 +154,7 @@ fn common_directory(paths: &[PathBuf]) -> PathBuf {
             Some(common) => common.into_iter().zip(parent).take_while(|(a, b)| a == b).map(|(a, _)| a).collect(),
         });
     }
-    common.unwrap_or_default().into_iter().collect()
+    Ok(common.unwrap_or_default().into_iter().collect())
 }
 
 fn slashed(path: &Path) -> Text {

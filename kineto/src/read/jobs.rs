@@ -30,6 +30,8 @@ pub(crate) struct Traits {
     pub(crate) world_size: Option<i32>,
     /// Names of its operators and ranges.
     pub(crate) names: BTreeSet<Text>,
+    /// The error that ended the reading early.
+    pub(crate) unread: Option<String>,
 }
 
 /// Groups files by job; each group and the groups are in order of their first file.

@@ -88,6 +88,8 @@ pub(crate) fn probe(candidate: &Candidate, search_tail: bool) -> Result<Probe, E
     if parser.header.distributed.is_none() && search_tail {
         parser.header.distributed = info_behind_events(bytes, &mut input);
     }
+    // Without these bytes, another rank might be taken for that of the file.
+    input.file_error.check().map_err(io)?;
     let Header { distributed, .. } = parser.header;
     let too_large = |key: &&str| {
         let value = distributed.as_ref().and_then(|info| info.get(key)).and_then(Value::integer);

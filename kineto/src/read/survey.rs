@@ -29,7 +29,9 @@ pub(crate) fn survey(files: &[TraceFile]) -> Result<Vec<Traits>, Error> {
 fn traits(file: &TraceFile) -> Result<Traits, Error> {
     let shown = || PathBuf::from(&*file.name);
     let input = Input::open(&file.path).map_err(|source| Error::Io { path: shown(), source })?;
+    let file_error = input.file_error.clone();
     let streamed = read_stream(input, Wanted::default(), BLOCK_BYTES);
+    let unread = file_error.check().err().map(|error| error.to_string());
     let rows = rows_from_pieces(streamed.pieces, streamed.scratches, streamed.header.base_ns);
     let events = &rows.events;
     let spans = (0..events.len()).map(|row| (events.ts_ns[row], events.end_ns(row)));
@@ -45,6 +47,7 @@ fn traits(file: &TraceFile) -> Result<Traits, Error> {
         pid: rows.pids.iter().max_by_key(|(_, rows)| **rows).map_or(0, |(pid, _)| *pid),
         world_size: file.world_size,
         names: names.map(|(name, _)| name.clone()).collect(),
+        unread,
     })
 }
 

@@ -90,8 +90,9 @@ fn create_run(request: &RunRequest, world_size: usize) -> Result<RunPlace, Error
         let why = "the name of the run's directory is not UTF-8; give --out another";
         return Err(Error::Usage(format!("{}: {why}", path.display())));
     }
+    trace::files::sweep(&path.join(trace::MANIFEST_FILE));
     // A file with this name is refused like a directory that is not empty.
-    if path.exists() && !is_empty_directory(&path).map_err(io)? {
+    if path.try_exists().map_err(io)? && !is_empty_directory(&path).map_err(io)? {
         return Err(Error::RunExists(shown));
     }
     let run_id = format!("{created_utc_ns:x}-{:x}", std::process::id());

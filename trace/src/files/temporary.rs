@@ -5,9 +5,9 @@
 //! killed writer left.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
@@ -15,7 +15,32 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 /// Names that are tried. More are taken only if somebody makes files with these names.
 const MAX_NAMES: u32 = 1000;
 
+/// A directory for temporary files of this process, in the system's place for them. Only this user may read it. It is
+/// removed when this is dropped; the next process removes those that killed processes left.
+#[derive(Debug)]
+pub struct ScratchDirectory(Temporary);
+
+impl ScratchDirectory {
+    /// Makes an empty directory.
+    ///
+    /// # Errors
+    /// The error of the file system.
+    pub fn create() -> io::Result<Self> {
+        let target = std::env::temp_dir().join("rankscope");
+        sweep(&target);
+        let directory = Temporary::directory(&target)?;
+        directory.file.set_permissions(Permissions::from_mode(0o700))?;
+        Ok(Self(directory))
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
 /// A file or directory under a temporary name. It is removed when this is dropped, unless it was renamed.
+#[derive(Debug)]
 pub(super) struct Temporary {
     path: PathBuf,
     /// Open as long as the lock is needed.
@@ -96,7 +121,7 @@ const MIDDLE: &str = ".rankscope-";
 const END: &str = ".tmp";
 
 /// Removes the temporary entries of `target` whose writers are gone. An entry that cannot be removed stays.
-pub(super) fn sweep(target: &Path) {
+pub fn sweep(target: &Path) {
     let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else { return };
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     let Ok(entries) = fs::read_dir(parent) else { return };
@@ -147,6 +172,19 @@ mod tests {
         assert!(others.iter().all(|name| directory.path().join(name).exists()));
         drop(living);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), others.len() + 1);
+    }
+
+    #[test]
+    fn a_scratch_directory_is_private_and_ends_with_its_owner() {
+        let scratch = ScratchDirectory::create().unwrap();
+        let path = scratch.path().to_path_buf();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        fs::write(path.join("member"), "text").unwrap();
+        // The next one of this process, and its sweep, leave it alone.
+        let other = ScratchDirectory::create().unwrap();
+        assert!(other.path() != path && path.join("member").is_file());
+        drop(scratch);
+        assert!(!path.exists());
     }
 
     #[test]

@@ -80,12 +80,7 @@ pub(super) fn load_events(run: &Run, rank: i32, data: &mut RankData) {
     let mut raw = RawColumns::with_capacity(usize::try_from(total).unwrap_or(0).min(1 << 22));
     for shard in shards {
         if let Err((rows_read, error)) = load_shard(shard, &table, &mut names, &mut raw) {
-            data.omissions.push(
-                OmissionRow::lost("rows of events", error.to_string())
-                    .rank(rank)
-                    .file(relative(&shard.path, &run.path))
-                    .amount((shard.rows as i64).saturating_sub(rows_read as i64)),
-            );
+            data.omissions.push(unread(run, shard, rows_read, &error));
         }
     }
     mark_collectives(data, &mut raw.events);
@@ -100,6 +95,14 @@ pub(super) fn load_events(run: &Run, rank: i32, data: &mut RankData) {
     data.events = merge_parts(raw, rank, &mut data.omissions);
 }
 
+/// The rows of a shard that could not be read.
+fn unread(run: &Run, shard: &Shard, rows_read: usize, error: &Error) -> OmissionRow {
+    OmissionRow::lost("rows of events", error.to_string())
+        .rank(shard.meta.rank)
+        .file(relative(&shard.path, &run.path))
+        .amount((shard.rows as i64).saturating_sub(rows_read as i64))
+}
+
 /// The time span of a rank's rows, and whether they include device rows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Span {
@@ -109,11 +112,13 @@ pub(super) struct Span {
     pub(super) has_device_rows: bool,
 }
 
-/// Reads only the times of a rank's rows of `events`. If a shard fails half-way, the rows read so far count.
-pub(super) fn span(run: &Run, rank: i32) -> Span {
+/// Reads only the times of a rank's rows of `events`. If a shard fails half-way, the rows read so far count, and the
+/// failure is an omission as in [`load_events`].
+pub(super) fn span(run: &Run, rank: i32, omissions: &mut Vec<OmissionRow>) -> Span {
     let table = EventRow::table();
     let mut span = Span::default();
     for shard in run.shards(rank, TABLE) {
+        let mut rows_read = 0;
         let visit = |batch: &RecordBatch| -> Result<(), Error> {
             let kind = column::<Text>(batch, TABLE, "kind")?;
             let ts_ns = column::<i64>(batch, TABLE, "ts_ns")?;
@@ -127,10 +132,12 @@ pub(super) fn span(run: &Run, rank: i32) -> Span {
             let possible = times.filter(|(ts, dur)| Window::ANY.holds(**ts) && **dur <= MAX_LENGTH_NS);
             let rows = possible.map(|(ts, dur)| Interval::new(*ts, ts.saturating_add(*dur)));
             span.rows = rows.chain(span.rows).reduce(Interval::hull);
+            rows_read += batch.num_rows();
             Ok(())
         };
-        // The load of all columns reports problems of the shard.
-        let _ = shard.read(&table, Some(&SPAN_COLUMNS), visit);
+        if let Err(error) = shard.read(&table, Some(&SPAN_COLUMNS), visit) {
+            omissions.push(unread(run, shard, rows_read, &error));
+        }
     }
     span
 }

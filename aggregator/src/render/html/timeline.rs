@@ -11,6 +11,7 @@
 
 use rayon::prelude::*;
 use serde::Serialize;
+use trace::OmissionRow;
 
 use crate::align::clock::Clocks;
 use crate::base::intervals::Interval;
@@ -87,7 +88,8 @@ struct RankLanes {
     lanes: [Vec<i64>; LANES],
 }
 
-/// Draws `step` of all ranks of an analyzed source. Ranks that cannot be loaded again are left out and counted.
+/// Draws `step` of all ranks of an analyzed source. Ranks that cannot be loaded again are left out and counted. Returns
+/// also what could not be read this time, though it was read for the analysis.
 pub(super) fn timeline(
     source: &dyn Source,
     options: &Options,
@@ -95,18 +97,28 @@ pub(super) fn timeline(
     step: i32,
     limits: &Limits,
     (names, notes): (&mut StringPool, &mut Shortenings),
-) -> Timeline {
+) -> (Timeline, Vec<OmissionRow>) {
     let last = last_arrivals(analyzed, step);
     let ranks = &analyzed.analysis.facts.ranks;
+    let listed = &analyzed.analysis.tables.omissions;
     let draw = |rank: &i32| {
-        let mut data = source.load(*rank).ok()?;
+        let mut data = match source.load(*rank) {
+            Ok(data) => data,
+            Err(error) => {
+                let why = format!("it could not be read a second time: {error}");
+                return (None, vec![OmissionRow::lost("rank in the timeline", why).rank(*rank).amount(1)]);
+            }
+        };
+        let is_new = |row: &OmissionRow| !listed.iter().any(|listed| listed.rank == row.rank && listed == row);
+        let new: Vec<OmissionRow> = std::mem::take(&mut data.omissions).into_iter().filter(is_new).collect();
         prepare(&mut data, options, analyzed.time.get(rank).copied());
-        Some(draw_rank(&data, &analyzed.clocks, step, &last))
+        (Some(draw_rank(&data, &analyzed.clocks, step, &last)), new)
     };
-    let drawn: Vec<Option<Drawn>> = ranks.par_iter().with_max_len(1).map(draw).collect();
-    let failed = drawn.iter().filter(|d| d.is_none()).count();
+    let (drawn, omissions): (Vec<Option<Drawn>>, Vec<Vec<OmissionRow>>) =
+        ranks.par_iter().with_max_len(1).map(draw).unzip();
+    let failed = omissions.iter().filter(|of_rank| !of_rank.is_empty()).count();
     if failed > 0 {
-        notes.add("timeline", format!("{} could not be read a second time.", plural(failed, "rank")));
+        notes.add("timeline", format!("{} could not be read a second time as a whole.", plural(failed, "rank")));
     }
     let drawn: Vec<Drawn> = drawn.into_iter().flatten().filter(|d| d.window.is_some()).collect();
     let undivided: usize = drawn.iter().map(|d| d.undivided).sum();
@@ -120,7 +132,7 @@ pub(super) fn timeline(
             ),
         );
     }
-    fit(drawn, step, limits, names, notes)
+    (fit(drawn, step, limits, names, notes), omissions.concat())
 }
 
 /// The time of the last arrival by (rank, arrival). Only collectives that synchronise their ranks have one: those with
