@@ -8,6 +8,7 @@ mod cupti_layouts;
 mod cupti_real;
 mod damage;
 mod diff;
+mod disk;
 mod exec;
 mod exec_chain;
 mod exec_control;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::SystemTime;
 
 pub(crate) const RANK_AGENT: &str = env!("CARGO_BIN_EXE_rank-agent-under-test");
 pub(crate) const AGGREGATOR: &str = env!("CARGO_BIN_EXE_aggregator-under-test");
@@ -27,7 +28,7 @@ const JOB_LIMIT_S: u32 = 240;
 pub(crate) const SMALL_MODEL: &[&str] = &["--layers", "5", "--hidden", "384", "--batch", "32", "--bucket-mb", "1"];
 
 /// How a command ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Finished {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
@@ -35,7 +36,7 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    fn of(output: Output) -> Self {
+    pub(crate) fn of(output: Output) -> Self {
         Self {
             code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -94,6 +95,20 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
 #[expect(clippy::explicit_write, reason = "the test harness would swallow what `eprintln!` prints")]
 pub(crate) fn skipped(what: &str, why: &str) {
     writeln!(std::io::stderr(), "\nskipped: {what}: {why}").unwrap();
+}
+
+/// A seed that is another one every day, or `RANKSCOPE_SEED`. Printed, so that a failure can be repeated.
+pub(crate) fn seed(what: &str) -> u64 {
+    let days = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() / 86_400;
+    let seed = std::env::var("RANKSCOPE_SEED").map_or_else(|_| days(), |seed| seed.parse().unwrap());
+    println!("{what}: RANKSCOPE_SEED={seed}");
+    // A generator that begins with a small number repeats itself at first, and 0 is not allowed.
+    (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// The number in an environment variable.
+pub(crate) fn number_of(variable: &str, default: usize) -> usize {
+    std::env::var(variable).map_or(default, |number| number.parse().unwrap())
 }
 
 /// Whether this user is root.

@@ -19,6 +19,7 @@ pub const CRATES: &[Room<'_>] = &[
     ("kineto/fuzz", &["kineto"]),
     ("sources/fuzz", &["sources"]),
     ("tests/stand-in-cupti", &[]),
+    ("tests/stand-in-disk", &[]),
     ("tests/stand-in-plugin", &[]),
     (
         "tests",
@@ -35,6 +36,7 @@ pub const CRATES: &[Room<'_>] = &[
             "rankscope",
             "fixtures",
             "tests/stand-in-cupti",
+            "tests/stand-in-disk",
             "tests/stand-in-plugin",
         ],
     ),

@@ -1,0 +1,144 @@
+//! Each call on a file of a run fails once while a program is recorded: the program is unharmed, and what is lost is said.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fixtures::random::Random;
+use trace::Run;
+
+use crate::disk::faults::{Disk, ERRORS, LIMIT_S, REPEATED};
+use crate::support::{Finished, RANK_AGENT, aggregator, finish, inject_library, scratch, seed};
+
+const REPLAY: &str = env!("CARGO_BIN_EXE_nccl-replay-under-test");
+
+/// Rows of each table.
+type Rows = BTreeMap<&'static str, u64>;
+
+fn rows(run: &Path) -> Result<Rows, String> {
+    let run = Run::open(run).map_err(|error| error.to_string())?;
+    let of = |table: &str| run.shards(0, table).iter().map(|shard| shard.rows).sum();
+    Ok(trace::rank_tables().iter().map(|table| (table.name, of(table.name))).collect())
+}
+
+/// A program that calls NCCL, under `rank-agent exec`.
+struct Recording {
+    place: PathBuf,
+    /// What the program prints, and its rows in those tables that have equally many each time.
+    sound: (String, Rows),
+}
+
+impl Recording {
+    fn new(name: &str) -> Self {
+        let place = scratch(name).canonicalize().unwrap();
+        let mut recording = Self { place, sound: Default::default() };
+        let [first, second] = [(), ()].map(|()| {
+            let finished = finish(&mut recording.command()).expect_code(0);
+            let rows = rows(&recording.run()).unwrap();
+            recording.restore();
+            (finished.stdout, rows)
+        });
+        assert!(first.0.contains("operations=") && first.0 == second.0, "{} {}", first.0, second.0);
+        let rows: Rows = first.1.into_iter().filter(|(table, rows)| second.1[table] == *rows).collect();
+        assert!(rows["collectives"] > 0 && rows["events"] > 0, "{rows:?}");
+        recording.sound = (first.0, rows);
+        recording
+    }
+
+    fn run(&self) -> PathBuf {
+        self.place.join("run")
+    }
+
+    fn restore(&self) {
+        if self.run().exists() {
+            fs::remove_dir_all(self.run()).unwrap();
+        }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new("timeout");
+        command.args([LIMIT_S, RANK_AGENT, "exec", "--nccl-detail", "proxy", "--out"]).arg(self.run()).arg("--");
+        command.arg(REPLAY).arg(inject_library()).args(["sequence", "5", "20"]);
+        command.env("RANKSCOPE_INJECT_LIB", inject_library()).env("NO_COLOR", "1");
+        command
+    }
+
+    fn check(&self, finished: &Finished, must_succeed: bool) -> Result<(), String> {
+        if finished.said().contains("panicked at") {
+            return Err("it panicked".into());
+        }
+        match finished.code {
+            Some(0) if finished.stdout == self.sound.0 => {}
+            // The run cannot be made, so the program is not started.
+            Some(1) if !must_succeed && finished.stdout.is_empty() && finished.stderr.contains("os error") => {
+                let again = finish(&mut self.command());
+                // A disk that fails for longer lets no one remove a run that has begun.
+                let is_refused =
+                    self.run().join(trace::MANIFEST_FILE).is_file() && again.stderr.contains("is not empty");
+                return match again.code {
+                    Some(0) => Ok(()),
+                    Some(1) if is_refused => Ok(()),
+                    _ => Err(format!("the next one: {}", again.said())),
+                };
+            }
+            code => return Err(format!("it ended with {code:?}: {}", finished.said())),
+        }
+        let analyzed = aggregator(&[Path::new("analyze"), &self.run()]);
+        let rows = rows(&self.run())?;
+        match analyzed.code {
+            Some(3) if !must_succeed => Ok(()),
+            Some(0) => match self.sound.1.iter().find(|(table, sound)| rows[*table] != **sound) {
+                Some((table, sound)) => Err(format!("{} of {sound} rows of {table} are there", rows[table])),
+                None => Ok(()),
+            },
+            code => Err(format!("its analysis ended with {code:?}: {}", analyzed.said())),
+        }
+    }
+}
+
+fn sweep(name: &str, few: Option<u64>) {
+    let mut random = Random(seed(name));
+    let recording = Recording::new(name);
+    let disk = Disk::below(&recording.place);
+    let (mut faults, mut most, mut unsaid) = (0, 0, Vec::new());
+    for kind in ERRORS.iter().chain(&REPEATED) {
+        let mut with = |fault: String| {
+            let mut command = recording.command();
+            disk.put_under(&mut command, &fault);
+            let finished = finish(&mut command);
+            let (calls, failed, what) = disk.report();
+            if failed > 0 {
+                faults += 1;
+                if let Err(why) = recording.check(&finished, REPEATED.contains(kind)) {
+                    unsaid.push(format!("{fault} ({what}): {why}"));
+                }
+            }
+            recording.restore();
+            calls
+        };
+        let mut calls = with(format!("{kind} 0"));
+        assert!(calls > 0, "no call was seen");
+        let stride = few.map_or(1, |few| calls.div_ceil(few));
+        let mut number = 1 + few.map_or(0, |_| random.below(stride as usize) as u64);
+        while number <= calls {
+            calls = calls.max(with(format!("{kind} {number}")));
+            number += stride;
+        }
+        most = most.max(calls);
+    }
+    println!("disk: rank-agent exec: {most} calls, {faults} faults, {} lost something unsaid", unsaid.len());
+    assert!(unsaid.is_empty(), "{}", unsaid.join("\n"));
+}
+
+#[test]
+fn a_failing_disk_harms_no_recorded_program_and_loses_nothing_unsaid() {
+    sweep("recorder_faults", Some(4));
+}
+
+/// `tests/faults` runs it.
+#[test]
+#[ignore = "takes many minutes"]
+fn every_fault_of_a_recording_is_said() {
+    sweep("recorder_faults_all", None);
+}
