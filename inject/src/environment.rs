@@ -89,6 +89,42 @@ fn required<T: std::str::FromStr>(
     number(get, name)?.ok_or(Error::Variable { name, value: String::new(), why: "it must be set" })
 }
 
+/// For fuzzing: any values are options or an error, and options that a child gets from this process are the same. The
+/// bytes are the values of the variables, one a line.
+///
+/// # Panics
+/// If they are not.
+pub fn check_any_variables(bytes: &[u8]) {
+    use std::os::unix::ffi::OsStringExt;
+    let mut lines = bytes.split(|byte| *byte == b'\n');
+    let names = [
+        variables::RUN,
+        variables::RUN_ID,
+        variables::RANK,
+        variables::WORLD_SIZE,
+        variables::AGENT_PID,
+        variables::LOCAL_RANK,
+        variables::LAUNCHER,
+        variables::MAX_BYTES,
+        variables::CONTROL,
+        variables::SCHEDULE,
+    ];
+    let set: Vec<(&str, OsString)> =
+        names.iter().filter_map(|name| Some((*name, OsString::from_vec(lines.next()?.to_vec())))).collect();
+    let read = |set: &[(&str, OsString)]| {
+        options_from(|name| set.iter().find(|(other, _)| *other == name).map(|(_, value)| value.clone()))
+    };
+    match read(&set) {
+        Ok(Some(options)) => {
+            let of_child = options.variables();
+            let child = read(&of_child).map(|child| child.map(|child| child.variables()));
+            assert!(matches!(&child, Ok(Some(child)) if *child == of_child), "{of_child:?} became {child:?}");
+        }
+        Ok(None) => assert!(set.first().is_none_or(|(_, run)| run.is_empty())),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

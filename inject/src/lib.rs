@@ -22,3 +22,6 @@ mod follow;
 mod nvtx;
 mod process;
 mod steps;
+
+pub use environment::check_any_variables;
+pub use nvtx::check_any_ranges;

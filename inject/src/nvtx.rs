@@ -11,6 +11,7 @@
 
 #[expect(unsafe_code, reason = "the interface through which NVTX calls")]
 pub(crate) mod ffi;
+mod fuzz;
 
 use std::cell::RefCell;
 use std::sync::Mutex;
@@ -19,6 +20,7 @@ use recorder::{Kind, NameId, Recorder, ThreadRecorder, lock};
 use rustc_hash::FxHashMap;
 
 use crate::{process, steps};
+pub use fuzz::check_any_ranges;
 
 /// The most open ranges of a thread; deeper ranges are not recorded.
 const MAX_DEPTH: usize = 256;
@@ -77,7 +79,7 @@ pub(crate) fn register(text: &[u8]) -> usize {
 }
 
 /// Runs `body` with this thread's marker, unless the process is not recorded or the thread is ending.
-fn with_marker(body: impl FnOnce(&mut Marker, &'static Recorder)) {
+fn with_marker(body: impl FnOnce(&mut Marker, &Recorder)) {
     let Some(recorder) = process::start() else { return };
     // While the thread ends, a range that another destructor marks is not recorded.
     let _ = MARKER.try_with(|marker| {
@@ -89,34 +91,12 @@ fn with_marker(body: impl FnOnce(&mut Marker, &'static Recorder)) {
 
 /// Begins a range on this thread.
 pub(crate) fn push(mark: Mark<'_>) {
-    with_marker(|marker, recorder| {
-        if marker.open.len() >= MAX_DEPTH {
-            marker.deeper += 1;
-            return;
-        }
-        let (name, step) = marker.name(recorder, mark);
-        let is_step = step.is_some_and(|step| steps::begin_step(recorder, step, process::is_switched_on()));
-        // Read the state after the step has begun, because the step may activate recording.
-        let start_ns = marker.thread.active_step().map(|_| marker.thread.now_ns());
-        marker.open.push(Open { name, start_ns, is_step });
-    });
+    with_marker(|marker, recorder| marker.push(recorder, mark));
 }
 
 /// Ends the innermost range of this thread.
 pub(crate) fn pop() {
-    with_marker(|marker, recorder| {
-        if marker.deeper > 0 {
-            marker.deeper -= 1;
-            return;
-        }
-        let Some(Open { name, start_ns, is_step }) = marker.open.pop() else { return };
-        if let Some(start_ns) = start_ns {
-            marker.thread.interval(Kind::UserAnnotation, name, start_ns, marker.thread.now_ns());
-        }
-        if is_step {
-            steps::end_step(recorder);
-        }
-    });
+    with_marker(Marker::pop);
 }
 
 impl Marker {
@@ -127,6 +107,32 @@ impl Marker {
             registered: FxHashMap::default(),
             open: Vec::with_capacity(MAX_DEPTH),
             deeper: 0,
+        }
+    }
+
+    fn push(&mut self, recorder: &Recorder, mark: Mark<'_>) {
+        if self.open.len() >= MAX_DEPTH {
+            self.deeper += 1;
+            return;
+        }
+        let (name, step) = self.name(recorder, mark);
+        let is_step = step.is_some_and(|step| steps::begin_step(recorder, step, process::is_switched_on()));
+        // Read the state after the step has begun, because the step may activate recording.
+        let start_ns = self.thread.active_step().map(|_| self.thread.now_ns());
+        self.open.push(Open { name, start_ns, is_step });
+    }
+
+    fn pop(&mut self, recorder: &Recorder) {
+        if self.deeper > 0 {
+            self.deeper -= 1;
+            return;
+        }
+        let Some(Open { name, start_ns, is_step }) = self.open.pop() else { return };
+        if let Some(start_ns) = start_ns {
+            self.thread.interval(Kind::UserAnnotation, name, start_ns, self.thread.now_ns());
+        }
+        if is_step {
+            steps::end_step(recorder);
         }
     }
 

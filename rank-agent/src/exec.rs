@@ -15,6 +15,7 @@ mod cli;
 pub mod ctl;
 mod endpoint;
 mod environment;
+mod fuzz;
 mod steering;
 mod switch;
 mod sync;
@@ -41,6 +42,7 @@ use switch::Switch;
 use sync::{Progress, Sync};
 
 pub use cli::{CtlArguments, ExecArguments};
+pub use fuzz::{check_any_ctl, check_any_peer};
 
 /// Runs `exec`, prints messages and errors under the name of `command`, and returns the program's exit code.
 pub fn main(arguments: &ExecArguments, command: &'static str) -> ExitCode {

@@ -63,11 +63,35 @@ impl Manifest {
     pub fn read(run: &Path) -> Result<Self, Error> {
         let path = run.join(MANIFEST_FILE);
         let text = std::fs::read(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
+        Self::parse(&text, &path)
+    }
+
+    fn parse(text: &[u8], path: &Path) -> Result<Self, Error> {
         let manifest: Self =
-            serde_json::from_slice(&text).map_err(|source| Error::Json { path: path.clone(), source })?;
+            serde_json::from_slice(text).map_err(|source| Error::Json { path: path.into(), source })?;
         if manifest.schema_version > SCHEMA_VERSION {
-            return Err(Error::NewerSchema { path, found: manifest.schema_version, known: SCHEMA_VERSION });
+            return Err(Error::NewerSchema {
+                path: path.into(),
+                found: manifest.schema_version,
+                known: SCHEMA_VERSION,
+            });
         }
         Ok(manifest)
     }
+}
+
+/// For fuzzing: any bytes are a manifest or an error, and a manifest that is written and read again is the same.
+///
+/// # Panics
+/// If it is not.
+pub fn check_any_manifest(bytes: &[u8]) {
+    let path = Path::new(MANIFEST_FILE);
+    let Ok(manifest) = Manifest::parse(bytes, path) else { return };
+    // Fractions in `config` may change in their last digit.
+    let facts = |of: &Manifest| {
+        let keys: Vec<String> = of.config.keys().cloned().collect();
+        (Manifest { config: serde_json::Map::new(), ..of.clone() }, keys, of.held_ranks())
+    };
+    let again = serde_json::to_vec_pretty(&manifest).map(|text| Manifest::parse(&text, path));
+    assert!(matches!(&again, Ok(Ok(again)) if facts(again) == facts(&manifest)), "{manifest:?} became {again:?}");
 }

@@ -109,6 +109,16 @@ unsafe fn message<'a>(attributes: *const c_void) -> Mark<'a> {
     }
 }
 
+/// For fuzzing: the message of attributes with these bytes. Where they say that it is a string, it is `text`.
+pub(super) fn message_of<'a>(attributes: &[u8; LEAST_SIZE as usize], text: &'a CStr) -> Mark<'a> {
+    let mut bytes = *attributes;
+    if bytes[MESSAGE_TYPE_AT..][..4] == ASCII.to_ne_bytes() && bytes[MESSAGE_AT..] != [0; 8] {
+        bytes[MESSAGE_AT..].copy_from_slice(&text.as_ptr().expose_provenance().to_ne_bytes());
+    }
+    // SAFETY: the bytes hold all that is read, and a pointer to a string in them is that of `text`.
+    unsafe { message(bytes.as_ptr().cast()) }
+}
+
 /// Runs `body` and returns NVTX's depth: −1, as without a tool, because NVTX promises no other value.
 fn enter(body: impl FnOnce()) -> c_int {
     // A panic must not unwind into the program; only this range is lost.

@@ -93,12 +93,12 @@ fn choose(arguments: &CtlArguments) -> Result<Vec<(PathBuf, Status)>, Error> {
     Ok(found)
 }
 
-fn as_json(statuses: &[Status]) -> Result<String, Error> {
+pub(super) fn as_json(statuses: &[Status]) -> Result<String, Error> {
     let text = serde_json::to_string_pretty(statuses);
     text.map(|text| text + "\n").map_err(|error| Error::Control(format!("the answer could not be printed: {error}")))
 }
 
-fn as_text(statuses: &[Status]) -> String {
+pub(super) fn as_text(statuses: &[Status]) -> String {
     let mut text = String::new();
     let mut last: Option<&Path> = None;
     for status in statuses {

@@ -23,9 +23,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Longest request.
-const MAX_REQUEST_BYTES: usize = 512;
+pub(super) const MAX_REQUEST_BYTES: usize = 512;
 /// Longest answer.
-const MAX_ANSWER_BYTES: usize = 64 << 10;
+pub(super) const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// Time for a whole request, and for a whole answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Age at which a socket without a listener is removed: a newer one may not listen yet.
@@ -180,11 +180,15 @@ fn serve(stream: UnixStream, answer: &impl Fn(Request) -> Answer) -> std::io::Re
         return Ok(());
     }
     let request = read_line(&stream, MAX_REQUEST_BYTES, PATIENCE)?;
-    let answer = match serde_json::from_slice::<Request>(&request) {
+    write_line(&stream, &answered(&request, answer))
+}
+
+/// The answer to a line.
+pub(super) fn answered(line: &[u8], answer: &impl Fn(Request) -> Answer) -> Answer {
+    match serde_json::from_slice::<Request>(line) {
         Ok(request) => answer(request),
         Err(error) => Answer::Error(format!("not a request: {error}")),
-    };
-    write_line(&stream, &answer)
+    }
 }
 
 fn write_line(mut stream: &UnixStream, value: &impl Serialize) -> std::io::Result<()> {
@@ -197,18 +201,28 @@ fn write_line(mut stream: &UnixStream, value: &impl Serialize) -> std::io::Resul
 /// Reads a line of at most `limit` bytes within `patience`; returns it without its end.
 fn read_line(mut stream: &UnixStream, limit: usize, patience: Duration) -> std::io::Result<Vec<u8>> {
     let until = Instant::now() + patience;
-    let mut line = Vec::new();
-    let mut buffer = [0; 4096];
-    loop {
+    line_of(limit, |buffer| {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
         stream.set_read_timeout(Some(left))?;
-        let read = stream.read(&mut buffer)?;
+        stream.read(buffer)
+    })
+}
+
+/// A line of at most `limit` bytes in the pieces that `read` gives; without its end.
+pub(super) fn line_of(
+    limit: usize,
+    mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>,
+) -> std::io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let read = read(&mut buffer)?;
         let part = buffer.get(..read).unwrap_or_default();
         let end = part.iter().position(|byte| *byte == b'\n');
-        line.extend_from_slice(&part[..end.unwrap_or(read)]);
+        line.extend_from_slice(&part[..end.unwrap_or(part.len())]);
         if line.len() > limit {
             return Err(ErrorKind::InvalidData.into());
         }
@@ -233,7 +247,7 @@ pub(super) fn ask(socket: &Path, request: &Request) -> std::io::Result<Answer> {
     Ok(answer)
 }
 
-fn parse<T: DeserializeOwned>(line: &[u8]) -> std::io::Result<T> {
+pub(super) fn parse<T: DeserializeOwned>(line: &[u8]) -> std::io::Result<T> {
     serde_json::from_slice(line).map_err(|error| std::io::Error::new(ErrorKind::InvalidData, error))
 }
 

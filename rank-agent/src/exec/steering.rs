@@ -91,16 +91,16 @@ impl Drop for Steering {
 }
 
 /// Answers the requests of `ctl`.
-struct Answers {
-    switch: Switch,
-    run: PathBuf,
-    run_id: String,
-    rank: i32,
-    world_size: i32,
+pub(super) struct Answers {
+    pub(super) switch: Switch,
+    pub(super) run: PathBuf,
+    pub(super) run_id: String,
+    pub(super) rank: i32,
+    pub(super) world_size: i32,
 }
 
 impl Answers {
-    fn answer(&self, request: Request) -> Answer {
+    pub(super) fn answer(&self, request: Request) -> Answer {
         match request {
             Request::Status {} => {}
             Request::Stop {} => self.switch.by_hand(false, None, None),

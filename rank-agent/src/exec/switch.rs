@@ -200,7 +200,7 @@ impl Switch {
         self.change(&mut state, order, BY_CTL);
         if state.version == before {
             // The command changed nothing here, but it must be the newest: other ranks may have another order.
-            state.version += 1;
+            state.version = state.version.saturating_add(1);
         }
         drop(state);
         self.0.changed.notify_all();
@@ -211,7 +211,7 @@ impl Switch {
             return;
         }
         let now = Instant::now();
-        state.version += 1;
+        state.version = state.version.saturating_add(1);
         if order.record != state.order.record && state.began.is_some() && state.ended.is_none() {
             match state.off.take() {
                 Some(off) => state.add_off(off, now),

@@ -123,7 +123,8 @@ impl Trip {
             kind: "ping".into(),
             local_ns,
             remote_ns: self.remote_ns,
-            offset_ns: self.remote_ns - local_ns,
+            // The remote time is whatever the peer has sent.
+            offset_ns: self.remote_ns.saturating_sub(local_ns),
             rtt_ns: self.rtt_ns(),
         }
     }

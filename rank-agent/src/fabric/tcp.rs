@@ -10,6 +10,7 @@
 //! connection, or after [`Limits`].
 
 mod accept;
+mod fuzz;
 mod handshake;
 mod link;
 
@@ -24,6 +25,7 @@ use super::{Control, Lane, Stop};
 use crate::Error;
 use crate::fabric::ping::PingTree;
 use accept::accept;
+pub use fuzz::check_any_connection;
 pub use handshake::Token;
 use handshake::{Hello, Purpose, Server};
 use link::{Link, Words};

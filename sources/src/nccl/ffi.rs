@@ -4,6 +4,7 @@
 //! success. If the process cannot be recorded, the recorder itself reports that.
 
 mod chain;
+mod fuzz;
 pub(crate) mod layout;
 
 use std::cell::Cell;
@@ -15,6 +16,7 @@ use std::sync::{Mutex, MutexGuard};
 use recorder::{lock, report};
 
 use self::chain::Chain;
+pub use self::fuzz::check_any_calls;
 use self::layout::Descriptor;
 use super::callbacks::{CHILDREN, Callbacks, CommInfo};
 use super::record::{Event, Launch, event_type, state};

@@ -83,6 +83,17 @@ pub(super) fn client(
     (until, stop): (Instant, &Stop),
 ) -> Result<(), Error> {
     prepare(stream)?;
+    introduce(stream, hello, token, server, (until, stop))
+}
+
+/// The client's side over any stream.
+pub(super) fn introduce(
+    mut stream: impl Read + Write,
+    hello: &Hello,
+    token: &Token,
+    server: usize,
+    (until, stop): (Instant, &Stop),
+) -> Result<(), Error> {
     let failed = |fault: Failure| match fault {
         Failure::Stop(error) => error,
         Failure::Io(source) if source.kind() == std::io::ErrorKind::TimedOut => {
@@ -95,10 +106,10 @@ pub(super) fn client(
     let nonce = random()?;
     let words = hello.bytes();
     let first = [&MAGIC[..], &words, &nonce].concat();
-    write_all(stream, &first, until).map_err(failed)?;
-    let challenge: Nonce = read(stream, until, || stop.check()).map_err(failed)?;
-    write_all(stream, &proof(token, b"client", &nonce, &challenge, &words)?, until).map_err(failed)?;
-    let theirs: Proof = read(stream, until, || stop.check()).map_err(failed)?;
+    write_all(&mut stream, &first, until).map_err(failed)?;
+    let challenge: Nonce = read(&mut stream, until, || stop.check()).map_err(failed)?;
+    write_all(&mut stream, &proof(token, b"client", &nonce, &challenge, &words)?, until).map_err(failed)?;
+    let theirs: Proof = read(&mut stream, until, || stop.check()).map_err(failed)?;
     let signed = [&words[..], &(server as u64).to_le_bytes()].concat();
     verify(token, b"server", &nonce, &challenge, &signed, &theirs).map_err(|()| {
         Error::WrongPeer(format!("the process that answered as rank {server} does not know this job's token"))
@@ -118,18 +129,18 @@ pub(super) struct Server<'a> {
 
 /// A connection whose rank is not known yet.
 #[derive(Debug)]
-pub(super) struct Handshake {
-    stream: TcpStream,
+pub(super) struct Handshake<S = TcpStream> {
+    stream: S,
     received: Vec<u8>,
     challenge: Option<Nonce>,
 }
 
 /// The state of a handshake.
-pub(super) enum Progress {
+pub(super) enum Progress<S = TcpStream> {
     /// More bytes must come.
-    Waits(Handshake),
+    Waits(Handshake<S>),
     /// The rank has proved that it belongs to the job.
-    Done(usize, TcpStream),
+    Done(usize, S),
 }
 
 /// Length of the client's first message.
@@ -142,14 +153,21 @@ impl Handshake {
             stream.set_nodelay(true)
         };
         prepare().map_err(|source| Error::Network { what: "a connection".into(), source })?;
-        Ok(Self { stream, received: Vec::new(), challenge: None })
+        Ok(Self::over(stream))
+    }
+}
+
+impl<S: Read + Write> Handshake<S> {
+    /// A handshake over a stream that does not wait.
+    pub(super) fn over(stream: S) -> Self {
+        Self { stream, received: Vec::new(), challenge: None }
     }
 
     /// Takes the handshake as far as the bytes that have arrived allow; never waits.
     ///
     /// # Errors
     /// [`Error::WrongPeer`] if the peer does not belong to this job.
-    pub(super) fn advance(mut self, server: &Server<'_>) -> Result<Progress, Error> {
+    pub(super) fn advance(mut self, server: &Server<'_>) -> Result<Progress<S>, Error> {
         let closed = |source| Error::WrongPeer(format!("it closed the connection: {source}"));
         if !self.receive(FIRST_BYTES).map_err(closed)? {
             return Ok(Progress::Waits(self));
@@ -162,7 +180,7 @@ impl Handshake {
             None => {
                 let challenge = random()?;
                 // The buffer of a new connection has room for this, so an error is the peer's.
-                (&self.stream).write_all(&challenge).map_err(closed)?;
+                self.stream.write_all(&challenge).map_err(closed)?;
                 *self.challenge.insert(challenge)
             }
         };
@@ -179,7 +197,7 @@ impl Handshake {
         while self.received.len() < wanted {
             let mut bytes = [0; FIRST_BYTES + size_of::<Proof>()];
             let missing = wanted - self.received.len();
-            match (&self.stream).read(&mut bytes[..missing]) {
+            match self.stream.read(&mut bytes[..missing]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self.received.extend_from_slice(&bytes[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -191,7 +209,7 @@ impl Handshake {
     }
 
     /// Checks the client's proof, and sends this side's.
-    fn verify(&self, server: &Server<'_>, challenge: &Nonce) -> Result<usize, Error> {
+    fn verify(&mut self, server: &Server<'_>, challenge: &Nonce) -> Result<usize, Error> {
         let Server { rank: own, size, token, purpose } = server;
         let (first, theirs) = self.received.split_at(FIRST_BYTES);
         let (words, nonce) = first[MAGIC.len()..].split_at(HELLO_BYTES);
@@ -211,7 +229,7 @@ impl Handshake {
         let signed = [words, &(*own as u64).to_le_bytes()].concat();
         let proof = proof(token, b"server", &nonce, challenge, &signed)?;
         let closed = |source| Error::WrongPeer(format!("it closed the connection: {source}"));
-        (&self.stream).write_all(&proof).map_err(closed)?;
+        self.stream.write_all(&proof).map_err(closed)?;
         Ok(rank)
     }
 }
@@ -227,7 +245,7 @@ fn prepare(stream: &TcpStream) -> Result<(), Error> {
 }
 
 fn read<const N: usize>(
-    stream: &TcpStream,
+    stream: impl Read,
     until: Instant,
     go_on: impl Fn() -> Result<(), Error>,
 ) -> Result<[u8; N], Failure> {

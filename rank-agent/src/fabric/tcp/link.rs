@@ -52,14 +52,24 @@ impl Link {
     }
 
     pub(super) fn receive(&self, most_bytes: usize, until: Instant, stop: &Stop) -> Result<Vec<u8>, Failure> {
-        let mut length = [0; 8];
-        read_all(&self.0, &mut length, until, || stop.check())?;
-        let length = usize::try_from(u64::from_le_bytes(length)).ok().filter(|length| *length <= most_bytes);
-        let length = length.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "a message is too long"))?;
-        let mut bytes = vec![0; length];
-        read_all(&self.0, &mut bytes, until, || stop.check())?;
-        Ok(bytes)
+        receive(&self.0, most_bytes, until, stop)
     }
+}
+
+/// Reads one message.
+pub(super) fn receive(
+    mut stream: impl Read,
+    most_bytes: usize,
+    until: Instant,
+    stop: &Stop,
+) -> Result<Vec<u8>, Failure> {
+    let mut length = [0; 8];
+    read_all(&mut stream, &mut length, until, || stop.check())?;
+    let length = usize::try_from(u64::from_le_bytes(length)).ok().filter(|length| *length <= most_bytes);
+    let length = length.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "a message is too long"))?;
+    let mut bytes = vec![0; length];
+    read_all(&mut stream, &mut bytes, until, || stop.check())?;
+    Ok(bytes)
 }
 
 /// Words, for pings; a reader spins, because a pause would be measured.
@@ -96,7 +106,7 @@ fn is_wait(error: &io::Error) -> bool {
 
 /// Reads until the buffer is full; calls `go_on` whenever no bytes have arrived.
 pub(super) fn read_all(
-    mut stream: &TcpStream,
+    mut stream: impl Read,
     mut buffer: &mut [u8],
     until: Instant,
     go_on: impl Fn() -> Result<(), Error>,
@@ -117,7 +127,7 @@ pub(super) fn read_all(
 }
 
 /// Writes all bytes, or fails when the time is up.
-pub(super) fn write_all(mut stream: &TcpStream, mut bytes: &[u8], until: Instant) -> Result<(), Failure> {
+pub(super) fn write_all(mut stream: impl Write, mut bytes: &[u8], until: Instant) -> Result<(), Failure> {
     while !bytes.is_empty() {
         match stream.write(bytes) {
             Ok(0) => return Err(io::Error::from(ErrorKind::WriteZero).into()),

@@ -1,0 +1,57 @@
+//! Checks of everything that reads bytes of others. Each takes any bytes and panics if a promise is broken; a fuzz target
+//! hands it what libFuzzer invents, and a test the corpus and its mutations.
+//!
+//! | check | bytes of | promise besides no panic, no hang, no memory beyond the input's |
+//! |---|---|---|
+//! | `kineto` | a trace of torch.profiler | the sizes of the blocks in which it is read change nothing |
+//! | `cupti` | a buffer of CUPTI | records lie side by side, and none is read beyond its end |
+//! | `shards` | a shard of any table | rows read and rows said to be lost are the rows written; no changed page is read |
+//! | `manifest` | `run.json` | the same after it is written and read again |
+//! | `exec` | ranks, and the variables of a program | ranks join exactly if no byte changed; offsets are exact or at their limit |
+//! | `ctl` | a process of the user | each line has one answer, which is printed without controls |
+//! | `nvtx` | ranges of a program | each end belongs to one beginning |
+//! | `plugin` | calls of NCCL | each operation becomes one valid row or is counted |
+//! | `snapshot` | a pickle of torch's allocator | rows in the order of time |
+
+mod columns;
+mod input;
+mod shards;
+
+pub use aggregator::ingest::snapshot::check_any_snapshot as snapshot;
+pub use inject::check_any_ranges as nvtx;
+pub use rank_agent::exec::check_any_ctl as ctl;
+pub use shards::check_any_shard as shards;
+pub use sources::cupti::record::check_any_bytes as cupti;
+pub use sources::nccl::ffi::check_any_calls as plugin;
+pub use trace::check_any_manifest as manifest;
+
+/// A check: its name, which is that of its target and corpus, and the function.
+pub type Check = (&'static str, fn(&[u8]));
+
+/// All checks.
+pub const CHECKS: [Check; 9] = [
+    ("kineto", kineto),
+    ("cupti", cupti),
+    ("shards", shards),
+    ("manifest", manifest),
+    ("exec", exec),
+    ("ctl", ctl),
+    ("nvtx", nvtx),
+    ("plugin", plugin),
+    ("snapshot", snapshot),
+];
+
+/// A trace of torch.profiler.
+pub fn kineto(bytes: &[u8]) {
+    kineto::check_any_blocks(bytes, &[16, 100, 1000]);
+}
+
+/// The messages between `exec` and other ranks, and the variables that it sets for the injected library.
+pub fn exec(bytes: &[u8]) {
+    let Some((part, rest)) = bytes.split_first() else { return };
+    match part % 3 {
+        0 => rank_agent::fabric::tcp::check_any_connection(rest),
+        1 => rank_agent::exec::check_any_peer(rest),
+        _ => inject::check_any_variables(rest),
+    }
+}

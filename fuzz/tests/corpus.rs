@@ -1,0 +1,72 @@
+//! The corpora of the fuzz targets and a bounded number of mutations of each file, on every toolchain and without libFuzzer.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use fixtures::mutate::{Insert, check_corpus};
+use fixtures::random::Random;
+use rankscope_fuzz::CHECKS;
+
+/// Byte sequences with a meaning for a parser of JSON.
+const TOKENS: [&[u8]; 12] =
+    [b"{", b"}", b"[", b"]", b"\"", b"\\", b",", b":", b"{\"ph\":", b"\"traceEvents\":[", b"1e99", b"\x00"];
+
+fn insert_token(bytes: &mut Vec<u8>, at: usize, random: &mut Random) {
+    drop(bytes.splice(at..at, TOKENS[random.below(TOKENS.len())].iter().copied()));
+}
+
+/// Replaces four bytes by the number of another kind of CUPTI's records, known or not.
+fn insert_kind(bytes: &mut Vec<u8>, at: usize, random: &mut Random) {
+    let kind = random.below(64) as u32;
+    drop(bytes.splice(at..(at + 4).min(bytes.len()), kind.to_ne_bytes()));
+}
+
+/// Overwrites bytes with a value at the edge of a type.
+fn insert_extreme(bytes: &mut Vec<u8>, at: usize, random: &mut Random) {
+    let value = [0, 1, 0x7f, 0x80, 0xff][random.below(5)];
+    let end = (at + 1 + random.below(8)).min(bytes.len());
+    drop(bytes.splice(at..end, std::iter::repeat_n(value, end - at)));
+}
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn check_all(names: &[&str], least_files: usize, insert: Insert) -> io::Result<()> {
+    for (name, check) in CHECKS.iter().filter(|(name, _)| names.contains(name)) {
+        check_corpus(&folder("corpus").join(name), least_files, insert, check)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_corpus_and_its_mutations_are_read_alike_in_any_blocks() -> io::Result<()> {
+    check_all(&["kineto"], 12, insert_token)
+}
+
+#[test]
+fn no_bytes_make_the_parser_of_cupti_records_panic() -> io::Result<()> {
+    check_all(&["cupti"], 9, insert_kind)
+}
+
+#[test]
+fn texts_and_their_mutations_break_no_promise() -> io::Result<()> {
+    check_all(&["manifest", "ctl"], 2, insert_token)
+}
+
+#[test]
+fn messages_calls_and_shards_and_their_mutations_break_no_promise() -> io::Result<()> {
+    check_all(&["shards", "exec", "nvtx", "plugin", "snapshot"], 4, insert_extreme)
+}
+
+#[test]
+fn each_check_has_a_target() -> io::Result<()> {
+    let mut found: Vec<String> = std::fs::read_dir(folder("fuzz_targets"))?
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().trim_end_matches(".rs").to_string()))
+        .collect::<io::Result<_>>()?;
+    found.sort();
+    let mut names = CHECKS.map(|(name, _)| name);
+    names.sort_unstable();
+    assert_eq!(found, names);
+    Ok(())
+}
