@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use serde_json::{Value, json};
-use trace::{CollectiveRow, CommRow, MemoryRow};
+use trace::rank::MAX_RANKS;
+use trace::{CollectiveRow, CommRow, MemoryRow, Text};
 
 use crate::write::event_columns::Argument;
 use crate::write::json_text::{us, value};
@@ -38,36 +39,80 @@ impl Head<'_> {
     }
 }
 
+/// The ranks of a group that each of its collectives lists at most, as torch does. Listing all of them with every
+/// collective would take the square of the number of ranks.
+const LISTED_RANKS: usize = 30;
+
+/// The group of a collective: its name, and the arguments that name its ranks, as JSON.
+pub(super) struct Group {
+    name: Option<Text>,
+    arguments: Vec<(&'static str, Vec<u8>)>,
+}
+
+impl Group {
+    pub(super) fn of(comm: &CommRow, world_size: i32) -> Self {
+        match &comm.ranks {
+            Some(ranks) => Self::new(comm.name.clone(), ranks.iter().copied(), spacing(ranks)),
+            None => Self { name: comm.name.clone(), ..Self::world(world_size) },
+        }
+    }
+
+    /// The group of all ranks.
+    pub(super) fn world(world_size: i32) -> Self {
+        Self::new(None, 0..world_size, Some((0, 1)))
+    }
+
+    /// A group whose ranks have this start and stride, if they are evenly spaced.
+    fn new(name: Option<Text>, ranks: impl ExactSizeIterator<Item = i32>, spacing: Option<(i32, i32)>) -> Self {
+        let size = ranks.len();
+        // A reader can complete a list that is cut by the start and the stride only.
+        let cut = spacing.filter(|_| (LISTED_RANKS + 1..=MAX_RANKS as usize).contains(&size));
+        let listed: Vec<String> = ranks.take(cut.map_or(size, |_| LISTED_RANKS)).map(|rank| rank.to_string()).collect();
+        let list = format!("[{}{}]", listed.join(", "), if cut.is_some() { ", ..." } else { "" });
+        let known = [
+            ("Process Group Ranks", Some(json!(list))),
+            ("Group size", Some(json!(size))),
+            ("Global rank start", cut.map(|(start, _)| json!(start))),
+            ("Global rank stride", cut.map(|(_, stride)| json!(stride))),
+        ];
+        Self { name, arguments: known.into_iter().filter_map(|(key, known)| Some((key, as_json(&known?)))).collect() }
+    }
+}
+
+/// The first rank and the distance to the next one, if it is the same between all ranks.
+fn spacing(ranks: &[i32]) -> Option<(i32, i32)> {
+    let [first, second, ..] = ranks else { return None };
+    let stride = second.checked_sub(*first)?;
+    ranks.windows(2).all(|pair| pair[1].checked_sub(pair[0]) == Some(stride)).then_some((*first, stride))
+}
+
+fn as_json(known: &Value) -> Vec<u8> {
+    let mut json = Vec::new();
+    value(&mut json, known);
+    json
+}
+
 /// Adds the arguments of `record_param_comms`, unless the run was made from a trace that had them.
-pub(super) fn put_collective(
-    arguments: &mut Vec<Argument<'_>>,
-    row: &CollectiveRow,
-    comm: Option<&CommRow>,
-    world_size: i32,
-) {
+pub(super) fn put_collective(arguments: &mut Vec<Argument<'_>>, row: &CollectiveRow, group: &Group) {
     if arguments.iter().any(|(key, _)| key == "Collective name") {
         return;
     }
     // A trace that names no group has none of these arguments; with them, a reader would assume a group.
-    let Some(name) = comm.and_then(|c| c.name.as_deref()).or(row.comm_name.as_deref()) else {
+    let Some(name) = group.name.as_deref().or(row.comm_name.as_deref()) else {
         return;
     };
-    let ranks = comm.and_then(|c| c.ranks.clone()).unwrap_or_else(|| (0..world_size).collect());
     let known = [
         ("Collective name", Some(json!(*row.op))),
         ("Process Group Name", Some(json!(name))),
-        ("Process Group Ranks", Some(json!(format!("{ranks:?}")))),
-        ("Group size", Some(json!(ranks.len()))),
         ("Seq", row.seq.map(Value::from)),
         ("In msg nelems", row.count.map(Value::from)),
         ("Out msg nelems", row.count.map(Value::from)),
         ("dtype", row.dtype.as_deref().map(Value::from)),
     ];
     for (key, known) in known.into_iter().filter_map(|(key, known)| Some((key, known?))) {
-        let mut json = Vec::new();
-        value(&mut json, &known);
-        arguments.push((Cow::Borrowed(key), json.into()));
+        arguments.push((Cow::Borrowed(key), as_json(&known).into()));
     }
+    arguments.extend(group.arguments.iter().map(|(key, json)| (Cow::Borrowed(*key), json.clone().into())));
 }
 
 /// Writes the arguments of a memory event.
@@ -160,9 +205,10 @@ mod tests {
             comm_name: Some("a\"b".into()),
             ..Default::default()
         };
+        let group = Group::world(2);
         let of = |args: Option<&str>| {
             let event = EventRow { args: args.map(Into::into), ..EventRow::default() };
-            arguments(event, |arguments| put_collective(arguments, &row, None, 2))
+            arguments(event, |arguments| put_collective(arguments, &row, &group))
         };
         let expected = json!({
             "Collective name": "allreduce", "Process Group Name": "a\"b", "Process Group Ranks": "[0, 1]",
@@ -170,6 +216,27 @@ mod tests {
         });
         assert_eq!(of(None), expected.to_string());
         assert_eq!(of(Some(r#"{"Collective name":"x"}"#)), r#"{"Collective name":"x"}"#);
+    }
+
+    #[test]
+    fn long_lists_of_ranks_are_cut_if_start_and_stride_name_them() {
+        let of = |ranks: Vec<i32>| {
+            let group = Group::of(&CommRow { ranks: Some(ranks), ..CommRow::default() }, 9);
+            let text = |(key, json): &(&str, Vec<u8>)| (key.to_string(), serde_json::from_slice(json).unwrap());
+            Value::Object(group.arguments.iter().map(text).collect())
+        };
+        let listed = |ranks: &[i32]| json!({"Process Group Ranks": format!("{ranks:?}"), "Group size": ranks.len()});
+        let few: Vec<i32> = (0..30).map(|i| 2 * i + 4).collect();
+        assert_eq!(of(few.clone()), listed(&few));
+        let mut many: Vec<i32> = (0..100_000).map(|i| 2 * i + 4).collect();
+        let cut = json!({
+            "Process Group Ranks": listed(&few)["Process Group Ranks"].as_str().unwrap().replace(']', ", ...]"),
+            "Group size": 100_000, "Global rank start": 4, "Global rank stride": 2
+        });
+        assert_eq!(of(many.clone()), cut);
+        many[77] += 1;
+        assert_eq!(of(many.clone()), listed(&many), "nothing else names these ranks");
+        assert_eq!(of(vec![]), listed(&[]));
     }
 
     #[test]

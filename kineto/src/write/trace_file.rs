@@ -1,6 +1,7 @@
 //! Writes one rank of a run as Kineto's JSON, row by row.
 
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 
@@ -15,7 +16,7 @@ use trace::{
 use crate::Error;
 use crate::bytes::input::Input;
 use crate::write::event_columns::Columns;
-use crate::write::event_json::{Head, put_collective, write_memory_arguments};
+use crate::write::event_json::{Group, Head, put_collective, write_memory_arguments};
 use crate::write::json_text::{us, value};
 
 /// Counts of the written events.
@@ -96,7 +97,9 @@ impl TraceWriter<'_> {
             pid,
             world_size,
             of_row: collectives.iter().filter_map(|c| Some((c.event_id?, c))).collect(),
-            comms: comms.iter().map(|c| (c.comm_id, c)).collect(),
+            groups: comms.iter().map(|c| (c.comm_id, Group::of(c, world_size))).collect(),
+            world: OnceCell::new(),
+            steps: self.steps.iter().map(|step| step.step).collect(),
             ends,
             open: BTreeMap::new(),
             step_threads: BTreeMap::new(),
@@ -226,7 +229,12 @@ struct Writer<'a, W> {
     pid: i64,
     world_size: i32,
     of_row: FxHashMap<i64, &'a CollectiveRow>,
-    comms: BTreeMap<i64, &'a CommRow>,
+    /// The groups of collectives, by communicator.
+    groups: BTreeMap<i64, Group>,
+    /// The group of collectives whose communicator is not in the run.
+    world: OnceCell<Group>,
+    /// Numbers of the rank's steps.
+    steps: BTreeSet<i32>,
     /// Ends of arrows, by the id of their row.
     ends: FxHashMap<i64, Vec<FlowEnd>>,
     /// Rows that had not ended when their part closed, by id, until a later row completes them.
@@ -273,7 +281,7 @@ impl<W: Write> Writer<'_, W> {
             }
             // A run has rows of steps, a little longer than their ranges. The trace gets the steps, so the ranges are
             // left out.
-            if self.rank.steps.iter().any(|s| Some(s.step) == step) {
+            if step.is_some_and(|step| self.steps.contains(&step)) {
                 return Ok(());
             }
         }
@@ -291,12 +299,14 @@ impl<W: Write> Writer<'_, W> {
         self.bytes.extend_from_slice(b", \"dur\": ");
         us(&mut self.bytes, columns.dur_ns(row));
         self.bytes.extend_from_slice(b", \"args\": ");
-        let (comms, world_size) = (&self.comms, self.world_size);
+        let (groups, world, world_size) = (&self.groups, &self.world, self.world_size);
         columns.write_arguments(
             row,
             |arguments| {
                 if let Some(collective) = collective {
-                    put_collective(arguments, collective, comms.get(&collective.comm_id).copied(), world_size);
+                    let of_world = || world.get_or_init(|| Group::world(world_size));
+                    let group = groups.get(&collective.comm_id).unwrap_or_else(of_world);
+                    put_collective(arguments, collective, group);
                 }
             },
             &mut self.bytes,
