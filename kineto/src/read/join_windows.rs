@@ -16,15 +16,15 @@ use crate::read::trace_file::TraceFile;
 /// # Errors
 /// As [`load`], for the first file that has one.
 pub fn load_windows(files: &[TraceFile]) -> Result<RankData, Error> {
-    let mut all: Option<RankData> = None;
+    let mut all: Option<Joined> = None;
     for file in files {
         let next = load(file)?;
         match &mut all {
-            None => all = Some(next),
-            Some(all) => append(all, next),
+            None => all = Some(Joined::new(next)),
+            Some(all) => all.append(next),
         }
     }
-    Ok(all.unwrap_or_default())
+    Ok(all.map(|all| all.data).unwrap_or_default())
 }
 
 /// As [`load_windows`], with shapes, stacks and modules.
@@ -32,18 +32,18 @@ pub fn load_windows(files: &[TraceFile]) -> Result<RankData, Error> {
 /// # Errors
 /// As [`load_windows`].
 pub fn load_windows_detailed(files: &[TraceFile]) -> Result<(RankData, Details), Error> {
-    let mut all: Option<(RankData, Details)> = None;
+    let mut all: Option<(Joined, Details)> = None;
     for file in files {
         let (next, its_details) = load_detailed(file)?;
         match &mut all {
-            None => all = Some((next, its_details)),
-            Some((data, details)) => {
-                details.append(&its_details, data.events.len(), next.events.len());
-                append(data, next);
+            None => all = Some((Joined::new(next), its_details)),
+            Some((all, details)) => {
+                details.append(&its_details, all.data.events.len(), next.events.len());
+                all.append(next);
             }
         }
     }
-    Ok(all.unwrap_or_default())
+    Ok(all.map(|(all, details)| (all.data, details)).unwrap_or_default())
 }
 
 /// The first free numbers of a rank.
@@ -103,24 +103,42 @@ fn shift_above(numbers: &mut [i64], free: i64) {
     }
 }
 
-/// Appends a later window to a rank.
-fn append(all: &mut RankData, mut next: RankData) {
-    Numbers::default().after(all).shift(&mut next);
-    let mut ids: FxHashMap<Text, u32> = all.names.iter().cloned().zip(0..).collect();
-    let new_id: Vec<u32> = std::mem::take(&mut next.names)
-        .into_iter()
-        .map(|name| {
-            *ids.entry(name.clone()).or_insert_with(|| {
-                all.names.push(name);
-                all.names.len() as u32 - 1
+/// The windows of a rank up to one, and what the next one needs of them: looking through all of them for each would take
+/// the square of their number.
+struct Joined {
+    data: RankData,
+    numbers: Numbers,
+    /// The position of each name in `data.names`.
+    names: FxHashMap<Text, u32>,
+    known: Known,
+}
+
+impl Joined {
+    fn new(data: RankData) -> Self {
+        let names = data.names.iter().cloned().zip(0..).collect();
+        Self { numbers: Numbers::default().after(&data), names, known: Known::of(&data), data }
+    }
+
+    /// Appends a later window.
+    fn append(&mut self, mut next: RankData) {
+        let all = &mut self.data;
+        self.numbers.shift(&mut next);
+        self.numbers = self.numbers.after(&next);
+        let new_id: Vec<u32> = std::mem::take(&mut next.names)
+            .into_iter()
+            .map(|name| {
+                *self.names.entry(name.clone()).or_insert_with(|| {
+                    all.names.push(name);
+                    all.names.len() as u32 - 1
+                })
             })
-        })
-        .collect();
-    next.events.name.iter_mut().for_each(|name| *name = new_id[*name as usize]);
-    let rows = all.events.len() as u32;
-    next.events.parent.iter_mut().filter(|parent| **parent != NO_PARENT).for_each(|parent| *parent += rows);
-    append_columns(&mut all.events, &mut next.events);
-    append_tables(all, next);
+            .collect();
+        next.events.name.iter_mut().for_each(|name| *name = new_id[*name as usize]);
+        let rows = all.events.len() as u32;
+        next.events.parent.iter_mut().filter(|parent| **parent != NO_PARENT).for_each(|parent| *parent += rows);
+        append_columns(&mut all.events, &mut next.events);
+        self.known.append_tables(all, next);
+    }
 }
 
 fn append_columns(all: &mut Events, next: &mut Events) {
@@ -130,22 +148,40 @@ fn append_columns(all: &mut Events, next: &mut Events) {
     append!(kind name ts_ns dur_ns id step thread device stream correlation external parent is_comm bytes flops);
 }
 
-/// Appends everything but the rows and their names.
-pub(crate) fn append_tables(all: &mut RankData, next: RankData) {
-    let known: FxHashSet<i64> = all.outline.comms.iter().map(|comm| comm.comm_id).collect();
-    all.outline.comms.extend(next.outline.comms.into_iter().filter(|comm| !known.contains(&comm.comm_id)));
-    let known: FxHashSet<i64> = all.devices.iter().map(|device| device.device_id).collect();
-    all.devices.extend(next.devices.into_iter().filter(|device| !known.contains(&device.device_id)));
-    all.outline.collectives.extend(next.outline.collectives);
-    all.outline.steps.extend(next.outline.steps);
-    all.memory.extend(next.memory);
-    all.buckets.extend(next.buckets);
-    all.kernel_use.extend(next.kernel_use);
-    all.flops_types.extend(next.flops_types);
-    all.copy_rates.extend(next.copy_rates);
-    all.flows.extend(next.flows);
-    all.counters.extend(next.counters);
-    all.omissions.extend(next.omissions);
+/// The communicators and devices of a rank. Those of later windows are added if they are new.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    comms: FxHashSet<i64>,
+    devices: FxHashSet<i64>,
+}
+
+impl Known {
+    pub(crate) fn of(data: &RankData) -> Self {
+        Self {
+            comms: data.outline.comms.iter().map(|comm| comm.comm_id).collect(),
+            devices: data.devices.iter().map(|device| device.device_id).collect(),
+        }
+    }
+
+    /// Appends everything but the rows and their names.
+    pub(crate) fn append_tables(&mut self, all: &mut RankData, mut next: RankData) {
+        next.outline.comms.retain(|comm| !self.comms.contains(&comm.comm_id));
+        next.devices.retain(|device| !self.devices.contains(&device.device_id));
+        self.comms.extend(next.outline.comms.iter().map(|comm| comm.comm_id));
+        self.devices.extend(next.devices.iter().map(|device| device.device_id));
+        all.outline.comms.extend(next.outline.comms);
+        all.devices.extend(next.devices);
+        all.outline.collectives.extend(next.outline.collectives);
+        all.outline.steps.extend(next.outline.steps);
+        all.memory.extend(next.memory);
+        all.buckets.extend(next.buckets);
+        all.kernel_use.extend(next.kernel_use);
+        all.flops_types.extend(next.flops_types);
+        all.copy_rates.extend(next.copy_rates);
+        all.flows.extend(next.flows);
+        all.counters.extend(next.counters);
+        all.omissions.extend(next.omissions);
+    }
 }
 
 #[cfg(test)]
@@ -166,8 +202,9 @@ mod tests {
                 ts + 1
             )
         };
-        let mut all = rank_from_events(&events(10));
-        append(&mut all, rank_from_events(&events(100)));
+        let mut joined = Joined::new(rank_from_events(&events(10)));
+        joined.append(rank_from_events(&events(100)));
+        let all = joined.data;
         let Events { id, parent, correlation, external, ts_ns, .. } = &all.events;
         assert_eq!(**id, [0, 1, 2, 3, 4, 5]);
         assert_eq!(**parent, [NO_PARENT, NO_PARENT, 0, NO_PARENT, NO_PARENT, 3]);

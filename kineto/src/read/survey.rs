@@ -165,6 +165,9 @@ fn remark(
     OmissionRow::note("windows of the profiler", listed).amount(windows.len() as i64)
 }
 
+/// Ranks that lack a window and are listed one by one. The others are counted.
+const LISTED_LACKING: usize = 10_000;
+
 /// Lists the ranks that lack a window that others have.
 fn report_lacking(
     files: &[TraceFile],
@@ -173,11 +176,21 @@ fn report_lacking(
     omissions: &mut Vec<OmissionRow>,
 ) {
     let ranks: BTreeSet<i32> = files.iter().map(|file| file.rank).collect();
+    let (mut listed, mut more) = (0, 0);
     for (number, window) in (1..).zip(windows).filter(|(number, _)| chosen.contains(number)) {
+        if listed >= LISTED_LACKING {
+            more += (ranks.len() - window.len()) as i64;
+            continue;
+        }
         let present: BTreeSet<i32> = window.iter().map(|file| files[*file].rank).collect();
         for rank in ranks.difference(&present) {
             let why = format!("there is no file of window {number} of this rank");
             omissions.push(OmissionRow::left_out("windows", why).rank(*rank).amount(1));
+            listed += 1;
         }
+    }
+    if more > 0 {
+        omissions
+            .push(OmissionRow::left_out("windows", "there are no files of further windows and ranks").amount(more));
     }
 }

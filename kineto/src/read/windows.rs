@@ -9,8 +9,13 @@
 //!
 //! Numbers of steps decide, if they tell the files of every rank apart. Clocks of hosts may differ by more than a
 //! window. Without such numbers (no step marks, or a second job that counts from 0 again), overlap in time decides.
+//!
+//! A file joins the window with which it has most in common, of at most [`LOOKED_AT`] windows with each of its steps, or
+//! that begin before it ends.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use rustc_hash::FxHashMap;
 
 /// A file, as far as windows are concerned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,9 +29,68 @@ pub(crate) struct Piece {
     pub(crate) quality: u64,
 }
 
-impl Piece {
-    fn overlap_ns(&self, other: &Self) -> i64 {
-        self.end_ns.min(other.end_ns).saturating_sub(self.start_ns.max(other.start_ns))
+/// Windows that a file is compared with. Windows of one job do not overlap, so that more of them belong to no real job.
+const LOOKED_AT: usize = 64;
+
+/// The windows found so far, and how a file finds those that it may belong to.
+struct Windows<'a> {
+    pieces: &'a [Piece],
+    by_steps: bool,
+    /// The files of each window, those of one rank behind each other.
+    files: Vec<Vec<usize>>,
+    /// From the first start to the last end of each window.
+    spans: Vec<(i64, i64)>,
+    /// The windows by start.
+    by_start: BTreeSet<(i64, usize)>,
+    /// The windows with a step.
+    with_step: FxHashMap<i32, Vec<usize>>,
+}
+
+impl Windows<'_> {
+    /// The window with which a file has most in common, the latest of equals; `None` if it has nothing in common with any.
+    fn best(&self, file: usize) -> Option<usize> {
+        let piece = &self.pieces[file];
+        // Files come rank by rank, so that a window ends with the file of this rank if it has one.
+        let lacks_rank = |at: &usize| self.files[*at].last().is_none_or(|last| self.pieces[*last].rank != piece.rank);
+        if self.by_steps {
+            let mut common: BTreeMap<usize, usize> = BTreeMap::new();
+            for at in piece.steps.iter().filter_map(|step| self.with_step.get(step)).flatten() {
+                *common.entry(*at).or_default() += 1;
+            }
+            return common
+                .into_iter()
+                .filter(|(at, _)| lacks_rank(at))
+                .map(|(at, steps)| (steps, at))
+                .max()
+                .map(|best| best.1);
+        }
+        let overlap_ns =
+            |(start_ns, end_ns): (i64, i64)| end_ns.min(piece.end_ns).saturating_sub(start_ns.max(piece.start_ns));
+        let earlier = self.by_start.range(..(piece.end_ns, 0)).rev().take(LOOKED_AT).map(|(_, at)| *at);
+        let alike = earlier.filter(lacks_rank).map(|at| (overlap_ns(self.spans[at]), at));
+        alike.filter(|(overlap_ns, _)| *overlap_ns > 0).max().map(|best| best.1)
+    }
+
+    /// Adds a file to a window, or as a window of its own.
+    fn add(&mut self, file: usize, window: Option<usize>) {
+        let pieces = self.pieces;
+        let Piece { start_ns, end_ns, steps, .. } = &pieces[file];
+        let at = window.unwrap_or(self.files.len());
+        if window.is_none() {
+            self.files.push(Vec::new());
+            self.spans.push((*start_ns, *end_ns));
+        }
+        self.files[at].push(file);
+        let (start, end) = self.spans[at];
+        self.by_start.remove(&(start, at));
+        self.spans[at] = (start.min(*start_ns), end.max(*end_ns));
+        self.by_start.insert((self.spans[at].0, at));
+        for step in steps.iter().filter(|_| self.by_steps) {
+            let windows = self.with_step.entry(*step).or_default();
+            if !windows.contains(&at) && windows.len() < LOOKED_AT {
+                windows.push(at);
+            }
+        }
     }
 }
 
@@ -51,24 +115,15 @@ pub(crate) fn group(pieces: &[Piece]) -> Grouped {
     else {
         return Grouped { windows: Vec::new(), doubles };
     };
-    let mut windows: Vec<Vec<usize>> = by_rank[&reference].iter().map(|file| vec![*file]).collect();
+    let (files, spans) = (Vec::new(), Vec::new());
+    let mut found =
+        Windows { pieces, by_steps, files, spans, by_start: BTreeSet::new(), with_step: FxHashMap::default() };
+    by_rank[&reference].iter().for_each(|file| found.add(*file, None));
     for file in by_rank.iter().filter(|(rank, _)| **rank != reference).flat_map(|(_, files)| files) {
-        let alike = |window: &[usize]| -> i64 {
-            let like = |other: &usize| match by_steps {
-                true => pieces[*file].steps.intersection(&pieces[*other].steps).count() as i64,
-                false => pieces[*file].overlap_ns(&pieces[*other]),
-            };
-            window.iter().map(like).max().unwrap_or(0)
-        };
-        // Files come rank by rank, so that a window ends with the file of this rank if it has one.
-        let lacks_rank = |window: &[usize]| window.last().is_none_or(|last| pieces[*last].rank != pieces[*file].rank);
-        let candidates = windows.iter().enumerate().filter(|(_, window)| lacks_rank(window));
-        let best = candidates.map(|(at, window)| (alike(window), at)).filter(|(alike, _)| *alike > 0).max();
-        match best {
-            Some((_, at)) => windows[at].push(*file),
-            None => windows.push(vec![*file]),
-        }
+        let best = found.best(*file);
+        found.add(*file, best);
     }
+    let mut windows = found.files;
     windows.sort_by_key(|window| pieces[window[0]].start_ns);
     windows.iter_mut().for_each(|window| window.sort_by_key(|file| pieces[*file].rank));
     Grouped { windows, doubles }
@@ -189,6 +244,27 @@ mod tests {
         let grouped = group(&pieces);
         assert_eq!((grouped.windows, grouped.doubles), (vec![vec![2, 1]], vec![(2, 0), (1, 3)]));
         assert_eq!(group(&[]), Grouped::default());
+    }
+
+    /// Comparing each file with all others would take 10¹⁰ comparisons. One rank has a second window, so that windows
+    /// matter.
+    #[test]
+    fn many_files_take_little_time() {
+        const FILES: i32 = 100_000;
+        let piece = |rank: i32, window: i32, steps: bool| {
+            let start_ns = i64::from(window) * 1_000_000 + i64::from(rank);
+            let steps = if steps { (3 * window..3 * window + 3).collect() } else { BTreeSet::new() };
+            Piece { rank, start_ns, end_ns: start_ns + 500_000, steps, quality: 1 }
+        };
+        for by_steps in [true, false] {
+            let mut of_ranks: Vec<Piece> = (0..FILES).map(|rank| piece(rank, 0, by_steps)).collect();
+            of_ranks.push(piece(7, 1, by_steps));
+            let sizes: Vec<usize> = group(&of_ranks).windows.iter().map(Vec::len).collect();
+            assert_eq!(sizes, [FILES as usize, 1]);
+            let of_windows: Vec<Piece> = (0..FILES).map(|file| piece(file % 2, file / 2, by_steps)).collect();
+            let sizes: Vec<usize> = group(&of_windows).windows.iter().map(Vec::len).collect();
+            assert_eq!(sizes, vec![2; FILES as usize / 2]);
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::columns::event::Wanted;
 use crate::columns::rows::Extras;
 use crate::meaning::op_details::outermost_first;
 use crate::read::TraceFile;
-use crate::read::join_windows::{Numbers, append_tables};
+use crate::read::join_windows::{Known, Numbers};
 use crate::read::load::{Loaded, load_wanted};
 /// Rows of a part. A recorder closes its parts at the same number.
 const PART_ROWS: usize = 256 << 10;
@@ -44,7 +44,7 @@ pub struct WrittenShards {
 pub fn write_shards(files: &[TraceFile], run: &Path, run_id: &str) -> Result<WrittenShards, Error> {
     let mut out = WrittenShards::default();
     let mut all: Option<Loaded> = None;
-    let (mut numbers, mut parts) = (Numbers::default(), 0);
+    let (mut numbers, mut known, mut parts) = (Numbers::default(), Known::default(), 0);
     let mut closed: Vec<PartRow> = Vec::new();
     for file in files {
         let mut loaded = load_wanted(file, Wanted { args: true, ..Wanted::default() })?;
@@ -65,12 +65,13 @@ pub fn write_shards(files: &[TraceFile], run: &Path, run_id: &str) -> Result<Wri
             None => {
                 loaded.used_device = used_device(&loaded.data);
                 loaded.data.events = Events::default();
+                known = Known::of(&loaded.data);
                 all = Some(loaded);
             }
             Some(all) => {
                 all.complete &= loaded.complete;
                 loaded.data.events = Events::default();
-                append_tables(&mut all.data, loaded.data);
+                known.append_tables(&mut all.data, loaded.data);
             }
         }
     }
