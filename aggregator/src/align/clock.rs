@@ -21,13 +21,14 @@ mod fit;
 mod identity;
 mod lines;
 mod ping;
+mod polygon;
 mod tree;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{ClockFitRow, ClockMethod, ClockSide, OmissionRow, SampleKind};
 
@@ -332,7 +333,8 @@ impl Clocks {
             fitted.entry(to).or_insert_with(|| (to, Fit::identity(fit.method)));
             fitted.insert(rank, (to, fit));
         }
-        let timed = |rank: i32| instances.iter().any(|i| i.members.iter().any(|m| m.rank == rank && m.device_clock));
+        let members = instances.iter().flat_map(|i| &i.members);
+        let timed: BTreeSet<i32> = members.filter(|m| m.device_clock).map(|m| m.rank).collect();
         for rank in ranks {
             let id = rank.info.rank;
             let Some(host) = self.row(id, false).cloned() else { continue };
@@ -356,7 +358,7 @@ impl Clocks {
                 };
                 self.devices.insert(id, good);
                 self.push(row, map);
-            } else if rank.has_device_rows || timed(id) {
+            } else if rank.has_device_rows || timed.contains(&id) {
                 let own = Some(0).filter(|_| id == reference);
                 let map = self.map(id, false);
                 self.push(ClockFitRow { clock, error_ns: own, bound_ns: own, ..host }, map);

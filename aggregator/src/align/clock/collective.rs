@@ -8,6 +8,9 @@
 //!                      ├─ allowed ─┤           and the departures are equal at the estimate
 //! ```
 
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
+
 use trace::ClockMethod;
 
 use crate::align::clock::barrier::{Contradiction, Entry, UNREACHED, greatest_offsets, least_offsets};
@@ -59,23 +62,35 @@ pub(crate) struct Fitted {
 }
 
 /// Fits every clock to the lowest clock that instances connect it to.
-pub(crate) fn fit_all(evidence: &[Evidence], clocks: usize) -> Fitted {
+pub(crate) fn fit_all(evidence: Vec<Evidence>, clocks: usize) -> Fitted {
     let strict = connected(evidence.iter().filter(|e| !e.weak), clocks);
     let any = connected(evidence.iter(), clocks);
+    // The clocks of each group, ascending, and the position of each clock in its group.
+    let mut groups: BTreeMap<usize, (Vec<usize>, Vec<Evidence>)> = BTreeMap::new();
+    let mut place = vec![0; clocks];
+    for (clock, reference) in any.iter().enumerate() {
+        let (members, _) = groups.entry(*reference).or_default();
+        place[clock] = members.len();
+        members.push(clock);
+    }
+    for mut e in evidence.into_iter().filter(|e| e.parts.len() > 1) {
+        let Some((_, of_group)) = groups.get_mut(&any[e.parts[0].clock]) else { continue };
+        e.parts.iter_mut().for_each(|part| part.clock = place[part.clock]);
+        of_group.push(e);
+    }
     let mut fitted = Fitted::default();
-    for reference in 0..clocks {
-        let members: Vec<usize> = (0..clocks).filter(|c| any[*c] == reference).collect();
-        if members.len() < 2 {
-            continue;
-        }
+    for (reference, (members, mut chosen)) in groups.into_iter().filter(|(_, (members, _))| members.len() > 1) {
         // All-to-alls count only where strict barriers do not connect the clocks.
         let weak = members.iter().any(|c| strict[*c] != strict[reference]);
-        let of_group = |e: &&Evidence| (weak || !e.weak) && e.parts.len() > 1 && any[e.parts[0].clock] == reference;
-        let chosen: Vec<&Evidence> = evidence.iter().filter(of_group).collect();
+        chosen.retain(|e| weak || !e.weak);
         let method = |clock: usize| {
-            if strict[clock] == strict[reference] { ClockMethod::Collective } else { ClockMethod::CollectiveWeak }
+            let is_strict = strict[members[clock]] == strict[reference];
+            if is_strict { ClockMethod::Collective } else { ClockMethod::CollectiveWeak }
         };
-        Group::new(chosen, clocks, reference).solve(&members, method, &mut fitted);
+        let Fitted { fits, contradictions } = Group::new(chosen, members.len()).solve(method);
+        fitted.fits.extend(fits.into_iter().map(|(clock, to, fit)| (members[clock], members[to], fit)));
+        let of_members = |clocks: Vec<usize>| clocks.into_iter().map(|clock| members[clock]).collect();
+        fitted.contradictions.extend(contradictions.into_iter().map(|(found, clocks)| (found, of_members(clocks))));
     }
     fitted
 }
@@ -100,10 +115,12 @@ fn connected<'a>(evidence: impl Iterator<Item = &'a Evidence>, clocks: usize) ->
     (0..clocks).map(|c| find(&mut lowest, c)).collect()
 }
 
-/// Clocks that instances connect. Times are in ns from each clock's first time.
-struct Group<'a> {
-    evidence: Vec<&'a Evidence>,
-    reference: usize,
+/// The reference clock of a group: the lowest one.
+const REFERENCE: usize = 0;
+
+/// Clocks that instances connect, by their position in the group. Times are in ns from each clock's first time.
+struct Group {
+    evidence: Vec<Evidence>,
     /// First time of each clock.
     origin_ns: Vec<i64>,
     /// Frame − clock, both counted from their origins; as accurate as the scatter of departures. `None`: not connected.
@@ -120,13 +137,30 @@ struct Departure {
     instance: usize,
 }
 
-impl<'a> Group<'a> {
-    fn new(evidence: Vec<&'a Evidence>, clocks: usize, reference: usize) -> Self {
+/// What the estimates of all clocks use.
+struct Measured {
+    /// The departures of each clock.
+    departures: Vec<Vec<Departure>>,
+    /// The correction to each clock in the frame.
+    shift: Vec<f64>,
+    /// When the reference left each instance, in the frame.
+    reference: Vec<Option<f64>>,
+    /// The median departure of each instance; not computed unless a clock needs it.
+    together: OnceCell<Vec<Option<f64>>>,
+    /// For each clock, the shortest time between the last arrival and a departure, over its instances: the operation
+    /// itself. A rank may leave every instance earlier than another rank by about this much, and no scatter shows it.
+    /// For an all-to-all the slack is included, because its start is taken that much earlier. (Measured: devices of one
+    /// host that always leave all-to-alls 26 µs apart.)
+    quickest_ns: Vec<Option<i64>>,
+}
+
+impl Group {
+    fn new(evidence: Vec<Evidence>, clocks: usize) -> Self {
         let mut origin_ns = vec![i64::MAX; clocks];
         for part in evidence.iter().flat_map(|e| &e.parts) {
             origin_ns[part.clock] = origin_ns[part.clock].min(part.start_ns);
         }
-        let mut group = Self { evidence, reference, origin_ns, rough_ns: vec![None; clocks] };
+        let mut group = Self { evidence, origin_ns, rough_ns: vec![None; clocks] };
         group.find_rough();
         group
     }
@@ -139,10 +173,17 @@ impl<'a> Group<'a> {
     /// with them, at the median.
     fn find_rough(&mut self) {
         self.rough_ns.fill(None);
-        self.rough_ns[self.reference] = Some(0);
-        loop {
-            let mut differences: Vec<Vec<f64>> = vec![Vec::new(); self.rough_ns.len()];
-            for e in &self.evidence {
+        self.rough_ns[REFERENCE] = Some(0);
+        let mut of_clock: Vec<Vec<usize>> = vec![Vec::new(); self.rough_ns.len()];
+        for (position, e) in self.evidence.iter().enumerate() {
+            e.parts.iter().for_each(|part| of_clock[part.clock].push(position));
+        }
+        let mut new = vec![REFERENCE];
+        while !new.is_empty() {
+            // Only an instance of a clock that has become known can make others known.
+            let shared: BTreeSet<usize> = new.drain(..).flat_map(|clock| of_clock[clock].iter().copied()).collect();
+            let mut differences: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+            for e in shared.into_iter().map(|position| &self.evidence[position]) {
                 let on_frame = |p: &Part| {
                     let left = self.since_origin(p.clock, p.left_ns?);
                     self.rough_ns[p.clock].map(|rough| left.saturating_add(rough) as f64)
@@ -150,22 +191,19 @@ impl<'a> Group<'a> {
                 let mut departures: Vec<f64> = e.parts.iter().filter_map(on_frame).collect();
                 let Some(together) = median_in_place(&mut departures) else { continue };
                 for part in e.parts.iter().filter(|p| self.rough_ns[p.clock].is_none()) {
-                    let left = part.left_ns.map(|left| self.since_origin(part.clock, left));
-                    differences[part.clock].extend(left.map(|left| together - left as f64));
+                    let Some(left) = part.left_ns.map(|left| self.since_origin(part.clock, left)) else { continue };
+                    differences.entry(part.clock).or_default().push(together - left as f64);
                 }
             }
-            let mut grown = false;
-            for (clock, differences) in differences.iter_mut().enumerate().filter(|(_, d)| !d.is_empty()) {
-                self.rough_ns[clock] = median_in_place(differences).map(|offset| offset.round() as i64);
-                grown = true;
-            }
-            if !grown {
-                return;
+            for (clock, mut differences) in differences {
+                self.rough_ns[clock] = median_in_place(&mut differences).map(|offset| offset.round() as i64);
+                new.push(clock);
             }
         }
     }
 
-    fn solve(&mut self, members: &[usize], method: impl Fn(usize) -> ClockMethod, fitted: &mut Fitted) {
+    fn solve(&mut self, method: impl Fn(usize) -> ClockMethod) -> Fitted {
+        let mut fitted = Fitted::default();
         let mut suspects = vec![false; self.rough_ns.len()];
         let mut gates = None;
         for _ in 0..CONTRADICTIONS_MAX {
@@ -174,44 +212,42 @@ impl<'a> Group<'a> {
                     gates = Some(found);
                     break;
                 }
-                Err(contradiction) => self.take_out(contradiction, &mut suspects, fitted),
+                Err(contradiction) => self.take_out(contradiction, &mut suspects, &mut fitted),
             }
         }
         if gates.is_none() {
             suspects.fill(true);
         }
-        let departures = self.departures();
-        let shift = self.equal_departures(&departures);
-        for clock in members.iter().copied().filter(|c| *c != self.reference) {
-            let Some(rough_ns) = self.rough_ns[clock] else { continue };
+        let measured = self.measured();
+        for (clock, rough_ns) in self.rough_ns.iter().enumerate().skip(1) {
+            let Some(rough_ns) = *rough_ns else { continue };
             let mut feasible = None;
             if let Some(gates) = gates.as_ref().filter(|_| !suspects[clock]) {
                 match Feasible::through(&gates[clock].iter().map(|g| g.0).collect::<Vec<_>>(), DRIFT_LIMIT) {
                     Ok(lines) => feasible = Some(lines),
                     Err(position) => {
                         let instances = gates[clock][position].1.into_iter().collect();
-                        fitted.contradictions.push((instances, vec![self.reference, clock]));
+                        fitted.contradictions.push((instances, vec![REFERENCE, clock]));
                     }
                 }
             }
-            let estimate = self.estimate(clock, rough_ns, method(clock), feasible, &departures, &shift);
-            fitted.fits.push((clock, self.reference, Fit::of(estimate)));
+            let estimate = self.estimate(clock, rough_ns, method(clock), feasible, &measured);
+            fitted.fits.push((clock, REFERENCE, Fit::of(estimate)));
         }
+        fitted
     }
 
     /// Reports a contradiction and removes its instances from the evidence. Its clocks lose their guarantee, because
     /// nothing tells which of the instances is the false match.
     fn take_out(&mut self, contradiction: Contradiction, suspects: &mut [bool], fitted: &mut Fitted) {
         let Contradiction { instances, clocks } = contradiction;
-        for clock in clocks.iter().filter(|c| **c != self.reference) {
+        for clock in clocks.iter().filter(|c| **c != REFERENCE) {
             suspects[*clock] = true;
         }
         fitted.contradictions.push((instances.iter().map(|k| self.evidence[*k].instance).collect(), clocks));
-        let mut position = 0;
-        self.evidence.retain(|_| {
-            position += 1;
-            !instances.contains(&(position - 1))
-        });
+        let instances: BTreeSet<usize> = instances.into_iter().collect();
+        let mut positions = 0..;
+        self.evidence.retain(|_| positions.next().is_some_and(|position| !instances.contains(&position)));
         self.find_rough();
     }
 
@@ -270,11 +306,11 @@ impl<'a> Group<'a> {
             clocks: c.clocks,
         };
         let clocks = gates.len();
-        let greatest = greatest_offsets(&chosen, clocks, self.reference, relax).map_err(named)?;
-        let least = least_offsets(&chosen, clocks, self.reference, relax).map_err(named)?;
+        let greatest = greatest_offsets(&chosen, clocks, REFERENCE, relax).map_err(named)?;
+        let least = least_offsets(&chosen, clocks, REFERENCE, relax).map_err(named)?;
         for clock in 0..clocks {
             let (Some(rough), low, high) = (self.rough_ns[clock], least[clock], greatest[clock]) else { continue };
-            if clock == self.reference || low == -UNREACHED || high == UNREACHED {
+            if clock == REFERENCE || low == -UNREACHED || high == UNREACHED {
                 continue;
             }
             // The center is a time in the frame. The corresponding time on the clock has the uncertainty of the range
@@ -290,8 +326,8 @@ impl<'a> Group<'a> {
     /// time.
     fn direct_gates(&self, frame: &[Vec<Entry>], gates: &mut [Vec<SourcedGate>]) {
         for (entries, e) in frame.iter().zip(&self.evidence) {
-            let Some(reference) = entries.iter().find(|x| x.clock == self.reference) else { continue };
-            for entry in entries.iter().filter(|x| x.clock != self.reference) {
+            let Some(reference) = entries.iter().find(|x| x.clock == REFERENCE) else { continue };
+            for entry in entries.iter().filter(|x| x.clock != REFERENCE) {
                 let rough = self.rough_ns[entry.clock].unwrap_or_default();
                 let mut push = |t: i64, low: f64, high: f64| {
                     gates[entry.clock].push((Gate { t: (t - rough) as f64, low, high }, Some(e.instance)));
@@ -304,6 +340,24 @@ impl<'a> Group<'a> {
                 }
             }
         }
+    }
+
+    fn measured(&self) -> Measured {
+        let departures = self.departures();
+        let shift = self.equal_departures(&departures);
+        let mut reference: Vec<Option<f64>> = vec![None; self.evidence.len()];
+        for d in &departures[REFERENCE] {
+            reference[d.instance] = Some(d.frame);
+        }
+        let mut quickest_ns: Vec<Option<i64>> = vec![None; self.rough_ns.len()];
+        for e in &self.evidence {
+            let spent = e.parts.iter().filter_map(|p| p.left_ns.map(|left| left.saturating_sub(p.start_ns))).min();
+            for part in &e.parts {
+                let quickest = &mut quickest_ns[part.clock];
+                *quickest = (*quickest).into_iter().chain(spent).min();
+            }
+        }
+        Measured { departures, shift, reference, together: OnceCell::new(), quickest_ns }
     }
 
     fn departures(&self) -> Vec<Vec<Departure>> {
@@ -336,7 +390,7 @@ impl<'a> Group<'a> {
                 break;
             }
         }
-        let reference = shift[self.reference];
+        let reference = shift[REFERENCE];
         shift.iter().map(|s| s - reference).collect()
     }
 
@@ -346,11 +400,10 @@ impl<'a> Group<'a> {
         rough_ns: i64,
         method: ClockMethod,
         feasible: Option<Feasible>,
-        departures: &[Vec<Departure>],
-        shift: &[f64],
+        measured: &Measured,
     ) -> Estimate {
-        let points = self.points(clock, departures, shift);
-        let mut line = Line { offset: shift[clock], drift: 0.0 };
+        let points = measured.points(clock);
+        let mut line = Line { offset: measured.shift[clock], drift: 0.0 };
         let drifting = drift_of(&points);
         if let Some(drift) = drifting {
             line = Line {
@@ -371,8 +424,9 @@ impl<'a> Group<'a> {
         // With few samples the largest distance underestimates the 95th percentile. An error that all samples share
         // does not show in them.
         let scatter_ns = (points.len() >= 3).then_some(p95 * (1.0 + 2.0 / n));
-        let spread_ns = scatter_ns.map(|scatter| scatter.max(self.quickest(clock)).max(GRAIN_NS));
-        let there = self.origin_ns[self.reference].saturating_sub(self.origin_ns[clock]);
+        let quickest = measured.quickest_ns[clock].unwrap_or(0).max(0) as f64;
+        let spread_ns = scatter_ns.map(|scatter| scatter.max(quickest).max(GRAIN_NS));
+        let there = self.origin_ns[REFERENCE].saturating_sub(self.origin_ns[clock]);
         Estimate {
             method,
             origin_ns: self.origin_ns[clock],
@@ -387,31 +441,20 @@ impl<'a> Group<'a> {
             residual_p95_ns: (!points.is_empty()).then_some(p95.ceil() as i64),
         }
     }
+}
 
-    /// The shortest time between the last arrival and a departure, over the instances of this clock: the operation
-    /// itself. A rank may leave every instance earlier than another rank by about this much, and no scatter shows it.
-    /// For an all-to-all the slack is included, because its start is taken that much earlier. (Measured: devices of one
-    /// host that always leave all-to-alls 26 µs apart.)
-    fn quickest(&self, clock: usize) -> f64 {
-        let spent = |p: &Part| p.left_ns.map(|left| left.saturating_sub(p.start_ns));
-        let with = self.evidence.iter().filter(|e| e.parts.iter().any(|p| p.clock == clock));
-        with.filter_map(|e| e.parts.iter().filter_map(spent).min()).min().unwrap_or(0).max(0) as f64
-    }
-
+impl Measured {
     /// (Time on the clock, lead of the reference at departure), from instances that both took part in; if these are
     /// few, against the median departure of all clocks.
-    fn points(&self, clock: usize, departures: &[Vec<Departure>], shift: &[f64]) -> Vec<(f64, f64)> {
-        let mut reference: Vec<Option<f64>> = vec![None; self.evidence.len()];
-        for d in &departures[self.reference] {
-            reference[d.instance] = Some(d.frame);
-        }
-        let direct = departures[clock].iter().filter_map(|d| Some((d.t, reference[d.instance]? - d.frame)));
+    fn points(&self, clock: usize) -> Vec<(f64, f64)> {
+        let own = &self.departures[clock];
+        let direct = own.iter().filter_map(|d| Some((d.t, self.reference[d.instance]? - d.frame)));
         let direct: Vec<(f64, f64)> = direct.collect();
         if direct.len() >= 3 {
             return direct;
         }
-        let together = together(departures, shift, self.evidence.len());
-        departures[clock].iter().filter_map(|d| Some((d.t, together[d.instance]? - d.frame))).collect()
+        let together = self.together.get_or_init(|| together(&self.departures, &self.shift, self.reference.len()));
+        own.iter().filter_map(|d| Some((d.t, together[d.instance]? - d.frame))).collect()
     }
 }
 

@@ -83,7 +83,7 @@ pub(super) fn by_collectives(
         return (Vec::new(), Vec::new());
     }
     let evidence = evidence_of(instances, &places, false);
-    let Fitted { fits, contradictions } = collective::fit_all(&evidence, roots.len());
+    let Fitted { fits, contradictions } = collective::fit_all(evidence, roots.len());
     let joint = |(clock, to, fit): (usize, usize, Fit)| Joint {
         from: Node::Rank(roots[clock]),
         to: Node::Rank(roots[to]),
@@ -101,7 +101,7 @@ pub(super) fn by_device_collectives(
     let place = |clock| Place { clock, map: Affine::IDENTITY, slack_ns: 0 };
     let places = ids.iter().enumerate().map(|(clock, rank)| (*rank, place(clock))).collect();
     let evidence = evidence_of(instances, &places, true);
-    let Fitted { fits, contradictions } = collective::fit_all(&evidence, ids.len());
+    let Fitted { fits, contradictions } = collective::fit_all(evidence, ids.len());
     let fits = fits.into_iter().map(|(clock, to, fit)| (ids[clock], ids[to], fit)).collect();
     (fits, describe(contradictions, &ids, "device", instances))
 }

@@ -14,6 +14,8 @@
 //!        └──────────────────────────────────── time
 //! ```
 
+use crate::align::clock::polygon::{Polygon, Side};
+
 /// An offset that changes evenly: `offset + drift·t`, t in ns from the origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Line {
@@ -55,19 +57,15 @@ impl Feasible {
         let finite = |x: f64| if x.is_finite() { x.abs() } else { 0.0 };
         let reach = gates.iter().map(|g| finite(g.low).max(finite(g.high))).fold(1.0, f64::max);
         let (width, height) = (4.0 * (reach + drift_limit * scale), drift_limit * scale);
-        let mut corners = vec![(-width, -height), (width, -height), (width, height), (-width, height)];
+        let mut polygon = Polygon::rectangle(width, height);
         for (position, gate) in gates.iter().enumerate() {
             let slope = gate.t / scale;
-            if gate.high.is_finite() {
-                corners = clip(corners, |(a, b)| gate.high - (a + slope * b));
-            }
-            if gate.low.is_finite() {
-                corners = clip(corners, |(a, b)| (a + slope * b) - gate.low);
-            }
-            if corners.is_empty() {
+            let mut cut = |side: Side, limit: f64| !limit.is_finite() || polygon.cut(side, slope, limit);
+            if !(cut(Side::Greatest, gate.high) && cut(Side::Least, gate.low)) {
                 return Err(position);
             }
         }
+        let corners = polygon.corners();
         let open = corners.iter().any(|(a, _)| a.abs() >= width * 0.999);
         Ok(Self { corners, scale, open })
     }
@@ -126,25 +124,6 @@ impl Feasible {
 fn edges(corners: &[(f64, f64)]) -> impl Iterator<Item = ((f64, f64), (f64, f64))> + '_ {
     let next = corners.iter().cycle().skip(1);
     corners.iter().zip(next).map(|(p, q)| (*p, *q))
-}
-
-/// Clips a convex polygon to the points where `inside` is not negative (Sutherland and Hodgman).
-fn clip(corners: Vec<(f64, f64)>, inside: impl Fn((f64, f64)) -> f64) -> Vec<(f64, f64)> {
-    if corners.iter().all(|c| inside(*c) >= 0.0) {
-        return corners;
-    }
-    let mut clipped = Vec::with_capacity(corners.len() + 1);
-    for (p, q) in edges(&corners) {
-        let (at_p, at_q) = (inside(p), inside(q));
-        if at_p >= 0.0 {
-            clipped.push(p);
-        }
-        if (at_p >= 0.0) != (at_q >= 0.0) {
-            let x = at_p / (at_p - at_q);
-            clipped.push((p.0 + x * (q.0 - p.0), p.1 + x * (q.1 - p.1)));
-        }
-    }
-    clipped
 }
 
 #[cfg(test)]

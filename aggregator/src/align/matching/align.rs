@@ -23,6 +23,7 @@
 //! equally many pairs, the alignment is ambiguous: the rank stays unmatched and is reported. Only differences between
 //! times of one clock are used, so a shifted clock changes nothing.
 
+mod alike;
 mod candidates;
 mod lists;
 mod pairing;
@@ -33,6 +34,7 @@ use std::collections::BTreeMap;
 use rayon::prelude::*;
 use trace::{MatchLevel, OmissionRow, Op, Word};
 
+use crate::align::matching::align::alike::Alike;
 use crate::align::matching::align::candidates::candidates;
 use crate::align::matching::align::lists::{Item, Lists};
 use crate::align::matching::align::pairing::{Alignment, alignments};
@@ -66,15 +68,19 @@ pub(super) fn group(ranks: &[&RankOutline], known: &[Group], rest: &[RowRef]) ->
     let lone = ranks.len() == 1;
     let mut single = vec![0_usize; ranks.len()];
     let mut ambiguous = vec![0_usize; ranks.len()];
-    let mut counts: Vec<Vec<(u32, usize)>> = sequences.iter().map(|items| count_tokens(items)).collect();
-    while let Some(pivot) = longest(&sequences) {
+    let mut alike = Alike::of(&sequences);
+    for pivot in longest_first(&sequences) {
         let mut spine = std::mem::take(&mut sequences[pivot]);
-        counts[pivot].clear();
-        while let Some(next) = most_alike(&spine, &counts) {
+        if spine.is_empty() {
+            continue;
+        }
+        alike.take(pivot);
+        alike.extend(spine.iter().map(|item| item.token));
+        while let Some(next) = alike.most() {
             let items = std::mem::take(&mut sequences[next]);
-            counts[next].clear();
+            alike.take(next);
             match align(&spine, &items) {
-                Some(alignment) => merge(&mut spine, items, &alignment),
+                Some(alignment) => alike.extend(merge(&mut spine, items, &alignment).into_iter()),
                 None => ambiguous[next] += items.iter().filter(|i| i.token >= known_tokens).count(),
             }
         }
@@ -141,34 +147,11 @@ fn sort(items: &mut [Item]) {
     items.sort_by_key(|i| (i.start_ns, i.end_ns, i.token, i.rows[0]));
 }
 
-/// The rank with the most items; of equals, the lowest rank.
-fn longest(sequences: &[Vec<Item>]) -> Option<usize> {
-    let lengths = sequences.iter().enumerate().map(|(r, s)| (s.len(), Reverse(r)));
-    lengths.filter(|(len, _)| *len > 0).max().map(|(_, r)| r.0)
-}
-
-/// The rank that shares the most tokens with the spine; of equals, the lowest rank; `None` if no rank shares any.
-fn most_alike(spine: &[Item], counts: &[Vec<(u32, usize)>]) -> Option<usize> {
-    let on_spine = count_tokens(spine);
-    let alike = counts.iter().enumerate().map(|(r, counts)| (shared(&on_spine, counts), Reverse(r)));
-    alike.filter(|(n, _)| *n > 0).max().map(|(_, r)| r.0)
-}
-
-/// How often each token occurs, by token.
-fn count_tokens(items: &[Item]) -> Vec<(u32, usize)> {
-    let mut tokens: Vec<u32> = items.iter().map(|item| item.token).collect();
-    tokens.sort_unstable();
-    tokens.chunk_by(|a, b| a == b).map(|same| (same[0], same.len())).collect()
-}
-
-/// How many items of one side find an equal token on the other.
-fn shared(a: &[(u32, usize)], b: &[(u32, usize)]) -> usize {
-    let mut others = b.iter().peekable();
-    let matching = |(token, n): &(u32, usize)| {
-        while others.next_if(|other| other.0 < *token).is_some() {}
-        others.next_if(|other| other.0 == *token).map_or(0, |other| other.1.min(*n))
-    };
-    a.iter().map(matching).sum()
+/// The ranks with items, those with the most first; of equals, the lowest rank.
+fn longest_first(sequences: &[Vec<Item>]) -> Vec<usize> {
+    let mut ranks: Vec<usize> = (0..sequences.len()).filter(|rank| !sequences[*rank].is_empty()).collect();
+    ranks.sort_by_key(|rank| Reverse(sequences[*rank].len()));
+    ranks
 }
 
 /// The best alignment; `None` if there is none, or if a different one is equally good.
@@ -198,8 +181,9 @@ impl Alignment {
     }
 }
 
-/// Merges the aligned items into the spine, and inserts those that it lacks.
-fn merge(spine: &mut Vec<Item>, items: Vec<Item>, alignment: &Alignment) {
+/// Merges the aligned items into the spine, and inserts those that it lacks. Returns the tokens of these.
+fn merge(spine: &mut Vec<Item>, items: Vec<Item>, alignment: &Alignment) -> Vec<u32> {
+    let mut inserted = Vec::new();
     let mut partner: Vec<Option<u32>> = vec![None; items.len()];
     for (i, j) in &alignment.pairs {
         partner[*j as usize] = Some(*i);
@@ -207,12 +191,16 @@ fn merge(spine: &mut Vec<Item>, items: Vec<Item>, alignment: &Alignment) {
     for (item, partner) in items.into_iter().zip(partner) {
         match partner {
             Some(i) => spine[i as usize].rows.extend(item.rows),
-            None => spine.push(Item {
-                start_ns: item.start_ns.saturating_add(alignment.offset_ns),
-                end_ns: item.end_ns.saturating_add(alignment.offset_ns),
-                ..item
-            }),
+            None => {
+                inserted.push(item.token);
+                spine.push(Item {
+                    start_ns: item.start_ns.saturating_add(alignment.offset_ns),
+                    end_ns: item.end_ns.saturating_add(alignment.offset_ns),
+                    ..item
+                });
+            }
         }
     }
     sort(spine);
+    inserted
 }

@@ -118,6 +118,8 @@ impl Table {
     /// Concurrent operations end in any order: partners lie at most this many rows from the position that their ends
     /// suggest.
     const HALF_WIDTH: usize = 8;
+    /// Rank rows that a row of the spine is compared with, on average.
+    const WIDTH_MAX: usize = 256;
 
     /// Finds the cheapest pairing at an offset, and returns its cost. Calls `take` with the two rows of each pair.
     fn pair(&mut self, lists: &Lists, offset_ns: i64, mut take: impl FnMut(&Row, &Row)) -> f64 {
@@ -136,10 +138,23 @@ impl Table {
 
     fn find_band(&mut self, rows: &Shared, offset_ns: i64) {
         let (n, m) = (rows.on_spine.len(), rows.in_rank.len());
+        self.band_around(rows, offset_ns, rows.on_spine.iter().map(|row| row.end_ns));
+        let cells: usize = self.band.iter().map(|(low, high)| high + 1 - low).sum();
+        if cells > Self::WIDTH_MAX * (n + m) {
+            // The band never gets narrower again after a row that ends much later than the rows behind it.
+            let mut ends: Vec<i64> = rows.on_spine.iter().map(|row| row.end_ns).collect();
+            ends.sort_unstable();
+            self.band_around(rows, offset_ns, ends.into_iter());
+        }
+    }
+
+    /// The band around the places of `ends`, one for each row of the spine, among the ends of the rank.
+    fn band_around(&mut self, rows: &Shared, offset_ns: i64, ends: impl Iterator<Item = i64>) {
+        let (n, m) = (rows.on_spine.len(), rows.in_rank.len());
         self.band.clear();
         let mut center = 0;
-        for (a, row) in rows.on_spine.iter().enumerate() {
-            center = place(&rows.rank_ends, offset_ns, row.end_ns, center);
+        for (a, end_ns) in ends.enumerate() {
+            center = place(&rows.rank_ends, offset_ns, end_ns, center);
             if a == 0 {
                 self.band.push((0, (center + Self::HALF_WIDTH).min(m)));
             }
@@ -249,6 +264,24 @@ mod tests {
         let paired = s.last().zip(r.last()).map(|(s, r)| s.cost_with(r, offset_ns)).filter(|cost| cost.is_finite());
         let paired = paired.map(|cost| cheapest(rows, (a - 1, b - 1), offset_ns, alone) + cost);
         [without_s, without_r, paired].into_iter().flatten().min_by(f64::total_cmp).unwrap_or(0.0)
+    }
+
+    /// The second row of the spine ends after all others. Without a bound, every row would be compared with all rows behind
+    /// it.
+    #[test]
+    fn a_long_row_does_not_widen_the_band_for_all_others() {
+        let item = |start_ns: i64, end_ns| {
+            let (token, slack_ns, step, rows) = (0, 2_000, None, vec![(0, 0)]);
+            Item { token, start_ns, end_ns, slack_ns, step, rows }
+        };
+        let mut items: Vec<Item> = (1..20_000).map(|k| item(10_000 * k, 10_000 * k + 5_000)).collect();
+        items.insert(1, item(12_000, 300_000_000));
+        let lists = Lists::new(&items, &items);
+        let mut table = Table::default();
+        let mut pairs = 0;
+        let cost = table.pair(&lists, 0, |s, r| pairs += usize::from(s.at == r.at));
+        assert_eq!((cost, pairs), (0.0, 20_000));
+        assert!(table.steps.len() <= Table::WIDTH_MAX * 40_000, "{}", table.steps.len());
     }
 
     proptest! {
