@@ -120,25 +120,32 @@ pub(crate) fn robust_sigma(values: impl IntoIterator<Item = f64>, center: f64) -
 
 /// [`robust_sigma`] of sorted values, in logarithmic time. There must be at least one value.
 pub(crate) fn robust_sigma_of_sorted(sorted: &[i64], center: i64) -> f64 {
+    let below = sorted.partition_point(|value| *value < center);
+    robust_sigma_by_place(sorted.len(), below, |place| sorted[place] as f64, center as f64)
+}
+
+/// [`robust_sigma`] of `n` ≥ 1 values, which `value` returns by their place in ascending order. The first `below` of them
+/// are less than `center`.
+pub(crate) fn robust_sigma_by_place(n: usize, below: usize, value: impl Fn(usize) -> f64, center: f64) -> f64 {
     // The distances below and above the center are two ascending lists.
-    let (below, above) = sorted.split_at(sorted.partition_point(|value| *value < center));
-    let distance = |value: i64| (value as f64 - center as f64).abs();
-    let of_below = |at: usize| distance(below[below.len() - 1 - at]);
+    let distance = |place: usize| (value(place) - center).abs();
+    let of_below = |at: usize| distance(below - 1 - at);
+    let of_above = |at: usize| distance(below + at);
+    let above = n - below;
     let nth = |n: usize| {
         // The number of the n smaller distances that lie below.
-        let (mut from, mut to) = (n.saturating_sub(above.len()), n.min(below.len()));
+        let (mut from, mut to) = (n.saturating_sub(above), n.min(below));
         while from < to {
             let middle = (from + to) / 2;
-            if of_below(middle) < distance(above[n - middle - 1]) {
+            if of_below(middle) < of_above(n - middle - 1) {
                 from = middle + 1;
             } else {
                 to = middle;
             }
         }
-        let next_below = if from < below.len() { of_below(from) } else { f64::INFINITY };
-        above.get(n - from).map_or(next_below, |value| next_below.min(distance(*value)))
+        let next_below = if from < below { of_below(from) } else { f64::INFINITY };
+        if n - from < above { next_below.min(of_above(n - from)) } else { next_below }
     };
-    let n = sorted.len();
     let middle = if n % 2 == 1 { nth(n / 2) } else { (nth(n / 2 - 1) + nth(n / 2)) / 2.0 };
     SIGMA_PER_MAD * middle
 }

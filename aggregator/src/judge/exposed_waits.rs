@@ -20,7 +20,11 @@ pub(super) fn fill_exposed_waits(waits: &mut [WaitRow], instances: &[Instance], 
     let instances: FxHashMap<i64, &Instance> =
         instances.iter().filter(|i| i.barrier != Barrier::OneSided).map(|i| (i.id, i)).collect();
     for wait in waits {
-        let member = instances.get(&wait.instance).and_then(|i| i.members.iter().find(|m| m.rank == wait.rank));
+        let member = instances.get(&wait.instance).and_then(|i| {
+            // The members are in the order of ranks.
+            let at = i.members.binary_search_by_key(&wait.rank, |m| m.rank).ok()?;
+            i.members.get(at)
+        });
         let collective = member.and_then(|m| parts.get(&m.rank)?.outline.collectives.get(m.index as usize));
         wait.exposed_wait_ns = collective.and_then(|c| {
             let dur_ns = c.end_ns?.saturating_sub(c.start_ns?);

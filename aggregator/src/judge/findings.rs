@@ -11,7 +11,7 @@ mod occupancy;
 pub(crate) mod overhead;
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{FindingRow, Reason, Severity, StepBreakdownRow, Word};
 
@@ -340,8 +340,8 @@ fn most_idle<'a>(
     analysis: &Analysis,
     devices: impl Iterator<Item = (&'a (i32, i64), &'a DeviceTime)>,
 ) -> Option<(&'a (i32, i64), &'a DeviceTime)> {
-    let is_cause = |rank: i32| analysis.verdict.causes.contains(&rank);
-    devices.max_by_key(|((rank, device), time)| (!is_cause(*rank), time.own_idle_ns(), Reverse((*rank, *device))))
+    let causes: BTreeSet<i32> = analysis.verdict.causes.iter().copied().collect();
+    devices.max_by_key(|((rank, device), time)| (!causes.contains(rank), time.own_idle_ns(), Reverse((*rank, *device))))
 }
 
 /// A kernel's name in a title: names of templates may have thousands of letters.

@@ -30,10 +30,12 @@ pub(crate) fn lacking(parts: &[RankPart], options: &Options) -> Vec<OmissionRow>
         *ranks_with.entry(*step).or_default() += 1;
     }
     let half_have = |step: i32| ranks_with.get(&step).is_some_and(|ranks| 2 * ranks >= steps_by_rank.len());
+    // At most twice as many steps as a rank has on average.
+    let usual: Vec<i32> = ranks_with.keys().copied().filter(|step| half_have(*step)).collect();
     let mut omissions = Vec::new();
     for (rank, steps) in &steps_by_rank {
         let has = |step: i32| steps.binary_search(&step).is_ok();
-        let lacks: Vec<i32> = ranks_with.keys().copied().filter(|step| half_have(*step) && !has(*step)).collect();
+        let lacks: Vec<i32> = usual.iter().copied().filter(|step| !has(*step)).collect();
         let alone: Vec<i32> = steps.iter().copied().filter(|step| !half_have(*step)).collect();
         let lacks_why = |steps: &str| format!("other ranks recorded {steps}, this rank did not");
         omissions.extend(omission(*rank, "steps", &lacks, lacks_why));

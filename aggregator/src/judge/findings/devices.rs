@@ -124,9 +124,9 @@ fn stalls(analysis: &Analysis, limits: &Limits, devices: &Devices) -> Option<Fin
             *longest = *time;
         }
     }
-    let is_victim =
-        |rank: i32| analysis.tables.stragglers.iter().any(|s| s.rank == rank && s.verdict == Verdict::Victim);
-    by_rank.retain(|rank, _| !is_victim(*rank));
+    for victim in analysis.tables.stragglers.iter().filter(|s| s.verdict == Verdict::Victim) {
+        by_rank.remove(&victim.rank);
+    }
     for row in &analysis.tables.sync_stalls {
         if let Some((total, _)) = by_rank.get_mut(&row.rank) {
             *total += row.in_steps_ns;

@@ -117,13 +117,26 @@ pub(super) fn slowdowns(join: &Join, ranks: usize) -> Vec<Option<f64>> {
     let mut order = join.latest_first();
     order.reverse();
     let original_ns = replay_ns(join, &order, ranks, None);
+    let changes = ranks_above_or_below(join, ranks);
     (0..ranks)
         .into_par_iter()
         .map(|rank| {
-            let without_ns = replay_ns(join, &order, ranks, Some(rank))?;
+            let without_ns = if changes[rank] { replay_ns(join, &order, ranks, Some(rank))? } else { original_ns? };
             (without_ns > 0).then_some(original_ns? as f64 / without_ns as f64)
         })
         .collect()
+}
+
+/// Whether each rank has an own stretch that is not as long as the lower median of the ranks. The replay without any
+/// other rank is the original one.
+fn ranks_above_or_below(join: &Join, ranks: usize) -> Vec<bool> {
+    let mut differs = vec![false; ranks];
+    for instance in &join.instances {
+        for a in &instance.arrivals {
+            differs[a.rank] |= a.own_ns.unwrap_or(0) != instance.own_median_ns.unwrap_or(0);
+        }
+    }
+    differs
 }
 
 /// The length of the replayed run. The own stretches of rank `replaced` are replaced by the lower median of the ranks.

@@ -1,5 +1,6 @@
 //! The evidence of a verdict: the host range that holds a rank's excess.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use trace::Text;
@@ -65,9 +66,14 @@ pub(super) struct Ranges<'a> {
     thresholds: &'a Thresholds,
     /// For each rank and compared step, the position of the step in the part.
     rows: Vec<Vec<Option<usize>>>,
-    /// For each range and rank, the position of the range in the part.
-    positions: BTreeMap<RangeKey<'a>, Vec<Option<usize>>>,
+    /// For each range, the ranks that have it, ascending, each with the position of the range in its part.
+    positions: BTreeMap<RangeKey<'a>, Vec<(usize, usize)>>,
+    /// The number of ranges that are not compared, because there are too many.
+    pub(super) left_out: usize,
 }
+
+/// Times of ranges that are compared at most: ranges × ranks × steps. Each costs about 20 ns.
+const VALUES_MAX: usize = 1 << 29;
 
 /// One range, compared between the ranks.
 pub(super) struct Compared {
@@ -81,20 +87,42 @@ impl<'a> Ranges<'a> {
     /// The ranges of `parts` in `steps`.
     pub(super) fn of(parts: &'a [&'a OwnTime], steps: &[i32], per_step: PerStep, thresholds: &'a Thresholds) -> Self {
         let rows = parts.iter().map(|p| step_rows(p, steps)).collect();
-        let mut positions: BTreeMap<RangeKey<'a>, Vec<Option<usize>>> = BTreeMap::new();
-        for (rank, part) in parts.iter().enumerate() {
+        let mut positions: BTreeMap<RangeKey<'a>, Vec<(usize, usize)>> = BTreeMap::new();
+        for (rank, part) in parts.iter().enumerate().filter(|_| !steps.is_empty()) {
             for (at, range) in part.ranges.iter().enumerate() {
                 let key = (range.name.as_deref(), range.input);
-                positions.entry(key).or_insert_with(|| vec![None; parts.len()])[rank] = Some(at);
+                positions.entry(key).or_default().push((rank, at));
             }
         }
-        Self { parts, per_step, thresholds, rows, positions }
+        let mut ranges = Self { parts, per_step, thresholds, rows, positions, left_out: 0 };
+        ranges.keep_longest(VALUES_MAX / (parts.len() * steps.len()).max(1));
+        ranges
+    }
+
+    /// Keeps the ranges that take the most time in all ranks together.
+    fn keep_longest(&mut self, most: usize) {
+        self.left_out = self.positions.len().saturating_sub(most);
+        if self.left_out == 0 {
+            return;
+        }
+        let time_ns = |at: &[(usize, usize)]| -> i128 {
+            let times = at.iter().flat_map(|(rank, at)| &self.parts[*rank].ranges[*at].self_ns);
+            times.map(|ns| i128::from(*ns)).sum()
+        };
+        let mut order: Vec<(Reverse<i128>, RangeKey<'a>)> =
+            self.positions.iter().map(|(key, at)| (Reverse(time_ns(at)), *key)).collect();
+        order.sort_unstable();
+        for (_, key) in &order[most..] {
+            self.positions.remove(key);
+        }
     }
 
     /// Compares the ranks in one range.
     pub(super) fn compare(&self, key: RangeKey<'_>) -> Compared {
-        let absent = vec![None; self.parts.len()];
-        let at = self.positions.get(&key).unwrap_or(&absent);
+        let mut at = vec![None; self.parts.len()];
+        for (rank, position) in self.positions.get(&key).into_iter().flatten() {
+            at[*rank] = Some(*position);
+        }
         let selves: Vec<Vec<Option<i64>>> = (0..self.parts.len()).map(|rank| self.self_times(rank, at[rank])).collect();
         let (excess_ns, normal_ns) = above_others(&selves);
         let series: Vec<Vec<f64>> = excess_ns.iter().map(|steps| steps.iter().flatten().copied().collect()).collect();
@@ -121,8 +149,9 @@ impl<'a> Ranges<'a> {
         let mut best: Vec<Option<Evidence>> = vec![None; self.parts.len()];
         let mut distinct_ns = vec![0.0; self.parts.len()];
         for (&key, at) in &self.positions {
-            for (rank, candidate) in self.compare(key).evidence.into_iter().enumerate() {
-                let Some(candidate) = candidate.filter(|_| at[rank].is_some()) else { continue };
+            let mut evidence = self.compare(key).evidence;
+            for &(rank, _) in at {
+                let Some(candidate) = evidence[rank].take() else { continue };
                 if candidate.certain_ns(self.thresholds) > 0.0 {
                     distinct_ns[rank] += candidate.excess_ns;
                 }
@@ -182,4 +211,33 @@ pub(super) fn above_others(values: &[Vec<Option<i64>>]) -> (Vec<Vec<Option<f64>>
     }
     let normal = normal.into_iter().map(|v| median(v).unwrap_or(0.0)).collect();
     (above, normal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::own_time::{RangePart, StepPart};
+
+    /// Of more ranges than can be compared, those with the most time in all ranks together are.
+    #[test]
+    fn the_longest_ranges_are_kept() {
+        let range = |name: &str, ns| RangePart { name: Some(name.into()), self_ns: vec![ns], ..RangePart::default() };
+        let part = |rank, ranges: &[(&str, i64)]| OwnTime {
+            rank,
+            steps: vec![StepPart { step: 1, ..StepPart::default() }],
+            ranges: ranges.iter().map(|(name, ns)| range(name, *ns)).collect(),
+            ..OwnTime::default()
+        };
+        let parts = [part(0, &[("a", 5), ("b", 4), ("c", 1)]), part(1, &[("b", 2), ("d", 3)])];
+        let (parts, thresholds): (Vec<&OwnTime>, _) = (parts.iter().collect(), Thresholds::default());
+        let mut ranges = Ranges::of(&parts, &[1], PerStep::of(&parts), &thresholds);
+        assert_eq!((ranges.positions.len(), ranges.left_out), (4, 0));
+        ranges.keep_longest(2);
+        let names: Vec<_> = ranges.positions.keys().map(|(name, _)| name.unwrap()).collect();
+        assert_eq!((names, ranges.left_out), (vec!["a", "b"], 2));
+        assert!(
+            Ranges::of(&parts, &[], PerStep::of(&parts), &thresholds).positions.is_empty(),
+            "no step, nothing to compare"
+        );
+    }
 }

@@ -36,13 +36,12 @@ impl Excess {
         let mut sums: BTreeMap<i32, Vec<Option<i64>>> = BTreeMap::new();
         let mut skipped = 0;
         for ((step, _), instances) in groups {
-            let participants = participants(&instances, ranks);
+            let participants = participants(&instances);
             if participants.len() < 2 {
                 continue;
             }
             for instance in instances {
-                let is_timed =
-                    |rank: &usize| instance.arrivals.iter().any(|a| a.rank == *rank && a.rolled_ns.is_some());
+                let is_timed = |rank: &usize| instance.arrival_of(*rank).is_some_and(|a| a.rolled_ns.is_some());
                 if !participants.iter().all(is_timed) {
                     skipped += 1;
                     continue;
@@ -77,10 +76,9 @@ impl Excess {
 
 /// The ranks that took part in a communicator's step: those with at least half of its instances. This rule ignores an
 /// instance that only some ranks recorded, and a rank that recorded only the beginning of the step.
-fn participants(instances: &[&Joined], ranks: usize) -> Vec<usize> {
-    let mut counts = vec![0; ranks];
-    for a in instances.iter().flat_map(|i| &i.arrivals) {
-        counts[a.rank] += 1;
-    }
-    (0..ranks).filter(|&rank| counts[rank] > 0 && 2 * counts[rank] >= instances.len()).collect()
+fn participants(instances: &[&Joined]) -> Vec<usize> {
+    let mut ranks: Vec<usize> = instances.iter().flat_map(|i| &i.arrivals).map(|a| a.rank).collect();
+    ranks.sort_unstable();
+    let often = ranks.chunk_by(|a, b| a == b).filter(|same| 2 * same.len() >= instances.len());
+    often.map(|same| same[0]).collect()
 }

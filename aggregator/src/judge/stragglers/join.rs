@@ -56,19 +56,21 @@ pub(super) struct Joined {
     pub(super) own_median_ns: Option<i64>,
     /// The lower median of the times at which the known own stretches began.
     pub(super) from_median_ns: i64,
+    /// The position in `arrivals` of the rank that arrived last. Of ranks that arrived together, it is the one with the
+    /// longest own time, then the lowest rank.
+    blocker: usize,
 }
 
 impl Joined {
     /// The rank that arrived last. Of ranks that arrived together, it is the one with the longest own time, then the
     /// lowest rank.
     pub(super) fn blocker(&self) -> &Arrival {
-        let mut last = &self.arrivals[0];
-        for a in &self.arrivals[1..] {
-            if (a.arrival_ns, a.own_ns) > (last.arrival_ns, last.own_ns) {
-                last = a;
-            }
-        }
-        last
+        &self.arrivals[self.blocker]
+    }
+
+    /// The arrival of a rank, by its position among the parts.
+    pub(super) fn arrival_of(&self, rank: usize) -> Option<&Arrival> {
+        self.arrivals.binary_search_by_key(&rank, |a| a.rank).ok().map(|at| &self.arrivals[at])
     }
 
     /// The own time of `a` above the lower median of the ranks; 0 if it is unknown.
@@ -130,7 +132,9 @@ impl Join {
                     previous: stretch.previous,
                 });
             }
-            let Some(last_ns) = arrivals.iter().map(|a| a.arrival_ns).max() else { continue };
+            let order = |at: &usize| (arrivals[*at].arrival_ns, arrivals[*at].own_ns, std::cmp::Reverse(*at));
+            let Some(blocker) = (0..arrivals.len()).max_by_key(order) else { continue };
+            let last_ns = arrivals[blocker].arrival_ns;
             joined.push(Joined {
                 id: instance.id,
                 comm_id: instance.comm_id,
@@ -141,6 +145,7 @@ impl Join {
                 own_median_ns: lower_median(arrivals.iter().filter_map(|a| a.own_ns)),
                 from_median_ns: lower_median(arrivals.iter().filter(|a| a.own_ns.is_some()).map(|a| a.from_ns))
                     .unwrap_or(last_ns),
+                blocker,
                 arrivals,
             });
         }
@@ -164,8 +169,8 @@ impl Join {
             let Some(instance) = position.map(|i| &mut self.instances[i as usize]) else { continue };
             if instance.symmetric {
                 carried_ns = 0;
-                if let Some(a) = instance.arrivals.iter_mut().find(|a| a.rank == rank) {
-                    a.rolled_ns = own_ns;
+                if let Ok(at) = instance.arrivals.binary_search_by_key(&rank, |a| a.rank) {
+                    instance.arrivals[at].rolled_ns = own_ns;
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! The reduction: combines the parts of all ranks into verdicts, waits and charges.
 
+use std::collections::BTreeMap;
+
 use trace::{OmissionRow, StandsOn, StragglerRow, StragglerStepRow, Text, Verdict, WaitRow, Word};
 
 use crate::base::stats::{lower_median, median, median_interval_ns, median_ns};
@@ -7,7 +9,7 @@ use crate::judge::stragglers::chain::{Chain, later_than, slowdowns};
 use crate::judge::stragglers::charge::Charges;
 use crate::judge::stragglers::classify::{Case, Judged, bases, judge};
 use crate::judge::stragglers::deviation::deviations;
-use crate::judge::stragglers::evidence::{Compared, Evidence, Ranges, above_others};
+use crate::judge::stragglers::evidence::{Compared, Evidence, RangeKey, Ranges, above_others};
 use crate::judge::stragglers::excess::Excess;
 use crate::judge::stragglers::join::Join;
 use crate::judge::stragglers::per_step::PerStep;
@@ -82,7 +84,7 @@ pub fn reduce(
         waited_ns: charges.suffered_ns.iter().sum(),
         charged_ns: charges.caused_ns.clone(),
         before_recording_ns: charges.before_recording_ns,
-        omissions: omissions(join, &excess, &parts),
+        omissions: omissions(join, &excess, &parts, ranges.left_out),
     }
 }
 
@@ -171,16 +173,25 @@ struct Shown<'a> {
 impl<'a> Shown<'a> {
     fn of(cases: &'a [Case], verdicts: &[Judged], ranges: &Ranges<'_>, t: &Thresholds) -> Self {
         let stands_out = |rank: usize| verdicts[rank].1.is_some() && cases[rank].own.is_some();
-        let own = |rank: usize| {
-            let range = cases[rank].range.as_ref().filter(|_| stands_out(rank))?;
-            Some((range, ranges.compare(range.key()).excess_ns.swap_remove(rank)))
-        };
+        let mut alike: BTreeMap<RangeKey<'_>, Vec<(usize, &Evidence)>> = BTreeMap::new();
+        for (rank, case) in cases.iter().enumerate().filter(|(rank, _)| stands_out(*rank)) {
+            if let Some(range) = &case.range {
+                alike.entry(range.key()).or_default().push((rank, range));
+            }
+        }
+        let mut own: Vec<Option<OwnRange<'_>>> = cases.iter().map(|_| None).collect();
+        for (key, members) in alike {
+            let mut excess_ns = ranges.compare(key).excess_ns;
+            for (rank, range) in members {
+                own[rank] = Some((range, std::mem::take(&mut excess_ns[rank])));
+            }
+        }
         let ranks_in = |range: &Evidence| ranges.compare(range.key());
         let order = |rank: &usize| (verdicts[*rank].0 == Verdict::Cause, cases[*rank].delay_ns(verdicts[*rank].1, t));
         let lead = (0..cases.len()).rev().filter(|rank| stands_out(*rank)).max_by_key(order);
         let lead = lead.filter(|rank| verdicts[*rank].1 == Some(StandsOn::Range));
         let lead = lead.and_then(|rank| cases[rank].range.as_ref()).map(|range| (range, ranks_in(range)));
-        Self { own: (0..cases.len()).map(own).collect(), lead }
+        Self { own, lead }
     }
 
     /// The range in which a rank is shown.
@@ -266,8 +277,12 @@ fn wait_rows(join: &Join, parts: &[&OwnTime]) -> Vec<WaitRow> {
     rows
 }
 
-fn omissions(join: Join, excess: &Excess, parts: &[&OwnTime]) -> Vec<OmissionRow> {
+fn omissions(join: Join, excess: &Excess, parts: &[&OwnTime], ranges_left_out: usize) -> Vec<OmissionRow> {
     let mut rows = join.omissions;
+    if ranges_left_out > 0 {
+        let why = "the ranks have too many different ranges; those with the most time are compared";
+        rows.push(OmissionRow::left_out("host ranges in straggler evidence", why).amount(ranges_left_out as i64));
+    }
     if excess.skipped > 0 {
         rows.push(
             OmissionRow::left_out(

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use crate::judge::stragglers::tests::build::{Job, Work};
 use crate::judge::stragglers::{Stragglers, reduce};
-use crate::measure::own_time::{OwnTime, map_rank};
+use crate::measure::own_time::{OwnTime, RangePart, StepPart, Stretch, map_rank};
 use crate::model::thresholds::Thresholds;
-use crate::model::{Instance, RankData};
+use crate::model::{Barrier, Instance, Member, RankData};
 
 const NAMES: [&str; 4] = ["forward", "backward", "input", "optimizer"];
 
@@ -119,4 +119,56 @@ proptest! {
         let result = job.analyze(&Thresholds::default());
         prop_assert!(result.stragglers[slow].slowdown.is_some_and(|s| s > 1.0));
     }
+}
+
+/// A hundred thousand ranks in pairs, of which one rank is slow. Anything that is done for each pair of ranks would be done
+/// 10¹⁰ times.
+#[test]
+fn many_ranks_take_little_time() {
+    const RANKS: i32 = 100_000;
+    let end_ns = |rank: i32| if rank / 2 == 3 { 1_000 } else { 500 };
+    let part = |rank: i32| {
+        let own_ns = if rank == 7 { 600 } else { 100 };
+        let stretch = Stretch {
+            start_ns: own_ns,
+            end_ns: Some(end_ns(rank)),
+            own_ns: Some(own_ns),
+            step: Some(1),
+            ..Stretch::default()
+        };
+        OwnTime {
+            rank,
+            stretches: vec![stretch],
+            steps: vec![StepPart { step: 1, dur_ns: 1_000, busy_ns: 0 }],
+            ranges: vec![RangePart { name: Some("load".into()), self_ns: vec![own_ns], ..RangePart::default() }],
+            ..OwnTime::default()
+        }
+    };
+    let parts: Vec<OwnTime> = (0..RANKS).map(part).collect();
+    let member = |rank: i32| {
+        let start_ns = parts[rank as usize].stretches[0].start_ns;
+        Member { rank, index: 0, start_ns, end_ns: Some(end_ns(rank)), device_clock: false }
+    };
+    let instance = |pair: i32| Instance {
+        id: i64::from(pair),
+        comm_id: i64::from(pair),
+        seq: Some(0),
+        op: "allreduce".into(),
+        bytes: None,
+        step: Some(1),
+        bucket: None,
+        ranks_expected: Some(2),
+        level: trace::MatchLevel::Seq,
+        barrier: Barrier::Strict,
+        members: vec![member(2 * pair), member(2 * pair + 1)],
+    };
+    let instances: Vec<Instance> = (0..RANKS / 2).map(instance).collect();
+    let found = reduce(&parts, &instances, &|_, _, t_ns| t_ns, &Thresholds::default());
+    let (slow, victim) = (&found.stragglers[7], &found.stragglers[6]);
+    assert_eq!((slow.own_excess_ns, slow.caused_wait_ns, victim.suffered_wait_ns), (500, 500, 500));
+    assert_eq!((found.stragglers.len(), found.steps.len(), found.waited_ns), (RANKS as usize, RANKS as usize, 500));
+    assert_eq!((slow.slowdown, victim.slowdown), (Some(1_000.0 / 500.0), Some(1.0)));
+    // Nothing is compared without collectives.
+    let alone = reduce(&parts, &[], &|_, _, t_ns| t_ns, &Thresholds::default());
+    assert!(alone.steps.is_empty() && alone.stragglers.iter().all(|row| row.slowdown.is_none()));
 }
