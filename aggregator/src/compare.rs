@@ -20,6 +20,7 @@ mod kernel_counts;
 mod profile;
 mod same_job;
 mod sample;
+mod series;
 #[cfg(test)]
 mod tests;
 

@@ -133,7 +133,11 @@ fn compare_key(
     smallest_ns: f64,
     method: &Method,
 ) -> Compared {
-    let estimates_of = |side: &[Sample<'_>]| side.iter().filter_map(|s| s.estimates(key)).collect::<Vec<Estimates>>();
+    // A run of many steps may have a name in each of them. Such names have no change that matters, and their errors are
+    // not computed.
+    let is_rare = smallest_ns > 0.0 && a.iter().chain(b).all(|sample| sample.is_rare(key));
+    let estimates = |sample: &Sample<'_>| if is_rare { sample.zero_estimates(key) } else { sample.estimates(key) };
+    let estimates_of = |side: &[Sample<'_>]| side.iter().filter_map(estimates).collect::<Vec<Estimates>>();
     let (in_a, in_b) = (estimates_of(a), estimates_of(b));
     let mut compared = Compared::default();
     // List a thing that appeared or vanished once, by its total time.

@@ -7,15 +7,16 @@ use trace::Text;
 use trace::rank::Launches;
 
 use crate::compare::sample::Sample;
+use crate::compare::series::Series;
 use crate::model::{Kind, RankData};
 
 /// The kernels of one rank, for each of its steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RankKernels {
     /// Number of kernels of each name.
-    by_name: BTreeMap<Text, Vec<i64>>,
+    by_name: BTreeMap<Text, Series>,
     /// Number of host calls that launched kernels.
-    launches: Vec<i64>,
+    launches: Series,
 }
 
 impl RankKernels {
@@ -24,19 +25,21 @@ impl RankKernels {
         let events = &data.events;
         let calls = Launches::collect(events);
         let mut counted = vec![false; events.len()];
-        let mut by_name: BTreeMap<u32, Vec<i64>> = BTreeMap::new();
-        let mut launches = vec![0; steps.len()];
+        let mut by_name: BTreeMap<u32, Series> = BTreeMap::new();
+        let mut launches = Series::default();
         for row in (0..events.len()).filter(|row| events.kind[*row] == Kind::Kernel) {
             let Ok(at) = steps.binary_search(&events.step[row]) else { continue };
-            by_name.entry(events.name[row]).or_insert_with(|| vec![0; steps.len()])[at] += 1;
+            by_name.entry(events.name[row]).or_default().add(at, 1.0);
             // A call of a CUDA graph launches many kernels.
             if let Some(call) = calls.of(events.correlation[row])
                 && !std::mem::replace(&mut counted[call as usize], true)
             {
-                launches[at] += 1;
+                launches.add(at, 1.0);
             }
         }
-        let named = |(name, counts): (u32, Vec<i64>)| (data.names[name as usize].clone(), counts);
+        by_name.values_mut().for_each(Series::settle);
+        launches.settle();
+        let named = |(name, counts): (u32, Series)| (data.names[name as usize].clone(), counts);
         Self { by_name: by_name.into_iter().map(named).collect(), launches }
     }
 }
@@ -111,11 +114,11 @@ fn side<'a>(runs: &[Sample<'a>]) -> (BTreeMap<&'a Text, f64>, f64) {
     for run in runs {
         let ranks: Vec<(&'a RankKernels, &[usize])> = run.kernels().collect();
         let share = 1.0 / (ranks.len() * run.steps() * runs.len()).max(1) as f64;
-        let sum = |counts: &[i64], steps: &[usize]| -> i64 { steps.iter().filter_map(|step| counts.get(*step)).sum() };
+        let sum = |counts: &Series, steps: &[usize]| counts.within(steps).map(|(_, count)| count).sum::<f64>() + 0.0;
         for (kernels, steps) in ranks {
-            launches += share * sum(&kernels.launches, steps) as f64;
+            launches += share * sum(&kernels.launches, steps);
             for (name, counts) in &kernels.by_name {
-                *names.entry(name).or_default() += share * sum(counts, steps) as f64;
+                *names.entry(name).or_default() += share * sum(counts, steps);
             }
         }
     }

@@ -10,6 +10,7 @@ use crate::Error;
 use crate::align::aligned::load_chosen;
 use crate::base::units;
 use crate::compare::kernel_counts::RankKernels;
+use crate::compare::series::Series;
 use crate::ingest::source::Source;
 use crate::judge::reduce::reduce;
 use crate::measure::map::map_rank;
@@ -113,13 +114,13 @@ impl Key {
     }
 }
 
-/// The series of one rank: a value for each key and step. 0: did not happen in that step; NaN: unknown.
+/// The series of one rank: a value for each key and step. NaN: unknown.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RankProfile {
     pub(crate) rank: i32,
     /// Active steps, ascending.
     pub(crate) steps: Vec<i32>,
-    pub(crate) series: BTreeMap<Key, Vec<f64>>,
+    pub(crate) series: BTreeMap<Key, Series>,
     /// Kernels in each of `steps`.
     pub(crate) kernels: RankKernels,
 }
@@ -127,8 +128,7 @@ pub(crate) struct RankProfile {
 impl RankProfile {
     fn add(&mut self, key: Key, step: i32, value_ns: Option<i64>) {
         let Ok(at) = self.steps.binary_search(&step) else { return };
-        let series = self.series.entry(key).or_insert_with(|| vec![0.0; self.steps.len()]);
-        series[at] += value_ns.map_or(f64::NAN, |ns| ns as f64);
+        self.series.entry(key).or_default().add(at, value_ns.map_or(f64::NAN, |ns| ns as f64));
     }
 }
 
@@ -171,6 +171,7 @@ pub(crate) fn profile_run(
     let analysis = reduce(parts, &source.info(), options, omissions)?;
     breakdowns(&mut profiles, &analysis);
     instances(&mut profiles, &analysis);
+    profiles.iter_mut().flat_map(|profile| profile.series.values_mut()).for_each(Series::settle);
     Ok(RunProfile {
         verdict: analysis.verdict.sentence.clone(),
         omissions: analysis.tables.omissions,
@@ -201,7 +202,7 @@ fn profile_rank(data: &RankData, details: &Details, options: &Options) -> RankPr
     let blocks: FxHashMap<i64, i64> =
         data.kernel_use.iter().filter(|u| u.blocks != NONE).map(|u| (u.id, u.blocks)).collect();
     // Rows of one name and shape share a key, which is built once.
-    let mut sums: FxHashMap<Kindred<'_>, Vec<(i64, i64)>> = FxHashMap::default();
+    let mut sums: FxHashMap<Kindred<'_>, Vec<(usize, i64, i64)>> = FxHashMap::default();
     for (row, inside_ns) in inside_ns.into_iter().enumerate() {
         let Ok(at) = profile.steps.binary_search(&events.step[row]) else { continue };
         let name = events.name[row];
@@ -219,9 +220,12 @@ fn profile_rank(data: &RankData, details: &Details, options: &Options) -> RankPr
             }
             _ => continue,
         };
-        let sum = &mut sums.entry(key).or_insert_with(|| vec![(0, 0); profile.steps.len()])[at];
-        sum.0 = sum.0.saturating_add(dur_ns);
-        sum.1 = sum.1.saturating_add((dur_ns - inside_ns).max(0));
+        let steps = sums.entry(key).or_default();
+        let own_ns = (dur_ns - inside_ns).max(0);
+        match steps.last_mut() {
+            Some(last) if last.0 == at => *last = (at, last.1.saturating_add(dur_ns), last.2.saturating_add(own_ns)),
+            _ => steps.push((at, dur_ns, own_ns)),
+        }
     }
     let sums: Vec<_> = sums.into_iter().collect();
     for ((group, name, shape, blocks, communicates), values) in sums {
@@ -231,18 +235,19 @@ fn profile_rank(data: &RankData, details: &Details, options: &Options) -> RankPr
             (None, blocks) => Some(format!("{blocks} blocks").into()),
         };
         let name = data.names[name as usize].clone();
-        let mut put = |measure, values: Vec<f64>| {
+        let mut put = |measure, ns: fn(&(usize, i64, i64)) -> i64| {
+            let mut series = Series::default();
+            values.iter().for_each(|value| series.add(value.0, ns(value) as f64));
             profile
                 .series
-                .insert(Key { group, name: name.clone(), shape: shape.clone(), measure, communicates }, values);
+                .insert(Key { group, name: name.clone(), shape: shape.clone(), measure, communicates }, series);
         };
-        let (total, own) = values.iter().map(|(total, own)| (*total as f64, *own as f64)).unzip();
         if group != Group::Operator {
-            put(Measure::Total, total);
+            put(Measure::Total, |(_, total_ns, _)| *total_ns);
         }
         // A kernel has no rows inside it.
         if group != Group::Kernel {
-            put(Measure::SelfTime, own);
+            put(Measure::SelfTime, |(_, _, own_ns)| *own_ns);
         }
     }
     profile
@@ -250,9 +255,12 @@ fn profile_rank(data: &RankData, details: &Details, options: &Options) -> RankPr
 
 /// Fills the five parts of every step. With several devices of a rank: the sums of the parts, and the longest step.
 fn breakdowns(profiles: &mut [RankProfile], analysis: &Analysis) {
+    let place = places(profiles);
+    let mut walls: BTreeMap<(usize, usize), f64> = BTreeMap::new();
     for row in &analysis.tables.step_breakdown {
         let Some(step) = row.step.filter(|step| *step >= 0) else { continue };
-        let Some(profile) = profiles.iter_mut().find(|p| p.rank == row.rank) else { continue };
+        let Some(place) = place.get(&row.rank).copied() else { continue };
+        let profile = &mut profiles[place];
         let parts = [
             ("compute", row.compute_ns),
             ("overlap", row.overlap_ns),
@@ -264,10 +272,18 @@ fn breakdowns(profiles: &mut [RankProfile], analysis: &Analysis) {
             profile.add(Key::new(Group::Step, name, Measure::Total), step, Some(ns));
         }
         let Ok(at) = profile.steps.binary_search(&step) else { continue };
-        let none = || vec![0.0; profile.steps.len()];
-        let wall = profile.series.entry(Key::new(Group::Step, "wall", Measure::Total)).or_insert_with(none);
-        wall[at] = wall[at].max(row.wall_ns as f64);
+        let wall = walls.entry((place, at)).or_default();
+        *wall = wall.max(row.wall_ns as f64);
     }
+    for ((place, at), wall) in walls {
+        let series = &mut profiles[place].series;
+        series.entry(Key::new(Group::Step, "wall", Measure::Total)).or_default().add(at, wall);
+    }
+}
+
+/// The position of each rank.
+fn places(profiles: &[RankProfile]) -> FxHashMap<i32, usize> {
+    profiles.iter().enumerate().map(|(at, p)| (p.rank, at)).collect()
 }
 
 /// Fills the time in collectives by operation and size, on each rank's own clock. Returns the bytes of those in active
@@ -294,13 +310,20 @@ fn collective(op: &Word<Op>, bytes: Option<i64>, measure: Measure) -> Key {
 
 /// Fills the quantities that need all ranks. Each rank gets the same value, so the mean over ranks is the job's value.
 fn instances(profiles: &mut [RankProfile], analysis: &Analysis) {
-    let at: FxHashMap<i32, usize> = profiles.iter().enumerate().map(|(at, p)| (p.rank, at)).collect();
+    let at = places(profiles);
+    let mut of_all: BTreeMap<(Key, i32), Series> = BTreeMap::new();
     for row in analysis.tables.collective_instances.iter().filter(|row| row.complete && row.ranks_seen > 1) {
         let Some(step) = row.step else { continue };
         for (measure, value) in [(Measure::Skew, Some(row.skew_ns)), (Measure::Transfer, row.transfer_ns)] {
-            for profile in profiles.iter_mut() {
-                profile.add(collective(&row.op, row.bytes, measure), step, value);
-            }
+            let sum = of_all.entry((collective(&row.op, row.bytes, measure), step)).or_default();
+            sum.add(0, value.map_or(f64::NAN, |ns| ns as f64));
+        }
+    }
+    for profile in profiles.iter_mut() {
+        for ((key, step), sum) in &of_all {
+            let Ok(at) = profile.steps.binary_search(step) else { continue };
+            let series = profile.series.entry(key.clone()).or_default();
+            sum.values().for_each(|sum| series.add(at, sum));
         }
     }
     for row in &analysis.tables.bucket_timing {

@@ -50,7 +50,7 @@ fn times(run: &RunProfile) -> BTreeMap<&Key, f64> {
     let mut times = BTreeMap::new();
     for (key, series) in run.ranks.iter().flat_map(|rank| &rank.series) {
         if matches!(key.group, Group::Operator | Group::Kernel) {
-            *times.entry(key).or_default() += series.iter().filter(|ns| ns.is_finite()).sum::<f64>();
+            *times.entry(key).or_default() += series.values().filter(|ns| ns.is_finite()).sum::<f64>();
         }
     }
     times
@@ -83,7 +83,7 @@ mod tests {
 
     fn run(world_size: i32, bytes: i64, operators: &[(&str, f64)]) -> (String, RunProfile) {
         let key = |name: &str| Key::new(Group::Operator, name, Measure::SelfTime);
-        let series = operators.iter().map(|(name, ns)| (key(name), vec![*ns])).collect();
+        let series = operators.iter().map(|(name, ns)| (key(name), [*ns].into_iter().collect())).collect();
         let rank = RankProfile { rank: 0, steps: vec![0], series, ..RankProfile::default() };
         let facts = Facts { world_size: Some(world_size), ..Facts::default() };
         (String::new(), RunProfile { facts, ranks: vec![rank], collective_bytes: bytes, ..RunProfile::default() })

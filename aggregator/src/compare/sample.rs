@@ -56,11 +56,40 @@ impl<'a> Sample<'a> {
     /// Values of a key by rank and step; `None` if no rank has it.
     fn matrix(&self, key: &Key) -> Option<Vec<Vec<f64>>> {
         let row = |(at, steps): (&usize, &Vec<usize>)| match self.run.ranks[*at].series.get(key) {
-            Some(series) => (true, steps.iter().map(|step| series[*step]).collect()),
+            Some(series) => (true, series.at(steps)),
             None => (false, vec![0.0; steps.len()]),
         };
         let rows: Vec<(bool, Vec<f64>)> = self.ranks.iter().zip(&self.steps).map(row).collect();
         rows.iter().any(|(has, _)| *has).then(|| rows.into_iter().map(|(_, values)| values).collect())
+    }
+
+    /// Whether a key has a value in fewer than half of the common steps, on all ranks together. All its medians are 0 then.
+    pub(super) fn is_rare(&self, key: &Key) -> bool {
+        let mut with = BTreeSet::new();
+        for (at, steps) in self.ranks.iter().zip(&self.steps) {
+            for (step, value) in self.run.ranks[*at].series.get(key).into_iter().flat_map(|series| series.within(steps))
+            {
+                if value.is_nan() {
+                    return false;
+                }
+                with.insert(step);
+            }
+        }
+        2 * with.len() < self.steps()
+    }
+
+    /// The estimates of a key whose medians are 0, without its errors; `None` if the run lacks the key.
+    pub(super) fn zero_estimates(&self, key: &Key) -> Option<Estimates> {
+        let has = self.ranks.iter().any(|at| self.run.ranks[*at].series.contains_key(key));
+        let ranks = if self.has_contrasts(key) { self.ranks.len() } else { 0 };
+        has.then(|| Estimates { all: Estimate::default(), ranks: vec![Estimate::default(); ranks] })
+    }
+
+    /// Whether the ranks are compared with each other in a key. Properties of the job are equal on all ranks; so are
+    /// transfers of buckets.
+    fn has_contrasts(&self, key: &Key) -> bool {
+        let of_the_job = key.group == Group::Collective && matches!(key.measure, Measure::Skew | Measure::Transfer);
+        self.ranks.len() > 1 && !of_the_job
     }
 
     /// The estimates of a key; `None` if the run lacks the key or all its values are unknown.
@@ -70,9 +99,7 @@ impl<'a> Sample<'a> {
         let column = |step: usize| matrix.iter().map(move |values| values[step]);
         let mean: Vec<f64> = (0..self.steps()).map(|step| column(step).sum::<f64>() / ranks as f64).collect();
         let all = Estimate::of(&mean, &mean)?;
-        // These are properties of the job and equal on all ranks; so are transfers of buckets.
-        let of_the_job = key.group == Group::Collective && matches!(key.measure, Measure::Skew | Measure::Transfer);
-        if ranks < 2 || of_the_job {
+        if !self.has_contrasts(key) {
             return Some(Estimates { all, ranks: Vec::new() });
         }
         let mut contrasts = vec![Vec::with_capacity(self.steps()); ranks];

@@ -155,7 +155,11 @@ fn diff_and_the_exports_select_the_same_steps() {
     let options = chosen(2..5);
     let profile = profile_run(&Behind::default(), &options, &|| ()).unwrap();
     let wall = Key::new(Group::Step, "wall", Measure::Total);
-    assert!(profile.ranks.iter().all(|rank| rank.series[&wall] == [6e6; 3]), "{:?}", profile.ranks);
+    assert!(
+        profile.ranks.iter().all(|rank| rank.series[&wall] == [6e6; 3].into_iter().collect()),
+        "{:?}",
+        profile.ranks
+    );
 
     let aligned = align_source(&Behind::default(), &options, &|_, _| ()).unwrap();
     let analysis = analyzed(&options);
