@@ -51,7 +51,7 @@ pub fn is_pickle(path: &Path) -> Result<bool, Error> {
 #[derive(Clone, Debug)]
 pub struct SnapshotSource {
     path: PathBuf,
-    files: Vec<(i32, PathBuf)>,
+    files: BTreeMap<i32, PathBuf>,
     omissions: Vec<OmissionRow>,
 }
 
@@ -62,7 +62,7 @@ impl SnapshotSource {
     /// # Errors
     /// [`Error::NoInput`] if several files are of one rank, or of several files one has no rank in its name.
     pub fn open(paths: &[PathBuf]) -> Result<Self, Error> {
-        let mut files: Vec<(i32, PathBuf)> = Vec::new();
+        let mut files: BTreeMap<i32, PathBuf> = BTreeMap::new();
         for path in paths {
             let rank = match kineto::rank_of_name(&path.to_string_lossy()) {
                 Some(rank) if rank < MAX_RANKS => rank,
@@ -72,13 +72,12 @@ impl SnapshotSource {
                     return Err(Error::NoInput { path: path.clone(), why: why.into() });
                 }
             };
-            if let Some((_, other)) = files.iter().find(|(taken, _)| *taken == rank) {
+            if let Some(other) = files.get(&rank) {
                 let why = format!("it is of rank {rank}, and so is {}; give one of them", other.display());
                 return Err(Error::NoInput { path: path.clone(), why });
             }
-            files.push((rank, path.clone()));
+            files.insert(rank, path.clone());
         }
-        files.sort();
         Ok(Self { path: paths.first().cloned().unwrap_or_default(), files, omissions: Vec::new() })
     }
 }
@@ -94,7 +93,7 @@ impl Source for SnapshotSource {
     }
 
     fn ranks(&self) -> Vec<i32> {
-        self.files.iter().map(|(rank, _)| *rank).collect()
+        self.files.keys().copied().collect()
     }
 
     fn problems(&self) -> Vec<OmissionRow> {
@@ -102,7 +101,7 @@ impl Source for SnapshotSource {
     }
 
     fn load(&self, rank: i32) -> Result<RankData, Error> {
-        let path = self.files.iter().find(|(of, _)| *of == rank).map(|(_, path)| path.clone()).unwrap_or_default();
+        let path = self.files.get(&rank).cloned().unwrap_or_default();
         let io = |source| Error::Io { path: path.clone(), source };
         let why = |why: String| Error::NoInput { path: path.clone(), why };
         if std::fs::metadata(&path).map_err(io)?.len() > MAX_BYTES {

@@ -214,8 +214,8 @@ fn append(batch: &RecordBatch, names: &mut Names, raw: &mut RawColumns) -> Resul
 }
 
 /// Each process of a rank counts its calls from 1. Shifts the numbers of the second and later processes so that they
-/// are unique within the rank. `pids` lists the processes that made calls so far.
-fn tell_processes_apart(pid: Option<&Int64Array>, pids: &mut Vec<i64>, correlation: &mut [i64]) {
+/// are unique within the rank. `pids` numbers the processes that made calls so far.
+fn tell_processes_apart(pid: Option<&Int64Array>, pids: &mut FxHashMap<i64, i64>, correlation: &mut [i64]) {
     // CUPTI's numbers have 32 bits. Kineto's numbers come from one process.
     const SHIFT: u32 = 40;
     let Some(pid) = pid else { return };
@@ -223,11 +223,9 @@ fn tell_processes_apart(pid: Option<&Int64Array>, pids: &mut Vec<i64>, correlati
         if *correlation == NONE || pid.is_null(row) {
             continue;
         }
-        let process = pids.iter().position(|known| *known == pid.value(row)).unwrap_or_else(|| {
-            pids.push(pid.value(row));
-            pids.len() - 1
-        });
-        *correlation = correlation.wrapping_add((process as i64) << SHIFT);
+        let next = pids.len() as i64;
+        let process = *pids.entry(pid.value(row)).or_insert(next);
+        *correlation = correlation.wrapping_add(process << SHIFT);
     }
 }
 
@@ -366,11 +364,11 @@ mod tests {
 
     #[test]
     fn equal_correlations_of_two_processes_are_two_calls() {
-        let mut pids = Vec::new();
+        let mut pids = FxHashMap::default();
         let mut first = [1, 2, NONE, 1];
         tell_processes_apart(Some(&Int64Array::from(vec![70, 70, 71, 71])), &mut pids, &mut first);
         assert_eq!(first[..3], [1, 2, NONE]);
-        assert!(first[3] != 1 && pids == [70, 71]);
+        assert!(first[3] != 1 && pids == FxHashMap::from_iter([(70, 0), (71, 1)]));
         // Another part of the same rank: the same processes, and rows without a process.
         let mut second = [1, 1, 1];
         let pid = Int64Array::from(vec![Some(71), Some(70), None]);

@@ -22,8 +22,8 @@ pub struct RawColumns {
     pub flops_types: Vec<FlopsType>,
     /// Bandwidth of copies.
     pub copy_rates: Vec<CopyRate>,
-    /// Processes that made calls, in order of their first row.
-    pub pids: Vec<i64>,
+    /// Processes that made calls, numbered in the order of their first row.
+    pub pids: FxHashMap<i64, i64>,
 }
 
 impl RawColumns {

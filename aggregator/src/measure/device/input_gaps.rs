@@ -10,6 +10,7 @@
 //! A loop of its own, or a loader that is not PyTorch's, loads the next batch there. Other work without a name is there
 //! too, such as a checkpoint, so the gap is likely input and no more.
 
+use rustc_hash::FxHashMap;
 use trace::InputGapRow;
 use trace::name_rules::{is_data_loading, is_forward, is_input, is_optimizer, is_optimizer_step, is_step};
 use trace::rank::{Launch, enclosing};
@@ -54,6 +55,8 @@ struct Rows<'a> {
     meanings: Meanings,
     /// Whether a row is a call that launched a kernel.
     launches_kernel: Vec<bool>,
+    /// Whether a row is inside of an optimizer, or is one.
+    in_optimizer: Vec<bool>,
     has_devices: bool,
 }
 
@@ -68,7 +71,12 @@ pub(super) fn input_gaps(view: &View<'_>, busy: Option<&Coverage>, launched: &[L
     for launch in launched.iter().filter(|launch| events.kind[launch.device as usize] == Kind::Kernel) {
         launches_kernel[launch.host as usize] = true;
     }
-    let rows = Rows { events, meanings, launches_kernel, has_devices: busy.is_some() };
+    let mut in_optimizer: Vec<bool> = Vec::with_capacity(events.len());
+    for (row, name) in events.name.iter().enumerate() {
+        let is_inside = enclosing(events, row).is_some_and(|around| in_optimizer[around]);
+        in_optimizer.push(is_inside || meanings.optimizer[*name as usize]);
+    }
+    let rows = Rows { events, meanings, launches_kernel, in_optimizer, has_devices: busy.is_some() };
     let windows = Windows::of(&view.data.outline.steps);
     let overhead = overhead(events);
     let row = |gap: &Gap| {
@@ -105,27 +113,23 @@ impl Rows<'_> {
         named_threads.sort_unstable();
         named_threads.dedup();
         let mut gaps = Vec::new();
-        // The latest optimizer step of each thread without a forward pass after it: thread, end, number of the step.
-        let mut ended: Vec<(i64, i64, i32)> = Vec::new();
+        // The latest optimizer step of each thread without a forward pass after it: end, number of the step.
+        let mut ended: FxHashMap<i64, (i64, i32)> = FxHashMap::default();
         for row in (0..events.len()).filter(|row| events.thread[*row] != NONE && keep(*row)) {
             let thread = events.thread[row];
-            let at = ended.iter().position(|(of, ..)| *of == thread);
+            let last = ended.get(&thread).copied();
             if is_range(events.kind[row]) && meanings.optimizer_step[events.name[row] as usize] {
-                let end_ns = events.end_ns(row).max(at.map_or(i64::MIN, |at| ended[at].1));
-                if let Some(at) = at {
-                    ended.swap_remove(at);
-                }
-                ended.push((thread, end_ns, events.step[row]));
+                let end_ns = events.end_ns(row).max(last.map_or(i64::MIN, |(end_ns, _)| end_ns));
+                ended.insert(thread, (end_ns, events.step[row]));
                 continue;
             }
-            let Some(at) = at else { continue };
-            let (_, end_ns, step) = ended[at];
+            let Some((end_ns, step)) = last else { continue };
             let begins = match named_threads.binary_search(&thread) {
                 Ok(_) => is_forward_range(row),
                 Err(_) => (step < 0 || events.step[row] > step) && self.begins_forward(row),
             };
             if begins && events.ts_ns[row] >= end_ns {
-                ended.swap_remove(at);
+                ended.remove(&thread);
                 gaps.push(Gap { thread, time: Interval::new(end_ns, events.ts_ns[row]), forward: row });
             }
         }
@@ -135,13 +139,12 @@ impl Rows<'_> {
     /// Whether a row may begin a forward pass that has no range: it launches a kernel or, without devices, computes,
     /// outside of any optimizer.
     fn begins_forward(&self, row: usize) -> bool {
-        let Rows { events, meanings, .. } = self;
+        let events = self.events;
         let begins = match self.has_devices {
             true => self.launches_kernel[row],
             false => events.kind[row] == Kind::CpuOp && !events.is_comm[row],
         };
-        let around = |row: &usize| enclosing(events, *row);
-        begins && !std::iter::successors(Some(row), around).any(|row| meanings.optimizer[events.name[row] as usize])
+        begins && !self.in_optimizer[row]
     }
 
     /// The rows that begin in a gap, on its thread.

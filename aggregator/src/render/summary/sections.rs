@@ -125,7 +125,8 @@ fn interesting(analysis: &Analysis) -> BTreeSet<i32> {
 }
 
 fn verdict_style(analysis: &Analysis, rank: i32) -> Style {
-    let row = analysis.tables.stragglers.iter().find(|s| s.rank == rank);
+    let rows = &analysis.tables.stragglers;
+    let row = rows.binary_search_by_key(&rank, |s| s.rank).ok().map(|at| &rows[at]);
     match row.and_then(|s| s.verdict.known()) {
         Some(Verdict::Cause) => Style::new().fg_color(Some(AnsiColor::Red.into())),
         Some(Verdict::Undecided) => Style::new().fg_color(Some(AnsiColor::Yellow.into())),
