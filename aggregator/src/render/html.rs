@@ -32,11 +32,11 @@ mod tables;
 mod tests;
 mod timeline;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use serde::Serialize;
-use trace::{OmissionKind, OmissionRow, worst_omission};
+use trace::{OmissionKind, OmissionRow, Text, worst_omission};
 
 use self::columns::Columns;
 use self::page::{RunPage, Tab, write_page};
@@ -140,11 +140,15 @@ pub fn report_with(
     let bytes = write_page(&title, &[run.tab, compared], &mut out)?;
     let mut reported = reported(analyzed.analysis, run.summarised, run.omissions, bytes);
     reported.worst = reported.worst.into_iter().chain(worst_omission(&changes.omissions)).min();
-    // The omissions of the comparison include those of B.
-    let of_a = before.info().path.display().to_string();
-    let since = |row: &&OmissionRow| row.file.as_deref().is_some_and(|file| file.starts_with(&of_a));
-    reported.omissions.extend(changes.omissions.iter().filter(since).cloned());
+    // The omissions of the comparison include those of B, which was read twice.
+    let listed: BTreeSet<(Option<i32>, Text, Text)> = reported.omissions.iter().map(said).collect();
+    reported.omissions.extend(changes.omissions.iter().filter(|row| !listed.contains(&said(row))).cloned());
     Ok(reported)
+}
+
+/// What an omission says, wherever it was met.
+fn said(row: &OmissionRow) -> (Option<i32>, Text, Text) {
+    (row.rank, row.what.clone(), row.why.clone())
 }
 
 fn reported(analysis: Analysis, summarised: Vec<String>, of_timeline: Vec<OmissionRow>, bytes: u64) -> Reported {
