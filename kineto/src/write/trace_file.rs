@@ -70,6 +70,17 @@ pub struct TraceWriter<'a> {
     pub base_ns: i64,
 }
 
+/// The ends of the arrows, by the row that they touch.
+fn flow_ends(flows: Vec<FlowRow>) -> FxHashMap<i64, Vec<FlowEnd>> {
+    let mut ends: FxHashMap<i64, Vec<FlowEnd>> = FxHashMap::default();
+    for flow in flows {
+        let launch = flow.kind == FlowKind::Launch;
+        ends.entry(flow.src_id).or_default().push(FlowEnd { id: flow.id, launch, begins: true });
+        ends.entry(flow.dst_id).or_default().push(FlowEnd { id: flow.id, launch, begins: false });
+    }
+    ends
+}
+
 impl TraceWriter<'_> {
     /// Writes the trace. Returns the number of rows, and the rows of the run that could not be read.
     ///
@@ -84,12 +95,6 @@ impl TraceWriter<'_> {
         let world_size = process.as_ref().map_or(self.run.manifest.world_size, |p| p.world_size);
         self.header(out, process.as_ref(), world_size, &comms, &devices)?;
         let collectives = self.rows::<CollectiveRow>(&mut omissions);
-        let mut ends: FxHashMap<i64, Vec<FlowEnd>> = FxHashMap::default();
-        for flow in self.rows::<FlowRow>(&mut omissions) {
-            let launch = flow.kind == FlowKind::Launch;
-            ends.entry(flow.src_id).or_default().push(FlowEnd { id: flow.id, launch, begins: true });
-            ends.entry(flow.dst_id).or_default().push(FlowEnd { id: flow.id, launch, begins: false });
-        }
         let mut writer = Writer {
             rank: self,
             out,
@@ -100,7 +105,7 @@ impl TraceWriter<'_> {
             groups: comms.iter().map(|c| (c.comm_id, Group::of(c, world_size))).collect(),
             world: OnceCell::new(),
             steps: self.steps.iter().map(|step| step.step).collect(),
-            ends,
+            ends: flow_ends(self.rows(&mut omissions)),
             open: BTreeMap::new(),
             step_threads: BTreeMap::new(),
             calls_recorded: false,
