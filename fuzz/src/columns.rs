@@ -106,7 +106,7 @@ fn other_type(choice: u8) -> DataType {
     }
 }
 
-/// How the file is written, and whether numbers are written as differences.
+/// The properties of the file, and whether numbers are written as differences.
 fn properties(meta: &ShardMeta, input: &mut Input<'_>) -> (WriterPropertiesBuilder, bool) {
     let mut pairs = vec![
         (KEY_SCHEMA_VERSION, SCHEMA_VERSION.to_string()),

@@ -139,7 +139,7 @@ impl Scratch {
     }
 }
 
-/// What a reader finds in a shard.
+/// The content of a shard, as a reader finds it.
 struct Found<R> {
     rows: Vec<R>,
     /// The shard by its footer; `None` if it cannot be opened.

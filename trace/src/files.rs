@@ -240,7 +240,7 @@ fn move_entries(from: &Path, to: &Path) -> io::Result<()> {
     entries.sort();
     for (at, (_, name)) in entries.iter().enumerate() {
         if let Err(error) = rename_to_free_name(&from.join(name), &to.join(name)) {
-            // What cannot be moved back stays: it is whole, and no manifest names it.
+            // An entry that cannot be moved back stays. It is whole, and no manifest names it.
             entries[..at].iter().for_each(|(_, name)| drop(fs::rename(to.join(name), from.join(name))));
             return Err(error);
         }

@@ -117,7 +117,7 @@ impl Source for SnapshotSource {
     }
 }
 
-/// For fuzzing: any bytes are a snapshot or an error, and the memory of each of its rows changes by what the row says.
+/// For fuzzing: any bytes are a snapshot or an error, and the memory after each of its rows differs by the change in the row.
 ///
 /// # Panics
 /// If a check fails.

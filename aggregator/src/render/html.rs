@@ -146,7 +146,7 @@ pub fn report_with(
     Ok(reported)
 }
 
-/// What an omission says, wherever it was met.
+/// The content of an omission without its place.
 fn said(row: &OmissionRow) -> (Option<i32>, Text, Text) {
     (row.rank, row.what.clone(), row.why.clone())
 }

@@ -103,8 +103,8 @@ fn shift_above(numbers: &mut [i64], free: i64) {
     }
 }
 
-/// The windows of a rank up to one, and what the next one needs of them: looking through all of them for each would take
-/// the square of their number.
+/// The windows of a rank up to one, with the facts that the next one needs of them. A search through all of them for each
+/// would take the square of their number.
 struct Joined {
     data: RankData,
     numbers: Numbers,

@@ -177,7 +177,7 @@ impl Prepared {
         Finished::of(command.stdin(stdin).output().unwrap())
     }
 
-    /// Makes the directory what it was before the command.
+    /// Gives the directory the content that it had before the command.
     pub(super) fn restore(&self) {
         let now = state(&self.place);
         for path in now.keys().filter(|path| !self.before.contains_key(*path)) {
@@ -198,7 +198,7 @@ impl Prepared {
     /// `None` for a command that was killed.
     ///
     /// # Errors
-    /// What was lost, destroyed or left.
+    /// Checks that the command lost, destroyed and left nothing unsaid.
     pub(super) fn check(&self, finished: &Finished) -> Result<(), String> {
         let after = state(&self.place);
         self.check_inputs(&after)?;

@@ -1,4 +1,4 @@
-//! A random rank of a job is killed at a random moment: what it had closed is whole and is read, and the rest is said.
+//! A random rank of a job is killed at a random moment. The parts that it had closed are whole and read, and the rest is said.
 
 use std::collections::BTreeSet;
 use std::fs;

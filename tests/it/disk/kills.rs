@@ -43,7 +43,7 @@ fn kill(kills: usize) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// How long the command takes here. It only spreads the moments of the kills.
+/// The time that the command takes here. It only spreads the moments of the kills.
 fn length(prepared: &Prepared) -> Duration {
     let begin = Instant::now();
     prepared.finish(&mut prepared.command(&[]));

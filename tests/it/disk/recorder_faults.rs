@@ -25,7 +25,7 @@ fn rows(run: &Path) -> Result<Rows, String> {
 /// A program that calls NCCL, under `rank-agent exec`.
 struct Recording {
     place: PathBuf,
-    /// What the program prints, and its rows in those tables that have equally many each time.
+    /// The output of the program, and its rows in those tables that have equally many each time.
     sound: (String, Rows),
 }
 

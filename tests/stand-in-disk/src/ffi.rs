@@ -1,5 +1,5 @@
 //! The C library's functions on files, replaced for the whole process. Nothing here allocates or locks after
-//! [`start`]: the program may call from a signal handler or from a child between fork and exec.
+//! `start`: the program may call from a signal handler or from a child between fork and exec.
 
 mod place;
 
@@ -32,7 +32,7 @@ enum Kind {
     Interrupted,
 }
 
-/// What happens to a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Done,

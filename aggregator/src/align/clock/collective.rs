@@ -137,7 +137,7 @@ struct Departure {
     instance: usize,
 }
 
-/// What the estimates of all clocks use.
+/// The facts that the estimates of all clocks use.
 struct Measured {
     /// The departures of each clock.
     departures: Vec<Vec<Departure>>,

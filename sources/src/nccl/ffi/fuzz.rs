@@ -232,7 +232,7 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// What the worker does in one pass.
+    /// One pass of the worker.
     fn drain(&mut self, last: bool) {
         self.in_flight.refresh_comms(self.callbacks);
         while let Some(record) = self.callbacks.pop() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::align::matching::align::lists::Item;
 
-/// How many items each rank shares with the spine. Kept up to date while the spine grows, because comparing all ranks
+/// The number of items that each rank shares with the spine. It is kept up to date while the spine grows, because comparing all ranks
 /// with it for each rank would take the square of their number.
 pub(super) struct Alike {
     tokens: BTreeMap<u32, Holders>,
