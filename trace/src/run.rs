@@ -86,6 +86,13 @@ impl Run {
         ranks.into_iter().collect()
     }
 
+    /// The tables of a rank with their readable shards. A run may have tens of thousands of ranks, so the shards of the
+    /// others are not looked at.
+    fn of_rank(&self, rank: i32) -> impl Iterator<Item = (&str, &Vec<Shard>)> {
+        let from_rank = self.shards.range((rank, String::new())..);
+        from_rank.take_while(move |((of, _), _)| *of == rank).map(|((_, table), shards)| (table.as_str(), shards))
+    }
+
     /// The readable shards of one rank's table, in the order of their parts.
     pub fn shards(&self, rank: i32, table: &str) -> &[Shard] {
         self.shards.get(&(rank, table.to_string())).map_or(&[], Vec::as_slice)
@@ -161,10 +168,8 @@ impl Run {
     fn drop_double_claims(&mut self) {
         for rank in self.ranks() {
             let mut claims: BTreeMap<Claim, u64> = BTreeMap::new();
-            for ((r, _), shards) in &self.shards {
-                for shard in shards.iter().filter(|_| *r == rank) {
-                    *claims.entry(Claim::of(&shard.meta)).or_default() += shard.rows;
-                }
+            for shard in self.of_rank(rank).flat_map(|(_, shards)| shards) {
+                *claims.entry(Claim::of(&shard.meta)).or_default() += shard.rows;
             }
             if claims.len() < 2 {
                 continue;
@@ -172,7 +177,7 @@ impl Run {
             let Some(keep) = claims.iter().max_by_key(|(_, rows)| **rows).map(|(claim, _)| claim.clone()) else {
                 continue;
             };
-            let tables: Vec<String> = self.shards.keys().filter(|(r, _)| *r == rank).map(|(_, t)| t.clone()).collect();
+            let tables: Vec<String> = self.of_rank(rank).map(|(table, _)| table.to_string()).collect();
             for table in tables {
                 let Some(shards) = self.shards.get_mut(&(rank, table.clone())) else { continue };
                 let (good, bad): (Vec<Shard>, Vec<Shard>) =

@@ -1,4 +1,5 @@
-//! A random rank of a job is killed at a random moment. The parts that it had closed are whole and read, and the rest is said.
+//! A random rank of a job is killed at a random moment. Its closed parts are whole and are read. Each other
+//! loss is said.
 
 use std::collections::BTreeSet;
 use std::fs;

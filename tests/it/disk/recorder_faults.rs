@@ -1,4 +1,4 @@
-//! Each call on a file of a run fails once while a program is recorded: the program is unharmed, and what is lost is said.
+//! Each call on a file of a run fails once while a program is recorded. The program is unharmed, and each loss is said.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -8,8 +8,7 @@ impl Run {
     /// is left out becomes a problem with the reason that `why` gives for its bytes of memory.
     pub fn keep_within(&mut self, limit_bytes: u64, why: impl Fn(u64) -> String) {
         for rank in self.ranks() {
-            let shards = self.shards.range((rank, String::new())..).take_while(|((of, _), _)| *of == rank);
-            let mut by_size: Vec<&Shard> = shards.flat_map(|(_, shards)| shards).collect();
+            let mut by_size: Vec<&Shard> = self.of_rank(rank).flat_map(|(_, shards)| shards).collect();
             by_size.sort_by_key(|shard| (shard.memory_bytes, shard.part));
             let mut sum = 0_u64;
             let fits = |shard: &&&Shard| {

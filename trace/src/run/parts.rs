@@ -41,16 +41,19 @@ impl Run {
     /// are left out. Each difference becomes a problem. A process that was killed leaves no list or a part of one: its
     /// shards that are not listed stay.
     pub(super) fn compare_with_lists(&mut self) {
+        // A shard that is damaged or was refused is a problem already.
+        let refused: BTreeSet<PathBuf> = self.problems.iter().filter_map(|problem| problem.path.clone()).collect();
         for rank in self.ranks() {
             let (listed, problems) = self.rows::<PartRow>(rank);
             self.problems.extend(problems);
             let complete = self.complete_lists(rank, &listed);
-            let faults = self.faults(rank, &listed, &complete);
+            let faults = self.faults(rank, (&listed, &complete), &refused);
             for ((table, fault), group) in faults {
                 if fault != Fault::Missing
                     && let Some(shards) = self.shards.get_mut(&(rank, table.clone()))
                 {
-                    shards.retain(|shard| !group.parts.contains(&shard.part));
+                    let left_out: BTreeSet<u32> = group.parts.iter().copied().collect();
+                    shards.retain(|shard| !left_out.contains(&shard.part));
                 }
                 self.problems.push(self.fault(rank, &table, fault, group));
             }
@@ -97,7 +100,12 @@ impl Run {
         self.problems.push(Problem { kind: OmissionKind::Lost, path: None, rank: Some(rank), what, amount, why });
     }
 
-    fn faults(&self, rank: i32, listed: &[PartRow], complete: &BTreeSet<i64>) -> BTreeMap<(String, Fault), Group> {
+    fn faults(
+        &self,
+        rank: i32,
+        (listed, complete): (&[PartRow], &BTreeSet<i64>),
+        refused: &BTreeSet<PathBuf>,
+    ) -> BTreeMap<(String, Fault), Group> {
         let mut faults: BTreeMap<(String, Fault), Group> = BTreeMap::new();
         let mut add = |table: &str, fault: Fault, part: u32, rows: i64| {
             let group = faults.entry((table.to_string(), fault)).or_default();
@@ -105,21 +113,19 @@ impl Run {
             group.rows = group.rows.saturating_add(rows);
         };
         let mut expected: BTreeSet<(&str, u32)> = BTreeSet::new();
-        let refused: BTreeSet<&PathBuf> = self.problems.iter().filter_map(|problem| problem.path.as_ref()).collect();
         for row in listed {
             let (table, part) = (&*row.table_name, u32::try_from(row.part).unwrap_or(u32::MAX));
             expected.insert((table, part));
             match self.part(rank, table, part) {
                 Some(shard) if shard.footer_xxh3 != *row.footer_xxh3 => add(table, Fault::Altered, part, row.rows),
-                // A shard that is damaged or was refused is a problem already.
                 None if !refused.contains(&shard_path(&self.path, table, rank, part)) => {
                     add(table, Fault::Missing, part, row.rows);
                 }
                 _ => {}
             }
         }
-        let of_rank = self.shards.iter().filter(|((of, table), _)| *of == rank && !UNLISTED.contains(&table.as_str()));
-        for shard in of_rank.flat_map(|(_, shards)| shards) {
+        let closed_before = self.of_rank(rank).filter(|(table, _)| !UNLISTED.contains(table));
+        for shard in closed_before.flat_map(|(_, shards)| shards) {
             if complete.contains(&shard.meta.pid) && !expected.contains(&(shard.table.as_str(), shard.part)) {
                 add(&shard.table, Fault::Unlisted, shard.part, shard.rows as i64);
             }

@@ -100,7 +100,7 @@ struct Calls<'a> {
     bytes: &'a [u8],
     contexts: Vec<u64>,
     handles: Vec<u64>,
-    /// Operations of which a row must come.
+    /// Operations that must each become a row.
     operations: usize,
     rows: usize,
 }

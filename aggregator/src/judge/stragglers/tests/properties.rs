@@ -121,8 +121,8 @@ proptest! {
     }
 }
 
-/// A hundred thousand ranks in pairs, of which one rank is slow. Anything that is done for each pair of ranks would be done
-/// 10¹⁰ times.
+/// A hundred thousand ranks communicate in pairs, and one rank is slow. Work for each pair of ranks would be done 10¹⁰
+/// times.
 #[test]
 fn many_ranks_take_little_time() {
     const RANKS: i32 = 100_000;
