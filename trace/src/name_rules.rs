@@ -88,6 +88,7 @@ impl NameClass {
 
     /// Whether a row of this name and `kind` communicates, or waits for communication. Only kernels and operators do:
     /// a range that a user names `nccl:…` does not.
+    #[inline]
     pub fn is_comm(self, kind: Kind) -> bool {
         match kind {
             Kind::Kernel => self.communicates_as_kernel,

@@ -65,16 +65,19 @@ pub struct Events {
 
 impl Events {
     /// Number of rows.
+    #[inline]
     pub fn len(&self) -> usize {
         self.ts_ns.len()
     }
 
     /// Whether there is no row.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.ts_ns.is_empty()
     }
 
     /// End of a row.
+    #[inline]
     pub fn end_ns(&self, row: usize) -> i64 {
         self.ts_ns[row].saturating_add(self.dur_ns[row])
     }
@@ -99,6 +102,7 @@ pub struct KernelUse {
 
 impl KernelUse {
     /// A kernel of which nothing is known.
+    #[inline]
     pub fn unknown(id: i64) -> Self {
         Self { id, blocks: NONE, block_threads: None, registers: None, shared_mem_bytes: None, occupancy_pct: None }
     }

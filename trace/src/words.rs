@@ -348,6 +348,7 @@ impl Kind {
     }
 
     /// Whether the event is work of a device: a kernel, copy or fill.
+    #[inline]
     pub fn is_device_work(self) -> bool {
         matches!(self, Self::Kernel | Self::GpuMemcpy | Self::GpuMemset)
     }

@@ -15,7 +15,7 @@ use trace::{AnnotationStatsRow, DeviceRow, KernelCategory, KernelStatsRow, OpSta
 
 use crate::base::stats::median_of_sorted;
 use crate::measure::device::work_type;
-use crate::measure::occupancy::{occupancy_limit, occupancy_pct};
+use crate::measure::occupancy::{Uses, occupancy_limit, occupancy_pct};
 use crate::measure::roofline::Roofline;
 use crate::model::{Events, KernelUse, Kind, NO_PARENT, NONE, RankData};
 
@@ -165,6 +165,7 @@ pub(crate) fn stats(data: &RankData, launches: &Launches, keep: &dyn Fn(usize) -
     let events = &data.events;
     let inside = inside_ns(events);
     let devices = DevicesById::of(&data.devices);
+    let mut uses = Uses::of(&data.kernel_use);
     let (mut ops, mut annotations, mut kernels) = (Tallies::default(), Tallies::default(), Tallies::default());
     for row in 0..events.len() {
         let kind = events.kind[row];
@@ -189,7 +190,7 @@ pub(crate) fn stats(data: &RankData, launches: &Launches, keep: &dyn Fn(usize) -
                 if tally.calls == 1 {
                     tally.work = work_type(kind, events.is_comm[row]);
                 }
-                if let Ok(at) = data.kernel_use.binary_search_by_key(&events.id[row], |used| used.id) {
+                if let Some(at) = uses.find(events.id[row]) {
                     let used = &data.kernel_use[at];
                     tally.add_use(dur_ns, used, at, occupancy_pct(used, devices.get(device)));
                 }

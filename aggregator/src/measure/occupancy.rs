@@ -22,6 +22,30 @@ const RESERVING_SHARED_BYTES: u64 = 100 << 10;
 /// torch.profiler writes the occupancy in whole percent.
 const ROUNDING_PCT: f64 = 1.0;
 
+/// Finds the use of the device by kernels. It is fast if the ids of the kernels ascend, as they mostly do.
+pub(super) struct Uses<'a> {
+    all: &'a [KernelUse],
+    /// The position after the last match.
+    next: usize,
+}
+
+impl<'a> Uses<'a> {
+    /// `all` is sorted by id.
+    pub(super) fn of(all: &'a [KernelUse]) -> Self {
+        Self { all, next: 0 }
+    }
+
+    /// The position of the kernel with this id.
+    pub(super) fn find(&mut self, id: i64) -> Option<usize> {
+        let at = match self.all.get(self.next) {
+            Some(used) if used.id == id => self.next,
+            _ => self.all.binary_search_by_key(&id, |used| used.id).ok()?,
+        };
+        self.next = at + 1;
+        Some(at)
+    }
+}
+
 /// How many blocks of a call the grid has by multiprocessor, and how many fit.
 struct Fit {
     blocks_per_sm: f64,

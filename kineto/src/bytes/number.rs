@@ -12,6 +12,7 @@ const MOST_DIGITS: usize = 19;
 /// beyond `i64`.
 ///
 /// `scaled("1.5", 3)` is 1500: µs to ns.
+#[inline]
 pub(crate) fn scaled(text: &[u8], scale: i32) -> Option<i64> {
     let (negative, digits) = match text.split_first()? {
         (b'-', rest) => (true, rest),
@@ -132,6 +133,7 @@ fn eight_digits(text: [u8; 8]) -> Option<u64> {
 }
 
 /// Reads any decimal number: more decimals than are kept, exponents, leading zeros.
+#[cold]
 fn general(digits: &[u8], scale: i32) -> Option<u64> {
     let split = digits.iter().position(|b| matches!(b, b'e' | b'E')).unwrap_or(digits.len());
     let (mantissa, exponent) = digits.split_at(split);

@@ -1,5 +1,6 @@
 //! Rows of the tables of devices, memory and arrows.
 
+use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use trace::name_rules::is_step;
 use trace::rank::{Kind, NO_PARENT, NONE, enclosing, innermost_at, outermost};
@@ -10,6 +11,8 @@ use crate::columns::batch::Allocation;
 use crate::columns::rows::Rows;
 /// torch's `DeviceType` of the host.
 const DEVICE_TYPE_CPU: i64 = 0;
+/// Rows in one task of a thread.
+const MIN_ROWS: usize = 1 << 14;
 
 /// Allocations and releases, sorted by time, each with the outermost operator around it.
 pub(crate) fn memory_rows(rows: &Rows, allocations: Vec<(Allocation, (i64, i64))>, rank: i32) -> Vec<MemoryRow> {
@@ -17,14 +20,17 @@ pub(crate) fn memory_rows(rows: &Rows, allocations: Vec<(Allocation, (i64, i64))
     if allocations.is_empty() {
         return Vec::new();
     }
-    let around = innermost_at(&rows.events, allocations.iter().map(|(a, (_, thread))| (a.ts_ns, *thread)));
     // Old traces have steps as operators.
     let is_mark: Vec<bool> = rows.names.iter().map(|name| is_step(name)).collect();
     let is_operator = |row: usize| rows.events.kind[row] == Kind::CpuOp && !is_mark[rows.events.name[row] as usize];
-    let operators = outermost(&rows.events, &is_operator);
+    let (around, operators) = rayon::join(
+        || innermost_at(&rows.events, allocations.iter().map(|(a, (_, thread))| (a.ts_ns, *thread))),
+        || outermost(&rows.events, &is_operator),
+    );
     allocations
-        .into_iter()
+        .into_par_iter()
         .zip(around)
+        .with_min_len(MIN_ROWS)
         .map(|((a, (_, thread)), row)| MemoryRow {
             rank,
             ts_ns: a.ts_ns,
@@ -45,7 +51,7 @@ pub(crate) fn memory_rows(rows: &Rows, allocations: Vec<(Allocation, (i64, i64))
 /// operator around each row.
 fn outermost_operator(
     rows: &Rows,
-    is_operator: &dyn Fn(usize) -> bool,
+    is_operator: &impl Fn(usize) -> bool,
     operators: &[u32],
     row: u32,
     ts_ns: i64,

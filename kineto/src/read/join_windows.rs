@@ -16,15 +16,16 @@ use crate::read::trace_file::TraceFile;
 /// # Errors
 /// As [`load`], for the first file that has one.
 pub fn load_windows(files: &[TraceFile]) -> Result<RankData, Error> {
-    let mut all: Option<Joined> = None;
-    for file in files {
-        let next = load(file)?;
-        match &mut all {
-            None => all = Some(Joined::new(next)),
-            Some(all) => all.append(next),
-        }
+    let Some((first, later)) = files.split_first() else { return Ok(RankData::default()) };
+    let first = load(first)?;
+    if later.is_empty() {
+        return Ok(first);
     }
-    Ok(all.map(|all| all.data).unwrap_or_default())
+    let mut all = Joined::new(first);
+    for file in later {
+        all.append(load(file)?);
+    }
+    Ok(all.data)
 }
 
 /// As [`load_windows`], with shapes, stacks and modules.
@@ -32,18 +33,18 @@ pub fn load_windows(files: &[TraceFile]) -> Result<RankData, Error> {
 /// # Errors
 /// As [`load_windows`].
 pub fn load_windows_detailed(files: &[TraceFile]) -> Result<(RankData, Details), Error> {
-    let mut all: Option<(Joined, Details)> = None;
-    for file in files {
-        let (next, its_details) = load_detailed(file)?;
-        match &mut all {
-            None => all = Some((Joined::new(next), its_details)),
-            Some((all, details)) => {
-                details.append(&its_details, all.data.events.len(), next.events.len());
-                all.append(next);
-            }
-        }
+    let Some((first, later)) = files.split_first() else { return Ok((RankData::default(), Details::default())) };
+    let (first, mut details) = load_detailed(first)?;
+    if later.is_empty() {
+        return Ok((first, details));
     }
-    Ok(all.map(|(all, details)| (all.data, details)).unwrap_or_default())
+    let mut all = Joined::new(first);
+    for file in later {
+        let (next, its_details) = load_detailed(file)?;
+        details.append(&its_details, all.data.events.len(), next.events.len());
+        all.append(next);
+    }
+    Ok((all.data, details))
 }
 
 /// The first free numbers of a rank.

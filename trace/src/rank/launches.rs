@@ -157,6 +157,7 @@ impl Launches {
     }
 
     /// The host row that launched the work with this correlation id.
+    #[inline]
     pub fn of(&self, correlation: i64) -> Option<u32> {
         self.rows.get(correlation)
     }

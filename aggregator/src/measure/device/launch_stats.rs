@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use trace::{LaunchStatsRow, Text};
 
 use crate::model::{NONE, RankData};
@@ -21,23 +21,35 @@ pub const RUNTIME_CUTOFF_NS: i64 = 50_000;
 /// HTA's `launch_delay_cutoff`: a longer delay is an outlier.
 pub const LAUNCH_DELAY_CUTOFF_NS: i64 = 100_000;
 
+/// The kernels that a host row launched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Call {
+    None,
+    One,
+    Several,
+    /// The call is in a tally already.
+    Counted,
+}
+
 /// Makes one row for each device, and one row for each of its kernels.
 pub(super) fn launch_stats(data: &RankData, launched: &[Launch]) -> Vec<LaunchStatsRow> {
     let events = &data.events;
-    let mut kernels_of_call: FxHashMap<u32, u32> = FxHashMap::default();
+    // A place for each row costs less than a search among the calls.
+    let mut calls = vec![Call::None; events.len()];
     for launch in launched {
-        *kernels_of_call.entry(launch.host).or_default() += 1;
+        let call = &mut calls[launch.host as usize];
+        *call = if *call == Call::None { Call::One } else { Call::Several };
     }
-    let mut counted: FxHashSet<u32> = FxHashSet::default();
     let mut tallies: FxHashMap<(i64, u32), Tally> = FxHashMap::default();
     for launch in launched {
         let (host, device) = (launch.host as usize, launch.device as usize);
         let delay_ns = events.ts_ns[device].saturating_sub(events.end_ns(host)).max(0);
         let tally = tallies.entry((events.device[device], events.name[device])).or_default();
         let (cpu_ns, gpu_ns) = (events.dur_ns[host], events.dur_ns[device]);
-        let is_alone = kernels_of_call.get(&launch.host) == Some(&1);
-        if is_alone || counted.insert(launch.host) {
+        let is_alone = calls[host] == Call::One;
+        if calls[host] != Call::Counted {
             tally.add_call(cpu_ns);
+            calls[host] = Call::Counted;
         }
         tally.add(gpu_ns, delay_ns);
         tally.short_kernels += i64::from(is_alone && gpu_ns < cpu_ns);

@@ -16,8 +16,9 @@ use trace::rank::DevicesById;
 
 use crate::base::intervals::{Interval, IntervalSet};
 use crate::measure::device::View;
+use crate::measure::occupancy::Uses;
 use crate::model::steps::{DeviceEnds, device_windows, host_windows};
-use crate::model::{Events, KernelUse, Kind, NONE, RankData};
+use crate::model::{Events, Kind, NONE, RankData};
 
 /// Makes one row for all active steps of each device together, and one row for each active step.
 pub(super) fn gpu_utilization(view: &View<'_>) -> Vec<GpuUtilizationRow> {
@@ -188,7 +189,7 @@ fn kernels_by_device(events: &Events) -> Vec<(i64, u32)> {
 /// at the same time.
 fn add_kernels(data: &RankData, kernels: &[(i64, u32)], sm_count: Option<i32>, steps: &mut [Step]) -> bool {
     let events = &data.events;
-    let mut uses = Uses { all: &data.kernel_use, next: 0 };
+    let mut uses = Uses::of(&data.kernel_use);
     let mut knows_share = false;
     let mut now = Now::default();
     let (mut at_ns, mut first) = (i64::MIN, 0);
@@ -202,7 +203,7 @@ fn add_kernels(data: &RankData, kernels: &[(i64, u32)], sm_count: Option<i32>, s
     for (_, row) in kernels {
         let row = *row as usize;
         let span = Interval::new(events.ts_ns[row], events.end_ns(row));
-        let used = uses.of(events.id[row]);
+        let used = uses.find(events.id[row]).map(|at| data.kernel_use[at]);
         let blocks = used.map(|u| u.blocks).filter(|blocks| *blocks > 0);
         let share = blocks.zip(sm_count).map(|(blocks, sms)| (blocks as f64 / f64::from(sms)).min(1.0));
         knows_share |= share.is_some();
@@ -242,23 +243,5 @@ fn integrate(stretch: Interval, now: &Now, steps: &mut [Step], first: &mut usize
         for window in windows[from..].iter().take_while(|window| window.start_ns < stretch.end_ns) {
             now.integrate(window.intersection(stretch).len_ns(), &mut step.sums);
         }
-    }
-}
-
-/// Looks up the device use of kernels. It is fast if the ids of the lookups ascend, as they mostly do.
-struct Uses<'a> {
-    all: &'a [KernelUse],
-    /// The position after the last match.
-    next: usize,
-}
-
-impl Uses<'_> {
-    fn of(&mut self, id: i64) -> Option<KernelUse> {
-        let at = match self.all.get(self.next) {
-            Some(used) if used.id == id => self.next,
-            _ => self.all.binary_search_by_key(&id, |used| used.id).ok()?,
-        };
-        self.next = at + 1;
-        Some(self.all[at])
     }
 }
