@@ -14,6 +14,7 @@
 
 mod affine;
 mod barrier;
+mod bend;
 mod choice;
 mod collective;
 mod evidence;

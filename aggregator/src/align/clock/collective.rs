@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use trace::ClockMethod;
 
 use crate::align::clock::barrier::{Contradiction, Entry, UNREACHED, greatest_offsets, least_offsets};
+use crate::align::clock::bend::Bend;
 use crate::align::clock::fit::{Estimate, Fit, Support};
 use crate::align::clock::lines::{Feasible, Gate, Line};
 use crate::base::stats::{MEDIAN_SE_PER_MEAN_SE, SIGMA_PER_MAD, median_in_place, nearest_rank};
@@ -221,17 +222,17 @@ impl Group {
         let measured = self.measured();
         for (clock, rough_ns) in self.rough_ns.iter().enumerate().skip(1) {
             let Some(rough_ns) = *rough_ns else { continue };
-            let mut feasible = None;
-            if let Some(gates) = gates.as_ref().filter(|_| !suspects[clock]) {
-                match Feasible::through(&gates[clock].iter().map(|g| g.0).collect::<Vec<_>>(), DRIFT_LIMIT) {
-                    Ok(lines) => feasible = Some(lines),
-                    Err(position) => {
-                        let instances = gates[clock][position].1.into_iter().collect();
-                        fitted.contradictions.push((instances, vec![REFERENCE, clock]));
-                    }
+            let sourced = gates.as_ref().filter(|_| !suspects[clock]).map(|gates| gates[clock].as_slice());
+            let gates: Vec<Gate> = sourced.unwrap_or_default().iter().map(|gate| gate.0).collect();
+            let feasible = sourced.and_then(|_| Feasible::through(&gates, DRIFT_LIMIT).ok());
+            let mut estimate = self.estimate(clock, rough_ns, method(clock), feasible.as_ref(), &measured);
+            match Bend::through(&gates, estimate.line, feasible.as_ref()) {
+                Ok(bend) => estimate.bend = bend,
+                Err(position) => {
+                    let source = sourced.and_then(|gates| gates.get(position)?.1);
+                    fitted.contradictions.push((source.into_iter().collect(), vec![REFERENCE, clock]));
                 }
             }
-            let estimate = self.estimate(clock, rough_ns, method(clock), feasible, &measured);
             fitted.fits.push((clock, REFERENCE, Fit::of(estimate)));
         }
         fitted
@@ -399,7 +400,7 @@ impl Group {
         clock: usize,
         rough_ns: i64,
         method: ClockMethod,
-        feasible: Option<Feasible>,
+        feasible: Option<&Feasible>,
         measured: &Measured,
     ) -> Estimate {
         let points = measured.points(clock);
@@ -413,11 +414,12 @@ impl Group {
             };
         }
         let mut drift_known = drifting.is_some();
-        if let Some(feasible) = &feasible {
+        if let Some(feasible) = feasible {
             let constant = feasible.clamp_constant(line.offset).filter(|_| !drift_known);
             drift_known |= constant.is_none();
             line = constant.map_or_else(|| feasible.clamp(line), |offset| Line { offset, drift: 0.0 });
         }
+        let line = line.rounded();
         let n = points.len() as f64;
         let mut distances: Vec<f64> = points.iter().map(|p| (p.1 - line.at(p.0)).abs()).collect();
         let p95 = nearest_rank(&mut distances, 0.95).unwrap_or(0.0);
@@ -433,7 +435,7 @@ impl Group {
             base_ns: rough_ns.saturating_add(there),
             line,
             drift_known,
-            feasible,
+            bend: None,
             spread_ns,
             scatter_ns,
             support: Support::of(&points.iter().map(|p| p.0).collect::<Vec<_>>()),

@@ -3,11 +3,18 @@
 use trace::ClockMethod;
 
 use crate::align::clock::affine::Affine;
-use crate::align::clock::lines::{Feasible, Line};
+use crate::align::clock::bend::Bend;
+use crate::align::clock::lines::Line;
 
 /// Assumed drift between two clocks that have not been compared for long. Quartz oscillators are sold as ±50 ppm and
 /// differ by 5 to 30 ppm (Geng et al., Huygens, NSDI 2018). Enters `error_ns`, never `bound_ns`.
 const USUAL_DRIFT: f64 = 100e-6;
+
+/// Assumed change of drift between two comparisons, per second and at most: a quartz oscillator near room temperature changes
+/// by up to 0.1 ppm for each °C, and a server warms by 0.1 °C in a second and by 10 °C in all. Enters `error_ns`, never
+/// `bound_ns`.
+const USUAL_WANDER_PER_S: f64 = 0.01e-6;
+const USUAL_WANDER: f64 = 1e-6;
 
 /// The distribution of a fit's samples over time, in ns from its origin. It determines the error away from them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -17,18 +24,23 @@ pub(crate) struct Support {
     n: f64,
     mean: f64,
     sxx: f64,
+    /// The longest time without a sample between two samples.
+    gap: f64,
 }
 
 impl Support {
     pub(crate) fn of(times: &[f64]) -> Self {
         let n = times.len().max(1) as f64;
         let mean = times.iter().sum::<f64>() / n;
+        let mut ascending = times.to_vec();
+        ascending.sort_by(f64::total_cmp);
         Self {
             first: times.iter().copied().fold(f64::INFINITY, f64::min),
             last: times.iter().copied().fold(f64::NEG_INFINITY, f64::max),
             n,
             mean,
             sxx: times.iter().map(|t| (t - mean) * (t - mean)).sum(),
+            gap: ascending.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f64::max),
         }
     }
 
@@ -41,6 +53,11 @@ impl Support {
     /// Σ (t − mean)².
     pub(crate) fn sum_of_squares(&self) -> f64 {
         self.sxx
+    }
+
+    /// Error between two samples by a drift that changes evenly: the arc of a parabola above its chord.
+    fn wander(&self) -> f64 {
+        (USUAL_WANDER_PER_S * self.gap / 1e9).min(USUAL_WANDER) * self.gap / 8.0
     }
 
     /// Distance of `t` from the time span of the samples; 0 inside it.
@@ -68,10 +85,8 @@ enum Errors {
     Exact,
     Unknown,
     Lines {
-        /// `map`, as a line above `base_ns`.
-        line: Line,
-        /// The lines above `base_ns` that the evidence allows. `None`: the evidence contradicts itself.
-        feasible: Option<Feasible>,
+        /// The offsets around `map` that the evidence allows. `None`: the evidence contradicts itself or sets no limit.
+        bend: Option<Bend>,
         /// 95 % of the error near the samples. `None`: too few samples for an estimate, only the bound holds.
         spread_ns: Option<f64>,
         /// The part of `spread_ns` that the samples show. It is independent of the errors of other fits.
@@ -86,14 +101,15 @@ enum Errors {
     },
 }
 
-/// Inputs of a line fit. Times are in ns from `origin_ns`, offsets in ns above `base_ns`.
+/// Inputs of a line fit. Times are in ns from `origin_ns`, offsets in ns above `base_ns`. The line has a rounded offset,
+/// because errors apply to the map as used.
 pub(crate) struct Estimate {
     pub(crate) method: ClockMethod,
     pub(crate) origin_ns: i64,
     pub(crate) base_ns: i64,
     pub(crate) line: Line,
     pub(crate) drift_known: bool,
-    pub(crate) feasible: Option<Feasible>,
+    pub(crate) bend: Option<Bend>,
     pub(crate) spread_ns: Option<f64>,
     /// The part of `spread_ns` that the samples show.
     pub(crate) scatter_ns: Option<f64>,
@@ -122,12 +138,10 @@ impl Fit {
     }
 
     pub(crate) fn of(estimate: Estimate) -> Self {
-        let Estimate { method, origin_ns, base_ns, line, drift_known, feasible, spread_ns, support, .. } = estimate;
-        // The error applies to the map as used, hence to the rounded offset.
-        let line = Line { offset: line.offset.round(), ..line };
+        let Estimate { method, origin_ns, base_ns, line, drift_known, bend, spread_ns, support, .. } = estimate;
         let map = Affine { offset_ns: base_ns.saturating_add(line.offset as i64), drift: line.drift, origin_ns };
         let Estimate { samples, residual_p95_ns, scatter_ns, .. } = estimate;
-        let errors = Errors::Lines { line, feasible, spread_ns, scatter_ns, support };
+        let errors = Errors::Lines { bend, spread_ns, scatter_ns, support };
         Self { method, map, drift_known, samples, residual_p95_ns, errors }
     }
 
@@ -165,10 +179,8 @@ impl Errors {
         match self {
             Self::Exact => Some(0),
             Self::Unknown | Self::Borrowed { .. } => None,
-            Self::Lines { line, feasible, .. } => {
-                // Add one ns because drift's contribution is rounded; the f64 sums are far more accurate.
-                feasible.as_ref()?.deviation(*line, from, to).map(|d| d.ceil() as i64 + 1)
-            }
+            // Add one ns because drift's contribution is rounded; the f64 sums are far more accurate.
+            Self::Lines { bend, .. } => Some(bend.as_ref()?.deviation(from, to).ceil() as i64 + 1),
         }
     }
 
@@ -203,6 +215,7 @@ impl Errors {
 
 /// Extrapolates an error near the samples to a window.
 fn in_window(near_ns: f64, support: &Support, (from, to): (f64, f64), drift_known: bool) -> i64 {
+    let near_ns = near_ns + support.wander();
     let at = |t: f64| if drift_known { near_ns * support.lever(t) } else { near_ns + USUAL_DRIFT * support.beyond(t) };
     (at(from).max(at(to)).ceil() as i64).saturating_add(1)
 }

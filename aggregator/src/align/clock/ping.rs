@@ -11,7 +11,7 @@
 //!                    middle
 //! ```
 //!
-//! Each ping is a gate of [`Feasible`]. The guarantee follows from all pings together. The estimate is a line through
+//! Each ping is a gate of [`Feasible`] and of [`Bend`]. The guarantee follows from all pings together. The estimate is a line through
 //! the best round trip of each burst, because a ping's real error is far below half its round trip where both
 //! directions are equally fast.
 
@@ -19,13 +19,14 @@ use std::collections::BTreeMap;
 
 use trace::{ClockMethod, OmissionRow, SampleKind};
 
+use crate::align::clock::bend::Bend;
 use crate::align::clock::fit::{Estimate, Fit, Support};
 use crate::align::clock::lines::{Feasible, Gate, Line};
 use crate::base::stats::{median_in_place, nearest_rank, weighted_median};
 use crate::model::RankOutline;
 
 /// Drift limit between two clocks: NTP slews a clock by at most 500 ppm (RFC 5905), many times the difference of quartz
-/// oscillators (±50 ppm). It affects the guarantee only with a single burst, and outside the bursts.
+/// oscillators (±50 ppm). It affects the guarantee only with a single burst.
 pub(crate) const DRIFT_LIMIT: f64 = 500e-6;
 /// Drift is reported if its uncertainty is below this, or if it is certainly not zero. Otherwise the bursts are too
 /// close.
@@ -127,12 +128,13 @@ fn fit_pair(pings: &[Ping]) -> (Fit, i64, Option<i64>) {
             Gate { t: t(p), low: offset(p) - half, high: offset(p) + half }
         })
         .collect();
-    let feasible = Feasible::through(&gates, DRIFT_LIMIT);
-    let contradiction = feasible.as_ref().err().map(|position| pings[*position].local_ns);
-    let feasible = feasible.ok();
+    let feasible = Feasible::through(&gates, DRIFT_LIMIT).ok();
 
     let points: Vec<(f64, f64, f64)> = best.iter().map(|p| (t(p), offset(p), 1.0 / p.rtt_ns.max(1) as f64)).collect();
     let (line, drift_known) = choose(&points, feasible.as_ref());
+    let line = line.rounded();
+    let bend = Bend::through(&gates, line, feasible.as_ref());
+    let contradiction = bend.as_ref().err().map(|position| pings[*position].local_ns);
     let mut distances: Vec<f64> = pings.iter().map(|p| (offset(p) - line.at(t(p))).abs()).collect();
     let estimate = Estimate {
         method: ClockMethod::Ping,
@@ -140,7 +142,7 @@ fn fit_pair(pings: &[Ping]) -> (Fit, i64, Option<i64>) {
         base_ns,
         line,
         drift_known,
-        feasible,
+        bend: bend.ok().flatten(),
         spread_ns: spread(&bursts, |p| (offset(p) - line.at(t(p))).abs()),
         scatter_ns: None,
         support: Support::of(&points.iter().map(|p| p.0).collect::<Vec<_>>()),

@@ -32,6 +32,7 @@ fn score(ranks: &[TestRank], device: bool, drift_ppm: i64, seed: u64) -> Score {
                     dice.between(-drift_ppm * 1_000, drift_ppm * 1_000) as f64 * 1e-9
                 },
                 origin_ns: r.window().unwrap().0,
+                ..Bend::default()
             })
             .collect();
         let bent: Vec<TestRank> = ranks.iter().zip(&bends).map(|(r, b)| r.bent(*b)).collect();

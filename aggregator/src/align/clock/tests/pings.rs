@@ -46,7 +46,7 @@ fn tree(dice: &mut Dice, bends: &[Bend], at: &[i64], end: i64) -> Vec<TestRank> 
 fn bends(dice: &mut Dice, ranks: usize, drift_ppm: i64) -> Vec<Bend> {
     let drift = |dice: &mut Dice| dice.between(-drift_ppm * 1_000, drift_ppm * 1_000) as f64 * 1e-9;
     let shift = |dice: &mut Dice| dice.between(-10 * S, 10 * S);
-    (0..ranks).map(|_| Bend { shift_ns: shift(dice), drift: drift(dice), origin_ns: 0 }).collect()
+    (0..ranks).map(|_| Bend { shift_ns: shift(dice), drift: drift(dice), ..Bend::default() }).collect()
 }
 
 /// The largest error of a rank's global time between two true times.
@@ -80,6 +80,28 @@ fn check(name: &str, at: &[i64], end: i64, drift_told: bool) {
     }
     println!("{name}: {outside} of {fits} outside error_ns");
     assert!(outside * 20 <= fits, "{name}: {outside} of {fits} fits are outside error_ns");
+}
+
+// s       0                 150                300
+//         ▮                                    ▮      between them the clock turns by 0.1, 1 or 10 ppm at any time
+//         ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮      the same turn, with a burst every 15 s
+#[test]
+fn the_guarantee_holds_for_clocks_that_bend() {
+    let mut dice = Dice::new(3);
+    let end = 300 * S;
+    let often: Vec<i64> = (0..=20).map(|k| k * 15 * S).collect();
+    for case in 0..60 {
+        let turn = [0.1e-6, 1e-6, 10e-6][case % 3] * [1.0, -1.0][case / 3 % 2];
+        let bent = Bend { turn_ns: dice.between(0, end), turn, ..bends(&mut dice, 1, 50)[0] };
+        let bends = [Bend::default(), bent];
+        for at in [&[0, end][..], &often] {
+            let clocks = fitted(&tree(&mut dice, &bends, at, end), &[]);
+            assert_eq!(clocks.contradictions, [], "a turn of {turn} is no contradiction");
+            let row = clocks.row(1, false).unwrap();
+            let worst = (0..=60).map(|k| off(&clocks, &bends, 1, (k * 5 * S, k * 5 * S))).max().unwrap();
+            assert!(row.bound_ns.is_some_and(|bound| worst <= bound), "{worst} beyond the guarantee of {row:?}");
+        }
+    }
 }
 
 // ms or s   0 ▮▮▮                                   one burst: the drift is unknown, the bound grows with it

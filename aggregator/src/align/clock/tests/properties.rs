@@ -80,7 +80,7 @@ proptest! {
     fn a_shift_changes_an_offset_and_nothing_else(
         seed in 1_u64..1_000_000, ranks in 2_usize..7, who in 0_usize..7, by in -10 * S..10 * S,
     ) {
-        let bends: Vec<Bend> = (0..ranks as i64).map(|r| Bend { shift_ns: r * 77_777, drift: r as f64 * 7e-6, origin_ns: 0 }).collect();
+        let bends: Vec<Bend> = (0..ranks as i64).map(|r| Bend { shift_ns: r * 77_777, drift: r as f64 * 7e-6, ..Bend::default() }).collect();
         let straight = mixed(seed, ranks, &bends);
         let moved = shifted(&straight, (who % ranks) as i32, by);
         let (before, after) = (clocks_of(&straight), clocks_of(&moved));
@@ -107,8 +107,10 @@ proptest! {
         let bend = |dice: &mut Dice| Bend {
             shift_ns: dice.between(-10 * S, 10 * S),
             // Two clocks are at most 100 ppm apart, as the bound from collectives assumes.
-            drift: dice.between(-50_000, 50_000) as f64 * 1e-9,
-            origin_ns: 0,
+            drift: dice.between(-45_000, 45_000) as f64 * 1e-9,
+            turn_ns: dice.between(0, 2 * S),
+            turn: dice.between(-5_000, 5_000) as f64 * 1e-9,
+            ..Bend::default()
         };
         let bends: Vec<Bend> = (0..ranks).map(|_| bend(&mut dice)).collect();
         let planted = mixed(seed, ranks, &bends);

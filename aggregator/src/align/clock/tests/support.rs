@@ -43,11 +43,15 @@ pub(crate) struct Bend {
     pub(crate) shift_ns: i64,
     pub(crate) drift: f64,
     pub(crate) origin_ns: i64,
+    /// From this time on, the drift is larger by `turn`.
+    pub(crate) turn_ns: i64,
+    pub(crate) turn: f64,
 }
 
 impl Bend {
     pub(crate) fn show(&self, t: i64) -> i64 {
-        t + self.shift_ns + (self.drift * (t - self.origin_ns) as f64).round() as i64
+        let turned = self.turn * (t - self.turn_ns).max(0) as f64;
+        t + self.shift_ns + (self.drift * (t - self.origin_ns) as f64 + turned).round() as i64
     }
 }
 
