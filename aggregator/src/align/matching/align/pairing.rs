@@ -158,11 +158,16 @@ impl Table {
             if a == 0 {
                 self.band.push((0, (center + Self::HALF_WIDTH).min(m)));
             }
-            let (low, high) = self.band[a];
-            let next = (center + 1 + Self::HALF_WIDTH).min(m).max(high);
-            // The band must stay within reach of the row above, or no path would connect the two.
-            let low = low.max(center.saturating_sub(Self::HALF_WIDTH).min(high));
-            self.band.push((low, if a + 1 == n { m } else { next }));
+            let high = (center + 1 + Self::HALF_WIDTH).min(m).max(self.band[a].1);
+            self.band.push((center, if a + 1 == n { m } else { high }));
+        }
+        // A row that ends later than rows behind it must not take their places from them, so the least place of the row
+        // and of those behind it counts. The band must stay within reach of the row above, or no path would connect the
+        // two.
+        let mut least = m;
+        for a in (1..self.band.len()).rev() {
+            least = least.min(self.band[a].0);
+            self.band[a].0 = least.saturating_sub(Self::HALF_WIDTH).min(self.band[a - 1].1);
         }
     }
 
@@ -266,22 +271,46 @@ mod tests {
         [without_s, without_r, paired].into_iter().flatten().min_by(f64::total_cmp).unwrap_or(0.0)
     }
 
-    /// The second row of the spine ends after all others. Without a bound, every row would be compared with all rows behind
-    /// it.
-    #[test]
-    fn a_long_row_does_not_widen_the_band_for_all_others() {
+    /// Short rows that follow each other, and at a position one that ends after all others.
+    fn with_a_long_row(short: i64, at: usize) -> Vec<Item> {
         let item = |start_ns: i64, end_ns| {
             let (token, slack_ns, step, rows) = (0, 2_000, None, vec![(0, 0)]);
             Item { token, start_ns, end_ns, slack_ns, step, rows }
         };
-        let mut items: Vec<Item> = (1..20_000).map(|k| item(10_000 * k, 10_000 * k + 5_000)).collect();
-        items.insert(1, item(12_000, 300_000_000));
-        let lists = Lists::new(&items, &items);
-        let mut table = Table::default();
-        let mut pairs = 0;
-        let cost = table.pair(&lists, 0, |s, r| pairs += usize::from(s.at == r.at));
-        assert_eq!((cost, pairs), (0.0, 20_000));
-        assert!(table.steps.len() <= Table::WIDTH_MAX * 40_000, "{}", table.steps.len());
+        let mut items: Vec<Item> = (1..=short).map(|k| item(10_000 * k, 10_000 * k + 5_000)).collect();
+        items.insert(at, item(10_000 * at as i64 + 2_000, 10_000 * (short + 1_000)));
+        items
+    }
+
+    /// ```text
+    /// spine  |0---------------------------|     the place of row 0 is behind all rows of the rank; those of the others
+    ///           |1-| |2-| |3-| |4-| |5-|        are where they were
+    /// ```
+    #[test]
+    fn a_row_that_ends_after_all_others_takes_no_place_from_them() {
+        for short in [3, 20, 300, 3_000] {
+            for at in [0, 1, 2, short as usize / 2] {
+                let items = with_a_long_row(short, at);
+                let lists = Lists::new(&items, &items);
+                let mut pairs = 0;
+                let cost = Table::default().pair(&lists, 0, |s, r| pairs += usize::from(s.at == r.at));
+                assert_eq!((cost, pairs), (0.0, items.len()), "{short} short rows, the long one at {at}");
+            }
+        }
+    }
+
+    /// Without a bound, every row would be compared with all rows behind a row that ends after all others.
+    #[test]
+    fn a_long_row_does_not_widen_the_band_for_all_others() {
+        for at in [0, 1] {
+            let items = with_a_long_row(20_000, at);
+            let lists = Lists::new(&items, &items);
+            let mut table = Table::default();
+            let mut pairs = 0;
+            let cost = table.pair(&lists, 0, |s, r| pairs += usize::from(s.at == r.at));
+            assert_eq!((cost, pairs), (0.0, 20_001));
+            assert!(table.steps.len() <= Table::WIDTH_MAX * 40_000, "{}", table.steps.len());
+        }
     }
 
     proptest! {
