@@ -105,7 +105,7 @@ pub(crate) fn fit_all(ranks: &[&RankOutline]) -> (Vec<PingFit>, Vec<OmissionRow>
 }
 
 /// Evidence on a clock that other evidence contradicts, so that it is not used or guarantees no error.
-pub(crate) fn contradiction(rank: i32, amount: i64, why: &str) -> OmissionRow {
+pub(crate) fn contradiction(rank: impl Into<Option<i32>>, amount: i64, why: &str) -> OmissionRow {
     OmissionRow::left_out("clock contradiction", why).rank(rank).amount(amount)
 }
 
