@@ -40,6 +40,14 @@ struct Seen {
     progress: BTreeMap<i32, u8>,
 }
 
+/// The ranks of a communicator. It may list many more than were read.
+#[derive(Debug, Default)]
+struct Members {
+    count: usize,
+    /// Those whose rows were all read, ascending.
+    read: Vec<i32>,
+}
+
 /// Whether the rows of one rank record ends. A source that records only the enqueue never records an end, so its rows
 /// are no sign of a hang.
 fn records_ends(rows: &[Collective]) -> bool {
@@ -80,12 +88,16 @@ pub(crate) fn unfinished(parts: &[RankPart], whole: bool) -> Vec<UnfinishedRow> 
         }
     }
     let rows_lost = parts.iter().flat_map(|part| &part.counters).any(|counter| counter.dropped > 0);
-    let none = BTreeSet::new();
+    let of_comm = |(comm_id, ranks): (i64, BTreeSet<i32>)| {
+        (comm_id, Members { count: ranks.len(), read: ranks.intersection(&read).copied().collect() })
+    };
+    let members: BTreeMap<i64, Members> = members.into_iter().map(of_comm).collect();
+    let none = Members::default();
     let mut rows: Vec<UnfinishedRow> = open
         .into_iter()
         .filter_map(|key| {
             let seen = seen.get(&key)?;
-            Some(row(key.clone(), seen, members.get(&key.0).unwrap_or(&none), (&read, rows_lost)))
+            Some(row(key.clone(), seen, members.get(&key.0).unwrap_or(&none), rows_lost))
         })
         .filter(|row| !(is_empty(&row.started) && is_empty(&row.enqueued)))
         .collect();
@@ -124,19 +136,14 @@ fn is_empty(ranks: &Option<Vec<i32>>) -> bool {
     ranks.as_ref().is_none_or(Vec::is_empty)
 }
 
-fn row(
-    (comm_id, op, seq, peer): Key,
-    seen: &Seen,
-    members: &BTreeSet<i32>,
-    (read, rows_lost): (&BTreeSet<i32>, bool),
-) -> UnfinishedRow {
+fn row((comm_id, op, seq, peer): Key, seen: &Seen, members: &Members, rows_lost: bool) -> UnfinishedRow {
     let ranks_at =
         |wanted: u8| Some(seen.progress.iter().filter(|(_, p)| **p == wanted).map(|(rank, _)| *rank).collect());
     // A send or receive belongs to one rank. A row without a number cannot be matched with the rows of other ranks.
     let is_shared = peer.is_none() && seq.is_some() && !matches!(op.known(), Some(Op::Send | Op::Recv));
-    let is_missing = |rank: &&i32| read.contains(rank) && !seen.progress.contains_key(rank);
-    let missing: Option<Vec<i32>> = is_shared.then(|| members.iter().filter(is_missing).copied().collect());
-    let expected = if is_shared { seen.size.or_else(|| i32::try_from(members.len()).ok()) } else { None };
+    let is_missing = |rank: &&i32| !seen.progress.contains_key(rank);
+    let missing: Option<Vec<i32>> = is_shared.then(|| members.read.iter().filter(is_missing).copied().collect());
+    let expected = if is_shared { seen.size.or_else(|| i32::try_from(members.count).ok()) } else { None };
     let known = i32::try_from(seen.progress.len() + missing.as_ref().map_or(0, Vec::len)).unwrap_or(i32::MAX);
     UnfinishedRow {
         comm_id,

@@ -220,7 +220,8 @@ tables! {
         z: Option<f64>,
         /// Share of the steps that show the excess, from 0 to 1.
         persistence: Option<f64>,
-        /// Time of the run / time of the run with this rank's own work replaced by the lower median's.
+        /// Time of the run / time of the run with this rank's own work replaced by the lower median's. Null without collectives;
+        /// and in a job of so many ranks that not all can be replayed, for those with the least own work.
         slowdown: Option<f64>,
         /// Verdict: `cause`, `victim`, `ok` or `undecided`.
         verdict: Word<Verdict>,

@@ -1,6 +1,8 @@
 //! The blocking chain: the own stretches that determine the length of the run, and the length that the run would have
 //! without one rank's excess.
 
+use std::cmp::Reverse;
+
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -104,6 +106,17 @@ pub(super) fn later_than(join: &Join, others: &dyn Fn(usize) -> bool) -> FxHashM
     later_ns
 }
 
+/// Own stretches that are replayed at most: the replayed ranks × the arrivals of all ranks. Each takes about 5 ns.
+const REPLAYED_MAX: usize = 1 << 30;
+/// The number of ranks that are replayed however many arrivals there are.
+const REPLAYED_RANKS: usize = 64;
+
+/// The number of ranks that [`slowdowns`] replays at most.
+pub(super) fn most_replayed(join: &Join) -> usize {
+    let arrivals: usize = join.instances.iter().map(|i| i.arrivals.len()).sum();
+    (REPLAYED_MAX / arrivals.max(1)).max(REPLAYED_RANKS)
+}
+
 /// For each rank, the length of the run divided by its length if every own stretch of that rank were as long as the
 /// lower median of the ranks. `None` without any collective.
 ///
@@ -113,30 +126,44 @@ pub(super) fn later_than(join: &Join, others: &dyn Fn(usize) -> bool) -> FxHashM
 ///   overlapped the previous collective counts from the entry into that collective.
 /// * A rank leaves as long after the last arrival as in the recording. A rank that left before the last arrival in the
 ///   recording leaves as long after its own arrival.
-pub(super) fn slowdowns(join: &Join, ranks: usize) -> Vec<Option<f64>> {
+///
+/// Each replay passes all arrivals. If more than `most` ranks would change the run, those whose own time exceeds the
+/// lower median most are replayed. The others have `None`, and their number is returned too.
+pub(super) fn slowdowns(join: &Join, ranks: usize, most: usize) -> (Vec<Option<f64>>, usize) {
     let mut order = join.latest_first();
     order.reverse();
     let original_ns = replay_ns(join, &order, ranks, None);
-    let changes = ranks_above_or_below(join, ranks);
-    (0..ranks)
-        .into_par_iter()
-        .map(|rank| {
-            let without_ns = if changes[rank] { replay_ns(join, &order, ranks, Some(rank))? } else { original_ns? };
-            (without_ns > 0).then_some(original_ns? as f64 / without_ns as f64)
-        })
-        .collect()
+    let ratio = |without_ns: Option<i64>| {
+        let without_ns = without_ns?;
+        (without_ns > 0).then_some(original_ns? as f64 / without_ns as f64)
+    };
+    let mut changing = changing_ranks(join, ranks);
+    let left_out = changing.split_off(most.min(changing.len()));
+    let replay = |rank: usize| (rank, ratio(replay_ns(join, &order, ranks, Some(rank))));
+    let replayed: Vec<(usize, Option<f64>)> = changing.into_par_iter().map(replay).collect();
+    let mut slowdowns = vec![ratio(original_ns); ranks];
+    for (rank, slowdown) in replayed.into_iter().chain(left_out.iter().map(|rank| (*rank, None))) {
+        slowdowns[rank] = slowdown;
+    }
+    (slowdowns, left_out.len())
 }
 
-/// Whether each rank has an own stretch that is not as long as the lower median of the ranks. The replay without any
-/// other rank is the original one.
-fn ranks_above_or_below(join: &Join, ranks: usize) -> Vec<bool> {
-    let mut differs = vec![false; ranks];
+/// The ranks with an own stretch that is not as long as the lower median of the ranks, those that exceed it most in sum
+/// first. The replay without any other rank is the original one.
+fn changing_ranks(join: &Join, ranks: usize) -> Vec<usize> {
+    let mut excess_ns: Vec<Option<i128>> = vec![None; ranks];
     for instance in &join.instances {
         for a in &instance.arrivals {
-            differs[a.rank] |= a.own_ns.unwrap_or(0) != instance.own_median_ns.unwrap_or(0);
+            let above_ns = i128::from(a.own_ns.unwrap_or(0)) - i128::from(instance.own_median_ns.unwrap_or(0));
+            if above_ns != 0 {
+                *excess_ns[a.rank].get_or_insert(0) += above_ns;
+            }
         }
     }
-    differs
+    let mut order: Vec<(Reverse<i128>, usize)> =
+        excess_ns.into_iter().enumerate().filter_map(|(rank, ns)| Some((Reverse(ns?), rank))).collect();
+    order.sort_unstable();
+    order.into_iter().map(|(_, rank)| rank).collect()
 }
 
 /// The length of the replayed run. The own stretches of rank `replaced` are replaced by the lower median of the ranks.

@@ -11,11 +11,18 @@
 //! arrived last, and so on (like the delay costs of Scalasca: Böhme et al., ACM TOPC 3(2), 2016). If the waiting rank
 //! comes from the same collective, both had the same delay there, and the missing rank is charged for leaving later. A
 //! delay from before the first recorded collective is charged to no rank and reported separately.
+//!
+//! At a collective of more than [`PAIRED_MAX`] ranks, the share that a missing rank inherited is that against a typical
+//! rank, and not against each waiting rank: pairs would take the square of the ranks. If all of its ranks come from the
+//! same collective, the charges are the same.
 
+mod shares;
+
+use crate::judge::stragglers::charge::shares::{Shares, Wait};
 use crate::judge::stragglers::join::{Arrival, Join, Joined};
 
-/// Bits after the binary point while a gap is split among the missing ranks, in nanoseconds.
-const FRACTION_BITS: u32 = 20;
+/// Ranks of a collective up to which each waiting rank is compared with each missing rank.
+pub(super) const PAIRED_MAX: usize = 2048;
 
 /// The charges of all waits, by rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +35,8 @@ pub(super) struct Charges {
     pub(super) inherited_ns: Vec<i64>,
     /// Waits for ranks that were late before the recording began.
     pub(super) before_recording_ns: i64,
+    /// Collectives of more than [`PAIRED_MAX`] ranks whose ranks come from different collectives.
+    pub(super) unpaired: i64,
     /// For each instance, the waits that later instances pass back to it, each with the rank that the victim waited
     /// for. Charging consumes them.
     inflow_ns: Vec<Vec<(usize, i64)>>,
@@ -36,26 +45,32 @@ pub(super) struct Charges {
 impl Charges {
     /// Charges all waits within active steps.
     pub(super) fn of(join: &Join, ranks: usize) -> Self {
+        Self::with(join, ranks, PAIRED_MAX)
+    }
+
+    /// Charges all waits. Ranks are compared in pairs at collectives of at most `paired_max` ranks.
+    pub(super) fn with(join: &Join, ranks: usize, paired_max: usize) -> Self {
         let mut charges = Self {
             suffered_ns: vec![0; ranks],
             caused_ns: vec![0; ranks],
             inherited_ns: vec![0; ranks],
             before_recording_ns: 0,
+            unpaired: 0,
             inflow_ns: vec![Vec::new(); join.instances.len()],
         };
-        charges.charge_waits(join, ranks);
+        charges.charge_waits(join, ranks, paired_max);
         charges.pass_back(join);
         charges
     }
 
     /// The first level: charges every wait to the ranks that had not arrived.
-    fn charge_waits(&mut self, join: &Join, ranks: usize) {
+    fn charge_waits(&mut self, join: &Join, ranks: usize, paired_max: usize) {
         let mut order: Vec<(i64, usize, usize)> = Vec::new();
         for (i, instance) in join.instances.iter().enumerate().filter(|(_, i)| i.step.is_some()) {
             order.extend(instance.arrivals.iter().enumerate().map(|(m, a)| (a.arrival_ns, i, m)));
         }
         order.sort_unstable();
-        let shares: Vec<Shares> = join.instances.iter().map(Shares::of).collect();
+        let mut waits: Vec<Vec<Wait>> = vec![Vec::new(); join.instances.len()];
         // A rank may be in two collectives at once; their common wait counts once.
         let mut covered_ns = vec![i64::MIN; ranks];
         for (_, i, m) in order {
@@ -66,25 +81,52 @@ impl Charges {
             if from_ns < to_ns {
                 covered_ns[victim.rank] = to_ns;
                 self.suffered_ns[victim.rank] += to_ns - from_ns;
-                self.charge_wait(join, instance, victim, &shares[i], (from_ns, to_ns));
+                waits[i].push(Wait { victim: m, from_ns, to_ns });
+            }
+        }
+        for (instance, waits) in join.instances.iter().zip(&waits).filter(|(_, waits)| !waits.is_empty()) {
+            let shares = Shares::of(instance);
+            if instance.arrivals.len() <= paired_max {
+                waits.iter().for_each(|wait| self.charge_wait(join, instance, *wait, &shares));
+            } else {
+                self.charge_together(join, instance, waits, &shares);
             }
         }
     }
 
-    fn charge_wait(&mut self, join: &Join, at: &Joined, victim: &Arrival, shares: &Shares, wait: (i64, i64)) {
-        let (from_ns, to_ns) = wait;
+    fn charge_wait(&mut self, join: &Join, at: &Joined, wait: Wait, shares: &Shares) {
+        let Wait { victim, from_ns, to_ns } = wait;
+        let victim = &at.arrivals[victim];
         let mut rest_ns = to_ns - from_ns;
-        let before = shares.sum_until(from_ns);
         let blocker = at.blocker();
         for late in at.arrivals.iter().filter(|a| a.arrival_ns > from_ns && a.rank != blocker.rank) {
-            let share = shares.sum_until(late.arrival_ns.min(to_ns)) - before;
-            let ns = (share >> FRACTION_BITS) as i64;
+            let ns = shares.between_ns(from_ns, late.arrival_ns.min(to_ns));
             rest_ns -= ns;
             self.charge_late(join, victim, late, ns);
         }
         // The last rank is missing during the whole wait. It also takes the rounding remainders, so that the sum is
         // exact.
         self.charge_late(join, victim, blocker, rest_ns);
+    }
+
+    /// Charges all waits at an instance. A missing rank is compared with the typical rank.
+    fn charge_together(&mut self, join: &Join, at: &Joined, waits: &[Wait], shares: &Shares) {
+        let leave_together = |a: &Arrival| join.leave_together(a, &at.arrivals[0]);
+        let is_known = |a: &Arrival| a.own_ns.is_some();
+        self.unpaired += i64::from(at.arrivals.iter().any(is_known) && !at.arrivals.iter().all(leave_together));
+        let typical = at.typical();
+        let mut rest_ns: i64 = waits.iter().map(|wait| wait.to_ns - wait.from_ns).sum();
+        let blocker = at.blocker();
+        let mut charge = |late: &Arrival, ns: i64| {
+            let inherited_ns = inherited_of(join, at, typical, late, ns);
+            self.caused_ns[late.rank] += ns - inherited_ns;
+            self.send_back(join, late, late.rank, inherited_ns, None);
+        };
+        for (late, ns) in at.arrivals.iter().zip(shares.sums_ns(at, waits)).filter(|(a, _)| a.rank != blocker.rank) {
+            rest_ns -= ns;
+            charge(late, ns);
+        }
+        charge(blocker, rest_ns);
     }
 
     /// Splits the wait of `victim` for `late` into the part that `late` caused and the part that `late` inherited.
@@ -112,17 +154,11 @@ impl Charges {
             let mut inflow = std::mem::take(&mut self.inflow_ns[i]);
             inflow.sort_unstable();
             let instance = &join.instances[i];
-            let blocker = instance.blocker();
-            let own_ns = instance.own_excess_ns(blocker).max(0);
-            let together = instance.typical().is_some_and(|typical| join.leave_together(blocker, typical));
-            let inherited_ns = if together { 0 } else { instance.inherited_ns(blocker).max(0) };
+            let (blocker, typical) = (instance.blocker(), instance.typical());
             for flows in inflow.chunk_by(|a, b| a.0 == b.0) {
                 let origin = flows[0].0;
                 let ns: i64 = flows.iter().map(|f| f.1).sum();
-                let back_ns = match blocker.own_ns {
-                    None => ns,
-                    Some(_) => fraction_of(ns, inherited_ns, own_ns + inherited_ns),
-                };
+                let back_ns = inherited_of(join, instance, typical, blocker, ns);
                 self.charge(blocker.rank, origin, ns - back_ns);
                 self.send_back(join, blocker, origin, back_ns, Some((&place, place[i])));
             }
@@ -153,40 +189,19 @@ impl Charges {
     }
 }
 
+/// The part of `ns` of waits for `late` that `late` inherited, compared with the typical rank of the instance.
+fn inherited_of(join: &Join, at: &Joined, typical: Option<&Arrival>, late: &Arrival, ns: i64) -> i64 {
+    if late.own_ns.is_none() {
+        // The begin of the own stretch is unknown, so `late` is not charged.
+        return ns;
+    }
+    let own_ns = at.own_excess_ns(late).max(0);
+    let together = typical.is_some_and(|typical| join.leave_together(late, typical));
+    let inherited_ns = if together { 0 } else { at.inherited_ns(late).max(0) };
+    fraction_of(ns, inherited_ns, own_ns + inherited_ns)
+}
+
 /// `ns · part / whole`, rounded down; 0 if `whole` is not positive.
 fn fraction_of(ns: i64, part: i64, whole: i64) -> i64 {
     if whole <= 0 { 0 } else { (i128::from(ns) * i128::from(part) / i128::from(whole)) as i64 }
-}
-
-/// For one instance, the cumulative share of a wait that one missing rank is charged, from the first arrival on.
-struct Shares {
-    /// The arrivals in order, each with the sum up to it.
-    sums: Vec<(i64, i128)>,
-}
-
-impl Shares {
-    fn of(instance: &Joined) -> Self {
-        let mut arrivals: Vec<i64> = instance.arrivals.iter().map(|a| a.arrival_ns).collect();
-        arrivals.sort_unstable();
-        let mut sum = 0;
-        let mut previous = arrivals[0];
-        let mut sums = Vec::with_capacity(arrivals.len());
-        for (here, &at_ns) in arrivals.iter().enumerate() {
-            let missing = (arrivals.len() - here) as i128;
-            sum += (i128::from(at_ns - previous) << FRACTION_BITS) / missing;
-            sums.push((at_ns, sum));
-            previous = at_ns;
-        }
-        Self { sums }
-    }
-
-    /// The cumulative share up to `t_ns`, in 2⁻²⁰ ns.
-    fn sum_until(&self, t_ns: i64) -> i128 {
-        let after = self.sums.partition_point(|&(at, _)| at <= t_ns);
-        let Some(&(at_ns, sum)) = after.checked_sub(1).and_then(|i| self.sums.get(i)) else { return 0 };
-        match self.sums.len() - after {
-            0 => sum,
-            missing => sum + (i128::from(t_ns - at_ns) << FRACTION_BITS) / missing as i128,
-        }
-    }
 }

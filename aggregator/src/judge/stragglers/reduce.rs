@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use trace::{OmissionRow, StandsOn, StragglerRow, StragglerStepRow, Text, Verdict, WaitRow, Word};
 
 use crate::base::stats::{lower_median, median, median_interval_ns, median_ns};
-use crate::judge::stragglers::chain::{Chain, later_than, slowdowns};
-use crate::judge::stragglers::charge::Charges;
+use crate::judge::stragglers::chain::{Chain, later_than, most_replayed, slowdowns};
+use crate::judge::stragglers::charge::{Charges, PAIRED_MAX};
 use crate::judge::stragglers::classify::{Case, Judged, bases, judge};
 use crate::judge::stragglers::deviation::deviations;
 use crate::judge::stragglers::evidence::{Compared, Evidence, RangeKey, Ranges, above_others};
@@ -45,7 +45,7 @@ pub fn reduce(
     let hidden_ns = measured.mean_later_ns(&|rank| bases[rank].is_none());
     let verdicts = judge(&cases, &bases, &hidden_ns, thresholds);
     let shown = Shown::of(&cases, &verdicts, &ranges, thresholds);
-    let slowdowns = slowdowns(&join, parts.len());
+    let (slowdowns, not_replayed) = slowdowns(&join, parts.len(), most_replayed(&join));
     let row = |rank: usize| {
         let own_ns = excess.of_rank(rank);
         let interval = median_interval_ns(&own_ns);
@@ -84,7 +84,7 @@ pub fn reduce(
         waited_ns: charges.suffered_ns.iter().sum(),
         charged_ns: charges.caused_ns.clone(),
         before_recording_ns: charges.before_recording_ns,
-        omissions: omissions(join, &excess, &parts, ranges.left_out),
+        omissions: omissions(join, &excess, &parts, [ranges.left_out as i64, not_replayed as i64, charges.unpaired]),
     }
 }
 
@@ -277,11 +277,29 @@ fn wait_rows(join: &Join, parts: &[&OwnTime]) -> Vec<WaitRow> {
     rows
 }
 
-fn omissions(join: Join, excess: &Excess, parts: &[&OwnTime], ranges_left_out: usize) -> Vec<OmissionRow> {
+/// `ranges` were not compared, `not_replayed` ranks have no slowdown, and waits at `unpaired` collectives were charged by
+/// the typical rank.
+fn omissions(
+    join: Join,
+    excess: &Excess,
+    parts: &[&OwnTime],
+    [ranges, not_replayed, unpaired]: [i64; 3],
+) -> Vec<OmissionRow> {
     let mut rows = join.omissions;
-    if ranges_left_out > 0 {
+    if ranges > 0 {
         let why = "the ranks have too many different ranges; those with the most time are compared";
-        rows.push(OmissionRow::left_out("host ranges in straggler evidence", why).amount(ranges_left_out as i64));
+        rows.push(OmissionRow::left_out("host ranges in straggler evidence", why).amount(ranges));
+    }
+    if not_replayed > 0 {
+        let why = "a replay without each rank would take too long; the ranks with the most own work above the median have one";
+        rows.push(OmissionRow::left_out("slowdowns of ranks", why).amount(not_replayed));
+    }
+    if unpaired > 0 {
+        let why = format!(
+            "with more than {PAIRED_MAX} ranks, what a late rank inherited is measured against a typical rank, not against each rank \
+             that waited"
+        );
+        rows.push(OmissionRow::note("collectives in charges for waits", why).amount(unpaired));
     }
     if excess.skipped > 0 {
         rows.push(

@@ -2,7 +2,10 @@
 
 use proptest::prelude::*;
 
-use crate::judge::stragglers::tests::build::{Job, Work};
+use crate::judge::stragglers::chain::slowdowns;
+use crate::judge::stragglers::charge::Charges;
+use crate::judge::stragglers::join::Join;
+use crate::judge::stragglers::tests::build::{Job, Work, instance, repeat};
 use crate::judge::stragglers::{Stragglers, reduce};
 use crate::measure::own_time::{OwnTime, RangePart, StepPart, Stretch, map_rank};
 use crate::model::thresholds::Thresholds;
@@ -60,7 +63,34 @@ proptest! {
         mangle(&mut instances, seed);
         // The property must also hold for badly aligned clocks.
         let to_global = |rank: i32, _: bool, t_ns: i64| t_ns + skew[rank as usize];
-        assert_sums(&reduce(&parts_of(&ranks), &instances, &to_global, &Thresholds::default()));
+        let parts = parts_of(&ranks);
+        assert_sums(&reduce(&parts, &instances, &to_global, &Thresholds::default()));
+        let parts: Vec<&OwnTime> = parts.iter().collect();
+        let charges = Charges::with(&Join::of(&parts, &instances, &to_global), parts.len(), 0);
+        let charged_ns = charges.caused_ns.iter().sum::<i64>() + charges.before_recording_ns;
+        prop_assert_eq!(charged_ns, charges.suffered_ns.iter().sum::<i64>());
+        prop_assert!(charges.caused_ns.iter().all(|ns| *ns >= 0) && charges.before_recording_ns >= 0);
+    }
+
+    /// If all ranks come from the same collective, no rank inherits anything, and the sums of the shares are those of the
+    /// pairs to the nanosecond. Some ranks leave before the last one arrives.
+    #[test]
+    fn charges_together_are_those_of_the_pairs(mut job in jobs(), seed in any::<u64>()) {
+        job.begin_ns.clear();
+        let (ranks, mut instances) = job.run();
+        for (at, member) in (0..).zip(instances.iter_mut().flat_map(|instance| &mut instance.members)) {
+            let bits = seed.rotate_left(11 * at);
+            if bits & 3 == 0 {
+                member.end_ns = Some(member.start_ns + (bits >> 42) as i64);
+            }
+        }
+        let parts = parts_of(&ranks);
+        let parts: Vec<&OwnTime> = parts.iter().collect();
+        let ahead = |rank: i32, _: bool, t_ns: i64| t_ns - job.clock_ahead_ns[rank as usize];
+        let join = Join::of(&parts, &instances, &ahead);
+        let (pairs, mut together) = (Charges::of(&join, parts.len()), Charges::with(&join, parts.len(), 0));
+        together.unpaired = 0;
+        prop_assert_eq!(pairs, together);
     }
 
     #[test]
@@ -171,4 +201,46 @@ fn many_ranks_take_little_time() {
     // Nothing is compared without collectives.
     let alone = reduce(&parts, &[], &|_, _, t_ns| t_ns, &Thresholds::default());
     assert!(alone.steps.is_empty() && alone.stragglers.iter().all(|row| row.slowdown.is_none()));
+}
+
+/// A hundred thousand ranks arrive at one collective, one after the other. Their pairs would be charged 5 · 10⁹ times.
+#[test]
+fn many_ranks_at_one_collective_take_little_time() {
+    const RANKS: i32 = 100_000;
+    const APART_NS: i64 = 1_000_000;
+    let last_ns = i64::from(RANKS) * APART_NS;
+    let part = |rank: i32| {
+        let start_ns = i64::from(rank) * APART_NS;
+        let stretch =
+            Stretch { start_ns, end_ns: Some(last_ns), own_ns: Some(start_ns), step: Some(1), ..Stretch::default() };
+        OwnTime { rank, stretches: vec![stretch], ..OwnTime::default() }
+    };
+    let parts: Vec<OwnTime> = (0..RANKS).map(part).collect();
+    let parts: Vec<&OwnTime> = parts.iter().collect();
+    let member = |rank: i32| {
+        let start_ns = i64::from(rank) * APART_NS;
+        Member { rank, index: 0, start_ns, end_ns: Some(last_ns), device_clock: false }
+    };
+    let instances = [instance(0, 1, RANKS as usize, (0..RANKS).map(member).collect())];
+    let charges = Charges::of(&Join::of(&parts, &instances, &|_, _, t_ns| t_ns), parts.len());
+    let waited_ns: i64 = (0..i64::from(RANKS)).map(|later| later * APART_NS).sum();
+    assert_eq!(charges.suffered_ns.iter().sum::<i64>(), waited_ns);
+    assert_eq!(charges.caused_ns.iter().sum::<i64>(), waited_ns);
+    assert!(charges.caused_ns.is_sorted() && charges.caused_ns[0] == 0);
+    // Between the first two arrivals one rank waits for all others, so each of them is charged its part of the first gap.
+    assert_eq!(charges.caused_ns[1], APART_NS / i64::from(RANKS - 1));
+}
+
+/// Where not all ranks can be replayed, those with the most own work above the median are.
+#[test]
+fn the_slowest_of_many_ranks_are_replayed() {
+    let work = |ns| vec![vec![("forward", ns)], Vec::new()];
+    let job = Job { steps: repeat(3, &[work(10), work(10), work(50), work(90), work(5)]), ..Job::default() };
+    let (ranks, instances) = job.run();
+    let parts = parts_of(&ranks);
+    let parts: Vec<&OwnTime> = parts.iter().collect();
+    let join = Join::of(&parts, &instances, &|_, _, t_ns| t_ns);
+    let (all, none) = slowdowns(&join, 5, 9);
+    assert!(none == 0 && all.iter().all(Option::is_some) && all[3] > Some(1.0), "{all:?}");
+    assert_eq!(slowdowns(&join, 5, 1), (vec![all[0], all[1], None, all[3], None], 2));
 }
