@@ -55,13 +55,14 @@ pub(crate) fn critical_path(data: &RankData, launches: &Launches, scope: &Scope)
     }
     let device = Device::of(data, launches);
     let host = Host::of(data, &device);
-    let windows = scope.chosen(windows(data));
-    let mut rows = Vec::with_capacity(windows.len());
-    for StepWindow { step, window } in windows.into_iter().filter(|step| !step.window.is_empty()) {
-        let walk = Walk::over(data, &host, &device, window);
-        rows.push(row(data, step, window, &walk));
-    }
-    rows
+    let mut steps = scope.chosen(windows(data));
+    steps.retain(|step| !step.window.is_empty());
+    let windows: Vec<Interval> = steps.iter().map(|step| step.window).collect();
+    let main_threads = host.main_threads(data, &windows);
+    let path = |(StepWindow { step, window }, main_thread): (StepWindow, Option<usize>)| {
+        row(data, step, window, &Walk::over(data, &host, &device, (window, main_thread)))
+    };
+    steps.into_iter().zip(main_threads).map(path).collect()
 }
 
 /// The windows of the active steps. Each window ends with the last device work that was launched in the step, and

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use trace::name_rules::is_step;
-use trace::rank::{Kind, NO_PARENT, NONE, enclosing, innermost_at, outermost};
+use trace::rank::{Events, Kind, NO_PARENT, NONE, enclosing, innermost_at};
 use trace::{DeviceRow, FlowRow, MemoryRow};
 
 use crate::bytes::value::Value;
@@ -20,12 +20,13 @@ pub(crate) fn memory_rows(rows: &Rows, allocations: Vec<(Allocation, (i64, i64))
     if allocations.is_empty() {
         return Vec::new();
     }
+    let events = &rows.events;
     // Old traces have steps as operators.
     let is_mark: Vec<bool> = rows.names.iter().map(|name| is_step(name)).collect();
-    let is_operator = |row: usize| rows.events.kind[row] == Kind::CpuOp && !is_mark[rows.events.name[row] as usize];
+    let is_operator = |row: usize| events.kind[row] == Kind::CpuOp && !is_mark[events.name[row] as usize];
     let (around, operators) = rayon::join(
-        || innermost_at(&rows.events, allocations.iter().map(|(a, (_, thread))| (a.ts_ns, *thread))),
-        || outermost(&rows.events, &is_operator),
+        || innermost_at(events, allocations.iter().map(|(a, (_, thread))| (a.ts_ns, *thread))),
+        || Operators::of(events, &is_operator),
     );
     allocations
         .into_par_iter()
@@ -35,8 +36,7 @@ pub(crate) fn memory_rows(rows: &Rows, allocations: Vec<(Allocation, (i64, i64))
             rank,
             ts_ns: a.ts_ns,
             device_id: known(a.device_id).filter(|id| a.device_type != DEVICE_TYPE_CPU && *id >= 0),
-            name: outermost_operator(rows, &is_operator, &operators, row, a.ts_ns)
-                .map(|row| rows.names[rows.events.name[row] as usize].clone()),
+            name: operators.outermost(row, a.ts_ns).map(|row| rows.names[events.name[row] as usize].clone()),
             delta_bytes: a.bytes,
             allocated_bytes: known(a.allocated),
             reserved_bytes: known(a.reserved).filter(|_| a.device_type != DEVICE_TYPE_CPU),
@@ -47,21 +47,71 @@ pub(crate) fn memory_rows(rows: &Rows, allocations: Vec<(Allocation, (i64, i64))
         .collect()
 }
 
-/// The outermost operator that encloses a time, from `row`, the innermost row there. `operators` has the outermost
-/// operator around each row.
-fn outermost_operator(
-    rows: &Rows,
-    is_operator: &impl Fn(usize) -> bool,
-    operators: &[u32],
-    row: u32,
-    ts_ns: i64,
-) -> Option<usize> {
-    let row = (row != NO_PARENT).then_some(row as usize);
-    let encloses = |row: &usize| is_operator(*row) && rows.events.end_ns(*row) >= ts_ns;
-    let outermost = row.map(|row| operators[row]).filter(|operator| *operator != NO_PARENT);
-    // In whole µs, an operator may seem to end before the last row inside of it does.
-    let around = || std::iter::successors(row, |row| enclosing(&rows.events, *row));
-    outermost.map(|row| row as usize).filter(encloses).or_else(|| around().filter(encloses).last())
+/// The operators around each row, as far as one of them may be the outermost one that encloses a time.
+///
+/// In whole µs, an operator may seem to end before the last row inside of it does. So at a late time, the outermost one is
+/// one further in:
+///
+/// ```text
+/// a   ───────────
+///    b ───────────          a may be the outermost one at x, and b at y
+///      c ────────           never, for b ends later and begins earlier
+///              x y
+/// ```
+struct Operators<'a> {
+    events: &'a Events,
+    /// For each row, the innermost of these operators, itself included, or [`NO_PARENT`].
+    innermost: Vec<u32>,
+    /// For each such operator: the next one around it, which ends earlier; one further out, so that any of them is reached
+    /// in few steps; and the number of operators around it.
+    around: Vec<u32>,
+    far: Vec<u32>,
+    depth: Vec<u32>,
+}
+
+impl<'a> Operators<'a> {
+    fn of(events: &'a Events, is_operator: &dyn Fn(usize) -> bool) -> Self {
+        let none = || vec![NO_PARENT; events.len()];
+        let (innermost, around, far, depth) = (none(), none(), none(), vec![0; events.len()]);
+        let mut operators = Self { events, innermost, around, far, depth };
+        for row in 0..events.len() {
+            let outer = enclosing(events, row).map_or(NO_PARENT, |parent| operators.innermost[parent]);
+            let ends_later = outer == NO_PARENT || events.end_ns(outer as usize) < events.end_ns(row);
+            operators.innermost[row] = outer;
+            if is_operator(row) && ends_later {
+                operators.add(row, outer);
+            }
+        }
+        operators
+    }
+
+    /// Adds an operator inside of `outer`. Its pointers are those of a skew-binary list (Myers, Information Processing
+    /// Letters 17(5), 1983).
+    fn add(&mut self, row: usize, outer: u32) {
+        self.innermost[row] = row as u32;
+        self.around[row] = outer;
+        if outer == NO_PARENT {
+            return;
+        }
+        self.depth[row] = self.depth[outer as usize] + 1;
+        let depth = |row: u32| if row == NO_PARENT { -1 } else { i64::from(self.depth[row as usize]) };
+        let next = |row: u32| if row == NO_PARENT { NO_PARENT } else { self.far[row as usize] };
+        let (first, second) = (next(outer), next(next(outer)));
+        let equal = depth(outer) - depth(first) == depth(first) - depth(second);
+        self.far[row] = if equal { second } else { outer };
+    }
+
+    /// The outermost operator that encloses a time, from the innermost row there.
+    fn outermost(&self, innermost: u32, ts_ns: i64) -> Option<usize> {
+        let encloses = |row: &u32| *row != NO_PARENT && self.events.end_ns(*row as usize) >= ts_ns;
+        let innermost = Some(innermost).filter(|row| *row != NO_PARENT)?;
+        let mut at = Some(self.innermost[innermost as usize]).filter(encloses)? as usize;
+        // Operators further out end earlier.
+        while let Some(next) = [self.far[at], self.around[at]].into_iter().find(encloses) {
+            at = next as usize;
+        }
+        Some(at)
+    }
 }
 
 /// The rows of `deviceProperties`.
@@ -129,4 +179,62 @@ pub(crate) fn flow_rows(rows: &Rows, rank: i32) -> (Vec<FlowRow>, i64) {
         }
     }
     (flows, incomplete)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Rows with a parent, an end, and whether each is an operator.
+    fn events(rows: &[(u32, i64, bool)]) -> Events {
+        Events {
+            kind: rows.iter().map(|row| if row.2 { Kind::CpuOp } else { Kind::Runtime }).collect(),
+            parent: rows.iter().map(|row| row.0).collect(),
+            ts_ns: vec![0; rows.len()],
+            dur_ns: rows.iter().map(|row| row.1).collect(),
+            ..Events::default()
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_outermost_operator_at_a_time_is_found(
+            rows in prop::collection::vec((0..1_000_u32, 0..20_i64, prop::bool::weighted(0.7)), 1..60),
+            outlive in any::<bool>(),
+        ) {
+            // With `outlive`, each row is inside of the last one and mostly ends later.
+            let row = |(at, (parent, end, is_operator)): (u32, &(u32, i64, bool))| match at {
+                0 => (NO_PARENT, *end, *is_operator),
+                _ if outlive => (at - 1, *end / 2 + i64::from(at), *is_operator),
+                _ if parent % 7 == 0 => (NO_PARENT, *end, *is_operator),
+                _ => (parent % at, *end, *is_operator),
+            };
+            let events = events(&(0..).zip(&rows).map(row).collect::<Vec<_>>());
+            let is_operator = |row: usize| events.kind[row] == Kind::CpuOp;
+            let operators = Operators::of(&events, &is_operator);
+            for row in 0..rows.len() {
+                for ts_ns in 0..70 {
+                    let around = std::iter::successors(Some(row), |row| enclosing(&events, *row));
+                    let expected = around.filter(|row| is_operator(*row) && events.end_ns(*row) >= ts_ns).last();
+                    prop_assert_eq!(operators.outermost(row as u32, ts_ns), expected);
+                }
+            }
+            prop_assert_eq!(operators.outermost(NO_PARENT, 0), None);
+        }
+    }
+
+    /// Each operator ends before the one inside of it. A walk from the innermost one outwards would take 10¹⁰ steps.
+    #[test]
+    fn many_nested_operators_take_little_time() {
+        const ROWS: u32 = 100_000;
+        let rows: Vec<(u32, i64, bool)> =
+            (0..ROWS).map(|row| (row.checked_sub(1).unwrap_or(NO_PARENT), i64::from(row), true)).collect();
+        let events = events(&rows);
+        let operators = Operators::of(&events, &|_| true);
+        for at in 0..ROWS {
+            assert_eq!(operators.outermost(ROWS - 1, i64::from(at)), Some(at as usize));
+        }
+    }
 }

@@ -91,6 +91,19 @@ pub fn enclosing(events: &Events, row: usize) -> Option<usize> {
     (parent != NO_PARENT && (parent as usize) < row).then_some(parent as usize)
 }
 
+/// For each row, the innermost row that passes `counts`, or [`NO_PARENT`]: the row itself, or one around it.
+pub fn innermost(events: &Events, counts: &dyn Fn(usize) -> bool) -> Vec<u32> {
+    let mut innermost = vec![NO_PARENT; events.len()];
+    for row in 0..events.len() {
+        innermost[row] = match enclosing(events, row) {
+            _ if counts(row) => row as u32,
+            Some(parent) => innermost[parent],
+            None => NO_PARENT,
+        };
+    }
+    innermost
+}
+
 /// For each row, the outermost row around it that passes `counts`, or [`NO_PARENT`].
 pub fn outermost(events: &Events, counts: &dyn Fn(usize) -> bool) -> Vec<u32> {
     let mut outermost = vec![NO_PARENT; events.len()];
@@ -198,5 +211,15 @@ mod tests {
         assert!(launched(&[NONE]).is_empty());
         assert!(matches!(launched(&[5, 6, 9]).rows, RowsByCorrelation::Dense { .. }));
         assert!(matches!(launched(&[5, 6, 900]).rows, RowsByCorrelation::Sparse(_)));
+    }
+
+    #[test]
+    fn the_innermost_and_the_outermost_row_that_count_are_found() {
+        // a counts, b in a, c in b counts, d in c, e alone
+        let parent = vec![NO_PARENT, 0, 1, 2, NO_PARENT];
+        let events = Events { kind: vec![Kind::CpuOp; 5], ts_ns: vec![0; 5], parent, ..Events::default() };
+        let counts = |row: usize| row == 0 || row == 2;
+        assert_eq!(innermost(&events, &counts), [0, 0, 2, 2, NO_PARENT]);
+        assert_eq!(outermost(&events, &counts), [NO_PARENT, 0, 0, 0, NO_PARENT]);
     }
 }

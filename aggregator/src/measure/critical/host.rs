@@ -11,6 +11,8 @@ use crate::model::{Kind, NO_PARENT, NONE, RankData};
 
 /// A shorter pause of a thread does not count as a wait for another thread.
 const MIN_PAUSE_NS: i64 = 50_000;
+/// Up to so many threads, each is asked for the work that it ended in a pause.
+const FEW_THREADS: usize = 64;
 
 /// One host thread.
 #[derive(Debug)]
@@ -40,6 +42,10 @@ pub(super) enum Release {
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) threads: Vec<Thread>,
+    /// The user's annotations on all threads.
+    annotations: Vec<u32>,
+    /// With more than [`FEW_THREADS`], the ends of their busy intervals with the thread, ascending.
+    ends: Option<Vec<(i64, usize)>>,
     /// The host collectives, ordered by end.
     collectives: Vec<Interval>,
 }
@@ -48,6 +54,7 @@ impl Host {
     pub(super) fn of(data: &RankData, device: &Device<'_>) -> Self {
         let events = &data.events;
         let mut rows: FxHashMap<i64, Vec<u32>> = FxHashMap::default();
+        let mut annotations = Vec::new();
         for row in 0..events.len() {
             let is_host = matches!(
                 events.kind[row],
@@ -55,6 +62,9 @@ impl Host {
             );
             if is_host && events.thread[row] != NONE {
                 rows.entry(events.thread[row]).or_default().push(row as u32);
+                if events.kind[row] == Kind::UserAnnotation {
+                    annotations.push(row as u32);
+                }
             }
         }
         let mut waits = waits(data, device);
@@ -68,19 +78,69 @@ impl Host {
         let interval = |c: &CollectiveRow| Some(Interval::new(c.start_ns.or(c.enqueue_ns)?, c.end_ns?));
         let mut collectives: Vec<Interval> = on_host.filter_map(|c| interval(c)).collect();
         collectives.sort_unstable_by_key(|c| (c.end_ns, c.start_ns));
-        Self { threads, collectives }
+        let ends = (threads.len() > FEW_THREADS).then(|| ends(&threads));
+        Self { threads, annotations, ends, collectives }
     }
 
-    /// The main thread of a step: the thread with the annotation that marks the step, or else the busiest thread.
-    pub(super) fn main_thread(&self, data: &RankData, window: Interval) -> Option<usize> {
+    /// The main thread of each step: the thread with the annotation that marks the step, or else the busiest thread. The
+    /// windows of the steps ascend and do not overlap.
+    pub(super) fn main_threads(&self, data: &RankData, windows: &[Interval]) -> Vec<Option<usize>> {
+        let marked = self.marked(data);
+        let mut main: Vec<Option<usize>> = windows.iter().map(|window| marked.get(&window.start_ns).copied()).collect();
+        let unmarked: Vec<Interval> =
+            windows.iter().zip(&main).filter(|(_, thread)| thread.is_none()).map(|(window, _)| *window).collect();
+        let mut busiest = self.busiest(&unmarked).into_iter();
+        main.iter_mut().filter(|thread| thread.is_none()).for_each(|thread| *thread = busiest.next());
+        main
+    }
+
+    /// For the starts of annotations, the first thread on which one is the first row at that time.
+    fn marked(&self, data: &RankData) -> FxHashMap<i64, usize> {
         let events = &data.events;
-        let marks = |thread: &Thread| {
-            let from = thread.rows.partition_point(|row| events.ts_ns[*row as usize] < window.start_ns);
-            let first = thread.rows.get(from).map(|row| *row as usize);
-            first.is_some_and(|row| events.ts_ns[row] == window.start_ns && events.kind[row] == Kind::UserAnnotation)
-        };
-        let busiest = || (0..self.threads.len()).max_by_key(|at| self.threads[*at].in_operator.within_ns(window));
-        self.threads.iter().position(marks).or_else(busiest)
+        let mut marked = FxHashMap::default();
+        for row in &self.annotations {
+            let Some(at) = self.thread_of(data, *row) else { continue };
+            let (rows, ts_ns) = (&self.threads[at].rows, events.ts_ns[*row as usize]);
+            if rows.get(rows.partition_point(|row| events.ts_ns[*row as usize] < ts_ns)) == Some(row) {
+                let first = marked.entry(ts_ns).or_insert(at);
+                *first = at.min(*first);
+            }
+        }
+        marked
+    }
+
+    /// The thread with the most time in operators in each window; of equals, the last one. Empty without threads.
+    fn busiest(&self, windows: &[Interval]) -> Vec<usize> {
+        let Some(last) = self.threads.len().checked_sub(1) else { return Vec::new() };
+        let mut most: Vec<(i64, usize)> = vec![(0, last); windows.len()];
+        // From each window, the next one that no thread fills yet. The last of the threads that fill a window is its busiest.
+        let mut next: Vec<usize> = (0..=windows.len()).collect();
+        for (at, thread) in self.threads.iter().enumerate().rev() {
+            let mut count = |window: usize| {
+                let ns = thread.in_operator.within_ns(windows[window]);
+                most[window] = most[window].max((ns, at));
+            };
+            let busy = thread.in_operator.set().intervals();
+            if busy.len() >= windows.len() {
+                (0..windows.len()).for_each(&mut count);
+                continue;
+            }
+            // Only the first and the last window of an interval can be filled in part.
+            for interval in busy {
+                let from = windows.partition_point(|window| window.end_ns <= interval.start_ns);
+                let to = windows.partition_point(|window| window.start_ns < interval.end_ns);
+                let (Some(end), true) = (to.checked_sub(1), from < to) else { continue };
+                count(from);
+                count(end);
+                let mut window = unfilled(&mut next, from + 1);
+                while window < end {
+                    count(window);
+                    next[window] = window + 1;
+                    window = unfilled(&mut next, window);
+                }
+            }
+        }
+        most.into_iter().map(|(_, at)| at).collect()
     }
 
     pub(super) fn thread_of(&self, data: &RankData, row: u32) -> Option<usize> {
@@ -124,7 +184,21 @@ impl Host {
             let is_cause = end > pause.start_ns && fills_half(other.in_operator.within_ns(pause));
             is_cause.then_some((end, Release::Thread(at)))
         };
-        let others = (0..self.threads.len()).filter(|at| *at != thread).filter_map(end_on_thread);
+        let ended = |ends: &Vec<(i64, usize)>| {
+            let from = ends.partition_point(|(end, _)| *end <= pause.start_ns);
+            from..ends.partition_point(|(end, _)| *end <= pause.end_ns).max(from)
+        };
+        // The pauses of a walk do not overlap, so the walk passes each end about once.
+        let other = match self.ends.as_ref().map(|ends| &ends[ended(ends)]) {
+            Some(ends) if ends.len() < self.threads.len() => {
+                let mut others = ends.iter().rev().filter(|(_, at)| *at != thread);
+                others.find_map(|(end, at)| end_on_thread(*at).filter(|(last, _)| last == end))
+            }
+            _ => {
+                let others = (0..self.threads.len()).filter(|at| *at != thread);
+                others.filter_map(end_on_thread).max_by_key(|(end, _)| *end)
+            }
+        };
         let before = self.collectives.partition_point(|c| c.end_ns <= pause.end_ns);
         let collective = before.checked_sub(1).map(|at| self.collectives[at]).filter(|c| {
             let waited = Interval::new(c.start_ns, c.end_ns).intersection(pause);
@@ -132,8 +206,33 @@ impl Host {
         });
         let collective = collective.map(|c| (c.end_ns, Release::Collective(c.start_ns)));
         // If a collective and a thread end together, the collective counts: the thread drives the collective.
-        others.chain(collective).max_by_key(|(end, release)| (*end, matches!(release, Release::Collective(_))))
+        other
+            .into_iter()
+            .chain(collective)
+            .max_by_key(|(end, release)| (*end, matches!(release, Release::Collective(_))))
     }
+}
+
+fn ends(threads: &[Thread]) -> Vec<(i64, usize)> {
+    let of_thread = |(at, thread): (usize, &Thread)| -> Vec<(i64, usize)> {
+        thread.busy.intervals().iter().map(|interval| (interval.end_ns, at)).collect()
+    };
+    let mut ends: Vec<(i64, usize)> = threads.iter().enumerate().flat_map(of_thread).collect();
+    ends.sort_unstable();
+    ends
+}
+
+/// The first entry from `at` that points to itself. The entries on the way then point to it.
+fn unfilled(next: &mut [usize], at: usize) -> usize {
+    let mut end = at;
+    while next[end] != end {
+        end = next[end];
+    }
+    let mut at = at;
+    while next[at] != at {
+        at = std::mem::replace(&mut next[at], end);
+    }
+    end
 }
 
 fn thread(data: &RankData, id: i64, rows: Vec<u32>, waits: Vec<Wait>, loads: &[bool], host_only: bool) -> Thread {
@@ -205,6 +304,71 @@ impl Thread {
             }
             // A parent must have a smaller index, so that a damaged run cannot make this loop endless.
             at = Some(events.parent[row as usize]).filter(|parent| *parent < row);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use trace::rank::Launches;
+
+    use super::*;
+    use crate::model::drawn::Drawn;
+
+    /// The rows of some threads in columns of half of the least pause; the first has annotations too.
+    fn ranks() -> impl Strategy<Value = RankData> {
+        let line = || prop::collection::vec(prop::sample::select(&['#', '#', '.', '.', '.'][..]), 40);
+        (prop::collection::vec(line(), 1..6), line(), 0..6_i64).prop_map(|(lines, annotated, thread)| {
+            let text = |line: Vec<char>| line.into_iter().collect::<String>();
+            let mut drawn = Drawn::rank(0).host(Kind::UserAnnotation, "step", thread, &text(annotated));
+            for (thread, line) in (0..).zip(lines) {
+                drawn = drawn.host(Kind::CpuOp, "op", thread, &text(line));
+            }
+            let mut data = drawn.data();
+            data.events.ts_ns.iter_mut().chain(&mut data.events.dur_ns).for_each(|t| *t *= MIN_PAUSE_NS / 2);
+            data
+        })
+    }
+
+    fn host(data: &RankData) -> Host {
+        Host::of(data, &Device::of(data, &Launches::default()))
+    }
+
+    /// From the definition, for one window.
+    fn main_thread(host: &Host, data: &RankData, window: Interval) -> Option<usize> {
+        let events = &data.events;
+        let marks = |thread: &Thread| {
+            let first = thread.rows.iter().find(|row| events.ts_ns[**row as usize] >= window.start_ns);
+            first.is_some_and(|row| {
+                let row = *row as usize;
+                events.ts_ns[row] == window.start_ns && events.kind[row] == Kind::UserAnnotation
+            })
+        };
+        let busiest = || (0..host.threads.len()).max_by_key(|at| host.threads[*at].in_operator.within_ns(window));
+        host.threads.iter().position(marks).or_else(busiest)
+    }
+
+    proptest! {
+        #[test]
+        fn the_main_thread_of_each_window_is_marked_or_the_busiest(
+            data in ranks(),
+            cuts in prop::collection::btree_set(0..80_i64, 2..40),
+        ) {
+            let cuts: Vec<i64> = cuts.into_iter().map(|at| at * MIN_PAUSE_NS / 4).collect();
+            let windows: Vec<Interval> = cuts.windows(2).map(|cut| Interval::new(cut[0], cut[1])).collect();
+            let host = host(&data);
+            let expected: Vec<Option<usize>> = windows.iter().map(|w| main_thread(&host, &data, *w)).collect();
+            prop_assert_eq!(host.main_threads(&data, &windows), expected);
+        }
+
+        #[test]
+        fn the_ends_of_all_threads_tell_what_each_thread_tells(data in ranks(), from in 0..40_i64, length in 2..30_i64) {
+            let mut host = host(&data);
+            let pause = Interval::new(from * MIN_PAUSE_NS / 2, (from + length) * MIN_PAUSE_NS / 2);
+            let by_threads: Vec<_> = (0..host.threads.len()).map(|at| host.last_end(at, pause)).collect();
+            host.ends = Some(ends(&host.threads));
+            prop_assert_eq!((0..host.threads.len()).map(|at| host.last_end(at, pause)).collect::<Vec<_>>(), by_threads);
         }
     }
 }

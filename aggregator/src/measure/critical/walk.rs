@@ -33,7 +33,13 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn over(data: &'a RankData, host: &'a Host, device: &'a Device<'a>, window: Interval) -> Self {
+    /// Walks over the window of a step whose main thread is at this position.
+    pub(super) fn over(
+        data: &'a RankData,
+        host: &'a Host,
+        device: &'a Device<'a>,
+        (window, main_thread): (Interval, Option<usize>),
+    ) -> Self {
         let mut walk = Self {
             data,
             host,
@@ -45,7 +51,7 @@ impl<'a> Walk<'a> {
             inferred_waits: 0,
         };
         let mut t = window.end_ns;
-        let mut place = walk.last_place(window);
+        let mut place = walk.last_place(window, main_thread);
         // Each turn goes back in time, or from a device row to its cause. The limit guards against damaged rows.
         let mut turns = 4 * data.events.len() + 64;
         while t > window.start_ns {
@@ -64,8 +70,8 @@ impl<'a> Walk<'a> {
     }
 
     /// The place at the end of the step: the last device work if it ended last, or else the main thread.
-    fn last_place(&self, window: Interval) -> Place {
-        let main = self.host.main_thread(self.data, window).map_or(Place::Nowhere, Place::Host);
+    fn last_place(&self, window: Interval, main_thread: Option<usize>) -> Place {
+        let main = main_thread.map_or(Place::Nowhere, Place::Host);
         let last = self.device.ended(window.end_ns - 1, window.end_ns).next();
         last.map_or(main, Place::Device)
     }

@@ -58,6 +58,8 @@ struct Rows<'a> {
     /// Whether a row is inside of an optimizer, or is one.
     in_optimizer: Vec<bool>,
     has_devices: bool,
+    /// The rows of each thread that has a gap, in order of time.
+    by_thread: FxHashMap<i64, Vec<u32>>,
 }
 
 /// Makes one row for each gap. `launched` holds the launch of each device row.
@@ -76,7 +78,16 @@ pub(super) fn input_gaps(view: &View<'_>, busy: Option<&Coverage>, launched: &[L
         let is_inside = enclosing(events, row).is_some_and(|around| in_optimizer[around]);
         in_optimizer.push(is_inside || meanings.optimizer[*name as usize]);
     }
-    let rows = Rows { events, meanings, launches_kernel, in_optimizer, has_devices: busy.is_some() };
+    let mut rows = Rows {
+        events,
+        meanings,
+        launches_kernel,
+        in_optimizer,
+        has_devices: busy.is_some(),
+        by_thread: FxHashMap::default(),
+    };
+    let gaps = rows.gaps(view.keep);
+    rows.collect_threads(&gaps);
     let windows = Windows::of(&view.data.outline.steps);
     let overhead = overhead(events);
     let row = |gap: &Gap| {
@@ -88,11 +99,12 @@ pub(super) fn input_gaps(view: &View<'_>, busy: Option<&Coverage>, launched: &[L
             gap_ns: gap.time.len_ns(),
             quiet_ns,
             named_ns: quiet.intersection(&rows.input(gap)).len_ns(),
-            device_idle_ns: busy.map(|busy| quiet_ns - quiet.intersection(busy.set()).len_ns()),
+            device_idle_ns: busy
+                .map(|busy| quiet_ns - quiet.intervals().iter().map(|stretch| busy.within_ns(*stretch)).sum::<i64>()),
         }
     };
     let in_one_window = |gap: &&Gap| windows.at(gap.time.start_ns) == windows.at(gap.time.end_ns);
-    rows.gaps(view.keep).iter().filter(in_one_window).map(row).collect()
+    gaps.iter().filter(in_one_window).map(row).collect()
 }
 
 /// A gap on a host thread, and the row with which the forward pass begins.
@@ -147,25 +159,55 @@ impl Rows<'_> {
         begins && !self.in_optimizer[row]
     }
 
+    fn collect_threads(&mut self, gaps: &[Gap]) {
+        self.by_thread = gaps.iter().map(|gap| (gap.thread, Vec::new())).collect();
+        for row in (0..self.events.len()).filter(|_| !gaps.is_empty()) {
+            if let Some(rows) = self.by_thread.get_mut(&self.events.thread[row]) {
+                rows.push(row as u32);
+            }
+        }
+    }
+
     /// The rows that begin in a gap, on its thread.
     fn within(&self, gap: &Gap) -> impl Iterator<Item = usize> {
-        let ts_ns = &self.events.ts_ns;
-        let from = ts_ns.partition_point(|ts| *ts < gap.time.start_ns);
-        (from..gap.forward).filter(|row| self.events.thread[*row] == gap.thread)
+        let rows = self.by_thread.get(&gap.thread).map(Vec::as_slice).unwrap_or_default();
+        let from = rows.partition_point(|row| self.events.ts_ns[*row as usize] < gap.time.start_ns);
+        let to = rows.partition_point(|row| (*row as usize) < gap.forward);
+        rows.get(from..to).unwrap_or_default().iter().map(|row| *row as usize)
+    }
+
+    /// The outermost operator in a gap around a row of it. `known` keeps the answers for the rows of one gap.
+    fn operator_in(&self, gap: &Gap, row: usize, known: &mut FxHashMap<usize, Option<usize>>) -> Option<usize> {
+        let events = self.events;
+        let mut path = Vec::new();
+        let mut at = Some(row);
+        let mut found = None;
+        while let Some(row) = at {
+            if let Some(outermost) = known.get(&row) {
+                found = *outermost;
+                break;
+            }
+            path.push(row);
+            // What encloses a row that begins before the gap begins before it too.
+            at = enclosing(events, row).filter(|around| events.ts_ns[*around] >= gap.time.start_ns);
+        }
+        let is_in_gap = |row: &usize| events.kind[*row] == Kind::CpuOp && events.end_ns(*row) <= gap.time.end_ns;
+        for row in path.into_iter().rev() {
+            found = found.or(Some(row).filter(is_in_gap));
+            known.insert(row, found);
+        }
+        found
     }
 
     /// The time of a gap in which the host does nothing that was recorded.
     fn quiet(&self, gap: &Gap, overhead: &IntervalSet) -> IntervalSet {
         let Rows { events, meanings, .. } = self;
         let time = |row: usize| Interval::new(events.ts_ns[row], events.end_ns(row));
+        let mut known = FxHashMap::default();
         let work = |row: usize| match events.kind[row] {
             // An operator that calls the runtime launches or waits. Older traces have steps as operators, which reach
             // beyond the gap.
-            Kind::Runtime | Kind::Driver => {
-                let around = std::iter::successors(enclosing(events, row), |row| enclosing(events, *row));
-                let operators = around.filter(|row| events.kind[*row] == Kind::CpuOp).map(time);
-                operators.filter(|operator| operator.intersection(gap.time) == *operator).last().or(Some(time(row)))
-            }
+            Kind::Runtime | Kind::Driver => Some(time(self.operator_in(gap, row, &mut known).unwrap_or(row))),
             Kind::CpuOp if !self.has_devices || events.is_comm[row] => Some(time(row)),
             // A range that reaches beyond the gap does not say what the gap is.
             Kind::UserAnnotation if events.end_ns(row) <= gap.time.end_ns => {
@@ -244,6 +286,17 @@ mod tests {
         assert_eq!(gaps(busy), [(Some(2), [12, 7, 0], Some(5))]);
         let covered = loop_on_a_device().host(Kind::Overhead, "Buffer Flush", 5, "...........####..............");
         assert_eq!(gaps(covered), [(Some(2), [12, 3, 0], Some(3))]);
+    }
+
+    /// The copy counts with the operator around it, but not with the epoch, which reaches beyond the gap.
+    #[test]
+    fn the_outermost_operator_in_a_gap_is_no_quiet_time() {
+        let nested = loop_on_a_device()
+            .host(Kind::CpuOp, "epoch", 1, "...........##################")
+            .host(Kind::CpuOp, "aten::to", 1, "...........###...............")
+            .host(Kind::CpuOp, "aten::copy_", 1, "............##...............")
+            .host(Kind::Runtime, "cudaMemcpyAsync", 1, "............#................");
+        assert_eq!(gaps(nested), [(Some(2), [12, 4, 0], Some(4))]);
     }
 
     #[test]

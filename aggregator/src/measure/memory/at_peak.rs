@@ -4,13 +4,12 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
-use trace::name_rules::is_step;
 use trace::{MemoryAtPeakRow, MemoryCategory, MemoryRow, Text};
 
 use crate::measure::memory::blocks::Block;
 use crate::measure::memory::phases::Phases;
+use crate::model::RankData;
 use crate::model::steps::step_at;
-use crate::model::{Kind, RankData};
 
 /// Blocks of a device that have a row of their own. Smaller blocks are summed by category and operator.
 const SINGLE_BLOCKS: usize = 100;
@@ -81,14 +80,9 @@ fn operator<'a>(rows: &'a [MemoryRow], block: &Block) -> Option<&'a Text> {
     rows.get(block.allocated? as usize)?.name.as_ref()
 }
 
-/// The frames of a stack, innermost first, as indices of names. Steps are left out, because each has its own name.
+/// The frames of a stack, innermost first, as indices of names.
 fn frames(data: &RankData, phases: &Phases<'_>, row: u32) -> Vec<u32> {
-    let is_frame = |at: &usize| match data.events.kind[*at] {
-        Kind::PythonFunction => true,
-        Kind::UserAnnotation => !is_step(&data.names[data.events.name[*at] as usize]),
-        _ => false,
-    };
-    phases.around(row).filter(is_frame).take(FRAMES).map(|at| data.events.name[at]).collect()
+    phases.frames(row).take(FRAMES).map(|at| data.events.name[at]).collect()
 }
 
 fn text(data: &RankData, frames: &[u32]) -> Option<Text> {

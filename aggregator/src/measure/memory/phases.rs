@@ -1,8 +1,8 @@
 //! Where in a training step a block of memory is allocated and released, and what it is for.
 
 use trace::name_rules::{TrainingPhase, is_step};
-use trace::rank::{enclosing, innermost_at};
-use trace::{MemoryCategory, MemoryRow, Text};
+use trace::rank::{enclosing, innermost, innermost_at, outermost};
+use trace::{MemoryCategory, MemoryRow};
 
 use crate::measure::memory::blocks::Block;
 use crate::model::{Events, Kind, NO_PARENT, NONE, RankData};
@@ -15,12 +15,16 @@ const PASSES: usize = 2;
 #[derive(Debug)]
 pub(super) struct Phases<'a> {
     events: &'a Events,
-    names: &'a [Text],
     rows: &'a [MemoryRow],
     /// For each row of `memory`, the innermost row of `events` around it, or [`NO_PARENT`].
     around: Vec<u32>,
     /// Phase of each name.
     phase_of_name: Vec<Option<TrainingPhase>>,
+    /// For each row of `events`, the innermost row that begins a phase and the innermost frame of a stack, itself included;
+    /// and the outermost operator around it. Without such rows, [`NO_PARENT`].
+    in_phase: Vec<u32>,
+    in_frame: Vec<u32>,
+    in_operator: Vec<u32>,
     /// Starts of rows outside of the backward pass, on the threads that train; ascending.
     outside: Vec<i64>,
     /// Starts of the backward passes, ascending.
@@ -57,33 +61,47 @@ impl<'a> Phases<'a> {
             }
             last = Some(ts_ns);
         }
+        let in_phase = innermost(events, &|row| phase(row).is_some());
+        // Steps are no frames, because each has its own name.
+        let is_frame = |row: usize| match events.kind[row] {
+            Kind::PythonFunction => true,
+            Kind::UserAnnotation => !is_step_name[events.name[row] as usize],
+            _ => false,
+        };
+        let in_frame = innermost(events, &is_frame);
+        // Old traces have ranges, such as steps, as operators; the names of real ones have a namespace.
+        let has_namespace: Vec<bool> = data.names.iter().map(|name| name.contains("::")).collect();
+        let is_operator = |row: usize| events.kind[row] == Kind::CpuOp && has_namespace[events.name[row] as usize];
+        let mut in_operator = outermost(events, &is_operator);
+        for (row, operator) in in_operator.iter_mut().enumerate() {
+            *operator = if *operator == NO_PARENT && is_operator(row) { row as u32 } else { *operator };
+        }
         let places = rows.iter().map(|row| (row.ts_ns, row.thread_id.unwrap_or(NONE)));
-        Self { events, names: &data.names, rows, around: innermost_at(events, places), phase_of_name, outside, passes }
+        let around = innermost_at(events, places);
+        Self { events, rows, around, phase_of_name, in_phase, in_frame, in_operator, outside, passes }
     }
 
-    /// The rows of `events` around a row of `memory`, from the innermost.
-    pub(super) fn around(&self, row: u32) -> impl Iterator<Item = usize> + use<'_> {
-        let innermost = self.around.get(row as usize).copied().filter(|row| *row != NO_PARENT);
-        std::iter::successors(innermost.map(|row| row as usize), |row| enclosing(self.events, *row))
+    /// The innermost row of `events` around a row of `memory`.
+    fn innermost_row(&self, row: u32) -> Option<usize> {
+        self.around.get(row as usize).copied().and_then(place)
+    }
+
+    /// The frames of the stack around a row of `memory`, as rows of `events`, from the innermost.
+    pub(super) fn frames(&self, row: u32) -> impl Iterator<Item = usize> + use<'_> {
+        let frame = |row: usize| place(self.in_frame[row]);
+        let innermost = self.innermost_row(row).and_then(frame);
+        std::iter::successors(innermost, move |row| enclosing(self.events, *row).and_then(frame))
     }
 
     /// The nearest phase around a row of `memory`, and the end of the row that begins it.
     fn phase(&self, row: u32) -> Option<(TrainingPhase, i64)> {
-        self.around(row).find_map(|at| {
-            let phase = self.phase_of_name[self.events.name[at] as usize]?;
-            Some((phase, self.events.end_ns(at)))
-        })
+        let at = place(self.in_phase[self.innermost_row(row)?])?;
+        Some((self.phase_of_name[self.events.name[at] as usize]?, self.events.end_ns(at)))
     }
 
-    /// The end of the outermost operator around a row of `memory`. Old traces have ranges, such as steps, as operators;
-    /// the names of real ones have a namespace.
+    /// The end of the outermost operator around a row of `memory`.
     fn operator_end_ns(&self, row: u32) -> Option<i64> {
-        let is_operator = |at: &usize| {
-            let has_namespace = self.names[self.events.name[*at] as usize].contains("::");
-            self.events.kind[*at] == Kind::CpuOp && has_namespace
-        };
-        let operators = self.around(row).filter(is_operator);
-        operators.last().map(|at| self.events.end_ns(at))
+        place(self.in_operator[self.innermost_row(row)?]).map(|at| self.events.end_ns(at))
     }
 
     fn ts_ns(&self, row: u32) -> i64 {
@@ -113,7 +131,7 @@ impl<'a> Phases<'a> {
             };
         };
         // torch allocates in operators, so without any row around it the thread or its operators were not recorded.
-        if self.around(allocated).next().is_none() {
+        if self.innermost_row(allocated).is_none() {
             return MemoryCategory::Unknown;
         }
         let ts_ns = self.ts_ns(allocated);
@@ -158,6 +176,11 @@ impl<'a> Phases<'a> {
             _ => MemoryCategory::Unknown,
         }
     }
+}
+
+/// A row of `events`, unless it is [`NO_PARENT`].
+fn place(row: u32) -> Option<usize> {
+    (row != NO_PARENT).then_some(row as usize)
 }
 
 /// Whether each row is in the backward pass.

@@ -273,6 +273,12 @@ fn operators(data: &RankData, role: &[Role], parent: &[u32]) -> Vec<u32> {
             by_id.entry(events.external[row]).or_insert(row as u32);
         }
     }
+    // The operator or range around each row, itself included. Children follow their parents.
+    let mut innermost = vec![NO_PARENT; events.len()];
+    for row in 0..events.len() {
+        let around = row_of(parent[row]).map_or(NO_PARENT, |parent| innermost[parent]);
+        innermost[row] = if is_operator(row) { row as u32 } else { around };
+    }
     let is_device = |row: &usize| role[*row] == Role::Device;
     let any_linked = (0..events.len()).filter(is_device).any(is_linked);
     for row in (0..events.len()).filter(is_device).filter(|row| is_linked(*row) || !any_linked) {
@@ -283,11 +289,7 @@ fn operators(data: &RankData, role: &[Role], parent: &[u32]) -> Vec<u32> {
             operators[row] = op;
             continue;
         }
-        let mut at = launch.map_or(NO_PARENT, |launch| launch as u32);
-        while let Some(above) = row_of(at).filter(|row| !is_operator(*row)) {
-            at = parent[above];
-        }
-        operators[row] = at;
+        operators[row] = launch.map_or(NO_PARENT, |launch| innermost[launch]);
     }
     operators
 }

@@ -18,6 +18,10 @@ const LEFT_OUT: [(&str, &str); 6] = [
     ("_internal/common_utils", "prof_meth_call"),
 ];
 
+/// Innermost modules of a group. The modules of models are nested a few dozen deep; of deeper ones, the text would take
+/// the square of the rows.
+const MODULES_MAX: usize = 256;
+
 /// Assigns a group number to each row; 0 is the empty group.
 pub(super) struct Groups<'a> {
     data: &'a RankData,
@@ -27,6 +31,10 @@ pub(super) struct Groups<'a> {
     frames: usize,
     /// The forward operator of each backward operator's row.
     forward: FxHashMap<u32, u32>,
+    /// For each row, the innermost backward function and the innermost Python frame that counts, itself included, or
+    /// [`NO_PARENT`]. Empty unless rows are grouped by stack or module.
+    in_backward: Vec<u32>,
+    in_frame: Vec<u32>,
     texts: Vec<Text>,
     numbers: FxHashMap<Text, u32>,
 }
@@ -39,11 +47,38 @@ impl<'a> Groups<'a> {
         options: &TableOptions,
     ) -> Self {
         let by = options.group_by;
-        let forward =
-            if matches!(by, GroupBy::Stack | GroupBy::Module) { forward_rows(data) } else { FxHashMap::default() };
         let numbers = FxHashMap::from_iter([("".into(), 0)]);
         let frames = options.stack_frames;
-        Self { data, details, functions, by, frames, forward, texts: vec!["".into()], numbers }
+        let (forward, in_backward, in_frame) = (FxHashMap::default(), Vec::new(), Vec::new());
+        let mut groups = Self {
+            data,
+            details,
+            functions,
+            by,
+            frames,
+            forward,
+            in_backward,
+            in_frame,
+            texts: vec!["".into()],
+            numbers,
+        };
+        if matches!(by, GroupBy::Stack | GroupBy::Module) {
+            let counts: Vec<bool> = data.names.iter().map(|name| groups.counts(name)).collect();
+            let events = &data.events;
+            let is_frame = |row: usize| events.kind[row] == Kind::PythonFunction && counts[events.name[row] as usize];
+            groups.forward = forward_rows(data);
+            groups.in_backward = groups.innermost(|row| groups.is_backward(row));
+            groups.in_frame = groups.innermost(is_frame);
+        }
+        groups
+    }
+
+    /// Whether a Python frame with this name is part of a group's text.
+    fn counts(&self, name: &str) -> bool {
+        match self.by {
+            GroupBy::Module => module_name(name).is_some(),
+            _ => !is_left_out(name),
+        }
     }
 
     pub(super) fn text(&self, number: u32) -> Text {
@@ -71,7 +106,7 @@ impl<'a> Groups<'a> {
     /// forward operator, for example the accumulation of a gradient, has no frames.
     fn caller(&self, row: usize) -> Option<usize> {
         let row = if self.functions.operator[row] == NO_PARENT { row } else { self.functions.operator[row] as usize };
-        match self.ancestors(row).find(|at| self.is_backward(*at)) {
+        match place(self.in_backward[row]) {
             Some(backward) => self.forward.get(&(backward as u32)).map(|at| *at as usize),
             None => Some(row),
         }
@@ -83,24 +118,31 @@ impl<'a> Groups<'a> {
         parent != NO_PARENT && evaluates(name(parent as usize), name(row))
     }
 
-    /// The row and its enclosing rows, innermost first.
-    fn ancestors(&self, row: usize) -> impl Iterator<Item = usize> {
-        let parent = |at: &usize| Some(self.functions.parent[*at]).filter(|p| *p != NO_PARENT).map(|p| p as usize);
-        std::iter::successors(Some(row), parent)
+    /// For each row, the innermost row for which `holds`, itself included, or [`NO_PARENT`].
+    fn innermost(&self, holds: impl Fn(usize) -> bool) -> Vec<u32> {
+        let mut innermost = vec![NO_PARENT; self.data.events.len()];
+        // Children follow their parents.
+        for row in 0..innermost.len() {
+            let around = place(self.functions.parent[row]).map_or(NO_PARENT, |parent| innermost[parent]);
+            innermost[row] = if holds(row) { row as u32 } else { around };
+        }
+        innermost
     }
 
+    /// The Python frames around a row that count, innermost first.
     fn python_frames(&self, row: usize) -> impl Iterator<Item = &str> {
-        let events = &self.data.events;
-        let frames = self.ancestors(row).skip(1).filter(|at| events.kind[*at] == Kind::PythonFunction);
-        frames.map(|at| &*self.data.names[events.name[at] as usize])
+        let around = |row: usize| place(self.functions.parent[row]).and_then(|parent| place(self.in_frame[parent]));
+        let frames = std::iter::successors(around(row), move |at| around(*at));
+        frames.map(|at| &*self.data.names[self.data.events.name[at] as usize])
     }
 
     /// The innermost frames, from the recorded stack; without one, from the Python functions around the row.
     fn stack(&self, row: usize) -> String {
-        let recorded: Vec<&str> = self.details.stack(row).map(|stack| stack.rsplit(';').collect()).unwrap_or_default();
-        let frames = if recorded.is_empty() { self.python_frames(row).collect() } else { recorded };
-        let shown = frames.into_iter().filter(|f| !LEFT_OUT.iter().any(|(a, b)| f.contains(a) && f.contains(b)));
-        shown.take(self.frames).collect::<Vec<_>>().join(";")
+        let frames: Vec<&str> = match self.details.stack(row) {
+            Some(stack) => stack.rsplit(';').filter(|frame| !is_left_out(frame)).take(self.frames).collect(),
+            None => self.python_frames(row).take(self.frames).collect(),
+        };
+        frames.join(";")
     }
 
     /// The modules around the row, outermost first, separated by dots.
@@ -108,12 +150,26 @@ impl<'a> Groups<'a> {
         if let Some(module) = self.details.module(row) {
             return module.to_string();
         }
-        let recorded: Vec<&str> = self.details.stack(row).map(|stack| stack.rsplit(';').collect()).unwrap_or_default();
-        let frames = if recorded.is_empty() { self.python_frames(row).collect() } else { recorded };
-        let mut modules: Vec<&str> = frames.into_iter().filter_map(module_name).collect();
+        let mut modules: Vec<&str> = match self.details.stack(row) {
+            Some(stack) => stack.rsplit(';').filter_map(module_name).take(MODULES_MAX + 1).collect(),
+            None => self.python_frames(row).filter_map(module_name).take(MODULES_MAX + 1).collect(),
+        };
+        if modules.len() > MODULES_MAX {
+            modules[MODULES_MAX] = "…";
+        }
         modules.reverse();
         modules.join(".")
     }
+}
+
+/// Whether torch filters a frame out of stacks.
+fn is_left_out(frame: &str) -> bool {
+    LEFT_OUT.iter().any(|(a, b)| frame.contains(a) && frame.contains(b))
+}
+
+/// A row, unless it is [`NO_PARENT`].
+fn place(row: u32) -> Option<usize> {
+    (row != NO_PARENT).then_some(row as usize)
 }
 
 /// Maps backward operators to their forward operators, by the arrows of the trace.
