@@ -1,6 +1,5 @@
 //! The command line of `rank-agent`: parse, run, exit code.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use clap_complete::Shell;
 use kernels::Dtype;
 use launch::{Identity, Launcher};
 use recorder::Schedule;
-use trace::terminal::{self, Form};
+use trace::terminal::Form;
 
 use crate::exec::{self, CtlArguments, ExecArguments, ctl};
 use crate::fabric::{Solo, Stop};
@@ -242,8 +241,7 @@ pub fn main_impl() -> ExitCode {
         Some(Command::Completions { shell }) => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), NAME, &mut text);
-            print_page(&text);
-            Ok(0)
+            console::print_output(&text, Form::Bytes).map(|()| 0)
         }
         Some(Command::Man { directory }) => man(directory).map(|()| 0),
         #[cfg(feature = "cuda")]
@@ -258,22 +256,17 @@ pub fn main_impl() -> ExitCode {
     }
 }
 
-/// Prints to stdout. A reader that closed the pipe has read enough.
-fn print_page(text: &[u8]) {
-    let mut out = terminal::stdout(Form::Bytes);
-    let _ = out.write_all(text).and_then(|()| out.flush());
-}
-
 fn man(directory: Option<PathBuf>) -> Result<(), Error> {
-    let Some(path) = directory else {
+    let Some(directory) = directory else {
         let mut text = Vec::new();
         let rendered = clap_mangen::Man::new(Cli::command()).render(&mut text);
         rendered.map_err(|source| Error::Io { path: "the man page".into(), source })?;
-        print_page(&text);
-        return Ok(());
+        return console::print_output(&text, Form::Bytes);
     };
-    let made = std::fs::create_dir_all(&path).and_then(|()| clap_mangen::generate_to(Cli::command(), &path));
-    made.map_err(|source| Error::Io { path, source })
+    trace::files::replace_files(&directory, |fresh| {
+        let generated = clap_mangen::generate_to(Cli::command(), fresh);
+        generated.map_err(|source| Error::Io { path: directory.clone(), source })
+    })
 }
 
 /// Finds the other ranks and runs the job with them.

@@ -1,9 +1,10 @@
-//! Messages of a rank on stderr: one for the whole job where all ranks would print the same.
+//! Messages of a rank on stderr: one for the whole job where all ranks would print the same. Output on stdout.
 
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use launch::{Identity, Launcher};
-use trace::terminal;
+use trace::terminal::{self, Form};
 
 use crate::Error;
 
@@ -26,7 +27,13 @@ pub fn print_usage(error: &clap::Error) -> ExitCode {
         _ if !speaks_for_the_job() => {}
         true => terminal::usage_error(&error.render().ansi().to_string(), || error.print()),
         // A closed pipe behind --help is not an error.
-        false => drop(error.print()),
+        false => match error.print() {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                terminal::say(format_args!("output: {error}"));
+                return ExitCode::FAILURE;
+            }
+            _ => {}
+        },
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
@@ -34,6 +41,18 @@ pub fn print_usage(error: &clap::Error) -> ExitCode {
 /// Prints `text` after the command's name.
 pub(crate) fn print(command: &str, text: &str) {
     terminal::say(format_args!("{command}: {text}"));
+}
+
+/// Prints to stdout. A reader that closed the pipe has read enough.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(crate) fn print_output(text: &[u8], form: Form) -> Result<(), Error> {
+    let mut out = terminal::stdout(form);
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Err(source) if source.kind() != ErrorKind::BrokenPipe => Err(Error::Io { path: "output".into(), source }),
+        _ => Ok(()),
+    }
 }
 
 /// Prints an error under the command's name and returns its exit code. Errors that all ranks share are printed by one.

@@ -7,11 +7,13 @@
 //! | [`write_output`]      | yes                           | output that a user asked for     |
 //! | [`create_directory`]  | if it is an empty directory   | an ingested run                  |
 //! | [`replace_directory`] | if the caller's check permits | results of several files         |
+//! | [`replace_files`]     | yes, each file by itself      | files among those of others      |
 
 mod temporary;
 
 pub use temporary::{ScratchDirectory, sweep};
 
+use std::ffi::OsString;
 use std::fs::{self, File, FileType};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -152,6 +154,32 @@ pub fn replace_directory<E: From<Error>>(
         temporary.was_renamed();
     }
     sync_parent(target);
+    Ok(())
+}
+
+/// Fills a new directory through `fill` and moves its files into the directory `target`, each over an existing file of
+/// its name. After an error, each file is the old one or the new one. Other files of `target` stay.
+///
+/// # Errors
+/// The error of `fill`, or [`Error::Io`].
+pub fn replace_files<E: From<Error>>(target: &Path, fill: impl FnOnce(&Path) -> Result<(), E>) -> Result<(), E> {
+    let io = |source| Error::Io { path: target.into(), source };
+    fs::create_dir_all(target).map_err(io)?;
+    let inside = target.join("new");
+    sweep(&inside);
+    let temporary = Temporary::directory(&inside).map_err(io)?;
+    fill(temporary.path())?;
+    let publish = |name: OsString| {
+        let path = temporary.path().join(&name);
+        File::open(&path)?.sync_all()?;
+        fs::rename(path, target.join(name))
+    };
+    let names = fs::read_dir(temporary.path()).and_then(|entries| {
+        let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
+        names.collect::<io::Result<Vec<_>>>()
+    });
+    names.map_err(io)?.into_iter().try_for_each(publish).map_err(io)?;
+    sync_parent(&inside);
     Ok(())
 }
 
@@ -306,6 +334,28 @@ mod tests {
         assert!(refused.is_err());
         assert_eq!(fs::read_to_string(&file).unwrap(), "second");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "no temporary file is left");
+    }
+
+    #[test]
+    fn files_are_replaced_one_by_one_and_others_stay() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("pages");
+        let fill = |fresh: &Path, text: &str| {
+            let written = ["a", "b"].iter().try_for_each(|name| fs::write(fresh.join(name), text));
+            written.map_err(|source| Error::Io { path: fresh.into(), source })
+        };
+        replace_files(&target, |fresh| fill(fresh, "first")).unwrap();
+        fs::write(target.join("other"), "other").unwrap();
+        let fails = |fresh: &Path| {
+            fill(fresh, "second")?;
+            Err(Error::NotARun { path: fresh.into(), why: "test".into() })
+        };
+        assert!(replace_files(&target, fails).is_err());
+        let texts = || ["a", "b", "other"].map(|name| fs::read_to_string(target.join(name)).unwrap());
+        assert_eq!(texts(), ["first", "first", "other"]);
+        replace_files(&target, |fresh| fill(fresh, "third")).unwrap();
+        assert_eq!(texts(), ["third", "third", "other"]);
+        assert_eq!(fs::read_dir(&target).unwrap().count(), 3, "no temporary directory is left");
     }
 
     #[test]

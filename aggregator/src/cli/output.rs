@@ -1,7 +1,7 @@
 //! Outputs of a command: standard output or a file, and never a file of the input.
 
 use std::fs::{self, File};
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -59,7 +59,13 @@ pub(super) fn print_usage(error: &clap::Error) -> ExitCode {
     match error.use_stderr() {
         true => terminal::usage_error(&error.render().ansi().to_string(), || error.print()),
         // A closed pipe behind --help is not an error.
-        false => drop(error.print()),
+        false => match error.print() {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                terminal::say(format_args!("output: {error}"));
+                return ExitCode::FAILURE;
+            }
+            _ => {}
+        },
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
@@ -98,7 +104,7 @@ fn would_destroy(path: &Path, input: &Path) -> io::Result<bool> {
 
 /// `None` if there is no such file.
 fn if_there<T>(examined: io::Result<T>) -> io::Result<Option<T>> {
-    use io::ErrorKind::{NotADirectory, NotFound};
+    use ErrorKind::{NotADirectory, NotFound};
     match examined {
         Err(error) if matches!(error.kind(), NotFound | NotADirectory) => Ok(None),
         examined => examined.map(Some),

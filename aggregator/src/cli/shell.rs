@@ -35,9 +35,10 @@ pub(super) fn run<C: CommandFactory>(command: &ShellCommand, program: &str) -> R
             clap_complete::generate(*shell, &mut C::command(), program, &mut text);
         }
         ShellCommand::Man { directory: Some(directory) } => {
-            let io = |source| Error::Io { path: directory.clone(), source };
-            std::fs::create_dir_all(directory).map_err(io)?;
-            clap_mangen::generate_to(C::command(), directory).map_err(io)?;
+            trace::files::replace_files(directory, |fresh| {
+                let generated = clap_mangen::generate_to(C::command(), fresh);
+                generated.map_err(|source| Error::Io { path: directory.clone(), source })
+            })?;
         }
         ShellCommand::Man { directory: None } => clap_mangen::Man::new(C::command()).render(&mut text)?,
     }

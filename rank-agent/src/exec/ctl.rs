@@ -1,7 +1,6 @@
 //! `ctl`: starts, stops or queries the recording of programs that `exec` runs on this host.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -13,13 +12,9 @@ use crate::{Error, console};
 
 /// Runs `ctl`, prints its output or its error under the name of `command`, and returns the exit code.
 pub fn main(arguments: &CtlArguments, command: &str) -> ExitCode {
-    match ctl(arguments) {
-        Ok(text) => {
-            let mut out = terminal::stdout(if arguments.json { Form::Json } else { Form::Text });
-            // A reader that closed the pipe has read enough.
-            let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-            ExitCode::SUCCESS
-        }
+    let form = if arguments.json { Form::Json } else { Form::Text };
+    match ctl(arguments).and_then(|text| console::print_output(text.as_bytes(), form)) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => console::fail(command, &error, None),
     }
 }
@@ -27,7 +22,8 @@ pub fn main(arguments: &CtlArguments, command: &str) -> ExitCode {
 /// Runs `ctl` and returns the text to print.
 ///
 /// # Errors
-/// [`Error::Usage`]; [`Error::Control`] if there is no such run, more than one, or a rank that does not answer.
+/// [`Error::Usage`]; [`Error::Control`] if there is no such run, more than one, or a rank that does not answer;
+/// [`Error::Io`].
 pub fn ctl(arguments: &CtlArguments) -> Result<String, Error> {
     let CtlArguments { action, duration, nccl_detail, json, .. } = arguments;
     if *action != Action::Start && (duration.is_some() || nccl_detail.is_some()) {
@@ -59,7 +55,7 @@ fn choose(arguments: &CtlArguments) -> Result<Vec<(PathBuf, Status)>, Error> {
         Some(out) => Some(out.canonicalize().map_err(|source| Error::Io { path: out.clone(), source })?),
     };
     // A process that does not answer is ending, or belongs to another user.
-    let mut found: Vec<(PathBuf, Status)> = sockets(&directories())
+    let mut found: Vec<(PathBuf, Status)> = sockets(&directories())?
         .into_iter()
         .filter_map(|socket| match ask(&socket, &Request::Status {}) {
             Ok(Answer::Status(status)) => Some((socket, status)),

@@ -9,6 +9,7 @@
 //! A request is one line of JSON of at most [`MAX_REQUEST_BYTES`], and so is an answer. The peer must be the same user and
 //! has [`PATIENCE`] for its line. The next search removes the files of killed processes.
 
+use std::fs::Metadata;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,6 +22,8 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::Error;
 
 /// Longest request.
 pub(super) const MAX_REQUEST_BYTES: usize = 512;
@@ -108,7 +111,10 @@ fn own(directory: &Path) -> Result<(), String> {
         _ => {}
     }
     // /tmp is writable for all users, so another user may have created this path.
-    let found = std::fs::symlink_metadata(directory).map_err(|error| error.to_string())?;
+    check_owner(&std::fs::symlink_metadata(directory).map_err(|error| error.to_string())?)
+}
+
+fn check_owner(found: &Metadata) -> Result<(), String> {
     if !found.is_dir() || found.uid() != geteuid().as_raw() {
         return Err("it is not a directory that this user owns".into());
     }
@@ -252,23 +258,30 @@ pub(super) fn parse<T: DeserializeOwned>(line: &[u8]) -> std::io::Result<T> {
 }
 
 /// The sockets of all running `exec` of this user on this host, sorted by name. Removes the files of killed processes.
-pub(super) fn sockets(candidates: &[PathBuf]) -> Vec<PathBuf> {
+///
+/// # Errors
+/// [`Error::Io`] if a directory cannot be read: a running `exec` would be missing.
+pub(super) fn sockets(candidates: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
     let mut found = Vec::new();
     for directory in candidates {
-        // Another user's directory is neither read nor changed.
-        if std::fs::symlink_metadata(directory).is_err() || own(directory).is_err() {
-            continue;
-        }
-        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let io = |source| Error::Io { path: directory.clone(), source };
+        match std::fs::symlink_metadata(directory) {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            // Another user's directory is neither read nor changed.
+            Ok(metadata) if check_owner(&metadata).is_err() => continue,
+            examined => examined.map_err(io)?,
+        };
+        for entry in std::fs::read_dir(directory).map_err(io)? {
+            let entry = entry.map_err(io)?;
             let path = entry.path();
-            let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+            let is_socket = entry.file_type().map_err(io)?.is_socket();
             if path.extension().is_some_and(|ending| ending == "sock") && is_socket && !swept(&path) {
                 found.push(path);
             }
         }
     }
     found.sort();
-    found
+    Ok(found)
 }
 
 /// Removes a socket without a listener; returns whether there is none.

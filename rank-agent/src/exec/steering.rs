@@ -34,8 +34,9 @@ impl Steering {
         let schedule = arguments.time_schedule();
         let order = Switch::first_order(schedule, arguments.nccl_detail);
         let made = own_directory(&directories()).and_then(|directory| {
-            // Removes what killed processes left: without this nothing would, on a host where no user runs `ctl`.
-            sockets(std::slice::from_ref(&directory));
+            // Removes what killed processes left: without this nothing would, on a host where no user runs `ctl`. An error
+            // leaves it to the next process.
+            let _ = sockets(std::slice::from_ref(&directory));
             let stem = stem(&directory);
             let path = stem.with_extension("page");
             let page = ControlPage::create(&path, order).map_err(|error| format!("{}: {error}", path.display()))?;

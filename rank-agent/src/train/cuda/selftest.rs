@@ -2,16 +2,14 @@
 //!
 //! It is part of the binary, so that a machine with a GPU but without Rust can be tested.
 
-use std::io::Write;
-
 use kernels::conformance::{self, Outcome};
 use kernels::cuda::device::{self, Driver};
 use kernels::cuda::{Cuda, program};
 use kernels::{Backend, Cpu, Dtype, Gemm, Transpose};
-use trace::terminal::{self, Form};
+use trace::terminal::Form;
 
-use crate::Error;
 use crate::train::options::BackendChoice;
+use crate::{Error, console};
 
 /// Options of the self-test.
 #[derive(Clone, Debug)]
@@ -45,12 +43,12 @@ pub fn selftest(options: &Selftest) -> Result<u8, Error> {
         let cuda = Cuda::open(&driver, ordinal, dtype, cache.as_deref())?;
         if dtype == Dtype::F32 {
             let versions: Vec<String> = cuda.versions().iter().map(|(name, text)| format!("{name} {text}")).collect();
-            say(&format!("device: {} ({}), {}", cuda.info().name, cuda.info().uuid, versions.join(", ")));
+            say(&format!("device: {} ({}), {}", cuda.info().name, cuda.info().uuid, versions.join(", ")))?;
         }
         check(&cuda, options)?;
         for &side in &options.gemm {
             let tflops = speed(&cuda, side as usize, options.repeat)?;
-            say(&format!("gemm {dtype} {side}: {tflops:.1} TFLOP/s"));
+            say(&format!("gemm {dtype} {side}: {tflops:.1} TFLOP/s"))?;
         }
     }
     Ok(0)
@@ -68,7 +66,7 @@ fn check<B: Backend>(backend: &B, options: &Selftest) -> Result<(), Error> {
     });
     let dtype = backend.dtype();
     for failure in &failed {
-        say(&format!("check {} {dtype}: FAILED {failure}", backend.name()));
+        say(&format!("check {} {dtype}: FAILED {failure}", backend.name()))?;
     }
     if !failed.is_empty() {
         return Err(Error::Selftest { failed: failed.len(), count: count as usize });
@@ -77,8 +75,7 @@ fn check<B: Backend>(backend: &B, options: &Selftest) -> Result<(), Error> {
     say(&format!(
         "check {} {dtype}: {count} of {count} within bounds, the worst at {error:.3} of its bound ({what})",
         backend.name()
-    ));
-    Ok(())
+    ))
 }
 
 /// Rate of square products of random numbers in TFLOP/s, over `repeat` products after a warm-up.
@@ -106,8 +103,7 @@ fn speed(cuda: &Cuda, side: usize, repeat: u32) -> Result<f64, Error> {
     Ok(2.0 * (side as f64).powi(3) * f64::from(repeat) / seconds / 1e12)
 }
 
-/// Prints a line. A closed pipe is not an error of the device.
-fn say(text: &str) {
-    let mut out = terminal::stdout(Form::Text);
-    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+/// Prints a line.
+fn say(text: &str) -> Result<(), Error> {
+    console::print_output(format!("{text}\n").as_bytes(), Form::Text)
 }
