@@ -2,6 +2,7 @@
 //! succeeds.
 
 mod cases;
+mod ctl_faults;
 mod faults;
 mod killed_ranks;
 mod kills;

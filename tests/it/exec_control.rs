@@ -11,7 +11,7 @@ use crate::support::{Finished, RANK_AGENT, analyze, finish, inject_library, mast
 const REPLAY: &str = env!("CARGO_BIN_EXE_nccl-replay-under-test");
 
 /// A directory for sockets, with a name short enough for one.
-fn runtime() -> tempfile::TempDir {
+pub(crate) fn runtime() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("rankscope-").tempdir_in("/tmp").unwrap()
 }
 
@@ -27,13 +27,19 @@ fn schedule_said(run: &Path, rank: i32) -> String {
 }
 
 /// A program under `exec` that makes collectives until recording was switched `switches` times.
-struct Recorded {
+pub(crate) struct Recorded {
     agent: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Recorded {
-    fn start(run: &Path, runtime: &Path, arguments: &[&str], switches: u32, rank_of: Option<(i32, u16)>) -> Self {
+    pub(crate) fn start(
+        run: &Path,
+        runtime: &Path,
+        arguments: &[&str],
+        switches: u32,
+        rank_of: Option<(i32, u16)>,
+    ) -> Self {
         let mut command = Command::new(RANK_AGENT);
         command.args(["exec", "--out"]).arg(run).args(arguments).arg("--").arg(REPLAY).arg(inject_library());
         command.args(["steady", "5"]).arg(switches.to_string());
@@ -50,7 +56,7 @@ impl Recorded {
 
     /// The next number that the program says of `name`.
     #[track_caller]
-    fn next(&mut self, name: &str) -> u64 {
+    pub(crate) fn next(&mut self, name: &str) -> u64 {
         for line in &mut self.lines {
             if let Some(value) = line.unwrap().strip_prefix(name).and_then(|rest| rest.strip_prefix('=')) {
                 return value.parse().unwrap();
@@ -60,12 +66,12 @@ impl Recorded {
     }
 
     #[track_caller]
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         assert_eq!(self.agent.wait().unwrap().code(), Some(0));
     }
 }
 
-fn ctl(runtime: &Path, arguments: &[&str]) -> Finished {
+pub(crate) fn ctl(runtime: &Path, arguments: &[&str]) -> Finished {
     finish(Command::new(RANK_AGENT).arg("ctl").args(arguments).env("XDG_RUNTIME_DIR", runtime))
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -10,12 +10,14 @@ use std::sync::OnceLock;
 use fixtures::planted::{self, Plan};
 use trace::Run;
 
-use crate::support::{AGGREGATOR, Finished, aggregator, copy_directory, finish, scratch};
+use crate::commands::subcommands;
+use crate::support::{AGGREGATOR, Finished, RANK_AGENT, aggregator, copy_directory, finish, scratch};
 
 /// A command in a directory of its own, which is written as `@`. It holds the inputs in `in`, the outputs of an earlier
 /// command in `out`, and temporary files in `tmp`.
 pub(super) struct Case {
-    pub(super) arguments: &'static str,
+    program: &'static str,
+    arguments: &'static str,
     /// The file that standard input reads.
     stdin: Option<&'static str>,
     /// Each is replaced as a whole, or stays.
@@ -33,24 +35,36 @@ enum Form {
     Perfetto,
     Chrome,
     Stacks,
+    /// A directory, each of whose files is replaced by itself.
+    Pages,
 }
 
 const fn case(arguments: &'static str, outputs: &'static [(&'static str, Form)]) -> Case {
-    Case { arguments, stdin: None, outputs, is_once: false }
+    Case { program: AGGREGATOR, arguments, stdin: None, outputs, is_once: false }
+}
+
+const fn agent(arguments: &'static str, outputs: &'static [(&'static str, Form)]) -> Case {
+    Case { program: RANK_AGENT, ..case(arguments, outputs) }
 }
 
 impl Case {
     pub(super) fn writes(&self) -> bool {
         !self.outputs.is_empty()
     }
+
+    /// The command line.
+    pub(super) fn words(&self) -> String {
+        format!("{} {}", if self.program == RANK_AGENT { "rank-agent" } else { "aggregator" }, self.arguments)
+    }
 }
 
-/// Every command that reads or writes files.
+/// Every command, but those that record.
 pub(super) const CASES: &[Case] = &[
     case("analyze @/in/run", &[("in/run/analysis", Form::Analysis)]),
     case("analyze @/in/traces --out @/out", &[("out/analysis", Form::Analysis)]),
     case("analyze @/in/traces --json", &[]),
     case("analyze @/in/all.tar", &[]),
+    case("analyze @/in/all.zip", &[]),
     case("analyze @/in/snapshots", &[]),
     Case { stdin: Some("in/traces/rank0.json.gz"), ..case("analyze -", &[]) },
     Case { is_once: true, ..case("ingest @/in/traces --out @/out/run", &[("out/run", Form::Run)]) },
@@ -65,10 +79,64 @@ pub(super) const CASES: &[Case] = &[
     case("report @/in/traces -o @/out/x.html", &[("out/x.html", Form::Html)]),
     case("report @/in/slow @/in/run -o @/out/x.html", &[("out/x.html", Form::Html)]),
     case("stacks @/in/run -o @/out/x.txt", &[("out/x.txt", Form::Stacks)]),
+    case("stacks @/in/traces", &[]),
     case("table @/in/run --ranks all", &[]),
     case("table @/in/traces --ranks all", &[]),
     case("diff @/in/slow @/in/run", &[]),
+    case("diff @/in/traces @/in/run --json", &[]),
+    case("schema", &[]),
+    case("schema events --json", &[]),
+    case("completions bash", &[]),
+    case("man", &[]),
+    case("man @/out/man", &[("out/man", Form::Pages)]),
+    case("--help", &[]),
+    agent("completions bash", &[]),
+    agent("man", &[]),
+    agent("man @/out/man", &[("out/man", Form::Pages)]),
+    agent("--help", &[]),
+    #[cfg(feature = "cuda")]
+    agent("selftest --backend cpu --large 8", &[]),
 ];
+
+/// Recording is `recorder_faults`, and `ctl` is `ctl_faults`.
+#[test]
+fn every_command_has_a_case() {
+    for (program, others) in [(AGGREGATOR, &[][..]), (RANK_AGENT, &["exec", "ctl"][..])] {
+        let mut missing = subcommands(program);
+        missing.retain(|name| {
+            let is_here =
+                |case: &Case| case.program == program && case.arguments.split(' ').next() == Some(name.as_str());
+            !CASES.iter().any(is_here) && !others.contains(&name.as_str())
+        });
+        assert!(missing.is_empty(), "{program}: {missing:?}");
+    }
+}
+
+/// The job whose runs and traces the commands read.
+#[derive(Clone, Copy)]
+pub(super) enum Job {
+    /// Few calls on files.
+    Short,
+    /// Long enough to be killed while the command works.
+    Long,
+}
+
+impl Job {
+    fn plan(self) -> Plan {
+        let (steps, ops, part_rows) = match self {
+            Self::Short => (3, 4, 100),
+            Self::Long => (50, 100, 2_000),
+        };
+        Plan { ranks: 2, steps, ops, part_rows, ..Plan::default() }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Short => "short",
+            Self::Long => "long",
+        }
+    }
+}
 
 /// Files with their bytes and directories, by their paths below the directory of the case.
 pub(super) type State = BTreeMap<PathBuf, Option<Vec<u8>>>;
@@ -89,17 +157,21 @@ fn state(directory: &Path) -> State {
     state
 }
 
+fn is_temporary(path: &Path) -> bool {
+    path.iter().any(|name| name.to_string_lossy().contains("rankscope"))
+}
+
 /// The part of a state at a path and below it.
 fn below<'a>(state: &'a State, path: &'a str) -> impl Iterator<Item = (&'a PathBuf, &'a Option<Vec<u8>>)> {
     state.iter().filter(move |(at, _)| at.starts_with(path))
 }
 
 /// The inputs, and outputs of another run, which all cases copy.
-fn template() -> &'static Path {
-    static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
-    TEMPLATE.get_or_init(|| {
-        let place = scratch("disk").join("template");
-        let plan = Plan { ranks: 2, steps: 3, ops: 4, part_rows: 100, ..Plan::default() };
+fn template(job: Job) -> &'static Path {
+    static TEMPLATES: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
+    TEMPLATES[job as usize].get_or_init(|| {
+        let place = scratch(&format!("disk/{}", job.name()));
+        let plan = job.plan();
         let (input, old) = (place.join("in"), place.join("out"));
         planted::write(&plan, &input.join("run")).unwrap();
         planted::write(&Plan { slow: vec![(1, 900_000)], ..plan }, &input.join("slow")).unwrap();
@@ -107,7 +179,8 @@ fn template() -> &'static Path {
         run("analyze @/in/slow --out @/out");
         run("export @/in/slow --format chrome -o @/out/chrome");
         run("export @/in/run --format chrome -o @/in/traces");
-        for name in ["x.pftrace", "x.html", "x.txt"] {
+        for name in ["x.pftrace", "x.html", "x.txt", "man/aggregator.1", "man/rank-agent-exec.1", "man/other.1"] {
+            fs::create_dir_all(old.join(name).parent().unwrap()).unwrap();
             fs::write(old.join(name), "old\n").unwrap();
         }
         copy_directory(&old.join("analysis"), &input.join("run/analysis"));
@@ -116,18 +189,25 @@ fn template() -> &'static Path {
         for name in ["rank0.pickle", "rank3.pickle"] {
             fs::copy(snapshots.join(name), input.join("snapshots").join(name)).unwrap();
         }
-        let mut tar = Command::new("tar");
-        tar.arg("-cf")
-            .arg(input.join("all.tar"))
-            .arg("-C")
-            .arg(input.join("traces"))
-            .args(["rank0.json.gz", "rank1.json.gz"]);
-        finish(&mut tar).expect_code(0);
+        write_archives(&input);
         for empty in ["out/empty", "tmp"] {
             fs::create_dir(place.join(empty)).unwrap();
         }
         place
     })
+}
+
+/// The traces as archives.
+fn write_archives(input: &Path) {
+    let names = ["rank0.json.gz", "rank1.json.gz"];
+    let mut tar = Command::new("tar");
+    finish(tar.arg("-cf").arg(input.join("all.tar")).arg("-C").arg(input.join("traces")).args(names)).expect_code(0);
+    let mut zip = zip::ZipWriter::new(File::create(input.join("all.zip")).unwrap());
+    for name in names {
+        zip.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
+        zip.write_all(&fs::read(input.join("traces").join(name)).unwrap()).unwrap();
+    }
+    zip.finish().unwrap();
 }
 
 fn with_place(words: &str, place: &Path) -> Vec<String> {
@@ -144,9 +224,9 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    pub(super) fn new(case: &'static Case, name: &str) -> Self {
+    pub(super) fn new(case: &'static Case, job: Job, name: &str) -> Self {
         let place = scratch(name);
-        copy_directory(template(), &place);
+        copy_directory(template(job), &place);
         // The library that fails calls compares paths without links.
         let place = place.canonicalize().unwrap();
         let before = state(&place);
@@ -160,7 +240,7 @@ impl Prepared {
     /// The command, behind another one that starts it.
     pub(super) fn command(&self, starter: &[&str]) -> Command {
         let mut words: Vec<String> = starter.iter().map(ToString::to_string).collect();
-        words.push(AGGREGATOR.into());
+        words.push(self.case.program.into());
         words.extend(with_place(self.case.arguments, &self.place));
         let mut command = Command::new(&words[0]);
         command
@@ -171,10 +251,24 @@ impl Prepared {
         command
     }
 
-    /// Runs the command to its end.
+    /// Standard input of the command.
+    pub(super) fn stdin(&self) -> Stdio {
+        self.case.stdin.map_or_else(Stdio::null, |path| File::open(self.place.join(path)).unwrap().into())
+    }
+
+    /// Runs the command to its end, with a file on the disk as its standard output.
     pub(super) fn finish(&self, command: &mut Command) -> Finished {
-        let stdin = self.case.stdin.map_or_else(Stdio::null, |path| File::open(self.place.join(path)).unwrap().into());
-        Finished::of(command.stdin(stdin).output().unwrap())
+        let path = self.place.join("stdout");
+        command.stdin(self.stdin()).stdout(File::create(&path).unwrap());
+        let finished = Finished::of(command.output().unwrap());
+        let stdout = String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned();
+        fs::remove_file(&path).unwrap();
+        Finished { stdout, ..finished }
+    }
+
+    /// Whether the command has changed its directory.
+    pub(super) fn has_changed(&self) -> bool {
+        state(&self.place) != self.before
     }
 
     /// Gives the directory the content that it had before the command.
@@ -207,7 +301,10 @@ impl Prepared {
             let now = || below(&after, path);
             let is_new = now().eq(below(&self.sound_state, path));
             all_are_new &= is_new;
-            let is_partial = finished.code == Some(3) && form.is_whole(&self.place.join(path));
+            let is_partial = match form {
+                Form::Pages => self.is_old_or_new(&after, path),
+                _ => finished.code == Some(3) && form.is_whole(&self.place.join(path)),
+            };
             if !is_new && !is_partial && !now().eq(below(&self.before, path)) {
                 return Err(format!("{path} is neither the old output nor the new one"));
             }
@@ -232,12 +329,19 @@ impl Prepared {
         }
     }
 
+    /// Each file below a path is the old one or the new one.
+    fn is_old_or_new(&self, after: &State, path: &str) -> bool {
+        let is_known =
+            |(at, content)| [&self.before, &self.sound_state].iter().any(|state| state.get(at) == Some(content));
+        below(after, path).filter(|(at, _)| !is_temporary(at)).all(is_known)
+            && below(&self.before, path).all(|(at, _)| after.contains_key(at))
+    }
+
     /// Only outputs and temporary files are new, and nothing else has changed.
     fn check_inputs(&self, after: &State) -> Result<(), String> {
         let is_output = |path: &Path| self.case.outputs.iter().any(|(output, _)| path.starts_with(output));
         let changed = |path: &PathBuf| !is_output(path) && after.get(path) != self.before.get(path);
         let lost = self.before.keys().find(|path| changed(path));
-        let is_temporary = |path: &Path| path.iter().any(|name| name.to_string_lossy().contains("rankscope"));
         let new = after.keys().find(|path| !self.before.contains_key(*path) && changed(path) && !is_temporary(path));
         match lost.or(new) {
             Some(path) => Err(format!("{} is no output and has changed", path.display())),
@@ -287,6 +391,8 @@ impl Form {
                     File::open(path).and_then(|file| flate2::read::GzDecoder::new(file).read_to_string(&mut text));
                 read.is_ok() && serde_json::from_str::<serde_json::Value>(&text).is_ok()
             }
+            // None of its files is ever partial.
+            Self::Pages => true,
             Self::Stacks => {
                 text().ends_with('\n')
                     && text().lines().all(|line| line.rsplit_once(' ').is_some_and(|(_, ns)| ns.parse::<u64>().is_ok()))

@@ -1,12 +1,15 @@
 //! Each call on a file fails once, in every command.
 
 use std::fs;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fixtures::random::Random;
 
-use crate::disk::cases::{CASES, Case, Prepared};
+use crate::disk::cases::{CASES, Case, Job, Prepared};
 use crate::support::{Finished, seed};
 
 /// Bytes of the report of the library that fails calls, and of the two numbers at its beginning.
@@ -85,7 +88,7 @@ fn with_fault(prepared: &Prepared, fault: &str, tally: &mut Tally) -> (u64, Fini
             code => Err(format!("it ended with {code:?}: {}", finished.said())),
         };
         if let Err(why) = checked {
-            let unsaid = format!("{}, {fault} ({what}): {why}", prepared.case.arguments);
+            let unsaid = format!("{}, {fault} ({what}): {why}", prepared.case.words());
             println!("disk: {unsaid}");
             tally.unsaid.push(unsaid);
         }
@@ -95,12 +98,12 @@ fn with_fault(prepared: &Prepared, fault: &str, tally: &mut Tally) -> (u64, Fini
 }
 
 /// Lets calls of one command fail, each in a run of its own: all calls, or about `few` of them.
-fn sweep(case: &'static Case, name: &str, few: Option<u64>, random: &mut Random) -> Tally {
-    let prepared = Prepared::new(case, name);
+fn sweep(case: &'static Case, name: &str, few: Option<u64>, mut random: Random) -> Tally {
+    let prepared = Prepared::new(case, Job::Short, name);
     let mut tally = Tally::default();
     for kinds in [ERRORS, REPEATED] {
         let (sound_calls, sound) = with_fault(&prepared, &format!("{} 0", kinds[0]), &mut tally);
-        assert!(sound_calls > 0 && sound.code == Some(0), "{}: {}", case.arguments, sound.said());
+        assert!(sound_calls > 0 && sound.code == Some(0), "{}: {}", case.words(), sound.said());
         tally.calls = tally.calls.max(sound_calls);
         for kind in kinds {
             let few = few.map(|few| if kind == ERRORS[0] { few } else { 1 });
@@ -117,23 +120,34 @@ fn sweep(case: &'static Case, name: &str, few: Option<u64>, random: &mut Random)
     tally
 }
 
+/// Sweeps the commands, several at the same time. `RANKSCOPE_CASES` selects those whose words contain a text.
 fn sweep_all(name: &str, few: Option<u64>) {
-    let mut random = Random(seed(name));
-    let (mut faults, mut unsaid) = (0, Vec::new());
-    for (number, case) in CASES.iter().enumerate() {
-        let tally = sweep(case, &format!("{name}/{number}"), few, &mut random);
-        let [done, wrong, _, partial] = tally.by_code;
-        println!(
-            "disk: {}: {} calls, {} faults; ended with 0: {done}, 1: {wrong}, 3: {partial}; unsaid: {}",
-            case.arguments,
-            tally.calls,
-            tally.faults,
-            tally.unsaid.len()
-        );
-        faults += tally.faults;
-        unsaid.extend(tally.unsaid);
-    }
-    println!("disk: {} commands, {faults} faults, {} lost or destroyed something unsaid", CASES.len(), unsaid.len());
+    let seed = seed(name);
+    let part = std::env::var("RANKSCOPE_CASES").unwrap_or_default();
+    let numbers: Vec<usize> = (0..CASES.len()).filter(|number| CASES[*number].words().contains(&part)).collect();
+    let (next, tallies) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let case = &CASES[*number];
+            let random = Random(seed.wrapping_add(*number as u64));
+            let tally = sweep(case, &format!("{name}/{number}"), few, random);
+            let [done, wrong, _, partial] = tally.by_code;
+            println!(
+                "disk: {}: {} calls, {} faults; ended with 0: {done}, 1: {wrong}, 3: {partial}; unsaid: {}",
+                case.words(),
+                tally.calls,
+                tally.faults,
+                tally.unsaid.len()
+            );
+            tallies.lock().unwrap().push(tally);
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let tallies = tallies.into_inner().unwrap();
+    let faults: u64 = tallies.iter().map(|tally| tally.faults).sum();
+    let unsaid: Vec<String> = tallies.into_iter().flat_map(|tally| tally.unsaid).collect();
+    println!("disk: {} commands, {faults} faults, {} lost or destroyed something unsaid", numbers.len(), unsaid.len());
     assert!(unsaid.is_empty(), "{}", unsaid.join("\n"));
 }
 

@@ -1,55 +1,79 @@
-//! A command is killed at a random moment: its output is the old one or the new one, and the next command succeeds.
+//! A command is killed at a random moment of its life: its output is the old one or the new one, and the next command
+//! succeeds.
 
-use std::process::Stdio;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use fixtures::random::Random;
 
-use crate::disk::cases::{CASES, Prepared};
+use crate::disk::cases::{CASES, Job, Prepared};
 use crate::support::{Finished, number_of, seed};
 
-/// Kills each writing command in turn.
+/// Runs that measure the length of a command.
+const MEASURED: usize = 5;
+/// The most commands that are started for each kill.
+const MAX_STARTS: usize = 20;
+
+fn start(prepared: &Prepared) -> Child {
+    let mut command = prepared.command(&[]);
+    command.stdin(prepared.stdin()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Kills each writing command in turn. A command that ends before it is killed is started again.
 fn kill(kills: usize) {
     let mut random = Random(seed("kills"));
     let writing = CASES.iter().filter(|case| case.writes());
     let cases: Vec<Prepared> =
-        writing.enumerate().map(|(number, case)| Prepared::new(case, &format!("kills/{number}"))).collect();
+        writing.enumerate().map(|(number, case)| Prepared::new(case, Job::Long, &format!("kills/{number}"))).collect();
     let lengths: Vec<Duration> = cases.iter().map(length).collect();
-    let (mut ended, mut wrong) = (0, Vec::new());
-    for number in 0..kills {
-        let (prepared, length) = (&cases[number % cases.len()], lengths[number % cases.len()]);
-        let mut child =
-            prepared.command(&[]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // Some commands end before they are killed.
+    let (mut killed, mut ended, mut written, mut wrong) = (0, 0, 0, Vec::new());
+    while killed < kills {
+        assert!(ended < MAX_STARTS * kills, "{killed} kills, and {ended} commands ended before");
+        let (prepared, length) = (&cases[killed % cases.len()], lengths[killed % cases.len()]);
+        let mut child = start(prepared);
+        // A run may take longer than those that were measured.
         let moment = length.mul_f64(random.below(1100) as f64 / 1000.0);
         std::thread::sleep(moment);
         child.kill().unwrap();
-        let code = child.wait().unwrap().code();
-        ended += usize::from(code.is_some());
-        let checked = match code {
-            None | Some(0) => prepared.check(&Finished::default()),
-            code => Err(format!("it ended with {code:?}")),
+        let status = child.wait().unwrap();
+        let has_written = prepared.has_changed();
+        let checked = match (status.signal(), status.code()) {
+            (Some(libc::SIGKILL), _) | (_, Some(0)) => prepared.check(&Finished::default()),
+            _ => Err(format!("it ended with {status}")),
         };
+        if status.success() {
+            ended += 1;
+        } else {
+            killed += 1;
+            written += usize::from(has_written);
+        }
         if let Err(why) = checked {
-            wrong.push(format!("kill {number} of {} after {moment:?}: {why}", prepared.case.arguments));
+            wrong.push(format!("kill {killed} of {} after {moment:?} of {length:?}: {why}", prepared.case.words()));
         }
         prepared.restore();
     }
     println!(
-        "kills: {kills} of {} commands, of which {ended} had ended; {} destroyed something",
+        "kills: {killed} running processes of {} commands ({ended} more had ended), {written} had begun to write; {} \
+         destroyed something",
         cases.len(),
         wrong.len()
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The time that the command takes here. It only spreads the moments of the kills.
+/// The median time from the start of the command to its end. It only spreads the moments of the kills.
 fn length(prepared: &Prepared) -> Duration {
-    let begin = Instant::now();
-    prepared.finish(&mut prepared.command(&[]));
-    let length = begin.elapsed();
-    prepared.restore();
-    length
+    let mut lengths = [(); MEASURED].map(|()| {
+        let mut child = start(prepared);
+        let begin = Instant::now();
+        assert!(child.wait().unwrap().success());
+        let length = begin.elapsed();
+        prepared.restore();
+        length
+    });
+    lengths.sort_unstable();
+    lengths[MEASURED / 2]
 }
 
 #[test]
