@@ -6,7 +6,7 @@ use std::hash::Hash;
 use rustc_hash::FxHashMap;
 
 /// The number N: calls, launches, channels or proxy steps.
-pub(super) const MAX_CLOSED: usize = 65_536;
+pub(super) const MAX_CLOSED: usize = if cfg!(miri) { 256 } else { 65_536 };
 
 /// Later events look up entries by their key. Closed entries are discarded in the order in which they were closed.
 #[derive(Debug)]
