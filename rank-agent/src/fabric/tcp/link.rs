@@ -10,6 +10,9 @@ use crate::fabric::Stop;
 /// Interval at which a wait checks its end.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
+/// Bytes of a message that are read first. Each next part is as long as all before.
+const PART_BYTES: usize = 64 << 10;
+
 /// The reason why a message failed.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -67,8 +70,14 @@ pub(super) fn receive(
     read_all(&mut stream, &mut length, until, || stop.check())?;
     let length = usize::try_from(u64::from_le_bytes(length)).ok().filter(|length| *length <= most_bytes);
     let length = length.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "a message is too long"))?;
-    let mut bytes = vec![0; length];
-    read_all(&mut stream, &mut bytes, until, || stop.check())?;
+    let mut bytes = Vec::new();
+    while bytes.len() < length {
+        // The length is a claim, so memory grows only with the bytes that arrive.
+        let (from, to) = (bytes.len(), length.min((2 * bytes.len()).max(PART_BYTES)));
+        bytes.reserve_exact(to - from);
+        bytes.resize(to, 0);
+        read_all(&mut stream, &mut bytes[from..], until, || stop.check())?;
+    }
     Ok(bytes)
 }
 
@@ -138,4 +147,45 @@ pub(super) fn write_all(mut stream: impl Write, mut bytes: &[u8], until: Instant
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of a peer, and the largest part of a message that was asked for.
+    struct Peer {
+        bytes: io::Cursor<Vec<u8>>,
+        most_asked: usize,
+    }
+
+    impl Read for Peer {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.most_asked = self.most_asked.max(buffer.len());
+            self.bytes.read(buffer)
+        }
+    }
+
+    fn received(claimed: usize, sent: usize) -> (Result<Vec<u8>, Failure>, usize) {
+        let mut bytes = (claimed as u64).to_le_bytes().to_vec();
+        bytes.extend((0..sent).map(|at| at as u8));
+        let mut peer = Peer { bytes: io::Cursor::new(bytes), most_asked: 0 };
+        let until = Instant::now() + Duration::from_secs(60);
+        let message = receive(&mut peer, 16 << 20, until, &Stop::default());
+        (message, peer.most_asked)
+    }
+
+    #[test]
+    fn a_claimed_length_takes_no_memory() {
+        for sent in [3, PART_BYTES, PART_BYTES + 1] {
+            let (message, most_asked) = received(16 << 20, sent);
+            assert!(matches!(&message, Err(Failure::Io(error)) if error.kind() == ErrorKind::UnexpectedEof));
+            assert!(most_asked <= PART_BYTES, "{most_asked} bytes for {sent}");
+        }
+        for length in [0, 1, PART_BYTES, 5 * PART_BYTES + 7] {
+            let whole: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            assert_eq!(received(length, length).0.unwrap(), whole);
+        }
+        assert!(received((16 << 20) + 1, 3).0.is_err());
+    }
 }
