@@ -89,7 +89,7 @@ fn a_snapshot_that_refers_to_one_list_too_often_is_refused() {
     bytes.extend(b"euq\x01");
     bytes.extend(b"h\x01".repeat(9_999));
     bytes.extend(b"eu.");
-    assert_eq!(why(&bytes), "it has more than 33554432 blocks and entries");
+    assert_eq!(why(&bytes), "it has more than 5005 blocks and entries, the most for a pickle of its size");
 }
 
 #[test]
@@ -102,4 +102,85 @@ fn ranks_come_from_names() {
     assert_eq!(open(&["rank_1/oom.pickle", "rank_0/oom.pickle"]), Ok(vec![0, 1]));
     assert!(open(&["a.pickle", "b.pickle"]).unwrap_err().contains("its name has no rank"));
     assert!(open(&["rank1.pickle", "a/rank1.pickle"]).unwrap_err().contains("it is of rank 1, and so is"));
+}
+
+/// The instruction that pushes the stored value.
+const SHARED: &[u8] = b"h\0";
+
+/// A snapshot in Python's pickle format, whose entries share a value that was stored before.
+struct Pickled(Vec<u8>);
+
+impl Pickled {
+    fn text(&mut self, text: &str) {
+        self.0.extend([&b"X"[..], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat());
+    }
+
+    fn number(&mut self, number: i32) {
+        self.0.extend([&b"J"[..], &number.to_le_bytes()].concat());
+    }
+
+    fn pair(&mut self, key: &str, text: &str) {
+        self.text(key);
+        self.text(text);
+    }
+
+    /// `{"segments": [], "device_traces": [[entry, entry, …]]}` with one entry for each of `rows`. `shared` pushes a value,
+    /// which entries push again by [`SHARED`].
+    fn history(rows: usize, shared: impl FnOnce(&mut Self), entry: impl Fn(&mut Self)) -> Vec<u8> {
+        let mut pickled = Self(b"\x80\x02".to_vec());
+        shared(&mut pickled);
+        pickled.0.extend(b"q\x000}(");
+        pickled.text("segments");
+        pickled.0.extend(b"]");
+        pickled.text("device_traces");
+        pickled.0.extend(b"](](");
+        (0..rows).for_each(|_| entry(&mut pickled));
+        pickled.0.extend(b"eeu.");
+        pickled.0
+    }
+
+    fn load(bytes: &[u8]) -> Result<usize, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("rank0.pickle");
+        std::fs::write(&path, bytes).unwrap();
+        let loaded = SnapshotSource::open(&[path]).unwrap().load(0);
+        loaded.map(|data| data.memory.len()).map_err(|error| error.to_string())
+    }
+}
+
+/// A search of all pairs for each field would compare 10¹¹ keys.
+#[test]
+fn a_long_dict_that_many_entries_share_costs_little_time() {
+    let dict = |pickled: &mut Pickled| {
+        pickled.0.extend(b"}(");
+        pickled.pair("action", "alloc");
+        for pair in 0..300_000 {
+            pickled.text(&format!("k{pair}"));
+            pickled.number(pair);
+        }
+        pickled.text("size");
+        pickled.number(512);
+        pickled.0.extend(b"u");
+    };
+    let bytes = Pickled::history(100_000, dict, |pickled| pickled.0.extend(SHARED));
+    assert_eq!(Pickled::load(&bytes), Ok(100_000));
+}
+
+/// To copy the path for each frame would copy 10¹¹ bytes.
+#[test]
+fn a_long_path_that_many_frames_share_costs_little_time() {
+    let long = "/".repeat(1 << 20);
+    let frame = |pickled: &mut Pickled| {
+        pickled.0.extend(b"}(");
+        pickled.pair("filename", &long);
+        pickled.pair("name", "f");
+        pickled.0.extend(b"u");
+    };
+    let bytes = Pickled::history(100_000, frame, |pickled| {
+        pickled.0.extend(b"}(");
+        pickled.pair("action", "alloc");
+        pickled.text("frames");
+        pickled.0.extend([b"](", SHARED, b"eu"].concat());
+    });
+    assert_eq!(Pickled::load(&bytes), Ok(100_000));
 }

@@ -90,7 +90,13 @@ impl Value<'_> {
 pub(crate) struct Pickle<'a> {
     values: Vec<Value<'a>>,
     root: Id,
+    /// The pairs with a text as their key of each long `dict`, by the key and then in the order of the pickle. A search
+    /// through all pairs would take the square of their number where a pickle refers to one `dict` often.
+    sorted: FxHashMap<Id, Vec<u32>>,
 }
+
+/// Pairs of a `dict` that are searched one by one. Those of snapshots have about ten.
+const MAX_SEARCHED: usize = 64;
 
 impl<'a> Pickle<'a> {
     /// Reads a pickle. Bytes behind its end are ignored, as Python does.
@@ -103,9 +109,25 @@ impl<'a> Pickle<'a> {
         loop {
             machine.start = machine.at;
             if let Some(root) = machine.step()? {
-                return Ok(Self { values: machine.values, root });
+                let mut pickle = Self { values: machine.values, root, sorted: FxHashMap::default() };
+                pickle.sort_long_dicts();
+                return Ok(pickle);
             }
         }
+    }
+
+    fn sort_long_dicts(&mut self) {
+        let sorted = |(id, value): (usize, &Value<'a>)| {
+            let Value::Dict(pairs) = value else { return None };
+            if pairs.len() <= MAX_SEARCHED {
+                return None;
+            }
+            let key = |at: &u32| pairs.get(*at as usize).and_then(|(key, _)| self.text(*key));
+            let mut of_text: Vec<u32> = (0..pairs.len() as u32).filter(|at| key(at).is_some()).collect();
+            of_text.sort_by_key(key);
+            Some((Id(id as u32), of_text))
+        };
+        self.sorted = self.values.iter().enumerate().filter_map(sorted).collect();
     }
 
     /// The whole of it.
@@ -129,6 +151,12 @@ impl<'a> Pickle<'a> {
     /// The value of a text key in a `dict`.
     pub(crate) fn field(&self, id: Id, key: &str) -> Option<Id> {
         let Value::Dict(pairs) = self.get(id) else { return None };
+        if let Some(sorted) = self.sorted.get(&id) {
+            let name = |at: &u32| pairs.get(*at as usize).and_then(|(name, _)| self.text(*name));
+            let after = sorted.partition_point(|at| name(at) <= Some(key));
+            let last = sorted.get(after.checked_sub(1)?).filter(|at| name(at) == Some(key))?;
+            return pairs.get(*last as usize).map(|(_, value)| *value);
+        }
         pairs.iter().rev().find(|(name, _)| self.text(*name) == Some(key)).map(|(_, value)| *value)
     }
 
@@ -530,5 +558,34 @@ mod tests {
         // A list in itself.
         let pickle = Pickle::read(b"\x80\x02]q\0h\0a.").unwrap();
         assert_eq!(pickle.items(pickle.root()), [pickle.root()]);
+    }
+
+    /// A `dict` of `{'k0': 0, 'k1': 1, …}` whose last pairs repeat the first keys.
+    fn long_dict(pairs: u32) -> Vec<u8> {
+        let mut bytes = b"\x80\x02}(".to_vec();
+        let mut pair = |key: u32, value: u32| {
+            let name = format!("k{key}");
+            bytes.extend([&b"X"[..], &(name.len() as u32).to_le_bytes(), name.as_bytes()].concat());
+            bytes.extend([&b"J"[..], &value.to_le_bytes()].concat());
+        };
+        (0..pairs).for_each(|key| pair(key, key));
+        (0..pairs / 2).for_each(|key| pair(key, key + 1_000_000));
+        bytes.extend(b"u.");
+        bytes
+    }
+
+    #[test]
+    fn the_last_of_equal_keys_counts_in_dicts_of_any_length() {
+        for pairs in [2, MAX_SEARCHED as u32, 1000] {
+            let bytes = long_dict(pairs);
+            let pickle = Pickle::read(&bytes).unwrap();
+            let value = |key: u32| pickle.integer(pickle.field(pickle.root(), &format!("k{key}"))?);
+            for key in 0..pairs {
+                let last = if key < pairs / 2 { key + 1_000_000 } else { key };
+                assert_eq!(value(key), Some(i64::from(last)), "{pairs} {key}");
+            }
+            assert_eq!(value(pairs), None);
+            assert_eq!(pickle.field(pickle.root(), ""), None);
+        }
     }
 }

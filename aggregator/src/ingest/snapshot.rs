@@ -20,12 +20,16 @@ use crate::model::{MAX_RANKS, RankData};
 
 /// Blocks have a multiple of this size (`kMinBlockSize`).
 const BLOCK_BYTES: i64 = 512;
-/// Entries and blocks of one snapshot. A pickle may refer to one list of them many times.
+/// Entries and blocks of one snapshot.
 const MAX_ROWS: usize = 1 << 25;
+/// Fewest bytes of an entry or block in a pickle. A pickle may refer to one of them many times, so its size bounds them.
+const MIN_ROW_BYTES: usize = 8;
 /// Innermost frames of a stack that are kept.
 const FRAMES: usize = 24;
 /// Longest text of a frame, in characters.
 const MAX_FRAME_CHARS: usize = 300;
+/// Longest path of a file, in bytes, of which frames are looked at: PATH_MAX of Linux.
+const MAX_PATH_BYTES: usize = 4096;
 /// The largest pickle that is read.
 const MAX_BYTES: u64 = 4 << 30;
 
@@ -109,7 +113,7 @@ impl Source for SnapshotSource {
         }
         let bytes = std::fs::read(&path).map_err(io)?;
         let pickle = Pickle::read(&bytes).map_err(|fault| why(format!("it cannot be read: {fault}")))?;
-        let (memory, omissions) = Snapshot { pickle: &pickle, rank, rows: 0 }.read().map_err(why)?;
+        let (memory, omissions) = Snapshot::of(&pickle, rank, bytes.len()).read().map_err(why)?;
         let file = |row: OmissionRow| row.rank(rank).file(Text::from(path.to_string_lossy()));
         let mut data = RankData { memory, omissions: omissions.into_iter().map(file).collect(), ..RankData::default() };
         data.outline.info.rank = rank;
@@ -123,7 +127,7 @@ impl Source for SnapshotSource {
 /// If a check fails.
 pub fn check_any_snapshot(bytes: &[u8]) {
     let Ok(pickle) = Pickle::read(bytes) else { return };
-    let Ok((rows, _)) = (Snapshot { pickle: &pickle, rank: 3, rows: 0 }).read() else { return };
+    let Ok((rows, _)) = Snapshot::of(&pickle, 3, bytes.len()).read() else { return };
     assert!(rows.iter().all(|row| row.rank == 3 && row.delta_bytes != 0), "{rows:?}");
     assert!(rows.is_sorted_by_key(|row| row.ts_ns), "{rows:?}");
 }
@@ -151,6 +155,8 @@ struct Snapshot<'a> {
     rank: i32,
     /// Entries and blocks that were read.
     rows: usize,
+    /// Most of them.
+    max_rows: usize,
 }
 
 /// The memory that the segments of one device hold.
@@ -162,7 +168,12 @@ struct Segments {
     held: BTreeMap<i64, Held>,
 }
 
-impl Snapshot<'_> {
+impl<'a> Snapshot<'a> {
+    /// A snapshot in a pickle of `bytes`.
+    fn of(pickle: &'a Pickle<'a>, rank: i32, bytes: usize) -> Self {
+        Self { pickle, rank, rows: 0, max_rows: (bytes / MIN_ROW_BYTES).min(MAX_ROWS) }
+    }
+
     fn read(mut self) -> Result<(Vec<MemoryRow>, Vec<OmissionRow>), String> {
         let root = self.pickle.root();
         let segments = self.pickle.field(root, "segments").ok_or_else(|| {
@@ -199,7 +210,13 @@ impl Snapshot<'_> {
 
     fn count(&mut self) -> Result<(), String> {
         self.rows += 1;
-        if self.rows > MAX_ROWS { Err(format!("it has more than {MAX_ROWS} blocks and entries")) } else { Ok(()) }
+        if self.rows > self.max_rows {
+            return Err(format!(
+                "it has more than {} blocks and entries, the most for a pickle of its size",
+                self.max_rows
+            ));
+        }
+        Ok(())
     }
 
     fn integer(&self, of: Id, key: &str) -> Option<i64> {
@@ -244,7 +261,7 @@ impl Snapshot<'_> {
         segments: &Segments,
         omissions: &mut Vec<OmissionRow>,
     ) -> Result<Vec<Change>, String> {
-        let mut changes = Vec::with_capacity(entries.len().min(MAX_ROWS));
+        let mut changes = Vec::with_capacity(entries.len().min(self.max_rows));
         let mut unknown = 0;
         // The allocation of each block in use, by address.
         let mut open: FxHashMap<i64, usize> = FxHashMap::default();
@@ -341,11 +358,17 @@ impl Snapshot<'_> {
         let kept: Vec<Id> = frames.iter().copied().filter(|f| !has_python || is_python(f)).take(FRAMES).collect();
         let text = |frame: &Id| {
             let line = self.integer(*frame, "line").unwrap_or(0);
-            let (file, name) = (self.text(*frame, "filename").unwrap_or("?"), self.text(*frame, "name").unwrap_or("?"));
+            // Many frames may refer to one long text.
+            let start = |key: &str| self.text(*frame, key).unwrap_or("?").chars().take(MAX_FRAME_CHARS).collect();
+            let (file, name): (String, String) = (start("filename"), start("name"));
             let text: String = format!("{file}({line}): {name}").chars().take(MAX_FRAME_CHARS).collect();
             text.replace(';', "_")
         };
-        let is_of_torch = |frame: &&Id| self.text(**frame, "filename").is_some_and(|name| name.contains("/torch/"));
+        let is_of_torch = |frame: &&Id| {
+            const TORCH: &[u8] = b"/torch/";
+            let path = self.text(**frame, "filename").unwrap_or_default().as_bytes();
+            path[..path.len().min(MAX_PATH_BYTES)].windows(TORCH.len()).any(|part| part == TORCH)
+        };
         let own = kept.iter().find(|frame| !is_of_torch(frame)).or(kept.first()).map(text);
         let stack: Vec<String> = kept.iter().rev().map(text).collect();
         (own.map(Into::into), (!stack.is_empty()).then(|| stack.join(";").into()))
