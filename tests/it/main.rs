@@ -30,4 +30,5 @@ mod tables;
 mod terminal;
 mod threads;
 mod tidy;
+mod truth;
 mod windows;
