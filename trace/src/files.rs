@@ -6,8 +6,8 @@
 //! | [`replace`]           | yes                           | manifest, tables                 |
 //! | [`write_output`]      | yes                           | output that a user asked for     |
 //! | [`create_directory`]  | if it is an empty directory   | an ingested run                  |
+//! | [`replace_files`]     | yes, all files or none        | files among those of others      |
 //! | [`replace_directory`] | if the caller's check permits | results of several files         |
-//! | [`replace_files`]     | yes, each file by itself      | files among those of others      |
 
 mod temporary;
 
@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::fs::{self, File, FileType};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
@@ -109,6 +109,71 @@ pub fn create_directory<T, E: From<Error>>(target: &Path, fill: impl FnOnce(&Pat
     Ok(value)
 }
 
+/// Fills a temporary directory inside of `directory` through `fill`, then moves its files to `directory`, over existing
+/// ones, and returns the value of `fill`. After an error, all files of `directory` are as they were. A process that is
+/// killed while it moves them leaves some new and some old ones, each of them whole.
+///
+/// # Errors
+/// The error of `fill`, or [`Error::Io`].
+pub fn replace_files<T, E: From<Error>>(directory: &Path, fill: impl FnOnce(&Path) -> Result<T, E>) -> Result<T, E> {
+    let io = |source| Error::Io { path: directory.into(), source };
+    // Readers of a directory of traces pass over hidden entries.
+    let inside = directory.join(".new");
+    fs::create_dir_all(directory).map_err(io)?;
+    sweep(&inside);
+    let temporary = Temporary::directory(&inside).map_err(io)?;
+    let value = fill(temporary.path())?;
+    let names =
+        fs::read_dir(temporary.path()).and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());
+    let mut names: Vec<OsString> = names.map_err(io)?;
+    names.sort();
+    let mut moved: Vec<Moved> = Vec::new();
+    for name in names {
+        let target = directory.join(&name);
+        match move_over(temporary.path().join(name), &target) {
+            Ok(one) => moved.push(one),
+            Err(source) => {
+                moved.into_iter().rev().for_each(Moved::undo);
+                return Err(Error::Io { path: target, source }.into());
+            }
+        }
+    }
+    sync_parent(&inside);
+    Ok(value)
+}
+
+/// A new file in its place.
+struct Moved {
+    /// The temporary name, which the old file has now.
+    temporary: PathBuf,
+    target: PathBuf,
+    /// There was an old file.
+    replaced: bool,
+}
+
+impl Moved {
+    /// A file that cannot be moved back stays. It is whole.
+    fn undo(self) {
+        let Self { temporary, target, replaced } = self;
+        let _ = if replaced { exchange(&temporary, &target) } else { fs::rename(&target, &temporary) };
+    }
+}
+
+/// Gives a file the name `target`, after it is on the disk. An existing file then has the temporary name. A symbolic link stays a link.
+fn move_over(temporary: PathBuf, target: &Path) -> io::Result<Moved> {
+    File::open(&temporary)?.sync_all()?;
+    let real = match fs::metadata(target) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            rename_to_free_name(&temporary, target)?;
+            return Ok(Moved { temporary, target: target.into(), replaced: false });
+        }
+        Ok(metadata) if !metadata.is_file() => return Err(ErrorKind::AlreadyExists.into()),
+        metadata => metadata.and_then(|_| fs::canonicalize(target))?,
+    };
+    exchange(&temporary, &real)?;
+    Ok(Moved { temporary, target: real, replaced: true })
+}
+
 /// A temporary directory that can take the place of an empty directory in one step, with its permissions. A mount point
 /// keeps its place, and the parent may belong to another user: then `None`.
 fn renamable(target: &Path) -> io::Result<Option<Temporary>> {
@@ -154,32 +219,6 @@ pub fn replace_directory<E: From<Error>>(
         temporary.was_renamed();
     }
     sync_parent(target);
-    Ok(())
-}
-
-/// Fills a new directory through `fill` and moves its files into the directory `target`, each over an existing file of
-/// its name. After an error, each file is the old one or the new one. Other files of `target` stay.
-///
-/// # Errors
-/// The error of `fill`, or [`Error::Io`].
-pub fn replace_files<E: From<Error>>(target: &Path, fill: impl FnOnce(&Path) -> Result<(), E>) -> Result<(), E> {
-    let io = |source| Error::Io { path: target.into(), source };
-    fs::create_dir_all(target).map_err(io)?;
-    let inside = target.join("new");
-    sweep(&inside);
-    let temporary = Temporary::directory(&inside).map_err(io)?;
-    fill(temporary.path())?;
-    let publish = |name: OsString| {
-        let path = temporary.path().join(&name);
-        File::open(&path)?.sync_all()?;
-        fs::rename(path, target.join(name))
-    };
-    let names = fs::read_dir(temporary.path()).and_then(|entries| {
-        let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
-        names.collect::<io::Result<Vec<_>>>()
-    });
-    names.map_err(io)?.into_iter().try_for_each(publish).map_err(io)?;
-    sync_parent(&inside);
     Ok(())
 }
 
@@ -241,7 +280,7 @@ fn sync_parent(path: &Path) {
     }
 }
 
-/// Exchanges two directories; the old one then has the temporary name. Where the file system cannot do that in one
+/// Exchanges two directories or two files; the old one then has the temporary name. Where the file system cannot do that in one
 /// step, a moment without `target` remains.
 fn exchange(temporary: &Path, target: &Path) -> io::Result<()> {
     match renameat_with(CWD, temporary, CWD, target, RenameFlags::EXCHANGE) {
@@ -337,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_replaced_one_by_one_and_others_stay() {
+    fn files_are_replaced_and_others_stay() {
         let directory = tempfile::tempdir().unwrap();
         let target = directory.path().join("pages");
         let fill = |fresh: &Path, text: &str| {
@@ -377,6 +416,39 @@ mod tests {
         end.read_exact(&mut text).unwrap();
         assert_eq!(&text, b"text");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    // An export of ranks 0 to 2 over one of ranks 0 and 1. Then another one, in whose way a directory stands.
+    #[test]
+    fn files_of_all_ranks_are_replaced_together() {
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("out");
+        let write = |text: &'static str, names: &'static [&'static str]| {
+            let fill = |fresh: &Path| -> Result<(), Error> {
+                names.iter().for_each(|name| fs::write(fresh.join(name), text).unwrap());
+                Ok(())
+            };
+            replace_files(&out, fill)
+        };
+        let texts = || {
+            let mut all: Vec<_> = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().path()).collect();
+            all.sort();
+            let text = |path: &PathBuf| fs::read_to_string(path).unwrap_or_else(|_| "directory".into());
+            all.iter().map(text).collect::<Vec<_>>()
+        };
+        write("first", &["rank0", "rank1"]).unwrap();
+        write("second", &["rank0", "rank1", "rank2"]).unwrap();
+        assert_eq!(texts(), ["second"; 3], "no temporary directory is left");
+        fs::create_dir_all(out.join("rank4/inside")).unwrap();
+        assert!(write("third", &["rank0", "rank1", "rank3", "rank4"]).is_err());
+        assert_eq!(texts(), ["second", "second", "second", "directory"]);
+        assert!(out.join("rank4/inside").is_dir());
+        let fails = |fresh: &Path| {
+            fs::write(fresh.join("rank0"), "fourth").unwrap();
+            Err::<(), _>(Error::NotARun { path: fresh.into(), why: "test".into() })
+        };
+        assert!(replace_files(&out, fails).is_err());
+        assert_eq!(texts(), ["second", "second", "second", "directory"]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use flate2::write::GzEncoder;
 use kineto::write::{Selection, TraceWriter, is_exported};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
-use trace::files::write_output;
+use trace::files::{replace_files, write_output};
 use trace::{OmissionRow, StepRow};
 
 use crate::Error;
@@ -67,9 +67,13 @@ pub fn path_of(out: &Path, rank: i32) -> PathBuf {
     }
 }
 
-/// Refuses one file for several ranks.
+/// Refuses one file for several ranks, and directories of their own.
 fn check_name(out: &Path, ranks: &[i32]) -> Result<(), Error> {
     let text = out.display().to_string();
+    if out.parent().is_some_and(|directory| directory.to_string_lossy().contains(RANK)) {
+        let why = format!("put {RANK} into the name of the file: all files are written into one directory");
+        return Err(Error::Option { option: "out", value: text, why });
+    }
     if ranks.len() < 2 || text.contains(RANK) || !is_json_name(out) {
         return Ok(());
     }
@@ -110,30 +114,36 @@ pub fn export(
     }
     let is_file = out.to_string_lossy().contains(RANK) || is_json_name(out);
     let directory = if is_file { out.parent().unwrap_or(out) } else { out };
-    if !directory.as_os_str().is_empty() {
-        std::fs::create_dir_all(directory).map_err(|source| Error::Io { path: directory.into(), source })?;
-    }
-    let place = |rank: &i32| path_of(out, *rank);
+    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    std::fs::create_dir_all(directory).map_err(|source| Error::Io { path: directory.into(), source })?;
+    let paths: Vec<PathBuf> = ranks.iter().map(|rank| path_of(out, *rank)).collect();
     let one_file = is_json_name(out) && !out.to_string_lossy().contains(RANK);
-    if let Some(path) = ranks.iter().map(place).find(|path| !one_file && is_foreign(path)) {
+    if let Some(path) = paths.iter().find(|path| !one_file && is_foreign(path)).cloned() {
         let why = "it exists, and rankscope did not write it".into();
         return Err(trace::Error::Occupied { path, why }.into());
     }
     let base_ns = base_ns(source, &ranks);
     let done = AtomicUsize::new(0);
-    let write_one = |rank: &i32| {
-        let path = path_of(out, *rank);
-        let written = write_rank(source, *rank, options, time.get(rank).copied(), base_ns, &path);
+    let write_one = |rank: i32, path: &Path| {
+        let written = write_rank(source, rank, options, time.get(&rank).copied(), base_ns, path);
         progress(done.fetch_add(1, Ordering::Relaxed) + 1, ranks.len());
-        (path, written)
+        written
     };
-    let written: Vec<_> = ranks.par_iter().with_max_len(1).map(write_one).collect();
-    let mut exported = Exported { omissions, ..Exported::default() };
-    for (rank, (path, result)) in ranks.iter().zip(written) {
-        let (counts, bytes, omissions) = result?;
+    let written: Vec<Written> = match (ranks.as_slice(), paths.as_slice()) {
+        ([rank], [path]) => vec![write_one(*rank, path)?],
+        // The files of all ranks appear together, so that an error leaves no files of two exports side by side.
+        _ => replace_files(directory, |fresh| {
+            let write = |(rank, path): (&i32, &PathBuf)| {
+                let inside = fresh.join(path.file_name().unwrap_or_default());
+                write_one(*rank, &inside).map_err(|error| error.moved(fresh, directory))
+            };
+            ranks.par_iter().zip(&paths).with_max_len(1).map(write).collect::<Result<_, _>>()
+        })?,
+    };
+    let mut exported = Exported { omissions, files: paths, ..Exported::default() };
+    for (rank, (counts, bytes, omissions)) in ranks.iter().zip(written) {
         exported.counts.add(counts);
         exported.bytes += bytes;
-        exported.files.push(path);
         let is_listed = |row: &OmissionRow| omissions.iter().any(|o| (o.rank, &o.what) == (row.rank, &row.what));
         exported.omissions.extend(source.losses(*rank).into_iter().filter(|row| !is_listed(row)));
         exported.omissions.extend(omissions);
@@ -222,6 +232,9 @@ fn is_foreign(path: &Path) -> bool {
     path.symlink_metadata().is_ok() && !is_exported(path)
 }
 
+/// Rows and bytes of a written rank, and data that its shards lack.
+type Written = (Counts, u64, Vec<OmissionRow>);
+
 /// Writes one rank. An existing file stays until the new one is complete.
 fn write_rank(
     source: &RunSource,
@@ -230,7 +243,7 @@ fn write_rank(
     time: Option<Interval>,
     base_ns: i64,
     path: &Path,
-) -> Result<(Counts, u64, Vec<OmissionRow>), Error> {
+) -> Result<Written, Error> {
     let chosen = chosen(source, rank, options, time)?;
     let io = |source| Error::Io { path: path.into(), source };
     let compressed = path.extension().is_some_and(|extension| extension == "gz");

@@ -337,6 +337,24 @@ impl Prepared {
             && below(&self.before, path).all(|(at, _)| after.contains_key(at))
     }
 
+    /// Checks that a command which failed once left all of its outputs old or all of them new.
+    ///
+    /// # Errors
+    /// If there are both.
+    pub(super) fn check_together(&self, finished: &Finished) -> Result<(), String> {
+        let after = state(&self.place);
+        let equals = |other: &State| {
+            let same = |(path, _): &&(&str, Form)| below(&after, path).eq(below(other, path));
+            self.case.outputs.iter().filter(same).count() == self.case.outputs.len()
+        };
+        match finished.code {
+            Some(1) if !equals(&self.before) && !equals(&self.sound_state) => {
+                Err("some outputs are old and some are new".into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Only outputs and temporary files are new, and nothing else has changed.
     fn check_inputs(&self, after: &State) -> Result<(), String> {
         let is_output = |path: &Path| self.case.outputs.iter().any(|(output, _)| path.starts_with(output));

@@ -84,7 +84,11 @@ fn with_fault(prepared: &Prepared, fault: &str, tally: &mut Tally) -> (u64, Fini
             Some(0 | 1 | 3) if repeated && finished.code != Some(0) => {
                 Err(format!("it does not repeat: {}", finished.said()))
             }
-            Some(0 | 1 | 3) => prepared.check(&finished),
+            Some(0 | 1 | 3) => {
+                let once = fault.starts_with("once");
+                let together = if once { prepared.check_together(&finished) } else { Ok(()) };
+                together.and_then(|()| prepared.check(&finished))
+            }
             code => Err(format!("it ended with {code:?}: {}", finished.said())),
         };
         if let Err(why) = checked {
