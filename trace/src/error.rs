@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::keys::MAX_MANIFEST_BYTES;
+
 /// An error of this crate. Messages name the file and the cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -82,6 +84,12 @@ pub enum Error {
         row: usize,
         /// The duration.
         dur_ns: i64,
+    },
+    /// A manifest is too long.
+    #[error("{}: longer than {} bytes, the most that a manifest may have", path.display(), MAX_MANIFEST_BYTES)]
+    LongManifest {
+        /// The file.
+        path: PathBuf,
     },
     /// The file has a newer schema than this program knows.
     #[error("{}: schema version {found} is newer than {known}, the newest that this program reads; update rankscope", path.display())]

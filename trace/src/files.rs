@@ -12,6 +12,7 @@
 mod temporary;
 
 pub use temporary::{ScratchDirectory, sweep};
+pub(crate) use temporary::{is_temporary, sweep_all};
 
 use std::ffi::OsString;
 use std::fs::{self, File, FileType};

@@ -24,5 +24,7 @@ pub const KEY_CLOCK_DOMAIN: &str = "rankscope.clock_domain";
 
 /// The manifest's file name.
 pub const MANIFEST_FILE: &str = "run.json";
+/// The longest manifest. One that lists 65 536 traces with their names has about 10 MB.
+pub const MAX_MANIFEST_BYTES: usize = 32 << 20;
 /// The directory that the aggregator writes.
 pub const ANALYSIS_DIR: &str = "analysis";

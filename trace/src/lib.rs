@@ -54,6 +54,7 @@ mod table;
 #[macro_use]
 mod word;
 
+mod begin;
 mod cell;
 mod checksum;
 mod describe;

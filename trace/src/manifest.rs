@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::keys::{MANIFEST_FILE, SCHEMA_VERSION};
+use crate::keys::{MANIFEST_FILE, MAX_MANIFEST_BYTES, SCHEMA_VERSION};
 use crate::{Error, files};
 
 /// The manifest of a run.
@@ -44,25 +44,34 @@ impl Manifest {
     /// Writes `run.json` of `run`, completely or not at all.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`]; [`Error::LongManifest`].
     pub fn write(&self, run: &Path) -> Result<(), Error> {
         std::fs::create_dir_all(run).map_err(|source| Error::Io { path: run.into(), source })?;
         let path = run.join(MANIFEST_FILE);
-        files::replace(&path, |file: &mut File| {
-            serde_json::to_writer_pretty(&mut *file, self)
-                .map_err(|source| Error::Json { path: path.clone(), source })?;
-            file.write_all(b"\n").map_err(|source| Error::Io { path: path.clone(), source })
-        })
-        .map(drop)
+        let text = self.text(&path)?;
+        let fill = |file: &mut File| file.write_all(&text).map_err(|source| Error::Io { path: path.clone(), source });
+        files::replace(&path, fill).map(drop)
+    }
+
+    pub(crate) fn text(&self, path: &Path) -> Result<Vec<u8>, Error> {
+        let mut text = serde_json::to_vec_pretty(self).map_err(|source| Error::Json { path: path.into(), source })?;
+        text.push(b'\n');
+        if text.len() > MAX_MANIFEST_BYTES { Err(Error::LongManifest { path: path.into() }) } else { Ok(text) }
     }
 
     /// Reads `run.json` of `run`.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Json`] or [`Error::NewerSchema`].
+    /// [`Error::Io`], [`Error::LongManifest`], [`Error::Json`] or [`Error::NewerSchema`].
     pub fn read(run: &Path) -> Result<Self, Error> {
         let path = run.join(MANIFEST_FILE);
-        let text = std::fs::read(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
+        let io = |source| Error::Io { path: path.clone(), source };
+        let file = files::open_regular(&path).map_err(io)?;
+        let mut text = Vec::new();
+        file.take(MAX_MANIFEST_BYTES as u64 + 1).read_to_end(&mut text).map_err(io)?;
+        if text.len() > MAX_MANIFEST_BYTES {
+            return Err(Error::LongManifest { path });
+        }
         Self::parse(&text, &path)
     }
 

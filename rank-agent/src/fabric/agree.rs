@@ -1,7 +1,9 @@
 //! Agreements of the ranks before the first step: the run's directory and id, and that every rank is able to begin.
 
 use std::hash::Hasher;
-use std::path::{Path, PathBuf};
+use std::io::ErrorKind;
+use std::os::fd::IntoRawFd;
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -90,11 +92,6 @@ fn create_run(request: &RunRequest, world_size: usize) -> Result<RunPlace, Error
         let why = "the name of the run's directory is not UTF-8; give --out another";
         return Err(Error::Usage(format!("{}: {why}", path.display())));
     }
-    trace::files::sweep(&path.join(trace::MANIFEST_FILE));
-    // A file with this name is refused like a directory that is not empty.
-    if path.try_exists().map_err(io)? && !is_empty_directory(&path).map_err(io)? {
-        return Err(Error::RunExists(shown));
-    }
     let run_id = format!("{created_utc_ns:x}-{:x}", std::process::id());
     let manifest = Manifest {
         schema_version: SCHEMA_VERSION,
@@ -105,12 +102,14 @@ fn create_run(request: &RunRequest, world_size: usize) -> Result<RunPlace, Error
         command: std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
         config: request.config.clone(),
     };
-    manifest.write(&path)?;
+    let locked = manifest.begin(&path).map_err(|error| match error {
+        trace::Error::Occupied { .. } => Error::RunExists(shown.clone()),
+        trace::Error::Io { source, .. } if source.kind() == ErrorKind::AlreadyExists => Error::RunExists(shown.clone()),
+        other => other.into(),
+    })?;
+    // The lock ends with this process, which outlives the recording of its rank.
+    let _ = locked.into_raw_fd();
     Ok(RunPlace { path, shown, run_id })
-}
-
-fn is_empty_directory(path: &Path) -> std::io::Result<bool> {
-    Ok(path.is_dir() && std::fs::read_dir(path)?.next().is_none())
 }
 
 /// A hash of the host's name: equal on the ranks of one host.

@@ -4,7 +4,7 @@
 //! not followed, and its writer holds a lock on it. A lock ends with its process, so an entry without one is what a
 //! killed writer left.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -132,7 +132,21 @@ pub fn sweep(target: &Path) {
     }
 }
 
-fn is_temporary_name_of(entry: &OsString, target: &[u8]) -> bool {
+/// Removes all temporary entries of a directory whose writers are gone.
+pub(crate) fn sweep_all(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    entries.flatten().map(|entry| entry.path()).filter(|path| is_temporary(path)).for_each(|path| sweep_one(&path));
+}
+
+/// Whether a path has a temporary name.
+pub(crate) fn is_temporary(path: &Path) -> bool {
+    let Some(name) = path.file_name() else { return false };
+    let bytes = name.as_encoded_bytes();
+    let middle = memchr::memmem::rfind(bytes, MIDDLE.as_bytes());
+    middle.is_some_and(|middle| is_temporary_name_of(name, &bytes[..middle]))
+}
+
+fn is_temporary_name_of(entry: &OsStr, target: &[u8]) -> bool {
     let middle = entry
         .as_encoded_bytes()
         .strip_prefix(target)
