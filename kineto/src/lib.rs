@@ -42,6 +42,6 @@ pub mod write;
 
 pub use error::Error;
 pub use read::{
-    OtherFormat, Parsed, Plan, PlanOptions, RankSource, TraceFile, Window, WindowChoice, check_any_blocks, file_name,
-    load, load_detailed, load_windows, load_windows_detailed, other_format, parse_only, plan, rank_of_name,
+    MemoryShare, OtherFormat, Parsed, Plan, PlanOptions, RankSource, TraceFile, Window, WindowChoice, check_any_blocks,
+    file_name, load, load_detailed, load_windows, load_windows_detailed, other_format, parse_only, plan, rank_of_name,
 };

@@ -20,4 +20,4 @@ pub use formats::{OtherFormat, other_format};
 pub use join_windows::{load_windows, load_windows_detailed};
 pub use load::{Parsed, check_any_blocks, load, load_detailed, parse_only};
 pub use names::rank_of_name;
-pub use trace_file::{RankSource, TraceFile, Window, WindowChoice};
+pub use trace_file::{MemoryShare, RankSource, TraceFile, Window, WindowChoice};

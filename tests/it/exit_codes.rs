@@ -163,6 +163,35 @@ fn shards_beyond_the_memory_are_a_loss() {
 }
 
 #[test]
+fn traces_beyond_the_memory_are_a_loss_in_every_command() {
+    let traces = traces("exit_memory_traces");
+    for (limit, code) in [("1GiB", 0), ("500KB", 3)] {
+        let place = tempfile::tempdir().unwrap();
+        for arguments in commands(&traces, place.path()) {
+            let limited = finish(std::process::Command::new(AGGREGATOR).args(&arguments).args(["--max-memory", limit]));
+            // Without rows of a rank, there is nothing to compare.
+            let is_said = limited.code == Some(code) || (code == 3 && limited.said().contains("no active step"));
+            assert!(is_said, "{limit} {arguments:?} {:?}: {}", limited.code, limited.said());
+        }
+    }
+    let place = tempfile::tempdir().unwrap();
+    let run = place.path().join("run");
+    let ingested = aggregator(&[
+        "ingest".as_ref(),
+        traces.as_os_str(),
+        "--out".as_ref(),
+        run.as_os_str(),
+        "--max-memory".as_ref(),
+        "500KB".as_ref(),
+    ])
+    .expect_code(3);
+    let said = ingested.said().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("(500000 bytes for") && said.contains("give more with --max-memory"), "{said}");
+    // The run keeps the omission.
+    expect(&run, 3, 3);
+}
+
+#[test]
 fn rows_that_a_recorder_dropped_are_a_loss() {
     let run = run("exit_dropped");
     let meta = Run::open(&run).unwrap().shards(1, "counters")[0].meta.clone();

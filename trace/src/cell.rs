@@ -14,6 +14,7 @@ use arrow_array::types::{Float64Type, Int32Type, Int64Type};
 use arrow_array::{Array, ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, ListArray, StringArray};
 use arrow_schema::{DataType, Field};
 
+use crate::word::shortened;
 use crate::{Text, Vocabulary, Word};
 
 /// One word of a vocabulary, with its sentence.
@@ -125,7 +126,8 @@ primitive_cell!(f64, "DOUBLE", DataType::Float64, Float64Builder, Float64Array, 
 });
 primitive_cell!(bool, "BOOLEAN", DataType::Boolean, BooleanBuilder, BooleanArray, |a| { a.as_boolean_opt().cloned() });
 
-/// A column of strings, opened for reading. Cells with the same key share one string.
+/// A column of strings, opened for reading. Cells with the same key share one string. Strings longer than
+/// [`MAX_TEXT_BYTES`](crate::MAX_TEXT_BYTES) are shortened; [`Shard::read`](crate::Shard::read) counts them.
 #[derive(Clone, Debug)]
 pub struct TextColumn {
     keys: Int32Array,
@@ -158,8 +160,8 @@ impl TextColumn {
         }
         let dictionary = array.as_dictionary_opt::<Int32Type>()?;
         let strings = dictionary.values().as_string_opt::<i32>()?;
-        let values: Vec<Text> =
-            (0..strings.len()).map(|i| if strings.is_valid(i) { strings.value(i).into() } else { "".into() }).collect();
+        let value = |at: usize| if strings.is_valid(at) { shortened(strings.value(at)) } else { "" };
+        let values: Vec<Text> = (0..strings.len()).map(|at| value(at).into()).collect();
         let keys = dictionary.keys().clone();
         // A hostile file may hold keys beyond its dictionary; refuse it here so that every later look-up is in bounds.
         let in_bounds = keys.iter().flatten().all(|key| key >= 0 && (key as usize) < values.len());
@@ -173,7 +175,7 @@ impl TextColumn {
         }
         let mut next = 0..;
         let keys = strings.iter().map(|cell| cell.and_then(|_| next.next())).collect();
-        Self { keys, values: strings.iter().flatten().map(Text::from).collect() }
+        Self { keys, values: strings.iter().flatten().map(|text| shortened(text).into()).collect() }
     }
 }
 

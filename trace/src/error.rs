@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::keys::MAX_MANIFEST_BYTES;
+use crate::word::MAX_TEXT_BYTES;
 
 /// An error of this crate. Messages name the file and the cause.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +85,14 @@ pub enum Error {
         row: usize,
         /// The duration.
         dur_ns: i64,
+    },
+    /// Texts of a shard were shortened. All rows were read.
+    #[error("{}: {texts} texts are longer than {} bytes; shortened", path.display(), MAX_TEXT_BYTES)]
+    LongTexts {
+        /// The file.
+        path: PathBuf,
+        /// Number of texts, counted in each row group.
+        texts: usize,
     },
     /// A manifest is too long.
     #[error("{}: longer than {} bytes, the most that a manifest may have", path.display(), MAX_MANIFEST_BYTES)]

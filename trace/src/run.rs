@@ -115,7 +115,8 @@ impl Run {
                     path: Some(shard.path.clone()),
                     rank: Some(rank),
                     what: format!("rows of {}", table.name),
-                    amount: Some(shard.rows as i64 - (rows.len() - before) as i64),
+                    // Texts may be shortened without a row being lost.
+                    amount: Some(shard.rows as i64 - (rows.len() - before) as i64).filter(|lost| *lost != 0),
                     why: error.to_string(),
                 });
             }

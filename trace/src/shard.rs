@@ -5,9 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type};
+use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use parquet::arrow::arrow_writer::{ArrowWriter, ArrowWriterOptions};
@@ -23,7 +23,7 @@ use crate::keys::{
     KEY_BOOT_ID, KEY_CLOCK_DOMAIN, KEY_HOST, KEY_PID, KEY_RANK, KEY_RUN_ID, KEY_SCHEMA_VERSION, KEY_SESSION,
     SCHEMA_VERSION,
 };
-use crate::{Error, PartRow, Table, files};
+use crate::{Error, MAX_TEXT_BYTES, PartRow, Table, files};
 
 /// Rows of a row group: DuckDB's unit of parallel work (60 vectors of 2048).
 pub const ROW_GROUP_ROWS: usize = 122_880;
@@ -348,8 +348,10 @@ impl Shard {
     /// facts were checked on it. Columns that the file lacks are simply absent from the batch.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Parquet`] (also if bytes differ from their checksum in the footer; row groups before them are read), what [`Checker::check`] finds, or what `visit` returns. Batches before the
-    /// error were visited.
+    /// [`Error::Io`], [`Error::Parquet`] (also if bytes differ from their checksum in the footer; row groups before them
+    /// are read), what [`Checker::check`] finds, or what `visit` returns. Batches before the error were visited.
+    /// [`Error::LongTexts`] after all rows were visited, if some texts of these columns are shortened by
+    /// [`column`](crate::column).
     pub fn read<E: From<Error>>(
         &self,
         table: &Table,
@@ -370,11 +372,14 @@ impl Shard {
         }
         let mut reader = contain_panic(|| builder.with_batch_size(ROW_GROUP_ROWS).build()).map_err(parquet)?;
         let mut checker = Checker::new(table, self.meta.rank);
+        let mut texts = 0;
         while let Some(batch) = contain_panic(|| Ok(reader.next().transpose()?)).map_err(parquet)? {
             checker.check(&batch)?;
             visit(&batch)?;
+            texts += long_texts(&batch);
         }
         match sound_bytes {
+            None if texts > 0 => Err(Error::LongTexts { path: self.path.clone(), texts }.into()),
             None => Ok(()),
             Some(sound) => {
                 let why =
@@ -397,6 +402,22 @@ fn memory_bytes(metadata: &ParquetMetaData) -> u64 {
     let string_bytes = strings.fold(0, |sum: u64, chunk| sum.saturating_add(chunk.uncompressed_size().max(0) as u64));
     let rows = metadata.file_metadata().num_rows().max(0) as u64;
     rows.saturating_mul(ROW_BYTES).saturating_add(string_bytes.saturating_mul(STRING_COPIES))
+}
+
+/// Number of texts that are longer than [`MAX_TEXT_BYTES`], in the values of a dictionary or in the rows.
+fn long_texts(batch: &RecordBatch) -> usize {
+    let in_column = |column: &ArrayRef| {
+        let values = column.as_any_dictionary_opt().map_or(column, |dictionary| dictionary.values());
+        let Some(texts) = values.as_string_opt::<i32>() else { return 0 };
+        let offsets = texts.value_offsets();
+        let is_long = |from: i32, to: i32| i64::from(to) - i64::from(from) > MAX_TEXT_BYTES as i64;
+        match offsets {
+            // Mostly, all texts of a column together are shorter.
+            [first, .., last] if is_long(*first, *last) => offsets.windows(2).filter(|p| is_long(p[0], p[1])).count(),
+            _ => 0,
+        }
+    };
+    batch.columns().iter().map(in_column).sum()
 }
 
 /// The row groups that end within the first `bytes` of the file, up to the first one that does not.

@@ -19,6 +19,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// A string of a table. Shared, because names repeat.
 pub type Text = Arc<str>;
 
+/// The longest text that is read from a trace or a shard, in bytes. A longer one is shortened and counted.
+pub const MAX_TEXT_BYTES: usize = 1 << 20;
+
+/// A text of at most [`MAX_TEXT_BYTES`]: its first characters.
+pub(crate) fn shortened(text: &str) -> &str {
+    let end = (0..=text.len().min(MAX_TEXT_BYTES)).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
+
 /// The words that a column may hold. The declarations in [`words`](crate::words) implement it.
 pub trait Vocabulary: Copy + Debug + Eq + Ord + Hash + 'static {
     /// Name of the vocabulary in the reference documentation.

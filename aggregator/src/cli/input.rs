@@ -27,8 +27,8 @@ pub(super) struct InputArguments {
     /// Use trace files together, or compare runs, although they look like those of different jobs.
     #[arg(long)]
     pub(super) force: bool,
-    /// Leave out shards of a run that would take more memory than this, as in `8GiB`. [default: three quarters of the
-    /// machine's]
+    /// Leave out shards of a run, and the rest of traces, that would take more memory than this, as in `8GiB`. [default:
+    /// three quarters of the machine's]
     #[arg(long, value_name = "SIZE")]
     max_memory: Option<ByteSize>,
     /// End with exit code 3 if anything at all was left out, not only if something recorded was lost.
@@ -50,7 +50,7 @@ fn parse_window(text: &str) -> Result<WindowChoice, String> {
 impl InputArguments {
     /// The choice of files.
     pub(super) fn plan_options(self) -> PlanOptions {
-        PlanOptions { window: self.window, force: self.force }
+        PlanOptions { window: self.window, force: self.force, max_memory_bytes: self.max_memory_bytes() }
     }
 
     /// Opens a run.
@@ -58,7 +58,11 @@ impl InputArguments {
     /// # Errors
     /// As [`RunSource::open_within`].
     pub(super) fn open_run(self, path: &Path) -> Result<RunSource, Error> {
-        RunSource::open_within(path, self.max_memory.map(|size| size.as_u64()))
+        RunSource::open_within(path, self.max_memory_bytes())
+    }
+
+    fn max_memory_bytes(self) -> Option<u64> {
+        self.max_memory.map(|size| size.as_u64())
     }
 
     /// The outcome of a command whose worst omission is `worst`.

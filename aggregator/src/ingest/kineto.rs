@@ -10,6 +10,7 @@ use trace::rank::Details;
 use trace::{HELD_RANKS, MANIFEST_FILE, Manifest, OmissionRow, SCHEMA_VERSION};
 
 use crate::Error;
+use crate::ingest::memory::default_max_memory_bytes;
 use crate::ingest::source::{Source, SourceInfo};
 use crate::model::RankData;
 
@@ -29,13 +30,14 @@ impl KinetoSource {
         Self::open_with(paths, PlanOptions::default())
     }
 
-    /// Finds the trace files and their ranks and windows.
+    /// Finds the trace files and their ranks and windows. Without a limit of memory in `options`, rows may take three
+    /// quarters of the machine's.
     ///
     /// # Errors
     /// As [`plan`].
     pub fn open_with(paths: &[PathBuf], options: PlanOptions) -> Result<Self, Error> {
         let path = paths.first().cloned().unwrap_or_default();
-        Ok(Self { path, plan: plan(paths, options)? })
+        Ok(Self { path, plan: plan(paths, with_memory(options))? })
     }
 
     /// The files, one for each rank and window.
@@ -78,6 +80,12 @@ impl Source for KinetoSource {
     fn load_detailed(&self, rank: i32) -> Result<(RankData, Details), Error> {
         Ok(load_windows_detailed(self.files_of(rank)?)?)
     }
+}
+
+/// The options with a limit of memory.
+fn with_memory(options: PlanOptions) -> PlanOptions {
+    let max_memory_bytes = options.max_memory_bytes.or_else(|| Some(default_max_memory_bytes()));
+    PlanOptions { max_memory_bytes, ..options }
 }
 
 /// The files of each rank.
@@ -124,7 +132,7 @@ pub fn ingest_with(
         let why = "it holds a run already; choose another --out";
         return Err(Error::NoInput { path: out.into(), why: why.into() });
     }
-    let plan = plan(paths, options)?;
+    let plan = plan(paths, with_memory(options))?;
     let manifest = Manifest {
         schema_version: SCHEMA_VERSION,
         run_id: run_id(&plan.files),

@@ -1,4 +1,4 @@
-//! The memory that the shards of a run may take.
+//! The memory that the rows of a run or of traces may take.
 
 use std::fs;
 

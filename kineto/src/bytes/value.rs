@@ -4,6 +4,9 @@
 use crate::bytes::json::{Cursor, Fault, FaultKind};
 use crate::bytes::{number, text};
 
+/// Longest text of a kept value, in memory up to 32 times as long. A list of all ranks of the largest job is about 9 MB.
+pub(crate) const MAX_KEPT_BYTES: usize = 16 << 20;
+
 /// Nesting depth of a kept value. It is limited because such values are read recursively.
 const MAX_VALUE_DEPTH: usize = 32;
 

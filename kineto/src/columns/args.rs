@@ -3,8 +3,11 @@
 //! Rows of one operator or kernel differ only in a few integers, mostly ids. So arguments are split into a *template*,
 //! which is interned, and the integers, which are packed. Both together give the original text.
 
+use trace::MAX_TEXT_BYTES;
+
 use crate::bytes::json::{Cursor, Fault, Str};
 use crate::bytes::{number, text};
+use crate::columns::batch::shortened;
 
 /// An argument: its key, and its value unless the value is an integer of the row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,21 +59,31 @@ impl Template {
 const INTEGER: u8 = 0;
 const JSON: u8 = 1;
 
-/// Splits the object at the cursor into `template` and `numbers`. Any other value becomes the argument `value`.
-pub(crate) fn encode(cursor: &mut Cursor<'_>, template: &mut Vec<u8>, numbers: &mut Vec<u8>) -> Result<(), Fault> {
+/// Splits the object at the cursor into `template` and `numbers`. Any other value becomes the argument `value`. Keys and
+/// values that are too long are shortened and counted in `long`. A value is no longer JSON then.
+pub(crate) fn encode(
+    cursor: &mut Cursor<'_>,
+    template: &mut Vec<u8>,
+    numbers: &mut Vec<u8>,
+    long: &mut u64,
+) -> Result<(), Fault> {
+    let mut put_text = |template: &mut Vec<u8>, raw: &[u8]| {
+        *long += u64::from(raw.len() > MAX_TEXT_BYTES);
+        put_slice(template, shortened(raw));
+    };
     if cursor.peek() != Some(b'{') {
         let start = cursor.pos();
         cursor.skip()?;
         put_slice(template, b"value");
         template.push(JSON);
-        put_slice(template, cursor.since(start));
+        put_text(template, cursor.since(start));
         return Ok(());
     }
     cursor.bump(1);
     let mut first = true;
     while cursor.next_member(first)? {
         first = false;
-        put_slice(template, cursor.key()?.raw);
+        put_text(template, cursor.key()?.raw);
         let start = cursor.pos();
         cursor.skip()?;
         let raw = cursor.since(start);
@@ -81,7 +94,7 @@ pub(crate) fn encode(cursor: &mut Cursor<'_>, template: &mut Vec<u8>, numbers: &
             }
             None => {
                 template.push(JSON);
-                put_slice(template, raw);
+                put_text(template, raw);
             }
         }
     }
@@ -148,7 +161,7 @@ mod tests {
 
     fn round_trip(text: &str) -> String {
         let (mut template, mut numbers) = (Vec::new(), Vec::new());
-        encode(&mut Cursor::new(format!("{text},").as_bytes(), 0), &mut template, &mut numbers).unwrap();
+        encode(&mut Cursor::new(format!("{text},").as_bytes(), 0), &mut template, &mut numbers, &mut 0).unwrap();
         let template = Template::decode(&template);
         let members = template.arguments(&numbers).map(|(key, value)| match value {
             Argument::Integer(integer) => format!("{}:{integer}", serde_json::to_string(key).unwrap()),
@@ -174,7 +187,7 @@ mod tests {
     fn rows_that_differ_in_integers_share_a_template() {
         let template = |text: &str| {
             let (mut template, mut numbers) = (Vec::new(), Vec::new());
-            encode(&mut Cursor::new(text.as_bytes(), 0), &mut template, &mut numbers).unwrap();
+            encode(&mut Cursor::new(text.as_bytes(), 0), &mut template, &mut numbers, &mut 0).unwrap();
             (template, numbers.len())
         };
         let (one, two) = (template(r#"{"id": 1, "dims": [2]} "#), template(r#"{"id": 70000, "dims": [2]} "#));

@@ -3,15 +3,31 @@
 use std::hash::BuildHasher;
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
+use trace::MAX_TEXT_BYTES;
 use trace::rank::{CopyRate, FlopsType, KernelUse, Kind, NONE};
 
 use crate::bytes::json::Str;
 use crate::bytes::layout::Layout;
 use crate::columns::by_text::{KnownFlops, NameRules};
+/// Memory of a row until an analysis has it: its columns here, its place in the order of the rows, and its columns there.
+const ROW_BYTES: u64 = 160;
+/// Memory of a row's arguments beside their texts, where all are kept.
+const ROW_ARGS_BYTES: u64 = 32;
+/// Memory of an entry of the sparse columns, with the row that an analysis makes of it.
+const SPARSE_BYTES: u64 = 96;
+/// As [`SPARSE_BYTES`], for allocations and for the arguments of collectives, which become long rows.
+const SPARSE_ROW_BYTES: u64 = 384;
+/// Copies of a text: here, in decoded form, and among the names of the rank.
+const TEXT_COPIES: u64 = 3;
+/// Memory of a text or a track beside its bytes, in all tables that look it up.
+const ENTRY_BYTES: u64 = 160;
+
 /// Strings seen by one worker, by their bytes in the file. Ids are dense and belong to this interner only.
 #[derive(Debug, Default)]
 pub(crate) struct Interner {
     ids: FxHashMap<Box<[u8]>, u32>,
+    /// Sum of the lengths.
+    text_bytes: u64,
 }
 
 impl Interner {
@@ -23,7 +39,12 @@ impl Interner {
         }
         let id = self.ids.len() as u32;
         self.ids.insert(raw.into(), id);
+        self.text_bytes += raw.len() as u64;
         id
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.text_bytes * TEXT_COPIES + self.ids.len() as u64 * ENTRY_BYTES
     }
 
     /// The strings, by id.
@@ -122,12 +143,16 @@ pub(crate) struct Tally {
     pub(crate) counters: u64,
     /// Memory events without a time or a size.
     pub(crate) bad_memory: u64,
+    /// Names and arguments that were shortened.
+    pub(crate) long_texts: u64,
+    /// Arguments of collectives that are too long to be kept.
+    pub(crate) long_args: u64,
 }
 
 impl Tally {
     pub(crate) fn add(&mut self, other: &Self) {
         let Self { events, no_start, no_length, negative, too_long, far, length_ns, .. } = other;
-        let Self { no_ids, not_objects, begin_end, counters, bad_memory, .. } = other;
+        let Self { no_ids, not_objects, begin_end, counters, bad_memory, long_texts, long_args, .. } = other;
         self.events += events;
         self.no_start += no_start;
         self.no_length += no_length;
@@ -140,6 +165,8 @@ impl Tally {
         self.begin_end += begin_end;
         self.counters += counters;
         self.bad_memory += bad_memory;
+        self.long_texts += long_texts;
+        self.long_args += long_args;
     }
 }
 
@@ -200,6 +227,20 @@ impl Columns {
     /// Rows.
     pub(crate) fn len(&self) -> usize {
         self.ts_ns.len()
+    }
+
+    /// Memory that the rows take until an analysis has them, without the texts that rows share: an estimate.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let count = |length: usize| length as u64;
+        let args: u64 = self.comm_args.iter().map(|(_, args)| count(args.len())).sum();
+        let sparse = count(self.bytes.len() + self.flops.len() + self.flops_types.len())
+            + count(self.kernel_use.len() + self.copy_rates.len() + self.flows.len());
+        count(self.len()) * ROW_BYTES
+            + count(self.shape.len() + self.template.len()) * ROW_ARGS_BYTES
+            + count(self.numbers.len()) * 2
+            + sparse * SPARSE_BYTES
+            + count(self.allocations.len() + self.comm_args.len()) * SPARSE_ROW_BYTES
+            + args * TEXT_COPIES
     }
 
     /// Adds a row.
@@ -304,7 +345,19 @@ pub(crate) struct Scratch {
     last_kind: Option<Kind>,
 }
 
+/// The first bytes of a text that is too long.
+pub(crate) fn shortened(raw: &[u8]) -> &[u8] {
+    &raw[..raw.len().min(MAX_TEXT_BYTES)]
+}
+
 impl Scratch {
+    /// Memory of the texts and tracks, with what is made of them when the file is put together: an estimate.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let texts = [&self.names, &self.shapes, &self.categories, &self.templates];
+        let tracks = self.tracks.ids.len() as u64 * ENTRY_BYTES;
+        texts.into_iter().map(Interner::memory_bytes).sum::<u64>() + tracks
+    }
+
     /// The kind of a category. Most events have the category of the event before, so that one is kept.
     #[inline]
     pub(crate) fn kind(&mut self, category: &[u8]) -> Kind {
@@ -322,10 +375,12 @@ impl Scratch {
 
     /// The id of a name, and what the name says.
     #[inline]
-    pub(crate) fn name(&mut self, name: Str<'_>) -> (u32, NameRules) {
-        let id = self.names.id(name.raw);
+    pub(crate) fn name(&mut self, name: Str<'_>, tally: &mut Tally) -> (u32, NameRules) {
+        let raw = shortened(name.raw);
+        tally.long_texts += u64::from(raw.len() < name.raw.len());
+        let id = self.names.id(raw);
         if id as usize == self.rules.len() {
-            self.rules.push(NameRules::of(name.raw));
+            self.rules.push(NameRules::of(raw));
         }
         (id, self.rules[id as usize])
     }

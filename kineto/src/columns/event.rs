@@ -4,13 +4,17 @@
 //! it wants when it reaches them. Where `args` comes first (sorted keys), it is skipped and read after the other
 //! members. Keys are predicted from the event before (see `layout`).
 
+use trace::MAX_TEXT_BYTES;
 use trace::rank::{CopyRate, FlopsType, KernelUse, Kind, NONE};
 use trace::time_limits::MAX_LENGTH_NS;
 
 use crate::bytes::json::{Cursor, Fault, Str};
 use crate::bytes::layout::Key;
 use crate::bytes::number;
-use crate::columns::batch::{Allocation, Columns, FlowEnd, Interner, NONE_32, Row, Scratch, id_from_text, narrow};
+use crate::bytes::value::MAX_KEPT_BYTES;
+use crate::columns::batch::{
+    Allocation, Columns, FlowEnd, Interner, NONE_32, Row, Scratch, id_from_text, narrow, shortened,
+};
 use crate::columns::by_text::{Call, RawInputs};
 
 /// The stream of a synchronisation that concerns all streams: CUPTI_SYNCHRONIZATION_INVALID_VALUE in
@@ -354,7 +358,7 @@ fn keep_complete(
     let kind = scratch.kind(head.category);
     let on_device = is_device_row(kind);
     let row = columns.len() as u32;
-    let (name, rules) = scratch.name(head.name);
+    let (name, rules) = scratch.name(head.name, &mut columns.tally);
     // Where the arguments name no device or stream, a device row's process and thread are its device and stream.
     let place = |arg: i64, fallback: i64| match (on_device, arg) {
         (false, _) => NONE_32,
@@ -390,12 +394,21 @@ fn keep_complete(
         keep_flops(whole, head, row, scratch, columns);
     }
     if rules.may_be_collective(kind)
-        && let Some((from, to)) = head.args
+        && let Some(range) = head.args
     {
-        let mut end = *whole;
-        end.bump(to - whole.pos());
-        columns.comm_args.push((row, end.since(from).into()));
+        keep_comm_args(whole, range, row, columns);
     }
+}
+
+/// Keeps the arguments of a row that may belong to a collective.
+fn keep_comm_args(whole: &Cursor<'_>, (from, to): (usize, usize), row: u32, columns: &mut Columns) {
+    if to - from > MAX_KEPT_BYTES {
+        columns.tally.long_args += 1;
+        return;
+    }
+    let mut end = *whole;
+    end.bump(to - whole.pos());
+    columns.comm_args.push((row, end.since(from).into()));
 }
 
 /// Keeps the FLOPs of an operator.
@@ -456,14 +469,16 @@ fn keep_device_use(row: u32, args: &Args, columns: &mut Columns) {
 }
 
 fn keep_args(whole: &Cursor<'_>, head: &Head<'_>, scratch: &mut Scratch, columns: &mut Columns) {
-    columns.category.push(scratch.categories.id(head.category));
+    columns.category.push(scratch.categories.id(shortened(head.category)));
+    columns.tally.long_texts += u64::from(head.category.len() > MAX_TEXT_BYTES);
     columns.first_number.push(columns.numbers.len() as u32);
     let template = head.args.map(|(from, _)| {
         let mut cursor = *whole;
         cursor.bump(from - whole.pos());
         scratch.draft.clear();
         // The object was skipped before, which does not check all of it. On an error, the members before it are kept.
-        let _ = crate::columns::args::encode(&mut cursor, &mut scratch.draft, &mut columns.numbers);
+        let long = &mut columns.tally.long_texts;
+        let _ = crate::columns::args::encode(&mut cursor, &mut scratch.draft, &mut columns.numbers, long);
         scratch.templates.id(&scratch.draft) + 1
     });
     columns.template.push(template.unwrap_or_default());

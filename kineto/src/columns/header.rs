@@ -6,7 +6,7 @@ use trace::rank::MAX_RANKS;
 
 use crate::bytes::json::{Cursor, Fault, FaultKind};
 use crate::bytes::text;
-use crate::bytes::value::Value;
+use crate::bytes::value::{MAX_KEPT_BYTES, Value};
 /// Scalars that are kept. A trace has about twenty.
 const MAX_SCALARS: usize = 256;
 /// Longest scalar that is kept.
@@ -23,6 +23,8 @@ pub(crate) struct Header {
     pub(crate) base_ns: i64,
     /// `baseTimeNanoseconds` is there, but cannot be read.
     pub(crate) base_unread: bool,
+    /// Members that are too long to be kept.
+    pub(crate) too_long: Vec<&'static str>,
     /// Numbers and short strings, by key.
     pub(crate) scalars: BTreeMap<String, String>,
     /// The document has a list of events.
@@ -134,8 +136,8 @@ impl HeaderParser {
                 self.header.has_events = true;
                 return Ok(Some(HeaderStep::Events(cursor.pos())));
             }
-            "distributedInfo" => self.header.distributed = Some(Value::read(cursor)?),
-            "deviceProperties" => self.header.devices = Some(Value::read(cursor)?),
+            "distributedInfo" => self.header.distributed = self.kept("distributedInfo", cursor)?,
+            "deviceProperties" => self.header.devices = self.kept("deviceProperties", cursor)?,
             "baseTimeNanoseconds" => {
                 let base_ns = Value::read(cursor)?.integer();
                 self.header.base_unread = base_ns.is_none();
@@ -143,6 +145,18 @@ impl HeaderParser {
             }
             _ => self.scalar(key, cursor)?,
         }
+        Ok(None)
+    }
+
+    /// The value at the cursor, if it is short enough to be kept.
+    fn kept(&mut self, key: &'static str, cursor: &mut Cursor<'_>) -> Result<Option<Value>, Fault> {
+        let mut end = *cursor;
+        end.skip()?;
+        if end.pos() - cursor.pos() <= MAX_KEPT_BYTES {
+            return Value::read(cursor).map(Some);
+        }
+        *cursor = end;
+        self.header.too_long.push(key);
         Ok(None)
     }
 

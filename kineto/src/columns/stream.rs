@@ -6,7 +6,7 @@
 //! together with it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,11 +23,29 @@ pub(crate) const BLOCK_BYTES: usize = 256 << 10;
 /// Size of a block of the header, which is short.
 const HEAD_BYTES: usize = 64 << 10;
 
+/// A value of the header of this length is read even if there is no room for rows, so that the file is known as a trace.
+const HEADER_ROOM_BYTES: usize = 1 << 20;
+
 /// Most pieces that are read and not yet joined. One thread cannot read faster than about this many threads parse.
 const MAX_IN_FLIGHT: usize = 18;
 
 /// Longest single event or value of the header: all of it must be in memory at once.
-pub(crate) const MAX_VALUE_BYTES: usize = 256 << 20;
+pub(crate) const MAX_VALUE_BYTES: usize = 64 << 20;
+
+/// The memory that the rows of a file may take.
+#[derive(Clone, Debug)]
+pub(crate) struct Room {
+    pub(crate) bytes: u64,
+    /// The reason to give where the rows do not fit.
+    pub(crate) full: String,
+}
+
+impl Room {
+    /// Room for any rows.
+    pub(crate) fn unlimited() -> Self {
+        Self { bytes: u64::MAX, full: String::new() }
+    }
+}
 
 /// The content of a file.
 #[derive(Debug, Default)]
@@ -39,10 +57,14 @@ pub(crate) struct Streamed {
     pub(crate) scratches: BTreeMap<u32, Scratch>,
     /// The place where reading stopped, if it is not the end.
     pub(crate) missing: Option<Missing>,
+    /// It stopped there because the next rows have no room.
+    pub(crate) is_full: bool,
     /// Text after the document, which was not read.
     pub(crate) trailing: Option<Missing>,
     /// Bytes of JSON text that were read.
     pub(crate) bytes: u64,
+    /// Memory that the rows take until they are one table: an estimate.
+    pub(crate) memory_bytes: u64,
 }
 
 /// A place in a file after which nothing was read.
@@ -53,9 +75,9 @@ pub(crate) struct Missing {
     pub(crate) why: String,
 }
 
-/// Reads a whole stream.
-pub(crate) fn read_stream(input: Input, wanted: Wanted, block_bytes: usize) -> Streamed {
-    let mut reader = Reader::new(input, wanted, block_bytes);
+/// Reads a whole stream, or as much of it as has room.
+pub(crate) fn read_stream(input: Input, wanted: Wanted, block_bytes: usize, room: Room) -> Streamed {
+    let mut reader = Reader::new(input, wanted, block_bytes, room);
     reader.read_document();
     reader.finish()
 }
@@ -88,6 +110,8 @@ struct Shared {
     queue: Mutex<VecDeque<Piece>>,
     scratches: Mutex<Vec<(u32, Scratch)>>,
     next_scratch: AtomicU32,
+    /// Memory of the texts and tracks in all scratches.
+    scratch_bytes: AtomicU64,
     done: Sender<Parsed>,
 }
 
@@ -110,9 +134,11 @@ impl Shared {
         let (number, mut scratch) =
             kept.unwrap_or_else(|| (self.next_scratch.fetch_add(1, Ordering::Relaxed), Scratch::default()));
         let mut room = std::mem::take(&mut scratch.room);
+        let before_bytes = scratch.memory_bytes();
         let (end, edges) = read_piece(bytes, self.wanted, &mut scratch, &mut room);
         let columns = room.take_exact();
         scratch.room = room;
+        self.scratch_bytes.fetch_add(scratch.memory_bytes() - before_bytes, Ordering::Relaxed);
         lock(&self.scratches).push((number, scratch));
         Read { scratch: number, columns, end, edges }
     }
@@ -128,6 +154,9 @@ enum Ended {
 
 struct Reader {
     input: Input,
+    room: Room,
+    /// Memory of the joined rows without their texts.
+    rows_bytes: u64,
     shared: Arc<Shared>,
     results: Receiver<Parsed>,
     block_bytes: usize,
@@ -150,17 +179,20 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(input: Input, wanted: Wanted, block_bytes: usize) -> Self {
+    fn new(input: Input, wanted: Wanted, block_bytes: usize, room: Room) -> Self {
         let (done, results) = channel();
         let shared = Shared {
             wanted,
             queue: Mutex::default(),
             scratches: Mutex::default(),
             next_scratch: AtomicU32::new(0),
+            scratch_bytes: AtomicU64::new(0),
             done,
         };
         Self {
             input,
+            room,
+            rows_bytes: 0,
             shared: Arc::new(shared),
             results,
             block_bytes: block_bytes.max(16),
@@ -180,6 +212,7 @@ impl Reader {
 
     fn finish(mut self) -> Streamed {
         self.out.bytes = self.input.read_bytes;
+        self.out.memory_bytes = self.memory_bytes();
         self.out.header = std::mem::take(&mut self.parser.header);
         self.out.scratches = std::mem::take(&mut *lock(&self.shared.scratches)).into_iter().collect();
         // If the stream failed after a complete document, for example by a wrong checksum, the document may be damaged.
@@ -193,6 +226,24 @@ impl Reader {
             self.out.trailing = Some(Missing { byte: self.input.read_bytes, why });
         }
         self.out
+    }
+
+    /// Memory of the joined rows, and of the texts that were read.
+    fn memory_bytes(&self) -> u64 {
+        self.rows_bytes.saturating_add(self.shared.scratch_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Whether the joined rows leave room for `more` bytes.
+    fn has_room(&self, more: u64) -> bool {
+        self.memory_bytes().saturating_add(more) <= self.room.bytes
+    }
+
+    /// Ends the reading because the next rows have no room.
+    fn full(&mut self) -> Ended {
+        self.out.is_full = true;
+        let why = self.room.full.clone();
+        self.missing(self.at, why);
+        Ended::Stopped
     }
 
     fn missing(&mut self, byte: u64, why: impl Into<String>) {
@@ -215,6 +266,10 @@ impl Reader {
                     self.at += safe as u64;
                     if bytes.len() > MAX_VALUE_BYTES {
                         return self.missing(self.at, format!("a value is longer than {MAX_VALUE_BYTES} bytes"));
+                    }
+                    if bytes.len() > HEADER_ROOM_BYTES && !self.has_room(bytes.len() as u64) {
+                        self.full();
+                        return;
                     }
                     if !self.more(&mut bytes) {
                         let empty = self.input.read_bytes == 0;
@@ -368,6 +423,11 @@ impl Reader {
             self.missing(self.at + fault.at as u64, fault.what.describe());
             return Some(Ended::Stopped);
         }
+        let rows_bytes = read.columns.memory_bytes();
+        if !self.has_room(rows_bytes) {
+            return Some(self.full());
+        }
+        self.rows_bytes += rows_bytes;
         self.after_item = read.edges.after_item(self.after_item);
         self.out.pieces.push((read.scratch, read.columns));
         let ended = match read.end {
@@ -379,6 +439,9 @@ impl Reader {
                 self.at += from as u64;
                 self.tail.extend_from_slice(&bytes[from..length]);
                 self.tail_due = (2 * self.tail.len()).min(MAX_VALUE_BYTES + 1);
+                if !self.has_room(self.tail.len() as u64) {
+                    return Some(self.full());
+                }
                 (self.tail.len() > MAX_VALUE_BYTES).then(|| {
                     self.missing(self.at, format!("an event is longer than {MAX_VALUE_BYTES} bytes"));
                     Ended::Stopped

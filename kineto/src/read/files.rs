@@ -15,7 +15,7 @@ use crate::read::jobs::{NEAR_NS, usual_world_size};
 use crate::read::names::{Named, ranks_from_names, torch_name};
 use crate::read::probe::{Probe, probe};
 use crate::read::survey::{arrange, refuse_other_jobs, survey};
-use crate::read::trace_file::{RankSource, TraceFile, WindowChoice, listed};
+use crate::read::trace_file::{MemoryShare, RankSource, TraceFile, WindowChoice, listed};
 
 /// The traces of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,6 +37,9 @@ pub struct PlanOptions {
     pub window: WindowChoice,
     /// Put files together that look like those of different jobs.
     pub force: bool,
+    /// The memory that rows may take together while they are read; `None`: no limit. Every thread reads one rank at a time,
+    /// and each rank may take an equal part. The rest of a larger trace becomes an omission.
+    pub max_memory_bytes: Option<u64>,
 }
 
 /// Finds the traces in `paths`: files, directories and those inside, archives, and `-` for standard input. Each file
@@ -63,6 +66,7 @@ pub fn plan(paths: &[PathBuf], options: PlanOptions) -> Result<Plan, Error> {
     }
     plan.world_size = usual_world_size(probes.iter().map(|probe| probe.world_size)).unwrap_or(0);
     let mut files = plan.number(&probes);
+    share_memory(&mut files, options.max_memory_bytes);
     let is_double = files.windows(2).any(|pair| pair[0].rank == pair[1].rank);
     let sizes: BTreeSet<i32> = files.iter().filter_map(|file| file.world_size).collect();
     let surveys = if is_double || sizes.len() > 1 || is_spread(&probes) { survey(&files)? } else { Vec::new() };
@@ -220,7 +224,16 @@ fn file_of(probe: &Probe, rank: i32, rank_source: RankSource) -> TraceFile {
         world_size: *world_size,
         size_bytes: *size_bytes,
         window: None,
+        memory: MemoryShare::default(),
     }
+}
+
+/// Gives the rows of each rank an equal part of the memory.
+fn share_memory(files: &mut [TraceFile], max_memory_bytes: Option<u64>) {
+    let Some(all_bytes) = max_memory_bytes else { return };
+    let ranks: BTreeSet<i32> = files.iter().map(|file| file.rank).collect();
+    let ranks_at_once = rayon::current_num_threads().min(ranks.len()).max(1) as u64;
+    files.iter_mut().for_each(|file| file.memory = MemoryShare { all_bytes, ranks_at_once });
 }
 
 /// The last part of a path, for messages.

@@ -8,22 +8,26 @@ use trace::Text;
 use trace::rank::{Details, Events, NO_PARENT, RankData};
 
 use crate::Error;
-use crate::read::load::{load, load_detailed};
+use crate::columns::event::Wanted;
+use crate::read::load::{Loaded, load_wanted};
 use crate::read::trace_file::TraceFile;
 
-/// Reads the windows of one rank, which are `files` in order of time. See [`load`].
+/// Reads the windows of one rank, which are `files` in order of time, as long as their rows fit into the memory of the rank.
+/// See [`load`](crate::load).
 ///
 /// # Errors
-/// As [`load`], for the first file that has one.
+/// As [`load`](crate::load), for the first file that has one.
 pub fn load_windows(files: &[TraceFile]) -> Result<RankData, Error> {
     let Some((first, later)) = files.split_first() else { return Ok(RankData::default()) };
-    let first = load(first)?;
+    let Loaded { data: first, memory_bytes: mut used_bytes, .. } = load_wanted(first, Wanted::default(), 0)?;
     if later.is_empty() {
         return Ok(first);
     }
     let mut all = Joined::new(first);
     for file in later {
-        all.append(load(file)?);
+        let Loaded { data: next, memory_bytes, .. } = load_wanted(file, Wanted::default(), used_bytes)?;
+        used_bytes += memory_bytes;
+        all.append(next);
     }
     Ok(all.data)
 }
@@ -33,14 +37,19 @@ pub fn load_windows(files: &[TraceFile]) -> Result<RankData, Error> {
 /// # Errors
 /// As [`load_windows`].
 pub fn load_windows_detailed(files: &[TraceFile]) -> Result<(RankData, Details), Error> {
+    const WANTED: Wanted = Wanted { args: true, shapes: false };
     let Some((first, later)) = files.split_first() else { return Ok((RankData::default(), Details::default())) };
-    let (first, mut details) = load_detailed(first)?;
+    let first = load_wanted(first, WANTED, 0)?;
+    let mut used_bytes = first.memory_bytes;
+    let (first, mut details) = first.detailed();
     if later.is_empty() {
         return Ok((first, details));
     }
     let mut all = Joined::new(first);
     for file in later {
-        let (next, its_details) = load_detailed(file)?;
+        let next = load_wanted(file, WANTED, used_bytes)?;
+        used_bytes += next.memory_bytes;
+        let (next, its_details) = next.detailed();
         details.append(&its_details, all.data.events.len(), next.events.len());
         all.append(next);
     }

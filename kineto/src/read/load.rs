@@ -5,22 +5,23 @@ use std::path::{Path, PathBuf};
 
 use trace::rank::{BelowOperators, Collective, Details, Events, Launches, RankData, RankInfo, RankOutline};
 use trace::time_limits::{FAR, LONG};
-use trace::{CounterRow, OmissionKind, OmissionRow, Phase, StepRow, Text};
+use trace::{CounterRow, MAX_TEXT_BYTES, OmissionKind, OmissionRow, Phase, StepRow, Text};
 
 use crate::Error;
 use crate::bytes::input::Input;
+use crate::bytes::value::MAX_KEPT_BYTES;
 use crate::columns::batch::{Columns, Tally};
 use crate::columns::event::Wanted;
 use crate::columns::header::{Header, rank_from_distributed_info, world_size_from_distributed_info};
 use crate::columns::rows::{Extras, Rows, rows_from_pieces};
-use crate::columns::stream::{BLOCK_BYTES, Streamed, read_stream};
+use crate::columns::stream::{BLOCK_BYTES, Room, Streamed, read_stream};
 use crate::meaning::collectives::{Collectives, find_collectives};
 use crate::meaning::device_memory_flow_rows::{device_rows, flow_rows, memory_rows};
 use crate::meaning::groups::{Groups, MAX_UNLISTED_RANKS};
 use crate::meaning::op_details::details_of;
 use crate::meaning::steps::{Steps, assign_steps, find_steps};
 use crate::read::names::host_from_name;
-use crate::read::trace_file::{RankSource, TraceFile, Window};
+use crate::read::trace_file::{MemoryShare, RankSource, TraceFile, Window};
 /// Reads a whole trace. Parts that could not be read are listed in [`RankData::omissions`], and the rest is kept.
 ///
 /// Times are the host's UTC, in ns since 1970. A row's `id` is its place in the file.
@@ -28,7 +29,7 @@ use crate::read::trace_file::{RankSource, TraceFile, Window};
 /// # Errors
 /// [`Error::Io`] if the file cannot be opened; [`Error::NotATrace`] if it holds no list of events.
 pub fn load(file: &TraceFile) -> Result<RankData, Error> {
-    Ok(load_wanted(file, Wanted::default())?.data)
+    Ok(load_wanted(file, Wanted::default(), 0)?.data)
 }
 
 /// As [`load`], with shapes, stacks and modules.
@@ -36,9 +37,7 @@ pub fn load(file: &TraceFile) -> Result<RankData, Error> {
 /// # Errors
 /// As [`load`].
 pub fn load_detailed(file: &TraceFile) -> Result<(RankData, Details), Error> {
-    let Loaded { mut data, extras, .. } = load_wanted(file, Wanted { args: true, shapes: false })?;
-    let details = details_of(&mut data, &extras);
-    Ok((data, details))
+    load_wanted(file, Wanted { args: true, shapes: false }, 0).map(Loaded::detailed)
 }
 
 /// A rank with the parts of its trace that only `ingest` needs.
@@ -52,13 +51,24 @@ pub(crate) struct Loaded {
     pub(crate) complete: bool,
     /// The device of its first device row; set when its rows are dropped.
     pub(crate) used_device: Option<i64>,
+    /// Memory that its rows took while they were read: an estimate.
+    pub(crate) memory_bytes: u64,
 }
 
-/// As [`load`], with the parts that `wanted` names.
-pub(crate) fn load_wanted(file: &TraceFile, wanted: Wanted) -> Result<Loaded, Error> {
+impl Loaded {
+    /// The rows with their shapes, stacks and modules.
+    pub(crate) fn detailed(self) -> (RankData, Details) {
+        let Self { mut data, extras, .. } = self;
+        let details = details_of(&mut data, &extras);
+        (data, details)
+    }
+}
+
+/// As [`load`], with the parts that `wanted` names. The rows of other windows take `used_bytes` of the rank's memory.
+pub(crate) fn load_wanted(file: &TraceFile, wanted: Wanted, used_bytes: u64) -> Result<Loaded, Error> {
     let shown = || PathBuf::from(&*file.name);
     let input = Input::open(&file.path).map_err(|source| Error::Io { path: shown(), source })?;
-    let streamed = read_stream(input, wanted, BLOCK_BYTES);
+    let streamed = read_stream(input, wanted, BLOCK_BYTES, file.memory.room(used_bytes));
     if !streamed.header.has_events {
         let why = match &streamed.missing {
             Some(missing) => format!("byte {}: {}", missing.byte, missing.why),
@@ -83,9 +93,11 @@ pub fn check_any_blocks(bytes: &[u8], block_sizes: &[usize]) {
         world_size: None,
         size_bytes: bytes.len() as u64,
         window: None,
+        memory: MemoryShare::default(),
     };
     let read = |block_bytes: usize| {
-        let streamed = read_stream(Input::from_bytes(bytes.to_vec()), Wanted { args: true, shapes: true }, block_bytes);
+        let wanted = Wanted { args: true, shapes: true };
+        let streamed = read_stream(Input::from_bytes(bytes.to_vec()), wanted, block_bytes, Room::unlimited());
         let loaded = rank_from_stream(streamed, &file);
         // The numbers of names depend on the order in which the workers met them. All else must be equal.
         let names: Vec<Text> =
@@ -126,14 +138,14 @@ pub struct Parsed {
 /// [`Error::Io`] if the file cannot be opened.
 pub fn parse_only(path: &Path) -> Result<Parsed, Error> {
     let input = Input::open(path).map_err(|source| Error::Io { path: path.into(), source })?;
-    let streamed = read_stream(input, Wanted::default(), BLOCK_BYTES);
+    let streamed = read_stream(input, Wanted::default(), BLOCK_BYTES, Room::unlimited());
     let count = |of: fn(&Columns) -> u64| streamed.pieces.iter().map(|(_, piece)| of(piece)).sum();
     Ok(Parsed { bytes: streamed.bytes, events: count(|p| p.tally.events), rows: count(|p| p.len() as u64) })
 }
 
 /// Builds a rank from the content of a file.
 pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
-    let Streamed { header, pieces, scratches, missing, trailing, .. } = streamed;
+    let Streamed { header, pieces, scratches, missing, trailing, memory_bytes, .. } = streamed;
     let recorded = rank_from_distributed_info(header.distributed.as_ref());
     let rank = recorded.unwrap_or(file.rank);
     let from = if recorded.is_some() { RankSource::DistributedInfo } else { file.rank_source };
@@ -157,6 +169,9 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
         i64::from(header.base_unread),
         "baseTimeNanoseconds is not a 64-bit integer; times count from zero",
     );
+    for what in &header.too_long {
+        report.lose(what, 1, &format!("it is longer than {MAX_KEPT_BYTES} bytes; not used"));
+    }
     let allocations = std::mem::take(&mut rows.allocations);
     let (memory, (flows, incomplete_flows)) =
         rayon::join(|| memory_rows(&rows, allocations, rank), || flow_rows(&rows, rank));
@@ -194,7 +209,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
         omissions: report.omissions,
         ..RankData::default()
     };
-    Loaded { data, extras, scalars: header.scalars, complete, used_device: None }
+    Loaded { data, extras, scalars: header.scalars, complete, used_device: None, memory_bytes }
 }
 
 fn too_many_ranks() -> String {
@@ -286,6 +301,10 @@ impl Report {
             count(tally.bad_memory),
             "their time is unreadable or impossible, or they have no size",
         );
+        let long = format!("they are longer than {MAX_TEXT_BYTES} bytes; shortened");
+        self.lose("names and arguments", count(tally.long_texts), &long);
+        let long = format!("they are longer than {MAX_KEPT_BYTES} bytes; not used");
+        self.lose("arguments of collectives", count(tally.long_args), &long);
         if tally.counters > 0 {
             self.remarks.push(format!("{} hardware counter events are not kept", tally.counters));
         }

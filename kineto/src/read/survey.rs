@@ -15,7 +15,7 @@ use crate::columns::rows::rows_from_pieces;
 use crate::columns::stream::{BLOCK_BYTES, read_stream};
 use crate::meaning::steps::find_steps;
 use crate::read::jobs::{self, Traits};
-use crate::read::trace_file::{TraceFile, Window, WindowChoice, listed};
+use crate::read::trace_file::{MemoryShare, TraceFile, Window, WindowChoice, listed};
 use crate::read::windows::{Grouped, Piece, group, step_numbers};
 
 /// Groups of files that an error names.
@@ -23,15 +23,21 @@ const LISTED_JOBS: usize = 4;
 
 /// Reads the times, steps and names of files, one file at a time and thread.
 pub(crate) fn survey(files: &[TraceFile]) -> Result<Vec<Traits>, Error> {
-    files.par_iter().with_max_len(1).map(traits).collect()
+    let at_once = rayon::current_num_threads().min(files.len()) as u64;
+    let one = |file: &TraceFile| {
+        let ranks_at_once = file.memory.ranks_at_once.max(at_once);
+        traits(file, MemoryShare { ranks_at_once, ..file.memory })
+    };
+    files.par_iter().with_max_len(1).map(one).collect()
 }
 
-fn traits(file: &TraceFile) -> Result<Traits, Error> {
+fn traits(file: &TraceFile, memory: MemoryShare) -> Result<Traits, Error> {
     let shown = || PathBuf::from(&*file.name);
     let input = Input::open(&file.path).map_err(|source| Error::Io { path: shown(), source })?;
     let file_error = input.file_error.clone();
-    let streamed = read_stream(input, Wanted::default(), BLOCK_BYTES);
+    let streamed = read_stream(input, Wanted::default(), BLOCK_BYTES, memory.room(0));
     let unread = file_error.check().err().map(|error| error.to_string());
+    let unread = unread.or_else(|| streamed.missing.filter(|_| streamed.is_full).map(|missing| missing.why));
     let rows = rows_from_pieces(streamed.pieces, streamed.scratches, streamed.header.base_ns);
     let events = &rows.events;
     let spans = (0..events.len()).map(|row| (events.ts_ns[row], events.end_ns(row)));

@@ -2,6 +2,7 @@
 
 mod layouts;
 mod meaning;
+mod memory;
 mod reference;
 
 use std::path::PathBuf;
@@ -12,10 +13,10 @@ use trace::rank::RankData;
 
 use crate::bytes::input::Input;
 use crate::columns::event::Wanted;
-use crate::columns::stream::read_stream;
+use crate::columns::stream::{Room, read_stream};
 use crate::read::load::rank_from_stream;
 use crate::read::tests::reference::{check_rank, plain_rows, reference_rows};
-use crate::read::{RankSource, TraceFile};
+use crate::read::{MemoryShare, RankSource, TraceFile};
 /// A rank from the text of a file, read in blocks of `block_bytes`.
 pub(crate) fn rank_from_bytes(bytes: Vec<u8>, block_bytes: usize) -> RankData {
     let file = TraceFile {
@@ -26,10 +27,42 @@ pub(crate) fn rank_from_bytes(bytes: Vec<u8>, block_bytes: usize) -> RankData {
         rank_source: RankSource::Order,
         world_size: None,
         size_bytes: bytes.len() as u64,
+        memory: MemoryShare::default(),
     };
-    let data = rank_from_stream(read_stream(Input::from_bytes(bytes), Wanted::default(), block_bytes), &file).data;
+    let streamed = read_stream(Input::from_bytes(bytes), Wanted::default(), block_bytes, Room::unlimited());
+    let data = rank_from_stream(streamed, &file).data;
     check_rank(&data);
     data
+}
+
+/// A file with a trace, which is removed with the value.
+pub(crate) struct Written {
+    file: TraceFile,
+    _directory: tempfile::TempDir,
+}
+
+impl AsRef<TraceFile> for Written {
+    fn as_ref(&self) -> &TraceFile {
+        &self.file
+    }
+}
+
+/// A file with this text.
+pub(crate) fn file_of(text: &str) -> Written {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("trace.json");
+    std::fs::write(&path, text).unwrap();
+    let file = TraceFile {
+        name: "trace".into(),
+        window: None,
+        path,
+        rank: 0,
+        rank_source: RankSource::Order,
+        world_size: None,
+        size_bytes: text.len() as u64,
+        memory: MemoryShare::default(),
+    };
+    Written { file, _directory: directory }
 }
 
 /// A rank from the text of a file.

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use trace::Text;
 
+use crate::columns::stream::Room;
+
 /// Files that are named in one line.
 const LISTED: usize = 5;
 
@@ -47,6 +49,42 @@ pub struct TraceFile {
     pub size_bytes: u64,
     /// Its window; `None` if all files are of one window.
     pub window: Option<Window>,
+    /// The memory that the rows of its rank may take.
+    pub memory: MemoryShare,
+}
+
+/// The memory that rows may take while they are read. It is shared by the ranks that are read at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryShare {
+    /// The memory of all ranks that are read at a time.
+    pub all_bytes: u64,
+    /// Their number.
+    pub ranks_at_once: u64,
+}
+
+impl Default for MemoryShare {
+    /// No limit.
+    fn default() -> Self {
+        Self { all_bytes: u64::MAX, ranks_at_once: 1 }
+    }
+}
+
+impl MemoryShare {
+    /// The memory for one rank.
+    pub fn rank_bytes(self) -> u64 {
+        self.all_bytes / self.ranks_at_once.max(1)
+    }
+
+    /// The room for the rows of one rank, of which `used_bytes` are taken.
+    pub(crate) fn room(self, used_bytes: u64) -> Room {
+        let Self { all_bytes, ranks_at_once } = self;
+        let rank_bytes = self.rank_bytes();
+        let full = format!(
+            "the rows before it fill the memory that those of a rank may take, {rank_bytes} bytes ({all_bytes} bytes for \
+             {ranks_at_once} ranks at once); give more with --max-memory"
+        );
+        Room { bytes: rank_bytes.saturating_sub(used_bytes), full }
+    }
 }
 
 /// A window of the profiler, and the numbers of its steps.

@@ -47,7 +47,7 @@ pub fn write_shards(files: &[TraceFile], run: &Path, run_id: &str) -> Result<Wri
     let (mut numbers, mut known, mut parts) = (Numbers::default(), Known::default(), 0);
     let mut closed: Vec<PartRow> = Vec::new();
     for file in files {
-        let mut loaded = load_wanted(file, Wanted { args: true, ..Wanted::default() })?;
+        let mut loaded = load_wanted(file, Wanted { args: true, ..Wanted::default() }, 0)?;
         let first_id = numbers.id;
         if all.is_some() {
             numbers.shift(&mut loaded.data);

@@ -86,6 +86,47 @@ fn garbage_and_strangers_are_problems() {
     "#]].assert_eq(&report(run.path()));
 }
 
+#[test]
+fn long_texts_are_shortened_and_counted_and_all_rows_are_read() {
+    let run = good_run();
+    let long = "é".repeat(MAX_TEXT_BYTES / 2);
+    let mut rows = events(0, 200);
+    rows[7].name = long.clone().into();
+    for row in [30, 70] {
+        rows[row].name = format!("{long}{row}").into();
+    }
+    rows[8].args = Some(format!("{{\"ab\":\"{long}\"}}").into());
+    fs::remove_file(shard_path(run.path(), "events", 0, 0)).unwrap();
+    write_rows(run.path(), &meta(0), 0, &rows);
+    expect_test::expect![[r#"
+        rank 0: 200 events
+        rank 1: 200 events
+        rank-00000-0000.parquet rank 0: rows of events (?): 3 texts are longer than 1048576 bytes; shortened
+    "#]]
+    .assert_eq(&report(run.path()));
+    let (read, _) = Run::open(run.path()).unwrap().rows::<EventRow>(0);
+    assert_eq!((&*read[7].name, &*read[30].name), (&*long, &*long));
+    assert_eq!(read[8].args.as_ref().map(|args| args.len()), Some(MAX_TEXT_BYTES - 1), "no character is cut");
+}
+
+#[test]
+fn a_manifest_that_is_too_long_is_neither_read_nor_written() {
+    let run = good_run();
+    let path = run.path().join(MANIFEST_FILE);
+    let manifest = Manifest::read(run.path()).unwrap();
+    let mut text = fs::read(&path).unwrap();
+    text.resize(MAX_MANIFEST_BYTES, b' ');
+    fs::write(&path, &text).unwrap();
+    assert_eq!(Manifest::read(run.path()).unwrap(), manifest);
+    text.push(b' ');
+    fs::write(&path, &text).unwrap();
+    let said = Run::open(run.path()).unwrap_err().to_string();
+    assert_eq!(said, format!("{}: longer than 33554432 bytes, the most that a manifest may have", path.display()));
+    let long = Manifest { command: vec!["x".repeat(MAX_MANIFEST_BYTES)], ..manifest };
+    assert!(matches!(long.write(run.path()), Err(Error::LongManifest { .. })));
+    assert_eq!(fs::read(&path).unwrap(), text, "the file is as it was");
+}
+
 /// Whatever a manifest says, what is missing fits into memory.
 #[test]
 fn of_very_many_missing_ranks_there_is_a_count() {

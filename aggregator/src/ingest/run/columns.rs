@@ -97,10 +97,12 @@ pub(super) fn load_events(run: &Run, rank: i32, data: &mut RankData) {
 
 /// The rows of a shard that could not be read.
 fn unread(run: &Run, shard: &Shard, rows_read: usize, error: &Error) -> OmissionRow {
+    // Texts may be shortened without a row being lost.
+    let lost = Some((shard.rows as i64).saturating_sub(rows_read as i64)).filter(|lost| *lost != 0);
     OmissionRow::lost("rows of events", error.to_string())
         .rank(shard.meta.rank)
         .file(relative(&shard.path, &run.path))
-        .amount((shard.rows as i64).saturating_sub(rows_read as i64))
+        .amount(lost)
 }
 
 /// The time span of a rank's rows, and whether they include device rows.

@@ -182,10 +182,11 @@ fn windows_of_a_process_are_one_rank() {
             "windows: there is no file of window 3 of this rank"
         ]
     );
-    let chosen = |window| planned(&[dir.path().into()], PlanOptions { window, force: false }).0;
+    let chosen = |window| planned(&[dir.path().into()], PlanOptions { window, ..PlanOptions::default() }).0;
     assert_eq!(chosen(WindowChoice::Number(2)), all(&a[1..], &b[1..2]));
     assert_eq!(chosen(WindowChoice::Last), all(&[], &b[2..]));
-    let none = plan(&[dir.path().into()], PlanOptions { window: WindowChoice::Number(4), force: false });
+    let fourth = PlanOptions { window: WindowChoice::Number(4), ..PlanOptions::default() };
+    let none = plan(&[dir.path().into()], fourth);
     assert_eq!(none.unwrap_err().to_string(), "--window 4: the files hold 3 window(s) of the profiler, counted from 1");
 
     let plan = plan(&[dir.path().into()], PlanOptions::default()).unwrap();
