@@ -388,7 +388,7 @@ mod tests {
         fs::write(target.join("other"), "other").unwrap();
         let fails = |fresh: &Path| {
             fill(fresh, "second")?;
-            Err(Error::NotARun { path: fresh.into(), why: "test".into() })
+            Err::<(), _>(Error::NotARun { path: fresh.into(), why: "test".into() })
         };
         assert!(replace_files(&target, fails).is_err());
         let texts = || ["a", "b", "other"].map(|name| fs::read_to_string(target.join(name)).unwrap());
