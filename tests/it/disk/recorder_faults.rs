@@ -30,7 +30,7 @@ struct Program {
     start: fn(&mut Command, &Path),
     /// Exit codes of a program that was not harmed, the last with rows lost.
     codes: &'static [i32],
-    /// What the program computed.
+    /// The result of the program.
     result: fn(&Finished) -> &str,
     /// A table that the program fills, with equally many rows each time.
     table: &'static str,

@@ -188,7 +188,7 @@ impl Rows<'_> {
                 break;
             }
             path.push(row);
-            // What encloses a row that begins before the gap begins before it too.
+            // A row around one that begins before the gap begins before the gap too.
             at = enclosing(events, row).filter(|around| events.ts_ns[*around] >= gap.time.start_ns);
         }
         let is_in_gap = |row: &usize| events.kind[*row] == Kind::CpuOp && events.end_ns(*row) <= gap.time.end_ns;
