@@ -32,6 +32,7 @@ mod join;
 mod outliers;
 mod per_step;
 mod reduce;
+mod shares;
 
 use trace::{OmissionRow, StragglerRow, StragglerStepRow, WaitRow};
 

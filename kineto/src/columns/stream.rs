@@ -30,7 +30,7 @@ const HEADER_ROOM_BYTES: usize = 1 << 20;
 const MAX_IN_FLIGHT: usize = 18;
 
 /// Longest single event or value of the header: all of it must be in memory at once.
-pub(crate) const MAX_VALUE_BYTES: usize = 64 << 20;
+pub(crate) const MAX_VALUE_BYTES: usize = 256 << 20;
 
 /// The memory that the rows of a file may take.
 #[derive(Clone, Debug)]

@@ -16,10 +16,8 @@
 //! rank, and not against each waiting rank: pairs would take the square of the ranks. If all of its ranks come from the
 //! same collective, the charges are the same.
 
-mod shares;
-
-use crate::judge::stragglers::charge::shares::{Shares, Wait};
 use crate::judge::stragglers::join::{Arrival, Join, Joined};
+use crate::judge::stragglers::shares::{Shares, Wait};
 
 /// Ranks of a collective up to which each waiting rank is compared with each missing rank.
 pub(super) const PAIRED_MAX: usize = 2048;
