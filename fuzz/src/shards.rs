@@ -161,7 +161,7 @@ fn read<R: Row>(scratch: &Scratch, table: &Table) -> Found<R> {
     Found { rows, shard: Some(shard), error }
 }
 
-/// Reads the shard alone, then as a part of its run. All rows are there, or are said to be missing.
+/// Reads the shard alone, then as a part of its run. Without an error or an omission, all rows are there.
 fn check_read<R: Row>(scratch: &Scratch, in_run: bool) -> Vec<R> {
     let table = R::table();
     let found = read::<R>(scratch, &table);

@@ -28,7 +28,7 @@ const MIN_ROW_BYTES: usize = 8;
 const FRAMES: usize = 24;
 /// Longest text of a frame, in characters.
 const MAX_FRAME_CHARS: usize = 300;
-/// Longest path of a file, in bytes, of which frames are looked at: PATH_MAX of Linux.
+/// Bytes of a frame's path that are searched for the name of torch: PATH_MAX of Linux.
 const MAX_PATH_BYTES: usize = 4096;
 /// The largest pickle that is read.
 const MAX_BYTES: u64 = 4 << 30;

@@ -75,7 +75,7 @@ impl MemoryShare {
         self.all_bytes / self.ranks_at_once.max(1)
     }
 
-    /// The room for the rows of one rank, of which `used_bytes` are taken.
+    /// The room that is left for the rows of one rank. Its other windows take `used_bytes`.
     pub(crate) fn room(self, used_bytes: u64) -> Room {
         let Self { all_bytes, ranks_at_once } = self;
         let rank_bytes = self.rank_bytes();

@@ -1,5 +1,5 @@
-//! A random rank of a job is killed at a random moment. Its closed parts are whole and are read. Each other
-//! loss is said.
+//! A random rank of a job is killed at a random moment. Its closed parts are whole and are read. An omission
+//! lists each other loss.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Each call on a file of a run fails once while a program is recorded. The program is unharmed, and each loss is said.
+//! Each call on a file of a run fails once while a program is recorded. The program is unharmed, and an
+//! omission lists each loss.
 
 use std::collections::BTreeMap;
 use std::fs;
