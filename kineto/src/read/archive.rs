@@ -4,7 +4,7 @@
 //! bytes that it may unpack to have a bound.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,6 +20,8 @@ const MAX_MEMBERS: usize = 1 << 20;
 const MAX_NAME_BYTES: u64 = 4096;
 /// Standard input has no size that could bound it.
 const MAX_STANDARD_INPUT_BYTES: u64 = 64 << 30;
+/// Bytes that are copied at once.
+const COPY_BYTES: usize = 256 << 10;
 
 /// Temporary files; removed with the last clone.
 #[derive(Clone, Debug, Default)]
@@ -51,7 +53,12 @@ impl Spool {
     /// Copies standard input into a file.
     pub(crate) fn standard_input(&mut self) -> io::Result<PathBuf> {
         let (path, mut file) = self.create()?;
-        let copied = io::copy(&mut io::stdin().lock().take(MAX_STANDARD_INPUT_BYTES), &mut file)?;
+        let mut input = io::stdin().lock().take(MAX_STANDARD_INPUT_BYTES);
+        // Between two files the kernel would copy, and `io::copy` does not repeat a kernel's copy that a signal
+        // interrupts.
+        let mut output = BufWriter::with_capacity(COPY_BYTES, &mut file as &mut dyn Write);
+        let copied = io::copy(&mut input, &mut output)?;
+        output.flush()?;
         if copied == MAX_STANDARD_INPUT_BYTES {
             return Err(io::Error::other(format!("it is longer than {MAX_STANDARD_INPUT_BYTES} bytes")));
         }
