@@ -227,6 +227,8 @@ vocabularies! {
         Range = "range",
         /// Excess of all own work between collectives.
         Stretch = "stretch",
+        /// Excess of all own work in some of the steps.
+        Steps = "steps",
     }
 
     /// Type of device work.

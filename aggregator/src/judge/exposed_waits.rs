@@ -1,5 +1,7 @@
 //! The part of waits that costs time: in the rest, the rank computes while its collective waits for other ranks.
 
+use std::collections::BTreeMap;
+
 use rustc_hash::FxHashMap;
 use trace::{InstanceRow, WaitRow};
 
@@ -33,27 +35,57 @@ pub(super) fn fill_exposed_waits(waits: &mut [WaitRow], instances: &[Instance], 
     }
 }
 
-/// The longest time that a rank waits for other ranks without computing, beyond the error of the clocks, with that rank: over
-/// all active steps, and not per step. Waits in two collectives at once count once.
-///
-/// `None` if there is no such wait, or if the error of a clock is unknown: then the waits may be clock offsets.
-pub(super) fn longest_exposed(waits: &[WaitRow], instances: &[InstanceRow]) -> Option<(i32, i64)> {
-    if instances.iter().any(|instance| instance.error_ns.is_none()) {
-        return None;
-    }
-    let in_steps = instances.iter().filter(|i| i.step.is_some_and(|step| step >= 0));
-    let error_ns: FxHashMap<i64, i64> = in_steps.filter_map(|i| Some((i.instance, i.error_ns?))).collect();
-    let mut by_rank: FxHashMap<i32, Vec<Interval>> = FxHashMap::default();
-    for wait in waits {
-        let (Some(exposed_ns), Some(error_ns)) = (wait.exposed_wait_ns, error_ns.get(&wait.instance)) else { continue };
-        let end_ns = wait.arrival_ns.saturating_add(wait.wait_ns);
-        let certain_ns = exposed_ns.saturating_sub(*error_ns);
-        if certain_ns > 0 {
-            by_rank.entry(wait.rank).or_default().push(Interval::new(end_ns.saturating_sub(certain_ns), end_ns));
+/// The time that each rank waits for others without computing, beyond the error of the clocks, by active step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Exposed {
+    /// The ranks, ascending.
+    pub(super) ranks: Vec<i32>,
+    /// For each of them its waits in every step. Waits in two collectives at once count once.
+    pub(super) ns: Vec<Vec<i64>>,
+}
+
+impl Exposed {
+    /// The waits of all ranks. There are none if the error of a clock is unknown: then they may be clock offsets.
+    pub(super) fn of(waits: &[WaitRow], instances: &[InstanceRow]) -> Self {
+        if instances.iter().any(|instance| instance.error_ns.is_none()) {
+            return Self::default();
         }
+        let step_of = |i: &InstanceRow| i.step.filter(|step| *step >= 0);
+        let mut steps: Vec<i32> = instances.iter().filter_map(step_of).collect();
+        steps.sort_unstable();
+        steps.dedup();
+        let place = |step: i32| steps.binary_search(&step).ok();
+        let in_steps = instances.iter().filter_map(|i| Some((i.instance, (i.error_ns?, place(step_of(i)?)?))));
+        let in_steps: FxHashMap<i64, (i64, usize)> = in_steps.collect();
+        let mut by_rank: BTreeMap<i32, Vec<Vec<Interval>>> = BTreeMap::new();
+        for wait in waits {
+            let (Some(exposed_ns), Some((error_ns, at))) = (wait.exposed_wait_ns, in_steps.get(&wait.instance)) else {
+                continue;
+            };
+            let of_rank = by_rank.entry(wait.rank).or_insert_with(|| vec![Vec::new(); steps.len()]);
+            let end_ns = wait.arrival_ns.saturating_add(wait.wait_ns);
+            let certain_ns = exposed_ns.saturating_sub(*error_ns);
+            if certain_ns > 0 {
+                of_rank[*at].push(Interval::new(end_ns.saturating_sub(certain_ns), end_ns));
+            }
+        }
+        let sums = |steps: Vec<Vec<Interval>>| -> Vec<i64> {
+            steps.into_iter().map(|waits| IntervalSet::from_unsorted(waits).len_ns()).collect()
+        };
+        let (ranks, ns) = by_rank.into_iter().map(|(rank, steps)| (rank, sums(steps))).unzip();
+        Self { ranks, ns }
     }
-    let sums = by_rank.into_iter().map(|(rank, waits)| (rank, IntervalSet::from_unsorted(waits).len_ns()));
-    sums.max_by_key(|(rank, ns)| (*ns, std::cmp::Reverse(*rank)))
+
+    /// The rank that waits longest, with its waits in all steps; `None` if no rank waits.
+    pub(super) fn longest(&self) -> Option<(i32, i64)> {
+        let sums = self.ranks.iter().zip(&self.ns).map(|(rank, ns)| (*rank, ns.iter().sum::<i64>()));
+        sums.max_by_key(|(rank, ns): &(i32, i64)| (*ns, std::cmp::Reverse(*rank))).filter(|(_, ns)| *ns > 0)
+    }
+
+    /// The waits in all steps of the rank that waits least.
+    pub(super) fn least_ns(&self) -> i64 {
+        self.ns.iter().map(|ns| ns.iter().sum::<i64>()).min().unwrap_or(0)
+    }
 }
 
 #[cfg(test)]
@@ -93,14 +125,14 @@ mod tests {
             barrier,
             members: vec![member(0, 4), member(1, 12)],
         };
-        let exposed = |barrier| {
+        let filled = |barrier| {
             let mut waits = [wait(0, 0, (4, 12), 0), wait(0, 1, (12, 12), 0), wait(7, 1, (12, 12), 0)];
             waits.iter_mut().for_each(|w| w.exposed_wait_ns = None);
             fill_exposed_waits(&mut waits, &[instance(barrier)], &parts);
             waits.map(|w| w.exposed_wait_ns)
         };
-        assert_eq!(exposed(Barrier::Strict), [Some(3), Some(0), None]);
-        assert_eq!(exposed(Barrier::OneSided), [None; 3], "a receiver waits for the work of another stage");
+        assert_eq!(filled(Barrier::Strict), [Some(3), Some(0), None]);
+        assert_eq!(filled(Barrier::OneSided), [None; 3], "a receiver waits for the work of another stage");
     }
 
     /// ```text
@@ -112,10 +144,11 @@ mod tests {
     fn hidden_waits_and_the_clock_error_do_not_count() {
         let waits = [wait(0, 0, (10, 20), 10), wait(1, 0, (14, 22), 5), wait(1, 1, (15, 22), 0)];
         let instances = |error_ns| [instance(0, Some(2)), instance(1, error_ns)];
-        assert_eq!(longest_exposed(&waits, &instances(Some(2))), Some((0, 10)));
-        assert_eq!(longest_exposed(&waits[2..], &instances(Some(2))), None);
-        assert_eq!(longest_exposed(&waits, &instances(None)), None, "without a clock error, waits are not used");
+        let all = Exposed::of(&waits, &instances(Some(2)));
+        assert_eq!((all.longest(), all.least_ns(), &all.ns[..]), (Some((0, 10)), 0, &[vec![10], vec![0]][..]));
+        assert_eq!(Exposed::of(&waits[2..], &instances(Some(2))).longest(), None);
+        assert_eq!(Exposed::of(&waits, &instances(None)).longest(), None, "without a clock error, waits are not used");
         let outside = [InstanceRow { step: Some(-1), ..instance(0, Some(2)) }, instance(1, Some(2))];
-        assert_eq!(longest_exposed(&waits, &outside), Some((0, 3)), "collectives between steps do not count");
+        assert_eq!(Exposed::of(&waits, &outside).longest(), Some((0, 3)), "collectives between steps do not count");
     }
 }

@@ -7,12 +7,13 @@ use trace::{Reason, StandsOn, StragglerRow, Verdict as RankVerdict, Word};
 
 use crate::base::stats::lower_median;
 use crate::base::units::{ns, plural, spoken_z};
-use crate::judge::exposed_waits::longest_exposed;
+use crate::judge::exposed_waits::Exposed;
+use crate::judge::stragglers::{Moving, differ};
 use crate::model::analysis::{Analysis, Facts, Tables, Verdict, VerdictKind};
 use crate::model::thresholds::Thresholds;
 
-/// The verdict on a run.
-pub(crate) fn verdict(tables: &Tables, facts: &Facts, t: &Thresholds) -> Verdict {
+/// The verdict on a run. `moving` is a delay that is another rank's in each step.
+pub(crate) fn verdict(tables: &Tables, moving: Option<&Moving>, facts: &Facts, t: &Thresholds) -> Verdict {
     let rows_by_delay = |is_wanted: &dyn Fn(&StragglerRow) -> bool| {
         let mut rows: Vec<&StragglerRow> = tables.stragglers.iter().filter(|r| r.steps > 0 && is_wanted(r)).collect();
         rows.sort_by_key(|r| (std::cmp::Reverse(r.step_delay_ns), r.rank));
@@ -29,7 +30,9 @@ pub(crate) fn verdict(tables: &Tables, facts: &Facts, t: &Thresholds) -> Verdict
         (Some(row), _) => (VerdictKind::Cause, Some(*row)),
         (None, Some(row)) => (VerdictKind::Undecided, Some(*row)),
         (None, None) if !judged(tables, facts) => (VerdictKind::Nothing, None),
-        (None, None) if waits.is_long || !facts.missing_ranks.is_empty() => (VerdictKind::Undecided, None),
+        (None, None) if waits.is_long || moving.is_some() || !facts.missing_ranks.is_empty() => {
+            (VerdictKind::Undecided, None)
+        }
         (None, None) => (VerdictKind::Balanced, without_cost.first().copied().or(most_excess)),
     };
     let ranks = |rows: &[&StragglerRow]| rows.iter().map(|r| r.rank).collect();
@@ -46,8 +49,11 @@ pub(crate) fn verdict(tables: &Tables, facts: &Facts, t: &Thresholds) -> Verdict
     let accumulates = facts.steps.iter().any(|step| !with.contains(step));
     let rivals = if causes.is_empty() { &suspects } else { &causes };
     verdict.sentence = match (kind, row) {
-        (VerdictKind::Undecided, None) if waits.is_long => scattered(&waits, tables),
-        (VerdictKind::Undecided, None) => missing(facts),
+        (VerdictKind::Undecided, None) => match moving {
+            Some(moving) => moves(moving, step_ns),
+            None if waits.is_long => scattered(&waits, tables),
+            None => missing(facts),
+        },
         (VerdictKind::Nothing, _) | (_, None) => nothing(tables, facts),
         (_, Some(row)) => sentence(&verdict, row, rivals.get(1..).unwrap_or_default(), (facts, accumulates), t),
     };
@@ -70,32 +76,38 @@ pub(crate) fn is_without_cost(row: &StragglerRow) -> bool {
     row.verdict == RankVerdict::Ok && row.stands_on.is_some()
 }
 
-/// A run is not balanced if a rank waits at least this share of a step for others without computing, in percent.
+/// A run is not balanced if a rank waits for others without computing by at least this share of a step longer than the rank
+/// that waits least, in percent, and these waits differ by more than chance.
 ///
-/// Preemption alone scatters short waits over all ranks.
+/// The ordinary variation of the ranks scatters waits over all of them: each collective lasts until its slowest rank is
+/// there.
 pub(crate) const SCATTERED_WAITS_PCT: f64 = 5.0;
 
 /// The waits that cost time.
 struct Waits {
-    /// The rank with the longest such wait, per step.
+    /// The rank with the longest of them, per step.
     longest: Option<(i32, i64)>,
     /// Its share of a step, in percent.
     pct: f64,
-    /// Whether it is too long for a balanced run.
+    /// Whether they are too long for a balanced run.
     is_long: bool,
 }
 
 /// The exposed waits beyond the clocks' error, per step. Medians over steps miss waits for ranks that change from step to
 /// step.
 fn waits(tables: &Tables, facts: &Facts, step_ns: Option<i64>) -> Waits {
-    let longest = longest_exposed(&tables.collective_waits, &tables.collective_instances);
-    let longest = longest.map(|(rank, ns)| (rank, ns / facts.steps.len().max(1) as i64));
-    let share = |(_, ns): (i32, i64)| step_ns.filter(|step| *step > 0).map(|step| 100.0 * ns as f64 / step as f64);
-    let pct = longest.and_then(share).unwrap_or(0.0);
-    Waits { longest, pct, is_long: pct >= SCATTERED_WAITS_PCT }
+    let all = Exposed::of(&tables.collective_waits, &tables.collective_instances);
+    let step_ns = step_ns.filter(|step| *step > 0);
+    let per_step = |ns: i64| ns / facts.steps.len().max(1) as i64;
+    let share = |ns: i64| step_ns.map_or(0.0, |step| 100.0 * ns as f64 / step as f64);
+    let longest = all.longest().map(|(rank, ns)| (rank, per_step(ns)));
+    let longest_ns = longest.map_or(0, |(_, ns)| ns);
+    let is_uneven = share(longest_ns - per_step(all.least_ns())) >= SCATTERED_WAITS_PCT;
+    let series = || all.ns.iter().map(|of_rank| of_rank.iter().map(|ns| *ns as f64).collect()).collect::<Vec<_>>();
+    Waits { longest, pct: share(longest_ns), is_long: is_uneven && differ(&series(), step_ns.unwrap_or(0)) }
 }
 
-/// The sentence for a run whose ranks wait for different ranks in different steps.
+/// The sentence for a run some of whose ranks wait longer than others, but for no single rank.
 fn scattered(waits: &Waits, tables: &Tables) -> String {
     let rows = tables.stragglers.iter().filter(|row| row.steps > 0);
     let charged = rows.max_by_key(|row| (row.caused_wait_ns, std::cmp::Reverse(row.rank)));
@@ -106,17 +118,52 @@ fn scattered(waits: &Waits, tables: &Tables) -> String {
     });
     format!(
         "no rank slows the others in most steps, but rank {rank} waits {} per step ({:.0} % of a step) for other ranks and \
-         computes nothing meanwhile.{most} Different ranks may be late in different steps, or several ranks at once.",
+         computes nothing meanwhile.{most} Different ranks may be late in different steps, or several ranks at once; more steps \
+         would decide.",
         ns(wait_ns),
         waits.pct,
     )
+}
+
+/// The sentence for a delay that moves from rank to rank.
+fn moves(moving: &Moving, step_ns: Option<i64>) -> String {
+    let share = share_of_step(moving.step_delay_ns, step_ns);
+    let period = moving.period.map_or(String::new(), |p| format!(", {}", every(p.steps, p.first)));
+    format!(
+        "no rank slows the others in most steps, but a delay moves from rank to rank: in {} of {}{period}, one of {} is later \
+         than all others, which takes {}{share} per step. Work that moves in the same way would decide, such as uneven input or a \
+         program beside the ranks.",
+        moving.delayed_steps,
+        plural(moving.steps, "step"),
+        plural(moving.ranks, "rank"),
+        ns(moving.step_delay_ns),
+    )
+}
+
+/// Steps with a period in words.
+fn every(steps: i32, first: i32) -> String {
+    let ending = match (steps % 10, steps % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("every {steps}{ending} from step {first}")
+}
+
+/// The share of a step in parentheses; empty if no step is known.
+fn share_of_step(delay_ns: i64, step_ns: Option<i64>) -> String {
+    let share = step_ns.filter(|step| *step > 0).map(|step| 100.0 * delay_ns as f64 / step as f64);
+    share.map_or(String::new(), |share| format!(" ({share:.0} % of a step)"))
 }
 
 /// The sentence for ranks that are balanced, but not all ranks of the job.
 fn missing(facts: &Facts) -> String {
     let world = facts.world_size.unwrap_or(0).max(0) as usize;
     format!(
-        "no rank slows the others in most steps, but only {} of {} were analyzed. A missing rank may be the slow one.",
+        "no rank slows the others in most steps, but only {} of {} were analyzed. A missing rank may be the slow one; \
+         its recording would decide.",
         facts.ranks.len(),
         plural(world, "rank"),
     )
@@ -154,6 +201,9 @@ fn numbers(row: &StragglerRow) -> Verdict {
         stands_on: row.stands_on.clone(),
         z: if by_range { row.evidence_z } else { row.z },
         persistence: if by_range { row.evidence_persistence } else { row.persistence },
+        delayed_steps: row.delayed_steps,
+        period_steps: row.period_steps,
+        period_first_step: row.period_first_step,
         steps: row.steps,
         ..Verdict::default()
     }
@@ -165,12 +215,19 @@ fn sentence(v: &Verdict, row: &StragglerRow, rivals: &[&StragglerRow], job: (&Fa
     let (facts, accumulates) = job;
     let rank = row.rank;
     let (why, sure) = (why(row, facts), certainty(row, t));
-    let share = v.step_ns.filter(|step| *step > 0).map(|step| 100.0 * row.step_delay_ns as f64 / step as f64);
-    let share = share.map_or(String::new(), |share| format!(" ({share:.0} % of a step)"));
+    let share = share_of_step(row.step_delay_ns, v.step_ns);
     // Steps without a collective have no delay of their own.
     let average = if accumulates { " on average" } else { "" };
     let delay = format!("{}{share}{average}", ns(row.step_delay_ns));
     match v.kind {
+        VerdictKind::Cause if row.delayed_steps.is_some() => {
+            let steps = some_steps(row);
+            let delay = format!("{}{share}", ns(row.step_delay_ns));
+            format!(
+                "rank {rank} slows {steps}, by {delay} on average over all steps: {why}. {sure}.{}",
+                named("Also slow", rivals)
+            )
+        }
         VerdictKind::Cause => {
             format!("rank {rank} slows every step by {delay}: {why}. {sure}.{}", named("Also slow", rivals))
         }
@@ -188,6 +245,13 @@ fn sentence(v: &Verdict, row: &StragglerRow, rivals: &[&StragglerRow], job: (&Fa
             ns(row.own_excess_ns)
         ),
     }
+}
+
+/// The steps in which a rank is late, if it is late in some only: `8 of 40 steps (every 5th from step 0)`.
+fn some_steps(row: &StragglerRow) -> String {
+    let period = row.period_steps.zip(row.period_first_step);
+    let period = period.map_or(String::new(), |(steps, first)| format!(" ({})", every(steps, first)));
+    format!("{} of {}{period}", row.delayed_steps.unwrap_or(0), plural(row.steps.max(0) as usize, "step"))
 }
 
 /// The ranks with their delays in a sentence; empty without ranks. The delay of a rank may be hidden by a slower one.

@@ -157,7 +157,7 @@ fn reduce_aligned(
     compare_ops(&mut tables.op_stats);
     compare_kernels(&mut tables.kernel_stats);
     tables.omissions = omissions;
-    let verdict = headline::verdict(&tables, &facts, &options.thresholds);
+    let verdict = headline::verdict(&tables, stragglers.moving.as_ref(), &facts, &options.thresholds);
     let mut analysis = Analysis { facts, verdict, tables };
     analysis.tables.findings = findings(&analysis, options, &memory, of_ranks);
     headline::take_top_finding(&mut analysis);

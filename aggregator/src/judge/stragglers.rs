@@ -29,14 +29,18 @@ mod deviation;
 mod evidence;
 mod excess;
 mod join;
+mod occasional;
 mod outliers;
 mod per_step;
 mod reduce;
 mod shares;
+mod standing;
 
 use trace::{OmissionRow, StragglerRow, StragglerStepRow, WaitRow};
 
+pub use occasional::{Moving, Period};
 pub use reduce::reduce;
+pub(crate) use standing::differ;
 
 /// Maps a time of a rank (in its host or, if the flag is set, its device clock) to global time.
 pub type ToGlobal<'a> = &'a dyn Fn(i32, bool, i64) -> i64;
@@ -56,6 +60,8 @@ pub struct Stragglers {
     pub charged_ns: Vec<i64>,
     /// Waits for ranks that were already late at the first recorded collective.
     pub before_recording_ns: i64,
+    /// A delay that moves from rank to rank.
+    pub moving: Option<Moving>,
     /// Steps and collectives that could not be used, with the reason.
     pub omissions: Vec<OmissionRow>,
 }

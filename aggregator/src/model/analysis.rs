@@ -113,7 +113,7 @@ pub struct Verdict {
     pub suspects: Vec<i32>,
     /// The rank that the following fields describe.
     pub rank: Option<i32>,
-    /// Delay that this rank adds to every step.
+    /// Delay that this rank adds to a step, the mean over all steps if it is late in some only.
     pub step_delay_ns: Option<i64>,
     /// The condition of a cause that an undecided verdict does not meet.
     pub doubt: Option<String>,
@@ -132,12 +132,19 @@ pub struct Verdict {
     pub evidence_range: Option<String>,
     /// Excess within that range, per step.
     pub evidence_excess_ns: Option<i64>,
-    /// Basis of the verdict: `range` (the evidence range) or `stretch` (all of the rank's own work).
+    /// Basis of the verdict: `range` (the evidence range), `stretch` (all of the rank's own work) or `steps` (the same in some
+    /// of the steps).
     pub stands_on: Option<Word<StandsOn>>,
     /// Distance of the basis from the other ranks, in standard errors. Without a suspect: the distance of all own work.
     pub z: Option<f64>,
     /// Share of the steps that show the excess.
     pub persistence: Option<f64>,
+    /// Number of steps in which the rank is late, if it is late in some only.
+    pub delayed_steps: Option<i32>,
+    /// Number of steps from one of them to the next, if they have a period.
+    pub period_steps: Option<i32>,
+    /// The first step of that period.
+    pub period_first_step: Option<i32>,
     /// Number of steps judged.
     pub steps: i32,
     /// Median length of a step over all ranks.

@@ -198,7 +198,8 @@ tables! {
         steps: i32,
         /// Number of steps in which the rank arrived last at more collectives than any other rank.
         steps_last: i32,
-        /// Own work between collectives, above the lower median of the ranks; the median over steps.
+        /// Own work between collectives, above the lower median of the ranks; the median over steps, or over the
+        /// `delayed_steps`.
         own_excess_ns: i64,
         /// Lower end of the 95 % interval of `own_excess_ns` (order statistics over steps); null with too few steps.
         own_excess_low_ns: Option<i64>,
@@ -206,7 +207,7 @@ tables! {
         own_excess_high_ns: Option<i64>,
         /// Time by which the rank delays each step: its own excess on the blocking chain, the median over steps. For a rank
         /// that stands out, if that is below 1 % of a step: the mean time by which its own excess makes it later than all other
-        /// ranks. If the verdict stands on a range, at most the excess of all ranges that stand out. 0 for a cause whose delay
+        /// ranks. The same mean if the rank is late in some steps only. If the verdict stands on a range, at most the excess of all ranges that stand out. 0 for a cause whose delay
         /// slower causes hide.
         step_delay_ns: i64,
         /// Waits of other ranks that are charged to this rank, per step, summed over the ranks.
@@ -220,6 +221,12 @@ tables! {
         z: Option<f64>,
         /// Share of the steps that show the excess, from 0 to 1.
         persistence: Option<f64>,
+        /// Number of steps in which the rank is late, if it is late in some only and the verdict stands on these.
+        delayed_steps: Option<i32>,
+        /// Number of steps from one of them to the next; null if they have no period.
+        period_steps: Option<i32>,
+        /// The first step of that period.
+        period_first_step: Option<i32>,
         /// Time of the run / time of the run with this rank's own work replaced by the lower median's. Null without collectives;
         /// and in a job of so many ranks that not all can be replayed, for those with the least own work.
         slowdown: Option<f64>,
@@ -241,8 +248,8 @@ tables! {
         evidence_z: Option<f64>,
         /// Share of the steps that show at least half of that range's excess, from 0 to 1.
         evidence_persistence: Option<f64>,
-        /// Quantity in which the rank stands out: `range` (see `evidence_z`) or `stretch`, all own work between
-        /// collectives (see `z`). Null for other ranks. With the verdict `ok`: the rank takes longer, but lengthens the step by
+        /// Quantity in which the rank stands out: `range` (see `evidence_z`), `stretch`, all own work between
+        /// collectives (see `z`), or `steps`, all own work in the `delayed_steps`. Null for other ranks. With the verdict `ok`: the rank takes longer, but lengthens the step by
         /// less than 1 %.
         stands_on: Option<Word<StandsOn>>,
         /// The evidence in a sentence.

@@ -3,6 +3,7 @@
 use trace::{FindingRow, InstanceRow, StepBreakdownRow, WaitRow};
 
 use super::*;
+use crate::judge::stragglers::Period;
 
 const MS: i64 = 1_000_000;
 
@@ -30,13 +31,13 @@ fn judge(stragglers: Vec<StragglerRow>, facts: Facts) -> Verdict {
     let instances = vec![InstanceRow { step: Some(3), error_ns: Some(0), ..Default::default() }];
     let step_breakdown = vec![step()];
     let tables = Tables { stragglers, step_breakdown, collective_instances: instances, ..Tables::default() };
-    verdict(&tables, &Facts { ranks, ..facts }, &Thresholds::default())
+    verdict(&tables, None, &Facts { ranks, ..facts }, &Thresholds::default())
 }
 
 #[test]
 fn the_sentence_of_an_empty_run_has_the_reason() {
     let facts = Facts { ranks: vec![0], nothing_because: vec!["no CUDA".into()], ..Facts::default() };
-    let verdict = verdict(&Tables::default(), &facts, &Thresholds::default());
+    let verdict = verdict(&Tables::default(), None, &facts, &Thresholds::default());
     assert_eq!(verdict.sentence, "nothing was recorded: no CUDA.");
 }
 
@@ -56,11 +57,14 @@ fn waits_for_changing_ranks_are_not_balanced() {
             stragglers: vec![row(0), row(1)],
             step_breakdown: vec![step()],
             collective_instances: vec![InstanceRow { step: Some(3), error_ns, ..Default::default() }],
-            collective_waits: vec![WaitRow { rank: 0, wait_ns, exposed_wait_ns, ..Default::default() }],
+            collective_waits: vec![
+                WaitRow { rank: 0, wait_ns, exposed_wait_ns, ..Default::default() },
+                WaitRow { rank: 1, exposed_wait_ns: Some(0), ..Default::default() },
+            ],
             ..Tables::default()
         };
         let facts = Facts { ranks: vec![0, 1], steps: vec![3, 4], ..Facts::default() };
-        verdict(&tables, &facts, &Thresholds::default())
+        verdict(&tables, None, &facts, &Thresholds::default())
     };
     let long = judge_waits(60 * MS, Some(1000));
     assert_eq!((long.kind, long.rank), (VerdictKind::Undecided, None));
@@ -68,6 +72,66 @@ fn waits_for_changing_ranks_are_not_balanced() {
     assert_eq!(judge_waits(18 * MS, Some(1000)).kind, VerdictKind::Balanced, "4.5 % of a step");
     assert_eq!(judge_waits(60 * MS, Some(45 * MS)).kind, VerdictKind::Balanced, "mostly inside the clocks' error");
     assert_eq!(judge_waits(60 * MS, None).kind, VerdictKind::Balanced, "without a clock error, waits are not used");
+}
+
+/// Each rank waits for the slowest of the others, so all wait alike.
+#[test]
+fn waits_that_all_ranks_share_are_balanced() {
+    let row = |rank| StragglerRow { rank, steps: 6, verdict: "ok".into(), ..StragglerRow::default() };
+    let wait = |rank, ms: i64| WaitRow { rank, wait_ns: ms * MS, exposed_wait_ns: Some(ms * MS), ..Default::default() };
+    let kind = |least_ms| {
+        let tables = Tables {
+            stragglers: vec![row(0), row(1)],
+            step_breakdown: vec![step()],
+            collective_instances: vec![InstanceRow { step: Some(3), error_ns: Some(0), ..Default::default() }],
+            collective_waits: vec![wait(0, 60), wait(1, least_ms)],
+            ..Tables::default()
+        };
+        let facts = Facts { ranks: vec![0, 1], steps: vec![3, 4], ..Facts::default() };
+        verdict(&tables, None, &facts, &Thresholds::default()).kind
+    };
+    assert_eq!(
+        (kind(45), kind(35)),
+        (VerdictKind::Balanced, VerdictKind::Undecided),
+        "3.75 and 6.25 % of a step apart"
+    );
+}
+
+#[test]
+fn a_delay_that_moves_is_named() {
+    let ok = |rank| StragglerRow { rank, steps: 12, verdict: "ok".into(), ..StragglerRow::default() };
+    let tables = Tables {
+        stragglers: vec![ok(0), ok(1)],
+        step_breakdown: vec![step()],
+        collective_instances: vec![InstanceRow { step: Some(3), error_ns: Some(0), ..Default::default() }],
+        ..Tables::default()
+    };
+    let period = Some(Period { steps: 3, first: 2 });
+    let moving = Moving { delayed_steps: 4, steps: 12, ranks: 2, step_delay_ns: 10 * MS, period };
+    let facts = Facts { ranks: vec![0, 1], ..Facts::default() };
+    let verdict = verdict(&tables, Some(&moving), &facts, &Thresholds::default());
+    assert_eq!((verdict.kind, verdict.rank), (VerdictKind::Undecided, None));
+    let text = "a delay moves from rank to rank: in 4 of 12 steps, every 3rd from step 2, one of 2 ranks is later than all others, \
+                which takes 10.0 ms (5 % of a step) per step.";
+    assert!(verdict.sentence.contains(text), "{}", verdict.sentence);
+}
+
+#[test]
+fn a_cause_in_some_steps_names_them() {
+    let late = StragglerRow {
+        steps: 40,
+        delayed_steps: Some(8),
+        period_steps: Some(5),
+        period_first_step: Some(5),
+        persistence: Some(0.2),
+        stands_on: Some("steps".into()),
+        ..slow(3, "cause", 4 * MS)
+    };
+    let verdict = judge(vec![late], Facts::default());
+    let text = "rank 3 slows 8 of 40 steps (every 5th from step 5), by 4.00 ms (2 % of a step) on average over all steps: it computes \
+                30.0 ms longer in `forward` than the other ranks do. Its own work takes longer in 8 of 40 steps.";
+    assert_eq!(verdict.sentence, text);
+    assert_eq!((verdict.delayed_steps, verdict.period_steps), (Some(8), Some(5)));
 }
 
 #[test]
@@ -84,7 +148,7 @@ fn a_missing_rank_forbids_balanced() {
 fn an_empty_selection_is_named_as_the_reason() {
     let sentence = |selection: Option<&str>| {
         let facts = Facts { ranks: vec![0, 1], selection: selection.map(String::from), ..Facts::default() };
-        verdict(&Tables::default(), &facts, &Thresholds::default()).sentence
+        verdict(&Tables::default(), None, &facts, &Thresholds::default()).sentence
     };
     let unknown = "waits between ranks are unknown.";
     assert_eq!(sentence(None), format!("no collective was recorded: {unknown}"));
@@ -144,7 +208,7 @@ fn without_a_verdict_the_first_finding_is_the_headline() {
     let finding = FindingRow { title: "51 % of the step is spent on input".into(), ..Default::default() };
     let headline = |facts: &Facts, findings: Vec<FindingRow>| {
         let tables = Tables { findings, ..Tables::default() };
-        let verdict = verdict(&tables, facts, &Thresholds::default());
+        let verdict = verdict(&tables, None, facts, &Thresholds::default());
         let mut analysis = Analysis { facts: facts.clone(), verdict, tables };
         take_top_finding(&mut analysis);
         (analysis.headlines_finding(), analysis.verdict.sentence)

@@ -1,22 +1,21 @@
 //! Classifies each rank: the rules that turn its numbers into a verdict, with the reason in a sentence.
 //!
 //! A rank is a `cause` if its own time between collectives exceeds that of the other ranks by enough to matter, in
-//! enough steps, and by more than chance. Two cases count; both need [`Thresholds::min_steps`] steps and
-//! [`Thresholds::min_persistence`].
+//! enough steps, and by more than chance. Three cases count; the first two need [`Thresholds::min_steps`] steps.
 //!
-//! * **The whole stretch stands out.** The own excess is at least [`Thresholds::min_z`] standard errors, even if steps
-//!   are not independent, and it is an outlier among the medians of the ranks. The last two conditions handle
-//!   oversubscribed machines, where a scheduler favours some ranks for many steps. In simulations of 8 noisy clean
-//!   ranks and 5 steps, the plain standard error blamed a rank in up to two of ten runs.
+//! * **The whole stretch stands out.** The own excess is at least [`Thresholds::min_z`] standard errors, and it is
+//!   [`Standing::Certain`] by the variation of steps and of ranks. The last condition handles oversubscribed machines, where a
+//!   scheduler favours some ranks for many steps. In simulations of 8 noisy clean ranks and 5 steps, the plain standard
+//!   error blamed a rank in up to two of ten runs. Of fewer steps, the collectives inside them count.
 //! * **One host range stands out**, by [`Thresholds::min_range_z`] and as an outlier, and the whole stretch does not
 //!   contradict it. The scheduler preempts all ranges in proportion to their length, while a delay is in one range. A
 //!   delay that is small against the noise of the whole stretch is therefore many times the noise of its range.
+//! * **Some of the steps stand out**, as [`occasional`](super::occasional) says.
 //!
-//! In both cases the steps of other ranks must rarely show the same effect: [`Thresholds::max_chance`]. And the rank must
+//! In the first two cases the steps of other ranks must rarely show the same effect: [`Thresholds::max_chance`]. And the rank must
 //! cost something: a rank that lengthens the step by less than [`Thresholds::min_delay_pct`] is `ok`, although it stands out.
 //!
-//! A rank that meets only the first half of the first case is `undecided`: it is slow, but the noise of the machine can
-//! explain that.
+//! A rank that is [`Standing::Likely`] only is `undecided`: it seems slow, but the noise of the machine can explain that.
 
 use trace::{Reason, StandsOn, Verdict};
 
@@ -24,6 +23,8 @@ use crate::base::stats::nearest_rank;
 use crate::base::units::{ns, spoken_z};
 use crate::judge::stragglers::deviation::Deviation;
 use crate::judge::stragglers::evidence::Evidence;
+use crate::judge::stragglers::occasional::Period;
+use crate::judge::stragglers::standing::Standing;
 use crate::model::thresholds::Thresholds;
 
 /// The numbers of one rank that its verdict uses.
@@ -31,6 +32,12 @@ use crate::model::thresholds::Thresholds;
 pub(super) struct Case {
     /// Own excess against the other ranks; `None` if no other rank can be compared.
     pub(super) own: Option<Deviation>,
+    /// How far the own excess stands out, by the variation of steps and of ranks.
+    pub(super) standing: Standing,
+    /// Whether that is known by the collectives of a few steps.
+    pub(super) by_collectives: bool,
+    /// The steps in which the rank is late, if it is late in some only. `own` and the range are measured in these.
+    pub(super) occasion: Option<Occasion>,
     /// The median over steps of the own excess: own work above the lower median of the ranks.
     pub(super) own_excess_ns: i64,
     /// The median over steps of the own excess on the blocking chain.
@@ -51,6 +58,17 @@ pub(super) struct Case {
     pub(super) busy_excess_ns: Option<f64>,
 }
 
+/// Steps in which a rank is late.
+#[derive(Clone, Debug)]
+pub(super) struct Occasion {
+    /// Their positions among the compared steps.
+    pub(super) at: Vec<usize>,
+    /// The number of compared steps.
+    pub(super) steps: usize,
+    /// Their period, if they have one.
+    pub(super) period: Option<Period>,
+}
+
 /// The verdict on a rank, and the quantity in which the rank stands out.
 pub(super) type Judged = (Verdict, Option<StandsOn>);
 
@@ -68,10 +86,8 @@ impl Case {
     /// considered.
     fn stretch_stands_out(&self, t: &Thresholds) -> bool {
         self.own.is_some_and(|d| {
-            d.steps >= t.min_steps
-                && d.effect_ns >= self.min_effect_ns
-                && d.exceeds_error(t.min_z)
-                && d.persistence >= t.min_persistence
+            let lasting = d.steps >= t.min_steps && d.persistence >= least_persistence(&d, t);
+            d.effect_ns >= self.min_effect_ns && d.exceeds_error(t.min_z) && (lasting || self.by_collectives)
         })
     }
 
@@ -79,8 +95,9 @@ impl Case {
     /// holds at least half of the excess, because the rest is then spread over all ranges like the scheduler's noise.
     fn cause(&self, usual_range_ns: f64, t: &Thresholds) -> Option<StandsOn> {
         let own = self.own?;
-        let by_stretch =
-            self.stretch_stands_out(t) && own.exceeds_sigma(t.min_z) && own.outlier && own.chance <= t.max_chance;
+        let by_stretch = self.stretch_stands_out(t)
+            && self.standing == Standing::Certain
+            && (own.chance <= t.max_chance || self.by_collectives);
         // Each rank may have a range of its own name. If these ranges are equally long, none of them stands out.
         let range_ns = self.distinct_range_ns(t).map_or(0.0, |ns| ns - usual_range_ns);
         let contradicted = own.effect_ns + CONTRADICTION_ERRORS * own.error_ns < self.min_effect_ns;
@@ -104,6 +121,9 @@ impl Case {
     /// aligned lead the chain astray. So for a rank that stands out or may do so, the mean by durations counts where the
     /// chain shows no cost.
     pub(super) fn delay_ns(&self, basis: Option<StandsOn>, t: &Thresholds) -> i64 {
+        if basis == Some(StandsOn::Steps) {
+            return self.later_ns;
+        }
         let suspected = basis.is_some() || self.own.is_some() && self.is_undecided(t);
         let delay_ns = match suspected && !self.matters(self.on_chain_ns, t) {
             true => self.on_chain_ns.max(self.later_ns),
@@ -129,7 +149,9 @@ impl Case {
     fn is_undecided(&self, t: &Thresholds) -> bool {
         let Some(own) = self.own else { return !self.alone };
         let too_few = own.steps < t.min_steps && own.effect_ns >= self.min_effect_ns;
-        too_few || (own.effect_ns >= self.min_effect_ns && own.exceeds_error(t.min_z))
+        let is_likely =
+            own.effect_ns >= self.min_effect_ns && own.exceeds_error(t.min_z) && self.standing >= Standing::Likely;
+        too_few || is_likely
     }
 
     /// The reason for the excess: input, host or compute. `None` if neither operators nor device work were recorded.
@@ -148,8 +170,10 @@ impl Case {
     /// The condition of a cause that an undecided rank does not meet.
     pub(super) fn doubt(&self, t: &Thresholds) -> String {
         let Some(own) = self.own else { return self.nothing_to_compare().into() };
-        let needed = format!("{:.0} %", 100.0 * t.min_persistence);
-        let seen = |persistence: f64| format!("{:.0} % of the steps, and a cause needs {needed}", 100.0 * persistence);
+        let least = least_persistence(&own, t);
+        let seen = |persistence: f64, least: f64| {
+            format!("{:.0} % of the steps, and a cause needs {:.0} %", 100.0 * persistence, 100.0 * least)
+        };
         let certain = |e: &&Evidence| e.deviation.exceeds_error(t.min_range_z) && e.deviation.outlier;
         let flickers = |e: &&Evidence| e.deviation.persistence < t.min_persistence;
         match self.range.as_ref().filter(certain).filter(flickers) {
@@ -157,14 +181,18 @@ impl Case {
                 let were = if own.steps == 1 { "step was" } else { "steps were" };
                 format!("only {} {were} compared, and a cause needs {}", own.steps, t.min_steps)
             }
-            Some(range) => format!("{} takes longer in only {}", range.place(), seen(range.deviation.persistence)),
-            None if own.persistence < t.min_persistence => format!("it shows in only {}", seen(own.persistence)),
+            Some(range) => format!(
+                "{} takes longer in only {}",
+                range.place(),
+                seen(range.deviation.persistence, t.min_persistence)
+            ),
+            None if own.persistence < least => format!("it shows in only {}", seen(own.persistence, least)),
             None if own.spread_ns > 0.0 => format!(
-                "the other ranks differ from each other by up to {}, and no single range stands out enough",
+                "the other ranks differ from each other by up to {}, and no single range stands out enough; more steps would decide",
                 milliseconds(own.spread_ns)
             ),
             None => format!(
-                "steps vary by {} (standard deviation), and no single range stands out enough",
+                "steps vary by {} (standard deviation), and no single range stands out enough; more steps would decide",
                 milliseconds(own.sigma_ns.max(own.own_sigma_ns))
             ),
         }
@@ -174,8 +202,12 @@ impl Case {
     pub(super) fn sentence(&self, (verdict, basis): Judged, t: &Thresholds) -> String {
         let Some(own) = self.own else { return self.nothing_to_compare().into() };
         let share = |ns: f64| if self.step_ns > 0 { 100.0 * ns / self.step_ns as f64 } else { 0.0 };
+        let when = match self.occasion.as_ref().filter(|_| basis == Some(StandsOn::Steps)) {
+            Some(occasion) => format!("in {} of {} steps", occasion.at.len(), occasion.steps),
+            None => "per step".into(),
+        };
         let excess = format!(
-            "its own work takes {} longer per step than on the other ranks ({:.1} % of a step, {})",
+            "its own work takes {} longer {when} than on the other ranks ({:.1} % of a step, {})",
             ns(self.own_excess_ns),
             share(self.own_excess_ns as f64),
             certainty(&own),
@@ -216,6 +248,12 @@ impl Case {
             "no step was recorded, so there is nothing to compare"
         }
     }
+}
+
+/// The share of steps that must show half of the effect: more than half of them by three standard errors of a share, but no
+/// more than [`Thresholds::min_persistence`]. An effect that is small against the variation of single steps is hidden in some.
+fn least_persistence(d: &Deviation, t: &Thresholds) -> f64 {
+    t.min_persistence.min(0.5 + 1.5 / (d.steps as f64).sqrt())
 }
 
 /// The whole stretch contradicts a range if its excess is this many standard errors below the smallest effect that

@@ -43,12 +43,6 @@ impl Deviation {
         self.effect_ns > 0.0 && self.effect_ns >= min_z * self.error_ns
     }
 
-    /// Whether the effect is at least `min_z` standard deviations of a single step. This is the stricter test for steps
-    /// that vary together: then averaging over steps does not reduce the error.
-    pub(super) fn exceeds_sigma(&self, min_z: f64) -> bool {
-        self.effect_ns > 0.0 && self.effect_ns >= min_z * self.sigma_ns.max(self.own_sigma_ns)
-    }
-
     /// Returns this deviation with a standard deviation of at least `sigma_ns`, and the standard error that follows
     /// from it.
     pub(super) fn with_least_sigma(mut self, sigma_ns: f64) -> Self {

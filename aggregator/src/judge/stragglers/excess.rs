@@ -20,47 +20,41 @@ pub(super) struct Excess {
     /// stretches are unknown.
     pub(super) ns: Vec<Vec<Option<i64>>>,
     /// The number of collectives in active steps that were not compared, because a rank that took part in the step is
-    /// missing.
+    /// missing there or at another collective of the step.
     pub(super) skipped: i64,
 }
 
 impl Excess {
     /// Computes the excess of `ranks` ranks.
     pub(super) fn of(join: &Join, ranks: usize, per_step: PerStep) -> Self {
-        let mut groups: BTreeMap<(i32, i64), Vec<&Joined>> = BTreeMap::new();
-        for instance in join.instances.iter().filter(|i| i.symmetric) {
-            if let Some(step) = instance.step {
-                groups.entry((step, instance.comm_id)).or_default().push(instance);
-            }
-        }
         let mut sums: BTreeMap<i32, Vec<Option<i64>>> = BTreeMap::new();
-        let mut skipped = 0;
-        for ((step, _), instances) in groups {
-            let participants = participants(&instances);
-            if participants.len() < 2 {
-                continue;
+        let skipped = for_each_compared(join, &mut |step, instance, median_ns| {
+            let row = sums.entry(step).or_insert_with(|| vec![None; ranks]);
+            for (rank, own_ns) in instance.arrivals.iter().filter_map(|a| Some((a.rank, a.rolled_ns?))) {
+                *row[rank].get_or_insert(0) += own_ns - median_ns;
             }
-            for instance in instances {
-                let is_timed = |rank: &usize| instance.arrival_of(*rank).is_some_and(|a| a.rolled_ns.is_some());
-                if !participants.iter().all(is_timed) {
-                    skipped += 1;
-                    continue;
-                }
-                let Some(median_ns) = lower_median(instance.arrivals.iter().filter_map(|a| a.rolled_ns)) else {
-                    continue;
-                };
-                let row = sums.entry(step).or_insert_with(|| vec![None; ranks]);
-                for a in &instance.arrivals {
-                    if let Some(own_ns) = a.rolled_ns {
-                        *row[a.rank].get_or_insert(0) += own_ns - median_ns;
-                    }
-                }
-            }
-        }
+        });
         let steps: Vec<i32> = sums.keys().copied().collect();
         let of_rank = |rank: usize| sums.values().map(|row| row[rank].map(|ns| per_step.ns(ns))).collect();
         let ns = (0..ranks).map(of_rank).collect();
         Self { steps, ns, skipped }
+    }
+
+    /// The excess of each rank at each collective at which it was compared, by communicator and step.
+    pub(super) fn by_collective(join: &Join, ranks: usize, per_step: PerStep) -> Vec<Vec<Option<i64>>> {
+        let mut pieces = vec![Vec::new(); ranks];
+        for_each_compared(join, &mut |_, instance, median_ns| {
+            for (rank, own_ns) in instance.arrivals.iter().filter_map(|a| Some((a.rank, a.rolled_ns?))) {
+                pieces[rank].push(Some(per_step.ns(own_ns - median_ns)));
+            }
+        });
+        pieces
+    }
+
+    /// The same excess in some of the steps, by their positions, ascending.
+    pub(super) fn only(&self, at: &[usize]) -> Self {
+        let ns = self.ns.iter().map(|of_rank| at.iter().map(|&at| of_rank[at]).collect()).collect();
+        Self { steps: at.iter().map(|&at| self.steps[at]).collect(), ns, skipped: 0 }
     }
 
     /// The steps in which one rank was compared, ascending.
@@ -72,6 +66,65 @@ impl Excess {
     pub(super) fn of_rank(&self, rank: usize) -> Vec<i64> {
         self.ns[rank].iter().flatten().copied().collect()
     }
+}
+
+/// The collectives of a communicator in a step.
+struct Group<'a> {
+    step: i32,
+    instances: Vec<&'a Joined>,
+    participants: Vec<usize>,
+}
+
+impl Group<'_> {
+    fn is_compared(&self, instance: &Joined) -> bool {
+        let is_timed = |rank: &usize| instance.arrival_of(*rank).is_some_and(|a| a.rolled_ns.is_some());
+        self.participants.iter().all(is_timed)
+    }
+
+    fn is_whole(&self) -> bool {
+        self.instances.iter().all(|instance| self.is_compared(instance))
+    }
+}
+
+/// Calls `each` with the step and the lower median of own times of every collective in which all ranks can be compared that
+/// took part in the communicator's step. Returns the number of collectives in active steps that are not compared.
+///
+/// The ranks that wait for a late rank do work for several collectives ahead, so the excess of a part of a step is no excess
+/// of the step. If at least four in five of a communicator's steps are whole, the others are not compared at all. Where more
+/// steps have gaps, they are too many to do without.
+fn for_each_compared(join: &Join, each: &mut dyn FnMut(i32, &Joined, i64)) -> i64 {
+    let mut groups: BTreeMap<(i64, i32), Vec<&Joined>> = BTreeMap::new();
+    for instance in join.instances.iter().filter(|i| i.symmetric) {
+        if let Some(step) = instance.step {
+            groups.entry((instance.comm_id, step)).or_default().push(instance);
+        }
+    }
+    let of_comms: Vec<((i64, i32), Vec<&Joined>)> = groups.into_iter().collect();
+    let mut skipped = 0;
+    for of_comm in of_comms.chunk_by(|a, b| a.0.0 == b.0.0) {
+        let groups: Vec<Group<'_>> = of_comm
+            .iter()
+            .map(|((_, step), instances)| Group {
+                step: *step,
+                instances: instances.clone(),
+                participants: participants(instances),
+            })
+            .filter(|group| group.participants.len() > 1)
+            .collect();
+        let whole = groups.iter().filter(|group| group.is_whole()).count();
+        let only_whole = 5 * whole >= 4 * groups.len();
+        for group in &groups {
+            let is_left_out = only_whole && !group.is_whole();
+            for instance in &group.instances {
+                if is_left_out || !group.is_compared(instance) {
+                    skipped += 1;
+                } else if let Some(median_ns) = lower_median(instance.arrivals.iter().filter_map(|a| a.rolled_ns)) {
+                    each(group.step, instance, median_ns);
+                }
+            }
+        }
+    }
+    skipped
 }
 
 /// The ranks that took part in a communicator's step: those with at least half of its instances. This rule ignores an

@@ -5,6 +5,8 @@
 //! spread that it is compared with. It compares the i-th largest value with all smaller values. For the largest i that
 //! passes, the i largest values are outliers, so two slow ranks do not hide each other.
 
+use crate::base::stats::student_quantile;
+
 /// Marks the ranks whose value is too large for chance: if all values were normally distributed, a clean rank would
 /// pass at most once in a thousand tests.
 ///
@@ -90,16 +92,7 @@ fn mean_and_sigma(values: impl Iterator<Item = f64> + Clone) -> Option<(f64, f64
 /// With one degree of freedom it is 318, which only a hundredfold difference would exceed. So three ranks are tested
 /// against 30, the 99th percentile.
 fn critical(freedom: usize) -> f64 {
-    const TABLE: [f64; 20] = [
-        30.0, 22.33, 10.21, 7.173, 5.893, 5.208, 4.785, 4.501, 4.297, 4.144, 4.025, 3.930, 3.852, 3.787, 3.733, 3.686,
-        3.646, 3.610, 3.579, 3.552,
-    ];
-    if let Some(t) = TABLE.get(freedom.saturating_sub(1)) {
-        return *t;
-    }
-    // Expansion of t around the normal distribution (Abramowitz and Stegun 26.7.5).
-    let (z, v) = (3.0902_f64, freedom as f64);
-    z + (z.powi(3) + z) / (4.0 * v) + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * v * v)
+    student_quantile(1e-3, freedom as f64).min(30.0)
 }
 
 #[cfg(test)]

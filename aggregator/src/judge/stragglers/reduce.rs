@@ -7,12 +7,14 @@ use trace::{OmissionRow, StandsOn, StragglerRow, StragglerStepRow, Text, Verdict
 use crate::base::stats::{lower_median, median, median_interval_ns, median_ns};
 use crate::judge::stragglers::chain::{Chain, later_than, most_replayed, slowdowns};
 use crate::judge::stragglers::charge::{Charges, PAIRED_MAX};
-use crate::judge::stragglers::classify::{Case, Judged, bases, judge};
+use crate::judge::stragglers::classify::{Case, Judged, Occasion, bases, judge};
 use crate::judge::stragglers::deviation::deviations;
 use crate::judge::stragglers::evidence::{Compared, Evidence, RangeKey, Ranges, above_others};
 use crate::judge::stragglers::excess::Excess;
 use crate::judge::stragglers::join::Join;
+use crate::judge::stragglers::occasional::{self, Delayed};
 use crate::judge::stragglers::per_step::PerStep;
+use crate::judge::stragglers::standing::{Standing, over_collectives, over_steps};
 use crate::judge::stragglers::{Stragglers, ToGlobal};
 use crate::measure::own_time::OwnTime;
 use crate::model::Instance;
@@ -40,16 +42,29 @@ pub fn reduce(
     let per_wait_step = |ns: i64| per_step.ns(if steps == 0 { 0 } else { (ns as f64 / steps as f64).round() as i64 });
     let ranges = Ranges::of(&parts, &excess.steps, per_step, thresholds);
     let measured = Measured { parts: &parts, join: &join, excess: &excess, chain: &chain, ranges: &ranges, per_step };
-    let cases = measured.cases(&|rank| per_wait_step(charges.suffered_ns[rank]), thresholds);
-    let bases = bases(&cases, thresholds);
+    let suffered_ns = |rank: usize| per_wait_step(charges.suffered_ns[rank]);
+    let mut cases = measured.cases(&suffered_ns, thresholds);
+    let mut bases = bases(&cases, thresholds);
+    let (delayed, moving) = measured.occasional(&cases, &bases);
+    for delayed in delayed {
+        let rank = delayed.rank;
+        bases[rank] = Some(StandsOn::Steps);
+        cases[rank] = measured.case_in_steps(delayed, &suffered_ns, thresholds);
+    }
     let hidden_ns = measured.mean_later_ns(&|rank| bases[rank].is_none());
     let verdicts = judge(&cases, &bases, &hidden_ns, thresholds);
     let shown = Shown::of(&cases, &verdicts, &ranges, thresholds);
     let (slowdowns, not_replayed) = slowdowns(&join, parts.len(), most_replayed(&join));
     let row = |rank: usize| {
         let own_ns = excess.of_rank(rank);
-        let interval = median_interval_ns(&own_ns);
         let (case, judged) = (&cases[rank], verdicts[rank]);
+        let occasion = case.occasion.as_ref();
+        let interval = match occasion {
+            Some(occasion) => median_interval_ns(&excess.only(&occasion.at).of_rank(rank)),
+            None => median_interval_ns(&own_ns),
+        };
+        let share_of_steps = occasion.map(|o| o.at.len() as f64 / o.steps as f64);
+        let period = occasion.and_then(|o| o.period);
         let basis = judged.1.filter(|_| case.own.is_some());
         let range = shown.evidence(rank);
         StragglerRow {
@@ -64,7 +79,10 @@ pub fn reduce(
             inherited_ns: per_wait_step(charges.inherited_ns[rank]),
             suffered_wait_ns: per_wait_step(charges.suffered_ns[rank]),
             z: case.own.and_then(|d| d.z()),
-            persistence: case.own.map(|d| d.persistence),
+            persistence: share_of_steps.or(case.own.map(|d| d.persistence)),
+            delayed_steps: occasion.map(|o| o.at.len() as i32),
+            period_steps: period.map(|p| p.steps),
+            period_first_step: period.map(|p| p.first),
             slowdown: slowdowns[rank],
             verdict: judged.0.into(),
             doubt: (judged.0 == Verdict::Undecided).then(|| case.doubt(thresholds).into()),
@@ -84,6 +102,7 @@ pub fn reduce(
         waited_ns: charges.suffered_ns.iter().sum(),
         charged_ns: charges.caused_ns.clone(),
         before_recording_ns: charges.before_recording_ns,
+        moving,
         omissions: omissions(join, &excess, &parts, [ranges.left_out as i64, not_replayed as i64, charges.unpaired]),
     }
 }
@@ -110,6 +129,38 @@ struct Measured<'a> {
 }
 
 impl Measured<'_> {
+    /// How far the own excess of each rank stands out, and whether that is known by collectives, because there are few steps.
+    fn standings(&self, series: &[Vec<f64>], step_ns: i64, t: &Thresholds) -> (Vec<Standing>, bool) {
+        if self.excess.steps.len() < t.min_steps {
+            let pieces = Excess::by_collective(self.join, self.parts.len(), self.per_step);
+            let by_collective = over_collectives(&series_of(&pieces), self.excess.steps.len(), step_ns);
+            if let Some(standings) = by_collective {
+                return (standings, true);
+            }
+        }
+        (over_steps(series, step_ns), false)
+    }
+
+    /// Ranks that are late in some of the steps, and a delay that moves from rank to rank.
+    fn occasional(&self, cases: &[Case], bases: &[Option<StandsOn>]) -> (Vec<Delayed>, Option<occasional::Moving>) {
+        let step_ns = cases.first().map_or(0, |case| case.step_ns);
+        let min_effect_ns = cases.iter().map(|case| case.min_effect_ns).fold(0.0, f64::max);
+        let is_open = |rank: usize| bases[rank].is_none();
+        occasional::of(self.excess, &series_of(&self.excess.ns), &is_open, (step_ns, min_effect_ns))
+    }
+
+    /// The case of a rank in the steps in which it is late.
+    fn case_in_steps(&self, delayed: Delayed, suffered_ns: &dyn Fn(usize) -> i64, t: &Thresholds) -> Case {
+        let excess = self.excess.only(&delayed.at);
+        let ranges = Ranges::of(self.parts, &excess.steps, self.per_step, t);
+        let case =
+            Measured { excess: &excess, ranges: &ranges, ..*self }.cases(suffered_ns, t).swap_remove(delayed.rank);
+        let occasion =
+            Occasion { at: delayed.at, steps: self.excess.of_rank(delayed.rank).len(), period: delayed.period };
+        let later_ns = case.later_ns as f64 * occasion.at.len() as f64 / occasion.steps.max(1) as f64;
+        Case { later_ns: later_ns.round() as i64, occasion: Some(occasion), ..case }
+    }
+
     /// The mean over a rank's steps of the time by which its own excess makes it later than the ranks that `others` accepts.
     fn mean_later_ns(&self, others: &dyn Fn(usize) -> bool) -> Vec<i64> {
         let later_ns = later_than(self.join, others);
@@ -125,7 +176,8 @@ impl Measured<'_> {
     fn cases(&self, suffered_ns: &dyn Fn(usize) -> i64, t: &Thresholds) -> Vec<Case> {
         let Self { parts, excess, chain, ranges, per_step, .. } = *self;
         let step_ns = lower_median(parts.iter().flat_map(|p| p.steps.iter().map(|s| s.dur_ns))).unwrap_or(0);
-        let series = excess_series(excess);
+        let series = series_of(&excess.ns);
+        let (standings, by_collectives) = self.standings(&series, step_ns, t);
         let busy = busy_excess(parts, &excess.steps, per_step);
         let owns = deviations(&series);
         let least_effect_ns = |part: &OwnTime| {
@@ -144,6 +196,9 @@ impl Measured<'_> {
         };
         let case = |(rank, range): (usize, Option<Evidence>)| Case {
             own: owns[rank],
+            standing: standings[rank],
+            by_collectives,
+            occasion: None,
             own_excess_ns: median_ns(&excess.of_rank(rank)).unwrap_or(0),
             on_chain_ns: on_chain_ns(rank),
             later_ns: later_ns[rank],
@@ -232,14 +287,14 @@ fn step_rows(parts: &[&OwnTime], excess: &Excess, shown: &Shown<'_>) -> Vec<Stra
         .collect()
 }
 
-/// The excess of each rank by step. If only two ranks can be compared, it is the signed difference to the other rank,
-/// because the excess above the lower median is never negative for two ranks.
-fn excess_series(excess: &Excess) -> Vec<Vec<f64>> {
-    let ranks: Vec<usize> = (0..excess.ns.len()).filter(|&rank| excess.ns[rank].iter().any(Option::is_some)).collect();
-    let mut series: Vec<Vec<f64>> = excess.ns.iter().map(|v| v.iter().flatten().map(|&e| e as f64).collect()).collect();
+/// The excess of each rank in some places, without those in which it is unknown. If only two ranks can be compared, it is the
+/// signed difference to the other rank, because the excess above the lower median is never negative for two ranks.
+fn series_of(excess_ns: &[Vec<Option<i64>>]) -> Vec<Vec<f64>> {
+    let ranks: Vec<usize> = (0..excess_ns.len()).filter(|&rank| excess_ns[rank].iter().any(Option::is_some)).collect();
+    let mut series: Vec<Vec<f64>> = excess_ns.iter().map(|v| v.iter().flatten().map(|&e| e as f64).collect()).collect();
     if let [a, b] = ranks[..] {
         let difference = |(x, y): (&Option<i64>, &Option<i64>)| Some(((*x)? - (*y)?) as f64);
-        series[a] = excess.ns[a].iter().zip(&excess.ns[b]).filter_map(difference).collect();
+        series[a] = excess_ns[a].iter().zip(&excess_ns[b]).filter_map(difference).collect();
         series[b] = series[a].iter().map(|d| -d).collect();
     }
     series

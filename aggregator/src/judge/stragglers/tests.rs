@@ -7,3 +7,4 @@ mod noise;
 mod oracles;
 mod pipelines;
 mod properties;
+mod standing;

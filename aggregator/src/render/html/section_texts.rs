@@ -450,7 +450,11 @@ pub(super) fn tiles(analysis: &Analysis) -> Vec<(&'static str, String)> {
     };
     tile(who, v.rank.map(named));
     let delays = matches!(v.kind, VerdictKind::Cause | VerdictKind::Undecided);
-    let delay = if v.kind == VerdictKind::Cause { "delay of every step" } else { "possible delay of every step" };
+    let delay = match v.kind {
+        VerdictKind::Cause if v.delayed_steps.is_some() => "mean delay of a step",
+        VerdictKind::Cause => "delay of every step",
+        _ => "possible delay of every step",
+    };
     tile(delay, v.step_delay_ns.filter(|_| delays).map(ns));
     let share = |delay: i64| v.step_ns.filter(|s| *s > 0).map(|s| format!("{:.0} %", 100.0 * delay as f64 / s as f64));
     tile("share of a step", v.step_delay_ns.filter(|_| delays).and_then(share));

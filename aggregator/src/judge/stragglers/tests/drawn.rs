@@ -380,15 +380,16 @@ fn the_steps_own_range_is_no_evidence() {
     assert!(evidence.contains("the time outside of all recorded ranges takes 0.001 ms longer"), "{evidence}");
 }
 
-/// Rank 1 is the cause by its `forward`. Rank 3 has nearly as much own work, but in another range in each step. The tables
-/// measure every rank in `forward`, so the cause stands out in them.
+/// Rank 1 is the cause by its `forward`. Rank 3 has nearly as much own work in every other step, but in another range each time. The
+/// tables measure every rank in `forward`, so the cause stands out in them.
 #[test]
 fn all_ranks_are_measured_in_the_range_of_the_cause() {
     let rank = |forward, other: &'static str, ns| {
         vec![vec![("forward", forward), ("gemm", 1000), (other, ns)], work("optimizer", 100)]
     };
-    let step = |name| vec![rank(10, name, 1), rank(310, name, 1), rank(10, name, 1), rank(10, name, 250)];
-    let job = Job { steps: ["a", "b", "c", "d", "e", "f"].map(step).to_vec(), ..Job::default() };
+    let step = |name, other| vec![rank(10, name, 1), rank(310, name, 1), rank(10, name, 1), rank(10, name, other)];
+    let steps = [("a", 250), ("b", 1), ("c", 250), ("d", 1), ("e", 250), ("f", 1)];
+    let job = Job { steps: steps.map(|(name, other)| step(name, other)).to_vec(), ..Job::default() };
     let result = job.analyze(&exact());
     assert_eq!(verdicts(&result), ["victim", "cause", "victim", "victim"]);
     let shown: Vec<_> = result.stragglers.iter().map(|r| (r.evidence_range.as_deref(), r.evidence_excess_ns)).collect();
@@ -399,7 +400,7 @@ fn all_ranks_are_measured_in_the_range_of_the_cause() {
     assert_eq!(result.steps[18].own_excess_ns, Some(249));
 }
 
-/// Rank 1 takes 300 ns longer before every collective, but the steps end no earlier without it: rank 2 or rank 3 is later
+/// Rank 1 takes 600 ns longer before every collective, but the steps end no earlier without it: rank 2 or rank 3 is later
 /// still, in turns. A rank that costs nothing is no cause, and no rank is its victim.
 ///
 /// ```text
@@ -415,7 +416,7 @@ fn a_rank_that_lengthens_no_step_is_no_cause() {
         (0..8)
             .map(|r| {
                 rank(if r == 1 {
-                    1300
+                    1600
                 } else if r == late {
                     1700
                 } else {
@@ -427,7 +428,7 @@ fn a_rank_that_lengthens_no_step_is_no_cause() {
     let job = Job { steps: (0..12).map(|s| step(2 + s % 6)).collect(), ..Job::default() };
     let result = job.analyze(&exact());
     let row = &result.stragglers[1];
-    assert_eq!((&*row.verdict, row.step_delay_ns, row.own_excess_ns), ("ok", 0, 300), "{row:?}");
+    assert_eq!((&*row.verdict, row.step_delay_ns, row.own_excess_ns), ("ok", 0, 600), "{row:?}");
     assert!(row.stands_on.is_some(), "{row:?}");
     assert!(row.evidence.as_deref().unwrap().contains("below the 1 % of a step that matter"), "{row:?}");
     assert!(verdicts(&result).iter().all(|v| *v == "ok"), "{:?}", verdicts(&result));
@@ -462,6 +463,41 @@ fn two_slow_ranks_are_both_causes() {
         result.stragglers.iter().filter(|r| r.verdict == trace::Verdict::Cause).map(|r| r.rank).collect();
     assert_eq!(causes, [2, 5]);
     assert_eq!(result.stragglers[5].step_delay_ns, 0, "rank 2 hides the delay of rank 5");
+}
+
+/// Rank 1 evaluates in every third step.
+///
+/// ```text
+///   step             0       1       2       3       4       5
+///   rank 0, 2, 3   ###     ###     ###~~~  ###     ###     ###~~~
+///   rank 1         ###     ###     ######  ###     ###     ######
+/// ```
+#[test]
+fn a_rank_that_is_late_in_some_steps_is_a_cause_in_these() {
+    let rank = |ns| vec![vec![("forward", 1000), ("evaluate", ns)], work("optimizer", 100)];
+    let step = |s: usize| (0..4).map(|r| rank(if r == 1 && s % 3 == 2 { 901 } else { 1 })).collect();
+    let result = Job { steps: (0..24).map(step).collect(), ..Job::default() }.analyze(&exact());
+    assert_eq!(verdicts(&result), ["victim", "cause", "victim", "victim"]);
+    let row = &result.stragglers[1];
+    assert_eq!((row.stands_on.as_deref(), row.reason.as_deref()), (Some("steps"), None));
+    assert_eq!((row.delayed_steps, row.period_steps, row.period_first_step), (Some(8), Some(3), Some(2)));
+    assert_eq!((row.steps, row.persistence), (24, Some(8.0 / 24.0)));
+    assert_eq!((row.own_excess_ns, row.step_delay_ns), (900, 300));
+    assert_eq!((row.evidence_range.as_deref(), row.evidence_excess_ns), (Some("evaluate"), Some(900)));
+    assert!(row.evidence.as_deref().unwrap().contains("longer in 8 of 24 steps"), "{row:?}");
+    assert_eq!(result.moving, None);
+}
+
+/// Another rank is late in each step.
+#[test]
+fn a_delay_that_moves_is_no_ranks() {
+    let rank = |ns| vec![work("forward", ns), work("optimizer", 100)];
+    let step = |s: usize| (0..4).map(|r| rank(if r == s % 4 { 1800 } else { 1000 })).collect();
+    let result = Job { steps: (0..12).map(step).collect(), ..Job::default() }.analyze(&exact());
+    assert_eq!(verdicts(&result), ["ok"; 4]);
+    let moving = result.moving.unwrap();
+    assert_eq!((moving.delayed_steps, moving.steps, moving.ranks, moving.step_delay_ns), (12, 12, 4, 800));
+    assert_eq!(moving.period, None);
 }
 
 /// Rank 1 loses time in two ranges. The larger range is the evidence, but both lengthen the step.
@@ -521,7 +557,7 @@ fn degenerate_runs_are_not_judged() {
 fn broken_recordings_are_counted() {
     let rank = |ns| vec![work("forward", ns), work("optimizer", 100)];
     let (mut ranks, mut instances) =
-        Job { steps: repeat(9, &[rank(1000), rank(1300), rank(1000)]), ..Job::default() }.run();
+        Job { steps: repeat(9, &[1000, 1300, 1000, 1000, 1000].map(rank)), ..Job::default() }.run();
     ranks[0].outline.collectives[4].end_ns = None;
     instances[4].members[0].end_ns = None;
     instances[3].members[2].index = 99;
@@ -530,6 +566,6 @@ fn broken_recordings_are_counted() {
     let result = reduce(&parts, &instances, &|_, _, t| t, &exact());
     assert_eq!(&*result.stragglers[1].verdict, "cause");
     assert_eq!(result.omissions.iter().map(|o| o.amount).collect::<Vec<_>>(), [Some(2), Some(1)]);
-    assert_eq!(result.stragglers.iter().map(|r| r.steps).collect::<Vec<_>>(), [8, 8, 7]);
+    assert_eq!(result.stragglers.iter().map(|r| r.steps).collect::<Vec<_>>(), [8, 8, 7, 8, 8]);
     assert_eq!(result.charged_ns.iter().sum::<i64>() + result.before_recording_ns, result.waited_ns);
 }

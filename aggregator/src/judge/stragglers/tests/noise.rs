@@ -11,7 +11,7 @@ use crate::model::thresholds::Thresholds;
 const MS: f64 = 1e6;
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, and identical on all platforms.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -22,16 +22,16 @@ impl Random {
     }
 
     /// A uniform number in (0, 1).
-    fn unit(&mut self) -> f64 {
+    pub(super) fn unit(&mut self) -> f64 {
         ((self.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     }
 
-    fn normal(&mut self) -> f64 {
+    pub(super) fn normal(&mut self) -> f64 {
         (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
     }
 
     /// A Pareto number with exponent 1.5 (infinite variance), limited to 15 times its minimum.
-    fn heavy_tail(&mut self) -> f64 {
+    pub(super) fn heavy_tail(&mut self) -> f64 {
         self.unit().powf(-1.0 / 1.5).min(15.0)
     }
 }
