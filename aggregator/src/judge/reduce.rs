@@ -20,7 +20,7 @@ use crate::judge::unfinished::unfinished;
 use crate::judge::{headline, stragglers};
 use crate::measure::by_name::{compare_kernels, compare_ops};
 use crate::measure::map::map_rank;
-use crate::measure::own_time::OwnTime;
+use crate::measure::own_time;
 use crate::measure::part::RankPart;
 use crate::model::Instance;
 use crate::model::analysis::{Analysis, Facts, Tables};
@@ -123,7 +123,7 @@ fn reduce_aligned(
     let (instances, rows): (Vec<Instance>, Vec<_>) =
         rows.into_iter().filter_map(|(i, row)| Some((i.clone(), row?))).unzip();
 
-    let straggler_parts: Vec<OwnTime> = parts.iter().map(|p| p.straggler.clone()).collect();
+    let straggler_parts = own_time::of_run(parts.iter().map(|part| &part.straggler));
     let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
     let mut stragglers = stragglers::reduce(&straggler_parts, &instances, &to_global, &options.thresholds);
     fill_exposed_waits(&mut stragglers.waits, &instances, &parts);

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use trace::{CollectiveRow, Phase, StepRow, Text};
 
 use crate::base::intervals::{Coverage, Interval, IntervalSet};
-use crate::measure::own_time::ranges::{Largest, computing, operating, self_times};
+use crate::measure::own_time::ranges::{Largest, leaf_operators, operating, self_times, time_beside_waits};
 use crate::model::thresholds::Thresholds;
 use crate::model::{Collective, Events, Kind, RankData};
 
@@ -33,6 +33,8 @@ pub struct OwnTime {
     pub has_device: bool,
     /// Whether the rank has device work or operators, so that [`StepPart::busy_ns`] is known.
     pub has_work: bool,
+    /// If waits that the rank recorded tell its work from waiting: the same without them. See [`of_run`].
+    pub by_operators: Option<Box<OwnTime>>,
 }
 
 /// The time before one of a rank's collectives in which the rank works on its own.
@@ -81,20 +83,46 @@ pub struct RangePart {
     pub self_ns: Vec<i64>,
 }
 
+/// The own time of all ranks, by one definition of work under a collective on the host, because a rank's own time is
+/// compared with that of the others. It is the time beside recorded waits if every rank recorded its waits, else that of
+/// operators.
+pub fn of_run<'a>(ranks: impl Iterator<Item = &'a OwnTime> + Clone) -> Vec<OwnTime> {
+    let mut on_hosts = ranks.clone().filter(|rank| !rank.has_device && !rank.stretches.is_empty());
+    let all_record_waits = on_hosts.all(|rank| rank.by_operators.is_some());
+    let chosen = ranks.map(|rank| rank.by_operators.as_deref().filter(|_| !all_record_waits).unwrap_or(rank));
+    chosen.map(|rank| OwnTime { by_operators: None, ..rank.clone() }).collect()
+}
+
 /// Reduces a rank to its [`OwnTime`], in time linear in its rows.
 pub fn map_rank(rank: &RankData, thresholds: &Thresholds) -> OwnTime {
+    let events = &rank.events;
+    if events.kind.iter().any(|k| k.is_device_work()) {
+        let work = (0..events.len()).filter(|&row| events.kind[row].is_device_work() && !events.is_comm[row]);
+        let work = work.map(|row| Interval::new(events.ts_ns[row], events.end_ns(row))).collect();
+        return beside(rank, &work, None, thresholds);
+    }
+    let operating = Coverage::new(operating(rank));
+    let by_operators = || beside(rank, &leaf_operators(rank), Some(&operating), thresholds);
+    let work = if rank.outline.collectives.is_empty() { None } else { time_beside_waits(rank) };
+    let Some(work) = work else { return by_operators() };
+    let (own, by_operators) = rayon::join(|| beside(rank, &work, Some(&operating), thresholds), by_operators);
+    OwnTime { by_operators: Some(Box::new(by_operators)), ..own }
+}
+
+/// The own time of a rank that works under its collectives at the times `work`. `operating` are the times of operators of a
+/// rank without a device.
+fn beside(rank: &RankData, work: &IntervalSet, operating: Option<&Coverage>, thresholds: &Thresholds) -> OwnTime {
     let spans = active_steps(&rank.outline.steps);
-    let exposed = exposed(rank);
+    let exposed = exposed(rank, work);
     let stretches = own_stretches(&rank.outline.collectives, &spans, &exposed);
     let slots: Vec<Slot> = slots(&stretches, &spans, &exposed);
     let mut steps: Vec<StepPart> =
         spans.iter().map(|s| StepPart { step: s.step, dur_ns: s.end_ns - s.start_ns, busy_ns: 0 }).collect();
-    let has_device = rank.events.kind.iter().any(|k| k.is_device_work());
-    if has_device {
-        add_device_busy(&rank.events, &slots, &mut steps);
-    } else {
-        let operating = Coverage::new(operating(rank));
-        slots.iter().for_each(|s| steps[s.step].busy_ns += operating.within_ns(Interval::new(s.from_ns, s.to_ns)));
+    match operating {
+        None => add_device_busy(&rank.events, &slots, &mut steps),
+        Some(times) => {
+            slots.iter().for_each(|s| steps[s.step].busy_ns += times.within_ns(Interval::new(s.from_ns, s.to_ns)))
+        }
     }
     let Largest { ranges, dropped, dropped_max_ns } = self_times(rank, &slots, steps.len(), thresholds.max_ranges);
     OwnTime {
@@ -104,8 +132,9 @@ pub fn map_rank(rank: &RankData, thresholds: &Thresholds) -> OwnTime {
         ranges,
         ranges_dropped: dropped,
         dropped_max_ns,
-        has_device,
-        has_work: has_device || rank.events.kind.contains(&Kind::CpuOp),
+        has_device: operating.is_none(),
+        has_work: operating.is_none() || rank.events.kind.contains(&Kind::CpuOp),
+        by_operators: None,
     }
 }
 
@@ -135,18 +164,11 @@ fn active_steps(rows: &[StepRow]) -> Vec<StepSpan> {
     spans
 }
 
-/// The exposed communication of a rank: the time in a collective without any other work.
-fn exposed(rank: &RankData) -> Coverage {
+/// The exposed communication of a rank: the time in a collective without `work`.
+fn exposed(rank: &RankData, work: &IntervalSet) -> Coverage {
     let times = |row: &CollectiveRow| Some(Interval::new(row.start_ns?, row.end_ns?));
     let communication: IntervalSet = rank.outline.collectives.iter().filter_map(|c| times(c)).collect();
-    let events = &rank.events;
-    let computing = if events.kind.iter().any(|k| k.is_device_work()) {
-        let work = (0..events.len()).filter(|&row| events.kind[row].is_device_work() && !events.is_comm[row]);
-        work.map(|row| Interval::new(events.ts_ns[row], events.end_ns(row))).collect()
-    } else {
-        computing(rank, &communication)
-    };
-    Coverage::new(communication.difference(&computing))
+    Coverage::new(communication.difference(work))
 }
 
 /// The own time before each collective: the time since the entry into the previous collective, without exposed

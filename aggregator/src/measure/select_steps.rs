@@ -16,6 +16,9 @@ pub(crate) fn select_steps(part: &mut RankPart, scope: &Scope) {
 
 /// Removes the stretches outside of the selected steps. The other stretches keep their length.
 fn select_stretches(part: &mut OwnTime, kept: &[bool], scope: &Scope) {
+    if let Some(by_operators) = &mut part.by_operators {
+        select_stretches(by_operators, kept, scope);
+    }
     let new_positions = kept.iter().scan(0, |next, kept| {
         let position = kept.then_some(*next);
         *next += u32::from(*kept);

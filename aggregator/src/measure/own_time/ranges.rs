@@ -10,7 +10,7 @@
 //!
 //! Ranges are `user_annotation`, `cpu_op` and `python_function` rows. Runtime and driver calls count for the range
 //! around them. Calls that block until a device is done do not count, because the host only waits there. The same holds
-//! for communication, and for ranges with `wait` in their name.
+//! for communication, and for operators and frames with `wait` in their name. A user may name any range so; it counts.
 //!
 //! If the Python stack was recorded, the innermost row is usually a frame such as `<built-in function sleep>`. If such
 //! a frame [fills](RangePart::fills) a user's range, reports show the name of that range, because the user knows it.
@@ -35,10 +35,18 @@ struct NameClass {
     /// The id of the name that rows of this name count for.
     canonical: u32,
     waits: bool,
+    /// Whether a range of this name waits.
+    waits_as_range: bool,
     synchronizes: bool,
     input: bool,
     /// Whether the name is a `ProfilerStep#N`, which comes from the profiler and not from the user.
     is_step: bool,
+}
+
+impl NameClass {
+    fn waits(self, kind: Kind) -> bool {
+        if kind == Kind::UserAnnotation { self.waits_as_range } else { self.waits }
+    }
 }
 
 /// The id that all ranges of steps have as a [`Range`].
@@ -141,7 +149,7 @@ impl<'a> Walk<'a> {
             Kind::Runtime | Kind::Driver if class.synchronizes => (None, enclosing),
             // A call outside of all ranges is a range of its own.
             Kind::Runtime | Kind::Driver => (enclosing.or(range), enclosing),
-            _ if events.is_comm[row] || class.waits => (None, None),
+            _ if events.is_comm[row] || class.waits(events.kind[row]) => (None, None),
             _ => (range, range),
         };
         thread.open.push(Open { end_ns, range, enclosing, frame, operator, named, input });
@@ -253,25 +261,41 @@ impl RangeTime {
     }
 }
 
-/// The time in which the host computed during a collective (`within`). It is the time of the threads that record their
-/// waits, without these waits. Threads without recorded waits are excluded, because their rows may include blocked
-/// time.
-pub(super) fn computing(rank: &RankData, within: &IntervalSet) -> IntervalSet {
+/// The time in which the threads that record their waits compute: all of their time without these waits. Threads without
+/// recorded waits are excluded, because their rows may include blocked time. `None` if no thread records its waits.
+pub(super) fn time_beside_waits(rank: &RankData) -> Option<IntervalSet> {
     let names = classify(&rank.names);
     let events = &rank.events;
     let mut recording_waits: Vec<i64> = host_rows(rank)
         .filter(|&(row, _)| matches!(events.kind[row], Kind::CpuOp | Kind::UserAnnotation))
-        .filter(|&(row, _)| names.get(events.name[row] as usize).is_some_and(|class| class.waits))
+        .filter(|&(row, _)| names.get(events.name[row] as usize).is_some_and(|class| class.waits(events.kind[row])))
         .map(|(_, thread)| thread)
         .collect();
     recording_waits.sort_unstable();
     recording_waits.dedup();
-    if recording_waits.is_empty() || within.is_empty() {
-        return IntervalSet::new();
+    if recording_waits.is_empty() {
+        return None;
     }
     let threads = times_by_thread(rank, &names, |_| true);
     let trusted = threads.iter().filter(|(id, _)| recording_waits.binary_search(id).is_ok());
-    IntervalSet::union_of(trusted.map(|(_, set)| set)).intersection(within)
+    Some(IntervalSet::union_of(trusted.map(|(_, set)| set)))
+}
+
+/// The time of the operators that contain no other one, on any thread, without communication and waits. An operator that
+/// contains others may also contain a wait that has no row.
+pub(super) fn leaf_operators(rank: &RankData) -> IntervalSet {
+    let names = classify(&rank.names);
+    let events = &rank.events;
+    let waits = |row: usize| names.get(events.name[row] as usize).is_some_and(|class| class.waits);
+    let mut last_of_thread: FxHashMap<i64, usize> = FxHashMap::default();
+    let mut leaves = Vec::new();
+    for (row, thread) in host_rows(rank).filter(|&(row, _)| events.kind[row] == Kind::CpuOp) {
+        let last = last_of_thread.insert(thread, row);
+        leaves.extend(last.filter(|&last| events.end_ns(last) <= events.ts_ns[row]));
+    }
+    leaves.extend(last_of_thread.into_values());
+    let work = leaves.into_iter().filter(|&row| !events.is_comm[row] && !waits(row));
+    work.map(|row| Interval::new(events.ts_ns[row], events.end_ns(row))).collect()
 }
 
 /// The time in which an operator ran on any thread of the host, without communication and waits.
@@ -306,6 +330,8 @@ fn classify(names: &[Text]) -> Vec<NameClass> {
     let class = |(id, name): (usize, &Text)| NameClass {
         canonical: id as u32,
         waits: name_rules::waits(name),
+        // Users name ranges as they like. TorchRec's names look like `## wait() ##`.
+        waits_as_range: name_rules::waits(name) && (name_rules::is_backend_range(name) || name.starts_with("## ")),
         synchronizes: name_rules::synchronizes(name),
         input: name_rules::is_input(name),
         is_step: name_rules::is_step(name),

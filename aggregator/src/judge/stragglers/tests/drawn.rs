@@ -2,7 +2,7 @@
 
 use crate::judge::stragglers::tests::build::{Job, Row, TRANSFER_NS, Work, instance, push_row, repeat, verdicts};
 use crate::judge::stragglers::{Stragglers, reduce};
-use crate::measure::own_time::{OwnTime, RangePart, StepPart, Stretch, map_rank};
+use crate::measure::own_time::{OwnTime, RangePart, StepPart, Stretch, map_rank, of_run};
 use crate::model::thresholds::Thresholds;
 use crate::model::{Collective, Instance, Kind, Member, RankData};
 use trace::Reason;
@@ -265,13 +265,69 @@ fn work_under_a_collective_is_own_work() {
     let own: Vec<Option<i64>> = part.stretches.iter().map(|s| s.own_ns).collect();
     assert_eq!(own, [Some(100), Some(200 + 100)], "200 under A, 100 after it");
     assert_eq!(part.ranges[0].self_ns, [300], "backward is all own work");
-    data.events.name[1] = data.events.name[0];
-    let without_wait_row = map_rank(&data, &exact());
+    assert_eq!(part.by_operators.map(|other| other.stretches[1].own_ns), Some(Some(100)), "no operator ran under A");
+    // The same rows as ranges of a user.
+    data.events.kind[1] = Kind::UserAnnotation;
+    let part = map_rank(&data, &exact());
+    assert_eq!((part.stretches[1].own_ns, part.by_operators), (Some(100), None), "a user's range may hold any wait");
     assert_eq!(
-        without_wait_row.stretches[1].own_ns,
-        Some(100),
-        "without a wait row, work under a collective cannot be distinguished from waiting"
+        part.ranges.iter().map(|r| r.self_ns[0]).collect::<Vec<_>>(),
+        [100, 100],
+        "and it is own time outside of A"
     );
+}
+
+/// A rank without rows for its waits: its work under a collective is what its innermost operators do.
+///
+/// ```text
+///   comm thread              [~~~A~~~]    [B]
+///   mpi:allreduce           |-|
+///   evaluate_function   |---------------|           holds a wait
+///   aten::mm            |--|  |----|
+///   aten::mm                     |--|               on a thread of its own
+/// ```
+#[test]
+fn operators_under_a_collective_are_own_work() {
+    let mut data = RankData::default();
+    let mut push =
+        |kind, name, thread, from_ns, ns| push_row(&mut data, Row { kind, name, thread, step: 0, from_ns, ns });
+    push(Kind::CpuOp, "evaluate_function", 1, 0, 560);
+    push(Kind::CpuOp, "aten::mm", 1, 0, 90);
+    push(Kind::CpuOp, "mpi:allreduce", 1, 90, 20);
+    push(Kind::CpuOp, "aten::mm", 1, 120, 180);
+    push(Kind::CpuOp, "aten::mm", 2, 250, 100);
+    data.outline.steps =
+        Job { steps: repeat(1, &[vec![work("x", 1000)]]), ..Job::default() }.run().0[0].outline.steps.clone();
+    data.outline.collectives = [(100, 500), (600, 650)]
+        .map(|(start_ns, end_ns)| {
+            let row = trace::CollectiveRow { start_ns: Some(start_ns), end_ns: Some(end_ns), ..Default::default() };
+            Collective::from(row)
+        })
+        .into();
+    let part = map_rank(&data, &exact());
+    let own: Vec<Option<i64>> = part.stretches.iter().map(|s| s.own_ns).collect();
+    assert_eq!(own, [Some(100), Some(350 - 120 + 100)], "230 under A, 100 after it");
+}
+
+/// Work under a collective means the same on all ranks: one rank that lacks the rows of its waits decides for all.
+#[test]
+fn ranks_are_compared_by_one_definition() {
+    let one = |rank, own_ns: i64, other_ns: Option<i64>| {
+        let stretch = |own_ns| vec![Stretch { own_ns: Some(own_ns), ..Stretch::default() }];
+        let by_operators = other_ns.map(|ns| Box::new(OwnTime { rank, stretches: stretch(ns), ..OwnTime::default() }));
+        OwnTime { rank, stretches: stretch(own_ns), by_operators, ..OwnTime::default() }
+    };
+    let own = |ranks: &[OwnTime]| -> Vec<Option<i64>> {
+        let all = of_run(ranks.iter());
+        assert!(all.iter().all(|rank| rank.by_operators.is_none()));
+        all.iter().flat_map(|rank| rank.stretches.iter().map(|s| s.own_ns)).collect()
+    };
+    assert_eq!(own(&[one(0, 50, Some(40)), one(1, 60, Some(45))]), [Some(50), Some(60)]);
+    assert_eq!(own(&[one(0, 50, Some(40)), one(1, 45, None)]), [Some(40), Some(45)]);
+    // Neither a rank with a device nor one without collectives decides.
+    let device = OwnTime { has_device: true, ..one(1, 45, None) };
+    let idle = OwnTime { rank: 2, ..OwnTime::default() };
+    assert_eq!(own(&[one(0, 50, Some(40)), device, idle]), [Some(50), Some(45)]);
 }
 
 /// A second window of steps begins after warm-up. The time between the windows was not recorded, so it is in no own
