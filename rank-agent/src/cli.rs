@@ -15,6 +15,7 @@ use recorder::Schedule;
 use trace::terminal::Form;
 
 use crate::exec::{self, CtlArguments, ExecArguments, ctl};
+use crate::fabric::ping::INTERVAL;
 use crate::fabric::{Solo, Stop};
 use crate::train::engine::Progress;
 use crate::train::faults::Fault;
@@ -370,6 +371,7 @@ impl Cli {
             faults: faults?,
             progress: self.progress,
             record: self.record == Switch::On,
+            ping_interval: INTERVAL,
         })
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use launch::Identity;
 use trace::{
@@ -170,6 +171,31 @@ fn a_single_rank_trains_without_collectives() {
     assert_eq!(rows::<CollectiveRow>(&run, 0), []);
     assert_eq!(rows::<BucketRow>(&run, 0).len(), 8);
     assert!(rows::<EventRow>(&run, 0).iter().any(|row| &*row.name == "bucket_unpack"));
+}
+
+#[test]
+fn a_long_training_compares_clocks_between_its_steps() {
+    for progress in ["thread", "none"] {
+        let dir = temporary();
+        let arguments = format!("--progress {progress} --schedule wait=0,warmup=0,active=6,repeat=1");
+        let options = Options { ping_interval: Duration::ZERO, ..options(Some(dir.path()), &arguments) };
+        let outcomes = threads::run(3, |fabric| job::run(fabric, &options, &Identity::ALONE, &Stop::default()));
+        assert!(outcomes.iter().all(|outcome| outcome.as_ref().unwrap().dropped == 0));
+        let run = Run::open(dir.path()).unwrap();
+        for rank in 0..3 {
+            let steps: Vec<StepRow> = rows(&run, rank);
+            let samples: Vec<ClockSampleRow> = rows(&run, rank);
+            assert_eq!((samples.len(), steps.len()), (10 * (4 + if rank == 0 { 0 } else { 16 }), 6));
+            let is_inside = |t| steps.iter().any(|step| (step.start_ns..step.end_ns).contains(&t));
+            assert!(!samples.iter().any(|sample| is_inside(sample.local_ns)), "no step is longer for a comparison");
+            // One before the first of 9 steps, and one after each of them.
+            let gaps = steps.windows(2).map(|pair| pair[0].end_ns..pair[1].start_ns);
+            for gap in gaps {
+                let in_gap = samples.iter().filter(|sample| gap.contains(&sample.local_ns)).count();
+                assert_eq!(in_gap, samples.len() / 10, "{gap:?}");
+            }
+        }
+    }
 }
 
 /// A fabric whose all-reduces fail on rank 2 after some sums.

@@ -8,6 +8,7 @@ use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 
 use super::switch::{NcclDetail, TimeSchedule};
+use crate::fabric::ping::INTERVAL;
 
 /// Record an unmodified CUDA/NCCL program on every rank
 ///
@@ -30,7 +31,7 @@ pub struct ExecArguments {
     pub(super) join_timeout: u32,
 
     /// Interval between clock comparisons while the program runs; 0: compare only before and after it
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = INTERVAL.as_secs() as u32)]
     pub(super) ping_every: u32,
 
     /// NCCL events to record

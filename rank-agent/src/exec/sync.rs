@@ -116,7 +116,10 @@ impl Sync {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::fabric::agree::{RunRequest, agree_on_run};
     use crate::fabric::threads;
 
     fn switch() -> Switch {
@@ -146,6 +149,74 @@ mod tests {
             })
         });
         assert_eq!(bursts, [1; 3]);
+    }
+
+    /// Ranks that compare their clocks at every exchange. Rank 0's program calls `end` after some comparisons.
+    fn compare_often(
+        run: &Path,
+        end: impl Fn(&dyn Control, &Progress) + std::marker::Sync,
+    ) -> Vec<Result<u64, (u64, Error)>> {
+        let request = RunRequest { out: Some(run.into()), ..RunRequest::default() };
+        threads::run(3, |fabric| {
+            let place = agree_on_run(&*fabric, &request).unwrap();
+            let progress = Progress::default();
+            let options = recorder::Options::new(&place.path, &place.run_id, fabric.rank() as i32, 3);
+            let options = recorder::Options { part_period: Duration::from_millis(1), ..options };
+            let sync = Sync {
+                control: fabric.clone(),
+                tree: PingTree::new(3, 1),
+                recorder: Recorder::start(options).unwrap(),
+                every: Some(Duration::ZERO),
+                progress: progress.clone(),
+                switch: switch(),
+            };
+            std::thread::scope(|scope| {
+                if fabric.rank() == 0 {
+                    scope.spawn(|| {
+                        while samples(run, 0, false) < 3 * 4 {
+                            std::thread::yield_now();
+                        }
+                        end(&*fabric, &progress);
+                    });
+                } else {
+                    progress.done();
+                }
+                let result = sync.run();
+                assert!(sync.recorder.finish().closed_cleanly);
+                result
+            })
+        })
+    }
+
+    /// The clock samples of a rank on the disk: with another rank, or with UTC.
+    fn samples(run: &Path, rank: i32, is_ping: bool) -> u64 {
+        let (rows, _) = trace::Run::open(run).unwrap().rows::<trace::ClockSampleRow>(rank);
+        rows.iter().filter(|row| row.peer_rank.is_some() == is_ping).count() as u64
+    }
+
+    #[test]
+    fn clocks_are_compared_while_a_program_runs() {
+        let run = tempfile::tempdir().unwrap();
+        let bursts = compare_often(run.path(), |_, progress| progress.done()).into_iter().map(Result::unwrap);
+        for (rank, bursts) in bursts.enumerate() {
+            assert!(bursts > 3, "rank {rank}: {bursts}");
+            assert_eq!(samples(run.path(), rank as i32, true), if rank == 0 { 0 } else { 16 * bursts });
+        }
+    }
+
+    #[test]
+    fn a_rank_that_dies_ends_the_comparisons_and_nothing_else() {
+        let run = tempfile::tempdir().unwrap();
+        let ended = compare_often(run.path(), |control, _| control.abandon(1));
+        for (rank, ended) in ended.into_iter().enumerate() {
+            let (bursts, error) = ended.unwrap_err();
+            assert!(bursts >= 2 && matches!(error, Error::Abandoned), "rank {rank}: {bursts}, {error}");
+            assert_eq!(
+                samples(run.path(), rank as i32, true),
+                if rank == 0 { 0 } else { 16 * bursts },
+                "rows are kept"
+            );
+        }
     }
 
     #[test]

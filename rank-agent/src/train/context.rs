@@ -1,6 +1,8 @@
 //! Everything that a rank trains with, and the rows that are the same for every back end.
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Instant;
 
 use recorder::Recorder;
 use trace::CommRow;
@@ -48,9 +50,10 @@ impl JobContext<'_> {
         }])?)
     }
 
-    /// The tree of clock pings, and the number of hosts. Collective.
-    pub(crate) fn ping_tree(&self) -> Result<(PingTree, usize), Error> {
-        PingTree::for_fabric(&**self.fabric, host_hash())
+    /// The clock comparisons, none of which is made yet, and the number of hosts. Collective.
+    pub(crate) fn clock_comparison(&self) -> Result<(ClockComparison<'_>, usize), Error> {
+        let (tree, hosts) = PingTree::for_fabric(&**self.fabric, host_hash())?;
+        Ok((ClockComparison { job: self, tree, last: Cell::new(Instant::now()) }, hosts))
     }
 
     /// The workload's communicator, as rows name it.
@@ -58,11 +61,27 @@ impl JobContext<'_> {
         let size = self.fabric.size();
         World::new(self.recorder, comm_id(size), size)
     }
+}
+
+/// The comparisons of the ranks' clocks: before and after the training, after each window of recorded steps, and between two
+/// steps when the last comparison is too long ago. Clocks are never compared within a step, which would become longer.
+pub(crate) struct ClockComparison<'a> {
+    job: &'a JobContext<'a>,
+    tree: PingTree,
+    last: Cell<Instant>,
+}
+
+impl ClockComparison<'_> {
+    /// Whether the last comparison is too long ago. Rank 0 decides for all ranks, which learn it in the next exchange.
+    pub(crate) fn is_due(&self) -> bool {
+        self.job.fabric.rank() == 0 && self.last.get().elapsed() >= self.job.options.ping_interval
+    }
 
     /// Compares the clocks of all ranks once. Collective.
-    pub(crate) fn ping(&self, tree: &PingTree) -> Result<(), Error> {
-        let samples = tree.burst(&**self.fabric, self.recorder.clock())?;
-        Ok(self.recorder.rows(samples)?)
+    pub(crate) fn run(&self) -> Result<(), Error> {
+        let samples = self.tree.burst(&**self.job.fabric, self.job.recorder.clock())?;
+        self.last.set(Instant::now());
+        Ok(self.job.recorder.rows(samples)?)
     }
 }
 

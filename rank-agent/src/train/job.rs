@@ -14,7 +14,7 @@ use crate::Error;
 use crate::fabric::agree::{RunPlace, RunRequest, agree_on_run, agree_on_success};
 use crate::fabric::{Fabric, Lane, Stop};
 use crate::train::backend::{self, Plan};
-use crate::train::context::{JobContext, Trained, rank_number};
+use crate::train::context::{ClockComparison, JobContext, Trained, rank_number};
 use crate::train::engine::{Engine, World};
 use crate::train::faults;
 use crate::train::op_observer::OpTable;
@@ -122,7 +122,7 @@ where
     let mut ops = OpTable::new(options.dtype);
     let trainer = Trainer::new(backend, &options.model, options.bucket_bytes, (rank, size), &options.faults, &mut ops);
     let mut trainer = agree_on_success(&**fabric, trainer)?;
-    let (tree, hosts) = context.ping_tree()?;
+    let (clocks, hosts) = context.clock_comparison()?;
     let main = recorder.thread("main");
     let world = context.world();
     let engine = Engine::start(fabric.clone(), options.progress, recorder, world, stop.clone(), trainer.buckets());
@@ -138,7 +138,7 @@ where
         place,
         &[],
     );
-    context.ping(&tree)?;
+    clocks.run()?;
 
     let mut results: Option<(StepResult, StepResult)> = None;
     let mut times: Vec<Duration> = Vec::new();
@@ -152,7 +152,7 @@ where
             trainer.record_memory(recorder, &main);
             memory_is_recorded = true;
         }
-        let result = step_once(context, &mut trainer, &observer, &engine, &main, step)?;
+        let result = step_once(context, &clocks, &mut trainer, &observer, &engine, &main, step)?;
         recorder.end_step(Some(result.loss));
         if phase == Phase::Active {
             times.push(begin.elapsed());
@@ -160,13 +160,15 @@ where
         report.step(step, &result, begin.elapsed());
         results = Some((results.map_or(result, |(first, _)| first), result));
         let ends_window = phase == Phase::Active && options.schedule.phase(step + 1) != Phase::Active;
-        if ends_window && step + 1 < options.steps {
+        if ends_window {
             recorder.set_active(false);
-            context.ping(&tree)?;
+        }
+        if (ends_window || result.compares_clocks) && step + 1 < options.steps {
+            clocks.run()?;
         }
     }
     recorder.set_active(false);
-    context.ping(&tree)?;
+    clocks.run()?;
     // --steps is at least 1, so there is a result.
     let (first, last) = results.ok_or_else(|| Error::Usage("--steps 0".into()))?;
     let steps = times.len();
@@ -176,6 +178,7 @@ where
 
 fn step_once<B: Backend>(
     context: &JobContext<'_>,
+    clocks: &ClockComparison<'_>,
     trainer: &mut Trainer<B>,
     observer: &OpRecording<'_>,
     engine: &RefCell<Engine>,
@@ -190,7 +193,7 @@ where
         let name = context.recorder.intern(&format!("ProfilerStep#{step}"));
         main.scope(Kind::UserAnnotation, name)
     });
-    trainer.step(observer, engine, main, step)
+    trainer.step(observer, engine, main, step, clocks.is_due())
 }
 
 /// Writes the rows that are known before the first step.

@@ -1,6 +1,7 @@
 //! The options of a training, checked.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use kernels::Dtype;
 use recorder::Schedule;
@@ -71,6 +72,8 @@ pub struct Options {
     pub progress: Progress,
     /// Record the training.
     pub record: bool,
+    /// Interval of the clock comparisons between steps.
+    pub ping_interval: Duration,
 }
 
 impl Options {

@@ -66,6 +66,8 @@ pub struct StepResult {
     pub mean_loss: f64,
     /// Checksum of the parameters after the update, equal on all ranks.
     pub checksum: u64,
+    /// Whether rank 0 wants all ranks to compare their clocks now.
+    pub compares_clocks: bool,
 }
 
 impl<B: Backend> Trainer<B>
@@ -150,7 +152,7 @@ where
         }
     }
 
-    /// Runs one step. Collective.
+    /// Runs one step. On rank 0, `wants_comparison` becomes [`StepResult::compares_clocks`] of all ranks. Collective.
     ///
     /// # Errors
     /// [`Error::Diverged`] if the ranks' parameters differ afterwards; the fabric's error.
@@ -160,6 +162,7 @@ where
         engine: &RefCell<Engine>,
         thread: &ThreadRecorder,
         step: u32,
+        wants_comparison: bool,
     ) -> Result<StepResult, Error> {
         observer.range(Range::Input, || {
             wait_exactly(self.slowness.input);
@@ -174,7 +177,7 @@ where
             self.backward(observer, engine, thread)
         })?;
         let loss = self.model.loss(&self.backend)?;
-        observer.range(Range::Optimizer, || self.optimize(observer, engine, thread, step, loss))
+        observer.range(Range::Optimizer, || self.optimize(observer, engine, thread, (step, wants_comparison), loss))
     }
 
     fn backward(
@@ -208,7 +211,7 @@ where
         observer: &impl Observer,
         engine: &RefCell<Engine>,
         thread: &ThreadRecorder,
-        step: u32,
+        (step, wants_comparison): (u32, bool),
         loss: f64,
     ) -> Result<StepResult, Error> {
         observer.op(&self.wait_op, || engine.borrow_mut().wait_all())?;
@@ -225,10 +228,12 @@ where
         }
         self.model.update(&self.backend, observer)?;
         let checksum = self.model.checksum(&self.backend, observer)?;
-        let all = engine.borrow_mut().all_gather(thread, &[checksum, loss.to_bits()])?;
-        let checksums: Vec<u64> = all.iter().step_by(2).copied().collect();
+        let mine = [checksum, loss.to_bits(), u64::from(wants_comparison)];
+        let all = engine.borrow_mut().all_gather(thread, &mine)?;
+        let column = |at| all.iter().skip(at).step_by(mine.len()).copied();
+        let checksums: Vec<u64> = column(0).collect();
         checksum::compare(i64::from(step), &checksums)?;
-        let losses = all.iter().skip(1).step_by(2).map(|bits| f64::from_bits(*bits));
-        Ok(StepResult { loss, mean_loss: losses.sum::<f64>() / checksums.len() as f64, checksum })
+        let mean_loss = column(1).map(f64::from_bits).sum::<f64>() / checksums.len() as f64;
+        Ok(StepResult { loss, mean_loss, checksum, compares_clocks: column(2).next() == Some(1) })
     }
 }

@@ -16,9 +16,8 @@ use crate::Error;
 use crate::console;
 use crate::fabric::Lane;
 use crate::fabric::agree::agree_on_success as agree;
-use crate::fabric::ping::PingTree;
 use crate::train::checksum;
-use crate::train::context::{JobContext, Trained, rank_number};
+use crate::train::context::{ClockComparison, JobContext, Trained, rank_number};
 use crate::train::engine::{Engine, World};
 use crate::train::op_observer::OpTable;
 use crate::train::op_recording::OpRecording;
@@ -45,7 +44,7 @@ struct Running<'a> {
     trainer: DeviceTrainer,
     comm: Comm<'a>,
     cuda: Rc<Cuda>,
-    tree: PingTree,
+    clocks: ClockComparison<'a>,
     ledger: Ledger,
 }
 
@@ -108,7 +107,7 @@ impl Training<'_> {
         let shape = (&options.model, options.bucket_bytes, options.cuda_graph);
         let trainer = DeviceTrainer::new(cuda.clone(), shape, (rank, size), &options.faults, (&mut ops, recorder));
         let trainer = agree(&**fabric, trainer)?;
-        let (tree, hosts) = job.ping_tree()?;
+        let (clocks, hosts) = job.clock_comparison()?;
         let main = recorder.thread("main");
         let world = job.world();
         let engine =
@@ -123,9 +122,9 @@ impl Training<'_> {
         let backend = format!("cuda ({}, collectives: {})", plan.info.name, comm.name());
         let gradients = Gradients { bytes: trainer.gradient_bytes(), buckets: trainer.bucket_lens().len() };
         report.begin(&backend, gradients, hosts, job.place, notes);
-        let mut running = Running { job, trainer, comm, cuda, tree, ledger: Ledger::default() };
+        let mut running = Running { job, trainer, comm, cuda, clocks, ledger: Ledger::default() };
         let context = StepContext { thread: &main, cupti, stop, is_capture: false };
-        job.ping(&running.tree)?;
+        running.clocks.run()?;
         let trained = running.steps(&observer, &context, &mut report);
         if trained.is_err() {
             // Without this, the next free of device memory would wait for kernels that wait for other ranks.
@@ -200,11 +199,14 @@ impl Running<'_> {
                 *steps += 1;
             }
             let ends_window = phase == Phase::Active && options.schedule.phase(step + 1) != Phase::Active;
+            let mut compares_clocks = false;
             if ends_window || self.trainer.journal_is_full(self.ledger.settled) || step + 1 == options.steps {
-                self.settle(context, report)?;
+                compares_clocks = self.settle(context, report)?;
             }
             if ends_window || step + 1 == options.steps {
                 self.end_window(context)?;
+            } else if compares_clocks {
+                self.clocks.run()?;
             }
         }
         Ok(())
@@ -231,11 +233,12 @@ impl Running<'_> {
             cupti.flush();
             cupti.pause();
         }
-        self.job.ping(&self.tree)
+        self.clocks.run()
     }
 
-    /// Waits for the device, reads the results of its steps, and compares the ranks. Collective.
-    fn settle(&mut self, context: &StepContext<'_>, report: &mut Report) -> Result<(), Error> {
+    /// Waits for the device, reads the results of its steps, and compares the ranks. Returns whether they must compare their
+    /// clocks now. Collective.
+    fn settle(&mut self, context: &StepContext<'_>, report: &mut Report) -> Result<bool, Error> {
         let begin = self.ledger.settled;
         self.comm.wait_idle(&self.cuda, context.stop)?;
         self.comm.settle(context.thread)?;
@@ -246,23 +249,25 @@ impl Running<'_> {
             row.loss = entry.map(|entry| f64::from(entry.loss));
         }
         self.write_steps(self.job.recorder)?;
-        let mine: Vec<u64> =
-            entries.iter().flat_map(|entry| [f64::from(entry.loss).to_bits(), entry.checksum]).collect();
+        let results = entries.iter().flat_map(|entry| [f64::from(entry.loss).to_bits(), entry.checksum]);
+        let mine: Vec<u64> = results.chain([u64::from(self.clocks.is_due())]).collect();
         let all = self.job.fabric.all_gather(Lane::Control, &mine)?;
+        let compares_clocks = all.get(mine.len() - 1) == Some(&1);
         for (place, entry) in entries.iter().enumerate() {
             let step = begin + place as u32;
             let of_step = |which: usize| all.iter().skip(2 * place + which).step_by(mine.len()).copied();
             checksum::compare(i64::from(step), &of_step(1).collect::<Vec<u64>>())?;
             let losses: f64 = of_step(0).map(f64::from_bits).sum();
             let mean_loss = losses / self.job.fabric.size() as f64;
-            let result = StepResult { loss: f64::from(entry.loss), mean_loss, checksum: entry.checksum };
+            let loss = f64::from(entry.loss);
+            let result = StepResult { loss, mean_loss, checksum: entry.checksum, compares_clocks };
             self.ledger.first.get_or_insert(result);
             self.ledger.last = Some(result);
         }
         if let (Some(last), Some((begin, steps))) = (&self.ledger.last, self.ledger.window) {
             report.step(self.ledger.settled.saturating_sub(1), last, begin.elapsed() / steps.max(1));
         }
-        Ok(())
+        Ok(compares_clocks)
     }
 
     fn write_steps(&mut self, recorder: &Recorder) -> Result<(), Error> {
