@@ -119,7 +119,8 @@ fn gloo8_rank_5_sleeps() {
     let why = (cause.reason.as_deref(), cause.evidence_range.as_deref());
     assert_eq!(why, (Some("host"), Some("injected_delay")), "no operator runs while it sleeps");
     the_tables_show_the_cause(&analysis, 5);
-    near("delay", cause.step_delay_ns, 43.8, 1.0);
+    // Its own work exceeds that of the others by 45 ms, but other ranks are late by up to 12 ms too.
+    near("delay", cause.step_delay_ns, 32.7, 1.0);
     near("range", cause.evidence_excess_ns.unwrap(), 61.0, 0.05 * 61.0);
     one_by_one(&folder, 5);
     for cut in ["3..6", "4..7", "5..8", "6..9", "3..7", "5..9"] {

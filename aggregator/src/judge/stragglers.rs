@@ -20,19 +20,20 @@
 //! The work is a map and a reduction. [`own_time`](crate::measure::own_time) turns the rows of one rank into a small
 //! [`OwnTime`](crate::measure::own_time::OwnTime); [`reduce`] takes the parts of all ranks and the matched collectives.
 //! Own stretches are measured in the rank's own clock, so clock alignment does not affect a verdict. It affects only the
-//! waits and the blocking chain.
+//! waits and the costs.
 
-mod chain;
 mod charge;
 mod classify;
 mod deviation;
 mod evidence;
 mod excess;
 mod join;
+mod last;
 mod occasional;
 mod outliers;
 mod per_step;
 mod reduce;
+mod replay;
 mod shares;
 mod standing;
 

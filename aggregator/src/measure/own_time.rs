@@ -54,6 +54,11 @@ pub struct Stretch {
     /// The collective whose end is `from_ns`, as a position in the same list; `None` if `from_ns` is the start of a
     /// step.
     pub previous: Option<u32>,
+    /// The collective that the rank entered at `since_ns`; `None` if that is the start of a step.
+    pub entered: Option<u32>,
+    /// The last collective that the rank waited for before this one: work begins with its end, which ends exposed
+    /// communication.
+    pub waited: Option<u32>,
     /// The step of the collective; `None` outside of active steps.
     pub step: Option<i32>,
 }
@@ -186,8 +191,9 @@ fn exposed(rank: &RankData, work: &IntervalSet) -> Coverage {
 fn own_stretches(collectives: &[Collective], spans: &[StepSpan], exposed: &Coverage) -> Vec<Stretch> {
     // The collective that ended last, and the entry into the most recent collective.
     let mut latest: Option<(i64, u32)> = None;
-    let mut entered_ns: Option<i64> = None;
+    let mut entered: Option<(i64, u32)> = None;
     let mut unended = false;
+    let mut waits = Waits::new(exposed);
     let mut stretches = Vec::with_capacity(collectives.len());
     let finder = StepFinder { spans, by_time: OnceCell::new() };
     for (index, row) in collectives.iter().enumerate() {
@@ -199,6 +205,7 @@ fn own_stretches(collectives: &[Collective], spans: &[StepSpan], exposed: &Cover
         let floor = span.map(|s| s.run_start_ns);
         let earlier = latest.filter(|&(end, _)| floor.is_none_or(|floor| end > floor));
         let from = earlier.map(|(end, _)| end).or(floor).map(|from| from.min(start_ns));
+        let entered_ns = entered.map(|(entry, _)| entry);
         let since = entered_ns.max(floor).map(|since| since.min(start_ns));
         let is_known = !unended || entered_ns < floor;
         let own = since
@@ -211,6 +218,8 @@ fn own_stretches(collectives: &[Collective], spans: &[StepSpan], exposed: &Cover
             end_ns: row.end_ns.map(|end| end.max(start_ns)),
             own_ns: own,
             previous: earlier.map(|(_, index)| index),
+            entered: entered.filter(|(entry, _)| Some(*entry) >= floor).map(|(_, index)| index),
+            waited: waits.last(start_ns),
             step: span.map(|s| s.step),
         });
         // If the end of a collective is missing, the own time after it is unknown.
@@ -219,9 +228,33 @@ fn own_stretches(collectives: &[Collective], spans: &[StepSpan], exposed: &Cover
         if latest.is_none_or(|(last, _)| end >= last) {
             latest = Some((end, index as u32));
         }
-        entered_ns = entered_ns.max(Some(start_ns));
+        waits.ends.insert(end, index as u32);
+        entered = entered.max(Some((start_ns, index as u32)));
     }
     stretches
+}
+
+/// Finds the collectives that a rank waited for.
+struct Waits<'a> {
+    exposed: &'a [Interval],
+    /// The collectives so far, by end.
+    ends: FxHashMap<i64, u32>,
+}
+
+/// The ends of exposed communication that are looked at for one collective. Ends that are none of a collective are rare.
+const MAX_LOOKED_AT: usize = 8;
+
+impl<'a> Waits<'a> {
+    fn new(exposed: &'a Coverage) -> Self {
+        Self { exposed: exposed.set().intervals(), ends: FxHashMap::default() }
+    }
+
+    /// The last collective whose end ended exposed communication up to a time.
+    fn last(&self, until_ns: i64) -> Option<u32> {
+        let before = self.exposed.partition_point(|exposed| exposed.end_ns <= until_ns);
+        let ends_ns = self.exposed[..before].iter().rev().map(|exposed| exposed.end_ns);
+        ends_ns.take(MAX_LOOKED_AT).find_map(|end_ns| self.ends.get(&end_ns).copied())
+    }
 }
 
 /// Finds the active step of a collective: the recorded step, or else the step in which the collective begins.

@@ -17,6 +17,9 @@ pub struct Thresholds {
     pub host_error_ns: i64,
     /// Error of a duration from a host row to a device row: the error of CUPTI's conversion of device times.
     pub device_error_ns: i64,
+    /// A collective that begins at most this long after the previous one of its communicator waited in the queue of the
+    /// communicator: the time between two kernels of one stream.
+    pub max_queue_gap_ns: i64,
     /// Smallest distance from the other ranks, in standard errors.
     pub min_z: f64,
     /// Smallest share of steps that show at least half the effect.
@@ -43,6 +46,7 @@ impl Default for Thresholds {
             min_delay_pct: 1.0,
             host_error_ns: 1_000,
             device_error_ns: 30_000,
+            max_queue_gap_ns: 20_000,
             min_z: 4.0,
             min_persistence: 0.8,
             min_range_z: 8.0,

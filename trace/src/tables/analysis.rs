@@ -205,10 +205,9 @@ tables! {
         own_excess_low_ns: Option<i64>,
         /// Upper end of the 95 % interval of `own_excess_ns`; null with too few steps.
         own_excess_high_ns: Option<i64>,
-        /// Time by which the rank delays each step: its own excess on the blocking chain, the median over steps. For a rank
-        /// that stands out, if that is below 1 % of a step: the mean time by which its own excess makes it later than all other
-        /// ranks. The same mean if the rank is late in some steps only. If the verdict stands on a range, at most the excess of all ranges that stand out. 0 for a cause whose delay
-        /// slower causes hide.
+        /// Time by which a step would be shorter, on average, if this rank alone worked as a typical rank does, by replay. At
+        /// most the mean of its positive excesses; if the verdict stands on a range, at most the excess of all ranges that stand
+        /// out. 0 for a cause whose delay other causes hide.
         step_delay_ns: i64,
         /// Waits of other ranks that are charged to this rank, per step, summed over the ranks.
         caused_wait_ns: i64,

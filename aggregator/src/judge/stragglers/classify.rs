@@ -40,10 +40,8 @@ pub(super) struct Case {
     pub(super) occasion: Option<Occasion>,
     /// The median over steps of the own excess: own work above the lower median of the ranks.
     pub(super) own_excess_ns: i64,
-    /// The median over steps of the own excess on the blocking chain.
-    pub(super) on_chain_ns: i64,
-    /// The mean over steps of the time by which the own excess makes the rank later than all others, by durations alone.
-    pub(super) later_ns: i64,
+    /// By how much a step would be shorter, on average, if this rank worked as a typical rank does.
+    pub(super) alone_ns: i64,
     /// The host range that holds most of the certain excess.
     pub(super) range: Option<Evidence>,
     /// Whether this is the only recorded rank.
@@ -116,23 +114,11 @@ impl Case {
     /// excess is larger than the cost of the range. (Measured: two ranks on two cores with an injected wait of 30 ms.
     /// The own excess was 29 to 32 ms on an idle machine and 32 to 48 ms beside another busy process, but steps without
     /// the injection were only 26 and 27 ms shorter.)
-    ///
-    /// In a noisy job, a slow rank may be the last one in some steps only, so that the median is 0. And clocks that are badly
-    /// aligned lead the chain astray. So for a rank that stands out or may do so, the mean by durations counts where the
-    /// chain shows no cost.
-    pub(super) fn delay_ns(&self, basis: Option<StandsOn>, t: &Thresholds) -> i64 {
-        if basis == Some(StandsOn::Steps) {
-            return self.later_ns;
-        }
-        let suspected = basis.is_some() || self.own.is_some() && self.is_undecided(t);
-        let delay_ns = match suspected && !self.matters(self.on_chain_ns, t) {
-            true => self.on_chain_ns.max(self.later_ns),
-            false => self.on_chain_ns,
-        };
+    pub(super) fn delay_ns(&self, basis: Option<StandsOn>) -> i64 {
         match self.range.as_ref().filter(|_| basis == Some(StandsOn::Range)) {
             // All ranges that stand out delay the step, not only the one that is named.
-            Some(range) => delay_ns.min(range.distinct_ns.round() as i64),
-            None => delay_ns,
+            Some(range) => self.alone_ns.min(range.distinct_ns.round() as i64),
+            None => self.alone_ns,
         }
     }
 
@@ -143,7 +129,7 @@ impl Case {
 
     /// Whether the rank lengthens the step enough to matter, or would if the other ranks that stand out did not.
     fn has_cost(&self, basis: Option<StandsOn>, hidden_ns: i64, t: &Thresholds) -> bool {
-        self.matters(self.delay_ns(basis, t).max(hidden_ns), t)
+        self.matters(self.delay_ns(basis).max(hidden_ns), t)
     }
 
     fn is_undecided(&self, t: &Thresholds) -> bool {
@@ -216,7 +202,7 @@ impl Case {
             let filled = r.fills.as_ref().and(r.name.as_ref()).map_or(String::new(), |f| format!(", filled by `{f}`"));
             format!("; {} takes {} longer ({}){filled}", r.place(), milliseconds(r.excess_ns), certainty(&r.deviation))
         });
-        let delay_ns = self.delay_ns(basis, t);
+        let delay_ns = self.delay_ns(basis);
         let delay = format!("; it lengthens the step by {} ({:.1} %)", ns(delay_ns), share(delay_ns as f64));
         match verdict {
             Verdict::Cause => format!("{excess}{range}{delay}"),

@@ -13,14 +13,14 @@ use crate::model::{Barrier, Instance};
 pub(super) struct Arrival {
     /// The position of the rank among the parts.
     pub(super) rank: usize,
+    /// The position of the collective among the rank's stretches.
+    pub(super) stretch: u32,
     /// The begin of the rank's own stretch; `arrival_ns` if it is unknown.
     pub(super) from_ns: i64,
     pub(super) arrival_ns: i64,
     pub(super) end_ns: Option<i64>,
     /// The own time before the instance, in the rank's clock.
     pub(super) own_ns: Option<i64>,
-    /// The part of `own_ns` that overlaps earlier collectives.
-    pub(super) hidden_ns: i64,
     /// The own time since the rank's previous symmetric collective. It includes the time before sends and receives in
     /// between.
     pub(super) rolled_ns: Option<i64>,
@@ -122,11 +122,11 @@ impl Join {
                 steps.extend(stretch.step);
                 arrivals.push(Arrival {
                     rank,
+                    stretch: member.index,
                     from_ns: global(stretch.from_ns).min(arrival_ns),
                     arrival_ns,
                     end_ns: member.end_ns.map(global),
                     own_ns: stretch.own_ns,
-                    hidden_ns: stretch.own_ns.map_or(0, |own| (own - (stretch.start_ns - stretch.from_ns)).max(0)),
                     rolled_ns: None,
                     dur_ns: member.end_ns.map(|end| end - member.start_ns),
                     previous: stretch.previous,

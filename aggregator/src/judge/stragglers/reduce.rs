@@ -5,15 +5,17 @@ use std::collections::BTreeMap;
 use trace::{OmissionRow, StandsOn, StragglerRow, StragglerStepRow, Text, Verdict, WaitRow, Word};
 
 use crate::base::stats::{lower_median, median, median_interval_ns, median_ns};
-use crate::judge::stragglers::chain::{Chain, later_than, most_replayed, slowdowns};
+use crate::base::units::ns;
 use crate::judge::stragglers::charge::{Charges, PAIRED_MAX};
 use crate::judge::stragglers::classify::{Case, Judged, Occasion, bases, judge};
 use crate::judge::stragglers::deviation::deviations;
 use crate::judge::stragglers::evidence::{Compared, Evidence, RangeKey, Ranges, above_others};
 use crate::judge::stragglers::excess::Excess;
 use crate::judge::stragglers::join::Join;
+use crate::judge::stragglers::last::Last;
 use crate::judge::stragglers::occasional::{self, Delayed};
 use crate::judge::stragglers::per_step::PerStep;
+use crate::judge::stragglers::replay::Replay;
 use crate::judge::stragglers::standing::{Standing, over_collectives, over_steps};
 use crate::judge::stragglers::{Stragglers, ToGlobal};
 use crate::measure::own_time::OwnTime;
@@ -37,12 +39,21 @@ pub fn reduce(
     let per_step = PerStep::of(&parts);
     let charges = Charges::of(&join, parts.len());
     let excess = Excess::of(&join, parts.len(), per_step);
-    let chain = Chain::of(&join);
-    let steps = waited_steps(&join);
-    let per_wait_step = |ns: i64| per_step.ns(if steps == 0 { 0 } else { (ns as f64 / steps as f64).round() as i64 });
     let ranges = Ranges::of(&parts, &excess.steps, per_step, thresholds);
-    let measured = Measured { parts: &parts, join: &join, excess: &excess, chain: &chain, ranges: &ranges, per_step };
-    let suffered_ns = |rank: usize| per_wait_step(charges.suffered_ns[rank]);
+    let replay = Replay::of(&join, &parts, thresholds.max_queue_gap_ns);
+    let alone_ns = replay.alone_ns();
+    let steps: Vec<usize> = (0..parts.len()).map(|rank| excess.steps_of(rank).count()).collect();
+    let measured = Measured {
+        parts: &parts,
+        join: &join,
+        excess: &excess,
+        ranges: &ranges,
+        per_step,
+        steps: &steps,
+        waited_steps: waited_steps(&join),
+        alone_ns: &alone_ns,
+    };
+    let suffered_ns = |rank: usize| measured.per_waited_step_ns(charges.suffered_ns[rank]);
     let mut cases = measured.cases(&suffered_ns, thresholds);
     let mut bases = bases(&cases, thresholds);
     let (delayed, moving) = measured.occasional(&cases, &bases);
@@ -51,13 +62,58 @@ pub fn reduce(
         bases[rank] = Some(StandsOn::Steps);
         cases[rank] = measured.case_in_steps(delayed, &suffered_ns, thresholds);
     }
-    let hidden_ns = measured.mean_later_ns(&|rank| bases[rank].is_none());
+    let beside_ns = replay.beside_ns(&bases.iter().map(Option::is_some).collect::<Vec<bool>>());
+    let not_beside = if beside_ns.is_none() { bases.iter().flatten().count() } else { 0 };
+    let beside_ns = beside_ns.unwrap_or_else(|| vec![0; parts.len()]);
+    let hidden_ns: Vec<i64> =
+        beside_ns.into_iter().enumerate().map(|(rank, ns)| measured.per_step_ns(rank, ns)).collect();
     let verdicts = judge(&cases, &bases, &hidden_ns, thresholds);
-    let shown = Shown::of(&cases, &verdicts, &ranges, thresholds);
-    let (slowdowns, not_replayed) = slowdowns(&join, parts.len(), most_replayed(&join));
-    let row = |rank: usize| {
+    let shown = Shown::of(&cases, &verdicts, &ranges);
+    let last = Last::of(&join);
+    let length_ns = replay.length_ns();
+    let judged = JudgedRanks {
+        measured: &measured,
+        cases: &cases,
+        verdicts: &verdicts,
+        shown: &shown,
+        charges: &charges,
+        last: &last,
+        length_ns,
+    };
+    let stragglers = (0..parts.len()).map(|rank| judged.row(rank, thresholds)).collect();
+    let not_replayed = alone_ns.iter().filter(|ns| ns.is_none()).count();
+    let left_out =
+        [ranges.left_out as i64, not_replayed as i64, not_beside as i64, charges.unpaired, replay.discrepancy_ns()];
+    Stragglers {
+        stragglers,
+        steps: step_rows(&parts, &excess, &shown),
+        waits: wait_rows(&join, &parts),
+        waited_ns: charges.suffered_ns.iter().sum(),
+        charged_ns: charges.caused_ns.clone(),
+        before_recording_ns: charges.before_recording_ns,
+        moving,
+        omissions: omissions(join, &excess, &parts, left_out),
+    }
+}
+
+/// All that the rows of the ranks show.
+struct JudgedRanks<'a> {
+    measured: &'a Measured<'a>,
+    cases: &'a [Case],
+    verdicts: &'a [Judged],
+    shown: &'a Shown<'a>,
+    charges: &'a Charges,
+    last: &'a Last,
+    /// The length of the run.
+    length_ns: Option<i64>,
+}
+
+impl JudgedRanks<'_> {
+    fn row(&self, rank: usize, thresholds: &Thresholds) -> StragglerRow {
+        let Self { measured, shown, charges, .. } = self;
+        let excess = measured.excess;
         let own_ns = excess.of_rank(rank);
-        let (case, judged) = (&cases[rank], verdicts[rank]);
+        let (case, judged) = (&self.cases[rank], self.verdicts[rank]);
         let occasion = case.occasion.as_ref();
         let interval = match occasion {
             Some(occasion) => median_interval_ns(&excess.only(&occasion.at).of_rank(rank)),
@@ -68,22 +124,22 @@ pub fn reduce(
         let basis = judged.1.filter(|_| case.own.is_some());
         let range = shown.evidence(rank);
         StragglerRow {
-            rank: parts[rank].rank,
+            rank: measured.parts[rank].rank,
             steps: own_ns.len() as i32,
-            steps_last: excess.steps_of(rank).filter(|&step| chain.was_last(rank, step)).count() as i32,
+            steps_last: excess.steps_of(rank).filter(|&step| self.last.was_last(rank, step)).count() as i32,
             own_excess_ns: case.own_excess_ns,
             own_excess_low_ns: interval.map(|i| i.0),
             own_excess_high_ns: interval.map(|i| i.1),
-            step_delay_ns: case.delay_ns(judged.1, thresholds),
-            caused_wait_ns: per_wait_step(charges.caused_ns[rank]),
-            inherited_ns: per_wait_step(charges.inherited_ns[rank]),
-            suffered_wait_ns: per_wait_step(charges.suffered_ns[rank]),
+            step_delay_ns: case.delay_ns(judged.1),
+            caused_wait_ns: measured.per_waited_step_ns(charges.caused_ns[rank]),
+            inherited_ns: measured.per_waited_step_ns(charges.inherited_ns[rank]),
+            suffered_wait_ns: measured.per_waited_step_ns(charges.suffered_ns[rank]),
             z: case.own.and_then(|d| d.z()),
             persistence: share_of_steps.or(case.own.map(|d| d.persistence)),
             delayed_steps: occasion.map(|o| o.at.len() as i32),
             period_steps: period.map(|p| p.steps),
             period_first_step: period.map(|p| p.first),
-            slowdown: slowdowns[rank],
+            slowdown: self.slowdown(rank),
             verdict: judged.0.into(),
             doubt: (judged.0 == Verdict::Undecided).then(|| case.doubt(thresholds).into()),
             reason: basis.and_then(|_| case.reason(basis)).map(Word::from),
@@ -94,16 +150,11 @@ pub fn reduce(
             stands_on: basis.map(Word::from),
             evidence: Some(case.sentence(judged, thresholds).into()),
         }
-    };
-    Stragglers {
-        stragglers: (0..parts.len()).map(row).collect(),
-        steps: step_rows(&parts, &excess, &shown),
-        waits: wait_rows(&join, &parts),
-        waited_ns: charges.suffered_ns.iter().sum(),
-        charged_ns: charges.caused_ns.clone(),
-        before_recording_ns: charges.before_recording_ns,
-        moving,
-        omissions: omissions(join, &excess, &parts, [ranges.left_out as i64, not_replayed as i64, charges.unpaired]),
+    }
+
+    fn slowdown(&self, rank: usize) -> Option<f64> {
+        let (length_ns, saved_ns) = (self.length_ns?, self.measured.alone_ns[rank]?);
+        (length_ns > saved_ns).then(|| length_ns as f64 / (length_ns - saved_ns) as f64)
     }
 }
 
@@ -123,9 +174,14 @@ struct Measured<'a> {
     parts: &'a [&'a OwnTime],
     join: &'a Join,
     excess: &'a Excess,
-    chain: &'a Chain,
     ranges: &'a Ranges<'a>,
     per_step: PerStep,
+    /// The number of steps in which each rank was compared.
+    steps: &'a [usize],
+    /// The number of active steps with a collective.
+    waited_steps: usize,
+    /// By how much the run would be shorter without the excess of each rank.
+    alone_ns: &'a [Option<i64>],
 }
 
 impl Measured<'_> {
@@ -157,24 +213,31 @@ impl Measured<'_> {
             Measured { excess: &excess, ranges: &ranges, ..*self }.cases(suffered_ns, t).swap_remove(delayed.rank);
         let occasion =
             Occasion { at: delayed.at, steps: self.excess.of_rank(delayed.rank).len(), period: delayed.period };
-        let later_ns = case.later_ns as f64 * occasion.at.len() as f64 / occasion.steps.max(1) as f64;
-        Case { later_ns: later_ns.round() as i64, occasion: Some(occasion), ..case }
+        Case { occasion: Some(occasion), ..case }
     }
 
-    /// The mean over a rank's steps of the time by which its own excess makes it later than the ranks that `others` accepts.
-    fn mean_later_ns(&self, others: &dyn Fn(usize) -> bool) -> Vec<i64> {
-        let later_ns = later_than(self.join, others);
-        let of_rank = |rank: usize| {
-            let in_step = |step| later_ns.get(&(rank, step)).copied().unwrap_or(0);
-            let steps: Vec<i64> = self.excess.steps_of(rank).map(in_step).collect();
-            self.per_step.ns(steps.iter().sum::<i64>() / steps.len().max(1) as i64)
-        };
-        (0..self.parts.len()).map(of_rank).collect()
+    /// A time per step from a time of all steps in which the rank was compared.
+    fn per_step_ns(&self, rank: usize, run_ns: i64) -> i64 {
+        self.per_step.ns(run_ns / self.steps[rank].max(1) as i64)
+    }
+
+    /// A time per step from a sum over the steps with a collective.
+    fn per_waited_step_ns(&self, ns: i64) -> i64 {
+        let steps = self.waited_steps;
+        self.per_step.ns(if steps == 0 { 0 } else { (ns as f64 / steps as f64).round() as i64 })
+    }
+
+    /// The delay of a step by one rank alone. A rank cannot cost more than its own excess.
+    fn delay_ns(&self, rank: usize) -> i64 {
+        let own_ns = self.excess.of_rank(rank);
+        let excess_ns: i64 = own_ns.iter().map(|ns| (*ns).max(0)).sum();
+        let most_ns = excess_ns / own_ns.len().max(1) as i64;
+        self.per_step_ns(rank, self.alone_ns[rank].unwrap_or(0)).clamp(0, most_ns)
     }
 
     /// The case of each rank; `suffered_ns` is a rank's wait for other ranks, per step.
     fn cases(&self, suffered_ns: &dyn Fn(usize) -> i64, t: &Thresholds) -> Vec<Case> {
-        let Self { parts, excess, chain, ranges, per_step, .. } = *self;
+        let Self { parts, excess, ranges, per_step, .. } = *self;
         let step_ns = lower_median(parts.iter().flat_map(|p| p.steps.iter().map(|s| s.dur_ns))).unwrap_or(0);
         let series = series_of(&excess.ns);
         let (standings, by_collectives) = self.standings(&series, step_ns, t);
@@ -189,19 +252,13 @@ impl Measured<'_> {
             .zip(parts)
             .map(|(own, part)| own.map_or(0.0, |d| d.effect_ns).max(least_effect_ns(part)) * RANGE_SHARE)
             .collect();
-        let later_ns = self.mean_later_ns(&|_| true);
-        let on_chain_ns = |rank: usize| {
-            let delays_ns = excess.steps_of(rank).map(|step| per_step.ns(chain.delay_ns(rank, step)));
-            median_ns(&delays_ns.collect::<Vec<_>>()).unwrap_or(0)
-        };
         let case = |(rank, range): (usize, Option<Evidence>)| Case {
             own: owns[rank],
             standing: standings[rank],
             by_collectives,
             occasion: None,
             own_excess_ns: median_ns(&excess.of_rank(rank)).unwrap_or(0),
-            on_chain_ns: on_chain_ns(rank),
-            later_ns: later_ns[rank],
+            alone_ns: self.delay_ns(rank),
             range,
             alone: parts.len() == 1,
             step_ns,
@@ -226,7 +283,7 @@ struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    fn of(cases: &'a [Case], verdicts: &[Judged], ranges: &Ranges<'_>, t: &Thresholds) -> Self {
+    fn of(cases: &'a [Case], verdicts: &[Judged], ranges: &Ranges<'_>) -> Self {
         let stands_out = |rank: usize| verdicts[rank].1.is_some() && cases[rank].own.is_some();
         let mut alike: BTreeMap<RangeKey<'_>, Vec<(usize, &Evidence)>> = BTreeMap::new();
         for (rank, case) in cases.iter().enumerate().filter(|(rank, _)| stands_out(*rank)) {
@@ -242,7 +299,7 @@ impl<'a> Shown<'a> {
             }
         }
         let ranks_in = |range: &Evidence| ranges.compare(range.key());
-        let order = |rank: &usize| (verdicts[*rank].0 == Verdict::Cause, cases[*rank].delay_ns(verdicts[*rank].1, t));
+        let order = |rank: &usize| (verdicts[*rank].0 == Verdict::Cause, cases[*rank].delay_ns(verdicts[*rank].1));
         let lead = (0..cases.len()).rev().filter(|rank| stands_out(*rank)).max_by_key(order);
         let lead = lead.filter(|rank| verdicts[*rank].1 == Some(StandsOn::Range));
         let lead = lead.and_then(|rank| cases[rank].range.as_ref()).map(|range| (range, ranks_in(range)));
@@ -332,13 +389,14 @@ fn wait_rows(join: &Join, parts: &[&OwnTime]) -> Vec<WaitRow> {
     rows
 }
 
-/// `ranges` were not compared, `not_replayed` ranks have no slowdown, and waits at `unpaired` collectives were charged by
-/// the typical rank.
+/// `ranges` were not compared, `not_replayed` ranks have no slowdown, `not_beside` slow ranks were not replayed without the other
+/// slow ones, and waits at `unpaired` collectives were charged by
+/// the typical rank. The unchanged replay differs from the recording by `discrepancy_ns`.
 fn omissions(
     join: Join,
     excess: &Excess,
     parts: &[&OwnTime],
-    [ranges, not_replayed, unpaired]: [i64; 3],
+    [ranges, not_replayed, not_beside, unpaired, discrepancy_ns]: [i64; 5],
 ) -> Vec<OmissionRow> {
     let mut rows = join.omissions;
     if ranges > 0 {
@@ -348,6 +406,17 @@ fn omissions(
     if not_replayed > 0 {
         let why = "a replay without each rank would take too long; the ranks with the most own work above the median have one";
         rows.push(OmissionRow::left_out("slowdowns of ranks", why).amount(not_replayed));
+    }
+    if not_beside > 0 {
+        let why = "a replay without each of so many slow ranks would take too long; a rank whose delay others hide may be missing as a cause";
+        rows.push(OmissionRow::left_out("delays of slow ranks without the other slow ranks", why).amount(not_beside));
+    }
+    if discrepancy_ns > 0 {
+        let why = format!(
+            "clocks contradict the order of arrivals, so that the replay of the run without a change differs from the recording by {}",
+            ns(discrepancy_ns)
+        );
+        rows.push(OmissionRow::note("delays of a step", why));
     }
     if unpaired > 0 {
         let why = format!(

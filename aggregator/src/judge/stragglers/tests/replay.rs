@@ -1,0 +1,115 @@
+//! Replays of drawn runs. One column is 10 ns.
+
+use std::collections::BTreeMap;
+
+use crate::judge::stragglers::join::Join;
+use crate::judge::stragglers::replay::Replay;
+use crate::judge::stragglers::tests::build::instance;
+use crate::measure::own_time::{OwnTime, Stretch};
+use crate::model::{Instance, Member};
+
+/// One rank at one collective.
+#[derive(Clone, Copy)]
+struct At {
+    comm: i64,
+    own_ns: i64,
+    start_ns: i64,
+    end_ns: i64,
+    /// The earlier collective that work waited for, as a position in the rank's list.
+    waited: Option<u32>,
+}
+
+fn at(comm: i64, own_ns: i64, start_ns: i64, end_ns: i64, waited: Option<u32>) -> At {
+    At { comm, own_ns, start_ns, end_ns, waited }
+}
+
+/// For some sets of ranks, by how much the run is shorter if they work as a typical rank does. The n-th collectives of the
+/// ranks of a communicator are one instance.
+fn saved_ns(ranks: &[Vec<At>], sets: &[&[usize]]) -> Vec<i64> {
+    let part = |(rank, rows): (usize, &Vec<At>)| {
+        let stretch = |(index, row): (usize, &At)| Stretch {
+            start_ns: row.start_ns,
+            end_ns: Some(row.end_ns),
+            own_ns: Some(row.own_ns),
+            entered: (index as u32).checked_sub(1),
+            waited: row.waited,
+            step: Some(0),
+            ..Stretch::default()
+        };
+        OwnTime { rank: rank as i32, stretches: rows.iter().enumerate().map(stretch).collect(), ..OwnTime::default() }
+    };
+    let parts: Vec<OwnTime> = ranks.iter().enumerate().map(part).collect();
+    let parts: Vec<&OwnTime> = parts.iter().collect();
+    let mut members: BTreeMap<(i64, usize), Vec<Member>> = BTreeMap::new();
+    for (rank, rows) in ranks.iter().enumerate() {
+        let mut counts: BTreeMap<i64, usize> = BTreeMap::new();
+        for (index, row) in rows.iter().enumerate() {
+            let count = counts.entry(row.comm).or_default();
+            let (start_ns, end_ns) = (row.start_ns, Some(row.end_ns));
+            let member = Member { rank: rank as i32, index: index as u32, start_ns, end_ns, device_clock: false };
+            members.entry((row.comm, *count)).or_default().push(member);
+            *count += 1;
+        }
+    }
+    let instances: Vec<Instance> = members
+        .into_iter()
+        .enumerate()
+        .map(|(id, ((comm_id, _), all))| Instance { comm_id, ..instance(id, 0, all.len(), all) })
+        .collect();
+    let replay = Replay::of(&Join::of(&parts, &instances, &|_, _, t_ns| t_ns), &parts, 0);
+    assert_eq!(replay.discrepancy_ns(), 0);
+    sets.iter().map(|set| replay.saved_ns(&|rank| set.contains(&rank))).collect()
+}
+
+/// ```text
+///   rank 0   ####[~~~~~~~~~~AA]##[BB]
+///   rank 1   ####[~~~~~~~~~~AA]##[BB]
+///   rank 2   ##############[AA]##[BB]        100 ns longer before A
+/// ```
+#[test]
+fn work_that_all_others_wait_for_is_saved() {
+    let late = |own_ns| vec![at(0, own_ns, own_ns, 160, None), at(0, 20, 180, 200, Some(0))];
+    assert_eq!(saved_ns(&[late(40), late(40), late(140)], &[&[2], &[0], &[]]), [100, 0, 0]);
+}
+
+/// ```text
+///   rank 0   ####[~~~~~~~~~~AA]
+///   rank 1   ########[~~~~~~AA]              40 ns longer
+///   rank 2   ##############[AA]              100 ns longer: alone it costs 60 ns
+/// ```
+#[test]
+fn a_slow_rank_costs_no_more_than_its_distance_to_the_next() {
+    let late = |own_ns| vec![at(0, own_ns, own_ns, 160, None)];
+    let ranks = [late(40), late(40), late(40), late(80), late(140)];
+    assert_eq!(saved_ns(&ranks, &[&[4], &[3], &[3, 4]]), [60, 0, 100]);
+}
+
+/// The work for `B` and `C` runs below `A` on the rank that waits.
+///
+/// ```text
+///   rank 0   ##[~~~~~~~~~~AA][BB][CC]        b and c below A: 40 ns, so that B and C begin at once
+///   rank 1   ##[~~~~~~~~~~AA][BB][CC]
+///   rank 2   ############[AA]bb[BB]cc[CC]    would be ##[AA]bb[BB]cc[CC]
+/// ```
+#[test]
+fn work_ahead_belongs_to_later_collectives() {
+    let early = vec![at(0, 20, 20, 160, None), at(0, 40, 160, 200, Some(0)), at(0, 0, 200, 240, Some(1))];
+    let late = vec![at(0, 120, 120, 140, None), at(0, 20, 160, 180, Some(0)), at(0, 20, 200, 220, Some(1))];
+    // Rank 2 leaves earlier than the others, because it begins the work for the next collective then.
+    let saved = saved_ns(&[early.clone(), early, late], &[&[2]]);
+    assert_eq!(saved, [100]);
+}
+
+/// The work between two collectives of one communicator waits for a collective of another that is still in flight elsewhere.
+///
+/// ```text
+///   rank 0   ##[A]####[~~~~~~~~BB]       communicator 0: A, B; communicator 1: L on ranks 1 and 2
+///   rank 1   ##[A]##########[L]#[BB]
+///   rank 2   ##[A]##########[L]#[BB]
+/// ```
+#[test]
+fn collectives_of_other_communicators_do_not_queue() {
+    let first = vec![at(0, 20, 20, 30, None), at(0, 40, 70, 180, Some(0))];
+    let pair = vec![at(0, 20, 20, 30, None), at(1, 100, 130, 140, Some(0)), at(0, 20, 160, 180, Some(1))];
+    assert_eq!(saved_ns(&[first, pair.clone(), pair], &[&[0], &[1], &[1, 2]]), [0, 0, 0]);
+}
