@@ -96,13 +96,7 @@ pub fn fit(ranks: &[&RankOutline], instances: &[Instance], choice: Choice) -> Cl
     ranks.sort_by_key(|r| r.info.rank);
     ranks.dedup_by_key(|r| r.info.rank);
     let mut contradictions = Vec::new();
-    let (devices, problems) = if allows(choice, ClockMethod::Collective) {
-        evidence::by_device_collectives(&ranks, instances)
-    } else {
-        Default::default()
-    };
-    let mut forest = join_all(&ranks, instances, &devices, choice, &mut contradictions);
-    contradictions.extend(problems);
+    let (mut forest, devices) = join_all(&ranks, instances, choice, &mut contradictions);
     let Some(reference) = reference(&mut forest, &ranks) else { return Clocks { contradictions, ..Clocks::default() } };
     let reached = forest.reached(Node::Rank(reference));
     let window = global_window(&ranks, &reached);
@@ -136,33 +130,40 @@ pub fn number_by_time(instances: &mut [Instance], clocks: &Clocks) {
     }
 }
 
-/// Joins the ranks by all permitted evidence, best first.
+/// Joins the ranks by all permitted evidence, best first. Returns the fits between their devices, too.
 fn join_all(
     ranks: &[&RankOutline],
     instances: &[Instance],
-    devices: &[DeviceFit],
     choice: Choice,
     contradictions: &mut Vec<OmissionRow>,
-) -> Forest {
+) -> (Forest, Vec<DeviceFit>) {
     let mut forest = Forest::default();
     if allows(choice, ClockMethod::Ping) {
         join_by_pings(&mut forest, ranks, contradictions);
     }
+    let mut shared = Vec::new();
     if allows(choice, ClockMethod::SameHost) {
-        let (shared, problems) = identity::shared_clocks(ranks, instances);
+        let (pairs, problems) = identity::shared_clocks(ranks, instances);
         contradictions.extend(problems);
-        for (rank, lowest) in shared {
+        for (rank, lowest) in pairs {
             let fit = Fit::identity(ClockMethod::SameHost);
-            forest.join(Joint { from: Node::Rank(rank), to: Node::Rank(lowest), fit });
+            // Pings may contradict the claim.
+            if forest.join(Joint { from: Node::Rank(rank), to: Node::Rank(lowest), fit }) {
+                shared.push((rank, lowest));
+            }
         }
     }
+    let mut devices = Vec::new();
     if allows(choice, ClockMethod::Collective) {
         let (joints, problems) = evidence::by_collectives(&forest, ranks, instances);
         contradictions.extend(problems);
         for joint in joints {
             forest.join(joint);
         }
-        for (rank, to, fit) in devices {
+        let problems;
+        (devices, problems) = evidence::by_device_collectives(ranks, instances, &shared);
+        contradictions.extend(problems);
+        for (rank, to, fit) in &devices {
             // CUPTI converts device times to host times, so they also measure the offset between the hosts.
             let fit = fit.borrowed(identity::DEVICE_ERROR_NS);
             forest.join(Joint { from: Node::Rank(*rank), to: Node::Rank(*to), fit });
@@ -173,7 +174,7 @@ fn join_all(
             forest.join(Joint { from: Node::Rank(rank.info.rank), to: Node::Utc, fit });
         }
     }
-    forest
+    (forest, devices)
 }
 
 /// Joins ranks by round trips, the shortest first. Longer round trips must agree with them.

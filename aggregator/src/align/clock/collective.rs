@@ -16,6 +16,7 @@ use trace::ClockMethod;
 use crate::align::clock::barrier::{Contradiction, Entry, UNREACHED, greatest_offsets, least_offsets};
 use crate::align::clock::bend::Bend;
 use crate::align::clock::fit::{Estimate, Fit, Support};
+use crate::align::clock::identity::DEVICE_ERROR_NS;
 use crate::align::clock::lines::{Feasible, Gate, Line};
 use crate::base::stats::{MEDIAN_SE_PER_MEAN_SE, SIGMA_PER_MAD, median_in_place, nearest_rank};
 
@@ -62,8 +63,10 @@ pub(crate) struct Fitted {
     pub(crate) contradictions: Vec<(Vec<i64>, Vec<usize>)>,
 }
 
-/// Fits every clock to the lowest clock that instances connect it to.
-pub(crate) fn fit_all(evidence: Vec<Evidence>, clocks: usize) -> Fitted {
+/// Fits every clock to the lowest clock that instances connect it to. `hosts` has the number of the host clock from which
+/// a driver converts each clock: it is the only one that clocks of one number differ from, by at most
+/// [`DEVICE_ERROR_NS`]. Without such numbers (host clocks), it is empty.
+pub(crate) fn fit_all(evidence: Vec<Evidence>, clocks: usize, hosts: &[usize]) -> Fitted {
     let strict = connected(evidence.iter().filter(|e| !e.weak), clocks);
     let any = connected(evidence.iter(), clocks);
     // The clocks of each group, ascending, and the position of each clock in its group.
@@ -88,7 +91,8 @@ pub(crate) fn fit_all(evidence: Vec<Evidence>, clocks: usize) -> Fitted {
             let is_strict = strict[members[clock]] == strict[reference];
             if is_strict { ClockMethod::Collective } else { ClockMethod::CollectiveWeak }
         };
-        let Fitted { fits, contradictions } = Group::new(chosen, members.len()).solve(method);
+        let hosts: Vec<usize> = members.iter().filter_map(|clock| hosts.get(*clock).copied()).collect();
+        let Fitted { fits, contradictions } = Group::new(chosen, members.len()).solve(method, &hosts);
         fitted.fits.extend(fits.into_iter().map(|(clock, to, fit)| (members[clock], members[to], fit)));
         let of_members = |clocks: Vec<usize>| clocks.into_iter().map(|clock| members[clock]).collect();
         fitted.contradictions.extend(contradictions.into_iter().map(|(found, clocks)| (found, of_members(clocks))));
@@ -203,7 +207,7 @@ impl Group {
         }
     }
 
-    fn solve(&mut self, method: impl Fn(usize) -> ClockMethod) -> Fitted {
+    fn solve(&mut self, method: impl Fn(usize) -> ClockMethod, hosts: &[usize]) -> Fitted {
         let mut fitted = Fitted::default();
         let mut suspects = vec![false; self.rough_ns.len()];
         let mut gates = None;
@@ -220,12 +224,19 @@ impl Group {
             suspects.fill(true);
         }
         let measured = self.measured();
-        for (clock, rough_ns) in self.rough_ns.iter().enumerate().skip(1) {
-            let Some(rough_ns) = *rough_ns else { continue };
-            let sourced = gates.as_ref().filter(|_| !suspects[clock]).map(|gates| gates[clock].as_slice());
-            let gates: Vec<Gate> = sourced.unwrap_or_default().iter().map(|gate| gate.0).collect();
-            let feasible = sourced.and_then(|_| Feasible::through(&gates, DRIFT_LIMIT).ok());
-            let mut estimate = self.estimate(clock, rough_ns, method(clock), feasible.as_ref(), &measured);
+        let sourced = |clock: usize| gates.as_ref().filter(|_| !suspects[clock]).map(|gates| gates[clock].as_slice());
+        let gates_of = |clock: usize| -> Vec<Gate> { sourced(clock).unwrap_or_default().iter().map(|g| g.0).collect() };
+        let draw_one = |clock: usize| {
+            self.rough_ns[clock].filter(|_| clock != REFERENCE)?;
+            let feasible = sourced(clock).and_then(|_| Feasible::through(&gates_of(clock), DRIFT_LIMIT).ok());
+            Some(draw(&measured, clock, feasible))
+        };
+        let mut lines: Vec<Option<Drawn>> = (0..self.rough_ns.len()).map(draw_one).collect();
+        self.hold_to_hosts(&mut lines, hosts);
+        for (clock, drawn) in lines.into_iter().enumerate() {
+            let Some(mut drawn) = drawn else { continue };
+            let (sourced, gates, feasible) = (sourced(clock), gates_of(clock), drawn.feasible.take());
+            let mut estimate = self.estimate(clock, method(clock), drawn, &measured);
             match Bend::through(&gates, estimate.line, feasible.as_ref()) {
                 Ok(bend) => estimate.bend = bend,
                 Err(position) => {
@@ -373,6 +384,49 @@ impl Group {
         departures
     }
 
+    /// Moves the lines of clocks that are converted from one host clock to within the driver's error of that clock. A rank
+    /// that always leaves late looks like a clock that is late; a driver is not that wrong. The host clock is that of the
+    /// reference, or else the median of its clocks.
+    fn hold_to_hosts(&self, lines: &mut [Option<Drawn>], hosts: &[usize]) {
+        let mut of_host: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (clock, host) in
+            hosts.iter().enumerate().filter(|(clock, _)| *clock == REFERENCE || lines[*clock].is_some())
+        {
+            of_host.entry(*host).or_default().push(clock);
+        }
+        for clocks in of_host.into_values().filter(|clocks| clocks.len() > 1) {
+            let first = clocks[0];
+            let line_of = |clock: usize| lines[clock].as_ref().map_or(Line::default(), |drawn| drawn.line);
+            // The first clock's line in the terms of another one: the clocks show the same times.
+            let moved = |from: usize, line: Line, to: usize| {
+                let later = self.origin_ns[to].saturating_sub(self.origin_ns[from]) as f64;
+                let base_ns = self.base_ns(from).saturating_sub(self.base_ns(to));
+                Line { offset: base_ns as f64 + line.at(later), drift: line.drift }
+            };
+            let host = if first == REFERENCE {
+                Line::default()
+            } else {
+                let mut offsets: Vec<(f64, usize)> =
+                    clocks.iter().map(|clock| (moved(*clock, line_of(*clock), first).offset, *clock)).collect();
+                offsets.sort_by(|a, b| a.0.total_cmp(&b.0));
+                let middle = offsets[(offsets.len() - 1) / 2].1;
+                moved(middle, line_of(middle), first)
+            };
+            for clock in clocks.into_iter().filter(|clock| *clock != REFERENCE) {
+                let host = moved(first, host, clock);
+                if let Some(drawn) = &mut lines[clock] {
+                    drawn.hold_to(host);
+                }
+            }
+        }
+    }
+
+    /// The offset of a clock from the reference that its line counts from.
+    fn base_ns(&self, clock: usize) -> i64 {
+        let there = self.origin_ns[REFERENCE].saturating_sub(self.origin_ns[clock]);
+        self.rough_ns[clock].unwrap_or_default().saturating_add(there)
+    }
+
     /// Corrections to the clocks in the frame so that, at the median of each clock, ranks leave together.
     fn equal_departures(&self, departures: &[Vec<Departure>]) -> Vec<f64> {
         const ROUNDS: usize = 40;
@@ -398,41 +452,25 @@ impl Group {
     fn estimate(
         &self,
         clock: usize,
-        rough_ns: i64,
         method: ClockMethod,
-        feasible: Option<&Feasible>,
+        Drawn { line, drift_known, driver_error_ns, .. }: Drawn,
         measured: &Measured,
     ) -> Estimate {
         let points = measured.points(clock);
-        let mut line = Line { offset: measured.shift[clock], drift: 0.0 };
-        let drifting = drift_of(&points);
-        if let Some(drift) = drifting {
-            line = Line {
-                offset: median_in_place(&mut points.iter().map(|p| p.1 - drift * p.0).collect::<Vec<_>>())
-                    .unwrap_or(0.0),
-                drift,
-            };
-        }
-        let mut drift_known = drifting.is_some();
-        if let Some(feasible) = feasible {
-            let constant = feasible.clamp_constant(line.offset).filter(|_| !drift_known);
-            drift_known |= constant.is_none();
-            line = constant.map_or_else(|| feasible.clamp(line), |offset| Line { offset, drift: 0.0 });
-        }
         let line = line.rounded();
         let n = points.len() as f64;
         let mut distances: Vec<f64> = points.iter().map(|p| (p.1 - line.at(p.0)).abs()).collect();
         let p95 = nearest_rank(&mut distances, 0.95).unwrap_or(0.0);
         // With few samples the largest distance underestimates the 95th percentile. An error that all samples share
         // does not show in them.
-        let scatter_ns = (points.len() >= 3).then_some(p95 * (1.0 + 2.0 / n));
+        let limit_ns = driver_error_ns.unwrap_or(f64::INFINITY);
+        let scatter_ns = (points.len() >= 3).then_some((p95 * (1.0 + 2.0 / n)).min(limit_ns));
         let quickest = measured.quickest_ns[clock].unwrap_or(0).max(0) as f64;
-        let spread_ns = scatter_ns.map(|scatter| scatter.max(quickest).max(GRAIN_NS));
-        let there = self.origin_ns[REFERENCE].saturating_sub(self.origin_ns[clock]);
+        let spread_ns = scatter_ns.map(|scatter| scatter.max(quickest).max(GRAIN_NS).min(limit_ns));
         Estimate {
             method,
             origin_ns: self.origin_ns[clock],
-            base_ns: rough_ns.saturating_add(there),
+            base_ns: self.base_ns(clock),
             line,
             drift_known,
             bend: None,
@@ -458,6 +496,44 @@ impl Measured {
         let together = self.together.get_or_init(|| together(&self.departures, &self.shift, self.reference.len()));
         own.iter().filter_map(|d| Some((d.t, together[d.instance]? - d.frame))).collect()
     }
+}
+
+/// The estimate of a clock before its errors are known.
+struct Drawn {
+    line: Line,
+    drift_known: bool,
+    /// The largest error, if a driver converts this clock from the host clock of another one.
+    driver_error_ns: Option<f64>,
+    /// The lines that the barriers allow; `None` if they contradict each other.
+    feasible: Option<Feasible>,
+}
+
+impl Drawn {
+    /// Moves the line to within [`DEVICE_ERROR_NS`] of the line of its host clock. One clock does not drift from itself.
+    fn hold_to(&mut self, host: Line) {
+        let limit = DEVICE_ERROR_NS as f64;
+        let shift = (self.line.offset - host.offset).clamp(-limit, limit);
+        self.line = Line { offset: host.offset + shift, drift: host.drift };
+        self.driver_error_ns = Some(2.0 * limit);
+    }
+}
+
+/// The line on which a clock leaves instances together with the reference, moved to where barriers allow it.
+fn draw(measured: &Measured, clock: usize, feasible: Option<Feasible>) -> Drawn {
+    let points = measured.points(clock);
+    let mut line = Line { offset: measured.shift[clock], drift: 0.0 };
+    let drifting = drift_of(&points);
+    if let Some(drift) = drifting {
+        let mut offsets: Vec<f64> = points.iter().map(|p| p.1 - drift * p.0).collect();
+        line = Line { offset: median_in_place(&mut offsets).unwrap_or(0.0), drift };
+    }
+    let mut drift_known = drifting.is_some();
+    if let Some(feasible) = &feasible {
+        let constant = feasible.clamp_constant(line.offset).filter(|_| !drift_known);
+        drift_known |= constant.is_none();
+        line = constant.map_or_else(|| feasible.clamp(line), |offset| Line { offset, drift: 0.0 });
+    }
+    Drawn { line, drift_known, driver_error_ns: None, feasible }
 }
 
 /// The median departure of each instance that at least two clocks left.

@@ -83,7 +83,7 @@ pub(super) fn by_collectives(
         return (Vec::new(), Vec::new());
     }
     let evidence = evidence_of(instances, &places, false);
-    let Fitted { fits, contradictions } = collective::fit_all(evidence, roots.len());
+    let Fitted { fits, contradictions } = collective::fit_all(evidence, roots.len(), &[]);
     let joint = |(clock, to, fit): (usize, usize, Fit)| Joint {
         from: Node::Rank(roots[clock]),
         to: Node::Rank(roots[to]),
@@ -92,16 +92,20 @@ pub(super) fn by_collectives(
     (fits.into_iter().map(joint).collect(), describe(contradictions, &roots, "host", instances))
 }
 
-/// Fits between the ranks' device clocks.
+/// Fits between the ranks' device clocks. `shared` has pairs of a rank and the lowest rank that shares its host clock.
 pub(super) fn by_device_collectives(
     ranks: &[&RankOutline],
     instances: &[Instance],
+    shared: &[(i32, i32)],
 ) -> (Vec<DeviceFit>, Vec<OmissionRow>) {
     let ids: Vec<i32> = ranks.iter().map(|r| r.info.rank).collect();
     let place = |clock| Place { clock, map: Affine::IDENTITY, slack_ns: 0 };
     let places = ids.iter().enumerate().map(|(clock, rank)| (*rank, place(clock))).collect();
     let evidence = evidence_of(instances, &places, true);
-    let Fitted { fits, contradictions } = collective::fit_all(evidence, ids.len());
+    let lowest: BTreeMap<i32, i32> = shared.iter().copied().collect();
+    let host = |(own, rank): (usize, &i32)| lowest.get(rank).and_then(|r| ids.binary_search(r).ok()).unwrap_or(own);
+    let hosts: Vec<usize> = ids.iter().enumerate().map(host).collect();
+    let Fitted { fits, contradictions } = collective::fit_all(evidence, ids.len(), &hosts);
     let fits = fits.into_iter().map(|(clock, to, fit)| (ids[clock], ids[to], fit)).collect();
     (fits, describe(contradictions, &ids, "device", instances))
 }

@@ -3,7 +3,9 @@
 
 use fixtures::data::real_traces;
 
-use crate::align::clock::tests::support::{Bend, Dice, GLOO4, GLOO8, TestRank, fitted, gloo, matched, nccl_kernels};
+use crate::align::clock::tests::support::{
+    Bend, Dice, GLOO4, GLOO8, TestRank, collective, fitted, gloo, matched, nccl_kernels,
+};
 
 /// The result for one folder.
 #[derive(Debug, Default)]
@@ -87,4 +89,45 @@ fn shifts_and_drifts_are_recovered_on_nccl() {
         check(folder, &ranks, true, 0);
         check(folder, &ranks, true, 50);
     }
+}
+
+// host 0..3     one clock
+// device 3   ──|════════════|─ 1.5 ms ─|         always leaves late; its driver is wrong by at most 50 µs
+// device 0   ──────────|════|
+#[test]
+fn a_rank_that_always_leaves_late_does_not_move_its_device() {
+    let mut dice = Dice::new(5);
+    for domains in [["a/utc"; 4], ["b/utc", "a/utc", "a/utc", "a/utc"]] {
+        let host = |rank: i32| i64::from(domains[rank as usize] != domains[0]) * 7_000_000_000;
+        let mut ranks: Vec<TestRank> = (0..4).map(|rank| rank_of(rank, domains[rank as usize])).collect();
+        for k in 0..60_i64 {
+            let last = k * 20_000_000 + 8_000_000;
+            for rank in 0..4 {
+                let late = if rank == 3 { 1_500_000 } else { 0 };
+                // Devices are wrong by 20 µs; the operation takes 2 ms.
+                let shown = |t: i64| t + host(rank) + 20_000 * i64::from(rank % 2);
+                let start = last - dice.between(0, 6_000_000);
+                let end = last + 2_000_000 + late + dice.between(0, 2_000);
+                let mut row = collective(rank, "allreduce", shown(start), shown(end));
+                row.seq = Some(k);
+                row.timing_source = "cupti".into();
+                ranks[rank as usize].rows.push(row);
+            }
+        }
+        let (instances, _) = matched(&ranks);
+        let clocks = fitted(&ranks, &instances);
+        assert_eq!(clocks.contradictions, []);
+        let moved = |rank: i32| clocks.row(rank, true).unwrap().offset_ns - clocks.row(2, true).unwrap().offset_ns;
+        assert!((moved(1) + 20_000).abs() < 3_000, "departures decide below the driver's error: {}", moved(1));
+        assert!((-75_000..=-45_000).contains(&moved(3)), "a driver is wrong by at most 50 µs: {}", moved(3));
+        let row = clocks.row(3, true).unwrap();
+        assert!(row.error_ns.unwrap() >= 30_000 && row.error_ns <= row.bound_ns, "{row:?}");
+        if domains[0] == "a/utc" {
+            assert!(row.error_ns.unwrap() < 105_000, "{row:?}");
+        }
+    }
+}
+
+fn rank_of(rank: i32, domain: &str) -> TestRank {
+    TestRank { rank, domain: domain.into(), ..TestRank::default() }
 }
