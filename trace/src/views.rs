@@ -164,12 +164,18 @@ QUALIFY row_number() OVER (PARTITION BY rank, pid ORDER BY closed_cleanly DESC) 
     },
 ];
 
-/// A fit for every rank and both kinds of rows: device rows use the fit of the device, if there is one.
+/// A fit for every rank and both kinds of rows: device rows use the fit of the device, if there is one. A clock that jumped
+/// has several, each but the first from its `origin_ns` on.
 const GLOBAL_EVENTS: &str = "\
-WITH fits AS (
+WITH used AS (
     SELECT *, false AS of_device FROM $.clock_fit WHERE clock = 'host'
     UNION ALL
-    SELECT *, true FROM $.clock_fit QUALIFY row_number() OVER (PARTITION BY rank ORDER BY clock = 'device' DESC) = 1
+    SELECT *, true FROM $.clock_fit QUALIFY rank() OVER (PARTITION BY rank ORDER BY clock = 'device' DESC) = 1
+), fits AS (
+    SELECT *,
+        CASE WHEN row_number() OVER pieces > 1 THEN origin_ns END AS from_ns,
+        lead(origin_ns) OVER pieces AS until_ns
+    FROM used WINDOW pieces AS (PARTITION BY rank, of_device ORDER BY origin_ns)
 )
 SELECT
     e.*,
@@ -180,17 +186,25 @@ FROM $.events AS e
 LEFT JOIN fits AS c
   ON c.rank = e.rank
  AND c.of_device = (e.device_id IS NOT NULL
-     AND e.kind IN ('kernel', 'gpu_memcpy', 'gpu_memset', 'gpu_user_annotation', 'cuda_sync'))";
+     AND e.kind IN ('kernel', 'gpu_memcpy', 'gpu_memset', 'gpu_user_annotation', 'cuda_sync'))
+ AND (c.from_ns IS NULL OR e.ts_ns >= c.from_ns)
+ AND (c.until_ns IS NULL OR e.ts_ns < c.until_ns)";
 
 /// A line through the first and the last sample. Its error covers all samples: the distance from the line, and half of
 /// the round trip.
 const UTC_FIT: &str = "\
-WITH samples AS (
+WITH fits AS (
+    SELECT *,
+        CASE WHEN row_number() OVER pieces > 1 THEN origin_ns END AS from_ns,
+        lead(origin_ns) OVER pieces AS until_ns
+    FROM $.clock_fit WHERE clock = 'host' WINDOW pieces AS (PARTITION BY rank ORDER BY origin_ns)
+), samples AS (
     SELECT s.rank, s.rtt_ns,
         s.local_ns + c.offset_ns + CAST(round(coalesce(c.drift_ppb, 0) * (s.local_ns - c.origin_ns) / 1e9) AS BIGINT)
             AS global_ns,
         s.remote_ns - global_ns AS offset_ns
-    FROM $.clock_samples AS s JOIN $.clock_fit AS c ON c.rank = s.rank AND c.clock = 'host'
+    FROM $.clock_samples AS s JOIN fits AS c ON c.rank = s.rank
+        AND (c.from_ns IS NULL OR s.local_ns >= c.from_ns) AND (c.until_ns IS NULL OR s.local_ns < c.until_ns)
     WHERE s.kind = 'utc'
 ), ends AS (
     SELECT rank, count(*) AS samples, min(global_ns) AS origin_ns, arg_min(offset_ns, global_ns) AS offset_ns,

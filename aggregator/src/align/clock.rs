@@ -20,6 +20,7 @@ mod collective;
 mod evidence;
 mod fit;
 mod identity;
+mod jump;
 mod lines;
 mod ping;
 mod polygon;
@@ -34,12 +35,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use trace::{ClockFitRow, ClockMethod, ClockSide, OmissionRow, SampleKind};
 
 pub use affine::Affine;
+pub use jump::Map;
 
 use crate::model::clock_choice::Choice;
 use choice::allows;
 
 use crate::model::{Instance, RankOutline};
 use fit::Fit;
+use jump::Jumps;
 use tree::{Forest, Joint, Node, Reached};
 
 /// The accuracy of one fit in the window of a run.
@@ -61,6 +64,13 @@ impl Goodness {
         Self { to, error_ns, bound_ns, unshared_ns: fit.unshared_ns(local) }
     }
 
+    /// Adds an error that no fit has.
+    fn widen(&mut self, by_ns: i64) {
+        for error in [&mut self.error_ns, &mut self.bound_ns, &mut self.unshared_ns] {
+            *error = error.map(|error| error.saturating_add(by_ns));
+        }
+    }
+
     /// Bounds 95 % of the error between two clocks that are fitted to the same clock. The samples cannot show by how
     /// much one rank always leaves earlier than another; this part is the same for any pair of ranks, so it counts
     /// once. The unshared parts add up.
@@ -80,7 +90,7 @@ type DeviceFit = (i32, i32, Fit);
 pub struct Clocks {
     rows: Vec<ClockFitRow>,
     /// Position in `rows` and the map, by rank and whether it is the clock of its devices.
-    by_clock: BTreeMap<(i32, bool), (usize, Affine)>,
+    by_clock: BTreeMap<(i32, bool), (usize, Map)>,
     reached: BTreeMap<Node, Reached>,
     joints: Vec<Goodness>,
     /// Accuracy of the fits of devices that collectives joined.
@@ -95,15 +105,31 @@ pub fn fit(ranks: &[&RankOutline], instances: &[Instance], choice: Choice) -> Cl
     let mut ranks = ranks.to_vec();
     ranks.sort_by_key(|r| r.info.rank);
     ranks.dedup_by_key(|r| r.info.rank);
+    let clocks = fit_even(&ranks, instances, choice);
+    if clocks.contradictions.is_empty() || !allows(choice, ClockMethod::Collective) {
+        return clocks;
+    }
+    let jumps = jump::find(instances);
+    if jumps.is_empty() {
+        return clocks;
+    }
+    let (even_ranks, even_instances) = jump::without(&jumps, &ranks, instances);
+    let even = fit_even(&even_ranks.iter().collect::<Vec<_>>(), &even_instances, choice);
+    // Only jumps that explain contradictions are believed.
+    if even.contradictions.len() < clocks.contradictions.len() { even.with_jumps(&jumps, &ranks) } else { clocks }
+}
+
+/// Fits clocks that do not jump. `ranks` ascend.
+fn fit_even(ranks: &[&RankOutline], instances: &[Instance], choice: Choice) -> Clocks {
     let mut contradictions = Vec::new();
-    let (mut forest, devices) = join_all(&ranks, instances, choice, &mut contradictions);
-    let Some(reference) = reference(&mut forest, &ranks) else { return Clocks { contradictions, ..Clocks::default() } };
+    let (mut forest, devices) = join_all(ranks, instances, choice, &mut contradictions);
+    let Some(reference) = reference(&mut forest, ranks) else { return Clocks { contradictions, ..Clocks::default() } };
     let reached = forest.reached(Node::Rank(reference));
-    let window = global_window(&ranks, &reached);
+    let window = global_window(ranks, &reached);
     let map = |node: Node| reached.get(&node).map_or(Affine::IDENTITY, |at| at.map);
     let joints = forest.joints.iter().map(|j| Goodness::of(&j.fit, j.to, &map(j.from), window)).collect();
     let mut clocks = Clocks { joints, reached, contradictions, ..Clocks::default() };
-    for rank in &ranks {
+    for rank in ranks {
         clocks.push_host(&forest, reference, rank.info.rank);
     }
     let best = clocks.rows.iter().filter(|r| r.rank != reference).filter_map(|r| r.method.known()).min();
@@ -111,10 +137,10 @@ pub fn fit(ranks: &[&RankOutline], instances: &[Instance], choice: Choice) -> Cl
         // Identity; named like the best fit to it.
         row.method = best.unwrap_or(ClockMethod::SameHost).into();
     }
-    clocks.push_devices(&ranks, instances, devices, reference, window);
+    clocks.push_devices(ranks, instances, devices, reference, window);
     clocks.number_rows();
     evidence::count_violations(&mut clocks, instances);
-    let alone = clocks.left_alone(choice, &ranks);
+    let alone = clocks.left_alone(choice, ranks);
     clocks.contradictions.extend(alone);
     clocks
 }
@@ -243,9 +269,9 @@ impl Clocks {
     }
 
     /// Returns the map of [`global`](Self::global), for converting many times of one clock.
-    pub fn map(&self, rank: i32, device: bool) -> Affine {
+    pub fn map(&self, rank: i32, device: bool) -> Map {
         let fitted = self.by_clock.get(&(rank, device)).or_else(|| self.by_clock.get(&(rank, false)));
-        fitted.map_or(Affine::IDENTITY, |(_, map)| *map)
+        fitted.map_or_else(Map::default, |(_, map)| *map)
     }
 
     /// Bounds 95 % of the error of a difference between global times of two ranks' host clocks or device clocks; `None`
@@ -342,7 +368,7 @@ impl Clocks {
             let Some(host) = self.row(id, false).cloned() else { continue };
             let clock = ClockSide::Device.into();
             if let Some((to, fit)) = fitted.get(&id) {
-                let base = self.map(*to, false);
+                let base = self.map(*to, false).even;
                 let map = fit.map.then(&base);
                 let good = Goodness::of(fit, Node::Rank(*to), &map, window);
                 let is_joined = *to == reference;
@@ -362,20 +388,49 @@ impl Clocks {
                 self.push(row, map);
             } else if rank.has_device_rows || timed.contains(&id) {
                 let own = Some(0).filter(|_| id == reference);
-                let map = self.map(id, false);
+                let map = self.map(id, false).even;
                 self.push(ClockFitRow { clock, error_ns: own, bound_ns: own, ..host }, map);
             }
         }
     }
 
     fn push(&mut self, row: ClockFitRow, map: Affine) {
-        self.by_clock.insert((row.rank, row.clock == ClockSide::Device), (self.rows.len(), map));
+        self.by_clock.insert((row.rank, row.clock == ClockSide::Device), (self.rows.len(), Map::new(map, &[])));
         self.rows.push(row);
+    }
+
+    /// The same fits for clocks that jumped.
+    fn with_jumps(mut self, jumps: &Jumps, ranks: &[&RankOutline]) -> Self {
+        for (rank, jumps) in jumps {
+            let error_ns = jumps.iter().fold(0, |sum: i64, jump| sum.saturating_add(jump.error_ns));
+            let node = Node::Rank(*rank);
+            let touches = |(at, reached): (&Node, &Reached)| {
+                reached.up.filter(|(up, _)| *at == node || *up == node).map(|(_, joint)| joint)
+            };
+            let touched: Vec<usize> = self.reached.iter().filter_map(touches).collect();
+            touched.into_iter().for_each(|joint| self.joints[joint].widen(error_ns));
+            if let Some(good) = self.devices.get_mut(rank) {
+                good.widen(error_ns);
+            }
+            for device in [false, true] {
+                if let Some((_, map)) = self.by_clock.get_mut(&(*rank, device)) {
+                    *map = Map::new(map.even, jumps);
+                }
+            }
+        }
+        let of_jumps = |row: ClockFitRow| jump::rows(&row, jumps.get(&row.rank).map(Vec::as_slice).unwrap_or_default());
+        self.rows = std::mem::take(&mut self.rows).into_iter().flat_map(of_jumps).collect();
+        self.number_rows();
+        let mut listed = jump::described(jumps, ranks);
+        listed.append(&mut self.contradictions);
+        self.contradictions = listed;
+        self
     }
 
     fn number_rows(&mut self) {
         self.rows.sort_by_key(|r| (r.rank, r.clock == ClockSide::Device));
-        for (position, row) in self.rows.iter().enumerate() {
+        // The first row of a clock stands for it.
+        for (position, row) in self.rows.iter().enumerate().rev() {
             if let Some(entry) = self.by_clock.get_mut(&(row.rank, row.clock == ClockSide::Device)) {
                 entry.0 = position;
             }

@@ -22,7 +22,7 @@ pub use self::packets::Counts;
 use self::packets::{Rank, Sequence, Track};
 use crate::Error;
 use crate::align::aligned::{Aligned, align_source};
-use crate::align::clock::{Affine, Clocks};
+use crate::align::clock::{Clocks, Map};
 use crate::base::in_order::{Sink, in_order};
 use crate::base::intervals::Interval;
 use crate::ingest::source::Source;
@@ -144,8 +144,8 @@ impl Shared<'_> {
 /// The maps from the clocks of one rank to the time of the trace.
 #[derive(Clone, Copy, Debug)]
 struct RankTimes {
-    host: Affine,
-    device: Affine,
+    host: Map,
+    device: Map,
     shift_ns: i64,
 }
 

@@ -50,6 +50,10 @@ const ROUNDING_NS: i64 = 2_000;
 /// Standard deviation of the ln of a distance: π/√6 for an exponential distance far above 1 µs, less below.
 const SCATTER: f64 = 1.28;
 
+/// The most jumps of a clock, and the rows that a side of a jump has at least.
+const JUMPS_MAX: usize = 4;
+const JUMPED_MIN: usize = 4;
+
 /// Matched groups, and the count of the rows that found no group.
 pub(super) struct Aligned {
     pub(super) groups: Vec<Group>,
@@ -154,8 +158,35 @@ fn longest_first(sequences: &[Vec<Item>]) -> Vec<usize> {
     ranks
 }
 
-/// The best alignment; `None` if there is none, or if a different one is equally good.
+/// The best alignment; `None` if there is none, or if a different one is equally good. A clock that jumped has another offset
+/// on the other side, so rows that both sides have before or after all pairs are aligned by themselves.
 fn align(spine: &[Item], items: &[Item]) -> Option<Alignment> {
+    let mut whole = align_even(spine, items)?;
+    for _ in 0..JUMPS_MAX {
+        let spine_at = || whole.pairs.iter().map(|pair| pair.0 as usize);
+        let (Some(first), Some(last)) = (whole.pairs.first(), whole.pairs.last()) else { break };
+        let (Some(first_on_spine), Some(last_on_spine)) = (spine_at().min(), spine_at().max()) else { break };
+        let head = (0..first_on_spine, 0..first.1 as usize);
+        let tail = (last_on_spine + 1..spine.len(), last.1 as usize + 1..items.len());
+        let (of_spine, of_items) = if head.1.len() > tail.1.len() { head } else { tail };
+        let both = of_spine.len().min(of_items.len());
+        if both < JUMPED_MIN {
+            break;
+        }
+        let Some(part) = align_even(&spine[of_spine.clone()], &items[of_items.clone()]) else { break };
+        // Chance pairs a few rows.
+        if part.pairs.len() < JUMPED_MIN || part.pairs.len() * 5 < both * 4 {
+            break;
+        }
+        let moved = |(i, j): (u32, u32)| (i + of_spine.start as u32, j + of_items.start as u32);
+        whole.pairs.extend(part.pairs.into_iter().map(moved));
+        whole.pairs.sort_unstable_by_key(|pair| pair.1);
+    }
+    Some(whole)
+}
+
+/// The best alignment by one offset.
+fn align_even(spine: &[Item], items: &[Item]) -> Option<Alignment> {
     let lists = Lists::new(spine, items);
     let mut found = alignments(&lists, &candidates(&lists));
     found.sort_by(|a, b| a.cost.total_cmp(&b.cost).then_with(|| a.pairs.cmp(&b.pairs)));
