@@ -22,6 +22,7 @@ mod fit;
 mod identity;
 mod jump;
 mod lines;
+mod misfit;
 mod ping;
 mod polygon;
 mod tree;
@@ -50,35 +51,38 @@ use tree::{Forest, Joint, Node, Reached};
 struct Goodness {
     /// The clock to which the fit maps.
     to: Node,
+    /// The part of the error that the samples show. It is not shared with other fits to the same clock.
     error_ns: Option<i64>,
+    /// The largest part that no sample shows.
+    bias_ns: Option<i64>,
     bound_ns: Option<i64>,
-    /// The part of the error that is not shared with other fits to the same clock; `None` if unknown.
-    unshared_ns: Option<i64>,
 }
 
 impl Goodness {
     fn of(fit: &Fit, to: Node, map: &Affine, window: (i64, i64)) -> Self {
         let back = map.inverse();
         let local = (back.apply(window.0), back.apply(window.1));
-        let (error_ns, bound_ns) = (fit.error_ns(local), fit.bound_ns(local));
-        Self { to, error_ns, bound_ns, unshared_ns: fit.unshared_ns(local) }
+        Self { to, error_ns: fit.error_ns(local), bias_ns: fit.bias_ns(local), bound_ns: fit.bound_ns(local) }
     }
 
     /// Adds an error that no fit has.
-    fn widen(&mut self, by_ns: i64) {
-        for error in [&mut self.error_ns, &mut self.bound_ns, &mut self.unshared_ns] {
+    fn widen(&mut self, error_ns: i64, bound_ns: i64) {
+        for (error, by_ns) in [(&mut self.error_ns, error_ns), (&mut self.bound_ns, bound_ns)] {
             *error = error.map(|error| error.saturating_add(by_ns));
         }
     }
 
+    /// Bounds 95 % of the error, with what no sample shows.
+    fn total_ns(&self) -> Option<i64> {
+        Some(self.error_ns?.max(self.bias_ns?))
+    }
+
     /// Bounds 95 % of the error between two clocks that are fitted to the same clock. The samples cannot show by how
     /// much one rank always leaves earlier than another; this part is the same for any pair of ranks, so it counts
-    /// once. The unshared parts add up.
+    /// once. The parts that the samples show add up.
     fn error_between(&self, other: &Self) -> Option<i64> {
-        let (a, b) = (self.error_ns?, other.error_ns?);
-        let sum = a.saturating_add(b);
-        let unshared = self.unshared_ns.zip(other.unshared_ns).map(|(s, t)| s.saturating_add(t));
-        Some(unshared.map_or(sum, |unshared| a.max(b).max(unshared).min(sum)))
+        let bias_ns = self.bias_ns?.max(other.bias_ns?);
+        Some(self.error_ns?.saturating_add(other.error_ns?).max(bias_ns))
     }
 }
 
@@ -282,7 +286,7 @@ impl Clocks {
         path.retain(|g| g.error_ns != Some(0));
         match path.as_slice() {
             [x, y] if x.to == y.to => x.error_between(y),
-            path => along(path.iter().map(|g| g.error_ns)),
+            path => along(path.iter().map(|g| g.total_ns())),
         }
     }
 
@@ -324,6 +328,10 @@ impl Clocks {
         let joints = tree::path(&self.reached, node, Node::Rank(reference));
         let map = self.reached.get(&node).map_or(Affine::IDENTITY, |at| at.map);
         let fits: Vec<&Fit> = joints.iter().flatten().map(|j| &forest.joints[*j].fit).collect();
+        let errors = joints.as_ref().and_then(|path| {
+            let all: Option<Vec<i64>> = path.iter().map(|j| self.joints[*j].error_ns).collect();
+            Some(independent(&all?))
+        });
         let sum = |which: fn(&Goodness) -> Option<i64>| along(joints.as_ref()?.iter().map(|j| which(&self.joints[*j])));
         let method = joints
             .as_ref()
@@ -336,7 +344,8 @@ impl Clocks {
             offset_ns: map.offset_ns,
             drift_ppb: drift_ppb(&map, joints.is_some() && fits.iter().all(|f| f.drift_known)),
             origin_ns: map.origin_ns,
-            error_ns: sum(|g| g.error_ns),
+            error_ns: errors,
+            bias_ns: sum(|g| g.bias_ns),
             bound_ns: sum(|g| g.bound_ns),
             method: method.into(),
             samples: fits.iter().map(|f| f.samples).sum(),
@@ -378,6 +387,7 @@ impl Clocks {
                     drift_ppb: drift_ppb(&map, fit.drift_known),
                     origin_ns: map.origin_ns,
                     error_ns: good.error_ns.filter(|_| is_joined),
+                    bias_ns: good.bias_ns.filter(|_| is_joined),
                     bound_ns: good.bound_ns.filter(|_| is_joined),
                     method: fit.method.into(),
                     samples: fit.samples,
@@ -389,7 +399,7 @@ impl Clocks {
             } else if rank.has_device_rows || timed.contains(&id) {
                 let own = Some(0).filter(|_| id == reference);
                 let map = self.map(id, false).even;
-                self.push(ClockFitRow { clock, error_ns: own, bound_ns: own, ..host }, map);
+                self.push(ClockFitRow { clock, error_ns: own, bias_ns: own, bound_ns: own, ..host }, map);
             }
         }
     }
@@ -402,15 +412,15 @@ impl Clocks {
     /// The same fits for clocks that jumped.
     fn with_jumps(mut self, jumps: &Jumps, ranks: &[&RankOutline]) -> Self {
         for (rank, jumps) in jumps {
-            let error_ns = jumps.iter().fold(0, |sum: i64, jump| sum.saturating_add(jump.error_ns));
+            let (error_ns, bound_ns) = jump::errors(jumps);
             let node = Node::Rank(*rank);
             let touches = |(at, reached): (&Node, &Reached)| {
                 reached.up.filter(|(up, _)| *at == node || *up == node).map(|(_, joint)| joint)
             };
             let touched: Vec<usize> = self.reached.iter().filter_map(touches).collect();
-            touched.into_iter().for_each(|joint| self.joints[joint].widen(error_ns));
+            touched.into_iter().for_each(|joint| self.joints[joint].widen(error_ns, bound_ns));
             if let Some(good) = self.devices.get_mut(rank) {
-                good.widen(error_ns);
+                good.widen(error_ns, bound_ns);
             }
             for device in [false, true] {
                 if let Some((_, map)) = self.by_clock.get_mut(&(*rank, device)) {
@@ -418,7 +428,16 @@ impl Clocks {
                 }
             }
         }
-        let of_jumps = |row: ClockFitRow| jump::rows(&row, jumps.get(&row.rank).map(Vec::as_slice).unwrap_or_default());
+        let jumps_of = |rank: i32| jumps.get(&rank).map(Vec::as_slice).unwrap_or_default();
+        let of_jumps = |mut row: ClockFitRow| {
+            // Every clock is compared with both sides of the reference.
+            if row.rank != row.reference_rank {
+                let (error_ns, bound_ns) = jump::errors(jumps_of(row.reference_rank));
+                row.error_ns = row.error_ns.map(|error| error.saturating_add(error_ns));
+                row.bound_ns = row.bound_ns.map(|bound| bound.saturating_add(bound_ns));
+            }
+            jump::rows(&row, jumps_of(row.rank))
+        };
         self.rows = std::mem::take(&mut self.rows).into_iter().flat_map(of_jumps).collect();
         self.number_rows();
         let mut listed = jump::described(jumps, ranks);
@@ -440,6 +459,14 @@ impl Clocks {
 
 fn drift_ppb(map: &Affine, known: bool) -> Option<f64> {
     (known || map.drift != 0.0).then_some(map.drift * 1e9)
+}
+
+/// 95 % of the sum of independent errors: their squares add up. 1 ns per error is for rounding, and later maps stretch an earlier
+/// error by their drift, which is below one part in a thousand.
+fn independent(errors: &[i64]) -> i64 {
+    let stretched = |error: &i64| error.saturating_add(error / 1_000 + 1) as f64;
+    let squares: f64 = errors.iter().filter(|error| **error != 0).map(|error| stretched(error).powi(2)).sum();
+    squares.sqrt().ceil() as i64
 }
 
 /// Adds up the errors along a path, with 1 ns per joint for rounding. The sum is unknown if any error is.

@@ -65,7 +65,8 @@ const STRAGGLERS: &str = "rank verdict own_excess_ns own_excess_low_ns own_exces
 const BUCKETS: &str = "step bucket rank bytes ready_ns enqueue_ns start_ns wait_ns end_ns exposed_ns";
 const COLLECTIVES: &str = "op bytes step first_start_ns skew_ns error_ns transfer_ns algbw_gbs busbw_gbs busbw_incl_wait_gbs \
      last_rank complete clocks_disagree";
-const CLOCKS: &str = "rank clock method offset_ns drift_ppb error_ns bound_ns residual_p95_ns samples violations";
+const CLOCKS: &str =
+    "rank clock method offset_ns drift_ppb error_ns bias_ns bound_ns residual_p95_ns samples violations";
 const IDLE: &str = "rank device_id stream_id category gaps idle_ns";
 const MEMORY: &str = "rank device_id ts_ns in_use_bytes reserved_bytes";
 const PEAKS: &str = "rank device_id peak_bytes fragmentation_bytes parameters_bytes gradients_bytes optimizer_state_bytes \

@@ -63,6 +63,7 @@ export function clockTable(rows) {
     ns("correction", "offset_ns", "Added to this clock to get global time: below 0 for a clock that is ahead"), { title: "its drift", hint: "Change of the correction: below 0 for a clock that is fast", value: (r) => r.drift_ppb, text: (r) => (r.drift_ppb === null ? "not measured" : (r.drift_ppb / 1000).toFixed(3) + " ppm") },
     ns("residual p95", "residual_p95_ns", "95th percentile of the samples' distances from the fit"),
     { title: "error (95 %)", value: (r) => r.error_ns, text: (r) => (r.error_ns === null ? "unknown" : formatNs(r.error_ns)) },
+    ns("bias", "bias_ns", "The largest further error that no sample shows: a rank that always leaves collectives late looks like a clock that is ahead"),
     { title: "bound", value: (r) => r.bound_ns, text: (r) => (r.bound_ns === null ? "none" : formatNs(r.bound_ns)) },
     count("samples", "samples"), count("violations", "violations", "Collectives that it left before another rank had entered"),
   ];

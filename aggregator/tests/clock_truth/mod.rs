@@ -167,7 +167,7 @@ impl Truth {
         Recovered {
             device: &*row.clock == "device",
             off_ns: off(self.window.0).max(off(self.window.1)),
-            error_ns: row.error_ns,
+            error_ns: row.error_ns.max(row.bias_ns),
             bound_ns: row.bound_ns,
         }
     }
@@ -223,7 +223,7 @@ pub(crate) struct Recovered {
     pub(crate) device: bool,
     /// Distance from the truth.
     pub(crate) off_ns: i64,
-    /// Error stated for 95 % of clocks.
+    /// Error stated for 95 % of clocks, or the bias that collectives do not show if that is larger.
     pub(crate) error_ns: Option<i64>,
     /// Guaranteed error.
     pub(crate) bound_ns: Option<i64>,

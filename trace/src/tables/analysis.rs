@@ -25,8 +25,11 @@ tables! {
         drift_ppb: Option<f64>,
         /// Time of this clock from which drift counts.
         origin_ns: i64,
-        /// Error of the mapping within the recorded window, at 95 % confidence; null if unknown.
+        /// Error of the mapping within the recorded window, at 95 % confidence, as far as the samples show it; null if unknown.
         error_ns: Option<i64>,
+        /// The largest further error that all samples share, so that none shows it: a rank that always leaves collectives later than
+        /// others looks like a clock that is ahead. 0 for pings; null if unknown.
+        bias_ns: Option<i64>,
         /// Guaranteed bound of the error within the recorded window; null if there is none.
         bound_ns: Option<i64>,
         /// Evidence: `ping`, `same_host`, `collective`, `collective_weak`, `utc` or `none`.

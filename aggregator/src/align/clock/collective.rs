@@ -18,6 +18,7 @@ use crate::align::clock::bend::Bend;
 use crate::align::clock::fit::{Estimate, Fit, Support};
 use crate::align::clock::identity::DEVICE_ERROR_NS;
 use crate::align::clock::lines::{Feasible, Gate, Line};
+use crate::align::clock::misfit;
 use crate::base::stats::{MEDIAN_SE_PER_MEAN_SE, SIGMA_PER_MAD, median_in_place, nearest_rank};
 
 /// Drift limit for two host clocks that no pings compared: two quartz oscillators at ±50 ppm.
@@ -30,8 +31,10 @@ const DRIFT_SAMPLES: usize = 8;
 const CONTRADICTIONS_MAX: usize = 32;
 /// The span is divided into at most 2⁶ windows.
 const LEVELS: u32 = 6;
-/// Resolution of departures: many traces hold whole microseconds.
+/// Resolution of departures: many traces hold whole microseconds. Others hold nanoseconds of clocks that tick less often.
+const MICROSECOND_NS: i64 = 1_000;
 const GRAIN_NS: f64 = 1_000.0;
+const TICK_NS: f64 = 100.0;
 
 /// One clock's part in one instance. Several ranks may share the clock.
 #[derive(Clone, Copy, Debug)]
@@ -427,6 +430,12 @@ impl Group {
         self.rough_ns[clock].unwrap_or_default().saturating_add(there)
     }
 
+    /// The least error that departures can show.
+    fn grain_ns(&self) -> f64 {
+        let mut left = self.evidence.iter().flat_map(|e| &e.parts).filter_map(|part| part.left_ns);
+        if left.all(|t| t % MICROSECOND_NS == 0) { GRAIN_NS } else { TICK_NS }
+    }
+
     /// Corrections to the clocks in the frame so that, at the median of each clock, ranks leave together.
     fn equal_departures(&self, departures: &[Vec<Departure>]) -> Vec<f64> {
         const ROUNDS: usize = 40;
@@ -458,15 +467,14 @@ impl Group {
     ) -> Estimate {
         let points = measured.points(clock);
         let line = line.rounded();
-        let n = points.len() as f64;
         let mut distances: Vec<f64> = points.iter().map(|p| (p.1 - line.at(p.0)).abs()).collect();
         let p95 = nearest_rank(&mut distances, 0.95).unwrap_or(0.0);
-        // With few samples the largest distance underestimates the 95th percentile. An error that all samples share
-        // does not show in them.
         let limit_ns = driver_error_ns.unwrap_or(f64::INFINITY);
-        let scatter_ns = (points.len() >= 3).then_some((p95 * (1.0 + 2.0 / n)).min(limit_ns));
-        let quickest = measured.quickest_ns[clock].unwrap_or(0).max(0) as f64;
-        let spread_ns = scatter_ns.map(|scatter| scatter.max(quickest).max(GRAIN_NS).min(limit_ns));
+        let misfit_ns = misfit::of_line(points.iter().map(|p| (p.0, p.1 - line.at(p.0))).collect());
+        let bias_ns = (measured.quickest_ns[clock].unwrap_or(0).max(0) as f64).min(limit_ns);
+        // One or two departures show no scatter. A collective lasts longer than ranks differ in leaving it.
+        let unknown = (!points.is_empty()).then_some(bias_ns);
+        let spread_ns = misfit_ns.map(|misfit| misfit.max(self.grain_ns()).min(limit_ns)).or(unknown);
         Estimate {
             method,
             origin_ns: self.origin_ns[clock],
@@ -475,7 +483,7 @@ impl Group {
             drift_known,
             bend: None,
             spread_ns,
-            scatter_ns,
+            bias_ns,
             support: Support::of(&points.iter().map(|p| p.0).collect::<Vec<_>>()),
             samples: points.len() as i64,
             residual_p95_ns: (!points.is_empty()).then_some(p95.ceil() as i64),

@@ -72,7 +72,7 @@ pub(super) fn by_collectives(
             let bounds = joints.iter().map(|j| {
                 let joint = &forest.joints[*j];
                 let window = windows.get(&joint.from).copied().unwrap_or_else(|| here(joint));
-                joint.fit.bound_ns(window).or_else(|| joint.fit.error_ns(window))
+                joint.fit.bound_ns(window).or_else(|| joint.fit.error_ns(window).max(joint.fit.bias_ns(window)))
             });
             let slack_ns = super::along(bounds).unwrap_or(0);
             places.insert(*member, Place { clock: roots.len(), map: at.map, slack_ns });
@@ -188,7 +188,7 @@ pub(super) fn count_violations(clocks: &mut Clocks, instances: &[Instance]) {
         let slack = if instance.barrier == Barrier::Weak { WEAK_SLACK_NS } else { rounding };
         let bound = |rank: i32, device: bool| {
             let row = clocks.row(rank, device);
-            row.and_then(|r| r.bound_ns.or(r.error_ns)).unwrap_or(0)
+            row.and_then(|r| r.bound_ns.or(r.error_ns.max(r.bias_ns))).unwrap_or(0)
         };
         for device in [false, true] {
             let members = || instance.members.iter().filter(|m| m.device_clock == device);

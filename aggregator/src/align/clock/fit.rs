@@ -44,10 +44,15 @@ impl Support {
         }
     }
 
-    /// Error of a fitted line at `t`, relative to the error of one sample (least squares). Between the samples at least
-    /// 1.
+    /// Error of a fitted line at `t`, relative to its error at the nearest sample (least squares). Between the samples 1.
     fn lever(&self, t: f64) -> f64 {
-        if self.sxx > 0.0 { (1.0 / self.n + (t - self.mean) * (t - self.mean) / self.sxx).sqrt().max(1.0) } else { 1.0 }
+        let at = |t: f64| (1.0 / self.n + (t - self.mean) * (t - self.mean) / self.sxx).sqrt();
+        if self.sxx > 0.0 { (at(t) / at(t.clamp(self.first, self.last))).max(1.0) } else { 1.0 }
+    }
+
+    /// The same samples, if their distances show how the clock bends in their gaps.
+    pub(crate) fn shown(self) -> Self {
+        Self { gap: 0.0, ..self }
     }
 
     /// Σ (t − mean)².
@@ -87,10 +92,11 @@ enum Errors {
     Lines {
         /// The offsets around `map` that the evidence allows. `None`: the evidence contradicts itself or sets no limit.
         bend: Option<Bend>,
-        /// 95 % of the error near the samples. `None`: too few samples for an estimate, only the bound holds.
+        /// 95 % of the error within the time of the samples, as far as they show it. It is independent of the errors of other
+        /// fits. `None`: too few samples for an estimate, only the bound holds.
         spread_ns: Option<f64>,
-        /// The part of `spread_ns` that the samples show. It is independent of the errors of other fits.
-        scatter_ns: Option<f64>,
+        /// The largest error that all samples share.
+        bias_ns: f64,
         support: Support,
     },
     /// Errors of a fit between two other clocks. Each of them may differ by `each_ns` from the clock that it stands
@@ -111,8 +117,8 @@ pub(crate) struct Estimate {
     pub(crate) drift_known: bool,
     pub(crate) bend: Option<Bend>,
     pub(crate) spread_ns: Option<f64>,
-    /// The part of `spread_ns` that the samples show.
-    pub(crate) scatter_ns: Option<f64>,
+    /// The largest error that all samples share.
+    pub(crate) bias_ns: f64,
     pub(crate) support: Support,
     pub(crate) samples: i64,
     pub(crate) residual_p95_ns: Option<i64>,
@@ -140,8 +146,8 @@ impl Fit {
     pub(crate) fn of(estimate: Estimate) -> Self {
         let Estimate { method, origin_ns, base_ns, line, drift_known, bend, spread_ns, support, .. } = estimate;
         let map = Affine { offset_ns: base_ns.saturating_add(line.offset as i64), drift: line.drift, origin_ns };
-        let Estimate { samples, residual_p95_ns, scatter_ns, .. } = estimate;
-        let errors = Errors::Lines { bend, spread_ns, scatter_ns, support };
+        let Estimate { samples, residual_p95_ns, bias_ns, .. } = estimate;
+        let errors = Errors::Lines { bend, spread_ns, bias_ns, support };
         Self { method, map, drift_known, samples, residual_p95_ns, errors }
     }
 
@@ -156,16 +162,15 @@ impl Fit {
         self.errors.bound_ns(self.since_origin(window))
     }
 
-    /// 95 % of the error within a window of the source clock, never above the bound; `None`: unknown.
+    /// 95 % of the error within a window of the source clock, without its bias, never above the bound; `None`: unknown.
     pub(crate) fn error_ns(&self, window: (i64, i64)) -> Option<i64> {
         self.errors.error_ns(self.since_origin(window), self.drift_known)
     }
 
-    /// The part of [`error_ns`](Self::error_ns) that is independent of other fits to the same clock; `None`: the parts
-    /// cannot be separated.
-    pub(crate) fn unshared_ns(&self, window: (i64, i64)) -> Option<i64> {
-        let unshared = self.errors.unshared_ns(self.since_origin(window), self.drift_known)?;
-        Some(self.error_ns(window).map_or(unshared, |error| error.min(unshared)))
+    /// The largest error that all samples share, so that none shows it, never above the bound; `None`: unknown.
+    pub(crate) fn bias_ns(&self, window: (i64, i64)) -> Option<i64> {
+        let bias = self.errors.bias_ns()?;
+        Some(self.bound_ns(window).map_or(bias, |bound| bias.min(bound)))
     }
 
     fn since_origin(&self, window: (i64, i64)) -> (f64, f64) {
@@ -188,9 +193,7 @@ impl Errors {
         let bound = self.bound_ns(window);
         match self {
             Self::Exact | Self::Unknown | Self::Lines { spread_ns: None, .. } => bound,
-            Self::Borrowed { errors, each_ns } => {
-                errors.error_ns(window, drift_known).map(|error| error.saturating_add(2 * each_ns))
-            }
+            Self::Borrowed { errors, .. } => errors.error_ns(window, drift_known),
             Self::Lines { spread_ns: Some(spread), support, .. } => {
                 let error = in_window(*spread, support, window, drift_known);
                 Some(bound.map_or(error, |b| b.min(error)))
@@ -198,17 +201,12 @@ impl Errors {
         }
     }
 
-    fn unshared_ns(&self, window: (f64, f64), drift_known: bool) -> Option<i64> {
+    fn bias_ns(&self) -> Option<i64> {
         match self {
             Self::Exact => Some(0),
-            Self::Lines { scatter_ns: Some(scatter), support, .. } => {
-                Some(in_window(*scatter, support, window, drift_known))
-            }
-            // Both fits share the error of the clock that they are fitted to.
-            Self::Borrowed { errors, each_ns } => {
-                errors.unshared_ns(window, drift_known).map(|unshared| unshared.saturating_add(*each_ns))
-            }
-            Self::Unknown | Self::Lines { scatter_ns: None, .. } => None,
+            Self::Unknown => None,
+            Self::Lines { bias_ns, .. } => Some(bias_ns.ceil() as i64),
+            Self::Borrowed { errors, each_ns } => errors.bias_ns().map(|bias| bias.saturating_add(2 * each_ns)),
         }
     }
 }

@@ -212,9 +212,9 @@ fn departures(instances: &[Instance]) -> BTreeMap<(i64, bool, Vec<i32>), Vec<Lef
             }
             let ranks: Vec<i32> = members().map(|m| m.rank).collect();
             let key = (instance.comm_id, device, ranks);
-            let rows = series
-                .entry(key)
-                .or_insert_with(|| members().map(|m| Left { rank: m.rank, entered_ns: Vec::new(), left_ns: Vec::new() }).collect());
+            let rows = series.entry(key).or_insert_with(|| {
+                members().map(|m| Left { rank: m.rank, entered_ns: Vec::new(), left_ns: Vec::new() }).collect()
+            });
             for (row, (start_ns, end_ns)) in
                 rows.iter_mut().zip(members().filter_map(|m| Some((m.start_ns, m.end_ns?))))
             {

@@ -22,6 +22,7 @@ use trace::{ClockMethod, OmissionRow, SampleKind};
 use crate::align::clock::bend::Bend;
 use crate::align::clock::fit::{Estimate, Fit, Support};
 use crate::align::clock::lines::{Feasible, Gate, Line};
+use crate::align::clock::misfit;
 use crate::base::stats::{median_in_place, nearest_rank, weighted_median};
 use crate::model::RankOutline;
 
@@ -42,6 +43,9 @@ const ASYMMETRY: f64 = 0.05;
 const NEARBY_RTT_NS: i64 = 100_000;
 /// The excess over that may belong to either direction: 95 % of a uniform ± half.
 const ROUTE_ASYMMETRY: f64 = 0.475;
+
+/// Bursts that show how a clock bends between them.
+const BURSTS_MIN: usize = 4;
 
 /// A fit between two ranks' clocks, from the clock of `from` to that of `to`.
 #[derive(Debug)]
@@ -136,6 +140,7 @@ fn fit_pair(pings: &[Ping]) -> (Fit, i64, Option<i64>) {
     let bend = Bend::through(&gates, line, feasible.as_ref());
     let contradiction = bend.as_ref().err().map(|position| pings[*position].local_ns);
     let mut distances: Vec<f64> = pings.iter().map(|p| (offset(p) - line.at(t(p))).abs()).collect();
+    let support = Support::of(&points.iter().map(|p| p.0).collect::<Vec<_>>());
     let estimate = Estimate {
         method: ClockMethod::Ping,
         origin_ns,
@@ -143,9 +148,9 @@ fn fit_pair(pings: &[Ping]) -> (Fit, i64, Option<i64>) {
         line,
         drift_known,
         bend: bend.ok().flatten(),
-        spread_ns: spread(&bursts, |p| (offset(p) - line.at(t(p))).abs()),
-        scatter_ns: None,
-        support: Support::of(&points.iter().map(|p| p.0).collect::<Vec<_>>()),
+        spread_ns: spread(&bursts, |p| (t(p), offset(p) - line.at(t(p)))),
+        bias_ns: 0.0,
+        support: if best.len() < BURSTS_MIN { support } else { support.shown() },
         samples: pings.len() as i64,
         residual_p95_ns: Some(nearest_rank(&mut distances, 0.95).unwrap_or(0.0).ceil() as i64),
     };
@@ -201,16 +206,21 @@ fn robust_line(points: &[(f64, f64, f64)]) -> Line {
     Line { offset, drift }
 }
 
-/// 95 % of the distance of good round trips from the line, at least the possible asymmetry. `None`: too few samples.
-fn spread(bursts: &[&[Ping]], distance: impl Fn(&Ping) -> f64) -> Option<f64> {
+/// 95 % of the error of the line: by the best round trip of each burst, or by all good round trips where bursts are few; at
+/// least the possible asymmetry. `None`: too few samples.
+fn spread(bursts: &[&[Ping]], distance: impl Fn(&Ping) -> (f64, f64)) -> Option<f64> {
     let smallest = |b: &[Ping]| b.iter().map(|p| p.rtt_ns).min().unwrap_or(i64::MAX);
     let least = bursts.iter().map(|b| smallest(b)).min()?;
     // A burst in which the network or the processor was busy has no good round trip; skip it.
-    let good_bursts = bursts.iter().filter(|b| smallest(b) <= least.saturating_mul(3));
+    let good_bursts = || bursts.iter().filter(|b| smallest(b) <= least.saturating_mul(3));
+    if good_bursts().count() >= BURSTS_MIN {
+        let best = good_bursts().filter_map(|b| b.iter().min_by_key(|p| (p.rtt_ns, p.local_ns)));
+        return Some(misfit::of_line(best.map(&distance).collect())?.max(hidden_asymmetry(least)));
+    }
     let mut distances = Vec::new();
-    for burst in good_bursts {
+    for burst in good_bursts() {
         let limit = smallest(burst).saturating_add(smallest(burst) / 5);
-        distances.extend(burst.iter().filter(|p| p.rtt_ns <= limit).map(&distance));
+        distances.extend(burst.iter().filter(|p| p.rtt_ns <= limit).map(|p| distance(p).1.abs()));
     }
     let few = distances.len() < 3;
     let spread = nearest_rank(&mut distances, 0.95)?.max(median_in_place(&mut distances)?);

@@ -296,8 +296,10 @@ pub(super) fn clocks(text: &mut String, analysis: &Analysis, terminal: &Terminal
         let others = fits.iter().filter(|f| fits.len() == 1 || f.rank != f.reference_rank);
         let drift = others.filter_map(|f| f.drift_ppb).map(f64::abs).reduce(f64::max);
         let drift = drift.map_or(", drift not measured".into(), |d| format!(" and {:.3} ppm", d / 1000.0));
+        let bias = fits.iter().filter_map(|f| f.bias_ns).max().filter(|bias| *bias > 0);
+        let bias = bias.map_or(String::new(), |bias| format!(", up to {} more if a rank always leaves late", ns(bias)));
         let words = format!(
-            "{} by {method}: error {} (95 %), guaranteed within {}; corrected by up to {}{drift}",
+            "{} by {method}: error {} (95 %){bias}, guaranteed within {}; corrected by up to {}{drift}",
             plural(fits.len(), &format!("{clock} clock")),
             worst(|f| f.error_ns),
             worst(|f| f.bound_ns),
