@@ -72,7 +72,7 @@ impl Goodness {
         }
     }
 
-    /// Bounds 95 % of the error, with what no sample shows.
+    /// Bounds 95 % of the error, the bias included.
     fn total_ns(&self) -> Option<i64> {
         Some(self.error_ns?.max(self.bias_ns?))
     }

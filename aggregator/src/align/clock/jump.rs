@@ -172,7 +172,7 @@ pub(crate) fn find(instances: &[Instance]) -> Jumps {
         if of_rank.len() == JUMPS_MAX {
             break;
         }
-        // The series are without the jumps found so far; a jump is told in times that the clock shows.
+        // The series are without the jumps found so far; the time of a jump is one that the clock shows.
         let (mut ahead_ns, mut place): (i64, usize) = (0, 0);
         while let Some(earlier) =
             of_rank.get(place).filter(|j| j.between_ns.0 < jump.between_ns.0.saturating_add(ahead_ns))
@@ -239,7 +239,7 @@ fn departures(instances: &[Instance]) -> BTreeMap<(i64, bool, Vec<i32>), Vec<Lef
 /// The largest jump in one communicator.
 fn largest(ranks: &[Left]) -> Option<(i32, Jump)> {
     let departures = ranks.first()?.left_ns.len();
-    // What each clock counts more than the median clock, departure by departure.
+    // By how much each clock counts more than the median clock, departure by departure.
     let mut ahead: Vec<Vec<f64>> = ranks.iter().map(|_| vec![0.0]).collect();
     for at in 1..departures {
         let counts: Vec<f64> =

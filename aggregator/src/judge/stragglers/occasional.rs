@@ -81,7 +81,7 @@ pub(super) fn of(
     (step_ns, min_effect_ns): (i64, f64),
 ) -> (Vec<Delayed>, Option<Moving>) {
     let ranks = excess.ns.iter().filter(|of_rank| of_rank.iter().any(Option::is_some)).count();
-    // A rank that is always slow is no rank that is sometimes slow.
+    // Ranks that are slow in all steps are causes already.
     let usual_ns: Vec<f64> =
         excess.ns.iter().map(|of| median(of.iter().flatten().map(|ns| *ns as f64)).unwrap_or(0.0).max(0.0)).collect();
     let (steps, percent_ns) = (excess.steps.len(), step_ns as f64 / 100.0);
