@@ -50,7 +50,7 @@ impl JobContext<'_> {
         }])?)
     }
 
-    /// The clock comparisons, none of which is made yet, and the number of hosts. Collective.
+    /// The clock comparisons, before the first of them, and the number of hosts. Every rank must call this.
     pub(crate) fn clock_comparison(&self) -> Result<(ClockComparison<'_>, usize), Error> {
         let (tree, hosts) = PingTree::for_fabric(&**self.fabric, host_hash())?;
         Ok((ClockComparison { job: self, tree, last: Cell::new(Instant::now()) }, hosts))

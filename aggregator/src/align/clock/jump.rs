@@ -254,7 +254,8 @@ fn largest(ranks: &[Left]) -> Option<(i32, Jump)> {
         let bound_ns = size_bound_ns(ranks, row, at, jump.by_ns)?;
         Some((row.rank, Jump { bound_ns, error_ns: jump.error_ns.min(bound_ns), ..jump }))
     });
-    // Of two ranks each is ahead of the other; the higher one is said to have jumped, as all clocks follow the lowest.
+    // With two ranks, the collectives do not show which of the clocks jumped. The jump is given to the higher rank, because
+    // all clocks are mapped to that of the lowest.
     found.max_by_key(|(rank, jump)| (jump.by_ns.saturating_abs(), *rank))
 }
 
