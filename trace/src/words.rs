@@ -229,6 +229,8 @@ vocabularies! {
         Stretch = "stretch",
         /// Excess of all own work in some of the steps.
         Steps = "steps",
+        /// Excess of the time from the last arrival at collectives until the rank leaves.
+        Transfers = "transfers",
     }
 
     /// Type of device work.

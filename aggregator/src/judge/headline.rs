@@ -6,14 +6,24 @@ use std::collections::BTreeSet;
 use trace::{Reason, StandsOn, StragglerRow, Verdict as RankVerdict, Word};
 
 use crate::base::stats::lower_median;
-use crate::base::units::{ns, plural, spoken_z};
+use crate::base::units::{ns, plural, ranks_named, spoken_z};
 use crate::judge::exposed_waits::Exposed;
 use crate::judge::stragglers::{Moving, differ};
 use crate::model::analysis::{Analysis, Facts, Tables, Verdict, VerdictKind};
 use crate::model::thresholds::Thresholds;
 
-/// The verdict on a run. `moving` is a delay that is another rank's in each step.
-pub(crate) fn verdict(tables: &Tables, moving: Option<&Moving>, facts: &Facts, t: &Thresholds) -> Verdict {
+/// Results on stragglers that no table has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Found {
+    /// A delay that is another rank's in each step.
+    pub moving: Option<Moving>,
+    /// By how much a step would be shorter without all causes, if they are several.
+    pub together_ns: Option<i64>,
+}
+
+/// The verdict on a run.
+pub(crate) fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresholds) -> Verdict {
+    let moving = found.moving.as_ref();
     let rows_by_delay = |is_wanted: &dyn Fn(&StragglerRow) -> bool| {
         let mut rows: Vec<&StragglerRow> = tables.stragglers.iter().filter(|r| r.steps > 0 && is_wanted(r)).collect();
         rows.sort_by_key(|r| (std::cmp::Reverse(r.step_delay_ns), r.rank));
@@ -41,6 +51,7 @@ pub(crate) fn verdict(tables: &Tables, moving: Option<&Moving>, facts: &Facts, t
         causes: ranks(&causes),
         suspects: ranks(&suspects),
         step_ns,
+        together_delay_ns: found.together_ns,
         exposed_wait_ns: waits.longest.map(|(_, ns)| ns),
         ..row.map(numbers).unwrap_or_default()
     };
@@ -191,6 +202,8 @@ fn numbers(row: &StragglerRow) -> Verdict {
     Verdict {
         rank: Some(row.rank),
         step_delay_ns: Some(row.step_delay_ns),
+        step_delay_low_ns: row.step_delay_low_ns,
+        step_delay_high_ns: row.step_delay_high_ns,
         doubt: row.doubt.as_deref().map(String::from),
         own_excess_ns: Some(row.own_excess_ns),
         own_excess_low_ns: row.own_excess_low_ns,
@@ -220,16 +233,30 @@ fn sentence(v: &Verdict, row: &StragglerRow, rivals: &[&StragglerRow], job: (&Fa
     let average = if accumulates { " on average" } else { "" };
     let delay = format!("{}{share}{average}", ns(row.step_delay_ns));
     match v.kind {
-        VerdictKind::Cause if row.delayed_steps.is_some() => {
-            let steps = some_steps(row);
-            let delay = format!("{}{share}", ns(row.step_delay_ns));
-            format!(
-                "rank {rank} slows {steps}, by {delay} on average over all steps: {why}. {sure}.{}",
-                named("Also slow", rivals)
-            )
-        }
         VerdictKind::Cause => {
-            format!("rank {rank} slows every step by {delay}: {why}. {sure}.{}", named("Also slow", rivals))
+            let is_member =
+                |other: &&&StragglerRow| row.slow_comm_id.is_some() && other.slow_comm_id == row.slow_comm_id;
+            let (members, rivals): (Vec<_>, Vec<_>) = rivals.iter().copied().partition(|other| is_member(&other));
+            let together = v.together_delay_ns.filter(|_| row.slow_comm_id.is_none());
+            let others = format!("{}{}", named("Also slow", &rivals), without_all(v));
+            match () {
+                () if row.delayed_steps.is_some() => {
+                    let (steps, delay) = (some_steps(row), ns(row.step_delay_ns));
+                    format!(
+                        "rank {rank} slows {steps}, by {delay}{share} on average over all steps: {why}. {sure}.{others}"
+                    )
+                }
+                () if row.slow_comm_id.is_some() => {
+                    let mut ranks: Vec<i32> = members.iter().map(|other| other.rank).chain([rank]).collect();
+                    ranks.sort_unstable();
+                    let ranks = ranks_named(&ranks);
+                    format!("the collectives of {ranks} slow every step by {delay}: {why}. {sure}.{others}")
+                }
+                () if together.is_some_and(|ns| ns > HIDING * row.step_delay_ns) => {
+                    format!("{} Rank {rank} alone slows it by {delay}: {why}. {sure}.", hidden(v))
+                }
+                () => format!("rank {rank} slows every step by {delay}: {why}. {sure}.{others}"),
+            }
         }
         VerdictKind::Undecided => {
             let doubt = v.doubt.as_deref().unwrap_or("the evidence is not certain");
@@ -245,6 +272,28 @@ fn sentence(v: &Verdict, row: &StragglerRow, rivals: &[&StragglerRow], job: (&Fa
             ns(row.own_excess_ns)
         ),
     }
+}
+
+/// Causes hide each other if all together cost more than this many times the largest of them alone.
+const HIDING: i64 = 3;
+
+/// The sentence about causes that hide each other.
+fn hidden(v: &Verdict) -> String {
+    let delay_ns = v.together_delay_ns.unwrap_or(0);
+    let mut causes = v.causes.clone();
+    causes.sort_unstable();
+    format!(
+        "{} together slow every step by {}{}, and hide each other.",
+        ranks_named(&causes),
+        ns(delay_ns),
+        share_of_step(delay_ns, v.step_ns)
+    )
+}
+
+/// The delay of several causes together in a sentence: they may hide each other, or delay different parts of a step.
+fn without_all(v: &Verdict) -> String {
+    let sentence = |ns_per_step| format!(" Without all of them, a step would be {} shorter.", ns(ns_per_step));
+    v.together_delay_ns.map_or(String::new(), sentence)
 }
 
 /// The steps in which a rank is late, if it is late in some only: `8 of 40 steps (every 5th from step 0)`.
@@ -287,7 +336,15 @@ fn why(row: &StragglerRow, facts: &Facts) -> String {
         }
         Some(Reason::Compute) => format!("it computes {place} than the other ranks do"),
         Some(Reason::Input) => format!("its input takes {place} than on the other ranks"),
-        Some(Reason::Communication) | None => format!("it spends {place} than the other ranks do"),
+        Some(Reason::Communication) if row.slow_comm_id.is_some() => {
+            let excess = ns(row.evidence_excess_ns.unwrap_or(0));
+            format!("they take {excess} longer per step than those of communicators of the same size")
+        }
+        Some(Reason::Communication) => {
+            let excess = ns(row.evidence_excess_ns.unwrap_or(0));
+            format!("it leaves collectives later than the other ranks, by {excess} per step")
+        }
+        None => format!("it spends {place} than the other ranks do"),
     }
 }
 
@@ -296,9 +353,15 @@ fn certainty(row: &StragglerRow, t: &Thresholds) -> String {
     let by_range = stands_on_range(row);
     let (z, persistence) = if by_range { (row.evidence_z, row.evidence_persistence) } else { (row.z, row.persistence) };
     let steps = plural(row.steps.max(0) as usize, "step");
-    let what = if by_range { "That range" } else { "Its own work" };
+    let by_transfers = row.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Transfers);
+    let what = match () {
+        () if by_range => "That range takes longer",
+        () if row.slow_comm_id.is_some() => "They take longer",
+        () if by_transfers => "It leaves later",
+        () => "Its own work takes longer",
+    };
     let mut text = match persistence {
-        Some(share) => format!("{what} takes longer in {:.0} of {steps}", share * f64::from(row.steps)),
+        Some(share) => format!("{what} in {:.0} of {steps}", share * f64::from(row.steps)),
         None => format!("Measured over {steps}"),
     };
     if let Some(z) = z {
@@ -312,10 +375,13 @@ fn certainty(row: &StragglerRow, t: &Thresholds) -> String {
     if let Some(z) = row.evidence_z.filter(|z| !by_range && *z >= t.min_range_z && row.stands_on.is_some()) {
         text.push_str(&format!(", and the named part far outside ({})", spoken_z(z)));
     }
-    // The interval covers all own work. It is omitted where the verdict stands on one range, because it does not show
+    // This interval covers all own work. It is omitted where the verdict stands on one range, because it does not show
     // how certain that range is.
-    if let (Some(low), Some(high), false) = (row.own_excess_low_ns, row.own_excess_high_ns, by_range) {
+    if let (Some(low), Some(high), false) = (row.own_excess_low_ns, row.own_excess_high_ns, by_range || by_transfers) {
         text.push_str(&format!(", by {} to {} (95 %)", ns(low), ns(high)));
+    }
+    if let (Some(low), Some(high)) = (row.step_delay_low_ns, row.step_delay_high_ns) {
+        text.push_str(&format!("; the delay is {} to {} (95 %)", ns(low), ns(high)));
     }
     text
 }

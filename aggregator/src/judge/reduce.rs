@@ -125,9 +125,14 @@ fn reduce_aligned(
 
     let straggler_parts = own_time::of_run(parts.iter().map(|part| &part.straggler));
     let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
-    let mut stragglers = stragglers::reduce(&straggler_parts, &instances, &to_global, &options.thresholds);
+    let error_ns = |rank: i32, device: bool| {
+        let row = clocks.row(rank, device).or(clocks.row(rank, false))?;
+        Some(row.error_ns?.max(row.bias_ns?))
+    };
+    let mut stragglers = stragglers::reduce(&straggler_parts, &instances, (&to_global, &error_ns), &options.thresholds);
     fill_exposed_waits(&mut stragglers.waits, &instances, &parts);
     omissions.extend(stragglers.omissions);
+    let found = headline::Found { moving: stragglers.moving, together_ns: stragglers.together_ns };
 
     let mut tables = Tables {
         stragglers: stragglers.stragglers,
@@ -157,7 +162,7 @@ fn reduce_aligned(
     compare_ops(&mut tables.op_stats);
     compare_kernels(&mut tables.kernel_stats);
     tables.omissions = omissions;
-    let verdict = headline::verdict(&tables, stragglers.moving.as_ref(), &facts, &options.thresholds);
+    let verdict = headline::verdict(&tables, &found, &facts, &options.thresholds);
     let mut analysis = Analysis { facts, verdict, tables };
     analysis.tables.findings = findings(&analysis, options, &memory, of_ranks);
     headline::take_top_finding(&mut analysis);

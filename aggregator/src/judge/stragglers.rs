@@ -29,13 +29,16 @@ mod evidence;
 mod excess;
 mod join;
 mod last;
+mod measured;
 mod occasional;
 mod outliers;
 mod per_step;
 mod reduce;
 mod replay;
+mod rows;
 mod shares;
 mod standing;
+mod transfers;
 
 use trace::{OmissionRow, StragglerRow, StragglerStepRow, WaitRow};
 
@@ -45,6 +48,9 @@ pub(crate) use standing::differ;
 
 /// Maps a time of a rank (in its host or, if the flag is set, its device clock) to global time.
 pub type ToGlobal<'a> = &'a dyn Fn(i32, bool, i64) -> i64;
+
+/// The error of global times of a rank's host or, if the flag is set, device clock, at 95 %; `None` if it is unknown.
+pub type ClockError<'a> = &'a dyn Fn(i32, bool) -> Option<i64>;
 
 /// The result of the reduction.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -61,6 +67,8 @@ pub struct Stragglers {
     pub charged_ns: Vec<i64>,
     /// Waits for ranks that were already late at the first recorded collective.
     pub before_recording_ns: i64,
+    /// By how much a step would be shorter without all causes; `None` if there are not several.
+    pub together_ns: Option<i64>,
     /// A delay that moves from rank to rank.
     pub moving: Option<Moving>,
     /// Steps and collectives that could not be used, with the reason.

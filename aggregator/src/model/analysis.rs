@@ -115,6 +115,12 @@ pub struct Verdict {
     pub rank: Option<i32>,
     /// Delay that this rank adds to a step, the mean over all steps if it is late in some only.
     pub step_delay_ns: Option<i64>,
+    /// Lower end of the 95 % interval of that delay.
+    pub step_delay_low_ns: Option<i64>,
+    /// Upper end of the 95 % interval of that delay.
+    pub step_delay_high_ns: Option<i64>,
+    /// By how much a step would be shorter without all causes together; `None` if there are not several.
+    pub together_delay_ns: Option<i64>,
     /// The condition of a cause that an undecided verdict does not meet.
     pub doubt: Option<String>,
     /// Whether the excess of the suspected rank is within the usual variation of ranks and steps, as far as the recorded
@@ -132,8 +138,8 @@ pub struct Verdict {
     pub evidence_range: Option<String>,
     /// Excess within that range, per step.
     pub evidence_excess_ns: Option<i64>,
-    /// Basis of the verdict: `range` (the evidence range), `stretch` (all of the rank's own work) or `steps` (the same in some
-    /// of the steps).
+    /// Basis of the verdict: `range` (the evidence range), `stretch` (all of the rank's own work), `steps` (the same in some
+    /// of the steps) or `transfers` (the time from the last arrival at collectives until the rank leaves).
     pub stands_on: Option<Word<StandsOn>>,
     /// Distance of the basis from the other ranks, in standard errors. Without a suspect: the distance of all own work.
     pub z: Option<f64>,

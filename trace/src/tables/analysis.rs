@@ -213,6 +213,10 @@ tables! {
         /// most the mean of its positive excesses; if the verdict stands on a range, at most the excess of all ranges that stand
         /// out. 0 for a cause whose delay other causes hide.
         step_delay_ns: i64,
+        /// Lower end of the delay's 95 % interval; null if `stands_on` is null, or no rank is left to be compared with.
+        step_delay_low_ns: Option<i64>,
+        /// Upper end of that interval.
+        step_delay_high_ns: Option<i64>,
         /// Waits of other ranks that are charged to this rank, per step, summed over the ranks.
         caused_wait_ns: i64,
         /// Part of the rank's lateness that other ranks caused, per step.
@@ -237,24 +241,26 @@ tables! {
         verdict: Word<Verdict>,
         /// For an `undecided` rank: what a cause needs and this rank lacks.
         doubt: Option<Text>,
-        /// Kind of work that takes longer, by what was recorded in the excess: `compute`, `host`, `input` or `communication`.
-        /// Null if `stands_on` is null, or if no rank recorded operators or device work.
+        /// Work that takes longer: `compute`, `host`, `input` or `communication`. Null if `stands_on` is null, or if no rank
+        /// recorded operators or device work.
         reason: Option<Word<Reason>>,
         /// Range of the host that holds the excess. A Python frame that fills a named range counts as that range. Null with
         /// an `evidence_excess_ns`: outside of all recorded ranges. If the largest cause stands on a range, ranks without
         /// evidence of their own are measured in the same range.
         evidence_range: Option<Text>,
-        /// Time in that range above the lower median of the other ranks, per step.
+        /// Time in that range, or in `transfers`, above that of the other ranks or communicators, per step.
         evidence_excess_ns: Option<i64>,
         /// Distance of that range's excess from the same range on the other ranks, in standard errors of a median over
         /// steps.
         evidence_z: Option<f64>,
         /// Share of the steps that show at least half of that range's excess, from 0 to 1.
         evidence_persistence: Option<f64>,
-        /// Quantity in which the rank stands out: `range` (see `evidence_z`), `stretch`, all own work between
-        /// collectives (see `z`), or `steps`, all own work in the `delayed_steps`. Null for other ranks. With the verdict `ok`: the rank takes longer, but lengthens the step by
-        /// less than 1 %.
+        /// Quantity in which the rank stands out: `range` (see `evidence_z`), `stretch`, all own work between collectives (see
+        /// `z`), `steps`, the same in the `delayed_steps`, or `transfers`, the time from the last arrival at collectives until
+        /// the rank leaves. Null for other ranks. With the verdict `ok`: it lengthens the step by less than 1 %.
         stands_on: Option<Word<StandsOn>>,
+        /// Communicator whose collectives are slow; all its ranks are causes, together. Null if the rank alone is slow.
+        slow_comm_id: Option<i64>,
         /// The evidence in a sentence.
         evidence: Option<Text>,
     }

@@ -31,13 +31,13 @@ fn judge(stragglers: Vec<StragglerRow>, facts: Facts) -> Verdict {
     let instances = vec![InstanceRow { step: Some(3), error_ns: Some(0), ..Default::default() }];
     let step_breakdown = vec![step()];
     let tables = Tables { stragglers, step_breakdown, collective_instances: instances, ..Tables::default() };
-    verdict(&tables, None, &Facts { ranks, ..facts }, &Thresholds::default())
+    verdict(&tables, &Found::default(), &Facts { ranks, ..facts }, &Thresholds::default())
 }
 
 #[test]
 fn the_sentence_of_an_empty_run_has_the_reason() {
     let facts = Facts { ranks: vec![0], nothing_because: vec!["no CUDA".into()], ..Facts::default() };
-    let verdict = verdict(&Tables::default(), None, &facts, &Thresholds::default());
+    let verdict = verdict(&Tables::default(), &Found::default(), &facts, &Thresholds::default());
     assert_eq!(verdict.sentence, "nothing was recorded: no CUDA.");
 }
 
@@ -64,7 +64,7 @@ fn waits_for_changing_ranks_are_not_balanced() {
             ..Tables::default()
         };
         let facts = Facts { ranks: vec![0, 1], steps: vec![3, 4], ..Facts::default() };
-        verdict(&tables, None, &facts, &Thresholds::default())
+        verdict(&tables, &Found::default(), &facts, &Thresholds::default())
     };
     let long = judge_waits(60 * MS, Some(1000));
     assert_eq!((long.kind, long.rank), (VerdictKind::Undecided, None));
@@ -88,7 +88,7 @@ fn waits_that_all_ranks_share_are_balanced() {
             ..Tables::default()
         };
         let facts = Facts { ranks: vec![0, 1], steps: vec![3, 4], ..Facts::default() };
-        verdict(&tables, None, &facts, &Thresholds::default()).kind
+        verdict(&tables, &Found::default(), &facts, &Thresholds::default()).kind
     };
     assert_eq!(
         (kind(45), kind(35)),
@@ -109,7 +109,7 @@ fn a_delay_that_moves_is_named() {
     let period = Some(Period { steps: 3, first: 2 });
     let moving = Moving { delayed_steps: 4, steps: 12, ranks: 2, step_delay_ns: 10 * MS, period };
     let facts = Facts { ranks: vec![0, 1], ..Facts::default() };
-    let verdict = verdict(&tables, Some(&moving), &facts, &Thresholds::default());
+    let verdict = verdict(&tables, &Found { moving: Some(moving), ..Found::default() }, &facts, &Thresholds::default());
     assert_eq!((verdict.kind, verdict.rank), (VerdictKind::Undecided, None));
     let text = "a delay moves from rank to rank: in 4 of 12 steps, every 3rd from step 2, one of 2 ranks is later than all others, \
                 which takes 10.0 ms (5 % of a step) per step.";
@@ -148,7 +148,7 @@ fn a_missing_rank_forbids_balanced() {
 fn an_empty_selection_is_named_as_the_reason() {
     let sentence = |selection: Option<&str>| {
         let facts = Facts { ranks: vec![0, 1], selection: selection.map(String::from), ..Facts::default() };
-        verdict(&Tables::default(), None, &facts, &Thresholds::default()).sentence
+        verdict(&Tables::default(), &Found::default(), &facts, &Thresholds::default()).sentence
     };
     let unknown = "waits between ranks are unknown.";
     assert_eq!(sentence(None), format!("no collective was recorded: {unknown}"));
@@ -208,7 +208,7 @@ fn without_a_verdict_the_first_finding_is_the_headline() {
     let finding = FindingRow { title: "51 % of the step is spent on input".into(), ..Default::default() };
     let headline = |facts: &Facts, findings: Vec<FindingRow>| {
         let tables = Tables { findings, ..Tables::default() };
-        let verdict = verdict(&tables, None, facts, &Thresholds::default());
+        let verdict = verdict(&tables, &Found::default(), facts, &Thresholds::default());
         let mut analysis = Analysis { facts: facts.clone(), verdict, tables };
         take_top_finding(&mut analysis);
         (analysis.headlines_finding(), analysis.verdict.sentence)
@@ -220,4 +220,49 @@ fn without_a_verdict_the_first_finding_is_the_headline() {
     assert_eq!(headline(&facts, vec![finding.clone()]), (true, found));
     let empty = Facts { nothing_because: vec!["no CUDA".into()], events: 0, ..facts };
     assert_eq!(headline(&empty, vec![finding]), (false, "nothing was recorded: no CUDA.".into()));
+}
+
+/// Ranks 2 and 3 share a communicator whose collectives are slow; rank 5 is slow by itself.
+#[test]
+fn a_slow_communicator_is_named_by_its_ranks() {
+    let member = |rank| StragglerRow {
+        reason: Some("communication".into()),
+        evidence_range: None,
+        stands_on: Some("transfers".into()),
+        slow_comm_id: Some(7),
+        persistence: Some(1.0),
+        ..slow(rank, "cause", 20 * MS)
+    };
+    let verdict = judge(vec![member(2), member(3), slow(5, "cause", 4 * MS)], Facts::default());
+    assert_eq!(
+        verdict.sentence,
+        "the collectives of ranks 2–3 slow every step by 20.0 ms (10 % of a step): they take 30.0 ms longer per step than \
+         those of communicators of the same size. They take longer in 5 of 5 steps. Also slow: rank 5 (4.00 ms)."
+    );
+    let late = StragglerRow { slow_comm_id: None, ..member(2) };
+    let sentence = judge(vec![late, slow(3, "ok", 0)], Facts::default()).sentence;
+    let wanted = "rank 2 slows every step by 20.0 ms (10 % of a step): it leaves collectives later than the other ranks, by \
+                  30.0 ms per step. It leaves later in 5 of 5 steps.";
+    assert_eq!(sentence, wanted);
+}
+
+/// Of two ranks that are equally late, neither costs anything alone.
+#[test]
+fn causes_that_hide_each_other_cost_something_together() {
+    let tables = |delay_ns: i64| Tables {
+        stragglers: vec![slow(0, "ok", 0), slow(2, "cause", delay_ns), slow(5, "cause", delay_ns / 2)],
+        step_breakdown: vec![step()],
+        collective_instances: vec![InstanceRow { step: Some(3), error_ns: Some(0), ..Default::default() }],
+        ..Tables::default()
+    };
+    let facts = Facts { ranks: vec![0, 2, 5], ..Facts::default() };
+    let found = Found { together_ns: Some(24 * MS), moving: None };
+    let sentence = |delay_ns| verdict(&tables(delay_ns), &found, &facts, &Thresholds::default()).sentence;
+    let hiding = sentence(MS);
+    let wanted = "ranks 2, 5 together slow every step by 24.0 ms (12 % of a step), and hide each other. Rank 2 alone slows it \
+                  by 1.00 ms (0 % of a step): ";
+    assert!(hiding.starts_with(wanted), "{hiding}");
+    let beside = sentence(16 * MS);
+    let wanted = "Also slow: rank 5 (8.00 ms). Without all of them, a step would be 24.0 ms shorter.";
+    assert!(beside.starts_with("rank 2 slows every step by 16.0 ms") && beside.ends_with(wanted), "{beside}");
 }

@@ -12,6 +12,8 @@
 //!   delay that is small against the noise of the whole stretch is therefore many times the noise of its range.
 //! * **Some of the steps stand out**, as [`occasional`](super::occasional) says.
 //!
+//! A rank or a group whose collectives take longer is a cause by [`transfers`](super::transfers).
+//!
 //! In the first two cases the steps of other ranks must rarely show the same effect: [`Thresholds::max_chance`]. And the rank must
 //! cost something: a rank that lengthens the step by less than [`Thresholds::min_delay_pct`] is `ok`, although it stands out.
 //!
@@ -38,6 +40,8 @@ pub(super) struct Case {
     pub(super) by_collectives: bool,
     /// The steps in which the rank is late, if it is late in some only. `own` and the range are measured in these.
     pub(super) occasion: Option<Occasion>,
+    /// The transfers of the rank or of its group, if they are slow.
+    pub(super) transfers: Option<SlowPart>,
     /// The median over steps of the own excess: own work above the lower median of the ranks.
     pub(super) own_excess_ns: i64,
     /// By how much a step would be shorter, on average, if this rank worked as a typical rank does.
@@ -65,6 +69,21 @@ pub(super) struct Occasion {
     pub(super) steps: usize,
     /// Their period, if they have one.
     pub(super) period: Option<Period>,
+}
+
+/// Transfers that take longer than those of other ranks or groups, per step.
+#[derive(Clone, Debug)]
+pub(super) struct SlowPart {
+    pub(super) excess_ns: i64,
+    /// By how much the excess may be off, at 95 %.
+    pub(super) error_ns: i64,
+    /// By how much a step would be shorter with the transfers of a typical rank or group.
+    pub(super) delay_ns: i64,
+    /// The number of compared steps, and of those that show at least half of the excess.
+    pub(super) steps: usize,
+    pub(super) shown: usize,
+    /// The communicator of a slow group; `None` for a rank that leaves late.
+    pub(super) comm_id: Option<i64>,
 }
 
 /// The verdict on a rank, and the quantity in which the rank stands out.
@@ -115,11 +134,18 @@ impl Case {
     /// The own excess was 29 to 32 ms on an idle machine and 32 to 48 ms beside another busy process, but steps without
     /// the injection were only 26 and 27 ms shorter.)
     pub(super) fn delay_ns(&self, basis: Option<StandsOn>) -> i64 {
+        if let Some(transfers) = self.slow_transfers(basis) {
+            return transfers.delay_ns;
+        }
         match self.range.as_ref().filter(|_| basis == Some(StandsOn::Range)) {
             // All ranges that stand out delay the step, not only the one that is named.
             Some(range) => self.alone_ns.min(range.distinct_ns.round() as i64),
             None => self.alone_ns,
         }
+    }
+
+    fn slow_transfers(&self, basis: Option<StandsOn>) -> Option<&SlowPart> {
+        self.transfers.as_ref().filter(|_| basis == Some(StandsOn::Transfers))
     }
 
     /// Whether a step that is longer by `delay_ns` matters.
@@ -142,6 +168,9 @@ impl Case {
 
     /// The reason for the excess: input, host or compute. `None` if neither operators nor device work were recorded.
     pub(super) fn reason(&self, basis: Option<StandsOn>) -> Option<Reason> {
+        if self.slow_transfers(basis).is_some() {
+            return Some(Reason::Communication);
+        }
         if self.range.as_ref().is_some_and(|r| r.input) {
             return Some(Reason::Input);
         }
@@ -192,13 +221,31 @@ impl Case {
             Some(occasion) => format!("in {} of {} steps", occasion.at.len(), occasion.steps),
             None => "per step".into(),
         };
-        let excess = format!(
-            "its own work takes {} longer {when} than on the other ranks ({:.1} % of a step, {})",
-            ns(self.own_excess_ns),
-            share(self.own_excess_ns as f64),
-            certainty(&own),
-        );
-        let range = self.range.as_ref().map_or(String::new(), |r| {
+        let transfers = |t: &SlowPart| {
+            let slow = match t.comm_id {
+                Some(_) => "the collectives of its communicator take",
+                None => "it leaves collectives later than the other ranks, by",
+            };
+            let than = if t.comm_id.is_some() { " longer than those of communicators of the same size" } else { "" };
+            let (excess_ns, steps) = (t.excess_ns, t.steps);
+            format!(
+                "{slow} {}{than} per step ({:.1} % of a step, seen in {} of {steps} steps)",
+                ns(excess_ns),
+                share(excess_ns as f64),
+                t.shown
+            )
+        };
+        let own_work = || {
+            format!(
+                "its own work takes {} longer {when} than on the other ranks ({:.1} % of a step, {})",
+                ns(self.own_excess_ns),
+                share(self.own_excess_ns as f64),
+                certainty(&own),
+            )
+        };
+        let slow = self.slow_transfers(basis);
+        let excess = slow.map_or_else(own_work, transfers);
+        let range = self.range.as_ref().filter(|_| slow.is_none()).map_or(String::new(), |r| {
             let filled = r.fills.as_ref().and(r.name.as_ref()).map_or(String::new(), |f| format!(", filled by `{f}`"));
             format!("; {} takes {} longer ({}){filled}", r.place(), milliseconds(r.excess_ns), certainty(&r.deviation))
         });

@@ -135,3 +135,16 @@ fn participants(instances: &[&Joined]) -> Vec<usize> {
     let often = ranks.chunk_by(|a, b| a == b).filter(|same| 2 * same.len() >= instances.len());
     often.map(|same| same[0]).collect()
 }
+
+/// The excess of each rank in some places, without those in which it is unknown. If only two ranks can be compared, it is the
+/// signed difference to the other rank, because the excess above the lower median is never negative for two ranks.
+pub(super) fn series_of(excess_ns: &[Vec<Option<i64>>]) -> Vec<Vec<f64>> {
+    let ranks: Vec<usize> = (0..excess_ns.len()).filter(|&rank| excess_ns[rank].iter().any(Option::is_some)).collect();
+    let mut series: Vec<Vec<f64>> = excess_ns.iter().map(|v| v.iter().flatten().map(|&e| e as f64).collect()).collect();
+    if let [a, b] = ranks[..] {
+        let difference = |(x, y): (&Option<i64>, &Option<i64>)| Some(((*x)? - (*y)?) as f64);
+        series[a] = excess_ns[a].iter().zip(&excess_ns[b]).filter_map(difference).collect();
+        series[b] = series[a].iter().map(|d| -d).collect();
+    }
+    series
+}

@@ -1,7 +1,7 @@
 //! Joins each instance with the own stretches of its ranks, in global time.
 
 use rustc_hash::FxHashMap;
-use trace::OmissionRow;
+use trace::{OmissionRow, Op, Word};
 
 use crate::base::stats::lower_median;
 use crate::judge::stragglers::ToGlobal;
@@ -42,6 +42,9 @@ impl Arrival {
 pub(super) struct Joined {
     pub(super) id: i64,
     pub(super) comm_id: i64,
+    pub(super) op: Word<Op>,
+    /// The size of the whole array.
+    pub(super) bytes: Option<i64>,
     /// The active step of the instance; `None` outside of active steps.
     pub(super) step: Option<i32>,
     /// Whether all ranks have the same role and wait for each other. False for a send, a receive or a broadcast.
@@ -138,6 +141,8 @@ impl Join {
             joined.push(Joined {
                 id: instance.id,
                 comm_id: instance.comm_id,
+                op: instance.op.clone(),
+                bytes: instance.bytes,
                 step: most_common(steps),
                 symmetric: instance.barrier != Barrier::OneSided,
                 whole: instance.ranks_expected.is_none_or(|n| n as usize == arrivals.len()),

@@ -123,7 +123,7 @@ impl Replay {
             max_queue_gap_ns,
             nodes,
         };
-        replay.ends_ns[1] = replay.end_ns(&|_| false);
+        replay.ends_ns[1] = replay.end_ns(&|_| false, Vec::new());
         replay
     }
 
@@ -141,7 +141,7 @@ impl Replay {
     pub(super) fn alone_of(&self, most: usize) -> Vec<Option<i64>> {
         let mut changing = self.changing_ranks();
         let left_out = changing.split_off(most.min(changing.len()));
-        let saved = |rank: usize| (rank, Some(self.saved_ns(&|r| r == rank)));
+        let saved = |rank: usize| (rank, Some(self.saved_by_work_ns(&|r| r == rank)));
         let replayed: Vec<(usize, Option<i64>)> = changing.into_par_iter().map(saved).collect();
         let mut alone_ns = vec![Some(0); self.ranks];
         for (rank, saved_ns) in replayed.into_iter().chain(left_out.into_iter().map(|rank| (rank, None))) {
@@ -160,9 +160,17 @@ impl Replay {
         (self.ends_ns[1] - self.ends_ns[0]).abs()
     }
 
+    /// By how much the run would be shorter if these ranks worked as a typical rank does, and ranks left some collectives
+    /// earlier: (position of the instance, position of the rank) to ns.
+    pub(super) fn saved_ns(&self, is_typical: &dyn Fn(usize) -> bool, earlier_ns: &FxHashMap<(u32, u32), i64>) -> i64 {
+        let of_node = |node: &Node| earlier_ns.get(&(node.instance, node.rank)).copied().unwrap_or(0);
+        let earlier_ns = if earlier_ns.is_empty() { Vec::new() } else { self.nodes.iter().map(of_node).collect() };
+        self.ends_ns[1] - self.end_ns(is_typical, earlier_ns)
+    }
+
     /// By how much the run would be shorter if these ranks worked as a typical rank does.
-    pub(super) fn saved_ns(&self, is_typical: &dyn Fn(usize) -> bool) -> i64 {
-        self.ends_ns[1] - self.end_ns(is_typical)
+    pub(super) fn saved_by_work_ns(&self, is_typical: &dyn Fn(usize) -> bool) -> i64 {
+        self.saved_ns(is_typical, &FxHashMap::default())
     }
 
     /// For each of some ranks, by how much the run would be shorter still if the others of them worked as a typical rank does
@@ -173,8 +181,8 @@ impl Replay {
         if ones.len() > self.most() {
             return None;
         }
-        let all_ns = self.saved_ns(&|rank| is_one[rank]);
-        let of_others = |rank: &usize| (*rank, self.saved_ns(&|other| other != *rank && is_one[other]));
+        let all_ns = self.saved_by_work_ns(&|rank| is_one[rank]);
+        let of_others = |rank: &usize| (*rank, self.saved_by_work_ns(&|other| other != *rank && is_one[other]));
         let of_others: Vec<(usize, i64)> = ones.par_iter().map(of_others).collect();
         of_others.into_iter().for_each(|(rank, ns)| beside_ns[rank] = (all_ns - ns).max(0));
         Some(beside_ns)
@@ -195,12 +203,13 @@ impl Replay {
         order.into_iter().map(|(_, rank)| rank).collect()
     }
 
-    fn end_ns(&self, is_typical: &dyn Fn(usize) -> bool) -> i64 {
-        let mut state = State::new(self.nodes.len(), self.instances);
+    /// `earlier_ns` is empty, or holds for each node by how much its rank leaves earlier.
+    fn end_ns(&self, is_typical: &dyn Fn(usize) -> bool, earlier_ns: Vec<i64>) -> i64 {
+        let mut state = State::new(self.nodes.len(), self.instances, earlier_ns);
         let mut latest = vec![NONE; self.ranks];
         let changed: Vec<bool> = (0..self.ranks).map(is_typical).collect();
-        // By how much the changed ranks are earlier than recorded.
-        let mut earlier_ns = 0;
+        // By how much the changed ranks are ahead of the recording.
+        let mut ahead_ns = 0;
         for (at, node) in self.nodes.iter().enumerate() {
             let rank = node.rank as usize;
             let work = if changed[rank] { node.typical } else { node.work };
@@ -218,7 +227,7 @@ impl Replay {
                 ready_ns = ready_ns.max(state.leave_ns(&self.nodes, node.waited) + work.after_ns);
             }
             if node.has_unknown_wait {
-                ready_ns = ready_ns.max(node.arrival_ns - earlier_ns);
+                ready_ns = ready_ns.max(node.arrival_ns - ahead_ns);
             }
             let mut arrival_ns = ready_ns;
             if node.before != NONE {
@@ -231,7 +240,7 @@ impl Replay {
             *last_ns = (*last_ns).max(arrival_ns);
             latest[rank] = at as u32;
             if changed[rank] {
-                earlier_ns = node.arrival_ns - arrival_ns;
+                ahead_ns = node.arrival_ns - arrival_ns;
             }
         }
         (0..self.nodes.len() as u32).map(|at| state.leave_ns(&self.nodes, at)).max().unwrap_or(0)
@@ -244,17 +253,23 @@ struct State {
     arrival_ns: Vec<i64>,
     /// The last arrival of each instance so far.
     last_ns: Vec<i64>,
+    /// By how much ranks leave earlier than recorded, for each node; empty: not at all.
+    earlier_ns: Vec<i64>,
 }
 
 impl State {
-    fn new(nodes: usize, instances: usize) -> Self {
-        Self { ready_ns: vec![i64::MIN; nodes], arrival_ns: vec![i64::MIN; nodes], last_ns: vec![i64::MIN; instances] }
+    fn new(nodes: usize, instances: usize, earlier_ns: Vec<i64>) -> Self {
+        let [ready_ns, arrival_ns] = [(); 2].map(|()| vec![i64::MIN; nodes]);
+        Self { ready_ns, arrival_ns, last_ns: vec![i64::MIN; instances], earlier_ns }
     }
 
     fn leave_ns(&self, nodes: &[Node], at: u32) -> i64 {
         let node = &nodes[at as usize];
         match node.leave {
-            Leave::AfterLast(ns) => self.last_ns[node.instance as usize].saturating_add(ns),
+            Leave::AfterLast(ns) => {
+                let earlier_ns = self.earlier_ns.get(at as usize).copied().unwrap_or(0);
+                self.last_ns[node.instance as usize].saturating_add(ns - earlier_ns)
+            }
             Leave::After(of, ns) => self.arrival_ns[of as usize].saturating_add(ns).max(self.arrival_ns[at as usize]),
         }
     }

@@ -23,6 +23,8 @@ const RANK_FREEDOM: f64 = 4.0;
 const CERTAIN: f64 = 5e-4;
 /// The probability that a clean job has a rank that is [`Standing::Likely`].
 const LIKELY: f64 = 1e-2;
+/// The probability that an excess is beyond one end of its interval.
+const BEYOND: f64 = 0.025;
 /// Collectives that take the place of steps must be at least this many.
 const LEAST_COLLECTIVES: usize = 30;
 /// Neighbouring steps are correlated by no more than this: a rank that is slow for a while would else never be certain.
@@ -47,18 +49,20 @@ struct Estimate {
     variance: f64,
 }
 
+/// The medians of all ranks.
+pub(super) struct Medians {
+    /// `None` for ranks without values.
+    estimates: Vec<Option<Estimate>>,
+    /// The degrees of freedom of the variance of a rank's own values.
+    freedom: usize,
+    /// The variance τ² between equal ranks.
+    between: f64,
+}
+
 /// The standing of each rank by the values of its steps. If exactly two ranks have values, these must be the signed
 /// differences between them.
 pub(super) fn over_steps(series: &[Vec<f64>], step_ns: i64) -> Vec<Standing> {
-    let noise = Noise::of(series);
-    let estimate = |values: &Vec<f64>| {
-        let center_ns = median(values.iter().copied())?;
-        let variance = MEDIAN_SE_PER_MEAN_SE.powi(2) * noise.variance(values)? / values.len() as f64;
-        Some(Estimate { center_ns, variance })
-    };
-    let estimates: Vec<Option<Estimate>> = series.iter().map(estimate).collect();
-    let steps = series.iter().map(Vec::len).max().unwrap_or(0);
-    standings(&estimates, steps.saturating_sub(1), step_ns)
+    Medians::over_steps(series, step_ns).standings()
 }
 
 /// Whether some ranks have larger or smaller values than the others, by the values of their steps.
@@ -73,30 +77,108 @@ pub(crate) fn differ(values: &[Vec<f64>], step_ns: i64) -> bool {
     [1.0, -1.0].iter().any(|sign| over_steps(&signed(*sign), step_ns).contains(&Standing::Certain))
 }
 
-/// The standing of each rank in `steps` steps, which are too few, by the excess at each of their collectives; `None` with too
-/// few collectives. The largest excess of each rank does not count, because one pause is no slow rank.
-pub(super) fn over_collectives(pieces: &[Vec<f64>], steps: usize, step_ns: i64) -> Option<Vec<Standing>> {
-    let with = || pieces.iter().filter(|of_rank| !of_rank.is_empty());
-    if steps == 0 || with().any(|of_rank| of_rank.len() < LEAST_COLLECTIVES) {
-        return None;
+impl Medians {
+    /// The medians of `series`, as in [`over_steps`].
+    pub(super) fn over_steps(series: &[Vec<f64>], step_ns: i64) -> Self {
+        let noise = Noise::of(series);
+        let estimate = |values: &Vec<f64>| {
+            let center_ns = median(values.iter().copied())?;
+            let variance = MEDIAN_SE_PER_MEAN_SE.powi(2) * noise.variance(values)? / values.len() as f64;
+            Some(Estimate { center_ns, variance })
+        };
+        let steps = series.iter().map(Vec::len).max().unwrap_or(0);
+        Self::new(series.iter().map(estimate).collect(), steps.saturating_sub(1), step_ns)
     }
-    let without_largest = |of_rank: &Vec<f64>| {
-        let mut rest = of_rank.clone();
-        if let Some(largest) = (0..rest.len()).max_by(|a, b| rest[*a].total_cmp(&rest[*b])) {
-            rest.remove(largest);
+
+    /// The mean excess in `steps` steps, which are too few, by the excess at each of their collectives; `None` with too
+    /// few collectives. The largest excess of each rank does not count, because one pause is no slow rank.
+    pub(super) fn over_collectives(pieces: &[Vec<f64>], steps: usize, step_ns: i64) -> Option<Self> {
+        let with = || pieces.iter().filter(|of_rank| !of_rank.is_empty());
+        if steps == 0 || with().any(|of_rank| of_rank.len() < LEAST_COLLECTIVES) {
+            return None;
         }
-        rest
-    };
-    let pieces: Vec<Vec<f64>> = pieces.iter().map(without_largest).collect();
-    let noise = Noise::of(&pieces);
-    let estimate = |of_rank: &Vec<f64>| {
-        let (n, steps) = (of_rank.len() as f64, steps as f64);
-        let center_ns = of_rank.iter().sum::<f64>() / steps;
-        (n > 0.0).then_some(Estimate { center_ns, variance: n * noise.typical / (steps * steps) })
-    };
-    let estimates: Vec<Option<Estimate>> = pieces.iter().map(estimate).collect();
-    let least = pieces.iter().map(Vec::len).filter(|n| *n > 0).min().unwrap_or(0);
-    Some(standings(&estimates, least.saturating_sub(1), step_ns))
+        let without_largest = |of_rank: &Vec<f64>| {
+            let mut rest = of_rank.clone();
+            if let Some(largest) = (0..rest.len()).max_by(|a, b| rest[*a].total_cmp(&rest[*b])) {
+                rest.remove(largest);
+            }
+            rest
+        };
+        let pieces: Vec<Vec<f64>> = pieces.iter().map(without_largest).collect();
+        let noise = Noise::of(&pieces);
+        let estimate = |of_rank: &Vec<f64>| {
+            let (n, steps) = (of_rank.len() as f64, steps as f64);
+            let center_ns = of_rank.iter().sum::<f64>() / steps;
+            (n > 0.0).then_some(Estimate { center_ns, variance: n * noise.typical / (steps * steps) })
+        };
+        let least = pieces.iter().map(Vec::len).filter(|n| *n > 0).min().unwrap_or(0);
+        Some(Self::new(pieces.iter().map(estimate).collect(), least.saturating_sub(1), step_ns))
+    }
+
+    fn new(estimates: Vec<Option<Estimate>>, freedom: usize, step_ns: i64) -> Self {
+        Self { estimates, freedom, between: (RANK_SIGMA * step_ns as f64).powi(2) }
+    }
+
+    /// The standing of each rank.
+    pub(super) fn standings(&self) -> Vec<Standing> {
+        let ranked = self.estimates.iter().enumerate();
+        let mut sorted: Vec<(Estimate, usize)> =
+            ranked.filter_map(|(rank, estimate)| Some(((*estimate)?, rank))).collect();
+        sorted.sort_unstable_by(|a, b| b.0.center_ns.total_cmp(&a.0.center_ns).then(a.1.cmp(&b.1)));
+        let mut found = vec![Standing::Usual; self.estimates.len()];
+        for (standing, p) in [(Standing::Likely, LIKELY), (Standing::Certain, CERTAIN)] {
+            let outliers = match sorted.as_slice() {
+                [] | [_] => 0,
+                [(first, _), _] => {
+                    let error_ns = pair_error_ns(first.variance, self.freedom, self.between, p / 2.0);
+                    usize::from(first.center_ns > error_ns)
+                }
+                _ => largest_passing(&sorted, self.between, p),
+            };
+            sorted[..outliers].iter().for_each(|(_, rank)| found[*rank] = standing);
+        }
+        found
+    }
+
+    /// By how much the excess of a rank may be off, at 95 %, by the same variance as its standing; `None` without another rank
+    /// that is not slow.
+    pub(super) fn error_ns(&self, rank: usize, is_slow: &dyn Fn(usize) -> bool) -> Option<f64> {
+        let own = self.estimates[rank]?;
+        let compared = self.estimates.iter().flatten().count();
+        let others = self.estimates.iter().enumerate().filter(|(other, _)| *other != rank && !is_slow(*other));
+        let others: Vec<f64> = others.filter_map(|(_, estimate)| Some((*estimate)?.center_ns)).collect();
+        match others.len() {
+            0 => None,
+            // The values of two ranks are differences, which hold the variation of both.
+            1 if compared == 2 => Some(pair_error_ns(own.variance, self.freedom, self.between, BEYOND)),
+            1 => Some(pair_error_ns(2.0 * own.variance, self.freedom, self.between, BEYOND)),
+            n => {
+                let mean_ns = mean(&others);
+                let squares = others.iter().map(|ns| (ns - mean_ns).powi(2)).sum();
+                Some(error_ns(own.variance + self.between, squares, n as f64, BEYOND))
+            }
+        }
+    }
+}
+
+/// The distance from the mean of `n` ranks that an equal rank exceeds with probability `p`. `expected` is the expected variance,
+/// `squares` the sum of the squared distances of the others from their mean.
+fn error_ns(expected: f64, squares: f64, n: f64, p: f64) -> f64 {
+    let freedom = RANK_FREEDOM + n - 1.0;
+    let variance = (1.0 + 1.0 / n) * (RANK_FREEDOM * expected + squares) / freedom;
+    student_quantile(p, freedom) * variance.sqrt()
+}
+
+/// The difference between two ranks that equal ones exceed with probability `p`; its variance over steps has `freedom` degrees
+/// of freedom. Those of the sum of both variances are Satterthwaite's.
+fn pair_error_ns(steps: f64, freedom: usize, between: f64, p: f64) -> f64 {
+    let ranks = 2.0 * between;
+    let variance = ranks + steps;
+    if variance == 0.0 {
+        return 0.0;
+    }
+    let freedom = variance * variance / (ranks * ranks / RANK_FREEDOM + steps * steps / freedom.max(1) as f64);
+    student_quantile(p, freedom) * variance.sqrt()
 }
 
 /// The variation of single values, with the correlation of neighbours as a factor.
@@ -148,34 +230,6 @@ fn correlation(values: &[f64]) -> Option<f64> {
     (squares > 0.0).then(|| found + (1.0 + 3.0 * found) / values.len() as f64)
 }
 
-/// The standing of each rank; `freedom` are the degrees of freedom of the variance of a rank's own values.
-fn standings(estimates: &[Option<Estimate>], freedom: usize, step_ns: i64) -> Vec<Standing> {
-    let mut sorted: Vec<(Estimate, usize)> =
-        estimates.iter().enumerate().filter_map(|(rank, estimate)| Some(((*estimate)?, rank))).collect();
-    sorted.sort_unstable_by(|a, b| b.0.center_ns.total_cmp(&a.0.center_ns).then(a.1.cmp(&b.1)));
-    let between = (RANK_SIGMA * step_ns as f64).powi(2);
-    let mut found = vec![Standing::Usual; estimates.len()];
-    for (standing, p) in [(Standing::Likely, LIKELY), (Standing::Certain, CERTAIN)] {
-        let outliers = match sorted.as_slice() {
-            [] | [_] => 0,
-            [(first, _), _] => usize::from(differs(first, freedom, between, p)),
-            _ => largest_passing(&sorted, between, p),
-        };
-        sorted[..outliers].iter().for_each(|(_, rank)| found[*rank] = standing);
-    }
-    found
-}
-
-/// Whether the difference between two ranks is more than chance. The degrees of freedom of the sum of both variances are
-/// those of Satterthwaite.
-fn differs(difference: &Estimate, freedom: usize, between: f64, p: f64) -> bool {
-    let (ranks, steps) = (2.0 * between, difference.variance);
-    let variance = ranks + steps;
-    let freedom = variance * variance / (ranks * ranks / RANK_FREEDOM + steps * steps / freedom.max(1) as f64);
-    difference.center_ns > 0.0
-        && (variance == 0.0 || difference.center_ns > student_quantile(p / 2.0, freedom) * variance.sqrt())
-}
-
 /// The largest i for which the i-th of `sorted`, which descends, stands out from all smaller ones. At most half of the ranks
 /// stand out.
 fn largest_passing(sorted: &[(Estimate, usize)], between: f64, p: f64) -> usize {
@@ -186,12 +240,9 @@ fn largest_passing(sorted: &[(Estimate, usize)], between: f64, p: f64) -> usize 
     let (mut n, mut mean_ns, mut squares) = (0.0_f64, 0.0_f64, 0.0_f64);
     for (at, (estimate, _)) in sorted.iter().enumerate().rev() {
         let above_ns = estimate.center_ns - mean_ns;
-        if at < most && n >= 2.0 {
-            let freedom = RANK_FREEDOM + n - 1.0;
-            let variance = (1.0 + 1.0 / n) * (RANK_FREEDOM * (estimate.variance + between) + squares) / freedom;
-            if above_ns > 0.0 && above_ns > student_quantile(p, freedom) * variance.sqrt() {
-                passing = passing.max(at + 1);
-            }
+        let can_pass = at < most && n >= 2.0 && above_ns > 0.0;
+        if can_pass && above_ns > error_ns(estimate.variance + between, squares, n, p) {
+            passing = passing.max(at + 1);
         }
         n += 1.0;
         mean_ns += above_ns / n;

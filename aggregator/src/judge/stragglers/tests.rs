@@ -10,3 +10,4 @@ mod pipelines;
 mod properties;
 mod replay;
 mod standing;
+mod transfers;

@@ -457,12 +457,15 @@ pub(super) fn tiles(analysis: &Analysis) -> Vec<(&'static str, String)> {
     };
     tile(delay, v.step_delay_ns.filter(|_| delays).map(ns));
     let share = |delay: i64| v.step_ns.filter(|s| *s > 0).map(|s| format!("{:.0} %", 100.0 * delay as f64 / s as f64));
+    tile("all causes together", v.together_delay_ns.map(ns));
     tile("share of a step", v.step_delay_ns.filter(|_| delays).and_then(share));
     // The other numbers are those of the quantity that the verdict stands on.
-    let by_range = v.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Range);
+    let by = |basis: StandsOn| v.stands_on.as_ref().is_some_and(|word| *word == basis);
+    let (by_range, by_transfers) = (by(StandsOn::Range), by(StandsOn::Transfers));
+    tile("longer in collectives, per step", v.evidence_excess_ns.filter(|_| by_transfers).map(ns));
     tile("longer in the range, per step", v.evidence_excess_ns.filter(|_| by_range).map(ns));
-    tile("own excess per step", v.own_excess_ns.filter(|_| !by_range).map(ns));
-    let interval = v.own_excess_low_ns.zip(v.own_excess_high_ns).filter(|_| !by_range);
+    tile("own excess per step", v.own_excess_ns.filter(|_| !by_range && !by_transfers).map(ns));
+    let interval = v.own_excess_low_ns.zip(v.own_excess_high_ns).filter(|_| !by_range && !by_transfers);
     tile("95 % interval of own excess", interval.map(|(low, high)| format!("{} to {}", ns(low), ns(high))));
     tile("z", v.z.filter(|z| z.is_finite()).map(|z| if z > 100.0 { "above 100".into() } else { format!("{z:.1}") }));
     tile("share of steps that show it", v.persistence.map(|p| format!("{:.0} %", 100.0 * p)));

@@ -238,17 +238,21 @@ pub(super) fn stragglers(text: &mut String, analysis: &Analysis, terminal: &Term
     }
     let mut rows = by_prominence(all);
     rows.truncate(terminal.top);
-    let by_range = rows.first().is_some_and(|s| s.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Range));
+    let by = |basis: StandsOn| rows.first().is_some_and(|s| s.stands_on.as_ref().is_some_and(|word| *word == basis));
+    let (by_range, by_transfers) = (by(StandsOn::Range), by(StandsOn::Transfers));
     let what = match rows.first().and_then(|s| s.evidence_range.as_deref()) {
+        _ if by_transfers => "time in collectives beyond the other ranks (excess)".to_string(),
         _ if !by_range => "own work beyond the other ranks".to_string(),
         Some(range) => format!("time in `{range}` beyond the other ranks (excess)"),
         None => "time outside of all recorded ranges beyond the other ranks (excess)".to_string(),
     };
     heading(text, "Ranks", &format!("per step: {what}, step delay, waits caused and suffered"), terminal);
     let times = |f: &dyn Fn(&StragglerRow) -> Option<i64>| rows.iter().map(|s| f(s)).collect::<Vec<_>>();
-    let excess = |s: &StragglerRow| if by_range { s.evidence_excess_ns } else { Some(s.own_excess_ns) };
-    let z = |s: &&StragglerRow| if by_range { s.evidence_z } else { s.z };
-    let persistence = |s: &&StragglerRow| if by_range { s.evidence_persistence } else { s.persistence };
+    let excess = |s: &StragglerRow| if by_range || by_transfers { s.evidence_excess_ns } else { Some(s.own_excess_ns) };
+    let is_shown = |s: &&StragglerRow| !by_transfers || s.evidence_excess_ns.is_some();
+    let z = |s: &&StragglerRow| if by_range { s.evidence_z } else { s.z.filter(|_| is_shown(s)) };
+    let persistence =
+        |s: &&StragglerRow| if by_range { s.evidence_persistence } else { s.persistence.filter(|_| is_shown(s)) };
     let why = |s: &&StragglerRow| {
         let parts = [s.reason.as_deref(), s.evidence_range.as_deref()];
         let shown = parts.into_iter().flatten().filter(|_| s.stands_on.is_some());
@@ -261,7 +265,7 @@ pub(super) fn stragglers(text: &mut String, analysis: &Analysis, terminal: &Term
     let grid = Grid::new()
         .number("rank", 0, rows.iter().map(|s| s.rank.to_string()).collect())
         .text("verdict", 0, rows.iter().map(|s| s.verdict.to_string()).collect())
-        .time_beside(if by_range { "excess" } else { "own excess" }, 0, times(&excess), largest)
+        .time_beside(if by_range || by_transfers { "excess" } else { "own excess" }, 0, times(&excess), largest)
         .time_beside("delay", 0, times(&|s| Some(s.step_delay_ns)), largest)
         .time_beside("caused", 3, times(&|s| Some(s.caused_wait_ns)), largest)
         .time_beside("suffered", 1, times(&|s| Some(s.suffered_wait_ns)), largest)

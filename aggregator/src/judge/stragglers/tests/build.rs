@@ -142,7 +142,7 @@ impl Job {
         let (ranks, instances) = self.run();
         let parts: Vec<OwnTime> = ranks.iter().map(|r| map_rank(r, thresholds)).collect();
         let ahead = |rank: i32| self.clock_ahead_ns.get(rank as usize).copied().unwrap_or(0);
-        reduce(&parts, &instances, &|rank, _, t_ns| t_ns - ahead(rank), thresholds)
+        reduce(&parts, &instances, (&|rank, _, t_ns| t_ns - ahead(rank), &|_, _| Some(0)), thresholds)
     }
 }
 

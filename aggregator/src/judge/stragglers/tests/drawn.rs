@@ -51,7 +51,7 @@ fn reduce_drawn(ranks: Vec<(OwnTime, Vec<(i64, Member)>)>) -> Stragglers {
             Instance { comm_id: group[0].0, ..instance(id, 0, group.len(), all) }
         })
         .collect();
-    reduce(&parts, &instances, &|_, _, t_ns| t_ns, &exact())
+    reduce(&parts, &instances, (&|_, _, t_ns| t_ns, &|_, _| Some(0)), &exact())
 }
 
 /// ```text
@@ -366,7 +366,7 @@ fn the_reason_is_what_was_recorded_in_the_excess() {
                 part
             })
             .collect();
-        let result = reduce(&parts, &instances, &|_, _, t| t, &exact());
+        let result = reduce(&parts, &instances, (&|_, _, t| t, &|_, _| Some(0)), &exact());
         assert_eq!(verdicts(&result), ["victim", "cause", "victim"]);
         result.stragglers[1].reason.as_ref().and_then(trace::Word::known)
     };
@@ -430,7 +430,7 @@ fn the_steps_own_range_is_no_evidence() {
         crate::ingest::run::sort_rows(&mut data.events);
     }
     let parts: Vec<OwnTime> = ranks.iter().map(|r| map_rank(r, &exact())).collect();
-    let result = reduce(&parts, &instances, &|_, _, t| t, &exact());
+    let result = reduce(&parts, &instances, (&|_, _, t| t, &|_, _| Some(0)), &exact());
     assert_eq!(verdicts(&result), ["victim", "cause", "victim"]);
     let row = &result.stragglers[1];
     assert_eq!((row.evidence_range.as_deref(), row.evidence_excess_ns), (None, Some(700)));
@@ -564,13 +564,13 @@ fn degenerate_runs_are_not_judged() {
     let once = Job { steps: repeat(1, &[rank(1000), rank(2000), rank(1000)]), ..Job::default() }.analyze(&exact());
     assert_eq!(verdicts(&once), ["ok", "undecided", "ok"]);
 
-    let nothing = reduce(&[], &[], &|_, _, t| t, &exact());
+    let nothing = reduce(&[], &[], (&|_, _, t| t, &|_, _| Some(0)), &exact());
     assert!(nothing.stragglers.is_empty() && nothing.waits.is_empty());
 
     let mut no_steps = RankData::default();
     no_steps.outline.info.rank = 4;
     let part = map_rank(&no_steps, &exact());
-    let result = reduce(&[part.clone(), OwnTime { rank: 5, ..part }], &[], &|_, _, t| t, &exact());
+    let result = reduce(&[part.clone(), OwnTime { rank: 5, ..part }], &[], (&|_, _, t| t, &|_, _| Some(0)), &exact());
     assert_eq!(verdicts(&result), ["undecided", "undecided"]);
     assert!(evidence(&result).contains("no step"), "{}", evidence(&result));
 }
@@ -586,7 +586,7 @@ fn broken_recordings_are_counted() {
     instances[3].members[2].index = 99;
     instances[2].members.push(Member { rank: 7, index: 0, start_ns: 0, end_ns: None, device_clock: false });
     let parts: Vec<OwnTime> = ranks.iter().map(|r| map_rank(r, &exact())).collect();
-    let result = reduce(&parts, &instances, &|_, _, t| t, &exact());
+    let result = reduce(&parts, &instances, (&|_, _, t| t, &|_, _| Some(0)), &exact());
     assert_eq!(&*result.stragglers[1].verdict, "cause");
     assert_eq!(result.omissions.iter().map(|o| o.amount).collect::<Vec<_>>(), [Some(2), Some(1)]);
     assert_eq!(result.stragglers.iter().map(|r| r.steps).collect::<Vec<_>>(), [8, 8, 7, 8, 8]);

@@ -13,7 +13,7 @@ use crate::model::thresholds::Thresholds;
 fn analyze(ranks: &[RankData]) -> Stragglers {
     let thresholds = Thresholds::default();
     let parts: Vec<OwnTime> = ranks.iter().map(|r| map_rank(r, &thresholds)).collect();
-    reduce(&parts, &kineto::matched(ranks), &|_, _, t_ns| t_ns, &thresholds)
+    reduce(&parts, &kineto::matched(ranks), (&|_, _, t_ns| t_ns, &|_, _| Some(0)), &thresholds)
 }
 
 /// Keeps the collectives for which `keep` returns true, given their position and row.

@@ -160,7 +160,7 @@ fn analyze(name: &str) -> Option<(Stragglers, Vec<Instance>)> {
     let (ranks, instances) = job(read(&path));
     let thresholds = Thresholds::default();
     let parts: Vec<OwnTime> = ranks.iter().map(|r| map_rank(r, &thresholds)).collect();
-    let result = reduce(&parts, &instances, &|_, _, t_ns| t_ns, &thresholds);
+    let result = reduce(&parts, &instances, (&|_, _, t_ns| t_ns, &|_, _| Some(0)), &thresholds);
     for r in &result.stragglers {
         eprintln!(
             "rank {:>2} {:<9} E {:>7.3} s delay {:>7.3} caused {:>7.3} inherited {:>7.3} suffered {:>7.3} z {:>6.1} slowdown {:.3}",

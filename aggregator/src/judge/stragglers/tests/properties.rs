@@ -64,7 +64,7 @@ proptest! {
         // The property must also hold for badly aligned clocks.
         let to_global = |rank: i32, _: bool, t_ns: i64| t_ns + skew[rank as usize];
         let parts = parts_of(&ranks);
-        assert_sums(&reduce(&parts, &instances, &to_global, &Thresholds::default()));
+        assert_sums(&reduce(&parts, &instances, (&to_global, &|_, _| Some(0)), &Thresholds::default()));
         let parts: Vec<&OwnTime> = parts.iter().collect();
         let charges = Charges::with(&Join::of(&parts, &instances, &to_global), parts.len(), 0);
         let charged_ns = charges.caused_ns.iter().sum::<i64>() + charges.before_recording_ns;
@@ -99,9 +99,9 @@ proptest! {
         mangle(&mut instances, seed);
         let mut parts = parts_of(&ranks);
         let ahead = |rank: i32, _: bool, t_ns: i64| t_ns - job.clock_ahead_ns[rank as usize];
-        let forward = reduce(&parts, &instances, &ahead, &Thresholds::default());
+        let forward = reduce(&parts, &instances, (&ahead, &|_, _| Some(0)), &Thresholds::default());
         parts.reverse();
-        prop_assert_eq!(forward, reduce(&parts, &instances, &ahead, &Thresholds::default()));
+        prop_assert_eq!(forward, reduce(&parts, &instances, (&ahead, &|_, _| Some(0)), &Thresholds::default()));
     }
 
     /// Shifted clocks that are then aligned give identical results. Clocks that are not aligned give the same excess, and the
@@ -110,7 +110,7 @@ proptest! {
     fn clock_offsets_do_not_change_the_verdicts(mut job in jobs()) {
         let shifted = job.analyze(&Thresholds::default());
         let (ranks, instances) = job.run();
-        let unaligned = reduce(&parts_of(&ranks), &instances, &|_, _, t| t, &Thresholds::default());
+        let unaligned = reduce(&parts_of(&ranks), &instances, (&|_, _, t| t, &|_, _| Some(0)), &Thresholds::default());
         job.clock_ahead_ns.clear();
         let straight = job.analyze(&Thresholds::default());
         prop_assert_eq!(&shifted, &straight);
@@ -192,13 +192,13 @@ fn many_ranks_take_little_time() {
         members: vec![member(2 * pair), member(2 * pair + 1)],
     };
     let instances: Vec<Instance> = (0..RANKS / 2).map(instance).collect();
-    let found = reduce(&parts, &instances, &|_, _, t_ns| t_ns, &Thresholds::default());
+    let found = reduce(&parts, &instances, (&|_, _, t_ns| t_ns, &|_, _| Some(0)), &Thresholds::default());
     let (slow, victim) = (&found.stragglers[7], &found.stragglers[6]);
     assert_eq!((slow.own_excess_ns, slow.caused_wait_ns, victim.suffered_wait_ns), (500, 500, 500));
     assert_eq!((found.stragglers.len(), found.steps.len(), found.waited_ns), (RANKS as usize, RANKS as usize, 500));
     assert_eq!((slow.slowdown, victim.slowdown), (Some(1_000.0 / 500.0), Some(1.0)));
     // Nothing is compared without collectives.
-    let alone = reduce(&parts, &[], &|_, _, t_ns| t_ns, &Thresholds::default());
+    let alone = reduce(&parts, &[], (&|_, _, t_ns| t_ns, &|_, _| Some(0)), &Thresholds::default());
     assert!(alone.steps.is_empty() && alone.stragglers.iter().all(|row| row.slowdown.is_none()));
 }
 

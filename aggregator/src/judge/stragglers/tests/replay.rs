@@ -58,7 +58,7 @@ fn saved_ns(ranks: &[Vec<At>], sets: &[&[usize]]) -> Vec<i64> {
         .collect();
     let replay = Replay::of(&Join::of(&parts, &instances, &|_, _, t_ns| t_ns), &parts, 0);
     assert_eq!(replay.discrepancy_ns(), 0);
-    sets.iter().map(|set| replay.saved_ns(&|rank| set.contains(&rank))).collect()
+    sets.iter().map(|set| replay.saved_by_work_ns(&|rank| set.contains(&rank))).collect()
 }
 
 /// ```text

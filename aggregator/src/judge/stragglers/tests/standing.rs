@@ -2,7 +2,7 @@
 //!
 //! A step takes 100 units, so that deviations and effects are in percent of a step.
 
-use crate::judge::stragglers::standing::{Standing, over_collectives, over_steps};
+use crate::judge::stragglers::standing::{Medians, Standing, over_steps};
 use crate::judge::stragglers::tests::noise::Random;
 
 const STEP: i64 = 100;
@@ -120,14 +120,14 @@ fn many_collectives_take_the_place_of_steps() {
         let mut random = Random(3);
         let mut pieces = series(&mut random, (8, 84), (Shape::Normal, 0.03), &[]);
         late.iter().for_each(|(at, ns)| pieces[3][*at] += ns);
-        over_collectives(&pieces, 1, STEP)
+        Medians::over_collectives(&pieces, 1, STEP).map(|medians| medians.standings())
     };
     let slow: Vec<(usize, f64)> = (70..84).map(|at| (at, 0.8)).chain([(0, 6.0)]).collect();
     let only = |standing| (0..8).map(|rank| if rank == 3 { standing } else { Standing::Usual }).collect::<Vec<_>>();
     assert_eq!(standing(&slow), Some(only(Standing::Certain)));
     assert_eq!(standing(&[(0, 60.0)]), Some(only(Standing::Usual)));
     let few = vec![vec![1.0; 29]; 8];
-    assert_eq!(over_collectives(&few, 1, STEP), None);
+    assert_eq!(Medians::over_collectives(&few, 1, STEP).map(|medians| medians.standings()), None);
 }
 
 #[test]
@@ -136,4 +136,25 @@ fn few_values_are_no_panic() {
     assert_eq!(over_steps(&[vec![1.0], Vec::new()], STEP), [Standing::Usual; 2]);
     assert_eq!(over_steps(&[vec![9.0], vec![-9.0]], 0), [Standing::Certain, Standing::Usual], "nothing varies");
     assert_eq!(over_steps(&[vec![0.0], vec![0.0], vec![90.0]], STEP)[2], Standing::Certain);
+}
+
+/// The error grows with the variation of steps, falls with their number, and needs a rank that is not slow.
+#[test]
+fn the_error_of_an_excess_follows_the_variation() {
+    let series = |steps: usize, sigma_ns: f64| -> Vec<Vec<f64>> {
+        let value = |rank: usize, step: usize| sigma_ns * if (step + rank).is_multiple_of(2) { 1.0 } else { -1.0 };
+        let of_rank = |rank| (0..steps).map(|step| value(rank, step) + if rank == 3 { 900.0 } else { 0.0 }).collect();
+        (0..4).map(of_rank).collect()
+    };
+    let error_ns = |steps, sigma_ns, is_slow: &dyn Fn(usize) -> bool| {
+        Medians::over_steps(&series(steps, sigma_ns), STEP).error_ns(3, is_slow)
+    };
+    let of_rank_3 = |rank| rank == 3;
+    let [still, few, many] =
+        [(16, 0.0), (16, 200.0), (400, 200.0)].map(|(s, sigma)| error_ns(s, sigma, &of_rank_3).unwrap());
+    // Without variation, ranks differ by 0.5 % of a step: t(0.975, 6) = 2.447.
+    let expected = 2.447 * (4.0 / 3.0 * 4.0 / 6.0_f64).sqrt() * 0.005 * STEP as f64;
+    assert!((still / expected - 1.0).abs() < 0.01, "{still} {expected}");
+    assert!(few > 2.0 * many && many > still, "{few} {many} {still}");
+    assert_eq!(error_ns(16, 0.0, &|_| true), None);
 }

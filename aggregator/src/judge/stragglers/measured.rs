@@ -1,0 +1,306 @@
+//! The measurements of all ranks: their cases, the delays that they cause, and the ranges that show them.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+use trace::{StandsOn, Text, Verdict};
+
+use crate::base::stats::{lower_median, median, median_ns};
+use crate::judge::stragglers::classify::{Case, Judged, Occasion, SlowPart};
+use crate::judge::stragglers::deviation::deviations;
+use crate::judge::stragglers::evidence::{Compared, Evidence, RangeKey, Ranges, above_others};
+use crate::judge::stragglers::excess::{Excess, series_of};
+use crate::judge::stragglers::join::Join;
+use crate::judge::stragglers::occasional::{self, Delayed};
+use crate::judge::stragglers::per_step::PerStep;
+use crate::judge::stragglers::replay::Replay;
+use crate::judge::stragglers::standing::Medians;
+use crate::judge::stragglers::transfers::{self, SlowTransfers};
+use crate::measure::own_time::OwnTime;
+use crate::model::thresholds::Thresholds;
+
+/// A range is evidence only if it holds at least this share of the excess.
+const RANGE_SHARE: f64 = 0.25;
+
+/// The measurements of all ranks, from which their cases are made.
+pub(super) struct Measured<'a> {
+    pub(super) parts: &'a [&'a OwnTime],
+    pub(super) join: &'a Join,
+    pub(super) excess: &'a Excess,
+    pub(super) ranges: &'a Ranges<'a>,
+    pub(super) per_step: PerStep,
+    /// The number of steps in which each rank was compared.
+    pub(super) steps: &'a [usize],
+    /// The number of active steps with a collective.
+    pub(super) waited_steps: usize,
+    /// By how much the run would be shorter without the excess of each rank.
+    pub(super) alone_ns: &'a [Option<i64>],
+}
+
+impl Measured<'_> {
+    /// How far the own excess of each rank stands out, and whether that is known by collectives, because there are few steps.
+    fn medians(&self, series: &[Vec<f64>], step_ns: i64, t: &Thresholds) -> (Medians, bool) {
+        if self.excess.steps.len() < t.min_steps {
+            let pieces = Excess::by_collective(self.join, self.parts.len(), self.per_step);
+            let by_collective = Medians::over_collectives(&series_of(&pieces), self.excess.steps.len(), step_ns);
+            if let Some(medians) = by_collective {
+                return (medians, true);
+            }
+        }
+        (Medians::over_steps(series, step_ns), false)
+    }
+
+    /// By how much the delay of each rank that stands out may be off, at 95 %: by as much as its excess in what the verdict
+    /// stands on. `None` for the other ranks, and where no rank is left to be compared with.
+    pub(super) fn errors_ns(&self, cases: &[Case], verdicts: &[Judged], t: &Thresholds) -> Vec<Option<i64>> {
+        let is_slow = |rank: usize| verdicts[rank].1.is_some();
+        let step_ns = cases.first().map_or(0, |case| case.step_ns);
+        let (stretches, _) = self.medians(&series_of(&self.excess.ns), step_ns, t);
+        let in_range = |rank: usize, range: &Evidence| {
+            let excess_ns = self.ranges.compare(range.key()).excess_ns;
+            let series: Vec<Vec<f64>> = excess_ns.iter().map(|of| of.iter().flatten().copied().collect()).collect();
+            Medians::over_steps(&series, step_ns).error_ns(rank, &is_slow)
+        };
+        let in_steps = |rank: usize, occasion: &Occasion| {
+            let series = series_of(&self.excess.only(&occasion.at).ns);
+            let share = occasion.at.len() as f64 / occasion.steps.max(1) as f64;
+            Some(share * Medians::over_steps(&series, step_ns).error_ns(rank, &is_slow)?)
+        };
+        let error_ns = |rank: usize| {
+            let case = &cases[rank];
+            match verdicts[rank].1? {
+                StandsOn::Range => in_range(rank, case.range.as_ref()?),
+                StandsOn::Steps => in_steps(rank, case.occasion.as_ref()?),
+                StandsOn::Transfers => Some(case.transfers.as_ref()?.error_ns as f64),
+                _ => stretches.error_ns(rank, &is_slow),
+            }
+        };
+        (0..cases.len()).map(|rank| Some(error_ns(rank)?.round() as i64)).collect()
+    }
+
+    /// Judges ranks that are late in some of the steps by these, if they do not stand out in all. Returns a delay that moves from
+    /// rank to rank.
+    pub(super) fn judge_occasional(
+        &self,
+        (cases, bases): (&mut [Case], &mut [Option<StandsOn>]),
+        suffered_ns: &dyn Fn(usize) -> i64,
+        t: &Thresholds,
+    ) -> Option<occasional::Moving> {
+        let step_ns = cases.first().map_or(0, |case| case.step_ns);
+        let min_effect_ns = cases.iter().map(|case| case.min_effect_ns).fold(0.0, f64::max);
+        let is_open = |rank: usize| bases[rank].is_none();
+        let series = series_of(&self.excess.ns);
+        let (delayed, moving) = occasional::of(self.excess, &series, &is_open, (step_ns, min_effect_ns));
+        for delayed in delayed {
+            let rank = delayed.rank;
+            bases[rank] = Some(StandsOn::Steps);
+            cases[rank] = self.case_in_steps(delayed, suffered_ns, t);
+        }
+        moving
+    }
+
+    /// The case of a rank in the steps in which it is late.
+    fn case_in_steps(&self, delayed: Delayed, suffered_ns: &dyn Fn(usize) -> i64, t: &Thresholds) -> Case {
+        let excess = self.excess.only(&delayed.at);
+        let ranges = Ranges::of(self.parts, &excess.steps, self.per_step, t);
+        let case =
+            Measured { excess: &excess, ranges: &ranges, ..*self }.cases(suffered_ns, t).swap_remove(delayed.rank);
+        let occasion =
+            Occasion { at: delayed.at, steps: self.excess.of_rank(delayed.rank).len(), period: delayed.period };
+        Case { occasion: Some(occasion), ..case }
+    }
+
+    /// The delay of each rank that other ranks hide, per step; and the number of slow ranks that were not replayed without the
+    /// other slow ones.
+    pub(super) fn hidden_ns(&self, replay: &Replay, bases: &[Option<StandsOn>]) -> (Vec<i64>, usize) {
+        let stands_out: Vec<bool> = bases.iter().map(Option::is_some).collect();
+        match replay.beside_ns(&stands_out) {
+            Some(beside_ns) => {
+                let ranked = beside_ns.into_iter().enumerate();
+                (ranked.map(|(rank, ns)| self.per_step_ns(rank, ns)).collect(), 0)
+            }
+            None => (vec![0; bases.len()], bases.iter().flatten().count()),
+        }
+    }
+
+    /// Finds ranks and groups whose transfers are slow, and judges their ranks by these, if they do not stand out by their own work.
+    pub(super) fn judge_transfers(
+        &self,
+        clock_error_ns: &[Option<i64>],
+        replay: &Replay,
+        (cases, bases): (&mut [Case], &mut [Option<StandsOn>]),
+    ) -> transfers::Found {
+        let step_ns = cases.first().map_or(0, |case| case.step_ns);
+        let least_ns = cases.iter().map(|case| case.min_effect_ns).fold(0.0, f64::max);
+        let found = transfers::slow(self.join, clock_error_ns, step_ns, least_ns);
+        for slow in &found.slow {
+            let delay_ns = self.per_waited_step_ns(replay.saved_ns(&|_| false, &by_node([slow]))).max(0);
+            for rank in slow.ranks.iter().copied() {
+                if bases[rank].is_some() {
+                    continue;
+                }
+                bases[rank] = Some(StandsOn::Transfers);
+                cases[rank].transfers = Some(SlowPart {
+                    excess_ns: self.per_step.ns(slow.excess_ns),
+                    error_ns: self.per_step.ns(slow.error_ns),
+                    delay_ns,
+                    steps: slow.steps,
+                    shown: slow.shown,
+                    comm_id: slow.comm_id,
+                });
+            }
+        }
+        found
+    }
+
+    /// By how much a step would be shorter without all causes; `None` if they are not several.
+    pub(super) fn together_ns(&self, replay: &Replay, verdicts: &[Judged], slow: &[SlowTransfers]) -> Option<i64> {
+        let is_cause = |rank: usize, by_transfers: bool| {
+            let (verdict, basis) = verdicts[rank];
+            verdict == Verdict::Cause && (basis == Some(StandsOn::Transfers)) == by_transfers
+        };
+        let works_long = |rank: usize| is_cause(rank, false);
+        let slow: Vec<_> = slow.iter().filter(|slow| slow.ranks.iter().any(|rank| is_cause(*rank, true))).collect();
+        let causes = (0..verdicts.len()).filter(|rank| works_long(*rank)).count() + slow.len();
+        (causes > 1).then(|| self.per_waited_step_ns(replay.saved_ns(&works_long, &by_node(slow))).max(0))
+    }
+
+    /// A time per step from a time of all steps in which the rank was compared.
+    fn per_step_ns(&self, rank: usize, run_ns: i64) -> i64 {
+        self.per_step.ns(run_ns / self.steps[rank].max(1) as i64)
+    }
+
+    /// A time per step from a sum over the steps with a collective.
+    pub(super) fn per_waited_step_ns(&self, ns: i64) -> i64 {
+        let steps = self.waited_steps;
+        self.per_step.ns(if steps == 0 { 0 } else { (ns as f64 / steps as f64).round() as i64 })
+    }
+
+    /// The delay of a step by one rank alone. A rank cannot cost more than its own excess.
+    fn delay_ns(&self, rank: usize) -> i64 {
+        let own_ns = self.excess.of_rank(rank);
+        let excess_ns: i64 = own_ns.iter().map(|ns| (*ns).max(0)).sum();
+        let most_ns = excess_ns / own_ns.len().max(1) as i64;
+        self.per_step_ns(rank, self.alone_ns[rank].unwrap_or(0)).clamp(0, most_ns)
+    }
+
+    /// The case of each rank; `suffered_ns` is a rank's wait for other ranks, per step.
+    pub(super) fn cases(&self, suffered_ns: &dyn Fn(usize) -> i64, t: &Thresholds) -> Vec<Case> {
+        let Self { parts, excess, ranges, per_step, .. } = *self;
+        let step_ns = lower_median(parts.iter().flat_map(|p| p.steps.iter().map(|s| s.dur_ns))).unwrap_or(0);
+        let series = series_of(&excess.ns);
+        let (medians, by_collectives) = self.medians(&series, step_ns, t);
+        let standings = medians.standings();
+        let busy = busy_excess(parts, &excess.steps, per_step);
+        let owns = deviations(&series);
+        let least_effect_ns = |part: &OwnTime| {
+            let error_ns = if part.has_device { t.device_error_ns } else { t.host_error_ns };
+            (t.min_effect_pct / 100.0 * step_ns as f64).max(t.min_effect_errors * error_ns as f64)
+        };
+        let least_range_ns: Vec<f64> = owns
+            .iter()
+            .zip(parts)
+            .map(|(own, part)| own.map_or(0.0, |d| d.effect_ns).max(least_effect_ns(part)) * RANGE_SHARE)
+            .collect();
+        let case = |(rank, range): (usize, Option<Evidence>)| Case {
+            own: owns[rank],
+            standing: standings[rank],
+            by_collectives,
+            occasion: None,
+            transfers: None,
+            own_excess_ns: median_ns(&excess.of_rank(rank)).unwrap_or(0),
+            alone_ns: self.delay_ns(rank),
+            range,
+            alone: parts.len() == 1,
+            step_ns,
+            min_effect_ns: least_effect_ns(parts[rank]),
+            suffered_ns: suffered_ns(rank) as f64,
+            busy_excess_ns: busy.as_ref().map(|busy| median(busy[rank].iter().flatten().copied()).unwrap_or(0.0)),
+        };
+        ranges.best(&least_range_ns).into_iter().enumerate().map(case).collect()
+    }
+}
+
+/// A range, and the excess of one rank in it by step.
+type OwnRange<'a> = (&'a Evidence, Vec<Option<f64>>);
+
+/// The ranges that the tables show. A rank that stands out is measured in its own range. If the rank with the largest delay
+/// stands on a range, all other ranks are measured in that range, so that they can be compared with it.
+pub(super) struct Shown<'a> {
+    /// For each rank, its own range and its excess there by step, if it stands out.
+    own: Vec<Option<OwnRange<'a>>>,
+    /// The range of the rank with the largest delay, if its verdict stands on one, with that rank's evidence.
+    lead: Option<(&'a Evidence, Compared)>,
+}
+
+impl<'a> Shown<'a> {
+    pub(super) fn of(cases: &'a [Case], verdicts: &[Judged], ranges: &Ranges<'_>) -> Self {
+        let by_work = |basis: StandsOn| basis != StandsOn::Transfers;
+        let stands_out = |rank: usize| verdicts[rank].1.is_some_and(by_work) && cases[rank].own.is_some();
+        let mut alike: BTreeMap<RangeKey<'_>, Vec<(usize, &Evidence)>> = BTreeMap::new();
+        for (rank, case) in cases.iter().enumerate().filter(|(rank, _)| stands_out(*rank)) {
+            if let Some(range) = &case.range {
+                alike.entry(range.key()).or_default().push((rank, range));
+            }
+        }
+        let mut own: Vec<Option<OwnRange<'_>>> = cases.iter().map(|_| None).collect();
+        for (key, members) in alike {
+            let mut excess_ns = ranges.compare(key).excess_ns;
+            for (rank, range) in members {
+                own[rank] = Some((range, std::mem::take(&mut excess_ns[rank])));
+            }
+        }
+        let ranks_in = |range: &Evidence| ranges.compare(range.key());
+        let order = |rank: &usize| (verdicts[*rank].0 == Verdict::Cause, cases[*rank].delay_ns(verdicts[*rank].1));
+        let lead = (0..cases.len()).rev().filter(|rank| stands_out(*rank)).max_by_key(order);
+        let lead = lead.filter(|rank| verdicts[*rank].1 == Some(StandsOn::Range));
+        let lead = lead.and_then(|rank| cases[rank].range.as_ref()).map(|range| (range, ranks_in(range)));
+        Self { own, lead }
+    }
+
+    /// The range in which a rank is shown.
+    pub(super) fn evidence(&self, rank: usize) -> Option<&Evidence> {
+        match &self.own[rank] {
+            Some((range, _)) => Some(range),
+            None => self.lead.as_ref()?.1.evidence[rank].as_ref(),
+        }
+    }
+
+    /// The name of that range, as the rank with the largest delay knows it.
+    pub(super) fn name(&self, rank: usize) -> Option<Text> {
+        let own = self.own[rank].as_ref().map(|(range, _)| *range);
+        let lead = || self.lead.as_ref().filter(|(_, ranks)| ranks.evidence[rank].is_some()).map(|(range, _)| *range);
+        own.or_else(lead)?.known_as().cloned()
+    }
+
+    /// The excess in that range, in the step at this position.
+    pub(super) fn excess_ns(&self, rank: usize, step: usize) -> Option<f64> {
+        match &self.own[rank] {
+            Some((_, excess_ns)) => excess_ns[step],
+            None => self.lead.as_ref()?.1.excess_ns[rank][step],
+        }
+    }
+}
+
+/// The device work within own stretches above that of the other ranks, by rank and step; in a job without devices, the time
+/// of operators. `None` if no rank recorded any.
+fn busy_excess(parts: &[&OwnTime], steps: &[i32], per_step: PerStep) -> Option<Vec<Vec<Option<f64>>>> {
+    let has_device = parts.iter().any(|p| p.has_device);
+    let busy = |p: &OwnTime, step: &i32| {
+        let row = p.steps.binary_search_by_key(step, |s| s.step).ok()?;
+        (p.has_device == has_device).then(|| per_step.ns(p.steps[row].busy_ns))
+    };
+    let values: Vec<Vec<Option<i64>>> = parts.iter().map(|p| steps.iter().map(|s| busy(p, s)).collect()).collect();
+    parts.iter().any(|p| p.has_work).then(|| above_others(&values).0)
+}
+
+/// By how much transfers exceed typical ones: (position of the instance, position of the rank) to ns.
+fn by_node<'a>(slow: impl IntoIterator<Item = &'a SlowTransfers>) -> FxHashMap<(u32, u32), i64> {
+    let mut beyond_ns = FxHashMap::default();
+    for (instance, rank, ns) in slow.into_iter().flat_map(|slow| &slow.beyond_ns) {
+        // A rank may leave late in a group that is slow, too.
+        let most_ns = beyond_ns.entry((*instance, *rank)).or_insert(0);
+        *most_ns = (*ns).max(*most_ns);
+    }
+    beyond_ns
+}

@@ -1,0 +1,100 @@
+//! Drawn timelines of slow communication.
+
+use crate::judge::stragglers::join::Join;
+use crate::judge::stragglers::tests::build::instance;
+use crate::judge::stragglers::transfers::{Found, slow};
+use crate::measure::own_time::{OwnTime, Stretch};
+use crate::model::{Instance, Member};
+
+const STEP_NS: i64 = 1_000;
+
+/// A communicator, the size of its collective, and for each rank how long after the arrival it leaves.
+type Collective<'a> = (i64, Option<i64>, &'a [(usize, i64)]);
+
+/// All ranks enter each collective together, once per step.
+fn found(steps: i32, collectives: &[Collective<'_>], clock_error_ns: Option<i64>) -> Found {
+    let ranks = collectives.iter().flat_map(|(_, _, all)| all.iter().map(|(rank, _)| rank + 1)).max().unwrap();
+    let mut stretches: Vec<Vec<Stretch>> = vec![Vec::new(); ranks];
+    let mut instances: Vec<Instance> = Vec::new();
+    for step in 0..steps {
+        for (comm_id, bytes, all) in collectives {
+            let start_ns = i64::from(step) * STEP_NS;
+            // Steps vary by a few percent of the transfer.
+            let vary = |rank: usize| (i64::from(step) * 7 + rank as i64 * 3) % 5;
+            let member = |(rank, after): &(usize, i64)| {
+                let end_ns = Some(start_ns + after + vary(*rank));
+                let index = stretches[*rank].len() as u32;
+                stretches[*rank].push(Stretch { start_ns, end_ns, step: Some(step), ..Stretch::default() });
+                Member { rank: *rank as i32, index, start_ns, end_ns, device_clock: false }
+            };
+            let members = all.iter().map(member).collect();
+            let id = instances.len();
+            instances.push(Instance {
+                comm_id: *comm_id,
+                bytes: *bytes,
+                ..instance(id, step as usize, all.len(), members)
+            });
+        }
+    }
+    let part = |(rank, stretches)| OwnTime { rank: rank as i32, stretches, ..OwnTime::default() };
+    let parts: Vec<OwnTime> = stretches.into_iter().enumerate().map(part).collect();
+    let parts: Vec<&OwnTime> = parts.iter().collect();
+    slow(&Join::of(&parts, &instances, &|_, _, t_ns| t_ns), &vec![clock_error_ns; ranks], STEP_NS, 20.0)
+}
+
+/// ```text
+///   rank 0   [AAA]
+///   rank 1   [AAA]
+///   rank 2   [AAAAAAAA]        leaves 100 ns later in every step
+///   rank 3   [AAA]
+/// ```
+#[test]
+fn a_rank_that_leaves_late_is_found() {
+    let with = |after, error_ns| found(8, &[(1, None, &[(0, 50), (1, 50), (2, after), (3, 50)])], error_ns);
+    let slow = with(150, Some(0)).slow;
+    let ranks: Vec<_> = slow.iter().map(|slow| (slow.ranks.clone(), slow.comm_id, slow.steps, slow.shown)).collect();
+    assert_eq!(ranks, [(vec![2], None, 8, 8)]);
+    assert!((95..=105).contains(&slow[0].excess_ns), "{slow:?}");
+    assert_eq!(slow[0].beyond_ns.len(), 8);
+    assert_eq!(with(50, Some(0)).slow, []);
+}
+
+/// Clocks whose error is as large as the excess, or unknown, show no late leaver.
+#[test]
+fn clock_errors_are_not_late_leavers() {
+    let with = |error_ns| found(8, &[(1, None, &[(0, 50), (1, 50), (2, 150), (3, 50)])], error_ns);
+    assert_eq!((with(Some(30)).slow.len(), with(Some(60)).slow.len()), (1, 0));
+    assert_eq!((with(None).slow.len(), with(None).without_clock), (0, 4));
+}
+
+/// ```text
+///   ranks 0, 1   [AAA]
+///   ranks 2, 3   [BBBBBBBB]      100 ns longer than A
+///   ranks 4, 5   [CCC]
+/// ```
+#[test]
+fn a_slow_group_is_found_among_its_siblings() {
+    let with = |b: i64, bytes: Option<i64>| {
+        let groups: [Collective<'_>; 3] =
+            [(1, Some(8), &[(0, 50), (1, 50)]), (2, bytes, &[(2, b), (3, b)]), (3, Some(8), &[(4, 50), (5, 50)])];
+        found(8, &groups, None).slow
+    };
+    let slow = with(150, Some(8));
+    let groups: Vec<_> = slow.iter().map(|slow| (slow.ranks.clone(), slow.comm_id)).collect();
+    assert_eq!(groups, [(vec![2, 3], Some(2))]);
+    assert_eq!(slow[0].beyond_ns.len(), 2 * 8);
+    assert_eq!(with(50, Some(8)), []);
+    // Collectives of other or unknown sizes take other times.
+    assert_eq!((with(150, Some(24)), with(150, None)), (vec![], vec![]));
+}
+
+/// Groups of other sizes, or with common ranks, are no siblings: tensor and data parallelism differ.
+#[test]
+fn groups_of_another_dimension_are_not_compared() {
+    let groups: [Collective<'_>; 3] = [
+        (1, Some(8), &[(0, 50), (1, 50)]),
+        (2, Some(8), &[(1, 150), (2, 150)]),
+        (3, Some(8), &[(3, 200), (4, 200), (5, 200)]),
+    ];
+    assert_eq!(found(8, &groups, Some(0)).slow, []);
+}
