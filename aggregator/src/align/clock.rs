@@ -26,6 +26,7 @@ mod misfit;
 mod ping;
 mod polygon;
 mod tree;
+mod unmatched;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -109,7 +110,17 @@ pub fn fit(ranks: &[&RankOutline], instances: &[Instance], choice: Choice) -> Cl
     let mut ranks = ranks.to_vec();
     ranks.sort_by_key(|r| r.info.rank);
     ranks.dedup_by_key(|r| r.info.rank);
-    let clocks = fit_even(&ranks, instances, choice);
+    let mut clocks = fit_jumps(&ranks, instances, choice);
+    for (rank, count) in unmatched::unexplained(&ranks, instances, &clocks) {
+        clocks.drop_bounds(rank);
+        clocks.contradictions.push(unmatched::described(rank, count));
+    }
+    clocks
+}
+
+/// Fits clocks that may jump. `ranks` ascend.
+fn fit_jumps(ranks: &[&RankOutline], instances: &[Instance], choice: Choice) -> Clocks {
+    let clocks = fit_even(ranks, instances, choice);
     if clocks.contradictions.is_empty() || !allows(choice, ClockMethod::Collective) {
         return clocks;
     }
@@ -117,10 +128,10 @@ pub fn fit(ranks: &[&RankOutline], instances: &[Instance], choice: Choice) -> Cl
     if jumps.is_empty() {
         return clocks;
     }
-    let (even_ranks, even_instances) = jump::without(&jumps, &ranks, instances);
+    let (even_ranks, even_instances) = jump::without(&jumps, ranks, instances);
     let even = fit_even(&even_ranks.iter().collect::<Vec<_>>(), &even_instances, choice);
     // Only jumps that explain contradictions are believed.
-    if even.contradictions.len() < clocks.contradictions.len() { even.with_jumps(&jumps, &ranks) } else { clocks }
+    if even.contradictions.len() < clocks.contradictions.len() { even.with_jumps(&jumps, ranks) } else { clocks }
 }
 
 /// Fits clocks that do not jump. `ranks` ascend.
@@ -413,12 +424,7 @@ impl Clocks {
     fn with_jumps(mut self, jumps: &Jumps, ranks: &[&RankOutline]) -> Self {
         for (rank, jumps) in jumps {
             let (error_ns, bound_ns) = jump::errors(jumps);
-            let node = Node::Rank(*rank);
-            let touches = |(at, reached): (&Node, &Reached)| {
-                reached.up.filter(|(up, _)| *at == node || *up == node).map(|(_, joint)| joint)
-            };
-            let touched: Vec<usize> = self.reached.iter().filter_map(touches).collect();
-            touched.into_iter().for_each(|joint| self.joints[joint].widen(error_ns, bound_ns));
+            self.touching(*rank).into_iter().for_each(|joint| self.joints[joint].widen(error_ns, bound_ns));
             if let Some(good) = self.devices.get_mut(rank) {
                 good.widen(error_ns, bound_ns);
             }
@@ -444,6 +450,31 @@ impl Clocks {
         listed.append(&mut self.contradictions);
         self.contradictions = listed;
         self
+    }
+
+    /// The joints at a rank's host clock.
+    fn touching(&self, rank: i32) -> Vec<usize> {
+        let node = Node::Rank(rank);
+        let touches = |(at, reached): (&Node, &Reached)| {
+            reached.up.filter(|(up, _)| *at == node || *up == node).map(|(_, joint)| joint)
+        };
+        self.reached.iter().filter_map(touches).collect()
+    }
+
+    /// Takes the guarantee from all that goes through a rank's clock.
+    fn drop_bounds(&mut self, rank: i32) {
+        for joint in self.touching(rank) {
+            self.joints[joint].bound_ns = None;
+        }
+        let through = |good: &Goodness, id: i32| id == rank || good.to == Node::Rank(rank);
+        self.devices.iter_mut().filter(|(id, good)| through(good, **id)).for_each(|(_, good)| good.bound_ns = None);
+        for row in self.rows.iter_mut().filter(|row| row.rank != row.reference_rank) {
+            let path = tree::path(&self.reached, Node::Rank(row.rank), Node::Rank(row.reference_rank));
+            let is_bound = path.is_some_and(|path| path.iter().all(|joint| self.joints[*joint].bound_ns.is_some()));
+            let device = self.devices.get(&row.rank).filter(|_| row.clock == ClockSide::Device);
+            let is_bound = device.map_or(is_bound, |good| good.bound_ns.is_some());
+            row.bound_ns = row.bound_ns.filter(|_| is_bound);
+        }
     }
 
     fn number_rows(&mut self) {

@@ -149,3 +149,30 @@ proptest! {
         check(&clocks, &bends, leap);
     }
 }
+
+// rank 0, 1   [A] … [Y][Z]
+// rank 2      [A] … [Y]   ?        its last rows have another size, so they match none
+#[test]
+fn a_rank_with_unmatched_collectives_in_place_of_others_has_no_bound() {
+    let bound = |change: &dyn Fn(&mut Vec<TestRank>)| {
+        let mut dice = Dice::new(3);
+        let bends = drifting(&mut dice, 3);
+        let mut ranks = job(&mut dice, &bends, Leap { rank: 9, at_ns: 0, by_ns: 0 }, (9, 0));
+        change(&mut ranks);
+        let (instances, _) = matched(&ranks);
+        let clocks = fitted(&ranks, &instances);
+        let said = clocks.contradictions.iter().filter(|c| &*c.what == "collectives that do not bound the clock");
+        let said: Vec<_> = said.map(|c| (c.rank, c.amount)).collect();
+        ((1..3).map(|rank| clocks.row(rank, false).unwrap().bound_ns.is_some()).collect::<Vec<_>>(), said)
+    };
+    let foreign = |ranks: &mut Vec<TestRank>| {
+        ranks[2].rows[90..].iter_mut().for_each(|row| (row.bytes, row.seq) = (Some(8), None));
+    };
+    assert_eq!(bound(&foreign), (vec![true, false], vec![(Some(2), Some(10))]));
+    // The recordings overlap in part: ranks 0 and 1 begin later than rank 2, and go on after its end.
+    let overlap = |ranks: &mut Vec<TestRank>| {
+        ranks[..2].iter_mut().for_each(|rank| drop(rank.rows.drain(..10)));
+        ranks[2].rows.truncate(90);
+    };
+    assert_eq!(bound(&overlap), (vec![true, true], vec![]));
+}
