@@ -93,7 +93,7 @@ struct Cli {
     #[arg(long)]
     cuda_graph: bool,
 
-    /// Fault to inject; may be repeated: slow:rank=R,ms=M[,phase=forward|backward|input] or
+    /// Fault to inject; may be repeated: slow:rank=R,ms=M[,phase=forward|backward|input][,every=K] or
     /// clock:rank=R[,offset_ms=O][,drift_ppm=D]
     #[arg(long, value_name = "FAULT")]
     inject: Vec<String>,

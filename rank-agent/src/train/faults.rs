@@ -21,14 +21,16 @@ pub enum Phase {
 /// A fault, as given by `--inject`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// `slow:rank=R,ms=M[,phase=forward|backward|input]`: the rank waits inside that phase of every step.
+    /// `slow:rank=R,ms=M[,phase=forward|backward|input][,every=K]`: the rank waits inside that phase of every K-th step.
     Slow {
         /// The slow rank.
         rank: usize,
-        /// Its wait in every step.
+        /// Its wait in such a step.
         wait: Duration,
         /// The phase that holds the wait.
         phase: Phase,
+        /// The rank waits in steps whose number is a multiple of this; at least 1.
+        every: u32,
     },
     /// `clock:rank=R[,offset_ms=O][,drift_ppm=D]`: the rank's clock is shifted and drifts.
     Clock {
@@ -50,7 +52,7 @@ impl Fault {
         let wrong = |problem: String| Error::Usage(format!("--inject {text:?}: {problem}"));
         let (what, parts) = text.split_once(':').ok_or_else(|| wrong("begins with neither slow: nor clock:".into()))?;
         let allowed: &[&str] = match what {
-            "slow" => &["rank", "ms", "phase"],
+            "slow" => &["rank", "ms", "phase", "every"],
             "clock" => &["rank", "offset_ms", "drift_ppm"],
             _ => return Err(wrong(format!("{what:?} is neither slow nor clock"))),
         };
@@ -98,7 +100,12 @@ impl Fault {
             Some("input") => Phase::Input,
             Some(other) => return Err(wrong(format!("phase={other} is none of forward, backward, input"))),
         };
-        Ok(Self::Slow { rank, wait: Duration::from_secs_f64(ms / 1e3), phase })
+        let every = match find("every").map(str::parse) {
+            None => 1,
+            Some(Ok(every)) if every > 0 => every,
+            Some(_) => return Err(wrong("every is not a number of steps, which is at least 1".into())),
+        };
+        Ok(Self::Slow { rank, wait: Duration::from_secs_f64(ms / 1e3), phase, every })
     }
 
     /// The rank with this fault.
@@ -113,13 +120,14 @@ impl fmt::Display for Fault {
     /// Formats the fault as on the command line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Slow { rank, wait, phase } => {
+            Self::Slow { rank, wait, phase, every } => {
                 let phase = match phase {
                     Phase::Input => "input",
                     Phase::Forward => "forward",
                     Phase::Backward => "backward",
                 };
-                write!(f, "slow:rank={rank},ms={},phase={phase}", wait.as_secs_f64() * 1e3)
+                write!(f, "slow:rank={rank},ms={},phase={phase}", wait.as_secs_f64() * 1e3)?;
+                if *every > 1 { write!(f, ",every={every}") } else { Ok(()) }
             }
             Self::Clock { rank, offset_ns, drift_ppb } => {
                 let (offset_ms, drift_ppm) = (*offset_ns as f64 / 1e6, *drift_ppb as f64 / 1e3);
@@ -143,13 +151,14 @@ pub fn clock_for(faults: &[Fault], rank: usize) -> Clock {
     bend.map_or_else(Clock::system, |(offset_ns, drift_ppb)| Clock::bent(offset_ns, drift_ppb))
 }
 
-/// Total wait of `rank` in `phase` of every step.
-pub fn wait_in(faults: &[Fault], rank: usize, phase: Phase) -> Duration {
+/// Total wait of `rank` in `phase` of one step.
+pub fn wait_in(faults: &[Fault], rank: usize, phase: Phase, step: u32) -> Duration {
     let mut total = Duration::ZERO;
     for fault in faults {
-        if let Fault::Slow { rank: slow, wait, phase: slow_phase } = fault
+        if let Fault::Slow { rank: slow, wait, phase: slow_phase, every } = fault
             && *slow == rank
             && *slow_phase == phase
+            && step.is_multiple_of(*every)
         {
             total += *wait;
         }
@@ -187,7 +196,7 @@ mod tests {
 
     #[test]
     fn documented_faults_are_parsed() {
-        let slow = |rank, ms, phase| Fault::Slow { rank, wait: Duration::from_millis(ms), phase };
+        let slow = |rank, ms, phase| Fault::Slow { rank, wait: Duration::from_millis(ms), phase, every: 1 };
         assert_eq!(Fault::parse("slow:rank=5,ms=30").unwrap(), slow(5, 30, Phase::Forward));
         assert_eq!(Fault::parse("slow:rank=0,ms=20,phase=backward").unwrap(), slow(0, 20, Phase::Backward));
         assert_eq!(Fault::parse("slow:ms=20,phase=input,rank=1").unwrap(), slow(1, 20, Phase::Input));
@@ -203,7 +212,11 @@ mod tests {
 
     #[test]
     fn a_formatted_fault_parses_to_itself() {
-        for text in ["slow:rank=5,ms=30,phase=forward", "clock:rank=3,offset_ms=-250.5,drift_ppm=40"] {
+        for text in [
+            "slow:rank=5,ms=30,phase=forward",
+            "slow:rank=5,ms=30,phase=input,every=4",
+            "clock:rank=3,offset_ms=-250.5,drift_ppm=40",
+        ] {
             assert_eq!(Fault::parse(text).unwrap().to_string(), text);
         }
     }
@@ -220,6 +233,8 @@ mod tests {
             ("slow:rank=1,ms=inf", "beyond"),
             ("slow:rank=1,ms=x", "ms=x is not a number"),
             ("slow:rank=1,ms=1,phase=optimizer", "none of forward, backward, input"),
+            ("slow:rank=1,ms=1,every=0", "at least 1"),
+            ("slow:rank=1,ms=1,every=x", "at least 1"),
             ("slow:rank=1,ms=1,ms=2", "given twice"),
             ("clock:rank=1,ms=1", "none of rank, offset_ms, drift_ppm"),
             ("clock:rank=1,offset_ms=1e30", "beyond"),
@@ -236,9 +251,12 @@ mod tests {
                 .iter()
                 .map(|text| Fault::parse(text).unwrap())
                 .collect();
-        assert_eq!(wait_in(&all, 1, Phase::Forward), Duration::from_millis(5));
-        assert_eq!(wait_in(&all, 1, Phase::Input), Duration::from_millis(4));
-        assert_eq!(wait_in(&all, 0, Phase::Forward), Duration::ZERO);
+        assert_eq!(wait_in(&all, 1, Phase::Forward, 7), Duration::from_millis(5));
+        assert_eq!(wait_in(&all, 1, Phase::Input, 7), Duration::from_millis(4));
+        assert_eq!(wait_in(&all, 0, Phase::Forward, 7), Duration::ZERO);
+        let every = [Fault::parse("slow:rank=1,ms=2,every=3").unwrap()];
+        let waits_ms = (0..7).map(|step| wait_in(&every, 1, Phase::Forward, step).as_millis());
+        assert_eq!(waits_ms.collect::<Vec<_>>(), [2, 0, 0, 2, 0, 0, 2]);
     }
 
     #[test]

@@ -36,14 +36,6 @@ struct BucketMemory<T> {
     recv: Option<T>,
 }
 
-/// The injected waits of this rank in each phase.
-#[derive(Clone, Copy, Debug, Default)]
-struct Slowness {
-    input: std::time::Duration,
-    forward: std::time::Duration,
-    backward: std::time::Duration,
-}
-
 /// A rank's model with its buckets.
 pub struct Trainer<B: Backend> {
     backend: B,
@@ -54,7 +46,7 @@ pub struct Trainer<B: Backend> {
     copies: Vec<GradientCopies>,
     memory: Vec<BucketMemory<B::Buffer>>,
     wait_op: Op,
-    slowness: Slowness,
+    faults: Vec<Fault>,
 }
 
 /// The result of a step.
@@ -102,13 +94,18 @@ where
             let alloc = |what| backend.alloc(&format!("bucket{index}.{what}"), bucket.len).map(Some);
             memory.push(BucketMemory { send: alloc("send")?, recv: alloc("recv")? });
         }
-        let slowness = Slowness {
-            input: wait_in(faults, rank, Phase::Input),
-            forward: wait_in(faults, rank, Phase::Forward),
-            backward: wait_in(faults, rank, Phase::Backward),
-        };
         let wait_op = ops.add_named("wait_all_reduce", String::new(), Cost::default());
-        Ok(Self { backend, model, rank, pending: plan.pending(), plan, copies, memory, wait_op, slowness })
+        Ok(Self {
+            backend,
+            model,
+            rank,
+            pending: plan.pending(),
+            plan,
+            copies,
+            memory,
+            wait_op,
+            faults: faults.to_vec(),
+        })
     }
 
     /// Number of buckets.
@@ -165,15 +162,15 @@ where
         wants_comparison: bool,
     ) -> Result<StepResult, Error> {
         observer.range(Range::Input, || {
-            wait_exactly(self.slowness.input);
+            wait_exactly(wait_in(&self.faults, self.rank, Phase::Input, step));
             self.model.load_batch(&self.backend, observer, self.rank as u64, u64::from(step))
         })?;
         observer.range(Range::Forward, || {
-            wait_exactly(self.slowness.forward);
+            wait_exactly(wait_in(&self.faults, self.rank, Phase::Forward, step));
             self.model.forward(&self.backend, observer)
         })?;
         observer.range(Range::Backward, || {
-            wait_exactly(self.slowness.backward);
+            wait_exactly(wait_in(&self.faults, self.rank, Phase::Backward, step));
             self.backward(observer, engine, thread)
         })?;
         let loss = self.model.loss(&self.backend)?;

@@ -47,7 +47,7 @@ pub(super) struct DeviceTrainer {
     batch: ClusterBatch,
     wait_op: Op,
     end_op: Op,
-    slowness: [(Range, Duration); 3],
+    faults: Vec<Fault>,
     /// The captured step; `Some(None)`: a graph is requested, but no step is captured yet.
     graph: Option<Option<Graph>>,
     graph_name: NameId,
@@ -85,11 +85,6 @@ impl DeviceTrainer {
             classes: config.classes,
             key: model.task().batch_key(rank as u64),
         };
-        let slowness = [
-            (Range::Input, wait_in(faults, rank, Phase::Input)),
-            (Range::Forward, wait_in(faults, rank, Phase::Forward)),
-            (Range::Backward, wait_in(faults, rank, Phase::Backward)),
-        ];
         Ok(Self {
             journal: cuda.journal(JOURNAL_STEPS)?,
             cuda,
@@ -103,7 +98,7 @@ impl DeviceTrainer {
             batch,
             wait_op: ops.add_named("wait_all_reduce", String::new(), Cost::default()),
             end_op: ops.add_named("end_step", String::new(), Cost::default()),
-            slowness,
+            faults: faults.to_vec(),
             graph: wants_graph.then_some(None),
             graph_name: recorder.intern("cuda_graph_launch"),
             steps: 0,
@@ -180,7 +175,7 @@ impl DeviceTrainer {
         if let Some(None) = self.graph {
             self.graph = Some(Some(self.capture(comm, context)?));
         }
-        for (range, wait) in self.slowness {
+        for (range, wait) in self.waits() {
             observer.range(range, || wait_exactly(wait));
         }
         let Some(Some(graph)) = &self.graph else { return Err(Error::EngineGone) };
@@ -209,11 +204,18 @@ impl DeviceTrainer {
     fn capture(&mut self, comm: &mut Comm<'_>, context: &StepContext<'_>) -> Result<Graph, Error> {
         let cuda = self.cuda.clone();
         let context = StepContext { is_capture: true, ..*context };
-        let slowness = self.slowness;
-        self.slowness = slowness.map(|(range, _)| (range, Duration::ZERO));
+        let faults = std::mem::take(&mut self.faults);
         let graph = Graph::capture(cuda.compute(), || self.enqueue(&Unobserved, comm, &context));
-        self.slowness = slowness;
+        self.faults = faults;
         graph
+    }
+
+    /// The injected waits of the step that was begun.
+    fn waits(&self) -> [(Range, Duration); 3] {
+        let step = self.steps.saturating_sub(1);
+        let phases =
+            [(Range::Input, Phase::Input), (Range::Forward, Phase::Forward), (Range::Backward, Phase::Backward)];
+        phases.map(|(range, phase)| (range, wait_in(&self.faults, self.rank, phase, step)))
     }
 
     fn enqueue(
@@ -222,7 +224,7 @@ impl DeviceTrainer {
         comm: &mut Comm<'_>,
         context: &StepContext<'_>,
     ) -> Result<(), Error> {
-        let [(_, input), (_, forward), (_, backward)] = self.slowness;
+        let [(_, input), (_, forward), (_, backward)] = self.waits();
         observer.range(Range::Input, || {
             wait_exactly(input);
             self.make_batch(observer)
