@@ -52,21 +52,25 @@ impl Measured<'_> {
 
     /// By how much the delay of each rank that stands out may be off, at 95 %: by as much as its excess in what the verdict
     /// stands on. `None` for the other ranks, and where no rank is left to be compared with.
-    pub(super) fn errors_ns(&self, cases: &[Case], verdicts: &[Judged], t: &Thresholds) -> Vec<Option<i64>> {
+    pub(super) fn errors_ns<'b>(&self, cases: &'b [Case], verdicts: &[Judged], t: &Thresholds) -> Vec<Option<i64>> {
         let is_slow = |rank: usize| verdicts[rank].1.is_some();
         let step_ns = cases.first().map_or(0, |case| case.step_ns);
         let (stretches, _) = self.medians(&series_of(&self.excess.ns), step_ns, t);
-        let in_range = |rank: usize, range: &Evidence| {
-            let excess_ns = self.ranges.compare(range.key()).excess_ns;
-            let series: Vec<Vec<f64>> = excess_ns.iter().map(|of| of.iter().flatten().copied().collect()).collect();
-            Medians::over_steps(&series, step_ns).error_ns(rank, &is_slow)
+        let mut of_ranges: BTreeMap<RangeKey<'b>, Medians> = BTreeMap::new();
+        let mut in_range = |rank: usize, range: &'b Evidence| {
+            let medians = || {
+                let excess_ns = self.ranges.compare(range.key()).excess_ns;
+                let series: Vec<Vec<f64>> = excess_ns.iter().map(|of| of.iter().flatten().copied().collect()).collect();
+                Medians::over_steps(&series, step_ns)
+            };
+            of_ranges.entry(range.key()).or_insert_with(medians).error_ns(rank, &is_slow)
         };
         let in_steps = |rank: usize, occasion: &Occasion| {
             let series = series_of(&self.excess.only(&occasion.at).ns);
             let share = occasion.at.len() as f64 / occasion.steps.max(1) as f64;
             Some(share * Medians::over_steps(&series, step_ns).error_ns(rank, &is_slow)?)
         };
-        let error_ns = |rank: usize| {
+        let mut error_ns = |rank: usize| {
             let case = &cases[rank];
             match verdicts[rank].1? {
                 StandsOn::Range => in_range(rank, case.range.as_ref()?),
@@ -132,7 +136,11 @@ impl Measured<'_> {
     ) -> transfers::Found {
         let step_ns = cases.first().map_or(0, |case| case.step_ns);
         let least_ns = cases.iter().map(|case| case.min_effect_ns).fold(0.0, f64::max);
-        let found = transfers::slow(self.join, clock_error_ns, step_ns, least_ns);
+        let mut found = transfers::slow(self.join, clock_error_ns, step_ns, least_ns);
+        // Each is replayed.
+        found.slow.sort_by_key(|slow| std::cmp::Reverse((slow.comm_id.is_some(), slow.excess_ns)));
+        found.left_out += found.slow.len().saturating_sub(replay.most());
+        found.slow.truncate(replay.most());
         for slow in &found.slow {
             let delay_ns = self.per_waited_step_ns(replay.saved_ns(&|_| false, &by_node([slow]))).max(0);
             for rank in slow.ranks.iter().copied() {

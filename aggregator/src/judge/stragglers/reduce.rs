@@ -18,7 +18,7 @@ use crate::model::thresholds::Thresholds;
 /// Judges all ranks.
 ///
 /// `parts` holds the own time of each rank, in any order. `instances` holds the matched collectives; their members are
-/// positions in the ranks' collectives. `to_global` aligns the clocks.
+/// positions in the ranks' collectives. `to_global` aligns the clocks, and `clock_error_ns` is the error of that.
 pub fn reduce(
     parts: &[OwnTime],
     instances: &[Instance],
@@ -72,7 +72,7 @@ pub fn reduce(
         ranges: ranges.left_out as i64,
         not_replayed: not_replayed as i64,
         not_beside: not_beside as i64,
-        groups: transfers.groups_left_out as i64,
+        groups: transfers.left_out as i64,
         without_clock: transfers.without_clock as i64,
         unpaired: charges.unpaired,
         discrepancy_ns: replay.discrepancy_ns(),

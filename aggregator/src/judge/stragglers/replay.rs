@@ -133,8 +133,8 @@ impl Replay {
         self.alone_of(self.most())
     }
 
-    /// The number of ranks that are replayed at most.
-    fn most(&self) -> usize {
+    /// The number of changes that are replayed at most.
+    pub(super) fn most(&self) -> usize {
         (REPLAYED_MAX / self.nodes.len().max(1)).max(REPLAYED_RANKS)
     }
 

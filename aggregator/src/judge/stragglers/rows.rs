@@ -129,7 +129,7 @@ pub(super) struct LeftOut {
     pub(super) not_replayed: i64,
     /// Slow ranks that were not replayed without the other slow ones.
     pub(super) not_beside: i64,
-    /// Communicators that were not compared with their siblings.
+    /// Communicators and late leavers that were not compared, or not replayed.
     pub(super) groups: i64,
     /// Ranks that were not compared by the times at which they leave collectives.
     pub(super) without_clock: i64,
@@ -156,7 +156,8 @@ pub(super) fn omissions(join: Join, excess: &Excess, parts: &[&OwnTime], left_ou
         rows.push(OmissionRow::left_out("delays of slow ranks without the other slow ranks", why).amount(not_beside));
     }
     if groups > 0 {
-        let why = "the job has too many communicators that overlap; they are not compared with communicators of the same size";
+        let why =
+            "too many communicators overlap to compare them all, or too many are slow to replay the run without each";
         rows.push(OmissionRow::left_out("communicators in the search for slow communication", why).amount(groups));
     }
     if without_clock > 0 {

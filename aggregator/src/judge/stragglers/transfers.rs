@@ -47,10 +47,9 @@ pub(super) struct SlowTransfers {
 /// What was found, and what could not be compared.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// Groups first.
     pub(super) slow: Vec<SlowTransfers>,
-    /// The number of groups beyond [`FAMILIES_MAX`].
-    pub(super) groups_left_out: usize,
+    /// The number of groups beyond [`FAMILIES_MAX`], and of slow transfers that were not replayed.
+    pub(super) left_out: usize,
     /// The number of ranks the errors of whose clocks are unknown.
     pub(super) without_clock: usize,
 }
@@ -60,11 +59,11 @@ pub(super) struct Found {
 pub(super) fn slow(join: &Join, clock_error_ns: &[Option<i64>], step_ns: i64, least_ns: f64) -> Found {
     let steps: BTreeSet<i32> = join.instances.iter().filter_map(|instance| instance.step).collect();
     let steps: Vec<i32> = steps.into_iter().collect();
-    let (families, groups_left_out) = families(join);
+    let (families, left_out) = families(join);
     let of_family = |siblings: &Vec<Group>| slow_groups(join, siblings, &steps, (step_ns, least_ns));
     let mut slow: Vec<SlowTransfers> = families.iter().flat_map(of_family).collect();
     slow.extend(late_leavers(join, clock_error_ns, &steps, (step_ns, least_ns)));
-    Found { slow, groups_left_out, without_clock: clock_error_ns.iter().filter(|error| error.is_none()).count() }
+    Found { slow, left_out, without_clock: clock_error_ns.iter().filter(|error| error.is_none()).count() }
 }
 
 /// A collective in which a rank or a group differs from a typical one.
