@@ -15,7 +15,7 @@ use crate::judge::stragglers::occasional::{self, Delayed};
 use crate::judge::stragglers::per_step::PerStep;
 use crate::judge::stragglers::replay::Replay;
 use crate::judge::stragglers::standing::Medians;
-use crate::judge::stragglers::transfers::{self, SlowTransfers};
+use crate::judge::stragglers::transfers::{self, Least, SlowTransfers};
 use crate::measure::own_time::OwnTime;
 use crate::model::thresholds::Thresholds;
 
@@ -29,10 +29,12 @@ pub(super) struct Measured<'a> {
     pub(super) excess: &'a Excess,
     pub(super) ranges: &'a Ranges<'a>,
     pub(super) per_step: PerStep,
-    /// The number of steps in which each rank was compared.
+    /// The number of counted steps in which each rank was compared.
     pub(super) steps: &'a [usize],
     /// The number of active steps with a collective.
     pub(super) waited_steps: usize,
+    /// The number of those over which delays are averaged.
+    pub(super) counted_steps: usize,
     /// By how much the run would be shorter without the excess of each rank.
     pub(super) alone_ns: &'a [Option<i64>],
 }
@@ -133,16 +135,18 @@ impl Measured<'_> {
         clock_error_ns: &[Option<i64>],
         replay: &Replay,
         (cases, bases): (&mut [Case], &mut [Option<StandsOn>]),
+        t: &Thresholds,
     ) -> transfers::Found {
         let step_ns = cases.first().map_or(0, |case| case.step_ns);
-        let least_ns = cases.iter().map(|case| case.min_effect_ns).fold(0.0, f64::max);
-        let mut found = transfers::slow(self.join, clock_error_ns, step_ns, least_ns);
+        let excess_ns = cases.iter().map(|case| case.min_effect_ns).fold(0.0, f64::max);
+        let mut found = transfers::slow(self.join, clock_error_ns, Least { step_ns, excess_ns, steps: t.min_steps });
         // Each is replayed.
         found.slow.sort_by_key(|slow| std::cmp::Reverse((slow.comm_id.is_some(), slow.excess_ns)));
         found.left_out += found.slow.len().saturating_sub(replay.most());
         found.slow.truncate(replay.most());
         for slow in &found.slow {
-            let delay_ns = self.per_waited_step_ns(replay.saved_ns(&|_| false, &by_node([slow]))).max(0);
+            let saved_ns = replay.saved_ns(&|_| false, &by_node([slow]));
+            let delay_ns = self.averaged_ns(saved_ns, self.counted_steps).max(0);
             for rank in slow.ranks.iter().copied() {
                 if bases[rank].is_some() {
                     continue;
@@ -170,7 +174,8 @@ impl Measured<'_> {
         let works_long = |rank: usize| is_cause(rank, false);
         let slow: Vec<_> = slow.iter().filter(|slow| slow.ranks.iter().any(|rank| is_cause(*rank, true))).collect();
         let causes = (0..verdicts.len()).filter(|rank| works_long(*rank)).count() + slow.len();
-        (causes > 1).then(|| self.per_waited_step_ns(replay.saved_ns(&works_long, &by_node(slow))).max(0))
+        let saved_ns = || replay.saved_ns(&works_long, &by_node(slow));
+        (causes > 1).then(|| self.averaged_ns(saved_ns(), self.counted_steps).max(0))
     }
 
     /// A time per step from a time of all steps in which the rank was compared.
@@ -180,7 +185,10 @@ impl Measured<'_> {
 
     /// A time per step from a sum over the steps with a collective.
     pub(super) fn per_waited_step_ns(&self, ns: i64) -> i64 {
-        let steps = self.waited_steps;
+        self.averaged_ns(ns, self.waited_steps)
+    }
+
+    fn averaged_ns(&self, ns: i64, steps: usize) -> i64 {
         self.per_step.ns(if steps == 0 { 0 } else { (ns as f64 / steps as f64).round() as i64 })
     }
 

@@ -1,10 +1,12 @@
 //! The reduction: combines the parts of all ranks into verdicts, waits and charges.
 
+use std::collections::BTreeSet;
+
 use crate::judge::stragglers::charge::Charges;
 use crate::judge::stragglers::classify::{bases, judge};
 use crate::judge::stragglers::evidence::Ranges;
 use crate::judge::stragglers::excess::Excess;
-use crate::judge::stragglers::join::Join;
+use crate::judge::stragglers::join::{Join, Joined};
 use crate::judge::stragglers::last::Last;
 use crate::judge::stragglers::measured::{Measured, Shown};
 use crate::judge::stragglers::per_step::PerStep;
@@ -33,17 +35,18 @@ pub fn reduce(
     let charges = Charges::of(&join, parts.len());
     let excess = Excess::of(&join, parts.len(), per_step);
     let ranges = Ranges::of(&parts, &excess.steps, per_step, thresholds);
-    let replay = Replay::of(&join, &parts, thresholds.max_queue_gap_ns);
+    let counted = CountedSteps::of(&join, &excess, thresholds.min_steps);
+    let replay = Replay::of(&join, &parts, &counted.steps, thresholds.max_queue_gap_ns);
     let alone_ns = replay.alone_ns();
-    let steps: Vec<usize> = (0..parts.len()).map(|rank| excess.steps_of(rank).count()).collect();
     let measured = Measured {
         parts: &parts,
         join: &join,
         excess: &excess,
         ranges: &ranges,
         per_step,
-        steps: &steps,
-        waited_steps: waited_steps(&join),
+        steps: &counted.of_rank,
+        waited_steps: counted.waited,
+        counted_steps: counted.steps.len(),
         alone_ns: &alone_ns,
     };
     let suffered_ns = |rank: usize| measured.per_waited_step_ns(charges.suffered_ns[rank]);
@@ -52,7 +55,7 @@ pub fn reduce(
     let moving = measured.judge_occasional((&mut cases, &mut bases), &suffered_ns, thresholds);
     let (hidden_ns, not_beside) = measured.hidden_ns(&replay, &bases);
     let clock_error_ns: Vec<Option<i64>> = parts.iter().map(|p| clock_error_ns(p.rank, p.has_device)).collect();
-    let transfers = measured.judge_transfers(&clock_error_ns, &replay, (&mut cases, &mut bases));
+    let transfers = measured.judge_transfers(&clock_error_ns, &replay, (&mut cases, &mut bases), thresholds);
     let verdicts = judge(&cases, &bases, &hidden_ns, thresholds);
     let shown = Shown::of(&cases, &verdicts, &ranges);
     let length_ns = replay.length_ns();
@@ -67,10 +70,9 @@ pub fn reduce(
         length_ns,
     };
     let stragglers = (0..parts.len()).map(|rank| judged.row(rank, thresholds)).collect();
-    let not_replayed = alone_ns.iter().filter(|ns| ns.is_none()).count();
     let left_out = LeftOut {
         ranges: ranges.left_out as i64,
-        not_replayed: not_replayed as i64,
+        not_replayed: alone_ns.iter().filter(|ns| ns.is_none()).count() as i64,
         not_beside: not_beside as i64,
         groups: transfers.left_out as i64,
         without_clock: transfers.without_clock as i64,
@@ -90,10 +92,26 @@ pub fn reduce(
     }
 }
 
-/// The number of active steps with a collective.
-fn waited_steps(join: &Join) -> usize {
-    let mut steps: Vec<i32> = join.instances.iter().filter_map(|i| i.step).collect();
-    steps.sort_unstable();
-    steps.dedup();
-    steps.len()
+/// The active steps over which a delay is averaged: those with collectives. If a rank is missing in some of these, as where
+/// recordings begin at different steps, the others count alone, because the wait for a missing rank is unknown.
+struct CountedSteps {
+    steps: BTreeSet<i32>,
+    /// The number of them in which each rank was compared.
+    of_rank: Vec<usize>,
+    /// The number of active steps with a collective.
+    waited: usize,
+}
+
+impl CountedSteps {
+    fn of(join: &Join, excess: &Excess, min_steps: usize) -> Self {
+        let steps = |is_wanted: fn(&Joined) -> bool| -> BTreeSet<i32> {
+            join.instances.iter().filter(|instance| is_wanted(instance)).filter_map(|instance| instance.step).collect()
+        };
+        let all = steps(|_| true);
+        let waited = all.len();
+        let whole: BTreeSet<i32> = all.difference(&steps(|instance| !instance.whole)).copied().collect();
+        let steps = if whole.len() >= min_steps && 2 * whole.len() >= waited { whole } else { all };
+        let of_rank = |rank: usize| excess.steps_of(rank).filter(|step| steps.contains(step)).count();
+        Self { of_rank: (0..excess.ns.len()).map(of_rank).collect(), steps, waited }
+    }
 }

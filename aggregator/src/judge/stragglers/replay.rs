@@ -33,6 +33,7 @@
 //! moves on to the next collective. If all ranks queued at B and at C, their work is spread evenly over B and C.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
@@ -98,7 +99,8 @@ struct Node {
 #[derive(Debug)]
 pub(super) struct Replay {
     nodes: Vec<Node>,
-    instances: usize,
+    /// For each instance, whether it is in a step that counts.
+    is_counted: Vec<bool>,
     ranks: usize,
     max_queue_gap_ns: i64,
     /// The recorded end, and the end of the unchanged replay.
@@ -107,18 +109,21 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    /// `max_queue_gap_ns` is that of [`Thresholds`](crate::model::thresholds::Thresholds).
-    pub(super) fn of(join: &Join, parts: &[&OwnTime], max_queue_gap_ns: i64) -> Self {
+    /// Only in `steps`, ranks can work as a typical rank. `max_queue_gap_ns` is that of
+    /// [`Thresholds`](crate::model::thresholds::Thresholds).
+    pub(super) fn of(join: &Join, parts: &[&OwnTime], steps: &BTreeSet<i32>, max_queue_gap_ns: i64) -> Self {
         let mut builder = Builder::of(join, parts, max_queue_gap_ns);
         builder.link();
         builder.measure();
-        builder.compare();
+        let is_counted = |instance: &Joined| instance.step.is_some_and(|step| steps.contains(&step));
+        let is_counted: Vec<bool> = join.instances.iter().map(is_counted).collect();
+        builder.compare(&is_counted);
         let nodes = builder.nodes;
         let begins_ns = nodes.iter().map(|n| n.arrival_ns - n.work.own_ns);
         let mut replay = Self {
             begin_ns: begins_ns.min().unwrap_or(0),
             ends_ns: [nodes.iter().map(|n| n.end_ns).max().unwrap_or(0); 2],
-            instances: join.instances.len(),
+            is_counted,
             ranks: parts.len(),
             max_queue_gap_ns,
             nodes,
@@ -163,7 +168,10 @@ impl Replay {
     /// By how much the run would be shorter if these ranks worked as a typical rank does, and ranks left some collectives
     /// earlier: (position of the instance, position of the rank) to ns.
     pub(super) fn saved_ns(&self, is_typical: &dyn Fn(usize) -> bool, earlier_ns: &FxHashMap<(u32, u32), i64>) -> i64 {
-        let of_node = |node: &Node| earlier_ns.get(&(node.instance, node.rank)).copied().unwrap_or(0);
+        let of_node = |node: &Node| {
+            let earlier_ns = earlier_ns.get(&(node.instance, node.rank)).copied();
+            earlier_ns.filter(|_| self.is_counted[node.instance as usize]).unwrap_or(0)
+        };
         let earlier_ns = if earlier_ns.is_empty() { Vec::new() } else { self.nodes.iter().map(of_node).collect() };
         self.ends_ns[1] - self.end_ns(is_typical, earlier_ns)
     }
@@ -205,7 +213,7 @@ impl Replay {
 
     /// `earlier_ns` is empty, or holds for each node by how much its rank leaves earlier.
     fn end_ns(&self, is_typical: &dyn Fn(usize) -> bool, earlier_ns: Vec<i64>) -> i64 {
-        let mut state = State::new(self.nodes.len(), self.instances, earlier_ns);
+        let mut state = State::new(self.nodes.len(), self.is_counted.len(), earlier_ns);
         let mut latest = vec![NONE; self.ranks];
         let changed: Vec<bool> = (0..self.ranks).map(is_typical).collect();
         // By how much the changed ranks are ahead of the recording.
@@ -483,7 +491,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Finds the work of a typical rank: the lower median of the ranks that do the same work.
-    fn compare(&mut self) {
+    fn compare(&mut self, is_counted: &[bool]) {
         for alike in self.alike() {
             let known = || alike.iter().map(|at| *at as usize).filter(|at| self.arrival(*at).own_ns.is_some());
             let Some(own_ns) = lower_median(known().map(|at| self.nodes[at].work.own_ns)) else { continue };
@@ -497,8 +505,8 @@ impl<'a> Builder<'a> {
                 self.nodes[at].typical = Work { own_ns, after_ns };
             }
         }
-        // A cost per step is over active steps, so that work outside of them does not change.
-        let unknown = |at: &usize| self.arrival(*at).own_ns.is_none() || self.instance(*at).step.is_none();
+        // A cost per step is over the steps that count, so that work outside of them does not change.
+        let unknown = |at: &usize| self.arrival(*at).own_ns.is_none() || !is_counted[self.of[*at].0];
         for at in (0..self.nodes.len()).filter(unknown).collect::<Vec<_>>() {
             self.nodes[at].typical = self.nodes[at].work;
         }

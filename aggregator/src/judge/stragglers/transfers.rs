@@ -54,15 +54,26 @@ pub(super) struct Found {
     pub(super) without_clock: usize,
 }
 
-/// Finds groups and ranks whose transfers are longer than those of others by at least `least_ns` per step, and by more than
-/// chance. `step_ns` is the length of a step. `clock_error_ns` is that of a rank, by its position.
-pub(super) fn slow(join: &Join, clock_error_ns: &[Option<i64>], step_ns: i64, least_ns: f64) -> Found {
+/// The least that counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Least {
+    /// The length of a step.
+    pub(super) step_ns: i64,
+    /// The least excess per step.
+    pub(super) excess_ns: f64,
+    /// The least compared steps.
+    pub(super) steps: usize,
+}
+
+/// Finds groups and ranks whose transfers are longer than those of others, by enough and by more than chance. `clock_error_ns` is
+/// that of a rank, by its position.
+pub(super) fn slow(join: &Join, clock_error_ns: &[Option<i64>], least: Least) -> Found {
     let steps: BTreeSet<i32> = join.instances.iter().filter_map(|instance| instance.step).collect();
     let steps: Vec<i32> = steps.into_iter().collect();
     let (families, left_out) = families(join);
-    let of_family = |siblings: &Vec<Group>| slow_groups(join, siblings, &steps, (step_ns, least_ns));
+    let of_family = |siblings: &Vec<Group>| slow_groups(join, siblings, &steps, least);
     let mut slow: Vec<SlowTransfers> = families.iter().flat_map(of_family).collect();
-    slow.extend(late_leavers(join, clock_error_ns, &steps, (step_ns, least_ns)));
+    slow.extend(late_leavers(join, clock_error_ns, &steps, least));
     Found { slow, left_out, without_clock: clock_error_ns.iter().filter(|error| error.is_none()).count() }
 }
 
@@ -100,9 +111,9 @@ impl<'a> Compared<'a> {
         compared
     }
 
-    /// Those that certainly exceed the others, by at least `least_ns` beyond the errors of clocks; without what they consist of.
-    fn slow(&self, step_ns: i64, least_ns: f64) -> BTreeMap<usize, SlowTransfers> {
-        let medians = Medians::over_steps(&series_of(&self.excess_ns), step_ns);
+    /// Those that certainly exceed the others, by enough beyond the errors of clocks; without what they consist of.
+    fn slow(&self, least: Least) -> BTreeMap<usize, SlowTransfers> {
+        let medians = Medians::over_steps(&series_of(&self.excess_ns), least.step_ns);
         let standings = medians.standings();
         let is_slow = |of: usize| standings[of] == Standing::Certain;
         let slow = |of: usize| {
@@ -120,23 +131,18 @@ impl<'a> Compared<'a> {
                 shown,
                 beyond_ns: Vec::new(),
             };
-            (excess_ns >= least_ns + clocks_ns).then_some((of, slow))
+            (known.len() >= least.steps && excess_ns >= least.excess_ns + clocks_ns).then_some((of, slow))
         };
         (0..standings.len()).filter(|of| is_slow(*of)).filter_map(slow).collect()
     }
 }
 
-fn late_leavers(
-    join: &Join,
-    clock_error_ns: &[Option<i64>],
-    steps: &[i32],
-    (step_ns, least_ns): (i64, f64),
-) -> Vec<SlowTransfers> {
+fn late_leavers(join: &Join, clock_error_ns: &[Option<i64>], steps: &[i32], least: Least) -> Vec<SlowTransfers> {
     let differences = || {
         let instances = join.instances.iter().enumerate();
         instances.flat_map(|(position, instance)| departures(position as u32, instance, clock_error_ns))
     };
-    let mut slow = Compared::of(steps, clock_error_ns.len(), differences()).slow(step_ns, least_ns);
+    let mut slow = Compared::of(steps, clock_error_ns.len(), differences()).slow(least);
     if slow.is_empty() {
         return Vec::new();
     }
@@ -225,13 +231,13 @@ fn families(join: &Join) -> (Vec<Vec<Group>>, usize) {
     (families.filter(|groups| groups.len() > 1).collect(), left_out)
 }
 
-fn slow_groups(join: &Join, siblings: &[Group], steps: &[i32], (step_ns, least_ns): (i64, f64)) -> Vec<SlowTransfers> {
+fn slow_groups(join: &Join, siblings: &[Group], steps: &[i32], least: Least) -> Vec<SlowTransfers> {
     let differences = || {
         let shape = siblings.iter().take(1).flat_map(|group| &group.by_step);
         let places = shape.flat_map(|(step, all)| (0..all.len()).map(|place| (*step, place)));
         places.flat_map(|at| between_groups(join, siblings, at))
     };
-    let mut slow = Compared::of(steps, siblings.len(), differences()).slow(step_ns, least_ns);
+    let mut slow = Compared::of(steps, siblings.len(), differences()).slow(least);
     if slow.is_empty() {
         return Vec::new();
     }

@@ -1,6 +1,6 @@
 //! Replays of drawn runs. One column is 10 ns.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::judge::stragglers::join::Join;
 use crate::judge::stragglers::replay::Replay;
@@ -56,7 +56,7 @@ fn saved_ns(ranks: &[Vec<At>], sets: &[&[usize]]) -> Vec<i64> {
         .enumerate()
         .map(|(id, ((comm_id, _), all))| Instance { comm_id, ..instance(id, 0, all.len(), all) })
         .collect();
-    let replay = Replay::of(&Join::of(&parts, &instances, &|_, _, t_ns| t_ns), &parts, 0);
+    let replay = Replay::of(&Join::of(&parts, &instances, &|_, _, t_ns| t_ns), &parts, &BTreeSet::from([0]), 0);
     assert_eq!(replay.discrepancy_ns(), 0);
     sets.iter().map(|set| replay.saved_by_work_ns(&|rank| set.contains(&rank))).collect()
 }
