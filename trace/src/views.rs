@@ -180,7 +180,7 @@ WITH used AS (
 SELECT
     e.*,
     e.ts_ns + c.offset_ns + CAST(round(coalesce(c.drift_ppb, 0) * (e.ts_ns - c.origin_ns) / 1e9) AS BIGINT) AS global_ts_ns,
-    c.error_ns + c.bias_ns AS global_error_ns,
+    c.error_ns + greatest(c.bias_ns - c.error_ns, 0) AS global_error_ns,
     c.clock
 FROM $.events AS e
 LEFT JOIN fits AS c
