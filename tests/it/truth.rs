@@ -23,6 +23,7 @@ const RIGHT: &[&str] = &[
     "clean-normal",
     "clock-bend-10",
     "ping-drift",
+    "ping-bend-1-every-15-s",
 ];
 
 #[test]
@@ -37,6 +38,8 @@ fn the_answers_about_simulated_jobs_are_true() {
         let analysis =
             serde_json::from_str(&finished.stdout).unwrap_or_else(|e| panic!("{name}: {e}: {}", finished.said()));
         let score = judge(&scenario.expected, &job, &truth, &analysis);
+        let (held, stated) = score.in_interval;
+        assert_eq!(held, stated, "{name}: the interval of a delay does not hold {:?}: {score:#?}", truth.alone_ns);
         assert!(score.is_right(), "{name}: {score:#?}, true cost {:?}, waits {}", truth.alone_ns, truth.waits_ns);
     }
 }

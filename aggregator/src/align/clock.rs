@@ -17,11 +17,13 @@ mod barrier;
 mod bend;
 mod choice;
 mod collective;
+mod curve;
 mod evidence;
 mod fit;
 mod identity;
 mod jump;
 mod lines;
+mod map;
 mod misfit;
 mod ping;
 mod polygon;
@@ -31,14 +33,16 @@ mod unmatched;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{ClockFitRow, ClockMethod, ClockSide, OmissionRow, SampleKind};
 
 pub use affine::Affine;
-pub use jump::Map;
+pub use map::Map;
 
+use crate::base::stats::student_quantile;
 use crate::model::clock_choice::Choice;
 use choice::allows;
 
@@ -63,7 +67,7 @@ impl Goodness {
     fn of(fit: &Fit, to: Node, map: &Affine, window: (i64, i64)) -> Self {
         let back = map.inverse();
         let local = (back.apply(window.0), back.apply(window.1));
-        Self { to, error_ns: fit.error_ns(local), bias_ns: fit.bias_ns(local), bound_ns: fit.bound_ns(local) }
+        Self { to, error_ns: fit.best_error_ns(local), bias_ns: fit.bias_ns(local), bound_ns: fit.best_bound_ns(local) }
     }
 
     /// Adds an error that no fit has.
@@ -86,6 +90,12 @@ impl Goodness {
         Some(self.error_ns?.saturating_add(other.error_ns?).max(bias_ns))
     }
 }
+
+/// Knots of different fits that are closer than one part in so many of their span are one.
+const KNOTS_APART: i64 = 1024;
+
+/// The degrees of freedom of the error of a fit with the fewest bursts that show a bend.
+const ERROR_FREEDOM: f64 = 4.0;
 
 /// A rank, the rank to whose device clock it is mapped, and the fit.
 type DeviceFit = (i32, i32, Fit);
@@ -110,28 +120,35 @@ pub fn fit(ranks: &[&RankOutline], instances: &[Instance], choice: Choice) -> Cl
     let mut ranks = ranks.to_vec();
     ranks.sort_by_key(|r| r.info.rank);
     ranks.dedup_by_key(|r| r.info.rank);
-    let mut clocks = fit_jumps(&ranks, instances, choice);
+    let (mut clocks, jumps) = fit_jumps(&ranks, instances, choice);
     for (rank, count) in unmatched::unexplained(&ranks, instances, &clocks) {
         clocks.drop_bounds(rank);
         clocks.contradictions.push(unmatched::described(rank, count));
     }
+    clocks.list_parts(&jumps);
     clocks
 }
 
-/// Fits clocks that may jump. `ranks` ascend.
-fn fit_jumps(ranks: &[&RankOutline], instances: &[Instance], choice: Choice) -> Clocks {
-    let clocks = fit_even(ranks, instances, choice);
-    if clocks.contradictions.is_empty() || !allows(choice, ClockMethod::Collective) {
-        return clocks;
-    }
-    let jumps = jump::find(instances);
+/// Fits clocks that may jump, and returns the jumps. `ranks` ascend.
+fn fit_jumps(ranks: &[&RankOutline], instances: &[Instance], choice: Choice) -> (Clocks, Jumps) {
+    let mut clocks = fit_even(ranks, instances, choice);
+    let jumps = if allows(choice, ClockMethod::Collective) { jump::find(instances) } else { Jumps::new() };
     if jumps.is_empty() {
-        return clocks;
+        return (clocks, jumps);
+    }
+    if clocks.contradictions.is_empty() {
+        clocks.widen_bounds(&jumps);
+        clocks.contradictions = jump::suspected(&jumps, ranks);
+        return (clocks, Jumps::new());
     }
     let (even_ranks, even_instances) = jump::without(&jumps, ranks, instances);
     let even = fit_even(&even_ranks.iter().collect::<Vec<_>>(), &even_instances, choice);
     // Only jumps that explain contradictions are believed.
-    if even.contradictions.len() < clocks.contradictions.len() { even.with_jumps(&jumps, ranks) } else { clocks }
+    if even.contradictions.len() < clocks.contradictions.len() {
+        (even.with_jumps(&jumps, ranks), jumps)
+    } else {
+        (clocks, Jumps::new())
+    }
 }
 
 /// Fits clocks that do not jump. `ranks` ascend.
@@ -284,9 +301,9 @@ impl Clocks {
     }
 
     /// Returns the map of [`global`](Self::global), for converting many times of one clock.
-    pub fn map(&self, rank: i32, device: bool) -> Map {
+    pub fn map(&self, rank: i32, device: bool) -> Cow<'_, Map> {
         let fitted = self.by_clock.get(&(rank, device)).or_else(|| self.by_clock.get(&(rank, false)));
-        fitted.map_or_else(Map::default, |(_, map)| *map)
+        fitted.map_or_else(|| Cow::Owned(Map::default()), |(_, map)| Cow::Borrowed(map))
     }
 
     /// Bounds 95 % of the error of a difference between global times of two ranks' host clocks or device clocks; `None`
@@ -363,7 +380,32 @@ impl Clocks {
             residual_p95_ns: fits.iter().filter_map(|f| f.residual_p95_ns).max(),
             violations: 0,
         };
+        let map = joints.map_or_else(Map::default, |path| self.best_map(forest, node, &path));
         self.push(row, map);
+    }
+
+    /// The map from a clock along the best estimates of `path` to the reference, linear between the knots of all of them.
+    fn best_map(&self, forest: &Forest, node: Node, path: &[usize]) -> Map {
+        let even = |node: Node| self.reached.get(&node).map_or(Affine::IDENTITY, |at| at.map);
+        let (line, back) = (even(node), even(node).inverse());
+        let knots = |joint: &usize| {
+            let Joint { from, fit, .. } = &forest.joints[*joint];
+            let global = even(*from);
+            fit.knots_ns().map(move |t| back.apply(global.apply(t)))
+        };
+        let mut times: Vec<i64> = path.iter().flat_map(knots).collect();
+        times.sort_unstable();
+        // Bursts of all ranks are at about the same times.
+        let span_ns = times.last().zip(times.first()).map_or(0, |(last, first)| last.saturating_sub(*first));
+        times.dedup_by(|later, earlier| later.saturating_sub(*earlier) <= span_ns / KNOTS_APART);
+        let to_reference = |t_ns: i64| {
+            let step = |(at, t_ns): (Node, i64), joint: &usize| {
+                let Joint { from, to, fit } = &forest.joints[*joint];
+                if *from == at { (*to, fit.apply(t_ns)) } else { (*from, fit.apply_back(t_ns)) }
+            };
+            path.iter().fold((node, t_ns), step).1
+        };
+        Map::through(line, &times.into_iter().map(|t| (t, to_reference(t))).collect::<Vec<_>>())
     }
 
     /// Adds a row for the devices of each rank that has any. Without a fit from device-timed collectives, the row
@@ -388,7 +430,7 @@ impl Clocks {
             let Some(host) = self.row(id, false).cloned() else { continue };
             let clock = ClockSide::Device.into();
             if let Some((to, fit)) = fitted.get(&id) {
-                let base = self.map(*to, false).even;
+                let base = self.reached.get(&Node::Rank(*to)).map_or(Affine::IDENTITY, |at| at.map);
                 let map = fit.map.then(&base);
                 let good = Goodness::of(fit, Node::Rank(*to), &map, window);
                 let is_joined = *to == reference;
@@ -406,17 +448,17 @@ impl Clocks {
                     ..host
                 };
                 self.devices.insert(id, good);
-                self.push(row, map);
+                self.push(row, Map::line(map));
             } else if rank.has_device_rows || timed.contains(&id) {
                 let own = Some(0).filter(|_| id == reference);
-                let map = self.map(id, false).even;
+                let map = self.map(id, false).into_owned();
                 self.push(ClockFitRow { clock, error_ns: own, bias_ns: own, bound_ns: own, ..host }, map);
             }
         }
     }
 
-    fn push(&mut self, row: ClockFitRow, map: Affine) {
-        self.by_clock.insert((row.rank, row.clock == ClockSide::Device), (self.rows.len(), Map::new(map, &[])));
+    fn push(&mut self, row: ClockFitRow, map: Map) {
+        self.by_clock.insert((row.rank, row.clock == ClockSide::Device), (self.rows.len(), map));
         self.rows.push(row);
     }
 
@@ -430,26 +472,31 @@ impl Clocks {
             }
             for device in [false, true] {
                 if let Some((_, map)) = self.by_clock.get_mut(&(*rank, device)) {
-                    *map = Map::new(map.even, jumps);
+                    *map = jump::with_jumps(map, jumps);
                 }
             }
         }
-        let jumps_of = |rank: i32| jumps.get(&rank).map(Vec::as_slice).unwrap_or_default();
-        let of_jumps = |mut row: ClockFitRow| {
-            // Every clock is compared with both sides of the reference.
-            if row.rank != row.reference_rank {
-                let (error_ns, bound_ns) = jump::errors(jumps_of(row.reference_rank));
-                row.error_ns = row.error_ns.map(|error| error.saturating_add(error_ns));
-                row.bound_ns = row.bound_ns.map(|bound| bound.saturating_add(bound_ns));
-            }
-            jump::rows(&row, jumps_of(row.rank))
-        };
-        self.rows = std::mem::take(&mut self.rows).into_iter().flat_map(of_jumps).collect();
-        self.number_rows();
+        // Every clock is compared with both sides of the reference.
+        for row in self.rows.iter_mut().filter(|row| row.rank != row.reference_rank) {
+            let of_reference = jumps.get(&row.reference_rank).map(Vec::as_slice).unwrap_or_default();
+            let (error_ns, bound_ns) = jump::errors(of_reference);
+            row.error_ns = row.error_ns.map(|error| error.saturating_add(error_ns));
+            row.bound_ns = row.bound_ns.map(|bound| bound.saturating_add(bound_ns));
+        }
         let mut listed = jump::described(jumps, ranks);
         listed.append(&mut self.contradictions);
         self.contradictions = listed;
         self
+    }
+
+    /// Replaces the row of each clock by a row for each part of its time.
+    fn list_parts(&mut self, jumps: &Jumps) {
+        let parts = |row: &ClockFitRow| {
+            let of_rank = jumps.get(&row.rank).map(Vec::as_slice).unwrap_or_default();
+            jump::rows(row, &self.map(row.rank, row.clock == ClockSide::Device), of_rank)
+        };
+        self.rows = self.rows.iter().flat_map(parts).collect();
+        self.number_rows();
     }
 
     /// The joints at a rank's host clock.
@@ -459,6 +506,27 @@ impl Clocks {
             reached.up.filter(|(up, _)| *at == node || *up == node).map(|(_, joint)| joint)
         };
         self.reached.iter().filter_map(touches).collect()
+    }
+
+    /// Widens the guarantee of all that goes through clocks that may have jumped.
+    fn widen_bounds(&mut self, jumps: &Jumps) {
+        for (rank, jumps) in jumps {
+            let by_ns = jumps.iter().fold(0, |sum: i64, jump| sum.saturating_add(jump.by_ns.saturating_abs()));
+            // Ranks that share a clock jump together.
+            let joints: Vec<usize> =
+                self.touching(*rank).into_iter().filter(|joint| self.joints[*joint].bound_ns != Some(0)).collect();
+            joints.iter().for_each(|joint| self.joints[*joint].widen(0, by_ns));
+            let through = |good: &Goodness, id: i32| id == *rank || good.to == Node::Rank(*rank);
+            self.devices.iter_mut().filter(|(id, good)| through(good, **id)).for_each(|(_, good)| good.widen(0, by_ns));
+            for row in self.rows.iter_mut().filter(|row| row.rank != row.reference_rank) {
+                let path = tree::path(&self.reached, Node::Rank(row.rank), Node::Rank(row.reference_rank));
+                let is_wider = path.is_some_and(|path| path.iter().any(|joint| joints.contains(joint)));
+                let device = self.devices.get(&row.rank).filter(|_| row.clock == ClockSide::Device);
+                if device.map_or(is_wider, |good| through(good, row.rank)) {
+                    row.bound_ns = row.bound_ns.map(|bound| bound.saturating_add(by_ns));
+                }
+            }
+        }
     }
 
     /// Takes the guarantee from all that goes through a rank's clock.
@@ -492,12 +560,19 @@ fn drift_ppb(map: &Affine, known: bool) -> Option<f64> {
     (known || map.drift != 0.0).then_some(map.drift * 1e9)
 }
 
-/// 95 % of the sum of independent errors: their squares add up. 1 ns per error is for rounding, and later maps stretch an earlier
-/// error by their drift, which is below one part in a thousand.
+/// 95 % of the sum of independent errors: their squares add up. Each holds a margin because few samples tell its variance; those
+/// of several errors tell more (Satterthwaite). 1 ns per error is for rounding, and later maps stretch an earlier error by their
+/// drift, which is below one part in a thousand.
 fn independent(errors: &[i64]) -> i64 {
     let stretched = |error: &i64| error.saturating_add(error / 1_000 + 1) as f64;
-    let squares: f64 = errors.iter().filter(|error| **error != 0).map(|error| stretched(error).powi(2)).sum();
-    squares.sqrt().ceil() as i64
+    let squares: Vec<f64> = errors.iter().filter(|error| **error != 0).map(|error| stretched(error).powi(2)).collect();
+    let sum: f64 = squares.iter().sum();
+    if squares.len() < 2 {
+        return sum.sqrt().ceil() as i64;
+    }
+    let freedom = ERROR_FREEDOM * sum * sum / squares.iter().map(|square| square * square).sum::<f64>();
+    let quantile = |freedom: f64| student_quantile(0.025, freedom);
+    (sum.sqrt() * quantile(freedom) / quantile(ERROR_FREEDOM)).ceil() as i64
 }
 
 /// Adds up the errors along a path, with 1 ns per joint for rounding. The sum is unknown if any error is.

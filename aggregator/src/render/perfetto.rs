@@ -137,12 +137,13 @@ impl Shared<'_> {
 
     /// Returns the clocks of a rank, for converting many times.
     fn of_rank(&self, rank: i32) -> RankTimes {
-        RankTimes { host: self.clocks.map(rank, false), device: self.clocks.map(rank, true), shift_ns: self.shift_ns }
+        let map = |device| self.clocks.map(rank, device).into_owned();
+        RankTimes { host: map(false), device: map(true), shift_ns: self.shift_ns }
     }
 }
 
 /// The maps from the clocks of one rank to the time of the trace.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct RankTimes {
     host: Map,
     device: Map,

@@ -10,8 +10,8 @@ tables! {
     analysis_list uses $;
 
     /// One row per rank and clock: how the clock maps to global time, global = t + offset + drift·(t − origin). By
-    /// rank, the host's clock first. A clock that jumped has a row for each part, in order: each but the first holds from
-    /// its `origin_ns` on.
+    /// rank, the host's clock first. A clock that bends or jumped has a row for each part, in order: each but the first holds
+    /// from its `origin_ns` on.
     clock_fit: ClockFitRow / ClockFitBuilder / ClockFitView, by Aggregator, sorted by None; {
         /// Global rank.
         rank: i32,

@@ -15,6 +15,7 @@
 //! A line that two gates permit says nothing about the time between them: a clock that runs fast first and slow later
 //! passes both.
 
+use crate::align::clock::curve::Curve;
 use crate::align::clock::lines::{Feasible, Gate, Line};
 
 /// Largest difference between the drift of a clock at any time and its mean drift. A quartz oscillator changes by up to
@@ -35,16 +36,21 @@ pub(crate) struct Bend {
 
 impl Bend {
     /// The region that `gates` allow around `line`. The drift of the clock may differ from its mean by [`BEND_LIMIT`],
-    /// and its mean from that of `line` by as much as `feasible`, the lines through all gates, allows. `None` if the
-    /// gates do not limit the offset on both sides.
+    /// and its mean from that of `line` by as much as `feasible`, the lines through all gates, allows. With a curve, the region
+    /// is around `line` and the curve. `None` if the gates do not limit the offset on both sides.
     ///
     /// # Errors
     /// The index of a gate that no such clock can pass after it passed all gates of earlier times.
-    pub(crate) fn through(gates: &[Gate], line: Line, feasible: Option<&Feasible>) -> Result<Option<Self>, usize> {
-        let limit = BEND_LIMIT + feasible.map_or(BEND_LIMIT, |lines| farthest_drift(lines, line));
+    pub(crate) fn through(
+        gates: &[Gate],
+        (line, curve): (Line, Option<&Curve>),
+        feasible: Option<&Feasible>,
+    ) -> Result<Option<Self>, usize> {
+        let of_lines = feasible.map_or(BEND_LIMIT, |lines| farthest_drift(lines, line));
+        let limit = BEND_LIMIT + of_lines + curve.map_or(0.0, Curve::steepest);
         let mut order: Vec<usize> = (0..gates.len()).collect();
         order.sort_by(|a, b| gates[*a].t.total_cmp(&gates[*b].t));
-        let mut limits: Vec<Gate> = order.iter().map(|at| relative(gates[*at], line)).collect();
+        let mut limits: Vec<Gate> = order.iter().map(|at| relative(gates[*at], line, curve)).collect();
         for at in 1..limits.len() {
             limits[at] = tighten(limits[at], limits[at - 1], limit);
             if limits[at].low > limits[at].high {
@@ -80,9 +86,9 @@ fn farthest_drift(feasible: &Feasible, line: Line) -> f64 {
     (line.drift - low).max(high - line.drift)
 }
 
-/// The limits of a gate, above `line`.
-fn relative(gate: Gate, line: Line) -> Gate {
-    let at = line.at(gate.t);
+/// The limits of a gate, above `line` and the curve.
+fn relative(gate: Gate, line: Line, curve: Option<&Curve>) -> Gate {
+    let at = line.at(gate.t) + curve.map_or(0.0, |curve| curve.at(gate.t));
     Gate { low: gate.low - at, high: gate.high - at, ..gate }
 }
 
@@ -108,7 +114,7 @@ mod tests {
 
     fn bend(gates: &[Gate], line: Line) -> Option<Bend> {
         let feasible = Feasible::through(gates, 500e-6).ok();
-        Bend::through(gates, line, feasible.as_ref()).unwrap()
+        Bend::through(gates, (line, None), feasible.as_ref()).unwrap()
     }
 
     // ±1 µs ┬                     ┬     300 s apart: between them the clock may run 10 ppm faster, then 10 ppm slower
@@ -152,7 +158,7 @@ mod tests {
     #[test]
     fn a_jump_is_no_bend() {
         let gates = [gate(0.0, 1e3, 0.0), gate(S, 1e3, 0.0), gate(2.0 * S, 1e3, 1e6), gate(3.0 * S, 1e3, 1e6)];
-        assert_eq!(Bend::through(&gates, Line::default(), None), Err(2));
+        assert_eq!(Bend::through(&gates, (Line::default(), None), None), Err(2));
     }
 
     #[test]

@@ -240,7 +240,7 @@ impl Group {
             let Some(mut drawn) = drawn else { continue };
             let (sourced, gates, feasible) = (sourced(clock), gates_of(clock), drawn.feasible.take());
             let mut estimate = self.estimate(clock, method(clock), drawn, &measured);
-            match Bend::through(&gates, estimate.line, feasible.as_ref()) {
+            match Bend::through(&gates, (estimate.line, None), feasible.as_ref()) {
                 Ok(bend) => estimate.bend = bend,
                 Err(position) => {
                     let source = sourced.and_then(|gates| gates.get(position)?.1);
@@ -486,6 +486,7 @@ impl Group {
             bias_ns,
             support: Support::of(&points.iter().map(|p| p.0).collect::<Vec<_>>()),
             samples: points.len() as i64,
+            curved: None,
             residual_p95_ns: (!points.is_empty()).then_some(p95.ceil() as i64),
         }
     }

@@ -4,6 +4,7 @@ use trace::ClockMethod;
 
 use crate::align::clock::affine::Affine;
 use crate::align::clock::bend::Bend;
+use crate::align::clock::curve::Curve;
 use crate::align::clock::lines::Line;
 
 /// Assumed drift between two clocks that have not been compared for long. Quartz oscillators are sold as ±50 ppm and
@@ -82,6 +83,8 @@ pub(crate) struct Fit {
     pub(crate) samples: i64,
     pub(crate) residual_p95_ns: Option<i64>,
     errors: Errors,
+    /// The distance of the estimate from `map`, if the clock bends; with its errors.
+    curve: Option<(Curve, Errors)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -107,6 +110,13 @@ enum Errors {
     },
 }
 
+/// An estimate that follows the bend of a clock: its distance from the line, and its errors as in [`Estimate`].
+pub(crate) struct Curved {
+    pub(crate) curve: Curve,
+    pub(crate) bend: Option<Bend>,
+    pub(crate) spread_ns: f64,
+}
+
 /// Inputs of a line fit. Times are in ns from `origin_ns`, offsets in ns above `base_ns`. The line has a rounded offset,
 /// because errors apply to the map as used.
 pub(crate) struct Estimate {
@@ -120,6 +130,7 @@ pub(crate) struct Estimate {
     /// The largest error that all samples share.
     pub(crate) bias_ns: f64,
     pub(crate) support: Support,
+    pub(crate) curved: Option<Curved>,
     pub(crate) samples: i64,
     pub(crate) residual_p95_ns: Option<i64>,
 }
@@ -134,35 +145,77 @@ impl Fit {
             samples: 0,
             residual_p95_ns: None,
             errors: Errors::Exact,
+            curve: None,
         }
     }
 
     /// A map with an unknown error.
     pub(crate) fn unknown(method: ClockMethod, offset_ns: i64, samples: i64) -> Self {
         let map = Affine { offset_ns, ..Affine::IDENTITY };
-        Self { method, map, drift_known: false, samples, residual_p95_ns: None, errors: Errors::Unknown }
+        Self { method, map, drift_known: false, samples, residual_p95_ns: None, errors: Errors::Unknown, curve: None }
     }
 
     pub(crate) fn of(estimate: Estimate) -> Self {
         let Estimate { method, origin_ns, base_ns, line, drift_known, bend, spread_ns, support, .. } = estimate;
         let map = Affine { offset_ns: base_ns.saturating_add(line.offset as i64), drift: line.drift, origin_ns };
-        let Estimate { samples, residual_p95_ns, bias_ns, .. } = estimate;
+        let Estimate { samples, residual_p95_ns, bias_ns, curved, .. } = estimate;
         let errors = Errors::Lines { bend, spread_ns, bias_ns, support };
-        Self { method, map, drift_known, samples, residual_p95_ns, errors }
+        let curve = curved.map(|Curved { curve, bend, spread_ns }| {
+            (curve, Errors::Lines { bend, spread_ns: Some(spread_ns), bias_ns, support: support.shown() })
+        });
+        Self { method, map, drift_known, samples, residual_p95_ns, errors, curve }
     }
 
     /// The same map for two other clocks, each within `each_ns` of one of these; without a guarantee.
     pub(crate) fn borrowed(&self, each_ns: i64) -> Self {
         let errors = Errors::Borrowed { errors: Box::new(self.errors.clone()), each_ns };
-        Self { errors, ..self.clone() }
+        Self { errors, curve: None, ..self.clone() }
     }
 
-    /// Guaranteed error within a window of the source clock; `None`: no guarantee.
+    /// Converts a time to the target clock by the best estimate: by the curve, if there is one.
+    pub(crate) fn apply(&self, t_ns: i64) -> i64 {
+        self.map.apply(t_ns).saturating_add(self.above_map_ns(t_ns))
+    }
+
+    /// Converts a time of the target clock back. The curve is so flat that its distance is the same a distance away.
+    pub(crate) fn apply_back(&self, t_ns: i64) -> i64 {
+        let back = self.map.inverse();
+        back.apply(t_ns.saturating_sub(self.above_map_ns(back.apply(t_ns))))
+    }
+
+    /// The times of the source clock between which the best estimate is a line.
+    pub(crate) fn knots_ns(&self) -> impl Iterator<Item = i64> {
+        let since_origin = self.curve.iter().flat_map(|(curve, _)| curve.times());
+        since_origin.map(|t| self.map.origin_ns.saturating_add(t as i64))
+    }
+
+    fn above_map_ns(&self, t_ns: i64) -> i64 {
+        let t = t_ns.saturating_sub(self.map.origin_ns) as f64;
+        self.curve.as_ref().map_or(0, |(curve, _)| curve.at(t).round() as i64)
+    }
+
+    /// Guaranteed error of [`apply`](Self::apply) within a window of the source clock; `None`: no guarantee.
+    pub(crate) fn best_bound_ns(&self, window: (i64, i64)) -> Option<i64> {
+        let errors = self.curve.as_ref().map_or(&self.errors, |(_, errors)| errors);
+        errors.bound_ns(self.since_origin(window))
+    }
+
+    /// 95 % of the error of [`apply`](Self::apply) within a window of the source clock, as [`error_ns`](Self::error_ns).
+    pub(crate) fn best_error_ns(&self, window: (i64, i64)) -> Option<i64> {
+        let Some((curve, errors)) = &self.curve else { return self.error_ns(window) };
+        let since_origin = self.since_origin(window);
+        let error_ns = errors.error_ns(since_origin, self.drift_known)?;
+        let beyond_ns = curve.steepest() * errors.beyond(since_origin);
+        let error_ns = error_ns.saturating_add(beyond_ns.ceil() as i64);
+        Some(self.best_bound_ns(window).map_or(error_ns, |bound| bound.min(error_ns)))
+    }
+
+    /// Guaranteed error of `map` within a window of the source clock; `None`: no guarantee.
     pub(crate) fn bound_ns(&self, window: (i64, i64)) -> Option<i64> {
         self.errors.bound_ns(self.since_origin(window))
     }
 
-    /// 95 % of the error within a window of the source clock, without its bias, never above the bound; `None`: unknown.
+    /// 95 % of the error of `map` within a window of the source clock, without its bias, never above the bound; `None`: unknown.
     pub(crate) fn error_ns(&self, window: (i64, i64)) -> Option<i64> {
         self.errors.error_ns(self.since_origin(window), self.drift_known)
     }
@@ -198,6 +251,14 @@ impl Errors {
                 let error = in_window(*spread, support, window, drift_known);
                 Some(bound.map_or(error, |b| b.min(error)))
             }
+        }
+    }
+
+    /// The longest time between a window and the samples.
+    fn beyond(&self, (from, to): (f64, f64)) -> f64 {
+        match self {
+            Self::Lines { support, .. } => support.beyond(from).max(support.beyond(to)),
+            _ => 0.0,
         }
     }
 

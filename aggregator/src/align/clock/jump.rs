@@ -18,6 +18,7 @@ use trace::{ClockFitRow, OmissionRow};
 
 use crate::align::clock::affine::Affine;
 use crate::align::clock::collective::DRIFT_LIMIT;
+use crate::align::clock::map::Map;
 use crate::base::stats::{SIGMA_PER_MAD, median_in_place, weighted_median};
 use crate::model::{Barrier, Instance, RankOutline};
 
@@ -61,40 +62,6 @@ impl Jump {
 /// The jumps of each rank's clock, ascending.
 pub(crate) type Jumps = BTreeMap<i32, Vec<Jump>>;
 
-/// A map from a clock that may have jumped to another clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Map {
-    /// The map of the clock without its jumps.
-    pub(crate) even: Affine,
-    /// The time of each jump, and the sum of all jumps up to it; ascending, the first `count` are used.
-    steps: [(i64, i64); JUMPS_MAX],
-    count: usize,
-}
-
-impl Map {
-    pub(crate) fn new(even: Affine, jumps: &[Jump]) -> Self {
-        let mut map = Self { even, ..Self::default() };
-        let mut sum_ns: i64 = 0;
-        for (step, jump) in map.steps.iter_mut().zip(jumps) {
-            sum_ns = sum_ns.saturating_add(jump.by_ns);
-            *step = (jump.from_ns, sum_ns);
-            map.count += 1;
-        }
-        map
-    }
-
-    /// Converts a time to the target clock.
-    pub fn apply(&self, t_ns: i64) -> i64 {
-        if self.count == 0 { self.even.apply(t_ns) } else { self.even.apply(t_ns.saturating_sub(self.ahead_ns(t_ns))) }
-    }
-
-    /// How far the clock is ahead at `t_ns` because it has jumped.
-    fn ahead_ns(&self, t_ns: i64) -> i64 {
-        let steps = self.steps.get(..self.count).unwrap_or_default();
-        steps.iter().rev().find(|(from, _)| *from <= t_ns).map_or(0, |(_, sum)| *sum)
-    }
-}
-
 /// A stretch of a clock's time, from its begin on, with its own offset.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Piece {
@@ -105,6 +72,11 @@ pub(crate) struct Piece {
     /// Error and bound by jumps, beside those of the fit.
     pub(crate) error_ns: i64,
     pub(crate) bound_ns: i64,
+}
+
+/// The map of a clock that also jumped.
+pub(crate) fn with_jumps(map: &Map, jumps: &[Jump]) -> Map {
+    map.with_jumps(jumps.iter().map(|jump| (jump.from_ns, jump.by_ns)))
 }
 
 /// Sums of the errors and bounds of jumps. The size of a jump enters the fit of both sides.
@@ -136,27 +108,36 @@ pub(crate) fn pieces(jumps: &[Jump]) -> Vec<Piece> {
     pieces
 }
 
-/// The rows of a clock with these jumps, from the row of the clock without them. Each row but the first holds from its
-/// `origin_ns` on.
-pub(crate) fn rows(even: &ClockFitRow, jumps: &[Jump]) -> Vec<ClockFitRow> {
+/// The rows of a clock with these jumps: from the row of the clock without them, and from its map. Each row but the first holds
+/// from its `origin_ns` on.
+pub(crate) fn rows(even: &ClockFitRow, map: &Map, jumps: &[Jump]) -> Vec<ClockFitRow> {
+    if jumps.is_empty() && map.as_line().is_some() {
+        return vec![even.clone()];
+    }
     let pieces = pieces(jumps);
-    let second_ns = pieces.get(1).and_then(|piece| piece.from_ns);
-    let row = |piece: Piece| {
-        let drift = even.drift_ppb.unwrap_or(0.0) * 1e-9;
+    let untils = pieces.iter().skip(1).map(|piece| piece.from_ns).chain([None]);
+    let lines = |(piece, until_ns): (&Piece, Option<i64>)| -> Vec<(Option<i64>, Piece, Affine)> {
+        let even_ns = |shown: Option<i64>| shown.map(|t| t.saturating_sub(piece.ahead_ns));
+        let lines = map.within(even_ns(piece.from_ns), even_ns(until_ns)).into_iter();
+        lines.map(|(from, line)| (from.map(|t| t.saturating_add(piece.ahead_ns)), *piece, line)).collect()
+    };
+    let parts: Vec<(Option<i64>, Piece, Affine)> = pieces.iter().zip(untils).flat_map(lines).collect();
+    let second_ns = parts.get(1).and_then(|part| part.0);
+    let row = |(from_ns, piece, line): (Option<i64>, Piece, Affine)| {
         let until_second = second_ns.map_or(even.origin_ns, |second| even.origin_ns.min(second.saturating_sub(1)));
-        let origin_ns = piece.from_ns.unwrap_or(until_second);
-        let map = Affine { offset_ns: even.offset_ns, drift, origin_ns: even.origin_ns };
+        let origin_ns = from_ns.unwrap_or(until_second);
         let more = |error: Option<i64>, by_ns: i64| error.map(|error| error.saturating_add(by_ns));
         ClockFitRow {
-            offset_ns: map.apply(origin_ns.saturating_sub(piece.ahead_ns)).saturating_sub(origin_ns),
+            offset_ns: line.apply(origin_ns.saturating_sub(piece.ahead_ns)).saturating_sub(origin_ns),
+            drift_ppb: if map.as_line().is_some() { even.drift_ppb } else { Some(line.drift * 1e9) },
             origin_ns,
             error_ns: more(even.error_ns, piece.error_ns),
             bound_ns: more(even.bound_ns, piece.bound_ns),
-            violations: if piece.from_ns.is_none() { even.violations } else { 0 },
+            violations: if from_ns.is_none() { even.violations } else { 0 },
             ..even.clone()
         }
     };
-    pieces.into_iter().map(row).collect()
+    parts.into_iter().map(row).collect()
 }
 
 /// The jumps that the collectives show, the largest first.
@@ -330,7 +311,7 @@ pub(crate) fn without(
     instances: &[Instance],
 ) -> (Vec<RankOutline>, Vec<Instance>) {
     let maps: BTreeMap<i32, Map> =
-        jumps.iter().map(|(rank, jumps)| (*rank, Map::new(Affine::IDENTITY, jumps))).collect();
+        jumps.iter().map(|(rank, jumps)| (*rank, with_jumps(&Map::default(), jumps))).collect();
     let even = |rank: i32, t_ns: i64| maps.get(&rank).map_or(t_ns, |map| map.apply(t_ns));
     let outline = |rank: &&RankOutline| {
         let id = rank.info.rank;
@@ -357,6 +338,24 @@ pub(crate) fn without(
 
 /// A line for each clock that jumped.
 pub(crate) fn described(jumps: &Jumps, ranks: &[&RankOutline]) -> Vec<OmissionRow> {
+    listed(jumps, ranks, "clock jump", |rank, shifts| {
+        format!(
+            "the clock of rank {rank} jumped {shifts}; the times on both sides are fitted, and a time in between may be wrong by the jump"
+        )
+    })
+}
+
+/// A line for each clock that may have jumped.
+pub(crate) fn suspected(jumps: &Jumps, ranks: &[&RankOutline]) -> Vec<OmissionRow> {
+    listed(jumps, ranks, "possible clock jump", |rank, shifts| {
+        format!(
+            "the departures of rank {rank} from collectives shift {shifts}: its clock jumped, or it leaves at another time since; no \
+             collective shows which, so bound_ns includes the shift"
+        )
+    })
+}
+
+fn listed(jumps: &Jumps, ranks: &[&RankOutline], what: &str, why: impl Fn(i32, &str) -> String) -> Vec<OmissionRow> {
     let begin = |rank: i32| ranks.iter().find(|r| r.info.rank == rank).and_then(|r| r.recorded_ns).map_or(0, |r| r.0);
     let one = |(rank, jumps): (&i32, &Vec<Jump>)| {
         let since = |t_ns: i64| t_ns.saturating_sub(begin(*rank)) as f64 / 1e9;
@@ -366,11 +365,7 @@ pub(crate) fn described(jumps: &Jumps, ranks: &[&RankOutline]) -> Vec<OmissionRo
             format!("by {by:+.3} ms (± {error:.3}) between {from:.3} and {to:.3} s of its recording")
         };
         let all: Vec<String> = jumps.iter().map(at).collect();
-        let why = format!(
-            "the clock of rank {rank} jumped {}; the times on both sides are fitted, and a time in between may be wrong by the jump",
-            all.join(", ")
-        );
-        OmissionRow::note("clock jump", why).rank(*rank).amount(jumps.len() as i64)
+        OmissionRow::note(what, why(*rank, &all.join(", "))).rank(*rank).amount(jumps.len() as i64)
     };
     jumps.iter().map(one).collect()
 }

@@ -13,14 +13,15 @@
 //!
 //! Each ping is a gate of [`Feasible`] and of [`Bend`]. The guarantee follows from all pings together. The estimate is a line through
 //! the best round trip of each burst, because a ping's real error is far below half its round trip where both
-//! directions are equally fast.
+//! directions are equally fast. If the bursts show that the clock bends, a [`Curve`] follows it.
 
 use std::collections::BTreeMap;
 
 use trace::{ClockMethod, OmissionRow, SampleKind};
 
 use crate::align::clock::bend::Bend;
-use crate::align::clock::fit::{Estimate, Fit, Support};
+use crate::align::clock::curve::Curve;
+use crate::align::clock::fit::{Curved, Estimate, Fit, Support};
 use crate::align::clock::lines::{Feasible, Gate, Line};
 use crate::align::clock::misfit;
 use crate::base::stats::{median_in_place, nearest_rank, weighted_median};
@@ -117,8 +118,7 @@ pub(crate) fn contradiction(rank: impl Into<Option<i32>>, amount: i64, why: &str
 /// `pings` must be sorted and not empty.
 fn fit_pair(pings: &[Ping]) -> (Fit, i64, Option<i64>) {
     let bursts = bursts(pings);
-    let best: Vec<Ping> =
-        bursts.iter().filter_map(|b| b.iter().min_by_key(|p| (p.rtt_ns, p.local_ns)).copied()).collect();
+    let best: Vec<Ping> = bursts.iter().filter_map(|burst| best_of(burst)).collect();
     let (origin_ns, base_ns) = (best[0].local_ns, best[0].offset_ns);
     let t = |p: &Ping| p.local_ns.saturating_sub(origin_ns) as f64;
     let offset = |p: &Ping| p.offset_ns.saturating_sub(base_ns) as f64;
@@ -137,10 +137,18 @@ fn fit_pair(pings: &[Ping]) -> (Fit, i64, Option<i64>) {
     let points: Vec<(f64, f64, f64)> = best.iter().map(|p| (t(p), offset(p), 1.0 / p.rtt_ns.max(1) as f64)).collect();
     let (line, drift_known) = choose(&points, feasible.as_ref());
     let line = line.rounded();
-    let bend = Bend::through(&gates, line, feasible.as_ref());
+    let bend = Bend::through(&gates, (line, None), feasible.as_ref());
     let contradiction = bend.as_ref().err().map(|position| pings[*position].local_ns);
     let mut distances: Vec<f64> = pings.iter().map(|p| (offset(p) - line.at(t(p))).abs()).collect();
     let support = Support::of(&points.iter().map(|p| p.0).collect::<Vec<_>>());
+    let distance = |p: &Ping| (t(p), offset(p) - line.at(t(p)));
+    let spread_ns = spread(&bursts, distance);
+    let curved = spread_ns.filter(|_| bend.is_ok()).and_then(|line_ns| {
+        let good: Vec<(f64, f64)> = good_bursts(&bursts).filter_map(best_of).map(|p| distance(&p)).collect();
+        let (curve, spread_ns) = Curve::through(&good, line_ns, hidden_asymmetry(least_rtt_ns(pings)))?;
+        let bend = Bend::through(&gates, (line, Some(&curve)), feasible.as_ref()).ok().flatten();
+        Some(Curved { curve, bend, spread_ns })
+    });
     let estimate = Estimate {
         method: ClockMethod::Ping,
         origin_ns,
@@ -148,9 +156,10 @@ fn fit_pair(pings: &[Ping]) -> (Fit, i64, Option<i64>) {
         line,
         drift_known,
         bend: bend.ok().flatten(),
-        spread_ns: spread(&bursts, |p| (t(p), offset(p) - line.at(t(p)))),
+        spread_ns,
         bias_ns: 0.0,
         support: if best.len() < BURSTS_MIN { support } else { support.shown() },
+        curved,
         samples: pings.len() as i64,
         residual_p95_ns: Some(nearest_rank(&mut distances, 0.95).unwrap_or(0.0).ceil() as i64),
     };
@@ -206,25 +215,37 @@ fn robust_line(points: &[(f64, f64, f64)]) -> Line {
     Line { offset, drift }
 }
 
+fn best_of(burst: &[Ping]) -> Option<Ping> {
+    burst.iter().min_by_key(|p| (p.rtt_ns, p.local_ns)).copied()
+}
+
+fn least_rtt_ns(pings: &[Ping]) -> i64 {
+    pings.iter().map(|p| p.rtt_ns).min().unwrap_or(i64::MAX)
+}
+
+/// The bursts with a good round trip. The network or the processor was busy in the others.
+fn good_bursts<'a>(bursts: &'a [&'a [Ping]]) -> impl Iterator<Item = &'a [Ping]> {
+    let least_ns = bursts.iter().map(|burst| least_rtt_ns(burst)).min().unwrap_or(i64::MAX);
+    bursts.iter().copied().filter(move |burst| least_rtt_ns(burst) <= least_ns.saturating_mul(3))
+}
+
 /// 95 % of the error of the line: by the best round trip of each burst, or by all good round trips where bursts are few; at
 /// least the possible asymmetry. `None`: too few samples.
 fn spread(bursts: &[&[Ping]], distance: impl Fn(&Ping) -> (f64, f64)) -> Option<f64> {
-    let smallest = |b: &[Ping]| b.iter().map(|p| p.rtt_ns).min().unwrap_or(i64::MAX);
-    let least = bursts.iter().map(|b| smallest(b)).min()?;
-    // A burst in which the network or the processor was busy has no good round trip; skip it.
-    let good_bursts = || bursts.iter().filter(|b| smallest(b) <= least.saturating_mul(3));
-    if good_bursts().count() >= BURSTS_MIN {
-        let best = good_bursts().filter_map(|b| b.iter().min_by_key(|p| (p.rtt_ns, p.local_ns)));
-        return Some(misfit::of_line(best.map(&distance).collect())?.max(hidden_asymmetry(least)));
+    let asymmetry = hidden_asymmetry(bursts.iter().map(|burst| least_rtt_ns(burst)).min()?);
+    if good_bursts(bursts).count() >= BURSTS_MIN {
+        let best = good_bursts(bursts).filter_map(best_of);
+        return Some(misfit::of_line(best.map(|p| distance(&p)).collect())?.max(asymmetry));
     }
     let mut distances = Vec::new();
-    for burst in good_bursts() {
-        let limit = smallest(burst).saturating_add(smallest(burst) / 5);
+    for burst in good_bursts(bursts) {
+        let least_ns = least_rtt_ns(burst);
+        let limit = least_ns.saturating_add(least_ns / 5);
         distances.extend(burst.iter().filter(|p| p.rtt_ns <= limit).map(|p| distance(p).1.abs()));
     }
     let few = distances.len() < 3;
     let spread = nearest_rank(&mut distances, 0.95)?.max(median_in_place(&mut distances)?);
-    (!few).then_some(spread.max(hidden_asymmetry(least)))
+    (!few).then_some(spread.max(asymmetry))
 }
 
 /// 95 % of the error that unequal directions can hide from every ping, given the smallest round trip.

@@ -304,7 +304,7 @@ pub(super) fn clocks(text: &mut String, analysis: &Analysis, terminal: &Terminal
         let bias = bias.map_or(String::new(), |bias| format!(", up to {} more if a rank always leaves late", ns(bias)));
         let words = format!(
             "{} by {method}: error {} (95 %){bias}, guaranteed within {}; corrected by up to {}{drift}",
-            plural(fits.len(), &format!("{clock} clock")),
+            plural(fits.iter().map(|f| f.rank).collect::<BTreeSet<_>>().len(), &format!("{clock} clock")),
             worst(|f| f.error_ns),
             worst(|f| f.bound_ns),
             ns(offset),

@@ -23,7 +23,7 @@ fn show(bends: &[Bend], leap: Leap, rank: i32, t: i64) -> i64 {
 }
 
 /// Ranks on hosts of their own that reduce every 20 ms for 2 s; the operation takes 0.2 ms. From `late.1` on, the rank
-/// `late.0` leaves 0.1 ms later.
+/// `late.0` leaves 0.3 ms later.
 fn job(dice: &mut Dice, bends: &[Bend], leap: Leap, late: (i32, i64)) -> Vec<TestRank> {
     let mut ranks: Vec<TestRank> =
         (0..bends.len() as i32).map(|rank| TestRank { rank, ..TestRank::default() }).collect();
@@ -32,7 +32,7 @@ fn job(dice: &mut Dice, bends: &[Bend], leap: Leap, late: (i32, i64)) -> Vec<Tes
         let first = dice.between(0, bends.len() as i64 - 1);
         for rank in 0..bends.len() as i32 {
             let start = if i64::from(rank) == first { last } else { last - dice.between(0, 4 * MS) };
-            let later = if rank == late.0 && last >= late.1 { 100_000 } else { 0 };
+            let later = if rank == late.0 && last >= late.1 { 300_000 } else { 0 };
             let end = last + 200_000 + later + dice.between(0, 3_000);
             let mut row = collective(rank, "allreduce", show(bends, leap, rank, start), show(bends, leap, rank, end));
             row.seq = Some(k);
@@ -122,14 +122,17 @@ fn two_clocks_that_jumped_are_two_lines() {
     assert!(clocks.rows().iter().all(|row| row.bound_ns.is_some()), "{:?}", clocks.rows());
 }
 
-// rank 1   |══|    |══|    |═══|    |═══|     leaves 0.1 ms later from 1 s on: no barrier contradicts it, no clock jumped
+// rank 1   |══|    |══|    |═══|    |═══|     leaves 0.3 ms later from 1 s on: no barrier contradicts that its clock jumped, or not
 #[test]
-fn a_rank_that_begins_to_leave_late_has_not_jumped() {
+fn a_rank_that_begins_to_leave_late_may_have_jumped() {
     let mut dice = Dice::new(13);
     let bends = drifting(&mut dice, 4);
     let leap = Leap { rank: 9, at_ns: 0, by_ns: 0 };
     let clocks = clocks_of(&job(&mut dice, &bends, leap, (1, S)));
-    assert_eq!((clocks.contradictions.len(), clocks.rows().len()), (0, 4), "{:?}", clocks.contradictions);
+    let said: Vec<_> = clocks.contradictions.iter().map(|c| (&*c.what, c.rank)).collect();
+    assert_eq!((said, clocks.rows().len()), (vec![("possible clock jump", Some(1))], 4));
+    let wide: Vec<bool> = clocks.rows().iter().map(|row| row.bound_ns.is_some_and(|bound| bound > 300_000)).collect();
+    assert_eq!(wide, [false, true, false, false]);
     check(&clocks, &bends, leap);
 }
 

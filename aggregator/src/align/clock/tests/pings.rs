@@ -1,6 +1,6 @@
 //! Fits by round trips: clocks with known errors, over a network with random delays.
 
-use trace::ClockSampleRow;
+use trace::{ClockFitRow, ClockSampleRow};
 
 use crate::align::clock::Clocks;
 use crate::align::clock::tests::support::{Bend, Dice, TestRank, collective, fitted, matched};
@@ -102,6 +102,40 @@ fn the_guarantee_holds_for_clocks_that_bend() {
             assert!(row.bound_ns.is_some_and(|bound| worst <= bound), "{worst} beyond the guarantee of {row:?}");
         }
     }
+}
+
+// s       0                 150                300
+//         ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮ ▮    a turn by 2 ppm of every second rank
+#[test]
+fn a_clock_that_bends_is_followed_from_burst_to_burst() {
+    let mut dice = Dice::new(5);
+    let end = 300 * S;
+    let often: Vec<i64> = (0..=20).map(|k| k * 15 * S).collect();
+    let (mut ranks_off, mut outside) = (0, 0);
+    for _ in 0..20 {
+        let mut bends = bends(&mut dice, 8, 50);
+        // No rank turns like its parent in the tree.
+        for (rank, bend) in bends.iter_mut().enumerate() {
+            bend.turn_ns = dice.between(end / 4, 3 * end / 4);
+            bend.turn = if rank.count_ones() % 2 == 1 { 2e-6 } else { 0.0 };
+        }
+        let clocks = fitted(&tree(&mut dice, &bends, &often, end), &[]);
+        for rank in 1..8 {
+            let rows: Vec<&ClockFitRow> = clocks.rows().iter().filter(|row| row.rank == rank as i32).collect();
+            let worst = (0..=60).map(|k| off(&clocks, &bends, rank, (k * 5 * S, k * 5 * S))).max().unwrap();
+            let error = rows[0].error_ns.unwrap();
+            assert!(rows.len() > 10 && error < 30_000 && worst <= rows[0].bound_ns.unwrap(), "{worst} {:?}", rows[0]);
+            (ranks_off, outside) = (ranks_off + 1, outside + usize::from(worst > error));
+            // The rows say what `global` does.
+            for t in (0..=60).map(|k| bends[rank].show(k * 5 * S)) {
+                let row = rows.iter().skip(1).rev().find(|row| row.origin_ns <= t).unwrap_or(&rows[0]);
+                let drift = row.drift_ppb.unwrap() * 1e-9 * (t - row.origin_ns) as f64;
+                assert!((t + row.offset_ns + drift.round() as i64 - clocks.global(rank as i32, false, t)).abs() <= 1);
+            }
+        }
+    }
+    println!("{outside} of {ranks_off} outside error_ns");
+    assert!(outside * 20 <= ranks_off, "{outside} of {ranks_off}");
 }
 
 // ms or s   0 ▮▮▮                                   one burst: the drift is unknown, the bound grows with it
