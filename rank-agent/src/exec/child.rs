@@ -42,9 +42,14 @@ impl Target {
         self.with(|receiver| receiver.pending)
     }
 
-    /// Sets the wait that a signal without a program ends.
+    /// Sets the wait that a signal without a program ends. A signal that has already arrived ends it at once.
     pub(super) fn interrupt(&self, waiting: Option<Stop>) {
-        self.with(|receiver| receiver.waiting = waiting);
+        self.with(|receiver| {
+            if let (Some(signal), Some(waiting)) = (receiver.pending, &waiting) {
+                waiting.raise(signal);
+            }
+            receiver.waiting = waiting;
+        });
     }
 
     /// `by_kernel`: the kernel sends a terminal's signals to the whole process group, which includes the program.
@@ -162,5 +167,18 @@ pub(super) fn exit_code(status: ExitStatus) -> u8 {
         (Some(code), _) => code as u8,
         (None, Some(signal)) => 128_u8.wrapping_add(signal as u8),
         (None, None) => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_ends_a_wait_that_begins_after_it() {
+        let (target, stop) = (Target::default(), Stop::default());
+        target.deliver(15, false);
+        target.interrupt(Some(stop.clone()));
+        assert!(matches!(stop.check(), Err(Error::Stopped(15))));
     }
 }
