@@ -33,6 +33,7 @@ mod walk;
 mod tests;
 
 use rustc_hash::FxHashMap;
+use trace::name_rules::is_step;
 use trace::{CriticalPathRow, Text};
 
 use crate::base::intervals::Interval;
@@ -147,10 +148,11 @@ fn row(data: &RankData, step: i32, window: Interval, walk: &Walk<'_>) -> Critica
     }
 }
 
-/// The names with the most time on the path, `name=ns`, separated by `; `.
+/// The names with the most time on the path, `name=ns`, separated by `; `. The range of a step is left out, because
+/// `host_gap_ns` already says how long nothing else ran.
 fn longest(by_name: &FxHashMap<u32, i64>, names: &[Text]) -> Text {
-    let mut sums: Vec<(i64, &Text)> =
-        by_name.iter().filter(|(_, ns)| **ns > 0).map(|(name, ns)| (*ns, &names[*name as usize])).collect();
+    let sums = by_name.iter().filter(|(_, ns)| **ns > 0).map(|(name, ns)| (*ns, &names[*name as usize]));
+    let mut sums: Vec<(i64, &Text)> = sums.filter(|(_, name)| !is_step(name)).collect();
     sums.sort_by(|(a, x), (b, y)| b.cmp(a).then_with(|| x.cmp(y)));
     let texts: Vec<String> = sums.iter().take(TOP).map(|(ns, name)| format!("{name}={ns}")).collect();
     texts.join("; ").into()

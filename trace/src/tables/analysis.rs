@@ -505,7 +505,7 @@ tables! {
         /// Number of waits on the path in which the host waits for a device and no `cuda_sync` row states for which
         /// work; the path follows the row that ended last.
         inferred_waits: i64,
-        /// Names with the most time on the path: `name=ns`, separated by `; `.
+        /// Names with the most time on the path, without ranges of steps: `name=ns`, separated by `; `.
         longest: Text,
     }
 
