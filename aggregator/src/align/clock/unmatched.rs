@@ -9,6 +9,13 @@
 //! Collectives bound a clock where they match, on the premise that it ran evenly in between. If a rank has rows without a match in
 //! the same place where its communicator has collectives without that rank, the clock may have jumped there. At the two ends of
 //! recordings that overlap in part, rows without a match lie at one end, and collectives without the rank at the other.
+//!
+//! ```text
+//!   rank 0   [A] [B] [C] [D] [E]
+//!   rank 2   [A] [B]  ?  [C] [D]       after its clock jumped back by a whole period, it looks one period early
+//! ```
+//!
+//! A row without a match between rows with one is no matter of an end either.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,13 +37,18 @@ struct Places {
 }
 
 impl Places {
-    /// The number of collectives without a match in places where others have collectives without this rank.
+    /// The number of collectives without a match in places where others have collectives without this rank, or between
+    /// collectives that match.
     fn unexplained(&mut self) -> i64 {
         self.matched_ns.sort_unstable();
         self.with_ns.sort_unstable();
         let place = |all: &[i64], t_ns: i64| all.partition_point(|at| *at < t_ns);
         let without: BTreeSet<usize> = self.without_ns.iter().map(|t_ns| place(&self.with_ns, *t_ns)).collect();
-        let is_there = |t_ns: &&i64| without.contains(&place(&self.matched_ns, **t_ns));
+        let between = 1..self.matched_ns.len();
+        let is_there = |t_ns: &&i64| {
+            let place = place(&self.matched_ns, **t_ns);
+            without.contains(&place) || between.contains(&place)
+        };
         if self.matched_ns.is_empty() { 0 } else { self.unmatched_ns.iter().filter(is_there).count() as i64 }
     }
 }
@@ -87,7 +99,31 @@ pub(crate) fn unexplained(ranks: &[&RankOutline], instances: &[Instance], clocks
 
 /// The line for a clock without a guarantee.
 pub(crate) fn described(rank: i32, count: i64) -> OmissionRow {
-    let why = "they match none of the others', where these have collectives without this rank: its clock may have jumped there, so it \
-               has no bound";
+    let why = "they match none of the others', where these have collectives without this rank, or between those that match: its \
+               clock may have jumped there, so it has no bound";
     OmissionRow::note("collectives that do not bound the clock", why).rank(rank).amount(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(matched_ns: &[i64], with_ns: &[i64], without_ns: &[i64], unmatched_ns: &[i64]) -> Places {
+        let [matched_ns, with_ns, without_ns, unmatched_ns] =
+            [matched_ns, with_ns, without_ns, unmatched_ns].map(<[i64]>::to_vec);
+        Places { matched_ns, with_ns, without_ns, unmatched_ns }
+    }
+
+    /// ```text
+    /// others    [1] [2] [3] [4]            [1] [2] [3] [4]            [1] [2] [3] [4]
+    /// rank      [1] [2]  ?   ?                 [2] [3] [4]  ?         [1] [2]  ?  [3]
+    ///           the same place             the two ends               between matches
+    /// ```
+    #[test]
+    fn rows_without_a_match_are_explained_by_the_ends_of_recordings_only() {
+        assert_eq!(places(&[1, 2], &[1, 2], &[3, 4], &[3, 4]).unexplained(), 2);
+        assert_eq!(places(&[2, 3, 4], &[2, 3, 4], &[1], &[5]).unexplained(), 0);
+        assert_eq!(places(&[1, 2, 4], &[1, 2, 3], &[4], &[3]).unexplained(), 1);
+        assert_eq!(places(&[], &[], &[1], &[1]).unexplained(), 0, "no clock is fitted");
+    }
 }
