@@ -69,6 +69,8 @@ pub struct Instance {
     pub bucket: Option<i32>,
     /// Number of ranks in the communicator, if known.
     pub ranks_expected: Option<i32>,
+    /// Whether a member's times are those of several collectives, which the library carried out together.
+    pub fused: bool,
     /// Evidence that matched the rows.
     pub level: MatchLevel,
     /// Whether the operation makes its ranks wait for each other.

@@ -65,6 +65,8 @@ vocabularies! {
         Started = "started",
         /// It ended.
         Done = "done",
+        /// The library does not report how far it is.
+        Unreported = "unreported",
     }
 
     /// Origin of a collective's times.

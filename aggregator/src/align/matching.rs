@@ -170,6 +170,7 @@ fn instance(ranks: &[&RankOutline], group: &Group) -> Instance {
         step: most_common(rows.iter().filter_map(|(_, r)| r.step).collect()),
         bucket: agreed(rows.iter().map(|(_, r)| r.bucket)),
         ranks_expected: if point_to_point { Some(2) } else { ranks_expected(ranks, &places, &rows) },
+        fused: rows.iter().any(|(_, r)| r.fused == Some(true)),
         level: group.level,
         barrier,
         members,

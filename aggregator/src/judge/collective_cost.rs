@@ -7,7 +7,7 @@
 //!           first         L   end      skew = L − first, transfer = end − L
 //! ```
 
-use trace::InstanceRow;
+use trace::{InstanceRow, OmissionRow};
 
 use crate::align::clock::Clocks;
 use crate::base::stats::lower_median;
@@ -28,13 +28,15 @@ pub(crate) fn instance_row(instance: &Instance, clocks: &Clocks) -> Option<Insta
     let transfer_ns = end_ns
         .map(|end| end - last_start_ns)
         .filter(|transfer| complete && synchronizes && error_ns.is_some_and(|error| *transfer > error.max(0)));
-    let algbw_gbs = match (instance.bytes, transfer_ns) {
+    // The bytes of one collective over the time of several are no bandwidth.
+    let bytes = instance.bytes.filter(|_| !instance.fused);
+    let algbw_gbs = match (bytes, transfer_ns) {
         (Some(bytes), Some(transfer)) => Some(bytes as f64 / transfer as f64),
         _ => None,
     };
     let factor = bus_factor(&instance.op, instance.ranks_expected.unwrap_or(instance.members.len() as i32));
     let mean_dur = mean_duration_ns(instance);
-    let incl_wait = instance.bytes.zip(mean_dur).filter(|_| complete && synchronizes);
+    let incl_wait = bytes.zip(mean_dur).filter(|_| complete && synchronizes);
     Some(InstanceRow {
         instance: instance.id,
         comm_id: instance.comm_id,
@@ -59,6 +61,13 @@ pub(crate) fn instance_row(instance: &Instance, clocks: &Clocks) -> Option<Insta
         r#match: instance.level.into(),
         clocks_disagree: clocks_disagree(instance, last_start_ns, error_ns, clocks),
     })
+}
+
+/// The line for collectives whose bandwidth is unknown because the library fused them.
+pub(crate) fn fused(instances: &[Instance]) -> Option<OmissionRow> {
+    let count = instances.iter().filter(|instance| instance.fused).count();
+    let why = "the library carried them out together with others of their group, whose times they share";
+    (count > 0).then(|| OmissionRow::note("bandwidths of collectives", why).amount(count as i64))
 }
 
 /// The largest clock error between the last rank and another member; `None` if any of these errors is unknown.
@@ -126,5 +135,19 @@ mod tests {
         };
         assert_eq!(transfer("a host/utc", Choice::SameHost), (Some(500), Some(0)));
         assert_eq!(transfer("a host/utc", Choice::Utc), (None, None));
+    }
+
+    #[test]
+    fn a_fused_collective_has_times_but_no_bandwidth() {
+        let rank = |rank| {
+            let row = collective(rank, "allreduce", 0, 1_000);
+            let row = trace::CollectiveRow { bytes: Some(8_000), fused: Some(rank == 1), ..row };
+            TestRank { rank, rows: vec![row], domain: "a host/utc".into(), ..TestRank::default() }
+        };
+        let ranks = [rank(0), rank(1)];
+        let (instances, _) = matched(&ranks);
+        let row = instance_row(&instances[0], &fitted_by(&ranks, &instances, Choice::SameHost)).unwrap();
+        assert_eq!((row.transfer_ns, row.algbw_gbs, row.busbw_incl_wait_gbs), (Some(1_000), None, None));
+        assert_eq!(fused(&instances).unwrap().amount, Some(1));
     }
 }

@@ -121,6 +121,7 @@ mod tests {
             step: Some(1),
             bucket: None,
             ranks_expected: Some(2),
+            fused: false,
             level: trace::MatchLevel::Seq,
             barrier,
             members: vec![member(0, 4), member(1, 12)],

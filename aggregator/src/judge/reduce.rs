@@ -10,7 +10,7 @@ use crate::align::clock::Clocks;
 use crate::base::intervals::Interval;
 use crate::ingest::source::{Source, SourceInfo};
 use crate::judge::buckets::bucket_timing;
-use crate::judge::collective_cost::instance_row;
+use crate::judge::collective_cost::{fused, instance_row};
 use crate::judge::exposed_waits::fill_exposed_waits;
 use crate::judge::findings::communication::{by_name_alone, suspects};
 use crate::judge::findings::findings;
@@ -119,6 +119,7 @@ fn reduce_aligned(
     }
     omissions.extend(unmatched);
     omissions.extend(lacking(&parts, options));
+    omissions.extend(fused(&instances));
     let rows: Vec<_> = instances.iter().map(|i| (i, instance_row(i, &clocks))).collect();
     let (instances, rows): (Vec<Instance>, Vec<_>) =
         rows.into_iter().filter_map(|(i, row)| Some((i.clone(), row?))).unzip();

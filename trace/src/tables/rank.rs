@@ -123,7 +123,8 @@ tables! {
         start_ns: Option<i64>,
         /// Time when it ended.
         end_ns: Option<i64>,
-        /// Progress: `done`, `started` or `enqueued`. The last row of a hung collective is not `done`.
+        /// Progress: `done`, `started` or `enqueued`; `unreported` where the library reports no progress. The last row of a
+        /// hung collective is `started` or `enqueued`.
         state: Word<State>,
         /// Stream of the collective.
         stream_id: Option<i64>,
@@ -139,6 +140,8 @@ tables! {
         timing_source: Word<TimingSource>,
         /// `id` of the collective's row in `events`.
         event_id: Option<i64>,
+        /// Whether NCCL carried it out together with others of its group, so that its times are those of all of them.
+        fused: Option<bool>,
     }
 
     /// One row per rank, operation and GPU channel, one per phase of a channel, and one per copy engine's part of an
@@ -175,8 +178,9 @@ tables! {
         seen_end_ns: Option<i64>,
         /// Size of a copy engine's batch.
         bytes: Option<i64>,
-        /// Whether the GPU's timestamps contradict themselves or their neighbours. NCCL keeps 64 per channel; a host
-        /// that falls behind reads newer ones.
+        /// Whether the GPU's timestamps contradict themselves, their neighbours or the launch, or may be those of another
+        /// operation. NCCL keeps 64 per channel; a host that falls behind reads newer ones. Before 2.31 it also confuses
+        /// those after a send to oneself and after a CUDA graph.
         suspect: bool,
     }
 

@@ -186,6 +186,7 @@ mod tests {
             step: None,
             bucket: None,
             ranks_expected: None,
+            fused: false,
             level: MatchLevel::Seq,
             barrier: Barrier::Strict,
             members: (0..).zip(starts_ns).map(member).collect(),

@@ -164,6 +164,7 @@ fn give(data: &mut RankData, index: usize, kernels: &[usize], is_shared: bool) {
     row.end_ns = kernels.iter().map(|kernel| events.end_ns(*kernel)).max();
     row.state = "done".into();
     row.timing_source = "cupti".into();
+    row.fused = Some(is_shared);
 }
 
 #[cfg(test)]
@@ -268,6 +269,11 @@ mod tests {
         // The GPU's own timestamps of a part of a kernel are more accurate than the kernel's.
         let expected = vec![(0, Some(70), 30, 35), (1, Some(70), 30, 35), (2, Some(70), 1, 2)];
         assert_eq!(joined(&[launch, kernel(70, 30)], &three), (expected, 0));
+        let mut data = rank(&[launch, kernel(70, 30)], &three);
+        join(&mut data);
+        let fused: BTreeMap<_, _> = data.outline.collectives.iter().map(|c| (c.seq.unwrap(), c.fused)).collect();
+        let expected = BTreeMap::from([(0, Some(true)), (1, Some(true)), (2, None)]);
+        assert_eq!(fused, expected, "NCCL says whether its own times are of several");
         // Two kernels for one collective.
         let expected = vec![(0, Some(70), 30, 45)];
         assert_eq!(joined(&[launch, kernel(70, 30), kernel(71, 40)], &three[..1]), (expected, 0));

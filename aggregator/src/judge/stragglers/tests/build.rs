@@ -168,6 +168,7 @@ pub(super) fn instance(id: usize, step: usize, world: usize, members: Vec<Member
         step: Some(step as i32),
         bucket: None,
         ranks_expected: Some(world as i32),
+        fused: false,
         level: MatchLevel::Seq,
         barrier: Barrier::Strict,
         members,

@@ -187,6 +187,7 @@ fn many_ranks_take_little_time() {
         step: Some(1),
         bucket: None,
         ranks_expected: Some(2),
+        fused: false,
         level: trace::MatchLevel::Seq,
         barrier: Barrier::Strict,
         members: vec![member(2 * pair), member(2 * pair + 1)],
