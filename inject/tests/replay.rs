@@ -220,6 +220,76 @@ fn check_comms(version: u8, rows: &[CommRow]) {
     }
 }
 
+/// A case in which NCCL 2.28 confuses the times of operations. Returns the all-reduces, of which no row may state a wrong time
+/// or look hung; the printed values; what the recorder says.
+fn confused(run: &Path, case: &str) -> (Vec<CollectiveRow>, BTreeMap<String, Vec<String>>, String) {
+    let output = command(run, 0, 2, &[case, "5"]).env("RANKSCOPE_NCCL_DETAIL", "channels").output().unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{case}: {}\n{stdout}\n{stderr}", output.status);
+    let mut values = BTreeMap::<String, Vec<String>>::new();
+    for (name, value) in stdout.lines().filter_map(|line| line.split_once('=')) {
+        values.entry(name.into()).or_default().push(value.into());
+    }
+    let collectives = rows::<CollectiveRow>(run, 0);
+    let hung: Vec<_> = collectives.iter().filter(|row| matches!(&*row.state, "started" | "enqueued")).collect();
+    assert_eq!(hung, Vec::<&CollectiveRow>::new(), "{case}: nothing hangs");
+    let errors: BTreeMap<_, _> =
+        rows::<NcclChannelRow>(run, 0).into_iter().map(|row| ((row.op, row.seq), row.clock_error_ns)).collect();
+    let mut reduces: Vec<CollectiveRow> = collectives.into_iter().filter(|row| &*row.op == "allreduce").collect();
+    reduces.sort_by_key(|row| row.seq);
+    for times in &values["times"] {
+        let [seq, start_ns, end_ns] = *times.split(' ').map(|n| n.parse().unwrap()).collect::<Vec<i64>>() else {
+            panic!()
+        };
+        let row = reduces.iter().find(|row| row.seq == Some(seq)).unwrap();
+        let slack_ns = errors.get(&(row.op.clone(), row.seq)).copied().flatten().unwrap_or(0) + 200_000;
+        let near = |stated: Option<i64>, true_ns: i64| stated.is_none_or(|ns| (ns - true_ns).abs() <= slack_ns);
+        assert!(near(row.start_ns, start_ns) && near(row.end_ns, end_ns), "{case}: true are {times}: {row:?}");
+    }
+    (reduces, values, stderr.into_owned())
+}
+
+/// How many rows have times of the GPU.
+fn timed(rows: &[CollectiveRow]) -> usize {
+    rows.iter().filter(|row| &*row.timing_source == "gpu_timer" && row.end_ns.is_some()).count()
+}
+
+#[test]
+fn the_collectives_of_a_group_have_the_times_of_their_batch() {
+    let run = run_directory(2);
+    let (reduces, values, said) = confused(run.path(), "batch");
+    assert_eq!((reduces.len(), timed(&reduces), values["stuck"][0].as_str(), &*said), (41, 41, "0", ""));
+    let fused: Vec<bool> = reduces.iter().map(|row| row.fused.unwrap()).collect();
+    assert_eq!(fused, [vec![false], vec![true; 40]].concat());
+    // A batch takes 2 ms.
+    assert!(reduces.iter().all(|row| row.end_ns.unwrap() - row.start_ns.unwrap() >= 2_000_000), "{reduces:?}");
+    assert!(rows::<NcclChannelRow>(run.path(), 0).iter().all(|row| !row.suspect));
+}
+
+#[test]
+fn times_after_a_send_to_oneself_are_suspect_and_it_does_not_look_hung() {
+    let run = run_directory(2);
+    let (reduces, values, _) = confused(run.path(), "self_send");
+    assert_eq!((reduces.len(), timed(&reduces), values["stuck"][0].as_str()), (11, 1, "0"));
+    let pairs = rows::<CollectiveRow>(run.path(), 0).into_iter().filter(|row| row.peer.is_some());
+    assert!(pairs.clone().count() == 20 && pairs.into_iter().all(|row| &*row.state == "unreported"));
+    let left_out: Vec<_> = rows::<CounterRow>(run.path(), 0).into_iter().map(|row| (row.omitted, row.why)).collect();
+    let why = "of sends to oneself NCCL reports neither times nor the end";
+    assert!(left_out.contains(&(20, Some(why.into()))), "{left_out:?}");
+}
+
+/// Without CUPTI, the call is the first sign of a capture, and NCCL has read its mask by then.
+#[test]
+fn from_the_first_captured_call_on_nccl_reports_no_channels() {
+    let run = run_directory(2);
+    let (reduces, values, said) = confused(run.path(), "graph");
+    println!("graph: {} all-reduces, {} with times, stuck {}", reduces.len(), timed(&reduces), values["stuck"][0]);
+    assert_eq!(timed(&reduces), 1, "the one before the capture");
+    assert!(said.contains("NCCL's channels are not recorded: a CUDA graph was captured"), "{said}");
+    let why: Vec<_> = rows::<CounterRow>(run.path(), 0).into_iter().filter_map(|row| row.why).collect();
+    assert!(why.iter().any(|why| why.starts_with("a CUDA graph was captured")), "{why:?}");
+}
+
 #[test]
 fn hostile_calls_are_survived() {
     for version in VERSIONS {

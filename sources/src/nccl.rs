@@ -13,7 +13,13 @@
 //! host's clock, with `timing_source = gpu_timer`. The module `clock` explains the mapping and its error: CUPTI's kernels
 //! bound it from both sides (`kernel_pairs`) if CUPTI runs too, otherwise launches and callbacks bound it. Without a stamp
 //! (NCCL 2.26), the times are those of NCCL's callbacks (`host`); without channels, those of its proxy (`proxy`);
-//! otherwise only the time of the call is known (`enqueue`).
+//! otherwise only the time of the call is known (`enqueue`). Times that NCCL may have confused are `suspect`, and those of
+//! its callbacks are then no better. Collectives of one launch that the device carries out as one batch have the times of
+//! the batch, and are `fused`.
+//!
+//! **Counters.** NCCL finds the times of a channel by a counter of the device, which counts all work, and one of the host.
+//! The host misses work that the event mask excludes (NCCL 2.31), captured work, and sends to oneself (before 2.31). So the
+//! events of channels are asked for from the first communicator on, until a CUDA graph is captured, or never.
 //!
 //! **Kernels.** Each launch is a row of `events`, `nccl:launch`, on the launching thread; `collectives.event_id` is its id.
 //! If CUPTI runs, the kernel carries the same id as `external_id`. The analysis thus finds the kernel of a collective.
@@ -21,7 +27,7 @@
 //! **Hangs.** An operation that is in flight for longer than a part gets a row with state `started` or `enqueued`, which
 //! is on disk if the process is killed. At exit every operation in flight gets such a row. NCCL may never report the end
 //! of an operation that began before recording was paused or its detail changed: without an end it is counted, and does
-//! not look hung.
+//! not look hung. An operation of which NCCL reports no progress at all has the state `unreported`.
 //!
 //! **Sequence numbers.** NCCL counts `seq` of collectives per communicator and function. The source counts `seq` of sends
 //! and receives per communicator, peer and direction.

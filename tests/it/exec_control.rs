@@ -8,6 +8,11 @@ use trace::{CollectiveRow, CounterRow, NcclChannelRow, NcclProxyRow, Row, Run};
 
 use crate::support::{Finished, RANK_AGENT, analyze, finish, inject_library, master_port, scratch};
 
+/// Bits of NCCL's event mask.
+pub(crate) const COLL: u64 = 2;
+const PROXY: u64 = 8;
+pub(crate) const CHANNELS: u64 = 64;
+
 const REPLAY: &str = env!("CARGO_BIN_EXE_nccl-replay-under-test");
 
 /// A directory for sockets, with a name short enough for one.
@@ -80,9 +85,9 @@ fn a_schedule_of_time_records_its_part_and_says_so() {
     let (run, runtime) = (scratch("exec_schedule").join("run"), runtime());
     // Long enough for a slow machine to start the program meanwhile, and for the program to see that it is recorded.
     let mut program = Recorded::start(&run, runtime.path(), &["--delay", "5", "--duration", "2"], 2, None);
-    assert_eq!(program.next("mask"), 0, "nothing is asked for before the delay is over");
-    assert!(program.next("mask") > 0);
-    assert_eq!(program.next("mask"), 0);
+    let masks = [program.next("mask"), program.next("mask"), program.next("mask")];
+    assert_eq!(masks.map(|mask| mask & COLL), [0, COLL, 0], "nothing is asked for before the delay is over");
+    assert_eq!(masks.map(|mask| mask & CHANNELS), [CHANNELS; 3], "NCCL must count from the start what it times later");
     let [told, taken, last_taken] = ["told", "taken", "last_taken"].map(|name| program.next(name));
     program.end();
     let collectives = rows::<CollectiveRow>(&run, 0);
@@ -117,27 +122,29 @@ fn ctl_switches_a_running_program_and_its_detail() {
     let out = run.display().to_string();
     let mut program = Recorded::start(&run, runtime.path(), &["--nccl-detail", "coll"], 3, None);
     let coll = program.next("mask");
-    assert_eq!((coll & 2, coll & 64, coll & 8), (2, 0, 0), "collectives, no channels, no proxy");
+    assert_eq!((coll & COLL, coll & CHANNELS, coll & PROXY), (COLL, 0, 0));
     let said = ctl(runtime.path(), &["status", "--out", &out]).expect_code(0).stdout;
     assert!(said.contains(&out) && said.contains("rank 0") && said.contains(": recording, NCCL coll"), "{said}");
     let said = ctl(runtime.path(), &["stop", "--out", &out]).expect_code(0).stdout;
     assert!(said.contains("not recording"), "{said}");
-    assert_eq!(program.next("mask"), 0);
+    assert_eq!(program.next("mask") & COLL, 0);
     let pid = program.agent.id().to_string();
     ctl(runtime.path(), &["start", "--pid", &pid, "--nccl-detail", "proxy"]).expect_code(0);
     let proxy = program.next("mask");
-    assert_eq!((proxy & 2, proxy & 64, proxy & 8), (2, 64, 8));
+    assert_eq!((proxy & COLL, proxy & CHANNELS, proxy & PROXY), (COLL, 0, PROXY), "channels begin with the program");
     let said = ctl(runtime.path(), &["status", "--json", "--out", &out]).expect_code(0).stdout;
     let status: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!((&status[0]["recording"], &status[0]["nccl_detail"]), (&true.into(), &"proxy".into()), "{said}");
     assert!(status[0]["off_s"].as_f64().unwrap() > 0.0, "{said}");
     ctl(runtime.path(), &["stop", "--out", &out]).expect_code(0);
-    assert_eq!(program.next("mask"), 0);
+    assert_eq!(program.next("mask") & COLL, 0);
     program.end();
 
     let sources: Vec<String> = rows::<CollectiveRow>(&run, 0).iter().map(|row| row.timing_source.to_string()).collect();
     assert!(sources.iter().any(|source| source == "enqueue"), "coll: only the hand-over");
-    assert!(!rows::<NcclChannelRow>(&run, 0).is_empty() && !rows::<NcclProxyRow>(&run, 0).is_empty());
+    assert!(rows::<NcclChannelRow>(&run, 0).is_empty() && !rows::<NcclProxyRow>(&run, 0).is_empty());
+    let why: Vec<_> = rows::<CounterRow>(&run, 0).into_iter().filter_map(|row| row.why).collect();
+    assert!(why.iter().any(|why| why.contains("start it with --nccl-detail channels")), "{why:?}");
     let said = schedule_said(&run, 0);
     assert!(said.matches("(rank-agent ctl)").count() == 2, "{said}");
     // It has gone, and left nothing.
@@ -154,17 +161,17 @@ fn a_ctl_command_to_one_rank_reaches_all_ranks() {
     let port = master_port();
     let start = |rank| Recorded::start(&run, runtime.path(), &[], 2, Some((rank, port)));
     let (mut a, mut b) = (start(0), start(1));
-    assert!(a.next("mask") > 0 && b.next("mask") > 0);
+    assert_eq!((a.next("mask") & COLL, b.next("mask") & COLL), (COLL, COLL));
     let pid = b.agent.id().to_string();
     // As if the other were on another host.
     ctl(runtime.path(), &["stop", "--pid", &pid]).expect_code(0);
-    assert_eq!((a.next("mask"), b.next("mask")), (0, 0));
+    assert_eq!((a.next("mask") & COLL, b.next("mask") & COLL), (0, 0));
     // Both at once, for a while.
     let said = ctl(runtime.path(), &["start", "--duration", "3600", "--out", &run.display().to_string()])
         .expect_code(0)
         .stdout;
     assert!(said.contains("rank 0") && said.contains("rank 1") && said.contains("; stops in 3"), "{said}");
-    assert!(a.next("mask") > 0 && b.next("mask") > 0);
+    assert_eq!((a.next("mask") & COLL, b.next("mask") & COLL), (COLL, COLL));
     a.end();
     b.end();
     for rank in 0..2 {

@@ -31,6 +31,9 @@ impl Default for Limits {
     }
 }
 
+/// No communicator has decided which events of [`event_type::KERNEL`] NCCL is asked for. All bits, so that none is left
+/// out.
+const UNDECIDED: u64 = u64::MAX;
 /// The most threads between their check of the queue's length and their push; each may exceed a limit by one.
 const THREADS: usize = 1024;
 
@@ -100,6 +103,8 @@ pub struct Callbacks {
     closed: AtomicBool,
     /// Event mask of the recorder, of at most 32 bits.
     pub(crate) wanted: AtomicU64,
+    /// Those of [`event_type::KERNEL`] that NCCL was asked for.
+    kernel_events: AtomicU64,
     /// Whether a second plugin may want other events.
     pub(crate) chained: AtomicBool,
     pub(crate) counts: Counts,
@@ -126,6 +131,7 @@ impl Callbacks {
             state_limit: 3 * stops - THREADS,
             closed: AtomicBool::new(false),
             wanted: AtomicU64::new(0),
+            kernel_events: AtomicU64::new(UNDECIDED),
             chained: AtomicBool::new(false),
             counts: Counts::default(),
             missed_p2p: AtomicBool::new(false),
@@ -165,6 +171,28 @@ impl Callbacks {
     /// Whether recording is active.
     pub(crate) fn is_active(&self) -> bool {
         self.shared.state().is_active()
+    }
+
+    /// Decides at the first call which of [`event_type::KERNEL`] NCCL is asked for, and returns them.
+    pub(crate) fn ask_kernel_events(&self, wanted: u64) -> u64 {
+        let kernel = wanted & event_type::KERNEL;
+        let decided = self.kernel_events.compare_exchange(UNDECIDED, kernel, Ordering::AcqRel, Ordering::Acquire);
+        decided.map_or_else(|before| before, |_| kernel)
+    }
+
+    /// Asks for no event of [`event_type::KERNEL`] any more. Returns whether it asked for some.
+    pub(crate) fn give_up_kernel_events(&self) -> bool {
+        !matches!(self.kernel_events.swap(0, Ordering::AcqRel), 0 | UNDECIDED)
+    }
+
+    /// Those of [`event_type::KERNEL`] that NCCL was asked for; `None` before the first communicator.
+    pub(crate) fn kernel_events(&self) -> Option<u64> {
+        Some(self.kernel_events.load(Ordering::Acquire)).filter(|events| *events != UNDECIDED)
+    }
+
+    /// The events that become rows now, while recording is active.
+    fn wanted(&self) -> u64 {
+        self.wanted.load(Ordering::Relaxed) & (self.kernel_events.load(Ordering::Relaxed) | !event_type::KERNEL)
     }
 
     /// Communicators by handle. Not for the hot path.
@@ -213,7 +241,7 @@ impl Callbacks {
         // With PXN a proxy works for another process, whose handles have no meaning here.
         let foreign = matches!(event, Event::ProxyOp(op) if op.pid != self.pid);
         let parent = if foreign { 0 } else { parent };
-        let wanted = self.wanted.load(Ordering::Relaxed);
+        let wanted = self.wanted();
         // Child events arrive after the step ended. Record them if the parent was recorded, under the parent's mask;
         // otherwise the parent would look hung. If the parent's slot was reused, use the current mask.
         let parent_mask = (event_type & CHILDREN != 0 && parent != 0).then(|| self.handles.child_mask(parent));
@@ -241,7 +269,7 @@ impl Callbacks {
         if !recorded {
             return (handle, false);
         }
-        let alone = mask & (event_type::KERNEL_CH | event_type::PROXY_OP) == 0;
+        let alone = mask & event_type::KERNEL_CH == 0;
         let what = What::Start { comm, parent, step: state.step(), alone, event };
         if self.queue.push(Record { at_ns: self.now_ns(), handle, what }).is_err() {
             // More than `THREADS` threads at once.

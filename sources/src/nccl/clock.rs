@@ -25,6 +25,8 @@ const MAX_WINDOWS: usize = 120;
 const MIN_SPAN_NS: i64 = 10_000_000_000;
 /// Without a drift, a stamp uses the lowest sample of its own window and of this many windows on each side.
 const NEAR: i64 = 2;
+/// The largest step of a GPU's timer: 1 µs before Hopper, which has 32 ns.
+const MAX_TIMER_STEP_NS: u64 = 1_024;
 /// A sample this far below the last window is an invalid stamp, not a faster callback.
 const MAX_STEP_NS: i64 = 1_000_000_000;
 
@@ -48,6 +50,9 @@ pub(super) struct GpuClock {
     windows: VecDeque<Window>,
     /// The last sample that was refused as too low. A second similar one shows that the earlier samples were too high.
     refused: Option<Sample>,
+    first_ns: Option<i64>,
+    /// The greatest common divisor of all times since the first stamp: the timer's step, or with few stamps more.
+    step_ns: u64,
 }
 
 /// A time in the host's clock.
@@ -56,6 +61,8 @@ pub(super) struct HostTime {
     pub(super) ns: i64,
     /// Bound of the error, ±; `None` if it is unknown.
     pub(super) error_ns: Option<i64>,
+    /// A launch came after the latest possible start of its kernel, so that the error is more than that of the samples.
+    pub(super) is_contradicted: bool,
 }
 
 /// offset = base + slope·(gpu − origin). The base is an integer, because stamps count from 1970, where a double has a
@@ -86,6 +93,7 @@ impl GpuClock {
             self.windows.retain(|window| agrees(window.upper));
         }
         self.refused = None;
+        self.step_ns = gcd(self.step_ns, gpu_ns.abs_diff(*self.first_ns.get_or_insert(gpu_ns)));
         let index = gpu_ns / WINDOW_NS;
         match self.windows.iter_mut().rev().find(|window| window.index == index) {
             Some(window) if offset_ns < window.upper.offset_ns => window.upper = sample,
@@ -126,13 +134,23 @@ impl GpuClock {
         let index = gpu_ns / WINDOW_NS;
         let nearest = self.windows.iter().filter(|window| window.lower.is_some());
         let nearest = nearest.min_by_key(|window| (window.index - index).abs());
-        let error = |window: &Window| {
+        let bounds = |window: &Window| {
             let lower = window.lower?;
-            let below = line.at(lower.gpu_ns).saturating_sub(lower.offset_ns).saturating_abs();
-            let above = window.upper.offset_ns.saturating_sub(line.at(window.upper.gpu_ns)).saturating_abs();
-            Some(below.max(above))
+            let below = line.at(lower.gpu_ns).saturating_sub(lower.offset_ns);
+            Some((below, window.upper.offset_ns.saturating_sub(line.at(window.upper.gpu_ns)).saturating_abs()))
         };
-        Some(HostTime { ns, error_ns: nearest.and_then(error) })
+        let bounds = nearest.and_then(bounds);
+        let step_ns = self.step_ns.min(MAX_TIMER_STEP_NS) as i64;
+        let error = |(below, above): (i64, i64)| {
+            // If the bounds contradict each other, each of them may be the wrong one.
+            let within = if below < 0 {
+                below.saturating_abs().saturating_mul(2).saturating_add(above)
+            } else {
+                below.max(above)
+            };
+            within.saturating_add(step_ns)
+        };
+        Some(HostTime { ns, error_ns: bounds.map(error), is_contradicted: bounds.is_some_and(|(below, _)| below < 0) })
     }
 
     fn line(&self, gpu_ns: i64) -> Option<Line> {
@@ -148,6 +166,10 @@ impl GpuClock {
         }
         Some(supporting_line(&points))
     }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// The line under all points with the smallest mean distance: the edge of the lower hull at their mean time. It needs at
@@ -197,7 +219,8 @@ mod tests {
             (dice % limit) as i64
         };
         for i in 0..seconds * 100 {
-            let gpu_ns = EPOCH_NS + i * 10_000_000;
+            // A timer in steps of 32 ns.
+            let gpu_ns = EPOCH_NS + i * 10_000_000 + 32 * below(1000);
             let host_ns = true_host(gpu_ns, drift_ppb);
             assert!(clock.seen(gpu_ns, host_ns + 20_000 + below(2_000_000)));
             clock.launched(gpu_ns, host_ns - 8_000 - below(5_000_000));
@@ -250,13 +273,32 @@ mod tests {
         }
     }
 
+    /// ```text
+    /// seen − gpu    ·     ·     ·
+    /// launch − gpu     ×            5 µs above the line: a launch after the start of its kernel
+    /// ```
+    #[test]
+    fn a_launch_after_its_kernel_makes_the_error_larger_and_is_said() {
+        let mut clock = GpuClock::default();
+        for stamp in [0, 32, 96] {
+            assert!(clock.seen(EPOCH_NS + stamp, true_host(EPOCH_NS + stamp, 0) + 1000));
+        }
+        clock.launched(EPOCH_NS, true_host(EPOCH_NS, 0) - 3000);
+        let before = clock.host_time(EPOCH_NS).unwrap();
+        assert_eq!((before.error_ns, before.is_contradicted), (Some(4000 + 32), false), "and a step of the timer");
+        clock.launched(EPOCH_NS, true_host(EPOCH_NS, 0) + 6000);
+        let after = clock.host_time(EPOCH_NS).unwrap();
+        assert_eq!((after.error_ns, after.is_contradicted), (Some(2 * 5000 + 32), true));
+    }
+
     #[test]
     fn without_launches_the_error_is_unknown() {
         let mut clock = GpuClock::default();
         assert_eq!(clock.host_time(EPOCH_NS), None);
         clock.launched(EPOCH_NS, 1);
         assert!(clock.seen(EPOCH_NS, 1000));
-        assert_eq!(clock.host_time(EPOCH_NS), Some(HostTime { ns: 1000, error_ns: None }));
+        let expected = HostTime { ns: 1000, error_ns: None, is_contradicted: false };
+        assert_eq!(clock.host_time(EPOCH_NS), Some(expected));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! NCCL's profiler plugin interface, versions 3 to 7: the functions that NCCL calls, and the tables in which it finds them.
 //!
-//! Every function catches panics, takes no lock (except `init` and `finalize`), calls neither CUDA nor NCCL, and returns
-//! success. If the process cannot be recorded, the recorder itself reports that.
+//! Every function catches panics, takes no lock (except `init`, `finalize` and the first captured call), calls neither CUDA
+//! nor NCCL, and returns success. If the process cannot be recorded, the recorder itself reports that.
 
 mod chain;
 mod fuzz;
@@ -10,7 +10,7 @@ pub(crate) mod layout;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use recorder::{lock, report};
@@ -19,7 +19,7 @@ use self::chain::Chain;
 pub use self::fuzz::check_any_calls;
 use self::layout::Descriptor;
 use super::callbacks::{CHILDREN, Callbacks, CommInfo};
-use super::record::{Event, Launch, event_type, state};
+use super::record::{COUNTS_ALL_WORK, Event, Launch, event_type, state};
 
 /// `ncclSuccess`.
 const SUCCESS: c_int = 0;
@@ -103,23 +103,52 @@ struct MaskAt(*mut c_int);
 // SAFETY: the pointer is only used as an atomic, under the lock below, while NCCL is loaded.
 unsafe impl Send for MaskAt {}
 
-/// Locked by `init`, `finalize` and the worker, never by an event.
+/// Locked by `init`, `finalize`, the worker and the first capture of a CUDA graph, never by another event.
 static MASK: Mutex<Option<MaskAt>> = Mutex::new(None);
+/// A CUDA graph was captured in this process.
+static CAPTURED: AtomicBool = AtomicBool::new(false);
+/// The version of the interface that NCCL uses; 0 before its first communicator.
+static VERSION_IN_USE: AtomicU8 = AtomicU8::new(0);
 
 fn mask() -> MutexGuard<'static, Option<MaskAt>> {
     lock(&MASK)
 }
 
-/// Sets the events that NCCL reports from now on: those of the recorder and those of the second plugin.
-pub(crate) fn set_mask(wanted: u64) {
-    let both = wanted as c_int | chain::mask();
-    if let Some(MaskAt(at)) = *mask()
-        && !at.is_null()
-        && at.is_aligned()
-    {
-        // SAFETY: NCCL's mask is a global variable of its library, which reads it with atomics. It is valid until the last
-        // finalize, which removes the pointer from `MASK`.
-        unsafe { AtomicI32::from_ptr(at) }.store(both, Ordering::Relaxed);
+/// Sets the events that NCCL reports from now on: those of the recorder and those of the second plugin. The events of the
+/// GPU's channels stay as the first communicator has decided, because NCCL would confuse their times.
+pub(crate) fn set_mask(wanted: u64, callbacks: &Callbacks) {
+    store_mask(&mask(), wanted, callbacks);
+}
+
+fn store_mask(mask: &Option<MaskAt>, wanted: u64, callbacks: &Callbacks) {
+    let both = (wanted | chain::mask() as u64) & !event_type::KERNEL | callbacks.kernel_events().unwrap_or(0);
+    if let Some(mask) = atomic_mask(mask) {
+        mask.store(both as c_int, Ordering::Relaxed);
+    }
+}
+
+/// NCCL's mask, while it exists. Its lock must be held.
+fn atomic_mask(mask: &Option<MaskAt>) -> Option<&AtomicI32> {
+    let MaskAt(at) = (*mask).filter(|MaskAt(at)| !at.is_null() && at.is_aligned())?;
+    // SAFETY: NCCL's mask is a global variable of its library, which reads it with atomics. It is valid until the last
+    // finalize, which removes the pointer from `MASK` under the lock.
+    Some(unsafe { AtomicI32::from_ptr(at) })
+}
+
+/// Whether a CUDA graph was captured in this process.
+pub(crate) fn is_captured() -> bool {
+    CAPTURED.load(Ordering::Relaxed)
+}
+
+/// Call it before the program captures a CUDA graph. NCCL 2.26 to 2.30 counts captured work on the device at every launch
+/// of the graph, but not on the host: its times would belong to other operations, and the proxy thread could wait for ever
+/// at the end of a communicator. So NCCL is asked for no times of channels from here on.
+pub fn capture_begins(callbacks: Option<&Callbacks>) {
+    CAPTURED.store(true, Ordering::SeqCst);
+    let Some(callbacks) = callbacks else { return };
+    let mask = mask();
+    if VERSION_IN_USE.load(Ordering::Relaxed) < COUNTS_ALL_WORK && callbacks.give_up_kernel_events() {
+        atomic_mask(&mask).map(|mask| mask.fetch_and(!(event_type::KERNEL as c_int), Ordering::Relaxed));
     }
 }
 
@@ -151,6 +180,8 @@ fn begin<P: Process>(
     let started = catch_unwind(AssertUnwindSafe(|| {
         // Set the mask to 0 only if nothing is recorded: all communicators share it, and others may be running.
         let Some(callbacks) = P::start() else { return answer(mask_at, 0) };
+        VERSION_IN_USE.store(info.version, Ordering::Relaxed);
+        let counts_all = info.version >= COUNTS_ALL_WORK;
         let comm = callbacks.open_comm(info);
         *mask() = Some(MaskAt(mask_at));
         if let Some(second) = chain::plugin(callbacks)
@@ -160,7 +191,15 @@ fn begin<P: Process>(
             callbacks.chained.store(true, Ordering::Relaxed);
         }
         answer(context, comm as usize as *mut c_void);
-        set_mask(if P::reports_all() || callbacks.is_active() { callbacks.wanted.load(Ordering::Relaxed) } else { 0 });
+        let wanted = callbacks.wanted.load(Ordering::Relaxed);
+        let mask = mask();
+        // Even while recording is inactive: these events cannot be asked for later.
+        callbacks.ask_kernel_events(wanted | chain::mask() as u64);
+        if CAPTURED.load(Ordering::SeqCst) && !counts_all {
+            callbacks.give_up_kernel_events();
+        }
+        let is_active = P::reports_all() || callbacks.is_active();
+        store_mask(&mask, if is_active { wanted } else { event_type::API }, callbacks);
     }));
     if started.is_err() {
         report("an error inside the recorder; NCCL is not recorded");
@@ -224,10 +263,11 @@ unsafe extern "C" fn start<P: Process, const VERSION: u8>(
         let comm = context as usize as u64;
         let kind = descriptor.event_type();
         let chained = callbacks.chained.load(Ordering::Relaxed);
+        let types = if VERSION < 5 { KEPT | event_type::GROUP } else { KEPT };
         // Types without rows need no handle, unless the second plugin has one. Child events may be recorded although the
         // current mask excludes them.
         let below = if descriptor.parent() == 0 { 0 } else { CHILDREN };
-        let kept = (callbacks.wanted.load(Ordering::Relaxed) | below) & kind & KEPT != 0;
+        let kept = (callbacks.wanted.load(Ordering::Relaxed) | below) & kind & types != 0;
         if !kept && !chained {
             return;
         }
@@ -235,6 +275,10 @@ unsafe extern "C" fn start<P: Process, const VERSION: u8>(
             Event::KernelLaunch(_) if kept => Event::KernelLaunch(callbacks.new_launch()),
             other => other,
         };
+        // If CUPTI runs, it has seen the begin of the capture already.
+        if event.is_captured() && !CAPTURED.load(Ordering::Relaxed) {
+            capture_begins(Some(callbacks));
+        }
         let handle = callbacks.start(comm, kind, descriptor.parent(), event);
         if let Event::KernelLaunch(launch) = event {
             enter_launch(callbacks, handle, launch);
@@ -246,7 +290,7 @@ unsafe extern "C" fn start<P: Process, const VERSION: u8>(
     })
 }
 
-/// Types that become rows, or that rows need.
+/// Types that become rows, or that rows need. Before version 5, groups stand for the launches that NCCL does not report.
 const KEPT: u64 = event_type::COLL
     | event_type::P2P
     | event_type::PROXY_OP

@@ -1,5 +1,9 @@
 //! Operations in flight, made of callbacks, until they end and become rows.
 
+mod publish;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 
@@ -12,17 +16,18 @@ use super::clock::GpuClock;
 use super::kernel_pairs::{KernelPairs, Stamps};
 use super::names;
 use super::operation::{Channel, Launched, Operation, Proxy, Waits};
-use super::record::{Coll, Event, Launch, P2p, ProxyOp, Record, What, state};
-use super::rows::{Rows, channel_rows, collective_row, comm_id, comm_row, proxy_row};
+use super::record::{COUNTS_ALL_WORK, Coll, Event, Launch, P2p, ProxyOp, Record, What, state};
+use super::rows::{Rows, comm_id, proxy_row};
 use super::string_table::StringId;
 use crate::comm_kernels::CommKernel;
-use recorder::CollectiveState;
 
 /// The most operations in flight. Beyond it, the oldest is given up.
 const MAX_OPS: usize = 65_536;
 /// Time in which NCCL may still report the end of an operation that began before a change of the event mask: NCCL goes on
 /// reporting most of them.
 const PATIENCE_NS: i64 = 10_000_000_000;
+/// What the GPU's clock may be off beyond the stated error while its drift is not known yet: 100 ppm in two seconds.
+const MAX_BEND_NS: i64 = 200_000;
 
 /// Values of a call that its operation lacks.
 #[derive(Clone, Copy, Debug)]
@@ -63,12 +68,41 @@ struct Origin {
 struct Comm {
     info: CommInfo,
     clock: GpuClock,
-    /// End of the last kernel on each channel, as a stamp of the GPU.
-    channel_ends: BTreeMap<u8, u64>,
+    /// The last operation on each channel.
+    last_on_channel: BTreeMap<u8, Last>,
+    /// NCCL's counters of the device and of the host differ, so that stamps may be those of other operations.
+    confuses_stamps: bool,
     /// Number of sends and receives so far, by peer and direction.
     p2p_seqs: FxHashMap<(i32, bool), i64>,
     /// Whether its rows are written: that of its creation, that of its end.
     written: (bool, bool),
+}
+
+impl Comm {
+    /// Takes the stamp of a start, which NCCL reported at `at_ns`. Returns `false` if it cannot be that of an operation that
+    /// was launched at `launch_ns`.
+    fn takes_start(&mut self, gpu_ns: u64, at_ns: i64, launch_ns: Option<i64>) -> bool {
+        let Ok(gpu_ns) = i64::try_from(gpu_ns) else { return false };
+        let starts_before = |launch_ns: i64| {
+            let time = self.clock.host_time(gpu_ns).and_then(|time| time.ns.checked_add(time.error_ns?));
+            time.is_some_and(|latest_ns| latest_ns.saturating_add(MAX_BEND_NS) < launch_ns)
+        };
+        if launch_ns.is_some_and(starts_before) || !self.clock.seen(gpu_ns, at_ns) {
+            return false;
+        }
+        if let Some(launch_ns) = launch_ns {
+            self.clock.launched(gpu_ns, launch_ns);
+        }
+        true
+    }
+}
+
+/// The last operation on a channel: its end as a stamp of the GPU, its launch, its handle.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    gpu_end_ns: u64,
+    batch: Option<u64>,
+    op: u64,
 }
 
 /// The operations in flight of one process.
@@ -100,6 +134,12 @@ pub(super) struct InFlight {
     pub(super) mask_changed_ns: i64,
     /// Number of operations, and of proxy operations of unknown ones, that began before that time and did not end.
     pub(super) unknown_ends: u64,
+    /// Number of sends to oneself, and of their receives.
+    pub(super) self_sends: u64,
+    /// Number of channels whose stamps contradict the bounds of the GPU's clock.
+    pub(super) crossings: u64,
+    /// Whether NCCL may still report the proxy's work of operations whose channels it does not report.
+    pub(super) awaits_proxies: bool,
 }
 
 impl InFlight {
@@ -123,6 +163,9 @@ impl InFlight {
             orphans: 0,
             mask_changed_ns: i64::MIN,
             unknown_ends: 0,
+            self_sends: 0,
+            crossings: 0,
+            awaits_proxies: false,
         }
     }
 
@@ -174,6 +217,8 @@ impl InFlight {
         match event {
             Event::CollApi(api) | Event::P2pApi(api) => {
                 let (count, datatype, captured, alone) = (api.count, api.datatype, api.captured, origin.alone);
+                let comm = self.comms.entry(comm).or_default();
+                comm.confuses_stamps |= captured && comm.info.version < COUNTS_ALL_WORK;
                 self.calls.insert(handle, Call { at_ns, group: parent, count, datatype, captured, alone });
             }
             Event::KernelLaunch(Launch { row, thread_id }) => {
@@ -199,7 +244,7 @@ impl InFlight {
             Event::CeSync => self.begin_phase(handle, parent, None, Some("ce_sync".into()), 0, at_ns),
             Event::CeBatch { bytes } => {
                 self.begin_phase(handle, parent, None, Some("ce_batch".into()), 0, at_ns);
-                self.change_channel(handle, |channel, _| channel.bytes = i64::try_from(bytes).ok());
+                self.change_channel(handle, |channel, _, _| channel.bytes = i64::try_from(bytes).ok());
             }
             Event::ProxyOp(op) => self.begin_proxy(comm, handle, parent, op, at_ns),
             Event::ProxyStep => {
@@ -229,6 +274,8 @@ impl InFlight {
         if info.hash == 0 {
             info.hash = hash;
         }
+        // Before version 5 NCCL reports no launch; the parent is the group of the launch.
+        let group = (info.version < 5 && parent != 0).then_some(parent);
         Operation {
             comm,
             comm_id: comm_id(info.hash),
@@ -254,6 +301,8 @@ impl InFlight {
             copy_engine: None,
             // For a graph, the mask at its capture counts.
             only_enqueued: call.filter(|call| call.captured).map_or(alone, |call| call.alone),
+            batch: launch.map(|launch| launch.row as u64).filter(|row| *row != 0).or(group),
+            fused: false,
             last_ns: at_ns,
             reported: None,
         }
@@ -288,6 +337,13 @@ impl InFlight {
         let sends = &*op.op == "send";
         let comm = self.comms.entry(origin.comm).or_default();
         // After a missed send or receive, the numbers of the two peers would no longer belong to the same operation.
+        let to_itself = comm.info.rank == Some(p2p.peer);
+        if to_itself {
+            // The device counts this work, but the host before NCCL 2.31 does not (enqueue.cc: `selfSend ? 0 : 2`).
+            self.self_sends += 1;
+            comm.confuses_stamps |= comm.info.version < COUNTS_ALL_WORK;
+            op.only_enqueued = true;
+        }
         let is_counted = comm.info.created_ns > self.mask_changed_ns && !callbacks.missed_p2p.load(Ordering::Relaxed);
         let seq = comm.p2p_seqs.entry((p2p.peer, sends)).or_default();
         op.seq = is_counted.then_some(*seq);
@@ -314,17 +370,15 @@ impl InFlight {
             return;
         };
         let comm = self.comms.entry(comm).or_default();
-        let signed = i64::try_from(gpu_ns).unwrap_or(-1);
-        // Sends and receives of one group overlap on a channel; collectives do not.
-        let overlaps = op.peer.is_none() && comm.channel_ends.get(&channel).is_some_and(|end| gpu_ns < *end);
-        let suspect = gpu_ns != 0 && (overlaps || !comm.clock.seen(signed, at_ns));
-        if gpu_ns != 0
-            && !suspect
-            && let Some(launch_ns) = op.launch_ns
-        {
-            comm.clock.launched(signed, launch_ns);
-        }
+        // Sends and receives of one group overlap on a channel. Of collectives only those of one launch do, which the
+        // device stamps together (device/common.h: `profiler`).
+        let before = comm.last_on_channel.get(&channel).filter(|last| op.peer.is_none() && gpu_ns < last.gpu_end_ns);
+        let fused_with = before.filter(|last| last.batch.is_some() && last.batch == op.batch).map(|last| last.op);
+        let overlaps = before.is_some() && fused_with.is_none();
+        let suspect =
+            gpu_ns != 0 && (comm.confuses_stamps || overlaps || !comm.takes_start(gpu_ns, at_ns, op.launch_ns));
         op.last_ns = at_ns;
+        op.fused |= fused_with.is_some();
         op.channels.push(Channel {
             channel: Some(i32::from(channel)),
             phase: None,
@@ -336,6 +390,9 @@ impl InFlight {
             suspect,
         });
         self.channels.open(handle, Place { op: parent, index: op.channels.len() - 1 });
+        if let Some(first) = fused_with.and_then(|first| self.ops.get_mut(&first)) {
+            first.fused = true;
+        }
     }
 
     /// Begins a phase, whose parent is a channel, or a copy engine's part, whose parent is an operation.
@@ -385,12 +442,13 @@ impl InFlight {
     }
 
     /// Changes a channel. Returns whether it is known.
-    fn change_channel(&mut self, handle: u64, change: impl FnOnce(&mut Channel, &mut Comm)) -> bool {
+    fn change_channel(&mut self, handle: u64, change: impl FnOnce(&mut Channel, &mut Comm, Last)) -> bool {
         let Some(place) = self.channels.get(handle).copied() else { return false };
         let Some(op) = self.ops.get_mut(&place.op) else { return false };
         let comm = self.comms.entry(op.comm).or_default();
+        let last = Last { gpu_end_ns: 0, batch: op.batch, op: place.op };
         let Some(channel) = op.channels.get_mut(place.index) else { return false };
-        change(channel, comm);
+        change(channel, comm, last);
         true
     }
 
@@ -404,15 +462,16 @@ impl InFlight {
 
     fn state(&mut self, handle: u64, new_state: i32, value: u64, at_ns: i64) {
         if matches!(new_state, state::KERNEL_CH_STOP | state::KERNEL_PHASE_STOP) {
-            self.change_channel(handle, |channel, comm| {
+            self.change_channel(handle, |channel, comm, last| {
                 channel.gpu_end_ns = value;
+                channel.suspect |= value != 0 && comm.confuses_stamps;
                 let number = channel.channel.and_then(|channel| u8::try_from(channel).ok());
                 if value == 0 || value < channel.gpu_start_ns {
                     channel.suspect |= value != 0;
                 } else if !comm.clock.seen(i64::try_from(value).unwrap_or(-1), at_ns) {
                     channel.suspect = true;
                 } else if let Some(number) = number.filter(|_| channel.phase.is_none()) {
-                    comm.channel_ends.insert(number, value);
+                    comm.last_on_channel.insert(number, Last { gpu_end_ns: value, ..last });
                 }
             });
             return;
@@ -440,7 +499,7 @@ impl InFlight {
             }
         } else if let Some(step) = self.steps.get(handle).copied() {
             self.proxy(step.proxy, |proxy| proxy.waits.add(step.state, at_ns - step.since_ns));
-        } else if self.change_channel(handle, |channel, _| channel.seen_end_ns = Some(at_ns)) {
+        } else if self.change_channel(handle, |channel, _, _| channel.seen_end_ns = Some(at_ns)) {
             self.channel_ended(handle, at_ns);
         } else if let Some((comm, mut proxy)) = self.strays.remove(&handle) {
             proxy.end_ns = Some(at_ns);
@@ -495,65 +554,4 @@ impl InFlight {
             comm.clock.inside((stamps.start_ns, stamps.end_ns), (kernel.start_ns, kernel.end_ns));
         }
     }
-
-    /// Makes rows of finished operations and of those in flight since before `old_ns`; at the `last` call, of all. An
-    /// operation that began before the last change of the event mask and does not end is counted and gets no row, because
-    /// it may have ended.
-    pub(super) fn publish(&mut self, now_ns: i64, old_ns: i64, last: bool) {
-        let mut over = Vec::new();
-        for (handle, op) in &mut self.ops {
-            let comm = self.comms.entry(op.comm).or_default();
-            let gone = comm.info.destroyed_ns.is_some();
-            // No more events arrive for an operation whose communicator or process ends.
-            let state = op.state(if gone || last { i64::MAX } else { now_ns });
-            let finished = state == CollectiveState::Done || op.only_enqueued;
-            if !finished && op.enqueue_ns <= self.mask_changed_ns {
-                if last || gone || now_ns.saturating_sub(self.mask_changed_ns) >= PATIENCE_NS {
-                    self.unknown_ends += 1;
-                    over.push(*handle);
-                }
-            } else if finished || last || gone {
-                self.rows.collectives.push(collective_row(self.rank, op, &comm.clock, state));
-                self.rows.channels.extend(channel_rows(self.rank, op, &comm.clock));
-                let named = Some((op.seq, &op.op));
-                self.rows.proxies.extend(op.proxies.iter().map(|p| proxy_row(self.rank, op.comm_id, named, p)));
-                over.push(*handle);
-            } else if op.enqueue_ns.max(op.last_ns) <= old_ns && op.reported != Some(state) {
-                op.reported = Some(state);
-                self.rows.collectives.push(collective_row(self.rank, op, &comm.clock, state));
-            }
-        }
-        for handle in &over {
-            self.ops.remove(handle);
-        }
-        if !over.is_empty() {
-            self.order.retain(|handle| self.ops.contains_key(handle));
-        }
-        if last {
-            let mut strays: Vec<(u64, (i64, Proxy))> = self.strays.drain().collect();
-            strays.sort_unstable_by_key(|(handle, _)| *handle);
-            for (_, (comm, proxy)) in strays {
-                if proxy.start_ns <= self.mask_changed_ns {
-                    self.unknown_ends += 1;
-                } else {
-                    self.rows.proxies.push(proxy_row(self.rank, comm, None, &proxy));
-                }
-            }
-        }
-        self.publish_comms();
-    }
-
-    fn publish_comms(&mut self) {
-        for comm in self.comms.values_mut().filter(|comm| comm.info.hash != 0) {
-            let gone = comm.info.destroyed_ns.is_some();
-            if !comm.written.0 || (gone && !comm.written.1) {
-                comm.written = (true, gone);
-                self.rows.comms.push(comm_row(self.rank, &comm.info));
-            }
-        }
-        self.comms.retain(|_, comm| comm.info.destroyed_ns.is_none());
-    }
 }
-
-#[cfg(test)]
-mod tests;

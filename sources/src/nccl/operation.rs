@@ -95,8 +95,13 @@ pub(super) struct Operation {
     pub(super) proxies: Vec<Proxy>,
     /// Start and end of a copy engine's operation.
     pub(super) copy_engine: Option<(i64, Option<i64>)>,
-    /// NCCL reports no event after the enqueue.
+    /// NCCL reports no channel.
     pub(super) only_enqueued: bool,
+    /// Its launch, which it shares with the other operations of a group: the id of the launch's row, or before version 5 the
+    /// handle of NCCL's group.
+    pub(super) batch: Option<u64>,
+    /// Another operation of its launch has the same times, because the device carried them out together.
+    pub(super) fused: bool,
     pub(super) last_ns: i64,
     pub(super) reported: Option<CollectiveState>,
 }
@@ -108,12 +113,21 @@ impl Operation {
             || self.proxies.iter().any(|proxy| proxy.end_ns.is_none())
     }
 
+    /// Whether the times of a channel may be wrong.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.channels.iter().any(|channel| channel.suspect)
+    }
+
+    pub(super) fn is_quiet(&self, now_ns: i64) -> bool {
+        now_ns.saturating_sub(self.last_ns) >= QUIET_NS
+    }
+
     pub(super) fn state(&self, now_ns: i64) -> CollectiveState {
         let open = self.is_open();
         let kernels = self.channels.iter().filter(|channel| channel.phase.is_none()).count();
         let begun = kernels + self.proxies.len() > 0;
         let all = kernels >= usize::from(self.n_channels.max(1));
-        let quiet = now_ns.saturating_sub(self.last_ns) >= QUIET_NS;
+        let quiet = self.is_quiet(now_ns);
         match self.copy_engine {
             Some((_, Some(_))) => CollectiveState::Done,
             Some((_, None)) => CollectiveState::Started,

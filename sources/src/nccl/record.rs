@@ -6,6 +6,7 @@ use super::string_table::StringId;
 
 /// Types of events, as bits of the activation mask (NCCL's `nccl_profiler.h`).
 pub(crate) mod event_type {
+    pub(crate) const GROUP: u64 = 1;
     pub(crate) const COLL: u64 = 1 << 1;
     pub(crate) const P2P: u64 = 1 << 2;
     pub(crate) const PROXY_OP: u64 = 1 << 3;
@@ -19,11 +20,21 @@ pub(crate) mod event_type {
     pub(crate) const CE_SYNC: u64 = 1 << 13;
     pub(crate) const CE_BATCH: u64 = 1 << 14;
     pub(crate) const KERNEL_PHASE: u64 = 1 << 15;
+    /// The events of the GPU's channels. NCCL joins a counter of the device, which counts all work, with one of the host,
+    /// which must therefore see all work, too: a process asks for these events from its first communicator on, or never.
+    pub(crate) const KERNEL: u64 = KERNEL_CH | KERNEL_PHASE;
+    /// The program's calls, which say whether they are captured into a CUDA graph.
+    pub(crate) const API: u64 = COLL_API | P2P_API;
 }
+
+/// The first version of the interface whose NCCL (2.31) counts on the host what the device counts in CUDA graphs and in
+/// sends to oneself. (NCCL 2.26 to 2.30: `SaveProxyProfiler` in proxy.cc, `addP2pToPlan` in enqueue.cc.)
+pub(crate) const COUNTS_ALL_WORK: u8 = 7;
 
 /// The activation mask of a detail.
 pub(crate) fn event_mask(detail: CollectiveDetail) -> u64 {
-    let coll = event_type::COLL
+    let coll = event_type::GROUP
+        | event_type::COLL
         | event_type::P2P
         | event_type::COLL_API
         | event_type::P2P_API
@@ -99,6 +110,13 @@ pub(crate) enum Event {
     CeSync,
     CeBatch { bytes: u64 },
     Other,
+}
+
+impl Event {
+    /// Whether it is a call that was captured into a CUDA graph.
+    pub(crate) const fn is_captured(&self) -> bool {
+        matches!(self, Self::CollApi(api) | Self::P2pApi(api) if api.captured)
+    }
 }
 
 /// A call of the program.

@@ -60,7 +60,8 @@ fn on_host(clock: &GpuClock, gpu_ns: u64, channel: &Channel) -> Option<HostTime>
 }
 
 /// From the start of the first channel to the end of the last one. It uses the GPU's stamps if all channels have them;
-/// otherwise the times of NCCL's callbacks; otherwise those of the proxy; otherwise only the time of the call is known.
+/// otherwise the times of NCCL's callbacks, unless a stamp is suspect: NCCL then reported it at a wrong time, too;
+/// otherwise the times of the proxy; otherwise only the time of the call is known.
 pub(super) fn span(op: &Operation, clock: &GpuClock) -> Span {
     let channels = || op.channels.iter().filter(|channel| channel.phase.is_none());
     let ended = channels().count() > 0 && channels().all(|channel| channel.seen_end_ns.is_some());
@@ -71,7 +72,7 @@ pub(super) fn span(op: &Operation, clock: &GpuClock) -> Span {
         let end_ns = gpu_ends.iter().max().copied().filter(|_| ended);
         return Span { start_ns: gpu_starts.iter().min().copied(), end_ns, source: TimingSource::GpuTimer };
     }
-    if channels().count() > 0 {
+    if channels().count() > 0 && !op.is_suspect() {
         return Span {
             start_ns: channels().map(|channel| channel.seen_start_ns).min(),
             end_ns: channels().filter_map(|channel| channel.seen_end_ns).max().filter(|_| ended),
@@ -114,8 +115,15 @@ pub(super) fn collective_row(rank: i32, op: &Operation, clock: &GpuClock, state:
         channels: (op.n_channels > 0).then_some(i32::from(op.n_channels)),
         timing_source: span.source.into(),
         event_id: op.launch_row,
+        fused: Some(op.fused),
         ..CollectiveRow::default()
     }
+}
+
+/// The number of an operation's channels whose times contradict the bounds of the GPU's clock.
+pub(super) fn crossings(op: &Operation, clock: &GpuClock) -> u64 {
+    let crosses = |c: &&Channel| on_host(clock, c.gpu_start_ns, c).is_some_and(|time| time.is_contradicted);
+    op.channels.iter().filter(crosses).count() as u64
 }
 
 /// The rows of an operation's channels and phases.

@@ -11,7 +11,7 @@ use trace::{CounterRow, Row};
 use super::callbacks::{Callbacks, Limits};
 use super::ffi;
 use super::in_flight::InFlight;
-use super::record::event_mask;
+use super::record::{event_mask, event_type};
 use super::rows::launch_event;
 use crate::comm_kernels::CommKernels;
 use crate::error::Error;
@@ -76,9 +76,11 @@ impl Control {
     fn update_mask(&self, callbacks: &Callbacks) {
         // Keep the lock while setting the mask, so that a stale reader cannot overwrite a newer mask.
         let mut mask = lock(&self.mask);
-        let wanted = if (self.reports_all)() || callbacks.is_active() { event_mask(self.detail()) } else { 0 };
+        let is_active = (self.reports_all)() || callbacks.is_active();
+        // Calls are reported even while recording is inactive: one may be captured into a CUDA graph.
+        let wanted = if is_active { event_mask(self.detail()) } else { event_type::API };
         // Set it even if it is unchanged: the second plugin may have changed its own mask.
-        ffi::set_mask(wanted);
+        ffi::set_mask(wanted, callbacks);
         if std::mem::replace(&mut *mask, wanted) != wanted {
             self.changed_ns.store(callbacks.now_ns(), Ordering::Release);
         }
@@ -110,6 +112,7 @@ impl Source {
             recorder,
             rank,
             counted: [0; SOURCES.len()],
+            says_no_channels: false,
         };
         let worker = recorder::spawn("rankscope-nccl", move || worker.run()).map_err(Error::Thread)?;
         Ok(Self { callbacks, control, worker: Mutex::new(Some(worker)) })
@@ -155,7 +158,7 @@ impl Source {
 }
 
 /// Counters of events without rows: source, whether it is a loss, reason.
-const SOURCES: [(&str, bool, &str); 10] = [
+const SOURCES: [(&str, bool, &str); 12] = [
     ("nccl:events", true, "all handles were in use"),
     ("nccl:events", true, "the queue was filling up"),
     ("nccl:states", true, "the queue was filling up"),
@@ -166,6 +169,8 @@ const SOURCES: [(&str, bool, &str); 10] = [
     ("nccl:operations", true, "too many operations were in flight"),
     ("nccl:channels", false, "their operation was not recorded"),
     ("nccl:operations", false, "recording was paused, or its detail changed, while they were in flight"),
+    ("nccl:operations", false, "of sends to oneself NCCL reports neither times nor the end"),
+    ("nccl:channels", false, "the GPU's times contradict the launches: their stated error is larger"),
 ];
 
 struct Worker {
@@ -177,6 +182,8 @@ struct Worker {
     /// Values that `counters` already holds.
     counted: [u64; SOURCES.len()],
     launch_name: NameId,
+    /// Whether the run says why channels that were asked for are not recorded.
+    says_no_channels: bool,
 }
 
 impl Worker {
@@ -189,6 +196,7 @@ impl Worker {
                 return self.end();
             }
             self.control.update_mask(&self.callbacks);
+            self.explain_missing_channels();
             if last_publish.elapsed() >= PERIOD {
                 last_publish = Instant::now();
                 self.publish(false);
@@ -199,7 +207,27 @@ impl Worker {
         }
     }
 
+    /// Says once why channels that the detail includes are not recorded.
+    fn explain_missing_channels(&mut self) {
+        let wants = self.callbacks.wanted.load(Ordering::Relaxed) & event_type::KERNEL != 0;
+        if self.says_no_channels || !wants || self.callbacks.kernel_events() != Some(0) {
+            return;
+        }
+        self.says_no_channels = true;
+        let why = match ffi::is_captured() {
+            true => {
+                "a CUDA graph was captured, and NCCL before 2.31 assigns times of channels to wrong operations then; \
+                 times of NCCL's kernels come from CUPTI alone"
+            }
+            false => "the recording of channels can only begin with the program: start it with --nccl-detail channels",
+        };
+        report(format_args!("NCCL's channels are not recorded: {why}"));
+        let (rank, source, why) = (self.rank, "nccl:channels".into(), Some(why.into()));
+        self.hand_over(vec![CounterRow { rank, source, recorded: 0, dropped: 0, omitted: 0, why }]);
+    }
+
     fn end(&mut self) {
+        self.explain_missing_channels();
         let began = Instant::now();
         while self.in_flight.is_ending() && began.elapsed() < LAST_WAIT {
             thread::sleep(Duration::from_millis(1));
@@ -212,6 +240,7 @@ impl Worker {
 
     fn drain(&mut self) {
         let changed_ns = self.control.changed_ns.load(Ordering::Acquire);
+        self.in_flight.awaits_proxies = self.control.detail() == CollectiveDetail::Proxy;
         self.in_flight.mask_changed_ns = changed_ns.saturating_add(GRACE_NS);
         self.in_flight.refresh_comms(&self.callbacks);
         while let Some(kernel) = self.callbacks.pop_kernel() {
@@ -262,6 +291,8 @@ impl Worker {
             self.in_flight.given_up,
             self.in_flight.orphans,
             self.in_flight.unknown_ends,
+            self.in_flight.self_sends,
+            self.in_flight.crossings,
         ];
         let mut rows = Vec::new();
         for ((count, counted), (source, lost, why)) in now.iter().zip(&mut self.counted).zip(SOURCES) {

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::process::Command;
 
 use crate::disk::faults::{Disk, ERRORS, REPEATED};
-use crate::exec_control::{Recorded, ctl, runtime};
+use crate::exec_control::{COLL, Recorded, ctl, runtime};
 use crate::support::{Finished, RANK_AGENT, scratch};
 
 #[test]
@@ -14,7 +14,7 @@ fn a_failing_disk_hides_no_rank_from_ctl() {
     let place = runtime.path().canonicalize().unwrap().join("disk");
     fs::create_dir(&place).unwrap();
     let mut program = Recorded::start(&run, &place, &["--delay", "1e9"], 1, None);
-    assert_eq!(program.next("mask"), 0);
+    assert_eq!(program.next("mask") & COLL, 0);
     let (stdout, disk, out) = (place.join("stdout"), Disk::below(&place), run.to_str().unwrap());
     let status = |fault: &str| {
         let mut command = Command::new(RANK_AGENT);

@@ -77,7 +77,7 @@ fn the_mask_at_the_start_of_an_operation_counts() {
     let mut world = World::new();
     world.begin(10, true);
     world.mask_changes(11);
-    assert_eq!(world.rows(30, false), row("enqueued", "enqueue"));
+    assert_eq!(world.rows(30, false), row("unreported", "enqueue"));
     assert_eq!((world.rows(60_000, true), world.in_flight.unknown_ends), (vec![], 0));
 }
 
