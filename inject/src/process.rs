@@ -70,14 +70,17 @@ pub(crate) fn start_cuda() {
     let Some(recorder) = start() else { return };
     CUDA.get_or_init(|| {
         let (comm_kernels, at_exit) = (COMM_KERNELS.clone(), Some(finish as fn()));
-        let settings = cupti::Settings { comm_kernels, at_exit, ..cupti::Settings::default() };
+        let (paused, on_capture) = (!is_switched_on(), Some(on_capture as fn()));
+        let settings = cupti::Settings {
+            in_initialisation: true,
+            paused,
+            comm_kernels,
+            on_capture,
+            at_exit,
+            ..cupti::Settings::default()
+        };
         match Cupti::start(recorder, settings) {
-            Ok(cupti) => {
-                if !is_switched_on() {
-                    cupti.pause();
-                }
-                Some(cupti)
-            }
+            Ok(cupti) => Some(cupti),
             Err(error) => {
                 report(format_args!("CUDA is not recorded in process {}: {error}", std::process::id()));
                 None
@@ -85,6 +88,11 @@ pub(crate) fn start_cuda() {
         }
     });
     follow::look_again();
+}
+
+/// The program is about to capture a CUDA graph.
+fn on_capture() {
+    nccl::ffi::capture_begins(nccl().map(Source::callbacks));
 }
 
 /// Starts the NCCL source with the recorder.

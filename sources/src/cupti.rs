@@ -63,6 +63,7 @@ mod capture;
 mod collectives;
 mod enum_names;
 mod ffi;
+mod known_faults;
 pub mod layout;
 mod links;
 mod markers;
@@ -73,6 +74,7 @@ mod rows;
 mod session;
 mod settings;
 mod time;
+mod watch;
 mod worker;
 
 use std::path::Path;

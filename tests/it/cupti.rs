@@ -323,6 +323,63 @@ fn nothing_is_recorded_while_the_session_is_paused() {
     assert!(rows::<CollectiveRow>(&run).is_empty());
 }
 
+/// The kernels of graphs whose launch is known, and how often kernels were disabled.
+fn windows(scenario: &str, version: u32) -> (PathBuf, usize, Finished) {
+    let (run, done) = play(&format!("{scenario}_{version}"), scenario, &format!("version={version}"));
+    let events = rows::<EventRow>(&run);
+    let launches = kind(&events, "cuda_runtime");
+    let kernels = kind(&events, "kernel");
+    assert_eq!(kernels.len(), 3, "one in each window");
+    let joins = |kernel: &&&EventRow| launches.iter().any(|launch| launch.correlation_id == kernel.correlation_id);
+    // The context was made before the first window.
+    assert!(kind(&events, "cuda_sync").iter().all(|sync| sync.device_id == Some(0)));
+    (run, kernels.iter().filter(joins).count(), done.expect_code(0))
+}
+
+#[test]
+fn a_cupti_that_confuses_graphs_after_a_pause_stays_enabled_or_its_ids_are_left_out() {
+    // 13.1 U1 mended it.
+    for (version, joined, disabled) in [(28, 3, "0"), (130_001, 3, "0"), (130_101, 3, "3")] {
+        let (_, found, done) = windows("windows_of_graphs", version);
+        assert_eq!((found, word(&done, "disabled")), (joined, disabled), "{version}");
+    }
+    let (run, joined, done) = windows("windows", 130_001);
+    assert_eq!((joined, word(&done, "disabled")), (1, "3"), "the first window");
+    let (_, _, left_out) = counted(&run, "cupti:graph_launches");
+    assert_eq!(left_out, 2);
+}
+
+#[test]
+fn a_cupti_that_may_hang_is_not_switched_while_the_program_runs() {
+    for (version, asks) in [(28, false), (130_001, true)] {
+        let (_, _, done) = windows("windows", version);
+        let asked = word(&done, "flushes_in_window") != "0";
+        assert_eq!((asked, word(&done, "disabled") != "0"), (asks, asks), "{version}");
+    }
+}
+
+#[test]
+fn a_profiler_that_takes_cupti_is_noticed_and_a_new_start_takes_it_back() {
+    let (run, done) = play("taken", "taken", "version=130001");
+    let done = done.expect_code(0);
+    assert_eq!(done.stderr.matches("CUPTI has handed over no record").count(), 1, "{}", done.said());
+    assert_eq!(counted(&run, "cupti:silence").1, 1);
+    let events = rows::<EventRow>(&run);
+    let steps: Vec<_> = kind(&events, "kernel").iter().map(|kernel| kernel.step).collect();
+    assert!(steps.first() == Some(&Some(0)) && steps.last() == Some(&Some(40)), "{steps:?}");
+}
+
+#[test]
+fn a_part_of_a_device_has_its_own_uuid() {
+    for version in [22, 130_001, 130_500] {
+        let (run, done) = play(&format!("mig_{version}"), "mig", &format!("version={version}"));
+        done.expect_code(0);
+        let uuids: Vec<_> =
+            rows::<DeviceRow>(&run).into_iter().map(|device| device.uuid.unwrap().to_string()).collect();
+        assert_eq!(uuids, ["GPU-a0010203-0405-0607-0809-0a0b0c0d0eff", "MIG-b0010203-0405-0607-0809-0a0b0c0d0e0f"]);
+    }
+}
+
 #[test]
 fn an_exit_without_finish_keeps_the_rows() {
     let (run, done) = play("exit", "exit", "version=130001");

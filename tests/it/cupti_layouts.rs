@@ -95,7 +95,7 @@ const OFFSETS: &[(&str, &[(&str, usize)])] = &[
         ("memory_bandwidth_kbs", 8), ("memory_bytes", 16), ("threads_per_warp", 32), ("core_clock_khz", 36),
         ("multiprocessors", 44), ("warps_per_multiprocessor", 52), ("blocks_per_multiprocessor", 56),
         ("shared_memory_per_multiprocessor", 60), ("registers_per_multiprocessor", 64), ("capability_major", 104),
-        ("capability_minor", 108), ("id", 112), ("uuid", 120), ("name", 136),
+        ("capability_minor", 108), ("id", 112), ("uuid", 120), ("name", 136), ("is_mig_enabled", 145), ("mig_uuid", 160),
     ]),
     ("Context4", &[("context_id", 4), ("device_id", 8), ("null_stream_id", 14)]),
     ("Stream", &[("context_id", 4), ("stream_id", 8), ("priority", 12)]),
@@ -131,7 +131,7 @@ fn every_field_has_the_offset_of_the_header() {
         for field in layout.fields {
             let (_, offset, bytes) = laid_out.iter().find(|(name, ..)| *name == field.name).unwrap();
             // A uuid has 16 bytes; the stand-in stores it as two numbers.
-            let bytes = if field.name == "uuid" { 2 * bytes } else { *bytes };
+            let bytes = if field.name.ends_with("uuid") { 2 * bytes } else { *bytes };
             assert_eq!((field.offset, field.bytes), (*offset, bytes), "{name}.{}", field.name);
             let first = layout.size(field.since).unwrap();
             assert!(field.offset + field.bytes <= first.bytes, "{name}.{} lies in {}", field.name, first.name);
@@ -151,7 +151,7 @@ fn every_field_is_read_from_its_own_bytes_if_the_version_has_it() {
             record[..4].copy_from_slice(&kind.to_ne_bytes());
             let Parsed::Record(read) = parse(&record, Version(version)) else { panic!("{name} of {release}") };
             let said = format!("{read:?}");
-            for field in layout.fields.iter().filter(|field| field.name != "kind" && field.name != "uuid") {
+            for field in layout.fields.iter().filter(|field| field.name != "kind" && !field.name.ends_with("uuid")) {
                 let at = field.offset..field.offset + field.bytes;
                 let has = field.since <= Version(version);
                 let value = has.then(|| match field.bytes {

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use trace::{CollectiveRow, CounterRow, EventRow, NcclChannelRow, RankRow, Row, Run};
 
+use crate::exec_control::{CHANNELS, COLL};
 use crate::support::{Finished, RANK_AGENT, analyze, finish, inject_library, scratch};
 
 const DRIVER: &str = env!("CARGO_BIN_EXE_cupti-driver");
@@ -102,6 +103,33 @@ fn an_unmodified_program_is_recorded_by_what_cuda_and_nccl_load() {
     let ranks = rows::<RankRow>(&run);
     let last: BTreeMap<i64, bool> = ranks.iter().map(|row| (row.pid, row.closed_cleanly)).collect();
     assert_eq!((last.len(), last.values().all(|closed| *closed)), (2, true), "{ranks:?}");
+}
+
+/// CUPTI's and the driver's locks are taken in the other order while CUDA initialises.
+#[test]
+fn no_thread_of_the_recorder_calls_cupti_while_cuda_initialises() {
+    let run = scratch("exec_cuda_init").join("run");
+    let mut command = Command::new(RANK_AGENT);
+    command.args(["exec", "--out"]).arg(&run).args(["--", DRIVER, "injected"]).env("SLOW_INIT", "1");
+    command.env("RANKSCOPE_INJECT_LIB", inject_library()).env("RANKSCOPE_CUPTI", stand_in());
+    let done = finish(command.env("STAND_IN_CUPTI", "version=130001")).expect_code(0);
+    assert!(done.stdout.contains("intruders 0\n"), "{}", done.said());
+    // The records that CUPTI held at the exit, whose handler of the driver was registered in the initialisation.
+    assert_eq!(of_kind(&rows::<EventRow>(&run), "kernel", "void ours::gemm").len(), COLLECTIVES);
+}
+
+/// NCCL 2.28 has read its event mask before it reports a captured call, so that the call itself comes too late.
+#[test]
+fn nccl_is_asked_for_no_channels_before_a_graph_is_captured() {
+    let run = scratch("exec_cuda_capture").join("run");
+    let mut command = Command::new(RANK_AGENT);
+    command.args(["exec", "--out"]).arg(&run).args(["--", DRIVER, "injected"]).env("CAPTURE", "1");
+    command.env("RANKSCOPE_INJECT_LIB", inject_library()).env("RANKSCOPE_CUPTI", stand_in());
+    let done = finish(command.env("STAND_IN_CUPTI", "version=130001")).expect_code(0);
+    let masks = done.stdout.lines().find_map(|line| line.strip_prefix("masks ")).unwrap();
+    let masks: Vec<u64> = masks.split(' ').map(|mask| mask.parse().unwrap()).collect();
+    assert_eq!((masks[0] & CHANNELS, masks[1] & CHANNELS, masks[1] & COLL), (CHANNELS, 0, COLL), "{masks:?}");
+    assert!(done.stderr.contains("a CUDA graph was captured"), "{}", done.said());
 }
 
 #[test]

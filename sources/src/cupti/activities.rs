@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use recorder::{lock, report};
 
@@ -15,8 +15,10 @@ use crate::error::Error;
 const DRIVER: u32 = 4;
 const RUNTIME: u32 = 5;
 const CONCURRENT_KERNEL: u32 = 10;
-/// Copies, memsets, copies between devices, external correlation ids, devices, contexts, streams.
-const ALWAYS: [u32; 7] = [1, 2, 22, 39, 8, 9, 37];
+/// Devices and contexts.
+const PLACES: [u32; 2] = [8, 9];
+/// Copies, memsets, copies between devices, external correlation ids, streams.
+const ALWAYS: [u32; 5] = [1, 2, 22, 39, 37];
 
 /// The kinds to enable while the session runs.
 #[derive(Debug, Default)]
@@ -24,12 +26,35 @@ pub(super) struct Activities {
     kinds: Mutex<BTreeSet<u32>>,
     /// Whether CUPTI enables driver calls one by one.
     single_driver_calls: AtomicBool,
+    /// Whether they are enabled now.
+    enabled: AtomicBool,
+    /// How often they were enabled.
+    sessions: AtomicU64,
 }
 
 impl Activities {
-    /// Enables the kinds of `settings`. Kernels are required; if CUPTI refuses another kind, its rows are missing, and
-    /// one line on stderr says so.
+    /// Enables the records of devices and contexts, for ever: CUPTI reports them once, maybe during a pause.
+    pub(super) fn enable_places(library: &Library) {
+        for kind in PLACES {
+            if let Err(error) = library.enable(kind) {
+                report(format_args!("{error}: activity kind {kind} is not recorded"));
+            }
+        }
+    }
+
+    /// Enables the kinds of `settings` at the first call, and the same kinds again after [`disable`](Self::disable).
+    /// Kernels are required; if CUPTI refuses another kind, its rows are missing, and one line on stderr says so.
     pub(super) fn enable_all(&self, library: &Library, settings: &Settings) -> Result<(), Error> {
+        let was_enabled = self.enabled.swap(true, Ordering::AcqRel);
+        if !was_enabled && self.sessions.fetch_add(1, Ordering::AcqRel) == 0 {
+            return self.choose(library, settings).inspect_err(|_| self.enabled.store(false, Ordering::Release));
+        }
+        // Even if they are enabled: another profiler may have disabled them.
+        self.enable_again(library);
+        Ok(())
+    }
+
+    fn choose(&self, library: &Library, settings: &Settings) -> Result<(), Error> {
         let Settings { runtime, driver, synchronization, overhead, memory, nvtx, .. } = *settings;
         self.enable(library, CONCURRENT_KERNEL)?;
         let chosen = [(runtime, RUNTIME), (synchronization, 38), (overhead, 17), (memory, 49), (nvtx, 12), (nvtx, 13)];
@@ -67,8 +92,12 @@ impl Activities {
         kinds.contains(&RUNTIME) || kinds.contains(&DRIVER) || self.single_driver_calls.load(Ordering::Relaxed)
     }
 
-    /// Enables the kinds again after [`disable`](Self::disable).
-    pub(super) fn resume(&self, library: &Library) {
+    /// Whether the kinds were enabled again after they were disabled.
+    pub(super) fn are_enabled_again(&self) -> bool {
+        self.sessions.load(Ordering::Acquire) > 1
+    }
+
+    fn enable_again(&self, library: &Library) {
         for kind in lock(&self.kinds).iter() {
             if let Err(error) = library.enable(*kind) {
                 report(format_args!("{error}: activity kind {kind} is no longer recorded"));
@@ -81,6 +110,9 @@ impl Activities {
 
     /// Disables all kinds.
     pub(super) fn disable(&self, library: &Library) {
+        if !self.enabled.swap(false, Ordering::AcqRel) {
+            return;
+        }
         for kind in lock(&self.kinds).iter() {
             // A kind that CUPTI goes on recording costs the program time, but no row: its launches are inactive.
             let _ = library.disable(*kind);

@@ -1,6 +1,6 @@
 //! State that the session's callbacks and its worker thread share.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Mutex, MutexGuard};
 
@@ -33,6 +33,8 @@ pub(super) struct Lost {
     pub(super) records: AtomicU64,
     /// Buffers of another profiler, which has replaced the callbacks or passed its own buffers.
     pub(super) foreign_buffers: AtomicU64,
+    /// Times in which CUPTI handed over no record although steps went on.
+    pub(super) silences: AtomicU64,
     /// Callbacks that panicked.
     pub(super) panics: AtomicU64,
 }
@@ -46,6 +48,11 @@ pub(super) struct Capture {
     pub(super) lost: Lost,
     pub(super) activities: Activities,
     pub(super) messages: SyncSender<Message>,
+    /// CUDA has initialised. Before that, the worker must not call CUPTI: the thread that initialises holds the driver's
+    /// lock while it waits for CUPTI's, and a call of CUPTI may take them in the other order.
+    pub(super) ready: AtomicBool,
+    /// Number of buffers that CUPTI asked for or handed back.
+    pub(super) exchanged: AtomicU64,
     pub(super) summary: Mutex<Summary>,
 }
 
@@ -69,6 +76,7 @@ impl Capture {
 
     /// A buffer for CUPTI. Without one, CUPTI counts the records that it cannot store.
     pub(super) fn lend_buffer(&self) -> Option<(*mut u8, usize)> {
+        self.exchanged.fetch_add(1, Ordering::Relaxed);
         let must = self.library.version() < Version::MAY_REFUSE_BUFFERS;
         self.pool.lend(must)
     }
@@ -78,6 +86,7 @@ impl Capture {
         if address.is_null() {
             return;
         }
+        self.exchanged.fetch_add(1, Ordering::Relaxed);
         let Some((buffer, overflow)) = self.pool.take_back(address) else {
             self.lost.foreign_buffers.fetch_add(1, Ordering::Relaxed);
             return;

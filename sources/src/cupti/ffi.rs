@@ -8,6 +8,6 @@ mod calls;
 mod library;
 
 pub(crate) use buffer::{Buffer, Lent};
-pub(crate) use callbacks::{Callbacks, watch_process};
+pub(crate) use callbacks::{Callbacks, at_exit, watch_process};
 pub(crate) use calls::{EXTERNAL_KIND, Subscription, domain};
 pub(crate) use library::Cupti as Library;

@@ -362,6 +362,8 @@ records! {
         id: u32 = 112,
         uuid: [u8; 16] = 120,
         name: u64 = 136,
+        is_mig_enabled: u8 = 145,
+        mig_uuid: [u8; 16] = 160,
     }
 
     /// A context.

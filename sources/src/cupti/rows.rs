@@ -66,6 +66,8 @@ pub(crate) struct Rows<S> {
     call_names: FxHashMap<(u32, u32), NameId>,
     /// Whether calls are recorded. If not, device work does not wait for them.
     pub(crate) has_calls: bool,
+    /// Whether the kernels of a graph carry the right id of their launch.
+    pub(crate) graphs_join: bool,
     pub(crate) devices: Vec<DeviceRow>,
     batch: SourceBatch,
     comm_kernels: Arc<CommKernels>,
@@ -90,6 +92,7 @@ impl<S: Strings> Rows<S> {
             kernel_names: FxHashMap::default(),
             call_names: FxHashMap::default(),
             has_calls: true,
+            graphs_join: true,
             devices: Vec::new(),
             batch: SourceBatch { source: SOURCE, ..SourceBatch::default() },
             comm_kernels,
@@ -192,8 +195,13 @@ impl<S: Strings> Rows<S> {
         if !self.devices_written.insert(device.id) {
             return;
         }
-        let hex: String = device.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-        let uuid = format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
+        // As `nvidia-smi -L` prints them.
+        let (kind, uuid) = match device.is_mig_enabled {
+            0 => ("GPU", device.uuid),
+            _ => ("MIG", device.mig_uuid),
+        };
+        let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let uuid = format!("{kind}-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
         self.devices.push(DeviceRow {
             rank: self.rank,
             device_id: device.id.into(),
@@ -310,6 +318,12 @@ impl<S: Strings> Rows<S> {
     /// Fills in device, context and stream, and keeps the event until its launch is known.
     fn launched(&mut self, event: SourceEvent, place: (u32, u32, u32), graph: (u32, u64), correlation_id: u32) {
         let (device_id, context_id, stream_id) = place;
+        let correlation_id = if graph.0 != 0 && !self.graphs_join {
+            self.omit("cupti:graph_launches", 1, "before 13.1 U1, CUPTI confuses the launches of graphs after a pause");
+            0
+        } else {
+            correlation_id
+        };
         let event = SourceEvent {
             device_id: known(device_id),
             context_id: known(context_id),

@@ -1,6 +1,6 @@
 //! The one session of the process. CUPTI's callbacks reach everything from here.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Mutex, OnceLock};
 use std::thread::JoinHandle;
@@ -26,6 +26,10 @@ static STARTING: Mutex<()> = Mutex::new(());
 
 /// `CUPTI_CBID_RESOURCE_CONTEXT_DESTROY_STARTING`.
 const CONTEXT_DESTROY_STARTING: u32 = 2;
+/// `CUPTI_CBID_RESOURCE_CONTEXT_CREATED`.
+const CONTEXT_CREATED: u32 = 1;
+/// `CUPTI_DRIVER_TRACE_CBID_…` of cuStreamBeginCapture, its _v2, cuStreamBeginCaptureToGraph, and their _ptsz.
+const CAPTURES: [u32; 6] = [495, 496, 539, 540, 720, 721];
 /// `CUPTI_DRIVER_TRACE_CBID_…` of cuCtxDestroy, cuCtxDestroy_v2, cuDevicePrimaryCtxRelease, …Reset, and their _v2: the
 /// calls that destroy a context. CUPTI may be flushed inside them, but not inside a resource callback
 /// (`cuptiActivityFlushAll` in the header of 13.5).
@@ -73,6 +77,7 @@ pub(super) fn start(recorder: &Recorder, settings: Settings) -> Result<&'static 
     let subscription = library.subscribe::<OfSession>()?;
     let (messages, inbox) = mpsc::sync_channel(settings.max_buffers.max(1) + 16);
     let (announced, announcements) = mpsc::sync_channel(ANNOUNCED);
+    let ready = AtomicBool::new(!settings.in_initialisation);
     let session = SESSION.get_or_init(|| Session {
         capture: Capture {
             pool: Pool::new(settings.buffer_bytes.max(64 << 10), settings.max_buffers),
@@ -82,6 +87,8 @@ pub(super) fn start(recorder: &Recorder, settings: Settings) -> Result<&'static 
             lost: Lost::default(),
             activities: Activities::default(),
             messages,
+            ready,
+            exchanged: AtomicU64::new(0),
             summary: Mutex::default(),
         },
         subscription,
@@ -110,22 +117,44 @@ impl Session {
             report(format_args!("{error}: thread ids of CUDA calls are not those of the system"));
         }
         // Without these callbacks, a destroyed context may take records with it. They slow down no other call.
-        let flushes = CONTEXT_ENDS.iter().map(|id| (domain::DRIVER_API, *id));
-        let mut callbacks = flushes.chain([(domain::RESOURCE, CONTEXT_DESTROY_STARTING)]);
+        let calls = CONTEXT_ENDS.iter().chain(&CAPTURES).map(|id| (domain::DRIVER_API, *id));
+        let mut callbacks = calls.chain([CONTEXT_DESTROY_STARTING, CONTEXT_CREATED].map(|id| (domain::RESOURCE, id)));
         let enable = |(domain, id)| library.enable_callback(self.subscription, domain, id).err();
         // All of them are tried; the first refusal stands for all.
         if let Some(error) = callbacks.by_ref().filter_map(enable).collect::<Vec<_>>().first() {
-            report(format_args!("{error}: records of a context that is destroyed may be lost"));
+            report(format_args!(
+                "{error}: records of a context that is destroyed may be lost, and NCCL's times in a captured CUDA graph wrong"
+            ));
         }
         ffi::watch_process::<OfSession>();
         let worker = Worker::new(&self.capture, inbox, announced);
         let thread = recorder::spawn("rankscope-cupti", move || worker.run()).map_err(Error::Thread)?;
         *lock(&self.worker) = Some(thread);
-        activities.enable_all(library, settings)?;
-        self.phase.store(phase::RUNNING, Ordering::Release);
+        Activities::enable_places(library);
         recorder.shared().set_scope_hook(ScopeHook { push: push_scope, pop: pop_scope });
-        recorder.shared().set_linked(true);
+        if !settings.paused {
+            activities.enable_all(library, settings)?;
+            self.phase.store(phase::RUNNING, Ordering::Release);
+            recorder.shared().set_linked(true);
+        }
         Ok(())
+    }
+
+    /// Whether the kinds stay enabled in a pause: their rows are left out then, because their launches are inactive.
+    fn stays_enabled(&self) -> bool {
+        let Capture { library, settings, .. } = &self.capture;
+        let version = library.version();
+        !version.switches_safely() || settings.graphs && !version.joins_graphs_again()
+    }
+
+    /// CUDA has initialised, because it makes a context.
+    fn initialised(&self) {
+        if !self.capture.ready.swap(true, Ordering::AcqRel) {
+            let _ = self.capture.messages.try_send(Message::Look);
+            // Handlers run in reverse order. One that the driver has registered in its initialisation would run before the
+            // first one of this session, which began inside it, and the records that CUPTI still holds would be lost.
+            ffi::at_exit::<OfSession>();
+        }
     }
 
     fn is_running(&self) -> bool {
@@ -139,7 +168,9 @@ impl Session {
         let paused = |phase| (phase == phase::RUNNING).then_some(phase::PAUSED);
         if self.phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, paused).is_ok() {
             self.capture.recorder.shared().set_linked(false);
-            self.capture.activities.disable(&self.capture.library);
+            if !self.stays_enabled() {
+                self.capture.activities.disable(&self.capture.library);
+            }
             self.flush();
         }
     }
@@ -152,8 +183,14 @@ impl Session {
         if self.phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, resumed).is_err() {
             return;
         }
-        self.capture.activities.resume(&self.capture.library);
-        self.capture.recorder.shared().set_linked(true);
+        let Capture { library, settings, activities, recorder, .. } = &self.capture;
+        // Another profiler may have registered its own buffers since.
+        let enabled = library.register_buffers::<OfSession>().and_then(|()| activities.enable_all(library, settings));
+        if let Err(error) = enabled {
+            report(format_args!("{error}: the devices are not recorded"));
+            self.capture.fail(error.to_string());
+        }
+        recorder.shared().set_linked(true);
     }
 
     pub(super) fn flush(&self) {
@@ -198,8 +235,8 @@ impl Session {
         }
         let Capture { library, recorder, activities, .. } = &self.capture;
         recorder.shared().set_linked(false);
-        let was = self.phase.swap(phase::OVER, Ordering::AcqRel);
-        if was == phase::RUNNING {
+        self.phase.store(phase::OVER, Ordering::Release);
+        if library.version().switches_safely() {
             activities.disable(library);
         }
         if let Err(error) = library.flush(true) {
@@ -282,6 +319,10 @@ impl Callbacks for OfSession {
             // CUPTI must not be flushed inside this callback: the worker does it, if it is in time.
             domain::RESOURCE if id == CONTEXT_DESTROY_STARTING => {
                 let _ = session.capture.messages.try_send(Message::Flush);
+            }
+            domain::RESOURCE if id == CONTEXT_CREATED => session.initialised(),
+            domain::DRIVER_API if CAPTURES.contains(&id) && site() == Some(API_ENTER) => {
+                session.capture.settings.on_capture.iter().for_each(|on_capture| on_capture());
             }
             _ => {}
         }

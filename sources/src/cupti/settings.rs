@@ -29,9 +29,17 @@ pub struct Settings {
     /// Record NVTX ranges. CUPTI receives them only if `NVTX_INJECTION64_PATH` named libcupti before the process used
     /// NVTX. Default: whether it does.
     pub nvtx: bool,
-    /// Size of a buffer in bytes, at least 64 KiB. Default: 4 MiB, enough for about 15 000 kernels.
+    /// The session starts inside of `cuInit`. Default: no.
+    pub in_initialisation: bool,
+    /// Begin paused: no kind but contexts is enabled until the first `resume`. Default: no.
+    pub paused: bool,
+    /// The program launches CUDA graphs and pauses in between. Default: no.
+    pub graphs: bool,
+    /// Size of a buffer in bytes, at least 64 KiB. CUPTI hands a buffer back when all of its records are complete, which on
+    /// a device that is always behind is when it is full: a killed process loses up to a buffer. Default: 512 KiB, enough
+    /// for about 2000 kernels.
     pub buffer_bytes: usize,
-    /// The most buffers; records that need more are dropped and counted. Default: 64.
+    /// The most buffers; records that need more are dropped and counted. Default: 512.
     pub max_buffers: usize,
     /// Devices for which the program writes the rows itself. CUPTI reports devices when CUDA initialises, so that a later
     /// session may never receive them. Default: none.
@@ -42,6 +50,8 @@ pub struct Settings {
     pub finish_timeout: Duration,
     /// Queue to the NCCL source of this process, if it has one.
     pub comm_kernels: Arc<CommKernels>,
+    /// Function that is called before the program captures a CUDA graph. Default: none.
+    pub on_capture: Option<fn()>,
     /// Function that ends the recording when the process exits. Default: ends the session, then the recorder.
     pub at_exit: Option<fn()>,
 }
@@ -57,12 +67,16 @@ impl Default for Settings {
             memory: true,
             nvtx: std::env::var_os("NVTX_INJECTION64_PATH")
                 .is_some_and(|path| path.to_string_lossy().contains("cupti")),
-            buffer_bytes: 4 << 20,
-            max_buffers: 64,
+            in_initialisation: false,
+            paused: false,
+            graphs: false,
+            buffer_bytes: 512 << 10,
+            max_buffers: 512,
             devices: Vec::new(),
             flush_period: Duration::from_secs(1),
             finish_timeout: Duration::from_secs(10),
             comm_kernels: Arc::default(),
+            on_capture: None,
             at_exit: None,
         }
     }

@@ -16,6 +16,7 @@ use super::record::{End, Parsed, Record, Walk, layout_of, parse, split};
 use super::rows::{Rows, Strings};
 use super::settings::Summary;
 use super::time::Sample;
+use super::watch::Watch;
 
 /// The most buffers that are read before their rows are handed over.
 const AT_ONCE: usize = 16;
@@ -40,6 +41,9 @@ pub(super) struct Worker {
     records: Vec<Record>,
     starts: Vec<usize>,
     last_flush: Instant,
+    watch: Watch,
+    /// Whether the clocks were compared once.
+    compared: bool,
     reported_iterator: bool,
     reported_size: bool,
 }
@@ -52,17 +56,30 @@ impl Worker {
         capture.settings.devices.iter().for_each(|device| rows.know(device));
         let (records, starts) = (Vec::new(), Vec::new());
         let (last_flush, reported_iterator, reported_size) = (Instant::now(), false, false);
-        Self { capture, inbox, announced, rows, records, starts, last_flush, reported_iterator, reported_size }
+        let (watch, compared) = (Watch::default(), false);
+        Self {
+            capture,
+            inbox,
+            announced,
+            rows,
+            records,
+            starts,
+            last_flush,
+            watch,
+            compared,
+            reported_iterator,
+            reported_size,
+        }
     }
 
     pub(super) fn run(mut self) {
-        self.compare_clocks();
+        self.map_utc();
         loop {
             let period = self.capture.settings.flush_period;
             let message = self.inbox.recv_timeout(period.saturating_sub(self.last_flush.elapsed()));
             let mut reply = None;
             let mut flush = self.last_flush.elapsed() >= period;
-            let mut buffers = Vec::new();
+            let (mut buffers, mut context_ends) = (Vec::new(), false);
             match message {
                 Ok(message) => {
                     let more = std::iter::from_fn(|| self.inbox.try_recv().ok());
@@ -70,7 +87,7 @@ impl Worker {
                         match message {
                             Message::Buffer(buffer, valid) => buffers.push((buffer, valid)),
                             Message::Look => {}
-                            Message::Flush => flush = true,
+                            Message::Flush => (flush, context_ends) = (true, true),
                             Message::Finish(to) => reply = Some(to),
                         }
                     }
@@ -79,9 +96,12 @@ impl Worker {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.read(buffers);
+            if self.is_ready() && !std::mem::replace(&mut self.compared, true) {
+                self.compare_clocks();
+            }
             if flush && reply.is_none() {
                 // `Finish` may arrive while this waits for CUPTI.
-                reply = self.flush();
+                reply = self.flush(context_ends);
             }
             if let Some(reply) = reply {
                 self.finish();
@@ -94,10 +114,14 @@ impl Worker {
     }
 
     /// Asks CUPTI for complete records and reads them. Returns the reply channel of a `Finish` that arrived in between.
-    fn flush(&mut self) -> Option<SyncSender<()>> {
+    fn flush(&mut self, context_ends: bool) -> Option<SyncSender<()>> {
+        self.watch.look(self.capture, self.last_flush.elapsed());
         self.last_flush = Instant::now();
-        // After a refusal the records stay in CUPTI, which returns them with a later flush or counts them as dropped.
-        let _ = self.capture.library.flush(false);
+        let library = &self.capture.library;
+        if self.is_ready() && (context_ends || library.version().switches_safely()) {
+            // After a refusal the records stay in CUPTI, which returns them with a later flush or counts them as dropped.
+            let _ = library.flush(false);
+        }
         self.compare_clocks();
         // Read the records of this flush before the work that waits for them ages.
         let reply = self.read_inbox();
@@ -135,6 +159,8 @@ impl Worker {
             return;
         }
         self.rows.has_calls = self.capture.activities.has_calls();
+        let Capture { library, activities, .. } = self.capture;
+        self.rows.graphs_join = library.version().joins_graphs_again() || !activities.are_enabled_again();
         self.records.clear();
         for (buffer, valid) in &buffers {
             self.read_buffer(buffer.bytes(*valid));
@@ -208,11 +234,18 @@ impl Worker {
         }
     }
 
+    /// Whether CUPTI may be called.
+    fn is_ready(&self) -> bool {
+        self.capture.ready.load(Ordering::Acquire)
+    }
+
     /// Compares CUPTI's clock with the recorder's, for `clock_samples` and for the mapping of times.
     fn compare_clocks(&mut self) {
+        self.map_utc();
+        if !self.is_ready() {
+            return;
+        }
         let clock = self.capture.recorder.clock();
-        let (utc_at_ns, utc_ns, _) = clock.utc_sample();
-        self.rows.times.add(Sample { utc_ns, local_ns: utc_at_ns });
         let bracket = |_| {
             let before_ns = clock.now_ns();
             let cupti_ns = i64::try_from(self.capture.library.timestamp()?).ok()?;
@@ -227,6 +260,11 @@ impl Worker {
         self.write(vec![ClockSampleRow { rank, peer_rank: None, kind, local_ns, remote_ns, offset_ns, rtt_ns }]);
     }
 
+    fn map_utc(&mut self) {
+        let (local_ns, utc_ns, _) = self.capture.recorder.clock().utc_sample();
+        self.rows.times.add(Sample { utc_ns, local_ns });
+    }
+
     fn write<R: trace::Row>(&self, rows: Vec<R>) {
         // The rows are valid and their tables are not queued tables, so that an error here is a bug.
         if let Err(error) = self.capture.recorder.rows(rows) {
@@ -239,9 +277,10 @@ impl Worker {
         let lost = &self.capture.lost;
         let taken = |count: &std::sync::atomic::AtomicU64| count.swap(0, Ordering::Relaxed);
         let losses = [
-            ("cupti:buffers", self.capture.library.dropped(), "CUPTI had no buffer"),
+            ("cupti:buffers", if self.is_ready() { self.capture.library.dropped() } else { 0 }, "CUPTI had no buffer"),
             ("cupti:overflow", taken(&lost.records), "all buffers were in use, or the worker's inbox was full"),
             ("cupti:foreign", taken(&lost.foreign_buffers), "buffers of another profiler were handed to this one"),
+            ("cupti:silence", taken(&lost.silences), "CUPTI handed over no record while steps went on"),
             ("cupti:panics", taken(&lost.panics), "a callback failed"),
         ];
         for (source, records, why) in losses.into_iter().filter(|(_, records, _)| *records > 0) {

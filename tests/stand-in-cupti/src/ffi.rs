@@ -2,10 +2,10 @@
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_void};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::records::{API, ExternalCorrelation, size_of_kind};
+use crate::records::{API, ExternalCorrelation, Kernel13, size_of_kind};
 use crate::state::{Filling, behaviour, state, version};
 
 type Callback = extern "C" fn(*mut c_void, u32, u32, *const c_void);
@@ -14,7 +14,8 @@ type Complete = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 type Timestamp = extern "C" fn() -> u64;
 
 static SUBSCRIBER: OnceLock<Callback> = OnceLock::new();
-static BUFFERS: OnceLock<(Request, Complete)> = OnceLock::new();
+/// The buffers of the last profiler that registered some.
+static BUFFERS: Mutex<Option<(Request, Complete)>> = Mutex::new(None);
 static CLOCK: OnceLock<Timestamp> = OnceLock::new();
 
 thread_local! {
@@ -28,6 +29,25 @@ const MAX_LIMIT_REACHED: u32 = 12;
 const MULTIPLE_SUBSCRIBERS: u32 = 39;
 const QUEUE_EMPTY: u32 = 18;
 const UNKNOWN: u32 = 999;
+const CONCURRENT_KERNEL: u32 = 10;
+/// The first version with right correlation ids of graphs in every session.
+const JOINS_GRAPHS: u32 = 130_101;
+
+// POSIX, part of the C library.
+unsafe extern "C" {
+    fn atexit(function: extern "C" fn()) -> i32;
+}
+
+fn buffers() -> Option<(Request, Complete)> {
+    *BUFFERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Counts a call of another thread than the one on which CUDA initialises.
+fn enter() {
+    let mut state = state();
+    let intrudes = state.initialises.is_some_and(|thread| thread != std::thread::current().id());
+    state.intruders += u64::from(intrudes);
+}
 
 fn now() -> u64 {
     let utc = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
@@ -43,6 +63,7 @@ extern "C" fn cuptiGetVersion(out: *mut u32) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiGetTimestamp(out: *mut u64) -> u32 {
+    enter();
     // SAFETY: as above.
     unsafe { out.write(now()) };
     SUCCESS
@@ -131,7 +152,7 @@ extern "C" fn cuptiEnableCallback(_: u32, _: *mut c_void, domain: u32, id: u32) 
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityRegisterCallbacks(request: Request, complete: Complete) -> u32 {
-    BUFFERS.get_or_init(|| (request, complete));
+    *BUFFERS.lock().unwrap_or_else(PoisonError::into_inner) = Some((request, complete));
     SUCCESS
 }
 
@@ -160,13 +181,15 @@ extern "C" fn cuptiSetThreadIdType(_: u32) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityEnable(kind: u32) -> u32 {
-    state().enabled.insert(kind);
+    let mut state = state();
+    state.enabled_kernels += u64::from(state.enabled.insert(kind) && kind == CONCURRENT_KERNEL);
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityDisable(kind: u32) -> u32 {
-    state().enabled.remove(&kind);
+    let mut state = state();
+    state.disabled_kernels += u64::from(state.enabled.remove(&kind) && kind == CONCURRENT_KERNEL);
     SUCCESS
 }
 
@@ -205,6 +228,7 @@ extern "C" fn cuptiActivityPopExternalCorrelationId(kind: u32, last: *mut u64) -
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityGetNumDroppedRecords(_: *mut c_void, _: u32, out: *mut usize) -> u32 {
+    enter();
     let dropped = std::mem::take(&mut state().dropped);
     // SAFETY: as above.
     unsafe { out.write(dropped) };
@@ -213,6 +237,10 @@ extern "C" fn cuptiActivityGetNumDroppedRecords(_: *mut c_void, _: u32, out: *mu
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityFlushAll(_: u32) -> u32 {
+    enter();
+    if state().is_over {
+        return UNKNOWN;
+    }
     let buffers = {
         let mut state = state();
         state.flushes += 1;
@@ -226,7 +254,7 @@ extern "C" fn cuptiActivityFlushAll(_: u32) -> u32 {
 
 fn hand_back(Filling { address, bytes, used }: Filling) {
     let valid = if behaviour("truncate") { used.saturating_sub(4) } else { used };
-    if let Some((_, complete)) = BUFFERS.get() {
+    if let Some((_, complete)) = buffers() {
         complete(std::ptr::null_mut(), 0, address as *mut u8, bytes, valid);
     }
 }
@@ -273,6 +301,16 @@ extern "C" fn stand_in_put(bytes: *const u8, len: usize) -> bool {
 fn put(record: &[u8]) -> bool {
     let word = |at: usize| record.get(at..at + 4).map_or(0, |b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
     let kind = word(0);
+    let confused = (kind == CONCURRENT_KERNEL && version() < JOINS_GRAPHS && state().enabled_kernels > 1).then(|| {
+        let kernel = Kernel13::default();
+        let mut record = record.to_vec();
+        let (graph, correlation) =
+            (std::mem::offset_of!(Kernel13, graph_id), std::mem::offset_of!(Kernel13, correlation_id));
+        let is_graph = record[graph..graph + 4] != kernel.graph_id.to_ne_bytes();
+        record[correlation] ^= if is_graph { 0x55 } else { 0 };
+        record
+    });
+    let record = confused.as_deref().unwrap_or(record);
     let mut full = None;
     {
         let mut state = state();
@@ -309,7 +347,7 @@ fn put(record: &[u8]) -> bool {
 
 fn request() -> Option<Filling> {
     let (mut buffer, mut bytes, mut most) = (std::ptr::null_mut(), 0, 0);
-    let (request, _) = BUFFERS.get()?;
+    let (request, _) = buffers()?;
     request(&raw mut buffer, &raw mut bytes, &raw mut most);
     (!buffer.is_null() && bytes > 0).then_some(Filling { address: buffer as usize, bytes, used: 0 })
 }
@@ -348,6 +386,49 @@ extern "C" fn stand_in_event(domain: u32, id: u32, site: u32) -> bool {
         callback(std::ptr::null_mut(), domain, id, (&raw const site).cast());
     }
     wanted
+}
+
+/// Begins or ends the initialisation of CUDA on this thread. At its end the driver registers its handler for the exit.
+#[unsafe(no_mangle)]
+extern "C" fn stand_in_initialise(begins: bool) {
+    extern "C" fn exits() {
+        state().is_over = true;
+    }
+    state().initialises = begins.then(|| std::thread::current().id());
+    if !begins {
+        // SAFETY: the function lives as long as the process, because the program never closes this library.
+        unsafe { atexit(exits) };
+    }
+}
+
+/// Calls of other threads while CUDA initialised.
+#[unsafe(no_mangle)]
+extern "C" fn stand_in_intruders() -> u64 {
+    state().intruders
+}
+
+/// Another profiler of the process registers buffers, into which all further records go.
+#[unsafe(no_mangle)]
+extern "C" fn stand_in_take() {
+    extern "C" fn request(buffer: *mut *mut u8, size: *mut usize, most: *mut usize) {
+        let bytes = Box::leak(vec![0_u64; 8192].into_boxed_slice());
+        // SAFETY: as above; the buffer is never freed.
+        unsafe {
+            buffer.write(bytes.as_mut_ptr().cast());
+            size.write(8 * bytes.len());
+            most.write(0);
+        }
+    }
+    extern "C" fn complete(_: *mut c_void, _: u32, _: *mut u8, _: usize, _: usize) {}
+    cuptiActivityRegisterCallbacks(request, complete);
+    let held = state().filling.take();
+    held.into_iter().for_each(hand_back);
+}
+
+/// How often kernels were disabled.
+#[unsafe(no_mangle)]
+extern "C" fn stand_in_disabled() -> u64 {
+    state().disabled_kernels
 }
 
 /// Number of flushes.

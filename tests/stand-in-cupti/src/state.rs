@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 
 /// Behaviour: the words of `STAND_IN_CUPTI`.
 pub(crate) fn behaviour(word: &str) -> bool {
@@ -38,6 +39,15 @@ pub(crate) struct State {
     pub(crate) next_correlation: u32,
     pub(crate) flushes: u64,
     pub(crate) pushes: u64,
+    /// The thread on which CUDA initialises.
+    pub(crate) initialises: Option<ThreadId>,
+    /// Calls of other threads meanwhile. In a driver they can wait for each other for ever.
+    pub(crate) intruders: u64,
+    /// The driver's handler for the exit has run: CUPTI hands over no more.
+    pub(crate) is_over: bool,
+    /// How often kernels were enabled and disabled.
+    pub(crate) enabled_kernels: u64,
+    pub(crate) disabled_kernels: u64,
 }
 
 static STATE: Mutex<State> = Mutex::new(State {
@@ -51,6 +61,11 @@ static STATE: Mutex<State> = Mutex::new(State {
     next_correlation: 0,
     flushes: 0,
     pushes: 0,
+    initialises: None,
+    intruders: 0,
+    is_over: false,
+    enabled_kernels: 0,
+    disabled_kernels: 0,
 });
 
 /// Locks the state. No callback is called under the lock.

@@ -78,7 +78,13 @@ impl Training<'_> {
             return Ok(None);
         }
         // The workload records its allocations itself, with names.
-        let settings = Settings { memory: false, devices: vec![known_device(&self.plan.info)], ..Settings::default() };
+        let settings = Settings {
+            paused: true,
+            graphs: self.job.options.cuda_graph,
+            memory: false,
+            devices: vec![known_device(&self.plan.info)],
+            ..Settings::default()
+        };
         let start = |library| Cupti::start(self.job.recorder, Settings { library, ..settings.clone() });
         let mut started = start(None);
         if matches!(started, Err(sources::Error::CuptiNotFound { .. }))
@@ -91,9 +97,7 @@ impl Training<'_> {
                 started = start(Some(library));
             }
         }
-        let cupti = started?;
-        cupti.pause();
-        Ok(Some(cupti))
+        started.map(Some)
     }
 
     fn run(&self, cupti: Option<&Cupti>, notes: &[String]) -> Result<Trained, Error> {

@@ -55,7 +55,7 @@ pub(super) extern "C" fn on_callback<C: Callbacks>(_: *mut c_void, domain: u32, 
     enter::<C, _>((), || C::on_event(domain, id, site));
 }
 
-extern "C" fn at_exit<C: Callbacks>() {
+extern "C" fn exiting<C: Callbacks>() {
     enter::<C, _>((), C::at_exit);
 }
 
@@ -65,10 +65,14 @@ unsafe extern "C" fn in_child<C: Callbacks>() {
 
 /// Registers the handlers for the exit of the process and for its forks.
 pub(crate) fn watch_process<C: Callbacks>() {
-    // SAFETY: both functions live as long as the process; the one for forks only stores an atomic. Registration fails
-    // only without memory, and then an exit loses the records that CUPTI still holds, like a killed process.
-    unsafe {
-        libc::pthread_atfork(None, None, Some(in_child::<C>));
-        libc::atexit(at_exit::<C>);
-    }
+    // SAFETY: the function lives as long as the process and only stores an atomic.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child::<C>)) };
+    self::at_exit::<C>();
+}
+
+/// Registers the handler for the exit of the process, before which all handlers run that are registered later.
+pub(crate) fn at_exit<C: Callbacks>() {
+    // SAFETY: the function lives as long as the process. Registration fails only without memory, and then an exit loses the
+    // records that CUPTI still holds, like a killed process.
+    unsafe { libc::atexit(exiting::<C>) };
 }

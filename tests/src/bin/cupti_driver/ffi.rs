@@ -38,6 +38,26 @@ impl StandIn {
         self.get::<extern "C" fn(u32, u32, u32) -> bool>("stand_in_event")(domain, id, site)
     }
 
+    /// Begins or ends the initialisation of CUDA on this thread; the driver registers its handler for the exit in it.
+    pub(crate) fn initialise(&self, begins: bool) {
+        self.get::<extern "C" fn(bool)>("stand_in_initialise")(begins);
+    }
+
+    /// Calls of other threads while CUDA initialised.
+    pub(crate) fn intruders(&self) -> u64 {
+        self.get::<extern "C" fn() -> u64>("stand_in_intruders")()
+    }
+
+    /// Another profiler of this process takes CUPTI's buffers.
+    pub(crate) fn take(&self) {
+        self.get::<extern "C" fn()>("stand_in_take")();
+    }
+
+    /// How often kernels were disabled.
+    pub(crate) fn disabled(&self) -> u64 {
+        self.get::<extern "C" fn() -> u64>("stand_in_disabled")()
+    }
+
     pub(crate) fn flushes(&self) -> u64 {
         self.get::<extern "C" fn() -> u64>("stand_in_flushes")()
     }

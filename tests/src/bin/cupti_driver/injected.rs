@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use std::path::PathBuf;
 
 use fixtures::nccl_replay::abi::{Coll, Descriptor, kind};
-use fixtures::nccl_replay::ffi::{Comm, Plugin, initialize_injection};
+use fixtures::nccl_replay::ffi::{Comm, Plugin, initialize_injection, mask};
 use stand_in_cupti::records::Kernel13;
 
 use crate::ffi::{Nvtx, StandIn};
@@ -18,6 +18,12 @@ const DRIVER: u32 = 4;
 const RUNTIME: u32 = 5;
 const CU_LAUNCH_KERNEL: u32 = 307;
 const LAUNCH_KERNEL: u32 = 211;
+/// Domains of callbacks.
+const DRIVER_API: u32 = 1;
+const RESOURCE: u32 = 3;
+/// cuStreamBeginCapture_v2, and an event of resources.
+const STREAM_BEGIN_CAPTURE: u32 = 539;
+const CONTEXT_CREATED: u32 = 1;
 /// NCCL 2.28.
 const VERSION: u8 = 5;
 pub(crate) const COLLECTIVES: u64 = 10;
@@ -43,12 +49,25 @@ struct Program {
 
 /// Trains a little: matrix products, and a collective behind each.
 pub(crate) fn run(steps: Option<u64>) {
-    // In cuInit.
+    let stand_in = StandIn::open(&path("RANKSCOPE_CUPTI"));
+    // In cuInit, whose lock CUPTI's functions take, too.
+    stand_in.initialise(true);
     println!("injected {}", initialize_injection(&path("CUDA_INJECTION64_PATH")).unwrap());
+    if std::env::var_os("SLOW_INIT").is_some() {
+        // With many devices it takes longer than the time between two flushes.
+        std::thread::sleep(std::time::Duration::from_millis(2500));
+    }
+    stand_in.initialise(false);
+    println!("intruders {}", stand_in.intruders());
+    stand_in.event(RESOURCE, CONTEXT_CREATED, 0);
     // In ncclCommInit.
     let plugin = Plugin::load(&path("NCCL_PROFILER_PLUGIN"), VERSION).unwrap();
     let context = plugin.init(&Comm { name: "dp", hash: 0xfeed, nodes: 1, ranks: 2, rank: 0 });
-    let stand_in = StandIn::open(&path("RANKSCOPE_CUPTI"));
+    if std::env::var_os("CAPTURE").is_some() {
+        let before = mask();
+        stand_in.event(DRIVER_API, STREAM_BEGIN_CAPTURE, 0);
+        println!("masks {before} {}", mask());
+    }
     let program = Program { stand_in, plugin, context, ends: RefCell::default() };
     // At its first range.
     let nvtx = steps.map(|_| Nvtx::initialize(&path("NVTX_INJECTION64_PATH")));

@@ -50,6 +50,8 @@ fn record(run: &Path, scenario: &str) {
     manifest.write(run).unwrap();
     let recorder = Recorder::start(Options::new(run, "stand-in", 0, 1)).unwrap();
     let settings = Settings {
+        paused: scenario.starts_with("windows"),
+        graphs: scenario == "windows_of_graphs",
         nvtx: true,
         buffer_bytes: 64 << 10,
         max_buffers: if scenario == "few_buffers" { 1 } else { 64 },
@@ -80,6 +82,9 @@ fn record(run: &Path, scenario: &str) {
         "fork" => println!("child {}", gpu.fork()),
         "context" => gpu.destroy_context(),
         "pause" => gpu.pause(),
+        "windows" | "windows_of_graphs" => gpu.windows(),
+        "taken" => gpu.taken(),
+        "mig" => gpu.describe_slice(),
         "exit" => {
             gpu.train();
             // Neither the session nor the recorder is ended by the program.

@@ -92,6 +92,19 @@ impl<'r> Gpu<'r> {
         self.stand_in.put(&Context4 { context_id: 1, null_stream_id: 7, ..Default::default() }.bytes(self.version));
     }
 
+    /// A part of a device, by MIG.
+    pub(crate) fn describe_slice(&self) {
+        let slice = Device6 {
+            id: 1,
+            uuid: 1,
+            is_mig_enabled: 1,
+            mig_uuid: u64::from_ne_bytes([0xb0, 1, 2, 3, 4, 5, 6, 7]),
+            mig_uuid2: u64::from_ne_bytes([8, 9, 10, 11, 12, 13, 14, 15]),
+            ..Default::default()
+        };
+        self.stand_in.put(&slice.bytes(self.version));
+    }
+
     /// The time `us` from now.
     fn after(&self, us: u64) -> u64 {
         self.stand_in.now() + us * 1000
@@ -329,6 +342,45 @@ impl<'r> Gpu<'r> {
         // The resource callback only wakes the worker.
         assert!(self.stand_in.event(3, 2, 0));
         self.recorder.end_step(None);
+    }
+
+    /// Three recorded parts of a program that launches a graph in each, after a context that was made before them.
+    pub(crate) fn windows(&self) {
+        let flushes = self.stand_in.flushes();
+        for step in 0..3 {
+            self.cupti.resume();
+            self.recorder.begin_step(step, Phase::Active);
+            self.op("graph", || {
+                let id = self.stand_in.call(RUNTIME, GRAPH_LAUNCH);
+                self.kernel(GEMM, id, 7, self.after(0), 50, (3, 3 << 32 | 10));
+            });
+            let id = self.stand_in.call(RUNTIME, STREAM_SYNCHRONIZE);
+            self.synchronize(id);
+            sleep(Duration::from_millis(100));
+            println!("flushes_in_window {}", self.stand_in.flushes() - flushes);
+            self.recorder.end_step(None);
+            self.recorder.set_active(false);
+            self.cupti.pause();
+        }
+        println!("disabled {}", self.stand_in.disabled());
+    }
+
+    /// Steps whose records another profiler takes.
+    pub(crate) fn taken(&self) {
+        let step = |step| {
+            self.recorder.begin_step(step, Phase::Active);
+            let id = self.stand_in.call(RUNTIME, LAUNCH_KERNEL);
+            self.kernel(GEMM, id, 7, self.after(0), 1, (0, 0));
+            sleep(Duration::from_millis(50));
+            self.recorder.end_step(None);
+        };
+        step(0);
+        self.stand_in.take();
+        (1..40).for_each(step);
+        // It takes CUPTI back.
+        self.cupti.pause();
+        self.cupti.resume();
+        step(40);
     }
 
     pub(crate) fn pause(&self) {
