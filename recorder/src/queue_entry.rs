@@ -32,7 +32,7 @@ const _: () = assert!(size_of::<EventRecord>() == 64, "an event record is one ca
 ///
 /// A collective in flight may be reported with state [`Enqueued`](CollectiveState::Enqueued) or
 /// [`Started`](CollectiveState::Started), and again, with the same `comm_id`, `seq`, `op` and `peer`, when it is
-/// [`Done`](CollectiveState::Done). The earlier reports become a row only if the collective is still in flight after
+/// [`Done`](CollectiveState::Done) or [`Unreported`](CollectiveState::Unreported). The earlier reports become a row only if the collective is still in flight after
 /// [`Options::part_period`](crate::Options::part_period) or at the end, so that a hang stays visible; a later part then
 /// holds the `Done` row.
 #[derive(Clone, Copy, Debug)]

@@ -271,7 +271,7 @@ impl Writer {
         for record in chunk {
             match record {
                 RareRecord::Memory(record) => self.memory.push((index as u32, record)),
-                RareRecord::Collective(collective) if collective.state == CollectiveState::Done => {
+                RareRecord::Collective(collective) if collective.state >= CollectiveState::Done => {
                     self.in_flight.end(&collective);
                     self.collectives.push((index as u32, collective));
                 }

@@ -39,6 +39,13 @@ static ucontext_t scheduler;
 static ucontext_t *fiber;
 static void __syncthreads(void) { swapcontext(fiber, &scheduler); }
 
+static uint64_t clock_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_RAW, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+#define GLOBALTIMER() clock_ns()
+
 #include "kernels.h"
 
 #define A(type, i) (*(type *)a[i])
@@ -66,6 +73,7 @@ static void k_cluster_batch(void **a) {
                   A(unsigned, 6), A(unsigned, 7), A(unsigned, 8));
 }
 static void k_add_checksum(void **a) { add_checksum(P(float, 0), A(word, 1), P(word, 2), A(size_t, 3)); }
+static void k_injected_delay(void **a) { injected_delay(A(word, 0)); }
 static void k_end_step(void **a) {
     end_step(P(unsigned, 0), P(float, 1), P(word, 2), P(float, 3), P(word, 4), A(unsigned, 5));
 }
@@ -79,6 +87,7 @@ static const Kernel KERNELS[] = {
     {"sum_partials", k_sum_partials, 4, 0}, {"cross_entropy_rows", k_cross_entropy_rows, 7, 1},
     {"mean_loss", k_mean_loss, 3, 1},       {"cluster_batch", k_cluster_batch, 9, 0},
     {"add_checksum", k_add_checksum, 4, 1}, {"end_step", k_end_step, 6, 0},
+    {"injected_delay", k_injected_delay, 1, 0},
 };
 
 // ------------------------------------------------------------------------------------------------ work
@@ -302,7 +311,15 @@ int cuDeviceGetCount(int *count) {
     return SUCCESS;
 }
 int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return SUCCESS; }
-int cuDeviceGetName(char *name, int length, int device) { snprintf(name, length, "Stand-in %d", visible[device]); return SUCCESS; }
+// $STANDIN_MIG: all devices are parts of one.
+int cuDeviceGetName(char *name, int length, int device) {
+    snprintf(name, length, "Stand-in %d%s", visible[device], setting("STANDIN_MIG", 0) ? " MIG 1g.18gb" : "");
+    return SUCCESS;
+}
+int cuDeviceGetPCIBusId(char *id, int length, int device) {
+    snprintf(id, length, "0000:%02x:00.0", setting("STANDIN_MIG", 0) ? 0 : visible[device]);
+    return SUCCESS;
+}
 int cuDeviceGetUuid_v2(char *uuid, int device) { memset(uuid, visible[device] + 1, 16); return SUCCESS; }
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { (void)device; *bytes = (size_t)1 << 30; return SUCCESS; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
@@ -416,7 +433,8 @@ int cuEventQuery(Event *event) {
 int cuEventSynchronize(Event *event) { (void)event; NEED_CONTEXT(); REFUSE_IN_CAPTURE(); run_all(); return SUCCESS; }
 int cuEventElapsedTime(float *ms, Event *start, Event *end) {
     if (!start->completed || !end->completed) return 400;
-    *ms = (end->time_ns - start->time_ns) / 1e6f;
+    // $STANDIN_CLOCK_PERCENT: the rate of the device's clock.
+    *ms = (end->time_ns - start->time_ns) / 1e6f * setting("STANDIN_CLOCK_PERCENT", 100) / 100.0f;
     return SUCCESS;
 }
 int cuModuleLoadData(void **module, const void *image) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use trace::{CollectiveRow, RankRow, Run, StepRow};
+use trace::{ClockSampleRow, CollectiveRow, RankRow, Run, StepRow};
 
 use crate::support::{RANK_AGENT, finish, have_mpirun, mpirun, one_job_at_a_time, scratch, skipped};
 
@@ -168,6 +168,64 @@ fn devices_and_the_cpu_learn_the_same_by_every_transport() {
     assert!(stderr.contains("collectives: none"), "{stderr}");
 }
 
+/// The host is steps ahead of the device, so that only a delay of the device makes a step longer.
+#[test]
+fn a_planted_delay_occupies_the_device_in_every_phase() {
+    let what = "a planted delay on a stand-in for CUDA";
+    let Some(stand_in) = stand_in(what) else { return };
+    let place = scratch("cuda_delay");
+    let train = |name: &str, arguments: &[&str]| {
+        let mut command = agent(stand_in);
+        command.args(TINY).args(["--backend", "cuda", "--schedule", "wait=0,warmup=3,active=5"]).args(arguments);
+        let said = finish(command.arg("--out").arg(place.join(name))).expect_code(0).stderr;
+        let ms = said.split(" ms a step").next().and_then(|before| before.rsplit(' ').next()).unwrap();
+        ms.parse::<f64>().unwrap_or_else(|_| panic!("{said}"))
+    };
+    for phase in ["input", "forward", "backward"] {
+        let fault = format!("slow:rank=0,ms=40,phase={phase}");
+        let run = format!("{phase}_graph");
+        for (name, more) in [(phase, &["--inject", &fault][..]), (&run, &["--inject", &fault, "--cuda-graph"])] {
+            let ms = train(name, more);
+            assert!(ms >= 40.0, "{name}: {ms}");
+            assert_eq!(losses(&place.join(name), 0).len(), 9);
+        }
+    }
+}
+
+/// ```text
+/// recorder's clock   anchor    [ready] [collective]        anchor
+/// device's, twice    anchor         [ready]    [collective]            anchor
+/// ```
+#[test]
+fn a_device_whose_clock_runs_fast_has_times_in_the_recorders_clock() {
+    let what = "a device with a fast clock";
+    let Some(stand_in) = stand_in(what) else { return };
+    if !have_mpirun(what) {
+        return;
+    }
+    let _turn = one_job_at_a_time();
+    let run = scratch("cuda_clock").join("run");
+    let mut command = mpirun(2);
+    command.arg(RANK_AGENT).args(TINY).args(["--backend", "cuda", "--share-gpu", "--inject", "slow:rank=1,ms=50"]);
+    // A planted fault of the clock bends the times of the device, too.
+    command.args(["--inject", "clock:rank=1,offset_ms=5000,drift_ppm=100"]);
+    command.args(["--schedule", "wait=0,warmup=3,active=5", "--out"]).arg(&run);
+    command.env("RANKSCOPE_CUDA_PATH", stand_in).env("XDG_CACHE_HOME", stand_in.join("cache"));
+    finish(command.env("STANDIN_CLOCK_PERCENT", "200").env("STANDIN_DUPLICATE", "1")).expect_code(0);
+    let run = Run::open(&run).unwrap();
+    let (rows, _) = run.rows::<CollectiveRow>(1);
+    let times: Vec<_> = rows.iter().filter(|row| &*row.timing_source == "gpu_timer").collect();
+    let first_ns = times.iter().filter_map(|row| row.enqueue_ns).min().unwrap();
+    let last_ns = times.iter().filter_map(|row| row.end_ns).max().unwrap();
+    // The ranks compare their clocks after the last step.
+    let compared_ns = run.rows::<ClockSampleRow>(1).0.iter().map(|sample| sample.local_ns).max().unwrap();
+    assert_eq!(times.len(), 40);
+    assert!(
+        last_ns - first_ns >= 200_000_000 && last_ns <= compared_ns,
+        "{first_ns} to {last_ns}, compared {compared_ns}"
+    );
+}
+
 /// Eight buckets in five recorded steps, each measured as well as it can be.
 fn check_collectives(run: &Path, name: &str) {
     let run = Run::open(run).unwrap();
@@ -180,7 +238,7 @@ fn check_collectives(run: &Path, name: &str) {
         // CUDA events: without CUPTI.
         "nccl_first" | "nccl_last" => ("gpu_timer", "done"),
         // Events inside a graph keep the times of its last launch only.
-        "graph" => ("enqueue", "enqueued"),
+        "graph" => ("enqueue", "unreported"),
         _ => ("host", "done"),
     };
     for row in &rows {
@@ -216,6 +274,9 @@ fn ranks_share_a_device_only_on_request() {
     let said =
         train(&["--backend", "cuda", "--share-gpu"], &[("STANDIN_NCCL", "23007"), ("STANDIN_DUPLICATE", "1")], 0);
     assert!(said.contains("NCCL 2.30.7 by NCCL_MULTI_RANK_GPU_ENABLE"), "{said}");
+    // Two parts of a device, by MIG: NCCL sees one bus id.
+    let said = train(&["--backend", "cuda"], &[("STANDIN_DEVICES", "2"), ("STANDIN_MIG", "1")], 1);
+    assert_eq!(said.matches("ranks 0 and 1 would compute on the same device").count(), 1, "{said}");
     // A device each: nothing is shared, and nothing is said of it.
     let said = train(&["--backend", "cuda"], &[("STANDIN_DEVICES", "2")], 0);
     assert!(said.contains("collectives: nccl") && !said.contains("share a GPU"), "{said}");

@@ -1,6 +1,8 @@
 //! State of a training loop on the device, so that steps never wait for the host: the step's number, its batch, and a ring
 //! of losses and checksums that the host reads from time to time.
 
+use std::time::Duration;
+
 use super::buffer::KnownLabels;
 use super::ffi::memory::DeviceMemory;
 use super::kernels::{matrix, vector};
@@ -120,6 +122,15 @@ impl Cuda {
         let arguments =
             &mut [tensor.address().into(), index.into(), journal.checksum.address().into(), (n as u64).into()];
         self.launch("add_checksum", vector(n), arguments)
+    }
+
+    /// Occupies the compute stream for `time`, as planted work.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn delay(&self, time: Duration) -> Result<()> {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.launch("injected_delay", ((1, 1), (1, 1)), &mut [ns.into()])
     }
 
     /// Ends the journal's step with this loss and starts the next.

@@ -41,6 +41,7 @@ pub const DRIVER: Spec = Spec {
         "cuDeviceGetCount",
         "cuDeviceGetName",
         "cuDeviceGetUuid_v2",
+        "cuDeviceGetPCIBusId",
         "cuDeviceGetAttribute",
         "cuDeviceTotalMem_v2",
         "cuDevicePrimaryCtxRetain",

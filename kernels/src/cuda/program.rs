@@ -39,7 +39,7 @@ pub const SOURCES: [Source; 3] = [
     Source {
         file: "training.cu",
         text: include_str!("source/training.cu"),
-        kernels: &["cluster_batch", "add_checksum", "end_step"],
+        kernels: &["cluster_batch", "add_checksum", "injected_delay", "end_step"],
     },
 ];
 

@@ -128,7 +128,8 @@ pub fn choose(fabric: &dyn Fabric, options: &Options, identity: &Identity) -> Re
     let nccl_version = found.and_then(|found| found.nccl.as_ref().ok()).map_or(0, |(_, version)| *version);
     let words = [
         u64::from(found.is_some()),
-        found.map_or(0, |found| hash(&[found.info.uuid.as_bytes()])),
+        // NCCL refuses two ranks of one device even if each has a part of it, by MIG.
+        found.map_or(0, |found| hash(&[found.info.bus_id.as_bytes(), &host_hash().to_ne_bytes()])),
         u64::from(nccl_version.unsigned_abs()),
     ];
     let all = fabric.all_gather(Lane::Control, &words)?;

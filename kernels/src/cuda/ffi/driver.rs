@@ -59,8 +59,10 @@ pub struct DeviceInfo {
     pub ordinal: usize,
     /// Name of the device.
     pub name: String,
-    /// UUID, equal for all processes that see the device: `GPU-…`.
+    /// UUID, equal for all processes that see the device: `GPU-…`, or `MIG-…` for a part of one.
     pub uuid: String,
+    /// Place of the whole device on its host's bus, equal for all its parts.
+    pub bus_id: String,
     /// Compute capability: 9.0 is 90.
     pub capability: u32,
     /// Streaming multiprocessors.
@@ -88,24 +90,31 @@ pub struct DeviceInfo {
 /// Describes a visible device.
 pub(crate) fn device_info(ordinal: usize) -> Result<DeviceInfo> {
     let device = device_handle(ordinal)?;
-    let mut name = [0; 128];
+    let (mut name, mut bus_id) = ([0; 128], [0; 32]);
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
     let mut memory_bytes = 0;
     // SAFETY: `device` is one of the driver's; the lengths of the buffers are passed along.
     unsafe {
         check("cuDeviceGetName", sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, device))?;
         check("cuDeviceGetUuid", sys::cuDeviceGetUuid_v2(&mut uuid, device))?;
+        check("cuDeviceGetPCIBusId", sys::cuDeviceGetPCIBusId(bus_id.as_mut_ptr(), bus_id.len() as i32, device))?;
         check("cuDeviceTotalMem", sys::cuDeviceTotalMem_v2(&mut memory_bytes, device))?;
     }
-    let name: Vec<u8> = name.iter().take_while(|c| **c != 0).map(|c| c.cast_unsigned()).collect();
+    let text = |chars: &[std::ffi::c_char]| -> String {
+        let bytes: Vec<u8> = chars.iter().take_while(|c| **c != 0).map(|c| c.cast_unsigned()).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let name = text(&name);
     let attribute = |attribute| device_attribute(device, attribute);
     use sys::CUdevice_attribute as A;
     let major = attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     Ok(DeviceInfo {
         ordinal,
-        name: String::from_utf8_lossy(&name).into_owned(),
-        uuid: uuid_text(uuid.bytes.map(i8::cast_unsigned)),
+        // The driver names a part so: `NVIDIA H200 MIG 1g.18gb`.
+        uuid: uuid_text(if name.contains(" MIG ") { "MIG" } else { "GPU" }, uuid.bytes.map(i8::cast_unsigned)),
+        bus_id: text(&bus_id),
+        name,
         capability: u32::try_from(major * 10 + minor).unwrap_or(0),
         multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         clock_khz: attribute(A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
@@ -121,9 +130,9 @@ pub(crate) fn device_info(ordinal: usize) -> Result<DeviceInfo> {
 }
 
 /// Formats a UUID as `nvidia-smi -L` does.
-pub(crate) fn uuid_text(bytes: [u8; 16]) -> String {
+pub(crate) fn uuid_text(kind: &str, bytes: [u8; 16]) -> String {
     let hex = |range: std::ops::Range<usize>| bytes[range].iter().map(|b| format!("{b:02x}")).collect::<String>();
-    format!("GPU-{}-{}-{}-{}-{}", hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16))
+    format!("{kind}-{}-{}-{}-{}-{}", hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16))
 }
 
 fn device_handle(ordinal: usize) -> Result<sys::CUdevice> {
@@ -394,6 +403,6 @@ mod tests {
     #[test]
     fn a_uuid_is_formatted_as_by_nvidia_smi() {
         let bytes: [u8; 16] = std::array::from_fn(|i| i as u8 * 17);
-        assert_eq!(uuid_text(bytes), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+        assert_eq!(uuid_text("GPU", bytes), "GPU-00112233-4455-6677-8899-aabbccddeeff");
     }
 }

@@ -140,9 +140,9 @@ impl Comm<'_> {
     }
 
     /// Writes the collectives measured by events. The device must be idle.
-    pub(super) fn settle(&mut self, thread: &ThreadRecorder) -> Result<(), Error> {
+    pub(super) fn settle(&mut self, cuda: &Cuda, thread: &ThreadRecorder) -> Result<(), Error> {
         match self {
-            Self::Nccl(nccl) => nccl.timing.settle(thread),
+            Self::Nccl(nccl) => nccl.timing.settle(cuda, &nccl.stream, thread),
             Self::SingleRank | Self::Host(_) => Ok(()),
         }
     }

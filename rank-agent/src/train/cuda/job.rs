@@ -245,7 +245,7 @@ impl Running<'_> {
     fn settle(&mut self, context: &StepContext<'_>, report: &mut Report) -> Result<bool, Error> {
         let begin = self.ledger.settled;
         self.comm.wait_idle(&self.cuda, context.stop)?;
-        self.comm.settle(context.thread)?;
+        self.comm.settle(&self.cuda, context.thread)?;
         let entries = self.trainer.read_journal(begin)?;
         self.ledger.settled += entries.len() as u32;
         for (step, row) in &mut self.ledger.rows {

@@ -1,7 +1,9 @@
 //! Times of collectives from CUDA events, for devices without CUPTI.
 //!
-//! An event before and one after a collective give its length to half a microsecond. An anchor places it on the recorder's
-//! clock: an event on an idle stream between two readings of the clock, the tightest of several.
+//! An event before and one after a collective give its length to half a microsecond. Anchors place it on the recorder's clock:
+//! an event on an idle stream between two readings of the clock, the tightest of several. The device's clock drifts, so there is
+//! one anchor before the collectives and one after them, and times in between are interpolated. Their error is half an anchor's
+//! width, some microseconds, plus the step of CUDA's numbers.
 
 use kernels::cuda::{Cuda, Event, Stream};
 use recorder::{Collective, CollectiveState, ThreadRecorder, TimingSource};
@@ -21,12 +23,36 @@ struct Pending {
     end: Event,
 }
 
+/// An event, and its time in the recorder's clock.
+struct Anchor {
+    event: Event,
+    at_ns: i64,
+}
+
+impl Anchor {
+    fn new(cuda: &Cuda, stream: &Stream, thread: &ThreadRecorder) -> Result<Option<Self>, Error> {
+        let mut best: Option<(i64, Self)> = None;
+        stream.synchronize()?;
+        for _ in 0..ANCHORS {
+            let event = cuda.event(true)?;
+            let before = thread.now_ns();
+            event.record(stream)?;
+            event.synchronize()?;
+            let width = thread.now_ns() - before;
+            if best.as_ref().is_none_or(|(narrowest, _)| width < *narrowest) {
+                best = Some((width, Self { event, at_ns: before + width / 2 }));
+            }
+        }
+        Ok(best.map(|(_, anchor)| anchor))
+    }
+}
+
 /// Measures collectives on one stream.
 #[derive(Default)]
 pub(super) struct Timing {
     pending: Vec<Pending>,
     spare: Vec<Event>,
-    anchor: Option<(Event, i64)>,
+    anchor: Option<Anchor>,
 }
 
 /// The events of a collective that is being issued.
@@ -38,20 +64,7 @@ pub(super) struct TimingEvents {
 impl Timing {
     /// Relates the device's time to the recorder's clock. Waits for `stream`, which should be idle.
     pub(super) fn anchor(&mut self, cuda: &Cuda, stream: &Stream, thread: &ThreadRecorder) -> Result<(), Error> {
-        let mut best: Option<(i64, i64, Event)> = None;
-        stream.synchronize()?;
-        for _ in 0..ANCHORS {
-            let event = cuda.event(true)?;
-            let before = thread.now_ns();
-            event.record(stream)?;
-            event.synchronize()?;
-            let after = thread.now_ns();
-            let width = after - before;
-            if best.as_ref().is_none_or(|(narrowest, ..)| width < *narrowest) {
-                best = Some((width, before + width / 2, event));
-            }
-        }
-        self.anchor = best.map(|(_, middle, event)| (event, middle));
+        self.anchor = Anchor::new(cuda, stream, thread)?;
         Ok(())
     }
 
@@ -87,16 +100,25 @@ impl Timing {
     }
 
     /// Writes a row for every measured collective. The streams must be idle.
-    pub(super) fn settle(&mut self, thread: &ThreadRecorder) -> Result<(), Error> {
+    pub(super) fn settle(&mut self, cuda: &Cuda, stream: &Stream, thread: &ThreadRecorder) -> Result<(), Error> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let after = Anchor::new(cuda, stream, thread)?;
+        let rate = match (&self.anchor, &after) {
+            (Some(before), Some(after)) => rate(after.at_ns - before.at_ns, after.event.ns_since(&before.event)?),
+            _ => 1.0,
+        };
+        let scaled = |ns: i64| (ns as f64 * rate).round() as i64;
         for Pending { collective, ready, start, end } in self.pending.drain(..) {
-            if let Some((anchor, anchor_ns)) = &self.anchor {
+            if let Some(Anchor { event, at_ns }) = &self.anchor {
                 // CUDA returns distances as f32 in ms, so shorter ones are more exact: lengths to half a microsecond, a
                 // start 8 s after the anchor to one.
-                let start_ns = anchor_ns + start.ns_since(anchor)?;
+                let start_ns = at_ns + scaled(start.ns_since(event)?);
                 thread.collective(Collective {
-                    ready_ns: Some(start_ns - start.ns_since(&ready)?),
+                    ready_ns: Some(start_ns - scaled(start.ns_since(&ready)?)),
                     start_ns: Some(start_ns),
-                    end_ns: Some(start_ns + end.ns_since(&start)?),
+                    end_ns: Some(start_ns + scaled(end.ns_since(&start)?)),
                     state: CollectiveState::Done,
                     timing_source: TimingSource::GpuTimer,
                     ..collective
@@ -104,8 +126,15 @@ impl Timing {
             }
             self.spare.extend([ready, start, end]);
         }
+        self.anchor = after;
         Ok(())
     }
+}
+
+/// Nanoseconds of the recorder's clock in one of the device's, where the time between two anchors is `host_ns` and
+/// `device_ns`.
+fn rate(host_ns: i64, device_ns: i64) -> f64 {
+    if host_ns > 0 && device_ns > 0 { host_ns as f64 / device_ns as f64 } else { 1.0 }
 }
 
 impl TimingEvents {

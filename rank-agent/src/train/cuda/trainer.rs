@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use kernels::cuda::{ClusterBatch, Cuda, CudaBuffer, Entry, Graph, Journal};
 use kernels::{Backend, BucketPack, BucketUnpack, Cost};
-use recorder::{Collective, Kind, Memory, NameId, Recorder};
+use recorder::{Collective, CollectiveState, Kind, Memory, NameId, Recorder};
 use trace::BucketRow;
 
 use super::comm::{Comm, StepContext};
 use crate::Error;
 use crate::train::buckets::{Bucket, BucketPlan, Pending};
-use crate::train::faults::{Fault, Phase, wait_exactly, wait_in};
+use crate::train::faults::{Fault, Phase, wait_in};
 use crate::train::model::{Model, ModelConfig, Parameter, ReadyGradient};
 use crate::train::op_observer::{Observer, Op, OpTable, Range, Unobserved};
 
@@ -46,6 +46,7 @@ pub(super) struct DeviceTrainer {
     centres: CudaBuffer,
     batch: ClusterBatch,
     wait_op: Op,
+    delay_op: Op,
     end_op: Op,
     faults: Vec<Fault>,
     /// The captured step; `Some(None)`: a graph is requested, but no step is captured yet.
@@ -97,6 +98,7 @@ impl DeviceTrainer {
             centres,
             batch,
             wait_op: ops.add_named("wait_all_reduce", String::new(), Cost::default()),
+            delay_op: ops.add_named("injected_delay", String::new(), Cost::default()),
             end_op: ops.add_named("end_step", String::new(), Cost::default()),
             faults: faults.to_vec(),
             graph: wants_graph.then_some(None),
@@ -175,8 +177,9 @@ impl DeviceTrainer {
         if let Some(None) = self.graph {
             self.graph = Some(Some(self.capture(comm, context)?));
         }
+        // Before the graph, because its kernels are the same in every step.
         for (range, wait) in self.waits() {
-            observer.range(range, || wait_exactly(wait));
+            observer.range(range, || self.delay(observer, wait))?;
         }
         let Some(Some(graph)) = &self.graph else { return Err(Error::EngineGone) };
         let scope = context.thread.scope(Kind::CpuOp, self.graph_name);
@@ -190,7 +193,8 @@ impl DeviceTrainer {
         let is_timed = context.cupti.is_some_and(|cupti| cupti.collectives(&scope, &collectives));
         if !is_timed && step.is_some() {
             // Events inside a graph hold the times of its last launch only, so these rows have no times.
-            collectives.iter().for_each(|collective| context.thread.collective(*collective));
+            let state = CollectiveState::Unreported;
+            collectives.iter().for_each(|collective| context.thread.collective(Collective { state, ..*collective }));
         }
         Ok(graph.launch(self.cuda.compute())?)
     }
@@ -210,12 +214,20 @@ impl DeviceTrainer {
         graph
     }
 
-    /// The injected waits of the step that was begun.
+    /// The planted delays of the step that was begun.
     fn waits(&self) -> [(Range, Duration); 3] {
         let step = self.steps.saturating_sub(1);
         let phases =
             [(Range::Input, Phase::Input), (Range::Forward, Phase::Forward), (Range::Backward, Phase::Backward)];
         phases.map(|(range, phase)| (range, wait_in(&self.faults, self.rank, phase, step)))
+    }
+
+    /// Makes the device work for longer, because a sleep of the host would be hidden by the steps that it is ahead.
+    fn delay(&self, observer: &impl Observer, wait: Duration) -> Result<(), Error> {
+        match wait.is_zero() {
+            true => Ok(()),
+            false => Ok(observer.op(&self.delay_op, || self.cuda.delay(wait))?),
+        }
     }
 
     fn enqueue(
@@ -226,15 +238,15 @@ impl DeviceTrainer {
     ) -> Result<(), Error> {
         let [(_, input), (_, forward), (_, backward)] = self.waits();
         observer.range(Range::Input, || {
-            wait_exactly(input);
+            self.delay(observer, input)?;
             self.make_batch(observer)
         })?;
         observer.range(Range::Forward, || {
-            wait_exactly(forward);
-            self.model.forward(&*self.cuda, observer)
+            self.delay(observer, forward)?;
+            Ok::<_, Error>(self.model.forward(&*self.cuda, observer)?)
         })?;
         observer.range(Range::Backward, || {
-            wait_exactly(backward);
+            self.delay(observer, backward)?;
             self.backward(observer, comm, context)
         })?;
         observer.range(Range::Optimizer, || self.optimize(observer, comm, context))
