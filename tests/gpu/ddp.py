@@ -27,11 +27,14 @@ def parse():
     return parser.parse_args()
 
 
-def share_devices(local_rank, devices, local_size):
+def share_devices(local_rank, devices, local_size, nccl):
     """Lets ranks share devices where there are fewer devices than ranks. Call it before NCCL is initialized."""
-    if devices < local_size:
+    if devices < local_size and nccl >= (2, 30, 3):
         os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+    elif devices < local_size:
         os.environ.setdefault("NCCL_HOSTID", f"{os.uname().nodename}-{local_rank}")
+        os.environ.setdefault("NCCL_NET", "Socket")
     return local_rank % devices
 
 
@@ -42,7 +45,7 @@ def main():
 
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
-    device = share_devices(local_rank, torch.cuda.device_count(), local_size)
+    device = share_devices(local_rank, torch.cuda.device_count(), local_size, torch.cuda.nccl.version())
     torch.cuda.set_device(device)
     dist.init_process_group("nccl")
     layers = [torch.nn.Linear(options.hidden, options.hidden) for _ in range(options.layers)]

@@ -6,7 +6,8 @@
     read_results.py same_gemms RUN.json TORCH.json       number and time of products, compared with PyTorch's
     read_results.py losses RUN_A RUN_B BOUND "FIRST LAST" "FIRST LAST"
     read_results.py overhead RUN.json ON:OFF ...         ms a step, with and without recording, in pairs
-    read_results.py clocks RUN                           CUPTI's clock compared with the recorder's
+    read_results.py clocks RUN                           starts of kernels compared with their launches
+    read_results.py profiled DIR                         kernels in the traces of torch.profiler under exec
     read_results.py ddp RUN RUN.json DDP.json            a recorded DistributedDataParallel compared with its own facts
 """
 
@@ -42,8 +43,9 @@ def gemms(document):
 
 
 def is_product(name):
-    """Whether a kernel is a product. A split-K product has a second kernel, which sums the parts and does not count."""
-    return not any(word in name.lower() for word in ("splitk", "split_k", "reduce"))
+    """Whether a kernel is a product. A split-K product may have a second kernel, which sums the parts and does not count:
+    `splitKreduce_kernel`. Hopper's `nvjet_…_splitK_…` are products."""
+    return "reduce" not in name.lower()
 
 
 def table(path, name):
@@ -129,14 +131,34 @@ def overhead(run, *times):
 
 
 def clocks(run):
-    samples = table(run, "clock_samples")
-    if samples is None:
+    """No kernel starts before its launch. CUPTI reads the recorder's clock, so only such pairs say anything of the device's."""
+    events = table(run, "events")
+    if events is None:
         return "skipped", "no Parquet reader is installed (duckdb or pyarrow for python3)"
-    gpu = [row["offset_ns"] for row in samples if row["kind"] == "gpu"]
-    if not gpu:
-        return "skipped", "no clock sample from CUPTI: see the messages of rank-agent"
-    spread = max(gpu) - min(gpu)
-    return "ok", f"{len(gpu)} comparisons, offset {statistics.median(gpu):.0f} ns, spread {spread} ns"
+    launches = {}
+    for row in events:
+        if row["kind"] in ("cuda_runtime", "cuda_driver") and row["correlation_id"]:
+            key = (row["rank"], row["correlation_id"])
+            launches[key] = min(row["ts_ns"], launches.get(key, row["ts_ns"]))
+    work = [row for row in events if row["kind"] in ("kernel", "gpu_memcpy", "gpu_memset")]
+    if not work:
+        return "skipped", "no row of a device: see the messages of rank-agent"
+    pairs = [(row["rank"], row["correlation_id"]) for row in work]
+    lags = sorted(row["ts_ns"] - launches[pair] for row, pair in zip(work, pairs) if pair in launches)
+    if len(lags) < 0.99 * len(work):
+        return "FAILED", f"{len(lags)} of {len(work)} rows of the device have the row of their launch"
+    sentence = f"{len(lags)} starts after their launch: at least {lags[0]} ns, median {statistics.median(lags):.0f} ns"
+    return "ok" if lags[0] >= -1000 else "FAILED", sentence
+
+
+def profiled(directory):
+    """Whether torch.profiler, under exec, has the kernels that it has alone."""
+    files = sorted(pathlib.Path(directory).glob("kineto_rank*.json"))
+    counts = [sum(event.get("cat") == "kernel" for event in load(file)["traceEvents"]) for file in files]
+    if not counts:
+        return "FAILED", "torch.profiler wrote no trace"
+    said = ", ".join(map(str, counts))
+    return "ok", f"kernels in torch.profiler's own traces, by rank: {said}" + ("" if all(counts) else "; exec holds CUPTI")
 
 
 def ddp(run, analysis, own):
@@ -157,7 +179,7 @@ def ddp(run, analysis, own):
     return "ok" if same and whole == len(instances) else "FAILED", sentence
 
 
-COMMANDS = {f.__name__: f for f in (summary, same_kernels, same_gemms, losses, overhead, clocks, ddp)}
+COMMANDS = {f.__name__: f for f in (summary, same_kernels, same_gemms, losses, overhead, clocks, profiled, ddp)}
 
 if __name__ == "__main__":
     if len(sys.argv) < 3 or sys.argv[1] not in COMMANDS:
