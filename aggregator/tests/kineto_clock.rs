@@ -19,13 +19,15 @@ fn truths() -> impl Iterator<Item = (&'static str, Truth)> {
     FOLDERS.into_iter().filter_map(|(name, one_host)| Some((name, Truth::of(&folder(name)?, one_host).unwrap())))
 }
 
-fn check(name: &str, trials: &[Trial]) {
+fn check(name: &str, truth: &Truth, trials: &[Trial]) {
     for device in [false, true] {
         let score = Score::of(trials, device);
         println!("{name:20} {} {}", if device { "device" } else { "host" }, score.line());
         assert_eq!(score.beyond_bound, 0, "{name}: beyond bound_ns");
-        // Hosts that follow their devices have an error and no guarantee; all others have both.
-        assert!(score.unbound == 0 || !device, "{name}: no bound");
+        // Hosts that follow their devices have an error and no guarantee; all others have both. Of the two ranks of 128, six of ten
+        // collectives match none, also between those that match: a jump of the clock is not excluded.
+        let some_match_none = truth.relative;
+        assert_eq!(device && score.unbound > 0, device && some_match_none, "{name}: no bound");
         assert!(score.clocks() == 0 || score.within_pct() >= 95.0, "{name}: {} % in error_ns", score.within_pct());
     }
     let same = |t: &Trial| t.same_instances && t.same_verdicts && t.same_breakdown;
@@ -41,7 +43,7 @@ fn shifts_and_drifts_are_found_back_within_the_stated_error() {
         for drifting in [false, true] {
             let mut random = Random(0x9e37_79b9_7f4a_7c15);
             let trial = |_| truth.trial(Choice::Collective, drifting, &mut random).unwrap();
-            check(name, &(0..10).map(trial).collect::<Vec<_>>());
+            check(name, &truth, &(0..10).map(trial).collect::<Vec<_>>());
         }
     }
 }
@@ -51,7 +53,7 @@ fn shifts_and_drifts_are_found_back_within_the_stated_error() {
 fn a_shifted_trace_is_not_taken_for_its_hosts() {
     for (name, truth) in truths() {
         let mut random = Random(7);
-        check(name, &[truth.trial(Choice::Auto, false, &mut random).unwrap()]);
+        check(name, &truth, &[truth.trial(Choice::Auto, false, &mut random).unwrap()]);
     }
 }
 
