@@ -147,7 +147,9 @@ pub fn capture_begins(callbacks: Option<&Callbacks>) {
     CAPTURED.store(true, Ordering::SeqCst);
     let Some(callbacks) = callbacks else { return };
     let mask = mask();
-    if VERSION_IN_USE.load(Ordering::Relaxed) < COUNTS_ALL_WORK && callbacks.give_up_kernel_events() {
+    // Before its first communicator, NCCL was asked for nothing yet.
+    let confuses = (1..COUNTS_ALL_WORK).contains(&VERSION_IN_USE.load(Ordering::Relaxed));
+    if confuses && callbacks.give_up_kernel_events() {
         atomic_mask(&mask).map(|mask| mask.fetch_and(!(event_type::KERNEL as c_int), Ordering::Relaxed));
     }
 }
