@@ -1,20 +1,24 @@
 #!/usr/bin/env python3
-"""Reads runs and analyses for tests/gpu/run. Prints `ok`, `FAILED` or `skipped`, a tab, and a sentence.
+"""Reads analyses and the programs' own results for tests/gpu/run. Prints lines `CLAIM <tab> ok|FAILED|skipped <tab> DETAIL`.
 
-    read_results.py summary ANALYSIS.json                one sentence about a run (no verdict)
-    read_results.py same_kernels EAGER.json GRAPH.json   a CUDA graph must have the kernels of the step without one
-    read_results.py same_gemms RUN.json TORCH.json       number and time of products, compared with PyTorch's
-    read_results.py losses RUN_A RUN_B BOUND "FIRST LAST" "FIRST LAST"
-    read_results.py overhead RUN.json ON:OFF ...         ms a step, with and without recording, in pairs
-    read_results.py clocks RUN                           starts of kernels compared with their launches
-    read_results.py profiled DIR                         kernels in the traces of torch.profiler under exec
-    read_results.py ddp RUN RUN.json DDP.json            a recorded DistributedDataParallel compared with its own facts
+    read_results.py CLAIM summary ANALYSIS.json          what a run is
+    read_results.py CLAIM same_kernels EAGER.json GRAPH.json   a CUDA graph must have the kernels of the step without one
+    read_results.py CLAIM same_gemms RUN.json TORCH.json       number and time of products, compared with PyTorch's
+    read_results.py CLAIM losses RUN_A RUN_B BOUND "FIRST LAST" "FIRST LAST"
+    read_results.py CLAIM overhead RUN.json ON:OFF …           ms a step, with and without recording, in pairs
+    read_results.py CLAIM profiled DIR                         kernels in the traces of torch.profiler under exec
+    read_results.py CLAIM ddp RUN RUN.json DDP.json            a recorded DistributedDataParallel compared with its own facts
+    read_results.py CLAIM ddp_cost OFF.json ON.json PROFILED.json
+    read_results.py CLAIM bandwidth RUN.json OWN.json          bus bandwidth, compared with that by CUDA's events
+    read_results.py CLAIM straggler RUN.json RANK MS           the rank that --inject slow makes slow
+    read_results.py CLAIM hang RUN.json RANK                   the rank that a hung collective lacks
 """
 
 import json
 import pathlib
 import statistics
-import sys
+
+from facts import main, table, verdict
 
 GEMM = ("gemm", "cutlass", "xmma", "cublas", "nvjet", "sgemm", "ampere_", "sm80_", "sm90_")
 
@@ -48,24 +52,7 @@ def is_product(name):
     return "reduce" not in name.lower()
 
 
-def table(path, name):
-    """The rows of a table, or None where nothing reads Parquet."""
-    pattern = str(pathlib.Path(path) / name / "*.parquet")
-    try:
-        import duckdb
-        cursor = duckdb.sql(f"from '{pattern}'")
-        return [dict(zip(cursor.columns, row)) for row in cursor.fetchall()]
-    except ImportError:
-        pass
-    try:
-        import pyarrow.parquet
-        return [row for file in sorted(pathlib.Path(path, name).glob("*.parquet"))
-                for row in pyarrow.parquet.ParquetFile(file).read().to_pylist()]
-    except ImportError:
-        return None
-
-
-def summary(path):
+def summary(claim, path):
     document = load(path)
     total = sum(calls for calls, _ in kernels(document).values())
     per_step = total / max(len(steps(document)), 1) / max(len(document["facts"]["ranks"]), 1)
@@ -74,22 +61,19 @@ def summary(path):
     overlap = f", {statistics.mean(overlaps):.1f} % of communication hidden" if overlaps else ""
     left_out = len(document["tables"].get("omissions", []))
     omitted = f"; {left_out} omissions" if left_out else ""
-    print(f"{per_step:.0f} kernels a step and rank{overlap}; {document['verdict']['kind']}{omitted}")
+    yield claim, "ok", f"{per_step:.0f} kernels a step and rank{overlap}; {document['verdict']['kind']}{omitted}"
 
 
-def same_kernels(eager, graph):
+def same_kernels(claim, eager, graph):
     a, b = load(eager), load(graph)
     count = lambda d: sum(calls for calls, _ in kernels(d).values()) / max(len(steps(d)), 1)
-    if not kernels(a):
-        return "skipped", "no kernel was recorded: see the messages of rank-agent about CUPTI"
     same = abs(count(a) - count(b)) < 0.5
-    return "ok" if same else "FAILED", f"{count(a):.1f} kernels a step without a graph, {count(b):.1f} with"
+    result = verdict(same) if kernels(a) else "skipped"
+    yield claim, result, f"{count(a):.1f} kernels a step without a graph, {count(b):.1f} with"
 
 
-def same_gemms(run, torch):
+def same_gemms(claim, run, torch):
     a, b = load(run), load(torch)
-    if not kernels(a):
-        return "skipped", "no kernel was recorded: see the messages of rank-agent about CUPTI"
 
     def of(document):
         found, n = gemms(document), max(len(steps(document)), 1)
@@ -99,91 +83,100 @@ def same_gemms(run, torch):
     (count, ms), (torch_count, torch_ms) = of(a), of(b)
     # PyTorch writes bf16 where this backend writes f32, so PyTorch's products move fewer bytes.
     same = torch_count > 0 and abs(count - torch_count) <= 0.02 * torch_count and ms <= torch_ms / 0.9
-    return ("ok" if same else "FAILED",
-            f"{count:.1f} products of {ms:.2f} ms a step; PyTorch: {torch_count:.1f} of {torch_ms:.2f} ms")
+    yield claim, verdict(same), f"{count:.1f} products of {ms:.2f} ms a step; PyTorch: {torch_count:.1f} of {torch_ms:.2f} ms"
 
 
-def losses(run_a, run_b, bound, ends_a, ends_b):
-    bound, kind = float(bound), "steps"
+def losses(claim, run_a, run_b, bound, ends_a, ends_b):
     a, b = table(run_a, "steps"), table(run_b, "steps")
-    if a is None or b is None:
-        pairs = list(zip(map(float, ends_a.split()), map(float, ends_b.split())))
-        kind = "first and last step only, because no Parquet reader is installed"
+    if a and b:
+        kind, by_step = "steps", {(row["rank"], row["step"]): row["loss"] for row in a}
+        pairs = [(by_step[row["rank"], row["step"]], row["loss"]) for row in b if (row["rank"], row["step"]) in by_step]
     else:
-        by_step = {row["step"]: row["loss"] for row in a}
-        pairs = [(by_step[row["step"]], row["loss"]) for row in b if row["step"] in by_step]
+        kind = "first and last step only, because nothing reads Parquet here"
+        pairs = list(zip(map(float, ends_a.split()), map(float, ends_b.split())))
+    names = f"{pathlib.Path(run_b).name} and {pathlib.Path(run_a).name}"
     if not pairs or any(x is None or y is None for x, y in pairs):
-        return "FAILED", f"losses are missing ({len(pairs)} pairs)"
+        yield claim, "FAILED", f"{names}: losses are missing ({len(pairs)} pairs)"
+        return
     worst = max(abs(x - y) / max(abs(x), 1e-12) for x, y in pairs)
-    verdict = "ok" if worst <= bound else "FAILED"
-    return verdict, f"within {worst:.2e} of the CPU's loss, bound {bound:g} ({len(pairs)} {kind})"
+    yield claim, verdict(worst <= float(bound)), f"{names}: losses differ by {worst:.2e} at most, bound {bound} ({len(pairs)} {kind})"
 
 
-def overhead(run, *times):
+def overhead(claim, run, *times):
     pairs = [tuple(float(ms) for ms in pair.split(":")) for pair in times]
     ratios = [on / off for on, off in pairs]
     extra_ns = statistics.median(on - off for on, off in pairs) * 1e6
     document = load(run)
     per_step = sum(calls for calls, _ in kernels(document).values()) / max(len(steps(document)), 1)
     each = f", {extra_ns / per_step:.0f} ns a kernel" if per_step else ", no kernels recorded"
-    return "ok", (f"{100 * (statistics.median(ratios) - 1):+.2f} % of a step (pairs {100 * (min(ratios) - 1):+.2f} to "
+    yield claim, "ok", (f"reference workload: {100 * (statistics.median(ratios) - 1):+.2f} % of a step (pairs {100 * (min(ratios) - 1):+.2f} to "
                   f"{100 * (max(ratios) - 1):+.2f}){each}")
 
 
-def clocks(run):
-    """No kernel starts before its launch. CUPTI reads the recorder's clock, so only such pairs say anything of the device's."""
-    events = table(run, "events")
-    if events is None:
-        return "skipped", "no Parquet reader is installed (duckdb or pyarrow for python3)"
-    launches = {}
-    for row in events:
-        if row["kind"] in ("cuda_runtime", "cuda_driver") and row["correlation_id"]:
-            key = (row["rank"], row["correlation_id"])
-            launches[key] = min(row["ts_ns"], launches.get(key, row["ts_ns"]))
-    work = [row for row in events if row["kind"] in ("kernel", "gpu_memcpy", "gpu_memset")]
-    if not work:
-        return "skipped", "no row of a device: see the messages of rank-agent"
-    pairs = [(row["rank"], row["correlation_id"]) for row in work]
-    lags = sorted(row["ts_ns"] - launches[pair] for row, pair in zip(work, pairs) if pair in launches)
-    if len(lags) < 0.99 * len(work):
-        return "FAILED", f"{len(lags)} of {len(work)} rows of the device have the row of their launch"
-    sentence = f"{len(lags)} starts after their launch: at least {lags[0]} ns, median {statistics.median(lags):.0f} ns"
-    return "ok" if lags[0] >= -1000 else "FAILED", sentence
-
-
-def profiled(directory):
+def profiled(claim, directory):
     """Whether torch.profiler, under exec, has the kernels that it has alone."""
     files = sorted(pathlib.Path(directory).glob("kineto_rank*.json"))
     counts = [sum(event.get("cat") == "kernel" for event in load(file)["traceEvents"]) for file in files]
     if not counts:
-        return "FAILED", "torch.profiler wrote no trace"
+        yield claim, "FAILED", "torch.profiler wrote no trace"
+        return
     said = ", ".join(map(str, counts))
-    return "ok", f"kernels in torch.profiler's own traces, by rank: {said}" + ("" if all(counts) else "; exec holds CUPTI")
+    holds = "" if all(counts) else "; exec holds CUPTI"
+    yield claim, "ok", f"kernels in torch.profiler's own traces, by rank: {said}{holds}"
 
 
-def ddp(run, analysis, own):
+def ddp(claim, run, analysis, own):
     own, document = load(own), load(analysis)
-    instances = [row for row in document["tables"].get("collective_instances", []) if row["op"] == "allreduce"]
+    instances = [row for row in document["tables"]["collective_instances"] if row["op"] == "allreduce"]
     buckets = len(own["bucket_bytes"])
     expected = own["steps"] * buckets
     # PyTorch rebuilds its buckets after the first step.
     same = buckets > 0 and abs(len(instances) - expected) <= buckets + 2
     whole = sum(1 for row in instances if row["complete"])
     sentence = (f"NCCL {own['nccl']}: {len(instances)} all-reduces, {whole} seen by all ranks; PyTorch: {buckets} buckets in "
-            f"{own['steps']} steps, {own['ms_per_step']:.2f} ms each")
+                f"{own['steps']} steps, {own['ms_per_step']:.2f} ms each, {own['cpu_ms_per_step']:.2f} ms of CPU time")
     rows = table(run, "collectives")
     if rows:
         joined = sum(1 for row in rows if row["event_id"] is not None)
         sources = sorted({row["timing_source"] for row in rows})
         sentence += f"; {100 * joined / len(rows):.1f} % joined to kernels, times by {', '.join(map(str, sources))}"
-    return "ok" if same and whole == len(instances) else "FAILED", sentence
+    yield claim, verdict(same and whole == len(instances)), sentence
 
 
-COMMANDS = {f.__name__: f for f in (summary, same_kernels, same_gemms, losses, overhead, clocks, profiled, ddp)}
+def ddp_cost(claim, off, on, profiled):
+    off, on, profiled = (load(path) for path in (off, on, profiled))
+    more = [100 * (run["ms_per_step"] / off["ms_per_step"] - 1) for run in (on, profiled)]
+    yield claim, verdict(more[0] <= more[1]), (f"DDP: {more[0]:+.2f} % of a step of {off['ms_per_step']:.2f} ms, torch.profiler "
+                                                f"{more[1]:+.2f} %; CPU time {off['cpu_ms_per_step']:.2f} ms a step, recorded "
+                                                f"{on['cpu_ms_per_step']:.2f}")
+
+
+def bandwidth(claim, analysis, own):
+    own = {int(size): gbs for size, gbs in load(own)["busbw_gbs"].items()}
+    found = {size: [] for size in own}
+    for row in load(analysis)["tables"]["collective_instances"]:
+        if row["op"] == "allreduce" and row["bytes"] in found and row["busbw_gbs"] is not None:
+            found[row["bytes"]].append(row["busbw_gbs"])
+    ratios = {size: statistics.median(gbs) / own[size] for size, gbs in found.items() if gbs}
+    said = ", ".join(f"{size >> 20} MiB: {statistics.median(found[size]):.2f} of {own[size]:.2f} GB/s" for size in ratios)
+    right = len(ratios) == len(own) and all(0.8 <= ratio <= 1.25 for ratio in ratios.values())
+    yield claim, verdict(right), said or "no all-reduce of these sizes has a bandwidth"
+
+
+def straggler(claim, analysis, rank, ms):
+    found = load(analysis)["verdict"]
+    yield claim, verdict(found["causes"] == [int(rank)]), f"{found['kind']}: {found['sentence']} (planted: {ms} ms)"
+
+
+def hang(claim, analysis, rank):
+    document = load(analysis)
+    rows = document["tables"]["unfinished_collectives"]
+    missing = [row["missing"] for row in rows if row["missing"]]
+    yield claim, verdict([int(rank)] in missing), f"{len(rows)} collectives without an end; ranks that did not call them: {missing}"
+
+
+COMMANDS = {f.__name__: f for f in (summary, same_kernels, same_gemms, losses, overhead, profiled, ddp, ddp_cost, bandwidth,
+                                    straggler, hang)}
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3 or sys.argv[1] not in COMMANDS:
-        sys.exit(__doc__)
-    result = COMMANDS[sys.argv[1]](*sys.argv[2:])
-    if result:
-        print("\t".join(result))
+    main(__doc__, COMMANDS)

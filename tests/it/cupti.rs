@@ -2,7 +2,9 @@
 //! `aggregator analyze` reads.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use trace::{ClockSampleRow, CollectiveRow, CounterRow, DeviceRow, EventRow, MemoryRow, Row, Run};
 
@@ -386,4 +388,23 @@ fn an_exit_without_finish_keeps_the_rows() {
     done.expect_code(0);
     check_trained(&run, 130_001);
     analyze(&run, 3);
+}
+
+/// CUPTI holds a buffer back until its last kernel has ended.
+#[test]
+fn a_killed_rank_loses_no_more_than_a_buffer_of_kernels() {
+    const ALL: usize = 10_000;
+    let run = scratch("cupti_killed");
+    let mut command = Command::new(DRIVER);
+    command.arg(&run).arg("killed").env("RANKSCOPE_CUPTI", stand_in()).stdout(Stdio::null());
+    let mut program = command.env("STAND_IN_CUPTI", "version=130001,behind").spawn().unwrap();
+    let kernels = || Run::open(&run).map_or(0, |run| kind(&run.rows::<EventRow>(0).0, "kernel").len());
+    let since = Instant::now();
+    while kernels() < ALL - 3000 && since.elapsed() < Duration::from_secs(120) {
+        sleep(Duration::from_millis(100));
+    }
+    program.kill().unwrap();
+    program.wait().unwrap();
+    let lost = ALL - kernels();
+    assert!((1..3000).contains(&lost), "{lost} of {ALL} kernels are lost");
 }

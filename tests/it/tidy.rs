@@ -195,18 +195,33 @@ fn no_path_of_one_machine_and_no_stray_blank() {
     assert_eq!(wrong, Vec::<String>::new());
 }
 
-/// A name in backticks with two underscores is a test that holds the sentence before it.
+/// A name in backticks with two underscores is a test that holds the sentence before it, or the row of a table.
 #[test]
-fn the_architecture_names_tests_that_exist() {
-    let page = fs::read_to_string(workspace_root().join("ARCHITECTURE.md")).unwrap();
-    let invariants = page.split("## Invariants").nth(1).unwrap();
-    let quoted = invariants.split('`').skip(1).step_by(2);
-    let named: Vec<&str> = quoted.filter(|q| q.matches('_').count() >= 2 && !q.contains(['.', ' ', '/'])).collect();
-    assert!(named.len() > 20, "only {} tests are named", named.len());
+fn the_pages_name_tests_that_exist() {
     let sources = rust_sources();
     let exists = |name: &&str| sources.iter().any(|s| s.text.contains(&format!("fn {name}(")));
-    let missing: Vec<&str> = named.into_iter().filter(|name| !exists(name)).collect();
-    assert_eq!(missing, Vec::<&str>::new());
+    for (path, heading, at_least) in
+        [("ARCHITECTURE.md", "## Invariants", 20), ("docs/guide/gpu-cluster.md", "## What it does to the program", 12)]
+    {
+        let page = fs::read_to_string(workspace_root().join(path)).unwrap();
+        let part = page.split(heading).nth(1).unwrap().split("\n## ").next().unwrap();
+        let quoted = part.split('`').skip(1).step_by(2);
+        let is_test = |q: &&str| q.matches('_').count() >= 2 && !q.contains(['.', ' ', '/']) && q.to_lowercase() == *q;
+        let named: Vec<&str> = quoted.filter(is_test).collect();
+        assert!(named.len() >= at_least, "only {} tests are named in {path}", named.len());
+        let missing: Vec<&str> = named.into_iter().filter(|name| !exists(name)).collect();
+        assert_eq!(missing, Vec::<&str>::new(), "in {path}");
+    }
+}
+
+#[test]
+fn the_guide_lists_the_claims_that_tests_gpu_checks() {
+    let claims = fs::read_to_string(workspace_root().join("tests/gpu/claims.tsv")).unwrap();
+    let guide = fs::read_to_string(workspace_root().join("docs/guide/gpu-cluster.md")).unwrap();
+    for line in claims.lines() {
+        let [name, claim, stand_in] = line.split('\t').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        assert!(guide.contains(&format!("| `{name}` | {claim} | {stand_in} |\n")), "{name}");
+    }
 }
 
 /// Text of traces, names and paths must not control a terminal, so one module prints.

@@ -62,7 +62,8 @@ pub(crate) fn run(steps: Option<u64>) {
     stand_in.event(RESOURCE, CONTEXT_CREATED, 0);
     // In ncclCommInit.
     let plugin = Plugin::load(&path("NCCL_PROFILER_PLUGIN"), VERSION).unwrap();
-    let context = plugin.init(&Comm { name: "dp", hash: 0xfeed, nodes: 1, ranks: 2, rank: 0 });
+    let rank = std::env::var("RANK").ok().and_then(|rank| rank.parse().ok()).unwrap_or(0);
+    let context = plugin.init(&Comm { name: "dp", hash: 0xfeed, nodes: 1, ranks: 2, rank });
     if std::env::var_os("CAPTURE").is_some() {
         let before = mask();
         stand_in.event(DRIVER_API, STREAM_BEGIN_CAPTURE, 0);

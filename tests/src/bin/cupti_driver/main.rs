@@ -53,7 +53,7 @@ fn record(run: &Path, scenario: &str) {
         paused: scenario.starts_with("windows"),
         graphs: scenario == "windows_of_graphs",
         nvtx: true,
-        buffer_bytes: 64 << 10,
+        buffer_bytes: if scenario == "killed" { Settings::default().buffer_bytes } else { 64 << 10 },
         max_buffers: if scenario == "few_buffers" { 1 } else { 64 },
         // No periodic flush, so that the test knows which records are lost.
         flush_period: Duration::from_millis(if scenario == "few_buffers" { 3_600_000 } else { 20 }),
@@ -85,6 +85,7 @@ fn record(run: &Path, scenario: &str) {
         "windows" | "windows_of_graphs" => gpu.windows(),
         "taken" => gpu.taken(),
         "mig" => gpu.describe_slice(),
+        "killed" => gpu.wait_for_the_kill(),
         "exit" => {
             gpu.train();
             // Neither the session nor the recorder is ended by the program.

@@ -312,6 +312,18 @@ impl<'r> Gpu<'r> {
         self.recorder.end_step(None);
     }
 
+    /// Kernels of a device that is always behind.
+    pub(crate) fn wait_for_the_kill(&self) {
+        const KERNELS: u32 = 10_000;
+        self.recorder.begin_step(0, Phase::Active);
+        for _ in 0..KERNELS {
+            let id = self.stand_in.call(RUNTIME, LAUNCH_KERNEL);
+            self.kernel(GEMM, id, 7, self.after(0), 1, (0, 0));
+        }
+        println!("kernels {KERNELS}");
+        sleep(Duration::from_secs(600));
+    }
+
     /// A forked child that continues like its parent. Returns 0 if it did not call CUPTI.
     pub(crate) fn fork(&self) -> i32 {
         self.recorder.begin_step(0, Phase::Active);

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """An ordinary DistributedDataParallel training, which tests/gpu/run records unmodified.
 
-    torchrun --nproc-per-node 2 ddp.py --out DIR [--layers 6 --hidden 2048 --batch 512 --steps 30] [--profile]
+    torchrun --nproc-per-node 2 ddp.py --out DIR [--layers 6 --hidden 2048 --batch 512 --steps 20] [--profile]
 
 Ranks may share a GPU. NCCL refuses that, so each rank reports its own host id, or NCCL 2.30.3 and later allow it by a
-variable. Rank 0 writes its own facts to DIR/ddp.json: ms a step, buckets, bytes, NCCL's version. With --profile every rank
-also runs under torch.profiler, which competes for CUPTI's subscription.
+variable. Rank 0 writes its own facts to DIR/ddp.json: ms a step, of which CPU time of all threads, buckets, bytes, NCCL's
+version. With --profile every rank also runs under torch.profiler, which competes for CUPTI's subscription.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def parse():
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--hidden", type=int, default=2048)
     parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--profile", action="store_true")
     return parser.parse_args()
@@ -58,7 +58,7 @@ def main():
     def steps(n, profiler=None):
         nonlocal done
         torch.cuda.synchronize()
-        begin = time.perf_counter()
+        begin, cpu_begin = time.perf_counter(), time.process_time()
         for _ in range(n):
             done += 1
             # Ranges with this prefix mark the steps of a recorded program.
@@ -69,23 +69,24 @@ def main():
             if profiler:
                 profiler.step()
         torch.cuda.synchronize()
-        return 1e3 * (time.perf_counter() - begin) / n
+        return 1e3 * (time.perf_counter() - begin) / n, 1e3 * (time.process_time() - cpu_begin) / n
 
     steps(options.warmup)
     if options.profile:
         activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
         with torch.profiler.profile(activities=activities) as profiler:
-            ms = steps(options.steps, profiler)
+            ms, cpu_ms = steps(options.steps, profiler)
         profiler.export_chrome_trace(str(options.out / f"kineto_rank{rank}.json"))
     else:
-        ms = steps(options.steps)
+        ms, cpu_ms = steps(options.steps)
     if rank == 0:
         logged = model._get_ddp_logging_data()
         buckets = str(logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or "")
         sizes = [int(size) for size in buckets.replace(",", " ").split()]
         version = ".".join(map(str, torch.cuda.nccl.version()))
-        document = {"ms_per_step": ms, "bucket_bytes": sizes, "steps": options.warmup + options.steps,
-                    "nccl": version, "world_size": dist.get_world_size()}
+        document = {"ms_per_step": ms, "cpu_ms_per_step": cpu_ms, "bucket_bytes": sizes, "nccl": version,
+                    "steps": options.warmup + options.steps, "profiled_steps": options.steps,
+                    "world_size": dist.get_world_size()}
         (options.out / "ddp.json").write_text(json.dumps(document), encoding="utf-8")
     dist.destroy_process_group()
 
