@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use trace::{ClockSampleRow, CollectiveRow, RankRow, Run, StepRow};
+use trace::{ClockSampleRow, CollectiveRow, EventRow, RankRow, Run, StepRow};
 
 use crate::support::{RANK_AGENT, finish, have_mpirun, mpirun, one_job_at_a_time, scratch, skipped};
 
@@ -188,6 +188,11 @@ fn a_planted_delay_occupies_the_device_in_every_phase() {
             let ms = train(name, more);
             assert!(ms >= 40.0, "{name}: {ms}");
             assert_eq!(losses(&place.join(name), 0).len(), 9);
+            // The host only launches the kernel that takes the time.
+            let (rows, _) = Run::open(&place.join(name)).unwrap().rows::<EventRow>(0);
+            let launches = rows.iter().filter(|row| &*row.kind == "cpu_op" && &*row.name == "injected_delay");
+            let least_ns = launches.map(|row| row.dur_ns).min();
+            assert!(least_ns.is_some_and(|ns| ns < 20_000_000), "{name}: {least_ns:?}");
         }
     }
 }
