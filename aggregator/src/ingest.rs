@@ -2,7 +2,6 @@
 
 pub mod kineto;
 mod memory;
-mod pickle;
 pub mod run;
 pub mod snapshot;
 pub mod source;

@@ -7,5 +7,6 @@ pub(crate) mod input;
 pub(crate) mod json;
 pub(crate) mod layout;
 pub(crate) mod number;
+pub mod pickle;
 pub(crate) mod text;
 pub(crate) mod value;

@@ -4,9 +4,9 @@
 //! ```text
 //! read     plan: which file is which rank and window. find: files, directories, archives ─ probe: headers ─ survey:
 //!          windows and jobs
-//! bytes    input ─ gunzip ─ blocks ─ json, number, text, value
+//! bytes    input ─ gunzip ─ blocks ─ json, number, text, value; pickle
 //! columns  piece: cut at event starts ─ event: columns ─ rows: one table  (stream: one thread reads, all parse)
-//! meaning  steps ─ collectives ─ memory, devices, arrows ─ details of operators
+//! meaning  steps ─ flight recorder ─ collectives ─ memory, devices, arrows ─ details of operators
 //! read     load: RankData
 //! write    shards of a run;  a run's rank as a trace
 //! ```
@@ -40,6 +40,7 @@ mod meaning;
 mod read;
 pub mod write;
 
+pub use bytes::pickle;
 pub use error::Error;
 pub use read::{
     MemoryShare, OtherFormat, Parsed, Plan, PlanOptions, RankSource, TraceFile, Window, WindowChoice, check_any_blocks,

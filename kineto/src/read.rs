@@ -1,6 +1,7 @@
 //! Traces of a job: which file holds which rank and window, and their files to one [`RankData`](trace::rank::RankData).
 
 mod archive;
+mod dumps;
 mod files;
 mod find;
 mod formats;

@@ -1,16 +1,18 @@
 //! Matches the rows of all ranks that belong to the same collective.
 //!
-//! There are three ways, best first. Each one handles only the rows that the one before could not match:
+//! There are four ways, best first. Each one handles only the rows that the one before could not match:
 //!
 //! 1. `comms_id`: Kineto's `Comms Id`, a hash of the properties that are equal on all ranks of the operation.
 //! 2. `seq`: communicator, side of a send or receive, and number on the communicator.
-//! 3. `ordinal`: an alignment with gaps of the ranks' sequences, see `align`. Positions alone are not used, because the
+//! 3. `ordinal`: for sends and receives, the order of their pair in a step, see `pairs`.
+//! 4. `ordinal`: an alignment with gaps of the ranks' sequences, see `align`. Positions alone are not used, because the
 //!    recordings of the ranks begin and end at different collectives.
 //!
 //! A row without a match is counted as unmatched.
 
 mod align;
 mod keyed;
+mod pairs;
 
 #[cfg(test)]
 mod tests;
@@ -44,9 +46,10 @@ pub fn match_collectives(ranks: &[&RankOutline]) -> (Vec<Instance>, Vec<Omission
 
     let keyed = keyed::group(&ranks);
     omissions.extend(keyed.omissions);
-    let mut groups = keyed.groups;
-    if !keyed.rest.is_empty() {
-        let aligned = align::group(&ranks, &groups, &keyed.rest);
+    let (mut groups, mut rest) = (keyed.groups, keyed.rest);
+    groups.extend(pairs::group(&ranks, &mut rest));
+    if !rest.is_empty() {
+        let aligned = align::group(&ranks, &groups, &rest);
         groups.extend(aligned.groups);
         omissions.extend(aligned.omissions);
     }

@@ -10,11 +10,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use kineto::pickle::{Id, Pickle};
 use rustc_hash::FxHashMap;
 use trace::{MemoryRow, OmissionRow, Text};
 
 use crate::Error;
-use crate::ingest::pickle::{Id, Pickle};
 use crate::ingest::source::{Source, SourceInfo};
 use crate::model::{MAX_RANKS, RankData};
 

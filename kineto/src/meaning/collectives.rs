@@ -16,6 +16,7 @@ use crate::bytes::value::Value;
 use crate::columns::rows::Rows;
 use crate::meaning::comm_size::{Size, tensors};
 use crate::meaning::context::{Context, ExternalIds, LooseRecords, args_of, name_of};
+use crate::meaning::flight_recorder::{Dump, Likeness};
 use crate::meaning::groups::{Group, Groups};
 use crate::meaning::names;
 use crate::meaning::steps::step_at;
@@ -45,9 +46,9 @@ pub(crate) fn find_collectives(
     launches: &Launches,
     groups: &mut Groups,
     steps: &[StepRow],
-    rank: i32,
+    (rank, dump): (i32, &Dump),
 ) -> Collectives {
-    let mut finder = Finder { rows, launches, groups, rank, only_stream: true, out: Collectives::default() };
+    let mut finder = Finder { rows, launches, groups, rank, dump, only_stream: true, out: Collectives::default() };
     let mut found = finder.kernels();
     found.extend(finder.host_rows(steps));
     let mut out = finder.out;
@@ -69,6 +70,7 @@ struct Finder<'a> {
     launches: &'a Launches,
     groups: &'a mut Groups,
     rank: i32,
+    dump: &'a Dump,
     /// All communication kernels run on one stream.
     only_stream: bool,
     out: Collectives,
@@ -175,13 +177,25 @@ impl Finder<'_> {
         let events = &self.rows.events;
         let op_of = |name: &trace::Text| if is_host_collective(name) { names::operation(name) } else { None };
         let ops: Vec<Option<&'static str>> = self.rows.names.iter().map(op_of).collect();
+        let op_at = |row: usize| {
+            let host = matches!(events.kind[row], Kind::CpuOp | Kind::UserAnnotation);
+            ops[events.name[row] as usize].filter(|_| host).map(|op| (row, op))
+        };
+        let own: Vec<(usize, &'static str)> = (0..events.len()).filter_map(op_at).collect();
+        let elements = |row: usize| args_of(self.rows, row as u32).as_ref().and_then(tensors).map(|(count, _)| count);
+        let alike: Vec<(Likeness, i64)> =
+            own.iter().map(|(row, op)| ((*op, elements(*row)), events.ts_ns[*row])).collect();
+        let entries = self.dump.entries_of(&alike);
         let mut calls = Calls::collect(self.rows);
         let mut all = Vec::new();
-        for row in 0..events.len() {
-            let host = matches!(events.kind[row], Kind::CpuOp | Kind::UserAnnotation);
-            let Some(op) = ops[events.name[row] as usize].filter(|_| host) else { continue };
+        for ((row, op), entry) in own.into_iter().zip(entries) {
             let (context, call) = self.host_context(row, op, &mut calls);
-            let group = self.group(&context, None);
+            let peer = call.filter(|_| context.record.is_none()).and_then(|call| self.peer(call, op));
+            let group = match (&peer, entry.filter(|_| context.record.is_none())) {
+                (Some((group, _)), _) => Arc::clone(group),
+                (None, Some(entry)) => self.groups.of_name(&entry.group),
+                (None, None) => self.group(&context, None),
+            };
             let size = size_of(&context, op, &group, None);
             let mut found = self.found(row, &context, &group, op, size);
             // A collective belongs to the step that called it, even if it begins later.
@@ -192,6 +206,8 @@ impl Finder<'_> {
             };
             found.row = CollectiveRow {
                 step: Some(step).filter(|step| *step != NO_STEP),
+                seq: found.row.seq.or_else(|| entry.map(|entry| entry.seq)),
+                peer: found.row.peer.or(peer.map(|(_, rank)| rank)),
                 ready_ns: context.ready_ns,
                 enqueue_ns: context.ready_ns,
                 timing_source: "host".into(),
@@ -200,6 +216,16 @@ impl Finder<'_> {
             all.push(found);
         }
         all
+    }
+
+    /// The group of a send or receive, and the rank at its other side, by the arguments of its call: tensors, group, number of
+    /// the other side in the group, tag.
+    fn peer(&mut self, call: u32, op: &str) -> Option<(Arc<Group>, i32)> {
+        const NUMBER: usize = 2;
+        let args = args_of(self.rows, call).filter(|_| matches!(op, "send" | "recv"))?;
+        let number = args.get("Concrete Inputs")?.items().get(NUMBER)?;
+        let number = number.integer().or_else(|| number.text()?.parse().ok())?;
+        self.groups.of_peer(self.rank, number)
     }
 
     fn host_context(&self, row: usize, op: &'static str, calls: &mut Calls) -> (Context, Option<u32>) {

@@ -41,6 +41,8 @@ type Naming = [Option<Value>; NAMING.len()];
 pub(crate) struct Groups {
     /// From `pg_config`, by name.
     configured: BTreeMap<String, Group>,
+    /// Names of the groups that carry sends and receives, most likely first.
+    of_pairs: Vec<(Pairs, String)>,
     world_size: Option<i32>,
     /// Every group that a collective used.
     used: BTreeMap<i64, Arc<Group>>,
@@ -65,7 +67,10 @@ impl Groups {
             let size = config.get("pg_size").and_then(Value::integer).and_then(|n| i32::try_from(n).ok());
             let size = size.or(ranks.as_ref().map(|r| r.len() as i32));
             groups.configured.insert(name.to_string(), group(Some(name), size, ranks));
+            let description = config.get("pg_desc").and_then(Value::text).unwrap_or_default();
+            groups.of_pairs.push((likely_pairs(description), name.to_string()));
         }
+        groups.of_pairs.sort();
         groups
     }
 
@@ -110,6 +115,27 @@ impl Groups {
         Some(group(name, size, ranks))
     }
 
+    /// The group with a name that a dump beside the trace has.
+    pub(crate) fn of_name(&mut self, name: &str) -> Arc<Group> {
+        let group = self.configured.get(name).cloned().unwrap_or_else(|| group(Some(name), None, None));
+        self.using(Arc::new(group))
+    }
+
+    /// The group of a send or receive of `rank`, and the rank at its other side, by that side's number in the group. Several
+    /// groups may have the number: a pipeline's sends come before those of the whole job. `None` if no other decides.
+    pub(crate) fn of_peer(&mut self, rank: i32, number: i64) -> Option<(Arc<Group>, i32)> {
+        let number = usize::try_from(number).ok()?;
+        let peer_in = |(likely, name): &(Pairs, String)| {
+            let ranks = self.configured.get(name)?.ranks.as_deref()?;
+            let peer = *ranks.get(number).filter(|peer| **peer != rank && ranks.contains(&rank))?;
+            Some((*likely, name.clone(), peer))
+        };
+        let mut fitting = self.of_pairs.iter().filter_map(peer_in);
+        let (likely, name, peer) = fitting.next()?;
+        let is_clear = fitting.next().is_none_or(|(next, ..)| next > likely);
+        is_clear.then(|| (self.of_name(&name), peer))
+    }
+
     /// The group of a collective that names none: the only configured group; or the world, if one stream carries all
     /// collectives; else a group for the stream, of unknown size.
     pub(crate) fn unnamed(&mut self, stream: Option<i64>, only_stream: bool) -> Arc<Group> {
@@ -141,6 +167,30 @@ impl Groups {
             destroyed_ns: None,
         };
         self.used.values().map(row).collect()
+    }
+}
+
+/// How likely a group carries sends and receives, by its description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Pairs {
+    /// The stages of a pipeline.
+    Pipeline,
+    /// All ranks, the group of a call that names none.
+    Default,
+    Other,
+}
+
+/// Descriptions are `mesh_pp` (torch's meshes), `PIPELINE_MODEL_PARALLEL_GROUP` (Megatron) and `default_pg` (torch).
+fn likely_pairs(description: &str) -> Pairs {
+    let description = description.to_ascii_lowercase();
+    if description.contains("pipeline")
+        || description.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == "pp")
+    {
+        Pairs::Pipeline
+    } else if description == "default_pg" {
+        Pairs::Default
+    } else {
+        Pairs::Other
     }
 }
 
@@ -250,5 +300,24 @@ mod tests {
         assert_ne!(stream.comm_id, groups.unnamed(Some(21), false).comm_id);
         let info = value(r#"{"world_size": 8, "pg_config": [{"pg_name": "0", "pg_size": 8, "ranks": [0, 1]}]}"#);
         assert_eq!(Groups::from_info(Some(&info)).unnamed(None, true).name.as_deref(), Some("0"));
+    }
+
+    /// Rank 5 of a pipeline of two stages: group 2 has its two stages, 8 its replicas, 11 its tensor peers.
+    #[test]
+    fn a_send_goes_through_the_pipeline_or_the_group_of_all() {
+        let info = value(
+            r#"{"world_size": 8, "pg_config": [
+            {"pg_name": "0", "pg_desc": "default_pg", "pg_size": 8, "ranks": [0, 1, 2, 3, 4, 5, 6, 7]},
+            {"pg_name": "2", "pg_desc": "mesh_pp", "pg_size": 2, "ranks": [1, 5]},
+            {"pg_name": "8", "pg_desc": "mesh_dp", "pg_size": 2, "ranks": [5, 7]},
+            {"pg_name": "11", "pg_desc": "mesh_tp", "pg_size": 2, "ranks": [4, 5]}]}"#,
+        );
+        let mut groups = Groups::from_info(Some(&info));
+        let mut peer = |number: i64| groups.of_peer(5, number).map(|(group, rank)| (group.name.clone().unwrap(), rank));
+        assert_eq!(peer(0), Some(("2".into(), 1)));
+        assert_eq!(peer(1), Some(("0".into(), 1)), "itself in the pipeline");
+        assert_eq!((peer(6), peer(9), peer(-1)), (Some(("0".into(), 6)), None, None));
+        let two = value(r#"{"pg_config": [{"pg_name": "a", "ranks": [0, 1]}, {"pg_name": "b", "ranks": [2, 1]}]}"#);
+        assert_eq!(Groups::from_info(Some(&two)).of_peer(1, 0), None, "two groups fit equally well");
     }
 }

@@ -9,6 +9,7 @@ use trace::{OmissionRow, Text};
 
 use crate::Error;
 use crate::read::archive::Spool;
+use crate::read::dumps::{FoundDump, attach};
 use crate::read::find::{Candidate, Found, find};
 use crate::read::formats::is_trace_name;
 use crate::read::jobs::{NEAR_NS, usual_world_size};
@@ -51,8 +52,10 @@ pub struct PlanOptions {
 pub fn plan(paths: &[PathBuf], options: PlanOptions) -> Result<Plan, Error> {
     let Found { candidates, others, omissions, spool, .. } = find(paths)?;
     let mut plan = Plan { omissions, spool, ..Plan::default() };
-    let (mut probes, unread) = plan.probe(&candidates, others)?;
+    let Probed { mut probes, mut others, dumps, unread } = plan.probe(&candidates, others)?;
     if probes.is_empty() {
+        others.extend(dumps.into_iter().map(|dump| dump.candidate.name));
+        plan.list(others);
         if let Some(unread) = unread {
             return Err(unread);
         }
@@ -66,6 +69,8 @@ pub fn plan(paths: &[PathBuf], options: PlanOptions) -> Result<Plan, Error> {
     }
     plan.world_size = usual_world_size(probes.iter().map(|probe| probe.world_size)).unwrap_or(0);
     let mut files = plan.number(&probes);
+    others.extend(attach(dumps, &mut files).into_iter().map(|candidate| candidate.name));
+    plan.list(others);
     share_memory(&mut files, options.max_memory_bytes);
     let is_double = files.windows(2).any(|pair| pair[0].rank == pair[1].rank);
     let sizes: BTreeSet<i32> = files.iter().filter_map(|file| file.world_size).collect();
@@ -110,12 +115,11 @@ fn described(omission: &OmissionRow) -> String {
 }
 
 impl Plan {
-    /// Reads the headers of files. Files that are no traces are listed together, those that are damaged one by one.
-    /// Returns also the first error that names another format.
-    fn probe(&mut self, candidates: &[Candidate], mut others: Vec<Text>) -> Result<(Vec<Probe>, Option<Error>), Error> {
+    /// Reads the headers of files. Those that are damaged are listed one by one.
+    fn probe(&mut self, candidates: &[Candidate], others: Vec<Text>) -> Result<Probed, Error> {
         let alone = candidates.len() == 1;
         let probed: Vec<Result<Probe, Error>> = candidates.par_iter().map(|c| probe(c, !alone)).collect();
-        let (mut probes, mut unread) = (Vec::new(), None);
+        let mut found = Probed { others, ..Probed::default() };
         for (candidate, probed) in candidates.iter().zip(probed) {
             match probed {
                 Ok(probe) => {
@@ -125,26 +129,39 @@ impl Plan {
                         );
                         self.omissions.push(OmissionRow::lost(*key, why).file(candidate.name.clone()));
                     }
-                    probes.push(probe);
+                    found.probes.push(probe);
                 }
-                Err(error) if candidate.named => return Err(error),
-                Err(error @ Error::UnreadFormat { .. }) => {
-                    unread.get_or_insert(error);
-                    others.push(candidate.name.clone());
-                }
-                Err(Error::OtherJson { .. }) => others.push(candidate.name.clone()),
-                Err(Error::NotATrace { .. }) if !is_trace_name(&candidate.name) => others.push(candidate.name.clone()),
-                Err(error) => {
-                    self.omissions.push(OmissionRow::lost("file", error.reason()).file(candidate.name.clone()));
-                }
+                Err(error) => match FoundDump::of(candidate) {
+                    Some(dump) if !alone => found.dumps.push(dump),
+                    _ => self.no_trace(candidate, error, &mut found)?,
+                },
             }
         }
+        Ok(found)
+    }
+
+    fn no_trace(&mut self, candidate: &Candidate, error: Error, found: &mut Probed) -> Result<(), Error> {
+        let name = || candidate.name.clone();
+        match error {
+            error if candidate.named => return Err(error),
+            error @ Error::UnreadFormat { .. } => {
+                found.unread.get_or_insert(error);
+                found.others.push(name());
+            }
+            Error::OtherJson { .. } => found.others.push(name()),
+            Error::NotATrace { .. } if !is_trace_name(&candidate.name) => found.others.push(name()),
+            error => self.omissions.push(OmissionRow::lost("file", error.reason()).file(name())),
+        }
+        Ok(())
+    }
+
+    /// Lists the files that are no traces.
+    fn list(&mut self, mut others: Vec<Text>) {
         if !others.is_empty() {
             others.sort();
             let omission = OmissionRow::left_out("files without traces", listed(&others));
             self.omissions.push(omission.amount(others.len() as i64));
         }
-        Ok((probes, unread))
     }
 
     /// Leaves out the files whose world size differs from that of most files.
@@ -214,6 +231,17 @@ impl Plan {
     }
 }
 
+/// The files that were found, by what they are.
+#[derive(Default)]
+struct Probed {
+    probes: Vec<Probe>,
+    dumps: Vec<FoundDump>,
+    /// Names of files that are no traces.
+    others: Vec<Text>,
+    /// The first error that names another format.
+    unread: Option<Error>,
+}
+
 fn file_of(probe: &Probe, rank: i32, rank_source: RankSource) -> TraceFile {
     let Probe { candidate: Candidate { path, name, .. }, size_bytes, world_size, .. } = probe;
     TraceFile {
@@ -225,6 +253,7 @@ fn file_of(probe: &Probe, rank: i32, rank_source: RankSource) -> TraceFile {
         size_bytes: *size_bytes,
         window: None,
         memory: MemoryShare::default(),
+        flight_recorder: None,
     }
 }
 

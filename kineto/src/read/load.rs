@@ -17,9 +17,12 @@ use crate::columns::rows::{Extras, Rows, rows_from_pieces};
 use crate::columns::stream::{BLOCK_BYTES, Room, Streamed, read_stream};
 use crate::meaning::collectives::{Collectives, find_collectives};
 use crate::meaning::device_memory_flow_rows::{device_rows, flow_rows, memory_rows};
+use crate::meaning::flight_recorder::Dump;
 use crate::meaning::groups::{Groups, MAX_UNLISTED_RANKS};
 use crate::meaning::op_details::details_of;
 use crate::meaning::steps::{Steps, assign_steps, find_steps};
+use crate::read::dumps;
+use crate::read::files::file_name;
 use crate::read::names::host_from_name;
 use crate::read::trace_file::{MemoryShare, RankSource, TraceFile, Window};
 /// Reads a whole trace. Parts that could not be read are listed in [`RankData::omissions`], and the rest is kept.
@@ -94,6 +97,7 @@ pub fn check_any_blocks(bytes: &[u8], block_sizes: &[usize]) {
         size_bytes: bytes.len() as u64,
         window: None,
         memory: MemoryShare::default(),
+        flight_recorder: None,
     };
     let read = |block_bytes: usize| {
         let wanted = Wanted { args: true, shapes: true };
@@ -159,7 +163,8 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     report.add("ProfilerStep marks", left_out, OmissionKind::LeftOut, "they repeat a step or begin inside another");
     assign_steps(&mut rows.events, &steps, &launches);
     let mut groups = Groups::from_info(header.distributed.as_ref());
-    let collectives = find_collectives(&mut rows, &launches, &mut groups, &steps, rank);
+    let dump = report.flight_recorder(file);
+    let collectives = find_collectives(&mut rows, &launches, &mut groups, &steps, (rank, &dump));
     mark_below_operators(&mut rows, &launches);
     report.add_collectives(&collectives);
     report.lose("lists of ranks of process groups", groups.without_ranks, &too_many_ranks());
@@ -274,6 +279,15 @@ impl Report {
         if amount > 0 {
             self.omissions.push(self.row(kind, what, why).amount(amount));
         }
+    }
+
+    /// The dump beside the trace; empty if there is none, or none that can be read.
+    fn flight_recorder(&mut self, file: &TraceFile) -> Dump {
+        let Some(path) = &file.flight_recorder else { return Dump::default() };
+        dumps::read(path).unwrap_or_else(|why| {
+            self.lose("dump of the Flight Recorder", 1, &format!("{}: {why}", file_name(path)));
+            Dump::default()
+        })
     }
 
     fn add_collectives(&mut self, found: &Collectives) {

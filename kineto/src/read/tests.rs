@@ -28,6 +28,7 @@ pub(crate) fn rank_from_bytes(bytes: Vec<u8>, block_bytes: usize) -> RankData {
         world_size: None,
         size_bytes: bytes.len() as u64,
         memory: MemoryShare::default(),
+        flight_recorder: None,
     };
     let streamed = read_stream(Input::from_bytes(bytes), Wanted::default(), block_bytes, Room::unlimited());
     let data = rank_from_stream(streamed, &file).data;
@@ -61,6 +62,7 @@ pub(crate) fn file_of(text: &str) -> Written {
         world_size: None,
         size_bytes: text.len() as u64,
         memory: MemoryShare::default(),
+        flight_recorder: None,
     };
     Written { file, _directory: directory }
 }

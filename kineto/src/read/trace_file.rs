@@ -51,6 +51,8 @@ pub struct TraceFile {
     pub window: Option<Window>,
     /// The memory that the rows of its rank may take.
     pub memory: MemoryShare,
+    /// A dump of torch's Flight Recorder of its rank, if one lies in its directory.
+    pub flight_recorder: Option<PathBuf>,
 }
 
 /// The memory that rows may take while they are read. It is shared by the ranks that are read at a time.

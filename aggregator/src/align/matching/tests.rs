@@ -165,6 +165,30 @@ fn sends_meet_their_receives() {
     assert_eq!(omissions, []);
 }
 
+/// ```text
+/// rank 0   [send A]  [recv B]  [send C]  [recv D]       rank 1   [send B]  [recv A]  [send D]  [recv C]
+/// ```
+#[test]
+fn sends_and_receives_without_numbers_meet_in_the_order_of_their_direction() {
+    let pairs = |of: i32, times: [(i64, i64); 4]| {
+        let mut all = rows(of, "send", &times);
+        for (at, row) in all.iter_mut().enumerate() {
+            row.op = if at % 2 == 0 { "send" } else { "recv" }.into();
+            (row.peer, row.step) = (Some(1 - of), Some(3));
+        }
+        all
+    };
+    let a = pairs(0, [(0, 40), (1, 50), (60, 100), (61, 110)]);
+    let b = pairs(1, [(30, 31), (32, 45), (90, 91), (92, 105)]);
+    let (instances, omissions) = matched(&[rank(0, a.clone()), rank(1, b.clone())]);
+    let crossed = [[(0, 0), (1, 1)], [(0, 1), (1, 0)], [(0, 2), (1, 3)], [(0, 3), (1, 2)]];
+    assert_eq!(shape(&instances), crossed.map(Vec::from).into_iter().collect());
+    assert_eq!(omissions, []);
+    // A step that one rank recorded in part is aligned.
+    let (instances, _) = matched(&[rank(0, a), rank(1, b[..3].to_vec())]);
+    assert!(instances.iter().any(|instance| shape(std::slice::from_ref(instance)) == [vec![(0, 1), (1, 0)]].into()));
+}
+
 #[test]
 fn a_hang_is_an_incomplete_instance_and_missing_starts_are_counted() {
     let mut a = rows(0, "allreduce", &[(0, 5)]);

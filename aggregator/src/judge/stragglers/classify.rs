@@ -95,16 +95,15 @@ impl Case {
         let range = self.range.as_ref()?;
         let d = &range.deviation;
         let distinct = d.exceeds_error(t.min_range_z) && d.outlier && d.chance <= t.max_chance;
-        let lasting = d.steps >= t.min_steps && d.persistence >= t.min_persistence;
-        (distinct && lasting && d.effect_ns >= self.min_effect_ns).then_some(range.excess_ns)
+        (distinct && lasts(d, t.min_persistence, t) && d.effect_ns >= self.min_effect_ns).then_some(range.excess_ns)
     }
 
     /// Whether the whole stretch exceeds the plain standard error; differences between the other ranks are not
     /// considered.
     fn stretch_stands_out(&self, t: &Thresholds) -> bool {
         self.own.is_some_and(|d| {
-            let lasting = d.steps >= t.min_steps && d.persistence >= least_persistence(&d, t);
-            d.effect_ns >= self.min_effect_ns && d.exceeds_error(t.min_z) && (lasting || self.by_collectives)
+            let is_lasting = lasts(&d, least_persistence(&d, t), t);
+            d.effect_ns >= self.min_effect_ns && d.exceeds_error(t.min_z) && (is_lasting || self.by_collectives)
         })
     }
 
@@ -190,7 +189,7 @@ impl Case {
             format!("{:.0} % of the steps, and a cause needs {:.0} %", 100.0 * persistence, 100.0 * least)
         };
         let certain = |e: &&Evidence| e.deviation.exceeds_error(t.min_range_z) && e.deviation.outlier;
-        let flickers = |e: &&Evidence| e.deviation.persistence < t.min_persistence;
+        let flickers = |e: &&Evidence| !lasts(&e.deviation, t.min_persistence, t);
         match self.range.as_ref().filter(certain).filter(flickers) {
             _ if own.steps < t.min_steps => {
                 let were = if own.steps == 1 { "step was" } else { "steps were" };
@@ -201,7 +200,7 @@ impl Case {
                 range.place(),
                 seen(range.deviation.persistence, t.min_persistence)
             ),
-            None if own.persistence < least => format!("it shows in only {}", seen(own.persistence, least)),
+            None if !lasts(&own, least, t) => format!("it shows in only {}", seen(own.persistence, least)),
             None if own.spread_ns > 0.0 => format!(
                 "the other ranks differ from each other by up to {}, and no single range stands out enough; more steps would decide",
                 milliseconds(own.spread_ns)
@@ -281,6 +280,13 @@ impl Case {
             "no step was recorded, so there is nothing to compare"
         }
     }
+}
+
+/// Whether enough steps show half of the effect: a share of `least`, without the fraction of a step, so that of four steps one may
+/// be odd.
+fn lasts(d: &Deviation, least: f64, t: &Thresholds) -> bool {
+    let shown = (d.persistence * d.steps as f64).round();
+    d.steps >= t.min_steps && shown >= (least * d.steps as f64).floor().max(t.min_steps as f64)
 }
 
 /// The share of steps that must show half of the effect: more than half of them by three standard errors of a share, but no

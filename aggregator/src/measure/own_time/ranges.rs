@@ -18,7 +18,7 @@
 use std::cmp::Reverse;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use trace::Text;
+use trace::{Text, TimingSource};
 
 use crate::base::intervals::{Interval, IntervalSet};
 use crate::measure::own_time::RangePart;
@@ -55,6 +55,7 @@ const STEP: u32 = u32::MAX;
 /// A row that is open on a thread.
 #[derive(Clone, Copy)]
 struct Open {
+    start_ns: i64,
     end_ns: i64,
     /// The range that the self time of the row counts for; `None` if the row waits.
     range: Option<Range>,
@@ -152,7 +153,7 @@ impl<'a> Walk<'a> {
             _ if events.is_comm[row] || class.waits(events.kind[row]) => (None, None),
             _ => (range, range),
         };
-        thread.open.push(Open { end_ns, range, enclosing, frame, operator, named, input });
+        thread.open.push(Open { start_ns, end_ns, range, enclosing, frame, operator, named, input });
         thread.assigned_ns = thread.assigned_ns.max(start_ns);
     }
 }
@@ -261,8 +262,9 @@ impl RangeTime {
     }
 }
 
-/// The time in which the threads that record their waits compute: all of their time without these waits. Threads without
-/// recorded waits are excluded, because their rows may include blocked time. `None` if no thread records its waits.
+/// The time in which the threads that record their waits compute: all of their time without these waits, and without those that
+/// have no row. Threads without recorded waits are excluded, because their rows may include blocked time. `None` if no thread
+/// records its waits.
 pub(super) fn time_beside_waits(rank: &RankData) -> Option<IntervalSet> {
     let names = classify(&rank.names);
     let events = &rank.events;
@@ -276,9 +278,46 @@ pub(super) fn time_beside_waits(rank: &RankData) -> Option<IntervalSet> {
     if recording_waits.is_empty() {
         return None;
     }
-    let threads = times_by_thread(rank, &names, |_| true);
+    let waits = SilentWaits::of(rank);
+    let threads = times_by_thread(rank, &names, |row, from_ns, to_ns| waits.before(row, from_ns, to_ns));
     let trusted = threads.iter().filter(|(id, _)| recording_waits.binary_search(id).is_ok());
     Some(IntervalSet::union_of(trusted.map(|(_, set)| set)))
+}
+
+/// Waits for collectives of the host that have no row, such as those of FSDP:
+///
+/// ```text
+///   thread       pre_forward |--[call]............[copy]--|      no operator runs until the collective ends
+///   collective                     |~~~~~~~~~~~~~|
+/// ```
+struct SilentWaits {
+    /// End and start of each collective of the host, by end.
+    collectives: Vec<(i64, i64)>,
+}
+
+/// The least length of a silent wait, and the time in which a thread goes on after the end of its collective, or before it where
+/// the row of the collective ends late.
+const SILENT_NS: i64 = 1_000_000;
+
+impl SilentWaits {
+    fn of(rank: &RankData) -> Self {
+        let on_host = rank.outline.collectives.iter().filter(|row| row.timing_source == TimingSource::Host);
+        let mut collectives: Vec<(i64, i64)> = on_host.filter_map(|row| row.end_ns.zip(row.start_ns)).collect();
+        collectives.sort_unstable();
+        Self { collectives }
+    }
+
+    /// The begin of the wait that ends a stretch of time in which `row` is the innermost row; the end of that time without one.
+    /// A row that contains no other may be the user's own work.
+    fn before(&self, row: &Open, from_ns: i64, to_ns: i64) -> i64 {
+        if (row.start_ns, row.end_ns) == (from_ns, to_ns) || to_ns - from_ns < SILENT_NS {
+            return to_ns;
+        }
+        let first = self.collectives.partition_point(|(end_ns, _)| *end_ns < to_ns - SILENT_NS);
+        let ended = self.collectives[first..].iter().take_while(|(end_ns, _)| *end_ns <= to_ns + SILENT_NS);
+        let begin_ns = ended.map(|(_, start_ns)| *start_ns).min().map_or(to_ns, |start_ns| start_ns.max(from_ns));
+        if to_ns - begin_ns < SILENT_NS { to_ns } else { begin_ns }
+    }
 }
 
 /// The time of the operators that contain no other one, on any thread, without communication and waits. An operator that
@@ -300,18 +339,25 @@ pub(super) fn leaf_operators(rank: &RankData) -> IntervalSet {
 
 /// The time in which an operator ran on any thread of the host, without communication and waits.
 pub(super) fn operating(rank: &RankData) -> IntervalSet {
-    let threads = times_by_thread(rank, &classify(&rank.names), |row| row.operator);
+    let threads =
+        times_by_thread(rank, &classify(&rank.names), |row, _, to_ns| if row.operator { to_ns } else { i64::MIN });
     IntervalSet::union_of(threads.iter().map(|(_, set)| set))
 }
 
-/// For each thread, its id and the times of the innermost rows that `chosen` accepts. Waits are excluded.
-fn times_by_thread(rank: &RankData, names: &[NameClass], chosen: impl Fn(&Open) -> bool) -> Vec<(i64, IntervalSet)> {
+/// For each thread, its id and the times of the innermost rows, from their begin to the time that `until` returns. Waits are
+/// excluded.
+fn times_by_thread(
+    rank: &RankData,
+    names: &[NameClass],
+    until: impl Fn(&Open, i64, i64) -> i64,
+) -> Vec<(i64, IntervalSet)> {
     let mut sets: Vec<IntervalSet> = Vec::new();
     let ids = Walk::each(rank, names, |thread, row, from_ns, to_ns| {
         if sets.len() <= thread {
             sets.resize(thread + 1, IntervalSet::new());
         }
-        if row.range.is_some() && chosen(row) {
+        let to_ns = until(row, from_ns, to_ns);
+        if row.range.is_some() && from_ns < to_ns {
             sets[thread].push(Interval::new(from_ns, to_ns));
         }
     });
@@ -337,4 +383,38 @@ fn classify(names: &[Text]) -> Vec<NameClass> {
         is_step: name_rules::is_step(name),
     };
     names.iter().enumerate().map(class).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: i64 = 1_000_000;
+
+    /// ```text
+    /// collective      10 |~~~~~~~~~~~~~~~| 60
+    /// container     5 [..................| 61      waits from 10 on
+    ///              20      [.............| 61      waits from its begin
+    ///               5 [......| 40                  works: the collective goes on
+    ///               5 [#################] 61       a row without others inside: the user's own work
+    /// ```
+    #[test]
+    fn a_thread_that_goes_on_when_a_collective_ends_waited_for_it() {
+        let waits = SilentWaits { collectives: vec![(60 * MS, 10 * MS)] };
+        let row = Open {
+            start_ns: 0,
+            end_ns: 200 * MS,
+            range: None,
+            enclosing: None,
+            frame: false,
+            operator: false,
+            named: None,
+            input: false,
+        };
+        let before = |from_ms: i64, to_ms: i64| waits.before(&row, from_ms * MS, to_ms * MS) / MS;
+        assert_eq!((before(5, 61), before(20, 61), before(5, 40), before(5, 59)), (10, 20, 40, 10));
+        assert_eq!((before(5, 70), before(59, 60)), (70, 59), "it went on long before; a pause of 1 ms");
+        let leaf = Open { start_ns: 5 * MS, end_ns: 61 * MS, ..row };
+        assert_eq!(waits.before(&leaf, 5 * MS, 61 * MS), 61 * MS);
+    }
 }

@@ -26,11 +26,11 @@ const MAX_VALUES: usize = 1 << 27;
 
 /// The reason for which a pickle is refused, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub struct Fault {
     /// Offset of the instruction, in bytes from the start.
-    pub(crate) byte: usize,
+    pub byte: usize,
     /// The reason.
-    pub(crate) why: String,
+    pub why: String,
 }
 
 impl std::fmt::Display for Fault {
@@ -41,11 +41,11 @@ impl std::fmt::Display for Fault {
 
 /// Number of a value in its [`Pickle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Id(u32);
+pub struct Id(u32);
 
 /// A value. Containers hold the numbers of their items.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value<'a> {
+pub enum Value<'a> {
     /// `None`.
     None,
     /// `bool`.
@@ -70,7 +70,7 @@ pub(crate) enum Value<'a> {
 
 impl Value<'_> {
     /// Python's name of the type.
-    pub(crate) fn type_name(&self) -> &'static str {
+    pub fn type_name(&self) -> &'static str {
         match self {
             Self::None => "None",
             Self::Bool(_) => "bool",
@@ -87,7 +87,7 @@ impl Value<'_> {
 
 /// The values of a pickle.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Pickle<'a> {
+pub struct Pickle<'a> {
     values: Vec<Value<'a>>,
     root: Id,
     /// The pairs with a text as their key of each long `dict`, by the key and then in the order of the pickle. A search
@@ -103,7 +103,7 @@ impl<'a> Pickle<'a> {
     ///
     /// # Errors
     /// A [`Fault`] at the first instruction that is cut, malformed or not one of those above.
-    pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, Fault> {
+    pub fn read(bytes: &'a [u8]) -> Result<Self, Fault> {
         let mut machine = Machine { bytes, ..Machine::default() };
         machine.values.extend([Value::None, Value::Bool(true), Value::Bool(false)]);
         loop {
@@ -131,17 +131,17 @@ impl<'a> Pickle<'a> {
     }
 
     /// The whole of it.
-    pub(crate) fn root(&self) -> Id {
+    pub fn root(&self) -> Id {
         self.root
     }
 
     /// The value with a number of this pickle.
-    pub(crate) fn get(&self, id: Id) -> &Value<'a> {
+    pub fn get(&self, id: Id) -> &Value<'a> {
         self.values.get(id.0 as usize).unwrap_or(&Value::None)
     }
 
     /// The items of a list or tuple; empty for other values.
-    pub(crate) fn items(&self, id: Id) -> &[Id] {
+    pub fn items(&self, id: Id) -> &[Id] {
         match self.get(id) {
             Value::List(items) | Value::Tuple(items) => items,
             _ => &[],
@@ -149,7 +149,7 @@ impl<'a> Pickle<'a> {
     }
 
     /// The value of a text key in a `dict`.
-    pub(crate) fn field(&self, id: Id, key: &str) -> Option<Id> {
+    pub fn field(&self, id: Id, key: &str) -> Option<Id> {
         let Value::Dict(pairs) = self.get(id) else { return None };
         if let Some(sorted) = self.sorted.get(&id) {
             let name = |at: &u32| pairs.get(*at as usize).and_then(|(name, _)| self.text(*name));
@@ -161,7 +161,7 @@ impl<'a> Pickle<'a> {
     }
 
     /// A `str`.
-    pub(crate) fn text(&self, id: Id) -> Option<&'a str> {
+    pub fn text(&self, id: Id) -> Option<&'a str> {
         match self.get(id) {
             Value::Text(text) => Some(text),
             _ => None,
@@ -169,7 +169,7 @@ impl<'a> Pickle<'a> {
     }
 
     /// An `int` of 64 bits. An unsigned one is stored by its bits, as addresses are.
-    pub(crate) fn integer(&self, id: Id) -> Option<i64> {
+    pub fn integer(&self, id: Id) -> Option<i64> {
         match self.get(id) {
             Value::Int(value) => i64::try_from(*value).ok().or_else(|| u64::try_from(*value).ok().map(|v| v as i64)),
             _ => None,
