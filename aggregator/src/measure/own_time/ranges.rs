@@ -18,12 +18,12 @@
 use std::cmp::Reverse;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use trace::{Text, TimingSource};
+use trace::{Op, Text, TimingSource};
 
 use crate::base::intervals::{Interval, IntervalSet};
 use crate::measure::own_time::RangePart;
 use crate::measure::own_time::{Slot, SlotCursor};
-use crate::model::{Kind, NONE, RankData};
+use crate::model::{Collective, Kind, NONE, RankData};
 use trace::name_rules;
 
 /// A range: the id of its name, and whether it loads input.
@@ -301,7 +301,9 @@ const SILENT_NS: i64 = 1_000_000;
 
 impl SilentWaits {
     fn of(rank: &RankData) -> Self {
-        let on_host = rank.outline.collectives.iter().filter(|row| row.timing_source == TimingSource::Host);
+        // The row of a send ends when the program asks for it, whatever the program did until then.
+        let waits = |row: &&Collective| row.timing_source == TimingSource::Host && row.op != Op::Send;
+        let on_host = rank.outline.collectives.iter().filter(waits);
         let mut collectives: Vec<(i64, i64)> = on_host.filter_map(|row| row.end_ns.zip(row.start_ns)).collect();
         collectives.sort_unstable();
         Self { collectives }
@@ -310,7 +312,12 @@ impl SilentWaits {
     /// The begin of the wait that ends a stretch of time in which `row` is the innermost row; the end of that time without one.
     /// A row that contains no other may be the user's own work.
     fn before(&self, row: &Open, from_ns: i64, to_ns: i64) -> i64 {
-        if (row.start_ns, row.end_ns) == (from_ns, to_ns) || to_ns - from_ns < SILENT_NS {
+        if (row.start_ns, row.end_ns) == (from_ns, to_ns) { to_ns } else { self.begin_ns(from_ns, to_ns) }
+    }
+
+    /// The begin of the wait that ends a stretch of time; the end of that time without one.
+    fn begin_ns(&self, from_ns: i64, to_ns: i64) -> i64 {
+        if to_ns - from_ns < SILENT_NS {
             return to_ns;
         }
         let first = self.collectives.partition_point(|(end_ns, _)| *end_ns < to_ns - SILENT_NS);
@@ -320,21 +327,33 @@ impl SilentWaits {
     }
 }
 
-/// The time of the operators that contain no other one, on any thread, without communication and waits. An operator that
-/// contains others may also contain a wait that has no row.
+/// The time of the operators, and of ranges inside of operators, that contain no other one, on any thread, without communication
+/// and waits. One that contains others may also contain a wait that has no row, and so may any range of the user's.
 pub(super) fn leaf_operators(rank: &RankData) -> IntervalSet {
     let names = classify(&rank.names);
     let events = &rank.events;
-    let waits = |row: usize| names.get(events.name[row] as usize).is_some_and(|class| class.waits);
+    let waits = |row: usize| names.get(events.name[row] as usize).is_some_and(|class| class.waits(events.kind[row]));
+    let silent = SilentWaits::of(rank);
     let mut last_of_thread: FxHashMap<i64, usize> = FxHashMap::default();
     let mut leaves = Vec::new();
-    for (row, thread) in host_rows(rank).filter(|&(row, _)| events.kind[row] == Kind::CpuOp) {
+    let mut operator_ends: FxHashMap<i64, i64> = FxHashMap::default();
+    for (row, thread) in host_rows(rank) {
+        let operator_end_ns = operator_ends.entry(thread).or_insert(i64::MIN);
+        match events.kind[row] {
+            Kind::CpuOp => *operator_end_ns = (*operator_end_ns).max(events.end_ns(row)),
+            Kind::UserAnnotation if events.ts_ns[row] < *operator_end_ns && !events.is_comm[row] => {}
+            _ => continue,
+        }
         let last = last_of_thread.insert(thread, row);
         leaves.extend(last.filter(|&last| events.end_ns(last) <= events.ts_ns[row]));
     }
     leaves.extend(last_of_thread.into_values());
     let work = leaves.into_iter().filter(|&row| !events.is_comm[row] && !waits(row));
-    work.map(|row| Interval::new(events.ts_ns[row], events.end_ns(row))).collect()
+    let until = |row: usize| match events.kind[row] {
+        Kind::UserAnnotation => silent.begin_ns(events.ts_ns[row], events.end_ns(row)),
+        _ => events.end_ns(row),
+    };
+    work.map(|row| Interval::new(events.ts_ns[row], until(row))).collect()
 }
 
 /// The time in which an operator ran on any thread of the host, without communication and waits.
