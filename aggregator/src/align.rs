@@ -2,5 +2,6 @@
 
 pub(crate) mod aligned;
 pub mod clock;
+pub(crate) mod communicators;
 pub mod matching;
 pub(crate) mod p2p_peers;

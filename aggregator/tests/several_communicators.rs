@@ -80,3 +80,32 @@ fn the_groups_come_from_the_dumps() {
     assert_eq!(names, ["11", "2", "8"], "tensor parallelism, pipeline, data parallelism");
     assert!(rank.outline.collectives.iter().all(|row| row.seq.is_some() != row.peer.is_some()));
 }
+
+/// Only the traces, without the dumps: the groups are inferred from the ranks that meet.
+#[test]
+fn without_dumps_the_verdict_is_the_same() {
+    let Some(folder) = folder_of_several_communicators("d3_slow5_fwd") else { return };
+    let alone = tempfile::tempdir().unwrap();
+    for file in folder.read_dir().unwrap().map(|file| file.unwrap().path()) {
+        if file.file_name().unwrap().to_str().unwrap().ends_with(".json.gz") {
+            std::fs::copy(&file, alone.path().join(file.file_name().unwrap())).unwrap();
+        }
+    }
+    let [with, without] = [folder.as_path(), alone.path()].map(analyzed);
+    assert_eq!(without.verdict.causes, [5]);
+    assert_eq!(without.verdict.step_delay_ns, with.verdict.step_delay_ns);
+    assert_eq!(without.tables.collective_instances.iter().filter(|row| !row.complete).count(), 0);
+    let said: Vec<(&str, i64)> = without.tables.omissions.iter().map(|row| (&*row.what, row.amount.unwrap())).collect();
+    assert_eq!(said, [("collectives with an inferred communicator", 384)]);
+}
+
+/// The job without the planted delay has steps of 506 ms. What-if is asked of the run with it.
+#[test]
+fn a_step_without_the_slow_rank_is_as_long_as_in_the_job_without_the_fault() {
+    let folders = ["d3_slow5_fwd", "d3_clean"].map(folder_of_several_communicators);
+    let [Some(slow), Some(clean)] = folders else { return };
+    let step_ns = |folder: &Path| analyzed(folder).verdict.step_ns.unwrap() as f64;
+    let delay_ns = analyzed(&slow).verdict.step_delay_ns.unwrap() as f64;
+    let predicted_ns = step_ns(&slow) - delay_ns;
+    assert!((predicted_ns / step_ns(&clean) - 1.0).abs() < 0.05, "{predicted_ns}");
+}

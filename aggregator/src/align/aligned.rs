@@ -8,6 +8,7 @@ use trace::OmissionRow;
 
 use crate::Error;
 use crate::align::clock::{Clocks, fit, number_by_time};
+use crate::align::communicators::infer_communicators;
 use crate::align::matching::match_collectives;
 use crate::align::p2p_peers::peers_as_ranks;
 use crate::base::intervals::{Interval, IntervalSet};
@@ -123,7 +124,9 @@ pub(crate) fn load_chosen<T: Send>(
         let why = format!("none of {} could be loaded{first}", ranks_named(&ranks));
         return Err(Error::NoRank { path: source.info().path, why });
     }
-    let unknown = peers_as_ranks(&mut loaded.iter_mut().map(outline).collect::<Vec<_>>());
+    let mut outlines: Vec<&mut RankOutline> = loaded.iter_mut().map(outline).collect();
+    let unknown = peers_as_ranks(&mut outlines);
+    omissions.extend(infer_communicators(&mut outlines));
     // Peers excluded by --ranks are expected to be unknown; do not report them.
     if options.ranks.is_none() {
         omissions.extend(unknown);

@@ -51,6 +51,8 @@ pub(crate) struct Groups {
     named: FxHashMap<u64, (Naming, Option<Arc<Group>>)>,
     /// Ranks that count for [`MAX_UNLISTED_RANKS`].
     unlisted_ranks: usize,
+    /// Whether a collective named no group although there are several.
+    lacks_names: bool,
     /// Times that a group was left without its ranks, because there would be more than [`MAX_UNLISTED_RANKS`].
     pub(crate) without_ranks: i64,
 }
@@ -139,6 +141,7 @@ impl Groups {
     /// The group of a collective that names none: the only configured group; or the world, if one stream carries all
     /// collectives; else a group for the stream, of unknown size.
     pub(crate) fn unnamed(&mut self, stream: Option<i64>, only_stream: bool) -> Arc<Group> {
+        self.lacks_names |= self.configured.len() > 1;
         let mut configured = self.configured.values();
         let group = match (configured.next(), configured.next()) {
             (Some(only), None) => only.clone(),
@@ -153,9 +156,9 @@ impl Groups {
         group
     }
 
-    /// The rows of `comms`.
+    /// The rows of `comms`: the groups of collectives, and all whose ranks the trace lists if collectives name none.
     pub(crate) fn rows(&self, rank: i32) -> Vec<CommRow> {
-        let row = |group: &Arc<Group>| CommRow {
+        let row = |group: &Group| CommRow {
             rank,
             comm_id: group.comm_id,
             name: group.name.clone(),
@@ -166,7 +169,10 @@ impl Groups {
             created_ns: None,
             destroyed_ns: None,
         };
-        self.used.values().map(row).collect()
+        let is_candidate =
+            |group: &&Group| self.lacks_names && group.ranks.is_some() && !self.used.contains_key(&group.comm_id);
+        let unused = self.configured.values().filter(is_candidate);
+        self.used.values().map(|group| row(group)).chain(unused.map(row)).collect()
     }
 }
 
