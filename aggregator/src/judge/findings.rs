@@ -9,6 +9,7 @@ mod kernels;
 mod memory;
 mod occupancy;
 pub(crate) mod overhead;
+mod stages;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,6 +41,7 @@ pub(crate) fn findings(
     others.extend(not_recorded(analysis));
     others.extend(coarse_clock(analysis));
     others.extend(communication::exposed(analysis, limits));
+    others.extend(stages::imbalance(analysis));
     others.extend(input::findings(analysis, limits));
     others.extend(memory::findings(analysis, limits, memory));
     others.extend(kernels::slow_device(analysis, limits));

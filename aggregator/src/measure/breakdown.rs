@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 use trace::{HtaTemporalRow, StepBreakdownRow};
 
 use crate::base::intervals::{Coverage, Interval, IntervalSet};
+use crate::measure::own_time::operating;
 use crate::model::scope::Scope;
 use crate::model::steps::{DeviceEnds, StepWindow, device_windows, host_windows};
 use crate::model::windows::Windows;
@@ -53,19 +54,12 @@ impl Activity {
         all
     }
 
-    /// The activity of a CPU: K = operators that neither communicate nor wait for communication, C = collectives, M =
-    /// ∅.
+    /// The activity of a CPU: K = operators that neither communicate nor wait for communication, without the waits inside of
+    /// them, C = collectives, M = ∅.
     fn of_cpu(data: &RankData) -> Self {
-        let events = &data.events;
-        let mut compute = IntervalSet::new();
-        for row in 0..events.len() {
-            if events.kind[row] == Kind::CpuOp && !events.is_comm[row] {
-                compute.push(Interval::new(events.ts_ns[row], events.end_ns(row)));
-            }
-        }
         let comm =
             data.outline.collectives.iter().filter_map(|c| Some(Interval::new(c.start_ns?, c.end_ns?))).collect();
-        Self { compute, comm, ..Self::default() }
+        Self { compute: operating(data), comm, ..Self::default() }
     }
 
     /// Limits all sets to `time`.

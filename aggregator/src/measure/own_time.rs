@@ -9,7 +9,8 @@ use rustc_hash::FxHashMap;
 use trace::{CollectiveRow, Phase, StepRow, Text};
 
 use crate::base::intervals::{Coverage, Interval, IntervalSet};
-use crate::measure::own_time::ranges::{Largest, leaf_operators, operating, self_times, time_beside_waits};
+pub(in crate::measure) use crate::measure::own_time::ranges::operating;
+use crate::measure::own_time::ranges::{Largest, leaf_operators, self_times, time_beside_waits};
 use crate::model::thresholds::Thresholds;
 use crate::model::{Collective, Events, Kind, RankData};
 

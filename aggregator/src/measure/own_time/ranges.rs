@@ -356,10 +356,14 @@ pub(super) fn leaf_operators(rank: &RankData) -> IntervalSet {
     work.map(|row| Interval::new(events.ts_ns[row], until(row))).collect()
 }
 
-/// The time in which an operator ran on any thread of the host, without communication and waits.
-pub(super) fn operating(rank: &RankData) -> IntervalSet {
-    let threads =
-        times_by_thread(rank, &classify(&rank.names), |row, _, to_ns| if row.operator { to_ns } else { i64::MIN });
+/// The time in which an operator ran on any thread of the host, without communication and waits. An operator that contains a wait
+/// does not run while it waits.
+pub(in crate::measure) fn operating(rank: &RankData) -> IntervalSet {
+    let waits = SilentWaits::of(rank);
+    let threads = times_by_thread(rank, &classify(&rank.names), |row, from_ns, to_ns| match row.operator {
+        true => waits.before(row, from_ns, to_ns),
+        false => i64::MIN,
+    });
     IntervalSet::union_of(threads.iter().map(|(_, set)| set))
 }
 
