@@ -16,6 +16,7 @@ mod stacks;
 mod table;
 mod threads;
 mod thresholds;
+mod what_if;
 
 use std::process::ExitCode;
 
@@ -67,6 +68,8 @@ pub enum AnalysisCommand {
     Export(Box<export::Arguments>),
     /// Compare two runs, or two sets of runs: slowdowns and speedups with their confidence intervals
     Diff(Box<diff::Arguments>),
+    /// Replay a job with something changed: how long would its steps be?
+    WhatIf(Box<what_if::Arguments>),
     /// Print the tables of a run and the views of its analysis, or the columns of one of them
     Schema(schema::Arguments),
 }
@@ -106,6 +109,7 @@ pub fn run(command: AnalysisCommand, program: &str) -> ExitCode {
         AnalysisCommand::Report(arguments) => report::run(*arguments),
         AnalysisCommand::Export(arguments) => export::run(*arguments),
         AnalysisCommand::Diff(arguments) => diff::run(*arguments),
+        AnalysisCommand::WhatIf(arguments) => what_if::run(*arguments),
         AnalysisCommand::Schema(arguments) => schema::run(arguments),
     };
     exit_code(result, program)

@@ -11,3 +11,4 @@ pub mod perfetto;
 mod rank_order;
 pub mod summary;
 pub mod views;
+pub(crate) mod what_if;

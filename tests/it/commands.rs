@@ -277,12 +277,12 @@ fn completions_and_man_pages_list_every_subcommand() {
         let subcommands = subcommands(program);
         assert!(subcommands.len() >= 4, "{subcommands:?}");
         for command in &subcommands {
-            let reference = format!("{}\\-{command}(1)", name.replace('-', "\\-"));
+            let reference = format!("{name}-{command}(1)").replace('-', "\\-");
             assert!(whole.contains(&reference), "{command} is not in {name}.1: {whole}");
             let text = fs::read_to_string(pages.join(format!("{name}-{command}.1"))).unwrap();
             assert!(text.contains(".SH NAME") && text.contains(".SH OPTIONS"), "{command}: {text}");
             for text in &completions {
-                let mut words = text.split(|c: char| !c.is_alphanumeric());
+                let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '-');
                 assert!(words.any(|word| word == command), "{command}: {text}");
             }
         }
@@ -299,4 +299,45 @@ fn the_old_options_for_completions_and_man_pages_still_work() {
     assert_eq!(old, new);
     let page = finish(Command::new(RANK_AGENT).arg("--man")).expect_code(0).stdout;
     assert!(page.contains(".SH OPTIONS") && page.contains("bucket"), "{page}");
+}
+
+/// Rank 2 works 5 ms longer in each step, and all others wait for it.
+#[test]
+fn what_if_names_the_change_that_saves_most() {
+    let run = scratch("what_if").join("run");
+    planted::write(&Plan { slow: vec![(2, 5_000_000)], ..Plan::default() }, &run).unwrap();
+    let asked = |options: &[&str]| {
+        let arguments = [&["what-if", run.to_str().unwrap(), "--json"], options].concat();
+        let printed = aggregator(&arguments).expect_code(0).stdout;
+        serde_json::from_str::<serde_json::Value>(&printed).unwrap()
+    };
+    let listed = asked(&[]);
+    let saved_ns = |found: &serde_json::Value| found["changes"][0]["saved_ns"].as_i64().unwrap();
+    let without = asked(&["--without", "rank=2"]);
+    assert!((4_900_000..=5_100_000).contains(&saved_ns(&without)), "{without}");
+    assert!(saved_ns(&listed) >= saved_ns(&without), "{listed}");
+    assert_eq!(saved_ns(&asked(&["--without", "rank=1"])), 0);
+    assert_eq!(saved_ns(&asked(&["--comm-scale", "1"])), 0);
+    assert!(saved_ns(&asked(&["--no-overlap"])) <= 0);
+    assert!(saved_ns(&asked(&["--perfect"])) >= saved_ns(&asked(&["--role-median"])));
+    let text = aggregator(&["what-if", run.to_str().unwrap()]).expect_code(0).stdout;
+    assert!(text.contains("without the excess of rank 2"), "{text}");
+    for wrong in [["--without", "5"], ["--without", "rank=x"], ["--comm-scale", "-1"], ["--without", "rank=99"]] {
+        aggregator(&["what-if", run.to_str().unwrap(), wrong[0], wrong[1]]).expect_code(2);
+    }
+}
+
+#[test]
+fn a_file_that_is_no_pipeline_is_refused_with_its_name() {
+    let directory = scratch("wia");
+    let (trace, meta) = (directory.join("trace.parquet"), directory.join("meta.yaml"));
+    fs::write(&trace, "PAR1 but nothing else").unwrap();
+    fs::write(&meta, "dp_size: 2\nworld_size: 4\n").unwrap();
+    let said = || {
+        let arguments = ["what-if", "--wia", trace.to_str().unwrap(), "--meta", meta.to_str().unwrap()];
+        aggregator(&arguments).expect_code(1).stderr
+    };
+    assert!(said().contains("meta.yaml: world_size 4 is not"), "{}", said());
+    fs::write(&meta, "dp_size: 2\nworld_size: 2\n").unwrap();
+    assert!(said().contains("trace.parquet: not a Parquet file that can be read"), "{}", said());
 }

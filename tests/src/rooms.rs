@@ -58,8 +58,9 @@ pub const FOLDERS: &[(&str, &[Room<'_>])] = &[
             ("judge", &["base", "model", "ingest", "align", "measure"]),
             ("compare", &["base", "model", "ingest", "align", "measure", "judge"]),
             ("torch", &["base", "model", "ingest", "align", "measure", "judge"]),
-            ("render", &["base", "model", "ingest", "align", "measure", "judge", "compare", "torch"]),
-            ("cli", &["base", "model", "ingest", "align", "measure", "judge", "compare", "torch", "render"]),
+            ("what_if", &["base", "model", "ingest", "align", "measure", "judge"]),
+            ("render", &["base", "model", "ingest", "align", "measure", "judge", "compare", "torch", "what_if"]),
+            ("cli", &["base", "model", "ingest", "align", "measure", "judge", "compare", "torch", "what_if", "render"]),
         ],
     ),
     (

@@ -15,9 +15,10 @@ use crate::judge::exposed_waits::fill_exposed_waits;
 use crate::judge::findings::communication::{by_name_alone, suspects};
 use crate::judge::findings::findings;
 use crate::judge::findings::overhead::overhead;
+use crate::judge::headline;
 use crate::judge::step_numbers::lacking;
+use crate::judge::stragglers::{self, Replayed};
 use crate::judge::unfinished::unfinished;
-use crate::judge::{headline, stragglers};
 use crate::measure::by_name::{compare_kernels, compare_ops};
 use crate::measure::map::map_rank;
 use crate::measure::own_time;
@@ -54,6 +55,32 @@ pub(crate) struct Analyzed {
     pub(crate) devices: Vec<DeviceRow>,
 }
 
+/// An analysis with the replay that stated its costs.
+pub(crate) struct AnalyzedReplay {
+    /// The analysis.
+    pub(crate) analysis: Analysis,
+    /// Names of communicators.
+    pub(crate) comm_names: BTreeMap<i64, String>,
+    /// The replay of the collectives.
+    pub(crate) replayed: Replayed,
+}
+
+/// Analyzes a source like [`analyze`], and keeps the replay.
+///
+/// # Errors
+/// The errors of [`analyze`].
+pub(crate) fn analyze_replayed(
+    source: &dyn Source,
+    options: &Options,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<AnalyzedReplay, Error> {
+    let (parts, _, omissions) = map_chosen(source, options, progress)?;
+    let collectives = parts.iter().flat_map(|part| &part.outline.collectives);
+    let comm_names = collectives.filter_map(|c| Some((c.comm_id, c.comm_name.as_ref()?.to_string()))).collect();
+    let (analysis, _, replayed) = reduce_aligned(parts, &source.info(), options, omissions)?;
+    Ok(AnalyzedReplay { analysis, comm_names, replayed })
+}
+
 /// Analyzes a source like [`analyze`], and keeps the data that renderers of single rows need.
 ///
 /// # Errors
@@ -65,7 +92,7 @@ pub(crate) fn analyze_aligned(
 ) -> Result<Analyzed, Error> {
     let (parts, time, omissions) = map_chosen(source, options, progress)?;
     let devices = parts.iter().flat_map(|p| p.devices.iter().cloned()).collect();
-    let (analysis, clocks) = reduce_aligned(parts, &source.info(), options, omissions)?;
+    let (analysis, clocks, _) = reduce_aligned(parts, &source.info(), options, omissions)?;
     Ok(Analyzed { analysis, clocks, time, devices })
 }
 
@@ -103,7 +130,7 @@ pub fn reduce(
     options: &Options,
     omissions: Vec<OmissionRow>,
 ) -> Result<Analysis, Error> {
-    reduce_aligned(parts, info, options, omissions).map(|(analysis, _)| analysis)
+    reduce_aligned(parts, info, options, omissions).map(|(analysis, ..)| analysis)
 }
 
 fn reduce_aligned(
@@ -111,7 +138,7 @@ fn reduce_aligned(
     info: &SourceInfo,
     options: &Options,
     mut omissions: Vec<OmissionRow>,
-) -> Result<(Analysis, Clocks), Error> {
+) -> Result<(Analysis, Clocks, Replayed), Error> {
     let (instances, clocks, unmatched) =
         align_as_chosen(&parts.iter().map(|part| &part.outline).collect::<Vec<_>>(), info, options)?;
     for part in &mut parts {
@@ -130,7 +157,8 @@ fn reduce_aligned(
         let row = clocks.row(rank, device).or(clocks.row(rank, false))?;
         Some(row.error_ns?.max(row.bias_ns?))
     };
-    let mut stragglers = stragglers::reduce(&straggler_parts, &instances, (&to_global, &error_ns), &options.thresholds);
+    let (mut stragglers, replayed) =
+        stragglers::reduce_replayed(&straggler_parts, &instances, (&to_global, &error_ns), &options.thresholds);
     fill_exposed_waits(&mut stragglers.waits, &instances, &parts);
     omissions.extend(stragglers.omissions);
     let found = headline::Found { moving: stragglers.moving, together_ns: stragglers.together_ns };
@@ -167,7 +195,7 @@ fn reduce_aligned(
     let mut analysis = Analysis { facts, verdict, tables };
     analysis.tables.findings = findings(&analysis, options, &memory, of_ranks);
     headline::take_top_finding(&mut analysis);
-    Ok((analysis, clocks))
+    Ok((analysis, clocks, replayed))
 }
 
 fn facts(parts: &[RankPart], info: &SourceInfo, options: &Options) -> Facts {

@@ -30,11 +30,13 @@ mod excess;
 mod join;
 mod last;
 mod measured;
+mod nodes;
 mod occasional;
 mod outliers;
 mod per_step;
 mod reduce;
 mod replay;
+mod replayed;
 mod rows;
 mod shares;
 mod standing;
@@ -44,6 +46,8 @@ use trace::{OmissionRow, StragglerRow, StragglerStepRow, WaitRow};
 
 pub use occasional::{Moving, Period};
 pub use reduce::reduce;
+pub(crate) use reduce::reduce_replayed;
+pub(crate) use replayed::{CommChoice, Different, Replayed};
 pub(crate) use standing::differ;
 
 /// Maps a time of a rank (in its host or, if the flag is set, its device clock) to global time.

@@ -11,6 +11,7 @@ use crate::judge::stragglers::last::Last;
 use crate::judge::stragglers::measured::{Measured, Shown};
 use crate::judge::stragglers::per_step::PerStep;
 use crate::judge::stragglers::replay::Replay;
+use crate::judge::stragglers::replayed::Replayed;
 use crate::judge::stragglers::rows::{JudgedRanks, LeftOut, omissions, step_rows, wait_rows};
 use crate::judge::stragglers::{ClockError, Stragglers, ToGlobal};
 use crate::measure::own_time::OwnTime;
@@ -24,9 +25,19 @@ use crate::model::thresholds::Thresholds;
 pub fn reduce(
     parts: &[OwnTime],
     instances: &[Instance],
-    (to_global, clock_error_ns): (ToGlobal<'_>, ClockError<'_>),
+    clocks: (ToGlobal<'_>, ClockError<'_>),
     thresholds: &Thresholds,
 ) -> Stragglers {
+    reduce_replayed(parts, instances, clocks, thresholds).0
+}
+
+/// Judges all ranks like [`reduce`], and returns the replay too.
+pub(crate) fn reduce_replayed(
+    parts: &[OwnTime],
+    instances: &[Instance],
+    (to_global, clock_error_ns): (ToGlobal<'_>, ClockError<'_>),
+    thresholds: &Thresholds,
+) -> (Stragglers, Replayed) {
     let mut parts: Vec<&OwnTime> = parts.iter().collect();
     parts.sort_by_key(|p| p.rank);
     parts.dedup_by_key(|p| p.rank);
@@ -58,7 +69,6 @@ pub fn reduce(
     let transfers = measured.judge_transfers(&clock_error_ns, &replay, (&mut cases, &mut bases), thresholds);
     let verdicts = judge(&cases, &bases, &hidden_ns, thresholds);
     let shown = Shown::of(&cases, &verdicts, &ranges);
-    let length_ns = replay.length_ns();
     let judged = JudgedRanks {
         measured: &measured,
         cases: &cases,
@@ -67,7 +77,7 @@ pub fn reduce(
         charges: &charges,
         last: &Last::of(&join),
         errors_ns: measured.errors_ns(&cases, &verdicts, thresholds),
-        length_ns,
+        length_ns: replay.length_ns(),
     };
     let stragglers = (0..parts.len()).map(|rank| judged.row(rank, thresholds)).collect();
     let left_out = LeftOut {
@@ -79,7 +89,7 @@ pub fn reduce(
         unpaired: charges.unpaired,
         discrepancy_ns: replay.discrepancy_ns(),
     };
-    Stragglers {
+    let stragglers = Stragglers {
         stragglers,
         steps: step_rows(&parts, &excess, &shown),
         waits: wait_rows(&join, &parts),
@@ -89,7 +99,8 @@ pub fn reduce(
         together_ns: measured.together_ns(&replay, &verdicts, &transfers.slow),
         moving,
         omissions: omissions(join, &excess, &parts, &left_out),
-    }
+    };
+    (stragglers, Replayed { replay, ranks: parts.iter().map(|part| part.rank).collect(), per_step })
 }
 
 /// The active steps over which a delay is averaged: those with collectives. If a rank is missing in some of these, as where

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::judge::stragglers::join::Join;
-use crate::judge::stragglers::replay::Replay;
+use crate::judge::stragglers::replay::{Change, Replay};
 use crate::judge::stragglers::tests::build::instance;
 use crate::measure::own_time::{OwnTime, Stretch};
 use crate::model::{Instance, Member};
@@ -23,9 +23,8 @@ fn at(comm: i64, own_ns: i64, start_ns: i64, end_ns: i64, waited: Option<u32>) -
     At { comm, own_ns, start_ns, end_ns, waited }
 }
 
-/// For some sets of ranks, by how much the run is shorter if they work as a typical rank does. The n-th collectives of the
-/// ranks of a communicator are one instance.
-fn saved_ns(ranks: &[Vec<At>], sets: &[&[usize]]) -> Vec<i64> {
+/// The replay of one step. The n-th collectives of the ranks of a communicator are one instance.
+fn replay(ranks: &[Vec<At>]) -> Replay {
     let part = |(rank, rows): (usize, &Vec<At>)| {
         let stretch = |(index, row): (usize, &At)| Stretch {
             start_ns: row.start_ns,
@@ -58,6 +57,12 @@ fn saved_ns(ranks: &[Vec<At>], sets: &[&[usize]]) -> Vec<i64> {
         .collect();
     let replay = Replay::of(&Join::of(&parts, &instances, &|_, _, t_ns| t_ns), &parts, &BTreeSet::from([0]), 0);
     assert_eq!(replay.discrepancy_ns(), 0);
+    replay
+}
+
+/// For some sets of ranks, by how much the run is shorter if they work as a typical rank does.
+fn saved_ns(ranks: &[Vec<At>], sets: &[&[usize]]) -> Vec<i64> {
+    let replay = replay(ranks);
     sets.iter().map(|set| replay.saved_by_work_ns(&|rank| set.contains(&rank))).collect()
 }
 
@@ -112,4 +117,38 @@ fn collectives_of_other_communicators_do_not_queue() {
     let first = vec![at(0, 20, 20, 30, None), at(0, 40, 70, 180, Some(0))];
     let pair = vec![at(0, 20, 20, 30, None), at(1, 100, 130, 140, Some(0)), at(0, 20, 160, 180, Some(1))];
     assert_eq!(saved_ns(&[first, pair.clone(), pair], &[&[0], &[1], &[1, 2]]), [0, 0, 0]);
+}
+
+/// Transfers of communicator 0 take half of their time; those of communicator 1 stay.
+///
+/// ```text
+///   recorded   ##[AAAA]##[BB]##[AAAA]      40 + 20 + 40 ns of transfers
+///   replayed   ##[AA]##[BB]##[AA]
+/// ```
+#[test]
+fn faster_transfers_make_the_step_shorter_where_nothing_hides_them() {
+    let rank = || vec![at(0, 20, 20, 60, None), at(1, 20, 80, 100, Some(0)), at(0, 20, 120, 160, Some(1))];
+    let replay = replay(&[rank(), rank()]);
+    let halved = |comm: Option<i64>| Change {
+        earlier_ns: replay.scaled_ns(&|of| if comm.is_none_or(|comm| comm == of) { 0.5 } else { 1.0 }),
+        ..Change::nothing()
+    };
+    let lengths = [None, Some(0), Some(1)].map(|comm| replay.step_lengths_ns(&halved(comm)));
+    assert_eq!(replay.step_lengths_ns(&Change::nothing()), [160]);
+    assert_eq!(lengths, [[110], [120], [150]]);
+}
+
+/// Work for B runs below A. If every collective blocks, it runs after A.
+///
+/// ```text
+///   recorded   ##[AAAA][BB]
+///                ####
+///   blocked    ##[AAAA]####[BB]
+/// ```
+#[test]
+fn without_overlap_work_waits_for_the_collective_before() {
+    let rank = || vec![at(0, 20, 20, 60, None), at(0, 40, 60, 80, None)];
+    let replay = replay(&[rank(), rank()]);
+    let blocked = Change { blocks: true, ..Change::nothing() };
+    assert_eq!((replay.step_lengths_ns(&Change::nothing()), replay.step_lengths_ns(&blocked)), (vec![80], vec![120]));
 }

@@ -1,0 +1,322 @@
+//! The nodes of a replay: each rank at each collective, and what it depends on.
+
+use rustc_hash::FxHashMap;
+
+use crate::base::stats::lower_median;
+use crate::judge::stragglers::join::{Arrival, Join, Joined};
+use crate::measure::own_time::{OwnTime, Stretch};
+
+/// The position of a node that does not exist.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// When a rank leaves a collective.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Leave {
+    /// So long after the last arrival.
+    AfterLast(i64),
+    /// So long after the arrival of this node, and not before its own arrival.
+    After(u32, i64),
+}
+
+/// The own work before an arrival.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Work {
+    /// Since the rank was ready for the collective that it entered before.
+    pub(super) own_ns: i64,
+    /// Since the end of the collective that it waited for.
+    pub(super) after_ns: i64,
+}
+
+/// One rank at one collective.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node {
+    pub(super) rank: u32,
+    pub(super) instance: u32,
+    /// The node of the collective that the rank entered before.
+    pub(super) entered: u32,
+    /// The node of the collective that the own work waited for.
+    pub(super) waited: u32,
+    /// The node of the previous collective of the communicator.
+    pub(super) before: u32,
+    /// From the end of `before` to the arrival.
+    pub(super) queued_ns: i64,
+    /// The own work before collectives that were not matched, since `entered`.
+    pub(super) unmatched_ns: i64,
+    /// Neither own work nor a known collective explains the whole time before the arrival.
+    pub(super) has_unknown_wait: bool,
+    /// Recorded.
+    pub(super) arrival_ns: i64,
+    /// Recorded; without an end, the arrival.
+    pub(super) end_ns: i64,
+    pub(super) work: Work,
+    /// The work of a typical rank.
+    pub(super) typical: Work,
+    pub(super) leave: Leave,
+}
+
+pub(super) struct Builder<'a> {
+    join: &'a Join,
+    parts: &'a [&'a OwnTime],
+    max_queue_gap_ns: i64,
+    pub(super) nodes: Vec<Node>,
+    /// For each node, its arrival: positions in `join.instances` and in its arrivals.
+    of: Vec<(usize, usize)>,
+    /// For each instance the node of its first arrival; the others follow in `by_instance`.
+    by_instance: Vec<Vec<u32>>,
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn of(join: &'a Join, parts: &'a [&'a OwnTime], max_queue_gap_ns: i64) -> Self {
+        let instances = join.instances.iter().enumerate();
+        let mut of: Vec<(usize, usize)> =
+            instances.flat_map(|(i, instance)| (0..instance.arrivals.len()).map(move |a| (i, a))).collect();
+        let arrival = |(i, a): &(usize, usize)| &join.instances[*i].arrivals[*a];
+        of.sort_by_key(|key| (arrival(key).arrival_ns, arrival(key).stretch, arrival(key).rank));
+        let node = |key: &(usize, usize)| {
+            let a = arrival(key);
+            Node {
+                rank: a.rank as u32,
+                instance: key.0 as u32,
+                entered: NONE,
+                waited: NONE,
+                before: NONE,
+                queued_ns: 0,
+                unmatched_ns: 0,
+                has_unknown_wait: false,
+                arrival_ns: a.arrival_ns,
+                end_ns: a.end_ns.map_or(a.arrival_ns, |end| end.max(a.arrival_ns)),
+                work: Work::default(),
+                typical: Work::default(),
+                leave: Leave::AfterLast(0),
+            }
+        };
+        let nodes: Vec<Node> = of.iter().map(node).collect();
+        let mut by_instance: Vec<Vec<u32>> = join.instances.iter().map(|i| vec![NONE; i.arrivals.len()]).collect();
+        for (at, (i, a)) in of.iter().enumerate() {
+            by_instance[*i][*a] = at as u32;
+        }
+        Self { join, parts, max_queue_gap_ns, nodes, of, by_instance }
+    }
+
+    fn instance(&self, at: usize) -> &'a Joined {
+        &self.join.instances[self.of[at].0]
+    }
+
+    fn arrival(&self, at: usize) -> &'a Arrival {
+        &self.join.instances[self.of[at].0].arrivals[self.of[at].1]
+    }
+
+    /// Connects each node with the earlier ones that it depends on. Clocks may contradict each other, so that an earlier
+    /// collective seems later; it is ignored then.
+    pub(super) fn link(&mut self) {
+        let mut of_stretch: Vec<Vec<u32>> = self.parts.iter().map(|part| vec![NONE; part.stretches.len()]).collect();
+        let mut is_matched: Vec<Vec<bool>> = self.parts.iter().map(|part| vec![false; part.stretches.len()]).collect();
+        for a in self.join.instances.iter().flat_map(|instance| &instance.arrivals) {
+            if let Some(is_matched) = is_matched[a.rank].get_mut(a.stretch as usize) {
+                *is_matched = true;
+            }
+        }
+        let mut of_communicator: FxHashMap<(usize, i64), u32> = FxHashMap::default();
+        for at in 0..self.nodes.len() {
+            let (instance, a) = (self.instance(at), self.arrival(at));
+            let Some(stretch) = self.parts[a.rank].stretches.get(a.stretch as usize) else { continue };
+            let earlier = |stretch: Option<u32>| {
+                stretch.and_then(|stretch| of_stretch[a.rank].get(stretch as usize).copied()).unwrap_or(NONE)
+            };
+            let (matched, unmatched_ns) = self.matched_before(a.rank, stretch, &is_matched[a.rank]);
+            let (entered, waited) = (earlier(matched), earlier(stretch.waited));
+            let before = of_communicator.insert((a.rank, instance.comm_id), at as u32).unwrap_or(NONE);
+            let ends_before = |node: u32| node != NONE && self.nodes[node as usize].end_ns <= a.arrival_ns;
+            let (is_queue, has_waited) = (ends_before(before), ends_before(waited));
+            let leave = self.leave(at);
+            let queued_ns = if is_queue { a.arrival_ns - self.nodes[before as usize].end_ns } else { 0 };
+            let is_queued = is_queue && queued_ns <= self.max_queue_gap_ns;
+            let node = &mut self.nodes[at];
+            node.entered = entered;
+            node.unmatched_ns = unmatched_ns;
+            node.before = if is_queue { before } else { NONE };
+            node.queued_ns = queued_ns;
+            // A queue explains the begin.
+            node.waited = if has_waited && !is_queued { waited } else { NONE };
+            node.leave = leave;
+            of_stretch[a.rank][a.stretch as usize] = at as u32;
+        }
+    }
+
+    /// The collective that the rank entered before this one, among those that were matched, and the own work before the
+    /// collectives in between.
+    fn matched_before(&self, rank: usize, stretch: &Stretch, is_matched: &[bool]) -> (Option<u32>, i64) {
+        let (mut entered, mut unmatched_ns) = (stretch.entered, 0_i64);
+        while let Some(at) = entered.filter(|at| is_matched.get(*at as usize) == Some(&false)) {
+            let unmatched = &self.parts[rank].stretches[at as usize];
+            unmatched_ns = unmatched_ns.saturating_add(unmatched.own_ns.unwrap_or(0).max(0));
+            // A stretch was entered after an earlier one; a list that contradicts this would not end.
+            entered = unmatched.entered.filter(|earlier| *earlier < at);
+        }
+        (entered, unmatched_ns)
+    }
+
+    fn leave(&self, at: usize) -> Leave {
+        let (instance, a) = (self.instance(at), self.arrival(at));
+        let end_ns = self.nodes[at].end_ns;
+        match a.end_ns {
+            None => Leave::AfterLast(0),
+            Some(_) if instance.symmetric && end_ns >= instance.last_ns => Leave::AfterLast(end_ns - instance.last_ns),
+            Some(_) if instance.symmetric => Leave::After(at as u32, end_ns - a.arrival_ns),
+            Some(_) => {
+                let of_instance = self.by_instance[self.of[at].0].iter().zip(&instance.arrivals);
+                let awaited = of_instance.filter(|(_, other)| other.arrival_ns <= end_ns);
+                let last = awaited.max_by_key(|(node, other)| (other.arrival_ns, **node == at as u32));
+                last.map_or(Leave::AfterLast(0), |(node, other)| Leave::After(*node, end_ns - other.arrival_ns))
+            }
+        }
+    }
+
+    fn is_queued(&self, at: usize) -> bool {
+        let node = &self.nodes[at];
+        node.before != NONE && node.queued_ns <= self.max_queue_gap_ns
+    }
+
+    /// Splits the time of each rank into own work and dependencies, so that the unchanged replay gives the recorded times.
+    pub(super) fn measure(&mut self) {
+        let belonging = self.belonging_ns();
+        let before_wait = self.before_wait();
+        let mut ready_ns = vec![0; self.nodes.len()];
+        let mut ahead_ns = vec![0; self.parts.len()];
+        for at in 0..self.nodes.len() {
+            let a = self.arrival(at);
+            let own_ns = a.own_ns.unwrap_or(0).max(0).saturating_add(self.nodes[at].unmatched_ns);
+            let (from_ns, ahead) = match self.nodes[at].entered {
+                NONE => (a.arrival_ns - own_ns, 0),
+                entered => (ready_ns[entered as usize], ahead_ns[a.rank]),
+            };
+            // The rank was ready for the previous collective after that wait already.
+            if self.nodes[at].waited != NONE && self.nodes[self.nodes[at].waited as usize].end_ns <= from_ns {
+                self.nodes[at].waited = NONE;
+            }
+            let node = self.nodes[at];
+            let since_ns = (node.arrival_ns - from_ns).max(0);
+            let all_ns = own_ns + ahead;
+            let own_ns = if self.is_queued(at) {
+                let belonging = belonging[node.instance as usize].filter(|_| !before_wait[at]);
+                belonging.map_or(all_ns, |ns| all_ns.min(ns)).clamp(0, since_ns)
+            } else if node.waited != NONE {
+                all_ns.min(since_ns)
+            } else if a.own_ns.is_some() && since_ns > all_ns + self.max_queue_gap_ns {
+                self.nodes[at].has_unknown_wait = true;
+                all_ns
+            } else {
+                since_ns
+            };
+            let is_queued = self.is_queued(at);
+            ahead_ns[a.rank] = if is_queued { (all_ns - own_ns).max(0) } else { 0 };
+            ready_ns[at] = if is_queued { from_ns + own_ns } else { node.arrival_ns };
+            let waited = (node.waited != NONE).then(|| self.nodes[node.waited as usize].end_ns);
+            self.nodes[at].work = Work { own_ns, after_ns: waited.map_or(0, |end| node.arrival_ns - end) };
+        }
+    }
+
+    /// The work that belongs to each instance: the lower median of the ranks that did not queue. Where all ranks queued, no
+    /// rank shows it; then the work in a row of such collectives is spread evenly over them.
+    fn belonging_ns(&self) -> Vec<Option<i64>> {
+        let shown = |(nodes, instance): (&Vec<u32>, &Joined)| {
+            let nodes = nodes.iter().zip(&instance.arrivals);
+            lower_median(nodes.filter(|(node, _)| !self.is_queued(**node as usize)).filter_map(|(_, a)| a.own_ns))
+        };
+        let shown: Vec<Option<i64>> = self.by_instance.iter().zip(&self.join.instances).map(shown).collect();
+        let shares_ns = self.shares_ns(&shown);
+        shown.into_iter().zip(shares_ns).map(|(shown, shares)| shown.or_else(|| lower_median(shares))).collect()
+    }
+
+    /// For each node, whether the rank waited for its collective, or for a later one, before the next collective. Work before
+    /// a wait does not move on to the collective after it.
+    fn before_wait(&self) -> Vec<bool> {
+        let mut next = vec![NONE; self.parts.len()];
+        let mut before_wait = vec![false; self.nodes.len()];
+        for (at, node) in self.nodes.iter().enumerate().rev() {
+            let next = std::mem::replace(&mut next[node.rank as usize], at as u32);
+            let waited = self.nodes.get(next as usize).and_then(|next| self.nodes.get(next.waited as usize));
+            before_wait[at] = waited.is_some_and(|waited| waited.arrival_ns >= node.arrival_ns);
+        }
+        before_wait
+    }
+
+    /// For each instance without shown work, the even share of each rank that queued there.
+    fn shares_ns(&self, shown: &[Option<i64>]) -> Vec<Vec<i64>> {
+        let mut shares_ns = vec![Vec::new(); shown.len()];
+        let mut rows: Vec<Vec<u32>> = vec![Vec::new(); self.parts.len()];
+        let mut close = |row: &mut Vec<u32>| {
+            let own_ns = row.iter().filter_map(|at| self.arrival(*at as usize).own_ns).map(|ns| ns.max(0));
+            let share_ns = own_ns.fold(0, i64::saturating_add) / row.len().max(1) as i64;
+            row.drain(..).for_each(|at| shares_ns[self.nodes[at as usize].instance as usize].push(share_ns));
+        };
+        for (at, node) in self.nodes.iter().enumerate() {
+            let row = &mut rows[node.rank as usize];
+            match shown[node.instance as usize].is_none() && self.is_queued(at) {
+                true => row.push(at as u32),
+                false => close(row),
+            }
+        }
+        rows.iter_mut().for_each(close);
+        shares_ns
+    }
+
+    /// Finds the work of a typical rank: the lower median of the ranks that do the same work.
+    pub(super) fn compare(&mut self, step_of: &[Option<i32>]) {
+        for alike in self.alike() {
+            let known = || alike.iter().map(|at| *at as usize).filter(|at| self.arrival(*at).own_ns.is_some());
+            let Some(own_ns) = lower_median(known().map(|at| self.nodes[at].work.own_ns)) else { continue };
+            let known: Vec<usize> = known().collect();
+            let waiting: Vec<i64> =
+                known.iter().map(|at| self.nodes[*at]).filter(|n| n.waited != NONE).map(|n| n.work.after_ns).collect();
+            // If few of them waited, the others tell nothing about the time after a wait.
+            let after_ns = (2 * waiting.len() > known.len()).then(|| lower_median(waiting)).flatten();
+            for at in known {
+                let after_ns = after_ns.unwrap_or_else(|| self.nodes[at].work.after_ns.min(own_ns));
+                self.nodes[at].typical = Work { own_ns, after_ns };
+            }
+        }
+        // A cost per step is over the steps that count, so that work outside of them does not change.
+        let unknown = |at: &usize| self.arrival(*at).own_ns.is_none() || step_of[self.of[*at].0].is_none();
+        for at in (0..self.nodes.len()).filter(unknown).collect::<Vec<_>>() {
+            self.nodes[at].typical = self.nodes[at].work;
+        }
+    }
+
+    /// The nodes that are compared with each other. Ranks do the same work before a collective in which all have the same
+    /// role. Before another, those do that share a communicator, at the same place of the step.
+    fn alike(&self) -> Vec<Vec<u32>> {
+        let instances = self.by_instance.iter().zip(&self.join.instances);
+        let mut alike: Vec<Vec<u32>> = instances.filter(|(_, i)| i.symmetric).map(|(nodes, _)| nodes.clone()).collect();
+        let peers = self.peers();
+        let mut counts: FxHashMap<(u32, i32), usize> = FxHashMap::default();
+        let mut places: FxHashMap<(i64, i32, usize), Vec<u32>> = FxHashMap::default();
+        for at in (0..self.nodes.len()).filter(|at| !self.instance(*at).symmetric) {
+            let (rank, step) = (self.nodes[at].rank, self.instance(at).step);
+            if let (Some(step), Some(peers)) = (step, peers[rank as usize]) {
+                let place = counts.entry((rank, step)).or_default();
+                places.entry((peers, step, *place)).or_default().push(at as u32);
+                *place += 1;
+            }
+        }
+        alike.extend(places.into_values().filter(|nodes| nodes.len() > 1));
+        let mut is_compared = vec![false; self.nodes.len()];
+        alike.iter().flatten().for_each(|at| is_compared[*at as usize] = true);
+        alike.extend((0..self.nodes.len() as u32).filter(|at| !is_compared[*at as usize]).map(|at| vec![at]));
+        alike
+    }
+
+    /// For each rank the smallest communicator whose ranks have the same role.
+    fn peers(&self) -> Vec<Option<i64>> {
+        let mut smallest: Vec<Option<(usize, i64)>> = vec![None; self.parts.len()];
+        for instance in self.join.instances.iter().filter(|i| i.symmetric && i.arrivals.len() > 1) {
+            let this = Some((instance.arrivals.len(), instance.comm_id));
+            for a in &instance.arrivals {
+                if smallest[a.rank].is_none() || this < smallest[a.rank] {
+                    smallest[a.rank] = this;
+                }
+            }
+        }
+        smallest.into_iter().map(|found| found.map(|(_, comm_id)| comm_id)).collect()
+    }
+}

@@ -1,0 +1,197 @@
+//! Predictions: the length of a step if something were different, with an interval.
+//!
+//! ```text
+//!   step            1      2      3      4
+//!   recorded        ####|######|####|####          lengths between the ends of the steps' last collectives
+//!   replayed        ###|####|###|###               what is saved: the mean of the differences, and its interval by Student's t
+//! ```
+//!
+//! The replay ([`judge::stragglers`](crate::judge::stragglers)) knows own work, transfers and which rank waits for which. It does not
+//! know how much faster computation is beside less communication.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::base::stats::student_quantile;
+use crate::base::units::ranks_named;
+use crate::judge::reduce::AnalyzedReplay;
+use crate::judge::stragglers::{CommChoice, Different, Replayed};
+use crate::model::analysis::Analysis;
+
+/// The changes that are listed if none is asked for.
+const MAX_LISTED: usize = 10;
+/// The factor of the transfers in the listed changes.
+const LISTED_SCALE: f64 = 0.5;
+/// Of slow ranks, so many are replayed alone for the list.
+const MAX_RANKS: usize = 32;
+
+/// What is asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Asked {
+    /// Ranks without the work beyond that of their role.
+    pub(crate) without: Vec<i32>,
+    /// All ranks so.
+    pub(crate) role_median: bool,
+    /// A factor of all transfers.
+    pub(crate) comm_scale: Option<f64>,
+    /// Every collective blocks.
+    pub(crate) no_overlap: bool,
+    /// Roles' medians, and transfers of no length.
+    pub(crate) perfect: bool,
+}
+
+/// A change and what it saves. Times are per step, in ns.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Prediction {
+    /// The change.
+    pub(crate) change: String,
+    /// The mean length of a step.
+    pub(crate) step_ns: i64,
+    /// The interval in which the mean of another run of as many steps lies, at 95 %; null for a single step.
+    pub(crate) step_low_ns: Option<i64>,
+    pub(crate) step_high_ns: Option<i64>,
+    /// By how much the mean is shorter; negative if it is longer.
+    pub(crate) saved_ns: i64,
+    /// The interval of that, at 95 %; null for a single step.
+    pub(crate) saved_low_ns: Option<i64>,
+    pub(crate) saved_high_ns: Option<i64>,
+}
+
+/// The predictions for a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct WhatIf {
+    /// The steps that were replayed: those with collectives.
+    pub(crate) steps: usize,
+    /// Their recorded mean length.
+    pub(crate) step_ns: i64,
+    /// By how much the replay with nothing changed differs from that: an error of every prediction, in all intervals.
+    pub(crate) replay_error_ns: i64,
+    /// The predictions: of what was asked for, or those that save most, the largest first.
+    pub(crate) changes: Vec<Prediction>,
+}
+
+/// Predicts what was asked for, or lists what would save most. `None` if no step can be replayed.
+pub(crate) fn predict(analyzed: &AnalyzedReplay, asked: &Asked) -> Option<WhatIf> {
+    let predictor = Predictor::of(&analyzed.replayed)?;
+    let changes = match asked == &Asked::default() {
+        true => predictor.listed(&analyzed.analysis, &analyzed.comm_names),
+        false => vec![predictor.asked(asked, &analyzed.analysis)],
+    };
+    let Predictor { recorded_ns, error_ns, .. } = predictor;
+    Some(WhatIf { steps: recorded_ns.len(), step_ns: mean_ns(&recorded_ns), replay_error_ns: error_ns, changes })
+}
+
+impl Asked {
+    fn different(&self, replayed: &Replayed) -> Different {
+        let all = self.role_median || self.perfect;
+        Different {
+            typical: if all { replayed.ranks() } else { &self.without }.iter().copied().collect(),
+            scales: (self.comm_scale.or(self.perfect.then_some(0.0)))
+                .map(|scale| (CommChoice::All, scale))
+                .into_iter()
+                .collect(),
+            blocks: self.no_overlap,
+        }
+    }
+
+    fn said(&self) -> String {
+        let without =
+            (!self.without.is_empty()).then(|| format!("without the excess of {}", ranks_named(&self.without)));
+        let said = [
+            without,
+            self.role_median.then(|| ROLE_MEDIAN.into()),
+            self.comm_scale.map(|scale| format!("transfers take {scale} of their time")),
+            self.no_overlap.then(|| "no overlap: every collective blocks".into()),
+            self.perfect.then(|| "perfect: ranks work as is typical of their role, transfers take no time".into()),
+        ];
+        said.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+}
+
+const ROLE_MEDIAN: &str = "all ranks work as is typical of their role";
+
+struct Predictor<'a> {
+    replayed: &'a Replayed,
+    /// The lengths of the replayed steps with nothing changed.
+    recorded_ns: Vec<i64>,
+    error_ns: i64,
+}
+
+impl<'a> Predictor<'a> {
+    fn of(replayed: &'a Replayed) -> Option<Self> {
+        let recorded_ns = replayed.step_lengths_ns(&Different::default());
+        let error_ns = replayed.error_ns(recorded_ns.len());
+        (!recorded_ns.is_empty()).then_some(Self { replayed, recorded_ns, error_ns })
+    }
+
+    fn predict(&self, change: String, different: &Different) -> Prediction {
+        let lengths_ns = self.replayed.step_lengths_ns(different);
+        let saved_ns: Vec<i64> =
+            self.recorded_ns.iter().zip(&lengths_ns).map(|(before, after)| before - after).collect();
+        let around = |ns: i64, error_ns: Option<f64>| {
+            let error_ns = error_ns.map(|error_ns| error_ns.round() as i64 + self.error_ns);
+            (error_ns.map(|error_ns| ns - error_ns), error_ns.map(|error_ns| ns + error_ns))
+        };
+        let (saved, step) = (mean_ns(&saved_ns), mean_ns(&lengths_ns));
+        let (saved_low_ns, saved_high_ns) = around(saved, error_of_mean_ns(&saved_ns));
+        // The mean of another run varies as much as that of this one.
+        let (step_low_ns, step_high_ns) = around(step, error_of_mean_ns(&lengths_ns).map(|ns| ns * 2.0_f64.sqrt()));
+        Prediction { change, step_ns: step, step_low_ns, step_high_ns, saved_ns: saved, saved_low_ns, saved_high_ns }
+    }
+
+    fn asked(&self, asked: &Asked, analysis: &Analysis) -> Prediction {
+        let prediction = self.predict(asked.said(), &asked.different(self.replayed));
+        // The interval of one rank's delay is that of the verdict, which compares the rank with the others in each step.
+        let only_rank =
+            asked.without.first().filter(|rank| asked == &Asked { without: vec![**rank], ..Asked::default() });
+        let row = only_rank.and_then(|rank| analysis.tables.stragglers.iter().find(|row| row.rank == *rank));
+        match row.and_then(|row| row.step_delay_low_ns.zip(row.step_delay_high_ns)) {
+            Some((low_ns, high_ns)) => {
+                Prediction { saved_low_ns: Some(low_ns), saved_high_ns: Some(high_ns), ..prediction }
+            }
+            None => prediction,
+        }
+    }
+
+    /// The changes that would save most.
+    fn listed(&self, analysis: &Analysis, comm_names: &BTreeMap<i64, String>) -> Vec<Prediction> {
+        let mut rows: Vec<_> = analysis.tables.stragglers.iter().filter(|row| row.step_delay_ns > 0).collect();
+        rows.sort_by_key(|row| (std::cmp::Reverse(row.step_delay_ns), row.rank));
+        let of_rank = |rank: i32| Asked { without: vec![rank], ..Asked::default() };
+        let ranks = rows.into_iter().take(MAX_RANKS).map(|row| of_rank(row.rank));
+        let all = [
+            Asked { role_median: true, ..Asked::default() },
+            Asked { comm_scale: Some(LISTED_SCALE), ..Asked::default() },
+            Asked { perfect: true, ..Asked::default() },
+        ];
+        let asked = ranks.chain(all).map(|asked| self.asked(&asked, analysis));
+        let of_comm = |(comm_id, name): (&i64, &String)| {
+            let scales = vec![(CommChoice::Only(*comm_id), LISTED_SCALE)];
+            self.predict(
+                format!("transfers of communicator {name} take {LISTED_SCALE} of their time"),
+                &Different { scales, ..Different::default() },
+            )
+        };
+        let comms = if comm_names.len() > 1 { Some(comm_names.iter().map(of_comm)) } else { None };
+        let mut listed: Vec<Prediction> = asked.chain(comms.into_iter().flatten()).filter(|p| p.saved_ns > 0).collect();
+        listed.sort_by(|a, b| b.saved_ns.cmp(&a.saved_ns).then_with(|| a.change.cmp(&b.change)));
+        listed.truncate(MAX_LISTED);
+        listed
+    }
+}
+
+fn mean_ns(values: &[i64]) -> i64 {
+    (values.iter().map(|ns| *ns as f64).sum::<f64>() / values.len().max(1) as f64).round() as i64
+}
+
+/// Half of the interval of a mean at 95 %, by Student's t; `None` for a single value.
+fn error_of_mean_ns(values: &[i64]) -> Option<f64> {
+    let n = values.len() as f64;
+    if values.len() < 2 {
+        return None;
+    }
+    let mean = values.iter().map(|ns| *ns as f64).sum::<f64>() / n;
+    let variance = values.iter().map(|ns| (*ns as f64 - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    Some(student_quantile(0.975, n - 1.0).abs() * (variance / n).sqrt())
+}
