@@ -27,10 +27,10 @@ pub(super) fn imbalance(analysis: &Analysis) -> Option<FindingRow> {
     let stages = stages(analysis)?;
     let mut work_ns: BTreeMap<(i32, Option<i32>), i64> = BTreeMap::new();
     for row in step_rows(analysis) {
-        // Of a rank's devices, the one that works most.
-        let busy_ns = row.wall_ns.saturating_sub(row.exposed_comm_ns).saturating_sub(row.idle_ns);
+        // Of a rank's devices, the one that works most. A device that idles outside of communication waits for its own host.
+        let own_ns = row.wall_ns.saturating_sub(row.exposed_comm_ns);
         let most_ns = work_ns.entry((row.rank, row.step)).or_default();
-        *most_ns = (*most_ns).max(busy_ns);
+        *most_ns = (*most_ns).max(own_ns);
     }
     let of_stage = |stage: &BTreeSet<i32>| {
         let values = work_ns.iter().filter(|((rank, _), _)| stage.contains(rank)).map(|(_, ns)| *ns);
@@ -53,7 +53,7 @@ pub(super) fn imbalance(analysis: &Analysis) -> Option<FindingRow> {
         ns(usual_ns)
     );
     let evidence = format!(
-        "wall_ns − exposed_comm_ns − idle_ns, lower medians over the ranks and steps of each of {} stages; threshold {LEAST_PCT} % of a \
+        "wall_ns − exposed_comm_ns, lower medians over the ranks and steps of each of {} stages; threshold {LEAST_PCT} % of a \
          step (this program's); a stage is the ranks that meet in collectives",
         stages.len()
     );
@@ -125,8 +125,7 @@ mod tests {
                 rank,
                 step: Some(step),
                 wall_ns: 1_000,
-                exposed_comm_ns: 900 - work_ns,
-                idle_ns: 100,
+                exposed_comm_ns: 1_000 - work_ns,
                 ..Default::default()
             }));
         }
