@@ -7,11 +7,11 @@ use clap::Args;
 use trace::terminal::{self, Form};
 
 use crate::Error;
-use crate::cli::Outcome;
 use crate::cli::analyze::{colour, width, with_bar};
 use crate::cli::input::{InputArguments, open};
 use crate::cli::output::text_output;
 use crate::cli::scope_args::ScopeArguments;
+use crate::cli::{Outcome, print_omissions};
 use crate::judge::reduce::analyze_replayed;
 use crate::render::what_if;
 use crate::what_if::changes::{Asked, predict};
@@ -92,6 +92,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         return Err(Error::NoInput { path, why });
     };
     print(arguments.json, &found, |out| what_if::write_predictions(&found, width(), colour(), out))?;
+    print_omissions(&analyzed.analysis.tables.omissions);
     Ok(arguments.input.outcome(analyzed.analysis.worst_omission()))
 }
 

@@ -84,6 +84,8 @@ pub(super) const CASES: &[Case] = &[
     case("table @/in/traces --ranks all", &[]),
     case("diff @/in/slow @/in/run", &[]),
     case("diff @/in/traces @/in/run --json", &[]),
+    case("what-if @/in/run", &[]),
+    case("what-if @/in/traces --role-median --json", &[]),
     case("schema", &[]),
     case("schema events --json", &[]),
     case("completions bash", &[]),
