@@ -21,6 +21,8 @@ use crate::train::engine::Progress;
 use crate::train::faults::Fault;
 use crate::train::model::ModelConfig;
 use crate::train::options::{BackendChoice, Collectives, Options, ShareGpu};
+use crate::train::parallel::compute::Compute;
+use crate::train::parallel::mesh::Mesh;
 use crate::train::{backend, job};
 use crate::{Error, console};
 
@@ -63,6 +65,23 @@ struct Cli {
     #[arg(long, default_value_t = 25, value_name = "MIB", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     bucket_mb: u32,
 
+    /// Ranks along each kind of parallelism, as in dp=4,tp=2,pp=2; without it all ranks are data-parallel. Jobs with tp or
+    /// pp have the products and the traffic of the training, but train nothing
+    #[arg(long, value_name = "MESH")]
+    parallel: Option<Mesh>,
+
+    /// Shard the layers over the data-parallel ranks, as FullyShardedDataParallel does
+    #[arg(long)]
+    fsdp: bool,
+
+    /// Work of a layer; a job that sleeps or spins trains nothing, and has the same length on any number of cores
+    #[arg(long, value_enum, default_value_t = Compute::Gemm)]
+    compute: Compute,
+
+    /// Microbatches of a step [default: twice the stages, or 1 without a pipeline]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    microbatches: Option<u32>,
+
     /// Learning rate of SGD with momentum 0.9
     #[arg(long, default_value_t = ModelConfig::default().learning_rate)]
     lr: f32,
@@ -93,7 +112,8 @@ struct Cli {
     #[arg(long)]
     cuda_graph: bool,
 
-    /// Fault to inject; may be repeated: slow:rank=R,ms=M[,phase=forward|backward|input][,every=K] or
+    /// Fault to inject; may be repeated:
+    /// slow:rank=R|stage=S|host=H,ms=M[,phase=forward|backward|input|optimizer][,every=K], link:ranks=A-B,ms=M or
     /// clock:rank=R[,offset_ms=O][,drift_ppm=D]
     #[arg(long, value_name = "FAULT")]
     inject: Vec<String>,
@@ -208,6 +228,12 @@ values! { ShareGpu:
     Auto "auto" "multi-rank if this NCCL has it, else host-id"
     MultiRank "multi-rank" "NCCL_MULTI_RANK_GPU_ENABLE, of NCCL 2.30.3 and newer"
     HostId "host-id" "A separate host id (NCCL_HOSTID) for every rank, and sockets between them; any NCCL"
+}
+
+values! { Compute:
+    Gemm "gemm" "Matrix products"
+    Sleep "sleep" "Sleeps as long as the products would take at 100 GFLOP/s, and leaves the core to others"
+    Spin "spin" "Spins as long"
 }
 
 values! { Progress:
@@ -363,6 +389,10 @@ impl Cli {
             schedule,
             model,
             bucket_bytes: self.bucket_mb as usize * (1 << 20),
+            parallel: self.parallel,
+            fsdp: self.fsdp,
+            compute: self.compute,
+            microbatches: self.microbatches.map(|microbatches| microbatches as usize),
             dtype,
             collectives: self.collectives,
             backend: self.backend,

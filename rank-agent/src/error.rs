@@ -35,6 +35,10 @@ pub enum Error {
     #[cfg(feature = "train")]
     #[error("{0}; an all-reduce gave different sums, or a rank's memory is damaged")]
     Diverged(String),
+    /// A transfer delivered other numbers than were sent.
+    #[cfg(feature = "train")]
+    #[error("{0}: a transfer delivered other numbers than were sent")]
+    WrongNumbers(String),
     /// The model could not be allocated, or one of its operations refused its operands.
     #[cfg(feature = "train")]
     #[error(transparent)]

@@ -35,12 +35,33 @@ pub enum Lane {
     Control,
 }
 
-/// Memory of an all-reduce. The [`Reduction`] owns it while it runs.
+/// A transfer between the members of a communicator, which has `k` of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// `recv` is the sum of all members' `send`, equally long.
+    AllReduce,
+    /// `recv` holds the `send` of every member in their order, and is `k` times as long.
+    AllGather,
+    /// `recv` is this member's part of the sum of all members' `send`, which is `k` times as long.
+    ReduceScatter,
+    /// `send` goes to a member.
+    Send {
+        /// The receiver's number in the communicator.
+        peer: usize,
+    },
+    /// `recv` comes from a member.
+    Receive {
+        /// The sender's number in the communicator.
+        peer: usize,
+    },
+}
+
+/// Memory of a transfer. The [`InFlight`] owns it while it runs.
 #[derive(Debug, Default)]
 pub struct Buffers {
     /// This rank's numbers.
     pub send: Vec<f32>,
-    /// Their sum over all ranks, equally long.
+    /// The result.
     pub recv: Vec<f32>,
 }
 
@@ -80,15 +101,27 @@ pub trait Control: Send + Sync {
     fn abandon(&self, exit_code: u8);
 }
 
-/// A [`Control`] that also carries the workload's collectives.
-pub trait Fabric: Control {
-    /// Starts the sum over all ranks. On world; the result is bit-identical on all ranks.
-    fn start_all_reduce(&self, buffers: Buffers) -> Result<Box<dyn Reduction>, Error>;
+/// A communicator of the workload.
+pub trait Group: Send + Sync {
+    /// Starts a transfer. All members start the same collectives in the same order; a sum is bit-identical on all of them.
+    ///
+    /// # Errors
+    /// As for [`Control`].
+    fn start(&self, transfer: Transfer, buffers: Buffers) -> Result<Box<dyn InFlight>, Error>;
 }
 
-/// A running all-reduce.
-pub trait Reduction: Send {
-    /// Drives the all-reduce and returns whether it is complete. Over MPI it advances only in this call.
+/// A [`Control`] that is also the workload's communicator of all ranks.
+pub trait Fabric: Control + Group {
+    /// Makes communicators of the ranks that pass the same color, in the order of ranks. Every rank must call it.
+    ///
+    /// # Errors
+    /// As for [`Control`].
+    fn split(&self, color: usize) -> Result<Arc<dyn Group>, Error>;
+}
+
+/// A running transfer.
+pub trait InFlight: Send {
+    /// Drives the transfer and returns whether it is complete. Over MPI it advances only in this call.
     ///
     /// # Errors
     /// As for [`Control`].

@@ -21,5 +21,8 @@ pub mod model;
 pub mod op_observer;
 pub mod op_recording;
 pub mod options;
+pub mod parallel;
 pub mod report;
+pub mod stream;
 pub mod trainer;
+pub mod training;

@@ -3,12 +3,12 @@
 #[expect(unsafe_code, reason = "MPI's C interface: rsmpi drops return codes, and its requests borrow for one scope")]
 mod ffi;
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use ::mpi::environment::Universe;
 
 use self::ffi::{Communicator, Operation, SendRecv};
-use super::{Buffers, Control, Fabric, Lane, Pace, Reduction, Stop, wait_for};
+use super::{Buffers, Control, Fabric, Group, InFlight, Lane, Pace, Stop, Transfer, wait_for};
 use crate::Error;
 
 /// A rank of an MPI job.
@@ -153,15 +153,34 @@ impl Control for Mpi {
     }
 }
 
-impl Fabric for Mpi {
-    fn start_all_reduce(&self, buffers: Buffers) -> Result<Box<dyn Reduction>, Error> {
-        Ok(Box::new(InFlight(self.world.start_all_reduce(buffers.send, buffers.recv)?)))
+impl Group for Mpi {
+    fn start(&self, transfer: Transfer, buffers: Buffers) -> Result<Box<dyn InFlight>, Error> {
+        self.world.start(transfer, buffers)
     }
 }
 
-struct InFlight(Operation<SendRecv<f32>>);
+impl Fabric for Mpi {
+    fn split(&self, color: usize) -> Result<Arc<dyn Group>, Error> {
+        Ok(Arc::new(self.world.split(color)?))
+    }
+}
 
-impl Reduction for InFlight {
+impl Group for Communicator {
+    fn start(&self, transfer: Transfer, buffers: Buffers) -> Result<Box<dyn InFlight>, Error> {
+        let Buffers { send, recv } = buffers;
+        Ok(Box::new(OverMpi(match transfer {
+            Transfer::AllReduce => self.start_all_reduce(send, recv)?,
+            Transfer::AllGather => self.start_all_gather_floats(send, recv)?,
+            Transfer::ReduceScatter => self.start_reduce_scatter(send, recv)?,
+            Transfer::Send { peer } => self.start_send(peer, send, recv)?,
+            Transfer::Receive { peer } => self.start_receive(peer, send, recv)?,
+        })))
+    }
+}
+
+struct OverMpi(Operation<SendRecv<f32>>);
+
+impl InFlight for OverMpi {
     fn test(&mut self) -> Result<bool, Error> {
         self.0.test()
     }

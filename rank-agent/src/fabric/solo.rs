@@ -1,6 +1,8 @@
 //! The fabric of a job with one rank.
 
-use super::{Buffers, Control, Fabric, Lane, Reduction};
+use std::sync::Arc;
+
+use super::{Buffers, Control, Fabric, Group, InFlight, Lane, Transfer};
 use crate::Error;
 
 /// The fabric of a job with one rank.
@@ -46,14 +48,23 @@ impl Control for Solo {
     fn abandon(&self, _exit_code: u8) {}
 }
 
-impl Fabric for Solo {
-    fn start_all_reduce(&self, mut buffers: Buffers) -> Result<Box<dyn Reduction>, Error> {
+impl Group for Solo {
+    fn start(&self, transfer: Transfer, mut buffers: Buffers) -> Result<Box<dyn InFlight>, Error> {
+        if matches!(transfer, Transfer::Send { .. } | Transfer::Receive { .. }) {
+            return Err(Error::Abandoned);
+        }
         std::mem::swap(&mut buffers.send, &mut buffers.recv);
         Ok(Box::new(CompletedSum(buffers)))
     }
 }
 
-impl Reduction for CompletedSum {
+impl Fabric for Solo {
+    fn split(&self, _color: usize) -> Result<Arc<dyn Group>, Error> {
+        Ok(Arc::new(Self))
+    }
+}
+
+impl InFlight for CompletedSum {
     fn test(&mut self) -> Result<bool, Error> {
         Ok(true)
     }
@@ -70,9 +81,9 @@ mod tests {
     #[test]
     fn a_sum_over_one_rank_is_its_own_numbers() {
         let buffers = Buffers { send: vec![1.0, 2.0], recv: vec![0.0; 2] };
-        let mut reduction = Solo.start_all_reduce(buffers).unwrap();
-        assert!(reduction.test().unwrap());
-        assert_eq!(reduction.into_buffers().recv, [1.0, 2.0]);
+        let mut sum = Solo.start(Transfer::AllReduce, buffers).unwrap();
+        assert!(sum.test().unwrap());
+        assert_eq!(sum.into_buffers().recv, [1.0, 2.0]);
         assert_eq!(Solo.all_gather(Lane::World, &[7]).unwrap(), [7]);
     }
 }

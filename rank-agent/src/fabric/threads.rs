@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Buffers, Control, Fabric, Lane, Pace, Reduction, Stop, wait_for};
+use super::{Buffers, Control, Fabric, Group, InFlight, Lane, Pace, Stop, Transfer, wait_for};
 use crate::Error;
 
 /// One rank of a world of threads.
 pub(crate) struct Threads {
     rank: usize,
     shared: Arc<Shared>,
+    world: Members,
     stop: Stop,
     /// This rank's next number in each exchange; calls with equal numbers belong together.
     numbers: [AtomicU64; 3],
@@ -18,7 +19,7 @@ pub(crate) struct Threads {
 
 struct Shared {
     size: usize,
-    sums: Exchange<f32>,
+    splits: Mutex<BTreeMap<(u64, usize), Arc<SharedGroup>>>,
     words: [Exchange<u64>; 2],
     mail: Mutex<BTreeMap<(usize, usize), VecDeque<i64>>>,
 }
@@ -69,13 +70,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) fn world(size: usize) -> Vec<Threads> {
     let shared = Arc::new(Shared {
         size,
-        sums: Exchange::new(),
+        splits: Mutex::default(),
         words: [Exchange::new(), Exchange::new()],
         mail: Mutex::new(BTreeMap::new()),
     });
     let stop = Stop::default();
+    let of_world = SharedGroup::new();
     (0..size)
-        .map(|rank| Threads { rank, shared: shared.clone(), stop: stop.clone(), numbers: Default::default() })
+        .map(|rank| Threads {
+            rank,
+            shared: shared.clone(),
+            world: Members { place: rank, size, shared: of_world.clone(), stop: stop.clone(), next: Mutex::default() },
+            stop: stop.clone(),
+            numbers: Default::default(),
+        })
         .collect()
 }
 
@@ -169,38 +177,120 @@ impl Control for Threads {
     }
 }
 
-impl Fabric for Threads {
-    fn start_all_reduce(&self, buffers: Buffers) -> Result<Box<dyn Reduction>, Error> {
-        let number = self.next(2);
-        self.shared.sums.give(self.shared.size, number, self.rank, buffers.send.clone());
-        Ok(Box::new(Sum { shared: self.shared.clone(), stop: self.stop.clone(), number, buffers, complete: false }))
+impl Group for Threads {
+    fn start(&self, transfer: Transfer, buffers: Buffers) -> Result<Box<dyn InFlight>, Error> {
+        self.world.start(transfer, buffers)
     }
 }
 
-struct Sum {
-    shared: Arc<Shared>,
+impl Fabric for Threads {
+    fn split(&self, color: usize) -> Result<Arc<dyn Group>, Error> {
+        let number = self.next(2);
+        let colors = self.gather(Lane::Control, vec![color as u64])?.concat();
+        let members: Vec<usize> = (0..colors.len()).filter(|rank| colors[*rank] == color as u64).collect();
+        let place = members.iter().position(|member| *member == self.rank).unwrap_or(0);
+        let shared = lock(&self.shared.splits).entry((number, color)).or_insert_with(SharedGroup::new).clone();
+        Ok(Arc::new(Members { place, size: members.len(), shared, stop: self.stop.clone(), next: Mutex::default() }))
+    }
+}
+
+/// The messages from one member to another, in their order.
+type Mail = BTreeMap<(usize, usize), VecDeque<Vec<f32>>>;
+
+/// What the members of a communicator share.
+struct SharedGroup {
+    collectives: Exchange<f32>,
+    messages: Mutex<Mail>,
+}
+
+impl SharedGroup {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { collectives: Exchange::new(), messages: Mutex::default() })
+    }
+}
+
+/// A member of a communicator.
+struct Members {
+    place: usize,
+    size: usize,
+    shared: Arc<SharedGroup>,
     stop: Stop,
+    /// Number of the next collective.
+    next: Mutex<u64>,
+}
+
+impl Group for Members {
+    fn start(&self, transfer: Transfer, buffers: Buffers) -> Result<Box<dyn InFlight>, Error> {
+        let mut number = 0;
+        match transfer {
+            Transfer::Send { peer } => {
+                let mut messages = lock(&self.shared.messages);
+                messages.entry((self.place, peer)).or_default().push_back(buffers.send.clone());
+            }
+            Transfer::Receive { .. } => {}
+            Transfer::AllReduce | Transfer::AllGather | Transfer::ReduceScatter => {
+                let mut next = lock(&self.next);
+                number = *next;
+                *next += 1;
+                self.shared.collectives.give(self.size, number, self.place, buffers.send.clone());
+            }
+        }
+        let (shared, stop) = (self.shared.clone(), self.stop.clone());
+        let (place, size) = (self.place, self.size);
+        Ok(Box::new(Running { shared, stop, place, size, number, transfer, buffers, complete: false }))
+    }
+}
+
+struct Running {
+    shared: Arc<SharedGroup>,
+    stop: Stop,
+    place: usize,
+    size: usize,
     number: u64,
+    transfer: Transfer,
     buffers: Buffers,
     complete: bool,
 }
 
-impl Reduction for Sum {
-    fn test(&mut self) -> Result<bool, Error> {
-        self.stop.check()?;
-        if self.complete {
-            return Ok(true);
+impl Running {
+    /// The result, once it is there.
+    fn result(&self) -> Option<Vec<f32>> {
+        match self.transfer {
+            Transfer::Send { .. } => return Some(Vec::new()),
+            Transfer::Receive { peer } => {
+                return lock(&self.shared.messages).entry((peer, self.place)).or_default().pop_front();
+            }
+            Transfer::AllReduce | Transfer::AllGather | Transfer::ReduceScatter => {}
         }
-        let Some(all) = self.shared.sums.take(self.shared.size, self.number) else { return Ok(false) };
-        // In the order of ranks on every rank, so that all get the same bits.
-        self.buffers.recv.fill(0.0);
+        let all = self.shared.collectives.take(self.size, self.number)?;
+        if self.transfer == Transfer::AllGather {
+            return Some(all.concat());
+        }
+        // In the order of members on every rank, so that all get the same bits.
+        let mut sum = vec![0.0; self.buffers.send.len()];
         for given in all {
-            for (sum, x) in self.buffers.recv.iter_mut().zip(given) {
+            for (sum, x) in sum.iter_mut().zip(given) {
                 *sum += x;
             }
         }
-        self.complete = true;
-        Ok(true)
+        let len = self.buffers.recv.len();
+        let begin = if self.transfer == Transfer::ReduceScatter { self.place * len } else { 0 };
+        Some(sum[begin..begin + len].to_vec())
+    }
+}
+
+impl InFlight for Running {
+    fn test(&mut self) -> Result<bool, Error> {
+        self.stop.check()?;
+        if !self.complete
+            && let Some(result) = self.result()
+        {
+            for (to, from) in self.buffers.recv.iter_mut().zip(result) {
+                *to = from;
+            }
+            self.complete = true;
+        }
+        Ok(self.complete)
     }
 
     fn into_buffers(self: Box<Self>) -> Buffers {
@@ -220,11 +310,39 @@ mod tests {
             assert_eq!(fabric.all_gather(Lane::World, &[rank as u64, 9]).unwrap(), [0, 9, 1, 9, 2, 9]);
             assert_eq!(fabric.broadcast(vec![rank as u8; 2]).unwrap(), [0, 0]);
             let buffers = Buffers { send: vec![rank as f32, 1.0], recv: vec![0.0; 2] };
-            let mut reduction = fabric.start_all_reduce(buffers).unwrap();
-            while !reduction.test().unwrap() {}
-            reduction.into_buffers().recv
+            let mut sum = fabric.start(Transfer::AllReduce, buffers).unwrap();
+            while !sum.test().unwrap() {}
+            sum.into_buffers().recv
         });
         assert_eq!(sums, vec![vec![3.0, 3.0]; 3]);
+    }
+
+    #[test]
+    fn members_of_a_communicator_transfer_among_themselves() {
+        let got = run(4, |fabric| {
+            let rank = fabric.rank();
+            // 0 and 2, 1 and 3.
+            let (group, place) = (fabric.split(rank % 2).unwrap(), rank / 2);
+            let do_it = |transfer, send: &[f32], recv_len| {
+                let buffers = Buffers { send: send.to_vec(), recv: vec![0.0; recv_len] };
+                let mut running = group.start(transfer, buffers).unwrap();
+                while !running.test().unwrap() {}
+                running.into_buffers().recv
+            };
+            let mine = rank as f32;
+            let sent = do_it(Transfer::Send { peer: 1 - place }, &[10.0 + mine], 0);
+            assert!(sent.is_empty());
+            [
+                do_it(Transfer::AllGather, &[mine], 2),
+                do_it(Transfer::ReduceScatter, &[mine, 1.0], 1),
+                do_it(Transfer::AllReduce, &[mine], 1),
+                do_it(Transfer::Receive { peer: 1 - place }, &[], 1),
+            ]
+        });
+        assert_eq!(got[0], [vec![0.0, 2.0], vec![2.0], vec![2.0], vec![12.0]]);
+        assert_eq!(got[2], [vec![0.0, 2.0], vec![2.0], vec![2.0], vec![10.0]]);
+        assert_eq!(got[1], [vec![1.0, 3.0], vec![4.0], vec![4.0], vec![13.0]]);
+        assert_eq!(got[3], [vec![1.0, 3.0], vec![2.0], vec![4.0], vec![11.0]]);
     }
 
     #[test]

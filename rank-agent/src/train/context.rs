@@ -11,12 +11,15 @@ use crate::Error;
 use crate::fabric::agree::{RunPlace, hash, host_hash};
 use crate::fabric::ping::PingTree;
 use crate::fabric::{Fabric, Stop};
-use crate::train::engine::{WORLD_NAME, World};
+use crate::train::engine::{Engine, EngineParts};
+use crate::train::faults::SlowLinks;
 use crate::train::options::Options;
 use crate::train::report::{Report, StepTime};
-use crate::train::trainer::StepResult;
+use crate::train::stream::{CommNames, WORLD_NAME};
+use crate::train::training::StepResult;
 
 /// Everything that a rank trains with.
+#[derive(Clone, Copy)]
 pub(crate) struct JobContext<'a> {
     pub(crate) fabric: &'a Arc<dyn Fabric>,
     pub(crate) options: &'a Options,
@@ -35,7 +38,7 @@ pub(crate) struct Trained {
 
 impl JobContext<'_> {
     /// Writes the row of the workload's communicator.
-    pub(crate) fn record_comm(&self, world: &World, hosts: usize) -> Result<(), Error> {
+    pub(crate) fn record_comm(&self, world: &CommNames, hosts: usize) -> Result<(), Error> {
         let size = rank_number(self.fabric.size());
         Ok(self.recorder.rows(vec![CommRow {
             rank: rank_number(self.fabric.rank()),
@@ -57,9 +60,24 @@ impl JobContext<'_> {
     }
 
     /// The workload's communicator, as rows name it.
-    pub(crate) fn world(&self) -> World {
+    pub(crate) fn world(&self) -> CommNames {
         let size = self.fabric.size();
-        World::new(self.recorder, comm_id(size), size)
+        CommNames::new(self.recorder, WORLD_NAME, comm_id(size), size)
+    }
+
+    /// The engine of the workload's communicator of all ranks, for so many buckets.
+    pub(crate) fn world_engine(&self, names: CommNames, buckets: usize) -> Result<Engine, Error> {
+        let members: Vec<usize> = (0..self.fabric.size()).collect();
+        let parts = EngineParts {
+            group: self.fabric.clone(),
+            names,
+            thread: "comm",
+            progress: self.options.progress,
+            links: SlowLinks::of(&self.options.faults, &members, self.fabric.rank()),
+            slots: buckets,
+            stop: self.stop.clone(),
+        };
+        Engine::start(self.recorder, parts)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Injects known faults: a rank that is slow in one phase, or a rank with a wrong clock.
+//! Injects known faults: ranks that are slow in one phase, a slow link, or a rank with a wrong clock.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use recorder::Clock;
 
 use crate::Error;
+use crate::fabric::Transfer;
 
 /// The part of a step in which a rank waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,21 +17,62 @@ pub enum Phase {
     Forward,
     /// The backward pass.
     Backward,
+    /// The update, before its wait for the gradients.
+    Optimizer,
+}
+
+impl Phase {
+    const ALL: [(Self, &'static str); 4] = [
+        (Self::Forward, "forward"),
+        (Self::Backward, "backward"),
+        (Self::Input, "input"),
+        (Self::Optimizer, "optimizer"),
+    ];
+}
+
+/// The ranks with a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// One rank.
+    Rank(usize),
+    /// All ranks of a pipeline's stage.
+    Stage(usize),
+    /// All ranks of a host; hosts are numbered in the order of their lowest ranks.
+    Host(usize),
+}
+
+impl Place {
+    fn key(self) -> (&'static str, usize) {
+        match self {
+            Self::Rank(number) => ("rank", number),
+            Self::Stage(number) => ("stage", number),
+            Self::Host(number) => ("host", number),
+        }
+    }
 }
 
 /// A fault, as given by `--inject`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// `slow:rank=R,ms=M[,phase=forward|backward|input][,every=K]`: the rank waits inside that phase of every K-th step.
+    /// `slow:rank=R|stage=S|host=H,ms=M[,phase=forward|backward|input|optimizer][,every=K]`: the ranks wait inside that
+    /// phase of every K-th step.
     Slow {
-        /// The slow rank.
-        rank: usize,
-        /// Its wait in such a step.
+        /// The slow ranks.
+        place: Place,
+        /// Their wait in such a step.
         wait: Duration,
         /// The phase that holds the wait.
         phase: Phase,
-        /// The rank waits in steps whose number is a multiple of this; at least 1.
+        /// They wait in steps whose number is a multiple of this; at least 1.
         every: u32,
+    },
+    /// `link:ranks=A-B,ms=M`: messages between the two ranks arrive later, and collectives of a communicator end later in
+    /// which the two are neighbours in the ring.
+    Link {
+        /// The ends of the link.
+        ranks: (usize, usize),
+        /// The delay of each transfer.
+        wait: Duration,
     },
     /// `clock:rank=R[,offset_ms=O][,drift_ppm=D]`: the rank's clock is shifted and drifts.
     Clock {
@@ -50,69 +92,131 @@ impl Fault {
     /// [`Error::Usage`], which names the wrong part.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let wrong = |problem: String| Error::Usage(format!("--inject {text:?}: {problem}"));
-        let (what, parts) = text.split_once(':').ok_or_else(|| wrong("begins with neither slow: nor clock:".into()))?;
+        let (what, parts) =
+            text.split_once(':').ok_or_else(|| wrong("begins with none of slow:, link:, clock:".into()))?;
         let allowed: &[&str] = match what {
-            "slow" => &["rank", "ms", "phase", "every"],
+            "slow" => &["rank", "stage", "host", "ms", "phase", "every"],
+            "link" => &["ranks", "ms"],
             "clock" => &["rank", "offset_ms", "drift_ppm"],
-            _ => return Err(wrong(format!("{what:?} is neither slow nor clock"))),
+            _ => return Err(wrong(format!("{what:?} is none of slow, link, clock"))),
         };
+        let fields = Fields::parse(parts, allowed).map_err(wrong)?;
+        match what {
+            "slow" => fields.slow(),
+            "link" => fields.link(),
+            _ => fields.clock(),
+        }
+        .map_err(wrong)
+    }
+
+    /// Checks that the job has the place of this fault.
+    ///
+    /// # Errors
+    /// [`Error::Usage`].
+    pub fn check(&self, size: usize, stages: usize, hosts: usize) -> Result<(), Error> {
+        let missing = |what: &str, count: usize| {
+            Err(Error::Usage(format!("--inject {self}: the job has {what}s 0 to {} only", count - 1)))
+        };
+        let places = match self {
+            Self::Slow { place, .. } => vec![*place],
+            Self::Link { ranks: (a, b), .. } => vec![Place::Rank(*a), Place::Rank(*b)],
+            Self::Clock { rank, .. } => vec![Place::Rank(*rank)],
+        };
+        for place in places {
+            match place {
+                Place::Rank(rank) if rank >= size => return missing("rank", size),
+                Place::Stage(stage) if stage >= stages => return missing("stage", stages),
+                Place::Host(host) if host >= hosts => return missing("host", hosts),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The `name=value` parts of a fault.
+struct Fields<'a>(Vec<(&'a str, &'a str)>);
+
+impl<'a> Fields<'a> {
+    fn parse(parts: &'a str, allowed: &[&str]) -> Result<Self, String> {
         let mut values: Vec<(&str, &str)> = Vec::new();
         for part in parts.split(',') {
-            let (name, value) = part.split_once('=').ok_or_else(|| wrong(format!("{part:?} is not name=value")))?;
+            let (name, value) = part.split_once('=').ok_or_else(|| format!("{part:?} is not name=value"))?;
             let (name, value) = (name.trim(), value.trim());
             if !allowed.contains(&name) {
-                return Err(wrong(format!("{name:?} is none of {}", allowed.join(", "))));
+                return Err(format!("{name:?} is none of {}", allowed.join(", ")));
             }
             if values.iter().any(|(known, _)| *known == name) {
-                return Err(wrong(format!("{name} is given twice")));
+                return Err(format!("{name} is given twice"));
             }
             values.push((name, value));
         }
-        let find = |name: &str| values.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
-        let number = |name: &str, limit: f64| -> Result<Option<f64>, Error> {
-            let Some(value) = find(name) else { return Ok(None) };
-            let number: f64 = value.parse().map_err(|_| wrong(format!("{name}={value} is not a number")))?;
-            if !number.is_finite() || number.abs() > limit {
-                return Err(wrong(format!("{name}={value} is beyond ±{limit}")));
-            }
-            Ok(Some(number))
-        };
-        let rank = find("rank").ok_or_else(|| wrong("rank is missing".into()))?;
-        let rank = rank.parse().map_err(|_| wrong(format!("rank={rank} is not a rank")))?;
-        if what == "clock" {
-            // One year: far more than two hosts ever differ, and all sums of times stay within 64 bits.
-            let offset_ms = number("offset_ms", 3.2e10)?.unwrap_or(0.0);
-            // 10 %: a real clock never drifts that much.
-            let drift_ppm = number("drift_ppm", 1e5)?.unwrap_or(0.0);
-            return Ok(Self::Clock {
-                rank,
-                offset_ns: (offset_ms * 1e6).round() as i64,
-                drift_ppb: (drift_ppm * 1e3).round() as i64,
-            });
-        }
-        let ms = number("ms", 3.6e6)?.ok_or_else(|| wrong("ms is missing".into()))?;
-        if ms < 0.0 {
-            return Err(wrong(format!("ms={ms} is negative")));
-        }
-        let phase = match find("phase") {
-            None | Some("forward") => Phase::Forward,
-            Some("backward") => Phase::Backward,
-            Some("input") => Phase::Input,
-            Some(other) => return Err(wrong(format!("phase={other} is none of forward, backward, input"))),
-        };
-        let every = match find("every").map(str::parse) {
-            None => 1,
-            Some(Ok(every)) if every > 0 => every,
-            Some(_) => return Err(wrong("every is not a number of steps, which is at least 1".into())),
-        };
-        Ok(Self::Slow { rank, wait: Duration::from_secs_f64(ms / 1e3), phase, every })
+        Ok(Self(values))
     }
 
-    /// The rank with this fault.
-    pub fn rank(&self) -> usize {
-        match self {
-            Self::Slow { rank, .. } | Self::Clock { rank, .. } => *rank,
+    fn find(&self, name: &str) -> Option<&'a str> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    }
+
+    fn number(&self, name: &str, limit: f64) -> Result<Option<f64>, String> {
+        let Some(value) = self.find(name) else { return Ok(None) };
+        let number: f64 = value.parse().map_err(|_| format!("{name}={value} is not a number"))?;
+        if !number.is_finite() || number.abs() > limit {
+            return Err(format!("{name}={value} is beyond ±{limit}"));
         }
+        Ok(Some(number))
+    }
+
+    fn wait(&self) -> Result<Duration, String> {
+        let ms = self.number("ms", 3.6e6)?.ok_or("ms is missing")?;
+        if ms < 0.0 {
+            return Err(format!("ms={ms} is negative"));
+        }
+        Ok(Duration::from_secs_f64(ms / 1e3))
+    }
+
+    fn count(&self, name: &str) -> Result<Option<usize>, String> {
+        let Some(value) = self.find(name) else { return Ok(None) };
+        value.parse().map(Some).map_err(|_| format!("{name}={value} is not a {name}"))
+    }
+
+    fn slow(&self) -> Result<Fault, String> {
+        let places = [
+            self.count("rank")?.map(Place::Rank),
+            self.count("stage")?.map(Place::Stage),
+            self.count("host")?.map(Place::Host),
+        ];
+        let mut places = places.into_iter().flatten();
+        let (Some(place), None) = (places.next(), places.next()) else {
+            return Err("one of rank, stage, host is needed: it is missing, or there are several".into());
+        };
+        let phase = self.find("phase").unwrap_or("forward");
+        let names = Phase::ALL.map(|(_, name)| name).join(", ");
+        let found = Phase::ALL.iter().find(|(_, name)| *name == phase);
+        let (phase, _) = *found.ok_or_else(|| format!("phase={phase} is none of {names}"))?;
+        let every = match self.find("every").map(str::parse) {
+            None => 1,
+            Some(Ok(every)) if every > 0 => every,
+            Some(_) => return Err("every is not a number of steps, which is at least 1".into()),
+        };
+        Ok(Fault::Slow { place, wait: self.wait()?, phase, every })
+    }
+
+    fn link(&self) -> Result<Fault, String> {
+        let text = self.find("ranks").ok_or("ranks is missing")?;
+        let ranks = text.split_once('-').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+        let ranks = ranks.filter(|(a, b)| a != b).ok_or_else(|| format!("ranks={text} is not A-B, as in 2-3"))?;
+        Ok(Fault::Link { ranks, wait: self.wait()? })
+    }
+
+    fn clock(&self) -> Result<Fault, String> {
+        let rank = self.count("rank")?.ok_or("rank is missing")?;
+        // One year: far more than two hosts ever differ, and all sums of times stay within 64 bits.
+        let offset_ms = self.number("offset_ms", 3.2e10)?.unwrap_or(0.0);
+        // 10 %: a real clock never drifts that much.
+        let drift_ppm = self.number("drift_ppm", 1e5)?.unwrap_or(0.0);
+        let (offset_ns, drift_ppb) = ((offset_ms * 1e6).round() as i64, (drift_ppm * 1e3).round() as i64);
+        Ok(Fault::Clock { rank, offset_ns, drift_ppb })
     }
 }
 
@@ -120,15 +224,13 @@ impl fmt::Display for Fault {
     /// Formats the fault as on the command line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Slow { rank, wait, phase, every } => {
-                let phase = match phase {
-                    Phase::Input => "input",
-                    Phase::Forward => "forward",
-                    Phase::Backward => "backward",
-                };
-                write!(f, "slow:rank={rank},ms={},phase={phase}", wait.as_secs_f64() * 1e3)?;
+            Self::Slow { place, wait, phase, every } => {
+                let phase = Phase::ALL.iter().find(|(known, _)| known == phase).map_or("", |(_, name)| name);
+                let (what, number) = place.key();
+                write!(f, "slow:{what}={number},ms={},phase={phase}", wait.as_secs_f64() * 1e3)?;
                 if *every > 1 { write!(f, ",every={every}") } else { Ok(()) }
             }
+            Self::Link { ranks: (a, b), wait } => write!(f, "link:ranks={a}-{b},ms={}", wait.as_secs_f64() * 1e3),
             Self::Clock { rank, offset_ns, drift_ppb } => {
                 let (offset_ms, drift_ppm) = (*offset_ns as f64 / 1e6, *drift_ppb as f64 / 1e3);
                 write!(f, "clock:rank={rank},offset_ms={offset_ms},drift_ppm={drift_ppm}")
@@ -151,12 +253,27 @@ pub fn clock_for(faults: &[Fault], rank: usize) -> Clock {
     bend.map_or_else(Clock::system, |(offset_ns, drift_ppb)| Clock::bent(offset_ns, drift_ppb))
 }
 
-/// Total wait of `rank` in `phase` of one step.
+/// The faults as they meet one rank: places that it belongs to are the rank, and other places are left out.
+pub fn at_rank(faults: &[Fault], rank: usize, stage: usize, host: usize) -> Vec<Fault> {
+    let mine = [Place::Rank(rank), Place::Stage(stage), Place::Host(host)];
+    let placed = |fault: &Fault| match fault {
+        Fault::Slow { place, wait, phase, every } => mine.contains(place).then_some(Fault::Slow {
+            place: Place::Rank(rank),
+            wait: *wait,
+            phase: *phase,
+            every: *every,
+        }),
+        other => Some(other.clone()),
+    };
+    faults.iter().filter_map(placed).collect()
+}
+
+/// Total wait of `rank` in `phase` of one step, of faults [at the rank](at_rank).
 pub fn wait_in(faults: &[Fault], rank: usize, phase: Phase, step: u32) -> Duration {
     let mut total = Duration::ZERO;
     for fault in faults {
-        if let Fault::Slow { rank: slow, wait, phase: slow_phase, every } = fault
-            && *slow == rank
+        if let Fault::Slow { place, wait, phase: slow_phase, every } = fault
+            && *place == Place::Rank(rank)
             && *slow_phase == phase
             && step.is_multiple_of(*every)
         {
@@ -164,6 +281,48 @@ pub fn wait_in(faults: &[Fault], rank: usize, phase: Phase, step: u32) -> Durati
         }
     }
     total
+}
+
+/// The delays of the transfers of one rank on one communicator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlowLinks {
+    collectives: Duration,
+    /// Delays of messages from members of the communicator.
+    messages: Vec<(usize, Duration)>,
+}
+
+impl SlowLinks {
+    /// The delays for `rank` on the communicator of `members`, which are ranks of the job.
+    pub fn of(faults: &[Fault], members: &[usize], rank: usize) -> Self {
+        let mut links = Self::default();
+        let place = |rank: usize| members.iter().position(|member| *member == rank);
+        for fault in faults {
+            let Fault::Link { ranks: (a, b), wait } = fault else { continue };
+            let (Some(at_a), Some(at_b)) = (place(*a), place(*b)) else { continue };
+            let apart = at_a.abs_diff(at_b);
+            if apart == 1 || apart + 1 == members.len() {
+                links.collectives += *wait;
+            }
+            if rank == *a {
+                links.messages.push((at_b, *wait));
+            } else if rank == *b {
+                links.messages.push((at_a, *wait));
+            }
+        }
+        links
+    }
+
+    /// The delay of a transfer; `None` without one.
+    pub fn delay(&self, transfer: Transfer) -> Option<Duration> {
+        let delay = match transfer {
+            Transfer::AllReduce | Transfer::AllGather | Transfer::ReduceScatter => self.collectives,
+            Transfer::Send { .. } => Duration::ZERO,
+            Transfer::Receive { peer } => {
+                self.messages.iter().filter(|(from, _)| *from == peer).map(|(_, delay)| *delay).sum()
+            }
+        };
+        (!delay.is_zero()).then_some(delay)
+    }
 }
 
 /// Waits for `wait` and hardly longer, even if all cores are busy: sleeps in short naps, which free the core as a slow read
@@ -196,7 +355,12 @@ mod tests {
 
     #[test]
     fn documented_faults_are_parsed() {
-        let slow = |rank, ms, phase| Fault::Slow { rank, wait: Duration::from_millis(ms), phase, every: 1 };
+        let slow = |rank, ms, phase| Fault::Slow {
+            place: Place::Rank(rank),
+            wait: Duration::from_millis(ms),
+            phase,
+            every: 1,
+        };
         assert_eq!(Fault::parse("slow:rank=5,ms=30").unwrap(), slow(5, 30, Phase::Forward));
         assert_eq!(Fault::parse("slow:rank=0,ms=20,phase=backward").unwrap(), slow(0, 20, Phase::Backward));
         assert_eq!(Fault::parse("slow:ms=20,phase=input,rank=1").unwrap(), slow(1, 20, Phase::Input));
@@ -215,6 +379,9 @@ mod tests {
         for text in [
             "slow:rank=5,ms=30,phase=forward",
             "slow:rank=5,ms=30,phase=input,every=4",
+            "slow:stage=1,ms=30,phase=optimizer",
+            "slow:host=2,ms=30,phase=backward",
+            "link:ranks=2-3,ms=1.5",
             "clock:rank=3,offset_ms=-250.5,drift_ppm=40",
         ] {
             assert_eq!(Fault::parse(text).unwrap().to_string(), text);
@@ -224,15 +391,20 @@ mod tests {
     #[test]
     fn an_error_names_the_wrong_part() {
         for (text, part) in [
-            ("slow", "neither slow: nor clock:"),
-            ("fast:rank=1,ms=1", "neither slow nor clock"),
-            ("slow:ms=1", "rank is missing"),
+            ("slow", "none of slow:, link:, clock:"),
+            ("fast:rank=1,ms=1", "none of slow, link, clock"),
+            ("slow:ms=1", "one of rank, stage, host"),
+            ("slow:rank=1,stage=1,ms=1", "or there are several"),
+            ("link:ms=1", "ranks is missing"),
+            ("link:ranks=1-1,ms=1", "not A-B"),
+            ("link:ranks=1,ms=1", "not A-B"),
+            ("clock:offset_ms=1", "rank is missing"),
             ("slow:rank=1", "ms is missing"),
             ("slow:rank=-1,ms=1", "rank=-1 is not a rank"),
             ("slow:rank=1,ms=-1", "negative"),
             ("slow:rank=1,ms=inf", "beyond"),
             ("slow:rank=1,ms=x", "ms=x is not a number"),
-            ("slow:rank=1,ms=1,phase=optimizer", "none of forward, backward, input"),
+            ("slow:rank=1,ms=1,phase=epilogue", "none of forward, backward, input, optimizer"),
             ("slow:rank=1,ms=1,every=0", "at least 1"),
             ("slow:rank=1,ms=1,every=x", "at least 1"),
             ("slow:rank=1,ms=1,ms=2", "given twice"),
@@ -257,6 +429,32 @@ mod tests {
         let every = [Fault::parse("slow:rank=1,ms=2,every=3").unwrap()];
         let waits_ms = (0..7).map(|step| wait_in(&every, 1, Phase::Forward, step).as_millis());
         assert_eq!(waits_ms.collect::<Vec<_>>(), [2, 0, 0, 2, 0, 0, 2]);
+    }
+
+    #[test]
+    fn a_stage_or_a_host_is_all_of_its_ranks() {
+        let all: Vec<Fault> =
+            ["slow:rank=5,ms=1", "slow:stage=1,ms=10", "slow:host=0,ms=100"].map(|t| Fault::parse(t).unwrap()).into();
+        let wait_ms =
+            |rank, stage, host| wait_in(&at_rank(&all, rank, stage, host), rank, Phase::Forward, 0).as_millis();
+        assert_eq!((wait_ms(5, 1, 0), wait_ms(4, 1, 1), wait_ms(0, 0, 1)), (111, 10, 0));
+        assert!(all[1].check(8, 2, 1).is_ok() && all[1].check(8, 1, 1).is_err() && all[0].check(5, 2, 1).is_err());
+    }
+
+    /// ```text
+    /// ring of the communicator   2 — 3 — 6 — 7 — 2
+    /// ```
+    #[test]
+    fn a_slow_link_delays_its_messages_and_the_rings_through_it() {
+        let slow = [Fault::parse("link:ranks=7-2,ms=4").unwrap()];
+        let delay = |rank, transfer| SlowLinks::of(&slow, &[2, 3, 6, 7], rank).delay(transfer).map(|d| d.as_millis());
+        assert_eq!(delay(3, Transfer::AllReduce), Some(4), "the ring waits for its slowest link");
+        assert_eq!(delay(2, Transfer::Receive { peer: 3 }), Some(4));
+        assert_eq!(delay(2, Transfer::Receive { peer: 1 }), None);
+        assert_eq!(delay(2, Transfer::Send { peer: 3 }), None, "the receiver gets it later");
+        let apart = [Fault::parse("link:ranks=2-6,ms=4").unwrap()];
+        assert_eq!(SlowLinks::of(&apart, &[2, 3, 6, 7], 2).delay(Transfer::AllReduce), None);
+        assert_eq!(SlowLinks::of(&slow, &[2, 3], 2), SlowLinks::default());
     }
 
     #[test]

@@ -5,47 +5,56 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kernels::{Backend, Cpu};
+use kernels::Cpu;
 use launch::Identity;
 use recorder::{Kind, Phase, Recorder, Summary, ThreadRecorder};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::Error;
-use crate::fabric::agree::{RunPlace, RunRequest, agree_on_run, agree_on_success};
+use crate::fabric::agree::{RunPlace, RunRequest, agree_on_run, agree_on_success, host_hash};
 use crate::fabric::{Fabric, Lane, Stop};
 use crate::train::backend::{self, Plan};
 use crate::train::context::{ClockComparison, JobContext, Trained, rank_number};
-use crate::train::engine::{Engine, World};
-use crate::train::faults;
+use crate::train::engine::Engine;
+use crate::train::faults::{self, Fault};
 use crate::train::op_observer::OpTable;
 use crate::train::op_recording::OpRecording;
-use crate::train::options::Options;
-use crate::train::report::{Gradients, Outcome, Report, StepTime, Totals};
-use crate::train::trainer::{HostMemory, StepResult, Trainer};
+use crate::train::options::{BackendChoice, Options};
+use crate::train::parallel::ParallelTrainer;
+use crate::train::parallel::mesh::Mesh;
+use crate::train::report::{Outcome, Report, StepTime, Totals};
+use crate::train::trainer::Trainer;
+use crate::train::training::{StepResult, Training};
 
 /// Trains and records. Collective.
 ///
 /// # Errors
 /// The error that stopped the job; the recording is closed by then.
 pub fn run(fabric: Arc<dyn Fabric>, options: &Options, identity: &Identity, stop: &Stop) -> Result<Outcome, Error> {
-    for fault in &options.faults {
-        if fault.rank() >= fabric.size() {
-            let size = fabric.size();
-            return Err(Error::Usage(format!("--inject {fault}: the job has ranks 0 to {} only", size - 1)));
-        }
-    }
+    let mesh = options.mesh(fabric.size())?;
+    let request_config = options.manifest_config(identity.launcher.as_str());
+    let faults = faults_of_rank(&*fabric, options, mesh)?;
+    let backend = if mesh.is_some() { BackendChoice::Cpu } else { options.backend };
+    let options = &Options { faults, backend, ..options.clone() };
     let plan = backend::choose(&*fabric, options, identity)?;
     let cpu = if matches!(plan, Plan::Cpu(_)) { Some(Cpu::new(options.dtype)?) } else { None };
     let launcher = identity.launcher.as_str();
-    let request =
-        RunRequest { out: options.out.clone(), launcher: launcher.into(), config: options.manifest_config(launcher) };
+    let request = RunRequest { out: options.out.clone(), launcher: launcher.into(), config: request_config };
     let place = if options.record { Some(agree_on_run(&*fabric, &request)?) } else { None };
     let recorder = start_recorder(&*fabric, options, identity, place.as_ref(), &plan);
     let recorder = agree_on_success(&*fabric, recorder)?;
     let context = JobContext { fabric: &fabric, options, recorder: &recorder, stop, place: place.as_ref() };
-    let trained = match (&plan, cpu) {
-        (Plan::Cpu(why), Some(cpu)) => train(&context, cpu, why.as_deref()),
-        (plan, _) => train_on_device(&context, plan),
+    let trained = match (&plan, cpu, mesh) {
+        (Plan::Cpu(why), Some(cpu), None) => {
+            let Options { model, bucket_bytes, faults, .. } = options;
+            let make = |ops: &mut OpTable| Trainer::new(cpu, model, *bucket_bytes, &fabric, faults, ops);
+            train(&context, make, why.as_deref())
+        }
+        (Plan::Cpu(why), Some(cpu), Some(mesh)) => {
+            let make = |ops: &mut OpTable| ParallelTrainer::new(context, cpu, mesh, ops);
+            train(&context, make, why.as_deref())
+        }
+        (plan, ..) => train_on_device(&context, plan),
     };
     // The recording is closed even after an error. The last barrier comes after it, so that the launcher kills no rank
     // that still writes.
@@ -54,8 +63,8 @@ pub fn run(fabric: Arc<dyn Fabric>, options: &Options, identity: &Identity, stop
     let all = fabric.all_gather(Lane::Control, &summary_words(&summary))?;
     let sum = |index: usize| all.iter().skip(index).step_by(SUMMARY_WORDS).sum::<u64>();
     let outcome = Outcome {
-        checksum: last.checksum,
-        losses: (first.mean_loss, last.mean_loss),
+        checksum: last.learned.map(|learned| learned.checksum),
+        losses: first.learned.zip(last.learned).map(|(first, last)| (first.mean_loss, last.mean_loss)),
         dropped: sum(1),
         unclosed: if options.record { sum(4) } else { 0 },
     };
@@ -111,33 +120,47 @@ fn start_recorder(
     Ok(Recorder::start(recording)?)
 }
 
-/// Trains on a back end whose memory the host can read.
-fn train<B: Backend>(context: &JobContext<'_>, backend: B, why: Option<&str>) -> Result<Trained, Error>
-where
-    B::Buffer: HostMemory,
-{
+/// The faults as they meet this rank. Collective.
+fn faults_of_rank(fabric: &dyn Fabric, options: &Options, mesh: Option<Mesh>) -> Result<Vec<Fault>, Error> {
+    if options.faults.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (rank, hashes) = (fabric.rank(), fabric.all_gather(Lane::Control, &[host_hash()])?);
+    let mut hosts: Vec<u64> = Vec::new();
+    for hash in &hashes {
+        if !hosts.contains(hash) {
+            hosts.push(*hash);
+        }
+    }
+    let host = hosts.iter().position(|hash| hashes.get(rank) == Some(hash)).unwrap_or(0);
+    let stages = mesh.map_or(1, |mesh| mesh.pp);
+    options.faults.iter().try_for_each(|fault| fault.check(fabric.size(), stages, hosts.len()))?;
+    Ok(faults::at_rank(&options.faults, rank, mesh.map_or(0, |mesh| mesh.stage(rank)), host))
+}
+
+/// Trains on the CPU.
+fn train<T: Training>(
+    context: &JobContext<'_>,
+    make: impl FnOnce(&mut OpTable) -> Result<T, Error>,
+    why: Option<&str>,
+) -> Result<Trained, Error> {
     let JobContext { fabric, options, recorder, stop, place } = *context;
     let (rank, size) = (fabric.rank(), fabric.size());
-    let backend_name = backend.name();
     let mut ops = OpTable::new(options.dtype);
-    let trainer = Trainer::new(backend, &options.model, options.bucket_bytes, (rank, size), &options.faults, &mut ops);
+    let trainer = make(&mut ops);
     let mut trainer = agree_on_success(&**fabric, trainer)?;
     let (clocks, hosts) = context.clock_comparison()?;
     let main = recorder.thread("main");
     let world = context.world();
-    let engine = Engine::start(fabric.clone(), options.progress, recorder, world, stop.clone(), trainer.buckets());
+    let engine = context.world_engine(world, trainer.buckets());
     let engine = RefCell::new(agree_on_success(&**fabric, engine)?);
-    record_setup(context, &trainer, &world, hosts)?;
+    context.record_comm(&world, hosts)?;
+    recorder.rows(trainer.comm_rows())?;
+    recorder.rows(trainer.bucket_rows())?;
     let observer = OpRecording::new(recorder, &main, Some(&engine), &ops);
     let mut report = Report::new(rank, size, options);
     report.set_reason(why);
-    report.begin(
-        backend_name,
-        Gradients { bytes: trainer.gradient_bytes(), buckets: trainer.buckets() },
-        hosts,
-        place,
-        &[],
-    );
+    report.begin(&trainer.name(), trainer.gradients(), hosts, place, &[]);
     clocks.run()?;
 
     let mut results: Option<(StepResult, StepResult)> = None;
@@ -153,7 +176,7 @@ where
             memory_is_recorded = true;
         }
         let result = step_once(context, &clocks, &mut trainer, &observer, &engine, &main, step)?;
-        recorder.end_step(Some(result.loss));
+        recorder.end_step(result.learned.map(|learned| learned.loss));
         if phase == Phase::Active {
             times.push(begin.elapsed());
         }
@@ -176,38 +199,21 @@ where
     Ok(Trained { first, last, time, report })
 }
 
-fn step_once<B: Backend>(
+fn step_once(
     context: &JobContext<'_>,
     clocks: &ClockComparison<'_>,
-    trainer: &mut Trainer<B>,
+    trainer: &mut impl Training,
     observer: &OpRecording<'_>,
     engine: &RefCell<Engine>,
     main: &ThreadRecorder,
     step: u32,
-) -> Result<StepResult, Error>
-where
-    B::Buffer: HostMemory,
-{
+) -> Result<StepResult, Error> {
     // Names are interned for recorded steps only, because the recorder keeps every name until the end.
     let _scope = main.active_step().map(|_| {
         let name = context.recorder.intern(&format!("ProfilerStep#{step}"));
         main.scope(Kind::UserAnnotation, name)
     });
     trainer.step(observer, engine, main, step, clocks.is_due())
-}
-
-/// Writes the rows that are known before the first step.
-fn record_setup<B: Backend>(
-    context: &JobContext<'_>,
-    trainer: &Trainer<B>,
-    world: &World,
-    hosts: usize,
-) -> Result<(), Error>
-where
-    B::Buffer: HostMemory,
-{
-    context.record_comm(world, hosts)?;
-    Ok(context.recorder.rows(trainer.bucket_rows())?)
 }
 
 /// The lower median.

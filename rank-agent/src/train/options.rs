@@ -6,9 +6,12 @@ use std::time::Duration;
 use kernels::Dtype;
 use recorder::Schedule;
 
+use crate::Error;
 use crate::train::engine::Progress;
 use crate::train::faults::Fault;
 use crate::train::model::ModelConfig;
+use crate::train::parallel::compute::Compute;
+use crate::train::parallel::mesh::Mesh;
 
 /// The device that computes the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +59,14 @@ pub struct Options {
     pub model: ModelConfig,
     /// Limit of a gradient bucket in bytes.
     pub bucket_bytes: usize,
+    /// The grid of a job with several communicators; `None`: plain data parallelism.
+    pub parallel: Option<Mesh>,
+    /// Shard the layers over data-parallel ranks.
+    pub fsdp: bool,
+    /// The work of a layer.
+    pub compute: Compute,
+    /// Microbatches of a step; `None`: twice the number of stages, or 1 without a pipeline.
+    pub microbatches: Option<usize>,
     /// Arithmetic of the matrix products.
     pub dtype: Dtype,
     /// The library that carries the gradients.
@@ -77,6 +88,43 @@ pub struct Options {
 }
 
 impl Options {
+    /// The grid of a job of `size` ranks with several communicators; `None` if it trains by plain data parallelism.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the ranks or the layers do not fit.
+    pub fn mesh(&self, size: usize) -> Result<Option<Mesh>, Error> {
+        let mesh = self.parallel.unwrap_or(Mesh { dp: size, tp: 1, pp: 1 });
+        if mesh.size() != size {
+            let wanted = mesh.size();
+            return Err(Error::Usage(format!("--parallel {mesh} needs {wanted} ranks, the job has {size}")));
+        }
+        if mesh.tp == 1 && mesh.pp == 1 && !self.fsdp && self.compute == Compute::Gemm {
+            return Ok(None);
+        }
+        let (layers, hidden) = (self.model.layers, self.model.hidden);
+        if !layers.is_multiple_of(mesh.pp) {
+            let stages = mesh.pp;
+            return Err(Error::Usage(format!("--layers {layers} cannot be divided among {stages} stages")));
+        }
+        if !hidden.is_multiple_of(mesh.tp) {
+            let parts = mesh.tp;
+            return Err(Error::Usage(format!("--hidden {hidden} cannot be divided into {parts} parts")));
+        }
+        if self.fsdp && mesh.pp > 1 {
+            return Err(Error::Usage("--fsdp has no pipeline: give --parallel pp=1".into()));
+        }
+        if self.backend == BackendChoice::Cuda || self.collectives == Collectives::Nccl {
+            let what = "tensor and pipeline parallelism, --fsdp and --compute run on the CPU over MPI";
+            return Err(Error::Usage(format!("{what}: give --backend cpu")));
+        }
+        Ok(Some(mesh))
+    }
+
+    /// Microbatches of a step.
+    pub fn microbatches(&self, mesh: &Mesh) -> usize {
+        self.microbatches.unwrap_or(if mesh.pp == 1 { 1 } else { 2 * mesh.pp }).max(1)
+    }
+
     /// The options as the run's manifest holds them.
     pub fn manifest_config(&self, launcher: &str) -> serde_json::Map<String, serde_json::Value> {
         let Options { steps, schedule, model, bucket_bytes, dtype, progress, .. } = self;
@@ -95,6 +143,10 @@ impl Options {
             "seed": model.seed,
             "learning_rate": model.learning_rate,
             "bucket_bytes": bucket_bytes,
+            "parallel": self.parallel.map(|mesh| mesh.to_string()),
+            "fsdp": self.fsdp,
+            "compute": self.compute.name(),
+            "microbatches": self.microbatches,
             "dtype": dtype.as_str(),
             "progress": format!("{progress:?}").to_lowercase(),
             "cuda_graph": self.cuda_graph,

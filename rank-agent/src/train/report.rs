@@ -9,15 +9,15 @@ use trace::terminal;
 use crate::console;
 use crate::fabric::agree::RunPlace;
 use crate::train::options::{BackendChoice, Options};
-use crate::train::trainer::StepResult;
+use crate::train::training::{Gradients, StepResult};
 
 /// The result of a job, the same on all ranks.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Checksum of the parameters after the last step.
-    pub checksum: u64,
-    /// Mean loss of the first and the last step.
-    pub losses: (f64, f64),
+    /// Checksum of the parameters after the last step; `None` if the job trains nothing.
+    pub checksum: Option<u64>,
+    /// Mean loss of the first and the last step; `None` if the job trains nothing.
+    pub losses: Option<(f64, f64)>,
     /// Rows lost on all ranks.
     pub dropped: u64,
     /// Number of ranks whose recording was not closed in order.
@@ -60,15 +60,6 @@ pub struct StepTime {
 /// Shortest interval between progress lines.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(5);
 
-/// Size of the gradients.
-#[derive(Clone, Copy, Debug)]
-pub struct Gradients {
-    /// Bytes.
-    pub bytes: usize,
-    /// Buckets that carry them.
-    pub buckets: usize,
-}
-
 /// Prints rank 0's messages; on other ranks it prints nothing.
 #[derive(Debug)]
 pub struct Report {
@@ -80,6 +71,8 @@ pub struct Report {
     backend_was_chosen: bool,
     why_chosen: Option<String>,
     model: String,
+    /// What carries the gradients.
+    carrier: &'static str,
 }
 
 impl Report {
@@ -94,6 +87,7 @@ impl Report {
             shows_every_step: rank == 0 && std::io::stderr().is_terminal(),
             backend_was_chosen: options.backend == BackendChoice::Auto,
             why_chosen: None,
+            carrier: if options.fsdp { "sharded layer" } else { "bucket" },
             model: format!("{layers} layers of {hidden}, batch {batch}"),
         }
     }
@@ -117,7 +111,7 @@ impl Report {
             "{ranks}{hosts}, {}, {} of gradients in {}; computed by the {backend}{chosen}; {place}",
             self.model,
             bytes(gradients.bytes as u64),
-            plural(gradients.buckets as u64, "bucket"),
+            plural(gradients.buckets as u64, self.carrier),
         ));
         for note in notes {
             self.say(note);
@@ -129,13 +123,8 @@ impl Report {
         if !self.speaks {
             return;
         }
-        let text = format!(
-            "step {}/{}  loss {:.4}  {:.1} ms",
-            step + 1,
-            self.steps,
-            result.mean_loss,
-            time.as_secs_f64() * 1e3
-        );
+        let loss = result.learned.map_or(String::new(), |learned| format!("  loss {:.4}", learned.mean_loss));
+        let text = format!("step {}/{}{loss}  {:.1} ms", step + 1, self.steps, time.as_secs_f64() * 1e3);
         if self.shows_every_step {
             terminal::overwrite(if step + 1 == self.steps { "" } else { &text });
         } else if self.last_progress.elapsed() >= PROGRESS_PERIOD {
@@ -153,11 +142,11 @@ impl Report {
         place: Option<&RunPlace>,
         summary: &Summary,
     ) {
-        let (first, last) = outcome.losses;
+        let losses = outcome.losses.map_or(String::new(), |(first, last)| format!(": loss {first:.6} → {last:.6}"));
         let time = time.map_or(String::new(), |StepTime { time, steps, what }| {
             format!("; {:.2} ms a step ({what} of {steps} active)", time.as_secs_f64() * 1e3)
         });
-        self.say(&format!("{} done: loss {first:.6} → {last:.6}{time}", plural(u64::from(self.steps), "step")));
+        self.say(&format!("{} done{losses}{time}", plural(u64::from(self.steps), "step")));
         let Some(place) = place else { return };
         let lost = if outcome.dropped == 0 { "none lost".into() } else { format!("{} LOST", outcome.dropped) };
         let Totals { rows, bytes: size, failed_parts, .. } = totals;

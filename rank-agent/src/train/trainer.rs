@@ -2,19 +2,21 @@
 //! ranks' checksums.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use kernels::{Backend, BucketPack, BucketUnpack, Cost};
 use recorder::{Memory, Recorder, ThreadRecorder};
 use trace::BucketRow;
 
 use crate::Error;
-use crate::fabric::Buffers;
+use crate::fabric::{Buffers, Fabric};
 use crate::train::buckets::{BucketPlan, Pending};
 use crate::train::checksum;
 use crate::train::engine::Engine;
 use crate::train::faults::{Fault, Phase, wait_exactly, wait_in};
 use crate::train::model::{Model, ModelConfig, ReadyGradient};
 use crate::train::op_observer::{Observer, Op, OpTable, Range};
+use crate::train::training::{Gradients, Learned, StepResult, Training};
 
 /// Memory that moves to the fabric and back without a copy.
 pub trait HostMemory: From<Vec<f32>> + Into<Vec<f32>> + Send {}
@@ -47,26 +49,14 @@ pub struct Trainer<B: Backend> {
     memory: Vec<BucketMemory<B::Buffer>>,
     wait_op: Op,
     faults: Vec<Fault>,
-}
-
-/// The result of a step.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StepResult {
-    /// Loss on this rank's batch, before the update.
-    pub loss: f64,
-    /// Mean of all ranks' losses.
-    pub mean_loss: f64,
-    /// Checksum of the parameters after the update, equal on all ranks.
-    pub checksum: u64,
-    /// Whether rank 0 wants all ranks to compare their clocks now.
-    pub compares_clocks: bool,
+    control: Arc<dyn Fabric>,
 }
 
 impl<B: Backend> Trainer<B>
 where
     B::Buffer: HostMemory,
 {
-    /// Allocates the model and its buckets, `bucket_bytes` each, for one of `size` ranks.
+    /// Allocates the model and its buckets, `bucket_bytes` each.
     ///
     /// # Errors
     /// [`Error::Kernel`] when memory runs out.
@@ -74,10 +64,11 @@ where
         backend: B,
         config: &ModelConfig,
         bucket_bytes: usize,
-        (rank, size): (usize, usize),
+        control: &Arc<dyn Fabric>,
         faults: &[Fault],
         ops: &mut OpTable,
     ) -> Result<Self, Error> {
+        let (rank, size) = (control.rank(), control.size());
         let model = Model::new(&backend, config, ops)?;
         let lens: Vec<usize> = model.parameters().iter().map(crate::train::model::Parameter::len).collect();
         let plan = BucketPlan::new(&lens, size_of::<f32>(), bucket_bytes);
@@ -105,76 +96,8 @@ where
             memory,
             wait_op,
             faults: faults.to_vec(),
+            control: control.clone(),
         })
-    }
-
-    /// Number of buckets.
-    pub fn buckets(&self) -> usize {
-        self.plan.buckets.len()
-    }
-
-    /// Bytes of all gradients.
-    pub fn gradient_bytes(&self) -> usize {
-        self.plan.buckets.iter().map(|bucket| bucket.len * size_of::<f32>()).sum()
-    }
-
-    /// The rows of the table `buckets`.
-    pub fn bucket_rows(&self) -> Vec<BucketRow> {
-        let name = |parameter: Option<&usize>| {
-            let parameter = parameter.and_then(|index| self.model.parameters().get(*index));
-            parameter.map_or_else(Default::default, |parameter| parameter.name.as_str().into())
-        };
-        let row = |(index, bucket): (usize, &crate::train::buckets::Bucket)| BucketRow {
-            rank: self.rank as i32,
-            bucket: index as i32,
-            bytes: (bucket.len * size_of::<f32>()) as i64,
-            first_parameter: name(bucket.parameters.first()),
-            last_parameter: name(bucket.parameters.last()),
-        };
-        self.plan.buckets.iter().enumerate().map(row).collect()
-    }
-
-    /// Records all allocations of this rank with the present time, because they were made before recording was active.
-    pub fn record_memory(&self, recorder: &Recorder, thread: &ThreadRecorder) {
-        let note = |name: &str, bytes: usize| {
-            thread.memory(Memory::host(recorder.intern(name), bytes as i64));
-        };
-        for allocation in self.model.allocations() {
-            note(&allocation.name, allocation.bytes);
-        }
-        for (index, bucket) in self.plan.buckets.iter().enumerate() {
-            let bytes = bucket.len * size_of::<f32>();
-            note(&format!("bucket{index}.send"), bytes);
-            note(&format!("bucket{index}.recv"), bytes);
-        }
-    }
-
-    /// Runs one step. On rank 0, `wants_comparison` becomes [`StepResult::compares_clocks`] of all ranks. Collective.
-    ///
-    /// # Errors
-    /// [`Error::Diverged`] if the ranks' parameters differ afterwards; the fabric's error.
-    pub fn step(
-        &mut self,
-        observer: &impl Observer,
-        engine: &RefCell<Engine>,
-        thread: &ThreadRecorder,
-        step: u32,
-        wants_comparison: bool,
-    ) -> Result<StepResult, Error> {
-        observer.range(Range::Input, || {
-            wait_exactly(wait_in(&self.faults, self.rank, Phase::Input, step));
-            self.model.load_batch(&self.backend, observer, self.rank as u64, u64::from(step))
-        })?;
-        observer.range(Range::Forward, || {
-            wait_exactly(wait_in(&self.faults, self.rank, Phase::Forward, step));
-            self.model.forward(&self.backend, observer)
-        })?;
-        observer.range(Range::Backward, || {
-            wait_exactly(wait_in(&self.faults, self.rank, Phase::Backward, step));
-            self.backward(observer, engine, thread)
-        })?;
-        let loss = self.model.loss(&self.backend)?;
-        observer.range(Range::Optimizer, || self.optimize(observer, engine, thread, (step, wants_comparison), loss))
     }
 
     fn backward(
@@ -226,11 +149,83 @@ where
         self.model.update(&self.backend, observer)?;
         let checksum = self.model.checksum(&self.backend, observer)?;
         let mine = [checksum, loss.to_bits(), u64::from(wants_comparison)];
-        let all = engine.borrow_mut().all_gather(thread, &mine)?;
+        let all = engine.borrow_mut().all_gather(&*self.control, thread, &mine)?;
         let column = |at| all.iter().skip(at).step_by(mine.len()).copied();
         let checksums: Vec<u64> = column(0).collect();
         checksum::compare(i64::from(step), &checksums)?;
         let mean_loss = column(1).map(f64::from_bits).sum::<f64>() / checksums.len() as f64;
-        Ok(StepResult { loss, mean_loss, checksum, compares_clocks: column(2).next() == Some(1) })
+        let learned = Some(Learned { loss, mean_loss, checksum });
+        Ok(StepResult { learned, compares_clocks: column(2).next() == Some(1) })
+    }
+}
+
+impl<B: Backend> Training for Trainer<B>
+where
+    B::Buffer: HostMemory,
+{
+    fn name(&self) -> String {
+        self.backend.name().into()
+    }
+
+    fn buckets(&self) -> usize {
+        self.plan.buckets.len()
+    }
+
+    fn gradients(&self) -> Gradients {
+        let bytes = self.plan.buckets.iter().map(|bucket| bucket.len * size_of::<f32>()).sum();
+        Gradients { bytes, buckets: self.buckets() }
+    }
+
+    fn bucket_rows(&self) -> Vec<BucketRow> {
+        let name = |parameter: Option<&usize>| {
+            let parameter = parameter.and_then(|index| self.model.parameters().get(*index));
+            parameter.map_or_else(Default::default, |parameter| parameter.name.as_str().into())
+        };
+        let row = |(index, bucket): (usize, &crate::train::buckets::Bucket)| BucketRow {
+            rank: self.rank as i32,
+            bucket: index as i32,
+            bytes: (bucket.len * size_of::<f32>()) as i64,
+            first_parameter: name(bucket.parameters.first()),
+            last_parameter: name(bucket.parameters.last()),
+        };
+        self.plan.buckets.iter().enumerate().map(row).collect()
+    }
+
+    fn record_memory(&self, recorder: &Recorder, thread: &ThreadRecorder) {
+        let note = |name: &str, bytes: usize| {
+            thread.memory(Memory::host(recorder.intern(name), bytes as i64));
+        };
+        for allocation in self.model.allocations() {
+            note(&allocation.name, allocation.bytes);
+        }
+        for (index, bucket) in self.plan.buckets.iter().enumerate() {
+            let bytes = bucket.len * size_of::<f32>();
+            note(&format!("bucket{index}.send"), bytes);
+            note(&format!("bucket{index}.recv"), bytes);
+        }
+    }
+
+    fn step(
+        &mut self,
+        observer: &impl Observer,
+        engine: &RefCell<Engine>,
+        thread: &ThreadRecorder,
+        step: u32,
+        wants_comparison: bool,
+    ) -> Result<StepResult, Error> {
+        observer.range(Range::Input, || {
+            wait_exactly(wait_in(&self.faults, self.rank, Phase::Input, step));
+            self.model.load_batch(&self.backend, observer, self.rank as u64, u64::from(step))
+        })?;
+        observer.range(Range::Forward, || {
+            wait_exactly(wait_in(&self.faults, self.rank, Phase::Forward, step));
+            self.model.forward(&self.backend, observer)
+        })?;
+        observer.range(Range::Backward, || {
+            wait_exactly(wait_in(&self.faults, self.rank, Phase::Backward, step));
+            self.backward(observer, engine, thread)
+        })?;
+        let loss = self.model.loss(&self.backend)?;
+        observer.range(Range::Optimizer, || self.optimize(observer, engine, thread, (step, wants_comparison), loss))
     }
 }

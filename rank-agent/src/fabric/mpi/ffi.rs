@@ -126,6 +126,80 @@ impl Communicator {
         })
     }
 
+    /// `all` holds `mine.len()` numbers per member.
+    pub(super) fn start_all_gather_floats(
+        &self,
+        mine: Vec<f32>,
+        all: Vec<f32>,
+    ) -> Result<Operation<SendRecv<f32>>, Error> {
+        let n = count("MPI_Iallgather", mine.len())?;
+        assert_eq!(all.len(), mine.len() * self.size()?, "the result holds every member's numbers");
+        Operation::start("MPI_Iallgather", (mine, all), |(mine, all), request| {
+            let (send, recv) = (mine.as_ptr().cast::<c_void>(), all.as_mut_ptr().cast::<c_void>());
+            // SAFETY: `send` points to `n` floats and `recv` to `n` floats per member, on the heap and apart from each
+            // other; the operation owns both and touches neither until it is complete.
+            unsafe { sys::MPI_Iallgather(send, n, sys::RSMPI_FLOAT, recv, n, sys::RSMPI_FLOAT, self.0, request) }
+        })
+    }
+
+    /// `all` holds `mine.len()` numbers per member.
+    pub(super) fn start_reduce_scatter(
+        &self,
+        all: Vec<f32>,
+        mine: Vec<f32>,
+    ) -> Result<Operation<SendRecv<f32>>, Error> {
+        let n = count("MPI_Ireduce_scatter_block", mine.len())?;
+        assert_eq!(all.len(), mine.len() * self.size()?, "there are as many numbers for every member");
+        Operation::start("MPI_Ireduce_scatter_block", (all, mine), |(all, mine), request| {
+            let (send, recv) = (all.as_ptr().cast::<c_void>(), mine.as_mut_ptr().cast::<c_void>());
+            // SAFETY: `send` points to `n` floats per member and `recv` to `n` floats, on the heap and apart from each
+            // other; the operation owns both and touches neither until it is complete.
+            unsafe { sys::MPI_Ireduce_scatter_block(send, recv, n, sys::RSMPI_FLOAT, sys::RSMPI_SUM, self.0, request) }
+        })
+    }
+
+    pub(super) fn start_send(
+        &self,
+        peer: usize,
+        data: Vec<f32>,
+        unused: Vec<f32>,
+    ) -> Result<Operation<SendRecv<f32>>, Error> {
+        let (n, peer) = (count("MPI_Isend", data.len())?, count("MPI_Isend", peer)?);
+        Operation::start("MPI_Isend", (data, unused), |(data, _), request| {
+            let from = data.as_ptr().cast::<c_void>();
+            // SAFETY: `from` points to `n` floats on the heap, which the operation owns and does not touch until it is
+            // complete.
+            unsafe { sys::MPI_Isend(from, n, sys::RSMPI_FLOAT, peer, DATA_TAG, self.0, request) }
+        })
+    }
+
+    pub(super) fn start_receive(
+        &self,
+        peer: usize,
+        unused: Vec<f32>,
+        data: Vec<f32>,
+    ) -> Result<Operation<SendRecv<f32>>, Error> {
+        let (n, peer) = (count("MPI_Irecv", data.len())?, count("MPI_Irecv", peer)?);
+        Operation::start("MPI_Irecv", (unused, data), |(_, data), request| {
+            let to = data.as_mut_ptr().cast::<c_void>();
+            // SAFETY: `to` points to `n` floats on the heap, which the operation owns and does not touch until it is
+            // complete.
+            unsafe { sys::MPI_Irecv(to, n, sys::RSMPI_FLOAT, peer, DATA_TAG, self.0, request) }
+        })
+    }
+
+    /// The communicator of the members that pass the same color, in their order. Collective.
+    pub(super) fn split(&self, color: usize) -> Result<Self, Error> {
+        let color = count("MPI_Comm_split", color)?;
+        let mut comm = MaybeUninit::<sys::MPI_Comm>::uninit();
+        // SAFETY: this communicator is valid. MPI_Comm_split writes the handle if it succeeds, and `check` returns before
+        // the handle is read if it does not. The new communicator inherits the error handler: errors return.
+        unsafe {
+            check("MPI_Comm_split", sys::MPI_Comm_split(self.0, color, 0, comm.as_mut_ptr()))?;
+            Ok(Self(comm.assume_init()))
+        }
+    }
+
     /// A word is below every library's eager limit, so this returns without the receiver.
     pub(super) fn send_word(&self, peer: usize, word: i64) -> Result<(), Error> {
         let (peer, word) = (count("MPI_Send", peer)?, [word]);
@@ -152,6 +226,7 @@ impl Communicator {
 }
 
 const PING_TAG: c_int = 1;
+const DATA_TAG: c_int = 2;
 
 /// A nonblocking operation with its memory. If it is dropped before it is complete, its memory is leaked, because MPI may
 /// still access it.

@@ -21,7 +21,8 @@ use super::nccl::Communicator;
 use super::timing::Timing;
 use crate::Error;
 use crate::fabric::{Buffers, Pace, Stop};
-use crate::train::engine::{Engine, World};
+use crate::train::engine::Engine;
+use crate::train::stream::CommNames;
 
 /// The recorders of a step, and the signal that may end it.
 #[derive(Clone, Copy)]
@@ -163,7 +164,7 @@ pub(super) struct NcclComm {
     stream: Stream,
     events: Vec<BucketEvents>,
     timing: Timing,
-    world: World,
+    world: CommNames,
     name: NameId,
     float: NameId,
     next_seq: i64,
@@ -174,7 +175,7 @@ impl NcclComm {
         communicator: Communicator,
         cuda: &Cuda,
         recorder: &Recorder,
-        world: World,
+        world: CommNames,
         buckets: usize,
     ) -> Result<Self, Error> {
         Ok(Self {

@@ -18,11 +18,12 @@ use crate::fabric::Lane;
 use crate::fabric::agree::agree_on_success as agree;
 use crate::train::checksum;
 use crate::train::context::{ClockComparison, JobContext, Trained, rank_number};
-use crate::train::engine::{Engine, World};
+use crate::train::engine::Engine;
 use crate::train::op_observer::OpTable;
 use crate::train::op_recording::OpRecording;
-use crate::train::report::{Gradients, Report, StepTime};
-use crate::train::trainer::StepResult;
+use crate::train::report::{Report, StepTime};
+use crate::train::stream::CommNames;
+use crate::train::training::{Gradients, Learned, StepResult};
 
 /// Results of the steps that were enqueued on the device.
 #[derive(Default)]
@@ -114,8 +115,7 @@ impl Training<'_> {
         let (clocks, hosts) = job.clock_comparison()?;
         let main = recorder.thread("main");
         let world = job.world();
-        let engine =
-            Engine::start(fabric.clone(), options.progress, recorder, world, stop.clone(), trainer.bucket_lens().len());
+        let engine = job.world_engine(world, trainer.bucket_lens().len());
         let engine = RefCell::new(agree(&**fabric, engine)?);
         let comm = self.connect(&cuda, &trainer, &engine, world)?;
         job.record_comm(&world, hosts)?;
@@ -149,7 +149,7 @@ impl Training<'_> {
         cuda: &Cuda,
         trainer: &DeviceTrainer,
         engine: &'e RefCell<Engine>,
-        world: World,
+        world: CommNames,
     ) -> Result<Comm<'e>, Error> {
         let lens = trainer.bucket_lens();
         let comm = match self.plan.carrier {
@@ -264,7 +264,8 @@ impl Running<'_> {
             let losses: f64 = of_step(0).map(f64::from_bits).sum();
             let mean_loss = losses / self.job.fabric.size() as f64;
             let loss = f64::from(entry.loss);
-            let result = StepResult { loss, mean_loss, checksum: entry.checksum, compares_clocks };
+            let learned = Some(Learned { loss, mean_loss, checksum: entry.checksum });
+            let result = StepResult { learned, compares_clocks };
             self.ledger.first.get_or_insert(result);
             self.ledger.last = Some(result);
         }
