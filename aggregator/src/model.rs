@@ -65,6 +65,8 @@ pub struct Instance {
     pub bytes: Option<i64>,
     /// Step that most of its ranks record.
     pub step: Option<i32>,
+    /// Of a send, the rank that sends.
+    pub sender: Option<i32>,
     /// Gradient bucket, if its ranks agree.
     pub bucket: Option<i32>,
     /// Number of ranks in the communicator, if known.

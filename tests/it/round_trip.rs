@@ -39,6 +39,11 @@ fn comparable(analysis: Analysis) -> Tables {
         let next = comms.len() as i64;
         instance.comm_id = *comms.entry(instance.comm_id).or_insert(next);
     }
+    for row in &mut tables.exposed_communication {
+        row.comm_id = row.comm_id.and_then(|id| comms.get(&id).copied());
+        // Traces do not say how many hosts a communicator has.
+        row.nodes = None;
+    }
     tables.bucket_timing.iter_mut().for_each(|row| row.ready_ns = None);
     tables.op_stats.retain(|row| {
         &*row.name != HOOK && !row.name.starts_with(COLLECTIVE_CALL_PREFIX) && !row.name.starts_with(STEP)

@@ -1,6 +1,6 @@
 //! The types of cells, and how a cell enters and leaves an Arrow array.
 //!
-//! A cell is an `i32`, `i64`, `f64`, `bool`, [`Text`], [`Word`] or `Vec<i32>`, or an `Option` of these. The Rust type
+//! A cell is an `i32`, `i64`, `f64`, `bool`, [`Text`], [`Word`] or `Vec<i32>`, `Vec<i64>`, or an `Option` of these. The Rust type
 //! alone decides the Arrow type and the nullability, so a schema cannot disagree with the code that fills it.
 
 use std::ops::Deref;
@@ -319,39 +319,49 @@ impl<V: Vocabulary> Cell for Option<Word<V>> {
     }
 }
 
-impl Cell for Option<Vec<i32>> {
-    const NULLABLE: bool = true;
-    const TYPE_NAME: &'static str = "INTEGER[]";
-    type Builder = ListBuilder<Int32Builder>;
-    type Column = ListArray;
-    fn data_type() -> DataType {
-        DataType::List(Arc::new(Field::new("item", DataType::Int32, true)))
-    }
-    fn builder() -> Self::Builder {
-        ListBuilder::new(Int32Builder::new())
-    }
-    fn append(&self, builder: &mut Self::Builder) {
-        match self {
-            Some(items) => {
-                builder.values().append_slice(items);
-                builder.append(true);
+/// Lists of numbers.
+macro_rules! list_cell {
+    ($($item:ty, $name:literal, $data:ident, $type:ident, $builder:ident;)*) => {$(
+        impl Cell for Option<Vec<$item>> {
+            const NULLABLE: bool = true;
+            const TYPE_NAME: &'static str = $name;
+            type Builder = ListBuilder<$builder>;
+            type Column = ListArray;
+            fn data_type() -> DataType {
+                DataType::List(Arc::new(Field::new("item", DataType::$data, true)))
             }
-            None => builder.append(false),
+            fn builder() -> Self::Builder {
+                ListBuilder::new($builder::new())
+            }
+            fn append(&self, builder: &mut Self::Builder) {
+                match self {
+                    Some(items) => {
+                        builder.values().append_slice(items);
+                        builder.append(true);
+                    }
+                    None => builder.append(false),
+                }
+            }
+            fn finish(builder: &mut Self::Builder) -> ArrayRef {
+                ArrayBuilder::finish(builder)
+            }
+            fn open(array: &dyn Array) -> Option<Self::Column> {
+                let list = array.as_list_opt::<i32>()?;
+                list.values().as_primitive_opt::<$type>()?;
+                Some(list.clone())
+            }
+            fn get(column: &Self::Column, row: usize) -> Self {
+                column
+                    .is_valid(row)
+                    .then(|| column.value(row).as_primitive::<$type>().iter().map(Option::unwrap_or_default).collect())
+            }
         }
-    }
-    fn finish(builder: &mut Self::Builder) -> ArrayRef {
-        ArrayBuilder::finish(builder)
-    }
-    fn open(array: &dyn Array) -> Option<Self::Column> {
-        let list = array.as_list_opt::<i32>()?;
-        list.values().as_primitive_opt::<Int32Type>()?;
-        Some(list.clone())
-    }
-    fn get(column: &Self::Column, row: usize) -> Self {
-        column
-            .is_valid(row)
-            .then(|| column.value(row).as_primitive::<Int32Type>().iter().map(Option::unwrap_or_default).collect())
-    }
+    )*};
+}
+
+list_cell! {
+    i32, "INTEGER[]", Int32, Int32Type, Int32Builder;
+    i64, "BIGINT[]", Int64, Int64Type, Int64Builder;
 }
 
 #[cfg(test)]

@@ -171,6 +171,7 @@ fn instance(ranks: &[&RankOutline], group: &Group) -> Instance {
         op,
         bytes: agreed(rows.iter().map(|(_, r)| r.bytes)),
         step: most_common(rows.iter().filter_map(|(_, r)| r.step).collect()),
+        sender: rows.iter().find(|(_, r)| r.op == Op::Send).map(|(rank, _)| *rank),
         bucket: agreed(rows.iter().map(|(_, r)| r.bucket)),
         ranks_expected: if point_to_point { Some(2) } else { ranks_expected(ranks, &places, &rows) },
         fused: rows.iter().any(|(_, r)| r.fused == Some(true)),

@@ -33,6 +33,9 @@ pub struct Arguments {
     /// Transfers take this share of their time, as in 0.5; 0 is no time.
     #[arg(long, value_name = "X", value_parser = scale)]
     comm_scale: Option<f64>,
+    /// Gradient buckets close at this size in MiB, the first one at 1 MiB at most, as in DistributedDataParallel.
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    bucket_mb: Option<u32>,
     /// Every collective blocks its ranks, so that no work overlaps communication.
     #[arg(long)]
     no_overlap: bool,
@@ -80,6 +83,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         comm_scale: arguments.comm_scale,
         no_overlap: arguments.no_overlap,
         perfect: arguments.perfect,
+        bucket_mb: arguments.bucket_mb,
     };
     let ranks = analyzed.replayed.ranks();
     if let Some(absent) = asked.without.iter().find(|rank| ranks.binary_search(rank).is_err()) {
@@ -87,10 +91,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         return Err(Error::Option { option: "without", value: format!("rank={absent}"), why });
     }
     let path = source.info().path;
-    let Some(found) = predict(&analyzed, &asked) else {
-        let why = "a what-if needs steps with collectives whose ranks are matched".to_string();
-        return Err(Error::NoInput { path, why });
-    };
+    let found = predict(&analyzed, &asked).map_err(|why| Error::NoInput { path, why: why.into() })?;
     print(arguments.json, &found, |out| what_if::write_predictions(&found, width(), colour(), out))?;
     print_omissions(&analyzed.analysis.tables.omissions);
     Ok(arguments.input.outcome(analyzed.analysis.worst_omission()))

@@ -119,6 +119,7 @@ mod tests {
             op: "allreduce".into(),
             bytes: None,
             step: Some(1),
+            sender: None,
             bucket: None,
             ranks_expected: Some(2),
             fused: false,

@@ -42,6 +42,7 @@ pub(crate) fn findings(
     others.extend(coarse_clock(analysis));
     others.extend(communication::exposed(analysis, limits));
     others.extend(stages::imbalance(analysis));
+    others.extend(stages::bubble(analysis));
     others.extend(input::findings(analysis, limits));
     others.extend(memory::findings(analysis, limits, memory));
     others.extend(kernels::slow_device(analysis, limits));

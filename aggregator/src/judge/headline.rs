@@ -403,6 +403,9 @@ fn nothing(tables: &Tables, facts: &Facts) -> String {
         };
         return format!("{none}: waits between ranks are unknown.");
     }
+    if !tables.pipeline.is_empty() && tables.pipeline.iter().all(|row| row.rank == row.stage) {
+        return "each rank is a stage of the pipeline by itself: no other rank does its work, so none can be called slow.".into();
+    }
     "no recorded step has a collective of several ranks: stragglers cannot be judged.".into()
 }
 

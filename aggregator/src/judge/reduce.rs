@@ -17,7 +17,7 @@ use crate::judge::findings::findings;
 use crate::judge::findings::overhead::overhead;
 use crate::judge::headline;
 use crate::judge::step_numbers::lacking;
-use crate::judge::stragglers::{self, Replayed};
+use crate::judge::stragglers::{self, Gradients, Replayed};
 use crate::judge::unfinished::unfinished;
 use crate::measure::by_name::{compare_kernels, compare_ops};
 use crate::measure::map::map_rank;
@@ -77,8 +77,27 @@ pub(crate) fn analyze_replayed(
     let (parts, _, omissions) = map_chosen(source, options, progress)?;
     let collectives = parts.iter().flat_map(|part| &part.outline.collectives);
     let comm_names = collectives.filter_map(|c| Some((c.comm_id, c.comm_name.as_ref()?.to_string()))).collect();
-    let (analysis, _, replayed) = reduce_aligned(parts, &source.info(), options, omissions)?;
+    let gradients = gradients(&parts);
+    let (analysis, _, mut replayed) = reduce_aligned(parts, &source.info(), options, omissions)?;
+    replayed.gradients = gradients;
     Ok(AnalyzedReplay { analysis, comm_names, replayed })
+}
+
+/// What is known of the gradients of a run.
+fn gradients(parts: &[RankPart]) -> Gradients {
+    let mut ranks: Vec<i32> = parts.iter().map(|part| part.outline.info.rank).collect();
+    ranks.sort_unstable();
+    let buckets = parts.iter().flat_map(|part| &part.buckets);
+    let sizes = buckets.filter_map(|row| Some((row.bucket, row.parameter_bytes.clone()?))).collect();
+    let mut queued_ns = BTreeMap::new();
+    for part in parts {
+        let Ok(place) = ranks.binary_search(&part.outline.info.rank) else { continue };
+        queued_ns.extend(part.outline.collectives.iter().filter_map(|row| {
+            let key = (place, row.comm_id, row.step?, row.bucket?);
+            Some((key, row.start_ns? - row.enqueue_ns.or(row.ready_ns)?))
+        }));
+    }
+    Gradients { sizes, queued_ns }
 }
 
 /// Analyzes a source like [`analyze`], and keeps the data that renderers of single rows need.
@@ -170,6 +189,7 @@ fn reduce_aligned(
         clock_fit: clocks.rows().to_vec(),
         bucket_timing: bucket_timing(&instances, &rows, &parts, &clocks),
         collective_instances: rows,
+        pipeline: replayed.pipeline(),
         unfinished_collectives: unfinished(&parts, options.takes_whole_ranks()),
         selection: options.selection().map(|options| SelectionRow { options: options.into() }).into_iter().collect(),
         ..Tables::default()

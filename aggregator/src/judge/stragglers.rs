@@ -32,19 +32,23 @@ mod last;
 mod measured;
 mod nodes;
 mod occasional;
+mod order;
 mod outliers;
 mod per_step;
+mod rebucket;
 mod reduce;
 mod replay;
 mod replayed;
 mod rows;
 mod shares;
+mod stages;
 mod standing;
 mod transfers;
 
 use trace::{OmissionRow, StragglerRow, StragglerStepRow, WaitRow};
 
 pub use occasional::{Moving, Period};
+pub(crate) use rebucket::{Bound, Gradients};
 pub use reduce::reduce;
 pub(crate) use reduce::reduce_replayed;
 pub(crate) use replayed::{CommChoice, Different, Replayed};

@@ -14,8 +14,10 @@
 //!
 //! The profiler's own work has no part. Its time outside of K, C and M counts as idle, and `overhead_ns` states it.
 
+mod exposed;
+
 use rustc_hash::FxHashMap;
-use trace::{HtaTemporalRow, StepBreakdownRow};
+use trace::{ExposedCommRow, HtaTemporalRow, StepBreakdownRow};
 
 use crate::base::intervals::{Coverage, Interval, IntervalSet};
 use crate::measure::own_time::operating;
@@ -24,6 +26,8 @@ use crate::model::steps::{DeviceEnds, StepWindow, device_windows, host_windows};
 use crate::model::windows::Windows;
 use crate::model::{Events, Kind, NONE, RankData};
 use trace::name_rules::is_communication_by_hta;
+
+use self::exposed::exposed_communication;
 
 /// The activity of one device, or of the CPU of a rank without a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -218,6 +222,8 @@ impl Split {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Breakdown {
     pub(crate) rows: Vec<StepBreakdownRow>,
+    /// Where the exposed communication of each step comes from.
+    pub(crate) exposed: Vec<ExposedCommRow>,
     /// The activity of each device or of the CPU in the chosen time. All steps are included, because work of one step
     /// may run during another.
     pub(crate) parts: Vec<(Activity, Parts)>,
@@ -253,7 +259,9 @@ pub(crate) fn breakdown(data: &RankData, scope: &Scope) -> Breakdown {
         });
         let within = scope.within(&windows);
         let parts = Parts::new(&activity);
-        found.rows.extend(device_rows((rank, activity.device), &windows, &recorder, &parts, within.as_ref()));
+        let rows = device_rows((rank, activity.device), &windows, &recorder, &parts, within.as_ref());
+        found.exposed.extend(exposed_communication(data, &parts, (&rows, &windows), within.as_ref()));
+        found.rows.extend(rows);
         if let (Some(in_steps), Some(within)) = (&mut found.in_steps, &within) {
             let chosen = activity.clipped(within);
             let parts = Parts::new(&chosen);

@@ -3,7 +3,7 @@
 use trace::{CollectiveRow, Tables};
 
 use crate::base::intervals::Interval;
-use crate::measure::breakdown::{Activity, Parts, breakdown, hta_temporal};
+use crate::measure::breakdown::{Activity, Breakdown, Parts, breakdown, hta_temporal};
 use crate::measure::by_name::stats;
 use crate::measure::communication::{CommunicationEvidence, evidence};
 use crate::measure::critical::critical_path;
@@ -56,7 +56,8 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
                 ..device_tables(&view)
             };
             let step_flops = step_flops(&data, &keep, &breakdown.rows);
-            (Tables { step_breakdown: breakdown.rows, step_flops, ..tables }, exposed_ns)
+            let Breakdown { rows, exposed, .. } = breakdown;
+            (Tables { step_breakdown: rows, exposed_communication: exposed, step_flops, ..tables }, exposed_ns)
         },
         || of_host(&data, options, &scope, &launches),
     );

@@ -67,6 +67,12 @@ impl BucketPlan {
         Self { buckets, slots }
     }
 
+    /// Sizes of the gradients of a bucket of f32, in the order in which they fill it.
+    pub fn parameter_bytes(&self, bucket: &Bucket) -> Vec<i64> {
+        let len = |parameter: &usize| self.slots.get(*parameter).map_or(0, |slot| slot.len);
+        bucket.parameters.iter().map(|parameter| (len(parameter) * size_of::<f32>()) as i64).collect()
+    }
+
     /// The state at the start of a backward pass: no gradient is ready.
     pub fn pending(&self) -> Pending {
         let missing = self.buckets.iter().map(|bucket| bucket.parameters.len()).collect();

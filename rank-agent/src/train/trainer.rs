@@ -187,6 +187,7 @@ where
             bytes: (bucket.len * size_of::<f32>()) as i64,
             first_parameter: name(bucket.parameters.first()),
             last_parameter: name(bucket.parameters.last()),
+            parameter_bytes: Some(self.plan.parameter_bytes(bucket)),
         };
         self.plan.buckets.iter().enumerate().map(row).collect()
     }

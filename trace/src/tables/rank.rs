@@ -432,5 +432,7 @@ tables! {
         first_parameter: Text,
         /// Name of the parameter whose gradient fills it last.
         last_parameter: Text,
+        /// Sizes of its gradients in the order in which they fill it.
+        parameter_bytes: Option<Vec<i64>>,
     }
 }

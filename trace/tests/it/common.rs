@@ -66,6 +66,7 @@ fn cell(type_name: &str, nullable: bool) -> BoxedStrategy<Value> {
         "DOUBLE" => any::<f64>().prop_filter("JSON has no NaN", |v| v.is_finite()).prop_map(|v| json!(v)).boxed(),
         "BOOLEAN" => any::<bool>().prop_map(|v| json!(v)).boxed(),
         "VARCHAR" => prop_oneof![Just(String::new()), "[a-c]", ".{0,12}"].prop_map(|v| json!(v)).boxed(),
+        "BIGINT[]" => prop::collection::vec(any::<i64>(), 0..4).prop_map(|v| json!(v)).boxed(),
         "INTEGER[]" => prop::collection::vec(any::<i32>(), 0..4).prop_map(|v| json!(v)).boxed(),
         other => panic!("a new type of column needs values here: {other}"),
     };

@@ -184,6 +184,7 @@ mod tests {
             op: "allreduce".into(),
             bytes: None,
             step: None,
+            sender: None,
             bucket: None,
             ranks_expected: None,
             fused: false,

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{FindingRow, Op, Severity};
+use trace::{FindingRow, Severity};
 
 use crate::base::stats::lower_median;
 use crate::base::units::{ns, ranks_named};
@@ -54,7 +54,7 @@ pub(super) fn imbalance(analysis: &Analysis) -> Option<FindingRow> {
     );
     let evidence = format!(
         "wall_ns − exposed_comm_ns, lower medians over the ranks and steps of each of {} stages; threshold {LEAST_PCT} % of a \
-         step (this program's); a stage is the ranks that meet in collectives",
+         step (this program's); a stage is the ranks that do the same work",
         stages.len()
     );
     let suggestion = match longest.len() {
@@ -66,59 +66,53 @@ pub(super) fn imbalance(analysis: &Analysis) -> Option<FindingRow> {
     Some(saving(longest_ns - next_ns, finding(Severity::Warning, title, ("step_breakdown", evidence), suggestion)))
 }
 
-/// The stages of a pipeline: ranks that meet in collectives are of one stage. `None` if no stages send to each other.
+/// The least idle time by the schedule, in percent of a step.
+const LEAST_BUBBLE_PCT: f64 = 10.0;
+
+/// The finding about the idle time that the schedule of a pipeline makes.
+pub(super) fn bubble(analysis: &Analysis) -> Option<FindingRow> {
+    let stages = stages(analysis)?;
+    let rows = &analysis.tables.pipeline;
+    let bubble_ns = lower_median(rows.iter().map(|row| row.bubble_ns))?;
+    let step_ns = lower_median(rows.iter().map(|row| row.step_ns)).filter(|ns| *ns > 0)?;
+    let pct = 100.0 * bubble_ns as f64 / step_ns as f64;
+    if pct < LEAST_BUBBLE_PCT {
+        return None;
+    }
+    let title = format!(
+        "the {} stages of the pipeline idle for {} of a step ({pct:.0} %) by its schedule, even without transfers and slow ranks",
+        stages.len(),
+        ns(bubble_ns)
+    );
+    let evidence = format!(
+        "bubble_ns and step_ns, lower medians over ranks and steps; threshold {LEAST_BUBBLE_PCT} % of a step (this program's)"
+    );
+    let suggestion = "more microbatches in a step, or an interleaved schedule, make the bubble smaller";
+    Some(finding(Severity::Info, title, ("pipeline", evidence), suggestion))
+}
+
+/// The stages of a pipeline; `None` if there are not several.
 fn stages(analysis: &Analysis) -> Option<Vec<BTreeSet<i32>>> {
-    let tables = &analysis.tables;
-    if !tables.collective_instances.iter().any(|row| row.op == Op::Send) {
-        return None;
-    }
-    // Groups repeat in every collective: they are looked at once. Rows are in the order of their instances.
-    let (mut groups, mut pairs) = (BTreeSet::new(), BTreeSet::new());
-    for rows in tables.collective_waits.chunk_by(|a, b| a.instance == b.instance) {
-        let instance = usize::try_from(rows[0].instance).ok().and_then(|at| tables.collective_instances.get(at));
-        let Some(instance) = instance.filter(|row| row.instance == rows[0].instance) else { continue };
-        let ranks: Vec<i32> = rows.iter().map(|row| row.rank).collect();
-        if instance.op == Op::Send {
-            pairs.insert(ranks)
-        } else {
-            groups.insert(ranks)
-        };
-    }
-    let mut stage_of: BTreeMap<i32, i32> = step_rows(analysis).map(|row| (row.rank, row.rank)).collect();
-    for ranks in groups {
-        let joined: BTreeSet<i32> = ranks.iter().filter_map(|rank| stage_of.get(rank).copied()).collect();
-        if let Some(first) = joined.first().copied().filter(|_| joined.len() > 1) {
-            stage_of.values_mut().filter(|stage| joined.contains(stage)).for_each(|stage| *stage = first);
-        }
-    }
-    let crosses = |ranks: &Vec<i32>| {
-        let stages: BTreeSet<Option<&i32>> = ranks.iter().map(|rank| stage_of.get(rank)).collect();
-        stages.len() > 1
-    };
-    if !pairs.iter().any(crosses) {
-        return None;
-    }
     let mut stages: BTreeMap<i32, BTreeSet<i32>> = BTreeMap::new();
-    for (rank, stage) in stage_of {
-        stages.entry(stage).or_default().insert(rank);
+    for row in &analysis.tables.pipeline {
+        stages.entry(row.stage).or_default().insert(row.rank);
     }
-    Some(stages.into_values().collect())
+    (stages.len() > 1).then(|| stages.into_values().collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use trace::{InstanceRow, StepBreakdownRow, WaitRow};
+    use trace::{PipelineRow, StepBreakdownRow};
 
     use super::*;
 
-    /// Ranks 0 and 1, and 2 and 3, meet in collectives 0 and 1; rank 1 sends to rank 2.
+    /// Two stages of two ranks.
     fn pipeline(work_ns: [i64; 4]) -> Analysis {
         let mut analysis = Analysis::default();
         analysis.verdict.step_ns = Some(1_000);
-        for (instance, op, ranks) in [(0, "allreduce", [0, 1]), (1, "allreduce", [2, 3]), (2, "send", [1, 2])] {
-            analysis.tables.collective_instances.push(InstanceRow { instance, op: op.into(), ..Default::default() });
-            let wait = |rank| WaitRow { instance, rank, ..Default::default() };
-            analysis.tables.collective_waits.extend(ranks.map(wait));
+        for (rank, stage) in (0..).zip([0, 0, 2, 2]) {
+            let row = PipelineRow { rank, stage, step: 3, step_ns: 800, bubble_ns: 200 };
+            analysis.tables.pipeline.push(row);
         }
         for (rank, work_ns) in (0..).zip(work_ns) {
             analysis.tables.step_breakdown.extend((3..5).map(|step| StepBreakdownRow {
@@ -145,12 +139,20 @@ mod tests {
     }
 
     #[test]
-    fn without_sends_between_stages_there_is_no_pipeline() {
+    fn one_stage_is_no_pipeline() {
         let mut analysis = pipeline([300, 300, 600, 610]);
-        analysis.tables.collective_waits.retain(|row| row.instance < 2);
-        assert_eq!(imbalance(&analysis), None);
-        let mut analysis = pipeline([300, 300, 600, 610]);
-        analysis.tables.collective_waits.insert(2, WaitRow { instance: 0, rank: 2, ..Default::default() });
-        assert_eq!(imbalance(&analysis), None, "all ranks meet");
+        analysis.tables.pipeline.iter_mut().for_each(|row| row.stage = 0);
+        assert_eq!((imbalance(&analysis), bubble(&analysis)), (None, None));
+    }
+
+    #[test]
+    fn a_bubble_is_stated_with_its_share() {
+        let mut analysis = pipeline([300; 4]);
+        assert_eq!(
+            &*bubble(&analysis).unwrap().title,
+            "the 2 stages of the pipeline idle for 200 ns of a step (25 %) by its schedule, even without transfers and slow ranks"
+        );
+        analysis.tables.pipeline.iter_mut().for_each(|row| row.bubble_ns = 79);
+        assert_eq!(bubble(&analysis), None);
     }
 }

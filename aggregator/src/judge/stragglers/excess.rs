@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::base::stats::lower_median;
-use crate::judge::stragglers::join::{Join, Joined};
+use crate::judge::stragglers::join::{Arrival, Join, Joined};
 use crate::judge::stragglers::per_step::PerStep;
 
 /// E(rank, step): a rank's own time before each collective of the step, minus the lower median of the ranks, summed
@@ -30,7 +30,7 @@ impl Excess {
         let mut sums: BTreeMap<i32, Vec<Option<i64>>> = BTreeMap::new();
         let skipped = for_each_compared(join, &mut |step, instance, median_ns| {
             let row = sums.entry(step).or_insert_with(|| vec![None; ranks]);
-            for (rank, own_ns) in instance.arrivals.iter().filter_map(|a| Some((a.rank, a.rolled_ns?))) {
+            for (rank, own_ns) in instance.iter().filter_map(|a| Some((a.rank, a.rolled_ns?))) {
                 *row[rank].get_or_insert(0) += own_ns - median_ns;
             }
         });
@@ -44,7 +44,7 @@ impl Excess {
     pub(super) fn by_collective(join: &Join, ranks: usize, per_step: PerStep) -> Vec<Vec<Option<i64>>> {
         let mut pieces = vec![Vec::new(); ranks];
         for_each_compared(join, &mut |_, instance, median_ns| {
-            for (rank, own_ns) in instance.arrivals.iter().filter_map(|a| Some((a.rank, a.rolled_ns?))) {
+            for (rank, own_ns) in instance.iter().filter_map(|a| Some((a.rank, a.rolled_ns?))) {
                 pieces[rank].push(Some(per_step.ns(own_ns - median_ns)));
             }
         });
@@ -86,13 +86,13 @@ impl Group<'_> {
     }
 }
 
-/// Calls `each` with the step and the lower median of own times of every collective in which all ranks can be compared that
-/// took part in the communicator's step. Returns the number of collectives in active steps that are not compared.
+/// Calls `each` with the step, the ranks of one stage and the lower median of their own times, for every collective in which all
+/// ranks can be compared that took part in the communicator's step. Returns the number of collectives in active steps that are not compared.
 ///
 /// The ranks that wait for a late rank do work for several collectives ahead, so the excess of a part of a step is no excess
 /// of the step. If at least four in five of a communicator's steps are whole, the others are not compared at all. Where more
 /// steps have gaps, they are too many to do without.
-fn for_each_compared(join: &Join, each: &mut dyn FnMut(i32, &Joined, i64)) -> i64 {
+fn for_each_compared(join: &Join, each: &mut dyn FnMut(i32, &[&Arrival], i64)) -> i64 {
     let mut groups: BTreeMap<(i64, i32), Vec<&Joined>> = BTreeMap::new();
     for instance in join.instances.iter().filter(|i| i.symmetric) {
         if let Some(step) = instance.step {
@@ -118,8 +118,13 @@ fn for_each_compared(join: &Join, each: &mut dyn FnMut(i32, &Joined, i64)) -> i6
             for instance in &group.instances {
                 if is_left_out || !group.is_compared(instance) {
                     skipped += 1;
-                } else if let Some(median_ns) = lower_median(instance.arrivals.iter().filter_map(|a| a.rolled_ns)) {
-                    each(group.step, instance, median_ns);
+                    continue;
+                }
+                // The ranks of other stages do other work. One rank alone has no other to be compared with.
+                for arrivals in join.by_stage(instance).into_iter().filter(|arrivals| arrivals.len() > 1) {
+                    if let Some(median_ns) = lower_median(arrivals.iter().filter_map(|a| a.rolled_ns)) {
+                        each(group.step, &arrivals, median_ns);
+                    }
                 }
             }
         }

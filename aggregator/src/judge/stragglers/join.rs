@@ -1,10 +1,13 @@
 //! Joins each instance with the own stretches of its ranks, in global time.
 
+use std::collections::BTreeMap;
+
 use rustc_hash::FxHashMap;
 use trace::{OmissionRow, Op, Word};
 
 use crate::base::stats::lower_median;
 use crate::judge::stragglers::ToGlobal;
+use crate::judge::stragglers::stages::stages;
 use crate::measure::own_time::OwnTime;
 use crate::model::{Barrier, Instance};
 
@@ -45,6 +48,10 @@ pub(super) struct Joined {
     pub(super) op: Word<Op>,
     /// The size of the whole array.
     pub(super) bytes: Option<i64>,
+    /// Of a send, the position of the rank that sends.
+    pub(super) sender: Option<usize>,
+    /// The number of its gradient bucket.
+    pub(super) bucket: Option<i32>,
     /// The active step of the instance; `None` outside of active steps.
     pub(super) step: Option<i32>,
     /// Whether all ranks have the same role and wait for each other. False for a send, a receive or a broadcast.
@@ -95,6 +102,8 @@ impl Joined {
 /// All joined instances, and the instance of each rank's collectives.
 pub(super) struct Join {
     pub(super) instances: Vec<Joined>,
+    /// For each rank, its stage of the pipeline. Ranks of one stage do the same work.
+    pub(super) stages: Vec<usize>,
     /// For each rank and each of its stretches, the position in `instances`.
     positions: Vec<Vec<Option<u32>>>,
     pub(super) omissions: Vec<OmissionRow>,
@@ -143,6 +152,8 @@ impl Join {
                 comm_id: instance.comm_id,
                 op: instance.op.clone(),
                 bytes: instance.bytes,
+                sender: instance.sender.and_then(|rank| by_rank.get(&rank).copied()),
+                bucket: instance.bucket,
                 step: most_common(steps),
                 symmetric: instance.barrier != Barrier::OneSided,
                 whole: instance.ranks_expected.is_none_or(|n| n as usize == arrivals.len()),
@@ -154,7 +165,8 @@ impl Join {
                 arrivals,
             });
         }
-        let mut join = Self { instances: joined, positions, omissions: lost_members(lost) };
+        let stages = stages(&joined, parts.len());
+        let mut join = Self { instances: joined, stages, positions, omissions: lost_members(lost) };
         for (rank, part) in parts.iter().enumerate() {
             join.roll(rank, part);
         }
@@ -179,6 +191,15 @@ impl Join {
                 }
             }
         }
+    }
+
+    /// The arrivals at an instance, apart for each stage.
+    pub(super) fn by_stage<'a>(&self, instance: &'a Joined) -> Vec<Vec<&'a Arrival>> {
+        let mut stages: BTreeMap<usize, Vec<&Arrival>> = BTreeMap::new();
+        for a in &instance.arrivals {
+            stages.entry(self.stages[a.rank]).or_default().push(a);
+        }
+        stages.into_values().collect()
     }
 
     /// The instance at which the own stretch of `a` began, as a position in `instances`.

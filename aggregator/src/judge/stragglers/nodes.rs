@@ -44,6 +44,8 @@ pub(super) struct Node {
     pub(super) unmatched_ns: i64,
     /// Neither own work nor a known collective explains the whole time before the arrival.
     pub(super) has_unknown_wait: bool,
+    /// `waited` is final, in a replay with other nodes.
+    pub(super) waits_in_place: bool,
     /// Recorded.
     pub(super) arrival_ns: i64,
     /// Recorded; without an end, the arrival.
@@ -83,6 +85,7 @@ impl<'a> Builder<'a> {
                 queued_ns: 0,
                 unmatched_ns: 0,
                 has_unknown_wait: false,
+                waits_in_place: false,
                 arrival_ns: a.arrival_ns,
                 end_ns: a.end_ns.map_or(a.arrival_ns, |end| end.max(a.arrival_ns)),
                 work: Work::default(),
@@ -287,7 +290,14 @@ impl<'a> Builder<'a> {
     /// role. Before another, those do that share a communicator, at the same place of the step.
     fn alike(&self) -> Vec<Vec<u32>> {
         let instances = self.by_instance.iter().zip(&self.join.instances);
-        let mut alike: Vec<Vec<u32>> = instances.filter(|(_, i)| i.symmetric).map(|(nodes, _)| nodes.clone()).collect();
+        let of_stages = |(nodes, _): (&Vec<u32>, &Joined)| {
+            let mut stages: FxHashMap<usize, Vec<u32>> = FxHashMap::default();
+            for at in nodes {
+                stages.entry(self.join.stages[self.nodes[*at as usize].rank as usize]).or_default().push(*at);
+            }
+            stages.into_values()
+        };
+        let mut alike: Vec<Vec<u32>> = instances.filter(|(_, i)| i.symmetric).flat_map(of_stages).collect();
         let peers = self.peers();
         let mut counts: FxHashMap<(u32, i32), usize> = FxHashMap::default();
         let mut places: FxHashMap<(i64, i32, usize), Vec<u32>> = FxHashMap::default();
@@ -309,7 +319,9 @@ impl<'a> Builder<'a> {
     /// For each rank the smallest communicator whose ranks have the same role.
     fn peers(&self) -> Vec<Option<i64>> {
         let mut smallest: Vec<Option<(usize, i64)>> = vec![None; self.parts.len()];
-        for instance in self.join.instances.iter().filter(|i| i.symmetric && i.arrivals.len() > 1) {
+        let stage = |a: &Arrival| self.join.stages[a.rank];
+        let is_one_stage = |i: &Joined| i.arrivals.windows(2).all(|pair| stage(&pair[0]) == stage(&pair[1]));
+        for instance in self.join.instances.iter().filter(|i| i.symmetric && i.arrivals.len() > 1 && is_one_stage(i)) {
             let this = Some((instance.arrivals.len(), instance.comm_id));
             for a in &instance.arrivals {
                 if smallest[a.rank].is_none() || this < smallest[a.rank] {

@@ -38,9 +38,7 @@ pub(crate) fn reduce_replayed(
     (to_global, clock_error_ns): (ToGlobal<'_>, ClockError<'_>),
     thresholds: &Thresholds,
 ) -> (Stragglers, Replayed) {
-    let mut parts: Vec<&OwnTime> = parts.iter().collect();
-    parts.sort_by_key(|p| p.rank);
-    parts.dedup_by_key(|p| p.rank);
+    let parts = by_rank(parts);
     let join = Join::of(&parts, instances, to_global);
     let per_step = PerStep::of(&parts);
     let charges = Charges::of(&join, parts.len());
@@ -48,6 +46,8 @@ pub(crate) fn reduce_replayed(
     let ranges = Ranges::of(&parts, &excess.steps, per_step, thresholds);
     let counted = CountedSteps::of(&join, &excess, thresholds.min_steps);
     let replay = Replay::of(&join, &parts, &counted.steps, thresholds.max_queue_gap_ns);
+    let replayed = Replayed::of(replay, &parts, &join.stages, per_step);
+    let replay = &replayed.replay;
     let alone_ns = replay.alone_ns();
     let measured = Measured {
         parts: &parts,
@@ -64,9 +64,9 @@ pub(crate) fn reduce_replayed(
     let mut cases = measured.cases(&suffered_ns, thresholds);
     let mut bases = bases(&cases, thresholds);
     let moving = measured.judge_occasional((&mut cases, &mut bases), &suffered_ns, thresholds);
-    let (hidden_ns, not_beside) = measured.hidden_ns(&replay, &bases);
+    let (hidden_ns, not_beside) = measured.hidden_ns(replay, &bases);
     let clock_error_ns: Vec<Option<i64>> = parts.iter().map(|p| clock_error_ns(p.rank, p.has_device)).collect();
-    let transfers = measured.judge_transfers(&clock_error_ns, &replay, (&mut cases, &mut bases), thresholds);
+    let transfers = measured.judge_transfers(&clock_error_ns, replay, (&mut cases, &mut bases), thresholds);
     let verdicts = judge(&cases, &bases, &hidden_ns, thresholds);
     let shown = Shown::of(&cases, &verdicts, &ranges);
     let judged = JudgedRanks {
@@ -79,7 +79,6 @@ pub(crate) fn reduce_replayed(
         errors_ns: measured.errors_ns(&cases, &verdicts, thresholds),
         length_ns: replay.length_ns(),
     };
-    let stragglers = (0..parts.len()).map(|rank| judged.row(rank, thresholds)).collect();
     let left_out = LeftOut {
         ranges: ranges.left_out as i64,
         not_replayed: alone_ns.iter().filter(|ns| ns.is_none()).count() as i64,
@@ -90,17 +89,25 @@ pub(crate) fn reduce_replayed(
         discrepancy_ns: replay.discrepancy_ns(),
     };
     let stragglers = Stragglers {
-        stragglers,
+        stragglers: (0..parts.len()).map(|rank| judged.row(rank, thresholds)).collect(),
         steps: step_rows(&parts, &excess, &shown),
         waits: wait_rows(&join, &parts),
         waited_ns: charges.suffered_ns.iter().sum(),
         charged_ns: charges.caused_ns.clone(),
         before_recording_ns: charges.before_recording_ns,
-        together_ns: measured.together_ns(&replay, &verdicts, &transfers.slow),
+        together_ns: measured.together_ns(replay, &verdicts, &transfers.slow),
         moving,
         omissions: omissions(join, &excess, &parts, &left_out),
     };
-    (stragglers, Replayed { replay, ranks: parts.iter().map(|part| part.rank).collect(), per_step })
+    (stragglers, replayed)
+}
+
+/// The parts in the order of ranks; of a rank that is given twice, the first.
+fn by_rank(parts: &[OwnTime]) -> Vec<&OwnTime> {
+    let mut parts: Vec<&OwnTime> = parts.iter().collect();
+    parts.sort_by_key(|p| p.rank);
+    parts.dedup_by_key(|p| p.rank);
+    parts
 }
 
 /// The active steps over which a delay is averaged: those with collectives. If a rank is missing in some of these, as where

@@ -37,9 +37,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
+use trace::Op;
 
-use crate::judge::stragglers::join::Join;
+use crate::judge::stragglers::join::{Join, Joined};
 use crate::judge::stragglers::nodes::{Builder, Leave, NONE, Node};
+use crate::judge::stragglers::order::in_order;
 use crate::measure::own_time::OwnTime;
 
 /// Nodes that are replayed at most: the replayed ranks × the arrivals of all ranks. Each takes about 5 ns.
@@ -50,16 +52,22 @@ const REPLAYED_RANKS: usize = 64;
 /// The collectives of all ranks, in the order of arrivals.
 #[derive(Debug)]
 pub(super) struct Replay {
-    nodes: Vec<Node>,
+    pub(super) nodes: Vec<Node>,
     /// For each instance, its step; `None` if it is in no step that counts.
-    step_of: Vec<Option<i32>>,
+    pub(super) step_of: Vec<Option<i32>>,
     /// For each instance, its communicator.
-    comm_of: Vec<i64>,
-    ranks: usize,
-    max_queue_gap_ns: i64,
+    pub(super) comm_of: Vec<i64>,
+    /// For each instance that carries a gradient bucket, its number and its bytes.
+    pub(super) bucket_of: Vec<Option<(i32, i64)>>,
+    /// Whether ranks send to each other.
+    pub(super) has_sends: bool,
+    pub(super) ranks: usize,
+    pub(super) max_queue_gap_ns: i64,
     /// The recorded end, and the end of the unchanged replay.
-    ends_ns: [i64; 2],
-    begin_ns: i64,
+    pub(super) ends_ns: [i64; 2],
+    pub(super) begin_ns: i64,
+    /// For each step that counts, its recorded begin and end: of its first own work and of its last collective.
+    pub(super) span_of: BTreeMap<i32, (i64, i64)>,
 }
 
 impl Replay {
@@ -74,11 +82,21 @@ impl Replay {
         builder.compare(&step_of);
         let nodes = builder.nodes;
         let begins_ns = nodes.iter().map(|n| n.arrival_ns - n.work.own_ns);
+        let mut span_of: BTreeMap<i32, (i64, i64)> = BTreeMap::new();
+        for node in &nodes {
+            if let Some(step) = step_of[node.instance as usize] {
+                let span = span_of.entry(step).or_insert((i64::MAX, i64::MIN));
+                *span = (span.0.min(node.arrival_ns - node.work.own_ns), span.1.max(node.end_ns));
+            }
+        }
         let mut replay = Self {
+            span_of,
             begin_ns: begins_ns.min().unwrap_or(0),
             ends_ns: [nodes.iter().map(|n| n.end_ns).max().unwrap_or(0); 2],
             step_of,
             comm_of: join.instances.iter().map(|instance| instance.comm_id).collect(),
+            bucket_of: join.instances.iter().map(bucket_of).collect(),
+            has_sends: join.instances.iter().any(|instance| instance.op == Op::Send),
             ranks: parts.len(),
             max_queue_gap_ns,
             nodes,
@@ -181,25 +199,80 @@ impl Replay {
     /// its own work if that step does not count.
     pub(super) fn step_lengths_ns(&self, change: &Change<'_>) -> Vec<i64> {
         let state = self.replayed(change);
-        let mut steps: BTreeMap<i32, StepSpan> = BTreeMap::new();
+        let mut ends_ns: BTreeMap<i32, i64> = BTreeMap::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            if let Some(step) = self.step_of[node.instance as usize] {
+                let end_ns = ends_ns.entry(step).or_insert(i64::MIN);
+                *end_ns = (*end_ns).max(state.leave_ns(&self.nodes, at as u32));
+            }
+        }
+        // The step before, its replayed end, and its recorded end.
+        let mut last: Option<(i32, i64, i64)> = None;
+        let length_ns = |(step, end_ns): (i32, i64)| {
+            let (begin_ns, recorded_end_ns) = self.span_of.get(&step).copied().unwrap_or((end_ns, end_ns));
+            let from_ns = match last.replace((step, end_ns, recorded_end_ns)) {
+                Some((before, end_ns, _)) if before + 1 == step => end_ns,
+                // The steps in between are as long as in the recording.
+                Some((_, end_ns, recorded_end_ns)) => begin_ns + end_ns - recorded_end_ns,
+                None => begin_ns,
+            };
+            end_ns - from_ns
+        };
+        ends_ns.into_iter().map(length_ns).collect()
+    }
+
+    /// For each rank and step that counts: its length, between the ends of the rank's last collectives, and what of it the rank is
+    /// idle.
+    pub(super) fn idle_ns(&self, change: &Change<'_>) -> Vec<(usize, i32, i64, i64)> {
+        let state = self.replayed(change);
+        let mut steps: BTreeMap<(usize, i32), (i64, i64)> = BTreeMap::new();
         for (at, node) in self.nodes.iter().enumerate() {
             let Some(step) = self.step_of[node.instance as usize] else { continue };
-            let span = steps.entry(step).or_default();
-            span.begin_ns = span.begin_ns.min(node.arrival_ns - node.work.own_ns);
-            span.end_ns = span.end_ns.max(node.end_ns);
-            span.replayed_end_ns = span.replayed_end_ns.max(state.leave_ns(&self.nodes, at as u32));
+            let rank = node.rank as usize;
+            let work = if (change.is_typical)(rank) { node.typical } else { node.work };
+            let (end_ns, own_ns) = steps.entry((rank, step)).or_insert((i64::MIN, 0));
+            *end_ns = (*end_ns).max(state.leave_ns(&self.nodes, at as u32));
+            *own_ns += work.own_ns;
         }
-        let mut last: Option<(i32, StepSpan)> = None;
-        let length_ns = |(step, span): (i32, StepSpan)| {
-            let from_ns = match last.replace((step, span)) {
-                Some((before, last)) if before + 1 == step => last.replayed_end_ns,
-                // The steps in between are as long as in the recording.
-                Some((_, last)) => span.begin_ns + last.replayed_end_ns - last.end_ns,
-                None => span.begin_ns,
-            };
-            span.replayed_end_ns - from_ns
+        let mut before: Option<(usize, i32, i64)> = None;
+        let length = |((rank, step), (end_ns, own_ns)): ((usize, i32), (i64, i64))| {
+            let last = before.replace((rank, step, end_ns)).filter(|b| (b.0, b.1 + 1) == (rank, step));
+            // The first step of a window begins when it did in the recording.
+            let from_ns = last.map(|(.., end_ns)| end_ns).or(self.span_of.get(&step).map(|(begin_ns, _)| *begin_ns))?;
+            Some((rank, step, end_ns - from_ns, (end_ns - from_ns - own_ns).max(0)))
         };
-        steps.into_iter().map(length_ns).collect()
+        steps.into_iter().filter_map(length).collect()
+    }
+
+    /// By how much ranks leave later if the early ranks of a collective had done a part of the transfer before the last one came:
+    /// where they waited for longer than the transfer took, it may be half as long again without that wait.
+    pub(super) fn after_waits_ns(&self) -> Vec<i64> {
+        let mut spans = vec![(i64::MAX, i64::MIN); self.step_of.len()];
+        for node in &self.nodes {
+            let span = &mut spans[node.instance as usize];
+            *span = (span.0.min(node.arrival_ns), span.1.max(node.arrival_ns));
+        }
+        let of_node = |node: &Node| {
+            let (first_ns, last_ns) = spans[node.instance as usize];
+            match node.leave {
+                Leave::AfterLast(ns) if ns > 0 && last_ns - first_ns > ns => -ns / 2,
+                _ => 0,
+            }
+        };
+        self.nodes.iter().map(of_node).collect()
+    }
+
+    /// The replay in an order in which a rank can leave each collective before it works on; `None` if there is none.
+    pub(super) fn blocking(&self) -> Option<Self> {
+        let nodes = in_order(self.nodes.clone(), true)?;
+        Some(Self {
+            nodes,
+            step_of: self.step_of.clone(),
+            comm_of: self.comm_of.clone(),
+            bucket_of: self.bucket_of.clone(),
+            span_of: self.span_of.clone(),
+            ..*self
+        })
     }
 
     /// The end of the run.
@@ -253,18 +326,9 @@ impl Replay {
     }
 }
 
-/// A step: its begin and its end in the recording, and its end in a replay.
-#[derive(Clone, Copy)]
-struct StepSpan {
-    begin_ns: i64,
-    end_ns: i64,
-    replayed_end_ns: i64,
-}
-
-impl Default for StepSpan {
-    fn default() -> Self {
-        Self { begin_ns: i64::MAX, end_ns: i64::MIN, replayed_end_ns: i64::MIN }
-    }
+/// The bucket of an all-reduce of gradients, and its bytes.
+fn bucket_of(instance: &Joined) -> Option<(i32, i64)> {
+    instance.bucket.zip(instance.bytes.filter(|bytes| *bytes > 0)).filter(|_| instance.symmetric)
 }
 
 /// What differs from the recording.

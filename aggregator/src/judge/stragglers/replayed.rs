@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use trace::PipelineRow;
+
 use crate::judge::stragglers::per_step::PerStep;
+use crate::judge::stragglers::rebucket::{Bound, Gradients};
 use crate::judge::stragglers::replay::{Change, Replay};
+use crate::measure::own_time::OwnTime;
 
 /// What is different.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,6 +18,10 @@ pub(crate) struct Different {
     pub(crate) scales: Vec<(CommChoice, f64)>,
     /// Whether every collective blocks its ranks, so that nothing overlaps.
     pub(crate) blocks: bool,
+    /// The bytes at which gradient buckets close.
+    pub(crate) bucket_bytes: Option<i64>,
+    /// What is assumed of that which the recording leaves open.
+    pub(crate) bound: Bound,
 }
 
 /// Communicators whose transfers change.
@@ -35,26 +43,64 @@ pub(crate) struct Replayed {
     pub(super) replay: Replay,
     /// Ascending.
     pub(super) ranks: Vec<i32>,
+    /// For each of them, the position of the lowest rank of its stage.
+    pub(super) stages: Vec<usize>,
     pub(super) per_step: PerStep,
+    /// The sizes of the gradients in each bucket.
+    pub(crate) gradients: Gradients,
 }
 
 impl Replayed {
+    pub(super) fn of(replay: Replay, parts: &[&OwnTime], stages: &[usize], per_step: PerStep) -> Self {
+        let ranks = parts.iter().map(|part| part.rank).collect();
+        Self { replay, ranks, stages: stages.to_vec(), per_step, gradients: Gradients::default() }
+    }
+
     /// The ranks that were replayed, ascending.
     pub(crate) fn ranks(&self) -> &[i32] {
         &self.ranks
     }
 
     /// The lengths of the steps with collectives, to the ends of their last ones; per step of the job, if only some of them have
-    /// collectives.
-    pub(crate) fn step_lengths_ns(&self, different: &Different) -> Vec<i64> {
+    /// collectives. `None` if the replay cannot follow: no step has two buckets, which show when gradients are ready, or ranks call
+    /// collectives in orders that contradict each other.
+    pub(crate) fn step_lengths_ns(&self, different: &Different) -> Option<Vec<i64>> {
+        let rebucketed = match different.bucket_bytes {
+            Some(bytes) => Some(self.replay.rebucketed(bytes, &self.gradients, different.bound)?),
+            None => None,
+        };
+        let replay = rebucketed.as_ref().unwrap_or(&self.replay);
+        let blocking = if different.blocks { Some(replay.blocking()?) } else { None };
+        let replay = blocking.as_ref().unwrap_or(replay);
         let is_typical = |rank: usize| self.ranks.get(rank).is_some_and(|rank| different.typical.contains(rank));
         let scale_of = |comm_id: i64| {
             let found = different.scales.iter().find(|(choice, _)| choice.is(comm_id));
             found.map_or(1.0, |(_, scale)| *scale)
         };
-        let earlier_ns = if different.scales.is_empty() { Vec::new() } else { self.replay.scaled_ns(&scale_of) };
+        let mut earlier_ns = if different.scales.is_empty() { Vec::new() } else { replay.scaled_ns(&scale_of) };
+        if different.bound == Bound::Long && !different.typical.is_empty() {
+            earlier_ns.resize(replay.nodes.len(), 0);
+            earlier_ns.iter_mut().zip(replay.after_waits_ns()).for_each(|(earlier, later)| *earlier += later);
+        }
         let change = Change { is_typical: &is_typical, earlier_ns, blocks: different.blocks };
-        self.replay.step_lengths_ns(&change).into_iter().map(|ns| self.per_step.ns(ns)).collect()
+        Some(replay.step_lengths_ns(&change).into_iter().map(|ns| self.per_step.ns(ns)).collect())
+    }
+
+    /// The bubbles of a pipeline: the idle time if every rank works as is typical of its role and transfers take no time. Empty if
+    /// ranks send nothing to each other.
+    pub(crate) fn pipeline(&self) -> Vec<PipelineRow> {
+        if !self.replay.has_sends {
+            return Vec::new();
+        }
+        let earlier_ns = self.replay.scaled_ns(&|_| 0.0);
+        let change = Change { is_typical: &|_| true, earlier_ns, blocks: false };
+        let rows = self.replay.idle_ns(&change).into_iter();
+        let ns = |ns| self.per_step.ns(ns);
+        rows.filter_map(|(at, step, step_ns, bubble_ns)| {
+            let (rank, stage) = (*self.ranks.get(at)?, *self.ranks.get(*self.stages.get(at)?)?);
+            Some(PipelineRow { rank, stage, step, step_ns: ns(step_ns), bubble_ns: ns(bubble_ns) })
+        })
+        .collect()
     }
 
     /// By how much the replay with nothing changed differs from the recording, for each of `steps` steps.

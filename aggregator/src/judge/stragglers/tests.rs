@@ -9,5 +9,6 @@ mod oracles;
 mod pipelines;
 mod properties;
 mod replay;
+mod stages;
 mod standing;
 mod transfers;

@@ -1,12 +1,14 @@
 //! The communicators of a rank: one along each dimension of the mesh. Each transfer carries known numbers and is checked.
 
+use std::sync::Arc;
+
 use recorder::ThreadRecorder;
 use trace::CommRow;
 
 use super::mesh::{Dimension, Line, Mesh};
 use crate::Error;
 use crate::fabric::agree::hash;
-use crate::fabric::{Buffers, Transfer};
+use crate::fabric::{Buffers, Group, Transfer};
 use crate::train::context::{JobContext, rank_number};
 use crate::train::engine::{Engine, EngineParts, Progress};
 use crate::train::faults::SlowLinks;
@@ -37,18 +39,19 @@ impl Comms {
             Ok((context.fabric.split(line.number)?, line, comm_name(dimension, mesh, rank)))
         };
         let (dp, tp, pp) = (open(Dimension::Dp)?, open(Dimension::Tp)?, open(Dimension::Pp)?);
-        let start = |(group, line, name): (_, Line, String), thread: &str, slots| -> Result<Channel, Error> {
+        type Opened = (Arc<dyn Group>, Line, String);
+        let start = |(group, line, name): Opened, thread: &str, progress, slots| -> Result<Channel, Error> {
             let names = CommNames::new(context.recorder, &name, comm_id(&name), line.ranks.len());
             let links = SlowLinks::of(&context.options.faults, &line.ranks, rank);
-            let (progress, stop) = (Progress::Thread, context.stop.clone());
+            let stop = context.stop.clone();
             let parts = EngineParts { group, names, thread, progress, links, slots, stop };
             Ok(Channel { engine: Engine::start(context.recorder, parts)?, line })
         };
         Ok(Self {
-            dp: start(dp, "comm dp", slots.0)?,
-            tp: start(tp, "comm tp", 1)?,
-            forward: start(pp.clone(), "comm pp forward", slots.1)?,
-            backward: start(pp, "comm pp backward", slots.1)?,
+            dp: start(dp, "comm dp", context.options.progress, slots.0)?,
+            tp: start(tp, "comm tp", Progress::Thread, 1)?,
+            forward: start(pp.clone(), "comm pp forward", Progress::Thread, slots.1)?,
+            backward: start(pp, "comm pp backward", Progress::Thread, slots.1)?,
         })
     }
 

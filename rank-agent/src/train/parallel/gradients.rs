@@ -81,6 +81,7 @@ impl Gradients {
             bytes: (bucket.len * size_of::<f32>()) as i64,
             first_parameter: name(bucket.parameters.first()).as_str().into(),
             last_parameter: name(bucket.parameters.last()).as_str().into(),
+            parameter_bytes: Some(plan.parameter_bytes(bucket)),
         };
         plan.buckets.iter().enumerate().map(row).collect()
     }

@@ -166,6 +166,7 @@ pub(super) fn instance(id: usize, step: usize, world: usize, members: Vec<Member
         op: "allreduce".into(),
         bytes: None,
         step: Some(step as i32),
+        sender: None,
         bucket: None,
         ranks_expected: Some(world as i32),
         fused: false,

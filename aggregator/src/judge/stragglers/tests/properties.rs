@@ -185,6 +185,7 @@ fn many_ranks_take_little_time() {
         op: "allreduce".into(),
         bytes: None,
         step: Some(1),
+        sender: None,
         bucket: None,
         ranks_expected: Some(2),
         fused: false,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::judge::stragglers::join::Join;
+use crate::judge::stragglers::rebucket::{Bound, Gradients};
 use crate::judge::stragglers::replay::{Change, Replay};
 use crate::judge::stragglers::tests::build::instance;
 use crate::measure::own_time::{OwnTime, Stretch};
@@ -151,4 +152,58 @@ fn without_overlap_work_waits_for_the_collective_before() {
     let replay = replay(&[rank(), rank()]);
     let blocked = Change { blocks: true, ..Change::nothing() };
     assert_eq!((replay.step_lengths_ns(&Change::nothing()), replay.step_lengths_ns(&blocked)), (vec![80], vec![120]));
+}
+
+/// Two steps of one communicator with four buckets of one gradient each, drawn with one gradient each 20 ns, and transfers
+/// of 10 ns + 1 ns a byte.
+fn bucketed(limit: Option<i64>) -> Option<Vec<i64>> {
+    let (gradients, mut rows, mut comm_free) = (4, Vec::new(), 0);
+    let mut ready = 100;
+    for bucket in 0..gradients {
+        ready += 20;
+        let start = comm_free.max(ready);
+        let end = start + if bucket % 2 == 0 { 40 } else { 30 };
+        rows.push((
+            at(0, if bucket == 0 { 120 } else { 20 }, start, end, None),
+            bucket,
+            if bucket % 2 == 0 { 30 } else { 20 },
+        ));
+        comm_free = end;
+    }
+    let mut replay = replay(&[rows.iter().map(|row| row.0).collect(), rows.iter().map(|row| row.0).collect()]);
+    replay.bucket_of = rows.iter().map(|(_, bucket, bytes)| Some((*bucket, *bytes))).collect();
+    match limit {
+        None => Some(replay.step_lengths_ns(&Change::nothing())),
+        Some(limit) => {
+            Some(replay.rebucketed(limit, &Gradients::default(), Bound::Expected)?.step_lengths_ns(&Change::nothing()))
+        }
+    }
+}
+
+/// ```text
+///   recorded        work   ##########0#1#2#3           ready at 120, 140, 160, 180; transfers of 40, 30, 40, 30
+///                   comm             [0 ][1][2 ][3]    120 … 260
+///   two a bucket    comm               [ 01 ][ 23 ]    140 … 200, 200 … 260: 10 + 50 each
+///   all in one      comm                   [  0123  ]  180 … 290: 10 + 100
+/// ```
+#[test]
+fn larger_buckets_start_later_and_pay_the_latency_less_often() {
+    assert_eq!(bucketed(None), Some(vec![260]));
+    assert_eq!(bucketed(Some(20)), Some(vec![260]), "the same buckets");
+    assert_eq!(bucketed(Some(50)), Some(vec![260]));
+    assert_eq!(bucketed(Some(100)), Some(vec![290]));
+}
+
+/// ```text
+///   recorded      rank 0, 1   ##########[AA]            work that waits for nothing runs below A
+///                                       ######[BB]
+///   blocking                  ##########[AA]######[BB]
+/// ```
+#[test]
+fn blocking_collectives_push_work_behind_them() {
+    let rank = || vec![at(0, 100, 100, 130, None), at(1, 60, 160, 180, None)];
+    let replay = replay(&[rank(), rank()]);
+    assert_eq!(replay.step_lengths_ns(&Change::nothing()), [180]);
+    let blocks = Change { blocks: true, ..Change::nothing() };
+    assert_eq!(replay.blocking().unwrap().step_lengths_ns(&blocks), [210]);
 }
