@@ -9,9 +9,9 @@
 //!
 //! A bucket closes when its gradients reach the limit; a gradient is never split, and the first bucket closes at 1 MiB, as in
 //! DistributedDataParallel. Between two recorded buckets, gradients become ready in proportion to their bytes. A transfer takes
-//! as long as recorded transfers of that size: a latency and a time per byte are fitted to them by least squares, or without two
-//! sizes a time per byte. Where no transfer was recorded whose size is within a quarter, the length may be off by 30 % for each
-//! factor of 4 between the sizes.
+//! as long as recorded transfers of that size, and of sizes between recorded ones on the line between them. Where no transfer was
+//! recorded whose size is within a quarter, the length may be off by 30 % for each factor of 4 between the sizes; a larger one than
+//! all recorded ones may be longer by twice that.
 //!
 //! The rank's last collective of the step comes after the update, which needs all buckets. If no bucket was exposed in the
 //! recording, the work between them is at most the time between their ends.
@@ -395,8 +395,8 @@ struct Transfers {
     bound: Bound,
     /// The sizes that were recorded.
     sizes: Vec<i64>,
-    /// Latency in ns, and ns per byte.
-    line_of: BTreeMap<i64, (f64, f64)>,
+    /// For each communicator, sizes in ascending order and the median length of their transfers.
+    medians_of: BTreeMap<i64, Vec<(i64, i64)>>,
     /// From the end of a bucket to the begin of the next one that waits for it.
     queued_ns: i64,
 }
@@ -414,10 +414,8 @@ impl Transfers {
             }
             queued.extend((node.before != NONE && node.queued_ns <= replay.max_queue_gap_ns).then_some(node.queued_ns));
         }
-        let line = |sizes: BTreeMap<i64, Vec<i64>>| {
-            let points =
-                sizes.into_iter().filter_map(|(bytes, ns)| Some((bytes as f64, ns.len(), lower_median(ns)? as f64)));
-            line_through(&points.collect::<Vec<_>>())
+        let medians = |sizes: BTreeMap<i64, Vec<i64>>| -> Vec<(i64, i64)> {
+            sizes.into_iter().filter_map(|(bytes, ns)| Some((bytes, lower_median(ns)?))).collect()
         };
         let mut recorded: Vec<i64> = sizes.values().copied().collect();
         recorded.sort_unstable();
@@ -425,13 +423,13 @@ impl Transfers {
         Self {
             bound: Bound::Expected,
             sizes: recorded,
-            line_of: lengths.into_iter().map(|(comm_id, sizes)| (comm_id, line(sizes))).collect(),
+            medians_of: lengths.into_iter().map(|(comm_id, sizes)| (comm_id, medians(sizes))).collect(),
             queued_ns: lower_median(queued).unwrap_or(0),
         }
     }
 
     fn ns(&self, comm_id: i64, bytes: i64) -> i64 {
-        let (latency, per_byte) = self.line_of.get(&comm_id).copied().unwrap_or_default();
+        let length_ns = self.medians_of.get(&comm_id).map_or(0.0, |medians| length_ns(medians, bytes));
         // How far the nearest recorded size is, in powers of 4.
         let away = |size: &i64| ((bytes.max(1) as f64 / (*size).max(1) as f64).ln() / 4.0_f64.ln()).abs();
         let nearest = self.sizes.iter().map(away).fold(f64::INFINITY, f64::min);
@@ -439,28 +437,57 @@ impl Transfers {
         let factor = match self.bound {
             Bound::Short => 1.0 - error,
             Bound::Expected => 1.0,
+            // Large messages leave the caches.
+            Bound::Long if self.sizes.iter().all(|size| *size < bytes) => 1.0 + 2.0 * error,
             Bound::Long => 1.0 + error,
         };
-        (factor * (latency + per_byte * bytes as f64)).round() as i64
+        (factor * length_ns).round() as i64
     }
 }
 
-/// The line through points (x, weight, y) with a begin of at least 0 and a rise of at least 0; through the origin if the points
-/// have one x.
-fn line_through(points: &[(f64, usize, f64)]) -> (f64, f64) {
-    let sum = |of: &dyn Fn(f64, f64) -> f64| points.iter().map(|(x, n, y)| *n as f64 * of(*x, *y)).sum::<f64>();
-    let (n, x, y) = (sum(&|_, _| 1.0), sum(&|x, _| x), sum(&|_, y| y));
-    let (xx, xy) = (sum(&|x, _| x * x), sum(&|x, y| x * y));
-    let spread = n * xx - x * x;
-    let through_origin = (0.0, if xx > 0.0 { xy / xx } else { 0.0 });
-    if points.len() < 2 || spread <= 0.0 {
-        return through_origin;
+/// The length of a transfer by those of recorded sizes: between two of them on the line through both; below the smallest one on the
+/// line through the first two, or in proportion if that line begins below 0; beyond the largest one by the smaller one of its time
+/// per byte and the rise before it.
+fn length_ns(medians: &[(i64, i64)], bytes: i64) -> f64 {
+    let point = |at: usize| medians.get(at).map(|(bytes, ns)| (*bytes as f64, *ns as f64));
+    let x = bytes as f64;
+    let at = medians.partition_point(|(size, _)| *size < bytes);
+    let line = |(x0, y0): (f64, f64), (x1, y1): (f64, f64)| y0 + (x - x0) * (y1 - y0) / (x1 - x0);
+    match (at.checked_sub(1).and_then(point), point(at)) {
+        (Some(below), Some(above)) => line(below, above),
+        (None, Some(first)) => {
+            let proportional = first.1 * x / first.0;
+            point(1).map_or(proportional, |second| line(first, second).clamp(proportional, first.1.max(proportional)))
+        }
+        (Some(last), None) => {
+            let rate = last.1 / last.0;
+            let before = at.checked_sub(2).and_then(point);
+            let rise = before.map_or(rate, |before| ((last.1 - before.1) / (last.0 - before.0)).clamp(0.0, rate));
+            last.1 + (x - last.0) * rise
+        }
+        (None, None) => 0.0,
     }
-    let rise = (n * xy - x * y) / spread;
-    let begin = (y - rise * x) / n;
-    match (begin >= 0.0, rise >= 0.0) {
-        (true, true) => (begin, rise),
-        (false, _) => through_origin,
-        (_, false) => (y / n, 0.0),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_follow_the_recorded_sizes() {
+        // A latency of 10 and 1 a byte; then 3 a byte.
+        let with_latency = [(20, 30), (40, 50)];
+        let lengths =
+            |medians: &[(i64, i64)], sizes: [i64; 4]| sizes.map(|bytes| length_ns(medians, bytes).round() as i64);
+        assert_eq!(lengths(&with_latency, [10, 20, 30, 60]), [20, 30, 40, 70]);
+        assert_eq!(lengths(&[(20, 30), (40, 90)], [10, 20, 30, 80]), [15, 30, 60, 180], "slower beyond the caches");
+        assert_eq!(lengths(&[(20, 30)], [10, 20, 40, 60]), [15, 30, 60, 90]);
+        assert_eq!(length_ns(&[], 5), 0.0);
+    }
+
+    #[test]
+    fn unknown_gradients_are_divided_evenly() {
+        assert_eq!(even(100, 30), [33, 33, 34]);
+        assert_eq!((even(20, 30), even(7, 0).len()), (vec![20], 7));
     }
 }
