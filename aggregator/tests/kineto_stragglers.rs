@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -56,6 +58,7 @@ fn the_tables_show_the_cause(analysis: &Analysis, rank: i32) {
         let in_step = straggler_steps.iter().filter(|s| s.step == *number);
         assert_eq!(in_step.max_by_key(|s| s.evidence_excess_ns).unwrap().rank, rank, "step {number}");
     }
+    common::the_critical_path_leads_into(analysis, rank);
 }
 
 #[track_caller]

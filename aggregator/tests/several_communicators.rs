@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
 
+mod common;
+
 use std::path::Path;
 
 use aggregator::ingest::kineto::KinetoSource;
@@ -37,6 +39,7 @@ fn only_cause(name: &str, rank: i32, excess_ms: f64, delay_ms: f64) {
     let off = |ns: i64, ms: f64| (ns as f64 / 1e6 / ms - 1.0).abs();
     assert!(off(row.own_excess_ns, excess_ms) <= 0.05, "{name}: {} ns", row.own_excess_ns);
     assert!(off(row.step_delay_ns, delay_ms) <= 0.15, "{name}: {} ns", row.step_delay_ns);
+    common::the_critical_path_leads_into(&analysis, rank);
 }
 
 #[test]

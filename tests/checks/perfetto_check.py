@@ -83,7 +83,7 @@ def check_export(run, path):
     reader = Reader(path)
     rows = duckdb.sql(f"select rank, count(*) from '{run}/events/*.parquet' where open is not true group by 1").fetchall()
     wanted = {f"rank {rank}": count for rank, count in rows}
-    kinds = ("collective", "step")
+    kinds = ("collective", "step", "work", "transfer", "unexplained")
     found = collections.Counter(
         reader.process_of(s).split(" (")[0] for s in reader.slices if s["category"] not in kinds)
     check(found == wanted, f"slices of events by rank: {dict(found)}, rows: {wanted}")

@@ -44,6 +44,9 @@ fn comparable(analysis: Analysis) -> Tables {
         // Traces do not say how many hosts a communicator has.
         row.nodes = None;
     }
+    for row in &mut tables.job_critical_path {
+        row.comm_id = row.comm_id.and_then(|id| comms.get(&id).copied());
+    }
     tables.bucket_timing.iter_mut().for_each(|row| row.ready_ns = None);
     tables.op_stats.retain(|row| {
         &*row.name != HOOK && !row.name.starts_with(COLLECTIVE_CALL_PREFIX) && !row.name.starts_with(STEP)

@@ -307,6 +307,24 @@ vocabularies! {
         Other = "other",
     }
 
+    /// What the critical path of the job is in.
+    PathKind {
+        /// The rank's own work.
+        Work = "work",
+        /// A collective, from the last arrival to the end.
+        Transfer = "transfer",
+    }
+
+    /// Why a part of the critical path of the job is not explained.
+    Unexplained {
+        /// Communication that was matched with that of no other rank, or not with that of all ranks.
+        Unmatched = "unmatched",
+        /// The error of the clocks is unknown, so the last rank to arrive is.
+        Clock = "clock",
+        /// The rank recorded nothing at that time.
+        NotRecorded = "not_recorded",
+    }
+
     /// What an omission means for the result, worst first.
     OmissionKind {
         /// It was recorded, and it is lost or cannot be read.

@@ -250,7 +250,7 @@ impl Coverage {
     }
 
     /// Length of the set before `t`.
-    fn before(&self, t: i64) -> i64 {
+    pub fn before(&self, t: i64) -> i64 {
         let i = self.set.intervals.partition_point(|interval| interval.start_ns < t);
         if i == 0 {
             return 0;

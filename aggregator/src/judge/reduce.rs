@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{CounterRow, DeviceRow, OMISSION_SOURCE, OmissionRow, Phase, SelectionRow};
+use trace::{CounterRow, DeviceRow, JobPathRow, OMISSION_SOURCE, OmissionRow, Phase, SelectionRow};
 
 use crate::Error;
 use crate::align::aligned::{align_as_chosen, list, load_chosen, time_bounds};
@@ -17,16 +17,17 @@ use crate::judge::findings::findings;
 use crate::judge::findings::overhead::overhead;
 use crate::judge::headline;
 use crate::judge::step_numbers::lacking;
-use crate::judge::stragglers::{self, Gradients, Replayed};
+use crate::judge::stragglers::{self, Gradients, Replayed, critical_path_of_job};
 use crate::judge::unfinished::unfinished;
 use crate::measure::by_name::{compare_kernels, compare_ops};
 use crate::measure::map::map_rank;
-use crate::measure::own_time;
+use crate::measure::own_time::{self, OwnTime};
 use crate::measure::part::RankPart;
 use crate::model::Instance;
 use crate::model::analysis::{Analysis, Facts, Tables};
 use crate::model::options::Options;
 use crate::model::selection::require_any;
+use crate::model::thresholds::Thresholds;
 
 /// Analyzes a source: loads, maps and drops every rank in parallel, then reduces. Calls `progress` after each rank with
 /// the number of finished ranks and the total.
@@ -172,10 +173,7 @@ fn reduce_aligned(
 
     let straggler_parts = own_time::of_run(parts.iter().map(|part| &part.straggler));
     let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
-    let error_ns = |rank: i32, device: bool| {
-        let row = clocks.row(rank, device).or(clocks.row(rank, false))?;
-        Some(row.error_ns?.max(row.bias_ns?))
-    };
+    let error_ns = |rank: i32, device: bool| error_ns(&clocks, rank, device);
     let (mut stragglers, replayed) =
         stragglers::reduce_replayed(&straggler_parts, &instances, (&to_global, &error_ns), &options.thresholds);
     fill_exposed_waits(&mut stragglers.waits, &instances, &parts);
@@ -186,6 +184,7 @@ fn reduce_aligned(
         stragglers: stragglers.stragglers,
         straggler_steps: stragglers.steps,
         collective_waits: stragglers.waits,
+        job_critical_path: stragglers.job_path,
         clock_fit: clocks.rows().to_vec(),
         bucket_timing: bucket_timing(&instances, &rows, &parts, &clocks),
         collective_instances: rows,
@@ -216,6 +215,24 @@ fn reduce_aligned(
     analysis.tables.findings = findings(&analysis, options, &memory, of_ranks);
     headline::take_top_finding(&mut analysis);
     Ok((analysis, clocks, replayed))
+}
+
+/// The error of global times of a rank's host or device clock, at 95 %; `None` if it is unknown.
+fn error_ns(clocks: &Clocks, rank: i32, device: bool) -> Option<i64> {
+    let row = clocks.row(rank, device).or(clocks.row(rank, false))?;
+    Some(row.error_ns?.max(row.bias_ns?))
+}
+
+/// The critical path of the job, of the own time of all its ranks.
+pub(crate) fn job_critical_path(
+    parts: &[OwnTime],
+    instances: &[Instance],
+    clocks: &Clocks,
+    thresholds: &Thresholds,
+) -> Vec<JobPathRow> {
+    let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
+    let error_ns = |rank: i32, device: bool| error_ns(clocks, rank, device);
+    critical_path_of_job(&own_time::of_run(parts.iter()), instances, (&to_global, &error_ns), thresholds)
 }
 
 fn facts(parts: &[RankPart], info: &SourceInfo, options: &Options) -> Facts {

@@ -27,6 +27,7 @@ mod classify;
 mod deviation;
 mod evidence;
 mod excess;
+mod job_path;
 mod join;
 mod last;
 mod measured;
@@ -45,8 +46,9 @@ mod stages;
 mod standing;
 mod transfers;
 
-use trace::{OmissionRow, StragglerRow, StragglerStepRow, WaitRow};
+use trace::{JobPathRow, OmissionRow, StragglerRow, StragglerStepRow, WaitRow};
 
+pub(crate) use job_path::critical_path_of_job;
 pub use occasional::{Moving, Period};
 pub(crate) use rebucket::{Bound, Gradients};
 pub use reduce::reduce;
@@ -69,6 +71,8 @@ pub struct Stragglers {
     pub steps: Vec<StragglerStepRow>,
     /// One row for each instance and rank, in that order.
     pub waits: Vec<WaitRow>,
+    /// The critical path of the job, by time.
+    pub job_path: Vec<JobPathRow>,
     /// The sum of all waits. The charges add up to it exactly: `waited_ns` = Σ `charged_ns` + `before_recording_ns`.
     pub waited_ns: i64,
     /// Waits charged to each rank, in the order of `stragglers`. Divided by the steps, this is `caused_wait_ns`.

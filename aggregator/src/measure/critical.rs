@@ -1,4 +1,4 @@
-//! The critical path of each step: the chain of work that determines the length of the step. If any work on it had been
+//! The per-rank critical path of each step: the chain of work that determines the length of the step. If any work on it had been
 //! shorter, the step would have ended earlier.
 //!
 //! The walk goes backwards, from the end of the step to its start. At each row it asks for the work that this row
@@ -37,9 +37,9 @@ use trace::name_rules::is_step;
 use trace::{CriticalPathRow, Text};
 
 use crate::base::intervals::Interval;
+use crate::model::RankData;
 use crate::model::scope::Scope;
-use crate::model::steps::{StepWindow, host_windows};
-use crate::model::{Events, NO_STEP, RankData};
+use crate::model::steps::{StepWindow, rank_windows};
 use device::Device;
 use host::Host;
 use trace::rank::Launches;
@@ -48,7 +48,7 @@ use walk::Walk;
 /// The most names on the path that a row lists.
 const TOP: usize = 5;
 
-/// The critical path of every active step of a rank in `scope`. A step has the same window as in `step_breakdown`, over
+/// The per-rank critical path of every active step of a rank in `scope`. A step has the same window as in `step_breakdown`, over
 /// all devices of the rank.
 pub(crate) fn critical_path(data: &RankData, launches: &Launches, scope: &Scope) -> Vec<CriticalPathRow> {
     if data.events.is_empty() || data.outline.steps.is_empty() {
@@ -56,7 +56,7 @@ pub(crate) fn critical_path(data: &RankData, launches: &Launches, scope: &Scope)
     }
     let device = Device::of(data, launches);
     let host = Host::of(data, &device);
-    let mut steps = scope.chosen(windows(data));
+    let mut steps = scope.chosen(rank_windows(data));
     steps.retain(|step| !step.window.is_empty());
     let windows: Vec<Interval> = steps.iter().map(|step| step.window).collect();
     let main_threads = host.main_threads(data, &windows);
@@ -64,35 +64,6 @@ pub(crate) fn critical_path(data: &RankData, launches: &Launches, scope: &Scope)
         row(data, step, window, &Walk::over(data, &host, &device, (window, main_thread)))
     };
     steps.into_iter().zip(main_threads).map(path).collect()
-}
-
-/// The windows of the active steps. Each window ends with the last device work that was launched in the step, and
-/// windows do not overlap.
-fn windows(data: &RankData) -> Vec<StepWindow> {
-    let last_end = last_device_end(&data.events);
-    let mut previous_end = i64::MIN;
-    host_windows(&data.outline.steps)
-        .into_iter()
-        .map(|step| {
-            let start = step.window.start_ns.max(previous_end);
-            let device_end = last_end.get(&step.step).copied().unwrap_or(i64::MIN);
-            let end = step.window.end_ns.max(device_end).max(start);
-            previous_end = end;
-            StepWindow { step: step.step, window: Interval::new(start, end) }
-        })
-        .collect()
-}
-
-fn last_device_end(events: &Events) -> FxHashMap<i32, i64> {
-    let mut ends: FxHashMap<i32, i64> = FxHashMap::default();
-    for row in (0..events.len()).filter(|row| events.kind[*row].is_device_work()) {
-        let step = events.step[row];
-        if step >= 0 && step != NO_STEP {
-            let end = ends.entry(step).or_insert(i64::MIN);
-            *end = (*end).max(events.end_ns(row));
-        }
-    }
-    ends
 }
 
 /// The time on a path by kind, in nanoseconds. The parts sum to the window, except `host_gap`, which is part of `cpu`.

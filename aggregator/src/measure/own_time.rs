@@ -1,16 +1,19 @@
 //! The map over ranks: reduces all rows of a rank to its own stretches and the host ranges in them.
 
+mod path_work;
 mod ranges;
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use trace::{CollectiveRow, Phase, StepRow, Text};
 
 use crate::base::intervals::{Coverage, Interval, IntervalSet};
+pub use crate::measure::own_time::path_work::{Done, PathWork};
 pub(in crate::measure) use crate::measure::own_time::ranges::operating;
-use crate::measure::own_time::ranges::{Largest, leaf_operators, self_times, time_beside_waits};
+use crate::measure::own_time::ranges::{Largest, is_host, leaf_operators, self_times, time_beside_waits};
 use crate::model::thresholds::Thresholds;
 use crate::model::{Collective, Events, Kind, RankData};
 
@@ -34,6 +37,8 @@ pub struct OwnTime {
     pub has_device: bool,
     /// Whether the rank has device work or operators, so that [`StepPart::busy_ns`] is known.
     pub has_work: bool,
+    /// Its work on critical paths of the job.
+    pub path: Arc<PathWork>,
     /// If waits that the rank recorded tell its work from waiting: the same without them. See [`of_run`].
     pub by_operators: Option<Box<OwnTime>>,
 }
@@ -140,6 +145,7 @@ fn beside(rank: &RankData, work: &IntervalSet, operating: Option<&Coverage>, thr
         dropped_max_ns,
         has_device: operating.is_none(),
         has_work: operating.is_none() || rank.events.kind.contains(&Kind::CpuOp),
+        path: Arc::new(PathWork::of(rank, operating.map(|operating| (work, operating.set())), &exposed)),
         by_operators: None,
     }
 }
@@ -229,7 +235,7 @@ fn own_stretches(collectives: &[Collective], spans: &[StepSpan], exposed: &Cover
         if latest.is_none_or(|(last, _)| end >= last) {
             latest = Some((end, index as u32));
         }
-        waits.ends.insert(end, index as u32);
+        waits.ended(Some(end), index as u32);
         entered = entered.max(Some((start_ns, index as u32)));
     }
     stretches
@@ -248,6 +254,10 @@ const MAX_LOOKED_AT: usize = 8;
 impl<'a> Waits<'a> {
     fn new(exposed: &'a Coverage) -> Self {
         Self { exposed: exposed.set().intervals(), ends: FxHashMap::default() }
+    }
+
+    fn ended(&mut self, end_ns: Option<i64>, index: u32) {
+        self.ends.extend(end_ns.map(|end_ns| (end_ns, index)));
     }
 
     /// The last collective whose end ended exposed communication up to a time.

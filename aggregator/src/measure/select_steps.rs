@@ -1,5 +1,7 @@
 //! Limits the part of a rank to the selected steps.
 
+use std::sync::Arc;
+
 use crate::measure::own_time::OwnTime;
 use crate::measure::part::RankPart;
 use crate::model::scope::{Scope, narrow_to_steps, retain};
@@ -26,10 +28,47 @@ fn select_stretches(part: &mut OwnTime, kept: &[bool], scope: &Scope) {
     });
     let new_positions: Vec<Option<u32>> = new_positions.collect();
     retain(&mut part.stretches, kept);
+    let moved = |at: Option<u32>| new_positions.get(at? as usize).copied().flatten();
     for stretch in &mut part.stretches {
-        stretch.previous = stretch.previous.and_then(|at| new_positions.get(at as usize).copied().flatten());
+        stretch.previous = moved(stretch.previous);
+        stretch.entered = moved(stretch.entered);
+        stretch.waited = moved(stretch.waited);
     }
+    let path = Arc::make_mut(&mut part.path);
+    path.steps.retain(|(step, _)| scope.has_step(step.step));
+    path.steps.iter_mut().for_each(|(_, waited)| *waited = moved(*waited));
+    path.ends = path.ends.iter().filter_map(|(end_ns, at)| Some((*end_ns, moved(Some(*at))?))).collect();
     let in_steps: Vec<bool> = part.steps.iter().map(|s| scope.has_step(s.step)).collect();
     retain(&mut part.steps, &in_steps);
     part.ranges.iter_mut().for_each(|range| retain(&mut range.self_ns, &in_steps));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::own_time::map_rank;
+    use crate::model::Kind;
+    use crate::model::drawn::Drawn;
+    use crate::model::options::Options;
+
+    #[test]
+    fn the_collectives_that_came_before_move_with_the_others() {
+        let mut data = Drawn::rank(0)
+            .steps("##########..##########")
+            .host(Kind::CpuOp, "op", 1, "####......#####.......")
+            .collectives("....##..##.....###.###")
+            .data();
+        data.outline.collectives.iter_mut().zip([1, 1, 2, 2]).for_each(|(row, step)| row.step = Some(step));
+        let mut part = map_rank(&data, &Options::default().thresholds);
+        let before = |part: &OwnTime| part.stretches.iter().map(|s| (s.entered, s.waited)).collect::<Vec<_>>();
+        assert_eq!(before(&part)[2..], [(Some(1), Some(1)), (Some(2), Some(2))]);
+        let scope = Scope { steps: Some(2..3), ..Scope::default() };
+        select_stretches(&mut part, &[false, false, true, true], &scope);
+        assert_eq!(before(&part), [(None, None), (Some(0), Some(0))]);
+        assert_eq!(
+            part.path.steps.iter().map(|(step, waited)| (step.step, *waited)).collect::<Vec<_>>(),
+            [(2, Some(1))]
+        );
+        assert_eq!(part.path.left(22), Some(1));
+    }
 }

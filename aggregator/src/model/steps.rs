@@ -159,15 +159,31 @@ impl DeviceEnds {
 /// The device windows of the active steps: from max(host start, previous step's end) to max(host end, end of the last
 /// device work launched in the step). They never overlap.
 pub fn device_windows(host: &[StepWindow], ends: &DeviceEnds, device: i64) -> Vec<StepWindow> {
+    windows_with(host, |step| ends.0.get(&(device, step)).copied())
+}
+
+fn windows_with(host: &[StepWindow], device_end: impl Fn(i32) -> Option<i64>) -> Vec<StepWindow> {
     let mut previous_end = i64::MIN;
     let window_of = |step: &StepWindow| {
         let start = step.window.start_ns.max(previous_end);
-        let device_end = ends.0.get(&(device, step.step)).copied().unwrap_or(i64::MIN);
+        let device_end = device_end(step.step).unwrap_or(i64::MIN);
         let end = step.window.end_ns.max(device_end).max(start);
         previous_end = end;
         StepWindow { step: step.step, window: Interval::new(start, end) }
     };
     host.iter().map(window_of).collect()
+}
+
+/// The windows of a rank's active steps. Each ends with the last device work that was launched in the step, and they do not
+/// overlap.
+pub(crate) fn rank_windows(data: &RankData) -> Vec<StepWindow> {
+    let events = &data.events;
+    let mut ends: FxHashMap<i32, i64> = FxHashMap::default();
+    for row in (0..events.len()).filter(|row| events.kind[*row].is_device_work()) {
+        let end_ns = ends.entry(events.step[row]).or_insert(i64::MIN);
+        *end_ns = (*end_ns).max(events.end_ns(row));
+    }
+    windows_with(&host_windows(&data.outline.steps), |step| ends.get(&step).copied())
 }
 
 #[cfg(test)]

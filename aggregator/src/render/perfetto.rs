@@ -2,10 +2,11 @@
 //!
 //! Each rank is a process. Its tracks are its steps, its communicators, its threads, the streams of its devices, and
 //! counters for memory and for the kernels that wait on a stream. Arrows connect launches with launched work, and the
-//! ranks of one collective in the order of their arrival. The process `job` has the bus bandwidth of each communicator.
+//! ranks of one collective in the order of their arrival. The process `job` has the critical path of the job and the bus
+//! bandwidth of each communicator.
 //!
-//! The trace is written rank by rank, so memory holds one rank per thread and the collectives, whatever the number of
-//! ranks.
+//! The trace is written rank by rank, so memory holds one rank per thread, the collectives and the own work between them,
+//! whatever the number of ranks. The process `job` comes last.
 
 mod lanes;
 mod packets;
@@ -16,16 +17,18 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use rustc_hash::FxHashMap;
-use trace::{ClockMethod, InstanceRow, OmissionRow};
+use trace::{ClockMethod, InstanceRow, JobPathRow, OmissionRow};
 
 pub use self::packets::Counts;
-use self::packets::{Rank, Sequence, Track};
+use self::packets::{Annotation, Rank, Sequence, Slice, Track};
 use crate::Error;
 use crate::align::aligned::{Aligned, align_source};
 use crate::align::clock::{Clocks, Map};
 use crate::base::in_order::{Sink, in_order};
 use crate::base::intervals::Interval;
 use crate::ingest::source::Source;
+use crate::judge::reduce::job_critical_path;
+use crate::measure::own_time::{self, OwnTime};
 use crate::model::options::Options;
 use crate::model::scope::{Scope, narrow_to_steps, narrow_to_time};
 use crate::model::steps::{mark_steps, one_step_if_none};
@@ -62,28 +65,26 @@ pub fn export(
     let first_ns = starts.iter().map(|&(rank, start_ns)| clocks.global(rank, false, start_ns)).min().unwrap_or(0);
     let shared = Shared { clocks: &clocks, shift_ns: first_ns.min(0).saturating_neg() };
     let job = Job::of(&instances, comm_names, &shared);
-    drop(instances);
     let mut exported =
         Exported { shift_ns: shared.shift_ns, unaligned: unaligned(&clocks, &ranks), omissions, ..Exported::default() };
-    let (bytes, counts) = job.write(&shared);
-    exported.counts.add(counts);
     let mut written = 0;
     let mut write = |bytes: Vec<u8>| {
         written += bytes.len() as u64;
         out.write_all(&bytes)
     };
-    write(bytes)?;
-    let make = |rank: &i32, sink: &mut Sink<'_>| -> Result<(Counts, Vec<OmissionRow>), Error> {
+    let make = |rank: &i32, sink: &mut Sink<'_>| -> Result<(Counts, OwnTime, Vec<OmissionRow>), Error> {
         let mut data = source.load(*rank)?;
         let scope = prepare(&mut data, options, time.get(rank).copied());
         let counts = rank::write(&data, &scope, &shared, &job, sink);
-        Ok((counts, data.omissions))
+        Ok((counts, own_time::map_rank(&data, &options.thresholds), data.omissions))
     };
     let mut done = 0;
-    in_order(&ranks, make, write, |rank, result| {
+    let mut parts = Vec::with_capacity(ranks.len());
+    in_order(&ranks, make, &mut write, |rank, result| {
         match result {
-            Ok((counts, omissions)) => {
+            Ok((counts, own_time, omissions)) => {
                 exported.counts.add(counts);
+                parts.push(own_time);
                 exported.omissions.extend(omissions);
             }
             Err(error) => exported.omissions.push(OmissionRow::lost("rank", error.to_string()).rank(*rank).amount(1)),
@@ -91,8 +92,12 @@ pub fn export(
         done += 1;
         progress((ranks.len() + done) / 2, ranks.len());
     })?;
-    out.flush()?;
+    let path = job_critical_path(&parts, &instances, &clocks, &options.thresholds);
+    let (bytes, counts) = job.write(&path, &shared);
+    exported.counts.add(counts);
+    write(bytes)?;
     exported.bytes = written;
+    out.flush()?;
     Ok(exported)
 }
 
@@ -217,11 +222,12 @@ impl Job {
         self.instances.get(*at as usize)
     }
 
-    /// Writes the process `job`: the bus bandwidth of each communicator from the last arrival to the end, and 0 between
-    /// collectives.
-    fn write(&self, shared: &Shared<'_>) -> (Vec<u8>, Counts) {
+    /// Writes the process `job`: its critical path, and the bus bandwidth of each communicator from the last arrival to the end,
+    /// and 0 between collectives.
+    fn write(&self, path: &[JobPathRow], shared: &Shared<'_>) -> (Vec<u8>, Counts) {
         let mut out = Sequence::new(Rank(-1));
         out.process("job");
+        critical_path(&mut out, path, shared);
         let mut changes: Vec<(i64, i64, f64)> = Vec::new();
         for row in &self.rows {
             if let Some(busbw_gbs) = row.busbw_gbs {
@@ -239,5 +245,23 @@ impl Job {
             }
         }
         out.finish()
+    }
+}
+
+/// Writes the critical path of the job as one track: the ranks that work, and the transfers between them.
+fn critical_path(out: &mut Sequence, path: &[JobPathRow], shared: &Shared<'_>) {
+    for row in path {
+        let track = out.track(Track::CriticalPath, "critical path");
+        let (category, name) = match (&row.op, row.unexplained.is_some()) {
+            (Some(op), false) => ("transfer", format!("{op} of rank {}", row.rank)),
+            (Some(op), true) => ("unexplained", format!("{op} of rank {}, not explained", row.rank)),
+            (None, _) => ("work", format!("rank {}", row.rank)),
+        };
+        let annotations = [(Annotation::Step, Some(i64::from(row.step))), (Annotation::Instance, row.instance)];
+        let (category, name) = (out.category(category), out.name(&name));
+        let at_ns = shared.on_trace(row.ts_ns);
+        out.begin(&Slice { track, at_ns, category, name, annotations: &annotations, flow: None });
+        out.end(track, shared.on_trace(row.ts_ns + row.dur_ns));
+        out.counts.critical_path += 1;
     }
 }

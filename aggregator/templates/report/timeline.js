@@ -17,6 +17,9 @@ export function rangeColour(k) {
 // The activities of bars in the lane of communication, by number: colour and words.
 const DOES = [["wait", "waits for the last rank"], ["transfer", "transfers data"], ["whole", "in a collective, waiting not separated"]];
 
+// The pieces of the critical path, by number: words.
+const ON_PATH = ["works", "transfers data", "not explained"];
+
 // Bars of a lane as { start, end, name, rows, does }, in ns.
 function decode(numbers, unit, communication) {
   const bars = [];
@@ -36,6 +39,11 @@ export function timelineOf(timeline, names, causes) {
   const ranks = timeline.ranks.map((r) => ({
     rank: r.rank, window: r.window.map((t) => t * timeline.unit_ns), lanes: r.lanes.map((lane, i) => decode(lane, timeline.unit_ns, i === 2)),
   }));
+  const path = [];
+  for (let i = 0; i + 3 < timeline.path.length; i += 4) {
+    const [row, kind, start, length] = timeline.path.slice(i, i + 4);
+    path.push({ row, kind, start: start * timeline.unit_ns, end: (start + length) * timeline.unit_ns });
+  }
   // The names of ranges with their times and colours, the longest first.
   const times = new Map();
   for (const r of ranks) for (const bar of r.lanes[0]) times.set(bar.name, (times.get(bar.name) || 0) + bar.end - bar.start);
@@ -95,6 +103,7 @@ export function timelineOf(timeline, names, causes) {
     axis(pen, width, height);
     shown = 0;
     ranks.forEach((rank, row) => drawRank(pen, rank, row, width));
+    drawPath(pen, width);
     pen.clearRect(0, top, left - 4, height);
     ranks.forEach((rank, row) => label(pen, rank, row));
     canvas.dataset.bars = String(shown);
@@ -152,6 +161,31 @@ export function timelineOf(timeline, names, causes) {
     });
   }
 
+  // The critical path: a line below the lanes of the rank that it is on, dashed where it is not explained.
+  function drawPath(pen, width) {
+    const y = (piece) => top + piece.row * rowHeight + laneHeight * 3 + 0.5;
+    pen.strokeStyle = colour("path");
+    pen.lineWidth = laneHeight > 6 ? 2.5 : 1.5;
+    let before = null;
+    for (const piece of path) {
+      const [x, end] = [px(piece.start), px(piece.end)];
+      if (end >= left && x <= width) {
+        pen.setLineDash(piece.kind === 2 ? [3, 3] : []);
+        pen.beginPath();
+        if (before !== null && x >= left) {
+          pen.moveTo(x, y(before));
+          pen.lineTo(x, y(piece));
+        }
+        pen.moveTo(Math.max(left, x), y(piece));
+        pen.lineTo(Math.min(width, end), y(piece));
+        pen.stroke();
+      }
+      before = piece;
+    }
+    pen.setLineDash([]);
+    pen.lineWidth = 1;
+  }
+
   function barText(pen, rank, bar, x, end, y, lane) {
     pen.fillStyle = colour(lane === 2 && bar.does === 0 ? "text" : lane || isGuilty(rank, lane, bar) ? "on-mark" : "on-range");
     pen.textAlign = "left";
@@ -168,12 +202,13 @@ export function timelineOf(timeline, names, causes) {
     pen.fillText((marked || row === 0 ? "rank " : "") + rank.rank, left - 8, top + row * rowHeight + Math.min(rowHeight, laneHeight * 3) / 2 + 5);
   }
 
-  function lines(rank, lane, bar) {
+  function lines(rank, lane, bar, piece) {
     const what = lane === 2 ? DOES[bar.does][1] : LANES[lane];
     return [
       shortenEnd(names[bar.name], 120) + (bar.rows > 1 ? ` and ${formatCount(bar.rows - 1)} more` : ""), `rank ${rank.rank}, ${what}`,
       `${formatNs(bar.end - bar.start)}, from ${formatNs(bar.start)} to ${formatNs(bar.end)}`,
       bar.rows > 1 ? `${formatCount(bar.rows)} short rows drawn as one` : null,
+      piece ? `on the critical path of the job for ${formatNs(piece.end - piece.start)}: ${ON_PATH[piece.kind]}` : null,
     ];
   }
 
@@ -184,8 +219,9 @@ export function timelineOf(timeline, names, causes) {
     const lane = Math.floor((y - row * rowHeight) / laneHeight);
     const rank = ranks[row];
     if (!rank || lane < 0 || lane > 2 || x < left) return null;
-    const bar = rank.lanes[lane].find((b) => px(b.start) - 1 <= x && x <= px(b.end) + 1);
-    return bar && { rank, lane, bar };
+    const meets = (b) => px(b.start) - 1 <= x && x <= px(b.end) + 1;
+    const bar = rank.lanes[lane].find(meets);
+    return bar && { rank, lane, bar, piece: path.find((p) => p.row === row && meets(p)) };
   }
 
   let drag = null;
@@ -206,7 +242,7 @@ export function timelineOf(timeline, names, causes) {
   });
   showTipsOf(canvas, (event) => {
     const hit = found(event);
-    return hit && lines(hit.rank, hit.lane, hit.bar);
+    return hit && lines(hit.rank, hit.lane, hit.bar, hit.piece);
   });
   canvas.addEventListener("wheel", (event) => {
     // Without Ctrl, the wheel scrolls the page.
@@ -267,7 +303,7 @@ export function timelineOf(timeline, names, causes) {
         button("◀", "Earlier", () => pan(-0.3)), button("▶", "Later", () => pan(0.3)), button("All", "Whole step", () => zoom(1e6))]),
       element("span", { class: "hint" }, "Drag to move, Ctrl and wheel to zoom. Keyboard: + − A D 0 and arrows."),
     ]),
-    legend([["compute", "compute"], ...DOES.filter((_, does) => ranks.some((r) => r.lanes[2].some((bar) => bar.does === does))), ...known]),
+    legend([...(path.length ? [["path", "critical path of the job"]] : []), ["compute", "compute"], ...DOES.filter((_, does) => ranks.some((r) => r.lanes[2].some((bar) => bar.does === does))), ...known]),
     rest > 0 ? element("p", { class: "hint" }, `${formatCount(rest)} more names of ranges take less than 1 % each. Every name has its own colour.`) : null,
     holder, readout,
   ]);

@@ -469,9 +469,9 @@ tables! {
         std_ns: f64,
     }
 
-    /// One row per rank and step: the critical path of the step of that rank by itself, followed backwards from its end.
-    /// It ends at the rank's own collectives and does not lead to the rank that was waited for: see `stragglers`. The parts
-    /// sum to `wall_ns`. By rank and step.
+    /// One row per rank and step: the per-rank critical path of the step, followed backwards from its end. It ends at the
+    /// rank's own collectives and does not lead to the rank that was waited for: see `job_critical_path`. The parts sum to
+    /// `wall_ns`. By rank and step.
     critical_path: CriticalPathRow / CriticalPathBuilder / CriticalPathView, by Aggregator, sorted by None; {
         /// Global rank.
         rank: i32,

@@ -1,6 +1,7 @@
-//! The tables that the aggregator writes about where exposed communication comes from, and about pipelines.
+//! The tables that the aggregator writes about where exposed communication comes from, about pipelines, and about the critical path
+//! of the job.
 
-use crate::{Op, Text, Word};
+use crate::{Op, PathKind, Text, Unexplained, Word};
 
 tables! {
     communication_list uses $;
@@ -44,5 +45,42 @@ tables! {
         step_ns: i64,
         /// What of it the rank waits for other stages: the bubble.
         bubble_ns: i64,
+    }
+    /// One row per piece of the critical path of the job, which leads from the end of each step back to its start. Where a rank
+    /// waited for another in a collective, the path goes on in the rank that arrived last. The pieces of a step follow each other
+    /// without a gap, so they sum to the length of the step. By step and time. Empty without collectives.
+    job_critical_path: JobPathRow / JobPathBuilder / JobPathView, by Aggregator, sorted by None; {
+        /// Training step, as the rank on the path counts it; −1 between steps.
+        step: i32,
+        /// Global rank on the path; of a transfer, the rank that left last.
+        rank: i32,
+        /// `work` or `transfer`.
+        kind: Word<PathKind>,
+        /// Of a transfer, the collective, as in `collective_instances`.
+        instance: Option<i64>,
+        /// Of a transfer, the id of the communicator.
+        comm_id: Option<i64>,
+        /// Of a transfer, the operation.
+        op: Option<Word<Op>>,
+        /// Start, in global ns.
+        ts_ns: i64,
+        /// Length. The following columns sum to it.
+        dur_ns: i64,
+        /// Operators and calls of the host while no device worked; without a device, operators.
+        cpu_ns: i64,
+        /// Code of the host outside of any operator while no device worked, mostly Python.
+        host_gap_ns: i64,
+        /// Ranges of data loaders while no device worked.
+        data_loading_ns: i64,
+        /// Kernels that compute.
+        gpu_compute_ns: i64,
+        /// Copies and fills beside computing kernels.
+        gpu_memory_ns: i64,
+        /// From the last arrival at the collective to the end.
+        transfer_ns: i64,
+        /// What the recording does not explain.
+        unexplained_ns: i64,
+        /// Why: `unmatched`, `clock` or `not_recorded`; null if all is explained.
+        unexplained: Option<Word<Unexplained>>,
     }
 }

@@ -222,6 +222,14 @@ impl Join {
     }
 }
 
+/// The parts in the order of ranks; of a rank that is given twice, the first.
+pub(super) fn by_rank(parts: &[OwnTime]) -> Vec<&OwnTime> {
+    let mut parts: Vec<&OwnTime> = parts.iter().collect();
+    parts.sort_by_key(|p| p.rank);
+    parts.dedup_by_key(|p| p.rank);
+    parts
+}
+
 /// The step that most ranks recorded; of several such steps, the lowest.
 fn most_common(mut steps: Vec<i32>) -> Option<i32> {
     steps.sort_unstable();

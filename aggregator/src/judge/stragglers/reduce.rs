@@ -6,7 +6,8 @@ use crate::judge::stragglers::charge::Charges;
 use crate::judge::stragglers::classify::{bases, judge};
 use crate::judge::stragglers::evidence::Ranges;
 use crate::judge::stragglers::excess::Excess;
-use crate::judge::stragglers::join::{Join, Joined};
+use crate::judge::stragglers::job_path::job_path;
+use crate::judge::stragglers::join::{Join, Joined, by_rank};
 use crate::judge::stragglers::last::Last;
 use crate::judge::stragglers::measured::{Measured, Shown};
 use crate::judge::stragglers::per_step::PerStep;
@@ -92,6 +93,7 @@ pub(crate) fn reduce_replayed(
         stragglers: (0..parts.len()).map(|rank| judged.row(rank, thresholds)).collect(),
         steps: step_rows(&parts, &excess, &shown),
         waits: wait_rows(&join, &parts),
+        job_path: job_path(&parts, &join, replay, (to_global, &clock_error_ns)),
         waited_ns: charges.suffered_ns.iter().sum(),
         charged_ns: charges.caused_ns.clone(),
         before_recording_ns: charges.before_recording_ns,
@@ -100,14 +102,6 @@ pub(crate) fn reduce_replayed(
         omissions: omissions(join, &excess, &parts, &left_out),
     };
     (stragglers, replayed)
-}
-
-/// The parts in the order of ranks; of a rank that is given twice, the first.
-fn by_rank(parts: &[OwnTime]) -> Vec<&OwnTime> {
-    let mut parts: Vec<&OwnTime> = parts.iter().collect();
-    parts.sort_by_key(|p| p.rank);
-    parts.dedup_by_key(|p| p.rank);
-    parts
 }
 
 /// The active steps over which a delay is averaged: those with collectives. If a rank is missing in some of these, as where

@@ -2,6 +2,7 @@
 
 mod build;
 mod drawn;
+mod job_path;
 mod kineto;
 mod noise;
 mod occasional;

@@ -136,7 +136,8 @@ fn timeline(content: &PageContent<'_>) -> Section {
     let lead = match content.timeline_step {
         Some(step) => format!(
             "Step {step} of all ranks on one clock (default: the step of median length; `--timeline STEP` selects another). Each \
-             rank has three lanes: named ranges of the host, compute, communication."
+             rank has three lanes: named ranges of the host, compute, communication. The line below the lanes is the critical path of the \
+             job: if any work on it had been shorter, the step would have ended earlier."
         ),
         None => "One step of all ranks on one clock.".to_string(),
     };

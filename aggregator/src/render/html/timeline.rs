@@ -11,7 +11,7 @@
 
 use rayon::prelude::*;
 use serde::Serialize;
-use trace::OmissionRow;
+use trace::{JobPathRow, OmissionRow, PathKind};
 
 use crate::align::clock::Clocks;
 use crate::base::intervals::Interval;
@@ -69,6 +69,9 @@ pub(super) struct Timeline {
     /// Unit of the lanes, in ns.
     unit_ns: i64,
     ranks: Vec<RankLanes>,
+    /// The critical path of the job in the step. Four numbers for each piece: position in `ranks`, 0 for work, 1 for a transfer
+    /// or 2 for time that is not explained, start, length.
+    path: Vec<i64>,
 }
 
 impl Timeline {
@@ -132,7 +135,8 @@ pub(super) fn timeline(
             ),
         );
     }
-    (fit(drawn, step, limits, names, notes), omissions.concat())
+    let path = &analyzed.analysis.tables.job_critical_path;
+    (fit(drawn, (step, path), limits, names, notes), omissions.concat())
 }
 
 /// The time of the last arrival by (rank, arrival). Only collectives that synchronise their ranks have one: those with
@@ -328,7 +332,13 @@ fn joined(bars: &[Bar], least: i64) -> Vec<Bar> {
 }
 
 /// Fits the bars of all ranks into the page: doubles the length below which bars are joined until they fit.
-fn fit(drawn: Vec<Drawn>, step: i32, limits: &Limits, names: &mut StringPool, notes: &mut Shortenings) -> Timeline {
+fn fit(
+    drawn: Vec<Drawn>,
+    (step, path): (i32, &[JobPathRow]),
+    limits: &Limits,
+    names: &mut StringPool,
+    notes: &mut Shortenings,
+) -> Timeline {
     let windows = || drawn.iter().filter_map(|d| d.window);
     let (Some(from), Some(to)) = (windows().map(|w| w.start_ns).min(), windows().map(|w| w.end_ns).max()) else {
         return Timeline::default();
@@ -359,7 +369,24 @@ fn fit(drawn: Vec<Drawn>, step: i32, limits: &Limits, names: &mut StringPool, no
         let lanes = [0, 1, 2].map(|lane| encode(&joined(&rank.lanes[lane], least), &rank.names, &at, names));
         ranks.push(RankLanes { rank: rank.rank, window: (at(window.start_ns), at(window.end_ns)), lanes });
     }
-    Timeline { step: Some(step), span_ns, unit_ns, ranks }
+    let path: Vec<&JobPathRow> = path.iter().filter(|row| row.step == step).collect();
+    let short = path.iter().filter(|row| row.dur_ns < least).count();
+    if short > 0 {
+        let text = format!("{} of the critical path under {} are not drawn.", plural(short, "piece"), ns(least));
+        notes.add("timeline", text);
+    }
+    let piece = |row: &&JobPathRow| {
+        let place = ranks.binary_search_by_key(&row.rank, |rank| rank.rank).ok()?;
+        let kind = match row.kind.known() {
+            _ if row.unexplained_ns == row.dur_ns => 2,
+            Some(PathKind::Transfer) => 1,
+            _ => 0,
+        };
+        let (start, end) = (at(row.ts_ns), at(row.ts_ns.saturating_add(row.dur_ns)));
+        Some([place as i64, kind, start, end - start])
+    };
+    let path = path.iter().filter(|row| row.dur_ns >= least).filter_map(piece).flatten().collect();
+    Timeline { step: Some(step), span_ns, unit_ns, ranks, path }
 }
 
 fn encode(bars: &[Bar], texts: &[trace::Text], at: &impl Fn(i64) -> i64, names: &mut StringPool) -> Vec<i64> {

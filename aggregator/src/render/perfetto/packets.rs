@@ -13,6 +13,7 @@ pub(super) struct Rank(pub(super) i32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Track {
     Process,
+    CriticalPath,
     Steps,
     Thread(i64, usize),
     Stream(i64, i64, usize),
@@ -28,7 +29,7 @@ impl Track {
     fn order(self) -> u64 {
         match self {
             Self::Process => 0,
-            Self::Steps => 1,
+            Self::Steps | Self::CriticalPath => 1,
             Self::Communicator(..) => 2,
             Self::Thread(..) => 3,
             Self::Stream(..) => 4,
@@ -103,6 +104,8 @@ pub struct Counts {
     pub collectives: u64,
     /// Slices that mark steps.
     pub marks: u64,
+    /// Slices of the critical path of the job.
+    pub critical_path: u64,
     /// Ends of arrows: two or more per arrow.
     pub flow_ends: u64,
     /// Counter values.
@@ -116,6 +119,7 @@ impl Counts {
         self.events += other.events;
         self.collectives += other.collectives;
         self.marks += other.marks;
+        self.critical_path += other.critical_path;
         self.flow_ends += other.flow_ends;
         self.counter_values += other.counter_values;
         self.ranks += other.ranks;

@@ -2,7 +2,8 @@
 
 use expect_test::{Expect, expect_file};
 use trace::{
-    BucketTimingRow, ClockFitRow, CriticalPathRow, FindingRow, InstanceRow, OmissionRow, StepBreakdownRow, StragglerRow,
+    BucketTimingRow, ClockFitRow, CriticalPathRow, FindingRow, InstanceRow, JobPathRow, OmissionRow, PathKind,
+    StepBreakdownRow, StragglerRow, Unexplained,
 };
 
 use crate::model::analysis::{Analysis, Facts, Tables, Verdict, VerdictKind};
@@ -46,6 +47,7 @@ fn analysis(ranks: i32) -> Analysis {
     let tables = Tables {
         step_breakdown: all().flat_map(steps_of).collect(),
         critical_path: all().map(critical).collect(),
+        job_critical_path: job_path(),
         collective_instances: (0..4).map(instance).collect(),
         bucket_timing: all().flat_map(|rank| [bucket(rank, 0), bucket(rank, 1)]).collect(),
         stragglers: all().map(straggler).collect(),
@@ -97,6 +99,29 @@ fn critical(rank: i32) -> CriticalPathRow {
         communication_ns: if slow { 30 } else { 90 } * MS,
         ..CriticalPathRow::default()
     }
+}
+
+/// Rank 5 works, the others wait for it, and rank 0 ends the step.
+fn job_path() -> Vec<JobPathRow> {
+    let work = |rank, cpu_ns, host_gap_ns| JobPathRow {
+        step: 3,
+        rank,
+        kind: PathKind::Work.into(),
+        dur_ns: cpu_ns + host_gap_ns,
+        cpu_ns,
+        host_gap_ns,
+        ..JobPathRow::default()
+    };
+    let transfer = JobPathRow {
+        step: 3,
+        kind: PathKind::Transfer.into(),
+        dur_ns: 26 * MS,
+        transfer_ns: 20 * MS,
+        unexplained_ns: 6 * MS,
+        unexplained: Some(Unexplained::Unmatched.into()),
+        ..JobPathRow::default()
+    };
+    vec![work(5, 90 * MS, 20 * MS), transfer, work(0, 14 * MS, 0)]
 }
 
 fn instance(number: i64) -> InstanceRow {

@@ -14,7 +14,7 @@ use crate::model::{Barrier, Instance, Member, RankData};
 const NAMES: [&str; 4] = ["forward", "backward", "input", "optimizer"];
 
 /// Any small job in which all ranks of a step have the same number of collectives.
-fn jobs() -> impl Strategy<Value = Job> {
+pub(super) fn jobs() -> impl Strategy<Value = Job> {
     (1usize..6, 0usize..5, 0usize..4).prop_flat_map(|(ranks, steps, collectives)| {
         let work = prop::collection::vec((0usize..4, 0i64..2_000_000), 0..3)
             .prop_map(|w| w.into_iter().map(|(name, ns)| (NAMES[name], ns)).collect::<Work>());
@@ -32,7 +32,7 @@ fn parts_of(ranks: &[RankData]) -> Vec<OwnTime> {
 
 /// Makes the instances irregular: some lose half of their ranks, some have no end, and some end before the last
 /// arrival.
-fn mangle(instances: &mut [Instance], seed: u64) {
+pub(super) fn mangle(instances: &mut [Instance], seed: u64) {
     for (i, instance) in instances.iter_mut().enumerate() {
         let bits = seed.rotate_left(7 * i as u32);
         if bits & 3 == 0 {

@@ -1,0 +1,391 @@
+//! The critical path of the job: from the end of each step back to its start, through all ranks.
+//!
+//! ```text
+//!   rank 0   ####[~~~~~~~~~AA]##[~~BB]##|        the step ends on rank 0
+//!   rank 1   #############[AA]#####[BB]#|
+//!   path     1111111111111aaaa11111bbbb00        1, 0: own work of a rank; a, b: transfers
+//! ```
+//!
+//! The path goes from the end of a collective to the rank that arrived last, and from the arrival of that rank to the collective
+//! that its own work waited for. These dependencies are those of the [replay](crate::judge::stragglers::replay). If two ranks arrived
+//! within the error of their clocks, the path stays on its rank.
+//!
+//! A step begins on the path where the rank on the path begins it. The pieces of the path therefore cover the time from the first
+//! step to the end of the last one without a gap.
+
+use std::collections::BTreeSet;
+
+use trace::{JobPathRow, PathKind, Unexplained};
+
+use crate::base::intervals::Interval;
+use crate::judge::stragglers::join::{Join, by_rank};
+use crate::judge::stragglers::nodes::{Leave, NONE};
+use crate::judge::stragglers::replay::Replay;
+use crate::judge::stragglers::{ClockError, ToGlobal};
+use crate::measure::own_time::{Done, OwnTime, Stretch};
+use crate::model::Instance;
+use crate::model::steps::StepWindow;
+use crate::model::thresholds::Thresholds;
+
+/// Time of the host between steps that has no number.
+const BETWEEN: i32 = -1;
+
+/// A place of the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// A rank leaves the collective of this node.
+    Leaves(u32),
+    /// A rank enters the collective of this node.
+    Enters(u32),
+}
+
+struct Walk<'a> {
+    parts: &'a [&'a OwnTime],
+    join: &'a Join,
+    replay: &'a Replay,
+    to_global: ToGlobal<'a>,
+    /// For each rank, the error of its global times.
+    clock_error_ns: &'a [Option<i64>],
+    /// For each rank and each of its collectives, the node.
+    node_of: Vec<Vec<u32>>,
+    /// From the last one to the first.
+    rows: Vec<JobPathRow>,
+    /// The step of the path: the lowest one so far.
+    step: i32,
+    /// The start of the path so far.
+    from_ns: i64,
+}
+
+/// The critical path of the job, by time, without a verdict. The arguments are those of
+/// [`reduce`](crate::judge::stragglers::reduce).
+pub(crate) fn critical_path_of_job(
+    parts: &[OwnTime],
+    instances: &[Instance],
+    (to_global, clock_error): (ToGlobal<'_>, ClockError<'_>),
+    thresholds: &Thresholds,
+) -> Vec<JobPathRow> {
+    let parts = by_rank(parts);
+    let join = Join::of(&parts, instances, to_global);
+    let replay = Replay::of(&join, &parts, &BTreeSet::new(), thresholds.max_queue_gap_ns);
+    let errors_ns: Vec<Option<i64>> = parts.iter().map(|part| clock_error(part.rank, part.has_device)).collect();
+    job_path(&parts, &join, &replay, (to_global, &errors_ns))
+}
+
+/// The critical path of the job, by time. The clocks must be those of the joined collectives.
+pub(super) fn job_path(
+    parts: &[&OwnTime],
+    join: &Join,
+    replay: &Replay,
+    (to_global, clock_error_ns): (ToGlobal<'_>, &[Option<i64>]),
+) -> Vec<JobPathRow> {
+    let mut node_of: Vec<Vec<u32>> = parts.iter().map(|part| vec![NONE; part.stretches.len()]).collect();
+    for (at, node) in (0..).zip(&replay.nodes) {
+        let arrival = join.instances[node.instance as usize].arrival_of(node.rank as usize);
+        if let Some(node) = arrival.and_then(|a| node_of[a.rank].get_mut(a.stretch as usize)) {
+            *node = at;
+        }
+    }
+    let mut walk = Walk {
+        parts,
+        join,
+        replay,
+        to_global,
+        clock_error_ns,
+        node_of,
+        rows: Vec::new(),
+        step: i32::MAX,
+        from_ns: i64::MAX,
+    };
+    while let Some((rank, step)) = walk.last_to_end() {
+        walk.follow(rank, step);
+    }
+    walk.rows.reverse();
+    walk.rows
+}
+
+impl Walk<'_> {
+    /// The rank that is the last one to end the last step before `self.step`, and the position of that step in its list.
+    fn last_to_end(&self) -> Option<(usize, usize)> {
+        let before = |part: &&OwnTime| {
+            let steps = part.path.steps.partition_point(|(step, _)| step.step < self.step);
+            steps.checked_sub(1)
+        };
+        let steps = self.parts.iter().enumerate().filter_map(|(rank, part)| Some((rank, before(part)?)));
+        let order = |(rank, at): &(usize, usize)| {
+            let (step, _) = self.parts[*rank].path.steps[*at];
+            (step.step, self.global(*rank, step.window.end_ns))
+        };
+        steps.max_by_key(order)
+    }
+
+    fn global(&self, rank: usize, host_ns: i64) -> i64 {
+        (self.to_global)(self.parts[rank].rank, false, host_ns)
+    }
+
+    /// Follows the path from the end of a step of a rank to where nothing earlier is known.
+    fn follow(&mut self, rank: usize, step: usize) {
+        let part = self.parts[rank];
+        let (StepWindow { step, window }, waited) = part.path.steps[step];
+        self.step = step;
+        let end_ns = window.end_ns;
+        let entered = part.stretches.partition_point(|s| s.start_ns < end_ns).checked_sub(1).map(|at| at as u32);
+        let node_of = |at: Option<u32>| self.node_of[rank].get(at? as usize).copied().filter(|node| *node != NONE);
+        let place = match (node_of(waited), node_of(entered)) {
+            (Some(waited), _) => Some(Place::Leaves(waited)),
+            (None, entered) => self.entered_or_left(entered, rank, end_ns),
+        };
+        let global_end_ns = self.global(rank, end_ns);
+        let from = place.map(|place| self.time(place)).filter(|(local_ns, _)| *local_ns <= end_ns);
+        let (from_ns, global_ns) = from.unwrap_or((window.start_ns, self.global(rank, window.start_ns)));
+        self.from_ns = self.from_ns.min(global_end_ns);
+        self.work(rank, Interval::new(from_ns, end_ns), global_ns);
+        if from.is_none() {
+            return;
+        }
+        let mut place = place;
+        // Each turn goes back in time or to an earlier collective. The limit guards against clocks that contradict each other.
+        let mut turns = 2 * self.replay.nodes.len();
+        while let Some(at) = place.filter(|_| turns > 0) {
+            place = match at {
+                Place::Leaves(node) => Some(self.transfer(node)),
+                Place::Enters(node) => self.before(node),
+            };
+            turns -= 1;
+        }
+    }
+
+    /// The time of a place, in the rank's clock and in global time.
+    fn time(&self, place: Place) -> (i64, i64) {
+        let (Place::Leaves(at) | Place::Enters(at)) = place;
+        let node = &self.replay.nodes[at as usize];
+        let stretch = self.stretch(at);
+        match place {
+            Place::Leaves(_) => (stretch.1, node.end_ns),
+            Place::Enters(_) => (stretch.0, node.arrival_ns),
+        }
+    }
+
+    /// When the rank of a node entered and left the collective, in its clock.
+    fn stretch(&self, at: u32) -> (i64, i64) {
+        let times = |stretch: &Stretch| (stretch.start_ns, stretch.end_ns.unwrap_or(stretch.start_ns));
+        self.recorded(at).map_or((0, 0), times)
+    }
+
+    fn recorded(&self, at: u32) -> Option<&Stretch> {
+        let node = &self.replay.nodes[at as usize];
+        let arrival = self.join.instances[node.instance as usize].arrival_of(node.rank as usize)?;
+        self.parts[arrival.rank].stretches.get(arrival.stretch as usize)
+    }
+
+    /// The place where the work of a rank up to a time began, if it waited for no collective: the entry into a collective. If
+    /// communication of the time since then was not hidden, the rank waited for the last collective that it left.
+    fn entered_or_left(&self, entered: Option<u32>, rank: usize, until_ns: i64) -> Option<Place> {
+        let path = &self.parts[rank].path;
+        let entered = entered.map(Place::Enters);
+        let left = path.left(until_ns).and_then(|at| self.node_of[rank].get(at as usize).copied());
+        let left = left.filter(|node| *node != NONE).map(Place::Leaves);
+        let since_ns = entered.map_or(i64::MIN, |entered| self.time(entered).0);
+        let waited = path.between(since_ns, until_ns).communication_ns > 0;
+        left.filter(|left| waited && self.time(*left).0 > since_ns).or(entered)
+    }
+
+    /// Goes from the end of a collective to the arrival that the rank waited for.
+    fn transfer(&mut self, at: u32) -> Place {
+        let node = self.replay.nodes[at as usize];
+        let instance = &self.join.instances[node.instance as usize];
+        let blocker = instance.blocker();
+        let awaited = match node.leave {
+            Leave::After(awaited, _) => awaited,
+            Leave::AfterLast(_) => self.node_of[blocker.rank].get(blocker.stretch as usize).copied().unwrap_or(at),
+        };
+        let awaited = if awaited == NONE { at } else { awaited };
+        let error_ns = |at: u32| self.clock_error_ns[self.replay.nodes[at as usize].rank as usize];
+        let late_ns = self.replay.nodes[awaited as usize].arrival_ns - node.arrival_ns;
+        let (unexplained, awaited) = match error_ns(at).zip(error_ns(awaited)) {
+            _ if awaited == at => (None, at),
+            Some((own_ns, other_ns)) if late_ns <= own_ns.saturating_add(other_ns) => (None, at),
+            Some(_) => (None, awaited),
+            None => (Some(Unexplained::Clock), at),
+        };
+        let unexplained =
+            if instance.whole && instance.arrivals.len() > 1 { unexplained } else { Some(Unexplained::Unmatched) };
+        let global = self.back_to(self.replay.nodes[awaited as usize].arrival_ns);
+        let rank = node.rank as usize;
+        for (step, global) in self.by_step(rank, global) {
+            let len_ns = global.len_ns();
+            let step = self.count(step);
+            let row = JobPathRow {
+                step,
+                rank: self.parts[rank].rank,
+                kind: PathKind::Transfer.into(),
+                instance: Some(instance.id),
+                comm_id: Some(instance.comm_id),
+                op: Some(instance.op.clone()),
+                ts_ns: global.start_ns,
+                dur_ns: len_ns,
+                transfer_ns: if unexplained.is_none() { len_ns } else { 0 },
+                unexplained_ns: if unexplained.is_none() { 0 } else { len_ns },
+                unexplained: unexplained.map(Into::into),
+                ..JobPathRow::default()
+            };
+            self.rows.push(row);
+        }
+        Place::Enters(awaited)
+    }
+
+    /// Goes from the arrival at a collective over the rank's own work to the place where that began.
+    fn before(&mut self, at: u32) -> Option<Place> {
+        let node = self.replay.nodes[at as usize];
+        let rank = node.rank as usize;
+        let is_queued = node.before != NONE && node.queued_ns <= self.replay.max_queue_gap_ns;
+        let (start_ns, _) = self.stretch(at);
+        let place = match (node.before, node.waited) {
+            (before, _) if is_queued => Some(Place::Leaves(before)),
+            (_, waited) if waited != NONE => Some(Place::Leaves(waited)),
+            _ => {
+                let known = |node: u32| Some(node).filter(|node| *node != NONE);
+                self.entered_or_left(known(node.entered), rank, start_ns)
+            }
+        };
+        let (from_ns, global_ns) = match place {
+            Some(place) => self.time(place),
+            // The begin of the first step of a recording.
+            None => {
+                let since_ns = self.recorded(at).map_or(start_ns, |stretch| stretch.since_ns.min(start_ns));
+                (since_ns, node.arrival_ns - (start_ns - since_ns))
+            }
+        };
+        let local = Interval::new(from_ns.min(start_ns), start_ns);
+        self.work(rank, local, global_ns);
+        place
+    }
+
+    /// The step to which a time counts that lies in this step of its rank.
+    fn count(&mut self, step: i32) -> i32 {
+        if step == BETWEEN {
+            return step;
+        }
+        self.step = self.step.min(step);
+        self.step
+    }
+
+    /// Splits global time of a rank at the borders of its steps; the last part comes first.
+    fn by_step(&self, rank: usize, global: Interval) -> Vec<(i32, Interval)> {
+        let steps = &self.parts[rank].path.steps;
+        let mut split = Vec::with_capacity(1);
+        let mut until_ns = global.end_ns;
+        let before = steps.partition_point(|(step, _)| self.global(rank, step.window.start_ns) < until_ns);
+        for (step, _) in steps[..before].iter().rev() {
+            if until_ns <= global.start_ns {
+                break;
+            }
+            let (start_ns, end_ns) = (self.global(rank, step.window.start_ns), self.global(rank, step.window.end_ns));
+            let end_ns = end_ns.clamp(global.start_ns, until_ns);
+            if end_ns < until_ns {
+                split.push((BETWEEN, Interval::new(end_ns, until_ns)));
+            }
+            let start_ns = start_ns.clamp(global.start_ns, end_ns);
+            if start_ns < end_ns {
+                split.push((step.step, Interval::new(start_ns, end_ns)));
+            }
+            until_ns = start_ns;
+        }
+        if until_ns > global.start_ns {
+            split.push((BETWEEN, Interval::new(global.start_ns, until_ns)));
+        }
+        split
+    }
+
+    /// Goes back to a time. Where clocks contradict the order of events, it may be later, and the path stays where it is.
+    fn back_to(&mut self, from_ns: i64) -> Interval {
+        let until_ns = self.from_ns;
+        self.from_ns = from_ns.min(until_ns);
+        Interval::new(self.from_ns, until_ns)
+    }
+
+    /// Goes back over own work of a rank, of this time in its clock, and splits it at the borders of its steps.
+    fn work(&mut self, rank: usize, local: Interval, from_ns: i64) {
+        let global = self.back_to(from_ns);
+        let path = &self.parts[rank].path;
+        let splits = self.by_step(rank, global);
+        let mut until_ns = local.end_ns;
+        for (place, (step, global)) in splits.iter().enumerate() {
+            let is_last = place + 1 == splits.len();
+            // A border lies as far from the end of the piece in the rank's clock, up to its drift.
+            let from_ns = if is_last { local.start_ns } else { self.border(rank, until_ns, global.len_ns()) };
+            let done = path.between(from_ns.min(until_ns), until_ns);
+            until_ns = from_ns;
+            let step = self.count(*step);
+            self.add_work(rank, step, *global, done);
+        }
+    }
+
+    /// The border of a step of a rank that is next to a time so long before another one.
+    fn border(&self, rank: usize, until_ns: i64, len_ns: i64) -> i64 {
+        let about_ns = until_ns.saturating_sub(len_ns);
+        let steps = &self.parts[rank].path.steps;
+        let at = steps.partition_point(|(step, _)| step.window.start_ns < about_ns);
+        let near = &steps[at.saturating_sub(2)..(at + 2).min(steps.len())];
+        let borders = near.iter().flat_map(|(step, _)| [step.window.start_ns, step.window.end_ns]);
+        borders.min_by_key(|border_ns| border_ns.abs_diff(about_ns)).unwrap_or(about_ns)
+    }
+
+    fn add_work(&mut self, rank: usize, step: i32, global: Interval, done: Done) {
+        let mut row = JobPathRow {
+            step,
+            rank: self.parts[rank].rank,
+            kind: PathKind::Work.into(),
+            ts_ns: global.start_ns,
+            dur_ns: global.len_ns(),
+            cpu_ns: done.cpu_ns,
+            host_gap_ns: done.host_gap_ns,
+            data_loading_ns: done.data_loading_ns,
+            gpu_compute_ns: done.gpu_compute_ns,
+            gpu_memory_ns: done.gpu_memory_ns,
+            ..JobPathRow::default()
+        };
+        let known_ns = done.sum_ns() - done.communication_ns;
+        row.unexplained_ns = row.dur_ns - known_ns;
+        if row.unexplained_ns < 0 {
+            // The clock of the rank drifts against global time, or clocks contradict each other.
+            let parts = [
+                &mut row.cpu_ns,
+                &mut row.host_gap_ns,
+                &mut row.data_loading_ns,
+                &mut row.gpu_compute_ns,
+                &mut row.gpu_memory_ns,
+            ];
+            let mut beyond_ns = -row.unexplained_ns;
+            for part in parts {
+                let ns = beyond_ns.min(*part);
+                *part -= ns;
+                beyond_ns -= ns;
+            }
+            row.unexplained_ns = 0;
+        }
+        let why = if done.communication_ns > 0 { Unexplained::Unmatched } else { Unexplained::NotRecorded };
+        row.unexplained = (row.unexplained_ns > 0).then(|| why.into());
+        let is_same = |after: &JobPathRow| {
+            let ends =
+                after.ts_ns == row.ts_ns + row.dur_ns && after.unexplained.is_none() == row.unexplained.is_none();
+            ends && after.kind == PathKind::Work && (after.rank, after.step) == (row.rank, row.step)
+        };
+        match self.rows.last_mut().filter(|after| is_same(after)) {
+            Some(after) => join_rows(after, &row),
+            None if row.dur_ns > 0 => self.rows.push(row),
+            None => (),
+        }
+    }
+}
+
+/// Puts a piece of work before one that follows it.
+fn join_rows(after: &mut JobPathRow, before: &JobPathRow) {
+    after.ts_ns = before.ts_ns;
+    after.dur_ns += before.dur_ns;
+    after.cpu_ns += before.cpu_ns;
+    after.host_gap_ns += before.host_gap_ns;
+    after.data_loading_ns += before.data_loading_ns;
+    after.gpu_compute_ns += before.gpu_compute_ns;
+    after.gpu_memory_ns += before.gpu_memory_ns;
+    after.unexplained_ns += before.unexplained_ns;
+}
