@@ -2,6 +2,7 @@
 
 pub(crate) mod buckets;
 pub(crate) mod collective_cost;
+pub(crate) mod communicators;
 pub(crate) mod exposed_waits;
 pub(crate) mod findings;
 pub(crate) mod headline;

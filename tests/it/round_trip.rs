@@ -44,6 +44,11 @@ fn comparable(analysis: Analysis) -> Tables {
         // Traces do not say how many hosts a communicator has.
         row.nodes = None;
     }
+    for row in &mut tables.communicators {
+        (row.comm_id, row.nodes) = (comms.get(&row.comm_id).copied().unwrap_or(-1), None);
+        // A planted run lists no communicators; a trace always lists their ranks.
+        row.ranks = None;
+    }
     for row in &mut tables.job_critical_path {
         row.comm_id = row.comm_id.and_then(|id| comms.get(&id).copied());
     }

@@ -307,6 +307,30 @@ vocabularies! {
         Other = "other",
     }
 
+    /// What is slow, if ranks are.
+    Level {
+        /// One rank.
+        Rank = "rank",
+        /// All ranks of a host, and no others.
+        Host = "host",
+        /// All ranks with one model of device, and no others.
+        DeviceModel = "device_model",
+        /// The communication of a communicator.
+        Communicator = "communicator",
+        /// Several ranks without such a thing in common.
+        Several = "several",
+    }
+
+    /// How it is known which collectives are those of a communicator.
+    CommOrigin {
+        /// The recording names it with each of them.
+        Stated = "stated",
+        /// Dumps of torch's Flight Recorder beside the trace name it.
+        FlightRecorder = "flight_recorder",
+        /// No other fits, or its ranks meet in them each time.
+        Inferred = "inferred",
+    }
+
     /// What the critical path of the job is in.
     PathKind {
         /// The rank's own work.

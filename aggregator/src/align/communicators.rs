@@ -17,7 +17,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{CommRow, OmissionRow, Op, Text, Word};
+use trace::{CommOrigin, CommRow, OmissionRow, Op, Text, Word};
 
 use crate::base::stats::lower_median;
 use crate::model::{Collective, RankOutline};
@@ -78,16 +78,21 @@ pub(crate) fn infer_communicators(ranks: &mut [&mut RankOutline]) -> Vec<Omissio
         let rank = outline.info.rank;
         // With one group there is nothing to choose.
         let Some(own) = recorded.get(&rank).filter(|own| own.groups.len() > 1) else { continue };
+        let mut inferred_here: BTreeSet<i64> = BTreeSet::new();
         for row in outline.collectives.iter_mut().filter(|row| own.unnamed.contains(&row.comm_id)) {
             match found.get(&(rank, likeness(row))) {
                 Some(group) => {
                     inferred += 1;
-                    inferred_in.insert(group.comm_id);
+                    inferred_here.insert(group.comm_id);
                     group.take(row);
                 }
                 None => left += 1,
             }
         }
+        for comm in outline.comms.iter_mut().filter(|comm| inferred_here.contains(&comm.comm_id)) {
+            comm.origin = Some(CommOrigin::Inferred.into());
+        }
+        inferred_in.extend(inferred_here);
     }
     // Where some ranks have no numbers, the order decides.
     let rows = ranks.iter_mut().flat_map(|outline| &mut outline.collectives);

@@ -41,6 +41,7 @@ pub(crate) fn findings(
     others.extend(not_recorded(analysis));
     others.extend(coarse_clock(analysis));
     others.extend(communication::exposed(analysis, limits));
+    others.extend(communication::late_gathers(analysis));
     others.extend(stages::imbalance(analysis));
     others.extend(stages::bubble(analysis));
     others.extend(input::findings(analysis, limits));

@@ -1,10 +1,14 @@
 //! The headline: one sentence from the table of stragglers. It names the slow rank, its cost per step, the reason and
 //! the certainty.
 
+mod level;
+
 use std::collections::BTreeSet;
 
 use trace::{Reason, StandsOn, StragglerRow, Verdict as RankVerdict, Word};
 
+pub(crate) use self::level::Places;
+use self::level::level;
 use crate::base::stats::lower_median;
 use crate::base::units::{ns, plural, ranks_named, spoken_z};
 use crate::judge::exposed_waits::Exposed;
@@ -19,6 +23,8 @@ pub(crate) struct Found {
     pub moving: Option<Moving>,
     /// By how much a step would be shorter without all causes, if they are several.
     pub together_ns: Option<i64>,
+    /// Where the ranks ran.
+    pub places: Places,
 }
 
 /// The verdict on a run.
@@ -68,6 +74,10 @@ pub(crate) fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresho
         (VerdictKind::Nothing, _) | (_, None) => nothing(tables, facts),
         (_, Some(row)) => sentence(&verdict, row, rivals.get(1..).unwrap_or_default(), (facts, accumulates), t),
     };
+    if let Some((level, words)) = level(&causes, &found.places) {
+        verdict.level = Some(level.into());
+        verdict.sentence.push_str(&words);
+    }
     if kind == VerdictKind::Undecided && row.is_none() {
         verdict.doubt = Some(verdict.sentence.clone());
     }

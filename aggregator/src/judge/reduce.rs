@@ -11,6 +11,7 @@ use crate::base::intervals::Interval;
 use crate::ingest::source::{Source, SourceInfo};
 use crate::judge::buckets::bucket_timing;
 use crate::judge::collective_cost::{fused, instance_row};
+use crate::judge::communicators::communicators;
 use crate::judge::exposed_waits::fill_exposed_waits;
 use crate::judge::findings::communication::{by_name_alone, suspects};
 use crate::judge::findings::findings;
@@ -178,7 +179,9 @@ fn reduce_aligned(
         stragglers::reduce_replayed(&straggler_parts, &instances, (&to_global, &error_ns), &options.thresholds);
     fill_exposed_waits(&mut stragglers.waits, &instances, &parts);
     omissions.extend(stragglers.omissions);
-    let found = headline::Found { moving: stragglers.moving, together_ns: stragglers.together_ns };
+    let mut places = headline::Places::default();
+    parts.iter().for_each(|part| places.add(&part.outline, &part.devices));
+    let found = headline::Found { moving: stragglers.moving, together_ns: stragglers.together_ns, places };
 
     let mut tables = Tables {
         stragglers: stragglers.stragglers,
@@ -187,6 +190,7 @@ fn reduce_aligned(
         job_critical_path: stragglers.job_path,
         clock_fit: clocks.rows().to_vec(),
         bucket_timing: bucket_timing(&instances, &rows, &parts, &clocks),
+        communicators: communicators(&parts, &rows),
         collective_instances: rows,
         pipeline: replayed.pipeline(),
         unfinished_collectives: unfinished(&parts, options.takes_whole_ranks()),

@@ -14,6 +14,7 @@
 //!
 //! The profiler's own work has no part. Its time outside of K, C and M counts as idle, and `overhead_ns` states it.
 
+mod callers;
 mod exposed;
 
 use rustc_hash::FxHashMap;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 pub use trace::Tables;
-use trace::{FindingRow, OmissionKind, Reason, StandsOn, Word, worst_omission};
+use trace::{FindingRow, Level, OmissionKind, Reason, StandsOn, Word, worst_omission};
 
 use crate::base::units::ns;
 
@@ -109,6 +109,9 @@ pub struct Verdict {
     pub kind: VerdictKind,
     /// All ranks that are causes, sorted by delay, largest first.
     pub causes: Vec<i32>,
+    /// What is slow: `rank`, `host`, `device_model` (all ranks of one, and no others), `communicator` or `several`; `None` without
+    /// a cause.
+    pub level: Option<Word<Level>>,
     /// All undecided ranks that were compared, sorted by delay, largest first.
     pub suspects: Vec<i32>,
     /// The rank that the following fields describe.

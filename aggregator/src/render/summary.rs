@@ -2,6 +2,7 @@
 
 mod critical;
 mod devices;
+mod exposed;
 mod kernels;
 mod memory;
 mod modules;

@@ -98,7 +98,7 @@ export function extraTable(name, rows) {
   const columns = Object.keys(rows[0]).filter((column) => rows.some((r) => r[column] !== null)).map((column) => ({
     title: column.replace(/_(ns|pct|gbs)$/, "").replaceAll("_", " "), name: rows.some((r) => typeof r[column] === "string"), value: (r) => r[column], text: (r) => unitOf(column, r[column]),
   }));
-  const title = name === "critical_path" ? "critical path of each rank by itself" : name.replaceAll("_", " ");
+  const title = name === "critical_path" ? "per-rank critical path" : name.replaceAll("_", " ");
   const details = element("details", { class: "extra", id: "table-" + name }, element("summary", {}, `${title} (${formatCount(rows.length)} rows)`));
   details.addEventListener("toggle", () => {
     if (details.open && details.children.length === 1) details.append(table(columns, rows, { label: title, search: columns.some((c) => c.name), sort: 0, ascending: true, rows: 20 }));

@@ -193,7 +193,7 @@ impl Finder<'_> {
             let peer = call.filter(|_| context.record.is_none()).and_then(|call| self.peer(call, op));
             let group = match (&peer, entry.filter(|_| context.record.is_none())) {
                 (Some((group, _)), _) => Arc::clone(group),
-                (None, Some(entry)) => self.groups.of_name(&entry.group),
+                (None, Some(entry)) => self.groups.of_dump(&entry.group),
                 (None, None) => self.group(&context, None),
             };
             let size = size_of(&context, op, &group, None);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use trace::rank::MAX_RANKS;
-use trace::{CommRow, Text};
+use trace::{CommOrigin, CommRow, Text};
 
 use crate::bytes::value::Value;
 use crate::columns::header::world_size_from_distributed_info;
@@ -31,6 +31,7 @@ pub(crate) struct Group {
     pub(crate) name: Option<Text>,
     pub(crate) size: Option<i32>,
     pub(crate) ranks: Option<Vec<i32>>,
+    description: Option<Text>,
 }
 
 /// The arguments that may name a group.
@@ -45,7 +46,7 @@ pub(crate) struct Groups {
     of_pairs: Vec<(Pairs, String)>,
     world_size: Option<i32>,
     /// Every group that a collective used.
-    used: BTreeMap<i64, Arc<Group>>,
+    used: BTreeMap<i64, (Arc<Group>, CommOrigin)>,
     /// The groups that arguments named before, by a hash of the arguments. A list of ranks may be long, and every
     /// collective repeats it.
     named: FxHashMap<u64, (Naming, Option<Arc<Group>>)>,
@@ -68,9 +69,10 @@ impl Groups {
             let ranks = config.get("ranks").and_then(ranks_of);
             let size = config.get("pg_size").and_then(Value::integer).and_then(|n| i32::try_from(n).ok());
             let size = size.or(ranks.as_ref().map(|r| r.len() as i32));
-            groups.configured.insert(name.to_string(), group(Some(name), size, ranks));
-            let description = config.get("pg_desc").and_then(Value::text).unwrap_or_default();
-            groups.of_pairs.push((likely_pairs(description), name.to_string()));
+            let description = config.get("pg_desc").and_then(Value::text).filter(|text| !text.is_empty());
+            let group = Group { description: description.map(Text::from), ..group(Some(name), size, ranks) };
+            groups.configured.insert(name.to_string(), group);
+            groups.of_pairs.push((likely_pairs(description.unwrap_or_default()), name.to_string()));
         }
         groups.of_pairs.sort();
         groups
@@ -84,9 +86,9 @@ impl Groups {
             && known.each_ref().map(Option::as_ref) == naming
         {
             let group = group.clone();
-            return group.map(|group| self.using(group));
+            return group.map(|group| self.using(group, CommOrigin::Stated));
         }
-        let group = self.read(args).map(|group| self.using(Arc::new(group)));
+        let group = self.read(args).map(|group| self.using(Arc::new(group), CommOrigin::Stated));
         self.named.insert(hash, (naming.map(Option::<&Value>::cloned), group.clone()));
         group
     }
@@ -114,13 +116,18 @@ impl Groups {
         let unlisted = || progression.map_or_else(|| configured_ranks.map(<[i32]>::to_vec), |p| Some(p.ranks()));
         let ranks = listed.or_else(unlisted);
         let size = size.or(ranks.as_ref().map(|r| r.len() as i32)).or_else(|| configured?.size);
-        Some(group(name, size, ranks))
+        let description = configured.and_then(|group| group.description.clone());
+        Some(Group { description, ..group(name, size, ranks) })
     }
 
     /// The group with a name that a dump beside the trace has.
-    pub(crate) fn of_name(&mut self, name: &str) -> Arc<Group> {
+    pub(crate) fn of_dump(&mut self, name: &str) -> Arc<Group> {
+        self.of_name(name, CommOrigin::FlightRecorder)
+    }
+
+    fn of_name(&mut self, name: &str, origin: CommOrigin) -> Arc<Group> {
         let group = self.configured.get(name).cloned().unwrap_or_else(|| group(Some(name), None, None));
-        self.using(Arc::new(group))
+        self.using(Arc::new(group), origin)
     }
 
     /// The group of a send or receive of `rank`, and the rank at its other side, by that side's number in the group. Several
@@ -135,7 +142,7 @@ impl Groups {
         let mut fitting = self.of_pairs.iter().filter_map(peer_in);
         let (likely, name, peer) = fitting.next()?;
         let is_clear = fitting.next().is_none_or(|(next, ..)| next > likely);
-        is_clear.then(|| (self.of_name(&name), peer))
+        is_clear.then(|| (self.of_name(&name, CommOrigin::Inferred), peer))
     }
 
     /// The group of a collective that names none: the only configured group; or the world, if one stream carries all
@@ -148,20 +155,24 @@ impl Groups {
             _ if only_stream => group(None, self.world_size, None),
             _ => group(stream.map(|s| format!("stream {s}")).as_deref(), None, None),
         };
-        self.using(Arc::new(group))
+        self.using(Arc::new(group), CommOrigin::Inferred)
     }
 
-    fn using(&mut self, group: Arc<Group>) -> Arc<Group> {
-        self.used.insert(group.comm_id, Arc::clone(&group));
+    /// Of several origins of its collectives, a group has the least certain one.
+    fn using(&mut self, group: Arc<Group>, origin: CommOrigin) -> Arc<Group> {
+        let (_, known) = self.used.entry(group.comm_id).or_insert_with(|| (Arc::clone(&group), origin));
+        *known = origin.max(*known);
         group
     }
 
     /// The rows of `comms`: the groups of collectives, and all whose ranks the trace lists if collectives name none.
     pub(crate) fn rows(&self, rank: i32) -> Vec<CommRow> {
-        let row = |group: &Group| CommRow {
+        let row = |group: &Group, origin: Option<CommOrigin>| CommRow {
             rank,
             comm_id: group.comm_id,
             name: group.name.clone(),
+            description: group.description.clone(),
+            origin: origin.map(Into::into),
             size: group.size,
             ranks: group.ranks.clone(),
             comm_rank: None,
@@ -172,7 +183,8 @@ impl Groups {
         let is_candidate =
             |group: &&Group| self.lacks_names && group.ranks.is_some() && !self.used.contains_key(&group.comm_id);
         let unused = self.configured.values().filter(is_candidate);
-        self.used.values().map(|group| row(group)).chain(unused.map(row)).collect()
+        let used = self.used.values().map(|(group, origin)| row(group, Some(*origin)));
+        used.chain(unused.map(|group| row(group, None))).collect()
     }
 }
 
@@ -227,7 +239,8 @@ impl Progression {
 }
 
 fn group(name: Option<&str>, size: Option<i32>, ranks: Option<Vec<i32>>) -> Group {
-    Group { comm_id: comm_id(name, ranks.as_deref(), size), name: name.map(Text::from), size, ranks }
+    let comm_id = comm_id(name, ranks.as_deref(), size);
+    Group { comm_id, name: name.map(Text::from), size, ranks, description: None }
 }
 
 /// An id that every rank of a group computes alike: FNV-1a over its name and ranks, or its size if the ranks are

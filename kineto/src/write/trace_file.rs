@@ -168,7 +168,7 @@ impl TraceWriter<'_> {
     ) -> Result<(), Error> {
         let group = |comm: &CommRow| {
             let name = comm.name.as_deref().unwrap_or("0");
-            json!({"pg_name": name, "pg_size": comm.size, "ranks": comm.ranks})
+            json!({"pg_name": name, "pg_desc": comm.description, "pg_size": comm.size, "ranks": comm.ranks})
         };
         // A group without a name is not configured; its collectives have its ranks.
         let groups: Vec<Value> = comms.iter().filter(|c| c.name.is_some()).map(group).collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use recorder::Recorder;
-use trace::CommRow;
+use trace::{CommOrigin, CommRow};
 
 use crate::Error;
 use crate::fabric::agree::{RunPlace, hash, host_hash};
@@ -44,6 +44,8 @@ impl JobContext<'_> {
             rank: rank_number(self.fabric.rank()),
             comm_id: world.comm_id,
             name: Some(WORLD_NAME.into()),
+            description: None,
+            origin: Some(CommOrigin::Stated.into()),
             size: Some(size),
             ranks: Some((0..size).collect()),
             comm_rank: Some(rank_number(self.fabric.rank())),

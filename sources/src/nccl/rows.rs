@@ -1,7 +1,7 @@
 //! Operations as rows.
 
 use recorder::{CollectiveState, Kind, NameId, SourceEvent, TimingSource};
-use trace::{CollectiveRow, CommRow, NcclChannelRow, NcclProxyRow, Text};
+use trace::{CollectiveRow, CommOrigin, CommRow, NcclChannelRow, NcclProxyRow, Text};
 
 use super::callbacks::CommInfo;
 use super::clock::{GpuClock, HostTime};
@@ -36,6 +36,8 @@ pub(super) fn comm_row(rank: i32, info: &CommInfo) -> CommRow {
         rank,
         comm_id: comm_id(info.hash),
         name: info.name.as_deref().map(Into::into),
+        description: None,
+        origin: Some(CommOrigin::Stated.into()),
         size: info.ranks,
         ranks: None,
         comm_rank: info.rank,

@@ -1,12 +1,12 @@
-//! The tables that the aggregator writes about where exposed communication comes from, about pipelines, and about the critical path
+//! The tables that the aggregator writes about communicators, where exposed communication comes from, about pipelines, and about the critical path
 //! of the job.
 
-use crate::{Op, PathKind, Text, Unexplained, Word};
+use crate::{CommOrigin, Op, PathKind, Text, Unexplained, Word};
 
 tables! {
     communication_list uses $;
 
-    /// One row per rank, device, step, communicator, operation and bucket: what of `exposed_comm_ns` of `step_breakdown` is its. The
+    /// One row per rank, device, step, communicator, operation, bucket and module: what of `exposed_comm_ns` of `step_breakdown` is its. The
     /// rows of a step sum to that. Where collectives run at the same time, the time counts for the one that began first.
     exposed_communication: ExposedCommRow / ExposedCommBuilder / ExposedCommView, by Aggregator, sorted by None; {
         /// Global rank.
@@ -19,18 +19,47 @@ tables! {
         comm_id: Option<i64>,
         /// Name of the communicator.
         comm_name: Option<Text>,
+        /// What the communicator is for, as the program says.
+        comm_description: Option<Text>,
         /// Number of hosts in the communicator; null if unknown.
         nodes: Option<i32>,
         /// Operation.
         op: Option<Word<Op>>,
         /// Gradient bucket.
         bucket: Option<i32>,
+        /// FSDP unit that called it, or else the module; null where no range of one is recorded around the call.
+        module: Option<Text>,
         /// Number of collectives.
         collectives: i64,
         /// Time in them that no earlier collective covers.
         comm_ns: i64,
         /// What of it no compute hides.
         exposed_ns: i64,
+        /// What of `exposed_ns` an earlier call could have hidden: of the all-gathers of FSDP units, each at most the compute since the
+        /// collective before it. Null for other collectives.
+        late_ns: Option<i64>,
+    }
+
+    /// One row per communicator with a collective. The largest first, then by its ranks.
+    communicators: CommunicatorRow / CommunicatorBuilder / CommunicatorView, by Aggregator, sorted by None; {
+        /// Id of the communicator, as in `collectives`.
+        comm_id: i64,
+        /// Name of the communicator.
+        name: Option<Text>,
+        /// What it is for, as the program says, such as `mesh_tp`.
+        description: Option<Text>,
+        /// How it is known which collectives are its: `stated`, `flight_recorder` or `inferred`.
+        origin: Word<CommOrigin>,
+        /// Number of its ranks; null if unknown.
+        size: Option<i32>,
+        /// Its global ranks; null if the recording does not list them.
+        ranks: Option<Vec<i32>>,
+        /// Number of hosts in it; null if unknown.
+        nodes: Option<i32>,
+        /// Number of its collectives, as in `collective_instances`.
+        instances: i64,
+        /// Number of them in which ranks are missing.
+        incomplete: i64,
     }
 
     /// One row per rank of a job whose ranks send to each other, and step: the idle time that the schedule makes.

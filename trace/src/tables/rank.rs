@@ -1,6 +1,6 @@
 //! The tables that ranks write. Times are in the rank's own clock unless a column states otherwise.
 
-use crate::{ChannelPhase, Dtype, FlowKind, Kind, Op, Phase, SampleKind, State, Text, TimingSource, Word};
+use crate::{ChannelPhase, CommOrigin, Dtype, FlowKind, Kind, Op, Phase, SampleKind, State, Text, TimingSource, Word};
 
 tables! {
     rank_list uses $;
@@ -232,6 +232,10 @@ tables! {
         comm_id: i64,
         /// Name of the communicator.
         name: Option<Text>,
+        /// What it is for, as the program says, such as `mesh_tp`.
+        description: Option<Text>,
+        /// How it is known which collectives are its: `stated`, `flight_recorder` or `inferred`.
+        origin: Option<Word<CommOrigin>>,
         /// Number of ranks in the communicator.
         size: Option<i32>,
         /// Global ranks of the communicator, in its own order.

@@ -256,7 +256,7 @@ fn causes_that_hide_each_other_cost_something_together() {
         ..Tables::default()
     };
     let facts = Facts { ranks: vec![0, 2, 5], ..Facts::default() };
-    let found = Found { together_ns: Some(24 * MS), moving: None };
+    let found = Found { together_ns: Some(24 * MS), ..Found::default() };
     let sentence = |delay_ns| verdict(&tables(delay_ns), &found, &facts, &Thresholds::default()).sentence;
     let hiding = sentence(MS);
     let wanted = "ranks 2, 5 together slow every step by 24.0 ms (12 % of a step), and hide each other. Rank 2 alone slows it \

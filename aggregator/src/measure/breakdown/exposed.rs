@@ -9,19 +9,23 @@
 
 use std::collections::BTreeMap;
 
-use trace::{CollectiveRow, ExposedCommRow, Op, StepBreakdownRow, Word};
+use trace::{CollectiveRow, CommRow, ExposedCommRow, Op, StepBreakdownRow, Text, Word};
 
 use crate::base::intervals::{Interval, IntervalSet};
 use crate::measure::breakdown::Parts;
+use crate::measure::breakdown::callers::Callers;
 use crate::model::RankData;
 use crate::model::steps::StepWindow;
 
-/// What collectives are told apart by: communicator, operation and bucket.
-type Key = (i64, Word<Op>, Option<i32>);
+/// What collectives are told apart by: communicator, operation, bucket and module.
+type Key = (i64, Word<Op>, Option<i32>, Option<Text>);
 
 /// The time of one collective that no collective that began before covers.
 struct Piece<'a> {
     collective: &'a CollectiveRow,
+    module: Option<Text>,
+    /// For an all-gather of an FSDP unit, the compute since the collective before.
+    hides_ns: Option<i64>,
     window: Interval,
 }
 
@@ -33,9 +37,8 @@ pub(crate) fn exposed_communication(
     scope: Option<&IntervalSet>,
 ) -> Vec<ExposedCommRow> {
     let Some((rank, device_id)) = breakdown.first().map(|row| (row.rank, row.device_id)) else { return Vec::new() };
-    let pieces = pieces(data, device_id);
-    let nodes: BTreeMap<i64, i32> =
-        data.outline.comms.iter().filter_map(|comm| Some((comm.comm_id, comm.nodes?))).collect();
+    let pieces = pieces(data, device_id, parts);
+    let comms: BTreeMap<i64, &CommRow> = data.outline.comms.iter().map(|comm| (comm.comm_id, comm)).collect();
     let mut rows = Vec::new();
     for step in windows {
         let Some(all) = breakdown.iter().find(|row| row.step == Some(step.step)) else { continue };
@@ -44,20 +47,23 @@ pub(crate) fn exposed_communication(
             Some(scope) => scope.clip(step.window).intervals().to_vec(),
         };
         let mut left_ns = all.exposed_comm_ns;
-        for (key, (sample, collectives, comm_ns, exposed_ns)) in by_key(&pieces, &of_step, parts) {
-            left_ns -= exposed_ns;
+        for (key, sum) in by_key(&pieces, &of_step, parts) {
+            left_ns -= sum.exposed_ns;
             rows.push(ExposedCommRow {
                 rank,
                 device_id,
                 step: step.step,
                 comm_id: Some(key.0),
-                comm_name: sample.comm_name.clone(),
-                nodes: nodes.get(&key.0).copied(),
+                comm_name: sum.sample.comm_name.clone(),
+                comm_description: comms.get(&key.0).and_then(|comm| comm.description.clone()),
+                nodes: comms.get(&key.0).and_then(|comm| comm.nodes),
                 op: Some(key.1),
                 bucket: key.2,
-                collectives,
-                comm_ns,
-                exposed_ns,
+                module: key.3,
+                collectives: sum.collectives,
+                comm_ns: sum.comm_ns,
+                exposed_ns: sum.exposed_ns,
+                late_ns: sum.late_ns,
             });
         }
         if left_ns > 0 {
@@ -68,8 +74,14 @@ pub(crate) fn exposed_communication(
     rows
 }
 
-/// A collective of the key, their number, their time, and what of it is exposed.
-type Sum<'a> = (&'a CollectiveRow, i64, i64, i64);
+/// The collectives of a key.
+struct Sum<'a> {
+    sample: &'a CollectiveRow,
+    collectives: i64,
+    comm_ns: i64,
+    exposed_ns: i64,
+    late_ns: Option<i64>,
+}
 
 fn by_key<'a>(pieces: &[Piece<'a>], windows: &[Interval], parts: &Parts) -> BTreeMap<Key, Sum<'a>> {
     let mut sums: BTreeMap<Key, Sum<'a>> = BTreeMap::new();
@@ -80,29 +92,43 @@ fn by_key<'a>(pieces: &[Piece<'a>], windows: &[Interval], parts: &Parts) -> BTre
                 Interval::new(piece.window.start_ns.max(window.start_ns), piece.window.end_ns.min(window.end_ns));
             let split = parts.split(here);
             let row = piece.collective;
-            let sum = sums.entry((row.comm_id, row.op.clone(), row.bucket)).or_insert((row, 0, 0, 0));
+            let sum = sums.entry((row.comm_id, row.op.clone(), row.bucket, piece.module.clone())).or_insert(Sum {
+                sample: row,
+                collectives: 0,
+                comm_ns: 0,
+                exposed_ns: 0,
+                late_ns: None,
+            });
             // A collective that crosses the end of a step is one of the step in which it begins.
-            sum.1 += i64::from(row.start_ns.is_some_and(|start| (window.start_ns..window.end_ns).contains(&start)));
-            sum.2 += split.overlap_ns + split.exposed_comm_ns;
-            sum.3 += split.exposed_comm_ns;
+            sum.collectives +=
+                i64::from(row.start_ns.is_some_and(|start| (window.start_ns..window.end_ns).contains(&start)));
+            sum.comm_ns += split.overlap_ns + split.exposed_comm_ns;
+            sum.exposed_ns += split.exposed_comm_ns;
+            if let Some(hides_ns) = piece.hides_ns {
+                *sum.late_ns.get_or_insert(0) += hides_ns.min(split.exposed_comm_ns);
+            }
         }
     }
     sums
 }
 
 /// The collectives of a device by time, without what those before cover.
-fn pieces(data: &RankData, device: Option<i64>) -> Vec<Piece<'_>> {
+fn pieces<'a>(data: &'a RankData, device: Option<i64>, parts: &Parts) -> Vec<Piece<'a>> {
     let on_device = |row: &&CollectiveRow| device.is_none() || row.device_id.is_none() || row.device_id == device;
     let rows = data.outline.collectives.iter().map(|collective| &collective.row).filter(on_device);
     let mut timed: Vec<(i64, i64, &CollectiveRow)> =
         rows.filter_map(|row| Some((row.start_ns?, row.end_ns?, row))).collect();
     timed.sort_by_key(|(start, end, _)| (*start, *end));
-    let mut covered = i64::MIN;
+    let callers = Callers::of(data);
+    let (first, mut covered) = (timed.first().map_or(0, |(start, ..)| *start), i64::MIN);
     let mut pieces = Vec::with_capacity(timed.len());
     for (start, end, collective) in timed {
         let from = start.max(covered);
         if from < end {
-            pieces.push(Piece { collective, window: Interval::new(from, end) });
+            let module = callers.of_collective(collective);
+            let is_gather = collective.op == Op::AllGather && callers.is_of_unit(collective) && covered < start;
+            let hides_ns = is_gather.then(|| parts.compute.within_ns(Interval::new(covered.max(first), start)));
+            pieces.push(Piece { collective, module, hides_ns, window: Interval::new(from, end) });
             covered = end;
         }
     }

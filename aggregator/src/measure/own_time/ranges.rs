@@ -298,8 +298,6 @@ struct SilentWaits {
 /// The least length of a silent wait, and the time in which a thread goes on after the end of its collective, or before it where
 /// the row of the collective ends late.
 const SILENT_NS: i64 = 1_000_000;
-/// On a busy machine, a thread that waited for long goes on later: up to this part of the wait.
-const LATE_PART: i64 = 20;
 
 impl SilentWaits {
     fn of(rank: &RankData) -> Self {
@@ -322,8 +320,7 @@ impl SilentWaits {
         if to_ns - from_ns < SILENT_NS {
             return to_ns;
         }
-        let late_ns = SILENT_NS.max((to_ns - from_ns) / LATE_PART);
-        let first = self.collectives.partition_point(|(end_ns, _)| *end_ns < to_ns - late_ns);
+        let first = self.collectives.partition_point(|(end_ns, _)| *end_ns < to_ns - SILENT_NS);
         let ended = self.collectives[first..].iter().take_while(|(end_ns, _)| *end_ns <= to_ns + SILENT_NS);
         let begin_ns = ended.map(|(_, start_ns)| *start_ns).min().map_or(to_ns, |start_ns| start_ns.max(from_ns));
         if to_ns - begin_ns < SILENT_NS { to_ns } else { begin_ns }

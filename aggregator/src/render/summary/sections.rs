@@ -10,6 +10,7 @@ use crate::base::units::{bytes, count, ns, omission as omission_line, omission_k
 use crate::model::analysis::Analysis;
 use crate::render::grid::Grid;
 use crate::render::rank_order::by_prominence;
+use crate::render::summary::exposed::by_origin;
 use crate::render::summary::{TerminalStyle, heading, sentence};
 
 /// Means over the steps of one rank and device.
@@ -159,6 +160,7 @@ pub(super) fn overlap(text: &mut String, analysis: &Analysis, terminal: &Termina
     let hidden = 100.0 * overlap as f64 / (overlap + exposed).max(1) as f64;
     heading(text, "Communication", "medians over collectives; transfer is the time after the last arrival", terminal);
     sentence(text, &format!("{hidden:.1} % of the communication time is hidden under compute"), terminal);
+    by_origin(text, analysis, terminal);
     let mut groups: BTreeMap<(&str, Option<i64>), Vec<&trace::InstanceRow>> = BTreeMap::new();
     for row in instances {
         groups.entry((&row.op, row.bytes)).or_default().push(row);

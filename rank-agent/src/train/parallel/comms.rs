@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use recorder::ThreadRecorder;
-use trace::CommRow;
+use trace::{CommOrigin, CommRow};
 
 use super::mesh::{Dimension, Line, Mesh};
 use crate::Error;
@@ -65,6 +65,8 @@ impl Comms {
                 rank: rank_number(rank),
                 comm_id: comm_id(&name),
                 name: Some(name.as_str().into()),
+                description: Some(dimension.name().into()),
+                origin: Some(CommOrigin::Stated.into()),
                 size: Some(rank_number(line.ranks.len())),
                 ranks: Some(line.ranks.iter().map(|rank| rank_number(*rank)).collect()),
                 comm_rank: Some(rank_number(line.place)),
