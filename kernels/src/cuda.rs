@@ -16,6 +16,7 @@ mod kernels;
 pub mod libraries;
 mod operations;
 pub mod program;
+mod staging;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,6 +30,7 @@ pub use self::ffi::graph::Graph;
 pub use self::ffi::library::Library;
 pub use self::ffi::memory::Pinned;
 pub use self::journal::{ClusterBatch, Entry, Journal};
+pub use self::staging::Staging;
 
 use self::ffi::blas::Blas;
 use self::ffi::memory::DeviceMemory;

@@ -92,7 +92,8 @@ static const Kernel KERNELS[] = {
 
 // ------------------------------------------------------------------------------------------------ work
 
-enum { LAUNCH, COPY, SET, RECORD, WAIT, GEMM, REDUCE, GRAPH };
+enum { LAUNCH, COPY, SET, RECORD, WAIT, GEMM, TRANSFER, GRAPH };
+enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, SEND, RECEIVE };
 typedef struct Graph Graph;
 typedef struct Event { long recorded, completed; int64_t time_ns; } Event;
 typedef struct Comm Comm;
@@ -107,7 +108,8 @@ typedef struct Op {
     Event *event;
     long version;
     struct { int ta, tb, m, n, k, lda, ldb, ldc, type, fast; float alpha, beta; const void *a, *b; float *c; } gemm;
-    Comm *comm;
+    // A transfer: what, the other side, numbers that are done, and how far it is with the next piece of them.
+    struct { Comm *comm; int what, peer; size_t count, done; int phase, generation; } transfer;
     Graph *graph;
     struct Stream *stream;
     struct Op *next;
@@ -120,7 +122,7 @@ static Stream *streams;
 static int stream_count;
 static Graph *capturing;
 static Stream *capture_origin;
-static void reduce(Op *op);
+static int advance(Op *op);
 static void run_op(Op *op);
 
 static void append(Op **head, Op **tail, Op *op) {
@@ -239,7 +241,10 @@ static void run_op(Op *op) {
         break;
     case WAIT: break;
     case GEMM: gemm(op); break;
-    case REDUCE: reduce(op); break;
+    case TRANSFER:
+        while (!advance(op)) sched_yield();
+        op->transfer.done = 0;
+        break;
     case GRAPH:
         for (Op *inner = op->graph->head; inner; inner = inner->next)
             if (inner->kind != WAIT) run_op(inner);
@@ -247,10 +252,19 @@ static void run_op(Op *op) {
     }
 }
 
-static int blocked(Op *op) { return op->kind == WAIT && op->event->completed < op->version; }
+// A transfer blocks its stream until the other ranks have done their part. Other streams go on meanwhile.
+static int blocked(Op *op) {
+    if (op->kind == TRANSFER) return !advance(op);
+    return op->kind == WAIT && op->event->completed < op->version;
+}
+static int is_transferring(void) {
+    for (Stream *s = streams; s; s = s->next)
+        if (s->head && s->head->kind == TRANSFER) return 1;
+    return 0;
+}
 
-// Runs everything that is enqueued.
-static void run_all(void) {
+// Runs all that is enqueued and need not wait for another rank.
+static void run(void) {
     static unsigned long random_state;
     const char *order = getenv("STANDIN_ORDER");
     pthread_mutex_lock(&lock);
@@ -274,6 +288,18 @@ static void run_all(void) {
         free(op);
     }
     pthread_mutex_unlock(&lock);
+}
+
+// Runs everything that is enqueued.
+static void run_all(void) {
+    for (;;) {
+        run();
+        pthread_mutex_lock(&lock);
+        int waits = is_transferring();
+        pthread_mutex_unlock(&lock);
+        if (!waits) return;
+        sched_yield();
+    }
 }
 
 // ------------------------------------------------------------------------------------------------ driver
@@ -397,7 +423,11 @@ int cuStreamDestroy_v2(Stream *stream) {
 }
 int cuStreamSynchronize(Stream *s) { (void)s; NEED_CONTEXT(); REFUSE_IN_CAPTURE(); run_all(); return SUCCESS; }
 int cuEventCreate(Event **event, unsigned flags) { (void)flags; NEED_CONTEXT(); *event = calloc(1, sizeof **event); return SUCCESS; }
-int cuEventDestroy_v2(Event *event) { run_all(); free(event); return SUCCESS; }
+int cuEventDestroy_v2(Event *event) {
+    for (run(); event->completed < event->recorded; run()) sched_yield();
+    free(event);
+    return SUCCESS;
+}
 static Event *captured_events[4096];
 static int captured_count;
 int cuEventRecord(Event *event, Stream *s) {
@@ -427,10 +457,15 @@ int cuStreamWaitEvent(Stream *s, Event *event, unsigned flags) {
 int cuEventQuery(Event *event) {
     NEED_CONTEXT();
     REFUSE_IN_CAPTURE();
-    run_all();
+    run();
     return event->completed >= event->recorded ? SUCCESS : 600;
 }
-int cuEventSynchronize(Event *event) { (void)event; NEED_CONTEXT(); REFUSE_IN_CAPTURE(); run_all(); return SUCCESS; }
+int cuEventSynchronize(Event *event) {
+    NEED_CONTEXT();
+    REFUSE_IN_CAPTURE();
+    for (run(); event->completed < event->recorded; run()) sched_yield();
+    return SUCCESS;
+}
 int cuEventElapsedTime(float *ms, Event *start, Event *end) {
     if (!start->completed || !end->completed) return 400;
     // $STANDIN_CLOCK_PERCENT: the rate of the device's clock.
@@ -553,10 +588,11 @@ int nvrtcGetProgramLog(void *program, char *log) { (void)program; *log = 0; retu
 
 // ------------------------------------------------------------------------------------------------ NCCL
 
-// All ranks of a communicator map one file, whose name is the unique id. It has a counter for the barrier and space for a
-// piece of every rank's numbers.
+// All ranks of a communicator map one file, whose name is the unique id. It has a counter for the barrier, and space for a
+// piece of every rank's numbers and for a piece of a message from each rank to each.
 #define PIECE 65536
-typedef struct { _Atomic int arrived, generation; float room[]; } Meeting;
+#define RANKS 16
+typedef struct { _Atomic int arrived, generation, is_full[RANKS * RANKS]; float room[]; } Meeting;
 struct Comm { Meeting *meeting; int rank, size; };
 typedef struct { char bytes[128]; } UniqueId;
 
@@ -568,19 +604,20 @@ int ncclGetUniqueId(UniqueId *id) {
     snprintf(id->bytes, sizeof id->bytes, "/dev/shm/rankscope-standin-%d-%lld", getpid(), (long long)now_ns());
     return SUCCESS;
 }
-static void meet(Comm *comm) {
+// Arrives at the barrier. Its generation changes when all have arrived.
+static int arrive(Comm *comm) {
     int generation = comm->meeting->generation;
     if (++comm->meeting->arrived == comm->size) {
         comm->meeting->arrived = 0;
         comm->meeting->generation++;
-        return;
     }
-    while (comm->meeting->generation == generation) sched_yield();
+    return generation;
 }
 int ncclCommInitRank(Comm **comm, int size, UniqueId id, int rank) {
     // NCCL before 2.30, or without NCCL_MULTI_RANK_GPU_ENABLE, accepts one rank of a host on each GPU.
     if (setting("STANDIN_DUPLICATE", 0) && !getenv("NCCL_HOSTID") && !getenv("NCCL_MULTI_RANK_GPU_ENABLE")) return 5;
-    size_t bytes = sizeof(Meeting) + (size_t)size * PIECE * sizeof(float);
+    if (size > RANKS) return 4;
+    size_t bytes = sizeof(Meeting) + (size_t)size * (size + 1) * PIECE * sizeof(float);
     int file = open(id.bytes, O_RDWR | O_CREAT, 0600);
     if (file < 0 || ftruncate(file, bytes)) return 2;
     *comm = calloc(1, sizeof **comm);
@@ -588,35 +625,101 @@ int ncclCommInitRank(Comm **comm, int size, UniqueId id, int rank) {
     close(file);
     (*comm)->rank = rank;
     (*comm)->size = size;
-    meet(*comm);
+    int generation = arrive(*comm);
+    while ((*comm)->meeting->generation == generation) sched_yield();
     unlink(id.bytes);
     return SUCCESS;
 }
-static void reduce(Op *op) {
-    Comm *comm = op->comm;
-    float *to = op->to;
-    const float *from = op->from;
-    for (size_t begin = 0; begin < op->bytes; begin += PIECE) {
-        size_t n = op->bytes - begin < PIECE ? op->bytes - begin : PIECE;
-        memcpy(&comm->meeting->room[comm->rank * (size_t)PIECE], from + begin, n * sizeof(float));
-        meet(comm);
-        for (size_t i = 0; i < n; i++) {
-            float sum = 0;
-            for (int rank = 0; rank < comm->size; rank++) sum += comm->meeting->room[rank * (size_t)PIECE + i];
-            to[begin + i] = sum;
-        }
-        meet(comm);
+// A message goes piece by piece through the space between two ranks.
+static int pass(Op *op, float *room, _Atomic int *is_full, int sends) {
+    while (op->transfer.done < op->transfer.count) {
+        size_t left = op->transfer.count - op->transfer.done, n = left < PIECE ? left : PIECE;
+        if (*is_full == sends) return 0;
+        if (sends) memcpy(room, (const float *)op->from + op->transfer.done, n * sizeof(float));
+        else memcpy((float *)op->to + op->transfer.done, room, n * sizeof(float));
+        *is_full = sends;
+        op->transfer.done += n;
     }
+    return 1;
 }
-int ncclAllReduce(const void *from, void *to, size_t count, int type, int operation, Comm *comm, Stream *s) {
-    if (type != 7 || operation != 0) return 4;
-    Op *op = make(REDUCE);
+// The numbers of all ranks for a piece: a sum, or one after the other.
+static void combine(Op *op, size_t n) {
+    Comm *comm = op->transfer.comm;
+    const float *room = comm->meeting->room;
+    float *to = (float *)op->to;
+    for (int rank = 0; rank < comm->size; rank++)
+        for (size_t i = 0; i < n; i++) {
+            float number = room[rank * (size_t)PIECE + i];
+            size_t at = op->transfer.done + i;
+            if (op->transfer.what == ALL_GATHER) {
+                to[rank * op->transfer.count + at] = number;
+                continue;
+            }
+            if (op->transfer.what == REDUCE_SCATTER) {
+                if (at / op->transfer.count != (size_t)comm->rank) continue;
+                at %= op->transfer.count;
+            }
+            to[at] = rank == 0 ? number : to[at] + number;
+        }
+}
+// Does what of a transfer the other ranks allow; returns whether it is complete. A reduce-scatter is an all-reduce of which a
+// rank keeps its part.
+static int advance(Op *op) {
+    Comm *comm = op->transfer.comm;
+    int peer = op->transfer.peer;
+    float *messages = &comm->meeting->room[comm->size * (size_t)PIECE];
+    if (op->transfer.what == SEND || op->transfer.what == RECEIVE) {
+        int from = op->transfer.what == SEND ? comm->rank : peer, to = op->transfer.what == SEND ? peer : comm->rank;
+        float *room = &messages[(from * (size_t)comm->size + to) * PIECE];
+        return pass(op, room, &comm->meeting->is_full[from * RANKS + to], op->transfer.what == SEND);
+    }
+    size_t whole = op->transfer.count * (op->transfer.what == REDUCE_SCATTER ? comm->size : 1);
+    while (op->transfer.done < whole) {
+        size_t left = whole - op->transfer.done, n = left < PIECE ? left : PIECE;
+        if (op->transfer.phase == 0) {
+            const float *from = (const float *)op->from + op->transfer.done;
+            memcpy(&comm->meeting->room[comm->rank * (size_t)PIECE], from, n * sizeof(float));
+            op->transfer.generation = arrive(comm);
+            op->transfer.phase = 1;
+        }
+        if (comm->meeting->generation == op->transfer.generation) return 0;
+        if (op->transfer.phase == 1) {
+            combine(op, n);
+            op->transfer.generation = arrive(comm);
+            op->transfer.phase = 2;
+            if (comm->meeting->generation == op->transfer.generation) return 0;
+        }
+        op->transfer.phase = 0;
+        op->transfer.done += n;
+    }
+    return 1;
+}
+static int transfer(int what, const void *from, void *to, size_t count, int type, int peer, Comm *comm, Stream *s) {
+    if (type != 7) return 4;
+    Op *op = make(TRANSFER);
     op->from = from;
     op->to = to;
-    op->bytes = count;
-    op->comm = comm;
+    op->transfer.what = what;
+    op->transfer.peer = peer;
+    op->transfer.count = count;
+    op->transfer.comm = comm;
     enqueue(s, op);
     return SUCCESS;
+}
+int ncclAllReduce(const void *from, void *to, size_t count, int type, int operation, Comm *comm, Stream *s) {
+    return operation ? 4 : transfer(ALL_REDUCE, from, to, count, type, 0, comm, s);
+}
+int ncclAllGather(const void *from, void *to, size_t count, int type, Comm *comm, Stream *s) {
+    return transfer(ALL_GATHER, from, to, count, type, 0, comm, s);
+}
+int ncclReduceScatter(const void *from, void *to, size_t count, int type, int operation, Comm *comm, Stream *s) {
+    return operation ? 4 : transfer(REDUCE_SCATTER, from, to, count, type, 0, comm, s);
+}
+int ncclSend(const void *from, size_t count, int type, int peer, Comm *comm, Stream *s) {
+    return transfer(SEND, from, NULL, count, type, peer, comm, s);
+}
+int ncclRecv(void *to, size_t count, int type, int peer, Comm *comm, Stream *s) {
+    return transfer(RECEIVE, NULL, to, count, type, peer, comm, s);
 }
 int ncclCommGetAsyncError(Comm *comm, int *error) { (void)comm; *error = 0; return SUCCESS; }
 int ncclCommDestroy(Comm *comm) { run_all(); free(comm); return SUCCESS; }

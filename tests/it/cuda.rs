@@ -168,6 +168,44 @@ fn devices_and_the_cpu_learn_the_same_by_every_transport() {
     assert!(stderr.contains("collectives: none"), "{stderr}");
 }
 
+/// Each transfer carries known numbers, which the ranks check.
+#[test]
+fn jobs_with_several_communicators_get_their_numbers_by_nccl() {
+    let what = "several communicators on a stand-in for NCCL";
+    let Some(stand_in) = stand_in(what) else { return };
+    if !have_mpirun(what) {
+        return;
+    }
+    let _turn = one_job_at_a_time();
+    let place = scratch("nccl_groups");
+    for (name, mesh, more) in [
+        ("sharded", "dp=4", &["--fsdp"][..]),
+        ("tensor", "dp=2,tp=2", &["--compute", "sleep"]),
+        ("pipeline", "dp=2,pp=2", &["--compute", "sleep", "--microbatches", "4"]),
+    ] {
+        let run = place.join(name);
+        let mut command = mpirun(4);
+        command
+            .arg(RANK_AGENT)
+            .args(TINY)
+            .args(["--parallel", mesh, "--collectives", "nccl", "--share-gpu"])
+            .args(more);
+        command.env("RANKSCOPE_CUDA_PATH", stand_in).env("XDG_CACHE_HOME", stand_in.join("cache"));
+        let said = finish(command.env("STANDIN_DUPLICATE", "1").arg("--out").arg(&run)).expect_code(0).stderr;
+        assert!(said.contains("collectives: nccl") && said.contains("by a host id for every rank"), "{said}");
+        let (rows, problems) = Run::open(&run).unwrap().rows::<CollectiveRow>(3);
+        assert_eq!(problems, []);
+        let ops: std::collections::BTreeSet<String> = rows.iter().map(|row| row.op.to_string()).collect();
+        let expected: &[&str] = match name {
+            "sharded" => &["allgather", "reducescatter"],
+            "tensor" => &["allgather", "allreduce"],
+            _ => &["allgather", "allreduce", "recv", "send"],
+        };
+        assert_eq!(ops, expected.iter().map(|op| (*op).to_owned()).collect(), "{name}");
+        assert!(rows.iter().all(|row| &*row.state == "done"), "{name}");
+    }
+}
+
 /// The host is steps ahead of the device, so that only a delay of the device makes a step longer.
 #[test]
 fn a_planted_delay_occupies_the_device_in_every_phase() {

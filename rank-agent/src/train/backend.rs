@@ -44,7 +44,8 @@ pub fn choose(fabric: &dyn Fabric, options: &Options, identity: &Identity) -> Re
         let _ = (fabric, identity);
         match options.backend {
             BackendChoice::Cuda => Err(Error::Unavailable(
-                "--backend cuda: this rank-agent was built without CUDA; build it with --features cuda".into(),
+                "a device is asked for, but this rank-agent was built without CUDA; build it with --features cuda"
+                    .into(),
             )),
             BackendChoice::Auto => Ok(Plan::Cpu(Some("built without CUDA".into()))),
             BackendChoice::Cpu => Ok(Plan::Cpu(None)),

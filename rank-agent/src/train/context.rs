@@ -64,7 +64,7 @@ impl JobContext<'_> {
     /// The workload's communicator, as rows name it.
     pub(crate) fn world(&self) -> CommNames {
         let size = self.fabric.size();
-        CommNames::new(self.recorder, WORLD_NAME, comm_id(size), size)
+        CommNames::new(self.recorder, "mpi", (WORLD_NAME, comm_id(size)), size)
     }
 
     /// The engine of the workload's communicator of all ranks, for so many buckets.

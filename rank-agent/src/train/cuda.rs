@@ -4,6 +4,7 @@
 //! communicates on another. The host only enqueues; it reads results where recording pauses anyway.
 
 mod comm;
+mod groups;
 mod job;
 mod nccl;
 mod selftest;
@@ -17,6 +18,7 @@ use kernels::cuda::device::{self, DeviceInfo, Driver};
 use kernels::cuda::libraries;
 use launch::Identity;
 
+pub(crate) use self::groups::NcclGroups;
 pub(crate) use self::job::train;
 pub use self::selftest::{Selftest, selftest};
 
@@ -141,7 +143,11 @@ pub fn choose(fabric: &dyn Fabric, options: &Options, identity: &Identity) -> Re
         Ok(_) if is_auto => return Ok(Plan::Cpu(Some(format!("rank {} has no CUDA device", missing[0])))),
         Err(error) if is_auto => return Ok(Plan::Cpu(Some(brief(&error)))),
         Err(error) if missing.len() == fabric.size() => {
-            return Err(Error::Unavailable(format!("--backend cuda: {error}; or use --backend cpu")));
+            let (what, instead) = match options.works_on_host() {
+                true => ("--collectives nccl", "--collectives mpi"),
+                false => ("--backend cuda", "--backend cpu"),
+            };
+            return Err(Error::Unavailable(format!("{what}: {error}; or use {instead}")));
         }
         mine => agree(fabric, mine)?,
     };

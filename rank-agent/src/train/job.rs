@@ -19,9 +19,9 @@ use crate::train::engine::Engine;
 use crate::train::faults::{self, Fault};
 use crate::train::op_observer::OpTable;
 use crate::train::op_recording::OpRecording;
-use crate::train::options::{BackendChoice, Options};
-use crate::train::parallel::ParallelTrainer;
+use crate::train::options::{BackendChoice, Collectives, Options};
 use crate::train::parallel::mesh::Mesh;
+use crate::train::parallel::{ParallelTrainer, Wires};
 use crate::train::report::{Outcome, Report, StepTime, Totals};
 use crate::train::trainer::Trainer;
 use crate::train::training::{StepResult, Training};
@@ -34,10 +34,15 @@ pub fn run(fabric: Arc<dyn Fabric>, options: &Options, identity: &Identity, stop
     let mesh = options.mesh(fabric.size())?;
     let request_config = options.manifest_config(identity.launcher.as_str());
     let faults = faults_of_rank(&*fabric, options, mesh)?;
-    let backend = if mesh.is_some() { BackendChoice::Cpu } else { options.backend };
+    // The work of a job with several communicators is the CPU's; NCCL needs the device nevertheless.
+    let backend = match mesh {
+        Some(_) if options.collectives == Collectives::Nccl => BackendChoice::Cuda,
+        Some(_) => BackendChoice::Cpu,
+        None => options.backend,
+    };
     let options = &Options { faults, backend, ..options.clone() };
     let plan = backend::choose(&*fabric, options, identity)?;
-    let cpu = if matches!(plan, Plan::Cpu(_)) { Some(Cpu::new(options.dtype)?) } else { None };
+    let cpu = if matches!(plan, Plan::Cpu(_)) || mesh.is_some() { Some(Cpu::new(options.dtype)?) } else { None };
     let launcher = identity.launcher.as_str();
     let request = RunRequest { out: options.out.clone(), launcher: launcher.into(), config: request_config };
     let place = if options.record { Some(agree_on_run(&*fabric, &request)?) } else { None };
@@ -48,11 +53,21 @@ pub fn run(fabric: Arc<dyn Fabric>, options: &Options, identity: &Identity, stop
         (Plan::Cpu(why), Some(cpu), None) => {
             let Options { model, bucket_bytes, faults, .. } = options;
             let make = |ops: &mut OpTable| Trainer::new(cpu, model, *bucket_bytes, &fabric, faults, ops);
-            train(&context, make, why.as_deref())
+            train(&context, make, (why.as_deref(), &[]))
         }
         (Plan::Cpu(why), Some(cpu), Some(mesh)) => {
-            let make = |ops: &mut OpTable| ParallelTrainer::new(context, cpu, mesh, ops);
-            train(&context, make, why.as_deref())
+            let wires = Wires { name: "mpi", split: &|color| fabric.split(color) };
+            let make = |ops: &mut OpTable| ParallelTrainer::new(context, cpu, (mesh, wires), ops);
+            train(&context, make, (why.as_deref(), &[]))
+        }
+        #[cfg(feature = "cuda")]
+        (Plan::Cuda(plan), Some(cpu), Some(mesh)) => {
+            let make = |ops: &mut OpTable| {
+                let groups = crate::train::cuda::NcclGroups::open(plan, &*fabric)?;
+                let wires = Wires { name: "nccl", split: &|color| groups.split(color) };
+                ParallelTrainer::new(context, cpu, (mesh, wires), ops)
+            };
+            train(&context, make, (None, &plan.notes))
         }
         (plan, ..) => train_on_device(&context, plan),
     };
@@ -138,11 +153,11 @@ fn faults_of_rank(fabric: &dyn Fabric, options: &Options, mesh: Option<Mesh>) ->
     Ok(faults::at_rank(&options.faults, rank, mesh.map_or(0, |mesh| mesh.stage(rank)), host))
 }
 
-/// Trains on the CPU.
+/// Trains on the CPU. The reason for that, and sentences for the report.
 fn train<T: Training>(
     context: &JobContext<'_>,
     make: impl FnOnce(&mut OpTable) -> Result<T, Error>,
-    why: Option<&str>,
+    (why, notes): (Option<&str>, &[String]),
 ) -> Result<Trained, Error> {
     let JobContext { fabric, options, recorder, stop, place } = *context;
     let (rank, size) = (fabric.rank(), fabric.size());
@@ -160,7 +175,7 @@ fn train<T: Training>(
     let observer = OpRecording::new(recorder, &main, Some(&engine), &ops);
     let mut report = Report::new(rank, size, options);
     report.set_reason(why);
-    report.begin(&trainer.name(), trainer.gradients(), hosts, place, &[]);
+    report.begin(&trainer.name(), trainer.gradients(), hosts, place, notes);
     clocks.run()?;
 
     let mut results: Option<(StepResult, StepResult)> = None;

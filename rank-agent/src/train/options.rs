@@ -98,7 +98,7 @@ impl Options {
             let wanted = mesh.size();
             return Err(Error::Usage(format!("--parallel {mesh} needs {wanted} ranks, the job has {size}")));
         }
-        if mesh.tp == 1 && mesh.pp == 1 && !self.fsdp && self.compute == Compute::Gemm {
+        if !self.works_on_host() {
             return Ok(None);
         }
         let (layers, hidden) = (self.model.layers, self.model.hidden);
@@ -113,11 +113,19 @@ impl Options {
         if self.fsdp && mesh.pp > 1 {
             return Err(Error::Usage("--fsdp has no pipeline: give --parallel pp=1".into()));
         }
-        if self.backend == BackendChoice::Cuda || self.collectives == Collectives::Nccl {
-            let what = "tensor and pipeline parallelism, --fsdp and --compute run on the CPU over MPI";
-            return Err(Error::Usage(format!("{what}: give --backend cpu")));
+        if self.backend == BackendChoice::Cuda {
+            let what = "the work of tensor and pipeline parallelism, --fsdp and --compute runs on the CPU";
+            return Err(Error::Usage(format!(
+                "{what}: leave --backend out; --collectives nccl carries its transfers by NCCL"
+            )));
         }
         Ok(Some(mesh))
+    }
+
+    /// Whether the job has several communicators, or work that is no training. The CPU does such work.
+    pub(crate) fn works_on_host(&self) -> bool {
+        let is_grid = self.parallel.is_some_and(|mesh| mesh.tp > 1 || mesh.pp > 1);
+        is_grid || self.fsdp || self.compute != Compute::Gemm
     }
 
     /// Microbatches of a step.

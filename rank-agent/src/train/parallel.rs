@@ -20,4 +20,5 @@ mod comms;
 mod gradients;
 mod trainer;
 
+pub use comms::Wires;
 pub use trainer::ParallelTrainer;

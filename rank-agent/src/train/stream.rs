@@ -37,12 +37,12 @@ pub struct CommNames {
 pub const WORLD_NAME: &str = "world";
 
 impl CommNames {
-    /// Interns the names.
-    pub fn new(recorder: &Recorder, name: &str, comm_id: i64, size: usize) -> Self {
+    /// Interns the names. `carrier` is `mpi` or `nccl`.
+    pub fn new(recorder: &Recorder, carrier: &str, (name, comm_id): (&str, i64), size: usize) -> Self {
         let names = |op, text: &str| TransferNames {
             op,
-            row: recorder.intern(&format!("mpi:{text}")),
-            enqueue: recorder.intern(&format!("mpi:{text}_enqueue")),
+            row: recorder.intern(&format!("{carrier}:{text}")),
+            enqueue: recorder.intern(&format!("{carrier}:{text}_enqueue")),
         };
         Self {
             comm_id,

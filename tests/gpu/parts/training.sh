@@ -22,6 +22,20 @@ part_ranks() {
             [ "$name" = ranks_nccl ] || same_losses ranks ranks_nccl "$name" 1e-4
         fi
     done
+    # The ranks check the numbers of each transfer.
+    for name in ranks_pipeline ranks_tensor ranks_sharded; do
+        case $name in
+        ranks_pipeline) args="--parallel dp=2,pp=2 --compute sleep" ;;
+        ranks_tensor) args="--parallel dp=2,tp=2 --compute sleep" ;;
+        *) args="--parallel dp=4 --fsdp --compute sleep" ;;
+        esac
+        # shellcheck disable=SC2086
+        if ! ranks 75 4 "$name" $SMALL $args --collectives nccl --share-gpu; then
+            failed ranks "$name"
+        elif analyze ranks "$name"; then
+            results ranks summary "$RESULTS/$name.json"
+        fi
+    done
 }
 
 # With the same data and parameters, losses differ by rounding only: relative bounds for all of 20 steps.

@@ -181,7 +181,10 @@ impl Drop for Primary {
 
 impl Context {
     /// The primary context of a visible device.
-    pub(crate) fn retain(ordinal: usize) -> Result<Self> {
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub fn retain(ordinal: usize) -> Result<Self> {
         let device = device_handle(ordinal)?;
         let mut context = std::ptr::null_mut();
         // SAFETY: `device` is one of the driver's; `context` is written.
@@ -232,7 +235,10 @@ unsafe impl Sync for Stream {}
 impl Stream {
     /// A stream that does not wait for the default stream. With `urgent`, its blocks are scheduled before those of other
     /// streams.
-    pub(crate) fn new(context: &Context, urgent: bool) -> Result<Self> {
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub fn new(context: &Context, urgent: bool) -> Result<Self> {
         context.bind()?;
         let (mut stream, mut least, mut greatest) = (std::ptr::null_mut(), 0, 0);
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;

@@ -6,7 +6,7 @@ mod ffi;
 use kernels::cuda::Cuda;
 
 pub(crate) use self::ffi::Nccl;
-pub(super) use self::ffi::{Communicator, set_default_environment};
+pub(super) use self::ffi::{Communicator, UNIQUE_ID_BYTES, set_default_environment};
 use super::agree;
 use crate::Error;
 use crate::fabric::Fabric;

@@ -21,6 +21,15 @@ pub(super) struct Channel {
     pub(super) line: Line,
 }
 
+/// What carries the transfers.
+#[derive(Clone, Copy)]
+pub struct Wires<'a> {
+    /// Its name in rows: `mpi` or `nccl`.
+    pub name: &'a str,
+    /// Makes communicators of the ranks that pass the same color. Collective.
+    pub split: &'a dyn Fn(usize) -> Result<Arc<dyn Group>, Error>,
+}
+
 /// The communicators of a rank. Activations and their gradients have a thread each, because a stage that waits for the one
 /// must not hold up the other.
 pub(super) struct Comms {
@@ -32,16 +41,23 @@ pub(super) struct Comms {
 
 impl Comms {
     /// Makes the communicators, with so many slots for transfers of data and pipeline parallelism. Collective.
-    pub(super) fn new(context: &JobContext<'_>, mesh: &Mesh, slots: (usize, usize)) -> Result<Self, Error> {
+    pub(super) fn new(
+        context: &JobContext<'_>,
+        mesh: &Mesh,
+        wires: Wires<'_>,
+        slots: (usize, usize),
+    ) -> Result<Self, Error> {
         let rank = context.fabric.rank();
         let open = |dimension: Dimension| -> Result<_, Error> {
             let line = mesh.line(dimension, rank);
-            Ok((context.fabric.split(line.number)?, line, comm_name(dimension, mesh, rank)))
+            Ok(((wires.split)(line.number)?, line, comm_name(dimension, mesh, rank)))
         };
-        let (dp, tp, pp) = (open(Dimension::Dp)?, open(Dimension::Tp)?, open(Dimension::Pp)?);
+        let (dp, tp) = (open(Dimension::Dp)?, open(Dimension::Tp)?);
+        // NCCL does the messages of a communicator in their order, whichever of them are ready.
+        let (forward, backward) = (open(Dimension::Pp)?, open(Dimension::Pp)?);
         type Opened = (Arc<dyn Group>, Line, String);
         let start = |(group, line, name): Opened, thread: &str, progress, slots| -> Result<Channel, Error> {
-            let names = CommNames::new(context.recorder, &name, comm_id(&name), line.ranks.len());
+            let names = CommNames::new(context.recorder, wires.name, (&name, comm_id(&name)), line.ranks.len());
             let links = SlowLinks::of(&context.options.faults, &line.ranks, rank);
             let stop = context.stop.clone();
             let parts = EngineParts { group, names, thread, progress, links, slots, stop };
@@ -50,8 +66,8 @@ impl Comms {
         Ok(Self {
             dp: start(dp, "comm dp", context.options.progress, slots.0)?,
             tp: start(tp, "comm tp", Progress::Thread, 1)?,
-            forward: start(pp.clone(), "comm pp forward", Progress::Thread, slots.1)?,
-            backward: start(pp, "comm pp backward", Progress::Thread, slots.1)?,
+            forward: start(forward, "comm pp forward", Progress::Thread, slots.1)?,
+            backward: start(backward, "comm pp backward", Progress::Thread, slots.1)?,
         })
     }
 

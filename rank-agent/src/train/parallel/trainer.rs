@@ -6,7 +6,7 @@ use kernels::{Cost, Cpu};
 use recorder::ThreadRecorder;
 use trace::{BucketRow, CommRow};
 
-use super::comms::Comms;
+use super::comms::{Comms, Wires};
 use super::compute::{Compute, LayerWork, Product, Shape, Worker};
 use super::gradients::{Direction, Gradients};
 use super::mesh::Mesh;
@@ -46,6 +46,8 @@ pub struct ParallelTrainer<'a> {
     passes: Vec<Pass>,
     gradients: Gradients,
     comms: Comms,
+    /// What carries the transfers.
+    carrier: String,
     waits: Waits,
 }
 
@@ -61,7 +63,12 @@ impl<'a> ParallelTrainer<'a> {
     ///
     /// # Errors
     /// [`Error::Kernel`] when memory runs out; the fabric's error.
-    pub(crate) fn new(context: JobContext<'a>, cpu: Cpu, mesh: Mesh, ops: &mut OpTable) -> Result<Self, Error> {
+    pub(crate) fn new(
+        context: JobContext<'a>,
+        cpu: Cpu,
+        (mesh, wires): (Mesh, Wires<'_>),
+        ops: &mut OpTable,
+    ) -> Result<Self, Error> {
         let Options { model, compute: kind, bucket_bytes, fsdp, .. } = context.options;
         let rank = context.fabric.rank();
         let (stage, layers) = (mesh.stage(rank), model.layers / mesh.pp);
@@ -78,7 +85,7 @@ impl<'a> ParallelTrainer<'a> {
             true => Gradients::sharded(layers),
             false => Gradients::buckets(layers, parameters, *bucket_bytes),
         };
-        let comms = Comms::new(&context, &mesh, (gradients.slots(), 2 * microbatches))?;
+        let comms = Comms::new(&context, &mesh, wires, (gradients.slots(), 2 * microbatches))?;
         gradients.allocate(&comms.dp, parameters);
         let work = (first_layer..first_layer + layers).map(|layer| LayerWork::new(*kind, layer, shape, updated, ops));
         let layers = work.collect();
@@ -96,6 +103,7 @@ impl<'a> ParallelTrainer<'a> {
             passes: one_forward_one_backward(stage, mesh.pp, microbatches),
             gradients,
             comms,
+            carrier: wires.name.to_owned(),
             waits: Waits {
                 all_reduce: wait("wait_all_reduce"),
                 all_gather: wait("wait_all_gather"),
@@ -246,7 +254,7 @@ impl Training for ParallelTrainer<'_> {
             1 => String::new(),
             n => format!(", {n} microbatches"),
         };
-        format!("cpu ({} of {}{sharded}{microbatches})", self.kind.name(), self.mesh)
+        format!("cpu ({} of {}{sharded}{microbatches}, collectives: {})", self.kind.name(), self.mesh, self.carrier)
     }
 
     fn buckets(&self) -> usize {

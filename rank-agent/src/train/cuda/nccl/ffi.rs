@@ -1,4 +1,4 @@
-//! NCCL's C interface: the functions that a data-parallel job needs.
+//! NCCL's C interface: the functions that a job needs.
 //!
 //! cudarc's interface does not fit: it does not search for `libnccl.so.2`, the only name in NCCL's packages, and its result
 //! type is a Rust enum, for which a result code newer than its header is undefined behaviour.
@@ -7,9 +7,11 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use kernels::Error;
 use kernels::cuda::libraries::{self, Spec};
-use kernels::cuda::{CudaBuffer, Library, Stream};
+use kernels::cuda::{CudaBuffer, Library, Staging, Stream};
 
-/// The search for NCCL. The interface used here has been the same since 2.4; 2.19 is the oldest version that supports
+use crate::fabric::Transfer;
+
+/// The search for NCCL. The interface used here has been the same since 2.7; 2.19 is the oldest version that supports
 /// CUDA 12 well.
 pub(in crate::train::cuda) const NCCL: Spec = Spec {
     name: "NCCL",
@@ -25,6 +27,10 @@ pub(in crate::train::cuda) const NCCL: Spec = Spec {
         "ncclCommAbort",
         "ncclCommGetAsyncError",
         "ncclAllReduce",
+        "ncclAllGather",
+        "ncclReduceScatter",
+        "ncclSend",
+        "ncclRecv",
     ],
     oldest: "NCCL 2.19",
     install: "install libnccl2, or `pip install nvidia-nccl-cu13` (nvidia-nccl-cu12 for a driver of CUDA 12) and name \
@@ -56,8 +62,14 @@ pub(crate) struct Nccl {
     comm_destroy: unsafe extern "C" fn(Comm) -> c_int,
     comm_abort: unsafe extern "C" fn(Comm) -> c_int,
     comm_get_async_error: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
-    all_reduce: unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, *mut c_void) -> c_int,
+    all_reduce: Reducing,
+    all_gather: unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Comm, *mut c_void) -> c_int,
+    reduce_scatter: Reducing,
+    send: unsafe extern "C" fn(*const c_void, usize, c_int, c_int, Comm, *mut c_void) -> c_int,
+    recv: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, Comm, *mut c_void) -> c_int,
 }
+
+type Reducing = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, *mut c_void) -> c_int;
 
 /// Looks up a function that the library is known to have.
 fn function<F: Copy>(library: &Library, name: &str) -> Result<F, Error> {
@@ -82,6 +94,10 @@ impl Nccl {
             comm_abort: function(&library, "ncclCommAbort")?,
             comm_get_async_error: function(&library, "ncclCommGetAsyncError")?,
             all_reduce: function(&library, "ncclAllReduce")?,
+            all_gather: function(&library, "ncclAllGather")?,
+            reduce_scatter: function(&library, "ncclReduceScatter")?,
+            send: function(&library, "ncclSend")?,
+            recv: function(&library, "ncclRecv")?,
         })
     }
 
@@ -163,6 +179,35 @@ impl Communicator {
             (self.nccl.all_reduce)(from, to, buffer.len(), FLOAT32, SUM, self.comm, stream.handle())
         };
         self.nccl.check("ncclAllReduce", code, self.comm)
+    }
+
+    /// Enqueues a transfer on `stream`. `send` and `recv` hold the numbers of this rank and the result; an empty side of a message
+    /// is not touched.
+    pub(in crate::train::cuda) fn transfer(
+        &self,
+        transfer: Transfer,
+        (send, recv): ((&Staging, usize), (&Staging, usize)),
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        stream.context().bind()?;
+        let from = send.0.address() as *const c_void;
+        let to = recv.0.address() as *mut c_void;
+        let (nccl, comm, on) = (&self.nccl, self.comm, stream.handle());
+        let number = |peer: usize| c_int::try_from(peer).unwrap_or(-1);
+        // SAFETY: the memory holds as many f32 as its length says, the larger side those of all ranks; it, the stream and the
+        // communicator are alive. The memory must stay so until the stream has passed: the driver frees it only then.
+        let (call, code) = unsafe {
+            match transfer {
+                Transfer::AllReduce => ("ncclAllReduce", (nccl.all_reduce)(from, to, send.1, FLOAT32, SUM, comm, on)),
+                Transfer::AllGather => ("ncclAllGather", (nccl.all_gather)(from, to, send.1, FLOAT32, comm, on)),
+                Transfer::ReduceScatter => {
+                    ("ncclReduceScatter", (nccl.reduce_scatter)(from, to, recv.1, FLOAT32, SUM, comm, on))
+                }
+                Transfer::Send { peer } => ("ncclSend", (nccl.send)(from, send.1, FLOAT32, number(peer), comm, on)),
+                Transfer::Receive { peer } => ("ncclRecv", (nccl.recv)(to, recv.1, FLOAT32, number(peer), comm, on)),
+            }
+        };
+        self.nccl.check(call, code, self.comm)
     }
 
     /// Returns an asynchronous error of NCCL's threads or of another rank.
