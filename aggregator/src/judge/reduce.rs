@@ -85,7 +85,7 @@ pub(crate) fn analyze_replayed(
     Ok(AnalyzedReplay { analysis, comm_names, replayed })
 }
 
-/// What is known of the gradients of a run.
+/// The sizes of the gradients of a run, and the time that each of its buckets was queued.
 fn gradients(parts: &[RankPart]) -> Gradients {
     let mut ranks: Vec<i32> = parts.iter().map(|part| part.outline.info.rank).collect();
     ranks.sort_unstable();

@@ -109,8 +109,8 @@ pub struct Verdict {
     pub kind: VerdictKind,
     /// All ranks that are causes, sorted by delay, largest first.
     pub causes: Vec<i32>,
-    /// What is slow: `rank`, `host`, `device_model` (all ranks of one, and no others), `communicator` or `several`; `None` without
-    /// a cause.
+    /// The slow part of the job: `rank`, `host`, `device_model` (all ranks of one, and no others), `communicator` or `several`;
+    /// `None` without a cause.
     pub level: Option<Word<Level>>,
     /// All undecided ranks that were compared, sorted by delay, largest first.
     pub suspects: Vec<i32>,

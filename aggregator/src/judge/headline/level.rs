@@ -1,4 +1,4 @@
-//! What slow ranks have in common: a host, a model of device, or a communicator.
+//! The host, the model of device or the communicator that the slow ranks have in common.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -211,7 +211,7 @@ impl Walk<'_> {
             if instance.whole && instance.arrivals.len() > 1 { unexplained } else { Some(Unexplained::Unmatched) };
         let global = self.back_to(self.replay.nodes[awaited as usize].arrival_ns);
         let rank = node.rank as usize;
-        for (step, global) in self.by_step(rank, global) {
+        for (step, global, _) in self.by_step(rank, global) {
             let len_ns = global.len_ns();
             let step = self.count(step);
             let row = JobPathRow {
@@ -269,8 +269,10 @@ impl Walk<'_> {
         self.step
     }
 
-    /// Splits global time of a rank at the borders of its steps; the last part comes first.
-    fn by_step(&self, rank: usize, global: Interval) -> Vec<(i32, Interval)> {
+    /// Splits global time of a rank at the borders of its steps, the last part first: the step, its time, and its begin in the
+    /// rank's clock if that is such a border.
+    fn by_step(&self, rank: usize, global: Interval) -> Vec<(i32, Interval, Option<i64>)> {
+        let border = |at_ns: i64, local_ns: i64| (at_ns > global.start_ns).then_some(local_ns);
         let steps = &self.parts[rank].path.steps;
         let mut split = Vec::with_capacity(1);
         let mut until_ns = global.end_ns;
@@ -282,16 +284,17 @@ impl Walk<'_> {
             let (start_ns, end_ns) = (self.global(rank, step.window.start_ns), self.global(rank, step.window.end_ns));
             let end_ns = end_ns.clamp(global.start_ns, until_ns);
             if end_ns < until_ns {
-                split.push((BETWEEN, Interval::new(end_ns, until_ns)));
+                split.push((BETWEEN, Interval::new(end_ns, until_ns), border(end_ns, step.window.end_ns)));
             }
             let start_ns = start_ns.clamp(global.start_ns, end_ns);
             if start_ns < end_ns {
-                split.push((step.step, Interval::new(start_ns, end_ns)));
+                let begin_ns = border(start_ns, step.window.start_ns);
+                split.push((step.step, Interval::new(start_ns, end_ns), begin_ns));
             }
             until_ns = start_ns;
         }
         if until_ns > global.start_ns {
-            split.push((BETWEEN, Interval::new(global.start_ns, until_ns)));
+            split.push((BETWEEN, Interval::new(global.start_ns, until_ns), None));
         }
         split
     }
@@ -307,27 +310,14 @@ impl Walk<'_> {
     fn work(&mut self, rank: usize, local: Interval, from_ns: i64) {
         let global = self.back_to(from_ns);
         let path = &self.parts[rank].path;
-        let splits = self.by_step(rank, global);
         let mut until_ns = local.end_ns;
-        for (place, (step, global)) in splits.iter().enumerate() {
-            let is_last = place + 1 == splits.len();
-            // A border lies as far from the end of the piece in the rank's clock, up to its drift.
-            let from_ns = if is_last { local.start_ns } else { self.border(rank, until_ns, global.len_ns()) };
-            let done = path.between(from_ns.min(until_ns), until_ns);
+        for (step, global, begin_ns) in self.by_step(rank, global) {
+            let from_ns = begin_ns.unwrap_or(local.start_ns).min(until_ns);
+            let done = path.between(from_ns, until_ns);
             until_ns = from_ns;
-            let step = self.count(*step);
-            self.add_work(rank, step, *global, done);
+            let step = self.count(step);
+            self.add_work(rank, step, global, done);
         }
-    }
-
-    /// The border of a step of a rank that is next to a time so long before another one.
-    fn border(&self, rank: usize, until_ns: i64, len_ns: i64) -> i64 {
-        let about_ns = until_ns.saturating_sub(len_ns);
-        let steps = &self.parts[rank].path.steps;
-        let at = steps.partition_point(|(step, _)| step.window.start_ns < about_ns);
-        let near = &steps[at.saturating_sub(2)..(at + 2).min(steps.len())];
-        let borders = near.iter().flat_map(|(step, _)| [step.window.start_ns, step.window.end_ns]);
-        borders.min_by_key(|border_ns| border_ns.abs_diff(about_ns)).unwrap_or(about_ns)
     }
 
     fn add_work(&mut self, rank: usize, step: i32, global: Interval, done: Done) {

@@ -43,7 +43,7 @@ pub(crate) enum Bound {
     Long,
 }
 
-/// What is known of gradients beside the times of their buckets.
+/// Facts about gradients that the times of their buckets do not tell.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gradients {
     /// The sizes of the gradients of a bucket in the order in which they fill it, by its number.

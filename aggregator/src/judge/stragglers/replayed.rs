@@ -20,7 +20,7 @@ pub(crate) struct Different {
     pub(crate) blocks: bool,
     /// The bytes at which gradient buckets close.
     pub(crate) bucket_bytes: Option<i64>,
-    /// What is assumed of that which the recording leaves open.
+    /// The assumption about values that the recording does not hold.
     pub(crate) bound: Bound,
 }
 

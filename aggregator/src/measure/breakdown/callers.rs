@@ -37,15 +37,11 @@ impl Callers {
         Self { units: of_kind(Kind::UserAnnotation, &unit), modules: of_kind(Kind::PythonFunction, &module) }
     }
 
-    /// The unit that called a collective, or else the innermost module.
-    pub(super) fn of_collective(&self, row: &CollectiveRow) -> Option<Text> {
-        let name = innermost(&self.units, row).or_else(|| innermost(&self.modules, row))?;
-        Some(name.clone())
-    }
-
-    /// Whether a unit of FSDP called a collective.
-    pub(super) fn is_of_unit(&self, row: &CollectiveRow) -> bool {
-        innermost(&self.units, row).is_some()
+    /// The unit that called a collective, or else the innermost module, and whether it is a unit.
+    pub(super) fn of_collective(&self, row: &CollectiveRow) -> Option<(Text, bool)> {
+        let unit = innermost(&self.units, row);
+        let name = unit.or_else(|| innermost(&self.modules, row))?;
+        Some((name.clone(), unit.is_some()))
     }
 }
 
@@ -73,14 +69,12 @@ mod tests {
         let callers = Callers::of(&data);
         let at = |enqueue_ns: i64| {
             let row = CollectiveRow { enqueue_ns: Some(enqueue_ns), start_ns: Some(99), ..CollectiveRow::default() };
-            callers.of_collective(&row).map(|name| name.to_string())
+            callers.of_collective(&row).map(|(name, is_unit)| (name.to_string(), is_unit))
         };
-        assert_eq!(at(3).as_deref(), Some("layers.0"));
-        assert_eq!(at(12).as_deref(), Some("Linear_0"));
-        assert_eq!(at(17).as_deref(), Some("Model_0"));
+        assert_eq!(at(3), Some(("layers.0".into(), true)));
+        assert_eq!(at(12), Some(("Linear_0".into(), false)));
+        assert_eq!(at(17), Some(("Model_0".into(), false)));
         assert_eq!(at(20), None);
-        let called = |at_ns| CollectiveRow { enqueue_ns: Some(at_ns), ..CollectiveRow::default() };
-        assert!(callers.is_of_unit(&called(3)) && !callers.is_of_unit(&called(12)));
         assert_eq!(callers.of_collective(&CollectiveRow::default()), None);
     }
 }

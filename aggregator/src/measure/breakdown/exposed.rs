@@ -17,7 +17,7 @@ use crate::measure::breakdown::callers::Callers;
 use crate::model::RankData;
 use crate::model::steps::StepWindow;
 
-/// What collectives are told apart by: communicator, operation, bucket and module.
+/// The key of collectives: communicator, operation, bucket and module.
 type Key = (i64, Word<Op>, Option<i32>, Option<Text>);
 
 /// The time of one collective that no collective that began before covers.
@@ -125,8 +125,8 @@ fn pieces<'a>(data: &'a RankData, device: Option<i64>, parts: &Parts) -> Vec<Pie
     for (start, end, collective) in timed {
         let from = start.max(covered);
         if from < end {
-            let module = callers.of_collective(collective);
-            let is_gather = collective.op == Op::AllGather && callers.is_of_unit(collective) && covered < start;
+            let (module, is_of_unit) = callers.of_collective(collective).unzip();
+            let is_gather = collective.op == Op::AllGather && is_of_unit == Some(true) && covered < start;
             let hides_ns = is_gather.then(|| parts.compute.within_ns(Interval::new(covered.max(first), start)));
             pieces.push(Piece { collective, module, hides_ns, window: Interval::new(from, end) });
             covered = end;

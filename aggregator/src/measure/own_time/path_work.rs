@@ -1,4 +1,4 @@
-//! What a rank does between the times at which the critical path of the job can come to it or leave it.
+//! The work of a rank between the times at which the critical path of the job can come to it or leave it.
 
 use trace::name_rules::is_data_loader;
 
@@ -84,7 +84,7 @@ impl PathWork {
         after.checked_sub(1).map(|at| self.ends[at].1)
     }
 
-    /// What the rank did from one cut to another.
+    /// The work of the rank from one cut to another.
     pub(crate) fn between(&self, from_ns: i64, to_ns: i64) -> Done {
         let before = |at_ns: i64| {
             let after = self.cuts.partition_point(|(cut, _)| *cut <= at_ns);

@@ -5,7 +5,7 @@ use crate::judge::stragglers::tests::build::instance;
 use crate::measure::own_time::{OwnTime, Stretch};
 use crate::model::{Barrier, Instance, Member};
 
-/// What happens in a step, in order: a message, or a collective of some ranks.
+/// One event of a step: a message, or a collective of some ranks. A list of them is in order.
 enum Event<'a> {
     Message(i32, i32),
     Meet(&'a [i32]),
@@ -61,5 +61,5 @@ fn replicas_of_a_stage_are_one_stage() {
 fn a_ring_is_no_pipeline() {
     let ring = [Message(0, 1), Message(1, 2), Message(2, 0), Meet(&[0, 1, 2])];
     assert_eq!(stages_of(3, &ring), [0, 0, 0]);
-    assert_eq!(stages_of(3, &[Meet(&[0, 1, 2])]), [0, 0, 0], "nobody sends");
+    assert_eq!(stages_of(3, &[Meet(&[0, 1, 2])]), [0, 0, 0], "no rank sends");
 }
