@@ -6,6 +6,7 @@ pub(crate) mod communicators;
 pub(crate) mod exposed_waits;
 pub(crate) mod findings;
 pub(crate) mod headline;
+mod identity;
 pub mod reduce;
 pub(crate) mod step_numbers;
 pub mod stragglers;

@@ -32,7 +32,7 @@ fn a_bent_clock_is_fitted_inside_its_bound() {
     }
     let path = scratch("bent").join("run");
     train(3, &path, &["--inject", "clock:rank=1,offset_ms=250,drift_ppm=40"]).expect_code(0);
-    analyze(&path, 0);
+    analyze(&path, &[], 0);
     assert_no_violations(&path);
     let fit = fit(&path, 1);
     assert_eq!(&*fit.method, "ping");
@@ -96,7 +96,7 @@ fn a_time_namespace_is_another_clock() {
     program(&mut command);
     finish(&mut command).expect_code(0);
     drop(turn);
-    analyze(&path, 0);
+    analyze(&path, &[], 0);
     assert_no_violations(&path);
     let fit = fit(&path, 1);
     assert_eq!(&*fit.method, "ping");
@@ -170,8 +170,8 @@ fn shift_rank_1(path: &Path) {
 fn shifting_a_clock_shifts_its_fit_and_nothing_else() {
     let (Some(plain), Some(shifted)) = (sound_run("unshifted"), sound_run("shifted")) else { return };
     shift_rank_1(&shifted);
-    analyze(&plain, 0);
-    analyze(&shifted, 0);
+    analyze(&plain, &[], 0);
+    analyze(&shifted, &[], 0);
     assert_no_violations(&shifted);
     let (before, after) = (fit(&plain, 1), fit(&shifted, 1));
     assert_eq!(&*after.method, "ping");

@@ -120,7 +120,9 @@ fn a_format_that_is_not_read_is_named_with_what_to_do_instead() {
 #[test]
 fn a_chosen_clock_is_used_or_refused() {
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/traces/gloo4_slow2_stack");
-    let by = |choice: &str| aggregator(&[Path::new("analyze"), &traces, Path::new("--clock"), Path::new(choice)]);
+    let by = |choice: &str| {
+        aggregator(&[Path::new("analyze"), &traces, Path::new("--full"), Path::new("--clock"), Path::new(choice)])
+    };
     for method in ["collective", "same_host", "utc"] {
         let said = by(method).expect_code(0).stdout;
         assert!(said.contains(&format!("4 host clocks by {method}:")), "{said}");
@@ -183,7 +185,8 @@ fn comm_and_not_comm_say_what_communicates() {
         let findings = analysis["tables"]["findings"].to_string();
         assert!(findings.contains("may communicate, and is counted as compute: my_exchange"), "{findings}");
     }
-    let summary = aggregator(&[Path::new("analyze"), &traces, Path::new("--comm"), Path::new("my_exch")]);
+    let summary =
+        aggregator(&[Path::new("analyze"), &traces, Path::new("--full"), Path::new("--comm"), Path::new("my_exch")]);
     let summary = summary.expect_code(0).stdout;
     assert!(summary.contains("communication as --comm my_exch says"), "{summary}");
     assert!(summary.contains("communication by kernel name alone"), "{summary}");

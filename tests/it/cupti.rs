@@ -63,7 +63,7 @@ fn every_version_of_cupti_gives_the_same_rows() {
         assert_eq!((word(&done, "failure"), word(&done, "closed")), ("None", "true"));
         check_trained(&run, version);
         // The one kernel that had not ended is counted as lost.
-        let said = analyze(&run, 3).stdout;
+        let said = analyze(&run, &[], 3).stdout;
         assert!(said.contains("1 row lost while recording"), "{said}");
     }
 }
@@ -186,7 +186,7 @@ fn a_clock_that_cupti_refuses_is_mapped_from_utc() {
     check_links_of_mapped_times(&run);
     let samples = rows::<ClockSampleRow>(&run);
     assert!(samples.iter().all(|sample| sample.remote_ns > 1_577_836_800_000_000_000), "UTC");
-    analyze(&run, 3);
+    analyze(&run, &[], 3);
 }
 
 /// A mapped time is as accurate as the comparison of the clocks: microseconds, more on a busy machine, but not
@@ -230,7 +230,7 @@ fn a_truncated_buffer_is_counted_and_its_other_records_are_read() {
     let (_, lost, _) = counted(&run, "cupti:truncated");
     assert!(lost > 0 && kind(&rows::<EventRow>(&run), "kernel").len() > 6);
     // The run has losses, and the analysis reports them.
-    analyze(&run, 3);
+    analyze(&run, &[], 3);
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn an_exit_without_finish_keeps_the_rows() {
     let (run, done) = play("exit", "exit", "version=130001");
     done.expect_code(0);
     check_trained(&run, 130_001);
-    analyze(&run, 3);
+    analyze(&run, &[], 3);
 }
 
 /// CUPTI holds a buffer back until its last kernel has ended.

@@ -113,7 +113,7 @@ fn overwrite<R: Row>(run: &Path, rank: i32, rows: &[R]) {
 fn a_missing_rank_is_listed() {
     let Some(run) = sound_run("missing_rank") else { return };
     remove_rank(&run, 1);
-    let finished = analyze(&run, 3);
+    let finished = analyze(&run, &[], 3);
     let omissions = omissions(&run, &finished);
     assert!(omissions.iter().any(|o| o.rank == Some(1) && &*o.what == "rank"), "{omissions:#?}");
     assert!(finished.said().contains("rank 1"), "{}", finished.said());
@@ -143,7 +143,7 @@ fn a_shard_that_is_cut_empty_or_garbage_is_listed_and_the_rest_is_read() {
         let Some(run) = sound_run(&format!("shard_{name}")) else { return };
         let shard = events_shard(&run, 1);
         fs::write(&shard, damage(fs::read(&shard).unwrap(), &garbage)).unwrap();
-        let finished = analyze(&run, 3);
+        let finished = analyze(&run, &[], 3);
         let omissions = omissions(&run, &finished);
         let omission = of_file(&omissions, &shard);
         assert_eq!(omission.rank, Some(1), "{name}");
@@ -159,7 +159,7 @@ fn two_shards_that_claim_one_rank_are_not_mixed() {
     let mut stranger = rows::<EventRow>(&run, 1);
     stranger.truncate(3);
     let planted = plant(&run, 1, |meta| meta.pid += 1, &stranger);
-    let finished = analyze(&run, 3);
+    let finished = analyze(&run, &[], 3);
     let omissions = omissions(&run, &finished);
     let omission = of_file(&omissions, &planted);
     assert_eq!((omission.rank, omission.amount), (Some(1), Some(3)), "{omission:?}");
@@ -173,7 +173,7 @@ fn a_shard_of_another_run_is_listed() {
     let mut foreign = rows::<EventRow>(&run, 0);
     foreign.truncate(2);
     let planted = plant(&run, 0, |meta| meta.run_id = "yesterday".into(), &foreign);
-    let finished = analyze(&run, 3);
+    let finished = analyze(&run, &[], 3);
     let omissions = omissions(&run, &finished);
     assert!(of_file(&omissions, &planted).why.contains("yesterday"));
 }
@@ -183,7 +183,7 @@ fn a_manifest_that_contradicts_its_shards_is_reported() {
     // More ranks than there are: the missing ones are listed.
     let Some(run) = sound_run("manifest_more") else { return };
     edit_manifest(&run, |m| m["world_size"] = 4.into());
-    let finished = analyze(&run, 3);
+    let finished = analyze(&run, &[], 3);
     let listed = omissions(&run, &finished);
     for rank in [2, 3] {
         assert!(listed.iter().any(|o| o.rank == Some(rank) && &*o.what == "rank"), "{listed:#?}");
@@ -191,13 +191,13 @@ fn a_manifest_that_contradicts_its_shards_is_reported() {
     // Fewer ranks than there are: the surplus is listed.
     let Some(run) = sound_run("manifest_fewer") else { return };
     edit_manifest(&run, |m| m["world_size"] = 1.into());
-    let finished = analyze(&run, 3);
+    let finished = analyze(&run, &[], 3);
     let listed = omissions(&run, &finished);
     assert!(listed.iter().any(|o| o.rank == Some(1) && o.why.contains("world_size")), "{listed:#?}");
     // Another run: nothing is left to analyze.
     let Some(run) = sound_run("manifest_other") else { return };
     edit_manifest(&run, |m| m["run_id"] = "another".into());
-    let said = analyze(&run, 1).stderr;
+    let said = analyze(&run, &[], 1).stderr;
     assert!(said.contains("another") || said.contains("no rank"), "{said}");
 }
 
@@ -206,7 +206,7 @@ fn a_malformed_manifest_is_an_error() {
     for (name, text) in [("cut", "{\"schema_version\": 1, \"run_id\""), ("empty", ""), ("other", "{\"hello\": 1}")] {
         let Some(run) = sound_run(&format!("no_manifest_{name}")) else { return };
         fs::write(run.join(trace::MANIFEST_FILE), text).unwrap();
-        let said = analyze(&run, 1).stderr;
+        let said = analyze(&run, &[], 1).stderr;
         assert!(said.contains("run.json"), "{name}: {said}");
     }
 }
@@ -215,7 +215,7 @@ fn a_malformed_manifest_is_an_error() {
 fn a_newer_schema_is_named_with_what_to_do() {
     let Some(run) = sound_run("newer_run") else { return };
     edit_manifest(&run, |m| m["schema_version"] = 99.into());
-    let said = analyze(&run, 1).stderr;
+    let said = analyze(&run, &[], 1).stderr;
     assert!(said.contains("99") && said.contains("update rankscope"), "{said}");
 
     // One shard of a newer program: the rest is analyzed.
@@ -230,7 +230,7 @@ fn a_newer_schema_is_named_with_what_to_do() {
     let digit = (at..at + 4).find(|i| newer[*i] == b'1').unwrap();
     newer[digit] = b'9';
     fs::write(&shard, newer).unwrap();
-    let finished = analyze(&run, 3);
+    let finished = analyze(&run, &[], 3);
     let listed = omissions(&run, &finished);
     assert!(of_file(&listed, &shard).why.contains("newer"), "{listed:#?}");
     assert_others_analyzed(&run, 1);
@@ -275,7 +275,7 @@ fn rows_out_of_order_or_of_negative_length_are_listed() {
     // The writer refuses such rows, so the bytes are made by a shard of another rank under this rank's name.
     let (good, bad) = (events_shard(&run, 0), events_shard(&run, 1));
     fs::copy(good, &bad).unwrap();
-    let finished = analyze(&run, 3);
+    let finished = analyze(&run, &[], 3);
     let listed = omissions(&run, &finished);
     assert!(of_file(&listed, &bad).why.contains("rankscope.rank"), "{listed:#?}");
 }
@@ -295,7 +295,7 @@ fn a_step_without_any_collective_is_analyzed() {
         replace(&run, rank, &counters);
     }
     // Nothing was left out: the run simply has no communication there.
-    analyze(&run, 0);
+    analyze(&run, &[], 0);
     let breakdown = analysis::<StepBreakdownRow>(&run);
     let of_step: Vec<_> = breakdown.iter().filter(|b| b.step == Some(quiet)).collect();
     assert_eq!(of_step.len(), 2);

@@ -30,7 +30,7 @@ fn a_program_runs_unharmed_and_the_run_says_why_it_is_empty() {
     let run = Run::open(&out).unwrap();
     let (counters, _) = run.rows::<CounterRow>(0);
     assert!(counters.iter().any(|c| &*c.source == "inject" && c.recorded == 0 && c.why.is_some()), "{counters:?}");
-    let said = analyze(&out, 0).stdout;
+    let said = analyze(&out, &[], 0).stdout;
     assert!(unwrapped(&said).contains(NOTHING), "{said}");
 }
 
@@ -53,7 +53,7 @@ fn the_library_is_found_beside_the_program() {
     let out = scratch("exec_no_library").join("run");
     let done = finish(exec(&out, "echo hi").env("RANKSCOPE_INJECT_LIB", "/nowhere/x.so")).expect_code(0);
     assert_eq!(done.stdout, "hi\n");
-    let said = analyze(&out, 0).stdout;
+    let said = analyze(&out, &[], 0).stdout;
     assert!(said.contains("/nowhere/x.so") && !unwrapped(&said).contains(NOTHING), "{said}");
 }
 
@@ -70,7 +70,7 @@ fn the_exit_code_is_the_programs() {
     missing.args(["exec", "--out"]).arg(here.join("missing")).args(["--", "/no/such/program"]);
     let said = finish(&mut missing).expect_code(127).stderr;
     assert!(said.contains("/no/such/program") && !said.contains("CUDA"), "{said}");
-    let said = unwrapped(&analyze(&here.join("missing"), 0).stdout);
+    let said = unwrapped(&analyze(&here.join("missing"), &[], 0).stdout);
     assert!(said.contains("the program did not run: /no/such/program: No such file"), "{said}");
     let mut directory = Command::new(RANK_AGENT);
     directory.args(["exec", "--out"]).arg(here.join("directory")).args(["--", "/"]);
@@ -135,7 +135,7 @@ fn four_ranks(name: &str, launch: impl Fn(&Path) -> Vec<Finished>) {
         let pings = samples.iter().filter(|sample| &*sample.kind == "ping").count();
         assert_eq!(pings > 0, rank > 0, "rank {rank} compared its clock {pings} times");
     }
-    let said = analyze(&out, 0).stdout;
+    let said = analyze(&out, &["--full"], 0).stdout;
     assert!(said.contains("4 host clocks by ping"), "{said}");
 }
 

@@ -99,7 +99,7 @@ fn a_schedule_of_time_records_its_part_and_says_so() {
     let delay = said.split_once("0.000 to ").and_then(|(_, rest)| rest.split_once(" s (--delay)"));
     let delay_s: f64 = delay.and_then(|(seconds, _)| seconds.parse().ok()).unwrap_or_default();
     assert!(delay_s >= 5.0 && said.contains("(--duration)"), "{said}");
-    let analysis = analyze(&run, 0).stdout;
+    let analysis = analyze(&run, &[], 0).stdout;
     assert!(analysis.contains("part of the program was not recorded"), "{analysis}");
 }
 
@@ -111,7 +111,7 @@ fn a_program_that_ends_before_its_delay_leaves_an_empty_run_that_says_why() {
     command.args(["sequence", "5", "10"]).env("RANKSCOPE_INJECT_LIB", inject_library());
     // The harness insists on being asked; that it ends so is its own affair.
     finish(&mut command);
-    let said: String = analyze(&run, 0).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said: String = analyze(&run, &[], 0).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("nothing was recorded: recording was off for"), "{said}");
     assert!(rows::<CollectiveRow>(&run, 0).is_empty() && !said.contains("neither CUDA nor NCCL"), "{said}");
 }

@@ -97,7 +97,7 @@ fn an_unmodified_program_is_recorded_by_what_cuda_and_nccl_load() {
     check_joined(&run);
     // A step of the GPU's timer at most.
     check_channels(&run, |off_ns, error_ns| off_ns == 0 && error_ns <= 1024);
-    let said = analyze(&run, 0).stdout;
+    let said = analyze(&run, &[], 0).stdout;
     assert!(said.contains("10 collectives"), "{said}");
     // The agent, and the program that nobody ended.
     let ranks = rows::<RankRow>(&run);
@@ -149,6 +149,6 @@ fn nothing_of_a_device_is_recorded_while_recording_is_off() {
     assert!(rows::<EventRow>(&run).is_empty() && rows::<CollectiveRow>(&run).is_empty());
     let counters = rows::<CounterRow>(&run);
     assert!(counters.iter().any(|row| &*row.source == "schedule"), "{counters:?}");
-    let said: String = analyze(&run, 0).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said: String = analyze(&run, &[], 0).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("nothing was recorded") && said.contains("recording was off for"), "{said}");
 }

@@ -61,7 +61,7 @@ fn steps_that_a_program_marks_are_steps_of_the_run() {
     seen.sort_unstable();
     assert_eq!(seen, (0..6).map(|n| (Some(i64::from(n)), Some(n))).collect::<Vec<_>>());
     assert_eq!(schedule_said(&run), "");
-    let said = analyze(&run, 0).stdout;
+    let said = analyze(&run, &[], 0).stdout;
     assert!(said.contains("6 steps"), "{said}");
 }
 
@@ -86,7 +86,7 @@ fn a_schedule_records_the_steps_that_it_names() {
         "{}",
         schedule_said(&run)
     );
-    let said = analyze(&run, 0).stdout;
+    let said = analyze(&run, &[], 0).stdout;
     assert!(said.contains("2 steps") && said.contains("part of the program was not recorded"), "{said}");
 }
 

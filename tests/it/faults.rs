@@ -52,7 +52,7 @@ fn a_killed_rank_loses_at_most_its_open_part() {
     assert!(run.shards(1, "events").len() >= 2 && events.len() as u64 == closed && closed > 20, "{closed} rows");
     assert!(!run.rows::<RankRow>(1).0.last().unwrap().closed_cleanly);
 
-    analyze(&path, 3);
+    analyze(&path, &[], 3);
     let omissions = analysis::<OmissionRow>(&path);
     assert!(omissions.iter().any(|o| o.rank == Some(1)), "{omissions:#?}");
 }
@@ -106,7 +106,7 @@ fn a_full_disk_costs_rows_but_not_the_training() {
 fn check_loss(kept: &Path) {
     let run = Run::open(kept).unwrap();
     assert!(!run.ranks().is_empty(), "not one shard found room");
-    analyze(kept, 3);
+    analyze(kept, &[], 3);
     let omissions = analysis::<OmissionRow>(kept);
     let counted: i64 = run.ranks().iter().flat_map(|r| run.rows::<CounterRow>(*r).0).map(|c| c.dropped).sum();
     let unclosed = run.ranks().iter().any(|r| !run.rows::<RankRow>(*r).0.last().is_some_and(|row| row.closed_cleanly));

@@ -111,7 +111,7 @@ fn check_analysis(path: &Path, ranks: i32, active: usize) {
 fn two_ranks_train_and_are_analyzed() {
     let Some(path) = sound_run("two_ranks") else { return };
     check_run(&open(&path), 2, ACTIVE);
-    analyze(&path, 0);
+    analyze(&path, &[], 0);
     check_analysis(&path, 2, ACTIVE);
 }
 
@@ -126,7 +126,7 @@ fn the_slowed_rank_of_four_is_named() {
     let schedule = ["--schedule", "wait=1,warmup=2,active=15,repeat=1"];
     train(4, &path, &[schedule, ["--inject", "slow:rank=2,ms=120,phase=backward"]].concat()).expect_code(0);
     check_run(&open(&path), 4, 15);
-    let said = analyze(&path, 0).stdout;
+    let said = analyze(&path, &[], 0).stdout;
     check_analysis(&path, 4, 15);
     let stragglers = analysis::<StragglerRow>(&path);
     let causes: Vec<i32> = stragglers.iter().filter(|s| &*s.verdict == "cause").map(|s| s.rank).collect();
@@ -136,7 +136,7 @@ fn the_slowed_rank_of_four_is_named() {
     let excess_ms = cause.evidence_excess_ns.unwrap() as f64 / 1e6;
     assert!((excess_ms - 120.0).abs() < 12.0, "{excess_ms} ms of 120 ms");
     let verdict = said.lines().find(|l| !l.trim().is_empty()).unwrap();
-    assert!(verdict.contains("rank 2"), "the first line is not the verdict: {verdict}");
+    assert!(verdict.starts_with("SLOW RANK 2 — "), "the first line is not the verdict: {verdict}");
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_world_of_one_is_a_run_too() {
     let run = open(&path);
     assert_eq!((run.manifest.world_size, run.ranks()), (1, vec![0]));
     check_steps(&rows::<StepRow>(&run, 0), ACTIVE);
-    analyze(&path, 0);
+    analyze(&path, &[], 0);
     // Nobody to wait for, nobody to blame.
     assert!(analysis::<StragglerRow>(&path).iter().all(|s| &*s.verdict == "ok" || &*s.verdict == "undecided"));
     assert!(analysis::<WaitRow>(&path).iter().all(|w| w.wait_ns == 0));

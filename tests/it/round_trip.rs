@@ -53,6 +53,8 @@ fn comparable(analysis: Analysis) -> Tables {
         row.comm_id = row.comm_id.and_then(|id| comms.get(&id).copied());
     }
     tables.bucket_timing.iter_mut().for_each(|row| row.ready_ns = None);
+    // Each source has files of its own.
+    tables.stragglers.iter_mut().for_each(|row| row.file = None);
     tables.op_stats.retain(|row| {
         &*row.name != HOOK && !row.name.starts_with(COLLECTIVE_CALL_PREFIX) && !row.name.starts_with(STEP)
     });

@@ -72,8 +72,9 @@ pub(crate) fn aggregator<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Finished {
 
 /// `aggregator analyze RUN`, which must end with this code.
 #[track_caller]
-pub(crate) fn analyze(run: &Path, code: i32) -> Finished {
-    aggregator(&[Path::new("analyze"), run]).expect_code(code)
+pub(crate) fn analyze(run: &Path, options: &[&str], code: i32) -> Finished {
+    let arguments: Vec<&Path> = [Path::new("analyze"), run].into_iter().chain(options.iter().map(Path::new)).collect();
+    aggregator(&arguments).expect_code(code)
 }
 
 /// Traces of eight ranks, of which rank 5 is slow.

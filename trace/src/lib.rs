@@ -79,7 +79,7 @@ pub use cell::{Cell, DocumentedWord, TextColumn, VocabularyInfo, WordColumn};
 pub use describe::{Entry, describe, entries};
 pub use error::Error;
 pub use keys::*;
-pub use manifest::{HELD_RANKS, Manifest, check_any_manifest};
+pub use manifest::{HELD_RANKS, Manifest, TRACE_FILES, check_any_manifest};
 pub use omission::{OMISSION_SOURCE, worst_omission};
 pub use run::{Problem, Run};
 pub use shard::{

@@ -33,12 +33,23 @@ pub struct Manifest {
 /// The key in `config` for the ranks that a run holds, where it holds those of some traces only.
 pub const HELD_RANKS: &str = "ranks";
 
+/// Key of [`Manifest::config`] for the traces that a run was made of: the first file of each rank in
+/// [`HELD_RANKS`], whose ranks ascend.
+pub const TRACE_FILES: &str = "trace_files";
+
 impl Manifest {
     /// The ranks that were put into the run; `None` if it has those of the whole job.
     pub fn held_ranks(&self) -> Option<BTreeSet<i32>> {
         let ranks = self.config.get(HELD_RANKS)?.as_array()?;
         let number = |rank: &serde_json::Value| rank.as_i64().and_then(|rank| i32::try_from(rank).ok());
         ranks.iter().map(|rank| number(rank).filter(|rank| *rank >= 0)).collect()
+    }
+
+    /// The trace that a rank of the run was made of; `None` for a rank that was recorded.
+    pub fn trace_file(&self, rank: i32) -> Option<&str> {
+        let ranks = self.config.get(HELD_RANKS)?.as_array()?;
+        let at = ranks.binary_search_by_key(&Some(i64::from(rank)), serde_json::Value::as_i64).ok()?;
+        self.config.get(TRACE_FILES)?.as_array()?.get(at)?.as_str()
     }
 
     /// Writes `run.json` of `run`, completely or not at all.

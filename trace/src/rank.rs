@@ -144,6 +144,8 @@ pub struct RankInfo {
     pub clock_domain: String,
     /// Whether the recorder shut down cleanly; `None` if the format does not record it.
     pub closed_cleanly: Option<bool>,
+    /// Its file in messages: the trace, or for a run the files of `events`; empty if unknown. Of several windows, the first file.
+    pub file: Text,
 }
 
 /// A collective of one rank, with the key that joins it to other ranks. It reads like its row.

@@ -1,4 +1,4 @@
-//! The tables: one file for those of the ranks, three for those of the aggregator.
+//! The tables: one file for those of the ranks, four for those of the aggregator.
 //!
 //! A new table of the aggregator needs its declaration and the code that fills it. Parquet, JSON, views, documentation
 //! and tests iterate over the declarations: over values by [`Tables::all`], over types by [`visit_analysis_tables`].
@@ -16,11 +16,14 @@ mod communication;
 mod device;
 #[macro_use]
 mod rank;
+#[macro_use]
+mod stragglers;
 
 pub use analysis::*;
 pub use communication::*;
 pub use device::*;
 pub use rank::*;
+pub use stragglers::*;
 
 /// The rows of one table, for code that treats all tables alike.
 pub trait TableRows {
@@ -67,7 +70,7 @@ rank_list!([declare_visit]
     fn visit_rank_tables;
 );
 
-analysis_list!([result_list device_list communication_list declare_visit]
+analysis_list!([result_list device_list communication_list straggler_list declare_visit]
     /// Visits the row type of every table that the aggregator writes.
     fn visit_analysis_tables;
 );
@@ -99,7 +102,7 @@ macro_rules! declare_tables {
     };
 }
 
-analysis_list!([communication_list device_list result_list declare_tables]);
+analysis_list!([straggler_list communication_list device_list result_list declare_tables]);
 
 /// Collects the declarations.
 struct Declared(Vec<Table>);

@@ -34,10 +34,11 @@ pub struct Arguments {
     /// Print the analysis as JSON instead of the summary.
     #[arg(long)]
     json: bool,
-    /// Print so many rows of each table of the summary, and count the rest.
-    #[arg(long, value_name = "N", default_value_t = 12)]
-    top: usize,
-    /// Print also the kernels and how they fill the device, what limits the operators with FLOPs, and the modules.
+    /// Print so many rows of each table of the summary, and count the rest. [default: as many ranks as fit 20 lines; 12 with
+    /// --full]
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
+    /// Print also the findings, communication, buckets, devices, kernels, modules, memory, clocks, and what was left out.
     #[arg(long, conflicts_with = "json")]
     full: bool,
     #[command(flatten)]
@@ -134,7 +135,10 @@ fn print_analysis(analysis: &Analysis, arguments: &Arguments) -> Result<(), Erro
     if arguments.json {
         return json::render(analysis, terminal::stdout(Form::Json));
     }
-    let style = TerminalStyle { width: width(), colour: colour(), top: arguments.top, full: arguments.full };
+    let mut paths = arguments.paths.iter().map(|path| path.display().to_string());
+    let first = paths.next().unwrap_or_default();
+    let input = if paths.next().is_some() { format!("{first} …") } else { first };
+    let style = TerminalStyle { width: width(), colour: colour(), top: arguments.top, full: arguments.full, input };
     summary::render(analysis, &style, text_output())
 }
 

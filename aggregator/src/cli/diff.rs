@@ -116,7 +116,8 @@ fn print_diff(diff: &Diff, arguments: &Arguments) -> Result<(), Error> {
     if arguments.json {
         return render::json(diff, terminal::stdout(Form::Json));
     }
-    let style = TerminalStyle { width: width(), colour: colour(), top: arguments.top, full: false };
+    let style =
+        TerminalStyle { width: width(), colour: colour(), top: Some(arguments.top), ..TerminalStyle::default() };
     render::render(diff, &style, text_output())
 }
 

@@ -7,7 +7,7 @@ use kineto::write::{WrittenShards, write_shards};
 use kineto::{Plan, PlanOptions, TraceFile, load_windows, load_windows_detailed, plan};
 use rayon::prelude::*;
 use trace::rank::Details;
-use trace::{HELD_RANKS, MANIFEST_FILE, Manifest, OmissionRow, SCHEMA_VERSION};
+use trace::{HELD_RANKS, MANIFEST_FILE, Manifest, OmissionRow, SCHEMA_VERSION, TRACE_FILES};
 
 use crate::Error;
 use crate::ingest::memory::default_max_memory_bytes;
@@ -142,6 +142,7 @@ pub fn ingest_with(
         command: Vec::new(),
         config: serde_json::Map::from_iter([
             ("files".to_string(), plan.files.iter().map(|f| serde_json::Value::from(&*f.name)).collect()),
+            (TRACE_FILES.to_string(), by_rank(&plan).map(|files| serde_json::Value::from(&*files[0].name)).collect()),
             (HELD_RANKS.to_string(), by_rank(&plan).map(|files| serde_json::Value::from(files[0].rank)).collect()),
         ]),
     };

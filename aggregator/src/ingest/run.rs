@@ -13,7 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use trace::{CollectiveRow, CounterRow, OMISSION_SOURCE, OmissionKind, OmissionRow, RankRow, Row, Run, Vocabulary};
+use trace::{
+    CollectiveRow, CounterRow, OMISSION_SOURCE, OmissionKind, OmissionRow, RankRow, Row, Run, Text, Vocabulary,
+};
 
 use crate::model::{Collective, RankData, RankInfo, RankOutline};
 use trace::rank::{BelowOperators, Details, Kind, Launches};
@@ -189,6 +191,8 @@ fn rows<R: Row>(run: &Run, rank: i32, omissions: &mut Vec<OmissionRow>) -> Vec<R
 /// closed cleanly if the last row of each of its processes records that.
 fn rank_info(run: &Run, rank: i32, omissions: &mut Vec<OmissionRow>) -> RankInfo {
     let rows = rows::<RankRow>(run, rank, omissions);
+    let recorded = || Text::from(format!("events/rank-{rank:05}-*.parquet"));
+    let file = run.manifest.trace_file(rank).map_or_else(recorded, Text::from);
     if let Some(row) = rows.first() {
         let last: BTreeMap<i64, bool> = rows.iter().map(|row| (row.pid, row.closed_cleanly)).collect();
         return RankInfo {
@@ -198,9 +202,10 @@ fn rank_info(run: &Run, rank: i32, omissions: &mut Vec<OmissionRow>) -> RankInfo
             pid: row.pid,
             clock_domain: row.clock_domain.to_string(),
             closed_cleanly: Some(last.values().all(|closed| *closed)),
+            file,
         };
     }
-    let mut info = RankInfo { rank, world_size: Some(run.manifest.world_size), ..RankInfo::default() };
+    let mut info = RankInfo { rank, world_size: Some(run.manifest.world_size), file, ..RankInfo::default() };
     let tables = trace::rank_tables();
     if let Some(shard) = tables.iter().flat_map(|t| run.shards(rank, t.name)).next() {
         info.host = shard.meta.host.clone();

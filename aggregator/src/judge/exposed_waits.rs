@@ -9,29 +9,60 @@ use crate::base::intervals::{Interval, IntervalSet};
 use crate::measure::part::RankPart;
 use crate::model::{Barrier, Instance};
 
-/// Fills [`WaitRow::exposed_wait_ns`]: the wait less all compute under the collective. Where in the collective the rank
-/// computes is not known here, so this is the least that the wait can cost.
+/// Waits of a rank and device in a step.
+#[derive(Default)]
+struct WaitsOfStep {
+    exposed: Vec<Interval>,
+    /// Exposed time in collectives that lack ranks: a missing one may have been the last.
+    unknown_ns: i64,
+}
+
+/// The split of a step's exposed communication stands if at most this share of it is unknown, in percent.
+const MAX_UNKNOWN_PCT: i64 = 1;
+
+/// Fills [`WaitRow::exposed_wait_ns`] and [`trace::StepBreakdownRow::exposed_wait_ns`]: the wait less all compute under the
+/// collective. Where in the collective the rank computes is not known here, so this is the least that the wait can cost.
 ///
 /// ```text
 ///   rank 0   ####[~~~~~~~~AAA]      waits for 8 ns, computes for 5 ns under A: at least 3 ns are exposed
 ///                 #####
 ///   rank 1   ############[AAA]
 /// ```
-pub(super) fn fill_exposed_waits(waits: &mut [WaitRow], instances: &[Instance], parts: &[RankPart]) {
-    let parts: FxHashMap<i32, &RankPart> = parts.iter().map(|p| (p.outline.info.rank, p)).collect();
-    let instances: FxHashMap<i64, &Instance> =
-        instances.iter().filter(|i| i.barrier != Barrier::OneSided).map(|i| (i.id, i)).collect();
+///
+/// A receiver waits for the work of its sender. That is a wait in its step, but none that tells which rank is late.
+pub(super) fn fill_exposed_waits(waits: &mut [WaitRow], instances: &[Instance], parts: &mut [RankPart]) {
+    let of_rank: FxHashMap<i32, &RankPart> = parts.iter().map(|p| (p.outline.info.rank, p)).collect();
+    let instances: FxHashMap<i64, &Instance> = instances.iter().map(|i| (i.id, i)).collect();
+    let mut of_steps: FxHashMap<(i32, Option<i64>, i32), WaitsOfStep> = FxHashMap::default();
     for wait in waits {
-        let member = instances.get(&wait.instance).and_then(|i| {
-            // The members are in the order of ranks.
-            let at = i.members.binary_search_by_key(&wait.rank, |m| m.rank).ok()?;
-            i.members.get(at)
-        });
-        let collective = member.and_then(|m| parts.get(&m.rank)?.outline.collectives.get(m.index as usize));
-        wait.exposed_wait_ns = collective.and_then(|c| {
-            let dur_ns = c.end_ns?.saturating_sub(c.start_ns?);
-            Some(wait.wait_ns.saturating_sub(dur_ns.saturating_sub(c.exposed_ns?)).max(0))
-        });
+        let Some(instance) = instances.get(&wait.instance) else { continue };
+        // The members are in the order of ranks.
+        let Ok(at) = instance.members.binary_search_by_key(&wait.rank, |m| m.rank) else { continue };
+        let index = instance.members[at].index as usize;
+        let Some(c) = of_rank.get(&wait.rank).and_then(|part| part.outline.collectives.get(index)) else { continue };
+        let dur_ns = c.end_ns.zip(c.start_ns).map(|(end, start)| end.saturating_sub(start));
+        let Some((dur_ns, exposed_ns)) = dur_ns.zip(c.exposed_ns) else { continue };
+        let exposed_wait_ns = wait.wait_ns.saturating_sub(dur_ns.saturating_sub(exposed_ns)).max(0);
+        if instance.barrier != Barrier::OneSided {
+            wait.exposed_wait_ns = Some(exposed_wait_ns);
+        }
+        if let Some(step) = c.step.filter(|step| *step >= 0) {
+            let end_ns = wait.arrival_ns.saturating_add(wait.wait_ns);
+            let exposed = Interval::new(end_ns.saturating_sub(exposed_wait_ns), end_ns);
+            let of_step = of_steps.entry((wait.rank, c.device_id, step)).or_default();
+            if instance.complete() {
+                of_step.exposed.push(exposed);
+            } else {
+                of_step.unknown_ns = of_step.unknown_ns.saturating_add(exposed_ns);
+            }
+        }
+    }
+    for row in parts.iter_mut().flat_map(|part| &mut part.tables.step_breakdown) {
+        let waits = row.step.and_then(|step| of_steps.remove(&(row.rank, row.device_id, step)));
+        let waits = waits.filter(|w| w.unknown_ns.saturating_mul(100) <= MAX_UNKNOWN_PCT * row.exposed_comm_ns);
+        // Waits at the same time count once, and a collective of a step may run beyond the step's end.
+        row.exposed_wait_ns =
+            waits.map(|waits| IntervalSet::from_unsorted(waits.exposed).len_ns().min(row.exposed_comm_ns));
     }
 }
 
@@ -92,6 +123,7 @@ impl Exposed {
 mod tests {
     use super::*;
     use crate::model::Member;
+    use trace::StepBreakdownRow;
 
     fn wait(instance: i64, rank: i32, (arrival_ns, end_ns): (i64, i64), exposed_wait_ns: i64) -> WaitRow {
         let wait_ns = end_ns - arrival_ns;
@@ -108,9 +140,13 @@ mod tests {
         let rank = |rank, line: &str, exposed_ns| {
             let mut outline = crate::model::drawn::Drawn::rank(rank).collectives(line).data().outline;
             outline.collectives[0].exposed_ns = Some(exposed_ns);
-            RankPart { outline, ..RankPart::default() }
+            outline.collectives[0].row.step = Some(1);
+            let steps =
+                [None, Some(1)].map(|step| StepBreakdownRow { rank, step, exposed_comm_ns: 9, ..Default::default() });
+            let tables = trace::Tables { step_breakdown: steps.into(), ..Default::default() };
+            RankPart { outline, tables, ..RankPart::default() }
         };
-        let parts = [rank(0, "....###########", 6), rank(1, "............###", 3)];
+        let mut parts = [rank(0, "....###########", 6), rank(1, "............###", 3)];
         let member = |rank, start_ns| Member { rank, index: 0, start_ns, end_ns: Some(15), device_clock: false };
         let instance = |barrier| Instance {
             id: 0,
@@ -127,14 +163,17 @@ mod tests {
             barrier,
             members: vec![member(0, 4), member(1, 12)],
         };
-        let filled = |barrier| {
+        let mut filled = |barrier| {
             let mut waits = [wait(0, 0, (4, 12), 0), wait(0, 1, (12, 12), 0), wait(7, 1, (12, 12), 0)];
             waits.iter_mut().for_each(|w| w.exposed_wait_ns = None);
-            fill_exposed_waits(&mut waits, &[instance(barrier)], &parts);
+            fill_exposed_waits(&mut waits, &[instance(barrier)], &mut parts);
+            let steps =
+                parts.iter().flat_map(|p| &p.tables.step_breakdown).map(|row| row.exposed_wait_ns).collect::<Vec<_>>();
+            assert_eq!(steps, [None, Some(3), None, Some(0)], "a receiver waits, too");
             waits.map(|w| w.exposed_wait_ns)
         };
         assert_eq!(filled(Barrier::Strict), [Some(3), Some(0), None]);
-        assert_eq!(filled(Barrier::OneSided), [None; 3], "a receiver waits for the work of another stage");
+        assert_eq!(filled(Barrier::OneSided), [None; 3], "a receiver's wait tells no late rank");
     }
 
     /// ```text

@@ -14,7 +14,7 @@ mod stages;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{FindingRow, Reason, Severity, StepBreakdownRow, Word};
+use trace::{FindingRow, Severity, StepBreakdownRow};
 
 use crate::base::units::{plural, ranks, ranks_named, shorten};
 use crate::judge::headline::{SCATTERED_WAITS_PCT, is_without_cost};
@@ -93,19 +93,9 @@ fn straggler(analysis: &Analysis) -> Option<FindingRow> {
         return None;
     }
     let evidence = row.evidence.clone().unwrap_or_else(|| verdict.sentence.as_str().into());
-    let suggestion = match verdict.reason.as_ref().and_then(Word::known) {
-        _ if verdict.kind == VerdictKind::Balanced => "nothing to do: the step would not be shorter without it",
-        _ if verdict.within_variation => "record more steps before you look for a reason: this may be chance",
-        Some(Reason::Input) => {
-            "look at the data loader of that rank: its storage, its workers, the size of its samples"
-        }
-        Some(Reason::Communication) => {
-            "look at the network of that rank's host, and at the algorithm and channels it uses"
-        }
-        Some(Reason::Host) => {
-            "record Python stacks (with_stack=True) to see what that host does: other processes, locks, input and output, Python code"
-        }
-        _ => "look at the named range on that rank: more work, a slower device, or a noisy neighbour",
+    let suggestion = match verdict.kind {
+        VerdictKind::Balanced => "nothing to do: the step would not be shorter without it",
+        _ => verdict.action.as_deref().unwrap_or("record more steps"),
     };
     let found = finding(severity, verdict.sentence.clone(), ("stragglers", evidence.to_string()), suggestion);
     Some(saving(row.step_delay_ns, found))

@@ -2,12 +2,12 @@
 //! the certainty.
 
 mod level;
+mod lines;
 
 use std::collections::BTreeSet;
 
 use trace::{Reason, StandsOn, StragglerRow, Verdict as RankVerdict, Word};
 
-pub(crate) use self::level::Places;
 use self::level::level;
 use crate::base::stats::lower_median;
 use crate::base::units::{ns, plural, ranks_named, spoken_z};
@@ -23,8 +23,6 @@ pub(crate) struct Found {
     pub moving: Option<Moving>,
     /// By how much a step would be shorter without all causes, if they are several.
     pub together_ns: Option<i64>,
-    /// Where the ranks ran.
-    pub places: Places,
 }
 
 /// The verdict on a run.
@@ -74,21 +72,28 @@ pub(crate) fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresho
         (VerdictKind::Nothing, _) | (_, None) => nothing(tables, facts),
         (_, Some(row)) => sentence(&verdict, row, rivals.get(1..).unwrap_or_default(), (facts, accumulates), t),
     };
-    if let Some((level, words)) = level(&causes, &found.places) {
-        verdict.level = Some(level.into());
-        verdict.sentence.push_str(&words);
+    let level = level(&causes, &facts.identities);
+    if let Some(level) = &level {
+        verdict.level = Some(level.level.into());
+        verdict.sentence.push_str(&level.sentence);
     }
     if kind == VerdictKind::Undecided && row.is_none() {
         verdict.doubt = Some(verdict.sentence.clone());
     }
+    let rivals = rivals.get(1..).unwrap_or_default();
+    let about = lines::About { row, rivals, level: level.as_ref(), facts, kernels: &tables.kernel_stats };
+    lines::fill(&mut verdict, &about, t);
     verdict
 }
 
 /// Makes the first finding the headline if the ranks cannot be compared.
 pub(crate) fn take_top_finding(analysis: &mut Analysis) {
     if analysis.headlines_finding() {
-        let finding = analysis.tables.findings.first().map_or("no value exceeds a threshold", |f| &*f.title);
+        let first = analysis.tables.findings.first();
+        let finding = first.map_or("no value exceeds a threshold", |f| &*f.title);
         analysis.verdict.sentence = format!("{finding}. No verdict on ranks: {}", analysis.verdict.sentence);
+        analysis.verdict.title = if first.is_some() { "TOP FINDING".into() } else { "NO FINDING".into() };
+        analysis.verdict.action = first.map(|finding| finding.suggestion.to_string());
     }
 }
 
@@ -208,7 +213,7 @@ fn stands_on_range(row: &StragglerRow) -> bool {
 }
 
 fn numbers(row: &StragglerRow) -> Verdict {
-    let (by_range, stands_out) = (stands_on_range(row), row.stands_on.is_some());
+    let (stands_out, (z, persistence)) = (row.stands_on.is_some(), certainty_of(row));
     Verdict {
         rank: Some(row.rank),
         step_delay_ns: Some(row.step_delay_ns),
@@ -222,8 +227,8 @@ fn numbers(row: &StragglerRow) -> Verdict {
         evidence_range: row.evidence_range.as_deref().filter(|_| stands_out).map(String::from),
         evidence_excess_ns: row.evidence_excess_ns.filter(|_| stands_out),
         stands_on: row.stands_on.clone(),
-        z: if by_range { row.evidence_z } else { row.z },
-        persistence: if by_range { row.evidence_persistence } else { row.persistence },
+        z,
+        persistence,
         delayed_steps: row.delayed_steps,
         period_steps: row.period_steps,
         period_first_step: row.period_first_step,
@@ -358,10 +363,24 @@ fn why(row: &StragglerRow, facts: &Facts) -> String {
     }
 }
 
+/// The distance of the basis of the verdict from the other ranks, in standard errors, and the share of steps that show it.
+fn certainty_of(row: &StragglerRow) -> (Option<f64>, Option<f64>) {
+    if stands_on_range(row) { (row.evidence_z, row.evidence_persistence) } else { (row.z, row.persistence) }
+}
+
+/// The distance in words.
+fn variation(z: f64, t: &Thresholds) -> &'static str {
+    match () {
+        () if z >= 2.0 * t.min_z => "far outside",
+        () if z >= t.min_z => "outside",
+        () => "within",
+    }
+}
+
 /// How certain it is that the rank differs from the others.
 fn certainty(row: &StragglerRow, t: &Thresholds) -> String {
     let by_range = stands_on_range(row);
-    let (z, persistence) = if by_range { (row.evidence_z, row.evidence_persistence) } else { (row.z, row.persistence) };
+    let (z, persistence) = certainty_of(row);
     let steps = plural(row.steps.max(0) as usize, "step");
     let by_transfers = row.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Transfers);
     let what = match () {
@@ -375,12 +394,7 @@ fn certainty(row: &StragglerRow, t: &Thresholds) -> String {
         None => format!("Measured over {steps}"),
     };
     if let Some(z) = z {
-        let place = match () {
-            () if z >= 2.0 * t.min_z => "far outside",
-            () if z >= t.min_z => "outside",
-            () => "within",
-        };
-        text.push_str(&format!(", {place} the usual variation ({})", spoken_z(z)));
+        text.push_str(&format!(", {} the usual variation ({})", variation(z, t), spoken_z(z)));
     }
     if let Some(z) = row.evidence_z.filter(|z| !by_range && *z >= t.min_range_z && row.stands_on.is_some()) {
         text.push_str(&format!(", and the named part far outside ({})", spoken_z(z)));

@@ -17,6 +17,7 @@ use crate::judge::findings::communication::{by_name_alone, suspects};
 use crate::judge::findings::findings;
 use crate::judge::findings::overhead::overhead;
 use crate::judge::headline;
+use crate::judge::identity::{identify, identity};
 use crate::judge::step_numbers::lacking;
 use crate::judge::stragglers::{self, Gradients, Replayed, critical_path_of_job};
 use crate::judge::unfinished::unfinished;
@@ -177,11 +178,11 @@ fn reduce_aligned(
     let error_ns = |rank: i32, device: bool| error_ns(&clocks, rank, device);
     let (mut stragglers, replayed) =
         stragglers::reduce_replayed(&straggler_parts, &instances, (&to_global, &error_ns), &options.thresholds);
-    fill_exposed_waits(&mut stragglers.waits, &instances, &parts);
+    fill_exposed_waits(&mut stragglers.waits, &instances, &mut parts);
+    let facts = facts(&parts, info, options);
+    identify(&mut stragglers.stragglers, &facts.identities);
     omissions.extend(stragglers.omissions);
-    let mut places = headline::Places::default();
-    parts.iter().for_each(|part| places.add(&part.outline, &part.devices));
-    let found = headline::Found { moving: stragglers.moving, together_ns: stragglers.together_ns, places };
+    let found = headline::Found { moving: stragglers.moving, together_ns: stragglers.together_ns };
 
     let mut tables = Tables {
         stragglers: stragglers.stragglers,
@@ -197,7 +198,6 @@ fn reduce_aligned(
         selection: options.selection().map(|options| SelectionRow { options: options.into() }).into_iter().collect(),
         ..Tables::default()
     };
-    let facts = facts(&parts, info, options);
     omissions.extend(unlisted_ranks(&facts));
     let memory: BTreeMap<(i32, i64), i64> =
         parts.iter().flat_map(|p| &p.devices).filter_map(|d| Some(((d.rank, d.device_id), d.memory_bytes?))).collect();
@@ -252,6 +252,7 @@ fn facts(parts: &[RankPart], info: &SourceInfo, options: &Options) -> Facts {
         world_size,
         missing_ranks: missing_ranks(world_size.unwrap_or(0), &ranks),
         ranks,
+        identities: parts.iter().map(identity).collect(),
         hosts: hosts.into_iter().map(String::from).collect(),
         steps: steps.into_iter().collect(),
         events: parts.iter().map(|p| p.rows).sum(),

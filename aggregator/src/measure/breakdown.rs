@@ -210,6 +210,8 @@ impl Split {
             compute_ns: self.compute_ns,
             overlap_ns: self.overlap_ns,
             exposed_comm_ns: self.exposed_comm_ns,
+            // Only all ranks together tell waits.
+            exposed_wait_ns: None,
             memory_ns: self.memory_ns,
             idle_ns: self.idle_ns,
             overhead_ns: self.overhead_ns,

@@ -42,6 +42,8 @@ pub struct Facts {
     pub missing_ranks: Vec<i32>,
     /// Host names.
     pub hosts: Vec<String>,
+    /// Where each of `ranks` ran, in their order.
+    pub identities: Vec<RankIdentity>,
     /// Active steps that at least one rank recorded.
     pub steps: Vec<i32>,
     /// Rows of `events` that were read.
@@ -72,6 +74,35 @@ pub struct Facts {
     /// A sentence about the communication that only the names of kernels tell. Omitted from the JSON if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub communication_by_name: Option<String>,
+}
+
+/// Where a rank ran, and the file of its trace. An unknown part is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RankIdentity {
+    /// Global rank.
+    pub rank: i32,
+    /// Host name.
+    pub host: Option<String>,
+    /// Process id.
+    pub pid: Option<i64>,
+    /// Number of the device that ran its work, as the process sees it; `None` also if there are several.
+    pub device_id: Option<i64>,
+    /// Model of that device.
+    pub device_name: Option<String>,
+    /// Universal id (UUID) of that device.
+    pub device_uuid: Option<String>,
+    /// File of the trace; for a run, its files of `events`.
+    pub file: Option<String>,
+}
+
+impl RankIdentity {
+    /// The known parts in words: `node-a`, `GPU 2 (GPU-8f3a…)`, `pid 21149`, and the file.
+    pub fn words(&self) -> Vec<String> {
+        let uuid = self.device_uuid.as_ref().map_or(String::new(), |uuid| format!(" ({uuid})"));
+        let device = self.device_id.map(|id| format!("GPU {id}{uuid}"));
+        let pid = self.pid.map(|pid| format!("pid {pid}"));
+        [self.host.clone(), device, pid, self.file.clone()].into_iter().flatten().collect()
+    }
 }
 
 /// The kinds of verdict.
@@ -163,12 +194,26 @@ pub struct Verdict {
     pub exposed_wait_ns: Option<i64>,
     /// The whole verdict as one sentence.
     pub sentence: String,
+    /// The verdict in a few words: `SLOW RANK 5`, `UNDECIDED: ranks 0 and 3`, `BALANCED`.
+    pub title: String,
+    /// What it costs and how certain that is. This and `location` are `None` without a suspected rank.
+    pub cost: Option<String>,
+    /// Where the time goes.
+    pub location: Option<String>,
+    /// What to do next; `None` if nothing follows.
+    pub action: Option<String>,
 }
 
 impl Analysis {
     /// The worst kind of what was lost or left out. The exit code reports this.
     pub fn worst_omission(&self) -> Option<OmissionKind> {
         worst_omission(&self.tables.omissions)
+    }
+
+    /// Where a rank ran; `None` for a rank that was not read.
+    pub fn identity(&self, rank: i32) -> Option<&RankIdentity> {
+        let all = &self.facts.identities;
+        all.binary_search_by_key(&rank, |identity| identity.rank).ok().map(|at| &all[at])
     }
 
     /// Whether the headline is the first finding, or that there is none, because the ranks cannot be compared.

@@ -57,7 +57,7 @@ pub fn json(diff: &Diff, mut out: impl Write) -> Result<(), Error> {
 pub fn render(diff: &Diff, terminal: &TerminalStyle, mut out: impl Write) -> Result<(), Error> {
     let terminal = TerminalStyle {
         width: terminal.width.clamp(*WIDTHS.start(), *WIDTHS.end()),
-        top: terminal.top.max(1),
+        top: terminal.top.map(|top| top.max(1)),
         ..terminal.clone()
     };
     let mut text = String::new();
@@ -205,13 +205,13 @@ fn changes(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
         return;
     }
     heading(text, "Changes", "significant changes per step; for one rank: relative to the other ranks", terminal);
-    text.push_str(&table(&certain[..certain.len().min(terminal.top)], true, terminal));
+    text.push_str(&table(&certain[..certain.len().min(terminal.rows())], true, terminal));
     more(text, certain.len(), "change", terminal);
 }
 
 fn more(text: &mut String, rows: usize, noun: &str, terminal: &TerminalStyle) {
-    if rows > terminal.top {
-        let words = format!("{} not shown (--top)", plural(rows - terminal.top, &format!("more {noun}")));
+    if rows > terminal.rows() {
+        let words = format!("{} not shown (--top)", plural(rows - terminal.rows(), &format!("more {noun}")));
         paragraph(text, &words, "  ", "    ", terminal);
     }
 }
@@ -236,7 +236,7 @@ fn kernels(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
     if counts.changes.is_empty() {
         return;
     }
-    let shown = &counts.changes[..counts.changes.len().min(terminal.top)];
+    let shown = &counts.changes[..counts.changes.len().min(terminal.rows())];
     let column = |f: fn(&NameCount) -> f64| shown.iter().map(|one| per_step(f(one))).collect();
     let sign = |one: &NameCount| if one.change() > 0.0 { "+" } else { "" };
     let grid = Grid::new()
@@ -275,7 +275,7 @@ fn one_sided(text: &mut String, title: &str, side: &[OneSided], terminal: &Termi
         return;
     }
     heading(text, title, "only one side has these; time per step, mean over ranks", terminal);
-    let shown = &side[..side.len().min(terminal.top)];
+    let shown = &side[..side.len().min(terminal.rows())];
     let kind = |one: &OneSided| match one.key.group {
         Group::Step => "step",
         Group::Range => "range",

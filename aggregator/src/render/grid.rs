@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use anstyle::Style;
 use trace::terminal;
 
-use crate::base::units::{shorten, time_unit};
+use crate::base::units::shorten;
 
 /// The alignment of a cell in its column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,28 +65,27 @@ impl Grid {
         self.column(title.into(), Align::Right, dispensable, cells)
     }
 
-    /// Adds a column of times in the unit of the largest time. The unit is in the title. Absent times are `–`.
+    /// Adds a column of times in ms, with four digits of the largest time. Absent times are `–`.
     #[must_use]
     pub fn time(self, title: &str, dispensable: u8, times_ns: Vec<Option<i64>>) -> Self {
         let largest = times_ns.iter().flatten().map(|t| t.unsigned_abs()).max().unwrap_or(0);
         self.time_beside(title, dispensable, times_ns, largest)
     }
 
-    /// Adds a column of times in the unit of `largest`, so that columns that are compared have the same unit.
+    /// Adds a column of times in ms with the digits of `largest`, so that columns that are compared have the same digits.
     #[must_use]
     pub fn time_beside(self, title: &str, dispensable: u8, times_ns: Vec<Option<i64>>, largest: u64) -> Self {
-        let (scale, unit) = time_unit(largest);
-        let places = if scale <= 1.0 || largest as f64 >= 1000.0 * scale {
-            0
-        } else if largest as f64 >= 100.0 * scale {
-            1
-        } else {
-            2
-        };
-        let cell =
-            |t: &Option<i64>| t.map_or("–".into(), |t| unsigned_zero(format!("{:.places$}", t as f64 / scale)));
-        let cells = times_ns.iter().map(cell).collect();
-        self.column(format!("{title} {unit}"), Align::Right, dispensable, cells)
+        self.milliseconds(&format!("{title} ms"), dispensable, times_ns, largest)
+    }
+
+    /// Adds a column of times in ms without the unit in the title. Columns with the same `largest` time have the same digits.
+    #[must_use]
+    pub fn milliseconds(self, title: &str, dispensable: u8, times_ns: Vec<Option<i64>>, largest_ns: u64) -> Self {
+        let places = ms_places(largest_ns);
+        let cells =
+            times_ns.iter().map(|t| t.map_or("–".into(), |t| unsigned_zero(format!("{:.places$}", t as f64 / 1e6))));
+        let cells = cells.collect();
+        self.column(title.into(), Align::Right, dispensable, cells)
     }
 
     /// Adds a column of percentages.
@@ -189,6 +188,19 @@ impl Grid {
         } else {
             let _ = writeln!(out, "{line}");
         }
+    }
+}
+
+/// Digits after the point of times in ms: four digits of the largest, and no part of a ns.
+fn ms_places(largest_ns: u64) -> usize {
+    match largest_ns {
+        1_000_000_000.. => 0,
+        100_000_000.. => 1,
+        10_000_000.. => 2,
+        1_000_000.. => 3,
+        100_000.. => 4,
+        10_000.. => 5,
+        _ => 6,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Prints the summary on a terminal: the verdict, the parts of the steps, and the accuracy of the numbers.
 
+mod brief;
 mod critical;
 mod devices;
 mod exposed;
@@ -12,11 +13,11 @@ mod tests;
 
 use std::io::Write;
 
-use anstyle::{AnsiColor, Style};
+use anstyle::Style;
 
 use crate::base::units::{plural, ranks, wrap};
 use crate::error::Error;
-use crate::model::analysis::{Analysis, VerdictKind};
+use crate::model::analysis::Analysis;
 
 /// Width, colour and table length.
 #[derive(Clone, Debug)]
@@ -25,16 +26,22 @@ pub struct TerminalStyle {
     pub width: usize,
     /// Whether to use colour.
     pub colour: bool,
-    /// Maximum number of rows of each table; the rest is counted.
-    pub top: usize,
-    /// Whether kernels, operators with FLOPs and modules are printed too.
+    /// Maximum number of rows of each table; the rest is counted. `None`: as many ranks as the short summary has room for, and
+    /// twelve rows in other tables.
+    pub top: Option<usize>,
+    /// Whether all sections are printed.
     pub full: bool,
+    /// The input as on the command line.
+    pub input: String,
 }
 
+/// The default of [`TerminalStyle::top`] for the sections of `--full`.
+const ROWS: usize = 12;
+
 impl Default for TerminalStyle {
-    /// 100 columns, no colour, twelve rows.
+    /// 100 columns, no colour, the short summary.
     fn default() -> Self {
-        Self { width: 100, colour: false, top: 12, full: false }
+        Self { width: 100, colour: false, top: None, full: false, input: "RUN".into() }
     }
 }
 
@@ -48,90 +55,65 @@ const WIDTHS: std::ops::RangeInclusive<usize> = 60..=200;
 pub fn render(analysis: &Analysis, terminal: &TerminalStyle, mut out: impl Write) -> Result<(), Error> {
     let terminal = TerminalStyle {
         width: terminal.width.clamp(*WIDTHS.start(), *WIDTHS.end()),
-        top: terminal.top.max(1),
+        top: terminal.top.map(|top| top.max(1)),
         ..terminal.clone()
     };
     let mut text = String::new();
-    verdict(&mut text, analysis, &terminal);
-    facts(&mut text, analysis, &terminal);
-    sections::step_breakdown(&mut text, analysis, &terminal);
-    critical::critical_path(&mut text, analysis, &terminal);
-    devices::devices(&mut text, analysis, &terminal);
-    memory::memory(&mut text, analysis, &terminal);
+    brief::brief(&mut text, analysis, &terminal);
     if terminal.full {
-        kernels::kernels(&mut text, analysis, &terminal);
-        kernels::roofline(&mut text, analysis, &terminal);
-        modules::modules(&mut text, analysis, &terminal);
+        full(&mut text, analysis, &TerminalStyle { top: terminal.top.or(Some(ROWS)), ..terminal });
     }
-    sections::overlap(&mut text, analysis, &terminal);
-    sections::buckets(&mut text, analysis, &terminal);
-    sections::stragglers(&mut text, analysis, &terminal);
-    sections::clocks(&mut text, analysis, &terminal);
-    sections::left_out(&mut text, analysis, &terminal);
-    sections::findings(&mut text, analysis, &terminal);
     out.write_all(text.as_bytes())?;
     out.flush()?;
     Ok(())
 }
 
-fn verdict(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
-    let (word, colour) = match analysis.verdict.kind {
-        VerdictKind::Cause => ("CAUSE", AnsiColor::Red),
-        VerdictKind::Undecided => ("UNDECIDED", AnsiColor::Yellow),
-        VerdictKind::Balanced => ("BALANCED", AnsiColor::Green),
-        VerdictKind::Nothing if !analysis.headlines_finding() => ("NO VERDICT", AnsiColor::Yellow),
-        VerdictKind::Nothing if analysis.tables.findings.is_empty() => ("NO FINDING", AnsiColor::Green),
-        VerdictKind::Nothing => ("TOP FINDING", AnsiColor::Yellow),
-    };
-    let style = Style::new().bold().fg_color(Some(colour.into()));
-    let sentence = format!("{word}  {}", analysis.verdict.sentence);
-    for (i, line) in wrap(&sentence, terminal.width).iter().enumerate() {
-        // Only the word is coloured.
-        let line = if i == 0 { line.replacen(word, &paint(word, style, terminal), 1) } else { line.clone() };
-        text.push_str(&line);
-        text.push('\n');
-    }
+/// All sections.
+fn full(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
+    facts(text, analysis, terminal);
+    brief::overhead(text, analysis, terminal);
+    sections::findings(text, analysis, terminal);
+    sections::stragglers(text, analysis, terminal);
+    critical::critical_path(text, analysis, terminal);
+    sections::overlap(text, analysis, terminal);
+    sections::buckets(text, analysis, terminal);
+    devices::devices(text, analysis, terminal);
+    kernels::kernels(text, analysis, terminal);
+    kernels::roofline(text, analysis, terminal);
+    modules::modules(text, analysis, terminal);
+    memory::memory(text, analysis, terminal);
+    sections::clocks(text, analysis, terminal);
+    sections::left_out(text, analysis, terminal);
 }
 
+/// Prints the verdict in one sentence, and what was read.
 fn facts(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let facts = &analysis.facts;
-    let read = match facts.world_size {
-        Some(world) if world as usize != facts.ranks.len() => format!("{} of {world} ranks", facts.ranks.len()),
-        _ => plural(facts.ranks.len(), "rank"),
-    };
-    let mut parts = vec![read];
-    if !facts.hosts.is_empty() {
-        parts.push(plural(facts.hosts.len(), "host"));
+    heading(text, "Verdict", &analysis.verdict.sentence, terminal);
+    let mut parts =
+        vec![plural(facts.events as usize, "event"), plural(analysis.tables.collective_instances.len(), "collective")];
+    if !facts.run_id.is_empty() {
+        parts.insert(0, format!("run {}", facts.run_id));
     }
-    parts.push(plural(facts.steps.len(), "step"));
-    parts.push(plural(facts.events as usize, "event"));
-    parts.push(plural(analysis.tables.collective_instances.len(), "collective"));
-    if let Some(selection) = &facts.selection {
-        parts.push(format!("only {selection}"));
-    }
-    let line =
-        if facts.run_id.is_empty() { parts.join(", ") } else { format!("run {}: {}", facts.run_id, parts.join(", ")) };
-    for line in wrap(&line, terminal.width) {
-        text.push_str(&line);
-        text.push('\n');
-    }
+    sentence(text, &parts.join(", "), terminal);
     if !facts.missing_ranks.is_empty() {
-        for line in wrap(&format!("missing ranks: {}", ranks(&facts.missing_ranks)), terminal.width) {
-            text.push_str(&line);
-            text.push('\n');
-        }
+        sentence(text, &format!("missing ranks: {}", ranks(&facts.missing_ranks)), terminal);
     }
     let counted = facts.communication.iter().map(|options| format!("communication as {options} says"));
     for words in counted.chain(facts.communication_by_name.clone()) {
-        for line in wrap(&words, terminal.width) {
-            text.push_str(&line);
-            text.push('\n');
-        }
+        sentence(text, &words, terminal);
     }
 }
 
 fn paint(text: &str, style: Style, terminal: &TerminalStyle) -> String {
     if terminal.colour { format!("{style}{text}{style:#}") } else { text.to_string() }
+}
+
+impl TerminalStyle {
+    /// The most rows of a table of a section.
+    pub(super) fn rows(&self) -> usize {
+        self.top.unwrap_or(ROWS)
+    }
 }
 
 /// Adds the title of a section and an explanation of its numbers.

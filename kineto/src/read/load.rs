@@ -254,6 +254,7 @@ fn rank_info(rank: i32, header: &Header, file: &TraceFile, pids: &BTreeMap<i64, 
         pid,
         clock_domain,
         closed_cleanly: None,
+        file: file.name.clone(),
     }
 }
 

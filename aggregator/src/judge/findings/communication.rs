@@ -18,6 +18,8 @@ const NAMED: usize = 3;
 /// Much of the steps is communication that no compute hides.
 pub(super) fn exposed(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
     let mut lanes: BTreeMap<(i32, Option<i64>), (i64, i64)> = BTreeMap::new();
+    // Waits are known for some steps only, so their share is that of these steps.
+    let (mut waiting_ns, mut split_ns) = (0_i64, 0_i64);
     // A step needs the rest of its time on every device, so exposed communication costs the least of the devices at
     // most. Waits for late ranks are long on all others.
     let mut least_of_step: BTreeMap<Option<i32>, Option<i64>> = BTreeMap::new();
@@ -25,6 +27,9 @@ pub(super) fn exposed(analysis: &Analysis, limits: &Limits) -> Option<FindingRow
         let (exposed, wall) = lanes.entry((row.rank, row.device_id)).or_default();
         *exposed = exposed.saturating_add(row.exposed_comm_ns);
         *wall = wall.saturating_add(row.wall_ns);
+        if let Some(ns) = row.exposed_wait_ns {
+            (waiting_ns, split_ns) = (waiting_ns.saturating_add(ns), split_ns.saturating_add(row.exposed_comm_ns));
+        }
         let least = least_of_step.entry(row.step).or_default();
         if row.comm_total_ns > 0 {
             *least = Some(least.map_or(row.exposed_comm_ns, |least| least.min(row.exposed_comm_ns)));
@@ -46,11 +51,15 @@ pub(super) fn exposed(analysis: &Analysis, limits: &Limits) -> Option<FindingRow
         1 => (format!(" on {}", place(most.0.0, most.0.1)), String::new()),
         _ => (String::new(), format!(": most on {}, least on {}", named(most), named(least))),
     };
+    let waits = match split_ns {
+        0 => ", including waits for late ranks".into(),
+        all_ns => format!(", {:.0} % of it waiting for other ranks", share(&(waiting_ns, all_ns))),
+    };
     let saving_ns = least_of_step.values().map(|least| least.unwrap_or(0)).fold(0_i64, i64::saturating_add)
         / least_of_step.len().max(1) as i64;
     let found = finding(
         Severity::Warning,
-        format!("{pct:.0} % of the step is exposed communication{on}, including waits for late ranks{most_and_least}"),
+        format!("{pct:.0} % of the step is exposed communication{on}{waits}{most_and_least}"),
         (
             "step_breakdown",
             format!(

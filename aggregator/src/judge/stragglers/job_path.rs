@@ -137,6 +137,11 @@ impl Walk<'_> {
         let global_end_ns = self.global(rank, end_ns);
         let from = place.map(|place| self.time(place)).filter(|(local_ns, _)| *local_ns <= end_ns);
         let (from_ns, global_ns) = from.unwrap_or((window.start_ns, self.global(rank, window.start_ns)));
+        if global_end_ns < self.from_ns && !self.rows.is_empty() {
+            // Nothing tells what the later part of the path waited for.
+            let gap = self.back_to(global_end_ns);
+            self.add_work(rank, BETWEEN, gap, Done::default());
+        }
         self.from_ns = self.from_ns.min(global_end_ns);
         self.work(rank, Interval::new(from_ns, end_ns), global_ns);
         if from.is_none() {

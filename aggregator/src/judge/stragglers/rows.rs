@@ -76,6 +76,8 @@ impl JudgedRanks<'_> {
             stands_on: basis.map(Word::from),
             slow_comm_id: transfers.and_then(|t| t.comm_id),
             evidence: Some(case.sentence(judged, thresholds).into()),
+            // Where the rank ran is added later.
+            ..StragglerRow::default()
         }
     }
 

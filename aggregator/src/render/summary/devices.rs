@@ -26,7 +26,7 @@ pub(super) fn devices(text: &mut String, analysis: &Analysis, terminal: &Termina
         terminal,
     );
     let least = |key: &(i32, i64)| by_device.get(key).map_or(0, |r| (r.utilization_pct * 1e6) as i64);
-    let shown = choose(by_device.keys().copied().collect(), terminal.top, |key| (least(key), Reverse(key.0)));
+    let shown = choose(by_device.keys().copied().collect(), terminal.rows(), |key| (least(key), Reverse(key.0)));
     let rows: Vec<_> = shown.iter().filter_map(|key| Some((*key, *by_device.get(key)?))).collect();
     let launches = |key: &(i32, i64)| {
         let own = |r: &&trace::LaunchStatsRow| r.rank == key.0 && r.device_id == Some(key.1) && r.name.is_none();

@@ -52,7 +52,7 @@ pub(super) fn kernels(out: &mut String, analysis: &Analysis, terminal: &Terminal
     let meaning =
         "over all ranks; blocks per SM and occupancy are means by time, the launch is that of the longest call";
     heading(out, "Kernels", meaning, terminal);
-    let shown = &all[..all.len().min(terminal.top)];
+    let shown = &all[..all.len().min(terminal.rows())];
     let share = |group: &OfName<'_, KernelStatsRow>| {
         let total: i64 = analysis.tables.kernel_stats.iter().map(|row| row.total_ns).fold(0, i64::saturating_add);
         Some(100.0 * group.total_ns as f64 / total.max(1) as f64)
@@ -89,7 +89,7 @@ pub(super) fn roofline(out: &mut String, analysis: &Analysis, terminal: &Termina
     let meaning = "over all ranks; bytes are the least that a call must move, so the intensity is an upper bound: memory is certain \
                    with cold caches, compute is likely";
     heading(out, "Roofline", meaning, terminal);
-    let shown = &all[..all.len().min(terminal.top)];
+    let shown = &all[..all.len().min(terminal.rows())];
     let weighted = |value: fn(&OpStatsRow) -> Option<f64>| {
         let time = |row: &OpStatsRow| row.flops_ns.unwrap_or(0);
         shown.iter().map(|group| mean(&group.rows, value, time)).collect::<Vec<_>>()

@@ -22,7 +22,7 @@ pub(super) fn memory(text: &mut String, analysis: &Analysis, terminal: &Terminal
     heading(text, "Memory", "in use at the peak, by category (docs/method/memory.md)", terminal);
     let key = |row: &MemoryPeakRow| (row.rank, row.device_id);
     let by_device: BTreeMap<(i32, Option<i64>), &MemoryPeakRow> = peaks.iter().map(|row| (key(row), row)).collect();
-    let shown = choose(by_device.keys().copied().collect(), terminal.top, |at| {
+    let shown = choose(by_device.keys().copied().collect(), terminal.rows(), |at| {
         std::cmp::Reverse(by_device.get(at).map_or(0, |row| row.peak_bytes))
     });
     let rows: Vec<&MemoryPeakRow> = shown.iter().filter_map(|at| by_device.get(at).copied()).collect();

@@ -27,7 +27,7 @@ pub(super) fn modules(text: &mut String, analysis: &Analysis, terminal: &Termina
     // A module takes at least the time of each module inside it, so its parents are among the longest too.
     let mut longest: Vec<usize> = (0..of_rank.len()).collect();
     longest.sort_by_key(|at| (std::cmp::Reverse(time_ns(of_rank[*at])), of_rank[*at].depth, *at));
-    longest.truncate(terminal.top);
+    longest.truncate(terminal.rows());
     longest.sort_unstable();
     let rows: Vec<&ModuleStatsRow> = longest.iter().map(|at| of_rank[*at]).collect();
     let times = |f: fn(&ModuleStatsRow) -> i64| rows.iter().map(|row| Some(f(row))).collect::<Vec<_>>();

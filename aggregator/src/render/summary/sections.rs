@@ -10,122 +10,11 @@ use crate::base::units::{bytes, count, ns, omission as omission_line, omission_k
 use crate::model::analysis::Analysis;
 use crate::render::grid::Grid;
 use crate::render::rank_order::by_prominence;
+use crate::render::summary::brief::sums;
 use crate::render::summary::exposed::by_origin;
 use crate::render::summary::{TerminalStyle, heading, sentence};
 
-/// Means over the steps of one rank and device.
-#[derive(Clone, Copy, Default)]
-struct Means {
-    steps: i64,
-    wall: i64,
-    compute: i64,
-    overlap: i64,
-    exposed: i64,
-    memory: i64,
-    idle: i64,
-    /// Part of `idle`.
-    overhead: i64,
-}
-
-impl Means {
-    fn percent(&self, part: i64) -> Option<f64> {
-        (self.wall > 0).then(|| 100.0 * part as f64 / self.wall as f64)
-    }
-}
-
-fn means(analysis: &Analysis) -> BTreeMap<(i32, Option<i64>), Means> {
-    let mut means: BTreeMap<(i32, Option<i64>), Means> = BTreeMap::new();
-    for row in analysis.tables.step_breakdown.iter().filter(|r| r.step.is_some_and(|s| s >= 0)) {
-        let m = means.entry((row.rank, row.device_id)).or_default();
-        m.steps += 1;
-        m.wall += row.wall_ns;
-        m.compute += row.compute_ns;
-        m.overlap += row.overlap_ns;
-        m.exposed += row.exposed_comm_ns;
-        m.memory += row.memory_ns;
-        m.idle += row.idle_ns;
-        m.overhead += row.overhead_ns;
-    }
-    means
-}
-
-/// Prints the parts of a step by rank.
-pub(super) fn step_breakdown(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
-    let means = means(analysis);
-    if means.is_empty() {
-        return;
-    }
-    heading(text, "Step", "mean over steps; the parts sum to 100 %", terminal);
-    let interesting = interesting(analysis);
-    let shown = choose(means.keys().copied().collect(), terminal.top, |(rank, _)| {
-        (!interesting.contains(rank), std::cmp::Reverse(means.get(&(*rank, None)).map_or(0, |m| m.wall)))
-    });
-    let rows: Vec<_> = shown.iter().filter_map(|key| Some((*key, *means.get(key)?))).collect();
-    let percent = |f: fn(&Means) -> i64| rows.iter().map(|(_, m)| m.percent(f(m))).collect::<Vec<_>>();
-    let mut grid = Grid::new().number("rank", 0, rows.iter().map(|((rank, _), _)| rank.to_string()).collect());
-    if rows.iter().any(|((_, device), _)| device.is_some()) {
-        let device = |d: Option<i64>| d.map_or("–".into(), |d| d.to_string());
-        grid = grid.number("device", 3, rows.iter().map(|((_, d), _)| device(*d)).collect());
-    }
-    let wall = rows.iter().map(|(_, m)| m.wall.checked_div(m.steps)).collect();
-    let has_memory = rows.iter().any(|(_, m)| m.memory > 0);
-    grid = grid
-        .time("step", 0, wall)
-        .percent("compute", 0, percent(|m| m.compute))
-        .percent("overlap", 0, percent(|m| m.overlap))
-        .percent("exposed", 0, percent(|m| m.exposed));
-    if has_memory {
-        grid = grid.percent("copies", 0, percent(|m| m.memory));
-    }
-    grid = grid.percent("idle", 0, percent(|m| m.idle));
-    let letters = if has_memory { "c=compute o=overlap x=exposed m=copies" } else { "c=compute o=overlap x=exposed" };
-    // The bar is left out unless the whole bar fits.
-    if terminal.width >= grid.width() + 2 + BAR.max(letters.len()) {
-        grid = grid.text(letters, 1, rows.iter().map(|(_, m)| bar(m)).collect());
-    }
-    let styles = rows.iter().map(|((rank, _), _)| verdict_style(analysis, *rank)).collect();
-    text.push_str(&grid.styled(styles).render(terminal.width, terminal.colour));
-    not_shown(text, means.len() - rows.len(), "rank", terminal);
-    let overhead = means.values().filter_map(|m| m.percent(m.overhead)).fold(0.0, f64::max);
-    if overhead >= LEAST_OVERHEAD_PCT {
-        let words = format!(
-            "idle includes overhead of the profiler and the driver, up to {overhead:.1} % of the steps of a device"
-        );
-        sentence(text, &words, terminal);
-    }
-}
-
-/// Overhead below this share of the steps, in percent, would be printed as 0.0 %.
-const LEAST_OVERHEAD_PCT: f64 = 0.05;
-
-const BAR: usize = 32;
-
-/// Draws the parts of a step as a bar.
-fn bar(m: &Means) -> String {
-    let parts = [('c', m.compute), ('o', m.overlap), ('x', m.exposed), ('m', m.memory), ('.', m.idle)];
-    let mut text = String::new();
-    let mut sum = 0_i64;
-    for (letter, part) in parts {
-        sum += part;
-        let end = if m.wall > 0 { (BAR as f64 * sum as f64 / m.wall as f64).round() as usize } else { 0 };
-        while text.len() < end.min(BAR) {
-            text.push(letter);
-        }
-    }
-    text
-}
-
-/// Ranks that are always shown: those with a verdict.
-fn interesting(analysis: &Analysis) -> BTreeSet<i32> {
-    let named = analysis
-        .tables
-        .stragglers
-        .iter()
-        .filter(|s| matches!(s.verdict.known(), Some(Verdict::Cause | Verdict::Undecided)));
-    named.map(|s| s.rank).chain(analysis.verdict.rank).collect()
-}
-
-fn verdict_style(analysis: &Analysis, rank: i32) -> Style {
+pub(super) fn verdict_style(analysis: &Analysis, rank: i32) -> Style {
     let rows = &analysis.tables.stragglers;
     let row = rows.binary_search_by_key(&rank, |s| s.rank).ok().map(|at| &rows[at]);
     match row.and_then(|s| s.verdict.known()) {
@@ -156,9 +45,14 @@ pub(super) fn overlap(text: &mut String, analysis: &Analysis, terminal: &Termina
     if instances.is_empty() {
         return;
     }
-    let (overlap, exposed) = means(analysis).values().fold((0, 0), |(o, e), m| (o + m.overlap, e + m.exposed));
+    let (overlap, exposed) = sums(analysis).values().fold((0, 0), |(o, e), m| (o + m.overlap, e + m.exposed));
     let hidden = 100.0 * overlap as f64 / (overlap + exposed).max(1) as f64;
-    heading(text, "Communication", "medians over collectives; transfer is the time after the last arrival", terminal);
+    heading(
+        text,
+        "Communication",
+        "medians over collectives; a skew far above the transfer (the time after the last arrival) is waiting for late ranks",
+        terminal,
+    );
     sentence(text, &format!("{hidden:.1} % of the communication time is hidden under compute"), terminal);
     by_origin(text, analysis, terminal);
     let mut groups: BTreeMap<(&str, Option<i64>), Vec<&trace::InstanceRow>> = BTreeMap::new();
@@ -167,7 +61,7 @@ pub(super) fn overlap(text: &mut String, analysis: &Analysis, terminal: &Termina
     }
     let total = groups.len();
     let weight = |rows: &Vec<&trace::InstanceRow>| rows.iter().map(|r| r.end_ns - r.first_start_ns).sum::<i64>();
-    let shown = choose(groups.keys().copied().collect(), terminal.top, |key| {
+    let shown = choose(groups.keys().copied().collect(), terminal.rows(), |key| {
         std::cmp::Reverse(groups.get(key).map_or(0, weight))
     });
     let rows: Vec<_> = shown.iter().filter_map(|key| Some((*key, groups.get(key)?))).collect();
@@ -210,8 +104,13 @@ pub(super) fn buckets(text: &mut String, analysis: &Analysis, terminal: &Termina
     if groups.is_empty() {
         return;
     }
-    heading(text, "Buckets", "medians over steps and ranks, in launch order", terminal);
-    let rows: Vec<_> = groups.iter().take(terminal.top).collect();
+    heading(
+        text,
+        "Buckets",
+        "medians over steps and ranks, in launch order; a step pays for the exposed time",
+        terminal,
+    );
+    let rows: Vec<_> = groups.iter().take(terminal.rows()).collect();
     let median = |f: fn(&BucketTimingRow) -> Option<i64>| {
         rows.iter().map(|(_, g)| lower_median(g.iter().filter_map(|r| f(r)))).collect::<Vec<_>>()
     };
@@ -239,7 +138,7 @@ pub(super) fn stragglers(text: &mut String, analysis: &Analysis, terminal: &Term
         return;
     }
     let mut rows = by_prominence(all);
-    rows.truncate(terminal.top);
+    rows.truncate(terminal.rows());
     let by = |basis: StandsOn| rows.first().is_some_and(|s| s.stands_on.as_ref().is_some_and(|word| *word == basis));
     let (by_range, by_transfers) = (by(StandsOn::Range), by(StandsOn::Transfers));
     let what = match rows.first().and_then(|s| s.evidence_range.as_deref()) {
@@ -248,7 +147,12 @@ pub(super) fn stragglers(text: &mut String, analysis: &Analysis, terminal: &Term
         Some(range) => format!("time in `{range}` beyond the other ranks (excess)"),
         None => "time outside of all recorded ranges beyond the other ranks (excess)".to_string(),
     };
-    heading(text, "Ranks", &format!("per step: {what}, step delay, waits caused and suffered"), terminal);
+    heading(
+        text,
+        "Ranks",
+        &format!("per step: {what}, the delay of the step that it costs, waits caused and suffered"),
+        terminal,
+    );
     let times = |f: &dyn Fn(&StragglerRow) -> Option<i64>| rows.iter().map(|s| f(s)).collect::<Vec<_>>();
     let excess = |s: &StragglerRow| if by_range || by_transfers { s.evidence_excess_ns } else { Some(s.own_excess_ns) };
     let is_shown = |s: &&StragglerRow| !by_transfers || s.evidence_excess_ns.is_some();
@@ -287,7 +191,15 @@ fn short_z(z: f64) -> String {
 pub(super) fn clocks(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let fits = &analysis.tables.clock_fit;
     let Some(first) = fits.first().filter(|_| analysis.facts.ranks.len() > 1) else { return };
-    heading(text, "Clocks", &format!("global time is the clock of rank {}", first.reference_rank), terminal);
+    heading(
+        text,
+        "Clocks",
+        &format!(
+            "how far times of different ranks can be compared; global time is the clock of rank {}",
+            first.reference_rank
+        ),
+        terminal,
+    );
     let mut by_method: BTreeMap<(&str, &str), Vec<&trace::ClockFitRow>> = BTreeMap::new();
     for fit in fits {
         by_method.entry((&fit.clock, &fit.method)).or_default().push(fit);
@@ -295,7 +207,7 @@ pub(super) fn clocks(text: &mut String, analysis: &Analysis, terminal: &Terminal
     for ((clock, method), fits) in by_method {
         let worst = |f: fn(&trace::ClockFitRow) -> Option<i64>| {
             let all: Option<Vec<i64>> = fits.iter().map(|r| f(r)).collect();
-            all.and_then(|all| all.into_iter().max()).map_or("unknown".into(), ns)
+            all.and_then(|all| all.into_iter().max()).map(ns)
         };
         let offset = fits.iter().map(|f| f.offset_ns.saturating_abs()).max().unwrap_or(0);
         // The reference has no drift by definition, so it is excluded.
@@ -304,29 +216,26 @@ pub(super) fn clocks(text: &mut String, analysis: &Analysis, terminal: &Terminal
         let drift = drift.map_or(", drift not measured".into(), |d| format!(" and {:.3} ppm", d / 1000.0));
         let bias = fits.iter().filter_map(|f| f.bias_ns).max().filter(|bias| *bias > 0);
         let bias = bias.map_or(String::new(), |bias| format!(", up to {} more if a rank always leaves late", ns(bias)));
-        let words = format!(
-            "{} by {method}: error {} (95 %){bias}, guaranteed within {}; corrected by up to {}{drift}",
-            plural(fits.iter().map(|f| f.rank).collect::<BTreeSet<_>>().len(), &format!("{clock} clock")),
-            worst(|f| f.error_ns),
-            worst(|f| f.bound_ns),
-            ns(offset),
-        );
+        let clocks = plural(fits.iter().map(|f| f.rank).collect::<BTreeSet<_>>().len(), &format!("{clock} clock"));
+        let error = match (worst(|f| f.error_ns), worst(|f| f.bound_ns)) {
+            (None, _) => "error unknown".to_string(),
+            (Some(error), None) => format!("error {error} (95 %){bias}, without a guaranteed bound"),
+            (Some(error), Some(bound)) => format!("error {error} (95 %){bias}, guaranteed within {bound}"),
+        };
+        let words = format!("{clocks} by {method}: {error}; corrected by up to {}{drift}", ns(offset));
         sentence(text, &words, terminal);
     }
     let violations: i64 = fits.iter().map(|f| f.violations).sum();
     let disagree = analysis.tables.collective_instances.iter().filter(|i| i.clocks_disagree).count();
-    sentence(
-        text,
-        &format!(
-            "{} of the rule that no rank leaves before all ranks have entered",
-            plural(violations.max(0) as usize, "violation")
-        ),
-        terminal,
-    );
+    let check = match violations.max(0) as usize {
+        0 => "clock check passed: no rank leaves a collective before all ranks have entered it".to_string(),
+        n => format!("clock check failed: in {}, a rank leaves before another enters", plural(n, "collective")),
+    };
+    sentence(text, &check, terminal);
     if disagree > 0 {
         let words = format!(
-            "in {}, waits by clocks and waits by durations alone differ by more than the clock error: ranks did not leave together",
-            plural(disagree, "collective")
+            "ranks left {disagree} of {} at different times, so the waits there are approximate",
+            plural(analysis.tables.collective_instances.len(), "collective")
         );
         sentence(text, &words, terminal);
     }
@@ -346,8 +255,8 @@ pub(super) fn left_out(text: &mut String, analysis: &Analysis, terminal: &Termin
             return;
         }
         heading(text, title, subtitle, terminal);
-        omissions.iter().take(terminal.top).for_each(|row| sentence(text, &omission_line(row), terminal));
-        not_shown(text, omissions.len().saturating_sub(terminal.top), "omission", terminal);
+        omissions.iter().take(terminal.rows()).for_each(|row| sentence(text, &omission_line(row), terminal));
+        not_shown(text, omissions.len().saturating_sub(terminal.rows()), "omission", terminal);
     };
     list("Input", "how it was read", &notes);
     list("Lost", "recorded, but not in the numbers above", &lost);
@@ -360,10 +269,10 @@ pub(super) fn findings(text: &mut String, analysis: &Analysis, terminal: &Termin
     if findings.is_empty() {
         return;
     }
-    heading(text, "Findings", "with suggestions; --json prints the evidence", terminal);
-    for finding in findings.iter().take(terminal.top) {
+    heading(text, "Findings", "the largest saving first, each with what to do; --json prints the evidence", terminal);
+    for finding in findings.iter().take(terminal.rows()) {
         let saving = analysis.saving(finding).map_or(String::new(), |words| format!(" ({words})"));
         sentence(text, &format!("{}{saving}: {} → {}", finding.severity, finding.title, finding.suggestion), terminal);
     }
-    not_shown(text, findings.len().saturating_sub(terminal.top), "finding", terminal);
+    not_shown(text, findings.len().saturating_sub(terminal.rows()), "finding", terminal);
 }

@@ -6,7 +6,7 @@ use trace::{
     StepBreakdownRow, StragglerRow, Unexplained,
 };
 
-use crate::model::analysis::{Analysis, Facts, Tables, Verdict, VerdictKind};
+use crate::model::analysis::{Analysis, Facts, RankIdentity, Tables, Verdict, VerdictKind};
 use crate::render::summary::{TerminalStyle, render};
 
 const MS: i64 = 1_000_000;
@@ -21,6 +21,7 @@ fn analysis(ranks: i32) -> Analysis {
         ranks: all().collect(),
         missing_ranks: vec![ranks],
         hosts: vec!["node-a".into(), "node-b".into()],
+        identities: all().map(identity).collect(),
         steps: vec![3, 4],
         events: 1_234_567,
         collectives: 2 * ranks as u64,
@@ -42,6 +43,14 @@ fn analysis(ranks: i32) -> Analysis {
         sentence: "rank 5 slows every step by 27.1 ms (18 % of a step): it computes 30.1 ms longer in `forward` than the other \
                    ranks do. That range takes longer in 5 of 5 steps, far outside the usual variation (z 12.3)."
             .into(),
+        title: "SLOW RANK 5".into(),
+        cost: Some(
+            "27.1 ms of each 150 ms step (18 %, 95 % interval 26.0 ms to 28.2 ms), seen in 5 of 5 steps, far outside the usual \
+             variation"
+                .into(),
+        ),
+        location: Some("it computes 30.1 ms longer in `forward` than the other ranks do".into()),
+        action: Some("look at the named range on that rank: more work, a slower device, or a noisy neighbour".into()),
         ..Verdict::default()
     };
     let tables = Tables {
@@ -72,6 +81,16 @@ fn analysis(ranks: i32) -> Analysis {
     Analysis { facts, verdict, tables }
 }
 
+fn identity(rank: i32) -> RankIdentity {
+    RankIdentity {
+        rank,
+        host: Some(if rank < 4 { "node-a" } else { "node-b" }.into()),
+        pid: Some(4442 + i64::from(rank)),
+        file: Some(format!("events/rank-{rank:05}-*.parquet")),
+        ..RankIdentity::default()
+    }
+}
+
 fn steps_of(rank: i32) -> Vec<StepBreakdownRow> {
     let slow = rank == 5;
     let row = |step| StepBreakdownRow {
@@ -81,6 +100,7 @@ fn steps_of(rank: i32) -> Vec<StepBreakdownRow> {
         compute_ns: if slow { 90 } else { 60 } * MS,
         overlap_ns: 30 * MS,
         exposed_comm_ns: if slow { 10 } else { 40 } * MS,
+        exposed_wait_ns: Some(if slow { 0 } else { 30 } * MS),
         idle_ns: 20 * MS,
         comm_total_ns: if slow { 40 } else { 70 } * MS,
         ..StepBreakdownRow::default()
@@ -200,50 +220,82 @@ fn rendered(analysis: &Analysis, terminal: &TerminalStyle) -> String {
     String::from_utf8(out).unwrap()
 }
 
-fn check(ranks: i32, width: usize, expected: &expect_test::ExpectFile) {
-    let text = rendered(&analysis(ranks), &TerminalStyle { width, colour: false, top: 6, full: false });
+fn check(ranks: i32, width: usize, full: bool, expected: &expect_test::ExpectFile) {
+    let text = rendered(&analysis(ranks), &TerminalStyle { width, full, ..TerminalStyle::default() });
     for line in text.lines() {
         assert!(line.chars().count() <= width, "{} columns: {line:?}", line.chars().count());
         assert_eq!(line, line.trim_end());
     }
+    assert!(full || text.lines().count() <= 20, "{} lines", text.lines().count());
     expected.assert_eq(&text);
 }
 
 #[test]
 fn at_60_columns() {
-    check(8, 60, &expect_file!["tests/at_60.txt"]);
+    check(8, 60, false, &expect_file!["tests/at_60.txt"]);
 }
 
 #[test]
 fn at_80_columns() {
-    check(8, 80, &expect_file!["tests/at_80.txt"]);
-}
-
-#[test]
-fn at_120_columns() {
-    check(8, 120, &expect_file!["tests/at_120.txt"]);
-}
-
-#[test]
-fn at_200_columns() {
-    check(8, 200, &expect_file!["tests/at_200.txt"]);
+    check(8, 80, false, &expect_file!["tests/at_80.txt"]);
 }
 
 #[test]
 fn at_100_columns() {
-    check(8, 100, &expect_file!["tests/at_100.txt"]);
+    check(8, 100, false, &expect_file!["tests/at_100.txt"]);
+}
+
+#[test]
+fn at_120_columns() {
+    check(8, 120, false, &expect_file!["tests/at_120.txt"]);
 }
 
 #[test]
 fn at_160_columns_of_64_ranks() {
-    check(64, 160, &expect_file!["tests/at_160.txt"]);
+    check(64, 160, false, &expect_file!["tests/at_160.txt"]);
 }
 
 #[test]
-fn the_cause_is_shown_among_many_ranks() {
-    let text = rendered(&analysis(64), &TerminalStyle { top: 3, ..TerminalStyle::default() });
+fn at_200_columns() {
+    check(8, 200, false, &expect_file!["tests/at_200.txt"]);
+}
+
+#[test]
+fn full_at_60_columns() {
+    check(8, 60, true, &expect_file!["tests/full_at_60.txt"]);
+}
+
+#[test]
+fn full_at_120_columns_of_64_ranks() {
+    check(64, 120, true, &expect_file!["tests/full_at_120.txt"]);
+}
+
+/// All that a name of a trace can be printed in.
+fn full() -> TerminalStyle {
+    TerminalStyle { full: true, ..TerminalStyle::default() }
+}
+
+#[test]
+fn the_cause_is_the_first_of_many_ranks() {
+    let text = rendered(&analysis(64), &TerminalStyle { top: Some(3), ..TerminalStyle::default() });
     assert!(text.contains("61 more ranks not shown"), "{text}");
-    assert!(text.contains("  cause "), "{text}");
+    let first = text.lines().skip_while(|line| !line.starts_with("  rank ")).nth(1).unwrap();
+    assert!(first.starts_with("     5  "), "{text}");
+}
+
+/// Waits that are known for some ranks only are not zero for the others.
+#[test]
+fn unknown_waits_are_shown_as_exposed_communication() {
+    let mut analysis = analysis(8);
+    analysis.tables.step_breakdown[0].exposed_wait_ns = None;
+    let text = rendered(&analysis, &TerminalStyle { top: Some(3), ..TerminalStyle::default() });
+    let row = |rank: &str| {
+        let line = text.lines().find(|line| line.trim_start().starts_with(rank)).unwrap();
+        line.split_whitespace().map(String::from).collect::<Vec<_>>()
+    };
+    assert_eq!(row("rank")[..8], ["rank", "step", "compute", "overlap", "exposed", "waiting", "transfer", "idle"]);
+    assert_eq!(row("0 ")[4..7], ["40.0", "–", "–"], "{text}");
+    assert_eq!(row("1 ")[4..7], ["40.0", "30.0", "10.0"]);
 }
 
 #[test]
@@ -267,22 +319,22 @@ fn names_cannot_send_terminal_commands() {
     analysis.verdict.sentence = "rank 5: \u{1b}[2J`evil`".into();
     analysis.tables.stragglers[5].evidence_range = Some("\u{1b}]0;evil\u{7}".into());
     analysis.tables.collective_instances[0].op = "a\nb".into();
-    let text = rendered(&analysis, &TerminalStyle::default());
+    analysis.facts.identities[5].host = Some("\u{1b}[3J".into());
+    analysis.verdict.location = Some("in `\u{1b}[4J`".into());
+    let text = rendered(&analysis, &full());
     assert!(!text.contains('\u{1b}') && !text.contains('\u{7}'), "{text:?}");
     assert!(text.contains(r"\u{1b}[2J`evil`") && text.contains(r"a\nb"), "{text:?}");
     // Among the program's own colours, those of names are shown.
     analysis.tables.stragglers[5].evidence_range = Some("\u{1b}[8mhidden".into());
-    let text = rendered(&analysis, &TerminalStyle { colour: true, ..TerminalStyle::default() });
+    let text = rendered(&analysis, &TerminalStyle { colour: true, ..full() });
     assert!(text.contains('\u{1b}') && !text.contains("\u{1b}[8m") && !text.contains("\u{1b}[2J"), "{text:?}");
 }
 
 #[test]
 fn an_empty_analysis_has_a_summary() {
     let nothing: Expect = expect_test::expect![[r#"
-        NO VERDICT
-        0 ranks, 0 steps, 0 events, 0 collectives
-
-        Left out — nothing
+        0 ranks · 0 steps · nothing left out
+        More: --full, or rankscope report RUN -o report.html
     "#]];
     nothing.assert_eq(&rendered(&Analysis::default(), &TerminalStyle::default()));
 }
@@ -308,18 +360,18 @@ fn devices_have_a_section() {
     };
     analysis.tables.launch_stats = vec![launches(0), launches(1)];
     analysis.tables.sync_stalls = vec![trace::SyncStallRow { rank: 1, in_steps_ns: 5 * MS, ..Default::default() }];
-    let text = rendered(&analysis, &TerminalStyle::default());
+    let text = rendered(&analysis, &full());
     let section: Expect = expect_test::expect![[r#"
         Devices — over active steps; short kernels and launch delay (median) over the whole recording
-          rank  kernels run %  SM efficiency %  occupancy %  short kernels %  launch delay µs  host waits ms
-             0           71.2             31.0         42.5             25.0            12.00           0.00
-             1           68.0                –         42.5             25.0            12.00           5.00"#]];
+          rank  kernels run %  SM efficiency %  occupancy %  short kernels %  launch delay ms  host waits ms
+             0           71.2             31.0         42.5             25.0          0.01200          0.000
+             1           68.0                –         42.5             25.0          0.01200          5.000"#]];
     let devices = |text: &str| text[text.find("Devices").unwrap()..].split("\n\n").next().unwrap().to_string();
     section.assert_eq(&devices(&text));
     let step = |mfu_pct| trace::StepFlopsRow { rank: 1, mfu_pct, ..Default::default() };
     analysis.tables.step_flops = vec![step(None)];
-    assert!(devices(&rendered(&analysis, &TerminalStyle::default())).contains("MFU is unknown"));
+    assert!(devices(&rendered(&analysis, &full())).contains("MFU is unknown"));
     analysis.tables.step_flops = vec![step(Some(41.0)), step(Some(43.0)), step(Some(42.0))];
-    let text = devices(&rendered(&analysis, &TerminalStyle { width: 200, ..TerminalStyle::default() }));
+    let text = devices(&rendered(&analysis, &TerminalStyle { width: 200, ..full() }));
     assert!(text.contains("MFU %") && text.lines().last().unwrap().ends_with("42.0"), "{text}");
 }

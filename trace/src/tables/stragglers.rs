@@ -1,0 +1,105 @@
+//! The tables that the aggregator writes about ranks that make others wait.
+
+use crate::{Reason, StandsOn, Text, Verdict, Word};
+
+tables! {
+    straggler_list uses $;
+
+    /// One row per rank: whether it made the others wait, and by how much. Times are per step, over all steps, with and
+    /// without collectives. By rank.
+    stragglers: StragglerRow / StragglerBuilder / StragglerView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Host name; null if unknown.
+        host: Option<Text>,
+        /// Process id; null if unknown.
+        pid: Option<i64>,
+        /// Number of the device that ran the rank's work, as the process sees it; null without device work, or if there are several.
+        device_id: Option<i64>,
+        /// Model of that device.
+        device_name: Option<Text>,
+        /// Universal id (UUID) of that device.
+        device_uuid: Option<Text>,
+        /// File of the trace; for a run, its files of `events`.
+        file: Option<Text>,
+        /// Number of steps in which the rank was compared with others.
+        steps: i32,
+        /// Number of steps in which the rank arrived last at more collectives than any other rank.
+        steps_last: i32,
+        /// Own work between collectives, above the lower median of the ranks; the median over steps, or over the
+        /// `delayed_steps`.
+        own_excess_ns: i64,
+        /// Lower end of the 95 % interval of `own_excess_ns` (order statistics over steps); null with too few steps.
+        own_excess_low_ns: Option<i64>,
+        /// Upper end of the 95 % interval of `own_excess_ns`; null with too few steps.
+        own_excess_high_ns: Option<i64>,
+        /// Time by which a step would be shorter, on average, if this rank alone worked as a typical rank does, by replay. At
+        /// most the mean of its positive excesses; if the verdict stands on a range, at most the excess of all ranges that stand
+        /// out. 0 for a cause whose delay other causes hide.
+        step_delay_ns: i64,
+        /// Lower end of the delay's 95 % interval; null if `stands_on` is null, or no rank is left to be compared with.
+        step_delay_low_ns: Option<i64>,
+        /// Upper end of that interval.
+        step_delay_high_ns: Option<i64>,
+        /// Waits of other ranks that are charged to this rank, per step, summed over the ranks.
+        caused_wait_ns: i64,
+        /// Part of the rank's lateness that other ranks caused, per step.
+        inherited_ns: i64,
+        /// Time that the rank waited for others, per step.
+        suffered_wait_ns: i64,
+        /// Distance of the own excess from that of the other ranks, in standard errors of a median over steps; null if
+        /// the others do not vary.
+        z: Option<f64>,
+        /// Share of the steps that show the excess, from 0 to 1.
+        persistence: Option<f64>,
+        /// Number of steps in which the rank is late, if it is late in some only and the verdict stands on these.
+        delayed_steps: Option<i32>,
+        /// Number of steps from one of them to the next; null if they have no period.
+        period_steps: Option<i32>,
+        /// The first step of that period.
+        period_first_step: Option<i32>,
+        /// Time of the run / time of the run with this rank's own work replaced by the lower median's. Null without collectives;
+        /// and in a job of so many ranks that not all can be replayed, for those with the least own work.
+        slowdown: Option<f64>,
+        /// Verdict: `cause`, `victim`, `ok` or `undecided`.
+        verdict: Word<Verdict>,
+        /// For an `undecided` rank: what a cause needs and this rank lacks.
+        doubt: Option<Text>,
+        /// Work that takes longer: `compute`, `host`, `input` or `communication`. Null if `stands_on` is null, or if no rank
+        /// recorded operators or device work.
+        reason: Option<Word<Reason>>,
+        /// Range of the host that holds the excess. A Python frame that fills a named range counts as that range. Null with
+        /// an `evidence_excess_ns`: outside of all recorded ranges. If the largest cause stands on a range, ranks without
+        /// evidence of their own are measured in the same range.
+        evidence_range: Option<Text>,
+        /// Time in that range, or in `transfers`, above that of the other ranks or communicators, per step.
+        evidence_excess_ns: Option<i64>,
+        /// Distance of that range's excess from the same range on the other ranks, in standard errors of a median over
+        /// steps.
+        evidence_z: Option<f64>,
+        /// Share of the steps that show at least half of that range's excess, from 0 to 1.
+        evidence_persistence: Option<f64>,
+        /// Quantity in which the rank stands out: `range` (see `evidence_z`), `stretch`, all own work between collectives (see
+        /// `z`), `steps`, the same in the `delayed_steps`, or `transfers`, the time from the last arrival at collectives until
+        /// the rank leaves. Null for other ranks. With the verdict `ok`: it lengthens the step by less than 1 %.
+        stands_on: Option<Word<StandsOn>>,
+        /// Communicator whose collectives are slow; all its ranks are causes, together. Null if the rank alone is slow.
+        slow_comm_id: Option<i64>,
+        /// The evidence in a sentence.
+        evidence: Option<Text>,
+    }
+
+    /// One row per rank and compared step: the quantities of `stragglers`, step by step. By rank and step.
+    straggler_steps: StragglerStepRow / StragglerStepBuilder / StragglerStepView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Training step.
+        step: i32,
+        /// Own work between collectives, above the lower median of the ranks; null if the rank was not compared.
+        own_excess_ns: Option<i64>,
+        /// Range of the host in which the rank was measured, as in `stragglers`.
+        evidence_range: Option<Text>,
+        /// Time in that range above the lower median of the other ranks; null if no verdict stands on a range.
+        evidence_excess_ns: Option<i64>,
+    }
+}
