@@ -210,6 +210,11 @@ impl Analysis {
         worst_omission(&self.tables.omissions)
     }
 
+    /// The verdict in a few words.
+    pub fn title(&self) -> &str {
+        if self.verdict.title.is_empty() { "NO VERDICT" } else { &self.verdict.title }
+    }
+
     /// Where a rank ran; `None` for a rank that was not read.
     pub fn identity(&self, rank: i32) -> Option<&RankIdentity> {
         let all = &self.facts.identities;

@@ -42,7 +42,7 @@ use self::columns::Columns;
 use self::page::{RunPage, Tab, write_page};
 pub use self::page_limits::Limits;
 use self::page_limits::Shortenings;
-use self::section_texts::{PageContent, facts, findings, sections, tiles, uncovered, word};
+use self::section_texts::{PageContent, answers, facts, findings, headline, sections, tiles, uncovered};
 use self::string_pool::{StringPool, visible_sentence};
 use self::tables::Roofline;
 use self::timeline::{Timeline, timeline};
@@ -58,7 +58,7 @@ use crate::render::rank_order::by_prominence;
 const VERSION: u32 = 2;
 
 // The columns of each table that the scripts use.
-const BREAKDOWN: &str = "rank device_id step compute_ns overlap_ns exposed_comm_ns memory_ns idle_ns";
+const BREAKDOWN: &str = "rank device_id step compute_ns overlap_ns exposed_comm_ns exposed_wait_ns memory_ns idle_ns";
 const STRAGGLERS: &str = "rank verdict own_excess_ns own_excess_low_ns own_excess_high_ns step_delay_ns caused_wait_ns \
      suffered_wait_ns inherited_ns z persistence slowdown reason evidence_range evidence_excess_ns evidence_z \
      evidence_persistence stands_on";
@@ -161,7 +161,7 @@ fn reported(analysis: Analysis, summarised: Vec<String>, of_timeline: Vec<Omissi
 
 fn title(analysis: &Analysis) -> String {
     let name = if analysis.facts.run_id.is_empty() { "traces" } else { &analysis.facts.run_id };
-    format!("{} · {} · rankscope", visible_sentence(name), word(analysis))
+    format!("{} · {} · rankscope", visible_sentence(name), visible_sentence(analysis.title()))
 }
 
 /// A run as a tab of the page.
@@ -220,8 +220,9 @@ fn run_tab(
     let sections = sections(&content);
     let page = RunPage {
         kind: analysis.verdict.kind.as_str(),
-        word: word(analysis),
-        sentence: visible_sentence(&analysis.verdict.sentence),
+        word: visible_sentence(analysis.title()),
+        headline: headline(analysis),
+        answers: answers(analysis),
         tiles: tiles(analysis),
         facts: facts(analysis),
         uncovered: uncovered(&content, &sections, limits),

@@ -66,7 +66,7 @@ addEventListener("beforeprint", () => {
 
 // Text between backticks is code.
 function markCode() {
-  for (const node of document.querySelectorAll(".sentence, .sides bdi, .lead, .note, .absent, .uncovered bdi, .finding bdi, .do, .evidence bdi")) {
+  for (const node of document.querySelectorAll(".sentence, .answers bdi, .sides bdi, .lead, .note, .absent, .uncovered bdi, .finding bdi, .do, .evidence bdi")) {
     const words = node.textContent.split("`");
     if (node.childElementCount || words.length < 3) continue;
     node.replaceChildren(...words.map((word, i) => {

@@ -13,7 +13,9 @@ import { bucketWaterfall } from "./buckets.js";
 import { clockTable, collectiveTable, extraTable, nameTable, stragglerTable } from "./tables.js";
 
 // Kind, name and column.
-const PARTS = [["compute", "compute", "compute_ns"], ["overlap", "communication under compute", "overlap_ns"], ["exposed", "exposed communication", "exposed_comm_ns"], ["memory", "copies and fills", "memory_ns"], ["idle", "idle", "idle_ns"]];
+const PARTS = [["compute", "compute", "compute_ns"], ["overlap", "communication under compute", "overlap_ns"], ["wait", "waits for other ranks", "waiting_ns"], ["transfer", "exposed transfer", "transfer_ns"],
+  ["whole", "exposed communication, waiting not separated", "undivided_ns"], ["memory", "copies and fills", "memory_ns"], ["idle", "idle", "idle_ns"]];
+const EXPOSED = [2, 3, 4];
 // Kind, name and category.
 const GAPS = [["host", "host: launched too late", "host_wait"], ["kernel", "kernel: below 30 µs", "kernel_wait"], ["other", "other", "other"]];
 const sum = (values) => values.reduce((a, b) => a + b, 0);
@@ -29,12 +31,20 @@ function briefName({ rank, device_id: device }) {
   return device === null ? String(rank) : `${rank}·gpu ${device}`;
 }
 
+// Splits exposed communication into waiting and transfer, where waits are known.
+function split(row) {
+  const [all, waiting] = [row.exposed_comm_ns, row.exposed_wait_ns];
+  const known = waiting !== null || all === 0;
+  return { ...row, waiting_ns: known ? waiting || 0 : 0, transfer_ns: known ? all - (waiting || 0) : 0, undivided_ns: known ? 0 : all };
+}
+
 // Lanes and steps with their means. Beyond the limit of the page, a lane has one row without a step, and a step has one of rank −1.
 function breakdownOf(data) {
   const means = (rows) => ({ ...rows[0], rows, mean: meanParts(rows) });
+  const breakdown = data.step_breakdown.map(split);
   return {
-    lanes: groupBy(data.step_breakdown.filter((r) => r.rank >= 0), laneKey).map(means),
-    steps: groupBy(data.step_breakdown.filter((r) => r.step !== null), (r) => r.step).map(means).sort((a, b) => a.step - b.step),
+    lanes: groupBy(breakdown.filter((r) => r.rank >= 0), laneKey).map(means),
+    steps: groupBy(breakdown.filter((r) => r.step !== null), (r) => r.step).map(means).sort((a, b) => a.step - b.step),
   };
 }
 
@@ -57,7 +67,7 @@ function drawSteps(data) {
     ].filter((line) => line !== null);
   };
   const keys = {
-    rank: () => 0, step: (r) => -sum(r.values), compute: (r) => -(r.values[0] + r.values[1]), exposed: (r) => -r.values[2], idle: (r) => -r.values[4],
+    rank: () => 0, step: (r) => -sum(r.values), compute: (r) => -(r.values[0] + r.values[1]), exposed: (r) => -sum(EXPOSED.map((k) => r.values[k])), idle: (r) => -r.values[6],
     verdict: (r) => data.stragglers.indexOf(straggler.get(r.rank)),
   };
   const { box, again } = stackedBars({
@@ -81,25 +91,27 @@ function drawSteps(data) {
 
 function drawOverlap(data) {
   const { lanes, steps } = breakdownOf(data);
-  const overlap = ([, hidden, exposed]) => formatPercent(hidden + exposed > 0 ? (100 * hidden) / (hidden + exposed) : null);
+  const communication = (mean) => [mean[1], sum(EXPOSED.map((k) => mean[k]))];
+  const overlap = ([hidden, exposed]) => formatPercent(hidden + exposed > 0 ? (100 * hidden) / (hidden + exposed) : null);
+  const kinds = [PARTS[1], ["exposed", "exposed communication"]];
   const { box } = stackedBars({
-    label: "Communication by rank: hidden and exposed", kinds: [PARTS[1], PARTS[2]], format: formatNs,
+    label: "Communication by rank: hidden and exposed", kinds, format: formatNs,
     rows: () => lanes.map((lane) => {
-      const v = lane.mean.slice(1, 3);
+      const v = communication(lane.mean);
       return { label: laneName(lane), brief: briefName(lane), marked: data.causes.includes(lane.rank), values: v,
-        lines: () => [laneName(lane), `hidden ${formatNs(v[0])}, exposed ${formatNs(v[1])} per step`, `overlap ${overlap(lane.mean)}`] };
+        lines: () => [laneName(lane), `hidden ${formatNs(v[0])}, exposed ${formatNs(v[1])} per step`, `overlap ${overlap(v)}`] };
     }),
   });
-  const parts = [legend([PARTS[1], PARTS[2]]), box];
+  const parts = [legend(kinds), box];
   if (steps.length > 1) {
-    const points = (k) => steps.map(({ step, mean }) => [step, mean[k], () => [`step ${step}`, formatNs(mean[k]) + ", mean over ranks"]]);
+    const points = (k) => steps.map(({ step, mean }) => [step, communication(mean)[k], () => [`step ${step}`, formatNs(communication(mean)[k]) + ", mean over ranks"]]);
     parts.push(element("h3", {}, "By step, mean over ranks"), lineChart({
       label: "Hidden and exposed communication by step", xLabel: "step", yLabel: "time a step", formatX: (v) => String(Math.round(v * 100) / 100), formatY: formatNs, ticksX: wholeTicks, height: 220,
-      series: [{ name: "hidden", kind: "overlap", points: points(1), marks: steps.length < 200 }, { name: "exposed", kind: "exposed", points: points(2), marks: steps.length < 200 }],
+      series: [{ name: "hidden", kind: "overlap", points: points(0), marks: steps.length < 200 }, { name: "exposed", kind: "exposed", points: points(1), marks: steps.length < 200 }],
     }));
   }
   parts.push(numbers("The numbers behind these pictures", ["lane", "hidden", "exposed", "overlap"],
-    lanes.map((lane) => [laneName(lane), formatNs(lane.mean[1]), formatNs(lane.mean[2]), overlap(lane.mean)])));
+    lanes.map((lane) => [laneName(lane), ...communication(lane.mean).map(formatNs), overlap(communication(lane.mean))])));
   return parts;
 }
 

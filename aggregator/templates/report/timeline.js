@@ -15,7 +15,7 @@ export function rangeColour(k) {
 }
 
 // The activities of bars in the lane of communication, by number: colour and words.
-const DOES = [["wait", "waits for the last rank"], ["transfer", "transfers data"], ["whole", "in a collective, waiting not separated"]];
+const DOES = [["wait", "waits for another rank"], ["transfer", "transfers data"], ["whole", "in a collective, waiting not separated"]];
 
 // The pieces of the critical path, by number: words.
 const ON_PATH = ["works", "transfers data", "not explained"];
@@ -190,7 +190,7 @@ export function timelineOf(timeline, names, causes) {
     pen.fillStyle = colour(lane === 2 && bar.does === 0 ? "text" : lane || isGuilty(rank, lane, bar) ? "on-mark" : "on-range");
     pen.textAlign = "left";
     const letters = Math.floor((end - x - 6) / 6.2);
-    if (letters > 4) pen.fillText(shortenEnd(names[bar.name] + (bar.does === 0 ? " (wait)" : ""), letters), x + 3, y + laneHeight - 4);
+    if (letters > 4) pen.fillText(shortenEnd(names[bar.name], letters), x + 3, y + laneHeight - 4);
   }
 
   function label(pen, rank, row) {

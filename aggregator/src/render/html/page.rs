@@ -50,8 +50,11 @@ pub(super) struct Tab {
 #[template(path = "report/run.html")]
 pub(super) struct RunPage {
     pub(super) kind: &'static str,
-    pub(super) word: &'static str,
-    pub(super) sentence: String,
+    pub(super) word: String,
+    /// Where the rank ran, or the verdict as a sentence.
+    pub(super) headline: String,
+    /// What it costs, where the time goes, what to do.
+    pub(super) answers: Vec<(&'static str, String)>,
     pub(super) tiles: Vec<(&'static str, String)>,
     pub(super) facts: Vec<(&'static str, String)>,
     pub(super) uncovered: Vec<Uncovered>,
@@ -67,9 +70,13 @@ impl RunPage {
         Ok(Tab { id: "run", title: title.into(), html: self.render().map_err(template_error)? })
     }
 
-    /// Number of uncovered items of a kind.
-    fn uncovered_of(&self, kind: &str) -> usize {
-        self.uncovered.iter().filter(|u| u.kind == kind).count()
+    /// The number of uncovered items by kind.
+    fn uncovered_in_short(&self) -> String {
+        let kinds = ["lost", "left out", "missing", "undecided", "summarised", "note"];
+        let count = |kind: &&str| self.uncovered.iter().filter(|item| *item.kind == **kind).count();
+        let counts: Vec<String> =
+            kinds.iter().filter(|kind| count(kind) > 0).map(|kind| format!("{} {kind}", count(kind))).collect();
+        if counts.is_empty() { "nothing".into() } else { counts.join(", ") }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The texts around the charts: sections, the data that each lacks, and the data that the numbers do not cover.
 
-use trace::{ClockFitRow, StandsOn, Verdict};
+use trace::{ClockFitRow, Verdict};
 
 use crate::base::units::{count, ns, omission, omission_kind, plural, ranks};
 use crate::model::analysis::{Analysis, VerdictKind};
@@ -58,12 +58,15 @@ pub(super) struct PageContent<'a> {
     pub(super) notes: &'a Shortenings,
 }
 
+/// The first sections show what the verdict stands on. The findings follow them.
+pub(super) const PROOF: usize = 3;
+
 /// All sections, in the order of the page.
 pub(super) fn sections(content: &PageContent<'_>) -> Vec<Section> {
     let first = [
-        steps(content),
-        lateness(content),
         timeline(content),
+        lateness(content),
+        steps(content),
         overlap(content),
         buckets(content),
         collectives(content),
@@ -103,8 +106,8 @@ fn steps(content: &PageContent<'_>) -> Section {
     section(
         "steps",
         "Step time by rank",
-        "The time of each rank's step by activity. The parts sum to the length of the step. Exposed communication \
-         includes waiting for a late rank, so another rank often causes it. The table has the cause first, then its victims.",
+        "The time of each rank's step by activity. The parts sum to the length of the step. Communication that no compute hides is \
+         waiting for other ranks (at least) or transfer. The table has the cause first, then its victims.",
         none.then_some("No active step was recorded. Use `--step-marker REGEX` to take host ranges as steps."),
     )
 }
@@ -135,9 +138,8 @@ fn lateness(content: &PageContent<'_>) -> Section {
 fn timeline(content: &PageContent<'_>) -> Section {
     let lead = match content.timeline_step {
         Some(step) => format!(
-            "Step {step} of all ranks on one clock (default: the step of median length; `--timeline STEP` selects another). Each \
-             rank has three lanes: named ranges of the host, compute, communication. The line below the lanes is the critical path of the \
-             job: if any work on it had been shorter, the step would have ended earlier."
+            "Step {step} of all ranks on one clock, the ranks of the verdict first (`--timeline STEP` draws another step). Lanes of a \
+             rank: ranges of the host, compute, communication; the line below is the critical path of the job."
         ),
         None => "One step of all ranks on one clock.".to_string(),
     };
@@ -419,58 +421,50 @@ fn evidence(table: &str) -> &'static str {
     }
 }
 
-/// The word for the verdict, as in the terminal's summary.
-pub(super) fn word(analysis: &Analysis) -> &'static str {
-    match analysis.verdict.kind {
-        VerdictKind::Cause => "Cause found",
-        VerdictKind::Undecided => "Undecided",
-        VerdictKind::Balanced => "Balanced",
-        VerdictKind::Nothing if !analysis.headlines_finding() => "No verdict",
-        VerdictKind::Nothing if analysis.tables.findings.is_empty() => "No finding",
-        VerdictKind::Nothing => "Top finding",
+/// The lines below the title of the verdict: cost, location, action.
+pub(super) fn answers(analysis: &Analysis) -> Vec<(&'static str, String)> {
+    let v = &analysis.verdict;
+    let lines = [("cost", &v.cost), ("where", &v.location), ("do", &v.action)];
+    lines.into_iter().filter_map(|(name, text)| Some((name, visible_sentence(text.as_ref()?)))).collect()
+}
+
+/// Beside the title: where the rank of the verdict ran, or the verdict as a sentence.
+pub(super) fn headline(analysis: &Analysis) -> String {
+    let v = &analysis.verdict;
+    match (&v.cost, v.rank.and_then(|rank| analysis.identity(rank))) {
+        (Some(_), Some(identity)) => {
+            let rank = if v.causes.len().max(v.suspects.len()) > 1 {
+                format!("rank {}: ", identity.rank)
+            } else {
+                String::new()
+            };
+            format!("{rank}{}", visible_sentence(&identity.words().join(" · ")))
+        }
+        _ => visible_sentence(&v.sentence),
     }
 }
 
-/// The numbers of the verdict, each with its name.
+/// Three numbers of the verdict, each with its name.
 pub(super) fn tiles(analysis: &Analysis) -> Vec<(&'static str, String)> {
     let v = &analysis.verdict;
     let mut tiles = Vec::new();
     let mut tile = |name, value: Option<String>| tiles.extend(value.map(|value| (name, value)));
-    let who = match v.kind {
-        VerdictKind::Cause => "slow rank",
-        VerdictKind::Undecided if v.suspects.len() > 1 => "suspected ranks",
-        VerdictKind::Undecided => "suspected rank",
-        VerdictKind::Balanced | VerdictKind::Nothing => "rank with the largest own excess",
-    };
-    let named = |rank: i32| match v.suspects.len() {
-        0 | 1 => rank.to_string(),
-        n => {
-            let first: Vec<String> = v.suspects.iter().take(4).map(i32::to_string).collect();
-            format!("{}{}", first.join(", "), if n > 4 { format!(" and {} more", n - 4) } else { String::new() })
-        }
-    };
-    tile(who, v.rank.map(named));
-    let delays = matches!(v.kind, VerdictKind::Cause | VerdictKind::Undecided);
-    let delay = match v.kind {
+    if v.cost.is_none() {
+        tile("median step", v.step_ns.map(ns));
+        tile("longest wait for others, per step", v.exposed_wait_ns.map(ns));
+        tile("steps", Some(analysis.facts.steps.len()).filter(|n| *n > 0).map(|n| n.to_string()));
+        return tiles;
+    }
+    let name = match v.kind {
         VerdictKind::Cause if v.delayed_steps.is_some() => "mean delay of a step",
         VerdictKind::Cause => "delay of every step",
         _ => "possible delay of every step",
     };
-    tile(delay, v.step_delay_ns.filter(|_| delays).map(ns));
+    tile(name, v.step_delay_ns.map(ns));
     let share = |delay: i64| v.step_ns.filter(|s| *s > 0).map(|s| format!("{:.0} %", 100.0 * delay as f64 / s as f64));
-    tile("all causes together", v.together_delay_ns.map(ns));
-    tile("share of a step", v.step_delay_ns.filter(|_| delays).and_then(share));
-    // The other numbers are those of the quantity that the verdict stands on.
-    let by = |basis: StandsOn| v.stands_on.as_ref().is_some_and(|word| *word == basis);
-    let (by_range, by_transfers) = (by(StandsOn::Range), by(StandsOn::Transfers));
-    tile("longer in collectives, per step", v.evidence_excess_ns.filter(|_| by_transfers).map(ns));
-    tile("longer in the range, per step", v.evidence_excess_ns.filter(|_| by_range).map(ns));
-    tile("own excess per step", v.own_excess_ns.filter(|_| !by_range && !by_transfers).map(ns));
-    let interval = v.own_excess_low_ns.zip(v.own_excess_high_ns).filter(|_| !by_range && !by_transfers);
-    tile("95 % interval of own excess", interval.map(|(low, high)| format!("{} to {}", ns(low), ns(high))));
-    tile("z", v.z.filter(|z| z.is_finite()).map(|z| if z > 100.0 { "above 100".into() } else { format!("{z:.1}") }));
-    tile("share of steps that show it", v.persistence.map(|p| format!("{:.0} %", 100.0 * p)));
-    tile("median step", v.step_ns.map(ns));
+    tile("share of a step", v.step_delay_ns.and_then(share));
+    let shown = v.persistence.map(|share| format!("{:.0} of {}", share * f64::from(v.steps), v.steps));
+    tile("steps that show it", shown);
     tiles
 }
 

@@ -43,10 +43,12 @@ fn mean(rows: Vec<&StepBreakdownRow>) -> StepBreakdownRow {
     let of = |part: fn(&StepBreakdownRow) -> i64| {
         rows.iter().map(|r| part(r)).fold(0, i64::saturating_add) / rows.len().max(1) as i64
     };
+    let is_split = rows.iter().all(|r| r.exposed_wait_ns.is_some() || r.exposed_comm_ns == 0);
     StepBreakdownRow {
         compute_ns: of(|r| r.compute_ns),
         overlap_ns: of(|r| r.overlap_ns),
         exposed_comm_ns: of(|r| r.exposed_comm_ns),
+        exposed_wait_ns: is_split.then(|| of(|r| r.exposed_wait_ns.unwrap_or(0))),
         memory_ns: of(|r| r.memory_ns),
         idle_ns: of(|r| r.idle_ns),
         overhead_ns: of(|r| r.overhead_ns),

@@ -164,7 +164,7 @@ fn uncovered_data_is_listed_without_scripts() {
         "It is undecided whether ranks 1 slow the others",
         "Only a part of the run is selected: forward",
         "2 ranks could not be read a second time",
-        "Cause found",
+        "NO VERDICT",
         "rank 1 slows every step",
     ] {
         assert!(before_scripts.contains(text), "{text}");

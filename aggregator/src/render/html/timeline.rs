@@ -23,6 +23,7 @@ use crate::model::{Events, Kind, NONE, RankData};
 use crate::render::html::page_limits::{Limits, Shortenings};
 use crate::render::html::string_pool::StringPool;
 use crate::render::perfetto::prepare;
+use crate::render::rank_order::by_prominence;
 
 /// A bar in global time.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +40,7 @@ struct Bar {
 enum Name {
     /// Name of an event of the rank.
     Event(u32),
-    /// Wait in a collective of this operation.
+    /// Wait in a collective, with the rank that is waited for.
     Wait(trace::Text),
     /// Data transfer in a collective of this operation.
     Transfer(trace::Text),
@@ -48,6 +49,9 @@ enum Name {
 }
 
 const LANES: usize = 3;
+
+/// The last arrival at a collective, its time and rank, by the rank that waits and its arrival.
+type LastArrivals = rustc_hash::FxHashMap<(i32, i64), (i64, i32)>;
 
 /// One rank of the step before it is fitted to the limits of the page.
 #[derive(Default)]
@@ -123,7 +127,11 @@ pub(super) fn timeline(
     if failed > 0 {
         notes.add("timeline", format!("{} could not be read a second time as a whole.", plural(failed, "rank")));
     }
-    let drawn: Vec<Drawn> = drawn.into_iter().flatten().filter(|d| d.window.is_some()).collect();
+    let mut drawn: Vec<Drawn> = drawn.into_iter().flatten().filter(|d| d.window.is_some()).collect();
+    // The ranks that the verdict names come first.
+    let named = by_prominence(&analyzed.analysis.tables.stragglers).into_iter().filter(|row| row.stands_on.is_some());
+    let named: Vec<i32> = named.map(|row| row.rank).collect();
+    drawn.sort_by_key(|d| (named.iter().position(|rank| *rank == d.rank).unwrap_or(named.len()), d.rank));
     let undivided: usize = drawn.iter().map(|d| d.undivided).sum();
     if undivided > 0 {
         notes.add(
@@ -139,9 +147,9 @@ pub(super) fn timeline(
     (fit(drawn, (step, path), limits, names, notes), omissions.concat())
 }
 
-/// The time of the last arrival by (rank, arrival). Only collectives that synchronise their ranks have one: those with
+/// The last arrival, its time and rank, by (rank, arrival). Only collectives that synchronise their ranks have one: those with
 /// a transfer time, or with a bandwidth with waits if the transfer time is below the clock error.
-fn last_arrivals(analyzed: &Analyzed, step: i32) -> rustc_hash::FxHashMap<(i32, i64), i64> {
+fn last_arrivals(analyzed: &Analyzed, step: i32) -> LastArrivals {
     let tables = &analyzed.analysis.tables;
     let waited: rustc_hash::FxHashMap<i64, &trace::InstanceRow> = tables
         .collective_instances
@@ -149,11 +157,14 @@ fn last_arrivals(analyzed: &Analyzed, step: i32) -> rustc_hash::FxHashMap<(i32, 
         .filter(|i| i.step == Some(step) && (i.transfer_ns.is_some() || i.busbw_incl_wait_gbs.is_some()))
         .map(|i| (i.instance, i))
         .collect();
-    let entry = |w: &trace::WaitRow| Some(((w.rank, w.arrival_ns), waited.get(&w.instance)?.last_start_ns));
+    let entry = |w: &trace::WaitRow| {
+        let instance = waited.get(&w.instance)?;
+        Some(((w.rank, w.arrival_ns), (instance.last_start_ns, instance.last_rank)))
+    };
     tables.collective_waits.iter().filter_map(entry).collect()
 }
 
-fn draw_rank(data: &RankData, clocks: &Clocks, step: i32, last: &rustc_hash::FxHashMap<(i32, i64), i64>) -> Drawn {
+fn draw_rank(data: &RankData, clocks: &Clocks, step: i32, last: &LastArrivals) -> Drawn {
     let rank = data.outline.info.rank;
     let events = &data.events;
     let rows: Vec<usize> = (0..events.len()).filter(|row| events.step[*row] == step).collect();
@@ -248,12 +259,7 @@ fn innermost(events: &Events, rows: &[usize], bar: &impl Fn(&usize) -> Bar) -> V
 }
 
 /// The collectives of the step, each divided at its last arrival, and the number of undivided ones.
-fn communication(
-    data: &RankData,
-    clocks: &Clocks,
-    step: i32,
-    last: &rustc_hash::FxHashMap<(i32, i64), i64>,
-) -> (Vec<Bar>, usize) {
+fn communication(data: &RankData, clocks: &Clocks, step: i32, last: &LastArrivals) -> (Vec<Bar>, usize) {
     let (mut bars, mut undivided) = (Vec::new(), 0);
     for row in data.outline.collectives.iter().filter(|c| c.step == Some(step)) {
         let (Some(start), Some(end)) = (row.start_ns, row.end_ns) else {
@@ -263,10 +269,12 @@ fn communication(
         let on_device = row.device_id.is_some() && row.timing_source != trace::TimingSource::Host;
         let clock = clocks.map(data.outline.info.rank, on_device);
         let (start, end) = (clock.apply(start), clock.apply(end));
-        let until = last.get(&(data.outline.info.rank, start)).map(|last| (*last).clamp(start, end));
+        let last = last.get(&(data.outline.info.rank, start));
+        let until = last.map(|(at, _)| (*at).clamp(start, end));
         undivided += usize::from(until.is_none());
-        if let Some(until) = until.filter(|until| *until > start) {
-            bars.push(Bar { start, end: until, name: Name::Wait(row.op.text()), rows: 1 });
+        if let Some(((_, rank), until)) = last.zip(until).filter(|(_, until)| *until > start) {
+            let name = Name::Wait(format!("waits for rank {rank}: {}", row.op).into());
+            bars.push(Bar { start, end: until, name, rows: 1 });
         }
         let name = if until.is_some() { Name::Transfer(row.op.text()) } else { Name::Whole(row.op.text()) };
         bars.push(Bar { start: until.unwrap_or(start), end, name, rows: 1 });
@@ -375,8 +383,9 @@ fn fit(
         let text = format!("{} of the critical path under {} are not drawn.", plural(short, "piece"), ns(least));
         notes.add("timeline", text);
     }
+    let place_of: rustc_hash::FxHashMap<i32, usize> = ranks.iter().enumerate().map(|(at, r)| (r.rank, at)).collect();
     let piece = |row: &&JobPathRow| {
-        let place = ranks.binary_search_by_key(&row.rank, |rank| rank.rank).ok()?;
+        let place = *place_of.get(&row.rank)?;
         let kind = match row.kind.known() {
             _ if row.unexplained_ns == row.dur_ns => 2,
             Some(PathKind::Transfer) => 1,

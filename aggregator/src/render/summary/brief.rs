@@ -62,10 +62,10 @@ fn head(analysis: &Analysis, terminal: &TerminalStyle) -> String {
     let mut text = String::new();
     let style = Style::new().bold().fg_color(Some(colour.into()));
     let separator = if rest.is_empty() { "" } else { " — " };
-    for (i, line) in wrap(&format!("{}{separator}{rest}", verdict.title), terminal.width).iter().enumerate() {
-        let is_first = i == 0 && line.starts_with(&verdict.title);
+    for (i, line) in wrap(&format!("{}{separator}{rest}", analysis.title()), terminal.width).iter().enumerate() {
+        let is_first = i == 0 && line.starts_with(analysis.title());
         let line = if is_first {
-            line.replacen(&verdict.title, &paint(&verdict.title, style, terminal), 1)
+            line.replacen(analysis.title(), &paint(analysis.title(), style, terminal), 1)
         } else {
             line.clone()
         };

@@ -333,6 +333,7 @@ fn names_cannot_send_terminal_commands() {
 #[test]
 fn an_empty_analysis_has_a_summary() {
     let nothing: Expect = expect_test::expect![[r#"
+        NO VERDICT
         0 ranks · 0 steps · nothing left out
         More: --full, or rankscope report RUN -o report.html
     "#]];
