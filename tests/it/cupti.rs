@@ -325,9 +325,9 @@ fn nothing_is_recorded_while_the_session_is_paused() {
     assert!(rows::<CollectiveRow>(&run).is_empty());
 }
 
-/// The kernels of graphs whose launch is known, and how often kernels were disabled.
-fn windows(scenario: &str, version: u32) -> (PathBuf, usize, Finished) {
-    let (run, done) = play(&format!("{scenario}_{version}"), scenario, &format!("version={version}"));
+/// The run `name_VERSION`, the number of kernels of graphs whose launch is known, and the output.
+fn windows(name: &str, scenario: &str, version: u32) -> (PathBuf, usize, Finished) {
+    let (run, done) = play(&format!("{name}_{version}"), scenario, &format!("version={version}"));
     let events = rows::<EventRow>(&run);
     let launches = kind(&events, "cuda_runtime");
     let kernels = kind(&events, "kernel");
@@ -342,10 +342,10 @@ fn windows(scenario: &str, version: u32) -> (PathBuf, usize, Finished) {
 fn a_cupti_that_confuses_graphs_after_a_pause_stays_enabled_or_its_ids_are_left_out() {
     // 13.1 U1 mended it.
     for (version, joined, disabled) in [(28, 3, "0"), (130_001, 3, "0"), (130_101, 3, "3")] {
-        let (_, found, done) = windows("windows_of_graphs", version);
+        let (_, found, done) = windows("graphs", "windows_of_graphs", version);
         assert_eq!((found, word(&done, "disabled")), (joined, disabled), "{version}");
     }
-    let (run, joined, done) = windows("windows", 130_001);
+    let (run, joined, done) = windows("no_graphs", "windows", 130_001);
     assert_eq!((joined, word(&done, "disabled")), (1, "3"), "the first window");
     let (_, _, left_out) = counted(&run, "cupti:graph_launches");
     assert_eq!(left_out, 2);
@@ -354,7 +354,7 @@ fn a_cupti_that_confuses_graphs_after_a_pause_stays_enabled_or_its_ids_are_left_
 #[test]
 fn a_cupti_that_may_hang_is_not_switched_while_the_program_runs() {
     for (version, asks) in [(28, false), (130_001, true)] {
-        let (_, _, done) = windows("windows", version);
+        let (_, _, done) = windows("may_hang", "windows", version);
         let asked = word(&done, "flushes_in_window") != "0";
         assert_eq!((asked, word(&done, "disabled") != "0"), (asks, asks), "{version}");
     }

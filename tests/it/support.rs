@@ -1,5 +1,6 @@
 //! Runs the commands under test, alone or under `mpirun`, and keeps their output.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::ThreadId;
 use std::time::SystemTime;
 
 pub(crate) const RANK_AGENT: &str = env!("CARGO_BIN_EXE_rank-agent-under-test");
@@ -82,8 +84,14 @@ pub(crate) fn gloo8() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/traces/gloo8_slow5")
 }
 
-/// An empty directory of this name, inside the target directory.
+/// An empty directory of this name, inside the target directory. A name belongs to one test: two tests that run at the same
+/// time would remove each other's files.
+#[track_caller]
 pub(crate) fn scratch(name: &str) -> PathBuf {
+    static OWNERS: Mutex<BTreeMap<String, ThreadId>> = Mutex::new(BTreeMap::new());
+    let test = std::thread::current().id();
+    let owner = *OWNERS.lock().unwrap().entry(name.to_owned()).or_insert(test);
+    assert!(owner == test, "another test uses the directory {name} too");
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("it").join(name);
     if path.exists() {
         fs::remove_dir_all(&path).unwrap();
