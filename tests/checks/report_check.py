@@ -27,6 +27,7 @@ from playwright.sync_api import sync_playwright
 
 # The shared module is one folder up.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from report_timeline import drawing_time, fingers_work, page_of_many_bars, use_timeline  # noqa: E402
 from support import DATA, ROOT, find_browser, wait_until  # noqa: E402
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -282,6 +283,7 @@ def a_phone_has_contents(report):
     page = report.page
     report.resize(390)
     tapping_works(report)
+    fingers_work(report, check)
     entries = report.js("[...document.querySelectorAll('#jump option')].map((o) => o.value).filter(Boolean)")
     sections = report.js("[...document.querySelectorAll('main > section')].filter((s) => !s.closest('[hidden]')).map((s) => s.id)")
     check(entries == sections, f"the contents list {entries}, and the sections are {sections}")
@@ -490,7 +492,7 @@ def use(report, rank):
     colours_are_unique(report)
     for act in (lambda: sorting_works(report, rank), lambda: searching_works(report), lambda: hovering_works(report, rank),
                 lambda: switching_works(report), lambda: zooming_works(report, rank), lambda: a_phone_has_contents(report),
-                lambda: paper_is_readable(report)):
+                lambda: paper_is_readable(report), lambda: use_timeline(report, rank, report.path.with_suffix(".pdf"), check)):
         act()
     report.calm("after it was used")
 
@@ -562,10 +564,22 @@ def run(arguments, work):
             finally:
                 report.context.close()
             opened.append(f"{name}: {drawn} sections drawn, {size / 1e6:.2f} MB")
+        opened.append(many_bars(playwright, arguments, work, out))
         for name, before, after, rank in (("native-compared", arguments.clean, arguments.run, arguments.slow_rank),
                                           ("hostile-compared", ROOT / "examples/traces/gloo8_slow5", hostile, 5)):
             opened.append(compare(playwright, arguments, work, out, name, (before, after), rank))
     return opened
+
+
+def many_bars(playwright, arguments, work, out):
+    """Measures how long the timeline of gloo8_slow5 takes to draw if it has a hundred thousand bars."""
+    report = Report(playwright, arguments.browser, page_of_many_bars(out / "gloo8_slow5.html"), work / "profile-many-bars")
+    try:
+        bars, ms = drawing_time(report, check)
+        report.calm("with many bars")
+    finally:
+        report.context.close()
+    return f"a timeline of {bars} bars: drawn in {ms:.0f} ms"
 
 
 def compare(playwright, arguments, work, out, name, sources, rank):

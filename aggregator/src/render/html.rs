@@ -10,8 +10,7 @@
 //! ```
 //!
 //! The page's own modules draw the charts: in SVG if a chart has hundreds of marks, on canvas if it has tens of
-//! thousands. A chart library would come from npm, so the build would need a second package manager and a network, or a
-//! copy of the library in this repository. Screen readers, sharp printing and the tests that count marks also need SVG.
+//! thousands. ARCHITECTURE.md compares them with chart libraries.
 //!
 //! The security policy forbids all requests and all foreign scripts, whatever strings a trace contains.
 
@@ -45,7 +44,7 @@ use self::page_limits::Shortenings;
 use self::section_texts::{PageContent, answers, facts, findings, headline, sections, tiles, uncovered};
 use self::string_pool::{StringPool, visible_sentence};
 use self::tables::Roofline;
-use self::timeline::{Timeline, timeline};
+use self::timeline::{Timelines, timelines};
 use crate::Error;
 use crate::compare::{Method, diff};
 use crate::ingest::source::Source;
@@ -187,7 +186,7 @@ struct Document<'a> {
     collective_groups: Vec<collectives::Group>,
     matched: BTreeMap<String, usize>,
     heat: steps::Heat,
-    timeline: Timeline,
+    timeline: Timelines,
     /// The rows that the roofline shows: `kernel` or `operator`.
     roofline_of: &'static str,
     extras: Vec<plain_tables::PlainTable>,
@@ -206,7 +205,7 @@ fn run_tab(
     let (mut names, mut notes, limits) = (StringPool::default(), Shortenings::default(), &settings.limits);
     let step = timeline_step(analysis, settings)?;
     let (timeline, omissions) = match step {
-        Some(step) => timeline(source, options, analyzed, step, limits, (&mut names, &mut notes)),
+        Some(step) => timelines(source, options, analyzed, step, limits, (&mut names, &mut notes)),
         None => Default::default(),
     };
     let (document, roofline) = document(analyzed, timeline, limits, names, &mut notes)?;
@@ -249,7 +248,7 @@ fn timeline_step(analysis: &Analysis, settings: &Settings) -> Result<Option<i32>
 
 fn document<'a>(
     analyzed: &'a Analyzed,
-    timeline: Timeline,
+    timeline: Timelines,
     limits: &Limits,
     mut names: StringPool,
     notes: &mut Shortenings,

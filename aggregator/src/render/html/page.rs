@@ -12,7 +12,7 @@ use crate::Error;
 use crate::render::html::section_texts::{FindingView, Section, Uncovered};
 
 /// The modules of the page. They become one script, so each must come before the modules that import it.
-const MODULES: [(&str, &str); 17] = [
+const MODULES: [(&str, &str); 21] = [
     ("format.js", include_str!("../../../templates/report/format.js")),
     ("rows.js", include_str!("../../../templates/report/rows.js")),
     ("dom.js", include_str!("../../../templates/report/dom.js")),
@@ -22,6 +22,10 @@ const MODULES: [(&str, &str); 17] = [
     ("lines.js", include_str!("../../../templates/report/lines.js")),
     ("scatter.js", include_str!("../../../templates/report/scatter.js")),
     ("heat.js", include_str!("../../../templates/report/heat.js")),
+    ("timeline_data.js", include_str!("../../../templates/report/timeline_data.js")),
+    ("timeline_pen.js", include_str!("../../../templates/report/timeline_pen.js")),
+    ("timeline_details.js", include_str!("../../../templates/report/timeline_details.js")),
+    ("timeline_search.js", include_str!("../../../templates/report/timeline_search.js")),
     ("timeline.js", include_str!("../../../templates/report/timeline.js")),
     ("buckets.js", include_str!("../../../templates/report/buckets.js")),
     ("tables.js", include_str!("../../../templates/report/tables.js")),

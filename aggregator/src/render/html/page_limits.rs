@@ -17,8 +17,14 @@ pub struct Limits {
     pub instances: usize,
     /// Kernels; the same limit applies to operators.
     pub names: usize,
-    /// Bars of the timeline.
+    /// Bars of the timeline in the step that is shown first.
     pub slices: usize,
+    /// Bars of the timeline in all other steps.
+    pub other_slices: usize,
+    /// Descriptions of bars; further ones have only a name.
+    pub descriptions: usize,
+    /// Arrivals of ranks at the collectives of the timeline.
+    pub arrivals: usize,
     /// Points of all memory curves.
     pub memory_points: usize,
     /// Streams of devices whose gaps are drawn.
@@ -39,6 +45,9 @@ impl Default for Limits {
             instances: 5_000,
             names: 600,
             slices: 24_000,
+            other_slices: 60_000,
+            descriptions: 12_000,
+            arrivals: 40_000,
             memory_points: 12_800,
             streams: 2_000,
             diff_rows: 4_000,

@@ -138,8 +138,9 @@ fn lateness(content: &PageContent<'_>) -> Section {
 fn timeline(content: &PageContent<'_>) -> Section {
     let lead = match content.timeline_step {
         Some(step) => format!(
-            "Step {step} of all ranks on one clock, the ranks of the verdict first (`--timeline STEP` draws another step). Lanes of a \
-             rank: ranges of the host, compute, communication; the line below is the critical path of the job."
+            "Step {step} of all ranks on one clock, the ranks of the verdict first; other steps can be chosen. Lanes of a rank: ranges \
+             of the host, operators, kernels, communication. Strong colours are work, hatched bars wait, in light and dark. The line \
+             below is the critical path of the job."
         ),
         None => "One step of all ranks on one clock.".to_string(),
     };

@@ -183,8 +183,8 @@ fn bins(sorted: &[i32], size: usize) -> Vec<(i32, i32)> {
     sorted.chunks(size.max(1)).filter_map(|c| Some((*c.first()?, *c.last()?))).collect()
 }
 
-/// The step of median length, as a typical step for the timeline.
-pub(super) fn typical_step(analysis: &Analysis) -> Option<i32> {
+/// The steps with their lengths, the shortest first.
+pub(super) fn steps_by_length(analysis: &Analysis) -> Vec<(i64, i32)> {
     let mut lengths: BTreeMap<i32, i64> = BTreeMap::new();
     for row in &analysis.tables.step_breakdown {
         if let Some(step) = row.step.filter(|step| *step >= 0) {
@@ -194,6 +194,12 @@ pub(super) fn typical_step(analysis: &Analysis) -> Option<i32> {
     }
     let mut by_length: Vec<(i64, i32)> = lengths.into_iter().map(|(step, length)| (length, step)).collect();
     by_length.sort_unstable();
+    by_length
+}
+
+/// The step of median length, as a typical step for the timeline.
+pub(super) fn typical_step(analysis: &Analysis) -> Option<i32> {
+    let by_length = steps_by_length(analysis);
     by_length.get(by_length.len().checked_sub(1)? / 2).map(|(_, step)| *step)
 }
 

@@ -1,73 +1,66 @@
-//! One step of all ranks as a chart: named ranges, compute and communication of each rank.
+//! The steps of all ranks as charts: named ranges, operators, compute and communication of each rank.
 //!
 //! ```text
 //!  rank 0  ranges          |input|forward     |backward          |  the innermost named range of the host
-//!          compute         |##|###|##|########|########|#########|  kernels; without a device, operators
+//!          operators         |add|linear|      |addmm|   |wait   |  the innermost operator, and waits for the device
+//!          compute         |##|###|##|########|########|#########|  kernels and copies; nothing without a device
 //!          communication                 [~~~~~~~~####]             ~ waits for the last rank, # moves data
 //! ```
 //!
 //! Bars are not nested, so a lane is a list of gaps and lengths. Bars that are too short to be seen are joined with
-//! their neighbours and have a count.
+//! their neighbours and have a count. Each bar refers to a description, which many bars share.
+//!
+//! Every rank is loaded once and draws all its steps. Each step may have so many bars that what is held of all ranks is bounded,
+//! whatever the size of the trace.
+
+mod collectives;
+mod descriptions;
+mod lanes;
 
 use rayon::prelude::*;
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 use trace::{JobPathRow, OmissionRow, PathKind};
 
-use crate::align::clock::Clocks;
-use crate::base::intervals::Interval;
-use crate::base::units::{ns, plural};
+use self::collectives::{Call, Instances};
+use self::descriptions::Descriptions;
+use self::lanes::{Bar, COMMUNICATION, COMPUTE, Drawn, DrawnStep, LANES, What, draw_rank, joined, least_for};
+use crate::base::units::{ns, plural, ranks as numbers};
 use crate::ingest::source::Source;
 use crate::judge::reduce::Analyzed;
 use crate::model::options::Options;
-use crate::model::{Events, Kind, NONE, RankData};
 use crate::render::html::page_limits::{Limits, Shortenings};
-use crate::render::html::string_pool::StringPool;
+use crate::render::html::steps::{steps_by_length, typical_step};
+use crate::render::html::string_pool::{StringPool, visible_sentence};
 use crate::render::perfetto::prepare;
 use crate::render::rank_order::by_prominence;
 
-/// A bar in global time.
-#[derive(Clone, Debug, PartialEq)]
-struct Bar {
-    start: i64,
-    end: i64,
-    name: Name,
-    /// Number of rows in the bar.
-    rows: u32,
-}
-
-/// The name of a bar. Only names of drawn bars are stored in the page.
-#[derive(Clone, Debug, PartialEq)]
-enum Name {
-    /// Name of an event of the rank.
-    Event(u32),
-    /// Wait in a collective, with the rank that is waited for.
-    Wait(trace::Text),
-    /// Data transfer in a collective of this operation.
-    Transfer(trace::Text),
-    /// A collective of this operation whose end of waiting is unknown.
-    Whole(trace::Text),
-}
-
-const LANES: usize = 3;
-
-/// The last arrival at a collective, its time and rank, by the rank that waits and its arrival.
-type LastArrivals = rustc_hash::FxHashMap<(i32, i64), (i64, i32)>;
-
-/// One rank of the step before it is fitted to the limits of the page.
-#[derive(Default)]
-struct Drawn {
-    rank: i32,
-    window: Option<Interval>,
-    names: Vec<trace::Text>,
-    lanes: [Vec<Bar>; LANES],
-    /// Number of collectives without a last arrival: their bars do not separate waiting from transfer.
-    undivided: usize,
-}
-
-/// The timeline of one step. Times count from the start of the step.
+/// The timelines of the page.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Timeline {
-    step: Option<i32>,
+pub(super) struct Timelines {
+    /// The step that is shown first.
+    chosen: Option<i32>,
+    /// The step of median length.
+    typical: Option<i32>,
+    /// Ascending by step.
+    steps: Vec<Timeline>,
+    descriptions: Descriptions,
+    calls: Vec<Call>,
+    /// Where each rank ran.
+    identities: Vec<(i32, String)>,
+}
+
+impl Timelines {
+    /// Whether there is nothing to draw.
+    pub(super) fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+}
+
+/// One step. Times count from the start of the step.
+#[derive(Debug, Default, Serialize)]
+struct Timeline {
+    step: i32,
     /// Length of the timeline.
     span_ns: i64,
     /// Unit of the lanes, in ns.
@@ -78,39 +71,102 @@ pub(super) struct Timeline {
     path: Vec<i64>,
 }
 
-impl Timeline {
-    /// Whether there is nothing to draw.
-    pub(super) fn is_empty(&self) -> bool {
-        self.ranks.is_empty()
-    }
-}
-
 #[derive(Debug, Serialize)]
 struct RankLanes {
     rank: i32,
     /// Start and end of the rank's step.
     window: (i64, i64),
-    /// Four numbers for each bar of each lane: gap since the end of the previous bar, length, name, rows. In the lane
-    /// of communication, the name is three times its number plus 0 for waiting, 1 for data transfer, 2 for both.
+    /// Numbers for each bar of each lane: gap since the end of the previous bar, length, description, rows; of compute and
+    /// communication a fifth: of device work, the time since its launch + 1 (0: unknown); of a collective, three times its position
+    /// in `calls` + 1 (0: unknown), plus 0 for waiting, 1 for data transfer, 2 for both.
     lanes: [Vec<i64>; LANES],
 }
 
-/// Draws `step` of all ranks of an analyzed source. Ranks that cannot be loaded again are left out and counted. Returns
-/// also what could not be read this time, though it was read for the analysis.
-pub(super) fn timeline(
+/// Bars of a rank in a step that show it well enough. Fewer steps are drawn rather than coarser ones.
+const BARS_OF_RANK: usize = 80;
+
+/// The steps that are drawn beside `chosen`: as many as have room, the longest ones.
+fn other_steps(analyzed: &Analyzed, chosen: i32, limits: &Limits) -> Vec<i32> {
+    let ranks = analyzed.analysis.facts.ranks.len().max(1);
+    let by_length = steps_by_length(&analyzed.analysis).into_iter().rev().map(|(_, step)| step);
+    by_length.filter(|step| *step != chosen).take(limits.other_slices / (ranks * BARS_OF_RANK)).collect()
+}
+
+/// Draws the steps of all ranks of an analyzed source, `chosen` in most detail. Ranks that cannot be loaded again are left out and
+/// counted. Returns also what could not be read this time, though it was read for the analysis.
+pub(super) fn timelines(
     source: &dyn Source,
     options: &Options,
     analyzed: &Analyzed,
-    step: i32,
+    chosen: i32,
     limits: &Limits,
     (names, notes): (&mut StringPool, &mut Shortenings),
-) -> (Timeline, Vec<OmissionRow>) {
-    let last = last_arrivals(analyzed, step);
+) -> (Timelines, Vec<OmissionRow>) {
+    let others = other_steps(analyzed, chosen, limits);
     let ranks = &analyzed.analysis.facts.ranks;
+    // Twice what a rank has room for: ranks differ, and the bars of all are joined together at the end.
+    let most_of_other = 2 * limits.other_slices / (others.len() * ranks.len()).max(1);
+    let most_bars = |step: i32| match step {
+        _ if step == chosen => Some(limits.slices),
+        _ => others.contains(&step).then_some(most_of_other),
+    };
+    let instances = Instances::of(analyzed, &|step| most_bars(step).is_some());
+    let (drawn, omissions) = draw(source, options, analyzed, &instances, &most_bars);
+    let failed = omissions.iter().filter(|of_rank| !of_rank.is_empty()).count();
+    if failed > 0 {
+        notes.add("timeline", format!("{} could not be read a second time as a whole.", plural(failed, "rank")));
+    }
+    left_out(analyzed, chosen, &others, notes);
+    let mut page = Page { most_descriptions: limits.descriptions, ..Page::of(names) };
+    let path = &analyzed.analysis.tables.job_critical_path;
+    let mut steps: Vec<Timeline> = page.fit(&drawn, chosen, path, limits.slices).into_iter().collect();
+    let quota = limits.other_slices / others.len().max(1);
+    steps.extend(others.iter().filter_map(|step| page.fit(&drawn, *step, path, quota)));
+    steps.sort_by_key(|timeline| timeline.step);
+    page.lacks.note(steps.len(), notes);
+    let comm_names = drawn.iter().flat_map(|d| d.comm_names.clone()).collect();
+    let (calls, without) = instances.shown(&page.positions, &comm_names, page.names, limits.arrivals);
+    if page.shortened > 0 {
+        let text = format!(
+            "{} have only a name: the page has no room for more details.",
+            plural(page.shortened, "description")
+        );
+        notes.add("timeline", text);
+    }
+    if without > 0 {
+        notes.add("timeline", format!("The page has no room for the arrivals at {}.", plural(without, "collective")));
+    }
+    let identity = |d: &Drawn| {
+        let known = analyzed.analysis.facts.identities.iter().find(|known| known.rank == d.rank)?;
+        Some((d.rank, visible_sentence(&known.words().join(" · "))))
+    };
+    let identities = drawn.iter().filter_map(identity).collect();
+    let Page { descriptions, .. } = page;
+    (
+        Timelines {
+            chosen: Some(chosen),
+            typical: typical_step(&analyzed.analysis),
+            steps,
+            descriptions,
+            calls,
+            identities,
+        },
+        omissions.concat(),
+    )
+}
+
+/// Loads every rank and draws its steps. The ranks that the verdict names come first.
+fn draw(
+    source: &dyn Source,
+    options: &Options,
+    analyzed: &Analyzed,
+    instances: &Instances<'_>,
+    most_bars: &(dyn Fn(i32) -> Option<usize> + Sync),
+) -> (Vec<Drawn>, Vec<Vec<OmissionRow>>) {
     let listed = &analyzed.analysis.tables.omissions;
     let draw = |rank: &i32| {
-        let mut data = match source.load(*rank) {
-            Ok(data) => data,
+        let (mut data, details) = match source.load_detailed(*rank) {
+            Ok(loaded) => loaded,
             Err(error) => {
                 let why = format!("it could not be read a second time: {error}");
                 return (None, vec![OmissionRow::lost("rank in the timeline", why).rank(*rank).amount(1)]);
@@ -119,271 +175,185 @@ pub(super) fn timeline(
         let is_new = |row: &OmissionRow| !listed.iter().any(|listed| listed.rank == row.rank && listed == row);
         let new: Vec<OmissionRow> = std::mem::take(&mut data.omissions).into_iter().filter(is_new).collect();
         prepare(&mut data, options, analyzed.time.get(rank).copied());
-        (Some(draw_rank(&data, &analyzed.clocks, step, &last)), new)
+        (Some(draw_rank((&data, &details), &analyzed.clocks, instances, most_bars)), new)
     };
+    let ranks = &analyzed.analysis.facts.ranks;
     let (drawn, omissions): (Vec<Option<Drawn>>, Vec<Vec<OmissionRow>>) =
         ranks.par_iter().with_max_len(1).map(draw).unzip();
-    let failed = omissions.iter().filter(|of_rank| !of_rank.is_empty()).count();
-    if failed > 0 {
-        notes.add("timeline", format!("{} could not be read a second time as a whole.", plural(failed, "rank")));
-    }
-    let mut drawn: Vec<Drawn> = drawn.into_iter().flatten().filter(|d| d.window.is_some()).collect();
-    // The ranks that the verdict names come first.
+    let mut drawn: Vec<Drawn> = drawn.into_iter().flatten().collect();
     let named = by_prominence(&analyzed.analysis.tables.stragglers).into_iter().filter(|row| row.stands_on.is_some());
     let named: Vec<i32> = named.map(|row| row.rank).collect();
     drawn.sort_by_key(|d| (named.iter().position(|rank| *rank == d.rank).unwrap_or(named.len()), d.rank));
-    let undivided: usize = drawn.iter().map(|d| d.undivided).sum();
-    if undivided > 0 {
-        notes.add(
-            "timeline",
-            format!(
-                "{} of single ranks are drawn without separating waiting from transfer: peers are missing, or the collective is \
-                 one-sided or did not end.",
-                plural(undivided, "collective")
-            ),
+    (drawn, omissions)
+}
+
+/// Notes the steps that are not drawn.
+fn left_out(analyzed: &Analyzed, chosen: i32, others: &[i32], notes: &mut Shortenings) {
+    let recorded = &analyzed.analysis.facts.steps;
+    let missing: Vec<i32> = recorded.iter().copied().filter(|step| *step != chosen && !others.contains(step)).collect();
+    if !missing.is_empty() {
+        let is = if missing.len() == 1 { "is" } else { "are" };
+        let text = format!(
+            "{} {is} not in the timeline: {}. The page has room for step {chosen} and the longest others. `--timeline STEP` draws \
+             another step.",
+            plural(missing.len(), "step"),
+            numbers(&missing)
         );
-    }
-    let path = &analyzed.analysis.tables.job_critical_path;
-    (fit(drawn, (step, path), limits, names, notes), omissions.concat())
-}
-
-/// The last arrival, its time and rank, by (rank, arrival). Only collectives that synchronise their ranks have one: those with
-/// a transfer time, or with a bandwidth with waits if the transfer time is below the clock error.
-fn last_arrivals(analyzed: &Analyzed, step: i32) -> LastArrivals {
-    let tables = &analyzed.analysis.tables;
-    let waited: rustc_hash::FxHashMap<i64, &trace::InstanceRow> = tables
-        .collective_instances
-        .iter()
-        .filter(|i| i.step == Some(step) && (i.transfer_ns.is_some() || i.busbw_incl_wait_gbs.is_some()))
-        .map(|i| (i.instance, i))
-        .collect();
-    let entry = |w: &trace::WaitRow| {
-        let instance = waited.get(&w.instance)?;
-        Some(((w.rank, w.arrival_ns), (instance.last_start_ns, instance.last_rank)))
-    };
-    tables.collective_waits.iter().filter_map(entry).collect()
-}
-
-fn draw_rank(data: &RankData, clocks: &Clocks, step: i32, last: &LastArrivals) -> Drawn {
-    let rank = data.outline.info.rank;
-    let events = &data.events;
-    let rows: Vec<usize> = (0..events.len()).filter(|row| events.step[*row] == step).collect();
-    let on_device = |row: usize| events.kind[row].is_device_work();
-    let has_device = rows.iter().any(|row| on_device(*row));
-    let global = |row: usize| {
-        let clock = clocks.map(rank, on_device(row));
-        Interval::new(clock.apply(events.ts_ns[row]), clock.apply(events.end_ns(row)))
-    };
-    let bar = |row: &usize| {
-        let Interval { start_ns: start, end_ns: end } = global(*row);
-        Bar { start, end, name: Name::Event(events.name[*row]), rows: 1 }
-    };
-    let computes = |row: &usize| {
-        let kind = events.kind[*row];
-        let work = if has_device { kind.is_device_work() } else { kind == Kind::CpuOp };
-        work && !events.is_comm[*row]
-    };
-    let compute = rows.iter().filter(|row| computes(row)).map(bar).collect();
-    let (communication, undivided) = communication(data, clocks, step, last);
-    let host = clocks.map(rank, false);
-    let own = data.outline.steps.iter().find(|s| s.step == step);
-    let mut window = own.map(|s| Interval::new(host.apply(s.start_ns), host.apply(s.end_ns)));
-    // A device works behind its host, so its step ends later.
-    if let Some(window) = &mut window {
-        let ends = rows.iter().filter(|row| on_device(**row)).map(|row| global(*row).end_ns);
-        window.end_ns = ends.fold(window.end_ns, i64::max);
-    }
-    Drawn {
-        rank,
-        window,
-        names: data.names.clone(),
-        lanes: [
-            innermost(events, &ranges(events, &rows, own.map(|s| s.end_ns - s.start_ns)), &bar),
-            flat(compute),
-            flat(communication),
-        ],
-        undivided,
-    }
-}
-
-/// The named ranges of the thread with the most ranges, without ranges as long as the step.
-fn ranges(events: &Events, rows: &[usize], step_ns: Option<i64>) -> Vec<usize> {
-    let mut by_thread: std::collections::BTreeMap<i64, (i64, Vec<usize>)> = std::collections::BTreeMap::new();
-    for row in rows.iter().copied().filter(|row| events.kind[*row] == Kind::UserAnnotation) {
-        let whole = step_ns.is_some_and(|step| events.dur_ns[row] as f64 > 0.97 * step as f64);
-        if whole || events.thread[row] == NONE {
-            continue;
-        }
-        let (time, rows) = by_thread.entry(events.thread[row]).or_default();
-        *time = time.saturating_add(events.dur_ns[row]);
-        rows.push(row);
-    }
-    by_thread.into_values().max_by_key(|(time, _)| *time).map(|(_, rows)| rows).unwrap_or_default()
-}
-
-/// Cuts nested rows into bars of the innermost row at each time. Rows are sorted by start, longest first.
-///
-/// ```text
-///  rows      [ outer         ]
-///              [ inner ]
-///  bars      [o][inner ][ o  ]
-/// ```
-fn innermost(events: &Events, rows: &[usize], bar: &impl Fn(&usize) -> Bar) -> Vec<Bar> {
-    let mut bars: Vec<Bar> = Vec::new();
-    let mut open: Vec<Bar> = Vec::new();
-    let mut from = i64::MIN;
-    let mut emit = |bar: &Bar, from: i64, to: i64| {
-        if to > from {
-            bars.push(Bar { start: from, end: to, ..bar.clone() });
-        }
-    };
-    let mut sorted = rows.to_vec();
-    sorted.sort_by_key(|row| (events.ts_ns[*row], std::cmp::Reverse(events.dur_ns[*row])));
-    for row in &sorted {
-        let next = bar(row);
-        while let Some(inner) = open.pop_if(|inner| inner.end <= next.start) {
-            emit(&inner, from.max(inner.start), inner.end);
-            from = from.max(inner.end);
-        }
-        if let Some(outer) = open.last() {
-            emit(outer, from.max(outer.start), next.start);
-        }
-        from = from.max(next.start);
-        open.push(next);
-    }
-    while let Some(inner) = open.pop() {
-        emit(&inner, from.max(inner.start), inner.end);
-        from = from.max(inner.end);
-    }
-    bars
-}
-
-/// The collectives of the step, each divided at its last arrival, and the number of undivided ones.
-fn communication(data: &RankData, clocks: &Clocks, step: i32, last: &LastArrivals) -> (Vec<Bar>, usize) {
-    let (mut bars, mut undivided) = (Vec::new(), 0);
-    for row in data.outline.collectives.iter().filter(|c| c.step == Some(step)) {
-        let (Some(start), Some(end)) = (row.start_ns, row.end_ns) else {
-            undivided += 1;
-            continue;
-        };
-        let on_device = row.device_id.is_some() && row.timing_source != trace::TimingSource::Host;
-        let clock = clocks.map(data.outline.info.rank, on_device);
-        let (start, end) = (clock.apply(start), clock.apply(end));
-        let last = last.get(&(data.outline.info.rank, start));
-        let until = last.map(|(at, _)| (*at).clamp(start, end));
-        undivided += usize::from(until.is_none());
-        if let Some(((_, rank), until)) = last.zip(until).filter(|(_, until)| *until > start) {
-            let name = Name::Wait(format!("waits for rank {rank}: {}", row.op).into());
-            bars.push(Bar { start, end: until, name, rows: 1 });
-        }
-        let name = if until.is_some() { Name::Transfer(row.op.text()) } else { Name::Whole(row.op.text()) };
-        bars.push(Bar { start: until.unwrap_or(start), end, name, rows: 1 });
-    }
-    bars.extend(kernels_alone(data, clocks, step));
-    (bars, undivided)
-}
-
-/// The device work of the step that communicates, but carries out no recorded collective.
-fn kernels_alone(data: &RankData, clocks: &Clocks, step: i32) -> Vec<Bar> {
-    let events = &data.events;
-    let clock = clocks.map(data.outline.info.rank, true);
-    let recorded: rustc_hash::FxHashSet<i64> = data.outline.collectives.iter().filter_map(|c| c.event_id).collect();
-    let alone = |row: &usize| {
-        let communicates = events.kind[*row].is_device_work() && events.is_comm[*row];
-        communicates && events.step[*row] == step && !recorded.contains(&events.id[*row])
-    };
-    let bar = |row: usize| {
-        let name = Name::Whole(data.names[events.name[row] as usize].clone());
-        Bar { start: clock.apply(events.ts_ns[row]), end: clock.apply(events.end_ns(row)), name, rows: 1 }
-    };
-    (0..events.len()).filter(alone).map(bar).collect()
-}
-
-/// Removes overlaps: a bar inside an earlier one is left out, a bar that reaches beyond it begins at its end.
-fn flat(mut bars: Vec<Bar>) -> Vec<Bar> {
-    bars.sort_by_key(|b| (b.start, std::cmp::Reverse(b.end)));
-    let mut until = i64::MIN;
-    bars.retain_mut(|bar| {
-        bar.start = bar.start.max(until);
-        let keep = bar.end > bar.start;
-        if keep {
-            until = bar.end;
-        }
-        keep
-    });
-    bars
-}
-
-/// Joins bars shorter than `least` with neighbours within that distance. The joined bar has the name of the longest.
-fn joined(bars: &[Bar], least: i64) -> Vec<Bar> {
-    let mut found: Vec<Bar> = Vec::new();
-    let mut longest = 0;
-    for bar in bars {
-        let short = |b: &Bar| b.end - b.start < least;
-        match found.last_mut() {
-            // A joined bar takes further bars, however long it is.
-            Some(before) if (short(before) || before.rows > 1) && short(bar) && bar.start - before.end < least => {
-                if bar.end - bar.start > longest {
-                    longest = bar.end - bar.start;
-                    before.name = bar.name.clone();
-                }
-                before.end = bar.end;
-                before.rows += bar.rows;
-            }
-            _ => {
-                longest = bar.end - bar.start;
-                found.push(bar.clone());
-            }
-        }
-    }
-    found
-}
-
-/// Fits the bars of all ranks into the page: doubles the length below which bars are joined until they fit.
-fn fit(
-    drawn: Vec<Drawn>,
-    (step, path): (i32, &[JobPathRow]),
-    limits: &Limits,
-    names: &mut StringPool,
-    notes: &mut Shortenings,
-) -> Timeline {
-    let windows = || drawn.iter().filter_map(|d| d.window);
-    let (Some(from), Some(to)) = (windows().map(|w| w.start_ns).min(), windows().map(|w| w.end_ns).max()) else {
-        return Timeline::default();
-    };
-    let span_ns = (to - from).max(1);
-    let mut least = span_ns / 20_000 + 1;
-    let total = |least: i64| -> usize { drawn.iter().flat_map(|d| &d.lanes).map(|l| joined(l, least).len()).sum() };
-    let bars = total(0);
-    while total(least) > limits.slices && least < span_ns {
-        least = least.saturating_mul(2);
-    }
-    let drawn_bars = total(least);
-    if drawn_bars < bars {
-        notes.add(
-            "timeline",
-            format!(
-                "{bars} bars are drawn as {drawn_bars}: bars under {} are merged with their neighbours. `aggregator export` writes all \
-                 bars for Perfetto.",
-                ns(least)
-            ),
-        );
-    }
-    let unit_ns = (span_ns / 1_000_000).max(1);
-    let at = |t: i64| (t - from).div_euclid(unit_ns);
-    let mut ranks = Vec::new();
-    for rank in &drawn {
-        let Some(window) = rank.window else { continue };
-        let lanes = [0, 1, 2].map(|lane| encode(&joined(&rank.lanes[lane], least), &rank.names, &at, names));
-        ranks.push(RankLanes { rank: rank.rank, window: (at(window.start_ns), at(window.end_ns)), lanes });
-    }
-    let path: Vec<&JobPathRow> = path.iter().filter(|row| row.step == step).collect();
-    let short = path.iter().filter(|row| row.dur_ns < least).count();
-    if short > 0 {
-        let text = format!("{} of the critical path under {} are not drawn.", plural(short, "piece"), ns(least));
         notes.add("timeline", text);
     }
-    let place_of: rustc_hash::FxHashMap<i32, usize> = ranks.iter().enumerate().map(|(at, r)| (r.rank, at)).collect();
+}
+
+/// The timelines, fitted into the page one after the other.
+struct Page<'a> {
+    names: &'a mut StringPool,
+    most_descriptions: usize,
+    descriptions: Descriptions,
+    /// Collectives in the page, as positions in the list of all, in the order of their first bars.
+    positions: Vec<usize>,
+    calls: FxHashMap<usize, usize>,
+    /// Number of descriptions of which only the name is in the page.
+    shortened: usize,
+    lacks: Lacks,
+}
+
+/// The shortenings of the steps that were fitted.
+#[derive(Debug, Default)]
+struct Lacks {
+    /// Number of collectives without a last arrival.
+    undivided: usize,
+    bars: usize,
+    drawn: usize,
+    /// Greatest length below which bars are joined.
+    least: i64,
+    /// Number of pieces of the critical path that are too short.
+    pieces: usize,
+}
+
+impl Lacks {
+    fn note(&self, steps: usize, notes: &mut Shortenings) {
+        let steps = plural(steps, "step");
+        if self.undivided > 0 {
+            let undivided = plural(self.undivided, "collective");
+            let text = format!(
+                "In {steps}, {undivided} of single ranks are drawn without separating waiting from transfer: peers are missing, or the \
+                 collective is one-sided or did not end."
+            );
+            notes.add("timeline", text);
+        }
+        if self.drawn < self.bars || self.pieces > 0 {
+            let text = format!(
+                "In {steps}, {} bars are drawn as {}: bars under {} are merged with their neighbours, and {} of the critical path are \
+                 left out. `aggregator export` writes all for Perfetto.",
+                self.bars,
+                self.drawn,
+                ns(self.least),
+                plural(self.pieces, "piece")
+            );
+            notes.add("timeline", text);
+        }
+    }
+}
+
+/// Times in the unit of a timeline, from its start.
+struct Times {
+    from: i64,
+    unit_ns: i64,
+}
+
+impl Times {
+    fn at(&self, t: i64) -> i64 {
+        (t - self.from).div_euclid(self.unit_ns)
+    }
+}
+
+impl<'a> Page<'a> {
+    fn of(names: &'a mut StringPool) -> Self {
+        Self {
+            names,
+            most_descriptions: usize::MAX,
+            descriptions: Descriptions::default(),
+            positions: Vec::new(),
+            calls: FxHashMap::default(),
+            shortened: 0,
+            lacks: Lacks::default(),
+        }
+    }
+
+    /// Fits a step into the page: doubles the length below which bars are joined until they are at most `most`.
+    fn fit(&mut self, drawn: &[Drawn], step: i32, path: &[JobPathRow], most: usize) -> Option<Timeline> {
+        let of_step: Vec<(&Drawn, &DrawnStep)> = drawn.iter().filter_map(|d| Some((d, d.steps.get(&step)?))).collect();
+        let from = of_step.iter().map(|(_, d)| d.window.start_ns).min()?;
+        let to = of_step.iter().map(|(_, d)| d.window.end_ns).max()?;
+        let span_ns = (to - from).max(1);
+        let lanes: Vec<&[Vec<Bar>; LANES]> = of_step.iter().map(|(_, d)| &d.lanes).collect();
+        let least = least_for(&lanes, span_ns, span_ns / 20_000 + 1, most);
+        let times = Times { from, unit_ns: (span_ns / 1_000_000).max(1) };
+        let mut ranks = Vec::new();
+        for (of_rank, of_step) in &of_step {
+            let mut known = FxHashMap::default();
+            let mut lanes = [const { Vec::new() }; LANES];
+            for (lane, numbers) in lanes.iter_mut().enumerate() {
+                let bars = joined(&of_step.lanes[lane], least);
+                self.lacks.bars += bars.iter().map(|bar| bar.rows as usize).sum::<usize>();
+                self.lacks.drawn += bars.len();
+                *numbers = self.encode(lane, &bars, of_rank, &mut known, &times);
+            }
+            self.lacks.undivided += of_step.undivided;
+            let window = (times.at(of_step.window.start_ns), times.at(of_step.window.end_ns));
+            ranks.push(RankLanes { rank: of_rank.rank, window, lanes });
+        }
+        self.lacks.least = self.lacks.least.max(least);
+        let (path, short) = pieces(path, step, &ranks, (&times, least));
+        self.lacks.pieces += short;
+        Some(Timeline { step, span_ns, unit_ns: times.unit_ns, ranks, path })
+    }
+
+    fn encode(
+        &mut self,
+        lane: usize,
+        bars: &[Bar],
+        of_rank: &Drawn,
+        known: &mut FxHashMap<u32, usize>,
+        times: &Times,
+    ) -> Vec<i64> {
+        let mut numbers = Vec::with_capacity(5 * bars.len());
+        let mut until = 0;
+        for bar in bars {
+            let What::Described(description, number) = bar.what else { continue };
+            let (start, end) = (times.at(bar.start).max(until), times.at(bar.end));
+            let most = (self.most_descriptions, &mut self.shortened);
+            let description = self.descriptions.id((&of_rank.descriptions, description), known, self.names, most);
+            numbers.extend([start - until, (end - start).max(0), description as i64, i64::from(bar.rows)]);
+            match lane {
+                COMPUTE => numbers.push(number),
+                COMMUNICATION => numbers.push(self.call(number)),
+                _ => {}
+            }
+            until = start.max(end);
+        }
+        numbers
+    }
+
+    /// The number of a bar of communication in the page: with the position of its collective there.
+    fn call(&mut self, number: i64) -> i64 {
+        let (at, does) = (number / 3, number % 3);
+        if at == 0 {
+            return does;
+        }
+        let next = self.positions.len();
+        let position = *self.calls.entry(at as usize - 1).or_insert(next);
+        if position == next {
+            self.positions.push(at as usize - 1);
+        }
+        3 * (position as i64 + 1) + does
+    }
+}
+
+/// The pieces of the critical path in a step, in the numbers of [`Timeline::path`], and the number of pieces shorter than `least`.
+fn pieces(path: &[JobPathRow], step: i32, ranks: &[RankLanes], (times, least): (&Times, i64)) -> (Vec<i64>, usize) {
+    let path: Vec<&JobPathRow> = path.iter().filter(|row| row.step == step).collect();
+    let short = path.iter().filter(|row| row.dur_ns < least).count();
+    let place_of: FxHashMap<i32, usize> = ranks.iter().enumerate().map(|(at, r)| (r.rank, at)).collect();
     let piece = |row: &&JobPathRow| {
         let place = *place_of.get(&row.rank)?;
         let kind = match row.kind.known() {
@@ -391,92 +361,115 @@ fn fit(
             Some(PathKind::Transfer) => 1,
             _ => 0,
         };
-        let (start, end) = (at(row.ts_ns), at(row.ts_ns.saturating_add(row.dur_ns)));
+        let (start, end) = (times.at(row.ts_ns), times.at(row.ts_ns.saturating_add(row.dur_ns)));
         Some([place as i64, kind, start, end - start])
     };
-    let path = path.iter().filter(|row| row.dur_ns >= least).filter_map(piece).flatten().collect();
-    Timeline { step: Some(step), span_ns, unit_ns, ranks, path }
-}
-
-fn encode(bars: &[Bar], texts: &[trace::Text], at: &impl Fn(i64) -> i64, names: &mut StringPool) -> Vec<i64> {
-    let mut numbers = Vec::with_capacity(4 * bars.len());
-    let mut until = 0;
-    for bar in bars {
-        let (start, end) = (at(bar.start).max(until), at(bar.end));
-        let name = match &bar.name {
-            Name::Event(id) => names.id(&texts[*id as usize]) as i64,
-            Name::Wait(op) => names.id(op) as i64 * 3,
-            Name::Transfer(op) => names.id(op) as i64 * 3 + 1,
-            Name::Whole(op) => names.id(op) as i64 * 3 + 2,
-        };
-        numbers.extend([start - until, (end - start).max(0), name, i64::from(bar.rows)]);
-        until = start.max(end);
-    }
-    numbers
+    (path.iter().filter(|row| row.dur_ns >= least).filter_map(piece).flatten().collect(), short)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+    use crate::Error;
+    use crate::ingest::source::SourceInfo;
+    use crate::judge::reduce::analyze_aligned;
     use crate::model::drawn::Drawn as Rank;
+    use crate::model::{Kind, RankData};
 
-    fn bars(spans: &[(i64, i64)]) -> Vec<Bar> {
-        spans.iter().map(|(start, end)| Bar { start: *start, end: *end, name: Name::Event(0), rows: 1 }).collect()
+    /// Ranks in memory that count how often they are loaded.
+    struct Ranks(Vec<RankData>, AtomicUsize);
+
+    impl Source for Ranks {
+        fn info(&self) -> SourceInfo {
+            SourceInfo { world_size: Some(self.0.len() as i32), ..SourceInfo::default() }
+        }
+        fn ranks(&self) -> Vec<i32> {
+            (0..self.0.len() as i32).collect()
+        }
+        fn problems(&self) -> Vec<OmissionRow> {
+            Vec::new()
+        }
+        fn load(&self, rank: i32) -> Result<RankData, Error> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            Ok(self.0[rank as usize].clone())
+        }
     }
 
-    fn spans(bars: &[Bar]) -> Vec<(i64, i64, u32)> {
-        bars.iter().map(|b| (b.start, b.end, b.rows)).collect()
-    }
-
-    #[test]
-    fn kernels_without_a_collective_are_drawn_as_communication() {
-        let mut data = Rank::rank(0)
-            .device(Kind::Kernel, "ncclDevKernel_AllReduce", (0, 1), 0, "##........")
-            .device(Kind::Kernel, "cross_device_reduce_1stage", (0, 1), 1, "...##.....")
-            .device(Kind::Kernel, "gemm", (0, 2), 9, "..........####")
-            .collectives("##........")
-            .data();
-        data.outline.collectives[0].event_id = Some(data.events.id[0]);
-        data.events.step.fill(3);
-        assert_eq!(spans(&kernels_alone(&data, &Clocks::default(), 3)), [(3, 5, 1)]);
-        assert_eq!(kernels_alone(&data, &Clocks::default(), 4).len(), 0);
-    }
-
-    #[test]
-    fn bars_do_not_overlap() {
-        //  [0----5]  [8--10]
-        //     [3---7]
-        assert_eq!(spans(&flat(bars(&[(8, 10), (0, 5), (3, 7), (1, 2)]))), [(0, 5, 1), (5, 7, 1), (8, 10, 1)]);
-    }
-
-    #[test]
-    fn short_bars_are_joined_and_counted() {
-        let many = bars(&[(0, 1), (2, 3), (4, 5), (20, 60), (61, 62), (100, 101)]);
-        assert_eq!(spans(&joined(&many, 10)), [(0, 5, 3), (20, 60, 1), (61, 62, 1), (100, 101, 1)]);
-        assert_eq!(joined(&many, 0).len(), many.len());
-        assert_eq!(joined(&many, 1_000).iter().map(|b| b.rows).sum::<u32>(), 6);
-    }
-
-    #[test]
-    fn the_innermost_range_is_drawn() {
-        let range = Kind::UserAnnotation;
-        let data = Rank::rank(0).host(range, "forward", 1, ".########.").host(range, "layer", 1, "...##.....").data();
-        let rows: Vec<usize> = (0..data.events.len()).collect();
-        let events = &data.events;
-        let bar = |row: &usize| Bar {
-            start: events.ts_ns[*row],
-            end: events.end_ns(*row),
-            name: Name::Event(events.name[*row]),
-            rows: 1,
+    /// Two ranks with three steps; the second step is the longest.
+    fn job() -> Ranks {
+        let rank = |rank| {
+            Rank::rank(rank)
+                .steps("#######.#############.########")
+                .host(Kind::UserAnnotation, "forward", 1, ".####....########......####...")
+                .host(Kind::CpuOp, "addmm", 1, "..###.....#####.........##....")
+                .launches(1, "..#.......#.............#.....")
+                .device(Kind::Kernel, "gemm", (0, 7), 1, "....##.......####.........##..")
+                .data()
         };
-        let found = innermost(events, &rows, &bar);
-        let named: Vec<(&str, i64, i64)> = found
-            .iter()
-            .map(|b| match b.name {
-                Name::Event(id) => (&*data.names[id as usize], b.start, b.end),
-                _ => ("", 0, 0),
-            })
-            .collect();
-        assert_eq!(named, [("forward", 1, 3), ("layer", 3, 5), ("forward", 5, 9)]);
+        Ranks(vec![rank(0), rank(1)], AtomicUsize::new(0))
+    }
+
+    /// The timelines of the job as the page holds them, with the notes.
+    fn page_of(ranks: &Ranks, limits: &Limits) -> (serde_json::Value, Vec<String>, Vec<String>) {
+        let options = Options::default();
+        let analyzed = analyze_aligned(ranks, &options, &|_, _| ()).unwrap();
+        ranks.1.store(0, Ordering::Relaxed);
+        let (mut names, mut notes) = (StringPool::default(), Shortenings::default());
+        let (page, omissions) = timelines(ranks, &options, &analyzed, 3, limits, (&mut names, &mut notes));
+        assert_eq!(omissions, []);
+        let names = serde_json::from_value(serde_json::to_value(&names).unwrap()).unwrap();
+        let notes = notes.of("timeline").map(String::from).collect();
+        (serde_json::to_value(&page).unwrap(), names, notes)
+    }
+
+    /// The names from a description outwards.
+    fn path_of(page: &serde_json::Value, names: &[String], number: u64) -> Vec<String> {
+        let mut path = Vec::new();
+        let mut next = number + 1;
+        while next > 0 {
+            let description = &page["descriptions"][next as usize - 1];
+            path.push(names[description[0].as_u64().unwrap() as usize].clone());
+            next = description[2].as_u64().unwrap();
+        }
+        path
+    }
+
+    #[test]
+    fn every_rank_is_loaded_once_and_all_its_steps_are_drawn() {
+        let ranks = job();
+        let (page, names, notes) = page_of(&ranks, &Limits::default());
+        assert_eq!(ranks.1.load(Ordering::Relaxed), 2);
+        let steps: Vec<i64> = page["steps"].as_array().unwrap().iter().map(|s| s["step"].as_i64().unwrap()).collect();
+        assert_eq!((steps.as_slice(), &page["chosen"]), ([1, 2, 3].as_slice(), &3.into()));
+        // Lanes of step 2, which begins at 8: gap, length, description, rows, and of the kernel the time since its launch + 1.
+        let lanes = &page["steps"][1]["ranks"][1]["lanes"];
+        let numbers =
+            |lane: usize| -> Vec<u64> { lanes[lane].as_array().unwrap().iter().filter_map(|n| n.as_u64()).collect() };
+        assert_eq!((&numbers(0)[..2], numbers(0)[3]), (&[1, 8][..], 1));
+        assert_eq!((&numbers(1)[..2], numbers(1)[3]), (&[2, 5][..], 1));
+        assert_eq!((&numbers(2)[..2], &numbers(2)[3..]), (&[5, 4][..], &[1, 4][..]));
+        assert_eq!(path_of(&page, &names, numbers(2)[2]), ["gemm", "cudaLaunchKernel", "addmm", "forward"]);
+        assert_eq!(notes, [""; 0]);
+    }
+
+    #[test]
+    fn steps_without_room_are_left_out_and_named() {
+        let two = Limits { other_slices: 2 * BARS_OF_RANK, ..Limits::default() };
+        let (page, _, notes) = page_of(&job(), &two);
+        let steps: Vec<i64> = page["steps"].as_array().unwrap().iter().map(|s| s["step"].as_i64().unwrap()).collect();
+        assert_eq!(steps, [2, 3], "the longest step stays");
+        assert_eq!(notes.len(), 1);
+        assert!(notes[0].starts_with("1 step is not in the timeline: 1. "), "{notes:?}");
+        assert!(notes[0].contains("`--timeline STEP`"), "{notes:?}");
+    }
+
+    #[test]
+    fn descriptions_without_room_keep_their_names_and_are_counted() {
+        let (page, names, notes) = page_of(&job(), &Limits { descriptions: 2, ..Limits::default() });
+        let kernels = page["steps"][2]["ranks"][0]["lanes"][2].as_array().unwrap();
+        assert_eq!(path_of(&page, &names, kernels[2].as_u64().unwrap()), ["gemm"]);
+        assert!(notes.iter().any(|note| note.contains("have only a name")), "{notes:?}");
     }
 }
