@@ -32,7 +32,7 @@ pub struct Arguments {
     /// Write this file, replacing one that exists; `-` is stdout.
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     out: PathBuf,
-    /// Draw this step as the timeline of all ranks. [default: the step of median length]
+    /// Show this step first in the timeline, in most detail. [default: the step of median length]
     #[arg(long, value_name = "STEP")]
     timeline: Option<i32>,
     #[command(flatten)]

@@ -64,8 +64,10 @@ export function timelineOf(page, names, causes) {
     again();
   }
 
-  // Shows a bar: in time, and by scrolling to its rank.
-  function reveal(row, bar) {
+  // Gives a bar the focus of the keyboard and shows it: in time, and by scrolling to its rank.
+  function reveal(at) {
+    Object.assign(focus, at);
+    const [row, bar] = [focus.row, focused()];
     if (bar && (bar.end < view.from || bar.start > view.to)) {
       const width = view.to - view.from;
       view.from = (bar.start + bar.end - width) / 2;
@@ -152,7 +154,7 @@ export function timelineOf(page, names, causes) {
     focus.bar = Math.min(Math.max(0, lane.length - 1), Math.max(0, focus.bar + bars));
     const rank = step.ranks[focus.row];
     const bar = focused();
-    reveal(focus.row, bar);
+    reveal(focus);
     marked = null;
     const of = data.lanes[focus.lane];
     const text = bar ? tipLines(data, { rank, lane: of, bar, piece: pieceOf(focus.row, (bar.start + bar.end) / 2, 0) }) : [`rank ${rank.rank}, ${LANES[of]}: nothing`];
@@ -195,7 +197,7 @@ export function timelineOf(page, names, causes) {
   });
   show(step.step);
   const steps = data.steps.map((n) => [n, String(n) + (n === data.typical ? " (median)" : "")]);
-  return element("div", { class: "timeline" }, [controls(data.steps.length > 1 ? select("Step", steps, step.step, show) : null, { zoom, pan }, search.box),
+  return element("div", {}, [controls(data.steps.length > 1 ? select("Step", steps, step.step, show) : null, { zoom, pan }, search.box),
     ...legendOf(data, step, causes), holder, cut, readout, pane, table]);
 }
 

@@ -13,6 +13,17 @@ function around(data, description) {
   return found;
 }
 
+// A time with as many digits as tell the ends of a bar of this length apart.
+function precise(t, length) {
+  if (t < 1e6) return formatNs(t);
+  return (t / 1e6).toFixed(Math.max(1, Math.min(6, 1 - Math.floor(Math.log10(Math.max(1, length) / 1e6))))) + " ms";
+}
+
+// When a bar is, and how long.
+function timeOf({ start, end }) {
+  return `${formatNs(end - start)}, from ${precise(start, end - start)} to ${precise(end, end - start)}`;
+}
+
 // The words for what a bar does.
 export function doing(data, lane, bar) {
   if (lane === 3) return DOES[bar.does][1];
@@ -21,11 +32,16 @@ export function doing(data, lane, bar) {
   return ["named range", "operator", { gpu_memcpy: "copy", gpu_memset: "fill" }[of.kind] || "kernel"][lane];
 }
 
+// A JSON list in words; a tensor has no value, and its place is kept.
+function list(text) {
+  return text === null ? null : text.replaceAll('""', NONE).replace(/^\[|\]$/g, "").replaceAll('"', "");
+}
+
 // The short lines of a tooltip.
 export function tipLines(data, { rank, lane, bar, piece }) {
   return [
     shortenEnd(data.title(bar), 120) + (bar.rows > 1 ? ` and ${formatCount(bar.rows - 1)} more` : ""), `rank ${rank.rank}, ${doing(data, lane, bar)}`,
-    `${formatNs(bar.end - bar.start)}, from ${formatNs(bar.start)} to ${formatNs(bar.end)}`,
+    timeOf(bar),
     bar.rows > 1 ? `${formatCount(bar.rows)} short rows drawn as one` : null,
     piece ? `on the critical path of the job for ${formatNs(piece.end - piece.start)}: ${ON_PATH[piece.kind]}` : null,
   ];
@@ -74,15 +90,17 @@ export function detailsOf(data, step, { rank, lane, bar, piece }) {
   const lines = [
     ["what", doing(data, lane, bar)],
     ["rank", `${rank.rank}${rank.identity ? " · " + rank.identity : ""}`],
-    ["time", `${formatNs(bar.end - bar.start)}, from ${formatNs(bar.start)} to ${formatNs(bar.end)} of step ${step.step}`],
+    ["time", `${timeOf(bar)} of step ${step.step}`],
     bar.rows > 1 ? ["merged", `${formatCount(bar.rows)} short rows drawn as one; all below is of the longest`] : null,
-    piece ? ["critical path", `of the job for ${formatNs(piece.end - piece.start)}: ${ON_PATH[piece.kind]}`] : null,
+    piece ? ["critical path", `of the job, in a piece of ${formatNs(piece.end - piece.start)}: ${ON_PATH[piece.kind]}`] : null,
     ...(lane === 3 ? callLines(data, data.call(bar.call)) : []),
     lane === 3 && of.name !== data.title(bar) ? ["row", of.name] : null,
     ["arguments", argumentsOf(of.more)],
     ["shapes", text(first("shapes")) || (of.kind === "cpu_op" ? "not recorded; torch.profiler records them with record_shapes=True" : null)],
+    ["types", list(text(first("types")))],
+    ["values", list(text(first("values")))],
     ["module", text(first("module"))],
-    onDevice ? ["launch", launch ? launch.name + (bar.delay === null ? "" : `, ${formatNs(bar.delay)} before it began, at ${formatNs(bar.start - bar.delay)}`) : "not recorded"] : null,
+    onDevice ? ["launch", launch ? launch.name + (bar.delay === null ? "" : `, ${formatNs(bar.delay)} before it began, at ${precise(bar.start - bar.delay, bar.delay)}`) : "not recorded"] : null,
     operators.length ? [onDevice ? "launched by" : "inside", operators.map((d) => d.name).join(" ‹ ")] : null,
     stack.length ? ["Python stack", stack.join("\n")] : null,
   ];

@@ -10,7 +10,7 @@ const PALETTE = ["grid", "muted", "text", "paper", "critical", "compute", "memor
 
 // Heights for a number of ranks and lanes.
 export function layout(ranks, lanes) {
-  const lane = ranks > 128 ? 3 : ranks > 32 ? 5 : ranks > 16 ? 10 : 13;
+  const lane = ranks > 128 ? 3 : ranks > 32 ? 5 : ranks > 16 ? 10 : ranks > 4 ? 13 : 17;
   const row = lane * lanes + (ranks > 32 ? 3 : 8);
   return { lane, row, left: LEFT, top: TOP, full: TOP + ranks * row + 4 };
 }
@@ -150,7 +150,7 @@ function barText({ pen, paint, data, sizes }, bar, [x, end, y], ink) {
     pen.fillRect(x + 2, y + 0.5, pen.measureText(text).width + 4, sizes.lane - 2.5);
   }
   pen.fillStyle = ink;
-  pen.fillText(text, x + 4, y + sizes.lane - 3.5);
+  pen.fillText(text, x + 4, y + sizes.lane / 2 + 3);
 }
 
 // The critical path: a line below the lanes of the rank that it is on, dashed where it is not explained.

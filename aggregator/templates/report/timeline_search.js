@@ -3,7 +3,7 @@ import { element, say } from "./dom.js";
 import { formatCount } from "./format.js";
 import { tipLines } from "./timeline_details.js";
 
-// `stepOf` returns the step, `reveal` shows a bar of a row, `again` draws.
+// `stepOf` returns the step, `reveal` gives a bar the focus of the keyboard, `again` draws.
 export function searchField(data, stepOf, reveal, again) {
   let hits = [];
   let set = null;
@@ -17,9 +17,9 @@ export function searchField(data, stepOf, reveal, again) {
     [hits, at] = [[], -1];
     if (wanted) {
       stepOf().ranks.forEach((rank, row) => {
-        for (const lane of data.lanes) {
-          for (const bar of rank.lanes[lane]) if (data.title(bar).toLowerCase().includes(wanted)) hits.push({ rank, row, lane, bar });
-        }
+        data.lanes.forEach((lane, place) => rank.lanes[lane].forEach((bar, index) => {
+          if (data.title(bar).toLowerCase().includes(wanted)) hits.push({ rank, row, lane, place, index, bar });
+        }));
       });
     }
     set = wanted ? new Set(hits.map((hit) => hit.bar)) : null;
@@ -37,7 +37,7 @@ export function searchField(data, stepOf, reveal, again) {
     at = at < 0 ? (by > 0 ? 0 : hits.length - 1) : (at + by + hits.length) % hits.length;
     const hit = hits[at];
     tell();
-    reveal(hit.row, hit.bar);
+    reveal({ row: hit.row, lane: hit.place, bar: hit.index });
     say([`${at + 1} of ${hits.length}`, ...tipLines(data, hit)]);
   }
 

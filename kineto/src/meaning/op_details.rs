@@ -1,4 +1,4 @@
-//! Shapes, stacks and modules of a trace's rows.
+//! Inputs, stacks and modules of a trace's rows.
 
 use trace::rank::RankData;
 use trace::rank::{Detail, Details, Written};
@@ -23,13 +23,14 @@ pub(crate) fn details_of(data: &mut RankData, extras: &Extras) -> Details {
 
 /// The detail of all rows that share these arguments; `None` if it is empty.
 fn read(template: &Template, details: &mut Details) -> Option<Detail> {
-    let (mut dims, mut concrete, mut stack, mut module) = (None, None, None, None);
+    let (mut dims, mut types, mut concrete, mut stack, mut module) = (None, None, None, None, None);
     for (key, value) in template.arguments(&[]) {
         let Argument::Json(raw) = value else { continue };
         let json = || String::from_utf8_lossy(raw).into_owned();
         let text = || Value::parse(&[raw, b","].concat()).as_ref().and_then(Value::text).map(String::from);
         match key {
             "Input Dims" => dims = Some(json()),
+            "Input type" => types = Some(json()),
             "Concrete Inputs" => concrete = Some(json()),
             "Call stack" => stack = text().map(|frames| outermost_first(&frames)),
             "Module Hierarchy" => module = text(),
@@ -38,6 +39,7 @@ fn read(template: &Template, details: &mut Details) -> Option<Detail> {
     }
     let written = Written {
         dims: dims.as_deref(),
+        types: types.as_deref(),
         concrete: concrete.as_deref(),
         stack: stack.as_deref(),
         module: module.as_deref(),

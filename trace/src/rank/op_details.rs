@@ -1,4 +1,4 @@
-//! Details of host rows that few analyses need: shapes, stacks, modules. They are loaded on request only.
+//! Details of host rows that few analyses need: shapes, types and values of inputs, stacks, modules. They are loaded on request only.
 
 use crate::Text;
 use rustc_hash::FxHashMap;
@@ -13,6 +13,8 @@ pub struct Details {
     ids: FxHashMap<Text, u32>,
     /// For each row: index of the text plus one, or 0 for none. Empty if no row has a text.
     shape: Vec<u32>,
+    types: Vec<u32>,
+    values: Vec<u32>,
     stack: Vec<u32>,
     module: Vec<u32>,
     /// Whether the device rows are from an Intel GPU.
@@ -46,8 +48,13 @@ impl Details {
     /// Appends the details of `rows` later rows to those of `before` rows.
     pub fn append(&mut self, later: &Self, before: usize, rows: usize) {
         let ids: Vec<u32> = later.texts.iter().map(|text| self.id(text.clone())).collect();
-        let columns =
-            [(&mut self.shape, &later.shape), (&mut self.stack, &later.stack), (&mut self.module, &later.module)];
+        let columns = [
+            (&mut self.shape, &later.shape),
+            (&mut self.types, &later.types),
+            (&mut self.values, &later.values),
+            (&mut self.stack, &later.stack),
+            (&mut self.module, &later.module),
+        ];
         for (column, later) in columns {
             if column.is_empty() && later.is_empty() {
                 continue;
@@ -62,6 +69,16 @@ impl Details {
     /// Shapes of a row's inputs, formatted as torch's `str(event.input_shapes)`. Lists of tensors appear as `[]`.
     pub fn shape(&self, row: usize) -> Option<&Text> {
         self.get(&self.shape, row)
+    }
+
+    /// Element types of a row's inputs, as a JSON list.
+    pub fn types(&self, row: usize) -> Option<&Text> {
+        self.get(&self.types, row)
+    }
+
+    /// Values of a row's inputs that are not tensors, as a JSON list with an empty text for each tensor.
+    pub fn values(&self, row: usize) -> Option<&Text> {
+        self.get(&self.values, row)
     }
 
     /// Python stack of a row, outermost first, frames separated by `;`.
@@ -79,6 +96,8 @@ impl Details {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Detail {
     shape: u32,
+    types: u32,
+    values: u32,
     stack: u32,
     module: u32,
     inputs: Inputs,
@@ -89,6 +108,8 @@ pub struct Detail {
 pub struct Written<'a> {
     /// `Input Dims`, JSON.
     pub dims: Option<&'a str>,
+    /// `Input type`, JSON.
+    pub types: Option<&'a str>,
     /// `Concrete Inputs`, JSON.
     pub concrete: Option<&'a str>,
     /// Python stack, outermost frame first.
@@ -106,6 +127,10 @@ impl Details {
             detail.shape = self.id(shape_text(&detail.inputs.dims).into());
         }
         let nonempty = |text: Option<&str>| text.filter(|t| !t.is_empty()).map(Text::from);
+        detail.types = nonempty(written.types).map_or(0, |text| self.id(text));
+        if detail.inputs.concrete.iter().any(|value| !value.is_empty()) {
+            detail.values = nonempty(written.concrete).map_or(0, |text| self.id(text));
+        }
         detail.stack = nonempty(written.stack).map_or(0, |text| self.id(text));
         detail.module = nonempty(written.module).map_or(0, |text| self.id(text));
         detail
@@ -114,9 +139,13 @@ impl Details {
     /// Sets the details of a row. If it has shapes, its FLOPs become those that torch.profiler counts.
     pub fn put(&mut self, row: usize, detail: &Detail, name: &str, events: &mut Events) {
         let rows = events.len();
-        for (column, id) in
-            [(&mut self.shape, detail.shape), (&mut self.stack, detail.stack), (&mut self.module, detail.module)]
-        {
+        for (column, id) in [
+            (&mut self.shape, detail.shape),
+            (&mut self.types, detail.types),
+            (&mut self.values, detail.values),
+            (&mut self.stack, detail.stack),
+            (&mut self.module, detail.module),
+        ] {
             if id != 0 {
                 Self::set(column, row, rows, id);
             }
@@ -154,5 +183,20 @@ mod tests {
         assert_eq!(shape("[[3,4], [], [[2, 2], [1]]]").as_deref(), Some("[[3, 4], [], []]"));
         assert_eq!(shape("[]"), None);
         assert_eq!(shape("[[3,"), None);
+    }
+
+    #[test]
+    fn values_are_kept_if_an_input_is_no_tensor() {
+        let mut details = Details::default();
+        let mut texts = |types: &'static str, concrete: &'static str| {
+            let written = Written { types: Some(types), concrete: Some(concrete), ..Written::default() };
+            let detail = details.read(written);
+            let text = |id: u32| id.checked_sub(1).map(|id| details.texts[id as usize].to_string());
+            (text(detail.types), text(detail.values))
+        };
+        let kept = texts(r#"["float", "Scalar"]"#, r#"["", "2"]"#);
+        assert_eq!(kept, (Some(r#"["float", "Scalar"]"#.into()), Some(r#"["", "2"]"#.into())));
+        assert_eq!(texts(r#"["float"]"#, r#"[""]"#).1, None);
+        assert_eq!(texts("", "[").1, None);
     }
 }

@@ -1,4 +1,4 @@
-//! Reads the details of a run's rows (shapes, stacks, modules) on request.
+//! Reads the details of a run's rows (inputs, stacks, modules) on request.
 
 use arrow_array::RecordBatch;
 use rustc_hash::FxHashMap;
@@ -10,7 +10,7 @@ use crate::model::RankData;
 use trace::rank::{Detail, Details, Written};
 
 const TABLE: &str = "events";
-const COLUMNS: [&str; 8] = ["rank", "kind", "id", "name", "input_dims", "stack", "module", "args"];
+const COLUMNS: [&str; 9] = ["rank", "kind", "id", "name", "input_dims", "input_types", "stack", "module", "args"];
 /// The operator whose FLOPs depend on inputs other than tensors. Those inputs are in `args`.
 const CONVOLUTION: &str = "aten::conv2d";
 
@@ -44,23 +44,24 @@ fn append(
     };
     let (kinds, ids) = (column::<trace::Text>(batch, TABLE, "kind")?, column::<i64>(batch, TABLE, "id")?);
     let names = column::<trace::Text>(batch, TABLE, "name")?;
-    let [dims, stack, module, args] = [text("input_dims")?, text("stack")?, text("module")?, text("args")?];
+    let [dims, types, args] = [text("input_dims")?, text("input_types")?, text("args")?];
+    let [stack, module] = [text("stack")?, text("module")?];
     details.is_xpu |= kinds.values().iter().any(|kind| kind.starts_with("xpu_"));
     let value = |column: &Option<TextColumn>, row: usize| {
         let column = column.as_ref()?;
         column.values().get(column.key(row)?).cloned()
     };
     // Rows share few texts, so each combination is parsed once per batch.
-    let mut parsed: FxHashMap<[Option<usize>; 3], Detail> = FxHashMap::default();
+    let mut parsed: FxHashMap<[Option<usize>; 4], Detail> = FxHashMap::default();
     for row in 0..batch.num_rows() {
         let Some(at) = rows.get(&ids.value(row)).map(|at| *at as usize) else { continue };
-        let key = [&dims, &stack, &module].map(|c| c.as_ref().and_then(|c| c.key(row)));
-        if key == [None; 3] {
+        let key = [&dims, &types, &stack, &module].map(|c| c.as_ref().and_then(|c| c.key(row)));
+        if key == [None; 4] {
             continue;
         }
-        let [dims, stack, module] = [&dims, &stack, &module].map(|column| value(column, row));
+        let [dims, types, stack, module] = [&dims, &types, &stack, &module].map(|column| value(column, row));
         let mut written = Written { dims: dims.as_deref(), stack: stack.as_deref(), ..Written::default() };
-        written.module = module.as_deref();
+        (written.types, written.module) = (types.as_deref(), module.as_deref());
         let name = names.key(row).map(|key| names.values()[key].clone()).unwrap_or_default();
         if &*name == CONVOLUTION {
             let concrete = value(&args, row).and_then(|args| concrete_inputs(&args));

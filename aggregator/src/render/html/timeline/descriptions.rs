@@ -33,6 +33,12 @@ pub(super) struct Description {
 pub(super) struct More<T> {
     #[serde(skip_serializing_if = "Option::is_none")]
     shapes: Option<T>,
+    /// Element types of the inputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    types: Option<T>,
+    /// Values of the inputs that are not tensors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    values: Option<T>,
     /// Frames of the Python stack, outermost first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     stack: Vec<T>,
@@ -59,7 +65,7 @@ pub(super) struct More<T> {
 
 impl<T> More<T> {
     fn is_empty(&self) -> bool {
-        let texts = [&self.shapes, &self.module].iter().all(|text| text.is_none());
+        let texts = [&self.shapes, &self.types, &self.values, &self.module].iter().all(|text| text.is_none());
         let numbers = [self.flops, self.bytes, self.stream, self.blocks].iter().all(Option::is_none);
         let kernel = self.block_threads.is_some() || self.registers.is_some() || self.shared_mem_bytes.is_some();
         texts && self.stack.is_empty() && numbers && !kernel && self.occupancy_pct.is_none()
@@ -68,6 +74,8 @@ impl<T> More<T> {
     fn map<U>(&self, mut text: impl FnMut(&T) -> U) -> More<U> {
         More {
             shapes: self.shapes.as_ref().map(&mut text),
+            types: self.types.as_ref().map(&mut text),
+            values: self.values.as_ref().map(&mut text),
             stack: self.stack.iter().map(&mut text).collect(),
             module: self.module.as_ref().map(&mut text),
             flops: self.flops,
@@ -159,6 +167,8 @@ impl<'a> Describer<'a> {
         let frames: Vec<&str> = self.details.stack(row).map_or(Vec::new(), |stack| stack.split(';').collect());
         More {
             shapes: self.details.shape(row).cloned(),
+            types: self.details.types(row).cloned(),
+            values: self.details.values(row).cloned(),
             stack: frames[frames.len().saturating_sub(FRAMES)..].iter().map(|frame| (*frame).into()).collect(),
             module: self.details.module(row).cloned(),
             flops: known(events.flops[row]),

@@ -402,7 +402,9 @@ pub(super) fn total(drawn: &[&[Vec<Bar>; LANES]], least: i64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::judge::reduce::Analyzed;
     use crate::model::drawn::Drawn as Rank;
+    use crate::render::html::string_pool::StringPool;
 
     fn bars(spans: &[(i64, i64)]) -> Vec<Bar> {
         spans.iter().map(|(start, end)| Bar { start: *start, end: *end, what: What::Row(0), rows: 1 }).collect()
@@ -447,6 +449,47 @@ mod tests {
             .host(Kind::CpuOp, "c10d::allreduce_", 1, "....###.............")
             .data();
         assert_eq!(operators(&data), ".ooo...oooo.........");
+    }
+
+    /// Rank 0 waits for rank 1 in the first collective; the second has no instance.
+    #[test]
+    fn a_collective_is_divided_where_the_last_rank_arrives() {
+        let mut data = Rank::rank(0).collectives("...#######..####").data();
+        data.outline.collectives.iter_mut().for_each(|c| c.step = Some(1));
+        let instance = trace::InstanceRow {
+            step: Some(1),
+            first_start_ns: 3,
+            last_start_ns: 7,
+            last_rank: 1,
+            transfer_ns: Some(3),
+            ..Default::default()
+        };
+        let wait = |rank, arrival_ns| trace::WaitRow { rank, arrival_ns, ..Default::default() };
+        let mut analyzed = Analyzed {
+            analysis: Default::default(),
+            clocks: Clocks::default(),
+            time: Default::default(),
+            devices: Vec::new(),
+        };
+        analyzed.analysis.tables.collective_instances = vec![instance];
+        analyzed.analysis.tables.collective_waits = vec![wait(0, 3), wait(1, 7)];
+        let instances = Instances::of(&analyzed, &|step| step == 1);
+        let map = Map::default();
+        let step = StepRows { data: &data, host: &map, device: &map, rows: &[], has_device: false };
+        let (bars, undivided) = step.communication(1, &instances);
+        let parts: Vec<(i64, i64, What)> = bars.iter().map(|bar| (bar.start, bar.end, bar.what)).collect();
+        let part = |at, does| What::Collective(at, does);
+        let expected =
+            [(3, 7, part(0, Does::Waits)), (7, 10, part(0, Does::Transfers)), (12, 16, part(1, Does::Either))];
+        assert_eq!((parts.as_slice(), undivided), (expected.as_slice(), 1));
+        // In the page, the collective has the arrivals of both ranks, if there is room for them.
+        let shown = |most| {
+            let mut names = StringPool::default();
+            let (calls, without) = instances.shown(&[0], &FxHashMap::default(), &mut names, most);
+            (serde_json::to_value(&calls[0]).unwrap()["arrivals"].clone(), without)
+        };
+        assert_eq!(shown(2), (serde_json::json!([0, 0, 1, 4]), 0));
+        assert_eq!(shown(1), (serde_json::json!([]), 1));
     }
 
     #[test]
