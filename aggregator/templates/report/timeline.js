@@ -3,6 +3,7 @@
 import { element, hideTip, legend, redraw, say, select, showTipsOf } from "./dom.js";
 import { NONE, formatCount, formatNs, shortenEnd } from "./format.js";
 import { numbers } from "./axes.js";
+import { groupBy } from "./rows.js";
 import { DOES, LANES, timelineData, waitsForDevice } from "./timeline_data.js";
 import { drawTimeline, firstAfter, layout } from "./timeline_pen.js";
 import { detailsOf, detailsPane, doing, tipLines } from "./timeline_details.js";
@@ -280,13 +281,21 @@ function onPaper(change) {
   matchMedia("print").addEventListener("change", (event) => change(event.matches));
 }
 
+// The range of one cause or several.
+function ofCauses(causes) {
+  const ranks = causes.map((s) => s.rank);
+  const rest = ranks.length - 3;
+  const named = ranks.slice(0, 3).join(", ") + (rest > 0 ? ` and ${formatCount(rest)} more` : "");
+  return `${shortenEnd(causes[0].evidence_range, 48)} of ${ranks.length > 1 ? "ranks" : "rank"} ${named}, the cause`;
+}
+
 function legendOf(data, step, causes) {
   const has = (lane, test) => step.ranks.some((r) => r.lanes[lane].some(test));
   const inAll = data.ranges.reduce((sum, [, time]) => sum + time, 0);
   const large = data.ranges.filter(([, time]) => time >= IN_LEGEND * inAll);
   const rest = data.ranges.length - large.length;
   const items = [
-    ...causes.filter((s) => s.evidence_range !== null).map((s) => ["accent", `${shortenEnd(s.evidence_range, 48)} of rank ${s.rank}, the cause`, null, s.evidence_range]),
+    ...groupBy(causes.filter((s) => s.evidence_range !== null), (s) => s.evidence_range).map((of) => ["accent", ofCauses(of), null, of[0].evidence_range]),
     ...DOES.filter((_, does) => has(3, (bar) => bar.does === does)),
     data.hasDevice ? ["compute", "kernels"] : ["compute", "operators"],
     has(2, (bar) => data.describe(bar.of).kind !== "kernel") ? ["memory", "copies and fills"] : null,

@@ -4,7 +4,7 @@ import { formatNs, shortenEnd } from "./format.js";
 import { linearTicks } from "./axes.js";
 import { DOES, waitsForDevice } from "./timeline_data.js";
 
-const LEFT = 64;
+const LEFT = 70;
 const TOP = 22;
 const PALETTE = ["grid", "muted", "text", "paper", "critical", "compute", "memory", "operator", "wait", "transfer", "whole", "path", "focus", "on-mark", "on-range"];
 
