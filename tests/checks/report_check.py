@@ -4,12 +4,13 @@
     tests/checks/report_check.py --aggregator BIN --run RUN --slow-rank N --clean RUN [--data DIR] [--out DIR] [--browser PATH]
 
 RUN is a native run with slow rank N; --clean is the same workload without a slow rank. The other reports are those of
-examples/traces/gloo8_slow5, of the same traces with hostile names, and of kineto/torchrec4_long_a2a if DIR contains it. For each
+examples/traces/gloo8_slow5, of the same traces with hostile names, and of kineto/torchrec4_long_a2a and nd/d3_slow5_fwd if DIR
+contains them. For each
 report, the page must request only its own file, print nothing to the console, draw marks in every picture and name the right
 rank; sorting, searching, hovering, switching and zooming must work with pointer and keyboard, and tapping and choosing a section
 at the width of a phone. On paper, nothing lies over anything else. Screenshots at 1440 and 390 px, light and dark, are left in --out.
 
-Last, two comparisons: clean and slow, and gloo8_slow5 with and without hostile names. The second tab of these pages is reached,
+Last, two comparisons: clean and slow, and gloo8_slow5 with and without hostile names. These pages open on the comparison, which is
 drawn, sorted and searched in the same way.
 """
 
@@ -135,6 +136,7 @@ def every_picture_has_marks(report):
                 canvases: [...section.querySelectorAll('canvas')].map(coloured),
                 rows: section.querySelectorAll('tbody tr').length,
                 folded: section.querySelectorAll('details.extra').length,
+                sentences: section.querySelectorAll('.draw > .say').length,
             };
         }""", section)
         if not found["place"]:
@@ -143,7 +145,7 @@ def every_picture_has_marks(report):
         drawn += 1
         check(all(n > 0 for n in found["pictures"]), f"#{section} has a picture without marks: {found}")
         check(all(n > 2 for n in found["canvases"]), f"#{section} has an empty canvas: {found}")
-        check(found["pictures"] or found["canvases"] or found["rows"] or found["folded"] or section == "tables",
+        check(found["pictures"] or found["canvases"] or found["rows"] or found["folded"] or found["sentences"],
               f"#{section} is empty: {found}")
     return drawn
 
@@ -158,8 +160,19 @@ def everything_has_a_name(report):
 
 
 def verdict_names(report, rank):
-    title, cost = report.page.inner_text("#verdict-word"), report.page.locator(".answers dd").first.inner_text()
-    check(title == f"SLOW RANK {rank}" and " of each " in cost, f"the verdict is: {title}, {cost}")
+    title = report.page.inner_text("#verdict-word")
+    answers = report.js("Object.fromEntries([...document.querySelectorAll('.answers div')].map((d) => [...d.children].map((c) => c.textContent)))")
+    check(title == f"SLOW RANK {rank}" and " of each " in answers["cost"], f"the verdict is: {title}, {answers}")
+    check(answers["machine"].startswith("host ") and answers["what to do"], f"the machine or what to do is missing: {answers}")
+    sure = report.js("[...document.querySelectorAll('#verdict .tiles div')].map((d) => d.textContent).join()")
+    check("how sure" in sure and "certain" in sure, f"the tiles do not say how sure the verdict is: {sure}")
+    # All of that is on the first screen.
+    for height, width in ((900, 1440), (844, 390)):
+        report.page.set_viewport_size({"width": width, "height": height})
+        report.drawn()
+        bottom = report.js("document.querySelector('#verdict .answer').getBoundingClientRect().bottom")
+        check(bottom <= height, f"at {width} px, the answers end at {bottom} px, below the first screen")
+    report.resize(1440)
     check(report.page.locator("#verdict.cause").count() == 1, "the verdict does not look like a cause")
     check(report.page.locator(".findings a[href='#steps']").count() > 0, "the straggler's finding has no link")
 
@@ -172,6 +185,8 @@ def the_evidence_names_the_cause(report, rank):
     z = heads.index("z")
     number = lambda text: 101 if text == "above 100" else -101 if text == "below −100" else float(text) if text != "–" else 0
     check(all(number(row[z]) < number(rows[0][z]) for row in rows[1:]), f"z of the ranks: {[row[z] for row in rows]}")
+    first = report.js("[...document.querySelectorAll('#lateness .strip .row')].map((r) => [r.querySelector('.label').textContent, r.classList.contains('culprit')])[0]")
+    check(first == [f"rank {rank}", True], f"the proof begins with {first}")
     heat = report.js("JSON.parse(document.getElementById('run-data').textContent).heat")
     columns = len(heat["columns"])
     shown = heat["range"] if heat["range_name"] is not None else heat["own"]
@@ -289,7 +304,7 @@ def a_phone_has_contents(report):
     check(entries == sections, f"the contents list {entries}, and the sections are {sections}")
     place = """(id) => [document.getElementById(id).getBoundingClientRect().top, document.querySelector('.bar').getBoundingClientRect().bottom,
         innerHeight]"""
-    for section in ("timeline", "findings", "idle"):
+    for section in ("timeline", "findings", "operators"):
         page.select_option("#jump", section)
 
         def is_there(section=section):
@@ -408,20 +423,22 @@ def selected(report):
 def tabs_work(report):
     """Switches tabs by mouse and keyboard, and leaves the comparison open."""
     page = report.page
-    check(selected(report) == "run", "the run is not shown first")
-    page.click("#tab-diff")
-    check(selected(report) == "diff", "a click does not show the comparison")
+    check(selected(report) == "diff", "the comparison is not shown first")
     page.click("#tab-run")
-    check(selected(report) == "run", "a click does not show the run again")
-    page.focus("#tab-run")
-    for key, expected in (("ArrowRight", "diff"), ("ArrowRight", "run"), ("ArrowLeft", "diff"), ("Home", "run"), ("End", "diff")):
+    check(selected(report) == "run", "a click does not show the run")
+    page.click("#tab-diff")
+    check(selected(report) == "diff", "a click does not show the comparison again")
+    paths = report.js("[...document.querySelectorAll('.inputs span')].map((s) => [s.textContent, s.title])")
+    check(len(paths) == 2 and all(path for _, path in paths), f"the page does not name both runs: {paths}")
+    page.focus("#tab-diff")
+    for key, expected in (("ArrowRight", "run"), ("ArrowRight", "diff"), ("ArrowLeft", "run"), ("End", "run"), ("Home", "diff")):
         page.keyboard.press(key)
         check(selected(report) == expected, f"{key} shows {selected(report)}, not {expected}")
         check(report.js("document.activeElement.id") == f"tab-{expected}", f"{key} leaves the focus behind")
     listed = report.js("[...document.querySelectorAll('#jump option')].map((o) => o.value).filter(Boolean)")
     check(listed and all(name.startswith("diff-") for name in listed), f"the contents of the comparison: {listed}")
     reachable = report.js("[...document.querySelectorAll('[role=tab]')].map((t) => t.tabIndex)")
-    check(reachable == [-1, 0], f"one tab is reached by the Tab key, not {reachable}")
+    check(reachable == [0, -1], f"one tab is reached by the Tab key, not {reachable}")
 
 
 def comparison_works(report, rank):
@@ -466,7 +483,7 @@ def take_pictures(report, out, name):
             check(fits, f"at {width} px the page of {name} is {report.js(wide)} px too wide")
             page.screenshot(path=out / f"{name}-{width}-{theme}.png", full_page=True)
     page.emulate_media(media="print", color_scheme="light")
-    check(page.locator(".sentence").locator("visible=true").count() == 1 and not page.is_visible(".bar"), "the printed page lacks the verdict or shows buttons")
+    check(page.locator(".verdict .word").locator("visible=true").count() == 1 and not page.is_visible(".bar"), "the printed page lacks the verdict or shows buttons")
     page.emulate_media(media="screen", color_scheme="light")
     report.resize(1440)
 
@@ -483,6 +500,31 @@ def readme_pictures(report, out):
         page.screenshot(path=path, full_page=True, clip={"x": 0, "y": top, "width": width, "height": bottom - top})
         check(path.stat().st_size < 200_000, f"{path.name} has {path.stat().st_size} bytes: too many for a README")
     report.resize(1440)
+
+
+def says_what_it_is(report, source):
+    """Checks that the page names its input, when and where it was recorded, and the command that made it."""
+    facts = report.js("Object.fromEntries([...document.querySelectorAll('.facts div')].map((d) => [...d.children].map((c) => c.textContent)))")
+    check(facts["input"].endswith(pathlib.Path(source).name) and re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", facts["recorded"]), f"facts: {facts}")
+    check("hosts" in facts and "not covered" in facts, f"facts: {facts}")
+    made = report.page.inner_text(".made")
+    check(re.match(r"Made by rankscope \d+\.\d+\.\d+ with .* report ", made) and str(source) in made, f"the last line: {made}")
+
+
+def roles_work(report, rank):
+    """Checks the grid of roles: one cell a rank, the slow one marked, and its place in the tooltip."""
+    page = report.page
+    cells = report.js("[...document.querySelectorAll('#roles .role')].map((c) => [c.textContent, c.classList.contains('cause')])")
+    slow = [text for text, is_cause in cells if is_cause]
+    check(len(cells) == 8 and len(slow) == 1 and slow[0].startswith(f"rank {rank} "), f"the grid of roles: {cells}")
+    page.locator("#roles .role.cause").hover()
+    check("host" in tip(report) or "pid" in tip(report), f"over a role: {tip(report)!r}")
+    page.mouse.move(2, 2)
+    page.locator("#roles .role").first.focus()
+    check("rank 0" in tip(report), f"the keyboard focus shows no tooltip for a role: {tip(report)!r}")
+    before = report.js("document.querySelector('#roles .role.cause').textContent")
+    page.click("#roles button[data-value=delay]")
+    check(report.js("document.querySelector('#roles .role.cause').textContent") != before, "the grid does not switch")
 
 
 def use(report, rank):
@@ -539,11 +581,12 @@ def run(arguments, work):
     hostile.mkdir()
     hostile_traces(hostile)
     sources = [("native", arguments.run, arguments.slow_rank), ("gloo8_slow5", ROOT / "examples/traces/gloo8_slow5", 5), ("hostile", hostile, 5)]
-    real = arguments.data / "kineto/torchrec4_long_a2a"
-    if real.is_dir():
-        sources.append(("torchrec4_long_a2a", real, 2))
-    else:
-        print(f"skipped: the report of torchrec4_long_a2a, which is not in {arguments.data}")
+    for folder, rank in (("kineto/torchrec4_long_a2a", 2), ("nd/d3_slow5_fwd", 5)):
+        real = arguments.data / folder
+        if real.is_dir():
+            sources.append((real.name, real, rank))
+        else:
+            print(f"skipped: the report of {folder}, which is not in {arguments.data}")
     opened = []
     with sync_playwright() as playwright:
         for name, source, rank in sources:
@@ -552,10 +595,14 @@ def run(arguments, work):
             report = Report(playwright, arguments.browser, page, work / f"profile-{name}")
             try:
                 report.calm("when it was opened")
+                opened_ms = report.js("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd")
                 drawn = every_picture_has_marks(report)
+                says_what_it_is(report, source)
                 take_pictures(report, out, name)
                 if name == "gloo8_slow5":
                     readme_pictures(report, out)
+                if report.page.locator("#roles").count():
+                    roles_work(report, rank)
                 use(report, rank)
                 if name == "hostile":
                     nothing_was_executed(report)
@@ -563,7 +610,7 @@ def run(arguments, work):
                 report.calm("at the end")
             finally:
                 report.context.close()
-            opened.append(f"{name}: {drawn} sections drawn, {size / 1e6:.2f} MB")
+            opened.append(f"{name}: {drawn} sections drawn after {opened_ms:.0f} ms, {size / 1e6:.2f} MB")
         opened.append(many_bars(playwright, arguments, work, out))
         for name, before, after, rank in (("native-compared", arguments.clean, arguments.run, arguments.slow_rank),
                                           ("hostile-compared", ROOT / "examples/traces/gloo8_slow5", hostile, 5)):
@@ -588,8 +635,10 @@ def compare(playwright, arguments, work, out, name, sources, rank):
     report = Report(playwright, arguments.browser, page, work / f"profile-{name}")
     try:
         report.calm("when it was opened")
-        verdict_names(report, rank)
         tabs_work(report)
+        report.page.click("#tab-run")
+        verdict_names(report, rank)
+        report.page.click("#tab-diff")
         drawn = every_picture_has_marks(report)
         take_pictures(report, out, name)
         comparison_works(report, rank)

@@ -1,5 +1,6 @@
 //! `aggregator report`.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -21,8 +22,8 @@ use crate::render::html::{Reported, Settings, report, report_with};
 
 /// Write one page for a browser: the verdict, its evidence, and the limits of both.
 ///
-/// Given two runs, A and B, the page shows B and has a second tab: what changed since A, as `aggregator diff A B`
-/// prints it. Two directories of traces are two runs if some rank is in both.
+/// Given two runs, A and B, the page opens on what changed from A to B, as `aggregator diff A B` prints it, and has a
+/// second tab: the report of B. Two directories of traces are two runs if some rank is in both.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Run, or traces of torch.profiler: .json or .json.gz files, or directories of them. Or two runs: before and
@@ -53,8 +54,12 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         communication: arguments.communication.rule(),
         ..arguments.scope.options()
     };
-    let settings =
-        Settings { timeline_step: arguments.timeline, unlike_runs: arguments.input.force, ..Settings::default() };
+    let settings = Settings {
+        timeline_step: arguments.timeline,
+        unlike_runs: arguments.input.force,
+        command: quoted(std::env::args_os()),
+        ..Settings::default()
+    };
     let paths = expand_all(arguments.paths)?;
     refuse_input(&arguments.out, &paths)?;
     let sides = sides(paths, arguments.input, &mut options.steps)?;
@@ -69,6 +74,20 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     print_result(&arguments.out, &reported);
     print_omissions(&reported.omissions);
     Ok(arguments.input.outcome(reported.worst))
+}
+
+/// A command as text that a shell reads back as the same arguments. The program loses its directory.
+fn quoted(arguments: impl Iterator<Item = OsString>) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./,:=+@%".contains(c);
+    let quote = |(at, argument): (usize, OsString)| {
+        let text = match Path::new(&argument).file_name().filter(|_| at == 0) {
+            Some(name) => name.to_string_lossy().into_owned(),
+            None => argument.to_string_lossy().into_owned(),
+        };
+        let is_plain = !text.is_empty() && text.chars().all(is_plain);
+        if is_plain { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
+    };
+    arguments.enumerate().map(quote).collect::<Vec<_>>().join(" ")
 }
 
 /// The runs of a report.
@@ -118,5 +137,19 @@ fn print_result(path: &Path, reported: &Reported) {
     ));
     for text in &reported.summarised {
         say(format_args!("summarised: {text}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_the_command_back() {
+        let arguments = ["/opt/bin/rankscope", "report", "my run", "it's", "a$b", "", "x/y.json.gz", "--steps=3..5"];
+        assert_eq!(
+            quoted(arguments.into_iter().map(OsString::from)),
+            r"rankscope report 'my run' 'it'\''s' 'a$b' '' x/y.json.gz --steps=3..5"
+        );
     }
 }

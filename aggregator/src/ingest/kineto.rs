@@ -62,6 +62,7 @@ impl Source for KinetoSource {
             run_id: String::new(),
             tool: "torch.profiler".into(),
             world_size: Some(self.plan.world_size),
+            ..SourceInfo::default()
         }
     }
 

@@ -92,7 +92,7 @@ impl Source for SnapshotSource {
             path: self.path.clone(),
             run_id: String::new(),
             tool: "torch.cuda.memory._dump_snapshot".into(),
-            world_size: None,
+            ..SourceInfo::default()
         }
     }
 

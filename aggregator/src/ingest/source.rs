@@ -25,6 +25,10 @@ pub struct SourceInfo {
     pub tool: String,
     /// Number of ranks in the job; `None` if the source does not record it.
     pub world_size: Option<i32>,
+    /// UTC at the start of the recording, in ns since 1970; `None` if the source does not record it.
+    pub created_utc_ns: Option<i64>,
+    /// Command line of the job; empty if the source does not record it.
+    pub command: Vec<String>,
 }
 
 /// A set of ranks that can be loaded one by one, from several threads.
@@ -174,6 +178,8 @@ impl Source for RunSource {
             run_id: manifest.run_id.clone(),
             tool: manifest.tool.clone(),
             world_size: Some(manifest.world_size),
+            created_utc_ns: Some(manifest.created_utc_ns).filter(|ns| *ns > 0),
+            command: manifest.command.clone(),
         }
     }
 

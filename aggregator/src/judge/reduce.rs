@@ -56,6 +56,8 @@ pub(crate) struct Analyzed {
     pub(crate) time: BTreeMap<i32, Interval>,
     /// The devices of all ranks.
     pub(crate) devices: Vec<DeviceRow>,
+    /// First start and last end of everything that was read, in global ns; `None` without rows.
+    pub(crate) recorded_ns: Option<(i64, i64)>,
 }
 
 /// An analysis with the replay that stated its costs.
@@ -114,8 +116,12 @@ pub(crate) fn analyze_aligned(
 ) -> Result<Analyzed, Error> {
     let (parts, time, omissions) = map_chosen(source, options, progress)?;
     let devices = parts.iter().flat_map(|p| p.devices.iter().cloned()).collect();
+    let of_part = |part: &RankPart| Some((part.outline.info.rank, part.outline.recorded_ns?));
+    let recorded: Vec<(i32, (i64, i64))> = parts.iter().filter_map(of_part).collect();
     let (analysis, clocks, _) = reduce_aligned(parts, &source.info(), options, omissions)?;
-    Ok(Analyzed { analysis, clocks, time, devices })
+    let global = |(rank, (first, last))| (clocks.global(rank, false, first), clocks.global(rank, false, last));
+    let recorded_ns = recorded.into_iter().map(global).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+    Ok(Analyzed { analysis, clocks, time, devices, recorded_ns })
 }
 
 /// Parts of ranks, the span of `--from` and `--to` on each rank's clock, and the omissions.

@@ -19,10 +19,12 @@ mod collectives;
 mod columns;
 mod compare;
 mod devices;
+mod identity;
 mod modules;
 mod page;
 mod page_limits;
 mod plain_tables;
+mod roles;
 mod section_texts;
 mod steps;
 mod string_pool;
@@ -38,10 +40,11 @@ use serde::Serialize;
 use trace::{OmissionKind, OmissionRow, Text, worst_omission};
 
 use self::columns::Columns;
-use self::page::{RunPage, Tab, write_page};
+use self::page::{Frame, RunPage, Tab, write_page};
 pub use self::page_limits::Limits;
 use self::page_limits::Shortenings;
-use self::section_texts::{PageContent, answers, facts, findings, headline, sections, tiles, uncovered};
+use self::roles::{Roles, roles};
+use self::section_texts::{PageContent, answers, findings, headline, sections, tiles, uncovered};
 use self::string_pool::{StringPool, visible_sentence};
 use self::tables::Roofline;
 use self::timeline::{Timelines, timelines};
@@ -60,10 +63,10 @@ const VERSION: u32 = 2;
 const BREAKDOWN: &str = "rank device_id step compute_ns overlap_ns exposed_comm_ns exposed_wait_ns memory_ns idle_ns";
 const STRAGGLERS: &str = "rank verdict own_excess_ns own_excess_low_ns own_excess_high_ns step_delay_ns caused_wait_ns \
      suffered_wait_ns inherited_ns z persistence slowdown reason evidence_range evidence_excess_ns evidence_z \
-     evidence_persistence stands_on";
+     evidence_persistence stands_on host pid device_id file";
 const BUCKETS: &str = "step bucket rank bytes ready_ns enqueue_ns start_ns wait_ns end_ns exposed_ns";
 const COLLECTIVES: &str = "op bytes step first_start_ns skew_ns error_ns transfer_ns algbw_gbs busbw_gbs busbw_incl_wait_gbs \
-     last_rank complete clocks_disagree";
+     last_rank ranks_seen complete clocks_disagree";
 const CLOCKS: &str =
     "rank clock method offset_ns drift_ppb error_ns bias_ns bound_ns residual_p95_ns samples violations";
 const IDLE: &str = "rank device_id stream_id category gaps idle_ns";
@@ -82,6 +85,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Whether runs of different world sizes or programs are compared.
     pub unlike_runs: bool,
+    /// The command that makes the page, for its last line; empty without one.
+    pub command: String,
 }
 
 /// The result of a report.
@@ -114,12 +119,17 @@ pub fn report(
 ) -> Result<Reported, Error> {
     let analyzed = analyze_aligned(source, options, progress)?;
     let run = run_tab(source, options, settings, &analyzed, "Run")?;
-    let title = title(&analyzed.analysis);
-    let bytes = write_page(&title, &[run.tab], &mut out)?;
+    let name = identity::name(&source.info());
+    let frame = Frame {
+        title: title(&name, &analyzed.analysis),
+        inputs: vec![("", name, identity::path(&source.info()))],
+        command: visible_sentence(&settings.command),
+    };
+    let bytes = write_page(&frame, &[run.tab], &mut out)?;
     Ok(reported(analyzed.analysis, run.summarised, run.omissions, bytes))
 }
 
-/// Writes the report of the run `after`, with the changes since `before` in a second tab.
+/// Writes the report of the run `after` behind a first tab, which has the changes since `before`.
 ///
 /// # Errors
 /// The errors of [`report`] and [`diff`].
@@ -136,8 +146,14 @@ pub fn report_with(
     let analyzed = analyze_aligned(after, options, &|done, total| progress(total + done, 2 * total))?;
     let run = run_tab(after, options, settings, &analyzed, "Run B")?;
     let compared = compare::compare_tab(&changes, &settings.limits)?;
-    let title = format!("{} · compared", title(&analyzed.analysis));
-    let bytes = write_page(&title, &[run.tab, compared], &mut out)?;
+    let (a, b) = (before.info(), after.info());
+    let input = |letter, info| (letter, identity::name(info), identity::path(info));
+    let frame = Frame {
+        title: format!("{} against {} · rankscope", identity::name(&a), identity::name(&b)),
+        inputs: vec![input("A", &a), input("B", &b)],
+        command: visible_sentence(&settings.command),
+    };
+    let bytes = write_page(&frame, &[compared, run.tab], &mut out)?;
     let mut reported = reported(analyzed.analysis, run.summarised, run.omissions, bytes);
     reported.worst = reported.worst.into_iter().chain(worst_omission(&changes.omissions)).min();
     // The omissions of the comparison include those of B, which was read twice.
@@ -158,9 +174,8 @@ fn reported(analysis: Analysis, summarised: Vec<String>, of_timeline: Vec<Omissi
     Reported { bytes, ranks, summarised, omissions, worst }
 }
 
-fn title(analysis: &Analysis) -> String {
-    let name = if analysis.facts.run_id.is_empty() { "traces" } else { &analysis.facts.run_id };
-    format!("{} · {} · rankscope", visible_sentence(name), visible_sentence(analysis.title()))
+fn title(name: &str, analysis: &Analysis) -> String {
+    format!("{name} · {} · rankscope", visible_sentence(analysis.title()))
 }
 
 /// A run as a tab of the page.
@@ -187,6 +202,9 @@ struct Document<'a> {
     matched: BTreeMap<String, usize>,
     heat: steps::Heat,
     timeline: Timelines,
+    roles: Option<Roles>,
+    /// The end of the recording, in ns since the first point of all curves of memory.
+    memory_end_ns: i64,
     /// The rows that the roofline shows: `kernel` or `operator`.
     roofline_of: &'static str,
     extras: Vec<plain_tables::PlainTable>,
@@ -214,19 +232,27 @@ fn run_tab(
         roofline: &roofline,
         timeline: !document.timeline.is_empty(),
         timeline_step: step,
+        roles: document.roles.is_some(),
+        tables: !document.extras.is_empty(),
         notes: &notes,
     };
     let sections = sections(&content);
+    let uncovered = uncovered(&content, &sections, limits);
+    let findings = findings(analysis, &sections);
+    let (drawn, absent): (Vec<_>, Vec<_>) = sections.into_iter().partition(|section| section.drawn);
+    let (proof, details) = drawn.into_iter().partition(|section| section.proof);
     let page = RunPage {
         kind: analysis.verdict.kind.as_str(),
         word: visible_sentence(analysis.title()),
         headline: headline(analysis),
         answers: answers(analysis),
         tiles: tiles(analysis),
-        facts: facts(analysis),
-        uncovered: uncovered(&content, &sections, limits),
-        findings: findings(analysis, &sections),
-        sections,
+        facts: identity::facts(&source.info(), analyzed),
+        uncovered,
+        findings,
+        proof,
+        details,
+        absent,
         data: page::script_json(&document)?,
     };
     let summarised = notes.all().iter().map(|(_, text)| text.clone()).collect();
@@ -261,7 +287,7 @@ fn document<'a>(
     let heat = steps::heat(tables, limits, notes);
     let (bucket_unit_ns, buckets) = buckets::buckets(tables, limits, notes);
     let collectives = collectives::collectives(tables, &mut names, limits, notes);
-    let idle = devices::idle(tables, limits, notes);
+    let (idle, idle_pct) = devices::idle(tables);
     let memory = devices::memory(tables, limits, notes);
     let peaks = devices::peaks(tables);
     let alive: Vec<String> = peaks.iter().map(|p| visible_sentence(&p.alive)).collect();
@@ -274,7 +300,7 @@ fn document<'a>(
         ("kernel_stats", kernels.columns(&mut names)?),
         ("op_stats", operators.columns(&mut names)?),
         ("module_stats", modules::modules(tables, &mut names, limits, notes)?),
-        ("idle_breakdown", Columns::of(&idle, IDLE, &mut names)?),
+        ("idle_breakdown", Columns::of(idle, IDLE, &mut names)?.with("share_pct", idle_pct)),
         ("memory_curve", Columns::of(&memory, MEMORY, &mut names)?),
         ("memory_peaks", Columns::of(peaks, PEAKS, &mut names)?.with("alive", alive)),
         ("memory_at_peak", Columns::of(devices::blocks(tables), BLOCKS, &mut names)?),
@@ -291,6 +317,8 @@ fn document<'a>(
         matched: collectives.matched,
         heat,
         timeline,
+        roles: roles(&analyzed.analysis),
+        memory_end_ns: devices::memory_end_ns(tables, analyzed.recorded_ns),
         roofline_of: roofline.of,
         extras: plain_tables::plain_tables(tables, &mut names, limits, notes)?,
         names,

@@ -1,8 +1,9 @@
 // Stacked bars, one per row, with a label on the left; sortable, with tooltips.
 import { drawing, element, explain, redraw, svg } from "./dom.js";
 import { linearTicks, scale } from "./axes.js";
+import { shortenEnd } from "./format.js";
 
-// `spec`: { label, kinds: [[class, name]], rows(): [{ label, brief, marked, values, lines(i) }], format, total(row) }. Returns the
+// `spec`: { label, kinds: [[class, name]], rows(): [{ label, brief, marked, values, texts: { i: text in part i }, lines(i) }], format, total(row) }. Returns the
 // box and a function that redraws it.
 export function stackedBars(spec) {
   const box = element("div", { class: "bars scroll", tabindex: "0", role: "group", "aria-label": spec.label });
@@ -38,6 +39,8 @@ function draw(box, width, spec) {
       from += value;
       const bar = svg("rect", { class: "mark " + spec.kinds[i][0], x, y: y + 1.5, width: Math.max(0.5, end - x), height: height - 3 });
       group.append(explain(bar, () => row.lines(i)));
+      const text = row.texts && row.texts[i];
+      if (text && height >= 22 && end - x > 60) group.append(svg("text", { class: "in-bar", x: x + 4, y: y + height / 2 + 4 }, shortenEnd(text, Math.floor((end - x - 6) / 6.6))));
     });
     group.append(svg("text", { class: "total", x: px(sums[r]) + 5, y: y + height / 2 + 4 }, height >= 14 ? spec.format(sums[r]) : ""));
     picture.append(explainRow(group, row));

@@ -128,8 +128,14 @@ export function redraw(box, draw) {
   return again;
 }
 
+// Legends are folded where the page is as narrow as a phone.
+const narrow = matchMedia("(max-width: 40rem)");
+
 // A legend of colours. An item is [class, text], or [class, text, colour, title] for a colour that is no class.
 export function legend(items) {
-  return element("ul", { class: "legend" }, items.map(([kind, text, paint, title]) =>
+  const list = element("ul", { class: "legend" }, items.map(([kind, text, paint, title]) =>
     element("li", { title }, [element("span", { class: "swatch " + kind, "aria-hidden": "true", style: paint && { "background-color": paint } }), bdi(text)])));
+  const folded = element("details", { class: "legends", open: !narrow.matches }, [element("summary", {}, "Colours"), list]);
+  narrow.addEventListener("change", () => { folded.open = !narrow.matches; });
+  return folded;
 }

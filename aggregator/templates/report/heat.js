@@ -2,17 +2,23 @@
 import { choice, colour, element, redraw, say, showTipsOf } from "./dom.js";
 import { formatNs, shortenEnd, span } from "./format.js";
 
-// Viridis (van der Walt & Smith, 2015) at nine points. Its lightness rises evenly, so it is readable without colours.
-const VIRIDIS = [[68, 1, 84], [71, 44, 122], [59, 81, 139], [44, 113, 142], [33, 144, 141], [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37]];
 const MODES = [["own", "Own excess"], ["arrival", "Arrival"], ["suffered", "Suffered wait"]];
 
-// The map has no fixed meaning of dark and light: larger values stand out from the page, and the scale above the map shows how.
-export function heatColour(share) {
-  const dark = colour("dark") === "1";
-  const at = Math.min(1, Math.max(0, dark ? share : 1 - share)) * (VIRIDIS.length - 1);
-  const i = Math.min(VIRIDIS.length - 2, Math.floor(at));
-  const mix = VIRIDIS[i].map((c, k) => Math.round(c + (VIRIDIS[i + 1][k] - c) * (at - i)));
-  return `rgb(${mix.join(",")})`;
+// Four colours from that of the page, which means 0, to the one that differs most from it, in both themes.
+const STOPS = ["heat-0", "heat-1", "heat-2", "heat-3"];
+
+function numbersOf(hex) {
+  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+}
+
+// A function from a share of the largest value to its colour. The further a colour is from the page, the worse the value.
+export function heatScale() {
+  const stops = STOPS.map((name) => numbersOf(colour(name)));
+  return (share) => {
+    const at = Math.min(1, Math.max(0, share)) * (stops.length - 1);
+    const i = Math.min(stops.length - 2, Math.floor(at));
+    return `rgb(${stops[i].map((c, k) => Math.round(c + (stops[i + 1][k] - c) * (at - i))).join(",")})`;
+  };
 }
 
 export function heatMap(heat, verdictRanks) {
@@ -43,7 +49,7 @@ export function heatMap(heat, verdictRanks) {
   function draw(width) {
     const ratio = devicePixelRatio || 1;
     cell.left = 8 + 7.5 * Math.max(...heat.rows.map(([a, b]) => span(a, b).length), 6);
-    cell.width = Math.max(1, Math.min(72, (width - cell.left - 8) / columns));
+    cell.width = Math.max(1, (width - cell.left - 8) / columns);
     cell.height = Math.max(2, Math.min(24, Math.floor(560 / rows)));
     const height = cell.top + rows * cell.height + 34;
     canvas.width = Math.floor(width * ratio);
@@ -53,23 +59,26 @@ export function heatMap(heat, verdictRanks) {
     const pen = canvas.getContext("2d");
     pen.scale(ratio, ratio);
     const most = top();
+    const [shade, none] = [heatScale(), colour("grid")];
     const gap = cell.width > 5 && cell.height > 5 ? 1 : 0;
     for (let row = 0; row < rows; row++) for (let column = 0; column < columns; column++) {
       const v = value(row, column);
       const [x, y] = [cell.left + column * cell.width, cell.top + row * cell.height];
-      pen.fillStyle = v === null ? colour("grid") : heatColour(Math.max(0, v) / most);
+      pen.fillStyle = v === null ? none : shade(Math.max(0, v) / most);
       if (v === null && cell.width > 5 && cell.height > 5) pen.fillRect(x + cell.width / 2 - 2, y + cell.height / 2 - 1, 4, 2);
       else pen.fillRect(x, y, cell.width - gap, cell.height - gap);
     }
+    pen.strokeStyle = colour("rule");
+    pen.strokeRect(cell.left - 0.5, cell.top - 0.5, columns * cell.width + 1, rows * cell.height + 1);
     labels(pen, width);
     cursor(pen);
     const bar = scaleBar.getContext("2d");
     for (let x = 0; x < 160; x++) {
-      bar.fillStyle = heatColour(x / 159);
+      bar.fillStyle = shade(x / 159);
       bar.fillRect(x, 0, 1, 12);
     }
     low.textContent = "0";
-    high.textContent = formatNs(most) + (state.mode === "own" || state.mode === "range" ? " or more; less than the others: as 0" : " or more");
+    high.textContent = formatNs(most) + (state.mode === "own" || state.mode === "range" ? " or more; 0 = no more than the others" : " or more");
     const name = modes.find(([mode]) => mode === state.mode)[1];
     canvas.setAttribute("aria-label", `${name} by rank and step; ${rows} rows, ${columns} columns. Arrow keys move from cell to cell.`);
     readout.textContent = "";

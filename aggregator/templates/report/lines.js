@@ -2,7 +2,7 @@
 import { element, redraw, say, showTipsOf, svg } from "./dom.js";
 import { frame, linearTicks, logBorders, logTicks } from "./axes.js";
 
-// `spec`: { label, xLabel, yLabel, formatX, formatY, ticksX, ticksY, logY, steps, height, series: [{ name, kind, points: [[x, y, lines]], marks,
+// `spec`: { label, xLabel, yLabel, formatX, formatY, ticksX, ticksY, logY, close, steps, height, series: [{ name, kind, points: [[x, y, lines]], marks,
 // line }], bands: [{ kind, points: [[x, low, high]] }] }.
 export function lineChart(spec) {
   const xs = spec.series.flatMap((s) => s.points.map((p) => p[0]));
@@ -49,14 +49,21 @@ export function lineChart(spec) {
     return points.slice(Math.max(0, first - 1), last + 1);
   }
 
+  // An axis that is `close` to its values shows changes that are small beside them; every other one begins at 0.
+  function borders(known, top) {
+    const least = known.reduce((a, b) => Math.min(a, b), spec.close ? Infinity : 0);
+    const room = spec.close ? Math.max(0.1 * (top - least), 0.01 * top, 1) : 0;
+    return spec.close ? [Math.max(0, least - room), top + room] : [Math.min(0, least), top > 0 ? top * 1.05 : 1];
+  }
+
   function draw(width) {
     const height = spec.height || 260;
     const ys = [];
     for (const s of spec.series) for (const p of visible(s.points)) ys.push(p[1]);
-    for (const b of spec.bands || []) for (const p of visible(b.points)) ys.push(p[2]);
+    for (const b of spec.bands || []) for (const p of visible(b.points)) ys.push(p[2], ...(spec.close ? [p[1]] : []));
     const known = ys.filter((y) => y !== null && (!spec.logY || y > 0));
     const top = known.length ? known.reduce((a, b) => Math.max(a, b), -Infinity) : 1;
-    const [from, to] = spec.logY ? logBorders(known, 10) : [Math.min(0, known.reduce((a, b) => Math.min(a, b), 0)), top > 0 ? top * 1.05 : 1];
+    const [from, to] = spec.logY ? logBorders(known, 10) : borders(known, top);
     const y = { from, to, log: spec.logY, format: spec.formatY, label: spec.yLabel,
       ticks: spec.logY ? logTicks(from, to, 6, 10) : (spec.ticksY || linearTicks)(from, to, 5) };
     const x = { from: state.view[0], to: state.view[1], format: spec.formatX, label: spec.xLabel,
@@ -139,7 +146,7 @@ export function lineChart(spec) {
     picture.addEventListener("dblclick", () => zoom(whole.slice()));
   }
 
-  return element("div", {}, [element("div", { class: "controls" }, [element("span", { class: "hint" }, "Drag to zoom. Keyboard: + − ← → 0."), reset]), box]);
+  return element("div", {}, [element("div", { class: "controls" }, [element("span", { class: "hint keys" }, "Drag to zoom. Keyboard: + − ← → 0."), reset]), box]);
 }
 
 // Each clip path needs a unique id.

@@ -61,7 +61,7 @@ function wireTabs() {
 
 // Print everything, including folded parts.
 addEventListener("beforeprint", () => {
-  for (const details of document.querySelectorAll("details.numbers")) details.open = true;
+  for (const details of document.querySelectorAll("details.numbers, details.legends")) details.open = true;
 });
 
 // Text between backticks is code.

@@ -37,17 +37,18 @@ export function stragglerTable(rows) {
   const [z, share] = range ? ["evidence_z", "evidence_persistence"] : ["z", "persistence"];
   const columns = [
     count("rank", "rank"), { title: "verdict", name: true, word: true, value: (r) => order.get(r), text: (r) => r.verdict },
+    ns("delay", "step_delay_ns", "Time that the rank adds to every step"),
+    { title: "why", name: true, value: (r) => (r.stands_on === null ? "" : [r.reason, r.evidence_range].filter((part) => part !== null).join(" in ")) },
     range ? { title: "longer in range", hint: `Time ${rangeOf(rows[0])} above the lower median of the other ranks, per step: what the verdict stands on`,
       value: (r) => r.evidence_excess_ns, text: (r) => formatNs(r.evidence_excess_ns) } : null,
     { title: "z", hint: "Distance from the other ranks in standard errors, of " + (range ? "the time in that range" : "own excess"), value: (r) => r[z],
       text: (r) => (r[z] === null ? null : Math.abs(r[z]) > 100 ? (r[z] > 0 ? "above 100" : "below −100") : r[z].toFixed(1)) },
     { title: "of steps", hint: "Share of steps that show it", value: (r) => r[share], text: (r) => (r[share] === null ? null : formatPercent(100 * r[share])) },
+    ns("caused wait", "caused_wait_ns", "Waits of other ranks that are charged to this rank"),
+    ns("suffered wait", "suffered_wait_ns", "Time spent waiting for other ranks"), ns("inherited", "inherited_ns", "Lateness caused by other ranks"),
     ns("own excess", "own_excess_ns", "All own work between collectives above the lower median of the ranks, per step"),
     { title: "95 % interval", value: (r) => r.own_excess_low_ns, text: (r) => (r.own_excess_low_ns === null ? null : `${formatNs(r.own_excess_low_ns)} to ${formatNs(r.own_excess_high_ns)}`) },
-    ns("delay", "step_delay_ns", "Time that the rank adds to every step"), ns("caused wait", "caused_wait_ns", "Waits of other ranks that are charged to this rank"),
-    ns("suffered wait", "suffered_wait_ns", "Time spent waiting for other ranks"), ns("inherited", "inherited_ns", "Lateness caused by other ranks"),
     { title: "slowdown", hint: "Time of the run divided by its estimated time if this rank did as much work as the others", value: (r) => r.slowdown, text: (r) => (r.slowdown === null ? null : r.slowdown.toFixed(3)) },
-    { title: "why", name: true, value: (r) => (r.stands_on === null ? "" : [r.reason, r.evidence_range].filter((part) => part !== null).join(" in ")) },
   ].filter((c) => c !== null);
   return table(columns, rows, { label: "verdict by rank", sort: 1, ascending: true, rows: 16, mark: (r) => "verdict-" + r.verdict });
 }
@@ -96,7 +97,7 @@ function unitOf(column, value) {
 // A table of the analysis. The suffix of a column's name gives its unit.
 export function extraTable(name, rows) {
   const columns = Object.keys(rows[0]).filter((column) => rows.some((r) => r[column] !== null)).map((column) => ({
-    title: column.replace(/_(ns|pct|gbs)$/, "").replaceAll("_", " "), name: rows.some((r) => typeof r[column] === "string"), value: (r) => r[column], text: (r) => unitOf(column, r[column]),
+    title: column.replace(/_pct$/, " %").replace(/_(ns|gbs)$/, "").replaceAll("_", " "), name: rows.some((r) => typeof r[column] === "string"), value: (r) => r[column], text: (r) => unitOf(column, r[column]),
   }));
   const title = name === "critical_path" ? "per-rank critical path" : name.replaceAll("_", " ");
   const details = element("details", { class: "extra", id: "table-" + name }, element("summary", {}, `${title} (${formatCount(rows.length)} rows)`));

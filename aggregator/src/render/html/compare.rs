@@ -1,4 +1,4 @@
-//! The comparison of two runs, as the second tab of the page.
+//! The comparison of two runs, as the first tab of the page.
 
 use serde::Serialize;
 
@@ -129,7 +129,7 @@ fn tiles(diff: &Diff) -> Vec<(&'static str, String)> {
         |row: &&DiffRow| row.place == Place::AllRanks && row.key.group == Group::Step && &*row.key.name == "wall";
     if let Some(step) = diff.rows.iter().find(is_step) {
         let pct = |value: f64| format!("{:+.1} %", 100.0 * value / mean(&diff.a).max(1.0));
-        tiles.push(("change of the step", pct(step.change.delta_ns)));
+        tiles.push(("change of the step, B − A", pct(step.change.delta_ns)));
         tiles.push(("95 % interval", format!("{} to {}", pct(step.change.low_ns), pct(step.change.high_ns))));
     }
     tiles.push(("significantly slower", plural(count_of(Judgement::Slower), "row")));
@@ -188,6 +188,8 @@ fn uncovered(diff: &Diff, shown: usize, limits: &Limits) -> Vec<(&'static str, S
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use trace::OmissionRow;
 
     use super::*;
@@ -276,7 +278,8 @@ mod tests {
     #[test]
     fn every_link_leads_to_a_section_of_the_tab() {
         let page = html(&analysis_with("gemm"));
-        let targets: Vec<&str> = page.split("href=\"#").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        let targets: BTreeSet<&str> =
+            page.split("href=\"#").skip(1).filter_map(|rest| rest.split('"').next()).collect();
         assert_eq!(targets.len(), page.matches("<section ").count());
         assert!(targets.iter().all(|target| page.contains(&format!("id=\"{target}\""))), "{targets:?}");
     }

@@ -1,11 +1,12 @@
 //! Devices: causes of idle time, and memory use.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use trace::{IdleBreakdownRow, MemoryAtPeakRow, MemoryCurveRow, MemoryPeakRow};
 
 use crate::base::units::plural;
 use crate::model::analysis::Tables;
+use crate::render::html::columns::five_digits;
 use crate::render::html::page_limits::{Limits, Shortenings};
 
 /// Number of peaks whose holders are shown.
@@ -13,24 +14,40 @@ const PEAKS: usize = 8;
 /// Number of blocks that are shown.
 const BLOCKS: usize = 12;
 
-/// The gaps of every stream by cause, or of every device if there are too many streams.
-pub(super) fn idle(tables: &Tables, limits: &Limits, notes: &mut Shortenings) -> Vec<IdleBreakdownRow> {
-    let rows = &tables.idle_breakdown;
-    let streams: BTreeSet<_> = rows.iter().map(|r| (r.rank, r.device_id, r.stream_id)).collect();
-    if streams.len() <= limits.streams {
-        return rows.clone();
+/// The gaps of the busiest stream of each device: of the one with the most gaps, which is the one that computes. Also their
+/// share of the recorded time, in percent.
+pub(super) fn idle(tables: &Tables) -> (Vec<&IdleBreakdownRow>, Vec<Option<f64>>) {
+    let mut gaps: BTreeMap<(i32, Option<i64>, Option<i64>), i64> = BTreeMap::new();
+    for row in &tables.idle_breakdown {
+        *gaps.entry((row.rank, row.device_id, row.stream_id)).or_default() += row.gaps;
     }
-    let text = "are too many to show: each device shows the sum over its streams.";
-    notes.add("idle", format!("{} {text}", plural(streams.len(), "stream")));
-    let mut sums: BTreeMap<(i32, Option<i64>, &str), IdleBreakdownRow> = BTreeMap::new();
-    for row in rows {
-        let none = || IdleBreakdownRow { stream_id: None, gaps: 0, idle_ns: 0, overhead_ns: 0, ..row.clone() };
-        let sum = sums.entry((row.rank, row.device_id, row.category.as_str())).or_insert_with(none);
-        sum.gaps += row.gaps;
-        sum.idle_ns = sum.idle_ns.saturating_add(row.idle_ns);
-        sum.overhead_ns = sum.overhead_ns.saturating_add(row.overhead_ns);
+    let mut busiest: BTreeMap<(i32, Option<i64>), (i64, Option<i64>)> = BTreeMap::new();
+    for ((rank, device, stream), gaps) in gaps {
+        let most = busiest.entry((rank, device)).or_insert((gaps, stream));
+        if gaps > most.0 {
+            *most = (gaps, stream);
+        }
     }
-    sums.into_values().collect()
+    let is_busiest = |row: &&IdleBreakdownRow| {
+        busiest.get(&(row.rank, row.device_id)).is_some_and(|(_, stream)| *stream == row.stream_id)
+    };
+    let rows: Vec<&IdleBreakdownRow> = tables.idle_breakdown.iter().filter(is_busiest).collect();
+    let whole = tables.step_breakdown.iter().filter(|row| row.step.is_none() && row.wall_ns > 0);
+    let recorded: BTreeMap<(i32, Option<i64>), i64> =
+        whole.map(|row| ((row.rank, row.device_id), row.wall_ns)).collect();
+    let share = |row: &&IdleBreakdownRow| {
+        let wall_ns = recorded.get(&(row.rank, row.device_id))?;
+        Some(five_digits(100.0 * row.idle_ns as f64 / *wall_ns as f64))
+    };
+    let shares = rows.iter().map(share).collect();
+    (rows, shares)
+}
+
+/// The end of the recording since the first point of the curves: an allocation that nothing frees lasts until then.
+pub(super) fn memory_end_ns(tables: &Tables, recorded_ns: Option<(i64, i64)>) -> i64 {
+    let points = || tables.memory_curve.iter().map(|row| row.ts_ns);
+    let (first, last) = (points().min().unwrap_or(0), points().max().unwrap_or(0));
+    recorded_ns.map_or(last, |(_, end)| end.max(last)) - first
 }
 
 /// The curves with the highest peaks, up to the limit. Times count from the first point of all curves.
@@ -99,22 +116,30 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_summed_by_device_beyond_the_limit() {
-        let gap = |stream, category: &str, idle_ns| IdleBreakdownRow {
+    fn gaps_of_the_busiest_stream_are_shares_of_the_recording() {
+        let gap = |stream, category: &str, gaps, idle_ns| IdleBreakdownRow {
             stream_id: Some(stream),
             category: category.into(),
-            gaps: 1,
+            gaps,
             idle_ns,
             ..Default::default()
         };
-        let rows = vec![gap(7, "host_wait", 5), gap(7, "other", 6), gap(9, "host_wait", 1)];
-        let tables = Tables { idle_breakdown: rows, ..Tables::default() };
-        let mut notes = Shortenings::default();
-        assert_eq!(idle(&tables, &Limits::default(), &mut notes), tables.idle_breakdown);
-        assert!(notes.is_empty());
-        let device = idle(&tables, &Limits { streams: 1, ..Limits::default() }, &mut notes);
-        let sums: Vec<_> = device.iter().map(|r| (r.category.as_str(), r.idle_ns, r.stream_id)).collect();
-        assert_eq!(sums, [("host_wait", 6, None), ("other", 6, None)]);
-        assert!(!notes.is_empty());
+        let whole = trace::StepBreakdownRow { wall_ns: 200, ..Default::default() };
+        let tables = Tables {
+            idle_breakdown: vec![gap(7, "host_wait", 2, 5), gap(7, "other", 2, 6), gap(9, "host_wait", 3, 90)],
+            step_breakdown: vec![whole],
+            ..Tables::default()
+        };
+        let (rows, shares) = idle(&tables);
+        assert_eq!(rows.iter().map(|r| (r.stream_id, r.idle_ns)).collect::<Vec<_>>(), [(Some(7), 5), (Some(7), 6)]);
+        assert_eq!(shares, [Some(2.5), Some(3.0)]);
+    }
+
+    #[test]
+    fn memory_lasts_until_the_end_of_the_recording() {
+        let point = |ts_ns| MemoryCurveRow { ts_ns, ..Default::default() };
+        let tables = Tables { memory_curve: vec![point(50), point(60)], ..Tables::default() };
+        assert_eq!((memory_end_ns(&tables, Some((10, 500))), memory_end_ns(&tables, None)), (450, 10));
+        assert_eq!(memory_end_ns(&tables, Some((10, 55))), 10, "a point beyond the rows");
     }
 }

@@ -12,7 +12,7 @@ use crate::Error;
 use crate::render::html::section_texts::{FindingView, Section, Uncovered};
 
 /// The modules of the page. They become one script, so each must come before the modules that import it.
-const MODULES: [(&str, &str); 21] = [
+const MODULES: [(&str, &str); 27] = [
     ("format.js", include_str!("../../../templates/report/format.js")),
     ("rows.js", include_str!("../../../templates/report/rows.js")),
     ("dom.js", include_str!("../../../templates/report/dom.js")),
@@ -21,6 +21,7 @@ const MODULES: [(&str, &str); 21] = [
     ("bars.js", include_str!("../../../templates/report/bars.js")),
     ("lines.js", include_str!("../../../templates/report/lines.js")),
     ("scatter.js", include_str!("../../../templates/report/scatter.js")),
+    ("strip.js", include_str!("../../../templates/report/strip.js")),
     ("heat.js", include_str!("../../../templates/report/heat.js")),
     ("timeline_data.js", include_str!("../../../templates/report/timeline_data.js")),
     ("timeline_pen.js", include_str!("../../../templates/report/timeline_pen.js")),
@@ -30,6 +31,11 @@ const MODULES: [(&str, &str); 21] = [
     ("buckets.js", include_str!("../../../templates/report/buckets.js")),
     ("tables.js", include_str!("../../../templates/report/tables.js")),
     ("modules.js", include_str!("../../../templates/report/modules.js")),
+    ("proof.js", include_str!("../../../templates/report/proof.js")),
+    ("roles.js", include_str!("../../../templates/report/roles.js")),
+    ("steps.js", include_str!("../../../templates/report/steps.js")),
+    ("collectives.js", include_str!("../../../templates/report/collectives.js")),
+    ("devices.js", include_str!("../../../templates/report/devices.js")),
     ("intervals.js", include_str!("../../../templates/report/intervals.js")),
     ("diff.js", include_str!("../../../templates/report/diff.js")),
     ("run.js", include_str!("../../../templates/report/run.js")),
@@ -55,15 +61,20 @@ pub(super) struct Tab {
 pub(super) struct RunPage {
     pub(super) kind: &'static str,
     pub(super) word: String,
-    /// Where the rank ran, or the verdict as a sentence.
-    pub(super) headline: String,
-    /// What it costs, where the time goes, what to do.
+    /// The verdict as a sentence, where no lines say it.
+    pub(super) headline: Option<String>,
+    /// Which machine, what it costs, where the time goes, what to do.
     pub(super) answers: Vec<(&'static str, String)>,
-    pub(super) tiles: Vec<(&'static str, String)>,
+    pub(super) tiles: Vec<(String, String)>,
     pub(super) facts: Vec<(&'static str, String)>,
     pub(super) uncovered: Vec<Uncovered>,
     pub(super) findings: Vec<FindingView>,
-    pub(super) sections: Vec<Section>,
+    /// The sections that show what the verdict stands on.
+    pub(super) proof: Vec<Section>,
+    /// The sections after the findings.
+    pub(super) details: Vec<Section>,
+    /// The sections without data.
+    pub(super) absent: Vec<Section>,
     /// Output of [`script_json`].
     pub(super) data: String,
 }
@@ -107,14 +118,26 @@ pub(super) struct ComparePage {
 impl ComparePage {
     /// Renders the comparison as a tab.
     pub(super) fn into_tab(self) -> Result<Tab, Error> {
-        Ok(Tab { id: "diff", title: "A against B".into(), html: self.render().map_err(template_error)? })
+        Ok(Tab { id: "diff", title: "Comparison".into(), html: self.render().map_err(template_error)? })
     }
+}
+
+/// What all tabs of a page share.
+#[derive(Debug)]
+pub(super) struct Frame {
+    /// Title of the window.
+    pub(super) title: String,
+    /// Letter, name and path of each input.
+    pub(super) inputs: Vec<(&'static str, String, String)>,
+    /// The command that made the page; empty if it is unknown.
+    pub(super) command: String,
 }
 
 #[derive(Template)]
 #[template(path = "report/page.html")]
 struct Page<'a> {
-    title: &'a str,
+    frame: &'a Frame,
+    version: &'static str,
     policy: String,
     style: &'a str,
     script: &'a str,
@@ -122,14 +145,14 @@ struct Page<'a> {
 }
 
 /// Writes the page and returns its length in bytes.
-pub(super) fn write_page(title: &str, tabs: &[Tab], mut out: impl Write) -> Result<u64, Error> {
+pub(super) fn write_page(frame: &Frame, tabs: &[Tab], mut out: impl Write) -> Result<u64, Error> {
     let script = script();
     let policy = format!(
         "default-src 'none'; script-src {}; style-src {}; img-src data:; base-uri 'none'; form-action 'none'",
         hash_source(&script),
         hash_source(STYLE),
     );
-    let page = Page { title, policy, style: STYLE, script: &script, tabs };
+    let page = Page { frame, version: env!("CARGO_PKG_VERSION"), policy, style: STYLE, script: &script, tabs };
     let html = page.render().map_err(template_error)?;
     out.write_all(html.as_bytes())?;
     out.flush()?;

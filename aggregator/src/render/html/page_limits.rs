@@ -27,8 +27,6 @@ pub struct Limits {
     pub arrivals: usize,
     /// Points of all memory curves.
     pub memory_points: usize,
-    /// Streams of devices whose gaps are drawn.
-    pub streams: usize,
     /// Rows of a comparison with another run.
     pub diff_rows: usize,
     /// Sentences about omissions.
@@ -49,7 +47,6 @@ impl Default for Limits {
             descriptions: 12_000,
             arrivals: 40_000,
             memory_points: 12_800,
-            streams: 2_000,
             diff_rows: 4_000,
             omissions: 200,
         }

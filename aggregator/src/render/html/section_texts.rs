@@ -2,10 +2,10 @@
 
 use trace::{ClockFitRow, Verdict};
 
-use crate::base::units::{count, ns, omission, omission_kind, plural, ranks};
+use crate::base::units::{ns, omission, omission_kind, plural, ranks};
 use crate::model::analysis::{Analysis, VerdictKind};
 use crate::render::html::page_limits::{Limits, Shortenings};
-use crate::render::html::string_pool::{visible_name, visible_sentence};
+use crate::render::html::string_pool::visible_sentence;
 use crate::render::html::tables::Roofline;
 
 /// A section with a chart or table, or with the reason why it has none.
@@ -17,10 +17,19 @@ pub(super) struct Section {
     pub(super) lead: String,
     /// Names the data that the section lacks.
     pub(super) missing: Option<String>,
-    /// Whether the section has a chart nevertheless.
+    /// Whether the section has a chart nevertheless. The others are one line together.
     pub(super) drawn: bool,
+    /// Whether the section shows what the verdict stands on. The findings follow these sections.
+    pub(super) proof: bool,
     /// Sentences about summarised data.
     pub(super) notes: Vec<String>,
+}
+
+impl Section {
+    /// The data that the section lacks; empty if it lacks none.
+    pub(super) fn missing(&self) -> &str {
+        self.missing.as_deref().unwrap_or_default()
+    }
 }
 
 /// Data that the numbers do not cover.
@@ -55,23 +64,20 @@ pub(super) struct PageContent<'a> {
     pub(super) roofline: &'a Roofline,
     pub(super) timeline: bool,
     pub(super) timeline_step: Option<i32>,
+    /// Whether the ranks have several roles.
+    pub(super) roles: bool,
+    /// Whether a table without a chart has rows.
+    pub(super) tables: bool,
     pub(super) notes: &'a Shortenings,
 }
 
-/// The first sections show what the verdict stands on. The findings follow them.
-pub(super) const PROOF: usize = 3;
-
 /// All sections, in the order of the page.
 pub(super) fn sections(content: &PageContent<'_>) -> Vec<Section> {
-    let first = [
-        timeline(content),
-        lateness(content),
-        steps(content),
-        overlap(content),
+    let first = [timeline(content), lateness(content)].into_iter().chain(roles(content)).chain([steps(content)]);
+    let first = first.map(|section| Section { proof: true, ..section });
+    let second = [
         buckets(content),
         collectives(content),
-    ];
-    let second = [
         skew(content),
         clocks(content),
         kernels(content),
@@ -81,8 +87,9 @@ pub(super) fn sections(content: &PageContent<'_>) -> Vec<Section> {
         memory(content),
         roofline(content),
     ];
-    let mut sections: Vec<Section> = first.into_iter().chain(second).collect();
-    sections.push(section("tables", "More tables", "Tables without a chart. Click a title to open its table.", None));
+    let mut sections: Vec<Section> = first.chain(second).collect();
+    let none = (!content.tables).then_some("No other table has rows.");
+    sections.push(section("tables", "More tables", "Tables without a chart. Click a title to open its table.", none));
     for section in &mut sections {
         section.notes = content.notes.of(section.id).map(String::from).collect();
     }
@@ -96,6 +103,7 @@ fn section(id: &'static str, title: &'static str, lead: impl Into<String>, missi
         lead: lead.into(),
         missing: missing.map(String::from),
         drawn: missing.is_none(),
+        proof: false,
         notes: Vec::new(),
     }
 }
@@ -105,9 +113,9 @@ fn steps(content: &PageContent<'_>) -> Section {
     let none = !rows.iter().any(|r| r.step.is_some_and(|s| s >= 0));
     section(
         "steps",
-        "Step time by rank",
+        "Step time",
         "The time of each rank's step by activity. The parts sum to the length of the step. Communication that no compute hides is \
-         waiting for other ranks (at least) or transfer. The table has the cause first, then its victims.",
+         waiting for other ranks (at least) or transfer.",
         none.then_some("No active step was recorded. Use `--step-marker REGEX` to take host ranges as steps."),
     )
 }
@@ -127,12 +135,18 @@ fn lateness(content: &PageContent<'_>) -> Section {
     };
     section(
         "lateness",
-        "Lateness by rank and step",
-        "Longer in a range: time in the range that the verdict stands on, compared with the other ranks. Own excess: all own \
-         work between collectives, compared with the other ranks. Neither needs a common clock, and a cause stands out in one \
-         of them. Arrival: delay behind the first rank, on one clock. Suffered wait: time spent waiting for other ranks.",
+        "The proof: lateness by rank and step",
+        "Time in the range that the verdict stands on, or all own work between collectives, compared with the other ranks. Neither \
+         needs a common clock, and a cause stands out in one of them.",
         missing,
     )
+}
+
+/// Only of jobs whose ranks have several roles: others do not lack it.
+fn roles(content: &PageContent<'_>) -> Option<Section> {
+    let lead = "Each rank at its place in the job: its stage of the pipeline, and its position in the other communicators. The further \
+                a cell's colour is from the page, the more time the rank costs. A rank is compared with the ranks of its role.";
+    content.roles.then(|| section("roles", "Ranks by role", lead, None))
 }
 
 fn timeline(content: &PageContent<'_>) -> Section {
@@ -146,17 +160,6 @@ fn timeline(content: &PageContent<'_>) -> Section {
     };
     let missing = (!content.timeline).then_some("No rank has a row in the selected step.");
     section("timeline", "One step, all ranks", lead, missing)
-}
-
-fn overlap(content: &PageContent<'_>) -> Section {
-    let rows = || content.analysis.tables.step_breakdown.iter().filter(|r| r.step.is_some_and(|s| s >= 0));
-    let none = rows().all(|r| r.comm_total_ns == 0);
-    section(
-        "overlap",
-        "Overlap",
-        "The share of communication that runs under compute (100·|K ∩ C| / |C|), by rank and by step, and the exposed rest.",
-        none.then_some("No rank communicates in an active step."),
-    )
 }
 
 fn buckets(content: &PageContent<'_>) -> Section {
@@ -185,7 +188,7 @@ fn collectives(content: &PageContent<'_>) -> Section {
     } else {
         None
     };
-    let lead = "Bandwidth by size. Algorithm bandwidth is bytes divided by the time from the last arrival to the end. Bus \
+    let lead = "Bandwidth by operation and size. Algorithm bandwidth is bytes divided by the time from the last arrival to the end. Bus \
                 bandwidth is algorithm bandwidth times the factor of the operation (nccl-tests). Bandwidth with waits divides by \
                 the whole durations of the ranks.";
     Section { drawn: !rows.is_empty(), ..section("collectives", "Collectives", lead, missing) }
@@ -204,8 +207,8 @@ fn skew(content: &PageContent<'_>) -> Section {
     } else {
         None
     };
-    let lead = "Last arrival minus first arrival of every collective. The band is the clock error: inside it, the order of \
-                arrival is unknown.";
+    let lead = "Last arrival minus first arrival of every collective, coloured by the rank that arrived last. The band is the clock \
+                error: inside it, the order of arrival is unknown.";
     Section { drawn: several, ..section("skew", "Arrival skew", lead, missing) }
 }
 
@@ -283,8 +286,9 @@ fn idle(content: &PageContent<'_>) -> Section {
     section(
         "idle",
         "Idle gaps of devices",
-        "Causes of idle time between the rows of a stream (categories of HTA). Host: the next row was launched too late. Kernel: \
-         gaps below 30 µs between rows that were launched in time. Other: mostly waits for another stream.",
+        "The share of the recorded time in which the busiest stream of each device had nothing to do, by cause (categories of HTA). \
+         Host: the next row was launched too late. Kernel: gaps below 30 µs between rows that were launched in time. Other: mostly \
+         waits for another stream.",
         content.analysis.tables.idle_breakdown.is_empty().then_some(if content.analysis.facts.has_device_rows {
             "No stream has a gap between two rows."
         } else {
@@ -297,7 +301,7 @@ fn memory(content: &PageContent<'_>) -> Section {
     section(
         "memory",
         "Memory",
-        "Memory in use over time. Each point is the maximum within its span.",
+        "Memory in use over time. Each point is the maximum within its span; the last one holds until the end of the recording.",
         content
             .analysis
             .tables
@@ -319,15 +323,16 @@ fn roofline(content: &PageContent<'_>) -> Section {
 pub(super) fn uncovered(content: &PageContent<'_>, sections: &[Section], limits: &Limits) -> Vec<Uncovered> {
     let mut all = Vec::new();
     let mut add = |kind, section: Option<&'static str>, text: String| {
-        let title = section.and_then(|id| sections.iter().find(|s| s.id == id)).map_or("", |s| s.title);
-        all.push(Uncovered { kind, text, section, section_title: title });
+        let found = section.and_then(|id| sections.iter().find(|s| s.id == id && s.drawn));
+        let (section, section_title) = (found.map(|s| s.id), found.map_or("", |s| s.title));
+        all.push(Uncovered { kind, text, section, section_title });
     };
     lost(content, limits, &mut add);
     undecided(content, &mut add);
     for (section, text) in content.notes.all() {
         add("summarised", Some(*section), text.clone());
     }
-    for section in sections {
+    for section in sections.iter().filter(|section| section.drawn) {
         if let Some(missing) = &section.missing {
             add("missing", Some(section.id), missing.clone());
         }
@@ -386,10 +391,12 @@ fn undecided(content: &PageContent<'_>, add: &mut impl FnMut(&'static str, Optio
     }
 }
 
-/// The findings, each with a link to its evidence.
+/// The findings, those with the largest predicted saving first, each with a link to its evidence.
 pub(super) fn findings(analysis: &Analysis, sections: &[Section]) -> Vec<FindingView> {
     let view = |row: &trace::FindingRow| {
-        let link = evidence(&row.evidence_table);
+        let of_table = evidence(&row.evidence_table);
+        let is_drawn = sections.iter().any(|section| section.id == of_table && section.drawn);
+        let link = if is_drawn { of_table } else { "left-out" };
         let title = sections.iter().find(|s| s.id == link).map_or("What the numbers do not cover", |s| s.title);
         FindingView {
             severity: row.severity.to_string(),
@@ -401,7 +408,9 @@ pub(super) fn findings(analysis: &Analysis, sections: &[Section]) -> Vec<Finding
             link_title: title.to_string(),
         }
     };
-    analysis.tables.findings.iter().map(view).collect()
+    let mut rows: Vec<&trace::FindingRow> = analysis.tables.findings.iter().collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.saving_ns));
+    rows.into_iter().map(view).collect()
 }
 
 /// The section that shows a table.
@@ -422,38 +431,64 @@ fn evidence(table: &str) -> &'static str {
     }
 }
 
-/// The lines below the title of the verdict: cost, location, action.
+/// The ranks whose places are listed; others are counted.
+const PLACES: usize = 4;
+
+/// The lines below the title of the verdict: machine, cost, location, action.
 pub(super) fn answers(analysis: &Analysis) -> Vec<(&'static str, String)> {
     let v = &analysis.verdict;
-    let lines = [("cost", &v.cost), ("where", &v.location), ("do", &v.action)];
-    lines.into_iter().filter_map(|(name, text)| Some((name, visible_sentence(text.as_ref()?)))).collect()
+    let machine = match v.kind {
+        VerdictKind::Cause => places(analysis, &v.causes),
+        VerdictKind::Undecided => places(analysis, &v.suspects),
+        VerdictKind::Balanced => Some("none: no rank slows the others".into()),
+        VerdictKind::Nothing if analysis.facts.ranks.len() == 1 => places(analysis, &analysis.facts.ranks),
+        VerdictKind::Nothing => None,
+    };
+    let top = analysis.tables.findings.iter().max_by_key(|row| row.saving_ns);
+    let of_finding = top.filter(|_| v.kind == VerdictKind::Balanced);
+    let of_finding = of_finding.map(|row| format!("nothing about a single rank; the largest finding: {}", row.title));
+    let action = v.action.clone().or(of_finding);
+    let lines = [("machine", machine), ("cost", v.cost.clone()), ("where", v.location.clone()), ("what to do", action)];
+    lines.into_iter().filter_map(|(name, text)| Some((name, visible_sentence(&text?)))).collect()
 }
 
-/// Beside the title: where the rank of the verdict ran, or the verdict as a sentence.
-pub(super) fn headline(analysis: &Analysis) -> String {
-    let v = &analysis.verdict;
-    match (&v.cost, v.rank.and_then(|rank| analysis.identity(rank))) {
-        (Some(_), Some(identity)) => {
-            let rank = if v.causes.len().max(v.suspects.len()) > 1 {
-                format!("rank {}: ", identity.rank)
-            } else {
-                String::new()
-            };
-            format!("{rank}{}", visible_sentence(&identity.words().join(" · ")))
-        }
-        _ => visible_sentence(&v.sentence),
+/// Where ranks ran, in words; `None` without ranks.
+fn places(analysis: &Analysis, of: &[i32]) -> Option<String> {
+    let place = |rank: &i32| {
+        let words = analysis.identity(*rank).map(|identity| identity.words()).unwrap_or_default();
+        let host = analysis.identity(*rank).and_then(|identity| identity.host.as_ref());
+        let known = match (words.is_empty(), host) {
+            (true, _) => "not recorded".to_string(),
+            (_, Some(_)) => format!("host {}", words.join(" · ")),
+            (_, None) => format!("host not recorded · {}", words.join(" · ")),
+        };
+        if of.len() > 1 { format!("rank {rank}: {known}") } else { known }
+    };
+    let mut places: Vec<String> = of.iter().take(PLACES).map(place).collect();
+    if of.len() > PLACES {
+        places.push(plural(of.len() - PLACES, "more rank"));
     }
+    (!places.is_empty()).then(|| places.join("; "))
+}
+
+/// Beside the title: the verdict as a sentence, where no lines say it.
+pub(super) fn headline(analysis: &Analysis) -> Option<String> {
+    analysis.verdict.cost.is_none().then(|| visible_sentence(&analysis.verdict.sentence))
 }
 
 /// Three numbers of the verdict, each with its name.
-pub(super) fn tiles(analysis: &Analysis) -> Vec<(&'static str, String)> {
+pub(super) fn tiles(analysis: &Analysis) -> Vec<(String, String)> {
     let v = &analysis.verdict;
     let mut tiles = Vec::new();
-    let mut tile = |name, value: Option<String>| tiles.extend(value.map(|value| (name, value)));
+    let mut tile = |name: &str, value: Option<String>| tiles.extend(value.map(|value| (name.to_string(), value)));
     if v.cost.is_none() {
         tile("median step", v.step_ns.map(ns));
         tile("longest wait for others, per step", v.exposed_wait_ns.map(ns));
-        tile("steps", Some(analysis.facts.steps.len()).filter(|n| *n > 0).map(|n| n.to_string()));
+        let sure = match v.kind {
+            VerdictKind::Balanced => "how sure: ranks were compared, and none stands out",
+            _ => "how sure: ranks were not compared",
+        };
+        tile(sure, Some(plural(analysis.facts.steps.len(), "step")));
         return tiles;
     }
     let name = match v.kind {
@@ -464,42 +499,10 @@ pub(super) fn tiles(analysis: &Analysis) -> Vec<(&'static str, String)> {
     tile(name, v.step_delay_ns.map(ns));
     let share = |delay: i64| v.step_ns.filter(|s| *s > 0).map(|s| format!("{:.0} %", 100.0 * delay as f64 / s as f64));
     tile("share of a step", v.step_delay_ns.and_then(share));
-    let shown = v.persistence.map(|share| format!("{:.0} of {}", share * f64::from(v.steps), v.steps));
-    tile("steps that show it", shown);
+    let shown = v
+        .persistence
+        .map(|share| format!("{:.0} of {}", share * f64::from(v.steps), plural(v.steps.max(0) as usize, "step")));
+    let sure = if v.kind == VerdictKind::Cause { "certain" } else { "not certain" };
+    tile(&shown.map_or("how sure".into(), |shown| format!("how sure: seen in {shown}")), Some(sure.into()));
     tiles
-}
-
-/// The facts about the input.
-pub(super) fn facts(analysis: &Analysis) -> Vec<(&'static str, String)> {
-    let facts = &analysis.facts;
-    let mut list = Vec::new();
-    if !facts.run_id.is_empty() {
-        list.push(("run", visible_name(&facts.run_id)));
-    }
-    if !facts.tool.is_empty() {
-        list.push(("written by", visible_name(&facts.tool)));
-    }
-    let read = match facts.world_size {
-        Some(world) if world as usize != facts.ranks.len() => format!("{} of {world}", facts.ranks.len()),
-        _ => facts.ranks.len().to_string(),
-    };
-    list.push(("ranks", read));
-    let hosts: Vec<String> = facts.hosts.iter().take(4).map(|h| visible_name(h)).collect();
-    let more = facts.hosts.len().saturating_sub(hosts.len());
-    if !hosts.is_empty() {
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        list.push(("hosts", format!("{}{more}", hosts.join(", "))));
-    }
-    let numbers = if facts.steps.len() == 1 { "number" } else { "numbers" };
-    let steps = format!("{} ({numbers} {})", count(facts.steps.len() as u64), ranks(&facts.steps));
-    list.push(("steps", if facts.steps.is_empty() { "none".into() } else { steps }));
-    list.push(("events", count(facts.events)));
-    list.push(("collectives", count(analysis.tables.collective_instances.len() as u64)));
-    if let Some(selection) = &facts.selection {
-        list.push(("only", visible_sentence(selection)));
-    }
-    for words in facts.communication.iter().chain(&facts.communication_by_name) {
-        list.push(("communication", visible_sentence(words)));
-    }
-    list
 }

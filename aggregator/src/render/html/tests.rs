@@ -27,10 +27,21 @@ impl Source for Gone {
 }
 
 fn page_of(analysis: Analysis, settings: &Settings) -> String {
-    let analyzed = Analyzed { analysis, clocks: Clocks::default(), time: Default::default(), devices: Vec::new() };
+    let analyzed = Analyzed {
+        analysis,
+        clocks: Clocks::default(),
+        time: Default::default(),
+        devices: Vec::new(),
+        recorded_ns: None,
+    };
     let run = run_tab(&Gone, &Options::default(), settings, &analyzed, "Run").unwrap();
     let mut out = Vec::new();
-    write_page(&title(&analyzed.analysis), &[run.tab], &mut out).unwrap();
+    let frame = Frame {
+        title: title("traces", &analyzed.analysis),
+        inputs: vec![("", "traces".into(), "some/traces".into())],
+        command: "rankscope report 'some traces'".into(),
+    };
+    write_page(&frame, &[run.tab], &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -145,7 +156,8 @@ fn sections_without_data_name_the_missing_data() {
         assert!(page.contains(text), "{text}");
     }
     let drawn: Vec<&str> = page.split("data-draw=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
-    assert_eq!(drawn, ["tables"]);
+    assert_eq!(drawn, [""; 0]);
+    assert!(page.contains("<b>Not in this trace:</b>"), "sections without data are one line");
 }
 
 #[test]
@@ -212,4 +224,30 @@ fn a_timeline_of_an_unrecorded_step_is_an_error() {
     assert_eq!(timeline_step(&analysis, &settings(3)).unwrap(), Some(3));
     let error = timeline_step(&analysis, &settings(9)).unwrap_err();
     assert_eq!(error.to_string(), "--timeline 9: this step was not recorded; recorded steps: 3");
+}
+
+#[test]
+fn every_page_says_what_it_is_of_and_how_it_was_made() {
+    let page = page_of(analysis_with("forward"), &Settings::default());
+    for text in [
+        "<bdi>traces</bdi>",
+        "title=\"some/traces\"",
+        "date not recorded",
+        "<bdi>rankscope report &#39;some traces&#39;</bdi>",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+    assert!(page.contains(&format!("Made by rankscope {}", env!("CARGO_PKG_VERSION"))));
+}
+
+#[test]
+fn findings_with_the_largest_saving_come_first() {
+    let mut analysis = analysis_with("forward");
+    let finding =
+        |title: &str, saving_ns| FindingRow { title: title.into(), saving_ns, ..analysis.tables.findings[0].clone() };
+    analysis.tables.findings = vec![finding("unknown", None), finding("small", Some(1)), finding("large", Some(9))];
+    let page = page_of(analysis, &Settings::default());
+    let list = page.split("id=\"findings-title\"").nth(1).unwrap();
+    let at = |title: &str| list.find(&format!("<bdi>{title}</bdi>")).unwrap();
+    assert!(at("large") < at("small") && at("small") < at("unknown"));
 }
