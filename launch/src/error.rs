@@ -52,8 +52,7 @@ pub enum Error {
     },
     /// No variable gives the host of rank 0.
     #[error(
-        "the environment of {} does not name the host of rank 0: set MASTER_ADDR and MASTER_PORT on all ranks, or \
-         give --rendezvous HOST:PORT",
+        "{} sets no address of rank 0: set MASTER_ADDR and MASTER_PORT on all ranks, or give --rendezvous HOST:PORT",
         launcher.described()
     )]
     NoMeeting {
@@ -61,7 +60,7 @@ pub enum Error {
         launcher: Launcher,
     },
     /// A variable or option is not an address.
-    #[error("{variable}: `{value}` does not name a host and a port")]
+    #[error("{variable}: `{value}` is not a host and a port, as in node0:29500")]
     Address {
         /// The variable or option.
         variable: &'static str,

@@ -64,8 +64,23 @@ pub enum Error {
         message: String,
     },
     /// A signal stopped the process.
-    #[error("stopped by signal {0} before the last step; the rows recorded until then are kept")]
+    #[error("signal {} stopped this process", signal_text(*.0))]
     Stopped(i32),
+    /// A signal stopped the training.
+    #[cfg(feature = "train")]
+    #[error("signal {} stopped the training in step {step} of {steps}{}", signal_text(*signal), rest_text(run.as_ref(), *last))]
+    Interrupted {
+        /// The signal.
+        signal: i32,
+        /// The first step that was not completed.
+        step: u32,
+        /// Number of steps that were to be trained.
+        steps: u32,
+        /// The run, if one was recorded.
+        run: Option<PathBuf>,
+        /// The last recorded step.
+        last: Option<u32>,
+    },
     /// Another rank has given up, so that collectives can no longer complete.
     #[error("another rank has given up")]
     Abandoned,
@@ -81,15 +96,23 @@ pub enum Error {
     #[error("{0}")]
     WrongPeer(String),
     /// Ranks of the job did not connect in time.
-    #[error("{} did not connect in time{}", ranks_text(ranks), refused.as_ref().map(|peer| format!("; refused: {peer}")).unwrap_or_default())]
+    #[error(
+        "{} did not connect to {place} within {limit_s} s{}",
+        ranks_text(ranks),
+        refused.as_ref().map(|peer| format!("; refused {peer}")).unwrap_or_default()
+    )]
     Missing {
         /// The missing ranks.
         ranks: Vec<usize>,
+        /// The address that they were to connect to.
+        place: String,
+        /// The time that they had, in s.
+        limit_s: u64,
         /// The last peer that was refused, and why.
         refused: Option<String>,
     },
     /// The program to be recorded could not be started.
-    #[error("{program}: {source}")]
+    #[error("the program {program} could not be started: {source}")]
     Program {
         /// Its name.
         program: String,
@@ -105,7 +128,7 @@ pub enum Error {
     #[error("the communication thread has ended")]
     EngineGone,
     /// A file operation failed.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), trace::io_reason(path, source))]
     Io {
         /// The file.
         path: PathBuf,
@@ -127,13 +150,30 @@ pub enum Error {
 }
 
 /// `rank 3`, or `ranks 1, 2, 3, … (7 in all)`.
-fn ranks_text(ranks: &[usize]) -> String {
+pub(crate) fn ranks_text(ranks: &[usize]) -> String {
     const NAMED: usize = 8;
     let named: Vec<String> = ranks.iter().take(NAMED).map(ToString::to_string).collect();
     match ranks.len() {
         1 => format!("rank {}", named[0]),
         n if n > NAMED => format!("ranks {}, … ({n} in all)", named.join(", ")),
         _ => format!("ranks {}", named.join(", ")),
+    }
+}
+
+/// `2 (SIGINT)`.
+pub(crate) fn signal_text(signal: i32) -> String {
+    match signal_hook::low_level::signal_name(signal) {
+        Some(name) => format!("{signal} ({name})"),
+        None => signal.to_string(),
+    }
+}
+
+/// `; the steps until 7 are in RUN; next: …`, for a recording that was stopped.
+fn rest_text(run: Option<&PathBuf>, last: Option<u32>) -> String {
+    let Some(run) = run.map(|run| run.display()) else { return String::new() };
+    match last {
+        None => format!("; no step was recorded in {run}"),
+        Some(step) => format!("; what was recorded until step {step} is in {run}; next: rankscope analyze {run}"),
     }
 }
 
@@ -144,6 +184,8 @@ impl Error {
             Self::Usage(_) => 2,
             Self::Program { code, .. } => *code,
             Self::Stopped(signal) => 128_u8.wrapping_add(*signal as u8),
+            #[cfg(feature = "train")]
+            Self::Interrupted { signal, .. } => 128_u8.wrapping_add(*signal as u8),
             _ => 1,
         }
     }
@@ -161,6 +203,11 @@ impl Error {
 
     /// Whether the error only follows from another one, which is printed elsewhere.
     pub fn is_aftermath(&self) -> bool {
-        matches!(self, Self::Stopped(_) | Self::Abandoned)
+        match self {
+            Self::Stopped(_) | Self::Abandoned => true,
+            #[cfg(feature = "train")]
+            Self::Interrupted { .. } => true,
+            _ => false,
+        }
     }
 }

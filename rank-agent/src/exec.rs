@@ -7,8 +7,10 @@
 //!              ranks, clock_samples, counters                  events, collectives, …        one run
 //! ```
 //!
-//! Problems that show before the program starts are errors, so that no job computes for hours without being recorded.
-//! After the start a problem never stops the program: it is printed, and counted in the run.
+//! Wrong options, a run that exists and a disk that fails are errors before the program starts, so that no job computes for
+//! hours without being recorded. Ranks that do not meet are no error: each group that has met is recorded, and the run
+//! states whose clocks were not compared. After the start a problem never stops the program: it is printed, and counted in
+//! the run.
 
 mod child;
 mod cli;
@@ -21,6 +23,7 @@ mod switch;
 mod sync;
 
 use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
@@ -28,9 +31,10 @@ use std::time::Duration;
 
 use launch::{Identity, Meeting};
 use recorder::{Recorder, Summary};
-use trace::CounterRow;
+use trace::{CLOCK_SOURCE, CounterRow};
 
-use crate::fabric::agree::{RunPlace, RunRequest, agree_on_run, agree_on_success, host_hash};
+use crate::error::{ranks_text, signal_text};
+use crate::fabric::agree::{JOB, RunPlace, RunRequest, agree_on_run, agree_on_success, host_hash};
 use crate::fabric::ping::PingTree;
 use crate::fabric::tcp::{Limits, Place, Tcp, Token};
 use crate::fabric::{Control, Solo, Stop};
@@ -59,15 +63,22 @@ pub fn main(arguments: &ExecArguments, command: &'static str) -> ExitCode {
 /// Runs the program and returns its exit code.
 ///
 /// # Errors
-/// If the ranks cannot meet, the run cannot be created, or the program cannot be started. Later problems are no errors.
+/// If the run cannot be created, or the program cannot be started. Later problems are no errors.
 fn exec(arguments: &ExecArguments, identity: &Identity, command: &'static str) -> Result<u8, Error> {
     let target = Target::default();
     let _forwarder = Forwarder::start(target.clone())?;
     let exec = Exec { arguments, identity, command, target };
-    let control = exec.join()?;
-    let request =
-        RunRequest { out: arguments.out.clone(), launcher: identity.launcher.as_str().into(), config: exec.config() };
+    let Joined { control, job, apart } = exec.join()?;
+    let request = RunRequest {
+        out: arguments.out.clone(),
+        launcher: identity.launcher.as_str().into(),
+        config: exec.config(job),
+        world_size: rank_of(identity.world_size),
+    };
     let place = agree_on_run(&*control, &request)?;
+    if let Some(apart) = &apart {
+        exec.warn_apart(apart, &place);
+    }
     let library = find_library(std::env::var_os("RANKSCOPE_INJECT_LIB"), std::env::current_exe().ok().as_deref());
     let mut steering = agree_on_success(&*control, Steering::prepare(arguments))?;
     let recording = recorder::Options { control: steering.page.clone(), ..exec.recording(&place) };
@@ -77,7 +88,16 @@ fn exec(arguments: &ExecArguments, identity: &Identity, command: &'static str) -
     let recorder = Recorder::start(recorder::Options { max_bytes: None, ..recording }).map_err(Error::from);
     let recorder = agree_on_success(&*control, recorder)?;
     steering.listen(&place, identity);
-    exec.record(control, &place, &environment, &recorder, steering)
+    exec.record((control, apart), &place, &environment, &recorder, steering)
+}
+
+/// The ranks that have met.
+struct Joined {
+    control: Arc<dyn Control>,
+    /// Name of the job; `None` for a job of one rank.
+    job: Option<String>,
+    /// The ranks with which this rank's clock is not compared, and why; `None`: all have met.
+    apart: Option<String>,
 }
 
 struct Exec<'a> {
@@ -104,9 +124,20 @@ impl Exec<'_> {
         }
     }
 
-    fn join(&self) -> Result<Arc<dyn Control>, Error> {
+    /// Prints that ranks have not met, what that means, and what to do.
+    fn warn_apart(&self, apart: &str, place: &RunPlace) {
+        let names =
+            if self.arguments.out.is_some() { "" } else { "; give --out, or such ranks record to different runs" };
+        self.warn(&format!(
+            "{apart}; the program runs and is recorded to {}. To compare all clocks, let all hosts reach this address \
+             (--rendezvous HOST:PORT), or wait longer (--join-timeout SECONDS){names}",
+            place.shown.display()
+        ));
+    }
+
+    fn join(&self) -> Result<Joined, Error> {
         if self.identity.world_size == 1 {
-            return Ok(Arc::new(Solo));
+            return Ok(Joined { control: Arc::new(Solo), job: None, apart: None });
         }
         let env = |name: &str| std::env::var(name).ok();
         let meeting = Meeting::find(self.identity, self.arguments.rendezvous.as_deref(), &env)?;
@@ -116,16 +147,26 @@ impl Exec<'_> {
         let limits = Limits { join: Duration::from_secs(self.arguments.join_timeout.into()), ..Limits::default() };
         let stop = Stop::default();
         self.target.interrupt(Some(stop.clone()));
-        let joined = Tcp::join(place, &meeting, &Token::new(token), limits, stop);
+        let joined = Tcp::join(place, &meeting, &Token::new(token), limits, stop.clone());
         self.target.interrupt(None);
-        let fabric = joined?;
+        let fabric = match joined {
+            Err(error @ (Error::Network { .. } | Error::Missing { .. } | Error::WrongPeer(_))) => {
+                Tcp::alone(place.rank, error, limits, stop)
+            }
+            joined => joined?,
+        };
         if let Some(note) = fabric.note() {
             self.warn(note);
         }
-        Ok(Arc::new(fabric))
+        let others = |why: &Error| match (why, fabric.size()) {
+            (Error::Missing { ranks, .. }, 2..) => ranks_text(ranks),
+            _ => "the other ranks".into(),
+        };
+        let apart = fabric.absent().map(|why| format!("clocks are not compared with {}: {why}", others(why)));
+        Ok(Joined { control: Arc::new(fabric), job: Some(meeting.job), apart })
     }
 
-    fn config(&self) -> serde_json::Map<String, serde_json::Value> {
+    fn config(&self, job: Option<String>) -> serde_json::Map<String, serde_json::Value> {
         let program: Vec<String> =
             self.arguments.program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         serde_json::Map::from_iter([
@@ -134,8 +175,10 @@ impl Exec<'_> {
             ("nccl_detail".into(), self.arguments.nccl_detail.as_str().into()),
             ("ping_every_s".into(), self.arguments.ping_every.into()),
             ("schedule".into(), self.arguments.schedule.map(|schedule| schedule.to_string()).into()),
+            ("paused".into(), self.arguments.paused.into()),
             ("delay_s".into(), self.arguments.delay.into()),
             ("duration_s".into(), self.arguments.duration.into()),
+            (JOB.into(), job.into()),
         ])
     }
 
@@ -155,7 +198,7 @@ impl Exec<'_> {
 
     fn record(
         &self,
-        control: Arc<dyn Control>,
+        (control, apart): (Arc<dyn Control>, Option<String>),
         place: &RunPlace,
         environment: &Environment,
         recorder: &Recorder,
@@ -167,6 +210,10 @@ impl Exec<'_> {
         let switch = steering.switch.clone();
         let sync = Sync { control, tree, recorder: recorder.clone(), every, progress: progress.clone(), switch };
         sync.burst()?;
+        if self.arguments.paused {
+            let shown = place.shown.display();
+            self.say(&format!("nothing is recorded until: rankscope ctl start --out {shown}"));
+        }
         environment.problems.iter().for_each(|problem| self.say(problem));
         if let Some(why) = &steering.problem {
             self.warn(&format!("ctl cannot reach this rank: {why}"));
@@ -196,13 +243,14 @@ impl Exec<'_> {
         steering.switch.close();
         // The thread returns at once and has no result.
         let _ = schedule.join();
-        let rows = self.explanations(place, environment, &synced, &ended, &steering.switch);
+        let mut rows = self.explanations(place, environment, &synced, &ended, &steering.switch);
+        rows.extend(apart.map(|why| self.counter(CLOCK_SOURCE, 0, why)));
         if let Err(error) = recorder.rows(rows) {
             self.warn(&format!("the run does not list its missing rows: {error}"));
         }
         let summary = recorder.finish();
         let status = ended?;
-        self.end(place, &summary);
+        self.end(place, &summary, status);
         Ok(child::exit_code(status))
     }
 
@@ -215,31 +263,35 @@ impl Exec<'_> {
         ended: &Result<ExitStatus, Error>,
         switch: &Switch,
     ) -> Vec<CounterRow> {
-        let row = |source: &str, recorded: u64, why: String| CounterRow {
+        let mut rows = Vec::new();
+        if let Err((bursts, error)) = synced {
+            // Plus the burst before the program.
+            let why = format!("the comparison of clocks stopped: {error}");
+            self.warn(&format!("{why}; the clock error of later times is larger"));
+            rows.push(self.counter(CLOCK_SOURCE, bursts + 1, why));
+        }
+        rows.extend(switch.row(self.identity.rank));
+        if !has_rows(&place.path, self.identity.rank) {
+            let why = match ended {
+                // Printed as the error of this command.
+                Err(error) => Some(error.to_string()),
+                Ok(_) => self.why_empty(&place.path, environment, switch),
+            };
+            rows.extend(why.map(|why| self.counter("inject", 0, why)));
+        }
+        rows
+    }
+
+    /// A counter row that states a reason.
+    fn counter(&self, source: &str, recorded: u64, why: String) -> CounterRow {
+        CounterRow {
             rank: self.identity.rank,
             source: source.into(),
             recorded: i64::try_from(recorded).unwrap_or(i64::MAX),
             dropped: 0,
             omitted: 0,
             why: Some(why.into()),
-        };
-        let mut rows = Vec::new();
-        if let Err((bursts, error)) = synced {
-            // Plus the burst before the program.
-            let why = format!("clock comparison stopped: {error}");
-            self.warn(&format!("{why}; the clock error of later times is larger"));
-            rows.push(row("clock_sync", bursts + 1, why));
         }
-        rows.extend(switch.row(self.identity.rank));
-        if !has_rows(&place.path, self.identity.rank) {
-            let why = match ended {
-                // Printed as the error of this command.
-                Err(error) => Some(format!("the program did not run: {error}")),
-                Ok(_) => self.why_empty(&place.path, environment, switch),
-            };
-            rows.extend(why.map(|why| row("inject", 0, why)));
-        }
-        rows
     }
 
     /// The reason why the program left no rows; `None`: recording was off, which another row explains.
@@ -257,12 +309,14 @@ impl Exec<'_> {
         Some(why.into())
     }
 
-    fn end(&self, place: &RunPlace, summary: &Summary) {
+    fn end(&self, place: &RunPlace, summary: &Summary, status: ExitStatus) {
         if let Some(why) = &summary.failure {
             self.warn(&format!("the run is incomplete: {why}"));
         }
         let shown = place.shown.display();
-        self.say(&format!("recorded to {shown}; next: rankscope analyze {shown}"));
+        let cut = status.signal().map(|signal| format!("signal {} ended the program; ", signal_text(signal)));
+        let cut = cut.unwrap_or_default();
+        self.say(&format!("{cut}recorded to {shown}; next: rankscope analyze {shown}"));
     }
 }
 

@@ -73,6 +73,11 @@ pub trait Control: Send + Sync {
     /// Number of ranks.
     fn size(&self) -> usize;
 
+    /// The rank in the job of the process that this fabric counts as `rank`. They differ if ranks of the job are absent.
+    fn rank_in_job(&self, rank: usize) -> usize {
+        rank
+    }
+
     /// The carrier of the messages with its version, for the `ranks` row.
     fn version(&self) -> String;
 

@@ -15,7 +15,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let out = std::env::temp_dir().join(format!("rankscope-agent-doc-{}", std::process::id()));
-//! let request = RunRequest { out: Some(out), ..RunRequest::default() };
+//! let request = RunRequest { out: Some(out), world_size: 1, ..RunRequest::default() };
 //! let place = agree_on_run(&Solo, &request)?;
 //! assert_eq!(trace::Run::open(&place.path)?.manifest.world_size, 1);
 //! assert!(agree_on_run(&Solo, &request).is_err(), "a run is never overwritten");

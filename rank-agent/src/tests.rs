@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use launch::Identity;
 use trace::{
-    BucketRow, ClockSampleRow, CollectiveRow, CommRow, CounterRow, EventRow, MemoryRow, RankRow, Run, StepRow,
+    BucketRow, CUT_SOURCE, ClockSampleRow, CollectiveRow, CommRow, CounterRow, EventRow, MemoryRow, RankRow, Run,
+    StepRow,
 };
 
 use crate::Error;
@@ -380,9 +381,14 @@ fn a_stopped_rank_closes_its_run() {
     stop.raise(15);
     let error = job::run(Arc::new(Solo), &options, &Identity::ALONE, &stop).unwrap_err();
     assert_eq!((error.exit_code(), error.is_aftermath()), (143, true));
+    let message = error.to_string();
+    assert!(message.starts_with("signal 15 (SIGTERM) stopped the training in step 0 of "), "{message}");
+    assert!(message.contains(&dir.path().display().to_string()), "{message}");
     let run = Run::open(dir.path()).unwrap();
     assert!(rows::<RankRow>(&run, 0).last().unwrap().closed_cleanly);
-    assert!(rows::<CounterRow>(&run, 0).iter().all(|row| row.dropped == 0));
+    let counters = rows::<CounterRow>(&run, 0);
+    assert!(counters.iter().all(|row| row.dropped == 0));
+    assert!(counters.iter().any(|row| &*row.source == CUT_SOURCE && row.why.is_some()), "{counters:?}");
 }
 
 /// The rows of all ranks, matched by communicator, number, and pair of a message; each group has all members.

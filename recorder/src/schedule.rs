@@ -107,14 +107,14 @@ impl FromStr for Schedule {
         let mut schedule = Self { wait: 0, warmup: 0, active: 0, repeat: 0, skip_first: 0 };
         for part in text.split(',').filter(|part| !part.trim().is_empty()) {
             let (name, value) = part.split_once('=').ok_or_else(|| problem(part, "is not name=number"))?;
-            let number = value.trim().parse().map_err(|_| problem(part, "has no whole number after `=`"))?;
+            let number = value.trim().parse().map_err(|_| problem(part, "needs a whole number after `=`"))?;
             match name.trim() {
                 "wait" => schedule.wait = number,
                 "warmup" => schedule.warmup = number,
                 "active" => schedule.active = number,
                 "repeat" => schedule.repeat = number,
                 "skip_first" => schedule.skip_first = number,
-                _ => return Err(problem(part, "is none of wait, warmup, active, repeat, skip_first")),
+                _ => return Err(problem(part, "is not one of wait, warmup, active, repeat, skip_first")),
             }
         }
         if schedule.active == 0 {

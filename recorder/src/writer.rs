@@ -382,7 +382,7 @@ impl Writer {
 
     /// Discards all rows that the writer holds, because this process has reached its byte limit.
     fn leave_out(&mut self) {
-        let why = format!("this process had written the {} bytes that it may", self.setup.max_bytes);
+        let why = format!("this process has reached its limit of {} bytes (--max-bytes)", self.setup.max_bytes);
         let events = self.events.len() + self.source_events.len();
         let held = [("events", events), ("collectives", self.collectives.len()), ("memory", self.memory.len())];
         let handed = std::mem::take(&mut self.handed);

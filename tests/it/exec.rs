@@ -71,7 +71,7 @@ fn the_exit_code_is_the_programs() {
     let said = finish(&mut missing).expect_code(127).stderr;
     assert!(said.contains("/no/such/program") && !said.contains("CUDA"), "{said}");
     let said = unwrapped(&analyze(&here.join("missing"), &[], 0).stdout);
-    assert!(said.contains("the program did not run: /no/such/program: No such file"), "{said}");
+    assert!(said.contains("the program /no/such/program could not be started: No such file"), "{said}");
     let mut directory = Command::new(RANK_AGENT);
     directory.args(["exec", "--out"]).arg(here.join("directory")).args(["--", "/"]);
     finish(&mut directory).expect_code(126);
@@ -168,16 +168,79 @@ fn ranks_of_torchrun_find_each_other_beside_its_port() {
     });
 }
 
-#[test]
-fn a_rank_that_does_not_come_is_named_before_anything_starts() {
-    let out = scratch("exec_missing").join("run");
-    let port = master_port();
+/// A rank of a job of three that waits so long for the others.
+fn one_of_three(rank: i32, out: &Path, address: &str, seconds: &str, token: &str) -> Command {
     let mut command = Command::new(RANK_AGENT);
-    command.args(["exec", "--join-timeout", "1", "--rendezvous"]).arg(format!("127.0.0.1:{port}"));
-    command.arg("--out").arg(&out).args(["--", "echo", "started"]).env("RANK", "0").env("WORLD_SIZE", "3");
-    let done = finish(&mut command).expect_code(1);
-    assert_eq!(done.stdout, "");
-    assert!(done.stderr.contains("ranks 1, 2 did not connect in time"), "{}", done.stderr);
+    command.args(["exec", "--join-timeout", seconds, "--rendezvous", address]).arg("--out").arg(out);
+    command.args(["--", "echo", "started"]).env("RANKSCOPE_INJECT_LIB", inject_library());
+    command.env("RANK", rank.to_string()).env("WORLD_SIZE", "3").env("RANKSCOPE_TOKEN", token);
+    command
+}
+
+/// The reasons of a rank for clocks that were not compared.
+fn apart(run: &Run, rank: i32) -> Vec<String> {
+    let of_clocks = |row: &CounterRow| &*row.source == trace::CLOCK_SOURCE;
+    let rows = run.rows::<CounterRow>(rank).0.into_iter().filter(of_clocks);
+    rows.filter_map(|row| row.why).map(|why| why.to_string()).collect()
+}
+
+/// Rank 1 never comes, and rank 2 comes after rank 0 has ended.
+#[test]
+fn a_job_runs_though_a_rank_is_missing_and_another_late() {
+    let out = scratch("exec_missing").join("run");
+    let address = format!("127.0.0.1:{}", master_port());
+    let began = Instant::now();
+    let done = finish(&mut one_of_three(0, &out, &address, "1", "")).expect_code(0);
+    assert!(began.elapsed() < Duration::from_secs(30));
+    assert_eq!(done.stdout, "started\n");
+    for part in ["ranks 1, 2 did not connect to 127.0.0.1 port", "(--rendezvous) within 1 s", "--join-timeout"] {
+        assert!(done.stderr.contains(part), "{part} in {}", done.stderr);
+    }
+    let late = finish(&mut one_of_three(2, &out, &address, "1", "")).expect_code(0);
+    assert_eq!(late.stdout, "started\n");
+    assert!(
+        late.stderr.contains("rank 2: clocks are not compared with the other ranks: rank 0 could not be reached at")
+    );
+    let run = Run::open(&out).unwrap();
+    assert_eq!(run.manifest.world_size, 3);
+    for rank in [0, 2] {
+        let why = apart(&run, rank);
+        assert!(why.len() == 1 && why[0].contains(&address.replace(':', " port ")), "rank {rank}: {why:?}");
+    }
+    let json = crate::support::aggregator(&[Path::new("analyze"), &out, Path::new("--json")]).expect_code(3).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let omissions = json["tables"]["omissions"].as_array().unwrap();
+    let of_clocks = omissions.iter().filter(|row| row["what"] == "comparison of clocks" && row["kind"] == "left_out");
+    assert_eq!(of_clocks.map(|row| &row["rank"]).collect::<Vec<_>>(), [&serde_json::json!(0), &serde_json::json!(2)]);
+    let fits = json["tables"]["clock_fit"].as_array().unwrap();
+    let of_rank_2: Vec<&serde_json::Value> = fits.iter().filter(|fit| fit["rank"] == 2).collect();
+    assert!(!of_rank_2.is_empty() && of_rank_2.iter().all(|fit| fit["method"] != "ping"), "{fits:?}");
+    // The same rank again is no late rank.
+    let again = finish(&mut one_of_three(2, &out, &address, "1", "")).expect_code(1);
+    assert!(again.stdout.is_empty() && again.stderr.contains("rank 2 was already recorded there"), "{}", again.stderr);
+}
+
+/// Rank 1 has another token. Ranks 0 and 2 compare their clocks; all three are recorded to one run.
+#[test]
+fn a_rank_with_another_token_is_recorded_apart() {
+    let out = scratch("exec_token").join("run");
+    let address = format!("127.0.0.1:{}", master_port());
+    let _turn = one_job_at_a_time();
+    let ranks: Vec<_> = [(0, "a"), (1, "b"), (2, "a")]
+        .into_iter()
+        .map(|(rank, token)| {
+            let mut command = one_of_three(rank, &out, &address, "4", token);
+            std::thread::spawn(move || finish(&mut command))
+        })
+        .collect();
+    let done: Vec<Finished> = ranks.into_iter().map(|rank| rank.join().unwrap().expect_code(0)).collect();
+    assert!(done.iter().all(|done| done.stdout == "started\n"));
+    assert!(done[1].stderr.contains("its RANKSCOPE_TOKEN differs"), "{}", done[1].stderr);
+    let run = Run::open(&out).unwrap();
+    assert!(apart(&run, 0)[0].contains("clocks are not compared with rank 1: "), "{:?}", apart(&run, 0));
+    assert_eq!((apart(&run, 1).len(), apart(&run, 2).len()), (1, 0));
+    let pings = |rank| run.rows::<ClockSampleRow>(rank).0.iter().filter(|sample| &*sample.kind == "ping").count();
+    assert_eq!([pings(0) > 0, pings(1) > 0, pings(2) > 0], [false, false, true]);
 }
 
 #[test]

@@ -104,6 +104,22 @@ fn a_schedule_of_time_records_its_part_and_says_so() {
 }
 
 #[test]
+fn a_paused_program_is_recorded_from_ctl_start_on() {
+    let (run, runtime) = (scratch("exec_paused").join("run"), runtime());
+    let mut program = Recorded::start(&run, runtime.path(), &["--paused"], 1, None);
+    assert_eq!(program.next("mask") & COLL, 0);
+    let said = ctl(runtime.path(), &["status"]).expect_code(0).stdout;
+    assert!(said.contains(": not recording") && !said.contains("starts in"), "{said}");
+    ctl(runtime.path(), &["start", "--out", &run.display().to_string()]).expect_code(0);
+    assert_eq!(program.next("mask") & COLL, COLL);
+    program.end();
+    let said = schedule_said(&run, 0);
+    assert!(said.contains("0.000 to ") && said.contains("(--paused)"), "{said}");
+    let mut both = Command::new(RANK_AGENT);
+    finish(both.args(["exec", "--paused", "--delay", "3", "--", "true"])).expect_code(2);
+}
+
+#[test]
 fn a_program_that_ends_before_its_delay_leaves_an_empty_run_that_says_why() {
     let run = scratch("exec_never").join("run");
     let mut command = Command::new(RANK_AGENT);
@@ -146,7 +162,7 @@ fn ctl_switches_a_running_program_and_its_detail() {
     let why: Vec<_> = rows::<CounterRow>(&run, 0).into_iter().filter_map(|row| row.why).collect();
     assert!(why.iter().any(|why| why.contains("start it with --nccl-detail channels")), "{why:?}");
     let said = schedule_said(&run, 0);
-    assert!(said.matches("(rank-agent ctl)").count() == 2, "{said}");
+    assert!(said.matches("(rankscope ctl)").count() == 2, "{said}");
     // It has gone, and left nothing.
     let done = ctl(runtime.path(), &["status", "--out", &out]).expect_code(1);
     assert!(done.stderr.contains("no running exec on this host that records to"), "{}", done.stderr);
@@ -175,7 +191,7 @@ fn a_ctl_command_to_one_rank_reaches_all_ranks() {
     a.end();
     b.end();
     for rank in 0..2 {
-        assert!(schedule_said(&run, rank).contains("(rank-agent ctl)"), "rank {rank}");
+        assert!(schedule_said(&run, rank).contains("(rankscope ctl)"), "rank {rank}");
         assert!(!rows::<CollectiveRow>(&run, rank).is_empty());
     }
 }

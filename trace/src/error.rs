@@ -1,16 +1,47 @@
 //! Errors of reading and writing a run.
 
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use crate::keys::MAX_MANIFEST_BYTES;
 use crate::word::MAX_TEXT_BYTES;
+
+/// The reason why a call on `path` failed, and what to do where the system's words do not say it.
+pub fn io_reason(path: &Path, source: &std::io::Error) -> String {
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let code = source.raw_os_error().map_or(String::new(), |code| format!(" (os error {code})"));
+    match source.kind() {
+        ErrorKind::NotFound => match path.ancestors().skip(1).take_while(is_missing).last() {
+            Some(missing) => format!("directory {} does not exist{code}", missing.display()),
+            None => source.to_string(),
+        },
+        ErrorKind::IsADirectory => format!("this is a directory; name a file{code}"),
+        ErrorKind::AlreadyExists if path.is_file() => format!("a file of this name exists{code}"),
+        ErrorKind::NotADirectory => match path.ancestors().find(|part| part.is_file()) {
+            Some(file) => format!("{} is a file, not a directory{code}", file.display()),
+            None => source.to_string(),
+        },
+        ErrorKind::StorageFull => format!("{source}; free some, or name another place"),
+        ErrorKind::ReadOnlyFilesystem => format!("{source}; name another place"),
+        _ => source.to_string(),
+    }
+}
+
+/// The system's reason inside of an error of the Parquet library, or that error.
+fn parquet_reason(path: &Path, source: &parquet::errors::ParquetError) -> String {
+    let inner = match source {
+        parquet::errors::ParquetError::External(inner) => inner.downcast_ref::<std::io::Error>(),
+        _ => None,
+    };
+    inner.map_or_else(|| source.to_string(), |inner| io_reason(path, inner))
+}
 
 /// An error of this crate. Messages name the file and the cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The file system returned an error.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), io_reason(path, source))]
     Io {
         /// The file.
         path: PathBuf,
@@ -18,7 +49,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The Parquet library returned an error.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), parquet_reason(path, source))]
     Parquet {
         /// The file.
         path: PathBuf,
@@ -29,7 +60,7 @@ pub enum Error {
     #[error("arrow: {0}")]
     Arrow(#[from] arrow_schema::ArrowError),
     /// A JSON document has the wrong shape.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: not valid, so the file is damaged or of another program ({source}); copy it from the original run", path.display())]
     Json {
         /// The file.
         path: PathBuf,

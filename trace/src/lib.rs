@@ -77,10 +77,10 @@ pub mod words;
 pub use arrow_array::RecordBatch;
 pub use cell::{Cell, DocumentedWord, TextColumn, VocabularyInfo, WordColumn};
 pub use describe::{Entry, describe, entries};
-pub use error::Error;
+pub use error::{Error, io_reason};
 pub use keys::*;
 pub use manifest::{HELD_RANKS, Manifest, TRACE_FILES, check_any_manifest};
-pub use omission::{OMISSION_SOURCE, worst_omission};
+pub use omission::{CLOCK_SOURCE, CUT_SOURCE, OMISSION_SOURCE, worst_omission};
 pub use run::{Problem, Run};
 pub use shard::{
     Checker, ClosedShard, ROW_GROUP_ROWS, Shard, ShardMeta, column_names, is_written_by_rankscope, parse_shard_name,

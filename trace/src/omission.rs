@@ -5,6 +5,12 @@ use crate::{OmissionKind, OmissionRow, Text, Word};
 /// A counter with this prefix in `source`, before the item, keeps an omission of a trace that became a run.
 pub const OMISSION_SOURCE: &str = "kineto: ";
 
+/// The `source` of a counter that states why the clocks of some ranks were not compared.
+pub const CLOCK_SOURCE: &str = "clock_sync";
+
+/// The `source` of a counter that states why a program was stopped before its end.
+pub const CUT_SOURCE: &str = "interrupted";
+
 impl OmissionRow {
     /// States that `what` was recorded, but is lost or cannot be read, and why. Its amount, rank and file are unknown.
     pub fn lost(what: impl Into<Text>, why: impl Into<Text>) -> Self {

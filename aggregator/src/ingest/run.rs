@@ -14,7 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use trace::{
-    CollectiveRow, CounterRow, OMISSION_SOURCE, OmissionKind, OmissionRow, RankRow, Row, Run, Text, Vocabulary,
+    CLOCK_SOURCE, CUT_SOURCE, CollectiveRow, CounterRow, OMISSION_SOURCE, OmissionKind, OmissionRow, RankRow, Row, Run,
+    Text, Vocabulary,
 };
 
 use crate::model::{Collective, RankData, RankInfo, RankOutline};
@@ -100,11 +101,19 @@ fn losses_of(run: &Run, info: &RankInfo, counters: &[CounterRow]) -> Vec<Omissio
     omissions
 }
 
-/// The losses that the counters state: rows lost while recording, and parts that an ingested trace lacked.
+/// The omissions that the counters state: rows lost while recording, parts that an ingested trace lacked, clocks that were
+/// not compared, and programs that were stopped.
 fn counted(rank: i32, counters: &[CounterRow]) -> Vec<OmissionRow> {
     const REASONS: usize = 3;
     let mut items: BTreeMap<(OmissionKind, &str), (i64, BTreeSet<&str>)> = BTreeMap::new();
+    let mut reasons_only = Vec::new();
     for counter in counters {
+        if let (CLOCK_SOURCE, Some(why)) = (&*counter.source, &counter.why) {
+            reasons_only.push(OmissionRow::left_out("comparison of clocks", why.clone()).rank(rank));
+        }
+        if let (CUT_SOURCE, Some(why)) = (&*counter.source, &counter.why) {
+            reasons_only.push(OmissionRow::left_out("rest of the program", why.clone()).rank(rank));
+        }
         let ingested = counter.source.strip_prefix(OMISSION_SOURCE);
         let what = ingested.unwrap_or("rows lost while recording");
         // A recorder omits rows on purpose, so these are no omission of the analysis.
@@ -126,7 +135,7 @@ fn counted(rank: i32, counters: &[CounterRow]) -> Vec<OmissionRow> {
         };
         OmissionRow::of(kind, what, why).rank(rank).amount(amount)
     };
-    items.into_iter().map(row).collect()
+    items.into_iter().map(row).chain(reasons_only).collect()
 }
 
 /// The tables of a rank whose shards hold fewer rows than the rank counted when it wrote them, or lack a part between

@@ -215,7 +215,7 @@ fn not_recorded(analysis: &Analysis) -> Option<FindingRow> {
             Severity::Info,
             "part of the program was not recorded: recording was off for some of the time".into(),
             ("counters", format!("{}{rest}", pauses[..pauses.len().min(NAMED)].join("; "))),
-            "counts and totals cover the recorded part only; --delay, --duration and rank-agent ctl choose that part",
+            "counts and totals cover the recorded part only; --paused, --delay, --duration and rankscope ctl choose that part",
         )
     })
 }

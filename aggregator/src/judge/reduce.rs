@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{CounterRow, DeviceRow, JobPathRow, OMISSION_SOURCE, OmissionRow, Phase, SelectionRow};
+use trace::{
+    CLOCK_SOURCE, CUT_SOURCE, CounterRow, DeviceRow, JobPathRow, OMISSION_SOURCE, OmissionRow, Phase, SelectionRow,
+};
 
 use crate::Error;
 use crate::align::aligned::{align_as_chosen, list, load_chosen, time_bounds};
@@ -272,7 +274,7 @@ fn facts(parts: &[RankPart], info: &SourceInfo, options: &Options) -> Facts {
         recording_was_off: counter_reasons(parts, |counter| &*counter.source == "schedule"),
         recording_was_cut: parts
             .iter()
-            .filter(|p| p.outline.info.closed_cleanly == Some(false))
+            .filter(|p| p.outline.info.closed_cleanly == Some(false) || was_interrupted(p))
             .map(|p| p.outline.info.rank)
             .collect(),
         has_device_rows: parts.iter().any(|p| p.outline.has_device_rows),
@@ -304,7 +306,15 @@ fn nothing_because(parts: &[RankPart]) -> Vec<String> {
     if parts.iter().any(|p| p.rows > 0 || !p.outline.collectives.is_empty()) {
         return Vec::new();
     }
-    counter_reasons(parts, |counter| counter.recorded == 0)
+    counter_reasons(parts, |counter| {
+        let explains_other = &*counter.source == CLOCK_SOURCE || counter.source.starts_with(OMISSION_SOURCE);
+        counter.recorded == 0 && !explains_other
+    })
+}
+
+/// Whether the program of a rank was stopped before its end.
+fn was_interrupted(part: &RankPart) -> bool {
+    part.counters.iter().any(|counter| &*counter.source == CUT_SOURCE)
 }
 
 /// The distinct reasons of the selected counters, each with its ranks unless all ranks have it.

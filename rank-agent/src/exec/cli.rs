@@ -15,7 +15,7 @@ use crate::fabric::ping::INTERVAL;
 /// Put `rankscope exec` between your launcher and the program. The program keeps its standard streams, its signals and
 /// its exit code.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXEC_EXAMPLES)]
+#[command(after_help = EXEC_EXAMPLES, allow_negative_numbers = true)]
 pub struct ExecArguments {
     /// Directory for the run; it must be new or empty [default: a new name from the time of day]
     #[arg(long, value_name = "RUN")]
@@ -26,7 +26,8 @@ pub struct ExecArguments {
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) rendezvous: Option<String>,
 
-    /// Time to wait for the other ranks before the program starts
+    /// Time to wait for the other ranks before the program starts; ranks that come later are recorded, but their clocks are
+    /// not compared
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) join_timeout: u32,
 
@@ -40,8 +41,12 @@ pub struct ExecArguments {
 
     /// Record only these steps, as in torch.profiler.schedule: wait=1,warmup=2,active=5; repeat=1 and skip_first=0 may
     /// follow. The program marks its steps by NVTX ranges whose names begin with ProfilerStep
-    #[arg(long, value_name = "SCHEDULE", conflicts_with_all = ["delay", "duration"])]
+    #[arg(long, value_name = "SCHEDULE", conflicts_with_all = ["paused", "delay", "duration"])]
     pub(super) schedule: Option<recorder::Schedule>,
+
+    /// Record nothing until `rankscope ctl start`
+    #[arg(long, conflicts_with_all = ["delay", "duration"])]
+    pub(super) paused: bool,
 
     /// Record nothing for this long after the program has started
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
@@ -70,14 +75,17 @@ Examples:
   mpirun -n 8 rankscope exec --out run -- python train.py
   torchrun --nproc-per-node 8 --no-python rankscope exec --out run -- python train.py
   rankscope exec --out run --delay 60 --duration 10 -- python train.py
+  rankscope exec --out run --paused -- python train.py
   rankscope ctl start --out run --duration 10       from another shell, while it runs
   rankscope analyze run
 
 Environment: RANKSCOPE_TOKEN, equal on all ranks, keeps processes of other jobs from joining; RANKSCOPE_INJECT_LIB names
 librankscope_inject.so where it is not beside this program.
 
-Exit codes: the program's; 128 + n if signal n ended it; 126 or 127 if it could not be started; 1 if the ranks could
-not meet; 2 usage.";
+If ranks do not meet, the program runs and is recorded all the same; the run states whose clocks were not compared.
+
+Exit codes: the program's; 128 + n if signal n ended it; 126 or 127 if it could not be started; 1 if the run could not be
+created; 2 usage.";
 
 /// Start, stop or query the recording of a running `exec`
 ///
@@ -112,7 +120,7 @@ pub struct CtlArguments {
 
 const CTL_EXAMPLES: &str = "\
 Examples:
-  rankscope exec --out run --delay 1e9 -- python train.py      record nothing until `ctl start`
+  rankscope exec --out run --paused -- python train.py      record nothing until `ctl start`
   rankscope ctl start --out run --duration 30
   rankscope ctl stop
   rankscope ctl status --json
@@ -157,7 +165,8 @@ impl ExecArguments {
     /// The schedule that `--delay` and `--duration` give.
     pub(super) fn time_schedule(&self) -> TimeSchedule {
         let length = |seconds: Option<f64>| seconds.map(Duration::from_secs_f64);
-        TimeSchedule { delay: length(self.delay).filter(|delay| !delay.is_zero()), duration: length(self.duration) }
+        let delay = length(self.delay).filter(|delay| !delay.is_zero());
+        TimeSchedule { paused: self.paused, delay, duration: length(self.duration) }
     }
 
     /// Interval between clock comparisons; `None`: compare only before and after the program.

@@ -52,7 +52,7 @@ impl Steering {
                 Ok(Self { switch, page: None, problem: Some(why), stem: None, endpoint: None })
             }
             Err(why) => Err(Error::Control(format!(
-                "--delay and --duration need a directory that only this user can access: {why}"
+                "--paused, --delay and --duration need a directory that only this user can access: {why}"
             ))),
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  --delay 2 --duration 3        program │....|#####|......   # recorded
+//!  --paused, ctl start                   │.......|#########
 //!  ctl stop, ctl start                   │####|.....|######
 //! ```
 //!
@@ -23,7 +24,7 @@ const MAX_INTERVALS: usize = 64;
 const MAX_NAMED: usize = 6;
 
 /// The reason of switches that `ctl` made, in counter rows.
-const BY_CTL: &str = "rank-agent ctl";
+const BY_CTL: &str = "rankscope ctl";
 
 /// NCCL events to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,8 @@ impl NcclDetail {
 /// A schedule of time, measured from the start of the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TimeSchedule {
+    /// Nothing is recorded until `ctl start`; the others are `None`.
+    pub(super) paused: bool,
     /// Time before recording starts.
     pub(super) delay: Option<Duration>,
     /// Time of recording after the delay; `None`: to the end.
@@ -124,9 +127,9 @@ pub(super) struct SwitchState {
 }
 
 impl Switch {
-    /// The order before the program starts: with a delay, recording is off.
+    /// The order before the program starts: with a delay, or paused, recording is off.
     pub(super) fn first_order(schedule: TimeSchedule, detail: NcclDetail) -> Order {
-        Order { record: schedule.delay.is_none(), detail: detail.for_recorder() }
+        Order { record: !schedule.paused && schedule.delay.is_none(), detail: detail.for_recorder() }
     }
 
     /// A switch with the page's order.
@@ -157,10 +160,11 @@ impl Switch {
         let mut state = self.state();
         state.began = Some(now);
         if !state.order.record {
-            state.off = Some((now, if state.by_hand { BY_CTL } else { "--delay" }));
+            let why = if state.schedule.paused { "--paused" } else { "--delay" };
+            state.off = Some((now, if state.by_hand { BY_CTL } else { why }));
         }
         if !state.by_hand {
-            let TimeSchedule { delay, duration } = state.schedule;
+            let TimeSchedule { delay, duration, .. } = state.schedule;
             let start = delay.map(|delay| (now + delay, true, "--delay"));
             let stop = duration.map(|duration| (now + delay.unwrap_or_default() + duration, false, "--duration"));
             state.plan = start.into_iter().chain(stop).collect();
@@ -342,6 +346,7 @@ mod tests {
         let schedule = TimeSchedule {
             delay: delay_ms.map(Duration::from_millis),
             duration: duration_ms.map(Duration::from_millis),
+            paused: false,
         };
         Switch::new(None, schedule, Switch::first_order(schedule, DETAIL))
     }
@@ -416,6 +421,18 @@ mod tests {
         always.begin();
         always.finish();
         assert_eq!((always.was_on(), always.row(0)), (true, None));
+    }
+
+    #[test]
+    fn a_paused_program_is_recorded_from_the_first_start_on() {
+        let schedule = TimeSchedule { paused: true, ..TimeSchedule::default() };
+        let switch = Switch::new(None, schedule, Switch::first_order(schedule, DETAIL));
+        switch.begin();
+        assert!(!switch.now().order.record && switch.now().next.is_none(), "no time ends the pause");
+        switch.by_hand(true, None, None);
+        assert!(switch.now().order.record);
+        switch.finish();
+        assert!(why(&switch).contains("(--paused)"), "{}", why(&switch));
     }
 
     #[test]

@@ -156,7 +156,7 @@ mod tests {
         run: &Path,
         end: impl Fn(&dyn Control, &Progress) + std::marker::Sync,
     ) -> Vec<Result<u64, (u64, Error)>> {
-        let request = RunRequest { out: Some(run.into()), ..RunRequest::default() };
+        let request = RunRequest { out: Some(run.into()), world_size: 3, ..RunRequest::default() };
         threads::run(3, |fabric| {
             let place = agree_on_run(&*fabric, &request).unwrap();
             let progress = Progress::default();

@@ -33,7 +33,12 @@ pub struct RunRequest {
     pub launcher: String,
     /// Settings for the manifest.
     pub config: serde_json::Map<String, serde_json::Value>,
+    /// Number of ranks of the job.
+    pub world_size: usize,
 }
+
+/// Key of the manifest's `config` for the name of the job, by which ranks that have not met find their run.
+pub const JOB: &str = "job";
 
 /// Rank 0's result, for the other ranks.
 #[derive(Debug, Serialize, Deserialize)]
@@ -49,7 +54,7 @@ enum Answer {
 /// [`Error::RunExists`], or [`Error::Peer`] with the error of the file system.
 pub fn agree_on_run(fabric: &dyn Control, request: &RunRequest) -> Result<RunPlace, Error> {
     let answer = if fabric.rank() == 0 {
-        match create_run(request, fabric.size()) {
+        match find_or_create_run(request, fabric.size()) {
             Ok(place) => Answer::Ready(place),
             Err(Error::RunExists(path)) => Answer::Exists(path),
             Err(error) => Answer::Failed(error.to_string()),
@@ -75,12 +80,35 @@ pub fn agree_on_success<T>(fabric: &dyn Control, mine: Result<T, Error>) -> Resu
     let all = fabric.all_gather(Lane::Control, &[u64::from(mine.is_err())])?;
     let value = mine?;
     match all.iter().position(|failed| *failed != 0) {
-        Some(rank) => Err(Error::Peer { rank, message: "see its message".into() }),
+        Some(rank) => Err(Error::Peer { rank: fabric.rank_in_job(rank), message: "see its message".into() }),
         None => Ok(value),
     }
 }
 
-fn create_run(request: &RunRequest, world_size: usize) -> Result<RunPlace, Error> {
+/// Creates the run. If ranks are absent from the fabric, they may have created it.
+fn find_or_create_run(request: &RunRequest, present: usize) -> Result<RunPlace, Error> {
+    let known = || if present < request.world_size { run_of_job(request) } else { None };
+    match known() {
+        Some(place) => Ok(place),
+        None => match create_run(request) {
+            Err(Error::RunExists(path)) => known().ok_or(Error::RunExists(path)),
+            created => created,
+        },
+    }
+}
+
+/// The run that another rank of this job has created in the requested directory. A rank that the run already holds is
+/// refused when its recorder starts.
+fn run_of_job(request: &RunRequest) -> Option<RunPlace> {
+    let shown = request.out.clone()?;
+    let path = std::path::absolute(&shown).ok()?;
+    let manifest = Manifest::read(&path).ok()?;
+    let is_same = i32::try_from(request.world_size) == Ok(manifest.world_size)
+        && request.config.get(JOB).is_some_and(|job| manifest.config.get(JOB) == Some(job));
+    is_same.then_some(RunPlace { path, shown, run_id: manifest.run_id })
+}
+
+fn create_run(request: &RunRequest) -> Result<RunPlace, Error> {
     let created_utc_ns = utc_now_ns();
     let shown = match &request.out {
         Some(path) => path.clone(),
@@ -96,7 +124,7 @@ fn create_run(request: &RunRequest, world_size: usize) -> Result<RunPlace, Error
     let manifest = Manifest {
         schema_version: SCHEMA_VERSION,
         run_id: run_id.clone(),
-        world_size: i32::try_from(world_size).unwrap_or(i32::MAX),
+        world_size: i32::try_from(request.world_size).unwrap_or(i32::MAX),
         created_utc_ns,
         tool: format!("rank-agent {}", env!("CARGO_PKG_VERSION")),
         command: std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
@@ -182,7 +210,7 @@ mod tests {
     #[test]
     fn a_directory_that_is_not_utf_8_is_refused_with_the_reason() {
         let out = PathBuf::from(std::ffi::OsStr::from_bytes(b"/nowhere/run-\xff"));
-        let request = RunRequest { out: Some(out), ..RunRequest::default() };
+        let request = RunRequest { out: Some(out), world_size: 2, ..RunRequest::default() };
         for error in crate::fabric::threads::run(2, |fabric| agree_on_run(&*fabric, &request).unwrap_err().to_string())
         {
             assert!(error.contains("not UTF-8; give --out another"), "{error}");

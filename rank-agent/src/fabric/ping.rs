@@ -86,14 +86,16 @@ impl PingTree {
     /// The fabric's error.
     pub fn burst(&self, fabric: &dyn Control, clock: Clock) -> Result<Vec<ClockSampleRow>, Error> {
         let rank = fabric.rank();
-        let mut rows: Vec<ClockSampleRow> = (0..UTC_SAMPLES).map(|_| utc_row(rank, clock)).collect();
+        let own = fabric.rank_in_job(rank);
+        let mut rows: Vec<ClockSampleRow> = (0..UTC_SAMPLES).map(|_| utc_row(own, clock)).collect();
         for round in &self.rounds {
             // Waiting ranks sleep in the barrier, so that they do not disturb the pings of this round.
             fabric.barrier()?;
             for &(child, parent) in round {
                 if rank == child {
                     let trips = ping(fabric, clock, parent)?;
-                    rows.extend(trips.into_iter().map(|trip| trip.row(rank, parent)));
+                    let peer = fabric.rank_in_job(parent);
+                    rows.extend(trips.into_iter().map(|trip| trip.row(own, peer)));
                 } else if rank == parent {
                     answer(fabric, clock, child)?;
                 }

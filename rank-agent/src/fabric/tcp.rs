@@ -24,7 +24,7 @@ use launch::Meeting;
 use super::{Control, Lane, Stop};
 use crate::Error;
 use crate::fabric::ping::PingTree;
-use accept::accept;
+use accept::{Accepted, accept};
 pub use fuzz::check_any_connection;
 pub use handshake::Token;
 use handshake::{Hello, Purpose, Server};
@@ -50,11 +50,14 @@ const RETRY: Duration = Duration::from_millis(50);
 /// Longest message: the words of some hundred thousand ranks.
 const MAX_FRAME_BYTES: usize = 16 << 20;
 
-/// A rank with its connections to the others.
+/// A rank with its connections to the others. It counts the ranks that have met; [`Control::rank_in_job`] names them.
 #[derive(Debug)]
 pub struct Tcp {
     rank: usize,
-    size: usize,
+    /// The ranks of the job that have met, ascending.
+    members: Vec<usize>,
+    /// The ranks of the job that have not, and why.
+    absent: Option<Error>,
     hub: Hub,
     pairs: BTreeMap<usize, Words>,
     stop: Stop,
@@ -81,30 +84,79 @@ pub struct Place {
 }
 
 impl Tcp {
-    /// Connects with the other ranks. Collective.
+    /// Connects with the other ranks. Collective. Ranks that do not come are [`absent`](Self::absent) for rank 0.
     ///
     /// # Errors
-    /// [`Error::Network`] if rank 0 cannot listen or be reached, [`Error::Missing`] if ranks do not connect in time,
-    /// [`Error::WrongPeer`] if the peer does not belong to this job.
+    /// [`Error::Network`] if rank 0 cannot listen or be reached, [`Error::WrongPeer`] if the peer does not belong to this
+    /// job, [`Error::Missing`] if a rank that rank 0 has met does not reach this one.
     pub fn join(place: Place, meeting: &Meeting, token: &Token, limits: Limits, stop: Stop) -> Result<Self, Error> {
-        let Place { rank, size } = place;
         let until = Instant::now() + limits.join;
-        let (hub, own_ip, note) = if rank == 0 {
-            let (listener, note) = listen(meeting, until, &stop)?;
-            let ip = listener.local_addr().map_err(network("the address of rank 0"))?.ip();
-            let expected: Vec<usize> = (1..size).collect();
-            let server = Server { rank, size, token, purpose: Purpose::Hub };
-            let streams = accept(&listener, &expected, &server, until, &stop)?;
-            (Hub::Here(streams.into_values().map(Link::new).collect::<Result<_, _>>()?), ip, note)
-        } else {
-            let hello = Hello { rank, size, purpose: Purpose::Hub };
-            let stream = reach(meeting, &hello, token, until, &stop)?;
-            let ip = stream.local_addr().map_err(network("this rank's address"))?.ip();
-            (Hub::There(Link::new(stream)?), ip, None)
+        let (mut fabric, own_ip) = match place.rank {
+            0 => Self::receive_all(place, meeting, token, (limits, until), stop)?,
+            _ => Self::reach_rank_0(place, meeting, token, (limits, until), stop)?,
         };
-        let mut fabric = Self { rank, size, hub, pairs: BTreeMap::new(), stop, limits, note };
-        fabric.connect_pairs(own_ip, token, until)?;
+        // The ranks that have come may connect to each other in as much time again.
+        fabric.connect_pairs(place.size, own_ip, token, Instant::now() + limits.join)?;
         Ok(fabric)
+    }
+
+    /// The fabric of a rank that has met no other one, and why.
+    pub fn alone(rank: usize, why: Error, limits: Limits, stop: Stop) -> Self {
+        let hub = Hub::Here(Vec::new());
+        Self { rank: 0, members: vec![rank], absent: Some(why), hub, pairs: BTreeMap::new(), stop, limits, note: None }
+    }
+
+    /// Rank 0: waits for the others, and sends each the list of the ranks that have come.
+    fn receive_all(
+        place: Place,
+        meeting: &Meeting,
+        token: &Token,
+        (limits, until): (Limits, Instant),
+        stop: Stop,
+    ) -> Result<(Self, IpAddr), Error> {
+        let Place { rank, size } = place;
+        let (listener, note) = listen(meeting, until, &stop)?;
+        let ip = listener.local_addr().map_err(network("the address of rank 0"))?.ip();
+        let expected: Vec<usize> = (1..size).collect();
+        let server = Server { rank, size, token, purpose: Purpose::Hub };
+        let accepted = accept(&listener, &expected, &server, until, &stop)?;
+        let members: Vec<usize> = [0].into_iter().chain(accepted.streams.keys().copied()).collect();
+        let links: Vec<Link> = accepted.streams.into_values().map(Link::new).collect::<Result<_, _>>()?;
+        let roster: Vec<u8> = members.iter().flat_map(|member| (*member as u64).to_le_bytes()).collect();
+        for (link, member) in links.iter().zip(&members[1..]) {
+            link.send(&roster, Instant::now() + limits.answer).map_err(of_rank(*member))?;
+        }
+        let missing = |ranks| Error::Missing {
+            ranks,
+            place: place_of(meeting),
+            limit_s: limits.join.as_secs(),
+            refused: accepted.refused,
+        };
+        let absent = (!accepted.absent.is_empty()).then(|| missing(accepted.absent));
+        Ok((Self { rank, members, absent, hub: Hub::Here(links), pairs: BTreeMap::new(), stop, limits, note }, ip))
+    }
+
+    /// Any other rank: connects to rank 0, and learns which ranks have come.
+    fn reach_rank_0(
+        place: Place,
+        meeting: &Meeting,
+        token: &Token,
+        (limits, until): (Limits, Instant),
+        stop: Stop,
+    ) -> Result<(Self, IpAddr), Error> {
+        let Place { rank, size } = place;
+        let hello = Hello { rank, size, purpose: Purpose::Hub };
+        let stream = reach(meeting, &hello, token, (until, limits.join), &stop)?;
+        let ip = stream.local_addr().map_err(network("this rank's address"))?.ip();
+        let link = Link::new(stream)?;
+        // Rank 0 has only now begun to wait, if it started later than this rank.
+        let until = Instant::now() + limits.join + limits.answer;
+        let roster = link.receive(MAX_FRAME_BYTES, until, &stop).map_err(of_rank(0))?;
+        let members = members_of(&roster, place)
+            .ok_or_else(|| Error::WrongPeer("rank 0 sent a malformed list of ranks".into()))?;
+        let at = members.binary_search(&rank).unwrap_or_default();
+        let hub = Hub::There(link);
+        Ok((Self { rank: at, members, absent: None, hub, pairs: BTreeMap::new(), stop, limits, note: None }, ip))
     }
 
     /// A note to the user on the address at which rank 0 listens.
@@ -112,9 +164,15 @@ impl Tcp {
         self.note.as_deref()
     }
 
+    /// The reason why ranks of the job are not in this fabric. Only rank 0 and a rank that is alone know it.
+    pub fn absent(&self) -> Option<&Error> {
+        self.absent.as_ref()
+    }
+
     /// Opens one connection for each edge of the ping tree that touches this rank.
-    fn connect_pairs(&mut self, own_ip: IpAddr, token: &Token, until: Instant) -> Result<(), Error> {
-        let edges = PingTree::new(self.size, usize::MAX).edges();
+    fn connect_pairs(&mut self, size: usize, own_ip: IpAddr, token: &Token, until: Instant) -> Result<(), Error> {
+        let edges = PingTree::new(self.members.len(), usize::MAX).edges();
+        let (rank, members) = (self.members[self.rank], self.members.clone());
         let listener = TcpListener::bind((own_ip, 0)).map_err(network("a port for pings"))?;
         let port = listener.local_addr().map_err(network("a port for pings"))?.port();
         let [high, low] = ip_words(own_ip);
@@ -127,15 +185,21 @@ impl Tcp {
             let (ip, port) = of(*parent);
             // If rank 0 listens on all its addresses, use the one that this rank is connected to.
             let ip = if ip.is_unspecified() { self.hub_ip()? } else { ip };
-            let hello = Hello { rank: self.rank, size: self.size, purpose: Purpose::Pings };
+            let hello = Hello { rank, size, purpose: Purpose::Pings };
             let stream = TcpStream::connect_timeout(&SocketAddr::new(ip, port), remaining(until))
-                .map_err(network(format!("rank {parent} at {ip} port {port}")))?;
-            handshake::client(&stream, &hello, token, *parent, (until, &self.stop))?;
+                .map_err(network(format!("rank {} cannot be reached at {ip} port {port}", members[*parent])))?;
+            handshake::client(&stream, &hello, token, members[*parent], (until, &self.stop))?;
             self.pairs.insert(*parent, Words::new(stream)?);
         }
         let children: Vec<usize> = edges.iter().filter(|(_, p)| *p == self.rank).map(|(child, _)| *child).collect();
-        let server = Server { rank: self.rank, size: self.size, token, purpose: Purpose::Pings };
-        for (child, stream) in accept(&listener, &children, &server, until, &self.stop)? {
+        let expected: Vec<usize> = children.iter().map(|child| members[*child]).collect();
+        let server = Server { rank, size, token, purpose: Purpose::Pings };
+        let Accepted { streams, absent, refused } = accept(&listener, &expected, &server, until, &self.stop)?;
+        if !absent.is_empty() {
+            let place = format!("{own_ip} port {port}, where rank {rank} compares clocks");
+            return Err(Error::Missing { ranks: absent, place, limit_s: self.limits.join.as_secs(), refused });
+        }
+        for (child, stream) in children.into_iter().zip(streams.into_values()) {
             self.pairs.insert(child, Words::new(stream)?);
         }
         Ok(())
@@ -154,19 +218,19 @@ impl Tcp {
         match &self.hub {
             Hub::Here(links) => {
                 let mut all = vec![mine];
-                for (at, link) in links.iter().enumerate() {
-                    all.push(link.receive(MAX_FRAME_BYTES, until, &self.stop).map_err(of_rank(at + 1))?);
+                for (link, member) in links.iter().zip(self.members.iter().skip(1)) {
+                    all.push(link.receive(MAX_FRAME_BYTES, until, &self.stop).map_err(of_rank(*member))?);
                 }
                 let joined = frames_joined(&all);
-                for (at, link) in links.iter().enumerate() {
-                    link.send(&joined, until).map_err(of_rank(at + 1))?;
+                for (link, member) in links.iter().zip(self.members.iter().skip(1)) {
+                    link.send(&joined, until).map_err(of_rank(*member))?;
                 }
                 Ok(all)
             }
             Hub::There(link) => {
                 link.send(&mine, until).map_err(of_rank(0))?;
                 let joined = link.receive(MAX_FRAME_BYTES, until, &self.stop).map_err(of_rank(0))?;
-                frames_split(&joined, self.size)
+                frames_split(&joined, self.members.len())
                     .ok_or_else(|| Error::WrongPeer("rank 0 sent a malformed message".into()))
             }
         }
@@ -183,7 +247,11 @@ impl Control for Tcp {
     }
 
     fn size(&self) -> usize {
-        self.size
+        self.members.len()
+    }
+
+    fn rank_in_job(&self, rank: usize) -> usize {
+        self.members.get(rank).copied().unwrap_or(rank)
     }
 
     fn version(&self) -> String {
@@ -204,7 +272,8 @@ impl Control for Tcp {
         let all = self.exchange(bytes)?;
         if let Some(rank) = all.iter().position(|given| given.len() != 8 * mine.len()) {
             return Err(Error::WrongPeer(format!(
-                "rank {rank} sent {} bytes instead of {}: it is in another exchange",
+                "rank {} sent {} bytes instead of {}: it is in another exchange",
+                self.rank_in_job(rank),
                 all[rank].len(),
                 8 * mine.len()
             )));
@@ -215,12 +284,12 @@ impl Control for Tcp {
 
     fn send_word(&self, peer: usize, word: i64) -> Result<(), Error> {
         let until = Instant::now() + self.limits.answer;
-        self.pair(peer)?.send(word, until).map_err(of_rank(peer))
+        self.pair(peer)?.send(word, until).map_err(of_rank(self.rank_in_job(peer)))
     }
 
     fn receive_word(&self, peer: usize) -> Result<i64, Error> {
         let until = Instant::now() + self.limits.answer;
-        self.pair(peer)?.receive(until, &self.stop).map_err(of_rank(peer))
+        self.pair(peer)?.receive(until, &self.stop).map_err(of_rank(self.rank_in_job(peer)))
     }
 
     fn abandon(&self, _exit_code: u8) {
@@ -260,8 +329,8 @@ fn listen(meeting: &Meeting, until: Instant, stop: &Stop) -> Result<(TcpListener
 
 /// Listens at the meeting's address or, if this host does not have that address, at all of its addresses.
 fn listen_now(meeting: &Meeting) -> Result<(TcpListener, Option<String>), Error> {
-    let Meeting { host, port, source, .. } = meeting;
-    let what = || format!("rank 0 cannot listen at {host} port {port} ({source})");
+    let Meeting { host, port, .. } = meeting;
+    let what = || format!("rank 0 cannot listen at {}", place_of(meeting));
     let addresses: Vec<SocketAddr> = (host.as_str(), *port).to_socket_addrs().map_err(network(what()))?.collect();
     match TcpListener::bind(&addresses[..]) {
         Ok(listener) => Ok((listener, None)),
@@ -278,8 +347,14 @@ fn listen_now(meeting: &Meeting) -> Result<(TcpListener, Option<String>), Error>
 }
 
 /// Connects to rank 0; retries until rank 0 listens.
-fn reach(meeting: &Meeting, hello: &Hello, token: &Token, until: Instant, stop: &Stop) -> Result<TcpStream, Error> {
-    let Meeting { host, port, source, .. } = meeting;
+fn reach(
+    meeting: &Meeting,
+    hello: &Hello,
+    token: &Token,
+    (until, limit): (Instant, Duration),
+    stop: &Stop,
+) -> Result<TcpStream, Error> {
+    let Meeting { host, port, .. } = meeting;
     loop {
         let attempt = || {
             let mut last = io::Error::from(io::ErrorKind::NotFound);
@@ -299,7 +374,8 @@ fn reach(meeting: &Meeting, hello: &Hello, token: &Token, until: Instant, stop: 
                 return Ok(stream);
             }
             Err(error) if Instant::now() >= until => {
-                return Err(network(format!("rank 0 could not be reached at {host} port {port} ({source})"))(error));
+                let (place, limit_s) = (place_of(meeting), limit.as_secs());
+                return Err(network(format!("rank 0 could not be reached at {place} within {limit_s} s"))(error));
             }
             Err(_) => {
                 stop.check()?;
@@ -307,6 +383,22 @@ fn reach(meeting: &Meeting, hello: &Hello, token: &Token, until: Instant, stop: 
             }
         }
     }
+}
+
+/// The address of a meeting for messages, and the variable or option that gives it.
+fn place_of(meeting: &Meeting) -> String {
+    let Meeting { host, port, source, .. } = meeting;
+    format!("{host} port {port} ({source})")
+}
+
+/// The ranks in rank 0's list; `None` if they cannot be those of a job that holds rank 0 and this rank.
+fn members_of(roster: &[u8], place: Place) -> Option<Vec<usize>> {
+    let (words, []) = roster.as_chunks::<8>() else { return None };
+    let members: Vec<usize> =
+        words.iter().map(|word| usize::try_from(u64::from_le_bytes(*word)).ok()).collect::<Option<_>>()?;
+    let is_sorted = members.is_sorted_by(|a, b| a < b);
+    let belongs = members.first() == Some(&0) && members.last()? < &place.size && members.contains(&place.rank);
+    (is_sorted && belongs).then_some(members)
 }
 
 fn ip_words(ip: IpAddr) -> [u64; 2] {

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
 use recorder::Recorder;
@@ -26,6 +27,8 @@ pub(crate) struct JobContext<'a> {
     pub(crate) recorder: &'a Recorder,
     pub(crate) stop: &'a Stop,
     pub(crate) place: Option<&'a RunPlace>,
+    /// The step that began last.
+    pub(crate) begun: &'a AtomicU32,
 }
 
 /// The result of a training.

@@ -93,12 +93,12 @@ impl Fault {
     pub fn parse(text: &str) -> Result<Self, Error> {
         let wrong = |problem: String| Error::Usage(format!("--inject {text:?}: {problem}"));
         let (what, parts) =
-            text.split_once(':').ok_or_else(|| wrong("begins with none of slow:, link:, clock:".into()))?;
+            text.split_once(':').ok_or_else(|| wrong("does not begin with slow:, link: or clock:".into()))?;
         let allowed: &[&str] = match what {
             "slow" => &["rank", "stage", "host", "ms", "phase", "every"],
             "link" => &["ranks", "ms"],
             "clock" => &["rank", "offset_ms", "drift_ppm"],
-            _ => return Err(wrong(format!("{what:?} is none of slow, link, clock"))),
+            _ => return Err(wrong(format!("unknown fault {what:?}; use slow, link or clock"))),
         };
         let fields = Fields::parse(parts, allowed).map_err(wrong)?;
         match what {
@@ -144,7 +144,7 @@ impl<'a> Fields<'a> {
             let (name, value) = part.split_once('=').ok_or_else(|| format!("{part:?} is not name=value"))?;
             let (name, value) = (name.trim(), value.trim());
             if !allowed.contains(&name) {
-                return Err(format!("{name:?} is none of {}", allowed.join(", ")));
+                return Err(format!("unknown key {name:?}; use {}", allowed.join(", ")));
             }
             if values.iter().any(|(known, _)| *known == name) {
                 return Err(format!("{name} is given twice"));
@@ -193,7 +193,7 @@ impl<'a> Fields<'a> {
         let phase = self.find("phase").unwrap_or("forward");
         let names = Phase::ALL.map(|(_, name)| name).join(", ");
         let found = Phase::ALL.iter().find(|(_, name)| *name == phase);
-        let (phase, _) = *found.ok_or_else(|| format!("phase={phase} is none of {names}"))?;
+        let (phase, _) = *found.ok_or_else(|| format!("unknown phase {phase:?}; use {names}"))?;
         let every = match self.find("every").map(str::parse) {
             None => 1,
             Some(Ok(every)) if every > 0 => every,
@@ -391,8 +391,8 @@ mod tests {
     #[test]
     fn an_error_names_the_wrong_part() {
         for (text, part) in [
-            ("slow", "none of slow:, link:, clock:"),
-            ("fast:rank=1,ms=1", "none of slow, link, clock"),
+            ("slow", "does not begin with slow:, link: or clock:"),
+            ("fast:rank=1,ms=1", "unknown fault \"fast\"; use slow, link or clock"),
             ("slow:ms=1", "one of rank, stage, host"),
             ("slow:rank=1,stage=1,ms=1", "or there are several"),
             ("link:ms=1", "ranks is missing"),
@@ -404,11 +404,11 @@ mod tests {
             ("slow:rank=1,ms=-1", "negative"),
             ("slow:rank=1,ms=inf", "beyond"),
             ("slow:rank=1,ms=x", "ms=x is not a number"),
-            ("slow:rank=1,ms=1,phase=epilogue", "none of forward, backward, input, optimizer"),
+            ("slow:rank=1,ms=1,phase=epilogue", "use forward, backward, input, optimizer"),
             ("slow:rank=1,ms=1,every=0", "at least 1"),
             ("slow:rank=1,ms=1,every=x", "at least 1"),
             ("slow:rank=1,ms=1,ms=2", "given twice"),
-            ("clock:rank=1,ms=1", "none of rank, offset_ms, drift_ppm"),
+            ("clock:rank=1,ms=1", "use rank, offset_ms, drift_ppm"),
             ("clock:rank=1,offset_ms=1e30", "beyond"),
         ] {
             let message = Fault::parse(text).unwrap_err().to_string();

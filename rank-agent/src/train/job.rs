@@ -3,12 +3,14 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use kernels::Cpu;
 use launch::Identity;
 use recorder::{Kind, Phase, Recorder, Summary, ThreadRecorder};
 use rustix::time::{ClockId, clock_gettime};
+use trace::{CUT_SOURCE, CounterRow};
 
 use crate::Error;
 use crate::fabric::agree::{RunPlace, RunRequest, agree_on_run, agree_on_success, host_hash};
@@ -44,11 +46,18 @@ pub fn run(fabric: Arc<dyn Fabric>, options: &Options, identity: &Identity, stop
     let plan = backend::choose(&*fabric, options, identity)?;
     let cpu = if matches!(plan, Plan::Cpu(_)) || mesh.is_some() { Some(Cpu::new(options.dtype)?) } else { None };
     let launcher = identity.launcher.as_str();
-    let request = RunRequest { out: options.out.clone(), launcher: launcher.into(), config: request_config };
+    let request = RunRequest {
+        out: options.out.clone(),
+        launcher: launcher.into(),
+        config: request_config,
+        world_size: fabric.size(),
+    };
     let place = if options.record { Some(agree_on_run(&*fabric, &request)?) } else { None };
     let recorder = start_recorder(&*fabric, options, identity, place.as_ref(), &plan);
     let recorder = agree_on_success(&*fabric, recorder)?;
-    let context = JobContext { fabric: &fabric, options, recorder: &recorder, stop, place: place.as_ref() };
+    let begun = AtomicU32::new(0);
+    let context =
+        JobContext { fabric: &fabric, options, recorder: &recorder, stop, place: place.as_ref(), begun: &begun };
     let trained = match (&plan, cpu, mesh) {
         (Plan::Cpu(why), Some(cpu), None) => {
             let Options { model, bucket_bytes, faults, .. } = options;
@@ -73,8 +82,14 @@ pub fn run(fabric: Arc<dyn Fabric>, options: &Options, identity: &Identity, stop
     };
     // The recording is closed even after an error. The last barrier comes after it, so that the launcher kills no rank
     // that still writes.
+    if let Err(error) = &trained {
+        note_cut(&recorder, error, &begun);
+    }
     let summary = recorder.finish();
-    let Trained { first, last, time, mut report } = trained?;
+    let Trained { first, last, time, mut report } = trained.map_err(|error| match error {
+        Error::Stopped(signal) => interrupted(signal, options, &begun, place.as_ref()),
+        error => error,
+    })?;
     let all = fabric.all_gather(Lane::Control, &summary_words(&summary))?;
     let sum = |index: usize| all.iter().skip(index).step_by(SUMMARY_WORDS).sum::<u64>();
     let outcome = Outcome {
@@ -86,6 +101,27 @@ pub fn run(fabric: Arc<dyn Fabric>, options: &Options, identity: &Identity, stop
     let totals = Totals { rows: sum(0), bytes: sum(2), failed_parts: sum(3), writer_cpu_ns: sum(5), cpu_ns: sum(6) };
     report.end(&outcome, time, totals, place.as_ref(), &summary);
     Ok(outcome)
+}
+
+/// Notes in the run that the training did not end, so that collectives without an end are no sign of a hang.
+fn note_cut(recorder: &Recorder, error: &Error, begun: &AtomicU32) {
+    let why = format!("the training stopped in step {}: {error}", begun.load(Ordering::Relaxed));
+    let row = CounterRow {
+        rank: recorder.rank(),
+        source: CUT_SOURCE.into(),
+        recorded: 0,
+        dropped: 0,
+        omitted: 0,
+        why: Some(why.into()),
+    };
+    // The error that stopped the training is the one to report.
+    let _ = recorder.rows(vec![row]);
+}
+
+fn interrupted(signal: i32, options: &Options, begun: &AtomicU32, place: Option<&RunPlace>) -> Error {
+    let step = begun.load(Ordering::Relaxed);
+    let last = (0..=step).rev().find(|step| options.schedule.phase(*step) == Phase::Active);
+    Error::Interrupted { signal, step, steps: options.steps, run: place.map(|place| place.shown.clone()), last }
 }
 
 /// Trains on the device of the plan.
@@ -159,7 +195,7 @@ fn train<T: Training>(
     make: impl FnOnce(&mut OpTable) -> Result<T, Error>,
     (why, notes): (Option<&str>, &[String]),
 ) -> Result<Trained, Error> {
-    let JobContext { fabric, options, recorder, stop, place } = *context;
+    let JobContext { fabric, options, recorder, stop, place, begun } = *context;
     let (rank, size) = (fabric.rank(), fabric.size());
     let mut ops = OpTable::new(options.dtype);
     let trainer = make(&mut ops);
@@ -182,6 +218,7 @@ fn train<T: Training>(
     let mut times: Vec<Duration> = Vec::new();
     let mut memory_is_recorded = false;
     for step in 0..options.steps {
+        begun.store(step, Ordering::Relaxed);
         stop.check()?;
         let phase = options.schedule.phase(step);
         let begin = Instant::now();

@@ -370,7 +370,9 @@ tables! {
         rank: i32,
         /// Source of rows: `host:THREAD`, `collectives:THREAD`, `memory:THREAD`, `cupti:KIND`, `cupti:CAUSE`, the name
         /// of a table that the program filled itself, `writer:TABLE` for rows that a part could not hold, or
-        /// `kineto: ITEM` for what a trace lacked that became a run.
+        /// `kineto: ITEM` for what a trace lacked that became a run. `clock_sync`, `schedule`, `inject` and `interrupted`
+        /// only give a reason: clocks were not compared, recording was off, the program was not recorded, or it was
+        /// stopped.
         source: Text,
         /// Number of rows stored.
         recorded: i64,

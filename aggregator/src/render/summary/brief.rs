@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anstyle::{AnsiColor, Style};
 use trace::{FindingRow, OmissionRow, Severity};
 
-use crate::base::units::{ns, omission as omission_line, omission_kind, plural, ranks, shorten, wrap};
+use crate::base::units::{ns, omission as omission_line, omission_kind, plural, ranks, ranks_named, shorten, wrap};
 use crate::model::analysis::{Analysis, RankIdentity, VerdictKind};
 use crate::render::grid::Grid;
 use crate::render::rank_order::by_prominence;
@@ -75,12 +75,14 @@ fn head(analysis: &Analysis, terminal: &TerminalStyle) -> String {
     if let [only] = &analysis.facts.identities[..] {
         labelled(&mut text, "rank", &format!("{}: {}", only.rank, place(only)), terminal);
     }
-    for finding in analysis.tables.findings.iter().filter(|finding| is_other(analysis, finding)) {
-        if finding.severity == Severity::Critical {
-            let words = format!("{} → {}", finding.title, finding.suggestion);
-            labelled(&mut text, "first", &words, terminal);
-        }
+    let first: Vec<_> = analysis.tables.findings.iter().filter(|finding| is_other(analysis, finding)).collect();
+    let first = first.into_iter().filter(|finding| finding.severity == Severity::Critical);
+    let mut first: Vec<String> = first.map(|finding| format!("{} → {}", finding.title, finding.suggestion)).collect();
+    let cut = &analysis.facts.recording_was_cut;
+    if first.is_empty() && !cut.is_empty() {
+        first.push(format!("the recording was cut on {}: these numbers are of the part before", ranks_named(cut)));
     }
+    first.iter().for_each(|words| labelled(&mut text, "first", words, terminal));
     let lines = [("cost", &verdict.cost), ("where", &verdict.location), ("do", &verdict.action)];
     for (label, words) in lines.into_iter().filter_map(|(label, words)| Some((label, words.as_ref()?))) {
         labelled(&mut text, label, words, terminal);

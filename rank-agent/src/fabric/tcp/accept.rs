@@ -20,18 +20,27 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Handshakes at the same time. Beyond that, the oldest connection is closed.
 const MAX_HANDSHAKES: usize = 512;
 
-/// Accepts the expected ranks; returns their connections by rank.
+/// The ranks that connected in time, and those that did not.
+pub(super) struct Accepted {
+    /// The connections by rank.
+    pub(super) streams: BTreeMap<usize, TcpStream>,
+    /// The expected ranks that did not connect.
+    pub(super) absent: Vec<usize>,
+    /// The last connection that was refused, and why.
+    pub(super) refused: Option<String>,
+}
+
+/// Accepts the expected ranks until all have connected or the time is up.
 ///
 /// # Errors
-/// [`Error::Missing`] if ranks do not connect in time, with the last refusal; the error of `stop`; [`Error::Network`]
-/// if the listener fails.
+/// The error of `stop`; [`Error::Network`] if the listener fails.
 pub(super) fn accept(
     listener: &TcpListener,
     expected: &[usize],
     server: &Server<'_>,
     until: Instant,
     stop: &Stop,
-) -> Result<BTreeMap<usize, TcpStream>, Error> {
+) -> Result<Accepted, Error> {
     let network = |source| Error::Network { what: "the listener".into(), source };
     listener.set_nonblocking(true).map_err(network)?;
     let mut pending =
@@ -39,7 +48,7 @@ pub(super) fn accept(
     while pending.accepted.len() < expected.len() {
         stop.check()?;
         if Instant::now() >= until {
-            return Err(pending.missing());
+            break;
         }
         let came = match listener.accept() {
             Ok((stream, from)) => {
@@ -68,7 +77,7 @@ pub(super) fn accept(
             std::thread::sleep(PAUSE);
         }
     }
-    Ok(pending.accepted)
+    Ok(pending.end())
 }
 
 /// The connections that have not proved their rank yet, the oldest first, and those that have.
@@ -107,7 +116,7 @@ impl Pending<'_> {
                 // A foreign connection must not end the wait for the ranks of this job.
                 Err(error) => self.refused = Some(format!("{from}: {error}")),
                 Ok(Progress::Waits(_)) if since.elapsed() >= PATIENCE => {
-                    self.refused = Some(format!("{from}: it did not say its rank within {} s", PATIENCE.as_secs()));
+                    self.refused = Some(format!("{from}: sent no rank within {} s", PATIENCE.as_secs()));
                 }
                 Ok(Progress::Waits(handshake)) => self.handshakes.push_back((handshake, from, since)),
                 Ok(Progress::Done(rank, stream))
@@ -117,20 +126,17 @@ impl Pending<'_> {
                 }
                 Ok(Progress::Done(rank, _)) => {
                     self.refused =
-                        Some(format!("{from} connected as rank {rank}, which is not expected or already connected"));
+                        Some(format!("{from}: connected as rank {rank}, which is not expected or already connected"));
                 }
             }
         }
         self.handshakes.len() < before
     }
 
-    fn missing(&mut self) -> Error {
-        if self.refused.is_none()
-            && let Some((_, from, _)) = self.handshakes.front()
-        {
-            self.refused = Some(format!("{from}: it did not say its rank"));
-        }
-        let missing = self.expected.iter().filter(|rank| !self.accepted.contains_key(rank)).copied().collect();
-        Error::Missing { ranks: missing, refused: self.refused.take() }
+    fn end(self) -> Accepted {
+        let silent = || self.handshakes.front().map(|(_, from, _)| format!("{from}: sent no rank"));
+        let refused = self.refused.or_else(silent);
+        let absent = self.expected.iter().filter(|rank| !self.accepted.contains_key(rank)).copied().collect();
+        Accepted { streams: self.accepted, absent, refused }
     }
 }

@@ -23,7 +23,7 @@ use crate::Error;
 use crate::fabric::Stop;
 
 /// The protocol and its version.
-const MAGIC: &[u8; 16] = b"rankscope exec 1";
+const MAGIC: &[u8; 16] = b"rankscope exec 2";
 /// Interval at which a wait checks its end.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -100,7 +100,7 @@ pub(super) fn introduce(
             Error::Network { what: format!("the answer of rank {server}"), source }
         }
         Failure::Io(source) => Error::WrongPeer(format!(
-            "rank {server} closed the connection ({source}): it belongs to another job, or has another RANKSCOPE_TOKEN"
+            "rank {server} refused this rank ({source}): it belongs to another job, or its RANKSCOPE_TOKEN differs"
         )),
     };
     let nonce = random()?;
@@ -112,7 +112,7 @@ pub(super) fn introduce(
     let theirs: Proof = read(&mut stream, until, || stop.check()).map_err(failed)?;
     let signed = [&words[..], &(server as u64).to_le_bytes()].concat();
     verify(token, b"server", &nonce, &challenge, &signed, &theirs).map_err(|()| {
-        Error::WrongPeer(format!("the process that answered as rank {server} does not know this job's token"))
+        Error::WrongPeer(format!("the process that answered as rank {server} has another RANKSCOPE_TOKEN"))
     })
 }
 
@@ -217,7 +217,7 @@ impl<S: Read + Write> Handshake<S> {
         let nonce: Nonce = nonce.try_into().map_err(short)?;
         let theirs: Proof = theirs.try_into().map_err(short)?;
         verify(token, b"client", &nonce, challenge, words, &theirs)
-            .map_err(|()| Error::WrongPeer("it does not know this job's token (RANKSCOPE_TOKEN)".into()))?;
+            .map_err(|()| Error::WrongPeer("its RANKSCOPE_TOKEN differs from this rank's".into()))?;
         let word =
             |at: usize| words[4 * at..4 * at + 4].try_into().map_or(usize::MAX, |b| u32::from_le_bytes(b) as usize);
         let (rank, its_size, its_purpose) = (word(0), word(1), word(2));

@@ -70,9 +70,52 @@ fn a_peer_without_the_token_is_refused() {
         let first = scope.spawn(|| join(0, "secret", 5000));
         let refused = join(1, "guess", 20_000).unwrap_err();
         assert!(matches!(refused, Error::WrongPeer(_)), "{refused}");
-        let alone = first.join().unwrap().unwrap_err().to_string();
-        assert!(alone.contains("rank 1 did not connect") && alone.contains("token"), "{alone}");
+        let alone = first.join().unwrap().unwrap();
+        let absent = alone.absent().unwrap().to_string();
+        assert!(
+            absent.contains("rank 1 did not connect to 127.0.0.1") && absent.contains("RANKSCOPE_TOKEN"),
+            "{absent}"
+        );
+        assert_eq!((alone.size(), alone.all_gather(Lane::Control, &[7]).unwrap()), (1, vec![7]));
     });
+}
+
+/// Ranks 0, 2 and 3 of four: their clocks are compared, under their ranks in the job.
+#[test]
+fn ranks_that_have_met_go_on_without_the_others() {
+    let (meeting, token) = (meeting(), Token::new("secret"));
+    let limits = Limits { join: Duration::from_secs(2), ..limits() };
+    let rows: Vec<_> = std::thread::scope(|scope| {
+        let (meeting, token) = (&meeting, &token);
+        let ranks = [0, 2, 3].map(|rank| {
+            scope.spawn(move || {
+                let fabric = Tcp::join(Place { rank, size: 4 }, meeting, token, limits, Stop::default()).unwrap();
+                assert_eq!((fabric.size(), fabric.rank_in_job(fabric.rank())), (3, rank));
+                let absent = fabric.absent().map(ToString::to_string);
+                assert_eq!(absent.is_some(), rank == 0);
+                assert!(
+                    absent.is_none_or(|why| why.starts_with("rank 1 did not connect") && why.contains("within 2 s"))
+                );
+                PingTree::new(3, 1).burst(&fabric, Clock::system()).unwrap()
+            })
+        });
+        ranks.into_iter().flat_map(|rank| rank.join().unwrap()).collect()
+    });
+    let pairs: std::collections::BTreeSet<_> = rows.iter().map(|row| (row.rank, row.peer_rank)).collect();
+    assert_eq!(pairs.into_iter().filter(|(_, peer)| peer.is_some()).collect::<Vec<_>>(), [(2, Some(0)), (3, Some(0))]);
+}
+
+#[test]
+fn a_roster_that_cannot_be_the_jobs_is_refused() {
+    let roster = |ranks: &[u64]| {
+        let bytes: Vec<u8> = ranks.iter().flat_map(|rank| rank.to_le_bytes()).collect();
+        members_of(&bytes, Place { rank: 2, size: 4 })
+    };
+    assert_eq!(roster(&[0, 2]), Some(vec![0, 2]));
+    for ranks in [&[][..], &[0], &[2], &[0, 3], &[0, 2, 2], &[0, 2, 1], &[0, 2, 4], &[0, 2, u64::MAX]] {
+        assert_eq!(roster(ranks), None, "{ranks:?}");
+    }
+    assert_eq!(members_of(&[0; 9], Place { rank: 0, size: 4 }), None);
 }
 
 #[test]
@@ -136,9 +179,12 @@ fn the_deadline_and_a_stop_hold_under_noise() {
                 std::thread::sleep(Duration::from_millis(200));
                 stop.abandon();
             }
-            let error = rank.join().unwrap().unwrap_err();
+            let joined = rank.join().unwrap();
             over.store(true, std::sync::atomic::Ordering::Relaxed);
-            assert_eq!(matches!(error, Error::Missing { .. }), !stops, "{error}");
+            match joined {
+                Ok(alone) => assert!(!stops && matches!(alone.absent(), Some(Error::Missing { .. }))),
+                Err(error) => assert!(stops, "{error}"),
+            }
         });
     }
 }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use kernels::cuda::{Cuda, DeviceInfo, program};
@@ -175,6 +176,7 @@ impl Running<'_> {
         let JobContext { options, recorder, .. } = *self.job;
         let mut memory_is_recorded = false;
         for step in 0..options.steps {
+            self.job.begun.store(step, Ordering::Relaxed);
             context.stop.check()?;
             let phase = options.schedule.phase(step);
             if phase == Phase::Warmup

@@ -95,7 +95,7 @@ impl FromStr for Mesh {
         for part in text.split(',') {
             let (name, value) = part.split_once('=').ok_or_else(|| format!("{part:?} is not name=number"))?;
             let at = ["dp", "tp", "pp"].iter().position(|known| *known == name.trim());
-            let at = at.ok_or_else(|| format!("{name:?} is none of dp, tp, pp"))?;
+            let at = at.ok_or_else(|| format!("unknown dimension {name:?}; use dp, tp or pp"))?;
             let size = value.trim().parse().ok().filter(|size: &usize| (1..=1_000_000).contains(size));
             let size = size.ok_or_else(|| format!("{name}={value} is not a number of ranks"))?;
             if sizes[at].replace(size).is_some() {
@@ -137,9 +137,12 @@ mod tests {
     #[test]
     fn an_error_names_the_wrong_part() {
         assert_eq!("tp=2".parse(), Ok(Mesh { dp: 1, tp: 2, pp: 1 }));
-        for (text, part) in
-            [("dp", "not name=number"), ("ep=2", "none of dp"), ("dp=0", "number of ranks"), ("dp=2,dp=2", "twice")]
-        {
+        for (text, part) in [
+            ("dp", "not name=number"),
+            ("ep=2", "use dp, tp or pp"),
+            ("dp=0", "number of ranks"),
+            ("dp=2,dp=2", "twice"),
+        ] {
             assert!(text.parse::<Mesh>().unwrap_err().contains(part), "{text}");
         }
     }
