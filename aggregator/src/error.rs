@@ -13,7 +13,7 @@ pub enum Error {
     #[error(transparent)]
     Kineto(#[from] kineto::Error),
     /// A file could not be read or written.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), trace::io_reason(path, source))]
     Io {
         /// The file.
         path: PathBuf,
@@ -21,7 +21,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The output could not be written.
-    #[error("output: {0}")]
+    #[error("standard output: {0}")]
     Output(#[from] std::io::Error),
     /// A value could not be printed as JSON.
     #[error("JSON: {0}")]
@@ -54,8 +54,8 @@ pub enum Error {
         /// Reason and remedy.
         why: String,
     },
-    /// No rank could be read, or `--ranks` selects none.
-    #[error("{}: no rank to analyze: {why}", path.display())]
+    /// No rank could be read.
+    #[error("{}: no rank can be read: {why}", path.display())]
     NoRank {
         /// The input.
         path: PathBuf,

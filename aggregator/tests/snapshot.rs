@@ -75,7 +75,10 @@ fn what_is_no_snapshot_is_an_error_with_its_place() {
         why(b"\x80\x02cos\nsystem\nX\x02\0\0\0ls\x85R."),
         "it cannot be read: byte 2: instruction GLOBAL names or calls Python code, which is never executed"
     );
-    assert_eq!(why(b"\x80\x04N."), "it has no `segments`, but is a None: it is no snapshot of torch's allocator");
+    assert_eq!(
+        why(b"\x80\x04N."),
+        "this pickle is a None without `segments`, so it is not a snapshot of torch's allocator"
+    );
     let whole = std::fs::read(data().join("rank0.pickle")).unwrap();
     assert!(why(&whole[..whole.len() - 1]).contains("the pickle ends here"));
 }

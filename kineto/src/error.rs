@@ -10,7 +10,7 @@ pub enum Error {
     #[error(transparent)]
     Trace(#[from] trace::Error),
     /// The file could not be opened, listed or read.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), trace::io_reason(path, source))]
     Io {
         /// The file.
         path: PathBuf,
@@ -49,7 +49,7 @@ pub enum Error {
         named: String,
     },
     /// There is no such window.
-    #[error("--window {number}: the files hold {windows} window(s) of the profiler, counted from 1")]
+    #[error("--window {number}: the files hold {}", windows_text(*windows))]
     NoWindow {
         /// The window that was asked for.
         number: i32,
@@ -68,6 +68,10 @@ pub enum Error {
     },
 }
 
+fn windows_text(windows: i32) -> String {
+    if windows == 1 { "one window of the profiler".into() } else { format!("windows 1 to {windows} of the profiler") }
+}
+
 impl Error {
     /// The error of a file without a trace.
     pub(crate) fn not_a_trace(path: &Path, why: &str) -> Self {
@@ -77,7 +81,7 @@ impl Error {
     /// The message without the path, for a list that names the file already.
     pub(crate) fn reason(&self) -> String {
         match self {
-            Self::Io { source, .. } => source.to_string(),
+            Self::Io { path, source } => trace::io_reason(path, source),
             Self::NotATrace { why, .. } => why.clone(),
             Self::OtherJson { .. } => "it is JSON, but has no traceEvents".into(),
             Self::UnreadFormat { format, instead, .. } => format!("{format} is not read; {instead}"),

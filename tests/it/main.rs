@@ -21,6 +21,7 @@ mod faults;
 mod findings;
 mod hang;
 mod imports;
+mod messages;
 mod native;
 mod rankscope;
 mod report;

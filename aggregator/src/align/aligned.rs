@@ -121,7 +121,7 @@ pub(crate) fn load_chosen<T: Send>(
     let mut loaded = each_rank(&ranks, progress, &mut omissions, load);
     if loaded.is_empty() {
         let first = omissions.last().map(|last| format!("; {}", omission(last))).unwrap_or_default();
-        let why = format!("none of {} could be loaded{first}", ranks_named(&ranks));
+        let why = format!("{} failed to load{first}", ranks_named(&ranks));
         return Err(Error::NoRank { path: source.info().path, why });
     }
     let mut outlines: Vec<&mut RankOutline> = loaded.iter_mut().map(outline).collect();
@@ -150,7 +150,7 @@ fn chosen_ranks(source: &dyn Source, options: &Options) -> Result<Vec<i32>, Erro
     let available = source.ranks();
     let wanted = |rank: &i32| options.ranks.as_ref().is_none_or(|ranks| ranks.contains(rank));
     let ranks: Vec<i32> = available.iter().copied().filter(wanted).collect();
-    if ranks.is_empty() { Err(no_rank(source)) } else { Ok(ranks) }
+    if ranks.is_empty() { Err(no_rank(source, options.ranks.as_ref())) } else { Ok(ranks) }
 }
 
 /// Runs [`align`] and returns an error if the chosen method joins no ranks.

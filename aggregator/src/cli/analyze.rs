@@ -23,6 +23,7 @@ use crate::{Analysis, Error, analyze};
 
 /// Align, match and analyze a run or traces; write `analysis/` and print a summary.
 #[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)]
 pub struct Arguments {
     /// Run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
     #[arg(required = true, value_name = "RUN|TRACES")]

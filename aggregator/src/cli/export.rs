@@ -77,7 +77,7 @@ fn format(chosen: Option<Format>, out: &Path) -> Result<Format, Error> {
     match chosen {
         None => Ok(if is_json { Format::Chrome } else { Format::Perfetto }),
         Some(Format::Perfetto) if is_json => {
-            wrong("perfetto", "Perfetto's traces are no JSON; name the file .pftrace, or use --format chrome")
+            wrong("perfetto", "a Perfetto trace is not JSON; name the file .pftrace, or use --format chrome")
         }
         Some(Format::Chrome) if is_perfetto => wrong("chrome", "Chrome's traces are JSON; name a directory or .json"),
         Some(Format::Chrome) if out.as_os_str() == "-" => {
@@ -90,8 +90,8 @@ fn format(chosen: Option<Format>, out: &Path) -> Result<Format, Error> {
 fn chrome(paths: Vec<PathBuf>, input: InputArguments, mut options: Options, out: &Path) -> Result<Outcome, Error> {
     let Input::Run(run) = resolve(paths.clone())? else {
         let path = paths.into_iter().next().unwrap_or_default();
-        let why = "it is a Chrome trace already; to export a part of it, convert it to a run first (aggregator ingest)"
-            .into();
+        let why =
+            "it is a Chrome trace already; to export a part of it, convert it to a run first (rankscope ingest)".into();
         return Err(Error::NoInput { path, why });
     };
     let source = input.open_run(&run)?;

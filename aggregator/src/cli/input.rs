@@ -29,11 +29,15 @@ pub(super) struct InputArguments {
     pub(super) force: bool,
     /// Leave out shards of a run, and the rest of traces, that would take more memory than this, as in `8GiB`. [default:
     /// three quarters of the machine's]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_memory: Option<ByteSize>,
     /// End with exit code 3 if anything at all was left out, not only if something recorded was lost.
     #[arg(long)]
     strict: bool,
+}
+
+fn parse_size(text: &str) -> Result<ByteSize, String> {
+    text.parse().map_err(|_| "expected a number of bytes with a unit, as in 8GiB or 500MB".to_string())
 }
 
 fn parse_window(text: &str) -> Result<WindowChoice, String> {
@@ -197,8 +201,11 @@ pub(super) fn expand_all(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, Error> {
 /// The paths that a pattern matches, such as a quoted `logs/rank_*`. A path that exists is no pattern, and `-` is
 /// standard input.
 fn expand(path: PathBuf) -> Result<Vec<PathBuf>, Error> {
-    if path.exists() || path.as_os_str() == "-" {
-        return Ok(vec![path]);
+    match path.try_exists() {
+        _ if path.as_os_str() == "-" => return Ok(vec![path]),
+        Ok(true) => return Ok(vec![path]),
+        Ok(false) => {}
+        Err(source) => return Err(Error::Io { path, source }),
     }
     let missing = || no_input(&path, "there is no such file or directory".into());
     let pattern = path.to_str().filter(|text| text.contains(['*', '?', '['])).ok_or_else(missing)?;

@@ -4,16 +4,19 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::Args;
-use trace::terminal::Form;
+use trace::terminal::{self, Form};
 use trace::worst_omission;
 
 use crate::Error;
+use crate::base::units::{plural, ranks_named};
 use crate::cli::analyze::with_bar;
 use crate::cli::input::{InputArguments, expand_all, open};
 use crate::cli::output::{refuse_input, write_file};
 use crate::cli::table::{Ranks, chosen_ranks};
 use crate::cli::{Outcome, print_omissions};
-use crate::model::options::parse_steps;
+use crate::model::options::{Options, parse_steps};
+use crate::model::selection::{Held, require_any};
+use crate::model::steps::active_numbers;
 use crate::torch::stacks::{On, Stacks};
 
 /// Write folded stacks for flame graphs: one stack per line, with its own time in ns.
@@ -50,10 +53,12 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let ranks = chosen_ranks(source.as_ref(), Some(arguments.ranks.as_ref().unwrap_or(&Ranks::All)))?;
     let mut omissions = source.problems();
     // Ranks are loaded one after the other, so that memory holds the rows of one rank and the tree of stacks.
+    let mut recorded: Vec<Vec<i32>> = Vec::new();
     let stacks = with_bar(|progress| -> Result<Stacks, Error> {
         let mut stacks = Stacks::default();
         for (done, rank) in ranks.iter().enumerate() {
             let data = source.load(*rank)?;
+            recorded.push(active_numbers(&data.outline.steps));
             stacks.add(&data, arguments.on, &|row| {
                 steps.as_ref().is_none_or(|steps| steps.contains(&data.events.step[row]))
             });
@@ -62,12 +67,27 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         }
         Ok(stacks)
     })?;
+    let held = recorded.iter().map(|steps| Held { recorded_steps: steps, has_time: true });
+    let selection = Options { steps: steps.clone(), ..Options::default() };
+    require_any(held, &selection, &source.info().path)?;
     if stacks.is_empty() {
-        let why = "no row has own time there; try the other --on, or other --steps".to_string();
+        let why = match arguments.on {
+            On::Host => "no host row has own time; --on device shows the time of devices",
+            On::Device => "no device row has own time; --on host shows the time of threads",
+        };
+        let why = why.to_string();
         return Err(Error::NoInput { path: source.info().path, why });
     }
     let io = |source| Error::Io { path: out.clone(), source };
-    write_file(&out, Form::Text, |file| stacks.write(file).map_err(io))?;
+    let lines = write_file(&out, Form::Text, |file| stacks.write(file).map_err(io))?;
+    if out.as_os_str() != "-" {
+        terminal::say(format_args!(
+            "{}: {} of {}, times in ns",
+            out.display(),
+            plural(lines as usize, "stack"),
+            ranks_named(&ranks)
+        ));
+    }
     omissions.extend(stacks.omission());
     print_omissions(&omissions);
     Ok(arguments.input.outcome(worst_omission(&omissions)))

@@ -148,6 +148,13 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     } else {
         print_tables(&tables, (word, key), arguments.row_limit)?;
     }
+    if arguments.group_by == GroupBy::Stack
+        && !tables.iter().flat_map(|table| &table.rows).any(|row| !row.group.is_empty())
+    {
+        terminal::say(format_args!(
+            "the trace has no Python stacks, so the rows are grouped by name only; record with with_stack=True"
+        ));
+    }
     print_notes(source.as_ref(), &chosen, arguments.ranks.is_some(), &omissions);
     Ok(arguments.input.outcome(worst_omission(&omissions)))
 }
@@ -160,7 +167,11 @@ pub(super) fn chosen_ranks(source: &dyn Source, list: Option<&Ranks>) -> Result<
         Some(Ranks::All) => all.clone(),
         Some(Ranks::Listed(wanted)) => all.iter().copied().filter(|rank| wanted.contains(rank)).collect(),
     };
-    if chosen.is_empty() { Err(no_rank(source)) } else { Ok(chosen) }
+    let wanted = match list {
+        Some(Ranks::Listed(wanted)) => Some(wanted),
+        _ => None,
+    };
+    if chosen.is_empty() { Err(no_rank(source, wanted)) } else { Ok(chosen) }
 }
 
 /// A sort key as given, and its meaning.
@@ -207,7 +218,7 @@ fn print_notes(source: &dyn Source, chosen: &[i32], ranks_given: bool, omissions
     let all = source.ranks();
     if !ranks_given && all.len() > chosen.len() {
         terminal::say(format_args!(
-            "rank {} of {} ranks; use --ranks LIST or --ranks all for the others",
+            "rank {} of {} ranks; --ranks LIST or all prints the others, and `rankscope analyze` names the slow one",
             chosen[0],
             all.len()
         ));

@@ -20,6 +20,7 @@ use crate::what_if::wia;
 /// Replay a job with something changed, and print how long its steps would be. Without an option for a change, the changes are
 /// listed that would save most. Several options make one change.
 #[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)]
 pub struct Arguments {
     /// Run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
     #[arg(required_unless_present = "wia", value_name = "RUN|TRACES")]

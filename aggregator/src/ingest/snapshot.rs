@@ -176,12 +176,14 @@ impl<'a> Snapshot<'a> {
 
     fn read(mut self) -> Result<(Vec<MemoryRow>, Vec<OmissionRow>), String> {
         let root = self.pickle.root();
-        let segments = self.pickle.field(root, "segments").ok_or_else(|| {
-            format!(
-                "it has no `segments`, but is a {}: it is no snapshot of torch's allocator",
-                self.pickle.get(root).type_name()
-            )
-        })?;
+        let segments =
+            self.pickle.field(root, "segments").ok_or_else(|| match self.pickle.field(root, "pg_config") {
+                Some(_) => "this is a dump of torch's Flight Recorder; put it beside the traces of its job".to_string(),
+                None => format!(
+                    "this pickle is a {} without `segments`, so it is not a snapshot of torch's allocator",
+                    self.pickle.get(root).type_name()
+                ),
+            })?;
         let traces = self.pickle.field(root, "device_traces");
         let mut devices = self.segments(segments)?;
         let traces: Vec<Id> = traces.map(|traces| self.pickle.items(traces).to_vec()).unwrap_or_default();

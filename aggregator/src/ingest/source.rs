@@ -8,9 +8,10 @@ use std::sync::{Mutex, PoisonError};
 use trace::{OmissionRow, Row, Run, StepRow};
 
 use crate::Error;
-use crate::base::units::{self, omission, ranks_named};
+use crate::base::units::{self, omission};
 use crate::ingest::memory::default_max_memory_bytes;
 use crate::ingest::run::{load_rank, load_rank_detailed, losses, outline_rank};
+use crate::model::options::Options;
 use crate::model::{RankData, RankOutline};
 use trace::rank::Details;
 
@@ -63,16 +64,25 @@ pub trait Source: Sync {
     }
 }
 
-/// The error of a command without a rank to use: `--ranks` selects none, or a problem hides all of them.
-pub(crate) fn no_rank(source: &dyn Source) -> Error {
-    let (all, problems) = (source.ranks(), source.problems());
+/// The error of a command without a rank to use: `wanted` are none of the recorded ones, or a problem hides all of them.
+pub(crate) fn no_rank(source: &dyn Source, wanted: Option<&BTreeSet<i32>>) -> Error {
+    let (all, problems, path) = (source.ranks(), source.problems(), source.info().path);
+    if let Some(wanted) = wanted
+        && !all.is_empty()
+    {
+        let selection = Options { ranks: Some(wanted.clone()), ..Options::default() }.selection().unwrap_or_default();
+        return Error::NothingSelected {
+            path,
+            selection,
+            why: format!("the recorded ranks are {}", units::ranks(&all)),
+        };
+    }
     let why = match problems.first() {
-        _ if !all.is_empty() => format!("--ranks selects none of {}", ranks_named(&all)),
         None => "there are no rows of any rank".to_string(),
         Some(only) if problems.len() == 1 => omission(only),
-        Some(first) => format!("no rank can be read, for {} reasons; the first: {}", problems.len(), omission(first)),
+        Some(first) => format!("{} reasons, the first: {}", problems.len(), omission(first)),
     };
-    Error::NoRank { path: source.info().path, why }
+    Error::NoRank { path, why }
 }
 
 /// A recorded run as a source.

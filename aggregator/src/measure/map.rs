@@ -28,9 +28,10 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
     if let Some(marker) = &options.step_marker {
         mark_steps(&mut data, marker);
     }
+    let marked_steps = active_numbers(&data.outline.steps);
     one_step_if_none(&mut data);
     options.communication.decide(&mut data);
-    let recorded_steps = active_numbers(&data.outline.steps);
+    let recorded_steps = if options.step_marker.is_some() { marked_steps } else { active_numbers(&data.outline.steps) };
     let scope = Scope::of(&data, options, time);
     narrow_to_time(&mut data.outline, &scope);
     data.measure_outline();

@@ -54,10 +54,10 @@ impl Options {
     pub fn selection(&self) -> Option<String> {
         let mut words = Vec::new();
         if let Some(steps) = &self.steps {
-            words.push(if steps.end == i32::MAX {
-                format!("--steps {}..", steps.start)
-            } else {
-                format!("--steps {}..{}", steps.start, steps.end)
+            words.push(match (steps.start, steps.end) {
+                (start, i32::MAX) => format!("--steps {start}.."),
+                (start, end) if end == start.saturating_add(1) => format!("--steps {start}"),
+                (start, end) => format!("--steps {start}..{end}"),
             });
         }
         words.extend(self.from.map(|t| format!("--from {t}")));
@@ -85,7 +85,12 @@ impl std::fmt::Display for TimeBound {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::GlobalNs(t) => write!(f, "{t}"),
-            Self::SinceStartNs(t) => write!(f, "+{t}ns"),
+            Self::SinceStartNs(t) => {
+                let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
+                let unit = units.iter().find(|(size, _)| *t != 0 && t % size == 0);
+                let (size, unit) = unit.copied().unwrap_or((1, "ns"));
+                write!(f, "+{}{unit}", t / size)
+            }
         }
     }
 }
@@ -158,6 +163,9 @@ mod tests {
         assert_eq!(TimeBound::parse("+1.5s"), Ok(TimeBound::SinceStartNs(1_500_000_000)));
         assert_eq!(TimeBound::parse("+200ms"), Ok(TimeBound::SinceStartNs(200_000_000)));
         assert_eq!(TimeBound::parse("+30us"), Ok(TimeBound::SinceStartNs(30_000)));
+        for text in ["+1500ms", "+100s", "+7ns", "+30us", "+0ns", "-5"] {
+            assert_eq!(TimeBound::parse(text).unwrap().to_string(), text);
+        }
         for bad in ["", "+", "+5", "5ms", "+-5ms", "+NaNs", "+infs", "+9e99s"] {
             assert!(TimeBound::parse(bad).is_err(), "{bad}");
         }

@@ -17,7 +17,7 @@ pub(crate) struct Held<'a> {
     pub(crate) has_time: bool,
 }
 
-/// Checks that `--steps`, `--range`, `--from` and `--to` hold something of at least one rank.
+/// Checks that `--steps`, `--step-marker`, `--range`, `--from` and `--to` hold something of at least one rank.
 ///
 /// # Errors
 /// [`Error::NothingSelected`], with the recorded steps if `--steps` is the reason.
@@ -36,6 +36,10 @@ pub(crate) fn require_any<'a>(
         let why =
             if options.range.is_some() { "no host range in that time matches" } else { "nothing was recorded then" };
         return error(time, why.into());
+    }
+    if options.step_marker.is_some() && ranks.iter().all(|rank| rank.recorded_steps.is_empty()) {
+        let marker = Options { step_marker: options.step_marker.clone(), ..Options::default() };
+        return error(marker, "no host range matches".into());
     }
     let Some(steps) = &options.steps else { return Ok(()) };
     let mut recorded: Vec<i32> = ranks.iter().flat_map(|rank| rank.recorded_steps.iter().copied()).collect();

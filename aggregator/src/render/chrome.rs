@@ -100,7 +100,7 @@ pub fn export(
     let wanted = |rank: &i32| options.ranks.as_ref().is_none_or(|ranks| ranks.contains(rank));
     let ranks: Vec<i32> = source.ranks().into_iter().filter(wanted).collect();
     if ranks.is_empty() {
-        return Err(no_rank(source));
+        return Err(no_rank(source, options.ranks.as_ref()));
     }
     check_name(out, &ranks)?;
     let mut omissions = source.problems();

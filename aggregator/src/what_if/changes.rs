@@ -83,7 +83,7 @@ pub(crate) struct WhatIf {
 /// The reason why it cannot be replayed.
 pub(crate) fn predict(analyzed: &AnalyzedReplay, asked: &Asked) -> Result<WhatIf, &'static str> {
     let predictor =
-        Predictor::of(&analyzed.replayed).ok_or("a what-if needs steps with collectives whose ranks are matched")?;
+        Predictor::of(&analyzed.replayed).ok_or("what-if needs steps in which at least two ranks recorded the same collectives; give it the traces of all ranks")?;
     let changes = match asked == &Asked::default() {
         true => predictor.listed(&analyzed.analysis, &analyzed.comm_names),
         false => vec![predictor.asked(asked, &analyzed.analysis).ok_or(match asked.bucket_mb {

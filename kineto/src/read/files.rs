@@ -61,8 +61,9 @@ pub fn plan(paths: &[PathBuf], options: PlanOptions) -> Result<Plan, Error> {
         }
         let path = paths.first().cloned().unwrap_or_default();
         let seen: Vec<String> = plan.omissions.iter().take(3).map(described).collect();
-        let seen = if seen.is_empty() { "it is empty".to_string() } else { seen.join("; ") };
-        return Err(Error::NotATrace { path, why: format!("no trace of torch.profiler here: {seen}") });
+        let seen =
+            if seen.is_empty() { "the directory is empty".to_string() } else { format!("found: {}", seen.join("; ")) };
+        return Err(Error::NotATrace { path, why: format!("no trace of torch.profiler here; {seen}") });
     }
     if options.force {
         plan.drop_other_jobs(&mut probes);

@@ -35,7 +35,7 @@ impl Clocks {
             self.rows().iter().filter(|r| r.rank != r.reference_rank && r.clock == ClockSide::Host).peekable();
         others.peek()?;
         let all = choice != Choice::Auto && others.all(|r| r.method == ClockMethod::None);
-        all.then(|| format!("no {} connect any two ranks here; try --clock auto", evidence(choice)))
+        all.then(|| format!("this needs {}, and no two ranks have them here; try --clock auto", evidence(choice)))
     }
 
     /// An omission for each rank that `choice` left on its own clock.

@@ -125,7 +125,7 @@ fn why(limit: Option<OccupancyLimit>) -> &'static str {
         Some(OccupancyLimit::SharedMemory) => "its shared memory leaves no room for more",
         Some(OccupancyLimit::RegistersAndSharedMemory) => "its registers and its shared memory leave no room for more",
         Some(OccupancyLimit::BlockSize) => "its blocks are too small",
-        None => "the trace does not tell what limits it",
+        None => "the trace does not show what limits it",
     }
 }
 

@@ -187,7 +187,7 @@ fn windows_of_a_process_are_one_rank() {
     assert_eq!(chosen(WindowChoice::Last), all(&[], &b[2..]));
     let fourth = PlanOptions { window: WindowChoice::Number(4), ..PlanOptions::default() };
     let none = plan(&[dir.path().into()], fourth);
-    assert_eq!(none.unwrap_err().to_string(), "--window 4: the files hold 3 window(s) of the profiler, counted from 1");
+    assert_eq!(none.unwrap_err().to_string(), "--window 4: the files hold windows 1 to 3 of the profiler");
 
     let plan = plan(&[dir.path().into()], PlanOptions::default()).unwrap();
     let rank = load_windows(&plan.files[2..]).unwrap();
