@@ -113,8 +113,8 @@ struct Cli {
     cuda_graph: bool,
 
     /// Fault to inject; may be repeated:
-    /// slow:rank=R|stage=S|host=H,ms=M[,phase=forward|backward|input|optimizer][,every=K], link:ranks=A-B,ms=M or
-    /// clock:rank=R[,offset_ms=O][,drift_ppm=D]
+    /// slow:rank=R|stage=S|host=H,ms=M[,phase=forward|backward|input|optimizer][,every=K][,from=STEP][,to=STEP],
+    /// link:ranks=A-B,ms=M or clock:rank=R[,offset_ms=O][,drift_ppm=D]. The step of `to` is not slow
     #[arg(long, value_name = "FAULT")]
     inject: Vec<String>,
 

@@ -1,6 +1,7 @@
 //! Injects known faults: ranks that are slow in one phase, a slow link, or a rank with a wrong clock.
 
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 use recorder::Clock;
@@ -54,8 +55,8 @@ impl Place {
 /// A fault, as given by `--inject`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// `slow:rank=R|stage=S|host=H,ms=M[,phase=forward|backward|input|optimizer][,every=K]`: the ranks wait inside that
-    /// phase of every K-th step.
+    /// `slow:rank=R|stage=S|host=H,ms=M[,phase=forward|backward|input|optimizer][,every=K][,from=A][,to=B]`: the ranks
+    /// wait inside that phase of every K-th step, from step A on and before step B.
     Slow {
         /// The slow ranks.
         place: Place,
@@ -65,6 +66,8 @@ pub enum Fault {
         phase: Phase,
         /// They wait in steps whose number is a multiple of this; at least 1.
         every: u32,
+        /// They wait in these steps only.
+        steps: Range<u32>,
     },
     /// `link:ranks=A-B,ms=M`: messages between the two ranks arrive later, and collectives of a communicator end later in
     /// which the two are neighbours in the ring.
@@ -95,7 +98,7 @@ impl Fault {
         let (what, parts) =
             text.split_once(':').ok_or_else(|| wrong("does not begin with slow:, link: or clock:".into()))?;
         let allowed: &[&str] = match what {
-            "slow" => &["rank", "stage", "host", "ms", "phase", "every"],
+            "slow" => &["rank", "stage", "host", "ms", "phase", "every", "from", "to"],
             "link" => &["ranks", "ms"],
             "clock" => &["rank", "offset_ms", "drift_ppm"],
             _ => return Err(wrong(format!("unknown fault {what:?}; use slow, link or clock"))),
@@ -180,6 +183,11 @@ impl<'a> Fields<'a> {
         value.parse().map(Some).map_err(|_| format!("{name}={value} is not a {name}"))
     }
 
+    fn step(&self, name: &str) -> Result<Option<u32>, String> {
+        let Some(value) = self.find(name) else { return Ok(None) };
+        value.parse().map(Some).map_err(|_| format!("{name}={value} is not the number of a step"))
+    }
+
     fn slow(&self) -> Result<Fault, String> {
         let places = [
             self.count("rank")?.map(Place::Rank),
@@ -199,7 +207,11 @@ impl<'a> Fields<'a> {
             Some(Ok(every)) if every > 0 => every,
             Some(_) => return Err("every is not a number of steps, which is at least 1".into()),
         };
-        Ok(Fault::Slow { place, wait: self.wait()?, phase, every })
+        let steps = self.step("from")?.unwrap_or(0)..self.step("to")?.unwrap_or(u32::MAX);
+        if steps.is_empty() {
+            return Err(format!("no step is from={} and before to={}", steps.start, steps.end));
+        }
+        Ok(Fault::Slow { place, wait: self.wait()?, phase, every, steps })
     }
 
     fn link(&self) -> Result<Fault, String> {
@@ -224,11 +236,17 @@ impl fmt::Display for Fault {
     /// Formats the fault as on the command line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Slow { place, wait, phase, every } => {
+            Self::Slow { place, wait, phase, every, steps } => {
                 let phase = Phase::ALL.iter().find(|(known, _)| known == phase).map_or("", |(_, name)| name);
                 let (what, number) = place.key();
                 write!(f, "slow:{what}={number},ms={},phase={phase}", wait.as_secs_f64() * 1e3)?;
-                if *every > 1 { write!(f, ",every={every}") } else { Ok(()) }
+                if *every > 1 {
+                    write!(f, ",every={every}")?;
+                }
+                if steps.start > 0 {
+                    write!(f, ",from={}", steps.start)?;
+                }
+                if steps.end < u32::MAX { write!(f, ",to={}", steps.end) } else { Ok(()) }
             }
             Self::Link { ranks: (a, b), wait } => write!(f, "link:ranks={a}-{b},ms={}", wait.as_secs_f64() * 1e3),
             Self::Clock { rank, offset_ns, drift_ppb } => {
@@ -257,11 +275,12 @@ pub fn clock_for(faults: &[Fault], rank: usize) -> Clock {
 pub fn at_rank(faults: &[Fault], rank: usize, stage: usize, host: usize) -> Vec<Fault> {
     let mine = [Place::Rank(rank), Place::Stage(stage), Place::Host(host)];
     let placed = |fault: &Fault| match fault {
-        Fault::Slow { place, wait, phase, every } => mine.contains(place).then_some(Fault::Slow {
+        Fault::Slow { place, wait, phase, every, steps } => mine.contains(place).then_some(Fault::Slow {
             place: Place::Rank(rank),
             wait: *wait,
             phase: *phase,
             every: *every,
+            steps: steps.clone(),
         }),
         other => Some(other.clone()),
     };
@@ -272,10 +291,11 @@ pub fn at_rank(faults: &[Fault], rank: usize, stage: usize, host: usize) -> Vec<
 pub fn wait_in(faults: &[Fault], rank: usize, phase: Phase, step: u32) -> Duration {
     let mut total = Duration::ZERO;
     for fault in faults {
-        if let Fault::Slow { place, wait, phase: slow_phase, every } = fault
+        if let Fault::Slow { place, wait, phase: slow_phase, every, steps } = fault
             && *place == Place::Rank(rank)
             && *slow_phase == phase
             && step.is_multiple_of(*every)
+            && steps.contains(&step)
         {
             total += *wait;
         }
@@ -360,6 +380,7 @@ mod tests {
             wait: Duration::from_millis(ms),
             phase,
             every: 1,
+            steps: 0..u32::MAX,
         };
         assert_eq!(Fault::parse("slow:rank=5,ms=30").unwrap(), slow(5, 30, Phase::Forward));
         assert_eq!(Fault::parse("slow:rank=0,ms=20,phase=backward").unwrap(), slow(0, 20, Phase::Backward));
@@ -379,6 +400,7 @@ mod tests {
         for text in [
             "slow:rank=5,ms=30,phase=forward",
             "slow:rank=5,ms=30,phase=input,every=4",
+            "slow:rank=5,ms=30,phase=input,every=4,from=8,to=20",
             "slow:stage=1,ms=30,phase=optimizer",
             "slow:host=2,ms=30,phase=backward",
             "link:ranks=2-3,ms=1.5",
@@ -407,6 +429,9 @@ mod tests {
             ("slow:rank=1,ms=1,phase=epilogue", "use forward, backward, input, optimizer"),
             ("slow:rank=1,ms=1,every=0", "at least 1"),
             ("slow:rank=1,ms=1,every=x", "at least 1"),
+            ("slow:rank=1,ms=1,from=-1", "from=-1 is not the number of a step"),
+            ("slow:rank=1,ms=1,to=x", "to=x is not the number of a step"),
+            ("slow:rank=1,ms=1,from=5,to=5", "no step is from=5 and before to=5"),
             ("slow:rank=1,ms=1,ms=2", "given twice"),
             ("clock:rank=1,ms=1", "use rank, offset_ms, drift_ppm"),
             ("clock:rank=1,offset_ms=1e30", "beyond"),
@@ -429,6 +454,9 @@ mod tests {
         let every = [Fault::parse("slow:rank=1,ms=2,every=3").unwrap()];
         let waits_ms = (0..7).map(|step| wait_in(&every, 1, Phase::Forward, step).as_millis());
         assert_eq!(waits_ms.collect::<Vec<_>>(), [2, 0, 0, 2, 0, 0, 2]);
+        let between = [Fault::parse("slow:rank=1,ms=2,from=2,to=4").unwrap()];
+        let waits_ms = (0..6).map(|step| wait_in(&between, 1, Phase::Forward, step).as_millis());
+        assert_eq!(waits_ms.collect::<Vec<_>>(), [0, 0, 2, 2, 0, 0]);
     }
 
     #[test]
