@@ -81,7 +81,7 @@ pub use error::{Error, io_reason};
 pub use keys::*;
 pub use manifest::{HELD_RANKS, Manifest, TRACE_FILES, check_any_manifest};
 pub use omission::{CLOCK_SOURCE, CUT_SOURCE, OMISSION_SOURCE, worst_omission};
-pub use run::{Problem, Run};
+pub use run::{Growing, Problem, Run};
 pub use shard::{
     Checker, ClosedShard, ROW_GROUP_ROWS, Shard, ShardMeta, column_names, is_written_by_rankscope, parse_shard_name,
     shard_path, write_shard, write_table,

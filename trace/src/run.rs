@@ -1,5 +1,6 @@
 //! A run: its manifest, the readable shards of every table, and the problems with the rest.
 
+mod growing;
 mod limit;
 mod parts;
 
@@ -7,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
+
+pub use growing::Growing;
 
 use crate::keys::MANIFEST_FILE;
 use crate::{Error, Manifest, OmissionKind, OmissionRow, Row, Shard, ShardMeta, Text, rank_tables, rows_from_batch};
@@ -48,6 +51,9 @@ pub struct Run {
     shards: BTreeMap<(i32, String), Vec<Shard>>,
     /// The problems found.
     pub problems: Vec<Problem>,
+    /// Whether these are only the newest shards of a run that is being written. What its counters and its ranks say of
+    /// the whole run does not hold for them.
+    pub is_excerpt: bool,
 }
 
 impl Run {
@@ -68,7 +74,8 @@ impl Run {
             return Err(Error::NotARun { path: path.into(), why: format!("it has no {MANIFEST_FILE}") });
         }
         let manifest = Manifest::read(path)?;
-        let mut run = Self { path: path.into(), manifest, shards: BTreeMap::new(), problems: Vec::new() };
+        let mut run =
+            Self { path: path.into(), manifest, shards: BTreeMap::new(), problems: Vec::new(), is_excerpt: false };
         for table in rank_tables() {
             run.open_table(table.name);
         }

@@ -16,6 +16,7 @@ use parquet::basic::{Compression, Encoding, Type as PhysicalType, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, KeyValue, ParquetMetaData, SortingColumn};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::statistics::Statistics;
 use parquet::schema::types::ColumnPath;
 
 use crate::checksum::{self, Hashed};
@@ -312,6 +313,8 @@ pub struct Shard {
     pub footer_xxh3: String,
     /// Memory that its rows take while an analysis reads them, by the sizes in its footer: an estimate.
     pub memory_bytes: u64,
+    /// The largest number in its column `step`, by its footer; `None` if no row has a step.
+    pub last_step: Option<i32>,
     /// Its metadata.
     pub meta: ShardMeta,
 }
@@ -341,7 +344,8 @@ impl Shard {
         let rows = footer.metadata().file_metadata().num_rows().max(0) as u64;
         let footer_xxh3 = checksum::of_footer(&file, bytes).map_err(io)?;
         let memory_bytes = memory_bytes(footer.metadata());
-        Ok(Self { path: path.into(), table: table.into(), part, rows, bytes, footer_xxh3, memory_bytes, meta })
+        let (path, table, last_step) = (path.into(), table.into(), last_step(footer.metadata()));
+        Ok(Self { path, table, part, rows, bytes, footer_xxh3, memory_bytes, last_step, meta })
     }
 
     /// Reads batches of the named columns (all, if `columns` is `None`) and hands each to `visit`, after the shard's
@@ -402,6 +406,17 @@ fn memory_bytes(metadata: &ParquetMetaData) -> u64 {
     let string_bytes = strings.fold(0, |sum: u64, chunk| sum.saturating_add(chunk.uncompressed_size().max(0) as u64));
     let rows = metadata.file_metadata().num_rows().max(0) as u64;
     rows.saturating_mul(ROW_BYTES).saturating_add(string_bytes.saturating_mul(STRING_COPIES))
+}
+
+/// The largest value of the column `step`, by the statistics of its chunks.
+fn last_step(metadata: &ParquetMetaData) -> Option<i32> {
+    let chunks = metadata.row_groups().iter().flat_map(|group| group.columns());
+    let steps = chunks.filter(|chunk| chunk.column_path().string() == "step").filter_map(|chunk| chunk.statistics());
+    let last = |statistics: &Statistics| match statistics {
+        Statistics::Int32(of_steps) => of_steps.max_opt().copied(),
+        _ => None,
+    };
+    steps.filter_map(last).max()
 }
 
 /// Number of texts that are longer than [`MAX_TEXT_BYTES`], in the values of a dictionary or in the rows.

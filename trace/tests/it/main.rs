@@ -4,5 +4,6 @@
 
 mod common;
 mod faults;
+mod growing;
 mod parts;
 mod tables;
