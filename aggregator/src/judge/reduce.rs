@@ -307,7 +307,9 @@ fn nothing_because(parts: &[RankPart]) -> Vec<String> {
         return Vec::new();
     }
     counter_reasons(parts, |counter| {
-        let explains_other = &*counter.source == CLOCK_SOURCE || counter.source.starts_with(OMISSION_SOURCE);
+        // The counters of a trace state how its rank was found, and its omissions are listed.
+        let of_trace = &*counter.source == "kineto" || counter.source.starts_with(OMISSION_SOURCE);
+        let explains_other = of_trace || &*counter.source == CLOCK_SOURCE;
         counter.recorded == 0 && !explains_other
     })
 }
