@@ -243,7 +243,7 @@ impl Lacks {
         if self.drawn < self.bars || self.pieces > 0 {
             let text = format!(
                 "In {steps}, {} bars are drawn as {}: bars under {} are merged with their neighbours, and {} of the critical path are \
-                 left out. `aggregator export` writes all for Perfetto.",
+                 left out. `rankscope export` writes all for Perfetto.",
                 self.bars,
                 self.drawn,
                 ns(self.least),
