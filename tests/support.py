@@ -3,7 +3,9 @@
 import json
 import os
 import pathlib
+import random
 import shutil
+import statistics
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -38,6 +40,14 @@ def wait_until(condition, limit_s, sleep):
             return False
         sleep()
     return True
+
+
+def interval(ratios, level=0.95, draws=10_000):
+    """Bootstrap interval of the median over pairs. Both runs of a pair see the same load of the machine."""
+    dice = random.Random(1)
+    medians = sorted(statistics.median(dice.choices(ratios, k=len(ratios))) for _ in range(draws))
+    cut = int(draws * (1 - level) / 2)
+    return medians[cut], medians[-cut - 1]
 
 
 def compare_with_release(bench, found, keep=False):
