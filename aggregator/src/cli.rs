@@ -16,6 +16,7 @@ mod stacks;
 mod table;
 mod threads;
 mod thresholds;
+pub mod watch;
 mod what_if;
 
 use std::process::ExitCode;
@@ -70,6 +71,8 @@ pub enum AnalysisCommand {
     Diff(Box<diff::Arguments>),
     /// Replay a job with something changed: how long would its steps be?
     WhatIf(Box<what_if::Arguments>),
+    /// Watch a run while ranks write it: step time, slow ranks, hangs, losses; as a screen, lines or metrics
+    Watch(watch::Arguments),
     /// Print the tables of a run and the views of its analysis, or the columns of one of them
     Schema(schema::Arguments),
 }
@@ -110,6 +113,7 @@ pub fn run(command: AnalysisCommand, program: &str) -> ExitCode {
         AnalysisCommand::Export(arguments) => export::run(*arguments),
         AnalysisCommand::Diff(arguments) => diff::run(*arguments),
         AnalysisCommand::WhatIf(arguments) => what_if::run(*arguments),
+        AnalysisCommand::Watch(arguments) => watch::run(&arguments),
         AnalysisCommand::Schema(arguments) => schema::run(arguments),
     };
     exit_code(result, program)

@@ -1,7 +1,7 @@
 //! Reads a run or traces, puts all ranks on one clock, measures, judges, and renders.
 //!
 //! ```text
-//! ingest ─► align ─► measure ─► judge ─► compare, torch, what_if ─► render ─► cli
+//! ingest ─► align ─► measure ─► judge ─► compare, torch, what_if, watch ─► render ─► cli
 //!    └────────┴─ model: a rank, steps, options, the analysis   base: intervals, units, statistics
 //! ```
 //!
@@ -35,6 +35,7 @@ pub mod measure;
 pub mod model;
 pub mod render;
 pub mod torch;
+pub mod watch;
 pub mod what_if;
 
 pub use cli::main_impl;

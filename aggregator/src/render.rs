@@ -11,4 +11,5 @@ pub mod perfetto;
 mod rank_order;
 pub mod summary;
 pub mod views;
+pub(crate) mod watch;
 pub(crate) mod what_if;

@@ -32,4 +32,5 @@ mod terminal;
 mod threads;
 mod tidy;
 mod truth;
+mod watch;
 mod windows;

@@ -59,8 +59,18 @@ pub const FOLDERS: &[(&str, &[Room<'_>])] = &[
             ("compare", &["base", "model", "ingest", "align", "measure", "judge"]),
             ("torch", &["base", "model", "ingest", "align", "measure", "judge"]),
             ("what_if", &["base", "model", "ingest", "align", "measure", "judge"]),
-            ("render", &["base", "model", "ingest", "align", "measure", "judge", "compare", "torch", "what_if"]),
-            ("cli", &["base", "model", "ingest", "align", "measure", "judge", "compare", "torch", "what_if", "render"]),
+            ("watch", &["base", "model", "ingest", "align", "measure", "judge"]),
+            (
+                "render",
+                &["base", "model", "ingest", "align", "measure", "judge", "compare", "torch", "what_if", "watch"],
+            ),
+            (
+                "cli",
+                &[
+                    "base", "model", "ingest", "align", "measure", "judge", "compare", "torch", "what_if", "watch",
+                    "render",
+                ],
+            ),
         ],
     ),
     (

@@ -92,6 +92,9 @@ pub(super) fn losses(run: &Run, rank: i32) -> Vec<OmissionRow> {
 }
 
 fn losses_of(run: &Run, info: &RankInfo, counters: &[CounterRow]) -> Vec<OmissionRow> {
+    if run.is_excerpt {
+        return Vec::new();
+    }
     let mut omissions = counted(info.rank, counters);
     omissions.extend(rows_without_shard(run, info.rank, counters));
     if info.closed_cleanly == Some(false) {

@@ -126,6 +126,11 @@ impl RunSource {
         Ok(Self { run, unlisted: Mutex::default() })
     }
 
+    /// A run whose shards are chosen already.
+    pub(crate) fn of(run: Run) -> Self {
+        Self { run, unlisted: Mutex::default() }
+    }
+
     /// Reads the rows of a small table of one rank. Problems are listed with the next load of the rank, or by
     /// [`losses`](Self::losses).
     pub(crate) fn rows<R: Row>(&self, rank: i32) -> Vec<R> {

@@ -14,7 +14,7 @@ mod stages;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{FindingRow, Severity, StepBreakdownRow};
+use trace::{FindingRow, Severity, StepBreakdownRow, UnfinishedRow};
 
 use crate::base::units::{plural, ranks, ranks_named, shorten};
 use crate::judge::headline::{SCATTERED_WAITS_PCT, is_without_cost};
@@ -131,25 +131,11 @@ fn hang(analysis: &Analysis) -> Option<FindingRow> {
     let or_empty = |ranks: &Option<Vec<i32>>| ranks.clone().unwrap_or_default();
     let (done, started) = (or_empty(&row.done), or_empty(&row.started));
     let (enqueued, missing) = (or_empty(&row.enqueued), or_empty(&row.missing));
-    let seq = row.seq.map_or(String::new(), |seq| format!(" {seq}"));
-    let comm = row.comm_name.as_deref().map_or_else(|| format!("{:#x}", row.comm_id), |name| format!("{name:?}"));
-    let name = format!("{}{seq} of communicator {comm}", row.op);
-    let (waiting, verb) = if started.is_empty() { (&enqueued, "called") } else { (&started, "entered") };
     let cut = &analysis.facts.recording_was_cut;
     // A job that hung and was killed looks like one that was stopped, so this comes before any blame.
     let before =
         if cut.is_empty() { String::new() } else { format!("the recording was cut on {}; ", ranks_named(cut)) };
-    let title = match missing.is_empty() {
-        true => format!("{before}{name} did not end: {} {verb} it", ranks_named(waiting)),
-        false => {
-            let is = if missing.len() == 1 { "is" } else { "are" };
-            format!(
-                "{before}{} {is} missing from {name}: {} {verb} it and did not leave",
-                ranks_named(&missing),
-                ranks_named(waiting)
-            )
-        }
-    };
+    let title = before + &unfinished_in_words(row);
     let mut evidence = format!(
         "unfinished_collectives: done on {}, started on {}, enqueued on {}; {} in all",
         list(&done),
@@ -183,6 +169,24 @@ fn hang(analysis: &Analysis) -> Option<FindingRow> {
         ),
     };
     Some(finding(severity, title, ("unfinished_collectives", evidence), suggestion))
+}
+
+/// Which ranks are missing from a collective that did not end, and which wait in it.
+pub(crate) fn unfinished_in_words(row: &UnfinishedRow) -> String {
+    let or_empty = |ranks: &Option<Vec<i32>>| ranks.clone().unwrap_or_default();
+    let (started, enqueued, missing) = (or_empty(&row.started), or_empty(&row.enqueued), or_empty(&row.missing));
+    let seq = row.seq.map_or(String::new(), |seq| format!(" {seq}"));
+    let comm = row.comm_name.as_deref().map_or_else(|| format!("{:#x}", row.comm_id), |name| format!("{name:?}"));
+    let name = format!("{}{seq} of communicator {comm}", row.op);
+    let (waiting, verb) = if started.is_empty() { (&enqueued, "called") } else { (&started, "entered") };
+    match missing.is_empty() {
+        true => format!("{name} did not end: {} {verb} it", ranks_named(waiting)),
+        false => {
+            let is = if missing.len() == 1 { "is" } else { "are" };
+            let (missing, waiting) = (ranks_named(&missing), ranks_named(waiting));
+            format!("{missing} {is} missing from {name}: {waiting} {verb} it and did not leave")
+        }
+    }
 }
 
 fn list(numbers: &[i32]) -> String {

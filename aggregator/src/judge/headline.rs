@@ -335,13 +335,18 @@ fn named(title: &str, rows: &[&StragglerRow]) -> String {
     format!(" {title}: {}.", ranks.join(", "))
 }
 
-/// The work that takes longer on the rank, and the excess.
-fn why(row: &StragglerRow, facts: &Facts) -> String {
-    let place = match (&row.evidence_range, row.evidence_excess_ns) {
+/// The excess of the rank and where it is: `30.0 ms longer in `forward``.
+pub(crate) fn place(row: &StragglerRow) -> String {
+    match (&row.evidence_range, row.evidence_excess_ns) {
         (Some(range), Some(excess)) => format!("{} longer in `{range}`", ns(excess)),
         (None, Some(excess)) => format!("{} longer outside of all recorded ranges", ns(excess)),
         (_, None) => format!("{} longer between collectives", ns(row.own_excess_ns)),
-    };
+    }
+}
+
+/// The work that takes longer on the rank, and the excess.
+fn why(row: &StragglerRow, facts: &Facts) -> String {
+    let place = place(row);
     match row.reason.as_ref().and_then(Word::known) {
         Some(Reason::Host) if facts.has_device_rows => {
             format!("its host spends {place} than the other ranks do, and its device does no more work meanwhile")

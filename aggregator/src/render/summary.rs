@@ -68,6 +68,16 @@ pub fn render(analysis: &Analysis, terminal: &TerminalStyle, mut out: impl Write
     Ok(())
 }
 
+/// The parts of a step, one line a rank, in at most `lines` lines; empty if there is no room for a rank.
+pub(crate) fn step_lines(analysis: &Analysis, lines: usize, width: usize) -> Vec<String> {
+    // A blank line, the title, the columns, and the number of ranks that are not shown.
+    let Some(top) = lines.checked_sub(4).filter(|top| *top > 0) else { return Vec::new() };
+    let width = width.clamp(*WIDTHS.start(), *WIDTHS.end());
+    let mut text = String::new();
+    brief::steps(&mut text, analysis, top, &TerminalStyle { width, ..TerminalStyle::default() });
+    text.lines().map(String::from).collect()
+}
+
 /// All sections.
 fn full(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     facts(text, analysis, terminal);

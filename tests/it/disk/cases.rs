@@ -100,10 +100,11 @@ pub(super) const CASES: &[Case] = &[
     agent("selftest --backend cpu --large 8", &[]),
 ];
 
-/// Recording is `recorder_faults`, and `ctl` is `ctl_faults`.
+/// Recording is `recorder_faults`, and `ctl` is `ctl_faults`. `watch` waits for what it cannot read and prints the time of day;
+/// its damaged shards are in `crate::watch`.
 #[test]
 fn every_command_has_a_case() {
-    for (program, others) in [(AGGREGATOR, &[][..]), (RANK_AGENT, &["exec", "ctl"][..])] {
+    for (program, others) in [(AGGREGATOR, &["watch"][..]), (RANK_AGENT, &["exec", "ctl"][..])] {
         let mut missing = subcommands(program);
         missing.retain(|name| {
             let is_here =

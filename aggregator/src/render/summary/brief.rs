@@ -181,7 +181,7 @@ pub(super) fn sums(analysis: &Analysis) -> BTreeMap<(i32, Option<i64>), Sums> {
 }
 
 /// Prints the parts of a step, one line a rank and device: first the ranks that the verdict names.
-fn steps(text: &mut String, analysis: &Analysis, most: usize, terminal: &TerminalStyle) {
+pub(super) fn steps(text: &mut String, analysis: &Analysis, most: usize, terminal: &TerminalStyle) {
     let sums = sums(analysis);
     if sums.is_empty() {
         return;
