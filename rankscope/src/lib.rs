@@ -46,9 +46,23 @@ pub fn main_impl() -> ExitCode {
         Err(error) => return rank_agent::print_usage(&error),
     };
     match cli.command {
+        Command::Analysis(AnalysisCommand::Watch(arguments)) => watch(arguments),
         Command::Analysis(command) => aggregator::cli::run(command, NAME),
         Command::Exec(arguments) => exec::main(&arguments, NAME),
         Command::Ctl(arguments) => ctl::main(&arguments, NAME),
         Command::Shell(command) => aggregator::cli::run_shell::<Cli>(&command, NAME),
     }
+}
+
+/// Watches a run, or the run that a process records: a number that is no path is the process id of an `exec`, as for
+/// `ctl --pid`.
+fn watch(mut arguments: aggregator::cli::watch::Arguments) -> ExitCode {
+    let run = arguments.run_mut();
+    if let Some(pid) = run.to_str().and_then(|text| text.parse().ok()).filter(|_| !run.exists()) {
+        match ctl::run_of_process(pid, NAME) {
+            Ok(found) => *run = found,
+            Err(code) => return code,
+        }
+    }
+    aggregator::cli::run(AnalysisCommand::Watch(arguments), NAME)
 }

@@ -48,20 +48,38 @@ pub fn ctl(arguments: &CtlArguments) -> Result<String, Error> {
     Ok(if *json { as_json(&statuses)? } else { as_text(&statuses) })
 }
 
+/// The run that the `exec` with this process id records.
+///
+/// # Errors
+/// The exit code, after the error was printed under the name of `command`: this user has no such process on this host.
+pub fn run_of_process(pid: u32, command: &str) -> Result<PathBuf, ExitCode> {
+    let found = running().and_then(|all| {
+        let found = all.into_iter().find(|(_, status)| status.pid == pid);
+        found.map(|(_, status)| status.run).ok_or_else(|| Error::Control(no_exec(pid)))
+    });
+    found.map_err(|error| console::fail(command, &error, None))
+}
+
+fn no_exec(pid: u32) -> String {
+    format!("process {pid} is not a running exec of this user on this host")
+}
+
+/// All ranks of this user on this host. A process that does not answer is ending, or belongs to another user.
+fn running() -> Result<Vec<(PathBuf, Status)>, Error> {
+    let answers = sockets(&directories())?.into_iter().filter_map(|socket| match ask(&socket, &Request::Status {}) {
+        Ok(Answer::Status(status)) => Some((socket, status)),
+        _ => None,
+    });
+    Ok(answers.collect())
+}
+
 /// The sockets and the status of the ranks that the arguments select, in the order of runs and ranks.
 fn choose(arguments: &CtlArguments) -> Result<Vec<(PathBuf, Status)>, Error> {
     let out = match &arguments.out {
         None => None,
         Some(out) => Some(out.canonicalize().map_err(|source| Error::Io { path: out.clone(), source })?),
     };
-    // A process that does not answer is ending, or belongs to another user.
-    let mut found: Vec<(PathBuf, Status)> = sockets(&directories())?
-        .into_iter()
-        .filter_map(|socket| match ask(&socket, &Request::Status {}) {
-            Ok(Answer::Status(status)) => Some((socket, status)),
-            _ => None,
-        })
-        .collect();
+    let mut found = running()?;
     if let Some(pid) = arguments.pid {
         found.retain(|(_, status)| status.pid == pid);
     }
@@ -73,7 +91,7 @@ fn choose(arguments: &CtlArguments) -> Result<Vec<(PathBuf, Status)>, Error> {
     let Some(first) = runs.first() else {
         let what = match (&out, arguments.pid) {
             (Some(out), _) => format!("this user has no running exec on this host that records to {}", out.display()),
-            (_, Some(pid)) => format!("process {pid} is not a running exec of this user on this host"),
+            (_, Some(pid)) => no_exec(pid),
             _ => "this user has no running exec on this host".into(),
         };
         return Err(Error::Control(what));
