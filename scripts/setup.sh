@@ -297,6 +297,24 @@ setup_browser() {
     "$(browser)" --version | tee /dev/fd/3
 }
 
+# setup_prometheus: finds promtool and prometheus or installs them by apt. Returns 77 where neither is possible.
+setup_prometheus() {
+    local sudo=
+    if ! { command -v promtool && command -v prometheus; } >/dev/null && command -v apt-get >/dev/null; then
+        if [ "$(id -u)" -ne 0 ]; then sudo="sudo -n"; fi
+        # shellcheck disable=SC2086  # two words or none
+        $sudo "${APT_GET[@]}" update &&
+            $sudo env DEBIAN_FRONTEND=noninteractive "${APT_GET[@]}" install -y --no-install-recommends prometheus
+    fi
+    if ! { command -v promtool && command -v prometheus; } >/dev/null; then
+        echo "Prometheus could not be installed. Install it and run this again:"
+        echo "  apt-get update && apt-get install -y --no-install-recommends prometheus"
+        echo "there is no prometheus: apt-get install prometheus" >&3
+        return "$CANNOT_RUN"
+    fi
+    promtool --version 2>&1 | head -n 1 | cut -d' ' -f1-3 | tee /dev/fd/3
+}
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Python tools (DuckDB and its like)
 
