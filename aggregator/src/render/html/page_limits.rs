@@ -43,7 +43,7 @@ impl Default for Limits {
             instances: 5_000,
             names: 600,
             slices: 24_000,
-            other_slices: 60_000,
+            other_slices: 50_000,
             descriptions: 12_000,
             arrivals: 40_000,
             memory_points: 12_800,

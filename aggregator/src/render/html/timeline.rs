@@ -84,12 +84,14 @@ struct RankLanes {
 
 /// Bars of a rank in a step that show it well enough. Fewer steps are drawn rather than coarser ones.
 const BARS_OF_RANK: usize = 80;
+/// Bars that a rank in a step has at least, mostly. It bounds the steps that are drawn before their bars are counted.
+const FEWEST_BARS: usize = 20;
 
-/// The steps that are drawn beside `chosen`: as many as have room, the longest ones.
+/// The steps that may find room beside `chosen`, the longest first.
 fn other_steps(analyzed: &Analyzed, chosen: i32, limits: &Limits) -> Vec<i32> {
     let ranks = analyzed.analysis.facts.ranks.len().max(1);
     let by_length = steps_by_length(&analyzed.analysis).into_iter().rev().map(|(_, step)| step);
-    by_length.filter(|step| *step != chosen).take(limits.other_slices / (ranks * BARS_OF_RANK)).collect()
+    by_length.filter(|step| *step != chosen).take(limits.other_slices / (ranks * FEWEST_BARS)).collect()
 }
 
 /// Draws the steps of all ranks of an analyzed source, `chosen` in most detail. Ranks that cannot be loaded again are left out and
@@ -103,9 +105,10 @@ pub(super) fn timelines(
     (names, notes): (&mut StringPool, &mut Shortenings),
 ) -> (Timelines, Vec<OmissionRow>) {
     let others = other_steps(analyzed, chosen, limits);
-    let ranks = &analyzed.analysis.facts.ranks;
+    let ranks = analyzed.analysis.facts.ranks.len().max(1);
+    let quota = (ranks * BARS_OF_RANK).max(limits.other_slices / others.len().max(1));
     // Twice what a rank has room for: ranks differ, and the bars of all are joined together at the end.
-    let most_of_other = 2 * limits.other_slices / (others.len() * ranks.len()).max(1);
+    let most_of_other = 2 * quota / ranks;
     let most_bars = |step: i32| match step {
         _ if step == chosen => Some(limits.slices),
         _ => others.contains(&step).then_some(most_of_other),
@@ -116,13 +119,20 @@ pub(super) fn timelines(
     if failed > 0 {
         notes.add("timeline", format!("{} could not be read a second time as a whole.", plural(failed, "rank")));
     }
-    left_out(analyzed, chosen, &others, notes);
     let mut page = Page { most_descriptions: limits.descriptions, ..Page::of(names) };
     let path = &analyzed.analysis.tables.job_critical_path;
     let mut steps: Vec<Timeline> = page.fit(&drawn, chosen, path, limits.slices).into_iter().collect();
-    let quota = limits.other_slices / others.len().max(1);
-    steps.extend(others.iter().filter_map(|step| page.fit(&drawn, *step, path, quota)));
+    let mut room = limits.other_slices;
+    for step in &others {
+        if room < quota {
+            break;
+        }
+        let before = page.lacks.drawn;
+        steps.extend(page.fit(&drawn, *step, path, quota));
+        room = room.saturating_sub(page.lacks.drawn - before);
+    }
     steps.sort_by_key(|timeline| timeline.step);
+    left_out(analyzed, chosen, &steps, notes);
     page.lacks.note(steps.len(), notes);
     let comm_names = drawn.iter().flat_map(|d| d.comm_names.clone()).collect();
     let (calls, without) = instances.shown(&page.positions, &comm_names, page.names, limits.arrivals);
@@ -188,9 +198,10 @@ fn draw(
 }
 
 /// Notes the steps that are not drawn.
-fn left_out(analyzed: &Analyzed, chosen: i32, others: &[i32], notes: &mut Shortenings) {
+fn left_out(analyzed: &Analyzed, chosen: i32, drawn: &[Timeline], notes: &mut Shortenings) {
     let recorded = &analyzed.analysis.facts.steps;
-    let missing: Vec<i32> = recorded.iter().copied().filter(|step| *step != chosen && !others.contains(step)).collect();
+    let is_drawn = |step: &i32| *step == chosen || drawn.iter().any(|timeline| timeline.step == *step);
+    let missing: Vec<i32> = recorded.iter().copied().filter(|step| !is_drawn(step)).collect();
     if !missing.is_empty() {
         let is = if missing.len() == 1 { "is" } else { "are" };
         let text = format!(
@@ -235,8 +246,8 @@ impl Lacks {
         if self.undivided > 0 {
             let undivided = plural(self.undivided, "collective");
             let text = format!(
-                "In {steps}, {undivided} of single ranks are drawn without separating waiting from transfer: peers are missing, or the \
-                 collective is one-sided or did not end."
+                "Waiting is not separated from transfer in {undivided} of single ranks ({steps}): peers are missing, or the collective is \
+                 one-sided or did not end."
             );
             notes.add("timeline", text);
         }

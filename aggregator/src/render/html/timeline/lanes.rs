@@ -32,9 +32,7 @@ pub(super) enum What {
     Row(u32),
     /// A collective by its position in the rank, and what the rank does in it.
     Collective(u32, Does),
-    /// Described: the number of the description, and a number that the lane defines (see [`LaneNumbers`]).
-    ///
-    /// [`LaneNumbers`]: super::RankLanes
+    /// Described: the number of the description, and a number that the lane defines (see `described`).
     Described(u32, i64),
 }
 
