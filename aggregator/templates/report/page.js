@@ -16,7 +16,10 @@ themeButton.addEventListener("click", () => {
   const now = document.documentElement.dataset.theme || "system";
   setTheme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
 });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => document.dispatchEvent(new Event("themechange")));
+// Paper is light, whatever the theme.
+for (const media of ["(prefers-color-scheme: dark)", "print"]) {
+  matchMedia(media).addEventListener("change", () => document.dispatchEvent(new Event("themechange")));
+}
 
 function showTab(tab, tabs) {
   for (const other of tabs) {

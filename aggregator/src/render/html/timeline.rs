@@ -251,15 +251,18 @@ impl Lacks {
             );
             notes.add("timeline", text);
         }
-        if self.drawn < self.bars || self.pieces > 0 {
+        if self.drawn < self.bars {
             let text = format!(
-                "In {steps}, {} bars are drawn as {}: bars under {} are merged with their neighbours, and {} of the critical path are \
-                 left out. `rankscope export` writes all for Perfetto.",
+                "In {steps}, {} bars are drawn as {}: bars under {} are merged with their neighbours. `rankscope export` writes all \
+                 bars for Perfetto.",
                 self.bars,
                 self.drawn,
-                ns(self.least),
-                plural(self.pieces, "piece")
+                ns(self.least)
             );
+            notes.add("timeline", text);
+        }
+        if self.pieces > 0 {
+            let text = format!("In {steps}, short pieces of the critical path are not drawn: {}.", self.pieces);
             notes.add("timeline", text);
         }
     }
