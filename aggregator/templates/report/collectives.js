@@ -24,7 +24,7 @@ function ratesInRows(data, shown) {
     const points = shown().flatMap(([key, text, kind]) => own.filter((r) => r[key] > 0).map((r) => ({ x: r[key], kind, lines: rateLines(r, key, text) })));
     return { label: name, points, lines: () => [name, `${formatCount(g.count)} collectives`, `bus bandwidth ${formatGbs(g.busbw)}, with waits ${formatGbs(g.busbw_wait)} (medians)`] };
   }).filter((row) => row.points.length);
-  return stripChart({ label: "Bandwidth by operation and size", xLabel: "bandwidth; the tick and the number are the median of all marks", format: formatGbs, rows });
+  return stripChart({ label: "Bandwidth by operation and size", xLabel: "bandwidth; tick and number: median", format: formatGbs, rows });
 }
 
 function ratesBySize(data, shown, state) {

@@ -484,11 +484,13 @@ pub(super) fn tiles(analysis: &Analysis) -> Vec<(String, String)> {
     if v.cost.is_none() {
         tile("median step", v.step_ns.map(ns));
         tile("longest wait for others, per step", v.exposed_wait_ns.map(ns));
-        let sure = match v.kind {
-            VerdictKind::Balanced => "how sure: ranks were compared, and none stands out",
-            _ => "how sure: ranks were not compared",
+        let steps = plural(analysis.facts.steps.len(), "step");
+        let (sure, value) = match v.kind {
+            VerdictKind::Balanced => ("how sure: ranks were compared, and none stands out".to_string(), steps),
+            VerdictKind::Undecided => (format!("how sure: over {steps}"), "not certain".into()),
+            _ => (format!("how sure: over {steps}; ranks were not compared"), "measured".into()),
         };
-        tile(sure, Some(plural(analysis.facts.steps.len(), "step")));
+        tile(&sure, Some(value).filter(|_| analysis.facts.events > 0));
         return tiles;
     }
     let name = match v.kind {
