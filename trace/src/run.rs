@@ -12,7 +12,8 @@ use std::{fmt, fs};
 pub use growing::Growing;
 
 use crate::keys::MANIFEST_FILE;
-use crate::{Error, Manifest, OmissionKind, OmissionRow, Row, Shard, ShardMeta, Text, rank_tables, rows_from_batch};
+use crate::words::OmissionKind;
+use crate::{Error, Manifest, OmissionRow, Row, Shard, ShardMeta, Text, rank_tables, rows_from_batch};
 
 /// A problem of a run that does not prevent reading the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]

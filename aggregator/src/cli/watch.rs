@@ -152,6 +152,12 @@ impl Outputs {
     }
 
     fn show(&mut self, state: &State, events: &[Event], cost: Duration) -> Result<(), Error> {
+        if state.step.is_some() && state.step != self.step.map(|(step, _)| step) {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            self.step = state.step.map(|step| (step, since.as_secs_f64()));
+        }
+        // A reader of the lines finds metrics that are as new.
+        self.publish(state);
         let time = time_of_day();
         let lines: Vec<String> = events.iter().flat_map(|event| lines::event(&time, state, event)).collect();
         if self.plain {
@@ -163,13 +169,7 @@ impl Outputs {
         let surplus = self.messages.len().saturating_sub(KEPT_MESSAGES);
         self.messages.drain(..surplus);
         self.note = format!("{time} · refreshed in {}", ns(i64::try_from(cost.as_nanos()).unwrap_or(i64::MAX)));
-        if state.step.is_some() && state.step != self.step.map(|(step, _)| step) {
-            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            self.step = state.step.map(|step| (step, since.as_secs_f64()));
-        }
-        self.draw(state)?;
-        self.publish(state);
-        Ok(())
+        self.draw(state)
     }
 
     fn print<'a>(&mut self, lines: impl Iterator<Item = &'a String>) -> Result<(), Error> {

@@ -13,9 +13,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{Claim, Problem, Run};
+use crate::words::OmissionKind;
 use crate::{
-    BucketRow, ClockSampleRow, CollectiveRow, CommRow, CounterRow, DeviceRow, Error, EventRow, Manifest, OmissionKind,
-    RankRow, Row, Shard, StepRow, parse_shard_name, shard_path,
+    BucketRow, ClockSampleRow, CollectiveRow, CommRow, CounterRow, DeviceRow, Error, EventRow, Manifest, RankRow, Row,
+    Shard, StepRow, parse_shard_name, shard_path,
 };
 
 /// Parts of a table that are read at first of a run that is being written for a while already.

@@ -468,6 +468,7 @@ mod tests {
             clocks: Clocks::default(),
             time: Default::default(),
             devices: Vec::new(),
+            recorded_ns: None,
         };
         analyzed.analysis.tables.collective_instances = vec![instance];
         analyzed.analysis.tables.collective_waits = vec![wait(0, 3), wait(1, 7)];
