@@ -118,7 +118,7 @@ def check_perfetto(run, path):
     with TraceProcessor(path) as processor:
         no_errors(processor, path)
         slices = dict(processor.query(
-            "select case when category in ('collective', 'step') then category "
+            "select case when category in ('collective', 'step', 'wait', 'move') then category "
             "when category in ('work', 'transfer', 'unexplained') then 'path' else 'event' end, count(*) from slice group by 1"))
         wanted = {"event": count(f"select count(*) from '{run}/events/*.parquet' where open is not true"),
                   "collective": count(f"select count(*) from '{run}/collectives/*.parquet' where start_ns is not null"),
@@ -130,6 +130,16 @@ def check_perfetto(run, path):
         lost = processor.value("select count(*) from flow where slice_out not in (select id from slice) "
                                "or slice_in not in (select id from slice) or slice_in = slice_out")
         check(flows > 0 and lost == 0, f"{lost} of {flows} arrows do not connect two slices")
+        # A click on a slice shows its texts and numbers.
+        for annotation in ("input_dims", "input_types", "stack", "module", "grid", "block", "registers"):
+            shown = processor.value(f"select count(*) from slice where extract_arg(arg_set_id, 'debug.{annotation}') is not null")
+            value = f"{annotation}[1]" if annotation in ("grid", "block") else f"nullif(cast({annotation} as varchar), '')"
+            rows = count(f"select count({value}) from '{run}/events/*.parquet' where open is not true")
+            # Shapes and types of operators without inputs are not shown.
+            fewer = annotation in ("input_dims", "input_types") and 0 < shown <= rows
+            check(shown == rows or fewer, f"{shown} slices have {annotation}, and {rows} rows")
+        names = {kind for kind, in processor.query("select distinct name from slice where category in ('wait', 'move')")}
+        check("transfer" in names and any(name.startswith("wait for rank ") for name in names), f"waits and transfers: {names}")
         members = processor.query(
             "select extract_arg(arg_set_id, 'debug.instance'), ts, ts + dur, name from slice where category = 'collective'")
     by_instance = collections.defaultdict(list)

@@ -17,7 +17,7 @@ pub use crate::Kind;
 pub use communication::BelowOperators;
 pub use launches::{Launch, Launches, RowsByCorrelation, enclosing, innermost, innermost_at, outermost};
 pub use least_bytes::least_bytes;
-pub use op_details::{Detail, Details, Written};
+pub use op_details::{Detail, Details, Field, Written};
 
 /// Maximum number of ranks in a job: 2^20. A larger number in a file means that the file is damaged.
 pub const MAX_RANKS: i32 = 1 << 20;

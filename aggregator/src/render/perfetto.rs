@@ -1,13 +1,16 @@
 //! Writes one Perfetto trace of all ranks on global time, for <https://ui.perfetto.dev> and its trace processor.
 //!
 //! Each rank is a process. Its tracks are its steps, its communicators, its threads, the streams of its devices, and
-//! counters for memory and for the kernels that wait on a stream. Arrows connect launches with launched work, and the
-//! ranks of one collective in the order of their arrival. The process `job` has the critical path of the job and the bus
+//! counters for memory and for the kernels that wait on a stream. A collective contains its wait for the last rank and its
+//! transfer, which have names, and so colours, of their own. Arrows connect launches with launched work, forward operators
+//! with backward operators, and the ranks of one collective in the order of their arrival. A click on a slice shows the
+//! shapes, stack and module of an operator, and the launch parameters of a kernel. The process `job` has the critical path of the job and the bus
 //! bandwidth of each communicator.
 //!
 //! The trace is written rank by rank, so memory holds one rank per thread, the collectives and the own work between them,
 //! whatever the number of ranks. The process `job` comes last.
 
+mod annotations;
 mod lanes;
 mod packets;
 mod proto;
@@ -20,7 +23,7 @@ use rustc_hash::FxHashMap;
 use trace::{ClockMethod, InstanceRow, JobPathRow, OmissionRow};
 
 pub use self::packets::Counts;
-use self::packets::{Annotation, Rank, Sequence, Slice, Track};
+use self::packets::{Annotation, Rank, Sequence, Slice, Track, Value};
 use crate::Error;
 use crate::align::aligned::{Aligned, align_source};
 use crate::align::clock::{Clocks, Map};
@@ -73,9 +76,9 @@ pub fn export(
         out.write_all(&bytes)
     };
     let make = |rank: &i32, sink: &mut Sink<'_>| -> Result<(Counts, OwnTime, Vec<OmissionRow>), Error> {
-        let mut data = source.load(*rank)?;
+        let (mut data, details) = source.load_detailed(*rank)?;
         let scope = prepare(&mut data, options, time.get(rank).copied());
-        let counts = rank::write(&data, &scope, &shared, &job, sink);
+        let counts = rank::write((&data, &details), &scope, &shared, &job, sink);
         Ok((counts, own_time::map_rank(&data, &options.thresholds), data.omissions))
     };
     let mut done = 0;
@@ -166,14 +169,15 @@ impl RankTimes {
 #[derive(Debug)]
 struct JobInstance {
     id: i64,
-    /// Last arrival in the time of the trace; `None` if ranks are missing or the ranks do not wait for each other.
-    last_ns: Option<i64>,
+    /// Last arrival in the time of the trace, and its rank; `None` if ranks are missing or the ranks do not wait for each
+    /// other.
+    last: Option<(i64, i32)>,
 }
 
 impl JobInstance {
     /// The time that a rank which arrived at `start_ns` waited for the last rank.
     fn wait_ns(&self, start_ns: i64) -> Option<i64> {
-        self.last_ns.map(|last| (last - start_ns).max(0))
+        self.last.map(|(last_ns, _)| (last_ns - start_ns).max(0))
     }
 }
 
@@ -194,7 +198,7 @@ impl Job {
         let mut of_rank: FxHashMap<i32, Vec<u32>> = FxHashMap::default();
         let last = |i: &Instance| {
             let waits = i.complete() && i.barrier != Barrier::OneSided;
-            let arrivals = i.members.iter().map(|m| shared.time(m.rank, m.device_clock, m.start_ns));
+            let arrivals = i.members.iter().map(|m| (shared.time(m.rank, m.device_clock, m.start_ns), m.rank));
             arrivals.max().filter(|_| waits)
         };
         for (at, instance) in instances.iter().enumerate() {
@@ -211,7 +215,7 @@ impl Job {
                 .iter()
                 .filter_map(|i| crate::judge::collective_cost::instance_row(i, shared.clocks))
                 .collect(),
-            instances: instances.iter().map(|i| JobInstance { id: i.id, last_ns: last(i) }).collect(),
+            instances: instances.iter().map(|i| JobInstance { id: i.id, last: last(i) }).collect(),
             of_rank,
             names,
         }
@@ -257,10 +261,13 @@ fn critical_path(out: &mut Sequence, path: &[JobPathRow], shared: &Shared<'_>) {
             (Some(op), true) => ("unexplained", format!("{op} of rank {}, not explained", row.rank)),
             (None, _) => ("work", format!("rank {}", row.rank)),
         };
-        let annotations = [(Annotation::Step, Some(i64::from(row.step))), (Annotation::Instance, row.instance)];
+        let annotations = [
+            (Annotation::Step, Some(Value::Number(i64::from(row.step)))),
+            (Annotation::Instance, row.instance.map(Value::Number)),
+        ];
         let (category, name) = (out.category(category), out.name(&name));
         let at_ns = shared.on_trace(row.ts_ns);
-        out.begin(&Slice { track, at_ns, category, name, annotations: &annotations, flow: None });
+        out.begin(&Slice { track, at_ns, category, name, annotations: &annotations, flows: &[] });
         out.end(track, shared.on_trace(row.ts_ns + row.dur_ns));
         out.counts.critical_path += 1;
     }

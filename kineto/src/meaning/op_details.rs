@@ -1,4 +1,4 @@
-//! Inputs, stacks and modules of a trace's rows.
+//! Inputs, stacks, modules and launch parameters of a trace's rows.
 
 use trace::rank::RankData;
 use trace::rank::{Detail, Details, Written};
@@ -24,6 +24,7 @@ pub(crate) fn details_of(data: &mut RankData, extras: &Extras) -> Details {
 /// The detail of all rows that share these arguments; `None` if it is empty.
 fn read(template: &Template, details: &mut Details) -> Option<Detail> {
     let (mut dims, mut types, mut concrete, mut stack, mut module) = (None, None, None, None, None);
+    let (mut grid, mut block) = (None, None);
     for (key, value) in template.arguments(&[]) {
         let Argument::Json(raw) = value else { continue };
         let json = || String::from_utf8_lossy(raw).into_owned();
@@ -34,6 +35,8 @@ fn read(template: &Template, details: &mut Details) -> Option<Detail> {
             "Concrete Inputs" => concrete = Some(json()),
             "Call stack" => stack = text().map(|frames| outermost_first(&frames)),
             "Module Hierarchy" => module = text(),
+            "grid" => grid = Some(json()),
+            "block" => block = Some(json()),
             _ => {}
         }
     }
@@ -43,6 +46,8 @@ fn read(template: &Template, details: &mut Details) -> Option<Detail> {
         concrete: concrete.as_deref(),
         stack: stack.as_deref(),
         module: module.as_deref(),
+        grid: grid.as_deref(),
+        block: block.as_deref(),
     };
     let detail = details.read(written);
     (detail != Detail::default()).then_some(detail)

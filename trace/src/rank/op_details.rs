@@ -11,14 +11,35 @@ use crate::rank::{Events, NONE};
 pub struct Details {
     texts: Vec<Text>,
     ids: FxHashMap<Text, u32>,
-    /// For each row: index of the text plus one, or 0 for none. Empty if no row has a text.
-    shape: Vec<u32>,
-    types: Vec<u32>,
-    values: Vec<u32>,
-    stack: Vec<u32>,
-    module: Vec<u32>,
+    /// For each [`Field`] and row: index of the text plus one, or 0 for none. Empty if no row has a text.
+    columns: [Vec<u32>; Field::ALL.len()],
     /// Whether the device rows are from an Intel GPU.
     pub is_xpu: bool,
+}
+
+/// A text that a row may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// Shapes of its inputs.
+    Shape,
+    /// Element types of its inputs, as a JSON list.
+    Types,
+    /// Values of its inputs that are not tensors, as a JSON list with an empty text for each tensor.
+    Values,
+    /// Python stack.
+    Stack,
+    /// Module hierarchy.
+    Module,
+    /// Blocks of a kernel's grid in x, y and z.
+    Grid,
+    /// Threads of a kernel's block in x, y and z.
+    Block,
+}
+
+impl Field {
+    /// All fields, in their order.
+    pub const ALL: [Self; 7] =
+        [Self::Shape, Self::Types, Self::Values, Self::Stack, Self::Module, Self::Grid, Self::Block];
 }
 
 impl Details {
@@ -40,22 +61,21 @@ impl Details {
         column[row] = id;
     }
 
-    fn get(&self, column: &[u32], row: usize) -> Option<&Text> {
-        let id = column.get(row)?.checked_sub(1)?;
-        self.texts.get(id as usize)
+    /// The text of a field of a row, and its number. Equal texts have equal numbers, from 0.
+    pub fn text(&self, field: Field, row: usize) -> Option<(u32, &Text)> {
+        let id = self.columns[field as usize].get(row)?.checked_sub(1)?;
+        Some((id, self.texts.get(id as usize)?))
+    }
+
+    /// The number of different texts.
+    pub fn texts(&self) -> usize {
+        self.texts.len()
     }
 
     /// Appends the details of `rows` later rows to those of `before` rows.
     pub fn append(&mut self, later: &Self, before: usize, rows: usize) {
         let ids: Vec<u32> = later.texts.iter().map(|text| self.id(text.clone())).collect();
-        let columns = [
-            (&mut self.shape, &later.shape),
-            (&mut self.types, &later.types),
-            (&mut self.values, &later.values),
-            (&mut self.stack, &later.stack),
-            (&mut self.module, &later.module),
-        ];
-        for (column, later) in columns {
+        for (column, later) in self.columns.iter_mut().zip(&later.columns) {
             if column.is_empty() && later.is_empty() {
                 continue;
             }
@@ -68,38 +88,34 @@ impl Details {
 
     /// Shapes of a row's inputs, formatted as torch's `str(event.input_shapes)`. Lists of tensors appear as `[]`.
     pub fn shape(&self, row: usize) -> Option<&Text> {
-        self.get(&self.shape, row)
+        self.text(Field::Shape, row).map(|(_, text)| text)
     }
 
     /// Element types of a row's inputs, as a JSON list.
     pub fn types(&self, row: usize) -> Option<&Text> {
-        self.get(&self.types, row)
+        self.text(Field::Types, row).map(|(_, text)| text)
     }
 
     /// Values of a row's inputs that are not tensors, as a JSON list with an empty text for each tensor.
     pub fn values(&self, row: usize) -> Option<&Text> {
-        self.get(&self.values, row)
+        self.text(Field::Values, row).map(|(_, text)| text)
     }
 
     /// Python stack of a row, outermost first, frames separated by `;`.
     pub fn stack(&self, row: usize) -> Option<&Text> {
-        self.get(&self.stack, row)
+        self.text(Field::Stack, row).map(|(_, text)| text)
     }
 
     /// Module hierarchy of a row, with TorchScript's names.
     pub fn module(&self, row: usize) -> Option<&Text> {
-        self.get(&self.module, row)
+        self.text(Field::Module, row).map(|(_, text)| text)
     }
 }
 
 /// The details of one row, as indices of texts. Rows with equal arguments share it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Detail {
-    shape: u32,
-    types: u32,
-    values: u32,
-    stack: u32,
-    module: u32,
+    ids: [u32; Field::ALL.len()],
     inputs: Inputs,
 }
 
@@ -116,36 +132,28 @@ pub struct Written<'a> {
     pub stack: Option<&'a str>,
     /// Module hierarchy, with TorchScript's names.
     pub module: Option<&'a str>,
+    /// `grid`, JSON.
+    pub grid: Option<&'a str>,
+    /// `block`, JSON.
+    pub block: Option<&'a str>,
 }
 
 impl Details {
     /// Parses the row's arguments. Malformed JSON counts as absent.
     pub fn read(&mut self, written: Written<'_>) -> Detail {
         let inputs = Inputs::parse(written.dims.map(str::as_bytes), written.concrete.map(str::as_bytes));
-        let mut detail = Detail { inputs, ..Detail::default() };
-        if !detail.inputs.dims.is_empty() {
-            detail.shape = self.id(shape_text(&detail.inputs.dims).into());
-        }
-        let nonempty = |text: Option<&str>| text.filter(|t| !t.is_empty()).map(Text::from);
-        detail.types = nonempty(written.types).map_or(0, |text| self.id(text));
-        if detail.inputs.concrete.iter().any(|value| !value.is_empty()) {
-            detail.values = nonempty(written.concrete).map_or(0, |text| self.id(text));
-        }
-        detail.stack = nonempty(written.stack).map_or(0, |text| self.id(text));
-        detail.module = nonempty(written.module).map_or(0, |text| self.id(text));
-        detail
+        let shape = (!inputs.dims.is_empty()).then(|| shape_text(&inputs.dims));
+        let values = written.concrete.filter(|_| inputs.concrete.iter().any(|value| !value.is_empty()));
+        let Written { types, stack, module, grid, block, .. } = written;
+        let ids = [shape.as_deref(), types, values, stack, module, grid, block]
+            .map(|text| text.filter(|text| !text.is_empty()).map_or(0, |text| self.id(text.into())));
+        Detail { ids, inputs }
     }
 
     /// Sets the details of a row. If it has shapes, its FLOPs become those that torch.profiler counts.
     pub fn put(&mut self, row: usize, detail: &Detail, name: &str, events: &mut Events) {
         let rows = events.len();
-        for (column, id) in [
-            (&mut self.shape, detail.shape),
-            (&mut self.types, detail.types),
-            (&mut self.values, detail.values),
-            (&mut self.stack, detail.stack),
-            (&mut self.module, detail.module),
-        ] {
+        for (column, id) in self.columns.iter_mut().zip(detail.ids) {
             if id != 0 {
                 Self::set(column, row, rows, id);
             }
@@ -178,7 +186,7 @@ mod tests {
         let mut details = Details::default();
         let mut shape = |dims: &str| {
             let detail = details.read(Written { dims: Some(dims), ..Written::default() });
-            detail.shape.checked_sub(1).map(|id| details.texts[id as usize].to_string())
+            detail.ids[Field::Shape as usize].checked_sub(1).map(|id| details.texts[id as usize].to_string())
         };
         assert_eq!(shape("[[3,4], [], [[2, 2], [1]]]").as_deref(), Some("[[3, 4], [], []]"));
         assert_eq!(shape("[]"), None);
@@ -192,7 +200,7 @@ mod tests {
             let written = Written { types: Some(types), concrete: Some(concrete), ..Written::default() };
             let detail = details.read(written);
             let text = |id: u32| id.checked_sub(1).map(|id| details.texts[id as usize].to_string());
-            (text(detail.types), text(detail.values))
+            (text(detail.ids[Field::Types as usize]), text(detail.ids[Field::Values as usize]))
         };
         let kept = texts(r#"["float", "Scalar"]"#, r#"["", "2"]"#);
         assert_eq!(kept, (Some(r#"["float", "Scalar"]"#.into()), Some(r#"["", "2"]"#.into())));

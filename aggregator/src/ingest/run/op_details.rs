@@ -1,16 +1,17 @@
-//! Reads the details of a run's rows (inputs, stacks, modules) on request.
+//! Reads the details of a run's rows (inputs, stacks, modules, launch parameters) on request.
 
 use arrow_array::RecordBatch;
 use rustc_hash::FxHashMap;
 use serde_json::Value;
-use trace::{Error, EventRow, OmissionRow, Row, Run, TextColumn, column};
+use trace::{Cell, Error, EventRow, OmissionRow, Row, Run, TextColumn, column};
 
 use crate::ingest::run::relative;
 use crate::model::RankData;
 use trace::rank::{Detail, Details, Written};
 
 const TABLE: &str = "events";
-const COLUMNS: [&str; 9] = ["rank", "kind", "id", "name", "input_dims", "input_types", "stack", "module", "args"];
+const COLUMNS: [&str; 11] =
+    ["rank", "kind", "id", "name", "input_dims", "input_types", "stack", "module", "grid", "block", "args"];
 /// The operator whose FLOPs depend on inputs other than tensors. Those inputs are in `args`.
 const CONVOLUTION: &str = "aten::conv2d";
 
@@ -32,6 +33,10 @@ pub(super) fn load_details(run: &Run, rank: i32, data: &mut RankData) -> Details
     details
 }
 
+/// What decides the details of a row: its texts as positions in the dictionaries of the batch, and the sides of its grid and
+/// block.
+type Key = ([Option<usize>; 4], [Option<Vec<i32>>; 2]);
+
 fn append(
     batch: &RecordBatch,
     rows: &FxHashMap<i64, u32>,
@@ -44,24 +49,41 @@ fn append(
     };
     let (kinds, ids) = (column::<trace::Text>(batch, TABLE, "kind")?, column::<i64>(batch, TABLE, "id")?);
     let names = column::<trace::Text>(batch, TABLE, "name")?;
-    let [dims, types, args] = [text("input_dims")?, text("input_types")?, text("args")?];
-    let [stack, module] = [text("stack")?, text("module")?];
+    let [dims, types, stack, module] = [text("input_dims")?, text("input_types")?, text("stack")?, text("module")?];
+    let args = text("args")?;
+    let sides = |name: &str| match batch.column_by_name(name) {
+        None => Ok(None),
+        Some(_) => column::<Option<Vec<i32>>>(batch, TABLE, name).map(Some),
+    };
+    let [grid, block] = [sides("grid")?, sides("block")?];
     details.is_xpu |= kinds.values().iter().any(|kind| kind.starts_with("xpu_"));
     let value = |column: &Option<TextColumn>, row: usize| {
         let column = column.as_ref()?;
         column.values().get(column.key(row)?).cloned()
     };
     // Rows share few texts, so each combination is parsed once per batch.
-    let mut parsed: FxHashMap<[Option<usize>; 4], Detail> = FxHashMap::default();
+    let mut parsed: FxHashMap<Key, Detail> = FxHashMap::default();
     for row in 0..batch.num_rows() {
         let Some(at) = rows.get(&ids.value(row)).map(|at| *at as usize) else { continue };
-        let key = [&dims, &types, &stack, &module].map(|c| c.as_ref().and_then(|c| c.key(row)));
-        if key == [None; 4] {
+        let texts = [&dims, &types, &stack, &module];
+        let key: Key = (
+            texts.map(|c| c.as_ref().and_then(|c| c.key(row))),
+            [&grid, &block].map(|column| <Option<Vec<i32>> as Cell>::get(column.as_ref()?, row)),
+        );
+        if key == Key::default() {
             continue;
         }
-        let [dims, types, stack, module] = [&dims, &types, &stack, &module].map(|column| value(column, row));
-        let mut written = Written { dims: dims.as_deref(), stack: stack.as_deref(), ..Written::default() };
-        (written.types, written.module) = (types.as_deref(), module.as_deref());
+        let [dims, types, stack, module] = texts.map(|column| value(column, row));
+        let [grid, block] = [&key.1[0], &key.1[1]].map(|sides| sides.as_ref().map(|sides| format!("{sides:?}")));
+        let written = Written {
+            dims: dims.as_deref(),
+            types: types.as_deref(),
+            stack: stack.as_deref(),
+            module: module.as_deref(),
+            grid: grid.as_deref(),
+            block: block.as_deref(),
+            ..Written::default()
+        };
         let name = names.key(row).map(|key| names.values()[key].clone()).unwrap_or_default();
         if &*name == CONVOLUTION {
             let concrete = value(&args, row).and_then(|args| concrete_inputs(&args));

@@ -41,7 +41,7 @@ impl Track {
     }
 }
 
-/// A number that annotates a slice.
+/// A value that a click on a slice shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Annotation {
     Id,
@@ -54,10 +54,21 @@ pub(super) enum Annotation {
     Seq,
     Bucket,
     WaitNs,
+    LastRank,
+    InputDims,
+    InputTypes,
+    InputValues,
+    Stack,
+    Module,
+    Grid,
+    Block,
+    Registers,
+    SharedMemBytes,
+    OccupancyPct,
 }
 
 impl Annotation {
-    const COUNT: usize = Self::WaitNs as usize + 1;
+    const COUNT: usize = Self::OccupancyPct as usize + 1;
 
     fn name(self) -> &'static str {
         match self {
@@ -71,8 +82,28 @@ impl Annotation {
             Self::Seq => "seq",
             Self::Bucket => "bucket",
             Self::WaitNs => "wait_ns",
+            Self::LastRank => "last_rank",
+            Self::InputDims => "input_dims",
+            Self::InputTypes => "input_types",
+            Self::InputValues => "input_values",
+            Self::Stack => "stack",
+            Self::Module => "module",
+            Self::Grid => "grid",
+            Self::Block => "block",
+            Self::Registers => "registers",
+            Self::SharedMemBytes => "shared_mem_bytes",
+            Self::OccupancyPct => "occupancy_pct",
         }
     }
+}
+
+/// The value of an annotation.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value {
+    Number(i64),
+    Share(f64),
+    /// A text, by the number that [`Sequence::text`] gave it.
+    Text(u64),
 }
 
 /// The interned name of a slice.
@@ -91,8 +122,9 @@ pub(super) struct Slice<'a> {
     pub(super) category: Category,
     pub(super) name: Name,
     /// Annotations; unknown values are `None`.
-    pub(super) annotations: &'a [(Annotation, Option<i64>)],
-    pub(super) flow: Option<u64>,
+    pub(super) annotations: &'a [(Annotation, Option<Value>)],
+    /// Arrows that begin, end or pass here.
+    pub(super) flows: &'a [u64],
 }
 
 /// Numbers of written items.
@@ -149,10 +181,13 @@ const COUNTER: u64 = 4;
 
 const ANNOTATION_NAME_IID: u32 = 1;
 const ANNOTATION_INT: u32 = 4;
+const ANNOTATION_DOUBLE: u32 = 5;
+const ANNOTATION_STRING_IID: u32 = 17;
 
 const INTERNED_CATEGORIES: u32 = 1;
 const INTERNED_NAMES: u32 = 2;
 const INTERNED_ANNOTATIONS: u32 = 3;
+const INTERNED_STRINGS: u32 = 29;
 
 const DESCRIPTOR_UUID: u32 = 1;
 const DESCRIPTOR_NAME: u32 = 2;
@@ -175,6 +210,8 @@ pub(super) struct Sequence {
     categories: FxHashMap<&'static str, u64>,
     /// Whether the name of each annotation was written. Its number is its position, from 1.
     annotations: [bool; Annotation::COUNT],
+    /// The number of texts of annotations.
+    texts: u64,
     /// New strings, which are written with the next slice.
     interned: Message,
     pub(super) counts: Counts,
@@ -192,6 +229,7 @@ impl Sequence {
             names: FxHashMap::default(),
             categories: FxHashMap::default(),
             annotations: [false; Annotation::COUNT],
+            texts: 0,
             interned: Message::default(),
             counts: Counts { ranks: u64::from(rank >= 0), ..Counts::default() },
         }
@@ -253,6 +291,13 @@ impl Sequence {
         self.names.insert(name.into(), id);
         entry(&mut self.interned, INTERNED_NAMES, id, name);
         Name(id)
+    }
+
+    /// Interns a text of annotations. Each text is given once.
+    pub(super) fn text(&mut self, text: &str) -> Value {
+        self.texts += 1;
+        entry(&mut self.interned, INTERNED_STRINGS, self.texts, text);
+        Value::Text(self.texts)
     }
 
     /// Interns a category.
@@ -317,12 +362,14 @@ impl Sequence {
                 for (annotation, value) in present() {
                     event.nested(EVENT_ANNOTATIONS, |message| {
                         message.unsigned(ANNOTATION_NAME_IID, annotation as u64 + 1);
-                        message.signed(ANNOTATION_INT, value);
+                        match value {
+                            Value::Number(number) => message.signed(ANNOTATION_INT, number),
+                            Value::Share(share) => message.double(ANNOTATION_DOUBLE, share),
+                            Value::Text(id) => message.unsigned(ANNOTATION_STRING_IID, id),
+                        }
                     });
                 }
-                if let Some(flow) = slice.flow {
-                    event.fixed64(EVENT_FLOW_IDS, flow);
-                }
+                slice.flows.iter().for_each(|flow| event.fixed64(EVENT_FLOW_IDS, *flow));
             });
         });
         interned.clear();
@@ -356,6 +403,11 @@ impl Sequence {
     /// Id of the arrow from a launch, unique over ranks.
     pub(super) fn flow_of_launch(&self, rank: i32, correlation: i64) -> u64 {
         mix(u64::from(rank.cast_unsigned()) + 1, correlation.cast_unsigned())
+    }
+
+    /// Id of the arrow from a forward operator to its backward operator, unique over ranks.
+    pub(super) fn flow_of_backward(&self, rank: i32, id: i64) -> u64 {
+        mix((u64::from(rank.cast_unsigned()) + 1) << 32, id.cast_unsigned())
     }
 
     /// Id of the arrow through the ranks of a collective.

@@ -1,17 +1,22 @@
 //! Writes one rank as packets: a process with tracks for its steps, threads, streams and communicators, and counters.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use trace::{Text, TimingSource};
+use trace::rank::Details;
+use trace::{FlowKind, Text, TimingSource};
 
 use crate::base::in_order::{Closed, Sink};
 use crate::model::scope::Scope;
 use crate::model::steps::host_windows;
-use crate::model::{Collective, Kind, NO_STEP, NONE, RankData};
+use crate::model::{Collective, Kind, NONE, RankData};
+use crate::render::perfetto::annotations::{Annotations, Annotator};
 use crate::render::perfetto::lanes::Lanes;
-use crate::render::perfetto::packets::{Annotation, Category, Counts, Name, Rank as RankId, Sequence, Slice, Track};
-use crate::render::perfetto::{Job, RankTimes, Shared};
+use crate::render::perfetto::packets::{
+    Annotation, Category, Counts, Name, Rank as RankId, Sequence, Slice, Track, Value,
+};
+use crate::render::perfetto::{Job, JobInstance, RankTimes, Shared};
 
 /// Kinds of rows.
 const KINDS: usize = Kind::Other as usize + 1;
@@ -31,10 +36,16 @@ const OPEN: i64 = i64::MAX;
 const PIECE_BYTES: usize = 1 << 16;
 
 /// Writes a rank. `scope` is the selected part, in the rank's clock.
-pub(super) fn write(data: &RankData, scope: &Scope, shared: &Shared<'_>, job: &Job, sink: &mut Sink<'_>) -> Counts {
+pub(super) fn write(
+    (data, details): (&RankData, &Details),
+    scope: &Scope,
+    shared: &Shared<'_>,
+    job: &Job,
+    sink: &mut Sink<'_>,
+) -> Counts {
     let rank = data.outline.info.rank;
     let out = Sequence::new(RankId(rank));
-    let mut writer = RankWriter { data, scope, times: shared.of_rank(rank), job, out, sink };
+    let mut writer = RankWriter { data, details, scope, times: shared.of_rank(rank), job, out, sink };
     // A closed sink ends the export.
     let _ = writer.write();
     writer.out.counts
@@ -42,6 +53,7 @@ pub(super) fn write(data: &RankData, scope: &Scope, shared: &Shared<'_>, job: &J
 
 struct RankWriter<'a, 's> {
     data: &'a RankData,
+    details: &'a Details,
     scope: &'a Scope,
     times: RankTimes,
     job: &'a Job,
@@ -49,12 +61,15 @@ struct RankWriter<'a, 's> {
     sink: &'a mut Sink<'s>,
 }
 
-impl RankWriter<'_, '_> {
+impl<'a> RankWriter<'a, '_> {
     fn write(&mut self) -> Result<(), Closed> {
         let info = &self.data.outline.info;
         let mut name = format!("rank {}", info.rank);
-        if !info.host.is_empty() {
-            name.push_str(&format!(" ({})", info.host));
+        let pid = (info.pid > 0).then(|| format!("pid {}", info.pid));
+        let place: Vec<String> =
+            Some(info.host.clone()).filter(|host| !host.is_empty()).into_iter().chain(pid).collect();
+        if !place.is_empty() {
+            name.push_str(&format!(" ({})", place.join(", ")));
         }
         self.out.process(&name);
         self.steps()?;
@@ -86,7 +101,7 @@ impl RankWriter<'_, '_> {
             let (start, end) =
                 (self.times.time(false, step.window.start_ns), self.times.time(false, step.window.end_ns));
             let name = self.out.name(&format!("step {}", step.step));
-            self.out.begin(&Slice { track, at_ns: start, category, name, annotations: &[], flow: None });
+            self.out.begin(&Slice { track, at_ns: start, category, name, annotations: &[], flows: &[] });
             self.out.end(track, end);
             self.out.counts.marks += 1;
             self.hand_on(PIECE_BYTES)?;
@@ -95,7 +110,9 @@ impl RankWriter<'_, '_> {
     }
 
     fn events(&mut self) -> Result<(), Closed> {
-        let flows = self.launch_flows();
+        let (launches, backwards) = (self.launch_flows(), self.backward_flows());
+        let mut annotator = Annotator::of(self.data, self.details);
+        let (mut annotations, mut flows) = (Annotations::new(), Vec::new());
         let mut groups: FxHashMap<Group, usize> = FxHashMap::default();
         let mut lines: Vec<Lines> = Vec::new();
         // Rows come in bursts of one thread, so the map is searched only if the thread changes.
@@ -126,15 +143,18 @@ impl RankWriter<'_, '_> {
             }
             let kind = events.kind[row];
             let may_flow = events.correlation[row] != NONE && (is_launch(kind) || kind.is_device_work());
-            let flow = flows.get(&events.correlation[row]).copied().filter(|_| may_flow);
-            self.out.counts.flow_ends += u64::from(flow.is_some());
+            flows.clear();
+            flows.extend(launches.get(&events.correlation[row]).filter(|_| may_flow));
+            flows.extend(backwards.get(&events.id[row]).into_iter().flatten());
+            self.out.counts.flow_ends += flows.len() as u64;
+            annotator.fill(row, &mut annotations, &mut self.out);
             let slice = Slice {
                 track: lines.track(lane, &mut self.out),
                 at_ns: start,
                 category: strings.category(kind, &mut self.out),
                 name: strings.name(&self.data.names, events.name[row], &mut self.out),
-                annotations: &annotations(self.data, row),
-                flow,
+                annotations: &annotations,
+                flows: &flows,
             };
             self.out.begin(&slice);
             self.out.counts.events += 1;
@@ -163,24 +183,32 @@ impl RankWriter<'_, '_> {
         launches.filter(|id| launched.contains(id)).map(|id| (id, self.out.flow_of_launch(rank, id))).collect()
     }
 
+    /// Arrows from forward operators to their backward operators, by the id of the row, if both ends are drawn.
+    fn backward_flows(&self) -> FxHashMap<i64, Vec<u64>> {
+        let mut by_row: FxHashMap<i64, Vec<u64>> = FxHashMap::default();
+        let flows: Vec<_> = self.data.flows.iter().filter(|flow| flow.kind == FlowKind::Fwdbwd).collect();
+        if flows.is_empty() {
+            return by_row;
+        }
+        let events = &self.data.events;
+        let drawn: FxHashSet<i64> =
+            (0..events.len()).filter(|row| self.keeps(*row)).map(|row| events.id[row]).collect();
+        let rank = self.data.outline.info.rank;
+        for flow in flows.into_iter().filter(|flow| drawn.contains(&flow.src_id) && drawn.contains(&flow.dst_id)) {
+            let arrow = self.out.flow_of_backward(rank, flow.id);
+            by_row.entry(flow.src_id).or_default().push(arrow);
+            by_row.entry(flow.dst_id).or_default().push(arrow);
+        }
+        by_row
+    }
+
     fn collectives(&mut self) -> Result<(), Closed> {
         let mut communicators: BTreeMap<i64, (Lanes, Vec<u64>)> = BTreeMap::new();
-        let rows: Vec<(usize, &Collective, i64)> = self
-            .data
-            .outline
-            .collectives
-            .iter()
-            .enumerate()
-            .filter_map(|(index, row)| Some((index, row, row.start_ns?)))
-            .collect();
         let mut ended: Vec<i64> = Vec::new();
-        for (index, row, start_ns) in rows {
-            let on_device = row.device_id.is_some() && row.timing_source != TimingSource::Host;
-            let start = self.times.time(on_device, start_ns);
-            // A collective that did not end is drawn open.
-            let end = row.end_ns.map_or(OPEN, |end_ns| self.times.time(on_device, end_ns));
+        for bar in self.bars() {
+            let row = bar.row;
             let (lanes, tracks) = communicators.entry(row.comm_id).or_default();
-            let lane = lanes.place(start, end, |_, end| ended.push(end));
+            let lane = lanes.place(bar.start_ns, bar.end_ns, |_, end| ended.push(end));
             let comm = row.comm_name.as_deref().map_or_else(|| format!("{:x}", row.comm_id), String::from);
             let more = if lane == 0 { String::new() } else { format!(" ({})", lane + 1) };
             let track = self.out.track(Track::Communicator(row.comm_id, lane), &format!("communicator {comm}{more}"));
@@ -188,20 +216,7 @@ impl RankWriter<'_, '_> {
                 tracks.push(track);
             }
             ended.drain(..).for_each(|end| self.out.end(track, end));
-            let instance = self.job.instance_of(self.data.outline.info.rank, index);
-            let flow = instance.map(|i| self.out.flow_of_instance(i.id));
-            self.out.counts.flow_ends += u64::from(flow.is_some());
-            let annotations = [
-                (Annotation::Instance, instance.map(|i| i.id)),
-                (Annotation::Seq, row.seq),
-                (Annotation::Bytes, row.bytes),
-                (Annotation::Step, row.step.map(i64::from)),
-                (Annotation::Bucket, row.bucket.map(i64::from)),
-                (Annotation::WaitNs, instance.and_then(|i| i.wait_ns(start))),
-            ];
-            let (category, name) = (self.out.category("collective"), self.out.name(&row.op));
-            self.out.begin(&Slice { track, at_ns: start, category, name, annotations: &annotations, flow });
-            self.out.counts.collectives += 1;
+            self.begin(&bar, track);
             self.hand_on(PIECE_BYTES)?;
         }
         let mut ends: Vec<(u64, i64)> = Vec::new();
@@ -214,6 +229,63 @@ impl RankWriter<'_, '_> {
             self.out.end(track, end);
         }
         Ok(())
+    }
+
+    /// The collectives, each before its wait and its transfer, by start.
+    fn bars(&self) -> Vec<Bar<'a>> {
+        let (data, job): (&'a RankData, &'a Job) = (self.data, self.job);
+        let mut bars = Vec::new();
+        for (index, row) in data.outline.collectives.iter().enumerate() {
+            let Some(start_ns) = row.start_ns else { continue };
+            let on_device = row.device_id.is_some() && row.timing_source != TimingSource::Host;
+            let start_ns = self.times.time(on_device, start_ns);
+            // A collective that did not end is drawn open.
+            let end_ns = row.end_ns.map_or(OPEN, |end_ns| self.times.time(on_device, end_ns));
+            let instance = job.instance_of(data.outline.info.rank, index);
+            let bar = Bar { row, instance, part: Part::Whole, start_ns, end_ns };
+            bars.push(bar);
+            if let Some((last_ns, rank)) = instance.and_then(|instance| instance.last).filter(|_| end_ns != OPEN) {
+                let middle_ns = last_ns.clamp(start_ns, end_ns);
+                let parts = [(Part::Wait(rank), start_ns, middle_ns), (Part::Transfer, middle_ns, end_ns)];
+                let parts = parts.into_iter().filter(|(_, start_ns, end_ns)| start_ns < end_ns);
+                bars.extend(parts.map(|(part, start_ns, end_ns)| Bar { part, start_ns, end_ns, ..bar }));
+            }
+        }
+        // The sort is stable: a collective stays before a part that is as long.
+        bars.sort_by_key(|bar| (bar.start_ns, Reverse(bar.end_ns)));
+        bars
+    }
+
+    /// Begins the slice of a bar.
+    fn begin(&mut self, bar: &Bar<'_>, track: u64) {
+        let Bar { row, instance, start_ns, .. } = *bar;
+        let (category, name) = match bar.part {
+            Part::Whole => ("collective", self.out.name(&row.op)),
+            Part::Wait(rank) => ("wait", self.out.name(&format!("wait for rank {rank}"))),
+            Part::Transfer => ("move", self.out.name("transfer")),
+        };
+        let category = self.out.category(category);
+        let mut slice = Slice { track, at_ns: start_ns, category, name, annotations: &[], flows: &[] };
+        if !matches!(bar.part, Part::Whole) {
+            self.out.begin(&slice);
+            return;
+        }
+        let flow = instance.map(|i| self.out.flow_of_instance(i.id));
+        let last_rank = instance.and_then(|i| i.last).map(|(_, rank)| i64::from(rank));
+        let annotations = [
+            (Annotation::Instance, instance.map(|i| i.id)),
+            (Annotation::Seq, row.seq),
+            (Annotation::Bytes, row.bytes),
+            (Annotation::Step, row.step.map(i64::from)),
+            (Annotation::Bucket, row.bucket.map(i64::from)),
+            (Annotation::WaitNs, instance.and_then(|i| i.wait_ns(start_ns))),
+            (Annotation::LastRank, last_rank),
+        ]
+        .map(|(annotation, number)| (annotation, number.map(Value::Number)));
+        (slice.annotations, slice.flows) = (&annotations, flow.as_slice());
+        self.out.begin(&slice);
+        self.out.counts.flow_ends += u64::from(flow.is_some());
+        self.out.counts.collectives += 1;
     }
 
     /// Writes the allocated bytes by device.
@@ -267,6 +339,26 @@ impl RankWriter<'_, '_> {
         }
         Ok(())
     }
+}
+
+/// A collective, or a part of it.
+#[derive(Clone, Copy)]
+struct Bar<'a> {
+    row: &'a Collective,
+    instance: Option<&'a JobInstance>,
+    part: Part,
+    /// In the time of the trace.
+    start_ns: i64,
+    end_ns: i64,
+}
+
+#[derive(Clone, Copy)]
+enum Part {
+    Whole,
+    /// Until the last rank arrives, which is this one.
+    Wait(i32),
+    /// After the last arrival.
+    Transfer,
 }
 
 /// The tracks of a thread or stream.
@@ -325,20 +417,6 @@ fn group(data: &RankData, row: usize) -> (Group, bool) {
 
 fn is_launch(kind: Kind) -> bool {
     matches!(kind, Kind::Runtime | Kind::Driver)
-}
-
-fn annotations(data: &RankData, row: usize) -> [(Annotation, Option<i64>); 6] {
-    let events = &data.events;
-    let step = Some(i64::from(events.step[row])).filter(|_| events.step[row] != NO_STEP);
-    let some = |value: i64| Some(value).filter(|v| *v != NONE);
-    [
-        (Annotation::Id, some(events.id[row])),
-        (Annotation::Step, step),
-        (Annotation::Bytes, some(events.bytes[row])),
-        (Annotation::Flops, some(events.flops[row])),
-        (Annotation::Correlation, some(events.correlation[row])),
-        (Annotation::ExternalId, some(events.external[row])),
-    ]
 }
 
 /// Kineto's word for a kind of row.
