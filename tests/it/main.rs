@@ -2,6 +2,7 @@
 
 mod clocks;
 mod commands;
+mod consistency;
 mod cuda;
 mod cupti;
 mod cupti_layouts;

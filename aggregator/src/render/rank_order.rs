@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use trace::{StragglerRow, Verdict};
 
 /// The rows of stragglers: causes first, then undecided ranks, ranks that stand out without a cost, victims, and the others;
-/// within each group the most expensive first.
+/// within each group the most expensive first. The others have no cost and come by their own excess.
 pub(super) fn by_prominence(rows: &[StragglerRow]) -> Vec<&StragglerRow> {
     let group = |row: &StragglerRow| match row.verdict.known() {
         Some(Verdict::Cause) => 0,
@@ -15,7 +15,8 @@ pub(super) fn by_prominence(rows: &[StragglerRow]) -> Vec<&StragglerRow> {
         _ => 4,
     };
     let mut rows: Vec<&StragglerRow> = rows.iter().collect();
-    rows.sort_by_key(|r| (group(r), Reverse(r.step_delay_ns), Reverse(r.suffered_wait_ns), r.rank));
+    let cost_ns = |row: &StragglerRow| if group(row) == 4 { row.own_excess_ns } else { row.step_delay_ns };
+    rows.sort_by_key(|r| (group(r), Reverse(cost_ns(r)), Reverse(r.suffered_wait_ns), r.rank));
     rows
 }
 
