@@ -8,6 +8,7 @@ pub(crate) mod findings;
 pub(crate) mod headline;
 mod identity;
 pub mod reduce;
+pub(crate) mod slow_kernels;
 pub(crate) mod step_numbers;
 pub mod stragglers;
 pub(crate) mod unfinished;

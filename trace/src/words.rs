@@ -213,14 +213,18 @@ vocabularies! {
 
     /// Kind of work in which a rank loses its time.
     Reason {
-        /// The device computes longer, or the host of a rank without a device does.
+        /// The device has more work, or the host of a rank without a device has.
         Compute = "compute",
-        /// The host is busy while the device idles.
+        /// The same kernels take longer than on other devices.
+        Device = "device",
+        /// The host does something else while the device idles; without a device, something that no operator explains.
         Host = "host",
         /// A range of input takes longer.
         Input = "input",
         /// Transfers of collectives.
-        Communication = "communication",
+        Network = "network",
+        /// A range that waits by its name takes longer.
+        Waiting = "waiting",
     }
 
     /// Quantity that a verdict stands on.

@@ -117,7 +117,7 @@ fn scattered_waits(analysis: &Analysis) -> Option<FindingRow> {
             Severity::Warning,
             verdict.sentence.clone(),
             ("stragglers", evidence),
-            "see collective_waits step by step: which rank was last, and whether that rank or step has more work",
+            verdict.action.as_deref().unwrap_or("record more steps"),
         );
         saving(most_ns, found)
     })

@@ -77,12 +77,21 @@ pub(crate) fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresho
         verdict.level = Some(level.level.into());
         verdict.sentence.push_str(&level.sentence);
     }
-    if kind == VerdictKind::Undecided && row.is_none() {
+    let nobody = kind == VerdictKind::Undecided && row.is_none();
+    if nobody {
         verdict.doubt = Some(verdict.sentence.clone());
     }
     let rivals = rivals.get(1..).unwrap_or_default();
     let about = lines::About { row, rivals, level: level.as_ref(), facts, kernels: &tables.kernel_stats };
     lines::fill(&mut verdict, &about, t);
+    if nobody && verdict.action.is_none() {
+        let what = if moving.is_some() {
+            "compare the inputs of the late steps, and look for programs that run beside the ranks"
+        } else {
+            "record more steps; collective_waits says for each step which rank was waited for"
+        };
+        verdict.action = Some(what.into());
+    }
     verdict
 }
 
@@ -282,10 +291,14 @@ fn sentence(v: &Verdict, row: &StragglerRow, rivals: &[&StragglerRow], job: (&Fa
             "no rank slows the others in most steps. Rank {rank} stands out, but lengthens the step by only {delay}, because \
              other ranks arrive as late: {why}. {sure}."
         ),
-        _ => format!(
-            "no rank slows the others in most steps. Rank {rank} has the largest own excess: {} per step (median). {sure}.",
-            ns(row.own_excess_ns)
-        ),
+        _ => {
+            let usual = row.z.map_or(String::new(), |z| format!(", {} the usual variation", variation(z, t)));
+            format!(
+                "no rank slows the others in most steps. The largest difference is that of rank {rank}: {} more own work \
+                 per step{usual}.",
+                ns(row.own_excess_ns)
+            )
+        }
     }
 }
 
@@ -335,36 +348,45 @@ fn named(title: &str, rows: &[&StragglerRow]) -> String {
     format!(" {title}: {}.", ranks.join(", "))
 }
 
-/// The excess of the rank and where it is: `30.0 ms longer in `forward``.
+/// The excess of the rank in what the verdict stands on, and where it is: `30.0 ms longer in `forward``.
 pub(crate) fn place(row: &StragglerRow) -> String {
-    match (&row.evidence_range, row.evidence_excess_ns) {
-        (Some(range), Some(excess)) => format!("{} longer in `{range}`", ns(excess)),
-        (None, Some(excess)) => format!("{} longer outside of all recorded ranges", ns(excess)),
-        (_, None) => format!("{} longer between collectives", ns(row.own_excess_ns)),
+    match row.evidence_excess_ns {
+        Some(excess) if stands_on_range(row) => format!("{} longer {}", ns(excess), range_of(row)),
+        _ => format!("{} longer between collectives", ns(row.own_excess_ns)),
     }
 }
 
-/// The work that takes longer on the rank, and the excess.
+fn range_of(row: &StragglerRow) -> String {
+    row.evidence_range.as_ref().map_or("outside of all recorded ranges".into(), |range| format!("in `{range}`"))
+}
+
+/// The work that takes longer on the rank, and the excess in what the verdict stands on.
 fn why(row: &StragglerRow, facts: &Facts) -> String {
     let place = place(row);
+    // The range is where a part of the excess is.
+    let part = match row.evidence_excess_ns.filter(|_| !stands_on_range(row)) {
+        Some(excess) => format!(", {} of it {}", ns(excess.min(row.own_excess_ns)), range_of(row)),
+        None => String::new(),
+    };
+    let transfers = || ns(row.evidence_excess_ns.unwrap_or(0));
     match row.reason.as_ref().and_then(Word::known) {
         Some(Reason::Host) if facts.has_device_rows => {
-            format!("its host spends {place} than the other ranks do, and its device does no more work meanwhile")
+            format!("its host spends {place} than the other ranks do{part}, and its GPU idles for most of that time")
         }
-        Some(Reason::Host) => {
-            format!("its host spends {place} than the other ranks do, on something that no recorded operator explains")
+        Some(Reason::Host) => format!(
+            "its host spends {place} than the other ranks do{part}, on something that no recorded operator explains"
+        ),
+        Some(Reason::Compute) => format!("it computes {place} than the other ranks do{part}"),
+        Some(Reason::Device) => format!("its GPU computes {place} than the other ranks do{part}"),
+        Some(Reason::Input) => format!("its input takes {place} than on the other ranks{part}"),
+        Some(Reason::Waiting) => format!("it waits {place} than the other ranks do{part}"),
+        Some(Reason::Network) if row.slow_comm_id.is_some() => {
+            format!("they take {} longer per step than those of communicators of the same size", transfers())
         }
-        Some(Reason::Compute) => format!("it computes {place} than the other ranks do"),
-        Some(Reason::Input) => format!("its input takes {place} than on the other ranks"),
-        Some(Reason::Communication) if row.slow_comm_id.is_some() => {
-            let excess = ns(row.evidence_excess_ns.unwrap_or(0));
-            format!("they take {excess} longer per step than those of communicators of the same size")
+        Some(Reason::Network) => {
+            format!("it leaves collectives later than the other ranks, by {} per step", transfers())
         }
-        Some(Reason::Communication) => {
-            let excess = ns(row.evidence_excess_ns.unwrap_or(0));
-            format!("it leaves collectives later than the other ranks, by {excess} per step")
-        }
-        None => format!("it spends {place} than the other ranks do"),
+        None => format!("it spends {place} than the other ranks do{part}"),
     }
 }
 

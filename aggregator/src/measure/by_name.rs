@@ -378,7 +378,7 @@ fn compare<R>(rows: &mut [R], key: impl Fn(&R) -> (Text, f64), set: impl Fn(&mut
 
 /// The mean to compare with: the median of the sorted means. Two means have no usual one, so the smaller of them is
 /// taken. `None` if there is nothing to compare.
-fn usual(means: &[f64]) -> Option<f64> {
+pub(crate) fn usual(means: &[f64]) -> Option<f64> {
     match means {
         [] | [_] => None,
         [faster, _] => Some(*faster),

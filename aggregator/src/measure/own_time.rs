@@ -90,6 +90,9 @@ pub struct RangePart {
     pub input: bool,
     /// If this Python frame covers a user's range almost completely, the name of that range.
     pub fills: Option<Text>,
+    /// Whether it is a user's range or a Python frame inside of an operator of a host without a device. Its self time counts as
+    /// that operator's in [`StepPart::busy_ns`], but no operator explains it.
+    pub in_operator: bool,
     /// The self time without blocking synchronisation calls, for each of [`OwnTime::steps`].
     pub self_ns: Vec<i64>,
 }
@@ -135,7 +138,8 @@ fn beside(rank: &RankData, work: &IntervalSet, operating: Option<&Coverage>, thr
             slots.iter().for_each(|s| steps[s.step].busy_ns += times.within_ns(Interval::new(s.from_ns, s.to_ns)))
         }
     }
-    let Largest { ranges, dropped, dropped_max_ns } = self_times(rank, &slots, steps.len(), thresholds.max_ranges);
+    let Largest { ranges, dropped, dropped_max_ns } =
+        self_times(rank, &slots, (steps.len(), operating.is_some()), thresholds.max_ranges);
     OwnTime {
         rank: rank.outline.info.rank,
         stretches,

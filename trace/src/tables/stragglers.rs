@@ -65,8 +65,8 @@ tables! {
         verdict: Word<Verdict>,
         /// For an `undecided` rank: what a cause needs and this rank lacks.
         doubt: Option<Text>,
-        /// Work that takes longer: `compute`, `host`, `input` or `communication`. Null if `stands_on` is null, or if no rank
-        /// recorded operators or device work.
+        /// Work that takes longer: `compute`, `device`, `host`, `input`, `network` or `waiting`. Null if `stands_on` is null,
+        /// or if no rank recorded operators or device work.
         reason: Option<Word<Reason>>,
         /// Range of the host that holds the excess. A Python frame that fills a named range counts as that range. Null with
         /// an `evidence_excess_ns`: outside of all recorded ranges. If the largest cause stands on a range, ranks without

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use trace::{FindingRow, GpuUtilizationRow, KernelStatsRow, Severity, Verdict};
+use trace::{FindingRow, GpuUtilizationRow, IdleCategory, KernelStatsRow, Severity, Verdict};
 
 use crate::base::units::{ns, plural};
 use crate::judge::findings::{
@@ -60,9 +60,29 @@ fn idle_devices(analysis: &Analysis, limits: &Limits, devices: &Devices) -> Opti
                 limits.device_busy_pct
             ),
         ),
-        "see idle_breakdown: host_wait means that the host launches too slowly, other means that streams wait for each other",
+        idle_advice(analysis, *rank, *device),
     );
     Some(saving(time.own_idle_ns(), found))
+}
+
+/// What to do about the idle time of a device, by what its streams wait for most.
+fn idle_advice(analysis: &Analysis, rank: i32, device: i64) -> &'static str {
+    let rows = analysis.tables.idle_breakdown.iter().filter(|r| r.rank == rank && r.device_id == Some(device));
+    let mut of_category: BTreeMap<&str, i64> = BTreeMap::new();
+    rows.for_each(|row| *of_category.entry(&row.category).or_default() += row.idle_ns);
+    let most = of_category.into_iter().max_by_key(|(_, ns)| *ns);
+    match most.and_then(|(word, _)| IdleCategory::ALL.iter().find(|category| category.as_str() == word)) {
+        Some(IdleCategory::HostWait) => {
+            "its streams wait mostly for the host to launch work: profile the host's code, and launch fewer, larger kernels"
+        }
+        Some(IdleCategory::KernelWait) => {
+            "its streams have mostly short gaps between kernels: fewer, larger kernels or CUDA graphs shorten them"
+        }
+        Some(IdleCategory::Other) => {
+            "its streams wait mostly for other streams: look in the timeline for the stream that they wait for"
+        }
+        None => "look in the timeline at what its host does while the device idles",
+    }
 }
 
 /// Many kernels are shorter than their launch calls, and the device is idle most of the time: the host sets the pace.

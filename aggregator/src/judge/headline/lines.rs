@@ -5,6 +5,7 @@ use trace::{KernelStatsRow, Reason, StragglerRow, Word};
 use super::level::Found as Level;
 use super::{HIDING, certainty_of, every, named, stands_on_range, variation, why};
 use crate::base::units::{ns, plural, ranks, shorten};
+use crate::judge::slow_kernels::slow_kernels;
 use crate::model::analysis::{Facts, Verdict, VerdictKind};
 use crate::model::thresholds::Thresholds;
 
@@ -114,18 +115,11 @@ fn seen(row: &StragglerRow, t: &Thresholds) -> String {
 
 /// Where the time goes.
 fn location(row: &StragglerRow, about: &About<'_>) -> String {
-    let kernel = about.kernels.iter().filter(|kernel| kernel.rank == row.rank).filter_map(|kernel| {
-        let ratio = kernel.vs_median_device.filter(|ratio| *ratio > 1.0)?;
-        let excess_ns = kernel.total_ns as f64 * (1.0 - 1.0 / ratio) / about.facts.steps.len().max(1) as f64;
-        Some((kernel, ratio, excess_ns))
-    });
-    let of_device = row.reason.as_ref().is_some_and(|reason| *reason == Reason::Compute);
-    let slowest = kernel.max_by(|a, b| a.2.total_cmp(&b.2)).filter(|(_, _, excess_ns)| {
-        // A kernel explains the excess if at least half of it is there.
-        of_device && 2.0 * excess_ns >= row.evidence_excess_ns.unwrap_or(row.own_excess_ns) as f64
-    });
-    let kernel = slowest.map_or(String::new(), |(kernel, ratio, _)| {
-        format!("; its kernel `{}` takes {ratio:.2} × as long as on the median device", shorten(&kernel.name, 60))
+    let of_device = row.reason.as_ref().is_some_and(|reason| *reason == Reason::Device);
+    let slow = if of_device { slow_kernels(row.rank, about.kernels, about.facts) } else { None };
+    let kernel = slow.map_or(String::new(), |slow| {
+        let (name, ratio, others) = (shorten(&slow.kernel.name, 60), slow.ratio, slow.compared_with);
+        format!("; its kernel `{name}` takes {ratio:.2} × as long as on {others}")
     });
     why(row, about.facts) + &kernel
 }
@@ -136,9 +130,11 @@ fn action(verdict: &Verdict, about: &About<'_>, t: &Thresholds) -> Option<String
         Some(Reason::Input) => {
             "look at the data loader of that rank: its storage, its workers, the size of its samples"
         }
-        Some(Reason::Communication) => {
-            "look at the network of that rank's host, and at the algorithm and channels it uses"
+        Some(Reason::Device) => {
+            "check the clocks, power, temperature and errors of that GPU, as with nvidia-smi -q or dcgmi diag"
         }
+        Some(Reason::Waiting) => "look at what that range waits for: another process, a queue, a lock, or storage",
+        Some(Reason::Network) => "look at the network of that rank's host, and at the algorithm and channels it uses",
         Some(Reason::Host) => {
             "record Python stacks (with_stack=True) to see what that host does: other processes, locks, input and output, Python code"
         }

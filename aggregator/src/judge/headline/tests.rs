@@ -125,11 +125,12 @@ fn a_cause_in_some_steps_names_them() {
         period_first_step: Some(5),
         persistence: Some(0.2),
         stands_on: Some("steps".into()),
+        own_excess_ns: 31 * MS,
         ..slow(3, "cause", 4 * MS)
     };
     let verdict = judge(vec![late], Facts::default());
     let text = "rank 3 slows 8 of 40 steps (every 5th from step 5), by 4.00 ms (2 % of a step) on average over all steps: it computes \
-                30.0 ms longer in `forward` than the other ranks do. Its own work takes longer in 8 of 40 steps.";
+                31.0 ms longer between collectives than the other ranks do, 30.0 ms of it in `forward`. Its own work takes longer in 8 of 40 steps.";
     assert_eq!(verdict.sentence, text);
     assert_eq!((verdict.delayed_steps, verdict.period_steps), (Some(8), Some(5)));
 }
@@ -183,13 +184,15 @@ fn an_undecided_headline_says_why_and_names_all_suspects() {
     let suspect = |rank, delay_ms: i64, z| StragglerRow {
         steps: 1,
         stands_on: Some("stretch".into()),
+        own_excess_ns: 40 * MS,
         z,
         doubt: Some("only 1 step was compared, and a cause needs 3".into()),
         ..slow(rank, "undecided", delay_ms * MS)
     };
     let noise = judge(vec![suspect(0, 22, Some(0.8)), suspect(6, 23, Some(0.7))], Facts::default());
     assert_eq!((noise.kind, noise.rank, &noise.suspects[..]), (VerdictKind::Undecided, Some(6), &[6, 0][..]));
-    let starts = "rank 6 may slow every step by 23.0 ms (12 % of a step): it computes 30.0 ms longer in `forward`";
+    let starts = "rank 6 may slow every step by 23.0 ms (12 % of a step): it computes 40.0 ms longer between collectives than \
+                  the other ranks do, 30.0 ms of it in `forward`.";
     assert!(noise.sentence.starts_with(starts), "{}", noise.sentence);
     assert!(noise.sentence.contains("Undecided, because only 1 step was compared"), "{}", noise.sentence);
     assert!(noise.sentence.contains("within the usual variation (z 0.7)"), "{}", noise.sentence);
@@ -226,7 +229,7 @@ fn without_a_verdict_the_first_finding_is_the_headline() {
 #[test]
 fn a_slow_communicator_is_named_by_its_ranks() {
     let member = |rank| StragglerRow {
-        reason: Some("communication".into()),
+        reason: Some("network".into()),
         evidence_range: None,
         stands_on: Some("transfers".into()),
         slow_comm_id: Some(7),

@@ -19,7 +19,7 @@
 //!
 //! A rank that is [`Standing::Likely`] only is `undecided`: it seems slow, but the noise of the machine can explain that.
 
-use trace::{Reason, StandsOn, Verdict};
+use trace::{Reason, StandsOn, Verdict, name_rules};
 
 use crate::base::stats::nearest_rank;
 use crate::base::units::{ns, spoken_z};
@@ -165,10 +165,11 @@ impl Case {
         too_few || is_likely
     }
 
-    /// The reason for the excess: input, host or compute. `None` if neither operators nor device work were recorded.
+    /// The reason for the excess. `None` if neither operators nor device work were recorded. Whether the device itself is slow is
+    /// decided later, when its kernels are compared.
     pub(super) fn reason(&self, basis: Option<StandsOn>) -> Option<Reason> {
         if self.slow_transfers(basis).is_some() {
-            return Some(Reason::Communication);
+            return Some(Reason::Network);
         }
         if self.range.as_ref().is_some_and(|r| r.input) {
             return Some(Reason::Input);
@@ -177,8 +178,15 @@ impl Case {
             Some(range) if basis == Some(StandsOn::Range) => range.excess_ns,
             _ => self.own.map_or(0.0, |d| d.effect_ns),
         };
-        // Work explains less than half of the excess, so the host does something else.
-        self.busy_excess_ns.map(|busy_ns| if busy_ns < excess_ns / 2.0 { Reason::Host } else { Reason::Compute })
+        let unexplained_ns = self.range.as_ref().filter(|range| range.in_operator).map_or(0.0, |range| range.excess_ns);
+        let waits = self.range.as_ref().and_then(Evidence::known_as).is_some_and(|name| name_rules::waits(name));
+        match self.busy_excess_ns.map(|busy_ns| busy_ns - unexplained_ns) {
+            Some(busy_ns) if busy_ns >= excess_ns / 2.0 => Some(Reason::Compute),
+            // Work explains less than half of the excess, so the host waits or does something else.
+            _ if waits => Some(Reason::Waiting),
+            Some(_) => Some(Reason::Host),
+            None => None,
+        }
     }
 
     /// The condition of a cause that an undecided rank does not meet.

@@ -20,6 +20,8 @@ pub(super) struct Evidence {
     pub(super) fills: Option<Text>,
     /// Whether the range loads input data.
     pub(super) input: bool,
+    /// Whether the time of operators holds the time of this range, although no operator explains it.
+    pub(super) in_operator: bool,
     /// The median over steps of its self time above the lower median of the other ranks.
     pub(super) excess_ns: f64,
     /// The deviation of this range from the same range on the other ranks.
@@ -134,6 +136,7 @@ impl<'a> Ranges<'a> {
                 name: range.map_or_else(|| key.0.map(Text::from), |range| range.name.clone()),
                 fills: range.and_then(|range| range.fills.clone()),
                 input: key.1,
+                in_operator: range.is_some_and(|range| range.in_operator),
                 excess_ns: median(series[rank].iter().copied())?,
                 deviation: deviations[rank]?.with_least_sigma((self.thresholds.host_error_ns as f64).max(noise_ns)),
                 distinct_ns: 0.0,

@@ -65,6 +65,8 @@ struct Open {
     frame: bool,
     /// Whether the row is an operator or inside of one.
     operator: bool,
+    /// Whether the row is a user's range or a Python frame inside of an operator.
+    in_operator: bool,
     /// The name of the innermost user's range that contains the row or is the row.
     named: Option<u32>,
     input: bool,
@@ -138,6 +140,8 @@ impl<'a> Walk<'a> {
         let is_step = class.is_step || self.steps.contains(&(start_ns, end_ns));
         let range = Some((if is_step { STEP } else { class.canonical }, input));
         let operator = (events.kind[row] == Kind::CpuOp && !is_step) || around.is_some_and(|o| o.operator);
+        let is_code = matches!(events.kind[row], Kind::UserAnnotation | Kind::PythonFunction);
+        let in_operator = operator && is_code && !is_step;
         let frame = match events.kind[row] {
             Kind::Runtime | Kind::Driver => around.is_some_and(|o| o.frame),
             kind => kind == Kind::PythonFunction,
@@ -153,7 +157,7 @@ impl<'a> Walk<'a> {
             _ if events.is_comm[row] || class.waits(events.kind[row]) => (None, None),
             _ => (range, range),
         };
-        thread.open.push(Open { start_ns, end_ns, range, enclosing, frame, operator, named, input });
+        thread.open.push(Open { start_ns, end_ns, range, enclosing, frame, operator, in_operator, named, input });
         thread.assigned_ns = thread.assigned_ns.max(start_ns);
     }
 }
@@ -176,8 +180,14 @@ pub(super) struct Largest {
     pub(super) dropped_max_ns: i64,
 }
 
-/// The self time of each range of `rank` within `slots`, for each of `steps` steps. At most `max_ranges` are kept.
-pub(super) fn self_times(rank: &RankData, slots: &[Slot], steps: usize, max_ranges: usize) -> Largest {
+/// The self time of each range of `rank` within `slots`, for each of `steps` steps. At most `max_ranges` are kept. The flag says
+/// whether operators of the host are the rank's work.
+pub(super) fn self_times(
+    rank: &RankData,
+    slots: &[Slot],
+    (steps, on_host): (usize, bool),
+    max_ranges: usize,
+) -> Largest {
     let names = classify(&rank.names);
     let mut position: FxHashMap<Range, usize> = FxHashMap::default();
     let mut times: Vec<RangeTime> = Vec::new();
@@ -191,7 +201,9 @@ pub(super) fn self_times(rank: &RankData, slots: &[Slot], steps: usize, max_rang
         let Some(range) = row.range else { return };
         cursors[thread].clip(slots, from_ns, to_ns, |step, ns| {
             let at = *position.entry(range).or_insert_with(|| {
-                times.push(RangeTime { range, self_ns: Vec::new(), frame: row.frame, named: row.named, spread: false });
+                let (frame, in_operator) = (row.frame, row.in_operator && on_host);
+                let self_ns = Vec::new();
+                times.push(RangeTime { range, self_ns, frame, in_operator, named: row.named, spread: false });
                 times.len() - 1
             });
             times[at].add(step, ns);
@@ -206,7 +218,8 @@ pub(super) fn self_times(rank: &RankData, slots: &[Slot], steps: usize, max_rang
     let dropped = times.split_off(times.len().min(max_ranges));
     let part = |time: RangeTime| {
         let fills = time.fills(&named_ns).and_then(name);
-        RangePart { name: name(time.range.0), input: time.range.1, fills, self_ns: time.by_step(steps) }
+        let (in_operator, self_ns) = (time.in_operator, time.by_step(steps));
+        RangePart { name: name(time.range.0), input: time.range.1, fills, in_operator, self_ns }
     };
     Largest {
         ranges: times.into_iter().map(part).collect(),
@@ -224,6 +237,8 @@ struct RangeTime {
     /// Steps and times. Most ranges are in few of many steps. A step that several threads share may have several times.
     self_ns: Vec<(usize, i64)>,
     frame: bool,
+    /// Whether the first row of this range is code inside of an operator.
+    in_operator: bool,
     /// The user's range around the first row of this range.
     named: Option<u32>,
     /// Whether later rows are inside other user's ranges.
@@ -431,6 +446,7 @@ mod tests {
             enclosing: None,
             frame: false,
             operator: false,
+            in_operator: false,
             named: None,
             input: false,
         };

@@ -29,9 +29,11 @@ const ALSO: usize = 2;
 pub(super) fn brief(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let head = head(analysis, terminal);
     let foot = foot(analysis, terminal);
-    let mut also = also(analysis, terminal);
     let all = sums(analysis).len();
     let room = LINES.saturating_sub(head.lines().count() + foot.lines().count() + TABLE_LINES);
+    let whole = also(analysis, terminal, true);
+    let lines = whole.iter().map(|text| text.lines().count()).sum::<usize>();
+    let mut also = if lines + all <= room { whole } else { also(analysis, terminal, false) };
     // A rank that can be shown is worth more than a second finding, and the named ranks more than any.
     while !also.is_empty() && room < also.len() + if also.len() > 1 { all } else { all.min(LEAST_ROWS) } {
         also.pop();
@@ -110,13 +112,14 @@ fn is_other(analysis: &Analysis, finding: &FindingRow) -> bool {
     !analysis.verdict.sentence.starts_with(&*finding.title)
 }
 
-/// The next findings, a line each. Critical ones come before the verdict.
-fn also(analysis: &Analysis, terminal: &TerminalStyle) -> Vec<String> {
+/// The next findings, whole or a line each. Critical ones come before the verdict.
+fn also(analysis: &Analysis, terminal: &TerminalStyle, whole: bool) -> Vec<String> {
     let others = analysis.tables.findings.iter().filter(|finding| is_other(analysis, finding));
     let others = others.filter(|finding| finding.severity != Severity::Critical);
     let line = |(i, finding): (usize, &FindingRow)| {
         let mut text = String::new();
-        let words = shorten_end(&trace::terminal::line(&finding.title), terminal.width.saturating_sub(LABEL));
+        let title = trace::terminal::line(&finding.title);
+        let words = if whole { title.into_owned() } else { shorten_end(&title, terminal.width.saturating_sub(LABEL)) };
         labelled(&mut text, if i == 0 { "also" } else { "" }, &words, terminal);
         text
     };

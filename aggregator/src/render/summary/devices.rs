@@ -22,7 +22,8 @@ pub(super) fn devices(text: &mut String, analysis: &Analysis, terminal: &Termina
     heading(
         text,
         "Devices",
-        "over active steps; short kernels and launch delay (median) over the whole recording",
+        "a device that runs kernels for a small share of the time waits for its host or for other ranks; over active steps, short \
+         kernels and launch delay (median) over the whole recording",
         terminal,
     );
     let least = |key: &(i32, i64)| by_device.get(key).map_or(0, |r| (r.utilization_pct * 1e6) as i64);

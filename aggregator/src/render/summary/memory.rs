@@ -19,7 +19,12 @@ const FRAMES: usize = 2;
 pub(super) fn memory(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let peaks = &analysis.tables.memory_peaks;
     let Some(highest) = peaks.iter().max_by_key(|row| row.peak_bytes) else { return };
-    heading(text, "Memory", "in use at the peak, by category (docs/method/memory.md)", terminal);
+    heading(
+        text,
+        "Memory",
+        "the largest peak decides whether a job fits; in use at that time, by category (docs/method/memory.md)",
+        terminal,
+    );
     let key = |row: &MemoryPeakRow| (row.rank, row.device_id);
     let by_device: BTreeMap<(i32, Option<i64>), &MemoryPeakRow> = peaks.iter().map(|row| (key(row), row)).collect();
     let shown = choose(by_device.keys().copied().collect(), terminal.rows(), |at| {

@@ -150,7 +150,9 @@ pub(super) fn stragglers(text: &mut String, analysis: &Analysis, terminal: &Term
     heading(
         text,
         "Ranks",
-        &format!("per step: {what}, the delay of the step that it costs, waits caused and suffered"),
+        &format!(
+            "the rank of the verdict first; a delay is what the rank costs. Per step: {what}, the delay, waits caused and suffered"
+        ),
         terminal,
     );
     let times = |f: &dyn Fn(&StragglerRow) -> Option<i64>| rows.iter().map(|s| f(s)).collect::<Vec<_>>();
@@ -195,7 +197,7 @@ pub(super) fn clocks(text: &mut String, analysis: &Analysis, terminal: &Terminal
         text,
         "Clocks",
         &format!(
-            "how far times of different ranks can be compared; global time is the clock of rank {}",
+            "waits shorter than the error are not certain; global time is the clock of rank {}",
             first.reference_rank
         ),
         terminal,

@@ -363,7 +363,8 @@ fn devices_have_a_section() {
     analysis.tables.sync_stalls = vec![trace::SyncStallRow { rank: 1, in_steps_ns: 5 * MS, ..Default::default() }];
     let text = rendered(&analysis, &full());
     let section: Expect = expect_test::expect![[r#"
-        Devices — over active steps; short kernels and launch delay (median) over the whole recording
+        Devices — a device that runs kernels for a small share of the time waits for its host or for other
+        ranks; over active steps, short kernels and launch delay (median) over the whole recording
           rank  kernels run %  SM efficiency %  occupancy %  short kernels %  launch delay ms  host waits ms
              0           71.2             31.0         42.5             25.0          0.01200          0.000
              1           68.0                –         42.5             25.0          0.01200          5.000"#]];

@@ -372,6 +372,8 @@ fn the_reason_is_what_was_recorded_in_the_excess() {
     };
     for has_device in [true, false] {
         assert_eq!(reason(900, has_device, "forward"), Some(Reason::Host), "no more work than the other ranks");
+        assert_eq!(reason(900, has_device, "data_wait"), Some(Reason::Waiting), "its name waits");
+        assert_eq!(reason(2900, has_device, "data_wait"), Some(Reason::Compute), "it works, whatever its name");
         assert_eq!(reason(2900, has_device, "forward"), Some(Reason::Compute));
         assert_eq!(reason(900, has_device, "input"), Some(Reason::Input));
         let loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__";
