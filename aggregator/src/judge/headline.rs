@@ -371,10 +371,12 @@ fn why(row: &StragglerRow, facts: &Facts) -> String {
     let transfers = || ns(row.evidence_excess_ns.unwrap_or(0));
     match row.reason.as_ref().and_then(Word::known) {
         Some(Reason::Host) if facts.has_device_rows => {
-            format!("its host spends {place} than the other ranks do{part}, and its GPU idles for most of that time")
+            format!(
+                "its host process spends {place} than the other ranks do{part}, and its GPU idles for most of that time"
+            )
         }
         Some(Reason::Host) => format!(
-            "its host spends {place} than the other ranks do{part}, on something that no recorded operator explains"
+            "its host process spends {place} than the other ranks do{part}, and no recorded operator explains that time"
         ),
         Some(Reason::Compute) => format!("it computes {place} than the other ranks do{part}"),
         Some(Reason::Device) => format!("its GPU computes {place} than the other ranks do{part}"),
@@ -442,7 +444,12 @@ fn nothing(tables: &Tables, facts: &Facts) -> String {
         return format!("nothing was recorded: {}.", facts.nothing_because.join("; "));
     }
     if facts.ranks.len() < 2 {
-        return "only one rank was recorded: it has no other rank to wait for.".into();
+        return match facts.world_size {
+            Some(world) if world > 1 => {
+                format!("only one of {world} ranks was recorded, so ranks cannot be compared. Record the others too.")
+            }
+            _ => "only one rank was recorded, so there is no other rank to compare it with.".into(),
+        };
     }
     if tables.collective_instances.is_empty() {
         if tables.omissions.iter().any(|row| &*row.what == crate::align::matching::WITHOUT_TIMES) {

@@ -294,6 +294,7 @@ function legendOf(data, step, causes) {
   const inAll = data.ranges.reduce((sum, [, time]) => sum + time, 0);
   const large = data.ranges.filter(([, time]) => time >= IN_LEGEND * inAll);
   const rest = data.ranges.length - large.length;
+  const guilty = new Set(causes.map((s) => s.evidence_range));
   const items = [
     ...groupBy(causes.filter((s) => s.evidence_range !== null), (s) => s.evidence_range).map((of) => ["accent", ofCauses(of), null, of[0].evidence_range]),
     ...DOES.filter((_, does) => has(3, (bar) => bar.does === does)),
@@ -302,7 +303,7 @@ function legendOf(data, step, causes) {
     data.hasDevice && data.lanes.includes(1) ? ["operator", "operators of the host"] : null,
     has(1, (bar) => waitsForDevice(data.describe(bar.of), 1)) ? ["host-waits", "host waits for the device"] : null,
     step.path.length ? ["path", "critical path of the job"] : null,
-    ...large.map(([name]) => ["range", shortenEnd(name, 48), data.colours.get(name), name]),
+    ...large.map(([name]) => ["range", shortenEnd(name, 48) + (guilty.has(name) ? ", other ranks" : ""), data.colours.get(name), name]),
   ];
   return [legend(items.filter((item) => item !== null)),
     rest > 0 ? element("p", { class: "hint" }, `${formatCount(rest)} more names of ranges take less than 1 % each. Every name has its own colour.`) : null];

@@ -1,6 +1,6 @@
 //! The verdict as a title and short lines: what it costs and how sure, where the time goes, what to do.
 
-use trace::{KernelStatsRow, Reason, StragglerRow, Word};
+use trace::{KernelStatsRow, Reason, StandsOn, StragglerRow, Verdict as RankVerdict, Word};
 
 use super::level::Found as Level;
 use super::{HIDING, certainty_of, every, named, stands_on_range, variation, why};
@@ -121,7 +121,19 @@ fn location(row: &StragglerRow, about: &About<'_>) -> String {
         let (name, ratio, others) = (shorten(&slow.kernel.name, 60), slow.ratio, slow.compared_with);
         format!("; its kernel `{name}` takes {ratio:.2} × as long as on {others}")
     });
-    why(row, about.facts) + &kernel
+    why(row, about.facts) + &in_the_step(row) + &kernel
+}
+
+/// The part of the excess that delays the step, if it is much smaller: other work hides the rest.
+fn in_the_step(row: &StragglerRow) -> String {
+    let excess_ns = row.evidence_excess_ns.filter(|_| stands_on_range(row)).unwrap_or(row.own_excess_ns);
+    let by_transfers = row.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Transfers);
+    // The delay of a rank that is late in some steps is a mean over all steps, and its excess is not.
+    if row.delayed_steps.is_some() || by_transfers || 10 * row.step_delay_ns > 9 * excess_ns {
+        return String::new();
+    }
+    let delay = if row.verdict == RankVerdict::Cause { "delay" } else { "may delay" };
+    format!("; {} of it {delay} the step", ns(row.step_delay_ns))
 }
 
 /// What to do.
@@ -136,7 +148,7 @@ fn action(verdict: &Verdict, about: &About<'_>, t: &Thresholds) -> Option<String
         Some(Reason::Waiting) => "look at what that range waits for: another process, a queue, a lock, or storage",
         Some(Reason::Network) => "look at the network of that rank's host, and at the algorithm and channels it uses",
         Some(Reason::Host) => {
-            "record Python stacks (with_stack=True) to see what that host does: other processes, locks, input and output, Python code"
+            "record Python stacks (with_stack=True) to see what that process does: Python code, locks, input and output"
         }
         _ if about.row.is_some_and(stands_on_range) => {
             "look at the named range on that rank: more work, a slower device, or a noisy neighbour"
@@ -148,13 +160,13 @@ fn action(verdict: &Verdict, about: &About<'_>, t: &Thresholds) -> Option<String
     match (verdict.kind, about.row) {
         (VerdictKind::Cause, _) => Some(of_reason().into()),
         (VerdictKind::Undecided, Some(_)) if few && verdict.within_variation => {
-            Some(format!("record at least {} steps: this may be chance", t.min_steps))
+            Some(format!("this may be chance: record at least {} steps", t.min_steps))
         }
         (VerdictKind::Undecided, Some(_)) if few => {
             Some(format!("record at least {} steps; {}", t.min_steps, of_reason()))
         }
         (VerdictKind::Undecided, Some(_)) if verdict.within_variation => {
-            Some("record more steps before you look for a reason: this may be chance".into())
+            Some("this may be chance: record more steps before you look for a reason".into())
         }
         (VerdictKind::Undecided, Some(_)) => Some(of_reason().into()),
         (VerdictKind::Undecided, None) if verdict.exposed_wait_ns.is_none() && !missing.is_empty() => {

@@ -186,7 +186,7 @@ fn an_undecided_headline_says_why_and_names_all_suspects() {
         stands_on: Some("stretch".into()),
         own_excess_ns: 40 * MS,
         z,
-        doubt: Some("only 1 step was compared, and a cause needs 3".into()),
+        doubt: Some("only 1 step was compared, and a cause needs 3 steps".into()),
         ..slow(rank, "undecided", delay_ms * MS)
     };
     let noise = judge(vec![suspect(0, 22, Some(0.8)), suspect(6, 23, Some(0.7))], Facts::default());
@@ -216,7 +216,7 @@ fn without_a_verdict_the_first_finding_is_the_headline() {
         take_top_finding(&mut analysis);
         (analysis.headlines_finding(), analysis.verdict.sentence)
     };
-    let only = "only one rank was recorded: it has no other rank to wait for.";
+    let only = "only one rank was recorded, so there is no other rank to compare it with.";
     let none = format!("no value exceeds a threshold. No verdict on ranks: {only}");
     assert_eq!(headline(&facts, Vec::new()), (true, none));
     let found = format!("51 % of the step is spent on input. No verdict on ranks: {only}");

@@ -201,7 +201,7 @@ impl Case {
         match self.range.as_ref().filter(certain).filter(flickers) {
             _ if own.steps < t.min_steps => {
                 let were = if own.steps == 1 { "step was" } else { "steps were" };
-                format!("only {} {were} compared, and a cause needs {}", own.steps, t.min_steps)
+                format!("only {} {were} compared, and a cause needs {} steps", own.steps, t.min_steps)
             }
             Some(range) => format!(
                 "{} takes longer in only {}",

@@ -9,6 +9,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::Error;
+use crate::base::units::plural;
 use crate::render::html::section_texts::{FindingView, Section, Uncovered};
 
 /// The modules of the page. They become one script, so each must come before the modules that import it.
@@ -85,12 +86,15 @@ impl RunPage {
         Ok(Tab { id: "run", title: title.into(), html: self.render().map_err(template_error)? })
     }
 
-    /// The number of uncovered items by kind.
+    /// The number of uncovered items: those that were lost or left out, and the rest.
     fn uncovered_in_short(&self) -> String {
-        let kinds = ["lost", "left out", "missing", "undecided", "summarised", "note"];
-        let count = |kind: &&str| self.uncovered.iter().filter(|item| *item.kind == **kind).count();
-        let counts: Vec<String> =
-            kinds.iter().filter(|kind| count(kind) > 0).map(|kind| format!("{} {kind}", count(kind))).collect();
+        let of = |kind: &str| self.uncovered.iter().filter(|item| item.kind == kind).count();
+        let (lost, left_out) = (of("lost"), of("left out"));
+        let remarks = self.uncovered.len() - lost - left_out;
+        let mut counts = Vec::new();
+        counts.extend((lost > 0).then(|| format!("{lost} lost")));
+        counts.extend((left_out > 0).then(|| format!("{left_out} left out")));
+        counts.extend((remarks > 0).then(|| plural(remarks, "remark")));
         if counts.is_empty() { "nothing".into() } else { counts.join(", ") }
     }
 }

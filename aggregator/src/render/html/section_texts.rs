@@ -3,7 +3,7 @@
 use trace::{ClockFitRow, Verdict};
 
 use crate::base::units::{ns, omission, omission_kind, plural, ranks};
-use crate::model::analysis::{Analysis, VerdictKind};
+use crate::model::analysis::{Analysis, RankIdentity, VerdictKind};
 use crate::render::html::page_limits::{Limits, Shortenings};
 use crate::render::html::string_pool::visible_sentence;
 use crate::render::html::tables::Roofline;
@@ -150,16 +150,16 @@ fn roles(content: &PageContent<'_>) -> Option<Section> {
 }
 
 fn timeline(content: &PageContent<'_>) -> Section {
-    let lead = match content.timeline_step {
-        Some(step) => format!(
-            "Step {step} of all ranks on one clock, the ranks of the verdict first; other steps can be chosen. Lanes of a rank: ranges \
-             of the host, operators, kernels, communication. Strong colours are work, hatched bars wait, in light and dark. The line \
-             below is the critical path of the job."
-        ),
-        None => "One step of all ranks on one clock.".to_string(),
-    };
+    let facts = &content.analysis.facts;
+    let of = if facts.ranks.len() > 1 { " of all ranks on one clock, the ranks of the verdict first" } else { "" };
+    let others = if facts.steps.len() > 1 { "; other steps can be chosen" } else { "" };
+    let step = content.timeline_step.map_or("One step".into(), |step| format!("Step {step}"));
+    let lead = format!(
+        "{step}{of}{others}. Lanes of a rank: ranges of the host, operators, kernels, communication. Solid bars work or transfer \
+         data, hatched bars wait. The line under the lanes is the critical path of the job: it leads to the rank that the job waits for."
+    );
     let missing = (!content.timeline).then_some("No rank has a row in the selected step.");
-    section("timeline", "One step, all ranks", lead, missing)
+    section("timeline", if facts.ranks.len() > 1 { "One step, all ranks" } else { "One step" }, lead, missing)
 }
 
 fn buckets(content: &PageContent<'_>) -> Section {
@@ -448,14 +448,32 @@ pub(super) fn answers(analysis: &Analysis) -> Vec<(&'static str, String)> {
     let of_finding = top.filter(|_| v.kind == VerdictKind::Balanced);
     let of_finding = of_finding.map(|row| format!("nothing about a single rank; the largest finding: {}", row.title));
     let action = v.action.clone().or(of_finding);
-    let lines = [("machine", machine), ("cost", v.cost.clone()), ("where", v.location.clone()), ("what to do", action)];
+    let lines = [
+        ("machine", machine),
+        ("cost", v.cost.clone()),
+        ("where", v.location.clone()),
+        ("what to do", action),
+        ("recorded in", file_of(analysis)),
+    ];
     lines.into_iter().filter_map(|(name, text)| Some((name, visible_sentence(&text?)))).collect()
+}
+
+/// The file of the rank that the page is about.
+fn file_of(analysis: &Analysis) -> Option<String> {
+    let v = &analysis.verdict;
+    let rank = match v.kind {
+        VerdictKind::Cause | VerdictKind::Undecided => v.rank,
+        VerdictKind::Balanced => None,
+        VerdictKind::Nothing => analysis.facts.ranks.first().copied().filter(|_| analysis.facts.ranks.len() == 1),
+    };
+    analysis.identity(rank?)?.file.clone()
 }
 
 /// Where ranks ran, in words; `None` without ranks.
 fn places(analysis: &Analysis, of: &[i32]) -> Option<String> {
     let place = |rank: &i32| {
-        let words = analysis.identity(*rank).map(|identity| identity.words()).unwrap_or_default();
+        let identity = analysis.identity(*rank).cloned().map(|identity| RankIdentity { file: None, ..identity });
+        let words = identity.map(|identity| identity.words()).unwrap_or_default();
         let host = analysis.identity(*rank).and_then(|identity| identity.host.as_ref());
         let known = match (words.is_empty(), host) {
             (true, _) => "not recorded".to_string(),
@@ -483,12 +501,11 @@ pub(super) fn tiles(analysis: &Analysis) -> Vec<(String, String)> {
     let mut tile = |name: &str, value: Option<String>| tiles.extend(value.map(|value| (name.to_string(), value)));
     if v.cost.is_none() {
         tile("median step", v.step_ns.map(ns));
-        tile("longest wait for others, per step", v.exposed_wait_ns.map(ns));
         let steps = plural(analysis.facts.steps.len(), "step");
         let (sure, value) = match v.kind {
-            VerdictKind::Balanced => ("how sure: ranks were compared, and none stands out".to_string(), steps),
+            VerdictKind::Balanced => (format!("how sure: over {steps}, no rank stands out"), "none found".into()),
             VerdictKind::Undecided => (format!("how sure: over {steps}"), "not certain".into()),
-            _ => (format!("how sure: over {steps}; ranks were not compared"), "measured".into()),
+            _ => (format!("how sure: over {steps}; there is no rank to compare with"), "not compared".into()),
         };
         tile(&sure, Some(value).filter(|_| analysis.facts.events > 0));
         return tiles;
@@ -504,7 +521,10 @@ pub(super) fn tiles(analysis: &Analysis) -> Vec<(String, String)> {
     let shown = v
         .persistence
         .map(|share| format!("{:.0} of {}", share * f64::from(v.steps), plural(v.steps.max(0) as usize, "step")));
-    let sure = if v.kind == VerdictKind::Cause { "certain" } else { "not certain" };
-    tile(&shown.map_or("how sure".into(), |shown| format!("how sure: seen in {shown}")), Some(sure.into()));
+    let (sure, seen) = match v.kind {
+        VerdictKind::Cause => ("certain", "seen in"),
+        _ => ("not certain", "perhaps in"),
+    };
+    tile(&shown.map_or("how sure".into(), |shown| format!("how sure: {seen} {shown}")), Some(sure.into()));
     tiles
 }
