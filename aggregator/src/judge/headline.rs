@@ -221,6 +221,10 @@ fn stands_on_range(row: &StragglerRow) -> bool {
     row.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Range)
 }
 
+fn stands_on_transfers(row: &StragglerRow) -> bool {
+    row.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Transfers)
+}
+
 fn numbers(row: &StragglerRow) -> Verdict {
     let (stands_out, (z, persistence)) = (row.stands_on.is_some(), certainty_of(row));
     Verdict {
@@ -352,6 +356,7 @@ fn named(title: &str, rows: &[&StragglerRow]) -> String {
 pub(crate) fn place(row: &StragglerRow) -> String {
     match row.evidence_excess_ns {
         Some(excess) if stands_on_range(row) => format!("{} longer {}", ns(excess), range_of(row)),
+        Some(excess) if stands_on_transfers(row) => format!("{} longer in collectives", ns(excess)),
         _ => format!("{} longer between collectives", ns(row.own_excess_ns)),
     }
 }
@@ -376,7 +381,7 @@ fn why(row: &StragglerRow, facts: &Facts) -> String {
             )
         }
         Some(Reason::Host) => format!(
-            "its host process spends {place} than the other ranks do{part}, and no recorded operator explains that time"
+            "its host process spends {place} than the other ranks do{part}, and no recorded work explains that time"
         ),
         Some(Reason::Compute) => format!("it computes {place} than the other ranks do{part}"),
         Some(Reason::Device) => format!("its GPU computes {place} than the other ranks do{part}"),
@@ -411,7 +416,7 @@ fn certainty(row: &StragglerRow, t: &Thresholds) -> String {
     let by_range = stands_on_range(row);
     let (z, persistence) = certainty_of(row);
     let steps = plural(row.steps.max(0) as usize, "step");
-    let by_transfers = row.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Transfers);
+    let by_transfers = stands_on_transfers(row);
     let what = match () {
         () if by_range => "That range takes longer",
         () if row.slow_comm_id.is_some() => "They take longer",

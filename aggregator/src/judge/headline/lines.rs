@@ -1,9 +1,9 @@
 //! The verdict as a title and short lines: what it costs and how sure, where the time goes, what to do.
 
-use trace::{KernelStatsRow, Reason, StandsOn, StragglerRow, Verdict as RankVerdict, Word};
+use trace::{KernelStatsRow, Reason, StragglerRow, Verdict as RankVerdict, Word};
 
 use super::level::Found as Level;
-use super::{HIDING, certainty_of, every, named, stands_on_range, variation, why};
+use super::{HIDING, certainty_of, every, named, stands_on_range, stands_on_transfers, variation, why};
 use crate::base::units::{ns, plural, ranks, shorten};
 use crate::judge::slow_kernels::slow_kernels;
 use crate::model::analysis::{Facts, Verdict, VerdictKind};
@@ -127,9 +127,8 @@ fn location(row: &StragglerRow, about: &About<'_>) -> String {
 /// The part of the excess that delays the step, if it is much smaller: other work hides the rest.
 fn in_the_step(row: &StragglerRow) -> String {
     let excess_ns = row.evidence_excess_ns.filter(|_| stands_on_range(row)).unwrap_or(row.own_excess_ns);
-    let by_transfers = row.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Transfers);
     // The delay of a rank that is late in some steps is a mean over all steps, and its excess is not.
-    if row.delayed_steps.is_some() || by_transfers || 10 * row.step_delay_ns > 9 * excess_ns {
+    if row.delayed_steps.is_some() || stands_on_transfers(row) || 10 * row.step_delay_ns > 9 * excess_ns {
         return String::new();
     }
     let delay = if row.verdict == RankVerdict::Cause { "delay" } else { "may delay" };
