@@ -77,14 +77,14 @@ pub(crate) fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresho
         verdict.level = Some(level.level.into());
         verdict.sentence.push_str(&level.sentence);
     }
-    let nobody = kind == VerdictKind::Undecided && row.is_none();
-    if nobody {
+    let names_no_rank = kind == VerdictKind::Undecided && row.is_none();
+    if names_no_rank {
         verdict.doubt = Some(verdict.sentence.clone());
     }
     let rivals = rivals.get(1..).unwrap_or_default();
     let about = lines::About { row, rivals, level: level.as_ref(), facts, kernels: &tables.kernel_stats };
     lines::fill(&mut verdict, &about, t);
-    if nobody && verdict.action.is_none() {
+    if names_no_rank && verdict.action.is_none() {
         let what = if moving.is_some() {
             "compare the inputs of the late steps, and look for programs that run beside the ranks"
         } else {

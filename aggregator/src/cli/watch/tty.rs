@@ -19,7 +19,7 @@ pub(super) struct Screen {
     terminal: Terminal<Backend>,
 }
 
-/// What the user did.
+/// An action of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input {
     None,

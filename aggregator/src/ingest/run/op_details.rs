@@ -33,8 +33,8 @@ pub(super) fn load_details(run: &Run, rank: i32, data: &mut RankData) -> Details
     details
 }
 
-/// What decides the details of a row: its texts as positions in the dictionaries of the batch, and the sides of its grid and
-/// block.
+/// The columns that decide the details of a row: its texts as positions in the dictionaries of the batch, and the sides of
+/// its grid and block.
 type Key = ([Option<usize>; 4], [Option<Vec<i32>>; 2]);
 
 fn append(

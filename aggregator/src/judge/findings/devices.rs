@@ -65,7 +65,7 @@ fn idle_devices(analysis: &Analysis, limits: &Limits, devices: &Devices) -> Opti
     Some(saving(time.own_idle_ns(), found))
 }
 
-/// What to do about the idle time of a device, by what its streams wait for most.
+/// The advice on the idle time of a device: it depends on the most frequent reason that its streams wait.
 fn idle_advice(analysis: &Analysis, rank: i32, device: i64) -> &'static str {
     let rows = analysis.tables.idle_breakdown.iter().filter(|r| r.rank == rank && r.device_id == Some(device));
     let mut of_category: BTreeMap<&str, i64> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What a page is of: the input, when and where it was recorded, the job's command, and the command that made the page.
+//! The identity of a page: its input, the time and place of the recording, the job's command, and the command that made it.
 
 use std::path::Path;
 

@@ -126,7 +126,7 @@ impl ComparePage {
     }
 }
 
-/// What all tabs of a page share.
+/// The parts that all tabs of a page share.
 #[derive(Debug)]
 pub(super) struct Frame {
     /// Title of the window.

@@ -20,7 +20,7 @@ use crate::render::html::string_pool::visible_name;
 /// A grid of ranks.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Roles {
-    /// What the rows are: `stage`.
+    /// The name of the rows: `stage`.
     row_name: String,
     /// What the columns are: `data · tensor`.
     column_name: String,
