@@ -116,7 +116,7 @@ fn respond(request: &str, texts: &Mutex<Texts>) -> (&'static str, &'static str, 
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let is_whole = request.contains("\r\n\r\n") && words.next().is_some_and(|version| version.starts_with("HTTP/1."));
     match (method, path.split('?').next()) {
-        _ if !is_whole => ("400 Bad Request", PLAIN, "This is no request of HTTP/1.1.\n".into()),
+        _ if !is_whole => ("400 Bad Request", PLAIN, "This is not an HTTP/1.1 request.\n".into()),
         ("GET" | "HEAD", Some("/metrics")) => {
             let accepts = |line: &str| {
                 let line = line.to_ascii_lowercase();

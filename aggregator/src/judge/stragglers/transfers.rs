@@ -8,7 +8,8 @@
 //!
 //! A collective transfers from its last arrival until a rank leaves.
 //!
-//! * **Late leavers**: ranks of one collective are compared by the times at which they leave. An excess counts only beyond the
+//! * **Late leavers**: ranks of one collective, at least three, are compared by the times at which they leave. Of two ranks,
+//!   neither is typical: threads that share two cores leave at different times in every step. An excess counts only beyond the
 //!   errors of the clocks. Clocks that are fitted to departures hide a rank that always leaves late: it shows only if clocks are
 //!   known otherwise, as on one host.
 //! * **Slow groups**: communicators are compared with their *siblings*, which have as many ranks, none of them in common, and
@@ -154,14 +155,14 @@ fn late_leavers(join: &Join, clock_error_ns: &[Option<i64>], steps: &[i32], leas
     slow.into_iter().map(|(rank, slow)| SlowTransfers { ranks: vec![rank], ..slow }).collect()
 }
 
-/// By how much each rank leaves later than the typical one. Empty where ranks do not wait for each other, or a rank is missing, has
-/// no end or left before the last one arrived, or the error of its clock is unknown.
+/// By how much each rank leaves later than the typical one. Empty for two ranks, and where ranks do not wait for each other, or a
+/// rank is missing, has no end or left before the last one arrived, or the error of its clock is unknown.
 fn departures(position: u32, instance: &Joined, clock_error_ns: &[Option<i64>]) -> Vec<Difference> {
     let transfer = |end_ns: Option<i64>| end_ns.map(|end| end - instance.last_ns).filter(|ns| *ns >= 0);
     let transfers: Option<Vec<i64>> = instance.arrivals.iter().map(|arrival| transfer(arrival.end_ns)).collect();
     let errors: Option<Vec<i64>> = instance.arrivals.iter().map(|arrival| clock_error_ns[arrival.rank]).collect();
-    let (Some(step), Some(transfers), Some(errors), true) = (instance.step, transfers, errors, can_compare(instance))
-    else {
+    let has_typical = can_compare(instance) && instance.arrivals.len() > 2;
+    let (Some(step), Some(transfers), Some(errors), true) = (instance.step, transfers, errors, has_typical) else {
         return Vec::new();
     };
     let typical_ns = lower_median(transfers.iter().copied()).unwrap_or(0);

@@ -67,6 +67,17 @@ fn a_rank_that_leaves_late_in_two_steps_is_no_cause() {
     assert_eq!([1, 2, 3].map(with), [0, 0, 1]);
 }
 
+/// ```text
+///   rank 0   [AAAAAAAA]        or does rank 1 leave early?
+///   rank 1   [AAA]
+/// ```
+#[test]
+fn of_two_ranks_neither_leaves_late() {
+    let with =
+        |others: &[(usize, i64)]| found(8, &[(1, None, &[&[(0, 150), (1, 50)], others].concat())], Some(0)).slow.len();
+    assert_eq!((with(&[]), with(&[(2, 50)])), (0, 1));
+}
+
 /// Clocks whose error is as large as the excess, or unknown, show no late leaver.
 #[test]
 fn clock_errors_are_not_late_leavers() {
