@@ -8,12 +8,13 @@
 
 use std::fs::File;
 use std::hash::Hasher;
-use std::io::{self, ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::FileExt;
+use std::io::{self, ErrorKind, Write};
 
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
 use twox_hash::XxHash3_64;
+
+use crate::place::Opened;
 
 /// The key in the footer.
 const KEY: &str = "rankscope.xxh3";
@@ -74,10 +75,10 @@ impl Write for Hashed<'_> {
 ///
 /// # Errors
 /// The error of reading.
-pub(crate) fn of_footer(file: &File, bytes: u64) -> io::Result<String> {
+pub(crate) fn of_footer(file: &Opened, bytes: u64) -> io::Result<String> {
     const ENDING: u64 = 8;
     let mut ending = [0; ENDING as usize];
-    file.read_exact_at(&mut ending, bytes.saturating_sub(ENDING))?;
+    read_all_at(file, &mut ending, bytes.saturating_sub(ENDING))?;
     let [a, b, c, d, ..] = ending;
     let length = u64::from(u32::from_le_bytes([a, b, c, d])).saturating_add(ENDING).min(bytes);
     let mut hash = XxHash3_64::new();
@@ -85,11 +86,31 @@ pub(crate) fn of_footer(file: &File, bytes: u64) -> io::Result<String> {
     let mut at = bytes - length;
     while at < bytes {
         let wanted = (bytes - at).min(room.len() as u64) as usize;
-        file.read_exact_at(&mut room[..wanted], at)?;
+        read_all_at(file, &mut room[..wanted], at)?;
         Hasher::write(&mut hash, &room[..wanted]);
         at += wanted as u64;
     }
     Ok(format!("{:016x}", hash.finish()))
+}
+
+fn read_some_at(file: &Opened, room: &mut [u8], at: u64) -> io::Result<usize> {
+    loop {
+        match file.read_at(room, at) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            got => return got,
+        }
+    }
+}
+
+fn read_all_at(file: &Opened, room: &mut [u8], at: u64) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < room.len() {
+        match read_some_at(file, &mut room[filled..], at + filled as u64)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            got => filled += got,
+        }
+    }
+    Ok(())
 }
 
 /// The number of sound bytes before the first block that differs from its checksum; `None` if no block does, or if the
@@ -97,23 +118,18 @@ pub(crate) fn of_footer(file: &File, bytes: u64) -> io::Result<String> {
 ///
 /// # Errors
 /// The error of reading.
-pub(crate) fn sound_bytes(file: &File, footer: &ParquetMetaData) -> Result<Option<u64>, ParquetError> {
+pub(crate) fn sound_bytes(file: &Opened, footer: &ParquetMetaData) -> Result<Option<u64>, ParquetError> {
     let mut pairs = footer.file_metadata().key_value_metadata().into_iter().flatten();
     let Some(expected) = pairs.find(|pair| pair.key == KEY).and_then(|pair| pair.value.as_deref()) else {
         return Ok(None);
     };
-    let mut from = file.try_clone()?;
-    from.rewind()?;
     let (mut room, mut sound) = (vec![0; READ_BYTES], 0);
     for expected in expected.split(',') {
         let claimed = expected.split_once(':').and_then(|(length, _)| length.parse().ok()).unwrap_or(0);
         let (mut hash, mut length) = (XxHash3_64::new(), 0);
         while length < claimed {
             let wanted = usize::try_from(claimed - length).map_or(READ_BYTES, |left| left.min(READ_BYTES));
-            let got = match from.read(&mut room[..wanted]) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                got => got?,
-            };
+            let got = read_some_at(file, &mut room[..wanted], sound + length)?;
             if got == 0 {
                 break;
             }

@@ -4,11 +4,15 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::keys::MAX_MANIFEST_BYTES;
+use crate::place::is_url;
 use crate::word::MAX_TEXT_BYTES;
 
 /// The reason why a call on `path` failed, and what to do where the system's words do not say it.
 pub fn io_reason(path: &Path, source: &std::io::Error) -> String {
     let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    if is_url(path) {
+        return source.to_string();
+    }
     let code = source.raw_os_error().map_or(String::new(), |code| format!(" (os error {code})"));
     match source.kind() {
         ErrorKind::NotFound => match path.ancestors().skip(1).take_while(is_missing).last() {

@@ -24,6 +24,7 @@ use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use crate::Error;
+use crate::place::is_url;
 use temporary::Temporary;
 
 /// Writes `path` through `fill`, over an existing file, and returns its size in bytes. On any error the temporary file
@@ -246,11 +247,20 @@ fn kind_name(kind: FileType) -> &'static str {
     }
 }
 
+fn refuse_url(path: &Path) -> Result<(), Error> {
+    if is_url(path) {
+        let source = io::Error::new(ErrorKind::Unsupported, "nothing is written to a URL; name a directory");
+        return Err(Error::Io { path: path.into(), source });
+    }
+    Ok(())
+}
+
 /// Makes the directory in which `path` lies.
 ///
 /// # Errors
 /// [`Error::Io`].
 pub(crate) fn make_parent(path: &Path) -> Result<(), Error> {
+    refuse_url(path)?;
     match path.parent() {
         Some(parent) => fs::create_dir_all(parent).map_err(|source| Error::Io { path: parent.into(), source }),
         None => Ok(()),
@@ -262,6 +272,7 @@ fn publish<T, E: From<Error>>(
     fill: impl FnOnce(&mut File) -> Result<T, E>,
     rename: impl FnOnce(&Path) -> io::Result<()>,
 ) -> Result<(T, u64), E> {
+    refuse_url(path)?;
     let io = |source| Error::Io { path: path.into(), source };
     let mut temporary = Temporary::file(path).map_err(io)?;
     let value = fill(temporary.file_mut())?;

@@ -65,6 +65,7 @@ mod keys;
 mod manifest;
 pub mod name_rules;
 mod omission;
+pub mod place;
 pub mod rank;
 mod run;
 mod shard;

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::keys::{MANIFEST_FILE, MAX_MANIFEST_BYTES, SCHEMA_VERSION};
-use crate::{Error, files};
+use crate::{Error, files, place};
 
 /// The manifest of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,7 +77,7 @@ impl Manifest {
     pub fn read(run: &Path) -> Result<Self, Error> {
         let path = run.join(MANIFEST_FILE);
         let io = |source| Error::Io { path: path.clone(), source };
-        let file = files::open_regular(&path).map_err(io)?;
+        let file = place::open(&path).map_err(io)?;
         let mut text = Vec::new();
         file.take(MAX_MANIFEST_BYTES as u64 + 1).read_to_end(&mut text).map_err(io)?;
         if text.len() > MAX_MANIFEST_BYTES {

@@ -5,13 +5,14 @@ mod limit;
 mod parts;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::ErrorKind;
+use std::fmt;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::{fmt, fs};
 
 pub use growing::Growing;
 
 use crate::keys::MANIFEST_FILE;
+use crate::place::{self, Kind};
 use crate::words::OmissionKind;
 use crate::{Error, Manifest, OmissionRow, Row, Shard, ShardMeta, Text, rank_tables, rows_from_batch};
 
@@ -67,12 +68,20 @@ impl Run {
     /// # Errors
     /// [`Error::NotARun`], or the manifest's errors.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        if !path.is_dir() {
-            let why = if path.exists() { "not a directory" } else { "no such directory" };
-            return Err(Error::NotARun { path: path.into(), why: why.into() });
-        }
-        if !path.join(MANIFEST_FILE).is_file() {
-            return Err(Error::NotARun { path: path.into(), why: format!("it has no {MANIFEST_FILE}") });
+        let io = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| Error::Io { path, source }
+        };
+        let why = match found(path).map_err(io(path))? {
+            Some(Kind::Directory) => match found(&path.join(MANIFEST_FILE)).map_err(io(path))? {
+                Some(Kind::File { .. }) => None,
+                _ => Some(format!("it has no {MANIFEST_FILE}")),
+            },
+            Some(_) => Some("not a directory".to_string()),
+            None => Some("no such directory".to_string()),
+        };
+        if let Some(why) = why {
+            return Err(Error::NotARun { path: path.into(), why });
         }
         let manifest = Manifest::read(path)?;
         let mut run =
@@ -134,23 +143,23 @@ impl Run {
 
     fn open_table(&mut self, table: &str) {
         let directory = self.path.join(table);
-        let entries = fs::read_dir(&directory).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
-        let mut paths: Vec<PathBuf> = match entries {
-            Ok(paths) => paths,
+        let entries = match place::entries(&directory) {
+            Ok(entries) => entries,
             // No rank wrote rows of this table.
             Err(error) if error.kind() == ErrorKind::NotFound => return,
             Err(error) => return self.problem(&directory, None, format!("rows of {table}"), None, error.to_string()),
         };
-        paths.sort();
-        for path in paths {
+        let paths: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path).collect();
+        let opened =
+            place::for_all(&paths, &self.path, |path| (!is_unfinished(path)).then(|| Shard::open(path, table)));
+        for (path, opened) in paths.into_iter().zip(opened) {
             // A temporary file is a part that was open when its rank died. Only the rank's own counters include its rows.
-            let unfinished = path.extension().is_some_and(|e| e == "tmp");
-            if unfinished {
+            let Some(opened) = opened else {
                 let why = "the part was being written when its rank stopped".to_string();
                 self.problem(&path, rank_in_name(&path), format!("unfinished part of {table}"), None, why);
                 continue;
-            }
-            match Shard::open(&path, table) {
+            };
+            match opened {
                 Ok(shard) => self.accept(shard),
                 Err(error) => {
                     self.problem(&path, rank_in_name(&path), format!("rows of {table}"), None, error.to_string());
@@ -239,6 +248,18 @@ impl Run {
     fn problem(&mut self, path: &Path, rank: Option<i32>, what: String, amount: Option<i64>, why: String) {
         self.problems.push(Problem { kind: OmissionKind::Lost, path: Some(path.into()), rank, what, amount, why });
     }
+}
+
+/// What a path leads to; `None` if there is nothing.
+fn found(path: &Path) -> io::Result<Option<Kind>> {
+    match place::kind(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+fn is_unfinished(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "tmp")
 }
 
 /// Missing ranks that become one problem each. All others become one problem with a count, because a manifest may

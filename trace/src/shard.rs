@@ -24,6 +24,7 @@ use crate::keys::{
     KEY_BOOT_ID, KEY_CLOCK_DOMAIN, KEY_HOST, KEY_PID, KEY_RANK, KEY_RUN_ID, KEY_SCHEMA_VERSION, KEY_SESSION,
     SCHEMA_VERSION,
 };
+use crate::place::{self, Opened};
 use crate::{Error, MAX_TEXT_BYTES, PartRow, Table, files};
 
 /// Rows of a row group: DuckDB's unit of parallel work (60 vectors of 2048).
@@ -333,8 +334,8 @@ impl Shard {
             why: "its name is not rank-NNNNN-NNNN.parquet".into(),
         })?;
         let io = |source| Error::Io { path: path.into(), source };
-        let file = files::open_regular(path).map_err(io)?;
-        let bytes = file.metadata().map_err(io)?.len();
+        let file = place::open(path).map_err(io)?;
+        let bytes = file.size_bytes().map_err(io)?;
         let footer = read_footer(&file, bytes).map_err(|source| Error::Parquet { path: path.into(), source })?;
         let meta = read_meta(path, &footer)?;
         if meta.rank != name_rank {
@@ -364,8 +365,8 @@ impl Shard {
     ) -> Result<(), E> {
         let io = |source| Error::Io { path: self.path.clone(), source };
         let parquet = |source| Error::Parquet { path: self.path.clone(), source };
-        let file = files::open_regular(&self.path).map_err(io)?;
-        let bytes = file.metadata().map_err(io)?.len();
+        let file = place::open(&self.path).map_err(io)?;
+        let bytes = file.size_bytes().map_err(io)?;
         let footer = read_footer(&file, bytes).map_err(parquet)?;
         let sound_bytes = checksum::sound_bytes(&file, footer.metadata()).map_err(parquet)?;
         let whole = groups_within(footer.metadata(), sound_bytes.unwrap_or(bytes));
@@ -487,7 +488,7 @@ fn check_footer(metadata: &ParquetMetaData, file_bytes: u64) -> Result<(), Parqu
 }
 
 /// Reads and checks the footer of a file of `bytes`.
-fn read_footer(file: &File, bytes: u64) -> Result<ArrowReaderMetadata, ParquetError> {
+fn read_footer(file: &Opened, bytes: u64) -> Result<ArrowReaderMetadata, ParquetError> {
     contain_panic(|| {
         let footer = with_dictionaries(file)?;
         check_footer(footer.metadata(), bytes)?;
@@ -498,7 +499,7 @@ fn read_footer(file: &File, bytes: u64) -> Result<ArrowReaderMetadata, ParquetEr
 /// Reads a footer so that strings are read as dictionaries where they were written as dictionaries, even if the file
 /// carries no Arrow schema. Columns without a dictionary, mostly those without values, stay plain: the reader would build
 /// their dictionaries row by row.
-fn with_dictionaries(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {
+fn with_dictionaries(file: &Opened) -> Result<ArrowReaderMetadata, ParquetError> {
     let plain = ArrowReaderMetadata::load(file, ArrowReaderOptions::new().with_skip_arrow_metadata(true))?;
     let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
     let has_dictionary = |name: &str| {

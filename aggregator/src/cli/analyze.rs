@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use regex::Regex;
+use trace::place;
 use trace::terminal::{self, Form};
 
 use crate::cli::Outcome;
@@ -92,6 +93,9 @@ fn save(analysis: &Analysis, arguments: &Arguments, run: Option<&RunSource>) -> 
     let Some(run) = run else { return Ok(None) };
     if let Some(selection) = &analysis.facts.selection {
         return Ok(Some(format!("not saved, because {selection} selects a part of the run; --out DIR saves it there")));
+    }
+    if place::is_url(&run.path) {
+        return Ok(Some("not saved, because nothing is written to a URL; --out DIR saves it there".into()));
     }
     match parquet::write(analysis, &run.path, Some(run)) {
         Ok(path) => Ok(Some(saved(&path))),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use regex::Regex;
+use trace::place;
 use trace::terminal::{self, Form};
 use trace::worst_omission;
 
@@ -100,7 +101,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
 /// Opens the runs of one side. An existing path is used as it is, even if its name contains a comma.
 fn open_side(side: &str, arguments: InputArguments) -> Result<Vec<Box<dyn Source>>, Error> {
     let one = |path: &str| open_one_of_several(resolve(vec![PathBuf::from(path)])?, arguments);
-    if Path::new(side).exists() {
+    if place::kind(Path::new(side)).is_ok() {
         return Ok(vec![one(side)?]);
     }
     side.split(',').map(one).collect()

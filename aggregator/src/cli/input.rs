@@ -1,11 +1,13 @@
 //! Decides whether the paths on the command line are a run or traces, and opens them.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use clap::Args;
 use kineto::{OtherFormat, PlanOptions, WindowChoice, other_format};
+use trace::place::{self, Entry};
 use trace::{MANIFEST_FILE, OmissionKind};
 
 use crate::Error;
@@ -16,6 +18,8 @@ use crate::ingest::source::{RunSource, Source};
 
 /// Paths that a pattern may match.
 const MAX_MATCHES: usize = 1 << 16;
+/// The characters that make a path a pattern.
+const PATTERN_CHARS: [char; 3] = ['*', '?', '['];
 
 /// The part of the input that is used.
 #[derive(Clone, Copy, Debug, Args)]
@@ -124,7 +128,7 @@ pub(super) enum Input {
 pub(super) fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
     let paths = expand_all(paths)?;
     paths.iter().try_for_each(|path| check_format(path))?;
-    let is_run = |path: &Path| path.is_dir() && path.join(MANIFEST_FILE).is_file();
+    let is_run = |path: &Path| place::is_file(&path.join(MANIFEST_FILE));
     match paths.as_slice() {
         [path] if is_run(path) => Ok(Input::Run(path.clone())),
         [path] if path.file_name().is_some_and(|n| n == MANIFEST_FILE) => {
@@ -136,7 +140,8 @@ pub(super) fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
                 paths.iter().try_for_each(|path| check_manifest(path))?;
                 let snapshots = paths.iter().map(|path| snapshots_in(path)).collect::<Result<Vec<_>, _>>()?;
                 // Beside traces, a pickle is a file without traces, and is listed as one.
-                let only = paths.iter().zip(&snapshots).all(|(path, found)| path.is_dir() || !found.is_empty());
+                let only =
+                    paths.iter().zip(&snapshots).all(|(path, found)| place::is_directory(path) || !found.is_empty());
                 let snapshots = snapshots.concat();
                 Ok(if only && !snapshots.is_empty() { Input::Snapshots(snapshots) } else { Input::Traces(paths) })
             }
@@ -151,14 +156,14 @@ pub(super) fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
 /// [`Error::Io`] if there are pickles, and perhaps more that cannot be read. Without pickles, the reader of traces lists
 /// what cannot be read.
 fn snapshots_in(path: &Path) -> Result<Vec<PathBuf>, Error> {
-    if !path.is_dir() {
+    if !place::is_directory(path) {
         return Ok(if is_pickle(path)? { vec![path.into()] } else { Vec::new() });
     }
     let (mut files, mut unread) = (Vec::new(), None);
     for entry in entries(path)? {
-        match entry.is_dir().then(|| entries(&entry)) {
-            None => files.push(entry),
-            Some(Ok(inside)) => files.extend(inside),
+        match entry.is_directory.then(|| entries(&entry.path)) {
+            None => files.push(entry.path),
+            Some(Ok(inside)) => files.extend(inside.into_iter().map(|entry| entry.path)),
             Some(Err(error)) => unread = Some(error),
         }
     }
@@ -180,10 +185,10 @@ fn snapshots_in(path: &Path) -> Result<Vec<PathBuf>, Error> {
     }
 }
 
-fn entries(directory: &Path) -> Result<Vec<PathBuf>, Error> {
-    let io = |source| Error::Io { path: directory.into(), source };
-    let entries = std::fs::read_dir(directory).map_err(io)?.take(MAX_MATCHES);
-    entries.map(|entry| Ok(entry.map_err(io)?.path())).collect()
+fn entries(directory: &Path) -> Result<Vec<Entry>, Error> {
+    let mut entries = place::entries(directory).map_err(|source| Error::Io { path: directory.into(), source })?;
+    entries.truncate(MAX_MATCHES);
+    Ok(entries)
 }
 
 fn no_input(path: &Path, why: String) -> Error {
@@ -198,27 +203,57 @@ pub(super) fn expand_all(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, Error> {
     Ok(paths.into_iter().map(expand).collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-/// The paths that a pattern matches, such as a quoted `logs/rank_*`. A path that exists is no pattern, and `-` is
-/// standard input.
+/// The paths that a pattern matches, such as a quoted `logs/rank_*`. A file that exists is no pattern, and `-` is standard input.
+/// Names in an object store are not asked for one by one, so a URL with `*`, `?` or `[` is always a pattern.
 fn expand(path: PathBuf) -> Result<Vec<PathBuf>, Error> {
-    match path.try_exists() {
-        _ if path.as_os_str() == "-" => return Ok(vec![path]),
-        Ok(true) => return Ok(vec![path]),
-        Ok(false) => {}
-        Err(source) => return Err(Error::Io { path, source }),
+    if let Some(shown) = place::without_secrets(&path) {
+        let why = "a password or a query in a URL is not read; credentials come from the environment".into();
+        return Err(no_input(&shown, why));
     }
-    let missing = || no_input(&path, "there is no such file or directory".into());
-    let pattern = path.to_str().filter(|text| text.contains(['*', '?', '['])).ok_or_else(missing)?;
-    let matches = glob::glob(pattern).map_err(|error| no_input(&path, error.to_string()))?;
-    let matches: Vec<PathBuf> = matches
-        .take(MAX_MATCHES)
-        .collect::<Result<_, _>>()
-        .map_err(|error| Error::Io { path: error.path().into(), source: error.into() })?;
+    let pattern = path.to_str().filter(|text| text.contains(PATTERN_CHARS)).map(String::from);
+    let matches = match (pattern, place::is_url(&path)) {
+        _ if path.as_os_str() == "-" => return Ok(vec![path]),
+        (Some(pattern), true) => urls_matching(&path, &pattern)?,
+        (pattern, is_url) => match (place::kind(&path), pattern) {
+            (Ok(_), _) => return Ok(vec![path]),
+            (Err(source), _) if source.kind() != ErrorKind::NotFound => return Err(Error::Io { path, source }),
+            (Err(_), Some(pattern)) => files_matching(&path, &pattern)?,
+            (Err(error), None) if is_url => return Err(no_input(&path, error.to_string())),
+            (Err(_), None) => return Err(no_input(&path, "there is no such file or directory".into())),
+        },
+    };
     match matches.len() {
         0 => Err(no_input(&path, "no file or directory matches this pattern".into())),
         MAX_MATCHES => Err(no_input(&path, format!("more than {MAX_MATCHES} paths match this pattern"))),
         _ => Ok(matches),
     }
+}
+
+fn files_matching(path: &Path, pattern: &str) -> Result<Vec<PathBuf>, Error> {
+    let matches = glob::glob(pattern).map_err(|error| no_input(path, error.to_string()))?;
+    let matches = matches.take(MAX_MATCHES).collect::<Result<_, _>>();
+    matches.map_err(|error| Error::Io { path: error.path().into(), source: error.into() })
+}
+
+/// As [`files_matching`], in an object store: directory by directory.
+fn urls_matching(path: &Path, pattern: &str) -> Result<Vec<PathBuf>, Error> {
+    let parts: Vec<&str> = pattern.trim_end_matches('/').split('/').collect();
+    let fixed = parts.iter().position(|part| part.contains(PATTERN_CHARS)).unwrap_or(parts.len());
+    let mut found = vec![PathBuf::from(parts[..fixed].join("/"))];
+    for (at, part) in parts.iter().enumerate().skip(fixed) {
+        let part = glob::Pattern::new(part).map_err(|error| no_input(path, error.to_string()))?;
+        let is_last = at + 1 == parts.len();
+        let mut next = Vec::new();
+        for directory in found {
+            let matching = entries(&directory)?.into_iter().filter(|entry| {
+                let name = entry.path.file_name().unwrap_or_default().to_string_lossy();
+                part.matches(&name) && (is_last || entry.is_directory)
+            });
+            next.extend(matching.map(|entry| entry.path).take(MAX_MATCHES - next.len()));
+        }
+        found = next;
+    }
+    Ok(found)
 }
 
 fn check_format(path: &Path) -> Result<(), Error> {
@@ -230,15 +265,12 @@ fn check_format(path: &Path) -> Result<(), Error> {
 
 /// Refuses shards without their manifest.
 fn check_manifest(path: &Path) -> Result<(), Error> {
-    if !path.join("events").is_dir() || path.join("events").join(MANIFEST_FILE).exists() {
+    let events = path.join("events");
+    if !place::is_directory(&events) || place::is_file(&events.join(MANIFEST_FILE)) {
         return Ok(());
     }
-    let mut shards =
-        std::fs::read_dir(path.join("events")).map_err(|source| Error::Io { path: path.into(), source })?;
-    let is_shard = |entry: std::io::Result<std::fs::DirEntry>| {
-        entry.is_ok_and(|entry| entry.path().extension().is_some_and(|extension| extension == "parquet"))
-    };
-    if !shards.any(is_shard) {
+    let shards = place::entries(&events).map_err(|source| Error::Io { path: path.into(), source })?;
+    if !shards.iter().any(|entry| entry.path.extension().is_some_and(|extension| extension == "parquet")) {
         return Ok(());
     }
     Err(no_input(path, format!("it has shards but no {MANIFEST_FILE}: copy the manifest of the run into it")))

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use trace::MANIFEST_FILE;
 use trace::files::write_output;
+use trace::place;
 use trace::terminal::{self, Form};
 
 use crate::Error;
@@ -90,6 +91,9 @@ pub(super) fn refuse_input(path: &Path, inputs: &[PathBuf]) -> Result<(), Error>
 /// Whether `path` is the input, or a file inside it that may be read as a part of it.
 fn would_destroy(path: &Path, input: &Path) -> io::Result<bool> {
     let Some(target) = if_there(fs::metadata(path))?.filter(fs::Metadata::is_file) else { return Ok(false) };
+    if place::is_url(input) {
+        return Ok(false);
+    }
     let of_input = fs::metadata(input)?;
     if (target.dev(), target.ino()) == (of_input.dev(), of_input.ino()) {
         return Ok(true);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use regex::Regex;
+use trace::place;
 use trace::terminal::{Form, say};
 
 use crate::Error;
@@ -100,8 +101,8 @@ enum Sides {
 /// Decides whether the paths are one run or two. The traces of one run may lie in two directories.
 fn sides(paths: Vec<PathBuf>, arguments: InputArguments, steps: &mut Option<Range<i32>>) -> Result<Sides, Error> {
     if let [a, b] = paths.as_slice()
-        && a.is_dir()
-        && b.is_dir()
+        && place::is_directory(a)
+        && place::is_directory(b)
     {
         let (of_a, of_b) = (resolve(vec![a.clone()])?, resolve(vec![b.clone()])?);
         let a_run = matches!(of_a, Input::Run(_)) || matches!(of_b, Input::Run(_));

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use kineto::pickle::{Id, Pickle};
 use rustc_hash::FxHashMap;
+use trace::place::{self, Kind};
 use trace::{MemoryRow, OmissionRow, Text};
 
 use crate::Error;
@@ -41,13 +42,13 @@ const MAX_BYTES: u64 = 4 << 30;
 pub fn is_pickle(path: &Path) -> Result<bool, Error> {
     use std::io::Read;
     let io = |source| Error::Io { path: path.into(), source };
-    match std::fs::metadata(path) {
-        Ok(metadata) if metadata.is_file() => {}
+    match place::kind(path) {
+        Ok(Kind::File { .. }) => {}
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
         _ => return Ok(false),
     }
     let mut head = Vec::new();
-    trace::files::open_regular(path).and_then(|file| file.take(2).read_to_end(&mut head)).map_err(io)?;
+    place::open(path).and_then(|file| file.take(2).read_to_end(&mut head)).map_err(io)?;
     Ok(matches!(head[..], [0x80, 2..=5]))
 }
 

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use trace::files::{replace, replace_directory};
-use trace::{ANALYSIS_DIR, write_table};
+use trace::{ANALYSIS_DIR, place, write_table};
 
 use crate::error::Error;
 use crate::model::analysis::{Analysis, Tables};
@@ -53,13 +53,13 @@ fn foreign_entry(directory: &Path) -> std::io::Result<Option<String>> {
 
 fn write_all(analysis: &Analysis, fresh: &Path, target: &Path, run: Option<&trace::Run>) -> Result<(), Error> {
     write_tables(&analysis.tables, fresh, &analysis.facts.run_id)?;
-    let absolute = |path: &Path| path.canonicalize().map_err(|source| Error::Io { path: path.into(), source });
+    let absolute = |path: &Path| place::canonical(path).map_err(|source| Error::Io { path: path.into(), source });
     let analysis_path = absolute(fresh)?.with_file_name(target.file_name().unwrap_or_default());
     let root = run.map(|run| absolute(&run.path)).transpose()?;
     let directory = analysis_path.parent().unwrap_or(&analysis_path);
     let fingerprint = fingerprint(fresh, analysis, run)?;
-    let place = views::Place { root: directory, fingerprint: &fingerprint, run_id: &analysis.facts.run_id };
-    let sql = views::sql(run.zip(root.as_deref()), &place);
+    let views_place = views::Place { root: directory, fingerprint: &fingerprint, run_id: &analysis.facts.run_id };
+    let sql = views::sql(run.zip(root.as_deref()), &views_place);
     let write = |name: &str, text: &str| -> Result<(), Error> {
         let path = fresh.join(name);
         let io = |source| Error::Io { path: path.clone(), source };

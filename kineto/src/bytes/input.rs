@@ -1,12 +1,10 @@
 //! The bytes of a trace: a file, compressed with gzip or zstd or not. Its first bytes decide which, not its name.
 
-use std::fs::File;
 use std::io::{self, Cursor as Bytes, Read};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use trace::files::open_regular;
+use trace::place::{self, Opened};
 
 use crate::bytes::gunzip::{self, Gunzip};
 
@@ -35,23 +33,29 @@ pub(crate) struct Input {
     pub(crate) file_error: FileError,
 }
 
-/// The number of the last error that the file system returned; 0 if it returned none. Unlike damage, such an error may
-/// not come again, so a reader of a part of the file must not pass over it.
+/// The last error that the file system or the object store returned. Unlike damage, such an error may not come again, so a
+/// reader of a part of the file must not pass over it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct FileError(Arc<AtomicI32>);
+pub(crate) struct FileError(Arc<Mutex<Option<io::Error>>>);
 
 impl FileError {
+    fn set(&self, error: &io::Error) {
+        let again = match error.raw_os_error() {
+            Some(number) => io::Error::from_raw_os_error(number),
+            None => io::Error::new(error.kind(), error.to_string()),
+        };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(again);
+    }
+
+    /// Returns the error once.
     pub(crate) fn check(&self) -> io::Result<()> {
-        match self.0.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            number => Err(io::Error::from_raw_os_error(number)),
-        }
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
     }
 }
 
 /// A file that keeps its last error, because decoders return errors of their own.
 struct Watched {
-    file: File,
+    file: Opened,
     error: FileError,
 }
 
@@ -59,7 +63,7 @@ impl Read for Watched {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.file.read(bytes).inspect_err(|error| {
             if error.kind() != io::ErrorKind::Interrupted {
-                self.error.0.store(error.raw_os_error().unwrap_or(0), Ordering::Relaxed);
+                self.error.set(error);
             }
         })
     }
@@ -73,8 +77,8 @@ enum Reader {
 impl Input {
     /// Opens a file.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let mut file = open_regular(path)?;
-        let size = file.metadata()?.len();
+        let mut file = place::open(path)?;
+        let size = file.size_bytes()?;
         let mut magic = [0; 4];
         let got = read_up_to(&mut file, &mut magic)?;
         let error = FileError::default();

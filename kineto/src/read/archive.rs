@@ -4,12 +4,13 @@
 //! bytes that it may unpack to have a bound.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use trace::Text;
-use trace::files::{ScratchDirectory, open_regular};
+use trace::files::ScratchDirectory;
+use trace::place;
 
 use crate::bytes::input::{Input, inflate_limit_bytes};
 use crate::read::formats::is_trace_name;
@@ -103,7 +104,7 @@ pub(crate) struct Unpacked {
 /// # Errors
 /// The archive cannot be opened, or a temporary file cannot be written.
 pub(crate) fn unpack(path: &Path, kind: ArchiveKind, spool: &mut Spool, max_files: usize) -> io::Result<Unpacked> {
-    let left_bytes = inflate_limit_bytes(std::fs::metadata(path)?.len());
+    let left_bytes = inflate_limit_bytes(place::open(path)?.size_bytes()?);
     let mut unpacking = Unpacking { out: Unpacked::default(), spool, left_bytes, max_files };
     match kind {
         ArchiveKind::Zip => unpacking.zip(path)?,
@@ -126,7 +127,7 @@ impl Unpacking<'_> {
     }
 
     fn zip(&mut self, path: &Path) -> io::Result<()> {
-        let mut archive = zip::ZipArchive::new(open_regular(path)?)?;
+        let mut archive = zip::ZipArchive::new(BufReader::new(place::open(path)?))?;
         for at in 0..archive.len() {
             if at == MAX_MEMBERS {
                 self.stop(format!("it has more than {MAX_MEMBERS} members"));

@@ -1,8 +1,9 @@
 //! Dumps of torch's Flight Recorder beside traces: `nccl_trace_rank_3`, `comm_lib_trace_rank_3`, `_dump_3`, as pickle or JSON.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+
+use trace::place;
 
 use crate::meaning::flight_recorder::Dump;
 use crate::read::find::Candidate;
@@ -29,11 +30,11 @@ impl FoundDump {
     pub(crate) fn of(candidate: &Candidate) -> Option<Self> {
         let rank = rank_of_name(&candidate.name).or_else(|| number_at_end(&candidate.name))?;
         // A pipe would be read only once, and might never end.
-        if !std::fs::metadata(&candidate.path).is_ok_and(|file| file.is_file()) {
+        if !place::is_file(&candidate.path) {
             return None;
         }
         let mut begin = Vec::new();
-        File::open(&candidate.path).ok()?.take(BEGIN_BYTES).read_to_end(&mut begin).ok()?;
+        place::open(&candidate.path).ok()?.take(BEGIN_BYTES).read_to_end(&mut begin).ok()?;
         let is_dump = matches!(begin.first(), Some(0x80 | b'{'))
             && KEYS.iter().any(|key| memchr::memmem::find(&begin, key).is_some());
         is_dump.then(|| Self { rank, candidate: candidate.clone() })
@@ -45,11 +46,14 @@ impl FoundDump {
 /// # Errors
 /// The reason why it cannot be read.
 pub(crate) fn read(path: &Path) -> Result<Dump, String> {
-    let bytes = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
+    let mut file = place::open(path).map_err(|error| error.to_string())?;
+    let bytes = file.size_bytes().map_err(|error| error.to_string())?;
     if bytes > MAX_BYTES {
         return Err(format!("it has {bytes} bytes; at most {MAX_BYTES} are read"));
     }
-    Dump::read(&std::fs::read(path).map_err(|error| error.to_string())?)
+    let mut content = Vec::new();
+    file.read_to_end(&mut content).map_err(|error| error.to_string())?;
+    Dump::read(&content)
 }
 
 /// The number in `_dump_12` and `dump_12.json`.

@@ -1,9 +1,9 @@
 //! Which files may be traces: files that were named, and those in directories, archives and standard input.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use trace::place::{self, Entry, Kind};
 use trace::{OmissionRow, Text};
 
 use crate::Error;
@@ -60,7 +60,7 @@ pub(crate) fn find(paths: &[PathBuf]) -> Result<Found, Error> {
             continue;
         }
         let name = path.strip_prefix(&base).unwrap_or(path);
-        if fs::metadata(path).map_err(io)?.is_dir() {
+        if place::kind(path).map_err(io)? == Kind::Directory {
             found.directory(path, name, 0).map_err(io)?;
         } else {
             found.file(path.clone(), slashed(name), path.clone(), true)?;
@@ -106,22 +106,20 @@ impl Found {
 
     /// Searches a directory. Hidden files, directories of runs and the files of TensorBoard are no traces.
     fn directory(&mut self, path: &Path, name: &Path, depth: usize) -> std::io::Result<()> {
-        if !self.searched.insert(fs::canonicalize(path)?) {
+        if !self.searched.insert(place::canonical(path)?) {
             return Ok(());
         }
-        let mut entries = fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
-        entries.sort();
-        for entry in entries {
+        for Entry { path: entry, is_directory } in place::entries(path)? {
             let Some(own) = entry.file_name() else { continue };
             let name = name.join(own);
             if own.to_string_lossy().starts_with('.') {
                 continue;
             }
-            if !entry.is_dir() {
+            if !is_directory {
                 if let Err(error) = self.file(entry.clone(), slashed(&name), entry, false) {
                     self.unreadable(slashed(&name), "file", error.reason());
                 }
-            } else if entry.join(trace::MANIFEST_FILE).is_file() {
+            } else if place::is_file(&entry.join(trace::MANIFEST_FILE)) {
                 self.others.push(slashed(&name));
             } else if depth == MAX_DEPTH {
                 let why = format!("it lies more than {MAX_DEPTH} directories deep and is not searched; name it");
@@ -142,7 +140,7 @@ impl Found {
 fn common_directory(paths: &[PathBuf]) -> Result<PathBuf, Error> {
     if let [only] = paths
         && only.as_os_str() != STANDARD_INPUT
-        && fs::metadata(only).map_err(|source| Error::Io { path: only.clone(), source })?.is_dir()
+        && place::kind(only).map_err(|source| Error::Io { path: only.clone(), source })? == Kind::Directory
     {
         return Ok(only.clone());
     }
@@ -163,6 +161,8 @@ fn slashed(path: &Path) -> Text {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn names(paths: &[PathBuf]) -> Vec<String> {

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use trace::files::open_regular;
+use trace::place;
 
 /// A format that is not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ const RECORD: &str = "record with torch.profiler or `rankscope exec` instead";
 /// renamed, so the content comes first. A file that cannot be opened is reported by its reader.
 pub fn other_format(path: &Path) -> Option<OtherFormat> {
     let mut head = Vec::new();
-    if let Ok(file) = open_regular(path) {
+    if let Ok(file) = place::open(path) {
         // What cannot be read is missing in `head`, and then the name decides.
         let _ = file.take(HEAD_BYTES as u64).read_to_end(&mut head);
     }

@@ -1,7 +1,6 @@
 //! The begin of a file: whether it is a trace, its rank and its job.
 
-use std::fs;
-
+use trace::place;
 use trace::rank::MAX_RANKS;
 
 use crate::Error;
@@ -44,7 +43,7 @@ pub(crate) struct Probe {
 pub(crate) fn probe(candidate: &Candidate, search_tail: bool) -> Result<Probe, Error> {
     let Candidate { path, name, shown, .. } = candidate;
     let io = |source| Error::Io { path: shown.clone(), source };
-    let size_bytes = fs::metadata(path).map_err(io)?.len();
+    let size_bytes = place::open(path).and_then(|file| file.size_bytes()).map_err(io)?;
     let mut input = Input::open(path).map_err(io)?;
     let mut parser = HeaderParser::new();
     let mut bytes = Vec::new();

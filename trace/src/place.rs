@@ -1,0 +1,311 @@
+//! The place of a path: a file system, or an object store.
+//!
+//! A path such as `s3://bucket/run` is a URL. Its files and directories are listed and read like those of a file system; an object
+//! store has no directories, so a prefix of names stands for one. Nothing is written to a URL.
+
+#[cfg(feature = "cloud")]
+mod blocks;
+#[cfg(feature = "cloud")]
+mod objects;
+#[cfg(not(feature = "cloud"))]
+#[path = "place/no_objects.rs"]
+mod objects;
+#[cfg(feature = "cloud")]
+mod reasons;
+
+use std::fs;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use objects::Object;
+use parquet::errors::ParquetError;
+use parquet::file::reader::{ChunkReader, Length};
+
+use crate::files::open_regular;
+
+/// The beginnings of URLs that are read.
+const SCHEMES: [&str; 8] = ["s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https"];
+/// Threads that wait for answers of an object store at the same time.
+const WAITING_THREADS: usize = 32;
+
+/// A URL, divided. `s3://bucket/a/b` has the host `bucket` and the key `a/b`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Url<'a> {
+    pub(crate) scheme: &'a str,
+    pub(crate) host: &'a str,
+    /// Without slashes at its ends.
+    pub(crate) key: &'a str,
+}
+
+impl<'a> Url<'a> {
+    /// `None` for a path of the file system.
+    pub(crate) fn of(path: &'a Path) -> Option<Self> {
+        let (scheme, rest) = path.to_str()?.split_once("://")?;
+        let (host, key) = rest.split_once('/').unwrap_or((rest, ""));
+        SCHEMES.contains(&scheme).then_some(Self { scheme, host, key: key.trim_matches('/') })
+    }
+
+    /// Whether it is of a web server, which lists no names.
+    fn is_web(self) -> bool {
+        matches!(self.scheme, "http" | "https")
+    }
+}
+
+/// Whether a path is a URL.
+pub fn is_url(path: &Path) -> bool {
+    Url::of(path).is_some()
+}
+
+/// Whether names can be listed below a path. A web server lists none.
+pub fn has_listing(path: &Path) -> bool {
+    Url::of(path).is_none_or(|url| !url.is_web())
+}
+
+/// A URL without its secrets, if it has some: a password, or a query, which may hold a signature.
+pub fn without_secrets(path: &Path) -> Option<PathBuf> {
+    let url = Url::of(path)?;
+    let key = if url.is_web() { url.key.split_once('?').map_or(url.key, |(key, _)| key) } else { url.key };
+    // In `abfss://container@account`, the part before the sign is no user.
+    let host = match url.host.rsplit_once('@') {
+        Some((user, host)) if url.is_web() || user.contains(':') => host,
+        _ => url.host,
+    };
+    let is_without = key.len() == url.key.len() && host.len() == url.host.len();
+    (!is_without).then(|| format!("{}://{host}/{key}", url.scheme).into())
+}
+
+/// What a path leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file, or an object.
+    File {
+        /// Its size.
+        bytes: u64,
+    },
+    /// A directory, or the prefix of some objects.
+    Directory,
+    /// A pipe, a socket or a device.
+    Other,
+}
+
+/// What a path leads to; links are followed.
+///
+/// # Errors
+/// `NotFound` if there is nothing; the error of the file system or of the object store.
+pub fn kind(path: &Path) -> io::Result<Kind> {
+    if let Some(url) = Url::of(path) {
+        return objects::kind(url);
+    }
+    let metadata = fs::metadata(path)?;
+    Ok(match () {
+        () if metadata.is_file() => Kind::File { bytes: metadata.len() },
+        () if metadata.is_dir() => Kind::Directory,
+        () => Kind::Other,
+    })
+}
+
+/// Whether a path leads to a file; false also if that is unknown.
+pub fn is_file(path: &Path) -> bool {
+    matches!(kind(path), Ok(Kind::File { .. }))
+}
+
+/// Whether a path leads to a directory; false also if that is unknown.
+pub fn is_directory(path: &Path) -> bool {
+    matches!(kind(path), Ok(Kind::Directory))
+}
+
+/// Something in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// Its path, which begins with that of the directory.
+    pub path: PathBuf,
+    /// Whether it is a directory, or a link to one.
+    pub is_directory: bool,
+}
+
+/// What lies in a directory, in the order of names.
+///
+/// # Errors
+/// `NotFound` if there is no such directory; the error of the file system or of the object store.
+pub fn entries(directory: &Path) -> io::Result<Vec<Entry>> {
+    let mut entries = match Url::of(directory) {
+        Some(url) => objects::entries(directory, url)?,
+        None => {
+            let entry = |entry: io::Result<fs::DirEntry>| {
+                let path = entry?.path();
+                Ok(Entry { is_directory: path.is_dir(), path })
+            };
+            fs::read_dir(directory)?.map(entry).collect::<io::Result<Vec<_>>>()?
+        }
+    };
+    entries.sort();
+    Ok(entries)
+}
+
+/// The path without links. A URL has none.
+///
+/// # Errors
+/// The error of the file system.
+pub fn canonical(path: &Path) -> io::Result<PathBuf> {
+    if is_url(path) { Ok(path.into()) } else { fs::canonicalize(path) }
+}
+
+/// A file or an object that is open to be read.
+#[derive(Debug)]
+pub enum Opened {
+    /// A regular file.
+    File(fs::File),
+    /// An object.
+    Object(Object),
+}
+
+/// Opens a regular file or an object to read it. Objects are read in ranges, and again after an error that may pass.
+///
+/// # Errors
+/// The error of the file system or of the object store; `InvalidInput` if it is no regular file.
+pub fn open(path: &Path) -> io::Result<Opened> {
+    match Url::of(path) {
+        Some(url) => objects::open(url).map(Opened::Object),
+        None => open_regular(path).map(Opened::File),
+    }
+}
+
+impl Opened {
+    /// Its size.
+    ///
+    /// # Errors
+    /// The error of the file system.
+    pub fn size_bytes(&self) -> io::Result<u64> {
+        match self {
+            Self::File(file) => Ok(file.metadata()?.len()),
+            Self::Object(object) => Ok(object.size_bytes()),
+        }
+    }
+
+    /// Reads from byte `at` on, and returns the number of bytes; 0 at the end.
+    ///
+    /// # Errors
+    /// The error of the file system or of the object store.
+    pub fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        match self {
+            Self::File(file) => file.read_at(buffer, at),
+            Self::Object(object) => object.read_at(buffer, at),
+        }
+    }
+}
+
+impl Read for Opened {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file) => file.read(buffer),
+            Self::Object(object) => object.read(buffer),
+        }
+    }
+}
+
+impl Seek for Opened {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        match self {
+            Self::File(file) => file.seek(to),
+            Self::Object(object) => object.seek(to),
+        }
+    }
+}
+
+impl Length for Opened {
+    fn len(&self) -> u64 {
+        // A file whose size is unknown has no footer, and its reader says so.
+        self.size_bytes().unwrap_or(0)
+    }
+}
+
+impl ChunkReader for Opened {
+    type T = Box<dyn Read>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        Ok(match self {
+            Self::File(file) => Box::new(file.get_read(start)?),
+            Self::Object(object) => Box::new(BufReader::new(object.from(start))),
+        })
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<bytes::Bytes, ParquetError> {
+        match self {
+            Self::File(file) => file.get_bytes(start, length),
+            Self::Object(object) => Ok(object.range(start, length)?),
+        }
+    }
+}
+
+/// Does work for each item. Requests to an object store are made at the same time, because each waits for an answer; work on
+/// files of a file system is done in turn.
+pub(crate) fn for_all<T: Sync, R: Send>(items: &[T], place: &Path, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    if !is_url(place) {
+        return items.iter().map(work).collect();
+    }
+    let each = items.len().div_ceil(WAITING_THREADS).max(1);
+    let work = &work;
+    std::thread::scope(|scope| {
+        let chunks = items.chunks(each);
+        let threads: Vec<_> =
+            chunks.map(|items| scope.spawn(move || items.iter().map(work).collect::<Vec<R>>())).collect();
+        let result = |thread: std::thread::ScopedJoinHandle<'_, Vec<R>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().flat_map(result).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn urls_are_divided() {
+        let url = |scheme, host, key| Some(Url { scheme, host, key });
+        for (text, expected) in [
+            ("s3://bucket/a/b.json", url("s3", "bucket", "a/b.json")),
+            ("s3://bucket", url("s3", "bucket", "")),
+            ("gs://bucket/run/", url("gs", "bucket", "run")),
+            ("https://host:8000/a", url("https", "host:8000", "a")),
+            ("file://host/a", None),
+            ("a/b", None),
+            ("s3:/bucket/a", None),
+        ] {
+            assert_eq!(Url::of(Path::new(text)), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_left_out() {
+        let shown = |text: &str| without_secrets(Path::new(text)).map(|path| path.display().to_string());
+        assert_eq!(shown("https://h/a.json?X-Amz-Signature=1"), Some("https://h/a.json".into()));
+        assert_eq!(shown("https://me:secret@h/a"), Some("https://h/a".into()));
+        assert_eq!(shown("s3://key:secret@bucket/a"), Some("s3://bucket/a".into()));
+        for text in ["s3://bucket/rank?.json", "abfss://container@account/a", "https://h/a", "/a?b"] {
+            assert_eq!(shown(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn files_and_directories_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("b")).unwrap();
+        fs::write(dir.path().join("a"), "four").unwrap();
+        let found: Vec<_> = entries(dir.path()).unwrap().into_iter().map(|e| (e.path, e.is_directory)).collect();
+        assert_eq!(found, [(dir.path().join("a"), false), (dir.path().join("b"), true)]);
+        assert_eq!(kind(&dir.path().join("a")).unwrap(), Kind::File { bytes: 4 });
+        assert_eq!(kind(dir.path()).unwrap(), Kind::Directory);
+        assert_eq!(kind(&dir.path().join("c")).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[cfg(not(feature = "cloud"))]
+    #[test]
+    fn a_build_without_the_feature_says_what_to_build() {
+        let error = open(Path::new("s3://bucket/a")).unwrap_err();
+        assert!(error.to_string().contains("--features cloud"), "{error}");
+    }
+}
