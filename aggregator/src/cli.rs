@@ -28,6 +28,7 @@ use crate::Error;
 use crate::base::units::{omission, omission_kind};
 
 pub use shell::ShellCommand;
+pub use threads::start as start_threads;
 
 /// Find out why a data-parallel training step is slow: align the ranks' clocks, match their collectives, and divide
 /// every nanosecond of every step

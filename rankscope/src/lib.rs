@@ -1,6 +1,9 @@
-//! One command over rankscope's parts: `exec` and `ctl` of rank-agent, and the analysis of aggregator.
+//! One command over rankscope's parts: `exec` and `ctl` of rank-agent, and the analysis of aggregator. A hidden command writes
+//! simulated jobs.
 //!
 //! It links no MPI, so that it starts on every machine and in every container.
+
+mod simulate;
 
 use std::process::ExitCode;
 
@@ -35,6 +38,8 @@ enum Command {
     Analysis(AnalysisCommand),
     Exec(ExecArguments),
     Ctl(CtlArguments),
+    #[command(hide = true)]
+    Simulate(simulate::Arguments),
     #[command(flatten)]
     Shell(ShellCommand),
 }
@@ -50,6 +55,7 @@ pub fn main_impl() -> ExitCode {
         Command::Analysis(command) => aggregator::cli::run(command, NAME),
         Command::Exec(arguments) => exec::main(&arguments, NAME),
         Command::Ctl(arguments) => ctl::main(&arguments, NAME),
+        Command::Simulate(arguments) => simulate::main(arguments, NAME),
         Command::Shell(command) => aggregator::cli::run_shell::<Cli>(&command, NAME),
     }
 }

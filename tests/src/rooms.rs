@@ -14,7 +14,7 @@ pub const CRATES: &[Room<'_>] = &[
     ("kineto", &["trace"]),
     ("aggregator", &["trace", "kineto"]),
     ("rank-agent", &["trace", "recorder", "sources", "kernels", "launch"]),
-    ("rankscope", &["aggregator", "rank-agent"]),
+    ("rankscope", &["trace", "aggregator", "rank-agent", "fixtures"]),
     ("fixtures", &["trace"]),
     ("fuzz", &["trace", "sources", "inject", "kineto", "aggregator", "rank-agent"]),
     ("tests/stand-in-cupti", &[]),

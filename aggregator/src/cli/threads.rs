@@ -12,7 +12,7 @@ type Waiting = (Sender<ThreadBuilder>, JoinHandle<()>);
 /// Starts rayon's pool. rayon panics if it cannot make its threads (`ulimit -u`, pids.max of a cgroup), so the threads
 /// are made first, and without all of them the calling thread is the pool. Those that were made end then, which frees
 /// the memory of their stacks.
-pub(super) fn start() {
+pub fn start() {
     let pool = match make(number()) {
         Ok(mut threads) => ThreadPoolBuilder::new()
             .num_threads(threads.len())
