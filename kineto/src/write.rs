@@ -1,8 +1,10 @@
 //! Writes a trace as the shards of a run, and a rank of a run as a trace.
 
+mod event_batch;
 mod event_columns;
 mod event_json;
 mod json_text;
+mod placement;
 mod shards;
 mod trace_file;
 

@@ -1,5 +1,7 @@
 //! Shards: one Parquet file per table, rank and part. Writer and reader check the same facts.
 
+mod write;
+
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -9,23 +11,22 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type};
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema};
+use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
-use parquet::arrow::arrow_writer::{ArrowWriter, ArrowWriterOptions};
-use parquet::arrow::{ARROW_SCHEMA_META_KEY, ProjectionMask, encode_arrow_schema};
-use parquet::basic::{Compression, Encoding, Type as PhysicalType, ZstdLevel};
+use parquet::basic::Type as PhysicalType;
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{ColumnChunkMetaData, KeyValue, ParquetMetaData, SortingColumn};
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 use parquet::file::statistics::Statistics;
-use parquet::schema::types::ColumnPath;
 
-use crate::checksum::{self, Hashed};
+use crate::checksum;
 use crate::keys::{
     KEY_BOOT_ID, KEY_CLOCK_DOMAIN, KEY_HOST, KEY_PID, KEY_RANK, KEY_RUN_ID, KEY_SCHEMA_VERSION, KEY_SESSION,
     SCHEMA_VERSION,
 };
 use crate::place::{self, Opened};
 use crate::{Error, MAX_TEXT_BYTES, PartRow, Table, files};
+
+pub use write::{ForEach, write_shard, write_shard_with, write_table};
 
 /// Rows of a row group: DuckDB's unit of parallel work (60 vectors of 2048).
 pub const ROW_GROUP_ROWS: usize = 122_880;
@@ -69,92 +70,6 @@ fn shard_name(rank: i32, part: u32) -> String {
     format!("rank-{rank:05}-{part:04}.parquet")
 }
 
-/// Id columns with few distinct values, for which a dictionary is smaller than deltas.
-const LOW_CARDINALITY: [&str; 6] = ["pid", "thread_id", "device_id", "context_id", "stream_id", "comm_id"];
-
-fn writer_properties(table: &Table, meta: &[KeyValue], batches: &[RecordBatch]) -> WriterProperties {
-    let mut properties = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
-        .set_key_value_metadata(Some(meta.to_vec()))
-        // Parts are small and most columns of most rows are null, so the cost per column and part decides the bytes per
-        // event: no page index, and statistics only where a reader skips row groups by them.
-        .set_offset_index_disabled(true)
-        .set_statistics_enabled(EnabledStatistics::None);
-    for (index, column) in table.columns.iter().enumerate() {
-        let path = match column.data_type {
-            DataType::List(_) => ColumnPath::new(vec![column.name.into(), "list".into(), "item".into()]),
-            _ => ColumnPath::from(column.name),
-        };
-        let is_time_or_id = column.name.ends_with("_ns") || column.name.ends_with("id");
-        if batches.iter().all(|batch| batch.column(index).null_count() == batch.num_rows()) {
-            // An empty dictionary page is still a page, and a compressed run of nulls is longer than the run.
-            properties = properties
-                .set_column_dictionary_enabled(path.clone(), false)
-                .set_column_compression(path, Compression::UNCOMPRESSED);
-            continue;
-        }
-        if column.type_name == "BIGINT" && is_time_or_id && !LOW_CARDINALITY.contains(&column.name) {
-            // Times and ids hardly repeat but grow slowly: deltas take half the space of a dictionary.
-            properties = properties
-                .set_column_dictionary_enabled(path.clone(), false)
-                .set_column_encoding(path.clone(), Encoding::DELTA_BINARY_PACKED);
-        }
-        if table.sorted_by == Some(column.name) || column.name == "rank" || column.name == "step" {
-            properties = properties.set_column_statistics_enabled(path, EnabledStatistics::Chunk);
-        }
-    }
-    if let Some(index) = table.sorted_by.and_then(|name| table.column(name)) {
-        let sorting = SortingColumn { column_idx: index as i32, descending: false, nulls_first: false };
-        properties = properties.set_sorting_columns(Some(vec![sorting]));
-    }
-    properties.build()
-}
-
-/// Encodes batches into `file` and returns the checksum of the footer.
-fn encode(
-    file: &mut File,
-    path: &Path,
-    table: &Table,
-    meta: &[KeyValue],
-    batches: &[RecordBatch],
-) -> Result<String, Error> {
-    let parquet = |source| Error::Parquet { path: path.into(), source };
-    let options = ArrowWriterOptions::new()
-        .with_properties(writer_properties(table, meta, batches))
-        // The writer's own Arrow schema would make readers return dictionaries; `descriptions` has plain strings.
-        .with_skip_arrow_metadata(true);
-    let mut writer = ArrowWriter::try_new_with_options(Hashed::new(file), table.schema(), options).map_err(parquet)?;
-    let io = |source| Error::Io { path: path.into(), source };
-    let mut in_group = 0;
-    for batch in batches {
-        let mut from = 0;
-        while from < batch.num_rows() {
-            let rows = (batch.num_rows() - from).min(ROW_GROUP_ROWS - in_group);
-            writer.write(&batch.slice(from, rows)).map_err(parquet)?;
-            (from, in_group) = (from + rows, (in_group + rows) % ROW_GROUP_ROWS);
-            if in_group == 0 {
-                // The writer has ended the row group. Its bytes are one block of the checksums.
-                writer.sync().map_err(io)?;
-                writer.inner_mut().end_block();
-            }
-        }
-    }
-    // After this, only the footer is written.
-    writer.flush().map_err(parquet)?;
-    writer.sync().map_err(io)?;
-    writer.inner_mut().end_block();
-    let checksums = writer.inner().checksums();
-    writer.append_key_value_metadata(checksums);
-    let written = writer.into_inner().map_err(parquet)?;
-    Ok(written.last())
-}
-
-/// The documentation of the columns, as metadata of the Arrow fields.
-fn descriptions(table: &Table) -> KeyValue {
-    KeyValue::new(ARROW_SCHEMA_META_KEY.to_string(), encode_arrow_schema(&table.described_schema()))
-}
-
 /// A shard as it was closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClosedShard {
@@ -180,59 +95,6 @@ impl ClosedShard {
             footer_xxh3: self.footer_xxh3.into(),
         }
     }
-}
-
-/// Writes one part of a rank's table under its final name, completely or not at all.
-///
-/// # Errors
-/// [`Error::Io`] of kind `AlreadyExists` if the run holds that part already: a trace is never overwritten;
-/// [`Error::Unsorted`], [`Error::WrongRank`] or [`Error::NegativeDuration`] before anything is written; else
-/// [`Error::Parquet`] or [`Error::Io`].
-pub fn write_shard(
-    run: &Path,
-    table: &Table,
-    meta: &ShardMeta,
-    part: u32,
-    batches: &[RecordBatch],
-) -> Result<ClosedShard, Error> {
-    let mut checker = Checker::new(table, meta.rank);
-    for batch in batches {
-        checker.check(batch)?;
-    }
-    let pairs = [
-        (KEY_SCHEMA_VERSION, SCHEMA_VERSION.to_string()),
-        (KEY_RUN_ID, meta.run_id.clone()),
-        (KEY_RANK, meta.rank.to_string()),
-        (KEY_HOST, meta.host.clone()),
-        (KEY_PID, meta.pid.to_string()),
-        (KEY_BOOT_ID, meta.boot_id.clone()),
-        (KEY_CLOCK_DOMAIN, meta.clock_domain.clone()),
-    ];
-    let session = (!meta.session.is_empty()).then(|| (KEY_SESSION, meta.session.clone()));
-    let pairs = pairs.into_iter().chain(session).map(|(k, v)| KeyValue::new(k.to_string(), v));
-    // The Arrow schema is larger than the rows of a small part, and readers of many files take the schema of the first.
-    let descriptions = (meta.rank == 0 && part == 0).then(|| descriptions(table));
-    let pairs: Vec<KeyValue> = pairs.chain(descriptions).collect();
-    let path = shard_path(run, table.name, meta.rank, part);
-    files::make_parent(&path)?;
-    let mut footer_xxh3 = String::new();
-    let bytes = files::create(&path, |file| {
-        footer_xxh3 = encode(file, &path, table, &pairs, batches)?;
-        Ok::<_, Error>(())
-    })?;
-    Ok(ClosedShard { bytes, rows: checker.rows as u64, footer_xxh3 })
-}
-
-/// Writes a table of the aggregator to `path`, over the file of an earlier analysis.
-///
-/// # Errors
-/// [`Error::Parquet`] or [`Error::Io`].
-pub fn write_table(path: &Path, table: &Table, run_id: &str, batches: &[RecordBatch]) -> Result<u64, Error> {
-    let pairs = [(KEY_SCHEMA_VERSION, SCHEMA_VERSION.to_string()), (KEY_RUN_ID, run_id.to_string())];
-    let pairs = pairs.into_iter().map(|(k, v)| KeyValue::new(k.to_string(), v));
-    let pairs: Vec<KeyValue> = pairs.chain([descriptions(table)]).collect();
-    files::make_parent(path)?;
-    files::replace(path, |file| encode(file, path, table, &pairs, batches).map(drop))
 }
 
 /// Whether a file is a table that rankscope wrote. A file that cannot be read as Parquet is none.

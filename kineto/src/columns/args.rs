@@ -138,7 +138,8 @@ fn put_integer(out: &mut Vec<u8>, value: i64) {
     put_varint(out, ((value << 1) ^ (value >> 63)) as u64);
 }
 
-fn take_integer(bytes: &mut &[u8]) -> i64 {
+/// Takes the next integer of a row.
+pub(crate) fn take_integer(bytes: &mut &[u8]) -> i64 {
     let folded = take_varint(bytes).unwrap_or_default();
     (folded >> 1) as i64 ^ -((folded & 1) as i64)
 }

@@ -1,0 +1,236 @@
+//! Writes a shard, or a table of the aggregator.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use arrow_array::RecordBatch;
+use arrow_schema::DataType;
+use parquet::arrow::arrow_writer::{
+    ArrowColumnChunk, ArrowColumnWriter, ArrowRowGroupWriterFactory, ArrowWriter, ArrowWriterOptions, compute_leaves,
+};
+use parquet::arrow::{ARROW_SCHEMA_META_KEY, encode_arrow_schema};
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{KeyValue, SortingColumn};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::schema::types::ColumnPath;
+
+use crate::checksum::Hashed;
+use crate::keys::{
+    KEY_BOOT_ID, KEY_CLOCK_DOMAIN, KEY_HOST, KEY_PID, KEY_RANK, KEY_RUN_ID, KEY_SCHEMA_VERSION, KEY_SESSION,
+    SCHEMA_VERSION,
+};
+use crate::shard::{Checker, ClosedShard, ROW_GROUP_ROWS, ShardMeta, shard_path};
+use crate::{Error, Table, files};
+
+/// Id columns with few distinct values, for which a dictionary is smaller than deltas.
+const LOW_CARDINALITY: [&str; 6] = ["pid", "thread_id", "device_id", "context_id", "stream_id", "comm_id"];
+
+fn writer_properties(table: &Table, meta: &[KeyValue], batches: &[RecordBatch]) -> WriterProperties {
+    let mut properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
+        .set_key_value_metadata(Some(meta.to_vec()))
+        // Parts are small and most columns of most rows are null, so the cost per column and part decides the bytes per
+        // event: no page index, and statistics only where a reader skips row groups by them.
+        .set_offset_index_disabled(true)
+        .set_statistics_enabled(EnabledStatistics::None);
+    for (index, column) in table.columns.iter().enumerate() {
+        let path = match column.data_type {
+            DataType::List(_) => ColumnPath::new(vec![column.name.into(), "list".into(), "item".into()]),
+            _ => ColumnPath::from(column.name),
+        };
+        let is_time_or_id = column.name.ends_with("_ns") || column.name.ends_with("id");
+        if batches.iter().all(|batch| batch.column(index).null_count() == batch.num_rows()) {
+            // An empty dictionary page is still a page, and a compressed run of nulls is longer than the run.
+            properties = properties
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_compression(path, Compression::UNCOMPRESSED);
+            continue;
+        }
+        if column.type_name == "BIGINT" && is_time_or_id && !LOW_CARDINALITY.contains(&column.name) {
+            // Times and ids hardly repeat but grow slowly: deltas take half the space of a dictionary.
+            properties = properties
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_encoding(path.clone(), Encoding::DELTA_BINARY_PACKED);
+        }
+        if table.sorted_by == Some(column.name) || column.name == "rank" || column.name == "step" {
+            properties = properties.set_column_statistics_enabled(path, EnabledStatistics::Chunk);
+        }
+    }
+    if let Some(index) = table.sorted_by.and_then(|name| table.column(name)) {
+        let sorting = SortingColumn { column_idx: index as i32, descending: false, nulls_first: false };
+        properties = properties.set_sorting_columns(Some(vec![sorting]));
+    }
+    properties.build()
+}
+
+/// Calls a function with each number below a count, in any order and on any threads, and returns when all calls have.
+pub type ForEach<'a> = &'a (dyn Fn(usize, &(dyn Fn(usize) + Sync)) + Sync);
+
+/// Calls on the calling thread, one after the other. A recorder must not start threads in the program that it records.
+fn one_by_one(count: usize, call: &(dyn Fn(usize) + Sync)) {
+    (0..count).for_each(call);
+}
+
+/// Encodes batches into `file` and returns the checksum of the footer. The bytes do not depend on `for_each`.
+fn encode(
+    file: &mut File,
+    path: &Path,
+    table: &Table,
+    meta: &[KeyValue],
+    batches: &[RecordBatch],
+    for_each: ForEach<'_>,
+) -> Result<String, Error> {
+    let parquet = |source| Error::Parquet { path: path.into(), source };
+    let io = |source| Error::Io { path: path.into(), source };
+    let options = ArrowWriterOptions::new()
+        .with_properties(writer_properties(table, meta, batches))
+        // The writer's own Arrow schema would make readers return dictionaries; `descriptions` has plain strings.
+        .with_skip_arrow_metadata(true);
+    let (mut writer, factory) = ArrowWriter::try_new_with_options(Hashed::new(file), table.schema(), options)
+        .and_then(ArrowWriter::into_serialized_writer)
+        .map_err(parquet)?;
+    for (index, group) in row_groups(batches).iter().enumerate() {
+        let chunks = encode_group(&factory, index, table, group, for_each).map_err(parquet)?;
+        let mut out = writer.next_row_group().map_err(parquet)?;
+        chunks.into_iter().try_for_each(|chunk| chunk.append_to_row_group(&mut out)).map_err(parquet)?;
+        out.close().map_err(parquet)?;
+        // The bytes of a row group are one block of the checksums.
+        writer.flush().map_err(io)?;
+        writer.inner_mut().end_block();
+    }
+    // A file without rows has one block, the magic number. After this, only the footer is written.
+    writer.flush().map_err(io)?;
+    writer.inner_mut().end_block();
+    let checksums = writer.inner().checksums();
+    writer.append_key_value_metadata(checksums);
+    let written = writer.into_inner().map_err(parquet)?;
+    Ok(written.last())
+}
+
+/// Divides batches into row groups.
+fn row_groups(batches: &[RecordBatch]) -> Vec<Vec<RecordBatch>> {
+    let mut groups: Vec<Vec<RecordBatch>> = Vec::new();
+    let mut room = 0;
+    for batch in batches {
+        let mut from = 0;
+        while from < batch.num_rows() {
+            if room == 0 {
+                groups.push(Vec::new());
+                room = ROW_GROUP_ROWS;
+            }
+            let rows = (batch.num_rows() - from).min(room);
+            if let Some(group) = groups.last_mut() {
+                group.push(batch.slice(from, rows));
+            }
+            (from, room) = (from + rows, room - rows);
+        }
+    }
+    groups
+}
+
+/// Encodes the columns of a row group.
+fn encode_group(
+    factory: &ArrowRowGroupWriterFactory,
+    index: usize,
+    table: &Table,
+    group: &[RecordBatch],
+    for_each: ForEach<'_>,
+) -> Result<Vec<ArrowColumnChunk>, ParquetError> {
+    let schema = table.schema();
+    let encode = |column: usize, mut writer: ArrowColumnWriter| {
+        for batch in group {
+            // Each column of our tables is one column of Parquet.
+            for leaf in compute_leaves(schema.field(column), batch.column(column))? {
+                writer.write(&leaf)?;
+            }
+        }
+        writer.close()
+    };
+    let writers = factory.create_column_writers(index)?;
+    let columns: Vec<_> = writers.into_iter().map(|writer| Mutex::new((Some(writer), None))).collect();
+    for_each(columns.len(), &|column| {
+        let mut state = columns[column].lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(writer) = state.0.take() {
+            state.1 = Some(encode(column, writer));
+        }
+    });
+    let not_called = || Err(ParquetError::General("a column was not encoded".into()));
+    let encoded = columns.into_iter().map(|column| column.into_inner().unwrap_or_else(PoisonError::into_inner).1);
+    encoded.map(|chunk| chunk.unwrap_or_else(not_called)).collect()
+}
+
+/// The documentation of the columns, as metadata of the Arrow fields.
+fn descriptions(table: &Table) -> KeyValue {
+    KeyValue::new(ARROW_SCHEMA_META_KEY.to_string(), encode_arrow_schema(&table.described_schema()))
+}
+
+/// Writes one part of a rank's table under its final name, completely or not at all.
+///
+/// # Errors
+/// [`Error::Io`] of kind `AlreadyExists` if the run holds that part already: a trace is never overwritten;
+/// [`Error::Unsorted`], [`Error::WrongRank`] or [`Error::NegativeDuration`] before anything is written; else
+/// [`Error::Parquet`] or [`Error::Io`].
+pub fn write_shard(
+    run: &Path,
+    table: &Table,
+    meta: &ShardMeta,
+    part: u32,
+    batches: &[RecordBatch],
+) -> Result<ClosedShard, Error> {
+    write_shard_with(run, table, meta, part, batches, &one_by_one)
+}
+
+/// As [`write_shard`]; `for_each` may encode the columns of a row group on several threads. The bytes are the same.
+///
+/// # Errors
+/// As [`write_shard`].
+pub fn write_shard_with(
+    run: &Path,
+    table: &Table,
+    meta: &ShardMeta,
+    part: u32,
+    batches: &[RecordBatch],
+    for_each: ForEach<'_>,
+) -> Result<ClosedShard, Error> {
+    let mut checker = Checker::new(table, meta.rank);
+    for batch in batches {
+        checker.check(batch)?;
+    }
+    let pairs = [
+        (KEY_SCHEMA_VERSION, SCHEMA_VERSION.to_string()),
+        (KEY_RUN_ID, meta.run_id.clone()),
+        (KEY_RANK, meta.rank.to_string()),
+        (KEY_HOST, meta.host.clone()),
+        (KEY_PID, meta.pid.to_string()),
+        (KEY_BOOT_ID, meta.boot_id.clone()),
+        (KEY_CLOCK_DOMAIN, meta.clock_domain.clone()),
+    ];
+    let session = (!meta.session.is_empty()).then(|| (KEY_SESSION, meta.session.clone()));
+    let pairs = pairs.into_iter().chain(session).map(|(k, v)| KeyValue::new(k.to_string(), v));
+    // The Arrow schema is larger than the rows of a small part, and readers of many files take the schema of the first.
+    let descriptions = (meta.rank == 0 && part == 0).then(|| descriptions(table));
+    let pairs: Vec<KeyValue> = pairs.chain(descriptions).collect();
+    let path = shard_path(run, table.name, meta.rank, part);
+    files::make_parent(&path)?;
+    let mut footer_xxh3 = String::new();
+    let bytes = files::create(&path, |file| {
+        footer_xxh3 = encode(file, &path, table, &pairs, batches, for_each)?;
+        Ok::<_, Error>(())
+    })?;
+    Ok(ClosedShard { bytes, rows: checker.rows as u64, footer_xxh3 })
+}
+
+/// Writes a table of the aggregator to `path`, over the file of an earlier analysis.
+///
+/// # Errors
+/// [`Error::Parquet`] or [`Error::Io`].
+pub fn write_table(path: &Path, table: &Table, run_id: &str, batches: &[RecordBatch]) -> Result<u64, Error> {
+    let pairs = [(KEY_SCHEMA_VERSION, SCHEMA_VERSION.to_string()), (KEY_RUN_ID, run_id.to_string())];
+    let pairs = pairs.into_iter().map(|(k, v)| KeyValue::new(k.to_string(), v));
+    let pairs: Vec<KeyValue> = pairs.chain([descriptions(table)]).collect();
+    files::make_parent(path)?;
+    files::replace(path, |file| encode(file, path, table, &pairs, batches, &one_by_one).map(drop))
+}
