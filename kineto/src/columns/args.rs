@@ -101,6 +101,67 @@ pub(crate) fn encode(
     Ok(())
 }
 
+/// The text of an object of arguments, divided at its plain integers. Rows with one template are mostly written alike, and a
+/// comparison with the text between the integers is faster than reading the members.
+#[derive(Debug)]
+pub(crate) struct Shape {
+    /// The text without the integers.
+    text: Box<[u8]>,
+    /// Where the integers stand in `text`.
+    cuts: Box<[u32]>,
+}
+
+impl Shape {
+    /// The shape of an object; `None` if `raw` is none, or if it has texts that its template shortens.
+    pub(crate) fn of(raw: &[u8]) -> Option<Self> {
+        let mut cursor = Cursor::new(raw, 0);
+        if raw.len() > MAX_TEXT_BYTES || !cursor.eat(b'{') {
+            return None;
+        }
+        let (mut text, mut cuts, mut copied) = (Vec::with_capacity(raw.len()), Vec::new(), 0);
+        let mut first = true;
+        while cursor.next_member(first).ok()? {
+            first = false;
+            cursor.key().ok()?;
+            let start = cursor.pos();
+            cursor.skip().ok()?;
+            if plain_integer(cursor.since(start)).is_some() {
+                text.extend_from_slice(&raw[copied..start]);
+                cuts.push(text.len() as u32);
+                copied = cursor.pos();
+            }
+        }
+        text.extend_from_slice(&raw[copied..cursor.pos()]);
+        Some(Self { text: text.into_boxed_slice(), cuts: cuts.into_boxed_slice() })
+    }
+
+    /// Reads an object of this shape at the start of `bytes`: appends its integers to `numbers` and returns its length.
+    /// `None`, and nothing is changed, if the object has another shape.
+    pub(crate) fn read(&self, bytes: &[u8], numbers: &mut Vec<u8>) -> Option<usize> {
+        let before = numbers.len();
+        let read = self.read_parts(bytes, numbers);
+        if read.is_none() {
+            numbers.truncate(before);
+        }
+        read
+    }
+
+    #[inline]
+    fn read_parts(&self, bytes: &[u8], numbers: &mut Vec<u8>) -> Option<usize> {
+        let (mut rest, mut from) = (bytes, 0);
+        for cut in &*self.cuts {
+            rest = rest.strip_prefix(&self.text[from..*cut as usize])?;
+            from = *cut as usize;
+            let length = rest.iter().position(|byte| !matches!(byte, b'-' | b'0'..=b'9'))?;
+            // A longer number has another byte here, because no shape goes on with it.
+            put_integer(numbers, plain_integer(&rest[..length])?);
+            rest = &rest[length..];
+        }
+        rest = rest.strip_prefix(&self.text[from..])?;
+        Some(bytes.len() - rest.len())
+    }
+}
+
 /// The integer in `raw`, if writing it gives `raw` again.
 fn plain_integer(raw: &[u8]) -> Option<i64> {
     let digits = raw.strip_prefix(b"-").unwrap_or(raw);
@@ -196,6 +257,57 @@ mod tests {
         assert_eq!((one.1, two.1), (1, 3));
     }
 
+    fn parts(text: &str) -> (Vec<u8>, Vec<u8>) {
+        let (mut template, mut numbers) = (Vec::new(), Vec::new());
+        encode(&mut Cursor::new(format!("{text},").as_bytes(), 0), &mut template, &mut numbers, &mut 0).unwrap();
+        (template, numbers)
+    }
+
+    // Text that has a shape has the template of every text with this shape.
+    #[test]
+    fn a_shape_reads_what_the_members_say_or_refuses() {
+        let texts = [
+            r#"{"id": 1, "dims": [2, 3], "t": "a"}"#,
+            r#"{"id": 70000, "dims": [2, 3], "t": "a"}"#,
+            r#"{"id": -5, "dims": [2, 3], "t": "a"}"#,
+            r#"{"id":-5,"dims":[2, 3],"t":"a"}"#,
+            r#"{"id": 1, "dims": [2, 3], "t": "ab"}"#,
+            r#"{"id": 1, "dims": [2, 3], "t": "a", "u": 1}"#,
+            r#"{"id": 1, "dims": [2, 3]}"#,
+            r#"{"id": 1.5, "dims": [2, 3], "t": "a"}"#,
+            r#"{"id": 01, "dims": [2, 3], "t": "a"}"#,
+            r#"{"id": 12345678901234567890, "dims": [2, 3], "t": "a"}"#,
+            r#"{"id": 2e3, "dims": [2, 3], "t": "a"}"#,
+            r#"{"k\"": NaN}"#,
+            r#"{"k\"": NaNs}"#,
+            r#"{"n": 1}"#,
+            r#"{"n": 1 }"#,
+            "{}",
+        ];
+        let mut hits = 0;
+        for text in texts {
+            for other in texts {
+                let ((own, expected), template) = (parts(text), parts(other).0);
+                let mut numbers = vec![7];
+                match Shape::of(other.as_bytes()).unwrap().read(format!("{text}, {{").as_bytes(), &mut numbers) {
+                    Some(length) => {
+                        assert_eq!(
+                            (length, &own, &numbers[1..]),
+                            (text.len(), &template, &*expected),
+                            "{text} by {other}"
+                        );
+                        hits += usize::from(text != other);
+                    }
+                    None => assert!(text != other && numbers == [7], "{text} by {other}"),
+                }
+            }
+        }
+        assert_eq!(hits, 6, "the first three have one shape");
+        for text in ["[1]", "1", "{\"a\": 1", "{\"a\" 1}"] {
+            assert!(Shape::of(text.as_bytes()).is_none(), "{text}");
+        }
+    }
+
     proptest::proptest! {
         #[test]
         fn integers_are_packed_without_loss(values: Vec<i64>) {
@@ -204,6 +316,15 @@ mod tests {
             let mut rest = bytes.as_slice();
             let back: Vec<i64> = values.iter().map(|_| take_integer(&mut rest)).collect();
             proptest::prop_assert_eq!(back, values);
+        }
+
+        #[test]
+        fn any_arguments_have_their_own_shape(value in crate::bytes::any_json::any_json(), number: i64) {
+            let text = serde_json::json!({"a": value, "n": number}).to_string();
+            let mut numbers = Vec::new();
+            let shape = Shape::of(text.as_bytes()).unwrap();
+            proptest::prop_assert_eq!(shape.read(text.as_bytes(), &mut numbers), Some(text.len()));
+            proptest::prop_assert_eq!(numbers, parts(&text).1);
         }
 
         #[test]

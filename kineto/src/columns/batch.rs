@@ -8,6 +8,7 @@ use trace::rank::{CopyRate, FlopsType, KernelUse, Kind, NONE};
 
 use crate::bytes::json::Str;
 use crate::bytes::layout::Layout;
+use crate::columns::args::Shape;
 use crate::columns::by_text::{KnownFlops, NameRules};
 /// Memory of a row until an analysis has it: its columns here, its place in the order of the rows, and its columns there.
 const ROW_BYTES: u64 = 160;
@@ -25,7 +26,9 @@ const ENTRY_BYTES: u64 = 160;
 /// Strings seen by one worker, by their bytes in the file. Ids are dense and belong to this interner only.
 #[derive(Debug, Default)]
 pub(crate) struct Interner {
-    ids: FxHashMap<Box<[u8]>, u32>,
+    /// The ids by hash. Where another string has the hash already, the next free number stands for it.
+    ids: FxHashMap<u64, u32>,
+    strings: Vec<Box<[u8]>>,
     /// Sum of the lengths.
     text_bytes: u64,
 }
@@ -34,24 +37,89 @@ impl Interner {
     /// The id of a string.
     #[inline]
     pub(crate) fn id(&mut self, raw: &[u8]) -> u32 {
-        if let Some(id) = self.ids.get(raw) {
-            return *id;
+        let mut hash = FxBuildHasher.hash_one(raw);
+        while let Some(id) = self.ids.get(&hash) {
+            if *self.strings[*id as usize] == *raw {
+                return *id;
+            }
+            hash = hash.wrapping_add(1);
         }
-        let id = self.ids.len() as u32;
-        self.ids.insert(raw.into(), id);
+        let id = self.strings.len() as u32;
+        self.ids.insert(hash, id);
+        self.strings.push(raw.into());
         self.text_bytes += raw.len() as u64;
         id
     }
 
     fn memory_bytes(&self) -> u64 {
-        self.text_bytes * TEXT_COPIES + self.ids.len() as u64 * ENTRY_BYTES
+        self.text_bytes * TEXT_COPIES + self.strings.len() as u64 * ENTRY_BYTES
     }
 
     /// The strings, by id.
     pub(crate) fn into_strings(self) -> Vec<Box<[u8]>> {
-        let mut strings: Vec<(Box<[u8]>, u32)> = self.ids.into_iter().collect();
-        strings.sort_unstable_by_key(|(_, id)| *id);
-        strings.into_iter().map(|(raw, _)| raw).collect()
+        self.strings
+    }
+}
+
+/// Guesses the template of a row's arguments: programs repeat, so it is mostly that of the last row with the same name after
+/// a row with the same template, or else of the last row with the same name.
+#[derive(Debug, Default)]
+pub(crate) struct TemplateGuess {
+    last: u32,
+    /// By the hash of the last template and the name. A wrong guess costs time only, so the keys are not kept.
+    after_last: Vec<u32>,
+    of_name: Vec<u32>,
+    /// By template, once a second row has it: where all rows differ, shapes would only take memory.
+    shapes: Vec<Option<Shape>>,
+    shapes_bytes: u64,
+}
+
+impl TemplateGuess {
+    const PLACES: usize = 1 << 14;
+    /// No template, in the tables.
+    const NONE: u32 = u32::MAX;
+
+    fn place(&self, name: u32) -> usize {
+        (FxBuildHasher.hash_one((self.last, name)) >> 32) as usize % Self::PLACES
+    }
+
+    /// If a row with this name has arguments as guessed, which begin `bytes`: their template and length. Their integers are
+    /// appended to `numbers`.
+    #[inline]
+    pub(crate) fn read(&self, name: u32, bytes: &[u8], numbers: &mut Vec<u8>) -> Option<(u32, usize)> {
+        let find = |table: &[u32], at: usize| table.get(at).copied().unwrap_or(Self::NONE);
+        let likely = find(&self.after_last, self.place(name));
+        let mut read = |id: u32| Some((id, self.shapes.get(id as usize)?.as_ref()?.read(bytes, numbers)?));
+        read(likely).or_else(|| {
+            let other = find(&self.of_name, name as usize);
+            if other == likely { None } else { read(other) }
+        })
+    }
+
+    /// Learns the template of a row.
+    #[inline]
+    pub(crate) fn learn(&mut self, name: u32, template: u32) {
+        if self.after_last.is_empty() {
+            self.after_last = vec![Self::NONE; Self::PLACES];
+        }
+        if self.of_name.len() <= name as usize {
+            self.of_name.resize(name as usize + 1, Self::NONE);
+        }
+        let place = self.place(name);
+        self.after_last[place] = template;
+        self.of_name[name as usize] = template;
+        self.last = template;
+    }
+
+    /// Learns the shape of a template from the second row that has it.
+    pub(crate) fn learn_shape(&mut self, template: u32, raw: &[u8]) {
+        let at = template as usize;
+        if self.shapes.len() <= at {
+            self.shapes.resize_with(at + 1, || None);
+        } else if self.shapes[at].is_none() {
+            self.shapes[at] = Shape::of(raw);
+            self.shapes_bytes += raw.len() as u64;
+        }
     }
 }
 
@@ -335,6 +403,7 @@ pub(crate) struct Scratch {
     pub(crate) shapes: Interner,
     pub(crate) categories: Interner,
     pub(crate) templates: Interner,
+    pub(crate) guess: TemplateGuess,
     /// The template under construction.
     pub(crate) draft: Vec<u8>,
     pub(crate) tracks: Tracks,
@@ -355,7 +424,7 @@ impl Scratch {
     pub(crate) fn memory_bytes(&self) -> u64 {
         let texts = [&self.names, &self.shapes, &self.categories, &self.templates];
         let tracks = self.tracks.ids.len() as u64 * ENTRY_BYTES;
-        texts.into_iter().map(Interner::memory_bytes).sum::<u64>() + tracks
+        texts.into_iter().map(Interner::memory_bytes).sum::<u64>() + self.guess.shapes_bytes + tracks
     }
 
     /// The kind of a category. Most events have the category of the event before, so that one is kept.

@@ -12,6 +12,7 @@ use crate::bytes::json::{Cursor, Fault, Str};
 use crate::bytes::layout::Key;
 use crate::bytes::number;
 use crate::bytes::value::MAX_KEPT_BYTES;
+use crate::columns::args::encode;
 use crate::columns::batch::{
     Allocation, Columns, FlowEnd, Interner, NONE_32, Row, Scratch, id_from_text, narrow, shortened,
 };
@@ -384,7 +385,7 @@ fn keep_complete(
         columns.shape.push(args.shape);
     }
     if wanted.args {
-        keep_args(whole, head, scratch, columns);
+        keep_args(whole, head, name, scratch, columns);
     }
     if args.bytes != NONE {
         columns.bytes.push((row, args.bytes));
@@ -468,20 +469,33 @@ fn keep_device_use(row: u32, args: &Args, columns: &mut Columns) {
     }
 }
 
-fn keep_args(whole: &Cursor<'_>, head: &Head<'_>, scratch: &mut Scratch, columns: &mut Columns) {
+fn keep_args(whole: &Cursor<'_>, head: &Head<'_>, name: u32, scratch: &mut Scratch, columns: &mut Columns) {
     columns.category.push(scratch.categories.id(shortened(head.category)));
     columns.tally.long_texts += u64::from(head.category.len() > MAX_TEXT_BYTES);
     columns.first_number.push(columns.numbers.len() as u32);
-    let template = head.args.map(|(from, _)| {
-        let mut cursor = *whole;
-        cursor.bump(from - whole.pos());
-        scratch.draft.clear();
-        // The object was skipped before, which does not check all of it. On an error, the members before it are kept.
-        let long = &mut columns.tally.long_texts;
-        let _ = crate::columns::args::encode(&mut cursor, &mut scratch.draft, &mut columns.numbers, long);
-        scratch.templates.id(&scratch.draft) + 1
-    });
-    columns.template.push(template.unwrap_or_default());
+    let Some((from, to)) = head.args else { return columns.template.push(0) };
+    let Scratch { templates, guess, draft, .. } = scratch;
+    let numbers = &mut columns.numbers;
+    let mut end = *whole;
+    end.bump(to - whole.pos());
+    let raw = end.since(from);
+    let template = match guess.read(name, raw, numbers) {
+        Some((template, _)) => template,
+        None => {
+            let mut cursor = *whole;
+            cursor.bump(from - whole.pos());
+            draft.clear();
+            // The object was skipped before, which does not check all of it. On an error, the members before it are kept.
+            let encoded = encode(&mut cursor, draft, numbers, &mut columns.tally.long_texts);
+            let template = templates.id(draft);
+            if encoded.is_ok() {
+                guess.learn_shape(template, raw);
+            }
+            template
+        }
+    };
+    guess.learn(name, template);
+    columns.template.push(template + 1);
 }
 
 /// Whether rows of this kind lie on a device's stream.

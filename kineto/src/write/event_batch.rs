@@ -7,6 +7,7 @@ use std::sync::Arc;
 use arrow_array::builder::{Int32Builder, ListBuilder};
 use arrow_array::types::{ArrowPrimitiveType, Float64Type, Int32Type, Int64Type};
 use arrow_array::{ArrayRef, BooleanArray, DictionaryArray, Int32Array, PrimitiveArray, StringArray, new_null_array};
+use arrow_buffer::{BooleanBuffer, NullBuffer};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use trace::rank::{Events, Kind, NO_PARENT, NO_STEP, NONE, RankData};
@@ -159,40 +160,42 @@ impl<'a> Window<'a> {
         let Events { kind, correlation, external, parent, is_comm, bytes, flops, .. } = &self.data.events;
         let count = rows.len();
         let args = self.arguments(rows.clone());
-        let longs = |column: &[i64]| optional::<Int64Type>(column[rows.clone()].iter().map(|value| known(*value)));
-        let pid = |row: usize| self.extras.pid.get(self.place_in_file(row)).copied().and_then(known);
+        let first = rows.start;
+        let long = |column: &[i64]| optional::<Int64Type>(count, |at| known(column[first + at]));
+        let required =
+            |column: &[i64]| Arc::new(PrimitiveArray::<Int64Type>::from(column[rows.clone()].to_vec())) as ArrayRef;
+        // Kineto's process of a device row is the device.
+        let pid = |row: usize| {
+            let pid = self.extras.pid.get(self.place_in_file(row)).copied().and_then(known);
+            pid.filter(|_| self.is_on_host(row))
+        };
         let parent_id = |row: usize| Some(parent[row]).filter(|p| *p != NO_PARENT).map(|p| id[p as usize]);
         let copy_kind = |row: usize| match kind[row] {
             Kind::GpuMemcpy => self.copy_kinds.number[name[row] as usize],
             _ => NO_TEXT,
         };
-        let kinds = rows.clone().map(|row| self.kind(row));
-        let names = rows.clone().map(|row| name[row]);
-        let required =
-            |column: &[i64]| Arc::new(PrimitiveArray::<Int64Type>::from(column[rows.clone()].to_vec())) as ArrayRef;
-        let column = |name: &str| -> Option<ArrayRef> {
-            Some(match name {
+        let column = |column: &str| -> Option<ArrayRef> {
+            Some(match column {
                 "rank" => Arc::new(Int32Array::from_value(self.data.outline.info.rank, count)),
-                "kind" => texts(kinds.clone(), &self.kinds)?,
-                "name" => texts(names.clone(), &self.data.names)?,
+                "kind" => texts(rows.clone().map(|row| self.kind(row)), &self.kinds)?,
+                "name" => texts(name[rows.clone()].iter().copied(), &self.data.names)?,
                 "ts_ns" => required(ts_ns),
                 "dur_ns" => required(dur_ns),
                 "id" => required(id),
-                "step" => optional::<Int32Type>(step[rows.clone()].iter().map(|s| Some(*s).filter(|s| *s != NO_STEP))),
-                // Kineto's process of a device row is the device.
-                "pid" => optional::<Int64Type>(rows.clone().map(|row| pid(row).filter(|_| self.is_on_host(row)))),
-                "thread_id" => longs(thread),
-                "device_id" => longs(device),
-                "stream_id" => longs(stream),
-                "correlation_id" => longs(correlation),
-                "external_id" => longs(external),
-                "parent_id" => optional::<Int64Type>(rows.clone().map(parent_id)),
+                "step" => optional::<Int32Type>(count, |at| Some(step[first + at]).filter(|step| *step != NO_STEP)),
+                "pid" => optional::<Int64Type>(count, |at| pid(first + at)),
+                "thread_id" => long(thread),
+                "device_id" => long(device),
+                "stream_id" => long(stream),
+                "correlation_id" => long(correlation),
+                "external_id" => long(external),
+                "parent_id" => optional::<Int64Type>(count, |at| parent_id(first + at)),
                 "is_comm" => Arc::new(BooleanArray::from(is_comm[rows.clone()].to_vec())),
                 "copy_kind" => texts(rows.clone().map(copy_kind), &self.copy_kinds.values)?,
-                "bytes" => longs(bytes),
-                "flops" => longs(flops),
-                "min_bytes" => optional::<Int64Type>(rows.clone().map(|row| self.min_bytes(row))),
-                _ => return args.column(name, count, &self.texts),
+                "bytes" => long(bytes),
+                "flops" => long(flops),
+                "min_bytes" => optional::<Int64Type>(count, |at| self.min_bytes(first + at)),
+                _ => return args.column(column, count, &self.texts),
             })
         };
         let table = EventRow::table();
@@ -216,8 +219,8 @@ impl<'a> Window<'a> {
     fn arguments(&self, rows: Range<usize>) -> Arguments {
         let events = &self.data.events;
         let mut columns = Arguments::default();
-        // The text of rows in whose `args` nothing differs, by placement.
-        let mut same: FxHashMap<u32, u32> = FxHashMap::default();
+        // The last text in `args` of each placement, by its number: it mostly comes again.
+        let mut last: FxHashMap<u32, u32> = FxHashMap::default();
         let mut rest = Vec::new();
         for (at, row) in rows.enumerate() {
             columns.row = at as u32;
@@ -241,19 +244,20 @@ impl<'a> Window<'a> {
                 stream: events.stream[row],
                 bytes: events.bytes[row],
             };
-            let differs = place.place(numbers, &read, &mut columns, &mut rest);
+            place.place(numbers, &read, &mut columns, &mut rest);
             let number = match rest.first_mut() {
                 None => NO_TEXT,
-                Some(_) if !differs && same.contains_key(&placement) => same[&placement],
                 Some(first) => {
                     *first = b'{';
                     rest.push(b'}');
-                    columns.rest_values.push(String::from_utf8_lossy(&rest).into());
-                    let number = columns.rest_values.len() as u32 - 1;
-                    if !differs {
-                        same.insert(placement, number);
+                    let Arguments { rest_values, .. } = &mut columns;
+                    let number = last.entry(placement).or_insert(NO_TEXT);
+                    if rest_values.get(*number as usize).is_none_or(|text| text.as_bytes() != rest) {
+                        *number = rest_values.len() as u32;
+                        // JSON is valid UTF-8.
+                        rest_values.push(std::str::from_utf8(&rest).unwrap_or_default().into());
                     }
-                    number
+                    *number
                 }
             };
             columns.rest.push(number);
@@ -327,7 +331,7 @@ impl Arguments {
             "registers" => (!self.registers.is_empty()).then(|| {
                 let mut cells = vec![None; count];
                 self.registers.iter().for_each(|(row, value)| cells[*row as usize] = *value);
-                optional::<Int32Type>(cells.into_iter())
+                optional::<Int32Type>(count, |at| cells[at])
             }),
             "occupancy_pct" => sparse::<Float64Type>(&self.occupancy_pct, count),
             "bandwidth_gbs" => sparse::<Float64Type>(&self.bandwidth_gbs, count),
@@ -348,8 +352,12 @@ fn known(value: i64) -> Option<i64> {
     Some(value).filter(|value| *value != NONE)
 }
 
-fn optional<T: ArrowPrimitiveType>(cells: impl Iterator<Item = Option<T::Native>>) -> ArrayRef {
-    Arc::new(cells.collect::<PrimitiveArray<T>>())
+/// A column from a function of the place. The function is called twice for each place, once for the values and once for the
+/// nulls, because loops over one of them run on vectors.
+fn optional<T: ArrowPrimitiveType>(count: usize, cell: impl Fn(usize) -> Option<T::Native>) -> ArrayRef {
+    let values: Vec<T::Native> = (0..count).map(|at| cell(at).unwrap_or_default()).collect();
+    let valid = NullBuffer::new(BooleanBuffer::collect_bool(count, |at| cell(at).is_some()));
+    Arc::new(PrimitiveArray::<T>::new(values.into(), Some(valid)))
 }
 
 /// A column from places and values; `None` if it has no values.
@@ -357,7 +365,7 @@ fn sparse<T: ArrowPrimitiveType>(values: &[(u32, T::Native)], count: usize) -> O
     (!values.is_empty()).then(|| {
         let mut cells = vec![None; count];
         values.iter().for_each(|(row, value)| cells[*row as usize] = Some(*value));
-        optional::<T>(cells.into_iter())
+        optional::<T>(count, |at| cells[at])
     })
 }
 
@@ -382,18 +390,20 @@ fn triples(values: &[(u32, [i32; 3])], count: usize) -> Option<ArrayRef> {
 fn texts(numbers: impl Iterator<Item = u32>, values: &[Text]) -> Option<ArrayRef> {
     let mut key_of = vec![-1; values.len()];
     let mut used: Vec<&str> = Vec::new();
-    let mut key = |number: u32| {
-        let known = key_of.get_mut(number as usize)?;
-        if *known < 0 {
-            *known = used.len() as i32;
+    let key = |number: u32| {
+        let Some(key) = key_of.get_mut(number as usize) else { return -1 };
+        if *key < 0 {
+            *key = used.len() as i32;
             used.push(&values[number as usize]);
         }
-        Some(*known)
+        *key
     };
-    let keys: Int32Array = numbers.map(&mut key).collect();
+    let keys: Vec<i32> = numbers.map(key).collect();
     if used.is_empty() {
         return None;
     }
+    let valid = NullBuffer::new(BooleanBuffer::collect_bool(keys.len(), |at| keys[at] >= 0));
+    let keys = Int32Array::new(keys.into(), Some(valid));
     let strings = Arc::new(StringArray::from_iter_values(used));
     // Every key is below the number of strings.
     DictionaryArray::<Int32Type>::try_new(keys, strings).ok().map(|column| Arc::new(column) as ArrayRef)

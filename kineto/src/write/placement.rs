@@ -142,11 +142,10 @@ impl Placement {
         (Self { integers: integers.into_boxed_slice(), after: text.into_boxed_slice() }, cells)
     }
 
-    /// Places the integers of a row, which begin at the start of `numbers`, and writes `args` without its first and last
-    /// byte into `rest`. Returns whether `rest` holds an integer: else it is the same for all rows of the template.
-    pub(super) fn place(&self, mut numbers: &[u8], read: &ReadCells, sink: &mut impl Sink, rest: &mut Vec<u8>) -> bool {
+    /// Places the integers of a row, which begin at the start of `numbers`, and writes `args` into `rest`, with a comma in
+    /// place of its opening brace and without the closing one.
+    pub(super) fn place(&self, mut numbers: &[u8], read: &ReadCells, sink: &mut impl Sink, rest: &mut Vec<u8>) {
         rest.clear();
-        let mut differs = false;
         for Integer { before, key, target } in &self.integers {
             rest.extend_from_slice(before);
             let value = take_integer(&mut numbers);
@@ -173,13 +172,11 @@ impl Placement {
                 }
             };
             if !placed {
-                differs = true;
                 rest.extend_from_slice(key);
                 json_text::value(rest, &value);
             }
         }
         rest.extend_from_slice(&self.after);
-        differs
     }
 }
 

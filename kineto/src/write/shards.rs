@@ -124,17 +124,19 @@ fn write_all_events(
 
 /// Writes all tables of a rank but its rows, the list of shards and `ranks`; returns the closed shards.
 fn write_tables(loaded: &Loaded, run: &Path, meta: &ShardMeta) -> Result<Vec<PartRow>, Error> {
-    let Loaded { data, .. } = loaded;
-    let collectives: Vec<CollectiveRow> = data.outline.collectives.iter().map(|c| c.row.clone()).collect();
-    let closed = [
-        write_table(&collectives, run, meta)?,
-        write_table(&data.outline.comms, run, meta)?,
-        write_table(&data.devices, run, meta)?,
-        write_table(&data.memory, run, meta)?,
-        write_table(&data.outline.steps, run, meta)?,
-        write_table(&data.flows, run, meta)?,
-        write_table(&counters(data), run, meta)?,
+    let RankData { outline, devices, memory, flows, .. } = &loaded.data;
+    let collectives: Vec<CollectiveRow> = outline.collectives.iter().map(|c| c.row.clone()).collect();
+    let counters = counters(&loaded.data);
+    let writers: [&(dyn Fn() -> Result<Option<PartRow>, Error> + Sync); 7] = [
+        &|| write_table(&collectives, run, meta),
+        &|| write_table(&outline.comms, run, meta),
+        &|| write_table(devices, run, meta),
+        &|| write_table(memory, run, meta),
+        &|| write_table(&outline.steps, run, meta),
+        &|| write_table(flows, run, meta),
+        &|| write_table(&counters, run, meta),
     ];
+    let closed: Vec<Option<PartRow>> = writers.par_iter().map(|write| write()).collect::<Result<_, Error>>()?;
     Ok(closed.into_iter().flatten().collect())
 }
 
