@@ -81,7 +81,7 @@ fn a_slow_rank_is_named_and_cleared_in_time() {
     };
     println!("named after {:.1} s, cleared after {:.1} s", named_s - onset_s, cleared_s - end_s);
     assert_eq!((ranks[0].identity.rank, ranks.len(), &cleared[..]), (2, 1, &[2][..]));
-    assert_eq!(ranks[0].identity.words(), ["simulated-host", "pid 1002"]);
+    assert_eq!(ranks[0].identity.words(), ["node0", "pid 1002"]);
     assert!(ranks[0].location.contains("preprocess"), "{}", ranks[0].location);
     // The first window has steps from before the onset, and the delay is the mean over all.
     assert!((10..=31).contains(&(ranks[0].step_delay_ns / MS)), "{} ns", ranks[0].step_delay_ns);
