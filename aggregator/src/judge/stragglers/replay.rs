@@ -44,8 +44,9 @@ use crate::judge::stragglers::nodes::{Builder, Leave, NONE, Node};
 use crate::judge::stragglers::order::in_order;
 use crate::measure::own_time::OwnTime;
 
-/// Nodes that are replayed at most: the replayed ranks × the arrivals of all ranks. Each takes about 5 ns.
-const REPLAYED_MAX: usize = 1 << 30;
+/// Nodes that are replayed at most: the replayed ranks × the arrivals of all ranks. Each takes about 5 ns, and 30 ns in jobs of
+/// thousands of ranks, whose nodes are larger than a cache.
+const REPLAYED_MAX: usize = 1 << 28;
 /// The number of ranks that are replayed however many arrivals there are.
 const REPLAYED_RANKS: usize = 64;
 
