@@ -91,6 +91,14 @@ impl Goodness {
     }
 }
 
+/// The driver's conversion of device time to host time.
+static BY_DRIVER: Goodness = Goodness {
+    to: Node::Utc,
+    error_ns: Some(identity::DEVICE_ERROR_NS),
+    bias_ns: Some(0),
+    bound_ns: Some(identity::DEVICE_ERROR_NS),
+};
+
 /// Knots of different fits that are closer than one part in so many of their span are one.
 const KNOTS_APART: i64 = 1024;
 
@@ -330,7 +338,13 @@ impl Clocks {
         }
         if device && (self.by_clock.contains_key(&(a, true)) || self.by_clock.contains_key(&(b, true))) {
             let (x, y) = (self.devices.get(&a)?, self.devices.get(&b)?);
-            return (x.to == y.to).then(|| vec![x, y]);
+            if x.to == y.to {
+                return Some(vec![x, y]);
+            }
+            // No collectives join these devices, but the driver converts the time of each to that of its host.
+            let hosts = tree::path(&self.reached, x.to, y.to)?;
+            let hosts = hosts.iter().map(|j| &self.joints[*j]);
+            return Some([x, &BY_DRIVER].into_iter().chain(hosts).chain([&BY_DRIVER, y]).collect());
         }
         let joints = tree::path(&self.reached, Node::Rank(a), Node::Rank(b))?;
         Some(joints.iter().map(|j| &self.joints[*j]).collect())
@@ -433,15 +447,22 @@ impl Clocks {
                 let base = self.reached.get(&Node::Rank(*to)).map_or(Affine::IDENTITY, |at| at.map);
                 let map = fit.map.then(&base);
                 let good = Goodness::of(fit, Node::Rank(*to), &map, window);
-                let is_joined = *to == reference;
+                let to_host = self.row(*to, false).map(|row| (row.error_ns, row.bias_ns, row.bound_ns));
+                // Devices that no collectives join to those of the reference are as good as the hosts, and the driver's
+                // conversion at both ends.
+                let joined = |own: Option<i64>, of_host: Option<i64>, of_driver: Option<i64>| match *to == reference {
+                    true => own,
+                    false => along([own, of_host, of_driver, of_driver].into_iter()),
+                };
+                let (error_ns, bias_ns, bound_ns) = to_host.unwrap_or_default();
                 let row = ClockFitRow {
                     clock,
                     offset_ns: map.offset_ns,
                     drift_ppb: drift_ppb(&map, fit.drift_known),
                     origin_ns: map.origin_ns,
-                    error_ns: good.error_ns.filter(|_| is_joined),
-                    bias_ns: good.bias_ns.filter(|_| is_joined),
-                    bound_ns: good.bound_ns.filter(|_| is_joined),
+                    error_ns: joined(good.error_ns, error_ns, BY_DRIVER.error_ns),
+                    bias_ns: joined(good.bias_ns, bias_ns, BY_DRIVER.bias_ns),
+                    bound_ns: joined(good.bound_ns, bound_ns, BY_DRIVER.bound_ns),
                     method: fit.method.into(),
                     samples: fit.samples,
                     residual_p95_ns: fit.residual_p95_ns,

@@ -2,7 +2,7 @@
 //! the bounds.
 
 use proptest::prelude::*;
-use trace::{ClockFitRow, ClockMethod};
+use trace::{ClockFitRow, ClockMethod, CollectiveRow};
 
 use crate::align::clock::tests::pings::ping;
 use crate::align::clock::tests::support::{Bend, Dice, GLOO4, TestRank, collective, fitted, fitted_by, gloo, matched};
@@ -245,6 +245,31 @@ fn device_clocks_are_fitted_separately() {
     let errors = [0, 1, 2].map(|r| clocks.row(r, true).unwrap().error_ns.unwrap());
     let between = clocks.error_between(1, 2, true).unwrap();
     assert!((errors[1].max(errors[2])..=errors[1] + errors[2]).contains(&between));
+}
+
+/// The devices of two stages of a pipeline share no collective that is a barrier. Their hosts and the driver join them.
+#[test]
+fn devices_without_common_collectives_are_joined_by_their_hosts() {
+    let mut dice = Dice::new(5);
+    let of_rank = |rank| TestRank { rank, domain: "vm/utc".into(), ..TestRank::default() };
+    let mut ranks: Vec<TestRank> = (0..4).map(of_rank).collect();
+    for stage in ranks.chunks_mut(2) {
+        for t in (0..50).map(|k| k * 4_000_000) {
+            for rank in stage.iter_mut() {
+                let (start, end) = (t + dice.between(0, 1_000_000), t + 1_000_000 + dice.exponential(2e3) as i64);
+                let row = collective(rank.rank, "allreduce", start, end);
+                let comm_id = i64::from(rank.rank / 2);
+                rank.rows.push(CollectiveRow { comm_id, timing_source: "cupti".into(), ..row });
+            }
+        }
+    }
+    let clocks = clocks_of(&ranks);
+    let between = |a, b| (clocks.error_between(a, b, true).unwrap(), clocks.bound_between(a, b, true).unwrap());
+    let ((near, near_bound), (far, far_bound)) = (between(2, 3), between(1, 3));
+    assert!(near < far && (100_000..300_000).contains(&far), "{near} {far}");
+    assert!(far_bound >= near_bound && far_bound >= far, "{near_bound} {far_bound}");
+    let row = clocks.row(3, true).unwrap();
+    assert!(row.error_ns >= Some(100_000) && row.bound_ns >= row.error_ns && row.bias_ns.is_some(), "{row:?}");
 }
 
 /// As many ranks and instances as a large run has, without pings. Time is linear in rows, and the invariants hold.
