@@ -1,5 +1,6 @@
 //! A table: its name, its writer, and its columns with their documentation.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -128,6 +129,13 @@ pub trait Row: Sized + Clone + Debug + Default + PartialEq + Serialize + Deseria
     /// # Panics
     /// If `index` is beyond the batch.
     fn get(view: &Self::View, index: usize) -> Self;
+    /// The column `rank`; `None` if it is null, or the table has no such column.
+    fn rank(&self) -> Option<i32>;
+}
+
+/// The rank in a cell.
+pub(crate) fn rank_in(cell: &dyn Any) -> Option<i32> {
+    cell.downcast_ref::<i32>().copied().or_else(|| *cell.downcast_ref::<Option<i32>>()?)
 }
 
 /// Collects the rows of one table.
@@ -277,6 +285,13 @@ macro_rules! tables {
                 }
                 fn get(view: &$view, index: usize) -> Self {
                     Self { $( $column: <$ty as $crate::Cell>::get(&view.$column, index), )+ }
+                }
+                fn rank(&self) -> Option<i32> {
+                    let mut rank = None;
+                    $( if stringify!($column) == "rank" {
+                        rank = $crate::table::rank_in(&self.$column);
+                    } )+
+                    rank
                 }
             }
         )+

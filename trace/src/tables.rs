@@ -34,6 +34,8 @@ pub trait TableRows {
     /// # Errors
     /// As [`batch_from_rows`].
     fn batch(&self) -> Result<RecordBatch, Error>;
+    /// Whether there are no rows.
+    fn is_empty(&self) -> bool;
     /// Adds a row of defaults.
     fn push_default(&mut self);
 }
@@ -44,6 +46,9 @@ impl<R: Row> TableRows for Vec<R> {
     }
     fn batch(&self) -> Result<RecordBatch, Error> {
         batch_from_rows(self)
+    }
+    fn is_empty(&self) -> bool {
+        Vec::is_empty(self)
     }
     fn push_default(&mut self) {
         self.push(R::default());
@@ -94,6 +99,14 @@ macro_rules! declare_tables {
                 vec![ $( &mut self.$table, )+ ]
             }
 
+            /// The rows of the ranks to keep, and of each table at most `most` rows of no rank. Returns also the tables that
+            /// hold fewer rows than here.
+            pub fn excerpt(&self, keep: &dyn Fn(i32) -> bool, most: usize) -> (Self, Vec<Shortened>) {
+                let mut shortened = Vec::new();
+                let excerpt = Self { $( $table: kept(&self.$table, keep, most, &mut shortened), )+ };
+                (excerpt, shortened)
+            }
+
             /// Adds the rows of `other` after these, table by table.
             pub fn append(&mut self, other: Self) {
                 $( self.$table.extend(other.$table); )+
@@ -103,6 +116,35 @@ macro_rules! declare_tables {
 }
 
 analysis_list!([straggler_list communication_list device_list result_list declare_tables]);
+
+/// A table in an excerpt that does not hold all its rows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Shortened {
+    /// Name of the table.
+    pub table: &'static str,
+    /// Number of rows in the excerpt.
+    pub rows: usize,
+    /// Number of all rows.
+    pub of: usize,
+}
+
+/// The rows of the ranks to keep, and the first `most` rows of no rank.
+fn kept<R: Row>(rows: &[R], keep: &dyn Fn(i32) -> bool, most: usize, shortened: &mut Vec<Shortened>) -> Vec<R> {
+    let mut room = most;
+    let is_kept = |row: &&R| match row.rank() {
+        Some(rank) => keep(rank),
+        None => {
+            let has_room = room > 0;
+            room = room.saturating_sub(1);
+            has_room
+        }
+    };
+    let kept: Vec<R> = rows.iter().filter(is_kept).cloned().collect();
+    if kept.len() < rows.len() {
+        shortened.push(Shortened { table: R::table().name, rows: kept.len(), of: rows.len() });
+    }
+    kept
+}
 
 /// Collects the declarations.
 struct Declared(Vec<Table>);

@@ -20,6 +20,7 @@ use crate::judge::findings::findings;
 use crate::judge::findings::overhead::overhead;
 use crate::judge::headline;
 use crate::judge::identity::{identify, identity};
+use crate::judge::rank_groups::rank_groups;
 use crate::judge::slow_kernels::name_slow_devices;
 use crate::judge::step_numbers::lacking;
 use crate::judge::stragglers::{self, Gradients, Replayed, critical_path_of_job};
@@ -224,6 +225,7 @@ fn reduce_aligned(
     compare_kernels(&mut tables.kernel_stats);
     name_slow_devices(&mut tables.stragglers, &tables.kernel_stats, &facts);
     tables.omissions = omissions;
+    tables.rank_groups = rank_groups(&tables, &facts);
     let verdict = headline::verdict(&tables, &found, &facts, &options.thresholds);
     let mut analysis = Analysis { facts, verdict, tables };
     analysis.tables.findings = findings(&analysis, options, &memory, of_ranks);

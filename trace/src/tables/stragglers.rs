@@ -102,4 +102,40 @@ tables! {
         /// Time in that range above the lower median of the other ranks; null if no verdict stands on a range.
         evidence_excess_ns: Option<i64>,
     }
+
+    /// One row per group of ranks: the ranks of a host, of a device model, or of one place in the job's parallelism. Of each kind of
+    /// group, the one with the largest excess first. Empty with a single group of each kind.
+    rank_groups: RankGroupRow / RankGroupBuilder / RankGroupView, by Aggregator, sorted by None; {
+        /// Kind of group: `host`, `device_model`, `stage` (of a pipeline), or the purpose of the communicators in which the ranks
+        /// have the same place: `data`, `tensor`, `context`, `expert`, or their description or size.
+        kind: Text,
+        /// Name of the host or device model; number of the stage or place, from 0.
+        name: Text,
+        /// Number of ranks.
+        ranks: i32,
+        /// Mean length of a step over its ranks. The next columns sum to it.
+        step_ns: i64,
+        /// Compute without communication, as in `step_breakdown`.
+        compute_ns: i64,
+        /// Communication hidden by compute.
+        overlap_ns: i64,
+        /// Communication that no compute hides.
+        exposed_comm_ns: i64,
+        /// Copies and fills alone.
+        memory_ns: i64,
+        /// The rest of the step.
+        idle_ns: i64,
+        /// What of `exposed_comm_ns` is waiting for other ranks, over the ranks and steps where that is known; null where it is not.
+        exposed_wait_ns: Option<i64>,
+        /// Median of `own_excess_ns` over its ranks; null if none was compared.
+        own_excess_ns: Option<i64>,
+        /// Its rank with the largest delay of a step, or else the largest excess; null if none was compared.
+        worst_rank: Option<i32>,
+        /// `own_excess_ns` of that rank.
+        worst_excess_ns: Option<i64>,
+        /// `step_delay_ns` of that rank.
+        worst_delay_ns: Option<i64>,
+        /// Number of its ranks that are causes.
+        causes: i32,
+    }
 }

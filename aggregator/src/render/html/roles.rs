@@ -5,16 +5,13 @@
 //!   stage 0    rank 0              rank 1              rank 2               rows: stages of the pipeline
 //!   stage 1    rank 4              rank 5 ◀ slow       rank 6               columns: positions in the other communicators
 //! ```
-//!
-//! The stages are those of the judge, in the table `pipeline`. The other communicators of one purpose divide the ranks of each
-//! stage, and the position of a rank in its communicator is its place along that dimension.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use trace::CommunicatorRow;
 
-use crate::model::analysis::{Analysis, Tables};
+use crate::judge::roles::{dimensions, stages};
+use crate::model::analysis::Analysis;
 use crate::render::html::string_pool::visible_name;
 
 /// A grid of ranks.
@@ -30,15 +27,6 @@ pub(super) struct Roles {
     cells: Vec<(usize, usize, i32)>,
 }
 
-/// Communicators of one purpose, which divide the ranks.
-struct Dimension {
-    name: String,
-    /// The place of each rank in its communicator.
-    place: BTreeMap<i32, usize>,
-    /// The distance of the first two ranks of a communicator: dimensions with larger ones are further outside.
-    stride: i32,
-}
-
 /// The roles of the ranks; `None` if the job has one role.
 pub(super) fn roles(analysis: &Analysis) -> Option<Roles> {
     let ranks = &analysis.facts.ranks;
@@ -50,7 +38,7 @@ pub(super) fn roles(analysis: &Analysis) -> Option<Roles> {
     }
     // Without stages, the outermost dimension makes the rows.
     let (row_name, row_of, inner) = match dimensions.split_first() {
-        Some((first, inner)) if !is_pipeline => (first.name.clone(), first.place.clone(), inner),
+        Some((first, inner)) if !is_pipeline => (visible_name(&first.name), first.place.clone(), inner),
         _ => ("stage".to_string(), stages, &dimensions[..]),
     };
     let mut places: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
@@ -70,7 +58,8 @@ pub(super) fn roles(analysis: &Analysis) -> Option<Roles> {
             place.pop();
         }
     }
-    let names: Vec<&str> = inner.iter().map(|d| d.name.as_str()).chain(counts_members.then_some("member")).collect();
+    let purposes = inner.iter().map(|dimension| visible_name(&dimension.name));
+    let names: Vec<String> = purposes.chain(counts_members.then(|| "member".into())).collect();
     let columns: Vec<Vec<usize>> = places.values().cloned().collect::<BTreeSet<_>>().into_iter().collect();
     let column = |place: &[usize]| {
         let parts: Vec<String> = names.iter().zip(place).map(|(name, at)| format!("{name} {at}")).collect();
@@ -90,83 +79,12 @@ pub(super) fn roles(analysis: &Analysis) -> Option<Roles> {
     })
 }
 
-/// The number of each rank's stage, counted from 0.
-fn stages(tables: &Tables, ranks: &[i32]) -> BTreeMap<i32, usize> {
-    let first: BTreeSet<i32> = tables.pipeline.iter().map(|row| row.stage).collect();
-    let of_rank: BTreeMap<i32, i32> = tables.pipeline.iter().map(|row| (row.rank, row.stage)).collect();
-    let number = |rank: &i32| {
-        let stage = of_rank.get(rank)?;
-        Some((*rank, first.iter().position(|s| s == stage)?))
-    };
-    let known: BTreeMap<i32, usize> = ranks.iter().filter_map(number).collect();
-    if known.len() == ranks.len() { known } else { ranks.iter().map(|rank| (*rank, 0)).collect() }
-}
-
-/// The dimensions inside of stages that tell ranks apart, the outermost first.
-fn dimensions(rows: &[CommunicatorRow], ranks: &[i32], stages: &BTreeMap<i32, usize>) -> Vec<Dimension> {
-    let mut groups: BTreeMap<String, Vec<&[i32]>> = BTreeMap::new();
-    for row in rows {
-        let Some(members) = row.ranks.as_deref().filter(|members| members.len() > 1) else { continue };
-        let of_stage: BTreeSet<Option<&usize>> = members.iter().map(|rank| stages.get(rank)).collect();
-        if of_stage.len() > 1 || members.len() == ranks.len() {
-            continue;
-        }
-        groups.entry(purpose(row, members.len())).or_default().push(members);
-    }
-    let mut all: Vec<Dimension> = groups.into_iter().filter_map(|(name, of)| dimension(name, &of, ranks)).collect();
-    all.sort_by(|a, b| b.stride.cmp(&a.stride).then_with(|| a.name.cmp(&b.name)));
-    let mut told: BTreeSet<Vec<usize>> = BTreeSet::from([Vec::new()]);
-    let mut kept: Vec<Dimension> = Vec::new();
-    for dimension in all {
-        let place = |rank: &i32| {
-            let of = kept.iter().chain([&dimension]).filter_map(|d| d.place.get(rank)).copied();
-            stages.get(rank).copied().into_iter().chain(of).collect::<Vec<usize>>()
-        };
-        let tells: BTreeSet<Vec<usize>> = ranks.iter().map(place).collect();
-        if tells.len() > told.len() {
-            told = tells;
-            kept.push(dimension);
-        }
-    }
-    kept
-}
-
-/// What a communicator is for: `mesh_dp` is `data`. Without a description, its size.
-fn purpose(row: &CommunicatorRow, size: usize) -> String {
-    let text = row.description.as_deref().unwrap_or_default();
-    let lower = text.to_lowercase();
-    let has =
-        |words: &[&str]| words.iter().any(|word| lower.split(|c: char| !c.is_alphanumeric()).any(|part| part == *word));
-    match () {
-        () if has(&["dp", "data", "ddp", "fsdp", "replicate", "shard"]) => "data".into(),
-        () if has(&["tp", "tensor"]) => "tensor".into(),
-        () if has(&["cp", "context"]) => "context".into(),
-        () if has(&["ep", "expert"]) => "expert".into(),
-        () if text.is_empty() => format!("group of {size}"),
-        () => visible_name(text),
-    }
-}
-
-/// A dimension of these communicators, if they divide the ranks: each rank is in exactly one.
-fn dimension(name: String, of: &[&[i32]], ranks: &[i32]) -> Option<Dimension> {
-    let mut place = BTreeMap::new();
-    for members in of {
-        for (at, rank) in members.iter().enumerate() {
-            if place.insert(*rank, at).is_some() {
-                return None;
-            }
-        }
-    }
-    let stride = of.first().map_or(0, |members| members[1] - members[0]);
-    ranks.iter().all(|rank| place.contains_key(rank)).then_some(Dimension { name, place, stride })
-}
-
 #[cfg(test)]
 mod tests {
-    use trace::PipelineRow;
+    use trace::{CommunicatorRow, PipelineRow};
 
     use super::*;
-    use crate::model::analysis::Facts;
+    use crate::model::analysis::{Facts, Tables};
 
     fn job(groups: &[(&str, &[i32])], stage_of: &[i32]) -> Analysis {
         let row = |(description, ranks): &(&str, &[i32])| CommunicatorRow {
