@@ -9,6 +9,7 @@ pub mod key_averages;
 pub mod parquet;
 pub mod perfetto;
 mod rank_order;
+pub mod shown_ranks;
 pub mod summary;
 pub mod views;
 pub(crate) mod watch;

@@ -18,6 +18,7 @@ use crate::ingest::kineto::KinetoSource;
 use crate::ingest::snapshot::SnapshotSource;
 use crate::ingest::source::{RunSource, Source};
 use crate::model::options::Options;
+use crate::render::shown_ranks::MOST_RANKS;
 use crate::render::summary::{self, TerminalStyle};
 use crate::render::{json, parquet};
 use crate::{Analysis, Error, analyze};
@@ -33,15 +34,17 @@ pub struct Arguments {
     /// of a run]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Print the analysis as JSON instead of the summary.
+    /// Print the analysis as JSON instead of the summary. Of more than 512 ranks it has the worst and typical ones; --full prints
+    /// all.
     #[arg(long)]
     json: bool,
     /// Print so many rows of each table of the summary, and count the rest. [default: as many ranks as fit 20 lines; 12 with
     /// --full]
     #[arg(long, value_name = "N")]
     top: Option<usize>,
-    /// Print also the findings, communication, buckets, devices, kernels, modules, memory, clocks, and what was left out.
-    #[arg(long, conflicts_with = "json")]
+    /// Print also the findings, communication, buckets, devices, kernels, modules, memory, clocks, and what was left out. With
+    /// --json: all rows.
+    #[arg(long)]
     full: bool,
     #[command(flatten)]
     input: InputArguments,
@@ -138,7 +141,8 @@ pub(super) fn with_bar<T>(work: impl FnOnce(&(dyn Fn(usize, usize) + Sync)) -> T
 
 fn print_analysis(analysis: &Analysis, arguments: &Arguments) -> Result<(), Error> {
     if arguments.json {
-        return json::render(analysis, terminal::stdout(Form::Json));
+        let most = if arguments.full { usize::MAX } else { MOST_RANKS };
+        return json::render(analysis, most, terminal::stdout(Form::Json));
     }
     let mut paths = arguments.paths.iter().map(|path| path.display().to_string());
     let first = paths.next().unwrap_or_default();

@@ -55,6 +55,7 @@ use crate::judge::reduce::{Analyzed, analyze_aligned};
 use crate::model::analysis::{Analysis, VerdictKind};
 use crate::model::options::Options;
 use crate::render::rank_order::by_prominence;
+use crate::render::shown_ranks::ShownRanks;
 
 /// Version of the JSON in the page.
 const VERSION: u32 = 2;
@@ -272,6 +273,19 @@ fn timeline_step(analysis: &Analysis, settings: &Settings) -> Result<Option<i32>
     }
 }
 
+/// Says which ranks the sections with a row for each rank show.
+fn note_ranks(shown: &ShownRanks, analysis: &Analysis, notes: &mut Shortenings) {
+    let Some(sentence) = shown.sentence() else { return };
+    for (section, table) in [("steps", "step_breakdown"), ("clocks", "clock_fit"), ("idle", "idle_breakdown")] {
+        if analysis.tables.all().iter().any(|rows| rows.table().name == table && !rows.is_empty()) {
+            notes.add(
+                section,
+                format!("{sentence} The table {table} has them all; rank_groups sums them by host and role."),
+            );
+        }
+    }
+}
+
 fn document<'a>(
     analyzed: &'a Analyzed,
     timeline: Timelines,
@@ -283,20 +297,32 @@ fn document<'a>(
     let kernels = tables::kernels(tables, limits, notes);
     let operators = tables::operators(tables, limits, notes);
     let roofline = tables::roofline(&kernels, &operators, &analyzed.devices);
-    let breakdown = steps::breakdown(tables, limits, notes);
+    let shown = ShownRanks::of(&analyzed.analysis, limits.ranks);
+    note_ranks(&shown, &analyzed.analysis, notes);
+    let of_shown = |rank: &i32| shown.has(*rank);
+    let mut breakdown = steps::breakdown(tables, limits, notes);
+    // Rank −1 has the means of the steps.
+    breakdown.retain(|row| row.rank < 0 || shown.has(row.rank));
     let heat = steps::heat(tables, limits, notes);
     let (bucket_unit_ns, buckets) = buckets::buckets(tables, limits, notes);
     let collectives = collectives::collectives(tables, &mut names, limits, notes);
-    let (idle, idle_pct) = devices::idle(tables);
+    let (idle, idle_pct) = devices::idle(tables, &shown);
     let memory = devices::memory(tables, limits, notes);
     let peaks = devices::peaks(tables);
     let alive: Vec<String> = peaks.iter().map(|p| visible_sentence(&p.alive)).collect();
     let columns = BTreeMap::from([
         ("step_breakdown", Columns::of(&breakdown, BREAKDOWN, &mut names)?),
-        ("stragglers", Columns::of(by_prominence(&tables.stragglers), STRAGGLERS, &mut names)?),
+        (
+            "stragglers",
+            Columns::of(
+                by_prominence(&tables.stragglers).into_iter().filter(|r| of_shown(&r.rank)),
+                STRAGGLERS,
+                &mut names,
+            )?,
+        ),
         ("bucket_timing", Columns::of(&buckets, BUCKETS, &mut names)?),
         ("collective_instances", Columns::of(&collectives.shown, COLLECTIVES, &mut names)?),
-        ("clock_fit", Columns::of(&tables.clock_fit, CLOCKS, &mut names)?),
+        ("clock_fit", Columns::of(tables.clock_fit.iter().filter(|r| of_shown(&r.rank)), CLOCKS, &mut names)?),
         ("kernel_stats", kernels.columns(&mut names)?),
         ("op_stats", operators.columns(&mut names)?),
         ("module_stats", modules::modules(tables, &mut names, limits, notes)?),
@@ -320,7 +346,7 @@ fn document<'a>(
         roles: roles(&analyzed.analysis),
         memory_end_ns: devices::memory_end_ns(tables, analyzed.recorded_ns),
         roofline_of: roofline.of,
-        extras: plain_tables::plain_tables(tables, &mut names, limits, notes)?,
+        extras: plain_tables::plain_tables(tables, &mut names, (limits, &shown), notes)?,
         names,
     };
     Ok((document, roofline))

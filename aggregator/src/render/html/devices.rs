@@ -8,6 +8,7 @@ use crate::base::units::plural;
 use crate::model::analysis::Tables;
 use crate::render::html::columns::five_digits;
 use crate::render::html::page_limits::{Limits, Shortenings};
+use crate::render::shown_ranks::ShownRanks;
 
 /// Number of peaks whose holders are shown.
 const PEAKS: usize = 8;
@@ -16,7 +17,7 @@ const BLOCKS: usize = 12;
 
 /// The gaps of the busiest stream of each device: of the one with the most gaps, which is the one that computes. Also their
 /// share of the recorded time, in percent.
-pub(super) fn idle(tables: &Tables) -> (Vec<&IdleBreakdownRow>, Vec<Option<f64>>) {
+pub(super) fn idle<'a>(tables: &'a Tables, shown: &ShownRanks) -> (Vec<&'a IdleBreakdownRow>, Vec<Option<f64>>) {
     let mut gaps: BTreeMap<(i32, Option<i64>, Option<i64>), i64> = BTreeMap::new();
     for row in &tables.idle_breakdown {
         *gaps.entry((row.rank, row.device_id, row.stream_id)).or_default() += row.gaps;
@@ -31,7 +32,8 @@ pub(super) fn idle(tables: &Tables) -> (Vec<&IdleBreakdownRow>, Vec<Option<f64>>
     let is_busiest = |row: &&IdleBreakdownRow| {
         busiest.get(&(row.rank, row.device_id)).is_some_and(|(_, stream)| *stream == row.stream_id)
     };
-    let rows: Vec<&IdleBreakdownRow> = tables.idle_breakdown.iter().filter(is_busiest).collect();
+    let of_shown = tables.idle_breakdown.iter().filter(|row| shown.has(row.rank));
+    let rows: Vec<&IdleBreakdownRow> = of_shown.filter(is_busiest).collect();
     let whole = tables.step_breakdown.iter().filter(|row| row.step.is_none() && row.wall_ns > 0);
     let recorded: BTreeMap<(i32, Option<i64>), i64> =
         whole.map(|row| ((row.rank, row.device_id), row.wall_ns)).collect();
@@ -130,7 +132,7 @@ mod tests {
             step_breakdown: vec![whole],
             ..Tables::default()
         };
-        let (rows, shares) = idle(&tables);
+        let (rows, shares) = idle(&tables, &ShownRanks::default());
         assert_eq!(rows.iter().map(|r| (r.stream_id, r.idle_ns)).collect::<Vec<_>>(), [(Some(7), 5), (Some(7), 6)]);
         assert_eq!(shares, [Some(2.5), Some(3.0)]);
     }

@@ -2,9 +2,13 @@
 
 use serde::Serialize;
 
+use crate::render::shown_ranks::MOST_RANKS;
+
 /// Size limits of a page. With the defaults, a page with 64 ranks and 100 steps is below 3 MB.
 #[derive(Clone, Debug)]
 pub struct Limits {
+    /// Ranks in the tables and in the timeline.
+    pub ranks: usize,
     /// Breakdowns, one per rank and step.
     pub lane_steps: usize,
     /// Rows of the heat map.
@@ -36,6 +40,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            ranks: MOST_RANKS,
             lane_steps: 10_000,
             heat_rows: 1_024,
             heat_cells: 26_000,

@@ -8,21 +8,25 @@ use crate::model::analysis::Tables;
 use crate::render::html::columns::Columns;
 use crate::render::html::page_limits::{Limits, Shortenings};
 use crate::render::html::string_pool::StringPool;
+use crate::render::shown_ranks::ShownRanks;
 
 /// A table of the analysis with its name. The names of its columns end in their units.
 pub(super) type PlainTable = (&'static str, Columns);
 
 /// Columns that identify a row come first; the other columns are sorted by name.
-const KEYS: [&str; 8] = ["rank", "device_id", "stream_id", "step", "name", "operator", "annotation", "api_call"];
+const KEYS: [&str; 10] =
+    ["kind", "rank", "device_id", "stream_id", "step", "name", "ranks", "operator", "annotation", "api_call"];
 
 /// Returns the tables that no other section shows; tables without rows are left out.
 pub(super) fn plain_tables(
     t: &Tables,
     names: &mut StringPool,
-    limits: &Limits,
+    (limits, shown): (&Limits, &ShownRanks),
     notes: &mut Shortenings,
 ) -> Result<Vec<PlainTable>, Error> {
+    let limits = &(limits, shown);
     let all = [
+        table(t.rank_groups.iter(), names, limits, notes)?,
         table(t.critical_path.iter(), names, limits, notes)?,
         table(t.gpu_utilization.iter().filter(|r| r.step.is_none()), names, limits, notes)?,
         table(t.kernel_breakdown.iter(), names, limits, notes)?,
@@ -42,13 +46,16 @@ pub(super) fn plain_tables(
 fn table<'a, R: Row>(
     rows: impl Iterator<Item = &'a R>,
     names: &mut StringPool,
-    limits: &Limits,
+    (limits, shown): &(&Limits, &ShownRanks),
     notes: &mut Shortenings,
 ) -> Result<Option<PlainTable>, Error> {
-    let (rows, table, most) = (rows.collect::<Vec<_>>(), R::table(), limits.names);
-    if rows.len() > most {
-        let (name, rows) = (table.name, plural(rows.len(), "row"));
-        let text = format!("{name}: the first {most} of {rows} are shown. The table {name} has them all.");
+    let (mut rows, table, most) = (rows.collect::<Vec<_>>(), R::table(), limits.names);
+    let all = rows.len();
+    rows.retain(|row| row.rank().is_none_or(|rank| shown.has(rank)));
+    if rows.len().min(most) < all {
+        let (name, first, of) = (table.name, rows.len().min(most), plural(all, "row"));
+        let which = if rows.len() < all { "rows of the shown ranks" } else { "rows" };
+        let text = format!("{name}: the first {first} {which} of {of} are shown. The table {name} has them all.");
         notes.add("tables", text);
     }
     let mut wanted: Vec<&str> = table.columns.iter().map(|column| column.name).collect();
@@ -67,7 +74,7 @@ mod tests {
         let tables = Tables { critical_path: vec![path.clone(), path], ..Tables::default() };
         let (mut names, mut notes) = (StringPool::default(), Shortenings::default());
         let limits = Limits { names: 1, ..Limits::default() };
-        let found = plain_tables(&tables, &mut names, &limits, &mut notes).unwrap();
+        let found = plain_tables(&tables, &mut names, (&limits, &ShownRanks::default()), &mut notes).unwrap();
         let json = serde_json::to_string(&found).unwrap();
         assert!(json.starts_with("[[\"critical_path\",{\"rank\":[3],\"step\":[4],\"bound_by\":"), "{json}");
         assert_eq!(found.len(), 1, "tables without rows are left out");

@@ -34,6 +34,7 @@ use crate::render::html::steps::{steps_by_length, typical_step};
 use crate::render::html::string_pool::{StringPool, visible_sentence};
 use crate::render::perfetto::prepare;
 use crate::render::rank_order::by_prominence;
+use crate::render::shown_ranks::ShownRanks;
 
 /// The timelines of the page.
 #[derive(Debug, Default, Serialize)]
@@ -88,8 +89,7 @@ const BARS_OF_RANK: usize = 80;
 const FEWEST_BARS: usize = 20;
 
 /// The steps that may find room beside `chosen`, the longest first.
-fn other_steps(analyzed: &Analyzed, chosen: i32, limits: &Limits) -> Vec<i32> {
-    let ranks = analyzed.analysis.facts.ranks.len().max(1);
+fn other_steps(analyzed: &Analyzed, chosen: i32, ranks: usize, limits: &Limits) -> Vec<i32> {
     let by_length = steps_by_length(&analyzed.analysis).into_iter().rev().map(|(_, step)| step);
     by_length.filter(|step| *step != chosen).take(limits.other_slices / (ranks * FEWEST_BARS)).collect()
 }
@@ -104,8 +104,14 @@ pub(super) fn timelines(
     limits: &Limits,
     (names, notes): (&mut StringPool, &mut Shortenings),
 ) -> (Timelines, Vec<OmissionRow>) {
-    let others = other_steps(analyzed, chosen, limits);
-    let ranks = analyzed.analysis.facts.ranks.len().max(1);
+    let shown = ShownRanks::of(&analyzed.analysis, limits.ranks);
+    if let Some(sentence) = shown.sentence() {
+        notes.add("timeline", format!("{sentence} `--ranks` chooses others."));
+    }
+    let chosen_ranks: Vec<i32> =
+        analyzed.analysis.facts.ranks.iter().copied().filter(|rank| shown.has(*rank)).collect();
+    let ranks = chosen_ranks.len().max(1);
+    let others = other_steps(analyzed, chosen, ranks, limits);
     let quota = (ranks * BARS_OF_RANK).max(limits.other_slices / others.len().max(1));
     // Twice what a rank has room for: ranks differ, and the bars of all are joined together at the end.
     let most_of_other = 2 * quota / ranks;
@@ -114,7 +120,7 @@ pub(super) fn timelines(
         _ => others.contains(&step).then_some(most_of_other),
     };
     let instances = Instances::of(analyzed, &|step| most_bars(step).is_some());
-    let (drawn, omissions) = draw(source, options, analyzed, &instances, &most_bars);
+    let (drawn, omissions) = draw(source, options, (analyzed, &chosen_ranks), &instances, &most_bars);
     let failed = omissions.iter().filter(|of_rank| !of_rank.is_empty()).count();
     if failed > 0 {
         notes.add("timeline", format!("{} could not be read a second time as a whole.", plural(failed, "rank")));
@@ -147,7 +153,7 @@ pub(super) fn timelines(
         notes.add("timeline", format!("The page has no room for the arrivals at {}.", plural(without, "collective")));
     }
     let identity = |d: &Drawn| {
-        let known = analyzed.analysis.facts.identities.iter().find(|known| known.rank == d.rank)?;
+        let known = analyzed.analysis.identity(d.rank)?;
         Some((d.rank, visible_sentence(&known.words().join(" · "))))
     };
     let identities = drawn.iter().filter_map(identity).collect();
@@ -165,11 +171,11 @@ pub(super) fn timelines(
     )
 }
 
-/// Loads every rank and draws its steps. The ranks that the verdict names come first.
+/// Loads ranks and draws their steps. The ranks that the verdict names come first.
 fn draw(
     source: &dyn Source,
     options: &Options,
-    analyzed: &Analyzed,
+    (analyzed, ranks): (&Analyzed, &[i32]),
     instances: &Instances<'_>,
     most_bars: &(dyn Fn(i32) -> Option<usize> + Sync),
 ) -> (Vec<Drawn>, Vec<Vec<OmissionRow>>) {
@@ -187,7 +193,6 @@ fn draw(
         prepare(&mut data, options, analyzed.time.get(rank).copied());
         (Some(draw_rank((&data, &details), &analyzed.clocks, instances, most_bars)), new)
     };
-    let ranks = &analyzed.analysis.facts.ranks;
     let (drawn, omissions): (Vec<Option<Drawn>>, Vec<Vec<OmissionRow>>) =
         ranks.par_iter().with_max_len(1).map(draw).unzip();
     let mut drawn: Vec<Drawn> = drawn.into_iter().flatten().collect();
