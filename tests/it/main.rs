@@ -27,6 +27,7 @@ mod native;
 mod rankscope;
 mod report;
 mod round_trip;
+mod simulated;
 mod support;
 mod tables;
 mod terminal;

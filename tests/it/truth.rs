@@ -40,7 +40,12 @@ fn the_answers_about_simulated_jobs_are_true() {
         let score = judge(&scenario.expected, &job, &truth, &analysis);
         let (held, stated) = score.in_interval;
         assert_eq!(held, stated, "{name}: the interval of a delay does not hold {:?}: {score:#?}", truth.alone_ns);
-        assert!(score.is_right(), "{name}: {score:#?}, true cost {:?}, waits {}", truth.alone_ns, truth.outcome.waits_ns);
+        assert!(
+            score.is_right(),
+            "{name}: {score:#?}, true cost {:?}, waits {}",
+            truth.alone_ns,
+            truth.outcome.waits_ns
+        );
     }
 }
 
