@@ -1,5 +1,6 @@
 //! The command line: parse, resolve, call the library, exit code.
 
+mod analysis_args;
 mod analyze;
 mod diff;
 mod export;
@@ -7,7 +8,9 @@ mod export;
 mod ffi;
 mod ingest;
 mod input;
+mod map;
 mod output;
+mod reduce;
 mod report;
 mod schema;
 mod scope_args;
@@ -58,6 +61,10 @@ enum Command {
 pub enum AnalysisCommand {
     /// Align, match and analyze a run or traces; write `analysis/` and print a summary
     Analyze(Box<analyze::Arguments>),
+    /// Map a share of the ranks into parts, for a job of many processes
+    Map(Box<map::Arguments>),
+    /// Reduce the parts of all shares; write `analysis/` and print a summary
+    Reduce(reduce::Arguments),
     /// Write traces of torch.profiler (.json, .json.gz) as a run
     Ingest(ingest::Arguments),
     /// Print the table of torch.profiler's key_averages().table() for a run or for traces
@@ -107,6 +114,8 @@ pub fn run(command: AnalysisCommand, program: &str) -> ExitCode {
     threads::start();
     let result = match command {
         AnalysisCommand::Analyze(arguments) => analyze::run(*arguments),
+        AnalysisCommand::Map(arguments) => map::run(&arguments),
+        AnalysisCommand::Reduce(arguments) => reduce::run(&arguments),
         AnalysisCommand::Ingest(arguments) => ingest::run(arguments),
         AnalysisCommand::Table(arguments) => table::run(arguments),
         AnalysisCommand::Stacks(arguments) => stacks::run(arguments),

@@ -1,7 +1,7 @@
 //! Reads a run or traces, puts all ranks on one clock, measures, judges, and renders.
 //!
 //! ```text
-//! ingest ─► align ─► measure ─► judge ─► compare, torch, what_if, watch ─► render ─► cli
+//! ingest ─► align ─► measure ─► parts ─► judge ─► compare, torch, what_if, watch ─► render ─► cli
 //!    └────────┴─ model: a rank, steps, options, the analysis   base: intervals, units, statistics
 //! ```
 //!
@@ -33,6 +33,7 @@ pub mod ingest;
 pub mod judge;
 pub mod measure;
 pub mod model;
+pub(crate) mod parts;
 pub mod render;
 pub mod torch;
 pub mod watch;

@@ -169,6 +169,7 @@ pub(crate) fn signal_text(signal: i32) -> String {
 }
 
 /// `; the steps until 7 are in RUN; next: …`, for a recording that was stopped.
+#[cfg(feature = "train")]
 fn rest_text(run: Option<&PathBuf>, last: Option<u32>) -> String {
     let Some(run) = run.map(|run| run.display()) else { return String::new() };
     match last {

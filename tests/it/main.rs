@@ -24,6 +24,7 @@ mod hang;
 mod imports;
 mod messages;
 mod native;
+mod parts;
 mod rankscope;
 mod report;
 mod round_trip;

@@ -6,7 +6,6 @@
 //! |---- block 1 ----|-- block 2 --|
 //! ```
 
-use std::fs::File;
 use std::hash::Hasher;
 use std::io::{self, ErrorKind, Write};
 
@@ -21,16 +20,16 @@ const KEY: &str = "rankscope.xxh3";
 /// Bytes that are read at once.
 const READ_BYTES: usize = 1 << 18;
 
-/// A file whose blocks are hashed while it is written.
-pub(crate) struct Hashed<'a> {
-    file: &'a mut File,
+/// A file, or the bytes of one, whose blocks are hashed while it is written.
+pub(crate) struct Hashed<'a, W> {
+    file: &'a mut W,
     blocks: Vec<String>,
     length: u64,
     hash: XxHash3_64,
 }
 
-impl<'a> Hashed<'a> {
-    pub(crate) fn new(file: &'a mut File) -> Self {
+impl<'a, W> Hashed<'a, W> {
+    pub(crate) fn new(file: &'a mut W) -> Self {
         Self { file, blocks: Vec::new(), length: 0, hash: XxHash3_64::new() }
     }
 
@@ -57,7 +56,7 @@ fn text(length: u64, hash: &XxHash3_64) -> String {
     format!("{length}:{:016x}", hash.finish())
 }
 
-impl Write for Hashed<'_> {
+impl<W: Write> Write for Hashed<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
         Hasher::write(&mut self.hash, &bytes[..written]);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::{
     ColumnInfo, KEY_BOOT_ID, KEY_CLOCK_DOMAIN, KEY_HOST, KEY_PID, KEY_RANK, KEY_RUN_ID, KEY_SCHEMA_VERSION,
-    KEY_SESSION, SCHEMA_VERSION, Table, View, VocabularyInfo, Writer, analysis_tables, rank_tables, views,
+    KEY_SESSION, SCHEMA_VERSION, Table, View, VocabularyInfo, Writer, analysis_tables, part_tables, rank_tables, views,
 };
 
 const INTRODUCTION: &str = "\
@@ -15,11 +15,12 @@ Every table and column. A run is a directory:
 RUN/run.json                                  manifest
 RUN/<table>/rank-00003-0000.parquet           written by each rank: rank, then part number
 RUN/analysis/<table>.parquet                  written by the analysis
+PARTS/<table>/0123456789abcdef.parquet        written by `map`: named by its content
 ```
 
 - Times are integers in nanoseconds. The last part of a name is its unit: `_ns`, `_bytes`, `_gbs` (10⁹ bytes per second),
   `_ppb` (parts per 10⁹), `_pct` (percent).
-- Times of rank tables are in the rank's own clock. Times of analysis tables are in global time, the clock of the
+- Times of rank tables and of parts are in the rank's own clock. Times of analysis tables are in global time, the clock of the
   reference rank; `clock_fit` maps one to the other.
 - Types are DuckDB's. Columns marked * are never null.
 - Ids are `BIGINT`; a 64-bit unsigned id is stored by its bits.
@@ -39,6 +40,7 @@ pub fn describe() -> String {
     let groups = [
         ("Tables of the ranks", "Each rank writes them while it records.", rank_tables()),
         ("Tables of the analysis", "`--json` prints the same tables, under the same names.", analysis_tables()),
+        ("Tables of the parts", ABOUT_PARTS, part_tables()),
     ];
     for (title, about, tables) in groups {
         let _ = writeln!(out, "## {title}\n\n{about}\n");
@@ -57,6 +59,10 @@ fn describe_table(out: &mut String, table: &Table, vocabularies: &mut BTreeMap<&
     let _ = writeln!(out, "### {}\n\n{}{sorted}\n", table.name, table.doc);
     describe_columns(out, &table.columns, vocabularies);
 }
+
+const ABOUT_PARTS: &str = "\
+`map` writes them, and `reduce` reads them. Beside them, parts hold tables of the ranks (`collectives`, `steps`, `comms`,
+`clock_samples`, `buckets`, `devices`, `counters`) and those tables of the analysis that one rank alone decides.";
 
 const ABOUT_VIEWS: &str = "\
 `analysis/views.sql` defines a view for each table, and those below. A view with the name of a table counts each thing once
@@ -108,7 +114,7 @@ fn is_own(view: &View) -> bool {
 pub struct Entry {
     /// The name.
     pub name: String,
-    /// `table of the ranks`, `table of the analysis` or `view`.
+    /// `table of the ranks`, `table of the analysis`, `table of the parts` or `view`.
     pub kind: &'static str,
     /// One row, in a sentence.
     pub doc: String,
@@ -127,12 +133,14 @@ pub fn entries() -> Vec<Entry> {
         kind: match table.writer {
             Writer::Rank => "table of the ranks",
             Writer::Aggregator => "table of the analysis",
+            Writer::Map => "table of the parts",
         },
         doc: table.doc.into(),
         view_note: note(table.name),
         columns: table.columns,
     };
-    let tables: Vec<Entry> = rank_tables().into_iter().chain(analysis_tables()).map(of_table).collect();
+    let declared = [rank_tables(), analysis_tables(), part_tables()];
+    let tables: Vec<Entry> = declared.into_iter().flatten().map(of_table).collect();
     let of_view = |view: &View| Entry {
         name: view.name.clone(),
         kind: "view",

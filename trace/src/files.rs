@@ -11,8 +11,8 @@
 
 mod temporary;
 
-pub use temporary::{ScratchDirectory, sweep};
-pub(crate) use temporary::{is_temporary, sweep_all};
+pub(crate) use temporary::is_temporary;
+pub use temporary::{ScratchDirectory, sweep, sweep_all};
 
 use std::ffi::OsString;
 use std::fs::{self, File, FileType};

@@ -57,6 +57,7 @@ mod word;
 mod begin;
 mod cell;
 mod checksum;
+mod content;
 mod describe;
 mod error;
 pub mod files;
@@ -77,6 +78,7 @@ pub mod words;
 
 pub use arrow_array::RecordBatch;
 pub use cell::{Cell, DocumentedWord, TextColumn, VocabularyInfo, WordColumn};
+pub use content::{ContentFile, read_content, write_content};
 pub use describe::{Entry, describe, entries};
 pub use error::{Error, io_reason};
 pub use keys::*;

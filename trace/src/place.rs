@@ -14,7 +14,7 @@ mod objects;
 mod reasons;
 
 use std::fs;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -226,7 +226,7 @@ impl ChunkReader for Opened {
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
         Ok(match self {
             Self::File(file) => Box::new(file.get_read(start)?),
-            Self::Object(object) => Box::new(BufReader::new(object.from(start))),
+            Self::Object(object) => object.reader_from(start),
         })
     }
 

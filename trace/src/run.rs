@@ -68,6 +68,14 @@ impl Run {
     /// # Errors
     /// [`Error::NotARun`], or the manifest's errors.
     pub fn open(path: &Path) -> Result<Self, Error> {
+        Self::open_ranks(path, |_| true)
+    }
+
+    /// Opens the shards of some ranks only. What concerns no rank, or a rank without any file, is a problem each time.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_ranks(path: &Path, is_wanted: impl Fn(i32) -> bool) -> Result<Self, Error> {
         let io = |path: &Path| {
             let path = path.to_path_buf();
             move |source| Error::Io { path, source }
@@ -86,15 +94,43 @@ impl Run {
         let manifest = Manifest::read(path)?;
         let mut run =
             Self { path: path.into(), manifest, shards: BTreeMap::new(), problems: Vec::new(), is_excerpt: false };
+        let mut others = BTreeSet::new();
         for table in rank_tables() {
-            run.open_table(table.name);
+            run.open_table(table.name, &is_wanted, &mut others);
         }
         // By number: beyond part 9999 the names sort differently.
         run.shards.values_mut().for_each(|shards| shards.sort_by_key(|shard| shard.part));
         run.drop_double_claims();
         run.compare_with_lists();
-        run.find_missing_ranks();
+        run.find_missing_ranks(&others);
         Ok(run)
+    }
+
+    /// The ranks that have files in a run, with the size of these files. No file is opened.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn list_ranks(path: &Path) -> Result<BTreeMap<i32, u64>, Error> {
+        let mut ranks: BTreeMap<i32, u64> = BTreeMap::new();
+        for table in rank_tables() {
+            let directory = path.join(table.name);
+            let io = |source| Error::Io { path: directory.clone(), source };
+            let entries = match place::entries(&directory) {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                entries => entries.map_err(io)?,
+            };
+            for entry in entries {
+                if let Some(rank) = rank_in_name(&entry.path) {
+                    let bytes = match place::kind(&entry.path).map_err(io)? {
+                        Kind::File { bytes } => bytes,
+                        Kind::Directory | Kind::Other => 0,
+                    };
+                    let sum = ranks.entry(rank).or_default();
+                    *sum = sum.saturating_add(bytes);
+                }
+            }
+        }
+        Ok(ranks)
     }
 
     /// The ranks with at least one readable shard, ascending.
@@ -141,7 +177,8 @@ impl Run {
         (rows, problems)
     }
 
-    fn open_table(&mut self, table: &str) {
+    /// Opens the shards of a table, and adds the ranks that are not wanted to `others`.
+    fn open_table(&mut self, table: &str, is_wanted: &impl Fn(i32) -> bool, others: &mut BTreeSet<i32>) {
         let directory = self.path.join(table);
         let entries = match place::entries(&directory) {
             Ok(entries) => entries,
@@ -149,10 +186,12 @@ impl Run {
             Err(error) if error.kind() == ErrorKind::NotFound => return,
             Err(error) => return self.problem(&directory, None, format!("rows of {table}"), None, error.to_string()),
         };
-        let paths: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path).collect();
+        let (wanted, unwanted): (Vec<PathBuf>, Vec<PathBuf>) =
+            entries.into_iter().map(|entry| entry.path).partition(|path| rank_in_name(path).is_none_or(is_wanted));
+        others.extend(unwanted.iter().filter_map(|path| rank_in_name(path)));
         let opened =
-            place::for_all(&paths, &self.path, |path| (!is_unfinished(path)).then(|| Shard::open(path, table)));
-        for (path, opened) in paths.into_iter().zip(opened) {
+            place::for_all(&wanted, &self.path, |path| (!is_unfinished(path)).then(|| Shard::open(path, table)));
+        for (path, opened) in wanted.into_iter().zip(opened) {
             // A temporary file is a part that was open when its rank died. Only the rank's own counters include its rows.
             let Some(opened) = opened else {
                 let why = "the part was being written when its rank stopped".to_string();
@@ -212,8 +251,9 @@ impl Run {
         self.shards.retain(|_, shards| !shards.is_empty());
     }
 
-    fn find_missing_ranks(&mut self) {
-        let present: BTreeSet<i32> = self.ranks().into_iter().collect();
+    /// Lists the ranks that have no readable shard. `others` have files, and are not looked at.
+    fn find_missing_ranks(&mut self, others: &BTreeSet<i32>) {
+        let present: BTreeSet<i32> = self.ranks().into_iter().chain(others.iter().copied()).collect();
         let world_size = self.manifest.world_size;
         let is_missing = |rank: &i32| !present.contains(rank);
         let expected = present.iter().filter(|rank| (0..world_size).contains(rank)).count() as i64;

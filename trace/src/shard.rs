@@ -27,6 +27,7 @@ use crate::place::{self, Opened};
 use crate::{Error, MAX_TEXT_BYTES, PartRow, Table, files};
 
 pub use write::{ForEach, write_shard, write_shard_with, write_table};
+pub(crate) use write::{descriptions, encode, one_by_one};
 
 /// Rows of a row group: DuckDB's unit of parallel work (60 vectors of 2048).
 pub const ROW_GROUP_ROWS: usize = 122_880;
@@ -225,36 +226,48 @@ impl Shard {
         columns: Option<&[&str]>,
         mut visit: impl FnMut(&RecordBatch) -> Result<(), E>,
     ) -> Result<(), E> {
-        let io = |source| Error::Io { path: self.path.clone(), source };
-        let parquet = |source| Error::Parquet { path: self.path.clone(), source };
-        let file = place::open(&self.path).map_err(io)?;
-        let bytes = file.size_bytes().map_err(io)?;
-        let footer = read_footer(&file, bytes).map_err(parquet)?;
-        let sound_bytes = checksum::sound_bytes(&file, footer.metadata()).map_err(parquet)?;
-        let whole = groups_within(footer.metadata(), sound_bytes.unwrap_or(bytes));
-        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, footer).with_row_groups(whole);
-        if let Some(columns) = columns {
-            let mask = ProjectionMask::columns(builder.parquet_schema(), columns.iter().copied());
-            builder = builder.with_projection(mask);
-        }
-        let mut reader = contain_panic(|| builder.with_batch_size(ROW_GROUP_ROWS).build()).map_err(parquet)?;
         let mut checker = Checker::new(table, self.meta.rank);
         let mut texts = 0;
-        while let Some(batch) = contain_panic(|| Ok(reader.next().transpose()?)).map_err(parquet)? {
-            checker.check(&batch)?;
-            visit(&batch)?;
-            texts += long_texts(&batch);
-        }
-        match sound_bytes {
+        let damage = read_batches(&self.path, columns, |batch| {
+            checker.check(batch)?;
+            visit(batch)?;
+            texts += long_texts(batch);
+            Ok::<_, E>(())
+        })?;
+        match damage {
             None if texts > 0 => Err(Error::LongTexts { path: self.path.clone(), texts }.into()),
             None => Ok(()),
-            Some(sound) => {
-                let why =
-                    format!("the file is damaged: from byte {sound} on, it differs from the checksum in its footer");
-                Err(parquet(ParquetError::General(why)).into())
-            }
+            Some(damage) => Err(damage.into()),
         }
     }
+}
+
+/// Reads the named columns of a file up to the first byte that differs from its checksum, and returns the error of that byte.
+pub(crate) fn read_batches<E: From<Error>>(
+    path: &Path,
+    columns: Option<&[&str]>,
+    mut visit: impl FnMut(&RecordBatch) -> Result<(), E>,
+) -> Result<Option<Error>, E> {
+    let io = |source| Error::Io { path: path.into(), source };
+    let parquet = |source| Error::Parquet { path: path.into(), source };
+    let file = place::open(path).map_err(io)?;
+    let bytes = file.size_bytes().map_err(io)?;
+    let footer = read_footer(&file, bytes).map_err(parquet)?;
+    let sound_bytes = checksum::sound_bytes(&file, footer.metadata()).map_err(parquet)?;
+    let whole = groups_within(footer.metadata(), sound_bytes.unwrap_or(bytes));
+    let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, footer).with_row_groups(whole);
+    if let Some(columns) = columns {
+        let mask = ProjectionMask::columns(builder.parquet_schema(), columns.iter().copied());
+        builder = builder.with_projection(mask);
+    }
+    let mut reader = contain_panic(|| builder.with_batch_size(ROW_GROUP_ROWS).build()).map_err(parquet)?;
+    while let Some(batch) = contain_panic(|| Ok(reader.next().transpose()?)).map_err(parquet)? {
+        visit(&batch)?;
+    }
+    Ok(sound_bytes.map(|sound| {
+        let why = format!("the file is damaged: from byte {sound} on, it differs from the checksum in its footer");
+        parquet(ParquetError::General(why))
+    }))
 }
 
 /// Memory of a row beside its strings, with the batch that it is read in: the columns that an analysis reads of `events`.

@@ -20,6 +20,8 @@ pub enum Writer {
     Rank,
     /// The aggregator writes one file: `RUN/analysis/<table>.parquet`.
     Aggregator,
+    /// `map` writes files that are named by their content: `PARTS/<table>/0123456789abcdef.parquet`.
+    Map,
 }
 
 /// One column, with the sentence that documents it.

@@ -1,4 +1,4 @@
-//! The tables: one file for those of the ranks, four for those of the aggregator.
+//! The tables: one file for those of the ranks, four for those of the aggregator, one for those of parts.
 //!
 //! A new table of the aggregator needs its declaration and the code that fills it. Parquet, JSON, views, documentation
 //! and tests iterate over the declarations: over values by [`Tables::all`], over types by [`visit_analysis_tables`].
@@ -6,7 +6,7 @@
 use arrow_array::RecordBatch;
 use serde::Serialize;
 
-use crate::{Error, Row, Table, batch_from_rows};
+use crate::{Error, Row, Table, batch_from_rows, rows_from_batch};
 
 #[macro_use]
 mod analysis;
@@ -15,6 +15,8 @@ mod communication;
 #[macro_use]
 mod device;
 #[macro_use]
+mod part;
+#[macro_use]
 mod rank;
 #[macro_use]
 mod stragglers;
@@ -22,6 +24,7 @@ mod stragglers;
 pub use analysis::*;
 pub use communication::*;
 pub use device::*;
+pub use part::*;
 pub use rank::*;
 pub use stragglers::*;
 
@@ -29,13 +32,18 @@ pub use stragglers::*;
 pub trait TableRows {
     /// The table.
     fn table(&self) -> Table;
+    /// Number of rows.
+    fn row_count(&self) -> usize;
     /// The rows as one batch.
     ///
     /// # Errors
     /// As [`batch_from_rows`].
     fn batch(&self) -> Result<RecordBatch, Error>;
-    /// Whether there are no rows.
-    fn is_empty(&self) -> bool;
+    /// Adds the rows of a batch.
+    ///
+    /// # Errors
+    /// As [`rows_from_batch`].
+    fn add_batch(&mut self, batch: &RecordBatch) -> Result<(), Error>;
     /// Adds a row of defaults.
     fn push_default(&mut self);
 }
@@ -44,11 +52,15 @@ impl<R: Row> TableRows for Vec<R> {
     fn table(&self) -> Table {
         R::table()
     }
+    fn row_count(&self) -> usize {
+        self.len()
+    }
     fn batch(&self) -> Result<RecordBatch, Error> {
         batch_from_rows(self)
     }
-    fn is_empty(&self) -> bool {
-        Vec::is_empty(self)
+    fn add_batch(&mut self, batch: &RecordBatch) -> Result<(), Error> {
+        self.extend(rows_from_batch::<R>(batch)?);
+        Ok(())
     }
     fn push_default(&mut self) {
         self.push(R::default());
@@ -78,6 +90,11 @@ rank_list!([declare_visit]
 analysis_list!([result_list device_list communication_list straggler_list declare_visit]
     /// Visits the row type of every table that the aggregator writes.
     fn visit_analysis_tables;
+);
+
+part_list!([declare_visit]
+    /// Visits the row type of every table that only `map` writes.
+    fn visit_part_tables;
 );
 
 macro_rules! declare_tables {
@@ -166,5 +183,12 @@ pub fn rank_tables() -> Vec<Table> {
 pub fn analysis_tables() -> Vec<Table> {
     let mut declared = Declared(Vec::new());
     visit_analysis_tables(&mut declared);
+    declared.0
+}
+
+/// Every table that only `map` writes.
+pub fn part_tables() -> Vec<Table> {
+    let mut declared = Declared(Vec::new());
+    visit_part_tables(&mut declared);
     declared.0
 }

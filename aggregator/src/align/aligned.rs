@@ -125,13 +125,37 @@ pub(crate) fn load_chosen<T: Send>(
         return Err(Error::NoRank { path: source.info().path, why });
     }
     let mut outlines: Vec<&mut RankOutline> = loaded.iter_mut().map(outline).collect();
-    let unknown = peers_as_ranks(&mut outlines);
-    omissions.extend(infer_communicators(&mut outlines));
+    let omissions = join_outlines(&mut outlines, omissions, options);
+    Ok((loaded, omissions))
+}
+
+/// Turns the peers of loaded ranks into ranks of the job, and finds communicators that no row names. Returns all omissions:
+/// `of_input`, those of the input and of ranks that failed to load, come first.
+pub(crate) fn join_outlines(
+    outlines: &mut [&mut RankOutline],
+    of_input: Vec<OmissionRow>,
+    options: &Options,
+) -> Vec<OmissionRow> {
+    let mut omissions = in_order(of_input);
+    let unknown = peers_as_ranks(outlines);
+    omissions.extend(infer_communicators(outlines));
     // Peers excluded by --ranks are expected to be unknown; do not report them.
     if options.ranks.is_none() {
         omissions.extend(unknown);
     }
-    Ok((loaded, omissions))
+    omissions
+}
+
+/// Each omission once, in an order that does not depend on who found it: every share of an input lists the problems of the
+/// whole input.
+fn in_order(mut omissions: Vec<OmissionRow>) -> Vec<OmissionRow> {
+    let key = |row: &OmissionRow| {
+        let kind = row.kind.as_str().to_string();
+        (row.what.clone(), row.rank, row.file.clone(), kind, row.why.clone(), row.amount)
+    };
+    omissions.sort_by_cached_key(key);
+    omissions.dedup();
+    omissions
 }
 
 /// The span of `--from` and `--to` on each rank's clock; empty without these options.
@@ -146,7 +170,7 @@ pub(crate) fn time_bounds<'a>(
 ///
 /// # Errors
 /// [`Error::NoRank`] if there is none.
-fn chosen_ranks(source: &dyn Source, options: &Options) -> Result<Vec<i32>, Error> {
+pub(crate) fn chosen_ranks(source: &dyn Source, options: &Options) -> Result<Vec<i32>, Error> {
     let available = source.ranks();
     let wanted = |rank: &i32| options.ranks.as_ref().is_none_or(|ranks| ranks.contains(rank));
     let ranks: Vec<i32> = available.iter().copied().filter(wanted).collect();
@@ -171,7 +195,7 @@ pub(crate) fn align_as_chosen(
 
 /// Loads every rank. A rank that cannot be loaded becomes an omission. Each thread holds one rank at a time, so memory
 /// is bounded by the number of threads.
-fn each_rank<T: Send>(
+pub(crate) fn each_rank<T: Send>(
     ranks: &[i32],
     progress: &(dyn Fn(usize, usize) + Sync),
     omissions: &mut Vec<OmissionRow>,

@@ -5,22 +5,17 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use regex::Regex;
-use trace::place;
-use trace::terminal::{self, Form};
+use trace::{place, terminal};
 
-use crate::cli::Outcome;
+use crate::cli::analysis_args::{AnalysisArguments, PrintArguments};
 use crate::cli::input::{Input, InputArguments, resolve};
-use crate::cli::output::text_output;
-use crate::cli::scope_args::{CommunicationArguments, ScopeArguments};
-use crate::cli::thresholds::ThresholdArguments;
+use crate::cli::{Outcome, map};
 use crate::ingest::kineto::KinetoSource;
 use crate::ingest::snapshot::SnapshotSource;
 use crate::ingest::source::{RunSource, Source};
 use crate::model::options::Options;
-use crate::render::shown_ranks::MOST_RANKS;
-use crate::render::summary::{self, TerminalStyle};
-use crate::render::{json, parquet};
+use crate::render::parquet;
+use crate::render::summary::TerminalStyle;
 use crate::{Analysis, Error, analyze};
 
 /// Align, match and analyze a run or traces; write `analysis/` and print a summary.
@@ -34,50 +29,42 @@ pub struct Arguments {
     /// of a run]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Print the analysis as JSON instead of the summary. Of more than 512 ranks it has the worst and typical ones; --full prints
-    /// all.
-    #[arg(long)]
-    json: bool,
-    /// Print so many rows of each table of the summary, and count the rest. [default: as many ranks as fit 20 lines; 12 with
-    /// --full]
-    #[arg(long, value_name = "N")]
-    top: Option<usize>,
-    /// Print also the findings, communication, buckets, devices, kernels, modules, memory, clocks, and what was left out. With
-    /// --json: all rows.
-    #[arg(long)]
-    full: bool,
     #[command(flatten)]
     input: InputArguments,
     #[command(flatten)]
-    scope: ScopeArguments,
+    analysis: AnalysisArguments,
     #[command(flatten)]
-    communication: CommunicationArguments,
-    /// Use only the time inside host ranges whose name matches.
-    #[arg(long, value_name = "REGEX")]
-    range: Option<Regex>,
-    /// Look for kernel sequences in operators and ranges whose name matches, instead of in every outermost operator.
-    #[arg(long, value_name = "REGEX")]
-    sequences_of: Option<Regex>,
-    #[command(flatten)]
-    thresholds: ThresholdArguments,
+    print: PrintArguments,
+    /// Keep the parts of ranks in this directory while they are mapped, and take those that an earlier, killed analysis of
+    /// the same input and options left there.
+    #[arg(long, value_name = "PARTS")]
+    resume: Option<PathBuf>,
 }
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let mut options = options(&arguments);
-    let (analysis, run) = match resolve(arguments.paths.clone())? {
-        Input::Run(path) => {
+    let mut options = arguments.analysis.options();
+    let (analysis, run) = match (&arguments.resume, resolve(arguments.paths.clone())?) {
+        (Some(parts), input) => {
+            let run = match &input {
+                Input::Run(path) => Some(path.clone()),
+                Input::Traces(_) | Input::Snapshots(_) => None,
+            };
+            let analysis = map::analyze_by_parts(input, arguments.input, &options, parts)?;
+            (analysis, run.map(|path| arguments.input.open_run(&path)).transpose()?)
+        }
+        (None, Input::Run(path)) => {
             let source = arguments.input.open_run(&path)?;
             arguments.input.select_steps(&source, &mut options.steps)?;
             (with_progress(&source, &options)?, Some(source))
         }
-        Input::Traces(paths) => {
+        (None, Input::Traces(paths)) => {
             (with_progress(&KinetoSource::open_with(&paths, arguments.input.plan_options())?, &options)?, None)
         }
-        Input::Snapshots(paths) => (with_progress(&SnapshotSource::open(&paths)?, &options)?, None),
+        (None, Input::Snapshots(paths)) => (with_progress(&SnapshotSource::open(&paths)?, &options)?, None),
     };
     // The result is printed even if it cannot be saved.
-    print_analysis(&analysis, &arguments)?;
+    arguments.print.print(&analysis, &arguments.paths)?;
     if let Some(note) = save(&analysis, &arguments, run.as_ref())? {
         // If stderr is closed, the message is lost.
         terminal::say(note);
@@ -109,16 +96,6 @@ fn save(analysis: &Analysis, arguments: &Arguments, run: Option<&RunSource>) -> 
     }
 }
 
-fn options(arguments: &Arguments) -> Options {
-    Options {
-        range: arguments.range.clone(),
-        sequences_of: arguments.sequences_of.clone(),
-        thresholds: arguments.thresholds.thresholds(),
-        communication: arguments.communication.rule(),
-        ..arguments.scope.options()
-    }
-}
-
 fn with_progress(source: &dyn Source, options: &Options) -> Result<Analysis, Error> {
     with_bar(|progress| analyze(source, options, progress))
 }
@@ -137,18 +114,6 @@ pub(super) fn with_bar<T>(work: impl FnOnce(&(dyn Fn(usize, usize) + Sync)) -> T
     });
     bar.finish_and_clear();
     result
-}
-
-fn print_analysis(analysis: &Analysis, arguments: &Arguments) -> Result<(), Error> {
-    if arguments.json {
-        let most = if arguments.full { usize::MAX } else { MOST_RANKS };
-        return json::render(analysis, most, terminal::stdout(Form::Json));
-    }
-    let mut paths = arguments.paths.iter().map(|path| path.display().to_string());
-    let first = paths.next().unwrap_or_default();
-    let input = if paths.next().is_some() { format!("{first} …") } else { first };
-    let style = TerminalStyle { width: width(), colour: colour(), top: arguments.top, full: arguments.full, input };
-    summary::render(analysis, &style, text_output())
 }
 
 /// The width of the terminal, or the value of `COLUMNS` if stdout is no terminal.

@@ -69,17 +69,24 @@ impl InputArguments {
         RunSource::open_within(path, self.max_memory_bytes())
     }
 
-    fn max_memory_bytes(self) -> Option<u64> {
+    /// The chosen window.
+    pub(super) fn window(self) -> WindowChoice {
+        self.window
+    }
+
+    /// The choices that decide what of the input is read, as text.
+    pub(super) fn choices(self) -> String {
+        let Self { window, force, max_memory, strict: _ } = self;
+        format!("window {window:?}, force {force}, max_memory {:?}", max_memory.map(|size| size.as_u64()))
+    }
+
+    pub(super) fn max_memory_bytes(self) -> Option<u64> {
         self.max_memory.map(|size| size.as_u64())
     }
 
     /// The outcome of a command whose worst omission is `worst`.
     pub(super) fn outcome(self, worst: Option<OmissionKind>) -> Outcome {
-        match worst {
-            Some(OmissionKind::Lost) => Outcome::Partial,
-            Some(OmissionKind::LeftOut) if self.strict => Outcome::Partial,
-            Some(OmissionKind::LeftOut | OmissionKind::Note) | None => Outcome::Done,
-        }
+        outcome(worst, self.strict)
     }
 
     /// Narrows `steps` to those of the chosen window of a run.
@@ -107,6 +114,15 @@ impl InputArguments {
             Some(steps) => steps.start.max(window.start)..steps.end.min(window.end),
         });
         Ok(())
+    }
+}
+
+/// The outcome of a command whose worst omission is `worst`.
+pub(super) fn outcome(worst: Option<OmissionKind>, strict: bool) -> Outcome {
+    match worst {
+        Some(OmissionKind::Lost) => Outcome::Partial,
+        Some(OmissionKind::LeftOut) if strict => Outcome::Partial,
+        Some(OmissionKind::LeftOut | OmissionKind::Note) | None => Outcome::Done,
     }
 }
 

@@ -85,6 +85,11 @@ impl SnapshotSource {
         }
         Ok(Self { path: paths.first().cloned().unwrap_or_default(), files, omissions: Vec::new() })
     }
+
+    /// The file of each rank.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (i32, &Path)> {
+        self.files.iter().map(|(rank, path)| (*rank, path.as_path()))
+    }
 }
 
 impl Source for SnapshotSource {

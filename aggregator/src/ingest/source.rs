@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use trace::{OmissionRow, Row, Run, StepRow};
+use trace::{Manifest, OmissionRow, Row, Run, StepRow};
 
 use crate::Error;
 use crate::base::units::{self, omission};
@@ -109,7 +109,22 @@ impl RunSource {
     /// # Errors
     /// The errors of [`Run::open`].
     pub fn open_within(path: &Path, max_memory_bytes: Option<u64>) -> Result<Self, Error> {
-        let mut run = Run::open(path)?;
+        Ok(Self::within(Run::open(path)?, max_memory_bytes))
+    }
+
+    /// As [`open_within`](Self::open_within), for some ranks only.
+    ///
+    /// # Errors
+    /// The errors of [`Run::open`].
+    pub(crate) fn open_ranks(
+        path: &Path,
+        is_wanted: impl Fn(i32) -> bool,
+        max_memory_bytes: Option<u64>,
+    ) -> Result<Self, Error> {
+        Ok(Self::within(Run::open_ranks(path, is_wanted)?, max_memory_bytes))
+    }
+
+    fn within(mut run: Run, max_memory_bytes: Option<u64>) -> Self {
         let all = max_memory_bytes.unwrap_or_else(default_max_memory_bytes);
         let at_once = rayon::current_num_threads().min(run.ranks().len()).max(1) as u64;
         let per_rank = all / at_once;
@@ -123,7 +138,7 @@ impl RunSource {
                 units::plural(at_once as usize, "rank"),
             )
         });
-        Ok(Self { run, unlisted: Mutex::default() })
+        Self { run, unlisted: Mutex::default() }
     }
 
     /// A run whose shards are chosen already.
@@ -179,6 +194,18 @@ impl RunSource {
         windows.into_iter().map(|(_, steps)| steps).collect()
     }
 
+    /// The properties of a run.
+    pub(crate) fn info_of(path: &Path, manifest: &Manifest) -> SourceInfo {
+        SourceInfo {
+            path: path.into(),
+            run_id: manifest.run_id.clone(),
+            tool: manifest.tool.clone(),
+            world_size: Some(manifest.world_size),
+            created_utc_ns: Some(manifest.created_utc_ns).filter(|ns| *ns > 0),
+            command: manifest.command.clone(),
+        }
+    }
+
     /// The underlying run.
     pub fn run(&self) -> &Run {
         &self.run
@@ -187,15 +214,7 @@ impl RunSource {
 
 impl Source for RunSource {
     fn info(&self) -> SourceInfo {
-        let manifest = &self.run.manifest;
-        SourceInfo {
-            path: self.run.path.clone(),
-            run_id: manifest.run_id.clone(),
-            tool: manifest.tool.clone(),
-            world_size: Some(manifest.world_size),
-            created_utc_ns: Some(manifest.created_utc_ns).filter(|ns| *ns > 0),
-            command: manifest.command.clone(),
-        }
+        Self::info_of(&self.run.path, &self.run.manifest)
     }
 
     fn ranks(&self) -> Vec<i32> {

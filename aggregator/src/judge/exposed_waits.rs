@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
-use trace::{InstanceRow, WaitRow};
+use trace::{InstanceRow, StepBreakdownRow, WaitRow};
 
 use crate::base::intervals::{Interval, IntervalSet};
 use crate::measure::part::RankPart;
@@ -30,7 +30,12 @@ const MAX_UNKNOWN_PCT: i64 = 1;
 /// ```
 ///
 /// A receiver waits for the work of its sender. That is a wait in its step, but none that tells which rank is late.
-pub(super) fn fill_exposed_waits(waits: &mut [WaitRow], instances: &[Instance], parts: &mut [RankPart]) {
+pub(super) fn fill_exposed_waits(
+    waits: &mut [WaitRow],
+    instances: &[Instance],
+    parts: &[RankPart],
+    breakdown: &mut [StepBreakdownRow],
+) {
     let of_rank: FxHashMap<i32, &RankPart> = parts.iter().map(|p| (p.outline.info.rank, p)).collect();
     let instances: FxHashMap<i64, &Instance> = instances.iter().map(|i| (i.id, i)).collect();
     let mut of_steps: FxHashMap<(i32, Option<i64>, i32), WaitsOfStep> = FxHashMap::default();
@@ -57,7 +62,7 @@ pub(super) fn fill_exposed_waits(waits: &mut [WaitRow], instances: &[Instance], 
             }
         }
     }
-    for row in parts.iter_mut().flat_map(|part| &mut part.tables.step_breakdown) {
+    for row in breakdown {
         let waits = row.step.and_then(|step| of_steps.remove(&(row.rank, row.device_id, step)));
         let waits = waits.filter(|w| w.unknown_ns.saturating_mul(100) <= MAX_UNKNOWN_PCT * row.exposed_comm_ns);
         // Waits at the same time count once, and a collective of a step may run beyond the step's end.
@@ -143,10 +148,11 @@ mod tests {
             outline.collectives[0].row.step = Some(1);
             let steps =
                 [None, Some(1)].map(|step| StepBreakdownRow { rank, step, exposed_comm_ns: 9, ..Default::default() });
-            let tables = trace::Tables { step_breakdown: steps.into(), ..Default::default() };
-            RankPart { outline, tables, ..RankPart::default() }
+            (RankPart { outline, ..RankPart::default() }, steps)
         };
-        let mut parts = [rank(0, "....###########", 6), rank(1, "............###", 3)];
+        let (parts, steps): (Vec<_>, Vec<_>) =
+            [rank(0, "....###########", 6), rank(1, "............###", 3)].into_iter().unzip();
+        let mut breakdown = steps.concat();
         let member = |rank, start_ns| Member { rank, index: 0, start_ns, end_ns: Some(15), device_clock: false };
         let instance = |barrier| Instance {
             id: 0,
@@ -166,9 +172,8 @@ mod tests {
         let mut filled = |barrier| {
             let mut waits = [wait(0, 0, (4, 12), 0), wait(0, 1, (12, 12), 0), wait(7, 1, (12, 12), 0)];
             waits.iter_mut().for_each(|w| w.exposed_wait_ns = None);
-            fill_exposed_waits(&mut waits, &[instance(barrier)], &mut parts);
-            let steps =
-                parts.iter().flat_map(|p| &p.tables.step_breakdown).map(|row| row.exposed_wait_ns).collect::<Vec<_>>();
+            fill_exposed_waits(&mut waits, &[instance(barrier)], &parts, &mut breakdown);
+            let steps: Vec<_> = breakdown.iter().map(|row| row.exposed_wait_ns).collect();
             assert_eq!(steps, [None, Some(3), None, Some(0)], "a receiver waits, too");
             waits.map(|w| w.exposed_wait_ns)
         };

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use trace::{StragglerRow, Text};
+use trace::{StepBreakdownRow, StragglerRow, Text};
 
 use crate::measure::part::RankPart;
 use crate::model::analysis::RankIdentity;
 
 /// The identity of the rank of a part. Its device is the only one with work of the rank, or else the only one of the process.
-pub(super) fn identity(part: &RankPart) -> RankIdentity {
+/// `breakdown` are the rows of all ranks, in the order of ranks.
+pub(super) fn identity(part: &RankPart, breakdown: &[StepBreakdownRow]) -> RankIdentity {
     let info = &part.outline.info;
-    let worked: BTreeSet<i64> = part.tables.step_breakdown.iter().filter_map(|row| row.device_id).collect();
+    let first = breakdown.partition_point(|row| row.rank < info.rank);
+    let of_rank = breakdown[first..].iter().take_while(|row| row.rank == info.rank);
+    let worked: BTreeSet<i64> = of_rank.filter_map(|row| row.device_id).collect();
     let all: BTreeSet<i64> = part.devices.iter().map(|device| device.device_id).collect();
     let only = |ids: &BTreeSet<i64>| ids.first().copied().filter(|_| ids.len() == 1);
     let device_id = if worked.is_empty() { only(&all) } else { only(&worked) };
@@ -41,13 +44,11 @@ pub(super) fn identify(rows: &mut [StragglerRow], identities: &[RankIdentity]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trace::{DeviceRow, StepBreakdownRow, Tables};
+    use trace::DeviceRow;
 
-    fn part(worked: &[i64], visible: &[i64]) -> RankPart {
+    fn part(visible: &[i64]) -> RankPart {
         let mut part = RankPart::default();
         part.outline.info.rank = 3;
-        let row = |device_id: &i64| StepBreakdownRow { device_id: Some(*device_id), ..Default::default() };
-        part.tables = Tables { step_breakdown: worked.iter().map(row).collect(), ..Tables::default() };
         let device =
             |id: &i64| DeviceRow { device_id: *id, uuid: Some(format!("GPU-{id}").into()), ..Default::default() };
         part.devices = visible.iter().map(device).collect();
@@ -57,7 +58,10 @@ mod tests {
     #[test]
     fn the_device_of_a_rank_is_the_one_that_worked_for_it() {
         let device = |worked: &[i64], visible: &[i64]| {
-            let identity = identity(&part(worked, visible));
+            let row = |rank, device_id| StepBreakdownRow { rank, device_id: Some(device_id), ..Default::default() };
+            let rows = worked.iter().map(|id| row(3, *id));
+            let rows: Vec<_> = [row(2, 8)].into_iter().chain(rows).chain([row(4, 9)]).collect();
+            let identity = identity(&part(visible), &rows);
             (identity.device_id, identity.device_uuid)
         };
         assert_eq!(device(&[2], &[0, 1, 2]), (Some(2), Some("GPU-2".into())), "other devices are only visible");

@@ -1,15 +1,18 @@
 //! The reduction: aligns and matches the parts of all ranks and merges them into one [`Analysis`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use trace::{
     CLOCK_SOURCE, CUT_SOURCE, CounterRow, DeviceRow, JobPathRow, OMISSION_SOURCE, OmissionRow, Phase, SelectionRow,
+    StepBreakdownRow,
 };
 
 use crate::Error;
-use crate::align::aligned::{align_as_chosen, list, load_chosen, time_bounds};
+use crate::align::aligned::{align_as_chosen, join_outlines, list, load_chosen, time_bounds};
 use crate::align::clock::Clocks;
 use crate::base::intervals::Interval;
+use crate::base::units::omission;
 use crate::ingest::source::{Source, SourceInfo};
 use crate::judge::buckets::bucket_timing;
 use crate::judge::collective_cost::{fused, instance_row};
@@ -29,11 +32,12 @@ use crate::measure::by_name::{compare_kernels, compare_ops};
 use crate::measure::map::map_rank;
 use crate::measure::own_time::{self, OwnTime};
 use crate::measure::part::RankPart;
-use crate::model::Instance;
 use crate::model::analysis::{Analysis, Facts, Tables};
 use crate::model::options::Options;
 use crate::model::selection::require_any;
 use crate::model::thresholds::Thresholds;
+use crate::model::{Instance, RankOutline};
+use crate::parts::Shares;
 
 /// Analyzes a source: loads, maps and drops every rank in parallel, then reduces. Calls `progress` after each rank with
 /// the number of finished ranks and the total.
@@ -48,6 +52,23 @@ pub fn analyze(
 ) -> Result<Analysis, Error> {
     let (parts, _, omissions) = map_chosen(source, options, progress)?;
     reduce(parts, &source.info(), options, omissions)
+}
+
+/// Reduces the shares that `map` wrote: the same as [`analyze`] does with their ranks in memory.
+///
+/// # Errors
+/// The errors of [`analyze`].
+pub(crate) fn reduce_shares(shares: Shares, path: &Path) -> Result<Analysis, Error> {
+    let Shares { contract, options, mut parts, tables, omissions } = shares;
+    let info = contract.input.info(path);
+    if parts.is_empty() {
+        let first = omissions.first().map(|first| format!("; {}", omission(first))).unwrap_or_default();
+        return Err(Error::NoRank { path: path.into(), why: format!("no share has a part of a rank{first}") });
+    }
+    let mut outlines: Vec<&mut RankOutline> = parts.iter_mut().map(|part| &mut part.outline).collect();
+    let omissions = join_outlines(&mut outlines, omissions, &options);
+    require_any(parts.iter().map(RankPart::held), &options, path)?;
+    reduce_aligned(parts, tables, &info, &options, omissions).map(|(analysis, ..)| analysis)
 }
 
 /// An analysis with the data that renderers of single rows need.
@@ -87,7 +108,7 @@ pub(crate) fn analyze_replayed(
     let collectives = parts.iter().flat_map(|part| &part.outline.collectives);
     let comm_names = collectives.filter_map(|c| Some((c.comm_id, c.comm_name.as_ref()?.to_string()))).collect();
     let gradients = gradients(&parts);
-    let (analysis, _, mut replayed) = reduce_aligned(parts, &source.info(), options, omissions)?;
+    let (analysis, _, mut replayed) = reduce_in_memory(parts, &source.info(), options, omissions)?;
     replayed.gradients = gradients;
     Ok(AnalyzedReplay { analysis, comm_names, replayed })
 }
@@ -122,7 +143,7 @@ pub(crate) fn analyze_aligned(
     let devices = parts.iter().flat_map(|p| p.devices.iter().cloned()).collect();
     let of_part = |part: &RankPart| Some((part.outline.info.rank, part.outline.recorded_ns?));
     let recorded: Vec<(i32, (i64, i64))> = parts.iter().filter_map(of_part).collect();
-    let (analysis, clocks, _) = reduce_aligned(parts, &source.info(), options, omissions)?;
+    let (analysis, clocks, _) = reduce_in_memory(parts, &source.info(), options, omissions)?;
     let global = |(rank, (first, last))| (clocks.global(rank, false, first), clocks.global(rank, false, last));
     let recorded_ns = recorded.into_iter().map(global).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
     Ok(Analyzed { analysis, clocks, time, devices, recorded_ns })
@@ -162,20 +183,32 @@ pub fn reduce(
     options: &Options,
     omissions: Vec<OmissionRow>,
 ) -> Result<Analysis, Error> {
-    reduce_aligned(parts, info, options, omissions).map(|(analysis, ..)| analysis)
+    reduce_in_memory(parts, info, options, omissions).map(|(analysis, ..)| analysis)
 }
 
-fn reduce_aligned(
+/// Reduces parts that still have their tables.
+fn reduce_in_memory(
     mut parts: Vec<RankPart>,
+    info: &SourceInfo,
+    options: &Options,
+    omissions: Vec<OmissionRow>,
+) -> Result<(Analysis, Clocks, Replayed), Error> {
+    let mut tables = Tables::default();
+    parts.iter_mut().for_each(|part| tables.append(std::mem::take(&mut part.tables)));
+    reduce_aligned(parts, tables, info, options, omissions)
+}
+
+/// Reduces parts. `of_ranks` are the tables that one rank alone decides, in the order of ranks.
+fn reduce_aligned(
+    parts: Vec<RankPart>,
+    mut of_ranks: Tables,
     info: &SourceInfo,
     options: &Options,
     mut omissions: Vec<OmissionRow>,
 ) -> Result<(Analysis, Clocks, Replayed), Error> {
     let (instances, clocks, unmatched) =
         align_as_chosen(&parts.iter().map(|part| &part.outline).collect::<Vec<_>>(), info, options)?;
-    for part in &mut parts {
-        omissions.append(&mut part.tables.omissions);
-    }
+    omissions.append(&mut of_ranks.omissions);
     omissions.extend(unmatched);
     omissions.extend(lacking(&parts, options));
     omissions.extend(fused(&instances));
@@ -188,8 +221,8 @@ fn reduce_aligned(
     let error_ns = |rank: i32, device: bool| error_ns(&clocks, rank, device);
     let (mut stragglers, replayed) =
         stragglers::reduce_replayed(&straggler_parts, &instances, (&to_global, &error_ns), &options.thresholds);
-    fill_exposed_waits(&mut stragglers.waits, &instances, &mut parts);
-    let facts = facts(&parts, info, options);
+    fill_exposed_waits(&mut stragglers.waits, &instances, &parts, &mut of_ranks.step_breakdown);
+    let facts = facts(&parts, &of_ranks.step_breakdown, info, options);
     identify(&mut stragglers.stragglers, &facts.identities);
     omissions.extend(stragglers.omissions);
     let found = headline::Found { moving: stragglers.moving, together_ns: stragglers.together_ns };
@@ -212,15 +245,10 @@ fn reduce_aligned(
     let memory: BTreeMap<(i32, i64), i64> =
         parts.iter().flat_map(|p| &p.devices).filter_map(|d| Some(((d.rank, d.device_id), d.memory_bytes?))).collect();
     let suspected = suspects(parts.iter().map(|part| (part.outline.info.rank, &part.communication)));
-    let of_ranks = suspected.into_iter().chain(overhead(&parts)).collect();
-    for mut part in parts {
-        let rank = part.outline.info.rank;
-        part.tables.memory_peaks.iter_mut().for_each(|m| m.ts_ns = clocks.global(rank, false, m.ts_ns));
-        let peaks = part.tables.memory_at_peak.iter_mut().filter_map(|m| m.ts_ns.as_mut());
-        peaks.for_each(|ts_ns| *ts_ns = clocks.global(rank, false, *ts_ns));
-        part.tables.memory_curve.iter_mut().for_each(|m| m.ts_ns = clocks.global(rank, false, m.ts_ns));
-        tables.append(part.tables);
-    }
+    let of_parts = suspected.into_iter().chain(overhead(&parts)).collect();
+    drop(parts);
+    to_global_time(&mut of_ranks, &clocks);
+    tables.append(of_ranks);
     compare_ops(&mut tables.op_stats);
     compare_kernels(&mut tables.kernel_stats);
     name_slow_devices(&mut tables.stragglers, &tables.kernel_stats, &facts);
@@ -228,9 +256,18 @@ fn reduce_aligned(
     tables.rank_groups = rank_groups(&tables, &facts);
     let verdict = headline::verdict(&tables, &found, &facts, &options.thresholds);
     let mut analysis = Analysis { facts, verdict, tables };
-    analysis.tables.findings = findings(&analysis, options, &memory, of_ranks);
+    analysis.tables.findings = findings(&analysis, options, &memory, of_parts);
     headline::take_top_finding(&mut analysis);
     Ok((analysis, clocks, replayed))
+}
+
+/// Turns the times in tables of ranks from the ranks' clocks to global time.
+fn to_global_time(tables: &mut Tables, clocks: &Clocks) {
+    tables.memory_peaks.iter_mut().for_each(|row| row.ts_ns = clocks.global(row.rank, false, row.ts_ns));
+    for row in &mut tables.memory_at_peak {
+        row.ts_ns = row.ts_ns.map(|ts_ns| clocks.global(row.rank, false, ts_ns));
+    }
+    tables.memory_curve.iter_mut().for_each(|row| row.ts_ns = clocks.global(row.rank, false, row.ts_ns));
 }
 
 /// The error of global times of a rank's host or device clock, at 95 %; `None` if it is unknown.
@@ -251,7 +288,7 @@ pub(crate) fn job_critical_path(
     critical_path_of_job(&own_time::of_run(parts.iter()), instances, (&to_global, &error_ns), thresholds)
 }
 
-fn facts(parts: &[RankPart], info: &SourceInfo, options: &Options) -> Facts {
+fn facts(parts: &[RankPart], breakdown: &[StepBreakdownRow], info: &SourceInfo, options: &Options) -> Facts {
     let ranks: Vec<i32> = parts.iter().map(|p| p.outline.info.rank).collect();
     let hosts: BTreeSet<&str> = parts.iter().map(|p| p.outline.info.host.as_str()).filter(|h| !h.is_empty()).collect();
     let active = parts.iter().flat_map(|p| &p.outline.steps).filter(|s| s.phase != Phase::Warmup);
@@ -264,7 +301,7 @@ fn facts(parts: &[RankPart], info: &SourceInfo, options: &Options) -> Facts {
         world_size,
         missing_ranks: missing_ranks(world_size.unwrap_or(0), &ranks),
         ranks,
-        identities: parts.iter().map(identity).collect(),
+        identities: parts.iter().map(|part| identity(part, breakdown)).collect(),
         hosts: hosts.into_iter().map(String::from).collect(),
         steps: steps.into_iter().collect(),
         events: parts.iter().map(|p| p.rows).sum(),

@@ -2,7 +2,8 @@
 
 /// The evidence that clocks are fitted by. rankscope uses the chosen evidence or fails; it never substitutes another
 /// one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
 pub enum Choice {
     /// The best available evidence, rank by rank.

@@ -1,7 +1,9 @@
 //! Limits above which a measurement becomes a finding.
 
+use serde::{Deserialize, Serialize};
+
 /// Limits above which a measurement becomes a finding.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// Exposed communication, as a share of the step. The TensorBoard plugin's limit.
     pub exposed_comm_pct: f64,

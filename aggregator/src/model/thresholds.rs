@@ -1,7 +1,9 @@
 //! Thresholds between normal variation and a straggler verdict.
 
+use serde::{Deserialize, Serialize};
+
 /// The limits between `ok`, `undecided`, `victim` and `cause`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Thresholds {
     /// Minimum number of steps for a cause, because a median of two values is not robust.
     pub min_steps: usize,

@@ -277,7 +277,7 @@ fn timeline_step(analysis: &Analysis, settings: &Settings) -> Result<Option<i32>
 fn note_ranks(shown: &ShownRanks, analysis: &Analysis, notes: &mut Shortenings) {
     let Some(sentence) = shown.sentence() else { return };
     for (section, table) in [("steps", "step_breakdown"), ("clocks", "clock_fit"), ("idle", "idle_breakdown")] {
-        if analysis.tables.all().iter().any(|rows| rows.table().name == table && !rows.is_empty()) {
+        if analysis.tables.all().iter().any(|rows| rows.table().name == table && rows.row_count() > 0) {
             notes.add(
                 section,
                 format!("{sentence} The table {table} has them all; rank_groups sums them by host and role."),

@@ -37,6 +37,8 @@ enum Form {
     Stacks,
     /// A directory, each of whose files is replaced by itself.
     Pages,
+    /// A directory with a list of its files. Files that it does not name are left over from a failed command.
+    Parts,
 }
 
 const fn case(arguments: &'static str, outputs: &'static [(&'static str, Form)]) -> Case {
@@ -63,6 +65,8 @@ pub(super) const CASES: &[Case] = &[
     case("analyze @/in/run", &[("in/run/analysis", Form::Analysis)]),
     case("analyze @/in/traces --out @/out", &[("out/analysis", Form::Analysis)]),
     case("analyze @/in/traces --json", &[]),
+    case("map @/in/run --part 0/2 -o @/out/parts", &[("out/parts", Form::Parts)]),
+    case("reduce @/in/parts -o @/out", &[("out/analysis", Form::Analysis)]),
     case("analyze @/in/all.tar", &[]),
     case("analyze @/in/all.zip", &[]),
     case("analyze @/in/snapshots", &[]),
@@ -182,6 +186,7 @@ fn template(job: Job) -> &'static Path {
         run("analyze @/in/slow --out @/out");
         run("export @/in/slow --format chrome -o @/out/chrome");
         run("export @/in/run --format chrome -o @/in/traces");
+        run("map @/in/run -o @/in/parts");
         for name in ["x.pftrace", "x.html", "x.txt", "man/aggregator.1", "man/rank-agent-exec.1", "man/other.1"] {
             fs::create_dir_all(old.join(name).parent().unwrap()).unwrap();
             fs::write(old.join(name), "old\n").unwrap();
@@ -235,9 +240,23 @@ impl Prepared {
         let before = state(&place);
         let mut prepared = Self { case, place, before, sound: Finished::default(), sound_state: State::new() };
         prepared.sound = prepared.finish(&mut prepared.command(&[])).expect_code(0);
-        prepared.sound_state = state(&prepared.place);
+        prepared.sound_state = prepared.state();
         prepared.restore();
         prepared
+    }
+
+    /// The files, but those of parts that no list names.
+    fn state(&self) -> State {
+        let mut all = state(&self.place);
+        for (path, _) in self.case.outputs.iter().filter(|(_, form)| matches!(form, Form::Parts)) {
+            let named = named_files(&self.place.join(path));
+            let is_part = |at: &Path| at.starts_with(path) && at.components().count() > 3;
+            let is_directory = |at: &Path, content: &Option<Vec<u8>>| at.starts_with(path) && content.is_none();
+            all.retain(|at, content| {
+                is_temporary(at) || !is_directory(at, content) && (!is_part(at) || named.contains(&self.place.join(at)))
+            });
+        }
+        all
     }
 
     /// The command, behind another one that starts it.
@@ -271,7 +290,7 @@ impl Prepared {
 
     /// Whether the command has changed its directory.
     pub(super) fn has_changed(&self) -> bool {
-        state(&self.place) != self.before
+        self.state() != self.before
     }
 
     /// Gives the directory the content that it had before the command.
@@ -297,7 +316,7 @@ impl Prepared {
     /// # Errors
     /// Checks that the command lost, destroyed and left nothing unsaid.
     pub(super) fn check(&self, finished: &Finished) -> Result<(), String> {
-        let after = state(&self.place);
+        let after = self.state();
         self.check_inputs(&after)?;
         let mut all_are_new = true;
         for (path, form) in self.case.outputs {
@@ -306,6 +325,7 @@ impl Prepared {
             all_are_new &= is_new;
             let is_partial = match form {
                 Form::Pages => self.is_old_or_new(&after, path),
+                Form::Parts if finished.code.is_none() => self.is_old_or_new(&after, path),
                 _ => finished.code == Some(3) && form.is_whole(&self.place.join(path)),
             };
             if !is_new && !is_partial && !now().eq(below(&self.before, path)) {
@@ -345,7 +365,7 @@ impl Prepared {
     /// # Errors
     /// If there are both.
     pub(super) fn check_together(&self, finished: &Finished) -> Result<(), String> {
-        let after = state(&self.place);
+        let after = self.state();
         let equals = |other: &State| {
             let same = |(path, _): &&(&str, Form)| below(&after, path).eq(below(other, path));
             self.case.outputs.iter().filter(same).count() == self.case.outputs.len()
@@ -383,7 +403,7 @@ impl Prepared {
         if again.code != Some(0) || again.stdout != self.sound.stdout {
             return Err(format!("the next one ended with {:?}: {}", again.code, again.said()));
         }
-        let now = state(&self.place);
+        let now = self.state();
         let differs = |path: &&PathBuf| now.get(*path) != self.sound_state.get(*path);
         match now.keys().chain(self.sound_state.keys()).find(differs) {
             Some(path) => Err(format!("after the next one, {} is not what it should be", path.display())),
@@ -414,12 +434,32 @@ impl Form {
             }
             // None of its files is ever partial.
             Self::Pages => true,
+            Self::Parts => {
+                let lists = fs::read_dir(path).is_ok_and(|mut entries| entries.any(|e| e.unwrap().path().is_file()));
+                lists && named_files(path).iter().all(|file| trace::is_written_by_rankscope(file))
+            }
             Self::Stacks => {
                 text().ends_with('\n')
                     && text().lines().all(|line| line.rsplit_once(' ').is_some_and(|(_, ns)| ns.parse::<u64>().is_ok()))
             }
         }
     }
+}
+
+/// The files that the lists of shares in a directory name.
+fn named_files(parts: &Path) -> Vec<PathBuf> {
+    let mut named = Vec::new();
+    for entry in fs::read_dir(parts).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        if !path.is_file() || is_temporary(&path) {
+            continue;
+        }
+        let list: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        let files = list["chunks"].as_array().unwrap().iter().flat_map(|chunk| chunk["files"].as_array().unwrap());
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_string();
+        named.extend(files.map(|f| parts.join(text(&f["table"])).join(format!("{}.parquet", text(&f["xxh3"])))));
+    }
+    named
 }
 
 /// Whether the bytes are packets of Perfetto up to the end: field 1, a length, and so many bytes.

@@ -133,7 +133,7 @@ pub fn sweep(target: &Path) {
 }
 
 /// Removes all temporary entries of a directory whose writers are gone.
-pub(crate) fn sweep_all(directory: &Path) {
+pub fn sweep_all(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     entries.flatten().map(|entry| entry.path()).filter(|path| is_temporary(path)).for_each(|path| sweep_one(&path));
 }

@@ -35,7 +35,7 @@ impl Object {
         match *self {}
     }
 
-    pub(super) fn from(&self, _: u64) -> Self {
+    pub(super) fn reader_from(&self, _: u64) -> Box<dyn Read> {
         match *self {}
     }
 

@@ -4,7 +4,7 @@
 //! Requests are repeated with growing pauses after errors that may pass.
 
 use std::collections::HashMap;
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -235,14 +235,14 @@ impl Object {
         Ok(got)
     }
 
-    /// The same object, read from byte `at` on.
-    pub(super) fn from(&self, at: u64) -> Self {
-        Self { at, ..self.clone() }
+    /// A reader of the same object from byte `at` on.
+    pub(super) fn reader_from(&self, at: u64) -> Box<dyn Read> {
+        Box::new(BufReader::new(Self { at, ..self.clone() }))
     }
 
     pub(super) fn range(&self, start: u64, length: usize) -> io::Result<Bytes> {
         let mut room = vec![0; length];
-        self.from(start).read_exact(&mut room)?;
+        Self { at: start, ..self.clone() }.read_exact(&mut room)?;
         Ok(room.into())
     }
 }

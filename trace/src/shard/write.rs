@@ -1,6 +1,6 @@
 //! Writes a shard, or a table of the aggregator.
 
-use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -70,13 +70,13 @@ fn writer_properties(table: &Table, meta: &[KeyValue], batches: &[RecordBatch]) 
 pub type ForEach<'a> = &'a (dyn Fn(usize, &(dyn Fn(usize) + Sync)) + Sync);
 
 /// Calls on the calling thread, one after the other. A recorder must not start threads in the program that it records.
-fn one_by_one(count: usize, call: &(dyn Fn(usize) + Sync)) {
+pub(crate) fn one_by_one(count: usize, call: &(dyn Fn(usize) + Sync)) {
     (0..count).for_each(call);
 }
 
 /// Encodes batches into `file` and returns the checksum of the footer. The bytes do not depend on `for_each`.
-fn encode(
-    file: &mut File,
+pub(crate) fn encode(
+    file: &mut (impl Write + Send),
     path: &Path,
     table: &Table,
     meta: &[KeyValue],
@@ -163,7 +163,7 @@ fn encode_group(
 }
 
 /// The documentation of the columns, as metadata of the Arrow fields.
-fn descriptions(table: &Table) -> KeyValue {
+pub(crate) fn descriptions(table: &Table) -> KeyValue {
     KeyValue::new(ARROW_SCHEMA_META_KEY.to_string(), encode_arrow_schema(&table.described_schema()))
 }
 

@@ -12,7 +12,8 @@ use crate::common;
 #[test]
 fn schemas_are_as_documented() {
     let mut text = format!("schema version {SCHEMA_VERSION}; * = never null\n");
-    for (writer, tables) in [("ranks", rank_tables()), ("the aggregator", analysis_tables())] {
+    let writers = [("ranks", rank_tables()), ("the aggregator", analysis_tables()), ("map", part_tables())];
+    for (writer, tables) in writers {
         for table in tables {
             let sorted = table.sorted_by.map_or(String::new(), |column| format!(", sorted by {column}"));
             text.push_str(&format!("\n[by {writer}{sorted}]\n{}", table.describe()));
@@ -23,7 +24,7 @@ fn schemas_are_as_documented() {
 
 #[test]
 fn columns_follow_the_naming_rules() {
-    for table in rank_tables().into_iter().chain(analysis_tables()) {
+    for table in rank_tables().into_iter().chain(analysis_tables()).chain(part_tables()) {
         assert!(table.doc.ends_with('.') || table.doc.ends_with('?'), "{}", table.name);
         let names: BTreeSet<&str> = table.columns.iter().map(|c| c.name).collect();
         assert_eq!(names.len(), table.columns.len(), "{} names a column twice", table.name);
@@ -32,7 +33,7 @@ fn columns_follow_the_naming_rules() {
             // `_us` and `_ms` would be a second unit for times; only nanoseconds exist.
             assert!(!column.name.ends_with("_us") && !column.name.ends_with("_ms"), "{}.{}", table.name, column.name);
             if column.name.ends_with("_ns") {
-                assert!(matches!(column.type_name, "BIGINT" | "DOUBLE"), "{}.{}", table.name, column.name);
+                assert!(matches!(column.type_name, "BIGINT" | "DOUBLE" | "BIGINT[]"), "{}.{}", table.name, column.name);
             }
         }
     }
@@ -140,6 +141,11 @@ fn every_analysis_table_comes_back_as_it_was_written() {
 }
 
 #[test]
+fn every_table_of_the_parts_comes_back_as_it_was_written() {
+    visit_part_tables(&mut Check);
+}
+
+#[test]
 fn the_filled_tables_are_those_that_are_declared() {
     let mut tables = Tables::default();
     for table in tables.all_mut() {
@@ -153,7 +159,10 @@ fn the_filled_tables_are_those_that_are_declared() {
     assert_eq!(rows.iter().map(|(name, _)| *name).collect::<BTreeSet<_>>(), names(analysis_tables()));
     let serde_json::Value::Object(json) = serde_json::to_value(&tables).unwrap() else { panic!("an object") };
     assert_eq!(json.len(), rows.len());
-    assert!(names(analysis_tables()).is_disjoint(&names(rank_tables())), "views have the names of tables");
+    let apart = names(analysis_tables()).is_disjoint(&names(rank_tables()));
+    assert!(apart, "views have the names of tables");
+    let others: BTreeSet<&str> = &names(analysis_tables()) | &names(rank_tables());
+    assert!(names(part_tables()).is_disjoint(&others), "a directory of parts holds tables of all writers");
 }
 
 /// Change a declaration, then bless with `UPDATE_EXPECT=1`.

@@ -78,6 +78,20 @@ impl PathWork {
         Self { cuts: cuts.into_iter().map(done).collect(), steps, ends }
     }
 
+    /// The cuts with the work before each of them.
+    pub(crate) fn cuts(&self) -> impl Iterator<Item = (i64, Done)> {
+        self.cuts.iter().map(|(at_ns, kinds)| (*at_ns, Done::of(*kinds)))
+    }
+
+    /// The work with these [`cuts`](Self::cuts).
+    pub(crate) fn of_rows(
+        cuts: impl Iterator<Item = (i64, Done)>,
+        steps: Vec<(StepWindow, Option<u32>)>,
+        ends: Vec<(i64, u32)>,
+    ) -> Self {
+        Self { cuts: cuts.map(|(at_ns, done)| (at_ns, done.kinds())).collect(), steps, ends }
+    }
+
     /// The last collective that the rank left, up to a time.
     pub(crate) fn left(&self, until_ns: i64) -> Option<u32> {
         let after = self.ends.partition_point(|(end_ns, _)| *end_ns <= until_ns);

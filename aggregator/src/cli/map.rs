@@ -1,0 +1,107 @@
+//! `aggregator map`.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use kineto::WindowChoice;
+use trace::{OmissionKind, terminal};
+
+use crate::base::units::{bytes, plural};
+use crate::cli::analysis_args::AnalysisArguments;
+use crate::cli::analyze::with_bar;
+use crate::cli::input::{Input, InputArguments, resolve};
+use crate::cli::{Outcome, print_omissions};
+use crate::ingest::kineto::KinetoSource;
+use crate::ingest::snapshot::SnapshotSource;
+use crate::judge::reduce::reduce_shares;
+use crate::model::options::Options;
+use crate::parts::contract::ShareManifest;
+use crate::parts::division::{Share, usual_shares};
+use crate::parts::input::MapInput;
+use crate::parts::{Mapper, read_shares};
+use crate::{Analysis, Error};
+
+/// Map a share of the ranks: write what the analysis needs of them as Parquet. `reduce` makes the analysis of all shares.
+///
+/// Ranks are divided by the bytes of their files, in the same way in every process. A share of the same input and options
+/// that is in PARTS already is kept, so that a map that failed is simply started again.
+#[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)]
+pub struct Arguments {
+    /// Run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
+    #[arg(required = true, value_name = "RUN|TRACES")]
+    paths: Vec<PathBuf>,
+    /// Map share I of N, counted from 0. All shares need the same input, options and N.
+    #[arg(long, value_name = "I/N", default_value = "0/1")]
+    part: Share,
+    /// Write into this directory, which all shares have in common.
+    #[arg(short, long, value_name = "PARTS")]
+    out: PathBuf,
+    #[command(flatten)]
+    input: InputArguments,
+    #[command(flatten)]
+    analysis: AnalysisArguments,
+}
+
+/// Runs the command.
+pub(super) fn run(arguments: &Arguments) -> Result<Outcome, Error> {
+    let options = arguments.analysis.options();
+    let input = open(resolve(arguments.paths.clone())?, arguments.input, &options)?;
+    let Share { index, of } = arguments.part;
+    let mapper = Mapper::new(&input, &options, arguments.input.choices(), of)?;
+    let (manifest, was_there) = with_bar(|progress| mapper.map(&arguments.out, index, progress))?;
+    print_omissions(&manifest.omissions);
+    let before = if was_there { ", mapped before" } else { "" };
+    let lost = match manifest.worst_omission() {
+        Some(OmissionKind::Lost) => "; something recorded was lost, which `reduce` lists",
+        _ => "",
+    };
+    terminal::say(format_args!("share {index}/{of}: {}{before}{lost}", described(&manifest)));
+    Ok(arguments.input.outcome(manifest.worst_omission()))
+}
+
+fn described(manifest: &ShareManifest) -> String {
+    let files = || manifest.chunks.iter().flat_map(|chunk| &chunk.files);
+    let ranks = manifest.chunks.iter().map(|chunk| chunk.ranks.len()).sum();
+    let size = files().map(|file| file.bytes).sum::<u64>();
+    format!(
+        "{} in {} of {}",
+        plural(ranks, "rank"),
+        plural(files().count(), "file"),
+        bytes(i64::try_from(size).unwrap_or(i64::MAX))
+    )
+}
+
+/// Opens the input of a map.
+fn open(input: Input, arguments: InputArguments, options: &Options) -> Result<MapInput, Error> {
+    match input {
+        Input::Run(_) if arguments.window() != WindowChoice::All => {
+            let why = "a window of a run is found in the steps of all ranks; use --steps".to_string();
+            Err(Error::Option { option: "window", value: "given with parts".into(), why })
+        }
+        Input::Run(path) => MapInput::run(path, options, arguments.max_memory_bytes()),
+        Input::Traces(paths) => MapInput::traces(KinetoSource::open_with(&paths, arguments.plan_options())?, options),
+        Input::Snapshots(paths) => MapInput::snapshots(SnapshotSource::open(&paths)?, options),
+    }
+}
+
+/// Analyzes an input with the parts in `parts`: maps those that are missing, then reduces.
+pub(super) fn analyze_by_parts(
+    input: Input,
+    arguments: InputArguments,
+    options: &Options,
+    parts: &Path,
+) -> Result<Analysis, Error> {
+    let input = open(input, arguments, options)?;
+    let shares = usual_shares(&input.ranks);
+    let mapper = Mapper::new(&input, options, arguments.choices(), shares)?;
+    let mut before = 0;
+    for index in 0..shares {
+        let (_, was_there) = mapper.map(parts, index, &|_, _| ())?;
+        before += usize::from(was_there);
+    }
+    if before > 0 {
+        terminal::say(format_args!("{before} of {} mapped before", plural(shares as usize, "share")));
+    }
+    reduce_shares(read_shares(parts)?, parts)
+}

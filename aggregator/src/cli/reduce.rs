@@ -1,0 +1,57 @@
+//! `aggregator reduce`.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use trace::{MANIFEST_FILE, Run, terminal};
+
+use crate::Error;
+use crate::cli::Outcome;
+use crate::cli::analysis_args::PrintArguments;
+use crate::cli::input::outcome;
+use crate::judge::reduce::reduce_shares;
+use crate::parts::read_shares;
+use crate::render::parquet;
+
+/// Reduce the parts that `map` wrote: write `analysis/` and print a summary, as `analyze` does.
+///
+/// A share that is missing or damaged is listed, and the others are analyzed.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Directory of the parts.
+    #[arg(value_name = "PARTS")]
+    parts: PathBuf,
+    /// Write `analysis/` into this directory: the run, or another one.
+    #[arg(short, long, value_name = "RUN")]
+    out: PathBuf,
+    #[command(flatten)]
+    print: PrintArguments,
+    /// End with exit code 3 if anything at all was left out, not only if something recorded was lost.
+    #[arg(long)]
+    strict: bool,
+}
+
+/// Runs the command.
+pub(super) fn run(arguments: &Arguments) -> Result<Outcome, Error> {
+    let analysis = reduce_shares(read_shares(&arguments.parts)?, &arguments.parts)?;
+    // The result is printed even if it cannot be saved.
+    arguments.print.print(&analysis, std::slice::from_ref(&arguments.parts))?;
+    let run = run_of(&arguments.out, &analysis.facts.run_id)?;
+    let saved = parquet::write(&analysis, &arguments.out, run.as_ref())?;
+    terminal::say(format_args!("analysis: {}", saved.display()));
+    Ok(outcome(analysis.worst_omission(), arguments.strict))
+}
+
+/// The run in a directory, if it is the one that was mapped: its shards get views.
+fn run_of(directory: &Path, run_id: &str) -> Result<Option<Run>, Error> {
+    if !directory.join(MANIFEST_FILE).is_file() {
+        return Ok(None);
+    }
+    let run = Run::open(directory)?;
+    if run.manifest.run_id != run_id {
+        let why =
+            format!("it is the run {:?}, and the parts are of {run_id:?}; choose another --out", run.manifest.run_id);
+        return Err(Error::NoInput { path: directory.into(), why });
+    }
+    Ok(Some(run))
+}

@@ -1,0 +1,182 @@
+//! The input of a map: its ranks with the sizes of their files, found without reading them, and a share of it, opened.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use trace::{Manifest, Run, place, rank_tables};
+
+use crate::Error;
+use crate::ingest::kineto::KinetoSource;
+use crate::ingest::snapshot::SnapshotSource;
+use crate::ingest::source::{RunSource, Source, SourceInfo, no_rank};
+use crate::model::options::Options;
+use crate::parts::contract::InputIdentity;
+use crate::parts::division::RankBytes;
+
+/// The input of a map.
+pub(crate) struct MapInput {
+    kind: Kind,
+    info: SourceInfo,
+    max_memory_bytes: Option<u64>,
+    /// The ranks that have files, ascending, with the sizes of these files.
+    pub(crate) ranks: Vec<RankBytes>,
+}
+
+enum Kind {
+    Run(PathBuf),
+    Traces(KinetoSource),
+    Snapshots(SnapshotSource),
+}
+
+impl MapInput {
+    /// A run. Only the names and sizes of its files are read.
+    ///
+    /// # Errors
+    /// The errors of [`Run::open`]; [`Error::NoRank`] or [`Error::NothingSelected`] if no rank is left.
+    pub(crate) fn run(path: PathBuf, options: &Options, max_memory_bytes: Option<u64>) -> Result<Self, Error> {
+        let manifest = Manifest::read(&path)?;
+        let info = RunSource::info_of(&path, &manifest);
+        let ranks = Run::list_ranks(&path)?.into_iter().collect();
+        Self { kind: Kind::Run(path), info, max_memory_bytes, ranks }.checked(options)
+    }
+
+    /// Traces of torch.profiler.
+    ///
+    /// # Errors
+    /// [`Error::NothingSelected`] if no rank is left.
+    pub(crate) fn traces(source: KinetoSource, options: &Options) -> Result<Self, Error> {
+        let mut ranks: Vec<RankBytes> = Vec::new();
+        for file in source.files() {
+            match ranks.last_mut() {
+                Some((rank, bytes)) if *rank == file.rank => *bytes = bytes.saturating_add(file.size_bytes),
+                _ => ranks.push((file.rank, file.size_bytes)),
+            }
+        }
+        let info = source.info();
+        Self { kind: Kind::Traces(source), info, max_memory_bytes: None, ranks }.checked(options)
+    }
+
+    /// Snapshots of torch's allocator.
+    ///
+    /// # Errors
+    /// [`Error::NothingSelected`] if no rank is left.
+    pub(crate) fn snapshots(source: SnapshotSource, options: &Options) -> Result<Self, Error> {
+        let size = |path: &Path| match place::kind(path) {
+            Ok(place::Kind::File { bytes }) => Ok(bytes),
+            Ok(place::Kind::Directory | place::Kind::Other) => Ok(0),
+            Err(source) => Err(Error::Io { path: path.into(), source }),
+        };
+        let ranks = source.files().map(|(rank, path)| Ok((rank, size(path)?))).collect::<Result<_, Error>>()?;
+        let info = source.info();
+        Self { kind: Kind::Snapshots(source), info, max_memory_bytes: None, ranks }.checked(options)
+    }
+
+    /// Refuses an input without a rank to map.
+    fn checked(self, options: &Options) -> Result<Self, Error> {
+        let is_chosen = |rank: &i32| options.ranks.as_ref().is_none_or(|ranks| ranks.contains(rank));
+        if self.ranks.iter().any(|(rank, _)| is_chosen(rank)) {
+            return Ok(self);
+        }
+        Err(no_rank(self.open(|_| true)?.source(), options.ranks.as_ref()))
+    }
+
+    /// The identity of the input. `choices` decide what of it is read.
+    pub(crate) fn identity(&self, choices: String) -> InputIdentity {
+        let mut listing = Sha256::new();
+        for (rank, bytes) in &self.ranks {
+            listing.update(format!("{rank} {bytes}\n"));
+        }
+        InputIdentity::of(self.info.clone(), choices, hex(listing))
+    }
+
+    /// Opens the input with some ranks at least.
+    ///
+    /// # Errors
+    /// The errors of [`Run::open`].
+    pub(crate) fn open(&self, is_wanted: impl Fn(i32) -> bool) -> Result<Opened<'_>, Error> {
+        Ok(match &self.kind {
+            Kind::Run(path) => Opened::Run(Box::new(RunSource::open_ranks(path, is_wanted, self.max_memory_bytes)?)),
+            Kind::Traces(source) => Opened::Traces(source),
+            Kind::Snapshots(source) => Opened::Snapshots(source),
+        })
+    }
+}
+
+/// An opened input.
+pub(crate) enum Opened<'a> {
+    Run(Box<RunSource>),
+    Traces(&'a KinetoSource),
+    Snapshots(&'a SnapshotSource),
+}
+
+impl Opened<'_> {
+    /// The ranks.
+    pub(crate) fn source(&self) -> &dyn Source {
+        match self {
+            Self::Run(source) => &**source,
+            Self::Traces(source) => *source,
+            Self::Snapshots(source) => *source,
+        }
+    }
+
+    /// SHA-256 of the content of the files of some ranks: of the footers of shards, which hold the checksums of the rows, and
+    /// of the ends of other files, where gzip has its checksum.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn content_sha256(&self, ranks: &[RankBytes]) -> Result<String, Error> {
+        let wanted: BTreeSet<i32> = ranks.iter().map(|(rank, _)| *rank).collect();
+        let mut content = Sha256::new();
+        match self {
+            Self::Run(source) => {
+                let tables = rank_tables();
+                for (rank, table) in wanted.iter().flat_map(|rank| tables.iter().map(move |table| (rank, table))) {
+                    for shard in source.run().shards(*rank, table.name) {
+                        let (part, bytes, footer) = (shard.part, shard.bytes, &shard.footer_xxh3);
+                        content.update(format!("{} {rank} {part} {bytes} {footer}\n", table.name));
+                    }
+                }
+            }
+            Self::Traces(source) => {
+                for file in source.files().iter().filter(|file| wanted.contains(&file.rank)) {
+                    content.update(format!("{} {}\n", file.rank, file.name));
+                    add_ends(&mut content, &file.path)?;
+                }
+            }
+            Self::Snapshots(source) => {
+                for (rank, path) in source.files().filter(|(rank, _)| wanted.contains(rank)) {
+                    content.update(format!("{rank}\n"));
+                    add_ends(&mut content, path)?;
+                }
+            }
+        }
+        Ok(hex(content))
+    }
+}
+
+/// Bytes at each end of a file that identify it, beside its size.
+const END_BYTES: u64 = 1 << 16;
+
+fn add_ends(content: &mut Sha256, path: &Path) -> Result<(), Error> {
+    let io = |source| Error::Io { path: path.into(), source };
+    let file = place::open(path).map_err(io)?;
+    let bytes = file.size_bytes().map_err(io)?;
+    content.update(bytes.to_le_bytes());
+    let mut room = vec![0; bytes.min(END_BYTES) as usize];
+    for from in [0, bytes.saturating_sub(END_BYTES)] {
+        let mut read = 0;
+        while read < room.len() {
+            match file.read_at(&mut room[read..], from + read as u64).map_err(io)? {
+                0 => return Err(io(std::io::ErrorKind::UnexpectedEof.into())),
+                more => read += more,
+            }
+        }
+        content.update(&room);
+    }
+    Ok(())
+}
+
+fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
