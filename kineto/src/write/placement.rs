@@ -305,3 +305,68 @@ fn on_one_line(raw: &[u8]) -> String {
     }
     line
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes::json::Cursor;
+    use crate::columns::args::encode;
+
+    /// Cells of integers, by name.
+    #[derive(Default)]
+    struct Log(Vec<String>);
+
+    impl Sink for Log {
+        fn long(&mut self, column: Long, value: i64) {
+            self.0.push(format!("{column:?} {value}"));
+        }
+        fn registers(&mut self, value: Option<i32>) {
+            self.0.push(format!("registers {value:?}"));
+        }
+        fn occupancy_pct(&mut self, value: f64) {
+            self.0.push(format!("occupancy {value}"));
+        }
+        fn bandwidth_gbs(&mut self, value: f64) {
+            self.0.push(format!("bandwidth {value}"));
+        }
+    }
+
+    /// Cells of the template, those of integers, and `args`. The row was read with external id 5 and device 1.
+    fn placed(text: &str, on_host: bool) -> (Cells, Vec<String>, String) {
+        let (mut template, mut numbers) = (Vec::new(), Vec::new());
+        encode(&mut Cursor::new(format!("{text},").as_bytes(), 0), &mut template, &mut numbers, &mut 0).unwrap();
+        let none = trace::rank::NONE;
+        let read = ReadCells { external: 5, correlation: none, device: 1, stream: none, bytes: none };
+        let (placement, cells) = Placement::of(&Template::decode(&template), on_host);
+        let (mut log, mut rest) = (Log::default(), vec![b'?']);
+        placement.place(&numbers, &read, &mut log, &mut rest);
+        (cells, log.0, String::from_utf8(rest).unwrap())
+    }
+
+    #[test]
+    fn arguments_go_to_their_columns_and_the_others_to_args() {
+        let text = r#"{"External id": 5, "device": 2, "stream": 7, "grid": [1, 2, 3], "registers per thread": 32, "x": [1.50, null], "context": 4}"#;
+        let (cells, numbers, rest) = placed(text, false);
+        assert_eq!(cells, Cells { grid: Some([1, 2, 3]), ..Cells::default() });
+        assert_eq!(numbers, ["registers Some(32)", "Context 4"]);
+        assert_eq!(rest, r#","device":2,"stream":7,"x":[1.50, null]"#);
+        let (cells, numbers, rest) = placed(text, true);
+        assert_eq!((cells, numbers.len()), (Cells::default(), 0));
+        let all = r#","device":2,"stream":7,"grid":[1, 2, 3],"registers per thread":32,"x":[1.50, null],"context":4"#;
+        assert_eq!(rest, all);
+        let (_, numbers, rest) = placed(r#"{"registers per thread": 3000000000, "y": NaN}"#, false);
+        assert_eq!(
+            (numbers, rest.as_str()),
+            (vec!["registers None".into()], r#","registers per thread":3000000000,"y":"NaN""#)
+        );
+    }
+
+    #[test]
+    fn of_equal_keys_the_last_counts() {
+        let key = r#""est. achieved occupancy %""#;
+        let (cells, numbers, rest) = placed(&format!(r#"{{{key}: 40, {key}: "50.5"}}"#), false);
+        assert_eq!((cells.occupancy_pct, numbers.len(), rest.as_str()), (Some(50.5), 0, ""));
+        let (cells, numbers, rest) = placed(&format!(r#"{{{key}: "50.5", {key}: 40}}"#), false);
+        assert_eq!((cells.occupancy_pct, numbers, rest.as_str()), (Some(50.5), vec!["occupancy 40".into()], ""));
+    }
+}

@@ -27,6 +27,18 @@ use crate::{Error, Table, files};
 /// Id columns with few distinct values, for which a dictionary is smaller than deltas.
 const LOW_CARDINALITY: [&str; 6] = ["pid", "thread_id", "device_id", "context_id", "stream_id", "comm_id"];
 
+/// Encodings and compression, chosen by measurement: pyarrow wrote the 262 144 rows of a part of ResNet-50's trace in several
+/// ways. Times and ids are the columns with deltas below; all others have a dictionary.
+///
+/// ```text
+///   times and ids                      compression   bytes a row   CPU time
+///   deltas                             zstd 1        11.2          1          this one
+///   deltas                             zstd 3        10.8          1.06
+///   deltas                             lz4           13.1          0.85
+///   times as byte streams, ids deltas  zstd 1        11.2          0.99
+///   plain                              zstd 1        13.0          1.13
+///   dictionary                         zstd 1        18.7          1.47
+/// ```
 fn writer_properties(table: &Table, meta: &[KeyValue], batches: &[RecordBatch]) -> WriterProperties {
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))

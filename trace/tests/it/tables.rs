@@ -1,6 +1,7 @@
 //! The schemas as text, and every table there and back.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use expect_test::expect_file;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -86,6 +87,34 @@ fn files_carry_the_descriptions_of_their_columns() {
     for (rank, part) in [(0, 1), (1, 0)] {
         assert!(field(&shard_path(run.path(), "events", rank, part)).metadata().is_empty());
     }
+}
+
+/// Three row groups, in batches that end elsewhere. The threads take the columns in another order each time.
+#[test]
+fn columns_encoded_on_threads_give_the_same_bytes() {
+    let rows = common::events(0, 2 * ROW_GROUP_ROWS + 1000);
+    let batches: Vec<_> = rows.chunks(100_000).map(|chunk| batch_from_rows(chunk).unwrap()).collect();
+    let on_threads = |columns: usize, encode: &(dyn Fn(usize) + Sync)| {
+        let next = AtomicUsize::new(columns);
+        let work = || {
+            while let Ok(before) = next.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)) {
+                encode(before - 1);
+            }
+        };
+        std::thread::scope(|scope| (0..3).for_each(|_| drop(scope.spawn(work))));
+    };
+    let (one, many) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let table = EventRow::table();
+    let expected = write_shard(one.path(), &table, &common::meta(0), 0, &batches).unwrap();
+    let closed = write_shard_with(many.path(), &table, &common::meta(0), 0, &batches, &on_threads).unwrap();
+    assert_eq!((closed.rows, &closed), (rows.len() as u64, &expected));
+    let bytes = |run: &tempfile::TempDir| std::fs::read(shard_path(run.path(), "events", 0, 0)).unwrap();
+    assert!(bytes(&one) == bytes(&many));
+    // A column that nothing encodes is an error and not a shard without it.
+    let all_but_one = |columns: usize, encode: &(dyn Fn(usize) + Sync)| (1..columns).for_each(encode);
+    let error = write_shard_with(many.path(), &table, &common::meta(0), 1, &batches, &all_but_one).unwrap_err();
+    assert!(error.to_string().contains("a column was not encoded"), "{error}");
+    assert!(!shard_path(many.path(), "events", 0, 1).exists());
 }
 
 /// Writes random rows of a table as a shard, reads them back and compares.
