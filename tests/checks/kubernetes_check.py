@@ -95,8 +95,9 @@ def check_pod(spec, where):
                 raise Problem(f"{where}: the container has no {key}")
         used |= {mount["name"] for mount in container.get("volumeMounts", [])}
         command = container.get("command", [])
-        if command and ("rankscope" not in command or "exec" not in command):
-            raise Problem(f"{where}: the command records nothing")
+        words = " ".join(map(str, command))
+        if command and not re.search(r"\brankscope (map|reduce) |\brankscope exec ", words):
+            raise Problem(f"{where}: the command neither records nor analyzes")
         out = command[command.index("--out") + 1] if "--out" in command else None
         mounts = [mount["mountPath"] for mount in container.get("volumeMounts", [])]
         # The ranks of mpirun run in the workers, so the launcher needs no volume.
@@ -108,6 +109,13 @@ def check_pod(spec, where):
 
 def check_job(job, where):
     kind = job.get("kind")
+    if kind == "Job":
+        if job.get("apiVersion") != "batch/v1":
+            raise Problem(f"{where}: Job is batch/v1")
+        check_object(job, kubernetes.client.V1Job, where)
+        check_pod(job["spec"]["template"]["spec"], where)
+        check_shares(job["spec"], where)
+        return
     if kind not in REPLICAS:
         raise Problem(f"{where}: unknown kind {kind!r}")
     api, field = {
@@ -131,6 +139,16 @@ def check_job(job, where):
         check_pod(replica["template"]["spec"], f"{where}.{name}")
 
 
+def check_shares(spec, where):
+    """Checks that an Indexed Job maps as many shares as it has pods."""
+    command = " ".join(spec["template"]["spec"]["containers"][0]["command"])
+    shares = re.search(r'--part "\$JOB_COMPLETION_INDEX/(\d+)"', command)
+    if ("map " in command) != (spec.get("completionMode") == "Indexed"):
+        raise Problem(f"{where}: a Job that maps is Indexed, and no other is")
+    if shares and int(shares[1]) != spec["completions"] or "map " in command and not shares:
+        raise Problem(f"{where}: the number of shares is not the number of completions")
+
+
 def check_file(path):
     text = path.read_text()
     problems = list(linter.run(text, YamlLintConfig(LINT), str(path)))
@@ -144,19 +162,26 @@ def check_file(path):
 
 def check_itself(paths):
     """Plants mistakes in the files; the checks above must find each of them."""
-    mistakes = [
+    of_all = [
         ("volumeMounts:", "volumeMount:"),
+        ("name: runs, mountPath", "name: run, mountPath"),
+        ("kind: ", "kind: My"),
+    ]
+    of_training = [
         ("replicas: 1", "replicas: one"),
         ("mountPath: /dev/shm", "mountPath: 7"),
         ("sizeLimit: 1Gi", "sizeLimits: 1Gi"),
-        ("name: runs, mountPath", "name: run, mountPath"),
-        ("kind: ", "kind: My"),
         ("nvidia.com/gpu: 8", "nvidia.com/gpu: eight"),
         ("  Worker:", "  Workers:"),
     ]
+    of_job = [("memory: 4Gi", "memory: four"), ("backoffLimit", "backofLimit"), ("rankscope ", "rankscop ")]
+    of_map = [("completions: 8", "completions: 9"), ("completionMode: Indexed", "completionMode: NonIndexed")]
+    planted = 0
     for path in paths:
         text = path.read_text()
-        for right, wrong in mistakes:
+        of_kind = of_job + (of_map if path.name == "map.yaml" else []) if "kind: Job" in text else of_training
+        for right, wrong in of_all + of_kind:
+            planted += 1
             broken = text.replace(right, wrong, 1)
             assert broken != text, f"{path.name} has no {right!r}"
             try:
@@ -165,7 +190,7 @@ def check_itself(paths):
             except (Problem, KeyError):
                 continue
             raise AssertionError(f"{path.name}: {wrong!r} was not found")
-    return len(mistakes) * len(paths)
+    return planted
 
 
 def main():
