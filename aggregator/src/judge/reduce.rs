@@ -200,7 +200,7 @@ fn reduce_in_memory(
 
 /// Reduces parts. `of_ranks` are the tables that one rank alone decides, in the order of ranks.
 fn reduce_aligned(
-    parts: Vec<RankPart>,
+    mut parts: Vec<RankPart>,
     mut of_ranks: Tables,
     info: &SourceInfo,
     options: &Options,
@@ -212,15 +212,16 @@ fn reduce_aligned(
     omissions.extend(unmatched);
     omissions.extend(lacking(&parts, options));
     omissions.extend(fused(&instances));
-    let rows: Vec<_> = instances.iter().map(|i| (i, instance_row(i, &clocks))).collect();
-    let (instances, rows): (Vec<Instance>, Vec<_>) =
-        rows.into_iter().filter_map(|(i, row)| Some((i.clone(), row?))).unzip();
+    let with_row = |instance: Instance| instance_row(&instance, &clocks).map(|row| (instance, row));
+    let (instances, rows): (Vec<Instance>, Vec<_>) = instances.into_iter().filter_map(with_row).unzip();
 
-    let straggler_parts = own_time::of_run(parts.iter().map(|part| &part.straggler));
+    // The own time is the largest part of a rank, so it is moved and not copied.
+    let straggler_parts = own_time::of_run(parts.iter_mut().map(|part| std::mem::take(&mut part.straggler)).collect());
     let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
     let error_ns = |rank: i32, device: bool| error_ns(&clocks, rank, device);
     let (mut stragglers, replayed) =
         stragglers::reduce_replayed(&straggler_parts, &instances, (&to_global, &error_ns), &options.thresholds);
+    drop(straggler_parts);
     fill_exposed_waits(&mut stragglers.waits, &instances, &parts, &mut of_ranks.step_breakdown);
     let facts = facts(&parts, &of_ranks.step_breakdown, info, options);
     identify(&mut stragglers.stragglers, &facts.identities);
@@ -285,7 +286,7 @@ pub(crate) fn job_critical_path(
 ) -> Vec<JobPathRow> {
     let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
     let error_ns = |rank: i32, device: bool| error_ns(clocks, rank, device);
-    critical_path_of_job(&own_time::of_run(parts.iter()), instances, (&to_global, &error_ns), thresholds)
+    critical_path_of_job(&own_time::of_run(parts.to_vec()), instances, (&to_global, &error_ns), thresholds)
 }
 
 fn facts(parts: &[RankPart], breakdown: &[StepBreakdownRow], info: &SourceInfo, options: &Options) -> Facts {

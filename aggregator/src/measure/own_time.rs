@@ -100,11 +100,14 @@ pub struct RangePart {
 /// The own time of all ranks, by one definition of work under a collective on the host, because a rank's own time is
 /// compared with that of the others. It is the time beside recorded waits if every rank recorded its waits, else that of
 /// operators.
-pub fn of_run<'a>(ranks: impl Iterator<Item = &'a OwnTime> + Clone) -> Vec<OwnTime> {
-    let mut on_hosts = ranks.clone().filter(|rank| !rank.has_device && !rank.stretches.is_empty());
+pub fn of_run(ranks: Vec<OwnTime>) -> Vec<OwnTime> {
+    let mut on_hosts = ranks.iter().filter(|rank| !rank.has_device && !rank.stretches.is_empty());
     let all_record_waits = on_hosts.all(|rank| rank.by_operators.is_some());
-    let chosen = ranks.map(|rank| rank.by_operators.as_deref().filter(|_| !all_record_waits).unwrap_or(rank));
-    chosen.map(|rank| OwnTime { by_operators: None, ..rank.clone() }).collect()
+    let chosen = |mut rank: OwnTime| match rank.by_operators.take().filter(|_| !all_record_waits) {
+        Some(by_operators) => *by_operators,
+        None => rank,
+    };
+    ranks.into_iter().map(chosen).collect()
 }
 
 /// Reduces a rank to its [`OwnTime`], in time linear in its rows.

@@ -92,7 +92,10 @@ trait OfRank {
 
 /// Takes the next rows, which are those of `rank`.
 fn rows_of<R: OfRank>(rows: &mut Peekable<IntoIter<R>>, rank: i32) -> Vec<R> {
-    std::iter::from_fn(|| rows.next_if(|row| row.rank() == rank)).collect()
+    let mut of_rank: Vec<R> = std::iter::from_fn(|| rows.next_if(|row| row.rank() == rank)).collect();
+    // Thousands of ranks stay in memory.
+    of_rank.shrink_to_fit();
+    of_rank
 }
 
 impl PartRows {

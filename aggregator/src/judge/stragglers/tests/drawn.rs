@@ -320,7 +320,7 @@ fn ranks_are_compared_by_one_definition() {
         OwnTime { rank, stretches: stretch(own_ns), by_operators, ..OwnTime::default() }
     };
     let own = |ranks: &[OwnTime]| -> Vec<Option<i64>> {
-        let all = of_run(ranks.iter());
+        let all = of_run(ranks.to_vec());
         assert!(all.iter().all(|rank| rank.by_operators.is_none()));
         all.iter().flat_map(|rank| rank.stretches.iter().map(|s| s.own_ns)).collect()
     };
