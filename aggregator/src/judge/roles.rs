@@ -37,7 +37,8 @@ pub(crate) fn dimensions(rows: &[CommunicatorRow], ranks: &[i32], stages: &BTree
     let mut groups: BTreeMap<String, Vec<&[i32]>> = BTreeMap::new();
     for row in rows {
         let Some(members) = row.ranks.as_deref().filter(|members| members.len() > 1) else { continue };
-        let of_stage: BTreeSet<Option<&usize>> = members.iter().map(|rank| stages.get(rank)).collect();
+        // Members that were not read have no stage.
+        let of_stage: BTreeSet<&usize> = members.iter().filter_map(|rank| stages.get(rank)).collect();
         if of_stage.len() > 1 || members.len() == ranks.len() {
             continue;
         }

@@ -105,27 +105,36 @@ mod tests {
         }
     }
 
+    const GRID: [(&str, &[i32]); 12] = [
+        ("mesh_tp", &[0, 1]),
+        ("mesh_tp", &[2, 3]),
+        ("mesh_tp", &[4, 5]),
+        ("mesh_tp", &[6, 7]),
+        ("mesh_dp", &[0, 2]),
+        ("mesh_dp", &[1, 3]),
+        ("mesh_dp", &[4, 6]),
+        ("mesh_dp", &[5, 7]),
+        ("mesh_pp", &[0, 4]),
+        ("mesh_pp", &[1, 5]),
+        ("mesh_pp", &[2, 6]),
+        ("mesh_pp", &[3, 7]),
+    ];
+
     #[test]
     fn stages_are_rows_and_other_communicators_are_columns() {
-        let groups: [(&str, &[i32]); 12] = [
-            ("mesh_tp", &[0, 1]),
-            ("mesh_tp", &[2, 3]),
-            ("mesh_tp", &[4, 5]),
-            ("mesh_tp", &[6, 7]),
-            ("mesh_dp", &[0, 2]),
-            ("mesh_dp", &[1, 3]),
-            ("mesh_dp", &[4, 6]),
-            ("mesh_dp", &[5, 7]),
-            ("mesh_pp", &[0, 4]),
-            ("mesh_pp", &[1, 5]),
-            ("mesh_pp", &[2, 6]),
-            ("mesh_pp", &[3, 7]),
-        ];
-        let found = roles(&job(&groups, &[0, 0, 0, 0, 4, 4, 4, 4])).unwrap();
+        let found = roles(&job(&GRID, &[0, 0, 0, 0, 4, 4, 4, 4])).unwrap();
         assert_eq!((found.row_name.as_str(), found.column_name.as_str()), ("stage", "data · tensor"));
         assert_eq!(found.rows, ["stage 0", "stage 1"]);
         assert_eq!(found.columns, ["data 0 · tensor 0", "data 0 · tensor 1", "data 1 · tensor 0", "data 1 · tensor 1"]);
         assert!(found.cells.contains(&(1, 1, 5)) && found.cells.len() == 8, "{:?}", found.cells);
+    }
+
+    #[test]
+    fn a_missing_rank_hides_no_dimension() {
+        let mut analysis = job(&GRID, &[0, 0, 0, 0, 4, 4, 4, 4]);
+        analysis.facts.ranks.pop();
+        let found = roles(&analysis).unwrap();
+        assert_eq!((found.column_name.as_str(), found.cells.len()), ("data · tensor", 7));
     }
 
     #[test]
