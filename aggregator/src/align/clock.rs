@@ -18,6 +18,7 @@ mod bend;
 mod choice;
 mod collective;
 mod curve;
+mod errors;
 mod evidence;
 mod fit;
 mod identity;
@@ -42,9 +43,9 @@ use trace::{ClockFitRow, ClockMethod, ClockSide, OmissionRow, SampleKind};
 pub use affine::Affine;
 pub use map::Map;
 
-use crate::base::stats::student_quantile;
 use crate::model::clock_choice::Choice;
 use choice::allows;
+use errors::{along, independent};
 
 use crate::model::{Instance, RankOutline};
 use fit::Fit;
@@ -101,9 +102,6 @@ static BY_DRIVER: Goodness = Goodness {
 
 /// Knots of different fits that are closer than one part in so many of their span are one.
 const KNOTS_APART: i64 = 1024;
-
-/// The degrees of freedom of the error of a fit with the fewest bursts that show a bend.
-const ERROR_FREEDOM: f64 = 4.0;
 
 /// A rank, the rank to whose device clock it is mapped, and the fit.
 type DeviceFit = (i32, i32, Fit);
@@ -579,31 +577,4 @@ impl Clocks {
 
 fn drift_ppb(map: &Affine, known: bool) -> Option<f64> {
     (known || map.drift != 0.0).then_some(map.drift * 1e9)
-}
-
-/// 95 % of the sum of independent errors: their squares add up. Each holds a margin because few samples tell its variance; those
-/// of several errors tell more (Satterthwaite). 1 ns per error is for rounding, and later maps stretch an earlier error by their
-/// drift, which is below one part in a thousand.
-fn independent(errors: &[i64]) -> i64 {
-    let stretched = |error: &i64| error.saturating_add(error / 1_000 + 1) as f64;
-    let squares: Vec<f64> = errors.iter().filter(|error| **error != 0).map(|error| stretched(error).powi(2)).collect();
-    let sum: f64 = squares.iter().sum();
-    if squares.len() < 2 {
-        return sum.sqrt().ceil() as i64;
-    }
-    let freedom = ERROR_FREEDOM * sum * sum / squares.iter().map(|square| square * square).sum::<f64>();
-    let quantile = |freedom: f64| student_quantile(0.025, freedom);
-    (sum.sqrt() * quantile(freedom) / quantile(ERROR_FREEDOM)).ceil() as i64
-}
-
-/// Adds up the errors along a path, with 1 ns per joint for rounding. The sum is unknown if any error is.
-fn along(errors: impl Iterator<Item = Option<i64>>) -> Option<i64> {
-    let mut sum: i64 = 0;
-    for error in errors {
-        let error = error?;
-        // Later maps stretch an earlier error by their drift, which is below one part in a thousand.
-        let stretched = if error == 0 { 0 } else { error.saturating_add(error / 1_000 + 1) };
-        sum = sum.saturating_add(stretched);
-    }
-    Some(sum)
 }
