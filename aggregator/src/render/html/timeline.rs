@@ -104,12 +104,7 @@ pub(super) fn timelines(
     limits: &Limits,
     (names, notes): (&mut StringPool, &mut Shortenings),
 ) -> (Timelines, Vec<OmissionRow>) {
-    let shown = ShownRanks::of(&analyzed.analysis, limits.ranks);
-    if let Some(sentence) = shown.sentence() {
-        notes.add("timeline", format!("{sentence} `--ranks` chooses others."));
-    }
-    let chosen_ranks: Vec<i32> =
-        analyzed.analysis.facts.ranks.iter().copied().filter(|rank| shown.has(*rank)).collect();
+    let chosen_ranks = shown_ranks(analyzed, limits, notes);
     let ranks = chosen_ranks.len().max(1);
     let others = other_steps(analyzed, chosen, ranks, limits);
     let quota = (ranks * BARS_OF_RANK).max(limits.other_slices / others.len().max(1));
@@ -169,6 +164,15 @@ pub(super) fn timelines(
         },
         omissions.concat(),
     )
+}
+
+/// The ranks that find room, ascending.
+fn shown_ranks(analyzed: &Analyzed, limits: &Limits, notes: &mut Shortenings) -> Vec<i32> {
+    let shown = ShownRanks::of(&analyzed.analysis, limits.ranks);
+    if let Some(sentence) = shown.sentence() {
+        notes.add("timeline", format!("{sentence} `--ranks` chooses others."));
+    }
+    analyzed.analysis.facts.ranks.iter().copied().filter(|rank| shown.has(*rank)).collect()
 }
 
 /// Loads ranks and draws their steps. The ranks that the verdict names come first.
