@@ -64,7 +64,8 @@ pub(crate) fn dimensions(rows: &[CommunicatorRow], ranks: &[i32], stages: &BTree
 
 /// What a communicator is for: `mesh_dp` is `data`. Without a description, its size.
 fn purpose(row: &CommunicatorRow, size: usize) -> String {
-    let text = row.description.as_deref().unwrap_or_default();
+    // torch's word for a process group without a description.
+    let text = row.description.as_deref().filter(|text| *text != "undefined").unwrap_or_default();
     let lower = text.to_lowercase();
     let has =
         |words: &[&str]| words.iter().any(|word| lower.split(|c: char| !c.is_alphanumeric()).any(|part| part == *word));
