@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::keys::MAX_MANIFEST_BYTES;
-use crate::place::is_url;
+use crate::url::is_url;
 use crate::word::MAX_TEXT_BYTES;
 
 /// The reason why a call on `path` failed, and what to do where the system's words do not say it.

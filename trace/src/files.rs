@@ -24,7 +24,7 @@ use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use crate::Error;
-use crate::place::is_url;
+use crate::url::is_url;
 use temporary::Temporary;
 
 /// Writes `path` through `fill`, over an existing file, and returns its size in bytes. On any error the temporary file

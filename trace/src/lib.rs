@@ -73,6 +73,7 @@ mod shard;
 pub mod tables;
 pub mod terminal;
 pub mod time_limits;
+mod url;
 mod views;
 pub mod words;
 

@@ -246,7 +246,7 @@ fn reduce_aligned(
     let memory: BTreeMap<(i32, i64), i64> =
         parts.iter().flat_map(|p| &p.devices).filter_map(|d| Some(((d.rank, d.device_id), d.memory_bytes?))).collect();
     let suspected = suspects(parts.iter().map(|part| (part.outline.info.rank, &part.communication)));
-    let of_parts = suspected.into_iter().chain(overhead(&parts)).collect();
+    let of_parts = suspected.into_iter().chain(overhead(&parts, &of_ranks.step_breakdown)).collect();
     drop(parts);
     to_global_time(&mut of_ranks, &clocks);
     tables.append(of_ranks);

@@ -1,6 +1,13 @@
 //! The inside of a JSON string to UTF-8. Decoding never fails: bytes that cannot be decoded become U+FFFD.
 
+use trace::MAX_TEXT_BYTES;
+
 use crate::bytes::json::Str;
+
+/// The first bytes of a text that is too long.
+pub(crate) fn shortened(raw: &[u8]) -> &[u8] {
+    &raw[..raw.len().min(MAX_TEXT_BYTES)]
+}
 
 /// The string's text. A lone surrogate or invalid UTF-8 becomes U+FFFD; an unknown escape becomes its letter.
 pub(crate) fn decode(string: Str<'_>) -> String {

@@ -6,8 +6,8 @@
 use trace::MAX_TEXT_BYTES;
 
 use crate::bytes::json::{Cursor, Fault, Str};
+use crate::bytes::text::shortened;
 use crate::bytes::{number, text};
-use crate::columns::batch::shortened;
 
 /// An argument: its key, and its value unless the value is an integer of the row.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,11 +3,11 @@
 use std::hash::BuildHasher;
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
-use trace::MAX_TEXT_BYTES;
 use trace::rank::{CopyRate, FlopsType, KernelUse, Kind, NONE};
 
 use crate::bytes::json::Str;
 use crate::bytes::layout::Layout;
+use crate::bytes::text::shortened;
 use crate::columns::args::Shape;
 use crate::columns::by_text::{KnownFlops, NameRules};
 /// Memory of a row until an analysis has it: its columns here, its place in the order of the rows, and its columns there.
@@ -412,11 +412,6 @@ pub(crate) struct Scratch {
     pub(crate) room: Columns,
     last_category: Vec<u8>,
     last_kind: Option<Kind>,
-}
-
-/// The first bytes of a text that is too long.
-pub(crate) fn shortened(raw: &[u8]) -> &[u8] {
-    &raw[..raw.len().min(MAX_TEXT_BYTES)]
 }
 
 impl Scratch {

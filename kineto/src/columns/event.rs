@@ -11,11 +11,10 @@ use trace::time_limits::MAX_LENGTH_NS;
 use crate::bytes::json::{Cursor, Fault, Str};
 use crate::bytes::layout::Key;
 use crate::bytes::number;
+use crate::bytes::text::shortened;
 use crate::bytes::value::MAX_KEPT_BYTES;
 use crate::columns::args::encode;
-use crate::columns::batch::{
-    Allocation, Columns, FlowEnd, Interner, NONE_32, Row, Scratch, id_from_text, narrow, shortened,
-};
+use crate::columns::batch::{Allocation, Columns, FlowEnd, Interner, NONE_32, Row, Scratch, id_from_text, narrow};
 use crate::columns::by_text::{Call, RawInputs};
 
 /// The stream of a synchronisation that concerns all streams: CUPTI_SYNCHRONIZATION_INVALID_VALUE in

@@ -3,7 +3,8 @@
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::{Entry, Kind, Url};
+use super::{Entry, Kind};
+use crate::url::Url;
 
 fn unsupported<T>(url: Url<'_>) -> io::Result<T> {
     let why = format!("this build reads no {}:// paths; build it with `--features cloud`", url.scheme);

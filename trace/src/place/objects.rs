@@ -20,7 +20,8 @@ use tokio::runtime::Runtime;
 
 use super::blocks::Blocks;
 use super::reasons::{explain, may_pass};
-use super::{Entry, Kind, Url};
+use super::{Entry, Kind};
+use crate::url::Url;
 
 /// Threads that drive the requests of all others.
 const RUNTIME_THREADS: usize = 2;

@@ -28,9 +28,9 @@ impl Cost<'_> {
 }
 
 /// The rows of kind `overhead`, if they take enough of a step. Their time is stated as a part of the idle time, and no
-/// finding blames the job for it.
-pub(crate) fn overhead(parts: &[RankPart]) -> Option<FindingRow> {
-    let costs: Vec<Cost<'_>> = parts.iter().flat_map(costs_of).collect();
+/// finding blames the job for it. `breakdown` has the steps of all ranks, in the order of ranks.
+pub(crate) fn overhead(parts: &[RankPart], breakdown: &[StepBreakdownRow]) -> Option<FindingRow> {
+    let costs: Vec<Cost<'_>> = parts.iter().flat_map(|part| costs_of(part, breakdown)).collect();
     let over: Vec<&Cost<'_>> = costs.iter().filter(|cost| cost.pct() >= LEAST_PCT).collect();
     let worst = over.iter().copied().max_by(|a, b| a.pct().total_cmp(&b.pct()))?;
     let of_rank = |cost: &&&Cost<'_>| cost.rank == worst.rank;
@@ -68,7 +68,7 @@ pub(crate) fn overhead(parts: &[RankPart]) -> Option<FindingRow> {
             format!(
                 "events of kind overhead; {} of it in idle time of that step (step_breakdown.overhead_ns, which no finding counts as \
                  idle); on {} of {}; threshold {LEAST_PCT} % of a step (this program's)",
-                ns(idle_part(part, worst.step)),
+                ns(idle_part(steps_of(part, breakdown), worst.step)),
                 on_ranks.len(),
                 plural(parts.len(), "rank")
             ),
@@ -76,13 +76,13 @@ pub(crate) fn overhead(parts: &[RankPart]) -> Option<FindingRow> {
         "times of these steps are too long by this; the driver's part also occurs without a profiler, when functions are first \
          used: record more warm-up steps, so that both happen before the active ones",
     );
-    Some(if own.is_empty() { found } else { saving(own_ns_per_step(part), found) })
+    Some(if own.is_empty() { found } else { saving(own_ns_per_step(part, breakdown), found) })
 }
 
 /// The overhead in each step of a rank whose length is known.
-fn costs_of(part: &RankPart) -> impl Iterator<Item = Cost<'_>> {
+fn costs_of<'a>(part: &'a RankPart, breakdown: &[StepBreakdownRow]) -> impl Iterator<Item = Cost<'a>> + use<'a> {
     let mut walls: BTreeMap<i32, i64> = BTreeMap::new();
-    for row in &part.tables.step_breakdown {
+    for row in steps_of(part, breakdown) {
         let wall = walls.entry(row.step.unwrap_or(-1)).or_default();
         *wall = row.wall_ns.max(*wall);
     }
@@ -93,17 +93,23 @@ fn costs_of(part: &RankPart) -> impl Iterator<Item = Cost<'_>> {
     })
 }
 
+fn steps_of<'a>(part: &RankPart, breakdown: &'a [StepBreakdownRow]) -> &'a [StepBreakdownRow] {
+    let rank = part.outline.info.rank;
+    let from = breakdown.partition_point(|row| row.rank < rank);
+    &breakdown[from..from + breakdown[from..].partition_point(|row| row.rank == rank)]
+}
+
 /// The largest idle time of a device in a step that overhead covers.
-fn idle_part(part: &RankPart, step: i32) -> i64 {
+fn idle_part(rows: &[StepBreakdownRow], step: i32) -> i64 {
     let of_step = |row: &&StepBreakdownRow| row.step == Some(step);
-    part.tables.step_breakdown.iter().filter(of_step).map(|row| row.overhead_ns).max().unwrap_or(0)
+    rows.iter().filter(of_step).map(|row| row.overhead_ns).max().unwrap_or(0)
 }
 
 /// The profiler's own work in a step of the rank: the mean over its steps.
-fn own_ns_per_step(part: &RankPart) -> i64 {
+fn own_ns_per_step(part: &RankPart, breakdown: &[StepBreakdownRow]) -> i64 {
     let names = part.overhead.values().flat_map(|step| &step.by_name);
     let own = names.filter(|(name, _)| is_work_of_profiler(name)).map(|(_, (_, ns))| *ns).fold(0, i64::saturating_add);
-    let steps = part.tables.step_breakdown.iter().filter_map(|row| row.step).filter(|step| *step >= 0);
+    let steps = steps_of(part, breakdown).iter().filter_map(|row| row.step).filter(|step| *step >= 0);
     own / (steps.collect::<std::collections::BTreeSet<i32>>().len().max(1) as i64)
 }
 
@@ -113,10 +119,14 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// A rank with two steps of 100 ms, and overhead in the first.
-    fn rank(rank: i32, names: &[(&str, i64)]) -> RankPart {
-        let mut part = RankPart::default();
-        part.outline.info.rank = rank;
+    /// The finding for ranks with two steps of 100 ms, and overhead of these names and milliseconds in the first.
+    fn found(ranks: &[&[(&str, i64)]]) -> Option<FindingRow> {
+        let parts: Vec<RankPart> = (0..).zip(ranks).map(|(rank, names)| part(rank, names)).collect();
+        let breakdown: Vec<StepBreakdownRow> = (0..).zip(ranks).flat_map(|(rank, _)| steps(rank)).collect();
+        overhead(&parts, &breakdown)
+    }
+
+    fn steps(rank: i32) -> [StepBreakdownRow; 2] {
         let row = |step, overhead_ns| StepBreakdownRow {
             rank,
             step: Some(step),
@@ -125,7 +135,12 @@ mod tests {
             overhead_ns,
             ..Default::default()
         };
-        part.tables.step_breakdown = vec![row(3, 2 * MS), row(4, 0)];
+        [row(3, 2 * MS), row(4, 0)]
+    }
+
+    fn part(rank: i32, names: &[(&str, i64)]) -> RankPart {
+        let mut part = RankPart::default();
+        part.outline.info.rank = rank;
         let total_ns = names.iter().map(|(_, ms)| ms * MS).sum();
         let by_name = names.iter().map(|(name, ms)| ((*name).into(), (2, ms * MS))).collect();
         part.overhead = [(3, StepOverhead { total_ns, by_name })].into();
@@ -134,8 +149,7 @@ mod tests {
 
     #[test]
     fn overhead_is_named_with_its_step_and_its_kind() {
-        let parts = [rank(0, &[("Buffer Flush", 1)]), rank(1, &[("Buffer Flush", 5), ("Lazy Function Loading", 3)])];
-        let found = overhead(&parts).unwrap();
+        let found = found(&[&[("Buffer Flush", 1)], &[("Buffer Flush", 5), ("Lazy Function Loading", 3)]]).unwrap();
         assert_eq!(
             &*found.title,
             "the profiler and the driver took 8.00 ms of step 3 on rank 1 (8.0 % of 100 ms): Buffer Flush 5.00 ms (2 rows), \
@@ -147,10 +161,10 @@ mod tests {
 
     #[test]
     fn the_drivers_own_work_is_no_saving() {
-        let found = overhead(&[rank(0, &[("Lazy Function Loading", 3)])]).unwrap();
-        assert!(found.title.starts_with("the driver took 3.00 ms"), "{found:?}");
-        assert_eq!(found.saving_ns, None);
-        assert_eq!(overhead(&[rank(0, &[("Buffer Flush", 0)])]), None);
-        assert_eq!(overhead(&[RankPart::default()]), None);
+        let of_driver = found(&[&[("Lazy Function Loading", 3)]]).unwrap();
+        assert!(of_driver.title.starts_with("the driver took 3.00 ms"), "{of_driver:?}");
+        assert_eq!(of_driver.saving_ns, None);
+        assert_eq!(found(&[&[("Buffer Flush", 0)]]), None);
+        assert_eq!(overhead(&[RankPart::default()], &[]), None);
     }
 }
