@@ -69,7 +69,7 @@ impl Temporary {
             // A sweep may have seen the new entry before it was locked. File systems without locks have no sweeps.
             let swept = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Err(rustix::io::Errno::WOULDBLOCK) => true,
-                _ => file.metadata()?.nlink() == 0,
+                _ => file.metadata().inspect_err(|_| remove(&path))?.nlink() == 0,
             };
             if !swept {
                 return Ok(Self { path, file, renamed: false });
