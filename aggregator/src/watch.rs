@@ -36,10 +36,10 @@ pub use steps::{BOUNDS_S, Histogram, WINDOW};
 const SILENT_AFTER: Duration = Duration::from_secs(10);
 /// The most rows of `events` that are held of a rank.
 const MAX_EVENT_ROWS: u64 = 1 << 20;
-/// The most problems of shards that are told one by one; the others are counted.
+/// The most problems of shards that are listed one by one; the others are counted.
 const MAX_TOLD: u64 = 20;
 
-/// What a run is doing.
+/// The state of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// There is no run yet, for this reason.
@@ -109,7 +109,7 @@ pub struct State {
     pub world_size: i32,
     /// Ranks that record, ascending.
     pub ranks: Vec<i32>,
-    /// What the run is doing.
+    /// The state of the run.
     pub phase: Phase,
     /// The newest active step that all of these ranks have written.
     pub step: Option<i32>,

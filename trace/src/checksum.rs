@@ -7,7 +7,7 @@
 //! ```
 
 use std::hash::Hasher;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
@@ -77,7 +77,7 @@ impl<W: Write> Write for Hashed<'_, W> {
 pub(crate) fn of_footer(file: &Opened, bytes: u64) -> io::Result<String> {
     const ENDING: u64 = 8;
     let mut ending = [0; ENDING as usize];
-    read_all_at(file, &mut ending, bytes.saturating_sub(ENDING))?;
+    file.read_exact_at(&mut ending, bytes.saturating_sub(ENDING))?;
     let [a, b, c, d, ..] = ending;
     let length = u64::from(u32::from_le_bytes([a, b, c, d])).saturating_add(ENDING).min(bytes);
     let mut hash = XxHash3_64::new();
@@ -85,31 +85,11 @@ pub(crate) fn of_footer(file: &Opened, bytes: u64) -> io::Result<String> {
     let mut at = bytes - length;
     while at < bytes {
         let wanted = (bytes - at).min(room.len() as u64) as usize;
-        read_all_at(file, &mut room[..wanted], at)?;
+        file.read_exact_at(&mut room[..wanted], at)?;
         Hasher::write(&mut hash, &room[..wanted]);
         at += wanted as u64;
     }
     Ok(format!("{:016x}", hash.finish()))
-}
-
-fn read_some_at(file: &Opened, room: &mut [u8], at: u64) -> io::Result<usize> {
-    loop {
-        match file.read_at(room, at) {
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            got => return got,
-        }
-    }
-}
-
-fn read_all_at(file: &Opened, room: &mut [u8], at: u64) -> io::Result<()> {
-    let mut filled = 0;
-    while filled < room.len() {
-        match read_some_at(file, &mut room[filled..], at + filled as u64)? {
-            0 => return Err(ErrorKind::UnexpectedEof.into()),
-            got => filled += got,
-        }
-    }
-    Ok(())
 }
 
 /// The number of sound bytes before the first block that differs from its checksum; `None` if no block does, or if the
@@ -128,7 +108,7 @@ pub(crate) fn sound_bytes(file: &Opened, footer: &ParquetMetaData) -> Result<Opt
         let (mut hash, mut length) = (XxHash3_64::new(), 0);
         while length < claimed {
             let wanted = usize::try_from(claimed - length).map_or(READ_BYTES, |left| left.min(READ_BYTES));
-            let got = read_some_at(file, &mut room[..wanted], sound + length)?;
+            let got = file.read_at(&mut room[..wanted], sound + length)?;
             if got == 0 {
                 break;
             }

@@ -14,7 +14,7 @@ mod objects;
 mod reasons;
 
 use std::fs;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -87,8 +87,14 @@ pub fn entries(directory: &Path) -> io::Result<Vec<Entry>> {
         Some(url) => objects::entries(directory, url)?,
         None => {
             let entry = |entry: io::Result<fs::DirEntry>| {
-                let path = entry?.path();
-                Ok(Entry { is_directory: path.is_dir(), path })
+                let entry = entry?;
+                let path = entry.path();
+                // The listing has the kinds of most entries, so that only links are followed.
+                let is_directory = match entry.file_type() {
+                    Ok(kind) if !kind.is_symlink() => kind.is_dir(),
+                    _ => path.is_dir(),
+                };
+                Ok(Entry { is_directory, path })
             };
             fs::read_dir(directory)?.map(entry).collect::<io::Result<Vec<_>>>()?
         }
@@ -137,15 +143,36 @@ impl Opened {
         }
     }
 
-    /// Reads from byte `at` on, and returns the number of bytes; 0 at the end.
+    /// Reads from byte `at` on, and returns the number of bytes; 0 at the end. A read that a signal interrupts is repeated.
     ///
     /// # Errors
     /// The error of the file system or of the object store.
-    pub fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
-        match self {
-            Self::File(file) => file.read_at(buffer, at),
-            Self::Object(object) => object.read_at(buffer, at),
+    pub(crate) fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        loop {
+            let got = match self {
+                Self::File(file) => file.read_at(buffer, at),
+                Self::Object(object) => object.read_at(buffer, at),
+            };
+            match got {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                got => return got,
+            }
         }
+    }
+
+    /// Fills a buffer from byte `at` on.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the file ends before; the error of the file system or of the object store.
+    pub fn read_exact_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.read_at(&mut buffer[filled..], at + filled as u64)? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                got => filled += got,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -213,8 +240,6 @@ pub(crate) fn for_all<T: Sync, R: Send>(items: &[T], place: &Path, work: impl Fn
 
 #[cfg(test)]
 mod tests {
-    use std::io::ErrorKind;
-
     use super::*;
 
     #[test]

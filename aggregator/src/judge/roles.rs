@@ -62,7 +62,7 @@ pub(crate) fn dimensions(rows: &[CommunicatorRow], ranks: &[i32], stages: &BTree
     kept
 }
 
-/// What a communicator is for: `mesh_dp` is `data`. Without a description, its size.
+/// The purpose of a communicator, by its description: `data` for `mesh_dp`. Its size if it has no description.
 fn purpose(row: &CommunicatorRow, size: usize) -> String {
     // torch's word for a process group without a description.
     let text = row.description.as_deref().filter(|text| *text != "undefined").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What `map` and `reduce` agree on: the input, the options, and the files of a share.
+//! The contract of `map` and `reduce`: the input, the options, and the files of a share.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -218,7 +218,7 @@ impl Chunk {
 /// A mapped share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ShareManifest {
-    /// What all shares have in common.
+    /// The contract, which is the same in all shares.
     pub(crate) contract: Contract,
     /// Number of the share, from 0.
     pub(crate) share: u32,

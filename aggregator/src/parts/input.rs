@@ -165,13 +165,7 @@ fn add_ends(content: &mut Sha256, path: &Path) -> Result<(), Error> {
     content.update(bytes.to_le_bytes());
     let mut room = vec![0; bytes.min(END_BYTES) as usize];
     for from in [0, bytes.saturating_sub(END_BYTES)] {
-        let mut read = 0;
-        while read < room.len() {
-            match file.read_at(&mut room[read..], from + read as u64).map_err(io)? {
-                0 => return Err(io(std::io::ErrorKind::UnexpectedEof.into())),
-                more => read += more,
-            }
-        }
+        file.read_exact_at(&mut room, from).map_err(io)?;
         content.update(&room);
     }
     Ok(())

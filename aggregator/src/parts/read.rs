@@ -15,7 +15,7 @@ use crate::parts::rows::PartRows;
 
 /// All shares of an analysis.
 pub(crate) struct Shares {
-    /// What they have in common.
+    /// The contract, which is the same in all shares.
     pub(crate) contract: Contract,
     /// The options of the contract.
     pub(crate) options: Options,
@@ -39,10 +39,13 @@ pub(crate) fn read_manifest(path: &Path) -> Result<ShareManifest, Error> {
     let file = files::open_regular(path).map_err(io)?;
     let no_input = |why: String| Error::NoInput { path: path.into(), why };
     if file.metadata().map_err(io)?.len() > MAX_MANIFEST_BYTES {
-        return Err(no_input(format!("it is longer than {MAX_MANIFEST_BYTES} bytes, so it is no manifest of a share")));
+        return Err(no_input(format!(
+            "it is longer than {MAX_MANIFEST_BYTES} bytes, so it is not the manifest of a share"
+        )));
     }
-    serde_json::from_reader(std::io::BufReader::new(file))
-        .map_err(|error| no_input(format!("it is damaged, or no manifest of a share ({error}); map the share again")))
+    serde_json::from_reader(std::io::BufReader::new(file)).map_err(|error| {
+        no_input(format!("it is damaged, or not the manifest of a share ({error}); map the share again"))
+    })
 }
 
 /// Reads all shares in `directory`.

@@ -1,4 +1,4 @@
-//! What a click on the slice of a row shows: its numbers, and the texts of operators and kernels.
+//! The annotations of a slice, which Perfetto shows on a click: the numbers of its row, and the texts of operators and kernels.
 
 use trace::rank::{Details, Field, KernelUse};
 
