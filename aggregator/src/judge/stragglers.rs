@@ -45,6 +45,7 @@ mod shares;
 mod stages;
 mod standing;
 mod transfers;
+mod variation;
 
 use trace::{JobPathRow, OmissionRow, StragglerRow, StragglerStepRow, WaitRow};
 

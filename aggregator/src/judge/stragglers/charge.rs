@@ -20,7 +20,7 @@ use crate::judge::stragglers::join::{Arrival, Join, Joined};
 use crate::judge::stragglers::shares::{Shares, Wait};
 
 /// Ranks of a collective up to which each waiting rank is compared with each missing rank.
-pub(super) const PAIRED_MAX: usize = 2048;
+pub(super) const PAIRED_MAX: usize = 512;
 
 /// The charges of all waits, by rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -150,12 +150,10 @@ impl Charges {
         }
         for &i in &order {
             let mut inflow = std::mem::take(&mut self.inflow_ns[i]);
-            inflow.sort_unstable();
+            sum_flows(&mut inflow);
             let instance = &join.instances[i];
             let (blocker, typical) = (instance.blocker(), instance.typical());
-            for flows in inflow.chunk_by(|a, b| a.0 == b.0) {
-                let origin = flows[0].0;
-                let ns: i64 = flows.iter().map(|f| f.1).sum();
+            for (origin, ns) in inflow {
                 let back_ns = inherited_of(join, instance, typical, blocker, ns);
                 self.charge(blocker.rank, origin, ns - back_ns);
                 self.send_back(join, blocker, origin, back_ns, Some((&place, place[i])));
@@ -177,7 +175,9 @@ impl Charges {
     fn send_back(&mut self, join: &Join, late: &Arrival, origin: usize, ns: i64, after: Option<(&[usize], usize)>) {
         match join.previous(late) {
             _ if ns == 0 => {}
-            Some(i) if after.is_none_or(|(place, now)| place[i] > now) => self.inflow_ns[i].push((origin, ns)),
+            Some(i) if after.is_none_or(|(place, now)| place[i] > now) => {
+                add_flow(&mut self.inflow_ns[i], (origin, ns))
+            }
             Some(_) => self.charge(late.rank, origin, ns),
             None => {
                 self.inherited_ns[origin] += ns;
@@ -185,6 +185,27 @@ impl Charges {
             }
         }
     }
+}
+
+/// Adds a flow. Pairs of ranks make many with the same origin, which are summed before the list grows.
+fn add_flow(flows: &mut Vec<(usize, i64)>, flow: (usize, i64)) {
+    if flows.len() == flows.capacity() && !flows.is_empty() {
+        sum_flows(flows);
+        if 2 * flows.len() > flows.capacity() {
+            flows.reserve_exact(flows.capacity());
+        }
+    }
+    flows.push(flow);
+}
+
+/// Makes one flow of those with the same origin.
+fn sum_flows(flows: &mut Vec<(usize, i64)>) {
+    flows.sort_unstable_by_key(|flow| flow.0);
+    flows.dedup_by(|next, kept| {
+        let is_same = next.0 == kept.0;
+        kept.1 += if is_same { next.1 } else { 0 };
+        is_same
+    });
 }
 
 /// The part of `ns` of waits for `late` that `late` inherited, compared with the typical rank of the instance.

@@ -35,20 +35,20 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use trace::Op;
 
 use crate::judge::stragglers::join::{Join, Joined};
-use crate::judge::stragglers::nodes::{Builder, Leave, NONE, Node};
+use crate::judge::stragglers::nodes::{Builder, Leave, NONE, Node, Work};
 use crate::judge::stragglers::order::in_order;
+use crate::judge::stragglers::variation::{FOLLOWED_MAX, Variations};
 use crate::measure::own_time::OwnTime;
 
-/// Nodes that are replayed at most: the replayed ranks × the arrivals of all ranks. Each takes about 5 ns, and 30 ns in jobs of
+/// Nodes of whole replays at most: the number of replays × the arrivals of all ranks. Each takes about 5 ns, and 30 ns in jobs of
 /// thousands of ranks, whose nodes are larger than a cache.
 const REPLAYED_MAX: usize = 1 << 28;
-/// The number of ranks that are replayed however many arrivals there are.
-const REPLAYED_RANKS: usize = 64;
+/// The number of whole replays however many arrivals there are.
+const REPLAYS: usize = 64;
 
 /// The collectives of all ranks, in the order of arrivals.
 #[derive(Debug)]
@@ -106,27 +106,25 @@ impl Replay {
         replay
     }
 
-    /// For each rank, by how much the run would be shorter if it alone worked as a typical rank does; `None` if there are
-    /// too many ranks to replay each. Those whose work exceeds that of a typical rank most are replayed.
+    /// For each rank, by how much the run would be shorter if it alone worked as a typical rank does; `None` where that would
+    /// take too long. Those whose work exceeds that of a typical rank most are replayed first.
     pub(super) fn alone_ns(&self) -> Vec<Option<i64>> {
-        self.alone_of(self.most())
+        self.alone_of(FOLLOWED_MAX)
     }
 
-    /// The number of changes that are replayed at most.
-    pub(super) fn most(&self) -> usize {
-        (REPLAYED_MAX / self.nodes.len().max(1)).max(REPLAYED_RANKS)
-    }
-
-    pub(super) fn alone_of(&self, most: usize) -> Vec<Option<i64>> {
-        let mut changing = self.changing_ranks();
-        let left_out = changing.split_off(most.min(changing.len()));
-        let saved = |rank: usize| (rank, Some(self.saved_by_work_ns(&|r| r == rank)));
-        let replayed: Vec<(usize, Option<i64>)> = changing.into_par_iter().map(saved).collect();
+    pub(super) fn alone_of(&self, followed_max: usize) -> Vec<Option<i64>> {
+        let nothing = Change::nothing();
+        let ended = Variations::of(self, &nothing).ends_ns(&self.changing_ranks(), followed_max);
         let mut alone_ns = vec![Some(0); self.ranks];
-        for (rank, saved_ns) in replayed.into_iter().chain(left_out.into_iter().map(|rank| (rank, None))) {
-            alone_ns[rank] = saved_ns;
+        for (rank, end_ns) in ended {
+            alone_ns[rank] = end_ns.map(|end_ns| self.ends_ns[1] - end_ns);
         }
         alone_ns
+    }
+
+    /// The number of whole replays at most.
+    pub(super) fn most(&self) -> usize {
+        (REPLAYED_MAX / self.nodes.len().max(1)).max(REPLAYS)
     }
 
     /// The length of the run; `None` without a collective.
@@ -150,23 +148,20 @@ impl Replay {
         self.ends_ns[1] - self.end_ns(&Change { is_typical, earlier_ns, blocks: false })
     }
 
-    /// By how much the run would be shorter if these ranks worked as a typical rank does.
-    pub(super) fn saved_by_work_ns(&self, is_typical: &dyn Fn(usize) -> bool) -> i64 {
-        self.saved_ns(is_typical, &FxHashMap::default())
-    }
-
     /// For each of some ranks, by how much the run would be shorter still if the others of them worked as a typical rank does
-    /// already, and 0 for ranks that are not among them; `None` if there are too many to replay each.
+    /// already, and 0 for ranks that are not among them; `None` if that would take too long.
     pub(super) fn beside_ns(&self, is_one: &[bool]) -> Option<Vec<i64>> {
         let ones: Vec<usize> = (0..self.ranks).filter(|rank| is_one[*rank]).collect();
         let mut beside_ns = vec![0; self.ranks];
-        if ones.len() > self.most() {
-            return None;
+        if ones.is_empty() {
+            return Some(beside_ns);
         }
-        let all_ns = self.saved_by_work_ns(&|rank| is_one[rank]);
-        let of_others = |rank: &usize| (*rank, self.saved_by_work_ns(&|other| other != *rank && is_one[other]));
-        let of_others: Vec<(usize, i64)> = ones.par_iter().map(of_others).collect();
-        of_others.into_iter().for_each(|(rank, ns)| beside_ns[rank] = (all_ns - ns).max(0));
+        let is_typical = |rank: usize| is_one[rank];
+        let all = Change { is_typical: &is_typical, ..Change::nothing() };
+        let all_end_ns = self.end_ns(&all);
+        for (rank, end_ns) in Variations::of(self, &all).ends_ns(&ones, FOLLOWED_MAX) {
+            beside_ns[rank] = (end_ns? - all_end_ns).max(0);
+        }
         Some(beside_ns)
     }
 
@@ -204,7 +199,7 @@ impl Replay {
         for (at, node) in self.nodes.iter().enumerate() {
             if let Some(step) = self.step_of[node.instance as usize] {
                 let end_ns = ends_ns.entry(step).or_insert(i64::MIN);
-                *end_ns = (*end_ns).max(state.leave_ns(&self.nodes, at as u32));
+                *end_ns = (*end_ns).max(state.leave_ns(at as u32, NONE));
             }
         }
         // The step before, its replayed end, and its recorded end.
@@ -232,7 +227,7 @@ impl Replay {
             let rank = node.rank as usize;
             let work = if (change.is_typical)(rank) { node.typical } else { node.work };
             let (end_ns, own_ns) = steps.entry((rank, step)).or_insert((i64::MIN, 0));
-            *end_ns = (*end_ns).max(state.leave_ns(&self.nodes, at as u32));
+            *end_ns = (*end_ns).max(state.leave_ns(at as u32, NONE));
             *own_ns += work.own_ns;
         }
         let mut before: Option<(usize, i32, i64)> = None;
@@ -279,11 +274,11 @@ impl Replay {
     /// The end of the run.
     fn end_ns(&self, change: &Change<'_>) -> i64 {
         let state = self.replayed(change);
-        (0..self.nodes.len() as u32).map(|at| state.leave_ns(&self.nodes, at)).max().unwrap_or(0)
+        (0..self.nodes.len() as u32).map(|at| state.leave_ns(at, NONE)).max().unwrap_or(0)
     }
 
-    fn replayed<'a>(&self, change: &'a Change<'_>) -> State<'a> {
-        let mut state = State::new(self.nodes.len(), self.step_of.len(), &change.earlier_ns);
+    pub(super) fn replayed<'a>(&'a self, change: &'a Change<'_>) -> State<'a> {
+        let mut state = State::new(&self.nodes, self.step_of.len(), &change.earlier_ns);
         let mut latest = vec![NONE; self.ranks];
         let changed: Vec<bool> = (0..self.ranks).map(change.is_typical).collect();
         // By how much the changed ranks are ahead of the recording.
@@ -292,28 +287,7 @@ impl Replay {
             let rank = node.rank as usize;
             let work = if changed[rank] { node.typical } else { node.work };
             let blocks = change.blocks && self.step_of[node.instance as usize].is_some();
-            let from_ns = match (node.entered, latest[rank]) {
-                (NONE, NONE) => node.arrival_ns - node.work.own_ns,
-                // No events were recorded between two windows of steps.
-                (NONE, before) => {
-                    let shift_ns = state.leave_ns(&self.nodes, before) - self.nodes[before as usize].end_ns;
-                    node.arrival_ns - node.work.own_ns + shift_ns
-                }
-                (entered, _) if blocks => state.leave_ns(&self.nodes, entered),
-                (entered, _) => state.ready_ns[entered as usize],
-            };
-            let mut ready_ns = from_ns + work.own_ns;
-            if node.waited != NONE {
-                ready_ns = ready_ns.max(state.leave_ns(&self.nodes, node.waited) + work.after_ns);
-            }
-            if node.has_unknown_wait {
-                ready_ns = ready_ns.max(node.arrival_ns - ahead_ns);
-            }
-            let mut arrival_ns = ready_ns;
-            if node.before != NONE {
-                arrival_ns = arrival_ns
-                    .max(state.leave_ns(&self.nodes, node.before) + node.queued_ns.min(self.max_queue_gap_ns));
-            }
+            let (ready_ns, arrival_ns) = self.times_of(at as u32, work, latest[rank], (ahead_ns, blocks), &state);
             state.ready_ns[at] = ready_ns;
             state.arrival_ns[at] = arrival_ns;
             let last_ns = &mut state.last_ns[node.instance as usize];
@@ -324,6 +298,41 @@ impl Replay {
             }
         }
         state
+    }
+
+    /// When the rank of a node is ready for its collective, and when it enters it. `latest` is the rank's node before this one.
+    /// The changed ranks are ahead of the recording by `ahead_ns`. `blocks`: see [`Change::blocks`].
+    pub(super) fn times_of(
+        &self,
+        at: u32,
+        work: Work,
+        latest: u32,
+        (ahead_ns, blocks): (i64, bool),
+        times: &impl Times,
+    ) -> (i64, i64) {
+        let node = &self.nodes[at as usize];
+        let from_ns = match (node.entered, latest) {
+            (NONE, NONE) => node.arrival_ns - node.work.own_ns,
+            // No events were recorded between two windows of steps.
+            (NONE, before) => {
+                let shift_ns = times.leave_ns(before, at) - self.nodes[before as usize].end_ns;
+                node.arrival_ns - node.work.own_ns + shift_ns
+            }
+            (entered, _) if blocks => times.leave_ns(entered, at),
+            (entered, _) => times.ready_ns(entered),
+        };
+        let mut ready_ns = from_ns + work.own_ns;
+        if node.waited != NONE {
+            ready_ns = ready_ns.max(times.leave_ns(node.waited, at) + work.after_ns);
+        }
+        if node.has_unknown_wait {
+            ready_ns = ready_ns.max(node.arrival_ns - ahead_ns);
+        }
+        let mut arrival_ns = ready_ns;
+        if node.before != NONE {
+            arrival_ns = arrival_ns.max(times.leave_ns(node.before, at) + node.queued_ns.min(self.max_queue_gap_ns));
+        }
+        (ready_ns, arrival_ns)
     }
 }
 
@@ -348,24 +357,39 @@ impl Change<'_> {
     }
 }
 
+/// The times of nodes that were replayed already.
+pub(super) trait Times {
+    /// When its rank is ready for the collective of a node.
+    fn ready_ns(&self, at: u32) -> i64;
+    /// When its rank leaves the collective of a node, by the arrivals of the nodes before `by`.
+    fn leave_ns(&self, at: u32, by: u32) -> i64;
+}
+
 /// The times of one replay.
-struct State<'a> {
-    ready_ns: Vec<i64>,
-    arrival_ns: Vec<i64>,
+pub(super) struct State<'a> {
+    nodes: &'a [Node],
+    pub(super) ready_ns: Vec<i64>,
+    pub(super) arrival_ns: Vec<i64>,
     /// The last arrival of each instance so far.
-    last_ns: Vec<i64>,
+    pub(super) last_ns: Vec<i64>,
     /// See [`Change::earlier_ns`].
     earlier_ns: &'a [i64],
 }
 
 impl<'a> State<'a> {
-    fn new(nodes: usize, instances: usize, earlier_ns: &'a [i64]) -> Self {
-        let [ready_ns, arrival_ns] = [(); 2].map(|()| vec![i64::MIN; nodes]);
-        Self { ready_ns, arrival_ns, last_ns: vec![i64::MIN; instances], earlier_ns }
+    fn new(nodes: &'a [Node], instances: usize, earlier_ns: &'a [i64]) -> Self {
+        let [ready_ns, arrival_ns] = [(); 2].map(|()| vec![i64::MIN; nodes.len()]);
+        Self { nodes, ready_ns, arrival_ns, last_ns: vec![i64::MIN; instances], earlier_ns }
+    }
+}
+
+impl Times for State<'_> {
+    fn ready_ns(&self, at: u32) -> i64 {
+        self.ready_ns[at as usize]
     }
 
-    fn leave_ns(&self, nodes: &[Node], at: u32) -> i64 {
-        let node = &nodes[at as usize];
+    fn leave_ns(&self, at: u32, _: u32) -> i64 {
+        let node = &self.nodes[at as usize];
         let earlier_ns = self.earlier_ns.get(at as usize).copied().unwrap_or(0);
         match node.leave {
             Leave::AfterLast(ns) => self.last_ns[node.instance as usize].saturating_add(ns - earlier_ns),

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rustc_hash::FxHashMap;
+
 use crate::judge::stragglers::join::Join;
 use crate::judge::stragglers::rebucket::{Bound, Gradients};
 use crate::judge::stragglers::replay::{Change, Replay};
@@ -64,7 +66,7 @@ fn replay(ranks: &[Vec<At>]) -> Replay {
 /// For some sets of ranks, by how much the run is shorter if they work as a typical rank does.
 fn saved_ns(ranks: &[Vec<At>], sets: &[&[usize]]) -> Vec<i64> {
     let replay = replay(ranks);
-    sets.iter().map(|set| replay.saved_by_work_ns(&|rank| set.contains(&rank))).collect()
+    sets.iter().map(|set| replay.saved_ns(&|rank| set.contains(&rank), &FxHashMap::default())).collect()
 }
 
 /// ```text
