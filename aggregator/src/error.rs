@@ -98,6 +98,10 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// The variables of a launcher contradict each other, or it started processes that this program cannot join.
+    #[cfg(feature = "mpi")]
+    #[error(transparent)]
+    Launch(#[from] launch::Error),
     /// The thread pool could not be created.
     #[error("threads: {0}")]
     Threads(#[from] rayon::ThreadPoolBuildError),

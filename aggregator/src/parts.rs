@@ -14,6 +14,8 @@
 pub(crate) mod contract;
 pub(crate) mod division;
 pub(crate) mod input;
+#[cfg(feature = "mpi")]
+pub(crate) mod processes;
 mod read;
 mod rows;
 mod write;

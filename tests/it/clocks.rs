@@ -117,7 +117,7 @@ fn rewrite<R: Row>(run: &Run, rank: i32, meta: impl Fn(&mut ShardMeta), mut chan
         });
         read.unwrap();
         rows.iter_mut().for_each(&mut change);
-        let mut changed = shard.meta.clone();
+        let mut changed = (*shard.meta).clone();
         meta(&mut changed);
         // A shard is never written over.
         std::fs::remove_file(&shard.path).unwrap();

@@ -71,7 +71,7 @@ fn plant<R: Row>(run: &Path, rank: i32, change: impl FnOnce(&mut ShardMeta), row
     let table = R::table();
     let opened = Run::open(run).unwrap();
     let shards = opened.shards(rank, table.name);
-    let mut meta = shards[0].meta.clone();
+    let mut meta = (*shards[0].meta).clone();
     change(&mut meta);
     let part = shards.iter().map(|s| s.part).max().unwrap() + 1;
     write_shard(run, &table, &meta, part, &[batch_from_rows(rows).unwrap()]).unwrap();

@@ -9,7 +9,8 @@ use fixtures::planted::{self, Plan};
 use fixtures::random::Random;
 
 use crate::support::{
-    AGGREGATOR, Finished, aggregator, copy_directory, files, finish, gloo8, number_of, scratch, seed,
+    AGGREGATOR, Finished, aggregator, copy_directory, files, finish, gloo8, have_mpirun, mpirun, number_of, scratch,
+    seed,
 };
 
 /// Files and standard output of an analysis.
@@ -123,6 +124,35 @@ fn real_traces_give_the_bytes_of_analyze() {
 }
 
 #[test]
+fn the_processes_of_an_mpi_job_give_the_bytes_of_analyze() {
+    let what = "the_processes_of_an_mpi_job_give_the_bytes_of_analyze";
+    if !have_mpirun(what) {
+        return;
+    }
+    let place = scratch("parts/processes");
+    let run = planted_run(&place);
+    // One damaged shard: each process lists the problems of its ranks.
+    let shard = run.join("counters/rank-00003-0000.parquet");
+    fs::write(&shard, &fs::read(&shard).unwrap()[..60]).unwrap();
+    for (inputs, code) in [(vec![run.clone()], 3), (vec![gloo8()], 0)] {
+        let out = if code == 3 { run.clone() } else { place.join("out") };
+        let expected = analyzed(&inputs, &out, &[], code);
+        for (processes, resume) in [(2, false), (3, false), (12, false), (3, true)] {
+            let mut job = mpirun(processes);
+            job.arg(AGGREGATOR).arg("analyze").args(&inputs).args(["--json", "--out"]).arg(&out);
+            if resume {
+                job.arg("--resume").arg(place.join(format!("parts-{code}")));
+            }
+            // The launcher says that a process ended with another code than 0.
+            let stdout = finish(&mut job).expect_code(code).stdout;
+            let stdout = stdout.split("\n-----").next().unwrap_or_default().trim_end().to_string() + "\n";
+            let found = (files(&out.join("analysis")), stdout);
+            assert_same(&found, &expected, &format!("{inputs:?} {processes} processes, resume {resume}"));
+        }
+    }
+}
+
+#[test]
 fn a_share_that_is_missing_or_damaged_is_a_loss() {
     let place = scratch("parts/missing");
     let (run, parts, out) = (planted_run(&place), place.join("parts"), place.join("out"));
@@ -146,6 +176,9 @@ fn a_share_that_is_missing_or_damaged_is_a_loss() {
     fs::write(&damaged, bytes).unwrap();
     let finished = reduce(&parts, &out).expect_code(3);
     let name = damaged.file_name().unwrap().to_string_lossy().into_owned();
+    assert!(finished.stdout.contains("own time of ranks") && finished.stdout.contains(&name), "{}", finished.stdout);
+    fs::remove_file(&damaged).unwrap();
+    let finished = reduce(&parts, &out).expect_code(3);
     assert!(finished.stdout.contains("parts of ranks") && finished.stdout.contains(&name), "{}", finished.stdout);
 }
 

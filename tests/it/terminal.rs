@@ -82,7 +82,7 @@ fn hostile_traces(directory: &Path) {
 /// and a file with hostile names.
 fn hostile_run(run: &Path) {
     planted::write(&Plan { ops: 40, ..Plan::default() }, run).unwrap();
-    let sound = Run::open(run).unwrap().shards(1, "counters")[0].meta.clone();
+    let sound = (*Run::open(run).unwrap().shards(1, "counters")[0].meta).clone();
     let row = |rank| CounterRow {
         rank,
         source: HOSTILE.into(),

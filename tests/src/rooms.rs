@@ -12,7 +12,7 @@ pub const CRATES: &[Room<'_>] = &[
     ("sources", &["trace", "recorder"]),
     ("inject", &["trace", "recorder", "sources"]),
     ("kineto", &["trace"]),
-    ("aggregator", &["trace", "kineto"]),
+    ("aggregator", &["trace", "kineto", "launch"]),
     ("rank-agent", &["trace", "recorder", "sources", "kernels", "launch"]),
     ("rankscope", &["trace", "aggregator", "rank-agent", "fixtures"]),
     ("fixtures", &["trace"]),

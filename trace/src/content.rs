@@ -9,6 +9,7 @@ use parquet::file::metadata::KeyValue;
 use serde::{Deserialize, Serialize};
 
 use crate::keys::{KEY_RUN_ID, KEY_SCHEMA_VERSION, SCHEMA_VERSION};
+use crate::place::Opened;
 use crate::shard::{descriptions, encode, one_by_one, read_batches};
 use crate::{Error, Table, checksum, files, place};
 
@@ -43,53 +44,67 @@ impl ContentFile {
     }
 }
 
-/// Writes rows below `directory`. A file of the same content is kept. `described`: with the documentation of the columns.
+/// Encodes rows. `described`: with the documentation of the columns.
 ///
 /// # Errors
-/// [`Error::Parquet`] or [`Error::Io`].
-pub fn write_content(
-    directory: &Path,
+/// [`Error::Parquet`].
+pub fn encode_content(
     table: &Table,
     run_id: &str,
     batch: RecordBatch,
     described: bool,
-) -> Result<ContentFile, Error> {
+) -> Result<(ContentFile, Vec<u8>), Error> {
     let pairs = [(KEY_SCHEMA_VERSION, SCHEMA_VERSION.to_string()), (KEY_RUN_ID, run_id.to_string())];
     let pairs = pairs.into_iter().map(|(key, value)| KeyValue::new(key.to_string(), value));
     let pairs: Vec<KeyValue> = pairs.chain(described.then(|| descriptions(table))).collect();
     let (rows, mut bytes) = (batch.num_rows() as u64, Vec::new());
-    let xxh3 = encode(&mut bytes, directory, table, &pairs, &[batch], &one_by_one)?;
-    let file = ContentFile { table: table.name.into(), xxh3, rows, bytes: bytes.len() as u64 };
-    if !file.exists(directory) {
-        let path = file.path(directory);
-        files::make_parent(&path)?;
-        let io = |source| Error::Io { path: path.clone(), source };
-        files::replace(&path, |out| out.write_all(&bytes).map_err(io))?;
-    }
-    Ok(file)
+    let xxh3 = encode(&mut bytes, Path::new(table.name), table, &pairs, &[batch], &one_by_one)?;
+    Ok((ContentFile { table: table.name.into(), xxh3, rows, bytes: bytes.len() as u64 }, bytes))
 }
 
-/// Reads all rows of a file that [`write_content`] wrote below `directory`.
+/// Writes what [`encode_content`] encoded below `directory`. A file of the same content is kept.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Parquet`] if a byte of the file differs from what was written; the error of `visit`.
-pub fn read_content<E: From<Error>>(
-    directory: &Path,
-    file: &ContentFile,
-    visit: impl FnMut(&RecordBatch) -> Result<(), E>,
-) -> Result<(), E> {
+/// [`Error::Io`].
+pub fn write_content(directory: &Path, file: &ContentFile, bytes: &[u8]) -> Result<(), Error> {
+    if file.exists(directory) {
+        return Ok(());
+    }
+    let path = file.path(directory);
+    files::make_parent(&path)?;
+    let io = |source| Error::Io { path: path.clone(), source };
+    files::replace(&path, |out| out.write_all(bytes).map_err(io)).map(drop)
+}
+
+/// Opens a file that [`write_content`] wrote below `directory`.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Parquet`] if it is not the file that was written.
+pub fn open_content(directory: &Path, file: &ContentFile) -> Result<Opened, Error> {
     let path = file.path(directory);
     let damaged = |why: &str| Error::Parquet { path: path.clone(), source: ParquetError::General(why.into()) };
     if !file.is_plain_name() {
-        return Err(damaged("the list of files is damaged: this is no name of a table or hash").into());
+        return Err(damaged("the list of files is damaged: this is no name of a table or hash"));
     }
     let io = |source| Error::Io { path: path.clone(), source };
     let opened = place::open(&path).map_err(io)?;
     let bytes = opened.size_bytes().map_err(io)?;
     if bytes != file.bytes || checksum::of_footer(&opened, bytes).map_err(io)? != file.xxh3 {
-        return Err(damaged("the file is damaged: its footer is not the one by which it was named").into());
+        return Err(damaged("the file is damaged: its footer is not the one by which it was named"));
     }
-    match read_batches(&path, None, visit)? {
+    Ok(opened)
+}
+
+/// Reads all rows of a file, or of its content in memory. `path` is for errors.
+///
+/// # Errors
+/// [`Error::Parquet`] if a byte differs from what was encoded; the error of `visit`.
+pub fn read_content<E: From<Error>>(
+    opened: Opened,
+    path: &Path,
+    visit: impl FnMut(&RecordBatch) -> Result<(), E>,
+) -> Result<(), E> {
+    match read_batches(opened, path, None, visit)? {
         None => Ok(()),
         Some(damage) => Err(damage.into()),
     }

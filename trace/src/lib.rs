@@ -79,7 +79,7 @@ pub mod words;
 
 pub use arrow_array::RecordBatch;
 pub use cell::{Cell, DocumentedWord, TextColumn, VocabularyInfo, WordColumn};
-pub use content::{ContentFile, read_content, write_content};
+pub use content::{ContentFile, encode_content, open_content, read_content, write_content};
 pub use describe::{Entry, describe, entries};
 pub use error::{Error, io_reason};
 pub use keys::*;

@@ -18,6 +18,7 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use objects::Object;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
@@ -118,7 +119,12 @@ pub enum Opened {
     File(fs::File),
     /// An object.
     Object(Object),
+    /// The whole content.
+    Memory(io::Cursor<Bytes>),
 }
+
+/// Files up to this size are read at once. The reader of Parquet asks for each page by itself.
+const SMALL_BYTES: u64 = 1 << 20;
 
 /// Opens a regular file or an object to read it. Objects are read in ranges, and again after an error that may pass.
 ///
@@ -132,6 +138,11 @@ pub fn open(path: &Path) -> io::Result<Opened> {
 }
 
 impl Opened {
+    /// A file whose content is in memory.
+    pub fn in_memory(content: Vec<u8>) -> Self {
+        Self::Memory(io::Cursor::new(content.into()))
+    }
+
     /// Its size.
     ///
     /// # Errors
@@ -140,7 +151,22 @@ impl Opened {
         match self {
             Self::File(file) => Ok(file.metadata()?.len()),
             Self::Object(object) => Ok(object.size_bytes()),
+            Self::Memory(content) => Ok(content.get_ref().len() as u64),
         }
+    }
+
+    /// The whole content of a small file, and other files as they are.
+    ///
+    /// # Errors
+    /// The error of the file system.
+    pub(crate) fn with_small_in_memory(self) -> io::Result<Self> {
+        let bytes = self.size_bytes()?;
+        if bytes > SMALL_BYTES || !matches!(self, Self::File(_)) {
+            return Ok(self);
+        }
+        let mut content = vec![0; bytes as usize];
+        self.read_exact_at(&mut content, 0)?;
+        Ok(Self::in_memory(content))
     }
 
     /// Reads from byte `at` on, and returns the number of bytes; 0 at the end. A read that a signal interrupts is repeated.
@@ -152,6 +178,10 @@ impl Opened {
             let got = match self {
                 Self::File(file) => file.read_at(buffer, at),
                 Self::Object(object) => object.read_at(buffer, at),
+                Self::Memory(content) => {
+                    let from = usize::try_from(at).unwrap_or(usize::MAX).min(content.get_ref().len());
+                    (&content.get_ref()[from..]).read(buffer)
+                }
             };
             match got {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -181,6 +211,7 @@ impl Read for Opened {
         match self {
             Self::File(file) => file.read(buffer),
             Self::Object(object) => object.read(buffer),
+            Self::Memory(content) => content.read(buffer),
         }
     }
 }
@@ -190,6 +221,7 @@ impl Seek for Opened {
         match self {
             Self::File(file) => file.seek(to),
             Self::Object(object) => object.seek(to),
+            Self::Memory(content) => content.seek(to),
         }
     }
 }
@@ -208,13 +240,15 @@ impl ChunkReader for Opened {
         Ok(match self {
             Self::File(file) => Box::new(file.get_read(start)?),
             Self::Object(object) => object.reader_from(start),
+            Self::Memory(content) => Box::new(content.get_ref().get_read(start)?),
         })
     }
 
-    fn get_bytes(&self, start: u64, length: usize) -> Result<bytes::Bytes, ParquetError> {
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
         match self {
             Self::File(file) => file.get_bytes(start, length),
             Self::Object(object) => Ok(object.range(start, length)?),
+            Self::Memory(content) => content.get_ref().get_bytes(start, length),
         }
     }
 }

@@ -207,13 +207,19 @@ impl Run {
         }
     }
 
-    fn accept(&mut self, shard: Shard) {
+    fn accept(&mut self, mut shard: Shard) {
         let (run_id, rank) = (&shard.meta.run_id, shard.meta.rank);
         let why = if *run_id != self.manifest.run_id {
             format!("it belongs to run {run_id:?}, the manifest says {:?}", self.manifest.run_id)
         } else if rank >= self.manifest.world_size {
             format!("rank {rank} in a run whose manifest says world_size {}", self.manifest.world_size)
         } else {
+            // A large run has hundreds of thousands of shards.
+            if let Some(other) = self.of_rank(rank).flat_map(|(_, shards)| shards).next()
+                && other.meta == shard.meta
+            {
+                shard.meta = other.meta.clone();
+            }
             self.shards.entry((rank, shard.table.clone())).or_default().push(shard);
             return;
         };

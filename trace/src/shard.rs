@@ -179,8 +179,8 @@ pub struct Shard {
     pub memory_bytes: u64,
     /// The largest number in its column `step`, by its footer; `None` if no row has a step.
     pub last_step: Option<i32>,
-    /// Its metadata.
-    pub meta: ShardMeta,
+    /// Its metadata. Shards of one rank have it in common.
+    pub meta: Arc<ShardMeta>,
 }
 
 impl Shard {
@@ -200,7 +200,7 @@ impl Shard {
         let file = place::open(path).map_err(io)?;
         let bytes = file.size_bytes().map_err(io)?;
         let footer = read_footer(&file, bytes).map_err(|source| Error::Parquet { path: path.into(), source })?;
-        let meta = read_meta(path, &footer)?;
+        let meta = Arc::new(read_meta(path, &footer)?);
         if meta.rank != name_rank {
             let problem = format!("is {}, but the file's name says {name_rank}", meta.rank);
             return Err(Error::Metadata { path: path.into(), key: KEY_RANK, problem });
@@ -228,7 +228,8 @@ impl Shard {
     ) -> Result<(), E> {
         let mut checker = Checker::new(table, self.meta.rank);
         let mut texts = 0;
-        let damage = read_batches(&self.path, columns, |batch| {
+        let file = place::open(&self.path).map_err(|source| Error::Io { path: self.path.clone(), source })?;
+        let damage = read_batches(file, &self.path, columns, |batch| {
             checker.check(batch)?;
             visit(batch)?;
             texts += long_texts(batch);
@@ -243,14 +244,16 @@ impl Shard {
 }
 
 /// Reads the named columns of a file up to the first byte that differs from its checksum, and returns the error of that byte.
+/// `path` is for errors.
 pub(crate) fn read_batches<E: From<Error>>(
+    file: Opened,
     path: &Path,
     columns: Option<&[&str]>,
     mut visit: impl FnMut(&RecordBatch) -> Result<(), E>,
 ) -> Result<Option<Error>, E> {
     let io = |source| Error::Io { path: path.into(), source };
     let parquet = |source| Error::Parquet { path: path.into(), source };
-    let file = place::open(path).map_err(io)?;
+    let file = file.with_small_in_memory().map_err(io)?;
     let bytes = file.size_bytes().map_err(io)?;
     let footer = read_footer(&file, bytes).map_err(parquet)?;
     let sound_bytes = checksum::sound_bytes(&file, footer.metadata()).map_err(parquet)?;

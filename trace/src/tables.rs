@@ -124,6 +124,16 @@ macro_rules! declare_tables {
                 (excerpt, shortened)
             }
 
+            /// The rows of all, in their order, table by table.
+            pub fn join(mut all: Vec<Self>) -> Self {
+                let mut joined = Self::default();
+                $(
+                    joined.$table.reserve_exact(all.iter().map(|one| one.$table.len()).sum());
+                    all.iter_mut().for_each(|one| joined.$table.extend(std::mem::take(&mut one.$table)));
+                )+
+                joined
+            }
+
             /// Adds the rows of `other` after these, table by table.
             pub fn append(&mut self, other: Self) {
                 $( self.$table.extend(other.$table); )+

@@ -43,6 +43,10 @@ pub struct Arguments {
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
+    #[cfg(feature = "mpi")]
+    if let Some(job) = crate::parts::processes::Job::enter()? {
+        return run_together(&job, &arguments);
+    }
     let mut options = arguments.analysis.options();
     let (analysis, run) = match (&arguments.resume, resolve(arguments.paths.clone())?) {
         (Some(parts), input) => {
@@ -63,9 +67,31 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         }
         (None, Input::Snapshots(paths)) => (with_progress(&SnapshotSource::open(&paths)?, &options)?, None),
     };
+    finish(&analysis, &arguments, run.as_ref())
+}
+
+/// Runs the command in one of the processes of an MPI job. Process 0 prints and writes.
+#[cfg(feature = "mpi")]
+fn run_together(job: &crate::parts::processes::Job, arguments: &Arguments) -> Result<Outcome, Error> {
+    let input = resolve(arguments.paths.clone());
+    let run = match &input {
+        Ok(Input::Run(path)) => Some(path.clone()),
+        _ => None,
+    };
+    let options = arguments.analysis.options();
+    let Some(analysis) = map::analyze_together(job, input, arguments.input, &options, arguments.resume.as_deref())?
+    else {
+        return Ok(Outcome::Done);
+    };
+    // Nothing is read of its ranks: views need the names of their files only.
+    let run = run.map(|path| arguments.input.open_run(&path)).transpose()?;
+    finish(&analysis, arguments, run.as_ref())
+}
+
+fn finish(analysis: &Analysis, arguments: &Arguments, run: Option<&RunSource>) -> Result<Outcome, Error> {
     // The result is printed even if it cannot be saved.
-    arguments.print.print(&analysis, &arguments.paths)?;
-    if let Some(note) = save(&analysis, &arguments, run.as_ref())? {
+    arguments.print.print(analysis, &arguments.paths)?;
+    if let Some(note) = save(analysis, arguments, run)? {
         // If stderr is closed, the message is lost.
         terminal::say(note);
     }

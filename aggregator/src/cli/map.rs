@@ -18,6 +18,8 @@ use crate::model::options::Options;
 use crate::parts::contract::ShareManifest;
 use crate::parts::division::{Share, usual_shares};
 use crate::parts::input::MapInput;
+#[cfg(feature = "mpi")]
+use crate::parts::processes::Job;
 use crate::parts::{Mapper, read_shares};
 use crate::{Analysis, Error};
 
@@ -104,4 +106,54 @@ pub(super) fn analyze_by_parts(
         terminal::say(format_args!("{before} of {} mapped before", plural(shares as usize, "share")));
     }
     reduce_shares(read_shares(parts)?, parts)
+}
+
+/// Analyzes an input with all processes of an MPI job: with the parts in `parts`, or in the memory of the processes. Returns the
+/// analysis in process 0, and `None` in the others.
+///
+/// # Errors
+/// In process 0, the errors of [`analyze_by_parts`]; an error of another process is an omission.
+#[cfg(feature = "mpi")]
+pub(super) fn analyze_together(
+    job: &Job,
+    input: Result<Input, Error>,
+    arguments: InputArguments,
+    options: &Options,
+    parts: Option<&Path>,
+) -> Result<Option<Analysis>, Error> {
+    let input = input.and_then(|input| open(input, arguments, options));
+    let Some(parts) = parts else {
+        let mapped = input.and_then(|input| {
+            let mapper = Mapper::new(&input, options, arguments.choices(), job.size())?;
+            let map = |progress: &(dyn Fn(usize, usize) + Sync)| mapper.map_in_memory(job.rank(), progress);
+            if job.rank() == 0 { with_bar(map) } else { map(&|_, _| ()) }
+        });
+        if job.rank() > 0 {
+            let (found, contents) = match mapped {
+                Ok((manifest, contents)) => (Ok(manifest), contents),
+                Err(error) => (Err(error.to_string()), Vec::new()),
+            };
+            return job.serve(&found, &contents).map(|()| None);
+        }
+        let (manifest, contents) = mapped?;
+        let path = Path::new("the processes of the job");
+        return reduce_shares(job.shares((Ok(manifest), &contents), path)?, path).map(Some);
+    };
+    let mapped = input.and_then(|input| {
+        let shares = usual_shares(&input.ranks);
+        let mapper = Mapper::new(&input, options, arguments.choices(), shares)?;
+        let mut own = (0..shares).filter(|index| index % job.size() == job.rank());
+        own.try_for_each(|index| mapper.map(parts, index, &|_, _| ()).map(drop))
+    });
+    if job.rank() > 0 {
+        return job.serve(&mapped.map_err(|error| error.to_string()), &[]).map(|()| None);
+    }
+    mapped?;
+    for (process, mapped) in (1..).zip(job.answers::<()>()) {
+        if let Err(why) = mapped {
+            // Its shares are missing, which the analysis lists.
+            terminal::say(format_args!("process {process}: {why}"));
+        }
+    }
+    reduce_shares(read_shares(parts)?, parts).map(Some)
 }

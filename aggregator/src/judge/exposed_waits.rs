@@ -7,7 +7,7 @@ use trace::{InstanceRow, StepBreakdownRow, WaitRow};
 
 use crate::base::intervals::{Interval, IntervalSet};
 use crate::measure::part::RankPart;
-use crate::model::{Barrier, Instance};
+use crate::model::{Barrier, Collective, Instance};
 
 /// Waits of a rank and device in a step.
 #[derive(Default)]
@@ -15,6 +15,27 @@ struct WaitsOfStep {
     exposed: Vec<Interval>,
     /// Exposed time in collectives that lack ranks: a missing one may have been the last.
     unknown_ns: i64,
+}
+
+/// A collective that ended, on one of its ranks.
+pub(super) struct InCollective {
+    dur_ns: i64,
+    exposed_ns: i64,
+    step: Option<i32>,
+    device_id: Option<i64>,
+}
+
+/// The collectives of each rank, in the order of its part; `None` for those that did not end.
+pub(super) type InCollectives = FxHashMap<i32, Vec<Option<InCollective>>>;
+
+/// What waits are compared with in the collectives of all ranks: much less than their rows.
+pub(super) fn in_collectives(parts: &[RankPart]) -> InCollectives {
+    let ended = |c: &Collective| {
+        let dur_ns = c.end_ns?.saturating_sub(c.start_ns?);
+        Some(InCollective { dur_ns, exposed_ns: c.exposed_ns?, step: c.step, device_id: c.device_id })
+    };
+    let of_rank = |p: &RankPart| (p.outline.info.rank, p.outline.collectives.iter().map(ended).collect());
+    parts.iter().map(of_rank).collect()
 }
 
 /// The split of a step's exposed communication stands if at most this share of it is unknown, in percent.
@@ -33,10 +54,9 @@ const MAX_UNKNOWN_PCT: i64 = 1;
 pub(super) fn fill_exposed_waits(
     waits: &mut [WaitRow],
     instances: &[Instance],
-    parts: &[RankPart],
+    collectives: &InCollectives,
     breakdown: &mut [StepBreakdownRow],
 ) {
-    let of_rank: FxHashMap<i32, &RankPart> = parts.iter().map(|p| (p.outline.info.rank, p)).collect();
     let instances: FxHashMap<i64, &Instance> = instances.iter().map(|i| (i.id, i)).collect();
     let mut of_steps: FxHashMap<(i32, Option<i64>, i32), WaitsOfStep> = FxHashMap::default();
     for wait in waits {
@@ -44,17 +64,16 @@ pub(super) fn fill_exposed_waits(
         // The members are in the order of ranks.
         let Ok(at) = instance.members.binary_search_by_key(&wait.rank, |m| m.rank) else { continue };
         let index = instance.members[at].index as usize;
-        let Some(c) = of_rank.get(&wait.rank).and_then(|part| part.outline.collectives.get(index)) else { continue };
-        let dur_ns = c.end_ns.zip(c.start_ns).map(|(end, start)| end.saturating_sub(start));
-        let Some((dur_ns, exposed_ns)) = dur_ns.zip(c.exposed_ns) else { continue };
+        let Some(Some(c)) = collectives.get(&wait.rank).and_then(|of_rank| of_rank.get(index)) else { continue };
+        let InCollective { dur_ns, exposed_ns, step, device_id } = *c;
         let exposed_wait_ns = wait.wait_ns.saturating_sub(dur_ns.saturating_sub(exposed_ns)).max(0);
         if instance.barrier != Barrier::OneSided {
             wait.exposed_wait_ns = Some(exposed_wait_ns);
         }
-        if let Some(step) = c.step.filter(|step| *step >= 0) {
+        if let Some(step) = step.filter(|step| *step >= 0) {
             let end_ns = wait.arrival_ns.saturating_add(wait.wait_ns);
             let exposed = Interval::new(end_ns.saturating_sub(exposed_wait_ns), end_ns);
-            let of_step = of_steps.entry((wait.rank, c.device_id, step)).or_default();
+            let of_step = of_steps.entry((wait.rank, device_id, step)).or_default();
             if instance.complete() {
                 of_step.exposed.push(exposed);
             } else {
@@ -172,7 +191,7 @@ mod tests {
         let mut filled = |barrier| {
             let mut waits = [wait(0, 0, (4, 12), 0), wait(0, 1, (12, 12), 0), wait(7, 1, (12, 12), 0)];
             waits.iter_mut().for_each(|w| w.exposed_wait_ns = None);
-            fill_exposed_waits(&mut waits, &[instance(barrier)], &parts, &mut breakdown);
+            fill_exposed_waits(&mut waits, &[instance(barrier)], &in_collectives(&parts), &mut breakdown);
             let steps: Vec<_> = breakdown.iter().map(|row| row.exposed_wait_ns).collect();
             assert_eq!(steps, [None, Some(3), None, Some(0)], "a receiver waits, too");
             waits.map(|w| w.exposed_wait_ns)

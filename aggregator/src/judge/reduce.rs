@@ -17,7 +17,7 @@ use crate::ingest::source::{Source, SourceInfo};
 use crate::judge::buckets::bucket_timing;
 use crate::judge::collective_cost::{fused, instance_row};
 use crate::judge::communicators::communicators;
-use crate::judge::exposed_waits::fill_exposed_waits;
+use crate::judge::exposed_waits::{fill_exposed_waits, in_collectives};
 use crate::judge::findings::communication::{by_name_alone, suspects};
 use crate::judge::findings::findings;
 use crate::judge::findings::overhead::overhead;
@@ -31,7 +31,7 @@ use crate::judge::unfinished::unfinished;
 use crate::measure::by_name::{compare_kernels, compare_ops};
 use crate::measure::map::map_rank;
 use crate::measure::own_time::{self, OwnTime};
-use crate::measure::part::RankPart;
+use crate::measure::part::{InMemory, RankPart, Waiting};
 use crate::model::analysis::{Analysis, Facts, Tables};
 use crate::model::options::Options;
 use crate::model::selection::require_any;
@@ -59,7 +59,7 @@ pub fn analyze(
 /// # Errors
 /// The errors of [`analyze`].
 pub(crate) fn reduce_shares(shares: Shares, path: &Path) -> Result<Analysis, Error> {
-    let Shares { contract, options, mut parts, tables, omissions } = shares;
+    let Shares { contract, options, mut parts, tables, mut others, omissions } = shares;
     let info = contract.input.info(path);
     if parts.is_empty() {
         let first = omissions.first().map(|first| format!("; {}", omission(first))).unwrap_or_default();
@@ -68,7 +68,7 @@ pub(crate) fn reduce_shares(shares: Shares, path: &Path) -> Result<Analysis, Err
     let mut outlines: Vec<&mut RankOutline> = parts.iter_mut().map(|part| &mut part.outline).collect();
     let omissions = join_outlines(&mut outlines, omissions, &options);
     require_any(parts.iter().map(RankPart::held), &options, path)?;
-    reduce_aligned(parts, tables, &info, &options, omissions).map(|(analysis, ..)| analysis)
+    reduce_aligned(parts, (tables, &mut others), &info, &options, omissions).map(|(analysis, ..)| analysis)
 }
 
 /// An analysis with the data that renderers of single rows need.
@@ -193,15 +193,16 @@ fn reduce_in_memory(
     options: &Options,
     omissions: Vec<OmissionRow>,
 ) -> Result<(Analysis, Clocks, Replayed), Error> {
-    let mut tables = Tables::default();
-    parts.iter_mut().for_each(|part| tables.append(std::mem::take(&mut part.tables)));
-    reduce_aligned(parts, tables, info, options, omissions)
+    let tables = Tables::join(parts.iter_mut().map(|part| std::mem::take(&mut part.tables)).collect());
+    let mut own_time = InMemory(parts.iter_mut().map(|part| std::mem::take(&mut part.straggler)).collect());
+    reduce_aligned(parts, (tables, &mut own_time), info, options, omissions)
 }
 
-/// Reduces parts. `of_ranks` are the tables that one rank alone decides, in the order of ranks.
+/// Reduces parts. `of_ranks` are the tables that one rank alone decides, in the order of ranks; those of them that are not in
+/// memory yet, and the own time of the ranks, are `waiting`.
 fn reduce_aligned(
-    mut parts: Vec<RankPart>,
-    mut of_ranks: Tables,
+    parts: Vec<RankPart>,
+    (mut of_ranks, waiting): (Tables, &mut dyn Waiting),
     info: &SourceInfo,
     options: &Options,
     mut omissions: Vec<OmissionRow>,
@@ -215,39 +216,43 @@ fn reduce_aligned(
     let with_row = |instance: Instance| instance_row(&instance, &clocks).map(|row| (instance, row));
     let (instances, rows): (Vec<Instance>, Vec<_>) = instances.into_iter().filter_map(with_row).unzip();
 
-    // The own time is the largest part of a rank, so it is moved and not copied.
-    let straggler_parts = own_time::of_run(parts.iter_mut().map(|part| std::mem::take(&mut part.straggler)).collect());
-    let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
-    let error_ns = |rank: i32, device: bool| error_ns(&clocks, rank, device);
-    let (mut stragglers, replayed) =
-        stragglers::reduce_replayed(&straggler_parts, &instances, (&to_global, &error_ns), &options.thresholds);
-    drop(straggler_parts);
-    fill_exposed_waits(&mut stragglers.waits, &instances, &parts, &mut of_ranks.step_breakdown);
     let facts = facts(&parts, &of_ranks.step_breakdown, info, options);
-    identify(&mut stragglers.stragglers, &facts.identities);
-    omissions.extend(stragglers.omissions);
-    let found = headline::Found { moving: stragglers.moving, together_ns: stragglers.together_ns };
-
-    let mut tables = Tables {
-        stragglers: stragglers.stragglers,
-        straggler_steps: stragglers.steps,
-        collective_waits: stragglers.waits,
-        job_critical_path: stragglers.job_path,
-        clock_fit: clocks.rows().to_vec(),
-        bucket_timing: bucket_timing(&instances, &rows, &parts, &clocks),
-        communicators: communicators(&parts, &rows),
-        collective_instances: rows,
-        pipeline: replayed.pipeline(),
-        unfinished_collectives: unfinished(&parts, options.takes_whole_ranks()),
-        selection: options.selection().map(|options| SelectionRow { options: options.into() }).into_iter().collect(),
-        ..Tables::default()
-    };
     omissions.extend(unlisted_ranks(&facts));
     let memory: BTreeMap<(i32, i64), i64> =
         parts.iter().flat_map(|p| &p.devices).filter_map(|d| Some(((d.rank, d.device_id), d.memory_bytes?))).collect();
     let suspected = suspects(parts.iter().map(|part| (part.outline.info.rank, &part.communication)));
     let of_parts = suspected.into_iter().chain(overhead(&parts, &of_ranks.step_breakdown)).collect();
+    let mut tables = Tables {
+        clock_fit: clocks.rows().to_vec(),
+        bucket_timing: bucket_timing(&instances, &rows, &parts, &clocks),
+        communicators: communicators(&parts, &rows),
+        collective_instances: rows,
+        unfinished_collectives: unfinished(&parts, options.takes_whole_ranks()),
+        selection: options.selection().map(|options| SelectionRow { options: options.into() }).into_iter().collect(),
+        ..Tables::default()
+    };
+    let collectives = in_collectives(&parts);
+    // The replays take as much memory as the rows of the collectives.
     drop(parts);
+    let own_time = own_time::of_run(waiting.own_time(&mut omissions));
+
+    let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
+    let error_ns = |rank: i32, device: bool| error_ns(&clocks, rank, device);
+    let (mut stragglers, replayed) =
+        stragglers::reduce_replayed(&own_time, &instances, (&to_global, &error_ns), &options.thresholds);
+    drop(own_time);
+    fill_exposed_waits(&mut stragglers.waits, &instances, &collectives, &mut of_ranks.step_breakdown);
+    drop((instances, collectives));
+    identify(&mut stragglers.stragglers, &facts.identities);
+    omissions.extend(stragglers.omissions);
+    let found = headline::Found { moving: stragglers.moving, together_ns: stragglers.together_ns };
+    tables.stragglers = stragglers.stragglers;
+    tables.straggler_steps = stragglers.steps;
+    tables.collective_waits = stragglers.waits;
+    tables.job_critical_path = stragglers.job_path;
+    tables.pipeline = replayed.pipeline();
+
+    of_ranks.append(waiting.tables(&mut omissions));
     to_global_time(&mut of_ranks, &clocks);
     tables.append(of_ranks);
     compare_ops(&mut tables.op_stats);

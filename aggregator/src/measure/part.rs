@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use trace::{BucketRow, CounterRow, DeviceRow, Tables};
+use trace::{BucketRow, CounterRow, DeviceRow, OmissionRow, Tables};
 
 use crate::measure::communication::CommunicationEvidence;
 use crate::measure::overhead::StepOverhead;
@@ -42,5 +42,27 @@ impl RankPart {
     /// The part of the selection that the rank recorded.
     pub(crate) fn held(&self) -> Held<'_> {
         Held { recorded_steps: &self.recorded_steps, has_time: self.has_selected_time }
+    }
+}
+
+/// What the reduction needs of all ranks after their collectives are aligned, so that not everything is in memory at once.
+pub(crate) trait Waiting {
+    /// The own time of all ranks, in any order. May add to the omissions, and is called once.
+    fn own_time(&mut self, omissions: &mut Vec<OmissionRow>) -> Vec<OwnTime>;
+    /// The tables that one rank alone decides and that are not in the parts, in the order of ranks. May add to the omissions, and
+    /// is called once.
+    fn tables(&mut self, omissions: &mut Vec<OmissionRow>) -> Tables;
+}
+
+/// The own time of ranks in memory. Their tables are in memory too.
+pub(crate) struct InMemory(pub(crate) Vec<OwnTime>);
+
+impl Waiting for InMemory {
+    fn own_time(&mut self, _: &mut Vec<OmissionRow>) -> Vec<OwnTime> {
+        std::mem::take(&mut self.0)
+    }
+
+    fn tables(&mut self, _: &mut Vec<OmissionRow>) -> Tables {
+        Tables::default()
     }
 }

@@ -1,30 +1,82 @@
 //! Reads the shares in a directory. A share that is missing or damaged is listed, and the others are read.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use trace::{OmissionRow, Tables, files, read_content};
+use trace::place::Opened;
+use trace::{ContentFile, OmissionRow, Tables, files, open_content, read_content};
 
 use crate::Error;
 use crate::base::units::ranks_named;
-use crate::measure::part::RankPart;
+use crate::measure::own_time::OwnTime;
+use crate::measure::part::{RankPart, Waiting};
 use crate::model::options::Options;
 use crate::parts::contract::{Chunk, Contract, ShareManifest, manifest_path, share_in_name};
 use crate::parts::division::Share;
 use crate::parts::rows::PartRows;
 
+/// The tables of the analysis that the reduction asks for first. The others wait until it has dropped the rows of the collectives.
+const FIRST_TABLES: [&str; 2] = ["omissions", "step_breakdown"];
+/// The tables of the ranks' own time, which wait too.
+const OWN_TABLES: [&str; 7] =
+    ["own_time", "own_stretches", "own_steps", "own_ranges", "path_cuts", "path_steps", "path_ends"];
+
 /// All shares of an analysis.
-pub(crate) struct Shares {
+pub(crate) struct Shares<'a> {
     /// The contract, which is the same in all shares.
     pub(crate) contract: Contract,
     /// The options of the contract.
     pub(crate) options: Options,
-    /// The parts of all ranks, ascending, without tables.
+    /// The parts of all ranks, ascending, without tables and own time.
     pub(crate) parts: Vec<RankPart>,
-    /// The tables of all parts, in the order of ranks.
+    /// The first tables of all parts, in the order of ranks.
     pub(crate) tables: Tables,
+    /// What is not read yet.
+    pub(crate) others: OtherTables<'a>,
     /// Omissions of the input, and shares that are missing or damaged.
     pub(crate) omissions: Vec<OmissionRow>,
+}
+
+/// Where the files of shares are.
+pub(crate) trait PartFiles {
+    /// The path of a file, for errors.
+    fn path(&self, share: u32, file: &ContentFile) -> PathBuf;
+    /// Returns an error if the file is missing, or is not the one that was mapped.
+    fn check(&self, share: u32, file: &ContentFile) -> Result<(), Error>;
+    /// Opens the file.
+    fn open(&self, share: u32, file: &ContentFile) -> Result<Opened, Error>;
+}
+
+/// Tables of ranks that are not read yet. Those of damaged chunks are added to the omissions.
+pub(crate) struct OtherTables<'a> {
+    files: Box<dyn PartFiles + 'a>,
+    chunks: Vec<(u32, Chunk)>,
+}
+
+impl Waiting for OtherTables<'_> {
+    fn own_time(&mut self, omissions: &mut Vec<OmissionRow>) -> Vec<OwnTime> {
+        let mut own_time = Vec::new();
+        for (share, chunk) in &self.chunks {
+            let rows = read_chunk(&*self.files, *share, chunk, |table| OWN_TABLES.contains(&table));
+            let rows = rows.unwrap_or_else(|error| {
+                omissions.push(unreadable("own time of ranks", chunk, &error));
+                PartRows::default()
+            });
+            own_time.extend(rows.into_own_time(&chunk.ranks));
+        }
+        own_time
+    }
+
+    fn tables(&mut self, omissions: &mut Vec<OmissionRow>) -> Tables {
+        let mut of_chunks = Vec::with_capacity(self.chunks.len());
+        for (share, chunk) in &self.chunks {
+            match read_chunk(&*self.files, *share, chunk, is_late_table) {
+                Ok(rows) => of_chunks.push(rows.tables),
+                Err(error) => omissions.push(unreadable("tables of ranks", chunk, &error)),
+            }
+        }
+        Tables::join(of_chunks)
+    }
 }
 
 /// The longest manifest of a share. One that lists 100 000 ranks and their omissions has about 30 MB.
@@ -48,11 +100,28 @@ pub(crate) fn read_manifest(path: &Path) -> Result<ShareManifest, Error> {
     })
 }
 
+/// The directory of shares.
+struct Directory<'a>(&'a Path);
+
+impl PartFiles for Directory<'_> {
+    fn path(&self, _: u32, file: &ContentFile) -> PathBuf {
+        file.path(self.0)
+    }
+
+    fn check(&self, _: u32, file: &ContentFile) -> Result<(), Error> {
+        Ok(open_content(self.0, file).map(drop)?)
+    }
+
+    fn open(&self, _: u32, file: &ContentFile) -> Result<Opened, Error> {
+        Ok(open_content(self.0, file)?)
+    }
+}
+
 /// Reads all shares in `directory`.
 ///
 /// # Errors
 /// [`Error::NoInput`] if there is none, or if they are of different inputs, options or versions.
-pub(crate) fn read_shares(directory: &Path) -> Result<Shares, Error> {
+pub(crate) fn read_shares(directory: &Path) -> Result<Shares<'_>, Error> {
     let no_input = |path: &Path, why: String| Error::NoInput { path: path.into(), why };
     let found = shares_in(directory)?;
     let Some(of) = found.first().map(|share| share.of) else {
@@ -65,39 +134,26 @@ pub(crate) fn read_shares(directory: &Path) -> Result<Shares, Error> {
         let why = format!("it has shares of {of} and of {}; reduce those of one map", other.of);
         return Err(no_input(directory, why));
     }
-    let mut omissions = Vec::new();
-    let mut manifests: Vec<ShareManifest> = Vec::new();
-    for share in (0..of).map(|index| Share { index, of }) {
+    let manifest = |index: u32| {
+        let share = Share { index, of };
         let path = manifest_path(directory, share);
-        let lost = |why: String| OmissionRow::lost("share", why).amount(1);
         if !found.contains(&share) {
-            omissions.push(lost(format!("share {}/{of} was not mapped: its manifest is missing", share.index)));
-            continue;
+            return Ok(Err("it was not mapped: its manifest is missing".into()));
         }
         match read_manifest(&path) {
-            Ok(manifest) => {
-                if let Some(why) = manifest.contract.unreadable() {
-                    return Err(no_input(&path, why));
-                }
-                if let Some(first) = manifests.first()
-                    && let Some(why) = first.contract.difference(&manifest.contract)
-                {
-                    return Err(no_input(&path, format!("{why} than share {}/{of} has; map again", first.share)));
-                }
-                manifests.push(manifest);
-            }
-            Err(error) => omissions.push(lost(format!("share {}/{of}: {error}", share.index))),
+            Ok(manifest) => match manifest.contract.unreadable() {
+                Some(why) => Err(no_input(&path, why)),
+                None => Ok(Ok(manifest)),
+            },
+            Err(error) => Ok(Err(error.to_string())),
         }
-    }
-    let Some(first) = manifests.first() else {
-        return Err(no_input(directory, format!("none of its {of} shares can be read")));
     };
-    let contract = first.contract.clone();
-    let options = contract.options().map_err(|why| no_input(directory, why))?;
-    let mut shares = Shares { contract, options, parts: Vec::new(), tables: Tables::default(), omissions };
-    shares.read_all(directory, manifests);
-    Ok(shares)
+    let manifests = (0..of).map(manifest).collect::<Result<Vec<_>, Error>>()?;
+    Shares::of(manifests, directory, Box::new(Directory(directory)))
 }
+
+/// The manifest of a share, or the reason why there is none.
+pub(crate) type Found = Result<ShareManifest, String>;
 
 /// The shares whose manifests are in a directory.
 fn shares_in(directory: &Path) -> Result<BTreeSet<Share>, Error> {
@@ -109,37 +165,95 @@ fn shares_in(directory: &Path) -> Result<BTreeSet<Share>, Error> {
     Ok(found)
 }
 
-impl Shares {
-    fn read_all(&mut self, directory: &Path, manifests: Vec<ShareManifest>) {
-        for manifest in manifests {
-            self.omissions.extend(manifest.omissions);
-            for chunk in manifest.chunks {
-                match read_chunk(directory, &chunk) {
-                    Ok(rows) => {
-                        let (parts, tables) = rows.into_parts();
-                        self.parts.extend(parts);
-                        self.tables.append(tables);
+impl<'a> Shares<'a> {
+    /// Reads the parts of all shares, in their order. `path` is for errors.
+    ///
+    /// # Errors
+    /// [`Error::NoInput`] if no share can be read, or if they are of different inputs or options.
+    pub(crate) fn of(found: Vec<Found>, path: &Path, files: Box<dyn PartFiles + 'a>) -> Result<Self, Error> {
+        let no_input = |why: String| Error::NoInput { path: path.into(), why };
+        let of = found.len();
+        let mut omissions = Vec::new();
+        let mut manifests: Vec<ShareManifest> = Vec::new();
+        for (index, found) in found.into_iter().enumerate() {
+            match found {
+                Ok(manifest) => {
+                    if let Some(first) = manifests.first()
+                        && let Some(why) = first.contract.difference(&manifest.contract)
+                    {
+                        let why = format!("share {index}/{of}: {why} than share {}/{of} has; map again", first.share);
+                        return Err(no_input(why));
                     }
-                    Err(error) => {
-                        let why = format!("{} in it cannot be read: {error}", ranks_named(&chunk.ranks));
-                        let lost = OmissionRow::lost("parts of ranks", why);
-                        self.omissions.push(lost.amount(chunk.ranks.len() as i64));
-                    }
+                    manifests.push(manifest);
                 }
+                Err(why) => omissions.push(OmissionRow::lost("share", format!("share {index}/{of}: {why}")).amount(1)),
+            }
+        }
+        let Some(first) = manifests.first() else {
+            let why = omissions.first().map(|row| row.why.to_string()).unwrap_or_default();
+            return Err(no_input(format!("none of its {of} shares can be read; {why}")));
+        };
+        let contract = first.contract.clone();
+        let options = contract.options().map_err(no_input)?;
+        let others = OtherTables { files, chunks: Vec::new() };
+        let mut shares = Shares { contract, options, parts: Vec::new(), tables: Tables::default(), others, omissions };
+        manifests.into_iter().for_each(|manifest| shares.read(manifest));
+        Ok(shares)
+    }
+
+    fn read(&mut self, manifest: ShareManifest) {
+        self.omissions.extend(manifest.omissions);
+        let share = manifest.share;
+        for chunk in manifest.chunks {
+            let files = &*self.others.files;
+            let others = chunk.files.iter().filter(|file| is_other(&file.table));
+            let checked = others.map(|file| files.check(share, file)).collect::<Result<(), Error>>();
+            match checked.and_then(|()| read_chunk(files, share, &chunk, |table| !is_other(table))) {
+                Ok(rows) => {
+                    let (parts, tables) = rows.into_parts();
+                    self.parts.extend(parts);
+                    self.tables.append(tables);
+                    self.others.chunks.push((share, chunk));
+                }
+                Err(error) => self.omissions.push(unreadable("parts of ranks", &chunk, &error)),
             }
         }
     }
 }
 
-fn read_chunk(directory: &Path, chunk: &Chunk) -> Result<PartRows, Error> {
+/// The omission of the ranks of a chunk.
+fn unreadable(what: &'static str, chunk: &Chunk, error: &Error) -> OmissionRow {
+    let why = format!("{} in it cannot be read: {error}", ranks_named(&chunk.ranks));
+    OmissionRow::lost(what, why).amount(chunk.ranks.len() as i64)
+}
+
+/// Whether a table of the analysis waits.
+fn is_late_table(table: &str) -> bool {
+    let is_of_analysis = || Tables::default().all().iter().any(|rows| rows.table().name == table);
+    !FIRST_TABLES.contains(&table) && is_of_analysis()
+}
+
+/// Whether a table is one of [`OtherTables`].
+fn is_other(table: &str) -> bool {
+    OWN_TABLES.contains(&table) || is_late_table(table)
+}
+
+/// Reads the wanted tables of a chunk.
+fn read_chunk(
+    files: &dyn PartFiles,
+    share: u32,
+    chunk: &Chunk,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<PartRows, Error> {
     let mut rows = PartRows::default();
-    for file in &chunk.files {
+    for file in chunk.files.iter().filter(|file| is_wanted(&file.table)) {
+        let path = files.path(share, file);
         let mut all = rows.all_mut();
         let Some(table) = all.iter_mut().find(|table| table.table().name == file.table) else {
             let why = format!("its manifest names the table {}, which no part has", file.table);
-            return Err(Error::NoInput { path: file.path(directory), why });
+            return Err(Error::NoInput { path, why });
         };
-        read_content(directory, file, |batch| -> Result<(), Error> { Ok(table.add_batch(batch)?) })?;
+        read_content(files.open(share, file)?, &path, |batch| -> Result<(), Error> { Ok(table.add_batch(batch)?) })?;
     }
     Ok(rows)
 }

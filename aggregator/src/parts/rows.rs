@@ -1,7 +1,6 @@
 //! Parts as rows of tables, and back. The reduction takes the same values from both.
 
 use std::collections::BTreeMap;
-use std::iter::Peekable;
 use std::sync::Arc;
 use std::vec::IntoIter;
 
@@ -47,12 +46,12 @@ macro_rules! part_rows {
 
         /// The rows that are not yet in a part.
         struct Remaining {
-            $( $table: Peekable<IntoIter<$row>>, )+
+            $( $table: IntoIter<$row>, )+
         }
 
         impl Remaining {
             fn of(rows: PartRows) -> (Self, Tables) {
-                (Self { $( $table: rows.$table.into_iter().peekable(), )+ }, rows.tables)
+                (Self { $( $table: rows.$table.into_iter(), )+ }, rows.tables)
             }
         }
 
@@ -90,11 +89,11 @@ trait OfRank {
     fn rank(&self) -> i32;
 }
 
-/// Takes the next rows, which are those of `rank`.
-fn rows_of<R: OfRank>(rows: &mut Peekable<IntoIter<R>>, rank: i32) -> Vec<R> {
-    let mut of_rank: Vec<R> = std::iter::from_fn(|| rows.next_if(|row| row.rank() == rank)).collect();
-    // Thousands of ranks stay in memory.
-    of_rank.shrink_to_fit();
+/// Takes the next rows, which are those of `rank`. Thousands of ranks stay in memory, so the list is as long as its rows.
+fn rows_of<R: OfRank>(rows: &mut IntoIter<R>, rank: i32) -> Vec<R> {
+    let count = rows.as_slice().iter().take_while(|row| row.rank() == rank).count();
+    let mut of_rank = Vec::with_capacity(count);
+    of_rank.extend(rows.take(count));
     of_rank
 }
 
@@ -253,6 +252,14 @@ impl PartRows {
     }
 }
 
+impl PartRows {
+    /// The own time of ranks, which ascend. Those without rows have none.
+    pub(crate) fn into_own_time(self, ranks: &[i32]) -> Vec<OwnTime> {
+        let (mut remaining, _) = Remaining::of(self);
+        ranks.iter().map(|rank| remaining.own_time(*rank)).collect()
+    }
+}
+
 impl Remaining {
     fn part(&mut self, row: MappedRankRow) -> RankPart {
         let rank = row.rank;
@@ -336,9 +343,11 @@ impl Remaining {
     fn own_time_of(&mut self, row: OwnTimeRow) -> OwnTime {
         let OwnTimeRow { rank, without_waits, has_device, has_work, ranges_dropped, dropped_max_ns } = row;
         macro_rules! of_basis {
-            ($table:ident) => {
-                std::iter::from_fn(|| self.$table.next_if(|r| (r.rank, r.without_waits) == (rank, without_waits)))
-            };
+            ($table:ident) => {{
+                let rows = self.$table.as_slice().iter();
+                let count = rows.take_while(|r| (r.rank, r.without_waits) == (rank, without_waits)).count();
+                self.$table.by_ref().take(count)
+            }};
         }
         let position = |at: Option<i32>| at.map(i32::cast_unsigned);
         let stretch = |row: OwnStretchRow| Stretch {

@@ -1,11 +1,12 @@
-//! Maps a share and writes its parts. The manifest comes last, so that a map that was killed left no share.
+//! Maps a share, and writes its parts or keeps them in memory. On disk the manifest comes last, so that a map that was killed
+//! left no share.
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use trace::{files, write_content};
+use trace::{ContentFile, encode_content, files, write_content};
 
 use crate::Error;
 use crate::align::aligned::each_rank;
@@ -17,6 +18,9 @@ use crate::parts::division::{RankBytes, Share, chunks, ranks_of};
 use crate::parts::input::{MapInput, Opened};
 use crate::parts::read::read_manifest;
 use crate::parts::rows::PartRows;
+
+/// Takes the content of a file of a share.
+type Keep<'a> = &'a mut dyn FnMut(&ContentFile, Vec<u8>) -> Result<(), Error>;
 
 /// Maps shares of an input.
 pub(crate) struct Mapper<'a> {
@@ -48,40 +52,76 @@ impl<'a> Mapper<'a> {
         progress: &(dyn Fn(usize, usize) + Sync),
     ) -> Result<(ShareManifest, bool), Error> {
         let share = Share { index, of: self.contract.shares };
-        let ranks = ranks_of(share, &self.input.ranks);
-        let of_share: BTreeSet<i32> = ranks.iter().map(|(rank, _)| *rank).collect();
-        let opened = self.input.open(|rank| of_share.contains(&rank))?;
-        let new = ShareManifest {
-            contract: self.contract.clone(),
-            share: index,
-            content_sha256: opened.content_sha256(&ranks)?,
-            ranks: of_share.into_iter().collect(),
-            omissions: opened.source().problems(),
-            chunks: Vec::new(),
-        };
-        if let Ok(found) = read_manifest(&manifest_path(parts, share))
+        let (opened, ranks) = self.open(share)?;
+        let new =
+            ShareManifest { content_sha256: opened.content_sha256(&ranks)?, ..self.manifest(share, &opened, &ranks) };
+        let path = manifest_path(parts, share);
+        if let Ok(found) = read_manifest(&path)
             && is_same(&found, &new)
             && !found.lost_rows()
             && found.chunks.iter().flat_map(|chunk| &chunk.files).all(|file| file.exists(parts))
         {
             return Ok((found, true));
         }
-        Ok((self.write(parts, share, (&opened, &ranks), new, progress)?, false))
-    }
-
-    fn write(
-        &self,
-        parts: &Path,
-        share: Share,
-        (opened, ranks): (&Opened<'_>, &[RankBytes]),
-        mut manifest: ShareManifest,
-        progress: &(dyn Fn(usize, usize) + Sync),
-    ) -> Result<ShareManifest, Error> {
-        let path = manifest_path(parts, share);
         let io = |source| Error::Io { path: path.clone(), source };
         std::fs::create_dir_all(parts).map_err(io)?;
         files::sweep(&path);
         PartRows::default().all().iter().for_each(|table| files::sweep_all(&parts.join(table.table().name)));
+        let mut keep = |file: &ContentFile, bytes: Vec<u8>| Ok(write_content(parts, file, &bytes)?);
+        let manifest = self.mapped((&opened, &ranks), new, progress, &mut keep)?;
+        let text = serde_json::to_string_pretty(&manifest)? + "\n";
+        files::replace(&path, |file: &mut File| file.write_all(text.as_bytes()).map_err(io))?;
+        Ok((manifest, false))
+    }
+
+    /// Maps a share. Returns its manifest, and its files in the order of the manifest.
+    ///
+    /// # Errors
+    /// The errors of [`MapInput::open`].
+    #[cfg(feature = "mpi")]
+    pub(crate) fn map_in_memory(
+        &self,
+        index: u32,
+        progress: &(dyn Fn(usize, usize) + Sync),
+    ) -> Result<(ShareManifest, Vec<Vec<u8>>), Error> {
+        let share = Share { index, of: self.contract.shares };
+        let (opened, ranks) = self.open(share)?;
+        let new = self.manifest(share, &opened, &ranks);
+        let mut contents = Vec::new();
+        let mut keep = |_: &ContentFile, bytes: Vec<u8>| {
+            contents.push(bytes);
+            Ok(())
+        };
+        let manifest = self.mapped((&opened, &ranks), new, progress, &mut keep)?;
+        Ok((manifest, contents))
+    }
+
+    /// Opens the ranks of a share.
+    fn open(&self, share: Share) -> Result<(Opened<'_>, Vec<RankBytes>), Error> {
+        let ranks = ranks_of(share, &self.input.ranks);
+        let of_share: BTreeSet<i32> = ranks.iter().map(|(rank, _)| *rank).collect();
+        Ok((self.input.open(|rank| of_share.contains(&rank))?, ranks))
+    }
+
+    /// The manifest of a share that is not mapped yet.
+    fn manifest(&self, share: Share, opened: &Opened<'_>, ranks: &[RankBytes]) -> ShareManifest {
+        ShareManifest {
+            contract: self.contract.clone(),
+            share: share.index,
+            content_sha256: String::new(),
+            ranks: ranks.iter().map(|(rank, _)| *rank).collect(),
+            omissions: opened.source().problems(),
+            chunks: Vec::new(),
+        }
+    }
+
+    fn mapped(
+        &self,
+        (opened, ranks): (&Opened<'_>, &[RankBytes]),
+        mut manifest: ShareManifest,
+        progress: &(dyn Fn(usize, usize) + Sync),
+        keep: Keep<'_>,
+    ) -> Result<ShareManifest, Error> {
         let source = opened.source();
         let readable: BTreeSet<i32> = source.ranks().into_iter().collect();
         let is_chosen = |rank: &i32| self.options.ranks.as_ref().is_none_or(|ranks| ranks.contains(rank));
@@ -94,23 +134,23 @@ impl<'a> Mapper<'a> {
             let mapped = each_rank(&chunk, &done, &mut manifest.omissions, load);
             before += chunk.len();
             if !mapped.is_empty() {
-                let described = share.index == 0 && manifest.chunks.is_empty();
-                manifest.chunks.push(self.write_chunk(parts, mapped, described)?);
+                let described = manifest.share == 0 && manifest.chunks.is_empty();
+                manifest.chunks.push(self.encoded(mapped, described, keep)?);
             }
         }
-        let text = serde_json::to_string_pretty(&manifest)? + "\n";
-        files::replace(&path, |file: &mut File| file.write_all(text.as_bytes()).map_err(io))?;
         Ok(manifest)
     }
 
-    fn write_chunk(&self, parts: &Path, mapped: Vec<RankPart>, described: bool) -> Result<Chunk, Error> {
+    fn encoded(&self, mapped: Vec<RankPart>, described: bool, keep: Keep<'_>) -> Result<Chunk, Error> {
         let ranks = mapped.iter().map(|part| part.outline.info.rank).collect();
         let mut rows = PartRows::default();
         mapped.into_iter().for_each(|part| rows.push(part));
         let mut chunk = Chunk::new(ranks, &rows.tables.omissions);
         for table in rows.all().into_iter().filter(|table| table.row_count() > 0) {
             let (declared, batch, run_id) = (table.table(), table.batch()?, &self.contract.input.run_id);
-            chunk.files.push(write_content(parts, &declared, run_id, batch, described)?);
+            let (file, bytes) = encode_content(&declared, run_id, batch, described)?;
+            keep(&file, bytes)?;
+            chunk.files.push(file);
         }
         Ok(chunk)
     }

@@ -27,6 +27,9 @@ use crate::{Error, Table, files};
 /// Id columns with few distinct values, for which a dictionary is smaller than deltas.
 const LOW_CARDINALITY: [&str; 6] = ["pid", "thread_id", "device_id", "context_id", "stream_id", "comm_id"];
 
+/// The least rows of a file whose columns are compressed. A decompressor takes longer to make than so few rows take to read.
+const COMPRESSED_ROWS: usize = 128;
+
 /// Encodings and compression, chosen by measurement: pyarrow wrote the 262 144 rows of a part of ResNet-50's trace in several
 /// ways. Times and ids are the columns with deltas below; all others have a dictionary.
 ///
@@ -48,6 +51,7 @@ fn writer_properties(table: &Table, meta: &[KeyValue], batches: &[RecordBatch]) 
         // event: no page index, and statistics only where a reader skips row groups by them.
         .set_offset_index_disabled(true)
         .set_statistics_enabled(EnabledStatistics::None);
+    let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
     for (index, column) in table.columns.iter().enumerate() {
         let path = match column.data_type {
             DataType::List(_) => ColumnPath::new(vec![column.name.into(), "list".into(), "item".into()]),
@@ -60,6 +64,9 @@ fn writer_properties(table: &Table, meta: &[KeyValue], batches: &[RecordBatch]) 
                 .set_column_dictionary_enabled(path.clone(), false)
                 .set_column_compression(path, Compression::UNCOMPRESSED);
             continue;
+        }
+        if rows < COMPRESSED_ROWS {
+            properties = properties.set_column_compression(path.clone(), Compression::UNCOMPRESSED);
         }
         if column.type_name == "BIGINT" && is_time_or_id && !LOW_CARDINALITY.contains(&column.name) {
             // Times and ids hardly repeat but grow slowly: deltas take half the space of a dictionary.
