@@ -8,6 +8,7 @@ mod export;
 mod ffi;
 mod ingest;
 mod input;
+pub mod library;
 mod map;
 mod output;
 mod reduce;

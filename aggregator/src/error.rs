@@ -54,6 +54,12 @@ pub enum Error {
         /// Reason and remedy.
         why: String,
     },
+    /// An option that does not exist, or a value that does not fit it, in a call of the library.
+    #[error("{why}")]
+    Usage {
+        /// The option and the reason.
+        why: String,
+    },
     /// No rank could be read.
     #[error("{}: no rank can be read: {why}", path.display())]
     NoRank {
@@ -115,6 +121,27 @@ impl Error {
         match self {
             Self::Io { source, .. } | Self::Trace(trace::Error::Io { source, .. }) => read_only(source),
             _ => false,
+        }
+    }
+
+    /// The file or directory that the error is about, where it is one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Io { path, .. }
+            | Self::NoInput { path, .. }
+            | Self::UnreadFormat { path, .. }
+            | Self::NoRank { path, .. }
+            | Self::NothingSelected { path, .. }
+            | Self::Clock { path, .. } => Some(path),
+            Self::Trace(error) | Self::Kineto(kineto::Error::Trace(error)) => error.path(),
+            Self::Kineto(error) => error.path(),
+            Self::UnlikeRuns { a, .. } => Some(a),
+            Self::Output(_)
+            | Self::Json(_)
+            | Self::Option { .. }
+            | Self::Usage { .. }
+            | Self::UnknownTable { .. }
+            | Self::Threads(_) => None,
         }
     }
 

@@ -73,6 +73,19 @@ fn windows_text(windows: i32) -> String {
 }
 
 impl Error {
+    /// The file or directory that the error is about, where it is one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Io { path, .. }
+            | Self::NotATrace { path, .. }
+            | Self::OtherJson { path }
+            | Self::DifferentJobs { path, .. }
+            | Self::UnreadFormat { path, .. } => Some(path),
+            Self::Trace(error) => error.path(),
+            Self::Output(_) | Self::NoWindow { .. } => None,
+        }
+    }
+
     /// The error of a file without a trace.
     pub(crate) fn not_a_trace(path: &Path, why: &str) -> Self {
         Self::NotATrace { path: path.into(), why: format!("it is not a trace of torch.profiler: {why}") }

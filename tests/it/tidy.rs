@@ -199,7 +199,15 @@ fn no_path_of_one_machine_and_no_stray_blank() {
 #[test]
 fn the_pages_name_tests_that_exist() {
     let sources = rust_sources();
-    let exists = |name: &&str| sources.iter().any(|s| s.text.contains(&format!("fn {name}(")));
+    let python = |entry: std::io::Result<fs::DirEntry>| {
+        Some(entry.unwrap().path()).filter(|path| path.extension().is_some_and(|extension| extension == "py"))
+    };
+    let in_python = fs::read_dir(workspace_root().join("python/tests")).unwrap().filter_map(python);
+    let in_python: Vec<String> = in_python.map(|path| fs::read_to_string(path).unwrap()).collect();
+    let exists = |name: &&str| {
+        sources.iter().any(|s| s.text.contains(&format!("fn {name}(")))
+            || in_python.iter().any(|text| text.contains(&format!("def {name}(")))
+    };
     for (path, heading, at_least) in
         [("ARCHITECTURE.md", "## Invariants", 20), ("docs/guide/gpu-cluster.md", "## What it does to the program", 12)]
     {

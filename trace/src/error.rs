@@ -172,3 +172,26 @@ pub enum Error {
         why: String,
     },
 }
+
+impl Error {
+    /// The file or directory that the error is about, where it is one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Io { path, .. }
+            | Self::Parquet { path, .. }
+            | Self::Json { path, .. }
+            | Self::LongTexts { path, .. }
+            | Self::LongManifest { path }
+            | Self::NewerSchema { path, .. }
+            | Self::Metadata { path, .. }
+            | Self::NotARun { path, .. }
+            | Self::Occupied { path, .. } => Some(path),
+            Self::Arrow(_)
+            | Self::MissingColumn { .. }
+            | Self::ColumnType { .. }
+            | Self::Unsorted { .. }
+            | Self::WrongRank { .. }
+            | Self::NegativeDuration { .. } => None,
+        }
+    }
+}

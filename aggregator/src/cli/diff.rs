@@ -74,37 +74,51 @@ pub struct Arguments {
 
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    let options = Options {
-        steps: arguments.steps.clone(),
-        ranks: arguments.ranks.clone(),
-        step_marker: arguments.step_marker.clone(),
-        clock: arguments.clock,
-        communication: arguments.communication.rule(),
-        ..Options::default()
-    };
-    let method = Method {
-        smallest_share: arguments.smallest / 100.0,
-        between_runs: arguments.between_runs,
-        unlike_runs: arguments.input.force,
-        ..Method::default()
-    };
-    let (a, b) = (open_side(&arguments.a, arguments.input)?, open_side(&arguments.b, arguments.input)?);
-    let side_a: Vec<&dyn Source> = a.iter().map(Box::as_ref).collect();
-    let side_b: Vec<&dyn Source> = b.iter().map(Box::as_ref).collect();
-    let difference = with_bar(|progress| diff(&side_a, &side_b, &options, &method, progress))?;
+    let (a, b) = (paths_of(&arguments.a), paths_of(&arguments.b));
+    let difference = with_bar(|progress| arguments.compare(&a, &b, progress))?;
     print_diff(&difference, &arguments)?;
     print_omissions(&difference.omissions);
     let failed = arguments.fail_over.and_then(|limit| gate(&difference, limit));
     Ok(failed.unwrap_or(arguments.input.outcome(worst_omission(&difference.omissions))))
 }
 
-/// Opens the runs of one side. An existing path is used as it is, even if its name contains a comma.
-fn open_side(side: &str, arguments: InputArguments) -> Result<Vec<Box<dyn Source>>, Error> {
-    let one = |path: &str| open_one_of_several(resolve(vec![PathBuf::from(path)])?, arguments);
-    if place::kind(Path::new(side)).is_ok() {
-        return Ok(vec![one(side)?]);
+impl Arguments {
+    /// Compares the runs of two sides.
+    pub(super) fn compare(
+        &self,
+        a: &[String],
+        b: &[String],
+        progress: &(dyn Fn(usize, usize) + Sync),
+    ) -> Result<Diff, Error> {
+        let options = Options {
+            steps: self.steps.clone(),
+            ranks: self.ranks.clone(),
+            step_marker: self.step_marker.clone(),
+            clock: self.clock,
+            communication: self.communication.rule(),
+            ..Options::default()
+        };
+        let method = Method {
+            smallest_share: self.smallest / 100.0,
+            between_runs: self.between_runs,
+            unlike_runs: self.input.force,
+            ..Method::default()
+        };
+        let open = |path: &String| open_one_of_several(resolve(vec![PathBuf::from(path)])?, self.input);
+        let a: Vec<Box<dyn Source>> = a.iter().map(open).collect::<Result<_, _>>()?;
+        let b: Vec<Box<dyn Source>> = b.iter().map(open).collect::<Result<_, _>>()?;
+        let side_a: Vec<&dyn Source> = a.iter().map(Box::as_ref).collect();
+        let side_b: Vec<&dyn Source> = b.iter().map(Box::as_ref).collect();
+        diff(&side_a, &side_b, &options, &method, progress)
     }
-    side.split(',').map(one).collect()
+}
+
+/// The runs of one side. An existing path is used as it is, even if its name contains a comma.
+fn paths_of(side: &str) -> Vec<String> {
+    if place::kind(Path::new(side)).is_ok() {
+        return vec![side.into()];
+    }
+    side.split(',').map(String::from).collect()
 }
 
 /// Parses `5%` or `5`.

@@ -28,17 +28,7 @@ pub struct Arguments {
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let Arguments { paths, out, input } = arguments;
-    let paths = match resolve(paths)? {
-        Input::Traces(paths) => paths,
-        Input::Run(path) => {
-            let why = "it is a run already; analyze it directly".to_string();
-            return Err(Error::NoInput { path, why });
-        }
-        Input::Snapshots(paths) => {
-            let why = "it is a snapshot of torch's allocator; analyze it directly".to_string();
-            return Err(Error::NoInput { path: paths.into_iter().next().unwrap_or_default(), why });
-        }
-    };
+    let paths = traces(paths)?;
     let ingested = with_bar(|progress| ingest_with(&paths, input.plan_options(), &out, progress))?;
     let Ingested { ranks, rows, read_bytes, written_bytes, omissions } = &ingested;
     say(format_args!(
@@ -50,4 +40,22 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     ));
     print_omissions(omissions);
     Ok(input.outcome(worst_omission(omissions)))
+}
+
+/// The traces that paths lead to.
+///
+/// # Errors
+/// [`Error::NoInput`] for a run and for snapshots, which have no trace.
+pub(super) fn traces(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, Error> {
+    match resolve(paths)? {
+        Input::Traces(paths) => Ok(paths),
+        Input::Run(path) => {
+            let why = "it is a run already; analyze it directly".to_string();
+            Err(Error::NoInput { path, why })
+        }
+        Input::Snapshots(paths) => {
+            let why = "it is a snapshot of torch's allocator; analyze it directly".to_string();
+            Err(Error::NoInput { path: paths.into_iter().next().unwrap_or_default(), why })
+        }
+    }
 }

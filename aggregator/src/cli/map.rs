@@ -47,11 +47,8 @@ pub struct Arguments {
 
 /// Runs the command.
 pub(super) fn run(arguments: &Arguments) -> Result<Outcome, Error> {
-    let options = arguments.analysis.options();
-    let input = open(resolve(arguments.paths.clone())?, arguments.input, &options)?;
     let Share { index, of } = arguments.part;
-    let mapper = Mapper::new(&input, &options, arguments.input.choices(), of)?;
-    let (manifest, was_there) = with_bar(|progress| mapper.map(&arguments.out, index, progress))?;
+    let (manifest, was_there) = with_bar(|progress| map_share(arguments, progress))?;
     print_omissions(&manifest.omissions);
     let before = if was_there { ", mapped before" } else { "" };
     let lost = match manifest.worst_omission() {
@@ -60,6 +57,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<Outcome, Error> {
     };
     terminal::say(format_args!("share {index}/{of}: {}{before}{lost}", described(&manifest)));
     Ok(arguments.input.outcome(manifest.worst_omission()))
+}
+
+/// Maps the share. Returns its manifest, and whether it was there already.
+pub(super) fn map_share(
+    arguments: &Arguments,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<(ShareManifest, bool), Error> {
+    let options = arguments.analysis.options();
+    let input = open(resolve(arguments.paths.clone())?, arguments.input, &options)?;
+    let Share { index, of } = arguments.part;
+    Mapper::new(&input, &options, arguments.input.choices(), of)?.map(&arguments.out, index, progress)
 }
 
 fn described(manifest: &ShareManifest) -> String {

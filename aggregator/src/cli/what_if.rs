@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use clap::Args;
 use trace::terminal::{self, Form};
 
-use crate::Error;
 use crate::cli::analyze::{colour, width, with_bar};
 use crate::cli::input::{InputArguments, open};
 use crate::cli::output::text_output;
@@ -14,8 +13,9 @@ use crate::cli::scope_args::ScopeArguments;
 use crate::cli::{Outcome, print_omissions};
 use crate::judge::reduce::analyze_replayed;
 use crate::render::what_if;
-use crate::what_if::changes::{Asked, predict};
+use crate::what_if::changes::{Asked, WhatIf, predict};
 use crate::what_if::wia;
+use crate::{Analysis, Error};
 
 /// Replay a job with something changed, and print how long its steps would be. Without an option for a change, the changes are
 /// listed that would save most. Several options make one change.
@@ -75,27 +75,39 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         let slowdown = wia::analyze(wia, meta)?;
         return print(arguments.json, &slowdown, |out| what_if::write_slowdown(&slowdown, width(), colour(), out));
     }
-    let mut options = arguments.scope.options();
-    let source = open(arguments.paths, arguments.input, &mut options.steps)?;
-    let analyzed = with_bar(|progress| analyze_replayed(source.as_ref(), &options, progress))?;
-    let asked = Asked {
-        without: arguments.without,
-        role_median: arguments.role_median,
-        comm_scale: arguments.comm_scale,
-        no_overlap: arguments.no_overlap,
-        perfect: arguments.perfect,
-        bucket_mb: arguments.bucket_mb,
-    };
-    let ranks = analyzed.replayed.ranks();
-    if let Some(absent) = asked.without.iter().find(|rank| ranks.binary_search(rank).is_err()) {
-        let why = "the run has no such rank".to_string();
-        return Err(Error::Option { option: "without", value: format!("rank={absent}"), why });
-    }
-    let path = source.info().path;
-    let found = predict(&analyzed, &asked).map_err(|why| Error::NoInput { path, why: why.into() })?;
+    let (found, analysis) = with_bar(|progress| arguments.predict(arguments.paths.clone(), progress))?;
     print(arguments.json, &found, |out| what_if::write_predictions(&found, width(), colour(), out))?;
-    print_omissions(&analyzed.analysis.tables.omissions);
-    Ok(arguments.input.outcome(analyzed.analysis.worst_omission()))
+    print_omissions(&analysis.tables.omissions);
+    Ok(arguments.input.outcome(analysis.worst_omission()))
+}
+
+impl Arguments {
+    /// Predicts what these arguments ask for, of the input in `paths`.
+    pub(super) fn predict(
+        &self,
+        paths: Vec<PathBuf>,
+        progress: &(dyn Fn(usize, usize) + Sync),
+    ) -> Result<(WhatIf, Analysis), Error> {
+        let mut options = self.scope.options();
+        let source = open(paths, self.input, &mut options.steps)?;
+        let analyzed = analyze_replayed(source.as_ref(), &options, progress)?;
+        let asked = Asked {
+            without: self.without.clone(),
+            role_median: self.role_median,
+            comm_scale: self.comm_scale,
+            no_overlap: self.no_overlap,
+            perfect: self.perfect,
+            bucket_mb: self.bucket_mb,
+        };
+        let ranks = analyzed.replayed.ranks();
+        if let Some(absent) = asked.without.iter().find(|rank| ranks.binary_search(rank).is_err()) {
+            let why = "the run has no such rank".to_string();
+            return Err(Error::Option { option: "without", value: format!("rank={absent}"), why });
+        }
+        let path = source.info().path;
+        let found = predict(&analyzed, &asked).map_err(|why| Error::NoInput { path, why: why.into() })?;
+        Ok((found, analyzed.analysis))
+    }
 }
 
 fn print(

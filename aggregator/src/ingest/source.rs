@@ -33,7 +33,7 @@ pub struct SourceInfo {
 }
 
 /// A set of ranks that can be loaded one by one, from several threads.
-pub trait Source: Sync {
+pub trait Source: Send + Sync {
     /// The properties of the whole source.
     fn info(&self) -> SourceInfo;
     /// The ranks that can be loaded, ascending.

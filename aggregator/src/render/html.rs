@@ -118,16 +118,29 @@ pub fn report(
     mut out: impl Write,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Reported, Error> {
-    let analyzed = analyze_aligned(source, options, progress)?;
-    let run = run_tab(source, options, settings, &analyzed, "Run")?;
+    report_analyzed(source, options, settings, &analyze_aligned(source, options, progress)?, &mut out)
+}
+
+/// As [`report`], of a source that is analyzed already.
+///
+/// # Errors
+/// The errors of [`report`].
+pub(crate) fn report_analyzed(
+    source: &dyn Source,
+    options: &Options,
+    settings: &Settings,
+    analyzed: &Analyzed,
+    out: &mut impl Write,
+) -> Result<Reported, Error> {
+    let run = run_tab(source, options, settings, analyzed, "Run")?;
     let name = identity::name(&source.info());
     let frame = Frame {
         title: title(&name, &analyzed.analysis),
         inputs: vec![("", name, identity::path(&source.info()))],
         command: visible_sentence(&settings.command),
     };
-    let bytes = write_page(&frame, &[run.tab], &mut out)?;
-    Ok(reported(analyzed.analysis, run.summarised, run.omissions, bytes))
+    let bytes = write_page(&frame, &[run.tab], out)?;
+    Ok(reported(&analyzed.analysis, run.summarised, run.omissions, bytes))
 }
 
 /// Writes the report of the run `after` behind a first tab, which has the changes since `before`.
@@ -155,7 +168,7 @@ pub fn report_with(
         command: visible_sentence(&settings.command),
     };
     let bytes = write_page(&frame, &[compared, run.tab], &mut out)?;
-    let mut reported = reported(analyzed.analysis, run.summarised, run.omissions, bytes);
+    let mut reported = reported(&analyzed.analysis, run.summarised, run.omissions, bytes);
     reported.worst = reported.worst.into_iter().chain(worst_omission(&changes.omissions)).min();
     // The omissions of the comparison include those of B, which was read twice.
     let listed: BTreeSet<(Option<i32>, Text, Text)> = reported.omissions.iter().map(said).collect();
@@ -168,9 +181,9 @@ fn said(row: &OmissionRow) -> (Option<i32>, Text, Text) {
     (row.rank, row.what.clone(), row.why.clone())
 }
 
-fn reported(analysis: Analysis, summarised: Vec<String>, of_timeline: Vec<OmissionRow>, bytes: u64) -> Reported {
+fn reported(analysis: &Analysis, summarised: Vec<String>, of_timeline: Vec<OmissionRow>, bytes: u64) -> Reported {
     let worst = analysis.worst_omission().into_iter().chain(worst_omission(&of_timeline)).min();
-    let (ranks, mut omissions) = (analysis.facts.ranks.len(), analysis.tables.omissions);
+    let (ranks, mut omissions) = (analysis.facts.ranks.len(), analysis.tables.omissions.clone());
     omissions.extend(of_timeline);
     Reported { bytes, ranks, summarised, omissions, worst }
 }

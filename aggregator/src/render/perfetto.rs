@@ -105,7 +105,7 @@ pub fn export(
 }
 
 /// Narrows a loaded rank as its analysis did. The positions of collectives then match the members of the instances.
-pub(in crate::render) fn prepare(data: &mut RankData, options: &Options, time: Option<Interval>) -> Scope {
+pub(crate) fn prepare(data: &mut RankData, options: &Options, time: Option<Interval>) -> Scope {
     if let Some(marker) = &options.step_marker {
         mark_steps(data, marker);
     }

@@ -1,0 +1,179 @@
+"""The rows of a rank as HTA sees them, and sums over intervals. Times are ns in the rank's own clock, since its first row: so
+small that floating point holds them exactly."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from rankscope._analysis import Analysis
+
+#: The kind of a copy or fill, at the beginning of its name.
+MEMORY_PREFIX = r"^(Memset|Memcpy .{4})"
+#: HTA's names of communication, and of what it does not count as computation.
+_HTA_COMMUNICATION = re.compile(r"nccl|hip|hccl|.*ncclKernel")
+_HTA_NO_COMPUTATION = re.compile(r"nccl|.*Memcpy|.*Memset|.*dma|.*Sync|Stream Wait Event|hip")
+_HTA_LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cudaMemcpyAsync", "cudaMemsetAsync")
+_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+_LAUNCHING = ("cuda_runtime", "cuda_driver")
+_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+
+
+class Rows:
+    """The rows of a rank in HTA's window: up to the start of the last step of several, unless that is included."""
+
+    def __init__(self, rows: pd.DataFrame, include_last: bool, strict: bool) -> None:
+        self.strict = strict
+        #: The time from which the others count.
+        self.base_ns = int(rows["ts"].min()) if len(rows) else 0
+        rows = rows.assign(ts=rows["ts"] - self.base_ns, end=rows["end"] - self.base_ns)
+        is_host = rows["device_id"].lt(0) & rows["stream"].lt(0)
+        is_marker = is_host & rows["name"].str.match(_STEP)
+        markers = rows[is_marker]
+        self.steps: list[int] = sorted({int(number) for number in markers["name"].str.extract(_STEP, expand=False)})
+        if len(self.steps) > 1 and not include_last:
+            rows = _until(rows, is_host, int(markers["ts"].max()), strict)
+        self.all = rows
+
+    @cached_property
+    def host(self) -> pd.DataFrame:
+        """Rows of the host."""
+        return self.all[self.all["device_id"].lt(0) & self.all["stream"].lt(0)]
+
+    @cached_property
+    def device(self) -> pd.DataFrame:
+        """Rows of streams: kernels, copies, fills and synchronisations."""
+        return self.all[self.all["kind"].isin((*_WORK, "cuda_sync")) & self.all["stream"].ge(0)]
+
+    @cached_property
+    def work(self) -> pd.DataFrame:
+        """Kernels, copies and fills."""
+        return self.all[self.all["kind"].isin(_WORK)]
+
+    @cached_property
+    def annotations(self) -> pd.DataFrame:
+        """Annotations on the GPU."""
+        return self.all[self.all["kind"] == "gpu_user_annotation"]
+
+    def is_type(self, rows: pd.DataFrame, name: str) -> pd.Series[bool]:
+        """Which rows are of a type: `COMPUTATION`, `COMMUNICATION` or `MEMORY`."""
+        if self.strict:
+            communicates = rows["name"].str.match(_HTA_COMMUNICATION)
+            computes = ~rows["name"].str.match(_HTA_NO_COMPUTATION) & ~communicates
+        else:
+            communicates = rows["is_comm"]
+            computes = rows["kind"].eq("kernel") & ~communicates
+        moves = rows["kind"].isin(_WORK[1:]) & ~communicates
+        return {"COMMUNICATION": communicates, "COMPUTATION": computes & ~moves, "MEMORY": moves}[name]
+
+    @cached_property
+    def _calls(self) -> pd.DataFrame:
+        """Calls that may launch work."""
+        host = self.host[self.host["correlation"].ge(0)]
+        is_call = host["name"].isin(_HTA_LAUNCHES) if self.strict else host["kind"].isin(_LAUNCHING)
+        return host[is_call]
+
+    def launched(self, with_memory: bool) -> pd.DataFrame:
+        """Pieces of work with the calls that launched them."""
+        work = self.work if with_memory else self.work[self.work["kind"].eq("kernel")]
+        return self._calls.merge(work, on="correlation", suffixes=("_host", "_device")).rename(
+            columns={"stream_device": "stream", "device_id_device": "device_id", "name_device": "name"}
+        )
+
+    def launches_of_operators(self) -> pd.DataFrame:
+        """Pieces of work with the innermost `aten::` operator around the calls that launched them."""
+        launched = self.launched(True)
+        of_id = self.host.drop_duplicates("id").set_index("id")
+        is_operator = of_id["name"].str.startswith("aten::")
+        found = pd.Series(-1, index=launched.index, dtype="int64")
+        around = launched["parent_host"]
+        while (open_ := around.isin(of_id.index) & found.eq(-1)).any():
+            arrived = open_ & around.map(is_operator).fillna(False).astype(bool)
+            found[arrived] = around[arrived]
+            around = around.where(~open_, around.map(of_id["parent"]).fillna(-1).astype("int64"))
+        launched = launched[found.ne(-1)].assign(op_id=found)
+        operators = of_id[["name", "ts"]].rename(columns={"name": "op_name", "ts": "ts_op"})
+        return launched.join(operators, on="op_id")
+
+
+def rows_of(analysis: Analysis, rank: int, include_last: bool, strict: bool) -> Rows:
+    """Reads the rows of a rank."""
+    table = analysis.timeline(rank=rank, own_clocks=True).to_pandas()
+    rows = pd.DataFrame(
+        {
+            "kind": table["kind"],
+            "name": table["name"],
+            "ts": table["ts_ns"],
+            "dur": table["dur_ns"],
+            "end": table["ts_ns"] + table["dur_ns"],
+            "id": table["id"],
+            "is_comm": table["is_comm"].astype(bool),
+            "bandwidth_gbs": table["bandwidth_gbs"].astype("float64"),
+        }
+    )
+    numbers = {
+        "parent": "parent_id",
+        "step": "step",
+        "tid": "thread_id",
+        "device_id": "device_id",
+        "stream": "stream_id",
+        "correlation": "correlation_id",
+    }
+    for name, column in numbers.items():
+        rows[name] = table[column].fillna(-1).astype("int64")
+    return Rows(rows, include_last, strict)
+
+
+def _until(rows: pd.DataFrame, is_host: pd.Series[bool], end: int, strict: bool) -> pd.DataFrame:
+    """The rows before a time: of the host by their start, of a device by that of their launch."""
+    launches = rows[is_host & rows["correlation"].ge(0)]
+    kept = set(launches["correlation"][launches["ts"].lt(end)])
+    if strict:
+        is_kept = rows["correlation"].isin(kept)
+    else:
+        later = set(launches["correlation"]) - kept
+        is_kept = ~rows["correlation"].isin(later) & (rows["correlation"].isin(kept) | rows["ts"].lt(end))
+    return rows[(is_host & rows["ts"].lt(end)) | (~is_host & is_kept)]
+
+
+def microseconds(ns: pd.Series[Any]) -> pd.Series[Any]:
+    """Times in µs: integers if all are whole, as HTA has them."""
+    if (ns % 1000 == 0).all():
+        return (ns // 1000).astype("int64")
+    return ns / 1000
+
+
+def union(rows: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """The union of the intervals of rows, as pairs of start and end."""
+    if rows.empty:
+        return np.empty((0, 2), dtype=np.int64)
+    order = np.argsort(rows["ts"].to_numpy(), kind="stable")
+    starts, ends = rows["ts"].to_numpy()[order], np.maximum.accumulate(rows["end"].to_numpy()[order])
+    first = np.concatenate(([True], starts[1:] > ends[:-1]))
+    last = np.concatenate((first[1:], [True]))
+    return np.column_stack((starts[first], ends[last]))
+
+
+def union_length(rows: pd.DataFrame) -> int:
+    """The length of the union of the intervals of rows."""
+    pairs = union(rows)
+    return int((pairs[:, 1] - pairs[:, 0]).sum())
+
+
+def state_lengths(unions: list[npt.NDArray[np.int64]]) -> dict[int, int]:
+    """For each set of unions (bit i: the i-th one) the time in which these and no others run."""
+    times = np.concatenate([pairs.ravel(order="F") for pairs in unions])
+    bits = [np.repeat((1 << at, -(1 << at)), len(pairs)) for at, pairs in enumerate(unions)]
+    order = np.argsort(times, kind="stable")
+    times, running = times[order], np.cumsum(np.concatenate(bits)[order])
+    lengths = np.diff(times)
+    found: dict[int, int] = {}
+    for state in np.unique(running[:-1]) if len(times) else ():
+        if state > 0 and (length := int(lengths[running[:-1] == state].sum())) > 0:
+            found[int(state)] = length
+    return found

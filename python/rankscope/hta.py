@@ -1,0 +1,407 @@
+"""The API of Holistic Trace Analysis (HTA) over rankscope: `from rankscope.hta import TraceAnalysis`.
+
+Methods, arguments, columns, units and types are HTA's, so that a notebook changes its import. Times are µs. Where HTA errs,
+the numbers are right here instead; `strict_hta=True` gives HTA's own number where it is well defined:
+
+* Communication is what communicates (`docs/method`), and not only kernels whose name begins with `nccl`. *strict*: HTA's names.
+* Kernels that were launched before the window but run in it count. *strict*: only those whose launch is in the window.
+* A kernel whose launch was not recorded has none. HTA takes the trace's first row for its launch in the idle breakdown.
+* `cuda_sync` rows are no work of the GPU. *strict*: they are, in the temporal breakdown.
+* The statistics of kernels are those of the calls, also for the names that HTA takes together. *strict*: those of HTA, which
+  takes the sums of names for durations of calls once there are more than `num_kernels` names.
+* Stragglers are the ranks that the verdict names, also with NCCL of 2.19 and later; there may be fewer than `num_candidates`.
+  *strict*: HTA's ranking by late starts, which errs in most real traces.
+* Times keep their ns: nothing is rounded to whole µs before it is summed.
+
+pandas and pyarrow are needed; plots (`visualize=True`) are drawn if plotly is there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pandas as pd
+
+from rankscope import _hta_plots as plots
+from rankscope._analysis import Analysis, analyze
+from rankscope._errors import RankscopeError
+from rankscope._hta_rows import MEMORY_PREFIX, Rows, union_length, microseconds, rows_of, state_lengths, union
+
+__all__ = ["TraceAnalysis"]
+
+#: HTA's queue length at which the next launch of the host blocks.
+CUDA_MAX_LAUNCH_QUEUE_PER_STREAM = 1024
+_IDLE = ("host_wait", "kernel_wait", "other")
+_TYPES = ("COMPUTATION", "COMMUNICATION", "MEMORY")
+
+
+class TraceAnalysis:
+    """HTA's class. `analysis` is rankscope's own, with the verdict and all tables."""
+
+    def __init__(
+        self,
+        trace_files: dict[int, str] | list[str] | None = None,
+        trace_dir: str = "",
+        include_last_profiler_step: bool = False,
+        strict_hta: bool = False,
+    ) -> None:
+        self.strict_hta = strict_hta
+        self.include_last_profiler_step = include_last_profiler_step
+        self._paths = _paths(trace_files, trace_dir)
+        self.analysis: Analysis = analyze(self._paths)
+        self._rows: dict[int, Rows] = {}
+
+    @property
+    def _ranks(self) -> list[int]:
+        ranks: list[int] = self.analysis.facts["ranks"]
+        return ranks
+
+    def _of(self, rank: int) -> Rows:
+        if rank not in self._rows:
+            self._rows[rank] = rows_of(self.analysis, rank, self.include_last_profiler_step, self.strict_hta)
+        return self._rows[rank]
+
+    # --- Breakdowns ---------------------------------------------------------------------------------------------------
+
+    def get_temporal_breakdown(self, visualize: bool = True) -> pd.DataFrame:
+        """Idle, compute and other time of each rank between its first and its last work on the GPU."""
+        result = []
+        for rank in self._ranks:
+            rows = self._of(rank)
+            work = rows.device if self.strict_hta else rows.work
+            if work.empty:
+                raise RankscopeError(f"rank {rank} has no work on a GPU", None)
+            kernel = work.end.max() - work.ts.min()
+            idle = kernel - union_length(work)
+            compute = union_length(work[rows.is_type(work, "COMPUTATION")])
+            result.append((rank, idle, compute, kernel - compute - idle, kernel))
+        names = ["idle_time", "compute_time", "non_compute_time", "kernel_time"]
+        frame = pd.DataFrame(result, columns=["rank", *(f"{name}(us)" for name in names)])
+        for name in names[:3]:
+            frame[f"{name}_pctg"] = (100 * frame[f"{name}(us)"] / frame["kernel_time(us)"]).round(2)
+        for name in names:
+            frame[f"{name}(us)"] = microseconds(frame[f"{name}(us)"])
+        if visualize:
+            plots.stacked(frame, [f"{name}_pctg" for name in names[:3]], "Temporal breakdown across ranks")
+        return frame
+
+    def get_comm_comp_overlap(self, visualize: bool = True) -> pd.DataFrame:
+        """The share of its communication that each rank hides behind computation."""
+        result = []
+        for rank in self._ranks:
+            rows = self._of(rank)
+            communicating = union(rows.device[rows.is_type(rows.device, "COMMUNICATION")])
+            computing = union(rows.device[rows.is_type(rows.device, "COMPUTATION")])
+            total = sum(end - start for start, end in communicating)
+            both = state_lengths([communicating, computing]).get(3, 0)
+            result.append((rank, round(100 * both / total, 2) if total else float("nan")))
+        frame = pd.DataFrame(result, columns=["rank", "comp_comm_overlap_pctg"])
+        if visualize:
+            plots.stacked(frame, ["comp_comm_overlap_pctg"], "Computation-communication overlap")
+        return frame
+
+    def get_gpu_kernel_breakdown(
+        self,
+        visualize: bool = True,
+        duration_ratio: float = 0.8,
+        num_kernels: int = 10,
+        include_memory_kernels: bool = True,
+        image_renderer: str = "",
+    ) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """The time of types of kernels, alone and together, over all ranks; and of each kernel on each rank."""
+        types = _TYPES if include_memory_kernels else _TYPES[:2]
+        lengths: dict[str, int] = {}
+        parts = []
+        for rank in self._ranks:
+            rows = self._of(rank)
+            of_type = [rows.device[rows.is_type(rows.device, name)] for name in types]
+            for state, length in state_lengths([union(frame) for frame in of_type]).items():
+                name = " overlapping ".join(name for at, name in enumerate(types) if state >> at & 1)
+                lengths[name] = lengths.get(name, 0) + length
+            for name, frame in zip(types, of_type):
+                parts.append(self._by_name(frame, duration_ratio, num_kernels).assign(kernel_type=name, rank=rank))
+        by_type = pd.DataFrame({"kernel_type": list(lengths), "sum": list(lengths.values())})
+        by_type = by_type.sort_values("sum", ascending=False, ignore_index=True)
+        by_type["percentage"] = (100 * by_type["sum"] / by_type["sum"].sum()).round(1)
+        by_type["sum"] = microseconds(by_type["sum"])
+        by_name = pd.concat(parts, ignore_index=True).sort_values(["kernel_type", "name", "rank"], ignore_index=True)
+        if visualize:
+            plots.pie(by_type, "percentage", "kernel_type", "Kernel type percentage across all ranks", image_renderer)
+            plots.kernels(by_name, image_renderer)
+        return by_type, by_name
+
+    def _by_name(
+        self, rows: pd.DataFrame, duration_ratio: float, most: int, kept: Callable[[str], bool] | None = None
+    ) -> pd.DataFrame:
+        """HTA's statistics of names: the longest, and `others`."""
+        stats = rows.groupby("name")["dur"].agg(["sum", "max", "min", "mean", "std"]).reset_index()
+        stats = stats.sort_values("sum", ascending=False, ignore_index=True)
+        if len(stats) > most:
+            upto = stats["sum"].cumsum()
+            other = (upto > upto.quantile(duration_ratio)) | (stats.index >= most)
+            if kept is not None:
+                other &= ~stats["name"].map(kept)
+            names = set(stats["name"][other])
+            if self.strict_hta:
+                named = stats["name"].where(~other, "others")
+                stats = stats.groupby(named)["sum"].agg(["sum", "max", "min", "mean", "std"])
+                stats = stats.rename_axis("name").reset_index()
+            elif names:
+                named = rows["name"].where(~rows["name"].isin(names), "others")
+                stats = rows.groupby(named)["dur"].agg(["sum", "max", "min", "mean", "std"]).reset_index()
+        stats["std"] = stats["std"].fillna(0) / 1000
+        for column in ("sum", "max", "min", "mean"):
+            stats[column] = microseconds(stats[column])
+        renamed = {name: f"{name} (us)" for name in ("sum", "max", "min", "mean")}
+        return stats.rename(columns={**renamed, "std": "stddev"})
+
+    def get_gpu_user_annotation_breakdown(
+        self,
+        use_gpu_annotation: bool = True,
+        visualize: bool = True,
+        duration_ratio: float = 0.8,
+        num_kernels: int = 1000,
+        allowlist_patterns: list[str] | None = None,
+        image_renderer: str | None = None,
+    ) -> pd.DataFrame | None:
+        """The time of each user annotation, on the GPU or on the host; None if there is none."""
+        patterns = [re.compile(pattern) for pattern in allowlist_patterns or []]
+        kept = (lambda name: any(pattern.match(name) for pattern in patterns)) if allowlist_patterns else None
+        parts = []
+        for rank in self._ranks:
+            rows = self._of(rank)
+            frame = rows.annotations if use_gpu_annotation else rows.host[rows.host.kind == "user_annotation"]
+            parts.append(self._by_name(frame, duration_ratio, num_kernels, kept).assign(rank=rank))
+        found = pd.concat(parts, ignore_index=True).sort_values(["rank", "name"], ignore_index=True)
+        if found.empty:
+            return None
+        if visualize:
+            plots.kernels(found.assign(kernel_type="annotation"), image_renderer or "")
+        return found
+
+    def get_idle_time_breakdown(
+        self,
+        ranks: list[int] | None = None,
+        streams: list[int] | None = None,
+        visualize: bool = True,
+        visualize_pctg: bool = True,
+        show_idle_interval_stats: bool = False,
+        consecutive_kernel_delay: int = 30,
+    ) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+        """Why streams idle: `host_wait`, `kernel_wait` (gaps below so many µs) or `other`."""
+        totals, intervals = [], []
+        for rank in ranks or [0]:
+            rows = self._of(rank)
+            for stream, work in rows.work.groupby("stream"):
+                if streams and stream not in streams:
+                    continue
+                gaps = _gaps(work.sort_values("ts", kind="stable"), rows, consecutive_kernel_delay)
+                sums = gaps.groupby("idle_category")["gap"].sum()
+                all_gaps = sums.sum()
+                for category in sorted(sums.index):
+                    share = round(sums[category] / all_gaps, 2) if all_gaps else float("nan")
+                    totals.append((rank, stream, category, sums[category], share))
+                stats = (gaps.assign(gap=gaps["gap"] / 1000).groupby("idle_category")["gap"]).describe().reset_index()
+                intervals.append(stats.assign(rank=rank, stream=stream))
+        columns = ["rank", "stream", "idle_category", "idle_time", "idle_time_ratio"]
+        frame = pd.DataFrame(totals, columns=columns)
+        frame["idle_time"] = microseconds(frame["idle_time"])
+        if visualize:
+            plots.idle(frame, "idle_time_ratio" if visualize_pctg else "idle_time")
+        if not show_idle_interval_stats or not intervals:
+            return frame, None
+        return frame, pd.concat(intervals, ignore_index=True)
+
+    # --- Launches, queues, copies -------------------------------------------------------------------------------------
+
+    def get_cuda_kernel_launch_stats(
+        self,
+        ranks: list[int] | None = None,
+        runtime_cutoff: int = 50,
+        launch_delay_cutoff: int = 100,
+        include_memory_events: bool = True,
+        visualize: bool = True,
+    ) -> dict[int, pd.DataFrame]:
+        """For each launch: its duration, that of its work on the GPU, and the delay between them."""
+        result = {}
+        for rank in ranks or [0]:
+            launched = self._of(rank).launched(include_memory_events)
+            delay = (launched.ts_device - launched.end_host).clip(lower=0)
+            result[rank] = pd.DataFrame(
+                {
+                    "correlation": launched.correlation.astype("int64"),
+                    "cpu_duration": microseconds(launched.dur_host),
+                    "gpu_duration": microseconds(launched.dur_device),
+                    "launch_delay": microseconds(delay),
+                }
+            )
+            if visualize:
+                plots.launches(rank, result[rank], runtime_cutoff, launch_delay_cutoff)
+        return result
+
+    def get_queue_length_time_series(self, ranks: list[int] | None = None) -> dict[int, pd.DataFrame]:
+        """The number of launched pieces of work that wait, at each point where it changes."""
+        result = {}
+        for rank in ranks or [0]:
+            rows = self._of(rank)
+            launched = rows.launched(True)
+            if launched.empty:
+                continue
+            # A piece of work that began before its launch, by the trace's clocks, never waits.
+            began = launched.ts_device if self.strict_hta else launched.ts_device.clip(lower=launched.ts_host)
+            points = pd.concat(
+                [
+                    pd.DataFrame({"at": at, "stream": launched.stream, "change": change, "pid": launched.device_id})
+                    for at, change in ((launched.ts_host, 1), (began, -1))
+                ]
+            )
+            points = points.sort_values(["stream", "at", "change"], ascending=[True, True, False], kind="stable")
+            points["queue_length"] = points.groupby("stream")["change"].cumsum()
+            points["ts"] = microseconds(points["at"] + rows.base_ns - self._first())
+            frame = points.assign(tid=points["stream"])[["ts", "pid", "tid", "stream", "queue_length"]]
+            result[rank] = frame.reset_index(drop=True)
+        return result
+
+    def get_queue_length_summary(self, ranks: list[int] | None = None) -> pd.DataFrame | None:
+        """Statistics of the queue lengths of each stream."""
+        return self.get_queue_length_summary_from_time_series(self.get_queue_length_time_series(ranks))
+
+    def get_queue_length_summary_from_time_series(
+        self, queue_length_dict: dict[int, pd.DataFrame]
+    ) -> pd.DataFrame | None:
+        """Statistics of the queue lengths of each stream, of the result of `get_queue_length_time_series`."""
+        parts = [series.assign(rank=rank) for rank, series in queue_length_dict.items()]
+        if not parts:
+            return None
+        return pd.concat(parts)[["rank", "stream", "queue_length"]].groupby(["rank", "stream"]).describe()
+
+    def get_time_spent_blocked_on_full_queue(
+        self,
+        queue_length_dict: dict[int, pd.DataFrame],
+        max_queue_length: int = CUDA_MAX_LAUNCH_QUEUE_PER_STREAM,
+    ) -> pd.DataFrame:
+        """The time in which so many pieces of work waited, for each stream in which it happened."""
+        found = []
+        for rank, series in queue_length_dict.items():
+            rows = self._of(rank)
+            recorded = (rows.all.end.max() - rows.all.ts.min()) / 1000
+            for stream, points in series.groupby("stream"):
+                held = points["ts"].shift(-1) - points["ts"]
+                full = held[points["queue_length"] >= max_queue_length]
+                if not full.empty:
+                    found.append((rank, stream, full.sum(), full.sum() / recorded))
+        columns = ["rank", "stream", "duration_at_max_queue_length", "relative_duration_at_max_queue_length"]
+        return pd.DataFrame(found, columns=columns)
+
+    def get_memory_bw_time_series(self, ranks: list[int] | None = None) -> dict[int, pd.DataFrame]:
+        """The summed bandwidth of the copies and fills that are under way, at each point where it changes."""
+        result = {}
+        for rank in ranks or [0]:
+            rows = self._of(rank)
+            copies = rows.device[rows.is_type(rows.device, "MEMORY")]
+            if copies.empty:
+                continue
+            names = copies["name"].str.extract(MEMORY_PREFIX, expand=False).fillna("Memcpy Unknown")
+            rates = copies["bandwidth_gbs"].fillna(0.0)
+            ends = copies.ts + copies.dur.where(copies.dur > 0, 1000)
+            points = pd.concat(
+                [
+                    pd.DataFrame({"at": at, "name": names, "pid": copies.device_id, "change": change})
+                    for at, change in ((copies.ts, rates), (ends, -rates))
+                ]
+            ).sort_values(["name", "at"], kind="stable")
+            points["memory_bw_gbps"] = points.groupby("name")["change"].cumsum()
+            points["ts"] = microseconds(points["at"] + rows.base_ns - self._first())
+            result[rank] = points[["ts", "pid", "name", "memory_bw_gbps"]].reset_index(drop=True)
+        return result
+
+    def get_memory_bw_summary(self, ranks: list[int] | None = None) -> pd.DataFrame:
+        """Statistics of the bandwidths, over the points at which a copy or fill is under way."""
+        parts = []
+        for rank, series in self.get_memory_bw_time_series(ranks).items():
+            under_way = series[series["memory_bw_gbps"] > 1e-9]
+            parts.append(under_way.assign(rank=rank)[["rank", "name", "memory_bw_gbps"]])
+        if not parts:
+            return pd.DataFrame()
+        return pd.concat(parts).groupby(["rank", "name"]).describe()
+
+    def get_aten_op_kernels_and_delay(
+        self, ranks: list[int] | None = None, sort_by: list[str] | None = None
+    ) -> dict[int, pd.DataFrame]:
+        """What each `aten::` operator launches, how often, and the delays of its first launch."""
+        result = {}
+        for rank in ranks or [0]:
+            calls = self._of(rank).launches_of_operators()
+            calls["aten_op_delay"] = calls.ts_host - calls.ts_op
+            calls["runtime_delay"] = calls.ts_device - calls.ts_host
+            calls = calls.sort_values(["op_id", "ts_host"], kind="stable")
+            calls = calls.groupby("op_id", as_index=False).agg(
+                aten_op_name=("op_name", "first"),
+                kernel_sequence=("name", " -> ".join),
+                aten_op_delay=("aten_op_delay", "first"),
+                runtime_delay=("runtime_delay", "first"),
+            )
+            found = calls.groupby(["aten_op_name", "kernel_sequence"], as_index=False).agg(
+                occurrence_count=("runtime_delay", "count"),
+                avg_aten_op_launch_delay=("aten_op_delay", "mean"),
+                avg_runtime_delay=("runtime_delay", "mean"),
+            )
+            for column in ("avg_aten_op_launch_delay", "avg_runtime_delay"):
+                found[column] = (found[column] / 1000).round(3)
+            result[rank] = found.sort_values(sort_by or ["occurrence_count"], ascending=False)
+        return result
+
+    # --- Steps and stragglers -----------------------------------------------------------------------------------------
+
+    def get_profiler_steps(self) -> list[int]:
+        """The numbers of the profiler's steps."""
+        steps = {step for rank in self._ranks for step in self._of(rank).steps}
+        return sorted(steps)
+
+    def get_potential_stragglers(
+        self,
+        profiler_steps: list[int] | None = None,
+        num_candidates: int = 2,
+        visualize: bool = False,
+    ) -> list[int]:
+        """The ranks that make the others wait: those that the verdict names, the most expensive first. With `strict_hta`,
+        those whose communication starts late, as HTA ranks them."""
+        if self.strict_hta:
+            from rankscope._hta_stragglers import late_starts
+
+            return late_starts({rank: self._of(rank) for rank in self._ranks}, profiler_steps, num_candidates)
+        judged = self.analysis
+        if profiler_steps:
+            judged = analyze(self._paths, steps=range(min(profiler_steps), max(profiler_steps) + 1))
+        verdict = judged.verdict
+        if visualize:
+            plots.stacked(judged.stragglers.to_pandas(), ["own_excess_ns"], "Own work beyond that of the other ranks")
+        return list(verdict.ranks or verdict.data["suspects"])[:num_candidates]
+
+    def _first(self) -> int:
+        """The first start of a row of any rank, from which HTA counts times."""
+        return min(self._of(rank).base_ns for rank in self._ranks)
+
+
+def _gaps(work: pd.DataFrame, rows: Rows, delay_us: int) -> pd.DataFrame:
+    """The gaps between the pieces of work of a stream, and why the stream idles."""
+    before = work.end.shift(1)
+    launches = rows.host.drop_duplicates("correlation").set_index("correlation").ts
+    launched = work.correlation.where(work.correlation >= 0).map(launches)
+    gap = work.ts - before
+    waits_for_host = launched > before
+    waits_for_kernel = ~waits_for_host & (gap < delay_us * 1000)
+    category = np.select([waits_for_host, waits_for_kernel], _IDLE[:2], _IDLE[2])
+    return pd.DataFrame({"gap": gap, "idle_category": category})
+
+
+def _paths(trace_files: dict[int, str] | Iterable[str] | None, trace_dir: str) -> list[str]:
+    if trace_files:
+        files = trace_files.values() if isinstance(trace_files, dict) else trace_files
+        return [os.path.join(trace_dir, file) for file in files]
+    if not trace_dir:
+        raise RankscopeError("TraceAnalysis needs trace_dir or trace_files", None)
+    return [trace_dir]
