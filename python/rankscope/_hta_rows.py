@@ -93,7 +93,7 @@ class Rows:
         found = pd.Series(-1, index=launched.index, dtype="int64")
         around = launched["parent_host"]
         while (open_ := around.isin(of_id.index) & found.eq(-1)).any():
-            arrived = open_ & around.map(is_operator).fillna(False).astype(bool)
+            arrived = open_ & around.map(is_operator).eq(True)
             found[arrived] = around[arrived]
             around = around.where(~open_, around.map(of_id["parent"]).fillna(-1).astype("int64"))
         launched = launched[found.ne(-1)].assign(op_id=found)

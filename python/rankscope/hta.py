@@ -64,22 +64,27 @@ class TraceAnalysis:
             self._rows[rank] = rows_of(self.analysis, rank, self.include_last_profiler_step, self.strict_hta)
         return self._rows[rank]
 
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the window is all that was recorded, of one device a rank: the tables of the analysis are of the same."""
+        facts = self.analysis.facts
+        if self.strict_hta or (len(facts["steps"]) > 1 and not self.include_last_profiler_step):
+            return False
+        of_devices = self.analysis.hta_temporal_breakdown.to_arrow()["rank"].to_pylist()
+        by_device = self.analysis.kernel_breakdown.to_pandas()[["rank", "device_id"]].drop_duplicates()
+        return bool(of_devices == by_device["rank"].tolist() == facts["ranks"])
+
     # --- Breakdowns ---------------------------------------------------------------------------------------------------
 
     def get_temporal_breakdown(self, visualize: bool = True) -> pd.DataFrame:
         """Idle, compute and other time of each rank between its first and its last work on the GPU."""
-        result = []
-        for rank in self._ranks:
-            rows = self._of(rank)
-            work = rows.device if self.strict_hta else rows.work
-            if work.empty:
-                raise RankscopeError(f"rank {rank} has no work on a GPU", None)
-            kernel = work.end.max() - work.ts.min()
-            idle = kernel - union_length(work)
-            compute = union_length(work[rows.is_type(work, "COMPUTATION")])
-            result.append((rank, idle, compute, kernel - compute - idle, kernel))
         names = ["idle_time", "compute_time", "non_compute_time", "kernel_time"]
-        frame = pd.DataFrame(result, columns=["rank", *(f"{name}(us)" for name in names)])
+        if self._is_whole:
+            table = self.analysis.hta_temporal_breakdown.to_pandas()
+            frame = table[["rank", *(f"{name}_ns" for name in names)]]
+        else:
+            frame = pd.DataFrame([self._times(rank) for rank in self._ranks])
+        frame.columns = pd.Index(["rank", *(f"{name}(us)" for name in names)])
         for name in names[:3]:
             frame[f"{name}_pctg"] = (100 * frame[f"{name}(us)"] / frame["kernel_time(us)"]).round(2)
         for name in names:
@@ -88,20 +93,38 @@ class TraceAnalysis:
             plots.stacked(frame, [f"{name}_pctg" for name in names[:3]], "Temporal breakdown across ranks")
         return frame
 
+    def _times(self, rank: int) -> tuple[int, int, int, int, int]:
+        """Of a rank the idle, compute, other and whole time of its GPU, in ns."""
+        rows = self._of(rank)
+        work = rows.device if self.strict_hta else rows.work
+        if work.empty:
+            raise RankscopeError(f"rank {rank} has no work on a GPU", None)
+        whole = int(work.end.max() - work.ts.min())
+        idle = whole - union_length(work)
+        compute = union_length(work[rows.is_type(work, "COMPUTATION")])
+        return rank, idle, compute, whole - compute - idle, whole
+
     def get_comm_comp_overlap(self, visualize: bool = True) -> pd.DataFrame:
         """The share of its communication that each rank hides behind computation."""
-        result = []
-        for rank in self._ranks:
-            rows = self._of(rank)
-            communicating = union(rows.device[rows.is_type(rows.device, "COMMUNICATION")])
-            computing = union(rows.device[rows.is_type(rows.device, "COMPUTATION")])
-            total = sum(end - start for start, end in communicating)
-            both = state_lengths([communicating, computing]).get(3, 0)
-            result.append((rank, round(100 * both / total, 2) if total else float("nan")))
-        frame = pd.DataFrame(result, columns=["rank", "comp_comm_overlap_pctg"])
+        if self._is_whole:
+            table = self.analysis.step_breakdown.to_pandas()
+            table = table[table["step"].isna() & table["device_id"].notna()]
+            frame = table[["rank", "overlap_pct"]].rename(columns={"overlap_pct": "comp_comm_overlap_pctg"})
+            frame = frame.round({"comp_comm_overlap_pctg": 2}).reset_index(drop=True)
+        else:
+            shares = [(rank, self._overlap(rank)) for rank in self._ranks]
+            frame = pd.DataFrame(shares, columns=["rank", "comp_comm_overlap_pctg"])
         if visualize:
             plots.stacked(frame, ["comp_comm_overlap_pctg"], "Computation-communication overlap")
         return frame
+
+    def _overlap(self, rank: int) -> float:
+        rows = self._of(rank)
+        communicating = union(rows.device[rows.is_type(rows.device, "COMMUNICATION")])
+        computing = union(rows.device[rows.is_type(rows.device, "COMPUTATION")])
+        total = sum(end - start for start, end in communicating)
+        both = state_lengths([communicating, computing]).get(3, 0)
+        return round(100 * both / total, 2) if total else float("nan")
 
     def get_gpu_kernel_breakdown(
         self,
@@ -113,50 +136,70 @@ class TraceAnalysis:
     ) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The time of types of kernels, alone and together, over all ranks; and of each kernel on each rank."""
         types = _TYPES if include_memory_kernels else _TYPES[:2]
-        lengths: dict[str, int] = {}
-        parts = []
-        for rank in self._ranks:
-            rows = self._of(rank)
-            of_type = [rows.device[rows.is_type(rows.device, name)] for name in types]
-            for state, length in state_lengths([union(frame) for frame in of_type]).items():
-                name = " overlapping ".join(name for at, name in enumerate(types) if state >> at & 1)
-                lengths[name] = lengths.get(name, 0) + length
-            for name, frame in zip(types, of_type):
-                parts.append(self._by_name(frame, duration_ratio, num_kernels).assign(kernel_type=name, rank=rank))
-        by_type = pd.DataFrame({"kernel_type": list(lengths), "sum": list(lengths.values())})
+        # The table has the time of memory beside the others, which is theirs if memory does not count.
+        is_of_tables = self._is_whole and include_memory_kernels
+        lengths, of_names = (self._kernels_of_tables if is_of_tables else self._kernels_of_rows)(types)
+        by_type = lengths.groupby("kernel_type")["sum"].sum().reset_index()
         by_type = by_type.sort_values("sum", ascending=False, ignore_index=True)
         by_type["percentage"] = (100 * by_type["sum"] / by_type["sum"].sum()).round(1)
         by_type["sum"] = microseconds(by_type["sum"])
+        parts = []
+        for name in types:
+            for rank in self._ranks:
+                stats = of_names[of_names["kernel_type"].eq(name) & of_names["rank"].eq(rank)]
+                parts.append(self._by_name(stats, duration_ratio, num_kernels).assign(kernel_type=name, rank=rank))
         by_name = pd.concat(parts, ignore_index=True).sort_values(["kernel_type", "name", "rank"], ignore_index=True)
         if visualize:
             plots.pie(by_type, "percentage", "kernel_type", "Kernel type percentage across all ranks", image_renderer)
             plots.kernels(by_name, image_renderer)
         return by_type, by_name
 
+    def _kernels_of_tables(self, _: tuple[str, ...]) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """The times of types, and the statistics of names, in ns."""
+        types = {"compute": "COMPUTATION", "communication": "COMMUNICATION", "memory": "MEMORY"}
+        lengths = self.analysis.kernel_breakdown.to_pandas().rename(columns={"total_ns": "sum"})
+        states = {text: " overlapping ".join(types[part] for part in text.split("+")) for text in set(lengths["running"])}
+        lengths["kernel_type"] = lengths["running"].map(states)
+        table = self.analysis.kernel_stats.to_pandas()
+        of_names = table.rename(columns={f"{name}_ns": name for name in ("max", "min", "mean", "std")})
+        of_names = of_names.rename(columns={"total_ns": "sum", "calls": "count"})
+        of_names["kernel_type"] = of_names["work"].map(types)
+        return lengths, of_names
+
+    def _kernels_of_rows(self, types: tuple[str, ...]) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """As `_kernels_of_tables`, of the rows in the window."""
+        lengths, of_names = [], []
+        for rank in self._ranks:
+            rows = self._of(rank)
+            of_type = [rows.device[rows.is_type(rows.device, name)] for name in types]
+            for state, length in state_lengths([union(frame) for frame in of_type]).items():
+                lengths.append((" overlapping ".join(name for at, name in enumerate(types) if state >> at & 1), length))
+            for name, frame in zip(types, of_type):
+                of_names.append(_stats(frame).assign(kernel_type=name, rank=rank))
+        return pd.DataFrame(lengths, columns=["kernel_type", "sum"]), pd.concat(of_names, ignore_index=True)
+
     def _by_name(
-        self, rows: pd.DataFrame, duration_ratio: float, most: int, kept: Callable[[str], bool] | None = None
+        self, stats: pd.DataFrame, duration_ratio: float, most: int, kept: Callable[[str], bool] | None = None
     ) -> pd.DataFrame:
-        """HTA's statistics of names: the longest, and `others`."""
-        stats = rows.groupby("name")["dur"].agg(["sum", "max", "min", "mean", "std"]).reset_index()
-        stats = stats.sort_values("sum", ascending=False, ignore_index=True)
+        """HTA's statistics of names: the longest, and `others`. Those of all names are given, in ns."""
+        stats = stats.sort_values("sum", ascending=False, kind="stable", ignore_index=True)
         if len(stats) > most:
             upto = stats["sum"].cumsum()
             other = (upto > upto.quantile(duration_ratio)) | (stats.index >= most)
             if kept is not None:
                 other &= ~stats["name"].map(kept)
-            names = set(stats["name"][other])
+            named = stats.assign(name=stats["name"].where(~other, "others"))
             if self.strict_hta:
-                named = stats["name"].where(~other, "others")
-                stats = stats.groupby(named)["sum"].agg(["sum", "max", "min", "mean", "std"])
-                stats = stats.rename_axis("name").reset_index()
-            elif names:
-                named = rows["name"].where(~rows["name"].isin(names), "others")
-                stats = rows.groupby(named)["dur"].agg(["sum", "max", "min", "mean", "std"]).reset_index()
-        stats["std"] = stats["std"].fillna(0) / 1000
-        for column in ("sum", "max", "min", "mean"):
-            stats[column] = microseconds(stats[column])
-        renamed = {name: f"{name} (us)" for name in ("sum", "max", "min", "mean")}
-        return stats.rename(columns={**renamed, "std": "stddev"})
+                stats = named.groupby("name")["sum"].agg(["sum", "max", "min", "mean", "std"]).reset_index()
+            else:
+                stats = pd.concat([stats[~other], _together(stats[other])], ignore_index=True)
+                stats = stats.sort_values("name", ignore_index=True)
+        found = pd.DataFrame({"name": stats["name"]})
+        for column in ("sum", "max", "min"):
+            found[f"{column} (us)"] = microseconds(stats[column])
+        found["stddev"] = stats["std"].fillna(0) / 1000
+        found["mean (us)"] = stats["mean"] / 1000
+        return found
 
     def get_gpu_user_annotation_breakdown(
         self,
@@ -174,7 +217,7 @@ class TraceAnalysis:
         for rank in self._ranks:
             rows = self._of(rank)
             frame = rows.annotations if use_gpu_annotation else rows.host[rows.host.kind == "user_annotation"]
-            parts.append(self._by_name(frame, duration_ratio, num_kernels, kept).assign(rank=rank))
+            parts.append(self._by_name(_stats(frame), duration_ratio, num_kernels, kept).assign(rank=rank))
         found = pd.concat(parts, ignore_index=True).sort_values(["rank", "name"], ignore_index=True)
         if found.empty:
             return None
@@ -384,6 +427,30 @@ class TraceAnalysis:
     def _first(self) -> int:
         """The first start of a row of any rank, from which HTA counts times."""
         return min(self._of(rank).base_ns for rank in self._ranks)
+
+
+def _stats(rows: pd.DataFrame) -> pd.DataFrame:
+    """The statistics of the durations of each name, in ns."""
+    return rows.groupby("name")["dur"].agg(["count", "sum", "max", "min", "mean", "std"]).reset_index()
+
+
+def _together(stats: pd.DataFrame) -> pd.DataFrame:
+    """The statistics of all calls of several names, as those of `others`."""
+    if stats.empty:
+        return stats
+    count, total = int(stats["count"].sum()), int(stats["sum"].sum())
+    mean = total / count
+    squares = (stats["count"] - 1) * stats["std"].fillna(0) ** 2 + stats["count"] * (stats["mean"] - mean) ** 2
+    row = {
+        "name": "others",
+        "count": count,
+        "sum": total,
+        "max": stats["max"].max(),
+        "min": stats["min"].min(),
+        "mean": mean,
+        "std": float(np.sqrt(squares.sum() / (count - 1))) if count > 1 else float("nan"),
+    }
+    return pd.DataFrame([row])
 
 
 def _gaps(work: pd.DataFrame, rows: Rows, delay_us: int) -> pd.DataFrame:

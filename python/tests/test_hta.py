@@ -109,7 +109,27 @@ def test_statistics_of_kernels_are_right_where_htas_are_not(dlrm8):
     assert len(kept) > 8 and (few["name"] == "others").any()
     for column in ("sum (us)", "max (us)", "min (us)", "mean (us)", "stddev"):
         assert (kept[column] == kept[f"{column}_all"]).all()
+    rows = dlrm8._of(0).device
+    other = few[(few["name"] == "others") & (few["kernel_type"] == "COMPUTATION") & (few["rank"] == 0)].iloc[0]
+    shown = few[(few["kernel_type"] == "COMPUTATION") & (few["rank"] == 0)]["name"]
+    calls = rows[dlrm8._of(0).is_type(rows, "COMPUTATION") & ~rows["name"].isin(shown)]["dur"] / 1000
+    found = other[["max (us)", "min (us)", "mean (us)", "stddev"]].to_numpy(float)
+    assert found == pytest.approx([calls.max(), calls.min(), calls.mean(), calls.std()])
     assert few.groupby("kernel_type")["sum (us)"].sum().equals(all_names.groupby("kernel_type")["sum (us)"].sum())
+
+
+def test_tables_and_rows_say_the_same(dlrm8, monkeypatch):
+    assert dlrm8._is_whole
+    calls = (
+        lambda: dlrm8.get_temporal_breakdown(visualize=False),
+        lambda: dlrm8.get_comm_comp_overlap(visualize=False),
+        lambda: dlrm8.get_gpu_kernel_breakdown(visualize=False)[0],
+        lambda: dlrm8.get_gpu_kernel_breakdown(visualize=False)[1],
+    )
+    of_tables = [call() for call in calls]
+    monkeypatch.setattr(TraceAnalysis, "_is_whole", False)
+    for call, of_table in zip(calls, of_tables):
+        pd.testing.assert_frame_equal(call(), of_table, check_dtype=False, rtol=1e-9)
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in (DATA / "expected_ref").glob("*")))

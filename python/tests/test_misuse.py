@@ -78,7 +78,7 @@ def test_the_gil_is_free_during_a_call(many_ranks):
         counted += 1
         time.sleep(0.001)
     thread.join()
-    assert counted > 20
+    assert counted > 5
 
 
 def all_calls(traces, queue):
@@ -105,13 +105,22 @@ def test_a_fork_after_import_and_after_calls_works(traces, tmp_path):
 
 
 def test_ctrl_c_interrupts_a_call(many_ranks):
-    told = []
-    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
+    told, began = [], threading.Event()
+
+    def press():
+        began.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def tell(done, ranks):
+        told.append(done)
+        began.set()
+
+    thread = threading.Thread(target=press)
+    thread.start()
     with pytest.raises(KeyboardInterrupt):
-        rankscope.analyze(many_ranks, progress=lambda done, ranks: told.append((done, ranks)))
-    timer.join()
-    assert not told or told[-1][0] < 256, "the call had ended before it was interrupted"
+        rankscope.analyze(many_ranks, progress=tell)
+    thread.join()
+    assert told[-1] < 256, "the call had ended before it was interrupted"
     # The next call is not harmed.
     assert rankscope.analyze(many_ranks, ranks=[0, 1, 2]).facts["ranks"] == [0, 1, 2]
 
