@@ -81,7 +81,7 @@ class TraceAnalysis:
         names = ["idle_time", "compute_time", "non_compute_time", "kernel_time"]
         if self._is_whole:
             table = self.analysis.hta_temporal_breakdown.to_pandas()
-            frame = table[["rank", *(f"{name}_ns" for name in names)]]
+            frame = table[["rank", *(f"{name}_ns" for name in names)]].copy()
         else:
             frame = pd.DataFrame([self._times(rank) for rank in self._ranks])
         frame.columns = pd.Index(["rank", *(f"{name}(us)" for name in names)])
