@@ -136,6 +136,8 @@ impl Error {
             Self::Trace(error) | Self::Kineto(kineto::Error::Trace(error)) => error.path(),
             Self::Kineto(error) => error.path(),
             Self::UnlikeRuns { a, .. } => Some(a),
+            #[cfg(feature = "mpi")]
+            Self::Launch(_) => None,
             Self::Output(_)
             | Self::Json(_)
             | Self::Option { .. }
