@@ -30,6 +30,7 @@ use trace::{OmissionRow, terminal};
 
 use crate::Error;
 use crate::base::units::{omission, omission_kind};
+use crate::parts::processes::Join;
 
 pub use shell::ShellCommand;
 pub use threads::start as start_threads;
@@ -101,8 +102,17 @@ pub(crate) enum Outcome {
 
 /// Runs the `aggregator` command and returns its exit code.
 pub fn main_impl() -> ExitCode {
+    main_with(|| Ok(None))
+}
+
+/// Runs the `aggregator` command like [`main_impl`]. The processes that `join` finds analyze together.
+pub fn main_with(join: Join) -> ExitCode {
     // A usage error ends with 2, help and version with 0.
     match Cli::try_parse().map(|cli| cli.command) {
+        Ok(Command::Analysis(AnalysisCommand::Analyze(arguments))) => {
+            start();
+            exit_code(analyze::run(*arguments, join), NAME)
+        }
         Ok(Command::Analysis(command)) => run(command, NAME),
         Ok(Command::Shell(command)) => run_shell::<Cli>(&command, NAME),
         Err(error) => output::print_usage(&error),
@@ -111,10 +121,9 @@ pub fn main_impl() -> ExitCode {
 
 /// Runs a subcommand and returns its exit code; prints errors under the name of the program.
 pub fn run(command: AnalysisCommand, program: &str) -> ExitCode {
-    ffi::keep_freed_memory();
-    threads::start();
+    start();
     let result = match command {
-        AnalysisCommand::Analyze(arguments) => analyze::run(*arguments),
+        AnalysisCommand::Analyze(arguments) => analyze::run(*arguments, || Ok(None)),
         AnalysisCommand::Map(arguments) => map::run(&arguments),
         AnalysisCommand::Reduce(arguments) => reduce::run(&arguments),
         AnalysisCommand::Ingest(arguments) => ingest::run(arguments),
@@ -128,6 +137,11 @@ pub fn run(command: AnalysisCommand, program: &str) -> ExitCode {
         AnalysisCommand::Schema(arguments) => schema::run(arguments),
     };
     exit_code(result, program)
+}
+
+fn start() {
+    ffi::keep_freed_memory();
+    threads::start();
 }
 
 /// Prints the completions or man pages of the command line `C` and returns the exit code.

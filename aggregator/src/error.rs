@@ -104,10 +104,9 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// The variables of a launcher contradict each other, or it started processes that this program cannot join.
-    #[cfg(feature = "mpi")]
-    #[error(transparent)]
-    Launch(#[from] launch::Error),
+    /// The processes of a job could not be joined.
+    #[error("{0}")]
+    Processes(String),
     /// The thread pool could not be created.
     #[error("threads: {0}")]
     Threads(#[from] rayon::ThreadPoolBuildError),
@@ -136,13 +135,12 @@ impl Error {
             Self::Trace(error) | Self::Kineto(kineto::Error::Trace(error)) => error.path(),
             Self::Kineto(error) => error.path(),
             Self::UnlikeRuns { a, .. } => Some(a),
-            #[cfg(feature = "mpi")]
-            Self::Launch(_) => None,
             Self::Output(_)
             | Self::Json(_)
             | Self::Option { .. }
             | Self::Usage { .. }
             | Self::UnknownTable { .. }
+            | Self::Processes(_)
             | Self::Threads(_) => None,
         }
     }

@@ -39,10 +39,11 @@ pub mod torch;
 pub mod watch;
 pub mod what_if;
 
-pub use cli::main_impl;
+pub use cli::{main_impl, main_with};
 pub use error::Error;
 pub use judge::reduce::{analyze, reduce};
 pub use measure::map::map_rank;
 pub use measure::part::RankPart;
 pub use model::analysis::Analysis;
 pub use model::options::Options;
+pub use parts::processes::{Join, Messages};

@@ -14,7 +14,6 @@
 pub(crate) mod contract;
 pub(crate) mod division;
 pub(crate) mod input;
-#[cfg(feature = "mpi")]
 pub(crate) mod processes;
 mod read;
 mod rows;

@@ -159,7 +159,7 @@ fn a_share_that_is_missing_or_damaged_is_a_loss() {
     map(&[run], 3, &parts, &[], 0);
     fs::rename(parts.join("share-00001-of-00003.json"), place.join("kept")).unwrap();
     let finished = reduce(&parts, &out).expect_code(3);
-    assert!(finished.stdout.contains("share 1/3 was not mapped"), "{}", finished.stdout);
+    assert!(finished.stdout.contains("share 1/3: it was not mapped"), "{}", finished.stdout);
     let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
     let share = json(&fs::read_to_string(place.join("kept")).unwrap());
     assert_eq!(json(&finished.stdout)["facts"]["missing_ranks"], share["ranks"]);

@@ -14,6 +14,7 @@ use crate::ingest::kineto::KinetoSource;
 use crate::ingest::snapshot::SnapshotSource;
 use crate::ingest::source::{RunSource, Source};
 use crate::model::options::Options;
+use crate::parts::processes::{Job, Join};
 use crate::render::parquet;
 use crate::render::summary::TerminalStyle;
 use crate::{Analysis, Error, analyze};
@@ -42,9 +43,8 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
-    #[cfg(feature = "mpi")]
-    if let Some(job) = crate::parts::processes::Job::enter()? {
+pub(super) fn run(arguments: Arguments, join: Join) -> Result<Outcome, Error> {
+    if let Some(job) = Job::enter(join)? {
         return run_together(&job, &arguments);
     }
     let mut options = arguments.analysis.options();
@@ -71,8 +71,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
 }
 
 /// Runs the command in one of the processes of an MPI job. Process 0 prints and writes.
-#[cfg(feature = "mpi")]
-fn run_together(job: &crate::parts::processes::Job, arguments: &Arguments) -> Result<Outcome, Error> {
+fn run_together(job: &Job, arguments: &Arguments) -> Result<Outcome, Error> {
     let input = resolve(arguments.paths.clone());
     let run = match &input {
         Ok(Input::Run(path)) => Some(path.clone()),

@@ -18,7 +18,6 @@ use crate::model::options::Options;
 use crate::parts::contract::ShareManifest;
 use crate::parts::division::{Share, usual_shares};
 use crate::parts::input::MapInput;
-#[cfg(feature = "mpi")]
 use crate::parts::processes::Job;
 use crate::parts::{Mapper, read_shares};
 use crate::{Analysis, Error};
@@ -121,7 +120,6 @@ pub(super) fn analyze_by_parts(
 ///
 /// # Errors
 /// In process 0, the errors of [`analyze_by_parts`]; an error of another process is an omission.
-#[cfg(feature = "mpi")]
 pub(super) fn analyze_together(
     job: &Job,
     input: Result<Input, Error>,

@@ -7,19 +7,12 @@
 //! ```
 //!
 //! A message holds the bytes of a file that `map` would write, so that the results are the same bytes. Process 0 asks for one
-//! file after the other: it never holds more than one that it has not read. While a process waits, it sleeps, because ranks
-//! of MPI that wait take a whole core.
+//! file after the other: it never holds more than one that it has not read.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use launch::{Identity, Launcher, World, check_world};
-use mpi::environment::Universe;
-use mpi::point_to_point::{Destination, MatchedReceiveVec, Source};
-use mpi::topology::{Communicator, SimpleCommunicator};
-use mpi::{Rank, Tag, Threading};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use trace::ContentFile;
@@ -29,51 +22,52 @@ use crate::Error;
 use crate::parts::contract::ShareManifest;
 use crate::parts::read::{Found, PartFiles, Shares};
 
-/// Process 0 asks with this tag, and the others answer with the next one.
-const QUESTION: Tag = 1;
-const ANSWER: Tag = 2;
+/// The messages between the processes of a job. They arrive in the order in which they were sent.
+pub trait Messages {
+    /// The number of this process.
+    fn rank(&self) -> u32;
+    /// The number of processes.
+    fn size(&self) -> u32;
+    /// Sends bytes to a process.
+    fn send(&self, to: u32, bytes: &[u8]);
+    /// Waits for bytes of a process, without taking a core.
+    fn receive(&self, from: u32) -> Vec<u8>;
+}
+
+/// Joins the job of which this process is a part; `None` if it is alone. An error is a sentence.
+pub type Join = fn() -> Result<Option<Box<dyn Messages>>, String>;
+
 /// The question that asks for nothing more.
 const END: u64 = u64::MAX;
 /// The first question, for the result of a process. File number n is asked for by n + 1.
 const FIRST: u64 = 0;
 /// The longest message: MPI counts elements with 32 bits.
 const PIECE_BYTES: usize = 1 << 28;
-/// The shortest and the longest sleep of a process that waits.
-const SLEEPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(5)];
 
-/// The other processes of this process, until it is dropped. The drop waits for all processes.
+/// The other processes of this process, until it is dropped. Process 0 ends them then.
 pub(crate) struct Job {
-    world: SimpleCommunicator,
-    rank: Rank,
-    size: Rank,
+    messages: Box<dyn Messages>,
     has_ended: Cell<bool>,
-    /// Finalizes MPI when it is dropped.
-    _universe: Universe,
 }
 
 impl Job {
-    /// Enters the MPI job of which this process is a part; `None` if the launcher started one process.
+    /// Joins a job; `None` if this process is alone.
     ///
     /// # Errors
-    /// [`Error::Launch`] if the variables of the launcher contradict each other, or its MPI is another one.
-    pub(crate) fn enter() -> Result<Option<Self>, Error> {
-        let Some(identity) = launched()? else { return Ok(None) };
-        let Some((universe, _)) = mpi::initialize_with_threading(Threading::Funneled) else { return Ok(None) };
-        let world = universe.world();
-        let (rank, size) = (world.rank(), world.size());
-        let library = mpi::environment::library_version().unwrap_or_default();
-        check_world(&identity, &World { rank, size, library: &library })?;
-        Ok(Some(Self { world, rank, size, has_ended: Cell::new(false), _universe: universe }))
+    /// [`Error::Processes`].
+    pub(crate) fn enter(join: Join) -> Result<Option<Self>, Error> {
+        let messages = join().map_err(Error::Processes)?;
+        Ok(messages.map(|messages| Self { messages, has_ended: Cell::new(false) }))
     }
 
     /// The number of this process.
     pub(crate) fn rank(&self) -> u32 {
-        self.rank.unsigned_abs()
+        self.messages.rank()
     }
 
     /// The number of processes.
     pub(crate) fn size(&self) -> u32 {
-        self.size.unsigned_abs()
+        self.messages.size()
     }
 
     /// Answers the questions of process 0 until it ends the job: `first`, and the contents of files.
@@ -82,9 +76,8 @@ impl Job {
     /// [`Error::Json`].
     pub(crate) fn serve(&self, first: &impl Serialize, contents: &[Vec<u8>]) -> Result<(), Error> {
         let first = serde_json::to_vec(first)?;
-        let process = self.world.process_at_rank(0);
         loop {
-            let question = self.receive(0, QUESTION);
+            let question = self.messages.receive(0);
             let question = question.try_into().map_or(END, u64::from_le_bytes);
             let answer = match question {
                 END => return Ok(()),
@@ -94,19 +87,18 @@ impl Job {
                     None => &Vec::new(),
                 },
             };
-            process.send_with_tag(&(answer.len() as u64).to_le_bytes()[..], ANSWER);
-            answer.chunks(PIECE_BYTES).for_each(|piece| process.send_with_tag(piece, ANSWER));
+            self.messages.send(0, &(answer.len() as u64).to_le_bytes());
+            answer.chunks(PIECE_BYTES).for_each(|piece| self.messages.send(0, piece));
         }
     }
 
     /// Asks a process.
     fn ask(&self, process: u32, question: u64) -> Vec<u8> {
-        let process = process.cast_signed();
-        self.world.process_at_rank(process).send_with_tag(&question.to_le_bytes()[..], QUESTION);
-        let bytes = self.receive(process, ANSWER).try_into().map_or(0, u64::from_le_bytes);
+        self.messages.send(process, &question.to_le_bytes());
+        let bytes = self.messages.receive(process).try_into().map_or(0, u64::from_le_bytes);
         let mut answer = Vec::new();
         while (answer.len() as u64) < bytes {
-            let piece = self.receive(process, ANSWER);
+            let piece = self.messages.receive(process);
             if answer.is_empty() {
                 answer = piece;
             } else {
@@ -114,19 +106,6 @@ impl Job {
             }
         }
         answer
-    }
-
-    /// Waits for a message.
-    fn receive(&self, from: Rank, tag: Tag) -> Vec<u8> {
-        let process = self.world.process_at_rank(from);
-        let [mut sleep, longest] = SLEEPS;
-        loop {
-            if let Some(message) = process.immediate_matched_probe_with_tag(tag) {
-                return message.matched_receive_vec::<u8>().0;
-            }
-            std::thread::sleep(sleep);
-            sleep = (2 * sleep).min(longest);
-        }
     }
 
     /// The results of the other processes, in their order. Waits for them.
@@ -152,9 +131,8 @@ impl Job {
 
     /// Ends the other processes.
     fn end(&self) {
-        if self.rank == 0 && !self.has_ended.replace(true) {
-            let others = 1..self.size;
-            others.for_each(|rank| self.world.process_at_rank(rank).send_with_tag(&END.to_le_bytes()[..], QUESTION));
+        if self.rank() == 0 && !self.has_ended.replace(true) {
+            (1..self.size()).for_each(|process| self.messages.send(process, &END.to_le_bytes()));
         }
     }
 }
@@ -164,13 +142,6 @@ impl Drop for Job {
         // The others wait for questions, also if this process has an error.
         self.end();
     }
-}
-
-/// The place of this process among several that a launcher of MPI started.
-fn launched() -> Result<Option<Identity>, Error> {
-    let identity = Identity::from_env(&|name| std::env::var(name).ok())?;
-    let is_mpi = matches!(identity.launcher, Launcher::OpenMpi | Launcher::Mpich | Launcher::Slurm);
-    Ok((is_mpi && identity.world_size > 1).then_some(identity))
 }
 
 /// The number of each file of a share.

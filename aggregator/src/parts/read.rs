@@ -206,8 +206,8 @@ impl<'a> Shares<'a> {
         let share = manifest.share;
         for chunk in manifest.chunks {
             let files = &*self.others.files;
-            let others = chunk.files.iter().filter(|file| is_other(&file.table));
-            let checked = others.map(|file| files.check(share, file)).collect::<Result<(), Error>>();
+            let mut others = chunk.files.iter().filter(|file| is_other(&file.table));
+            let checked = others.try_for_each(|file| files.check(share, file));
             match checked.and_then(|()| read_chunk(files, share, &chunk, |table| !is_other(table))) {
                 Ok(rows) => {
                     let (parts, tables) = rows.into_parts();

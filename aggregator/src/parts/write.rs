@@ -78,7 +78,6 @@ impl<'a> Mapper<'a> {
     ///
     /// # Errors
     /// The errors of [`MapInput::open`].
-    #[cfg(feature = "mpi")]
     pub(crate) fn map_in_memory(
         &self,
         index: u32,

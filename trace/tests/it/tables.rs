@@ -141,7 +141,7 @@ fn check<R: Row>() {
             |what: bool| if what { Ok(()) } else { Err(TestCaseError::fail(format!("{rows:?}\nread {read:?}"))) };
         same(read == rows)?;
         same((shard.rows, shard.bytes, shard.part) == (rows.len() as u64, bytes, 7))?;
-        same(shard.meta == common::meta(RANK))
+        same(*shard.meta == common::meta(RANK))
     });
     if let Err(error) = outcome {
         panic!("table {}: {error}", R::table().name);

@@ -24,6 +24,9 @@ pub(super) const BATCH: usize = 128;
 /// A rank, and the end of the run; `None` if the limit left it out.
 type Ended = (usize, Option<i64>);
 
+/// Takes a key and a value, or a node and what it depends on.
+type Visit<'a> = &'a mut dyn FnMut(u32, u32);
+
 /// For each key, the values of its pairs, ascending where they were given so.
 struct Lists {
     starts: Vec<u32>,
@@ -31,7 +34,7 @@ struct Lists {
 }
 
 impl Lists {
-    fn of(keys: usize, pairs: &dyn Fn(&mut dyn FnMut(u32, u32))) -> Self {
+    fn of(keys: usize, pairs: &dyn Fn(Visit<'_>)) -> Self {
         let mut starts = vec![0_u32; keys + 1];
         pairs(&mut |key, _| starts[key as usize + 1] += 1);
         for key in 0..keys {
@@ -52,14 +55,13 @@ impl Lists {
     }
 }
 
-/// A base, and what depends on what in it.
-pub(super) struct Variations<'a> {
-    replay: &'a Replay,
-    base: State<'a>,
-    /// Whether each rank works as a typical rank does in the base.
-    is_typical: Vec<bool>,
-    /// The nodes of those ranks.
-    typical_nodes: Vec<u32>,
+/// Calls a function with each node and its position.
+fn each(nodes: &[Node], visit: &mut dyn FnMut(u32, &Node)) {
+    (0..).zip(nodes).for_each(|(at, node)| visit(at, node));
+}
+
+/// What depends on what in a replay, by the positions of nodes, ranks and instances.
+struct Dependents {
     /// The nodes of each rank, and of each instance.
     of_rank: Lists,
     of_instance: Lists,
@@ -70,48 +72,35 @@ pub(super) struct Variations<'a> {
     is_asked_early: Vec<bool>,
     /// The nodes that are left after the arrival of another one.
     left_after: Lists,
-    /// The nodes with an unknown wait.
-    unknown: Vec<u32>,
     /// Of a node without an entered one: the node of its rank before it.
     latest: FxHashMap<u32, u32>,
-    /// Of each instance, how long after its last arrival the last rank leaves; `None` if none waits for the last arrival.
-    tail_ns: Vec<Option<i64>>,
-    /// When each instance, or each node that is left after another arrival, is left in the base, latest first. Nodes are
-    /// numbered after the instances.
-    left: Vec<(i64, u32)>,
 }
 
-impl<'a> Variations<'a> {
-    /// `base` must change the work of ranks only.
-    pub(super) fn of(replay: &'a Replay, base: &'a Change<'a>) -> Self {
-        let nodes = &replay.nodes;
-        let instances = replay.step_of.len();
-        let state = replay.replayed(base);
-        let is_typical: Vec<bool> = (0..replay.ranks).map(base.is_typical).collect();
-        let each = |visit: &mut dyn FnMut(u32, &Node)| {
-            (0..).zip(nodes).for_each(|(at, node)| visit(at, node));
-        };
+impl Dependents {
+    fn of(replay: &Replay) -> Self {
+        let (nodes, instances) = (&*replay.nodes, replay.step_of.len());
         let mut latest: FxHashMap<u32, u32> = FxHashMap::default();
         let mut last_of = vec![NONE; replay.ranks];
-        each(&mut |at, node| {
+        each(nodes, &mut |at, node| {
             let last = std::mem::replace(&mut last_of[node.rank as usize], at);
             if node.entered == NONE && last != NONE {
                 latest.insert(at, last);
             }
         });
         // Calls with each node and each node whose leaving it depends on.
-        let leavings = |visit: &mut dyn FnMut(u32, u32)| {
-            each(&mut |at, node| {
+        let leavings = |visit: Visit<'_>| {
+            each(nodes, &mut |at, node| {
                 let latest = latest.get(&at).copied().unwrap_or(NONE);
                 [node.waited, node.before, latest].into_iter().filter(|of| *of != NONE).for_each(|of| visit(at, of));
             });
         };
         let after_arrival = Lists::of(nodes.len(), &|visit| {
-            each(&mut |at, node| {
+            let entered = &mut |at: u32, node: &Node| {
                 if node.entered != NONE {
                     visit(node.entered, at);
                 }
-            });
+            };
+            each(nodes, entered);
             leavings(&mut |at, of| {
                 if let Leave::After(other, _) = nodes[of as usize].leave {
                     visit(of, at);
@@ -127,14 +116,47 @@ impl<'a> Variations<'a> {
             });
         });
         let left_after = Lists::of(nodes.len(), &|visit| {
-            each(&mut |at, node| {
+            each(nodes, &mut |at, node| {
                 if let Leave::After(of, _) = node.leave {
                     visit(of, at);
                 }
             });
         });
+        let of_rank = Lists::of(replay.ranks, &|visit| each(nodes, &mut |at, node| visit(node.rank, at)));
+        let of_instance = Lists::of(instances, &|visit| each(nodes, &mut |at, node| visit(node.instance, at)));
+        let is_early = |i: u32, at: &u32| of_instance.get(i).last().is_some_and(|last| at <= last);
+        let is_asked_early = |i: u32| after_instance.get(i).iter().any(|at| is_early(i, at));
+        let is_asked_early = (0..instances as u32).map(is_asked_early).collect();
+        Self { of_rank, of_instance, after_arrival, after_instance, is_asked_early, left_after, latest }
+    }
+}
+
+/// A base, and what depends on what in it.
+pub(super) struct Variations<'a> {
+    replay: &'a Replay,
+    base: State<'a>,
+    /// Whether each rank works as a typical rank does in the base.
+    is_typical: Vec<bool>,
+    /// The nodes of those ranks.
+    typical_nodes: Vec<u32>,
+    dependents: Dependents,
+    /// The nodes with an unknown wait.
+    unknown: Vec<u32>,
+    /// Of each instance, how long after its last arrival the last rank leaves; `None` if none waits for the last arrival.
+    tail_ns: Vec<Option<i64>>,
+    /// When each instance, or each node that is left after another arrival, is left in the base, latest first. Nodes are
+    /// numbered after the instances.
+    left: Vec<(i64, u32)>,
+}
+
+impl<'a> Variations<'a> {
+    /// `base` must change the work of ranks only, and to that of a typical rank.
+    pub(super) fn of(replay: &'a Replay, base: &'a Change<'a>) -> Self {
+        let (nodes, instances) = (&*replay.nodes, replay.step_of.len());
+        let state = replay.replayed(base);
+        let is_typical: Vec<bool> = (0..replay.ranks).map(base.is_typical).collect();
         let mut tail_ns: Vec<Option<i64>> = vec![None; instances];
-        each(&mut |_, node| {
+        each(nodes, &mut |_, node| {
             if let Leave::AfterLast(ns) = node.leave {
                 let tail_ns = &mut tail_ns[node.instance as usize];
                 *tail_ns = (*tail_ns).max(Some(ns));
@@ -142,27 +164,17 @@ impl<'a> Variations<'a> {
         });
         let of_instances = (0..).zip(&tail_ns).zip(&state.last_ns);
         let of_instances = of_instances.filter_map(|((i, tail), last)| Some((last.saturating_add((*tail)?), i)));
-        let is_own = |node: &Node| matches!(node.leave, Leave::After(..));
-        let own = (0..).zip(nodes).filter(|(_, node)| is_own(node));
-        let own = own.map(|(at, _)| (state.leave_ns(at, NONE), instances as u32 + at));
-        let mut left: Vec<(i64, u32)> = of_instances.chain(own).collect();
-        left.sort_unstable_by(|a, b| b.cmp(a));
         let positions = |is: &dyn Fn(&Node) -> bool| -> Vec<u32> {
             (0..).zip(nodes).filter(|(_, node)| is(node)).map(|(at, _)| at).collect()
         };
-        let of_instance = Lists::of(instances, &|visit| each(&mut |at, node| visit(node.instance, at)));
-        let is_early = |i: u32, at: &u32| of_instance.get(i).last().is_some_and(|last| at <= last);
-        let is_asked_early = |i: u32| after_instance.get(i).iter().any(|at| is_early(i, at));
+        let own = positions(&|node| matches!(node.leave, Leave::After(..))).into_iter();
+        let own = own.map(|at| (state.leave_ns(at, NONE), instances as u32 + at));
+        let mut left: Vec<(i64, u32)> = of_instances.chain(own).collect();
+        left.sort_unstable_by(|a, b| b.cmp(a));
         Self {
-            is_asked_early: (0..instances as u32).map(is_asked_early).collect(),
             typical_nodes: positions(&|node| is_typical[node.rank as usize]),
             unknown: positions(&|node| node.has_unknown_wait),
-            of_rank: Lists::of(replay.ranks, &|visit| each(&mut |at, node| visit(node.rank, at))),
-            of_instance,
-            after_arrival,
-            after_instance,
-            left_after,
-            latest,
+            dependents: Dependents::of(replay),
             tail_ns,
             left,
             base: state,
@@ -201,7 +213,7 @@ impl<'a> Variations<'a> {
 
     /// The nodes whose ranks are typical in the base or when this rank is varied, in their order.
     fn marks(&self, rank: usize) -> &[u32] {
-        if self.typical_nodes.is_empty() { self.of_rank.get(rank as u32) } else { &self.typical_nodes }
+        if self.typical_nodes.is_empty() { self.dependents.of_rank.get(rank as u32) } else { &self.typical_nodes }
     }
 }
 
@@ -265,8 +277,9 @@ impl<'a> Varied<'a> {
         (self.rank, self.followed) = (rank, 0);
         self.number += 1;
         self.touched.clear();
-        self.of.of_rank.get(rank as u32).iter().for_each(|at| self.open(*at));
-        let mut word = self.of.of_rank.get(rank as u32).first().map_or(self.open.len(), |at| *at as usize / 64);
+        self.of.dependents.of_rank.get(rank as u32).iter().for_each(|at| self.open(*at));
+        let mut word =
+            self.of.dependents.of_rank.get(rank as u32).first().map_or(self.open.len(), |at| *at as usize / 64);
         // Words without a bit take time, too.
         self.followed += (self.open.len() - word) / 64;
         while word < self.open.len() {
@@ -297,14 +310,14 @@ impl<'a> Varied<'a> {
         let node = &replay.nodes[at as usize];
         let rank = node.rank as usize;
         let work = if self.is_typical(rank) { node.typical } else { node.work };
-        let latest = self.of.latest.get(&at).copied().unwrap_or(NONE);
+        let latest = self.of.dependents.latest.get(&at).copied().unwrap_or(NONE);
         let ahead_ns = if node.has_unknown_wait { self.ahead_ns(at) } else { 0 };
         let (ready_ns, arrival_ns) = replay.times_of(at, work, latest, (ahead_ns, false), self);
         let (was_ready_ns, was_arrival_ns) = (self.of.base.ready_ns[at as usize], self.of.base.arrival_ns[at as usize]);
         if (ready_ns, arrival_ns) != (was_ready_ns, was_arrival_ns) {
             self.node[at as usize] = self.number;
             (self.ready_ns[at as usize], self.arrival_ns[at as usize]) = (ready_ns, arrival_ns);
-            self.open_all(self.of.after_arrival.get(at), at);
+            self.open_all(self.of.dependents.after_arrival.get(at), at);
         }
         if arrival_ns != was_arrival_ns {
             self.touch(node.instance, was_arrival_ns, arrival_ns, at);
@@ -325,8 +338,8 @@ impl<'a> Varied<'a> {
         }
         let is_or_was_last = was_ns >= last_ns || now_ns > last_ns;
         self.moved_ns[i] = if was_ns >= last_ns { None } else { self.moved_ns[i].map(|moved_ns| moved_ns.max(now_ns)) };
-        if is_or_was_last || self.of.is_asked_early[i] {
-            self.open_all(self.of.after_instance.get(instance), at);
+        if is_or_was_last || self.of.dependents.is_asked_early[i] {
+            self.open_all(self.of.dependents.after_instance.get(instance), at);
         }
     }
 
@@ -361,7 +374,7 @@ impl<'a> Varied<'a> {
 
     /// The last arrival at an instance among the nodes before `by`.
     fn last_ns(&self, instance: u32, by: u32) -> i64 {
-        let members = self.of.of_instance.get(instance);
+        let members = self.of.dependents.of_instance.get(instance);
         let is_whole = members.last().is_none_or(|last| *last < by);
         let base_ns = self.of.base.last_ns[instance as usize];
         match self.moved_ns[instance as usize] {
@@ -387,8 +400,14 @@ impl<'a> Varied<'a> {
         let moved = self.touched.iter().flat_map(|instance| {
             let tail_ns = self.of.tail_ns[*instance as usize];
             let of_last = tail_ns.map(|tail_ns| self.last_ns(*instance, NONE).saturating_add(tail_ns));
-            let own = self.of.of_instance.get(*instance).iter().filter(|at| self.node[**at as usize] == self.number);
-            let own = own.flat_map(|at| self.of.left_after.get(*at).iter().chain([at]));
+            let own = self
+                .of
+                .dependents
+                .of_instance
+                .get(*instance)
+                .iter()
+                .filter(|at| self.node[**at as usize] == self.number);
+            let own = own.flat_map(|at| self.of.dependents.left_after.get(*at).iter().chain([at]));
             let own = own.filter(|at| matches!(self.of.replay.nodes[**at as usize].leave, Leave::After(..)));
             of_last.into_iter().chain(own.map(|at| self.leave_ns(*at, NONE)))
         });
@@ -425,7 +444,7 @@ mod tests {
             if !joins || instances == 0 || nodes.iter().rev().take(2 * RANKS).any(|node| has_rank(&node)) {
                 instances += 1;
             }
-            let earlier = |choice: u32| if at == 0 || choice % 3 == 0 { NONE } else { choice % at as u32 };
+            let earlier = |choice: u32| if at == 0 || choice.is_multiple_of(3) { NONE } else { choice % at as u32 };
             let [queued_ns, arrival_ns, own_ns, after_ns, typical_ns, leave_ns] = *times;
             nodes.push(Node {
                 rank: *rank as u32,
