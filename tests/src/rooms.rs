@@ -76,6 +76,8 @@ pub const FOLDERS: &[(&str, &[Room<'_>])] = &[
                     "watch", "render",
                 ],
             ),
+            // A file of the command, beside the library: it alone needs MPI.
+            ("messages", &[]),
         ],
     ),
     (
