@@ -1,28 +1,29 @@
-//! The messages of an MPI job. They are of the command and not of the library, so that programs with the library link no MPI.
+//! The messages of an MPI job. This file belongs to the command and not to the library, so that other programs with the library
+//! link no MPI.
 
 use std::time::Duration;
 
 use aggregator::Messages;
 use launch::{Identity, Launcher, World, check_world};
+use mpi::Threading;
 use mpi::environment::Universe;
 use mpi::point_to_point::{Destination, MatchedReceiveVec, Source};
 use mpi::topology::{Communicator, SimpleCommunicator};
-use mpi::{Rank, Threading};
 
 /// The shortest and the longest sleep of a process that waits. MPI's own waiting takes a whole core.
 const SLEEPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(5)];
 
-/// The processes of an MPI job. A drop waits for all of them.
+/// The processes of an MPI job. Its drop waits for all of them.
 struct Job {
     world: SimpleCommunicator,
     /// Finalizes MPI when it is dropped.
     _universe: Universe,
 }
 
-/// Joins the MPI job of which this process is a part; `None` if the launcher started one process.
+/// Joins the MPI job of this process. Returns `None` if the launcher started only this process.
 ///
 /// # Errors
-/// A sentence, if the variables of the launcher contradict each other, or its MPI is another one.
+/// One sentence, if the variables of the launcher contradict each other, or if the launcher belongs to another MPI.
 pub(crate) fn join() -> Result<Option<Box<dyn Messages>>, String> {
     let identity = Identity::from_env(&|name| std::env::var(name).ok()).map_err(|error| error.to_string())?;
     let is_mpi = matches!(identity.launcher, Launcher::OpenMpi | Launcher::Mpich | Launcher::Slurm);
@@ -47,11 +48,11 @@ impl Messages for Job {
     }
 
     fn send(&self, to: u32, bytes: &[u8]) {
-        self.world.process_at_rank(to.cast_signed() as Rank).send(bytes);
+        self.world.process_at_rank(to.cast_signed()).send(bytes);
     }
 
     fn receive(&self, from: u32) -> Vec<u8> {
-        let process = self.world.process_at_rank(from.cast_signed() as Rank);
+        let process = self.world.process_at_rank(from.cast_signed());
         let [mut sleep, longest] = SLEEPS;
         loop {
             if let Some(message) = process.immediate_matched_probe() {

@@ -2,12 +2,12 @@
 
     import rankscope
     a = rankscope.analyze("traces/")          # traces of torch.profiler, or a run that `rankscope exec` recorded
-    a.verdict.rank, a.verdict.cost_ns         # who makes the others wait, and what that costs per step
+    a.verdict.rank, a.verdict.cost_ns         # the rank that makes the others wait, and its cost per step
     a.step_breakdown.to_pandas()              # every table is Arrow: also for polars, pyarrow, DuckDB
     a.report("report.html")                   # one page for a browser; in a notebook, `a` shows it
 
 Nothing is written that is not asked for. Calls work without the GIL, and several threads may call at once. An interrupted
-call (Ctrl-C) raises KeyboardInterrupt. What goes wrong is a RankscopeError.
+call (Ctrl-C) raises KeyboardInterrupt. Wrong inputs and options raise RankscopeError.
 """
 
 from rankscope._analysis import Analysis, Verdict, analyze, map_rank, reduce

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Verdict(NamedTuple):
-    """Who makes the others wait. Without a cause, it describes the rank that stands out most; then `kind` says so."""
+    """The rank that makes the others wait. Without a cause, the rank that stands out most; `kind` tells which."""
 
     #: `cause`, `undecided`, `balanced` or `nothing` (to judge).
     kind: str
@@ -65,7 +65,7 @@ class Analysis(AnalysisTables):
 
     @property
     def verdict(self) -> Verdict:
-        """Who makes the others wait, and what that costs."""
+        """The rank that makes the others wait, and its cost per step."""
         if self._verdict is None:
             self._verdict = _verdict(json.loads(self._native.verdict()), self.facts["identities"])
         return self._verdict

@@ -1,4 +1,4 @@
-"""What goes wrong."""
+"""The exception and the warning of the package."""
 
 from __future__ import annotations
 

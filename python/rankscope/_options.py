@@ -16,7 +16,7 @@ Pattern = Union[str, "re.Pattern[str]"]
 
 
 class InputOptions(TypedDict, total=False):
-    """What of the input is read."""
+    """The choice of what is read."""
 
     #: A window of the profiler: 1, 2, … or "last"; default: all.
     window: int | Literal["last", "all"]
@@ -76,7 +76,7 @@ class DiffOptions(InputOptions, total=False):
 
 
 class WhatIfOptions(ScopeOptions, total=False):
-    """What is different, and of which part."""
+    """The change to predict, and the part of the run that it is predicted for."""
 
     #: Ranks that do no more work than is typical of their role.
     without: Iterable[int] | int

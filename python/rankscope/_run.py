@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class Run(RunTables):
-    """A run. Every table that ranks record is an attribute, of which rows are read when they are taken: one file of a rank
-    after the other, in the order of ranks. Times are those of the ranks' own clocks."""
+    """A run. Every table that ranks record is an attribute. Its rows are read when a library takes them: one file after the
+    other, in the order of ranks. Times are those of the ranks' own clocks."""
 
     def __init__(self, path: StrPath) -> None:
         self._native = _rankscope.NativeRun(path)
@@ -42,7 +42,7 @@ class Run(RunTables):
 
     @property
     def problems(self) -> list[dict[str, Any]]:
-        """What of the run cannot be read, as in the table `omissions` of an analysis."""
+        """The rows and files that cannot be read, as in the table `omissions` of an analysis."""
         problems: list[dict[str, Any]] = json.loads(self._native.problems())
         return problems
 
@@ -93,7 +93,7 @@ class _Recorded:
 
 
 class Ingested(NamedTuple):
-    """What `ingest` wrote."""
+    """The result of `ingest`."""
 
     run: Run
     ranks: list[int]
@@ -101,7 +101,7 @@ class Ingested(NamedTuple):
     rows: int
     read_bytes: int
     written_bytes: int
-    #: What could not be read, as in the table `omissions` of an analysis.
+    #: The rows that could not be read, as in the table `omissions` of an analysis.
     omissions: list[dict[str, Any]]
 
 

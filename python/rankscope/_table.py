@@ -21,7 +21,7 @@ class Column(NamedTuple):
 
 
 class Exporter(Protocol):
-    """What a table is made of: columns in words, and rows as Arrow."""
+    """The source of a table: its columns in words, and its rows as Arrow."""
 
     @property
     def name(self) -> str: ...
@@ -50,7 +50,7 @@ class Table:
 
     @property
     def doc(self) -> str:
-        """What a row is."""
+        """The meaning of a row."""
         return self._rows.doc
 
     @property

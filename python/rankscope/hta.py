@@ -374,7 +374,7 @@ class TraceAnalysis:
     def get_aten_op_kernels_and_delay(
         self, ranks: list[int] | None = None, sort_by: list[str] | None = None
     ) -> dict[int, pd.DataFrame]:
-        """What each `aten::` operator launches, how often, and the delays of its first launch."""
+        """The kernels that each `aten::` operator launches, how often, and the delays of its first launch."""
         result = {}
         for rank in ranks or [0]:
             calls = self._of(rank).launches_of_operators()

@@ -82,11 +82,12 @@ fn run_together(job: &Job, arguments: &Arguments) -> Result<Outcome, Error> {
     else {
         return Ok(Outcome::Done);
     };
-    // Nothing is read of its ranks: views need the names of their files only.
+    // The views name the shards of the run.
     let run = run.map(|path| arguments.input.open_run(&path)).transpose()?;
     finish(&analysis, arguments, run.as_ref())
 }
 
+/// Prints the analysis and saves it.
 fn finish(analysis: &Analysis, arguments: &Arguments, run: Option<&RunSource>) -> Result<Outcome, Error> {
     // The result is printed even if it cannot be saved.
     arguments.print.print(analysis, &arguments.paths)?;

@@ -102,21 +102,34 @@ pub(super) fn analyze_by_parts(
     parts: &Path,
 ) -> Result<Analysis, Error> {
     let input = open(input, arguments, options)?;
-    let shares = usual_shares(&input.ranks);
-    let mapper = Mapper::new(&input, options, arguments.choices(), shares)?;
-    let mut before = 0;
-    for index in 0..shares {
-        let (_, was_there) = mapper.map(parts, index, &|_, _| ())?;
-        before += usize::from(was_there);
-    }
+    let (shares, before) = map_shares(&input, arguments, options, parts, |_| true)?;
     if before > 0 {
         terminal::say(format_args!("{before} of {} mapped before", plural(shares as usize, "share")));
     }
     reduce_shares(read_shares(parts)?, parts)
 }
 
-/// Analyzes an input with all processes of an MPI job: with the parts in `parts`, or in the memory of the processes. Returns the
-/// analysis in process 0, and `None` in the others.
+/// Maps the usual shares of an input that this process is to map. Returns the number of all shares, and the number of shares that
+/// were in `parts` already.
+fn map_shares(
+    input: &MapInput,
+    arguments: InputArguments,
+    options: &Options,
+    parts: &Path,
+    is_own: impl Fn(u32) -> bool,
+) -> Result<(u32, usize), Error> {
+    let shares = usual_shares(&input.ranks);
+    let mapper = Mapper::new(input, options, arguments.choices(), shares)?;
+    let mut before = 0;
+    for index in (0..shares).filter(|index| is_own(*index)) {
+        let (_, was_there) = mapper.map(parts, index, &|_, _| ())?;
+        before += usize::from(was_there);
+    }
+    Ok((shares, before))
+}
+
+/// Analyzes an input with all processes of an MPI job. The parts are in the directory `parts`, or in the memory of the processes.
+/// Process 0 returns the analysis, and the other processes return `None`.
 ///
 /// # Errors
 /// In process 0, the errors of [`analyze_by_parts`]; an error of another process is an omission.
@@ -145,12 +158,8 @@ pub(super) fn analyze_together(
         let path = Path::new("the processes of the job");
         return reduce_shares(job.shares((Ok(manifest), &contents), path)?, path).map(Some);
     };
-    let mapped = input.and_then(|input| {
-        let shares = usual_shares(&input.ranks);
-        let mapper = Mapper::new(&input, options, arguments.choices(), shares)?;
-        let mut own = (0..shares).filter(|index| index % job.size() == job.rank());
-        own.try_for_each(|index| mapper.map(parts, index, &|_, _| ()).map(drop))
-    });
+    let is_own = |index: u32| index % job.size() == job.rank();
+    let mapped = input.and_then(|input| map_shares(&input, arguments, options, parts, is_own).map(drop));
     if job.rank() > 0 {
         return job.serve(&mapped.map_err(|error| error.to_string()), &[]).map(|()| None);
     }

@@ -28,7 +28,7 @@ pub(super) struct InCollective {
 /// The collectives of each rank, in the order of its part; `None` for those that did not end.
 pub(super) type InCollectives = FxHashMap<i32, Vec<Option<InCollective>>>;
 
-/// What waits are compared with in the collectives of all ranks: much less than their rows.
+/// The collectives of all ranks, with the values that the exposed part of a wait depends on. Whole rows take much more memory.
 pub(super) fn in_collectives(parts: &[RankPart]) -> InCollectives {
     let ended = |c: &Collective| {
         let dur_ns = c.end_ns?.saturating_sub(c.start_ns?);

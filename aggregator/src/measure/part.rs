@@ -45,7 +45,8 @@ impl RankPart {
     }
 }
 
-/// What the reduction needs of all ranks after their collectives are aligned, so that not everything is in memory at once.
+/// The data of all ranks that the reduction reads after it aligned their collectives. Before, this data may be on disk, or in other
+/// processes.
 pub(crate) trait Waiting {
     /// The own time of all ranks, in any order. May add to the omissions, and is called once.
     fn own_time(&mut self, omissions: &mut Vec<OmissionRow>) -> Vec<OwnTime>;

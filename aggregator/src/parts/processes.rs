@@ -9,7 +9,6 @@
 //! A message holds the bytes of a file that `map` would write, so that the results are the same bytes. Process 0 asks for one
 //! file after the other: it never holds more than one that it has not read.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +21,7 @@ use crate::Error;
 use crate::parts::contract::ShareManifest;
 use crate::parts::read::{Found, PartFiles, Shares};
 
-/// The messages between the processes of a job. They arrive in the order in which they were sent.
+/// The messages between the processes of a job. Messages of one process arrive in the order in which it sent them.
 pub trait Messages {
     /// The number of this process.
     fn rank(&self) -> u32;
@@ -34,7 +33,7 @@ pub trait Messages {
     fn receive(&self, from: u32) -> Vec<u8>;
 }
 
-/// Joins the job of which this process is a part; `None` if it is alone. An error is a sentence.
+/// Joins the job of this process. Returns `None` if this process is alone. The error is one sentence.
 pub type Join = fn() -> Result<Option<Box<dyn Messages>>, String>;
 
 /// The question that asks for nothing more.
@@ -44,11 +43,8 @@ const FIRST: u64 = 0;
 /// The longest message: MPI counts elements with 32 bits.
 const PIECE_BYTES: usize = 1 << 28;
 
-/// The other processes of this process, until it is dropped. Process 0 ends them then.
-pub(crate) struct Job {
-    messages: Box<dyn Messages>,
-    has_ended: Cell<bool>,
-}
+/// The job of this process. When process 0 drops it, the other processes end.
+pub(crate) struct Job(Box<dyn Messages>);
 
 impl Job {
     /// Joins a job; `None` if this process is alone.
@@ -56,18 +52,17 @@ impl Job {
     /// # Errors
     /// [`Error::Processes`].
     pub(crate) fn enter(join: Join) -> Result<Option<Self>, Error> {
-        let messages = join().map_err(Error::Processes)?;
-        Ok(messages.map(|messages| Self { messages, has_ended: Cell::new(false) }))
+        Ok(join().map_err(Error::Processes)?.map(Self))
     }
 
     /// The number of this process.
     pub(crate) fn rank(&self) -> u32 {
-        self.messages.rank()
+        self.0.rank()
     }
 
     /// The number of processes.
     pub(crate) fn size(&self) -> u32 {
-        self.messages.size()
+        self.0.size()
     }
 
     /// Answers the questions of process 0 until it ends the job: `first`, and the contents of files.
@@ -77,28 +72,28 @@ impl Job {
     pub(crate) fn serve(&self, first: &impl Serialize, contents: &[Vec<u8>]) -> Result<(), Error> {
         let first = serde_json::to_vec(first)?;
         loop {
-            let question = self.messages.receive(0);
+            let question = self.0.receive(0);
             let question = question.try_into().map_or(END, u64::from_le_bytes);
             let answer = match question {
                 END => return Ok(()),
-                FIRST => &first,
-                file => match usize::try_from(file - 1).ok().and_then(|file| contents.get(file)) {
-                    Some(content) => content,
-                    None => &Vec::new(),
-                },
+                FIRST => first.as_slice(),
+                // Process 0 asks for the files of the manifest only.
+                file => {
+                    usize::try_from(file - 1).ok().and_then(|file| contents.get(file)).map_or(&[][..], Vec::as_slice)
+                }
             };
-            self.messages.send(0, &(answer.len() as u64).to_le_bytes());
-            answer.chunks(PIECE_BYTES).for_each(|piece| self.messages.send(0, piece));
+            self.0.send(0, &(answer.len() as u64).to_le_bytes());
+            answer.chunks(PIECE_BYTES).for_each(|piece| self.0.send(0, piece));
         }
     }
 
     /// Asks a process.
     fn ask(&self, process: u32, question: u64) -> Vec<u8> {
-        self.messages.send(process, &question.to_le_bytes());
-        let bytes = self.messages.receive(process).try_into().map_or(0, u64::from_le_bytes);
+        self.0.send(process, &question.to_le_bytes());
+        let bytes = self.0.receive(process).try_into().map_or(0, u64::from_le_bytes);
         let mut answer = Vec::new();
         while (answer.len() as u64) < bytes {
-            let piece = self.messages.receive(process);
+            let piece = self.0.receive(process);
             if answer.is_empty() {
                 answer = piece;
             } else {
@@ -115,7 +110,7 @@ impl Job {
         })
     }
 
-    /// The shares of all processes, of which `own` is that of this one. `path` is for errors.
+    /// Collects the shares of all processes. `own` is the share of this process. Errors name `path`.
     ///
     /// # Errors
     /// The errors of [`Shares::of`].
@@ -128,27 +123,27 @@ impl Job {
         let numbers = found.iter().flatten().flat_map(numbered).collect();
         Shares::of(found, path, Box::new(Files { job: self, contents, numbers }))
     }
-
-    /// Ends the other processes.
-    fn end(&self) {
-        if self.rank() == 0 && !self.has_ended.replace(true) {
-            (1..self.size()).for_each(|process| self.messages.send(process, &END.to_le_bytes()));
-        }
-    }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
         // The others wait for questions, also if this process has an error.
-        self.end();
+        if self.rank() == 0 {
+            (1..self.size()).for_each(|process| self.0.send(process, &END.to_le_bytes()));
+        }
     }
 }
 
+/// A share, and the table and hash of one of its files.
+type Key = (u32, String, String);
+
+fn key(share: u32, file: &ContentFile) -> Key {
+    (share, file.table.clone(), file.xxh3.clone())
+}
+
 /// The number of each file of a share.
-fn numbered(manifest: &ShareManifest) -> impl Iterator<Item = ((u32, String), u64)> {
-    let files = manifest.chunks.iter().flat_map(|chunk| &chunk.files);
-    let key = |file: &ContentFile| (manifest.share, format!("{}/{}", file.table, file.xxh3));
-    files.map(key).zip(0..)
+fn numbered(manifest: &ShareManifest) -> impl Iterator<Item = (Key, u64)> {
+    manifest.chunks.iter().flat_map(|chunk| &chunk.files).map(|file| key(manifest.share, file)).zip(0..)
 }
 
 /// The files of all processes.
@@ -156,7 +151,7 @@ struct Files<'a> {
     job: &'a Job,
     /// Those of this process.
     contents: &'a [Vec<u8>],
-    numbers: BTreeMap<(u32, String), u64>,
+    numbers: BTreeMap<Key, u64>,
 }
 
 impl PartFiles for Files<'_> {
@@ -169,12 +164,13 @@ impl PartFiles for Files<'_> {
     }
 
     fn open(&self, share: u32, file: &ContentFile) -> Result<Opened, Error> {
-        let number = self.numbers.get(&(share, format!("{}/{}", file.table, file.xxh3))).copied();
-        let content = match (number, share) {
-            (None, _) => Vec::new(),
-            (Some(number), 0) => self.contents.get(number as usize).cloned().unwrap_or_default(),
-            (Some(number), share) => self.job.ask(share, number + 1),
-        };
-        Ok(Opened::in_memory(content))
+        let number = self.numbers.get(&key(share, file)).copied();
+        let content = number.and_then(|number| match share {
+            0 => self.contents.get(number as usize).cloned(),
+            _ => Some(self.job.ask(share, number + 1)),
+        });
+        let missing =
+            || Error::Processes(format!("{}: its process has no such file", self.path(share, file).display()));
+        content.map(Opened::in_memory).ok_or_else(missing)
     }
 }

@@ -15,9 +15,9 @@ use crate::parts::contract::{Chunk, Contract, ShareManifest, manifest_path, shar
 use crate::parts::division::Share;
 use crate::parts::rows::PartRows;
 
-/// The tables of the analysis that the reduction asks for first. The others wait until it has dropped the rows of the collectives.
+/// The tables of the analysis that the reduction reads first. It reads the others after it dropped the rows of the collectives.
 const FIRST_TABLES: [&str; 2] = ["omissions", "step_breakdown"];
-/// The tables of the ranks' own time, which wait too.
+/// The tables of the ranks' own time. The reduction reads these later, too.
 const OWN_TABLES: [&str; 7] =
     ["own_time", "own_stretches", "own_steps", "own_ranges", "path_cuts", "path_steps", "path_ends"];
 
@@ -31,7 +31,7 @@ pub(crate) struct Shares<'a> {
     pub(crate) parts: Vec<RankPart>,
     /// The first tables of all parts, in the order of ranks.
     pub(crate) tables: Tables,
-    /// What is not read yet.
+    /// The own time and the other tables, which are not read yet.
     pub(crate) others: OtherTables<'a>,
     /// Omissions of the input, and shares that are missing or damaged.
     pub(crate) omissions: Vec<OmissionRow>,

@@ -187,7 +187,7 @@ impl Charges {
     }
 }
 
-/// Adds a flow. Pairs of ranks make many with the same origin, which are summed before the list grows.
+/// Adds a flow. Many pairs of ranks have the same origin, so flows of one origin are summed before the list grows.
 fn add_flow(flows: &mut Vec<(usize, i64)>, flow: (usize, i64)) {
     if flows.len() == flows.capacity() && !flows.is_empty() {
         sum_flows(flows);

@@ -7,8 +7,8 @@
 //!   varied   rank 2   ##[~~~A]##[B]##
 //! ```
 //!
-//! A rank that no other waits for costs its own nodes only, so that all ranks of a large job can be replayed, one by one. The
-//! result is that of the whole replay.
+//! If no other rank waits for a rank, only the nodes of that rank are replayed. So all ranks of a large job can be replayed, one by
+//! one. The result is that of the whole replay.
 
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
@@ -24,7 +24,7 @@ pub(super) const BATCH: usize = 128;
 /// A rank, and the end of the run; `None` if the limit left it out.
 type Ended = (usize, Option<i64>);
 
-/// Takes a key and a value, or a node and what it depends on.
+/// Takes a key and a value.
 type Visit<'a> = &'a mut dyn FnMut(u32, u32);
 
 /// For each key, the values of its pairs, ascending where they were given so.
@@ -60,7 +60,7 @@ fn each(nodes: &[Node], visit: &mut dyn FnMut(u32, &Node)) {
     (0..).zip(nodes).for_each(|(at, node)| visit(at, node));
 }
 
-/// What depends on what in a replay, by the positions of nodes, ranks and instances.
+/// For each node, rank and instance of a replay, the nodes that depend on it or belong to it. All are positions.
 struct Dependents {
     /// The nodes of each rank, and of each instance.
     of_rank: Lists,
@@ -87,7 +87,7 @@ impl Dependents {
                 latest.insert(at, last);
             }
         });
-        // Calls with each node and each node whose leaving it depends on.
+        // Calls `visit` with each node and each node that its rank must have left before.
         let leavings = |visit: Visit<'_>| {
             each(nodes, &mut |at, node| {
                 let latest = latest.get(&at).copied().unwrap_or(NONE);
@@ -131,7 +131,7 @@ impl Dependents {
     }
 }
 
-/// A base, and what depends on what in it.
+/// A replay as the base of variations, with the nodes that depend on each other in it.
 pub(super) struct Variations<'a> {
     replay: &'a Replay,
     base: State<'a>,
@@ -193,7 +193,7 @@ impl<'a> Variations<'a> {
                 ended.extend(batch.iter().map(|rank| (*rank, None)));
                 continue;
             }
-            let share = batch.len().div_ceil(rayon::current_num_threads()).max(1);
+            let share = batch.len().div_ceil(rayon::current_num_threads());
             let of_share = |ranks: &[usize]| -> Vec<(usize, i64, usize)> {
                 let mut varied = Varied::new(self);
                 let end = |rank: &usize| {
@@ -205,7 +205,7 @@ impl<'a> Variations<'a> {
             let of_batch: Vec<_> = batch.par_chunks(share).map(of_share).collect();
             for (rank, end_ns, count) in of_batch.into_iter().flatten() {
                 ended.push((rank, Some(end_ns)));
-                followed = followed.saturating_add(count.max(1));
+                followed = followed.saturating_add(count);
             }
         }
         ended
@@ -355,7 +355,7 @@ impl<'a> Varied<'a> {
         let unknown = &of.unknown;
         let from = unknown.partition_point(|unknown| *unknown <= at);
         let to = unknown.partition_point(|unknown| *unknown <= next);
-        unknown[from..to.max(from)].iter().for_each(|unknown| self.open(*unknown));
+        unknown[from..to].iter().for_each(|unknown| self.open(*unknown));
     }
 
     /// By how much the latest typical rank before a node is ahead of the recording.
@@ -426,7 +426,7 @@ mod tests {
 
     const RANKS: usize = 5;
 
-    /// What the whole replay saves.
+    /// The time that the whole replay saves.
     fn saved_ns(replay: &Replay, is_typical: &dyn Fn(usize) -> bool) -> i64 {
         replay.saved_ns(is_typical, &FxHashMap::default())
     }
