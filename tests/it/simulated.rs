@@ -59,9 +59,11 @@ fn a_planted_rank_is_found_with_its_cost_among_missing_and_cut_ranks() {
 #[test]
 fn planted_hosts_and_device_models_are_named_as_such() {
     let common = ["--parallel", "dp=8,tp=4", "--steps", "6", "--host-ranks", "4"];
-    for (name, slow, level) in
-        [("host", "host=3,percent=20", "host"), ("model", "model=2..4,percent=25", "device_model")]
-    {
+    for (name, slow, level) in [
+        ("host", "host=3,percent=20", "host"),
+        ("paused-host", "host=3,ms=3", "host"),
+        ("model", "model=2..4,percent=25", "device_model"),
+    ] {
         let options = [&common[..], &["--slow", slow]].concat();
         let (job, truth) = simulated(&format!("simulated-{name}"), &options);
         let found = analysis(&job);
@@ -72,6 +74,9 @@ fn planted_hosts_and_device_models_are_named_as_such() {
         sorted.sort_by_key(|rank| rank.as_i64());
         assert_eq!(sorted, planted, "{slow}: {}", found["verdict"]["sentence"]);
         assert_eq!(found["verdict"]["level"], level, "{slow}: {}", found["verdict"]["sentence"]);
+        let (said_ns, true_ns) = (&found["verdict"]["together_delay_ns"], &truth["together_cost_ns"]);
+        let ratio = said_ns.as_f64().unwrap() / true_ns.as_f64().unwrap();
+        assert!((0.95..1.05).contains(&ratio), "{slow}: {said_ns} of {true_ns}");
     }
 }
 

@@ -70,8 +70,8 @@ impl Excess {
 
 /// The collectives of a communicator in a step.
 struct Group<'a> {
-    step: i32,
-    instances: Vec<&'a Joined>,
+    /// With their positions.
+    instances: Vec<(usize, &'a Joined)>,
     participants: Vec<usize>,
 }
 
@@ -82,60 +82,67 @@ impl Group<'_> {
     }
 
     fn is_whole(&self) -> bool {
-        self.instances.iter().all(|instance| self.is_compared(instance))
+        self.instances.iter().all(|(_, instance)| self.is_compared(instance))
     }
 }
 
 /// Calls `each` with the step, the ranks of one stage and the lower median of their own times, for every collective in which all
-/// ranks can be compared that took part in the communicator's step. Returns the number of collectives in active steps that are not compared.
+/// ranks can be compared that took part in the communicator's step, together with its [`Kin`](super::kin). Returns the number of
+/// collectives in active steps that are not compared.
 ///
 /// The ranks that wait for a late rank do work for several collectives ahead, so the excess of a part of a step is no excess
 /// of the step. If at least four in five of a communicator's steps are whole, the others are not compared at all. Where more
 /// steps have gaps, they are too many to do without.
 fn for_each_compared(join: &Join, each: &mut dyn FnMut(i32, &[&Arrival], i64)) -> i64 {
-    let mut groups: BTreeMap<(i64, i32), Vec<&Joined>> = BTreeMap::new();
-    for instance in join.instances.iter().filter(|i| i.symmetric) {
-        if let Some(step) = instance.step {
-            groups.entry((instance.comm_id, step)).or_default().push(instance);
-        }
-    }
-    let of_comms: Vec<((i64, i32), Vec<&Joined>)> = groups.into_iter().collect();
-    let mut skipped = 0;
-    for of_comm in of_comms.chunk_by(|a, b| a.0.0 == b.0.0) {
-        let groups: Vec<Group<'_>> = of_comm
-            .iter()
-            .map(|((_, step), instances)| Group {
-                step: *step,
-                instances: instances.clone(),
-                participants: participants(instances),
-            })
-            .filter(|group| group.participants.len() > 1)
-            .collect();
-        let whole = groups.iter().filter(|group| group.is_whole()).count();
-        let only_whole = 5 * whole >= 4 * groups.len();
-        for group in &groups {
-            let is_left_out = only_whole && !group.is_whole();
-            for instance in &group.instances {
-                if is_left_out || !group.is_compared(instance) {
-                    skipped += 1;
-                    continue;
-                }
-                // The ranks of other stages do other work. One rank alone has no other to be compared with.
-                for arrivals in join.by_stage(instance).into_iter().filter(|arrivals| arrivals.len() > 1) {
-                    if let Some(median_ns) = lower_median(arrivals.iter().filter_map(|a| a.rolled_ns)) {
-                        each(group.step, &arrivals, median_ns);
-                    }
-                }
+    let (is_compared, skipped) = compared(join);
+    for together in &join.kin.together {
+        let instances = together.iter().map(|at| *at as usize).filter(|at| is_compared[*at]);
+        let instances: Vec<&Joined> = instances.map(|at| &join.instances[at]).collect();
+        let Some(step) = instances.first().and_then(|instance| instance.step) else { continue };
+        // The ranks of other stages do other work. One rank alone has no other to be compared with.
+        let stages = join.by_stage(instances.iter().flat_map(|instance| &instance.arrivals));
+        for arrivals in stages.into_iter().filter(|arrivals| arrivals.len() > 1) {
+            if let Some(median_ns) = lower_median(arrivals.iter().filter_map(|a| a.rolled_ns)) {
+                each(step, &arrivals, median_ns);
             }
         }
     }
     skipped
 }
 
+/// Whether each instance is compared, and the number of collectives in active steps that are not.
+fn compared(join: &Join) -> (Vec<bool>, i64) {
+    let mut groups: BTreeMap<(i64, i32), Vec<(usize, &Joined)>> = BTreeMap::new();
+    for (at, instance) in join.instances.iter().enumerate().filter(|(_, i)| i.symmetric) {
+        if let Some(step) = instance.step {
+            groups.entry((instance.comm_id, step)).or_default().push((at, instance));
+        }
+    }
+    let of_comms: Vec<((i64, i32), Vec<(usize, &Joined)>)> = groups.into_iter().collect();
+    let (mut is_compared, mut skipped) = (vec![false; join.instances.len()], 0);
+    for of_comm in of_comms.chunk_by(|a, b| a.0.0 == b.0.0) {
+        let groups: Vec<Group<'_>> = of_comm
+            .iter()
+            .map(|(_, instances)| Group { instances: instances.clone(), participants: participants(instances) })
+            .filter(|group| group.participants.len() > 1)
+            .collect();
+        let whole = groups.iter().filter(|group| group.is_whole()).count();
+        let only_whole = 5 * whole >= 4 * groups.len();
+        for group in &groups {
+            let is_left_out = only_whole && !group.is_whole();
+            for (at, instance) in &group.instances {
+                is_compared[*at] = !is_left_out && group.is_compared(instance);
+                skipped += i64::from(!is_compared[*at]);
+            }
+        }
+    }
+    (is_compared, skipped)
+}
+
 /// The ranks that took part in a communicator's step: those with at least half of its instances. This rule ignores an
 /// instance that only some ranks recorded, and a rank that recorded only the beginning of the step.
-fn participants(instances: &[&Joined]) -> Vec<usize> {
-    let mut ranks: Vec<usize> = instances.iter().flat_map(|i| &i.arrivals).map(|a| a.rank).collect();
+fn participants(instances: &[(usize, &Joined)]) -> Vec<usize> {
+    let mut ranks: Vec<usize> = instances.iter().flat_map(|(_, i)| &i.arrivals).map(|a| a.rank).collect();
     ranks.sort_unstable();
     let often = ranks.chunk_by(|a, b| a == b).filter(|same| 2 * same.len() >= instances.len());
     often.map(|same| same[0]).collect()

@@ -7,6 +7,7 @@ use trace::{OmissionRow, Op, Word};
 
 use crate::base::stats::lower_median;
 use crate::judge::stragglers::ToGlobal;
+use crate::judge::stragglers::kin::Kin;
 use crate::judge::stragglers::stages::stages;
 use crate::measure::own_time::OwnTime;
 use crate::model::{Barrier, Instance};
@@ -58,6 +59,8 @@ pub(super) struct Joined {
     pub(super) symmetric: bool,
     /// Whether all expected ranks are here; true if the expected number is unknown.
     pub(super) whole: bool,
+    /// The expected number of ranks, or that of those that are here.
+    pub(super) size: usize,
     /// One arrival for each rank, in the order of ranks.
     pub(super) arrivals: Vec<Arrival>,
     /// The time of the last arrival.
@@ -104,6 +107,8 @@ pub(super) struct Join {
     pub(super) instances: Vec<Joined>,
     /// For each rank, its stage of the pipeline. Ranks of one stage do the same work.
     pub(super) stages: Vec<usize>,
+    /// The instances before which ranks do the same work.
+    pub(super) kin: Kin,
     /// For each rank and each of its stretches, the position in `instances`.
     positions: Vec<Vec<Option<u32>>>,
     pub(super) omissions: Vec<OmissionRow>,
@@ -157,6 +162,7 @@ impl Join {
                 step: most_common(steps),
                 symmetric: instance.barrier != Barrier::OneSided,
                 whole: instance.ranks_expected.is_none_or(|n| n as usize == arrivals.len()),
+                size: instance.ranks_expected.map_or(arrivals.len(), |n| n.max(0) as usize),
                 last_ns,
                 own_median_ns: lower_median(arrivals.iter().filter_map(|a| a.own_ns)),
                 from_median_ns: lower_median(arrivals.iter().filter(|a| a.own_ns.is_some()).map(|a| a.from_ns))
@@ -165,8 +171,13 @@ impl Join {
                 arrivals,
             });
         }
-        let stages = stages(&joined, parts.len());
-        let mut join = Self { instances: joined, stages, positions, omissions: lost_members(lost) };
+        let of_step = |part: &&OwnTime, at: usize| part.stretches.get(at).is_some_and(|stretch| stretch.step.is_some());
+        let has_unmatched = parts.iter().zip(&positions).map(|(part, positions)| {
+            positions.iter().enumerate().any(|(at, position)| position.is_none() && of_step(part, at))
+        });
+        let stages = stages(&joined, &has_unmatched.collect::<Vec<bool>>());
+        let kin = Kin::of(&joined, &stages);
+        let mut join = Self { instances: joined, stages, kin, positions, omissions: lost_members(lost) };
         for (rank, part) in parts.iter().enumerate() {
             join.roll(rank, part);
         }
@@ -193,10 +204,10 @@ impl Join {
         }
     }
 
-    /// The arrivals at an instance, apart for each stage.
-    pub(super) fn by_stage<'a>(&self, instance: &'a Joined) -> Vec<Vec<&'a Arrival>> {
+    /// Arrivals, apart for each stage.
+    pub(super) fn by_stage<'a>(&self, arrivals: impl Iterator<Item = &'a Arrival>) -> Vec<Vec<&'a Arrival>> {
         let mut stages: BTreeMap<usize, Vec<&Arrival>> = BTreeMap::new();
-        for a in &instance.arrivals {
+        for a in arrivals {
             stages.entry(self.stages[a.rank]).or_default().push(a);
         }
         stages.into_values().collect()

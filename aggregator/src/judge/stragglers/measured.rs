@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use trace::{StandsOn, Text, Verdict};
 
@@ -10,7 +11,9 @@ use crate::judge::stragglers::classify::{Case, Judged, Occasion, SlowPart};
 use crate::judge::stragglers::deviation::deviations;
 use crate::judge::stragglers::evidence::{Compared, Evidence, RangeKey, Ranges, above_others};
 use crate::judge::stragglers::excess::{Excess, series_of};
+use crate::judge::stragglers::faultless::{self, Fault};
 use crate::judge::stragglers::join::Join;
+use crate::judge::stragglers::nodes::Work;
 use crate::judge::stragglers::occasional::{self, Delayed};
 use crate::judge::stragglers::per_step::PerStep;
 use crate::judge::stragglers::replay::Replay;
@@ -116,6 +119,45 @@ impl Measured<'_> {
         Case { occasion: Some(occasion), ..case }
     }
 
+    /// What makes a rank slow that stands out by its work.
+    fn fault(&self, rank: usize, case: &Case, basis: StandsOn) -> Fault {
+        let steps = &self.excess.steps;
+        if basis == StandsOn::Steps {
+            let late = case.occasion.iter().flat_map(|occasion| occasion.at.iter().map(|at| steps[*at]));
+            return Fault::Steady(Some(late.collect()));
+        }
+        // Steps without a collective are in the excess of the next one.
+        let range = case.range.as_ref().filter(|_| basis == StandsOn::Range && self.per_step.is_every());
+        let Some(range) = range.filter(|range| range.excess_ns > 0.0) else { return Fault::Steady(None) };
+        // All ranges that stand out delay the step, not only the one that is named.
+        let all = (range.distinct_ns / range.excess_ns).max(1.0);
+        let excess_ns = self.ranges.compare(range.key()).excess_ns.swap_remove(rank);
+        let of_step = |(step, ns): (&i32, Option<f64>)| Some((*step, (all * ns?).round() as i64));
+        Fault::Ranges(steps.iter().zip(excess_ns).filter_map(of_step).collect())
+    }
+
+    /// Replays the run without what makes each rank slow that stands out by its work, and puts its delay into its case. Returns that
+    /// work, and by how much the run would be shorter without the excess of each rank.
+    pub(super) fn without_faults(
+        &self,
+        replay: &Replay,
+        (cases, bases): (&mut [Case], &[Option<StandsOn>]),
+    ) -> (FxHashMap<u32, Work>, Vec<Option<i64>>) {
+        let by_work = |rank: &usize| bases[*rank].is_some_and(|basis| basis != StandsOn::Transfers);
+        let mut slow: Vec<usize> = (0..bases.len()).filter(by_work).collect();
+        slow.sort_by_key(|rank| std::cmp::Reverse(cases[*rank].alone_ns));
+        slow.truncate(replay.most());
+        let fault = |rank: &usize| Some((*rank, self.fault(*rank, &cases[*rank], bases[*rank]?)));
+        let works = faultless::works(replay, &slow.iter().filter_map(fault).collect());
+        let saved_ns = |rank: &usize| replay.saved_instead_ns(&|r| r == *rank, &FxHashMap::default(), Some(&works));
+        let saved_ns: Vec<i64> = slow.par_iter().map(saved_ns).collect();
+        let mut alone_ns = self.alone_ns.to_vec();
+        slow.iter().zip(saved_ns).for_each(|(rank, ns)| alone_ns[*rank] = Some(ns));
+        let measured = Measured { alone_ns: &alone_ns, ..*self };
+        slow.iter().for_each(|rank| cases[*rank].alone_ns = measured.delay_ns(*rank));
+        (works, alone_ns)
+    }
+
     /// The delay of each rank that other ranks hide, per step; and the number of slow ranks that were not replayed without the
     /// other slow ones.
     pub(super) fn hidden_ns(&self, replay: &Replay, bases: &[Option<StandsOn>]) -> (Vec<i64>, usize) {
@@ -165,8 +207,14 @@ impl Measured<'_> {
         found
     }
 
-    /// By how much a step would be shorter without all causes; `None` if they are not several.
-    pub(super) fn together_ns(&self, replay: &Replay, verdicts: &[Judged], slow: &[SlowTransfers]) -> Option<i64> {
+    /// By how much a step would be shorter without all causes, with `works` instead of the work of slow ranks; `None` if they are not
+    /// several.
+    pub(super) fn together_ns(
+        &self,
+        replay: &Replay,
+        verdicts: &[Judged],
+        (works, slow): (&FxHashMap<u32, Work>, &[SlowTransfers]),
+    ) -> Option<i64> {
         let is_cause = |rank: usize, by_transfers: bool| {
             let (verdict, basis) = verdicts[rank];
             verdict == Verdict::Cause && (basis == Some(StandsOn::Transfers)) == by_transfers
@@ -174,7 +222,7 @@ impl Measured<'_> {
         let works_long = |rank: usize| is_cause(rank, false);
         let slow: Vec<_> = slow.iter().filter(|slow| slow.ranks.iter().any(|rank| is_cause(*rank, true))).collect();
         let causes = (0..verdicts.len()).filter(|rank| works_long(*rank)).count() + slow.len();
-        let saved_ns = || replay.saved_ns(&works_long, &by_node(slow));
+        let saved_ns = || replay.saved_instead_ns(&works_long, &by_node(slow), Some(works));
         (causes > 1).then(|| self.averaged_ns(saved_ns(), self.counted_steps).max(0))
     }
 

@@ -2,12 +2,16 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::base::stats::lower_median;
+use crate::base::stats::{lower_median, robust_sigma_of_sorted};
 use crate::judge::stragglers::join::{Arrival, Join, Joined};
+use crate::judge::stragglers::messages::lane;
 use crate::measure::own_time::{OwnTime, Stretch};
 
 /// The position of a node that does not exist.
 pub(super) const NONE: u32 = u32::MAX;
+
+/// The least ranks whose work shows how much ranks vary, although one of them may be slow.
+const LEAST_VARYING: usize = 4;
 
 /// When a rank leaves a collective.
 #[derive(Clone, Copy, Debug)]
@@ -53,12 +57,14 @@ pub(super) struct Node {
     pub(super) work: Work,
     /// The work of a typical rank.
     pub(super) typical: Work,
+    /// The standard deviation of the own work of the ranks that do the same; 0 if they are too few to tell.
+    pub(super) sigma_ns: i64,
     pub(super) leave: Leave,
 }
 
 pub(super) struct Builder<'a> {
-    join: &'a Join,
-    parts: &'a [&'a OwnTime],
+    pub(super) join: &'a Join,
+    pub(super) parts: &'a [&'a OwnTime],
     max_queue_gap_ns: i64,
     pub(super) nodes: Vec<Node>,
     /// For each node, its arrival: positions in `join.instances` and in its arrivals.
@@ -90,6 +96,7 @@ impl<'a> Builder<'a> {
                 end_ns: a.end_ns.map_or(a.arrival_ns, |end| end.max(a.arrival_ns)),
                 work: Work::default(),
                 typical: Work::default(),
+                sigma_ns: 0,
                 leave: Leave::AfterLast(0),
             }
         };
@@ -101,11 +108,11 @@ impl<'a> Builder<'a> {
         Self { join, parts, max_queue_gap_ns, nodes, of, by_instance }
     }
 
-    fn instance(&self, at: usize) -> &'a Joined {
+    pub(super) fn instance(&self, at: usize) -> &'a Joined {
         &self.join.instances[self.of[at].0]
     }
 
-    fn arrival(&self, at: usize) -> &'a Arrival {
+    pub(super) fn arrival(&self, at: usize) -> &'a Arrival {
         &self.join.instances[self.of[at].0].arrivals[self.of[at].1]
     }
 
@@ -120,6 +127,7 @@ impl<'a> Builder<'a> {
             }
         }
         let mut of_communicator: FxHashMap<(usize, i64), u32> = FxHashMap::default();
+        let mut of_lane: FxHashMap<(usize, i64, (bool, usize)), u32> = FxHashMap::default();
         for at in 0..self.nodes.len() {
             let (instance, a) = (self.instance(at), self.arrival(at));
             let Some(stretch) = self.parts[a.rank].stretches.get(a.stretch as usize) else { continue };
@@ -128,8 +136,13 @@ impl<'a> Builder<'a> {
             };
             let (matched, unmatched_ns) = self.matched_before(a.rank, stretch, &is_matched[a.rank]);
             let (entered, waited) = (earlier(matched), earlier(stretch.waited));
-            let before = of_communicator.insert((a.rank, instance.comm_id), at as u32).unwrap_or(NONE);
             let ends_before = |node: u32| node != NONE && self.nodes[node as usize].end_ns <= a.arrival_ns;
+            // Messages of each direction may have a queue of their own.
+            let last = of_communicator.insert((a.rank, instance.comm_id), at as u32);
+            let of_lane =
+                lane(instance, a).and_then(|lane| of_lane.insert((a.rank, instance.comm_id, lane), at as u32));
+            let ended = last.into_iter().chain(of_lane).filter(|node| ends_before(*node));
+            let before = ended.max_by_key(|node| self.nodes[*node as usize].end_ns).unwrap_or(NONE);
             let (is_queue, has_waited) = (ends_before(before), ends_before(waited));
             let leave = self.leave(at);
             let queued_ns = if is_queue { a.arrival_ns - self.nodes[before as usize].end_ns } else { 0 };
@@ -175,7 +188,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn is_queued(&self, at: usize) -> bool {
+    pub(super) fn is_queued(&self, at: usize) -> bool {
         let node = &self.nodes[at];
         node.before != NONE && node.queued_ns <= self.max_queue_gap_ns
     }
@@ -184,11 +197,18 @@ impl<'a> Builder<'a> {
     pub(super) fn measure(&mut self) {
         let belonging = self.belonging_ns();
         let before_wait = self.before_wait();
+        let places = self.places();
+        let messages = self.work_before_messages(&places);
+        let mut since_begin_ns = vec![(None, 0_i64); self.parts.len()];
         let mut ready_ns = vec![0; self.nodes.len()];
         let mut ahead_ns = vec![0; self.parts.len()];
         for at in 0..self.nodes.len() {
             let a = self.arrival(at);
-            let own_ns = a.own_ns.unwrap_or(0).max(0).saturating_add(self.nodes[at].unmatched_ns);
+            let own_ns = self.own_ns(at);
+            let step = self.instance(at).step;
+            if since_begin_ns[a.rank].0 != step {
+                since_begin_ns[a.rank] = (step, 0);
+            }
             let (from_ns, ahead) = match self.nodes[at].entered {
                 NONE => (a.arrival_ns - own_ns, 0),
                 entered => (ready_ns[entered as usize], ahead_ns[a.rank]),
@@ -201,7 +221,10 @@ impl<'a> Builder<'a> {
             let since_ns = (node.arrival_ns - from_ns).max(0);
             let all_ns = own_ns + ahead;
             let own_ns = if self.is_queued(at) {
-                let belonging = belonging[node.instance as usize].filter(|_| !before_wait[at]);
+                let belonging = match places.of.get(&(at as u32)) {
+                    Some(way) => messages.before_ns(*way, since_begin_ns[a.rank].1),
+                    None => belonging[node.instance as usize].filter(|_| !before_wait[at]),
+                };
                 belonging.map_or(all_ns, |ns| all_ns.min(ns)).clamp(0, since_ns)
             } else if node.waited != NONE {
                 all_ns.min(since_ns)
@@ -216,7 +239,14 @@ impl<'a> Builder<'a> {
             ready_ns[at] = if is_queued { from_ns + own_ns } else { node.arrival_ns };
             let waited = (node.waited != NONE).then(|| self.nodes[node.waited as usize].end_ns);
             self.nodes[at].work = Work { own_ns, after_ns: waited.map_or(0, |end| node.arrival_ns - end) };
+            since_begin_ns[a.rank].1 += own_ns;
         }
+        self.wait_as_others_do(&places, &ready_ns);
+    }
+
+    /// The own time before a node, and before the collectives that were not matched since the one before.
+    pub(super) fn own_ns(&self, at: usize) -> i64 {
+        self.arrival(at).own_ns.unwrap_or(0).max(0).saturating_add(self.nodes[at].unmatched_ns)
     }
 
     /// The work that belongs to each instance: the lower median of the ranks that did not queue. Where all ranks queued, no
@@ -231,15 +261,18 @@ impl<'a> Builder<'a> {
         shown.into_iter().zip(shares_ns).map(|(shown, shares)| shown.or_else(|| lower_median(shares))).collect()
     }
 
-    /// For each node, whether the rank waited for its collective, or for a later one, before the next collective. Work before
-    /// a wait does not move on to the collective after it.
+    /// For each node, whether the rank waited for its collective, or for a later one, before the next collective, or has no next one.
+    /// Work before a wait does not move on to the collective after it, and work before the last collective has none to move on to.
     fn before_wait(&self) -> Vec<bool> {
         let mut next = vec![NONE; self.parts.len()];
         let mut before_wait = vec![false; self.nodes.len()];
         for (at, node) in self.nodes.iter().enumerate().rev() {
             let next = std::mem::replace(&mut next[node.rank as usize], at as u32);
-            let waited = self.nodes.get(next as usize).and_then(|next| self.nodes.get(next.waited as usize));
-            before_wait[at] = waited.is_some_and(|waited| waited.arrival_ns >= node.arrival_ns);
+            let waited = |next: &Node| self.nodes.get(next.waited as usize);
+            before_wait[at] = self
+                .nodes
+                .get(next as usize)
+                .is_none_or(|next| waited(next).is_some_and(|waited| waited.arrival_ns >= node.arrival_ns));
         }
         before_wait
     }
@@ -266,9 +299,15 @@ impl<'a> Builder<'a> {
 
     /// Finds the work of a typical rank: the lower median of the ranks that do the same work.
     pub(super) fn compare(&mut self, step_of: &[Option<i32>]) {
-        for alike in self.alike() {
+        let alike = self.alike();
+        let since_begin = self.since_begin_of_step(&alike);
+        for alike in alike {
             let known = || alike.iter().map(|at| *at as usize).filter(|at| self.arrival(*at).own_ns.is_some());
-            let Some(own_ns) = lower_median(known().map(|at| self.nodes[at].work.own_ns)) else { continue };
+            let mut all_ns: Vec<i64> = known().map(|at| self.nodes[at].work.own_ns).collect();
+            all_ns.sort_unstable();
+            let Some(own_ns) = all_ns.get(all_ns.len().saturating_sub(1) / 2).copied() else { continue };
+            let is_shown = all_ns.len() >= LEAST_VARYING;
+            let sigma_ns = if is_shown { robust_sigma_of_sorted(&all_ns, own_ns).round() as i64 } else { 0 };
             let known: Vec<usize> = known().collect();
             let waiting: Vec<i64> =
                 known.iter().map(|at| self.nodes[*at]).filter(|n| n.waited != NONE).map(|n| n.work.after_ns).collect();
@@ -276,7 +315,8 @@ impl<'a> Builder<'a> {
             let after_ns = (2 * waiting.len() > known.len()).then(|| lower_median(waiting)).flatten();
             for at in known {
                 let after_ns = after_ns.unwrap_or_else(|| self.nodes[at].work.after_ns.min(own_ns));
-                self.nodes[at].typical = Work { own_ns, after_ns };
+                self.nodes[at].typical = Work { own_ns: since_begin[at].unwrap_or(own_ns), after_ns };
+                self.nodes[at].sigma_ns = sigma_ns;
             }
         }
         // A cost per step is over the steps that count, so that work outside of them does not change.
@@ -286,38 +326,81 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// For each node of a rank that sends or receives, the own work of a typical rank since the rank's node before it.
+    ///
+    /// A rank begins to receive while it computes, each rank at another time, so that ranks divide the same work differently. What
+    /// they did since the begin of the step can be compared:
+    ///
+    /// ```text
+    ///   rank 0   |####r####s####s      ######## columns of work before the first send s, wherever the receive r begins
+    ///   rank 1   |######r##s####s
+    /// ```
+    fn since_begin_of_step(&self, alike: &[Vec<u32>]) -> Vec<Option<i64>> {
+        let mut has_lane = vec![false; self.parts.len()];
+        for (node, at) in self.nodes.iter().zip(0..) {
+            has_lane[node.rank as usize] |= lane(self.instance(at), self.arrival(at)).is_some();
+        }
+        let mut typical = vec![None; self.nodes.len()];
+        if !has_lane.contains(&true) {
+            return typical;
+        }
+        // The node before, in the same step.
+        let mut before = vec![NONE; self.nodes.len()];
+        let mut since_ns = vec![0_i64; self.nodes.len()];
+        let mut last = vec![NONE; self.parts.len()];
+        for (at, node) in self.nodes.iter().enumerate() {
+            let last = std::mem::replace(&mut last[node.rank as usize], at as u32);
+            if last != NONE && self.instance(last as usize).step == self.instance(at).step {
+                before[at] = last;
+            }
+            let earlier_ns = since_ns.get(before[at] as usize).copied().unwrap_or(0);
+            since_ns[at] = earlier_ns.saturating_add(node.work.own_ns);
+        }
+        let mut typical_ns: Vec<Option<i64>> = vec![None; self.nodes.len()];
+        for alike in alike.iter().filter(|alike| alike.len() > 1) {
+            let known = alike.iter().filter(|at| self.arrival(**at as usize).own_ns.is_some());
+            let median_ns = lower_median(known.map(|at| since_ns[*at as usize]));
+            alike.iter().for_each(|at| typical_ns[*at as usize] = median_ns);
+        }
+        for (at, node) in self.nodes.iter().enumerate().filter(|(_, node)| has_lane[node.rank as usize]) {
+            let earlier_ns = typical_ns.get(before[at] as usize).copied().flatten().unwrap_or(0);
+            let is_receive = lane(self.instance(at), self.arrival(at)).is_some_and(|(is_sender, _)| !is_sender);
+            let own_ns = match typical_ns[at] {
+                // No work comes before a receive but at the begin of a step; it is the work before the next node.
+                _ if is_receive && before[at] != NONE => 0,
+                Some(ns) => (ns - earlier_ns).max(0),
+                None => node.work.own_ns,
+            };
+            typical_ns[at] = Some(earlier_ns.saturating_add(own_ns));
+            typical[at] = Some(own_ns);
+        }
+        typical
+    }
+
     /// The nodes that are compared with each other. Ranks do the same work before a collective in which all have the same
-    /// role. Before another, those do that share a communicator, at the same place of the step.
-    fn alike(&self) -> Vec<Vec<u32>> {
-        let instances = self.by_instance.iter().zip(&self.join.instances);
-        let of_stages = |(nodes, _): (&Vec<u32>, &Joined)| {
+    /// role, and before its [`Kin`](super::kin). Before another, those do that share a communicator or whose communicators are kin, at
+    /// the same place of the step.
+    pub(super) fn alike(&self) -> Vec<Vec<u32>> {
+        let of_stages = |together: &Vec<u32>| {
             let mut stages: FxHashMap<usize, Vec<u32>> = FxHashMap::default();
-            for at in nodes {
+            for at in together.iter().flat_map(|at| &self.by_instance[*at as usize]) {
                 stages.entry(self.join.stages[self.nodes[*at as usize].rank as usize]).or_default().push(*at);
             }
             stages.into_values()
         };
-        let mut alike: Vec<Vec<u32>> = instances.filter(|(_, i)| i.symmetric).flat_map(of_stages).collect();
-        let peers = self.peers();
-        let mut counts: FxHashMap<(u32, i32), usize> = FxHashMap::default();
-        let mut places: FxHashMap<(i64, i32, usize), Vec<u32>> = FxHashMap::default();
-        for at in (0..self.nodes.len()).filter(|at| !self.instance(*at).symmetric) {
-            let (rank, step) = (self.nodes[at].rank, self.instance(at).step);
-            if let (Some(step), Some(peers)) = (step, peers[rank as usize]) {
-                let place = counts.entry((rank, step)).or_default();
-                places.entry((peers, step, *place)).or_default().push(at as u32);
-                *place += 1;
-            }
-        }
-        alike.extend(places.into_values().filter(|nodes| nodes.len() > 1));
+        // Kin are symmetric, all or none of them.
+        let is_symmetric = |together: &&Vec<u32>| self.join.instances[together[0] as usize].symmetric;
+        let mut alike: Vec<Vec<u32>> = self.join.kin.together.iter().filter(is_symmetric).flat_map(of_stages).collect();
+        let places = self.places();
+        alike.extend(places.alike.into_iter().filter(|nodes| nodes.len() > 1));
         let mut is_compared = vec![false; self.nodes.len()];
         alike.iter().flatten().for_each(|at| is_compared[*at as usize] = true);
         alike.extend((0..self.nodes.len() as u32).filter(|at| !is_compared[*at as usize]).map(|at| vec![at]));
         alike
     }
 
-    /// For each rank the smallest communicator whose ranks have the same role.
-    fn peers(&self) -> Vec<Option<i64>> {
+    /// For each rank the smallest communicator whose ranks have the same role; of its kin, the lowest.
+    pub(super) fn peers(&self) -> Vec<Option<i64>> {
         let mut smallest: Vec<Option<(usize, i64)>> = vec![None; self.parts.len()];
         let stage = |a: &Arrival| self.join.stages[a.rank];
         let is_one_stage = |i: &Joined| i.arrivals.windows(2).all(|pair| stage(&pair[0]) == stage(&pair[1]));
@@ -329,6 +412,6 @@ impl<'a> Builder<'a> {
                 }
             }
         }
-        smallest.into_iter().map(|found| found.map(|(_, comm_id)| comm_id)).collect()
+        smallest.into_iter().map(|found| found.map(|(_, comm_id)| self.join.kin.family(comm_id))).collect()
     }
 }

@@ -26,6 +26,11 @@ impl PerStep {
         Self(if with.is_empty() || with.len() >= all.len() { 1.0 } else { with.len() as f64 / all.len() as f64 })
     }
 
+    /// Whether every step of the job has a collective.
+    pub(super) fn is_every(self) -> bool {
+        self.0 >= 1.0
+    }
+
     /// A time per step from a time per step with a collective.
     pub(super) fn ns(self, ns: i64) -> i64 {
         if self.0 < 1.0 { (ns as f64 * self.0).round() as i64 } else { ns }

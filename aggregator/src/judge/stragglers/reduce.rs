@@ -68,6 +68,8 @@ pub(crate) fn reduce_replayed(
     let (hidden_ns, not_beside) = measured.hidden_ns(replay, &bases);
     let clock_error_ns: Vec<Option<i64>> = parts.iter().map(|p| clock_error_ns(p.rank, p.has_device)).collect();
     let transfers = measured.judge_transfers(&clock_error_ns, replay, (&mut cases, &mut bases), thresholds);
+    let (works, alone_ns) = measured.without_faults(replay, (&mut cases, &bases));
+    let measured = Measured { alone_ns: &alone_ns, ..measured };
     let verdicts = judge(&cases, &bases, &hidden_ns, thresholds);
     let shown = Shown::of(&cases, &verdicts, &ranges);
     let judged = JudgedRanks {
@@ -97,7 +99,7 @@ pub(crate) fn reduce_replayed(
         waited_ns: charges.suffered_ns.iter().sum(),
         charged_ns: charges.caused_ns.clone(),
         before_recording_ns: charges.before_recording_ns,
-        together_ns: measured.together_ns(replay, &verdicts, &transfers.slow),
+        together_ns: measured.together_ns(replay, &verdicts, (&works, &transfers.slow)),
         moving,
         omissions: omissions(join, &excess, &parts, &left_out),
     };

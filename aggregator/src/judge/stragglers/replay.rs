@@ -140,12 +140,25 @@ impl Replay {
     /// By how much the run would be shorter if these ranks worked as a typical rank does, and ranks left some collectives
     /// earlier: (position of the instance, position of the rank) to ns.
     pub(super) fn saved_ns(&self, is_typical: &dyn Fn(usize) -> bool, earlier_ns: &FxHashMap<(u32, u32), i64>) -> i64 {
+        self.saved_instead_ns(is_typical, earlier_ns, None)
+    }
+
+    /// The same with [other work](Change::instead) of these ranks.
+    pub(super) fn saved_instead_ns(
+        &self,
+        is_typical: &dyn Fn(usize) -> bool,
+        earlier_ns: &FxHashMap<(u32, u32), i64>,
+        instead: Option<&FxHashMap<u32, Work>>,
+    ) -> i64 {
         let of_node = |node: &Node| {
             let earlier_ns = earlier_ns.get(&(node.instance, node.rank)).copied();
             earlier_ns.filter(|_| self.step_of[node.instance as usize].is_some()).unwrap_or(0)
         };
+        let mut leaves_earlier = vec![false; if earlier_ns.is_empty() { 0 } else { self.ranks }];
+        earlier_ns.keys().for_each(|(_, rank)| leaves_earlier[*rank as usize] = true);
         let earlier_ns = if earlier_ns.is_empty() { Vec::new() } else { self.nodes.iter().map(of_node).collect() };
-        self.ends_ns[1] - self.end_ns(&Change { is_typical, earlier_ns, blocks: false })
+        let change = Change { is_typical, earlier_ns, leaves_earlier, instead, blocks: false };
+        self.ends_ns[1] - self.end_ns(&change)
     }
 
     /// For each of some ranks, by how much the run would be shorter still if the others of them worked as a typical rank does
@@ -285,7 +298,8 @@ impl Replay {
         let mut ahead_ns = 0;
         for (at, node) in self.nodes.iter().enumerate() {
             let rank = node.rank as usize;
-            let work = if changed[rank] { node.typical } else { node.work };
+            let instead = || change.instead?.get(&(at as u32)).copied();
+            let work = if changed[rank] { instead().unwrap_or(node.typical) } else { node.work };
             let blocks = change.blocks && self.step_of[node.instance as usize].is_some();
             let (ready_ns, arrival_ns) = self.times_of(at as u32, work, latest[rank], (ahead_ns, blocks), &state);
             state.ready_ns[at] = ready_ns;
@@ -293,7 +307,7 @@ impl Replay {
             let last_ns = &mut state.last_ns[node.instance as usize];
             *last_ns = (*last_ns).max(arrival_ns);
             latest[rank] = at as u32;
-            if changed[rank] {
+            if changed[rank] || change.leaves_earlier.get(rank).copied().unwrap_or(false) {
                 ahead_ns = node.arrival_ns - arrival_ns;
             }
         }
@@ -347,13 +361,24 @@ pub(super) struct Change<'a> {
     pub(super) is_typical: &'a dyn Fn(usize) -> bool,
     /// By how much ranks leave earlier than recorded, for each node; empty: not at all.
     pub(super) earlier_ns: Vec<i64>,
+    /// The ranks whose own transfers are shorter, by position; empty: none. As of changed ranks, waits for what was not recorded
+    /// are as much shorter as these ranks are earlier.
+    pub(super) leaves_earlier: Vec<bool>,
+    /// The work of nodes of these ranks that is not that of a typical rank.
+    pub(super) instead: Option<&'a FxHashMap<u32, Work>>,
     /// Whether a rank works on only after it left a collective, so that nothing overlaps.
     pub(super) blocks: bool,
 }
 
 impl Change<'_> {
     pub(super) fn nothing() -> Self {
-        Self { is_typical: &|_| false, earlier_ns: Vec::new(), blocks: false }
+        Self {
+            is_typical: &|_| false,
+            earlier_ns: Vec::new(),
+            leaves_earlier: Vec::new(),
+            instead: None,
+            blocks: false,
+        }
     }
 }
 

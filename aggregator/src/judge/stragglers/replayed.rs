@@ -82,7 +82,7 @@ impl Replayed {
             earlier_ns.resize(replay.nodes.len(), 0);
             earlier_ns.iter_mut().zip(replay.after_waits_ns()).for_each(|(earlier, later)| *earlier += later);
         }
-        let change = Change { is_typical: &is_typical, earlier_ns, blocks: different.blocks };
+        let change = Change { is_typical: &is_typical, earlier_ns, blocks: different.blocks, ..Change::nothing() };
         Some(replay.step_lengths_ns(&change).into_iter().map(|ns| self.per_step.ns(ns)).collect())
     }
 
@@ -93,7 +93,7 @@ impl Replayed {
             return Vec::new();
         }
         let earlier_ns = self.replay.scaled_ns(&|_| 0.0);
-        let change = Change { is_typical: &|_| true, earlier_ns, blocks: false };
+        let change = Change { is_typical: &|_| true, earlier_ns, ..Change::nothing() };
         let rows = self.replay.idle_ns(&change).into_iter();
         let ns = |ns| self.per_step.ns(ns);
         rows.filter_map(|(at, step, step_ns, bubble_ns)| {

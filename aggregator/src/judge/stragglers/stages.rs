@@ -8,6 +8,9 @@
 //!
 //! A communicator whose ranks send and receive in different directions joins several stages. The ranks that meet in any other
 //! communicator belong to one stage. Without sends, all ranks do.
+//!
+//! The messages of a rank that was not recorded are missing at its peers too. So the ranks of a communicator in which messages have
+//! no peer do not show their stage: they belong to that of the ranks which they meet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,8 +28,10 @@ struct Messages {
     first: BTreeMap<(i64, i32), (i64, bool)>,
 }
 
-/// For each of `ranks` ranks, the number of its stage: the lowest rank of it.
-pub(super) fn stages(instances: &[Joined], ranks: usize) -> Vec<usize> {
+/// For each rank, the number of its stage: the lowest rank of it. `has_unmatched` says of each rank whether some of its collectives
+/// were matched with those of no other rank.
+pub(super) fn stages(instances: &[Joined], has_unmatched: &[bool]) -> Vec<usize> {
+    let ranks = has_unmatched.len();
     let messages = messages(instances, ranks);
     if messages.iter().all(|messages| messages.ways.is_empty()) {
         return vec![0; ranks];
@@ -35,14 +40,30 @@ pub(super) fn stages(instances: &[Joined], ranks: usize) -> Vec<usize> {
     for instance in instances.iter().filter(|instance| instance.symmetric && instance.arrivals.len() > 1) {
         groups.insert(instance.arrivals.iter().map(|a| a.rank).collect());
     }
+    let is_known = shows_its_stage(&messages, has_unmatched);
+    let is_stage = |group: &&Vec<usize>| {
+        let known: Vec<usize> = group.iter().copied().filter(|rank| is_known[*rank]).collect();
+        // If few show their stage, all that is known counts.
+        let shown = if 2 * known.len() >= group.len() { &known } else { *group };
+        shown.windows(2).all(|pair| alike(&messages, pair[0], pair[1]))
+    };
     let mut stage_of: Vec<usize> = (0..ranks).collect();
-    for group in groups.iter().filter(|group| group.windows(2).all(|pair| alike(&messages, pair[0], pair[1]))) {
+    for group in groups.iter().filter(is_stage) {
         let joined: BTreeSet<usize> = group.iter().map(|rank| stage_of[*rank]).collect();
         if let Some(first) = joined.first().copied() {
             stage_of.iter_mut().filter(|stage| joined.contains(stage)).for_each(|stage| *stage = first);
         }
     }
     stage_of
+}
+
+/// Whether all messages in the communicators in which a rank sends or receives are known.
+fn shows_its_stage(messages: &[Messages], has_unmatched: &[bool]) -> Vec<bool> {
+    let comms = |of: &Messages| of.ways.iter().map(|(comm_id, ..)| *comm_id).collect::<BTreeSet<i64>>();
+    let unmatched = messages.iter().zip(has_unmatched).filter(|(_, has)| **has);
+    let incomplete: BTreeSet<i64> = unmatched.flat_map(|(of, _)| comms(of)).collect();
+    let is_known = |(of, has): (&Messages, &bool)| !has && comms(of).is_disjoint(&incomplete);
+    messages.iter().zip(has_unmatched).map(is_known).collect()
 }
 
 fn messages(instances: &[Joined], ranks: usize) -> Vec<Messages> {

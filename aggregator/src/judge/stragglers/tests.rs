@@ -3,6 +3,7 @@
 mod build;
 mod drawn;
 mod job_path;
+mod kin;
 mod kineto;
 mod noise;
 mod occasional;

@@ -108,6 +108,21 @@ fn work_ahead_belongs_to_later_collectives() {
     assert_eq!(saved, [100]);
 }
 
+/// Rank 0 works 60 ns for `B`, the last collective, and waits for `A` meanwhile. Work before the last collective is not lost, although
+/// there is none to which it could move on.
+///
+/// ```text
+///   rank 0   ##[~~~~~~~~~~AA][BB]            would be ##[AA]bbbb[BB]: B begins at 80
+///   rank 1   ##[~~~~~~~~~~AA][BB]
+///   rank 2   ############[AA]bb[BB]
+/// ```
+#[test]
+fn work_ahead_of_the_last_collective_stays_there() {
+    let early = |own_ns| vec![at(0, 20, 20, 160, None), at(0, own_ns, 160, 200, None)];
+    let late = vec![at(0, 120, 120, 140, None), at(0, 20, 160, 180, Some(0))];
+    assert_eq!(saved_ns(&[early(60), early(20), late], &[&[2]]), [80], "100 if the work for B were lost");
+}
+
 /// The work between two collectives of one communicator waits for a collective of another that is still in flight elsewhere.
 ///
 /// ```text

@@ -5,12 +5,14 @@ use crate::judge::stragglers::tests::build::instance;
 use crate::measure::own_time::{OwnTime, Stretch};
 use crate::model::{Barrier, Instance, Member};
 
-/// One event of a step: a message, or a collective of some ranks. A list of them is in order.
+/// One event of a step: a message, a message to a rank that was not recorded, or a collective of some ranks. A list of them is in
+/// order.
 enum Event<'a> {
     Message(i32, i32),
+    Unmatched(i32),
     Meet(&'a [i32]),
 }
-use Event::{Meet, Message};
+use Event::{Meet, Message, Unmatched};
 
 /// The stages of `ranks` ranks that do the same in each of three steps.
 fn stages_of(ranks: i32, events: &[Event<'_>]) -> Vec<usize> {
@@ -22,6 +24,11 @@ fn stages_of(ranks: i32, events: &[Event<'_>]) -> Vec<usize> {
             let (members, sender) = match event {
                 Message(from, to) => (vec![*from.min(to), *from.max(to)], Some(*from)),
                 Meet(ranks) => (ranks.to_vec(), None),
+                Unmatched(from) => {
+                    let stretch = Stretch { step: Some(step as i32), own_ns: Some(1), ..Stretch::default() };
+                    parts[*from as usize].stretches.push(stretch);
+                    continue;
+                }
             };
             let members = members.into_iter().map(|rank| {
                 let part = &mut parts[rank as usize];
@@ -55,6 +62,14 @@ fn replicas_of_a_stage_are_one_stage() {
     let meetings = [Meet(&[0, 1]), Meet(&[2, 3]), Meet(&[0, 1, 2, 3])];
     let events: Vec<Event<'_>> = messages.into_iter().chain(meetings).collect();
     assert_eq!(stages_of(4, &events), [0, 0, 2, 2]);
+}
+
+#[test]
+fn a_rank_that_sends_to_a_missing_one_stays_in_its_stage() {
+    // Rank 5, to which rank 2 sends, was not recorded.
+    let messages = [Message(0, 3), Message(1, 4), Unmatched(2), Message(3, 0), Message(4, 1)];
+    let events: Vec<Event<'_>> = messages.into_iter().chain([Meet(&[0, 1, 2]), Meet(&[3, 4])]).collect();
+    assert_eq!(stages_of(5, &events), [0, 0, 0, 3, 3]);
 }
 
 #[test]
