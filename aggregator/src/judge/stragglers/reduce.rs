@@ -80,6 +80,7 @@ pub(crate) fn reduce_replayed(
         charges: &charges,
         last: &Last::of(&join),
         errors_ns: measured.errors_ns(&cases, &verdicts, thresholds),
+        has_sends: replay.has_sends,
         length_ns: replay.length_ns(),
     };
     let left_out = LeftOut {

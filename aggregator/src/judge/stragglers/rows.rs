@@ -10,6 +10,7 @@ use crate::judge::stragglers::excess::Excess;
 use crate::judge::stragglers::join::Join;
 use crate::judge::stragglers::last::Last;
 use crate::judge::stragglers::measured::{Measured, Shown};
+use crate::judge::stragglers::standing::RANK_SIGMA;
 use crate::measure::own_time::OwnTime;
 use crate::model::thresholds::Thresholds;
 
@@ -23,6 +24,8 @@ pub(super) struct JudgedRanks<'a> {
     pub(super) last: &'a Last,
     /// By how much the delay of each rank that stands out may be off, at 95 %.
     pub(super) errors_ns: Vec<Option<i64>>,
+    /// Whether ranks send to each other. What their work waits for is not recorded, so more of an excess may delay the steps.
+    pub(super) has_sends: bool,
     /// The length of the run.
     pub(super) length_ns: Option<i64>,
 }
@@ -39,7 +42,7 @@ impl JudgedRanks<'_> {
             Some(occasion) => median_interval_ns(&excess.only(&occasion.at).of_rank(rank)),
             None => median_interval_ns(&own_ns),
         };
-        let (delay_ns, error_ns) = (case.delay_ns(judged.1), self.errors_ns[rank]);
+        let (delay_ns, error_ns) = (case.delay_ns(judged.1), self.error_ns(rank));
         let transfers = case.transfers.as_ref().filter(|_| judged.1 == Some(StandsOn::Transfers));
         let share_of_steps = occasion
             .map(|o| o.at.len() as f64 / o.steps as f64)
@@ -56,7 +59,10 @@ impl JudgedRanks<'_> {
             own_excess_high_ns: interval.map(|i| i.1),
             step_delay_ns: delay_ns,
             step_delay_low_ns: error_ns.map(|error| (delay_ns - error).max(0)),
-            step_delay_high_ns: error_ns.map(|error| delay_ns.saturating_add(error)),
+            step_delay_high_ns: error_ns.map(|error| {
+                let excess_ns = transfers.map_or(case.own_excess_ns, |transfers| transfers.excess_ns);
+                delay_ns.max(if self.has_sends { excess_ns } else { 0 }).saturating_add(error)
+            }),
             caused_wait_ns: measured.per_waited_step_ns(charges.caused_ns[rank]),
             inherited_ns: measured.per_waited_step_ns(charges.inherited_ns[rank]),
             suffered_wait_ns: measured.per_waited_step_ns(charges.suffered_ns[rank]),
@@ -79,6 +85,12 @@ impl JudgedRanks<'_> {
             // Where the rank ran is added later.
             ..StragglerRow::default()
         }
+    }
+
+    /// With sends, no less than ranks usually differ by.
+    fn error_ns(&self, rank: usize) -> Option<i64> {
+        let least_ns = if self.has_sends { RANK_SIGMA * self.cases[rank].step_ns as f64 } else { 0.0 };
+        self.errors_ns[rank].map(|error_ns| error_ns.max(least_ns.round() as i64))
     }
 
     fn slowdown(&self, rank: usize) -> Option<f64> {

@@ -16,7 +16,7 @@
 use crate::base::stats::{MEDIAN_SE_PER_MEAN_SE, median, student_quantile};
 
 /// The standard deviation τ between equal ranks, as a share of a step.
-const RANK_SIGMA: f64 = 0.005;
+pub(super) const RANK_SIGMA: f64 = 0.005;
 /// The degrees of freedom of τ.
 const RANK_FREEDOM: f64 = 4.0;
 /// The probability that a clean job has a rank that is [`Standing::Certain`].
