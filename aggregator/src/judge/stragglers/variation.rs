@@ -460,6 +460,7 @@ mod tests {
                 end_ns: 40 * at as i64 + arrival_ns + leave_ns,
                 work: Work { own_ns, after_ns },
                 typical: Work { own_ns: typical_ns, after_ns },
+                sigma_ns: 0,
                 leave: Leave::AfterLast(leave_ns),
             });
             entered[*rank] = at as u32;
