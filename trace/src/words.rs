@@ -321,6 +321,10 @@ vocabularies! {
         DeviceModel = "device_model",
         /// The communication of a communicator.
         Communicator = "communicator",
+        /// The communication of one rank.
+        Link = "link",
+        /// All ranks of a stage of a pipeline.
+        Stage = "stage",
         /// Several ranks without such a thing in common.
         Several = "several",
     }

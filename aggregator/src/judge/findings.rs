@@ -9,7 +9,7 @@ mod kernels;
 mod memory;
 mod occupancy;
 pub(crate) mod overhead;
-mod stages;
+pub(crate) mod stages;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

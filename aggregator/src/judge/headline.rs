@@ -6,13 +6,14 @@ mod lines;
 
 use std::collections::BTreeSet;
 
-use trace::{Reason, StandsOn, StragglerRow, Verdict as RankVerdict, Word};
+use trace::{Level, Reason, StandsOn, StragglerRow, Verdict as RankVerdict, Word};
 
 use self::level::level;
 use crate::base::stats::lower_median;
 use crate::base::units::{ns, plural, ranks_named, spoken_z};
 use crate::judge::exposed_waits::Exposed;
-use crate::judge::stragglers::{Moving, differ};
+use crate::judge::findings::stages::longest;
+use crate::judge::stragglers::{Moving, Together, differ};
 use crate::model::analysis::{Analysis, Facts, Tables, Verdict, VerdictKind};
 use crate::model::thresholds::Thresholds;
 
@@ -22,7 +23,7 @@ pub(crate) struct Found {
     /// A delay that is another rank's in each step.
     pub moving: Option<Moving>,
     /// By how much a step would be shorter without all causes, if they are several.
-    pub together_ns: Option<i64>,
+    pub together: Option<Together>,
 }
 
 /// The verdict on a run.
@@ -55,7 +56,9 @@ pub(crate) fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresho
         causes: ranks(&causes),
         suspects: ranks(&suspects),
         step_ns,
-        together_delay_ns: found.together_ns,
+        together_delay_ns: found.together.map(|all| all.ns),
+        together_delay_low_ns: found.together.and_then(|all| all.interval_ns).map(|ends| ends.0),
+        together_delay_high_ns: found.together.and_then(|all| all.interval_ns).map(|ends| ends.1),
         exposed_wait_ns: waits.longest.map(|(_, ns)| ns),
         ..row.map(numbers).unwrap_or_default()
     };
@@ -104,6 +107,34 @@ pub(crate) fn take_top_finding(analysis: &mut Analysis) {
         analysis.verdict.title = if first.is_some() { "TOP FINDING".into() } else { "NO FINDING".into() };
         analysis.verdict.action = first.map(|finding| finding.suggestion.to_string());
     }
+}
+
+/// Makes a stage that works longer than the others the headline, if no rank is suspected. Whether its layers are more or its devices
+/// are slower, no other rank shows.
+pub(crate) fn take_stage(analysis: &mut Analysis) {
+    let verdict = &analysis.verdict;
+    let names_no_rank = match verdict.kind {
+        VerdictKind::Balanced => true,
+        VerdictKind::Undecided => verdict.suspects.is_empty(),
+        VerdictKind::Cause | VerdictKind::Nothing => false,
+    };
+    let Some(stage) = longest(analysis).filter(|_| names_no_rank) else { return };
+    let (named, step_ns) = (ranks_named(&stage.ranks), verdict.step_ns);
+    let finding = stage.finding();
+    let share = share_of_step(stage.saving_ns, step_ns);
+    analysis.verdict = Verdict {
+        kind: VerdictKind::Undecided,
+        level: Some(Level::Stage.into()),
+        doubt: Some("no rank of another stage does the same work: it may have more layers, or slower devices".into()),
+        step_ns,
+        exposed_wait_ns: verdict.exposed_wait_ns,
+        sentence: format!("{}. No rank slows the others of its stage.", finding.title),
+        title: format!("UNEVEN STAGES: {named}"),
+        cost: Some(format!("at most {}{share}", ns(stage.saving_ns))),
+        location: Some(finding.title.to_string()),
+        action: Some(finding.suggestion.to_string()),
+        ..Verdict::default()
+    };
 }
 
 /// Whether a rank stands out, but lengthens the steps by too little to be a cause.
@@ -391,7 +422,7 @@ fn why(row: &StragglerRow, facts: &Facts) -> String {
             format!("they take {} longer per step than those of communicators of the same size", transfers())
         }
         Some(Reason::Network) => {
-            format!("it leaves collectives later than the other ranks, by {} per step", transfers())
+            format!("its transfers take {} longer per step than those of the other ranks", transfers())
         }
         None => format!("it spends {place} than the other ranks do{part}"),
     }
@@ -419,8 +450,7 @@ fn certainty(row: &StragglerRow, t: &Thresholds) -> String {
     let by_transfers = stands_on_transfers(row);
     let what = match () {
         () if by_range => "That range takes longer",
-        () if row.slow_comm_id.is_some() => "They take longer",
-        () if by_transfers => "It leaves later",
+        () if by_transfers => "They take longer",
         () => "Its own work takes longer",
     };
     let mut text = match persistence {

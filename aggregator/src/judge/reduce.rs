@@ -245,7 +245,7 @@ fn reduce_aligned(
     drop((instances, collectives));
     identify(&mut stragglers.stragglers, &facts.identities);
     omissions.extend(stragglers.omissions);
-    let found = headline::Found { moving: stragglers.moving, together_ns: stragglers.together_ns };
+    let found = headline::Found { moving: stragglers.moving, together: stragglers.together };
     tables.stragglers = stragglers.stragglers;
     tables.straggler_steps = stragglers.steps;
     tables.collective_waits = stragglers.waits;
@@ -264,6 +264,7 @@ fn reduce_aligned(
     let mut analysis = Analysis { facts, verdict, tables };
     analysis.tables.findings = findings(&analysis, options, &memory, of_parts);
     headline::take_top_finding(&mut analysis);
+    headline::take_stage(&mut analysis);
     Ok((analysis, clocks, replayed))
 }
 

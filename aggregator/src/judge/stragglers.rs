@@ -66,6 +66,15 @@ pub type ToGlobal<'a> = &'a dyn Fn(i32, bool, i64) -> i64;
 /// The error of global times of a rank's host or, if the flag is set, device clock, at 95 %; `None` if it is unknown.
 pub type ClockError<'a> = &'a dyn Fn(i32, bool) -> Option<i64>;
 
+/// By how much a step would be shorter without all causes together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Together {
+    /// Per step.
+    pub ns: i64,
+    /// The 95 % interval; `None` if that of a cause is unknown.
+    pub interval_ns: Option<(i64, i64)>,
+}
+
 /// The result of the reduction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stragglers {
@@ -84,7 +93,7 @@ pub struct Stragglers {
     /// Waits for ranks that were already late at the first recorded collective.
     pub before_recording_ns: i64,
     /// By how much a step would be shorter without all causes; `None` if there are not several.
-    pub together_ns: Option<i64>,
+    pub together: Option<Together>,
     /// A delay that moves from rank to rank.
     pub moving: Option<Moving>,
     /// Steps and collectives that could not be used, with the reason.

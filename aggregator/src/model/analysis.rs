@@ -155,6 +155,10 @@ pub struct Verdict {
     pub step_delay_high_ns: Option<i64>,
     /// By how much a step would be shorter without all causes together; `None` if there are not several.
     pub together_delay_ns: Option<i64>,
+    /// Lower end of the 95 % interval of that; `None` if the interval of a cause is unknown.
+    pub together_delay_low_ns: Option<i64>,
+    /// Upper end of the 95 % interval of that.
+    pub together_delay_high_ns: Option<i64>,
     /// The condition of a cause that an undecided verdict does not meet.
     pub doubt: Option<String>,
     /// Whether the excess of the suspected rank is within the usual variation of ranks and steps, as far as the recorded

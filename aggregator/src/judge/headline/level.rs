@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use trace::{Level, StragglerRow};
+use trace::{Level, StandsOn, StragglerRow};
 
 use crate::base::units::ranks_named;
 use crate::model::analysis::RankIdentity;
@@ -34,12 +34,14 @@ pub(super) fn level(causes: &[&StragglerRow], identities: &[RankIdentity]) -> Op
     let at = |level, place, sentence| Found { level, place: Some(place), sentence };
     Some(match (first.slow_comm_id, ranks.len()) {
         (Some(_), _) => found(Level::Communicator),
+        (None, 1) if first.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Transfers) => found(Level::Link),
         (None, 1) => found(Level::Rank),
         _ => match (shares(|i| i.host.as_ref()), shares(|i| i.device_name.as_ref())) {
-            (Some(host), _) => at(Level::Host, host.clone(), shared(format!("of host {host}"))),
-            (None, Some(model)) => {
+            // A host that is the only one with its model of device is slow by that.
+            (_, Some(model)) => {
                 at(Level::DeviceModel, model.clone(), shared(format!("with devices of the model {model}")))
             }
+            (Some(host), None) => at(Level::Host, host.clone(), shared(format!("of host {host}"))),
             (None, None) => found(Level::Several),
         },
     })
@@ -72,6 +74,15 @@ mod tests {
     }
 
     #[test]
+    fn the_only_host_with_a_model_is_slow_by_its_model() {
+        let mut identities = identities();
+        identities[2].device_name = Some("H200".into());
+        let rows: Vec<StragglerRow> = [2, 3].map(|rank| StragglerRow { rank, ..StragglerRow::default() }).into();
+        let found = level(&rows.iter().collect::<Vec<_>>(), &identities).unwrap();
+        assert_eq!((found.level, found.place.as_deref()), (Level::DeviceModel, Some("H200")));
+    }
+
+    #[test]
     fn slow_ranks_share_a_host_or_a_model_only_if_they_are_all_of_its_ranks() {
         let host = found(&[3, 2], None).unwrap();
         assert_eq!((host.level, host.place.as_deref()), (Level::Host, Some("b")));
@@ -89,6 +100,8 @@ mod tests {
             "all ranks have nothing apart from others"
         );
         assert_eq!(found(&[3], None).unwrap().level, Level::Rank, "one rank is a rank");
+        let link = StragglerRow { rank: 3, stands_on: Some("transfers".into()), ..StragglerRow::default() };
+        assert_eq!(level(&[&link], &identities()).unwrap().level, Level::Link);
         assert_eq!(found(&[2, 3], Some(7)).unwrap().level, Level::Communicator);
         assert_eq!(found(&[], None), None);
     }

@@ -45,6 +45,7 @@ fn title(verdict: &Verdict, level: Option<&Level>) -> String {
         (VerdictKind::Cause, Some((trace::Level::Communicator, _))) => {
             format!("SLOW LINK between ranks {}", all(&verdict.causes))
         }
+        (VerdictKind::Cause, Some((trace::Level::Link, _))) => format!("SLOW LINK of rank {}", all(&verdict.causes)),
         (VerdictKind::Cause, _) if verdict.causes.len() > 1 => format!("SLOW RANKS {}", all(&verdict.causes)),
         (VerdictKind::Cause, _) => format!("SLOW RANK {}", all(&verdict.causes)),
         (VerdictKind::Undecided, _) if verdict.suspects.len() > 1 => {
@@ -77,7 +78,10 @@ fn cost(verdict: &Verdict, row: &StragglerRow, rivals: &[&StragglerRow], t: &Thr
     }
     text.push_str(&format!(", {}", seen(row, t)));
     if let Some(all_ns) = verdict.together_delay_ns.filter(|ns| *ns > HIDING * row.step_delay_ns) {
-        return format!("{} per step, all slow ranks together; rank {} alone {text}", ns(all_ns), row.rank);
+        let interval = verdict.together_delay_low_ns.zip(verdict.together_delay_high_ns);
+        let interval =
+            interval.map_or(String::new(), |(low, high)| format!(" (95 % interval {} to {})", ns(low), ns(high)));
+        return format!("{} per step{interval}, all slow ranks together; rank {} alone {text}", ns(all_ns), row.rank);
     }
     text + &also("Also slow", &rivals.iter().copied().filter(|other| !is_of_link(row, other)).collect::<Vec<_>>())
 }

@@ -244,8 +244,8 @@ fn a_slow_communicator_is_named_by_its_ranks() {
     );
     let late = StragglerRow { slow_comm_id: None, ..member(2) };
     let sentence = judge(vec![late, slow(3, "ok", 0)], Facts::default()).sentence;
-    let wanted = "rank 2 slows every step by 20.0 ms (10 % of a step): it leaves collectives later than the other ranks, by \
-                  30.0 ms per step. It leaves later in 5 of 5 steps.";
+    let wanted = "rank 2 slows every step by 20.0 ms (10 % of a step): its transfers take 30.0 ms longer per step than those of \
+                  the other ranks. They take longer in 5 of 5 steps.";
     assert_eq!(sentence, wanted);
 }
 
@@ -259,7 +259,7 @@ fn causes_that_hide_each_other_cost_something_together() {
         ..Tables::default()
     };
     let facts = Facts { ranks: vec![0, 2, 5], ..Facts::default() };
-    let found = Found { together_ns: Some(24 * MS), ..Found::default() };
+    let found = Found { together: Some(Together { ns: 24 * MS, interval_ns: None }), ..Found::default() };
     let sentence = |delay_ns| verdict(&tables(delay_ns), &found, &facts, &Thresholds::default()).sentence;
     let hiding = sentence(MS);
     let wanted = "ranks 2, 5 together slow every step by 24.0 ms (12 % of a step), and hide each other. Rank 2 alone slows it \

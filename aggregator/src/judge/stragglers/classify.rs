@@ -231,12 +231,12 @@ impl Case {
         let transfers = |t: &SlowPart| {
             let slow = match t.comm_id {
                 Some(_) => "the collectives of its communicator take",
-                None => "it leaves collectives later than the other ranks, by",
+                None => "its transfers take",
             };
-            let than = if t.comm_id.is_some() { " longer than those of communicators of the same size" } else { "" };
+            let others = if t.comm_id.is_some() { "communicators of the same size" } else { "the other ranks" };
             let (excess_ns, steps) = (t.excess_ns, t.steps);
             format!(
-                "{slow} {}{than} per step ({:.1} % of a step, seen in {} of {steps} steps)",
+                "{slow} {} longer than those of {others} per step ({:.1} % of a step, seen in {} of {steps} steps)",
                 ns(excess_ns),
                 share(excess_ns as f64),
                 t.shown

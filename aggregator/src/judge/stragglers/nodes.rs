@@ -195,8 +195,8 @@ impl<'a> Builder<'a> {
 
     /// Splits the time of each rank into own work and dependencies, so that the unchanged replay gives the recorded times.
     pub(super) fn measure(&mut self) {
-        let belonging = self.belonging_ns();
         let before_wait = self.before_wait();
+        let belonging = self.belonging_in_rows(&self.belonging_ns(), &before_wait);
         let places = self.places();
         let messages = self.work_before_messages(&places);
         let mut since_begin_ns = vec![(None, 0_i64); self.parts.len()];
@@ -223,7 +223,7 @@ impl<'a> Builder<'a> {
             let own_ns = if self.is_queued(at) {
                 let belonging = match places.of.get(&(at as u32)) {
                     Some(way) => messages.before_ns(*way, since_begin_ns[a.rank].1),
-                    None => belonging[node.instance as usize].filter(|_| !before_wait[at]),
+                    None => belonging[at].filter(|_| !before_wait[at]),
                 };
                 belonging.map_or(all_ns, |ns| all_ns.min(ns)).clamp(0, since_ns)
             } else if node.waited != NONE {
@@ -259,6 +259,40 @@ impl<'a> Builder<'a> {
         let shown: Vec<Option<i64>> = self.by_instance.iter().zip(&self.join.instances).map(shown).collect();
         let shares_ns = self.shares_ns(&shown);
         shown.into_iter().zip(shares_ns).map(|(shown, shares)| shown.or_else(|| lower_median(shares))).collect()
+    }
+
+    /// For each node, the work that belongs to its instance, `shown_ns`; less if the rank did less in a row of queued collectives than
+    /// belongs to them. Where all ranks wait for a slow one, only that rank does not queue, so its long work is what is shown.
+    ///
+    /// ```text
+    ///   rank 0   ##[~~~~~~~~~~AA][BB][CC]        b and c below A: 40 ns
+    ///   rank 1   ############[AA]bbbb[BB]cccc[CC]    80 ns shown, 40 for each; of rank 0, 20 belong to each
+    /// ```
+    fn belonging_in_rows(&self, shown_ns: &[Option<i64>], before_wait: &[bool]) -> Vec<Option<i64>> {
+        let of_node = |at: usize| shown_ns[self.nodes[at].instance as usize];
+        let mut belonging: Vec<Option<i64>> = (0..self.nodes.len()).map(of_node).collect();
+        let mut rows: Vec<Vec<usize>> = vec![Vec::new(); self.parts.len()];
+        let mut close = |row: &mut Vec<usize>| {
+            let sum = |of: &dyn Fn(usize) -> i64| row.iter().map(|at| of(*at).max(0)).fold(0_i64, i64::saturating_add);
+            let (did_ns, belongs_ns) = (sum(&|at| self.own_ns(at)), sum(&|at| of_node(at).unwrap_or(0)));
+            let share = did_ns as f64 / belongs_ns.max(1) as f64;
+            for at in row.drain(..).filter(|_| share < 1.0) {
+                belonging[at] = of_node(at).map(|ns| (ns as f64 * share).round() as i64);
+            }
+        };
+        for (at, node) in self.nodes.iter().enumerate() {
+            let row = &mut rows[node.rank as usize];
+            if !self.is_queued(at) {
+                close(row);
+                continue;
+            }
+            row.push(at);
+            if before_wait[at] {
+                close(row);
+            }
+        }
+        rows.iter_mut().for_each(close);
+        belonging
     }
 
     /// For each node, whether the rank waited for its collective, or for a later one, before the next collective, or has no next one.

@@ -100,7 +100,7 @@ pub(crate) fn reduce_replayed(
         waited_ns: charges.suffered_ns.iter().sum(),
         charged_ns: charges.caused_ns.clone(),
         before_recording_ns: charges.before_recording_ns,
-        together_ns: measured.together_ns(replay, &verdicts, (&works, &transfers.slow)),
+        together: measured.together_ns(replay, &verdicts, (&works, &transfers.slow)).map(|ns| judged.together(ns)),
         moving,
         omissions: omissions(join, &excess, &parts, &left_out),
     };

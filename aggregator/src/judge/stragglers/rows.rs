@@ -4,6 +4,7 @@ use trace::{OmissionRow, StandsOn, StragglerRow, StragglerStepRow, Verdict, Wait
 
 use crate::base::stats::median_interval_ns;
 use crate::base::units::ns;
+use crate::judge::stragglers::Together;
 use crate::judge::stragglers::charge::{Charges, PAIRED_MAX};
 use crate::judge::stragglers::classify::{Case, Judged};
 use crate::judge::stragglers::excess::Excess;
@@ -59,10 +60,7 @@ impl JudgedRanks<'_> {
             own_excess_high_ns: interval.map(|i| i.1),
             step_delay_ns: delay_ns,
             step_delay_low_ns: error_ns.map(|error| (delay_ns - error).max(0)),
-            step_delay_high_ns: error_ns.map(|error| {
-                let excess_ns = transfers.map_or(case.own_excess_ns, |transfers| transfers.excess_ns);
-                delay_ns.max(if self.has_sends { excess_ns } else { 0 }).saturating_add(error)
-            }),
+            step_delay_high_ns: error_ns.map(|error| delay_ns.max(self.unseen_ns(rank)).saturating_add(error)),
             caused_wait_ns: measured.per_waited_step_ns(charges.caused_ns[rank]),
             inherited_ns: measured.per_waited_step_ns(charges.inherited_ns[rank]),
             suffered_wait_ns: measured.per_waited_step_ns(charges.suffered_ns[rank]),
@@ -91,6 +89,24 @@ impl JudgedRanks<'_> {
     fn error_ns(&self, rank: usize) -> Option<i64> {
         let least_ns = if self.has_sends { RANK_SIGMA * self.cases[rank].step_ns as f64 } else { 0.0 };
         self.errors_ns[rank].map(|error_ns| error_ns.max(least_ns.round() as i64))
+    }
+
+    /// With sends, all of an excess may delay the step.
+    fn unseen_ns(&self, rank: usize) -> i64 {
+        let case = &self.cases[rank];
+        let transfers = case.transfers.as_ref().filter(|_| self.verdicts[rank].1 == Some(StandsOn::Transfers));
+        let excess_ns = transfers.map_or(case.own_excess_ns, |transfers| transfers.excess_ns);
+        if self.has_sends { excess_ns } else { 0 }
+    }
+
+    /// The delay by all causes together, whose errors add up as those of independent measurements.
+    pub(super) fn together(&self, ns: i64) -> Together {
+        let causes = || (0..self.verdicts.len()).filter(|rank| self.verdicts[*rank].0 == Verdict::Cause);
+        let squares: Option<Vec<f64>> = causes().map(|rank| Some((self.error_ns(rank)? as f64).powi(2))).collect();
+        let error_ns = squares.map(|squares| squares.iter().sum::<f64>().sqrt().round() as i64);
+        let most_ns = causes().map(|rank| self.unseen_ns(rank)).max().unwrap_or(0).max(ns);
+        let interval = |error: i64| (ns.saturating_sub(error).max(0), most_ns.saturating_add(error));
+        Together { ns, interval_ns: error_ns.map(interval) }
     }
 
     fn slowdown(&self, rank: usize) -> Option<f64> {

@@ -16,6 +16,8 @@
 //!   as many collectives in each step. Only collectives of the same operation and size are compared. A group transfers for as
 //!   long as its shortest rank is inside the collective, in that rank's own clock: the last rank to arrive waits for no other.
 //!   A job with one communicator that is slow as a whole has nothing to be compared with.
+//! * **A slow link**: a rank is in several communicators, and all that it sends and receives goes through its link. If several groups
+//!   are slow, and one rank is in all of them and no other is, the link of that rank is what is slow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +34,7 @@ const FAMILIES_MAX: usize = 64;
 pub(super) struct SlowTransfers {
     /// The rank, or the ranks of the group, as positions among the parts, ascending.
     pub(super) ranks: Vec<usize>,
-    /// The communicator of a slow group; `None` for a rank that leaves late.
+    /// The communicator of a slow group; `None` for a rank that leaves late, or whose link is slow.
     pub(super) comm_id: Option<i64>,
     /// The median over steps of the excess.
     pub(super) excess_ns: i64,
@@ -73,9 +75,26 @@ pub(super) fn slow(join: &Join, clock_error_ns: &[Option<i64>], least: Least) ->
     let steps: Vec<i32> = steps.into_iter().collect();
     let (families, left_out) = families(join);
     let of_family = |siblings: &Vec<Group>| slow_groups(join, siblings, &steps, least);
-    let mut slow: Vec<SlowTransfers> = families.iter().flat_map(of_family).collect();
+    let mut slow = by_link(families.iter().flat_map(of_family).collect());
     slow.extend(late_leavers(join, clock_error_ns, &steps, least));
     Found { slow, left_out, without_clock: clock_error_ns.iter().filter(|error| error.is_none()).count() }
+}
+
+/// The slow groups; as those of one rank, if it is the only one that is in all of them.
+fn by_link(groups: Vec<SlowTransfers>) -> Vec<SlowTransfers> {
+    let Some((first, others)) = groups.split_first().filter(|(_, others)| !others.is_empty()) else { return groups };
+    let is_in_all = |rank: &&usize| others.iter().all(|group| group.ranks.binary_search(rank).is_ok());
+    let [rank] = first.ranks.iter().filter(is_in_all).copied().collect::<Vec<_>>()[..] else { return groups };
+    let errors = groups.iter().map(|group| (group.error_ns as f64).powi(2));
+    vec![SlowTransfers {
+        ranks: vec![rank],
+        comm_id: None,
+        excess_ns: groups.iter().map(|group| group.excess_ns).fold(0, i64::saturating_add),
+        error_ns: errors.sum::<f64>().sqrt().round() as i64,
+        steps: groups.iter().map(|group| group.steps).min().unwrap_or(0),
+        shown: groups.iter().map(|group| group.shown).min().unwrap_or(0),
+        beyond_ns: groups.into_iter().flat_map(|group| group.beyond_ns).collect(),
+    }]
 }
 
 /// A collective in which a rank or a group differs from a typical one.

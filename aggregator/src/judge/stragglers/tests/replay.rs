@@ -108,6 +108,20 @@ fn work_ahead_belongs_to_later_collectives() {
     assert_eq!(saved, [100]);
 }
 
+/// All ranks wait for rank 2, so it alone shows the work before `B` and `C`, and it is slow there too. The others work half as long.
+///
+/// ```text
+///   rank 0   ##[~~~~AA][BBBBBB][CC]           b and c below A: 40 ns
+///   rank 1   ##[~~~~AA][BBBBBB][CC]
+///   rank 2   ######[AA]bbbb[BBBB]cccc[CC]     would be ##[AA]bb[BBBB]cc[CC]
+/// ```
+#[test]
+fn the_work_of_a_slow_rank_is_not_that_of_those_that_wait_for_it() {
+    let early = vec![at(0, 20, 20, 80, None), at(0, 40, 80, 160, Some(0)), at(0, 0, 160, 220, Some(1))];
+    let late = vec![at(0, 60, 60, 80, None), at(0, 40, 120, 160, Some(0)), at(0, 40, 200, 220, Some(1))];
+    assert_eq!(saved_ns(&[early.clone(), early, late], &[&[2]]), [80], "60 if 40 ns belonged to B on ranks 0 and 1");
+}
+
 /// Rank 0 works 60 ns for `B`, the last collective, and waits for `A` meanwhile. Work before the last collective is not lost, although
 /// there is none to which it could move on.
 ///

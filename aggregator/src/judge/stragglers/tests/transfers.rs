@@ -107,6 +107,33 @@ fn a_slow_group_is_found_among_its_siblings() {
     assert_eq!((with(150, Some(24)), with(150, None)), (vec![], vec![]));
 }
 
+/// ```text
+///   ranks 0, 1, 2   [AAAAAAAA]       ranks 0, 3, 6   [DDDDDDDD]      both are slow, and only rank 0 is in both
+///   ranks 3, 4, 5   [BBB]            ranks 1, 4, 7   [EEE]
+///   ranks 6, 7, 8   [CCC]            ranks 2, 5, 8   [FFF]
+/// ```
+#[test]
+fn the_rank_in_all_slow_groups_has_a_slow_link() {
+    let group = |comm_id, ranks: [usize; 3], after: i64| (comm_id, Some(8), ranks.map(|rank| (rank, after)));
+    let with = |d: i64| {
+        let groups = [
+            group(1, [0, 1, 2], 150),
+            group(2, [3, 4, 5], 50),
+            group(3, [6, 7, 8], 50),
+            group(4, [0, 3, 6], d),
+            group(5, [1, 4, 7], 50),
+            group(6, [2, 5, 8], 50),
+        ];
+        let groups: Vec<Collective<'_>> = groups.iter().map(|(id, bytes, all)| (*id, *bytes, &all[..])).collect();
+        found(8, &groups, None).slow
+    };
+    let slow = with(150);
+    assert_eq!(slow.iter().map(|slow| (slow.ranks.clone(), slow.comm_id)).collect::<Vec<_>>(), [(vec![0], None)]);
+    assert!((190..=210).contains(&slow[0].excess_ns), "{slow:?}");
+    assert_eq!(slow[0].beyond_ns.len(), 2 * 3 * 8, "all ranks of both groups leave earlier without it");
+    assert_eq!(with(50)[0].comm_id, Some(1), "one slow group has no rank apart");
+}
+
 /// Groups of other sizes, or with common ranks, are no siblings: tensor and data parallelism differ.
 #[test]
 fn groups_of_another_dimension_are_not_compared() {
