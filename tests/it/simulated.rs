@@ -98,3 +98,35 @@ fn the_same_options_give_the_same_bytes_and_impossible_ones_are_refused() {
         assert!(!refused.stderr.is_empty() && !out.exists(), "{wrong:?}: {}", refused.said());
     }
 }
+
+/// Replicas, tensor parallelism and a pipeline at once: 4 stages of 8 ranks.
+#[test]
+fn what_is_slow_is_named_in_jobs_with_pipelines() {
+    let pipeline = ["--parallel", "dp=2,tp=4,pp=4"];
+    let two_hosts = ["--parallel", "dp=8", "--host-ranks", "4"];
+    for (common, slow, level) in [
+        (&pipeline[..], "rank=17,ms=3", "rank"),
+        (&pipeline[..], "comm=1,percent=100", "communicator"),
+        (&pipeline[..], "link=3,percent=100", "link"),
+        (&pipeline[..], "stage=1,percent=40", "stage"),
+        (&two_hosts[..], "host=1,percent=20", "host"),
+    ] {
+        let (job, truth) = simulated("simulated-levels", &[common, &["--steps", "6", "--slow", slow][..]].concat());
+        let found = analysis(&job);
+        let verdict = &found["verdict"];
+        assert_eq!(verdict["level"], level, "{slow}: {}", verdict["sentence"]);
+        if level == "stage" {
+            assert!(verdict["title"] == "UNEVEN STAGES: ranks 8–15" && verdict["kind"] == "undecided", "{verdict}");
+            continue;
+        }
+        let mut causes: Vec<i64> = verdict["causes"].as_array().unwrap().iter().filter_map(Value::as_i64).collect();
+        causes.sort_unstable();
+        assert_eq!(Value::from(causes), truth["stragglers"][0]["ranks"], "{slow}: {}", verdict["sentence"]);
+        let of = |end: &str| {
+            let together = verdict[format!("together_delay_{end}")].as_i64();
+            together.or(verdict[format!("step_delay_{end}")].as_i64()).unwrap()
+        };
+        let cost_ns = truth["together_cost_ns"].as_i64().unwrap();
+        assert!((of("low_ns")..=of("high_ns")).contains(&cost_ns), "{slow}: {cost_ns} ns; {}", verdict["sentence"]);
+    }
+}

@@ -4,7 +4,9 @@
 use std::fs;
 use std::path::Path;
 
+use fixtures::data::folder_of_several_communicators;
 use fixtures::simulator::{find, judge, simulate, write};
+use serde_json::Value;
 
 use crate::support::{aggregator, scratch};
 
@@ -60,4 +62,31 @@ fn a_seed_gives_the_same_traces() {
     let first = write_seed(SEED, "truth-seed");
     assert_eq!(first, write_seed(SEED, "truth-seed-again"));
     assert_ne!(first, write_seed(SEED + 1, "truth-seed-other"));
+}
+
+/// Real jobs whose compute is a pause, so that what is planted costs what it should on few cores. The steps of d3_slow5_fwd are 137 ms
+/// longer than those of d3_clean. For the others, no clean job was recorded: they cost no more than their pauses.
+#[test]
+fn real_jobs_of_several_communicators_have_the_planted_cause() {
+    const MS: i64 = 1_000_000;
+    for (name, rank, cost_ms) in [
+        ("d3_clean", None, 0..=0),
+        ("d3_slow5_fwd", Some(5), 137..=137),
+        ("pp2dp4_slow3_opt", Some(3), 0..=60),
+        ("fsdp4_slow1", Some(1), 0..=240),
+    ] {
+        let Some(folder) = folder_of_several_communicators(name) else { continue };
+        let finished = aggregator(&[Path::new("analyze"), Path::new("--json"), folder.as_path()]);
+        let analysis: Value =
+            serde_json::from_str(&finished.stdout).unwrap_or_else(|e| panic!("{name}: {e}: {}", finished.said()));
+        let verdict = &analysis["verdict"];
+        let causes: Vec<i64> = verdict["causes"].as_array().unwrap().iter().filter_map(Value::as_i64).collect();
+        assert_eq!(causes, Vec::from_iter(rank), "{name}: {}", verdict["sentence"]);
+        if rank.is_some() {
+            let of = |key: &str| verdict[key].as_i64().unwrap();
+            let (low_ns, high_ns) = (of("step_delay_low_ns"), of("step_delay_high_ns"));
+            let holds = low_ns <= cost_ms.end() * MS && cost_ms.start() * MS <= high_ns;
+            assert!(holds, "{name}: {low_ns} to {high_ns} ns, and the cost is {cost_ms:?} ms");
+        }
+    }
 }

@@ -26,7 +26,8 @@ pub(super) struct Deviation {
     /// The share of steps that show more than half of the effect; 0 without an effect.
     pub(super) persistence: f64,
     /// The probability that a rank like the others shows half of the effect in as many steps. Unlike the medians and
-    /// deviations above, this includes single slow steps of other ranks, as preemption makes them.
+    /// deviations above, this includes single slow steps of other ranks, as preemption makes them. If the rank is slow, other slow
+    /// ranks do not count.
     pub(super) chance: f64,
     /// The number of the rank's steps.
     pub(super) steps: usize,
@@ -58,11 +59,21 @@ impl Deviation {
 /// If exactly two ranks have values, `series` must hold the signed differences between them. Then the variation comes
 /// from the rank's own steps, because the other rank's series holds the same numbers with the other sign.
 pub(super) fn deviations(series: &[Vec<f64>]) -> Vec<Option<Deviation>> {
+    deviations_beside(series, None)
+}
+
+/// The same. `is_slow` says of each rank whether it is known to be slow; else the outliers are.
+pub(super) fn deviations_beside(series: &[Vec<f64>], is_slow: Option<&[bool]>) -> Vec<Option<Deviation>> {
     let medians: Vec<Option<f64>> = series.iter().map(|v| median(v.iter().copied())).collect();
     let compared = medians.iter().flatten().count();
     let outliers = upper_outliers(&medians);
+    let is_slow = is_slow.unwrap_or(&outliers);
     let pool = if compared > 2 { Pool::of(series) } else { Pool::default() };
     let extremes = Extremes::of(medians.iter().flatten().copied());
+    // Slow ranks are no example of how often a usual rank is slow: of a job's two hosts, one may be slow.
+    let of_slow = series.iter().zip(is_slow).filter(|(_, is_slow)| **is_slow).flat_map(|(values, _)| values);
+    let mut of_slow: Vec<f64> = of_slow.copied().collect();
+    of_slow.sort_unstable_by(f64::total_cmp);
     let deviation_of = |rank: usize| {
         let own = &series[rank];
         let own_median = medians[rank]?;
@@ -80,8 +91,13 @@ pub(super) fn deviations(series: &[Vec<f64>]) -> Vec<Option<Deviation>> {
                 let sigma = others.robust_sigma(center);
                 let spread_ns = extremes.without(own_median).map(|m| (m - center).abs()).fold(0.0, f64::max);
                 let limit = center + (own_median - center) / 2.0;
-                let over = others.len() - others.count(|v| v <= limit);
-                let deviation = against(own, own_median, (center, sigma), (over, others.len()));
+                let mut usual = (others.len() - others.count(|v| v <= limit), others.len());
+                if is_slow[rank] {
+                    let own_over = own.iter().filter(|v| **v > limit).count();
+                    let over = of_slow.len() - of_slow.partition_point(|v| *v <= limit);
+                    usual = (usual.0 + own_over - over, usual.1 + own.len() - of_slow.len());
+                }
+                let deviation = against(own, own_median, (center, sigma), usual);
                 // The excess is the distance from the lower median of the ranks. Of three ranks, that is one of the two
                 // others, whose excess is then 0 in every step. So the variation is taken from the late rank's own
                 // steps.
@@ -93,8 +109,8 @@ pub(super) fn deviations(series: &[Vec<f64>]) -> Vec<Option<Deviation>> {
     (0..series.len()).map(deviation_of).collect()
 }
 
-/// The deviation of `own` from other steps, which have the median `center` and the standard deviation `sigma`. Of all
-/// other steps, `others_over` show more than half of the effect.
+/// The deviation of `own` from other steps, which have the median `center` and the standard deviation `sigma`. Of
+/// `others` steps of usual ranks, `others_over` show more than half of the effect.
 fn against(
     own: &[f64],
     own_median: f64,
@@ -262,6 +278,16 @@ mod tests {
                 prop_assert_eq!(extremes.without(values[at]).collect::<Vec<_>>(), expected);
             }
         }
+    }
+
+    #[test]
+    fn slow_ranks_are_no_example_of_usual_ones() {
+        let rank = |excess: f64| (0..6).map(|step| excess + f64::from(step % 3)).collect::<Vec<f64>>();
+        let series: Vec<Vec<f64>> = (0..8).map(|at| rank(if at < 4 { 0.0 } else { 100.0 })).collect();
+        let chance = |is_slow: &[bool]| deviations_beside(&series, Some(is_slow))[5].unwrap().chance;
+        let half: Vec<bool> = (0..8).map(|at| at >= 4).collect();
+        assert!(chance(&half) < 1e-8, "{}", chance(&half));
+        assert!(chance(&[false; 8]) > 1e-3, "{}", chance(&[false; 8]));
     }
 
     /// To copy and sort the others for each rank would take 10¹⁰ values.

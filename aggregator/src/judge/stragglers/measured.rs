@@ -8,7 +8,7 @@ use trace::{StandsOn, Text, Verdict};
 
 use crate::base::stats::{lower_median, median, median_ns};
 use crate::judge::stragglers::classify::{Case, Judged, Occasion, SlowPart};
-use crate::judge::stragglers::deviation::deviations;
+use crate::judge::stragglers::deviation::deviations_beside;
 use crate::judge::stragglers::evidence::{Compared, Evidence, RangeKey, Ranges, above_others};
 use crate::judge::stragglers::excess::{Excess, series_of};
 use crate::judge::stragglers::faultless::{self, Fault};
@@ -17,7 +17,7 @@ use crate::judge::stragglers::nodes::Work;
 use crate::judge::stragglers::occasional::{self, Delayed};
 use crate::judge::stragglers::per_step::PerStep;
 use crate::judge::stragglers::replay::Replay;
-use crate::judge::stragglers::standing::Medians;
+use crate::judge::stragglers::standing::{Medians, Standing};
 use crate::judge::stragglers::transfers::{self, Least, SlowTransfers};
 use crate::measure::own_time::OwnTime;
 use crate::model::thresholds::Thresholds;
@@ -256,7 +256,8 @@ impl Measured<'_> {
         let (medians, by_collectives) = self.medians(&series, step_ns, t);
         let standings = medians.standings();
         let busy = busy_excess(parts, &excess.steps, per_step);
-        let owns = deviations(&series);
+        let is_slow: Vec<bool> = standings.iter().map(|standing| *standing == Standing::Certain).collect();
+        let owns = deviations_beside(&series, Some(&is_slow));
         let least_effect_ns = |part: &OwnTime| {
             let error_ns = if part.has_device { t.device_error_ns } else { t.host_error_ns };
             (t.min_effect_pct / 100.0 * step_ns as f64).max(t.min_effect_errors * error_ns as f64)
