@@ -1,5 +1,6 @@
 //! The functions of the module.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use aggregator::cli::library::{self, Answer, NamedOption};
@@ -32,6 +33,12 @@ pub(crate) fn tables_of_runs() -> Vec<(&'static str, &'static str)> {
 
 fn names(tables: Vec<Table>) -> Vec<(&'static str, &'static str)> {
     tables.into_iter().map(|table| (table.name, table.doc)).collect()
+}
+
+/// Runs the command with its arguments, its name first, and returns its exit code.
+#[pyfunction]
+pub(crate) fn command(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
+    py.detach(|| rankscope::run_in_process(arguments))
 }
 
 #[pyfunction]

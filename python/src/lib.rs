@@ -24,7 +24,7 @@ mod _rankscope {
     use crate::analysis::NativeAnalysis;
     #[pymodule_export]
     use crate::calls::{
-        analyze, diff, ingest, map_share, reduce, tables_of_analysis, tables_of_runs, version, what_if,
+        analyze, command, diff, ingest, map_share, reduce, tables_of_analysis, tables_of_runs, version, what_if,
     };
     #[pymodule_export]
     use crate::run::NativeRun;

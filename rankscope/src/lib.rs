@@ -5,6 +5,7 @@
 
 mod simulate;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use aggregator::cli::{AnalysisCommand, ShellCommand};
@@ -46,7 +47,7 @@ enum Command {
 
 /// Runs the command and returns its exit code.
 pub fn main_impl() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(trace::command_line::get()) {
         Ok(cli) => cli,
         Err(error) => return rank_agent::print_usage(&error),
     };
@@ -58,6 +59,15 @@ pub fn main_impl() -> ExitCode {
         Command::Simulate(arguments) => simulate::main(arguments, NAME),
         Command::Shell(command) => aggregator::cli::run_shell::<Cli>(&command, NAME),
     }
+}
+
+/// Runs the command for another program, with its arguments, the command's name first, and returns its exit code. The first
+/// call decides the command line of this process; there is no second.
+pub fn run_in_process(arguments: Vec<OsString>) -> u8 {
+    trace::command_line::set(arguments);
+    let code = main_impl();
+    // An ExitCode can be compared, but it does not tell its number.
+    (0..=u8::MAX).find(|number| ExitCode::from(*number) == code).unwrap_or(1)
 }
 
 /// Watches a run, or the run that a process records: a number that is no path is the process id of an `exec`, as for

@@ -57,6 +57,7 @@ mod word;
 mod begin;
 mod cell;
 mod checksum;
+pub mod command_line;
 mod content;
 mod describe;
 mod error;

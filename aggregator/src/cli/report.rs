@@ -58,7 +58,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let settings = Settings {
         timeline_step: arguments.timeline,
         unlike_runs: arguments.input.force,
-        command: quoted(std::env::args_os()),
+        command: quoted(trace::command_line::get().into_iter()),
         ..Settings::default()
     };
     let paths = expand_all(arguments.paths)?;
