@@ -7,6 +7,10 @@ mod json_text;
 mod placement;
 mod shards;
 mod trace_file;
+mod wall_clock;
+mod windows;
 
 pub use shards::{WrittenShards, write_shards};
 pub use trace_file::{Counts, HOOK, Selection, TraceWriter, is_exported};
+pub use wall_clock::Comparison;
+pub use windows::{RankPlace, WindowFile, WindowWriter, WrittenWindow};

@@ -7,6 +7,7 @@
 //!        └── tables.rs: capsules of Arrow ◄── analysis.rs, run.rs ◄┘
 //! ```
 
+mod agent;
 mod analysis;
 mod calls;
 mod changes;
@@ -20,6 +21,8 @@ use pyo3::prelude::pymodule;
 /// What the Python files of the package import.
 #[pymodule]
 mod _rankscope {
+    #[pymodule_export]
+    use crate::agent::{NativeAgent, NativeWindowWriter};
     #[pymodule_export]
     use crate::analysis::NativeAnalysis;
     #[pymodule_export]

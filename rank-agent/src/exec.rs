@@ -12,12 +12,14 @@
 //! states whose clocks were not compared. After the start a problem never stops the program: it is printed, and counted in
 //! the run.
 
+mod agent;
 mod child;
 mod cli;
 pub mod ctl;
 mod endpoint;
 mod environment;
 mod fuzz;
+mod join;
 mod steering;
 mod switch;
 mod sync;
@@ -29,22 +31,23 @@ use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
-use launch::{Identity, Meeting};
+use launch::Identity;
 use recorder::{Recorder, Summary};
 use trace::{CLOCK_SOURCE, CounterRow};
 
-use crate::error::{ranks_text, signal_text};
+use crate::error::signal_text;
 use crate::fabric::agree::{JOB, RunPlace, RunRequest, agree_on_run, agree_on_success, host_hash};
 use crate::fabric::ping::PingTree;
-use crate::fabric::tcp::{Limits, Place, Tcp, Token};
-use crate::fabric::{Control, Solo, Stop};
+use crate::fabric::{Control, Stop};
 use crate::{Error, console};
 use child::{Forwarder, Target};
 use environment::{Environment, ExecContext, find_library};
+use join::{Joined, join, rank_of};
 use steering::{Steering, parts_of, program_joined};
 use switch::Switch;
-use sync::{Progress, Sync};
+use sync::{Progress, Steps, Sync};
 
+pub use agent::{Agent, AgentOptions, AgentPlace};
 pub use cli::{CtlArguments, ExecArguments};
 pub use fuzz::{check_any_ctl, check_any_peer};
 
@@ -68,7 +71,7 @@ fn exec(arguments: &ExecArguments, identity: &Identity, command: &'static str) -
     let target = Target::default();
     let _forwarder = Forwarder::start(target.clone())?;
     let exec = Exec { arguments, identity, command, target };
-    let Joined { control, job, apart } = exec.join()?;
+    let Joined { control, job, apart, .. } = exec.join()?;
     let request = RunRequest {
         out: arguments.out.clone(),
         launcher: identity.launcher.as_str().into(),
@@ -89,15 +92,6 @@ fn exec(arguments: &ExecArguments, identity: &Identity, command: &'static str) -
     let recorder = agree_on_success(&*control, recorder)?;
     steering.listen(&place, identity);
     exec.record((control, apart), &place, &environment, &recorder, steering)
-}
-
-/// The ranks that have met.
-struct Joined {
-    control: Arc<dyn Control>,
-    /// Name of the job; `None` for a job of one rank.
-    job: Option<String>,
-    /// The ranks with which this rank's clock is not compared, and why; `None`: all have met.
-    apart: Option<String>,
 }
 
 struct Exec<'a> {
@@ -136,34 +130,16 @@ impl Exec<'_> {
     }
 
     fn join(&self) -> Result<Joined, Error> {
-        if self.identity.world_size == 1 {
-            return Ok(Joined { control: Arc::new(Solo), job: None, apart: None });
-        }
-        let env = |name: &str| std::env::var(name).ok();
-        let meeting = Meeting::find(self.identity, self.arguments.rendezvous.as_deref(), &env)?;
-        // Without a secret, the job name keeps ranks of other jobs apart.
-        let token = env("RANKSCOPE_TOKEN").filter(|token| !token.is_empty()).unwrap_or_else(|| meeting.job.clone());
-        let place = Place { rank: rank_of(self.identity.rank), size: rank_of(self.identity.world_size) };
-        let limits = Limits { join: Duration::from_secs(self.arguments.join_timeout.into()), ..Limits::default() };
+        let timeout = Duration::from_secs(self.arguments.join_timeout.into());
         let stop = Stop::default();
         self.target.interrupt(Some(stop.clone()));
-        let joined = Tcp::join(place, &meeting, &Token::new(token), limits, stop.clone());
+        let joined = join(self.identity, self.arguments.rendezvous.as_deref(), timeout, stop);
         self.target.interrupt(None);
-        let fabric = match joined {
-            Err(error @ (Error::Network { .. } | Error::Missing { .. } | Error::WrongPeer(_))) => {
-                Tcp::alone(place.rank, error, limits, stop)
-            }
-            joined => joined?,
-        };
-        if let Some(note) = fabric.note() {
+        let joined = joined?;
+        if let Some(note) = &joined.note {
             self.warn(note);
         }
-        let others = |why: &Error| match (why, fabric.size()) {
-            (Error::Missing { ranks, .. }, 2..) => ranks_text(ranks),
-            _ => "the other ranks".into(),
-        };
-        let apart = fabric.absent().map(|why| format!("clocks are not compared with {}: {why}", others(why)));
-        Ok(Joined { control: Arc::new(fabric), job: Some(meeting.job), apart })
+        Ok(joined)
     }
 
     fn config(&self, job: Option<String>) -> serde_json::Map<String, serde_json::Value> {
@@ -208,7 +184,17 @@ impl Exec<'_> {
         let progress = Progress::default();
         let every = self.arguments.ping_every();
         let switch = steering.switch.clone();
-        let sync = Sync { control, tree, recorder: recorder.clone(), every, progress: progress.clone(), switch };
+        let steps = Steps::default();
+        let sync = Sync {
+            control,
+            tree,
+            recorder: recorder.clone(),
+            every,
+            progress: progress.clone(),
+            switch,
+            steps,
+            error_ns: 0,
+        };
         sync.burst()?;
         if self.arguments.paused {
             let shown = place.shown.display();
@@ -323,8 +309,4 @@ impl Exec<'_> {
 /// Whether the injected library has written rows of this rank.
 fn has_rows(run: &Path, rank: i32) -> bool {
     ["events", "collectives", "comms", "memory"].iter().any(|table| parts_of(run, table, rank) > 0)
-}
-
-fn rank_of(number: i32) -> usize {
-    usize::try_from(number).unwrap_or(0)
 }

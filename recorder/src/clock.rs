@@ -101,7 +101,7 @@ fn read_ns(clock: ClockId) -> i64 {
 }
 
 /// Linux's random id of this boot; empty on other systems.
-pub(crate) fn boot_id() -> String {
+pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or(String::new(), |id| id.trim().to_string())
 }
 

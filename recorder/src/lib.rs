@@ -62,7 +62,7 @@ pub mod variables;
 mod writer;
 
 pub use background::spawn;
-pub use clock::Clock;
+pub use clock::{Clock, boot_id};
 pub use control::{CollectiveDetail, ControlPage, Order};
 pub use error::Error;
 pub use hook::ScopeHook;

@@ -15,7 +15,7 @@ pub const CRATES: &[Room<'_>] = &[
     ("aggregator", &["trace", "kineto", "launch"]),
     ("rank-agent", &["trace", "recorder", "sources", "kernels", "launch"]),
     ("rankscope", &["trace", "aggregator", "rank-agent", "fixtures"]),
-    ("python", &["trace", "aggregator", "rankscope"]),
+    ("python", &["trace", "kineto", "launch", "aggregator", "rank-agent", "rankscope"]),
     ("fixtures", &["trace"]),
     ("fuzz", &["trace", "sources", "inject", "kineto", "aggregator", "rank-agent"]),
     ("tests/stand-in-cupti", &[]),

@@ -85,7 +85,7 @@ pub use describe::{Entry, describe, entries};
 pub use error::{Error, io_reason};
 pub use keys::*;
 pub use manifest::{HELD_RANKS, Manifest, TRACE_FILES, check_any_manifest};
-pub use omission::{CLOCK_SOURCE, CUT_SOURCE, OMISSION_SOURCE, worst_omission};
+pub use omission::{CLOCK_SOURCE, CUT_SOURCE, OMISSION_SOURCE, PROFILER_ERROR_NS, worst_omission};
 pub use run::{Growing, Problem, Run};
 pub use shard::{
     Checker, ClosedShard, ForEach, ROW_GROUP_ROWS, Shard, ShardMeta, column_names, is_written_by_rankscope,

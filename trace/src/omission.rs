@@ -8,6 +8,10 @@ pub const OMISSION_SOURCE: &str = "kineto: ";
 /// The `source` of a counter that states why the clocks of some ranks were not compared.
 pub const CLOCK_SOURCE: &str = "clock_sync";
 
+/// Error of a profiler's times in the rank's clock that the clock samples of its run allow for, in ns. Their round trips are longer by
+/// it at each reading of a clock. A window with a larger error is listed.
+pub const PROFILER_ERROR_NS: i64 = 1_000;
+
 /// The `source` of a counter that states why a program was stopped before its end.
 pub const CUT_SOURCE: &str = "interrupted";
 

@@ -173,12 +173,17 @@ impl Known {
         }
     }
 
-    /// Appends everything but the rows and their names.
-    pub(crate) fn append_tables(&mut self, all: &mut RankData, mut next: RankData) {
+    /// Leaves out the communicators and devices that are known already.
+    pub(crate) fn keep_new(&mut self, next: &mut RankData) {
         next.outline.comms.retain(|comm| !self.comms.contains(&comm.comm_id));
         next.devices.retain(|device| !self.devices.contains(&device.device_id));
         self.comms.extend(next.outline.comms.iter().map(|comm| comm.comm_id));
         self.devices.extend(next.devices.iter().map(|device| device.device_id));
+    }
+
+    /// Appends everything but the rows and their names.
+    pub(crate) fn append_tables(&mut self, all: &mut RankData, mut next: RankData) {
+        self.keep_new(&mut next);
         all.outline.comms.extend(next.outline.comms);
         all.devices.extend(next.devices);
         all.outline.collectives.extend(next.outline.collectives);

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use trace::rank::{Events, Launches, NONE, RankData};
 use trace::{
     CollectiveRow, CounterRow, EventRow, FlowRow, OMISSION_SOURCE, OmissionKind, OmissionRow, PartRow, ROW_GROUP_ROWS,
-    RankRow, RecordBatch, Row, ShardMeta, batch_from_rows, write_shard_with,
+    RankRow, RecordBatch, Row, ShardMeta, batch_from_rows, shard_path, write_shard_with,
 };
 
 use crate::Error;
@@ -19,7 +19,7 @@ use crate::read::load::{Loaded, load_wanted};
 use crate::write::event_batch::Window;
 
 /// Rows of a part. A recorder closes its parts at the same number.
-const PART_ROWS: usize = 256 << 10;
+pub(super) const PART_ROWS: usize = 256 << 10;
 
 /// The result of writing one trace.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -75,10 +75,10 @@ pub fn write_shards(files: &[TraceFile], run: &Path, run_id: &str) -> Result<Wri
     }
     let Some(mut all) = all else { return Ok(out) };
     let meta = meta_of(&all.data, run_id);
-    closed.extend(write_tables(&all, run, &meta)?);
+    closed.extend(write_tables(&all, run, &meta, Part::First)?);
     // The last row of `ranks` counts the list, so it is written after it.
     let last = RankRow { parts: Some(closed.len() as i64), ..rank_row(&all) };
-    for shard in [write_table(&closed, run, &meta)?, write_table(&[last], run, &meta)?] {
+    for shard in [write_table(&closed, run, &meta, Part::First)?, write_table(&[last], run, &meta, Part::First)?] {
         closed.extend(shard);
     }
     out.bytes = closed.iter().map(|shard| shard.bytes.unsigned_abs()).sum();
@@ -100,7 +100,7 @@ fn meta_of(data: &RankData, run_id: &str) -> ShardMeta {
 }
 
 /// Writes the rows of a window, whose ids begin at `first_id`, as parts from `first_part` on; returns the closed shards.
-fn write_all_events(
+pub(super) fn write_all_events(
     loaded: &mut Loaded,
     (first_id, first_part): (i64, u32),
     run: &Path,
@@ -123,31 +123,60 @@ fn write_all_events(
 }
 
 /// Writes all tables of a rank but its rows, the list of shards and `ranks`; returns the closed shards.
-fn write_tables(loaded: &Loaded, run: &Path, meta: &ShardMeta) -> Result<Vec<PartRow>, Error> {
+pub(super) fn write_tables(loaded: &Loaded, run: &Path, meta: &ShardMeta, part: Part) -> Result<Vec<PartRow>, Error> {
     let RankData { outline, devices, memory, flows, .. } = &loaded.data;
     let collectives: Vec<CollectiveRow> = outline.collectives.iter().map(|c| c.row.clone()).collect();
     let counters = counters(&loaded.data);
     let writers: [&(dyn Fn() -> Result<Option<PartRow>, Error> + Sync); 7] = [
-        &|| write_table(&collectives, run, meta),
-        &|| write_table(&outline.comms, run, meta),
-        &|| write_table(devices, run, meta),
-        &|| write_table(memory, run, meta),
-        &|| write_table(&outline.steps, run, meta),
-        &|| write_table(flows, run, meta),
-        &|| write_table(&counters, run, meta),
+        &|| write_table(&collectives, run, meta, part),
+        &|| write_table(&outline.comms, run, meta, part),
+        &|| write_table(devices, run, meta, part),
+        &|| write_table(memory, run, meta, part),
+        &|| write_table(&outline.steps, run, meta, part),
+        &|| write_table(flows, run, meta, part),
+        &|| write_table(&counters, run, meta, part),
     ];
     let closed: Vec<Option<PartRow>> = writers.par_iter().map(|write| write()).collect::<Result<_, Error>>()?;
     Ok(closed.into_iter().flatten().collect())
 }
 
-/// Writes a table of one part; `None` if it has no rows.
-fn write_table<R: Row>(rows: &[R], run: &Path, meta: &ShardMeta) -> Result<Option<PartRow>, Error> {
+/// The number of a table's part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The only part.
+    First,
+    /// The first number that is free: other processes of the rank write this table too.
+    Next,
+}
+
+/// The most attempts to find a free part number. An attempt fails if another process takes the number first.
+const MAX_PART_TRIES: u32 = 100;
+
+/// Writes a part of a table; `None` if it has no rows.
+pub(super) fn write_table<R: Row>(
+    rows: &[R],
+    run: &Path,
+    meta: &ShardMeta,
+    part: Part,
+) -> Result<Option<PartRow>, Error> {
     if rows.is_empty() {
         return Ok(None);
     }
     let table = R::table();
-    let closed = write_shard_with(run, &table, meta, 0, &[batch_from_rows(rows)?], &in_parallel)?;
-    Ok(Some(closed.row(meta, &table, 0)))
+    let batches = [batch_from_rows(rows)?];
+    let mut number = 0;
+    for tries in 0.. {
+        let path = |number: u32| shard_path(run, table.name, meta.rank, number);
+        while part == Part::Next && path(number).exists() {
+            number += 1;
+        }
+        match write_shard_with(run, &table, meta, number, &batches, &in_parallel) {
+            Ok(closed) => return Ok(Some(closed.row(meta, &table, number))),
+            Err(_) if part == Part::Next && tries < MAX_PART_TRIES && path(number).exists() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(None)
 }
 
 fn write_events(
@@ -171,7 +200,7 @@ fn in_parallel(columns: usize, encode: &(dyn Fn(usize) + Sync)) {
 
 /// The arrows of the trace, and one from each launch to its device row. Kineto's `ac2g` arrows are not read, because
 /// they only repeat the correlation id.
-fn all_flows(data: &RankData) -> Vec<FlowRow> {
+pub(super) fn all_flows(data: &RankData) -> Vec<FlowRow> {
     let events = &data.events;
     let launches = Launches::collect(events);
     let mut flows = data.flows.clone();
@@ -206,11 +235,11 @@ fn counters(data: &RankData) -> Vec<CounterRow> {
 }
 
 /// The device of the first device row.
-fn used_device(data: &RankData) -> Option<i64> {
+pub(super) fn used_device(data: &RankData) -> Option<i64> {
     data.events.device.iter().copied().find(|device| *device != NONE)
 }
 
-fn rank_row(loaded: &Loaded) -> RankRow {
+pub(super) fn rank_row(loaded: &Loaded) -> RankRow {
     let Loaded { data, scalars, complete, .. } = loaded;
     let device = loaded.used_device.and_then(|id| data.devices.iter().find(|row| row.device_id == id));
     let versions: serde_json::Map<String, serde_json::Value> = scalars

@@ -4,7 +4,7 @@
 //! leave together, after the last comparison.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use recorder::Recorder;
@@ -42,6 +42,79 @@ impl Progress {
     }
 }
 
+/// What the ranks tell each other about the steps of their programs, where these report them. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Steps(Arc<Reported>);
+
+#[derive(Debug, Default)]
+struct Reported {
+    /// The step that runs.
+    now: AtomicU64,
+    /// Whether the profiler records, so that a comparison would disturb it.
+    records: AtomicBool,
+    /// Whether a comparison is wanted.
+    wanted: AtomicBool,
+    /// The step at which all ranks begin to record, plus one; 0: none.
+    opens: AtomicU64,
+    /// Whether the program reports its steps, so that also a single rank looks for orders.
+    reported: AtomicBool,
+}
+
+impl Steps {
+    /// Notes the step that runs now.
+    pub(super) fn at(&self, step: u64) {
+        self.0.now.store(step, Ordering::Relaxed);
+        self.0.reported.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes whether the profiler records. When it ends, the clocks are compared.
+    pub(super) fn records(&self, records: bool) {
+        if self.0.records.swap(records, Ordering::Relaxed) && !records {
+            self.0.wanted.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks for a comparison at the next exchange at which no rank records.
+    pub(super) fn compare(&self) {
+        self.0.wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// The last step that was chosen for all ranks to begin to record.
+    pub(super) fn opens(&self) -> Option<u64> {
+        self.0.opens.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    fn words(&self) -> [u64; 2] {
+        let Reported { now, records, wanted, .. } = &*self.0;
+        let flag = |flag: &AtomicBool| u64::from(flag.load(Ordering::Relaxed));
+        [flag(records) | flag(wanted) << 1, now.load(Ordering::Relaxed)]
+    }
+}
+
+/// Words that a rank gives to an exchange: state, whether a comparison is due, order, flags of [`Steps`], step.
+const WORDS: usize = 5;
+
+/// What the ranks said in earlier exchanges. It is the same on all of them, and so is what follows from it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Earlier {
+    /// Number of orders.
+    orders: u64,
+    /// The furthest step.
+    step: u64,
+}
+
+impl Earlier {
+    /// The step at which all ranks begin to record, if a rank was told to since the last exchange. No rank reaches it before
+    /// it knows: ranks of a job are at most a step apart, and the margin is three times what they did since the last exchange.
+    fn opening(&mut self, all: &[u64]) -> Option<u64> {
+        let newest = all.chunks_exact(WORDS).map(|rank| rank[2]).max().unwrap_or(0);
+        let step = all.chunks_exact(WORDS).map(|rank| rank[4]).max().unwrap_or(0);
+        let before = std::mem::replace(self, Self { orders: newest >> 8, step });
+        let is_start = newest >> 8 > before.orders && newest & 1 != 0;
+        is_start.then(|| step + 2 + 3 * step.saturating_sub(before.step))
+    }
+}
+
 /// Compares the clocks of a job.
 pub(super) struct Sync {
     /// The other ranks.
@@ -56,6 +129,11 @@ pub(super) struct Sync {
     pub(super) progress: Progress,
     /// Switch of this rank's recording, which follows the other ranks.
     pub(super) switch: Switch,
+    /// The steps of this rank's program.
+    pub(super) steps: Steps,
+    /// Error of the times of this run's rows in the clocks that are compared. A round trip is longer by it at each of its four
+    /// ends, so that a bound that follows from it contains the error.
+    pub(super) error_ns: i64,
 }
 
 impl Sync {
@@ -64,7 +142,10 @@ impl Sync {
     /// # Errors
     /// An error of the network or the recorder.
     pub(super) fn burst(&self) -> Result<(), Error> {
-        let samples = self.tree.burst(&*self.control, self.recorder.clock())?;
+        let mut samples = self.tree.burst(&*self.control, self.recorder.clock())?;
+        for ping in samples.iter_mut().filter(|sample| sample.peer_rank.is_some()) {
+            ping.rtt_ns += 4 * self.error_ns;
+        }
         Ok(self.recorder.rows(samples)?)
     }
 
@@ -82,14 +163,22 @@ impl Sync {
     fn meet(&self, bursts: &mut u64) -> Result<(), Error> {
         let tick = TICK.max(TICK_OF_A_RANK.saturating_mul(self.control.size() as u32));
         let mut last = Instant::now();
+        let mut earlier = Earlier::default();
         loop {
             let state = self.progress.0.load(Ordering::Relaxed);
             let is_due = self.control.rank() == 0 && self.every.is_some_and(|every| last.elapsed() >= every);
-            let all = self.control.all_gather(Lane::Control, &[state, u64::from(is_due), self.switch.word()])?;
-            let states = || all.iter().step_by(3);
-            self.switch.follow(all.iter().skip(2).step_by(3).copied());
-            let is_over = states().all(|state| *state != RUNS) || states().any(|state| *state == FAILED);
-            if is_over || all[1] != 0 {
+            let [flags, step] = self.steps.words();
+            let mine: [u64; WORDS] = [state, u64::from(is_due), self.switch.word(), flags, step];
+            let all = self.control.all_gather(Lane::Control, &mine)?;
+            let of = |word: usize| all.iter().copied().skip(word).step_by(WORDS);
+            self.switch.follow(of(2));
+            if let Some(step) = earlier.opening(&all) {
+                self.steps.0.opens.store(step + 1, Ordering::Relaxed);
+            }
+            let is_over = of(0).all(|state| state != RUNS) || of(0).any(|state| state == FAILED);
+            let is_wanted = of(1).any(|due| due != 0) || of(3).any(|flags| flags & 2 != 0);
+            if is_over || (is_wanted && of(3).all(|flags| flags & 1 == 0)) {
+                self.steps.0.wanted.store(false, Ordering::Relaxed);
                 self.burst()?;
                 *bursts += 1;
                 last = Instant::now();
@@ -105,11 +194,17 @@ impl Sync {
         }
     }
 
-    /// The wait of a single rank, which ends with its program.
+    /// The wait of a single rank, which ends with its program, or with the tick if the program reports steps.
     fn wait_alone(&self, tick: Duration, last: Instant) {
         let until = self.every.map(|every| last + every);
-        while self.progress.0.load(Ordering::Relaxed) == RUNS && until.is_none_or(|until| Instant::now() < until) {
+        loop {
+            if self.progress.0.load(Ordering::Relaxed) != RUNS || until.is_some_and(|until| Instant::now() >= until) {
+                return;
+            }
             std::thread::park_timeout(tick);
+            if self.steps.0.reported.load(Ordering::Relaxed) {
+                return;
+            }
         }
     }
 }
@@ -139,6 +234,8 @@ mod tests {
                 every: None,
                 progress: progress.clone(),
                 switch: switch(),
+                steps: Steps::default(),
+                error_ns: 0,
             };
             std::thread::scope(|scope| {
                 scope.spawn(move || {
@@ -169,6 +266,8 @@ mod tests {
                 every: Some(Duration::ZERO),
                 progress: progress.clone(),
                 switch: switch(),
+                steps: Steps::default(),
+                error_ns: 0,
             };
             std::thread::scope(|scope| {
                 if fabric.rank() == 0 {
@@ -229,8 +328,50 @@ mod tests {
             }
             let recorder = Recorder::disabled(recorder::Clock::system());
             let tree = PingTree::new(2, 1);
-            Sync { control: fabric, tree, recorder, every: None, progress, switch: switch() }.run().unwrap()
+            let (switch, steps) = (switch(), Steps::default());
+            Sync { control: fabric, tree, recorder, every: None, progress, switch, steps, error_ns: 0 }.run().unwrap()
         });
         assert_eq!(bursts, [1; 2]);
+    }
+
+    #[test]
+    fn an_order_to_any_rank_chooses_one_step_that_no_rank_has_reached() {
+        let gathered = |orders: [u64; 2], steps: [u64; 2]| {
+            let rank = |at: usize| [RUNS, 0, orders[at] << 8 | u64::from(orders[at] > 0), 0, steps[at]];
+            [rank(0), rank(1)].concat()
+        };
+        let mut earlier = Earlier::default();
+        assert_eq!(earlier.opening(&gathered([0, 0], [10, 11])), None);
+        assert_eq!(earlier.opening(&gathered([0, 1], [15, 16])), Some(16 + 2 + 15));
+        assert_eq!(earlier.opening(&gathered([1, 1], [20, 20])), None, "the order is known");
+        assert_eq!(earlier.opening(&gathered([3, 1], [20, 20])), Some(22));
+    }
+
+    #[test]
+    fn clocks_are_compared_between_windows_only() {
+        let bursts = threads::run(2, |fabric| {
+            let rank = fabric.rank();
+            let (progress, steps) = (Progress::default(), Steps::default());
+            let recorder = Recorder::disabled(recorder::Clock::system());
+            let sync = Sync {
+                control: fabric.clone(),
+                tree: PingTree::new(2, 1),
+                recorder,
+                every: Some(Duration::ZERO),
+                progress: progress.clone(),
+                switch: switch(),
+                steps: steps.clone(),
+                error_ns: 0,
+            };
+            steps.records(true);
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    std::thread::sleep(Duration::from_millis(250 + 150 * rank as u64));
+                    progress.done();
+                });
+                sync.run().unwrap()
+            })
+        });
+        assert_eq!(bursts, [1; 2], "only the last comparison, when all programs have ended");
     }
 }

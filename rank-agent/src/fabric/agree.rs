@@ -127,7 +127,10 @@ fn create_run(request: &RunRequest) -> Result<RunPlace, Error> {
         world_size: i32::try_from(request.world_size).unwrap_or(i32::MAX),
         created_utc_ns,
         tool: format!("rank-agent {}", env!("CARGO_PKG_VERSION")),
-        command: trace::command_line::get().into_iter().map(|argument| argument.to_string_lossy().into_owned()).collect(),
+        command: trace::command_line::get()
+            .into_iter()
+            .map(|argument| argument.to_string_lossy().into_owned())
+            .collect(),
         config: request.config.clone(),
     };
     let locked = manifest.begin(&path).map_err(|error| match error {

@@ -398,7 +398,8 @@ tables! {
         remote_ns: i64,
         /// `remote_ns` − `local_ns`.
         offset_ns: i64,
-        /// Time between send and receive on this rank's clock. The true offset is within ± half of it.
+        /// Time between send and receive on this rank's clock. The true offset is within ± half of it. Where a profiler's times
+        /// were converted to the rank's clock, it contains the error of that, four times 1 µs.
         rtt_ns: i64,
     }
 

@@ -1,0 +1,263 @@
+"""The recording of a rank inside of its training: the agent, and the hand-over of windows to the process that writes them.
+
+    training   step ── step ── window ends: export, hand over ── step …      nothing waits, except `finish`
+    thread                        └─ queue of 8 ─► line of JSON ─► answer
+    process                                          └─ Parquet
+
+It imports neither torch nor a library that is not in the package. No error of it reaches the training: each is a warning with its
+reason, and a window that is not written is counted in the run.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import pathlib
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import IO
+
+from rankscope._errors import RankscopeWarning
+from rankscope._rankscope import NativeAgent
+
+#: Windows that wait to be written. A further one is dropped and counted.
+WAITING_WINDOWS = 8
+#: Time for the other ranks to end, and for the waiting windows to be written, in s.
+PATIENCE_S = 120.0
+#: What the run calls a window that was dropped.
+WINDOWS = "windows of the profiler"
+
+
+class Recording:
+    """The recording of this process's rank into a run. Methods never raise and never wait, except `finish`."""
+
+    def __init__(
+        self,
+        run: str | os.PathLike[str],
+        *,
+        rank: int,
+        world_size: int,
+        local_rank: int | None = None,
+        rendezvous: str | None = None,
+        join_timeout_s: float = 60.0,
+        recorded_by: str = "torch.profiler",
+    ) -> None:
+        self.rank, self.world_size = rank, world_size
+        #: Windows that ended, and those of them that are in the run.
+        self.ended, self.written = 0, 0
+        self._pid = os.getpid()
+        self._problems: collections.deque[str] = collections.deque(maxlen=64)
+        self._waiting: queue.Queue[dict[str, object] | None] = queue.Queue(WAITING_WINDOWS)
+        self._spool = pathlib.Path(tempfile.mkdtemp(prefix="rankscope-"))
+        self._finished = False
+        self._patience_s = PATIENCE_S
+        self.agent = NativeAgent(
+            os.path.abspath(run), rank, world_size, local_rank, rendezvous, join_timeout_s, recorded_by
+        )
+        self._thread = threading.Thread(target=self._hand_over, name="rankscope-windows", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this process records: a fork of it does not."""
+        return os.getpid() == self._pid and not self._finished
+
+    def window(
+        self,
+        export: Callable[[str], object],
+        *,
+        step_shift: int = 0,
+        dump: Callable[[], bytes | None] | None = None,
+    ) -> None:
+        """A window has ended: `export(path)` writes its trace, and `dump` returns torch's Flight Recorder, if there is one."""
+        if not self.is_mine:
+            return
+        self.ended += 1
+        stem = f"rank{self.rank}-window{self.ended}"
+        trace, recorder = self._spool / f"{stem}.json", self._spool / f"nccl_trace_{stem}"
+        try:
+            export(str(trace))
+            content = dump() if dump else None
+            if content:
+                recorder.write_bytes(content)
+            item: dict[str, object] = {
+                "trace": str(trace),
+                "flight_recorder": str(recorder) if content else None,
+                "number": self.ended,
+                "step_shift": step_shift,
+                "wall_clock": self.agent.wall_clock(),
+            }
+            self._waiting.put_nowait(item)
+        except queue.Full:
+            self._lost(f"{WAITING_WINDOWS} windows were still waiting to be written", trace, recorder)
+        except Exception as error:
+            self._lost(f"it was not exported: {error}", trace, recorder)
+        self.agent.compare()
+        self.tell()
+
+    def tell(self) -> None:
+        """Warns of the problems since the last call."""
+        found = self.agent.take_problems()
+        while self._problems:
+            found.append(self._problems.popleft())
+        for text in found:
+            where = f"rank {self.rank}: " if self.world_size > 1 else ""
+            # A filter may make it an error, which is not for the training.
+            try:
+                warnings.warn(f"{where}{text}", RankscopeWarning, stacklevel=2)
+            except RankscopeWarning as error:
+                print(f"rankscope: {error}", file=sys.stderr)
+
+    def problem(self, text: str) -> None:
+        """Keeps a problem for the next `tell`."""
+        self._problems.append(text)
+
+    def finish(self, failed: bool = False) -> None:
+        """Writes the waiting windows, compares the clocks when all ranks have ended or one has `failed`, and closes the run."""
+        if not self.is_mine:
+            return
+        self._finished = True
+        until = time.monotonic() + self._patience_s
+        try:
+            # A full queue has a thread that empties it.
+            self._waiting.put(None, timeout=self._patience_s)
+            self._thread.join(max(0.0, until - time.monotonic()))
+            if self._thread.is_alive():
+                self._lost(f"they were still being written after {self._patience_s:.0f} s; their process goes on")
+        except Exception as error:
+            self.problem(f"the windows that waited are not written: {error}")
+        try:
+            self.agent.finish(failed, max(1.0, until - time.monotonic()))
+        except Exception as error:
+            self.problem(f"the recording did not end in order: {error}")
+        if not self._thread.is_alive():
+            shutil.rmtree(self._spool, ignore_errors=True)
+        self.tell()
+
+    def _lost(self, why: str, *files: pathlib.Path) -> None:
+        for file in files:
+            file.unlink(missing_ok=True)
+        self.problem(f"window {self.ended} is not recorded: {why}")
+        self.agent.omit(WINDOWS, 1, why)
+
+    def _place(self) -> tuple[object, ...] | None:
+        """The run, once the ranks have met."""
+        while True:
+            place = self.agent.place()
+            if place is not None:
+                return place
+            if self._finished and self._waiting.empty():
+                return None
+            time.sleep(0.05)
+
+    def _hand_over(self) -> None:
+        """Gives the windows to the process that writes them, one at a time."""
+        process: subprocess.Popen[str] | None = None
+        refused: str | None = None
+        while (item := self._waiting.get()) is not None:
+            try:
+                if process is None and refused is None:
+                    process = self._start()
+                if process is None:
+                    raise RuntimeError(refused or "the training ended before the ranks had met")
+                answer = _ask(process, item)
+                if "error" in answer:
+                    raise RuntimeError(answer["error"])
+                self.written += 1
+                if answer.get("lost"):
+                    self.problem(f"parts of window {item['number']} are lost; the run lists them")
+            except Exception as error:
+                if process is None or process.poll() is not None:
+                    refused = str(error)
+                    _close(process)
+                    process = None
+                self._lost(str(error), pathlib.Path(str(item["trace"])))
+        if process is not None:
+            self._end(process)
+
+    def _start(self) -> subprocess.Popen[str] | None:
+        place = self._place()
+        if place is None:
+            return None
+        package = str(pathlib.Path(__file__).resolve().parents[1])
+        path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rankscope._windows"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # Ctrl-C is for the training, which then ends this process in order.
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": path, "RAYON_NUM_THREADS": "2"},
+        )
+        run = {
+            "place": [str(part) for part in place],
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "max_memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8,
+            "spool": str(self._spool),
+        }
+        _send(process.stdin, run)
+        return process
+
+    def _end(self, process: subprocess.Popen[str]) -> None:
+        try:
+            output, _ = process.communicate(timeout=self._patience_s)
+            answer = json.loads(output or "{}")
+            if process.returncode != 0 or "error" in answer:
+                self.problem(f"the list of the windows' shards is not written: {answer.get('error', process.returncode)}")
+        except Exception as error:
+            self.problem(f"the process that writes the windows did not end in order: {error}")
+
+
+class SlowSteps:
+    """Tells a step that is slower than the recent ones: beyond their 99th percentile, and beyond 1.25 times their median."""
+
+    REMEMBERED, LEAST, FACTOR = 200, 50, 1.25
+
+    def __init__(self) -> None:
+        self._lengths: collections.deque[float] = collections.deque(maxlen=self.REMEMBERED)
+
+    def is_slow(self, length_s: float) -> bool:
+        """Whether the step is slow. After one that is, new steps are needed to compare with."""
+        lengths = self._lengths
+        if len(lengths) >= self.LEAST:
+            ordered = sorted(lengths)
+            percentile, median = ordered[int(0.99 * len(ordered))], ordered[len(ordered) // 2]
+            if length_s > max(percentile, self.FACTOR * median):
+                lengths.clear()
+                return True
+        lengths.append(length_s)
+        return False
+
+
+def _close(process: subprocess.Popen[str] | None) -> None:
+    """Closes the pipes of a process that has ended."""
+    for pipe in (process.stdin, process.stdout) if process else ():
+        with contextlib.suppress(OSError):
+            if pipe:
+                pipe.close()
+
+
+def _send(to: IO[str] | None, value: dict[str, object]) -> None:
+    if to is not None:
+        to.write(json.dumps(value) + "\n")
+        to.flush()
+
+
+def _ask(process: subprocess.Popen[str], item: dict[str, object]) -> dict[str, str]:
+    _send(process.stdin, item)
+    line = process.stdout.readline() if process.stdout else ""
+    if not line:
+        raise RuntimeError(f"the process that writes the windows ended with {process.wait()}")
+    answer: dict[str, str] = json.loads(line)
+    return answer
