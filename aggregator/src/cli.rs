@@ -6,6 +6,7 @@ mod diff;
 mod export;
 #[expect(unsafe_code, reason = "options of the C library's allocator")]
 mod ffi;
+mod hang;
 mod ingest;
 mod input;
 pub mod library;
@@ -81,6 +82,8 @@ pub enum AnalysisCommand {
     Diff(Box<diff::Arguments>),
     /// Replay a job with something changed: how long would its steps be?
     WhatIf(Box<what_if::Arguments>),
+    /// Find out which ranks hold a hung job up, from dumps of torch's Flight Recorder or from a run
+    Hang(hang::Arguments),
     /// Watch a run while ranks write it: step time, slow ranks, hangs, losses; as a screen, lines or metrics
     Watch(watch::Arguments),
     /// Print the tables of a run and the views of its analysis, or the columns of one of them
@@ -133,6 +136,7 @@ pub fn run(command: AnalysisCommand, program: &str) -> ExitCode {
         AnalysisCommand::Export(arguments) => export::run(*arguments),
         AnalysisCommand::Diff(arguments) => diff::run(*arguments),
         AnalysisCommand::WhatIf(arguments) => what_if::run(*arguments),
+        AnalysisCommand::Hang(arguments) => hang::run(&arguments),
         AnalysisCommand::Watch(arguments) => watch::run(&arguments),
         AnalysisCommand::Schema(arguments) => schema::run(arguments),
     };

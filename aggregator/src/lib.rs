@@ -1,7 +1,7 @@
 //! Reads a run or traces, puts all ranks on one clock, measures, judges, and renders.
 //!
 //! ```text
-//! ingest ─► align ─► measure ─► parts ─► judge ─► compare, torch, what_if, watch ─► render ─► cli
+//! ingest ─► align ─► measure ─► parts ─► judge ─► compare, torch, what_if, watch, hang ─► render ─► cli
 //!    └────────┴─ model: a rank, steps, options, the analysis   base: intervals, units, statistics
 //! ```
 //!
@@ -29,6 +29,7 @@ pub mod base;
 pub mod cli;
 pub mod compare;
 pub mod error;
+pub mod hang;
 pub mod ingest;
 pub mod judge;
 pub mod measure;

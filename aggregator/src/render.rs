@@ -3,6 +3,7 @@
 pub mod chrome;
 pub mod diff;
 pub mod grid;
+pub(crate) mod hang;
 pub mod html;
 pub mod json;
 pub mod key_averages;

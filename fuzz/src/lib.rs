@@ -12,11 +12,13 @@
 //! | `nvtx` | ranges of a program | each end belongs to one beginning |
 //! | `plugin` | calls of NCCL | each operation becomes one valid row or is counted |
 //! | `snapshot` | a pickle of torch's allocator | rows in the order of time |
+//! | `flight_recorder` | a dump of torch's Flight Recorder | a rank waits only in what it called |
 
 mod columns;
 mod input;
 mod shards;
 
+pub use aggregator::hang::check_any_dump as flight_recorder;
 pub use aggregator::ingest::snapshot::check_any_snapshot as snapshot;
 pub use inject::check_any_ranges as nvtx;
 pub use rank_agent::exec::check_any_ctl as ctl;
@@ -29,7 +31,7 @@ pub use trace::check_any_manifest as manifest;
 pub type Check = (&'static str, fn(&[u8]));
 
 /// All checks.
-pub const CHECKS: [Check; 9] = [
+pub const CHECKS: [Check; 10] = [
     ("kineto", kineto),
     ("cupti", cupti),
     ("shards", shards),
@@ -39,6 +41,7 @@ pub const CHECKS: [Check; 9] = [
     ("nvtx", nvtx),
     ("plugin", plugin),
     ("snapshot", snapshot),
+    ("flight_recorder", flight_recorder),
 ];
 
 /// A trace of torch.profiler.

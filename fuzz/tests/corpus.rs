@@ -56,7 +56,7 @@ fn texts_and_their_mutations_break_no_promise() -> io::Result<()> {
 
 #[test]
 fn messages_calls_and_shards_and_their_mutations_break_no_promise() -> io::Result<()> {
-    check_all(&["shards", "exec", "nvtx", "plugin", "snapshot"], 4, insert_extreme)
+    check_all(&["shards", "exec", "nvtx", "plugin", "snapshot", "flight_recorder"], 4, insert_extreme)
 }
 
 #[test]

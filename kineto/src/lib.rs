@@ -42,7 +42,9 @@ pub mod write;
 
 pub use bytes::pickle;
 pub use error::Error;
+pub use meaning::flight_dump::{FlightDump, FlightEntry, FlightFrame, FlightGroup, FlightPosition, RankLists};
 pub use read::{
-    MemoryShare, OtherFormat, Parsed, Plan, PlanOptions, RankSource, TraceFile, Window, WindowChoice, check_any_blocks,
-    file_name, load, load_detailed, load_windows, load_windows_detailed, other_format, parse_only, plan, rank_of_name,
+    FlightDumps, MemoryShare, OtherFormat, Parsed, Plan, PlanOptions, RankSource, TraceFile, Window, WindowChoice,
+    check_any_blocks, file_name, flight_dumps, load, load_detailed, load_windows, load_windows_detailed, other_format,
+    parse_only, plan, rank_of_name,
 };

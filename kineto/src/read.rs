@@ -4,6 +4,7 @@ mod archive;
 mod dumps;
 mod files;
 mod find;
+mod flight_dumps;
 mod formats;
 mod jobs;
 pub(crate) mod join_windows;
@@ -17,6 +18,7 @@ mod trace_file;
 mod windows;
 
 pub use files::{Plan, PlanOptions, file_name, plan};
+pub use flight_dumps::{FlightDumps, flight_dumps};
 pub use formats::{OtherFormat, other_format};
 pub use join_windows::{load_windows, load_windows_detailed};
 pub use load::{Parsed, check_any_blocks, load, load_detailed, parse_only};

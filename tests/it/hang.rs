@@ -72,6 +72,11 @@ fn the_rank_that_is_missing_from_a_hang_is_named() {
         .collect();
     assert_eq!(found, ["\"allgather\" 1 [0,1,3] [] [2]", "\"allreduce\" 6 [] [0,1,3] [2]"]);
     println!("hang: {}", json["tables"]["findings"][0]["title"]);
+
+    let told = aggregator(&[Path::new("hang"), &run, Path::new("--json")]).stdout;
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&told["culprits"], &told["device_stuck"]), (&serde_json::json!([MISSING]), &serde_json::json!([])));
+    assert_eq!(told["waits_for"], serde_json::json!({"0": [MISSING], "1": [MISSING], "3": [MISSING]}));
 }
 
 /// ```text

@@ -21,6 +21,7 @@ mod export;
 mod faults;
 mod findings;
 mod hang;
+mod hang_dumps;
 mod imports;
 mod messages;
 mod native;

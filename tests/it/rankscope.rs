@@ -10,7 +10,7 @@ use crate::support::{RANK_AGENT, RANKSCOPE, aggregator, finish, gloo8, inject_li
 #[test]
 fn rankscope_lists_the_subcommands_of_both_programs() {
     let expected =
-        "analyze map reduce ingest table stacks report export diff what-if watch schema exec ctl completions man";
+        "analyze map reduce ingest table stacks report export diff what-if hang watch schema exec ctl completions man";
     assert_eq!(subcommands(RANKSCOPE).join(" "), expected);
 }
 

@@ -62,18 +62,19 @@ pub const FOLDERS: &[(&str, &[Room<'_>])] = &[
             ("torch", &["base", "model", "ingest", "align", "measure", "parts", "judge"]),
             ("what_if", &["base", "model", "ingest", "align", "measure", "parts", "judge"]),
             ("watch", &["base", "model", "ingest", "align", "measure", "parts", "judge"]),
+            ("hang", &["base", "model", "ingest", "align", "measure", "judge"]),
             (
                 "render",
                 &[
                     "base", "model", "ingest", "align", "measure", "parts", "judge", "compare", "torch", "what_if",
-                    "watch",
+                    "watch", "hang",
                 ],
             ),
             (
                 "cli",
                 &[
                     "base", "model", "ingest", "align", "measure", "parts", "judge", "compare", "torch", "what_if",
-                    "watch", "render",
+                    "watch", "hang", "render",
                 ],
             ),
             // A file of the command, beside the library: it alone needs MPI.

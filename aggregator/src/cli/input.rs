@@ -144,25 +144,34 @@ pub(super) enum Input {
 pub(super) fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
     let paths = expand_all(paths)?;
     paths.iter().try_for_each(|path| check_format(path))?;
-    let is_run = |path: &Path| place::is_file(&path.join(MANIFEST_FILE));
-    match paths.as_slice() {
-        [path] if is_run(path) => Ok(Input::Run(path.clone())),
-        [path] if path.file_name().is_some_and(|n| n == MANIFEST_FILE) => {
-            Ok(Input::Run(path.parent().unwrap_or(Path::new(".")).into()))
-        }
-        _ => match paths.iter().find(|p| is_run(p)) {
-            Some(run) => Err(no_input(run, "it is a run, and a run is analyzed alone; give no other paths".into())),
-            None => {
-                paths.iter().try_for_each(|path| check_manifest(path))?;
-                let snapshots = paths.iter().map(|path| snapshots_in(path)).collect::<Result<Vec<_>, _>>()?;
-                // Beside traces, a pickle is a file without traces, and is listed as one.
-                let only =
-                    paths.iter().zip(&snapshots).all(|(path, found)| place::is_directory(path) || !found.is_empty());
-                let snapshots = snapshots.concat();
-                Ok(if only && !snapshots.is_empty() { Input::Snapshots(snapshots) } else { Input::Traces(paths) })
-            }
-        },
+    if let Some(run) = run_of(&paths)? {
+        return Ok(Input::Run(run));
     }
+    let snapshots = paths.iter().map(|path| snapshots_in(path)).collect::<Result<Vec<_>, _>>()?;
+    // Beside traces, a pickle is a file without traces, and is listed as one.
+    let only = paths.iter().zip(&snapshots).all(|(path, found)| place::is_directory(path) || !found.is_empty());
+    let snapshots = snapshots.concat();
+    Ok(if only && !snapshots.is_empty() { Input::Snapshots(snapshots) } else { Input::Traces(paths) })
+}
+
+/// The run that the paths are; `None` if they are none.
+///
+/// # Errors
+/// [`Error::NoInput`] for a run beside other paths, and for shards without a manifest.
+pub(super) fn run_of(paths: &[PathBuf]) -> Result<Option<PathBuf>, Error> {
+    let is_run = |path: &Path| place::is_file(&path.join(MANIFEST_FILE));
+    match paths {
+        [path] if is_run(path) => return Ok(Some(path.clone())),
+        [path] if path.file_name().is_some_and(|n| n == MANIFEST_FILE) => {
+            return Ok(Some(path.parent().unwrap_or(Path::new(".")).into()));
+        }
+        _ => {}
+    }
+    if let Some(run) = paths.iter().find(|path| is_run(path)) {
+        return Err(no_input(run, "it is a run, and a run is analyzed alone; give no other paths".into()));
+    }
+    paths.iter().try_for_each(|path| check_manifest(path))?;
+    Ok(None)
 }
 
 /// The pickles that a path stands for: itself, or those of a directory and of the directories of ranks in it. A directory

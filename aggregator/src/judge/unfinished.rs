@@ -50,11 +50,12 @@ struct Members {
 
 /// Whether the rows of one rank record ends. A source that records only the enqueue never records an end, so its rows
 /// are no sign of a hang.
-fn records_ends(rows: &[Collective]) -> bool {
+pub(crate) fn records_ends(rows: &[Collective]) -> bool {
     rows.iter().any(|row| row.timing_source != TimingSource::Enqueue)
 }
 
-fn progress(row: &CollectiveRow) -> u8 {
+/// How far a row says that the operation is: 2 done, 1 started, 0 enqueued.
+pub(crate) fn progress(row: &CollectiveRow) -> u8 {
     row.state.known().map_or(0, |state| state as u8)
 }
 
@@ -109,7 +110,7 @@ pub(crate) fn unfinished(parts: &[RankPart], whole: bool) -> Vec<UnfinishedRow> 
 /// Ranks that lack the ends of the last collectives that others left, although no rank leaves these before all have
 /// entered. Their last rows are lost, or they still are in such a collective. Either way, what they called later is
 /// unknown.
-fn cut_short(parts: &[RankPart]) -> BTreeSet<i32> {
+pub(crate) fn cut_short(parts: &[RankPart]) -> BTreeSet<i32> {
     let mut members: BTreeMap<i64, BTreeSet<i32>> = BTreeMap::new();
     let mut last_left: BTreeMap<(i64, &str), BTreeMap<i32, i64>> = BTreeMap::new();
     for part in parts {

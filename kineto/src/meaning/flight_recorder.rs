@@ -12,9 +12,7 @@ use std::collections::BTreeMap;
 
 use trace::Text;
 
-use crate::bytes::pickle::{Id, Pickle, Value as Pickled};
-use crate::bytes::value::Value;
-use crate::meaning::names;
+use crate::meaning::flight_dump::{FlightDump, FlightEntry, RankLists};
 
 /// An operation and its elements, where these are known.
 pub(crate) type Likeness = (&'static str, Option<i64>);
@@ -41,25 +39,17 @@ impl Dump {
     /// The reason why it is none.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
         let mut dump = Self::default();
-        if bytes.first() == Some(&0x80) {
-            let pickle = Pickle::read(bytes).map_err(|fault| fault.to_string())?;
-            let entries = pickle.field(pickle.root(), "entries").ok_or("it has no entries")?;
-            pickle.items(entries).iter().for_each(|entry| dump.add(&PickledEntry(&pickle, *entry)));
-        } else {
-            let whole = Value::parse(bytes).ok_or("it is no JSON")?;
-            let entries = whole.get("entries").ok_or("it has no entries")?;
-            entries.items().iter().for_each(|entry| dump.add(entry));
-        }
+        FlightDump::read(bytes, &RankLists::default())?.entries.into_iter().for_each(|entry| dump.add(entry));
         dump.0.values_mut().for_each(|entries| entries.sort_by_key(|entry| entry.created_ns));
         Ok(dump)
     }
 
-    fn add(&mut self, fields: &impl Fields) {
-        let Some(op) = fields.text("profiling_name").and_then(|name| names::operation(&name)) else { return };
-        let found = fields.integer("time_created_ns").zip(fields.group()).zip(fields.integer("collective_seq_id"));
+    fn add(&mut self, entry: FlightEntry) {
         // Sends and receives have numbers of their own, by which their two sides do not meet.
-        let Some(((created_ns, group), seq)) = found.filter(|_| !matches!(op, "send" | "recv")) else { return };
-        self.0.entry((op, fields.elements())).or_default().push(Entry { created_ns, group, seq });
+        let Some(op) = entry.op.filter(|op| !matches!(*op, "send" | "recv")) else { return };
+        let found = entry.created_ns.zip(entry.group).zip(entry.seq);
+        let Some(((created_ns, group), seq)) = found else { return };
+        self.0.entry((op, entry.input_elements)).or_default().push(Entry { created_ns, group, seq });
     }
 
     /// The entry of each row, where there is one. Rows are given by operation, elements and start.
@@ -79,66 +69,6 @@ impl Dump {
             }
         }
         found
-    }
-}
-
-/// The fields of an entry.
-trait Fields {
-    fn text(&self, key: &str) -> Option<String>;
-    fn integer(&self, key: &str) -> Option<i64>;
-    /// The name in `process_group`, beside its description.
-    fn group(&self) -> Option<Text>;
-    /// Elements of all inputs, by their sizes; `None` without inputs.
-    fn elements(&self) -> Option<i64>;
-}
-
-fn total(sizes: impl Iterator<Item = Option<Vec<i64>>>) -> Option<i64> {
-    let product = |dims: Vec<i64>| dims.into_iter().try_fold(1_i64, i64::checked_mul);
-    let mut sizes = sizes.peekable();
-    sizes.peek()?;
-    sizes.try_fold(0_i64, |sum, dims| sum.checked_add(product(dims?)?))
-}
-
-impl Fields for Value {
-    fn text(&self, key: &str) -> Option<String> {
-        self.get(key).and_then(Self::text).map(str::to_string)
-    }
-
-    fn integer(&self, key: &str) -> Option<i64> {
-        self.get(key).and_then(Self::integer)
-    }
-
-    fn group(&self) -> Option<Text> {
-        self.get("process_group")?.items().first()?.text().map(Text::from)
-    }
-
-    fn elements(&self) -> Option<i64> {
-        total(self.get("input_sizes")?.items().iter().map(Self::integers))
-    }
-}
-
-struct PickledEntry<'a>(&'a Pickle<'a>, Id);
-
-impl Fields for PickledEntry<'_> {
-    fn text(&self, key: &str) -> Option<String> {
-        self.0.text(self.0.field(self.1, key)?).map(str::to_string)
-    }
-
-    fn integer(&self, key: &str) -> Option<i64> {
-        self.0.integer(self.0.field(self.1, key)?)
-    }
-
-    fn group(&self) -> Option<Text> {
-        let name = self.0.items(self.0.field(self.1, "process_group")?).first()?;
-        match self.0.get(*name) {
-            Pickled::Text(name) => Some(Text::from(*name)),
-            _ => None,
-        }
-    }
-
-    fn elements(&self) -> Option<i64> {
-        let dims = |id: &Id| self.0.items(*id).iter().map(|dim| self.0.integer(*dim)).collect::<Option<Vec<i64>>>();
-        total(self.0.items(self.0.field(self.1, "input_sizes")?).iter().map(dims))
     }
 }
 
@@ -182,7 +112,10 @@ mod tests {
     #[test]
     fn what_is_no_dump_is_said() {
         let why = |bytes: &[u8]| Dump::read(bytes).unwrap_err();
-        assert_eq!((why(b"{}").as_str(), why(b"text").as_str()), ("it has no entries", "it is no JSON"));
+        assert_eq!(
+            (why(b"{}").as_str(), why(b"text").as_str()),
+            ("it has no entries", "it is no JSON: byte 4: the file ends inside a value")
+        );
         assert!(why(b"\x80\x04N.").contains("entries") && why(b"\x80").contains("ends here"), "{}", why(b"\x80"));
         let whole = Dump::read(br#"{"entries": [1, {"profiling_name": "gloo:all_reduce"}]}"#);
         assert_eq!(whole, Ok(Dump::default()), "entries without their fields are left out");

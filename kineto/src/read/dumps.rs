@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use trace::place;
+use trace::rank::MAX_RANKS;
 
 use crate::meaning::flight_recorder::Dump;
 use crate::read::find::Candidate;
@@ -11,12 +12,12 @@ use crate::read::names::rank_of_name;
 use crate::read::trace_file::TraceFile;
 
 /// The begin of a file in which the keys of a dump are looked for.
-const BEGIN_BYTES: u64 = 64 << 10;
+pub(crate) const BEGIN_BYTES: u64 = 64 << 10;
 /// Keys that only dumps have.
 const KEYS: [&[u8]; 2] = [b"pg_config", b"collective_seq_id"];
 
 /// The largest dump that is read. The recorder keeps 2000 entries of a few KB by default.
-const MAX_BYTES: u64 = 1 << 30;
+pub(crate) const MAX_BYTES: u64 = 1 << 30;
 
 /// A dump, and its rank.
 #[derive(Clone, Debug)]
@@ -28,15 +29,14 @@ pub(crate) struct FoundDump {
 impl FoundDump {
     /// `None` if a file is no dump, or if its name has no rank.
     pub(crate) fn of(candidate: &Candidate) -> Option<Self> {
-        let rank = rank_of_name(&candidate.name).or_else(|| number_at_end(&candidate.name))?;
+        let rank = rank_of_dump(&candidate.name)?;
         // A pipe would be read only once, and might never end.
         if !place::is_file(&candidate.path) {
             return None;
         }
         let mut begin = Vec::new();
         place::open(&candidate.path).ok()?.take(BEGIN_BYTES).read_to_end(&mut begin).ok()?;
-        let is_dump = matches!(begin.first(), Some(0x80 | b'{'))
-            && KEYS.iter().any(|key| memchr::memmem::find(&begin, key).is_some());
+        let is_dump = matches!(begin.first(), Some(0x80 | b'{')) && has_keys(&begin);
         is_dump.then(|| Self { rank, candidate: candidate.clone() })
     }
 }
@@ -54,6 +54,16 @@ pub(crate) fn read(path: &Path) -> Result<Dump, String> {
     let mut content = Vec::new();
     file.read_to_end(&mut content).map_err(|error| error.to_string())?;
     Dump::read(&content)
+}
+
+/// Whether bytes hold a key that only dumps have.
+pub(crate) fn has_keys(bytes: &[u8]) -> bool {
+    KEYS.iter().any(|key| memchr::memmem::find(bytes, key).is_some())
+}
+
+/// The rank in the name of a dump.
+pub(crate) fn rank_of_dump(name: &str) -> Option<i32> {
+    rank_of_name(name).or_else(|| number_at_end(name)).filter(|rank| *rank < MAX_RANKS)
 }
 
 /// The number in `_dump_12` and `dump_12.json`.

@@ -90,6 +90,8 @@ pub(super) const CASES: &[Case] = &[
     case("diff @/in/traces @/in/run --json", &[]),
     case("what-if @/in/run", &[]),
     case("what-if @/in/traces --role-median --json", &[]),
+    case("hang @/in/dumps", &[]),
+    case("hang @/in/run --json", &[]),
     case("schema", &[]),
     case("schema events --json", &[]),
     case("completions bash", &[]),
@@ -196,6 +198,15 @@ fn template(job: Job) -> &'static Path {
         fs::create_dir(input.join("snapshots")).unwrap();
         for name in ["rank0.pickle", "rank3.pickle"] {
             fs::copy(snapshots.join(name), input.join("snapshots").join(name)).unwrap();
+        }
+        fs::create_dir(input.join("dumps")).unwrap();
+        for (rank, called) in [(0, 4), (1, 3)] {
+            let position = format!(r#"{{"last_enqueued_collective": {called}, "last_completed_collective": 3}}"#);
+            let dump = format!(
+                r#"{{"version": "2.10", "pg_config": {{"0": {{"desc": "", "ranks": "[0, 1]"}}}},
+                "pg_status": {{"0": {position}}}, "entries": []}}"#
+            );
+            fs::write(input.join(format!("dumps/nccl_trace_rank_{rank}")), dump).unwrap();
         }
         write_archives(&input);
         for empty in ["out/empty", "tmp"] {

@@ -1,0 +1,118 @@
+//! `hang` on real dumps of torch's Flight Recorder: with all dumps, without each of them, and with each of them cut.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fixtures::data;
+use serde_json::{Value, json};
+
+use crate::support::{Finished, aggregator, scratch};
+
+/// A real job that hung: its dumps by rank, the ranks that hold it up, and those whose devices are stuck.
+struct Set {
+    dumps: Vec<(i32, PathBuf)>,
+    culprits: &'static [i32],
+    stuck: &'static [i32],
+}
+
+/// The sets, or `None` where there are none on this machine.
+fn sets() -> Option<Vec<(&'static str, Set)>> {
+    let [gpu, gil] =
+        ["gpu_error_1st", "lock_gil_2nd"].map(|name| Some(data::real_traces()?.join("flight_recorder").join(name)));
+    let (gpu, gil) = (gpu.filter(|path| path.is_dir())?, gil.filter(|path| path.is_dir())?);
+    let chain = data::folder_of_several_communicators("d3_hang3")?;
+    let dumps = |folder: &Path, name: &str, ranks: i32, end: &str| {
+        (0..ranks).map(|rank| (rank, folder.join(format!("{name}{rank}{end}")))).collect()
+    };
+    Some(vec![
+        ("gpu_error_1st", Set { dumps: dumps(&gpu, "_dump_", 16, ""), culprits: &[12], stuck: &[12, 14] }),
+        ("lock_gil_2nd", Set { dumps: dumps(&gil, "_dump_", 16, ""), culprits: &[10, 15], stuck: &[] }),
+        ("d3_hang3", Set { dumps: dumps(&chain, "nccl_trace_rank_", 8, ""), culprits: &[3], stuck: &[] }),
+        ("d3_hang3.json", Set { dumps: dumps(&chain, "fr_json_rank_", 8, ".json"), culprits: &[3], stuck: &[] }),
+    ])
+}
+
+fn hang(paths: &[PathBuf]) -> Finished {
+    let arguments = [PathBuf::from("hang")].into_iter().chain(paths.iter().cloned()).chain(["--json".into()]);
+    aggregator(&arguments.collect::<Vec<_>>())
+}
+
+fn answer(done: Finished) -> (Value, Value) {
+    let json: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {}", done.said()));
+    (json["culprits"].clone(), json["device_stuck"].clone())
+}
+
+#[test]
+fn culprits_and_stuck_devices_are_the_true_ones_also_without_each_dump() {
+    let Some(sets) = sets() else { return };
+    for (name, Set { dumps, culprits, stuck }) in sets {
+        let paths = |without: Option<i32>| -> Vec<PathBuf> {
+            dumps.iter().filter(|(rank, _)| Some(*rank) != without).map(|(_, path)| path.clone()).collect()
+        };
+        assert_eq!(answer(hang(&paths(None)).expect_code(0)), (json!(culprits), json!(stuck)), "{name}");
+        for (rank, _) in &dumps {
+            // Nothing is known of the device of a rank without a dump.
+            let stuck: Vec<&i32> = stuck.iter().filter(|stuck| *stuck != rank).collect();
+            assert_eq!(
+                answer(hang(&paths(Some(*rank))).expect_code(0)),
+                (json!(culprits), json!(stuck)),
+                "{name} without {rank}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_dump_that_is_cut_is_a_loss_and_its_rank_is_one_without_a_dump() {
+    let Some(sets) = sets() else { return };
+    for (name, Set { dumps, culprits, stuck }) in sets {
+        let here = scratch(&format!("hang_cut_{name}"));
+        for (rank, path) in &dumps {
+            let file = here.join(path.file_name().unwrap());
+            fs::copy(path, &file).unwrap();
+            assert!(*rank >= 0);
+        }
+        for (at, (rank, path)) in dumps.iter().enumerate() {
+            let file = here.join(path.file_name().unwrap());
+            let whole = fs::read(path).unwrap();
+            // Other places for each rank, the first bytes and the last one among them.
+            for place in [at, whole.len() * (at + 1) / (dumps.len() + 1), whole.len() - 1 - at] {
+                fs::remove_file(&file).unwrap();
+                fs::write(&file, &whole[..place]).unwrap();
+                let done = hang(&[here.clone()]).expect_code(3);
+                assert!(
+                    done.stderr.contains(&format!("lost: rank {rank}: dump: ")),
+                    "{name} {rank} {place}: {}",
+                    done.stderr
+                );
+                let stuck: Vec<&i32> = stuck.iter().filter(|stuck| *stuck != rank).collect();
+                assert_eq!(answer(done), (json!(culprits), json!(stuck)), "{name}: {rank} cut at {place}");
+            }
+            fs::remove_file(&file).unwrap();
+            fs::write(&file, &whole).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_chain_of_waits_is_told_with_its_operation_and_line() {
+    let Some(folder) = data::folder_of_several_communicators("d3_hang3") else { return };
+    let done = aggregator(&[Path::new("hang"), &folder, Path::new("--json")]).expect_code(0);
+    let json: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(json["waits_for"], json!({"0": [1], "1": [3], "2": [3]}));
+    let evidence = &json["evidence"][0];
+    assert_eq!((&evidence["fault"], &evidence["waiting_in_all"]), (&json!("host"), &json!(3)));
+    let line = evidence["operation"]["source_line"].as_str().unwrap();
+    assert!(line.starts_with("torch_3d_gloo.py:"), "{line}");
+    let said = aggregator(&[Path::new("hang"), &folder]).expect_code(0).stdout;
+    assert!(said.starts_with("Rank 3 holds the job up.\n"), "{said}");
+}
+
+#[test]
+fn a_dump_that_wants_a_class_is_refused() {
+    let here = scratch("hang_class");
+    let dump = here.join("nccl_trace_rank_0");
+    fs::write(&dump, b"\x80\x02}X\x07\0\0\0entriescos\nsystem\nX\x04\0\0\0true\x85Rs.").unwrap();
+    let said = aggregator(&[Path::new("hang"), &dump]).expect_code(1).stderr;
+    assert!(said.contains("instruction GLOBAL names or calls Python code, which is never executed"), "{said}");
+}
