@@ -79,7 +79,7 @@ fn a_dump_that_is_cut_is_a_loss_and_its_rank_is_one_without_a_dump() {
             for place in [at, whole.len() * (at + 1) / (dumps.len() + 1), whole.len() - 1 - at] {
                 fs::remove_file(&file).unwrap();
                 fs::write(&file, &whole[..place]).unwrap();
-                let done = hang(&[here.clone()]).expect_code(3);
+                let done = hang(std::slice::from_ref(&here)).expect_code(3);
                 assert!(
                     done.stderr.contains(&format!("lost: rank {rank}: dump: ")),
                     "{name} {rank} {place}: {}",

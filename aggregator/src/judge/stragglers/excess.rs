@@ -118,7 +118,7 @@ fn compared(join: &Join) -> (Vec<bool>, i64) {
             groups.entry((instance.comm_id, step)).or_default().push((at, instance));
         }
     }
-    let of_comms: Vec<((i64, i32), Vec<(usize, &Joined)>)> = groups.into_iter().collect();
+    let of_comms: Vec<_> = groups.into_iter().collect();
     let (mut is_compared, mut skipped) = (vec![false; join.instances.len()], 0);
     for of_comm in of_comms.chunk_by(|a, b| a.0.0 == b.0.0) {
         let groups: Vec<Group<'_>> = of_comm
