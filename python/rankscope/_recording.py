@@ -86,9 +86,7 @@ class Recording:
         trace, recorder = self._spool / f"{stem}.json", self._spool / f"nccl_trace_{stem}"
         try:
             export(str(trace))
-            content = dump() if dump else None
-            if content:
-                recorder.write_bytes(content)
+            content = self._dumped(dump, recorder)
             item: dict[str, object] = {
                 "trace": str(trace),
                 "flight_recorder": str(recorder) if content else None,
@@ -103,6 +101,17 @@ class Recording:
             self._lost(f"it was not exported: {error}", trace, recorder)
         self.agent.compare()
         self.tell()
+
+    def _dumped(self, dump: Callable[[], bytes | None] | None, to: pathlib.Path) -> bool:
+        """Whether there is a dump of the Flight Recorder. A window is of use without it."""
+        try:
+            content = dump() if dump else None
+            if content:
+                to.write_bytes(content)
+            return bool(content)
+        except Exception as error:
+            self.problem(f"window {self.ended} has no dump of the Flight Recorder: {error}")
+            return False
 
     def tell(self) -> None:
         """Warns of the problems since the last call."""
@@ -197,7 +206,7 @@ class Recording:
             text=True,
             # Ctrl-C is for the training, which then ends this process in order.
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": path, "RAYON_NUM_THREADS": "2"},
+            env={**os.environ, "PYTHONPATH": path, "RAYON_NUM_THREADS": "1"},
         )
         run = {
             "place": [str(part) for part in place],

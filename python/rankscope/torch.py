@@ -19,6 +19,7 @@ import atexit
 import contextlib
 import os
 import time
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal
@@ -58,10 +59,16 @@ class Handler:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
+        self._profiler: Callable[[], Any] | None = None
+        self._step_shift, self._next_step = 0, 0
 
     def __call__(self, prof: Any) -> None:
         """A window of `prof` has ended."""
-        self.recording.window(prof.export_chrome_trace, dump=_flight_recorder)
+        # Every profiler counts its steps from 0; those of a later one go on.
+        if self._profiler is None or self._profiler() is not prof:
+            self._profiler, self._step_shift = weakref.ref(prof), self._next_step
+        self._next_step = self._step_shift + getattr(prof, "step_num", 0) + 1
+        self.recording.window(prof.export_chrome_trace, step_shift=self._step_shift, dump=_flight_recorder)
 
     def finish(self) -> None:
         """Waits until the windows are written and all ranks have ended, and closes the run."""
@@ -101,6 +108,7 @@ class profile(torch.profiler.profile):
         """The next step begins."""
         self._opener.step_ends()
         super().step()
+        self._opener.step_begins()
 
     def stop(self) -> None:
         """Ends the profiler and closes the run: waits until the windows are written and all ranks have ended."""
@@ -161,10 +169,13 @@ class _Opener:
             self.recording.agent.omit(WINDOWS, 1, "the order to record came after its step")
         return action
 
+    def step_begins(self) -> None:
+        """Notes the time. What the profiler did since the last step, such as its export, is no part of a step."""
+        self._begun = time.perf_counter()
+
     def step_ends(self) -> None:
         """Notes the length of a step, and orders a window if it is slow. Steps that are recorded do not count."""
-        now = time.perf_counter()
-        length, self._begun = now - self._begun, now
+        length = time.perf_counter() - self._begun
         if self.trigger and not self._records and self._slow.is_slow(length):
             with contextlib.suppress(Exception):
                 self.recording.agent.open()

@@ -51,8 +51,12 @@ def test_a_profiler_of_ones_own_takes_the_handler(tmp_path):
         for _ in range(6):
             work()
             prof.step()
+    with torch.profiler.profile(schedule=schedule, on_trace_ready=ready, **options()) as prof:
+        for _ in range(6):
+            work()
+            prof.step()
     ready.finish()
-    assert steps_of(tmp_path / "run") == [(2, 1), (3, 1)]
+    assert steps_of(tmp_path / "run") == [(2, 1), (3, 1), (7, 2), (8, 2)], "the steps of a later profiler go on"
 
 
 def test_ctl_opens_a_window(tmp_path):

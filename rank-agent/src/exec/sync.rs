@@ -99,9 +99,12 @@ const WORDS: usize = 5;
 struct Earlier {
     /// Number of orders.
     orders: u64,
-    /// The furthest step.
-    step: u64,
+    /// The furthest step; `None` before the first exchange.
+    step: Option<u64>,
 }
+
+/// Steps since the last exchange that are assumed at the first one.
+const FIRST_STEPS: u64 = 8;
 
 impl Earlier {
     /// The step at which all ranks begin to record, if a rank was told to since the last exchange. No rank reaches it before
@@ -109,9 +112,10 @@ impl Earlier {
     fn opening(&mut self, all: &[u64]) -> Option<u64> {
         let newest = all.chunks_exact(WORDS).map(|rank| rank[2]).max().unwrap_or(0);
         let step = all.chunks_exact(WORDS).map(|rank| rank[4]).max().unwrap_or(0);
-        let before = std::mem::replace(self, Self { orders: newest >> 8, step });
+        let before = std::mem::replace(self, Self { orders: newest >> 8, step: Some(step) });
         let is_start = newest >> 8 > before.orders && newest & 1 != 0;
-        is_start.then(|| step + 2 + 3 * step.saturating_sub(before.step))
+        let since = before.step.map_or(FIRST_STEPS, |before| step.saturating_sub(before));
+        is_start.then(|| step + 2 + 3 * since)
     }
 }
 
@@ -340,6 +344,7 @@ mod tests {
             let rank = |at: usize| [RUNS, 0, orders[at] << 8 | u64::from(orders[at] > 0), 0, steps[at]];
             [rank(0), rank(1)].concat()
         };
+        assert_eq!(Earlier::default().opening(&gathered([1, 0], [5000, 5000])), Some(5000 + 2 + 24));
         let mut earlier = Earlier::default();
         assert_eq!(earlier.opening(&gathered([0, 0], [10, 11])), None);
         assert_eq!(earlier.opening(&gathered([0, 1], [15, 16])), Some(16 + 2 + 15));
