@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A rank waits for another if it called an operation that has not ended and that the other has not called. Ranks that others wait for
-//! and that wait for nobody are the culprits. The stages: what is known of each rank ([`state`]), of all of them ([`job`]), the graph
-//! of waits ([`graph`]), the verdict ([`verdict`]), and operations on which ranks disagree ([`mismatch`]).
+//! and that wait for nobody are the culprits. The stages: what is known of each rank (`state`), of all of them (`job`), the graph
+//! of waits (`graph`), the verdict (`verdict`), and operations on which ranks disagree (`mismatch`).
 
 pub(crate) mod dumps;
 pub(crate) mod graph;
