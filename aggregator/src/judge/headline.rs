@@ -6,13 +6,12 @@ mod lines;
 
 use std::collections::BTreeSet;
 
-use trace::{Level, Reason, StandsOn, StragglerRow, Verdict as RankVerdict, Word};
+use trace::{Reason, StandsOn, StragglerRow, Verdict as RankVerdict, Word};
 
 use self::level::level;
 use crate::base::stats::lower_median;
 use crate::base::units::{ns, plural, ranks_named, spoken_z};
 use crate::judge::exposed_waits::Exposed;
-use crate::judge::findings::stages::longest;
 use crate::judge::stragglers::{Moving, Together, differ};
 use crate::model::analysis::{Analysis, Facts, Tables, Verdict, VerdictKind};
 use crate::model::thresholds::Thresholds;
@@ -109,34 +108,6 @@ pub(crate) fn take_top_finding(analysis: &mut Analysis) {
     }
 }
 
-/// Makes a stage that works longer than the others the headline, if no rank is suspected. Whether its layers are more or its devices
-/// are slower, no other rank shows.
-pub(crate) fn take_stage(analysis: &mut Analysis) {
-    let verdict = &analysis.verdict;
-    let names_no_rank = match verdict.kind {
-        VerdictKind::Balanced => true,
-        VerdictKind::Undecided => verdict.suspects.is_empty(),
-        VerdictKind::Cause | VerdictKind::Nothing => false,
-    };
-    let Some(stage) = longest(analysis).filter(|_| names_no_rank) else { return };
-    let (named, step_ns) = (ranks_named(&stage.ranks), verdict.step_ns);
-    let finding = stage.finding();
-    let share = share_of_step(stage.saving_ns, step_ns);
-    analysis.verdict = Verdict {
-        kind: VerdictKind::Undecided,
-        level: Some(Level::Stage.into()),
-        doubt: Some("no rank of another stage does the same work: it may have more layers, or slower devices".into()),
-        step_ns,
-        exposed_wait_ns: verdict.exposed_wait_ns,
-        sentence: format!("{}. No rank slows the others of its stage.", finding.title),
-        title: format!("UNEVEN STAGES: {named}"),
-        cost: Some(format!("at most {}{share}", ns(stage.saving_ns))),
-        location: Some(finding.title.to_string()),
-        action: Some(finding.suggestion.to_string()),
-        ..Verdict::default()
-    };
-}
-
 /// Whether a rank stands out, but lengthens the steps by too little to be a cause.
 pub(crate) fn is_without_cost(row: &StragglerRow) -> bool {
     row.verdict == RankVerdict::Ok && row.stands_on.is_some()
@@ -219,7 +190,7 @@ fn every(steps: i32, first: i32) -> String {
 }
 
 /// The share of a step in parentheses; empty if no step is known.
-fn share_of_step(delay_ns: i64, step_ns: Option<i64>) -> String {
+pub(crate) fn share_of_step(delay_ns: i64, step_ns: Option<i64>) -> String {
     let share = step_ns.filter(|step| *step > 0).map(|step| 100.0 * delay_ns as f64 / step as f64);
     share.map_or(String::new(), |share| format!(" ({share:.0} % of a step)"))
 }

@@ -12,12 +12,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{FindingRow, Severity};
+use trace::{FindingRow, Level, Severity};
 
 use crate::base::stats::lower_median;
 use crate::base::units::{ns, ranks_named};
 use crate::judge::findings::{finding, saving, step_rows};
-use crate::model::analysis::Analysis;
+use crate::judge::headline::share_of_step;
+use crate::model::analysis::{Analysis, Verdict, VerdictKind};
 
 /// The least excess of the first or the last stage, in percent of a step. They differ by the embedding and the loss.
 const LEAST_PCT: f64 = 15.0;
@@ -25,21 +26,21 @@ const LEAST_PCT: f64 = 15.0;
 const LEAST_BETWEEN_PCT: f64 = 5.0;
 
 /// The stage that works longest.
-pub(crate) struct Longest {
+struct Longest {
     /// Ascending.
-    pub(crate) ranks: Vec<i32>,
+    ranks: Vec<i32>,
     /// Its work in a step, and the median of the other stages: of those between others, if it is one.
-    pub(crate) work_ns: i64,
-    pub(crate) usual_ns: i64,
+    work_ns: i64,
+    usual_ns: i64,
     /// By how much it works longer than the next one: its removal saves no more of a step.
-    pub(crate) saving_ns: i64,
+    saving_ns: i64,
     /// The number of stages.
     stages: usize,
     least_pct: f64,
 }
 
 /// The stage that works longest, if it exceeds the others by enough.
-pub(crate) fn longest(analysis: &Analysis) -> Option<Longest> {
+fn longest(analysis: &Analysis) -> Option<Longest> {
     let stages = stages(analysis)?;
     let mut work_ns: BTreeMap<(i32, Option<i32>), i64> = BTreeMap::new();
     for row in step_rows(analysis) {
@@ -80,7 +81,7 @@ pub(super) fn imbalance(analysis: &Analysis) -> Option<FindingRow> {
 }
 
 impl Longest {
-    pub(crate) fn finding(&self) -> FindingRow {
+    fn finding(&self) -> FindingRow {
         let title = format!(
             "the pipeline's stage of {} works {} longer in a step than the other stages: {} instead of {}",
             ranks_named(&self.ranks),
@@ -101,6 +102,34 @@ impl Longest {
         };
         saving(self.saving_ns, finding(Severity::Warning, title, ("step_breakdown", evidence), suggestion))
     }
+}
+
+/// Makes a stage that works longer than the others the headline, if no rank is suspected. Whether its layers are more or its devices
+/// are slower, no other rank shows.
+pub(crate) fn take_headline(analysis: &mut Analysis) {
+    let verdict = &analysis.verdict;
+    let names_no_rank = match verdict.kind {
+        VerdictKind::Balanced => true,
+        VerdictKind::Undecided => verdict.suspects.is_empty(),
+        VerdictKind::Cause | VerdictKind::Nothing => false,
+    };
+    let Some(stage) = longest(analysis).filter(|_| names_no_rank) else { return };
+    let (named, step_ns) = (ranks_named(&stage.ranks), verdict.step_ns);
+    let finding = stage.finding();
+    let share = share_of_step(stage.saving_ns, step_ns);
+    analysis.verdict = Verdict {
+        kind: VerdictKind::Undecided,
+        level: Some(Level::Stage.into()),
+        doubt: Some("no rank of another stage does the same work: it may have more layers, or slower devices".into()),
+        step_ns,
+        exposed_wait_ns: verdict.exposed_wait_ns,
+        sentence: format!("{}. No rank slows the others of its stage.", finding.title),
+        title: format!("UNEVEN STAGES: {named}"),
+        cost: Some(format!("at most {}{share}", ns(stage.saving_ns))),
+        location: Some(finding.title.to_string()),
+        action: Some(finding.suggestion.to_string()),
+        ..Verdict::default()
+    };
 }
 
 /// The least idle time by the schedule, in percent of a step.

@@ -14,7 +14,7 @@ use crate::judge::stragglers::per_step::PerStep;
 use crate::judge::stragglers::replay::Replay;
 use crate::judge::stragglers::replayed::Replayed;
 use crate::judge::stragglers::rows::{JudgedRanks, LeftOut, omissions, step_rows, wait_rows};
-use crate::judge::stragglers::{ClockError, Stragglers, ToGlobal};
+use crate::judge::stragglers::{ClockError, Stragglers, ToGlobal, transfers};
 use crate::measure::own_time::OwnTime;
 use crate::model::Instance;
 use crate::model::thresholds::Thresholds;
@@ -83,15 +83,7 @@ pub(crate) fn reduce_replayed(
         has_sends: replay.has_sends,
         length_ns: replay.length_ns(),
     };
-    let left_out = LeftOut {
-        ranges: ranges.left_out as i64,
-        not_replayed: alone_ns.iter().filter(|ns| ns.is_none()).count() as i64,
-        not_beside: not_beside as i64,
-        groups: transfers.left_out as i64,
-        without_clock: transfers.without_clock as i64,
-        unpaired: charges.unpaired,
-        discrepancy_ns: replay.discrepancy_ns(),
-    };
+    let left_out = left_out((&measured, &charges), &transfers, not_beside, replay);
     let stragglers = Stragglers {
         stragglers: (0..parts.len()).map(|rank| judged.row(rank, thresholds)).collect(),
         steps: step_rows(&parts, &excess, &shown),
@@ -105,6 +97,23 @@ pub(crate) fn reduce_replayed(
         omissions: omissions(join, &excess, &parts, &left_out),
     };
     (stragglers, replayed)
+}
+
+fn left_out(
+    (measured, charges): (&Measured<'_>, &Charges),
+    transfers: &transfers::Found,
+    not_beside: usize,
+    replay: &Replay,
+) -> LeftOut {
+    LeftOut {
+        ranges: measured.ranges.left_out as i64,
+        not_replayed: measured.alone_ns.iter().filter(|ns| ns.is_none()).count() as i64,
+        not_beside: not_beside as i64,
+        groups: transfers.left_out as i64,
+        without_clock: transfers.without_clock as i64,
+        unpaired: charges.unpaired,
+        discrepancy_ns: replay.discrepancy_ns(),
+    }
 }
 
 /// The active steps over which a delay is averaged: those with collectives. If a rank is missing in some of these, as where
