@@ -2,6 +2,7 @@
 
 import pathlib
 import shutil
+import signal
 import subprocess
 import sysconfig
 
@@ -11,6 +12,9 @@ import rankscope
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMAND = pathlib.Path(sysconfig.get_path("scripts")) / "rankscope"
+
+# A shell that starts the tests in the background lets them ignore Ctrl-C, and all programs that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

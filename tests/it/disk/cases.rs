@@ -331,7 +331,8 @@ impl Prepared {
         self.check_inputs(&after)?;
         let mut all_are_new = true;
         for (path, form) in self.case.outputs {
-            let now = || below(&after, path);
+            // The next command removes the temporary files that this one could not remove.
+            let now = || below(&after, path).filter(|(at, _)| !is_temporary(at));
             let is_new = now().eq(below(&self.sound_state, path));
             all_are_new &= is_new;
             let is_partial = match form {
