@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<Outcome, Error> {
     Ok(outcome(worst_omission(&hang.omissions), arguments.strict))
 }
 
-/// Who holds the job of a run or of dumps up.
+/// Finds the ranks that hold up the job of a run or of dumps.
 fn find(paths: Vec<PathBuf>) -> Result<Hang, Error> {
     let paths = expand_all(paths)?;
     let job = match run_of(&paths)? {

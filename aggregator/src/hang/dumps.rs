@@ -34,7 +34,7 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<(Vec<RankState>, Vec<OmissionRow
     Ok((states, omissions))
 }
 
-/// What of a dump was not used.
+/// The numbers of items of a dump that were not used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Lost {
     unplaced: i64,

@@ -68,7 +68,14 @@ pub(crate) struct Gate {
     pub(crate) below: Option<usize>,
 }
 
-/// The graph, and what of it decides the verdict.
+impl Gate {
+    /// A gate whose late ranks lack the first operation that has not ended.
+    fn first(why: Why, comm: usize, (what, facts): (What, Facts), waiting: Vec<usize>, late: Vec<usize>) -> Self {
+        Self { why, comm, what, facts, waiting, late, is_first: true, below: None }
+    }
+}
+
+/// The graph, and the stuck devices, which decide the verdict.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Graph {
     pub(crate) gates: Vec<Gate>,
@@ -141,16 +148,7 @@ impl Graph {
         late.sort_unstable();
         if !late.is_empty() {
             let (what, facts) = earliest(job, at, most_done.saturating_add(1), &waiting);
-            self.push(Gate {
-                why: Why::NotRead,
-                comm: lane.comm,
-                what,
-                facts,
-                waiting,
-                late,
-                is_first: true,
-                below: None,
-            });
+            self.push(Gate::first(Why::NotRead, lane.comm, (what, facts), waiting, late));
         }
     }
 
@@ -181,7 +179,7 @@ impl Graph {
         }
     }
 
-    /// What each rank called first of what has not ended: others may have called it, and be stuck or busy before it.
+    /// Adds the waits of ranks in their first open operation. Other ranks may have called it too, and be stuck or busy before it.
     fn first_operations(&mut self, job: &Job) {
         let mut by_number: BTreeMap<(usize, i64), Vec<usize>> = BTreeMap::new();
         for rank in 0..job.ranks.len() {
@@ -190,19 +188,8 @@ impl Graph {
                 (What::Collective(seq), Some(lane)) => by_number.entry((lane, seq)).or_default().push(rank),
                 (What::Transfer { peer, .. }, _) => {
                     if let Some(peer) = job.place(peer).filter(|peer| self.is_stuck[*peer]) {
-                        let (what, facts) = (first.pending.what, first.pending.facts.clone());
-                        let (waiting, late) = (vec![rank], vec![peer]);
-                        let gate = Gate {
-                            why: Why::DeviceStuck,
-                            comm: first.comm,
-                            what,
-                            facts,
-                            waiting,
-                            late,
-                            is_first: true,
-                            below: None,
-                        };
-                        self.push(gate);
+                        let operation = (first.pending.what, first.pending.facts.clone());
+                        self.push(Gate::first(Why::DeviceStuck, first.comm, operation, vec![rank], vec![peer]));
                     }
                 }
                 (What::Collective(_), None) => {}
@@ -228,9 +215,8 @@ impl Graph {
             let queued: Vec<usize> = others.into_iter().filter(|rank| !is_first_here(rank)).collect();
             for (why, late) in [(Why::DeviceStuck, stuck), (Why::Queued, queued)] {
                 if !late.is_empty() {
-                    let (what, facts) = earliest(job, at, seq, &waiting);
-                    let waiting = waiting.clone();
-                    self.push(Gate { why, comm: lane.comm, what, facts, waiting, late, is_first: true, below: None });
+                    let operation = earliest(job, at, seq, &waiting);
+                    self.push(Gate::first(why, lane.comm, operation, waiting.clone(), late));
                 }
             }
         }

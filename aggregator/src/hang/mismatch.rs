@@ -36,7 +36,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Side {
     pub(crate) ranks: Vec<i32>,
-    /// What they called: an operation, a type, or a number of elements.
+    /// Their call: an operation, a type, or a number of elements.
     pub(crate) called: Text,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Mismatch {
     pub(crate) kind: Kind,
     /// Name of the communicator.
     pub(crate) communicator: Text,
-    /// What the communicator is for; empty if the program does not say.
+    /// The purpose of the communicator; empty if the program does not state it.
     pub(crate) description: Text,
     /// Number of the operation; null for sends and receives.
     pub(crate) seq: Option<i64>,

@@ -72,7 +72,7 @@ pub(crate) struct Evidence {
 pub(crate) struct Operation {
     /// Name of the communicator.
     pub(crate) communicator: Text,
-    /// What the communicator is for; empty if the program does not say.
+    /// The purpose of the communicator; empty if the program does not state it.
     pub(crate) description: Text,
     /// Operation, as in `collectives.op`; empty if unknown.
     pub(crate) op: Text,

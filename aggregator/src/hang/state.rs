@@ -16,7 +16,7 @@ pub(crate) struct RankState {
 pub(crate) struct CommState {
     /// Name of the communicator, equal on all its ranks.
     pub(crate) name: Text,
-    /// What it is for; empty if the program does not say.
+    /// Its purpose; empty if the program does not state it.
     pub(crate) description: Text,
     /// The operation whose numbers these are; empty if all operations share one numbering.
     pub(crate) numbering: Text,
