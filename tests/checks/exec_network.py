@@ -150,19 +150,26 @@ def check(name, aggregator, out):
     return failed
 
 
+def network_here():
+    """The namespaces and the router between them; None, with the reason printed, where there can be none."""
+    if os.geteuid() != 0 or not shutil.which("ip") or not os.path.exists("/dev/net/tun"):
+        print("skipped: network namespaces need root, ip (iproute2) and /dev/net/tun")
+        return None
+    try:
+        return Network()
+    except OSError as error:
+        print(f"skipped: no network namespaces here: {error}")
+        return None
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("aggregator")
     parser.add_argument("agent")
     parser.add_argument("--seconds", type=float, default=2.5)
     options = parser.parse_args()
-    if os.geteuid() != 0 or not shutil.which("ip") or not os.path.exists("/dev/net/tun"):
-        print("skipped: network namespaces need root, ip (iproute2) and /dev/net/tun")
-        return CANNOT_RUN
-    try:
-        network = Network()
-    except OSError as error:
-        print(f"skipped: no network namespaces here: {error}")
+    network = network_here()
+    if network is None:
         return CANNOT_RUN
     failed = 0
     try:
