@@ -27,6 +27,7 @@ mod classify;
 mod deviation;
 mod evidence;
 mod excess;
+mod families;
 mod faultless;
 mod job_path;
 mod join;

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{Op, Word};
 
+use crate::judge::stragglers::families::families;
 use crate::judge::stragglers::join::Joined;
 
 /// The collectives that are compared together.
@@ -35,40 +36,22 @@ struct Comm {
     by_step: BTreeMap<i32, Vec<u32>>,
 }
 
-/// Communicators of one shape without common ranks.
-#[derive(Default)]
-struct Family {
-    ranks: BTreeSet<usize>,
-    comms: Vec<i64>,
-}
-
 impl Kin {
     /// `stages` holds the stage of each rank.
     pub(super) fn of(instances: &[Joined], stages: &[usize]) -> Self {
         let comms = comms(instances, stages);
         let joined = joined(&comms, stages.len());
-        let mut shapes: BTreeMap<Shape, Vec<Family>> = BTreeMap::new();
-        for (comm_id, comm) in &comms {
-            let Some(shape) = shape(instances, comm, &joined) else { continue };
-            let families = shapes.entry(shape).or_default();
-            let at = families.iter().position(|family| family.ranks.is_disjoint(&comm.ranks));
-            let at = at.unwrap_or_else(|| {
-                families.push(Family::default());
-                families.len() - 1
-            });
-            families[at].ranks.extend(&comm.ranks);
-            families[at].comms.push(*comm_id);
-        }
+        let of_shape =
+            |(comm_id, comm): (&i64, &Comm)| Some((shape(instances, comm, &joined)?, comm.ranks.clone(), *comm_id));
+        let (families, _) = families(comms.iter().filter_map(of_shape), usize::MAX);
         let mut kin = Self::default();
         let mut is_placed = vec![false; instances.len()];
-        let families = shapes.values().flatten().filter(|family| family.comms.len() > 1);
         for family in families {
-            let first = family.comms[0];
-            kin.family.extend(family.comms.iter().map(|comm_id| (*comm_id, first)));
+            let first = family[0];
+            kin.family.extend(family.iter().map(|comm_id| (*comm_id, first)));
             for (step, places) in &comms[&first].by_step {
                 for place in 0..places.len() {
-                    let together: Vec<u32> =
-                        family.comms.iter().map(|comm_id| comms[comm_id].by_step[step][place]).collect();
+                    let together: Vec<u32> = family.iter().map(|comm_id| comms[comm_id].by_step[step][place]).collect();
                     together.iter().for_each(|at| is_placed[*at as usize] = true);
                     kin.together.push(together);
                 }

@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::base::stats::{lower_median, median};
 use crate::judge::stragglers::excess::series_of;
+use crate::judge::stragglers::families::families;
 use crate::judge::stragglers::join::{Arrival, Join, Joined};
 use crate::judge::stragglers::standing::{Medians, Standing};
 
@@ -73,7 +74,7 @@ pub(super) struct Least {
 pub(super) fn slow(join: &Join, clock_error_ns: &[Option<i64>], least: Least) -> Found {
     let steps: BTreeSet<i32> = join.instances.iter().filter_map(|instance| instance.step).collect();
     let steps: Vec<i32> = steps.into_iter().collect();
-    let (families, left_out) = families(join);
+    let (families, left_out) = siblings(join);
     let of_family = |siblings: &Vec<Group>| slow_groups(join, siblings, &steps, least);
     let mut slow = by_link(families.iter().flat_map(of_family).collect());
     slow.extend(late_leavers(join, clock_error_ns, &steps, least));
@@ -209,18 +210,8 @@ struct Group {
     by_step: BTreeMap<i32, Vec<u32>>,
 }
 
-/// Groups of one shape without common ranks.
-#[derive(Default)]
-struct Family {
-    ranks: BTreeSet<usize>,
-    groups: Vec<Group>,
-}
-
-/// The number of ranks, and of collectives in each step.
-type Shape = (usize, Vec<(i32, usize)>);
-
 /// Communicators that can be compared: siblings; and the number of those beyond [`FAMILIES_MAX`].
-fn families(join: &Join) -> (Vec<Vec<Group>>, usize) {
+fn siblings(join: &Join) -> (Vec<Vec<Group>>, usize) {
     let mut groups: BTreeMap<i64, Group> = BTreeMap::new();
     for (position, instance) in join.instances.iter().enumerate() {
         let Some(step) = instance.step.filter(|_| can_compare(instance)) else { continue };
@@ -230,25 +221,12 @@ fn families(join: &Join) -> (Vec<Vec<Group>>, usize) {
         group.by_step.entry(step).or_default().push(position as u32);
     }
     // Groups of equal shape may belong to different dimensions of the job: those of one dimension have no rank in common.
-    let mut alike: BTreeMap<Shape, Vec<Family>> = BTreeMap::new();
-    let mut left_out = 0;
-    for mut group in groups.into_values() {
+    let of_shape = |mut group: Group| {
         group.by_step.values_mut().for_each(|all| all.sort_by_key(|at| join.instances[*at as usize].last_ns));
-        let shape = (group.ranks.len(), group.by_step.iter().map(|(step, all)| (*step, all.len())).collect());
-        let families = alike.entry(shape).or_default();
-        let at = families.iter().position(|family| family.ranks.is_disjoint(&group.ranks)).unwrap_or(families.len());
-        if at == FAMILIES_MAX {
-            left_out += 1;
-            continue;
-        }
-        if at == families.len() {
-            families.push(Family::default());
-        }
-        families[at].ranks.extend(&group.ranks);
-        families[at].groups.push(group);
-    }
-    let families = alike.into_values().flatten().map(|family| family.groups);
-    (families.filter(|groups| groups.len() > 1).collect(), left_out)
+        let collectives: Vec<(i32, usize)> = group.by_step.iter().map(|(step, all)| (*step, all.len())).collect();
+        ((group.ranks.len(), collectives), group.ranks.clone(), group)
+    };
+    families(groups.into_values().map(of_shape), FAMILIES_MAX)
 }
 
 fn slow_groups(join: &Join, siblings: &[Group], steps: &[i32], least: Least) -> Vec<SlowTransfers> {
