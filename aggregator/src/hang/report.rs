@@ -1,4 +1,4 @@
-//! The answer: who holds the job up, what for, since when, and who waits for whom.
+//! The answer: the ranks that hold the job up, their operations and the times of these calls, and the ranks that wait for each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::hang::verdict::Verdict;
 /// Ranks that a rank is said to wait for at one gate, which names all; and culprits whose waiting ranks are counted.
 const MAX_NAMED: usize = 64;
 
-/// Who holds a job up. Ranks are global and ascending.
+/// The ranks that hold a job up, and the waits that show it. Ranks are global and ascending.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Hang {
     /// Ranks that hold the job up.

@@ -1,9 +1,9 @@
-//! Who holds the job up, by the graph of waits.
+//! The ranks that hold the job up, by the graph of waits.
 //!
-//! 1. A rank that was read, that others wait for, and that waits for nobody, is a culprit.
+//! 1. A rank that was read is a culprit if others wait for it and it waits for no rank.
 //! 2. A rank without a dump may wait itself. If it shares a communicator with a rank that lacks its first operation that has not ended,
 //!    it waits there as the others do, unless that one waits for it. Else it is a culprit if it is in what another rank called first of all that has not ended.
-//! 3. Where the first two rules name nobody, a rank without a dump that is in such an operation is a culprit; without one, the ranks
+//! 3. Where the first two rules name no rank, a rank without a dump that is in such an operation is a culprit; without one, the ranks
 //!    whose devices are stuck and that wait for no rank.
 //!
 //! Ranks that wait for each other in a circle, and for no rank outside of it, are a deadlock.
@@ -80,7 +80,7 @@ fn reached(graph: &Graph) -> BTreeSet<usize> {
 /// Ranks without a dump in a communicator in which others wait for a rank that was read, unless that one may wait for them: what it called
 /// first of all that has not ended involves them. What a stuck device has not ended says nothing.
 fn explained(job: &Job, graph: &Graph) -> BTreeSet<usize> {
-    // By communicator, what the late ranks called first: `None` for those that wait for nobody.
+    // By communicator, what the late ranks called first: `None` for those that wait for no rank.
     let mut firsts: BTreeMap<usize, BTreeSet<Option<(usize, What)>>> = BTreeMap::new();
     for gate in &graph.gates {
         // A rank that lacks a later operation only may itself wait for the rank without a dump.
@@ -131,7 +131,7 @@ fn missing_from_first(job: &Job, graph: &Graph) -> BTreeSet<usize> {
     missing
 }
 
-/// Circles of ranks that wait for each other and for nobody outside: strongly connected components without a way out, by Tarjan's
+/// Circles of ranks that wait for each other and for no rank outside: strongly connected components without a way out, by Tarjan's
 /// algorithm without recursion.
 fn deadlocks(job: &Job, graph: &Graph) -> Vec<Vec<usize>> {
     const NEW: usize = usize::MAX;

@@ -1,4 +1,4 @@
-//! Who holds a job up, for a terminal.
+//! The ranks that hold a job up, for a terminal.
 
 use std::fmt::Write as _;
 use std::io::Write;
