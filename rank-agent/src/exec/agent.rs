@@ -194,11 +194,7 @@ impl Agent {
 
     /// Counts something that is missing in the run.
     pub fn omit(&self, what: &str, amount: u64, why: &str) {
-        let dropped = i64::try_from(amount).unwrap_or(i64::MAX);
-        let source = format!("{OMISSION_SOURCE}{what}").into();
-        let row =
-            CounterRow { rank: self.shared.rank, source, recorded: 0, dropped, omitted: 0, why: Some(why.into()) };
-        lock(&self.shared.rows).push(row);
+        count_omission(&mut lock(&self.shared.rows), self.shared.rank, (what, why), amount);
     }
 
     /// Ends the recording of this rank: the clocks are compared a last time when all ranks have ended, or one has `failed`. Waits
@@ -386,6 +382,26 @@ impl Work {
     }
 }
 
+/// Most omissions that are listed one by one. A job that runs for weeks may lose something at each step.
+const MAX_OMISSIONS: usize = 100;
+
+/// Adds `amount` to the row that counts the omission `what` for the reason `why`. Reasons beyond the limit share a row.
+fn count_omission(rows: &mut Vec<CounterRow>, rank: i32, (what, why): (&str, &str), amount: u64) {
+    let source = format!("{OMISSION_SOURCE}{what}");
+    let amount = i64::try_from(amount).unwrap_or(i64::MAX);
+    let place = |rows: &[CounterRow], why: &str| {
+        rows.iter().position(|row| *row.source == *source && row.why.as_deref() == Some(why))
+    };
+    let why =
+        if rows.len() < MAX_OMISSIONS || place(rows, why).is_some() { why } else { "more reasons than are listed" };
+    if let Some(known) = place(rows, why) {
+        rows[known].dropped = rows[known].dropped.saturating_add(amount);
+        return;
+    }
+    let source = source.into();
+    rows.push(CounterRow { rank, source, recorded: 0, dropped: amount, omitted: 0, why: Some(why.into()) });
+}
+
 fn known_place(place: &RunPlace, options: &recorder::Options) -> AgentPlace {
     AgentPlace {
         run: place.path.clone(),
@@ -394,5 +410,23 @@ fn known_place(place: &RunPlace, options: &recorder::Options) -> AgentPlace {
         host: options.host.clone(),
         boot_id: recorder::boot_id(),
         clock_domain: options.clock.domain(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn omissions_of_one_reason_are_one_row_and_rows_are_bounded() {
+        let mut rows = Vec::new();
+        for step in 0..1000 {
+            count_omission(&mut rows, 3, ("windows", "the disk was full"), 2);
+            count_omission(&mut rows, 3, ("windows", &format!("step {step} came too late")), 1);
+        }
+        assert_eq!((rows[0].rank, rows[0].dropped), (3, 2000));
+        assert_eq!(rows.len(), MAX_OMISSIONS + 1);
+        assert_eq!(rows.iter().map(|row| row.dropped).sum::<i64>(), 3000, "every window is counted");
+        assert_eq!(rows[MAX_OMISSIONS].why.as_deref(), Some("more reasons than are listed"));
     }
 }
