@@ -120,6 +120,15 @@ fn every_file_begins_with_a_module_comment() {
     assert_eq!(silent, Vec::<String>::new(), "these files do not begin with //!");
 }
 
+/// The gate builds no harness for the unit tests of programs.
+#[test]
+fn programs_have_no_unit_tests() {
+    let is_program =
+        |path: &str| path.ends_with("src/main.rs") || path.contains("src/bin/") || path.contains("fuzz_targets/");
+    let tested = rust_sources().into_iter().filter(|s| is_program(&s.path) && s.text.contains("#[test]"));
+    assert_eq!(tested.map(|s| s.path).collect::<Vec<_>>(), Vec::<String>::new(), "the gate does not run their tests");
+}
+
 #[test]
 fn files_and_functions_are_short() {
     let mut long = Vec::new();
