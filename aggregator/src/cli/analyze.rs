@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -14,7 +15,7 @@ use crate::ingest::kineto::KinetoSource;
 use crate::ingest::snapshot::SnapshotSource;
 use crate::ingest::source::{RunSource, Source};
 use crate::model::options::Options;
-use crate::parts::processes::{Job, Join};
+use crate::parts::processes::{Job, Join, Received};
 use crate::render::parquet;
 use crate::render::summary::TerminalStyle;
 use crate::{Analysis, Error, analyze};
@@ -72,6 +73,7 @@ pub(super) fn run(arguments: Arguments, join: Join) -> Result<Outcome, Error> {
 
 /// Runs the command in one of the processes of an MPI job. Process 0 prints and writes.
 fn run_together(job: &Job, arguments: &Arguments) -> Result<Outcome, Error> {
+    let begin = Instant::now();
     let input = resolve(arguments.paths.clone());
     let run = match &input {
         Ok(Input::Run(path)) => Some(path.clone()),
@@ -84,7 +86,16 @@ fn run_together(job: &Job, arguments: &Arguments) -> Result<Outcome, Error> {
     };
     // The views name the shards of the run.
     let run = run.map(|path| arguments.input.open_run(&path)).transpose()?;
-    finish(&analysis, arguments, run.as_ref())
+    let outcome = finish(&analysis, arguments, run.as_ref())?;
+    let Received { files, bytes, time } = job.received();
+    terminal::say(format_args!(
+        "{} processes; messages: {files} files, {:.1} MB, {:.2} s of {:.2} s",
+        job.size(),
+        bytes as f64 / 1e6,
+        time.as_secs_f64(),
+        begin.elapsed().as_secs_f64(),
+    ));
+    Ok(outcome)
 }
 
 /// Prints the analysis and saves it.

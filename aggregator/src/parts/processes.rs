@@ -9,8 +9,10 @@
 //! A message holds the bytes of a file that `map` would write, so that the results are the same bytes. Process 0 asks for one
 //! file after the other: it never holds more than one that it has not read.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -43,8 +45,22 @@ const FIRST: u64 = 0;
 /// The longest message: MPI counts elements with 32 bits.
 const PIECE_BYTES: usize = 1 << 28;
 
+/// The files that came by messages.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Received {
+    /// The number of files.
+    pub(crate) files: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// The time from the questions to the answers.
+    pub(crate) time: Duration,
+}
+
 /// The job of this process. When process 0 drops it, the other processes end.
-pub(crate) struct Job(Box<dyn Messages>);
+pub(crate) struct Job {
+    messages: Box<dyn Messages>,
+    received: Cell<Received>,
+}
 
 impl Job {
     /// Joins a job; `None` if this process is alone.
@@ -52,17 +68,17 @@ impl Job {
     /// # Errors
     /// [`Error::Processes`].
     pub(crate) fn enter(join: Join) -> Result<Option<Self>, Error> {
-        Ok(join().map_err(Error::Processes)?.map(Self))
+        Ok(join().map_err(Error::Processes)?.map(|messages| Self { messages, received: Cell::default() }))
     }
 
     /// The number of this process.
     pub(crate) fn rank(&self) -> u32 {
-        self.0.rank()
+        self.messages.rank()
     }
 
     /// The number of processes.
     pub(crate) fn size(&self) -> u32 {
-        self.0.size()
+        self.messages.size()
     }
 
     /// Answers the questions of process 0 until it ends the job: `first`, and the contents of files.
@@ -72,7 +88,7 @@ impl Job {
     pub(crate) fn serve(&self, first: &impl Serialize, contents: &[Vec<u8>]) -> Result<(), Error> {
         let first = serde_json::to_vec(first)?;
         loop {
-            let question = self.0.receive(0);
+            let question = self.messages.receive(0);
             let question = question.try_into().map_or(END, u64::from_le_bytes);
             let answer = match question {
                 END => return Ok(()),
@@ -82,18 +98,33 @@ impl Job {
                     usize::try_from(file - 1).ok().and_then(|file| contents.get(file)).map_or(&[][..], Vec::as_slice)
                 }
             };
-            self.0.send(0, &(answer.len() as u64).to_le_bytes());
-            answer.chunks(PIECE_BYTES).for_each(|piece| self.0.send(0, piece));
+            self.messages.send(0, &(answer.len() as u64).to_le_bytes());
+            answer.chunks(PIECE_BYTES).for_each(|piece| self.messages.send(0, piece));
         }
+    }
+
+    /// The files that this process asked for.
+    pub(crate) fn received(&self) -> Received {
+        self.received.get()
+    }
+
+    /// Asks a process for a file.
+    fn ask_for_file(&self, process: u32, number: u64) -> Vec<u8> {
+        let begin = Instant::now();
+        let answer = self.ask(process, number + 1);
+        let Received { files, bytes, time } = self.received.get();
+        let bytes = bytes + answer.len() as u64;
+        self.received.set(Received { files: files + 1, bytes, time: time + begin.elapsed() });
+        answer
     }
 
     /// Asks a process.
     fn ask(&self, process: u32, question: u64) -> Vec<u8> {
-        self.0.send(process, &question.to_le_bytes());
-        let bytes = self.0.receive(process).try_into().map_or(0, u64::from_le_bytes);
+        self.messages.send(process, &question.to_le_bytes());
+        let bytes = self.messages.receive(process).try_into().map_or(0, u64::from_le_bytes);
         let mut answer = Vec::new();
         while (answer.len() as u64) < bytes {
-            let piece = self.0.receive(process);
+            let piece = self.messages.receive(process);
             if answer.is_empty() {
                 answer = piece;
             } else {
@@ -129,7 +160,7 @@ impl Drop for Job {
     fn drop(&mut self) {
         // The others wait for questions, also if this process has an error.
         if self.rank() == 0 {
-            (1..self.size()).for_each(|process| self.0.send(process, &END.to_le_bytes()));
+            (1..self.size()).for_each(|process| self.messages.send(process, &END.to_le_bytes()));
         }
     }
 }
@@ -167,7 +198,7 @@ impl PartFiles for Files<'_> {
         let number = self.numbers.get(&key(share, file)).copied();
         let content = number.and_then(|number| match share {
             0 => self.contents.get(number as usize).cloned(),
-            _ => Some(self.job.ask(share, number + 1)),
+            _ => Some(self.job.ask_for_file(share, number)),
         });
         let missing =
             || Error::Processes(format!("{}: its process has no such file", self.path(share, file).display()));
