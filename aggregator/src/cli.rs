@@ -4,6 +4,7 @@ mod analysis_args;
 mod analyze;
 mod diff;
 mod export;
+mod exports;
 #[cfg_attr(target_env = "gnu", expect(unsafe_code, reason = "options of the C library's allocator"))]
 mod ffi;
 mod hang;

@@ -2,6 +2,8 @@
 
 pub mod kineto;
 mod memory;
+pub mod mixed;
+pub mod nsys;
 pub mod run;
 pub mod snapshot;
 pub mod source;

@@ -23,7 +23,7 @@ pub type Text = Arc<str>;
 pub const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// A text of at most [`MAX_TEXT_BYTES`]: its first characters.
-pub(crate) fn shortened(text: &str) -> &str {
+pub fn shortened(text: &str) -> &str {
     let end = (0..=text.len().min(MAX_TEXT_BYTES)).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]
 }

@@ -53,7 +53,7 @@ pub(super) fn run(arguments: Arguments, join: Join) -> Result<Outcome, Error> {
         (Some(parts), input) => {
             let run = match &input {
                 Input::Run(path) => Some(path.clone()),
-                Input::Traces(_) | Input::Snapshots(_) => None,
+                Input::Traces(_) | Input::Snapshots(_) | Input::Exports(_) => None,
             };
             let analysis = map::analyze_by_parts(input, arguments.input, &options, parts)?;
             (analysis, run.map(|path| arguments.input.open_run(&path)).transpose()?)
@@ -67,6 +67,9 @@ pub(super) fn run(arguments: Arguments, join: Join) -> Result<Outcome, Error> {
             (with_progress(&KinetoSource::open_with(&paths, arguments.input.plan_options())?, &options)?, None)
         }
         (None, Input::Snapshots(paths)) => (with_progress(&SnapshotSource::open(&paths)?, &options)?, None),
+        (None, Input::Exports(exports)) => {
+            (with_progress(&exports.open(arguments.input.plan_options())?, &options)?, None)
+        }
     };
     finish(&analysis, &arguments, run.as_ref())
 }

@@ -53,6 +53,10 @@ pub(super) fn traces(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, Error> {
             let why = "it is a run already; analyze it directly".to_string();
             Err(Error::NoInput { path, why })
         }
+        Input::Exports(exports) => {
+            let why = "it is an export of Nsight Systems; analyze it directly".to_string();
+            Err(Error::NoInput { path: exports.files.into_iter().next().unwrap_or_default(), why })
+        }
         Input::Snapshots(paths) => {
             let why = "it is a snapshot of torch's allocator; analyze it directly".to_string();
             Err(Error::NoInput { path: paths.into_iter().next().unwrap_or_default(), why })

@@ -12,6 +12,7 @@ use trace::{MANIFEST_FILE, OmissionKind};
 
 use crate::Error;
 use crate::cli::Outcome;
+use crate::cli::exports::Exports;
 use crate::ingest::kineto::KinetoSource;
 use crate::ingest::snapshot::{SnapshotSource, is_pickle};
 use crate::ingest::source::{RunSource, Source};
@@ -58,7 +59,12 @@ fn parse_window(text: &str) -> Result<WindowChoice, String> {
 impl InputArguments {
     /// The choice of files.
     pub(super) fn plan_options(self) -> PlanOptions {
-        PlanOptions { window: self.window, force: self.force, max_memory_bytes: self.max_memory_bytes() }
+        PlanOptions {
+            window: self.window,
+            force: self.force,
+            max_memory_bytes: self.max_memory_bytes(),
+            ..PlanOptions::default()
+        }
     }
 
     /// Opens a run.
@@ -135,6 +141,8 @@ pub(super) enum Input {
     Traces(Vec<PathBuf>),
     /// Snapshots of torch's allocator, one file for each rank.
     Snapshots(Vec<PathBuf>),
+    /// SQLite exports of Nsight Systems, perhaps beside traces.
+    Exports(Exports),
 }
 
 /// Decides by the content of the paths: a directory with a manifest is a run. A pattern that is no path is expanded.
@@ -143,9 +151,13 @@ pub(super) enum Input {
 /// [`Error::NoInput`] or [`Error::UnreadFormat`]; their messages name a way out.
 pub(super) fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
     let paths = expand_all(paths)?;
-    paths.iter().try_for_each(|path| check_format(path))?;
     if let Some(run) = run_of(&paths)? {
         return Ok(Input::Run(run));
+    }
+    let exports = Exports::find(&paths)?;
+    exports.traces.iter().try_for_each(|path| check_format(path))?;
+    if !exports.files.is_empty() {
+        return Ok(Input::Exports(exports));
     }
     let snapshots = paths.iter().map(|path| snapshots_in(path)).collect::<Result<Vec<_>, _>>()?;
     // Beside traces, a pickle is a file without traces, and is listed as one.
@@ -315,6 +327,7 @@ pub(super) fn open(
         }
         Input::Traces(paths) => Box::new(KinetoSource::open_with(&paths, arguments.plan_options())?),
         Input::Snapshots(paths) => Box::new(SnapshotSource::open(&paths)?),
+        Input::Exports(exports) => Box::new(exports.open(arguments.plan_options())?),
     })
 }
 
@@ -331,6 +344,7 @@ pub(super) fn open_one_of_several(input: Input, arguments: InputArguments) -> Re
         Input::Run(path) => Box::new(arguments.open_run(&path)?),
         Input::Traces(paths) => Box::new(KinetoSource::open_with(&paths, arguments.plan_options())?),
         Input::Snapshots(paths) => Box::new(SnapshotSource::open(&paths)?),
+        Input::Exports(exports) => Box::new(exports.open(arguments.plan_options())?),
     })
 }
 
@@ -350,6 +364,9 @@ mod tests {
             Ok(Input::Run(_)) => "run".to_string(),
             Ok(Input::Traces(_)) => "traces".to_string(),
             Ok(Input::Snapshots(files)) => plural(files.len(), "snapshot"),
+            Ok(Input::Exports(Exports { files, traces, reports, .. })) => {
+                format!("{}, traces {}, reports {}", plural(files.len(), "export"), traces.len(), reports.len())
+            }
             Err(error) => error.to_string(),
         };
         text.replace(&dir.path().display().to_string(), "DIR")
@@ -377,6 +394,23 @@ mod tests {
     }
 
     #[test]
+    fn exports_are_found_by_their_content_and_beside_traces() {
+        let export: &[u8] = b"SQLite format 3\0 and more";
+        assert_eq!(resolved(&[("export.db", export)], "export.db"), "1 export, traces 0, reports 0");
+        assert_eq!(
+            resolved(&[("a.sqlite", export), ("r/b", export), ("log.txt", b"")], ""),
+            "2 exports, traces 0, reports 0"
+        );
+        assert_eq!(resolved(&[("a.sqlite", export), ("rank1.json", b"{}")], ""), "1 export, traces 1, reports 0");
+        assert_eq!(
+            resolved(&[("a.sqlite", export), ("a.nsys-rep", b""), ("b.nsys-rep", b"")], ""),
+            "1 export, traces 0, reports 1",
+            "a report beside its export is the same recording"
+        );
+        assert_eq!(resolved(&[("run.json", b"{}"), ("a.sqlite", export)], ""), "run");
+    }
+
+    #[test]
     fn errors_name_a_way_out() {
         let check = |files: &[(&str, &[u8])], given: &str, part: &str| {
             let text = resolved(files, given);
@@ -384,8 +418,12 @@ mod tests {
         };
         check(&[], "none", "no such file or directory");
         check(&[("events/rank-00000-0000.parquet", b"")], "", "copy the manifest");
-        check(&[("a.nsys-rep", b"")], "a.nsys-rep", "a report of Nsight Systems is not read; record with");
-        check(&[("export.db", b"SQLite format 3\0 and more")], "export.db", "an SQLite export");
+        check(&[("a.nsys-rep", b"")], "a.nsys-rep", "a report of Nsight Systems is not read; write it as SQLite");
+        check(
+            &[("r_pqtdir/StringIds.parquet", b"PAR1")],
+            "r_pqtdir",
+            "a Parquet export of Nsight Systems is not read; write",
+        );
         check(&[("host.xplane.pb", b"")], "host.xplane.pb", "an XPlane of XLA");
         check(&[("a.json", b"")], "*.txt", "no file or directory matches this pattern");
     }

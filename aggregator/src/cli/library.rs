@@ -177,7 +177,7 @@ impl Answer {
         let run = match &self.input {
             Some(Opened { paths, .. }) => match resolve(paths.clone())? {
                 Input::Run(path) => Some(trace::Run::open(&path)?),
-                Input::Traces(_) | Input::Snapshots(_) => None,
+                Input::Traces(_) | Input::Snapshots(_) | Input::Exports(_) => None,
             },
             None => None,
         };

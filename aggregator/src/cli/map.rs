@@ -91,6 +91,7 @@ fn open(input: Input, arguments: InputArguments, options: &Options) -> Result<Ma
         Input::Run(path) => MapInput::run(path, options, arguments.max_memory_bytes()),
         Input::Traces(paths) => MapInput::traces(KinetoSource::open_with(&paths, arguments.plan_options())?, options),
         Input::Snapshots(paths) => MapInput::snapshots(SnapshotSource::open(&paths)?, options),
+        Input::Exports(exports) => MapInput::exports(exports.open(arguments.plan_options())?, options),
     }
 }
 

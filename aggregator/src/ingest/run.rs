@@ -21,7 +21,7 @@ use trace::{
 use crate::model::{Collective, RankData, RankInfo, RankOutline};
 use trace::rank::{BelowOperators, Details, Kind, Launches};
 
-pub use merge_parts::{merge_parts, sort_rows};
+pub use merge_parts::{RawColumns, merge_parts, sort_rows};
 
 /// Loads all data of one rank that an analysis needs. Unusable rows are listed in [`RankData::omissions`].
 pub fn load_rank(run: &Run, rank: i32) -> RankData {

@@ -110,6 +110,10 @@ impl Source for SnapshotSource {
         self.omissions.clone()
     }
 
+    fn lacks(&self) -> &'static [&'static str] {
+        &["operators, kernels and steps", "collectives"]
+    }
+
     fn load(&self, rank: i32) -> Result<RankData, Error> {
         let path = self.files.get(&rank).cloned().unwrap_or_default();
         let io = |source| Error::Io { path: path.clone(), source };

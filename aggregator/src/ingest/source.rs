@@ -32,7 +32,63 @@ pub struct SourceInfo {
     pub command: Vec<String>,
 }
 
-/// A set of ranks that can be loaded one by one, from several threads.
+/// A set of ranks that can be loaded one by one, from several threads: the door for every format.
+///
+/// A source states its ranks, and turns each into a [`RankData`]: rows sorted by time with an index of names, steps, collectives, and a
+/// clock domain. Columns that the format lacks hold `NONE`, tables that it lacks are empty, and the analysis says what is missing.
+/// Ranks of one clock domain share a clock; the clocks of others are compared by their collectives. What cannot be read of a rank
+/// is an omission in its data, with the rank and the file, and an unreadable file is a [problem](Self::problems) of the source. A rank is
+/// loaded more than once, and gives the same data each time.
+///
+/// The smallest source has one rank with one kernel:
+///
+/// ```
+/// use aggregator::ingest::source::{Source, SourceInfo};
+/// use aggregator::model::{Events, Kind, NO_PARENT, NO_STEP, NONE, RankData};
+/// use aggregator::{Error, Options, analyze};
+///
+/// struct OneKernel;
+///
+/// impl Source for OneKernel {
+///     fn info(&self) -> SourceInfo {
+///         SourceInfo { tool: "my profiler".into(), world_size: Some(1), ..SourceInfo::default() }
+///     }
+///     fn ranks(&self) -> Vec<i32> {
+///         vec![0]
+///     }
+///     fn problems(&self) -> Vec<trace::OmissionRow> {
+///         Vec::new()
+///     }
+///     fn load(&self, rank: i32) -> Result<RankData, Error> {
+///         let mut data = RankData { names: vec!["gemm".into()], ..RankData::default() };
+///         (data.outline.info.rank, data.outline.info.clock_domain) = (rank, "node-a/steady".into());
+///         data.events = Events {
+///             kind: vec![Kind::Kernel],
+///             name: vec![0],
+///             ts_ns: vec![1_000],
+///             dur_ns: vec![500],
+///             id: vec![1],
+///             step: vec![NO_STEP],
+///             thread: vec![NONE],
+///             device: vec![0],
+///             stream: vec![7],
+///             correlation: vec![NONE],
+///             external: vec![NONE],
+///             parent: vec![NO_PARENT],
+///             is_comm: vec![false],
+///             bytes: vec![NONE],
+///             flops: vec![NONE],
+///         };
+///         Ok(data)
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Error> {
+/// let analysis = analyze(&OneKernel, &Options::default(), &|_done, _ranks| ())?;
+/// assert!(analysis.verdict.causes.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 pub trait Source: Send + Sync {
     /// The properties of the whole source.
     fn info(&self) -> SourceInfo;
@@ -54,6 +110,10 @@ pub trait Source: Send + Sync {
         let mut data = self.load(rank)?;
         data.measure_outline();
         Ok(data.outline)
+    }
+    /// What a run of rankscope has and this format never records, so that a job of several formats says what is missing where.
+    fn lacks(&self) -> &'static [&'static str] {
+        &[]
     }
     /// Loads one rank with its shapes, stacks and modules, if the source has them.
     ///

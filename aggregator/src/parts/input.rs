@@ -8,6 +8,7 @@ use trace::{Manifest, Run, place, rank_tables};
 
 use crate::Error;
 use crate::ingest::kineto::KinetoSource;
+use crate::ingest::mixed::MixedSource;
 use crate::ingest::snapshot::SnapshotSource;
 use crate::ingest::source::{RunSource, Source, SourceInfo, no_rank};
 use crate::model::options::Options;
@@ -27,6 +28,7 @@ enum Kind {
     Run(PathBuf),
     Traces(KinetoSource),
     Snapshots(SnapshotSource),
+    Exports(MixedSource),
 }
 
 impl MapInput {
@@ -62,14 +64,26 @@ impl MapInput {
     /// # Errors
     /// [`Error::NothingSelected`] if no rank is left.
     pub(crate) fn snapshots(source: SnapshotSource, options: &Options) -> Result<Self, Error> {
-        let size = |path: &Path| match place::kind(path) {
-            Ok(place::Kind::File { bytes }) => Ok(bytes),
-            Ok(place::Kind::Directory | place::Kind::Other) => Ok(0),
-            Err(source) => Err(Error::Io { path: path.into(), source }),
-        };
         let ranks = source.files().map(|(rank, path)| Ok((rank, size(path)?))).collect::<Result<_, Error>>()?;
         let info = source.info();
         Self { kind: Kind::Snapshots(source), info, max_memory_bytes: None, ranks }.checked(options)
+    }
+
+    /// SQLite exports of Nsight Systems, perhaps beside traces. Processes of one file count its size each.
+    ///
+    /// # Errors
+    /// [`Error::NothingSelected`] if no rank is left.
+    pub(crate) fn exports(source: MixedSource, options: &Options) -> Result<Self, Error> {
+        let mut ranks: Vec<RankBytes> = Vec::new();
+        for (rank, path) in source.files() {
+            let bytes = size(path)?;
+            match ranks.last_mut() {
+                Some((last, sum)) if *last == rank => *sum = sum.saturating_add(bytes),
+                _ => ranks.push((rank, bytes)),
+            }
+        }
+        let info = source.info();
+        Self { kind: Kind::Exports(source), info, max_memory_bytes: None, ranks }.checked(options)
     }
 
     /// Refuses an input without a rank to map.
@@ -99,6 +113,7 @@ impl MapInput {
             Kind::Run(path) => Opened::Run(Box::new(RunSource::open_ranks(path, is_wanted, self.max_memory_bytes)?)),
             Kind::Traces(source) => Opened::Traces(source),
             Kind::Snapshots(source) => Opened::Snapshots(source),
+            Kind::Exports(source) => Opened::Exports(source),
         })
     }
 }
@@ -108,6 +123,7 @@ pub(crate) enum Opened<'a> {
     Run(Box<RunSource>),
     Traces(&'a KinetoSource),
     Snapshots(&'a SnapshotSource),
+    Exports(&'a MixedSource),
 }
 
 impl Opened<'_> {
@@ -117,6 +133,7 @@ impl Opened<'_> {
             Self::Run(source) => &**source,
             Self::Traces(source) => *source,
             Self::Snapshots(source) => *source,
+            Self::Exports(source) => *source,
         }
     }
 
@@ -150,8 +167,22 @@ impl Opened<'_> {
                     add_ends(&mut content, path)?;
                 }
             }
+            Self::Exports(source) => {
+                for (rank, path) in source.files().into_iter().filter(|(rank, _)| wanted.contains(rank)) {
+                    content.update(format!("{rank}\n"));
+                    add_ends(&mut content, path)?;
+                }
+            }
         }
         Ok(hex(content))
+    }
+}
+
+fn size(path: &Path) -> Result<u64, Error> {
+    match place::kind(path) {
+        Ok(place::Kind::File { bytes }) => Ok(bytes),
+        Ok(place::Kind::Directory | place::Kind::Other) => Ok(0),
+        Err(source) => Err(Error::Io { path: path.into(), source }),
     }
 }
 

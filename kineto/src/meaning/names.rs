@@ -5,7 +5,7 @@
 /// `None` if the name contains none.
 ///
 /// `sendrecv` is a point-to-point kernel without metadata: an all-to-all, or sends and receives.
-pub(crate) fn operation(name: &str) -> Option<&'static str> {
+pub fn operation(name: &str) -> Option<&'static str> {
     let start = name.rfind("::").map_or(0, |at| at + 2);
     let tail = &name[start..];
     let tail = tail.split_once(':').map_or(tail, |(_, rest)| rest);
@@ -42,7 +42,7 @@ pub(crate) fn operation(name: &str) -> Option<&'static str> {
 }
 
 /// Algorithm and protocol in a kernel's name: `ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)`.
-pub(crate) fn algorithm(kernel: &str) -> (Option<&'static str>, Option<&'static str>) {
+pub fn algorithm(kernel: &str) -> (Option<&'static str>, Option<&'static str>) {
     let word = kernel.split('(').next().unwrap_or(kernel);
     let parts: Vec<&str> = word.split('_').collect();
     let find = |known: &[&'static str]| known.iter().copied().find(|k| parts.contains(k));
@@ -50,7 +50,7 @@ pub(crate) fn algorithm(kernel: &str) -> (Option<&'static str>, Option<&'static 
 }
 
 /// The element type in a kernel's name, in the words of `collectives.dtype`.
-pub(crate) fn kernel_dtype(kernel: &str) -> Option<&'static str> {
+pub fn kernel_dtype(kernel: &str) -> Option<&'static str> {
     let word = kernel.split('(').next().unwrap_or(kernel);
     word.split('_').find_map(|part| match part {
         "f32" | "float" => Some("f32"),

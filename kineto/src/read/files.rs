@@ -11,7 +11,7 @@ use crate::Error;
 use crate::read::archive::Spool;
 use crate::read::dumps::{FoundDump, attach};
 use crate::read::find::{Candidate, Found, find};
-use crate::read::formats::is_trace_name;
+use crate::read::formats::{SQLITE_EXPORT, is_trace_name};
 use crate::read::jobs::{NEAR_NS, usual_world_size};
 use crate::read::names::{Named, ranks_from_names, torch_name};
 use crate::read::probe::{Probe, probe};
@@ -41,6 +41,8 @@ pub struct PlanOptions {
     /// The memory that rows may take together while they are read; `None`: no limit. Every thread reads one rank at a time,
     /// and each rank may take an equal part. The rest of a larger trace becomes an omission.
     pub max_memory_bytes: Option<u64>,
+    /// Another reader reads the SQLite exports among the files, which hold other ranks: neither those nor missing ranks are listed.
+    pub exports_are_read: bool,
 }
 
 /// Finds the traces in `paths`: files, directories and those inside, archives, and `-` for standard input. Each file
@@ -52,7 +54,7 @@ pub struct PlanOptions {
 pub fn plan(paths: &[PathBuf], options: PlanOptions) -> Result<Plan, Error> {
     let Found { candidates, others, omissions, spool, .. } = find(paths)?;
     let mut plan = Plan { omissions, spool, ..Plan::default() };
-    let Probed { mut probes, mut others, dumps, unread } = plan.probe(&candidates, others)?;
+    let Probed { mut probes, mut others, dumps, unread } = plan.probe(&candidates, others, options.exports_are_read)?;
     if probes.is_empty() {
         others.extend(dumps.into_iter().map(|dump| dump.candidate.name));
         plan.list(others);
@@ -95,7 +97,9 @@ pub fn plan(paths: &[PathBuf], options: PlanOptions) -> Result<Plan, Error> {
     let highest = files.last().map_or(0, |f| f.rank.saturating_add(1));
     plan.world_size = plan.world_size.max(highest);
     plan.files = files;
-    plan.report_missing_ranks();
+    if !options.exports_are_read {
+        plan.report_missing_ranks();
+    }
     Ok(plan)
 }
 
@@ -117,7 +121,7 @@ fn described(omission: &OmissionRow) -> String {
 
 impl Plan {
     /// Reads the headers of files. Those that are damaged are listed one by one.
-    fn probe(&mut self, candidates: &[Candidate], others: Vec<Text>) -> Result<Probed, Error> {
+    fn probe(&mut self, candidates: &[Candidate], others: Vec<Text>, exports_are_read: bool) -> Result<Probed, Error> {
         let alone = candidates.len() == 1;
         let probed: Vec<Result<Probe, Error>> = candidates.par_iter().map(|c| probe(c, !alone)).collect();
         let mut found = Probed { others, ..Probed::default() };
@@ -132,6 +136,7 @@ impl Plan {
                     }
                     found.probes.push(probe);
                 }
+                Err(Error::UnreadFormat { format: SQLITE_EXPORT, .. }) if exports_are_read => {}
                 Err(error) => match FoundDump::of(candidate) {
                     Some(dump) if !alone => found.dumps.push(dump),
                     _ => self.no_trace(candidate, error, &mut found)?,

@@ -16,6 +16,8 @@ pub struct OtherFormat {
 
 /// Bytes that decide a format.
 const HEAD_BYTES: usize = 16;
+/// The name of SQLite exports.
+pub(crate) const SQLITE_EXPORT: &str = "an SQLite export of Nsight Systems";
 const RECORD: &str = "record with torch.profiler or `rankscope exec` instead";
 
 /// The format of a file, by its first bytes, else by its name; `None` if it is none of the known ones. Exports get
@@ -35,10 +37,7 @@ pub(crate) fn other_format_of(name: &str, head: &[u8]) -> Option<OtherFormat> {
     let ends = |suffix: &str| name.ends_with(suffix);
     let format = |name, instead| Some(OtherFormat { name, instead });
     if head.starts_with(b"SQLite format 3\0") || ends(".sqlite") {
-        return format(
-            "an SQLite export of Nsight Systems",
-            "record with torch.profiler or `rankscope exec` instead, or query the file with DuckDB's sqlite extension",
-        );
+        return format(SQLITE_EXPORT, "`rankscope analyze` reads it as a file of this machine");
     }
     if head.starts_with(b"PAR1") {
         return format("a Parquet file", "name the directory of its run, the one with run.json");
@@ -46,7 +45,7 @@ pub(crate) fn other_format_of(name: &str, head: &[u8]) -> Option<OtherFormat> {
     if ends(".nsys-rep") {
         return format(
             "a report of Nsight Systems",
-            "record with torch.profiler or `rankscope exec` instead; `nsys export` writes SQLite, which is not read either",
+            "write it as SQLite, which is read: `nsys export --type sqlite FILE`",
         );
     }
     if ends(".qdrep") {

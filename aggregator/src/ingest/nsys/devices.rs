@@ -1,0 +1,86 @@
+//! The devices of a process, by its own numbers of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use trace::{DeviceRow, OmissionRow, Text};
+
+use crate::ingest::nsys::database::Database;
+use crate::ingest::nsys::processes::Process;
+use crate::model::{Events, NONE};
+
+const GPUS: &str = "TARGET_INFO_GPU";
+const OF_PROCESSES: &str = "TARGET_INFO_CUDA_DEVICE";
+/// Devices of a host.
+const MAX_DEVICES: usize = 1 << 10;
+
+/// The devices that `events` name, as far as the export describes them.
+pub(super) fn devices(
+    database: &Database,
+    process: &Process,
+    events: &Events,
+    omissions: &mut Vec<OmissionRow>,
+) -> Vec<DeviceRow> {
+    let used: BTreeSet<i64> = events.device.iter().copied().filter(|device| *device != NONE).collect();
+    let gpus = gpus(database, omissions);
+    let mut of_process: BTreeMap<i64, i64> = BTreeMap::new();
+    let columns = ["cudaId", "gpuId", "pid"];
+    let cut = database.rows(OF_PROCESSES, &columns, &columns, "1", |cells| {
+        if let (Some(cuda), Some(gpu), Some(pid)) = (cells.integer(0), cells.integer(1), cells.integer(2))
+            && pid == process.pid()
+            && of_process.len() < MAX_DEVICES
+        {
+            of_process.entry(cuda).or_insert(gpu);
+        }
+    });
+    omissions.extend(cut.map(|why| OmissionRow::lost(format!("rest of table {OF_PROCESSES}"), why)));
+    // Without a table of numbers, a process may count any of the host's devices as its first.
+    let models: BTreeSet<Option<&Text>> = gpus.values().map(|gpu| gpu.name.as_ref()).collect();
+    let any = gpus.values().next().filter(|_| models.len() == 1);
+    let describe = |device_id: i64| {
+        let known = of_process.get(&device_id).and_then(|gpu| gpus.get(gpu));
+        let gpu = known.or(any)?.clone();
+        let uuid = gpu.uuid.filter(|_| known.is_some() || gpus.len() == 1);
+        Some(DeviceRow { rank: process.rank, device_id, uuid, ..gpu })
+    };
+    used.into_iter().filter_map(describe).collect()
+}
+
+/// The devices of the host, by its numbers of them.
+fn gpus(database: &Database, omissions: &mut Vec<OmissionRow>) -> BTreeMap<i64, DeviceRow> {
+    let mut gpus = BTreeMap::new();
+    let columns = [
+        "id",
+        "name",
+        "uuid",
+        "smCount",
+        "maxWarpsPerSm",
+        "threadsPerWarp",
+        "maxRegistersPerSm",
+        "maxShmemPerSm",
+        "clockRate",
+        "totalMemory",
+        "memoryBandwidth",
+    ];
+    let cut = database.rows(GPUS, &columns, &["id"], "1", |cells| {
+        let Some(id) = cells.integer(0).filter(|_| gpus.len() < MAX_DEVICES) else { return };
+        let positive = |column: usize| cells.integer(column).filter(|value| *value > 0);
+        let small = |column: usize| positive(column).and_then(|value| i32::try_from(value).ok());
+        let text = |column: usize| cells.text(column).filter(|text| !text.is_empty());
+        let row = DeviceRow {
+            device_id: id,
+            name: text(1).map(|name| trace::shortened(&name).into()),
+            uuid: text(2).map(|uuid| trace::shortened(&uuid).into()),
+            sm_count: small(3),
+            max_threads_per_sm: small(4).zip(small(5)).and_then(|(warps, threads)| warps.checked_mul(threads)),
+            registers_per_sm: small(6),
+            shared_mem_per_sm_bytes: positive(7),
+            clock_khz: positive(8).map(|hz| hz / 1_000),
+            memory_bytes: positive(9),
+            peak_bytes_per_s: positive(10).map(|rate| rate as f64),
+            ..DeviceRow::default()
+        };
+        gpus.entry(id).or_insert(row);
+    });
+    omissions.extend(cut.map(|why| OmissionRow::lost(format!("rest of table {GPUS}"), why)));
+    gpus
+}

@@ -1,0 +1,77 @@
+//! The tables of an export: which are read, and what the others hold.
+
+use trace::OmissionRow;
+
+use crate::ingest::nsys::database::Database;
+
+/// Tables whose rows become rows of a rank.
+const READ: [&str; 13] = [
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "CUPTI_ACTIVITY_KIND_MEMSET",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+    "CUPTI_ACTIVITY_KIND_RUNTIME",
+    "NVTX_EVENTS",
+    "MPI_COLLECTIVES_EVENTS",
+    "MPI_P2P_EVENTS",
+    "MPI_START_WAIT_EVENTS",
+    "MPI_OTHER_EVENTS",
+    "PROFILER_OVERHEAD",
+    "CUPTI_ACTIVITY_KIND_OVERHEAD",
+];
+/// How the names of tables begin that describe the others, or the machine.
+const DESCRIBING: [&str; 14] = [
+    "StringIds",
+    "ENUM_",
+    "TARGET_INFO_",
+    "META_DATA_",
+    "EXPORT_META_DATA",
+    "ANALYSIS_",
+    "ThreadNames",
+    "ProcessStreams",
+    "PROCESSES",
+    "NVTX_PAYLOAD_",
+    "MPI_RANKS",
+    "MPI_COMMUNICATORS",
+    "UnwindMethodType",
+    "sqlite_",
+];
+/// Rows of a table that are counted.
+const MAX_COUNTED: u64 = 1_000_000;
+/// Tables that a message names.
+const MAX_NAMED: usize = 8;
+
+/// What an export holds that is not read: rows of other tables, and views under the names of tables.
+pub(super) fn unread(database: &Database) -> Vec<OmissionRow> {
+    let mut omissions = Vec::new();
+    let (mut named, mut total) = (Vec::new(), 0_i64);
+    let is_other = |table: &&str| !READ.contains(table) && !DESCRIBING.iter().any(|known| table.starts_with(known));
+    for table in database.tables().filter(is_other) {
+        match database.count(table, MAX_COUNTED) {
+            Ok(Some(0)) => {}
+            Ok(Some(rows)) => {
+                total = total.saturating_add(rows);
+                named.push(format!("{table} {rows}"));
+            }
+            Ok(None) => {
+                total = total.saturating_add(MAX_COUNTED as i64);
+                named.push(format!("{table} more than {MAX_COUNTED}"));
+            }
+            Err(why) => omissions.push(OmissionRow::lost(format!("rest of table {table}"), why)),
+        }
+    }
+    if !named.is_empty() {
+        let more = named.len().saturating_sub(MAX_NAMED);
+        named.truncate(MAX_NAMED);
+        let more = if more > 0 { format!(", and {more} more tables") } else { String::new() };
+        let why = format!("nothing is made of them: {}{more}", named.join(", "));
+        omissions.push(OmissionRow::left_out("rows of other tables", why).amount(total));
+    }
+    let is_known = |view: &&String| READ.contains(&view.as_str()) || *view == "StringIds";
+    for view in database.views.iter().filter(is_known) {
+        let why = "it is a view, and only tables are read: a view may hold anything";
+        omissions.push(OmissionRow::lost(format!("rows of {view}"), why));
+    }
+    omissions
+}
