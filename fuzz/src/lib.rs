@@ -13,6 +13,7 @@
 //! | `plugin` | calls of NCCL | each operation becomes one valid row or is counted |
 //! | `snapshot` | a pickle of torch's allocator | rows in the order of time |
 //! | `flight_recorder` | a dump of torch's Flight Recorder | a rank waits only in what it called |
+//! | `nsys` | an SQLite export of Nsight Systems | rows in the order of time, the same each time |
 
 mod columns;
 mod input;
@@ -31,7 +32,7 @@ pub use trace::check_any_manifest as manifest;
 pub type Check = (&'static str, fn(&[u8]));
 
 /// All checks.
-pub const CHECKS: [Check; 10] = [
+pub const CHECKS: [Check; 11] = [
     ("kineto", kineto),
     ("cupti", cupti),
     ("shards", shards),
@@ -42,6 +43,7 @@ pub const CHECKS: [Check; 10] = [
     ("plugin", plugin),
     ("snapshot", snapshot),
     ("flight_recorder", flight_recorder),
+    ("nsys", nsys),
 ];
 
 /// A trace of torch.profiler.
@@ -56,5 +58,13 @@ pub fn exec(bytes: &[u8]) {
         0 => rank_agent::fabric::tcp::check_any_connection(rest),
         1 => rank_agent::exec::check_any_peer(rest),
         _ => inject::check_any_variables(rest),
+    }
+}
+
+/// An SQLite export of Nsight Systems. SQLite reads files only.
+pub fn nsys(bytes: &[u8]) {
+    let Ok(mut file) = tempfile::NamedTempFile::new() else { return };
+    if std::io::Write::write_all(&mut file, bytes).is_ok() {
+        aggregator::ingest::nsys::check_any_export(file.path());
     }
 }

@@ -60,6 +60,11 @@ fn messages_calls_and_shards_and_their_mutations_break_no_promise() -> io::Resul
 }
 
 #[test]
+fn a_changed_export_of_nsight_systems_is_an_error_or_rows() -> io::Result<()> {
+    check_all(&["nsys"], 2, insert_extreme)
+}
+
+#[test]
 fn each_check_has_a_target() -> io::Result<()> {
     let mut found: Vec<String> = std::fs::read_dir(folder("fuzz_targets"))?
         .map(|entry| Ok(entry?.file_name().to_string_lossy().trim_end_matches(".rs").to_string()))
