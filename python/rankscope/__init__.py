@@ -13,6 +13,7 @@ call (Ctrl-C) raises KeyboardInterrupt. Wrong inputs and options raise Rankscope
 from rankscope._analysis import Analysis, Verdict, analyze, map_rank, reduce
 from rankscope._compare import Diff, Prediction, WhatIf, diff, what_if
 from rankscope._errors import RankscopeError, RankscopeWarning
+from rankscope._hang import Culprit, Hang, HangWait, hang
 from rankscope._rankscope import version as _version
 from rankscope._run import Ingested, Run, ingest, open
 from rankscope._table import Column, Table
@@ -22,7 +23,10 @@ __version__: str = _version()
 __all__ = [
     "Analysis",
     "Column",
+    "Culprit",
     "Diff",
+    "Hang",
+    "HangWait",
     "Ingested",
     "Prediction",
     "RankscopeError",
@@ -33,6 +37,7 @@ __all__ = [
     "WhatIf",
     "analyze",
     "diff",
+    "hang",
     "ingest",
     "map_rank",
     "open",

@@ -97,6 +97,13 @@ pub(crate) fn what_if(
     Ok((found, listed(&omissions)?))
 }
 
+/// The ranks that hold a job up, as JSON.
+#[pyfunction]
+#[pyo3(signature = (paths))]
+pub(crate) fn hang(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<String> {
+    run(py, None, move |_| library::hang(paths))
+}
+
 /// The ranks of the share, and the omissions as JSON.
 #[pyfunction]
 #[pyo3(signature = (paths, part, parts, options, progress = None))]

@@ -27,7 +27,7 @@ mod _rankscope {
     use crate::analysis::NativeAnalysis;
     #[pymodule_export]
     use crate::calls::{
-        analyze, command, diff, ingest, map_share, reduce, tables_of_analysis, tables_of_runs, version, what_if,
+        analyze, command, diff, hang, ingest, map_share, reduce, tables_of_analysis, tables_of_runs, version, what_if,
     };
     #[pymodule_export]
     use crate::run::NativeRun;

@@ -52,7 +52,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<Outcome, Error> {
 }
 
 /// Finds the ranks that hold up the job of a run or of dumps.
-fn find(paths: Vec<PathBuf>) -> Result<Hang, Error> {
+pub(super) fn find(paths: Vec<PathBuf>) -> Result<Hang, Error> {
     let paths = expand_all(paths)?;
     let job = match run_of(&paths)? {
         Some(run) => {

@@ -13,7 +13,7 @@ use crate::base::units;
 use crate::cli::analysis_args::AnalysisArguments;
 use crate::cli::input::{Input, InputArguments, expand_all, open, resolve};
 use crate::cli::output::{refuse_input, write_file};
-use crate::cli::{diff as diff_command, map as map_command, what_if as what_if_command};
+use crate::cli::{diff as diff_command, hang as hang_command, map as map_command, what_if as what_if_command};
 use crate::compare::Diff;
 use crate::ingest::kineto::{Ingested, ingest_with};
 use crate::ingest::source::Source;
@@ -256,6 +256,14 @@ pub fn what_if(
     let arguments: what_if_command::Arguments = parse_arguments(options, &["paths".into()])?;
     let (found, analysis) = arguments.predict(paths, progress)?;
     Ok((serde_json::to_string(&found)?, analysis.tables.omissions))
+}
+
+/// Finds the ranks that hold the job of a run or of dumps of the Flight Recorder up: a JSON document, as `hang --json` prints it.
+///
+/// # Errors
+/// The errors of `hang`.
+pub fn hang(paths: Vec<PathBuf>) -> Result<String, Error> {
+    Ok(serde_json::to_string(&hang_command::find(paths)?)?)
 }
 
 /// Maps a share of the ranks, as in `0/8`, into a directory of parts. Returns the ranks and what of them was left out.
