@@ -58,3 +58,11 @@ def launches(rank: int, frame: pd.DataFrame, runtime_cutoff: int, delay_cutoff: 
         )
         for what, rows, column in shown:
             _show(express.histogram(rows, x=column, title=f"Rank {rank}: {what} (us)"))
+
+
+def patterns(rank: int, frame: pd.DataFrame) -> None:
+    """The most frequent sequences of kernels."""
+    if (express := _express()) is not None:
+        shown = frame.assign(pattern=frame["pattern"].str.replace("|", "<br>", regex=False))
+        title = f"Rank {rank}: frequent sequences of kernels"
+        _show(express.bar(shown, x=shown.index.astype(str), y="count", hover_data=["pattern"], title=title))

@@ -30,7 +30,9 @@ class Rows:
     def __init__(self, rows: pd.DataFrame, include_last: bool, strict: bool) -> None:
         self.strict = strict
         #: The time from which the others count.
-        self.base_ns = int(rows["ts"].min()) if len(rows) else 0
+        # The row of the profiler itself spans the trace, and HTA drops it.
+        counted = rows["ts"][~(rows["kind"].eq("other") & rows["name"].str.startswith("PyTorch Profiler"))]
+        self.base_ns = int(counted.min()) if len(counted) else 0
         rows = rows.assign(ts=rows["ts"] - self.base_ns, end=rows["end"] - self.base_ns)
         is_host = rows["device_id"].lt(0) & rows["stream"].lt(0)
         is_marker = is_host & rows["name"].str.match(_STEP)
@@ -85,19 +87,50 @@ class Rows:
             columns={"stream_device": "stream", "device_id_device": "device_id", "name_device": "name"}
         )
 
+    @cached_property
+    def by_id(self) -> pd.DataFrame:
+        """Rows of the host by their ids."""
+        return self.host.drop_duplicates("id").set_index("id")
+
+    @cached_property
+    def depths(self) -> pd.Series[int]:
+        """How many rows of the host are around each of them, by id."""
+        parents = self.by_id["parent"]
+        depths = pd.Series(0, index=parents.index, dtype="int64")
+        around = parents
+        while (inside := around.isin(parents.index)).any():
+            depths += inside
+            around = around.where(~inside, around.map(parents).fillna(-1).astype("int64"))
+        return depths
+
+    def enclosing(self, ids: pd.Series[int], is_wanted: pd.Series[bool]) -> pd.Series[int]:
+        """For each id the innermost wanted row of the host that it is or is in; −1 if there is none."""
+        parents = self.by_id["parent"]
+        found = pd.Series(-1, index=ids.index, dtype="int64")
+        around = ids
+        while (open_ := around.isin(parents.index) & found.eq(-1)).any():
+            arrived = open_ & around.map(is_wanted).eq(True)
+            found[arrived] = around[arrived]
+            around = around.where(~open_, around.map(parents).fillna(-1).astype("int64"))
+        return found
+
+    def operators_around(self, ids: pd.Series[int]) -> list[list[str]]:
+        """For each id the names of the operators around it, the outermost first."""
+        is_operator = self.by_id["kind"].eq("cpu_op")
+        stacks: list[list[str]] = [[] for _ in range(len(ids))]
+        around = self.enclosing(ids.reset_index(drop=True), is_operator)
+        while (known := around[around.ge(0)]).size:
+            for at, name in zip(known.index, self.by_id["name"].reindex(known)):
+                stacks[at].insert(0, name)
+            around = self.enclosing(self.by_id["parent"].reindex(known).set_axis(known.index), is_operator)
+        return stacks
+
     def launches_of_operators(self) -> pd.DataFrame:
         """Pieces of work with the innermost `aten::` operator around the calls that launched them."""
         launched = self.launched(True)
-        of_id = self.host.drop_duplicates("id").set_index("id")
-        is_operator = of_id["name"].str.startswith("aten::")
-        found = pd.Series(-1, index=launched.index, dtype="int64")
-        around = launched["parent_host"]
-        while (open_ := around.isin(of_id.index) & found.eq(-1)).any():
-            arrived = open_ & around.map(is_operator).eq(True)
-            found[arrived] = around[arrived]
-            around = around.where(~open_, around.map(of_id["parent"]).fillna(-1).astype("int64"))
+        found = self.enclosing(launched["parent_host"], self.by_id["name"].str.startswith("aten::"))
         launched = launched[found.ne(-1)].assign(op_id=found)
-        operators = of_id[["name", "ts"]].rename(columns={"name": "op_name", "ts": "ts_op"})
+        operators = self.by_id[["name", "ts"]].rename(columns={"name": "op_name", "ts": "ts_op"})
         return launched.join(operators, on="op_id")
 
 

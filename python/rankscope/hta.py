@@ -21,21 +21,31 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
+from enum import Flag, auto
 
 import numpy as np
 import pandas as pd
 
+from rankscope import _hta_files as files
+from rankscope import _hta_kernels as kernels
 from rankscope import _hta_plots as plots
 from rankscope._analysis import Analysis, analyze
 from rankscope._errors import RankscopeError
 from rankscope._hta_rows import MEMORY_PREFIX, Rows, union_length, microseconds, rows_of, state_lengths, union
 
-__all__ = ["TraceAnalysis"]
+__all__ = ["TimeSeriesTypes", "TraceAnalysis"]
 
 #: HTA's queue length at which the next launch of the host blocks.
 CUDA_MAX_LAUNCH_QUEUE_PER_STREAM = 1024
 _IDLE = ("host_wait", "kernel_wait", "other")
 _TYPES = ("COMPUTATION", "COMMUNICATION", "MEMORY")
+
+
+class TimeSeriesTypes(Flag):
+    """What `generate_trace_with_counters` adds."""
+
+    QUEUE_LENGTH = auto()
+    MEMCPY_BANDWIDTH = auto()
 
 
 class TraceAnalysis:
@@ -396,6 +406,70 @@ class TraceAnalysis:
                 found[column] = (found[column] / 1000).round(3)
             result[rank] = found.sort_values(sort_by or ["occurrence_count"], ascending=False)
         return result
+
+    # --- Single kernels and trace files ------------------------------------------------------------------------------
+
+    def get_gpu_kernels_with_user_annotations(
+        self, rank: int, expand_names: bool = True, shortern_names: bool = True
+    ) -> pd.DataFrame | None:
+        """Work on the GPU with the innermost annotation around it, in µs; None if the rank has no annotations on the GPU."""
+        return kernels.annotated(self._of(rank), self._first(), expand_names, shortern_names)
+
+    def get_frequent_cuda_kernel_sequences(
+        self,
+        operator_name: str,
+        output_dir: str,
+        min_pattern_len: int = 3,
+        rank: int = 0,
+        top_k: int = 5,
+        visualize: bool = False,
+        compress_other_kernels: bool = True,
+    ) -> pd.DataFrame:
+        """The sequences of kernels that the outermost operators of this name launch, how often, and sums of durations in µs.
+        `overlaid_…` in `output_dir` is the rank's trace with the `top_k` most frequent ones as the argument `Patterns`."""
+        if not operator_name or not os.path.isdir(output_dir):
+            raise RankscopeError("operator_name must not be empty, and output_dir must be a directory", output_dir)
+        found = kernels.sequences(self._of(rank), operator_name, min_pattern_len)
+        if found is None:
+            return pd.DataFrame()
+        path = files.file_of(self.analysis, self._paths, rank)
+        trace = files.read(path)
+        files.mark(trace, path, self._of(rank), found, top_k, compress_other_kernels)
+        files.write(os.path.join(output_dir, f"overlaid_{os.path.basename(path)}"), trace)
+        if visualize:
+            plots.patterns(rank, found.frame[:top_k])
+        return found.frame
+
+    def get_cupti_counter_data_with_operators(self, ranks: list[int] | None = None) -> list[pd.DataFrame]:
+        """For each rank with counters of CUPTI's range profiler its kernels, their operators and counters; times in µs of the
+        trace."""
+        read = ((rank, files.read(files.file_of(self.analysis, self._paths, rank))) for rank in ranks or [0])
+        found = (kernels.counters(self._of(rank), trace, rank) for rank, trace in read)
+        return [frame for frame in found if frame is not None]
+
+    def generate_trace_with_counters(
+        self,
+        time_series: TimeSeriesTypes | None = None,
+        ranks: list[int] | None = None,
+        output_suffix: str = "_with_counters",
+    ) -> None:
+        """Writes the traces of ranks beside themselves, with queue lengths and bandwidths (GB/s) as counters."""
+        wanted = time_series or TimeSeriesTypes.QUEUE_LENGTH | TimeSeriesTypes.MEMCPY_BANDWIDTH
+        ranks = ranks or [0]
+        shown: list[tuple[dict[int, pd.DataFrame], str, str]] = []
+        if TimeSeriesTypes.QUEUE_LENGTH in wanted:
+            shown.append((self.get_queue_length_time_series(ranks), "Queue Length", "queue_length"))
+        if TimeSeriesTypes.MEMCPY_BANDWIDTH in wanted:
+            shown.append((self.get_memory_bw_time_series(ranks), "Memcpy BW", "memory_bw_gbps"))
+        for rank in ranks:
+            path = files.file_of(self.analysis, self._paths, rank)
+            trace = files.read(path)
+            start_us = (self._first() - files.zero_ns(trace)) / 1000
+            for series, counter, column in shown:
+                if rank in series:
+                    trace["traceEvents"] += files.counter_events(series[rank], counter, column, start_us)
+            folder, name = os.path.split(path)
+            files.write(os.path.join(folder, name.replace(".json", f"{output_suffix or '_with_counters'}.json")), trace)
 
     # --- Steps and stragglers -----------------------------------------------------------------------------------------
 

@@ -1,14 +1,18 @@
 """HTA's API: its numbers on real traces (RANKSCOPE_DATA), and where rankscope is right and HTA is not."""
 
+import gzip
+import json
 import os
 import pathlib
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
 from conftest import ROOT
 
-from rankscope.hta import TraceAnalysis
+from rankscope import RankscopeError
+from rankscope.hta import TimeSeriesTypes, TraceAnalysis
 
 DATA = pathlib.Path(os.environ.get("RANKSCOPE_DATA", ROOT.parent / "shared/data"))
 pytestmark = pytest.mark.skipif(not (DATA / "expected_hta").is_dir(), reason="there are no real traces (RANKSCOPE_DATA)")
@@ -160,3 +164,50 @@ def test_operators_and_delays(dlrm8):
     assert found["occurrence_count"].is_monotonic_decreasing and found["aten_op_name"].str.startswith("aten::").all()
     assert (found["avg_aten_op_launch_delay"] >= 0).all()
     assert dlrm8.get_profiler_steps() == sorted(dlrm8.get_profiler_steps())
+
+
+def test_annotated_kernels_are_htas():
+    found = TraceAnalysis(trace_dir=str(DATA / "kineto/gpu_user_anno")).get_gpu_kernels_with_user_annotations(0)
+    # HTA 0.5.0's numbers.
+    sums = found.groupby("s_user_annotation")["dur"].agg(["count", "sum"])
+    assert sums.T.to_dict("list") == {
+        "": [100, 211], "Optimizer.step#SGD.step": [20, 40], "Optimizer.zero_grad#SGD.zero_grad": [20, 40],
+    }
+    first, third = found.iloc[0], found.iloc[2]
+    assert [first["ts"], first["dur"], first["end"], first["correlation"], first["iteration"]] == [2253, 1, 2254, 224985, -1]
+    assert (third["ts"], third["s_name"]) == (2385, "at::native::vectorized_elementwise_kernel")
+    assert first["user_annotation"] == -1 and third["s_cat"] == "kernel"
+
+
+def test_sequences_are_htas(dlrm8, tmp_path):
+    # HTA 0.5.0's numbers with pandas 2: kernels, calls, sums of durations on the GPU and of operators.
+    wanted = {
+        ("aten::linear", 2): [(2, 2, 30, 100), (3, 1, 12, 61)],
+        ("Optimizer", 3): [(64, 1, 209, 1375)],
+        ("autograd::engine", 3): [(3, 3, 65, 316), (4, 2, 60, 241), (3, 1, 12, 118), (11, 1, 546, 509)],
+    }
+    for (operator, least), rows in wanted.items():
+        found = dlrm8.get_frequent_cuda_kernel_sequences(operator, str(tmp_path), min_pattern_len=least)
+        assert list(found.columns) == ["pattern", "count", "GPU kernel duration (us)", "CPU op duration (us)"]
+        assert [(text.count("|"), *row) for text, *row in found.head(4).itertuples(index=False)] == rows
+    assert len(found) == 8
+    [overlaid] = tmp_path.iterdir()
+    events = json.loads(gzip.open(overlaid).read())["traceEvents"]
+    marked = [row for row in events if "Patterns" in (row.get("args") or {})]
+    assert sum(row["name"].startswith("autograd::engine") for row in marked) == found["count"][:5].sum()
+    assert dlrm8.get_frequent_cuda_kernel_sequences("no such operator", str(tmp_path)).empty
+    with pytest.raises(RankscopeError):
+        dlrm8.get_frequent_cuda_kernel_sequences("aten::linear", str(tmp_path / "none"))
+
+
+def test_counters_are_added(dlrm8, tmp_path):
+    shutil.copytree(DATA / "kineto" / EXACT, tmp_path / EXACT)
+    copy = TraceAnalysis(trace_dir=str(tmp_path / EXACT), include_last_profiler_step=True)
+    copy.generate_trace_with_counters(TimeSeriesTypes.QUEUE_LENGTH)
+    [path] = (tmp_path / EXACT).glob("*_with_counters.json.gz")
+    events = json.loads(gzip.open(path).read())["traceEvents"]
+    found = [row for row in events if row.get("ph") == "C"]
+    assert len(found) == len(copy.get_queue_length_time_series()[0]) and found[0]["args"] == {"Queue Length": 1}
+    launches = {row["ts"] for row in events if row.get("name", "").startswith(("cudaLaunch", "cudaMem"))}
+    assert found[0]["ts"] in launches
+    assert dlrm8.get_cupti_counter_data_with_operators() == []
