@@ -11,6 +11,7 @@ the numbers are right here instead; `strict_hta=True` gives HTA's own number whe
   takes the sums of names for durations of calls once there are more than `num_kernels` names.
 * Stragglers are the ranks that the verdict names, also with NCCL of 2.19 and later; there may be fewer than `num_candidates`.
   *strict*: HTA's ranking by late starts, which errs in most real traces.
+* Counters of CUPTI's range profiler that do not match the launches are an error. HTA leaves the rank out.
 * Times keep their ns: nothing is rounded to whole µs before it is summed.
 
 pandas and pyarrow are needed; plots (`visualize=True`) are drawn if plotly is there.

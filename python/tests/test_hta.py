@@ -211,3 +211,26 @@ def test_counters_are_added(dlrm8, tmp_path):
     launches = {row["ts"] for row in events if row.get("name", "").startswith(("cudaLaunch", "cudaMem"))}
     assert found[0]["ts"] in launches
     assert dlrm8.get_cupti_counter_data_with_operators() == []
+
+
+def test_counters_of_kernels_have_their_operators(tmp_path):
+    def row(cat, name, ts, dur, **args):
+        return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur, "args": args}
+
+    rows = [
+        row("user_annotation", "ProfilerStep#1", 0, 100),
+        row("cpu_op", "aten::linear", 10, 40),
+        row("cpu_op", "aten::mm", 15, 20),
+        row("cuda_runtime", "cudaLaunchKernel", 20, 5, correlation=1),
+        row("cuda_runtime", "cudaLaunchKernel", 60, 5, correlation=2),
+        row("cuda_profiler_range", "gemm", 70, 10, inst=7),
+        row("cuda_profiler_range", "relu", 90, 5, inst=9),
+    ]
+    trace = tmp_path / "rank0.json"
+    trace.write_text(json.dumps({"distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": rows}))
+    [found] = TraceAnalysis(trace_dir=str(tmp_path)).get_cupti_counter_data_with_operators()
+    assert found["op_stack"].tolist() == [["aten::linear", "aten::mm"], []] and found["inst"].tolist() == [7, 9]
+    assert found["top_level_op"].tolist() == ["aten::linear", ""] and found["bottom_level_op"].tolist() == ["aten::mm", ""]
+    trace.write_text(json.dumps({"distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": rows[:-1]}))
+    with pytest.raises(RankscopeError, match="1 rows of counters and 2 launches"):
+        TraceAnalysis(trace_dir=str(tmp_path)).get_cupti_counter_data_with_operators()
