@@ -84,10 +84,18 @@ def hang(dumps_or_run: Paths) -> Hang:
 
 
 def _culprit(row: dict[str, Any]) -> Culprit:
-    operation = row["operation"] or {}
-    of_operation = ("op", "communicator", "seq", "bytes", "since_utc_ns", "source_line")
+    said = row["operation"] or {}
     return Culprit(
-        row["rank"], row["fault"], *(operation.get(key) for key in of_operation), row["waiting"], row["waiting_in_all"]
+        row["rank"],
+        row["fault"],
+        said.get("op"),
+        said.get("communicator"),
+        said.get("seq"),
+        said.get("bytes"),
+        said.get("since_utc_ns"),
+        said.get("source_line"),
+        row["waiting"],
+        row["waiting_in_all"],
     )
 
 
