@@ -44,6 +44,7 @@ pub use bytes::pickle;
 pub use error::Error;
 pub use meaning::flight_dump::{FlightDump, FlightEntry, FlightFrame, FlightGroup, FlightPosition, RankLists};
 pub use meaning::names::{algorithm, kernel_dtype, operation};
+pub use meaning::steps::{LEFT_OUT_MARKS, Steps, find_steps};
 pub use read::{
     FlightDumps, MemoryShare, OtherFormat, Parsed, Plan, PlanOptions, RankSource, TraceFile, Window, WindowChoice,
     check_any_blocks, file_name, flight_dumps, load, load_detailed, load_windows, load_windows_detailed, other_format,

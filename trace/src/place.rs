@@ -137,6 +137,21 @@ pub fn open(path: &Path) -> io::Result<Opened> {
     }
 }
 
+/// The first bytes of a regular file or an object, at most `most`. Nothing, and what is neither, has none.
+///
+/// # Errors
+/// The error of the file system or of the object store.
+pub fn first_bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    match kind(path) {
+        Ok(Kind::File { .. }) => {}
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => return Ok(Vec::new()),
+    }
+    let mut head = Vec::new();
+    open(path)?.take(most).read_to_end(&mut head)?;
+    Ok(head)
+}
+
 impl Opened {
     /// A file whose content is in memory.
     pub fn in_memory(content: Vec<u8>) -> Self {

@@ -14,7 +14,7 @@ use crate::ingest::nsys::is_sqlite;
 /// Directories inside directories that are searched, and files that are looked at: as for traces.
 const MAX_DEPTH: usize = 8;
 const MAX_FILES: usize = 1 << 16;
-/// What to do with a report.
+/// How a report becomes a file that is read.
 const EXPORT: &str = "write it as SQLite, which is read: `nsys export --type sqlite FILE.nsys-rep`";
 
 /// The exports that paths lead to, and what lies beside them.

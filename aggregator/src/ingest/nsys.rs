@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use trace::OmissionRow;
-use trace::place::{self, Kind};
+use trace::place;
 
 use crate::Error;
 use crate::ingest::memory::default_max_memory_bytes;
@@ -38,15 +38,7 @@ use processes::{Process, processes};
 /// # Errors
 /// [`Error::Io`]: whether it is one is unknown.
 pub fn is_sqlite(path: &Path) -> Result<bool, Error> {
-    use std::io::Read;
-    let io = |source| Error::Io { path: path.into(), source };
-    match place::kind(path) {
-        Ok(Kind::File { .. }) => {}
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
-        _ => return Ok(false),
-    }
-    let mut head = Vec::new();
-    place::open(path).and_then(|file| file.take(16).read_to_end(&mut head)).map_err(io)?;
+    let head = place::first_bytes(path, 16).map_err(|source| Error::Io { path: path.into(), source })?;
     Ok(head == b"SQLite format 3\0")
 }
 
@@ -66,8 +58,8 @@ impl NsysSource {
     /// Finds the processes of exports and their ranks.
     ///
     /// # Errors
-    /// [`Error::NoInput`] if a file is no export of Nsight Systems, if none has a process with rows, or if two processes claim one
-    /// rank.
+    /// [`Error::NoInput`] if a file is no export of Nsight Systems, if no file has a process with rows, or if two processes claim
+    /// one rank.
     pub fn open(paths: &[PathBuf]) -> Result<Self, Error> {
         Self::open_beside(paths, None, &BTreeSet::new())
     }

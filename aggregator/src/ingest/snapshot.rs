@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use kineto::pickle::{Id, Pickle};
 use rustc_hash::FxHashMap;
-use trace::place::{self, Kind};
+use trace::place;
 use trace::{MemoryRow, OmissionRow, Text};
 
 use crate::Error;
@@ -40,15 +40,7 @@ const MAX_BYTES: u64 = 4 << 30;
 /// # Errors
 /// [`Error::Io`]: whether it is one is unknown.
 pub fn is_pickle(path: &Path) -> Result<bool, Error> {
-    use std::io::Read;
-    let io = |source| Error::Io { path: path.into(), source };
-    match place::kind(path) {
-        Ok(Kind::File { .. }) => {}
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
-        _ => return Ok(false),
-    }
-    let mut head = Vec::new();
-    place::open(path).and_then(|file| file.take(2).read_to_end(&mut head)).map_err(io)?;
+    let head = place::first_bytes(path, 2).map_err(|source| Error::Io { path: path.into(), source })?;
     Ok(matches!(head[..], [0x80, 2..=5]))
 }
 

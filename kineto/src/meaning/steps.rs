@@ -12,15 +12,18 @@ const BETWEEN: i32 = -1;
 
 /// The steps of a rank.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Steps {
+pub struct Steps {
     /// Sorted by start, without overlap. Empty if no range marks a step.
-    pub(crate) rows: Vec<StepRow>,
+    pub rows: Vec<StepRow>,
     /// Ranges that repeat a step or begin inside another.
-    pub(crate) left_out: i64,
+    pub left_out: i64,
 }
 
-/// Finds the steps.
-pub(crate) fn find_steps(events: &Events, names: &[Text], rank: i32) -> Steps {
+/// Why marks of steps are left out.
+pub const LEFT_OUT_MARKS: (&str, &str) = ("ProfilerStep marks", "they repeat a step or begin inside another");
+
+/// Finds the steps that the host's ranges mark. `events` are in the order of time.
+pub fn find_steps(events: &Events, names: &[Text], rank: i32) -> Steps {
     let numbers: Vec<Option<i32>> = names.iter().map(|name| step_number(name)).collect();
     let mut steps = Steps::default();
     let mut known: FxHashSet<i32> = FxHashSet::default();

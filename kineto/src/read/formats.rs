@@ -1,6 +1,5 @@
 //! Formats of other tools: recognised to say what to do, but not read.
 
-use std::io::Read;
 use std::path::Path;
 
 use trace::place;
@@ -15,7 +14,7 @@ pub struct OtherFormat {
 }
 
 /// Bytes that decide a format.
-const HEAD_BYTES: usize = 16;
+const HEAD_BYTES: u64 = 16;
 /// The name of SQLite exports.
 pub(crate) const SQLITE_EXPORT: &str = "an SQLite export of Nsight Systems";
 const RECORD: &str = "record with torch.profiler or `rankscope exec` instead";
@@ -23,11 +22,8 @@ const RECORD: &str = "record with torch.profiler or `rankscope exec` instead";
 /// The format of a file, by its first bytes, else by its name; `None` if it is none of the known ones. Exports get
 /// renamed, so the content comes first. A file that cannot be opened is reported by its reader.
 pub fn other_format(path: &Path) -> Option<OtherFormat> {
-    let mut head = Vec::new();
-    if let Ok(file) = place::open(path) {
-        // What cannot be read is missing in `head`, and then the name decides.
-        let _ = file.take(HEAD_BYTES as u64).read_to_end(&mut head);
-    }
+    // Of a file that cannot be read, the name decides.
+    let head = place::first_bytes(path, HEAD_BYTES).unwrap_or_default();
     other_format_of(&path.to_string_lossy(), &head)
 }
 

@@ -20,7 +20,7 @@ use crate::meaning::device_memory_flow_rows::{device_rows, flow_rows, memory_row
 use crate::meaning::flight_recorder::Dump;
 use crate::meaning::groups::{Groups, MAX_UNLISTED_RANKS};
 use crate::meaning::op_details::details_of;
-use crate::meaning::steps::{Steps, assign_steps, find_steps};
+use crate::meaning::steps::{LEFT_OUT_MARKS, Steps, assign_steps, find_steps};
 use crate::read::dumps;
 use crate::read::files::file_name;
 use crate::read::names::host_from_name;
@@ -160,7 +160,8 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     if let Some(window) = file.window {
         number_steps(&mut steps, window, &rows.events, rank);
     }
-    report.add("ProfilerStep marks", left_out, OmissionKind::LeftOut, "they repeat a step or begin inside another");
+    let (what, why) = LEFT_OUT_MARKS;
+    report.add(what, left_out, OmissionKind::LeftOut, why);
     assign_steps(&mut rows.events, &steps, &launches);
     let mut groups = Groups::from_info(header.distributed.as_ref());
     let dump = report.flight_recorder(file);

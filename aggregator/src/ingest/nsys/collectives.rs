@@ -27,7 +27,7 @@ struct Batch {
     kernels: Vec<usize>,
 }
 
-/// What is known of the communicators of a process, by hash: the number of ranks, and the process's number in it.
+/// The communicators of a process, by hash: their number of ranks, and the process's number in them. Either may be unknown.
 type Sizes = BTreeMap<u64, (Option<i32>, Option<i32>)>;
 
 /// Fills in the collectives and the communicators of a rank. `calls` are those of NCCL.
@@ -146,7 +146,7 @@ fn batch_at<'a>(batches: &'a mut [Batch], events: &Events, launch: usize) -> Opt
     (batch.thread == thread && ts_ns <= batch.end_ns).then_some(batch)
 }
 
-/// What the calls that make communicators say of them.
+/// Collects the sizes of communicators from the calls that make them.
 fn sizes(calls: &[Call]) -> Sizes {
     let mut sizes = Sizes::new();
     for Call { payload, .. } in calls {
@@ -158,7 +158,7 @@ fn sizes(calls: &[Call]) -> Sizes {
     sizes
 }
 
-/// Says of the kernels of a batch what its calls say. Returns the number of kernels whose communicator stays unknown although it was
+/// Copies the communicator and the size of a batch's calls to its kernels. Returns the number of kernels whose communicator stays unknown although it was
 /// recorded.
 fn describe(batch: &Batch, sizes: &Sizes, rows: &mut [CollectiveRow]) -> i64 {
     let comms: BTreeSet<u64> = batch.calls.iter().filter_map(|(_, payload)| payload.comm).collect();

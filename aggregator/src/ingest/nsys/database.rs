@@ -48,7 +48,7 @@ pub(super) struct Database {
 }
 
 impl Database {
-    /// Opens a file that nobody writes.
+    /// Opens a file. No program may write to it meanwhile.
     ///
     /// # Errors
     /// [`Error::NoInput`] with SQLite's reason.

@@ -1,4 +1,4 @@
-//! What the host's threads did: calls of CUDA and MPI, and ranges of NVTX.
+//! Rows of the host's threads: calls of CUDA and MPI, and ranges of NVTX.
 
 use rustc_hash::FxHashSet;
 use trace::Text;
@@ -6,6 +6,7 @@ use trace::Text;
 use crate::ingest::nsys::database::{Cells, THREAD_BITS};
 use crate::ingest::nsys::nccl::{Call, CallKind};
 use crate::ingest::nsys::rows::{Added, Loader};
+use crate::ingest::nsys::tables::{MPI, OVERHEAD};
 use crate::ingest::run::RawColumns;
 use crate::model::{Kind, NONE};
 
@@ -36,14 +37,14 @@ impl Loader<'_> {
         self.calls_of_cuda();
         self.ranges();
         let calls = [&COMMON[..], &["textId"]].concat();
-        for table in ["MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS"] {
+        for table in MPI {
             self.table(table, "globalTid", &calls, |own, cells| {
                 let name = own.name(cells.integer(3), "MPI");
                 own.add(Kind::UserAnnotation, &name, common(cells));
             });
         }
         let overhead = [&COMMON[..], &["nameId"]].concat();
-        for table in ["PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD"] {
+        for table in OVERHEAD {
             self.table(table, "globalTid", &overhead, |own, cells| {
                 let name = own.name(cells.integer(3), "overhead");
                 own.add(Kind::Overhead, &name, common(cells));

@@ -1,8 +1,8 @@
 //! A process as a rank: its rows in the order of time, with steps, collectives and devices.
 
-use trace::name_rules::step_number;
+use kineto::{LEFT_OUT_MARKS, Steps, find_steps};
 use trace::rank::{BelowOperators, Launches};
-use trace::{OmissionRow, Phase, StepRow, Text};
+use trace::{OmissionRow, Text};
 
 use crate::Error;
 use crate::ingest::nsys::collectives::collectives;
@@ -13,7 +13,7 @@ use crate::ingest::nsys::processes::Process;
 use crate::ingest::nsys::rows::Loader;
 use crate::ingest::run::merge_parts;
 use crate::model::steps::assign_steps;
-use crate::model::{Kind, RankData, RankInfo};
+use crate::model::{RankData, RankInfo};
 
 /// Loads a process, whose rows may take `max_memory_bytes`.
 ///
@@ -58,18 +58,15 @@ fn listed(omission: OmissionRow, rank: i32, file: &Text) -> OmissionRow {
 
 /// The steps that ranges such as `ProfilerStep#7` mark.
 fn steps(data: &mut RankData) {
-    let numbers: Vec<Option<i32>> = data.names.iter().map(|name| step_number(name)).collect();
-    let (events, rank) = (&data.events, data.outline.info.rank);
-    let mut steps: Vec<StepRow> = Vec::new();
-    for row in (0..events.len()).filter(|row| events.kind[*row] == Kind::UserAnnotation) {
-        let (start_ns, end_ns) = (events.ts_ns[row], events.end_ns(row));
-        let is_apart = steps.last().is_none_or(|last| start_ns >= last.end_ns);
-        if let Some(step) = numbers[events.name[row] as usize].filter(|_| is_apart) {
-            steps.push(StepRow { rank, step, phase: Phase::Active.into(), start_ns, end_ns, loss: None, window: None });
-        }
+    let rank = data.outline.info.rank;
+    let Steps { rows, left_out } = find_steps(&data.events, &data.names, rank);
+    if left_out > 0 {
+        let (what, why) = LEFT_OUT_MARKS;
+        let omission = OmissionRow::left_out(what, why).amount(left_out);
+        data.omissions.push(listed(omission, rank, &data.outline.info.file));
     }
-    if !steps.is_empty() {
-        data.outline.steps = steps;
+    if !rows.is_empty() {
+        data.outline.steps = rows;
         assign_steps(data);
     }
 }

@@ -16,7 +16,7 @@ const HEADER_BYTES: usize = 32;
 /// Fields of all schemas.
 const MAX_FIELDS: usize = 1 << 16;
 
-/// A call of NCCL, as far as it says.
+/// The arguments of a call of NCCL, as far as its payload holds them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Payload {
     /// Hash of the communicator, equal on all its ranks.
@@ -40,7 +40,7 @@ pub(super) struct Call {
     pub(super) payload: Payload,
 }
 
-/// What a call of NCCL does.
+/// The kinds of calls of NCCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallKind {
     /// An operation, in the words of `collectives.op`.
@@ -52,7 +52,7 @@ pub(super) enum CallKind {
 }
 
 impl CallKind {
-    /// The call that a range is; `None` if it is no call of NCCL.
+    /// The kind of the call that a range names; `None` if the range is no call of NCCL.
     pub(super) fn of(name: &str) -> Option<Self> {
         let call = name.strip_prefix("nccl")?;
         Some(match call {

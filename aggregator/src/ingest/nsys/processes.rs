@@ -17,7 +17,7 @@ use crate::Error;
 use crate::ingest::nsys::database::{Database, THREAD_BITS, unread};
 use crate::ingest::nsys::nccl::{Payload, Schemas};
 use crate::ingest::nsys::session::{Session, session};
-use crate::ingest::nsys::tables;
+use crate::ingest::nsys::tables::{self, OF_DEVICES};
 use crate::model::MAX_RANKS;
 
 /// Processes of one export.
@@ -29,14 +29,6 @@ const SAME_BOOT_NS: u64 = 60_000_000_000;
 const RANK: [&str; 3] = ["RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"];
 const WORLD_SIZE: &str = "WORLD_SIZE";
 
-/// Tables whose rows belong to a process that uses a device.
-const OF_DEVICES: [&str; 5] = [
-    "CUPTI_ACTIVITY_KIND_KERNEL",
-    "CUPTI_ACTIVITY_KIND_MEMCPY",
-    "CUPTI_ACTIVITY_KIND_MEMSET",
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
-];
 /// Tables whose rows belong to a thread. They say which processes there are in an export without devices.
 const OF_HOSTS: [&str; 3] = ["CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "MPI_COLLECTIVES_EVENTS"];
 
@@ -66,7 +58,7 @@ impl Process {
     }
 }
 
-/// What was found in the files.
+/// The processes of all files, and what is wrong with the files.
 pub(super) struct Found {
     /// By rank.
     pub(super) processes: Vec<Process>,
