@@ -69,7 +69,12 @@ impl Exports {
     /// Searches a directory. Returns whether something in it may be a trace.
     fn search(&mut self, directory: &Path, depth: usize, searched: &mut BTreeSet<PathBuf>) -> Result<bool, Error> {
         let io = |source| Error::Io { path: directory.into(), source };
-        if depth > MAX_DEPTH || !searched.insert(place::canonical(directory).map_err(io)?) {
+        if depth > MAX_DEPTH {
+            let why = format!("it lies more than {MAX_DEPTH} directories deep and is not searched; name it");
+            self.unreadable.push((directory.into(), why));
+            return Ok(false);
+        }
+        if !searched.insert(place::canonical(directory).map_err(io)?) {
             return Ok(false);
         }
         let mut has_traces = false;

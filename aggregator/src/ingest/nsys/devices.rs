@@ -23,16 +23,16 @@ pub(super) fn devices(
     let used: BTreeSet<i64> = events.device.iter().copied().filter(|device| *device != NONE).collect();
     let gpus = gpus(database, omissions);
     let mut of_process: BTreeMap<i64, i64> = BTreeMap::new();
+    let mut beyond = 0;
     let columns = ["cudaId", "gpuId", "pid"];
     let cut = database.rows(OF_PROCESSES, &columns, &columns, "1", |cells| {
         if let (Some(cuda), Some(gpu), Some(pid)) = (cells.integer(0), cells.integer(1), cells.integer(2))
             && pid == process.pid()
-            && of_process.len() < MAX_DEVICES
         {
-            of_process.entry(cuda).or_insert(gpu);
+            keep(&mut of_process, (cuda, gpu), &mut beyond);
         }
     });
-    omissions.extend(cut.map(|why| OmissionRow::lost(format!("rest of table {OF_PROCESSES}"), why)));
+    omissions.extend(list(OF_PROCESSES, cut, beyond));
     // Without a table of numbers, a process may count any of the host's devices as its first.
     let models: BTreeSet<Option<&Text>> = gpus.values().map(|gpu| gpu.name.as_ref()).collect();
     let any = gpus.values().next().filter(|_| models.len() == 1);
@@ -45,9 +45,26 @@ pub(super) fn devices(
     used.into_iter().filter_map(describe).collect()
 }
 
+/// Keeps the first value of a number, or counts it as `beyond` if there are too many numbers.
+fn keep<T>(known: &mut BTreeMap<i64, T>, (id, value): (i64, T), beyond: &mut i64) {
+    if known.len() < MAX_DEVICES || known.contains_key(&id) {
+        known.entry(id).or_insert(value);
+    } else {
+        *beyond += 1;
+    }
+}
+
+/// What was not read of a table: the rows after a damage, and those `beyond` the limit.
+fn list(table: &str, cut: Option<String>, beyond: i64) -> impl Iterator<Item = OmissionRow> {
+    let lost = cut.map(|why| OmissionRow::lost(format!("rest of table {table}"), why));
+    let why = format!("only the first {MAX_DEVICES} devices are used");
+    let left_out = (beyond > 0).then(|| OmissionRow::left_out(format!("rows of {table}"), why).amount(beyond));
+    lost.into_iter().chain(left_out)
+}
+
 /// The devices of the host, by its numbers of them.
 fn gpus(database: &Database, omissions: &mut Vec<OmissionRow>) -> BTreeMap<i64, DeviceRow> {
-    let mut gpus = BTreeMap::new();
+    let (mut gpus, mut beyond) = (BTreeMap::new(), 0);
     let columns = [
         "id",
         "name",
@@ -62,7 +79,7 @@ fn gpus(database: &Database, omissions: &mut Vec<OmissionRow>) -> BTreeMap<i64, 
         "memoryBandwidth",
     ];
     let cut = database.rows(GPUS, &columns, &["id"], "1", |cells| {
-        let Some(id) = cells.integer(0).filter(|_| gpus.len() < MAX_DEVICES) else { return };
+        let Some(id) = cells.integer(0) else { return };
         let positive = |column: usize| cells.integer(column).filter(|value| *value > 0);
         let small = |column: usize| positive(column).and_then(|value| i32::try_from(value).ok());
         let text = |column: usize| cells.text(column).filter(|text| !text.is_empty());
@@ -79,8 +96,8 @@ fn gpus(database: &Database, omissions: &mut Vec<OmissionRow>) -> BTreeMap<i64, 
             peak_bytes_per_s: positive(10).map(|rate| rate as f64),
             ..DeviceRow::default()
         };
-        gpus.entry(id).or_insert(row);
+        keep(&mut gpus, (id, row), &mut beyond);
     });
-    omissions.extend(cut.map(|why| OmissionRow::lost(format!("rest of table {GPUS}"), why)));
+    omissions.extend(list(GPUS, cut, beyond));
     gpus
 }

@@ -111,20 +111,26 @@ impl Schemas {
         let mut schemas = Self::default();
         let table = "NVTX_PAYLOAD_SCHEMA_ENTRIES";
         let columns = ["domainId", "schemaId", "name", "type", "offset"];
-        let mut fields = 0;
+        let (mut fields, mut beyond) = (0, 0);
         let why = database.rows(table, &columns, &["schemaId", "name", "type"], "1", |cells| {
             let field = cells.text(2).and_then(|name| Field::of(&name));
             let bytes = cells.integer(3).and_then(width);
             // The first field's offset is null.
             let offset = usize::try_from(cells.integer(4).unwrap_or(0));
-            if let (Some(id), Some(field), Some(bytes), Ok(offset)) = (cells.integer(1), field, bytes, offset)
-                && fields < MAX_FIELDS
-            {
+            if let (Some(id), Some(field), Some(bytes), Ok(offset)) = (cells.integer(1), field, bytes, offset) {
+                if fields == MAX_FIELDS {
+                    beyond += 1;
+                    return;
+                }
                 fields += 1;
                 schemas.0.entry((cells.integer(0).unwrap_or(0), id)).or_default().push((field, offset, bytes));
             }
         });
         problems.extend(why.map(|why| OmissionRow::lost(format!("rest of table {table}"), why)));
+        if beyond > 0 {
+            let why = format!("only the first {MAX_FIELDS} are used");
+            problems.push(OmissionRow::left_out(format!("rows of {table}"), why).amount(beyond));
+        }
         schemas
     }
 
