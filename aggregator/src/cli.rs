@@ -5,8 +5,6 @@ mod analyze;
 mod diff;
 mod export;
 mod exports;
-#[cfg_attr(target_env = "gnu", expect(unsafe_code, reason = "options of the C library's allocator"))]
-mod ffi;
 mod hang;
 mod ingest;
 mod input;
@@ -31,6 +29,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use trace::{OmissionRow, terminal};
 
 use crate::Error;
+use crate::base::ffi::keep_freed_memory;
 use crate::base::units::{omission, omission_kind};
 use crate::parts::processes::Join;
 
@@ -145,7 +144,7 @@ pub fn run(command: AnalysisCommand, program: &str) -> ExitCode {
 }
 
 fn start() {
-    ffi::keep_freed_memory();
+    keep_freed_memory();
     threads::start();
 }
 

@@ -7,6 +7,7 @@ use trace::place::Opened;
 use trace::{ContentFile, OmissionRow, Tables, files, open_content, read_content};
 
 use crate::Error;
+use crate::base::ffi::give_back_freed_memory;
 use crate::base::units::ranks_named;
 use crate::measure::own_time::OwnTime;
 use crate::measure::part::{RankPart, Waiting};
@@ -55,6 +56,8 @@ pub(crate) struct OtherTables<'a> {
 
 impl Waiting for OtherTables<'_> {
     fn own_time(&mut self, omissions: &mut Vec<OmissionRow>) -> Vec<OwnTime> {
+        // The rows of the collectives were dropped, and would stay beside what follows.
+        give_back_freed_memory();
         let mut own_time = Vec::new();
         for (share, chunk) in &self.chunks {
             let rows = read_chunk(&*self.files, *share, chunk, |table| OWN_TABLES.contains(&table));
@@ -68,6 +71,7 @@ impl Waiting for OtherTables<'_> {
     }
 
     fn tables(&mut self, omissions: &mut Vec<OmissionRow>) -> Tables {
+        give_back_freed_memory();
         let mut of_chunks = Vec::with_capacity(self.chunks.len());
         for (share, chunk) in &self.chunks {
             match read_chunk(&*self.files, *share, chunk, is_late_table) {
