@@ -17,6 +17,7 @@ pub(crate) mod job;
 pub(crate) mod mismatch;
 pub(crate) mod report;
 pub(crate) mod rows;
+pub(crate) mod run;
 pub(crate) mod state;
 #[cfg(test)]
 mod tests;

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from typing import IO
 
 from rankscope._errors import RankscopeWarning
+from rankscope._in_flight import InFlight, Positions
 from rankscope._rankscope import NativeAgent
 
 #: Windows that wait to be written. A further one is dropped and counted.
@@ -50,6 +51,7 @@ class Recording:
         rendezvous: str | None = None,
         join_timeout_s: float = 60.0,
         recorded_by: str = "torch.profiler",
+        in_flight: tuple[Callable[[], Positions | None], Callable[[], bytes]] | None = None,
     ) -> None:
         self.rank, self.world_size = rank, world_size
         #: Windows that ended, and those of them that are in the run.
@@ -65,6 +67,7 @@ class Recording:
         )
         self._thread = threading.Thread(target=self._hand_over, name="rankscope-windows", daemon=True)
         self._thread.start()
+        self._in_flight = InFlight(rank, self._directory, *in_flight, self.problem) if in_flight else None
 
     @property
     def is_mine(self) -> bool:
@@ -136,6 +139,8 @@ class Recording:
             return
         self._finished = True
         until = time.monotonic() + self._patience_s
+        if self._in_flight:
+            self._in_flight.end()
         try:
             # A full queue has a thread that empties it.
             self._waiting.put(None, timeout=self._patience_s)
@@ -167,6 +172,10 @@ class Recording:
             if self._finished and self._waiting.empty():
                 return None
             time.sleep(0.05)
+
+    def _directory(self) -> str | None:
+        place = self.agent.place()
+        return str(place[0]) if place else None
 
     def _hand_over(self) -> None:
         """Gives the windows to the process that writes them, one at a time."""

@@ -9,7 +9,9 @@
 
 Each rank writes its windows into the same run, in another process, so that the training goes on. The ranks compare their clocks
 over the network when they meet, between windows and at the end. `rankscope ctl start` and `trigger="slow"` open a window on all ranks
-at the same step. No error of the recording reaches the training: it is a `rankscope.RankscopeWarning`, and the run lists what it
+at the same step. While a rank is stalled, the dump of torch's Flight Recorder is in the run, so that `rankscope hang RUN` names the
+ranks that hold up a job that hangs or was killed. Importing this module turns the Flight Recorder on for process groups that begin
+later, unless TORCH_FR_BUFFER_SIZE or TORCH_NCCL_TRACE_BUFFER_SIZE say otherwise. No error of the recording reaches the training: it is a `rankscope.RankscopeWarning`, and the run lists what it
 lacks.
 """
 
@@ -18,6 +20,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import pickle
 import time
 import weakref
 from collections.abc import Callable
@@ -29,6 +32,7 @@ import torch.distributed
 import torch.profiler
 from torch.profiler import ProfilerAction
 
+from rankscope._in_flight import Positions
 from rankscope._recording import WINDOWS, Recording, SlowSteps
 
 __all__ = ["Handler", "handler", "profile"]
@@ -37,6 +41,14 @@ __all__ = ["Handler", "handler", "profile"]
 _PORT_OFFSET = 1118
 
 _recordings: dict[str, Recording] = {}
+
+#: torch's calls that dump its Flight Recorder, and the variables for its size: since 2.9 for all backends, and before for NCCL.
+_FLIGHT_RECORDERS = {"_dump_fr_trace": "TORCH_FR_BUFFER_SIZE", "_dump_nccl_trace": "TORCH_NCCL_TRACE_BUFFER_SIZE"}
+_C10D = getattr(torch._C, "_distributed_c10d", None)
+_DUMP = next((name for name in _FLIGHT_RECORDERS if hasattr(_C10D, name)), None)
+if _DUMP and not any(name in os.environ for name in _FLIGHT_RECORDERS.values()):
+    # As many entries as torch has by default in later versions.
+    os.environ[_FLIGHT_RECORDERS[_DUMP]] = "2000"
 
 
 def handler(
@@ -68,7 +80,7 @@ class Handler:
         if self._profiler is None or self._profiler() is not prof:
             self._profiler, self._step_shift = weakref.ref(prof), self._next_step
         self._next_step = self._step_shift + getattr(prof, "step_num", 0) + 1
-        self.recording.window(prof.export_chrome_trace, step_shift=self._step_shift, dump=_flight_recorder)
+        self.recording.window(prof.export_chrome_trace, step_shift=self._step_shift, dump=_of_nccl)
 
     def finish(self) -> None:
         """Waits until the windows are written and all ranks have ended, and closes the run."""
@@ -201,6 +213,7 @@ def _recording(run: str | os.PathLike[str], rendezvous: str | None, join_timeout
         rendezvous=rendezvous or _rendezvous(),
         join_timeout_s=join_timeout_s,
         recorded_by=f"torch.profiler {torch.__version__}",
+        in_flight=(_positions, _in_flight) if _DUMP else None,
     )
     _recordings[path] = recording
     atexit.register(recording.finish)
@@ -231,10 +244,30 @@ def _store() -> tuple[str, str] | None:
         return None
 
 
-def _flight_recorder() -> bytes | None:
-    """torch's Flight Recorder, if it is on and NCCL is used."""
+def _of_nccl() -> bytes | None:
+    """torch's Flight Recorder without frames, for the groups of a window's collectives: if NCCL is used."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()) or "nccl" not in distributed.get_backend():
         return None
-    dump: bytes = torch._C._distributed_c10d._dump_nccl_trace(True, False, False)
-    return dump
+    return _flight_recorder(operations=True, frames=False) if _DUMP else None
+
+
+def _positions() -> Positions | None:
+    """How far this rank is in each process group; None without groups, or if the Flight Recorder is off."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
+    status = pickle.loads(_flight_recorder(operations=False, frames=False)).get("pg_status") or {}
+    return {
+        group: (int(at["last_enqueued_collective"]), int(at["last_completed_collective"])) for group, at in status.items()
+    } or None
+
+
+def _in_flight() -> bytes:
+    return _flight_recorder(operations=True, frames=True)
+
+
+def _flight_recorder(operations: bool, frames: bool) -> bytes:
+    """The ring of torch's Flight Recorder as a pickle. Torch finds the places of frames slowly: for a second in the first dump."""
+    # The last argument leaves out what has ended.
+    found: bytes = getattr(_C10D, str(_DUMP))(operations, frames, False)
+    return found

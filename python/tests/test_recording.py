@@ -11,7 +11,8 @@ import warnings
 import pytest
 
 import rankscope
-from rankscope import _recording
+from rankscope import _in_flight, _recording
+from rankscope._in_flight import InFlight, is_stalled
 from rankscope._recording import Recording, SlowSteps
 
 US = 1000
@@ -265,3 +266,44 @@ def test_a_slow_step_is_beyond_the_recent_ones():
     assert not any(steady.is_slow(length) for length in lengths[2:])
     assert steady.is_slow(0.2)
     assert not steady.is_slow(0.2), "there is nothing to compare it with"
+
+
+def test_a_rank_is_stalled_if_it_made_no_progress_or_a_communicator_did_not():
+    assert is_stalled({"0": (5, 4)}, {"0": (5, 4)})
+    assert is_stalled({"0": (5, 5)}, {"0": (5, 5)}), "the rank that others wait for called nothing"
+    assert not is_stalled({"0": (5, 4)}, {"0": (6, 5)})
+    assert is_stalled({"0": (5, 4), "1": (7, 7)}, {"0": (6, 4), "1": (9, 9)}), "0 has not ended 5"
+    assert not is_stalled({"0": (5, 5)}, {"0": (6, 5)}), "6 was just called"
+    assert not is_stalled({"0": (5, 5)}, {"0": (5, 5), "1": (1, 0)}), "1 is new"
+
+
+def test_the_dump_of_a_rank_is_in_the_run_while_it_is_stalled(tmp_path, monkeypatch):
+    monkeypatch.setattr(_in_flight, "INTERVAL_S", 0.05)
+    at = {"0": (5, 4)}
+    file = tmp_path / "in_flight" / "nccl_trace_rank_3"
+    problems: list[str] = []
+    kept = InFlight(3, lambda: str(tmp_path), lambda: dict(at), lambda: b"ring", problems.append)
+    wait_for(file.exists)
+    assert file.read_bytes() == b"ring"
+    progress = iter(range(6, 10**6))
+
+    def positions():
+        number = next(progress)
+        return {"0": (number, number - 1)}
+
+    kept._positions = positions
+    wait_for(lambda: not file.parent.exists())
+    kept._positions = lambda: dict(at)
+    wait_for(file.exists)
+    kept.end()
+    assert not file.parent.exists() and not problems
+
+
+def test_a_dump_that_fails_is_a_problem_and_ends_no_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(_in_flight, "INTERVAL_S", 0.05)
+    (tmp_path / "in_flight").write_text("a file")
+    problems: list[str] = []
+    kept = InFlight(0, lambda: str(tmp_path), lambda: {"0": (1, 0)}, lambda: b"ring", problems.append)
+    wait_for(lambda: problems)
+    kept.end()
+    assert "if this job hangs, the run will not tell what this rank has in flight" in problems[0]

@@ -117,3 +117,21 @@ def test_an_error_of_the_training_passes_and_its_window_is_kept(tmp_path):
                 prof.step()
             raise ZeroDivisionError
     assert [step for step, _ in steps_of(tmp_path / "run")][:3] == [1, 2, 3]
+
+
+def test_a_stalled_rank_leaves_its_flight_recorder_in_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(rankscope._in_flight, "INTERVAL_S", 0.3)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        torch.distributed.all_reduce(torch.ones(8))
+        ready = rankscope.torch.handler(tmp_path / "run", rendezvous="127.0.0.1:0")
+        dump = tmp_path / "run" / "in_flight" / "nccl_trace_rank_0"
+        until = time.monotonic() + 60
+        while not dump.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        found = rankscope.hang(tmp_path / "run")
+        assert (found.culprits, found.data["ranks_read"]) == ([], 1)
+        ready.finish()
+        assert not dump.parent.exists()
+    finally:
+        torch.distributed.destroy_process_group()

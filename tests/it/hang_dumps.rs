@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fixtures::data;
+use fixtures::planted::{Plan, write};
 use serde_json::{Value, json};
+use trace::{IN_FLIGHT_DIR, MANIFEST_FILE, RECORDED_BY};
 
 use crate::support::{Finished, aggregator, scratch};
 
@@ -115,4 +117,57 @@ fn a_dump_that_wants_a_class_is_refused() {
     fs::write(&dump, b"\x80\x02}X\x07\0\0\0entriescos\nsystem\nX\x04\0\0\0true\x85Rs.").unwrap();
     let said = aggregator(&[Path::new("hang"), &dump]).expect_code(1).stderr;
     assert!(said.contains("instruction GLOBAL names or calls Python code, which is never executed"), "{said}");
+}
+
+/// Of a run whose ranks were stalled, the dumps answer; of one that only has windows of a profiler, the rows do, and it is said.
+#[test]
+fn a_run_answers_by_the_dumps_of_its_stalled_ranks() {
+    let Some(folder) = data::folder_of_several_communicators("d3_hang3") else { return };
+    let run = scratch("hang_of_a_run").join("run");
+    write(&Plan { ranks: 9, ..Plan::default() }, &run).unwrap();
+    let manifest = fs::read_to_string(run.join(MANIFEST_FILE)).unwrap();
+    let mut manifest: Value = serde_json::from_str(&manifest).unwrap();
+    manifest["config"][RECORDED_BY] = json!("torch.profiler 2.15");
+    fs::remove_file(run.join(MANIFEST_FILE)).unwrap();
+    fs::write(run.join(MANIFEST_FILE), manifest.to_string()).unwrap();
+    let done = hang(std::slice::from_ref(&run)).expect_code(0);
+    assert!(done.stderr.contains("operations outside of windows"), "{}", done.stderr);
+    assert_eq!(answer(done), (json!([]), json!([])));
+
+    let stalled = run.join(IN_FLIGHT_DIR);
+    fs::create_dir(&stalled).unwrap();
+    for rank in 0..8 {
+        let name = format!("nccl_trace_rank_{rank}");
+        fs::copy(folder.join(&name), stalled.join(&name)).unwrap();
+    }
+    let done = hang(std::slice::from_ref(&run)).expect_code(0);
+    let json: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(json["ranks_not_read"], json!([8]), "{}", done.said());
+    assert_eq!(answer(done), (json!([3]), json!([])));
+    let page = run.with_file_name("report.html");
+    aggregator(&[Path::new("report"), &run, Path::new("-o"), &page]).expect_code(0);
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("<h2 id=\"hang-title\">Ranks that wait</h2>"));
+    assert!(page.contains("aria-label=\"Rank 3 holds the job up.\""));
+}
+
+#[test]
+fn the_waits_are_a_picture() {
+    let Some(folder) = data::folder_of_several_communicators("d3_hang3") else { return };
+    let file = scratch("hang_picture").join("waits.svg");
+    aggregator(&[Path::new("hang"), &folder, Path::new("--picture"), &file]).expect_code(0);
+    let svg = fs::read_to_string(&file).unwrap();
+    // Rank 3, for which ranks 1 and 2 wait in two groups, and rank 0, which waits for rank 1.
+    assert_eq!(
+        (svg.matches("<rect").count(), svg.matches("\"none\" stroke=\"currentColor\"").count()),
+        (4, 6),
+        "{svg}"
+    );
+    assert_eq!(
+        (svg.matches("#c92a2a").count(), svg.matches("did not call").count()),
+        (1, 2),
+        "the culprit and its title: {svg}"
+    );
+    let done = aggregator(&[Path::new("hang"), &folder, Path::new("--picture"), &folder]);
+    assert_eq!(done.code, Some(1), "a folder is no picture: {}", done.said());
 }

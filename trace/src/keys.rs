@@ -28,3 +28,7 @@ pub const MANIFEST_FILE: &str = "run.json";
 pub const MAX_MANIFEST_BYTES: usize = 32 << 20;
 /// The directory that the aggregator writes.
 pub const ANALYSIS_DIR: &str = "analysis";
+/// The directory of dumps of torch's Flight Recorder, one for each rank that is stalled. `rankscope.torch` writes it.
+pub const IN_FLIGHT_DIR: &str = "in_flight";
+/// The key in a manifest's `config` for the profiler whose windows a run has.
+pub const RECORDED_BY: &str = "recorded_by";

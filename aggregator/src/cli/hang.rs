@@ -1,21 +1,22 @@
 //! `aggregator hang`.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use trace::terminal::{self, Form};
+use trace::terminal::{self, Form, say};
 use trace::worst_omission;
 
 use crate::Error;
 use crate::cli::analyze::width;
 use crate::cli::input::{expand_all, outcome, run_of};
-use crate::cli::output::text_output;
+use crate::cli::output::{refuse_input, text_output, write_file};
 use crate::cli::{Outcome, print_omissions};
+use crate::hang::dumps;
 use crate::hang::job::Job;
 use crate::hang::report::Hang;
-use crate::hang::{dumps, rows};
-use crate::ingest::source::{RunSource, Source};
+use crate::ingest::source::RunSource;
+use crate::render::hang::picture::picture;
 use crate::render::hang::write_hang;
 
 /// Find out which ranks hold a hung job up: those that others wait for and that wait for nobody. Reads dumps of torch's Flight Recorder,
@@ -29,6 +30,9 @@ pub struct Arguments {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Write the waits as a picture (SVG) too, replacing a file that exists.
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
     /// End with exit code 3 if anything at all was left out, not only if something recorded was lost.
     #[arg(long)]
     strict: bool,
@@ -36,7 +40,13 @@ pub struct Arguments {
 
 /// Runs the command.
 pub(super) fn run(arguments: &Arguments) -> Result<Outcome, Error> {
+    if let Some(file) = &arguments.picture {
+        refuse_input(file, &arguments.paths)?;
+    }
     let hang = find(arguments.paths.clone())?;
+    if let Some(file) = &arguments.picture {
+        write_picture(&hang, file)?;
+    }
     if arguments.json {
         let mut out = terminal::stdout(Form::Json);
         serde_json::to_writer_pretty(&mut out, &hang)?;
@@ -51,19 +61,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<Outcome, Error> {
     Ok(outcome(worst_omission(&hang.omissions), arguments.strict))
 }
 
+fn write_picture(hang: &Hang, file: &Path) -> Result<(), Error> {
+    let Some(picture) = picture(hang)? else {
+        say(format_args!("{}: not written, because no rank waits", file.display()));
+        return Ok(());
+    };
+    write_file(file, Form::Bytes, |out| Ok(out.write_all(picture.as_bytes())?))
+}
+
 /// Finds the ranks that hold up the job of a run or of dumps.
 pub(super) fn find(paths: Vec<PathBuf>) -> Result<Hang, Error> {
     let paths = expand_all(paths)?;
-    let job = match run_of(&paths)? {
-        Some(run) => {
-            let source = RunSource::open(&run)?;
-            let (states, omissions) = rows::read(&source);
-            Job::of(states, omissions, source.info().world_size)
-        }
-        None => {
-            let (states, omissions) = dumps::read(&paths)?;
-            Job::of(states, omissions, None)
-        }
-    };
-    Ok(Hang::of(job))
+    if let Some(run) = run_of(&paths)? {
+        return Hang::of_run(&RunSource::open(&run)?);
+    }
+    let (states, omissions) = dumps::read(&paths)?;
+    Ok(Hang::of(Job::of(states, omissions, None)))
 }

@@ -115,6 +115,10 @@ pub trait Source: Send + Sync {
     fn lacks(&self) -> &'static [&'static str] {
         &[]
     }
+    /// The source as a recorded run, which knows what its ranks have in flight; `None` for other formats.
+    fn as_run(&self) -> Option<&RunSource> {
+        None
+    }
     /// Loads one rank with its shapes, stacks and modules, if the source has them.
     ///
     /// # Errors
@@ -279,6 +283,10 @@ impl Source for RunSource {
 
     fn ranks(&self) -> Vec<i32> {
         self.run.ranks()
+    }
+
+    fn as_run(&self) -> Option<&RunSource> {
+        Some(self)
     }
 
     fn problems(&self) -> Vec<OmissionRow> {

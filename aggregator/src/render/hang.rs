@@ -1,4 +1,6 @@
-//! The ranks that hold a job up, for a terminal.
+//! The ranks that hold a job up: as text, and as a picture.
+
+pub(crate) mod picture;
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -84,7 +86,8 @@ fn named(ranks: &[i32]) -> String {
     format!("{} ({}, …)", plural(ranks.len(), "rank"), first.join(", "))
 }
 
-fn headline(hang: &Hang) -> String {
+/// The answer in one sentence.
+pub(crate) fn headline(hang: &Hang) -> String {
     let read = plural(hang.ranks_read, "rank");
     if !hang.culprits.is_empty() {
         let verb = if hang.culprits.len() == 1 { "holds" } else { "hold" };

@@ -19,6 +19,7 @@ mod collectives;
 mod columns;
 mod compare;
 mod devices;
+mod hung;
 mod identity;
 mod modules;
 mod page;
@@ -40,6 +41,7 @@ use serde::Serialize;
 use trace::{OmissionKind, OmissionRow, Text, worst_omission};
 
 use self::columns::Columns;
+use self::hung::Hung;
 use self::page::{Frame, RunPage, Tab, write_page};
 pub use self::page_limits::Limits;
 use self::page_limits::Shortenings;
@@ -181,10 +183,10 @@ fn said(row: &OmissionRow) -> (Option<i32>, Text, Text) {
     (row.rank, row.what.clone(), row.why.clone())
 }
 
-fn reported(analysis: &Analysis, summarised: Vec<String>, of_timeline: Vec<OmissionRow>, bytes: u64) -> Reported {
-    let worst = analysis.worst_omission().into_iter().chain(worst_omission(&of_timeline)).min();
+fn reported(analysis: &Analysis, summarised: Vec<String>, of_tab: Vec<OmissionRow>, bytes: u64) -> Reported {
+    let worst = analysis.worst_omission().into_iter().chain(worst_omission(&of_tab)).min();
     let (ranks, mut omissions) = (analysis.facts.ranks.len(), analysis.tables.omissions.clone());
-    omissions.extend(of_timeline);
+    omissions.extend(of_tab);
     Reported { bytes, ranks, summarised, omissions, worst }
 }
 
@@ -196,7 +198,7 @@ fn title(name: &str, analysis: &Analysis) -> String {
 struct RunTab {
     tab: Tab,
     summarised: Vec<String>,
-    /// Of the timeline.
+    /// Of the timeline, and of the waits of a job that hangs.
     omissions: Vec<OmissionRow>,
 }
 
@@ -236,11 +238,13 @@ fn run_tab(
     let analysis = &analyzed.analysis;
     let (mut names, mut notes, limits) = (StringPool::default(), Shortenings::default(), &settings.limits);
     let step = timeline_step(analysis, settings)?;
-    let (timeline, omissions) = match step {
+    let (timeline, mut omissions) = match step {
         Some(step) => timelines(source, options, analyzed, step, limits, (&mut names, &mut notes)),
         None => Default::default(),
     };
     let (document, roofline) = document(analyzed, timeline, limits, names, &mut notes)?;
+    let (hung, of_hang) = Hung::of(source, analysis)?;
+    omissions.extend(of_hang);
     let content = PageContent {
         analysis,
         roofline: &roofline,
@@ -262,6 +266,7 @@ fn run_tab(
         answers: answers(analysis),
         tiles: tiles(analysis),
         facts: identity::facts(&source.info(), analyzed),
+        hung,
         uncovered,
         findings,
         proof,

@@ -277,7 +277,7 @@ impl Work {
         let Joined { control, job, apart, note } = joined;
         note.into_iter().for_each(|note| self.shared.problem(note));
         let config = serde_json::Map::from_iter([
-            ("recorded_by".to_string(), recorded_by.as_str().into()),
+            (trace::RECORDED_BY.to_string(), recorded_by.as_str().into()),
             ("launcher".to_string(), identity.launcher.as_str().into()),
             (JOB.to_string(), job.into()),
         ]);

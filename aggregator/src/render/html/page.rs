@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::Error;
 use crate::base::units::plural;
+use crate::render::html::hung::Hung;
 use crate::render::html::section_texts::{FindingView, Section, Uncovered};
 
 /// The modules of the page. They become one script, so each must come before the modules that import it.
@@ -68,6 +69,8 @@ pub(super) struct RunPage {
     pub(super) answers: Vec<(&'static str, String)>,
     pub(super) tiles: Vec<(String, String)>,
     pub(super) facts: Vec<(&'static str, String)>,
+    /// The ranks that hold the job up, if it hangs.
+    pub(super) hung: Option<Hung>,
     pub(super) uncovered: Vec<Uncovered>,
     pub(super) findings: Vec<FindingView>,
     /// The sections that show what the verdict stands on.

@@ -25,7 +25,7 @@ use trace::{JobPathRow, OmissionRow, PathKind};
 use self::collectives::{Call, Instances};
 use self::descriptions::Descriptions;
 use self::lanes::{Bar, COMMUNICATION, COMPUTE, Drawn, DrawnStep, LANES, What, draw_rank, joined, least_for};
-use crate::base::units::{ns, plural, ranks as numbers};
+use crate::base::units::{ns, plural, ranks as numbers, shorten};
 use crate::ingest::source::Source;
 use crate::judge::reduce::Analyzed;
 use crate::model::options::Options;
@@ -217,7 +217,8 @@ fn left_out(analyzed: &Analyzed, chosen: i32, drawn: &[Timeline], notes: &mut Sh
             "{} {is} not in the timeline: {}. The page has room for step {chosen} and the longest others. `--timeline STEP` draws \
              another step.",
             plural(missing.len(), "step"),
-            numbers(&missing)
+            // The count is said, and all numbers are in the tables.
+            shorten(&numbers(&missing), 80)
         );
         notes.add("timeline", text);
     }

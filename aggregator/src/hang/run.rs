@@ -1,0 +1,48 @@
+//! The ranks of a run: by the dumps of those that were stalled, or by rows.
+
+use std::path::{Path, PathBuf};
+
+use trace::{IN_FLIGHT_DIR, OmissionRow, RECORDED_BY, place};
+
+use crate::Error;
+use crate::hang::job::Job;
+use crate::hang::report::Hang;
+use crate::hang::state::RankState;
+use crate::hang::{dumps, rows};
+use crate::ingest::source::{RunSource, Source};
+
+impl Hang {
+    /// Judges the job of a run.
+    ///
+    /// # Errors
+    /// [`Error::Io`], and those of the dumps of its ranks.
+    pub(crate) fn of_run(source: &RunSource) -> Result<Self, Error> {
+        let info = source.info();
+        let (states, omissions) = match stalled(&info.path)? {
+            Some(stalled) => dumps::read(&[stalled])?,
+            None => recorded(source),
+        };
+        Ok(Self::of(Job::of(states, omissions, info.world_size)))
+    }
+}
+
+/// The dumps of the ranks of a run that were stalled when it ended. They say more than its rows: they have what is in flight outside
+/// of windows, and lines of the program.
+pub(crate) fn stalled(run: &Path) -> Result<Option<PathBuf>, Error> {
+    let directory = run.join(IN_FLIGHT_DIR);
+    if !place::is_directory(&directory) {
+        return Ok(None);
+    }
+    let entries = place::entries(&directory).map_err(|source| Error::Io { path: directory.clone(), source })?;
+    Ok((!entries.is_empty()).then_some(directory))
+}
+
+/// The states of ranks by the rows of their run.
+fn recorded(source: &RunSource) -> (Vec<RankState>, Vec<OmissionRow>) {
+    let (states, mut omissions) = rows::read(source);
+    if source.run().manifest.config.contains_key(RECORDED_BY) {
+        let why = "the run has windows of a profiler, and no dump of a rank that was stalled";
+        omissions.push(OmissionRow::left_out("operations outside of windows", why));
+    }
+    (states, omissions)
+}
