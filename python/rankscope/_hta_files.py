@@ -5,14 +5,21 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from typing import Any
 
 import pandas as pd
 
 from rankscope._analysis import Analysis
 from rankscope._errors import RankscopeError
+from rankscope._hta_critical import CPEdge, CPGraph
+from rankscope._hta_graph import Wait
 from rankscope._hta_kernels import Sequences
 from rankscope._hta_rows import Rows
+
+#: The arguments of a row that waits for a CUDA event. They hold no objects.
+_WAIT = re.compile(rb'\{[^{}]*"wait_on_cuda_event_record_corr_id"[^{}]*\}')
+_BLOCK_BYTES = 16 << 20
 
 
 def file_of(analysis: Analysis, paths: list[str], rank: int) -> str:
@@ -40,13 +47,31 @@ def read(path: str) -> dict[str, Any]:
     return trace
 
 
-def write(path: str, trace: dict[str, Any]) -> None:
+def write(path: str, trace: dict[str, Any], makes_folder: bool = False) -> None:
     """Writes a trace file, with gzip if its name says so."""
     try:
+        if makes_folder:
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with gzip.open(path, "wt", compresslevel=1) if path.endswith(".gz") else open(path, "w") as file:
             file.write(json.dumps(trace))
     except OSError as error:
         raise RankscopeError(f"{path} cannot be written: {error}", path) from error
+
+
+def waits(path: str) -> dict[int, Wait]:
+    """What synchronisations with CUDA events wait for, by their correlations. Only these arguments of the file are read."""
+    found, rest = {}, b""
+    try:
+        with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                text = rest + block
+                for arguments in map(json.loads, _WAIT.findall(text)):
+                    wait = Wait(arguments["wait_on_stream"], arguments["wait_on_cuda_event_record_corr_id"])
+                    found[arguments["correlation"]] = wait
+                rest = text[text.rfind(b"{") :]
+    except (OSError, EOFError, ValueError, KeyError) as error:
+        raise RankscopeError(f"the synchronisations of {path} cannot be read: {error!r}", path) from error
+    return found
 
 
 def zero_ns(trace: dict[str, Any]) -> int:
@@ -87,3 +112,36 @@ def mark(trace: dict[str, Any], path: str, rows: Rows, found: Sequences, most: i
             row["args"] = {}
     if open_calls:
         raise RankscopeError(f"{path} lacks {len(open_calls)} of {len(of_calls)} calls of the patterns; was it changed?", path)
+
+
+def rows_by_id(trace: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """The rows of a trace file by their ids, which count them."""
+    return dict(enumerate(row for row in trace["traceEvents"] if row.get("ph") == "X" and "dur" in row))
+
+
+def overlay(trace: dict[str, Any], path: str, graph: CPGraph, only_critical: bool, shown: list[CPEdge]) -> None:
+    """Writes the argument `critical` into the rows of a graph's critical path, and draws edges as arrows. Other rows but
+    annotations and Python's are left out if `only_critical`."""
+    events: list[dict[str, Any]] = trace["traceEvents"]
+    rows = rows_by_id(trace)
+    critical, edges = graph.critical_path_events_set, graph.critical_path_edges_set
+    ends = {graph.node_list[node].ev_idx for edge in shown for node in edge[:2]}
+    wrong = [event for event in critical | ends if rows.get(event, {}).get("name") != graph._get_node_name(event)]
+    if wrong:
+        raise RankscopeError(f"row {wrong[0]} of {path} is not that of the graph; was it changed?", path)
+    for event in critical:
+        rows[event].setdefault("args", {})["critical"] = 1
+    arrows: list[dict[str, Any]] = []
+    for number, edge in enumerate(shown):
+        args = {"weight": edge.weight, "critical": edge in edges, "type": edge.type.value}
+        for node, phase in ((edge.begin, {"ph": "s"}), (edge.end, {"ph": "f", "bp": "e"})):
+            row = rows[graph.node_list[node].ev_idx]
+            # An arrow at the very end of a row would not be bound to it.
+            ts = row["ts"] if graph.node_list[node].is_start else row["ts"] + max(0, row["dur"] - 1)
+            place = {"id": number, "pid": row["pid"], "tid": row["tid"], "ts": ts}
+            arrows.append({**phase, **place, "cat": edge.type.value, "name": "critical_path", "args": args})
+    if only_critical:
+        kept = {id(rows[event]) for event in critical}
+        shown_always = ("user_annotation", "python_function")
+        events = [row for row in events if row.get("ph") != "X" or row.get("cat") in shown_always or id(row) in kept]
+    trace["traceEvents"] = events + arrows

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from rankscope._errors import RankscopeError
-from rankscope._hta_rows import MEMORY_PREFIX, Rows, microseconds
+from rankscope._hta_rows import Rows, microseconds
+from rankscope._hta_trace import short_name
 
 #: HTA's category of rows with counters.
 _RANGE = "cuda_profiler_range"
@@ -53,7 +54,7 @@ def annotated(rows: Rows, first_ns: int, with_names: bool, short_names: bool) ->
     )
     found.loc[around.ne(""), "user_annotation"] = of_annotation
     if with_names:
-        shown = pd.Series([_short(text) if short_names else text for text in symbols], dtype=object)
+        shown = pd.Series([short_name(text) if short_names else text for text in symbols], dtype=object)
         found["s_name"], found["s_cat"] = shown.to_numpy()[name], shown.to_numpy()[kind]
         found["s_user_annotation"] = found["user_annotation"].map(shown).fillna("")
     return found
@@ -69,16 +70,6 @@ def _overlaps(work: pd.DataFrame, annotations: pd.DataFrame) -> tuple[np.ndarray
     kernel = np.arange(len(annotation)) - before + np.repeat(low, high - low)
     real = work["end"].to_numpy()[kernel] > annotations["ts"].to_numpy()[annotation]
     return kernel[real], annotation[real]
-
-
-def _short(name: str) -> str:
-    """A name without its return type, template arguments and parameters, as HTA shortens it; those of copies stay."""
-    if re.match(MEMORY_PREFIX, name) or not re.search(r"[<(]", name):
-        return name
-    text = name.replace("->", "")
-    while (fewer := re.sub(r"<[^<>]*>|\([^()]*\)", "", text)) != text:
-        text = fewer
-    return text.split()[-1] if text.split() else name
 
 
 class Sequences(NamedTuple):

@@ -88,6 +88,18 @@ class Rows:
         )
 
     @cached_property
+    def queue_points(self) -> pd.DataFrame:
+        """The points at which the queue of a stream changes, and its length then: a launch adds a piece of work, and the start
+        of the work takes it away."""
+        launched = self.launched(True)
+        # A piece of work that began before its launch, by the trace's clocks, never waits.
+        began = launched["ts_device"] if self.strict else launched["ts_device"].clip(lower=launched["ts_host"])
+        kept = launched[["stream", "device_id", "id_host", "id_device"]]
+        points = pd.concat([kept.assign(at=at, change=change) for at, change in ((launched["ts_host"], 1), (began, -1))])
+        points = points.sort_values(["stream", "at", "change"], ascending=[True, True, False], kind="stable")
+        return points.assign(queue_length=points.groupby("stream")["change"].cumsum())
+
+    @cached_property
     def by_id(self) -> pd.DataFrame:
         """Rows of the host by their ids."""
         return self.host.drop_duplicates("id").set_index("id")

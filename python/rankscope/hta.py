@@ -11,6 +11,10 @@ the numbers are right here instead; `strict_hta=True` gives HTA's own number whe
   takes the sums of names for durations of calls once there are more than `num_kernels` names.
 * Stragglers are the ranks that the verdict names, also with NCCL of 2.19 and later; there may be fewer than `num_candidates`.
   *strict*: HTA's ranking by late starts, which errs in most real traces.
+* The critical path (that of HTA 0.6.1, whose rules 0.5.0 lacks in part) has all work of CUDA graphs, and the host's time once
+  where rows of a thread overlap without nesting. *strict*: one piece of work of a launch; overlapping rows nest like brackets, so
+  that lengths are below 0, which the summary adds up. A path of rows without `cuda_sync` warns: it misses the host's waits.
+* Work that begins before its launch, by the trace's clocks, was launched into an empty queue. *strict*: a queue of length −1.
 * Counters of CUPTI's range profiler that do not match the launches are an error. HTA leaves the rank out.
 * Times keep their ns: nothing is rounded to whole µs before it is summed.
 
@@ -27,14 +31,18 @@ from enum import Flag, auto
 import numpy as np
 import pandas as pd
 
+from rankscope import _hta_critical as critical
 from rankscope import _hta_files as files
 from rankscope import _hta_kernels as kernels
 from rankscope import _hta_plots as plots
 from rankscope._analysis import Analysis, analyze
 from rankscope._errors import RankscopeError
+from rankscope._hta_critical import CPEdge, CPGraph, CPNode, restore_cpgraph
+from rankscope._hta_graph import CPEdgeType, Wait
 from rankscope._hta_rows import MEMORY_PREFIX, Rows, union_length, microseconds, rows_of, state_lengths, union
+from rankscope._hta_trace import Trace
 
-__all__ = ["TimeSeriesTypes", "TraceAnalysis"]
+__all__ = ["CPEdge", "CPEdgeType", "CPGraph", "CPNode", "TimeSeriesTypes", "TraceAnalysis", "restore_cpgraph"]
 
 #: HTA's queue length at which the next launch of the host blocks.
 CUDA_MAX_LAUNCH_QUEUE_PER_STREAM = 1024
@@ -64,6 +72,10 @@ class TraceAnalysis:
         self._paths = _paths(trace_files, trace_dir)
         self.analysis: Analysis = analyze(self._paths)
         self._rows: dict[int, Rows] = {}
+
+        pids = {known["rank"]: known["pid"] for known in self.analysis.facts["identities"]}
+        #: The rows, as HTA has them.
+        self.t = Trace(self._ranks, self._of, lambda rank: pids.get(rank) or -1)
 
     @property
     def _ranks(self) -> list[int]:
@@ -301,20 +313,10 @@ class TraceAnalysis:
         result = {}
         for rank in ranks or [0]:
             rows = self._of(rank)
-            launched = rows.launched(True)
-            if launched.empty:
+            points = rows.queue_points
+            if points.empty:
                 continue
-            # A piece of work that began before its launch, by the trace's clocks, never waits.
-            began = launched.ts_device if self.strict_hta else launched.ts_device.clip(lower=launched.ts_host)
-            points = pd.concat(
-                [
-                    pd.DataFrame({"at": at, "stream": launched.stream, "change": change, "pid": launched.device_id})
-                    for at, change in ((launched.ts_host, 1), (began, -1))
-                ]
-            )
-            points = points.sort_values(["stream", "at", "change"], ascending=[True, True, False], kind="stable")
-            points["queue_length"] = points.groupby("stream")["change"].cumsum()
-            points["ts"] = microseconds(points["at"] + rows.base_ns - self._first())
+            points = points.assign(ts=microseconds(points["at"] + rows.base_ns - self._first()), pid=points["device_id"])
             frame = points.assign(tid=points["stream"])[["ts", "pid", "tid", "stream", "queue_length"]]
             result[rank] = frame.reset_index(drop=True)
         return result
@@ -372,14 +374,14 @@ class TraceAnalysis:
             result[rank] = points[["ts", "pid", "name", "memory_bw_gbps"]].reset_index(drop=True)
         return result
 
-    def get_memory_bw_summary(self, ranks: list[int] | None = None) -> pd.DataFrame:
-        """Statistics of the bandwidths, over the points at which a copy or fill is under way."""
+    def get_memory_bw_summary(self, ranks: list[int] | None = None) -> pd.DataFrame | None:
+        """Statistics of the bandwidths, over the points at which a copy or fill is under way; None without copies."""
         parts = []
         for rank, series in self.get_memory_bw_time_series(ranks).items():
             under_way = series[series["memory_bw_gbps"] > 1e-9]
             parts.append(under_way.assign(rank=rank)[["rank", "name", "memory_bw_gbps"]])
         if not parts:
-            return pd.DataFrame()
+            return None
         return pd.concat(parts).groupby(["rank", "name"]).describe()
 
     def get_aten_op_kernels_and_delay(
@@ -447,6 +449,50 @@ class TraceAnalysis:
         read = ((rank, files.read(files.file_of(self.analysis, self._paths, rank))) for rank in ranks or [0])
         found = (kernels.counters(self._of(rank), trace, rank) for rank, trace in read)
         return [frame for frame in found if frame is not None]
+
+    def critical_path_analysis(
+        self,
+        rank: int,
+        annotation: str,
+        instance_id: int | tuple[int, int] | None,
+        data_load_events: list[str] | None = None,
+    ) -> tuple[CPGraph, bool]:
+        """The critical path of a rank through instances of an annotation (all rows whose name contains it; the first one is 0,
+        and a pair is the first and the last), or through all rows if it is empty. The names that `data_load_events`, regular
+        expressions, find load data. False if there is no path.
+
+        # Errors
+        A RankscopeError if there is no such instance.
+        """
+        wanted = critical.Wanted(rank, annotation, instance_id, data_load_events)
+
+        def waits() -> dict[int, Wait]:
+            return files.waits(files.file_of(self.analysis, self._paths, rank))
+
+        return critical.analyze(self.t, self._of(rank), wanted, waits)
+
+    def overlay_critical_path_analysis(
+        self,
+        rank: int,
+        critical_path_graph: CPGraph,
+        output_dir: str,
+        only_show_critical_events: bool = True,
+        show_all_edges: bool = False,
+    ) -> str:
+        """Writes the rank's trace with the path into `overlaid_critical_path_…` in `output_dir` and returns its path. Rows
+        of the path have the argument `critical`, other operators and kernels are left out if `only_show_critical_events`. Arrows
+        are the path's edges between rows, or those of the whole graph if all rows and `show_all_edges` are wanted.
+
+        # Errors
+        A RankscopeError if a file cannot be read or written, or is not that of the graph.
+        """
+        path = files.file_of(self.analysis, self._paths, rank)
+        trace = files.read(path)
+        edges = critical_path_graph.shown_edges(show_all_edges and not only_show_critical_events)
+        files.overlay(trace, path, critical_path_graph, only_show_critical_events, edges)
+        written = os.path.join(os.path.expanduser(output_dir), f"overlaid_critical_path_{os.path.basename(path)}")
+        files.write(written, trace, makes_folder=True)
+        return written
 
     def generate_trace_with_counters(
         self,
