@@ -38,8 +38,9 @@ class Rows:
         is_marker = is_host & rows["name"].str.match(_STEP)
         markers = rows[is_marker]
         self.steps: list[int] = sorted({int(number) for number in markers["name"].str.extract(_STEP, expand=False)})
-        if len(self.steps) > 1 and not include_last:
-            rows = _until(rows, is_host, int(markers["ts"].max()), strict)
+        if len(self.steps) > 1 and (strict or not include_last):
+            end = int(rows["ts"].max()) + 1 if include_last else int(markers["ts"].max())
+            rows = _until(rows, is_host, end, strict)
         self.all = rows
 
     @cached_property
@@ -179,7 +180,7 @@ def _until(rows: pd.DataFrame, is_host: pd.Series[bool], end: int, strict: bool)
     launches = rows[is_host & rows["correlation"].ge(0)]
     kept = set(launches["correlation"][launches["ts"].lt(end)])
     if strict:
-        is_kept = rows["correlation"].isin(kept)
+        is_kept = rows["correlation"].isin(kept) | rows["kind"].eq("gpu_user_annotation")
     else:
         later = set(launches["correlation"]) - kept
         is_kept = ~rows["correlation"].isin(later) & (rows["correlation"].isin(kept) | rows["ts"].lt(end))

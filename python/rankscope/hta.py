@@ -4,9 +4,11 @@ Methods, arguments, columns, units and types are HTA's, so that a notebook chang
 the numbers are right here instead; `strict_hta=True` gives HTA's own number where it is well defined:
 
 * Communication is what communicates (`docs/method`), and not only kernels whose name begins with `nccl`. *strict*: HTA's names.
-* Kernels that were launched before the window but run in it count. *strict*: only those whose launch is in the window.
+* Kernels that were launched before the window but run in it count, and those whose launch was not recorded. *strict*: of several
+  steps only those whose launch is in the window.
 * A kernel whose launch was not recorded has none. HTA takes the trace's first row for its launch in the idle breakdown.
-* `cuda_sync` rows are no work of the GPU. *strict*: they are, in the temporal breakdown.
+* `cuda_sync` rows are no work of the GPU. *strict*: those of a stream are, in the temporal breakdown; in HTA also those of all
+  streams where the profiler wrote their stream as 4294967295.
 * The statistics of kernels are those of the calls, also for the names that HTA takes together. *strict*: those of HTA, which
   takes the sums of names for durations of calls once there are more than `num_kernels` names.
 * Stragglers are the ranks that the verdict names, also with NCCL of 2.19 and later; there may be fewer than `num_candidates`.

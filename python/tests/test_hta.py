@@ -95,6 +95,25 @@ def test_launches_and_queues_are_htas(dlrm8):
         assert row["count"] == theirs["count"] and extremes[0] - 1e-9 <= theirs["mean"] <= extremes[1] + 1e-9
 
 
+@pytest.mark.parametrize(
+    "folder", ["event_sync", "gpu_user_anno", "neg_queue_r0of16", "resnet50_2021", "sampled_2of128", "torchrec4_long_a2a"]
+)
+def test_strict_breakdowns_are_htas(folder):
+    # Whole µs. Of several steps, HTA leaves out work whose launch was not recorded, also with the last step.
+    strict = TraceAnalysis(trace_dir=str(DATA / "kineto" / folder), include_last_profiler_step=True, strict_hta=True)
+    ranks = strict._ranks
+    same(strict.get_temporal_breakdown(visualize=False), expected("temporal_breakdown", folder), ["rank"])
+    same(strict.get_comm_comp_overlap(visualize=False), expected("comm_comp_overlap", folder), ["rank"])
+    by_type, by_name = strict.get_gpu_kernel_breakdown(visualize=False, num_kernels=1_000_000, duration_ratio=1.0)
+    same(by_type, expected("kernel_breakdown_full.0", folder), ["kernel_type"])
+    same(by_name, expected("kernel_breakdown_full.1", folder), ["kernel_type", "name", "rank"])
+    idle, _ = strict.get_idle_time_breakdown(ranks=ranks, visualize=False)
+    same(idle, expected("idle_time.0", folder), ["rank", "stream", "idle_category"])
+    wanted = expected("kernel_launch_stats", folder)
+    for rank, found in strict.get_cuda_kernel_launch_stats(ranks=ranks, visualize=False).items():
+        same(found, wanted[wanted["rank"] == rank], ["correlation", "gpu_duration"])
+
+
 def test_stragglers(dlrm8):
     strict = TraceAnalysis(
         trace_dir=str(DATA / "kineto" / EXACT), include_last_profiler_step=True, strict_hta=True
@@ -211,6 +230,30 @@ def test_counters_are_added(dlrm8, tmp_path):
     launches = {row["ts"] for row in events if row.get("name", "").startswith(("cudaLaunch", "cudaMem"))}
     assert found[0]["ts"] in launches
     assert dlrm8.get_cupti_counter_data_with_operators() == []
+
+
+def test_counters_are_htas(tmp_path):
+    folder = "neg_queue_r0of16"
+    shutil.copytree(DATA / "kineto" / folder, tmp_path / folder)
+    copy = TraceAnalysis(trace_dir=str(tmp_path / folder), include_last_profiler_step=True, strict_hta=True)
+    copy.generate_trace_with_counters()
+    events = json.loads(gzip.open(tmp_path / folder / "rank0_with_counters.json.gz").read())["traceEvents"]
+    rows = [(row["name"], row["ts"], *row["args"].values()) for row in events if row.get("ph") == "C"]
+    found = pd.DataFrame(rows, columns=["name", "ts", "value"])
+    found["ts"] -= found["ts"].min()
+    found = found.groupby("name").agg(count=("ts", "size"), ts=("ts", "sum"), value=("value", "sum")).T.to_dict("list")
+    # The counters in HTA 0.6.1's file: how many, and the sums of times (since the first one) and values.
+    wanted = {
+        "Memcpy DtoD": [2280, 1489647312, 167363.036],
+        "Memcpy DtoH": [60, 32158998, 3.761],
+        "Memcpy HtoD": [160, 82982995, 386.56],
+        "Memset": [500, 333885437, 103.421],
+        "Queue Length": [13060, 8276369951, 8028524],
+    }
+    # Where a launch and a start are at one time, their order is by chance in HTA. 60 times the start comes first there, so that
+    # the length is one less than before, and not one more.
+    wanted["Queue Length"][2] += 60 * 2
+    assert found == {name: pytest.approx(values, rel=0, abs=5.1e-4) for name, values in wanted.items()}
 
 
 def test_counters_of_kernels_have_their_operators(tmp_path):
