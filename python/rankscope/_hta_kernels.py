@@ -96,7 +96,7 @@ def sequences(rows: Rows, operator: str, least: int) -> Sequences | None:
     launched = launched.assign(root=rows.enclosing(launched["id_host"], pd.Series(hosts.index.isin(roots), hosts.index)))
     launched = launched[launched["root"].ge(0)].sort_values(["root", "ts_device"], kind="stable")
     calls = launched.groupby("root").agg(kernels=("name", "|".join), count=("name", "size"), gpu=("dur_device", "sum"))
-    calls = calls[calls["count"].ge(least)].join(hosts[["name", "ts", "dur"]])
+    calls = calls[calls["count"].ge(least)].join(hosts[["name", "ts", "dur"]].astype({"name": object}))
     if calls.empty:
         return None
     calls["pattern"] = calls["name"] + "|" + calls["kernels"]

@@ -148,21 +148,12 @@ class Rows:
 
 
 def rows_of(analysis: Analysis, rank: int, include_last: bool, strict: bool) -> Rows:
-    """Reads the rows of a rank."""
-    table = analysis.timeline(rank=rank, own_clocks=True).to_pandas()
-    rows = pd.DataFrame(
-        {
-            "kind": table["kind"],
-            "name": table["name"],
-            "ts": table["ts_ns"],
-            "dur": table["dur_ns"],
-            "end": table["ts_ns"] + table["dur_ns"],
-            "id": table["id"],
-            "is_comm": table["is_comm"].astype(bool),
-            "bandwidth_gbs": table["bandwidth_gbs"].astype("float64"),
-        }
-    )
+    """Reads the rows of a rank. Texts are categories, so that there are few to look at."""
+    table = analysis.timeline(rank=rank, own_clocks=True).to_arrow()
     numbers = {
+        "ts": "ts_ns",
+        "dur": "dur_ns",
+        "id": "id",
         "parent": "parent_id",
         "step": "step",
         "tid": "thread_id",
@@ -170,9 +161,12 @@ def rows_of(analysis: Analysis, rank: int, include_last: bool, strict: bool) -> 
         "stream": "stream_id",
         "correlation": "correlation_id",
     }
-    for name, column in numbers.items():
-        rows[name] = table[column].fillna(-1).astype("int64")
-    return Rows(rows, include_last, strict)
+    rows = {name: table[column].fill_null(-1).to_numpy().astype("int64") for name, column in numbers.items()}
+    rows["end"] = rows["ts"] + rows["dur"]
+    rows["bandwidth_gbs"] = table["bandwidth_gbs"].fill_null(float("nan")).to_numpy()
+    rows["is_comm"] = table["is_comm"].to_numpy()
+    texts = {name: table[name].to_pandas() for name in ("kind", "name")}
+    return Rows(pd.DataFrame({**texts, **rows}), include_last, strict)
 
 
 def _until(rows: pd.DataFrame, is_host: pd.Series[bool], end: int, strict: bool) -> pd.DataFrame:

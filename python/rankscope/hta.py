@@ -392,7 +392,7 @@ class TraceAnalysis:
         """The kernels that each `aten::` operator launches, how often, and the delays of its first launch."""
         result = {}
         for rank in ranks or [0]:
-            calls = self._of(rank).launches_of_operators()
+            calls = self._of(rank).launches_of_operators().astype({"name": object, "op_name": object})
             calls["aten_op_delay"] = calls.ts_host - calls.ts_op
             calls["runtime_delay"] = calls.ts_device - calls.ts_host
             calls = calls.sort_values(["op_id", "ts_host"], kind="stable")
@@ -554,7 +554,8 @@ class TraceAnalysis:
 
 def _stats(rows: pd.DataFrame) -> pd.DataFrame:
     """The statistics of the durations of each name, in ns."""
-    return rows.groupby("name")["dur"].agg(["count", "sum", "max", "min", "mean", "std"]).reset_index()
+    by_name = rows.groupby("name", observed=True)["dur"]
+    return by_name.agg(["count", "sum", "max", "min", "mean", "std"]).reset_index().astype({"name": object})
 
 
 def _together(stats: pd.DataFrame) -> pd.DataFrame:
