@@ -4,6 +4,8 @@ pub mod kineto;
 mod memory;
 pub mod mixed;
 pub mod nsys;
+mod rows;
 pub mod run;
 pub mod snapshot;
 pub mod source;
+pub mod xplane;

@@ -44,9 +44,9 @@ pub use bytes::pickle;
 pub use error::Error;
 pub use meaning::flight_dump::{FlightDump, FlightEntry, FlightFrame, FlightGroup, FlightPosition, RankLists};
 pub use meaning::names::{algorithm, kernel_dtype, operation};
-pub use meaning::steps::{LEFT_OUT_MARKS, Steps, find_steps};
+pub use meaning::steps::{LEFT_OUT_MARKS, Steps, find_steps, steps_of_marks};
 pub use read::{
-    FlightDumps, MemoryShare, OtherFormat, Parsed, Plan, PlanOptions, RankSource, TraceFile, Window, WindowChoice,
-    check_any_blocks, file_name, flight_dumps, load, load_detailed, load_windows, load_windows_detailed, other_format,
-    parse_only, plan, rank_of_name,
+    FlightDumps, HEAD_BYTES, MemoryShare, OtherFormat, Parsed, Plan, PlanOptions, RankSource, TraceFile, Window,
+    WindowChoice, check_any_blocks, file_name, flight_dumps, is_sqlite, is_xplane, load, load_detailed, load_windows,
+    load_windows_detailed, other_format, parse_only, plan, rank_of_name,
 };

@@ -108,7 +108,7 @@ fn a_read_only_run_is_analyzed_and_not_saved() {
 #[test]
 fn a_format_that_is_not_read_is_named_with_what_to_do_instead() {
     let here = scratch("unread");
-    for name in ["report.nsys-rep", "host.xplane.pb"] {
+    for name in ["report.nsys-rep", "trace.pftrace"] {
         let path = here.join(name);
         fs::write(&path, b"").unwrap();
         let said = aggregator(&[Path::new("analyze"), &path]).expect_code(1).stderr;

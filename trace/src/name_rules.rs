@@ -163,6 +163,22 @@ pub fn is_backend_range(name: &str) -> bool {
     has_prefix(name.as_bytes(), |row| row.is_backend_range)
 }
 
+/// The operation of an HLO instruction that communicates, as in `collectives.op`, by its opcode without `-start` or `-done`. Source:
+/// openxla/xla xla/hlo/ir/hlo_opcode.h; TPUs fuse a reduce-scatter under the name `all-reduce-scatter`.
+pub fn hlo_collective(opcode: &str) -> Option<&'static str> {
+    Some(match opcode {
+        "all-reduce" => "allreduce",
+        "all-gather" => "allgather",
+        "reduce-scatter" | "all-reduce-scatter" => "reducescatter",
+        "all-to-all" | "ragged-all-to-all" => "alltoall",
+        "collective-permute" => "sendrecv",
+        "collective-broadcast" => "broadcast",
+        "send" => "send",
+        "recv" => "recv",
+        _ => return None,
+    })
+}
+
 /// How the operators begin that hand a collective over to torch's communication library.
 pub const COLLECTIVE_CALL_PREFIX: &str = "c10d::";
 

@@ -1,15 +1,14 @@
-//! Finds exports of Nsight Systems among paths, by the content of files.
+//! Finds exports of Nsight Systems and profiles of XLA among paths, by the content of files.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use kineto::PlanOptions;
+use kineto::{HEAD_BYTES, PlanOptions, is_sqlite, is_xplane};
 use trace::place::{self, Entry};
 use trace::{MANIFEST_FILE, OmissionRow, Text};
 
 use crate::Error;
-use crate::ingest::mixed::MixedSource;
-use crate::ingest::nsys::is_sqlite;
+use crate::ingest::mixed::{JobFiles, MixedSource};
 
 /// Directories inside directories that are searched, and files that are looked at: as for traces.
 const MAX_DEPTH: usize = 8;
@@ -17,21 +16,47 @@ const MAX_FILES: usize = 1 << 16;
 /// How a report becomes a file that is read.
 const EXPORT: &str = "write it as SQLite, which is read: `nsys export --type sqlite FILE.nsys-rep`";
 
-/// The exports that paths lead to, and what lies beside them.
+/// The exports and profiles that paths lead to, and what lies beside them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Exports {
     /// SQLite files.
     pub(super) files: Vec<PathBuf>,
+    /// Profiles of XLA.
+    pub(super) profiles: Vec<PathBuf>,
     /// The paths that may have traces of torch.profiler.
     pub(super) traces: Vec<PathBuf>,
     /// Reports of Nsight Systems, and exports in other formats, without one in SQLite.
     pub(super) reports: Vec<PathBuf>,
+    /// What XLA's tools write beside a profile: the same recording once more.
+    twins: Vec<PathBuf>,
     /// Files and directories that could not be looked at, with the reasons.
     unreadable: Vec<(PathBuf, String)>,
 }
 
+/// What a file is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Export,
+    Profile,
+    Other,
+}
+
+/// What a file is by its first bytes. Of an object in a store and of standard input, only the name of a profile counts: SQLite reads files of
+/// this machine.
+fn kind(path: &Path) -> Result<Kind, Error> {
+    let name = path.to_string_lossy();
+    let is_here = !place::is_url(path) && path.as_os_str() != "-";
+    let head = if is_here { place::first_bytes(path, HEAD_BYTES) } else { Ok(Vec::new()) };
+    let head = head.map_err(|source| Error::Io { path: path.into(), source })?;
+    Ok(match () {
+        () if is_sqlite(&head) => Kind::Export,
+        () if is_xplane(&name, &head) => Kind::Profile,
+        () => Kind::Other,
+    })
+}
+
 impl Exports {
-    /// Finds the exports. Without any, all paths may have traces.
+    /// Finds the exports and profiles. Without any, all paths may have traces.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::UnreadFormat`] if there are only exports in Parquet; [`Error::NoInput`] for more files than are looked at.
@@ -39,19 +64,22 @@ impl Exports {
         let mut found = Self::default();
         let mut searched = BTreeSet::new();
         for path in paths {
-            // SQLite reads files of this machine only. Standard input is none.
             if place::is_url(path) || !place::is_directory(path) {
-                let is_export = !place::is_url(path) && path.as_os_str() != "-" && is_sqlite(path)?;
-                if is_export { &mut found.files } else { &mut found.traces }.push(path.clone());
+                match kind(path)? {
+                    Kind::Export => &mut found.files,
+                    Kind::Profile => &mut found.profiles,
+                    Kind::Other => &mut found.traces,
+                }
+                .push(path.clone());
             } else if found.search(path, 0, &mut searched)? {
                 found.traces.push(path.clone());
             }
         }
-        if found.files.len() > MAX_FILES {
-            let why = format!("there are more than {MAX_FILES} exports");
+        if found.files.len().max(found.profiles.len()) > MAX_FILES {
+            let why = format!("there are more than {MAX_FILES} exports or profiles");
             return Err(Error::NoInput { path: paths.first().cloned().unwrap_or_default(), why });
         }
-        if found.files.is_empty() {
+        if found.is_empty() {
             let parquet = found.reports.iter().find(|report| place::is_directory(report));
             if let (Some(path), true) = (parquet, found.traces.is_empty()) {
                 let format = "a Parquet export of Nsight Systems";
@@ -59,11 +87,18 @@ impl Exports {
             }
             found.traces = paths.to_vec();
         }
-        found.files.sort();
-        found.files.dedup();
+        for files in [&mut found.files, &mut found.profiles] {
+            files.sort();
+            files.dedup();
+        }
         let exported: BTreeSet<PathBuf> = found.files.iter().map(|file| file.with_extension("")).collect();
         found.reports.retain(|report| !exported.contains(&recording(report)));
         Ok(found)
+    }
+
+    /// Whether there is no export and no profile.
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.profiles.is_empty()
     }
 
     /// Searches a directory. Returns whether something in it may be a trace.
@@ -77,45 +112,56 @@ impl Exports {
         if !searched.insert(place::canonical(directory).map_err(io)?) {
             return Ok(false);
         }
-        let mut has_traces = false;
+        let (mut has_traces, mut has_profile) = (false, false);
+        let mut twins = Vec::new();
         for Entry { path, is_directory } in place::entries(directory).map_err(io)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
             if name.starts_with('.') || is_directory && place::is_file(&path.join(MANIFEST_FILE)) {
                 continue;
             }
-            let found = match () {
-                () if is_directory => self.search(&path, depth + 1, searched),
-                () if name == "stringids.parquet" => {
-                    self.reports.push(directory.into());
-                    Ok(false)
+            if is_directory {
+                match self.search(&path, depth + 1, searched) {
+                    Ok(found) => has_traces |= found,
+                    Err(error) => self.unreadable.push((path, error.to_string())),
                 }
-                () if name.ends_with(".nsys-rep") => {
-                    self.reports.push(path.clone());
-                    Ok(false)
+            } else if name == "stringids.parquet" {
+                self.reports.push(directory.into());
+            } else if name.ends_with(".nsys-rep") {
+                self.reports.push(path);
+            } else {
+                match kind(&path) {
+                    Ok(Kind::Export) => self.files.push(path),
+                    Ok(Kind::Profile) => {
+                        has_profile = true;
+                        self.profiles.push(path);
+                    }
+                    Ok(Kind::Other) if is_twin(&name) => twins.push(path),
+                    Ok(Kind::Other) => has_traces |= may_have_traces(&name),
+                    Err(error) => self.unreadable.push((path, error.to_string())),
                 }
-                () => is_sqlite(&path).map(|is_export| {
-                    self.files.extend(is_export.then(|| path.clone()));
-                    !is_export && may_have_traces(&name)
-                }),
-            };
-            match found {
-                Ok(found) => has_traces |= found,
-                Err(error) => self.unreadable.push((path, error.to_string())),
             }
         }
-        Ok(has_traces)
+        if has_profile {
+            self.twins.append(&mut twins);
+        }
+        Ok(has_traces || !twins.is_empty())
     }
 
-    /// Opens the exports, with the traces beside them.
+    /// Opens the exports and profiles, with the traces beside them.
     ///
     /// # Errors
     /// As [`MixedSource::open`].
     pub(super) fn open(&self, options: PlanOptions) -> Result<MixedSource, Error> {
         let shown = |path: &Path| Text::from(path.to_string_lossy());
         let report = |path: &PathBuf| OmissionRow::left_out("report of Nsight Systems", EXPORT).file(shown(path));
+        let twin = |path: &PathBuf| {
+            OmissionRow::note("file", "it is made of the profile of XLA beside it, which is read").file(shown(path))
+        };
         let unread = |(path, why): &(PathBuf, String)| OmissionRow::lost("file", why.as_str()).file(shown(path));
-        let remarks = self.reports.iter().map(report).chain(self.unreadable.iter().map(unread)).collect();
-        MixedSource::open(&self.files, &self.traces, remarks, options)
+        let remarks = self.reports.iter().map(report).chain(self.twins.iter().map(twin));
+        let remarks = remarks.chain(self.unreadable.iter().map(unread)).collect();
+        let files = JobFiles { exports: &self.files, profiles: &self.profiles, traces: &self.traces };
+        MixedSource::open(files, remarks, options)
     }
 }
 
@@ -131,4 +177,11 @@ fn recording(report: &Path) -> PathBuf {
 /// Whether a file has the name of a trace or of an archive.
 fn may_have_traces(name: &str) -> bool {
     name.contains(".json") || [".zip", ".tar", ".gz", ".tgz", ".zst"].iter().any(|end| name.ends_with(end))
+}
+
+/// Whether a file has a name by which JAX and XProf write a profile once more: `host.trace.json.gz`, `perfetto_trace.json.gz`,
+/// `host.memory_profile.json.gz`.
+fn is_twin(name: &str) -> bool {
+    let name = name.strip_suffix(".gz").unwrap_or(name);
+    name.ends_with(".trace.json") || name.ends_with("memory_profile.json") || name == "perfetto_trace.json"
 }

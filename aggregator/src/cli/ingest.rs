@@ -54,8 +54,9 @@ pub(super) fn traces(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, Error> {
             Err(Error::NoInput { path, why })
         }
         Input::Exports(exports) => {
-            let why = "it is an export of Nsight Systems; analyze it directly".to_string();
-            Err(Error::NoInput { path: exports.files.into_iter().next().unwrap_or_default(), why })
+            let why = "it is an export of Nsight Systems or a profile of XLA; analyze it directly".to_string();
+            let first = exports.files.into_iter().chain(exports.profiles).next();
+            Err(Error::NoInput { path: first.unwrap_or_default(), why })
         }
         Input::Snapshots(paths) => {
             let why = "it is a snapshot of torch's allocator; analyze it directly".to_string();

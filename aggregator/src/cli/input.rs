@@ -141,7 +141,7 @@ pub(super) enum Input {
     Traces(Vec<PathBuf>),
     /// Snapshots of torch's allocator, one file for each rank.
     Snapshots(Vec<PathBuf>),
-    /// SQLite exports of Nsight Systems, perhaps beside traces.
+    /// SQLite exports of Nsight Systems or profiles of XLA, perhaps beside traces.
     Exports(Exports),
 }
 
@@ -156,7 +156,7 @@ pub(super) fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
     }
     let exports = Exports::find(&paths)?;
     exports.traces.iter().try_for_each(|path| check_format(path))?;
-    if !exports.files.is_empty() {
+    if !exports.is_empty() {
         return Ok(Input::Exports(exports));
     }
     let snapshots = paths.iter().map(|path| snapshots_in(path)).collect::<Result<Vec<_>, _>>()?;
@@ -364,8 +364,15 @@ mod tests {
             Ok(Input::Run(_)) => "run".to_string(),
             Ok(Input::Traces(_)) => "traces".to_string(),
             Ok(Input::Snapshots(files)) => plural(files.len(), "snapshot"),
-            Ok(Input::Exports(Exports { files, traces, reports, .. })) => {
-                format!("{}, traces {}, reports {}", plural(files.len(), "export"), traces.len(), reports.len())
+            Ok(Input::Exports(Exports { files, profiles, traces, reports, .. })) => {
+                let profiles =
+                    if profiles.is_empty() { String::new() } else { format!(", profiles {}", profiles.len()) };
+                format!(
+                    "{}, traces {}, reports {}{profiles}",
+                    plural(files.len(), "export"),
+                    traces.len(),
+                    reports.len()
+                )
             }
             Err(error) => error.to_string(),
         };
@@ -411,6 +418,22 @@ mod tests {
     }
 
     #[test]
+    fn profiles_are_found_by_their_content_or_name() {
+        let profile: &[u8] = b"\x0a\x10\x12\x0e/host:metadata";
+        let found = "0 exports, traces 0, reports 0, profiles 1";
+        assert_eq!(resolved(&[("h.xplane.pb", b"damaged")], "h.xplane.pb"), found);
+        assert_eq!(resolved(&[("anything", profile)], "anything"), found);
+        let folder = "plugins/profile/2026_01_02";
+        let beside = ["t.trace.json.gz", "perfetto_trace.json.gz"].map(|name| format!("{folder}/{name}"));
+        let files = [(&*format!("{folder}/h.xplane.pb"), profile), (&*beside[0], b"{}"), (&*beside[1], b"{}")];
+        assert_eq!(resolved(&files, ""), found, "what JAX writes beside a profile is no other trace");
+        assert_eq!(
+            resolved(&[("a/h.xplane.pb", profile), ("b/x.trace.json.gz", b"{}")], ""),
+            "0 exports, traces 1, reports 0, profiles 1"
+        );
+    }
+
+    #[test]
     fn errors_name_a_way_out() {
         let check = |files: &[(&str, &[u8])], given: &str, part: &str| {
             let text = resolved(files, given);
@@ -424,7 +447,6 @@ mod tests {
             "r_pqtdir",
             "a Parquet export of Nsight Systems is not read; write",
         );
-        check(&[("host.xplane.pb", b"")], "host.xplane.pb", "an XPlane of XLA");
         check(&[("a.json", b"")], "*.txt", "no file or directory matches this pattern");
     }
 }

@@ -1,4 +1,5 @@
-//! Exports of Nsight Systems, alone or with traces of torch.profiler of other ranks of the same job.
+//! Jobs of other formats than torch.profiler's: exports of Nsight Systems and profiles of XLA, alone, together, or beside traces of
+//! torch.profiler of other ranks.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,49 +12,85 @@ use crate::base::units;
 use crate::ingest::kineto::KinetoSource;
 use crate::ingest::nsys::NsysSource;
 use crate::ingest::source::{Source, SourceInfo};
+use crate::ingest::xplane::XplaneSource;
 use crate::model::{RankData, RankOutline};
 use trace::rank::Details;
 
-/// A job whose ranks were recorded by Nsight Systems, or some by it and others by torch.profiler.
+/// The ranks of one format.
+#[derive(Clone, Debug)]
+enum Part {
+    Traces(KinetoSource),
+    Exports(NsysSource),
+    Profiles(XplaneSource),
+}
+
+impl Part {
+    fn source(&self) -> &dyn Source {
+        match self {
+            Self::Traces(source) => source,
+            Self::Exports(source) => source,
+            Self::Profiles(source) => source,
+        }
+    }
+
+    /// The files of each rank.
+    fn files(&self) -> Vec<(i32, &Path)> {
+        match self {
+            Self::Traces(source) => source.files().iter().map(|file| (file.rank, &*file.path)).collect(),
+            Self::Exports(source) => source.files().collect(),
+            Self::Profiles(source) => source.files().collect(),
+        }
+    }
+}
+
+/// The files of a job, by format.
+#[derive(Clone, Copy, Debug)]
+pub struct JobFiles<'a> {
+    /// SQLite exports of Nsight Systems.
+    pub exports: &'a [PathBuf],
+    /// Profiles of XLA.
+    pub profiles: &'a [PathBuf],
+    /// Traces of torch.profiler, and directories of them.
+    pub traces: &'a [PathBuf],
+}
+
+/// A job whose ranks were recorded by Nsight Systems or XLA's profiler, or some by these and others by torch.profiler.
 #[derive(Clone, Debug)]
 pub struct MixedSource {
-    traces: Option<KinetoSource>,
-    exports: NsysSource,
+    /// One or several.
+    parts: Vec<Part>,
     remarks: Vec<OmissionRow>,
 }
 
 impl MixedSource {
-    /// Opens exports, and traces beside them, if there are any. `remarks` are about files beside them.
+    /// Opens the files of each format, if there are any. `remarks` are about files beside them.
     ///
     /// # Errors
-    /// Those of [`NsysSource::open`] and [`KinetoSource::open`]; [`Error::NoInput`] if both formats have a trace of one rank.
-    pub fn open(
-        exports: &[PathBuf],
-        traces: &[PathBuf],
-        mut remarks: Vec<OmissionRow>,
-        options: PlanOptions,
-    ) -> Result<Self, Error> {
+    /// Those of [`NsysSource::open`], [`XplaneSource::open`] and [`KinetoSource::open`]; [`Error::NoInput`] if two formats have one rank, or
+    /// if there is no file.
+    pub fn open(files: JobFiles<'_>, mut remarks: Vec<OmissionRow>, options: PlanOptions) -> Result<Self, Error> {
         let options = PlanOptions { exports_are_read: true, ..options };
-        let traces = if traces.is_empty() { None } else { Some(KinetoSource::open_with(traces, options)?) };
-        let taken: BTreeSet<i32> = traces.iter().flat_map(Source::ranks).collect();
-        let exports = NsysSource::open_beside(exports, options.max_memory_bytes, &taken)?;
-        if let Some((rank, file)) = exports.files().find(|(rank, _)| taken.contains(rank)) {
-            let why = format!("rank {rank} is in it and in the traces of torch.profiler; give one of them");
-            return Err(Error::NoInput { path: file.into(), why });
+        let mut parts: Vec<Part> = Vec::new();
+        if !files.traces.is_empty() {
+            parts.push(Part::Traces(KinetoSource::open_with(files.traces, options)?));
         }
-        if let Some(traces) = &traces {
-            let (ours, theirs) = (traces.ranks(), exports.ranks());
-            let why = format!(
-                "torch.profiler recorded {}, Nsight Systems {}",
-                units::ranks_named(&ours),
-                units::ranks_named(&theirs)
-            );
-            remarks.push(OmissionRow::note("formats", why));
-            let why = format!("Nsight Systems does not record them; missing of {}", units::ranks_named(&theirs));
-            let lacking = exports.lacks().join(", ");
-            remarks.push(OmissionRow::left_out(lacking, why).amount(theirs.len() as i64));
+        if !files.exports.is_empty() {
+            let taken = ranks(&parts);
+            let exports = NsysSource::open_beside(files.exports, options.max_memory_bytes, &taken)?;
+            if let Some((rank, file)) = exports.files().find(|(rank, _)| taken.contains(rank)) {
+                let why = format!("rank {rank} is in it and in the traces of torch.profiler; give one of them");
+                return Err(Error::NoInput { path: file.into(), why });
+            }
+            parts.push(Part::Exports(exports));
         }
-        let mut source = Self { traces, exports, remarks };
+        if !files.profiles.is_empty() {
+            parts.push(Part::Profiles(XplaneSource::open_beside(files.profiles, options, &ranks(&parts))?));
+        }
+        if parts.is_empty() {
+            return Err(Error::NoInput { path: PathBuf::new(), why: "there are no files".into() });
+        }
+        remarks.extend(said_of_formats(&parts));
+        let mut source = Self { parts, remarks };
         source.remarks.extend(source.missing());
         Ok(source)
     }
@@ -71,25 +108,25 @@ impl MixedSource {
 
     /// The files of each rank.
     pub(crate) fn files(&self) -> Vec<(i32, &Path)> {
-        let traces = self.traces.iter().flat_map(|traces| traces.files());
-        let mut files: Vec<(i32, &Path)> = traces.map(|file| (file.rank, &*file.path)).collect();
-        files.extend(self.exports.files());
+        let mut files: Vec<(i32, &Path)> = self.parts.iter().flat_map(Part::files).collect();
         files.sort();
         files
     }
 
-    /// The source of a rank.
-    fn of(&self, rank: i32) -> &dyn Source {
-        match &self.traces {
-            Some(traces) if traces.ranks().binary_search(&rank).is_ok() => traces,
-            _ => &self.exports,
-        }
+    /// The source of a rank. Of a rank that none has, the last one says so.
+    fn of(&self, rank: i32) -> Result<&dyn Source, Error> {
+        let mut sources = self.parts.iter().map(Part::source);
+        let own = sources.clone().find(|source| source.ranks().binary_search(&rank).is_ok());
+        own.or_else(|| sources.next_back())
+            .ok_or_else(|| Error::NoRank { path: PathBuf::new(), why: format!("there is no file of rank {rank}") })
     }
 
     /// The formats name communicators differently, so the one of all ranks gets one name. With several, those of one format match no
     /// other.
     fn join(&self, outline: &mut RankOutline) -> Option<OmissionRow> {
-        self.traces.as_ref()?;
+        if self.parts.len() < 2 {
+            return None;
+        }
         let world_size = self.info().world_size;
         let comms: BTreeSet<i64> = outline.collectives.iter().map(|collective| collective.comm_id).collect();
         let is_world = outline.collectives.iter().all(|c| c.comm_size.is_none() || c.comm_size == world_size);
@@ -111,28 +148,54 @@ impl MixedSource {
     }
 }
 
+/// The ranks of some formats.
+fn ranks(parts: &[Part]) -> BTreeSet<i32> {
+    parts.iter().flat_map(|part| part.source().ranks()).collect()
+}
+
+/// Which format has which ranks, and what each lacks.
+fn said_of_formats(parts: &[Part]) -> Vec<OmissionRow> {
+    if parts.len() < 2 {
+        return Vec::new();
+    }
+    let sources = || parts.iter().map(Part::source);
+    let recorded = sources().map(|source| (source.info().tool, units::ranks_named(&source.ranks())));
+    let recorded: Vec<String> = recorded
+        .enumerate()
+        .map(|(at, (tool, ranks))| format!("{tool} {}{ranks}", if at == 0 { "recorded " } else { "" }))
+        .collect();
+    let mut said = vec![OmissionRow::note("formats", recorded.join(", "))];
+    for source in sources().filter(|source| !source.lacks().is_empty()) {
+        let ranks = source.ranks();
+        let why = format!("{} does not record them; missing of {}", source.info().tool, units::ranks_named(&ranks));
+        said.push(OmissionRow::left_out(source.lacks().join(", "), why).amount(ranks.len() as i64));
+    }
+    said
+}
+
 impl Source for MixedSource {
     fn info(&self) -> SourceInfo {
-        let exports = self.exports.info();
-        let Some(traces) = &self.traces else { return exports };
-        let traces = traces.info();
+        let infos = || self.parts.iter().map(|part| part.source().info());
+        let tools: Vec<String> = infos().map(|info| info.tool).collect();
+        let tool = match &tools[..] {
+            [others @ .., last] if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+            _ => tools.concat(),
+        };
         SourceInfo {
-            tool: format!("{} and {}", traces.tool, exports.tool),
-            world_size: traces.world_size.max(exports.world_size),
-            created_utc_ns: exports.created_utc_ns,
-            ..traces
+            tool,
+            world_size: infos().filter_map(|info| info.world_size).max(),
+            created_utc_ns: infos().filter_map(|info| info.created_utc_ns).min(),
+            ..infos().next().unwrap_or_default()
         }
     }
 
     fn ranks(&self) -> Vec<i32> {
-        let mut ranks: Vec<i32> = self.traces.iter().flat_map(Source::ranks).chain(self.exports.ranks()).collect();
-        ranks.sort_unstable();
-        ranks
+        ranks(&self.parts).into_iter().collect()
     }
 
     fn problems(&self) -> Vec<OmissionRow> {
-        let traces = self.traces.iter().flat_map(Source::problems);
-        self.remarks.iter().cloned().chain(traces).chain(self.exports.problems()).collect()
+        let problems = self.parts.iter().flat_map(|part| part.source().problems());
+        self.remarks.iter().cloned().chain(problems).collect()
     }
 
     fn load(&self, rank: i32) -> Result<RankData, Error> {
@@ -140,19 +203,19 @@ impl Source for MixedSource {
     }
 
     fn outline(&self, rank: i32) -> Result<RankOutline, Error> {
-        let mut outline = self.of(rank).outline(rank)?;
+        let mut outline = self.of(rank)?.outline(rank)?;
         // The load of the rank lists the remark.
         self.join(&mut outline);
         Ok(outline)
     }
 
     fn load_detailed(&self, rank: i32) -> Result<(RankData, Details), Error> {
-        let (mut data, details) = self.of(rank).load_detailed(rank)?;
+        let (mut data, details) = self.of(rank)?.load_detailed(rank)?;
         data.omissions.extend(self.join(&mut data.outline));
         Ok((data, details))
     }
 
     fn lacks(&self) -> &'static [&'static str] {
-        self.exports.lacks()
+        self.parts.iter().map(|part| part.source().lacks()).max_by_key(|lacks| lacks.len()).unwrap_or_default()
     }
 }

@@ -24,23 +24,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use trace::OmissionRow;
-use trace::place;
 
 use crate::Error;
 use crate::ingest::memory::default_max_memory_bytes;
-use crate::ingest::source::{Source, SourceInfo};
+use crate::ingest::source::{Source, SourceInfo, check_any_source};
 use crate::model::RankData;
 
 use processes::{Process, processes};
-
-/// Whether a file is an SQLite database, by its first bytes.
-///
-/// # Errors
-/// [`Error::Io`]: whether it is one is unknown.
-pub fn is_sqlite(path: &Path) -> Result<bool, Error> {
-    let head = place::first_bytes(path, 16).map_err(|source| Error::Io { path: path.into(), source })?;
-    Ok(head == b"SQLite format 3\0")
-}
 
 /// The processes of one job, in one export or several.
 #[derive(Clone, Debug)]
@@ -126,17 +116,7 @@ impl Source for NsysSource {
 /// For fuzzing: reads a file of any bytes. Panics if a rank is not the same twice, or if its columns differ in length or are not in the
 /// order of time.
 pub fn check_any_export(path: &Path) {
-    let Ok(source) = NsysSource::open(&[path.to_path_buf()]) else { return };
-    for rank in source.ranks() {
-        let (Ok(data), Ok(again)) = (source.load(rank), source.load(rank)) else { continue };
-        assert_eq!(data, again, "a rank is the same each time");
-        let events = &data.events;
-        let rows = events.len();
-        assert!(events.ts_ns.is_sorted() && events.dur_ns.iter().all(|dur_ns| *dur_ns >= 0));
-        let lengths =
-            [events.kind.len(), events.name.len(), events.parent.len(), events.is_comm.len(), events.bytes.len()];
-        assert_eq!(lengths, [rows; 5]);
-        assert!(events.name.iter().all(|name| (*name as usize) < data.names.len()));
-        assert!(data.outline.collectives.iter().all(|c| c.start_ns.is_some() && c.end_ns >= c.start_ns));
+    if let Ok(source) = NsysSource::open(&[path.to_path_buf()]) {
+        check_any_source(&source);
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use aggregator::Options;
 use aggregator::analyze;
 use aggregator::ingest::kineto::KinetoSource;
-use aggregator::ingest::mixed::MixedSource;
+use aggregator::ingest::mixed::{JobFiles, MixedSource};
 use aggregator::ingest::snapshot::SnapshotSource;
 use aggregator::ingest::source::Source;
 use aggregator::model::{Kind, RankData};
@@ -27,7 +27,9 @@ fn trace(directory: &Path, world_size: i32) -> std::path::PathBuf {
 }
 
 fn mixed(exports: &Path, traces: &Path) -> Result<MixedSource, aggregator::Error> {
-    MixedSource::open(&[exports.into()], &[traces.into()], Vec::new(), kineto::PlanOptions::default())
+    let (exports, traces) = ([exports.into()], [traces.into()]);
+    let files = JobFiles { exports: &exports, profiles: &[], traces: &traces };
+    MixedSource::open(files, Vec::new(), kineto::PlanOptions::default())
 }
 
 fn of<'a>(problems: &'a [OmissionRow], what: &str) -> Option<&'a OmissionRow> {

@@ -25,15 +25,18 @@ pub const LEFT_OUT_MARKS: (&str, &str) = ("ProfilerStep marks", "they repeat a s
 /// Finds the steps that the host's ranges mark. `events` are in the order of time.
 pub fn find_steps(events: &Events, names: &[Text], rank: i32) -> Steps {
     let numbers: Vec<Option<i32>> = names.iter().map(|name| step_number(name)).collect();
+    // In 2021 every range was an `Operator`.
+    let is_range = |row: &usize| matches!(events.kind[*row], Kind::UserAnnotation | Kind::CpuOp);
+    let ranges = (0..events.len()).filter(is_range);
+    let mark = |row: usize| Some((numbers[events.name[row] as usize]?, events.ts_ns[row], events.end_ns(row)));
+    steps_of_marks(ranges.filter_map(mark), rank)
+}
+
+/// The steps of marks in the order of time: the number of each, its start and its end, in ns.
+pub fn steps_of_marks(marks: impl IntoIterator<Item = (i32, i64, i64)>, rank: i32) -> Steps {
     let mut steps = Steps::default();
     let mut known: FxHashSet<i32> = FxHashSet::default();
-    for row in 0..events.len() {
-        // In 2021 every range was an `Operator`.
-        if !matches!(events.kind[row], Kind::UserAnnotation | Kind::CpuOp) {
-            continue;
-        }
-        let Some(step) = numbers[events.name[row] as usize] else { continue };
-        let (start_ns, end_ns) = (events.ts_ns[row], events.end_ns(row));
+    for (step, start_ns, end_ns) in marks {
         let overlaps = steps.rows.last().is_some_and(|last| start_ns < last.end_ns);
         if overlaps || !known.insert(step) {
             steps.left_out += 1;

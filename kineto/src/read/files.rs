@@ -11,7 +11,7 @@ use crate::Error;
 use crate::read::archive::Spool;
 use crate::read::dumps::{FoundDump, attach};
 use crate::read::find::{Candidate, Found, find};
-use crate::read::formats::{SQLITE_EXPORT, is_trace_name};
+use crate::read::formats::{READ_ELSEWHERE, is_trace_name};
 use crate::read::jobs::{NEAR_NS, usual_world_size};
 use crate::read::names::{Named, ranks_from_names, torch_name};
 use crate::read::probe::{Probe, probe};
@@ -41,7 +41,8 @@ pub struct PlanOptions {
     /// The memory that rows may take together while they are read; `None`: no limit. Every thread reads one rank at a time,
     /// and each rank may take an equal part. The rest of a larger trace becomes an omission.
     pub max_memory_bytes: Option<u64>,
-    /// Another reader reads the SQLite exports among the files, which hold other ranks: neither those nor missing ranks are listed.
+    /// Other readers read the SQLite exports and the profiles of XLA among the files, which hold other ranks: neither those nor missing ranks
+    /// are listed.
     pub exports_are_read: bool,
 }
 
@@ -136,7 +137,7 @@ impl Plan {
                     }
                     found.probes.push(probe);
                 }
-                Err(Error::UnreadFormat { format: SQLITE_EXPORT, .. }) if exports_are_read => {}
+                Err(Error::UnreadFormat { format, .. }) if exports_are_read && READ_ELSEWHERE.contains(&format) => {}
                 Err(error) => match FoundDump::of(candidate) {
                     Some(dump) if !alone => found.dumps.push(dump),
                     _ => self.no_trace(candidate, error, &mut found)?,

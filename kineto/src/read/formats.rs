@@ -13,10 +13,15 @@ pub struct OtherFormat {
     pub instead: &'static str,
 }
 
-/// Bytes that decide a format.
-const HEAD_BYTES: u64 = 16;
+/// First bytes of a file that decide its format.
+pub const HEAD_BYTES: u64 = 64;
 /// The name of SQLite exports.
-pub(crate) const SQLITE_EXPORT: &str = "an SQLite export of Nsight Systems";
+const SQLITE_EXPORT: &str = "an SQLite export of Nsight Systems";
+const XPLANE: &str = "a profile of XLA (XPlane)";
+/// The formats that other sources of ranks read.
+pub(crate) const READ_ELSEWHERE: [&str; 2] = [SQLITE_EXPORT, XPLANE];
+/// How the names of planes begin.
+const PLANES: [&str; 5] = ["/host:", "/device:", "/virtualdevice:", "Task Environment", "#Chip"];
 const RECORD: &str = "record with torch.profiler or `rankscope exec` instead";
 
 /// The format of a file, by its first bytes, else by its name; `None` if it is none of the known ones. Exports get
@@ -32,8 +37,11 @@ pub(crate) fn other_format_of(name: &str, head: &[u8]) -> Option<OtherFormat> {
     let name = name.to_ascii_lowercase();
     let ends = |suffix: &str| name.ends_with(suffix);
     let format = |name, instead| Some(OtherFormat { name, instead });
-    if head.starts_with(b"SQLite format 3\0") || ends(".sqlite") {
+    if is_sqlite(head) || ends(".sqlite") {
         return format(SQLITE_EXPORT, "`rankscope analyze` reads it as a file of this machine");
+    }
+    if is_xplane(&name, head) {
+        return format(XPLANE, "`rankscope analyze` reads it");
     }
     if head.starts_with(b"PAR1") {
         return format("a Parquet file", "name the directory of its run, the one with run.json");
@@ -47,13 +55,32 @@ pub(crate) fn other_format_of(name: &str, head: &[u8]) -> Option<OtherFormat> {
     if ends(".qdrep") {
         return format("a report of an old Nsight Systems", RECORD);
     }
-    if ends(".xplane.pb") {
-        return format("an XPlane of XLA", "export it as Chrome JSON from XProf, or record with torch.profiler");
-    }
     if ends(".pftrace") || ends(".perfetto-trace") {
         return format("a Perfetto trace", "have torch.profiler export Chrome JSON (export_chrome_trace)");
     }
     None
+}
+
+/// Whether a file with these first bytes is an SQLite database.
+pub fn is_sqlite(head: &[u8]) -> bool {
+    head.starts_with(b"SQLite format 3\0")
+}
+
+/// Whether a file is a profile of XLA: by its name, so that a damaged one is said to be damaged, or by its first bytes, which are the length
+/// of a plane, perhaps its id, and a name that planes have.
+pub fn is_xplane(name: &str, head: &[u8]) -> bool {
+    let varint = |bytes: &[u8]| bytes.iter().take(10).position(|byte| byte & 0x80 == 0).map(|at| at + 1);
+    let after = |bytes: &[u8], tag: u8| {
+        let rest = bytes.strip_prefix(&[tag])?;
+        Some(varint(rest)?).and_then(|end| rest.get(end..)).map(<[u8]>::to_vec)
+    };
+    let name_of_plane = || {
+        let plane = after(head, 0x0a)?;
+        let plane = if plane.starts_with(&[0x08]) { after(&plane, 0x08)? } else { plane };
+        after(&plane, 0x12)
+    };
+    let is_plane = |name: Vec<u8>| PLANES.iter().any(|plane| name.starts_with(plane.as_bytes()));
+    name.to_ascii_lowercase().ends_with(".xplane.pb") || name_of_plane().is_some_and(is_plane)
 }
 
 /// Whether a name is one that torch gives to traces, or users do.
@@ -73,5 +100,18 @@ mod tests {
         assert_eq!(name("A.NSYS-REP", b""), Some("a report of Nsight Systems"));
         assert_eq!(name("x.sqlite", b"PAR1"), Some("an SQLite export of Nsight Systems"));
         assert_eq!(name("rank0.json", b"{"), None);
+    }
+
+    #[test]
+    fn a_profile_begins_with_a_plane() {
+        let of_bytes = |head: &[u8]| is_xplane("host.pb", head);
+        assert!(of_bytes(b"\x0a\xf1\x06\x08\x02\x12\x0d/device:TPU:0"));
+        assert!(of_bytes(b"\x0a\x10\x12\x0e/host:metadata"));
+        for other in
+            [&b""[..], b"\x0a", b"\x0a\x80", b"\n{\"traceEvents\": []}", b"\x0a\x05\x12\x03abc", b"SQLite format 3\0"]
+        {
+            assert!(!of_bytes(other), "{other:?}");
+        }
+        assert!(is_xplane("Host.XPlane.pb", b""));
     }
 }

@@ -15,7 +15,8 @@ use trace::rank::Launches;
 use trace::{CollectiveRow, CommRow, OmissionRow};
 
 use crate::ingest::nsys::nccl::{Call, CallKind, Payload};
-use crate::model::{Collective, Events, Kind, NO_STEP, NONE, RankData};
+use crate::ingest::rows::{collective_kernels, collective_row};
+use crate::model::{Collective, Events, NONE, RankData};
 
 /// Calls that were handed to NCCL together.
 struct Batch {
@@ -33,8 +34,8 @@ type Sizes = BTreeMap<u64, (Option<i32>, Option<i32>)>;
 /// Fills in the collectives and the communicators of a rank. `calls` are those of NCCL.
 pub(super) fn collectives(data: &mut RankData, calls: &[Call], world_size: Option<i32>) {
     let launches = Launches::collect(&data.events);
-    let found = kernels(data);
-    let mut rows = found.iter().map(|found| row(data, *found, &launches)).collect::<Vec<_>>();
+    let found = collective_kernels(data);
+    let mut rows = found.iter().map(|found| collective_row(data, *found, &launches)).collect::<Vec<_>>();
     by_stream(&mut rows, world_size);
     let mut batches = batches(&data.events, calls);
     for (at, (event, _)) in found.iter().enumerate() {
@@ -55,39 +56,6 @@ pub(super) fn collectives(data: &mut RankData, calls: &[Call], world_size: Optio
     }
     data.outline.comms = comms(data.outline.info.rank, &rows, &sizes);
     data.outline.collectives = rows.into_iter().map(Collective::from).collect();
-}
-
-/// The kernels that communicate, with their operations.
-fn kernels(data: &RankData) -> Vec<(usize, &'static str)> {
-    let operations: Vec<Option<&'static str>> = data.names.iter().map(|name| kineto::operation(name)).collect();
-    let events = &data.events;
-    let communicates = |row: &usize| events.kind[*row] == Kind::Kernel && events.is_comm[*row];
-    let kernels = (0..events.len()).filter(communicates);
-    kernels.filter_map(|row| Some((row, operations[events.name[row] as usize]?))).collect()
-}
-
-fn row(data: &RankData, (row, op): (usize, &'static str), launches: &Launches) -> CollectiveRow {
-    let events = &data.events;
-    let known = |value: i64| Some(value).filter(|value| *value != NONE);
-    let name = &data.names[events.name[row] as usize];
-    let (algo, proto) = kineto::algorithm(name);
-    CollectiveRow {
-        rank: data.outline.info.rank,
-        op: op.into(),
-        dtype: kineto::kernel_dtype(name).map(Into::into),
-        step: Some(events.step[row]).filter(|step| *step != NO_STEP),
-        enqueue_ns: launches.of(events.correlation[row]).map(|launch| events.ts_ns[launch as usize]),
-        start_ns: Some(events.ts_ns[row]),
-        end_ns: Some(events.end_ns(row)),
-        state: "done".into(),
-        stream_id: known(events.stream[row]),
-        device_id: known(events.device[row]),
-        algo: algo.map(Into::into),
-        proto: proto.map(Into::into),
-        timing_source: "cupti".into(),
-        event_id: Some(events.id[row]),
-        ..CollectiveRow::default()
-    }
 }
 
 /// Without payloads, the streams tell communicators apart.

@@ -5,10 +5,10 @@ use trace::Text;
 
 use crate::ingest::nsys::database::{Cells, THREAD_BITS};
 use crate::ingest::nsys::nccl::{Call, CallKind};
-use crate::ingest::nsys::rows::{Added, Loader};
+use crate::ingest::nsys::rows::Loader;
 use crate::ingest::nsys::tables::{MPI, OVERHEAD};
-use crate::ingest::run::RawColumns;
-use crate::model::{Kind, NONE};
+use crate::ingest::rows::Added;
+use crate::model::Kind;
 
 /// The types of rows of `NVTX_EVENTS`: of NVTX, and of a text file with the same.
 const NESTED_RANGES: [i64; 2] = [59, 70];
@@ -72,11 +72,12 @@ impl Loader<'_> {
             return;
         }
         firsts.extend(
-            self.raw
+            self.rows
+                .raw
                 .events
                 .correlation
                 .iter()
-                .zip(&self.raw.events.kind)
+                .zip(&self.rows.raw.events.kind)
                 .filter_map(|(id, kind)| matches!(kind, Kind::Runtime | Kind::Driver).then_some(*id)),
         );
         for (name, row) in seconds {
@@ -129,29 +130,6 @@ fn without_version(name: &str) -> &str {
         Some((plain, version)) if version.len() >= 4 && version.bytes().all(|byte| byte.is_ascii_digit()) => plain,
         _ => name,
     }
-}
-
-/// The id of the enclosing row of the same thread, for each row. `loose` are ids of rows that enclose nothing, ascending.
-pub(super) fn parents(raw: &RawColumns, loose: &[i64]) -> Vec<i64> {
-    let events = &raw.events;
-    let mut parents = vec![NONE; events.len()];
-    let is_nested = |row: &usize| events.thread[*row] != NONE && loose.binary_search(&events.id[*row]).is_err();
-    let mut host: Vec<usize> = (0..events.len()).filter(is_nested).collect();
-    host.sort_by_key(|row| (events.thread[*row], events.ts_ns[*row], std::cmp::Reverse(events.dur_ns[*row]), *row));
-    let mut open: Vec<usize> = Vec::new();
-    for row in host {
-        let is_over = |outer: usize| {
-            events.thread[outer] != events.thread[row]
-                || events.end_ns(outer) < events.end_ns(row)
-                || events.end_ns(outer) <= events.ts_ns[row]
-        };
-        while open.last().is_some_and(|outer| is_over(*outer)) {
-            open.pop();
-        }
-        parents[row] = open.last().map_or(NONE, |outer| events.id[*outer]);
-        open.push(row);
-    }
-    parents
 }
 
 #[cfg(test)]

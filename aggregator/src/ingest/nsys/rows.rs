@@ -13,58 +13,17 @@
 //! Samples, calls of the operating system and hardware metrics are not read, and their rows are counted.
 
 use rustc_hash::FxHashMap;
-use trace::name_rules::NameClass;
 use trace::{OmissionRow, Text};
 
 use crate::ingest::nsys::database::{Cells, Database, THREAD_BITS};
 use crate::ingest::nsys::nccl::{Call, Schemas};
 use crate::ingest::nsys::processes::Process;
-use crate::ingest::run::RawColumns;
-use crate::model::{KernelUse, Kind, NO_STEP, NONE};
-
-/// Memory of a row, with what the analysis makes of it.
-pub(super) const ROW_BYTES: u64 = 256;
-
-/// The names of a rank.
-#[derive(Default)]
-pub(super) struct Names {
-    ids: FxHashMap<Text, u32>,
-    pub(super) list: Vec<Text>,
-    classes: Vec<NameClass>,
-}
-
-impl Names {
-    fn id(&mut self, name: &str) -> u32 {
-        if let Some(id) = self.ids.get(name) {
-            return *id;
-        }
-        let (id, name) = (self.list.len() as u32, Text::from(name));
-        self.ids.insert(name.clone(), id);
-        self.classes.push(NameClass::of(&name));
-        self.list.push(name);
-        id
-    }
-}
-
-/// A row to add; unknown columns are `None`.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Added {
-    pub(super) start: Option<i64>,
-    pub(super) end: Option<i64>,
-    pub(super) thread: Option<i64>,
-    pub(super) device: Option<i64>,
-    pub(super) stream: Option<i64>,
-    pub(super) correlation: Option<i64>,
-    pub(super) bytes: Option<i64>,
-}
+use crate::ingest::rows::{Added, Rows, counted};
+use crate::model::{KernelUse, Kind, NONE};
 
 /// Rows that were counted and not added.
 #[derive(Default)]
 pub(super) struct Counts {
-    /// Without possible times.
-    timeless: i64,
-    /// Beyond the memory.
-    too_many: i64,
     /// Without a name.
     nameless: i64,
     /// Of a process that is no rank, and of none: of the whole file.
@@ -86,11 +45,9 @@ pub(super) struct Loader<'a> {
     pub(super) process: &'a Process,
     pub(super) database: &'a Database,
     strings: FxHashMap<i64, Text>,
-    pub(super) raw: RawColumns,
-    pub(super) names: Names,
+    pub(super) rows: Rows,
     pub(super) omissions: Vec<OmissionRow>,
     pub(super) counts: Counts,
-    max_rows: usize,
     /// Rows of ranges that begin and end anywhere, so that they enclose nothing.
     pub(super) loose: Vec<i64>,
     /// Calls of NCCL.
@@ -101,7 +58,6 @@ pub(super) struct Loader<'a> {
 impl<'a> Loader<'a> {
     pub(super) fn of(process: &'a Process, database: &'a Database, max_memory_bytes: u64) -> Self {
         let mut omissions = Vec::new();
-        let max_rows = usize::try_from(max_memory_bytes / ROW_BYTES).unwrap_or(usize::MAX).min(u32::MAX as usize - 1);
         let mut strings = FxHashMap::default();
         let (mut room, mut left_out) = (max_memory_bytes / 4, 0);
         let cut = database.rows("StringIds", &["id", "value"], &["id", "value"], "1", |cells| {
@@ -133,11 +89,9 @@ impl<'a> Loader<'a> {
             process,
             database,
             strings,
-            raw: RawColumns::with_capacity(0),
-            names: Names::default(),
+            rows: Rows::within(max_memory_bytes),
             omissions,
             counts: Counts::default(),
-            max_rows,
             loose: Vec::new(),
             calls: Vec::new(),
             schemas,
@@ -182,35 +136,8 @@ impl<'a> Loader<'a> {
     /// Adds a row; `None` if it has no possible times or no room.
     pub(super) fn add(&mut self, kind: Kind, name: &str, row: Added) -> Option<i64> {
         let offset = self.process.session.offset_ns();
-        let times =
-            row.start.zip(row.end).and_then(|(start, end)| Some((start.checked_add(offset)?, end.checked_sub(start)?)));
-        let Some((ts_ns, dur_ns)) = times else {
-            self.counts.timeless += 1;
-            return None;
-        };
-        if self.raw.events.len() >= self.max_rows {
-            self.counts.too_many += 1;
-            return None;
-        }
-        let name = self.names.id(name);
-        let is_comm = self.names.classes[name as usize].is_comm(kind);
-        let events = &mut self.raw.events;
-        let id = events.len() as i64;
-        events.kind.push(kind);
-        events.name.push(name);
-        events.ts_ns.push(ts_ns);
-        events.dur_ns.push(dur_ns);
-        events.id.push(id);
-        events.step.push(NO_STEP);
-        events.thread.push(row.thread.unwrap_or(NONE));
-        events.device.push(row.device.unwrap_or(NONE));
-        events.stream.push(row.stream.unwrap_or(NONE));
-        events.correlation.push(row.correlation.unwrap_or(NONE));
-        events.external.push(NONE);
-        events.is_comm.push(is_comm);
-        events.bytes.push(row.bytes.unwrap_or(NONE));
-        events.flops.push(NONE);
-        Some(id)
+        let moved = |time: Option<i64>| time.and_then(|time| time.checked_add(offset));
+        self.rows.add(kind, name, Added { start: moved(row.start), end: moved(row.end), ..row })
     }
 
     /// The string of an id. A row without one is counted.
@@ -238,7 +165,7 @@ impl<'a> Loader<'a> {
             let full = cells.integer(5).filter(|id| own.strings.contains_key(id));
             let name = own.name(full.or(cells.integer(6)), "unknown kernel");
             let id = own.add(Kind::Kernel, &name, common(cells));
-            own.raw.kernel_use.extend(id.map(|id| used(id, cells)));
+            own.rows.raw.kernel_use.extend(id.map(|id| used(id, cells)));
         });
         let graphs = [&COMMON[..], &["graphId"]].concat();
         self.table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "globalPid", &graphs, |own, cells| {
@@ -269,12 +196,10 @@ impl<'a> Loader<'a> {
 
     /// Lists what was counted.
     pub(super) fn list_counts(&mut self) {
-        let Counts { timeless, too_many, nameless, of_others, of_nobody, unowned, graphs, .. } = self.counts;
+        let Counts { nameless, of_others, of_nobody, unowned, graphs, .. } = self.counts;
         let Counts { open_ranges, marks, nvtx_names, twins, unread_payloads, .. } = self.counts;
         let replaced = self.database.replaced.get();
         let lost = [
-            ("events", timeless, "they have no start or no end, or times beyond 64 bits"),
-            ("events", too_many, "they need more memory than a rank may take; give more with --max-memory"),
             ("names of rows", nameless, "the export has no string of their number"),
             ("rows of no process", of_nobody, "they do not say which process they are of"),
             ("rows of no process", unowned, "their table does not say which of the processes they are of"),
@@ -296,14 +221,10 @@ impl<'a> Loader<'a> {
             ("rows of NVTX", nvtx_names, "they name threads, domains and categories"),
             ("calls of CUDA", twins, "they are recorded twice, for their backtraces; each counts once"),
         ];
-        let rank = self.process.rank;
-        let rows = |rows: &[(&'static str, i64, &'static str)], make: fn(&'static str, &'static str) -> OmissionRow| {
-            let counted = rows.iter().filter(|(_, amount, _)| *amount > 0);
-            counted.map(|(what, amount, why)| make(what, why).rank(rank).amount(*amount)).collect::<Vec<_>>()
-        };
-        self.omissions.extend(rows(&lost, OmissionRow::lost));
-        self.omissions.extend(rows(&left_out, OmissionRow::left_out));
-        self.omissions.extend(rows(&notes, OmissionRow::note));
+        self.omissions.extend(counted(&self.rows.lost(), OmissionRow::lost));
+        self.omissions.extend(counted(&lost, OmissionRow::lost));
+        self.omissions.extend(counted(&left_out, OmissionRow::left_out));
+        self.omissions.extend(counted(&notes, OmissionRow::note));
     }
 }
 
