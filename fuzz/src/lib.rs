@@ -14,6 +14,7 @@
 //! | `snapshot` | a pickle of torch's allocator | rows in the order of time |
 //! | `flight_recorder` | a dump of torch's Flight Recorder | a rank waits only in what it called |
 //! | `nsys` | an SQLite export of Nsight Systems | rows in the order of time, the same each time |
+//! | `xplane` | a profile of XLA | rows in the order of time, the same each time |
 
 mod columns;
 mod input;
@@ -32,7 +33,7 @@ pub use trace::check_any_manifest as manifest;
 pub type Check = (&'static str, fn(&[u8]));
 
 /// All checks.
-pub const CHECKS: [Check; 11] = [
+pub const CHECKS: [Check; 12] = [
     ("kineto", kineto),
     ("cupti", cupti),
     ("shards", shards),
@@ -44,6 +45,7 @@ pub const CHECKS: [Check; 11] = [
     ("snapshot", snapshot),
     ("flight_recorder", flight_recorder),
     ("nsys", nsys),
+    ("xplane", xplane),
 ];
 
 /// A trace of torch.profiler.
@@ -63,8 +65,17 @@ pub fn exec(bytes: &[u8]) {
 
 /// An SQLite export of Nsight Systems. SQLite reads files only.
 pub fn nsys(bytes: &[u8]) {
+    in_file(bytes, aggregator::ingest::nsys::check_any_export);
+}
+
+/// A profile of XLA. Ranks read its file again.
+pub fn xplane(bytes: &[u8]) {
+    in_file(bytes, aggregator::ingest::xplane::check_any_profile);
+}
+
+fn in_file(bytes: &[u8], check: fn(&std::path::Path)) {
     let Ok(mut file) = tempfile::NamedTempFile::new() else { return };
     if std::io::Write::write_all(&mut file, bytes).is_ok() {
-        aggregator::ingest::nsys::check_any_export(file.path());
+        check(file.path());
     }
 }

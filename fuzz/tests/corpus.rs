@@ -65,6 +65,11 @@ fn a_changed_export_of_nsight_systems_is_an_error_or_rows() -> io::Result<()> {
 }
 
 #[test]
+fn a_changed_profile_of_xla_is_an_error_or_rows() -> io::Result<()> {
+    check_all(&["xplane"], 3, insert_extreme)
+}
+
+#[test]
 fn each_check_has_a_target() -> io::Result<()> {
     let mut found: Vec<String> = std::fs::read_dir(folder("fuzz_targets"))?
         .map(|entry| Ok(entry?.file_name().to_string_lossy().trim_end_matches(".rs").to_string()))
