@@ -15,6 +15,7 @@
 //! | `flight_recorder` | a dump of torch's Flight Recorder | a rank waits only in what it called |
 //! | `nsys` | an SQLite export of Nsight Systems | rows in the order of time, the same each time |
 //! | `xplane` | a profile of XLA | rows in the order of time, the same each time |
+//! | `inspector` | a dump of NCCL's Inspector | rows in the order of time, the same each time |
 
 mod columns;
 mod input;
@@ -33,7 +34,7 @@ pub use trace::check_any_manifest as manifest;
 pub type Check = (&'static str, fn(&[u8]));
 
 /// All checks.
-pub const CHECKS: [Check; 12] = [
+pub const CHECKS: [Check; 13] = [
     ("kineto", kineto),
     ("cupti", cupti),
     ("shards", shards),
@@ -46,6 +47,7 @@ pub const CHECKS: [Check; 12] = [
     ("flight_recorder", flight_recorder),
     ("nsys", nsys),
     ("xplane", xplane),
+    ("inspector", inspector),
 ];
 
 /// A trace of torch.profiler.
@@ -71,6 +73,11 @@ pub fn nsys(bytes: &[u8]) {
 /// A profile of XLA. Ranks read its file again.
 pub fn xplane(bytes: &[u8]) {
     in_file(bytes, aggregator::ingest::xplane::check_any_profile);
+}
+
+/// A dump of NCCL's Inspector. Ranks read its file again.
+pub fn inspector(bytes: &[u8]) {
+    in_file(bytes, aggregator::ingest::inspector::check_any_dump);
 }
 
 fn in_file(bytes: &[u8], check: fn(&std::path::Path)) {

@@ -47,6 +47,15 @@ pub use meaning::names::{algorithm, kernel_dtype, operation};
 pub use meaning::steps::{LEFT_OUT_MARKS, Steps, find_steps, steps_of_marks};
 pub use read::{
     FlightDumps, HEAD_BYTES, MemoryShare, OtherFormat, Parsed, Plan, PlanOptions, RankSource, TraceFile, Window,
-    WindowChoice, check_any_blocks, file_name, flight_dumps, is_sqlite, is_xplane, load, load_detailed, load_windows,
-    load_windows_detailed, other_format, parse_only, plan, rank_of_name,
+    WindowChoice, check_any_blocks, file_name, flight_dumps, is_inspector, is_sqlite, is_xplane, load, load_detailed,
+    load_windows, load_windows_detailed, other_format, parse_only, plan, rank_of_name,
 };
+
+/// Opens a text to read it: a file or an object, compressed with gzip or zstd or not. Its first bytes decide which. Damage of a
+/// compressed text is an error of the read.
+///
+/// # Errors
+/// The error of the file system or of the object store; `InvalidInput` if it is no regular file.
+pub fn open_text(path: &std::path::Path) -> std::io::Result<impl std::io::Read + Send> {
+    bytes::input::Input::open(path)
+}

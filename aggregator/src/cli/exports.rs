@@ -1,4 +1,4 @@
-//! Finds exports of Nsight Systems and profiles of XLA among paths, by the content of files.
+//! Finds exports of Nsight Systems, profiles of XLA and dumps of NCCL's Inspector among paths, by the content of files.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use trace::place::{self, Entry};
 use trace::{MANIFEST_FILE, OmissionRow, Text};
 
 use crate::Error;
+use crate::ingest::inspector::is_inspector_dump;
 use crate::ingest::mixed::{JobFiles, MixedSource};
 
 /// Directories inside directories that are searched, and files that are looked at: as for traces.
@@ -23,6 +24,8 @@ pub(super) struct Exports {
     pub(super) files: Vec<PathBuf>,
     /// Profiles of XLA.
     pub(super) profiles: Vec<PathBuf>,
+    /// Dumps of NCCL's Inspector.
+    pub(super) dumps: Vec<PathBuf>,
     /// The paths that may have traces of torch.profiler.
     pub(super) traces: Vec<PathBuf>,
     /// Reports of Nsight Systems, and exports in other formats, without one in SQLite.
@@ -38,6 +41,7 @@ pub(super) struct Exports {
 enum Kind {
     Export,
     Profile,
+    Dump,
     Other,
 }
 
@@ -51,6 +55,7 @@ fn kind(path: &Path) -> Result<Kind, Error> {
     Ok(match () {
         () if is_sqlite(&head) => Kind::Export,
         () if is_xplane(&name, &head) => Kind::Profile,
+        () if is_here && is_inspector_dump(path)? => Kind::Dump,
         () => Kind::Other,
     })
 }
@@ -68,6 +73,7 @@ impl Exports {
                 match kind(path)? {
                     Kind::Export => &mut found.files,
                     Kind::Profile => &mut found.profiles,
+                    Kind::Dump => &mut found.dumps,
                     Kind::Other => &mut found.traces,
                 }
                 .push(path.clone());
@@ -75,8 +81,8 @@ impl Exports {
                 found.traces.push(path.clone());
             }
         }
-        if found.files.len().max(found.profiles.len()) > MAX_FILES {
-            let why = format!("there are more than {MAX_FILES} exports or profiles");
+        if [&found.files, &found.profiles, &found.dumps].iter().any(|files| files.len() > MAX_FILES) {
+            let why = format!("there are more than {MAX_FILES} files of one format");
             return Err(Error::NoInput { path: paths.first().cloned().unwrap_or_default(), why });
         }
         if found.is_empty() {
@@ -87,7 +93,7 @@ impl Exports {
             }
             found.traces = paths.to_vec();
         }
-        for files in [&mut found.files, &mut found.profiles] {
+        for files in [&mut found.files, &mut found.profiles, &mut found.dumps] {
             files.sort();
             files.dedup();
         }
@@ -96,9 +102,9 @@ impl Exports {
         Ok(found)
     }
 
-    /// Whether there is no export and no profile.
+    /// Whether there is no export, no profile and no dump.
     pub(super) fn is_empty(&self) -> bool {
-        self.files.is_empty() && self.profiles.is_empty()
+        self.files.is_empty() && self.profiles.is_empty() && self.dumps.is_empty()
     }
 
     /// Searches a directory. Returns whether something in it may be a trace.
@@ -135,6 +141,7 @@ impl Exports {
                         has_profile = true;
                         self.profiles.push(path);
                     }
+                    Ok(Kind::Dump) => self.dumps.push(path),
                     Ok(Kind::Other) if is_twin(&name) => twins.push(path),
                     Ok(Kind::Other) => has_traces |= may_have_traces(&name),
                     Err(error) => self.unreadable.push((path, error.to_string())),
@@ -160,7 +167,8 @@ impl Exports {
         let unread = |(path, why): &(PathBuf, String)| OmissionRow::lost("file", why.as_str()).file(shown(path));
         let remarks = self.reports.iter().map(report).chain(self.twins.iter().map(twin));
         let remarks = remarks.chain(self.unreadable.iter().map(unread)).collect();
-        let files = JobFiles { exports: &self.files, profiles: &self.profiles, traces: &self.traces };
+        let files =
+            JobFiles { exports: &self.files, profiles: &self.profiles, dumps: &self.dumps, traces: &self.traces };
         MixedSource::open(files, remarks, options)
     }
 }

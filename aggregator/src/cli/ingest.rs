@@ -54,8 +54,8 @@ pub(super) fn traces(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, Error> {
             Err(Error::NoInput { path, why })
         }
         Input::Exports(exports) => {
-            let why = "it is an export of Nsight Systems or a profile of XLA; analyze it directly".to_string();
-            let first = exports.files.into_iter().chain(exports.profiles).next();
+            let why = "only traces of torch.profiler become a run; analyze it directly".to_string();
+            let first = exports.files.into_iter().chain(exports.profiles).chain(exports.dumps).next();
             Err(Error::NoInput { path: first.unwrap_or_default(), why })
         }
         Input::Snapshots(paths) => {

@@ -418,6 +418,25 @@ mod tests {
     }
 
     #[test]
+    fn dumps_of_the_inspector_are_found_by_their_content() {
+        let dump: &[u8] = b"{\"header\":{\"id\":\"0x1f\",\"rank\":0";
+        let found = |path: &str, files: &[(&str, &[u8])]| {
+            let directory = tempfile::tempdir().unwrap();
+            for (name, bytes) in files {
+                std::fs::write(directory.path().join(name), bytes).unwrap();
+            }
+            match resolve(vec![directory.path().join(path)]).unwrap() {
+                Input::Exports(exports) => (exports.dumps.len(), exports.traces.len()),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(found("a-pid7.log", &[("a-pid7.log", dump)]), (1, 0));
+        let gzip = fixtures::small_trace::gzip(dump);
+        assert_eq!(found("", &[("a-pid7.log", dump), ("b-pid8.log.gz", &gzip), ("c.log", b"words")]), (2, 0));
+        assert_eq!(found("", &[("a-pid7.log", dump), ("rank1.json", b"{}")]), (1, 1));
+    }
+
+    #[test]
     fn profiles_are_found_by_their_content_or_name() {
         let profile: &[u8] = b"\x0a\x10\x12\x0e/host:metadata";
         let found = "0 exports, traces 0, reports 0, profiles 1";

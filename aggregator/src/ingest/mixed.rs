@@ -9,6 +9,7 @@ use trace::OmissionRow;
 
 use crate::Error;
 use crate::base::units;
+use crate::ingest::inspector::InspectorSource;
 use crate::ingest::kineto::KinetoSource;
 use crate::ingest::nsys::NsysSource;
 use crate::ingest::source::{Source, SourceInfo};
@@ -22,6 +23,7 @@ enum Part {
     Traces(KinetoSource),
     Exports(NsysSource),
     Profiles(XplaneSource),
+    Dumps(InspectorSource),
 }
 
 impl Part {
@@ -30,6 +32,7 @@ impl Part {
             Self::Traces(source) => source,
             Self::Exports(source) => source,
             Self::Profiles(source) => source,
+            Self::Dumps(source) => source,
         }
     }
 
@@ -39,17 +42,20 @@ impl Part {
             Self::Traces(source) => source.files().iter().map(|file| (file.rank, &*file.path)).collect(),
             Self::Exports(source) => source.files().collect(),
             Self::Profiles(source) => source.files().collect(),
+            Self::Dumps(source) => source.files().collect(),
         }
     }
 }
 
 /// The files of a job, by format.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct JobFiles<'a> {
     /// SQLite exports of Nsight Systems.
     pub exports: &'a [PathBuf],
     /// Profiles of XLA.
     pub profiles: &'a [PathBuf],
+    /// Dumps of NCCL's Inspector.
+    pub dumps: &'a [PathBuf],
     /// Traces of torch.profiler, and directories of them.
     pub traces: &'a [PathBuf],
 }
@@ -77,14 +83,15 @@ impl MixedSource {
         if !files.exports.is_empty() {
             let taken = ranks(&parts);
             let exports = NsysSource::open_beside(files.exports, options.max_memory_bytes, &taken)?;
-            if let Some((rank, file)) = exports.files().find(|(rank, _)| taken.contains(rank)) {
-                let why = format!("rank {rank} is in it and in the traces of torch.profiler; give one of them");
-                return Err(Error::NoInput { path: file.into(), why });
-            }
-            parts.push(Part::Exports(exports));
+            parts.push(refuse_twice(Part::Exports(exports), &taken)?);
         }
         if !files.profiles.is_empty() {
             parts.push(Part::Profiles(XplaneSource::open_beside(files.profiles, options, &ranks(&parts))?));
+        }
+        if !files.dumps.is_empty() {
+            let taken = ranks(&parts);
+            let dumps = InspectorSource::open_beside(files.dumps, options.max_memory_bytes, &taken)?;
+            parts.push(refuse_twice(Part::Dumps(dumps), &taken)?);
         }
         if parts.is_empty() {
             return Err(Error::NoInput { path: PathBuf::new(), why: "there are no files".into() });
@@ -146,6 +153,15 @@ impl MixedSource {
         outline.comms.iter_mut().for_each(|comm| comm.comm_id = 0);
         None
     }
+}
+
+/// Refuses a rank that two formats have.
+fn refuse_twice(part: Part, taken: &BTreeSet<i32>) -> Result<Part, Error> {
+    if let Some((rank, file)) = part.files().into_iter().find(|(rank, _)| taken.contains(rank)) {
+        let why = format!("rank {rank} is in it and in a trace of another format; give one of them");
+        return Err(Error::NoInput { path: file.into(), why });
+    }
+    Ok(part)
 }
 
 /// The ranks of some formats.

@@ -28,7 +28,7 @@ fn trace(directory: &Path, world_size: i32) -> std::path::PathBuf {
 
 fn mixed(exports: &Path, traces: &Path) -> Result<MixedSource, aggregator::Error> {
     let (exports, traces) = ([exports.into()], [traces.into()]);
-    let files = JobFiles { exports: &exports, profiles: &[], traces: &traces };
+    let files = JobFiles { exports: &exports, traces: &traces, ..JobFiles::default() };
     MixedSource::open(files, Vec::new(), kineto::PlanOptions::default())
 }
 
@@ -60,7 +60,7 @@ fn a_rank_of_both_formats_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let exported = small(directory.path(), "rank1.sqlite", "");
     let error = mixed(&exported, &trace(directory.path(), 2)).unwrap_err().to_string();
-    assert!(error.contains("rank 1 is in it and in the traces of torch.profiler"), "{error}");
+    assert!(error.contains("rank 1 is in it and in a trace of another format"), "{error}");
 }
 
 /// Containers of different hosts may have one name.

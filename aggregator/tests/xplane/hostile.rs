@@ -166,7 +166,7 @@ fn rows_and_files_beyond_the_memory_are_said() {
     let profiles = [path];
     let within = |max_memory_bytes: u64| {
         let options = kineto::PlanOptions { max_memory_bytes: Some(max_memory_bytes), ..Default::default() };
-        MixedSource::open(JobFiles { exports: &[], profiles: &profiles, traces: &[] }, Vec::new(), options)
+        MixedSource::open(JobFiles { profiles: &profiles, ..JobFiles::default() }, Vec::new(), options)
     };
     let data = within(bytes.len() as u64 + 1_000 * 256).unwrap().load(0).unwrap();
     assert_eq!(data.events.len(), 1_000);

@@ -86,7 +86,7 @@ fn of_several_recordings_of_a_host_the_last_is_read() {
     assert!(said.iter().any(|why| why.starts_with("it is the recording of ")), "{said:?}");
     let window = |number: i32| {
         let options = kineto::PlanOptions { window: kineto::WindowChoice::Number(number), ..Default::default() };
-        let files = JobFiles { exports: &[], profiles: &paths, traces: &[] };
+        let files = JobFiles { profiles: &paths, ..JobFiles::default() };
         MixedSource::open(files, Vec::new(), options).map(|source| source.ranks())
     };
     assert_eq!(window(1).unwrap(), [0, 1]);
@@ -165,7 +165,7 @@ fn ranks_of_torch_and_of_xla_are_one_job() {
     fs::write(&trace, text).unwrap();
     let profiles = [write(&directory.path().join("h.xplane.pb"), "h", &[gpu(0), recorded(START_NS, START_NS)])];
     let traces = [directory.path().to_path_buf()];
-    let files = JobFiles { exports: &[], profiles: &profiles, traces: &traces };
+    let files = JobFiles { profiles: &profiles, traces: &traces, ..JobFiles::default() };
     let source = MixedSource::open(files, Vec::new(), kineto::PlanOptions::default()).unwrap();
     assert_eq!((source.ranks(), source.info().tool), (vec![0, 1], "torch.profiler and XLA's profiler".to_string()));
     let problems = source.problems();

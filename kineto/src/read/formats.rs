@@ -18,10 +18,13 @@ pub const HEAD_BYTES: u64 = 64;
 /// The name of SQLite exports.
 const SQLITE_EXPORT: &str = "an SQLite export of Nsight Systems";
 const XPLANE: &str = "a profile of XLA (XPlane)";
+const INSPECTOR: &str = "a dump of NCCL's Inspector";
 /// The formats that other sources of ranks read.
-pub(crate) const READ_ELSEWHERE: [&str; 2] = [SQLITE_EXPORT, XPLANE];
+pub(crate) const READ_ELSEWHERE: [&str; 3] = [SQLITE_EXPORT, XPLANE, INSPECTOR];
 /// How the names of planes begin.
 const PLANES: [&str; 5] = ["/host:", "/device:", "/virtualdevice:", "Task Environment", "#Chip"];
+/// How a dump of the Inspector begins, without spaces.
+const INSPECTOR_BEGIN: &[u8] = b"{\"header\":{\"id\":\"0x";
 const RECORD: &str = "record with torch.profiler or `rankscope exec` instead";
 
 /// The format of a file, by its first bytes, else by its name; `None` if it is none of the known ones. Exports get
@@ -42,6 +45,9 @@ pub(crate) fn other_format_of(name: &str, head: &[u8]) -> Option<OtherFormat> {
     }
     if is_xplane(&name, head) {
         return format(XPLANE, "`rankscope analyze` reads it");
+    }
+    if is_inspector(head) {
+        return format(INSPECTOR, "`rankscope analyze` reads it as a file of this machine");
     }
     if head.starts_with(b"PAR1") {
         return format("a Parquet file", "name the directory of its run, the one with run.json");
@@ -83,6 +89,12 @@ pub fn is_xplane(name: &str, head: &[u8]) -> bool {
     name.to_ascii_lowercase().ends_with(".xplane.pb") || name_of_plane().is_some_and(is_plane)
 }
 
+/// Whether a text with these first bytes is a dump of NCCL's Inspector: an object that begins with its communicator.
+pub fn is_inspector(head: &[u8]) -> bool {
+    let words = head.iter().copied().filter(|byte| !byte.is_ascii_whitespace());
+    words.take(INSPECTOR_BEGIN.len()).eq(INSPECTOR_BEGIN.iter().copied())
+}
+
 /// Whether a name is one that torch gives to traces, or users do.
 pub(crate) fn is_trace_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
@@ -100,6 +112,8 @@ mod tests {
         assert_eq!(name("A.NSYS-REP", b""), Some("a report of Nsight Systems"));
         assert_eq!(name("x.sqlite", b"PAR1"), Some("an SQLite export of Nsight Systems"));
         assert_eq!(name("rank0.json", b"{"), None);
+        assert_eq!(name("a-pid7.log", b"{ \"header\": {\n \"id\": \"0x1f\","), Some(INSPECTOR));
+        assert_eq!(name("a-pid7.log", b"{\"header\":{\"id\":7"), None);
     }
 
     #[test]

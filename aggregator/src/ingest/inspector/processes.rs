@@ -1,0 +1,183 @@
+//! The processes of dumps, and their ranks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+use trace::{OmissionRow, Text, shortened};
+
+use crate::Error;
+use crate::base::units::ranks_named;
+use crate::ingest::inspector::objects::{self, Damage, Object};
+use crate::model::MAX_RANKS;
+
+/// Processes of one file, and communicators of a process. The plugin writes one process to a file.
+const MAX_PROCESSES: usize = 1 << 10;
+const MAX_COMMS: usize = 1 << 14;
+
+/// A communicator as one of its ranks knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Comm {
+    pub(super) name: Option<Text>,
+    /// The number of the process in it.
+    pub(super) rank: i32,
+    pub(super) size: i32,
+}
+
+impl Comm {
+    fn of(object: &Object<'_>) -> Option<(u64, Self)> {
+        let header = &object.header;
+        let id = comm_id(&header.id)?;
+        let is_valid = (1..=MAX_RANKS).contains(&header.n_ranks) && (0..header.n_ranks).contains(&header.rank);
+        // The plugin's word for a communicator without a name.
+        let name = header.comm_name.as_deref().filter(|name| !name.is_empty() && *name != "unknown");
+        let name = name.map(|name| shortened(name).into());
+        is_valid.then_some((id, Self { name, rank: header.rank, size: header.n_ranks }))
+    }
+}
+
+/// The hash of a communicator.
+pub(super) fn comm_id(text: &str) -> Option<u64> {
+    u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+}
+
+/// A process of a dump.
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub(super) rank: i32,
+    pub(super) file: PathBuf,
+    pub(super) host: Text,
+    pub(super) pid: i64,
+    /// By hash.
+    pub(super) comms: BTreeMap<u64, Comm>,
+}
+
+impl Process {
+    /// Whether an object is of this process.
+    pub(super) fn has(&self, object: &Object<'_>) -> bool {
+        object.metadata.pid == self.pid && *object.metadata.hostname == *self.host
+    }
+}
+
+/// The processes of all files, and what is wrong with the files.
+pub(super) struct Found {
+    /// By rank.
+    pub(super) processes: Vec<Process>,
+    pub(super) world_size: Option<i32>,
+    pub(super) problems: Vec<OmissionRow>,
+}
+
+/// Finds the processes of all files. A rank in `taken` is given to none that does not state it.
+///
+/// # Errors
+/// As [`InspectorSource::open`](super::InspectorSource::open).
+pub(super) fn processes(paths: &[PathBuf], taken: &BTreeSet<i32>) -> Result<Found, Error> {
+    let of_files: Vec<Result<(Vec<Process>, Vec<OmissionRow>), Error>> =
+        paths.par_iter().map(|path| of_file(path)).collect();
+    let (mut processes, mut problems) = (Vec::new(), Vec::new());
+    for of_file in of_files {
+        let (found, remarks) = of_file?;
+        processes.extend(found);
+        problems.extend(remarks);
+    }
+    if processes.is_empty() {
+        let path = paths.first().cloned().unwrap_or_default();
+        return Err(Error::NoInput { path, why: "no dump has an operation of NCCL".into() });
+    }
+    let world = world(&processes);
+    number(&mut processes, world, taken, &mut problems);
+    processes.sort_by_key(|process| process.rank);
+    if let Some([a, b]) = processes.array_windows().find(|[a, b]| a.rank == b.rank) {
+        let why = format!(
+            "a process of it is of rank {}, as one of {} is; give the dumps of one job",
+            b.rank,
+            a.file.display()
+        );
+        return Err(Error::NoInput { path: b.file.clone(), why });
+    }
+    let world_size = world.and_then(|world| processes.iter().find_map(|process| Some(process.comms.get(&world)?.size)));
+    Ok(Found { processes, world_size, problems })
+}
+
+fn of_file(path: &Path) -> Result<(Vec<Process>, Vec<OmissionRow>), Error> {
+    let mut found: BTreeMap<(Text, i64), BTreeMap<u64, Comm>> = BTreeMap::new();
+    let (mut unknown, mut beyond) = (0, 0);
+    let read = objects::read(path, |object| {
+        let Some((id, comm)) = Comm::of(&object) else {
+            unknown += 1;
+            return true;
+        };
+        let key = (Text::from(&*object.metadata.hostname), object.metadata.pid);
+        if !found.contains_key(&key) && found.len() == MAX_PROCESSES {
+            beyond += 1;
+            return true;
+        }
+        let comms = found.entry(key).or_default();
+        if comms.len() < MAX_COMMS || comms.contains_key(&id) {
+            comms.entry(id).or_insert(comm);
+        } else {
+            beyond += 1;
+        }
+        true
+    });
+    let damage = read.map_err(|source| Error::Io { path: path.into(), source })?;
+    let mut problems = damaged(&damage);
+    if unknown > 0 {
+        let why = "their communicator has no hash, or no place for the rank";
+        problems.push(OmissionRow::lost("operations", why).amount(unknown));
+    }
+    if beyond > 0 {
+        let why = format!("only {MAX_PROCESSES} processes of a file and {MAX_COMMS} communicators of each are read");
+        problems.push(OmissionRow::left_out("operations", why).amount(beyond));
+    }
+    let file = Text::from(path.to_string_lossy());
+    let process = |((host, pid), comms): ((Text, i64), _)| Process { rank: -1, file: path.into(), host, pid, comms };
+    let problems = problems.into_iter().map(|problem| problem.file(file.clone())).collect();
+    Ok((found.into_iter().map(process).collect(), problems))
+}
+
+/// What was not read of a file, in words.
+fn damaged(damage: &Damage) -> Vec<OmissionRow> {
+    if let Some(why) = &damage.cut {
+        return vec![OmissionRow::lost("rest of the dump", format!("byte {}: {why}", damage.first_byte))];
+    }
+    let why = format!("byte {} begins no whole operation", damage.first_byte);
+    let lost = (damage.objects > 0).then(|| OmissionRow::lost("operations", why).amount(damage.objects));
+    lost.into_iter().collect()
+}
+
+/// The communicator of all ranks: the largest one. It must have most of the processes, because a dump begins with the first operation
+/// above a size.
+fn world(processes: &[Process]) -> Option<u64> {
+    let mut members: BTreeMap<u64, (i32, usize)> = BTreeMap::new();
+    for (id, comm) in processes.iter().flat_map(|process| &process.comms) {
+        members.entry(*id).or_insert((comm.size, 0)).1 += 1;
+    }
+    let (id, (_, count)) =
+        members.into_iter().max_by_key(|(id, (size, count))| (*size, *count, std::cmp::Reverse(*id)))?;
+    (2 * count > processes.len()).then_some(id)
+}
+
+/// Gives each process its number in the communicator of all ranks, and the others the numbers that are left.
+fn number(processes: &mut [Process], world: Option<u64>, taken: &BTreeSet<i32>, problems: &mut Vec<OmissionRow>) {
+    let stated = |process: &Process| Some(process.comms.get(&world?)?.rank);
+    let mut used: BTreeSet<i32> = taken.clone();
+    used.extend(processes.iter().filter_map(stated));
+    let mut free = (0..).filter(|rank| !used.contains(rank));
+    let mut guessed = Vec::new();
+    processes.sort_by(|a, b| (&a.file, &a.host, a.pid).cmp(&(&b.file, &b.host, b.pid)));
+    for process in processes {
+        process.rank = stated(process).unwrap_or_else(|| {
+            let rank = free.next().unwrap_or(i32::MAX);
+            guessed.push(rank);
+            rank
+        });
+    }
+    if !guessed.is_empty() {
+        let why = format!(
+            "they have no operation of a communicator of all ranks, so {} are numbered in the order of their files",
+            ranks_named(&guessed)
+        );
+        problems.push(OmissionRow::left_out("numbers of ranks", why).amount(guessed.len() as i64));
+    }
+}
