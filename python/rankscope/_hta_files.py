@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from rankscope._analysis import Analysis
 from rankscope._errors import RankscopeError
 from rankscope._hta_critical import CPEdge, CPGraph
 from rankscope._hta_graph import Wait
@@ -22,17 +21,14 @@ _WAIT = re.compile(rb'\{[^{}]*"wait_on_cuda_event_record_corr_id"[^{}]*\}')
 _BLOCK_BYTES = 16 << 20
 
 
-def file_of(analysis: Analysis, paths: list[str], rank: int) -> str:
-    """The file of a rank's trace."""
-    name = next((known["file"] for known in analysis.facts["identities"] if known["rank"] == rank), None)
-    if name is None:
-        raise RankscopeError(f"rank {rank} has no trace file", None)
+def path_of(name: str, paths: list[str], rank: int) -> str:
+    """The path of a rank's trace, whose file messages call `name`."""
     for path in paths:
         if os.path.isdir(path):
             path = os.path.join(path, name)
-        if os.path.isfile(path) and os.path.basename(path) == os.path.basename(name):
+        if name and os.path.isfile(path) and os.path.basename(path) == os.path.basename(name):
             return path
-    raise RankscopeError(f"the trace of rank {rank}, {name}, is no file of its own in {', '.join(paths)}", name)
+    raise RankscopeError(f"the trace of rank {rank}, {name or 'unknown'}, is no file of its own in {', '.join(paths)}", name)
 
 
 def read(path: str) -> dict[str, Any]:

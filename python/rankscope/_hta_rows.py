@@ -3,6 +3,7 @@ small that floating point holds them exactly."""
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cached_property
 from typing import Any
@@ -11,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rankscope._analysis import Analysis
+from rankscope import _rankscope
+from rankscope._errors import warn_of_losses
+from rankscope._table import Table
 
 #: The kind of a copy or fill, at the beginning of its name.
 MEMORY_PREFIX = r"^(Memset|Memcpy .{4})"
@@ -29,6 +32,9 @@ class Rows:
 
     def __init__(self, rows: pd.DataFrame, include_last: bool, strict: bool) -> None:
         self.strict = strict
+        #: The trace's file and process; empty and −1 if unknown.
+        self.file = ""
+        self.pid = -1
         #: The time from which the others count.
         # The row of the profiler itself spans the trace, and HTA drops it.
         counted = rows["ts"][~(rows["kind"].eq("other") & rows["name"].str.startswith("PyTorch Profiler"))]
@@ -147,9 +153,26 @@ class Rows:
         return launched.join(operators, on="op_id")
 
 
-def rows_of(analysis: Analysis, rank: int, include_last: bool, strict: bool) -> Rows:
-    """Reads the rows of a rank. Texts are categories, so that there are few to look at."""
-    table = analysis.timeline(rank=rank, own_clocks=True).to_arrow()
+class Recorded:
+    """Traces whose rows are read without an analysis."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self._native = _rankscope.NativeRecorded(paths)
+        self.ranks = self._native.ranks
+        warn_of_losses(json.loads(self._native.problems()), 3)
+
+    def rows(self, rank: int, include_last: bool, strict: bool) -> Rows:
+        """Reads the rows of a rank. A RankscopeWarning says that some are lost."""
+        rows, file, pid, omissions = self._native.rows(rank)
+        warn_of_losses(json.loads(omissions), 4)
+        found = Rows(_frame(Table(rows)), include_last, strict)
+        found.file, found.pid = file, pid
+        return found
+
+
+def _frame(rows: Table) -> pd.DataFrame:
+    """Rows by time. Texts are categories, so that there are few to look at."""
+    table = rows.to_arrow()
     numbers = {
         "ts": "ts_ns",
         "dur": "dur_ns",
@@ -161,24 +184,26 @@ def rows_of(analysis: Analysis, rank: int, include_last: bool, strict: bool) -> 
         "stream": "stream_id",
         "correlation": "correlation_id",
     }
-    rows = {name: table[column].fill_null(-1).to_numpy().astype("int64") for name, column in numbers.items()}
-    rows["end"] = rows["ts"] + rows["dur"]
-    rows["bandwidth_gbs"] = table["bandwidth_gbs"].fill_null(float("nan")).to_numpy()
-    rows["is_comm"] = table["is_comm"].to_numpy()
-    texts = {name: table[name].to_pandas() for name in ("kind", "name")}
-    return Rows(pd.DataFrame({**texts, **rows}), include_last, strict)
+    found = {name: table[name].to_pandas() for name in ("kind", "name")}
+    found |= {name: table[column].fill_null(-1).to_numpy().astype("int64") for name, column in numbers.items()}
+    found["end"] = found["ts"] + found["dur"]
+    found["bandwidth_gbs"] = table["bandwidth_gbs"].fill_null(float("nan")).to_numpy()
+    found["is_comm"] = table["is_comm"].to_numpy()
+    return pd.DataFrame(found, copy=False)
 
 
 def _until(rows: pd.DataFrame, is_host: pd.Series[bool], end: int, strict: bool) -> pd.DataFrame:
     """The rows before a time: of the host by their start, of a device by that of their launch."""
-    launches = rows[is_host & rows["correlation"].ge(0)]
-    kept = set(launches["correlation"][launches["ts"].lt(end)])
+    correlation, starts = rows["correlation"].to_numpy(), rows["ts"].to_numpy() < end
+    on_host = is_host.to_numpy()
+    launches = on_host & (correlation >= 0)
+    is_kept = np.isin(correlation, correlation[launches & starts])
     if strict:
-        is_kept = rows["correlation"].isin(kept) | rows["kind"].eq("gpu_user_annotation")
+        is_kept |= rows["kind"].eq("gpu_user_annotation").to_numpy()
     else:
-        later = set(launches["correlation"]) - kept
-        is_kept = ~rows["correlation"].isin(later) & (rows["correlation"].isin(kept) | rows["ts"].lt(end))
-    return rows[(is_host & rows["ts"].lt(end)) | (~is_host & is_kept)]
+        is_later = np.isin(correlation, correlation[launches & ~starts]) & ~is_kept
+        is_kept |= starts & ~is_later
+    return rows[np.where(on_host, starts, is_kept)]
 
 
 def microseconds(ns: pd.Series[Any]) -> pd.Series[Any]:

@@ -42,12 +42,11 @@ class SymbolTable:
 class Trace:
     """The rows of ranks."""
 
-    def __init__(self, ranks: list[int], rows_of: Callable[[int], Rows], pid_of: Callable[[int], int]) -> None:
+    def __init__(self, ranks: list[int], rows_of: Callable[[int], Rows]) -> None:
         #: The texts of the data frames that were made.
         self.symbols = SymbolTable()
         self._ranks = ranks
         self._rows_of = rows_of
-        self._pid_of = pid_of
         self._frames: dict[int, pd.DataFrame] = {}
 
     @property
@@ -91,7 +90,7 @@ class Trace:
                 "index": rows["id"],
                 "cat": self.symbols.add_symbols(rows["kind"]),
                 "name": self.symbols.add_symbols(rows["name"]),
-                "pid": rows["device_id"].where(~is_host, self._pid_of(rank)),
+                "pid": rows["device_id"].where(~is_host, of_rank.pid),
                 "tid": rows["tid"].where(is_host, rows["stream"]),
                 "ts": microseconds(rows["ts"] + shift),
                 "dur": microseconds(rows["dur"]),

@@ -29,6 +29,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from enum import Flag, auto
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -41,7 +42,7 @@ from rankscope._analysis import Analysis, analyze
 from rankscope._errors import RankscopeError
 from rankscope._hta_critical import CPEdge, CPGraph, CPNode, restore_cpgraph
 from rankscope._hta_graph import CPEdgeType, Wait
-from rankscope._hta_rows import MEMORY_PREFIX, Rows, union_length, microseconds, rows_of, state_lengths, union
+from rankscope._hta_rows import MEMORY_PREFIX, Recorded, Rows, microseconds, state_lengths, union, union_length
 from rankscope._hta_trace import Trace
 
 __all__ = ["CPEdge", "CPEdgeType", "CPGraph", "CPNode", "TimeSeriesTypes", "TraceAnalysis", "restore_cpgraph"]
@@ -60,7 +61,7 @@ class TimeSeriesTypes(Flag):
 
 
 class TraceAnalysis:
-    """HTA's class. `analysis` is rankscope's own, with the verdict and all tables."""
+    """HTA's class. `analysis` is rankscope's own, with the verdict and all tables. Rows are read when they are first needed."""
 
     def __init__(
         self,
@@ -72,43 +73,35 @@ class TraceAnalysis:
         self.strict_hta = strict_hta
         self.include_last_profiler_step = include_last_profiler_step
         self._paths = _paths(trace_files, trace_dir)
-        self.analysis: Analysis = analyze(self._paths)
+        self._recorded = Recorded(self._paths)
         self._rows: dict[int, Rows] = {}
-
-        pids = {known["rank"]: known["pid"] for known in self.analysis.facts["identities"]}
         #: The rows, as HTA has them.
-        self.t = Trace(self._ranks, self._of, lambda rank: pids.get(rank) or -1)
+        self.t = Trace(self._ranks, self._of)
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        """rankscope's own analysis, which reads the traces when it is first asked for."""
+        return analyze(self._paths)
 
     @property
     def _ranks(self) -> list[int]:
-        ranks: list[int] = self.analysis.facts["ranks"]
-        return ranks
+        return self._recorded.ranks
 
     def _of(self, rank: int) -> Rows:
         if rank not in self._rows:
-            self._rows[rank] = rows_of(self.analysis, rank, self.include_last_profiler_step, self.strict_hta)
+            self._rows[rank] = self._recorded.rows(rank, self.include_last_profiler_step, self.strict_hta)
         return self._rows[rank]
 
-    @property
-    def _is_whole(self) -> bool:
-        """Whether the window is all that was recorded, of one device a rank: the tables of the analysis are of the same."""
-        facts = self.analysis.facts
-        if self.strict_hta or (len(facts["steps"]) > 1 and not self.include_last_profiler_step):
-            return False
-        of_devices = self.analysis.hta_temporal_breakdown.to_arrow()["rank"].to_pylist()
-        by_device = self.analysis.kernel_breakdown.to_pandas()[["rank", "device_id"]].drop_duplicates()
-        return bool(of_devices == by_device["rank"].tolist() == facts["ranks"])
+    def _file(self, rank: int) -> str:
+        """The path of a rank's trace."""
+        return files.path_of(self._of(rank).file, self._paths, rank)
 
     # --- Breakdowns ---------------------------------------------------------------------------------------------------
 
     def get_temporal_breakdown(self, visualize: bool = True) -> pd.DataFrame:
         """Idle, compute and other time of each rank between its first and its last work on the GPU."""
         names = ["idle_time", "compute_time", "non_compute_time", "kernel_time"]
-        if self._is_whole:
-            table = self.analysis.hta_temporal_breakdown.to_pandas()
-            frame = table[["rank", *(f"{name}_ns" for name in names)]].copy()
-        else:
-            frame = pd.DataFrame([self._times(rank) for rank in self._ranks])
+        frame = pd.DataFrame([self._times(rank) for rank in self._ranks])
         frame.columns = pd.Index(["rank", *(f"{name}(us)" for name in names)])
         for name in names[:3]:
             frame[f"{name}_pctg"] = (100 * frame[f"{name}(us)"] / frame["kernel_time(us)"]).round(2)
@@ -131,14 +124,8 @@ class TraceAnalysis:
 
     def get_comm_comp_overlap(self, visualize: bool = True) -> pd.DataFrame:
         """The share of its communication that each rank hides behind computation."""
-        if self._is_whole:
-            table = self.analysis.step_breakdown.to_pandas()
-            table = table[table["step"].isna() & table["device_id"].notna()]
-            frame = table[["rank", "overlap_pct"]].rename(columns={"overlap_pct": "comp_comm_overlap_pctg"})
-            frame = frame.round({"comp_comm_overlap_pctg": 2}).reset_index(drop=True)
-        else:
-            shares = [(rank, self._overlap(rank)) for rank in self._ranks]
-            frame = pd.DataFrame(shares, columns=["rank", "comp_comm_overlap_pctg"])
+        shares = [(rank, self._overlap(rank)) for rank in self._ranks]
+        frame = pd.DataFrame(shares, columns=["rank", "comp_comm_overlap_pctg"])
         if visualize:
             plots.stacked(frame, ["comp_comm_overlap_pctg"], "Computation-communication overlap")
         return frame
@@ -161,9 +148,7 @@ class TraceAnalysis:
     ) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The time of types of kernels, alone and together, over all ranks; and of each kernel on each rank."""
         types = _TYPES if include_memory_kernels else _TYPES[:2]
-        # The table has the time of memory beside the others, which is theirs if memory does not count.
-        is_of_tables = self._is_whole and include_memory_kernels
-        lengths, of_names = (self._kernels_of_tables if is_of_tables else self._kernels_of_rows)(types)
+        lengths, of_names = self._kernels(types)
         by_type = lengths.groupby("kernel_type")["sum"].sum().reset_index()
         by_type = by_type.sort_values("sum", ascending=False, ignore_index=True)
         by_type["percentage"] = (100 * by_type["sum"] / by_type["sum"].sum()).round(1)
@@ -179,20 +164,8 @@ class TraceAnalysis:
             plots.kernels(by_name, image_renderer)
         return by_type, by_name
 
-    def _kernels_of_tables(self, _: tuple[str, ...]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def _kernels(self, types: tuple[str, ...]) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The times of types, and the statistics of names, in ns."""
-        types = {"compute": "COMPUTATION", "communication": "COMMUNICATION", "memory": "MEMORY"}
-        lengths = self.analysis.kernel_breakdown.to_pandas().rename(columns={"total_ns": "sum"})
-        states = {text: " overlapping ".join(types[part] for part in text.split("+")) for text in set(lengths["running"])}
-        lengths["kernel_type"] = lengths["running"].map(states)
-        table = self.analysis.kernel_stats.to_pandas()
-        of_names = table.rename(columns={f"{name}_ns": name for name in ("max", "min", "mean", "std")})
-        of_names = of_names.rename(columns={"total_ns": "sum", "calls": "count"})
-        of_names["kernel_type"] = of_names["work"].map(types)
-        return lengths, of_names
-
-    def _kernels_of_rows(self, types: tuple[str, ...]) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """As `_kernels_of_tables`, of the rows in the window."""
         lengths, of_names = [], []
         for rank in self._ranks:
             rows = self._of(rank)
@@ -437,7 +410,7 @@ class TraceAnalysis:
         found = kernels.sequences(self._of(rank), operator_name, min_pattern_len)
         if found is None:
             return pd.DataFrame()
-        path = files.file_of(self.analysis, self._paths, rank)
+        path = self._file(rank)
         trace = files.read(path)
         files.mark(trace, path, self._of(rank), found, top_k, compress_other_kernels)
         files.write(os.path.join(output_dir, f"overlaid_{os.path.basename(path)}"), trace)
@@ -448,7 +421,7 @@ class TraceAnalysis:
     def get_cupti_counter_data_with_operators(self, ranks: list[int] | None = None) -> list[pd.DataFrame]:
         """For each rank with counters of CUPTI's range profiler its kernels, their operators and counters; times in µs of the
         trace."""
-        read = ((rank, files.read(files.file_of(self.analysis, self._paths, rank))) for rank in ranks or [0])
+        read = ((rank, files.read(self._file(rank))) for rank in ranks or [0])
         found = (kernels.counters(self._of(rank), trace, rank) for rank, trace in read)
         return [frame for frame in found if frame is not None]
 
@@ -469,7 +442,7 @@ class TraceAnalysis:
         wanted = critical.Wanted(rank, annotation, instance_id, data_load_events)
 
         def waits() -> dict[int, Wait]:
-            return files.waits(files.file_of(self.analysis, self._paths, rank))
+            return files.waits(self._file(rank))
 
         return critical.analyze(self.t, self._of(rank), wanted, waits)
 
@@ -488,7 +461,7 @@ class TraceAnalysis:
         # Errors
         A RankscopeError if a file cannot be read or written, or is not that of the graph.
         """
-        path = files.file_of(self.analysis, self._paths, rank)
+        path = self._file(rank)
         trace = files.read(path)
         edges = critical_path_graph.shown_edges(show_all_edges and not only_show_critical_events)
         files.overlay(trace, path, critical_path_graph, only_show_critical_events, edges)
@@ -511,7 +484,7 @@ class TraceAnalysis:
         if TimeSeriesTypes.MEMCPY_BANDWIDTH in wanted:
             shown.append((self.get_memory_bw_time_series(ranks), "Memcpy BW", "memory_bw_gbps"))
         for rank in ranks:
-            path = files.file_of(self.analysis, self._paths, rank)
+            path = self._file(rank)
             trace = files.read(path)
             start_us = (self._first() - files.zero_ns(trace)) / 1000
             for series, counter, column in shown:

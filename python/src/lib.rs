@@ -4,7 +4,7 @@
 //! ```text
 //!  rankscope/*.py ── options as words ──► calls.rs ──► work.rs: a thread without the GIL ──► aggregator::cli::library
 //!        ▲                                                  │ signals and progress, every 25 ms
-//!        └── tables.rs: capsules of Arrow ◄── analysis.rs, run.rs ◄┘
+//!        └── tables.rs: capsules of Arrow ◄── analysis.rs, run.rs, recorded.rs ◄┘
 //! ```
 
 mod agent;
@@ -12,6 +12,7 @@ mod analysis;
 mod calls;
 mod changes;
 mod errors;
+mod recorded;
 mod run;
 mod tables;
 mod work;
@@ -29,6 +30,8 @@ mod _rankscope {
     use crate::calls::{
         analyze, command, diff, hang, ingest, map_share, reduce, tables_of_analysis, tables_of_runs, version, what_if,
     };
+    #[pymodule_export]
+    use crate::recorded::NativeRecorded;
     #[pymodule_export]
     use crate::run::NativeRun;
     #[pymodule_export]

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from conftest import ROOT
 
-from rankscope import RankscopeError
+from rankscope import RankscopeError, RankscopeWarning
 from rankscope.hta import TimeSeriesTypes, TraceAnalysis
 
 DATA = pathlib.Path(os.environ.get("RANKSCOPE_DATA", ROOT.parent / "shared/data"))
@@ -114,6 +114,17 @@ def test_strict_breakdowns_are_htas(folder):
         same(found, wanted[wanted["rank"] == rank], ["correlation", "gpu_duration"])
 
 
+def test_lost_rows_are_a_warning(tmp_path):
+    [trace] = (DATA / "kineto/event_sync").glob("*.json.gz")
+    text = gzip.open(trace).read()
+    (tmp_path / "rank0.json").write_bytes(text[: len(text) * 2 // 3])
+    cut = TraceAnalysis(trace_dir=str(tmp_path))
+    with pytest.warns(RankscopeWarning, match="the file ends inside an event"):
+        assert len(cut.get_temporal_breakdown(visualize=False)) == 1
+    with pytest.raises(RankscopeError, match="there is no trace of rank 5"):
+        cut.get_idle_time_breakdown(ranks=[5], visualize=False)
+
+
 def test_stragglers(dlrm8):
     strict = TraceAnalysis(
         trace_dir=str(DATA / "kineto" / EXACT), include_last_profiler_step=True, strict_hta=True
@@ -141,18 +152,20 @@ def test_statistics_of_kernels_are_right_where_htas_are_not(dlrm8):
     assert few.groupby("kernel_type")["sum (us)"].sum().equals(all_names.groupby("kernel_type")["sum (us)"].sum())
 
 
-def test_tables_and_rows_say_the_same(dlrm8, monkeypatch):
-    assert dlrm8._is_whole
-    calls = (
-        lambda: dlrm8.get_temporal_breakdown(visualize=False),
-        lambda: dlrm8.get_comm_comp_overlap(visualize=False),
-        lambda: dlrm8.get_gpu_kernel_breakdown(visualize=False)[0],
-        lambda: dlrm8.get_gpu_kernel_breakdown(visualize=False)[1],
-    )
-    of_tables = [call() for call in calls]
-    monkeypatch.setattr(TraceAnalysis, "_is_whole", False)
-    for call, of_table in zip(calls, of_tables):
-        pd.testing.assert_frame_equal(call(), of_table, check_dtype=False, rtol=1e-9)
+def test_the_tables_of_the_analysis_say_the_same(dlrm8):
+    temporal = dlrm8.get_temporal_breakdown(visualize=False)
+    table = dlrm8.analysis.hta_temporal_breakdown.to_pandas()
+    for name in ("idle_time", "compute_time", "non_compute_time", "kernel_time"):
+        assert (temporal[f"{name}(us)"] * 1000).tolist() == table[f"{name}_ns"].tolist()
+    table = dlrm8.analysis.step_breakdown.to_pandas()
+    table = table[table["step"].isna() & table["device_id"].notna()]
+    overlap = dlrm8.get_comm_comp_overlap(visualize=False)["comp_comm_overlap_pctg"]
+    assert overlap.tolist() == table["overlap_pct"].round(2).tolist()
+    by_type, by_name = dlrm8.get_gpu_kernel_breakdown(visualize=False, num_kernels=1_000_000)
+    table = dlrm8.analysis.kernel_stats.to_pandas().groupby(["rank", "name"])[["total_ns", "max_ns"]].sum()
+    found = by_name.set_index(["rank", "name"])[["sum (us)", "max (us)"]].sort_index() * 1000
+    assert found.to_numpy().tolist() == table.sort_index().to_numpy().tolist()
+    assert by_type["sum"].sum() * 1000 == dlrm8.analysis.kernel_breakdown.to_pandas()["total_ns"].sum()
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in (DATA / "expected_ref").glob("*")))

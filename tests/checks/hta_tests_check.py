@@ -94,26 +94,19 @@ class Missing:
 
 def analysis_of(tests):
     """TraceAnalysis, with rows that are numbered by their place in the file."""
-    made, places = rankscope.hta.rows_of, {}
-
-    def rows_of(analysis, rank, include_last, strict):
-        rows = made(analysis, rank, include_last, strict)
-        path = rankscope._hta_files.file_of(analysis, paths[id(analysis)], rank)
-        if path not in places:
-            events = rankscope._hta_files.read(path)["traceEvents"]
-            places[path] = {k: at for k, at in enumerate(at for at, row in enumerate(events) if is_row(row))} | {-1: -1}
-        rows.all = rows.all.assign(id=rows.all["id"].map(places[path]), parent=rows.all["parent"].map(places[path]))
-        return rows
 
     def is_row(row):
         return row.get("ph") == "X" and "dur" in row
 
-    paths = {}
-
     class Numbered(rankscope.hta.TraceAnalysis):
-        def __init__(self, *arguments, **options):
-            super().__init__(*arguments, **options)
-            paths[id(self.analysis)] = self._paths
+        def _of(self, rank):
+            is_new = rank not in self._rows
+            rows = super()._of(rank)
+            if is_new:
+                events = rankscope._hta_files.read(self._file(rank))["traceEvents"]
+                places = dict(enumerate(at for at, row in enumerate(events) if is_row(row))) | {-1: -1}
+                rows.all = rows.all.assign(id=rows.all["id"].map(places), parent=rows.all["parent"].map(places))
+            return rows
 
     def make(trace_files=None, trace_dir="", **options):
         folder = pathlib.Path(trace_dir or next(iter(trace_files.values())))
@@ -121,7 +114,6 @@ def analysis_of(tests):
             return Missing(folder.relative_to(tests / "data"))
         return Numbered(trace_files, trace_dir, **options)
 
-    rankscope.hta.rows_of = rows_of
     rankscope._hta_files.rows_by_id = lambda trace: {
         at: row for at, row in enumerate(trace["traceEvents"]) if is_row(row)
     }

@@ -16,7 +16,7 @@ use crate::cli::output::{refuse_input, write_file};
 use crate::cli::{diff as diff_command, hang as hang_command, map as map_command, what_if as what_if_command};
 use crate::compare::Diff;
 use crate::ingest::kineto::{Ingested, ingest_with};
-use crate::ingest::source::Source;
+use crate::ingest::source::{Source, no_rank};
 use crate::judge::reduce::{Analyzed, analyze_aligned, reduce_shares};
 use crate::model::options::Options;
 use crate::model::{NO_STEP, NONE, RankData};
@@ -182,6 +182,43 @@ impl Answer {
             None => None,
         };
         parquet::write(self.analysis(), directory, run.as_ref())
+    }
+}
+
+/// An input whose rows are read without an analysis.
+pub struct Recorded {
+    source: Box<dyn Source>,
+}
+
+impl Recorded {
+    /// Opens a run or traces.
+    ///
+    /// # Errors
+    /// The errors of [`Answer::of`] for an input that cannot be opened.
+    pub fn of(paths: Vec<PathBuf>) -> Result<Self, Error> {
+        let InputOptions { input } = parse(&[], &[])?;
+        let source = open(expand_all(paths)?, input, &mut None)?;
+        if source.ranks().is_empty() { Err(no_rank(source.as_ref(), None)) } else { Ok(Self { source }) }
+    }
+
+    /// The recorded ranks, ascending.
+    pub fn ranks(&self) -> Vec<i32> {
+        self.source.ranks()
+    }
+
+    /// Problems of the whole input.
+    pub fn problems(&self) -> Vec<OmissionRow> {
+        self.source.problems()
+    }
+
+    /// The rows of a rank as an analysis without options sees them.
+    ///
+    /// # Errors
+    /// Those of [`Source::load`].
+    pub fn load(&self, rank: i32) -> Result<RankData, Error> {
+        let mut data = self.source.load(rank)?;
+        prepare(&mut data, &Options::default(), None);
+        Ok(data)
     }
 }
 
