@@ -178,6 +178,6 @@ fn number(processes: &mut [Process], world: Option<u64>, taken: &BTreeSet<i32>, 
             "they have no operation of a communicator of all ranks, so {} are numbered in the order of their files",
             ranks_named(&guessed)
         );
-        problems.push(OmissionRow::left_out("numbers of ranks", why).amount(guessed.len() as i64));
+        problems.push(OmissionRow::note("ranks of processes", why).amount(guessed.len() as i64));
     }
 }
