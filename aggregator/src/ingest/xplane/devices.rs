@@ -205,6 +205,11 @@ fn number(mut profiles: Vec<Profile>, is_taken: impl Fn(i32) -> bool, problems: 
     for profile in profiles {
         let profile = Arc::new(profile);
         let first = claimed.len();
+        if profile.has_threads && profile.devices.len() > 1 {
+            let why = "a thread that launched work of one device only is of its rank, and a launch is of the rank of its work; other rows of \
+                       threads are of all ranks of the file";
+            problems.push(OmissionRow::note("rows of threads", why).file(profile.shown()));
+        }
         claimed.extend(devices(&profile).into_iter().zip(free.by_ref()).map(|(device, rank)| Claimed {
             rank,
             profile: profile.clone(),

@@ -47,7 +47,6 @@ impl<'a> Loader<'a> {
                     if owner.is_some_and(|owner| Some(owner) != self.claimed.device) {
                         continue;
                     }
-                    self.counts.of_all += i64::from(is_divided && owner.is_none());
                     self.thread_row(
                         plane,
                         &event,

@@ -41,8 +41,6 @@ pub(super) struct Counts {
     pub(super) replaced_names: i64,
     pub(super) absolute_lines: i64,
     pub(super) kinds_without_room: i64,
-    /// Rows of threads that launched work of no single rank.
-    pub(super) of_all: i64,
     /// Lines that repeat others, with their events.
     pub(super) derived: BTreeMap<String, i64>,
 }
@@ -211,9 +209,8 @@ impl<'a> Loader<'a> {
 
     /// What was counted.
     fn omissions(&self) -> Vec<OmissionRow> {
-        let Counts {
-            aggregated, nameless, long_names, replaced_names, absolute_lines, kinds_without_room, of_all, ..
-        } = self.counts;
+        let Counts { aggregated, nameless, long_names, replaced_names, absolute_lines, kinds_without_room, .. } =
+            self.counts;
         let clock = self.claimed.profile.clock;
         let mut omissions = Vec::new();
         if let Some(first) = self.losses.first {
@@ -240,11 +237,6 @@ impl<'a> Loader<'a> {
                 "the file does not say when it was recorded; its times are only comparable with each other",
             ),
             ("lines", mixed, "their times count from 1970, and not from the start of the recording"),
-            (
-                "rows of threads",
-                of_all,
-                "their threads launched no work of a single rank, so that each rank of the file has them",
-            ),
         ];
         omissions.extend(counted(&self.rows.lost(), OmissionRow::lost));
         omissions.extend(counted(&lost, OmissionRow::lost));

@@ -4,6 +4,11 @@ use rustc_hash::FxHashMap;
 
 use crate::ingest::xplane::wire::{Damage, Message};
 
+/// Characters of a number. Texts of events are looked at for each event, so that longer ones would take long.
+const MAX_DIGITS: usize = 20;
+/// Characters of details, and of the name of an operation, that are looked at.
+pub(super) const MAX_DETAILS: usize = 1 << 10;
+
 /// The names that are used. Source: openxla/xla xla/tsl/profiler/utils/xplane_schema.cc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
@@ -72,7 +77,8 @@ impl<'a> Stat<'a> {
         match self {
             Self::Integer(value) => Some(value),
             // Annotations of JAX may state numbers as texts.
-            Self::Text(text) => std::str::from_utf8(text).ok()?.parse().ok(),
+            Self::Text(text) if text.len() <= MAX_DIGITS => std::str::from_utf8(text).ok()?.parse().ok(),
+            Self::Text(_) => None,
             Self::Double(_) => None,
         }
     }
@@ -195,6 +201,7 @@ impl<'a> Facts<'a> {
 
 /// A value in details such as ` grid:4,1,1 block:256,1,1 occ_pct:50`.
 pub(super) fn detail<'a>(details: &'a [u8], key: &str) -> Option<&'a str> {
+    let details = &details[..details.len().min(MAX_DETAILS)];
     let mut words = std::str::from_utf8(details).ok()?.split_ascii_whitespace();
     words.find_map(|word| word.strip_prefix(key)?.strip_prefix(':'))
 }

@@ -18,7 +18,7 @@ use crate::ingest::xplane::collectives::{Found, Origin};
 use crate::ingest::xplane::hlo::{Instruction, instruction, name_in};
 use crate::ingest::xplane::load::{Loader, description};
 use crate::ingest::xplane::space::{Described, Event, Line, Plane};
-use crate::ingest::xplane::stats::{Facts, detail};
+use crate::ingest::xplane::stats::{Facts, MAX_DETAILS, Stat, detail};
 use crate::model::{KernelUse, Kind, NONE};
 
 /// Lines of a device whose events are ranges: they hold work.
@@ -48,12 +48,12 @@ impl<'a> Loader<'a> {
             if self.description.is_none() {
                 self.description = Some(description(self.claimed.rank, device, &plane.stats));
             }
-            let mut kinds = Kinds::default();
+            let (mut kinds, mut ranges) = (Kinds::default(), Kinds::default());
             for line in self.lines(&plane) {
                 let base = Added { device: Some(device.number), stream: Some(line.id), ..Added::default() };
                 match line.name {
                     STEPS => self.steps(&plane, &line, base),
-                    name if RANGES.contains(&name) => self.ranges(&plane, &line, base),
+                    name if RANGES.contains(&name) => self.ranges(&plane, &line, base, &mut ranges),
                     b"XLA Ops" | b"Sparse Core Ops" if device.is_tpu => {
                         self.operations(&plane, &line, base, (Origin::Line, &mut kinds));
                     }
@@ -75,15 +75,12 @@ impl<'a> Loader<'a> {
         Added { start: times.start, end: times.end, ..base }
     }
 
-    fn ranges(&mut self, plane: &Plane<'a>, line: &Line<'a>, base: Added) {
+    fn ranges(&mut self, plane: &Plane<'a>, line: &Line<'a>, base: Added, kinds: &mut Kinds) {
         for event in line.events() {
             let Some(event) = self.event(plane, event) else { continue };
-            let kind = plane.kinds.get(&event.kind).copied().unwrap_or_default();
-            let name = if kind.display.is_empty() { kind.name } else { kind.display };
-            self.counts.nameless += i64::from(name.is_empty());
-            let name = self.name(name, "unknown range");
+            let known = self.known(plane, event.kind, kinds, true);
             let row = self.times_in(line, &event, base);
-            self.rows.add_named(Kind::GpuUserAnnotation, name, row);
+            self.rows.add_named(Kind::GpuUserAnnotation, known.name, row);
         }
     }
 
@@ -92,8 +89,7 @@ impl<'a> Loader<'a> {
         for (at, event) in line.events().enumerate() {
             let Some(event) = self.event(plane, event) else { continue };
             let kind = plane.kinds.get(&event.kind).copied().unwrap_or_default();
-            let named =
-                [kind.name, kind.display].into_iter().find_map(|name| std::str::from_utf8(name).ok()?.parse().ok());
+            let named = [kind.name, kind.display].into_iter().find_map(|name| Stat::Text(name).integer());
             let facts = plane.facts(&event);
             let number = named.or(facts.step).or(facts.group).unwrap_or(at as i64);
             let row = self.times_in(line, &event, base);
@@ -125,7 +121,8 @@ impl<'a> Loader<'a> {
 
     /// A kernel whose HLO operation is a collective communicates, whatever its name is.
     fn collective_of_operator(&mut self, id: i64, facts: &Facts<'a>) {
-        let Some(hlo) = facts.hlo_op.and_then(|name| std::str::from_utf8(name).ok()) else { return };
+        let hlo = facts.hlo_op.filter(|name| name.len() <= MAX_DETAILS);
+        let Some(hlo) = hlo.and_then(|name| std::str::from_utf8(name).ok()) else { return };
         if let Instruction::Collective(collective) = instruction("", hlo, "") {
             self.found_collective(id, Origin::Kernel, Rc::new(Instruction::Collective(collective)), hlo.into());
         }
