@@ -5,6 +5,7 @@ pub mod kineto;
 mod memory;
 pub mod mixed;
 pub mod nsys;
+pub mod rocprof;
 mod rows;
 pub mod run;
 pub mod snapshot;

@@ -10,3 +10,4 @@ pub(crate) mod number;
 pub mod pickle;
 pub(crate) mod text;
 pub(crate) mod value;
+pub mod visit;

@@ -4,7 +4,7 @@
 //! ```text
 //! read     plan: which file is which rank and window. find: files, directories, archives ─ probe: headers ─ survey:
 //!          windows and jobs
-//! bytes    input ─ gunzip ─ blocks ─ json, number, text, value; pickle
+//! bytes    input ─ gunzip ─ blocks ─ json, number, text, value; pickle; visit: JSON of other formats
 //! columns  piece: cut at event starts ─ event: columns ─ rows: one table  (stream: one thread reads, all parse)
 //! meaning  steps ─ flight recorder ─ collectives ─ memory, devices, arrows ─ details of operators
 //! read     load: RankData
@@ -41,14 +41,15 @@ mod read;
 pub mod write;
 
 pub use bytes::pickle;
+pub use bytes::visit as json;
 pub use error::Error;
 pub use meaning::flight_dump::{FlightDump, FlightEntry, FlightFrame, FlightGroup, FlightPosition, RankLists};
 pub use meaning::names::{algorithm, kernel_dtype, operation};
 pub use meaning::steps::{LEFT_OUT_MARKS, Steps, find_steps, steps_of_marks};
 pub use read::{
     FlightDumps, HEAD_BYTES, MemoryShare, OtherFormat, Parsed, Plan, PlanOptions, RankSource, TraceFile, Window,
-    WindowChoice, check_any_blocks, file_name, flight_dumps, is_inspector, is_sqlite, is_xplane, load, load_detailed,
-    load_windows, load_windows_detailed, other_format, parse_only, plan, rank_of_name,
+    WindowChoice, check_any_blocks, file_name, flight_dumps, is_inspector, is_rocprof, is_sqlite, is_xplane, load,
+    load_detailed, load_windows, load_windows_detailed, other_format, parse_only, plan, rank_of_name,
 };
 
 /// Opens a text to read it: a file or an object, compressed with gzip or zstd or not. Its first bytes decide which. Damage of a

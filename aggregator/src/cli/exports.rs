@@ -1,9 +1,10 @@
-//! Finds exports of Nsight Systems, profiles of XLA and dumps of NCCL's Inspector among paths, by the content of files.
+//! Finds exports of Nsight Systems, profiles of XLA, dumps of NCCL's Inspector and JSON of rocprofv3 among paths, by the content of
+//! files.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use kineto::{HEAD_BYTES, PlanOptions, is_sqlite, is_xplane};
+use kineto::{HEAD_BYTES, PlanOptions, is_rocprof, is_sqlite, is_xplane};
 use trace::place::{self, Entry};
 use trace::{MANIFEST_FILE, OmissionRow, Text};
 
@@ -26,6 +27,8 @@ pub(super) struct Exports {
     pub(super) profiles: Vec<PathBuf>,
     /// Dumps of NCCL's Inspector.
     pub(super) dumps: Vec<PathBuf>,
+    /// JSON of rocprofv3.
+    pub(super) records: Vec<PathBuf>,
     /// The paths that may have traces of torch.profiler.
     pub(super) traces: Vec<PathBuf>,
     /// Reports of Nsight Systems, and exports in other formats, without one in SQLite.
@@ -42,6 +45,7 @@ enum Kind {
     Export,
     Profile,
     Dump,
+    Records,
     Other,
 }
 
@@ -56,6 +60,7 @@ fn kind(path: &Path) -> Result<Kind, Error> {
         () if is_sqlite(&head) => Kind::Export,
         () if is_xplane(&name, &head) => Kind::Profile,
         () if is_here && is_inspector_dump(path)? => Kind::Dump,
+        () if is_rocprof(&head) => Kind::Records,
         () => Kind::Other,
     })
 }
@@ -74,6 +79,7 @@ impl Exports {
                     Kind::Export => &mut found.files,
                     Kind::Profile => &mut found.profiles,
                     Kind::Dump => &mut found.dumps,
+                    Kind::Records => &mut found.records,
                     Kind::Other => &mut found.traces,
                 }
                 .push(path.clone());
@@ -81,7 +87,7 @@ impl Exports {
                 found.traces.push(path.clone());
             }
         }
-        if [&found.files, &found.profiles, &found.dumps].iter().any(|files| files.len() > MAX_FILES) {
+        if [&found.files, &found.profiles, &found.dumps, &found.records].iter().any(|files| files.len() > MAX_FILES) {
             let why = format!("there are more than {MAX_FILES} files of one format");
             return Err(Error::NoInput { path: paths.first().cloned().unwrap_or_default(), why });
         }
@@ -93,7 +99,7 @@ impl Exports {
             }
             found.traces = paths.to_vec();
         }
-        for files in [&mut found.files, &mut found.profiles, &mut found.dumps] {
+        for files in [&mut found.files, &mut found.profiles, &mut found.dumps, &mut found.records] {
             files.sort();
             files.dedup();
         }
@@ -102,9 +108,9 @@ impl Exports {
         Ok(found)
     }
 
-    /// Whether there is no export, no profile and no dump.
+    /// Whether there is no export, no profile and no other recording.
     pub(super) fn is_empty(&self) -> bool {
-        self.files.is_empty() && self.profiles.is_empty() && self.dumps.is_empty()
+        [&self.files, &self.profiles, &self.dumps, &self.records].iter().all(|files| files.is_empty())
     }
 
     /// Searches a directory. Returns whether something in it may be a trace.
@@ -142,6 +148,7 @@ impl Exports {
                         self.profiles.push(path);
                     }
                     Ok(Kind::Dump) => self.dumps.push(path),
+                    Ok(Kind::Records) => self.records.push(path),
                     Ok(Kind::Other) if is_twin(&name) => twins.push(path),
                     Ok(Kind::Other) => has_traces |= may_have_traces(&name),
                     Err(error) => self.unreadable.push((path, error.to_string())),
@@ -167,8 +174,8 @@ impl Exports {
         let unread = |(path, why): &(PathBuf, String)| OmissionRow::lost("file", why.as_str()).file(shown(path));
         let remarks = self.reports.iter().map(report).chain(self.twins.iter().map(twin));
         let remarks = remarks.chain(self.unreadable.iter().map(unread)).collect();
-        let files =
-            JobFiles { exports: &self.files, profiles: &self.profiles, dumps: &self.dumps, traces: &self.traces };
+        let Self { files, profiles, dumps, records, traces, .. } = self;
+        let files = JobFiles { exports: files, profiles, dumps, records, traces };
         MixedSource::open(files, remarks, options)
     }
 }

@@ -54,8 +54,9 @@ pub(super) fn traces(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, Error> {
             Err(Error::NoInput { path, why })
         }
         Input::Exports(exports) => {
-            let why = "only traces of torch.profiler become a run; analyze it directly".to_string();
-            let first = exports.files.into_iter().chain(exports.profiles).chain(exports.dumps).next();
+            let why = "it is a recording of another tool than torch.profiler; analyze it directly".to_string();
+            let others = exports.profiles.into_iter().chain(exports.dumps).chain(exports.records);
+            let first = exports.files.into_iter().chain(others).next();
             Err(Error::NoInput { path: first.unwrap_or_default(), why })
         }
         Input::Snapshots(paths) => {

@@ -141,7 +141,7 @@ pub(super) enum Input {
     Traces(Vec<PathBuf>),
     /// Snapshots of torch's allocator, one file for each rank.
     Snapshots(Vec<PathBuf>),
-    /// SQLite exports of Nsight Systems or profiles of XLA, perhaps beside traces.
+    /// Exports of Nsight Systems, profiles of XLA or JSON of rocprofv3, perhaps beside traces.
     Exports(Exports),
 }
 

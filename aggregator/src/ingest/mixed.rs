@@ -1,5 +1,5 @@
-//! Jobs of other formats than torch.profiler's: exports of Nsight Systems and profiles of XLA, alone, together, or beside traces of
-//! torch.profiler of other ranks.
+//! Jobs of other formats than torch.profiler's: exports of Nsight Systems, profiles of XLA and JSON of rocprofv3, alone, together, or beside
+//! traces of torch.profiler of other ranks.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use crate::base::units;
 use crate::ingest::inspector::InspectorSource;
 use crate::ingest::kineto::KinetoSource;
 use crate::ingest::nsys::NsysSource;
+use crate::ingest::rocprof::RocprofSource;
 use crate::ingest::source::{Source, SourceInfo};
 use crate::ingest::xplane::XplaneSource;
 use crate::model::{RankData, RankOutline};
@@ -24,6 +25,7 @@ enum Part {
     Exports(NsysSource),
     Profiles(XplaneSource),
     Dumps(InspectorSource),
+    Records(RocprofSource),
 }
 
 impl Part {
@@ -33,6 +35,7 @@ impl Part {
             Self::Exports(source) => source,
             Self::Profiles(source) => source,
             Self::Dumps(source) => source,
+            Self::Records(source) => source,
         }
     }
 
@@ -43,6 +46,7 @@ impl Part {
             Self::Exports(source) => source.files().collect(),
             Self::Profiles(source) => source.files().collect(),
             Self::Dumps(source) => source.files().collect(),
+            Self::Records(source) => source.files().collect(),
         }
     }
 }
@@ -56,11 +60,13 @@ pub struct JobFiles<'a> {
     pub profiles: &'a [PathBuf],
     /// Dumps of NCCL's Inspector.
     pub dumps: &'a [PathBuf],
+    /// JSON of rocprofv3.
+    pub records: &'a [PathBuf],
     /// Traces of torch.profiler, and directories of them.
     pub traces: &'a [PathBuf],
 }
 
-/// A job whose ranks were recorded by Nsight Systems or XLA's profiler, or some by these and others by torch.profiler.
+/// A job whose ranks were recorded by Nsight Systems, XLA's profiler or rocprofv3, or some by these and others by torch.profiler.
 #[derive(Clone, Debug)]
 pub struct MixedSource {
     /// One or several.
@@ -72,8 +78,7 @@ impl MixedSource {
     /// Opens the files of each format, if there are any. `remarks` are about files beside them.
     ///
     /// # Errors
-    /// Those of [`NsysSource::open`], [`XplaneSource::open`] and [`KinetoSource::open`]; [`Error::NoInput`] if two formats have one rank, or
-    /// if there is no file.
+    /// Those of the sources; [`Error::NoInput`] if two formats have one rank, or if there is no file.
     pub fn open(files: JobFiles<'_>, mut remarks: Vec<OmissionRow>, options: PlanOptions) -> Result<Self, Error> {
         let options = PlanOptions { exports_are_read: true, ..options };
         let mut parts: Vec<Part> = Vec::new();
@@ -83,7 +88,14 @@ impl MixedSource {
         if !files.exports.is_empty() {
             let taken = ranks(&parts);
             let exports = NsysSource::open_beside(files.exports, options.max_memory_bytes, &taken)?;
-            parts.push(refuse_twice(Part::Exports(exports), &taken)?);
+            refuse_doubles(exports.files(), &taken)?;
+            parts.push(Part::Exports(exports));
+        }
+        if !files.records.is_empty() {
+            let taken = ranks(&parts);
+            let records = RocprofSource::open_beside(files.records, options.max_memory_bytes, &taken)?;
+            refuse_doubles(records.files(), &taken)?;
+            parts.push(Part::Records(records));
         }
         if !files.profiles.is_empty() {
             parts.push(Part::Profiles(XplaneSource::open_beside(files.profiles, options, &ranks(&parts))?));
@@ -91,7 +103,8 @@ impl MixedSource {
         if !files.dumps.is_empty() {
             let taken = ranks(&parts);
             let dumps = InspectorSource::open_beside(files.dumps, options.max_memory_bytes, &taken)?;
-            parts.push(refuse_twice(Part::Dumps(dumps), &taken)?);
+            refuse_doubles(dumps.files(), &taken)?;
+            parts.push(Part::Dumps(dumps));
         }
         if parts.is_empty() {
             return Err(Error::NoInput { path: PathBuf::new(), why: "there are no files".into() });
@@ -155,13 +168,11 @@ impl MixedSource {
     }
 }
 
-/// Refuses a rank that two formats have.
-fn refuse_twice(part: Part, taken: &BTreeSet<i32>) -> Result<Part, Error> {
-    if let Some((rank, file)) = part.files().into_iter().find(|(rank, _)| taken.contains(rank)) {
-        let why = format!("rank {rank} is in it and in a trace of another format; give one of them");
-        return Err(Error::NoInput { path: file.into(), why });
-    }
-    Ok(part)
+/// Refuses a rank that files of another format have too.
+fn refuse_doubles<'a>(mut files: impl Iterator<Item = (i32, &'a Path)>, taken: &BTreeSet<i32>) -> Result<(), Error> {
+    let Some((rank, file)) = files.find(|(rank, _)| taken.contains(rank)) else { return Ok(()) };
+    let why = format!("rank {rank} is in it and in the files of another format; give one of them");
+    Err(Error::NoInput { path: file.into(), why })
 }
 
 /// The ranks of some formats.

@@ -1,5 +1,7 @@
 //! What the sources of exports share: rows that become the columns of a rank, with steps and the collectives of its kernels.
 
+use std::collections::BTreeSet;
+
 use rustc_hash::FxHashMap;
 use trace::name_rules::NameClass;
 use trace::rank::{BelowOperators, Launches};
@@ -207,6 +209,20 @@ pub(super) fn collective_row(data: &RankData, (row, op): (usize, &'static str), 
         timing_source: "cupti".into(),
         event_id: Some(events.id[row]),
         ..CollectiveRow::default()
+    }
+}
+
+/// Tells communicators that nothing names apart by the streams of their kernels. Each process numbers its own streams, so their order counts.
+pub(super) fn by_order_of_streams(rows: &mut [CollectiveRow]) {
+    let streams: BTreeSet<(Option<i64>, Option<i64>)> = rows.iter().map(|row| (row.device_id, row.stream_id)).collect();
+    if streams.len() < 2 {
+        return;
+    }
+    for row in rows {
+        let stream = (row.device_id, row.stream_id);
+        let place = streams.iter().position(|other| *other == stream).unwrap_or_default() as i64 + 1;
+        row.comm_id = place;
+        row.comm_name = Some(format!("stream {place} of communication").into());
     }
 }
 

@@ -69,7 +69,7 @@ impl MapInput {
         Self { kind: Kind::Snapshots(source), info, max_memory_bytes: None, ranks }.checked(options)
     }
 
-    /// SQLite exports of Nsight Systems or profiles of XLA, perhaps beside traces. Ranks of one file count its size each.
+    /// Exports of Nsight Systems, profiles of XLA or JSON of rocprofv3, perhaps beside traces. Ranks of one file count its size each.
     ///
     /// # Errors
     /// [`Error::NothingSelected`] if no rank is left.

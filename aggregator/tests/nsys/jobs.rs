@@ -60,7 +60,7 @@ fn a_rank_of_both_formats_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let exported = small(directory.path(), "rank1.sqlite", "");
     let error = mixed(&exported, &trace(directory.path(), 2)).unwrap_err().to_string();
-    assert!(error.contains("rank 1 is in it and in a trace of another format"), "{error}");
+    assert!(error.contains("rank 1 is in it and in the files of another format"), "{error}");
 }
 
 /// Containers of different hosts may have one name.

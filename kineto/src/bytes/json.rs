@@ -17,16 +17,16 @@ const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
 
 /// A byte at which reading stopped, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub struct Fault {
     /// Position in the parsed slice.
-    pub(crate) at: usize,
+    pub at: usize,
     /// The reason.
-    pub(crate) what: FaultKind,
+    pub what: FaultKind,
 }
 
 /// The reason of a [`Fault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FaultKind {
+pub enum FaultKind {
     /// The bytes end inside a value.
     Cut,
     /// Another byte was expected.
@@ -46,18 +46,24 @@ impl FaultKind {
     }
 }
 
+impl std::fmt::Display for Fault {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "byte {}: {}", self.at, self.what.describe())
+    }
+}
+
 /// The inside of a string, between its quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Str<'a> {
+pub struct Str<'a> {
     /// The bytes as they stand in the file.
-    pub(crate) raw: &'a [u8],
+    pub raw: &'a [u8],
     /// Whether the bytes contain a backslash.
-    pub(crate) escaped: bool,
+    pub escaped: bool,
 }
 
 /// A position in a slice of JSON.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cursor<'a> {
+pub struct Cursor<'a> {
     bytes: &'a [u8],
     pos: usize,
 }
@@ -92,7 +98,7 @@ fn word_at(bytes: &[u8], pos: usize) -> Option<u64> {
 impl<'a> Cursor<'a> {
     /// A cursor at `pos` of `bytes`.
     #[inline]
-    pub(crate) fn new(bytes: &'a [u8], pos: usize) -> Self {
+    pub fn new(bytes: &'a [u8], pos: usize) -> Self {
         Self { bytes, pos }
     }
 
@@ -127,7 +133,7 @@ impl<'a> Cursor<'a> {
 
     /// The next byte, if there is one.
     #[inline(always)]
-    pub(crate) fn peek(&self) -> Option<u8> {
+    pub fn peek(&self) -> Option<u8> {
         self.bytes.get(self.pos).copied()
     }
 
@@ -140,7 +146,7 @@ impl<'a> Cursor<'a> {
     /// Steps over white space. Compact files have no blank or one; indented files have a line break and a run of
     /// blanks.
     #[inline(always)]
-    pub(crate) fn space(&mut self) {
+    pub fn space(&mut self) {
         while let Some(byte) = self.peek() {
             if byte > b' ' || !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
                 break;
@@ -160,7 +166,7 @@ impl<'a> Cursor<'a> {
 
     /// Steps over white space, then over `byte` if it is next.
     #[inline(always)]
-    pub(crate) fn eat(&mut self, byte: u8) -> bool {
+    pub fn eat(&mut self, byte: u8) -> bool {
         self.space();
         let found = self.peek() == Some(byte);
         self.pos += usize::from(found);
@@ -169,7 +175,7 @@ impl<'a> Cursor<'a> {
 
     /// Steps over white space, then over `byte`, which must be next.
     #[inline(always)]
-    pub(crate) fn need(&mut self, byte: u8, what: &'static str) -> Result<(), Fault> {
+    pub fn need(&mut self, byte: u8, what: &'static str) -> Result<(), Fault> {
         if self.eat(byte) { Ok(()) } else { self.expected(what) }
     }
 
@@ -214,7 +220,7 @@ impl<'a> Cursor<'a> {
 
     /// Reads a string, quotes included.
     #[inline(always)]
-    pub(crate) fn string(&mut self) -> Result<Str<'a>, Fault> {
+    pub fn string(&mut self) -> Result<Str<'a>, Fault> {
         self.need(b'"', "a string")?;
         self.string_rest()
     }
@@ -252,7 +258,7 @@ impl<'a> Cursor<'a> {
     ///
     /// Most writers put no blank or one around commas and colons, so this form is tried first, three bytes at a time.
     #[inline(always)]
-    pub(crate) fn member(&mut self, first: bool) -> Result<Option<Str<'a>>, Fault> {
+    pub fn member(&mut self, first: bool) -> Result<Option<Str<'a>>, Fault> {
         const COMMA: u64 = u32::from_le_bytes(*b", \"\0") as u64;
         const COLON: u64 = u16::from_le_bytes(*b": ") as u64;
         match word_at(self.bytes, self.pos) {
@@ -277,7 +283,7 @@ impl<'a> Cursor<'a> {
 
     /// Reads a number, `true`, `null`, `NaN`, `N/A`: everything up to a separator.
     #[inline(always)]
-    pub(crate) fn word(&mut self) -> Result<&'a [u8], Fault> {
+    pub fn word(&mut self) -> Result<&'a [u8], Fault> {
         let start = self.pos;
         // Step over digits, points and signs eight at a time.
         while let Some(word) = word_at(self.bytes, self.pos) {
@@ -303,7 +309,7 @@ impl<'a> Cursor<'a> {
 
     /// Steps over any value.
     #[inline]
-    pub(crate) fn skip(&mut self) -> Result<(), Fault> {
+    pub fn skip(&mut self) -> Result<(), Fault> {
         match self.peek() {
             Some(b'"') => {
                 self.pos += 1;

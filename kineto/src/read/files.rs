@@ -41,8 +41,8 @@ pub struct PlanOptions {
     /// The memory that rows may take together while they are read; `None`: no limit. Every thread reads one rank at a time,
     /// and each rank may take an equal part. The rest of a larger trace becomes an omission.
     pub max_memory_bytes: Option<u64>,
-    /// Other readers read the SQLite exports and the profiles of XLA among the files, which hold other ranks: neither those nor missing ranks
-    /// are listed.
+    /// Other readers read the exports and profiles of other tools among the files, which hold other ranks: neither those nor missing ranks are
+    /// listed.
     pub exports_are_read: bool,
 }
 

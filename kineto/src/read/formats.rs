@@ -19,8 +19,9 @@ pub const HEAD_BYTES: u64 = 64;
 const SQLITE_EXPORT: &str = "an SQLite export of Nsight Systems";
 const XPLANE: &str = "a profile of XLA (XPlane)";
 const INSPECTOR: &str = "a dump of NCCL's Inspector";
+const ROCPROF: &str = "JSON of rocprofv3";
 /// The formats that other sources of ranks read.
-pub(crate) const READ_ELSEWHERE: [&str; 3] = [SQLITE_EXPORT, XPLANE, INSPECTOR];
+pub(crate) const READ_ELSEWHERE: [&str; 4] = [SQLITE_EXPORT, XPLANE, INSPECTOR, ROCPROF];
 /// How the names of planes begin.
 const PLANES: [&str; 5] = ["/host:", "/device:", "/virtualdevice:", "Task Environment", "#Chip"];
 /// How a dump of the Inspector begins, without spaces.
@@ -49,6 +50,9 @@ pub(crate) fn other_format_of(name: &str, head: &[u8]) -> Option<OtherFormat> {
     if is_inspector(head) {
         return format(INSPECTOR, "`rankscope analyze` reads it as a file of this machine");
     }
+    if is_rocprof(head) {
+        return format(ROCPROF, "`rankscope analyze` reads it");
+    }
     if head.starts_with(b"PAR1") {
         return format("a Parquet file", "name the directory of its run, the one with run.json");
     }
@@ -70,6 +74,18 @@ pub(crate) fn other_format_of(name: &str, head: &[u8]) -> Option<OtherFormat> {
 /// Whether a file with these first bytes is an SQLite database.
 pub fn is_sqlite(head: &[u8]) -> bool {
     head.starts_with(b"SQLite format 3\0")
+}
+
+/// Whether a file with these first bytes is JSON of rocprofv3: it begins with this member.
+pub fn is_rocprof(head: &[u8]) -> bool {
+    let mut rest = head.trim_ascii_start();
+    for part in [&b"{"[..], b"\"rocprofiler-sdk-tool\""] {
+        match rest.strip_prefix(part) {
+            Some(after) => rest = after.trim_ascii_start(),
+            None => return false,
+        }
+    }
+    true
 }
 
 /// Whether a file is a profile of XLA: by its name, so that a damaged one is said to be damaged, or by its first bytes, which are the length
@@ -114,6 +130,12 @@ mod tests {
         assert_eq!(name("rank0.json", b"{"), None);
         assert_eq!(name("a-pid7.log", b"{ \"header\": {\n \"id\": \"0x1f\","), Some(INSPECTOR));
         assert_eq!(name("a-pid7.log", b"{\"header\":{\"id\":7"), None);
+    }
+
+    #[test]
+    fn json_of_rocprofv3_begins_with_its_member() {
+        assert!(is_rocprof(b" {\n  \"rocprofiler-sdk-tool\": ["));
+        assert!(!is_rocprof(b"{\"traceEvents\": [") && !is_rocprof(b"[\"rocprofiler-sdk-tool\"]"));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::columns::header::{
 };
 use crate::columns::stream::MAX_VALUE_BYTES;
 use crate::read::find::Candidate;
-use crate::read::formats::{OtherFormat, other_format_of};
+use crate::read::formats::{OtherFormat, is_rocprof, other_format_of};
 use crate::read::names::torch_name;
 
 /// Bytes that are read at a time while looking for the header of a file.
@@ -49,6 +49,7 @@ pub(crate) fn probe(candidate: &Candidate, search_tail: bool) -> Result<Probe, E
     let mut bytes = Vec::new();
     let mut done_bytes = 0;
     let not_a_trace = |why: String| Err(Error::not_a_trace(shown, &why));
+    let unread = |OtherFormat { name: format, instead }| Error::UnreadFormat { path: shown.clone(), format, instead };
     loop {
         match parser.step(&bytes) {
             HeaderStep::Events(at) => {
@@ -58,8 +59,7 @@ pub(crate) fn probe(candidate: &Candidate, search_tail: bool) -> Result<Probe, E
             HeaderStep::Done(_) => return Err(Error::OtherJson { path: shown.clone() }),
             HeaderStep::Wrong(fault) => {
                 if let Some(format) = other_format_of(name, &bytes) {
-                    let OtherFormat { name: format, instead } = format;
-                    return Err(Error::UnreadFormat { path: shown.clone(), format, instead });
+                    return Err(unread(format));
                 }
                 return not_a_trace(format!("byte {}: {}", done_bytes + fault.at, fault.what.describe()));
             }
@@ -71,6 +71,11 @@ pub(crate) fn probe(candidate: &Candidate, search_tail: bool) -> Result<Probe, E
                 bytes.resize(before + PROBE_BYTES.max(before), 0);
                 let got = input.fill(&mut bytes[before..]);
                 bytes.truncate(before + got);
+                // It is JSON too, and its single member may be the whole file.
+                if done_bytes + before == 0 && is_rocprof(&bytes) {
+                    return other_format_of(name, &bytes)
+                        .map_or_else(|| not_a_trace(String::new()), |of| Err(unread(of)));
+                }
                 if got == 0 {
                     let why = input.failure.take();
                     let empty = if input.read_bytes == 0 { "it is empty" } else { "it ends before its events" };

@@ -16,7 +16,7 @@ use trace::rank::Launches;
 use trace::{CollectiveRow, CommRow, OmissionRow};
 
 use crate::base::units;
-use crate::ingest::rows::{collective_kernels, collective_row, list};
+use crate::ingest::rows::{by_order_of_streams, collective_kernels, collective_row, list};
 use crate::ingest::xplane::hlo::{self, Group, Groups, Instruction, Part};
 use crate::model::{Collective, RankData};
 
@@ -86,8 +86,8 @@ pub(super) fn collectives(data: &mut RankData, found: &[Found], ranks: &[i32], h
         comms.assign(&mut row, whole.groups);
         collectives.push(row);
     }
-    if has_streams {
-        comms.by_stream(&mut collectives);
+    if has_streams && comms.unstated == collectives.len() as i64 {
+        by_order_of_streams(&mut collectives);
     }
     collectives.sort_by_key(|row| (row.start_ns, row.event_id));
     let (comms, remarks) = comms.finish(&collectives);
@@ -184,21 +184,6 @@ impl<'a> Comms<'a> {
                 row.comm_id = id_of(&[-1, rank]);
                 self.unknown += 1;
             }
-        }
-    }
-
-    /// Without groups, the streams tell communicators apart. Each device numbers its own, so their order counts.
-    fn by_stream(&self, rows: &mut [CollectiveRow]) {
-        let is_unstated = |row: &CollectiveRow| row.comm_id == 0 && row.comm_size.is_none();
-        let streams: BTreeSet<Option<i64>> =
-            rows.iter().filter(|row| is_unstated(row)).map(|row| row.stream_id).collect();
-        if streams.len() < 2 || self.unstated < rows.len() as i64 {
-            return;
-        }
-        for row in rows {
-            let place = streams.iter().position(|stream| *stream == row.stream_id).unwrap_or_default() as i64 + 1;
-            row.comm_id = place;
-            row.comm_name = Some(format!("stream {place} of communication").into());
         }
     }
 
