@@ -16,6 +16,7 @@
 //! | `nsys` | an SQLite export of Nsight Systems | rows in the order of time, the same each time |
 //! | `xplane` | a profile of XLA | rows in the order of time, the same each time |
 //! | `inspector` | a dump of NCCL's Inspector | rows in the order of time, the same each time |
+//! | `rocprof` | JSON of rocprofv3 | rows in the order of time, the same each time |
 
 mod columns;
 mod input;
@@ -34,7 +35,7 @@ pub use trace::check_any_manifest as manifest;
 pub type Check = (&'static str, fn(&[u8]));
 
 /// All checks.
-pub const CHECKS: [Check; 13] = [
+pub const CHECKS: [Check; 14] = [
     ("kineto", kineto),
     ("cupti", cupti),
     ("shards", shards),
@@ -48,6 +49,7 @@ pub const CHECKS: [Check; 13] = [
     ("nsys", nsys),
     ("xplane", xplane),
     ("inspector", inspector),
+    ("rocprof", rocprof),
 ];
 
 /// A trace of torch.profiler.
@@ -78,6 +80,11 @@ pub fn xplane(bytes: &[u8]) {
 /// A dump of NCCL's Inspector. Ranks read its file again.
 pub fn inspector(bytes: &[u8]) {
     in_file(bytes, aggregator::ingest::inspector::check_any_dump);
+}
+
+/// JSON of rocprofv3. Ranks read its file again.
+pub fn rocprof(bytes: &[u8]) {
+    in_file(bytes, aggregator::ingest::rocprof::check_any_records);
 }
 
 fn in_file(bytes: &[u8], check: fn(&std::path::Path)) {

@@ -70,6 +70,11 @@ fn a_changed_profile_of_xla_is_an_error_or_rows() -> io::Result<()> {
 }
 
 #[test]
+fn changed_json_of_rocprofv3_is_an_error_or_rows() -> io::Result<()> {
+    check_all(&["rocprof"], 2, insert_token)
+}
+
+#[test]
 fn each_check_has_a_target() -> io::Result<()> {
     let mut found: Vec<String> = std::fs::read_dir(folder("fuzz_targets"))?
         .map(|entry| Ok(entry?.file_name().to_string_lossy().trim_end_matches(".rs").to_string()))
