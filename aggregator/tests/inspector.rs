@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use aggregator::ingest::inspector::{InspectorSource, is_inspector_dump};
+use aggregator::ingest::inspector::InspectorSource;
 use aggregator::ingest::source::Source;
 use aggregator::{Analysis, Options, analyze};
 
@@ -118,7 +118,7 @@ fn the_example_of_the_readme_is_a_collective_without_times() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("example-hostname-pid1639453.log");
     fs::write(&file, OF_README).unwrap();
-    assert!(is_inspector_dump(&file).unwrap());
+    assert!(kineto::is_inspector(OF_README.as_bytes()));
     let source = InspectorSource::open(&[file]).unwrap();
     assert_eq!((source.ranks(), source.info().world_size), (vec![2], Some(8)));
     let data = source.load(2).unwrap();
@@ -192,7 +192,7 @@ fn dumps_of_two_jobs_and_other_files_are_refused() {
     assert!(error.contains("is of rank 3") && error.contains("one job"), "{error}");
     for other in ["", "{}", "{\"traceEvents\":[]}", "[{\"header\":1}]"] {
         fs::write(&files[4], other).unwrap();
-        assert!(!is_inspector_dump(&files[4]).unwrap(), "{other}");
+        assert!(!kineto::is_inspector(other.as_bytes()), "{other}");
     }
     assert!(InspectorSource::open(&files[4..]).is_err());
 }

@@ -112,6 +112,20 @@ fn records_of_a_process_are_rows_with_their_names_and_devices() {
 }
 
 #[test]
+fn a_compressed_file_is_read_as_its_text() {
+    let directory = tempfile::tempdir().unwrap();
+    let plain = write(&directory.path().join("a/7_results.json"), &[process(70, &kernels())]);
+    let packed = directory.path().join("b/7_results.json.gz");
+    fs::create_dir(directory.path().join("b")).unwrap();
+    fs::write(&packed, fixtures::small_trace::gzip(&fs::read(&plain).unwrap())).unwrap();
+    let rows = |path: &Path| RocprofSource::open(&[path.to_path_buf()]).unwrap().load(0).unwrap().events;
+    assert_eq!(rows(&packed), rows(&plain));
+    let cut = &fs::read(&packed).unwrap()[..300];
+    fs::write(&packed, cut).unwrap();
+    assert!(RocprofSource::open(&[packed]).unwrap_err().to_string().contains("7_results.json.gz"));
+}
+
+#[test]
 fn processes_are_ranks_by_their_files_or_in_order() {
     let directory = tempfile::tempdir().unwrap();
     let both = [process(70, &kernels()), process(71, ""), process(72, &kernels())];

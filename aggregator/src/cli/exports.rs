@@ -2,14 +2,14 @@
 //! files.
 
 use std::collections::BTreeSet;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use kineto::{HEAD_BYTES, PlanOptions, is_rocprof, is_sqlite, is_xplane};
+use kineto::{HEAD_BYTES, PlanOptions, is_inspector, is_rocprof, is_sqlite, is_xplane};
 use trace::place::{self, Entry};
 use trace::{MANIFEST_FILE, OmissionRow, Text};
 
 use crate::Error;
-use crate::ingest::inspector::is_inspector_dump;
 use crate::ingest::mixed::{JobFiles, MixedSource};
 
 /// Directories inside directories that are searched, and files that are looked at: as for traces.
@@ -56,13 +56,21 @@ fn kind(path: &Path) -> Result<Kind, Error> {
     let is_here = !place::is_url(path) && path.as_os_str() != "-";
     let head = if is_here { place::first_bytes(path, HEAD_BYTES) } else { Ok(Vec::new()) };
     let head = head.map_err(|source| Error::Io { path: path.into(), source })?;
+    // Of a file that is compressed, the text counts. A damaged one is left to the reader of traces.
+    let text = if is_here { first_text(path).unwrap_or_default() } else { Vec::new() };
     Ok(match () {
         () if is_sqlite(&head) => Kind::Export,
         () if is_xplane(&name, &head) => Kind::Profile,
-        () if is_here && is_inspector_dump(path)? => Kind::Dump,
-        () if is_rocprof(&head) => Kind::Records,
+        () if is_inspector(&text) => Kind::Dump,
+        () if is_rocprof(&text) => Kind::Records,
         () => Kind::Other,
     })
+}
+
+fn first_text(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    kineto::open_text(path)?.take(HEAD_BYTES).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 impl Exports {

@@ -20,14 +20,6 @@ use crate::model::RankData;
 
 use processes::{Process, processes};
 
-/// Whether a file is a dump of the Inspector, by its first bytes.
-///
-/// # Errors
-/// [`Error::Io`]: whether it is one is unknown.
-pub fn is_inspector_dump(path: &Path) -> Result<bool, Error> {
-    objects::is_dump(path).map_err(|source| Error::Io { path: path.into(), source })
-}
-
 /// The processes of one job, by their dumps.
 #[derive(Clone, Debug)]
 pub struct InspectorSource {

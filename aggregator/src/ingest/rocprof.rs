@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use trace::{OmissionRow, Text, place};
+use trace::{OmissionRow, Text};
 
 use crate::Error;
 use crate::base::units;
@@ -44,22 +44,16 @@ fn unread(path: &Path, why: impl std::fmt::Display) -> Error {
     Error::NoInput { path: path.into(), why: format!("it cannot be read as JSON of rocprofv3: {why}") }
 }
 
-/// Reads a file of at most `max_bytes`.
+/// Reads a file, compressed or not, whose text has at most `max_bytes`.
 fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, Error> {
     let io = |source| Error::Io { path: path.into(), source };
-    let opened = place::open(path).map_err(io)?;
-    let size_bytes = opened.size_bytes().map_err(io)?;
-    if size_bytes > max_bytes {
-        let size = |bytes: u64| units::bytes(i64::try_from(bytes).unwrap_or(i64::MAX));
-        let why = format!(
-            "it takes {} of memory, and rows and files may take {}; give more with --max-memory",
-            size(size_bytes),
-            size(max_bytes)
-        );
+    let mut bytes = Vec::new();
+    kineto::open_text(path).map_err(io)?.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() as u64 > max_bytes {
+        let size = units::bytes(i64::try_from(max_bytes).unwrap_or(i64::MAX));
+        let why = format!("it takes more memory than the {size} that files may take; give more with --max-memory");
         return Err(Error::NoInput { path: path.into(), why });
     }
-    let mut bytes = Vec::new();
-    opened.take(max_bytes).read_to_end(&mut bytes).map_err(io)?;
     Ok(bytes)
 }
 

@@ -97,17 +97,6 @@ pub(super) struct Damage {
     pub(super) cut: Option<String>,
 }
 
-/// Whether a file begins as a dump. Of a file that is compressed, its text counts.
-///
-/// # Errors
-/// That of opening the file: whether it is a dump is unknown.
-pub(super) fn is_dump(path: &Path) -> io::Result<bool> {
-    let mut head = Vec::new();
-    // A damaged beginning is no dump.
-    let _ = kineto::open_text(path)?.take(kineto::HEAD_BYTES).read_to_end(&mut head);
-    Ok(kineto::is_inspector(&head))
-}
-
 /// Reads the objects of a file in their order, until `take` returns false. Objects without the parts of an operation count as damage.
 ///
 /// # Errors
