@@ -1,5 +1,7 @@
 //! Dumps of NCCL's Inspector as ranks: written here as the plugin writes them, from the description in its README and source.
 
+#![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -72,14 +72,9 @@ pub(super) struct Found {
 /// # Errors
 /// As [`InspectorSource::open`](super::InspectorSource::open).
 pub(super) fn processes(paths: &[PathBuf], taken: &BTreeSet<i32>) -> Result<Found, Error> {
-    let of_files: Vec<Result<(Vec<Process>, Vec<OmissionRow>), Error>> =
-        paths.par_iter().map(|path| of_file(path)).collect();
-    let (mut processes, mut problems) = (Vec::new(), Vec::new());
-    for of_file in of_files {
-        let (found, remarks) = of_file?;
-        processes.extend(found);
-        problems.extend(remarks);
-    }
+    let of_files = paths.par_iter().map(|path| of_file(path)).collect::<Result<Vec<_>, Error>>()?;
+    let (processes, problems): (Vec<_>, Vec<_>) = of_files.into_iter().unzip();
+    let (mut processes, mut problems) = (processes.concat(), problems.concat());
     if processes.is_empty() {
         let path = paths.first().cloned().unwrap_or_default();
         return Err(Error::NoInput { path, why: "no dump has an operation of NCCL".into() });
@@ -87,7 +82,7 @@ pub(super) fn processes(paths: &[PathBuf], taken: &BTreeSet<i32>) -> Result<Foun
     let world = world(&processes);
     number(&mut processes, world, taken, &mut problems);
     processes.sort_by_key(|process| process.rank);
-    if let Some([a, b]) = processes.array_windows().find(|[a, b]| a.rank == b.rank) {
+    if let Some([a, b]) = processes.windows(2).find(|pair| pair[0].rank == pair[1].rank) {
         let why = format!(
             "a process of it is of rank {}, as one of {} is; give the dumps of one job",
             b.rank,
