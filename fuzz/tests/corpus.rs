@@ -70,6 +70,11 @@ fn a_changed_profile_of_xla_is_an_error_or_rows() -> io::Result<()> {
 }
 
 #[test]
+fn a_changed_dump_of_the_inspector_is_an_error_or_rows() -> io::Result<()> {
+    check_all(&["inspector"], 2, insert_token)
+}
+
+#[test]
 fn changed_json_of_rocprofv3_is_an_error_or_rows() -> io::Result<()> {
     check_all(&["rocprof"], 2, insert_token)
 }

@@ -223,9 +223,9 @@ fn arrays(of_type: &str) -> Vec<Option<(&'static str, i64)>> {
     let mut found = Vec::new();
     let mut rest = of_type;
     while let Some((before, after)) = rest.split_once('[') {
-        let start = before.rfind(|c: char| !c.is_ascii_alphanumeric()).map_or(0, |at| at + 1);
+        let dtype = before.rsplit(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
         let Some((sides, after)) = after.split_once(']') else { break };
-        found.push(array(&before[start..], sides));
+        found.push(array(dtype, sides));
         rest = after;
     }
     found
@@ -296,7 +296,7 @@ fn of_array(text: &str) -> Option<Groups> {
     sorted.sort_unstable();
     let [count, size] = groups[..] else { return None };
     let total = product(&shape)?;
-    if sorted.into_iter().ne(0..shape.len()) || count.checked_mul(size)? != total || size == 0 {
+    if sorted.into_iter().ne(0..shape.len()) || count.checked_mul(size)? != total || total == 0 {
         return None;
     }
     Some(Groups::Array { count, size, shape, order })
@@ -340,6 +340,10 @@ mod tests {
         let start = found("%ag = (bf16[8]{0}, bf16[64]{0}) all-gather-start(bf16[8] %x), replica_groups={{0,1},{2,3}}");
         assert_eq!((start.op, start.part, start.bytes), ("allgather", Part::Start, Some(128)));
         assert_eq!(start.groups.unwrap().group_of(2, 4), Group::Members(vec![2, 3]));
+        // A letter of several bytes, and a shape whose parts overflow although it is empty.
+        assert_eq!(found("%a = é[2] all-reduce(f32[2] %x)").bytes, None);
+        let empty = "replica_groups=[0,1]<=[0,4294967296,4294967296,4294967296]";
+        assert!(found(&format!("%a = f32[2] all-reduce(f32[2] %x), {empty}")).groups.is_none());
         let done = found("%ag.1 = bf16[64]{0} all-gather-done((bf16[8]{0}, bf16[64]{0}) %ag)");
         assert_eq!((done.part, done.begun_by.as_deref(), done.groups), (Part::Done, Some("ag"), None));
         let part = found("%rs = f32[4] reduce-scatter(f32[8] %x), replica_groups={{0,1}}, dimensions={0}");
