@@ -52,6 +52,11 @@ pub use read::{
     load_detailed, load_windows, load_windows_detailed, other_format, parse_only, plan, rank_of_name,
 };
 
+/// Whether a file with these first bytes is compressed with gzip or zstd.
+pub fn is_compressed(head: &[u8]) -> bool {
+    bytes::input::is_compressed(head)
+}
+
 /// Opens a text to read it: a file or an object, compressed with gzip or zstd or not. Its first bytes decide which. Damage of a
 /// compressed text is an error of the read.
 ///

@@ -14,7 +14,7 @@ use crate::{
 };
 
 pub use crate::Kind;
-pub use communication::BelowOperators;
+pub use communication::{BelowOperators, mark_below_operators};
 pub use launches::{Launch, Launches, RowsByCorrelation, enclosing, innermost, innermost_at, outermost};
 pub use least_bytes::least_bytes;
 pub use op_details::{Detail, Details, Field, Written};

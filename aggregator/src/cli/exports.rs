@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use kineto::{HEAD_BYTES, PlanOptions, is_inspector, is_rocprof, is_sqlite, is_xplane};
+use kineto::{HEAD_BYTES, PlanOptions, is_compressed, is_inspector, is_rocprof, is_sqlite, is_xplane};
 use trace::place::{self, Entry};
 use trace::{MANIFEST_FILE, OmissionRow, Text};
 
@@ -33,13 +33,13 @@ pub(super) struct Exports {
     pub(super) traces: Vec<PathBuf>,
     /// Reports of Nsight Systems, and exports in other formats, without one in SQLite.
     pub(super) reports: Vec<PathBuf>,
-    /// What XLA's tools write beside a profile: the same recording once more.
+    /// Files that XLA's tools write beside a profile. They repeat its recording.
     twins: Vec<PathBuf>,
     /// Files and directories that could not be looked at, with the reasons.
     unreadable: Vec<(PathBuf, String)>,
 }
 
-/// What a file is.
+/// The kinds of files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Export,
@@ -49,18 +49,22 @@ enum Kind {
     Other,
 }
 
-/// What a file is by its first bytes. Of an object in a store and of standard input, only the name of a profile counts: SQLite reads files of
-/// this machine.
+/// Finds the kind of a file by its first bytes. Objects in a store and standard input are looked at by their names only, because SQLite reads
+/// files of this machine.
 fn kind(path: &Path) -> Result<Kind, Error> {
     let name = path.to_string_lossy();
     let is_here = !place::is_url(path) && path.as_os_str() != "-";
     let head = if is_here { place::first_bytes(path, HEAD_BYTES) } else { Ok(Vec::new()) };
     let head = head.map_err(|source| Error::Io { path: path.into(), source })?;
-    // Of a file that is compressed, the text counts. A damaged one is left to the reader of traces.
-    let text = if is_here { first_text(path).unwrap_or_default() } else { Vec::new() };
+    if is_sqlite(&head) {
+        return Ok(Kind::Export);
+    }
+    if is_xplane(&name, &head) {
+        return Ok(Kind::Profile);
+    }
+    // The text of a compressed file decides. The reader of traces reports a damaged one.
+    let text = if is_compressed(&head) { first_text(path).unwrap_or_default() } else { head };
     Ok(match () {
-        () if is_sqlite(&head) => Kind::Export,
-        () if is_xplane(&name, &head) => Kind::Profile,
         () if is_inspector(&text) => Kind::Dump,
         () if is_rocprof(&text) => Kind::Records,
         () => Kind::Other,

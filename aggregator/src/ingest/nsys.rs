@@ -27,6 +27,7 @@ use trace::OmissionRow;
 
 use crate::Error;
 use crate::ingest::memory::default_max_memory_bytes;
+use crate::ingest::ranks::of_rank;
 use crate::ingest::source::{Source, SourceInfo, check_any_source};
 use crate::model::RankData;
 
@@ -103,9 +104,8 @@ impl Source for NsysSource {
     }
 
     fn load(&self, rank: i32) -> Result<RankData, Error> {
-        let none = || Error::NoRank { path: self.path.clone(), why: format!("there is no process of rank {rank}") };
-        let at = self.processes.binary_search_by_key(&rank, |process| process.rank).map_err(|_| none())?;
-        load::load(&self.processes[at], self.world_size, self.max_memory_bytes)
+        let process = of_rank(&self.processes, rank, |process| process.rank, &self.path)?;
+        load::load(process, self.world_size, self.max_memory_bytes)
     }
 
     fn lacks(&self) -> &'static [&'static str] {

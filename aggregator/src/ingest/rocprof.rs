@@ -14,6 +14,7 @@ use trace::{OmissionRow, Text};
 use crate::Error;
 use crate::base::units;
 use crate::ingest::memory::default_max_memory_bytes;
+use crate::ingest::ranks::{by_rank, numbered, of_rank};
 use crate::ingest::rocprof::parse::{Parsed, parse};
 use crate::ingest::source::{Source, SourceInfo, check_any_source};
 use crate::model::{MAX_RANKS, RankData};
@@ -136,25 +137,16 @@ fn number(
     taken: &BTreeSet<i32>,
     problems: &mut Vec<OmissionRow>,
 ) -> Result<Vec<Claimed>, Error> {
-    let stated: BTreeSet<i32> = claimed.iter().filter_map(|(rank, _)| *rank).collect();
-    let numbered = claimed.iter().filter(|(rank, _)| rank.is_none()).count();
-    if numbered > 0 && claimed.len() + taken.len() > 1 {
+    let guessed = claimed.iter().filter(|(rank, _)| rank.is_none()).count();
+    if guessed > 0 && claimed.len() + taken.len() > 1 {
         let why =
             "the names of their files do not state them; processes are numbered in the order of the files and in them";
-        problems.push(OmissionRow::note("ranks of processes", why).amount(numbered as i64));
+        problems.push(OmissionRow::note("ranks of processes", why).amount(guessed as i64));
     }
-    let mut free = (0..MAX_RANKS).filter(|rank| !stated.contains(rank) && !taken.contains(rank));
-    let rank = |(rank, claimed): (Option<i32>, Claimed)| Claimed {
-        rank: rank.or_else(|| free.next()).unwrap_or_default(),
-        ..claimed
-    };
-    let mut ranks: Vec<Claimed> = claimed.into_iter().map(rank).collect();
-    ranks.sort_by_key(|claimed| claimed.rank);
-    if let Some([a, b]) = ranks.windows(2).find(|pair| pair[0].rank == pair[1].rank) {
-        let why = format!("a process of it is of the same rank as one of {}; give one of them", a.file.display());
-        return Err(Error::NoInput { path: b.file.clone(), why });
-    }
-    Ok(ranks)
+    let (stated, claimed): (Vec<Option<i32>>, Vec<Claimed>) = claimed.into_iter().unzip();
+    let ranks = numbered(&stated, taken);
+    let claimed = claimed.into_iter().zip(ranks).map(|(claimed, rank)| Claimed { rank, ..claimed });
+    by_rank(claimed.collect(), |claimed| claimed.rank, |claimed| &claimed.file)
 }
 
 impl Source for RocprofSource {
@@ -171,9 +163,8 @@ impl Source for RocprofSource {
     }
 
     fn load(&self, rank: i32) -> Result<RankData, Error> {
-        let none = || Error::NoRank { path: self.path.clone(), why: format!("there is no process of rank {rank}") };
-        let at = self.claimed.binary_search_by_key(&rank, |claimed| claimed.rank).map_err(|_| none())?;
-        load::load(&self.claimed[at], self.max_file_bytes, self.max_rows_bytes)
+        let claimed = of_rank(&self.claimed, rank, |claimed| claimed.rank, &self.path)?;
+        load::load(claimed, self.max_file_bytes, self.max_rows_bytes)
     }
 
     fn lacks(&self) -> &'static [&'static str] {

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use rustc_hash::FxHashMap;
-use trace::name_rules::NameClass;
-use trace::rank::{BelowOperators, Launches};
-use trace::{CollectiveRow, OmissionRow, Text};
+use trace::rank::Launches;
+use trace::{CollectiveRow, OmissionRow};
 
+use crate::ingest::names::Names;
 use crate::ingest::run::{RawColumns, merge_parts};
 use crate::model::steps::assign_steps;
 use crate::model::{Kind, NO_STEP, NONE, RankData, RankInfo};
@@ -14,27 +13,6 @@ use kineto::{LEFT_OUT_MARKS, Steps};
 
 /// Memory of a row, with what the analysis makes of it.
 const ROW_BYTES: u64 = 256;
-
-/// The names of a rank.
-#[derive(Default)]
-struct Names {
-    ids: FxHashMap<Text, u32>,
-    list: Vec<Text>,
-    classes: Vec<NameClass>,
-}
-
-impl Names {
-    fn id(&mut self, name: &str) -> u32 {
-        if let Some(id) = self.ids.get(name) {
-            return *id;
-        }
-        let (id, name) = (self.list.len() as u32, Text::from(name));
-        self.ids.insert(name.clone(), id);
-        self.classes.push(NameClass::of(&name));
-        self.list.push(name);
-        id
-    }
-}
 
 /// A row to add; unknown columns are `None`.
 #[derive(Clone, Copy, Default)]
@@ -167,14 +145,6 @@ pub(super) fn step(data: &mut RankData, Steps { rows, left_out }: Steps) {
     if !rows.is_empty() {
         data.outline.steps = rows;
         assign_steps(data);
-    }
-}
-
-/// Marks the kernels that operators launched which communicate.
-pub(super) fn mark_below_operators(data: &mut RankData) {
-    if let Some(below) = BelowOperators::find(&data.events, &data.names) {
-        let launches = Launches::collect(&data.events);
-        below.mark(&mut data.events, &launches);
     }
 }
 

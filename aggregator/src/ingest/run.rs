@@ -19,7 +19,7 @@ use trace::{
 };
 
 use crate::model::{Collective, RankData, RankInfo, RankOutline};
-use trace::rank::{BelowOperators, Details, Kind, Launches};
+use trace::rank::{Details, Kind, mark_below_operators};
 
 pub use merge_parts::{RawColumns, merge_parts, sort_rows};
 
@@ -42,10 +42,7 @@ pub fn load_rank(run: &Run, rank: i32) -> RankData {
     columns::load_events(run, rank, &mut data);
     repair::repair(&mut data);
     collective_kernels::join(&mut data);
-    if let Some(below) = BelowOperators::find(&data.events, &data.names) {
-        let launches = Launches::collect(&data.events);
-        below.mark(&mut data.events, &launches);
-    }
+    mark_below_operators(&mut data.events, &data.names);
     data
 }
 

@@ -20,6 +20,11 @@ pub(crate) fn inflate_limit_bytes(size: u64) -> u64 {
     INFLATE_FREE_BYTES.saturating_add(size.saturating_mul(INFLATE_RATIO))
 }
 
+/// Whether a stream with these first bytes is compressed.
+pub(crate) fn is_compressed(head: &[u8]) -> bool {
+    head.starts_with(&ZSTD_MAGIC) || head.starts_with(&gunzip::MAGIC)
+}
+
 /// A stream of JSON text.
 pub(crate) struct Input {
     reader: Reader,

@@ -60,6 +60,14 @@ impl BelowOperators {
     }
 }
 
+/// Marks the kernels that communicating operators launched, whatever their names, where the launches are not collected yet.
+pub fn mark_below_operators(events: &mut Events, names: &[Text]) {
+    if let Some(below) = BelowOperators::find(events, names) {
+        let launches = Launches::collect(events);
+        below.mark(events, &launches);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,9 +86,7 @@ mod tests {
             ts_ns: vec![0; n],
             ..Events::default()
         };
-        let Some(below) = BelowOperators::find(&events, &names) else { return Vec::new() };
-        let launches = Launches::collect(&events);
-        below.mark(&mut events, &launches);
+        mark_below_operators(&mut events, &names);
         (0..n).filter(|row| events.is_comm[*row]).collect()
     }
 

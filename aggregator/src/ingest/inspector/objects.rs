@@ -86,7 +86,7 @@ pub(super) struct Channel {
     pub(super) kernel_stop_ts: i64,
 }
 
-/// What was not read of a file.
+/// The damage of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Damage {
     /// Objects, or runs of bytes between objects.

@@ -9,6 +9,7 @@ use trace::{OmissionRow, Text, shortened};
 use crate::Error;
 use crate::base::units::ranks_named;
 use crate::ingest::inspector::objects::{self, Damage, Object};
+use crate::ingest::ranks::numbered;
 use crate::model::MAX_RANKS;
 
 /// Processes of one file, and communicators of a process. The plugin writes one process to a file.
@@ -131,7 +132,7 @@ fn of_file(path: &Path) -> Result<(Vec<Process>, Vec<OmissionRow>), Error> {
     Ok((found.into_iter().map(process).collect(), problems))
 }
 
-/// What was not read of a file, in words.
+/// Lists the damage of a file.
 fn damaged(damage: &Damage) -> Vec<OmissionRow> {
     if let Some(why) = &damage.cut {
         return vec![OmissionRow::lost("rest of the dump", format!("byte {}: {why}", damage.first_byte))];
@@ -155,19 +156,13 @@ fn world(processes: &[Process]) -> Option<u64> {
 
 /// Gives each process its number in the communicator of all ranks, and the others the numbers that are left.
 fn number(processes: &mut [Process], world: Option<u64>, taken: &BTreeSet<i32>, problems: &mut Vec<OmissionRow>) {
-    let stated = |process: &Process| Some(process.comms.get(&world?)?.rank);
-    let mut used: BTreeSet<i32> = taken.clone();
-    used.extend(processes.iter().filter_map(stated));
-    let mut free = (0..).filter(|rank| !used.contains(rank));
-    let mut guessed = Vec::new();
     processes.sort_by(|a, b| (&a.file, &a.host, a.pid).cmp(&(&b.file, &b.host, b.pid)));
-    for process in processes {
-        process.rank = stated(process).unwrap_or_else(|| {
-            let rank = free.next().unwrap_or(i32::MAX);
-            guessed.push(rank);
-            rank
-        });
+    let stated: Vec<Option<i32>> = processes.iter().map(|process| Some(process.comms.get(&world?)?.rank)).collect();
+    for (process, rank) in processes.iter_mut().zip(numbered(&stated, taken)) {
+        process.rank = rank;
     }
+    let guessed = processes.iter().zip(&stated).filter(|(_, stated)| stated.is_none());
+    let guessed: Vec<i32> = guessed.map(|(process, _)| process.rank).collect();
     if !guessed.is_empty() {
         let why = format!(
             "they have no operation of a communicator of all ranks, so {} are numbered in the order of their files",

@@ -54,7 +54,7 @@ fn keep<T>(known: &mut BTreeMap<i64, T>, (id, value): (i64, T), beyond: &mut i64
     }
 }
 
-/// What was not read of a table: the rows after a damage, and those `beyond` the limit.
+/// Lists the rows of a table that follow a damage, and those `beyond` the limit.
 fn list(table: &str, cut: Option<String>, beyond: i64) -> impl Iterator<Item = OmissionRow> {
     let lost = cut.map(|why| OmissionRow::lost(format!("rest of table {table}"), why));
     let why = format!("only the first {MAX_DEVICES} devices are used");

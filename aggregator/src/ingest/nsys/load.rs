@@ -2,6 +2,7 @@
 
 use kineto::find_steps;
 use trace::Text;
+use trace::rank::mark_below_operators;
 
 use crate::Error;
 use crate::ingest::nsys::collectives::collectives;
@@ -9,7 +10,7 @@ use crate::ingest::nsys::database::Database;
 use crate::ingest::nsys::devices::devices;
 use crate::ingest::nsys::processes::Process;
 use crate::ingest::nsys::rows::Loader;
-use crate::ingest::rows::{list, mark_below_operators, step};
+use crate::ingest::rows::{list, step};
 use crate::model::{RankData, RankInfo};
 
 /// Loads a process, whose rows may take `max_memory_bytes`.
@@ -40,6 +41,6 @@ pub(super) fn load(process: &Process, world_size: Option<i32>, max_memory_bytes:
     let steps = find_steps(&data.events, &data.names, process.rank);
     step(&mut data, steps);
     collectives(&mut data, &calls, world_size);
-    mark_below_operators(&mut data);
+    mark_below_operators(&mut data.events, &data.names);
     Ok(data)
 }

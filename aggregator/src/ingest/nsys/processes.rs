@@ -18,6 +18,7 @@ use crate::ingest::nsys::database::{Database, THREAD_BITS, unread};
 use crate::ingest::nsys::nccl::{Payload, Schemas};
 use crate::ingest::nsys::session::{Session, session};
 use crate::ingest::nsys::tables::{self, OF_DEVICES};
+use crate::ingest::ranks::{by_rank, numbered};
 use crate::model::MAX_RANKS;
 
 /// Processes of one export.
@@ -95,31 +96,22 @@ pub(super) fn processes(paths: &[PathBuf], taken: &BTreeSet<i32>) -> Result<Foun
     }
     number(&mut claims, taken, &mut problems);
     tell_hosts_apart(&mut claims, &mut problems);
-    let mut by_rank: BTreeMap<i32, Process> = BTreeMap::new();
-    for Claim { process, .. } in claims {
-        let file = process.file.clone();
-        if let Some(other) = by_rank.insert(process.rank, process) {
-            let why =
-                format!("a process of it is of the same rank as one of {}; give one of them", other.file.display());
-            return Err(Error::NoInput { path: file, why });
-        }
-    }
-    Ok(Found { processes: by_rank.into_values().collect(), world_size, problems })
+    let processes = claims.into_iter().map(|claim| claim.process).collect();
+    let processes = by_rank(processes, |process: &Process| process.rank, |process| &process.file)?;
+    Ok(Found { processes, world_size, problems })
 }
 
 /// Gives the processes without a stated rank the numbers that are left.
 fn number(claims: &mut [Claim], taken: &BTreeSet<i32>, problems: &mut Vec<OmissionRow>) {
-    let stated: BTreeSet<i32> = claims.iter().filter_map(|claim| claim.rank).collect();
-    let mut free = (0..MAX_RANKS).filter(|rank| !stated.contains(rank) && !taken.contains(rank));
-    let mut numbered = 0;
-    for claim in claims.iter_mut() {
-        numbered += i64::from(claim.rank.is_none());
-        claim.process.rank = claim.rank.or_else(|| free.next()).unwrap_or_default();
+    let stated: Vec<Option<i32>> = claims.iter().map(|claim| claim.rank).collect();
+    let guessed = stated.iter().filter(|rank| rank.is_none()).count();
+    for (claim, rank) in claims.iter_mut().zip(numbered(&stated, taken)) {
+        claim.process.rank = rank;
     }
-    if numbered > 0 && claims.len() + taken.len() > 1 {
+    if guessed > 0 && claims.len() + taken.len() > 1 {
         let why = "neither MPI, NCCL, the launcher's variables nor the names of the files state them; processes are numbered in the order \
                    of the files and of their ids";
-        problems.push(OmissionRow::note("ranks of processes", why).amount(numbered));
+        problems.push(OmissionRow::note("ranks of processes", why).amount(guessed as i64));
     }
 }
 

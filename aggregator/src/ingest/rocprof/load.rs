@@ -11,15 +11,13 @@
 
 use kineto::find_steps;
 use rustc_hash::FxHashMap;
-use trace::rank::Launches;
+use trace::rank::{Launches, mark_below_operators};
 use trace::{DeviceRow, OmissionRow, Text};
 
 use crate::Error;
 use crate::ingest::rocprof::parse::{Parsed, Process, Record, Table, parse};
 use crate::ingest::rocprof::{Claimed, read, unread};
-use crate::ingest::rows::{
-    Added, Rows, by_order_of_streams, collective_kernels, collective_row, counted, list, mark_below_operators, step,
-};
+use crate::ingest::rows::{Added, Rows, by_order_of_streams, collective_kernels, collective_row, counted, list, step};
 use crate::model::{Collective, KernelUse, Kind, NONE, RankData, RankInfo};
 
 /// Memory of a record while it is read, beside its row.
@@ -72,7 +70,7 @@ pub(super) fn load(claimed: &Claimed, max_file_bytes: u64, max_rows_bytes: u64) 
     let steps = find_steps(&data.events, &data.names, claimed.rank);
     step(&mut data, steps);
     collectives(&mut data);
-    mark_below_operators(&mut data);
+    mark_below_operators(&mut data.events, &data.names);
     Ok(data)
 }
 

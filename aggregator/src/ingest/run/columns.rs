@@ -8,10 +8,10 @@ use trace::rank::flops::element_type;
 use trace::{Dtype, Error, EventRow, OmissionRow, Row, Run, Shard, Table, Text, TextColumn, column};
 
 use crate::base::intervals::Interval;
+use crate::ingest::names::Names;
 use crate::ingest::run::merge_parts::{RawColumns, merge_parts};
 use crate::ingest::run::relative;
 use crate::model::{CopyRate, Events, KernelUse, Kind, NO_STEP, NONE, RankData};
-use trace::name_rules::NameClass;
 use trace::time_limits::{MAX_LENGTH_NS, Window};
 
 const TABLE: &str = "events";
@@ -49,27 +49,6 @@ const COLUMNS: [&str; 26] = [
 /// The columns that [`span`] reads.
 const SPAN_COLUMNS: [&str; 4] = ["rank", "kind", "ts_ns", "dur_ns"];
 
-/// Numbers the distinct names of a rank.
-#[derive(Debug, Default)]
-struct Names {
-    ids: FxHashMap<Text, u32>,
-    names: Vec<Text>,
-    classes: Vec<NameClass>,
-}
-
-impl Names {
-    fn id(&mut self, name: &Text) -> u32 {
-        if let Some(id) = self.ids.get(name) {
-            return *id;
-        }
-        let id = self.names.len() as u32;
-        self.ids.insert(name.clone(), id);
-        self.names.push(name.clone());
-        self.classes.push(NameClass::of(name));
-        id
-    }
-}
-
 /// Reads `events` into `data.events` and `data.names`. If a shard fails half-way, the rows read so far are kept.
 pub(super) fn load_events(run: &Run, rank: i32, data: &mut RankData) {
     let table = EventRow::table();
@@ -84,7 +63,7 @@ pub(super) fn load_events(run: &Run, rank: i32, data: &mut RankData) {
         }
     }
     mark_collectives(data, &mut raw.events);
-    data.names = names.names;
+    data.names = names.list;
     data.kernel_use = std::mem::take(&mut raw.kernel_use);
     data.kernel_use.sort_by_key(|kernel| kernel.id);
     data.flops_types = std::mem::take(&mut raw.flops_types);

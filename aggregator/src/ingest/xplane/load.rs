@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use kineto::steps_of_marks;
 use rustc_hash::FxHashMap;
+use trace::rank::mark_below_operators;
 use trace::{DeviceRow, OmissionRow, Text};
 
 use crate::Error;
-use crate::ingest::rows::{Added, Rows, counted, list, mark_below_operators, step};
+use crate::ingest::rows::{Added, Rows, counted, list, step};
 use crate::ingest::xplane::collectives::{Found, collectives};
 use crate::ingest::xplane::devices::Claimed;
 use crate::ingest::xplane::profile::{ABSOLUTE_NS, Device, has_threads, shown, unread};
@@ -203,7 +204,7 @@ impl<'a> Loader<'a> {
         let marks = chosen(marks, is_tpu);
         step(&mut data, steps_of_marks(marks, claimed.rank));
         collectives(&mut data, &found, &job.ranks, !is_tpu);
-        mark_below_operators(&mut data);
+        mark_below_operators(&mut data.events, &data.names);
         data
     }
 
