@@ -10,6 +10,7 @@ mod ingest;
 mod input;
 pub mod library;
 mod map;
+mod nsys_export;
 mod output;
 mod reduce;
 mod report;

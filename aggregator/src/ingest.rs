@@ -1,5 +1,6 @@
 //! The door: every kind of input becomes a [`Source`](source::Source) of ranks.
 
+mod columnar;
 pub mod inspector;
 pub mod kineto;
 mod memory;

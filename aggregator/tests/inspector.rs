@@ -5,10 +5,15 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use aggregator::ingest::inspector::InspectorSource;
+use aggregator::ingest::inspector::{InspectorSource, check_any_dump};
 use aggregator::ingest::source::Source;
 use aggregator::{Analysis, Options, analyze};
+use arrow_array::{ArrayRef, Int64Array, ListArray, RecordBatch, StringArray, StructArray};
+use arrow_schema::{DataType, Field};
+use parquet::arrow::ArrowWriter;
+use serde_json::Value;
 
 /// The first object of the plugin's README, with its values.
 const OF_README: &str = r#"{
@@ -180,6 +185,77 @@ fn a_dump_that_is_cut_anywhere_lists_its_loss() {
         if lines > 0 {
             assert_eq!(source.load(2).unwrap().outline.collectives.len(), lines, "{cut}");
         }
+    }
+}
+
+fn numbers(objects: &[Value], name: &str) -> ArrayRef {
+    Arc::new(objects.iter().map(|object| object[name].as_i64()).collect::<Int64Array>())
+}
+
+fn texts(objects: &[Value], name: &str) -> ArrayRef {
+    Arc::new(objects.iter().map(|object| object[name].as_str().map(String::from)).collect::<StringArray>())
+}
+
+fn structs(columns: Vec<(&str, ArrayRef)>) -> StructArray {
+    let field = |(name, array): (&str, ArrayRef)| (Arc::new(Field::new(name, array.data_type().clone(), true)), array);
+    StructArray::from(columns.into_iter().map(field).collect::<Vec<_>>())
+}
+
+/// Writes the collectives of a dump as NCCL's example exporter does: the members of each object as columns.
+fn exported(dump: &Path) -> PathBuf {
+    let text = fs::read_to_string(dump).unwrap();
+    let objects: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let part = |name: &str| objects.iter().map(|object| object[name].clone()).collect::<Vec<Value>>();
+    let (header, metadata, perf) = (part("header"), part("metadata"), part("coll_perf"));
+    let times: Vec<Value> = perf.iter().map(|perf| perf["event_trace_ts"].clone()).collect();
+    let channels: Vec<Vec<Value>> =
+        times.iter().map(|times| times["kernel_events"].as_array().cloned().unwrap_or_default()).collect();
+    let of_channels = channels.concat();
+    let channel = structs(["kernel_start_ts", "kernel_stop_ts"].map(|name| (name, numbers(&of_channels, name))).into());
+    let mut ends = vec![0];
+    channels.iter().for_each(|channels| ends.push(ends.last().unwrap() + channels.len() as i32));
+    let item = Arc::new(Field::new("item", DataType::Struct(channel.fields().clone()), true));
+    let events = ListArray::new(item, arrow_buffer::OffsetBuffer::new(ends.into()), Arc::new(channel), None);
+    let times = structs(vec![("coll_start_ts", numbers(&times, "coll_start_ts")), ("kernel_events", Arc::new(events))]);
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("id", texts(&header, "id")),
+        ("rank", numbers(&header, "rank")),
+        ("n_ranks", numbers(&header, "n_ranks")),
+        ("coll", texts(&perf, "coll")),
+        ("coll_sn", numbers(&perf, "coll_sn")),
+        ("coll_msg_size_bytes", numbers(&perf, "coll_msg_size_bytes")),
+        ("event_trace_ts", Arc::new(times)),
+        ("hostname", texts(&metadata, "hostname")),
+        ("pid", numbers(&metadata, "pid")),
+    ];
+    let columns = columns.into_iter().map(|(name, array)| (name, array, true));
+    let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
+    let path = dump.with_extension("parquet");
+    let mut writer = ArrowWriter::try_new(fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    path
+}
+
+#[test]
+fn what_the_exporter_makes_of_dumps_gives_the_same_collectives() {
+    let directory = tempfile::tempdir().unwrap();
+    let dumps: Vec<PathBuf> = job(directory.path(), 9, true)[..1].into();
+    // Rank 3 sends nothing, and the exporter leaves out sends.
+    let tables: Vec<PathBuf> = dumps.iter().map(|dump| exported(dump)).collect();
+    let collectives = |files: &[PathBuf]| {
+        let source = InspectorSource::open(files).unwrap();
+        assert_eq!(said(&source.problems()), Vec::<String>::new());
+        source.load(3).unwrap().outline.collectives
+    };
+    let found = collectives(&tables);
+    assert!(found.len() == 9 && found.iter().all(|row| row.end_ns.is_some()), "{found:?}");
+    assert_eq!(found, collectives(&dumps));
+    let whole = fs::read(&tables[0]).unwrap();
+    for cut in (0..whole.len()).step_by(61) {
+        fs::write(&tables[0], &whole[..cut]).unwrap();
+        check_any_dump(&tables[0]);
+        assert!(InspectorSource::open(&tables).is_err(), "{cut}");
     }
 }
 

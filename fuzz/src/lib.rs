@@ -17,6 +17,7 @@
 //! | `xplane` | a profile of XLA | rows in the order of time, the same each time |
 //! | `inspector` | a dump of NCCL's Inspector | rows in the order of time, the same each time |
 //! | `rocprof` | JSON of rocprofv3 | rows in the order of time, the same each time |
+//! | `columns` | a Parquet or Arrow file of another program | batches have the columns asked for, as long as each other |
 
 mod columns;
 mod input;
@@ -35,7 +36,7 @@ pub use trace::check_any_manifest as manifest;
 pub type Check = (&'static str, fn(&[u8]));
 
 /// All checks.
-pub const CHECKS: [Check; 14] = [
+pub const CHECKS: [Check; 15] = [
     ("kineto", kineto),
     ("cupti", cupti),
     ("shards", shards),
@@ -50,7 +51,13 @@ pub const CHECKS: [Check; 14] = [
     ("xplane", xplane),
     ("inspector", inspector),
     ("rocprof", rocprof),
+    ("columns", columns),
 ];
+
+/// A Parquet or Arrow file.
+pub fn columns(bytes: &[u8]) {
+    in_file(bytes, trace::check_any_columns);
+}
 
 /// A trace of torch.profiler.
 pub fn kineto(bytes: &[u8]) {

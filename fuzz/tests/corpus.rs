@@ -80,6 +80,11 @@ fn changed_json_of_rocprofv3_is_an_error_or_rows() -> io::Result<()> {
 }
 
 #[test]
+fn a_changed_file_of_columns_is_an_error_or_batches() -> io::Result<()> {
+    check_all(&["columns"], 4, insert_extreme)
+}
+
+#[test]
 fn each_check_has_a_target() -> io::Result<()> {
     let mut found: Vec<String> = std::fs::read_dir(folder("fuzz_targets"))?
         .map(|entry| Ok(entry?.file_name().to_string_lossy().trim_end_matches(".rs").to_string()))

@@ -111,9 +111,48 @@ fn a_format_that_is_not_read_is_named_with_what_to_do_instead() {
     for name in ["report.nsys-rep", "trace.pftrace"] {
         let path = here.join(name);
         fs::write(&path, b"").unwrap();
-        let said = aggregator(&[Path::new("analyze"), &path]).expect_code(1).stderr;
+        // Without a PATH there is no `nsys`.
+        let mut command = Command::new(AGGREGATOR);
+        let said = finish(command.arg("analyze").arg(&path).env("PATH", &here)).expect_code(1).stderr;
         assert!(said.contains(name) && said.contains("not read"), "{said}");
     }
+}
+
+/// A report is exported by `nsys` where there is one. A script stands for it here: it knows no `--include-blobs`, as older
+/// releases, and copies an export.
+#[test]
+fn a_report_of_nsight_systems_is_exported_and_read() {
+    let what = "a report of Nsight Systems";
+    let export = fixtures::data::real_traces().map(|data| data.join("nsys/saxpy_mpi_perlmutter.sqlite"));
+    let Some(export) = export.filter(|path| path.is_file()) else { return skipped(what, "there is no export") };
+    let here = scratch("nsys_report");
+    let nsys = here.join("nsys");
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = --version ] && exit 0\nwhile [ $# -gt 0 ]; do case $1 in\n--include-blobs*) echo 'unknown option' >&2; \
+         exit 1 ;;\n--output) out=$2; shift ;;\n*/broken.nsys-rep) echo 'not a report' >&2; exit 1 ;;\nesac; shift; done\n\
+         /bin/cat '{}' > \"$out\"\n",
+        export.display()
+    );
+    fs::write(&nsys, script).unwrap();
+    fs::set_permissions(&nsys, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let temporary = here.join("tmp");
+    fs::create_dir(&temporary).unwrap();
+    let analyzed = |path: &Path, code: i32| {
+        let mut command = Command::new(AGGREGATOR);
+        let command = command.arg("analyze").arg(path).args(["--json", "--out"]).arg(here.join("out"));
+        finish(command.env("PATH", &here).env("TMPDIR", &temporary)).expect_code(code)
+    };
+    let report = here.join("a.nsys-rep");
+    fs::write(&report, b"").unwrap();
+    let of_report = analyzed(&report, 0).stdout;
+    assert!(of_report.contains("`nsys export` wrote it as SQLite"), "{of_report}");
+    let events = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap()["facts"]["events"].clone();
+    assert_eq!(events(&of_report), events(&analyzed(&export, 0).stdout));
+    let broken = here.join("broken.nsys-rep");
+    fs::write(&broken, b"").unwrap();
+    let said = analyzed(&broken, 1).stderr;
+    assert!(said.contains("broken.nsys-rep") && said.contains("not a report"), "{said}");
+    assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0, "the exports are removed");
 }
 
 /// What was chosen for the clocks is used or nothing is: an error, or a rank that is listed, but never another method.

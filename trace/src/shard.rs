@@ -327,7 +327,7 @@ fn groups_within(metadata: &ParquetMetaData, bytes: u64) -> Vec<usize> {
 /// Runs a part of the Parquet reader and turns a panic into an error. About one damaged file in 2000 reaches an assertion
 /// of that reader (a column without its dictionary page, a null mask that is too short), and one damaged shard must not
 /// end the analysis of all others. The caller drops the reader after an error, so its inconsistent state is never used.
-fn contain_panic<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
+pub(crate) fn contain_panic<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
         Err(ParquetError::General(format!("the file is damaged: {}", text.unwrap_or("its reader gave up"))))
@@ -366,7 +366,7 @@ fn check_footer(metadata: &ParquetMetaData, file_bytes: u64) -> Result<(), Parqu
 }
 
 /// Reads and checks the footer of a file of `bytes`.
-fn read_footer(file: &Opened, bytes: u64) -> Result<ArrowReaderMetadata, ParquetError> {
+pub(crate) fn read_footer(file: &Opened, bytes: u64) -> Result<ArrowReaderMetadata, ParquetError> {
     contain_panic(|| {
         let footer = with_dictionaries(file)?;
         check_footer(footer.metadata(), bytes)?;

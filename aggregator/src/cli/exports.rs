@@ -6,22 +6,27 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use kineto::{HEAD_BYTES, PlanOptions, is_compressed, is_inspector, is_rocprof, is_sqlite, is_xplane};
+use tempfile::TempDir;
 use trace::place::{self, Entry};
 use trace::{MANIFEST_FILE, OmissionRow, Text};
 
 use crate::Error;
+use crate::cli::nsys_export::{self, Converted};
+use crate::ingest::inspector;
 use crate::ingest::mixed::{JobFiles, MixedSource};
+use crate::ingest::nsys;
 
 /// Directories inside directories that are searched, and files that are looked at: as for traces.
 const MAX_DEPTH: usize = 8;
 const MAX_FILES: usize = 1 << 16;
 /// How a report becomes a file that is read.
-const EXPORT: &str = "write it as SQLite, which is read: `nsys export --type sqlite FILE.nsys-rep`";
+const EXPORT: &str =
+    "`nsys` is not on the PATH; write it as SQLite where it is: `nsys export --type sqlite FILE.nsys-rep`";
 
 /// The exports and profiles that paths lead to, and what lies beside them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Exports {
-    /// SQLite files.
+    /// Exports of Nsight Systems: files of SQLite, and directories of Parquet or Arrow files.
     pub(super) files: Vec<PathBuf>,
     /// Profiles of XLA.
     pub(super) profiles: Vec<PathBuf>,
@@ -31,8 +36,10 @@ pub(super) struct Exports {
     pub(super) records: Vec<PathBuf>,
     /// The paths that may have traces of torch.profiler.
     pub(super) traces: Vec<PathBuf>,
-    /// Reports of Nsight Systems, and exports in other formats, without one in SQLite.
+    /// Reports of Nsight Systems without an export.
     pub(super) reports: Vec<PathBuf>,
+    /// Exports of recordings of which another export is read.
+    repeated: Vec<PathBuf>,
     /// Files that XLA's tools write beside a profile. They repeat its recording.
     twins: Vec<PathBuf>,
     /// Files and directories that could not be looked at, with the reasons.
@@ -59,6 +66,9 @@ fn kind(path: &Path) -> Result<Kind, Error> {
     if is_sqlite(&head) {
         return Ok(Kind::Export);
     }
+    if head.starts_with(b"PAR1") && inspector::is_table(path) {
+        return Ok(Kind::Dump);
+    }
     if is_xplane(&name, &head) {
         return Ok(Kind::Profile);
     }
@@ -81,12 +91,14 @@ impl Exports {
     /// Finds the exports and profiles. Without any, all paths may have traces.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::UnreadFormat`] if there are only exports in Parquet; [`Error::NoInput`] for more files than are looked at.
+    /// [`Error::Io`]; [`Error::NoInput`] for more files than are looked at.
     pub(super) fn find(paths: &[PathBuf]) -> Result<Self, Error> {
         let mut found = Self::default();
         let mut searched = BTreeSet::new();
         for path in paths {
-            if place::is_url(path) || !place::is_directory(path) {
+            if is_report(path) {
+                found.reports.push(path.clone());
+            } else if place::is_url(path) || !place::is_directory(path) {
                 match kind(path)? {
                     Kind::Export => &mut found.files,
                     Kind::Profile => &mut found.profiles,
@@ -103,26 +115,33 @@ impl Exports {
             let why = format!("there are more than {MAX_FILES} files of one format");
             return Err(Error::NoInput { path: paths.first().cloned().unwrap_or_default(), why });
         }
+        found.drop_repeated();
         if found.is_empty() {
-            let parquet = found.reports.iter().find(|report| place::is_directory(report));
-            if let (Some(path), true) = (parquet, found.traces.is_empty()) {
-                let format = "a Parquet export of Nsight Systems";
-                return Err(Error::UnreadFormat { path: path.clone(), format, instead: EXPORT });
-            }
             found.traces = paths.to_vec();
         }
         for files in [&mut found.files, &mut found.profiles, &mut found.dumps, &mut found.records] {
             files.sort();
             files.dedup();
         }
-        let exported: BTreeSet<PathBuf> = found.files.iter().map(|file| file.with_extension("")).collect();
-        found.reports.retain(|report| !exported.contains(&recording(report)));
         Ok(found)
     }
 
-    /// Whether there is no export, no profile and no other recording.
+    /// Leaves out reports that were exported, and further exports of one recording.
+    fn drop_repeated(&mut self) {
+        let (directories, files): (Vec<_>, Vec<_>) = self.files.drain(..).partition(|file| place::is_directory(file));
+        let mut exported: BTreeSet<PathBuf> = files.iter().map(|file| recording(file)).collect();
+        self.files = files;
+        for directory in directories {
+            let is_first = exported.insert(recording(&directory));
+            if is_first { &mut self.files } else { &mut self.repeated }.push(directory);
+        }
+        self.reports.retain(|report| !exported.contains(&recording(report)));
+    }
+
+    /// Whether there is no export, no profile and no other recording. Reports count where they can be exported.
     pub(super) fn is_empty(&self) -> bool {
-        [&self.files, &self.profiles, &self.dumps, &self.records].iter().all(|files| files.is_empty())
+        let lists = [&self.files, &self.profiles, &self.dumps, &self.records];
+        lists.iter().all(|files| files.is_empty()) && (self.reports.is_empty() || !nsys_export::is_installed())
     }
 
     /// Searches a directory. Returns whether something in it may be a trace.
@@ -148,9 +167,9 @@ impl Exports {
                     Ok(found) => has_traces |= found,
                     Err(error) => self.unreadable.push((path, error.to_string())),
                 }
-            } else if name == "stringids.parquet" {
-                self.reports.push(directory.into());
-            } else if name.ends_with(".nsys-rep") {
+            } else if nsys::marks_export(&path) {
+                self.files.push(directory.into());
+            } else if is_report(&path) {
                 self.reports.push(path);
             } else {
                 match kind(&path) {
@@ -179,26 +198,61 @@ impl Exports {
     /// As [`MixedSource::open`].
     pub(super) fn open(&self, options: PlanOptions) -> Result<MixedSource, Error> {
         let shown = |path: &Path| Text::from(path.to_string_lossy());
-        let report = |path: &PathBuf| OmissionRow::left_out("report of Nsight Systems", EXPORT).file(shown(path));
+        let repeated = |path: &PathBuf| {
+            OmissionRow::note("export of Nsight Systems", "another export of the same recording is read")
+                .file(shown(path))
+        };
         let twin = |path: &PathBuf| {
             OmissionRow::note("file", "it is made of the profile of XLA beside it, which is read").file(shown(path))
         };
         let unread = |(path, why): &(PathBuf, String)| OmissionRow::lost("file", why.as_str()).file(shown(path));
-        let remarks = self.reports.iter().map(report).chain(self.twins.iter().map(twin));
-        let remarks = remarks.chain(self.unreadable.iter().map(unread)).collect();
+        let remarks = self.twins.iter().map(twin).chain(self.repeated.iter().map(repeated));
+        let mut remarks: Vec<OmissionRow> = remarks.chain(self.unreadable.iter().map(unread)).collect();
+        let (converted, directory) = self.converted(&mut remarks)?;
         let Self { files, profiles, dumps, records, traces, .. } = self;
-        let files = JobFiles { exports: files, profiles, dumps, records, traces };
-        MixedSource::open(files, remarks, options)
+        let exports = [&files[..], &converted].concat();
+        let files = JobFiles { exports: &exports, profiles, dumps, records, traces };
+        let source = MixedSource::open(files, remarks, options)?;
+        Ok(source.with_directory(directory))
+    }
+
+    /// Exports the reports. Without the program for it, they are left out.
+    fn converted(&self, remarks: &mut Vec<OmissionRow>) -> Result<(Vec<PathBuf>, Option<TempDir>), Error> {
+        if self.reports.is_empty() {
+            return Ok((Vec::new(), None));
+        }
+        if !nsys_export::is_installed() {
+            let report = |path: &PathBuf| {
+                OmissionRow::left_out("report of Nsight Systems", EXPORT).file(Text::from(path.to_string_lossy()))
+            };
+            remarks.extend(self.reports.iter().map(report));
+            return Ok((Vec::new(), None));
+        }
+        let path = std::env::temp_dir();
+        let Converted { files, directory, remarks: said } =
+            nsys_export::export(&self.reports).map_err(|source| Error::Io { path, source })?;
+        let lists = [&files, &self.files, &self.profiles, &self.dumps, &self.records, &self.traces];
+        if let (true, Some(first)) = (lists.iter().all(|files| files.is_empty()), said.first()) {
+            let why = format!("it cannot be exported: {}", first.why);
+            return Err(Error::NoInput { path: self.reports.first().cloned().unwrap_or_default(), why });
+        }
+        remarks.extend(said);
+        Ok((files, Some(directory)))
     }
 }
 
-/// The path of a report, or of an export in Parquet, without its ending.
-fn recording(report: &Path) -> PathBuf {
-    let name = report.file_name().unwrap_or_default().to_string_lossy();
-    match name.strip_suffix("_pqtdir") {
-        Some(stem) => report.with_file_name(stem),
-        None => report.with_extension(""),
+/// The path of a report or of an export without its ending.
+fn recording(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    match ["_pqtdir", "_arwdir"].iter().find_map(|ending| name.strip_suffix(ending)) {
+        Some(stem) => path.with_file_name(stem),
+        None => path.with_extension(""),
     }
+}
+
+/// Whether a file has the name of a report of Nsight Systems.
+fn is_report(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("nsys-rep")) && !place::is_url(path)
 }
 
 /// Whether a file has the name of a trace or of an archive.

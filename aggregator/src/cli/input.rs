@@ -415,6 +415,15 @@ mod tests {
             "a report beside its export is the same recording"
         );
         assert_eq!(resolved(&[("run.json", b"{}"), ("a.sqlite", export)], ""), "run");
+        assert_eq!(
+            resolved(
+                &[("a.sqlite", export), ("a_pqtdir/StringIds.parquet", b"PAR1"), ("b_arwdir/StringIds.arrow", b"")],
+                ""
+            ),
+            "2 exports, traces 0, reports 0",
+            "of two exports of one recording, the one in SQLite is read"
+        );
+        assert_eq!(resolved(&[("r_pqtdir/StringIds.parquet", b"PAR1")], "r_pqtdir"), "1 export, traces 0, reports 0");
     }
 
     #[test]
@@ -461,11 +470,6 @@ mod tests {
         check(&[], "none", "no such file or directory");
         check(&[("events/rank-00000-0000.parquet", b"")], "", "copy the manifest");
         check(&[("a.nsys-rep", b"")], "a.nsys-rep", "a report of Nsight Systems is not read; write it as SQLite");
-        check(
-            &[("r_pqtdir/StringIds.parquet", b"PAR1")],
-            "r_pqtdir",
-            "a Parquet export of Nsight Systems is not read; write",
-        );
         check(&[("a.json", b"")], "*.txt", "no file or directory matches this pattern");
     }
 }

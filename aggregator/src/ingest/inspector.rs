@@ -7,6 +7,7 @@
 mod load;
 mod objects;
 mod processes;
+mod table;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use crate::ingest::source::{Source, SourceInfo, check_any_source};
 use crate::model::RankData;
 
 use processes::{Process, processes};
+pub(crate) use table::is_table;
 
 /// The processes of one job, by their dumps.
 #[derive(Clone, Debug)]

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kineto::PlanOptions;
+use tempfile::TempDir;
 use trace::OmissionRow;
 
 use crate::Error;
@@ -54,7 +56,7 @@ impl Part {
 /// The files of a job, by format.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JobFiles<'a> {
-    /// SQLite exports of Nsight Systems.
+    /// Exports of Nsight Systems.
     pub exports: &'a [PathBuf],
     /// Profiles of XLA.
     pub profiles: &'a [PathBuf],
@@ -72,6 +74,8 @@ pub struct MixedSource {
     /// One or several.
     parts: Vec<Part>,
     remarks: Vec<OmissionRow>,
+    /// Removed with the last copy of the source.
+    _directory: Option<Arc<TempDir>>,
 }
 
 impl MixedSource {
@@ -110,9 +114,14 @@ impl MixedSource {
             return Err(Error::NoInput { path: PathBuf::new(), why: "there are no files".into() });
         }
         remarks.extend(said_of_formats(&parts));
-        let mut source = Self { parts, remarks };
+        let mut source = Self { parts, remarks, _directory: None };
         source.remarks.extend(source.missing());
         Ok(source)
+    }
+
+    /// Keeps a directory with files of the source as long as the source.
+    pub(crate) fn with_directory(self, directory: Option<TempDir>) -> Self {
+        Self { _directory: directory.map(Arc::new), ..self }
     }
 
     /// The ranks of the job that no file has.

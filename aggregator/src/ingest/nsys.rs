@@ -1,4 +1,5 @@
-//! SQLite exports of Nsight Systems (`nsys export --type sqlite`) as a source of ranks: each process that used a device is a rank.
+//! Exports of Nsight Systems (`nsys export --type sqlite`, `parquetdir` or `arrowdir`) as a source of ranks: each process that used a
+//! device is a rank.
 //!
 //! Schemas 2.9 to 3.25 were seen. Tables and columns are looked up by name, because each version adds some, an export leaves out empty
 //! tables, and other tools add columns. What is missing counts as unknown.
@@ -18,6 +19,8 @@ mod nccl;
 mod processes;
 mod rows;
 mod session;
+mod sqlite;
+mod table_files;
 mod tables;
 
 use std::collections::BTreeSet;
@@ -32,6 +35,7 @@ use crate::ingest::source::{Source, SourceInfo, check_any_source};
 use crate::model::RankData;
 
 use processes::{Process, processes};
+pub(crate) use table_files::marks_export;
 
 /// The processes of one job, in one export or several.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::export::opened;
 
-fn files() -> Vec<PathBuf> {
+pub(crate) fn files() -> Vec<PathBuf> {
     let Some(folder) = fixtures::data::real_traces().map(|data| data.join("nsys")).filter(|path| path.is_dir()) else {
         return Vec::new();
     };

@@ -80,7 +80,11 @@ fn name(id: u64, comm: &Comm) -> trace::Text {
 fn row(process: &Process, object: &Object<'_>) -> Option<CollectiveRow> {
     let id = comm_id(&object.header.id)?;
     let comm = process.comms.get(&id)?;
-    let operation = &object.coll_perf;
+    let operation = object.coll_perf;
+    // The plugin's word for one that it does not know.
+    let known = |name: &Option<std::borrow::Cow<'_, str>>| {
+        name.as_deref().filter(|name| *name != "unknown").map(|name| trace::shortened(name).into())
+    };
     let op = kineto::operation(&format!("nccl{}", operation.coll))?;
     let (enqueue_ns, times) = times(operation.event_trace_ts.as_ref());
     let timing = if times.is_some() { TimingSource::Proxy } else { TimingSource::Enqueue };
@@ -94,6 +98,8 @@ fn row(process: &Process, object: &Object<'_>) -> Option<CollectiveRow> {
         op: op.into(),
         bytes: bytes(op, operation, comm.size),
         peer: operation.p2p_peer,
+        algo: known(&operation.coll_algo),
+        proto: known(&operation.coll_proto),
         enqueue_ns,
         start_ns: times.map(|(start_ns, _)| start_ns),
         end_ns: times.map(|(_, end_ns)| end_ns),

@@ -6,13 +6,17 @@
 //!   "coll_perf":{"coll":"AllReduce","coll_sn":1407,"coll_msg_size_bytes":17179869184,"coll_exec_time_us":61974,…}}
 //! ```
 //!
-//! The plugin writes an object a line; a tool may have written each over several lines. Source: `inspector_json.cc` of NCCL.
+//! The plugin writes an object a line; a tool may have written each over several lines. From format v4.1 on, an object with `dump_stats` comes
+//! before those of a communicator, and says how many follow and how many were dropped; from v4.3 on, those that follow have no `header`
+//! and no `metadata` of their own. Sources: `inspector_json.cc` and `inspector_json_reader.py` of NCCL.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
+use crate::ingest::inspector::table;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 /// The longest object. One with the times of 64 channels has 20 kB.
 const MAX_OBJECT_BYTES: usize = 1 << 20;
@@ -20,18 +24,42 @@ const MAX_OBJECT_BYTES: usize = 1 << 20;
 const MAX_LINES: usize = 2048;
 
 /// An operation that ended.
-#[derive(Debug, Deserialize)]
+#[derive(Debug)]
 pub(super) struct Object<'a> {
-    #[serde(borrow)]
-    pub(super) header: Header<'a>,
-    #[serde(borrow)]
-    pub(super) metadata: Metadata<'a>,
-    #[serde(borrow, alias = "p2p_perf")]
-    pub(super) coll_perf: Operation<'a>,
+    pub(super) header: &'a Header<'a>,
+    pub(super) metadata: &'a Metadata<'a>,
+    pub(super) coll_perf: &'a Operation<'a>,
+}
+
+/// Any object of a dump.
+#[derive(Deserialize)]
+struct AnyObject<'a> {
+    #[serde(borrow, default)]
+    header: Option<Header<'a>>,
+    #[serde(borrow, default)]
+    metadata: Option<Metadata<'a>>,
+    #[serde(borrow, default, alias = "p2p_perf")]
+    coll_perf: Option<Operation<'a>>,
+    #[serde(default)]
+    dump_stats: Option<Stats>,
+    /// What NCCL's proxy did for an operation.
+    #[serde(default)]
+    proxy_trace: Option<IgnoredAny>,
+}
+
+/// The objects of a communicator that follow, and the operations that found no room in the plugin's ring.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Stats {
+    coll_records: u32,
+    p2p_records: u32,
+    proxy_records: u32,
+    coll_dropped_since_last_dump: u32,
+    p2p_dropped_since_last_dump: u32,
 }
 
 /// The communicator, and the place of the rank in it.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub(super) struct Header<'a> {
     /// Hash of the communicator, in hexadecimal.
     #[serde(borrow)]
@@ -43,7 +71,7 @@ pub(super) struct Header<'a> {
 }
 
 /// The process.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub(super) struct Metadata<'a> {
     #[serde(borrow)]
     pub(super) hostname: Cow<'a, str>,
@@ -60,6 +88,10 @@ pub(super) struct Operation<'a> {
     pub(super) coll_sn: i64,
     #[serde(default, alias = "p2p_msg_size_bytes")]
     pub(super) coll_msg_size_bytes: Option<i64>,
+    #[serde(borrow, default)]
+    pub(super) coll_algo: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub(super) coll_proto: Option<Cow<'a, str>>,
     /// The other side, by its number in the communicator.
     #[serde(default)]
     pub(super) p2p_peer: Option<i32>,
@@ -93,6 +125,12 @@ pub(super) struct Damage {
     pub(super) objects: i64,
     /// The first byte of the first of them, counted in the text.
     pub(super) first_byte: u64,
+    /// Objects that the dump announces and does not have.
+    pub(super) missing: i64,
+    /// Operations that the plugin dropped.
+    pub(super) dropped: i64,
+    /// Objects of NCCL's proxy, which are not read.
+    pub(super) of_proxy: i64,
     /// Why the file could not be read further.
     pub(super) cut: Option<String>,
 }
@@ -102,10 +140,20 @@ pub(super) struct Damage {
 /// # Errors
 /// That of opening the file.
 pub(super) fn read(path: &Path, take: impl FnMut(Object<'_>) -> bool) -> io::Result<Damage> {
+    if table::is_table(path) {
+        return Ok(table::read(path, take));
+    }
     Ok(read_from(kineto::open_text(path)?, take))
 }
 
 fn read_from(input: impl Read, mut take: impl FnMut(Object<'_>) -> bool) -> Damage {
+    let mut announced = Announced::default();
+    let mut damage = read_lines(input, &mut |text, damage| announced.parse(text, damage, &mut take));
+    damage.missing += i64::from(announced.records);
+    damage
+}
+
+fn read_lines(input: impl Read, parse: &mut impl FnMut(&[u8], &mut Damage) -> Result<bool, Fault>) -> Damage {
     let (mut input, mut damage) = (BufReader::new(input), Damage::default());
     let (mut text, mut lines, mut at) = (Vec::new(), 0, 0_u64);
     loop {
@@ -119,7 +167,7 @@ fn read_from(input: impl Read, mut take: impl FnMut(Object<'_>) -> bool) -> Dama
         let got = text.len() - before;
         let ends = got == 0 && room > 0;
         lines += 1;
-        let found = if text.trim_ascii().is_empty() { Ok(true) } else { parse(&text, &mut take) };
+        let found = if text.trim_ascii().is_empty() { Ok(true) } else { parse(&text, &mut damage) };
         match found {
             Ok(true) => {}
             Ok(false) => return damage,
@@ -132,7 +180,7 @@ fn read_from(input: impl Read, mut take: impl FnMut(Object<'_>) -> bool) -> Dama
                 if before > 0 && !ends && last.starts_with(b"{") {
                     at += before as u64;
                     (text, lines) = (last, 1);
-                    match parse(&text, &mut take) {
+                    match parse(&text, &mut damage) {
                         Ok(true) => {}
                         Ok(false) => return damage,
                         Err(_) => continue,
@@ -166,12 +214,73 @@ enum Fault {
     Wrong,
 }
 
-/// Gives the object of a text away. Returns whether more are wanted.
-fn parse(text: &[u8], take: &mut impl FnMut(Object<'_>) -> bool) -> Result<bool, Fault> {
-    match serde_json::from_slice(text) {
-        Ok(object) => Ok(take(object)),
-        Err(error) if error.is_eof() => Err(Fault::Incomplete),
-        Err(_) => Err(Fault::Wrong),
+/// What a dump says of the objects that follow.
+#[derive(Default)]
+struct Announced {
+    /// Of which communicator and process they are.
+    of: Option<(Header<'static>, Metadata<'static>)>,
+    /// How many are still to come.
+    records: u32,
+}
+
+impl Announced {
+    /// Gives the operation of a text away. Returns whether more are wanted.
+    fn parse(
+        &mut self,
+        text: &[u8],
+        damage: &mut Damage,
+        take: &mut impl FnMut(Object<'_>) -> bool,
+    ) -> Result<bool, Fault> {
+        let object: AnyObject<'_> = match serde_json::from_slice(text) {
+            Ok(object) => object,
+            Err(error) if error.is_eof() => return Err(Fault::Incomplete),
+            Err(_) => return Err(self.damaged(text)),
+        };
+        let own = object.header.zip(object.metadata);
+        if let (Some(stats), Some((header, metadata))) = (&object.dump_stats, &own) {
+            damage.missing += i64::from(self.records);
+            damage.dropped +=
+                i64::from(stats.coll_dropped_since_last_dump) + i64::from(stats.p2p_dropped_since_last_dump);
+            let records = [stats.coll_records, stats.p2p_records, stats.proxy_records];
+            self.records = records.into_iter().fold(0, u32::saturating_add);
+            self.of = Some((header.to_static(), metadata.to_static()));
+            return Ok(true);
+        }
+        let announced = self.of.as_ref().filter(|_| self.records > 0);
+        let Some((header, metadata)) = own.as_ref().or(announced) else { return Err(self.damaged(text)) };
+        let wanted = match (&object.coll_perf, &object.proxy_trace) {
+            (Some(coll_perf), _) => take(Object { header, metadata, coll_perf }),
+            (None, Some(_)) => {
+                damage.of_proxy += 1;
+                true
+            }
+            (None, None) => return Err(self.damaged(text)),
+        };
+        self.records = self.records.saturating_sub(1);
+        Ok(wanted)
+    }
+
+    /// Counts a text that is no object of a dump as one of those announced. If it may have announced others, those that follow are of
+    /// nobody.
+    fn damaged(&mut self, text: &[u8]) -> Fault {
+        self.records = self.records.saturating_sub(1);
+        if text.trim_ascii_start().starts_with(b"{\"header\"") {
+            *self = Self::default();
+        }
+        Fault::Wrong
+    }
+}
+
+impl Header<'_> {
+    fn to_static(&self) -> Header<'static> {
+        let owned = |text: &Cow<'_, str>| Cow::Owned(text.to_string());
+        Header { id: owned(&self.id), comm_name: self.comm_name.as_ref().map(owned), ..*self }
+    }
+}
+
+impl Metadata<'_> {
+    fn to_static(&self) -> Metadata<'static> {
+        Metadata { hostname: Cow::Owned(self.hostname.to_string()), pid: self.pid }
     }
 }
 
@@ -214,6 +323,54 @@ mod tests {
         let (read, damaged, _) = numbers(&format!("{first}{long}{}", line(3)));
         assert_eq!(read, [1, 3]);
         assert!(damaged >= 1);
+    }
+
+    /// The head of a dump of `records` collectives by the process 7, or by `pid`.
+    fn head(records: u32, pid: i64, dropped: u32) -> String {
+        format!(
+            "{{\"header\":{{\"id\":\"0x1f\",\"rank\":2,\"n_ranks\":8,\"nnodes\":1}},\"metadata\":{{\"inspector_output_format_version\":\"v4.3\",\"hostname\":\"a\",\"pid\":{pid}}},\"dump_stats\":{{\"coll_records\":{records},\"coll_dropped_total\":9,\"coll_dropped_since_last_dump\":{dropped},\"p2p_records\":0}}}}\n"
+        )
+    }
+
+    fn bare(number: i64) -> String {
+        format!("{{\"coll_perf\":{{\"coll\":\"AllReduce\",\"coll_sn\":{number}}}}}\n")
+    }
+
+    /// The process and the number of each operation, and the damage.
+    fn dumped(text: &str) -> (Vec<(i64, i64)>, Damage) {
+        let mut found = Vec::new();
+        let damage = read_from(text.as_bytes(), |object| {
+            found.push((object.metadata.pid, object.coll_perf.coll_sn));
+            true
+        });
+        (found, damage)
+    }
+
+    #[test]
+    fn operations_are_of_the_process_that_the_dump_announces() {
+        let text = head(2, 7, 3) + &bare(1) + &bare(2) + &head(1, 8, 0) + &bare(3);
+        let dropped = Damage { dropped: 3, ..Damage::default() };
+        assert_eq!(dumped(&text), (vec![(7, 1), (7, 2), (8, 3)], dropped));
+        let (found, damage) = dumped(&(head(1, 7, 0) + &line(4) + "{\"proxy_trace\":{}}\n"));
+        assert_eq!((found, damage.objects, damage.of_proxy), (vec![(7, 4)], 1, 0), "v4.1, and an object of nobody");
+    }
+
+    #[test]
+    fn operations_that_nothing_announces_are_of_nobody() {
+        let (found, damage) = dumped(&(bare(1) + &head(1, 7, 0) + &bare(2) + &bare(3)));
+        assert_eq!((found, damage.objects, damage.missing), (vec![(7, 2)], 2, 0));
+        // The second head is cut: what follows may be of another process.
+        let second = &head(1, 8, 0)[..60];
+        let (found, damage) = dumped(&format!("{}{}{second}\n{}", head(2, 7, 0), bare(1), bare(2)));
+        assert_eq!((found, damage.objects, damage.missing), (vec![(7, 1)], 2, 0));
+    }
+
+    #[test]
+    fn announced_operations_that_are_missing_are_counted() {
+        let (found, damage) = dumped(&(head(3, 7, 0) + &bare(1) + &head(2, 7, 0) + &bare(2)));
+        assert_eq!((found.len(), damage.objects, damage.missing), (2, 0, 3));
+        let (found, damage) = dumped(&(head(3, 7, 0) + &bare(1) + "{\"coll_perf\":{\"coll\n" + &bare(3)));
+        assert_eq!((found, damage.objects, damage.missing), (vec![(7, 1), (7, 3)], 1, 0));
     }
 
     #[test]

@@ -138,8 +138,14 @@ fn damaged(damage: &Damage) -> Vec<OmissionRow> {
         return vec![OmissionRow::lost("rest of the dump", format!("byte {}: {why}", damage.first_byte))];
     }
     let why = format!("byte {} begins no whole operation", damage.first_byte);
-    let lost = (damage.objects > 0).then(|| OmissionRow::lost("operations", why).amount(damage.objects));
-    lost.into_iter().collect()
+    let lost = [
+        (damage.objects, why.as_str()),
+        (damage.missing, "the dump announces them and does not have them, so it is cut"),
+        (damage.dropped, "the plugin's ring was full; give it more room with NCCL_INSPECTOR_DUMP_COLL_RING_SIZE"),
+    ];
+    let lost = lost.into_iter().map(|(amount, why)| OmissionRow::lost("operations", why).amount(amount));
+    let of_proxy = OmissionRow::left_out("rows of NCCL's proxy", "nothing is made of them").amount(damage.of_proxy);
+    lost.chain([of_proxy]).filter(|omission| omission.amount > Some(0)).collect()
 }
 
 /// The communicator of all ranks: the largest one. It must have most of the processes, because a dump begins with the first operation

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{DeviceRow, OmissionRow, Text};
 
-use crate::ingest::nsys::database::Database;
+use crate::ingest::nsys::database::{Database, Wanted};
 use crate::ingest::nsys::processes::Process;
 use crate::model::{Events, NONE};
 
@@ -25,7 +25,7 @@ pub(super) fn devices(
     let mut of_process: BTreeMap<i64, i64> = BTreeMap::new();
     let mut beyond = 0;
     let columns = ["cudaId", "gpuId", "pid"];
-    let cut = database.rows(OF_PROCESSES, &columns, &columns, "1", |cells| {
+    let cut = database.rows(OF_PROCESSES, &columns, &columns, Wanted::All, |cells| {
         if let (Some(cuda), Some(gpu), Some(pid)) = (cells.integer(0), cells.integer(1), cells.integer(2))
             && pid == process.pid()
         {
@@ -78,7 +78,7 @@ fn gpus(database: &Database, omissions: &mut Vec<OmissionRow>) -> BTreeMap<i64, 
         "totalMemory",
         "memoryBandwidth",
     ];
-    let cut = database.rows(GPUS, &columns, &["id"], "1", |cells| {
+    let cut = database.rows(GPUS, &columns, &["id"], Wanted::All, |cells| {
         let Some(id) = cells.integer(0) else { return };
         let positive = |column: usize| cells.integer(column).filter(|value| *value > 0);
         let small = |column: usize| positive(column).and_then(|value| i32::try_from(value).ok());

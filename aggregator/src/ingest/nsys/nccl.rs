@@ -9,7 +9,7 @@
 use rustc_hash::FxHashMap;
 use trace::OmissionRow;
 
-use crate::ingest::nsys::database::Database;
+use crate::ingest::nsys::database::{Database, Wanted};
 
 /// Bytes before the payload.
 const HEADER_BYTES: usize = 32;
@@ -112,7 +112,7 @@ impl Schemas {
         let table = "NVTX_PAYLOAD_SCHEMA_ENTRIES";
         let columns = ["domainId", "schemaId", "name", "type", "offset"];
         let (mut fields, mut beyond) = (0, 0);
-        let why = database.rows(table, &columns, &["schemaId", "name", "type"], "1", |cells| {
+        let why = database.rows(table, &columns, &["schemaId", "name", "type"], Wanted::All, |cells| {
             let field = cells.text(2).and_then(|name| Field::of(&name));
             let bytes = cells.integer(3).and_then(width);
             // The first field's offset is null.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use trace::{OmissionRow, Text};
 
 use crate::Error;
-use crate::ingest::nsys::database::{Database, THREAD_BITS, unread};
+use crate::ingest::nsys::database::{Database, THREAD_BITS, Wanted, unread};
 use crate::ingest::nsys::nccl::{Payload, Schemas};
 use crate::ingest::nsys::session::{Session, session};
 use crate::ingest::nsys::tables::{self, OF_DEVICES};
@@ -187,9 +187,9 @@ fn global_pids(database: &Database, problems: &mut Vec<OmissionRow>) -> BTreeSet
     let mut collect = |tables: &[&str], column: &str| {
         let mut last = None;
         for table in tables {
-            let why = database.rows(table, &[column], &[column], "1", |cells| {
+            let why = database.rows(table, &[column], &[column], Wanted::All, |cells| {
                 let id = cells.integer(0).map(|id| id & !THREAD_BITS);
-                // Rows of one process follow each other.
+                // Wanted of one process follow each other.
                 if id != last {
                     found.extend(id);
                     last = id;
@@ -232,15 +232,15 @@ impl Stated {
             self.of_process.extend(tid.map(|tid| tid & !THREAD_BITS).zip(rank));
         };
         let table = "MPI_RANKS";
-        let why = database.rows(table, &["globalTid", "globalPid", "rank"], &["rank"], "1", |cells| {
+        let why = database.rows(table, &["globalTid", "globalPid", "rank"], &["rank"], Wanted::All, |cells| {
             let rank = cells.integer(2).and_then(|rank| rank.try_into().ok());
             add(cells.integer(0).or_else(|| cells.integer(1)), rank);
         });
         problems.extend(why.map(|why| OmissionRow::lost(format!("rest of table {table}"), why)));
         let prefix = "MPI Rank ";
-        let condition = format!("text GLOB '{prefix}*'");
+        let condition = Wanted::Beginning("text", &[prefix]);
         // The load of the table lists what cannot be read.
-        let _ = database.rows("NVTX_EVENTS", &["globalTid", "text"], &["text"], &condition, |cells| {
+        let _ = database.rows("NVTX_EVENTS", &["globalTid", "text"], &["text"], condition, |cells| {
             let rank = cells.text(1).and_then(|text| text.strip_prefix(prefix)?.parse().ok());
             add(cells.integer(0), rank);
         });
@@ -254,7 +254,7 @@ impl Stated {
         }
         let mut largest: BTreeMap<i64, (i32, i32)> = BTreeMap::new();
         let needed = ["globalTid", "binaryData"];
-        let condition = "binaryData IS NOT NULL";
+        let condition = Wanted::Having("binaryData");
         // The load of the table lists what cannot be read.
         let _ = database.rows("NVTX_EVENTS", &needed, &needed, condition, |cells| {
             let payload = cells.bytes(1).and_then(|bytes| schemas.decode(&bytes));
@@ -286,15 +286,18 @@ fn variables(database: &Database, problems: &mut Vec<OmissionRow>) -> (Option<i3
             found.entry(name).or_insert(number);
         }
     };
-    let wanted: Vec<String> = RANK.iter().chain([&WORLD_SIZE]).map(|name| format!("value GLOB '{name}=*'")).collect();
-    let condition = format!("name GLOB '*:ENVIRONMENT_VARIABLE' AND ({})", wanted.join(" OR "));
+    let wanted: Vec<String> = RANK.iter().chain([&WORLD_SIZE]).map(|name| format!("{name}=")).collect();
+    let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
     let table = "META_DATA_CAPTURE";
-    let why = database.rows(table, &["value"], &["name", "value"], &condition, |cells| {
-        add(&cells.text(0).unwrap_or_default());
+    let columns = ["value", "name"];
+    let why = database.rows(table, &columns, &columns, Wanted::Beginning("value", &wanted), |cells| {
+        if cells.text(1).is_some_and(|name| name.ends_with(":ENVIRONMENT_VARIABLE")) {
+            add(&cells.text(0).unwrap_or_default());
+        }
     });
     problems.extend(why.map(|why| OmissionRow::lost(format!("rest of table {table}"), why)));
     // Other releases keep all variables in one text, a line for each.
-    let condition = "name = 'DeviceEnvironment'";
+    let condition = Wanted::With("name", "DeviceEnvironment");
     let table = "TARGET_INFO_SYSTEM_ENV";
     let why = database.rows(table, &["value"], &["name", "value"], condition, |cells| {
         cells.text(0).unwrap_or_default().split(['\n', '\0']).for_each(&mut add);

@@ -15,7 +15,7 @@
 use rustc_hash::FxHashMap;
 use trace::{OmissionRow, Text};
 
-use crate::ingest::nsys::database::{Cells, Database, THREAD_BITS};
+use crate::ingest::nsys::database::{Cells, Database, THREAD_BITS, Wanted};
 use crate::ingest::nsys::nccl::{Call, Schemas};
 use crate::ingest::nsys::processes::Process;
 use crate::ingest::rows::{Added, Rows, counted};
@@ -60,7 +60,7 @@ impl<'a> Loader<'a> {
         let mut omissions = Vec::new();
         let mut strings = FxHashMap::default();
         let (mut room, mut left_out) = (max_memory_bytes / 4, 0);
-        let cut = database.rows("StringIds", &["id", "value"], &["id", "value"], "1", |cells| {
+        let cut = database.rows("StringIds", &["id", "value"], &["id", "value"], Wanted::All, |cells| {
             let (Some(id), Some(value)) = (cells.integer(0), cells.text(1)) else { return };
             let value = trace::shortened(&value);
             match room.checked_sub(value.len() as u64 + 64) {
@@ -112,21 +112,22 @@ impl<'a> Loader<'a> {
             Some(pid) if process.is_first() => {
                 let columns = [columns, &[own]].concat();
                 let at = columns.len() - 1;
-                database.rows(table, &columns, &[], "1", |cells| match cells.integer(at).map(|id| id & !THREAD_BITS) {
-                    Some(id) if id == pid => visit(self, &cells),
-                    Some(id) => {
-                        self.counts.of_others += i64::from(process.of_file.binary_search(&id).is_err());
+                database.rows(table, &columns, &[], Wanted::All, |cells| {
+                    match cells.integer(at).map(|id| id & !THREAD_BITS) {
+                        Some(id) if id == pid => visit(self, &cells),
+                        Some(id) => {
+                            self.counts.of_others += i64::from(process.of_file.binary_search(&id).is_err());
+                        }
+                        None => self.counts.of_nobody += 1,
                     }
-                    None => self.counts.of_nobody += 1,
                 })
             }
-            Some(pid) => {
-                let condition = format!("\"{own}\" & {} = {pid}", !THREAD_BITS);
-                database.rows(table, columns, &[], &condition, |cells| visit(self, &cells))
-            }
+            Some(pid) => database.rows(table, columns, &[], Wanted::OfProcess(own, pid), |cells| visit(self, &cells)),
             None if process.of_file.len() > 1 && !process.is_first() => None,
-            None if process.of_file.len() > 1 => database.rows(table, &[], &[], "1", |_| self.counts.unowned += 1),
-            None => database.rows(table, columns, &[], "1", |cells| visit(self, &cells)),
+            None if process.of_file.len() > 1 => {
+                database.rows(table, &[], &[], Wanted::All, |_| self.counts.unowned += 1)
+            }
+            None => database.rows(table, columns, &[], Wanted::All, |cells| visit(self, &cells)),
         };
         if let Some(why) = cut {
             self.omissions.push(OmissionRow::lost(format!("rest of table {table}"), why).rank(process.rank));

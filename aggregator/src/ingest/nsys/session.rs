@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use trace::{OmissionRow, Text};
 
-use crate::ingest::nsys::database::Database;
+use crate::ingest::nsys::database::{Database, Wanted};
 
 /// The tables of names and values about the export: of schemas from 3.0 on, and of older ones.
 const ABOUT: [&str; 2] = ["META_DATA_EXPORT", "EXPORT_META_DATA"];
@@ -49,17 +49,25 @@ pub(super) fn session(database: &Database, problems: &mut Vec<OmissionRow>) -> S
     };
     let mut about: BTreeMap<String, String> = BTreeMap::new();
     for table in ABOUT {
-        let why = database.rows(table, &["name", "value"], &["name", "value"], "name GLOB 'EXPORT_*'", |cells| {
-            if let (Some(name), Some(value)) = (cells.text(0), cells.text(1)) {
-                about.insert(name.into_owned(), value.into_owned());
-            }
-        });
+        let why = database.rows(
+            table,
+            &["name", "value"],
+            &["name", "value"],
+            Wanted::Beginning("name", &["EXPORT_"]),
+            |cells| {
+                if let (Some(name), Some(value)) = (cells.text(0), cells.text(1)) {
+                    about.insert(name.into_owned(), value.into_owned());
+                }
+            },
+        );
         cut(table, why);
     }
     let mut host = String::new();
     let table = "TARGET_INFO_SYSTEM_ENV";
-    let why = database.rows(table, &["value"], &["name", "value"], "name = 'Hostname' LIMIT 1", |cells| {
-        host = cells.text(0).unwrap_or_default().into_owned();
+    let why = database.rows(table, &["value"], &["name", "value"], Wanted::With("name", "Hostname"), |cells| {
+        if host.is_empty() {
+            host = cells.text(0).unwrap_or_default().into_owned();
+        }
     });
     cut(table, why);
     let table = "TARGET_INFO_SESSION_START_TIME";

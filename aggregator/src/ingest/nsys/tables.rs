@@ -73,7 +73,9 @@ pub(super) fn unread(database: &Database) -> Vec<OmissionRow> {
         omissions.push(OmissionRow::left_out("rows of other tables", why).amount(total));
     }
     let is_known = |view: &&String| is_read(view) || *view == "StringIds";
-    for view in database.views.iter().filter(is_known) {
+    let damaged = database.damaged().iter();
+    omissions.extend(damaged.map(|(table, why)| OmissionRow::lost(format!("table {table}"), why.as_str())));
+    for view in database.views().iter().filter(is_known) {
         let why = "it is a view, and only tables are read: a view may hold anything";
         omissions.push(OmissionRow::lost(format!("rows of {view}"), why));
     }

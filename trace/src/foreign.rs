@@ -1,0 +1,169 @@
+//! Tables that other programs wrote as files of Parquet or Arrow.
+
+use std::io::Read;
+use std::path::Path;
+
+use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
+use arrow_ipc::reader::StreamDecoder;
+use arrow_schema::ArrowError;
+use parquet::errors::ParquetError;
+
+use crate::Error;
+use crate::place::{self, Opened};
+use crate::shard::{contain_panic, read_batches, read_footer};
+
+/// What a file of Arrow begins with, before zeros up to some alignment; a stream begins without it.
+const ARROW_MAGIC: &[u8] = b"ARROW1";
+/// What a stream ends with.
+const ARROW_END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
+/// Bytes that are handed to the reader of Arrow at once.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// The names of the columns of a file of Parquet or Arrow.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Parquet`] if the file is neither, or damaged.
+pub fn columns_of_file(path: &Path) -> Result<Vec<String>, Error> {
+    let schema = if is_parquet(path)? {
+        let file = place::open(path).map_err(io(path))?;
+        let bytes = file.size_bytes().map_err(io(path))?;
+        read_footer(&file, bytes).map_err(parquet(path))?.schema().clone()
+    } else {
+        let mut arrow = Arrow::open(path)?;
+        loop {
+            // A batch that is decoded with the schema is not needed.
+            let batch = arrow.next()?;
+            match arrow.decoder.schema() {
+                Some(schema) => break schema,
+                None if batch.is_none() => return Err(arrow.damaged("it ends before its schema")),
+                None => {}
+            }
+        }
+    };
+    Ok(schema.fields().iter().map(|field| field.name().clone()).collect())
+}
+
+/// Reads the named columns of a file of Parquet or Arrow, and hands each batch to `visit`. Columns that the file lacks are absent from
+/// the batch.
+///
+/// # Errors
+/// As [`columns_of_file`]; what `visit` returns. Batches before the error were visited.
+pub fn read_columns<E: From<Error>>(
+    path: &Path,
+    columns: &[&str],
+    mut visit: impl FnMut(&RecordBatch) -> Result<(), E>,
+) -> Result<(), E> {
+    if is_parquet(path)? {
+        let file = place::open(path).map_err(io(path))?;
+        return match read_batches(file, path, Some(columns), visit)? {
+            None => Ok(()),
+            Some(damage) => Err(damage.into()),
+        };
+    }
+    let mut arrow = Arrow::open(path)?;
+    while let Some(batch) = arrow.next()? {
+        let schema = batch.schema();
+        let chosen: Vec<usize> = columns.iter().filter_map(|name| schema.index_of(name).ok()).collect();
+        let batch = batch.project(&chosen).map_err(|error| arrow.damaged(&error.to_string()))?;
+        visit(&batch)?;
+    }
+    Ok(())
+}
+
+/// For fuzzing: reads a file of any bytes. Panics if a batch lacks a column that the file names, or has another.
+pub fn check_any_columns(path: &Path) {
+    let Ok(names) = columns_of_file(path) else { return };
+    let mut distinct: Vec<&str> = names.iter().map(String::as_str).collect();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let read = read_columns(path, &distinct, |batch| {
+        let mut found: Vec<String> = batch.schema().fields().iter().map(|field| field.name().clone()).collect();
+        found.sort_unstable();
+        found.dedup();
+        assert_eq!(found, distinct);
+        Ok::<(), Error>(())
+    });
+    // An error is an answer too.
+    drop(read);
+}
+
+fn parquet(path: &Path) -> impl Fn(ParquetError) -> Error {
+    move |source| Error::Parquet { path: path.into(), source }
+}
+
+fn io(path: &Path) -> impl Fn(std::io::Error) -> Error {
+    move |source| Error::Io { path: path.into(), source }
+}
+
+fn is_parquet(path: &Path) -> Result<bool, Error> {
+    Ok(place::first_bytes(path, 4).map_err(io(path))? == b"PAR1")
+}
+
+/// A file or a stream of Arrow, read from its start to its end. The footer of a file is not used.
+struct Arrow<'a> {
+    path: &'a Path,
+    file: Opened,
+    has_footer: bool,
+    decoder: StreamDecoder,
+    /// Bytes that were read and not decoded.
+    rest: Buffer,
+    /// The last bytes that were read.
+    tail: Vec<u8>,
+}
+
+impl<'a> Arrow<'a> {
+    fn open(path: &'a Path) -> Result<Self, Error> {
+        let file = place::open(path).map_err(io(path))?;
+        let (decoder, rest) = (StreamDecoder::new(), Buffer::from(Vec::<u8>::new()));
+        let mut arrow = Self { path, file, has_footer: false, decoder, rest, tail: Vec::new() };
+        arrow.fill()?;
+        if arrow.rest.starts_with(ARROW_MAGIC) {
+            arrow.has_footer = true;
+            let zeros = arrow.rest[ARROW_MAGIC.len()..].iter().take_while(|byte| **byte == 0).count();
+            arrow.rest.advance(ARROW_MAGIC.len() + zeros);
+        }
+        Ok(arrow)
+    }
+
+    fn damaged(&self, why: &str) -> Error {
+        parquet(self.path)(ParquetError::General(format!("it is damaged, or neither of Parquet nor of Arrow: {why}")))
+    }
+
+    /// Reads some bytes; false at the end of the file.
+    fn fill(&mut self) -> Result<bool, Error> {
+        let mut bytes = Vec::new();
+        self.file.by_ref().take(CHUNK_BYTES).read_to_end(&mut bytes).map_err(io(self.path))?;
+        self.tail.extend_from_slice(&bytes[bytes.len().saturating_sub(ARROW_END.len())..]);
+        self.tail.drain(..self.tail.len().saturating_sub(ARROW_END.len()));
+        self.rest = Buffer::from(bytes);
+        Ok(!self.rest.is_empty())
+    }
+
+    /// The next batch; `None` at the end.
+    fn next(&mut self) -> Result<Option<RecordBatch>, Error> {
+        loop {
+            if self.rest.is_empty() && !self.fill()? {
+                let is_whole = self.decoder.finish().is_ok() && !self.has_footer && self.tail == ARROW_END;
+                return if is_whole {
+                    Ok(None)
+                } else {
+                    Err(self.damaged("it is cut: the mark of its end is missing"))
+                };
+            }
+            let (decoder, rest) = (&mut self.decoder, &mut self.rest);
+            let decoded = contain_panic(|| Ok::<_, ParquetError>(decoder.decode(rest)))
+                .unwrap_or_else(|panic| Err(ArrowError::IpcError(panic.to_string())));
+            match decoded {
+                Ok(Some(batch)) => return Ok(Some(batch)),
+                Ok(None) => {}
+                // Bytes follow the mark of the end.
+                Err(_) if self.decoder.finish().is_ok() && self.has_footer => return Ok(None),
+                Err(_) if self.decoder.finish().is_ok() => {
+                    return Err(self.damaged("it has more than one table; write a directory of tables"));
+                }
+                Err(error) => return Err(self.damaged(&error.to_string())),
+            }
+        }
+    }
+}
