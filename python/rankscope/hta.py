@@ -388,10 +388,17 @@ class TraceAnalysis:
     # --- Single kernels and trace files ------------------------------------------------------------------------------
 
     def get_gpu_kernels_with_user_annotations(
-        self, rank: int, expand_names: bool = True, shortern_names: bool = True
+        self,
+        rank: int,
+        expand_names: bool = True,
+        shorten_names: bool = True,
+        *,
+        shortern_names: bool | None = None,
     ) -> pd.DataFrame | None:
-        """Work on the GPU with the innermost annotation around it, in µs; None if the rank has no annotations on the GPU."""
-        return kernels.annotated(self._of(rank), self._first(), expand_names, shortern_names)
+        """Work on the GPU with the innermost annotation around it, in µs; None if the rank has no annotations on the GPU.
+        HTA before 0.6 spells the last argument `shortern_names`."""
+        shorten = shorten_names if shortern_names is None else shortern_names
+        return kernels.annotated(self._of(rank), self._first(), expand_names, shorten)
 
     def get_frequent_cuda_kernel_sequences(
         self,

@@ -199,7 +199,11 @@ def test_operators_and_delays(dlrm8):
 
 
 def test_annotated_kernels_are_htas():
-    found = TraceAnalysis(trace_dir=str(DATA / "kineto/gpu_user_anno")).get_gpu_kernels_with_user_annotations(0)
+    traces = TraceAnalysis(trace_dir=str(DATA / "kineto/gpu_user_anno"))
+    found = traces.get_gpu_kernels_with_user_annotations(0)
+    # HTA before 0.6 spells the argument otherwise.
+    whole = traces.get_gpu_kernels_with_user_annotations(0, shorten_names=False)
+    assert whole.equals(traces.get_gpu_kernels_with_user_annotations(0, shortern_names=False)) and not whole.equals(found)
     # HTA 0.5.0's numbers.
     sums = found.groupby("s_user_annotation")["dur"].agg(["count", "sum"])
     assert sums.T.to_dict("list") == {

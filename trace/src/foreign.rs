@@ -19,18 +19,21 @@ const ARROW_MAGIC: &[u8] = b"ARROW1";
 const ARROW_END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 /// Bytes that are handed to the reader of Arrow at once.
 const CHUNK_BYTES: u64 = 1 << 20;
+/// Rows of a file by its size. Both formats write equal values in no room at all, but rows of a recording differ in their times.
+const ROWS_PER_BYTE: u64 = 16;
+const ROWS_AT_LEAST: u64 = 1 << 20;
 
 /// The names of the columns of a file of Parquet or Arrow.
 ///
 /// # Errors
 /// [`Error::Io`]; [`Error::Parquet`] if the file is neither, or damaged.
 pub fn columns_of_file(path: &Path) -> Result<Vec<String>, Error> {
+    let file = place::open(path).map_err(io(path))?;
     let schema = if is_parquet(path)? {
-        let file = place::open(path).map_err(io(path))?;
         let bytes = file.size_bytes().map_err(io(path))?;
         read_footer(&file, bytes).map_err(parquet(path))?.schema().clone()
     } else {
-        let mut arrow = Arrow::open(path)?;
+        let mut arrow = Arrow::of(file, path)?;
         loop {
             // A batch that is decoded with the schema is not needed.
             let batch = arrow.next()?;
@@ -54,14 +57,21 @@ pub fn read_columns<E: From<Error>>(
     columns: &[&str],
     mut visit: impl FnMut(&RecordBatch) -> Result<(), E>,
 ) -> Result<(), E> {
+    let file = place::open(path).map_err(io(path))?;
+    let bytes = file.size_bytes().map_err(io(path))?;
+    let mut room = bytes.saturating_mul(ROWS_PER_BYTE).saturating_add(ROWS_AT_LEAST);
+    let mut visit = |batch: &RecordBatch| {
+        let why = || ParquetError::General("it has more rows than the file has room for".into());
+        room = room.checked_sub(batch.num_rows() as u64).ok_or_else(|| parquet(path)(why()))?;
+        visit(batch)
+    };
     if is_parquet(path)? {
-        let file = place::open(path).map_err(io(path))?;
         return match read_batches(file, path, Some(columns), visit)? {
             None => Ok(()),
             Some(damage) => Err(damage.into()),
         };
     }
-    let mut arrow = Arrow::open(path)?;
+    let mut arrow = Arrow::of(file, path)?;
     while let Some(batch) = arrow.next()? {
         let schema = batch.schema();
         let chosen: Vec<usize> = columns.iter().filter_map(|name| schema.index_of(name).ok()).collect();
@@ -113,8 +123,7 @@ struct Arrow<'a> {
 }
 
 impl<'a> Arrow<'a> {
-    fn open(path: &'a Path) -> Result<Self, Error> {
-        let file = place::open(path).map_err(io(path))?;
+    fn of(file: Opened, path: &'a Path) -> Result<Self, Error> {
         let (decoder, rest) = (StreamDecoder::new(), Buffer::from(Vec::<u8>::new()));
         let mut arrow = Self { path, file, has_footer: false, decoder, rest, tail: Vec::new() };
         arrow.fill()?;
@@ -165,5 +174,38 @@ impl<'a> Arrow<'a> {
                 Err(error) => return Err(self.damaged(&error.to_string())),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::{ArrayRef, NullArray};
+    use arrow_ipc::writer::StreamWriter;
+
+    use super::*;
+
+    #[test]
+    fn rows_that_take_no_room_are_bounded() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nulls.arrow");
+        let read = |rows: usize| {
+            let nulls: ArrayRef = Arc::new(NullArray::new(rows));
+            let batch = RecordBatch::try_from_iter([("a", nulls)]).unwrap();
+            let mut writer = StreamWriter::try_new(std::fs::File::create(&path).unwrap(), &batch.schema()).unwrap();
+            writer.write(&batch).unwrap();
+            writer.finish().unwrap();
+            let mut found = 0;
+            let read = read_columns(&path, &["a"], |batch| {
+                found += batch.num_rows();
+                Ok::<(), Error>(())
+            });
+            (found, read.err().map(|error| error.to_string()))
+        };
+        assert_eq!(read(1 << 20), (1 << 20, None));
+        let (found, error) = read(1 << 40);
+        assert_eq!(found, 0);
+        assert!(error.as_ref().is_some_and(|error| error.contains("more rows than")), "{error:?}");
     }
 }

@@ -7,6 +7,7 @@
 mod load;
 mod objects;
 mod processes;
+mod read;
 mod table;
 
 use std::collections::BTreeSet;

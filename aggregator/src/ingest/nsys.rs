@@ -22,6 +22,7 @@ mod session;
 mod sqlite;
 mod table_files;
 mod tables;
+mod wanted;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -3,8 +3,9 @@
 use trace::{CollectiveRow, CommRow, OmissionRow, TimingSource};
 
 use crate::Error;
-use crate::ingest::inspector::objects::{self, Object, Operation, Times};
+use crate::ingest::inspector::objects::{Object, Operation, Times};
 use crate::ingest::inspector::processes::{Comm, Process, comm_id};
+use crate::ingest::inspector::read::read;
 use crate::model::{Collective, RankData, RankInfo};
 
 /// Memory of a row.
@@ -18,7 +19,7 @@ pub(super) fn load(process: &Process, world_size: Option<i32>, max_memory_bytes:
     let mut rows: Vec<Collective> = Vec::new();
     let (mut untimed, mut unknown, mut beyond) = (0, 0, 0);
     let most = usize::try_from(max_memory_bytes / ROW_BYTES).unwrap_or(usize::MAX);
-    let read = objects::read(&process.file, |object| {
+    let result = read(&process.file, |object| {
         if process.has(&object) {
             match row(process, &object) {
                 None => unknown += 1,
@@ -32,7 +33,7 @@ pub(super) fn load(process: &Process, world_size: Option<i32>, max_memory_bytes:
         true
     });
     // The source lists the damage.
-    read.map_err(|source| Error::Io { path: process.file.clone(), source })?;
+    result.map_err(|source| Error::Io { path: process.file.clone(), source })?;
     rows.sort_by_key(|row| (row.start_ns.or(row.enqueue_ns), row.end_ns, row.comm_id, row.seq));
     let mut data = RankData::default();
     let file = trace::Text::from(process.file.to_string_lossy());

@@ -14,7 +14,6 @@ use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-use crate::ingest::inspector::table;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -140,9 +139,6 @@ pub(super) struct Damage {
 /// # Errors
 /// That of opening the file.
 pub(super) fn read(path: &Path, take: impl FnMut(Object<'_>) -> bool) -> io::Result<Damage> {
-    if table::is_table(path) {
-        return Ok(table::read(path, take));
-    }
     Ok(read_from(kineto::open_text(path)?, take))
 }
 

@@ -8,7 +8,8 @@ use trace::{OmissionRow, Text, shortened};
 
 use crate::Error;
 use crate::base::units::ranks_named;
-use crate::ingest::inspector::objects::{self, Damage, Object};
+use crate::ingest::inspector::objects::{Damage, Object};
+use crate::ingest::inspector::read::read;
 use crate::ingest::ranks::numbered;
 use crate::model::MAX_RANKS;
 
@@ -98,7 +99,7 @@ pub(super) fn processes(paths: &[PathBuf], taken: &BTreeSet<i32>) -> Result<Foun
 fn of_file(path: &Path) -> Result<(Vec<Process>, Vec<OmissionRow>), Error> {
     let mut found: BTreeMap<(Text, i64), BTreeMap<u64, Comm>> = BTreeMap::new();
     let (mut unknown, mut beyond) = (0, 0);
-    let read = objects::read(path, |object| {
+    let result = read(path, |object| {
         let Some((id, comm)) = Comm::of(&object) else {
             unknown += 1;
             return true;
@@ -116,7 +117,7 @@ fn of_file(path: &Path) -> Result<(Vec<Process>, Vec<OmissionRow>), Error> {
         }
         true
     });
-    let damage = read.map_err(|source| Error::Io { path: path.into(), source })?;
+    let damage = result.map_err(|source| Error::Io { path: path.into(), source })?;
     let mut problems = damaged(&damage);
     if unknown > 0 {
         let why = "their communicator has no hash, or no place for the rank";

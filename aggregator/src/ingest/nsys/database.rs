@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use rusqlite::types::ValueRef;
@@ -12,12 +11,7 @@ use crate::Error;
 use crate::ingest::columnar::Column;
 use crate::ingest::nsys::sqlite::Sqlite;
 use crate::ingest::nsys::table_files::TableFiles;
-
-/// The bits of a `globalTid` that name the thread.
-pub(super) const THREAD_BITS: i64 = 0xff_ffff;
-
-/// The columns of each table.
-pub(super) type Tables = BTreeMap<String, BTreeSet<String>>;
+use crate::ingest::nsys::wanted::{Tables, Wanted};
 
 /// An export.
 pub(super) struct Database {
@@ -31,35 +25,6 @@ pub(super) struct Database {
 enum Store {
     Sqlite(Sqlite),
     Files(TableFiles),
-}
-
-/// Which rows of a table are wanted.
-#[derive(Clone, Copy)]
-pub(super) enum Wanted<'a> {
-    All,
-    /// So many rows, any of them.
-    Some(u64),
-    /// Those with this text in a column.
-    With(&'a str, &'a str),
-    /// Those whose text in a column begins with one of these.
-    Beginning(&'a str, &'a [&'a str]),
-    /// Those with a value in a column.
-    Having(&'a str),
-    /// Those whose number in a column is of a process, perhaps with a thread.
-    OfProcess(&'a str, i64),
-}
-
-impl<'a> Wanted<'a> {
-    /// The column that decides.
-    pub(super) fn column(self) -> Option<&'a str> {
-        match self {
-            Wanted::All | Wanted::Some(_) => None,
-            Wanted::With(column, _)
-            | Wanted::Beginning(column, _)
-            | Wanted::Having(column)
-            | Wanted::OfProcess(column, _) => Some(column),
-        }
-    }
 }
 
 impl Database {

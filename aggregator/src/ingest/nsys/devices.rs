@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{DeviceRow, OmissionRow, Text};
 
-use crate::ingest::nsys::database::{Database, Wanted};
+use crate::ingest::nsys::database::Database;
 use crate::ingest::nsys::processes::Process;
+use crate::ingest::nsys::wanted::Wanted;
 use crate::model::{Events, NONE};
 
 const GPUS: &str = "TARGET_INFO_GPU";

@@ -3,10 +3,11 @@
 use rustc_hash::FxHashSet;
 use trace::Text;
 
-use crate::ingest::nsys::database::{Cells, THREAD_BITS};
+use crate::ingest::nsys::database::Cells;
 use crate::ingest::nsys::nccl::{Call, CallKind};
 use crate::ingest::nsys::rows::Loader;
 use crate::ingest::nsys::tables::{MPI, OVERHEAD};
+use crate::ingest::nsys::wanted::THREAD_BITS;
 use crate::ingest::rows::Added;
 use crate::model::Kind;
 

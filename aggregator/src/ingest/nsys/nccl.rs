@@ -9,7 +9,8 @@
 use rustc_hash::FxHashMap;
 use trace::OmissionRow;
 
-use crate::ingest::nsys::database::{Database, Wanted};
+use crate::ingest::nsys::database::Database;
+use crate::ingest::nsys::wanted::Wanted;
 
 /// Bytes before the payload.
 const HEADER_BYTES: usize = 32;

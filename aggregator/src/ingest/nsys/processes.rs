@@ -14,10 +14,11 @@ use std::sync::Arc;
 use trace::{OmissionRow, Text};
 
 use crate::Error;
-use crate::ingest::nsys::database::{Database, THREAD_BITS, Wanted, unread};
+use crate::ingest::nsys::database::{Database, unread};
 use crate::ingest::nsys::nccl::{Payload, Schemas};
 use crate::ingest::nsys::session::{Session, session};
 use crate::ingest::nsys::tables::{self, OF_DEVICES};
+use crate::ingest::nsys::wanted::{THREAD_BITS, Wanted};
 use crate::ingest::ranks::{by_rank, numbered};
 use crate::model::MAX_RANKS;
 

@@ -15,9 +15,10 @@
 use rustc_hash::FxHashMap;
 use trace::{OmissionRow, Text};
 
-use crate::ingest::nsys::database::{Cells, Database, THREAD_BITS, Wanted};
+use crate::ingest::nsys::database::{Cells, Database};
 use crate::ingest::nsys::nccl::{Call, Schemas};
 use crate::ingest::nsys::processes::Process;
+use crate::ingest::nsys::wanted::{THREAD_BITS, Wanted};
 use crate::ingest::rows::{Added, Rows, counted};
 use crate::model::{KernelUse, Kind, NONE};
 

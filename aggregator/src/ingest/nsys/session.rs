@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use trace::{OmissionRow, Text};
 
-use crate::ingest::nsys::database::{Database, Wanted};
+use crate::ingest::nsys::database::Database;
+use crate::ingest::nsys::wanted::Wanted;
 
 /// The tables of names and values about the export: of schemas from 3.0 on, and of older ones.
 const ABOUT: [&str; 2] = ["META_DATA_EXPORT", "EXPORT_META_DATA"];

@@ -10,7 +10,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags, Row};
 
-use crate::ingest::nsys::database::{THREAD_BITS, Tables, Wanted};
+use crate::ingest::nsys::wanted::{THREAD_BITS, Tables, Wanted};
 
 /// The longest text or array of bytes that is read. A query ends at a longer one, and the rest of the table is a loss.
 const MAX_VALUE_BYTES: i32 = 16 << 20;

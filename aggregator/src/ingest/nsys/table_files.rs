@@ -8,7 +8,7 @@ use trace::place::{self, Entry};
 use trace::{columns_of_file, read_columns};
 
 use crate::ingest::columnar::Column;
-use crate::ingest::nsys::database::{THREAD_BITS, Tables, Wanted};
+use crate::ingest::nsys::wanted::{THREAD_BITS, Tables, Wanted};
 
 /// How the names of such files end.
 const ENDINGS: [&str; 3] = [".parquet", ".arrow", ".arrows"];
