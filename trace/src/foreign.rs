@@ -47,23 +47,38 @@ pub fn columns_of_file(path: &Path) -> Result<Vec<String>, Error> {
     Ok(schema.fields().iter().map(|field| field.name().clone()).collect())
 }
 
-/// Reads the named columns of a file of Parquet or Arrow, and hands each batch to `visit`. Columns that the file lacks are absent from
-/// the batch.
+/// Why the reading of a file ends before its end.
+enum End {
+    Enough,
+    Damaged(Error),
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> Self {
+        Self::Damaged(error)
+    }
+}
+
+/// Reads the named columns of a file of Parquet or Arrow, and hands each batch to `visit` until that returns false. Columns that the
+/// file lacks are absent from the batch.
 ///
 /// # Errors
-/// As [`columns_of_file`]; what `visit` returns. Batches before the error were visited.
-pub fn read_columns<E: From<Error>>(
-    path: &Path,
-    columns: &[&str],
-    mut visit: impl FnMut(&RecordBatch) -> Result<(), E>,
-) -> Result<(), E> {
+/// As [`columns_of_file`]. Batches before the error were visited.
+pub fn read_columns(path: &Path, columns: &[&str], visit: impl FnMut(&RecordBatch) -> bool) -> Result<(), Error> {
+    match read_until(path, columns, visit) {
+        Ok(()) | Err(End::Enough) => Ok(()),
+        Err(End::Damaged(error)) => Err(error),
+    }
+}
+
+fn read_until(path: &Path, columns: &[&str], mut visit: impl FnMut(&RecordBatch) -> bool) -> Result<(), End> {
     let file = place::open(path).map_err(io(path))?;
     let bytes = file.size_bytes().map_err(io(path))?;
     let mut room = bytes.saturating_mul(ROWS_PER_BYTE).saturating_add(ROWS_AT_LEAST);
     let mut visit = |batch: &RecordBatch| {
         let why = || ParquetError::General("it has more rows than the file has room for".into());
         room = room.checked_sub(batch.num_rows() as u64).ok_or_else(|| parquet(path)(why()))?;
-        visit(batch)
+        if visit(batch) { Ok(()) } else { Err(End::Enough) }
     };
     if is_parquet(path)? {
         return match read_batches(file, path, Some(columns), visit)? {
@@ -92,7 +107,7 @@ pub fn check_any_columns(path: &Path) {
         found.sort_unstable();
         found.dedup();
         assert_eq!(found, distinct);
-        Ok::<(), Error>(())
+        true
     });
     // An error is an answer too.
     drop(read);
@@ -199,7 +214,7 @@ mod tests {
             let mut found = 0;
             let read = read_columns(&path, &["a"], |batch| {
                 found += batch.num_rows();
-                Ok::<(), Error>(())
+                true
             });
             (found, read.err().map(|error| error.to_string()))
         };

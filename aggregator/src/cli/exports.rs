@@ -38,7 +38,9 @@ pub(super) struct Exports {
     pub(super) traces: Vec<PathBuf>,
     /// Reports of Nsight Systems without an export.
     pub(super) reports: Vec<PathBuf>,
-    /// Exports of recordings of which another export is read.
+    /// Whether the program that exports reports is installed. It is looked for only if there are reports.
+    can_export: bool,
+    /// Exports that repeat the recording of another export, which is read.
     repeated: Vec<PathBuf>,
     /// Files that XLA's tools write beside a profile. They repeat its recording.
     twins: Vec<PathBuf>,
@@ -116,6 +118,7 @@ impl Exports {
             return Err(Error::NoInput { path: paths.first().cloned().unwrap_or_default(), why });
         }
         found.drop_repeated();
+        found.can_export = !found.reports.is_empty() && nsys_export::is_installed();
         if found.is_empty() {
             found.traces = paths.to_vec();
         }
@@ -141,7 +144,7 @@ impl Exports {
     /// Whether there is no export, no profile and no other recording. Reports count where they can be exported.
     pub(super) fn is_empty(&self) -> bool {
         let lists = [&self.files, &self.profiles, &self.dumps, &self.records];
-        lists.iter().all(|files| files.is_empty()) && (self.reports.is_empty() || !nsys_export::is_installed())
+        lists.iter().all(|files| files.is_empty()) && !self.can_export
     }
 
     /// Searches a directory. Returns whether something in it may be a trace.
@@ -218,10 +221,7 @@ impl Exports {
 
     /// Exports the reports. Without the program for it, they are left out.
     fn converted(&self, remarks: &mut Vec<OmissionRow>) -> Result<(Vec<PathBuf>, Option<TempDir>), Error> {
-        if self.reports.is_empty() {
-            return Ok((Vec::new(), None));
-        }
-        if !nsys_export::is_installed() {
+        if !self.can_export {
             let report = |path: &PathBuf| {
                 OmissionRow::left_out("report of Nsight Systems", EXPORT).file(Text::from(path.to_string_lossy()))
             };

@@ -24,7 +24,7 @@ pub(super) struct Converted {
     /// The exports, in a directory that is removed with them.
     pub(super) files: Vec<PathBuf>,
     pub(super) directory: TempDir,
-    /// What was exported, and what could not be.
+    /// A remark about each report: that it was exported, or why it was not.
     pub(super) remarks: Vec<OmissionRow>,
 }
 

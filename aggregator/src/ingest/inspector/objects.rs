@@ -41,7 +41,7 @@ struct AnyObject<'a> {
     coll_perf: Option<Operation<'a>>,
     #[serde(default)]
     dump_stats: Option<Stats>,
-    /// What NCCL's proxy did for an operation.
+    /// The work of NCCL's proxy for an operation. It is not read.
     #[serde(default)]
     proxy_trace: Option<IgnoredAny>,
 }
@@ -210,7 +210,7 @@ enum Fault {
     Wrong,
 }
 
-/// What a dump says of the objects that follow.
+/// The objects that a dump has announced and not given yet.
 #[derive(Default)]
 struct Announced {
     /// Of which communicator and process they are.
@@ -256,8 +256,8 @@ impl Announced {
         Ok(wanted)
     }
 
-    /// Counts a text that is no object of a dump as one of those announced. If it may have announced others, those that follow are of
-    /// nobody.
+    /// Counts a text that is no object of a dump as one of the announced objects. A damaged text that begins with a header may have
+    /// announced objects of another process. The objects after it are then given to no process.
     fn damaged(&mut self, text: &[u8]) -> Fault {
         self.records = self.records.saturating_sub(1);
         if text.trim_ascii_start().starts_with(b"{\"header\"") {
@@ -348,7 +348,11 @@ mod tests {
         let dropped = Damage { dropped: 3, ..Damage::default() };
         assert_eq!(dumped(&text), (vec![(7, 1), (7, 2), (8, 3)], dropped));
         let (found, damage) = dumped(&(head(1, 7, 0) + &line(4) + "{\"proxy_trace\":{}}\n"));
-        assert_eq!((found, damage.objects, damage.of_proxy), (vec![(7, 4)], 1, 0), "v4.1, and an object of nobody");
+        assert_eq!(
+            (found, damage.objects, damage.of_proxy),
+            (vec![(7, 4)], 1, 0),
+            "v4.1, and an object that nothing announces"
+        );
     }
 
     #[test]

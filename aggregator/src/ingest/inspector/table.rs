@@ -12,7 +12,7 @@ use trace::{RecordBatch, columns_of_file, read_columns};
 use crate::ingest::columnar::Column;
 use crate::ingest::inspector::objects::{Channel, Damage, Header, Metadata, Object, Operation, Times};
 
-/// The columns of which a row needs a value.
+/// A row without a value in one of these columns counts as damage.
 const NEEDED: [&str; 7] = ["id", "rank", "n_ranks", "hostname", "pid", "coll", "coll_sn"];
 const OTHERS: [&str; 5] = ["comm_name", "coll_msg_size_bytes", "coll_algo", "coll_proto", "event_trace_ts"];
 
@@ -20,18 +20,6 @@ const OTHERS: [&str; 5] = ["comm_name", "coll_msg_size_bytes", "coll_algo", "col
 pub(crate) fn is_table(path: &Path) -> bool {
     let has_all = |columns: Vec<String>| NEEDED.iter().all(|name| columns.iter().any(|column| column == name));
     columns_of_file(path).is_ok_and(has_all)
-}
-
-/// Why reading ends.
-enum End {
-    Enough,
-    Damaged(trace::Error),
-}
-
-impl From<trace::Error> for End {
-    fn from(error: trace::Error) -> Self {
-        Self::Damaged(error)
-    }
 }
 
 /// Reads the rows of a table in their order, until `take` returns false. Rows that lack a value count as damage.
@@ -46,14 +34,12 @@ pub(super) fn read(path: &Path, mut take: impl FnMut(Object<'_>) -> bool) -> Dam
                 continue;
             };
             if !take(Object { header: &header, metadata: &metadata, coll_perf: &coll_perf }) {
-                return Err(End::Enough);
+                return false;
             }
         }
-        Ok(())
+        true
     });
-    if let Err(End::Damaged(error)) = read {
-        damage.cut = Some(error.to_string());
-    }
+    damage.cut = read.err().map(|error| error.to_string());
     damage
 }
 

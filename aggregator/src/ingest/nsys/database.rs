@@ -110,7 +110,7 @@ impl Database {
     /// The first integer of a column, and the reason why it cannot be read, if it cannot.
     pub(super) fn first_integer(&self, table: &str, column: &str) -> (Option<i64>, Option<String>) {
         let mut first = None;
-        let cut = self.rows(table, &[column], &[column], Wanted::Some(1), |cells| first = cells.integer(0));
+        let cut = self.rows(table, &[column], &[column], Wanted::AtMost(1), |cells| first = cells.integer(0));
         (first, cut)
     }
 
@@ -120,7 +120,7 @@ impl Database {
     /// The reason why it cannot be read.
     pub(super) fn count(&self, table: &str, limit: u64) -> Result<Option<i64>, String> {
         let mut rows = 0;
-        match self.rows(table, &[], &[], Wanted::Some(limit.saturating_add(1)), |_| rows += 1) {
+        match self.rows(table, &[], &[], Wanted::AtMost(limit.saturating_add(1)), |_| rows += 1) {
             Some(why) => Err(why),
             None => Ok(i64::try_from(rows).ok().filter(|_| rows <= limit)),
         }

@@ -53,7 +53,7 @@ pub(super) enum CallKind {
 }
 
 impl CallKind {
-    /// The kind of the call that gave a range its name. `None`: the range is no call of NCCL.
+    /// The kind of a call of NCCL, by the name of its range. `None` if the range is no call of NCCL.
     pub(super) fn of(name: &str) -> Option<Self> {
         let call = name.strip_prefix("nccl")?;
         Some(match call {

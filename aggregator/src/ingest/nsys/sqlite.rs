@@ -91,11 +91,11 @@ impl Sqlite {
     }
 }
 
-/// What follows `WHERE`. All names and texts in it are the program's own.
+/// The condition after `WHERE`. Its names and texts are constants of rankscope; none comes from a file.
 fn condition(wanted: Wanted<'_>) -> String {
     match wanted {
         Wanted::All => "1".into(),
-        Wanted::Some(rows) => format!("1 LIMIT {rows}"),
+        Wanted::AtMost(rows) => format!("1 LIMIT {rows}"),
         Wanted::With(column, text) => format!("\"{column}\" = '{text}'"),
         Wanted::Beginning(column, prefixes) => {
             let globs: Vec<String> = prefixes.iter().map(|prefix| format!("\"{column}\" GLOB '{prefix}*'")).collect();

@@ -70,36 +70,21 @@ impl TableFiles {
     ) -> Option<String> {
         let path = self.files.get(table)?;
         let all: Vec<&str> = columns.iter().copied().chain(wanted.column()).collect();
-        let mut left = if let Wanted::Some(rows) = wanted { rows } else { u64::MAX };
+        let mut left = if let Wanted::AtMost(rows) = wanted { rows } else { u64::MAX };
         let read = read_columns(path, &all, |batch| {
             let of_batch: Vec<Column> = all.iter().map(|name| Column::of(batch, name)).collect();
             for row in 0..batch.num_rows() {
                 if left == 0 {
-                    return Err(End::Enough);
+                    return false;
                 }
                 if is_wanted(wanted, of_batch.last(), row) {
                     left -= 1;
                     visit(&of_batch[..columns.len()], row);
                 }
             }
-            Ok(())
+            true
         });
-        match read {
-            Ok(()) | Err(End::Enough) => None,
-            Err(End::Damaged(error)) => Some(error.to_string()),
-        }
-    }
-}
-
-/// Why a table is not read further.
-enum End {
-    Enough,
-    Damaged(trace::Error),
-}
-
-impl From<trace::Error> for End {
-    fn from(error: trace::Error) -> Self {
-        Self::Damaged(error)
+        read.err().map(|error| error.to_string())
     }
 }
 
@@ -107,7 +92,7 @@ impl From<trace::Error> for End {
 fn is_wanted(wanted: Wanted<'_>, column: Option<&Column>, row: usize) -> bool {
     let text = || column.and_then(|column| column.bytes(row));
     match wanted {
-        Wanted::All | Wanted::Some(_) => true,
+        Wanted::All | Wanted::AtMost(_) => true,
         Wanted::With(_, value) => text() == Some(value.as_bytes()),
         Wanted::Beginning(_, prefixes) => {
             text().is_some_and(|text| prefixes.iter().any(|prefix| text.starts_with(prefix.as_bytes())))

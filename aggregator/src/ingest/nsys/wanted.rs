@@ -13,7 +13,7 @@ pub(super) type Tables = BTreeMap<String, BTreeSet<String>>;
 pub(super) enum Wanted<'a> {
     All,
     /// So many rows, any of them.
-    Some(u64),
+    AtMost(u64),
     /// Those with this text in a column.
     With(&'a str, &'a str),
     /// Those whose text in a column begins with one of these.
@@ -28,7 +28,7 @@ impl<'a> Wanted<'a> {
     /// The column that decides.
     pub(super) fn column(self) -> Option<&'a str> {
         match self {
-            Wanted::All | Wanted::Some(_) => None,
+            Wanted::All | Wanted::AtMost(_) => None,
             Wanted::With(column, _)
             | Wanted::Beginning(column, _)
             | Wanted::Having(column)
