@@ -138,6 +138,12 @@ class AnalysisTables:
         return self._table("gpu_utilization")
 
     @property
+    def gpu_metrics(self) -> Table:
+        """One row per rank, device, step and hardware metric that a profiler sampled (`nsys profile --gpu-metrics-devices`).
+        By rank, device and metric: everything recorded, then each step in which a sample lies."""
+        return self._table("gpu_metrics")
+
+    @property
     def kernel_sequences(self) -> Table:
         """One row per rank and sequence of kernels that an operator launches repeatedly: HTA's frequent kernel sequences. At
         most 50 of a rank, the most frequent first."""

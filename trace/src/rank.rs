@@ -128,6 +128,26 @@ pub struct CopyRate {
     pub bandwidth_gbs: f64,
 }
 
+/// A hardware metric that a profiler samples on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Device.
+    pub device_id: i64,
+    /// Name, as the profiler spells it.
+    pub name: Text,
+}
+
+/// A sample of a hardware metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricSample {
+    /// Time, in the host's clock of the rank.
+    pub ts_ns: i64,
+    /// Index of the metric in [`RankData::metrics`].
+    pub metric: u32,
+    /// Value, in the unit that the name of the metric states.
+    pub value: i64,
+}
+
 /// Identity of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankInfo {
@@ -251,6 +271,10 @@ pub struct RankData {
     pub flops_types: Vec<FlopsType>,
     /// Bandwidths of copies and fills as the profiler measured them, by `id`.
     pub copy_rates: Vec<CopyRate>,
+    /// Hardware metrics of its devices.
+    pub metrics: Vec<Metric>,
+    /// Their samples, sorted by time.
+    pub metric_samples: Vec<MetricSample>,
     /// Arrows between rows.
     pub flows: Vec<FlowRow>,
     /// Counters of the recorder.

@@ -57,7 +57,7 @@ const fn part(name: &'static str, doc: &'static str, without: Option<&'static st
     Part { name, doc, without, sql }
 }
 
-const REFINED: [Refined; 8] = [
+const REFINED: [Refined; 9] = [
     Refined {
         table: "step_breakdown",
         views: &[
@@ -85,6 +85,18 @@ const REFINED: [Refined; 8] = [
                 "All active steps together, as one row per rank and device.",
                 Some("step"),
                 "SELECT * EXCLUDE (step) FROM $.gpu_utilization_raw WHERE step IS NULL",
+            ),
+        ],
+    },
+    Refined {
+        table: "gpu_metrics",
+        views: &[
+            part("gpu_metrics", "Steps only.", None, "SELECT * FROM $.gpu_metrics_raw WHERE step >= 0"),
+            part(
+                "gpu_metrics_total",
+                "Everything recorded, as one row per rank, device and metric.",
+                Some("step"),
+                "SELECT * EXCLUDE (step) FROM $.gpu_metrics_raw WHERE step IS NULL",
             ),
         ],
     },

@@ -15,6 +15,8 @@ mod database;
 mod devices;
 mod host;
 mod load;
+mod metrics;
+mod mpi;
 mod nccl;
 mod processes;
 mod rows;

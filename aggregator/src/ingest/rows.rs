@@ -196,6 +196,16 @@ pub(super) fn by_order_of_streams(rows: &mut [CollectiveRow]) {
     }
 }
 
+/// An id of a communicator that all members compute alike, of what they know of it, such as their numbers: FNV-1a. It is never one of a stream,
+/// nor that of all ranks.
+pub(super) fn comm_id_of(known: &[i32]) -> i64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in known.iter().flat_map(|number| number.to_le_bytes()) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    (hash | 1 << 62).cast_signed()
+}
+
 /// The id of the enclosing row of the same thread, for each row. `loose` are ids of rows that enclose nothing, ascending.
 fn parents(raw: &RawColumns, loose: &[i64]) -> Vec<i64> {
     let events = &raw.events;

@@ -6,6 +6,7 @@ mod input_gaps;
 mod kernel_types;
 mod launch_stats;
 mod loading;
+mod metrics;
 mod queue;
 mod sequences;
 mod stalls;
@@ -64,6 +65,7 @@ pub(crate) fn device_tables(view: &View<'_>) -> Tables {
             sync_stalls: stalls::sync_stalls(view, busy.as_ref(), &operators),
             data_loading: loading::data_loading(view, busy.as_ref()),
             input_gaps: input_gaps::input_gaps(view, busy.as_ref(), &launched),
+            gpu_metrics: metrics::gpu_metrics(view),
             ..Tables::default()
         },
     );

@@ -6,5 +6,6 @@ mod export;
 mod formats;
 mod hostile;
 mod jobs;
+mod mpi;
 mod real;
 mod schemas;

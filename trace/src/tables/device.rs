@@ -159,6 +159,27 @@ tables! {
         occupancy_known_pct: Option<f64>,
     }
 
+    /// One row per rank, device, step and hardware metric that a profiler sampled (`nsys profile --gpu-metrics-devices`). By rank, device
+    /// and metric: everything recorded, then each step in which a sample lies.
+    gpu_metrics: GpuMetricRow / GpuMetricBuilder / GpuMetricView, by Aggregator, sorted by None; {
+        /// Global rank.
+        rank: i32,
+        /// Device number.
+        device_id: i64,
+        /// Name of the metric, with its unit, as the profiler spells it.
+        metric: Text,
+        /// Training step; null for everything recorded.
+        step: Option<i32>,
+        /// Number of samples. They are of the whole device, so they may include the work of other processes.
+        samples: i64,
+        /// Mean of the samples. The profiler takes them at equal distances, so it is the mean over time.
+        mean_value: f64,
+        /// Least sample.
+        min_value: i64,
+        /// Greatest sample.
+        max_value: i64,
+    }
+
     /// One row per rank and sequence of kernels that an operator launches repeatedly: HTA's frequent kernel sequences.
     /// At most 50 of a rank, the most frequent first.
     kernel_sequences: KernelSequenceRow / KernelSequenceBuilder / KernelSequenceView, by Aggregator, sorted by None; {

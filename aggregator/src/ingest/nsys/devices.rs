@@ -13,37 +13,67 @@ const GPUS: &str = "TARGET_INFO_GPU";
 const OF_PROCESSES: &str = "TARGET_INFO_CUDA_DEVICE";
 /// Devices of a host.
 const MAX_DEVICES: usize = 1 << 10;
+/// Processes that number devices.
+const MAX_PROCESSES: usize = 1 << 12;
+
+/// The numbers that processes give to the host's devices.
+#[derive(Default)]
+pub(super) struct Numbers(BTreeMap<i64, BTreeMap<i64, i64>>);
+
+impl Numbers {
+    pub(super) fn read(database: &Database, omissions: &mut Vec<OmissionRow>) -> Self {
+        let mut of_processes: BTreeMap<i64, BTreeMap<i64, i64>> = BTreeMap::new();
+        let mut beyond = 0;
+        let columns = ["cudaId", "gpuId", "pid"];
+        let cut = database.rows(OF_PROCESSES, &columns, &columns, Wanted::All, |cells| {
+            let (Some(cuda), Some(gpu), Some(pid)) = (cells.integer(0), cells.integer(1), cells.integer(2)) else {
+                return;
+            };
+            if of_processes.len() < MAX_PROCESSES || of_processes.contains_key(&pid) {
+                keep(of_processes.entry(pid).or_default(), (cuda, gpu), &mut beyond);
+            } else {
+                beyond += 1;
+            }
+        });
+        omissions.extend(list(OF_PROCESSES, cut, beyond));
+        Self(of_processes)
+    }
+
+    /// The host's number of each device, by that of the process; `None` if the export has none of the process.
+    pub(super) fn of_process(&self, pid: i64) -> Option<&BTreeMap<i64, i64>> {
+        self.0.get(&pid)
+    }
+
+    /// Whether a process is known to see a device of the host.
+    pub(super) fn has(&self, gpu: i64) -> bool {
+        self.0.values().any(|of_process| of_process.values().any(|of_host| *of_host == gpu))
+    }
+}
+
+/// The numbers of the devices that rows are of.
+pub(super) fn used(events: &Events) -> BTreeSet<i64> {
+    events.device.iter().copied().filter(|device| *device != NONE).collect()
+}
 
 /// The devices that `events` name, as far as the export describes them.
 pub(super) fn devices(
     database: &Database,
-    process: &Process,
+    (process, numbers): (&Process, &Numbers),
     events: &Events,
     omissions: &mut Vec<OmissionRow>,
 ) -> Vec<DeviceRow> {
-    let used: BTreeSet<i64> = events.device.iter().copied().filter(|device| *device != NONE).collect();
     let gpus = gpus(database, omissions);
-    let mut of_process: BTreeMap<i64, i64> = BTreeMap::new();
-    let mut beyond = 0;
-    let columns = ["cudaId", "gpuId", "pid"];
-    let cut = database.rows(OF_PROCESSES, &columns, &columns, Wanted::All, |cells| {
-        if let (Some(cuda), Some(gpu), Some(pid)) = (cells.integer(0), cells.integer(1), cells.integer(2))
-            && pid == process.pid()
-        {
-            keep(&mut of_process, (cuda, gpu), &mut beyond);
-        }
-    });
-    omissions.extend(list(OF_PROCESSES, cut, beyond));
+    let of_process = numbers.of_process(process.pid());
     // Without a table of numbers, a process may count any of the host's devices as its first.
     let models: BTreeSet<Option<&Text>> = gpus.values().map(|gpu| gpu.name.as_ref()).collect();
     let any = gpus.values().next().filter(|_| models.len() == 1);
     let describe = |device_id: i64| {
-        let known = of_process.get(&device_id).and_then(|gpu| gpus.get(gpu));
+        let known = of_process.and_then(|known| known.get(&device_id)).and_then(|gpu| gpus.get(gpu));
         let gpu = known.or(any)?.clone();
         let uuid = gpu.uuid.filter(|_| known.is_some() || gpus.len() == 1);
         Some(DeviceRow { rank: process.rank, device_id, uuid, ..gpu })
     };
-    used.into_iter().filter_map(describe).collect()
+    used(events).into_iter().filter_map(describe).collect()
 }
 
 /// Keeps the first value of a number, or counts it as `beyond` if there are too many numbers.
@@ -58,7 +88,7 @@ fn keep<T>(known: &mut BTreeMap<i64, T>, (id, value): (i64, T), beyond: &mut i64
 /// Lists the rows of a table that follow a damage, and those `beyond` the limit.
 fn list(table: &str, cut: Option<String>, beyond: i64) -> impl Iterator<Item = OmissionRow> {
     let lost = cut.map(|why| OmissionRow::lost(format!("rest of table {table}"), why));
-    let why = format!("only the first {MAX_DEVICES} devices are used");
+    let why = format!("only the first {MAX_DEVICES} devices of a host or process are used");
     let left_out = (beyond > 0).then(|| OmissionRow::left_out(format!("rows of {table}"), why).amount(beyond));
     lost.into_iter().chain(left_out)
 }

@@ -4,9 +4,10 @@ use rustc_hash::FxHashSet;
 use trace::Text;
 
 use crate::ingest::nsys::database::Cells;
+use crate::ingest::nsys::mpi::{MpiCall, Operation};
 use crate::ingest::nsys::nccl::{Call, CallKind};
 use crate::ingest::nsys::rows::Loader;
-use crate::ingest::nsys::tables::{MPI, OVERHEAD};
+use crate::ingest::nsys::tables::{MPI, MPI_COLLECTIVES, OVERHEAD};
 use crate::ingest::nsys::wanted::THREAD_BITS;
 use crate::ingest::rows::Added;
 use crate::model::Kind;
@@ -37,13 +38,7 @@ impl Loader<'_> {
     pub(super) fn host(&mut self) {
         self.calls_of_cuda();
         self.ranges();
-        let calls = [&COMMON[..], &["textId"]].concat();
-        for table in MPI {
-            self.table(table, "globalTid", &calls, |own, cells| {
-                let name = own.name(cells.integer(3), "MPI");
-                own.add(Kind::UserAnnotation, &name, common(cells));
-            });
-        }
+        self.calls_of_mpi();
         let overhead = [&COMMON[..], &["nameId"]].concat();
         for table in OVERHEAD {
             self.table(table, "globalTid", &overhead, |own, cells| {
@@ -87,6 +82,27 @@ impl Loader<'_> {
             } else {
                 self.add(Kind::Runtime, without_version(&name), row);
             }
+        }
+    }
+
+    fn calls_of_mpi(&mut self) {
+        let calls = [&COMMON[..], &["textId", "commHandle", "rootRank", "size", "recvSize"]].concat();
+        for table in MPI {
+            self.table(table, "globalTid", &calls, |own, cells| {
+                let name = own.name(cells.integer(3), "MPI");
+                let id = own.add(Kind::UserAnnotation, &name, common(cells));
+                let operation = Operation::of(&name).filter(|_| table == MPI_COLLECTIVES);
+                if let (Some(id), Some(operation)) = (id, operation) {
+                    own.mpi_calls.push(MpiCall {
+                        id,
+                        operation,
+                        comm: cells.integer(4),
+                        root: cells.integer(5).and_then(|root| root.try_into().ok()),
+                        sent_bytes: cells.integer(6),
+                        received_bytes: cells.integer(7),
+                    });
+                }
+            });
         }
     }
 

@@ -7,7 +7,9 @@ use trace::rank::mark_below_operators;
 use crate::Error;
 use crate::ingest::nsys::collectives::collectives;
 use crate::ingest::nsys::database::Database;
-use crate::ingest::nsys::devices::devices;
+use crate::ingest::nsys::devices::{Numbers, devices};
+use crate::ingest::nsys::metrics::add_metrics;
+use crate::ingest::nsys::mpi::add_collectives;
 use crate::ingest::nsys::processes::Process;
 use crate::ingest::nsys::rows::Loader;
 use crate::ingest::rows::{list, step};
@@ -23,7 +25,7 @@ pub(super) fn load(process: &Process, world_size: Option<i32>, max_memory_bytes:
     loader.devices();
     loader.host();
     loader.list_counts();
-    let Loader { rows, omissions, loose, calls, .. } = loader;
+    let Loader { rows, omissions, loose, calls, mpi_calls, .. } = loader;
     let info = RankInfo {
         rank: process.rank,
         world_size,
@@ -35,12 +37,15 @@ pub(super) fn load(process: &Process, world_size: Option<i32>, max_memory_bytes:
     };
     let mut data = rows.into_rank(info, &loose, omissions);
     let mut unread = Vec::new();
-    data.devices = devices(&database, process, &data.events, &mut unread);
+    let numbers = Numbers::read(&database, &mut unread);
+    data.devices = devices(&database, (process, &numbers), &data.events, &mut unread);
     list(&mut data, unread);
+    add_metrics(&mut data, (&database, process), &numbers, max_memory_bytes / 4);
     // Ranges such as `ProfilerStep#7` mark steps.
     let steps = find_steps(&data.events, &data.names, process.rank);
     step(&mut data, steps);
     collectives(&mut data, &calls, world_size);
+    add_collectives(&mut data, &mpi_calls, (&database, process), world_size);
     mark_below_operators(&mut data.events, &data.names);
     Ok(data)
 }

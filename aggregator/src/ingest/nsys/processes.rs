@@ -17,7 +17,7 @@ use crate::Error;
 use crate::ingest::nsys::database::{Database, unread};
 use crate::ingest::nsys::nccl::{Payload, Schemas};
 use crate::ingest::nsys::session::{Session, session};
-use crate::ingest::nsys::tables::{self, OF_DEVICES};
+use crate::ingest::nsys::tables::{self, MPI_COLLECTIVES, OF_DEVICES};
 use crate::ingest::nsys::wanted::{THREAD_BITS, Wanted};
 use crate::ingest::ranks::{by_rank, numbered};
 use crate::model::MAX_RANKS;
@@ -32,7 +32,7 @@ const RANK: [&str; 3] = ["RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"];
 const WORLD_SIZE: &str = "WORLD_SIZE";
 
 /// Tables whose rows belong to a thread. They say which processes there are in an export without devices.
-const OF_HOSTS: [&str; 3] = ["CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "MPI_COLLECTIVES_EVENTS"];
+const OF_HOSTS: [&str; 3] = ["CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", MPI_COLLECTIVES];
 
 /// A process of an export.
 #[derive(Clone, Debug)]

@@ -7,15 +7,16 @@
 //! | `…_RUNTIME`, by `eventClass` | `cuda_runtime`, `cuda_driver` |
 //! | `…_SYNCHRONIZATION` | `cuda_sync` |
 //! | `NVTX_EVENTS`: ranges by PyTorch's `emit_nvtx` (`aten::mm, op_id = 7`), and others | `cpu_op`, `user_annotation` |
-//! | `MPI_*_EVENTS` | `user_annotation` |
+//! | `MPI_*_EVENTS` | `user_annotation`; collectives are in `mpi.rs` |
 //! | `PROFILER_OVERHEAD`, `…_OVERHEAD` | `overhead` |
 //!
-//! Samples, calls of the operating system and hardware metrics are not read, and their rows are counted.
+//! Samples of stacks and calls of the operating system are not read, and their rows are counted. Hardware metrics are in `metrics.rs`.
 
 use rustc_hash::FxHashMap;
 use trace::{OmissionRow, Text};
 
 use crate::ingest::nsys::database::{Cells, Database};
+use crate::ingest::nsys::mpi::MpiCall;
 use crate::ingest::nsys::nccl::{Call, Schemas};
 use crate::ingest::nsys::processes::Process;
 use crate::ingest::nsys::wanted::{THREAD_BITS, Wanted};
@@ -53,6 +54,8 @@ pub(super) struct Loader<'a> {
     pub(super) loose: Vec<i64>,
     /// Calls of NCCL.
     pub(super) calls: Vec<Call>,
+    /// Calls of collectives of MPI.
+    pub(super) mpi_calls: Vec<MpiCall>,
     pub(super) schemas: Schemas,
 }
 
@@ -95,6 +98,7 @@ impl<'a> Loader<'a> {
             counts: Counts::default(),
             loose: Vec::new(),
             calls: Vec::new(),
+            mpi_calls: Vec::new(),
             schemas,
         }
     }

@@ -13,8 +13,10 @@ pub(super) const OF_DEVICES: [&str; 5] = [
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
 ];
 /// Calls of MPI.
-pub(super) const MPI: [&str; 4] =
-    ["MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS"];
+pub(super) const MPI: [&str; 4] = [MPI_COLLECTIVES, "MPI_P2P_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS"];
+pub(super) const MPI_COLLECTIVES: &str = "MPI_COLLECTIVES_EVENTS";
+/// Samples of hardware metrics.
+pub(super) const METRICS: &str = "GPU_METRICS";
 /// Overhead of the profiler.
 pub(super) const OVERHEAD: [&str; 2] = ["PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD"];
 /// The other tables whose rows are of threads.
@@ -43,7 +45,7 @@ const MAX_NAMED: usize = 8;
 
 /// Whether the rows of a table become rows of a rank.
 fn is_read(table: &str) -> bool {
-    [&OF_DEVICES[..], &OF_THREADS, &MPI, &OVERHEAD].into_iter().any(|tables| tables.contains(&table))
+    [&OF_DEVICES[..], &OF_THREADS, &MPI, &OVERHEAD, &[METRICS]].into_iter().any(|tables| tables.contains(&table))
 }
 
 /// What an export holds that is not read: rows of other tables, and views under the names of tables.

@@ -16,7 +16,7 @@ use trace::rank::Launches;
 use trace::{CollectiveRow, CommRow, OmissionRow};
 
 use crate::base::units;
-use crate::ingest::rows::{by_order_of_streams, collective_kernels, collective_row, list};
+use crate::ingest::rows::{by_order_of_streams, collective_kernels, collective_row, comm_id_of, list};
 use crate::ingest::xplane::hlo::{self, Group, Groups, Instruction, Part};
 use crate::model::{Collective, RankData};
 
@@ -172,7 +172,7 @@ impl<'a> Comms<'a> {
             Group::All(size) => row.comm_size = size.and_then(|size| i32::try_from(size).ok()),
             Group::Members(members) if members.len() == count => row.comm_size = i32::try_from(count).ok(),
             Group::Members(members) => {
-                let id = id_of(members);
+                let id = comm_id_of(members);
                 row.comm_id = id;
                 row.comm_size = i32::try_from(members.len()).ok();
                 row.comm_name = Some(units::ranks_named(&sorted(members)).into());
@@ -181,7 +181,7 @@ impl<'a> Comms<'a> {
             }
             Group::Unknown => {
                 // Ranks that may be of different groups are not matched.
-                row.comm_id = id_of(&[-1, rank]);
+                row.comm_id = comm_id_of(&[-1, rank]);
                 self.unknown += 1;
             }
         }
@@ -222,13 +222,4 @@ fn sorted(members: &[i32]) -> Vec<i32> {
     let mut members = members.to_vec();
     members.sort_unstable();
     members
-}
-
-/// An id that all members compute alike: FNV-1a over their numbers. It is never one of a stream, nor that of all ranks.
-fn id_of(members: &[i32]) -> i64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in members.iter().flat_map(|member| member.to_le_bytes()) {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    (hash | 1 << 62).cast_signed()
 }

@@ -14,8 +14,8 @@ use crate::render::shown_ranks::ShownRanks;
 pub(super) type PlainTable = (&'static str, Columns);
 
 /// Columns that identify a row come first; the other columns are sorted by name.
-const KEYS: [&str; 10] =
-    ["kind", "rank", "device_id", "stream_id", "step", "name", "ranks", "operator", "annotation", "api_call"];
+const KEYS: [&str; 11] =
+    ["kind", "rank", "device_id", "stream_id", "metric", "step", "name", "ranks", "operator", "annotation", "api_call"];
 
 /// Returns the tables that no other section shows; tables without rows are left out.
 pub(super) fn plain_tables(
@@ -29,6 +29,7 @@ pub(super) fn plain_tables(
         table(t.rank_groups.iter(), names, limits, notes)?,
         table(t.critical_path.iter(), names, limits, notes)?,
         table(t.gpu_utilization.iter().filter(|r| r.step.is_none()), names, limits, notes)?,
+        table(t.gpu_metrics.iter().filter(|r| r.step.is_none()), names, limits, notes)?,
         table(t.kernel_breakdown.iter(), names, limits, notes)?,
         table(t.launch_stats.iter().filter(|r| r.name.is_none()), names, limits, notes)?,
         table(t.queue_length.iter(), names, limits, notes)?,

@@ -22,6 +22,7 @@ pub(super) enum Track {
     Queue(i64, i64),
     Memory(i64),
     Bandwidth(i64),
+    Metric(u32),
 }
 
 impl Track {
@@ -37,6 +38,7 @@ impl Track {
             Self::Queue(..) => 6,
             Self::Memory(_) => 7,
             Self::Bandwidth(_) => 8,
+            Self::Metric(_) => 9,
         }
     }
 }

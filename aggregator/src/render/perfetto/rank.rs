@@ -76,6 +76,7 @@ impl<'a> RankWriter<'a, '_> {
         self.events()?;
         self.collectives()?;
         self.memory()?;
+        self.metrics()?;
         self.queues()?;
         self.hand_on(0)
     }
@@ -301,6 +302,22 @@ impl<'a> RankWriter<'a, '_> {
             let name = device.map_or_else(|| "host memory".to_string(), |d| format!("device {d} memory"));
             let track = self.out.counter(Track::Memory(device.unwrap_or(-1)), &name, "B");
             self.out.count(track, self.times.time(false, row.ts_ns), bytes as f64);
+            self.hand_on(PIECE_BYTES)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the samples of hardware metrics.
+    fn metrics(&mut self) -> Result<(), Closed> {
+        let data = self.data;
+        for sample in &data.metric_samples {
+            if !self.scope.keeps_host_time(&data.outline.steps, sample.ts_ns) {
+                continue;
+            }
+            let Some(metric) = data.metrics.get(sample.metric as usize) else { continue };
+            let name = format!("device {} {}", metric.device_id, metric.name);
+            let track = self.out.counter(Track::Metric(sample.metric), &name, "");
+            self.out.count(track, self.times.time(false, sample.ts_ns), sample.value as f64);
             self.hand_on(PIECE_BYTES)?;
         }
         Ok(())
