@@ -61,10 +61,11 @@ fn the_rank_that_is_missing_from_a_hang_is_named() {
     let sentence = "rank 2 is missing from allgather 1 of communicator \"dp_group_1\": ranks 0–1, 3 entered it";
     let flat: String = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(flat.contains(sentence), "{said}");
-    assert!(said.lines().any(|line| line.starts_with("  first ")), "a hang comes before any verdict: {said}");
+    assert!(said.starts_with("HUNG OR STOPPED: rank 2 — the recording was cut on "), "a hang is the headline: {said}");
 
     let json = aggregator(&[Path::new("analyze"), &run, Path::new("--json")]).expect_code(3).stdout;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["verdict"]["kind"], &json["verdict"]["causes"]), (&"hung".into(), &serde_json::json!([MISSING])));
     let rows = json["tables"]["unfinished_collectives"].as_array().unwrap();
     let found: Vec<String> = rows
         .iter()

@@ -97,6 +97,16 @@ fn a_dump_that_is_cut_is_a_loss_and_its_rank_is_one_without_a_dump() {
 }
 
 #[test]
+fn analyze_names_the_command_that_reads_dumps() {
+    let Some(sets) = sets() else { return };
+    for (name, Set { dumps, .. }) in sets {
+        let folder = dumps[0].1.parent().unwrap();
+        let said = aggregator(&[Path::new("analyze"), folder]).expect_code(1).stderr;
+        assert!(said.contains("no trace; `rankscope hang` reads dumps"), "{name}: {said}");
+    }
+}
+
+#[test]
 fn the_chain_of_waits_is_told_with_its_operation_and_line() {
     let Some(folder) = data::folder_of_several_communicators("d3_hang3") else { return };
     let done = aggregator(&[Path::new("hang"), &folder, Path::new("--json")]).expect_code(0);

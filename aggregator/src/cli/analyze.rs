@@ -11,7 +11,6 @@ use trace::{place, terminal};
 use crate::cli::analysis_args::{AnalysisArguments, PrintArguments};
 use crate::cli::input::{Input, InputArguments, resolve};
 use crate::cli::{Outcome, map};
-use crate::ingest::kineto::KinetoSource;
 use crate::ingest::snapshot::SnapshotSource;
 use crate::ingest::source::{RunSource, Source};
 use crate::model::options::Options;
@@ -63,9 +62,7 @@ pub(super) fn run(arguments: Arguments, join: Join) -> Result<Outcome, Error> {
             arguments.input.select_steps(&source, &mut options.steps)?;
             (with_progress(&source, &options)?, Some(source))
         }
-        (None, Input::Traces(paths)) => {
-            (with_progress(&KinetoSource::open_with(&paths, arguments.input.plan_options())?, &options)?, None)
-        }
+        (None, Input::Traces(paths)) => (with_progress(&arguments.input.open_traces(&paths)?, &options)?, None),
         (None, Input::Snapshots(paths)) => (with_progress(&SnapshotSource::open(&paths)?, &options)?, None),
         (None, Input::Exports(exports)) => {
             (with_progress(&exports.open(arguments.input.plan_options())?, &options)?, None)

@@ -13,6 +13,7 @@ use trace::{MANIFEST_FILE, OmissionKind};
 use crate::Error;
 use crate::cli::Outcome;
 use crate::cli::exports::Exports;
+use crate::hang::dumps;
 use crate::ingest::kineto::KinetoSource;
 use crate::ingest::snapshot::{SnapshotSource, is_pickle};
 use crate::ingest::source::{RunSource, Source};
@@ -73,6 +74,20 @@ impl InputArguments {
     /// As [`RunSource::open_within`].
     pub(super) fn open_run(self, path: &Path) -> Result<RunSource, Error> {
         RunSource::open_within(path, self.max_memory_bytes())
+    }
+
+    /// Opens traces.
+    ///
+    /// # Errors
+    /// As [`KinetoSource::open_with`]; where the paths hold dumps of the Flight Recorder, the error names the command that reads them.
+    pub(super) fn open_traces(self, paths: &[PathBuf]) -> Result<KinetoSource, Error> {
+        KinetoSource::open_with(paths, self.plan_options()).map_err(|error| match paths {
+            [first, ..] if dumps::read(paths).is_ok() => {
+                let why = "it holds dumps of torch's Flight Recorder and no trace; `rankscope hang` reads dumps";
+                no_input(first, why.into())
+            }
+            _ => error,
+        })
     }
 
     /// The chosen window.
@@ -325,7 +340,7 @@ pub(super) fn open(
             arguments.select_steps(&run, steps)?;
             Box::new(run)
         }
-        Input::Traces(paths) => Box::new(KinetoSource::open_with(&paths, arguments.plan_options())?),
+        Input::Traces(paths) => Box::new(arguments.open_traces(&paths)?),
         Input::Snapshots(paths) => Box::new(SnapshotSource::open(&paths)?),
         Input::Exports(exports) => Box::new(exports.open(arguments.plan_options())?),
     })
@@ -342,7 +357,7 @@ pub(super) fn open_one_of_several(input: Input, arguments: InputArguments) -> Re
             return Err(Error::Option { option: "window", value: "given with several runs".into(), why });
         }
         Input::Run(path) => Box::new(arguments.open_run(&path)?),
-        Input::Traces(paths) => Box::new(KinetoSource::open_with(&paths, arguments.plan_options())?),
+        Input::Traces(paths) => Box::new(arguments.open_traces(&paths)?),
         Input::Snapshots(paths) => Box::new(SnapshotSource::open(&paths)?),
         Input::Exports(exports) => Box::new(exports.open(arguments.plan_options())?),
     })

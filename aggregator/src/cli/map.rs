@@ -11,7 +11,6 @@ use crate::cli::analysis_args::AnalysisArguments;
 use crate::cli::analyze::with_bar;
 use crate::cli::input::{Input, InputArguments, resolve};
 use crate::cli::{Outcome, print_omissions};
-use crate::ingest::kineto::KinetoSource;
 use crate::ingest::snapshot::SnapshotSource;
 use crate::judge::reduce::reduce_shares;
 use crate::model::options::Options;
@@ -89,7 +88,7 @@ fn open(input: Input, arguments: InputArguments, options: &Options) -> Result<Ma
             Err(Error::Option { option: "window", value: "given with parts".into(), why })
         }
         Input::Run(path) => MapInput::run(path, options, arguments.max_memory_bytes()),
-        Input::Traces(paths) => MapInput::traces(KinetoSource::open_with(&paths, arguments.plan_options())?, options),
+        Input::Traces(paths) => MapInput::traces(arguments.open_traces(&paths)?, options),
         Input::Snapshots(paths) => MapInput::snapshots(SnapshotSource::open(&paths)?, options),
         Input::Exports(exports) => MapInput::exports(exports.open(arguments.plan_options())?, options),
     }

@@ -4,6 +4,7 @@
 pub(crate) mod communication;
 mod devices;
 mod first_steps;
+pub(crate) mod hang;
 mod input;
 mod kernels;
 mod memory;
@@ -14,9 +15,9 @@ pub(crate) mod stages;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{FindingRow, Severity, StepBreakdownRow, UnfinishedRow};
+use trace::{FindingRow, Severity, StepBreakdownRow};
 
-use crate::base::units::{plural, ranks, ranks_named, shorten};
+use crate::base::units::{plural, ranks_named, shorten};
 use crate::judge::headline::{SCATTERED_WAITS_PCT, is_without_cost};
 use crate::model::analysis::{Analysis, VerdictKind};
 use crate::model::limits::Limits;
@@ -33,7 +34,7 @@ pub(crate) fn findings(
 ) -> Vec<FindingRow> {
     let limits = &options.limits;
     let mut findings: Vec<FindingRow> =
-        [hang(analysis), lost_rows(analysis), invalid_clock(analysis)].into_iter().flatten().collect();
+        [hang::hang(analysis), lost_rows(analysis), invalid_clock(analysis)].into_iter().flatten().collect();
     findings.sort_by_key(severity);
     let mut others = of_ranks;
     others.extend(straggler(analysis));
@@ -86,7 +87,7 @@ fn straggler(analysis: &Analysis) -> Option<FindingRow> {
         VerdictKind::Cause => Severity::Critical,
         VerdictKind::Undecided if verdict.within_variation => Severity::Info,
         VerdictKind::Undecided => Severity::Warning,
-        VerdictKind::Balanced | VerdictKind::Nothing => Severity::Info,
+        VerdictKind::Balanced | VerdictKind::Nothing | VerdictKind::Hung => Severity::Info,
     };
     let row = analysis.tables.stragglers.iter().find(|s| Some(s.rank) == verdict.rank)?;
     if verdict.kind == VerdictKind::Balanced && !is_without_cost(row) {
@@ -121,76 +122,6 @@ fn scattered_waits(analysis: &Analysis) -> Option<FindingRow> {
         );
         saving(most_ns, found)
     })
-}
-
-/// The first collective in which some ranks wait and another rank is missing; without such a collective, the first in
-/// which all ranks wait.
-fn hang(analysis: &Analysis) -> Option<FindingRow> {
-    let rows = &analysis.tables.unfinished_collectives;
-    let row = rows.first()?;
-    let or_empty = |ranks: &Option<Vec<i32>>| ranks.clone().unwrap_or_default();
-    let (done, started) = (or_empty(&row.done), or_empty(&row.started));
-    let (enqueued, missing) = (or_empty(&row.enqueued), or_empty(&row.missing));
-    let cut = &analysis.facts.recording_was_cut;
-    // A job that hung and was killed looks like one that was stopped, so this comes before any blame.
-    let before =
-        if cut.is_empty() { String::new() } else { format!("the recording was cut on {}; ", ranks_named(cut)) };
-    let title = before + &unfinished_in_words(row);
-    let mut evidence = format!(
-        "unfinished_collectives: done on {}, started on {}, enqueued on {}; {} in all",
-        list(&done),
-        list(&started),
-        list(&enqueued),
-        plural(rows.len(), "unfinished collective")
-    );
-    if row.rows_lost {
-        evidence.push_str("; rows were lost, so a missing rank may have called it");
-    }
-    if row.unknown > 0 {
-        evidence.push_str(&format!("; {} not read, or only in part", plural(row.unknown as usize, "rank")));
-    }
-    let (severity, suggestion) = match (missing.is_empty(), row.unknown) {
-        (true, _) if !cut.is_empty() => (
-            Severity::Info,
-            "this is normal for a job that was stopped; if it hung before, look for a link or a device that stopped",
-        ),
-        (true, 0) => (Severity::Warning, "every rank called it: look for a link or a device that stopped"),
-        (true, _) => {
-            (Severity::Warning, "analyse all ranks over their whole time: a rank that was not read may be missing")
-        }
-        (false, _) if !cut.is_empty() => (
-            Severity::Critical,
-            "if the job was stopped, they may have stopped first; if it hung before, look at what they did instead: an \
-             exception, another branch, an endless loop",
-        ),
-        (false, _) => (
-            Severity::Critical,
-            "look at what those ranks did instead: an exception, another branch, an endless loop, a dead process",
-        ),
-    };
-    Some(finding(severity, title, ("unfinished_collectives", evidence), suggestion))
-}
-
-/// Which ranks are missing from a collective that did not end, and which wait in it.
-pub(crate) fn unfinished_in_words(row: &UnfinishedRow) -> String {
-    let or_empty = |ranks: &Option<Vec<i32>>| ranks.clone().unwrap_or_default();
-    let (started, enqueued, missing) = (or_empty(&row.started), or_empty(&row.enqueued), or_empty(&row.missing));
-    let seq = row.seq.map_or(String::new(), |seq| format!(" {seq}"));
-    let comm = row.comm_name.as_deref().map_or_else(|| format!("{:#x}", row.comm_id), |name| format!("{name:?}"));
-    let name = format!("{}{seq} of communicator {comm}", row.op);
-    let (waiting, verb) = if started.is_empty() { (&enqueued, "called") } else { (&started, "entered") };
-    match missing.is_empty() {
-        true => format!("{name} did not end: {} {verb} it", ranks_named(waiting)),
-        false => {
-            let is = if missing.len() == 1 { "is" } else { "are" };
-            let (missing, waiting) = (ranks_named(&missing), ranks_named(waiting));
-            format!("{missing} {is} missing from {name}: {waiting} {verb} it and did not leave")
-        }
-    }
-}
-
-fn list(numbers: &[i32]) -> String {
-    if numbers.is_empty() { "none".into() } else { ranks(numbers) }
 }
 
 fn lost_rows(analysis: &Analysis) -> Option<FindingRow> {

@@ -19,9 +19,8 @@ use crate::judge::collective_cost::{fused, instance_row};
 use crate::judge::communicators::communicators;
 use crate::judge::exposed_waits::{fill_exposed_waits, in_collectives};
 use crate::judge::findings::communication::{by_name_alone, suspects};
-use crate::judge::findings::findings;
 use crate::judge::findings::overhead::overhead;
-use crate::judge::findings::stages::take_headline;
+use crate::judge::findings::{findings, hang, stages};
 use crate::judge::headline;
 use crate::judge::identity::{identify, identity};
 use crate::judge::rank_groups::rank_groups;
@@ -265,7 +264,8 @@ fn reduce_aligned(
     let mut analysis = Analysis { facts, verdict, tables };
     analysis.tables.findings = findings(&analysis, options, &memory, of_parts);
     headline::take_top_finding(&mut analysis);
-    take_headline(&mut analysis);
+    stages::take_headline(&mut analysis);
+    hang::take_headline(&mut analysis);
     Ok((analysis, clocks, replayed))
 }
 

@@ -115,6 +115,8 @@ pub enum VerdictKind {
     Undecided,
     /// No rank stands out.
     Balanced,
+    /// The job hung: ranks are missing from a collective that others entered. These ranks are the causes.
+    Hung,
     /// There is nothing to judge: one rank, no steps or no collectives.
     #[default]
     Nothing,
@@ -127,6 +129,7 @@ impl VerdictKind {
             Self::Cause => "cause",
             Self::Undecided => "undecided",
             Self::Balanced => "balanced",
+            Self::Hung => "hung",
             Self::Nothing => "nothing",
         }
     }

@@ -5,7 +5,7 @@
 //!   "format": "rankscope.analysis",
 //!   "version": 1,                      raised if a key is removed or changes its meaning; new keys may appear
 //!   "facts":   { the input: ranks, steps, rows read, rows lost },
-//!   "verdict": { "kind": "cause" | "undecided" | "balanced" | "nothing", "rank", "step_delay_ns", …, "sentence" },
+//!   "verdict": { "kind": "cause" | "undecided" | "balanced" | "hung" | "nothing", "rank", "step_delay_ns", …, "sentence" },
 //!   "summarised": null, or the ranks that are shown and the tables that do not have all rows
 //!   "tables":  { "<table>": [ { "<column>": value, … }, … ], … }
 //! }

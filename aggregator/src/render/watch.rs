@@ -27,7 +27,7 @@ fn verdict(state: &State) -> String {
         (Some(verdict), None) => match verdict.kind {
             VerdictKind::Balanced => format!("balanced over {}", steps()),
             VerdictKind::Nothing => format!("no verdict: {}", verdict.sentence),
-            VerdictKind::Cause | VerdictKind::Undecided => {
+            VerdictKind::Cause | VerdictKind::Undecided | VerdictKind::Hung => {
                 let title = verdict.title.to_lowercase();
                 format!("{title} over {}", steps())
             }

@@ -7,7 +7,7 @@ use trace::{CounterRow, Growing, UnfinishedRow};
 use crate::align::communicators::infer_communicators;
 use crate::align::p2p_peers::peers_as_ranks;
 use crate::ingest::source::{RunSource, Source};
-use crate::judge::findings::unfinished_in_words;
+use crate::judge::findings::hang::unfinished_in_words;
 use crate::judge::unfinished::unfinished;
 use crate::measure::part::RankPart;
 use crate::model::RankOutline;

@@ -111,7 +111,7 @@ pub(crate) fn take_headline(analysis: &mut Analysis) {
     let names_no_rank = match verdict.kind {
         VerdictKind::Balanced => true,
         VerdictKind::Undecided => verdict.suspects.is_empty(),
-        VerdictKind::Cause | VerdictKind::Nothing => false,
+        VerdictKind::Cause | VerdictKind::Nothing | VerdictKind::Hung => false,
     };
     let Some(stage) = longest(analysis).filter(|_| names_no_rank) else { return };
     let (named, step_ns) = (ranks_named(&stage.ranks), verdict.step_ns);

@@ -56,7 +56,7 @@ fn title(verdict: &Verdict, level: Option<&Level>) -> String {
         }
         (VerdictKind::Undecided, _) => "UNDECIDED".into(),
         (VerdictKind::Balanced, _) => "BALANCED".into(),
-        (VerdictKind::Nothing, _) => "NO VERDICT".into(),
+        (VerdictKind::Nothing | VerdictKind::Hung, _) => "NO VERDICT".into(),
     }
 }
 

@@ -438,7 +438,7 @@ const PLACES: usize = 4;
 pub(super) fn answers(analysis: &Analysis) -> Vec<(&'static str, String)> {
     let v = &analysis.verdict;
     let machine = match v.kind {
-        VerdictKind::Cause => places(analysis, &v.causes),
+        VerdictKind::Cause | VerdictKind::Hung => places(analysis, &v.causes),
         VerdictKind::Undecided => places(analysis, &v.suspects),
         VerdictKind::Balanced => Some("none: no rank slows the others".into()),
         VerdictKind::Nothing if analysis.facts.ranks.len() == 1 => places(analysis, &analysis.facts.ranks),
@@ -463,7 +463,7 @@ fn file_of(analysis: &Analysis) -> Option<String> {
     let v = &analysis.verdict;
     let rank = match v.kind {
         VerdictKind::Cause | VerdictKind::Undecided => v.rank,
-        VerdictKind::Balanced => None,
+        VerdictKind::Balanced | VerdictKind::Hung => None,
         VerdictKind::Nothing => analysis.facts.ranks.first().copied().filter(|_| analysis.facts.ranks.len() == 1),
     };
     analysis.identity(rank?)?.file.clone()
@@ -505,6 +505,7 @@ pub(super) fn tiles(analysis: &Analysis) -> Vec<(String, String)> {
         let (sure, value) = match v.kind {
             VerdictKind::Balanced => (format!("how sure: over {steps}, no rank stands out"), "none found".into()),
             VerdictKind::Undecided => (format!("how sure: over {steps}"), "not certain".into()),
+            VerdictKind::Hung => ("a collective did not end".into(), plural(v.causes.len(), "missing rank")),
             _ => (format!("how sure: over {steps}; there is no rank to compare with"), "not compared".into()),
         };
         tile(&sure, Some(value).filter(|_| analysis.facts.events > 0));

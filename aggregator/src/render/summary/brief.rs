@@ -48,7 +48,7 @@ pub(super) fn brief(text: &mut String, analysis: &Analysis, terminal: &TerminalS
 fn head(analysis: &Analysis, terminal: &TerminalStyle) -> String {
     let verdict = &analysis.verdict;
     let colour = match verdict.kind {
-        VerdictKind::Cause => AnsiColor::Red,
+        VerdictKind::Cause | VerdictKind::Hung => AnsiColor::Red,
         VerdictKind::Balanced => AnsiColor::Green,
         VerdictKind::Nothing if analysis.headlines_finding() && analysis.tables.findings.is_empty() => AnsiColor::Green,
         VerdictKind::Undecided | VerdictKind::Nothing => AnsiColor::Yellow,
