@@ -45,8 +45,13 @@ fn rough_distances(sorted: &[(f64, usize)], most: usize) -> Vec<f64> {
     for at in (0..sorted.len()).rev() {
         let from_mean = sorted[at].0 - mean;
         let error = (squares / (n - 1.0) * (1.0 + 1.0 / n)).sqrt();
-        if let Some(distance) = distances.get_mut(at).filter(|_| n >= 2.0 && error > 1e-6 * from_mean) {
-            *distance = from_mean / error;
+        if let Some(distance) = distances.get_mut(at).filter(|_| n >= 2.0) {
+            *distance = match error > 1e-6 * from_mean {
+                true => from_mean / error,
+                // Many ranks may have one value, such as none of a range that only others have.
+                false if from_mean <= 0.0 => 0.0,
+                false => f64::INFINITY,
+            };
         }
         n += 1.0;
         mean += from_mean / n;
@@ -122,6 +127,9 @@ mod tests {
         assert!(!upper_outliers(&values).contains(&true));
         values[7] = Some(1e9);
         assert_eq!(upper_outliers(&values).iter().position(|is_outlier| *is_outlier), Some(7));
+        values[8..].fill(Some(100.0));
+        let equal = upper_outliers(&values);
+        assert_eq!((equal[7], equal.iter().filter(|is_outlier| **is_outlier).count()), (true, 1));
     }
 
     proptest! {
