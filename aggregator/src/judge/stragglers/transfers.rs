@@ -15,11 +15,14 @@
 //! * **Slow groups**: communicators are compared with their *siblings*, which have as many ranks, none of them in common, and
 //!   as many collectives in each step. Only collectives of the same operation and size are compared. A group transfers for as
 //!   long as its shortest rank is inside the collective, in that rank's own clock: the last rank to arrive waits for no other.
-//!   A job with one communicator that is slow as a whole has nothing to be compared with.
+//!   A job with one communicator that is slow as a whole has nothing to be compared with. A message is a collective of two ranks here:
+//!   the side that comes later waits for no other.
 //! * **A slow link**: a rank is in several communicators, and all that it sends and receives goes through its link. If several groups
 //!   are slow, and one rank is in all of them and no other is, the link of that rank is what is slow.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use trace::Op;
 
 use crate::base::stats::{lower_median, median};
 use crate::judge::stragglers::excess::series_of;
@@ -202,6 +205,11 @@ fn can_compare(instance: &Joined) -> bool {
     instance.symmetric && instance.whole && instance.arrivals.len() > 1
 }
 
+/// Whether the time of the shortest rank inside is that of the transfer.
+fn shows_transfer(instance: &Joined) -> bool {
+    can_compare(instance) || instance.op == Op::Send && instance.whole && instance.arrivals.len() == 2
+}
+
 /// A communicator: its ranks, and its instances by step, as positions.
 #[derive(Default)]
 struct Group {
@@ -214,7 +222,7 @@ struct Group {
 fn siblings(join: &Join) -> (Vec<Vec<Group>>, usize) {
     let mut groups: BTreeMap<i64, Group> = BTreeMap::new();
     for (position, instance) in join.instances.iter().enumerate() {
-        let Some(step) = instance.step.filter(|_| can_compare(instance)) else { continue };
+        let Some(step) = instance.step.filter(|_| shows_transfer(instance)) else { continue };
         let group = groups.entry(instance.comm_id).or_default();
         group.comm_id = instance.comm_id;
         group.ranks.extend(instance.arrivals.iter().map(|arrival| arrival.rank));
@@ -241,8 +249,8 @@ fn slow_groups(join: &Join, siblings: &[Group], steps: &[i32], least: Least) -> 
     }
     for long in differences().filter(|difference| difference.excess_ns > 0) {
         if let Some(slow) = slow.get_mut(&long.of) {
-            let ranks = siblings[long.of].ranks.iter();
-            slow.beyond_ns.extend(ranks.map(|rank| (long.instance, *rank as u32, long.excess_ns)));
+            let arrivals = join.instances[long.instance as usize].arrivals.iter();
+            slow.beyond_ns.extend(arrivals.map(|arrival| (long.instance, arrival.rank as u32, long.excess_ns)));
         }
     }
     let of_group = |(at, slow): (usize, SlowTransfers)| {

@@ -13,6 +13,16 @@ type Collective<'a> = (i64, Option<i64>, &'a [(usize, i64)]);
 
 /// All ranks enter each collective together, once per step.
 fn found(steps: i32, collectives: &[Collective<'_>], clock_error_ns: Option<i64>) -> Found {
+    found_of(steps, collectives, clock_error_ns, &|instance| instance)
+}
+
+/// The same, with instances that `change` makes of the collectives.
+fn found_of(
+    steps: i32,
+    collectives: &[Collective<'_>],
+    clock_error_ns: Option<i64>,
+    change: &dyn Fn(Instance) -> Instance,
+) -> Found {
     let ranks = collectives.iter().flat_map(|(_, _, all)| all.iter().map(|(rank, _)| rank + 1)).max().unwrap();
     let mut stretches: Vec<Vec<Stretch>> = vec![Vec::new(); ranks];
     let mut instances: Vec<Instance> = Vec::new();
@@ -29,11 +39,8 @@ fn found(steps: i32, collectives: &[Collective<'_>], clock_error_ns: Option<i64>
             };
             let members = all.iter().map(member).collect();
             let id = instances.len();
-            instances.push(Instance {
-                comm_id: *comm_id,
-                bytes: *bytes,
-                ..instance(id, step as usize, all.len(), members)
-            });
+            let instance = instance(id, step as usize, all.len(), members);
+            instances.push(change(Instance { comm_id: *comm_id, bytes: *bytes, ..instance }));
         }
     }
     let part = |(rank, stretches)| OwnTime { rank: rank as i32, stretches, ..OwnTime::default() };
@@ -105,6 +112,27 @@ fn a_slow_group_is_found_among_its_siblings() {
     assert_eq!(with(50, Some(8)), []);
     // Collectives of other or unknown sizes take other times.
     assert_eq!((with(150, Some(24)), with(150, None)), (vec![], vec![]));
+}
+
+/// ```text
+///   rank 0   [send      ]     rank 2   [send      ]     rank 4   [send      ]
+///   rank 1   [recv]           rank 3   [recv      ]     rank 5   [recv]         the senders wait for receivers
+/// ```
+#[test]
+fn slow_messages_are_found_among_their_siblings() {
+    let message = |instance: Instance| {
+        let sender = instance.members.first().map(|member| member.rank);
+        Instance { op: "send".into(), barrier: crate::model::Barrier::OneSided, sender, ..instance }
+    };
+    let with = |b: i64| {
+        let messages: [Collective<'_>; 3] =
+            [(1, Some(8), &[(0, 150), (1, 50)]), (2, Some(8), &[(2, 150), (3, b)]), (3, Some(8), &[(4, 150), (5, 50)])];
+        found_of(8, &messages, None, &message).slow
+    };
+    let slow = with(150);
+    assert_eq!(slow.iter().map(|slow| (slow.ranks.clone(), slow.comm_id)).collect::<Vec<_>>(), [(vec![2, 3], Some(2))]);
+    assert!((95..=105).contains(&slow[0].excess_ns), "{slow:?}");
+    assert_eq!(with(50), []);
 }
 
 /// ```text
