@@ -1,5 +1,6 @@
 //! Shards: one Parquet file per table, rank and part. Writer and reader check the same facts.
 
+mod headers;
 mod write;
 
 use std::fs::File;
@@ -26,6 +27,7 @@ use crate::keys::{
 use crate::place::{self, Opened};
 use crate::{Error, MAX_TEXT_BYTES, PartRow, Table, files};
 
+use headers::{check_footer_lists, sound_groups};
 pub use write::{ForEach, write_shard, write_shard_with, write_table};
 pub(crate) use write::{descriptions, encode, one_by_one};
 
@@ -257,15 +259,20 @@ pub(crate) fn read_batches<E: From<Error>>(
     let bytes = file.size_bytes().map_err(io)?;
     let footer = read_footer(&file, bytes).map_err(parquet)?;
     let sound_bytes = checksum::sound_bytes(&file, footer.metadata()).map_err(parquet)?;
+    let mask = match columns {
+        Some(columns) => ProjectionMask::columns(footer.parquet_schema(), columns.iter().copied()),
+        None => ProjectionMask::all(),
+    };
     let whole = groups_within(footer.metadata(), sound_bytes.unwrap_or(bytes));
-    let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, footer).with_row_groups(whole);
-    if let Some(columns) = columns {
-        let mask = ProjectionMask::columns(builder.parquet_schema(), columns.iter().copied());
-        builder = builder.with_projection(mask);
-    }
+    let (whole, untrue) = sound_groups(&file, footer.metadata(), whole, |column| mask.leaf_included(column));
+    let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, footer);
+    let builder = builder.with_row_groups(whole).with_projection(mask);
     let mut reader = contain_panic(|| builder.with_batch_size(ROW_GROUP_ROWS).build()).map_err(parquet)?;
     while let Some(batch) = contain_panic(|| Ok(reader.next().transpose()?)).map_err(parquet)? {
         visit(&batch)?;
+    }
+    if let Some(error) = untrue {
+        return Ok(Some(parquet(error)));
     }
     Ok(sound_bytes.map(|sound| {
         let why = format!("the file is damaged: from byte {sound} on, it differs from the checksum in its footer");
@@ -367,6 +374,7 @@ fn check_footer(metadata: &ParquetMetaData, file_bytes: u64) -> Result<(), Parqu
 
 /// Reads and checks the footer of a file of `bytes`.
 pub(crate) fn read_footer(file: &Opened, bytes: u64) -> Result<ArrowReaderMetadata, ParquetError> {
+    check_footer_lists(file, bytes)?;
     contain_panic(|| {
         let footer = with_dictionaries(file)?;
         check_footer(footer.metadata(), bytes)?;
