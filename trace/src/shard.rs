@@ -103,6 +103,7 @@ impl ClosedShard {
 /// Whether a file is a table that rankscope wrote. A file that cannot be read as Parquet is none.
 pub fn is_written_by_rankscope(path: &Path) -> bool {
     let read = |file: File| {
+        check_footer_lists(&file)?;
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         contain_panic(|| ArrowReaderMetadata::load(&file, options))
     };
@@ -374,7 +375,7 @@ fn check_footer(metadata: &ParquetMetaData, file_bytes: u64) -> Result<(), Parqu
 
 /// Reads and checks the footer of a file of `bytes`.
 pub(crate) fn read_footer(file: &Opened, bytes: u64) -> Result<ArrowReaderMetadata, ParquetError> {
-    check_footer_lists(file, bytes)?;
+    check_footer_lists(file)?;
     contain_panic(|| {
         let footer = with_dictionaries(file)?;
         check_footer(footer.metadata(), bytes)?;

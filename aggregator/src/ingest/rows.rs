@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use rustc_hash::FxHashMap;
 use trace::rank::Launches;
 use trace::{CollectiveRow, OmissionRow};
 
 use crate::ingest::names::Names;
 use crate::ingest::run::{RawColumns, merge_parts};
 use crate::model::steps::assign_steps;
-use crate::model::{Kind, NO_STEP, NONE, RankData, RankInfo};
+use crate::model::{Events, Kind, NO_STEP, NONE, RankData, RankInfo};
 use kineto::{LEFT_OUT_MARKS, Steps};
 
 /// Memory of a row, with what the analysis makes of it.
@@ -146,6 +147,11 @@ pub(super) fn step(data: &mut RankData, Steps { rows, left_out }: Steps) {
         data.outline.steps = rows;
         assign_steps(data);
     }
+}
+
+/// The row of each id.
+pub(super) fn rows_by_id(events: &Events) -> FxHashMap<i64, usize> {
+    events.id.iter().enumerate().map(|(row, id)| (*id, row)).collect()
 }
 
 /// The kernels that communicate by their names, with their operations.

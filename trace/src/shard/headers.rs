@@ -17,8 +17,10 @@ use crate::place::Opened;
 /// Values of a dictionary by the size of its page. They differ, so that no compression makes them much smaller than this.
 const VALUES_PER_BYTE: u64 = 16;
 const VALUES_AT_LEAST: u64 = 1 << 20;
-/// Bytes in which a header mostly is. A longer one is read again with more.
+/// Most headers are shorter than this. A longer one is read again with more bytes.
 const HEADER_BYTES: u64 = 1 << 10;
+/// No header is longer than this: its longest part are the least and the greatest value of the page.
+const MAX_HEADER_BYTES: u64 = 1 << 24;
 /// Structs in structs. Parquet has at most seven.
 const MAX_DEPTH: u32 = 32;
 /// The end of a file: the length of its footer, and a mark.
@@ -28,8 +30,9 @@ fn damaged(why: &str) -> ParquetError {
     ParquetError::General(format!("the file is damaged: {why}"))
 }
 
-/// Checks that no list in the footer of a file of `bytes` is longer than the footer.
-pub(super) fn check_footer_lists(file: &Opened, bytes: u64) -> Result<(), ParquetError> {
+/// Checks that no list in the footer of a file is longer than the footer.
+pub(super) fn check_footer_lists(file: &impl ChunkReader) -> Result<(), ParquetError> {
+    let bytes = file.len();
     let too_short = || damaged("it is too short");
     let end = file.get_bytes(bytes.checked_sub(END_BYTES).ok_or_else(too_short)?, END_BYTES as usize)?;
     let length = u32::from_le_bytes([end[0], end[1], end[2], end[3]]);
@@ -72,7 +75,7 @@ fn check_pages(file: &Opened, chunk: &ColumnChunkMetaData) -> Result<(), Parquet
     Ok(())
 }
 
-/// What a header says of its page; 0 for what it does not say.
+/// The numbers in the header of a page; 0 where the header has none.
 #[derive(Default)]
 struct Page {
     compressed_bytes: i64,
@@ -81,7 +84,8 @@ struct Page {
 
 /// The header at a place before `end`, and its length.
 fn header(file: &Opened, at: u64, end: u64) -> Result<(u64, Page), ParquetError> {
-    let mut length = HEADER_BYTES.min(end - at);
+    let most = MAX_HEADER_BYTES.min(end - at);
+    let mut length = HEADER_BYTES.min(most);
     loop {
         let bytes = file.get_bytes(at, length as usize)?;
         let mut page = Page::default();
@@ -96,7 +100,7 @@ fn header(file: &Opened, at: u64, end: u64) -> Result<(u64, Page), ParquetError>
         });
         match result {
             Ok(()) => return Ok((thrift.at as u64, page)),
-            Err(_) if length < end - at => length = length.saturating_mul(16).min(end - at),
+            Err(_) if length < most => length = length.saturating_mul(16).min(most),
             Err(error) => return Err(error),
         }
     }
@@ -135,7 +139,7 @@ impl Field {
     }
 }
 
-/// What is done with each field.
+/// A function that gets each field.
 type Visit<'a> = &'a mut dyn FnMut(&Field) -> Result<(), ParquetError>;
 
 /// A struct of Thrift's compact protocol.

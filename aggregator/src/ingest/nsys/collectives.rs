@@ -15,7 +15,7 @@ use trace::rank::Launches;
 use trace::{CollectiveRow, CommRow, OmissionRow};
 
 use crate::ingest::nsys::nccl::{Call, CallKind, Payload};
-use crate::ingest::rows::{collective_kernels, collective_row};
+use crate::ingest::rows::{collective_kernels, collective_row, rows_by_id};
 use crate::model::{Collective, Events, NONE, RankData};
 
 /// Calls that were handed to NCCL together.
@@ -71,11 +71,7 @@ fn by_stream(rows: &mut [CollectiveRow], world_size: Option<i32>) {
 
 /// The calls of each thread, in the groups in which NCCL gets them, by thread and time.
 fn batches(events: &Events, calls: &[Call]) -> Vec<Batch> {
-    let rows: FxHashMap<i64, usize> = if calls.is_empty() {
-        FxHashMap::default()
-    } else {
-        events.id.iter().enumerate().map(|(row, id)| (*id, row)).collect()
-    };
+    let rows = if calls.is_empty() { FxHashMap::default() } else { rows_by_id(events) };
     let mut calls: Vec<(usize, &Call)> =
         calls.iter().filter_map(|call| rows.get(&call.id).map(|row| (*row, call))).collect();
     calls.sort_by_key(|(row, _)| (events.thread[*row], *row));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use trace::{DeviceRow, OmissionRow, Text};
 
 use crate::ingest::nsys::database::Database;
-use crate::ingest::nsys::processes::Process;
+use crate::ingest::nsys::processes::{MAX_PROCESSES, Process};
 use crate::ingest::nsys::wanted::Wanted;
 use crate::model::{Events, NONE};
 
@@ -13,8 +13,6 @@ const GPUS: &str = "TARGET_INFO_GPU";
 const OF_PROCESSES: &str = "TARGET_INFO_CUDA_DEVICE";
 /// Devices of a host.
 const MAX_DEVICES: usize = 1 << 10;
-/// Processes that number devices.
-const MAX_PROCESSES: usize = 1 << 12;
 
 /// The numbers that processes give to the host's devices.
 #[derive(Default)]

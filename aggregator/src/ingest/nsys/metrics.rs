@@ -44,11 +44,8 @@ pub(super) fn add_metrics(
     let (mut nameless, mut of_others, mut unclear, mut beyond) = (0, 0, 0, 0);
     let columns = ["timestamp", "typeId", "metricId", "value"];
     let cut = database.rows(METRICS, &columns, &columns, Wanted::All, |cells| {
-        let (Some(ts_ns), Some(kind), Some(metric)) = (cells.integer(0), cells.integer(1), cells.integer(2)) else {
-            unclear += 1;
-            return;
-        };
-        let Some(value) = cells.integer(3) else {
+        let [Some(ts_ns), Some(kind), Some(metric), Some(value)] = [0, 1, 2, 3].map(|column| cells.integer(column))
+        else {
             unclear += 1;
             return;
         };

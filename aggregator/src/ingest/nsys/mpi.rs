@@ -14,13 +14,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rustc_hash::FxHashMap;
 use trace::{CollectiveRow, CommRow, OmissionRow, Text, TimingSource};
 
 use crate::ingest::nsys::database::Database;
 use crate::ingest::nsys::processes::Process;
 use crate::ingest::nsys::wanted::Wanted;
-use crate::ingest::rows::comm_id_of;
+use crate::ingest::rows::{comm_id_of, rows_by_id};
 use crate::model::{Collective, NO_STEP, RankData};
 
 const COMMUNICATORS: &str = "MPI_COMMUNICATORS";
@@ -110,7 +109,7 @@ pub(super) fn add_collectives(
     };
     comms.values_mut().for_each(|of_handle| of_handle.sort_by_key(|comm| comm.since_ns));
     let events = &data.events;
-    let rows: FxHashMap<i64, usize> = events.id.iter().enumerate().map(|(row, id)| (*id, row)).collect();
+    let rows = rows_by_id(events);
     let (mut unknown, mut used) = (0, BTreeMap::new());
     for call in calls {
         let Some(row) = rows.get(&call.id).copied() else { continue };

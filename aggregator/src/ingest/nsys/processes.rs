@@ -23,7 +23,7 @@ use crate::ingest::ranks::{by_rank, numbered};
 use crate::model::MAX_RANKS;
 
 /// Processes of one export.
-const MAX_PROCESSES: usize = 1 << 12;
+pub(super) const MAX_PROCESSES: usize = 1 << 12;
 /// Two readings of one host's clocks say the same boot time up to what its UTC was set by.
 const SAME_BOOT_NS: u64 = 60_000_000_000;
 
