@@ -25,18 +25,20 @@ const MAX_HEADER_BYTES: u64 = 1 << 24;
 const MAX_DEPTH: u32 = 32;
 /// The end of a file: the length of its footer, and a mark.
 const END_BYTES: u64 = 8;
+/// The mark. Files with another one are encrypted, and the library refuses them.
+const MAGIC: &[u8] = b"PAR1";
 
 fn damaged(why: &str) -> ParquetError {
     ParquetError::General(format!("the file is damaged: {why}"))
 }
 
-/// Checks that no list in the footer of a file is longer than the footer.
+/// Checks that no list in the footer of a file is longer than the footer. A file without a footer is left to the library, which refuses it
+/// and says why.
 pub(super) fn check_footer_lists(file: &impl ChunkReader) -> Result<(), ParquetError> {
-    let bytes = file.len();
-    let too_short = || damaged("it is too short");
-    let end = file.get_bytes(bytes.checked_sub(END_BYTES).ok_or_else(too_short)?, END_BYTES as usize)?;
+    let Some(end_at) = file.len().checked_sub(END_BYTES) else { return Ok(()) };
+    let end = file.get_bytes(end_at, END_BYTES as usize)?;
     let length = u32::from_le_bytes([end[0], end[1], end[2], end[3]]);
-    let start = (bytes - END_BYTES).checked_sub(u64::from(length)).ok_or_else(too_short)?;
+    let Some(start) = end_at.checked_sub(u64::from(length)).filter(|_| end.ends_with(MAGIC)) else { return Ok(()) };
     let footer = file.get_bytes(start, length as usize)?;
     Thrift::new(&footer).structure(0, MAX_DEPTH, &mut |_| Ok(()))?;
     Ok(())
