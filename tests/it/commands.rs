@@ -381,5 +381,5 @@ fn a_file_that_is_no_pipeline_is_refused_with_its_name() {
     };
     assert!(said().contains("meta.yaml: world_size 4 is not"), "{}", said());
     fs::write(&meta, "dp_size: 2\nworld_size: 2\n").unwrap();
-    assert!(said().contains("trace.parquet: not a Parquet file that can be read"), "{}", said());
+    assert!(said().contains("trace.parquet: Parquet error: Invalid Parquet file"), "{}", said());
 }

@@ -7,11 +7,9 @@ use std::path::Path;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{ArrowDictionaryKeyType, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch};
-use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
-use trace::files::open_regular;
+use trace::read_columns;
 
 use crate::Error;
 
@@ -297,19 +295,15 @@ impl Columns {
     }
 
     fn read(path: &Path) -> Result<Self, Error> {
-        let io = |source| Error::Io { path: path.into(), source };
-        let wrong = |why: String| Error::NoInput { path: path.into(), why };
-        let parquet =
-            |error: parquet::errors::ParquetError| wrong(format!("not a Parquet file that can be read: {error}"));
-        let file = open_regular(path).map_err(io)?;
-        let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(parquet)?;
-        let wanted = INTEGERS.into_iter().chain(["optype", "start_ts", "duration"]);
-        let mask = ProjectionMask::columns(builder.parquet_schema(), wanted);
-        let reader = builder.with_projection(mask).with_batch_size(1 << 16).build().map_err(parquet)?;
         let mut columns = Self { single: true, ..Self::default() };
-        for batch in reader {
-            let batch = batch.map_err(|error| wrong(format!("not a Parquet file that can be read: {error}")))?;
-            columns.add(&batch).map_err(wrong)?;
+        let mut wrong = None;
+        let wanted: Vec<&str> = INTEGERS.into_iter().chain(["optype", "start_ts", "duration"]).collect();
+        read_columns(path, &wanted, |batch| {
+            wrong = columns.add(batch).err();
+            wrong.is_none()
+        })?;
+        if let Some(why) = wrong {
+            return Err(Error::NoInput { path: path.into(), why });
         }
         Ok(columns)
     }

@@ -6,14 +6,12 @@
 //! its replica, and these then arrive late at their own collectives. So all stages of the replica look equally slow.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::Path;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Int8Type, Int16Type, Int32Type, Int64Type};
 use arrow_array::{Array, RecordBatch};
 use fixtures::data::real_traces;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use trace::{CollectiveRow, StepRow};
 
 use crate::judge::stragglers::tests::build::instance;
@@ -68,11 +66,11 @@ fn integers(batch: &RecordBatch, name: &str) -> Vec<i64> {
 }
 
 fn read(path: &Path) -> Vec<Operation> {
-    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap().build().unwrap();
+    let columns = ["dp_rank", "stage", "rank", "step", "seq_id", "optype", "start_ts", "duration"];
     let mut operations = Vec::new();
-    for batch in reader.map(Result::unwrap) {
+    let visit = |batch: &RecordBatch| {
         let [replica, stage, rank, step, number] =
-            ["dp_rank", "stage", "rank", "step", "seq_id"].map(|name| integers(&batch, name));
+            ["dp_rank", "stage", "rank", "step", "seq_id"].map(|name| integers(batch, name));
         let names = batch.column_by_name("optype").unwrap().as_any_dictionary();
         let (name_of, names) = (names.normalized_keys(), names.values().as_string::<i32>());
         let seconds = |name: &str| batch.column_by_name(name).unwrap().as_primitive::<Float32Type>().clone();
@@ -87,7 +85,9 @@ fn read(path: &Path) -> Vec<Operation> {
             ns: (f64::from(duration.value(i)) * 1e9) as i64,
             number: number[i],
         }));
-    }
+        true
+    };
+    trace::read_columns(path, &columns, visit).unwrap();
     operations
 }
 
