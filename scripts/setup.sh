@@ -19,6 +19,8 @@ SKIPPED_TITLES=()
 # Exit code of a check that cannot run on this machine (automake's convention).
 CANNOT_RUN=77
 TICKER=
+# The process groups of the commands that run beside the steps, by title.
+declare -A BESIDE=()
 START_SECONDS=$SECONDS
 case ${CI:-} in true | 1) RANKSCOPE_STRICT=${RANKSCOPE_STRICT:-1} ;; esac
 RANKSCOPE_STRICT=${RANKSCOPE_STRICT:-}
@@ -31,8 +33,14 @@ begin() {
     STEPS=$2
     mkdir -p "$LOG_DIR" || die "The clone cannot be written to: $ROOT"
     rm -f "$LOG_DIR"/*.log
-    trap 'stop_ticker; exit 130' INT TERM
-    trap stop_ticker EXIT
+    trap 'stop_all; exit 130' INT TERM
+    trap stop_all EXIT
+}
+
+stop_all() {
+    local group
+    stop_ticker
+    for group in "${BESIDE[@]}"; do kill -- "-$group" 2>/dev/null; done
 }
 
 stop_ticker() {
@@ -93,6 +101,45 @@ step() {
         tail -n 40 "$log" | sed 's/^/    | /'
     fi
     LAST_LOG=$log
+    return "$status"
+}
+
+# beside TITLE COMMAND...: starts a step whose command runs beside the steps that follow. `join_step TITLE` ends it.
+beside() {
+    local title=$1 log
+    shift
+    log=$(beside_log "$title")
+    set -m # its own process group, which stop_all ends
+    {
+        SECONDS=0
+        "$@" 3>"$log.note"
+        status=$?
+        echo "$SECONDS s beside other steps" >"$log.seconds"
+        exit "$status"
+    } >"$log" 2>&1 </dev/null &
+    set +m
+    BESIDE[$title]=$!
+}
+
+beside_log() {
+    echo "$LOG_DIR/beside-$(printf '%s' "$1" | tr -cs 'A-Za-z0-9' '-' | cut -c1-40)"
+}
+
+join_step() {
+    step "$1" join_beside "$1"
+}
+
+join_beside() {
+    local log status note
+    log=$(beside_log "$1")
+    wait "${BESIDE[$1]}"
+    status=$?
+    unset "BESIDE[$1]"
+    cat "$log"
+    note=$(tail -n 1 "$log.note")
+    [ "$status" -eq "$CANNOT_RUN" ] || note="$(cat "$log.seconds")${note:+; $note}"
+    echo "$note" >&3
+    rm -f "$log" "$log.note" "$log.seconds"
     return "$status"
 }
 
@@ -329,7 +376,8 @@ setup_python() {
     python=$(pick_python) || return 1
     "$VENV/bin/python" -c '' 2>/dev/null || "$python" -m venv --clear "$VENV" || return 1
     printf '%s\n' "$wanted" >"$VENV/.wanted"
-    if ! "$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --retries 10 --timeout 60 \
+    # Compiling all modules to bytecode takes half of the time, and few of them are ever imported.
+    if ! "$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --no-compile --retries 10 --timeout 60 \
         --requirement "$VENV/.wanted"; then
         echo "pip could not install the tools above. Is there a network, and a proxy to set (https_proxy)?"
         return 1

@@ -45,7 +45,23 @@ from rankscope._hta_graph import CPEdgeType, Wait
 from rankscope._hta_rows import MEMORY_PREFIX, Recorded, Rows, microseconds, state_lengths, union, union_length
 from rankscope._hta_trace import Trace
 
-__all__ = ["CPEdge", "CPEdgeType", "CPGraph", "CPNode", "TimeSeriesTypes", "TraceAnalysis", "restore_cpgraph"]
+__all__ = [
+    "CUDA_SASS_INSTRUCTION_COUNTER_FLOPS",
+    "CPEdge",
+    "CPEdgeType",
+    "CPGraph",
+    "CPNode",
+    "TimeSeriesTypes",
+    "TraceAnalysis",
+    "restore_cpgraph",
+]
+
+#: The floating-point operations of an instruction that a counter of CUPTI counts: a multiply-add has two.
+CUDA_SASS_INSTRUCTION_COUNTER_FLOPS: dict[str, float] = {
+    f"smsp__sass_thread_inst_executed_op_{type_}{op}_pred_on.sum": 2 if op == "fma" else 1
+    for type_ in ("f", "h", "d")
+    for op in ("fma", "mul", "add")
+}
 
 #: HTA's queue length at which the next launch of the host blocks.
 CUDA_MAX_LAUNCH_QUEUE_PER_STREAM = 1024

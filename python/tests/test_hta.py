@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 
 from rankscope import RankscopeError, RankscopeWarning
-from rankscope.hta import TimeSeriesTypes, TraceAnalysis
+from rankscope.hta import CUDA_SASS_INSTRUCTION_COUNTER_FLOPS, TimeSeriesTypes, TraceAnalysis
 
 DATA = pathlib.Path(os.environ.get("RANKSCOPE_DATA", ROOT.parent / "shared/data"))
 pytestmark = pytest.mark.skipif(not (DATA / "expected_hta").is_dir(), reason="there are no real traces (RANKSCOPE_DATA)")
@@ -274,6 +274,9 @@ def test_counters_are_htas(tmp_path):
 
 
 def test_counters_of_kernels_have_their_operators(tmp_path):
+    assert sorted(CUDA_SASS_INSTRUCTION_COUNTER_FLOPS.values()) == [1, 1, 1, 1, 1, 1, 2, 2, 2]
+    [counter, *_] = CUDA_SASS_INSTRUCTION_COUNTER_FLOPS
+
     def row(cat, name, ts, dur, **args):
         return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur, "args": args}
 
@@ -283,13 +286,13 @@ def test_counters_of_kernels_have_their_operators(tmp_path):
         row("cpu_op", "aten::mm", 15, 20),
         row("cuda_runtime", "cudaLaunchKernel", 20, 5, correlation=1),
         row("cuda_runtime", "cudaLaunchKernel", 60, 5, correlation=2),
-        row("cuda_profiler_range", "gemm", 70, 10, inst=7),
-        row("cuda_profiler_range", "relu", 90, 5, inst=9),
+        row("cuda_profiler_range", "gemm", 70, 10, **{counter: 7}),
+        row("cuda_profiler_range", "relu", 90, 5, **{counter: 9}),
     ]
     trace = tmp_path / "rank0.json"
     trace.write_text(json.dumps({"distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": rows}))
     [found] = TraceAnalysis(trace_dir=str(tmp_path)).get_cupti_counter_data_with_operators()
-    assert found["op_stack"].tolist() == [["aten::linear", "aten::mm"], []] and found["inst"].tolist() == [7, 9]
+    assert found["op_stack"].tolist() == [["aten::linear", "aten::mm"], []] and found[counter].tolist() == [7, 9]
     assert found["top_level_op"].tolist() == ["aten::linear", ""] and found["bottom_level_op"].tolist() == ["aten::mm", ""]
     trace.write_text(json.dumps({"distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": rows[:-1]}))
     with pytest.raises(RankscopeError, match="1 rows of counters and 2 launches"):

@@ -39,7 +39,8 @@ print("result", json.dumps({"overlap": overlap.to_dict("records"), "temporal": t
 
 
 HTA = "HolisticTraceAnalysis==0.5.0"
-NEEDED = ["pandas", "networkx", "plotly", "PyYAML", "psutil"]
+# With pandas 3, some of HTA's methods raise TypeErrors.
+NEEDED = ["pandas<3", "networkx", "plotly", "PyYAML", "psutil"]
 
 
 def run(*command, codes=(0, 3)):
