@@ -1,5 +1,6 @@
 //! An input whose rows are read without an analysis: those of a rank, as columns.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -68,13 +69,8 @@ fn batch_of(data: &RankData) -> Result<RecordBatch, ArrowError> {
     let names = events.name.iter().map(|name| *name as i32);
     let step = events.step.iter().map(|step| Some(*step).filter(|step| *step != NO_STEP));
     let parent = events.parent.iter().map(|parent| events.id.get(*parent as usize).copied());
-    let mut rates = vec![None; events.len()];
-    let row_of = rows_by_id(&events.id);
-    for rate in &data.copy_rates {
-        if let Ok(at) = row_of.binary_search_by_key(&rate.id, |row| events.id[*row]) {
-            rates[row_of[at]] = Some(rate.bandwidth_gbs);
-        }
-    }
+    let rates: HashMap<i64, f64> = data.copy_rates.iter().map(|rate| (rate.id, rate.bandwidth_gbs)).collect();
+    let rates: Float64Array = events.id.iter().map(|id| rates.get(id).copied()).collect();
     RecordBatch::try_from_iter([
         ("kind", texts(kinds, Kind::ALL.iter().map(|kind| kind.as_str()))?),
         ("name", texts(names, data.names.iter().map(|name| &**name))?),
@@ -88,15 +84,8 @@ fn batch_of(data: &RankData) -> Result<RecordBatch, ArrowError> {
         ("correlation_id", known(&events.correlation)),
         ("parent_id", Arc::new(parent.collect::<Int64Array>())),
         ("is_comm", Arc::new(BooleanArray::from(events.is_comm.clone()))),
-        ("bandwidth_gbs", Arc::new(Float64Array::from(rates))),
+        ("bandwidth_gbs", Arc::new(rates)),
     ])
-}
-
-/// Positions of rows, by their ids.
-fn rows_by_id(ids: &[i64]) -> Vec<usize> {
-    let mut rows: Vec<usize> = (0..ids.len()).collect();
-    rows.sort_by_key(|row| ids[*row]);
-    rows
 }
 
 /// A column of texts, given the number of each row's.
