@@ -196,10 +196,32 @@ impl<'a> Arrow<'a> {
 mod tests {
     use std::sync::Arc;
 
-    use arrow_array::{ArrayRef, NullArray};
+    use arrow_array::{ArrayRef, Int64Array, NullArray};
     use arrow_ipc::writer::StreamWriter;
+    use parquet::arrow::ArrowWriter;
 
     use super::*;
+
+    #[test]
+    fn names_of_columns_may_contain_dots() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("dots.parquet");
+        let column = |value| Arc::new(Int64Array::from(vec![value])) as ArrayRef;
+        let columns = [("a", column(1)), ("a.b", column(2)), (".c", column(3))];
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
+        let mut writer = ArrowWriter::try_new(std::fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        for (names, chosen) in [(&["a.b", ".c"][..], &[1, 2][..]), (&["a", "b"], &[0])] {
+            let mut found = Vec::new();
+            read_columns(&path, names, |batch| {
+                found.push(batch.clone());
+                true
+            })
+            .unwrap();
+            assert_eq!(found, [batch.project(chosen).unwrap()]);
+        }
+    }
 
     #[test]
     fn rows_that_take_no_room_are_bounded() {

@@ -18,6 +18,7 @@ use parquet::basic::Type as PhysicalType;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 use parquet::file::statistics::Statistics;
+use parquet::schema::types::SchemaDescriptor;
 
 use crate::checksum;
 use crate::keys::{
@@ -261,7 +262,7 @@ pub(crate) fn read_batches<E: From<Error>>(
     let footer = read_footer(&file, bytes).map_err(parquet)?;
     let sound_bytes = checksum::sound_bytes(&file, footer.metadata()).map_err(parquet)?;
     let mask = match columns {
-        Some(columns) => ProjectionMask::columns(footer.parquet_schema(), columns.iter().copied()),
+        Some(columns) => named(footer.parquet_schema(), columns),
         None => ProjectionMask::all(),
     };
     let whole = groups_within(footer.metadata(), sound_bytes.unwrap_or(bytes));
@@ -279,6 +280,12 @@ pub(crate) fn read_batches<E: From<Error>>(
         let why = format!("the file is damaged: from byte {sound} on, it differs from the checksum in its footer");
         parquet(ParquetError::General(why))
     }))
+}
+
+/// The columns with these names. A name may contain dots, which separate a column from its parts in paths of Parquet.
+fn named(schema: &SchemaDescriptor, names: &[&str]) -> ProjectionMask {
+    let fields = schema.root_schema().get_fields().iter().enumerate();
+    ProjectionMask::roots(schema, fields.filter(|(_, field)| names.contains(&field.name())).map(|(at, _)| at))
 }
 
 /// Memory of a row beside its strings, with the batch that it is read in: the columns that an analysis reads of `events`.
