@@ -61,8 +61,8 @@ class Rows:
 
     @cached_property
     def work(self) -> pd.DataFrame:
-        """Kernels, copies and fills."""
-        return self.all[self.all["kind"].isin(_WORK)]
+        """Kernels, copies and fills of streams."""
+        return self.all[self.all["kind"].isin(_WORK) & self.all["stream"].ge(0)]
 
     @cached_property
     def annotations(self) -> pd.DataFrame:

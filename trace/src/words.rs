@@ -13,8 +13,8 @@ vocabularies! {
         Runtime = "cuda_runtime" | "Runtime" | "hip_runtime" | "xpu_runtime" | "privateuse1_runtime" | "mtia_runtime" | "glow_runtime",
         /// Call of the device's driver library.
         Driver = "cuda_driver" | "xpu_driver" | "privateuse1_driver",
-        /// Kernel.
-        Kernel = "kernel" | "Kernel",
+        /// Kernel. MTIA's category has copies and waits too.
+        Kernel = "kernel" | "Kernel" | "mtia_ccp_events",
         /// Copy by the device.
         GpuMemcpy = "gpu_memcpy" | "Memcpy",
         /// Fill by the device.

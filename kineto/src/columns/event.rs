@@ -355,7 +355,7 @@ fn keep_complete(
     columns.tally.negative += u64::from(dur_ns < 0);
     let dur_ns = dur_ns.max(0);
     columns.tally.length_ns = columns.tally.length_ns.saturating_add(dur_ns);
-    let kind = scratch.kind(head.category);
+    let kind = kind_of(head, scratch);
     let on_device = is_device_row(kind);
     let row = columns.len() as u32;
     let (name, rules) = scratch.name(head.name, &mut columns.tally);
@@ -365,7 +365,8 @@ fn keep_complete(
         (true, NONE) => narrow(fallback),
         (true, arg) => narrow(arg),
     };
-    let (device, stream) = (place(args.device, head.pid), place(args.stream, head.tid));
+    let device = place(args.device, head.pid);
+    let stream = place(args.stream, if head.category == MTIA_CATEGORY { NONE } else { head.tid });
     let far = |arg: i64, place: i32| on_device && arg != NONE && arg != ALL_STREAMS && place == NONE_32;
     let unread = args.unread + u32::from(far(args.device, device)) + u32::from(far(args.stream, stream));
     columns.tally.no_ids += u64::from(unread);
@@ -399,6 +400,27 @@ fn keep_complete(
         keep_comm_args(whole, range, row, columns);
     }
 }
+
+/// The category of all rows of MTIA's devices (libkineto/include/ActivityType.h), of which some copies are in no stream.
+const MTIA_CATEGORY: &[u8] = b"mtia_ccp_events";
+
+/// The kind of a row. On MTIA's devices, parts of a piece of work have rows of their own, which are no further work.
+fn kind_of(head: &Head<'_>, scratch: &mut Scratch) -> Kind {
+    let kind = scratch.kind(head.category);
+    if kind != Kind::Kernel || head.category != MTIA_CATEGORY {
+        return kind;
+    }
+    match head.name.raw {
+        b"dma_request" => Kind::GpuMemcpy,
+        b"event_wait" | b"event_record" => Kind::Sync,
+        name if MTIA_PARTS.iter().any(|part| name.starts_with(part)) => Kind::Other,
+        _ => kind,
+    }
+}
+
+/// Beginnings of names that HTA counts neither as computation nor as communication nor as copies: hta/common/types.py.
+const MTIA_PARTS: [&[u8]; 5] =
+    [b"pe_exe", b"job_exe", b"packet", b"cpum_exe_subgraph", b"collective_subgraph_execution"];
 
 /// Keeps the arguments of a row that may belong to a collective.
 fn keep_comm_args(whole: &Cursor<'_>, (from, to): (usize, usize), row: u32, columns: &mut Columns) {

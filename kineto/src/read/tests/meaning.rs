@@ -1,6 +1,6 @@
 //! Steps, memory, devices and arrows of whole traces.
 
-use trace::rank::NO_STEP;
+use trace::rank::{Kind, NO_STEP, NONE};
 
 use crate::read::tests::{rank_from_events, rank_from_text};
 
@@ -63,4 +63,23 @@ fn memory_devices_and_arrows_are_read() {
     assert_eq!(flows, [(7, 0, 1)]);
     let left_out: Vec<_> = data.omissions.iter().map(|o| (o.what.to_string(), o.amount)).collect();
     assert_eq!(left_out, [("memory events".to_string(), Some(1)), ("arrows".to_string(), Some(1))]);
+}
+
+/// The process is the device. Copies without a stream are in none.
+#[test]
+fn rows_of_mtia_devices_are_kernels_copies_and_waits() {
+    let data = rank_from_events(
+        r#"
+        {"ph":"X","cat":"mtia_runtime","name":"runFunction","pid":1,"tid":1,"ts":1,"dur":2,"args":{"correlation":18}},
+        {"ph":"X","cat":"mtia_ccp_events","name":"add","pid":9,"tid":40,"ts":5,"dur":3,"args":{"correlation":18,"stream":102}},
+        {"ph":"X","cat":"mtia_ccp_events","name":"pe_exe","pid":9,"tid":40,"ts":6,"dur":2,"args":{"stream":102}},
+        {"ph":"X","cat":"mtia_ccp_events","name":"dma_request","pid":9,"tid":80,"ts":8,"dur":1,"args":{"size":16}},
+        {"ph":"X","cat":"mtia_ccp_events","name":"event_wait","pid":9,"tid":40,"ts":9,"dur":1,"args":{"stream":102}}"#,
+    );
+    let events = &data.events;
+    let rows: Vec<_> = (0..events.len()).map(|r| (events.kind[r], events.device[r], events.stream[r])).collect();
+    let host = |kind| (kind, NONE, NONE);
+    let on_device = [(Kind::Kernel, 9, 102), (Kind::GpuMemcpy, 9, NONE), (Kind::Sync, 9, 102)];
+    assert_eq!(rows, [host(Kind::Runtime), on_device[0], host(Kind::Other), on_device[1], on_device[2]]);
+    assert_eq!(events.correlation[1], 18);
 }
