@@ -47,9 +47,17 @@ class CPEdge(NamedTuple):
     type: CPEdgeType = CPEdgeType.OPERATOR_KERNEL
 
 
+class Edges(dict[tuple[int, int], dict[str, Any]]):
+    """For two nodes an edge: its `weight` in µs, and the `object`, a CPEdge. It may be called as networkx's edges may."""
+
+    def __call__(self, data: bool = False) -> list[tuple[Any, ...]]:
+        """Pairs of nodes; with `data`, triples of them and their edge."""
+        return [(*pair, edge) for pair, edge in self.items()] if data else list(self)
+
+
 class CPGraph:
-    """The graph and its critical path. HTA's class is a networkx.DiGraph too; here that is `networkx.DiGraph((u, v, data) for
-    (u, v), data in graph.edges.items())`. A weight of `edges[u, v]["weight"]` may be changed: `critical_path()` walks again."""
+    """The graph and its critical path. HTA's class is a networkx.DiGraph too; here that is
+    `networkx.DiGraph(graph.edges(data=True))`. A weight of `edges[u, v]["weight"]` may be changed: `critical_path()` walks again."""
 
     def __init__(self, trace: Trace, rank: int, data_load_events: list[str] | None) -> None:
         self.rank = rank
@@ -58,8 +66,7 @@ class CPGraph:
         #: The rows, as in HTA's data frame of a trace.
         self.trace_df = pd.DataFrame()
         self.node_list: list[CPNode] = []
-        #: For two nodes an edge: its `weight` in µs, and the `object`, a CPEdge.
-        self.edges: dict[tuple[int, int], dict[str, Any]] = {}
+        self.edges = Edges()
         #: The row that an edge is part of.
         self.edge_to_event_map: dict[tuple[int, int], int] = {}
         self.critical_path_nodes: list[int] = []
@@ -228,12 +235,19 @@ class Wanted(NamedTuple):
     data_load_events: list[str] | None
 
 
-def analyze(trace: Trace, rows: Rows, wanted: Wanted, read_waits: Callable[[], dict[int, Wait]]) -> tuple[CPGraph, bool]:
-    """The graph of a rank with its critical path, and whether it has one. `read_waits` is called if rows wait for CUDA events."""
+def analyze(
+    trace: Trace, rows: Rows, wanted: Wanted, read_waits: Callable[[], dict[int, Wait]]
+) -> tuple[CPGraph, bool] | None:
+    """The graph of a rank with its critical path, and whether it has one; None, with a warning, if the rows lack the instance.
+    `read_waits` is called if rows wait for CUDA events."""
     names, patterns = rows.host["name"], wanted.data_load_events or []
     loads = names.isin([name for name in names.unique() if any(re.search(pattern, name) for pattern in patterns)])
     ties = os.environ.get("CRITICAL_PATH_ADD_ZERO_WEIGHT_LAUNCH_EDGE") == "1"
-    graph = Graph(rows, window_of(rows, wanted.annotation, wanted.instance), loads, ties)
+    window = window_of(rows, wanted.annotation, wanted.instance)
+    if isinstance(window, str):
+        warnings.warn(window, RankscopeWarning, stacklevel=3)
+        return None
+    graph = Graph(rows, window, loads, ties)
     if not rows.all["kind"].eq("cuda_sync").any():
         why = f"rank {wanted.rank} has no cuda_sync rows, so its critical path does not see what the host waits for"
         warnings.warn(why, RankscopeWarning, stacklevel=3)

@@ -454,13 +454,10 @@ class TraceAnalysis:
         annotation: str,
         instance_id: int | tuple[int, int] | None,
         data_load_events: list[str] | None = None,
-    ) -> tuple[CPGraph, bool]:
+    ) -> tuple[CPGraph, bool] | None:
         """The critical path of a rank through instances of an annotation (all rows whose name contains it; the first one is 0,
         and a pair is the first and the last), or through all rows if it is empty. The names that `data_load_events`, regular
-        expressions, find load data. False if there is no path.
-
-        # Errors
-        A RankscopeError if there is no such instance.
+        expressions, find load data. False if there is no path; None, with a warning, if there is no such instance.
         """
         wanted = critical.Wanted(rank, annotation, instance_id, data_load_events)
 
