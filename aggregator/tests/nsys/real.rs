@@ -52,6 +52,9 @@ impl Counter {
 
     /// Intervals of kernels on each device, by whether their name has `nccl`.
     fn kernels(&self) -> BTreeMap<(i64, bool), Vec<(i64, i64)>> {
+        if !self.has("CUPTI_ACTIVITY_KIND_KERNEL") {
+            return BTreeMap::new();
+        }
         let query = format!(
             "SELECT k.start, k.end, k.deviceId, lower(s.value) LIKE '%nccl%' FROM CUPTI_ACTIVITY_KIND_KERNEL k
              LEFT JOIN StringIds s ON s.id = k.demangledName WHERE k.globalPid >> 24 & 0xffffff = {}",
