@@ -106,15 +106,14 @@ step() {
 
 # beside TITLE COMMAND...: starts a step whose command runs beside the steps that follow. `join_step TITLE` ends it.
 beside() {
-    local title=$1 log
+    local title=$1 log began=$SECONDS status
     shift
     log=$(beside_log "$title")
     set -m # its own process group, which stop_all ends
     {
-        SECONDS=0
         "$@" 3>"$log.note"
         status=$?
-        echo "$SECONDS s beside other steps" >"$log.seconds"
+        echo "$((SECONDS - began)) s beside other steps" >"$log.seconds"
         exit "$status"
     } >"$log" 2>&1 </dev/null &
     set +m
