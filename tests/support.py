@@ -6,6 +6,9 @@ import pathlib
 import random
 import shutil
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -40,6 +43,23 @@ def wait_until(condition, limit_s, sleep):
             return False
         sleep()
     return True
+
+
+def measure(command, stdout=subprocess.DEVNULL, cwd=None):
+    """Runs a command. Returns its wall time in s, its peak memory in MB and its CPU time in s. A command may end with 3, because
+    some inputs have losses; any other error ends this program."""
+    command = list(map(str, command))
+    with tempfile.TemporaryFile() as said:
+        began = time.monotonic()
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=said, cwd=cwd)
+        _, status, usage = os.wait4(process.pid, 0)
+        wall_s = time.monotonic() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode not in (0, 3):
+            said.seek(0)
+            error = said.read().decode(errors="replace")[-2000:]
+            sys.exit(f"{' '.join(command)[:500]} ended with {process.returncode}:\n{error}")
+    return wall_s, usage.ru_maxrss * 1024 / 1e6, usage.ru_utime + usage.ru_stime
 
 
 def interval(ratios, level=0.95, draws=10_000):

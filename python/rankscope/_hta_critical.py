@@ -243,9 +243,10 @@ def analyze(
     names, patterns = rows.host["name"], wanted.data_load_events or []
     loads = names.isin([name for name in names.unique() if any(re.search(pattern, name) for pattern in patterns)])
     ties = os.environ.get("CRITICAL_PATH_ADD_ZERO_WEIGHT_LAUNCH_EDGE") == "1"
-    window = window_of(rows, wanted.annotation, wanted.instance)
-    if isinstance(window, str):
-        warnings.warn(window, RankscopeWarning, stacklevel=3)
+    try:
+        window = window_of(rows, wanted.annotation, wanted.instance)
+    except RankscopeError as error:
+        warnings.warn(str(error), RankscopeWarning, stacklevel=3)
         return None
     graph = Graph(rows, window, loads, ties)
     if not rows.all["kind"].eq("cuda_sync").any():

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from rankscope._errors import RankscopeError
 from rankscope._hta_rows import Rows
 
 #: Calls whose length is a wait for the device.
@@ -63,9 +64,8 @@ class Wait(NamedTuple):
     record_correlation: int
 
 
-def window_of(rows: Rows, annotation: str, instance: int | tuple[int, int] | None) -> tuple[int, int] | str:
-    """Start and end of instances of an annotation, which are counted in the order of the file; of all rows if it is empty. A
-    sentence if there is no such instance."""
+def window_of(rows: Rows, annotation: str, instance: int | tuple[int, int] | None) -> tuple[int, int]:
+    """Start and end of instances of an annotation, which are counted in the order of the file; of all rows if it is empty."""
     if not annotation:
         return int(rows.all["ts"].min()), int(rows.all["end"].max())
     names = rows.all["name"].unique()
@@ -74,7 +74,7 @@ def window_of(rows: Rows, annotation: str, instance: int | tuple[int, int] | Non
     first, last = instance if isinstance(instance, tuple) else (instance or 0, instance or 0)
     chosen = found.iloc[first : last + 1]
     if chosen.empty:
-        return f"there is no instance {first} of {annotation!r}: {len(found)} rows have it in their name"
+        raise RankscopeError(f"there is no instance {first} of {annotation!r}: {len(found)} rows have it in their name", None)
     return int(chosen["ts"].min()), int(chosen["end"].max())
 
 

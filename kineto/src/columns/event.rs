@@ -355,7 +355,8 @@ fn keep_complete(
     columns.tally.negative += u64::from(dur_ns < 0);
     let dur_ns = dur_ns.max(0);
     columns.tally.length_ns = columns.tally.length_ns.saturating_add(dur_ns);
-    let kind = kind_of(head, scratch);
+    let is_mtia = head.category == MTIA_CATEGORY;
+    let kind = if is_mtia { kind_on_mtia(head.name.raw) } else { scratch.kind(head.category) };
     let on_device = is_device_row(kind);
     let row = columns.len() as u32;
     let (name, rules) = scratch.name(head.name, &mut columns.tally);
@@ -366,7 +367,7 @@ fn keep_complete(
         (true, arg) => narrow(arg),
     };
     let device = place(args.device, head.pid);
-    let stream = place(args.stream, if head.category == MTIA_CATEGORY { NONE } else { head.tid });
+    let stream = place(args.stream, if is_mtia { NONE } else { head.tid });
     let far = |arg: i64, place: i32| on_device && arg != NONE && arg != ALL_STREAMS && place == NONE_32;
     let unread = args.unread + u32::from(far(args.device, device)) + u32::from(far(args.stream, stream));
     columns.tally.no_ids += u64::from(unread);
@@ -401,20 +402,16 @@ fn keep_complete(
     }
 }
 
-/// The category of all rows of MTIA's devices (libkineto/include/ActivityType.h), of which some copies are in no stream.
+/// Every row of MTIA's devices has this category: libkineto/include/ActivityType.h. Some of their copies are in no stream.
 const MTIA_CATEGORY: &[u8] = b"mtia_ccp_events";
 
-/// The kind of a row. On MTIA's devices, parts of a piece of work have rows of their own, which are no further work.
-fn kind_of(head: &Head<'_>, scratch: &mut Scratch) -> Kind {
-    let kind = scratch.kind(head.category);
-    if kind != Kind::Kernel || head.category != MTIA_CATEGORY {
-        return kind;
-    }
-    match head.name.raw {
+/// The kind of a row of an MTIA device. A part of a piece of work has a row of its own, which is no further work.
+fn kind_on_mtia(name: &[u8]) -> Kind {
+    match name {
         b"dma_request" => Kind::GpuMemcpy,
         b"event_wait" | b"event_record" => Kind::Sync,
-        name if MTIA_PARTS.iter().any(|part| name.starts_with(part)) => Kind::Other,
-        _ => kind,
+        _ if MTIA_PARTS.iter().any(|part| name.starts_with(part)) => Kind::Other,
+        _ => Kind::Kernel,
     }
 }
 
