@@ -15,7 +15,8 @@ pub mod thresholds;
 pub(crate) mod windows;
 
 pub use trace::rank::{
-    Collective, CopyRate, Events, KernelUse, Kind, MAX_RANKS, NO_PARENT, NO_STEP, NONE, RankData, RankInfo, RankOutline,
+    Collective, CollectiveShape, CollectiveShapes, CopyRate, Events, KernelUse, Kind, MAX_RANKS, NO_PARENT, NO_STEP,
+    NONE, RankData, RankInfo, RankOutline,
 };
 use trace::{MatchLevel, Op, Word};
 

@@ -170,10 +170,19 @@ fn a_share_that_is_missing_or_damaged_is_a_loss() {
 
     fs::rename(place.join("kept"), parts.join("share-00001-of-00003.json")).unwrap();
     reduce(&parts, &out).expect_code(0);
-    let damaged = fs::read_dir(parts.join("own_stretches")).unwrap().next().unwrap().unwrap().path();
-    let mut bytes = fs::read(&damaged).unwrap();
-    bytes[200] ^= 1;
-    fs::write(&damaged, bytes).unwrap();
+    let flip_a_bit = |file: &Path| {
+        let mut bytes = fs::read(file).unwrap();
+        bytes[200] ^= 1;
+        fs::write(file, bytes).unwrap();
+    };
+    let files_of = |table: &str| fs::read_dir(parts.join(table)).unwrap().map(|entry| entry.unwrap().path());
+    files_of("path_cuts").for_each(|file| flip_a_bit(&file));
+    let finished = reduce(&parts, &out).expect_code(3);
+    assert!(finished.stdout.contains("work of ranks on critical paths"), "{}", finished.stdout);
+    files_of("path_cuts").for_each(|file| flip_a_bit(&file));
+
+    let damaged = files_of("own_stretches").next().unwrap();
+    flip_a_bit(&damaged);
     let finished = reduce(&parts, &out).expect_code(3);
     let name = damaged.file_name().unwrap().to_string_lossy().into_owned();
     assert!(finished.stdout.contains("own time of ranks") && finished.stdout.contains(&name), "{}", finished.stdout);

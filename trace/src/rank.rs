@@ -1,5 +1,6 @@
 //! One rank in memory, column by column: the common form of a recorded run and of a trace.
 
+mod collective;
 mod communication;
 pub mod flops;
 mod launches;
@@ -9,11 +10,11 @@ mod op_details;
 use rustc_hash::FxHashMap;
 
 use crate::{
-    BucketRow, ClockSampleRow, CollectiveRow, CommRow, CounterRow, DeviceRow, Dtype, FlowRow, MemoryRow, OmissionRow,
-    StepRow, Text,
+    BucketRow, ClockSampleRow, CommRow, CounterRow, DeviceRow, Dtype, FlowRow, MemoryRow, OmissionRow, StepRow, Text,
 };
 
 pub use crate::Kind;
+pub use collective::{Collective, CollectiveShape, CollectiveShapes};
 pub use communication::{BelowOperators, mark_below_operators};
 pub use launches::{Launch, Launches, RowsByCorrelation, enclosing, innermost, innermost_at, outermost};
 pub use least_bytes::least_bytes;
@@ -166,38 +167,6 @@ pub struct RankInfo {
     pub closed_cleanly: Option<bool>,
     /// Its file in messages: the trace, or for a run the files of `events`; empty if unknown. Of several windows, the first file.
     pub file: Text,
-}
-
-/// A collective of one rank, with the key that joins it to other ranks. It reads like its row.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Collective {
-    /// The row of `collectives`.
-    pub row: CollectiveRow,
-    /// Kineto's `Comms Id`, where the trace has it.
-    pub comms_id: Option<u64>,
-    /// |[start, end) \ K|, the part that no compute of its device hides. `None` before the map, and where the row has no
-    /// start or end.
-    pub exposed_ns: Option<i64>,
-}
-
-impl From<CollectiveRow> for Collective {
-    fn from(row: CollectiveRow) -> Self {
-        Self { row, comms_id: None, exposed_ns: None }
-    }
-}
-
-impl std::ops::Deref for Collective {
-    type Target = CollectiveRow;
-
-    fn deref(&self) -> &CollectiveRow {
-        &self.row
-    }
-}
-
-impl std::ops::DerefMut for Collective {
-    fn deref_mut(&mut self) -> &mut CollectiveRow {
-        &mut self.row
-    }
 }
 
 /// One rank without its rows of `events`: enough to match its collectives and to fit its clock, and small enough to hold

@@ -136,7 +136,13 @@ macro_rules! declare_tables {
 
             /// Adds the rows of `other` after these, table by table.
             pub fn append(&mut self, other: Self) {
-                $( self.$table.extend(other.$table); )+
+                // A list that becomes the whole table is not copied.
+                $(
+                    match self.$table.is_empty() {
+                        true => self.$table = other.$table,
+                        false => self.$table.extend(other.$table),
+                    }
+                )+
             }
         }
     };

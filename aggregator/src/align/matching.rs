@@ -19,10 +19,10 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{CollectiveRow, MatchLevel, OmissionRow, Op, TimingSource};
+use trace::{MatchLevel, OmissionRow, Op, TimingSource};
 
 use crate::model::windows::Windows;
-use crate::model::{Barrier, Instance, Member, RankOutline};
+use crate::model::{Barrier, Collective, Instance, Member, RankOutline};
 
 /// A row: position of its rank in the sorted list of ranks, position among that rank's rows.
 type RowRef = (usize, usize);
@@ -64,12 +64,12 @@ pub fn match_collectives(ranks: &[&RankOutline]) -> (Vec<Instance>, Vec<Omission
 
 /// Whether the times of a row come from a device. CUPTI converts them to host time, with an error that differs by
 /// device.
-fn device_clock(row: &CollectiveRow) -> bool {
+fn device_clock(row: &Collective) -> bool {
     matches!(&*row.timing_source, "gpu_timer" | "cupti")
 }
 
 /// The constraint of an operation on the clocks of its ranks.
-pub(crate) fn barrier_of(row: &CollectiveRow) -> Barrier {
+pub(crate) fn barrier_of(row: &Collective) -> Barrier {
     // Empty operations wait for no rank. Rows with enqueue times end before the operation does.
     let empty = row.bytes == Some(0) && row.op != Op::Barrier;
     if empty || row.timing_source == TimingSource::Enqueue {
@@ -83,7 +83,7 @@ pub(crate) fn barrier_of(row: &CollectiveRow) -> Barrier {
 }
 
 /// Sender and receiver of a point-to-point row, if known.
-fn pair_of(rank: i32, row: &CollectiveRow) -> Option<(i32, i32)> {
+fn pair_of(rank: i32, row: &Collective) -> Option<(i32, i32)> {
     match row.op.known() {
         Some(Op::Send) => row.peer.map(|peer| (rank, peer)),
         Some(Op::Recv) => row.peer.map(|peer| (peer, rank)),
@@ -93,11 +93,11 @@ fn pair_of(rank: i32, row: &CollectiveRow) -> Option<(i32, i32)> {
 
 /// The window of a row. Sequence numbers begin again where a window belongs to another process, so rows of different
 /// windows never match.
-fn window_of(windows: &Windows, row: &CollectiveRow) -> Option<i32> {
+fn window_of(windows: &Windows, row: &Collective) -> Option<i32> {
     windows.number_at(row.start_ns.or(row.enqueue_ns)?)
 }
 
-fn is_point_to_point(row: &CollectiveRow) -> bool {
+fn is_point_to_point(row: &Collective) -> bool {
     matches!(row.op.known(), Some(Op::Send | Op::Recv))
 }
 
@@ -148,8 +148,8 @@ fn most_common(mut steps: Vec<i32>) -> Option<i32> {
 fn instance(ranks: &[&RankOutline], group: &Group) -> Instance {
     let mut places = group.rows.clone();
     places.sort_unstable();
-    let rows: Vec<(i32, &CollectiveRow)> =
-        places.iter().map(|(r, i)| (ranks[*r].info.rank, &ranks[*r].collectives[*i].row)).collect();
+    let rows: Vec<(i32, &Collective)> =
+        places.iter().map(|(r, i)| (ranks[*r].info.rank, &ranks[*r].collectives[*i])).collect();
     let members: Vec<Member> = places
         .iter()
         .zip(&rows)
@@ -182,7 +182,7 @@ fn instance(ranks: &[&RankOutline], group: &Group) -> Instance {
 }
 
 /// The size of the communicator. If no row has it but all ranks of the job are members, it is the size of the job.
-fn ranks_expected(ranks: &[&RankOutline], places: &[RowRef], rows: &[(i32, &CollectiveRow)]) -> Option<i32> {
+fn ranks_expected(ranks: &[&RankOutline], places: &[RowRef], rows: &[(i32, &Collective)]) -> Option<i32> {
     let recorded = rows.iter().filter_map(|(_, r)| r.comm_size).max();
     let world = places.iter().filter_map(|(r, _)| ranks[*r].info.world_size).max();
     recorded.or_else(|| world.filter(|w| *w as usize == places.len()))

@@ -1,15 +1,51 @@
 //! The C library's allocator.
 
+#[cfg(target_env = "gnu")]
+use std::sync::atomic::{AtomicBool, Ordering};
+
 /// Lets the allocator keep memory that was freed, up to the end of the process. Analysis frees and allocates large columns
 /// for each rank and table. By default each of them becomes a new mapping, whose pages the kernel zeroes again: a tenth of
 /// the time. The memory in use at the peak grows by a fifth. An option that the allocator refuses stays as it is.
 #[cfg(target_env = "gnu")]
 pub(crate) fn keep_freed_memory() {
-    const MIB: libc::c_int = 1 << 20;
     // The largest threshold that glibc accepts: half of an arena's heap.
-    for (option, value) in
-        [(libc::M_MMAP_THRESHOLD, 32 * MIB), (libc::M_TRIM_THRESHOLD, 1024 * MIB), (libc::M_TOP_PAD, 16 * MIB)]
-    {
+    set_options(32 * MIB, 1024 * MIB, 16 * MIB);
+}
+
+/// Gives freed memory back to the system from now on, for the reduction: its stages hold rows of all ranks in turn, and what one
+/// stage freed would stay beside what the next one allocates.
+#[cfg(target_env = "gnu")]
+pub(crate) fn return_freed_memory() {
+    set_options(4 * MIB, 8 * MIB, MIB);
+    RETURNS.store(true, Ordering::Relaxed);
+    give_back_freed_memory();
+}
+
+/// Whether freed memory is given back to the system.
+#[cfg(target_env = "gnu")]
+static RETURNS: AtomicBool = AtomicBool::new(false);
+
+/// Where a stage of the reduction has ended: gives freed memory back also from between memory in use, if
+/// [`return_freed_memory`] was called.
+#[cfg(target_env = "gnu")]
+pub(crate) fn give_back_freed_memory() {
+    if RETURNS.load(Ordering::Relaxed) {
+        // SAFETY: malloc_trim locks each arena while it returns its free pages. It touches no memory in use.
+        unsafe { libc::malloc_trim(0) };
+    }
+}
+
+#[cfg(target_env = "gnu")]
+const MIB: libc::c_int = 1 << 20;
+
+#[cfg(target_env = "gnu")]
+fn set_options(mmap_threshold: libc::c_int, trim_threshold: libc::c_int, top_pad: libc::c_int) {
+    let options = [
+        (libc::M_MMAP_THRESHOLD, mmap_threshold),
+        (libc::M_TRIM_THRESHOLD, trim_threshold),
+        (libc::M_TOP_PAD, top_pad),
+    ];
+    for (option, value) in options {
         // SAFETY: mallopt changes options of the allocator under its own lock. No option changes memory in use.
         unsafe { libc::mallopt(option, value) };
     }
@@ -19,14 +55,10 @@ pub(crate) fn keep_freed_memory() {
 #[cfg(not(target_env = "gnu"))]
 pub(crate) fn keep_freed_memory() {}
 
-/// Gives memory that was freed back to the system, also from between memory in use. For where a process drops far more than it
-/// allocates soon: the pages come back zeroed.
-#[cfg(target_env = "gnu")]
-pub(crate) fn give_back_freed_memory() {
-    // SAFETY: malloc_trim locks each arena while it returns its free pages. It touches no memory in use.
-    unsafe { libc::malloc_trim(0) };
-}
+/// Other allocators decide by themselves.
+#[cfg(not(target_env = "gnu"))]
+pub(crate) fn return_freed_memory() {}
 
-/// Other allocators give memory back by themselves.
+/// Other allocators decide by themselves.
 #[cfg(not(target_env = "gnu"))]
 pub(crate) fn give_back_freed_memory() {}

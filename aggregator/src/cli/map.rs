@@ -6,19 +6,21 @@ use clap::Args;
 use kineto::WindowChoice;
 use trace::{OmissionKind, terminal};
 
+use crate::base::ffi::return_freed_memory;
 use crate::base::units::{bytes, plural};
 use crate::cli::analysis_args::AnalysisArguments;
 use crate::cli::analyze::with_bar;
 use crate::cli::input::{Input, InputArguments, resolve};
+use crate::cli::reduce::reduce_parts;
 use crate::cli::{Outcome, print_omissions};
 use crate::ingest::snapshot::SnapshotSource;
 use crate::judge::reduce::reduce_shares;
 use crate::model::options::Options;
+use crate::parts::Mapper;
 use crate::parts::contract::ShareManifest;
 use crate::parts::division::{Share, usual_shares};
 use crate::parts::input::MapInput;
 use crate::parts::processes::Job;
-use crate::parts::{Mapper, read_shares};
 use crate::{Analysis, Error};
 
 /// Map a share of the ranks: write what the analysis needs of them as Parquet. `reduce` makes the analysis of all shares.
@@ -106,7 +108,7 @@ pub(super) fn analyze_by_parts(
     if before > 0 {
         terminal::say(format_args!("{before} of {} mapped before", plural(shares as usize, "share")));
     }
-    reduce_shares(read_shares(parts)?, parts)
+    reduce_parts(parts)
 }
 
 /// Maps the usual shares of an input that this process is to map. Returns the number of all shares, and the number of shares that
@@ -156,6 +158,7 @@ pub(super) fn analyze_together(
         }
         let (manifest, contents) = mapped?;
         let path = Path::new("the processes of the job");
+        return_freed_memory();
         return reduce_shares(job.shares((Ok(manifest), &contents), path)?, path).map(Some);
     };
     let is_own = |index: u32| index % job.size() == job.rank();
@@ -170,5 +173,5 @@ pub(super) fn analyze_together(
             terminal::say(format_args!("process {process}: {why}"));
         }
     }
-    reduce_shares(read_shares(parts)?, parts).map(Some)
+    reduce_parts(parts).map(Some)
 }

@@ -6,10 +6,12 @@ use clap::Args;
 use trace::{MANIFEST_FILE, Run, terminal};
 
 use crate::Error;
+use crate::base::ffi::return_freed_memory;
 use crate::cli::Outcome;
 use crate::cli::analysis_args::PrintArguments;
 use crate::cli::input::outcome;
 use crate::judge::reduce::reduce_shares;
+use crate::model::analysis::Analysis;
 use crate::parts::read_shares;
 use crate::render::parquet;
 
@@ -33,13 +35,22 @@ pub struct Arguments {
 
 /// Runs the command.
 pub(super) fn run(arguments: &Arguments) -> Result<Outcome, Error> {
-    let analysis = reduce_shares(read_shares(&arguments.parts)?, &arguments.parts)?;
+    let analysis = reduce_parts(&arguments.parts)?;
     // The result is printed even if it cannot be saved.
     arguments.print.print(&analysis, std::slice::from_ref(&arguments.parts))?;
     let run = run_of(&arguments.out, &analysis.facts.run_id)?;
     let saved = parquet::write(&analysis, &arguments.out, run.as_ref())?;
     terminal::say(format_args!("analysis: {}", saved.display()));
     Ok(outcome(analysis.worst_omission(), arguments.strict))
+}
+
+/// Reduces the shares in `parts`.
+///
+/// # Errors
+/// As [`read_shares`] and [`reduce_shares`].
+pub(super) fn reduce_parts(parts: &Path) -> Result<Analysis, Error> {
+    return_freed_memory();
+    reduce_shares(read_shares(parts)?, parts)
 }
 
 /// The run in a directory, if it is the one that was mapped: its shards get views.

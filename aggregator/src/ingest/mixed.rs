@@ -167,9 +167,9 @@ impl MixedSource {
             return Some(OmissionRow::left_out("matching of collectives", why).rank(outline.info.rank));
         }
         for collective in &mut outline.collectives {
-            collective.row.comm_id = 0;
-            collective.row.comm_name = None;
-            collective.row.seq = None;
+            collective.comm_id = 0;
+            collective.comm_name = None;
+            collective.seq = None;
             collective.comms_id = None;
         }
         outline.comms.iter_mut().for_each(|comm| comm.comm_id = 0);

@@ -59,7 +59,7 @@ pub fn outline_rank(run: &Run, rank: i32) -> (RankOutline, Vec<OmissionRow>) {
     repair::repair(&mut data);
     let span = columns::span(run, rank, &mut omissions);
     // Then collectives have the times of kernels, and those are among the rows.
-    if span.has_device_rows && data.outline.collectives.iter().any(|c| collective_kernels::may_time(c)) {
+    if span.has_device_rows && data.outline.collectives.iter().any(collective_kernels::may_time) {
         let mut data = load_rank(run, rank);
         data.measure_outline();
         return (data.outline, data.omissions);
@@ -69,7 +69,7 @@ pub fn outline_rank(run: &Run, rank: i32) -> (RankOutline, Vec<OmissionRow>) {
 }
 
 fn collectives(run: &Run, rank: i32, omissions: &mut Vec<OmissionRow>) -> Vec<Collective> {
-    rows::<CollectiveRow>(run, rank, omissions).into_iter().map(Collective::from).collect()
+    Collective::list(rows::<CollectiveRow>(run, rank, omissions))
 }
 
 /// Loads a rank as [`load_rank`] does, and also its shapes, stacks and modules.

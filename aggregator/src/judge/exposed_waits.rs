@@ -6,8 +6,9 @@ use rustc_hash::FxHashMap;
 use trace::{InstanceRow, StepBreakdownRow, WaitRow};
 
 use crate::base::intervals::{Interval, IntervalSet};
+use crate::judge::stragglers::Waited;
 use crate::measure::part::RankPart;
-use crate::model::{Barrier, Collective, Instance};
+use crate::model::Collective;
 
 /// Waits of a rank and device in a step.
 #[derive(Default)]
@@ -41,7 +42,7 @@ pub(super) fn in_collectives(parts: &[RankPart]) -> InCollectives {
 /// The split of a step's exposed communication stands if at most this share of it is unknown, in percent.
 const MAX_UNKNOWN_PCT: i64 = 1;
 
-/// Fills [`WaitRow::exposed_wait_ns`] and [`trace::StepBreakdownRow::exposed_wait_ns`]: the wait less all compute under the
+/// `waited` are the collectives of `waits`. Fills [`WaitRow::exposed_wait_ns`] and [`trace::StepBreakdownRow::exposed_wait_ns`]: the wait less all compute under the
 /// collective. Where in the collective the rank computes is not known here, so this is the least that the wait can cost.
 ///
 /// ```text
@@ -53,28 +54,24 @@ const MAX_UNKNOWN_PCT: i64 = 1;
 /// A receiver waits for the work of its sender. That is a wait in its step, but none that tells which rank is late.
 pub(super) fn fill_exposed_waits(
     waits: &mut [WaitRow],
-    instances: &[Instance],
+    waited: &[Waited],
     collectives: &InCollectives,
     breakdown: &mut [StepBreakdownRow],
 ) {
-    let instances: FxHashMap<i64, &Instance> = instances.iter().map(|i| (i.id, i)).collect();
     let mut of_steps: FxHashMap<(i32, Option<i64>, i32), WaitsOfStep> = FxHashMap::default();
-    for wait in waits {
-        let Some(instance) = instances.get(&wait.instance) else { continue };
-        // The members are in the order of ranks.
-        let Ok(at) = instance.members.binary_search_by_key(&wait.rank, |m| m.rank) else { continue };
-        let index = instance.members[at].index as usize;
-        let Some(Some(c)) = collectives.get(&wait.rank).and_then(|of_rank| of_rank.get(index)) else { continue };
+    for (wait, waited) in waits.iter_mut().zip(waited) {
+        let of_rank = collectives.get(&wait.rank);
+        let Some(Some(c)) = of_rank.and_then(|of_rank| of_rank.get(waited.collective as usize)) else { continue };
         let InCollective { dur_ns, exposed_ns, step, device_id } = *c;
         let exposed_wait_ns = wait.wait_ns.saturating_sub(dur_ns.saturating_sub(exposed_ns)).max(0);
-        if instance.barrier != Barrier::OneSided {
+        if waited.symmetric {
             wait.exposed_wait_ns = Some(exposed_wait_ns);
         }
         if let Some(step) = step.filter(|step| *step >= 0) {
             let end_ns = wait.arrival_ns.saturating_add(wait.wait_ns);
             let exposed = Interval::new(end_ns.saturating_sub(exposed_wait_ns), end_ns);
             let of_step = of_steps.entry((wait.rank, device_id, step)).or_default();
-            if instance.complete() {
+            if waited.complete {
                 of_step.exposed.push(exposed);
             } else {
                 of_step.unknown_ns = of_step.unknown_ns.saturating_add(exposed_ns);
@@ -146,7 +143,6 @@ impl Exposed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Member;
     use trace::StepBreakdownRow;
 
     fn wait(instance: i64, rank: i32, (arrival_ns, end_ns): (i64, i64), exposed_wait_ns: i64) -> WaitRow {
@@ -164,7 +160,7 @@ mod tests {
         let rank = |rank, line: &str, exposed_ns| {
             let mut outline = crate::model::drawn::Drawn::rank(rank).collectives(line).data().outline;
             outline.collectives[0].exposed_ns = Some(exposed_ns);
-            outline.collectives[0].row.step = Some(1);
+            outline.collectives[0].step = Some(1);
             let steps =
                 [None, Some(1)].map(|step| StepBreakdownRow { rank, step, exposed_comm_ns: 9, ..Default::default() });
             (RankPart { outline, ..RankPart::default() }, steps)
@@ -172,32 +168,17 @@ mod tests {
         let (parts, steps): (Vec<_>, Vec<_>) =
             [rank(0, "....###########", 6), rank(1, "............###", 3)].into_iter().unzip();
         let mut breakdown = steps.concat();
-        let member = |rank, start_ns| Member { rank, index: 0, start_ns, end_ns: Some(15), device_clock: false };
-        let instance = |barrier| Instance {
-            id: 0,
-            comm_id: 1,
-            seq: None,
-            op: "allreduce".into(),
-            bytes: None,
-            step: Some(1),
-            sender: None,
-            bucket: None,
-            ranks_expected: Some(2),
-            fused: false,
-            level: trace::MatchLevel::Seq,
-            barrier,
-            members: vec![member(0, 4), member(1, 12)],
-        };
-        let mut filled = |barrier| {
-            let mut waits = [wait(0, 0, (4, 12), 0), wait(0, 1, (12, 12), 0), wait(7, 1, (12, 12), 0)];
+        let mut filled = |symmetric| {
+            let mut waits = [wait(0, 0, (4, 12), 0), wait(0, 1, (12, 12), 0), wait(0, 7, (12, 12), 0)];
             waits.iter_mut().for_each(|w| w.exposed_wait_ns = None);
-            fill_exposed_waits(&mut waits, &[instance(barrier)], &in_collectives(&parts), &mut breakdown);
+            let waited = [Waited { collective: 0, symmetric, complete: true }; 3];
+            fill_exposed_waits(&mut waits, &waited, &in_collectives(&parts), &mut breakdown);
             let steps: Vec<_> = breakdown.iter().map(|row| row.exposed_wait_ns).collect();
             assert_eq!(steps, [None, Some(3), None, Some(0)], "a receiver waits, too");
             waits.map(|w| w.exposed_wait_ns)
         };
-        assert_eq!(filled(Barrier::Strict), [Some(3), Some(0), None]);
-        assert_eq!(filled(Barrier::OneSided), [None; 3], "a receiver's wait tells no late rank");
+        assert_eq!(filled(true), [Some(3), Some(0), None]);
+        assert_eq!(filled(false), [None; 3], "a receiver's wait tells no late rank");
     }
 
     /// ```text

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use trace::{
-    CLOCK_SOURCE, CUT_SOURCE, CounterRow, DeviceRow, JobPathRow, OMISSION_SOURCE, OmissionRow, Phase, SelectionRow,
-    StepBreakdownRow,
+    CLOCK_SOURCE, CUT_SOURCE, CounterRow, DeviceRow, FindingRow, JobPathRow, OMISSION_SOURCE, OmissionRow, Phase,
+    SelectionRow, StepBreakdownRow,
 };
 
 use crate::Error;
 use crate::align::aligned::{align_as_chosen, join_outlines, list, load_chosen, time_bounds};
 use crate::align::clock::Clocks;
+use crate::base::ffi::give_back_freed_memory;
 use crate::base::intervals::Interval;
 use crate::base::units::omission;
 use crate::ingest::source::{Source, SourceInfo};
@@ -68,7 +69,9 @@ pub(crate) fn reduce_shares(shares: Shares, path: &Path) -> Result<Analysis, Err
     let mut outlines: Vec<&mut RankOutline> = parts.iter_mut().map(|part| &mut part.outline).collect();
     let omissions = join_outlines(&mut outlines, omissions, &options);
     require_any(parts.iter().map(RankPart::held), &options, path)?;
-    reduce_aligned(parts, (tables, &mut others), &info, &options, omissions).map(|(analysis, ..)| analysis)
+    // The replay is not kept beside the tables that follow.
+    let (judged, ()) = judge_ranks(parts, (tables, &mut others), &info, &options, omissions, drop)?;
+    Ok(conclude(judged, &mut others, &options).0)
 }
 
 /// An analysis with the data that renderers of single rows need.
@@ -193,20 +196,39 @@ fn reduce_in_memory(
     options: &Options,
     omissions: Vec<OmissionRow>,
 ) -> Result<(Analysis, Clocks, Replayed), Error> {
-    let tables = Tables::join(parts.iter_mut().map(|part| std::mem::take(&mut part.tables)).collect());
-    let mut own_time = InMemory(parts.iter_mut().map(|part| std::mem::take(&mut part.straggler)).collect());
-    reduce_aligned(parts, (tables, &mut own_time), info, options, omissions)
+    let tables = Tables::join(parts.iter_mut().filter_map(|part| part.tables.take()).map(|tables| *tables).collect());
+    let own_time = parts.iter_mut().filter_map(|part| part.straggler.take());
+    let mut own_time = InMemory(own_time.map(|own_time| *own_time).collect());
+    let keep = |replayed| replayed;
+    let (judged, replayed) = judge_ranks(parts, (tables, &mut own_time), info, options, omissions, keep)?;
+    let (analysis, clocks) = conclude(judged, &mut own_time, options);
+    Ok((analysis, clocks, replayed))
 }
 
-/// Reduces parts. `of_ranks` are the tables that one rank alone decides, in the order of ranks; those of them that are not in
-/// memory yet, and the own time of the ranks, are `waiting`.
-fn reduce_aligned(
+/// The ranks after they were judged, before the tables that one rank alone decides are read.
+struct Judged {
+    tables: Tables,
+    of_ranks: Tables,
+    omissions: Vec<OmissionRow>,
+    clocks: Clocks,
+    facts: Facts,
+    found: headline::Found,
+    /// Memory of each device, by rank and device.
+    memory_bytes: BTreeMap<(i32, i64), i64>,
+    /// Findings of the parts.
+    of_parts: Vec<FindingRow>,
+}
+
+/// Aligns parts and judges their ranks. `of_ranks` are the tables that one rank alone decides, in the order of ranks; those of them
+/// that are not in memory yet, and the own time of the ranks, are `waiting`. Returns what `keep` made of the replay, too.
+fn judge_ranks<K>(
     parts: Vec<RankPart>,
     (mut of_ranks, waiting): (Tables, &mut dyn Waiting),
     info: &SourceInfo,
     options: &Options,
     mut omissions: Vec<OmissionRow>,
-) -> Result<(Analysis, Clocks, Replayed), Error> {
+    keep: impl FnOnce(Replayed) -> K,
+) -> Result<(Judged, K), Error> {
     let (instances, clocks, unmatched) =
         align_as_chosen(&parts.iter().map(|part| &part.outline).collect::<Vec<_>>(), info, options)?;
     omissions.append(&mut of_ranks.omissions);
@@ -218,8 +240,8 @@ fn reduce_aligned(
 
     let facts = facts(&parts, &of_ranks.step_breakdown, info, options);
     omissions.extend(unlisted_ranks(&facts));
-    let memory: BTreeMap<(i32, i64), i64> =
-        parts.iter().flat_map(|p| &p.devices).filter_map(|d| Some(((d.rank, d.device_id), d.memory_bytes?))).collect();
+    let device = |d: &DeviceRow| Some(((d.rank, d.device_id), d.memory_bytes?));
+    let memory_bytes = parts.iter().flat_map(|part| &part.devices).filter_map(device).collect();
     let suspected = suspects(parts.iter().map(|part| (part.outline.info.rank, &part.communication)));
     let of_parts = suspected.into_iter().chain(overhead(&parts, &of_ranks.step_breakdown)).collect();
     let mut tables = Tables {
@@ -232,17 +254,18 @@ fn reduce_aligned(
         ..Tables::default()
     };
     let collectives = in_collectives(&parts);
-    // The replays take as much memory as the rows of the collectives.
+    // The own time takes as much memory as the rows of the collectives.
     drop(parts);
     let own_time = own_time::of_run(waiting.own_time(&mut omissions));
 
     let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
     let error_ns = |rank: i32, device: bool| error_ns(&clocks, rank, device);
-    let (mut stragglers, replayed) =
-        stragglers::reduce_replayed(&own_time, &instances, (&to_global, &error_ns), &options.thresholds);
-    drop(own_time);
-    fill_exposed_waits(&mut stragglers.waits, &instances, &collectives, &mut of_ranks.step_breakdown);
-    drop((instances, collectives));
+    let path_of = |own_time: &OwnTime| waiting.path(own_time);
+    let clocks_of = (&to_global as stragglers::ToGlobal<'_>, &error_ns as stragglers::ClockError<'_>);
+    let (mut stragglers, kept) =
+        stragglers::reduce_replayed(own_time, instances, clocks_of, &path_of, &options.thresholds, keep);
+    let breakdown = &mut of_ranks.step_breakdown;
+    fill_exposed_waits(&mut stragglers.waits, &stragglers.waited, &collectives, breakdown);
     identify(&mut stragglers.stragglers, &facts.identities);
     omissions.extend(stragglers.omissions);
     let found = headline::Found { moving: stragglers.moving, together: stragglers.together };
@@ -250,8 +273,14 @@ fn reduce_aligned(
     tables.straggler_steps = stragglers.steps;
     tables.collective_waits = stragglers.waits;
     tables.job_critical_path = stragglers.job_path;
-    tables.pipeline = replayed.pipeline();
+    tables.pipeline = stragglers.pipeline;
+    let judged = Judged { tables, of_ranks, omissions, clocks, facts, found, memory_bytes, of_parts };
+    Ok((judged, kept))
+}
 
+/// Adds the tables that one rank alone decides, and states the verdict and the findings.
+fn conclude(judged: Judged, waiting: &mut dyn Waiting, options: &Options) -> (Analysis, Clocks) {
+    let Judged { mut tables, mut of_ranks, mut omissions, clocks, facts, found, memory_bytes, of_parts } = judged;
     of_ranks.append(waiting.tables(&mut omissions));
     to_global_time(&mut of_ranks, &clocks);
     tables.append(of_ranks);
@@ -262,11 +291,12 @@ fn reduce_aligned(
     tables.rank_groups = rank_groups(&tables, &facts);
     let verdict = headline::verdict(&tables, &found, &facts, &options.thresholds);
     let mut analysis = Analysis { facts, verdict, tables };
-    analysis.tables.findings = findings(&analysis, options, &memory, of_parts);
+    analysis.tables.findings = findings(&analysis, options, &memory_bytes, of_parts);
     headline::take_top_finding(&mut analysis);
     stages::take_headline(&mut analysis);
     hang::take_headline(&mut analysis);
-    Ok((analysis, clocks, replayed))
+    give_back_freed_memory();
+    (analysis, clocks)
 }
 
 /// Turns the times in tables of ranks from the ranks' clocks to global time.
@@ -287,7 +317,7 @@ fn error_ns(clocks: &Clocks, rank: i32, device: bool) -> Option<i64> {
 /// The critical path of the job, of the own time of all its ranks.
 pub(crate) fn job_critical_path(
     parts: &[OwnTime],
-    instances: &[Instance],
+    instances: Vec<Instance>,
     clocks: &Clocks,
     thresholds: &Thresholds,
 ) -> Vec<JobPathRow> {

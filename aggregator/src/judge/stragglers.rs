@@ -51,7 +51,11 @@ mod standing;
 mod transfers;
 mod variation;
 
-use trace::{JobPathRow, OmissionRow, StragglerRow, StragglerStepRow, WaitRow};
+use std::sync::Arc;
+
+use trace::{JobPathRow, OmissionRow, PipelineRow, StragglerRow, StragglerStepRow, WaitRow};
+
+use crate::measure::own_time::{OwnTime, PathWork};
 
 pub(crate) use job_path::critical_path_of_job;
 pub use occasional::{Moving, Period};
@@ -67,6 +71,9 @@ pub type ToGlobal<'a> = &'a dyn Fn(i32, bool, i64) -> i64;
 /// The error of global times of a rank's host or, if the flag is set, device clock, at 95 %; `None` if it is unknown.
 pub type ClockError<'a> = &'a dyn Fn(i32, bool) -> Option<i64>;
 
+/// The work of a rank on critical paths.
+pub type PathOf<'a> = &'a dyn Fn(&OwnTime) -> Arc<PathWork>;
+
 /// By how much a step would be shorter without all causes together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Together {
@@ -74,6 +81,17 @@ pub struct Together {
     pub ns: i64,
     /// The 95 % interval; `None` if that of a cause is unknown.
     pub interval_ns: Option<(i64, i64)>,
+}
+
+/// The collective in which a rank waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waited {
+    /// Its position among the collectives of the rank.
+    pub collective: u32,
+    /// Whether all its ranks wait for each other.
+    pub symmetric: bool,
+    /// Whether every expected rank took part, and has left it.
+    pub complete: bool,
 }
 
 /// The result of the reduction.
@@ -85,8 +103,12 @@ pub struct Stragglers {
     pub steps: Vec<StragglerStepRow>,
     /// One row for each instance and rank, in that order.
     pub waits: Vec<WaitRow>,
+    /// The collective of each of `waits`.
+    pub waited: Vec<Waited>,
     /// The critical path of the job, by time.
     pub job_path: Vec<JobPathRow>,
+    /// The bubbles of a pipeline.
+    pub pipeline: Vec<PipelineRow>,
     /// The sum of all waits. The charges add up to it exactly: `waited_ns` = Σ `charged_ns` + `before_recording_ns`.
     pub waited_ns: i64,
     /// Waits charged to each rank, in the order of `stragglers`. Divided by the steps, this is `caused_wait_ns`.

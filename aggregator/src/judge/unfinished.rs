@@ -21,7 +21,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{CollectiveRow, Op, Text, TimingSource, UnfinishedRow, Word};
+use trace::{Op, Text, TimingSource, UnfinishedRow, Word};
 
 use crate::align::matching::barrier_of;
 use crate::measure::part::RankPart;
@@ -55,7 +55,7 @@ pub(crate) fn records_ends(rows: &[Collective]) -> bool {
 }
 
 /// How far a row says that the operation is: 2 done, 1 started, 0 enqueued.
-pub(crate) fn progress(row: &CollectiveRow) -> u8 {
+pub(crate) fn progress(row: &Collective) -> u8 {
     row.state.known().map_or(0, |state| state as u8)
 }
 
@@ -164,6 +164,8 @@ fn row((comm_id, op, seq, peer): Key, seen: &Seen, members: &Members, rows_lost:
 
 #[cfg(test)]
 mod tests {
+    use trace::CollectiveRow;
+
     use super::*;
 
     /// A rank with rows `(op, seq, state)`. The GPU timed every row that is not just enqueued.

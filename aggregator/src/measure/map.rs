@@ -1,6 +1,6 @@
 //! The map: reduces one rank to a part that is small enough to hold for every rank of a large run.
 
-use trace::{CollectiveRow, Tables};
+use trace::Tables;
 
 use crate::base::intervals::Interval;
 use crate::measure::breakdown::{Activity, Breakdown, Parts, breakdown, hta_temporal};
@@ -16,11 +16,11 @@ use crate::measure::own_time::{self, OwnTime};
 use crate::measure::part::RankPart;
 use crate::measure::select_steps::select_steps;
 use crate::measure::step_flops::step_flops;
-use crate::model::RankData;
 use crate::model::options::Options;
 use crate::model::scope::{Scope, narrow_to_time};
 use crate::model::steps::{active_numbers, mark_steps, one_step_if_none};
 use crate::model::windows::Windows;
+use crate::model::{Collective, RankData};
 use trace::rank::Launches;
 
 /// Reduces a rank to its part. `time` is the selected span in the rank's clock.
@@ -72,10 +72,10 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
     let mut part = RankPart {
         rows: data.events.len() as u64,
         outline,
-        tables,
+        tables: Some(Box::new(tables)),
         overhead,
         communication,
-        straggler,
+        straggler: Some(Box::new(straggler)),
         recorded_steps,
         has_selected_time,
         buckets: data.buckets,
@@ -114,7 +114,7 @@ fn of_host(
 }
 
 /// The time of a collective that is not hidden by compute on its device.
-fn exposed_ns(collective: &CollectiveRow, parts: &[(Activity, Parts)]) -> Option<i64> {
+fn exposed_ns(collective: &Collective, parts: &[(Activity, Parts)]) -> Option<i64> {
     let window = Interval::new(collective.start_ns?, collective.end_ns?);
     // The parts are sorted by device.
     let own = collective.device_id.and_then(|id| parts.binary_search_by_key(&Some(id), |(a, _)| a.device).ok());

@@ -8,12 +8,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use trace::{CollectiveRow, Phase, StepRow, Text};
+use trace::{Phase, StepRow, Text};
 
 use crate::base::intervals::{Coverage, Interval, IntervalSet};
+use crate::measure::own_time::path_work::path_steps;
 pub use crate::measure::own_time::path_work::{Done, PathWork};
 pub(in crate::measure) use crate::measure::own_time::ranges::operating;
 use crate::measure::own_time::ranges::{Largest, is_host, leaf_operators, self_times, time_beside_waits};
+use crate::model::steps::StepWindow;
 use crate::model::thresholds::Thresholds;
 use crate::model::{Collective, Events, Kind, RankData};
 
@@ -37,8 +39,13 @@ pub struct OwnTime {
     pub has_device: bool,
     /// Whether the rank has device work or operators, so that [`StepPart::busy_ns`] is known.
     pub has_work: bool,
-    /// Its work on critical paths of the job.
+    /// Its active steps on critical paths of the job, ascending, and for each the last collective that the rank waited for before
+    /// its end, as a position in the same list as the stretches.
+    pub path_steps: Vec<(StepWindow, Option<u32>)>,
+    /// Its work on critical paths of the job; empty where it is [`Waiting`](crate::measure::part::Waiting).
     pub path: Arc<PathWork>,
+    /// Whether waits that the rank recorded count as nothing: this is [`by_operators`](Self::by_operators) of another.
+    pub without_waits: bool,
     /// If waits that the rank recorded tell its work from waiting: the same without them. See [`of_run`].
     pub by_operators: Option<Box<OwnTime>>,
 }
@@ -123,7 +130,7 @@ pub fn map_rank(rank: &RankData, thresholds: &Thresholds) -> OwnTime {
     let work = if rank.outline.collectives.is_empty() { None } else { time_beside_waits(rank) };
     let Some(work) = work else { return by_operators() };
     let (own, by_operators) = rayon::join(|| beside(rank, &work, Some(&operating), thresholds), by_operators);
-    OwnTime { by_operators: Some(Box::new(by_operators)), ..own }
+    OwnTime { by_operators: Some(Box::new(OwnTime { without_waits: true, ..by_operators })), ..own }
 }
 
 /// The own time of a rank that works under its collectives at the times `work`. `operating` are the times of operators of a
@@ -143,6 +150,8 @@ fn beside(rank: &RankData, work: &IntervalSet, operating: Option<&Coverage>, thr
     }
     let Largest { ranges, dropped, dropped_max_ns } =
         self_times(rank, &slots, (steps.len(), operating.is_some()), thresholds.max_ranges);
+    let path_steps = path_steps(rank, &exposed);
+    let path = PathWork::of(rank, operating.map(|operating| (work, operating.set())), &path_steps);
     OwnTime {
         rank: rank.outline.info.rank,
         stretches,
@@ -152,7 +161,9 @@ fn beside(rank: &RankData, work: &IntervalSet, operating: Option<&Coverage>, thr
         dropped_max_ns,
         has_device: operating.is_none(),
         has_work: operating.is_none() || rank.events.kind.contains(&Kind::CpuOp),
-        path: Arc::new(PathWork::of(rank, operating.map(|operating| (work, operating.set())), &exposed)),
+        path_steps,
+        path: Arc::new(path),
+        without_waits: false,
         by_operators: None,
     }
 }
@@ -185,8 +196,8 @@ fn active_steps(rows: &[StepRow]) -> Vec<StepSpan> {
 
 /// The exposed communication of a rank: the time in a collective without `work`.
 fn exposed(rank: &RankData, work: &IntervalSet) -> Coverage {
-    let times = |row: &CollectiveRow| Some(Interval::new(row.start_ns?, row.end_ns?));
-    let communication: IntervalSet = rank.outline.collectives.iter().filter_map(|c| times(c)).collect();
+    let times = |row: &Collective| Some(Interval::new(row.start_ns?, row.end_ns?));
+    let communication: IntervalSet = rank.outline.collectives.iter().filter_map(times).collect();
     Coverage::new(communication.difference(work))
 }
 
@@ -284,7 +295,7 @@ struct StepFinder<'a> {
 }
 
 impl<'a> StepFinder<'a> {
-    fn span_of(&self, row: &CollectiveRow, start_ns: i64) -> Option<&'a StepSpan> {
+    fn span_of(&self, row: &Collective, start_ns: i64) -> Option<&'a StepSpan> {
         let at = match row.step {
             Some(step) => self.spans.binary_search_by_key(&step, |s| s.step).ok(),
             None => {

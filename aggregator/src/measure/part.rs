@@ -1,12 +1,13 @@
 //! One rank after the map: small enough to hold for every rank of a large run.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use trace::{BucketRow, CounterRow, DeviceRow, OmissionRow, Tables};
 
 use crate::measure::communication::CommunicationEvidence;
 use crate::measure::overhead::StepOverhead;
-use crate::measure::own_time::OwnTime;
+use crate::measure::own_time::{OwnTime, PathWork};
 use crate::model::RankOutline;
 use crate::model::selection::Held;
 
@@ -28,14 +29,14 @@ pub struct RankPart {
     /// Counters of its recorder.
     pub counters: Vec<CounterRow>,
     /// The rows of the analysis tables that one rank alone decides, and its omissions. Rows of operators and kernels are
-    /// not yet compared with those of other ranks.
-    pub tables: Tables,
+    /// not yet compared with those of other ranks. `None` where they are [`Waiting`].
+    pub tables: Option<Box<Tables>>,
     /// Work of the profiler and of the driver in each active step.
     pub overhead: BTreeMap<i32, StepOverhead>,
     /// How its communication was recognised.
     pub communication: CommunicationEvidence,
-    /// Own work between collectives, by position in the program.
-    pub straggler: OwnTime,
+    /// Own work between collectives, by position in the program. `None` where it is [`Waiting`].
+    pub straggler: Option<Box<OwnTime>>,
 }
 
 impl RankPart {
@@ -50,6 +51,8 @@ impl RankPart {
 pub(crate) trait Waiting {
     /// The own time of all ranks, in any order. May add to the omissions, and is called once.
     fn own_time(&mut self, omissions: &mut Vec<OmissionRow>) -> Vec<OwnTime>;
+    /// The work of a rank on critical paths.
+    fn path(&self, own_time: &OwnTime) -> Arc<PathWork>;
     /// The tables that one rank alone decides and that are not in the parts, in the order of ranks. May add to the omissions, and
     /// is called once.
     fn tables(&mut self, omissions: &mut Vec<OmissionRow>) -> Tables;
@@ -61,6 +64,10 @@ pub(crate) struct InMemory(pub(crate) Vec<OwnTime>);
 impl Waiting for InMemory {
     fn own_time(&mut self, _: &mut Vec<OmissionRow>) -> Vec<OwnTime> {
         std::mem::take(&mut self.0)
+    }
+
+    fn path(&self, own_time: &OwnTime) -> Arc<PathWork> {
+        own_time.path.clone()
     }
 
     fn tables(&mut self, _: &mut Vec<OmissionRow>) -> Tables {

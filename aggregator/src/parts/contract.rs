@@ -16,7 +16,7 @@ use crate::model::thresholds::Thresholds;
 use crate::parts::division::Share;
 
 /// The version of the parts' format.
-const FORMAT_VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 2;
 
 /// Everything that the shares of one analysis have in common. It holds no time and no path, so that parts that were mapped
 /// on different days and machines are the same.

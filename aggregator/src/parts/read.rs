@@ -1,7 +1,9 @@
 //! Reads the shares in a directory. A share that is missing or damaged is listed, and the others are read.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use trace::place::Opened;
 use trace::{ContentFile, OmissionRow, Tables, files, open_content, read_content};
@@ -9,18 +11,22 @@ use trace::{ContentFile, OmissionRow, Tables, files, open_content, read_content}
 use crate::Error;
 use crate::base::ffi::give_back_freed_memory;
 use crate::base::units::ranks_named;
-use crate::measure::own_time::OwnTime;
+use crate::measure::own_time::{OwnTime, PathWork};
 use crate::measure::part::{RankPart, Waiting};
+use crate::model::CollectiveShapes;
 use crate::model::options::Options;
 use crate::parts::contract::{Chunk, Contract, ShareManifest, manifest_path, share_in_name};
 use crate::parts::division::Share;
-use crate::parts::rows::PartRows;
+use crate::parts::rows::{PartRows, PathsOfRanks};
 
 /// The tables of the analysis that the reduction reads first. It reads the others after it dropped the rows of the collectives.
 const FIRST_TABLES: [&str; 2] = ["omissions", "step_breakdown"];
 /// The tables of the ranks' own time. The reduction reads these later, too.
-const OWN_TABLES: [&str; 7] =
-    ["own_time", "own_stretches", "own_steps", "own_ranges", "path_cuts", "path_steps", "path_ends"];
+const OWN_TABLES: [&str; 5] = ["own_time", "own_stretches", "own_steps", "own_ranges", "path_steps"];
+/// The table of the ranks' work on critical paths. The reduction reads it for the ranks on the path of the job.
+const PATH_TABLE: &str = "path_cuts";
+/// The chunks whose work on critical paths is in memory at a time.
+const PATH_CHUNKS: usize = 4;
 
 /// All shares of an analysis.
 pub(crate) struct Shares<'a> {
@@ -52,11 +58,18 @@ pub(crate) trait PartFiles {
 pub(crate) struct OtherTables<'a> {
     files: Box<dyn PartFiles + 'a>,
     chunks: Vec<(u32, Chunk)>,
+    paths: RefCell<Paths>,
+}
+
+/// The work on critical paths of the chunks that were read last, by their positions, and what could not be read.
+#[derive(Default)]
+struct Paths {
+    read: VecDeque<(usize, PathsOfRanks)>,
+    omissions: Vec<OmissionRow>,
 }
 
 impl Waiting for OtherTables<'_> {
     fn own_time(&mut self, omissions: &mut Vec<OmissionRow>) -> Vec<OwnTime> {
-        // The rows of the collectives were dropped, and would stay beside what follows.
         give_back_freed_memory();
         let mut own_time = Vec::new();
         for (share, chunk) in &self.chunks {
@@ -70,16 +83,43 @@ impl Waiting for OtherTables<'_> {
         own_time
     }
 
+    fn path(&self, own_time: &OwnTime) -> Arc<PathWork> {
+        let mut paths = self.paths.borrow_mut();
+        let has_rank = |(_, chunk): &(u32, Chunk)| chunk.ranks.binary_search(&own_time.rank).is_ok();
+        let Some(at) = self.chunks.iter().position(has_rank) else { return Arc::default() };
+        if !paths.read.iter().any(|(read, _)| *read == at) {
+            let (share, chunk) = &self.chunks[at];
+            let rows = read_chunk(&*self.files, *share, chunk, |table| table == PATH_TABLE);
+            let rows = rows.unwrap_or_else(|error| {
+                let omission = unreadable("work of ranks on critical paths", chunk, &error);
+                // A chunk may be read again.
+                if !paths.omissions.contains(&omission) {
+                    paths.omissions.push(omission);
+                }
+                PartRows::default()
+            });
+            paths.read.truncate(PATH_CHUNKS - 1);
+            paths.read.push_front((at, rows.into_paths()));
+        }
+        let mut read = paths.read.iter().filter(|(read, _)| *read == at);
+        let key = (own_time.rank, own_time.without_waits);
+        read.next().and_then(|(_, paths)| paths.get(&key)).cloned().unwrap_or_default()
+    }
+
     fn tables(&mut self, omissions: &mut Vec<OmissionRow>) -> Tables {
+        let paths = self.paths.take();
+        omissions.extend(paths.omissions);
+        drop(paths.read);
         give_back_freed_memory();
-        let mut of_chunks = Vec::with_capacity(self.chunks.len());
+        let mut tables = Tables::default();
         for (share, chunk) in &self.chunks {
             match read_chunk(&*self.files, *share, chunk, is_late_table) {
-                Ok(rows) => of_chunks.push(rows.tables),
+                Ok(rows) => tables.append(rows.tables),
                 Err(error) => omissions.push(unreadable("tables of ranks", chunk, &error)),
             }
         }
-        Tables::join(of_chunks)
+        give_back_freed_memory();
+        tables
     }
 }
 
@@ -199,13 +239,14 @@ impl<'a> Shares<'a> {
         };
         let contract = first.contract.clone();
         let options = contract.options().map_err(no_input)?;
-        let others = OtherTables { files, chunks: Vec::new() };
+        let others = OtherTables { files, chunks: Vec::new(), paths: RefCell::default() };
         let mut shares = Shares { contract, options, parts: Vec::new(), tables: Tables::default(), others, omissions };
-        manifests.into_iter().for_each(|manifest| shares.read(manifest));
+        let mut shapes = CollectiveShapes::default();
+        manifests.into_iter().for_each(|manifest| shares.read(manifest, &mut shapes));
         Ok(shares)
     }
 
-    fn read(&mut self, manifest: ShareManifest) {
+    fn read(&mut self, manifest: ShareManifest, shapes: &mut CollectiveShapes) {
         self.omissions.extend(manifest.omissions);
         let share = manifest.share;
         for chunk in manifest.chunks {
@@ -214,7 +255,7 @@ impl<'a> Shares<'a> {
             let checked = others.try_for_each(|file| files.check(share, file));
             match checked.and_then(|()| read_chunk(files, share, &chunk, |table| !is_other(table))) {
                 Ok(rows) => {
-                    let (parts, tables) = rows.into_parts();
+                    let (parts, tables) = rows.into_parts(shapes);
                     self.parts.extend(parts);
                     self.tables.append(tables);
                     self.others.chunks.push((share, chunk));
@@ -239,7 +280,7 @@ fn is_late_table(table: &str) -> bool {
 
 /// Whether a table is one of [`OtherTables`].
 fn is_other(table: &str) -> bool {
-    OWN_TABLES.contains(&table) || is_late_table(table)
+    OWN_TABLES.contains(&table) || table == PATH_TABLE || is_late_table(table)
 }
 
 /// Reads the wanted tables of a chunk.

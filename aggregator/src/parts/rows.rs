@@ -6,8 +6,8 @@ use std::vec::IntoIter;
 
 use trace::{
     BucketRow, ClockSampleRow, CollectiveRow, CommEvidenceRow, CommRow, CounterRow, DeviceRow, MappedCollectiveRow,
-    MappedRankRow, OwnRangeRow, OwnStepRow, OwnStretchRow, OwnTimeRow, PathCutRow, PathEndRow, PathStepRow,
-    StepOverheadRow, StepRow, TableRows, Tables,
+    MappedRankRow, OwnRangeRow, OwnStepRow, OwnStretchRow, OwnTimeRow, PathCutRow, PathStepRow, StepOverheadRow,
+    StepRow, TableRows, Tables,
 };
 
 use crate::base::intervals::Interval;
@@ -16,7 +16,10 @@ use crate::measure::overhead::StepOverhead;
 use crate::measure::own_time::{Done, OwnTime, PathWork, RangePart, StepPart, Stretch};
 use crate::measure::part::RankPart;
 use crate::model::steps::StepWindow;
-use crate::model::{Collective, RankInfo, RankOutline};
+use crate::model::{Collective, CollectiveShapes, RankInfo, RankOutline};
+
+/// The work of ranks on critical paths, by rank and by [`OwnTime::without_waits`].
+pub(crate) type PathsOfRanks = BTreeMap<(i32, bool), Arc<PathWork>>;
 
 macro_rules! part_rows {
     ($( $table:ident: $row:ident, )+) => {
@@ -81,7 +84,6 @@ part_rows! {
     own_ranges: OwnRangeRow,
     path_cuts: PathCutRow,
     path_steps: PathStepRow,
-    path_ends: PathEndRow,
 }
 
 /// A row of one rank.
@@ -131,10 +133,10 @@ impl PartRows {
             has_selected_time,
             comm_kernels_ns: communication.total_ns,
         });
-        for Collective { row, comms_id, exposed_ns } in collectives {
-            self.collectives.push(row);
-            let comms_id = comms_id.map(u64::cast_signed);
-            self.mapped_collectives.push(MappedCollectiveRow { rank, comms_id, exposed_ns });
+        for collective in collectives {
+            self.collectives.push(collective.row());
+            let comms_id = collective.comms_id.map(u64::cast_signed);
+            self.mapped_collectives.push(MappedCollectiveRow { rank, comms_id, exposed_ns: collective.exposed_ns });
         }
         self.steps.extend(steps);
         self.comms.extend(comms);
@@ -148,8 +150,12 @@ impl PartRows {
             let of_name = |(name, (calls, total_ns))| StepOverheadRow { rank, step, name: Some(name), calls, total_ns };
             self.step_overhead.extend(by_name.into_iter().map(of_name));
         }
-        self.push_own_time(straggler, false);
-        self.tables.append(tables);
+        if let Some(straggler) = straggler {
+            self.push_own_time(*straggler);
+        }
+        if let Some(tables) = tables {
+            self.tables.append(*tables);
+        }
     }
 
     fn push_evidence(&mut self, rank: i32, evidence: CommunicationEvidence) {
@@ -165,7 +171,7 @@ impl PartRows {
         }));
     }
 
-    fn push_own_time(&mut self, own: OwnTime, without_waits: bool) {
+    fn push_own_time(&mut self, own: OwnTime) {
         let OwnTime {
             rank,
             stretches,
@@ -175,7 +181,9 @@ impl PartRows {
             dropped_max_ns,
             has_device,
             has_work,
+            path_steps,
             path,
+            without_waits,
             by_operators,
         } = own;
         let ranges_dropped = ranges_dropped as i64;
@@ -203,9 +211,17 @@ impl PartRows {
             let RangePart { name, input, fills, in_operator, self_ns } = range;
             OwnRangeRow { rank, without_waits, name, input, fills, in_operator, self_ns: Some(self_ns) }
         }));
+        self.path_steps.extend(path_steps.into_iter().map(|(step, waited)| PathStepRow {
+            rank,
+            without_waits,
+            step: step.step,
+            start_ns: step.window.start_ns,
+            end_ns: step.window.end_ns,
+            waited: waited.map(u32::cast_signed),
+        }));
         self.push_path(rank, without_waits, &path);
         if let Some(own) = by_operators {
-            self.push_own_time(*own, true);
+            self.push_own_time(*own);
         }
     }
 
@@ -224,35 +240,36 @@ impl PartRows {
                 communication_ns,
             }
         }));
-        self.path_steps.extend(path.steps.iter().map(|(step, waited)| PathStepRow {
-            rank,
-            without_waits,
-            step: step.step,
-            start_ns: step.window.start_ns,
-            end_ns: step.window.end_ns,
-            waited: waited.map(u32::cast_signed),
-        }));
-        let ends = path.ends.iter();
-        self.path_ends.extend(ends.map(|(end_ns, at)| PathEndRow {
-            rank,
-            without_waits,
-            end_ns: *end_ns,
-            collective: at.cast_signed(),
-        }));
     }
 
     /// The parts, and the tables of all of them. The parts themselves have no tables.
-    pub(crate) fn into_parts(self) -> (Vec<RankPart>, Tables) {
+    /// `shapes` are those of parts before.
+    pub(crate) fn into_parts(self, shapes: &mut CollectiveShapes) -> (Vec<RankPart>, Tables) {
         let (mut remaining, tables) = Remaining::of(self);
         let mut parts = Vec::with_capacity(remaining.mapped_ranks.len());
         while let Some(row) = remaining.mapped_ranks.next() {
-            parts.push(remaining.part(row));
+            parts.push(remaining.part(row, shapes));
         }
         (parts, tables)
     }
 }
 
+/// A cut of a path, and the work before it.
+fn cut(row: &PathCutRow) -> (i64, Done) {
+    let PathCutRow { cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns, communication_ns, .. } = *row;
+    (row.ts_ns, Done { cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns, communication_ns })
+}
+
 impl PartRows {
+    /// The work of ranks on critical paths, by rank and by [`OwnTime::without_waits`].
+    pub(crate) fn into_paths(self) -> PathsOfRanks {
+        let of_rank = |rows: &[PathCutRow]| {
+            ((rows[0].rank, rows[0].without_waits), Arc::new(PathWork::of_rows(rows.iter().map(cut))))
+        };
+        let is_same = |a: &PathCutRow, b: &PathCutRow| (a.rank, a.without_waits) == (b.rank, b.without_waits);
+        self.path_cuts.chunk_by(is_same).map(of_rank).collect()
+    }
+
     /// The own time of ranks, which ascend. Those without rows have none.
     pub(crate) fn into_own_time(self, ranks: &[i32]) -> Vec<OwnTime> {
         let (mut remaining, _) = Remaining::of(self);
@@ -261,15 +278,18 @@ impl PartRows {
 }
 
 impl Remaining {
-    fn part(&mut self, row: MappedRankRow) -> RankPart {
+    fn part(&mut self, row: MappedRankRow, shapes: &mut CollectiveShapes) -> RankPart {
         let rank = row.rank;
         let added = rows_of(&mut self.mapped_collectives, rank);
+        let rows = rows_of(&mut self.collectives, rank);
         let collective = |(row, added): (CollectiveRow, MappedCollectiveRow)| Collective {
-            row,
             comms_id: added.comms_id.map(i64::cast_unsigned),
             exposed_ns: added.exposed_ns,
+            ..shapes.collective(row)
         };
-        let collectives = rows_of(&mut self.collectives, rank).into_iter().zip(added).map(collective).collect();
+        // Collected without a length, the list would take the memory of the rows, which are larger.
+        let mut collectives = Vec::with_capacity(rows.len());
+        collectives.extend(rows.into_iter().zip(added).map(collective));
         let communication = self.evidence(rank, row.comm_kernels_ns);
         RankPart {
             outline: RankOutline {
@@ -295,10 +315,10 @@ impl Remaining {
             buckets: rows_of(&mut self.buckets, rank),
             devices: rows_of(&mut self.devices, rank),
             counters: rows_of(&mut self.counters, rank),
-            tables: Tables::default(),
+            tables: None,
             overhead: self.overhead(rank),
             communication,
-            straggler: self.own_time(rank),
+            straggler: None,
         }
     }
 
@@ -368,12 +388,6 @@ impl Remaining {
             in_operator: row.in_operator,
             self_ns: row.self_ns.unwrap_or_default(),
         };
-        let cut = |row: PathCutRow| {
-            let PathCutRow { cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns, .. } = row;
-            let communication_ns = row.communication_ns;
-            let done = Done { cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns, communication_ns };
-            (row.ts_ns, done)
-        };
         let path_step = |row: PathStepRow| {
             let window = Interval::new(row.start_ns, row.end_ns);
             (StepWindow { step: row.step, window }, position(row.waited))
@@ -388,11 +402,9 @@ impl Remaining {
             dropped_max_ns,
             has_device,
             has_work,
-            path: Arc::new(PathWork::of_rows(
-                of_basis!(path_cuts).map(cut),
-                of_basis!(path_steps).map(path_step).collect(),
-                of_basis!(path_ends).map(|row| (row.end_ns, row.collective.cast_unsigned())).collect(),
-            )),
+            path_steps: of_basis!(path_steps).map(path_step).collect(),
+            path: Arc::new(PathWork::of_rows(of_basis!(path_cuts).map(|row| cut(&row)))),
+            without_waits,
             by_operators: None,
         }
     }
@@ -422,12 +434,18 @@ mod tests {
     fn check(source: &dyn Source) {
         let load = |rank: i32| map_rank(source.load(rank).unwrap(), &Options::default(), None);
         let mut parts: Vec<RankPart> = source.ranks().into_iter().map(load).collect();
-        assert!(parts.iter().all(|part| !part.straggler.stretches.is_empty() && !part.straggler.path.ends.is_empty()));
+        let own_time = |part: &RankPart| part.straggler.as_deref().cloned().unwrap();
+        assert!(parts.iter().map(own_time).all(|own| !own.stretches.is_empty() && own.path.cuts().count() > 2));
         let mut rows = PartRows::default();
         parts.iter().for_each(|part| rows.push(part.clone()));
-        let (read, tables) = written(&rows).into_parts();
+        let ranks: Vec<i32> = parts.iter().map(|part| part.outline.info.rank).collect();
+        assert_eq!(written(&rows).into_own_time(&ranks), parts.iter().map(own_time).collect::<Vec<_>>());
+        let (read, tables) = written(&rows).into_parts(&mut CollectiveShapes::default());
         let mut expected = Tables::default();
-        parts.iter_mut().for_each(|part| expected.append(std::mem::take(&mut part.tables)));
+        for part in &mut parts {
+            expected.append(*part.tables.take().unwrap());
+            part.straggler = None;
+        }
         assert!(expected.step_breakdown.len() > parts.len(), "{}", expected.step_breakdown.len());
         assert!(tables == expected);
         for (read, part) in read.iter().zip(&parts) {

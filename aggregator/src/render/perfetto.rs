@@ -95,7 +95,7 @@ pub fn export(
         done += 1;
         progress((ranks.len() + done) / 2, ranks.len());
     })?;
-    let path = job_critical_path(&parts, &instances, &clocks, &options.thresholds);
+    let path = job_critical_path(&parts, instances, &clocks, &options.thresholds);
     let (bytes, counts) = job.write(&path, &shared);
     exported.counts.add(counts);
     write(bytes)?;

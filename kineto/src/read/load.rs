@@ -192,11 +192,11 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     let counters = vec![report.counter(&rows)];
     let Rows { events, names, pids, extras, kernel_use, copy_rates, flops_types, .. } = rows;
     let Collectives { rows: collectives, comms_ids, .. } = collectives;
-    let mut comms_ids = comms_ids.into_iter();
-    let with_id = |row| Collective { comms_id: comms_ids.next().flatten(), ..Collective::from(row) };
+    let mut collectives = Collective::list(collectives);
+    collectives.iter_mut().zip(comms_ids).for_each(|(collective, comms_id)| collective.comms_id = comms_id);
     let outline = RankOutline {
         info: rank_info(rank, &header, file, &pids),
-        collectives: collectives.into_iter().map(with_id).collect(),
+        collectives,
         steps,
         comms: groups.rows(rank),
         ..RankOutline::default()

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use rayon::prelude::*;
-use trace::rank::{Events, Launches, NONE, RankData};
+use trace::rank::{Collective, Events, Launches, NONE, RankData};
 use trace::{
     CollectiveRow, CounterRow, EventRow, FlowRow, OMISSION_SOURCE, OmissionKind, OmissionRow, PartRow, ROW_GROUP_ROWS,
     RankRow, RecordBatch, Row, ShardMeta, batch_from_rows, shard_path, write_shard_with,
@@ -125,7 +125,7 @@ pub(super) fn write_all_events(
 /// Writes all tables of a rank but its rows, the list of shards and `ranks`; returns the closed shards.
 pub(super) fn write_tables(loaded: &Loaded, run: &Path, meta: &ShardMeta, part: Part) -> Result<Vec<PartRow>, Error> {
     let RankData { outline, devices, memory, flows, .. } = &loaded.data;
-    let collectives: Vec<CollectiveRow> = outline.collectives.iter().map(|c| c.row.clone()).collect();
+    let collectives: Vec<CollectiveRow> = outline.collectives.iter().map(Collective::row).collect();
     let counters = counters(&loaded.data);
     let writers: [&(dyn Fn() -> Result<Option<PartRow>, Error> + Sync); 7] = [
         &|| write_table(&collectives, run, meta, part),

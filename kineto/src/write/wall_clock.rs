@@ -73,7 +73,7 @@ impl WallClock {
             *dur_ns = end_ns.saturating_sub(*ts_ns);
         }
         for row in &mut data.outline.collectives {
-            for time in [&mut row.row.ready_ns, &mut row.row.enqueue_ns, &mut row.row.start_ns, &mut row.row.end_ns] {
+            for time in [&mut row.ready_ns, &mut row.enqueue_ns, &mut row.start_ns, &mut row.end_ns] {
                 *time = time.map(|ns| self.local_ns(ns));
             }
         }

@@ -190,16 +190,4 @@ tables! {
         /// Position of the last collective that the rank waited for before the end.
         waited: Option<i32>,
     }
-
-    /// One row per row of `own_time` and end of a collective, by time.
-    path_ends: PathEndRow / PathEndBuilder / PathEndView, by Map, sorted by None; {
-        /// Global rank.
-        rank: i32,
-        /// Whether it is the own time without the waits that the rank recorded, for runs in which other ranks record none.
-        without_waits: bool,
-        /// Time of the end.
-        end_ns: i64,
-        /// Position of the collective.
-        collective: i32,
-    }
 }

@@ -6,10 +6,10 @@ use crate::Error;
 use crate::ingest::inspector::objects::{Object, Operation, Times};
 use crate::ingest::inspector::processes::{Comm, Process, comm_id};
 use crate::ingest::inspector::read::read;
-use crate::model::{Collective, RankData, RankInfo};
+use crate::model::{Collective, CollectiveShape, CollectiveShapes, RankData, RankInfo};
 
-/// Memory of a row.
-const ROW_BYTES: u64 = size_of::<Collective>() as u64;
+/// Memory of a row that shares its shape with no other.
+const ROW_BYTES: u64 = (size_of::<Collective>() + size_of::<CollectiveShape>()) as u64;
 
 /// Loads a process, whose rows may take `max_memory_bytes`.
 ///
@@ -17,6 +17,7 @@ const ROW_BYTES: u64 = size_of::<Collective>() as u64;
 /// [`Error::Io`].
 pub(super) fn load(process: &Process, world_size: Option<i32>, max_memory_bytes: u64) -> Result<RankData, Error> {
     let mut rows: Vec<Collective> = Vec::new();
+    let mut shapes = CollectiveShapes::default();
     let (mut untimed, mut unknown, mut beyond) = (0, 0, 0);
     let most = usize::try_from(max_memory_bytes / ROW_BYTES).unwrap_or(usize::MAX);
     let result = read(&process.file, |object| {
@@ -26,7 +27,7 @@ pub(super) fn load(process: &Process, world_size: Option<i32>, max_memory_bytes:
                 Some(_) if rows.len() >= most => beyond += 1,
                 Some(row) => {
                     untimed += i64::from(row.start_ns.is_none());
-                    rows.push(row.into());
+                    rows.push(shapes.collective(row));
                 }
             }
         }

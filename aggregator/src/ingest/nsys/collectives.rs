@@ -55,7 +55,7 @@ pub(super) fn collectives(data: &mut RankData, calls: &[Call], world_size: Optio
         data.omissions.push(OmissionRow::left_out("communicators of collectives", why).rank(rank).amount(unclear));
     }
     data.outline.comms = comms(data.outline.info.rank, &rows, &sizes);
-    data.outline.collectives = rows.into_iter().map(Collective::from).collect();
+    data.outline.collectives = Collective::list(rows);
 }
 
 /// Without payloads, the streams tell communicators apart.

@@ -93,7 +93,7 @@ fn collectives(data: &mut RankData) {
             "the records name none; on each device there is one of all ranks, or one for each stream with collectives";
         list(data, [OmissionRow::note("communicators of collectives", why).amount(rows.len() as i64)]);
     }
-    data.outline.collectives = rows.into_iter().map(Collective::from).collect();
+    data.outline.collectives = Collective::list(rows);
 }
 
 /// A table, with the numbers by which its records refer to a name.

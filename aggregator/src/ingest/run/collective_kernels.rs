@@ -16,9 +16,9 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
-use trace::{CollectiveRow, OmissionRow, TimingSource};
+use trace::{OmissionRow, TimingSource};
 
-use crate::model::{Events, Kind, NONE, RankData};
+use crate::model::{Collective, Events, Kind, NONE, RankData};
 
 /// A launch whose kernels do not carry its id.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +67,7 @@ pub(super) fn join(data: &mut RankData) {
 }
 
 /// Whether [`join`] may change a row's times. If so, the rank's kernels are needed to know them.
-pub(super) fn may_time(row: &CollectiveRow) -> bool {
+pub(super) fn may_time(row: &Collective) -> bool {
     row.event_id.is_some() && row.timing_source != TimingSource::Cupti
 }
 
@@ -169,8 +169,9 @@ fn give(data: &mut RankData, index: usize, kernels: &[usize], is_shared: bool) {
 
 #[cfg(test)]
 mod tests {
+    use trace::CollectiveRow;
+
     use super::*;
-    use crate::model::Collective;
 
     /// (kind, id, thread, start, length, correlation, external)
     type Drawn = (Kind, i64, i64, i64, i64, i64, i64);

@@ -1,7 +1,7 @@
 //! Removes impossible rows: times that run backwards or that no clock can show. Each removal is reported.
 
 use rustc_hash::FxHashMap;
-use trace::{CollectiveRow, OmissionRow, StepRow};
+use trace::{OmissionRow, StepRow};
 
 use crate::model::{Collective, RankData, RankOutline};
 use trace::time_limits::{FAR, LONG, MAX_LENGTH_NS, Window, plausible_starts};
@@ -72,9 +72,9 @@ fn repair_collectives(rows: &mut Vec<Collective>, rank: i32, omissions: &mut Vec
 /// later one. The most advanced row counts; the other is no omission. Two finished rows stay: one of them is wrong, and
 /// matching reports it.
 fn drop_superseded(rows: &mut Vec<Collective>) {
-    let progress = |c: &CollectiveRow| c.state.known().map_or(0, |state| state as u8);
+    let progress = |c: &Collective| c.state.known().map_or(0, |state| state as u8);
     // NCCL numbers each operation separately, and this recorder numbers sends and receives per peer.
-    let key = |c: &CollectiveRow| Some((c.comm_id, c.seq?, c.op.clone(), c.peer));
+    let key = |c: &Collective| Some((c.comm_id, c.seq?, c.op.clone(), c.peer));
     let mut farthest: FxHashMap<_, u8> = FxHashMap::default();
     for c in rows.iter() {
         let Some(key) = key(c) else { continue };

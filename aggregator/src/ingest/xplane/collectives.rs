@@ -93,7 +93,7 @@ pub(super) fn collectives(data: &mut RankData, found: &[Found], ranks: &[i32], h
     let (comms, remarks) = comms.finish(&collectives);
     list(data, remarks);
     data.outline.comms = comms;
-    data.outline.collectives = collectives.into_iter().map(Collective::from).collect();
+    data.outline.collectives = Collective::list(collectives);
 }
 
 /// The collectives, with their beginnings and ends joined.

@@ -110,7 +110,7 @@ impl Charges {
     /// Charges all waits at an instance. A missing rank is compared with the typical rank.
     fn charge_together(&mut self, join: &Join, at: &Joined, waits: &[Wait], shares: &Shares) {
         let leave_together = |a: &Arrival| join.leave_together(a, &at.arrivals[0]);
-        let is_known = |a: &Arrival| a.own_ns.is_some();
+        let is_known = |a: &Arrival| a.own_ns().is_some();
         self.unpaired += i64::from(at.arrivals.iter().any(is_known) && !at.arrivals.iter().all(leave_together));
         let typical = at.typical();
         let mut rest_ns: i64 = waits.iter().map(|wait| wait.to_ns - wait.from_ns).sum();
@@ -131,7 +131,7 @@ impl Charges {
     fn charge_late(&mut self, join: &Join, victim: &Arrival, late: &Arrival, ns: i64) {
         let later_ns = late.arrival_ns - victim.arrival_ns;
         let head_start_ns = (late.from_ns - victim.from_ns).clamp(0, later_ns.max(0));
-        let inherited_ns = match late.own_ns {
+        let inherited_ns = match late.own_ns() {
             // The begin of the own stretch is unknown, so `late` is not charged.
             None => ns,
             Some(_) if join.leave_together(late, victim) => 0,
@@ -210,7 +210,7 @@ fn sum_flows(flows: &mut Vec<(usize, i64)>) {
 
 /// The part of `ns` of waits for `late` that `late` inherited, compared with the typical rank of the instance.
 fn inherited_of(join: &Join, at: &Joined, typical: Option<&Arrival>, late: &Arrival, ns: i64) -> i64 {
-    if late.own_ns.is_none() {
+    if late.own_ns().is_none() {
         // The begin of the own stretch is unknown, so `late` is not charged.
         return ns;
     }

@@ -30,7 +30,7 @@ impl Excess {
         let mut sums: BTreeMap<i32, Vec<Option<i64>>> = BTreeMap::new();
         let skipped = for_each_compared(join, &mut |step, instance, median_ns| {
             let row = sums.entry(step).or_insert_with(|| vec![None; ranks]);
-            for (rank, own_ns) in instance.iter().filter_map(|a| Some((a.rank, a.rolled_ns?))) {
+            for (rank, own_ns) in instance.iter().filter_map(|a| Some((a.rank, a.rolled_ns()?))) {
                 *row[rank].get_or_insert(0) += own_ns - median_ns;
             }
         });
@@ -44,7 +44,7 @@ impl Excess {
     pub(super) fn by_collective(join: &Join, ranks: usize, per_step: PerStep) -> Vec<Vec<Option<i64>>> {
         let mut pieces = vec![Vec::new(); ranks];
         for_each_compared(join, &mut |_, instance, median_ns| {
-            for (rank, own_ns) in instance.iter().filter_map(|a| Some((a.rank, a.rolled_ns?))) {
+            for (rank, own_ns) in instance.iter().filter_map(|a| Some((a.rank, a.rolled_ns()?))) {
                 pieces[rank].push(Some(per_step.ns(own_ns - median_ns)));
             }
         });
@@ -77,7 +77,7 @@ struct Group<'a> {
 
 impl Group<'_> {
     fn is_compared(&self, instance: &Joined) -> bool {
-        let is_timed = |rank: &usize| instance.arrival_of(*rank).is_some_and(|a| a.rolled_ns.is_some());
+        let is_timed = |rank: &usize| instance.arrival_of(*rank).is_some_and(|a| a.rolled_ns().is_some());
         self.participants.iter().all(is_timed)
     }
 
@@ -102,7 +102,7 @@ fn for_each_compared(join: &Join, each: &mut dyn FnMut(i32, &[&Arrival], i64)) -
         // The ranks of other stages do other work. One rank alone has no other to be compared with.
         let stages = join.by_stage(instances.iter().flat_map(|instance| &instance.arrivals));
         for arrivals in stages.into_iter().filter(|arrivals| arrivals.len() > 1) {
-            if let Some(median_ns) = lower_median(arrivals.iter().filter_map(|a| a.rolled_ns)) {
+            if let Some(median_ns) = lower_median(arrivals.iter().filter_map(|a| a.rolled_ns())) {
                 each(step, &arrivals, median_ns);
             }
         }

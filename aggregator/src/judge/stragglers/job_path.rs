@@ -15,13 +15,14 @@
 
 use std::collections::BTreeSet;
 
+use rustc_hash::FxHashMap;
 use trace::{JobPathRow, PathKind, Unexplained};
 
 use crate::base::intervals::Interval;
 use crate::judge::stragglers::join::{Join, by_rank};
 use crate::judge::stragglers::nodes::{Leave, NONE};
 use crate::judge::stragglers::replay::Replay;
-use crate::judge::stragglers::{ClockError, ToGlobal};
+use crate::judge::stragglers::{ClockError, PathOf, ToGlobal};
 use crate::measure::own_time::{Done, OwnTime, Stretch};
 use crate::model::Instance;
 use crate::model::steps::StepWindow;
@@ -44,6 +45,9 @@ struct Walk<'a> {
     join: &'a Join,
     replay: &'a Replay,
     to_global: ToGlobal<'a>,
+    path_of: PathOf<'a>,
+    /// The ends of collectives of ranks on the path, ascending, with their positions in the rank's list.
+    ends_of: FxHashMap<usize, Vec<(i64, u32)>>,
     /// For each rank, the error of its global times.
     clock_error_ns: &'a [Option<i64>],
     /// For each rank and each of its collectives, the node.
@@ -60,7 +64,7 @@ struct Walk<'a> {
 /// [`reduce`](crate::judge::stragglers::reduce).
 pub(crate) fn critical_path_of_job(
     parts: &[OwnTime],
-    instances: &[Instance],
+    instances: Vec<Instance>,
     (to_global, clock_error): (ToGlobal<'_>, ClockError<'_>),
     thresholds: &Thresholds,
 ) -> Vec<JobPathRow> {
@@ -68,7 +72,7 @@ pub(crate) fn critical_path_of_job(
     let join = Join::of(&parts, instances, to_global);
     let replay = Replay::of(&join, &parts, &BTreeSet::new(), thresholds.max_queue_gap_ns);
     let errors_ns: Vec<Option<i64>> = parts.iter().map(|part| clock_error(part.rank, part.has_device)).collect();
-    job_path(&parts, &join, &replay, (to_global, &errors_ns))
+    job_path(&parts, &join, &replay, (to_global, &errors_ns), &|own_time| own_time.path.clone())
 }
 
 /// The critical path of the job, by time. The clocks must be those of the joined collectives.
@@ -77,6 +81,7 @@ pub(super) fn job_path(
     join: &Join,
     replay: &Replay,
     (to_global, clock_error_ns): (ToGlobal<'_>, &[Option<i64>]),
+    path_of: PathOf<'_>,
 ) -> Vec<JobPathRow> {
     let mut node_of: Vec<Vec<u32>> = parts.iter().map(|part| vec![NONE; part.stretches.len()]).collect();
     for (at, node) in (0..).zip(&replay.nodes) {
@@ -90,6 +95,8 @@ pub(super) fn job_path(
         join,
         replay,
         to_global,
+        path_of,
+        ends_of: FxHashMap::default(),
         clock_error_ns,
         node_of,
         rows: Vec::new(),
@@ -107,12 +114,12 @@ impl Walk<'_> {
     /// The rank that is the last one to end the last step before `self.step`, and the position of that step in its list.
     fn last_to_end(&self) -> Option<(usize, usize)> {
         let before = |part: &&OwnTime| {
-            let steps = part.path.steps.partition_point(|(step, _)| step.step < self.step);
+            let steps = part.path_steps.partition_point(|(step, _)| step.step < self.step);
             steps.checked_sub(1)
         };
         let steps = self.parts.iter().enumerate().filter_map(|(rank, part)| Some((rank, before(part)?)));
         let order = |(rank, at): &(usize, usize)| {
-            let (step, _) = self.parts[*rank].path.steps[*at];
+            let (step, _) = self.parts[*rank].path_steps[*at];
             (step.step, self.global(*rank, step.window.end_ns))
         };
         steps.max_by_key(order)
@@ -125,12 +132,13 @@ impl Walk<'_> {
     /// Follows the path from the end of a step of a rank to where nothing earlier is known.
     fn follow(&mut self, rank: usize, step: usize) {
         let part = self.parts[rank];
-        let (StepWindow { step, window }, waited) = part.path.steps[step];
+        let (StepWindow { step, window }, waited) = part.path_steps[step];
         self.step = step;
         let end_ns = window.end_ns;
         let entered = part.stretches.partition_point(|s| s.start_ns < end_ns).checked_sub(1).map(|at| at as u32);
         let node_of = |at: Option<u32>| self.node_of[rank].get(at? as usize).copied().filter(|node| *node != NONE);
-        let place = match (node_of(waited), node_of(entered)) {
+        let (waited, entered) = (node_of(waited), node_of(entered));
+        let place = match (waited, entered) {
             (Some(waited), _) => Some(Place::Leaves(waited)),
             (None, entered) => self.entered_or_left(entered, rank, end_ns),
         };
@@ -184,14 +192,26 @@ impl Walk<'_> {
 
     /// The place where the work of a rank up to a time began, if it waited for no collective: the entry into a collective. If
     /// communication of the time since then was not hidden, the rank waited for the last collective that it left.
-    fn entered_or_left(&self, entered: Option<u32>, rank: usize, until_ns: i64) -> Option<Place> {
-        let path = &self.parts[rank].path;
+    fn entered_or_left(&mut self, entered: Option<u32>, rank: usize, until_ns: i64) -> Option<Place> {
         let entered = entered.map(Place::Enters);
-        let left = path.left(until_ns).and_then(|at| self.node_of[rank].get(at as usize).copied());
+        let left = self.left(rank, until_ns).and_then(|at| self.node_of[rank].get(at as usize).copied());
         let left = left.filter(|node| *node != NONE).map(Place::Leaves);
         let since_ns = entered.map_or(i64::MIN, |entered| self.time(entered).0);
-        let waited = path.between(since_ns, until_ns).communication_ns > 0;
-        left.filter(|left| waited && self.time(*left).0 > since_ns).or(entered)
+        let waited = || (self.path_of)(self.parts[rank]).between(since_ns, until_ns).communication_ns > 0;
+        left.filter(|left| self.time(*left).0 > since_ns && waited()).or(entered)
+    }
+
+    /// The last collective that a rank left, up to a time in its clock.
+    fn left(&mut self, rank: usize, until_ns: i64) -> Option<u32> {
+        let stretches = &self.parts[rank].stretches;
+        let ends = self.ends_of.entry(rank).or_insert_with(|| {
+            let ends = (0..).zip(stretches).filter_map(|(at, stretch)| Some((stretch.end_ns?, at)));
+            let mut ends: Vec<(i64, u32)> = ends.collect();
+            ends.sort_unstable();
+            ends
+        });
+        let after = ends.partition_point(|(end_ns, _)| *end_ns <= until_ns);
+        after.checked_sub(1).map(|at| ends[at].1)
     }
 
     /// Goes from the end of a collective to the arrival that the rank waited for.
@@ -278,7 +298,7 @@ impl Walk<'_> {
     /// rank's clock if that is such a border.
     fn by_step(&self, rank: usize, global: Interval) -> Vec<(i32, Interval, Option<i64>)> {
         let border = |at_ns: i64, local_ns: i64| (at_ns > global.start_ns).then_some(local_ns);
-        let steps = &self.parts[rank].path.steps;
+        let steps = &self.parts[rank].path_steps;
         let mut split = Vec::with_capacity(1);
         let mut until_ns = global.end_ns;
         let before = steps.partition_point(|(step, _)| self.global(rank, step.window.start_ns) < until_ns);
@@ -314,7 +334,7 @@ impl Walk<'_> {
     /// Goes back over own work of a rank, of this time in its clock, and splits it at the borders of its steps.
     fn work(&mut self, rank: usize, local: Interval, from_ns: i64) {
         let global = self.back_to(from_ns);
-        let path = &self.parts[rank].path;
+        let path = (self.path_of)(self.parts[rank]);
         let mut until_ns = local.end_ns;
         for (step, global, begin_ns) in self.by_step(rank, global) {
             let from_ns = begin_ns.unwrap_or(local.start_ns).min(until_ns);

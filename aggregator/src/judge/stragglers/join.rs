@@ -22,22 +22,55 @@ pub(super) struct Arrival {
     /// The begin of the rank's own stretch; `arrival_ns` if it is unknown.
     pub(super) from_ns: i64,
     pub(super) arrival_ns: i64,
-    pub(super) end_ns: Option<i64>,
-    /// The own time before the instance, in the rank's clock.
-    pub(super) own_ns: Option<i64>,
-    /// The own time since the rank's previous symmetric collective. It includes the time before sends and receives in
-    /// between.
-    pub(super) rolled_ns: Option<i64>,
-    /// The duration of the collective in the rank's clock.
-    pub(super) dur_ns: Option<i64>,
+    end_ns: MaybeNs,
+    own_ns: MaybeNs,
+    rolled_ns: MaybeNs,
+    dur_ns: MaybeNs,
     /// The rank's previous collective, as a position among its stretches.
     pub(super) previous: Option<u32>,
 }
 
+/// A time that may be unknown, in half of the memory of an option: a large job has millions of arrivals.
+#[derive(Clone, Copy, Debug)]
+struct MaybeNs(i64);
+
+impl MaybeNs {
+    const UNKNOWN: Self = Self(i64::MIN);
+
+    fn of(ns: Option<i64>) -> Self {
+        ns.map_or(Self::UNKNOWN, Self)
+    }
+
+    fn get(self) -> Option<i64> {
+        (self.0 != Self::UNKNOWN.0).then_some(self.0)
+    }
+}
+
 impl Arrival {
+    /// The time at which the rank leaves the instance.
+    pub(super) fn end_ns(&self) -> Option<i64> {
+        self.end_ns.get()
+    }
+
+    /// The own time before the instance, in the rank's clock.
+    pub(super) fn own_ns(&self) -> Option<i64> {
+        self.own_ns.get()
+    }
+
+    /// The own time since the rank's previous symmetric collective. It includes the time before sends and receives in
+    /// between.
+    pub(super) fn rolled_ns(&self) -> Option<i64> {
+        self.rolled_ns.get()
+    }
+
+    /// The duration of the collective in the rank's clock.
+    pub(super) fn dur_ns(&self) -> Option<i64> {
+        self.dur_ns.get()
+    }
+
     /// The end of the rank's wait if the last rank arrives at `last_ns`.
     pub(super) fn wait_end_ns(&self, last_ns: i64) -> i64 {
-        self.end_ns.map_or(last_ns, |end| end.min(last_ns)).max(self.arrival_ns)
+        self.end_ns().map_or(last_ns, |end| end.min(last_ns)).max(self.arrival_ns)
     }
 }
 
@@ -59,6 +92,8 @@ pub(super) struct Joined {
     pub(super) symmetric: bool,
     /// Whether all expected ranks are here; true if the expected number is unknown.
     pub(super) whole: bool,
+    /// Whether every expected rank is here and has ended.
+    pub(super) complete: bool,
     /// The expected number of ranks, or that of those that are here.
     pub(super) size: usize,
     /// One arrival for each rank, in the order of ranks.
@@ -88,17 +123,17 @@ impl Joined {
 
     /// The own time of `a` above the lower median of the ranks; 0 if it is unknown.
     pub(super) fn own_excess_ns(&self, a: &Arrival) -> i64 {
-        a.own_ns.zip(self.own_median_ns).map_or(0, |(own, median)| own - median)
+        a.own_ns().zip(self.own_median_ns).map_or(0, |(own, median)| own - median)
     }
 
     /// A rank whose own stretch began at `from_median_ns`.
     pub(super) fn typical(&self) -> Option<&Arrival> {
-        self.arrivals.iter().find(|a| a.own_ns.is_some() && a.from_ns == self.from_median_ns)
+        self.arrivals.iter().find(|a| a.own_ns().is_some() && a.from_ns == self.from_median_ns)
     }
 
     /// The delay of the begin of the own stretch of `a` against the lower median of the ranks; 0 if it is unknown.
     pub(super) fn inherited_ns(&self, a: &Arrival) -> i64 {
-        a.own_ns.map_or(0, |_| a.from_ns - self.from_median_ns)
+        a.own_ns().map_or(0, |_| a.from_ns - self.from_median_ns)
     }
 }
 
@@ -115,8 +150,8 @@ pub(super) struct Join {
 }
 
 impl Join {
-    /// Joins `instances` with `parts`, which must be sorted by rank.
-    pub(super) fn of(parts: &[&OwnTime], instances: &[Instance], to_global: ToGlobal<'_>) -> Self {
+    /// Joins `instances` with `parts`, which must be sorted by rank. The members of an instance are dropped when they are arrivals.
+    pub(super) fn of(parts: &[&OwnTime], instances: Vec<Instance>, to_global: ToGlobal<'_>) -> Self {
         let by_rank: FxHashMap<i32, usize> = parts.iter().enumerate().map(|(i, p)| (p.rank, i)).collect();
         let mut positions: Vec<Vec<Option<u32>>> = parts.iter().map(|p| vec![None; p.stretches.len()]).collect();
         let mut joined = Vec::with_capacity(instances.len());
@@ -142,30 +177,32 @@ impl Join {
                     stretch: member.index,
                     from_ns: global(stretch.from_ns).min(arrival_ns),
                     arrival_ns,
-                    end_ns: member.end_ns.map(global),
-                    own_ns: stretch.own_ns,
-                    rolled_ns: None,
-                    dur_ns: member.end_ns.map(|end| end - member.start_ns),
+                    end_ns: MaybeNs::of(member.end_ns.map(global)),
+                    own_ns: MaybeNs::of(stretch.own_ns),
+                    rolled_ns: MaybeNs::UNKNOWN,
+                    dur_ns: MaybeNs::of(member.end_ns.map(|end| end - member.start_ns)),
                     previous: stretch.previous,
                 });
             }
-            let order = |at: &usize| (arrivals[*at].arrival_ns, arrivals[*at].own_ns, std::cmp::Reverse(*at));
+            let order = |at: &usize| (arrivals[*at].arrival_ns, arrivals[*at].own_ns(), std::cmp::Reverse(*at));
             let Some(blocker) = (0..arrivals.len()).max_by_key(order) else { continue };
             let last_ns = arrivals[blocker].arrival_ns;
+            let complete = instance.complete();
             joined.push(Joined {
                 id: instance.id,
                 comm_id: instance.comm_id,
-                op: instance.op.clone(),
+                op: instance.op,
                 bytes: instance.bytes,
                 sender: instance.sender.and_then(|rank| by_rank.get(&rank).copied()),
                 bucket: instance.bucket,
                 step: most_common(steps),
                 symmetric: instance.barrier != Barrier::OneSided,
+                complete,
                 whole: instance.ranks_expected.is_none_or(|n| n as usize == arrivals.len()),
                 size: instance.ranks_expected.map_or(arrivals.len(), |n| n.max(0) as usize),
                 last_ns,
-                own_median_ns: lower_median(arrivals.iter().filter_map(|a| a.own_ns)),
-                from_median_ns: lower_median(arrivals.iter().filter(|a| a.own_ns.is_some()).map(|a| a.from_ns))
+                own_median_ns: lower_median(arrivals.iter().filter_map(Arrival::own_ns)),
+                from_median_ns: lower_median(arrivals.iter().filter(|a| a.own_ns().is_some()).map(|a| a.from_ns))
                     .unwrap_or(last_ns),
                 blocker,
                 arrivals,
@@ -198,7 +235,7 @@ impl Join {
             if instance.symmetric {
                 carried_ns = 0;
                 if let Ok(at) = instance.arrivals.binary_search_by_key(&rank, |a| a.rank) {
-                    instance.arrivals[at].rolled_ns = own_ns;
+                    instance.arrivals[at].rolled_ns = MaybeNs::of(own_ns);
                 }
             }
         }

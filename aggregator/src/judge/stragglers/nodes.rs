@@ -93,7 +93,7 @@ impl<'a> Builder<'a> {
                 has_unknown_wait: false,
                 waits_in_place: false,
                 arrival_ns: a.arrival_ns,
-                end_ns: a.end_ns.map_or(a.arrival_ns, |end| end.max(a.arrival_ns)),
+                end_ns: a.end_ns().map_or(a.arrival_ns, |end| end.max(a.arrival_ns)),
                 work: Work::default(),
                 typical: Work::default(),
                 sigma_ns: 0,
@@ -175,7 +175,7 @@ impl<'a> Builder<'a> {
     fn leave(&self, at: usize) -> Leave {
         let (instance, a) = (self.instance(at), self.arrival(at));
         let end_ns = self.nodes[at].end_ns;
-        match a.end_ns {
+        match a.end_ns() {
             None => Leave::AfterLast(0),
             Some(_) if instance.symmetric && end_ns >= instance.last_ns => Leave::AfterLast(end_ns - instance.last_ns),
             Some(_) if instance.symmetric => Leave::After(at as u32, end_ns - a.arrival_ns),
@@ -228,7 +228,7 @@ impl<'a> Builder<'a> {
                 belonging.map_or(all_ns, |ns| all_ns.min(ns)).clamp(0, since_ns)
             } else if node.waited != NONE {
                 all_ns.min(since_ns)
-            } else if a.own_ns.is_some() && since_ns > all_ns + self.max_queue_gap_ns {
+            } else if a.own_ns().is_some() && since_ns > all_ns + self.max_queue_gap_ns {
                 self.nodes[at].has_unknown_wait = true;
                 all_ns
             } else {
@@ -246,7 +246,7 @@ impl<'a> Builder<'a> {
 
     /// The own time before a node, and before the collectives that were not matched since the one before.
     pub(super) fn own_ns(&self, at: usize) -> i64 {
-        self.arrival(at).own_ns.unwrap_or(0).max(0).saturating_add(self.nodes[at].unmatched_ns)
+        self.arrival(at).own_ns().unwrap_or(0).max(0).saturating_add(self.nodes[at].unmatched_ns)
     }
 
     /// The work that belongs to each instance: the lower median of the ranks that did not queue. Where all ranks queued, no
@@ -254,7 +254,7 @@ impl<'a> Builder<'a> {
     fn belonging_ns(&self) -> Vec<Option<i64>> {
         let shown = |(nodes, instance): (&Vec<u32>, &Joined)| {
             let nodes = nodes.iter().zip(&instance.arrivals);
-            lower_median(nodes.filter(|(node, _)| !self.is_queued(**node as usize)).filter_map(|(_, a)| a.own_ns))
+            lower_median(nodes.filter(|(node, _)| !self.is_queued(**node as usize)).filter_map(|(_, a)| a.own_ns()))
         };
         let shown: Vec<Option<i64>> = self.by_instance.iter().zip(&self.join.instances).map(shown).collect();
         let shares_ns = self.shares_ns(&shown);
@@ -316,7 +316,7 @@ impl<'a> Builder<'a> {
         let mut shares_ns = vec![Vec::new(); shown.len()];
         let mut rows: Vec<Vec<u32>> = vec![Vec::new(); self.parts.len()];
         let mut close = |row: &mut Vec<u32>| {
-            let own_ns = row.iter().filter_map(|at| self.arrival(*at as usize).own_ns).map(|ns| ns.max(0));
+            let own_ns = row.iter().filter_map(|at| self.arrival(*at as usize).own_ns()).map(|ns| ns.max(0));
             let share_ns = own_ns.fold(0, i64::saturating_add) / row.len().max(1) as i64;
             row.drain(..).for_each(|at| shares_ns[self.nodes[at as usize].instance as usize].push(share_ns));
         };
@@ -336,7 +336,7 @@ impl<'a> Builder<'a> {
         let alike = self.alike();
         let since_begin = self.since_begin_of_step(&alike);
         for alike in alike {
-            let known = || alike.iter().map(|at| *at as usize).filter(|at| self.arrival(*at).own_ns.is_some());
+            let known = || alike.iter().map(|at| *at as usize).filter(|at| self.arrival(*at).own_ns().is_some());
             let mut all_ns: Vec<i64> = known().map(|at| self.nodes[at].work.own_ns).collect();
             all_ns.sort_unstable();
             let Some(own_ns) = all_ns.get(all_ns.len().saturating_sub(1) / 2).copied() else { continue };
@@ -354,7 +354,7 @@ impl<'a> Builder<'a> {
             }
         }
         // A cost per step is over the steps that count, so that work outside of them does not change.
-        let unknown = |at: &usize| self.arrival(*at).own_ns.is_none() || step_of[self.of[*at].0].is_none();
+        let unknown = |at: &usize| self.arrival(*at).own_ns().is_none() || step_of[self.of[*at].0].is_none();
         for at in (0..self.nodes.len()).filter(unknown).collect::<Vec<_>>() {
             self.nodes[at].typical = self.nodes[at].work;
         }
@@ -392,7 +392,7 @@ impl<'a> Builder<'a> {
         }
         let mut typical_ns: Vec<Option<i64>> = vec![None; self.nodes.len()];
         for alike in alike.iter().filter(|alike| alike.len() > 1) {
-            let known = alike.iter().filter(|at| self.arrival(**at as usize).own_ns.is_some());
+            let known = alike.iter().filter(|at| self.arrival(**at as usize).own_ns().is_some());
             let median_ns = lower_median(known.map(|at| since_ns[*at as usize]));
             alike.iter().for_each(|at| typical_ns[*at as usize] = median_ns);
         }

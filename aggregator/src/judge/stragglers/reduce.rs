@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use trace::JobPathRow;
+
+use crate::base::ffi::give_back_freed_memory;
 use crate::judge::stragglers::charge::Charges;
 use crate::judge::stragglers::classify::{bases, judge};
 use crate::judge::stragglers::evidence::Ranges;
@@ -14,7 +17,7 @@ use crate::judge::stragglers::per_step::PerStep;
 use crate::judge::stragglers::replay::Replay;
 use crate::judge::stragglers::replayed::Replayed;
 use crate::judge::stragglers::rows::{JudgedRanks, LeftOut, omissions, step_rows, wait_rows};
-use crate::judge::stragglers::{ClockError, Stragglers, ToGlobal, transfers};
+use crate::judge::stragglers::{ClockError, PathOf, Stragglers, ToGlobal, transfers};
 use crate::measure::own_time::OwnTime;
 use crate::model::Instance;
 use crate::model::thresholds::Thresholds;
@@ -29,24 +32,27 @@ pub fn reduce(
     clocks: (ToGlobal<'_>, ClockError<'_>),
     thresholds: &Thresholds,
 ) -> Stragglers {
-    reduce_replayed(parts, instances, clocks, thresholds).0
+    let path_of = |own_time: &OwnTime| own_time.path.clone();
+    reduce_replayed(parts.to_vec(), instances.to_vec(), clocks, &path_of, thresholds, drop).0
 }
 
-/// Judges all ranks like [`reduce`], and returns the replay too.
-pub(crate) fn reduce_replayed(
-    parts: &[OwnTime],
-    instances: &[Instance],
-    (to_global, clock_error_ns): (ToGlobal<'_>, ClockError<'_>),
+/// Judges all ranks like [`reduce`], and returns what `keep` made of the replay.
+pub(crate) fn reduce_replayed<K>(
+    mut own_time: Vec<OwnTime>,
+    instances: Vec<Instance>,
+    clocks: (ToGlobal<'_>, ClockError<'_>),
+    path_of: PathOf<'_>,
     thresholds: &Thresholds,
-) -> (Stragglers, Replayed) {
-    let parts = by_rank(parts);
-    let join = Join::of(&parts, instances, to_global);
-    let per_step = PerStep::of(&parts);
+    keep: impl FnOnce(Replayed) -> K,
+) -> (Stragglers, K) {
+    let followed = Followed::of(&own_time, instances, clocks, path_of, thresholds);
+    let Followed { join, per_step, excess, counted, replay, clock_error_ns, job_path } = followed;
+    // The stretches take as much memory as all that follows.
+    own_time.iter_mut().for_each(|own_time| own_time.stretches = Vec::new());
+    give_back_freed_memory();
+    let parts = by_rank(&own_time);
     let charges = Charges::of(&join, parts.len());
-    let excess = Excess::of(&join, parts.len(), per_step);
     let ranges = Ranges::of(&parts, &excess.steps, per_step, thresholds);
-    let counted = CountedSteps::of(&join, &excess, thresholds.min_steps);
-    let replay = Replay::of(&join, &parts, &counted.steps, thresholds.max_queue_gap_ns);
     let replayed = Replayed::of(replay, &parts, &join.stages, per_step);
     let replay = &replayed.replay;
     let alone_ns = replay.alone_ns();
@@ -66,7 +72,6 @@ pub(crate) fn reduce_replayed(
     let mut bases = bases(&cases, thresholds);
     let moving = measured.judge_occasional((&mut cases, &mut bases), &suffered_ns, thresholds);
     let (hidden_ns, not_beside) = measured.hidden_ns(replay, &bases);
-    let clock_error_ns: Vec<Option<i64>> = parts.iter().map(|p| clock_error_ns(p.rank, p.has_device)).collect();
     let transfers = measured.judge_transfers(&clock_error_ns, replay, (&mut cases, &mut bases), thresholds);
     let (works, alone_ns) = measured.without_faults(replay, (&mut cases, &bases));
     let measured = Measured { alone_ns: &alone_ns, ..measured };
@@ -84,19 +89,54 @@ pub(crate) fn reduce_replayed(
         length_ns: replay.length_ns(),
     };
     let left_out = left_out((&measured, &charges), &transfers, not_beside, replay);
-    let stragglers = Stragglers {
+    let mut stragglers = Stragglers {
         stragglers: (0..parts.len()).map(|rank| judged.row(rank, thresholds)).collect(),
         steps: step_rows(&parts, &excess, &shown),
-        waits: wait_rows(&join, &parts),
-        job_path: job_path(&parts, &join, replay, (to_global, &clock_error_ns)),
+        job_path,
+        pipeline: replayed.pipeline(),
         waited_ns: charges.suffered_ns.iter().sum(),
         charged_ns: charges.caused_ns.clone(),
         before_recording_ns: charges.before_recording_ns,
         together: measured.together_ns(replay, &verdicts, (&works, &transfers.slow)).map(|ns| judged.together(ns)),
         moving,
-        omissions: omissions(join, &excess, &parts, &left_out),
+        omissions: omissions(&join, &excess, &parts, &left_out),
+        ..Stragglers::default()
     };
-    (stragglers, replayed)
+    // The rows of the waits take as much memory as the replay.
+    let (ranks, kept) = (replayed.ranks().to_vec(), keep(replayed));
+    (stragglers.waits, stragglers.waited) = wait_rows(&join, &ranks);
+    (stragglers, kept)
+}
+
+/// All that is made of the ranks' stretches.
+struct Followed {
+    join: Join,
+    per_step: PerStep,
+    excess: Excess,
+    counted: CountedSteps,
+    replay: Replay,
+    clock_error_ns: Vec<Option<i64>>,
+    job_path: Vec<JobPathRow>,
+}
+
+impl Followed {
+    fn of(
+        own_time: &[OwnTime],
+        instances: Vec<Instance>,
+        (to_global, clock_error_ns): (ToGlobal<'_>, ClockError<'_>),
+        path_of: PathOf<'_>,
+        thresholds: &Thresholds,
+    ) -> Self {
+        let parts = by_rank(own_time);
+        let join = Join::of(&parts, instances, to_global);
+        let per_step = PerStep::of(&parts);
+        let excess = Excess::of(&join, parts.len(), per_step);
+        let counted = CountedSteps::of(&join, &excess, thresholds.min_steps);
+        let replay = Replay::of(&join, &parts, &counted.steps, thresholds.max_queue_gap_ns);
+        let clock_error_ns: Vec<Option<i64>> = parts.iter().map(|p| clock_error_ns(p.rank, p.has_device)).collect();
+        let job_path = job_path(&parts, &join, &replay, (to_global, &clock_error_ns), path_of);
+        Self { join, per_step, excess, counted, replay, clock_error_ns, job_path }
+    }
 }
 
 fn left_out(

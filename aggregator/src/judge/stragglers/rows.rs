@@ -4,14 +4,14 @@ use trace::{OmissionRow, StandsOn, StragglerRow, StragglerStepRow, Verdict, Wait
 
 use crate::base::stats::median_interval_ns;
 use crate::base::units::ns;
-use crate::judge::stragglers::Together;
 use crate::judge::stragglers::charge::{Charges, PAIRED_MAX};
 use crate::judge::stragglers::classify::{Case, Judged};
 use crate::judge::stragglers::excess::Excess;
-use crate::judge::stragglers::join::Join;
+use crate::judge::stragglers::join::{Arrival, Join, Joined};
 use crate::judge::stragglers::last::Last;
 use crate::judge::stragglers::measured::{Measured, Shown};
 use crate::judge::stragglers::standing::RANK_SIGMA;
+use crate::judge::stragglers::{Together, Waited};
 use crate::measure::own_time::OwnTime;
 use crate::model::thresholds::Thresholds;
 
@@ -130,25 +130,28 @@ pub(super) fn step_rows(parts: &[&OwnTime], excess: &Excess, shown: &Shown<'_>) 
         .collect()
 }
 
-/// One row for each instance and rank.
-pub(super) fn wait_rows(join: &Join, parts: &[&OwnTime]) -> Vec<WaitRow> {
-    let mut rows = Vec::with_capacity(join.instances.iter().map(|i| i.arrivals.len()).sum());
+/// One row for each instance and rank, and its collective.
+pub(super) fn wait_rows(join: &Join, ranks: &[i32]) -> (Vec<WaitRow>, Vec<Waited>) {
+    let count = join.instances.iter().map(|i| i.arrivals.len()).sum();
+    let (mut rows, mut waited) = (Vec::with_capacity(count), Vec::with_capacity(count));
     for instance in &join.instances {
-        let shortest_ns = instance.arrivals.iter().filter_map(|a| a.dur_ns).min();
+        let shortest_ns = instance.arrivals.iter().filter_map(Arrival::dur_ns).min();
         // The clock-free wait needs all ranks, because a missing rank may have arrived last.
-        let comparable = instance.whole && instance.arrivals.iter().all(|a| a.dur_ns.is_some());
+        let comparable = instance.whole && instance.arrivals.iter().all(|a| a.dur_ns().is_some());
         rows.extend(instance.arrivals.iter().map(|a| WaitRow {
             instance: instance.id,
-            rank: parts[a.rank].rank,
+            rank: ranks[a.rank],
             arrival_ns: a.arrival_ns,
             wait_ns: a.wait_end_ns(instance.last_ns) - a.arrival_ns,
             exposed_wait_ns: None,
-            wait_clockfree_ns: a.dur_ns.zip(shortest_ns).filter(|_| comparable).map(|(dur, shortest)| dur - shortest),
+            wait_clockfree_ns: a.dur_ns().zip(shortest_ns).filter(|_| comparable).map(|(dur, shortest)| dur - shortest),
             own_excess_ns: instance.own_excess_ns(a),
             inherited_ns: instance.inherited_ns(a),
         }));
+        let Joined { symmetric, complete, .. } = *instance;
+        waited.extend(instance.arrivals.iter().map(|a| Waited { collective: a.stretch, symmetric, complete }));
     }
-    rows
+    (rows, waited)
 }
 
 /// Numbers of what was left out.
@@ -170,9 +173,9 @@ pub(super) struct LeftOut {
 }
 
 /// The omissions of `join`, and a line for each number of `left_out`.
-pub(super) fn omissions(join: Join, excess: &Excess, parts: &[&OwnTime], left_out: &LeftOut) -> Vec<OmissionRow> {
+pub(super) fn omissions(join: &Join, excess: &Excess, parts: &[&OwnTime], left_out: &LeftOut) -> Vec<OmissionRow> {
     let LeftOut { ranges, not_replayed, not_beside, groups, without_clock, unpaired, discrepancy_ns } = *left_out;
-    let mut rows = join.omissions;
+    let mut rows = join.omissions.clone();
     if ranges > 0 {
         let why = "the ranks have too many different ranges; those with the most time are compared";
         rows.push(OmissionRow::left_out("host ranges in straggler evidence", why).amount(ranges));

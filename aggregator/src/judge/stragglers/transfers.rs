@@ -182,7 +182,7 @@ fn late_leavers(join: &Join, clock_error_ns: &[Option<i64>], steps: &[i32], leas
 /// rank is missing, has no end or left before the last one arrived, or the error of its clock is unknown.
 fn departures(position: u32, instance: &Joined, clock_error_ns: &[Option<i64>]) -> Vec<Difference> {
     let transfer = |end_ns: Option<i64>| end_ns.map(|end| end - instance.last_ns).filter(|ns| *ns >= 0);
-    let transfers: Option<Vec<i64>> = instance.arrivals.iter().map(|arrival| transfer(arrival.end_ns)).collect();
+    let transfers: Option<Vec<i64>> = instance.arrivals.iter().map(|arrival| transfer(arrival.end_ns())).collect();
     let errors: Option<Vec<i64>> = instance.arrivals.iter().map(|arrival| clock_error_ns[arrival.rank]).collect();
     let has_typical = can_compare(instance) && instance.arrivals.len() > 2;
     let (Some(step), Some(transfers), Some(errors), true) = (instance.step, transfers, errors, has_typical) else {
@@ -268,7 +268,7 @@ fn between_groups(join: &Join, siblings: &[Group], (step, place): (i32, usize)) 
     let first = instances[0];
     let is_equal = |other: &&Joined| other.bytes.is_some() && (&other.op, other.bytes) == (&first.op, first.bytes);
     let transfer_ns =
-        |of: &&Joined| of.arrivals.iter().map(|a| a.dur_ns).collect::<Option<Vec<i64>>>()?.into_iter().min();
+        |of: &&Joined| of.arrivals.iter().map(Arrival::dur_ns).collect::<Option<Vec<i64>>>()?.into_iter().min();
     let transfers: Option<Vec<i64>> = instances.iter().map(transfer_ns).collect();
     let (Some(transfers), true) = (transfers, instances.iter().all(is_equal)) else { return Vec::new() };
     let typical_ns = lower_median(transfers.iter().copied()).unwrap_or(0);

@@ -1,8 +1,8 @@
 //! The FSDP units and modules that call collectives.
 
-use trace::{CollectiveRow, Text};
+use trace::Text;
 
-use crate::model::{Kind, RankData};
+use crate::model::{Collective, Kind, RankData};
 
 /// Ranges of FSDP, such as `FSDP::all_gather (layers.0)`, which name the unit in parentheses.
 const FSDP: &str = "FSDP::";
@@ -38,7 +38,7 @@ impl Callers {
     }
 
     /// The unit that called a collective, or else the innermost module, and whether it is a unit.
-    pub(super) fn of_collective(&self, row: &CollectiveRow) -> Option<(Text, bool)> {
+    pub(super) fn of_collective(&self, row: &Collective) -> Option<(Text, bool)> {
         let unit = innermost(&self.units, row);
         let name = unit.or_else(|| innermost(&self.modules, row))?;
         Some((name.clone(), unit.is_some()))
@@ -46,7 +46,7 @@ impl Callers {
 }
 
 /// The name of the innermost range in which a collective was called.
-fn innermost<'a>(ranges: &'a [(i64, i64, Text)], row: &CollectiveRow) -> Option<&'a Text> {
+fn innermost<'a>(ranges: &'a [(i64, i64, Text)], row: &Collective) -> Option<&'a Text> {
     let at_ns = row.enqueue_ns.or(row.start_ns)?;
     let before = &ranges[..ranges.partition_point(|(start_ns, ..)| *start_ns <= at_ns)];
     let around = before.iter().rev().take(MAX_LOOKED_AT).find(|(_, end_ns, _)| at_ns < *end_ns);
@@ -68,13 +68,13 @@ mod tests {
             .data();
         let callers = Callers::of(&data);
         let at = |enqueue_ns: i64| {
-            let row = CollectiveRow { enqueue_ns: Some(enqueue_ns), start_ns: Some(99), ..CollectiveRow::default() };
+            let row = Collective { enqueue_ns: Some(enqueue_ns), start_ns: Some(99), ..Collective::default() };
             callers.of_collective(&row).map(|(name, is_unit)| (name.to_string(), is_unit))
         };
         assert_eq!(at(3), Some(("layers.0".into(), true)));
         assert_eq!(at(12), Some(("Linear_0".into(), false)));
         assert_eq!(at(17), Some(("Model_0".into(), false)));
         assert_eq!(at(20), None);
-        assert_eq!(callers.of_collective(&CollectiveRow::default()), None);
+        assert_eq!(callers.of_collective(&Collective::default()), None);
     }
 }

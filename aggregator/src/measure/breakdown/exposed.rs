@@ -9,20 +9,20 @@
 
 use std::collections::BTreeMap;
 
-use trace::{CollectiveRow, CommRow, ExposedCommRow, Op, StepBreakdownRow, Text, Word};
+use trace::{CommRow, ExposedCommRow, Op, StepBreakdownRow, Text, Word};
 
 use crate::base::intervals::{Interval, IntervalSet};
 use crate::measure::breakdown::Parts;
 use crate::measure::breakdown::callers::Callers;
-use crate::model::RankData;
 use crate::model::steps::StepWindow;
+use crate::model::{Collective, RankData};
 
 /// The key of collectives: communicator, operation, bucket and module.
 type Key = (i64, Word<Op>, Option<i32>, Option<Text>);
 
 /// The time of one collective that no collective that began before covers.
 struct Piece<'a> {
-    collective: &'a CollectiveRow,
+    collective: &'a Collective,
     module: Option<Text>,
     /// For an all-gather of an FSDP unit, the compute since the collective before.
     hides_ns: Option<i64>,
@@ -76,7 +76,7 @@ pub(crate) fn exposed_communication(
 
 /// The collectives of a key.
 struct Sum<'a> {
-    sample: &'a CollectiveRow,
+    sample: &'a Collective,
     collectives: i64,
     comm_ns: i64,
     exposed_ns: i64,
@@ -114,9 +114,9 @@ fn by_key<'a>(pieces: &[Piece<'a>], windows: &[Interval], parts: &Parts) -> BTre
 
 /// The collectives of a device by time, without what those before cover.
 fn pieces<'a>(data: &'a RankData, device: Option<i64>, parts: &Parts) -> Vec<Piece<'a>> {
-    let on_device = |row: &&CollectiveRow| device.is_none() || row.device_id.is_none() || row.device_id == device;
-    let rows = data.outline.collectives.iter().map(|collective| &collective.row).filter(on_device);
-    let mut timed: Vec<(i64, i64, &CollectiveRow)> =
+    let on_device = |row: &&Collective| device.is_none() || row.device_id.is_none() || row.device_id == device;
+    let rows = data.outline.collectives.iter().filter(on_device);
+    let mut timed: Vec<(i64, i64, &Collective)> =
         rows.filter_map(|row| Some((row.start_ns?, row.end_ns?, row))).collect();
     timed.sort_by_key(|(start, end, _)| (*start, *end));
     let callers = Callers::of(data);
@@ -153,8 +153,8 @@ mod tests {
         let second =
             Drawn::rank(0).steps("##################....####").collectives("......########............").data();
         data.outline.collectives.extend(second.outline.collectives.into_iter().map(|mut row| {
-            row.row.comm_id = 7;
-            row.row.op = Op::AllGather.into();
+            row.comm_id = 7;
+            row.op = Op::AllGather.into();
             row
         }));
         let found = breakdown(&data, &Scope::default());

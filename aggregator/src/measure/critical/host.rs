@@ -1,13 +1,12 @@
 //! The host threads of a rank: their rows, their pauses, and the work that they waited for.
 
 use rustc_hash::FxHashMap;
-use trace::CollectiveRow;
 use trace::name_rules::is_data_loader;
 
 use crate::base::intervals::{Coverage, Interval, IntervalSet};
 use crate::measure::critical::device::Device;
 use crate::measure::critical::waits::{Wait, waits};
-use crate::model::{Kind, NO_PARENT, NONE, RankData};
+use crate::model::{Collective, Kind, NO_PARENT, NONE, RankData};
 
 /// A shorter pause of a thread does not count as a wait for another thread.
 const MIN_PAUSE_NS: i64 = 50_000;
@@ -75,8 +74,8 @@ impl Host {
             .collect();
         threads.sort_by_key(|thread| thread.id);
         let on_host = data.outline.collectives.iter().filter(|c| c.device_id.is_none() && device.is_empty());
-        let interval = |c: &CollectiveRow| Some(Interval::new(c.start_ns.or(c.enqueue_ns)?, c.end_ns?));
-        let mut collectives: Vec<Interval> = on_host.filter_map(|c| interval(c)).collect();
+        let interval = |c: &Collective| Some(Interval::new(c.start_ns.or(c.enqueue_ns)?, c.end_ns?));
+        let mut collectives: Vec<Interval> = on_host.filter_map(interval).collect();
         collectives.sort_unstable_by_key(|c| (c.end_ns, c.start_ns));
         let ends = (threads.len() > FEW_THREADS).then(|| ends(&threads));
         Self { threads, annotations, ends, collectives }

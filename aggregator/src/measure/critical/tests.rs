@@ -184,7 +184,7 @@ fn stretch(data: &mut RankData, factor: i64) {
     }
     let scaled = |t: Option<i64>| t.map(|t| t * factor);
     for c in &mut data.outline.collectives {
-        (c.row.start_ns, c.row.end_ns) = (scaled(c.start_ns), scaled(c.end_ns));
+        (c.start_ns, c.end_ns) = (scaled(c.start_ns), scaled(c.end_ns));
     }
 }
 

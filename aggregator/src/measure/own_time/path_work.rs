@@ -45,37 +45,39 @@ impl Done {
 pub struct PathWork {
     /// The starts and ends of collectives and steps, ascending, and what the rank did before each of them.
     cuts: Vec<(i64, [i64; 6])>,
-    /// The rank's active steps, and for each the last collective that the rank waited for before its end, as a position in its
-    /// list.
-    pub(crate) steps: Vec<(StepWindow, Option<u32>)>,
-    /// The ends of collectives, ascending, with their positions in the rank's list.
-    pub(crate) ends: Vec<(i64, u32)>,
+}
+
+/// The active steps of a rank on critical paths; see [`OwnTime::path_steps`](crate::measure::own_time::OwnTime::path_steps). None
+/// without collectives. `exposed` is the rank's exposed communication.
+pub(super) fn path_steps(rank: &RankData, exposed: &Coverage) -> Vec<(StepWindow, Option<u32>)> {
+    let collectives = &rank.outline.collectives;
+    if collectives.is_empty() {
+        return Vec::new();
+    }
+    let mut waits = Waits::new(exposed);
+    (0..).zip(collectives).for_each(|(index, row)| waits.ended(row.end_ns.or(row.start_ns), index));
+    rank_windows(rank).into_iter().map(|step| (step, waits.last(step.window.end_ns))).collect()
 }
 
 impl PathWork {
-    /// `on_host` is the time of work and that of operators of a rank without a device, `exposed` its exposed communication.
-    pub(super) fn of(rank: &RankData, on_host: Option<(&IntervalSet, &IntervalSet)>, exposed: &Coverage) -> Self {
+    /// `on_host` is the time of work and that of operators of a rank without a device, `steps` those of [`path_steps`].
+    pub(super) fn of(
+        rank: &RankData,
+        on_host: Option<(&IntervalSet, &IntervalSet)>,
+        steps: &[(StepWindow, Option<u32>)],
+    ) -> Self {
         let collectives = &rank.outline.collectives;
         if collectives.is_empty() {
             return Self::default();
         }
-        let mut waits = Waits::new(exposed);
-        let mut ends: Vec<(i64, u32)> = Vec::with_capacity(collectives.len());
-        for (index, row) in (0..).zip(collectives) {
-            waits.ended(row.end_ns.or(row.start_ns), index);
-            ends.extend(row.end_ns.map(|end_ns| (end_ns, index)));
-        }
-        ends.sort_unstable();
-        let steps: Vec<(StepWindow, Option<u32>)> =
-            rank_windows(rank).into_iter().map(|step| (step, waits.last(step.window.end_ns))).collect();
         let of_steps = steps.iter().flat_map(|(step, _)| [step.window.start_ns, step.window.end_ns]);
         let of_collective = |row: &Collective| [row.start_ns.or(row.enqueue_ns), row.end_ns];
         let mut cuts: Vec<i64> = collectives.iter().flat_map(of_collective).flatten().chain(of_steps).collect();
         cuts.sort_unstable();
         cuts.dedup();
-        let kinds = kinds(rank, on_host, &steps).map(Coverage::new);
+        let kinds = kinds(rank, on_host, steps).map(Coverage::new);
         let done = |at_ns: i64| (at_ns, [0, 1, 2, 3, 4, 5].map(|kind: usize| kinds[kind].before(at_ns)));
-        Self { cuts: cuts.into_iter().map(done).collect(), steps, ends }
+        Self { cuts: cuts.into_iter().map(done).collect() }
     }
 
     /// The cuts with the work before each of them.
@@ -84,18 +86,8 @@ impl PathWork {
     }
 
     /// The work with these [`cuts`](Self::cuts).
-    pub(crate) fn of_rows(
-        cuts: impl Iterator<Item = (i64, Done)>,
-        steps: Vec<(StepWindow, Option<u32>)>,
-        ends: Vec<(i64, u32)>,
-    ) -> Self {
-        Self { cuts: cuts.map(|(at_ns, done)| (at_ns, done.kinds())).collect(), steps, ends }
-    }
-
-    /// The last collective that the rank left, up to a time.
-    pub(crate) fn left(&self, until_ns: i64) -> Option<u32> {
-        let after = self.ends.partition_point(|(end_ns, _)| *end_ns <= until_ns);
-        after.checked_sub(1).map(|at| self.ends[at].1)
+    pub(crate) fn of_rows(cuts: impl Iterator<Item = (i64, Done)>) -> Self {
+        Self { cuts: cuts.map(|(at_ns, done)| (at_ns, done.kinds())).collect() }
     }
 
     /// The work of the rank from one cut to another.
@@ -157,7 +149,9 @@ mod tests {
     use crate::model::drawn::Drawn;
 
     fn work(rank: &RankData) -> PathWork {
-        crate::measure::own_time::map_rank(rank, &Default::default()).path.as_ref().clone()
+        let own_time = crate::measure::own_time::map_rank(rank, &Default::default());
+        assert_eq!(own_time.path_steps.len(), 1);
+        own_time.path.as_ref().clone()
     }
 
     #[test]
@@ -171,7 +165,6 @@ mod tests {
             .collectives(".........####.......")
             .data();
         let work = work(&rank);
-        assert_eq!(work.steps.len(), 1);
         let done = work.between(0, 9);
         assert_eq!((done.cpu_ns, done.host_gap_ns, done.gpu_compute_ns, done.gpu_memory_ns), (3, 1, 4, 1));
         assert_eq!(work.between(9, 13).communication_ns, 4, "an exposed collective wins over the copy beside it");

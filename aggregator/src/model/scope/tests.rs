@@ -61,7 +61,7 @@ impl Source for Behind {
         let events = &mut data.events;
         events.ts_ns.iter_mut().chain(&mut events.dur_ns).for_each(|t| *t *= COLUMN_NS);
         for (collective, step) in data.outline.collectives.iter_mut().zip(1..) {
-            let row = &mut collective.row;
+            let row = &mut *collective;
             (row.step, row.comm_size, row.device_id) = (Some(step), Some(4), Some(0));
             row.timing_source = "cupti".into();
             row.start_ns.iter_mut().chain(&mut row.end_ns).for_each(|t| *t *= COLUMN_NS);

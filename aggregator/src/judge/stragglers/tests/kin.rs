@@ -34,7 +34,7 @@ fn excess(comms: &[Comm<'_>]) -> Vec<Vec<Option<i64>>> {
         }
     }
     let parts: Vec<&OwnTime> = parts.iter().collect();
-    let join = Join::of(&parts, &instances, &|_, _, t_ns| t_ns);
+    let join = Join::of(&parts, instances.to_vec(), &|_, _, t_ns| t_ns);
     Excess::of(&join, parts.len(), PerStep::of(&parts)).ns
 }
 

@@ -1,14 +1,14 @@
 //! Real traces with a known slow rank.
 
 use fixtures::data::folder;
-use trace::{CollectiveRow, Verdict};
+use trace::Verdict;
 
 use crate::judge::stragglers::tests::build::verdicts;
 use crate::judge::stragglers::tests::kineto;
 use crate::judge::stragglers::{StragglerRow, Stragglers, reduce};
 use crate::measure::own_time::{OwnTime, map_rank};
-use crate::model::RankData;
 use crate::model::thresholds::Thresholds;
+use crate::model::{Collective, RankData};
 
 fn analyze(ranks: &[RankData]) -> Stragglers {
     let thresholds = Thresholds::default();
@@ -17,7 +17,7 @@ fn analyze(ranks: &[RankData]) -> Stragglers {
 }
 
 /// Keeps the collectives for which `keep` returns true, given their position and row.
-fn retain(rank: &mut RankData, keep: impl Fn(usize, &CollectiveRow) -> bool) {
+fn retain(rank: &mut RankData, keep: impl Fn(usize, &Collective) -> bool) {
     let flags: Vec<bool> = rank.outline.collectives.iter().enumerate().map(|(i, row)| keep(i, row)).collect();
     let mut at = flags.iter();
     rank.outline.collectives.retain(|_| at.next() == Some(&true));

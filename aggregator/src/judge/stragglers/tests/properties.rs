@@ -67,7 +67,7 @@ proptest! {
         let parts = parts_of(&ranks);
         assert_sums(&reduce(&parts, &instances, (&to_global, &|_, _| Some(0)), &Thresholds::default()));
         let parts: Vec<&OwnTime> = parts.iter().collect();
-        let charges = Charges::with(&Join::of(&parts, &instances, &to_global), parts.len(), 0);
+        let charges = Charges::with(&Join::of(&parts, instances.to_vec(), &to_global), parts.len(), 0);
         let charged_ns = charges.caused_ns.iter().sum::<i64>() + charges.before_recording_ns;
         prop_assert_eq!(charged_ns, charges.suffered_ns.iter().sum::<i64>());
         prop_assert!(charges.caused_ns.iter().all(|ns| *ns >= 0) && charges.before_recording_ns >= 0);
@@ -88,7 +88,7 @@ proptest! {
         let parts = parts_of(&ranks);
         let parts: Vec<&OwnTime> = parts.iter().collect();
         let ahead = |rank: i32, _: bool, t_ns: i64| t_ns - job.clock_ahead_ns[rank as usize];
-        let join = Join::of(&parts, &instances, &ahead);
+        let join = Join::of(&parts, instances.to_vec(), &ahead);
         let (pairs, mut together) = (Charges::of(&join, parts.len()), Charges::with(&join, parts.len(), 0));
         together.unpaired = 0;
         prop_assert_eq!(pairs, together);
@@ -224,7 +224,7 @@ fn many_ranks_at_one_collective_take_little_time() {
         Member { rank, index: 0, start_ns, end_ns: Some(last_ns), device_clock: false }
     };
     let instances = [instance(0, 1, RANKS as usize, (0..RANKS).map(member).collect())];
-    let charges = Charges::of(&Join::of(&parts, &instances, &|_, _, t_ns| t_ns), parts.len());
+    let charges = Charges::of(&Join::of(&parts, instances.to_vec(), &|_, _, t_ns| t_ns), parts.len());
     let waited_ns: i64 = (0..i64::from(RANKS)).map(|later| later * APART_NS).sum();
     assert_eq!(charges.suffered_ns.iter().sum::<i64>(), waited_ns);
     assert_eq!(charges.caused_ns.iter().sum::<i64>(), waited_ns);
@@ -242,7 +242,7 @@ fn the_slowest_of_many_ranks_are_replayed() {
     let (ranks, instances) = job.run();
     let parts = parts_of(&ranks);
     let parts: Vec<&OwnTime> = parts.iter().collect();
-    let join = Join::of(&parts, &instances, &|_, _, t_ns| t_ns);
+    let join = Join::of(&parts, instances.to_vec(), &|_, _, t_ns| t_ns);
     let replay = Replay::of(&join, &parts, &(0..3).collect(), 0);
     let all = replay.alone_of(usize::MAX);
     assert!(all.iter().all(Option::is_some) && all.last() > Some(&Some(0)), "{all:?}");

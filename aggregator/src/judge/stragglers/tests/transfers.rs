@@ -47,7 +47,7 @@ fn found_of(
     let parts: Vec<OwnTime> = stretches.into_iter().enumerate().map(part).collect();
     let parts: Vec<&OwnTime> = parts.iter().collect();
     let least = Least { step_ns: STEP_NS, excess_ns: 20.0, steps: 3 };
-    slow(&Join::of(&parts, &instances, &|_, _, t_ns| t_ns), &vec![clock_error_ns; ranks], least)
+    slow(&Join::of(&parts, instances.to_vec(), &|_, _, t_ns| t_ns), &vec![clock_error_ns; ranks], least)
 }
 
 /// ```text
