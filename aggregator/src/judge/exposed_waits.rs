@@ -42,8 +42,9 @@ pub(super) fn in_collectives(parts: &[RankPart]) -> InCollectives {
 /// The split of a step's exposed communication stands if at most this share of it is unknown, in percent.
 const MAX_UNKNOWN_PCT: i64 = 1;
 
-/// `waited` are the collectives of `waits`. Fills [`WaitRow::exposed_wait_ns`] and [`trace::StepBreakdownRow::exposed_wait_ns`]: the wait less all compute under the
-/// collective. Where in the collective the rank computes is not known here, so this is the least that the wait can cost.
+/// Fills [`WaitRow::exposed_wait_ns`] and [`trace::StepBreakdownRow::exposed_wait_ns`]: the wait less all compute under the
+/// collective. Where in the collective the rank computes is not known here, so this is the least that the wait can cost. `waited`
+/// has the collective of each of `waits`.
 ///
 /// ```text
 ///   rank 0   ####[~~~~~~~~AAA]      waits for 8 ns, computes for 5 ns under A: at least 3 ns are exposed

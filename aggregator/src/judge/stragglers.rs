@@ -18,9 +18,8 @@
 //! rank, and without counting it, a rank that is late once would seem late at every later collective of the step.
 //!
 //! The work is a map and a reduction. [`own_time`](crate::measure::own_time) turns the rows of one rank into a small
-//! [`OwnTime`](crate::measure::own_time::OwnTime); [`reduce`] takes the parts of all ranks and the matched collectives.
-//! Own stretches are measured in the rank's own clock, so clock alignment does not affect a verdict. It affects only the
-//! waits and the costs.
+//! [`OwnTime`]; [`reduce`] takes the parts of all ranks and the matched collectives. Own stretches are measured in the rank's own
+//! clock, so clock alignment does not affect a verdict. It affects only the waits and the costs.
 
 mod charge;
 mod classify;

@@ -42,7 +42,7 @@ pub struct OwnTime {
     /// Its active steps on critical paths of the job, ascending, and for each the last collective that the rank waited for before
     /// its end, as a position in the same list as the stretches.
     pub path_steps: Vec<(StepWindow, Option<u32>)>,
-    /// Its work on critical paths of the job; empty where it is [`Waiting`](crate::measure::part::Waiting).
+    /// Its work on critical paths of the job; empty if the reduction reads it later.
     pub path: Arc<PathWork>,
     /// Whether waits that the rank recorded count as nothing: this is [`by_operators`](Self::by_operators) of another.
     pub without_waits: bool,

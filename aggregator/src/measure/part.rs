@@ -29,13 +29,13 @@ pub struct RankPart {
     /// Counters of its recorder.
     pub counters: Vec<CounterRow>,
     /// The rows of the analysis tables that one rank alone decides, and its omissions. Rows of operators and kernels are
-    /// not yet compared with those of other ranks. `None` where they are [`Waiting`].
+    /// not yet compared with those of other ranks. `None` if the reduction reads them later.
     pub tables: Option<Box<Tables>>,
     /// Work of the profiler and of the driver in each active step.
     pub overhead: BTreeMap<i32, StepOverhead>,
     /// How its communication was recognised.
     pub communication: CommunicationEvidence,
-    /// Own work between collectives, by position in the program. `None` where it is [`Waiting`].
+    /// Own work between collectives, by position in the program. `None` if the reduction reads it later.
     pub straggler: Option<Box<OwnTime>>,
 }
 
