@@ -1,8 +1,5 @@
 //! The C library's allocator.
 
-#[cfg(target_env = "gnu")]
-use std::sync::atomic::{AtomicBool, Ordering};
-
 /// Lets the allocator keep memory that was freed, up to the end of the process. Analysis frees and allocates large columns
 /// for each rank and table. By default each of them becomes a new mapping, whose pages the kernel zeroes again: a tenth of
 /// the time. The memory in use at the peak grows by a fifth. An option that the allocator refuses stays as it is.
@@ -17,22 +14,14 @@ pub(crate) fn keep_freed_memory() {
 #[cfg(target_env = "gnu")]
 pub(crate) fn return_freed_memory() {
     set_options(4 * MIB, 8 * MIB, MIB);
-    RETURNS.store(true, Ordering::Relaxed);
     give_back_freed_memory();
 }
 
-/// Whether freed memory is given back to the system.
-#[cfg(target_env = "gnu")]
-static RETURNS: AtomicBool = AtomicBool::new(false);
-
-/// Where a stage of the reduction has ended: gives freed memory back also from between memory in use, if
-/// [`return_freed_memory`] was called.
+/// Gives memory that was freed back to the system, also from between memory in use: where a stage of the reduction has ended.
 #[cfg(target_env = "gnu")]
 pub(crate) fn give_back_freed_memory() {
-    if RETURNS.load(Ordering::Relaxed) {
-        // SAFETY: malloc_trim locks each arena while it returns its free pages. It touches no memory in use.
-        unsafe { libc::malloc_trim(0) };
-    }
+    // SAFETY: malloc_trim locks each arena while it returns its free pages. It touches no memory in use.
+    unsafe { libc::malloc_trim(0) };
 }
 
 #[cfg(target_env = "gnu")]

@@ -11,7 +11,6 @@ use trace::{
 use crate::Error;
 use crate::align::aligned::{align_as_chosen, join_outlines, list, load_chosen, time_bounds};
 use crate::align::clock::Clocks;
-use crate::base::ffi::give_back_freed_memory;
 use crate::base::intervals::Interval;
 use crate::base::units::omission;
 use crate::ingest::source::{Source, SourceInfo};
@@ -295,7 +294,6 @@ fn conclude(judged: Judged, waiting: &mut dyn Waiting, options: &Options) -> (An
     headline::take_top_finding(&mut analysis);
     stages::take_headline(&mut analysis);
     hang::take_headline(&mut analysis);
-    give_back_freed_memory();
     (analysis, clocks)
 }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use trace::JobPathRow;
 
-use crate::base::ffi::give_back_freed_memory;
 use crate::judge::stragglers::charge::Charges;
 use crate::judge::stragglers::classify::{bases, judge};
 use crate::judge::stragglers::evidence::Ranges;
@@ -49,7 +48,6 @@ pub(crate) fn reduce_replayed<K>(
     let Followed { join, per_step, excess, counted, replay, clock_error_ns, job_path } = followed;
     // The stretches take as much memory as all that follows.
     own_time.iter_mut().for_each(|own_time| own_time.stretches = Vec::new());
-    give_back_freed_memory();
     let parts = by_rank(&own_time);
     let charges = Charges::of(&join, parts.len());
     let ranges = Ranges::of(&parts, &excess.steps, per_step, thresholds);
