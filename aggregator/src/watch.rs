@@ -18,7 +18,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use trace::{CounterRow, Growing, OmissionKind, OmissionRow, Problem, RankRow, Row, Shard, StepRow, rows_from_batch};
+use trace::{
+    CounterRow, Growing, OmissionKind, OmissionRow, Problem, RankRow, Row, Shard, StepRow, io_reason, place,
+    rows_from_batch,
+};
 
 use crate::ingest::source::RunSource;
 use crate::model::analysis::{Analysis, RankIdentity, VerdictKind};
@@ -234,9 +237,14 @@ impl Watch {
         if path.is_file() {
             return Err(Error::NoInput { path: path.clone(), why: "it is a file, and a run is a directory".into() });
         }
-        if !path.join(trace::MANIFEST_FILE).is_file() {
-            let why = if path.is_dir() { "it has no run.json yet" } else { "it does not exist yet" };
-            self.state.phase = Phase::Waiting(why.into());
+        let waiting = match place::is_file(&path.join(trace::MANIFEST_FILE)) {
+            Ok(true) => None,
+            Ok(false) if path.is_dir() => Some("it has no run.json yet".to_string()),
+            Ok(false) => Some("it does not exist yet".to_string()),
+            Err(error) => Some(io_reason(path, &error)),
+        };
+        if let Some(why) = waiting {
+            self.state.phase = Phase::Waiting(why);
             return Ok(None);
         }
         let growing = Growing::open(path)?;

@@ -60,14 +60,29 @@ pub fn kind(path: &Path) -> io::Result<Kind> {
     })
 }
 
-/// Whether a path leads to a file; false also if that is unknown.
-pub fn is_file(path: &Path) -> bool {
-    matches!(kind(path), Ok(Kind::File { .. }))
+/// Whether a path leads to a file.
+///
+/// # Errors
+/// The error of the file system or of the object store.
+pub fn is_file(path: &Path) -> io::Result<bool> {
+    Ok(matches!(kind_if_there(path)?, Some(Kind::File { .. })))
 }
 
-/// Whether a path leads to a directory; false also if that is unknown.
-pub fn is_directory(path: &Path) -> bool {
-    matches!(kind(path), Ok(Kind::Directory))
+/// Whether a path leads to a directory.
+///
+/// # Errors
+/// The error of the file system or of the object store.
+pub fn is_directory(path: &Path) -> io::Result<bool> {
+    Ok(kind_if_there(path)? == Some(Kind::Directory))
+}
+
+/// [`kind`]; `None` if there is nothing.
+fn kind_if_there(path: &Path) -> io::Result<Option<Kind>> {
+    match kind(path) {
+        Ok(kind) => Ok(Some(kind)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Something in a directory.
@@ -142,10 +157,8 @@ pub fn open(path: &Path) -> io::Result<Opened> {
 /// # Errors
 /// The error of the file system or of the object store.
 pub fn first_bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    match kind(path) {
-        Ok(Kind::File { .. }) => {}
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => return Ok(Vec::new()),
+    if !is_file(path)? {
+        return Ok(Vec::new());
     }
     let mut head = Vec::new();
     open(path)?.take(most).read_to_end(&mut head)?;

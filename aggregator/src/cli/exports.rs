@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use kineto::{HEAD_BYTES, PlanOptions, is_compressed, is_inspector, is_rocprof, is_sqlite, is_xplane};
 use tempfile::TempDir;
 use trace::place::{self, Entry};
-use trace::{MANIFEST_FILE, OmissionRow, Text};
+use trace::{OmissionRow, Text};
 
 use crate::Error;
+use crate::cli::input::{is_directory, is_run};
 use crate::cli::nsys_export::{self, Converted};
 use crate::ingest::inspector;
 use crate::ingest::mixed::{JobFiles, MixedSource};
@@ -100,7 +101,7 @@ impl Exports {
         for path in paths {
             if is_report(path) {
                 found.reports.push(path.clone());
-            } else if place::is_url(path) || !place::is_directory(path) {
+            } else if place::is_url(path) || !is_directory(path)? {
                 match kind(path)? {
                     Kind::Export => &mut found.files,
                     Kind::Profile => &mut found.profiles,
@@ -117,7 +118,7 @@ impl Exports {
             let why = format!("there are more than {MAX_FILES} files of one format");
             return Err(Error::NoInput { path: paths.first().cloned().unwrap_or_default(), why });
         }
-        found.drop_repeated();
+        found.drop_repeated()?;
         found.can_export = !found.reports.is_empty() && nsys_export::is_installed();
         if found.is_empty() {
             found.traces = paths.to_vec();
@@ -130,8 +131,11 @@ impl Exports {
     }
 
     /// Leaves out reports that were exported, and further exports of one recording.
-    fn drop_repeated(&mut self) {
-        let (directories, files): (Vec<_>, Vec<_>) = self.files.drain(..).partition(|file| place::is_directory(file));
+    fn drop_repeated(&mut self) -> Result<(), Error> {
+        let (mut directories, mut files) = (Vec::new(), Vec::new());
+        for file in self.files.drain(..) {
+            if is_directory(&file)? { &mut directories } else { &mut files }.push(file);
+        }
         let mut exported: BTreeSet<PathBuf> = files.iter().map(|file| recording(file)).collect();
         self.files = files;
         for directory in directories {
@@ -139,6 +143,7 @@ impl Exports {
             if is_first { &mut self.files } else { &mut self.repeated }.push(directory);
         }
         self.reports.retain(|report| !exported.contains(&recording(report)));
+        Ok(())
     }
 
     /// Whether there is no export, no profile and no other recording. Reports count where they can be exported.
@@ -162,11 +167,16 @@ impl Exports {
         let mut twins = Vec::new();
         for Entry { path, is_directory } in place::entries(directory).map_err(io)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-            if name.starts_with('.') || is_directory && place::is_file(&path.join(MANIFEST_FILE)) {
+            if name.starts_with('.') {
                 continue;
             }
             if is_directory {
-                match self.search(&path, depth + 1, searched) {
+                // A run is analyzed alone.
+                let searched = match is_run(&path) {
+                    Ok(false) => self.search(&path, depth + 1, searched),
+                    is_run => is_run.map(|_| false),
+                };
+                match searched {
                     Ok(found) => has_traces |= found,
                     Err(error) => self.unreadable.push((path, error.to_string())),
                 }

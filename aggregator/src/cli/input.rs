@@ -176,7 +176,10 @@ pub(super) fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
     }
     let snapshots = paths.iter().map(|path| snapshots_in(path)).collect::<Result<Vec<_>, _>>()?;
     // Beside traces, a pickle is a file without traces, and is listed as one.
-    let only = paths.iter().zip(&snapshots).all(|(path, found)| place::is_directory(path) || !found.is_empty());
+    let mut only = true;
+    for (path, found) in paths.iter().zip(&snapshots) {
+        only &= !found.is_empty() || is_directory(path)?;
+    }
     let snapshots = snapshots.concat();
     Ok(if only && !snapshots.is_empty() { Input::Snapshots(snapshots) } else { Input::Traces(paths) })
 }
@@ -186,19 +189,36 @@ pub(super) fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
 /// # Errors
 /// [`Error::NoInput`] for a run beside other paths, and for shards without a manifest.
 pub(super) fn run_of(paths: &[PathBuf]) -> Result<Option<PathBuf>, Error> {
-    let is_run = |path: &Path| place::is_file(&path.join(MANIFEST_FILE));
     match paths {
-        [path] if is_run(path) => return Ok(Some(path.clone())),
+        [path] if is_run(path)? => return Ok(Some(path.clone())),
         [path] if path.file_name().is_some_and(|n| n == MANIFEST_FILE) => {
             return Ok(Some(path.parent().unwrap_or(Path::new(".")).into()));
         }
         _ => {}
     }
-    if let Some(run) = paths.iter().find(|path| is_run(path)) {
-        return Err(no_input(run, "it is a run, and a run is analyzed alone; give no other paths".into()));
+    for path in paths {
+        if is_run(path)? {
+            return Err(no_input(path, "it is a run, and a run is analyzed alone; give no other paths".into()));
+        }
     }
     paths.iter().try_for_each(|path| check_manifest(path))?;
     Ok(None)
+}
+
+/// Whether a path is a run.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(super) fn is_run(path: &Path) -> Result<bool, Error> {
+    place::is_file(&path.join(MANIFEST_FILE)).map_err(|source| Error::Io { path: path.into(), source })
+}
+
+/// [`place::is_directory`], with the path in its error.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(super) fn is_directory(path: &Path) -> Result<bool, Error> {
+    place::is_directory(path).map_err(|source| Error::Io { path: path.into(), source })
 }
 
 /// The pickles that a path stands for: itself, or those of a directory and of the directories of ranks in it. A directory
@@ -208,7 +228,7 @@ pub(super) fn run_of(paths: &[PathBuf]) -> Result<Option<PathBuf>, Error> {
 /// [`Error::Io`] if there are pickles, and perhaps more that cannot be read. Without pickles, the reader of traces lists
 /// what cannot be read.
 fn snapshots_in(path: &Path) -> Result<Vec<PathBuf>, Error> {
-    if !place::is_directory(path) {
+    if !is_directory(path)? {
         return Ok(if is_pickle(path)? { vec![path.into()] } else { Vec::new() });
     }
     let (mut files, mut unread) = (Vec::new(), None);
@@ -318,7 +338,7 @@ fn check_format(path: &Path) -> Result<(), Error> {
 /// Refuses shards without their manifest.
 fn check_manifest(path: &Path) -> Result<(), Error> {
     let events = path.join("events");
-    if !place::is_directory(&events) || place::is_file(&events.join(MANIFEST_FILE)) {
+    if !is_directory(&events)? || is_run(&events)? {
         return Ok(());
     }
     let shards = place::entries(&events).map_err(|source| Error::Io { path: path.into(), source })?;

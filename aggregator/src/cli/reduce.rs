@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use trace::{MANIFEST_FILE, Run, terminal};
+use trace::{Run, terminal};
 
 use crate::Error;
 use crate::base::ffi::return_freed_memory;
 use crate::cli::Outcome;
 use crate::cli::analysis_args::PrintArguments;
-use crate::cli::input::outcome;
+use crate::cli::input::{is_run, outcome};
 use crate::judge::reduce::reduce_shares;
 use crate::model::analysis::Analysis;
 use crate::parts::read_shares;
@@ -55,7 +55,7 @@ pub(super) fn reduce_parts(parts: &Path) -> Result<Analysis, Error> {
 
 /// The run in a directory, if it is the one that was mapped: its shards get views.
 fn run_of(directory: &Path, run_id: &str) -> Result<Option<Run>, Error> {
-    if !directory.join(MANIFEST_FILE).is_file() {
+    if !is_run(directory)? {
         return Ok(None);
     }
     let run = Run::open(directory)?;

@@ -7,13 +7,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use regex::Regex;
-use trace::place;
 use trace::terminal::{Form, say};
 
 use crate::Error;
 use crate::base::units::plural;
 use crate::cli::analyze::with_bar;
-use crate::cli::input::{Input, InputArguments, expand_all, open, open_one_of_several, resolve};
+use crate::cli::input::{Input, InputArguments, expand_all, is_directory, open, open_one_of_several, resolve};
 use crate::cli::output::{refuse_input, write_file};
 use crate::cli::scope_args::{CommunicationArguments, ScopeArguments};
 use crate::cli::{Outcome, print_omissions};
@@ -101,8 +100,8 @@ enum Sides {
 /// Decides whether the paths are one run or two. The traces of one run may lie in two directories.
 fn sides(paths: Vec<PathBuf>, arguments: InputArguments, steps: &mut Option<Range<i32>>) -> Result<Sides, Error> {
     if let [a, b] = paths.as_slice()
-        && place::is_directory(a)
-        && place::is_directory(b)
+        && is_directory(a)?
+        && is_directory(b)?
     {
         let (of_a, of_b) = (resolve(vec![a.clone()])?, resolve(vec![b.clone()])?);
         let a_run = matches!(of_a, Input::Run(_)) || matches!(of_b, Input::Run(_));

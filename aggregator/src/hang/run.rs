@@ -30,10 +30,11 @@ impl Hang {
 /// of windows, and lines of the program.
 pub(crate) fn stalled(run: &Path) -> Result<Option<PathBuf>, Error> {
     let directory = run.join(IN_FLIGHT_DIR);
-    if !place::is_directory(&directory) {
+    let io = |source| Error::Io { path: directory.clone(), source };
+    if !place::is_directory(&directory).map_err(io)? {
         return Ok(None);
     }
-    let entries = place::entries(&directory).map_err(|source| Error::Io { path: directory.clone(), source })?;
+    let entries = place::entries(&directory).map_err(io)?;
     Ok((!entries.is_empty()).then_some(directory))
 }
 

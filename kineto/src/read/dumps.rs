@@ -1,6 +1,6 @@
 //! Dumps of torch's Flight Recorder beside traces: `nccl_trace_rank_3`, `comm_lib_trace_rank_3`, `_dump_3`, as pickle or JSON.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 
 use trace::place;
@@ -28,16 +28,15 @@ pub(crate) struct FoundDump {
 
 impl FoundDump {
     /// `None` if a file is no dump, or if its name has no rank.
-    pub(crate) fn of(candidate: &Candidate) -> Option<Self> {
-        let rank = rank_of_dump(&candidate.name)?;
-        // A pipe would be read only once, and might never end.
-        if !place::is_file(&candidate.path) {
-            return None;
-        }
-        let mut begin = Vec::new();
-        place::open(&candidate.path).ok()?.take(BEGIN_BYTES).read_to_end(&mut begin).ok()?;
+    ///
+    /// # Errors
+    /// Those of reading the file.
+    pub(crate) fn of(candidate: &Candidate) -> io::Result<Option<Self>> {
+        let Some(rank) = rank_of_dump(&candidate.name) else { return Ok(None) };
+        // A pipe would be read only once, and might never end: it has no first bytes here.
+        let begin = place::first_bytes(&candidate.path, BEGIN_BYTES)?;
         let is_dump = matches!(begin.first(), Some(0x80 | b'{')) && has_keys(&begin);
-        is_dump.then(|| Self { rank, candidate: candidate.clone() })
+        Ok(is_dump.then(|| Self { rank, candidate: candidate.clone() }))
     }
 }
 

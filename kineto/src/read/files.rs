@@ -139,8 +139,12 @@ impl Plan {
                 }
                 Err(Error::UnreadFormat { format, .. }) if exports_are_read && READ_ELSEWHERE.contains(&format) => {}
                 Err(error) => match FoundDump::of(candidate) {
-                    Some(dump) if !alone => found.dumps.push(dump),
-                    _ => self.no_trace(candidate, error, &mut found)?,
+                    Ok(Some(dump)) if !alone => found.dumps.push(dump),
+                    Ok(_) => self.no_trace(candidate, error, &mut found)?,
+                    Err(source) => {
+                        let path = candidate.shown.clone();
+                        self.no_trace(candidate, Error::Io { path, source }, &mut found)?;
+                    }
                 },
             }
         }

@@ -115,18 +115,25 @@ impl Found {
             if own.to_string_lossy().starts_with('.') {
                 continue;
             }
-            if !is_directory {
-                if let Err(error) = self.file(entry.clone(), slashed(&name), entry, false) {
-                    self.unreadable(slashed(&name), "file", error.reason());
+            if is_directory {
+                if let Err(error) = self.subdirectory(&entry, &name, depth) {
+                    self.unreadable(slashed(&name), "directory", error.to_string());
                 }
-            } else if place::is_file(&entry.join(trace::MANIFEST_FILE)) {
-                self.others.push(slashed(&name));
-            } else if depth == MAX_DEPTH {
-                let why = format!("it lies more than {MAX_DEPTH} directories deep and is not searched; name it");
-                self.omissions.push(OmissionRow::left_out("directory", why).file(slashed(&name)));
-            } else if let Err(error) = self.directory(&entry, &name, depth + 1) {
-                self.unreadable(slashed(&name), "directory", error.to_string());
+            } else if let Err(error) = self.file(entry.clone(), slashed(&name), entry, false) {
+                self.unreadable(slashed(&name), "file", error.reason());
             }
+        }
+        Ok(())
+    }
+
+    fn subdirectory(&mut self, path: &Path, name: &Path, depth: usize) -> std::io::Result<()> {
+        if place::is_file(&path.join(trace::MANIFEST_FILE))? {
+            self.others.push(slashed(name));
+        } else if depth == MAX_DEPTH {
+            let why = format!("it lies more than {MAX_DEPTH} directories deep and is not searched; name it");
+            self.omissions.push(OmissionRow::left_out("directory", why).file(slashed(name)));
+        } else {
+            self.directory(path, name, depth + 1)?;
         }
         Ok(())
     }

@@ -94,8 +94,10 @@ fn none(paths: &[PathBuf], omissions: &[OmissionRow]) -> Error {
 
 fn look<T>(candidate: &Candidate, lists: &RankLists, keep: impl Fn(i32, FlightDump) -> T) -> Looked<T> {
     let rank = rank_of_dump(&candidate.name);
-    if !place::is_file(&candidate.path) {
-        return Looked::Other;
+    match place::is_file(&candidate.path) {
+        Ok(true) => {}
+        Ok(false) => return Looked::Other,
+        Err(error) => return Looked::Damaged(rank, error.to_string()),
     }
     let bytes = match content(&candidate.path, |begin| may_be_dump(candidate, begin)) {
         Ok(Some(bytes)) => bytes,

@@ -70,6 +70,10 @@ pub(super) const CASES: &[Case] = &[
     case("analyze @/in/all.tar", &[]),
     case("analyze @/in/all.zip", &[]),
     case("analyze @/in/snapshots", &[]),
+    case("analyze @/in/others/xplane", &[]),
+    case("analyze @/in/others/rocprof", &[]),
+    case("analyze @/in/others/inspector", &[]),
+    case("analyze @/in/others/nsys", &[]),
     Case { stdin: Some("in/traces/rank0.json.gz"), ..case("analyze -", &[]) },
     Case { is_once: true, ..case("ingest @/in/traces --out @/out/run", &[("out/run", Form::Run)]) },
     Case { is_once: true, ..case("ingest @/in/traces --out @/out/empty", &[("out/empty", Form::Run)]) },
@@ -175,6 +179,14 @@ fn below<'a>(state: &'a State, path: &'a str) -> impl Iterator<Item = (&'a PathB
     state.iter().filter(move |(at, _)| at.starts_with(path))
 }
 
+/// Small files of other profilers: their places among the corpora of the fuzz targets, and their names.
+const OTHERS: [(&str, &str); 4] = [
+    ("xplane/gpus", "xplane/a.xplane.pb"),
+    ("rocprof/one", "rocprof/0_results.json"),
+    ("inspector/verbose", "inspector/host-pid1.log"),
+    ("nsys/mpi", "nsys/rank0.sqlite"),
+];
+
 /// The inputs, and outputs of another run, which all cases copy.
 fn template(job: Job) -> &'static Path {
     static TEMPLATES: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
@@ -200,6 +212,11 @@ fn template(job: Job) -> &'static Path {
             fs::copy(snapshots.join(name), input.join("snapshots").join(name)).unwrap();
         }
         fs::create_dir(input.join("dumps")).unwrap();
+        for (corpus, name) in OTHERS {
+            let (from, to) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus"), input.join("others"));
+            fs::create_dir_all(to.join(name).parent().unwrap()).unwrap();
+            fs::copy(from.join(corpus), to.join(name)).unwrap();
+        }
         for (rank, called) in [(0, 4), (1, 3)] {
             let position = format!(r#"{{"last_enqueued_collective": {called}, "last_completed_collective": 3}}"#);
             let dump = format!(

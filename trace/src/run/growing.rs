@@ -16,7 +16,7 @@ use super::{Claim, Problem, Run};
 use crate::words::OmissionKind;
 use crate::{
     BucketRow, ClockSampleRow, CollectiveRow, CommRow, CounterRow, DeviceRow, Error, EventRow, Manifest, RankRow, Row,
-    Shard, StepRow, parse_shard_name, shard_path,
+    Shard, StepRow, parse_shard_name, place, shard_path,
 };
 
 /// Parts of a table that are read at first of a run that is being written for a while already.
@@ -143,7 +143,8 @@ impl Growing {
     /// # Errors
     /// [`Error::NotARun`], or the manifest's errors.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        if !path.join(crate::MANIFEST_FILE).is_file() {
+        let io = |source| Error::Io { path: path.into(), source };
+        if !place::is_file(&path.join(crate::MANIFEST_FILE)).map_err(io)? {
             return Err(Error::NotARun { path: path.into(), why: format!("it has no {}", crate::MANIFEST_FILE) });
         }
         let manifest = Manifest::read(path)?;

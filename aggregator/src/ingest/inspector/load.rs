@@ -4,7 +4,7 @@ use trace::{CollectiveRow, CommRow, OmissionRow, TimingSource};
 
 use crate::Error;
 use crate::ingest::inspector::objects::{Object, Operation, Times};
-use crate::ingest::inspector::processes::{Comm, Process, comm_id};
+use crate::ingest::inspector::processes::{Comm, Process, comm_id, damaged};
 use crate::ingest::inspector::read::read;
 use crate::model::{Collective, CollectiveShape, CollectiveShapes, RankData, RankInfo};
 
@@ -33,8 +33,7 @@ pub(super) fn load(process: &Process, world_size: Option<i32>, max_memory_bytes:
         }
         true
     });
-    // The source lists the damage.
-    result.map_err(|source| Error::Io { path: process.file.clone(), source })?;
+    let damage = result.map_err(|source| Error::Io { path: process.file.clone(), source })?;
     rows.sort_by_key(|row| (row.start_ns.or(row.enqueue_ns), row.end_ns, row.comm_id, row.seq));
     let mut data = RankData::default();
     let file = trace::Text::from(process.file.to_string_lossy());
@@ -48,6 +47,11 @@ pub(super) fn load(process: &Process, world_size: Option<i32>, max_memory_bytes:
     list(OmissionRow::left_out("operations", "the name is no operation that is known"), unknown);
     let why = "their rows take more memory than the rank may have; give more with --max-memory";
     list(OmissionRow::lost("operations", why), beyond);
+    // The file has changed since, or reading it failed only this time.
+    if damage != process.damage {
+        let of_rank = |omission: OmissionRow| omission.rank(process.rank).file(file.clone());
+        data.omissions.extend(damaged(&damage).into_iter().map(of_rank));
+    }
     data.outline.info = RankInfo {
         rank: process.rank,
         world_size,

@@ -52,6 +52,8 @@ pub(super) struct Process {
     pub(super) pid: i64,
     /// By hash.
     pub(super) comms: BTreeMap<u64, Comm>,
+    /// Of its file, when it was found; the source lists it.
+    pub(super) damage: Damage,
 }
 
 impl Process {
@@ -128,13 +130,16 @@ fn of_file(path: &Path) -> Result<(Vec<Process>, Vec<OmissionRow>), Error> {
         problems.push(OmissionRow::left_out("operations", why).amount(beyond));
     }
     let file = Text::from(path.to_string_lossy());
-    let process = |((host, pid), comms): ((Text, i64), _)| Process { rank: -1, file: path.into(), host, pid, comms };
+    let process = |((host, pid), comms): ((Text, i64), _)| {
+        let damage = damage.clone();
+        Process { rank: -1, file: path.into(), host, pid, comms, damage }
+    };
     let problems = problems.into_iter().map(|problem| problem.file(file.clone())).collect();
     Ok((found.into_iter().map(process).collect(), problems))
 }
 
 /// Lists the damage of a file.
-fn damaged(damage: &Damage) -> Vec<OmissionRow> {
+pub(super) fn damaged(damage: &Damage) -> Vec<OmissionRow> {
     if let Some(why) = &damage.cut {
         return vec![OmissionRow::lost("rest of the dump", format!("byte {}: {why}", damage.first_byte))];
     }
