@@ -94,14 +94,21 @@ step() {
         FAILED=$((FAILED + 1))
         FAILED_TITLES+=("$title")
         printf 'FAILED, %d s%s\n' "$((SECONDS - began))" "${note:+ ($note)}"
-        # A test's failure lies far above the end of a log of many tests.
-        grep -aE -A 8 '^thread .* panicked at ' "$log" | cut -c1-400 | head -n 60 | sed 's/^/    | /'
+        failures "$log" | sed 's/^/    | /'
         grep -aE '^test .* FAILED$' "$log" | sed 's/^/    /'
         printf '    the end of %s:\n' "${log#"$ROOT"/}"
         tail -n 40 "$log" | sed 's/^/    | /'
     fi
     LAST_LOG=$log
     return "$status"
+}
+
+# failures LOG: the messages of the tests that failed. They lie far above the end of a log of many tests. Tests that expect
+# a panic print theirs before the list of failures.
+failures() {
+    local first
+    first=$(grep -anm 1 '^failures:$' "$1" | cut -d: -f1)
+    tail -n "+${first:-1}" "$1" | grep -aE -A 8 '^thread .* panicked at ' | cut -c1-400 | head -n 60
 }
 
 # beside TITLE COMMAND...: starts a step whose command runs beside the steps that follow. `join_step TITLE` ends it.
