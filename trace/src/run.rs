@@ -53,6 +53,8 @@ pub struct Run {
     shards: BTreeMap<(i32, String), Vec<Shard>>,
     /// The problems found.
     pub problems: Vec<Problem>,
+    /// Parquet files of its tables that are none of its shards: damaged ones, altered ones and those of other runs.
+    pub left_out: Vec<PathBuf>,
     /// Whether these are only the newest shards of a run that is being written. What its counters and its ranks say of
     /// the whole run does not hold for them.
     pub is_excerpt: bool,
@@ -92,8 +94,14 @@ impl Run {
             return Err(Error::NotARun { path: path.into(), why });
         }
         let manifest = Manifest::read(path)?;
-        let mut run =
-            Self { path: path.into(), manifest, shards: BTreeMap::new(), problems: Vec::new(), is_excerpt: false };
+        let mut run = Self {
+            path: path.into(),
+            manifest,
+            shards: BTreeMap::new(),
+            problems: Vec::new(),
+            left_out: Vec::new(),
+            is_excerpt: false,
+        };
         let mut others = BTreeSet::new();
         for table in rank_tables() {
             run.open_table(table.name, &is_wanted, &mut others);
@@ -113,24 +121,38 @@ impl Run {
     pub fn list_ranks(path: &Path) -> Result<BTreeMap<i32, u64>, Error> {
         let mut ranks: BTreeMap<i32, u64> = BTreeMap::new();
         for table in rank_tables() {
-            let directory = path.join(table.name);
-            let io = |source| Error::Io { path: directory.clone(), source };
-            let entries = match place::entries(&directory) {
-                Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                entries => entries.map_err(io)?,
-            };
-            for entry in entries {
-                if let Some(rank) = rank_in_name(&entry.path) {
-                    let bytes = match place::kind(&entry.path).map_err(io)? {
-                        Kind::File { bytes } => bytes,
-                        Kind::Directory | Kind::Other => 0,
-                    };
+            for (file, bytes) in Self::list_files(path, table.name)? {
+                if let Some(rank) = rank_in_name(&file) {
                     let sum = ranks.entry(rank).or_default();
                     *sum = sum.saturating_add(bytes);
                 }
             }
         }
         Ok(ranks)
+    }
+
+    /// The files in the directory of a table with their sizes, in the order of names. No file is opened.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn list_files(path: &Path, table: &str) -> Result<Vec<(PathBuf, u64)>, Error> {
+        let directory = path.join(table);
+        let io = |source| Error::Io { path: directory.clone(), source };
+        let entries = match place::entries(&directory) {
+            // No rank wrote rows of this table.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(io)?,
+        };
+        let mut files = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let bytes = match found(&entry.path).map_err(io)? {
+                Some(Kind::File { bytes }) => bytes,
+                // A part that a recorder closed meanwhile has another name now.
+                Some(Kind::Directory | Kind::Other) | None => 0,
+            };
+            files.push((entry.path, bytes));
+        }
+        Ok(files)
     }
 
     /// The ranks with at least one readable shard, ascending.
@@ -291,7 +313,11 @@ impl Run {
         self.problems.push(Problem { kind, path: None, rank, what, amount: Some(amount), why });
     }
 
+    /// Adds a problem of a file that is left out, or of a directory.
     fn problem(&mut self, path: &Path, rank: Option<i32>, what: String, amount: Option<i64>, why: String) {
+        if path.extension().is_some_and(|extension| extension == "parquet") {
+            self.left_out.push(path.into());
+        }
         self.problems.push(Problem { kind: OmissionKind::Lost, path: Some(path.into()), rank, what, amount, why });
     }
 }

@@ -12,7 +12,7 @@ use crate::cli::analysis_args::{AnalysisArguments, PrintArguments};
 use crate::cli::input::{Input, InputArguments, resolve};
 use crate::cli::{Outcome, map};
 use crate::ingest::snapshot::SnapshotSource;
-use crate::ingest::source::{RunSource, Source};
+use crate::ingest::source::Source;
 use crate::model::options::Options;
 use crate::parts::processes::{Job, Join, Received};
 use crate::render::parquet;
@@ -55,12 +55,12 @@ pub(super) fn run(arguments: Arguments, join: Join) -> Result<Outcome, Error> {
                 Input::Traces(_) | Input::Snapshots(_) | Input::Exports(_) => None,
             };
             let analysis = map::analyze_by_parts(input, arguments.input, &options, parts)?;
-            (analysis, run.map(|path| arguments.input.open_run(&path)).transpose()?)
+            (analysis, run)
         }
         (None, Input::Run(path)) => {
             let source = arguments.input.open_run(&path)?;
             arguments.input.select_steps(&source, &mut options.steps)?;
-            (with_progress(&source, &options)?, Some(source))
+            (with_progress(&source, &options)?, Some(path))
         }
         (None, Input::Traces(paths)) => (with_progress(&arguments.input.open_traces(&paths)?, &options)?, None),
         (None, Input::Snapshots(paths)) => (with_progress(&SnapshotSource::open(&paths)?, &options)?, None),
@@ -68,7 +68,7 @@ pub(super) fn run(arguments: Arguments, join: Join) -> Result<Outcome, Error> {
             (with_progress(&exports.open(arguments.input.plan_options())?, &options)?, None)
         }
     };
-    finish(&analysis, &arguments, run.as_ref())
+    finish(&analysis, &arguments, run.as_deref())
 }
 
 /// Runs the command in one of the processes of an MPI job. Process 0 prints and writes.
@@ -84,9 +84,7 @@ fn run_together(job: &Job, arguments: &Arguments) -> Result<Outcome, Error> {
     else {
         return Ok(Outcome::Done);
     };
-    // The views name the shards of the run.
-    let run = run.map(|path| arguments.input.open_run(&path)).transpose()?;
-    let outcome = finish(&analysis, arguments, run.as_ref())?;
+    let outcome = finish(&analysis, arguments, run.as_deref())?;
     let Received { files, bytes, time } = job.received();
     terminal::say(format_args!(
         "{} processes; messages: {files} files, {:.1} MB, {:.2} s of {:.2} s",
@@ -99,7 +97,7 @@ fn run_together(job: &Job, arguments: &Arguments) -> Result<Outcome, Error> {
 }
 
 /// Prints the analysis and saves it.
-fn finish(analysis: &Analysis, arguments: &Arguments, run: Option<&RunSource>) -> Result<Outcome, Error> {
+fn finish(analysis: &Analysis, arguments: &Arguments, run: Option<&Path>) -> Result<Outcome, Error> {
     // The result is printed even if it cannot be saved.
     arguments.print.print(analysis, &arguments.paths)?;
     if let Some(note) = save(analysis, arguments, run)? {
@@ -111,8 +109,7 @@ fn finish(analysis: &Analysis, arguments: &Arguments, run: Option<&RunSource>) -
 
 /// Writes `analysis/` and returns a line about it. Without --out, only the analysis of a whole run is saved, in the
 /// run: a directory of traces belongs to the user, and a selection must not replace the analysis of everything.
-fn save(analysis: &Analysis, arguments: &Arguments, run: Option<&RunSource>) -> Result<Option<String>, Error> {
-    let run = run.map(RunSource::run);
+fn save(analysis: &Analysis, arguments: &Arguments, run: Option<&Path>) -> Result<Option<String>, Error> {
     let saved = |path: &Path| format!("analysis: {}", path.display());
     if let Some(out) = &arguments.out {
         return Ok(Some(saved(&parquet::write(analysis, out, run)?)));
@@ -121,13 +118,13 @@ fn save(analysis: &Analysis, arguments: &Arguments, run: Option<&RunSource>) -> 
     if let Some(selection) = &analysis.facts.selection {
         return Ok(Some(format!("not saved, because {selection} selects a part of the run; --out DIR saves it there")));
     }
-    if place::is_url(&run.path) {
+    if place::is_url(run) {
         return Ok(Some("not saved, because nothing is written to a URL; --out DIR saves it there".into()));
     }
-    match parquet::write(analysis, &run.path, Some(run)) {
+    match parquet::write(analysis, run, Some(run)) {
         Ok(path) => Ok(Some(saved(&path))),
         Err(error) if error.is_read_only() => {
-            Ok(Some(format!("not saved, because {} is read-only; --out DIR saves it there", run.path.display())))
+            Ok(Some(format!("not saved, because {} is read-only; --out DIR saves it there", run.display())))
         }
         Err(error) => Err(error),
     }

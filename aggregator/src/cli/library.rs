@@ -176,12 +176,12 @@ impl Answer {
     pub fn save(&self, directory: &Path) -> Result<PathBuf, Error> {
         let run = match &self.input {
             Some(Opened { paths, .. }) => match resolve(paths.clone())? {
-                Input::Run(path) => Some(trace::Run::open(&path)?),
+                Input::Run(path) => Some(path),
                 Input::Traces(_) | Input::Snapshots(_) | Input::Exports(_) => None,
             },
             None => None,
         };
-        parquet::write(self.analysis(), directory, run.as_ref())
+        parquet::write(self.analysis(), directory, run.as_deref())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use trace::{Run, terminal};
+use trace::{Manifest, terminal};
 
 use crate::Error;
 use crate::base::ffi::return_freed_memory;
@@ -38,8 +38,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<Outcome, Error> {
     let analysis = reduce_parts(&arguments.parts)?;
     // The result is printed even if it cannot be saved.
     arguments.print.print(&analysis, std::slice::from_ref(&arguments.parts))?;
-    let run = run_of(&arguments.out, &analysis.facts.run_id)?;
-    let saved = parquet::write(&analysis, &arguments.out, run.as_ref())?;
+    let run = is_mapped(&arguments.out, &analysis.facts.run_id)?.then_some(arguments.out.as_path());
+    let saved = parquet::write(&analysis, &arguments.out, run)?;
     terminal::say(format_args!("analysis: {}", saved.display()));
     Ok(outcome(analysis.worst_omission(), arguments.strict))
 }
@@ -53,16 +53,15 @@ pub(super) fn reduce_parts(parts: &Path) -> Result<Analysis, Error> {
     reduce_shares(read_shares(parts)?, parts)
 }
 
-/// The run in a directory, if it is the one that was mapped: its shards get views.
-fn run_of(directory: &Path, run_id: &str) -> Result<Option<Run>, Error> {
+/// Whether a directory is the run that was mapped: its shards get views.
+fn is_mapped(directory: &Path, run_id: &str) -> Result<bool, Error> {
     if !is_run(directory)? {
-        return Ok(None);
+        return Ok(false);
     }
-    let run = Run::open(directory)?;
-    if run.manifest.run_id != run_id {
-        let why =
-            format!("it is the run {:?}, and the parts are of {run_id:?}; choose another --out", run.manifest.run_id);
+    let own = Manifest::read(directory)?.run_id;
+    if own != run_id {
+        let why = format!("it is the run {own:?}, and the parts are of {run_id:?}; choose another --out");
         return Err(Error::NoInput { path: directory.into(), why });
     }
-    Ok(Some(run))
+    Ok(true)
 }

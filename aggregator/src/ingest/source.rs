@@ -30,6 +30,8 @@ pub struct SourceInfo {
     pub created_utc_ns: Option<i64>,
     /// Command line of the job; empty if the source does not record it.
     pub command: Vec<String>,
+    /// Files of a run's tables that are not read, by their paths in it: damaged ones, altered ones and those of other runs.
+    pub left_out_files: BTreeSet<String>,
 }
 
 /// A set of ranks that can be loaded one by one, from several threads: the door for every format.
@@ -284,6 +286,7 @@ impl RunSource {
             world_size: Some(manifest.world_size),
             created_utc_ns: Some(manifest.created_utc_ns).filter(|ns| *ns > 0),
             command: manifest.command.clone(),
+            left_out_files: BTreeSet::new(),
         }
     }
 
@@ -295,7 +298,9 @@ impl RunSource {
 
 impl Source for RunSource {
     fn info(&self) -> SourceInfo {
-        Self::info_of(&self.run.path, &self.run.manifest)
+        let name = |file: &PathBuf| file.strip_prefix(&self.run.path).unwrap_or(file).display().to_string();
+        let left_out_files = self.run.left_out.iter().map(name).collect();
+        SourceInfo { left_out_files, ..Self::info_of(&self.run.path, &self.run.manifest) }
     }
 
     fn ranks(&self) -> Vec<i32> {

@@ -59,8 +59,8 @@ pub fn analyze(
 /// # Errors
 /// The errors of [`analyze`].
 pub(crate) fn reduce_shares(shares: Shares, path: &Path) -> Result<Analysis, Error> {
-    let Shares { contract, options, mut parts, tables, mut others, omissions } = shares;
-    let info = contract.input.info(path);
+    let Shares { contract, options, mut parts, tables, mut others, omissions, left_out_files } = shares;
+    let info = SourceInfo { left_out_files, ..contract.input.info(path) };
     if parts.is_empty() {
         let first = omissions.first().map(|first| format!("; {}", omission(first))).unwrap_or_default();
         return Err(Error::NoRank { path: path.into(), why: format!("no share has a part of a rank{first}") });
@@ -358,6 +358,7 @@ fn facts(parts: &[RankPart], breakdown: &[StepBreakdownRow], info: &SourceInfo, 
         selection: options.selection(),
         communication: (!options.communication.is_default()).then(|| options.communication.to_string()),
         communication_by_name: by_name_alone(parts.iter().map(|p| &p.communication)),
+        left_out_files: info.left_out_files.clone(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! The result of an analysis: one plain value that every renderer prints.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 pub use trace::Tables;
 use trace::{FindingRow, Level, OmissionKind, Reason, StandsOn, Word, worst_omission};
@@ -74,6 +76,10 @@ pub struct Facts {
     /// A sentence about the communication that only the names of kernels tell. Omitted from the JSON if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub communication_by_name: Option<String>,
+    /// Files of the run's tables that were not read, by their paths in it: damaged ones, altered ones and those of other runs. Omitted
+    /// from the JSON if there are none.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub left_out_files: BTreeSet<String>,
 }
 
 /// Where a rank ran, and the file of its trace. An unknown part is `None`.

@@ -16,7 +16,7 @@ use crate::model::thresholds::Thresholds;
 use crate::parts::division::Share;
 
 /// The version of the parts' format.
-const FORMAT_VERSION: u32 = 2;
+const FORMAT_VERSION: u32 = 3;
 
 /// Everything that the shares of one analysis have in common. It holds no time and no path, so that parts that were mapped
 /// on different days and machines are the same.
@@ -58,14 +58,23 @@ pub(crate) struct InputIdentity {
 impl InputIdentity {
     /// The identity of an input.
     pub(crate) fn of(info: SourceInfo, choices: String, listing_sha256: String) -> Self {
-        let SourceInfo { path: _, run_id, tool, world_size, created_utc_ns, command } = info;
+        // Each share states its own files.
+        let SourceInfo { path: _, run_id, tool, world_size, created_utc_ns, command, left_out_files: _ } = info;
         Self { run_id, tool, world_size, created_utc_ns, command, choices, listing_sha256 }
     }
 
     /// The properties of the input, whose parts lie in `path`.
     pub(crate) fn info(&self, path: &Path) -> SourceInfo {
         let Self { run_id, tool, world_size, created_utc_ns, command, .. } = self.clone();
-        SourceInfo { path: path.into(), run_id, tool, world_size, created_utc_ns, command }
+        SourceInfo {
+            path: path.into(),
+            run_id,
+            tool,
+            world_size,
+            created_utc_ns,
+            command,
+            left_out_files: BTreeSet::new(),
+        }
     }
 }
 
@@ -228,6 +237,8 @@ pub(crate) struct ShareManifest {
     pub(crate) ranks: Vec<i32>,
     /// Problems of the input, and ranks that could not be loaded.
     pub(crate) omissions: Vec<OmissionRow>,
+    /// Files of the run's tables that are not read, by their paths in it.
+    pub(crate) left_out_files: BTreeSet<String>,
     /// The parts.
     pub(crate) chunks: Vec<Chunk>,
 }

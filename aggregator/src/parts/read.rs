@@ -42,6 +42,8 @@ pub(crate) struct Shares<'a> {
     pub(crate) others: OtherTables<'a>,
     /// Omissions of the input, and shares that are missing or damaged.
     pub(crate) omissions: Vec<OmissionRow>,
+    /// Files of the run's tables that were not read.
+    pub(crate) left_out_files: BTreeSet<String>,
 }
 
 /// Where the files of shares are.
@@ -240,7 +242,15 @@ impl<'a> Shares<'a> {
         let contract = first.contract.clone();
         let options = contract.options().map_err(no_input)?;
         let others = OtherTables { files, chunks: Vec::new(), paths: RefCell::default() };
-        let mut shares = Shares { contract, options, parts: Vec::new(), tables: Tables::default(), others, omissions };
+        let mut shares = Shares {
+            contract,
+            options,
+            parts: Vec::new(),
+            tables: Tables::default(),
+            others,
+            omissions,
+            left_out_files: BTreeSet::new(),
+        };
         let mut shapes = CollectiveShapes::default();
         manifests.into_iter().for_each(|manifest| shares.read(manifest, &mut shapes));
         Ok(shares)
@@ -248,6 +258,7 @@ impl<'a> Shares<'a> {
 
     fn read(&mut self, manifest: ShareManifest, shapes: &mut CollectiveShapes) {
         self.omissions.extend(manifest.omissions);
+        self.left_out_files.extend(manifest.left_out_files);
         let share = manifest.share;
         for chunk in manifest.chunks {
             let files = &*self.others.files;

@@ -110,6 +110,7 @@ impl<'a> Mapper<'a> {
             content_sha256: String::new(),
             ranks: ranks.iter().map(|(rank, _)| *rank).collect(),
             omissions: opened.source().problems(),
+            left_out_files: opened.source().info().left_out_files,
             chunks: Vec::new(),
         }
     }
@@ -157,7 +158,7 @@ impl<'a> Mapper<'a> {
 
 /// Whether a manifest is of the share of a new one, which has no chunks yet. Ranks that failed to load are tried again.
 fn is_same(found: &ShareManifest, new: &ShareManifest) -> bool {
-    let ShareManifest { contract, share, content_sha256, ranks, omissions, chunks: _ } = found;
-    (contract, share, content_sha256, ranks, omissions)
-        == (&new.contract, &new.share, &new.content_sha256, &new.ranks, &new.omissions)
+    let ShareManifest { contract, share, content_sha256, ranks, omissions, left_out_files, chunks: _ } = found;
+    (contract, share, content_sha256, ranks, omissions, left_out_files)
+        == (&new.contract, &new.share, &new.content_sha256, &new.ranks, &new.omissions, &new.left_out_files)
 }

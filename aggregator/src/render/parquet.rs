@@ -18,13 +18,13 @@ use crate::render::views;
 /// The DuckDB views over the run and its analysis.
 const VIEWS_FILE: &str = "views.sql";
 
-/// Writes `analysis/` into `directory` and returns its path. `run` is the run that was analyzed, whose shards get
+/// Writes `analysis/` into `directory` and returns its path. `run` is the directory of the run that was analyzed, whose shards get
 /// views; `None` for traces.
 ///
 /// # Errors
 /// [`Error::Trace`] if `analysis/` exists and holds files that are no analysis's, or cannot be written; [`Error::Io`].
 /// After an error, an older analysis is still in place.
-pub fn write(analysis: &Analysis, directory: &Path, run: Option<&trace::Run>) -> Result<PathBuf, Error> {
+pub fn write(analysis: &Analysis, directory: &Path, run: Option<&Path>) -> Result<PathBuf, Error> {
     let target = directory.join(ANALYSIS_DIR);
     replace_directory(&target, foreign_entry, |fresh| {
         write_all(analysis, fresh, &target, run).map_err(|error| error.moved(fresh, &target))
@@ -51,15 +51,18 @@ fn foreign_entry(directory: &Path) -> std::io::Result<Option<String>> {
     Ok(None)
 }
 
-fn write_all(analysis: &Analysis, fresh: &Path, target: &Path, run: Option<&trace::Run>) -> Result<(), Error> {
+fn write_all(analysis: &Analysis, fresh: &Path, target: &Path, run: Option<&Path>) -> Result<(), Error> {
     write_tables(&analysis.tables, fresh, &analysis.facts.run_id)?;
     let absolute = |path: &Path| place::canonical(path).map_err(|source| Error::Io { path: path.into(), source });
     let analysis_path = absolute(fresh)?.with_file_name(target.file_name().unwrap_or_default());
-    let root = run.map(|run| absolute(&run.path)).transpose()?;
+    let run = match run {
+        Some(run) => Some(views::RunFiles::list(absolute(run)?, &analysis.facts.left_out_files)?),
+        None => None,
+    };
     let directory = analysis_path.parent().unwrap_or(&analysis_path);
-    let fingerprint = fingerprint(fresh, analysis, run)?;
+    let fingerprint = fingerprint(fresh, analysis, run.as_ref())?;
     let views_place = views::Place { root: directory, fingerprint: &fingerprint, run_id: &analysis.facts.run_id };
-    let sql = views::sql(run.zip(root.as_deref()), &views_place);
+    let sql = views::sql(run.as_ref(), &views_place);
     let write = |name: &str, text: &str| -> Result<(), Error> {
         let path = fresh.join(name);
         let io = |source| Error::Io { path: path.clone(), source };
@@ -71,7 +74,7 @@ fn write_all(analysis: &Analysis, fresh: &Path, target: &Path, run: Option<&trac
 }
 
 /// A hash of everything that the views read: the tables in `fresh`, and the names and sizes of the shards.
-fn fingerprint(fresh: &Path, analysis: &Analysis, run: Option<&trace::Run>) -> Result<String, Error> {
+fn fingerprint(fresh: &Path, analysis: &Analysis, run: Option<&views::RunFiles<'_>>) -> Result<String, Error> {
     let mut hasher = DefaultHasher::new();
     analysis.facts.run_id.hash(&mut hasher);
     for rows in analysis.tables.all() {
@@ -79,11 +82,8 @@ fn fingerprint(fresh: &Path, analysis: &Analysis, run: Option<&trace::Run>) -> R
         fs::read(&path).map_err(|source| Error::Io { path, source })?.hash(&mut hasher);
     }
     if let Some(run) = run {
-        let tables = trace::rank_tables();
-        for (rank, table) in run.ranks().into_iter().flat_map(|rank| tables.iter().map(move |table| (rank, table))) {
-            for shard in run.shards(rank, table.name) {
-                (rank, table.name, shard.part, shard.bytes).hash(&mut hasher);
-            }
+        for table in trace::rank_tables() {
+            run.of_table(table.name).for_each(|file| (table.name, file).hash(&mut hasher));
         }
     }
     Ok(format!("{:016x}", hasher.finish()))

@@ -6,10 +6,48 @@
 //! directories are an error. So a copied or moved run never reads the files of another, and two runs in one session
 //! have different variables.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use trace::{ANALYSIS_DIR, Problem, Run, Table, View, ViewSource, Writer};
+use trace::{ANALYSIS_DIR, Run, Table, View, ViewSource, Writer, rank_tables};
+
+use crate::Error;
+
+/// The files of a run, which its views read.
+#[derive(Debug)]
+pub struct RunFiles<'a> {
+    /// The absolute path of the run.
+    directory: PathBuf,
+    /// The Parquet files of each table with their sizes, in the order of their names.
+    tables: BTreeMap<&'static str, Vec<(String, u64)>>,
+    /// Files that the views leave out, by their paths in the run.
+    left_out: &'a BTreeSet<String>,
+}
+
+impl<'a> RunFiles<'a> {
+    /// Lists the files of the run in `directory`, an absolute path.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn list(directory: PathBuf, left_out: &'a BTreeSet<String>) -> Result<Self, Error> {
+        let mut tables = BTreeMap::new();
+        for table in rank_tables() {
+            let files = Run::list_files(&directory, table.name)?.into_iter().filter_map(|(path, bytes)| {
+                let name = path.file_name()?.to_str()?;
+                name.ends_with(".parquet").then(|| (name.to_string(), bytes))
+            });
+            tables.insert(table.name, files.collect());
+        }
+        Ok(Self { directory, tables, left_out })
+    }
+
+    /// The names and sizes of the files of a table that the views read.
+    pub fn of_table(&self, table: &str) -> impl Iterator<Item = &(String, u64)> {
+        let is_read = move |(name, _): &&(String, u64)| !self.left_out.contains(&format!("{table}/{name}"));
+        self.tables.get(table).into_iter().flatten().filter(is_read)
+    }
+}
 
 /// The place and the identity of an analysis.
 pub struct Place<'a> {
@@ -33,9 +71,8 @@ pub fn is_marker(name: &str) -> bool {
 
 const MARKER: &str = "id-";
 
-/// Returns the views over an analysis, and over the run at its absolute path. Without a run, only the tables of the
-/// analysis have views.
-pub fn sql(run: Option<(&Run, &Path)>, place: &Place<'_>) -> String {
+/// Returns the views over an analysis and over the files of its run. Without a run, only the tables of the analysis have views.
+pub fn sql(run: Option<&RunFiles<'_>>, place: &Place<'_>) -> String {
     let writer = Sql { run, place, schema: schema_name(place.root) };
     let mut sql = writer.preamble();
     writer.this_run(&mut sql);
@@ -80,7 +117,7 @@ END FROM named, known, found);
 "#;
 
 struct Sql<'a> {
-    run: Option<(&'a Run, &'a Path)>,
+    run: Option<&'a RunFiles<'a>>,
     place: &'a Place<'a>,
     schema: String,
 }
@@ -103,7 +140,7 @@ impl Sql<'_> {
 
     /// Whether the shards lie in the directory that holds `analysis/`.
     fn is_inside(&self) -> bool {
-        self.run.is_some_and(|(_, path)| path == self.place.root)
+        self.run.is_some_and(|run| run.directory == self.place.root)
     }
 
     /// The statements that find the directory.
@@ -139,7 +176,7 @@ impl Sql<'_> {
             }
             ViewSource::Files(table) => match self.run {
                 None => return,
-                Some((run, _)) => match self.files(run, table) {
+                Some(run) => match self.files(run, table) {
                     Some(files) => self.checked_shards(&format!("read_parquet({files}, union_by_name = true)")),
                     None => empty(table),
                 },
@@ -172,7 +209,9 @@ impl Sql<'_> {
 
     /// A query of shards. If the analysis is in another directory, it fails if their directory holds another run.
     fn checked_shards(&self, files: &str) -> String {
-        let Some((_, path)) = self.run.filter(|_| !self.is_inside()) else { return self.checked(files) };
+        let Some(RunFiles { directory: path, .. }) = self.run.filter(|_| !self.is_inside()) else {
+            return self.checked(files);
+        };
         let manifest = literally(&quote(&path.join(trace::MANIFEST_FILE).display().to_string()));
         let id = quote(&format!("\"{}\"", self.place.run_id));
         let why = quote(&format!("rankscope: {} holds another run than the one that was analysed.", path.display()));
@@ -183,24 +222,20 @@ impl Sql<'_> {
 
     /// The files of a table: a pattern for all shards, or a list of the good shards if some are bad or no pattern can
     /// name them; `None` without shards.
-    fn files(&self, run: &Run, table: &Table) -> Option<String> {
-        let shards: Vec<_> = run.ranks().into_iter().flat_map(|rank| run.shards(rank, table.name).iter()).collect();
+    fn files(&self, run: &RunFiles<'_>, table: &Table) -> Option<String> {
+        let shards: Vec<&str> = run.of_table(table.name).map(|(name, _)| name.as_str()).collect();
         if shards.is_empty() {
             return None;
         }
-        let directory = self.run?.1;
+        let directory = &run.directory;
         let root = literally(&if self.is_inside() { self.root() } else { quote(&directory.display().to_string()) });
-        let concerns_table = |p: &Problem| {
-            let path = p.path.as_ref().filter(|p| p.extension().is_some_and(|e| e == "parquet"));
-            path.and_then(|p| p.parent()?.file_name()?.to_str()).is_some_and(|directory| directory == table.name)
-        };
+        let all = run.tables.get(table.name).map_or(0, Vec::len);
         // In a pattern, DuckDB takes a backslash for a separator of directories.
-        if !run.problems.iter().any(concerns_table) && !directory.to_string_lossy().contains('\\') {
+        if shards.len() == all && !directory.to_string_lossy().contains('\\') {
             return Some(format!("{root} || '/{}/*.parquet'", table.name));
         }
-        let name = |path: &Path| path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_string();
-        let file = |path: &Path| format!("{root} || {}", quote(&format!("/{}/{}", table.name, name(path))));
-        let list: Vec<String> = shards.iter().map(|shard| file(&shard.path)).collect();
+        let file = |name: &&str| format!("{root} || {}", quote(&format!("/{}/{name}", table.name)));
+        let list: Vec<String> = shards.iter().map(file).collect();
         Some(format!("[{}]", list.join(", ")))
     }
 }
@@ -242,6 +277,27 @@ mod tests {
         assert_eq!(name("/runs/2026"), "run_2026");
         assert_eq!(name("/runs/Main"), "run_Main");
         assert_eq!(name("/"), "run_");
+    }
+
+    #[test]
+    fn a_file_that_is_left_out_makes_a_list_of_the_others() {
+        let run = tempfile::tempdir().unwrap();
+        std::fs::create_dir(run.path().join("events")).unwrap();
+        for name in ["rank-00000-0000.parquet", "rank-00000-0001.parquet", "rank-00001-0000.parquet.tmp"] {
+            std::fs::write(run.path().join("events").join(name), "").unwrap();
+        }
+        let read = |left_out: &[&str]| {
+            let left_out = left_out.iter().map(ToString::to_string).collect();
+            let files = RunFiles::list(run.path().into(), &left_out).unwrap();
+            let place = Place { root: run.path(), fingerprint: "0", run_id: "id" };
+            let sql = sql(Some(&files), &place);
+            let view = sql.split("CREATE OR REPLACE VIEW ").find(|view| view.contains(".events_raw AS\n")).unwrap();
+            let names = view.split('\'').filter(|text| text.starts_with("/events/")).map(String::from);
+            names.collect::<Vec<String>>()
+        };
+        assert_eq!(read(&[]), ["/events/*.parquet"]);
+        assert_eq!(read(&["events/rank-00000-0001.parquet"]), ["/events/rank-00000-0000.parquet"]);
+        assert_eq!(read(&["events/rank-00000-0000.parquet", "events/rank-00000-0001.parquet"]), [""; 0]);
     }
 
     #[test]

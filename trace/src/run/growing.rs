@@ -272,6 +272,7 @@ impl Growing {
             manifest: self.manifest.clone(),
             shards: shards.collect(),
             problems: Vec::new(),
+            left_out: Vec::new(),
             is_excerpt: true,
         }
     }

@@ -53,7 +53,7 @@ impl Run {
                     && let Some(shards) = self.shards.get_mut(&(rank, table.clone()))
                 {
                     let left_out: BTreeSet<u32> = group.parts.iter().copied().collect();
-                    shards.retain(|shard| !left_out.contains(&shard.part));
+                    self.left_out.extend(shards.extract_if(.., |shard| left_out.contains(&shard.part)).map(|s| s.path));
                 }
                 self.problems.push(self.fault(rank, &table, fault, group));
             }

@@ -96,6 +96,7 @@ fn another_shard_in_the_place_of_one_is_left_out() {
     fs::copy(events_part(other.path(), 1), events_part(run.path(), 1)).unwrap();
     let why = "the shards are not those that the rank closed: their checksums differ (parts 1)";
     assert_eq!(opened(run.path()), (vec![format!("rows of events 3: {why}")], 6));
+    assert_eq!(Run::open(run.path()).unwrap().left_out, [events_part(run.path(), 1)]);
 }
 
 #[test]
@@ -104,6 +105,7 @@ fn a_further_shard_is_left_out() {
     write_rows(run.path(), &meta(RANK), 3, &events(RANK, 5));
     let why = "the shards are none that the rank closed (parts 3)";
     assert_eq!(opened(run.path()), (vec![format!("rows of events 5: {why}")], 9));
+    assert_eq!(Run::open(run.path()).unwrap().left_out, [events_part(run.path(), 3)]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Snapshots of the summary of a made-up analysis at common terminal widths, and properties of every summary.
 
+use std::collections::BTreeSet;
+
 use expect_test::{Expect, expect_file};
 use trace::{
     BucketTimingRow, ClockFitRow, CriticalPathRow, FindingRow, InstanceRow, JobPathRow, OmissionRow, PathKind,
@@ -34,6 +36,7 @@ fn analysis(ranks: i32) -> Analysis {
         selection: Some("--steps 3..5".into()),
         communication: None,
         communication_by_name: None,
+        left_out_files: BTreeSet::new(),
     };
     let verdict = Verdict {
         kind: VerdictKind::Cause,
