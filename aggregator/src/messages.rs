@@ -11,7 +11,7 @@ use mpi::point_to_point::{Destination, MatchedReceiveVec, Source};
 use mpi::topology::{Communicator, SimpleCommunicator};
 
 /// The shortest and the longest sleep of a process that waits. MPI's own waiting takes a whole core.
-const SLEEPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(5)];
+const SLEEPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
 
 /// The processes of an MPI job. Its drop waits for all of them.
 struct Job {

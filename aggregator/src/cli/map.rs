@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kineto::WindowChoice;
-use trace::{OmissionKind, terminal};
+use trace::{OmissionKind, Run, terminal};
 
 use crate::base::ffi::return_freed_memory;
 use crate::base::units::{bytes, plural};
@@ -18,7 +18,7 @@ use crate::judge::reduce::reduce_shares;
 use crate::model::options::Options;
 use crate::parts::Mapper;
 use crate::parts::contract::ShareManifest;
-use crate::parts::division::{Share, usual_shares};
+use crate::parts::division::{RankBytes, Share, usual_shares};
 use crate::parts::input::MapInput;
 use crate::parts::processes::Job;
 use crate::{Analysis, Error};
@@ -65,7 +65,9 @@ pub(super) fn map_share(
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<(ShareManifest, bool), Error> {
     let options = arguments.analysis.options();
-    let input = open(resolve(arguments.paths.clone())?, arguments.input, &options)?;
+    let input = resolve(arguments.paths.clone())?;
+    let ranks = ranks_of_run(&input)?;
+    let input = open(input, ranks, arguments.input, &options)?;
     let Share { index, of } = arguments.part;
     Mapper::new(&input, &options, arguments.input.choices(), of)?.map(&arguments.out, index, progress)
 }
@@ -82,14 +84,22 @@ fn described(manifest: &ShareManifest) -> String {
     )
 }
 
-/// Opens the input of a map.
-fn open(input: Input, arguments: InputArguments, options: &Options) -> Result<MapInput, Error> {
+/// The ranks of a run with the sizes of their files; nothing for other inputs.
+fn ranks_of_run(input: &Input) -> Result<Vec<RankBytes>, Error> {
+    match input {
+        Input::Run(path) => Ok(Run::list_ranks(path)?.into_iter().collect()),
+        Input::Traces(_) | Input::Snapshots(_) | Input::Exports(_) => Ok(Vec::new()),
+    }
+}
+
+/// Opens the input of a map. `ranks` are those of a run.
+fn open(input: Input, ranks: Vec<RankBytes>, arguments: InputArguments, options: &Options) -> Result<MapInput, Error> {
     match input {
         Input::Run(_) if arguments.window() != WindowChoice::All => {
             let why = "a window of a run is found in the steps of all ranks; use --steps".to_string();
             Err(Error::Option { option: "window", value: "given with parts".into(), why })
         }
-        Input::Run(path) => MapInput::run(path, options, arguments.max_memory_bytes()),
+        Input::Run(path) => MapInput::run(path, ranks, options, arguments.max_memory_bytes()),
         Input::Traces(paths) => MapInput::traces(arguments.open_traces(&paths)?, options),
         Input::Snapshots(paths) => MapInput::snapshots(SnapshotSource::open(&paths)?, options),
         Input::Exports(exports) => MapInput::exports(exports.open(arguments.plan_options())?, options),
@@ -103,7 +113,8 @@ pub(super) fn analyze_by_parts(
     options: &Options,
     parts: &Path,
 ) -> Result<Analysis, Error> {
-    let input = open(input, arguments, options)?;
+    let ranks = ranks_of_run(&input)?;
+    let input = open(input, ranks, arguments, options)?;
     let (shares, before) = map_shares(&input, arguments, options, parts, |_| true)?;
     if before > 0 {
         terminal::say(format_args!("{before} of {} mapped before", plural(shares as usize, "share")));
@@ -142,7 +153,9 @@ pub(super) fn analyze_together(
     options: &Options,
     parts: Option<&Path>,
 ) -> Result<Option<Analysis>, Error> {
-    let input = input.and_then(|input| open(input, arguments, options));
+    // A process whose input cannot be opened must take the message too.
+    let ranks = job.tell_all(|| input.as_ref().map_or(Ok(Vec::new()), ranks_of_run));
+    let input = input.and_then(|input| open(input, ranks?, arguments, options));
     let Some(parts) = parts else {
         let mapped = input.and_then(|input| {
             let mapper = Mapper::new(&input, options, arguments.choices(), job.size())?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use trace::{Manifest, Run, place, rank_tables};
+use trace::{Manifest, place, rank_tables};
 
 use crate::Error;
 use crate::ingest::kineto::KinetoSource;
@@ -32,14 +32,18 @@ enum Kind {
 }
 
 impl MapInput {
-    /// A run. Only the names and sizes of its files are read.
+    /// A run with the ranks of [`trace::Run::list_ranks`].
     ///
     /// # Errors
-    /// The errors of [`Run::open`]; [`Error::NoRank`] or [`Error::NothingSelected`] if no rank is left.
-    pub(crate) fn run(path: PathBuf, options: &Options, max_memory_bytes: Option<u64>) -> Result<Self, Error> {
+    /// The errors of [`trace::Run::open`]; [`Error::NoRank`] or [`Error::NothingSelected`] if no rank is left.
+    pub(crate) fn run(
+        path: PathBuf,
+        ranks: Vec<RankBytes>,
+        options: &Options,
+        max_memory_bytes: Option<u64>,
+    ) -> Result<Self, Error> {
         let manifest = Manifest::read(&path)?;
         let info = RunSource::info_of(&path, &manifest);
-        let ranks = Run::list_ranks(&path)?.into_iter().collect();
         Self { kind: Kind::Run(path), info, max_memory_bytes, ranks }.checked(options)
     }
 
@@ -107,7 +111,7 @@ impl MapInput {
     /// Opens the input with some ranks at least.
     ///
     /// # Errors
-    /// The errors of [`Run::open`].
+    /// The errors of [`trace::Run::open`].
     pub(crate) fn open(&self, is_wanted: impl Fn(i32) -> bool) -> Result<Opened<'_>, Error> {
         Ok(match &self.kind {
             Kind::Run(path) => Opened::Run(Box::new(RunSource::open_ranks(path, is_wanted, self.max_memory_bytes)?)),
