@@ -3,6 +3,8 @@
 //! A new table of the aggregator needs its declaration and the code that fills it. Parquet, JSON, views, documentation
 //! and tests iterate over the declarations: over values by [`Tables::all`], over types by [`visit_analysis_tables`].
 
+use std::ops::Range;
+
 use arrow_array::RecordBatch;
 use serde::Serialize;
 
@@ -34,16 +36,25 @@ pub trait TableRows {
     fn table(&self) -> Table;
     /// Number of rows.
     fn row_count(&self) -> usize;
+    /// Some rows as one batch.
+    ///
+    /// # Errors
+    /// As [`batch_from_rows`].
+    fn slice(&self, rows: Range<usize>) -> Result<RecordBatch, Error>;
     /// The rows as one batch.
     ///
     /// # Errors
     /// As [`batch_from_rows`].
-    fn batch(&self) -> Result<RecordBatch, Error>;
+    fn batch(&self) -> Result<RecordBatch, Error> {
+        self.slice(0..self.row_count())
+    }
     /// Adds the rows of a batch.
     ///
     /// # Errors
     /// As [`rows_from_batch`].
     fn add_batch(&mut self, batch: &RecordBatch) -> Result<(), Error>;
+    /// Makes room for so many more rows, and for no others, if there is the memory.
+    fn reserve_exact(&mut self, rows: usize);
     /// Adds a row of defaults.
     fn push_default(&mut self);
 }
@@ -55,12 +66,16 @@ impl<R: Row> TableRows for Vec<R> {
     fn row_count(&self) -> usize {
         self.len()
     }
-    fn batch(&self) -> Result<RecordBatch, Error> {
-        batch_from_rows(self)
+    fn slice(&self, rows: Range<usize>) -> Result<RecordBatch, Error> {
+        batch_from_rows(&self[rows])
     }
     fn add_batch(&mut self, batch: &RecordBatch) -> Result<(), Error> {
         self.extend(rows_from_batch::<R>(batch)?);
         Ok(())
+    }
+    fn reserve_exact(&mut self, rows: usize) {
+        // Without it, the list grows as rows come.
+        let _ = self.try_reserve_exact(rows);
     }
     fn push_default(&mut self) {
         self.push(R::default());
@@ -136,9 +151,9 @@ macro_rules! declare_tables {
 
             /// Adds the rows of `other` after these, table by table.
             pub fn append(&mut self, other: Self) {
-                // A list that becomes the whole table is not copied.
+                // A list that becomes the whole table is not copied, unless there is room for it.
                 $(
-                    match self.$table.is_empty() {
+                    match self.$table.capacity() == 0 {
                         true => self.$table = other.$table,
                         false => self.$table.extend(other.$table),
                     }

@@ -1,7 +1,7 @@
 //! Reads the shares in a directory. A share that is missing or damaged is listed, and the others are read.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -114,6 +114,7 @@ impl Waiting for OtherTables<'_> {
         drop(paths.read);
         give_back_freed_memory();
         let mut tables = Tables::default();
+        reserve(&mut tables, self.chunks.iter().map(|(_, chunk)| chunk), is_late_table);
         for (share, chunk) in &self.chunks {
             match read_chunk(&*self.files, *share, chunk, is_late_table) {
                 Ok(rows) => tables.append(rows.tables),
@@ -251,6 +252,7 @@ impl<'a> Shares<'a> {
             omissions,
             left_out_files: BTreeSet::new(),
         };
+        reserve(&mut shares.tables, manifests.iter().flat_map(|manifest| &manifest.chunks), |table| !is_other(table));
         let mut shapes = CollectiveShapes::default();
         manifests.into_iter().for_each(|manifest| shares.read(manifest, &mut shapes));
         Ok(shares)
@@ -274,6 +276,19 @@ impl<'a> Shares<'a> {
                 Err(error) => self.omissions.push(unreadable("parts of ranks", &chunk, &error)),
             }
         }
+    }
+}
+
+/// Makes room for the rows of some tables of chunks: lists that grow by doubling take up to twice their memory.
+fn reserve<'a>(tables: &mut Tables, chunks: impl Iterator<Item = &'a Chunk>, is_wanted: impl Fn(&str) -> bool) {
+    let mut rows: BTreeMap<&str, u64> = BTreeMap::new();
+    for file in chunks.flat_map(|chunk| &chunk.files).filter(|file| is_wanted(&file.table)) {
+        let sum = rows.entry(&file.table).or_default();
+        *sum = sum.saturating_add(file.rows);
+    }
+    for table in tables.all_mut() {
+        let rows = rows.get(table.table().name).copied().unwrap_or(0);
+        table.reserve_exact(usize::try_from(rows).unwrap_or(usize::MAX));
     }
 }
 

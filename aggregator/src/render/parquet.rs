@@ -91,9 +91,7 @@ fn fingerprint(fresh: &Path, analysis: &Analysis, run: Option<&views::RunFiles<'
 
 fn write_tables(tables: &Tables, directory: &Path, run_id: &str) -> Result<(), Error> {
     for rows in tables.all() {
-        let table = rows.table();
-        let path = directory.join(format!("{}.parquet", table.name));
-        write_table(&path, &table, run_id, &[rows.batch()?])?;
+        write_table(&directory.join(format!("{}.parquet", rows.table().name)), run_id, rows)?;
     }
     Ok(())
 }

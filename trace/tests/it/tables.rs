@@ -75,7 +75,7 @@ fn files_carry_the_descriptions_of_their_columns() {
         common::write_rows(run.path(), &common::meta(rank), part, &common::events(rank, 3));
     }
     let table = run.path().join("table.parquet");
-    write_table(&table, &EventRow::table(), "id", &[batch_from_rows(&common::events(0, 3)).unwrap()]).unwrap();
+    write_table(&table, "id", &common::events(0, 3)).unwrap();
     for path in [shard_path(run.path(), "events", 0, 0), table] {
         let field = field(&path);
         assert_eq!(field.metadata().get("unit").map(String::as_str), Some("ns"));
@@ -229,9 +229,8 @@ fn a_projection_reads_only_what_is_named() {
 fn the_analysis_may_be_written_again_but_a_shard_may_not() {
     let run = tempfile::tempdir().unwrap();
     let path = run.path().join(ANALYSIS_DIR).join("findings.parquet");
-    let batch = || batch_from_rows(&[FindingRow::default()]).unwrap();
     for _ in 0..2 {
-        write_table(&path, &FindingRow::table(), "test", &[batch()]).unwrap();
+        write_table(&path, "test", &vec![FindingRow::default()]).unwrap();
     }
 
     common::write_rows(run.path(), &common::meta(0), 0, &common::events(0, 3));
