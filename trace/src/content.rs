@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use arrow_array::RecordBatch;
-use parquet::basic::{Compression, ZstdLevel};
+use parquet::basic::Compression;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use serde::{Deserialize, Serialize};
@@ -59,7 +59,9 @@ pub fn encode_content(
     let pairs = pairs.into_iter().map(|(key, value)| KeyValue::new(key.to_string(), value));
     let pairs: Vec<KeyValue> = pairs.chain(described.then(|| descriptions(table))).collect();
     let (rows, mut bytes) = (batch.num_rows() as u64, Vec::new());
-    let content = (&[batch][..], Compression::ZSTD(ZstdLevel::default()));
+    // Parts have many short columns, which are read once: making a compressor and a decompressor of zstd for each of them takes
+    // longer than their bytes do.
+    let content = (&[batch][..], Compression::SNAPPY);
     let xxh3 = encode(&mut bytes, Path::new(table.name), table, &pairs, content, &one_by_one)?;
     Ok((ContentFile { table: table.name.into(), xxh3, rows, bytes: bytes.len() as u64 }, bytes))
 }

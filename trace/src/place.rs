@@ -115,7 +115,8 @@ pub fn entries(directory: &Path) -> io::Result<Vec<Entry>> {
             fs::read_dir(directory)?.map(entry).collect::<io::Result<Vec<_>>>()?
         }
     };
-    entries.sort();
+    // They have one directory, so that bytes order them as parts of paths do, and faster.
+    entries.sort_unstable_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
     Ok(entries)
 }
 
