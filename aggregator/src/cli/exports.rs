@@ -171,12 +171,13 @@ impl Exports {
                 continue;
             }
             if is_directory {
-                // A run is analyzed alone.
-                let searched = match is_run(&path) {
+                let inside = match is_run(&path) {
+                    // A run is analyzed alone.
+                    Ok(true) => continue,
                     Ok(false) => self.search(&path, depth + 1, searched),
-                    is_run => is_run.map(|_| false),
+                    Err(error) => Err(error),
                 };
-                match searched {
+                match inside {
                     Ok(found) => has_traces |= found,
                     Err(error) => self.unreadable.push((path, error.to_string())),
                 }

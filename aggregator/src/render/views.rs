@@ -34,8 +34,8 @@ impl<'a> RunFiles<'a> {
         let mut tables = BTreeMap::new();
         for table in rank_tables() {
             let files = Run::list_files(&directory, table.name)?.into_iter().filter_map(|(path, bytes)| {
-                let name = path.file_name()?.to_str()?;
-                name.ends_with(".parquet").then(|| (name.to_string(), bytes))
+                let name = path.file_name()?.to_string_lossy();
+                name.ends_with(".parquet").then(|| (name.into_owned(), bytes))
             });
             tables.insert(table.name, files.collect());
         }
