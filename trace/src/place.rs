@@ -65,7 +65,7 @@ pub fn kind(path: &Path) -> io::Result<Kind> {
 /// # Errors
 /// The error of the file system or of the object store.
 pub fn is_file(path: &Path) -> io::Result<bool> {
-    Ok(matches!(kind_if_there(path)?, Some(Kind::File { .. })))
+    leads_to(path, |kind| matches!(kind, Kind::File { .. }))
 }
 
 /// Whether a path leads to a directory.
@@ -73,15 +73,25 @@ pub fn is_file(path: &Path) -> io::Result<bool> {
 /// # Errors
 /// The error of the file system or of the object store.
 pub fn is_directory(path: &Path) -> io::Result<bool> {
-    Ok(kind_if_there(path)? == Some(Kind::Directory))
+    leads_to(path, |kind| kind == Kind::Directory)
+}
+
+fn leads_to(path: &Path, is_wanted: impl Fn(Kind) -> bool) -> io::Result<bool> {
+    match kind_if_there(path) {
+        // There is nothing below a file.
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(false),
+        found => Ok(found?.is_some_and(is_wanted)),
+    }
 }
 
 /// [`kind`]; `None` if there is nothing.
-fn kind_if_there(path: &Path) -> io::Result<Option<Kind>> {
+///
+/// # Errors
+/// The error of the file system or of the object store.
+pub fn kind_if_there(path: &Path) -> io::Result<Option<Kind>> {
     match kind(path) {
-        Ok(kind) => Ok(Some(kind)),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
-        Err(error) => Err(error),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
     }
 }
 

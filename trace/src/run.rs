@@ -6,7 +6,7 @@ mod parts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 pub use growing::Growing;
@@ -82,8 +82,8 @@ impl Run {
             let path = path.to_path_buf();
             move |source| Error::Io { path, source }
         };
-        let why = match found(path).map_err(io(path))? {
-            Some(Kind::Directory) => match found(&path.join(MANIFEST_FILE)).map_err(io(path))? {
+        let why = match place::kind_if_there(path).map_err(io(path))? {
+            Some(Kind::Directory) => match place::kind_if_there(&path.join(MANIFEST_FILE)).map_err(io(path))? {
                 Some(Kind::File { .. }) => None,
                 _ => Some(format!("it has no {MANIFEST_FILE}")),
             },
@@ -145,7 +145,7 @@ impl Run {
         };
         let mut files = Vec::with_capacity(entries.len());
         for entry in entries {
-            let bytes = match found(&entry.path).map_err(io)? {
+            let bytes = match place::kind_if_there(&entry.path).map_err(io)? {
                 Some(Kind::File { bytes }) => bytes,
                 // A part that a recorder closed meanwhile has another name now.
                 Some(Kind::Directory | Kind::Other) | None => 0,
@@ -319,14 +319,6 @@ impl Run {
             self.left_out.push(path.into());
         }
         self.problems.push(Problem { kind: OmissionKind::Lost, path: Some(path.into()), rank, what, amount, why });
-    }
-}
-
-/// What a path leads to; `None` if there is nothing.
-fn found(path: &Path) -> io::Result<Option<Kind>> {
-    match place::kind(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        found => found.map(Some),
     }
 }
 
