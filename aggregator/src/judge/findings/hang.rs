@@ -73,13 +73,13 @@ pub(crate) fn unfinished_in_words(row: &UnfinishedRow) -> String {
 }
 
 /// Makes a collective from which ranks are missing the headline. How fast the steps before it were is the lesser question. A recording
-/// that was cut may show ranks that were stopped one after the other, so it keeps a verdict that names a rank.
+/// that was cut may show ranks that were stopped one after the other, so it keeps a verdict that names a rank, unless that may be chance.
 pub(crate) fn take_headline(analysis: &mut Analysis) {
     let Some(row) = analysis.tables.unfinished_collectives.first().filter(|row| !row.rows_lost) else { return };
     let missing = row.missing.clone().unwrap_or_default();
     let verdict = &analysis.verdict;
     let was_cut = !analysis.facts.recording_was_cut.is_empty();
-    let names_rank = !verdict.causes.is_empty() || !verdict.suspects.is_empty();
+    let names_rank = !verdict.causes.is_empty() || !verdict.suspects.is_empty() && !verdict.within_variation;
     if missing.is_empty() || was_cut && names_rank {
         return;
     }
@@ -146,5 +146,9 @@ mod tests {
         let cause = verdict(VerdictKind::Cause, &[1], "SLOW RANK 1");
         assert_eq!(hung(cause.clone(), &[0]).verdict.kind, VerdictKind::Cause);
         assert_eq!(hung(cause, &[]).verdict.kind, VerdictKind::Hung);
+        let suspect = Verdict { suspects: vec![1], ..verdict(VerdictKind::Undecided, &[], "UNDECIDED: rank 1") };
+        assert_eq!(hung(suspect.clone(), &[0]).verdict.kind, VerdictKind::Undecided);
+        let by_chance = Verdict { within_variation: true, ..suspect };
+        assert_eq!(hung(by_chance, &[0]).verdict.title, "HUNG OR STOPPED: rank 2");
     }
 }
