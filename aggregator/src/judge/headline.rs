@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use trace::{Reason, StandsOn, StragglerRow, Verdict as RankVerdict, Word};
 
+pub(crate) use self::level::all_ranks_of;
 use self::level::level;
 use crate::base::stats::lower_median;
 use crate::base::units::{ns, plural, ranks_named, spoken_z};

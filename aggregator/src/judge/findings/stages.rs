@@ -17,31 +17,59 @@ use trace::{FindingRow, Level, Severity};
 use crate::base::stats::lower_median;
 use crate::base::units::{ns, ranks_named};
 use crate::judge::findings::{finding, saving, step_rows};
-use crate::judge::headline::share_of_step;
+use crate::judge::headline::{all_ranks_of, share_of_step};
 use crate::model::analysis::{Analysis, Verdict, VerdictKind};
 
 /// The least excess of the first or the last stage, in percent of a step. They differ by the embedding and the loss.
-const LEAST_PCT: f64 = 15.0;
+const LEAST_PCT: f64 = 10.0;
 /// The least excess of a stage between others, which do the same work.
 const LEAST_BETWEEN_PCT: f64 = 5.0;
 
-/// The stage that works longest.
-struct Longest {
-    /// Ascending.
-    ranks: Vec<i32>,
-    /// Its work in a step, and the median of the other stages: of those between others, if it is one.
+/// The stages that work longer than the others.
+struct Longer {
+    /// The ranks of each, ascending; the stage that works longest comes first.
+    stages: Vec<Vec<i32>>,
+    /// Of the stage that works longest, its work in a step, and the median of the other stages: of those between others, if it is
+    /// one.
     work_ns: i64,
     usual_ns: i64,
-    /// By how much it works longer than the next one: its removal saves no more of a step.
+    /// By how much that stage works longer than each of the rest: no change of these stages saves more of a step.
     saving_ns: i64,
-    /// The number of stages.
-    stages: usize,
+    /// The number of all stages.
+    of: usize,
     least_pct: f64,
 }
 
-/// The stage that works longest, if it exceeds the others by enough.
-fn longest(analysis: &Analysis) -> Option<Longest> {
+/// The stages that exceed the others by enough; `None` if the one that works longest does not.
+fn longer(analysis: &Analysis) -> Option<Longer> {
     let stages = stages(analysis)?;
+    let step_ns = analysis.verdict.step_ns.filter(|ns| *ns > 0)?;
+    let works = works(&stages, analysis)?;
+    // Stages are in the order of their lowest ranks, which is that of the layers in the usual layouts.
+    let is_between = |at: usize| at > 0 && at + 1 < works.len();
+    let mut order: Vec<usize> = (0..works.len()).collect();
+    order.sort_by_key(|at| std::cmp::Reverse(works[*at]));
+    let first = *order.first()?;
+    let others = || order.iter().copied().filter(|at| *at != first);
+    let alike = others().filter(|at| is_between(*at)).map(|at| works[at]);
+    let (usual_ns, least_pct) = match lower_median(alike).filter(|_| is_between(first)) {
+        Some(ns) => (ns, LEAST_BETWEEN_PCT),
+        None => (lower_median(others().map(|at| works[at]))?, LEAST_PCT),
+    };
+    let is_long = |at: &&usize| (works[**at] - usual_ns) as f64 >= least_pct / 100.0 * step_ns as f64;
+    let (long, rest): (Vec<&usize>, Vec<&usize>) = order.iter().partition(is_long);
+    (!long.is_empty()).then(|| Longer {
+        stages: long.iter().map(|at| stages[**at].iter().copied().collect()).collect(),
+        work_ns: works[first],
+        usual_ns,
+        saving_ns: works[first] - rest.first().map_or(usual_ns, |at| works[**at]),
+        of: stages.len(),
+        least_pct,
+    })
+}
+
+/// The work of each stage in a step; `None` if that of one is unknown.
+fn works(stages: &[BTreeSet<i32>], analysis: &Analysis) -> Option<Vec<i64>> {
     let mut work_ns: BTreeMap<(i32, Option<i32>), i64> = BTreeMap::new();
     for row in step_rows(analysis) {
         // Of a rank's devices, the one that works most. A device that idles outside of communication waits for its own host.
@@ -52,39 +80,30 @@ fn longest(analysis: &Analysis) -> Option<Longest> {
     let of_stage = |stage: &BTreeSet<i32>| {
         lower_median(work_ns.iter().filter(|((rank, _), _)| stage.contains(rank)).map(|(_, ns)| *ns))
     };
-    let works: Vec<i64> = stages.iter().map(of_stage).collect::<Option<_>>()?;
-    let (at, work_ns) = works.iter().copied().enumerate().max_by_key(|(_, ns)| *ns)?;
-    let others = || works.iter().enumerate().filter(|(other, _)| *other != at);
-    // Stages are in the order of their lowest ranks, which is that of the layers in the usual layouts.
-    let is_between = |at: usize| at > 0 && at + 1 < works.len();
-    let alike = others().filter(|(other, _)| is_between(*other) == is_between(at)).map(|(_, ns)| *ns);
-    let (usual_ns, least_pct) = match lower_median(alike).filter(|_| is_between(at)) {
-        Some(ns) => (ns, LEAST_BETWEEN_PCT),
-        None => (lower_median(others().map(|(_, ns)| *ns))?, LEAST_PCT),
-    };
-    let step_ns = analysis.verdict.step_ns.filter(|ns| *ns > 0)?;
-    let is_long = (work_ns - usual_ns) as f64 >= least_pct / 100.0 * step_ns as f64;
-    let next_ns = others().map(|(_, ns)| *ns).max()?;
-    is_long.then(|| Longest {
-        ranks: stages[at].iter().copied().collect(),
-        work_ns,
-        usual_ns,
-        saving_ns: work_ns - next_ns,
-        stages: stages.len(),
-        least_pct,
-    })
+    stages.iter().map(of_stage).collect()
 }
 
-/// The finding about the stage that works longest.
+/// The finding about the stages that work longer.
 pub(super) fn imbalance(analysis: &Analysis) -> Option<FindingRow> {
-    longest(analysis).map(|longest| longest.finding())
+    longer(analysis).map(|longer| longer.finding())
 }
 
-impl Longest {
+impl Longer {
+    /// All ranks of these stages, ascending.
+    fn ranks(&self) -> Vec<i32> {
+        let mut ranks = self.stages.concat();
+        ranks.sort_unstable();
+        ranks
+    }
+
     fn finding(&self) -> FindingRow {
+        let (these, work) = match self.stages.len() {
+            1 => ("stage", "works"),
+            _ => ("stages", "work up to"),
+        };
         let title = format!(
-            "the pipeline's stage of {} works {} longer in a step than the other stages: {} instead of {}",
-            ranks_named(&self.ranks),
+            "the pipeline's {these} of {} {work} {} longer in a step than the other stages: {} instead of {}",
+            ranks_named(&self.ranks()),
             ns(self.work_ns - self.usual_ns),
             ns(self.work_ns),
             ns(self.usual_ns)
@@ -92,20 +111,20 @@ impl Longest {
         let evidence = format!(
             "wall_ns − exposed_comm_ns, lower medians over the ranks and steps of each of {} stages; threshold {} % of a step \
              (this program's); a stage is the ranks that do the same work",
-            self.stages, self.least_pct
+            self.of, self.least_pct
         );
-        let suggestion = match self.ranks.len() {
-            1 => {
+        let suggestion = match self.stages.as_slice() {
+            [ranks] if ranks.len() == 1 => {
                 "move layers to other stages; if its layers are no more than theirs, look at this rank: no other has its role"
             }
-            _ => "move layers to other stages; if its layers are no more than theirs, look at its devices",
+            _ => "move layers to other stages; if there are no more layers than in these, look at the devices",
         };
         saving(self.saving_ns, finding(Severity::Warning, title, ("step_breakdown", evidence), suggestion))
     }
 }
 
-/// Makes a stage that works longer than the others the headline, if no rank is suspected. Whether its layers are more or its devices
-/// are slower, no other rank shows.
+/// Makes stages that work longer than the others the headline, if no rank is suspected. Whether they have more layers or slower
+/// devices, no other rank shows.
 pub(crate) fn take_headline(analysis: &mut Analysis) {
     let verdict = &analysis.verdict;
     let names_no_rank = match verdict.kind {
@@ -113,19 +132,24 @@ pub(crate) fn take_headline(analysis: &mut Analysis) {
         VerdictKind::Undecided => verdict.suspects.is_empty(),
         VerdictKind::Cause | VerdictKind::Nothing | VerdictKind::Hung => false,
     };
-    let Some(stage) = longest(analysis).filter(|_| names_no_rank) else { return };
-    let (named, step_ns) = (ranks_named(&stage.ranks), verdict.step_ns);
-    let finding = stage.finding();
-    let share = share_of_step(stage.saving_ns, step_ns);
+    let Some(longer) = longer(analysis).filter(|_| names_no_rank) else { return };
+    let (ranks, step_ns) = (longer.ranks(), verdict.step_ns);
+    let finding = longer.finding();
+    let share = share_of_step(longer.saving_ns, step_ns);
+    let place = all_ranks_of(&ranks, &analysis.facts.identities);
+    let place =
+        place.map_or(String::new(), |(_, _, what)| format!(" They are all the ranks {what}, which may be slow."));
     analysis.verdict = Verdict {
         kind: VerdictKind::Undecided,
         level: Some(Level::Stage.into()),
-        doubt: Some("no rank of another stage does the same work: it may have more layers, or slower devices".into()),
+        doubt: Some(
+            "no rank of another stage does the same work: more layers or slower devices may be the reason".into(),
+        ),
         step_ns,
         exposed_wait_ns: verdict.exposed_wait_ns,
-        sentence: format!("{}. No rank slows the others of its stage.", finding.title),
-        title: format!("UNEVEN STAGES: {named}"),
-        cost: Some(format!("at most {}{share}", ns(stage.saving_ns))),
+        sentence: format!("{}. No rank slows the others of its stage.{place}", finding.title),
+        title: format!("UNEVEN STAGES: {}", ranks_named(&ranks)),
+        cost: Some(format!("at most {}{share}", ns(longer.saving_ns))),
         location: Some(finding.title.to_string()),
         action: Some(finding.suggestion.to_string()),
         ..Verdict::default()
@@ -170,6 +194,8 @@ fn stages(analysis: &Analysis) -> Option<Vec<BTreeSet<i32>>> {
 mod tests {
     use trace::{PipelineRow, StepBreakdownRow};
 
+    use crate::model::analysis::RankIdentity;
+
     use super::*;
 
     /// Stages of two ranks.
@@ -202,18 +228,38 @@ mod tests {
         );
         assert_eq!(found.saving_ns, Some(300));
         assert_eq!(imbalance(&pipeline(&[300, 300, 300, 610])), None, "rank 3 alone is slow");
-        assert_eq!(imbalance(&pipeline(&[300, 300, 400, 400])), None, "below the threshold");
+        assert_eq!(imbalance(&pipeline(&[300, 300, 399, 399])), None, "below the threshold");
     }
 
     #[test]
     fn a_stage_between_others_is_compared_with_those_that_do_its_work() {
-        let found = longest(&pipeline(&[300, 300, 310, 310, 380, 380, 450, 450])).map(|longest| longest.ranks);
+        let found = longer(&pipeline(&[300, 300, 310, 310, 350, 350, 400, 400])).map(|longer| longer.stages);
         assert_eq!(found, None, "the last stage has the loss");
-        let found = longest(&pipeline(&[300, 300, 310, 310, 380, 380, 350, 350])).unwrap();
-        assert_eq!((found.ranks, found.usual_ns, found.saving_ns), (vec![4, 5], 310, 30));
-        assert!(longest(&pipeline(&[200, 200, 310, 310, 350, 350, 200, 200])).is_none(), "40 of 1000 ns are too few");
-        let three = longest(&pipeline(&[300, 300, 400, 400, 300, 300]));
+        let found = longer(&pipeline(&[300, 300, 310, 310, 380, 380, 350, 350])).unwrap();
+        assert_eq!((found.ranks(), found.usual_ns, found.saving_ns), (vec![4, 5], 310, 30));
+        assert!(longer(&pipeline(&[200, 200, 310, 310, 350, 350, 200, 200])).is_none(), "40 of 1000 ns are too few");
+        let three = longer(&pipeline(&[300, 300, 390, 390, 300, 300]));
         assert!(three.is_none(), "no other stage is between two");
+    }
+
+    /// The ranks of a host are two stages: more layers and a slow host look alike.
+    #[test]
+    fn several_stages_may_be_all_ranks_of_a_host() {
+        let mut analysis = pipeline(&[300, 300, 310, 310, 380, 380, 370, 370]);
+        analysis.verdict.kind = VerdictKind::Balanced;
+        let identity = |rank| RankIdentity { rank, host: Some(format!("node{}", rank / 4)), ..RankIdentity::default() };
+        analysis.facts.identities = (0..8).map(identity).collect();
+        take_headline(&mut analysis);
+        let verdict = &analysis.verdict;
+        assert_eq!(
+            (&*verdict.title, verdict.cost.as_deref()),
+            ("UNEVEN STAGES: ranks 4–7", Some("at most 70 ns (7 % of a step)"))
+        );
+        assert_eq!(
+            verdict.sentence,
+            "the pipeline's stages of ranks 4–7 work up to 70 ns longer in a step than the other stages: 380 ns instead of 310 ns. \
+             No rank slows the others of its stage. They are all the ranks of host node1, which may be slow."
+        );
     }
 
     #[test]

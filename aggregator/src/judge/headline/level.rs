@@ -21,30 +21,41 @@ pub(super) struct Found {
 pub(super) fn level(causes: &[&StragglerRow], identities: &[RankIdentity]) -> Option<Found> {
     let first = causes.first()?;
     let ranks: BTreeSet<i32> = causes.iter().map(|row| row.rank).collect();
-    let shares = |place: fn(&RankIdentity) -> Option<&String>| {
-        let known: Vec<(i32, &String)> = identities.iter().filter_map(|i| Some((i.rank, place(i)?))).collect();
-        let (_, of_first) = known.iter().find(|(rank, _)| *rank == first.rank)?;
-        let sharing: BTreeSet<i32> = known.iter().filter(|(_, p)| p == of_first).map(|(rank, _)| *rank).collect();
-        (sharing == ranks && sharing.len() < known.len()).then(|| (*of_first).clone())
-    };
-    let all: Vec<i32> = ranks.iter().copied().collect();
-    let shared =
-        |what: String| format!(" {} are all the ranks {what}, and no other rank is slow.", capital(&ranks_named(&all)));
+    let ranks: Vec<i32> = ranks.into_iter().collect();
     let found = |level| Found { level, place: None, sentence: String::new() };
-    let at = |level, place, sentence| Found { level, place: Some(place), sentence };
     Some(match (first.slow_comm_id, ranks.len()) {
         (Some(_), _) => found(Level::Communicator),
         (None, 1) if first.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Transfers) => found(Level::Link),
         (None, 1) => found(Level::Rank),
-        _ => match (shares(|i| i.host.as_ref()), shares(|i| i.device_name.as_ref())) {
-            // A host that is the only one with its model of device is slow by that.
-            (_, Some(model)) => {
-                at(Level::DeviceModel, model.clone(), shared(format!("with devices of the model {model}")))
-            }
-            (Some(host), None) => at(Level::Host, host.clone(), shared(format!("of host {host}"))),
-            (None, None) => found(Level::Several),
-        },
+        _ => all_ranks_of(&ranks, identities).map_or(found(Level::Several), |(level, place, what)| {
+            let named = capital(&ranks_named(&ranks));
+            let sentence = format!(" {named} are all the ranks {what}, and no other rank is slow.");
+            Found { level, place: Some(place), sentence }
+        }),
     })
+}
+
+/// The host or the model of device all of whose ranks these are, and no others: its level, its name, and `of host node1`. `ranks`
+/// ascend.
+pub(crate) fn all_ranks_of(ranks: &[i32], identities: &[RankIdentity]) -> Option<(Level, String, String)> {
+    let shared = |place: fn(&RankIdentity) -> Option<&String>| {
+        let known: Vec<(i32, &String)> = identities.iter().filter_map(|i| Some((i.rank, place(i)?))).collect();
+        let (_, of_first) = known.iter().find(|(rank, _)| ranks.first() == Some(rank))?;
+        let sharing: Vec<i32> = known.iter().filter(|(_, p)| p == of_first).map(|(rank, _)| *rank).collect();
+        (sharing == ranks && sharing.len() < known.len()).then(|| (*of_first).clone())
+    };
+    match (shared(|i| i.host.as_ref()), shared(|i| i.device_name.as_ref())) {
+        // A host that is the only one with its model of device is slow by that.
+        (_, Some(model)) => {
+            let what = format!("with devices of the model {model}");
+            Some((Level::DeviceModel, model, what))
+        }
+        (Some(host), None) => {
+            let what = format!("of host {host}");
+            Some((Level::Host, host, what))
+        }
+        (None, None) => None,
+    }
 }
 
 fn capital(words: &str) -> String {
