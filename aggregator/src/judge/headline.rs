@@ -22,6 +22,8 @@ use crate::model::thresholds::Thresholds;
 pub(crate) struct Found {
     /// A delay that is another rank's in each step.
     pub moving: Option<Moving>,
+    /// The ranks that show the typical work, where most ranks are slow.
+    pub usual: Vec<i32>,
     /// By how much a step would be shorter without all causes, if they are several.
     pub together: Option<Together>,
 }
@@ -75,6 +77,9 @@ pub(crate) fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresho
         (VerdictKind::Nothing, _) | (_, None) => nothing(tables, facts),
         (_, Some(row)) => sentence(&verdict, row, rivals.get(1..).unwrap_or_default(), (facts, accumulates), t),
     };
+    if row.is_some() && matches!(kind, VerdictKind::Cause | VerdictKind::Undecided) {
+        verdict.sentence.push_str(&most_are_slow(&found.usual));
+    }
     let level = level(&causes, &facts.identities);
     if let Some(level) = &level {
         verdict.level = Some(level.level.into());
@@ -88,12 +93,7 @@ pub(crate) fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresho
     let about = lines::About { row, rivals, level: level.as_ref(), facts, kernels: &tables.kernel_stats };
     lines::fill(&mut verdict, &about, t);
     if names_no_rank && verdict.action.is_none() {
-        let what = if moving.is_some() {
-            "compare the inputs of the late steps, and look for programs that run beside the ranks"
-        } else {
-            "record more steps; collective_waits says for each step which rank was waited for"
-        };
-        verdict.action = Some(what.into());
+        verdict.action = Some(advice_without_rank(moving.is_some()).into());
     }
     verdict
 }
@@ -143,6 +143,22 @@ fn waits(tables: &Tables, facts: &Facts, step_ns: Option<i64>) -> Waits {
     let is_uneven = share(longest_ns - per_step(all.least_ns())) >= SCATTERED_WAITS_PCT;
     let series = || all.ns.iter().map(|of_rank| of_rank.iter().map(|ns| *ns as f64).collect()).collect::<Vec<_>>();
     Waits { longest, pct: share(longest_ns), is_long: is_uneven && differ(&series(), step_ns.unwrap_or(0)) }
+}
+
+/// What to do about waits that are no rank's fault.
+fn advice_without_rank(is_moving: bool) -> &'static str {
+    match is_moving {
+        true => "compare the inputs of the late steps, and look for programs that run beside the ranks",
+        false => "record more steps; collective_waits says for each step which rank was waited for",
+    }
+}
+
+/// The sentence that names the ranks which show the typical work; empty where most ranks do.
+fn most_are_slow(usual: &[i32]) -> String {
+    if usual.is_empty() {
+        return String::new();
+    }
+    format!(" Most ranks that do this work are slow: {} show how long it takes.", ranks_named(usual))
 }
 
 /// The sentence for a run some of whose ranks wait longer than others, but for no single rank.

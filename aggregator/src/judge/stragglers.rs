@@ -48,6 +48,7 @@ mod shares;
 mod stages;
 mod standing;
 mod transfers;
+mod usual;
 mod variation;
 
 use std::sync::Arc;
@@ -118,6 +119,8 @@ pub struct Stragglers {
     pub together: Option<Together>,
     /// A delay that moves from rank to rank.
     pub moving: Option<Moving>,
+    /// The ranks that show the typical work, ascending, if most of the ranks that do the same work as these are slow; else none.
+    pub usual: Vec<i32>,
     /// Steps and collectives that could not be used, with the reason.
     pub omissions: Vec<OmissionRow>,
 }

@@ -269,3 +269,18 @@ fn causes_that_hide_each_other_cost_something_together() {
     let wanted = "Also slow: rank 5 (8.00 ms). Without all of them, a step would be 24.0 ms shorter.";
     assert!(beside.starts_with("rank 2 slows every step by 16.0 ms") && beside.ends_with(wanted), "{beside}");
 }
+
+#[test]
+fn the_ranks_that_show_the_work_are_named_if_most_are_slow() {
+    let tables = Tables {
+        stragglers: [0, 1, 2, 3, 4].map(|rank| slow(rank, if rank < 2 { "ok" } else { "cause" }, 0)).into(),
+        step_breakdown: vec![step()],
+        collective_instances: vec![InstanceRow { step: Some(3), error_ns: Some(0), ..Default::default() }],
+        ..Tables::default()
+    };
+    let facts = Facts { ranks: (0..5).collect(), ..Facts::default() };
+    let found = Found { usual: vec![0, 1], ..Found::default() };
+    let sentence = verdict(&tables, &found, &facts, &Thresholds::default()).sentence;
+    let wanted = " Most ranks that do this work are slow: ranks 0–1 show how long it takes.";
+    assert!(sentence.contains(wanted), "{sentence}");
+}

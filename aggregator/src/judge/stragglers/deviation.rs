@@ -7,6 +7,7 @@
 
 use crate::base::stats::{MEDIAN_SE_PER_MEAN_SE, at_least, median, robust_sigma, robust_sigma_by_place};
 use crate::judge::stragglers::outliers::{is_positive, upper_outliers};
+use crate::judge::stragglers::usual::Usual;
 
 /// The distance of one rank from the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -58,20 +59,30 @@ impl Deviation {
 ///
 /// If exactly two ranks have values, `series` must hold the signed differences between them. Then the variation comes
 /// from the rank's own steps, because the other rank's series holds the same numbers with the other sign.
-pub(super) fn deviations(series: &[Vec<f64>]) -> Vec<Option<Deviation>> {
-    deviations_beside(series, None)
+///
+/// Each rank is compared with the other usual ranks.
+pub(super) fn deviations(series: &[Vec<f64>], usual: &Usual) -> Vec<Option<Deviation>> {
+    deviations_beside(series, None, usual)
 }
 
 /// The same. `is_slow` says of each rank whether it is known to be slow; else the outliers are.
-pub(super) fn deviations_beside(series: &[Vec<f64>], is_slow: Option<&[bool]>) -> Vec<Option<Deviation>> {
+pub(super) fn deviations_beside(
+    series: &[Vec<f64>],
+    is_slow: Option<&[bool]>,
+    usual: &Usual,
+) -> Vec<Option<Deviation>> {
     let medians: Vec<Option<f64>> = series.iter().map(|v| median(v.iter().copied())).collect();
     let compared = medians.iter().flatten().count();
-    let outliers = upper_outliers(&medians);
+    let outliers = upper_outliers(&medians, usual.slow);
+    let Usual { is_usual, .. } = usual;
     let is_slow = is_slow.unwrap_or(&outliers);
-    let pool = if compared > 2 { Pool::of(series) } else { Pool::default() };
-    let extremes = Extremes::of(medians.iter().flatten().copied());
+    let pooled: Vec<&[f64]> =
+        series.iter().zip(is_usual).map(|(v, is_usual)| if *is_usual { &v[..] } else { &[] }).collect();
+    let pool = if compared > 2 { Pool::of(&pooled) } else { Pool::default() };
+    let extremes =
+        Extremes::of(medians.iter().zip(is_usual).filter(|(_, is_usual)| **is_usual).filter_map(|(m, _)| *m));
     // Slow ranks are no example of how often a usual rank is slow: of a job's two hosts, one may be slow.
-    let of_slow = series.iter().zip(is_slow).filter(|(_, is_slow)| **is_slow).flat_map(|(values, _)| values);
+    let of_slow = pooled.iter().zip(is_slow).filter(|(_, is_slow)| **is_slow).flat_map(|(values, _)| *values);
     let mut of_slow: Vec<f64> = of_slow.copied().collect();
     of_slow.sort_unstable_by(f64::total_cmp);
     let deviation_of = |rank: usize| {
@@ -93,9 +104,10 @@ pub(super) fn deviations_beside(series: &[Vec<f64>], is_slow: Option<&[bool]>) -
                 let limit = center + (own_median - center) / 2.0;
                 let mut usual = (others.len() - others.count(|v| v <= limit), others.len());
                 if is_slow[rank] {
-                    let own_over = own.iter().filter(|v| **v > limit).count();
+                    // The others are without the rank's own values already.
+                    let own_over = pooled[rank].iter().filter(|v| **v > limit).count();
                     let over = of_slow.len() - of_slow.partition_point(|v| *v <= limit);
-                    usual = (usual.0 + own_over - over, usual.1 + own.len() - of_slow.len());
+                    usual = (usual.0 + own_over - over, usual.1 + pooled[rank].len() - of_slow.len());
                 }
                 let deviation = against(own, own_median, (center, sigma), usual);
                 // The excess is the distance from the lower median of the ranks. Of three ranks, that is one of the two
@@ -158,9 +170,9 @@ struct Others<'a> {
 }
 
 impl Pool {
-    fn of(series: &[Vec<f64>]) -> Self {
+    fn of(series: &[&[f64]]) -> Self {
         let ranked =
-            |(rank, values): (usize, &Vec<f64>)| values.iter().map(move |value| (*value, rank)).collect::<Vec<_>>();
+            |(rank, values): (usize, &&[f64])| values.iter().map(move |value| (*value, rank)).collect::<Vec<_>>();
         let mut all: Vec<(f64, usize)> = series.iter().enumerate().flat_map(ranked).collect();
         all.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let mut own: Vec<Vec<Own>> = series.iter().map(|values| Vec::with_capacity(values.len())).collect();
@@ -253,7 +265,8 @@ mod tests {
     proptest! {
         #[test]
         fn the_others_are_all_values_without_those_of_the_rank(series in series(), limit in -7..7_i32) {
-            let (pool, limit) = (Pool::of(&series), f64::from(limit));
+            let pooled: Vec<&[f64]> = series.iter().map(Vec::as_slice).collect();
+            let (pool, limit) = (Pool::of(&pooled), f64::from(limit));
             for rank in 0..series.len() {
                 let others = series.iter().enumerate().filter(|(r, _)| *r != rank).flat_map(|(_, v)| v);
                 let others: Vec<f64> = others.copied().collect();
@@ -284,10 +297,24 @@ mod tests {
     fn slow_ranks_are_no_example_of_usual_ones() {
         let rank = |excess: f64| (0..6).map(|step| excess + f64::from(step % 3)).collect::<Vec<f64>>();
         let series: Vec<Vec<f64>> = (0..8).map(|at| rank(if at < 4 { 0.0 } else { 100.0 })).collect();
-        let chance = |is_slow: &[bool]| deviations_beside(&series, Some(is_slow))[5].unwrap().chance;
+        let chance = |is_slow: &[bool]| deviations_beside(&series, Some(is_slow), &Usual::all(8))[5].unwrap().chance;
         let half: Vec<bool> = (0..8).map(|at| at >= 4).collect();
         assert!(chance(&half) < 1e-8, "{}", chance(&half));
         assert!(chance(&[false; 8]) > 1e-3, "{}", chance(&[false; 8]));
+    }
+
+    #[test]
+    fn each_rank_is_compared_with_the_usual_ones() {
+        let rank = |excess: f64| (0..6).map(|step| excess + f64::from(step % 3)).collect::<Vec<f64>>();
+        let series: Vec<Vec<f64>> = [0.0, 100.0, 100.0, 1.0, 100.0].map(rank).into();
+        let usual = Usual { is_usual: vec![true, false, false, true, false], slow: 3 };
+        let is_slow: Vec<bool> = usual.is_usual.iter().map(|is_usual| !is_usual).collect();
+        let of = |rank: usize, usual: &Usual| deviations_beside(&series, Some(&is_slow), usual)[rank].unwrap();
+        let (found, fast) = (of(1, &usual), of(0, &usual));
+        assert_eq!((found.effect_ns, found.spread_ns), (99.5, 0.5));
+        assert!(found.chance < 1e-6, "{}", found.chance);
+        assert_eq!(fast.effect_ns, -1.0, "rank 3 is the other one");
+        assert_eq!(of(1, &Usual::all(5)).effect_ns, 49.5, "half of the others are slow");
     }
 
     /// To copy and sort the others for each rank would take 10¹⁰ values.
@@ -296,7 +323,7 @@ mod tests {
         let mut series: Vec<Vec<f64>> =
             (0..100_000).map(|rank| vec![f64::from(rank % 7), f64::from(rank % 5)]).collect();
         series[7] = vec![1e6, 1e6];
-        let found = deviations(&series);
+        let found = deviations(&series, &Usual::all(series.len()));
         let outliers: Vec<usize> = (0..found.len()).filter(|rank| found[*rank].is_some_and(|d| d.outlier)).collect();
         assert_eq!(outliers, [7]);
         assert_eq!(found[7].map(|d| d.effect_ns), Some(1e6 - 2.0));

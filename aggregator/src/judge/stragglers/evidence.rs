@@ -8,6 +8,7 @@ use trace::Text;
 use crate::base::stats::median;
 use crate::judge::stragglers::deviation::{Deviation, deviations};
 use crate::judge::stragglers::per_step::PerStep;
+use crate::judge::stragglers::usual::Usual;
 use crate::measure::own_time::OwnTime;
 use crate::model::thresholds::Thresholds;
 
@@ -66,6 +67,7 @@ pub(super) struct Ranges<'a> {
     parts: &'a [&'a OwnTime],
     per_step: PerStep,
     thresholds: &'a Thresholds,
+    usual: &'a Usual,
     /// For each rank and compared step, the position of the step in the part.
     rows: Vec<Vec<Option<usize>>>,
     /// For each range, the ranks that have it, ascending, each with the position of the range in its part.
@@ -86,8 +88,13 @@ pub(super) struct Compared {
 }
 
 impl<'a> Ranges<'a> {
-    /// The ranges of `parts` in `steps`.
-    pub(super) fn of(parts: &'a [&'a OwnTime], steps: &[i32], per_step: PerStep, thresholds: &'a Thresholds) -> Self {
+    /// The ranges of `parts` in `steps`. Ranks are compared with the usual ones.
+    pub(super) fn of(
+        (parts, usual): (&'a [&'a OwnTime], &'a Usual),
+        steps: &[i32],
+        per_step: PerStep,
+        thresholds: &'a Thresholds,
+    ) -> Self {
         let rows = parts.iter().map(|p| step_rows(p, steps)).collect();
         let mut positions: BTreeMap<RangeKey<'a>, Vec<(usize, usize)>> = BTreeMap::new();
         for (rank, part) in parts.iter().enumerate().filter(|_| !steps.is_empty()) {
@@ -96,7 +103,7 @@ impl<'a> Ranges<'a> {
                 positions.entry(key).or_default().push((rank, at));
             }
         }
-        let mut ranges = Self { parts, per_step, thresholds, rows, positions, left_out: 0 };
+        let mut ranges = Self { parts, per_step, thresholds, usual, rows, positions, left_out: 0 };
         ranges.keep_longest(VALUES_MAX / (parts.len() * steps.len()).max(1));
         ranges
     }
@@ -126,9 +133,9 @@ impl<'a> Ranges<'a> {
             at[*rank] = Some(*position);
         }
         let selves: Vec<Vec<Option<i64>>> = (0..self.parts.len()).map(|rank| self.self_times(rank, at[rank])).collect();
-        let (excess_ns, normal_ns) = above_others(&selves);
+        let (excess_ns, normal_ns) = above_others(&selves, &self.usual.is_usual);
         let series: Vec<Vec<f64>> = excess_ns.iter().map(|steps| steps.iter().flatten().copied().collect()).collect();
-        let deviations = deviations(&series);
+        let deviations = deviations(&series, self.usual);
         let evidence = |rank: usize| {
             let range = at[rank].map(|i| &self.parts[rank].ranges[i]);
             let noise_ns = normal_ns[rank] * self.thresholds.range_noise_pct / 100.0;
@@ -191,16 +198,17 @@ fn step_rows(part: &OwnTime, steps: &[i32]) -> Vec<Option<usize>> {
     steps.iter().map(|step| part.steps.binary_search_by_key(step, |s| s.step).ok()).collect()
 }
 
-/// For each rank and step, its value above the lower median of the other ranks in that step; and for each rank, the median
-/// of these lower medians over steps.
-pub(super) fn above_others(values: &[Vec<Option<i64>>]) -> (Vec<Vec<Option<f64>>>, Vec<f64>) {
+/// For each rank and step, its value above the lower median of the other usual ranks in that step; and for each rank, the median of
+/// these lower medians over steps.
+pub(super) fn above_others(values: &[Vec<Option<i64>>], is_usual: &[bool]) -> (Vec<Vec<Option<f64>>>, Vec<f64>) {
     let steps = values.first().map_or(0, Vec::len);
     let mut above = vec![vec![None; steps]; values.len()];
     let mut normal = vec![Vec::with_capacity(steps); values.len()];
     let mut sorted: Vec<(i64, usize)> = Vec::with_capacity(values.len());
     for step in 0..steps {
         sorted.clear();
-        sorted.extend(values.iter().enumerate().filter_map(|(rank, v)| Some((v[step]?, rank))));
+        let known = || values.iter().enumerate().filter_map(|(rank, v)| Some((v[step]?, rank)));
+        sorted.extend(known().filter(|(_, rank)| is_usual[*rank]));
         sorted.sort_unstable();
         let Some(others) = sorted.len().checked_sub(1).filter(|&n| n > 0) else { continue };
         // The lower median without one element: the element at `middle`, or the next one if the removed element is at
@@ -208,6 +216,11 @@ pub(super) fn above_others(values: &[Vec<Option<i64>>]) -> (Vec<Vec<Option<f64>>
         let middle = (others - 1) / 2;
         for (place, &(value, rank)) in sorted.iter().enumerate() {
             let (other, _) = sorted[if place <= middle { middle + 1 } else { middle }];
+            above[rank][step] = Some((value - other) as f64);
+            normal[rank].push(other as f64);
+        }
+        let (other, _) = sorted[others / 2];
+        for (value, rank) in known().filter(|(_, rank)| !is_usual[*rank]) {
             above[rank][step] = Some((value - other) as f64);
             normal[rank].push(other as f64);
         }
@@ -233,13 +246,14 @@ mod tests {
         };
         let parts = [part(0, &[("a", 5), ("b", 4), ("c", 1)]), part(1, &[("b", 2), ("d", 3)])];
         let (parts, thresholds): (Vec<&OwnTime>, _) = (parts.iter().collect(), Thresholds::default());
-        let mut ranges = Ranges::of(&parts, &[1], PerStep::of(&parts), &thresholds);
+        let usual = Usual::all(2);
+        let mut ranges = Ranges::of((&parts, &usual), &[1], PerStep::of(&parts), &thresholds);
         assert_eq!((ranges.positions.len(), ranges.left_out), (4, 0));
         ranges.keep_longest(2);
         let names: Vec<_> = ranges.positions.keys().map(|(name, _)| name.unwrap()).collect();
         assert_eq!((names, ranges.left_out), (vec!["a", "b"], 2));
         assert!(
-            Ranges::of(&parts, &[], PerStep::of(&parts), &thresholds).positions.is_empty(),
+            Ranges::of((&parts, &usual), &[], PerStep::of(&parts), &thresholds).positions.is_empty(),
             "no step, nothing to compare"
         );
     }

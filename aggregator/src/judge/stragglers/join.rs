@@ -1,6 +1,6 @@
 //! Joins each instance with the own stretches of its ranks, in global time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 use trace::{OmissionRow, Op, Word};
@@ -9,6 +9,7 @@ use crate::base::stats::lower_median;
 use crate::judge::stragglers::ToGlobal;
 use crate::judge::stragglers::kin::Kin;
 use crate::judge::stragglers::stages::stages;
+use crate::judge::stragglers::usual::Usual;
 use crate::measure::own_time::OwnTime;
 use crate::model::{Barrier, Instance};
 
@@ -142,6 +143,8 @@ pub(super) struct Join {
     pub(super) instances: Vec<Joined>,
     /// For each rank, its stage of the pipeline. Ranks of one stage do the same work.
     pub(super) stages: Vec<usize>,
+    /// The ranks whose work counts for that of a typical rank.
+    pub(super) usual: Usual,
     /// The instances before which ranks do the same work.
     pub(super) kin: Kin,
     /// For each rank and each of its stretches, the position in `instances`.
@@ -214,7 +217,8 @@ impl Join {
         });
         let stages = stages(&joined, &has_unmatched.collect::<Vec<bool>>());
         let kin = Kin::of(&joined, &stages);
-        let mut join = Self { instances: joined, stages, kin, positions, omissions: lost_members(lost) };
+        let usual = Usual::all(parts.len());
+        let mut join = Self { instances: joined, stages, usual, kin, positions, omissions: lost_members(lost) };
         for (rank, part) in parts.iter().enumerate() {
             join.roll(rank, part);
         }
@@ -239,6 +243,13 @@ impl Join {
                 }
             }
         }
+    }
+
+    /// The ranks that show the typical work of a stage most of whose ranks are slow.
+    pub(super) fn faster_group(&self) -> impl Iterator<Item = usize> {
+        let slow = (0..self.stages.len()).filter(|rank| !self.usual.is_usual[*rank]);
+        let stages: BTreeSet<usize> = slow.map(|rank| self.stages[rank]).collect();
+        (0..self.stages.len()).filter(move |rank| self.usual.is_usual[*rank] && stages.contains(&self.stages[*rank]))
     }
 
     /// Arrivals, apart for each stage.

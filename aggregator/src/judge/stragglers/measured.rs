@@ -45,14 +45,15 @@ pub(super) struct Measured<'a> {
 impl Measured<'_> {
     /// How far the own excess of each rank stands out, and whether that is known by collectives, because there are few steps.
     fn medians(&self, series: &[Vec<f64>], step_ns: i64, t: &Thresholds) -> (Medians, bool) {
+        let slow = self.join.usual.slow;
         if self.excess.steps.len() < t.min_steps {
             let pieces = Excess::by_collective(self.join, self.parts.len(), self.per_step);
             let by_collective = Medians::over_collectives(&series_of(&pieces), self.excess.steps.len(), step_ns);
             if let Some(medians) = by_collective {
-                return (medians, true);
+                return (medians.with_slow(slow), true);
             }
         }
-        (Medians::over_steps(series, step_ns), false)
+        (Medians::over_steps(series, step_ns).with_slow(slow), false)
     }
 
     /// By how much the delay of each rank that stands out may be off, at 95 %: by as much as its excess in what the verdict
@@ -111,7 +112,7 @@ impl Measured<'_> {
     /// The case of a rank in the steps in which it is late.
     fn case_in_steps(&self, delayed: Delayed, suffered_ns: &dyn Fn(usize) -> i64, t: &Thresholds) -> Case {
         let excess = self.excess.only(&delayed.at);
-        let ranges = Ranges::of(self.parts, &excess.steps, self.per_step, t);
+        let ranges = Ranges::of((self.parts, &self.join.usual), &excess.steps, self.per_step, t);
         let case =
             Measured { excess: &excess, ranges: &ranges, ..*self }.cases(suffered_ns, t).swap_remove(delayed.rank);
         let occasion =
@@ -257,13 +258,13 @@ impl Measured<'_> {
     /// The case of each rank; `suffered_ns` is a rank's wait for other ranks, per step.
     pub(super) fn cases(&self, suffered_ns: &dyn Fn(usize) -> i64, t: &Thresholds) -> Vec<Case> {
         let Self { parts, excess, ranges, per_step, .. } = *self;
-        let step_ns = lower_median(parts.iter().flat_map(|p| p.steps.iter().map(|s| s.dur_ns))).unwrap_or(0);
+        let step_ns = step_ns(parts);
         let series = series_of(&excess.ns);
         let (medians, by_collectives) = self.medians(&series, step_ns, t);
         let standings = medians.standings();
-        let busy = busy_excess(parts, &excess.steps, per_step);
+        let busy = busy_excess((parts, &self.join.usual.is_usual), &excess.steps, per_step);
         let is_slow: Vec<bool> = standings.iter().map(|standing| *standing == Standing::Certain).collect();
-        let owns = deviations_beside(&series, Some(&is_slow));
+        let owns = deviations_beside(&series, Some(&is_slow), &self.join.usual);
         let least_effect_ns = |part: &OwnTime| {
             let error_ns = if part.has_device { t.device_error_ns } else { t.host_error_ns };
             (t.min_effect_pct / 100.0 * step_ns as f64).max(t.min_effect_errors * error_ns as f64)
@@ -290,6 +291,11 @@ impl Measured<'_> {
         };
         ranges.best(&least_range_ns).into_iter().enumerate().map(case).collect()
     }
+}
+
+/// The median length of a step.
+pub(super) fn step_ns(parts: &[&OwnTime]) -> i64 {
+    lower_median(parts.iter().flat_map(|p| p.steps.iter().map(|s| s.dur_ns))).unwrap_or(0)
 }
 
 /// A range, and the excess of one rank in it by step.
@@ -355,14 +361,18 @@ impl<'a> Shown<'a> {
 
 /// The device work within own stretches above that of the other ranks, by rank and step; in a job without devices, the time
 /// of operators. `None` if no rank recorded any.
-fn busy_excess(parts: &[&OwnTime], steps: &[i32], per_step: PerStep) -> Option<Vec<Vec<Option<f64>>>> {
+fn busy_excess(
+    (parts, is_usual): (&[&OwnTime], &[bool]),
+    steps: &[i32],
+    per_step: PerStep,
+) -> Option<Vec<Vec<Option<f64>>>> {
     let has_device = parts.iter().any(|p| p.has_device);
     let busy = |p: &OwnTime, step: &i32| {
         let row = p.steps.binary_search_by_key(step, |s| s.step).ok()?;
         (p.has_device == has_device).then(|| per_step.ns(p.steps[row].busy_ns))
     };
     let values: Vec<Vec<Option<i64>>> = parts.iter().map(|p| steps.iter().map(|s| busy(p, s)).collect()).collect();
-    parts.iter().any(|p| p.has_work).then(|| above_others(&values).0)
+    parts.iter().any(|p| p.has_work).then(|| above_others(&values, is_usual).0)
 }
 
 /// By how much transfers exceed typical ones: (position of the instance, position of the rank) to ns.

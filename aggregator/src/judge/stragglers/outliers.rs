@@ -13,13 +13,13 @@ use crate::base::stats::student_quantile;
 /// Each run has one test per rank, of a median over several steps. Eight clean ranks therefore give a false outlier in
 /// less than one of a hundred runs, before any other condition.
 ///
-/// With fewer than three values the spread is unknown, and no value is an outlier.
-pub(super) fn upper_outliers(values: &[Option<f64>]) -> Vec<bool> {
+/// With fewer than three values the spread is unknown, and no value is an outlier. Less than half of the ranks can be outliers, or
+/// `slow` ranks, if these are more than half.
+pub(super) fn upper_outliers(values: &[Option<f64>], slow: usize) -> Vec<bool> {
     let mut sorted: Vec<(f64, usize)> = values.iter().enumerate().filter_map(|(i, v)| Some(((*v)?, i))).collect();
     sorted.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
     let n = sorted.len();
-    // At most half of the ranks can be outliers.
-    let most = n.saturating_sub(1) / 2;
+    let most = if slow > n / 2 { slow.min(n.saturating_sub(2)) } else { n.saturating_sub(1) / 2 };
     let rough = rough_distances(&sorted, most);
     let passes = |&i: &usize| {
         let rest = &sorted[i..];
@@ -108,7 +108,7 @@ mod tests {
 
     fn positions(values: &[f64]) -> Vec<usize> {
         let values: Vec<Option<f64>> = values.iter().copied().map(Some).collect();
-        (0..values.len()).filter(|&i| upper_outliers(&values)[i]).collect()
+        (0..values.len()).filter(|&i| upper_outliers(&values, 0)[i]).collect()
     }
 
     #[test]
@@ -118,17 +118,20 @@ mod tests {
         assert_eq!(positions(&[&noise[..], &[9.0]].concat()), [6]);
         assert_eq!(positions(&[&[9.0], &noise[..], &[8.0]].concat()), [0, 7]);
         assert_eq!(positions(&[&noise[..], &[-9.0]].concat()), [] as [usize; 0], "a fast rank is no straggler");
+        let most = [0.1, 9.0, 9.1, -0.1, 9.2, 8.9, 9.0].map(Some);
+        assert!(!upper_outliers(&most, 0).contains(&true));
+        assert_eq!(upper_outliers(&most, 5), [false, true, true, false, true, true, true]);
     }
 
     /// The exact sums of all candidates would take 10¹⁰ additions.
     #[test]
     fn many_ranks_take_little_time() {
         let mut values: Vec<Option<f64>> = (0..200_000).map(|rank| Some(f64::from(rank))).collect();
-        assert!(!upper_outliers(&values).contains(&true));
+        assert!(!upper_outliers(&values, 0).contains(&true));
         values[7] = Some(1e9);
-        assert_eq!(upper_outliers(&values).iter().position(|is_outlier| *is_outlier), Some(7));
+        assert_eq!(upper_outliers(&values, 0).iter().position(|is_outlier| *is_outlier), Some(7));
         values[8..].fill(Some(100.0));
-        let equal = upper_outliers(&values);
+        let equal = upper_outliers(&values, 0);
         assert_eq!((equal[7], equal.iter().filter(|is_outlier| **is_outlier).count()), (true, 1));
     }
 
@@ -150,7 +153,7 @@ mod tests {
         assert_eq!(positions(&[0.0, 1.0, 50.0]), [2]);
         assert_eq!(positions(&[0.0, 50.0]), [] as [usize; 0]);
         assert_eq!(positions(&[3.0, 3.0, 3.1]), [2], "the other values do not vary");
-        assert_eq!(upper_outliers(&[Some(0.0), None, Some(1.0), Some(50.0)]), [false, false, false, true]);
+        assert_eq!(upper_outliers(&[Some(0.0), None, Some(1.0), Some(50.0)], 0), [false, false, false, true]);
         assert!(is_positive(&[30.0, 31.0, 29.0]) && !is_positive(&[3.0, -1.0, 4.0]) && !is_positive(&[3.0]));
     }
 

@@ -11,11 +11,12 @@ use crate::judge::stragglers::excess::Excess;
 use crate::judge::stragglers::job_path::job_path;
 use crate::judge::stragglers::join::{Join, Joined, by_rank};
 use crate::judge::stragglers::last::Last;
-use crate::judge::stragglers::measured::{Measured, Shown};
+use crate::judge::stragglers::measured::{Measured, Shown, step_ns};
 use crate::judge::stragglers::per_step::PerStep;
 use crate::judge::stragglers::replay::Replay;
 use crate::judge::stragglers::replayed::Replayed;
 use crate::judge::stragglers::rows::{JudgedRanks, LeftOut, omissions, step_rows, wait_rows};
+use crate::judge::stragglers::usual::usual;
 use crate::judge::stragglers::{ClockError, PathOf, Stragglers, ToGlobal, transfers};
 use crate::measure::own_time::OwnTime;
 use crate::model::Instance;
@@ -50,7 +51,7 @@ pub(crate) fn reduce_replayed<K>(
     own_time.iter_mut().for_each(|own_time| own_time.stretches = Vec::new());
     let parts = by_rank(&own_time);
     let charges = Charges::of(&join, parts.len());
-    let ranges = Ranges::of(&parts, &excess.steps, per_step, thresholds);
+    let ranges = Ranges::of((&parts, &join.usual), &excess.steps, per_step, thresholds);
     let replayed = Replayed::of(replay, &parts, &join.stages, per_step);
     let replay = &replayed.replay;
     let alone_ns = replay.alone_ns();
@@ -97,6 +98,7 @@ pub(crate) fn reduce_replayed<K>(
         before_recording_ns: charges.before_recording_ns,
         together: measured.together_ns(replay, &verdicts, (&works, &transfers.slow)).map(|ns| judged.together(ns)),
         moving,
+        usual: join.faster_group().map(|rank| parts[rank].rank).collect(),
         omissions: omissions(&join, &excess, &parts, &left_out),
         ..Stragglers::default()
     };
@@ -126,9 +128,13 @@ impl Followed {
         thresholds: &Thresholds,
     ) -> Self {
         let parts = by_rank(own_time);
-        let join = Join::of(&parts, instances, to_global);
+        let mut join = Join::of(&parts, instances, to_global);
         let per_step = PerStep::of(&parts);
-        let excess = Excess::of(&join, parts.len(), per_step);
+        let mut excess = Excess::of(&join, parts.len(), per_step);
+        join.usual = usual(&excess, &join.stages, step_ns(&parts));
+        if join.usual.is_usual.contains(&false) {
+            excess = Excess::of(&join, parts.len(), per_step);
+        }
         let counted = CountedSteps::of(&join, &excess, thresholds.min_steps);
         let replay = Replay::of(&join, &parts, &counted.steps, thresholds.max_queue_gap_ns);
         let clock_error_ns: Vec<Option<i64>> = parts.iter().map(|p| clock_error_ns(p.rank, p.has_device)).collect();

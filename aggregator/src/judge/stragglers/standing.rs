@@ -57,6 +57,8 @@ pub(super) struct Medians {
     freedom: usize,
     /// The variance τ² between equal ranks.
     between: f64,
+    /// The number of ranks that may be slow. Half of all ranks may always be.
+    slow: usize,
 }
 
 /// The standing of each rank by the values of its steps. If exactly two ranks have values, these must be the signed
@@ -116,7 +118,12 @@ impl Medians {
     }
 
     fn new(estimates: Vec<Option<Estimate>>, freedom: usize, step_ns: i64) -> Self {
-        Self { estimates, freedom, between: (RANK_SIGMA * step_ns as f64).powi(2) }
+        Self { estimates, freedom, between: (RANK_SIGMA * step_ns as f64).powi(2), slow: 0 }
+    }
+
+    /// The same medians, of which so many may stand out.
+    pub(super) fn with_slow(self, slow: usize) -> Self {
+        Self { slow, ..self }
     }
 
     /// The standing of each rank.
@@ -133,7 +140,7 @@ impl Medians {
                     let error_ns = pair_error_ns(first.variance, self.freedom, self.between, p / 2.0);
                     usize::from(first.center_ns > error_ns)
                 }
-                _ => largest_passing(&sorted, self.between, p),
+                _ => largest_passing(&sorted, self.slow.max(sorted.len() / 2), self.between, p),
             };
             sorted[..outliers].iter().for_each(|(_, rank)| found[*rank] = standing);
         }
@@ -230,10 +237,8 @@ fn correlation(values: &[f64]) -> Option<f64> {
     (squares > 0.0).then(|| found + (1.0 + 3.0 * found) / values.len() as f64)
 }
 
-/// The largest i for which the i-th of `sorted`, which descends, stands out from all smaller ones. At most half of the ranks
-/// stand out.
-fn largest_passing(sorted: &[(Estimate, usize)], between: f64, p: f64) -> usize {
-    let most = sorted.len() / 2;
+/// The largest i, up to `most`, for which the i-th of `sorted`, which descends, stands out from all smaller ones.
+fn largest_passing(sorted: &[(Estimate, usize)], most: usize, between: f64, p: f64) -> usize {
     let p = p / sorted.len() as f64;
     let mut passing = 0;
     // Welford's sums over the smaller ones.

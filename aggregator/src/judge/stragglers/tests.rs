@@ -14,3 +14,4 @@ mod replay;
 mod stages;
 mod standing;
 mod transfers;
+mod usual;
