@@ -315,9 +315,9 @@ vocabularies! {
     Level {
         /// One rank.
         Rank = "rank",
-        /// All ranks of a host, and no others.
+        /// All ranks of one or several hosts, and no others.
         Host = "host",
-        /// All ranks with one model of device, and no others.
+        /// All ranks with one or several models of device, and no others.
         DeviceModel = "device_model",
         /// The communication of a communicator.
         Communicator = "communicator",

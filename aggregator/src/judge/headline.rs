@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use trace::{Reason, StandsOn, StragglerRow, Verdict as RankVerdict, Word};
 
-pub(crate) use self::level::all_ranks_of;
+pub(crate) use self::level::Place;
 use self::level::level;
 use crate::base::stats::lower_median;
 use crate::base::units::{ns, plural, ranks_named, spoken_z};

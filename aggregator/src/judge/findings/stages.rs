@@ -17,7 +17,7 @@ use trace::{FindingRow, Level, Severity};
 use crate::base::stats::lower_median;
 use crate::base::units::{ns, ranks_named};
 use crate::judge::findings::{finding, saving, step_rows};
-use crate::judge::headline::{all_ranks_of, share_of_step};
+use crate::judge::headline::{Place, share_of_step};
 use crate::model::analysis::{Analysis, Verdict, VerdictKind};
 
 /// The least excess of the first or the last stage, in percent of a step. They differ by the embedding and the loss.
@@ -136,9 +136,8 @@ pub(crate) fn take_headline(analysis: &mut Analysis) {
     let (ranks, step_ns) = (longer.ranks(), verdict.step_ns);
     let finding = longer.finding();
     let share = share_of_step(longer.saving_ns, step_ns);
-    let place = all_ranks_of(&ranks, &analysis.facts.identities);
-    let place =
-        place.map_or(String::new(), |(_, _, what)| format!(" They are all the ranks {what}, which may be slow."));
+    let place = Place::of(&ranks, &analysis.facts.identities);
+    let place = place.map_or(String::new(), |place| format!(" They are {}, which may be slow.", place.all_ranks()));
     analysis.verdict = Verdict {
         kind: VerdictKind::Undecided,
         level: Some(Level::Stage.into()),

@@ -32,16 +32,15 @@ pub(super) fn fill(verdict: &mut Verdict, about: &About<'_>, t: &Thresholds) {
     }
 }
 
-/// `SLOW RANK 5`, `SLOW HOST node-b`, `UNDECIDED: rank 7`, `BALANCED`, …
+/// `SLOW RANK 5`, `SLOW HOSTS node-a, node-b`, `UNDECIDED: rank 7`, `BALANCED`, …
 fn title(verdict: &Verdict, level: Option<&Level>) -> String {
     let all = |ranks_of: &[i32]| {
         let mut sorted = ranks_of.to_vec();
         sorted.sort_unstable();
         ranks(&sorted)
     };
-    match (verdict.kind, level.map(|level| (level.level, level.place.as_deref()))) {
-        (VerdictKind::Cause, Some((trace::Level::Host, Some(host)))) => format!("SLOW HOST {host}"),
-        (VerdictKind::Cause, Some((trace::Level::DeviceModel, Some(model)))) => format!("SLOW GPU MODEL {model}"),
+    match (verdict.kind, level.map(|level| (level.level, level.place.as_ref()))) {
+        (VerdictKind::Cause, Some((_, Some(place)))) => format!("SLOW {}", place.title()),
         (VerdictKind::Cause, Some((trace::Level::Communicator, _))) => {
             format!("SLOW LINK between ranks {}", all(&verdict.causes))
         }
