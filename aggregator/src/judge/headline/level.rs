@@ -62,10 +62,10 @@ impl Place {
             let is_whole = sharing == ranks && sharing.len() < known.len();
             (is_place && is_whole).then(|| Self { level, names: names.into_iter().cloned().collect() })
         };
-        let host = shared(Level::Host, |i| i.host.as_ref());
         // Hosts that are the only ones with their model of device are slow by that.
         let model = shared(Level::DeviceModel, |i| i.device_name.as_ref());
-        model.or(host)
+        let places = [model, shared(Level::Host, |i| i.host.as_ref())];
+        places.into_iter().flatten().min_by_key(|place| place.names.len() > 1)
     }
 
     /// `HOST node1`, `HOSTS node1, node2`.
@@ -137,6 +137,11 @@ mod tests {
         assert_eq!(of(&[2, 3, 10]), None, "one rank is no host beside others");
         assert_eq!(of(&[2, 3, 6]), None, "rank 7 is not slow");
         assert_eq!(of(&(0..11).collect::<Vec<_>>()), None);
+        let mixed = |i: RankIdentity| RankIdentity { device_name: Some(format!("model {}", i.rank / 2)), ..i };
+        let one_host = |i: RankIdentity| RankIdentity { host: Some(format!("n{}", i.rank / 4)), ..i };
+        let identities: Vec<RankIdentity> = identities.clone().into_iter().map(mixed).map(one_host).collect();
+        let place = Place::of(&[4, 5, 6, 7], &identities).unwrap();
+        assert_eq!(place.title(), "HOST n1", "its two models are nowhere else");
     }
 
     #[test]
