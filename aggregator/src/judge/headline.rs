@@ -145,7 +145,7 @@ fn waits(tables: &Tables, facts: &Facts, step_ns: Option<i64>) -> Waits {
     Waits { longest, pct: share(longest_ns), is_long: is_uneven && differ(&series(), step_ns.unwrap_or(0)) }
 }
 
-/// What to do about waits that are no rank's fault.
+/// The action for a run in which ranks wait, but not for one rank in most steps.
 fn advice_without_rank(is_moving: bool) -> &'static str {
     match is_moving {
         true => "compare the inputs of the late steps, and look for programs that run beside the ranks",

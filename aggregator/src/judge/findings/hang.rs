@@ -73,7 +73,8 @@ pub(crate) fn unfinished_in_words(row: &UnfinishedRow) -> String {
 }
 
 /// Makes a collective from which ranks are missing the headline. How fast the steps before it were is the lesser question. A recording
-/// that was cut may show ranks that were stopped one after the other, so it keeps a verdict that names a rank, unless that may be chance.
+/// that was cut may show ranks that were stopped one after the other, so it keeps a verdict that names a rank,
+/// unless the difference of that rank may be chance.
 pub(crate) fn take_headline(analysis: &mut Analysis) {
     let Some(row) = analysis.tables.unfinished_collectives.first().filter(|row| !row.rows_lost) else { return };
     let missing = row.missing.clone().unwrap_or_default();

@@ -102,10 +102,8 @@ fn for_each_compared(join: &Join, each: &mut dyn FnMut(i32, &[&Arrival], i64)) -
         // The ranks of other stages do other work. One rank alone has no other to be compared with.
         let stages = join.by_stage(instances.iter().flat_map(|instance| &instance.arrivals));
         for arrivals in stages.into_iter().filter(|arrivals| arrivals.len() > 1) {
-            let own_ns = |of: &dyn Fn(usize) -> bool| {
-                lower_median(arrivals.iter().filter(|a| of(a.rank)).filter_map(|a| a.rolled_ns()))
-            };
-            if let Some(median_ns) = own_ns(&|rank| join.usual.is_usual[rank]).or_else(|| own_ns(&|_| true)) {
+            let own_ns = arrivals.iter().filter_map(|a| Some((a.rank, a.rolled_ns()?)));
+            if let Some(median_ns) = lower_median(join.usual.of(own_ns)) {
                 each(step, &arrivals, median_ns);
             }
         }

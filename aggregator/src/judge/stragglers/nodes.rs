@@ -244,11 +244,6 @@ impl<'a> Builder<'a> {
         self.wait_as_others_do(&places, &ready_ns);
     }
 
-    /// Whether the rank of a node shows the work of a typical rank.
-    fn is_usual(&self, at: usize) -> bool {
-        self.join.usual.is_usual[self.nodes[at].rank as usize]
-    }
-
     /// The own time before a node, and before the collectives that were not matched since the one before.
     pub(super) fn own_ns(&self, at: usize) -> i64 {
         self.arrival(at).own_ns().unwrap_or(0).max(0).saturating_add(self.nodes[at].unmatched_ns)
@@ -342,15 +337,15 @@ impl<'a> Builder<'a> {
         let since_begin = self.since_begin_of_step(&alike);
         for alike in alike {
             let known = || alike.iter().map(|at| *at as usize).filter(|at| self.arrival(*at).own_ns().is_some());
-            let has_usual = known().any(|at| self.is_usual(at));
-            let shown = || known().filter(|at| !has_usual || self.is_usual(*at));
-            let mut all_ns: Vec<i64> = shown().map(|at| self.nodes[at].work.own_ns).collect();
+            let works = known().map(|at| (self.nodes[at].rank as usize, (self.nodes[at].waited, self.nodes[at].work)));
+            let works = self.join.usual.of(works);
+            let mut all_ns: Vec<i64> = works.iter().map(|(_, work)| work.own_ns).collect();
             all_ns.sort_unstable();
             let Some(own_ns) = all_ns.get(all_ns.len().saturating_sub(1) / 2).copied() else { continue };
             let is_shown = all_ns.len() >= LEAST_VARYING;
             let sigma_ns = if is_shown { robust_sigma_of_sorted(&all_ns, own_ns).round() as i64 } else { 0 };
             let waiting: Vec<i64> =
-                shown().map(|at| self.nodes[at]).filter(|n| n.waited != NONE).map(|n| n.work.after_ns).collect();
+                works.iter().filter(|(waited, _)| *waited != NONE).map(|(_, work)| work.after_ns).collect();
             // If few of them waited, the others tell nothing about the time after a wait.
             let after_ns = (2 * waiting.len() > all_ns.len()).then(|| lower_median(waiting)).flatten();
             for at in known().collect::<Vec<usize>>() {
@@ -398,9 +393,9 @@ impl<'a> Builder<'a> {
         }
         let mut typical_ns: Vec<Option<i64>> = vec![None; self.nodes.len()];
         for alike in alike.iter().filter(|alike| alike.len() > 1) {
-            let known = || alike.iter().map(|at| *at as usize).filter(|at| self.arrival(*at).own_ns().is_some());
-            let usual_ns = lower_median(known().filter(|at| self.is_usual(*at)).map(|at| since_ns[at]));
-            let median_ns = usual_ns.or_else(|| lower_median(known().map(|at| since_ns[at])));
+            let known = alike.iter().map(|at| *at as usize).filter(|at| self.arrival(*at).own_ns().is_some());
+            let of_ranks = known.map(|at| (self.nodes[at].rank as usize, since_ns[at]));
+            let median_ns = lower_median(self.join.usual.of(of_ranks));
             alike.iter().for_each(|at| typical_ns[*at as usize] = median_ns);
         }
         for (at, node) in self.nodes.iter().enumerate().filter(|(_, node)| has_lane[node.rank as usize]) {

@@ -121,7 +121,7 @@ impl Medians {
         Self { estimates, freedom, between: (RANK_SIGMA * step_ns as f64).powi(2), slow: 0 }
     }
 
-    /// The same medians, of which so many may stand out.
+    /// These medians. More than half of the ranks may stand out, but no more than `slow`.
     pub(super) fn with_slow(self, slow: usize) -> Self {
         Self { slow, ..self }
     }

@@ -39,6 +39,12 @@ impl Usual {
     pub(super) fn all(ranks: usize) -> Self {
         Self { is_usual: vec![true; ranks], slow: ranks / 2 }
     }
+
+    /// The values of the usual ranks among `values`, which hold a rank each; all values if no rank is usual.
+    pub(super) fn of<T>(&self, values: impl Iterator<Item = (usize, T)> + Clone) -> Vec<T> {
+        let usual: Vec<T> = values.clone().filter(|(rank, _)| self.is_usual[*rank]).map(|(_, value)| value).collect();
+        if usual.is_empty() { values.map(|(_, value)| value).collect() } else { usual }
+    }
 }
 
 /// The usual ranks. `excess` is above the lower median of all ranks; `stages` holds the stage of each rank.
@@ -85,7 +91,7 @@ fn faster_group(ranks: &[(f64, usize)], least_ns: f64) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Four steps of 10 µs of ranks with these excesses, each of which varies by some ns, and the number of usual ranks.
+    /// The number of usual ranks in a job of four steps of 10 µs. The excess of each rank varies by some ns between steps.
     fn fast(excess_ns: &[i64]) -> usize {
         let of_rank =
             |(rank, ns): (usize, &i64)| (0..4).map(|step| Some(ns + ((7 * rank + 3 * step) % 5) as i64)).collect();
