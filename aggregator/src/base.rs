@@ -4,5 +4,6 @@
 pub(crate) mod ffi;
 pub mod in_order;
 pub mod intervals;
+pub(crate) mod maybe;
 pub mod stats;
 pub mod units;

@@ -9,6 +9,7 @@ pub(crate) mod headline;
 mod identity;
 mod rank_groups;
 pub mod reduce;
+pub(crate) mod reduced;
 pub(crate) mod roles;
 pub(crate) mod slow_kernels;
 pub(crate) mod step_numbers;

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use fixtures::planted::{self, Plan};
 use fixtures::random::Random;
+use trace::OmissionRow;
 
 use crate::support::{
     AGGREGATOR, Finished, aggregator, copy_directory, files, finish, gloo8, have_mpirun, mpirun, number_of, scratch,
     seed,
 };
+use crate::tables;
 
 /// Files and standard output of an analysis.
 type Result = (Vec<(PathBuf, Vec<u8>)>, String);
@@ -27,6 +29,19 @@ fn map(inputs: &[PathBuf], shares: usize, parts: &Path, options: &[&str], code: 
 
 fn reduce(parts: &Path, out: &Path) -> Finished {
     aggregator(&[Path::new("reduce"), parts, Path::new("-o"), out, Path::new("--json")])
+}
+
+/// Reduces, and prints the short summary: some tables are read only when they are written.
+fn reduce_briefly(parts: &Path, out: &Path) -> Finished {
+    finish(Command::new(AGGREGATOR).arg("reduce").arg(parts).arg("-o").arg(out).env("COLUMNS", WIDE))
+}
+
+/// So many columns that the names of paths change no other line.
+const WIDE: &str = "1000";
+
+/// A summary without the line that names its input.
+fn without_input(summary: &str) -> String {
+    summary.lines().filter(|line| !line.starts_with("More: ")).collect::<Vec<_>>().join("\n")
 }
 
 /// The result of `analyze`, which ends with `code` as every reduction must.
@@ -51,16 +66,20 @@ fn check(inputs: &[PathBuf], place: &Path, options: &[&str], code: i32) {
     // Views are of the shards of a run only where its manifest is.
     let out = if inputs[0].join("run.json").exists() { inputs[0].clone() } else { place.join("out") };
     let expected = analyzed(inputs, &out, options, code);
+    let mut command = Command::new(AGGREGATOR);
+    command.arg("analyze").args(inputs).arg("--out").arg(&out).args(options).env("COLUMNS", WIDE);
+    let brief = finish(&mut command).expect_code(code).stdout;
     let reversed: Vec<PathBuf> = inputs.iter().rev().cloned().collect();
     for shares in [1, 2, 3, 8] {
         let parts = place.join(format!("parts-{shares}"));
         map(if shares > 2 { &reversed } else { inputs }, shares, &parts, options, code);
         let stdout = reduce(&parts, &out).expect_code(code).stdout;
-        assert_same(
-            &(files(&out.join("analysis")), stdout),
-            &expected,
-            &format!("{inputs:?} {options:?} {shares} shares"),
-        );
+        let what = format!("{inputs:?} {options:?} {shares} shares");
+        assert_same(&(files(&out.join("analysis")), stdout), &expected, &what);
+        let stdout = reduce_briefly(&parts, &out).expect_code(code).stdout;
+        assert_eq!(without_input(&stdout), without_input(&brief), "{what}");
+        assert!(brief.lines().count() > 2, "{brief}");
+        assert_same(&(files(&out.join("analysis")), expected.1.clone()), &expected, &what);
     }
 }
 
@@ -180,6 +199,15 @@ fn a_share_that_is_missing_or_damaged_is_a_loss() {
     let finished = reduce(&parts, &out).expect_code(3);
     assert!(finished.stdout.contains("work of ranks on critical paths"), "{}", finished.stdout);
     files_of("path_cuts").for_each(|file| flip_a_bit(&file));
+
+    files_of("op_stats").for_each(|file| flip_a_bit(&file));
+    let finished = reduce(&parts, &out).expect_code(3);
+    assert!(finished.stdout.contains("tables of ranks"), "{}", finished.stdout);
+    let finished = reduce_briefly(&parts, &out).expect_code(3);
+    assert!(finished.stderr.contains("tables of ranks") && finished.stderr.contains("op_stats"), "{}", finished.stderr);
+    let omissions = tables::analysis::<OmissionRow>(&out);
+    assert!(omissions.iter().any(|row| &*row.what == "tables of ranks"), "it was found last: {omissions:?}");
+    files_of("op_stats").for_each(|file| flip_a_bit(&file));
 
     let damaged = files_of("own_stretches").next().unwrap();
     flip_a_bit(&damaged);

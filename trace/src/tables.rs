@@ -57,6 +57,8 @@ pub trait TableRows {
     fn reserve_exact(&mut self, rows: usize);
     /// Adds a row of defaults.
     fn push_default(&mut self);
+    /// Drops all rows, and their memory.
+    fn clear(&mut self);
 }
 
 impl<R: Row> TableRows for Vec<R> {
@@ -79,6 +81,9 @@ impl<R: Row> TableRows for Vec<R> {
     }
     fn push_default(&mut self) {
         self.push(R::default());
+    }
+    fn clear(&mut self) {
+        *self = Vec::new();
     }
 }
 

@@ -14,7 +14,14 @@ pub(crate) fn keep_freed_memory() {
 #[cfg(target_env = "gnu")]
 pub(crate) fn return_freed_memory() {
     set_options(4 * MIB, 8 * MIB, MIB);
+    share_one_arena();
     give_back_freed_memory();
+}
+
+/// Lets all threads that start from now on share one arena: each arena keeps free memory of its own.
+#[cfg(target_env = "gnu")]
+pub(crate) fn share_one_arena() {
+    set_option(libc::M_ARENA_MAX, 1);
 }
 
 /// Gives memory that was freed back to the system, also from between memory in use: where a stage of the reduction has ended.
@@ -35,9 +42,14 @@ fn set_options(mmap_threshold: libc::c_int, trim_threshold: libc::c_int, top_pad
         (libc::M_TOP_PAD, top_pad),
     ];
     for (option, value) in options {
-        // SAFETY: mallopt changes options of the allocator under its own lock. No option changes memory in use.
-        unsafe { libc::mallopt(option, value) };
+        set_option(option, value);
     }
+}
+
+#[cfg(target_env = "gnu")]
+fn set_option(option: libc::c_int, value: libc::c_int) {
+    // SAFETY: mallopt changes options of the allocator under its own lock. No option changes memory in use.
+    unsafe { libc::mallopt(option, value) };
 }
 
 /// Other allocators keep freed memory by themselves.
@@ -47,6 +59,10 @@ pub(crate) fn keep_freed_memory() {}
 /// Other allocators decide by themselves.
 #[cfg(not(target_env = "gnu"))]
 pub(crate) fn return_freed_memory() {}
+
+/// Other allocators decide by themselves.
+#[cfg(not(target_env = "gnu"))]
+pub(crate) fn share_one_arena() {}
 
 /// Other allocators decide by themselves.
 #[cfg(not(target_env = "gnu"))]

@@ -6,15 +6,16 @@ use clap::Args;
 use regex::Regex;
 use trace::terminal::{self, Form};
 
+use crate::Error;
 use crate::cli::analyze::{colour, width};
 use crate::cli::output::text_output;
 use crate::cli::scope_args::{CommunicationArguments, ScopeArguments};
 use crate::cli::thresholds::ThresholdArguments;
+use crate::judge::reduced::Reduced;
 use crate::model::options::Options;
 use crate::render::json;
 use crate::render::shown_ranks::MOST_RANKS;
 use crate::render::summary::{self, TerminalStyle};
-use crate::{Analysis, Error};
 
 /// The options of an analysis.
 #[derive(Debug, Args)]
@@ -65,7 +66,8 @@ pub(super) struct PrintArguments {
 
 impl PrintArguments {
     /// Prints an analysis of `paths`.
-    pub(super) fn print(&self, analysis: &Analysis, paths: &[PathBuf]) -> Result<(), Error> {
+    pub(super) fn print(&self, reduced: &mut Reduced<'_>, paths: &[PathBuf]) -> Result<(), Error> {
+        let analysis = if self.json || self.full { reduced.whole() } else { &reduced.analysis };
         if self.json {
             let most = if self.full { usize::MAX } else { MOST_RANKS };
             return json::render(analysis, most, terminal::stdout(Form::Json));

@@ -8,14 +8,16 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use trace::{place, terminal};
 
+use crate::base::ffi::share_one_arena;
 use crate::cli::analysis_args::{AnalysisArguments, PrintArguments};
 use crate::cli::input::{Input, InputArguments, resolve};
+use crate::cli::reduce::write_away;
 use crate::cli::{Outcome, map};
 use crate::ingest::snapshot::SnapshotSource;
 use crate::ingest::source::Source;
+use crate::judge::reduced::Reduced;
 use crate::model::options::Options;
 use crate::parts::processes::{Job, Join, Received};
-use crate::render::parquet;
 use crate::render::summary::TerminalStyle;
 use crate::{Analysis, Error, analyze};
 
@@ -48,43 +50,43 @@ pub(super) fn run(arguments: Arguments, join: Join) -> Result<Outcome, Error> {
         return run_together(&job, &arguments);
     }
     let mut options = arguments.analysis.options();
-    let (analysis, run) = match (&arguments.resume, resolve(arguments.paths.clone())?) {
+    let (reduced, run) = match (&arguments.resume, resolve(arguments.paths.clone())?) {
         (Some(parts), input) => {
             let run = match &input {
                 Input::Run(path) => Some(path.clone()),
                 Input::Traces(_) | Input::Snapshots(_) | Input::Exports(_) => None,
             };
-            let analysis = map::analyze_by_parts(input, arguments.input, &options, parts)?;
-            (analysis, run)
+            (map::analyze_by_parts(input, arguments.input, &options, parts)?, run)
         }
         (None, Input::Run(path)) => {
             let source = arguments.input.open_run(&path)?;
             arguments.input.select_steps(&source, &mut options.steps)?;
-            (with_progress(&source, &options)?, Some(path))
+            (with_progress(&source, &options)?.into(), Some(path))
         }
-        (None, Input::Traces(paths)) => (with_progress(&arguments.input.open_traces(&paths)?, &options)?, None),
-        (None, Input::Snapshots(paths)) => (with_progress(&SnapshotSource::open(&paths)?, &options)?, None),
+        (None, Input::Traces(paths)) => (with_progress(&arguments.input.open_traces(&paths)?, &options)?.into(), None),
+        (None, Input::Snapshots(paths)) => (with_progress(&SnapshotSource::open(&paths)?, &options)?.into(), None),
         (None, Input::Exports(exports)) => {
-            (with_progress(&exports.open(arguments.input.plan_options())?, &options)?, None)
+            (with_progress(&exports.open(arguments.input.plan_options())?, &options)?.into(), None)
         }
     };
-    finish(&analysis, &arguments, run.as_deref())
+    finish(reduced, &arguments, run.as_deref())
 }
 
 /// Runs the command in one of the processes of an MPI job. Process 0 prints and writes.
 fn run_together(job: &Job, arguments: &Arguments) -> Result<Outcome, Error> {
     let begin = Instant::now();
+    share_one_arena();
     let input = resolve(arguments.paths.clone());
     let run = match &input {
         Ok(Input::Run(path)) => Some(path.clone()),
         _ => None,
     };
     let options = arguments.analysis.options();
-    let Some(analysis) = map::analyze_together(job, input, arguments.input, &options, arguments.resume.as_deref())?
-    else {
+    let finish = |reduced: Reduced<'_>| finish(reduced, arguments, run.as_deref());
+    let parts = arguments.resume.as_deref();
+    let Some(outcome) = map::analyze_together(job, input, arguments.input, &options, parts, finish)? else {
         return Ok(Outcome::Done);
     };
-    let outcome = finish(&analysis, arguments, run.as_deref())?;
     let Received { files, bytes, time } = job.received();
     terminal::say(format_args!(
         "{} processes; messages: {files} files, {:.1} MB, {:.2} s of {:.2} s",
@@ -97,31 +99,31 @@ fn run_together(job: &Job, arguments: &Arguments) -> Result<Outcome, Error> {
 }
 
 /// Prints the analysis and saves it.
-fn finish(analysis: &Analysis, arguments: &Arguments, run: Option<&Path>) -> Result<Outcome, Error> {
+fn finish(mut reduced: Reduced<'_>, arguments: &Arguments, run: Option<&Path>) -> Result<Outcome, Error> {
     // The result is printed even if it cannot be saved.
-    arguments.print.print(analysis, &arguments.paths)?;
-    if let Some(note) = save(analysis, arguments, run)? {
+    arguments.print.print(&mut reduced, &arguments.paths)?;
+    if let Some(note) = save(&mut reduced, arguments, run)? {
         // If stderr is closed, the message is lost.
         terminal::say(note);
     }
-    Ok(arguments.input.outcome(analysis.worst_omission()))
+    Ok(arguments.input.outcome(reduced.analysis.worst_omission()))
 }
 
 /// Writes `analysis/` and returns a line about it. Without --out, only the analysis of a whole run is saved, in the
 /// run: a directory of traces belongs to the user, and a selection must not replace the analysis of everything.
-fn save(analysis: &Analysis, arguments: &Arguments, run: Option<&Path>) -> Result<Option<String>, Error> {
+fn save(reduced: &mut Reduced<'_>, arguments: &Arguments, run: Option<&Path>) -> Result<Option<String>, Error> {
     let saved = |path: &Path| format!("analysis: {}", path.display());
     if let Some(out) = &arguments.out {
-        return Ok(Some(saved(&parquet::write(analysis, out, run)?)));
+        return Ok(Some(saved(&write_away(reduced, out, run)?)));
     }
     let Some(run) = run else { return Ok(None) };
-    if let Some(selection) = &analysis.facts.selection {
+    if let Some(selection) = &reduced.analysis.facts.selection {
         return Ok(Some(format!("not saved, because {selection} selects a part of the run; --out DIR saves it there")));
     }
     if place::is_url(run) {
         return Ok(Some("not saved, because nothing is written to a URL; --out DIR saves it there".into()));
     }
-    match parquet::write(analysis, run, Some(run)) {
+    match write_away(reduced, run, Some(run)) {
         Ok(path) => Ok(Some(saved(&path))),
         Err(error) if error.is_read_only() => {
             Ok(Some(format!("not saved, because {} is read-only; --out DIR saves it there", run.display())))

@@ -83,7 +83,7 @@ impl Answer {
     /// # Errors
     /// [`Error::NoInput`] and the errors of [`analyze`](crate::analyze).
     pub fn of_parts(parts: &Path) -> Result<Self, Error> {
-        let analysis = reduce_shares(read_shares(parts)?, parts)?;
+        let analysis = std::mem::take(reduce_shares(read_shares(parts)?, parts)?.whole());
         let (clocks, time, devices) = (Clocks::default(), Default::default(), Vec::new());
         Ok(Self { analyzed: Analyzed { analysis, clocks, time, devices, recorded_ns: None }, input: None })
     }

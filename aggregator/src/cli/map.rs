@@ -6,6 +6,7 @@ use clap::Args;
 use kineto::WindowChoice;
 use trace::{OmissionKind, Run, terminal};
 
+use crate::Error;
 use crate::base::ffi::return_freed_memory;
 use crate::base::units::{bytes, plural};
 use crate::cli::analysis_args::AnalysisArguments;
@@ -15,13 +16,13 @@ use crate::cli::reduce::reduce_parts;
 use crate::cli::{Outcome, print_omissions};
 use crate::ingest::snapshot::SnapshotSource;
 use crate::judge::reduce::reduce_shares;
+use crate::judge::reduced::Reduced;
 use crate::model::options::Options;
 use crate::parts::Mapper;
 use crate::parts::contract::ShareManifest;
 use crate::parts::division::{RankBytes, Share, usual_shares};
 use crate::parts::input::MapInput;
 use crate::parts::processes::Job;
-use crate::{Analysis, Error};
 
 /// Map a share of the ranks: write what the analysis needs of them as Parquet. `reduce` makes the analysis of all shares.
 ///
@@ -107,12 +108,12 @@ fn open(input: Input, ranks: Vec<RankBytes>, arguments: InputArguments, options:
 }
 
 /// Analyzes an input with the parts in `parts`: maps those that are missing, then reduces.
-pub(super) fn analyze_by_parts(
+pub(super) fn analyze_by_parts<'a>(
     input: Input,
     arguments: InputArguments,
     options: &Options,
-    parts: &Path,
-) -> Result<Analysis, Error> {
+    parts: &'a Path,
+) -> Result<Reduced<'a>, Error> {
     let ranks = ranks_of_run(&input)?;
     let input = open(input, ranks, arguments, options)?;
     let (shares, before) = map_shares(&input, arguments, options, parts, |_| true)?;
@@ -142,17 +143,18 @@ fn map_shares(
 }
 
 /// Analyzes an input with all processes of an MPI job. The parts are in the directory `parts`, or in the memory of the processes.
-/// Process 0 returns the analysis, and the other processes return `None`.
+/// Process 0 returns what `finish` made of the analysis, and the other processes return `None`.
 ///
 /// # Errors
-/// In process 0, the errors of [`analyze_by_parts`]; an error of another process is an omission.
-pub(super) fn analyze_together(
+/// In process 0, the errors of [`analyze_by_parts`] and of `finish`; an error of another process is an omission.
+pub(super) fn analyze_together<T>(
     job: &Job,
     input: Result<Input, Error>,
     arguments: InputArguments,
     options: &Options,
     parts: Option<&Path>,
-) -> Result<Option<Analysis>, Error> {
+    finish: impl FnOnce(Reduced<'_>) -> Result<T, Error>,
+) -> Result<Option<T>, Error> {
     // A process whose input cannot be opened must take the message too.
     let ranks = job.tell_all(|| input.as_ref().map_or(Ok(Vec::new()), ranks_of_run));
     let input = input.and_then(|input| open(input, ranks?, arguments, options));
@@ -172,7 +174,8 @@ pub(super) fn analyze_together(
         let (manifest, contents) = mapped?;
         let path = Path::new("the processes of the job");
         return_freed_memory();
-        return reduce_shares(job.shares((Ok(manifest), &contents), path)?, path).map(Some);
+        let shares = job.shares((Ok(manifest), &contents), path)?;
+        return finish(reduce_shares(shares, path)?).map(Some);
     };
     let is_own = |index: u32| index % job.size() == job.rank();
     let mapped = input.and_then(|input| map_shares(&input, arguments, options, parts, is_own).map(drop));
@@ -186,5 +189,5 @@ pub(super) fn analyze_together(
             terminal::say(format_args!("process {process}: {why}"));
         }
     }
-    reduce_parts(parts).map(Some)
+    finish(reduce_parts(parts)?).map(Some)
 }

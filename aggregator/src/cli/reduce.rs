@@ -7,11 +7,12 @@ use trace::{Manifest, terminal};
 
 use crate::Error;
 use crate::base::ffi::return_freed_memory;
+use crate::base::units::omission;
 use crate::cli::Outcome;
 use crate::cli::analysis_args::PrintArguments;
 use crate::cli::input::{is_run, outcome};
 use crate::judge::reduce::reduce_shares;
-use crate::model::analysis::Analysis;
+use crate::judge::reduced::Reduced;
 use crate::parts::read_shares;
 use crate::render::parquet;
 
@@ -35,22 +36,36 @@ pub struct Arguments {
 
 /// Runs the command.
 pub(super) fn run(arguments: &Arguments) -> Result<Outcome, Error> {
-    let analysis = reduce_parts(&arguments.parts)?;
+    let mut reduced = reduce_parts(&arguments.parts)?;
     // The result is printed even if it cannot be saved.
-    arguments.print.print(&analysis, std::slice::from_ref(&arguments.parts))?;
-    let run = is_mapped(&arguments.out, &analysis.facts.run_id)?.then_some(arguments.out.as_path());
-    let saved = parquet::write(&analysis, &arguments.out, run)?;
+    arguments.print.print(&mut reduced, std::slice::from_ref(&arguments.parts))?;
+    let run = is_mapped(&arguments.out, &reduced.analysis.facts.run_id)?.then_some(arguments.out.as_path());
+    let saved = write_away(&mut reduced, &arguments.out, run)?;
     terminal::say(format_args!("analysis: {}", saved.display()));
-    Ok(outcome(analysis.worst_omission(), arguments.strict))
+    Ok(outcome(reduced.analysis.worst_omission(), arguments.strict))
 }
 
 /// Reduces the shares in `parts`.
 ///
 /// # Errors
 /// As [`read_shares`] and [`reduce_shares`].
-pub(super) fn reduce_parts(parts: &Path) -> Result<Analysis, Error> {
+pub(super) fn reduce_parts(parts: &Path) -> Result<Reduced<'_>, Error> {
     return_freed_memory();
     reduce_shares(read_shares(parts)?, parts)
+}
+
+/// Writes `analysis/`, and says what could not be read for it.
+///
+/// # Errors
+/// The errors of [`parquet::write`].
+pub(super) fn write_away(reduced: &mut Reduced<'_>, directory: &Path, run: Option<&Path>) -> Result<PathBuf, Error> {
+    let before = reduced.analysis.tables.omissions.len();
+    let written = parquet::write_away(reduced, directory, run);
+    // The summary, which lists the others, is printed before.
+    for row in reduced.omissions_after(before) {
+        terminal::say(omission(row));
+    }
+    written
 }
 
 /// Whether a directory is the run that was mapped: its shards get views.

@@ -6,9 +6,10 @@ use rustc_hash::FxHashMap;
 use trace::{InstanceRow, StepBreakdownRow, WaitRow};
 
 use crate::base::intervals::{Interval, IntervalSet};
+use crate::base::maybe::MaybeNs;
 use crate::judge::stragglers::Waited;
 use crate::measure::part::RankPart;
-use crate::model::Collective;
+use crate::model::{Collective, NO_STEP};
 
 /// Waits of a rank and device in a step.
 #[derive(Default)]
@@ -18,25 +19,50 @@ struct WaitsOfStep {
     unknown_ns: i64,
 }
 
-/// A collective that ended, on one of its ranks.
-pub(super) struct InCollective {
-    dur_ns: i64,
+/// A collective on one of its ranks.
+struct InCollective {
+    /// Unknown if it did not end.
+    dur_ns: MaybeNs,
     exposed_ns: i64,
-    step: Option<i32>,
-    device_id: Option<i64>,
+    step: i32,
+    /// Position in [`OfRank::devices`].
+    device: u32,
 }
 
-/// The collectives of each rank, in the order of its part; `None` for those that did not end.
-pub(super) type InCollectives = FxHashMap<i32, Vec<Option<InCollective>>>;
+/// The collectives of a rank, in the order of its part.
+#[derive(Default)]
+pub(super) struct OfRank {
+    collectives: Vec<InCollective>,
+    devices: Vec<Option<i64>>,
+}
+
+impl OfRank {
+    fn of(collectives: &[Collective]) -> Self {
+        let mut of_rank = Self { collectives: Vec::with_capacity(collectives.len()), ..Self::default() };
+        for c in collectives {
+            let device = of_rank.devices.iter().position(|device| *device == c.device_id).unwrap_or_else(|| {
+                of_rank.devices.push(c.device_id);
+                of_rank.devices.len() - 1
+            });
+            let ended = || Some((c.end_ns?.saturating_sub(c.start_ns?), c.exposed_ns?));
+            let (dur_ns, exposed_ns) = ended().unzip();
+            of_rank.collectives.push(InCollective {
+                dur_ns: MaybeNs::of(dur_ns),
+                exposed_ns: exposed_ns.unwrap_or(0),
+                step: c.step.unwrap_or(NO_STEP),
+                device: device as u32,
+            });
+        }
+        of_rank
+    }
+}
+
+/// The collectives of each rank.
+pub(super) type InCollectives = FxHashMap<i32, OfRank>;
 
 /// The collectives of all ranks, with the values that the exposed part of a wait depends on. Whole rows take much more memory.
-pub(super) fn in_collectives(parts: &[RankPart]) -> InCollectives {
-    let ended = |c: &Collective| {
-        let dur_ns = c.end_ns?.saturating_sub(c.start_ns?);
-        Some(InCollective { dur_ns, exposed_ns: c.exposed_ns?, step: c.step, device_id: c.device_id })
-    };
-    let of_rank = |p: &RankPart| (p.outline.info.rank, p.outline.collectives.iter().map(ended).collect());
-    parts.iter().map(of_rank).collect()
+pub(super) fn in_collectives(parts: Vec<RankPart>) -> InCollectives {
+    parts.into_iter().map(|part| (part.outline.info.rank, OfRank::of(&part.outline.collectives))).collect()
 }
 
 /// The split of a step's exposed communication stands if at most this share of it is unknown, in percent.
@@ -61,14 +87,16 @@ pub(super) fn fill_exposed_waits(
 ) {
     let mut of_steps: FxHashMap<(i32, Option<i64>, i32), WaitsOfStep> = FxHashMap::default();
     for (wait, waited) in waits.iter_mut().zip(waited) {
-        let of_rank = collectives.get(&wait.rank);
-        let Some(Some(c)) = of_rank.and_then(|of_rank| of_rank.get(waited.collective as usize)) else { continue };
-        let InCollective { dur_ns, exposed_ns, step, device_id } = *c;
+        let Some(of_rank) = collectives.get(&wait.rank) else { continue };
+        let Some(c) = of_rank.collectives.get(waited.collective as usize) else { continue };
+        let InCollective { dur_ns, exposed_ns, step, device } = *c;
+        let Some(dur_ns) = dur_ns.get() else { continue };
         let exposed_wait_ns = wait.wait_ns.saturating_sub(dur_ns.saturating_sub(exposed_ns)).max(0);
         if waited.symmetric {
             wait.exposed_wait_ns = Some(exposed_wait_ns);
         }
-        if let Some(step) = step.filter(|step| *step >= 0) {
+        if step >= 0 {
+            let device_id = of_rank.devices[device as usize];
             let end_ns = wait.arrival_ns.saturating_add(wait.wait_ns);
             let exposed = Interval::new(end_ns.saturating_sub(exposed_wait_ns), end_ns);
             let of_step = of_steps.entry((wait.rank, device_id, step)).or_default();
@@ -173,7 +201,7 @@ mod tests {
             let mut waits = [wait(0, 0, (4, 12), 0), wait(0, 1, (12, 12), 0), wait(0, 7, (12, 12), 0)];
             waits.iter_mut().for_each(|w| w.exposed_wait_ns = None);
             let waited = [Waited { collective: 0, symmetric, complete: true }; 3];
-            fill_exposed_waits(&mut waits, &waited, &in_collectives(&parts), &mut breakdown);
+            fill_exposed_waits(&mut waits, &waited, &in_collectives(parts.clone()), &mut breakdown);
             let steps: Vec<_> = breakdown.iter().map(|row| row.exposed_wait_ns).collect();
             assert_eq!(steps, [None, Some(3), None, Some(0)], "a receiver waits, too");
             waits.map(|w| w.exposed_wait_ns)

@@ -24,6 +24,7 @@ use crate::judge::findings::{findings, hang, stages};
 use crate::judge::headline;
 use crate::judge::identity::{identify, identity};
 use crate::judge::rank_groups::rank_groups;
+use crate::judge::reduced::{Reduced, is_judged};
 use crate::judge::slow_kernels::name_slow_devices;
 use crate::judge::step_numbers::lacking;
 use crate::judge::stragglers::{self, Gradients, Replayed, critical_path_of_job};
@@ -58,7 +59,7 @@ pub fn analyze(
 ///
 /// # Errors
 /// The errors of [`analyze`].
-pub(crate) fn reduce_shares(shares: Shares, path: &Path) -> Result<Analysis, Error> {
+pub(crate) fn reduce_shares<'a>(shares: Shares<'a>, path: &Path) -> Result<Reduced<'a>, Error> {
     let Shares { contract, options, mut parts, tables, mut others, omissions, left_out_files } = shares;
     let info = SourceInfo { left_out_files, ..contract.input.info(path) };
     if parts.is_empty() {
@@ -70,7 +71,8 @@ pub(crate) fn reduce_shares(shares: Shares, path: &Path) -> Result<Analysis, Err
     require_any(parts.iter().map(RankPart::held), &options, path)?;
     // The replay is not kept beside the tables that follow.
     let (judged, ()) = judge_ranks(parts, (tables, &mut others), &info, &options, omissions, drop)?;
-    Ok(conclude(judged, &mut others, &options).0)
+    let (analysis, _) = conclude(judged, &mut others, &is_judged, &options);
+    Ok(Reduced::new(analysis, Box::new(others)))
 }
 
 /// An analysis with the data that renderers of single rows need.
@@ -200,7 +202,7 @@ fn reduce_in_memory(
     let mut own_time = InMemory(own_time.map(|own_time| *own_time).collect());
     let keep = |replayed| replayed;
     let (judged, replayed) = judge_ranks(parts, (tables, &mut own_time), info, options, omissions, keep)?;
-    let (analysis, clocks) = conclude(judged, &mut own_time, options);
+    let (analysis, clocks) = conclude(judged, &mut own_time, &|_| true, options);
     Ok((analysis, clocks, replayed))
 }
 
@@ -252,17 +254,15 @@ fn judge_ranks<K>(
         selection: options.selection().map(|options| SelectionRow { options: options.into() }).into_iter().collect(),
         ..Tables::default()
     };
-    let collectives = in_collectives(&parts);
-    // The own time takes as much memory as the rows of the collectives.
-    drop(parts);
+    // The rows of the collectives are dropped here: the own time takes as much memory.
+    let collectives = in_collectives(parts);
     let own_time = own_time::of_run(waiting.own_time(&mut omissions));
 
     let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
     let error_ns = |rank: i32, device: bool| error_ns(&clocks, rank, device);
-    let path_of = |own_time: &OwnTime| waiting.path(own_time);
     let clocks_of = (&to_global as stragglers::ToGlobal<'_>, &error_ns as stragglers::ClockError<'_>);
     let (mut stragglers, kept) =
-        stragglers::reduce_replayed(own_time, instances, clocks_of, &path_of, &options.thresholds, keep);
+        stragglers::reduce_replayed(own_time, instances, clocks_of, waiting.on_paths(), &options.thresholds, keep);
     let breakdown = &mut of_ranks.step_breakdown;
     fill_exposed_waits(&mut stragglers.waits, &stragglers.waited, &collectives, breakdown);
     identify(&mut stragglers.stragglers, &facts.identities);
@@ -277,10 +277,15 @@ fn judge_ranks<K>(
     Ok((judged, kept))
 }
 
-/// Adds the tables that one rank alone decides, and states the verdict and the findings.
-fn conclude(judged: Judged, waiting: &mut dyn Waiting, options: &Options) -> (Analysis, Clocks) {
+/// Adds the wanted tables that one rank alone decides, and states the verdict and the findings.
+fn conclude(
+    judged: Judged,
+    waiting: &mut dyn Waiting,
+    is_wanted: &dyn Fn(&str) -> bool,
+    options: &Options,
+) -> (Analysis, Clocks) {
     let Judged { mut tables, mut of_ranks, mut omissions, clocks, facts, found, memory_bytes, of_parts } = judged;
-    of_ranks.append(waiting.tables(&mut omissions));
+    of_ranks.append(waiting.tables(is_wanted, &mut omissions));
     to_global_time(&mut of_ranks, &clocks);
     tables.append(of_ranks);
     compare_ops(&mut tables.op_stats);

@@ -18,8 +18,9 @@
 //! rank, and without counting it, a rank that is late once would seem late at every later collective of the step.
 //!
 //! The work is a map and a reduction. [`own_time`](crate::measure::own_time) turns the rows of one rank into a small
-//! [`OwnTime`]; [`reduce`] takes the parts of all ranks and the matched collectives. Own stretches are measured in the rank's own
-//! clock, so clock alignment does not affect a verdict. It affects only the waits and the costs.
+//! [`OwnTime`](crate::measure::own_time::OwnTime); [`reduce`] takes the parts of all ranks and the matched collectives. Own
+//! stretches are measured in the rank's own clock, so clock alignment does not affect a verdict. It affects only the waits and the
+//! costs.
 
 mod charge;
 mod classify;
@@ -51,11 +52,7 @@ mod transfers;
 mod usual;
 mod variation;
 
-use std::sync::Arc;
-
 use trace::{JobPathRow, OmissionRow, PipelineRow, StragglerRow, StragglerStepRow, WaitRow};
-
-use crate::measure::own_time::{OwnTime, PathWork};
 
 pub(crate) use job_path::critical_path_of_job;
 pub use occasional::{Moving, Period};
@@ -70,9 +67,6 @@ pub type ToGlobal<'a> = &'a dyn Fn(i32, bool, i64) -> i64;
 
 /// The error of global times of a rank's host or, if the flag is set, device clock, at 95 %; `None` if it is unknown.
 pub type ClockError<'a> = &'a dyn Fn(i32, bool) -> Option<i64>;
-
-/// The work of a rank on critical paths.
-pub type PathOf<'a> = &'a dyn Fn(&OwnTime) -> Arc<PathWork>;
 
 /// By how much a step would be shorter without all causes together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,7 +24,8 @@ use crate::model::{Collective, Events, Kind, RankData};
 pub struct OwnTime {
     /// The global rank.
     pub rank: i32,
-    /// One stretch for each of [`RankOutline::collectives`](crate::model::RankOutline::collectives), in the same order.
+    /// One stretch for each of [`RankOutline::collectives`](crate::model::RankOutline::collectives), in the same order. The
+    /// reduction drops them when it has joined the collectives.
     pub stretches: Vec<Stretch>,
     /// The rank's active steps, ascending. Warm-up steps are excluded.
     pub steps: Vec<StepPart>,
@@ -48,6 +49,15 @@ pub struct OwnTime {
     pub without_waits: bool,
     /// If waits that the rank recorded tell its work from waiting: the same without them. See [`of_run`].
     pub by_operators: Option<Box<OwnTime>>,
+}
+
+/// What the critical path of the job follows on one rank.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OnPath {
+    /// As [`OwnTime::path`].
+    pub work: Arc<PathWork>,
+    /// As [`OwnTime::stretches`].
+    pub stretches: Vec<Stretch>,
 }
 
 /// The time before one of a rank's collectives in which the rank works on its own.

@@ -7,7 +7,7 @@ use trace::{BucketRow, CounterRow, DeviceRow, OmissionRow, Tables};
 
 use crate::measure::communication::CommunicationEvidence;
 use crate::measure::overhead::StepOverhead;
-use crate::measure::own_time::{OwnTime, PathWork};
+use crate::measure::own_time::{OnPath, OwnTime};
 use crate::model::RankOutline;
 use crate::model::selection::Held;
 
@@ -51,11 +51,17 @@ impl RankPart {
 pub(crate) trait Waiting {
     /// The own time of all ranks, in any order. May add to the omissions, and is called once.
     fn own_time(&mut self, omissions: &mut Vec<OmissionRow>) -> Vec<OwnTime>;
-    /// The work of a rank on critical paths.
-    fn path(&self, own_time: &OwnTime) -> Arc<PathWork>;
-    /// The tables that one rank alone decides and that are not in the parts, in the order of ranks. May add to the omissions, and
-    /// is called once.
-    fn tables(&mut self, omissions: &mut Vec<OmissionRow>) -> Tables;
+    /// Reads what the critical path of the job follows; `None` if the own time has it.
+    fn on_paths(&self) -> Option<&dyn OnPaths>;
+    /// Of the tables that one rank alone decides and that are not in the parts, those that are wanted, in the order of ranks. May
+    /// add to the omissions, and is called once for each table.
+    fn tables(&mut self, is_wanted: &dyn Fn(&str) -> bool, omissions: &mut Vec<OmissionRow>) -> Tables;
+}
+
+/// Reads what the critical path of the job follows, rank by rank: for all ranks, it takes much memory.
+pub trait OnPaths {
+    /// What it follows on the rank of this own time.
+    fn of(&self, own_time: &OwnTime) -> Arc<OnPath>;
 }
 
 /// The own time of ranks in memory. Their tables are in memory too.
@@ -66,11 +72,11 @@ impl Waiting for InMemory {
         std::mem::take(&mut self.0)
     }
 
-    fn path(&self, own_time: &OwnTime) -> Arc<PathWork> {
-        own_time.path.clone()
+    fn on_paths(&self) -> Option<&dyn OnPaths> {
+        None
     }
 
-    fn tables(&mut self, _: &mut Vec<OmissionRow>) -> Tables {
+    fn tables(&mut self, _: &dyn Fn(&str) -> bool, _: &mut Vec<OmissionRow>) -> Tables {
         Tables::default()
     }
 }

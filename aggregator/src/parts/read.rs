@@ -11,8 +11,8 @@ use trace::{ContentFile, OmissionRow, Tables, files, open_content, read_content}
 use crate::Error;
 use crate::base::ffi::give_back_freed_memory;
 use crate::base::units::ranks_named;
-use crate::measure::own_time::{OwnTime, PathWork};
-use crate::measure::part::{RankPart, Waiting};
+use crate::measure::own_time::{OnPath, OwnTime};
+use crate::measure::part::{OnPaths, RankPart, Waiting};
 use crate::model::CollectiveShapes;
 use crate::model::options::Options;
 use crate::parts::contract::{Chunk, Contract, ShareManifest, manifest_path, share_in_name};
@@ -21,10 +21,12 @@ use crate::parts::rows::{PartRows, PathsOfRanks};
 
 /// The tables of the analysis that the reduction reads first. It reads the others after it dropped the rows of the collectives.
 const FIRST_TABLES: [&str; 2] = ["omissions", "step_breakdown"];
-/// The tables of the ranks' own time. The reduction reads these later, too.
-const OWN_TABLES: [&str; 5] = ["own_time", "own_stretches", "own_steps", "own_ranges", "path_steps"];
-/// The table of the ranks' work on critical paths. The reduction reads it for the ranks on the path of the job.
-const PATH_TABLE: &str = "path_cuts";
+/// The tables of the ranks' own time but the stretches. The reduction reads these later, too.
+const OWN_TABLES: [&str; 4] = ["own_time", "own_steps", "own_ranges", "path_steps"];
+/// The table of the stretches.
+const STRETCHES: &str = "own_stretches";
+/// The tables that the critical path of the job follows. The reduction reads them for the ranks on it.
+const PATH_TABLES: [&str; 2] = ["path_cuts", STRETCHES];
 /// The chunks whose work on critical paths is in memory at a time.
 const PATH_CHUNKS: usize = 4;
 
@@ -73,25 +75,56 @@ struct Paths {
 impl Waiting for OtherTables<'_> {
     fn own_time(&mut self, omissions: &mut Vec<OmissionRow>) -> Vec<OwnTime> {
         give_back_freed_memory();
-        let mut own_time = Vec::new();
-        for (share, chunk) in &self.chunks {
-            let rows = read_chunk(&*self.files, *share, chunk, |table| OWN_TABLES.contains(&table));
-            let rows = rows.unwrap_or_else(|error| {
+        let mut read = |(share, chunk): &(u32, Chunk), is_wanted: &dyn Fn(&str) -> bool| {
+            read_chunk(&*self.files, *share, chunk, is_wanted).unwrap_or_else(|error| {
                 omissions.push(unreadable("own time of ranks", chunk, &error));
                 PartRows::default()
-            });
-            own_time.extend(rows.into_own_time(&chunk.ranks));
+            })
+        };
+        let mut own_time = Vec::new();
+        for chunk in &self.chunks {
+            let rows = read(chunk, &|table| OWN_TABLES.contains(&table));
+            own_time.extend(rows.into_own_time(&chunk.1.ranks));
+        }
+        // The stretches are dropped before the rest. Their memory goes back to the system only if it lies together.
+        let mut ranks = own_time.iter_mut();
+        for chunk in &self.chunks {
+            read(chunk, &|table| table == STRETCHES).add_stretches(ranks.by_ref().take(chunk.1.ranks.len()));
         }
         own_time
     }
 
-    fn path(&self, own_time: &OwnTime) -> Arc<PathWork> {
+    fn on_paths(&self) -> Option<&dyn OnPaths> {
+        Some(self)
+    }
+
+    fn tables(&mut self, is_wanted: &dyn Fn(&str) -> bool, omissions: &mut Vec<OmissionRow>) -> Tables {
+        let paths = self.paths.take();
+        omissions.extend(paths.omissions);
+        drop(paths.read);
+        give_back_freed_memory();
+        let mut tables = Tables::default();
+        let is_wanted = |table: &str| is_late_table(table) && is_wanted(table);
+        reserve(&mut tables, self.chunks.iter().map(|(_, chunk)| chunk), is_wanted);
+        for (share, chunk) in &self.chunks {
+            match read_chunk(&*self.files, *share, chunk, is_wanted) {
+                Ok(rows) => tables.append(rows.tables),
+                Err(error) => omissions.push(unreadable("tables of ranks", chunk, &error)),
+            }
+        }
+        give_back_freed_memory();
+        tables
+    }
+}
+
+impl OnPaths for OtherTables<'_> {
+    fn of(&self, own_time: &OwnTime) -> Arc<OnPath> {
         let mut paths = self.paths.borrow_mut();
         let has_rank = |(_, chunk): &(u32, Chunk)| chunk.ranks.binary_search(&own_time.rank).is_ok();
         let Some(at) = self.chunks.iter().position(has_rank) else { return Arc::default() };
         if !paths.read.iter().any(|(read, _)| *read == at) {
             let (share, chunk) = &self.chunks[at];
-            let rows = read_chunk(&*self.files, *share, chunk, |table| table == PATH_TABLE);
+            let rows = read_chunk(&*self.files, *share, chunk, |table| PATH_TABLES.contains(&table));
             let rows = rows.unwrap_or_else(|error| {
                 let omission = unreadable("work of ranks on critical paths", chunk, &error);
                 // A chunk may be read again.
@@ -106,23 +139,6 @@ impl Waiting for OtherTables<'_> {
         let mut read = paths.read.iter().filter(|(read, _)| *read == at);
         let key = (own_time.rank, own_time.without_waits);
         read.next().and_then(|(_, paths)| paths.get(&key)).cloned().unwrap_or_default()
-    }
-
-    fn tables(&mut self, omissions: &mut Vec<OmissionRow>) -> Tables {
-        let paths = self.paths.take();
-        omissions.extend(paths.omissions);
-        drop(paths.read);
-        give_back_freed_memory();
-        let mut tables = Tables::default();
-        reserve(&mut tables, self.chunks.iter().map(|(_, chunk)| chunk), is_late_table);
-        for (share, chunk) in &self.chunks {
-            match read_chunk(&*self.files, *share, chunk, is_late_table) {
-                Ok(rows) => tables.append(rows.tables),
-                Err(error) => omissions.push(unreadable("tables of ranks", chunk, &error)),
-            }
-        }
-        give_back_freed_memory();
-        tables
     }
 }
 
@@ -306,7 +322,7 @@ fn is_late_table(table: &str) -> bool {
 
 /// Whether a table is one of [`OtherTables`].
 fn is_other(table: &str) -> bool {
-    OWN_TABLES.contains(&table) || table == PATH_TABLE || is_late_table(table)
+    OWN_TABLES.contains(&table) || PATH_TABLES.contains(&table) || is_late_table(table)
 }
 
 /// Reads the wanted tables of a chunk.

@@ -13,13 +13,13 @@ use trace::{
 use crate::base::intervals::Interval;
 use crate::measure::communication::{CommunicationEvidence, Suspect};
 use crate::measure::overhead::StepOverhead;
-use crate::measure::own_time::{Done, OwnTime, PathWork, RangePart, StepPart, Stretch};
+use crate::measure::own_time::{Done, OnPath, OwnTime, PathWork, RangePart, StepPart, Stretch};
 use crate::measure::part::RankPart;
 use crate::model::steps::StepWindow;
 use crate::model::{Collective, CollectiveShapes, RankInfo, RankOutline};
 
-/// The work of ranks on critical paths, by rank and by [`OwnTime::without_waits`].
-pub(crate) type PathsOfRanks = BTreeMap<(i32, bool), Arc<PathWork>>;
+/// What critical paths follow on ranks, by rank and by [`OwnTime::without_waits`].
+pub(crate) type PathsOfRanks = BTreeMap<(i32, bool), Arc<OnPath>>;
 
 macro_rules! part_rows {
     ($( $table:ident: $row:ident, )+) => {
@@ -260,20 +260,61 @@ fn cut(row: &PathCutRow) -> (i64, Done) {
     (row.ts_ns, Done { cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns, communication_ns })
 }
 
+/// The next rows, which are those of a rank by one definition of work.
+fn stretches_of(rows: &mut IntoIter<OwnStretchRow>, key: (i32, bool)) -> Vec<Stretch> {
+    let count = rows.as_slice().iter().take_while(|row| (row.rank, row.without_waits) == key).count();
+    // Collected without a length, the list would take the memory of the rows, which are larger.
+    let mut stretches = Vec::with_capacity(count);
+    stretches.extend(rows.take(count).map(stretch));
+    stretches
+}
+
+fn stretch(row: OwnStretchRow) -> Stretch {
+    let position = |at: Option<i32>| at.map(i32::cast_unsigned);
+    Stretch {
+        since_ns: row.since_ns,
+        from_ns: row.from_ns,
+        start_ns: row.start_ns,
+        end_ns: row.end_ns,
+        own_ns: row.own_ns,
+        previous: position(row.previous),
+        entered: position(row.entered),
+        waited: position(row.waited),
+        step: row.step,
+    }
+}
+
 impl PartRows {
-    /// The work of ranks on critical paths, by rank and by [`OwnTime::without_waits`].
+    /// What critical paths follow on ranks.
     pub(crate) fn into_paths(self) -> PathsOfRanks {
-        let of_rank = |rows: &[PathCutRow]| {
-            ((rows[0].rank, rows[0].without_waits), Arc::new(PathWork::of_rows(rows.iter().map(cut))))
-        };
+        let mut paths: BTreeMap<(i32, bool), OnPath> = BTreeMap::new();
         let is_same = |a: &PathCutRow, b: &PathCutRow| (a.rank, a.without_waits) == (b.rank, b.without_waits);
-        self.path_cuts.chunk_by(is_same).map(of_rank).collect()
+        for rows in self.path_cuts.chunk_by(is_same) {
+            let work = Arc::new(PathWork::of_rows(rows.iter().map(cut)));
+            paths.entry((rows[0].rank, rows[0].without_waits)).or_default().work = work;
+        }
+        for row in self.own_stretches {
+            paths.entry((row.rank, row.without_waits)).or_default().stretches.push(stretch(row));
+        }
+        paths.into_iter().map(|(key, path)| (key, Arc::new(path))).collect()
     }
 
-    /// The own time of ranks, which ascend. Those without rows have none.
+    /// The own time of ranks, which ascend, without its stretches. Ranks without rows have none.
     pub(crate) fn into_own_time(self, ranks: &[i32]) -> Vec<OwnTime> {
         let (mut remaining, _) = Remaining::of(self);
         ranks.iter().map(|rank| remaining.own_time(*rank)).collect()
+    }
+
+    /// Adds the stretches to the own time of ranks, which ascend.
+    pub(crate) fn add_stretches<'a>(self, ranks: impl Iterator<Item = &'a mut OwnTime>) {
+        let (mut remaining, _) = Remaining::of(self);
+        let rows = &mut remaining.own_stretches;
+        for own_time in ranks {
+            own_time.stretches = stretches_of(rows, (own_time.rank, own_time.without_waits));
+            if let Some(own_time) = &mut own_time.by_operators {
+                own_time.stretches = stretches_of(rows, (own_time.rank, own_time.without_waits));
+            }
+        }
     }
 }
 
@@ -369,18 +410,6 @@ impl Remaining {
                 self.$table.by_ref().take(count)
             }};
         }
-        let position = |at: Option<i32>| at.map(i32::cast_unsigned);
-        let stretch = |row: OwnStretchRow| Stretch {
-            since_ns: row.since_ns,
-            from_ns: row.from_ns,
-            start_ns: row.start_ns,
-            end_ns: row.end_ns,
-            own_ns: row.own_ns,
-            previous: position(row.previous),
-            entered: position(row.entered),
-            waited: position(row.waited),
-            step: row.step,
-        };
         let range = |row: OwnRangeRow| RangePart {
             name: row.name,
             input: row.input,
@@ -390,12 +419,12 @@ impl Remaining {
         };
         let path_step = |row: PathStepRow| {
             let window = Interval::new(row.start_ns, row.end_ns);
-            (StepWindow { step: row.step, window }, position(row.waited))
+            (StepWindow { step: row.step, window }, row.waited.map(i32::cast_unsigned))
         };
         let own_step = |row: OwnStepRow| StepPart { step: row.step, dur_ns: row.dur_ns, busy_ns: row.busy_ns };
         OwnTime {
             rank,
-            stretches: of_basis!(own_stretches).map(stretch).collect(),
+            stretches: Vec::new(),
             steps: of_basis!(own_steps).map(own_step).collect(),
             ranges: of_basis!(own_ranges).map(range).collect(),
             ranges_dropped: ranges_dropped.max(0) as usize,
@@ -439,7 +468,9 @@ mod tests {
         let mut rows = PartRows::default();
         parts.iter().for_each(|part| rows.push(part.clone()));
         let ranks: Vec<i32> = parts.iter().map(|part| part.outline.info.rank).collect();
-        assert_eq!(written(&rows).into_own_time(&ranks), parts.iter().map(own_time).collect::<Vec<_>>());
+        let mut read = written(&rows).into_own_time(&ranks);
+        written(&rows).add_stretches(read.iter_mut());
+        assert_eq!(read, parts.iter().map(own_time).collect::<Vec<_>>());
         let (read, tables) = written(&rows).into_parts(&mut CollectiveShapes::default());
         let mut expected = Tables::default();
         for part in &mut parts {

@@ -9,14 +9,17 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use trace::files::{replace, replace_directory};
-use trace::{ANALYSIS_DIR, place, write_table};
+use trace::{ANALYSIS_DIR, TableRows, place, write_table};
 
 use crate::error::Error;
-use crate::model::analysis::{Analysis, Tables};
+use crate::judge::reduced::Reduced;
+use crate::model::analysis::{Analysis, Facts, Tables};
 use crate::render::views;
 
 /// The DuckDB views over the run and its analysis.
 const VIEWS_FILE: &str = "views.sql";
+/// The table of the omissions.
+const OMISSIONS: &str = "omissions";
 
 /// Writes `analysis/` into `directory` and returns its path. `run` is the directory of the run that was analyzed, whose shards get
 /// views; `None` for traces.
@@ -25,9 +28,46 @@ const VIEWS_FILE: &str = "views.sql";
 /// [`Error::Trace`] if `analysis/` exists and holds files that are no analysis's, or cannot be written; [`Error::Io`].
 /// After an error, an older analysis is still in place.
 pub fn write(analysis: &Analysis, directory: &Path, run: Option<&Path>) -> Result<PathBuf, Error> {
+    let write_tables = |fresh: &Path| {
+        let mut tables = analysis.tables.all().into_iter();
+        tables.try_for_each(|rows| write_rows(rows, fresh, &analysis.facts.run_id))
+    };
+    write_all(write_tables, &analysis.facts, directory, run)
+}
+
+/// As [`write()`]. Reads each table that is not read yet before it writes it, and drops it afterwards. The omissions stay.
+///
+/// # Errors
+/// The errors of [`write()`].
+pub(crate) fn write_away(reduced: &mut Reduced<'_>, directory: &Path, run: Option<&Path>) -> Result<PathBuf, Error> {
+    let facts = reduced.analysis.facts.clone();
+    let write_tables = |fresh: &Path| {
+        // Rows that cannot be read are added to the omissions, so these are written last.
+        for name in names().filter(|name| *name != OMISSIONS).chain([OMISSIONS]) {
+            reduced.read(name);
+            for rows in reduced.analysis.tables.all_mut().into_iter().filter(|rows| rows.table().name == name) {
+                write_rows(rows, fresh, &facts.run_id)?;
+                if name != OMISSIONS {
+                    rows.clear();
+                }
+            }
+        }
+        Ok(())
+    };
+    write_all(write_tables, &facts, directory, run)
+}
+
+/// Writes `analysis/` with the tables that `write_tables` writes.
+fn write_all(
+    write_tables: impl FnOnce(&Path) -> Result<(), Error>,
+    facts: &Facts,
+    directory: &Path,
+    run: Option<&Path>,
+) -> Result<PathBuf, Error> {
     let target = directory.join(ANALYSIS_DIR);
     replace_directory(&target, foreign_entry, |fresh| {
-        write_all(analysis, fresh, &target, run).map_err(|error| error.moved(fresh, &target))
+        let written = write_tables(fresh).and_then(|()| write_views(facts, fresh, &target, run));
+        written.map_err(|error| error.moved(fresh, &target))
     })?;
     Ok(target)
 }
@@ -51,17 +91,16 @@ fn foreign_entry(directory: &Path) -> std::io::Result<Option<String>> {
     Ok(None)
 }
 
-fn write_all(analysis: &Analysis, fresh: &Path, target: &Path, run: Option<&Path>) -> Result<(), Error> {
-    write_tables(&analysis.tables, fresh, &analysis.facts.run_id)?;
+fn write_views(facts: &Facts, fresh: &Path, target: &Path, run: Option<&Path>) -> Result<(), Error> {
     let absolute = |path: &Path| place::canonical(path).map_err(|source| Error::Io { path: path.into(), source });
     let analysis_path = absolute(fresh)?.with_file_name(target.file_name().unwrap_or_default());
     let run = match run {
-        Some(run) => Some(views::RunFiles::list(absolute(run)?, &analysis.facts.left_out_files)?),
+        Some(run) => Some(views::RunFiles::list(absolute(run)?, &facts.left_out_files)?),
         None => None,
     };
     let directory = analysis_path.parent().unwrap_or(&analysis_path);
-    let fingerprint = fingerprint(fresh, analysis, run.as_ref())?;
-    let views_place = views::Place { root: directory, fingerprint: &fingerprint, run_id: &analysis.facts.run_id };
+    let fingerprint = fingerprint(fresh, &facts.run_id, run.as_ref())?;
+    let views_place = views::Place { root: directory, fingerprint: &fingerprint, run_id: &facts.run_id };
     let sql = views::sql(run.as_ref(), &views_place);
     let write = |name: &str, text: &str| -> Result<(), Error> {
         let path = fresh.join(name);
@@ -74,11 +113,11 @@ fn write_all(analysis: &Analysis, fresh: &Path, target: &Path, run: Option<&Path
 }
 
 /// A hash of everything that the views read: the tables in `fresh`, and the names and sizes of the shards.
-fn fingerprint(fresh: &Path, analysis: &Analysis, run: Option<&views::RunFiles<'_>>) -> Result<String, Error> {
+fn fingerprint(fresh: &Path, run_id: &str, run: Option<&views::RunFiles<'_>>) -> Result<String, Error> {
     let mut hasher = DefaultHasher::new();
-    analysis.facts.run_id.hash(&mut hasher);
-    for rows in analysis.tables.all() {
-        let path = fresh.join(format!("{}.parquet", rows.table().name));
+    run_id.hash(&mut hasher);
+    for name in names() {
+        let path = fresh.join(format!("{name}.parquet"));
         fs::read(&path).map_err(|source| Error::Io { path, source })?.hash(&mut hasher);
     }
     if let Some(run) = run {
@@ -89,9 +128,11 @@ fn fingerprint(fresh: &Path, analysis: &Analysis, run: Option<&views::RunFiles<'
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-fn write_tables(tables: &Tables, directory: &Path, run_id: &str) -> Result<(), Error> {
-    for rows in tables.all() {
-        write_table(&directory.join(format!("{}.parquet", rows.table().name)), run_id, rows)?;
-    }
-    Ok(())
+/// The names of all tables.
+fn names() -> impl Iterator<Item = &'static str> {
+    Tables::default().all().into_iter().map(|rows| rows.table().name).collect::<Vec<_>>().into_iter()
+}
+
+fn write_rows(rows: &dyn TableRows, directory: &Path, run_id: &str) -> Result<(), Error> {
+    Ok(write_table(&directory.join(format!("{}.parquet", rows.table().name)), run_id, rows).map(drop)?)
 }

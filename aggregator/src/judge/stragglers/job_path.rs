@@ -14,6 +14,7 @@
 //! step to the end of the last one without a gap.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use trace::{JobPathRow, PathKind, Unexplained};
@@ -22,8 +23,9 @@ use crate::base::intervals::Interval;
 use crate::judge::stragglers::join::{Join, by_rank};
 use crate::judge::stragglers::nodes::{Leave, NONE};
 use crate::judge::stragglers::replay::Replay;
-use crate::judge::stragglers::{ClockError, PathOf, ToGlobal};
-use crate::measure::own_time::{Done, OwnTime, Stretch};
+use crate::judge::stragglers::{ClockError, ToGlobal};
+use crate::measure::own_time::{Done, OnPath, OwnTime, PathWork, Stretch};
+use crate::measure::part::OnPaths;
 use crate::model::Instance;
 use crate::model::steps::StepWindow;
 use crate::model::thresholds::Thresholds;
@@ -40,12 +42,34 @@ enum Place {
     Enters(u32),
 }
 
+/// What the path follows on a rank.
+enum Followed<'a> {
+    Own(&'a OwnTime),
+    Read(Arc<OnPath>),
+}
+
+impl Followed<'_> {
+    fn stretches(&self) -> &[Stretch] {
+        match self {
+            Self::Own(own_time) => &own_time.stretches,
+            Self::Read(read) => &read.stretches,
+        }
+    }
+
+    fn work(&self) -> &PathWork {
+        match self {
+            Self::Own(own_time) => &own_time.path,
+            Self::Read(read) => &read.work,
+        }
+    }
+}
+
 struct Walk<'a> {
     parts: &'a [&'a OwnTime],
     join: &'a Join,
     replay: &'a Replay,
     to_global: ToGlobal<'a>,
-    path_of: PathOf<'a>,
+    on_paths: Option<&'a dyn OnPaths>,
     /// The ends of collectives of ranks on the path, ascending, with their positions in the rank's list.
     ends_of: FxHashMap<usize, Vec<(i64, u32)>>,
     /// For each rank, the error of its global times.
@@ -70,20 +94,21 @@ pub(crate) fn critical_path_of_job(
 ) -> Vec<JobPathRow> {
     let parts = by_rank(parts);
     let join = Join::of(&parts, instances, to_global);
-    let replay = Replay::of(&join, &parts, &BTreeSet::new(), thresholds.max_queue_gap_ns);
+    let replay = Replay::of(&join, &BTreeSet::new(), thresholds.max_queue_gap_ns);
     let errors_ns: Vec<Option<i64>> = parts.iter().map(|part| clock_error(part.rank, part.has_device)).collect();
-    job_path(&parts, &join, &replay, (to_global, &errors_ns), &|own_time| own_time.path.clone())
+    job_path(&parts, &join, &replay, (to_global, &errors_ns), None)
 }
 
-/// The critical path of the job, by time. The clocks must be those of the joined collectives.
+/// The critical path of the job, by time. The clocks must be those of the joined collectives. Without `on_paths`, the own time has
+/// all that the path follows.
 pub(super) fn job_path(
     parts: &[&OwnTime],
     join: &Join,
     replay: &Replay,
     (to_global, clock_error_ns): (ToGlobal<'_>, &[Option<i64>]),
-    path_of: PathOf<'_>,
+    on_paths: Option<&dyn OnPaths>,
 ) -> Vec<JobPathRow> {
-    let mut node_of: Vec<Vec<u32>> = parts.iter().map(|part| vec![NONE; part.stretches.len()]).collect();
+    let mut node_of: Vec<Vec<u32>> = join.stretches().map(|stretches| vec![NONE; stretches]).collect();
     for (at, node) in (0..).zip(&replay.nodes) {
         let arrival = join.instances[node.instance as usize].arrival_of(node.rank as usize);
         if let Some(node) = arrival.and_then(|a| node_of[a.rank].get_mut(a.stretch as usize)) {
@@ -95,7 +120,7 @@ pub(super) fn job_path(
         join,
         replay,
         to_global,
-        path_of,
+        on_paths,
         ends_of: FxHashMap::default(),
         clock_error_ns,
         node_of,
@@ -110,7 +135,7 @@ pub(super) fn job_path(
     walk.rows
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
     /// The rank that is the last one to end the last step before `self.step`, and the position of that step in its list.
     fn last_to_end(&self) -> Option<(usize, usize)> {
         let before = |part: &&OwnTime| {
@@ -135,7 +160,9 @@ impl Walk<'_> {
         let (StepWindow { step, window }, waited) = part.path_steps[step];
         self.step = step;
         let end_ns = window.end_ns;
-        let entered = part.stretches.partition_point(|s| s.start_ns < end_ns).checked_sub(1).map(|at| at as u32);
+        let followed = self.followed(rank);
+        let entered = followed.stretches().partition_point(|s| s.start_ns < end_ns).checked_sub(1);
+        let entered = entered.map(|at| at as u32);
         let node_of = |at: Option<u32>| self.node_of[rank].get(at? as usize).copied().filter(|node| *node != NONE);
         let (waited, entered) = (node_of(waited), node_of(entered));
         let place = match (waited, entered) {
@@ -180,14 +207,19 @@ impl Walk<'_> {
 
     /// When the rank of a node entered and left the collective, in its clock.
     fn stretch(&self, at: u32) -> (i64, i64) {
-        let times = |stretch: &Stretch| (stretch.start_ns, stretch.end_ns.unwrap_or(stretch.start_ns));
+        let times = |stretch: Stretch| (stretch.start_ns, stretch.end_ns.unwrap_or(stretch.start_ns));
         self.recorded(at).map_or((0, 0), times)
     }
 
-    fn recorded(&self, at: u32) -> Option<&Stretch> {
+    fn recorded(&self, at: u32) -> Option<Stretch> {
         let node = &self.replay.nodes[at as usize];
         let arrival = self.join.instances[node.instance as usize].arrival_of(node.rank as usize)?;
-        self.parts[arrival.rank].stretches.get(arrival.stretch as usize)
+        self.followed(arrival.rank).stretches().get(arrival.stretch as usize).copied()
+    }
+
+    fn followed(&self, rank: usize) -> Followed<'a> {
+        let own_time = self.parts[rank];
+        self.on_paths.map_or(Followed::Own(own_time), |on_paths| Followed::Read(on_paths.of(own_time)))
     }
 
     /// The place where the work of a rank up to a time began, if it waited for no collective: the entry into a collective. If
@@ -197,19 +229,20 @@ impl Walk<'_> {
         let left = self.left(rank, until_ns).and_then(|at| self.node_of[rank].get(at as usize).copied());
         let left = left.filter(|node| *node != NONE).map(Place::Leaves);
         let since_ns = entered.map_or(i64::MIN, |entered| self.time(entered).0);
-        let waited = || (self.path_of)(self.parts[rank]).between(since_ns, until_ns).communication_ns > 0;
+        let waited = || self.followed(rank).work().between(since_ns, until_ns).communication_ns > 0;
         left.filter(|left| self.time(*left).0 > since_ns && waited()).or(entered)
     }
 
     /// The last collective that a rank left, up to a time in its clock.
     fn left(&mut self, rank: usize, until_ns: i64) -> Option<u32> {
-        let stretches = &self.parts[rank].stretches;
-        let ends = self.ends_of.entry(rank).or_insert_with(|| {
-            let ends = (0..).zip(stretches).filter_map(|(at, stretch)| Some((stretch.end_ns?, at)));
+        if !self.ends_of.contains_key(&rank) {
+            let followed = self.followed(rank);
+            let ends = (0..).zip(followed.stretches()).filter_map(|(at, stretch)| Some((stretch.end_ns?, at)));
             let mut ends: Vec<(i64, u32)> = ends.collect();
             ends.sort_unstable();
-            ends
-        });
+            self.ends_of.insert(rank, ends);
+        }
+        let ends = self.ends_of.get(&rank)?;
         let after = ends.partition_point(|(end_ns, _)| *end_ns <= until_ns);
         after.checked_sub(1).map(|at| ends[at].1)
     }
@@ -334,11 +367,11 @@ impl Walk<'_> {
     /// Goes back over own work of a rank, of this time in its clock, and splits it at the borders of its steps.
     fn work(&mut self, rank: usize, local: Interval, from_ns: i64) {
         let global = self.back_to(from_ns);
-        let path = (self.path_of)(self.parts[rank]);
+        let followed = self.followed(rank);
         let mut until_ns = local.end_ns;
         for (step, global, begin_ns) in self.by_step(rank, global) {
             let from_ns = begin_ns.unwrap_or(local.start_ns).min(until_ns);
-            let done = path.between(from_ns, until_ns);
+            let done = followed.work().between(from_ns, until_ns);
             until_ns = from_ns;
             let step = self.count(step);
             self.add_work(rank, step, global, done);

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustc_hash::FxHashMap;
 use trace::{OmissionRow, Op, Word};
 
+use crate::base::maybe::{MaybeAt, MaybeNs};
 use crate::base::stats::lower_median;
 use crate::judge::stragglers::ToGlobal;
 use crate::judge::stragglers::kin::Kin;
 use crate::judge::stragglers::stages::stages;
 use crate::judge::stragglers::usual::Usual;
-use crate::measure::own_time::OwnTime;
-use crate::model::{Barrier, Instance};
+use crate::measure::own_time::{OwnTime, Stretch};
+use crate::model::{Barrier, Instance, Member};
 
 /// One rank at one instance. Times are global unless noted.
 #[derive(Clone, Copy, Debug)]
@@ -27,27 +28,47 @@ pub(super) struct Arrival {
     own_ns: MaybeNs,
     rolled_ns: MaybeNs,
     dur_ns: MaybeNs,
-    /// The rank's previous collective, as a position among its stretches.
-    pub(super) previous: Option<u32>,
-}
-
-/// A time that may be unknown, in half of the memory of an option: a large job has millions of arrivals.
-#[derive(Clone, Copy, Debug)]
-struct MaybeNs(i64);
-
-impl MaybeNs {
-    const UNKNOWN: Self = Self(i64::MIN);
-
-    fn of(ns: Option<i64>) -> Self {
-        ns.map_or(Self::UNKNOWN, Self)
-    }
-
-    fn get(self) -> Option<i64> {
-        (self.0 != Self::UNKNOWN.0).then_some(self.0)
-    }
+    previous: MaybeAt,
+    entered: MaybeAt,
+    waited: MaybeAt,
 }
 
 impl Arrival {
+    /// The arrival of a rank, by its position among the parts. `rolled_ns` and `entered` are filled later.
+    fn of(member: &Member, (rank, stretch): (usize, &Stretch), to_global: ToGlobal<'_>) -> Self {
+        let global = |t_ns| to_global(member.rank, member.device_clock, t_ns);
+        let arrival_ns = global(member.start_ns);
+        Self {
+            rank,
+            stretch: member.index,
+            from_ns: global(stretch.from_ns).min(arrival_ns),
+            arrival_ns,
+            end_ns: MaybeNs::of(member.end_ns.map(global)),
+            own_ns: MaybeNs::of(stretch.own_ns),
+            rolled_ns: MaybeNs::UNKNOWN,
+            dur_ns: MaybeNs::of(member.end_ns.map(|end| end - member.start_ns)),
+            previous: MaybeAt::of(stretch.previous),
+            entered: MaybeAt::UNKNOWN,
+            waited: MaybeAt::of(stretch.waited),
+        }
+    }
+
+    /// The collective that the rank left before its own stretch began, as a position among its stretches.
+    pub(super) fn previous(&self) -> Option<u32> {
+        self.previous.get()
+    }
+
+    /// The last collective that the rank entered before this one, among those that were matched, as a position among its
+    /// stretches.
+    pub(super) fn entered(&self) -> Option<u32> {
+        self.entered.get()
+    }
+
+    /// The last collective that the rank waited for before this one, as a position among its stretches.
+    pub(super) fn waited(&self) -> Option<u32> {
+        self.waited.get()
+    }
+
     /// The time at which the rank leaves the instance.
     pub(super) fn end_ns(&self) -> Option<i64> {
         self.end_ns.get()
@@ -148,7 +169,9 @@ pub(super) struct Join {
     /// The instances before which ranks do the same work.
     pub(super) kin: Kin,
     /// For each rank and each of its stretches, the position in `instances`.
-    positions: Vec<Vec<Option<u32>>>,
+    positions: Vec<Vec<MaybeAt>>,
+    /// For ranks and their stretches before which collectives were not matched: the own work before these.
+    unmatched_ns: FxHashMap<(usize, u32), i64>,
     pub(super) omissions: Vec<OmissionRow>,
 }
 
@@ -156,7 +179,8 @@ impl Join {
     /// Joins `instances` with `parts`, which must be sorted by rank. The members of an instance are dropped when they are arrivals.
     pub(super) fn of(parts: &[&OwnTime], instances: Vec<Instance>, to_global: ToGlobal<'_>) -> Self {
         let by_rank: FxHashMap<i32, usize> = parts.iter().enumerate().map(|(i, p)| (p.rank, i)).collect();
-        let mut positions: Vec<Vec<Option<u32>>> = parts.iter().map(|p| vec![None; p.stretches.len()]).collect();
+        let mut positions: Vec<Vec<MaybeAt>> =
+            parts.iter().map(|p| vec![MaybeAt::UNKNOWN; p.stretches.len()]).collect();
         let mut joined = Vec::with_capacity(instances.len());
         let mut lost = 0;
         for instance in instances {
@@ -171,21 +195,9 @@ impl Join {
                     lost += 1;
                     continue;
                 };
-                let global = |t_ns| to_global(member.rank, member.device_clock, t_ns);
-                let arrival_ns = global(member.start_ns);
-                positions[rank][member.index as usize] = Some(joined.len() as u32);
+                positions[rank][member.index as usize] = MaybeAt::of(Some(joined.len() as u32));
                 steps.extend(stretch.step);
-                arrivals.push(Arrival {
-                    rank,
-                    stretch: member.index,
-                    from_ns: global(stretch.from_ns).min(arrival_ns),
-                    arrival_ns,
-                    end_ns: MaybeNs::of(member.end_ns.map(global)),
-                    own_ns: MaybeNs::of(stretch.own_ns),
-                    rolled_ns: MaybeNs::UNKNOWN,
-                    dur_ns: MaybeNs::of(member.end_ns.map(|end| end - member.start_ns)),
-                    previous: stretch.previous,
-                });
+                arrivals.push(Arrival::of(member, (rank, stretch), to_global));
             }
             let order = |at: &usize| (arrivals[*at].arrival_ns, arrivals[*at].own_ns(), std::cmp::Reverse(*at));
             let Some(blocker) = (0..arrivals.len()).max_by_key(order) else { continue };
@@ -213,14 +225,16 @@ impl Join {
         }
         let of_step = |part: &&OwnTime, at: usize| part.stretches.get(at).is_some_and(|stretch| stretch.step.is_some());
         let has_unmatched = parts.iter().zip(&positions).map(|(part, positions)| {
-            positions.iter().enumerate().any(|(at, position)| position.is_none() && of_step(part, at))
+            positions.iter().enumerate().any(|(at, position)| position.get().is_none() && of_step(part, at))
         });
         let stages = stages(&joined, &has_unmatched.collect::<Vec<bool>>());
         let kin = Kin::of(&joined, &stages);
         let usual = Usual::all(parts.len());
-        let mut join = Self { instances: joined, stages, usual, kin, positions, omissions: lost_members(lost) };
+        let (unmatched_ns, omissions) = (FxHashMap::default(), lost_members(lost));
+        let mut join = Self { instances: joined, stages, usual, kin, positions, unmatched_ns, omissions };
         for (rank, part) in parts.iter().enumerate() {
             join.roll(rank, part);
+            join.enter(rank, part);
         }
         join
     }
@@ -235,7 +249,7 @@ impl Join {
             }
             let own_ns = stretch.own_ns.map(|own| own + carried_ns);
             carried_ns = own_ns.unwrap_or(0);
-            let Some(instance) = position.map(|i| &mut self.instances[i as usize]) else { continue };
+            let Some(instance) = position.get().map(|i| &mut self.instances[i as usize]) else { continue };
             if instance.symmetric {
                 carried_ns = 0;
                 if let Ok(at) = instance.arrivals.binary_search_by_key(&rank, |a| a.rank) {
@@ -243,6 +257,41 @@ impl Join {
                 }
             }
         }
+    }
+
+    /// Fills `entered`, and the own work before collectives that were not matched.
+    fn enter(&mut self, rank: usize, part: &OwnTime) {
+        let positions = &self.positions[rank];
+        for (at, position) in (0..).zip(positions) {
+            let Some(instance) = position.get() else { continue };
+            let (mut entered, mut unmatched_ns) = (part.stretches[at as usize].entered, 0_i64);
+            while let Some(before) = entered.filter(|at| positions.get(*at as usize) == Some(&MaybeAt::UNKNOWN)) {
+                let unmatched = &part.stretches[before as usize];
+                unmatched_ns = unmatched_ns.saturating_add(unmatched.own_ns.unwrap_or(0).max(0));
+                // A stretch was entered after an earlier one; a list that contradicts this would not end.
+                entered = unmatched.entered.filter(|earlier| *earlier < before);
+            }
+            let arrivals = &mut self.instances[instance as usize].arrivals;
+            let first = arrivals.partition_point(|a| a.rank < rank);
+            let mut of_rank = arrivals[first..].iter_mut().take_while(|a| a.rank == rank);
+            if let Some(arrival) = of_rank.find(|a| a.stretch == at) {
+                arrival.entered = MaybeAt::of(entered);
+            }
+            if unmatched_ns > 0 {
+                self.unmatched_ns.insert((rank, at), unmatched_ns);
+            }
+        }
+    }
+
+    /// The own work before an arrival since the collective that the rank [entered](Arrival::entered) before.
+    pub(super) fn own_since_entered_ns(&self, a: &Arrival) -> i64 {
+        let unmatched_ns = self.unmatched_ns.get(&(a.rank, a.stretch)).copied().unwrap_or(0);
+        a.own_ns().unwrap_or(0).max(0).saturating_add(unmatched_ns)
+    }
+
+    /// For each rank, the number of its stretches.
+    pub(super) fn stretches(&self) -> impl Iterator<Item = usize> {
+        self.positions.iter().map(Vec::len)
     }
 
     /// The ranks that show the typical work of a stage most of whose ranks are slow.
@@ -263,7 +312,7 @@ impl Join {
 
     /// The instance at which the own stretch of `a` began, as a position in `instances`.
     pub(super) fn previous(&self, a: &Arrival) -> Option<usize> {
-        self.positions[a.rank][a.previous? as usize].map(|i| i as usize)
+        self.positions[a.rank][a.previous()? as usize].get().map(|i| i as usize)
     }
 
     /// Whether the own stretches of two ranks began at the end of the same collective.

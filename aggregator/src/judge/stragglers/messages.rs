@@ -87,7 +87,7 @@ impl Builder<'_> {
     /// The own work since the begin of the step before each place, as the ranks that did not queue there show it.
     pub(super) fn work_before_messages(&self, places: &Places) -> WorkBefore {
         let mut since_ns = vec![0_i64; self.nodes.len()];
-        let mut last: Vec<(Option<i32>, i64)> = vec![(None, 0); self.parts.len()];
+        let mut last: Vec<(Option<i32>, i64)> = vec![(None, 0); self.ranks];
         for (at, node) in self.nodes.iter().enumerate().filter(|_| !places.alike.is_empty()) {
             let (step, of_step) = &mut last[node.rank as usize];
             if *step != self.instance(at).step {

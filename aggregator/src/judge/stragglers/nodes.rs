@@ -5,7 +5,6 @@ use rustc_hash::FxHashMap;
 use crate::base::stats::{lower_median, robust_sigma_of_sorted};
 use crate::judge::stragglers::join::{Arrival, Join, Joined};
 use crate::judge::stragglers::messages::lane;
-use crate::measure::own_time::{OwnTime, Stretch};
 
 /// The position of a node that does not exist.
 pub(super) const NONE: u32 = u32::MAX;
@@ -44,8 +43,6 @@ pub(super) struct Node {
     pub(super) before: u32,
     /// From the end of `before` to the arrival.
     pub(super) queued_ns: i64,
-    /// The own work before collectives that were not matched, since `entered`.
-    pub(super) unmatched_ns: i64,
     /// Neither own work nor a known collective explains the whole time before the arrival.
     pub(super) has_unknown_wait: bool,
     /// `waited` is final, in a replay with other nodes.
@@ -64,32 +61,32 @@ pub(super) struct Node {
 
 pub(super) struct Builder<'a> {
     pub(super) join: &'a Join,
-    pub(super) parts: &'a [&'a OwnTime],
+    /// The number of ranks.
+    pub(super) ranks: usize,
     max_queue_gap_ns: i64,
     pub(super) nodes: Vec<Node>,
-    /// For each node, its arrival: positions in `join.instances` and in its arrivals.
-    of: Vec<(usize, usize)>,
+    /// For each node, the position of its arrival among those of its instance.
+    of: Vec<u32>,
     /// For each instance the node of its first arrival; the others follow in `by_instance`.
     by_instance: Vec<Vec<u32>>,
 }
 
 impl<'a> Builder<'a> {
-    pub(super) fn of(join: &'a Join, parts: &'a [&'a OwnTime], max_queue_gap_ns: i64) -> Self {
-        let instances = join.instances.iter().enumerate();
-        let mut of: Vec<(usize, usize)> =
-            instances.flat_map(|(i, instance)| (0..instance.arrivals.len()).map(move |a| (i, a))).collect();
-        let arrival = |(i, a): &(usize, usize)| &join.instances[*i].arrivals[*a];
-        of.sort_by_key(|key| (arrival(key).arrival_ns, arrival(key).stretch, arrival(key).rank));
-        let node = |key: &(usize, usize)| {
+    pub(super) fn of(join: &'a Join, max_queue_gap_ns: i64) -> Self {
+        let instances = (0..).zip(&join.instances);
+        let mut keys: Vec<(u32, u32)> =
+            instances.flat_map(|(i, instance)| (0..instance.arrivals.len() as u32).map(move |a| (i, a))).collect();
+        let arrival = |(i, a): &(u32, u32)| &join.instances[*i as usize].arrivals[*a as usize];
+        keys.sort_by_key(|key| (arrival(key).arrival_ns, arrival(key).stretch, arrival(key).rank));
+        let node = |key: &(u32, u32)| {
             let a = arrival(key);
             Node {
                 rank: a.rank as u32,
-                instance: key.0 as u32,
+                instance: key.0,
                 entered: NONE,
                 waited: NONE,
                 before: NONE,
                 queued_ns: 0,
-                unmatched_ns: 0,
                 has_unknown_wait: false,
                 waits_in_place: false,
                 arrival_ns: a.arrival_ns,
@@ -100,42 +97,35 @@ impl<'a> Builder<'a> {
                 leave: Leave::AfterLast(0),
             }
         };
-        let nodes: Vec<Node> = of.iter().map(node).collect();
+        let nodes: Vec<Node> = keys.iter().map(node).collect();
         let mut by_instance: Vec<Vec<u32>> = join.instances.iter().map(|i| vec![NONE; i.arrivals.len()]).collect();
-        for (at, (i, a)) in of.iter().enumerate() {
-            by_instance[*i][*a] = at as u32;
+        for (at, (i, a)) in (0..).zip(&keys) {
+            by_instance[*i as usize][*a as usize] = at;
         }
-        Self { join, parts, max_queue_gap_ns, nodes, of, by_instance }
+        let of = keys.into_iter().map(|(_, a)| a).collect();
+        Self { join, ranks: join.stages.len(), max_queue_gap_ns, nodes, of, by_instance }
     }
 
     pub(super) fn instance(&self, at: usize) -> &'a Joined {
-        &self.join.instances[self.of[at].0]
+        &self.join.instances[self.nodes[at].instance as usize]
     }
 
     pub(super) fn arrival(&self, at: usize) -> &'a Arrival {
-        &self.join.instances[self.of[at].0].arrivals[self.of[at].1]
+        &self.instance(at).arrivals[self.of[at] as usize]
     }
 
     /// Connects each node with the earlier ones that it depends on. Clocks may contradict each other, so that an earlier
     /// collective seems later; it is ignored then.
     pub(super) fn link(&mut self) {
-        let mut of_stretch: Vec<Vec<u32>> = self.parts.iter().map(|part| vec![NONE; part.stretches.len()]).collect();
-        let mut is_matched: Vec<Vec<bool>> = self.parts.iter().map(|part| vec![false; part.stretches.len()]).collect();
-        for a in self.join.instances.iter().flat_map(|instance| &instance.arrivals) {
-            if let Some(is_matched) = is_matched[a.rank].get_mut(a.stretch as usize) {
-                *is_matched = true;
-            }
-        }
+        let mut of_stretch: Vec<Vec<u32>> = self.join.stretches().map(|stretches| vec![NONE; stretches]).collect();
         let mut of_communicator: FxHashMap<(usize, i64), u32> = FxHashMap::default();
         let mut of_lane: FxHashMap<(usize, i64, (bool, usize)), u32> = FxHashMap::default();
         for at in 0..self.nodes.len() {
             let (instance, a) = (self.instance(at), self.arrival(at));
-            let Some(stretch) = self.parts[a.rank].stretches.get(a.stretch as usize) else { continue };
             let earlier = |stretch: Option<u32>| {
                 stretch.and_then(|stretch| of_stretch[a.rank].get(stretch as usize).copied()).unwrap_or(NONE)
             };
-            let (matched, unmatched_ns) = self.matched_before(a.rank, stretch, &is_matched[a.rank]);
-            let (entered, waited) = (earlier(matched), earlier(stretch.waited));
+            let (entered, waited) = (earlier(a.entered()), earlier(a.waited()));
             let ends_before = |node: u32| node != NONE && self.nodes[node as usize].end_ns <= a.arrival_ns;
             // Messages of each direction may have a queue of their own.
             let last = of_communicator.insert((a.rank, instance.comm_id), at as u32);
@@ -149,7 +139,6 @@ impl<'a> Builder<'a> {
             let is_queued = is_queue && queued_ns <= self.max_queue_gap_ns;
             let node = &mut self.nodes[at];
             node.entered = entered;
-            node.unmatched_ns = unmatched_ns;
             node.before = if is_queue { before } else { NONE };
             node.queued_ns = queued_ns;
             // A queue explains the begin.
@@ -157,19 +146,6 @@ impl<'a> Builder<'a> {
             node.leave = leave;
             of_stretch[a.rank][a.stretch as usize] = at as u32;
         }
-    }
-
-    /// The collective that the rank entered before this one, among those that were matched, and the own work before the
-    /// collectives in between.
-    fn matched_before(&self, rank: usize, stretch: &Stretch, is_matched: &[bool]) -> (Option<u32>, i64) {
-        let (mut entered, mut unmatched_ns) = (stretch.entered, 0_i64);
-        while let Some(at) = entered.filter(|at| is_matched.get(*at as usize) == Some(&false)) {
-            let unmatched = &self.parts[rank].stretches[at as usize];
-            unmatched_ns = unmatched_ns.saturating_add(unmatched.own_ns.unwrap_or(0).max(0));
-            // A stretch was entered after an earlier one; a list that contradicts this would not end.
-            entered = unmatched.entered.filter(|earlier| *earlier < at);
-        }
-        (entered, unmatched_ns)
     }
 
     fn leave(&self, at: usize) -> Leave {
@@ -180,7 +156,7 @@ impl<'a> Builder<'a> {
             Some(_) if instance.symmetric && end_ns >= instance.last_ns => Leave::AfterLast(end_ns - instance.last_ns),
             Some(_) if instance.symmetric => Leave::After(at as u32, end_ns - a.arrival_ns),
             Some(_) => {
-                let of_instance = self.by_instance[self.of[at].0].iter().zip(&instance.arrivals);
+                let of_instance = self.by_instance[self.nodes[at].instance as usize].iter().zip(&instance.arrivals);
                 let awaited = of_instance.filter(|(_, other)| other.arrival_ns <= end_ns);
                 let last = awaited.max_by_key(|(node, other)| (other.arrival_ns, **node == at as u32));
                 last.map_or(Leave::AfterLast(0), |(node, other)| Leave::After(*node, end_ns - other.arrival_ns))
@@ -199,9 +175,9 @@ impl<'a> Builder<'a> {
         let belonging = self.belonging_in_rows(&self.belonging_ns(), &before_wait);
         let places = self.places();
         let messages = self.work_before_messages(&places);
-        let mut since_begin_ns = vec![(None, 0_i64); self.parts.len()];
+        let mut since_begin_ns = vec![(None, 0_i64); self.ranks];
         let mut ready_ns = vec![0; self.nodes.len()];
-        let mut ahead_ns = vec![0; self.parts.len()];
+        let mut ahead_ns = vec![0; self.ranks];
         for at in 0..self.nodes.len() {
             let a = self.arrival(at);
             let own_ns = self.own_ns(at);
@@ -246,7 +222,7 @@ impl<'a> Builder<'a> {
 
     /// The own time before a node, and before the collectives that were not matched since the one before.
     pub(super) fn own_ns(&self, at: usize) -> i64 {
-        self.arrival(at).own_ns().unwrap_or(0).max(0).saturating_add(self.nodes[at].unmatched_ns)
+        self.join.own_since_entered_ns(self.arrival(at))
     }
 
     /// The work that belongs to each instance: the lower median of the ranks that did not queue. Where all ranks queued, no
@@ -271,7 +247,7 @@ impl<'a> Builder<'a> {
     fn belonging_in_rows(&self, shown_ns: &[Option<i64>], before_wait: &[bool]) -> Vec<Option<i64>> {
         let of_node = |at: usize| shown_ns[self.nodes[at].instance as usize];
         let mut belonging: Vec<Option<i64>> = (0..self.nodes.len()).map(of_node).collect();
-        let mut rows: Vec<Vec<usize>> = vec![Vec::new(); self.parts.len()];
+        let mut rows: Vec<Vec<usize>> = vec![Vec::new(); self.ranks];
         let mut close = |row: &mut Vec<usize>| {
             let sum = |of: &dyn Fn(usize) -> i64| row.iter().map(|at| of(*at).max(0)).fold(0_i64, i64::saturating_add);
             let (did_ns, belongs_ns) = (sum(&|at| self.own_ns(at)), sum(&|at| of_node(at).unwrap_or(0)));
@@ -298,7 +274,7 @@ impl<'a> Builder<'a> {
     /// For each node, whether the rank waited for its collective, or for a later one, before the next collective, or has no next one.
     /// Work before a wait does not move on to the collective after it, and work before the last collective has none to move on to.
     fn before_wait(&self) -> Vec<bool> {
-        let mut next = vec![NONE; self.parts.len()];
+        let mut next = vec![NONE; self.ranks];
         let mut before_wait = vec![false; self.nodes.len()];
         for (at, node) in self.nodes.iter().enumerate().rev() {
             let next = std::mem::replace(&mut next[node.rank as usize], at as u32);
@@ -314,7 +290,7 @@ impl<'a> Builder<'a> {
     /// For each instance without shown work, the even share of each rank that queued there.
     fn shares_ns(&self, shown: &[Option<i64>]) -> Vec<Vec<i64>> {
         let mut shares_ns = vec![Vec::new(); shown.len()];
-        let mut rows: Vec<Vec<u32>> = vec![Vec::new(); self.parts.len()];
+        let mut rows: Vec<Vec<u32>> = vec![Vec::new(); self.ranks];
         let mut close = |row: &mut Vec<u32>| {
             let own_ns = row.iter().filter_map(|at| self.arrival(*at as usize).own_ns()).map(|ns| ns.max(0));
             let share_ns = own_ns.fold(0, i64::saturating_add) / row.len().max(1) as i64;
@@ -355,7 +331,8 @@ impl<'a> Builder<'a> {
             }
         }
         // A cost per step is over the steps that count, so that work outside of them does not change.
-        let unknown = |at: &usize| self.arrival(*at).own_ns().is_none() || step_of[self.of[*at].0].is_none();
+        let unknown =
+            |at: &usize| self.arrival(*at).own_ns().is_none() || step_of[self.nodes[*at].instance as usize].is_none();
         for at in (0..self.nodes.len()).filter(unknown).collect::<Vec<_>>() {
             self.nodes[at].typical = self.nodes[at].work;
         }
@@ -371,7 +348,7 @@ impl<'a> Builder<'a> {
     ///   rank 1   |######r##s####s
     /// ```
     fn since_begin_of_step(&self, alike: &[Vec<u32>]) -> Vec<Option<i64>> {
-        let mut has_lane = vec![false; self.parts.len()];
+        let mut has_lane = vec![false; self.ranks];
         for (node, at) in self.nodes.iter().zip(0..) {
             has_lane[node.rank as usize] |= lane(self.instance(at), self.arrival(at)).is_some();
         }
@@ -382,7 +359,7 @@ impl<'a> Builder<'a> {
         // The node before, in the same step.
         let mut before = vec![NONE; self.nodes.len()];
         let mut since_ns = vec![0_i64; self.nodes.len()];
-        let mut last = vec![NONE; self.parts.len()];
+        let mut last = vec![NONE; self.ranks];
         for (at, node) in self.nodes.iter().enumerate() {
             let last = std::mem::replace(&mut last[node.rank as usize], at as u32);
             if last != NONE && self.instance(last as usize).step == self.instance(at).step {
@@ -437,7 +414,7 @@ impl<'a> Builder<'a> {
 
     /// For each rank the smallest communicator whose ranks have the same role; of its kin, the lowest.
     pub(super) fn peers(&self) -> Vec<Option<i64>> {
-        let mut smallest: Vec<Option<(usize, i64)>> = vec![None; self.parts.len()];
+        let mut smallest: Vec<Option<(usize, i64)>> = vec![None; self.ranks];
         let stage = |a: &Arrival| self.join.stages[a.rank];
         let is_one_stage = |i: &Joined| i.arrivals.windows(2).all(|pair| stage(&pair[0]) == stage(&pair[1]));
         for instance in self.join.instances.iter().filter(|i| i.symmetric && i.arrivals.len() > 1 && is_one_stage(i)) {

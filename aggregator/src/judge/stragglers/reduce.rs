@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use trace::JobPathRow;
 
+use crate::base::ffi::give_back_freed_memory;
 use crate::judge::stragglers::charge::Charges;
 use crate::judge::stragglers::classify::{bases, judge};
 use crate::judge::stragglers::evidence::Ranges;
@@ -17,8 +18,9 @@ use crate::judge::stragglers::replay::Replay;
 use crate::judge::stragglers::replayed::Replayed;
 use crate::judge::stragglers::rows::{JudgedRanks, LeftOut, omissions, step_rows, wait_rows};
 use crate::judge::stragglers::usual::usual;
-use crate::judge::stragglers::{ClockError, PathOf, Stragglers, ToGlobal, transfers};
+use crate::judge::stragglers::{ClockError, Stragglers, ToGlobal, transfers};
 use crate::measure::own_time::OwnTime;
+use crate::measure::part::OnPaths;
 use crate::model::Instance;
 use crate::model::thresholds::Thresholds;
 
@@ -32,23 +34,22 @@ pub fn reduce(
     clocks: (ToGlobal<'_>, ClockError<'_>),
     thresholds: &Thresholds,
 ) -> Stragglers {
-    let path_of = |own_time: &OwnTime| own_time.path.clone();
-    reduce_replayed(parts.to_vec(), instances.to_vec(), clocks, &path_of, thresholds, drop).0
+    reduce_replayed(parts.to_vec(), instances.to_vec(), clocks, None, thresholds, drop).0
 }
 
-/// Judges all ranks like [`reduce`], and returns what `keep` made of the replay.
+/// Judges all ranks like [`reduce`], and returns what `keep` made of the replay. Without `on_paths`, the own time has all that the
+/// critical path follows.
 pub(crate) fn reduce_replayed<K>(
     mut own_time: Vec<OwnTime>,
     instances: Vec<Instance>,
     clocks: (ToGlobal<'_>, ClockError<'_>),
-    path_of: PathOf<'_>,
+    on_paths: Option<&dyn OnPaths>,
     thresholds: &Thresholds,
     keep: impl FnOnce(Replayed) -> K,
 ) -> (Stragglers, K) {
-    let followed = Followed::of(&own_time, instances, clocks, path_of, thresholds);
+    let followed = Followed::of(&mut own_time, instances, clocks, on_paths, thresholds);
     let Followed { join, per_step, excess, counted, replay, clock_error_ns, job_path } = followed;
-    // The stretches take as much memory as all that follows.
-    own_time.iter_mut().for_each(|own_time| own_time.stretches = Vec::new());
+    forget_stretches(&mut own_time);
     let parts = by_rank(&own_time);
     let charges = Charges::of(&join, parts.len());
     let ranges = Ranges::of((&parts, &join.usual), &excess.steps, per_step, thresholds);
@@ -104,8 +105,21 @@ pub(crate) fn reduce_replayed<K>(
     };
     // The rows of the waits take as much memory as the replay.
     let (ranks, kept) = (replayed.ranks().to_vec(), keep(replayed));
+    give_back(on_paths);
     (stragglers.waits, stragglers.waited) = wait_rows(&join, &ranks);
     (stragglers, kept)
+}
+
+/// Gives freed memory back to the system where the ranks' data is read in turn. An analysis of everything in memory allocates it again.
+fn give_back(on_paths: Option<&dyn OnPaths>) {
+    if on_paths.is_some() {
+        give_back_freed_memory();
+    }
+}
+
+/// Drops the stretches, which take as much memory as the nodes of the replay.
+fn forget_stretches(own_time: &mut [OwnTime]) {
+    own_time.iter_mut().for_each(|own_time| own_time.stretches = Vec::new());
 }
 
 /// All that is made of the ranks' stretches.
@@ -121,24 +135,30 @@ struct Followed {
 
 impl Followed {
     fn of(
-        own_time: &[OwnTime],
+        own_time: &mut [OwnTime],
         instances: Vec<Instance>,
         (to_global, clock_error_ns): (ToGlobal<'_>, ClockError<'_>),
-        path_of: PathOf<'_>,
+        on_paths: Option<&dyn OnPaths>,
         thresholds: &Thresholds,
     ) -> Self {
         let parts = by_rank(own_time);
         let mut join = Join::of(&parts, instances, to_global);
         let per_step = PerStep::of(&parts);
+        if on_paths.is_some() {
+            forget_stretches(own_time);
+        }
+        give_back(on_paths);
+        let parts = by_rank(own_time);
         let mut excess = Excess::of(&join, parts.len(), per_step);
         join.usual = usual(&excess, &join.stages, step_ns(&parts));
         if join.usual.is_usual.contains(&false) {
             excess = Excess::of(&join, parts.len(), per_step);
         }
         let counted = CountedSteps::of(&join, &excess, thresholds.min_steps);
-        let replay = Replay::of(&join, &parts, &counted.steps, thresholds.max_queue_gap_ns);
+        let replay = Replay::of(&join, &counted.steps, thresholds.max_queue_gap_ns);
+        give_back(on_paths);
         let clock_error_ns: Vec<Option<i64>> = parts.iter().map(|p| clock_error_ns(p.rank, p.has_device)).collect();
-        let job_path = job_path(&parts, &join, &replay, (to_global, &clock_error_ns), path_of);
+        let job_path = job_path(&parts, &join, &replay, (to_global, &clock_error_ns), on_paths);
         Self { join, per_step, excess, counted, replay, clock_error_ns, job_path }
     }
 }

@@ -42,7 +42,6 @@ use crate::judge::stragglers::join::{Join, Joined};
 use crate::judge::stragglers::nodes::{Builder, Leave, NONE, Node, Work};
 use crate::judge::stragglers::order::in_order;
 use crate::judge::stragglers::variation::{FOLLOWED_MAX, Variations};
-use crate::measure::own_time::OwnTime;
 
 /// Nodes of whole replays at most: the number of replays × the arrivals of all ranks. Each takes about 5 ns, and 30 ns in jobs of
 /// thousands of ranks, whose nodes are larger than a cache.
@@ -74,8 +73,8 @@ pub(super) struct Replay {
 impl Replay {
     /// Only in `steps`, ranks can work as a typical rank. `max_queue_gap_ns` is that of
     /// [`Thresholds`](crate::model::thresholds::Thresholds).
-    pub(super) fn of(join: &Join, parts: &[&OwnTime], steps: &BTreeSet<i32>, max_queue_gap_ns: i64) -> Self {
-        let mut builder = Builder::of(join, parts, max_queue_gap_ns);
+    pub(super) fn of(join: &Join, steps: &BTreeSet<i32>, max_queue_gap_ns: i64) -> Self {
+        let mut builder = Builder::of(join, max_queue_gap_ns);
         builder.link();
         builder.measure();
         let step_of: Vec<Option<i32>> =
@@ -98,7 +97,7 @@ impl Replay {
             comm_of: join.instances.iter().map(|instance| instance.comm_id).collect(),
             bucket_of: join.instances.iter().map(bucket_of).collect(),
             has_sends: join.instances.iter().any(|instance| instance.op == Op::Send),
-            ranks: parts.len(),
+            ranks: join.stages.len(),
             max_queue_gap_ns,
             nodes,
         };

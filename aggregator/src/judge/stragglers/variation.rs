@@ -453,7 +453,6 @@ mod tests {
                 waited: earlier(chosen[0]),
                 before: earlier(chosen[1]),
                 queued_ns,
-                unmatched_ns: 0,
                 has_unknown_wait: flags[1],
                 waits_in_place: false,
                 arrival_ns: 40 * at as i64 + arrival_ns,

@@ -243,7 +243,7 @@ fn the_slowest_of_many_ranks_are_replayed() {
     let parts = parts_of(&ranks);
     let parts: Vec<&OwnTime> = parts.iter().collect();
     let join = Join::of(&parts, instances.to_vec(), &|_, _, t_ns| t_ns);
-    let replay = Replay::of(&join, &parts, &(0..3).collect(), 0);
+    let replay = Replay::of(&join, &(0..3).collect(), 0);
     let all = replay.alone_of(usize::MAX);
     assert!(all.iter().all(Option::is_some) && all.last() > Some(&Some(0)), "{all:?}");
     let some = replay.alone_of(0);

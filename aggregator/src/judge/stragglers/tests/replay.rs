@@ -58,7 +58,7 @@ fn replay(ranks: &[Vec<At>]) -> Replay {
         .enumerate()
         .map(|(id, ((comm_id, _), all))| Instance { comm_id, ..instance(id, 0, all.len(), all) })
         .collect();
-    let replay = Replay::of(&Join::of(&parts, instances.to_vec(), &|_, _, t_ns| t_ns), &parts, &BTreeSet::from([0]), 0);
+    let replay = Replay::of(&Join::of(&parts, instances.to_vec(), &|_, _, t_ns| t_ns), &BTreeSet::from([0]), 0);
     assert_eq!(replay.discrepancy_ns(), 0);
     replay
 }
