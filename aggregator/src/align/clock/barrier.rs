@@ -15,13 +15,15 @@
 //! them, along (left r → instance → entered by s). A cycle of negative length is a contradiction, and its edges name
 //! the instances involved.
 
+use crate::base::maybe::MaybeNs;
+
 /// One clock's entry in one instance. Times are in a frame in which all clocks nearly agree.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Entry {
     pub(crate) clock: usize,
     pub(crate) start: i64,
-    /// Earliest departure; `None` if the rank did not leave.
-    pub(crate) end: Option<i64>,
+    /// Earliest departure; unknown if the rank did not leave.
+    pub(crate) end: MaybeNs,
 }
 
 /// Offset of a clock that no path reaches.
@@ -44,6 +46,16 @@ pub(crate) fn greatest_offsets(
     reference: usize,
     relax: impl Fn(i64) -> i64,
 ) -> Result<Vec<i64>, Contradiction> {
+    offsets(instances, |entry| *entry, (clocks, reference), relax)
+}
+
+/// The greatest offsets by the entries that `turn` makes of those of the instances.
+fn offsets(
+    instances: &[&[Entry]],
+    turn: impl Fn(&Entry) -> Entry,
+    (clocks, reference): (usize, usize),
+    relax: impl Fn(i64) -> i64,
+) -> Result<Vec<i64>, Contradiction> {
     let mut offset = vec![UNREACHED; clocks];
     // Predecessor on the shortest path: the instance, and the clock that left it.
     let mut before: Vec<Option<(usize, usize)>> = vec![None; clocks];
@@ -53,12 +65,12 @@ pub(crate) fn greatest_offsets(
     for _ in 0..=clocks + 1 {
         let mut changed = None;
         for (k, entries) in instances.iter().enumerate() {
-            let left = |e: &Entry| match (e.end, offset[e.clock]) {
+            let left = |e: Entry| match (e.end.get(), offset[e.clock]) {
                 (None, _) | (_, UNREACHED) => None,
                 (Some(end), known) => Some((known.saturating_add(end).saturating_add(relax(end)), e.clock)),
             };
-            let Some((first_out, by)) = entries.iter().filter_map(left).min() else { continue };
-            for entry in *entries {
+            let Some((first_out, by)) = entries.iter().map(&turn).filter_map(left).min() else { continue };
+            for entry in entries.iter().map(&turn) {
                 let limit = first_out.saturating_sub(entry.start).saturating_add(relax(entry.start));
                 if limit < offset[entry.clock] {
                     offset[entry.clock] = limit;
@@ -118,15 +130,13 @@ pub(crate) fn least_offsets(
 ) -> Result<Vec<i64>, Contradiction> {
     // Reversal would turn an entry without an end into one without a start. Such an entry arrives at the end of
     // reversed time.
-    let turned: Vec<Vec<Entry>> = instances
-        .iter()
-        .map(|entries| {
-            let turn = |e: &Entry| Entry { clock: e.clock, start: e.end.map_or(-FAR, |end| -end), end: Some(-e.start) };
-            entries.iter().map(turn).collect()
-        })
-        .collect();
-    let turned: Vec<&[Entry]> = turned.iter().map(Vec::as_slice).collect();
-    let greatest = greatest_offsets(&turned, clocks, reference, |t| if t <= -FAR { 0 } else { relax(-t) })?;
+    let turn = |e: &Entry| Entry {
+        clock: e.clock,
+        start: e.end.get().map_or(-FAR, |end| -end),
+        end: MaybeNs::of(Some(-e.start)),
+    };
+    let relax = |t: i64| if t <= -FAR { 0 } else { relax(-t) };
+    let greatest = offsets(instances, turn, (clocks, reference), relax)?;
     let far = |o: i64| o >= FAR / 2;
     Ok(greatest.into_iter().map(|o| if far(o) { -UNREACHED } else { -o }).collect())
 }
@@ -139,7 +149,7 @@ mod tests {
     use super::*;
 
     fn entry(clock: usize, start: i64, end: i64) -> Entry {
-        Entry { clock, start, end: Some(end) }
+        Entry { clock, start, end: MaybeNs::of(Some(end)) }
     }
 
     // clock 0   |0════════10|
@@ -175,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_never_left_is_bound_on_one_side() {
-        let k: &[Entry] = &[entry(0, 0, 10), Entry { clock: 1, start: 3, end: None }];
+        let k: &[Entry] = &[entry(0, 0, 10), Entry { clock: 1, start: 3, end: MaybeNs::UNKNOWN }];
         assert_eq!(greatest_offsets(&[k], 2, 0, |_| 0), Ok(vec![0, 7]));
         assert_eq!(least_offsets(&[k], 2, 0, |_| 0), Ok(vec![0, -UNREACHED]));
     }

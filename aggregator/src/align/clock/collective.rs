@@ -19,6 +19,7 @@ use crate::align::clock::fit::{Estimate, Fit, Support};
 use crate::align::clock::identity::DEVICE_ERROR_NS;
 use crate::align::clock::lines::{Feasible, Gate, Line};
 use crate::align::clock::misfit;
+use crate::base::maybe::MaybeNs;
 use crate::base::stats::{MEDIAN_SE_PER_MEAN_SE, SIGMA_PER_MAD, median_in_place, nearest_rank};
 
 /// Drift limit for two host clocks that no pings compared: two quartz oscillators at ±50 ppm.
@@ -42,10 +43,10 @@ pub(crate) struct Part {
     pub(crate) clock: usize,
     /// Earliest time of entry.
     pub(crate) start_ns: i64,
-    /// Latest time of departure; `None` if it never left.
-    pub(crate) end_ns: Option<i64>,
+    /// Latest time of departure; unknown if it never left.
+    pub(crate) end_ns: MaybeNs,
     /// Time of departure as recorded.
-    pub(crate) left_ns: Option<i64>,
+    pub(crate) left_ns: MaybeNs,
 }
 
 /// The clock evidence of one instance; each clock at most once.
@@ -138,17 +139,31 @@ struct Group {
 /// A gate, and its instance if it comes from a single one.
 type SourcedGate = (Gate, Option<i64>);
 
-/// A departure: time from the clock's origin, the same time in the frame, and the instance.
+/// A departure: time from the clock's origin, and the instance.
 struct Departure {
     t: f64,
-    frame: f64,
-    instance: usize,
+    instance: u32,
+}
+
+/// The departures of a clock.
+#[derive(Default)]
+struct Departures {
+    /// Frame − clock, both counted from their origins.
+    rough: f64,
+    list: Vec<Departure>,
+}
+
+impl Departures {
+    /// The instances, with the times of departure in the frame.
+    fn in_frame(&self) -> impl Iterator<Item = (usize, f64)> {
+        self.list.iter().map(|d| (d.instance as usize, d.t + self.rough))
+    }
 }
 
 /// The facts that the estimates of all clocks use.
 struct Measured {
     /// The departures of each clock.
-    departures: Vec<Vec<Departure>>,
+    departures: Vec<Departures>,
     /// The correction to each clock in the frame.
     shift: Vec<f64>,
     /// When the reference left each instance, in the frame.
@@ -193,13 +208,15 @@ impl Group {
             let mut differences: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
             for e in shared.into_iter().map(|position| &self.evidence[position]) {
                 let on_frame = |p: &Part| {
-                    let left = self.since_origin(p.clock, p.left_ns?);
+                    let left = self.since_origin(p.clock, p.left_ns.get()?);
                     self.rough_ns[p.clock].map(|rough| left.saturating_add(rough) as f64)
                 };
                 let mut departures: Vec<f64> = e.parts.iter().filter_map(on_frame).collect();
                 let Some(together) = median_in_place(&mut departures) else { continue };
                 for part in e.parts.iter().filter(|p| self.rough_ns[p.clock].is_none()) {
-                    let Some(left) = part.left_ns.map(|left| self.since_origin(part.clock, left)) else { continue };
+                    let Some(left) = part.left_ns.get().map(|left| self.since_origin(part.clock, left)) else {
+                        continue;
+                    };
                     differences.entry(part.clock).or_default().push(together - left as f64);
                 }
             }
@@ -272,7 +289,7 @@ impl Group {
         let frame = self.frame();
         let instances: Vec<&[Entry]> = frame.iter().map(Vec::as_slice).collect();
         let clocks = self.rough_ns.len();
-        let times = || frame.iter().flatten().flat_map(|e| [Some(e.start), e.end]).flatten();
+        let times = || frame.iter().flatten().flat_map(|e| [Some(e.start), e.end.get()]).flatten();
         let (Some(from), Some(to)) = (times().min(), times().max()) else { return Ok(vec![Vec::new(); clocks]) };
         let mut gates: Vec<Vec<SourcedGate>> = vec![Vec::new(); clocks];
         let arrivals: Vec<Option<i64>> = frame.iter().map(|entries| entries.iter().map(|e| e.start).max()).collect();
@@ -300,8 +317,8 @@ impl Group {
     fn frame(&self) -> Vec<Vec<Entry>> {
         let on_frame = |clock: usize, t: i64| Some(self.since_origin(clock, t).saturating_add(self.rough_ns[clock]?));
         let entry = |p: &Part| {
-            let end = p.end_ns.and_then(|end| on_frame(p.clock, end));
-            Some(Entry { clock: p.clock, start: on_frame(p.clock, p.start_ns)?, end })
+            let end = p.end_ns.get().and_then(|end| on_frame(p.clock, end));
+            Some(Entry { clock: p.clock, start: on_frame(p.clock, p.start_ns)?, end: MaybeNs::of(end) })
         };
         self.evidence.iter().map(|e| e.parts.iter().filter_map(entry).collect()).collect()
     }
@@ -347,10 +364,10 @@ impl Group {
                 let mut push = |t: i64, low: f64, high: f64| {
                     gates[entry.clock].push((Gate { t: (t - rough) as f64, low, high }, Some(e.instance)));
                 };
-                if let Some(end) = reference.end {
+                if let Some(end) = reference.end.get() {
                     push(entry.start, f64::NEG_INFINITY, (end - entry.start) as f64);
                 }
-                if let Some(end) = entry.end {
+                if let Some(end) = entry.end.get() {
                     push(end, (reference.start - end) as f64, f64::INFINITY);
                 }
             }
@@ -361,12 +378,13 @@ impl Group {
         let departures = self.departures();
         let shift = self.equal_departures(&departures);
         let mut reference: Vec<Option<f64>> = vec![None; self.evidence.len()];
-        for d in &departures[REFERENCE] {
-            reference[d.instance] = Some(d.frame);
+        for (instance, frame) in departures[REFERENCE].in_frame() {
+            reference[instance] = Some(frame);
         }
         let mut quickest_ns: Vec<Option<i64>> = vec![None; self.rough_ns.len()];
         for e in &self.evidence {
-            let spent = e.parts.iter().filter_map(|p| p.left_ns.map(|left| left.saturating_sub(p.start_ns))).min();
+            let spent =
+                e.parts.iter().filter_map(|p| p.left_ns.get().map(|left| left.saturating_sub(p.start_ns))).min();
             for part in &e.parts {
                 let quickest = &mut quickest_ns[part.clock];
                 *quickest = (*quickest).into_iter().chain(spent).min();
@@ -375,13 +393,14 @@ impl Group {
         Measured { departures, shift, reference, together: OnceCell::new(), quickest_ns }
     }
 
-    fn departures(&self) -> Vec<Vec<Departure>> {
-        let mut departures: Vec<Vec<Departure>> = self.rough_ns.iter().map(|_| Vec::new()).collect();
-        for (instance, e) in self.evidence.iter().enumerate() {
-            for part in &e.parts {
-                let (Some(left), Some(rough)) = (part.left_ns, self.rough_ns[part.clock]) else { continue };
+    fn departures(&self) -> Vec<Departures> {
+        let none = |rough: &Option<i64>| Departures { rough: rough.unwrap_or(0) as f64, list: Vec::new() };
+        let mut departures: Vec<Departures> = self.rough_ns.iter().map(none).collect();
+        for (instance, e) in (0..).zip(&self.evidence) {
+            for part in e.parts.iter().filter(|part| self.rough_ns[part.clock].is_some()) {
+                let Some(left) = part.left_ns.get() else { continue };
                 let t = self.since_origin(part.clock, left) as f64;
-                departures[part.clock].push(Departure { t, frame: t + rough as f64, instance });
+                departures[part.clock].list.push(Departure { t, instance });
             }
         }
         departures
@@ -432,20 +451,20 @@ impl Group {
 
     /// The least error that departures can show.
     fn grain_ns(&self) -> f64 {
-        let mut left = self.evidence.iter().flat_map(|e| &e.parts).filter_map(|part| part.left_ns);
+        let mut left = self.evidence.iter().flat_map(|e| &e.parts).filter_map(|part| part.left_ns.get());
         if left.all(|t| t % MICROSECOND_NS == 0) { GRAIN_NS } else { TICK_NS }
     }
 
     /// Corrections to the clocks in the frame so that, at the median of each clock, ranks leave together.
-    fn equal_departures(&self, departures: &[Vec<Departure>]) -> Vec<f64> {
+    fn equal_departures(&self, departures: &[Departures]) -> Vec<f64> {
         const ROUNDS: usize = 40;
         let mut shift = vec![0.0; departures.len()];
         for _ in 0..ROUNDS {
             let together = together(departures, &shift, self.evidence.len());
             let mut moved: f64 = 0.0;
-            for (clock, departures) in departures.iter().enumerate().filter(|(_, d)| !d.is_empty()) {
+            for (clock, departures) in departures.iter().enumerate().filter(|(_, d)| !d.list.is_empty()) {
                 let mut late: Vec<f64> =
-                    departures.iter().filter_map(|d| Some(together[d.instance]? - d.frame)).collect();
+                    departures.in_frame().filter_map(|(instance, frame)| Some(together[instance]? - frame)).collect();
                 let next = median_in_place(&mut late).unwrap_or(0.0);
                 moved = moved.max((next - shift[clock]).abs());
                 shift[clock] = next;
@@ -497,13 +516,16 @@ impl Measured {
     /// few, against the median departure of all clocks.
     fn points(&self, clock: usize) -> Vec<(f64, f64)> {
         let own = &self.departures[clock];
-        let direct = own.iter().filter_map(|d| Some((d.t, self.reference[d.instance]? - d.frame)));
-        let direct: Vec<(f64, f64)> = direct.collect();
+        let points = |leader: &[Option<f64>]| -> Vec<(f64, f64)> {
+            let times = own.list.iter().zip(own.in_frame());
+            times.filter_map(|(d, (instance, frame))| Some((d.t, leader[instance]? - frame))).collect()
+        };
+        let direct = points(&self.reference);
         if direct.len() >= 3 {
             return direct;
         }
         let together = self.together.get_or_init(|| together(&self.departures, &self.shift, self.reference.len()));
-        own.iter().filter_map(|d| Some((d.t, together[d.instance]? - d.frame))).collect()
+        points(together)
     }
 }
 
@@ -546,11 +568,11 @@ fn draw(measured: &Measured, clock: usize, feasible: Option<Feasible>) -> Drawn 
 }
 
 /// The median departure of each instance that at least two clocks left.
-fn together(departures: &[Vec<Departure>], shift: &[f64], instances: usize) -> Vec<Option<f64>> {
+fn together(departures: &[Departures], shift: &[f64], instances: usize) -> Vec<Option<f64>> {
     let mut by_instance: Vec<Vec<f64>> = vec![Vec::new(); instances];
     for (departures, shift) in departures.iter().zip(shift) {
-        for d in departures {
-            by_instance[d.instance].push(d.frame + shift);
+        for (instance, frame) in departures.in_frame() {
+            by_instance[instance].push(frame + shift);
         }
     }
     by_instance.into_iter().map(|mut frames| median_in_place(&mut frames).filter(|_| frames.len() > 1)).collect()

@@ -10,6 +10,7 @@ use crate::align::clock::identity::ROUNDING_NS;
 use crate::align::clock::ping::contradiction;
 use crate::align::clock::tree::{Forest, Joint, Node, path};
 use crate::align::clock::{Affine, Clocks, DeviceFit};
+use crate::base::maybe::MaybeNs;
 use crate::model::RankOutline;
 use crate::model::{Barrier, Instance, WEAK_SLACK_NS};
 
@@ -124,8 +125,9 @@ fn evidence_of(instances: &[Instance], places: &BTreeMap<i32, Place>, device: bo
             let start_ns = place.map.apply(member.start_ns).saturating_sub(slack);
             let left_ns = member.end_ns.map(|end| place.map.apply(end));
             let end_ns = left_ns.map(|end| end.saturating_add(slack).saturating_add(rounding));
-            let first = |a: Option<i64>, b: Option<i64>| a.into_iter().chain(b).min();
-            let part = Part { clock: place.clock, start_ns, end_ns, left_ns };
+            let first = |a: MaybeNs, b: Option<i64>| MaybeNs::of(a.get().into_iter().chain(b).min());
+            let part =
+                Part { clock: place.clock, start_ns, end_ns: MaybeNs::of(end_ns), left_ns: MaybeNs::of(left_ns) };
             parts
                 .entry(place.clock)
                 .and_modify(|p| {
