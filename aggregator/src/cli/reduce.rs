@@ -62,7 +62,7 @@ pub(super) fn write_away(reduced: &mut Reduced<'_>, directory: &Path, run: Optio
     let before = reduced.analysis.tables.omissions.len();
     let written = parquet::write_away(reduced, directory, run);
     // The summary, which lists the others, is printed before.
-    for row in reduced.omissions_after(before) {
+    for row in reduced.analysis.tables.omissions.iter().skip(before) {
         terminal::say(omission(row));
     }
     written

@@ -1,8 +1,6 @@
 //! An analysis of parts. The tables that no verdict and no finding reads are read when they are written, one after the other: for
 //! thousands of ranks, all of them take as much memory as the rest.
 
-use trace::OmissionRow;
-
 use crate::measure::by_name::compare_ops;
 use crate::measure::part::Waiting;
 use crate::model::analysis::Analysis;
@@ -57,11 +55,6 @@ impl<'a> Reduced<'a> {
         NOT_JUDGED.iter().for_each(|table| self.read(table));
         self.unread = None;
         &mut self.analysis
-    }
-
-    /// The omissions that were found after the analysis had this many.
-    pub(crate) fn omissions_after(&self, before: usize) -> &[OmissionRow] {
-        self.analysis.tables.omissions.get(before..).unwrap_or_default()
     }
 }
 

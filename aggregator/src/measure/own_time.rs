@@ -51,7 +51,7 @@ pub struct OwnTime {
     pub by_operators: Option<Box<OwnTime>>,
 }
 
-/// What the critical path of the job follows on one rank.
+/// The data of one rank that the critical path of the job needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OnPath {
     /// As [`OwnTime::path`].

@@ -51,16 +51,16 @@ impl RankPart {
 pub(crate) trait Waiting {
     /// The own time of all ranks, in any order. May add to the omissions, and is called once.
     fn own_time(&mut self, omissions: &mut Vec<OmissionRow>) -> Vec<OwnTime>;
-    /// Reads what the critical path of the job follows; `None` if the own time has it.
+    /// Reads the data of ranks on the critical path of the job; `None` if their own time has it.
     fn on_paths(&self) -> Option<&dyn OnPaths>;
     /// Of the tables that one rank alone decides and that are not in the parts, those that are wanted, in the order of ranks. May
     /// add to the omissions, and is called once for each table.
     fn tables(&mut self, is_wanted: &dyn Fn(&str) -> bool, omissions: &mut Vec<OmissionRow>) -> Tables;
 }
 
-/// Reads what the critical path of the job follows, rank by rank: for all ranks, it takes much memory.
+/// Reads the data of ranks on the critical path of the job, rank by rank: that of all ranks takes much memory.
 pub trait OnPaths {
-    /// What it follows on the rank of this own time.
+    /// The data of the rank of this own time.
     fn of(&self, own_time: &OwnTime) -> Arc<OnPath>;
 }
 

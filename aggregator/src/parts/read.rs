@@ -25,7 +25,7 @@ const FIRST_TABLES: [&str; 2] = ["omissions", "step_breakdown"];
 const OWN_TABLES: [&str; 4] = ["own_time", "own_steps", "own_ranges", "path_steps"];
 /// The table of the stretches.
 const STRETCHES: &str = "own_stretches";
-/// The tables that the critical path of the job follows. The reduction reads them for the ranks on it.
+/// The tables that the critical path of the job needs. The reduction reads them for the ranks on it.
 const PATH_TABLES: [&str; 2] = ["path_cuts", STRETCHES];
 /// The chunks whose work on critical paths is in memory at a time.
 const PATH_CHUNKS: usize = 4;

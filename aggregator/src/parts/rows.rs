@@ -18,7 +18,7 @@ use crate::measure::part::RankPart;
 use crate::model::steps::StepWindow;
 use crate::model::{Collective, CollectiveShapes, RankInfo, RankOutline};
 
-/// What critical paths follow on ranks, by rank and by [`OwnTime::without_waits`].
+/// The data of ranks on critical paths, by rank and by [`OwnTime::without_waits`].
 pub(crate) type PathsOfRanks = BTreeMap<(i32, bool), Arc<OnPath>>;
 
 macro_rules! part_rows {
@@ -285,7 +285,7 @@ fn stretch(row: OwnStretchRow) -> Stretch {
 }
 
 impl PartRows {
-    /// What critical paths follow on ranks.
+    /// The data of ranks on critical paths.
     pub(crate) fn into_paths(self) -> PathsOfRanks {
         let mut paths: BTreeMap<(i32, bool), OnPath> = BTreeMap::new();
         let is_same = |a: &PathCutRow, b: &PathCutRow| (a.rank, a.without_waits) == (b.rank, b.without_waits);

@@ -42,13 +42,13 @@ enum Place {
     Enters(u32),
 }
 
-/// What the path follows on a rank.
-enum Followed<'a> {
+/// The data of a rank on the path.
+enum RankOnPath<'a> {
     Own(&'a OwnTime),
     Read(Arc<OnPath>),
 }
 
-impl Followed<'_> {
+impl RankOnPath<'_> {
     fn stretches(&self) -> &[Stretch] {
         match self {
             Self::Own(own_time) => &own_time.stretches,
@@ -99,8 +99,8 @@ pub(crate) fn critical_path_of_job(
     job_path(&parts, &join, &replay, (to_global, &errors_ns), None)
 }
 
-/// The critical path of the job, by time. The clocks must be those of the joined collectives. Without `on_paths`, the own time has
-/// all that the path follows.
+/// The critical path of the job, by time. The clocks must be those of the joined collectives. Without `on_paths`, the own time of
+/// the ranks has their stretches and their work.
 pub(super) fn job_path(
     parts: &[&OwnTime],
     join: &Join,
@@ -160,8 +160,8 @@ impl<'a> Walk<'a> {
         let (StepWindow { step, window }, waited) = part.path_steps[step];
         self.step = step;
         let end_ns = window.end_ns;
-        let followed = self.followed(rank);
-        let entered = followed.stretches().partition_point(|s| s.start_ns < end_ns).checked_sub(1);
+        let on_path = self.on_path(rank);
+        let entered = on_path.stretches().partition_point(|s| s.start_ns < end_ns).checked_sub(1);
         let entered = entered.map(|at| at as u32);
         let node_of = |at: Option<u32>| self.node_of[rank].get(at? as usize).copied().filter(|node| *node != NONE);
         let (waited, entered) = (node_of(waited), node_of(entered));
@@ -214,12 +214,12 @@ impl<'a> Walk<'a> {
     fn recorded(&self, at: u32) -> Option<Stretch> {
         let node = &self.replay.nodes[at as usize];
         let arrival = self.join.instances[node.instance as usize].arrival_of(node.rank as usize)?;
-        self.followed(arrival.rank).stretches().get(arrival.stretch as usize).copied()
+        self.on_path(arrival.rank).stretches().get(arrival.stretch as usize).copied()
     }
 
-    fn followed(&self, rank: usize) -> Followed<'a> {
+    fn on_path(&self, rank: usize) -> RankOnPath<'a> {
         let own_time = self.parts[rank];
-        self.on_paths.map_or(Followed::Own(own_time), |on_paths| Followed::Read(on_paths.of(own_time)))
+        self.on_paths.map_or(RankOnPath::Own(own_time), |on_paths| RankOnPath::Read(on_paths.of(own_time)))
     }
 
     /// The place where the work of a rank up to a time began, if it waited for no collective: the entry into a collective. If
@@ -229,15 +229,15 @@ impl<'a> Walk<'a> {
         let left = self.left(rank, until_ns).and_then(|at| self.node_of[rank].get(at as usize).copied());
         let left = left.filter(|node| *node != NONE).map(Place::Leaves);
         let since_ns = entered.map_or(i64::MIN, |entered| self.time(entered).0);
-        let waited = || self.followed(rank).work().between(since_ns, until_ns).communication_ns > 0;
+        let waited = || self.on_path(rank).work().between(since_ns, until_ns).communication_ns > 0;
         left.filter(|left| self.time(*left).0 > since_ns && waited()).or(entered)
     }
 
     /// The last collective that a rank left, up to a time in its clock.
     fn left(&mut self, rank: usize, until_ns: i64) -> Option<u32> {
         if !self.ends_of.contains_key(&rank) {
-            let followed = self.followed(rank);
-            let ends = (0..).zip(followed.stretches()).filter_map(|(at, stretch)| Some((stretch.end_ns?, at)));
+            let on_path = self.on_path(rank);
+            let ends = (0..).zip(on_path.stretches()).filter_map(|(at, stretch)| Some((stretch.end_ns?, at)));
             let mut ends: Vec<(i64, u32)> = ends.collect();
             ends.sort_unstable();
             self.ends_of.insert(rank, ends);
@@ -367,11 +367,11 @@ impl<'a> Walk<'a> {
     /// Goes back over own work of a rank, of this time in its clock, and splits it at the borders of its steps.
     fn work(&mut self, rank: usize, local: Interval, from_ns: i64) {
         let global = self.back_to(from_ns);
-        let followed = self.followed(rank);
+        let on_path = self.on_path(rank);
         let mut until_ns = local.end_ns;
         for (step, global, begin_ns) in self.by_step(rank, global) {
             let from_ns = begin_ns.unwrap_or(local.start_ns).min(until_ns);
-            let done = followed.work().between(from_ns, until_ns);
+            let done = on_path.work().between(from_ns, until_ns);
             until_ns = from_ns;
             let step = self.count(step);
             self.add_work(rank, step, global, done);

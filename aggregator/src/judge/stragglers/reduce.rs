@@ -37,8 +37,8 @@ pub fn reduce(
     reduce_replayed(parts.to_vec(), instances.to_vec(), clocks, None, thresholds, drop).0
 }
 
-/// Judges all ranks like [`reduce`], and returns what `keep` made of the replay. Without `on_paths`, the own time has all that the
-/// critical path follows.
+/// Judges all ranks like [`reduce`], and returns what `keep` made of the replay. Without `on_paths`, the own time of the ranks has
+/// their work on critical paths.
 pub(crate) fn reduce_replayed<K>(
     mut own_time: Vec<OwnTime>,
     instances: Vec<Instance>,
