@@ -352,6 +352,19 @@ fn a_cupti_that_confuses_graphs_after_a_pause_stays_enabled_or_its_ids_are_left_
 }
 
 #[test]
+fn driver_calls_in_a_context_that_was_made_in_a_pause_are_recorded() {
+    for version in [28, 130_001, 130_500] {
+        let (run, done) =
+            play(&format!("driver_calls_{version}"), "windows_of_driver_calls", &format!("version={version}"));
+        done.expect_code(0);
+        let events = rows::<EventRow>(&run);
+        let launches: Vec<_> = kind(&events, "cuda_driver").iter().map(|call| call.correlation_id).collect();
+        let kernels: Vec<_> = kind(&events, "kernel").iter().map(|kernel| kernel.correlation_id).collect();
+        assert_eq!((launches.len(), &launches), (3, &kernels), "{version}");
+    }
+}
+
+#[test]
 fn a_cupti_that_may_hang_is_not_switched_while_the_program_runs() {
     for (version, asks) in [(28, false), (130_001, true)] {
         let (_, _, done) = windows("may_hang", "windows", version);

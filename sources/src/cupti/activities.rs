@@ -19,6 +19,10 @@ const CONCURRENT_KERNEL: u32 = 10;
 const PLACES: [u32; 2] = [8, 9];
 /// Copies, memsets, copies between devices, external correlation ids, streams.
 const ALWAYS: [u32; 5] = [1, 2, 22, 39, 37];
+/// The driver call that stays enabled for the whole session: `cuGraphLaunch`, which programs call rarely. CUPTI records
+/// driver calls in a context only if at least one of them was enabled when the context was made. Enabling them later
+/// returns success and has no effect, until a context is made. Measured with CUPTI 13.0 U1 on an H200.
+const STAYS_ENABLED: u32 = 514;
 
 /// The kinds to enable while the session runs.
 #[derive(Debug, Default)]
@@ -33,12 +37,17 @@ pub(super) struct Activities {
 }
 
 impl Activities {
-    /// Enables the records of devices and contexts, for ever: CUPTI reports them once, maybe during a pause.
-    pub(super) fn enable_places(library: &Library) {
+    /// Enables what must be enabled before the program makes a context, and stays so in pauses: the records of devices
+    /// and contexts, which CUPTI reports once, and one driver call.
+    pub(super) fn prepare(library: &Library, settings: &Settings) {
         for kind in PLACES {
             if let Err(error) = library.enable(kind) {
                 report(format_args!("{error}: activity kind {kind} is not recorded"));
             }
+        }
+        if settings.driver && library.can_choose_driver_calls() {
+            // If CUPTI refuses it, `enable_driver_calls` enables all driver calls instead.
+            let _ = library.enable_driver_call(STAYS_ENABLED, true);
         }
     }
 
@@ -108,7 +117,7 @@ impl Activities {
         }
     }
 
-    /// Disables all kinds.
+    /// Disables all that [`enable_all`](Self::enable_all) enabled.
     pub(super) fn disable(&self, library: &Library) {
         if !self.enabled.swap(false, Ordering::AcqRel) {
             return;
@@ -121,8 +130,16 @@ impl Activities {
             set_driver_calls(library, false);
         }
     }
+
+    /// Disables them at the end of the session, and the driver call that was enabled in pauses.
+    pub(super) fn end(&self, library: &Library) {
+        self.disable(library);
+        let _ = library.enable_driver_call(STAYS_ENABLED, false);
+    }
 }
 
+/// All but the call that stays enabled.
 fn set_driver_calls(library: &Library, enable: bool) -> bool {
-    LAUNCH_CALLS.iter().all(|id| library.enable_driver_call(*id, enable).is_ok())
+    let calls = LAUNCH_CALLS.iter().filter(|id| **id != STAYS_ENABLED);
+    calls.copied().all(|id| library.enable_driver_call(id, enable).is_ok())
 }

@@ -130,7 +130,7 @@ impl Session {
         let worker = Worker::new(&self.capture, inbox, announced);
         let thread = recorder::spawn("rankscope-cupti", move || worker.run()).map_err(Error::Thread)?;
         *lock(&self.worker) = Some(thread);
-        Activities::enable_places(library);
+        Activities::prepare(library, settings);
         recorder.shared().set_scope_hook(ScopeHook { push: push_scope, pop: pop_scope });
         if !settings.paused {
             activities.enable_all(library, settings)?;
@@ -237,7 +237,7 @@ impl Session {
         recorder.shared().set_linked(false);
         self.phase.store(phase::OVER, Ordering::Release);
         if library.version().switches_safely() {
-            activities.disable(library);
+            activities.end(library);
         }
         if let Err(error) = library.flush(true) {
             self.capture.fail(format!("records that CUPTI still held are lost: {error}"));

@@ -29,7 +29,10 @@ const MAX_LIMIT_REACHED: u32 = 12;
 const MULTIPLE_SUBSCRIBERS: u32 = 39;
 const QUEUE_EMPTY: u32 = 18;
 const UNKNOWN: u32 = 999;
+const CONTEXT: u32 = 9;
 const CONCURRENT_KERNEL: u32 = 10;
+/// The domain and the id of the callback for a context that was made.
+const CONTEXT_CREATED: (u32, u32) = (3, 1);
 /// The first version with right correlation ids of graphs in every session.
 const JOINS_GRAPHS: u32 = 130_101;
 
@@ -318,7 +321,10 @@ fn put(record: &[u8]) -> bool {
     let mut full = None;
     {
         let mut state = state();
-        let chosen = kind == 4 && state.driver_calls.contains(&word(4));
+        if kind == CONTEXT {
+            state.makes_context();
+        }
+        let chosen = kind == 4 && state.driver_calls.contains(&word(4)) && !state.misses_driver_calls;
         // Kinds that the source does not enable are recorded anyway.
         if kind < 50 && !chosen && !state.enabled.contains(&kind) {
             return false;
@@ -385,6 +391,9 @@ extern "C" fn stand_in_call(kind: u32, id: u32, thread_id: u32) -> u32 {
 /// Calls the subscriber if it enabled this callback. `site` is 0 at the start of a function.
 #[unsafe(no_mangle)]
 extern "C" fn stand_in_event(domain: u32, id: u32, site: u32) -> bool {
+    if (domain, id) == CONTEXT_CREATED {
+        state().makes_context();
+    }
     let wanted = state().callbacks.contains(&(domain, id));
     if let Some(callback) = SUBSCRIBER.get().filter(|_| wanted) {
         callback(std::ptr::null_mut(), domain, id, (&raw const site).cast());

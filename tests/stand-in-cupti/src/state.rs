@@ -31,6 +31,8 @@ pub(crate) struct State {
     pub(crate) enabled: BTreeSet<u32>,
     /// Driver calls that are recorded one by one.
     pub(crate) driver_calls: BTreeSet<u32>,
+    /// No driver call was enabled when the context was made: single ones are not recorded in it.
+    pub(crate) misses_driver_calls: bool,
     pub(crate) callbacks: BTreeSet<(u32, u32)>,
     pub(crate) filling: Option<Filling>,
     /// Full buffers.
@@ -54,6 +56,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     subscribed: false,
     enabled: BTreeSet::new(),
     driver_calls: BTreeSet::new(),
+    misses_driver_calls: false,
     callbacks: BTreeSet::new(),
     filling: None,
     held: Vec::new(),
@@ -67,6 +70,13 @@ static STATE: Mutex<State> = Mutex::new(State {
     enabled_kernels: 0,
     disabled_kernels: 0,
 });
+
+impl State {
+    /// The program makes a context.
+    pub(crate) fn makes_context(&mut self) {
+        self.misses_driver_calls = self.driver_calls.is_empty();
+    }
+}
 
 /// Locks the state. No callback is called under the lock.
 pub(crate) fn state() -> MutexGuard<'static, State> {

@@ -356,15 +356,18 @@ impl<'r> Gpu<'r> {
         self.recorder.end_step(None);
     }
 
-    /// Three recorded parts of a program that launches a graph in each, after a context that was made before them.
-    pub(crate) fn windows(&self) {
+    /// Three recorded parts of a program that launches once in each, a graph or by the driver, after a context that was
+    /// made before them.
+    pub(crate) fn windows(&self, by_driver: bool) {
+        let (kind, call, graph) =
+            if by_driver { (DRIVER, CU_LAUNCH_KERNEL, (0, 0)) } else { (RUNTIME, GRAPH_LAUNCH, (3, 3 << 32 | 10)) };
         let flushes = self.stand_in.flushes();
         for step in 0..3 {
             self.cupti.resume();
             self.recorder.begin_step(step, Phase::Active);
-            self.op("graph", || {
-                let id = self.stand_in.call(RUNTIME, GRAPH_LAUNCH);
-                self.kernel(GEMM, id, 7, self.after(0), 50, (3, 3 << 32 | 10));
+            self.op("launch", || {
+                let id = self.stand_in.call(kind, call);
+                self.kernel(GEMM, id, 7, self.after(0), 50, graph);
             });
             let id = self.stand_in.call(RUNTIME, STREAM_SYNCHRONIZE);
             self.synchronize(id);
