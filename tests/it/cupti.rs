@@ -214,12 +214,14 @@ fn without_the_iterator_records_are_read_by_their_sizes() {
 }
 
 #[test]
-fn driver_calls_other_than_launches_are_left_out() {
-    let (run, done) = play("all_driver_calls", "train", "version=22,no_driver_calls");
+fn calls_that_say_nothing_are_left_out_if_cupti_records_them() {
+    let (run, done) = play("all_calls", "train", "version=22,no_driver_calls,no_runtime_calls");
     done.expect_code(0);
     let events = rows::<EventRow>(&run);
     assert_eq!(kind(&events, "cuda_driver").len(), 2, "launches alone");
     assert_eq!(counted(&run, "cupti:cuda_driver"), (2, 0, 4));
+    assert!(kind(&events, "cuda_runtime").iter().all(|call| &*call.name != "cudaGetDevice"));
+    assert_eq!(counted(&run, "cupti:cuda_runtime").2, 4, "one in each step");
 }
 
 #[test]

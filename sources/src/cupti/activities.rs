@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use recorder::{lock, report};
 
-use super::enum_names::LAUNCH_CALLS;
+use super::enum_names::{LAUNCH_CALLS, QUIET_CALLS};
 use super::ffi::Library;
 use super::settings::Settings;
 use crate::error::Error;
@@ -80,7 +80,7 @@ impl Activities {
     }
 
     fn enable(&self, library: &Library, kind: u32) -> Result<(), Error> {
-        library.enable(kind)?;
+        enable_kind(library, kind)?;
         lock(&self.kinds).insert(kind);
         Ok(())
     }
@@ -108,7 +108,7 @@ impl Activities {
 
     fn enable_again(&self, library: &Library) {
         for kind in lock(&self.kinds).iter() {
-            if let Err(error) = library.enable(*kind) {
+            if let Err(error) = enable_kind(library, *kind) {
                 report(format_args!("{error}: activity kind {kind} is no longer recorded"));
             }
         }
@@ -136,6 +136,14 @@ impl Activities {
         self.disable(library);
         let _ = library.enable_driver_call(STAYS_ENABLED, false);
     }
+}
+
+fn enable_kind(library: &Library, kind: u32) -> Result<(), Error> {
+    library.enable(kind)?;
+    if kind == RUNTIME {
+        QUIET_CALLS.iter().for_each(|id| library.leave_out_runtime_call(*id));
+    }
+    Ok(())
 }
 
 /// All but the call that stays enabled.

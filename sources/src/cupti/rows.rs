@@ -379,6 +379,13 @@ impl<S: Strings> Rows<S> {
                 "of the driver's calls, only launches, copies and fills are recorded",
             );
         }
+        if domain == domain::RUNTIME_API && enum_names::QUIET_CALLS.contains(&api.callback_id) {
+            return self.omit(
+                "cupti:cuda_runtime",
+                1,
+                "calls that ask for the device or the last error, or make an event, are not recorded",
+            );
+        }
         let name = self.call_name(domain, api.callback_id);
         let kind = if domain == domain::RUNTIME_API { Kind::Runtime } else { Kind::Driver };
         let Some(event) = self.interval(kind, name, (api.start, api.end), api.correlation_id) else { return };

@@ -87,6 +87,7 @@ extern "C" fn cuptiGetResultString(status: u32, out: *mut *const c_char) -> u32 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiGetCallbackName(domain: u32, id: u32, out: *mut *const c_char) -> u32 {
     let name = match (domain, id) {
+        (2, 17) => c"cudaGetDevice_v3020",
         (2, 211) => c"cudaLaunchKernel_v7000",
         (2, 311) => c"cudaGraphLaunch_v10000",
         (2, 41) => c"cudaMemcpyAsync_v3020",
@@ -203,6 +204,16 @@ extern "C" fn cuptiActivityEnableDriverApi(id: u32, enable: u8) -> u32 {
     }
     let mut state = state();
     let _ = if enable != 0 { state.driver_calls.insert(id) } else { state.driver_calls.remove(&id) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityEnableRuntimeApi(id: u32, enable: u8) -> u32 {
+    if behaviour("no_runtime_calls") {
+        return UNKNOWN;
+    }
+    let mut state = state();
+    let _ = if enable != 0 { state.left_out_calls.remove(&id) } else { state.left_out_calls.insert(id) };
     SUCCESS
 }
 
@@ -325,6 +336,9 @@ fn put(record: &[u8]) -> bool {
             state.makes_context();
         }
         let chosen = kind == 4 && state.driver_calls.contains(&word(4)) && !state.misses_driver_calls;
+        if kind == 5 && state.left_out_calls.contains(&word(4)) {
+            return false;
+        }
         // Kinds that the source does not enable are recorded anyway.
         if kind < 50 && !chosen && !state.enabled.contains(&kind) {
             return false;

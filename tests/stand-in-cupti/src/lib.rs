@@ -6,7 +6,8 @@
 //!
 //! * `version=130001`: the result of `cuptiGetVersion`, which determines the records.
 //! * `busy`: another profiler is subscribed. It refuses: `no_clock` the timestamp callback, `no_iterator`
-//!   `cuptiActivityGetNextRecord`, `no_driver_calls` single driver calls, `no_external` external correlation ids.
+//!   `cuptiActivityGetNextRecord`, `no_driver_calls` single driver calls, `no_runtime_calls` single
+//!   runtime calls, `no_external` external correlation ids.
 //! * `hold`: it hands full buffers back only with the next flush.
 //! * `truncate`: it hands every buffer back without its last four bytes.
 

@@ -31,6 +31,8 @@ pub(crate) struct State {
     pub(crate) enabled: BTreeSet<u32>,
     /// Driver calls that are recorded one by one.
     pub(crate) driver_calls: BTreeSet<u32>,
+    /// Runtime calls that are not recorded with their kind.
+    pub(crate) left_out_calls: BTreeSet<u32>,
     /// No driver call was enabled when the context was made: single ones are not recorded in it.
     pub(crate) misses_driver_calls: bool,
     pub(crate) callbacks: BTreeSet<(u32, u32)>,
@@ -56,6 +58,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     subscribed: false,
     enabled: BTreeSet::new(),
     driver_calls: BTreeSet::new(),
+    left_out_calls: BTreeSet::new(),
     misses_driver_calls: false,
     callbacks: BTreeSet::new(),
     filling: None,

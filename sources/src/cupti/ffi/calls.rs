@@ -155,6 +155,15 @@ impl Cupti {
         self.check(CALL, unsafe { call(id, enable.into()) })
     }
 
+    /// Takes one runtime call out of the kind of runtime calls, if CUPTI can.
+    pub(crate) fn leave_out_runtime_call(&self, id: u32) {
+        if let Some(call) = self.functions.enable_runtime_api {
+            // The worker leaves the record out if CUPTI goes on writing it.
+            // SAFETY: it takes two numbers.
+            unsafe { call(id, 0) };
+        }
+    }
+
     /// Makes CUPTI hand back the buffers whose records are complete; with `forced`, all buffers.
     pub(crate) fn flush(&self, forced: bool) -> Result<(), Error> {
         // SAFETY: it takes a number. It calls `on_complete` on this thread, which takes no lock that this thread holds.

@@ -81,6 +81,7 @@ functions! {
         set_attribute(u32, *mut usize, *mut c_void) = "cuptiActivitySetAttribute",
         set_thread_id_type(u32) = "cuptiSetThreadIdType",
         enable_driver_api(u32, u8) = "cuptiActivityEnableDriverApi",
+        enable_runtime_api(u32, u8) = "cuptiActivityEnableRuntimeApi",
         subscribe_v2(*mut Subscriber, Callback, *mut c_void, *mut SubscriberParams) = "cuptiSubscribe_v2",
     }
 }

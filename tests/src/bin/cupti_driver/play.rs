@@ -19,6 +19,7 @@ const NCCL: &CStr = c"_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernel
 /// Runtime and driver calls, by CUPTI's numbers.
 const RUNTIME: u32 = 5;
 const DRIVER: u32 = 4;
+const GET_DEVICE: u32 = 17;
 const LAUNCH_KERNEL: u32 = 211;
 const GRAPH_LAUNCH: u32 = 311;
 const MEMCPY_ASYNC: u32 = 41;
@@ -178,6 +179,7 @@ impl<'r> Gpu<'r> {
 
     fn step(&self, step: i64) {
         self.op("forward", || {
+            self.stand_in.call(RUNTIME, GET_DEVICE);
             for _ in 0..2 {
                 let id = self.stand_in.call(RUNTIME, LAUNCH_KERNEL);
                 self.kernel(GEMM, id, 7, self.after(0), 400, (0, 0));
