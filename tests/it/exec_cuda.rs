@@ -95,8 +95,8 @@ fn an_unmodified_program_is_recorded_by_what_cuda_and_nccl_load() {
     let ids: Vec<Option<i64>> = rows::<CollectiveRow>(&run).iter().map(|row| row.event_id).collect();
     assert!(ids.iter().all(|id| launches.iter().any(|launch| Some(launch.id) == *id)), "{ids:?}");
     check_joined(&run);
-    // A step of the GPU's timer at most.
-    check_channels(&run, |off_ns, error_ns| off_ns == 0 && error_ns <= 1024);
+    // A step of the GPU's timer, and the drift of 100 ms, at most.
+    check_channels(&run, |off_ns, error_ns| off_ns == 0 && error_ns <= 1024 + 10_000);
     let said = analyze(&run, &[], 0).stdout;
     assert!(said.contains("10 collectives"), "{said}");
     // The agent, and the program that nobody ended.

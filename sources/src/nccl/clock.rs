@@ -12,10 +12,14 @@
 //! The true offset lies between the two clouds. The mapping is the line under the upper cloud. Its error is the distance to
 //! the lower cloud in the second of the stamp; without launches the error is unknown.
 //!
-//! If CUPTI timed a kernel of NCCL, its start and end are far better samples, because the channels fill the kernel except for
+//! If CUPTI timed kernels of NCCL, they map the stamps far better ([`timed`]), because the channels fill the kernel except for
 //! some µs. The error of CUPTI's own times is not included: all device rows have these times.
 
+mod timed;
+
 use std::collections::VecDeque;
+
+use timed::{DRIFT_LIMIT, TimedKernels, by_drift};
 
 /// Length of a window: its stamps share one lowest sample.
 const WINDOW_NS: i64 = 1_000_000_000;
@@ -48,6 +52,7 @@ struct Window {
 #[derive(Clone, Debug, Default)]
 pub(super) struct GpuClock {
     windows: VecDeque<Window>,
+    timed: TimedKernels,
     /// The last sample that was refused as too low. A second similar one shows that the earlier samples were too high.
     refused: Option<Sample>,
     first_ns: Option<i64>,
@@ -123,34 +128,48 @@ impl GpuClock {
     pub(super) fn inside(&mut self, gpu: (i64, i64), host: (i64, i64)) {
         // A kernel cannot be shorter than its channels.
         if host.1.saturating_sub(host.0) >= gpu.1.saturating_sub(gpu.0) && self.seen(gpu.1, host.1) {
-            self.launched(gpu.0, host.0);
+            self.timed.add(gpu, host);
         }
     }
 
-    /// A stamp in the host's clock; `None` without samples.
+    /// A stamp in the host's clock; `None` without samples. It has the mapping with the smaller error.
     pub(super) fn host_time(&self, gpu_ns: i64) -> Option<HostTime> {
+        let by_samples = self.by_samples(gpu_ns)?;
+        let timed = self.timed.offset(gpu_ns);
+        let better = timed.filter(|(_, error_ns)| by_samples.error_ns.is_none_or(|other_ns| *error_ns < other_ns));
+        let Some((offset_ns, error_ns)) = better else { return Some(by_samples) };
+        let error_ns = Some(error_ns.saturating_add(self.resolution_ns()));
+        Some(HostTime { ns: gpu_ns.checked_add(offset_ns)?, error_ns, ..by_samples })
+    }
+
+    fn by_samples(&self, gpu_ns: i64) -> Option<HostTime> {
         let line = self.line(gpu_ns)?;
         let ns = gpu_ns.checked_add(line.at(gpu_ns))?;
         let index = gpu_ns / WINDOW_NS;
-        let nearest = self.windows.iter().filter(|window| window.lower.is_some());
-        let nearest = nearest.min_by_key(|window| (window.index - index).abs());
-        let bounds = |window: &Window| {
-            let lower = window.lower?;
+        let nearest = self.windows.iter().filter_map(|window| Some((window, window.lower?)));
+        let nearest = nearest.min_by_key(|(window, _)| (window.index - index).abs());
+        let bounds = nearest.map(|(Window { upper, .. }, lower)| {
             let below = line.at(lower.gpu_ns).saturating_sub(lower.offset_ns);
-            Some((below, window.upper.offset_ns.saturating_sub(line.at(window.upper.gpu_ns)).saturating_abs()))
-        };
-        let bounds = nearest.and_then(bounds);
-        let step_ns = self.step_ns.min(MAX_TIMER_STEP_NS) as i64;
-        let error = |(below, above): (i64, i64)| {
+            let above = upper.offset_ns.saturating_sub(line.at(upper.gpu_ns)).saturating_abs();
+            // The timer drifts between the two samples.
+            let may_drift = by_drift(DRIFT_LIMIT, upper.gpu_ns.saturating_sub(lower.gpu_ns));
+            (below, above, below.saturating_add(may_drift) < 0)
+        });
+        let error = |(below, above, _): (i64, i64, bool)| {
             // If the bounds contradict each other, each of them may be the wrong one.
             let within = if below < 0 {
                 below.saturating_abs().saturating_mul(2).saturating_add(above)
             } else {
                 below.max(above)
             };
-            within.saturating_add(step_ns)
+            within.saturating_add(self.resolution_ns())
         };
-        Some(HostTime { ns, error_ns: bounds.map(error), is_contradicted: bounds.is_some_and(|(below, _)| below < 0) })
+        let is_contradicted = bounds.is_some_and(|(_, _, contradicted)| contradicted);
+        Some(HostTime { ns, error_ns: bounds.map(error), is_contradicted })
+    }
+
+    fn resolution_ns(&self) -> i64 {
+        self.step_ns.min(MAX_TIMER_STEP_NS) as i64
     }
 
     fn line(&self, gpu_ns: i64) -> Option<Line> {
