@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Device rows get fits of their own from device-timed collectives, because CUPTI converts device time to host time
-//! with an error that differs by device.
+//! with an error that differs by device. Where pings or equal clock domains join the hosts, a device differs from its host
+//! by this error at most.
 
 mod affine;
 mod barrier;
@@ -18,6 +19,7 @@ mod bend;
 mod choice;
 mod collective;
 mod curve;
+mod drift;
 mod errors;
 mod evidence;
 mod fit;
@@ -46,6 +48,7 @@ pub use map::Map;
 use crate::model::clock_choice::Choice;
 use choice::allows;
 use errors::{along, independent};
+use evidence::Hosts;
 
 use crate::model::{Instance, RankOutline};
 use fit::Fit;
@@ -103,7 +106,7 @@ static BY_DRIVER: Goodness = Goodness {
 /// Knots of different fits that are closer than one part in so many of their span are one.
 const KNOTS_APART: i64 = 1024;
 
-/// A rank, the rank to whose device clock it is mapped, and the fit.
+/// A rank, the rank to whose device clock it is mapped, and the fit, both in the time of the groups of their hosts.
 type DeviceFit = (i32, i32, Fit);
 
 /// The maps from every rank's clocks to global time, which is the clock of the reference rank.
@@ -160,7 +163,7 @@ fn fit_jumps(ranks: &[&RankOutline], instances: &[Instance], choice: Choice) -> 
 /// Fits clocks that do not jump. `ranks` ascend.
 fn fit_even(ranks: &[&RankOutline], instances: &[Instance], choice: Choice) -> Clocks {
     let mut contradictions = Vec::new();
-    let (mut forest, devices) = join_all(ranks, instances, choice, &mut contradictions);
+    let (mut forest, hosts, devices) = join_all(ranks, instances, choice, &mut contradictions);
     let Some(reference) = reference(&mut forest, ranks) else { return Clocks { contradictions, ..Clocks::default() } };
     let reached = forest.reached(Node::Rank(reference));
     let window = global_window(ranks, &reached);
@@ -175,7 +178,7 @@ fn fit_even(ranks: &[&RankOutline], instances: &[Instance], choice: Choice) -> C
         // Identity; named like the best fit to it.
         row.method = best.unwrap_or(ClockMethod::SameHost).into();
     }
-    clocks.push_devices(ranks, instances, devices, reference, window);
+    clocks.push_devices(ranks, instances, (&hosts, devices), reference, window);
     clocks.number_rows();
     evidence::count_violations(&mut clocks, instances);
     let alone = clocks.left_alone(choice, ranks);
@@ -194,43 +197,45 @@ pub fn number_by_time(instances: &mut [Instance], clocks: &Clocks) {
     }
 }
 
-/// Joins the ranks by all permitted evidence, best first. Returns the fits between their devices, too.
+/// Joins the ranks by all permitted evidence, best first. Returns the fits between their devices, too, and the groups of
+/// hosts in whose time these are.
 fn join_all(
     ranks: &[&RankOutline],
     instances: &[Instance],
     choice: Choice,
     contradictions: &mut Vec<OmissionRow>,
-) -> (Forest, Vec<DeviceFit>) {
+) -> (Forest, Hosts, Vec<DeviceFit>) {
     let mut forest = Forest::default();
     if allows(choice, ClockMethod::Ping) {
         join_by_pings(&mut forest, ranks, contradictions);
     }
-    let mut shared = Vec::new();
     if allows(choice, ClockMethod::SameHost) {
         let (pairs, problems) = identity::shared_clocks(ranks, instances);
         contradictions.extend(problems);
         for (rank, lowest) in pairs {
-            let fit = Fit::identity(ClockMethod::SameHost);
             // Pings may contradict the claim.
-            if forest.join(Joint { from: Node::Rank(rank), to: Node::Rank(lowest), fit }) {
-                shared.push((rank, lowest));
-            }
+            forest.join(Joint {
+                from: Node::Rank(rank),
+                to: Node::Rank(lowest),
+                fit: Fit::identity(ClockMethod::SameHost),
+            });
         }
     }
+    let hosts = Hosts::of(&forest, ranks);
     let mut devices = Vec::new();
     if allows(choice, ClockMethod::Collective) {
-        let (joints, problems) = evidence::by_collectives(&forest, ranks, instances);
+        let (joints, problems) = evidence::by_collectives(&hosts, instances);
         contradictions.extend(problems);
         for joint in joints {
             forest.join(joint);
         }
         let problems;
-        (devices, problems) = evidence::by_device_collectives(ranks, instances, &shared);
+        (devices, problems) = evidence::by_device_collectives(ranks, instances, &hosts);
         contradictions.extend(problems);
         for (rank, to, fit) in &devices {
             // CUPTI converts device times to host times, so they also measure the offset between the hosts.
             let fit = fit.borrowed(identity::DEVICE_ERROR_NS);
-            forest.join(Joint { from: Node::Rank(*rank), to: Node::Rank(*to), fit });
+            forest.join(Joint { from: Node::Rank(hosts.root(*rank).1), to: Node::Rank(hosts.root(*to).1), fit });
         }
     }
     for rank in ranks.iter().filter(|_| allows(choice, ClockMethod::Utc)) {
@@ -238,7 +243,7 @@ fn join_all(
             forest.join(Joint { from: Node::Rank(rank.info.rank), to: Node::Utc, fit });
         }
     }
-    (forest, devices)
+    (forest, hosts, devices)
 }
 
 /// Joins ranks by round trips, the shortest first. Longer round trips must agree with them.
@@ -426,7 +431,7 @@ impl Clocks {
         &mut self,
         ranks: &[&RankOutline],
         instances: &[Instance],
-        fits: Vec<DeviceFit>,
+        (hosts, fits): (&Hosts, Vec<DeviceFit>),
         reference: i32,
         window: (i64, i64),
     ) {
@@ -442,9 +447,17 @@ impl Clocks {
             let Some(host) = self.row(id, false).cloned() else { continue };
             let clock = ClockSide::Device.into();
             if let Some((to, fit)) = fitted.get(&id) {
-                let base = self.reached.get(&Node::Rank(*to)).map_or(Affine::IDENTITY, |at| at.map);
-                let map = fit.map.then(&base);
-                let good = Goodness::of(fit, Node::Rank(*to), &map, window);
+                let even = |rank: i32| self.reached.get(&Node::Rank(rank)).map_or(Affine::IDENTITY, |at| at.map);
+                let ((own, root), (_, to_root)) = (hosts.root(id), hosts.root(*to));
+                let of_group = fit.map.then(&even(to_root));
+                let good = Goodness::of(fit, Node::Rank(*to), &of_group, window);
+                let map = own.then(&of_group);
+                // A device bends with the clock of its host.
+                let host_map = self.map(id, false);
+                let bent = match host_map.as_line() {
+                    Some(_) => Map::line(map),
+                    None => host_map.then(&even(root).inverse().then(&of_group)),
+                };
                 let to_host = self.row(*to, false).map(|row| (row.error_ns, row.bias_ns, row.bound_ns));
                 // Devices that no collectives join to those of the reference are as good as the hosts, and the driver's
                 // conversion at both ends.
@@ -467,7 +480,7 @@ impl Clocks {
                     ..host
                 };
                 self.devices.insert(id, good);
-                self.push(row, Map::line(map));
+                self.push(row, bent);
             } else if rank.has_device_rows || timed.contains(&id) {
                 let own = Some(0).filter(|_| id == reference);
                 let map = self.map(id, false).into_owned();

@@ -15,26 +15,22 @@ use trace::ClockMethod;
 
 use crate::align::clock::barrier::{Contradiction, Entry, UNREACHED, greatest_offsets, least_offsets};
 use crate::align::clock::bend::Bend;
+use crate::align::clock::drift::{GRAIN_NS, drift_of};
 use crate::align::clock::fit::{Estimate, Fit, Support};
 use crate::align::clock::identity::DEVICE_ERROR_NS;
 use crate::align::clock::lines::{Feasible, Gate, Line};
 use crate::align::clock::misfit;
 use crate::base::maybe::MaybeNs;
-use crate::base::stats::{MEDIAN_SE_PER_MEAN_SE, SIGMA_PER_MAD, median_in_place, nearest_rank};
+use crate::base::stats::{median_in_place, nearest_rank};
 
 /// Drift limit for two host clocks that no pings compared: two quartz oscillators at ±50 ppm.
 pub(crate) const DRIFT_LIMIT: f64 = 100e-6;
-/// Drift is not estimated over shorter spans: 10 ppm of a second are 10 µs, about the scatter of departures.
-const DRIFT_SPAN_NS: f64 = 1e9;
-/// Minimum number of instances for an estimate of drift.
-const DRIFT_SAMPLES: usize = 8;
 /// Contradictions that are removed one by one before the evidence loses its guarantee.
 const CONTRADICTIONS_MAX: usize = 32;
 /// The span is divided into at most 2⁶ windows.
 const LEVELS: u32 = 6;
 /// Resolution of departures: many traces hold whole microseconds. Others hold nanoseconds of clocks that tick less often.
 const MICROSECOND_NS: i64 = 1_000;
-const GRAIN_NS: f64 = 1_000.0;
 const TICK_NS: f64 = 100.0;
 
 /// One clock's part in one instance. Several ranks may share the clock.
@@ -67,10 +63,18 @@ pub(crate) struct Fitted {
     pub(crate) contradictions: Vec<(Vec<i64>, Vec<usize>)>,
 }
 
-/// Fits every clock to the lowest clock that instances connect it to. `hosts` has the number of the host clock from which
-/// a driver converts each clock: it is the only one that clocks of one number differ from, by at most
-/// [`DEVICE_ERROR_NS`]. Without such numbers (host clocks), it is empty.
-pub(crate) fn fit_all(evidence: Vec<Evidence>, clocks: usize, hosts: &[usize]) -> Fitted {
+/// The host clock from which a driver converts a clock, with an error of at most [`DEVICE_ERROR_NS`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Driven {
+    /// Number of the host clock, to which the times of all clocks with this number are mapped.
+    pub(crate) host: usize,
+    /// The error of that map.
+    pub(crate) error_ns: i64,
+}
+
+/// Fits every clock to the lowest clock that instances connect it to. `hosts` has the host clock of each clock that a driver
+/// converts. For host clocks it is empty.
+pub(crate) fn fit_all(evidence: Vec<Evidence>, clocks: usize, hosts: &[Driven]) -> Fitted {
     let strict = connected(evidence.iter().filter(|e| !e.weak), clocks);
     let any = connected(evidence.iter(), clocks);
     // The clocks of each group, ascending, and the position of each clock in its group.
@@ -95,7 +99,7 @@ pub(crate) fn fit_all(evidence: Vec<Evidence>, clocks: usize, hosts: &[usize]) -
             let is_strict = strict[members[clock]] == strict[reference];
             if is_strict { ClockMethod::Collective } else { ClockMethod::CollectiveWeak }
         };
-        let hosts: Vec<usize> = members.iter().filter_map(|clock| hosts.get(*clock).copied()).collect();
+        let hosts: Vec<Driven> = members.iter().filter_map(|clock| hosts.get(*clock).copied()).collect();
         let Fitted { fits, contradictions } = Group::new(chosen, members.len()).solve(method, &hosts);
         fitted.fits.extend(fits.into_iter().map(|(clock, to, fit)| (members[clock], members[to], fit)));
         let of_members = |clocks: Vec<usize>| clocks.into_iter().map(|clock| members[clock]).collect();
@@ -227,7 +231,7 @@ impl Group {
         }
     }
 
-    fn solve(&mut self, method: impl Fn(usize) -> ClockMethod, hosts: &[usize]) -> Fitted {
+    fn solve(&mut self, method: impl Fn(usize) -> ClockMethod, hosts: &[Driven]) -> Fitted {
         let mut fitted = Fitted::default();
         let mut suspects = vec![false; self.rough_ns.len()];
         let mut gates = None;
@@ -252,7 +256,7 @@ impl Group {
             Some(draw(&measured, clock, feasible))
         };
         let mut lines: Vec<Option<Drawn>> = (0..self.rough_ns.len()).map(draw_one).collect();
-        self.hold_to_hosts(&mut lines, hosts);
+        self.hold_to_hosts(&mut lines, hosts, &measured);
         for (clock, drawn) in lines.into_iter().enumerate() {
             let Some(mut drawn) = drawn else { continue };
             let (sourced, gates, feasible) = (sourced(clock), gates_of(clock), drawn.feasible.take());
@@ -409,12 +413,12 @@ impl Group {
     /// Moves the lines of clocks that are converted from one host clock to within the driver's error of that clock. A rank
     /// that always leaves late looks like a clock that is late; a driver is not that wrong. The host clock is that of the
     /// reference, or else the median of its clocks.
-    fn hold_to_hosts(&self, lines: &mut [Option<Drawn>], hosts: &[usize]) {
+    fn hold_to_hosts(&self, lines: &mut [Option<Drawn>], hosts: &[Driven], measured: &Measured) {
         let mut of_host: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (clock, host) in
             hosts.iter().enumerate().filter(|(clock, _)| *clock == REFERENCE || lines[*clock].is_some())
         {
-            of_host.entry(*host).or_default().push(clock);
+            of_host.entry(host.host).or_default().push(clock);
         }
         for clocks in of_host.into_values().filter(|clocks| clocks.len() > 1) {
             let first = clocks[0];
@@ -434,10 +438,11 @@ impl Group {
                 let middle = offsets[(offsets.len() - 1) / 2].1;
                 moved(middle, line_of(middle), first)
             };
+            let errors = |clock: usize| hosts[clock].error_ns.saturating_add(hosts[first].error_ns);
             for clock in clocks.into_iter().filter(|clock| *clock != REFERENCE) {
                 let host = moved(first, host, clock);
                 if let Some(drawn) = &mut lines[clock] {
-                    drawn.hold_to(host);
+                    drawn.hold_to(host, errors(clock), &measured.points(clock));
                 }
             }
         }
@@ -485,6 +490,7 @@ impl Group {
         measured: &Measured,
     ) -> Estimate {
         let points = measured.points(clock);
+        let times: Vec<f64> = points.iter().map(|p| p.0).collect();
         let line = line.rounded();
         let mut distances: Vec<f64> = points.iter().map(|p| (p.1 - line.at(p.0)).abs()).collect();
         let p95 = nearest_rank(&mut distances, 0.95).unwrap_or(0.0);
@@ -503,7 +509,8 @@ impl Group {
             bend: None,
             spread_ns,
             bias_ns,
-            support: Support::of(&points.iter().map(|p| p.0).collect::<Vec<_>>()),
+            // The driver's error is the same at all times.
+            support: driver_error_ns.map_or_else(|| Support::of(&times), |_| Support::default()),
             samples: points.len() as i64,
             curved: None,
             residual_p95_ns: (!points.is_empty()).then_some(p95.ceil() as i64),
@@ -540,11 +547,18 @@ struct Drawn {
 }
 
 impl Drawn {
-    /// Moves the line to within [`DEVICE_ERROR_NS`] of the line of its host clock. One clock does not drift from itself.
-    fn hold_to(&mut self, host: Line) {
-        let limit = DEVICE_ERROR_NS as f64;
-        let shift = (self.line.offset - host.offset).clamp(-limit, limit);
-        self.line = Line { offset: host.offset + shift, drift: host.drift };
+    /// Replaces the line by that of the host clock, moved to where the clock leaves instances together with the reference, by
+    /// at most [`DEVICE_ERROR_NS`] and the error of the map to the host clock. The farther the departures lie beyond this limit,
+    /// or scatter, the less they say about the driver: then the rank leaves at another time. One clock does not drift from itself.
+    fn hold_to(&mut self, host: Line, map_error_ns: i64, points: &[(f64, f64)]) {
+        let limit = DEVICE_ERROR_NS.saturating_add(map_error_ns) as f64;
+        let above = |p: &(f64, f64)| p.1 - host.at(p.0);
+        let shift = median_in_place(&mut points.iter().map(above).collect::<Vec<_>>()).unwrap_or(0.0);
+        let scatter = misfit::of_line(points.iter().map(|p| (p.0, above(p) - shift)).collect()).unwrap_or(0.0);
+        let beyond = scatter.max(shift.abs() - limit).max(0.0);
+        let trust = limit * limit / (limit * limit + beyond * beyond);
+        self.line = Line { offset: host.offset + trust * shift.clamp(-limit, limit), drift: host.drift };
+        self.drift_known = true;
         self.driver_error_ns = Some(2.0 * limit);
     }
 }
@@ -576,24 +590,4 @@ fn together(departures: &[Departures], shift: &[f64], instances: usize) -> Vec<O
         }
     }
     by_instance.into_iter().map(|mut frames| median_in_place(&mut frames).filter(|_| frames.len() > 1)).collect()
-}
-
-/// The drift of (time, offset) points: the median slope of pairs half the length apart (Theil's incomplete method).
-/// `None` unless it exceeds four standard errors, or one standard error is below 1 ppm.
-fn drift_of(points: &[(f64, f64)]) -> Option<f64> {
-    let support = Support::of(&points.iter().map(|p| p.0).collect::<Vec<_>>());
-    if points.len() < DRIFT_SAMPLES || support.last - support.first < DRIFT_SPAN_NS {
-        return None;
-    }
-    let mut sorted = points.to_vec();
-    sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let half = sorted.len() / 2;
-    let pairs = sorted.iter().zip(&sorted[half..]).filter(|(p, q)| q.0 > p.0);
-    let mut slopes: Vec<f64> = pairs.map(|(p, q)| (q.1 - p.1) / (q.0 - p.0)).collect();
-    let drift = median_in_place(&mut slopes).unwrap_or(0.0);
-    let offset = median_in_place(&mut sorted.iter().map(|p| p.1 - drift * p.0).collect::<Vec<_>>()).unwrap_or(0.0);
-    let mut distances: Vec<f64> = sorted.iter().map(|p| (p.1 - drift * p.0 - offset).abs()).collect();
-    let sigma = (SIGMA_PER_MAD * median_in_place(&mut distances).unwrap_or(0.0)).max(GRAIN_NS);
-    let error = MEDIAN_SE_PER_MEAN_SE * sigma / support.sum_of_squares().sqrt();
-    (drift.abs() > 4.0 * error || error < 1e-6).then_some(drift)
 }

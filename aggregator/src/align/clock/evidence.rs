@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use trace::{ClockSide, OmissionRow};
 
-use crate::align::clock::collective::{self, Evidence, Fitted, Part};
+use crate::align::clock::collective::{self, Driven, Evidence, Fitted, Part};
 use crate::align::clock::fit::Fit;
 use crate::align::clock::identity::ROUNDING_NS;
 use crate::align::clock::ping::contradiction;
@@ -46,67 +46,93 @@ fn here(joint: &Joint) -> (i64, i64) {
 }
 
 /// The shared clock that a rank belongs to, the map to it, and the uncertainty of that map.
+#[derive(Clone, Copy)]
 struct Place {
     clock: usize,
     map: Affine,
+    /// The guaranteed error, or else the error at 95 %.
     slack_ns: i64,
+    /// The error at 95 %.
+    error_ns: i64,
 }
 
-/// Joints from collectives between trees that pings and shared clocks left unconnected. Each tree moves as a whole.
-pub(super) fn by_collectives(
-    forest: &Forest,
-    ranks: &[&RankOutline],
-    instances: &[Instance],
-) -> (Vec<Joint>, Vec<OmissionRow>) {
-    let windows: BTreeMap<Node, (i64, i64)> =
-        ranks.iter().filter_map(|r| Some((Node::Rank(r.info.rank), r.recorded_ns?))).collect();
-    let mut places: BTreeMap<i32, Place> = BTreeMap::new();
-    let mut roots: Vec<i32> = Vec::new();
-    for rank in ranks.iter().map(|r| r.info.rank) {
-        if places.contains_key(&rank) {
-            continue;
+/// The host clocks that pings and equal clock domains join, as groups.
+pub(super) struct Hosts {
+    places: BTreeMap<i32, Place>,
+    /// The lowest rank of each group, whose clock is that of the group.
+    roots: Vec<i32>,
+}
+
+impl Hosts {
+    pub(super) fn of(forest: &Forest, ranks: &[&RankOutline]) -> Self {
+        let windows: BTreeMap<Node, (i64, i64)> =
+            ranks.iter().filter_map(|r| Some((Node::Rank(r.info.rank), r.recorded_ns?))).collect();
+        let mut places: BTreeMap<i32, Place> = BTreeMap::new();
+        let mut roots: Vec<i32> = Vec::new();
+        for rank in ranks.iter().map(|r| r.info.rank) {
+            if places.contains_key(&rank) {
+                continue;
+            }
+            let reached = forest.reached(Node::Rank(rank));
+            for (node, at) in &reached {
+                let Node::Rank(member) = node else { continue };
+                let joints = path(&reached, *node, Node::Rank(rank)).unwrap_or_default();
+                let joints = || joints.iter().map(|j| &forest.joints[*j]);
+                let window = |joint: &Joint| windows.get(&joint.from).copied().unwrap_or_else(|| here(joint));
+                let error = |joint: &Joint| {
+                    let window = window(joint);
+                    joint.fit.error_ns(window).max(joint.fit.bias_ns(window))
+                };
+                let bounds = joints().map(|joint| joint.fit.bound_ns(window(joint)).or_else(|| error(joint)));
+                let slack_ns = super::along(bounds).unwrap_or(0);
+                let error_ns = super::along(joints().map(error)).unwrap_or(slack_ns);
+                places.insert(*member, Place { clock: roots.len(), map: at.map, slack_ns, error_ns });
+            }
+            roots.push(rank);
         }
-        let reached = forest.reached(Node::Rank(rank));
-        for (node, at) in &reached {
-            let Node::Rank(member) = node else { continue };
-            let joints = path(&reached, *node, Node::Rank(rank)).unwrap_or_default();
-            let bounds = joints.iter().map(|j| {
-                let joint = &forest.joints[*j];
-                let window = windows.get(&joint.from).copied().unwrap_or_else(|| here(joint));
-                joint.fit.bound_ns(window).or_else(|| joint.fit.error_ns(window).max(joint.fit.bias_ns(window)))
-            });
-            let slack_ns = super::along(bounds).unwrap_or(0);
-            places.insert(*member, Place { clock: roots.len(), map: at.map, slack_ns });
-        }
-        roots.push(rank);
+        Self { places, roots }
     }
+
+    /// The map from a rank's clock to that of its group, and the lowest rank of the group.
+    pub(super) fn root(&self, rank: i32) -> (Affine, i32) {
+        self.places.get(&rank).map_or((Affine::IDENTITY, rank), |place| (place.map, self.roots[place.clock]))
+    }
+}
+
+/// Joints from collectives between groups of hosts. Each group moves as a whole.
+pub(super) fn by_collectives(hosts: &Hosts, instances: &[Instance]) -> (Vec<Joint>, Vec<OmissionRow>) {
+    let Hosts { places, roots } = hosts;
     if roots.len() < 2 {
         return (Vec::new(), Vec::new());
     }
-    let evidence = evidence_of(instances, &places, false);
+    let evidence = evidence_of(instances, places, false);
     let Fitted { fits, contradictions } = collective::fit_all(evidence, roots.len(), &[]);
     let joint = |(clock, to, fit): (usize, usize, Fit)| Joint {
         from: Node::Rank(roots[clock]),
         to: Node::Rank(roots[to]),
         fit,
     };
-    (fits.into_iter().map(joint).collect(), describe(contradictions, &roots, "host", instances))
+    (fits.into_iter().map(joint).collect(), describe(contradictions, roots, "host", instances))
 }
 
-/// Fits between the ranks' device clocks. `shared` has pairs of a rank and the lowest rank that shares its host clock.
+/// Fits between the ranks' device clocks, each in the time of its group of hosts.
 pub(super) fn by_device_collectives(
     ranks: &[&RankOutline],
     instances: &[Instance],
-    shared: &[(i32, i32)],
+    hosts: &Hosts,
 ) -> (Vec<DeviceFit>, Vec<OmissionRow>) {
     let ids: Vec<i32> = ranks.iter().map(|r| r.info.rank).collect();
-    let place = |clock| Place { clock, map: Affine::IDENTITY, slack_ns: 0 };
-    let places = ids.iter().enumerate().map(|(clock, rank)| (*rank, place(clock))).collect();
+    let of_group = |rank: &i32| hosts.places.get(rank);
+    // The fit is that of the device after the map of its host, so the error of this map adds nothing.
+    let place = |(clock, rank): (usize, &i32)| {
+        let place = *of_group(rank)?;
+        Some((*rank, Place { clock, slack_ns: 0, ..place }))
+    };
+    let places = ids.iter().enumerate().filter_map(place).collect();
     let evidence = evidence_of(instances, &places, true);
-    let lowest: BTreeMap<i32, i32> = shared.iter().copied().collect();
-    let host = |(own, rank): (usize, &i32)| lowest.get(rank).and_then(|r| ids.binary_search(r).ok()).unwrap_or(own);
-    let hosts: Vec<usize> = ids.iter().enumerate().map(host).collect();
-    let Fitted { fits, contradictions } = collective::fit_all(evidence, ids.len(), &hosts);
+    let driven = |rank: &i32| of_group(rank).map(|place| Driven { host: place.clock, error_ns: place.error_ns });
+    let driven: Vec<Driven> = ids.iter().filter_map(driven).collect();
+    let Fitted { fits, contradictions } = collective::fit_all(evidence, ids.len(), &driven);
     let fits = fits.into_iter().map(|(clock, to, fit)| (ids[clock], ids[to], fit)).collect();
     (fits, describe(contradictions, &ids, "device", instances))
 }

@@ -47,6 +47,12 @@ impl Map {
         Self { jumps: sums.collect(), ..self.clone() }
     }
 
+    /// Composes this map with `next`.
+    pub(crate) fn then(&self, next: &Affine) -> Self {
+        let bends = self.bends.iter().map(|(from, line)| (*from, line.then(next))).collect();
+        Self { first: self.first.then(next), bends, jumps: self.jumps.clone() }
+    }
+
     /// Converts a time to the target clock.
     pub fn apply(&self, t_ns: i64) -> i64 {
         let even_ns = t_ns.saturating_sub(self.ahead_ns(t_ns));

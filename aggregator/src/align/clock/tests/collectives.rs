@@ -119,7 +119,8 @@ fn a_rank_that_always_leaves_late_does_not_move_its_device() {
         assert_eq!(clocks.contradictions, []);
         let moved = |rank: i32| clocks.row(rank, true).unwrap().offset_ns - clocks.row(2, true).unwrap().offset_ns;
         assert!((moved(1) + 20_000).abs() < 3_000, "departures decide below the driver's error: {}", moved(1));
-        assert!((-75_000..=-45_000).contains(&moved(3)), "a driver is wrong by at most 50 µs: {}", moved(3));
+        // Its host clock is that of rank 0, or else the median of the devices: that of rank 1.
+        assert!((-22_000..5_000).contains(&moved(3)), "1.5 ms are no error of a driver: {}", moved(3));
         let row = clocks.row(3, true).unwrap();
         assert!(row.error_ns.unwrap() >= 30_000 && row.error_ns <= row.bound_ns, "{row:?}");
         if domains[0] == "a/utc" {

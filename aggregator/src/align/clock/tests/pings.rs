@@ -319,3 +319,37 @@ fn unequal_routes_are_inside_the_error_though_no_ping_shows_them() {
         assert!(off <= row.error_ns.unwrap() && row.error_ns <= row.bound_ns, "off by {off}: {row:?}");
     }
 }
+
+// host 0..2      clocks that differ by seconds and drift, joined by pings
+// device 1   ────|════|                       20 µs wrong, by its driver
+// device 2   ────|════|─ 2.3 ms ─|            leaves late in turns: it shares its GPU
+// device 0   ────|════|
+#[test]
+fn devices_differ_from_hosts_that_pings_join_by_the_drivers_error() {
+    let mut dice = Dice::new(11);
+    let bends = bends(&mut dice, 3, 40);
+    let mut ranks = tree(&mut dice, &bends, &[0, 5 * S], 5 * S + 5_000_000);
+    for k in 0..100_i64 {
+        let last = 200_000_000 + k * 40_000_000;
+        for (rank, bend) in bends.iter().enumerate() {
+            let shown = |t: i64| Some(bend.show(t) + if rank == 1 { 20_000 } else { 0 });
+            let late = if rank == 2 { 2_300_000 * (k % 3 + 1) / 2 } else { 0 };
+            let (start, end) = (last - dice.between(0, 6_000_000), last + 2_000_000 + late + dice.between(0, 2_000));
+            let mut row = collective(rank as i32, "allreduce", 0, 0);
+            (row.start_ns, row.end_ns, row.seq) = (shown(start), shown(end), Some(k));
+            row.timing_source = "cupti".into();
+            ranks[rank].rows.push(row);
+        }
+    }
+    let clocks = fitted(&ranks, &matched(&ranks).0);
+    assert_eq!(clocks.contradictions, []);
+    for (rank, at_most) in [(1, 5_000), (2, 30_000)] {
+        let row = clocks.row(rank, true).unwrap();
+        let bend = bends[rank as usize];
+        let driver_ns = if rank == 1 { 20_000 } else { 0 };
+        let off = |t: i64| (clocks.global(rank, true, bend.show(t) + driver_ns) - bends[0].show(t)).abs();
+        let worst = off(0).max(off(2 * S)).max(off(5 * S));
+        assert!(worst < at_most, "rank {rank}: {worst} ns");
+        assert!(row.error_ns.unwrap().max(row.bias_ns.unwrap()) < 130_000, "{row:?}");
+    }
+}
