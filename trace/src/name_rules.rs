@@ -244,6 +244,12 @@ pub fn is_work_of_profiler(overhead: &str) -> bool {
     ["Activity Buffer Request", "Buffer Flush", "Instrumentation", "Resource", "UVM Activity Init"].contains(&overhead)
 }
 
+/// Whether a row of kind `overhead` is a wait of the host for the device: a launch waits while the queue of the device is
+/// full, which costs the step nothing.
+pub fn waits_for_device(overhead: &str) -> bool {
+    overhead == "Command Buffer Full"
+}
+
 const INPUT: &str = "input";
 const DATA_LOADERS: [&str; 2] = ["enumerate(DataLoader)", "enumerate(DataPipe)"];
 
@@ -442,6 +448,7 @@ mod tests {
         assert_eq!(names.map(is_optimizer_step), [true, false, false, false]);
         assert_eq!(names.map(is_optimizer), [true, true, false, false]);
         assert_eq!(names.map(is_forward), [false, false, true, false]);
+        assert!(waits_for_device("Command Buffer Full") && !waits_for_device("Buffer Flush"));
         assert!(is_work_of_profiler("Buffer Flush") && !is_work_of_profiler("Lazy Function Loading"));
     }
 

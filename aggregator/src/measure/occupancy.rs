@@ -21,6 +21,8 @@ const RESERVED_SHARED_BYTES: u64 = 1024;
 const RESERVING_SHARED_BYTES: u64 = 100 << 10;
 /// torch.profiler writes the occupancy in whole percent.
 const ROUNDING_PCT: f64 = 1.0;
+/// A grid with this share of the blocks that fit has enough.
+const NEARLY_ALL: f64 = 0.95;
 
 /// Finds the use of the device by kernels. It is fast if the ids of the kernels ascend, as they mostly do.
 pub(super) struct Uses<'a> {
@@ -116,13 +118,17 @@ pub(super) fn occupancy_limit(used: &KernelUse, device: &DeviceRow) -> Option<Oc
         return None;
     }
     let fit = Fit::of(used, device)?;
-    if fit.pct(u64::MAX) <= pct + ROUNDING_PCT {
+    let all_reside = fit.pct(u64::MAX) <= pct + ROUNDING_PCT;
+    let Some((by_registers, by_shared)) = fit.by_registers_and_shared else {
+        return all_reside.then_some(OccupancyLimit::Grid);
+    };
+    let least = by_registers.min(by_shared);
+    // A persistent kernel has as many blocks as fit, or nearly: more would only wait.
+    if all_reside && fit.blocks_per_sm < NEARLY_ALL * least.min(fit.by_threads) as f64 {
         return Some(OccupancyLimit::Grid);
     }
-    let (by_registers, by_shared) = fit.by_registers_and_shared?;
-    let least = by_registers.min(by_shared);
     // Fewer blocks than any of the resources allow: the device holds a limited number of blocks, whatever their size.
-    let device_limits = fit.pct(least.min(fit.by_threads)) > pct + ROUNDING_PCT;
+    let device_limits = !all_reside && fit.pct(least.min(fit.by_threads)) > pct + ROUNDING_PCT;
     Some(match by_registers.cmp(&by_shared) {
         _ if least >= fit.by_threads || device_limits => OccupancyLimit::BlockSize,
         std::cmp::Ordering::Less => OccupancyLimit::Registers,
@@ -163,9 +169,10 @@ mod tests {
         use OccupancyLimit::{BlockSize, Grid, Registers, RegistersAndSharedMemory, SharedMemory};
         for (kernel, limit) in [
             (used(1, 128, 22, 0, 0.0), Some(Grid)),
-            // One block of 384 threads on each multiprocessor, as many as the grid has.
-            (used(132, 384, 168, 213_000, 19.0), Some(Grid)),
-            // The same with many blocks: shared memory holds one, the registers one.
+            // One block of 384 threads on each multiprocessor, where shared memory and registers hold one.
+            (used(132, 384, 168, 213_000, 19.0), Some(RegistersAndSharedMemory)),
+            (used(128, 384, 168, 213_000, 18.0), Some(RegistersAndSharedMemory)),
+            // The same with many blocks.
             (used(1320, 384, 168, 213_000, 19.0), Some(RegistersAndSharedMemory)),
             (used(1320, 384, 80, 213_000, 19.0), Some(SharedMemory)),
             (used(9999, 256, 128, 5120, 25.0), Some(Registers)),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use trace::Text;
+use trace::name_rules::waits_for_device;
 
 use crate::base::intervals::{Interval, IntervalSet};
 use crate::model::{Kind, RankData};
@@ -17,16 +18,18 @@ pub struct StepOverhead {
 }
 
 /// The overhead in each active step that has some, by number of the step, from the rows for which `keep` returns true.
+/// Waits for the device are none.
 pub(crate) fn overhead_of_steps(data: &RankData, keep: &dyn Fn(usize) -> bool) -> BTreeMap<i32, StepOverhead> {
     let events = &data.events;
     let mut steps: BTreeMap<i32, (IntervalSet, StepOverhead)> = BTreeMap::new();
     for row in (0..events.len()).filter(|row| events.kind[*row] == Kind::Overhead && keep(*row)) {
-        if events.step[row] < 0 {
+        let name = &data.names[events.name[row] as usize];
+        if events.step[row] < 0 || waits_for_device(name) {
             continue;
         }
         let (time, step) = steps.entry(events.step[row]).or_default();
         time.push(Interval::new(events.ts_ns[row], events.end_ns(row)));
-        let (calls, ns) = step.by_name.entry(data.names[events.name[row] as usize].clone()).or_default();
+        let (calls, ns) = step.by_name.entry(name.clone()).or_default();
         *calls += 1;
         *ns = ns.saturating_add(events.dur_ns[row]);
     }
@@ -45,6 +48,7 @@ mod tests {
             .steps("########..########..")
             .host(Kind::Overhead, "Buffer Flush", 9, ".####...##.##.......")
             .host(Kind::Overhead, "Instrumentation", 8, "....##..............")
+            .host(Kind::Overhead, "Command Buffer Full", 7, "...........####.....")
             .host(Kind::CpuOp, "aten::mm", 1, "########..########..")
             .data();
         let found = overhead_of_steps(&data, &|_| true);
