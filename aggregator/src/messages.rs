@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use aggregator::Messages;
-use launch::{Identity, Launcher, World, check_world};
+use launch::{Identity, World, check_world};
 use mpi::Threading;
 use mpi::environment::Universe;
 use mpi::point_to_point::{Destination, MatchedReceiveVec, Source};
@@ -26,8 +26,7 @@ struct Job {
 /// One sentence, if the variables of the launcher contradict each other, or if the launcher belongs to another MPI.
 pub(crate) fn join() -> Result<Option<Box<dyn Messages>>, String> {
     let identity = Identity::from_env(&|name| std::env::var(name).ok()).map_err(|error| error.to_string())?;
-    let is_mpi = matches!(identity.launcher, Launcher::OpenMpi | Launcher::Mpich | Launcher::Slurm);
-    if !is_mpi || identity.world_size < 2 {
+    if !identity.launcher.starts_mpi() || identity.world_size < 2 {
         return Ok(None);
     }
     let Some((universe, _)) = mpi::initialize_with_threading(Threading::Funneled) else { return Ok(None) };

@@ -30,8 +30,13 @@ impl Launcher {
         }
     }
 
+    /// Whether it starts jobs of MPI.
+    pub fn starts_mpi(self) -> bool {
+        matches!(self, Self::OpenMpi | Self::Mpich | Self::Slurm)
+    }
+
     /// Its name as the subject of a sentence.
-    pub(crate) fn described(self) -> &'static str {
+    pub fn described(self) -> &'static str {
         match self {
             Self::OpenMpi => "the launcher of Open MPI",
             Self::Mpich => "the launcher of MPICH or a relative of it (PMI)",

@@ -26,6 +26,20 @@ fn rankscope_analyze_prints_what_aggregator_analyze_prints() {
 }
 
 #[test]
+fn one_process_of_a_launcher_says_that_a_program_without_mpi_divides_nothing() {
+    let said = |rank: &str, variables: [&str; 2]| {
+        let mut command = Command::new(RANKSCOPE);
+        command.arg("analyze").arg(gloo8()).env(variables[0], rank).env(variables[1], "8");
+        finish(&mut command).expect_code(0).stderr
+    };
+    let open_mpi = ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"];
+    let first = said("0", open_mpi);
+    assert!(first.contains("the launcher of Open MPI started 8 processes, and this program has no MPI"), "{first}");
+    assert_eq!(said("3", open_mpi), "");
+    assert_eq!(said("0", ["RANK", "WORLD_SIZE"]), "", "no launcher of MPI");
+}
+
+#[test]
 fn rankscope_exec_runs_a_program_and_keeps_its_exit_code() {
     let here = scratch("rankscope_exec");
     for (script, code) in [("true", 0), ("exit 3", 3)] {

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use launch::Identity;
 use trace::{place, terminal};
 
 use crate::base::ffi::share_one_arena;
@@ -49,6 +50,7 @@ pub(super) fn run(arguments: Arguments, join: Join) -> Result<Outcome, Error> {
     if let Some(job) = Job::enter(join)? {
         return run_together(&job, &arguments);
     }
+    say_that_each_analyzes_all();
     let mut options = arguments.analysis.options();
     let (reduced, run) = match (&arguments.resume, resolve(arguments.paths.clone())?) {
         (Some(parts), input) => {
@@ -70,6 +72,20 @@ pub(super) fn run(arguments: Arguments, join: Join) -> Result<Outcome, Error> {
         }
     };
     finish(reduced, &arguments, run.as_deref())
+}
+
+/// A launcher of MPI may start a program without MPI many times. One of its processes then says that they do not divide the
+/// ranks. They go on, because each of them may have an input of its own.
+fn say_that_each_analyzes_all() {
+    let Ok(identity) = Identity::from_env(&|name| std::env::var(name).ok()) else { return };
+    if identity.rank == 0 && identity.world_size > 1 && identity.launcher.starts_mpi() {
+        terminal::say(format_args!(
+            "{} started {} processes, and this program has no MPI: each of them analyzes all that it is given. The processes divide \
+             the ranks with an `aggregator` that is built with `--features mpi`, or with `rankscope map`",
+            identity.launcher.described(),
+            identity.world_size
+        ));
+    }
 }
 
 /// Runs the command in one of the processes of an MPI job. Process 0 prints and writes.
