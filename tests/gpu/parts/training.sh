@@ -38,7 +38,7 @@ part_ranks() {
     done
 }
 
-# With the same data and parameters, losses differ by rounding only: relative bounds for all of 20 steps.
+# With the same data and parameters, losses differ by rounding only: bounds for all steps, as shares of the largest loss.
 part_losses() {
     # shellcheck disable=SC2086
     if ! agent 100 loss_cpu $SMALL --backend cpu --out "$RESULTS/loss_cpu"; then
@@ -46,7 +46,7 @@ part_losses() {
         return
     fi
     local dtype bound
-    for dtype in f32:1e-4 tf32:1e-2 bf16:5e-2; do
+    for dtype in f32:1e-5 tf32:1e-3 bf16:1e-2; do
         bound=${dtype#*:}
         dtype=${dtype%:*}
         # shellcheck disable=SC2086
