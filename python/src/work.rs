@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use aggregator::Error;
-use aggregator::cli::library::{Progress, with_threads};
+use aggregator::cli::library::{KeptMemory, Progress, with_threads};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::{Py, PyAny, PyErr, PyResult, Python};
 
@@ -58,9 +58,12 @@ pub(crate) fn run<T: Send + 'static>(
             // Ranks are counted in parallel, so an earlier count may come later.
             seen.progress.fetch_max((total as u64) << 32 | done as u64, Ordering::Relaxed);
         };
+        let kept = KeptMemory::new();
         let outcome: Outcome<T> = catch_unwind(AssertUnwindSafe(|| with_threads(|| work(&tick))));
         // Python's thread may have stopped waiting.
         drop(sender.send(outcome));
+        // Returning memory takes a tenth of a second, in which Python goes on.
+        drop(kept);
     };
     let started = thread::Builder::new().name("rankscope".into()).stack_size(STACK_BYTES).spawn(working);
     if let Err(error) = started {

@@ -9,6 +9,56 @@ pub(crate) fn keep_freed_memory() {
     set_options(32 * MIB, 1024 * MIB, 16 * MIB);
 }
 
+/// The calls that keep freed memory now.
+#[cfg(target_env = "gnu")]
+static KEEPERS: std::sync::Mutex<usize> = std::sync::Mutex::new(0);
+
+/// While one exists, the allocator of a process that is not ours keeps freed memory for the next columns. The last one gives
+/// back what is free then, and leaves the options as glibc chooses them itself once large blocks were freed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct KeptMemory;
+
+#[cfg(target_env = "gnu")]
+impl KeptMemory {
+    /// Keeps freed memory from now on.
+    pub fn new() -> Self {
+        let mut keepers = KEEPERS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if *keepers == 0 {
+            keep_freed_memory();
+        }
+        *keepers += 1;
+        Self
+    }
+}
+
+#[cfg(target_env = "gnu")]
+impl Drop for KeptMemory {
+    fn drop(&mut self) {
+        let mut keepers = KEEPERS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *keepers -= 1;
+        if *keepers == 0 {
+            // `DEFAULT_MMAP_THRESHOLD_MAX`, twice that, and `DEFAULT_TOP_PAD` (malloc/malloc.c).
+            set_options(32 * MIB, 64 * MIB, MIB / 8);
+            give_back_freed_memory();
+        }
+    }
+}
+
+#[cfg(not(target_env = "gnu"))]
+impl KeptMemory {
+    /// Other allocators keep freed memory by themselves.
+    pub fn new() -> Self {
+        Self
+    }
+}
+
+impl Default for KeptMemory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// Gives freed memory back to the system from now on, for the reduction: its stages hold rows of all ranks in turn, and what one
 /// stage freed would stay beside what the next one allocates.
 #[cfg(target_env = "gnu")]

@@ -26,6 +26,8 @@ use crate::render::parquet;
 use crate::render::perfetto::prepare;
 use crate::{Analysis, Error};
 
+pub use crate::base::ffi::KeptMemory;
+
 /// Called after each rank with the number of finished ranks and the total. It may unwind, which ends the call.
 pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
