@@ -144,7 +144,9 @@ fn an_output_that_cannot_be_written_names_the_directory_or_the_file() {
 fn an_interrupted_training_says_where_its_run_is() {
     let here = scratch("messages_interrupted");
     let mut command = Command::new("timeout");
-    command.args(["--preserve-status", "-s", "INT", "4", RANK_AGENT, "--out", "run", "--steps", "1000000"]);
+    // Without --foreground, `timeout` sends the signal twice: to the program, and to its group. A second one ends it at once.
+    command.args(["--foreground", "--preserve-status", "-s", "INT", "4"]);
+    command.args([RANK_AGENT, "--out", "run", "--steps", "1000000"]);
     command.args(["--layers", "2", "--hidden", "128", "--schedule", "wait=1,warmup=1,active=1000000"]);
     let done = finish(command.current_dir(&here)).expect_code(130);
     let said = done.stderr;
