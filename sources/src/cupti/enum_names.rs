@@ -120,9 +120,9 @@ fn literals_as_torch(name: &str) -> String {
 pub(crate) const LAUNCH_CALLS: [u32; 22] =
     [307, 442, 477, 478, 514, 515, 652, 653, 306, 418, 277, 421, 279, 422, 281, 423, 319, 426, 216, 428, 220, 430];
 
-/// Runtime calls that take no time and launch nothing, of which PyTorch makes four for each launch
-/// (`CUPTI_RUNTIME_TRACE_CBID_…`, equal in all releases): cudaGetLastError, cudaSetDevice, cudaGetDevice, cudaEventCreate,
-/// cudaEventCreateWithFlags, cudaEventDestroy. torch.profiler leaves out the same.
+/// Runtime calls that take no time and launch nothing (`CUPTI_RUNTIME_TRACE_CBID_…`, equal in all releases): cudaGetLastError,
+/// cudaSetDevice, cudaGetDevice, cudaEventCreate, cudaEventCreateWithFlags, cudaEventDestroy. PyTorch makes four of them for each
+/// launch. torch.profiler leaves out the same calls.
 pub(crate) const QUIET_CALLS: [u32; 6] = [10, 16, 17, 133, 134, 136];
 
 #[cfg(test)]

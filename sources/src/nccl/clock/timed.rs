@@ -1,4 +1,4 @@
-//! Kernels that CUPTI timed, each of which bounds the GPU's timer from both sides.
+//! The offset of the GPU's timer by the kernels of NCCL that CUPTI timed. Each kernel bounds it from both sides.
 //!
 //! ```text
 //!  host − gpu
@@ -45,9 +45,10 @@ impl TimedKernels {
         let (least, most) = (host.0.saturating_sub(gpu.0), host.1.saturating_sub(gpu.1));
         let length = gpu.1.saturating_sub(gpu.0);
         let gpu_ns = gpu.0.saturating_add(length / 2);
-        let error_ns = most.saturating_sub(least) / 2 + by_drift(DRIFT_LIMIT, length / 2) + 1;
+        let half_ns = most.saturating_sub(least) / 2;
+        let error_ns = half_ns + by_drift(DRIFT_LIMIT, length / 2) + 1;
         let window = gpu_ns.div_euclid(WINDOW_NS);
-        let new = Timed { window, gpu_ns, offset_ns: least.saturating_add(most.saturating_sub(least) / 2), error_ns };
+        let new = Timed { window, gpu_ns, offset_ns: least.saturating_add(half_ns), error_ns };
         match self.0.binary_search_by_key(&window, |timed| timed.window) {
             Ok(at) if self.0[at].error_ns > error_ns => self.0[at] = new,
             Ok(_) => {}
@@ -92,7 +93,7 @@ impl TimedKernels {
     }
 }
 
-/// What a drift makes of a time, without its sign.
+/// The change of an offset in `ns` by this drift, without its sign.
 pub(super) fn by_drift(drift: f64, ns: i64) -> i64 {
     (drift * ns as f64).abs().ceil() as i64
 }
