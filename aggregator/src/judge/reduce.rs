@@ -298,7 +298,7 @@ fn conclude(
     analysis.tables.findings = findings(&analysis, options, &memory_bytes, of_parts);
     headline::take_top_finding(&mut analysis);
     stages::take_headline(&mut analysis);
-    hang::take_headline(&mut analysis);
+    hang::take_headline(&mut analysis, options.thresholds.min_steps);
     (analysis, clocks)
 }
 

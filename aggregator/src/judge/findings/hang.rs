@@ -74,13 +74,15 @@ pub(crate) fn unfinished_in_words(row: &UnfinishedRow) -> String {
 
 /// Makes a collective from which ranks are missing the headline. How fast the steps before it were is the lesser question. A recording
 /// that was cut may show ranks that were stopped one after the other, so it keeps a verdict that names a rank,
-/// unless the difference of that rank may be chance.
-pub(crate) fn take_headline(analysis: &mut Analysis) {
+/// unless the difference of that rank may be chance or fewer than `min_steps` steps show it.
+pub(crate) fn take_headline(analysis: &mut Analysis, min_steps: usize) {
     let Some(row) = analysis.tables.unfinished_collectives.first().filter(|row| !row.rows_lost) else { return };
     let missing = row.missing.clone().unwrap_or_default();
     let verdict = &analysis.verdict;
     let was_cut = !analysis.facts.recording_was_cut.is_empty();
-    let names_rank = !verdict.causes.is_empty() || !verdict.suspects.is_empty() && !verdict.within_variation;
+    let enough_steps = usize::try_from(verdict.steps).is_ok_and(|steps| steps >= min_steps);
+    let suspects_rank = !verdict.suspects.is_empty() && !verdict.within_variation && enough_steps;
+    let names_rank = !verdict.causes.is_empty() || suspects_rank;
     if missing.is_empty() || was_cut && names_rank {
         return;
     }
@@ -123,12 +125,19 @@ mod tests {
             verdict,
             tables: Tables { unfinished_collectives: vec![row], ..Tables::default() },
         };
-        take_headline(&mut analysis);
+        take_headline(&mut analysis, 3);
         analysis
     }
 
     fn verdict(kind: VerdictKind, causes: &[i32], title: &str) -> Verdict {
-        Verdict { kind, causes: causes.to_vec(), title: title.into(), sentence: "…".into(), ..Verdict::default() }
+        Verdict {
+            kind,
+            causes: causes.to_vec(),
+            steps: 20,
+            title: title.into(),
+            sentence: "…".into(),
+            ..Verdict::default()
+        }
     }
 
     #[test]
@@ -149,6 +158,8 @@ mod tests {
         assert_eq!(hung(cause, &[]).verdict.kind, VerdictKind::Hung);
         let suspect = Verdict { suspects: vec![1], ..verdict(VerdictKind::Undecided, &[], "UNDECIDED: rank 1") };
         assert_eq!(hung(suspect.clone(), &[0]).verdict.kind, VerdictKind::Undecided);
+        let of_one_step = Verdict { steps: 1, ..suspect.clone() };
+        assert_eq!(hung(of_one_step, &[0]).verdict.title, "HUNG OR STOPPED: rank 2");
         let by_chance = Verdict { within_variation: true, ..suspect };
         assert_eq!(hung(by_chance, &[0]).verdict.title, "HUNG OR STOPPED: rank 2");
     }
