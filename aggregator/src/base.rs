@@ -4,6 +4,5 @@
 pub(crate) mod ffi;
 pub mod in_order;
 pub mod intervals;
-pub(crate) mod maybe;
 pub mod stats;
 pub mod units;

@@ -130,7 +130,7 @@ fn the_example_of_the_readme_is_a_collective_without_times() {
     assert_eq!((source.ranks(), source.info().world_size), (vec![2], Some(8)));
     let data = source.load(2).unwrap();
     let [row] = data.outline.collectives.as_slice() else { panic!("{:?}", data.outline.collectives) };
-    let identity = (row.comm_id, row.comm_size, row.seq, row.op.as_ref(), row.bytes, row.start_ns);
+    let identity = (row.comm_id, row.comm_size, row.seq(), row.op.as_ref(), row.bytes, row.start_ns());
     assert_eq!(identity, (0x7f_8c49_6ae9_f661, Some(8), Some(1407), "allreduce", Some(17_179_869_184), None));
     assert_eq!(
         said(&data.omissions),
@@ -249,7 +249,7 @@ fn what_the_exporter_makes_of_dumps_gives_the_same_collectives() {
         source.load(3).unwrap().outline.collectives
     };
     let found = collectives(&tables);
-    assert!(found.len() == 9 && found.iter().all(|row| row.end_ns.is_some()), "{found:?}");
+    assert!(found.len() == 9 && found.iter().all(|row| row.end_ns().is_some()), "{found:?}");
     assert_eq!(found, collectives(&dumps));
     let whole = fs::read(&tables[0]).unwrap();
     for cut in (0..whole.len()).step_by(61) {

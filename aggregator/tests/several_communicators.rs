@@ -81,7 +81,7 @@ fn the_groups_come_from_the_dumps() {
     let mut names: Vec<&str> = rank.outline.comms.iter().filter_map(|comm| comm.name.as_deref()).collect();
     names.sort_unstable();
     assert_eq!(names, ["11", "2", "8"], "tensor parallelism, pipeline, data parallelism");
-    assert!(rank.outline.collectives.iter().all(|row| row.seq.is_some() != row.peer.is_some()));
+    assert!(rank.outline.collectives.iter().all(|row| row.seq().is_some() != row.peer().is_some()));
 }
 
 /// Only the traces, without the dumps: the groups are inferred from the ranks that meet.

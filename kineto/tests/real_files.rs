@@ -43,7 +43,7 @@ fn describe(rank: &RankData) -> String {
         ops.sort_unstable();
         ops.dedup();
         let sized = of.iter().filter(|c| c.bytes.is_some()).count();
-        let buckets = of.iter().filter_map(|c| c.bucket).max().map_or(0, |b| b + 1);
+        let buckets = of.iter().filter_map(|c| c.bucket()).max().map_or(0, |b| b + 1);
         let (name, size) = (comm.name.as_deref().unwrap_or("-"), comm.size);
         writeln!(text, "    group {name:?} of {size:?}: {} {ops:?}, {sized} with bytes, {buckets} buckets", of.len())
             .unwrap();

@@ -48,10 +48,10 @@ fn check_joined(run: &Path) {
     assert_eq!((kernels.len(), data.outline.collectives.len()), (COLLECTIVES, COLLECTIVES));
     let mut found = BTreeMap::new();
     for row in &data.outline.collectives {
-        let (start_ns, end_ns) = kernels[&row.event_id.unwrap()];
-        assert_eq!((row.start_ns, row.end_ns), (Some(start_ns), Some(end_ns)), "{row:?}");
+        let (start_ns, end_ns) = kernels[&row.event_id().unwrap()];
+        assert_eq!((row.start_ns(), row.end_ns()), (Some(start_ns), Some(end_ns)), "{row:?}");
         assert_eq!((&*row.timing_source, row.stream_id, row.channels), ("cupti", Some(9), Some(1)));
-        found.insert(row.event_id, row.seq);
+        found.insert(row.event_id(), row.seq());
     }
     assert_eq!(found.len(), COLLECTIVES, "one each");
     assert!(found.values().is_sorted(), "in their order: {found:?}");

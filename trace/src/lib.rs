@@ -66,6 +66,7 @@ mod foreign;
 pub mod kernel_rules;
 mod keys;
 mod manifest;
+mod maybe;
 pub mod name_rules;
 mod omission;
 pub mod place;
@@ -87,6 +88,7 @@ pub use error::{Error, io_reason};
 pub use foreign::{check_any_columns, columns_of_file, read_columns};
 pub use keys::*;
 pub use manifest::{HELD_RANKS, Manifest, TRACE_FILES, check_any_manifest};
+pub use maybe::{Maybe, MaybeAt, MaybeNs};
 pub use omission::{CLOCK_SOURCE, CUT_SOURCE, OMISSION_SOURCE, PROFILER_ERROR_NS, worst_omission};
 pub use run::{Growing, Problem, Run};
 pub use shard::{

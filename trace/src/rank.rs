@@ -195,8 +195,8 @@ impl RankOutline {
     pub fn recorded_with(&self, rows_ns: Option<(i64, i64)>) -> Option<(i64, i64)> {
         let steps = self.steps.iter().map(|s| (s.start_ns, s.end_ns));
         let collectives = self.collectives.iter().filter_map(|c| {
-            let start = c.start_ns.or(c.enqueue_ns)?;
-            Some((start, c.end_ns.unwrap_or(start)))
+            let start = c.start_ns().or(c.enqueue_ns())?;
+            Some((start, c.end_ns().unwrap_or(start)))
         });
         let spans = rows_ns.into_iter().chain(steps).chain(collectives);
         spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))

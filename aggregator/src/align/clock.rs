@@ -528,6 +528,7 @@ impl Clocks {
             jump::rows(row, &self.map(row.rank, row.clock == ClockSide::Device), of_rank)
         };
         self.rows = self.rows.iter().flat_map(parts).collect();
+        self.rows.shrink_to_fit();
         self.number_rows();
     }
 

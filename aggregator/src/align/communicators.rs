@@ -97,7 +97,7 @@ pub(crate) fn infer_communicators(ranks: &mut [&mut RankOutline]) -> Vec<Omissio
     // Where some ranks have no numbers, the order decides.
     let rows = ranks.iter_mut().flat_map(|outline| &mut outline.collectives);
     for row in rows.filter(|row| inferred_in.contains(&row.comm_id)) {
-        row.seq = None;
+        row.set_seq(None);
     }
     said(inferred, left)
 }
@@ -181,7 +181,7 @@ impl Recorded {
         for row in &outline.collectives {
             let group = Some(row.comm_id).filter(|comm_id| !unnamed.contains(comm_id));
             let times = times.entry((group, likeness(row))).or_default();
-            if let Some(time) = row.start_ns.zip(row.end_ns).filter(|_| times.len() < MAX_LOOKED_AT) {
+            if let Some(time) = row.start_ns().zip(row.end_ns()).filter(|_| times.len() < MAX_LOOKED_AT) {
                 times.push(time);
             }
         }

@@ -85,8 +85,8 @@ pub(crate) fn barrier_of(row: &Collective) -> Barrier {
 /// Sender and receiver of a point-to-point row, if known.
 fn pair_of(rank: i32, row: &Collective) -> Option<(i32, i32)> {
     match row.op.known() {
-        Some(Op::Send) => row.peer.map(|peer| (rank, peer)),
-        Some(Op::Recv) => row.peer.map(|peer| (peer, rank)),
+        Some(Op::Send) => row.peer().map(|peer| (rank, peer)),
+        Some(Op::Recv) => row.peer().map(|peer| (peer, rank)),
         _ => None,
     }
 }
@@ -94,7 +94,7 @@ fn pair_of(rank: i32, row: &Collective) -> Option<(i32, i32)> {
 /// The window of a row. Sequence numbers begin again where a window belongs to another process, so rows of different
 /// windows never match.
 fn window_of(windows: &Windows, row: &Collective) -> Option<i32> {
-    windows.number_at(row.start_ns.or(row.enqueue_ns)?)
+    windows.number_at(row.start_ns().or(row.enqueue_ns())?)
 }
 
 fn is_point_to_point(row: &Collective) -> bool {
@@ -112,7 +112,7 @@ fn unstarted(ranks: &[&RankOutline]) -> Vec<OmissionRow> {
         let (unseen, waiting): (Vec<_>, Vec<_>) = rank
             .collectives
             .iter()
-            .filter(|row| row.start_ns.is_none())
+            .filter(|row| row.start_ns().is_none())
             .partition(|row| row.timing_source == TimingSource::Enqueue);
         let why = "they were enqueued but never started";
         omissions.extend(omission(rank.info.rank, "collectives not started", waiting.len(), why));
@@ -156,8 +156,8 @@ fn instance(ranks: &[&RankOutline], group: &Group) -> Instance {
         .map(|((_, index), (rank, row))| Member {
             rank: *rank,
             index: *index as u32,
-            start_ns: row.start_ns.unwrap_or_default(),
-            end_ns: row.end_ns,
+            start_ns: row.start_ns().unwrap_or_default(),
+            end_ns: row.end_ns(),
             device_clock: device_clock(row),
         })
         .collect();
@@ -167,12 +167,12 @@ fn instance(ranks: &[&RankOutline], group: &Group) -> Instance {
     Instance {
         id: 0,
         comm_id: rows[0].1.comm_id,
-        seq: agreed(rows.iter().map(|(_, r)| r.seq)),
+        seq: agreed(rows.iter().map(|(_, r)| r.seq())),
         op,
         bytes: agreed(rows.iter().map(|(_, r)| r.bytes)),
-        step: most_common(rows.iter().filter_map(|(_, r)| r.step).collect()),
+        step: most_common(rows.iter().filter_map(|(_, r)| r.step()).collect()),
         sender: rows.iter().find(|(_, r)| r.op == Op::Send).map(|(rank, _)| *rank),
-        bucket: agreed(rows.iter().map(|(_, r)| r.bucket)),
+        bucket: agreed(rows.iter().map(|(_, r)| r.bucket())),
         ranks_expected: if point_to_point { Some(2) } else { ranks_expected(ranks, &places, &rows) },
         fused: rows.iter().any(|(_, r)| r.fused == Some(true)),
         level: group.level,

@@ -35,9 +35,9 @@ pub(crate) fn peers_as_ranks(ranks: &mut [&mut RankOutline]) -> Vec<OmissionRow>
     for outline in ranks {
         let mut unknown = 0;
         for row in &mut outline.collectives {
-            if let (Some(peer), Some(members)) = (row.peer, members.get(&row.comm_id)) {
-                row.peer = members.get(&peer).copied().flatten();
-                unknown += i64::from(row.peer.is_none());
+            if let (Some(peer), Some(members)) = (row.peer(), members.get(&row.comm_id)) {
+                row.set_peer(members.get(&peer).copied().flatten());
+                unknown += i64::from(row.peer().is_none());
             }
         }
         if unknown > 0 {
@@ -88,7 +88,7 @@ mod tests {
     }
 
     fn peers(parts: &[RankOutline]) -> Vec<Vec<Option<i32>>> {
-        parts.iter().map(|part| part.collectives.iter().map(|row| row.peer).collect()).collect()
+        parts.iter().map(|part| part.collectives.iter().map(|row| row.peer()).collect()).collect()
     }
 
     /// ```text

@@ -292,7 +292,9 @@ fn collectives(profiles: &mut [RankProfile], parts: &[RankPart]) -> i64 {
     let mut bytes = 0_i64;
     for (profile, part) in profiles.iter_mut().zip(parts) {
         for row in &part.outline.collectives {
-            let (Some(step), Some(start_ns), Some(end_ns)) = (row.step, row.start_ns, row.end_ns) else { continue };
+            let (Some(step), Some(start_ns), Some(end_ns)) = (row.step(), row.start_ns(), row.end_ns()) else {
+                continue;
+            };
             let key = collective(&row.op, row.bytes, Measure::Total);
             profile.add(key, step, Some(end_ns.saturating_sub(start_ns)));
             if profile.steps.binary_search(&step).is_ok() {

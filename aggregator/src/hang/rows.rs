@@ -68,7 +68,7 @@ fn state_of(outline: &RankOutline, members: &BTreeMap<i64, Arc<[i32]>>) -> RankS
     // The first row of an operation says that it began, and the last one that it ended.
     let mut open: BTreeMap<(Numbering, What, Option<i64>), Pending> = BTreeMap::new();
     for (at, row) in outline.collectives.iter().enumerate() {
-        let what = match (row.op.known(), row.peer, row.seq) {
+        let what = match (row.op.known(), row.peer(), row.seq()) {
             (Some(op @ (Op::Send | Op::Recv)), Some(peer), _) => What::Transfer { peer, is_send: op == Op::Send },
             (Some(Op::Send | Op::Recv), None, _) | (_, _, None) => continue,
             (_, _, Some(seq)) => What::Collective(seq),
@@ -86,7 +86,7 @@ fn state_of(outline: &RankOutline, members: &BTreeMap<i64, Arc<[i32]>>) -> RankS
             let enqueued = comm.seen.map_or(seq, |seen| seen.enqueued.max(seq));
             comm.seen = Some(Position { enqueued, done: enqueued });
         }
-        let key = (numbering, what, row.seq);
+        let key = (numbering, what, row.seq());
         if progress(row) >= 2 {
             open.remove(&key);
         } else {
@@ -130,7 +130,7 @@ fn add_uncalled(states: &mut [RankState]) {
 }
 
 fn order(row: &Collective, at: usize) -> i64 {
-    row.enqueue_ns.or(row.start_ns).unwrap_or(at as i64)
+    row.enqueue_ns().or(row.start_ns()).unwrap_or(at as i64)
 }
 
 /// Times of a run are those of the rank's own clock, so the time of the call in UTC is unknown.

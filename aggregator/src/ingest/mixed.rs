@@ -169,8 +169,8 @@ impl MixedSource {
         for collective in &mut outline.collectives {
             collective.comm_id = 0;
             collective.comm_name = None;
-            collective.seq = None;
-            collective.comms_id = None;
+            collective.set_seq(None);
+            collective.set_comms_id(None);
         }
         outline.comms.iter_mut().for_each(|comm| comm.comm_id = 0);
         None

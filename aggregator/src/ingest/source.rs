@@ -164,7 +164,7 @@ pub(crate) fn check_any_source(source: &dyn Source) {
             [events.kind.len(), events.name.len(), events.parent.len(), events.is_comm.len(), events.bytes.len()];
         assert_eq!(lengths, [rows; 5]);
         assert!(events.name.iter().all(|name| (*name as usize) < data.names.len()));
-        assert!(data.outline.collectives.iter().all(|c| c.end_ns >= c.start_ns));
+        assert!(data.outline.collectives.iter().all(|c| c.end_ns() >= c.start_ns()));
     }
 }
 

@@ -28,21 +28,21 @@ pub(crate) fn bucket_timing(
             let Some(part) = part_by_rank.get(&member.rank) else { continue };
             let index = member.index as usize;
             let Some(collective) = part.outline.collectives.get(index) else { continue };
-            let Some(exposed_ns) = collective.exposed_ns else { continue };
-            let (Some(step), Some(bucket), Some(end)) = (collective.step, collective.bucket, member.end_ns) else {
+            let Some(exposed_ns) = collective.exposed_ns() else { continue };
+            let (Some(step), Some(bucket), Some(end)) = (collective.step(), collective.bucket(), member.end_ns) else {
                 continue;
             };
             let global = |t: i64| clocks.global(member.rank, member.device_clock, t);
             let host = |t: i64| clocks.global(member.rank, false, t);
             let (start_ns, end_ns) = (global(member.start_ns), global(end));
-            let enqueue_ns = collective.enqueue_ns.map(host);
+            let enqueue_ns = collective.enqueue_ns().map(host);
             let dur_ns = end - member.start_ns;
             timing.push(BucketTimingRow {
                 step,
                 bucket,
                 rank: member.rank,
                 bytes: collective.bytes,
-                ready_ns: collective.ready_ns.map(host),
+                ready_ns: collective.ready_ns().map(host),
                 enqueue_ns,
                 start_ns,
                 end_ns,

@@ -1,15 +1,15 @@
 //! The part of waits that costs time: in the rest, the rank computes while its collective waits for other ranks.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use rustc_hash::FxHashMap;
-use trace::{InstanceRow, StepBreakdownRow, WaitRow};
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use trace::{InstanceRow, MaybeNs, StepBreakdownRow, WaitRow};
 
 use crate::base::intervals::{Interval, IntervalSet};
-use crate::base::maybe::MaybeNs;
 use crate::judge::stragglers::Waited;
 use crate::measure::part::RankPart;
-use crate::model::{Collective, NO_STEP};
+use crate::model::NO_STEP;
 
 /// Waits of a rank and device in a step.
 #[derive(Default)]
@@ -24,45 +24,51 @@ struct InCollective {
     /// Unknown if it did not end.
     dur_ns: MaybeNs,
     exposed_ns: i64,
-    step: i32,
-    /// Position in [`OfRank::devices`].
-    device: u32,
 }
 
-/// The collectives of a rank, in the order of its part.
-#[derive(Default)]
-pub(super) struct OfRank {
+/// The values of all ranks' collectives that the exposed part of a wait depends on. Whole rows take much more memory. The values
+/// lie together: small lists would lie between the rows, whose memory could not go back to the system then.
+pub(super) struct InCollectives {
+    /// Rank after rank, in the order of the part.
     collectives: Vec<InCollective>,
-    devices: Vec<Option<i64>>,
+    /// The step and the device of the collectives from a position on. Those of a step follow each other.
+    places: Vec<(usize, (i32, Option<i64>))>,
+    of_rank: FxHashMap<i32, Range<usize>>,
 }
 
-impl OfRank {
-    fn of(collectives: &[Collective]) -> Self {
-        let mut of_rank = Self { collectives: Vec::with_capacity(collectives.len()), ..Self::default() };
-        for c in collectives {
-            let device = of_rank.devices.iter().position(|device| *device == c.device_id).unwrap_or_else(|| {
-                of_rank.devices.push(c.device_id);
-                of_rank.devices.len() - 1
-            });
-            let ended = || Some((c.end_ns?.saturating_sub(c.start_ns?), c.exposed_ns?));
-            let (dur_ns, exposed_ns) = ended().unzip();
-            of_rank.collectives.push(InCollective {
-                dur_ns: MaybeNs::of(dur_ns),
-                exposed_ns: exposed_ns.unwrap_or(0),
-                step: c.step.unwrap_or(NO_STEP),
-                device: device as u32,
-            });
+impl InCollectives {
+    /// The collectives of parts, which are dropped.
+    pub(super) fn of(parts: Vec<RankPart>) -> Self {
+        let count = parts.iter().map(|part| part.outline.collectives.len()).sum();
+        let mut all = Self {
+            collectives: Vec::with_capacity(count),
+            places: Vec::new(),
+            of_rank: FxHashMap::with_capacity_and_hasher(parts.len(), FxBuildHasher),
+        };
+        for part in parts {
+            let first = all.collectives.len();
+            for c in &part.outline.collectives {
+                let place = (c.step().unwrap_or(NO_STEP), c.device_id);
+                if all.places.last().is_none_or(|(_, last)| *last != place) {
+                    all.places.push((all.collectives.len(), place));
+                }
+                let ended = || Some((c.end_ns()?.saturating_sub(c.start_ns()?), c.exposed_ns()?));
+                let (dur_ns, exposed_ns) = ended().unzip();
+                all.collectives.push(InCollective { dur_ns: MaybeNs::of(dur_ns), exposed_ns: exposed_ns.unwrap_or(0) });
+            }
+            all.of_rank.insert(part.outline.info.rank, first..all.collectives.len());
         }
-        of_rank
+        all
     }
-}
 
-/// The collectives of each rank.
-pub(super) type InCollectives = FxHashMap<i32, OfRank>;
-
-/// The collectives of all ranks, with the values that the exposed part of a wait depends on. Whole rows take much more memory.
-pub(super) fn in_collectives(parts: Vec<RankPart>) -> InCollectives {
-    parts.into_iter().map(|part| (part.outline.info.rank, OfRank::of(&part.outline.collectives))).collect()
+    /// A collective of a rank by its position, with its step and its device.
+    fn get(&self, rank: i32, at: u32) -> Option<(&InCollective, i32, Option<i64>)> {
+        let of_rank = self.of_rank.get(&rank)?;
+        let at = of_rank.start.checked_add(at as usize).filter(|at| of_rank.contains(at))?;
+        let place = self.places.partition_point(|(from, _)| *from <= at).checked_sub(1)?;
+        let (_, (step, device_id)) = self.places[place];
+        Some((&self.collectives[at], step, device_id))
+    }
 }
 
 /// The split of a step's exposed communication stands if at most this share of it is unknown, in percent.
@@ -87,16 +93,14 @@ pub(super) fn fill_exposed_waits(
 ) {
     let mut of_steps: FxHashMap<(i32, Option<i64>, i32), WaitsOfStep> = FxHashMap::default();
     for (wait, waited) in waits.iter_mut().zip(waited) {
-        let Some(of_rank) = collectives.get(&wait.rank) else { continue };
-        let Some(c) = of_rank.collectives.get(waited.collective as usize) else { continue };
-        let InCollective { dur_ns, exposed_ns, step, device } = *c;
+        let Some((collective, step, device_id)) = collectives.get(wait.rank, waited.collective) else { continue };
+        let InCollective { dur_ns, exposed_ns } = *collective;
         let Some(dur_ns) = dur_ns.get() else { continue };
         let exposed_wait_ns = wait.wait_ns.saturating_sub(dur_ns.saturating_sub(exposed_ns)).max(0);
         if waited.symmetric {
             wait.exposed_wait_ns = Some(exposed_wait_ns);
         }
         if step >= 0 {
-            let device_id = of_rank.devices[device as usize];
             let end_ns = wait.arrival_ns.saturating_add(wait.wait_ns);
             let exposed = Interval::new(end_ns.saturating_sub(exposed_wait_ns), end_ns);
             let of_step = of_steps.entry((wait.rank, device_id, step)).or_default();
@@ -188,8 +192,8 @@ mod tests {
     fn compute_under_a_collective_is_no_exposed_wait() {
         let rank = |rank, line: &str, exposed_ns| {
             let mut outline = crate::model::drawn::Drawn::rank(rank).collectives(line).data().outline;
-            outline.collectives[0].exposed_ns = Some(exposed_ns);
-            outline.collectives[0].step = Some(1);
+            outline.collectives[0].set_exposed_ns(Some(exposed_ns));
+            outline.collectives[0].set_step(Some(1));
             let steps =
                 [None, Some(1)].map(|step| StepBreakdownRow { rank, step, exposed_comm_ns: 9, ..Default::default() });
             (RankPart { outline, ..RankPart::default() }, steps)
@@ -201,7 +205,7 @@ mod tests {
             let mut waits = [wait(0, 0, (4, 12), 0), wait(0, 1, (12, 12), 0), wait(0, 7, (12, 12), 0)];
             waits.iter_mut().for_each(|w| w.exposed_wait_ns = None);
             let waited = [Waited { collective: 0, symmetric, complete: true }; 3];
-            fill_exposed_waits(&mut waits, &waited, &in_collectives(parts.clone()), &mut breakdown);
+            fill_exposed_waits(&mut waits, &waited, &InCollectives::of(parts.clone()), &mut breakdown);
             let steps: Vec<_> = breakdown.iter().map(|row| row.exposed_wait_ns).collect();
             assert_eq!(steps, [None, Some(3), None, Some(0)], "a receiver waits, too");
             waits.map(|w| w.exposed_wait_ns)

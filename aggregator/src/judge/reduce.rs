@@ -17,7 +17,7 @@ use crate::ingest::source::{Source, SourceInfo};
 use crate::judge::buckets::bucket_timing;
 use crate::judge::collective_cost::{fused, instance_row};
 use crate::judge::communicators::communicators;
-use crate::judge::exposed_waits::{fill_exposed_waits, in_collectives};
+use crate::judge::exposed_waits::{InCollectives, fill_exposed_waits};
 use crate::judge::findings::communication::{by_name_alone, suspects};
 use crate::judge::findings::overhead::overhead;
 use crate::judge::findings::{findings, hang, stages};
@@ -127,8 +127,8 @@ fn gradients(parts: &[RankPart]) -> Gradients {
     for part in parts {
         let Ok(place) = ranks.binary_search(&part.outline.info.rank) else { continue };
         queued_ns.extend(part.outline.collectives.iter().filter_map(|row| {
-            let key = (place, row.comm_id, row.step?, row.bucket?);
-            Some((key, row.start_ns? - row.enqueue_ns.or(row.ready_ns)?))
+            let key = (place, row.comm_id, row.step()?, row.bucket()?);
+            Some((key, row.start_ns()? - row.enqueue_ns().or(row.ready_ns())?))
         }));
     }
     Gradients { sizes, queued_ns }
@@ -237,7 +237,8 @@ fn judge_ranks<K>(
     omissions.extend(lacking(&parts, options));
     omissions.extend(fused(&instances));
     let with_row = |instance: Instance| instance_row(&instance, &clocks).map(|row| (instance, row));
-    let (instances, rows): (Vec<Instance>, Vec<_>) = instances.into_iter().filter_map(with_row).unzip();
+    let (instances, mut rows): (Vec<Instance>, Vec<_>) = instances.into_iter().filter_map(with_row).unzip();
+    rows.shrink_to_fit();
 
     let facts = facts(&parts, &of_ranks.step_breakdown, info, options);
     omissions.extend(unlisted_ranks(&facts));
@@ -246,7 +247,6 @@ fn judge_ranks<K>(
     let suspected = suspects(parts.iter().map(|part| (part.outline.info.rank, &part.communication)));
     let of_parts = suspected.into_iter().chain(overhead(&parts, &of_ranks.step_breakdown)).collect();
     let mut tables = Tables {
-        clock_fit: clocks.rows().to_vec(),
         bucket_timing: bucket_timing(&instances, &rows, &parts, &clocks),
         communicators: communicators(&parts, &rows),
         collective_instances: rows,
@@ -255,7 +255,7 @@ fn judge_ranks<K>(
         ..Tables::default()
     };
     // The rows of the collectives are dropped here: the own time takes as much memory.
-    let collectives = in_collectives(parts);
+    let collectives = InCollectives::of(parts);
     let own_time = own_time::of_run(waiting.own_time(&mut omissions));
 
     let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
@@ -288,6 +288,7 @@ fn conclude(
     of_ranks.append(waiting.tables(is_wanted, &mut omissions));
     to_global_time(&mut of_ranks, &clocks);
     tables.append(of_ranks);
+    tables.clock_fit = clocks.rows().to_vec();
     compare_ops(&mut tables.op_stats);
     compare_kernels(&mut tables.kernel_stats);
     name_slow_devices(&mut tables.stragglers, &tables.kernel_stats, &facts);

@@ -77,7 +77,7 @@ pub(crate) fn unfinished(parts: &[RankPart], whole: bool) -> Vec<UnfinishedRow> 
         let records_ends = records_ends(&part.outline.collectives);
         for row in &part.outline.collectives {
             members.entry(row.comm_id).or_default().insert(rank);
-            let key: Key = (row.comm_id, row.op.clone(), row.seq, row.peer);
+            let key: Key = (row.comm_id, row.op.clone(), row.seq(), row.peer());
             if progress(row) < 2 && records_ends {
                 open.insert(key.clone());
             }
@@ -117,7 +117,7 @@ pub(crate) fn cut_short(parts: &[RankPart]) -> BTreeSet<i32> {
         let rank = part.outline.info.rank;
         for row in &part.outline.collectives {
             members.entry(row.comm_id).or_default().insert(rank);
-            let Some(seq) = row.seq.filter(|_| progress(row) == 2 && barrier_of(row) != Barrier::OneSided) else {
+            let Some(seq) = row.seq().filter(|_| progress(row) == 2 && barrier_of(row) != Barrier::OneSided) else {
                 continue;
             };
             let last = last_left.entry((row.comm_id, &row.op)).or_default().entry(rank).or_insert(seq);

@@ -63,7 +63,7 @@ impl Activity {
     /// them, C = collectives, M = ∅.
     fn of_cpu(data: &RankData) -> Self {
         let comm =
-            data.outline.collectives.iter().filter_map(|c| Some(Interval::new(c.start_ns?, c.end_ns?))).collect();
+            data.outline.collectives.iter().filter_map(|c| Some(Interval::new(c.start_ns()?, c.end_ns()?))).collect();
         Self { compute: operating(data), comm, ..Self::default() }
     }
 

@@ -56,7 +56,7 @@ pub(crate) fn evidence(data: &RankData, launches: &Launches, keep: &dyn Fn(usize
     if !kernels().any(|row| events.is_comm[row]) {
         return found;
     }
-    let told: FxHashSet<i64> = data.outline.collectives.iter().filter_map(|c| c.event_id).collect();
+    let told: FxHashSet<i64> = data.outline.collectives.iter().filter_map(|c| c.event_id()).collect();
     let below = BelowOperators::find(events, &data.names);
     let launched = |row| below.as_ref().is_some_and(|below| below.launched(events, launches, row));
     let mut by_name: FxHashMap<u32, i64> = FxHashMap::default();

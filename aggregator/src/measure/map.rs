@@ -67,7 +67,7 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
     tables.append(of_host);
     let mut outline = data.outline;
     for (collective, exposed_ns) in outline.collectives.iter_mut().zip(exposed_ns) {
-        collective.exposed_ns = exposed_ns;
+        collective.set_exposed_ns(exposed_ns);
     }
     let mut part = RankPart {
         rows: data.events.len() as u64,
@@ -115,7 +115,7 @@ fn of_host(
 
 /// The time of a collective that is not hidden by compute on its device.
 fn exposed_ns(collective: &Collective, parts: &[(Activity, Parts)]) -> Option<i64> {
-    let window = Interval::new(collective.start_ns?, collective.end_ns?);
+    let window = Interval::new(collective.start_ns()?, collective.end_ns()?);
     // The parts are sorted by device.
     let own = collective.device_id.and_then(|id| parts.binary_search_by_key(&Some(id), |(a, _)| a.device).ok());
     let (_, parts) = parts.get(own.unwrap_or(0))?;

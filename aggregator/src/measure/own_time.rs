@@ -206,7 +206,7 @@ fn active_steps(rows: &[StepRow]) -> Vec<StepSpan> {
 
 /// The exposed communication of a rank: the time in a collective without `work`.
 fn exposed(rank: &RankData, work: &IntervalSet) -> Coverage {
-    let times = |row: &Collective| Some(Interval::new(row.start_ns?, row.end_ns?));
+    let times = |row: &Collective| Some(Interval::new(row.start_ns()?, row.end_ns()?));
     let communication: IntervalSet = rank.outline.collectives.iter().filter_map(times).collect();
     Coverage::new(communication.difference(work))
 }
@@ -232,7 +232,7 @@ fn own_stretches(collectives: &[Collective], spans: &[StepSpan], exposed: &Cover
     let mut stretches = Vec::with_capacity(collectives.len());
     let finder = StepFinder { spans, by_time: OnceCell::new() };
     for (index, row) in collectives.iter().enumerate() {
-        let Some(start_ns) = row.start_ns.or(row.enqueue_ns) else {
+        let Some(start_ns) = row.start_ns().or(row.enqueue_ns()) else {
             stretches.push(Stretch::default());
             continue;
         };
@@ -250,7 +250,7 @@ fn own_stretches(collectives: &[Collective], spans: &[StepSpan], exposed: &Cover
             since_ns: since.unwrap_or(start_ns),
             from_ns: from.unwrap_or(start_ns),
             start_ns,
-            end_ns: row.end_ns.map(|end| end.max(start_ns)),
+            end_ns: row.end_ns().map(|end| end.max(start_ns)),
             own_ns: own,
             previous: earlier.map(|(_, index)| index),
             entered: entered.filter(|(entry, _)| Some(*entry) >= floor).map(|(_, index)| index),
@@ -258,8 +258,8 @@ fn own_stretches(collectives: &[Collective], spans: &[StepSpan], exposed: &Cover
             step: span.map(|s| s.step),
         });
         // If the end of a collective is missing, the own time after it is unknown.
-        unended = row.end_ns.is_none();
-        let end = row.end_ns.unwrap_or(start_ns).max(start_ns);
+        unended = row.end_ns().is_none();
+        let end = row.end_ns().unwrap_or(start_ns).max(start_ns);
         if latest.is_none_or(|(last, _)| end >= last) {
             latest = Some((end, index as u32));
         }
@@ -306,7 +306,7 @@ struct StepFinder<'a> {
 
 impl<'a> StepFinder<'a> {
     fn span_of(&self, row: &Collective, start_ns: i64) -> Option<&'a StepSpan> {
-        let at = match row.step {
+        let at = match row.step() {
             Some(step) => self.spans.binary_search_by_key(&step, |s| s.step).ok(),
             None => {
                 let by_time = self.by_time.get_or_init(|| first_by_time(self.spans));

@@ -56,7 +56,7 @@ mod tests {
             .host(Kind::CpuOp, "op", 1, "####......#####.......")
             .collectives("....##..##.....###.###")
             .data();
-        data.outline.collectives.iter_mut().zip([1, 1, 2, 2]).for_each(|(row, step)| row.step = Some(step));
+        data.outline.collectives.iter_mut().zip([1, 1, 2, 2]).for_each(|(row, step)| row.set_step(Some(step)));
         let mut part = map_rank(&data, &Options::default().thresholds);
         let before = |part: &OwnTime| part.stretches.iter().map(|s| (s.entered, s.waited)).collect::<Vec<_>>();
         assert_eq!(before(&part)[2..], [(Some(1), Some(1)), (Some(2), Some(2))]);

@@ -104,14 +104,14 @@ pub(crate) fn narrow_to_time(outline: &mut RankOutline, scope: &Scope) {
         return;
     }
     outline.steps.retain(|s| scope.has_time(s.start_ns));
-    outline.collectives.retain(|c| c.start_ns.or(c.enqueue_ns).is_some_and(|t| scope.has_time(t)));
+    outline.collectives.retain(|c| c.start_ns().or(c.enqueue_ns()).is_some_and(|t| scope.has_time(t)));
 }
 
 /// Keeps only the selected steps and their collectives. Returns for each position whether the collective was kept.
 pub(crate) fn narrow_to_steps(outline: &mut RankOutline, scope: &Scope) -> Vec<bool> {
     let RankOutline { steps, collectives, .. } = outline;
     // A collective without a step number belongs to the step in which it begins, as in the straggler analysis.
-    let step = |c: &Collective| c.step.or_else(|| Some(step_at(steps, c.start_ns.or(c.enqueue_ns)?)));
+    let step = |c: &Collective| c.step().or_else(|| Some(step_at(steps, c.start_ns().or(c.enqueue_ns())?)));
     let chosen = |c: &Collective| scope.steps.is_none() || step(c).is_some_and(|step| scope.has_step(step));
     let kept: Vec<bool> = collectives.iter().map(chosen).collect();
     steps.retain(|s| scope.has_step(s.step));

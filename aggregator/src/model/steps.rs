@@ -77,7 +77,7 @@ pub fn one_step_if_none(data: &mut RankData) {
 
 /// Makes the whole recording one step, which contains all collectives.
 pub(crate) fn whole_as_step(rank: i32, (start_ns, end_ns): (i64, i64), collectives: &mut [Collective]) -> StepRow {
-    collectives.iter_mut().for_each(|c| c.step = Some(0));
+    collectives.iter_mut().for_each(|c| c.set_step(Some(0)));
     StepRow { rank, step: 0, phase: Phase::Active.into(), start_ns, end_ns, loss: None, window: None }
 }
 
@@ -87,8 +87,8 @@ pub(crate) fn recorded(data: &RankData) -> Vec<Interval> {
     let rows = (0..events.len()).map(|row| Interval::new(events.ts_ns[row], events.end_ns(row)));
     let steps = outline.steps.iter().map(|s| Interval::new(s.start_ns, s.end_ns));
     let collectives = outline.collectives.iter().filter_map(|c| {
-        let start = c.start_ns.or(c.enqueue_ns)?;
-        Some(Interval::new(start, c.end_ns.unwrap_or(start)))
+        let start = c.start_ns().or(c.enqueue_ns())?;
+        Some(Interval::new(start, c.end_ns().unwrap_or(start)))
     });
     Windows::of(&outline.steps).hulls(rows.chain(steps).chain(collectives))
 }
@@ -112,14 +112,14 @@ pub fn assign_steps(data: &mut RankData) {
             if on_device { launches.of(events.correlation[row]).map(|call| events.ts_ns[call as usize]) } else { None };
         events.step[row] = step_at(launch.unwrap_or(ts));
     }
-    let by_event: FxHashMap<i64, i32> = if collectives.iter().any(|c| c.event_id.is_some()) {
+    let by_event: FxHashMap<i64, i32> = if collectives.iter().any(|c| c.event_id().is_some()) {
         events.id.iter().copied().zip(events.step.iter().copied()).collect()
     } else {
         FxHashMap::default()
     };
     for collective in collectives {
-        let of_event = collective.event_id.and_then(|id| by_event.get(&id).copied());
-        collective.step = of_event.or_else(|| collective.start_ns.or(collective.enqueue_ns).map(step_at));
+        let of_event = collective.event_id().and_then(|id| by_event.get(&id).copied());
+        collective.set_step(of_event.or_else(|| collective.start_ns().or(collective.enqueue_ns()).map(step_at)));
     }
 }
 
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(step_of("gemm"), [-1, 0, -1, 1]);
         // The kernel ran after the step but was launched in it.
         assert_eq!(step_of("sgemm"), [0]);
-        assert_eq!(data.outline.collectives[0].step, Some(1));
+        assert_eq!(data.outline.collectives[0].step(), Some(1));
     }
 
     #[test]
@@ -223,6 +223,6 @@ mod tests {
         one_step_if_none(&mut data);
         assert_eq!((data.outline.steps[0].start_ns, data.outline.steps[0].end_ns), (2, 11));
         assert_eq!(data.events.step, [0, 0]);
-        assert_eq!(data.outline.collectives[1].step, Some(0));
+        assert_eq!(data.outline.collectives[1].step(), Some(0));
     }
 }

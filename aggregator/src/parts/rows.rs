@@ -16,7 +16,7 @@ use crate::measure::overhead::StepOverhead;
 use crate::measure::own_time::{Done, OnPath, OwnTime, PathWork, RangePart, StepPart, Stretch};
 use crate::measure::part::RankPart;
 use crate::model::steps::StepWindow;
-use crate::model::{Collective, CollectiveShapes, RankInfo, RankOutline};
+use crate::model::{CollectiveShapes, RankInfo, RankOutline};
 
 /// The data of ranks on critical paths, by rank and by [`OwnTime::without_waits`].
 pub(crate) type PathsOfRanks = BTreeMap<(i32, bool), Arc<OnPath>>;
@@ -135,8 +135,8 @@ impl PartRows {
         });
         for collective in collectives {
             self.collectives.push(collective.row());
-            let comms_id = collective.comms_id.map(u64::cast_signed);
-            self.mapped_collectives.push(MappedCollectiveRow { rank, comms_id, exposed_ns: collective.exposed_ns });
+            let comms_id = collective.comms_id().map(u64::cast_signed);
+            self.mapped_collectives.push(MappedCollectiveRow { rank, comms_id, exposed_ns: collective.exposed_ns() });
         }
         self.steps.extend(steps);
         self.comms.extend(comms);
@@ -323,10 +323,11 @@ impl Remaining {
         let rank = row.rank;
         let added = rows_of(&mut self.mapped_collectives, rank);
         let rows = rows_of(&mut self.collectives, rank);
-        let collective = |(row, added): (CollectiveRow, MappedCollectiveRow)| Collective {
-            comms_id: added.comms_id.map(i64::cast_unsigned),
-            exposed_ns: added.exposed_ns,
-            ..shapes.collective(row)
+        let collective = |(row, added): (CollectiveRow, MappedCollectiveRow)| {
+            let mut collective = shapes.collective(row);
+            collective.set_comms_id(added.comms_id.map(i64::cast_unsigned));
+            collective.set_exposed_ns(added.exposed_ns);
+            collective
         };
         // Collected without a length, the list would take the memory of the rows, which are larger.
         let mut collectives = Vec::with_capacity(rows.len());

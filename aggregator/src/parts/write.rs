@@ -87,7 +87,9 @@ impl<'a> Mapper<'a> {
         let (opened, ranks) = self.open(share)?;
         let new = self.manifest(share, &opened, &ranks);
         let mut contents = Vec::new();
-        let mut keep = |_: &ContentFile, bytes: Vec<u8>| {
+        let mut keep = |_: &ContentFile, mut bytes: Vec<u8>| {
+            // The process that reduces holds its own share until the end.
+            bytes.shrink_to_fit();
             contents.push(bytes);
             Ok(())
         };

@@ -58,10 +58,7 @@ impl Bend {
             bent.events.dur_ns[row] = self.show(rank.events.end_ns(row)) - bent.events.ts_ns[row];
         }
         for collective in &mut bent.outline.collectives {
-            let row = &mut *collective;
-            for t in [&mut row.ready_ns, &mut row.enqueue_ns, &mut row.start_ns, &mut row.end_ns] {
-                *t = t.map(|t| self.show(t));
-            }
+            collective.map_times(|t| self.show(t));
         }
         for step in &mut bent.outline.steps {
             (step.start_ns, step.end_ns) = (self.show(step.start_ns), self.show(step.end_ns));

@@ -50,7 +50,7 @@ fn ranks_meet_in_the_communicators_that_the_export_describes() {
     assert_eq!((source.ranks(), source.info().world_size), (vec![0, 1], Some(2)));
     let data = source.load(1).unwrap();
     let rows: Vec<_> =
-        data.outline.collectives.iter().map(|row| (&*row.op, row.start_ns, row.end_ns, row.bytes)).collect();
+        data.outline.collectives.iter().map(|row| (&*row.op, row.start_ns(), row.end_ns(), row.bytes)).collect();
     assert_eq!(rows, [("allreduce", Some(5_020), Some(5_041), Some(64)), ("barrier", Some(5_110), Some(5_141), None)]);
     assert_eq!(omitted(&data), []);
     let analysis = analyze(&source, &Options::default(), &|_, _| ()).unwrap();
@@ -70,8 +70,12 @@ fn without_a_description_the_only_communicator_is_that_of_all_ranks() {
     let other = [(20, 41, "MPI_Bcast", 1234), (52, 53, "MPI_Iallreduce", 1234)];
     let source = opened(&[database(directory.path(), "mpi.sqlite", &[&calls(&one, &other)])]);
     let data = source.load(0).unwrap();
-    let rows: Vec<_> =
-        data.outline.collectives.iter().map(|row| (&*row.op, row.enqueue_ns, row.start_ns, row.comm_size)).collect();
+    let rows: Vec<_> = data
+        .outline
+        .collectives
+        .iter()
+        .map(|row| (&*row.op, row.enqueue_ns(), row.start_ns(), row.comm_size))
+        .collect();
     let expected = [("broadcast", Some(5_010), Some(5_010), Some(2)), ("allreduce", Some(5_050), None, Some(2))];
     assert_eq!(rows, expected, "the end of the second is unknown, and a scan is none");
     assert_eq!(omitted(&data), [("note", "communicator of MPI", None)]);

@@ -43,7 +43,7 @@ fn every_process_is_a_rank_with_its_own_launches() {
     assert_eq!((rows(&other, Kind::Kernel), other.kernel_use[0].blocks), (2, NONE), "two have no possible times");
     assert_eq!(omitted(&other), [("lost", "events", Some(2))]);
     let collective = &other.outline.collectives[0];
-    assert_eq!((&*collective.op, collective.start_ns, collective.end_ns), ("allreduce", Some(5_300), Some(5_400)));
+    assert_eq!((&*collective.op, collective.start_ns(), collective.end_ns()), ("allreduce", Some(5_300), Some(5_400)));
     assert_eq!((collective.algo.as_deref(), collective.proto.as_deref()), (Some("RING"), Some("LL")));
 }
 

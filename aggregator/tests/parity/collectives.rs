@@ -51,7 +51,7 @@ fn by_correlation(rank: &RankData) -> BTreeMap<i64, usize> {
     let of_event: BTreeMap<i64, i64> =
         rank.events.id.iter().copied().zip(rank.events.correlation.iter().copied()).collect();
     let rows = rank.outline.collectives.iter().enumerate();
-    rows.filter_map(|(at, c)| Some((*of_event.get(&c.event_id?)?, at))).collect()
+    rows.filter_map(|(at, c)| Some((*of_event.get(&c.event_id()?)?, at))).collect()
 }
 
 /// Converts times to times since the first start, because some files count from 1970 and some from their own base.
@@ -59,7 +59,7 @@ fn epoch(lines: &[Line], ours: &Ours) -> i64 {
     let first = lines.iter().min_by(|a, b| a.start.total_cmp(&b.start)).unwrap();
     let rank = ours.ranks.iter().find(|r| r.outline.info.rank == first.rank).unwrap();
     let collective = &rank.outline.collectives[by_correlation(rank)[&first.correlation]];
-    collective.start_ns.unwrap() - (first.start * 1e3).round() as i64
+    collective.start_ns().unwrap() - (first.start * 1e3).round() as i64
 }
 
 #[test]

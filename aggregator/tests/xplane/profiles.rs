@@ -102,7 +102,7 @@ fn streams_of_a_gpu_are_kernels_copies_and_fills() {
     assert_eq!((used.blocks, used.block_threads, used.registers), (8, Some(256), Some(32)));
     assert_eq!((used.shared_mem_bytes, used.occupancy_pct), (Some(1_040), Some(62.5)));
     let collectives: Vec<(&str, Option<i64>)> =
-        data.outline.collectives.iter().map(|c| (c.op.as_str(), c.start_ns)).collect();
+        data.outline.collectives.iter().map(|c| (c.op.as_str(), c.start_ns())).collect();
     assert_eq!(collectives, [("allreduce", Some(at(3_000))), ("alltoall", Some(at(5_000)))]);
     assert!(events.is_comm[of("custom_exchange")], "its HLO operation is a collective");
     let device = &data.devices[0];
@@ -205,9 +205,9 @@ fn operations_of_a_tpu_are_work_and_a_loop_around_them_is_none() {
     let steps: Vec<i32> = data.outline.steps.iter().map(|step| step.step).collect();
     assert_eq!(steps, [5, 6]);
     let collectives = &data.outline.collectives;
-    let found: Vec<_> = collectives.iter().map(|c| (c.op.as_str(), c.bytes, c.comm_size, c.step)).collect();
+    let found: Vec<_> = collectives.iter().map(|c| (c.op.as_str(), c.bytes, c.comm_size, c.step())).collect();
     assert_eq!(found, [("allreduce", Some(32), Some(2), Some(5)), ("allgather", Some(128), Some(4), Some(6))]);
-    let lengths: Vec<i64> = collectives.iter().map(|c| c.end_ns.unwrap() - c.start_ns.unwrap()).collect();
+    let lengths: Vec<i64> = collectives.iter().map(|c| c.end_ns().unwrap() - c.start_ns().unwrap()).collect();
     assert_eq!(lengths, [7_000, 2_000]);
     assert_eq!((collectives[1].comm_id, collectives[0].comm_name.as_deref()), (0, Some("ranks 0–1")));
     assert_eq!(data.outline.comms[0].ranks, Some(vec![0, 1]));
@@ -223,7 +223,7 @@ fn a_start_and_its_done_are_one_collective() {
     let whole = loaded(&tpus(true)).outline.collectives;
     let joined = loaded(&tpus(false)).outline.collectives;
     let times = |all: &[aggregator::model::Collective]| {
-        all.iter().map(|c| (c.op.clone(), c.start_ns, c.end_ns, c.comm_id, c.bytes)).collect::<Vec<_>>()
+        all.iter().map(|c| (c.op.clone(), c.start_ns(), c.end_ns(), c.comm_id, c.bytes)).collect::<Vec<_>>()
     };
     assert_eq!(times(&joined), times(&whole));
 }

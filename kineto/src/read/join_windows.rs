@@ -95,7 +95,7 @@ impl Numbers {
         data.flops_types.iter_mut().for_each(|row| row.id += self.id);
         data.copy_rates.iter_mut().for_each(|row| row.id += self.id);
         for collective in &mut data.outline.collectives {
-            collective.event_id = collective.event_id.map(|id| id + self.id);
+            collective.set_event_id(collective.event_id().map(|id| id + self.id));
         }
     }
 }

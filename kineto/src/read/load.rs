@@ -193,7 +193,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     let Rows { events, names, pids, extras, kernel_use, copy_rates, flops_types, .. } = rows;
     let Collectives { rows: collectives, comms_ids, .. } = collectives;
     let mut collectives = Collective::list(collectives);
-    collectives.iter_mut().zip(comms_ids).for_each(|(collective, comms_id)| collective.comms_id = comms_id);
+    collectives.iter_mut().zip(comms_ids).for_each(|(collective, comms_id)| collective.set_comms_id(comms_id));
     let outline = RankOutline {
         info: rank_info(rank, &header, file, &pids),
         collectives,

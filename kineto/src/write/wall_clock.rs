@@ -73,9 +73,7 @@ impl WallClock {
             *dur_ns = end_ns.saturating_sub(*ts_ns);
         }
         for row in &mut data.outline.collectives {
-            for time in [&mut row.ready_ns, &mut row.enqueue_ns, &mut row.start_ns, &mut row.end_ns] {
-                *time = time.map(|ns| self.local_ns(ns));
-            }
+            row.map_times(|ns| self.local_ns(ns));
         }
         for step in &mut data.outline.steps {
             (step.start_ns, step.end_ns) = (self.local_ns(step.start_ns), self.local_ns(step.end_ns));

@@ -4,41 +4,71 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use crate::{CollectiveRow, Dtype, Op, State, Text, TimingSource, Word};
+use crate::{CollectiveRow, Dtype, Maybe, Op, State, Text, TimingSource, Word};
 
-/// A collective of one rank, with the key that joins it to other ranks: a row of `collectives`, whose fields have the same
-/// names here. The reduction holds those of all ranks, so collectives share the fields that repeat.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Collective {
-    /// Global rank.
-    pub rank: i32,
+macro_rules! collective {
+    (
+        $( #[doc = $struct_doc:literal] )+
+        $name:ident
+        numbers: $( $( #[doc = $doc:literal] )+ $number:ident $set:ident: $type:ty, )+
+    ) => {
+        $( #[doc = $struct_doc] )+
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct $name {
+            /// Global rank.
+            pub rank: i32,
+            /// Id of the communicator.
+            pub comm_id: i64,
+            $( $number: Maybe<$type>, )+
+            /// The other fields, which are read and changed through the collective.
+            pub shape: Arc<CollectiveShape>,
+        }
+
+        impl $name {
+            $(
+                $( #[doc = $doc] )+
+                pub fn $number(&self) -> Option<$type> {
+                    self.$number.get()
+                }
+
+                $( #[doc = $doc] )+
+                pub fn $set(&mut self, value: Option<$type>) {
+                    self.$number = Maybe::of(value);
+                }
+            )+
+        }
+    };
+}
+
+collective! {
+    /// A collective of one rank, with the key that joins it to other ranks: a row of `collectives`, whose fields have the
+    /// same names here. The reduction holds those of all ranks, so numbers that may be unknown take no more memory than
+    /// others, and collectives share the fields that repeat.
+    Collective
+    numbers:
     /// Other side of a send or receive.
-    pub peer: Option<i32>,
+    peer set_peer: i32,
     /// Training step.
-    pub step: Option<i32>,
+    step set_step: i32,
     /// Gradient bucket that the collective reduces.
-    pub bucket: Option<i32>,
-    /// Id of the communicator.
-    pub comm_id: i64,
+    bucket set_bucket: i32,
     /// Sequence number on the communicator.
-    pub seq: Option<i64>,
+    seq set_seq: i64,
     /// Time when the bucket's last gradient was produced.
-    pub ready_ns: Option<i64>,
+    ready_ns set_ready_ns: i64,
     /// Time when the program handed it to the library.
-    pub enqueue_ns: Option<i64>,
+    enqueue_ns set_enqueue_ns: i64,
     /// Time when it began.
-    pub start_ns: Option<i64>,
+    start_ns set_start_ns: i64,
     /// Time when it ended.
-    pub end_ns: Option<i64>,
+    end_ns set_end_ns: i64,
     /// `id` of the collective's row in `events`.
-    pub event_id: Option<i64>,
+    event_id set_event_id: i64,
     /// Kineto's `Comms Id`, where the trace has it.
-    pub comms_id: Option<u64>,
+    comms_id set_comms_id: u64,
     /// |[start, end) \ K|, the part that no compute of its device hides. `None` before the map, and where the row has no
     /// start or end.
-    pub exposed_ns: Option<i64>,
-    /// The other fields, which are read and changed through the collective.
-    pub shape: Arc<CollectiveShape>,
+    exposed_ns set_exposed_ns: i64,
 }
 
 /// The fields of a row of `collectives` that repeat from step to step and from rank to rank.
@@ -102,14 +132,15 @@ impl From<CollectiveRow> for Collective {
 pub struct CollectiveShapes(FxHashSet<Arc<CollectiveShape>>);
 
 macro_rules! split {
-    (own: $( $own:ident )+, shared: $( $shared:ident )+) => {
+    (own: $( $own:ident )+, numbers: $( $number:ident )+, shared: $( $shared:ident )+) => {
         impl CollectiveShapes {
             /// The collective of a row.
             pub fn collective(&mut self, row: CollectiveRow) -> Collective {
                 // Every column is named, so that none is forgotten.
-                let CollectiveRow { $( $own, )+ $( $shared, )+ } = row;
+                let CollectiveRow { $( $own, )+ $( $number, )+ $( $shared, )+ } = row;
                 let shape = self.shared(CollectiveShape { $( $shared, )+ });
-                Collective { $( $own, )+ comms_id: None, exposed_ns: None, shape }
+                let (comms_id, exposed_ns) = (Maybe::UNKNOWN, Maybe::UNKNOWN);
+                Collective { $( $own, )+ $( $number: Maybe::of($number), )+ comms_id, exposed_ns, shape }
             }
         }
 
@@ -117,14 +148,15 @@ macro_rules! split {
             /// The row of `collectives`.
             pub fn row(&self) -> CollectiveRow {
                 let CollectiveShape { $( $shared, )+ } = (*self.shape).clone();
-                CollectiveRow { $( $own: self.$own, )+ $( $shared, )+ }
+                CollectiveRow { $( $own: self.$own, )+ $( $number: self.$number(), )+ $( $shared, )+ }
             }
         }
     };
 }
 
 split! {
-    own: rank peer step bucket comm_id seq ready_ns enqueue_ns start_ns end_ns event_id,
+    own: rank comm_id,
+    numbers: peer step bucket seq ready_ns enqueue_ns start_ns end_ns event_id,
     shared: comm_name comm_size op dtype count bytes root state stream_id device_id algo proto channels timing_source fused
 }
 
@@ -140,6 +172,13 @@ impl CollectiveShapes {
 }
 
 impl Collective {
+    /// Changes each of its known times.
+    pub fn map_times(&mut self, changed: impl Fn(i64) -> i64) {
+        for time in [&mut self.ready_ns, &mut self.enqueue_ns, &mut self.start_ns, &mut self.end_ns] {
+            *time = Maybe::of(time.get().map(&changed));
+        }
+    }
+
     /// The collectives of rows.
     pub fn list(rows: impl IntoIterator<Item = CollectiveRow>) -> Vec<Self> {
         let mut shapes = CollectiveShapes::default();

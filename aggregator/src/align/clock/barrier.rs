@@ -15,7 +15,7 @@
 //! them, along (left r → instance → entered by s). A cycle of negative length is a contradiction, and its edges name
 //! the instances involved.
 
-use crate::base::maybe::MaybeNs;
+use trace::MaybeNs;
 
 /// One clock's entry in one instance. Times are in a frame in which all clocks nearly agree.
 #[derive(Clone, Copy, Debug, PartialEq)]

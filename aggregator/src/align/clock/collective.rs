@@ -11,7 +11,7 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::ClockMethod;
+use trace::{ClockMethod, MaybeNs};
 
 use crate::align::clock::barrier::{Contradiction, Entry, UNREACHED, greatest_offsets, least_offsets};
 use crate::align::clock::bend::Bend;
@@ -20,7 +20,6 @@ use crate::align::clock::fit::{Estimate, Fit, Support};
 use crate::align::clock::identity::DEVICE_ERROR_NS;
 use crate::align::clock::lines::{Feasible, Gate, Line};
 use crate::align::clock::misfit;
-use crate::base::maybe::MaybeNs;
 use crate::base::stats::{median_in_place, nearest_rank};
 
 /// Drift limit for two host clocks that no pings compared: two quartz oscillators at ±50 ppm.

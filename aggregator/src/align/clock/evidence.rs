@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use trace::{ClockSide, OmissionRow};
+use trace::{ClockSide, MaybeNs, OmissionRow};
 
 use crate::align::clock::collective::{self, Driven, Evidence, Fitted, Part};
 use crate::align::clock::fit::Fit;
@@ -10,7 +10,6 @@ use crate::align::clock::identity::ROUNDING_NS;
 use crate::align::clock::ping::contradiction;
 use crate::align::clock::tree::{Forest, Joint, Node, path};
 use crate::align::clock::{Affine, Clocks, DeviceFit};
-use crate::base::maybe::MaybeNs;
 use crate::model::RankOutline;
 use crate::model::{Barrier, Instance, WEAK_SLACK_NS};
 

@@ -72,7 +72,7 @@ pub(crate) fn unexplained(ranks: &[&RankOutline], instances: &[Instance], clocks
         let mut places: BTreeMap<i64, Places> = BTreeMap::new();
         for (row, _) in rank.collectives.iter().zip(&matched[&id]).filter(|(_, matched)| !**matched) {
             let waits = !matches!(row.op.known(), Some(Op::Send | Op::Recv));
-            if let Some(start_ns) = row.start_ns.filter(|_| waits && row.end_ns.is_some()) {
+            if let Some(start_ns) = row.start_ns().filter(|_| waits && row.end_ns().is_some()) {
                 places.entry(row.comm_id).or_default().unmatched_ns.push(start_ns);
             }
         }

@@ -98,7 +98,7 @@ pub(super) fn group(ranks: &[&RankOutline], known: &[Group], rest: &[RowRef]) ->
     }
     let mut open = vec![0_usize; ranks.len()];
     for (r, i) in rest {
-        open[*r] += usize::from(ranks[*r].collectives[*i].end_ns.is_none());
+        open[*r] += usize::from(ranks[*r].collectives[*i].end_ns().is_none());
     }
     for (r, rank) in ranks.iter().enumerate() {
         let mut count = |amount, why| omissions.extend(omission(rank.info.rank, "collectives unmatched", amount, why));
@@ -134,13 +134,13 @@ fn sequences(ranks: &[&RankOutline], known: &[Group], rest: &[RowRef]) -> Vec<Ve
     let mut sequences: Vec<Vec<Item>> = vec![Vec::new(); ranks.len()];
     for (place, token) in known_rows.chain(rest.iter().zip(found.iter().map(|number| tokens[*number]))) {
         let row = &ranks[place.0].collectives[place.1];
-        let (Some(start_ns), Some(end_ns)) = (row.start_ns, row.end_ns) else { continue };
+        let (Some(start_ns), Some(end_ns)) = (row.start_ns(), row.end_ns()) else { continue };
         let slack_ns = match barrier_of(row) {
             Barrier::Strict => ROUNDING_NS,
             Barrier::Weak => WEAK_SLACK_NS,
             Barrier::OneSided => ONE_SIDED_SLACK_NS,
         };
-        sequences[place.0].push(Item { token, start_ns, end_ns, slack_ns, step: row.step, rows: vec![*place] });
+        sequences[place.0].push(Item { token, start_ns, end_ns, slack_ns, step: row.step(), rows: vec![*place] });
     }
     sequences.par_iter_mut().for_each(|sequence| sort(sequence));
     sequences

@@ -37,7 +37,7 @@ fn numbered_per_op(ranks: &[&RankOutline]) -> BTreeSet<i64> {
         let windows = Windows::of(&rank.steps);
         let mut ops: BTreeMap<(Option<i32>, i64, i64), &str> = BTreeMap::new();
         for row in rank.collectives.iter().filter(|row| !is_point_to_point(row)) {
-            let Some(seq) = row.seq else { continue };
+            let Some(seq) = row.seq() else { continue };
             if *ops.entry((window_of(&windows, row), row.comm_id, seq)).or_insert(&row.op) != &*row.op {
                 found.insert(row.comm_id);
             }
@@ -53,13 +53,13 @@ pub(super) fn group(ranks: &[&RankOutline]) -> Keyed {
     let mut rest: Vec<RowRef> = Vec::new();
     for (r, rank) in ranks.iter().enumerate() {
         let windows = Windows::of(&rank.steps);
-        for (i, row) in rank.collectives.iter().enumerate().filter(|(_, row)| row.start_ns.is_some()) {
-            let comms_id = row.comms_id.map(Key::CommsId);
+        for (i, row) in rank.collectives.iter().enumerate().filter(|(_, row)| row.start_ns().is_some()) {
+            let comms_id = row.comms_id().map(Key::CommsId);
             let pair = pair_of(rank.info.rank, row);
             // The number of a send without a recorded peer does not identify its receiver.
             let placed = pair.is_some() || !is_point_to_point(row);
             let op = (pair.is_none() && per_op.contains(&row.comm_id)).then(|| row.op.clone());
-            let seq = row.seq.filter(|_| placed).map(|seq| Key::Seq { comm_id: row.comm_id, op, pair, seq });
+            let seq = row.seq().filter(|_| placed).map(|seq| Key::Seq { comm_id: row.comm_id, op, pair, seq });
             match comms_id.or(seq) {
                 Some(key) => keys.push(((window_of(&windows, row), key), (r, i))),
                 None => rest.push((r, i)),

@@ -33,10 +33,10 @@ pub(super) fn group(ranks: &[&RankOutline], rest: &mut Vec<RowRef>) -> Vec<Group
     let windows: Vec<Windows> = ranks.iter().map(|rank| Windows::of(&rank.steps)).collect();
     for (r, i) in &*rest {
         let row = &ranks[*r].collectives[*i];
-        let Some(pair) = pair_of(ranks[*r].info.rank, row).filter(|_| row.end_ns.is_some()) else { continue };
-        let sides = keys.entry((window_of(&windows[*r], row), row.comm_id, pair, row.step)).or_default();
+        let Some(pair) = pair_of(ranks[*r].info.rank, row).filter(|_| row.end_ns().is_some()) else { continue };
+        let sides = keys.entry((window_of(&windows[*r], row), row.comm_id, pair, row.step())).or_default();
         let side = if row.op == Op::Send { &mut sides.sends } else { &mut sides.recvs };
-        side.push((row.start_ns, (*r, *i)));
+        side.push((row.start_ns(), (*r, *i)));
     }
     let mut groups = Vec::new();
     for mut sides in keys.into_values().filter(|sides| sides.sends.len() == sides.recvs.len()) {

@@ -128,7 +128,11 @@ fn comms_ids_take_precedence_over_sequence_numbers() {
         collectives: rows
             .iter()
             .zip(ids)
-            .map(|(row, id)| Collective { comms_id: *id, ..Collective::from(row.clone()) })
+            .map(|(row, id)| {
+                let mut collective = Collective::from(row.clone());
+                collective.set_comms_id(*id);
+                collective
+            })
             .collect(),
         ..RankOutline::default()
     };

@@ -46,7 +46,7 @@ pub(super) fn join(data: &mut RankData) {
             }
             joined = true;
         } else {
-            apart += collectives.iter().filter(|index| data.outline.collectives[**index].end_ns.is_some()).count();
+            apart += collectives.iter().filter(|index| data.outline.collectives[**index].end_ns().is_some()).count();
         }
     }
     let events = &data.events;
@@ -62,13 +62,13 @@ pub(super) fn join(data: &mut RankData) {
         );
     }
     if joined {
-        data.outline.collectives.sort_by_key(|c| (c.start_ns.or(c.enqueue_ns), c.end_ns, c.comm_id, c.seq));
+        data.outline.collectives.sort_by_key(|c| (c.start_ns().or(c.enqueue_ns()), c.end_ns(), c.comm_id, c.seq()));
     }
 }
 
 /// Whether [`join`] may change a row's times. If so, the rank's kernels are needed to know them.
 pub(super) fn may_time(row: &Collective) -> bool {
-    row.event_id.is_some() && row.timing_source != TimingSource::Cupti
+    row.event_id().is_some() && row.timing_source != TimingSource::Cupti
 }
 
 /// Collectives by launch, in the order of enqueueing. A collective that a kernel has already timed refers to that
@@ -76,12 +76,12 @@ pub(super) fn may_time(row: &Collective) -> bool {
 fn launches(data: &RankData) -> BTreeMap<i64, Vec<usize>> {
     let mut of_launch: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
     for (index, row) in data.outline.collectives.iter().enumerate() {
-        if let Some(event) = row.event_id.filter(|_| may_time(row)) {
+        if let Some(event) = row.event_id().filter(|_| may_time(row)) {
             of_launch.entry(event).or_default().push(index);
         }
     }
     for collectives in of_launch.values_mut() {
-        collectives.sort_by_key(|index| (data.outline.collectives[*index].enqueue_ns, *index));
+        collectives.sort_by_key(|index| (data.outline.collectives[*index].enqueue_ns(), *index));
     }
     of_launch
 }
@@ -154,14 +154,14 @@ fn give(data: &mut RankData, index: usize, kernels: &[usize], is_shared: bool) {
     let (events, row) = (&data.events, &mut data.outline.collectives[index]);
     let Some(first) = kernels.first().copied() else { return };
     let recorded = |value: i64| (value != NONE).then_some(value);
-    row.event_id = Some(events.id[first]);
+    row.set_event_id(Some(events.id[first]));
     row.stream_id = recorded(events.stream[first]);
     row.device_id = recorded(events.device[first]);
-    if is_shared && row.timing_source == TimingSource::GpuTimer && row.end_ns.is_some() {
+    if is_shared && row.timing_source == TimingSource::GpuTimer && row.end_ns().is_some() {
         return;
     }
-    row.start_ns = Some(events.ts_ns[first]);
-    row.end_ns = kernels.iter().map(|kernel| events.end_ns(*kernel)).max();
+    row.set_start_ns(Some(events.ts_ns[first]));
+    row.set_end_ns(kernels.iter().map(|kernel| events.end_ns(*kernel)).max());
     row.state = "done".into();
     row.timing_source = "cupti".into();
     row.fused = Some(is_shared);
@@ -219,7 +219,7 @@ mod tests {
             .outline
             .collectives
             .iter()
-            .map(|c| (c.seq.unwrap(), c.event_id, c.start_ns.unwrap(), c.end_ns.unwrap()))
+            .map(|c| (c.seq().unwrap(), c.event_id(), c.start_ns().unwrap(), c.end_ns().unwrap()))
             .collect();
         rows.sort_unstable();
         (rows, data.omissions.iter().filter_map(|o| o.amount).sum())
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(joined(&[launch, kernel(70, 30)], &three), (expected, 0));
         let mut data = rank(&[launch, kernel(70, 30)], &three);
         join(&mut data);
-        let fused: BTreeMap<_, _> = data.outline.collectives.iter().map(|c| (c.seq.unwrap(), c.fused)).collect();
+        let fused: BTreeMap<_, _> = data.outline.collectives.iter().map(|c| (c.seq().unwrap(), c.fused)).collect();
         let expected = BTreeMap::from([(0, Some(true)), (1, Some(true)), (2, None)]);
         assert_eq!(fused, expected, "NCCL says whether its own times are of several");
         // Two kernels for one collective.

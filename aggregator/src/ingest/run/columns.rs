@@ -330,7 +330,7 @@ fn append_longs(column: Option<&Int64Array>, rows: usize, target: &mut Vec<i64>)
 
 /// Marks rows that a collective refers to as communication, whatever their names.
 fn mark_collectives(data: &RankData, events: &mut Events) {
-    let ids: rustc_hash::FxHashSet<i64> = data.outline.collectives.iter().filter_map(|c| c.event_id).collect();
+    let ids: rustc_hash::FxHashSet<i64> = data.outline.collectives.iter().filter_map(|c| c.event_id()).collect();
     if ids.is_empty() {
         return;
     }

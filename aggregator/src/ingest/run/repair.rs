@@ -29,7 +29,7 @@ fn drop_impossible(data: &mut RankData) {
     let RankOutline { info, collectives, steps, clock_samples, .. } = outline;
     let rank = info.rank;
     let window = if events.is_empty() {
-        let starts = collectives.iter().filter_map(|c| c.start_ns.or(c.enqueue_ns));
+        let starts = collectives.iter().filter_map(|c| c.start_ns().or(c.enqueue_ns()));
         let mut starts: Vec<i64> = starts.chain(steps.iter().map(|s| s.start_ns)).collect();
         starts.sort_unstable();
         plausible_starts(starts.len(), |at| starts[at]).1
@@ -39,11 +39,11 @@ fn drop_impossible(data: &mut RankData) {
     let is_long = |start_ns: i64, end_ns: i64| end_ns.saturating_sub(start_ns) > MAX_LENGTH_NS;
     let before = collectives.len();
     collectives.retain(|c| {
-        [c.ready_ns, c.enqueue_ns, c.start_ns, c.end_ns].into_iter().flatten().all(|ts_ns| window.holds(ts_ns))
+        [c.ready_ns(), c.enqueue_ns(), c.start_ns(), c.end_ns()].into_iter().flatten().all(|ts_ns| window.holds(ts_ns))
     });
     omit(omissions, rank, "collectives", before - collectives.len(), FAR);
     let before = collectives.len();
-    collectives.retain(|c| !matches!((c.start_ns, c.end_ns), (Some(start), Some(end)) if is_long(start, end)));
+    collectives.retain(|c| !matches!((c.start_ns(), c.end_ns()), (Some(start), Some(end)) if is_long(start, end)));
     omit(omissions, rank, "collectives", before - collectives.len(), LONG);
     let before = steps.len();
     steps.retain(|s| window.holds(s.start_ns) && window.holds(s.end_ns));
@@ -60,12 +60,12 @@ fn drop_impossible(data: &mut RankData) {
 fn repair_collectives(rows: &mut Vec<Collective>, rank: i32, omissions: &mut Vec<OmissionRow>) {
     drop_superseded(rows);
     let before = rows.len();
-    rows.retain(|c| !matches!((c.start_ns, c.end_ns), (Some(start), Some(end)) if end < start));
+    rows.retain(|c| !matches!((c.start_ns(), c.end_ns()), (Some(start), Some(end)) if end < start));
     omit(omissions, rank, "collectives", before - rows.len(), &format!("they end before they start: {BACKWARDS}"));
     let before = rows.len();
-    rows.retain(|c| c.start_ns.or(c.enqueue_ns).is_some());
+    rows.retain(|c| c.start_ns().or(c.enqueue_ns()).is_some());
     omit(omissions, rank, "collectives", before - rows.len(), "they have neither a start time nor an enqueue time");
-    rows.sort_by_key(|c| (c.start_ns.or(c.enqueue_ns), c.end_ns, c.comm_id, c.seq));
+    rows.sort_by_key(|c| (c.start_ns().or(c.enqueue_ns()), c.end_ns(), c.comm_id, c.seq()));
 }
 
 /// Drops superseded rows. A collective that was in flight when a part closed has a row in that part and another in a
@@ -74,7 +74,7 @@ fn repair_collectives(rows: &mut Vec<Collective>, rank: i32, omissions: &mut Vec
 fn drop_superseded(rows: &mut Vec<Collective>) {
     let progress = |c: &Collective| c.state.known().map_or(0, |state| state as u8);
     // NCCL numbers each operation separately, and this recorder numbers sends and receives per peer.
-    let key = |c: &Collective| Some((c.comm_id, c.seq?, c.op.clone(), c.peer));
+    let key = |c: &Collective| Some((c.comm_id, c.seq()?, c.op.clone(), c.peer()));
     let mut farthest: FxHashMap<_, u8> = FxHashMap::default();
     for c in rows.iter() {
         let Some(key) = key(c) else { continue };
@@ -145,7 +145,7 @@ mod tests {
         let mut rows: Vec<Collective> = rows.into_iter().map(Collective::from).collect();
         let mut omissions = Vec::new();
         repair_collectives(&mut rows, 0, &mut omissions);
-        let remaining: Vec<_> = rows.iter().map(|c| (c.seq, c.state.to_string(), c.start_ns.unwrap())).collect();
+        let remaining: Vec<_> = rows.iter().map(|c| (c.seq(), c.state.to_string(), c.start_ns().unwrap())).collect();
         let expected = [
             (Some(1), "done", 10),
             (Some(2), "started", 20),

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
-use trace::{OmissionRow, Op, Word};
+use trace::{Maybe, MaybeAt, MaybeNs, OmissionRow, Op, Word};
 
-use crate::base::maybe::{MaybeAt, MaybeNs};
 use crate::base::stats::lower_median;
 use crate::judge::stragglers::ToGlobal;
 use crate::judge::stragglers::kin::Kin;
@@ -102,10 +101,8 @@ pub(super) struct Joined {
     pub(super) id: i64,
     pub(super) comm_id: i64,
     pub(super) op: Word<Op>,
-    /// The size of the whole array.
-    pub(super) bytes: Option<i64>,
-    /// Of a send, the position of the rank that sends.
-    pub(super) sender: Option<usize>,
+    bytes: Maybe<i64>,
+    sender: MaybeAt,
     /// The number of its gradient bucket.
     pub(super) bucket: Option<i32>,
     /// The active step of the instance; `None` outside of active steps.
@@ -117,25 +114,39 @@ pub(super) struct Joined {
     /// Whether every expected rank is here and has ended.
     pub(super) complete: bool,
     /// The expected number of ranks, or that of those that are here.
-    pub(super) size: usize,
+    pub(super) size: u32,
     /// One arrival for each rank, in the order of ranks.
     pub(super) arrivals: Vec<Arrival>,
     /// The time of the last arrival.
     pub(super) last_ns: i64,
-    /// The lower median of the known own times.
-    pub(super) own_median_ns: Option<i64>,
+    own_median_ns: MaybeNs,
     /// The lower median of the times at which the known own stretches began.
     pub(super) from_median_ns: i64,
     /// The position in `arrivals` of the rank that arrived last. Of ranks that arrived together, it is the one with the
     /// longest own time, then the lowest rank.
-    blocker: usize,
+    blocker: u32,
 }
 
 impl Joined {
     /// The rank that arrived last. Of ranks that arrived together, it is the one with the longest own time, then the
     /// lowest rank.
     pub(super) fn blocker(&self) -> &Arrival {
-        &self.arrivals[self.blocker]
+        &self.arrivals[self.blocker as usize]
+    }
+
+    /// The size of the whole array.
+    pub(super) fn bytes(&self) -> Option<i64> {
+        self.bytes.get()
+    }
+
+    /// Of a send, the position of the rank that sends.
+    pub(super) fn sender(&self) -> Option<usize> {
+        self.sender.get().map(|rank| rank as usize)
+    }
+
+    /// The lower median of the known own times.
+    pub(super) fn own_median_ns(&self) -> Option<i64> {
+        self.own_median_ns.get()
     }
 
     /// The arrival of a rank, by its position among the parts.
@@ -145,7 +156,7 @@ impl Joined {
 
     /// The own time of `a` above the lower median of the ranks; 0 if it is unknown.
     pub(super) fn own_excess_ns(&self, a: &Arrival) -> i64 {
-        a.own_ns().zip(self.own_median_ns).map_or(0, |(own, median)| own - median)
+        a.own_ns().zip(self.own_median_ns()).map_or(0, |(own, median)| own - median)
     }
 
     /// A rank whose own stretch began at `from_median_ns`.
@@ -207,19 +218,19 @@ impl Join {
                 id: instance.id,
                 comm_id: instance.comm_id,
                 op: instance.op,
-                bytes: instance.bytes,
-                sender: instance.sender.and_then(|rank| by_rank.get(&rank).copied()),
+                bytes: Maybe::of(instance.bytes),
+                sender: MaybeAt::of(instance.sender.and_then(|rank| by_rank.get(&rank)).map(|rank| *rank as u32)),
                 bucket: instance.bucket,
                 step: most_common(steps),
                 symmetric: instance.barrier != Barrier::OneSided,
                 complete,
                 whole: instance.ranks_expected.is_none_or(|n| n as usize == arrivals.len()),
-                size: instance.ranks_expected.map_or(arrivals.len(), |n| n.max(0) as usize),
+                size: instance.ranks_expected.map_or(arrivals.len() as u32, |n| n.max(0).cast_unsigned()),
                 last_ns,
-                own_median_ns: lower_median(arrivals.iter().filter_map(Arrival::own_ns)),
+                own_median_ns: MaybeNs::of(lower_median(arrivals.iter().filter_map(Arrival::own_ns))),
                 from_median_ns: lower_median(arrivals.iter().filter(|a| a.own_ns().is_some()).map(|a| a.from_ns))
                     .unwrap_or(last_ns),
-                blocker,
+                blocker: blocker as u32,
                 arrivals,
             });
         }

@@ -26,13 +26,13 @@ pub(super) struct Kin {
 }
 
 /// What kin have in common: the ranks that are joined, their number, and the operations and sizes by step.
-type Shape = (usize, usize, Vec<(i32, Vec<(Word<Op>, i64)>)>);
+type Shape = (usize, u32, Vec<(i32, Vec<(Word<Op>, i64)>)>);
 
 /// A communicator of one stage.
 #[derive(Default)]
 struct Comm {
     ranks: BTreeSet<usize>,
-    size: usize,
+    size: u32,
     by_step: BTreeMap<i32, Vec<u32>>,
 }
 
@@ -116,7 +116,7 @@ fn joined(comms: &BTreeMap<i64, Comm>, ranks: usize) -> Vec<usize> {
 fn shape(instances: &[Joined], comm: &Comm, joined: &[usize]) -> Option<Shape> {
     let of_instance = |at: &u32| {
         let instance = &instances[*at as usize];
-        Some((instance.op.clone(), instance.bytes?))
+        Some((instance.op.clone(), instance.bytes()?))
     };
     let of_step = |(step, all): (&i32, &Vec<u32>)| Some((*step, all.iter().map(of_instance).collect::<Option<_>>()?));
     Some((joined[*comm.ranks.first()?], comm.size, comm.by_step.iter().map(of_step).collect::<Option<_>>()?))

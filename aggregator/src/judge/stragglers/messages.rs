@@ -56,7 +56,7 @@ pub(super) fn lane(instance: &Joined, a: &Arrival) -> Option<(bool, usize)> {
         return None;
     }
     let peer = instance.arrivals.iter().map(|other| other.rank).find(|rank| *rank != a.rank)?;
-    Some((instance.sender == Some(a.rank), peer))
+    Some((instance.sender() == Some(a.rank), peer))
 }
 
 impl Builder<'_> {

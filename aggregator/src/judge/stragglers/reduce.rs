@@ -55,7 +55,7 @@ pub(crate) fn reduce_replayed<K>(
     let ranges = Ranges::of((&parts, &join.usual), &excess.steps, per_step, thresholds);
     let replayed = Replayed::of(replay, &parts, &join.stages, per_step);
     let replay = &replayed.replay;
-    let alone_ns = replay.alone_ns();
+    let alone_ns = alone_ns(replay, on_paths);
     let measured = Measured {
         parts: &parts,
         join: &join,
@@ -108,6 +108,14 @@ pub(crate) fn reduce_replayed<K>(
     give_back(on_paths);
     (stragglers.waits, stragglers.waited) = wait_rows(&join, &ranks);
     (stragglers, kept)
+}
+
+/// [`Replay::alone_ns`], which takes much memory, between stages that leave much free.
+fn alone_ns(replay: &Replay, on_paths: Option<&dyn OnPaths>) -> Vec<Option<i64>> {
+    give_back(on_paths);
+    let alone_ns = replay.alone_ns();
+    give_back(on_paths);
+    alone_ns
 }
 
 /// Gives freed memory back to the system where the ranks' data is read in turn. An analysis of everything in memory allocates it again.

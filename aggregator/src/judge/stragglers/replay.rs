@@ -171,6 +171,10 @@ impl Replay {
         let is_typical = |rank: usize| is_one[rank];
         let all = Change { is_typical: &is_typical, ..Change::nothing() };
         let all_end_ns = self.end_ns(&all);
+        if let [one] = ones[..] {
+            beside_ns[one] = (self.ends_ns[1] - all_end_ns).max(0);
+            return Some(beside_ns);
+        }
         for (rank, end_ns) in Variations::of(self, &all).ends_ns(&ones, FOLLOWED_MAX) {
             beside_ns[rank] = (end_ns? - all_end_ns).max(0);
         }
@@ -351,7 +355,7 @@ impl Replay {
 
 /// The bucket of an all-reduce of gradients, and its bytes.
 fn bucket_of(instance: &Joined) -> Option<(i32, i64)> {
-    instance.bucket.zip(instance.bytes.filter(|bytes| *bytes > 0)).filter(|_| instance.symmetric)
+    instance.bucket.zip(instance.bytes().filter(|bytes| *bytes > 0)).filter(|_| instance.symmetric)
 }
 
 /// What differs from the recording.

@@ -79,7 +79,7 @@ fn messages(instances: &[Joined], ranks: usize) -> Vec<Messages> {
         let size = members.get(&instance.comm_id).map_or(1, BTreeSet::len).max(1);
         for (me, peer) in [(a, b), (b, a)] {
             let distance = (place(instance.comm_id, peer.rank) + size - place(instance.comm_id, me.rank)) % size;
-            let is_sender = instance.sender == Some(me.rank);
+            let is_sender = instance.sender() == Some(me.rank);
             let mine = &mut messages[me.rank];
             mine.ways.insert((instance.comm_id, is_sender, distance));
             if let Some(step) = instance.step.filter(|_| 2 * distance == size) {

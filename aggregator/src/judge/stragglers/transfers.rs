@@ -266,7 +266,8 @@ fn between_groups(join: &Join, siblings: &[Group], (step, place): (i32, usize)) 
     let at: Vec<u32> = siblings.iter().map(|group| group.by_step[&step][place]).collect();
     let instances: Vec<&Joined> = at.iter().map(|at| &join.instances[*at as usize]).collect();
     let first = instances[0];
-    let is_equal = |other: &&Joined| other.bytes.is_some() && (&other.op, other.bytes) == (&first.op, first.bytes);
+    let is_equal =
+        |other: &&Joined| other.bytes().is_some() && (&other.op, other.bytes()) == (&first.op, first.bytes());
     let transfer_ns =
         |of: &&Joined| of.arrivals.iter().map(Arrival::dur_ns).collect::<Option<Vec<i64>>>()?.into_iter().min();
     let transfers: Option<Vec<i64>> = instances.iter().map(transfer_ns).collect();

@@ -27,7 +27,7 @@ type Ended = (usize, Option<i64>);
 /// Takes a key and a value.
 type Visit<'a> = &'a mut dyn FnMut(u32, u32);
 
-/// For each key, the values of its pairs, ascending where they were given so.
+/// For each key, the values of its pairs, ascending where they were given so. Without pairs, both lists are empty.
 struct Lists {
     starts: Vec<u32>,
     values: Vec<u32>,
@@ -35,15 +35,18 @@ struct Lists {
 
 impl Lists {
     fn of(keys: usize, pairs: &dyn Fn(Visit<'_>)) -> Self {
-        let mut starts = vec![0_u32; keys + 1];
-        pairs(&mut |key, _| starts[key as usize + 1] += 1);
-        for key in 0..keys {
+        // The start of each list lies one place later until the list is filled, and is counted up to its end then.
+        let mut starts = vec![0_u32; keys + 2];
+        pairs(&mut |key, _| starts[key as usize + 2] += 1);
+        for key in 1..=keys {
             starts[key + 1] += starts[key];
         }
-        let mut next = starts.clone();
-        let mut values = vec![0; starts[keys] as usize];
+        if starts[keys + 1] == 0 {
+            return Self { starts: Vec::new(), values: Vec::new() };
+        }
+        let mut values = vec![0; starts[keys + 1] as usize];
         pairs(&mut |key, value| {
-            let at = &mut next[key as usize];
+            let at = &mut starts[key as usize + 1];
             values[*at as usize] = value;
             *at += 1;
         });
@@ -51,7 +54,8 @@ impl Lists {
     }
 
     fn get(&self, key: u32) -> &[u32] {
-        &self.values[self.starts[key as usize] as usize..self.starts[key as usize + 1] as usize]
+        let place = |key: usize| self.starts.get(key).map_or(0, |at| *at as usize);
+        &self.values[place(key as usize)..place(key as usize + 1)]
     }
 }
 
@@ -217,20 +221,33 @@ impl<'a> Variations<'a> {
     }
 }
 
+/// A node that differs from the base.
+struct Moved {
+    at: u32,
+    ready_ns: i64,
+    arrival_ns: i64,
+}
+
+/// An instance that differs from the base.
+struct Touched {
+    instance: u32,
+    /// The latest arrival among the nodes that differ; `None` if one of these was the last in the base, so that another one
+    /// may be it now.
+    moved_ns: Option<i64>,
+}
+
 /// The replay of one variation. The memory is used again for the next one.
 struct Varied<'a> {
     of: &'a Variations<'a>,
     rank: usize,
-    /// The number of the variation: a node or an instance that carries it differs from the base.
-    number: u32,
-    node: Vec<u32>,
-    ready_ns: Vec<i64>,
-    arrival_ns: Vec<i64>,
-    instance: Vec<u32>,
-    /// Of each instance that differs, the latest arrival among the nodes that differ; `None` if one of these was the last
-    /// in the base, so that another one may be it now.
-    moved_ns: Vec<Option<i64>>,
-    touched: Vec<u32>,
+    /// The nodes that differ from the base.
+    moved: Vec<Moved>,
+    /// For each node, its position in `moved`, if that node is there: few nodes differ, and each thread has this list.
+    place: Vec<u32>,
+    /// The instances that differ from the base.
+    touched: Vec<Touched>,
+    /// For each instance, its position in `touched`, if it is there.
+    instance_place: Vec<u32>,
     /// A bit for each node that is to be replayed.
     open: Vec<u64>,
     followed: usize,
@@ -238,8 +255,7 @@ struct Varied<'a> {
 
 impl Times for Varied<'_> {
     fn ready_ns(&self, at: u32) -> i64 {
-        let at = at as usize;
-        if self.node[at] == self.number { self.ready_ns[at] } else { self.of.base.ready_ns[at] }
+        self.moved(at).map_or(self.of.base.ready_ns[at as usize], |moved| moved.ready_ns)
     }
 
     fn leave_ns(&self, at: u32, by: u32) -> i64 {
@@ -260,13 +276,10 @@ impl<'a> Varied<'a> {
         Self {
             of,
             rank: 0,
-            number: 0,
-            node: vec![0; nodes],
-            ready_ns: vec![0; nodes],
-            arrival_ns: vec![0; nodes],
-            instance: vec![0; of.replay.step_of.len()],
-            moved_ns: vec![None; of.replay.step_of.len()],
+            moved: Vec::new(),
+            place: vec![0; nodes],
             touched: Vec::new(),
+            instance_place: vec![0; of.replay.step_of.len()],
             open: vec![0; nodes.div_ceil(64)],
             followed: 0,
         }
@@ -275,7 +288,7 @@ impl<'a> Varied<'a> {
     /// The end of the run if `rank` works otherwise than in the base.
     fn end_ns(&mut self, rank: usize) -> i64 {
         (self.rank, self.followed) = (rank, 0);
-        self.number += 1;
+        self.moved.clear();
         self.touched.clear();
         self.of.dependents.of_rank.get(rank as u32).iter().for_each(|at| self.open(*at));
         let mut word =
@@ -315,8 +328,8 @@ impl<'a> Varied<'a> {
         let (ready_ns, arrival_ns) = replay.times_of(at, work, latest, (ahead_ns, false), self);
         let (was_ready_ns, was_arrival_ns) = (self.of.base.ready_ns[at as usize], self.of.base.arrival_ns[at as usize]);
         if (ready_ns, arrival_ns) != (was_ready_ns, was_arrival_ns) {
-            self.node[at as usize] = self.number;
-            (self.ready_ns[at as usize], self.arrival_ns[at as usize]) = (ready_ns, arrival_ns);
+            self.place[at as usize] = self.moved.len() as u32;
+            self.moved.push(Moved { at, ready_ns, arrival_ns });
             self.open_all(self.of.dependents.after_arrival.get(at), at);
         }
         if arrival_ns != was_arrival_ns {
@@ -331,13 +344,13 @@ impl<'a> Varied<'a> {
     fn touch(&mut self, instance: u32, was_ns: i64, now_ns: i64, at: u32) {
         let i = instance as usize;
         let last_ns = self.of.base.last_ns[i];
-        if self.instance[i] != self.number {
-            self.instance[i] = self.number;
-            self.moved_ns[i] = Some(i64::MIN);
-            self.touched.push(instance);
+        if self.touched(instance).is_none() {
+            self.instance_place[i] = self.touched.len() as u32;
+            self.touched.push(Touched { instance, moved_ns: Some(i64::MIN) });
         }
         let is_or_was_last = was_ns >= last_ns || now_ns > last_ns;
-        self.moved_ns[i] = if was_ns >= last_ns { None } else { self.moved_ns[i].map(|moved_ns| moved_ns.max(now_ns)) };
+        let moved_ns = &mut self.touched[self.instance_place[i] as usize].moved_ns;
+        *moved_ns = moved_ns.filter(|_| was_ns < last_ns).map(|moved_ns| moved_ns.max(now_ns));
         if is_or_was_last || self.of.dependents.is_asked_early[i] {
             self.open_all(self.of.dependents.after_instance.get(instance), at);
         }
@@ -367,9 +380,18 @@ impl<'a> Varied<'a> {
         latest.map_or(0, |at| self.of.replay.nodes[*at as usize].arrival_ns - self.arrival_ns(*at))
     }
 
+    /// The times of a node that differs from the base.
+    fn moved(&self, at: u32) -> Option<&Moved> {
+        self.moved.get(self.place[at as usize] as usize).filter(|moved| moved.at == at)
+    }
+
+    fn touched(&self, instance: u32) -> Option<&Touched> {
+        let place = self.instance_place[instance as usize] as usize;
+        self.touched.get(place).filter(|touched| touched.instance == instance)
+    }
+
     fn arrival_ns(&self, at: u32) -> i64 {
-        let at = at as usize;
-        if self.node[at] == self.number { self.arrival_ns[at] } else { self.of.base.arrival_ns[at] }
+        self.moved(at).map_or(self.of.base.arrival_ns[at as usize], |moved| moved.arrival_ns)
     }
 
     /// The last arrival at an instance among the nodes before `by`.
@@ -377,11 +399,11 @@ impl<'a> Varied<'a> {
         let members = self.of.dependents.of_instance.get(instance);
         let is_whole = members.last().is_none_or(|last| *last < by);
         let base_ns = self.of.base.last_ns[instance as usize];
-        match self.moved_ns[instance as usize] {
+        match self.touched(instance) {
             _ if !is_whole => (),
-            _ if self.instance[instance as usize] != self.number => return base_ns,
-            Some(moved_ns) => return base_ns.max(moved_ns),
-            None => (),
+            None => return base_ns,
+            Some(Touched { moved_ns: Some(moved_ns), .. }) => return base_ns.max(*moved_ns),
+            Some(Touched { moved_ns: None, .. }) => (),
         }
         members.iter().take_while(|at| **at < by).map(|at| self.arrival_ns(*at)).max().unwrap_or(i64::MIN)
     }
@@ -390,23 +412,18 @@ impl<'a> Varied<'a> {
     fn last_end_ns(&self) -> i64 {
         let instances = self.of.tail_ns.len() as u32;
         let is_touched = |key: u32| match key.checked_sub(instances) {
-            None => self.instance[key as usize] == self.number,
+            None => self.touched(key).is_some(),
             Some(at) => {
                 let Leave::After(of, _) = self.of.replay.nodes[at as usize].leave else { return false };
                 [at, of].iter().any(|at| self.arrival_ns(*at) != self.of.base.arrival_ns[*at as usize])
             }
         };
         let kept = self.of.left.iter().find(|(_, key)| !is_touched(*key)).map(|(end_ns, _)| *end_ns);
-        let moved = self.touched.iter().flat_map(|instance| {
+        let moved = self.touched.iter().flat_map(|Touched { instance, .. }| {
             let tail_ns = self.of.tail_ns[*instance as usize];
             let of_last = tail_ns.map(|tail_ns| self.last_ns(*instance, NONE).saturating_add(tail_ns));
-            let own = self
-                .of
-                .dependents
-                .of_instance
-                .get(*instance)
-                .iter()
-                .filter(|at| self.node[**at as usize] == self.number);
+            let members = self.of.dependents.of_instance.get(*instance);
+            let own = members.iter().filter(|at| self.moved(**at).is_some());
             let own = own.flat_map(|at| self.of.dependents.left_after.get(*at).iter().chain([at]));
             let own = own.filter(|at| matches!(self.of.replay.nodes[**at as usize].leave, Leave::After(..)));
             of_last.into_iter().chain(own.map(|at| self.leave_ns(*at, NONE)))

@@ -47,7 +47,7 @@ impl Callers {
 
 /// The name of the innermost range in which a collective was called.
 fn innermost<'a>(ranges: &'a [(i64, i64, Text)], row: &Collective) -> Option<&'a Text> {
-    let at_ns = row.enqueue_ns.or(row.start_ns)?;
+    let at_ns = row.enqueue_ns().or(row.start_ns())?;
     let before = &ranges[..ranges.partition_point(|(start_ns, ..)| *start_ns <= at_ns)];
     let around = before.iter().rev().take(MAX_LOOKED_AT).find(|(_, end_ns, _)| at_ns < *end_ns);
     around.map(|(.., name)| name)
@@ -68,7 +68,9 @@ mod tests {
             .data();
         let callers = Callers::of(&data);
         let at = |enqueue_ns: i64| {
-            let row = Collective { enqueue_ns: Some(enqueue_ns), start_ns: Some(99), ..Collective::default() };
+            let mut row = Collective::default();
+            row.set_enqueue_ns(Some(enqueue_ns));
+            row.set_start_ns(Some(99));
             callers.of_collective(&row).map(|(name, is_unit)| (name.to_string(), is_unit))
         };
         assert_eq!(at(3), Some(("layers.0".into(), true)));

@@ -92,7 +92,7 @@ fn by_key<'a>(pieces: &[Piece<'a>], windows: &[Interval], parts: &Parts) -> BTre
                 Interval::new(piece.window.start_ns.max(window.start_ns), piece.window.end_ns.min(window.end_ns));
             let split = parts.split(here);
             let row = piece.collective;
-            let sum = sums.entry((row.comm_id, row.op.clone(), row.bucket, piece.module.clone())).or_insert(Sum {
+            let sum = sums.entry((row.comm_id, row.op.clone(), row.bucket(), piece.module.clone())).or_insert(Sum {
                 sample: row,
                 collectives: 0,
                 comm_ns: 0,
@@ -101,7 +101,7 @@ fn by_key<'a>(pieces: &[Piece<'a>], windows: &[Interval], parts: &Parts) -> BTre
             });
             // A collective that crosses the end of a step is one of the step in which it begins.
             sum.collectives +=
-                i64::from(row.start_ns.is_some_and(|start| (window.start_ns..window.end_ns).contains(&start)));
+                i64::from(row.start_ns().is_some_and(|start| (window.start_ns..window.end_ns).contains(&start)));
             sum.comm_ns += split.overlap_ns + split.exposed_comm_ns;
             sum.exposed_ns += split.exposed_comm_ns;
             if let Some(hides_ns) = piece.hides_ns {
@@ -117,7 +117,7 @@ fn pieces<'a>(data: &'a RankData, device: Option<i64>, parts: &Parts) -> Vec<Pie
     let on_device = |row: &&Collective| device.is_none() || row.device_id.is_none() || row.device_id == device;
     let rows = data.outline.collectives.iter().filter(on_device);
     let mut timed: Vec<(i64, i64, &Collective)> =
-        rows.filter_map(|row| Some((row.start_ns?, row.end_ns?, row))).collect();
+        rows.filter_map(|row| Some((row.start_ns()?, row.end_ns()?, row))).collect();
     timed.sort_by_key(|(start, end, _)| (*start, *end));
     let callers = Callers::of(data);
     let (first, mut covered) = (timed.first().map_or(0, |(start, ..)| *start), i64::MIN);

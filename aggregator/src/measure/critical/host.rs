@@ -74,7 +74,7 @@ impl Host {
             .collect();
         threads.sort_by_key(|thread| thread.id);
         let on_host = data.outline.collectives.iter().filter(|c| c.device_id.is_none() && device.is_empty());
-        let interval = |c: &Collective| Some(Interval::new(c.start_ns.or(c.enqueue_ns)?, c.end_ns?));
+        let interval = |c: &Collective| Some(Interval::new(c.start_ns().or(c.enqueue_ns())?, c.end_ns()?));
         let mut collectives: Vec<Interval> = on_host.filter_map(interval).collect();
         collectives.sort_unstable_by_key(|c| (c.end_ns, c.start_ns));
         let ends = (threads.len() > FEW_THREADS).then(|| ends(&threads));

@@ -182,9 +182,8 @@ fn stretch(data: &mut RankData, factor: i64) {
     for step in &mut data.outline.steps {
         (step.start_ns, step.end_ns) = (step.start_ns * factor, step.end_ns * factor);
     }
-    let scaled = |t: Option<i64>| t.map(|t| t * factor);
     for c in &mut data.outline.collectives {
-        (c.start_ns, c.end_ns) = (scaled(c.start_ns), scaled(c.end_ns));
+        c.map_times(|t| t * factor);
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) fn path_steps(rank: &RankData, exposed: &Coverage) -> Vec<(StepWindow
         return Vec::new();
     }
     let mut waits = Waits::new(exposed);
-    (0..).zip(collectives).for_each(|(index, row)| waits.ended(row.end_ns.or(row.start_ns), index));
+    (0..).zip(collectives).for_each(|(index, row)| waits.ended(row.end_ns().or(row.start_ns()), index));
     rank_windows(rank).into_iter().map(|step| (step, waits.last(step.window.end_ns))).collect()
 }
 
@@ -71,7 +71,7 @@ impl PathWork {
             return Self::default();
         }
         let of_steps = steps.iter().flat_map(|(step, _)| [step.window.start_ns, step.window.end_ns]);
-        let of_collective = |row: &Collective| [row.start_ns.or(row.enqueue_ns), row.end_ns];
+        let of_collective = |row: &Collective| [row.start_ns().or(row.enqueue_ns()), row.end_ns()];
         let mut cuts: Vec<i64> = collectives.iter().flat_map(of_collective).flatten().chain(of_steps).collect();
         cuts.sort_unstable();
         cuts.dedup();
@@ -111,7 +111,7 @@ fn kinds(
     let loads: Vec<bool> = rank.names.iter().map(|name| is_data_loader(name)).collect();
     let [mut compute, mut memory, mut loading, mut calls] = [(); 4].map(|()| IntervalSet::new());
     let mut comm: IntervalSet =
-        rank.outline.collectives.iter().filter_map(|c| Some(Interval::new(c.start_ns?, c.end_ns?))).collect();
+        rank.outline.collectives.iter().filter_map(|c| Some(Interval::new(c.start_ns()?, c.end_ns()?))).collect();
     let mut comm_rows = IntervalSet::new();
     let mut has_host = false;
     for row in 0..events.len() {

@@ -319,7 +319,7 @@ impl SilentWaits {
         // The row of a send ends when the program asks for it, whatever the program did until then.
         let waits = |row: &&Collective| row.timing_source == TimingSource::Host && row.op != Op::Send;
         let on_host = rank.outline.collectives.iter().filter(waits);
-        let mut collectives: Vec<(i64, i64)> = on_host.filter_map(|row| row.end_ns.zip(row.start_ns)).collect();
+        let mut collectives: Vec<(i64, i64)> = on_host.filter_map(|row| row.end_ns().zip(row.start_ns())).collect();
         collectives.sort_unstable();
         Self { collectives }
     }

@@ -62,9 +62,9 @@ impl Source for Behind {
         events.ts_ns.iter_mut().chain(&mut events.dur_ns).for_each(|t| *t *= COLUMN_NS);
         for (collective, step) in data.outline.collectives.iter_mut().zip(1..) {
             let row = &mut *collective;
-            (row.step, row.comm_size, row.device_id) = (Some(step), Some(4), Some(0));
-            row.timing_source = "cupti".into();
-            row.start_ns.iter_mut().chain(&mut row.end_ns).for_each(|t| *t *= COLUMN_NS);
+            (row.comm_size, row.device_id, row.timing_source) = (Some(4), Some(0), "cupti".into());
+            row.set_step(Some(step));
+            row.map_times(|ns| ns * COLUMN_NS);
         }
         for step in &mut data.outline.steps {
             (step.start_ns, step.end_ns) = (step.start_ns * COLUMN_NS, step.end_ns * COLUMN_NS);
@@ -82,7 +82,7 @@ impl Behind {
         data.outline.steps.iter_mut().for_each(|s| s.step = number(s.step));
         data.outline.steps.retain(|s| s.step >= 0);
         data.events.step.iter_mut().filter(|s| **s >= 0).for_each(|s| *s = number(*s));
-        data.outline.collectives.iter_mut().for_each(|c| c.step = c.step.map(number));
+        data.outline.collectives.iter_mut().for_each(|c| c.set_step(c.step().map(number)));
     }
 }
 

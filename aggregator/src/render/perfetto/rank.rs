@@ -237,11 +237,11 @@ impl<'a> RankWriter<'a, '_> {
         let (data, job): (&'a RankData, &'a Job) = (self.data, self.job);
         let mut bars = Vec::new();
         for (index, row) in data.outline.collectives.iter().enumerate() {
-            let Some(start_ns) = row.start_ns else { continue };
+            let Some(start_ns) = row.start_ns() else { continue };
             let on_device = row.device_id.is_some() && row.timing_source != TimingSource::Host;
             let start_ns = self.times.time(on_device, start_ns);
             // A collective that did not end is drawn open.
-            let end_ns = row.end_ns.map_or(OPEN, |end_ns| self.times.time(on_device, end_ns));
+            let end_ns = row.end_ns().map_or(OPEN, |end_ns| self.times.time(on_device, end_ns));
             let instance = job.instance_of(data.outline.info.rank, index);
             let bar = Bar { row, instance, part: Part::Whole, start_ns, end_ns };
             bars.push(bar);
@@ -275,10 +275,10 @@ impl<'a> RankWriter<'a, '_> {
         let last_rank = instance.and_then(|i| i.last).map(|(_, rank)| i64::from(rank));
         let annotations = [
             (Annotation::Instance, instance.map(|i| i.id)),
-            (Annotation::Seq, row.seq),
+            (Annotation::Seq, row.seq()),
             (Annotation::Bytes, row.bytes),
-            (Annotation::Step, row.step.map(i64::from)),
-            (Annotation::Bucket, row.bucket.map(i64::from)),
+            (Annotation::Step, row.step().map(i64::from)),
+            (Annotation::Bucket, row.bucket().map(i64::from)),
             (Annotation::WaitNs, instance.and_then(|i| i.wait_ns(start_ns))),
             (Annotation::LastRank, last_rank),
         ]

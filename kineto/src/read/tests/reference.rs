@@ -115,6 +115,6 @@ pub(crate) fn check_rank(data: &RankData) {
         [e.kind.len(), e.name.len(), e.dur_ns.len(), e.id.len(), e.step.len(), e.thread.len(), e.device.len()];
     let more = [e.stream.len(), e.correlation.len(), e.external.len(), e.parent.len(), e.is_comm.len(), e.bytes.len()];
     assert!(lengths.iter().chain(&more).all(|n| *n == e.len()) && e.flops.len() == e.len());
-    assert!(data.outline.collectives.is_sorted_by_key(|c| c.start_ns));
+    assert!(data.outline.collectives.is_sorted_by_key(|c| c.start_ns()));
     assert!(data.memory.is_sorted_by_key(|m| m.ts_ns));
 }

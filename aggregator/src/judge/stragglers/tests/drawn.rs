@@ -583,7 +583,7 @@ fn broken_recordings_are_counted() {
     let rank = |ns| vec![work("forward", ns), work("optimizer", 100)];
     let (mut ranks, mut instances) =
         Job { steps: repeat(9, &[1000, 1300, 1000, 1000, 1000].map(rank)), ..Job::default() }.run();
-    ranks[0].outline.collectives[4].end_ns = None;
+    ranks[0].outline.collectives[4].set_end_ns(None);
     instances[4].members[0].end_ns = None;
     instances[3].members[2].index = 99;
     instances[2].members.push(Member { rank: 7, index: 0, start_ns: 0, end_ns: None, device_clock: false });

@@ -34,7 +34,7 @@ fn only_steps(steps: std::ops::Range<i32>, ranks: &[RankData]) -> Stragglers {
     let mut ranks = ranks.to_vec();
     for rank in &mut ranks {
         rank.outline.steps.retain(|s| steps.contains(&s.step));
-        retain(rank, |_, row| row.step.is_some_and(|s| steps.contains(&s)));
+        retain(rank, |_, row| row.step().is_some_and(|s| steps.contains(&s)));
     }
     analyze(&ranks)
 }

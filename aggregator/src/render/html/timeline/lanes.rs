@@ -117,7 +117,7 @@ pub(super) fn draw_rank(
 
 /// The rows of the collectives' events, by id.
 fn collective_rows(data: &RankData) -> FxHashMap<i64, usize> {
-    let wanted: rustc_hash::FxHashSet<i64> = data.outline.collectives.iter().filter_map(|c| c.event_id).collect();
+    let wanted: rustc_hash::FxHashSet<i64> = data.outline.collectives.iter().filter_map(|c| c.event_id()).collect();
     let rows = (0..data.events.len()).filter(|row| wanted.contains(&data.events.id[*row]));
     rows.map(|row| (data.events.id[row], row)).collect()
 }
@@ -146,7 +146,7 @@ fn described(
         }
         What::Collective(at, does) => {
             let collective = &step.data.outline.collectives[at as usize];
-            let row = collective.event_id.and_then(|id| rows_by_id.get(&id));
+            let row = collective.event_id().and_then(|id| rows_by_id.get(&id));
             let number = match row {
                 Some(row) => describer.row(*row),
                 None => describer.named(collective.op.text()),
@@ -225,16 +225,16 @@ impl StepRows<'_> {
     /// When the rank entered a collective, in global time.
     fn arrival(&self, row: &Collective) -> Option<i64> {
         let on_device = row.device_id.is_some() && row.timing_source != trace::TimingSource::Host;
-        Some(self.map(on_device).apply(row.start_ns?))
+        Some(self.map(on_device).apply(row.start_ns()?))
     }
 
     /// The collectives of the step, each divided at its last arrival, and the number of undivided ones.
     fn communication(&self, step: i32, instances: &Instances<'_>) -> (Vec<Bar>, usize) {
         let rank = self.data.outline.info.rank;
         let (mut bars, mut undivided) = (Vec::new(), 0);
-        let of_step = |(_, c): &(u32, &Collective)| c.step == Some(step);
+        let of_step = |(_, c): &(u32, &Collective)| c.step() == Some(step);
         for (at, row) in (0..).zip(&self.data.outline.collectives).filter(of_step) {
-            let (Some(start), Some(end)) = (self.arrival(row), row.end_ns) else {
+            let (Some(start), Some(end)) = (self.arrival(row), row.end_ns()) else {
                 undivided += 1;
                 continue;
             };
@@ -261,7 +261,7 @@ impl StepRows<'_> {
     fn kernels_alone(&self) -> Vec<Bar> {
         let events = &self.data.events;
         let recorded: rustc_hash::FxHashSet<i64> =
-            self.data.outline.collectives.iter().filter_map(|c| c.event_id).collect();
+            self.data.outline.collectives.iter().filter_map(|c| c.event_id()).collect();
         let alone = |row: &usize| {
             let communicates = events.kind[*row].is_device_work() && events.is_comm[*row];
             communicates && !recorded.contains(&events.id[*row])
@@ -453,7 +453,7 @@ mod tests {
     #[test]
     fn a_collective_is_divided_where_the_last_rank_arrives() {
         let mut data = Rank::rank(0).collectives("...#######..####").data();
-        data.outline.collectives.iter_mut().for_each(|c| c.step = Some(1));
+        data.outline.collectives.iter_mut().for_each(|c| c.set_step(Some(1)));
         let instance = trace::InstanceRow {
             step: Some(1),
             first_start_ns: 3,
@@ -499,7 +499,7 @@ mod tests {
             .device(Kind::Kernel, "gemm", (0, 2), 9, "..........####")
             .collectives("##........")
             .data();
-        data.outline.collectives[0].event_id = Some(data.events.id[0]);
+        data.outline.collectives[0].set_event_id(Some(data.events.id[0]));
         let rows: Vec<usize> = (0..data.events.len()).collect();
         let map = Map::default();
         let step = StepRows { data: &data, host: &map, device: &map, rows: &rows, has_device: true };
