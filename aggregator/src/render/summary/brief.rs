@@ -9,7 +9,7 @@ use crate::base::units::{ns, omission as omission_line, omission_kind, plural, r
 use crate::model::analysis::{Analysis, RankIdentity, VerdictKind};
 use crate::render::grid::Grid;
 use crate::render::rank_order::by_prominence;
-use crate::render::summary::sections::{not_shown, verdict_style};
+use crate::render::summary::sections::{bias, not_shown, verdict_style};
 use crate::render::summary::{TerminalStyle, paint, sentence};
 
 /// The most lines of the summary, unless `--top` or `--full` asks for more.
@@ -344,7 +344,7 @@ fn clock_error(analysis: &Analysis) -> Option<String> {
     let errors: Option<Vec<i64>> = fits.iter().map(|fit| fit.error_ns).collect();
     Some(match errors.and_then(|errors| errors.into_iter().max()) {
         Some(0) => "one clock".into(),
-        Some(error) => format!("clocks within {} (95 %)", ns(error)),
+        Some(error) => format!("clocks within {} (95 %){}", ns(error), bias(fits, error)),
         None => "clock error unknown".into(),
     })
 }

@@ -189,6 +189,12 @@ fn short_z(z: f64) -> String {
     if z.abs() <= 100.0 { format!("{z:.1}") } else { format!("{} 100", if z > 0.0 { ">" } else { "<−" }) }
 }
 
+/// The largest further error of clocks in words; empty if it is not above `least_ns`.
+pub(super) fn bias<'a>(fits: impl IntoIterator<Item = &'a trace::ClockFitRow>, least_ns: i64) -> String {
+    let bias = fits.into_iter().filter_map(|fit| fit.bias_ns).max().filter(|bias| *bias > least_ns);
+    bias.map_or(String::new(), |bias| format!(", up to {} more if a rank always leaves late", ns(bias)))
+}
+
 /// Prints the accuracy of the clocks.
 pub(super) fn clocks(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let fits = &analysis.tables.clock_fit;
@@ -216,8 +222,7 @@ pub(super) fn clocks(text: &mut String, analysis: &Analysis, terminal: &Terminal
         let others = fits.iter().filter(|f| fits.len() == 1 || f.rank != f.reference_rank);
         let drift = others.filter_map(|f| f.drift_ppb).map(f64::abs).reduce(f64::max);
         let drift = drift.map_or(", drift not measured".into(), |d| format!(" and {:.3} ppm", d / 1000.0));
-        let bias = fits.iter().filter_map(|f| f.bias_ns).max().filter(|bias| *bias > 0);
-        let bias = bias.map_or(String::new(), |bias| format!(", up to {} more if a rank always leaves late", ns(bias)));
+        let bias = bias(fits.iter().copied(), 0);
         let clocks = plural(fits.iter().map(|f| f.rank).collect::<BTreeSet<_>>().len(), &format!("{clock} clock"));
         let error = match (worst(|f| f.error_ns), worst(|f| f.bound_ns)) {
             (None, _) => "error unknown".to_string(),

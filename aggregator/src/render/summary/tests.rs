@@ -286,6 +286,19 @@ fn the_cause_is_the_first_of_many_ranks() {
     assert!(first.starts_with("     5  "), "{text}");
 }
 
+#[test]
+fn an_error_that_no_scatter_shows_stands_beside_the_error() {
+    let with_bias = |bias_ns| {
+        let mut analysis = analysis(2);
+        analysis.tables.clock_fit.iter_mut().for_each(|fit| fit.bias_ns = Some(bias_ns));
+        let text = rendered(&analysis, &TerminalStyle::default());
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let text = with_bias(12_000_000);
+    assert!(text.contains("clocks within 210 ns (95 %), up to 12.0 ms more if a rank always leaves late"), "{text}");
+    assert!(!with_bias(200).contains("more if a rank"), "a smaller one does not change what can be told");
+}
+
 /// Waits that are known for some ranks only are not zero for the others.
 #[test]
 fn unknown_waits_are_shown_as_exposed_communication() {
