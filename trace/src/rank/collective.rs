@@ -7,14 +7,12 @@ use rustc_hash::FxHashSet;
 use crate::{CollectiveRow, Dtype, Maybe, Op, State, Text, TimingSource, Word};
 
 macro_rules! collective {
-    (
-        $( #[doc = $struct_doc:literal] )+
-        $name:ident
-        numbers: $( $( #[doc = $doc:literal] )+ $number:ident $set:ident: $type:ty, )+
-    ) => {
-        $( #[doc = $struct_doc] )+
+    ( $( $( #[doc = $doc:literal] )+ $number:ident $set:ident: $type:ty, )+ ) => {
+        /// A collective of one rank, with the key that joins it to other ranks: a row of `collectives`, whose fields have the
+        /// same names here. The reduction holds those of all ranks, so numbers that may be unknown take no more memory than
+        /// others, and collectives share the fields that repeat.
         #[derive(Clone, Debug, Default, PartialEq)]
-        pub struct $name {
+        pub struct Collective {
             /// Global rank.
             pub rank: i32,
             /// Id of the communicator.
@@ -24,7 +22,7 @@ macro_rules! collective {
             pub shape: Arc<CollectiveShape>,
         }
 
-        impl $name {
+        impl Collective {
             $(
                 $( #[doc = $doc] )+
                 pub fn $number(&self) -> Option<$type> {
@@ -41,11 +39,6 @@ macro_rules! collective {
 }
 
 collective! {
-    /// A collective of one rank, with the key that joins it to other ranks: a row of `collectives`, whose fields have the
-    /// same names here. The reduction holds those of all ranks, so numbers that may be unknown take no more memory than
-    /// others, and collectives share the fields that repeat.
-    Collective
-    numbers:
     /// Other side of a send or receive.
     peer set_peer: i32,
     /// Training step.
