@@ -2,9 +2,12 @@
 
 import concurrent.futures
 import copy
+import functools
 import gzip
+import http.server
 import multiprocessing
 import os
+import pathlib
 import pickle
 import shutil
 import signal
@@ -94,14 +97,80 @@ def all_calls(traces, queue):
         out.write(f"{found[0]} {found[1]}\n")
 
 
+def ends_well(target, *arguments):
+    """Whether a fork of this process that calls `target` ends without an error."""
+    child = multiprocessing.get_context("fork").Process(target=target, args=arguments)
+    child.start()
+    child.join(120)
+    hangs = child.is_alive()
+    # Otherwise the interpreter would wait for it at its own end.
+    child.kill()
+    child.join()
+    assert not hangs, "the child hangs"
+    return child.exitcode == 0
+
+
+# Python warns of each fork of a process with threads, which all of these are.
+forks = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@forks
 def test_a_fork_after_import_and_after_calls_works(traces, tmp_path):
     answers = str(tmp_path / "answers")
     all_calls(traces, answers)
-    child = multiprocessing.get_context("fork").Process(target=all_calls, args=(traces, answers))
-    child.start()
-    child.join(120)
-    assert child.exitcode == 0, "the child hangs or crashed"
+    assert ends_well(all_calls, traces, answers)
     assert open(answers).read() == "5 8\n5 8\n"
+
+
+@forks
+def test_a_fork_in_the_middle_of_calls_works(traces):
+    """A child has only the thread that forked, so it must wait for nothing that another one held."""
+    ended = threading.Event()
+
+    def work():
+        while not ended.is_set():
+            rankscope.analyze(traces)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            assert ends_well(rankscope.analyze, traces)
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+class WithRanges(http.server.SimpleHTTPRequestHandler):
+    """Serves parts of files, as object stores do."""
+
+    def do_GET(self):
+        content = pathlib.Path(self.translate_path(self.path)).read_bytes()
+        asked = self.headers.get("Range")
+        first, last = (int(number) for number in asked.removeprefix("bytes=").split("-")) if asked else (0, len(content) - 1)
+        part = content[first : last + 1]
+        self.send_response(206 if asked else 200)
+        self.send_header("Content-Length", str(len(part)))
+        if asked:
+            self.send_header("Content-Range", f"bytes {first}-{first + len(part) - 1}/{len(content)}")
+        self.end_headers()
+        self.wfile.write(part)
+
+    def log_message(self, format, *arguments):
+        """Prints nothing."""
+
+
+@forks
+def test_a_fork_after_requests_to_a_server_works(traces):
+    handler = functools.partial(WithRanges, directory=traces)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/{min(traces.glob('*.json*')).name}"
+        rankscope.analyze(url)
+        assert ends_well(rankscope.analyze, url)
+        server.shutdown()
 
 
 def test_ctrl_c_interrupts_a_call(many_ranks):

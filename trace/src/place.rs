@@ -11,6 +11,8 @@ mod objects;
 #[path = "place/no_objects.rs"]
 mod objects;
 #[cfg(feature = "cloud")]
+mod process;
+#[cfg(feature = "cloud")]
 mod reasons;
 
 use std::fs;

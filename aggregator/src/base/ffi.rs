@@ -1,5 +1,8 @@
 //! The C library's allocator.
 
+#[cfg(target_env = "gnu")]
+use std::sync::atomic::{AtomicU64, Ordering};
+
 /// Lets the allocator keep memory that was freed, up to the end of the process. Analysis frees and allocates large columns
 /// for each rank and table. By default each of them becomes a new mapping, whose pages the kernel zeroes again: a tenth of
 /// the time. The memory in use at the peak grows by a fifth. An option that the allocator refuses stays as it is.
@@ -9,9 +12,10 @@ pub(crate) fn keep_freed_memory() {
     set_options(32 * MIB, 1024 * MIB, 16 * MIB);
 }
 
-/// The calls that keep freed memory now.
+/// The calls that keep freed memory now; the upper half is the process that counts them. A program may fork at any moment of a
+/// call. A lock that a thread held then would never be free in the child, which has no such thread; the child counts anew.
 #[cfg(target_env = "gnu")]
-static KEEPERS: std::sync::Mutex<usize> = std::sync::Mutex::new(0);
+static KEEPERS: AtomicU64 = AtomicU64::new(0);
 
 /// While one exists, the allocator of a process that is not ours keeps freed memory for the next columns. The last one gives
 /// back what is free then, and leaves the options as glibc chooses them itself once large blocks were freed.
@@ -23,11 +27,7 @@ pub struct KeptMemory;
 impl KeptMemory {
     /// Keeps freed memory from now on.
     pub fn new() -> Self {
-        let mut keepers = KEEPERS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if *keepers == 0 {
-            keep_freed_memory();
-        }
-        *keepers += 1;
+        count_keepers(1);
         Self
     }
 }
@@ -35,14 +35,39 @@ impl KeptMemory {
 #[cfg(target_env = "gnu")]
 impl Drop for KeptMemory {
     fn drop(&mut self) {
-        let mut keepers = KEEPERS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        *keepers -= 1;
-        if *keepers == 0 {
-            // `DEFAULT_MMAP_THRESHOLD_MAX`, twice that, and `DEFAULT_TOP_PAD` (malloc/malloc.c).
-            set_options(32 * MIB, 64 * MIB, MIB / 8);
+        if !count_keepers(-1) {
             give_back_freed_memory();
         }
     }
+}
+
+/// Counts a keeper more or less, and sets the options accordingly. Returns whether freed memory is kept.
+#[cfg(target_env = "gnu")]
+fn count_keepers(change: i32) -> bool {
+    let counted = |packed: u64| {
+        let keepers = keepers_of_this_process(packed).saturating_add_signed(change);
+        u64::from(std::process::id()) << 32 | u64::from(keepers)
+    };
+    let keeps = || keepers_of_this_process(KEEPERS.load(Ordering::SeqCst)) > 0;
+    KEEPERS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |packed| Some(counted(packed))).ok();
+    loop {
+        let kept = keeps();
+        if kept {
+            keep_freed_memory();
+        } else {
+            // `DEFAULT_MMAP_THRESHOLD_MAX`, twice that, and `DEFAULT_TOP_PAD` (malloc/malloc.c).
+            set_options(32 * MIB, 64 * MIB, MIB / 8);
+        }
+        // Another thread may have set the options in between, for another count.
+        if keeps() == kept {
+            return kept;
+        }
+    }
+}
+
+#[cfg(target_env = "gnu")]
+fn keepers_of_this_process(packed: u64) -> u32 {
+    if packed >> 32 == u64::from(std::process::id()) { packed as u32 } else { 0 }
 }
 
 #[cfg(not(target_env = "gnu"))]

@@ -14,7 +14,8 @@ use bytes::Bytes;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore};
 use tokio::task::JoinHandle;
 
-use super::objects::{repeated, runtime};
+use super::objects::repeated;
+use super::process::runtime;
 use super::reasons::explain;
 
 const FIRST_BYTES: u64 = 128 << 10;

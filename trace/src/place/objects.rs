@@ -3,10 +3,9 @@
 //! Credentials come from the environment of each store's own tools (`AWS_…`, `GOOGLE_…`, `AZURE_…`) and are in no message.
 //! Requests are repeated with growing pauses after errors that may pass.
 
-use std::collections::HashMap;
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -16,15 +15,13 @@ use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
 use object_store::path::Path as Key;
 use object_store::{ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, RetryConfig};
-use tokio::runtime::Runtime;
 
 use super::blocks::Blocks;
+use super::process::{known, runtime};
 use super::reasons::{explain, may_pass};
 use super::{Entry, Kind};
 use crate::url::Url;
 
-/// Threads that drive the requests of all others.
-const RUNTIME_THREADS: usize = 2;
 /// Times that a request is repeated …
 const RETRIES: usize = 8;
 /// … within this time.
@@ -33,35 +30,6 @@ const RETRY_TIME: Duration = Duration::from_secs(90);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Objects whose size is kept from a listing, so that it need not be asked for again.
 const MAX_LISTED: usize = 1 << 18;
-
-/// The stores that were used, and what their listings said.
-#[derive(Default)]
-struct Known {
-    /// By scheme and host.
-    stores: HashMap<String, Arc<dyn ObjectStore>>,
-    /// By scheme, host and key.
-    objects: HashMap<String, ObjectMeta>,
-}
-
-fn known() -> MutexGuard<'static, Known> {
-    static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
-    KNOWN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The runtime of all requests.
-pub(super) fn runtime() -> io::Result<&'static Runtime> {
-    static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
-    let start = || {
-        // A provider that the process has already is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(RUNTIME_THREADS)
-            .enable_all()
-            .build()
-            .map_err(|error| error.to_string())
-    };
-    RUNTIME.get_or_init(start).as_ref().map_err(|why| io::Error::other(why.clone()))
-}
 
 /// Repeats a request whose answer ended early. The library repeats requests that were refused or lost, but not these.
 pub(super) async fn repeated<T, F: Future<Output = Result<T, object_store::Error>>>(
