@@ -19,8 +19,10 @@ SKIPPED_TITLES=()
 # Exit code of a check that cannot run on this machine (automake's convention).
 CANNOT_RUN=77
 TICKER=
-# The process groups of the commands that run beside the steps, by title.
-declare -A BESIDE=()
+# Seconds after which a step hangs: it is ended and has failed. Empty: no limit.
+STEP_LIMIT_S=
+# The process groups of the commands that run now, by title.
+declare -A RUNNING=()
 START_SECONDS=$SECONDS
 case ${CI:-} in true | 1) RANKSCOPE_STRICT=${RANKSCOPE_STRICT:-1} ;; esac
 RANKSCOPE_STRICT=${RANKSCOPE_STRICT:-}
@@ -40,7 +42,7 @@ begin() {
 stop_all() {
     local group
     stop_ticker
-    for group in "${BESIDE[@]}"; do kill -- "-$group" 2>/dev/null; done
+    for group in "${RUNNING[@]}"; do kill -- "-$group" 2>/dev/null; done
 }
 
 stop_ticker() {
@@ -66,6 +68,41 @@ start_ticker() {
     TICKER=$!
 }
 
+# start TITLE COMMAND...: starts a command in a process group of its own, RUNNING[TITLE], which stop_all ends.
+start() {
+    local title=$1
+    shift
+    set -m
+    "$@" &
+    RUNNING[$title]=$!
+    set +m
+}
+
+# end_late TITLE LOG: after STEP_LIMIT_S, ends the processes of a step. Their last lines stay in the log.
+end_late() {
+    local group=${RUNNING[$1]}
+    sleep "$STEP_LIMIT_S"
+    echo "it did not end within $STEP_LIMIT_S s" | tee "$2.late" >>"$2"
+    kill -- "-$group"
+    sleep 10
+    kill -KILL -- "-$group"
+}
+
+# wait_for TITLE LOG: waits for the command of a step, and returns its exit code.
+wait_for() {
+    local status watchdog="the time of $1"
+    [ -z "$STEP_LIMIT_S" ] || start "$watchdog" end_late "$1" "$2" >/dev/null 2>&1 </dev/null
+    wait "${RUNNING[$1]}"
+    status=$?
+    if [ -n "$STEP_LIMIT_S" ]; then
+        [ -e "$2.late" ] || kill -- "-${RUNNING[$watchdog]}"
+        wait "${RUNNING[$watchdog]}" 2>/dev/null
+        unset "RUNNING[$watchdog]"
+    fi
+    unset "RUNNING[$1]"
+    return "$status"
+}
+
 # step TITLE COMMAND...: runs the command with its output in a log and prints one line. On failure, prints the end of the
 # log. The last line that the command writes to file descriptor 3 is appended to the step's line. A command that exits
 # with 77 cannot run on this machine: the step is skipped, and the line on descriptor 3 is the reason.
@@ -77,12 +114,14 @@ step() {
     line=$(printf '[%2d/%d] %s …' "$STEP" "$STEPS" "$title")
     printf '%s ' "$line"
     start_ticker "$line"
-    "$@" >"$log" 2>&1 3>"$log.note" </dev/null
+    rm -f "$log.late"
+    start "$title" "$@" >"$log" 2>&1 3>"$log.note" </dev/null
+    wait_for "$title" "$log"
     status=$?
     stop_ticker
     [ -t 1 ] && printf '\r\033[K%s ' "$line"
-    note=$(tail -n 1 "$log.note")
-    rm -f "$log.note"
+    note=$(cat "$log.late" 2>/dev/null || tail -n 1 "$log.note")
+    rm -f "$log.note" "$log.late"
     if [ "$status" -eq 0 ]; then
         PASSED=$((PASSED + 1))
         printf 'ok, %d s%s\n' "$((SECONDS - began))" "${note:+ ($note)}"
@@ -111,41 +150,53 @@ failures() {
     tail -n "+${first:-1}" "$1" | grep -aE -A 8 '^thread .* panicked at ' | cut -c1-400 | head -n 60
 }
 
-# beside TITLE COMMAND...: starts a step whose command runs beside the steps that follow. `join_step TITLE` ends it.
+# beside TITLE COMMAND...: starts a command that runs beside the steps that follow. `join_step TITLE` is its step.
 beside() {
-    local title=$1 log began=$SECONDS status
+    local title=$1 log
     shift
     log=$(beside_log "$title")
-    set -m # its own process group, which stop_all ends
-    {
-        "$@" 3>"$log.note"
-        status=$?
-        echo "$((SECONDS - began)) s beside other steps" >"$log.seconds"
-        exit "$status"
-    } >"$log" 2>&1 </dev/null &
-    set +m
-    BESIDE[$title]=$!
+    rm -f "$log.status"
+    : >"$log"
+    start "$title beside" run_beside "$log" "$@"
+}
+
+run_beside() {
+    local log=$1 began=$SECONDS status
+    shift
+    "$@" >"$log" 2>&1 3>"$log.note" </dev/null
+    status=$?
+    echo "$((SECONDS - began)) s beside other steps" >"$log.seconds"
+    echo "$status" >"$log.status"
 }
 
 beside_log() {
     echo "$LOG_DIR/beside-$(printf '%s' "$1" | tr -cs 'A-Za-z0-9' '-' | cut -c1-40)"
 }
 
-join_step() {
-    step "$1" join_beside "$1"
+is_beside() {
+    [ -n "${RUNNING[$1 beside]:-}" ]
 }
 
-join_beside() {
-    local log status note
-    log=$(beside_log "$1")
-    wait "${BESIDE[$1]}"
+join_step() {
+    local status
+    step "$1" join_beside "$(beside_log "$1")" "${RUNNING[$1 beside]}"
     status=$?
-    unset "BESIDE[$1]"
-    cat "$log"
-    note=$(tail -n 1 "$log.note")
-    [ "$status" -eq "$CANNOT_RUN" ] || note="$(cat "$log.seconds")${note:+; $note}"
+    # A step that was late leaves its command running.
+    kill -- "-${RUNNING[$1 beside]}" 2>/dev/null
+    unset "RUNNING[$1 beside]"
+    return "$status"
+}
+
+# join_beside LOG GROUP: copies the log until the command has ended.
+join_beside() {
+    local status note
+    tail -n +1 -s 0.2 -f --pid "$2" "$1"
+    # Without it, the command was killed.
+    status=$(cat "$1.status") || return 1
+    note=$(tail -n 1 "$1.note")
+    [ "$status" -eq "$CANNOT_RUN" ] || note="$(cat "$1.seconds")${note:+; $note}"
     echo "$note" >&3
-    rm -f "$log" "$log.note" "$log.seconds"
+    rm -f "$1" "$1.note" "$1.seconds" "$1.status"
     return "$status"
 }
 

@@ -249,6 +249,7 @@ def test_a_fork_of_the_training_does_not_record(tmp_path):
         recording.window(profiler.export_chrome_trace)
         recording.finish()
         os._exit(0 if recording.ended == 0 else 1)
+    wait_for(lambda: os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT))
     assert os.waitpid(child, 0)[1] == 0
     time.sleep(0.3)
     recording.window(profiler.export_chrome_trace)
