@@ -14,6 +14,7 @@
 pub(crate) mod contract;
 pub(crate) mod division;
 pub(crate) mod input;
+pub(crate) mod kept;
 pub(crate) mod processes;
 mod read;
 mod rows;

@@ -161,26 +161,25 @@ pub(super) fn analyze_together<T>(
     let Some(parts) = parts else {
         let mapped = input.and_then(|input| {
             let mapper = Mapper::new(&input, options, arguments.choices(), job.size())?;
-            let map = |progress: &(dyn Fn(usize, usize) + Sync)| mapper.map_in_memory(job.rank(), progress);
+            let map = |progress: &(dyn Fn(usize, usize) + Sync)| mapper.map_for_messages(job.rank(), progress);
             if job.rank() == 0 { with_bar(map) } else { map(&|_, _| ()) }
         });
         if job.rank() > 0 {
-            let (found, contents) = match mapped {
-                Ok((manifest, contents)) => (Ok(manifest), contents),
-                Err(error) => (Err(error.to_string()), Vec::new()),
+            let (found, kept) = match mapped {
+                Ok((manifest, kept)) => (Ok(manifest), Some(kept)),
+                Err(error) => (Err(error.to_string()), None),
             };
-            return job.serve(&found, &contents).map(|()| None);
+            return job.serve(&found, kept.as_ref()).map(|()| None);
         }
-        let (manifest, contents) = mapped?;
         let path = Path::new("the processes of the job");
         return_freed_memory();
-        let shares = job.shares((Ok(manifest), &contents), path)?;
+        let shares = job.shares(mapped?, path)?;
         return finish(reduce_shares(shares, path)?).map(Some);
     };
     let is_own = |index: u32| index % job.size() == job.rank();
     let mapped = input.and_then(|input| map_shares(&input, arguments, options, parts, is_own).map(drop));
     if job.rank() > 0 {
-        return job.serve(&mapped.map_err(|error| error.to_string()), &[]).map(|()| None);
+        return job.serve(&mapped.map_err(|error| error.to_string()), None).map(|()| None);
     }
     mapped?;
     for (process, mapped) in (1..).zip(job.answers::<()>()) {

@@ -8,7 +8,7 @@
 //!
 //! Process 0 lists the ranks of a run for all: to ask for the sizes of a hundred thousand files takes half a second.
 //! A message holds the bytes of a file that `map` would write, so that the results are the same bytes. Process 0 asks for one
-//! file after the other: it never holds more than one that it has not read.
+//! file after the other: it never holds more than one that it has not read. Each process keeps its files on disk until then.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -22,6 +22,7 @@ use trace::place::Opened;
 
 use crate::Error;
 use crate::parts::contract::ShareManifest;
+use crate::parts::kept::KeptFiles;
 use crate::parts::read::{Found, PartFiles, Shares};
 
 /// The messages between the processes of a job. Messages of one process arrive in the order in which it sent them.
@@ -103,20 +104,24 @@ impl Job {
     /// Answers the questions of process 0 until it ends the job: `first`, and the contents of files.
     ///
     /// # Errors
-    /// [`Error::Json`].
-    pub(crate) fn serve(&self, first: &impl Serialize, contents: &[Vec<u8>]) -> Result<(), Error> {
+    /// [`Error::Json`]; at the end of the job [`Error::Io`], if a file could not be read. Process 0 got an empty one for it.
+    pub(crate) fn serve(&self, first: &impl Serialize, files: Option<&KeptFiles>) -> Result<(), Error> {
         let first = serde_json::to_vec(first)?;
+        let mut failed = Ok(());
         loop {
             let question = self.messages.receive(0);
             let question = question.try_into().map_or(END, u64::from_le_bytes);
-            let answer = match question {
-                END => return Ok(()),
-                FIRST => first.as_slice(),
+            let answer = match (question, files) {
+                (END, _) => return failed,
+                (FIRST, _) => Ok(Some(first.clone())),
                 // Process 0 asks for the files of the manifest only.
-                file => {
-                    usize::try_from(file - 1).ok().and_then(|file| contents.get(file)).map_or(&[][..], Vec::as_slice)
-                }
+                (file, files) => files.map_or(Ok(None), |files| files.read(file - 1)),
             };
+            let answer = answer.unwrap_or_else(|error| {
+                failed = Err(error);
+                None
+            });
+            let answer = answer.unwrap_or_default();
             self.messages.send(0, &(answer.len() as u64).to_le_bytes());
             answer.chunks(PIECE_BYTES).for_each(|piece| self.messages.send(0, piece));
         }
@@ -160,18 +165,15 @@ impl Job {
         })
     }
 
-    /// Collects the shares of all processes. `own` is the share of this process. Errors name `path`.
+    /// Collects the shares of all processes. `own` is the share of this process, with its files. Errors name `path`.
     ///
     /// # Errors
     /// The errors of [`Shares::of`].
-    pub(crate) fn shares<'a>(
-        &'a self,
-        (own, contents): (Found, &'a [Vec<u8>]),
-        path: &Path,
-    ) -> Result<Shares<'a>, Error> {
-        let found: Vec<Found> = std::iter::once(own).chain(self.answers()).collect();
+    pub(crate) fn shares(&self, own: (ShareManifest, KeptFiles), path: &Path) -> Result<Shares<'_>, Error> {
+        let (own, kept) = own;
+        let found: Vec<Found> = std::iter::once(Ok(own)).chain(self.answers()).collect();
         let numbers = found.iter().flatten().flat_map(numbered).collect();
-        Shares::of(found, path, Box::new(Files { job: self, contents, numbers }))
+        Shares::of(found, path, Box::new(Files { job: self, kept, numbers }))
     }
 }
 
@@ -200,7 +202,7 @@ fn numbered(manifest: &ShareManifest) -> impl Iterator<Item = (Key, u64)> {
 struct Files<'a> {
     job: &'a Job,
     /// Those of this process.
-    contents: &'a [Vec<u8>],
+    kept: KeptFiles,
     numbers: BTreeMap<Key, u64>,
 }
 
@@ -215,10 +217,11 @@ impl PartFiles for Files<'_> {
 
     fn open(&self, share: u32, file: &ContentFile) -> Result<Opened, Error> {
         let number = self.numbers.get(&key(share, file)).copied();
-        let content = number.and_then(|number| match share {
-            0 => self.contents.get(number as usize).cloned(),
-            _ => Some(self.job.ask_for_file(share, number)),
-        });
+        let content = match (share, number) {
+            (_, None) => None,
+            (0, Some(number)) => self.kept.read(number)?,
+            (_, Some(number)) => Some(self.job.ask_for_file(share, number)),
+        };
         let missing =
             || Error::Processes(format!("{}: its process has no such file", self.path(share, file).display()));
         content.map(Opened::in_memory).ok_or_else(missing)

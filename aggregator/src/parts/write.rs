@@ -1,4 +1,4 @@
-//! Maps a share, and writes its parts or keeps them in memory. On disk the manifest comes last, so that a map that was killed
+//! Maps a share, and writes its parts or keeps them for messages. On disk the manifest comes last, so that a map that was killed
 //! left no share.
 
 use std::collections::BTreeSet;
@@ -16,6 +16,7 @@ use crate::model::options::Options;
 use crate::parts::contract::{Chunk, Contract, ShareManifest, manifest_path};
 use crate::parts::division::{RankBytes, Share, chunks, ranks_of};
 use crate::parts::input::{MapInput, Opened};
+use crate::parts::kept::KeptFiles;
 use crate::parts::read::read_manifest;
 use crate::parts::rows::PartRows;
 
@@ -77,24 +78,19 @@ impl<'a> Mapper<'a> {
     /// Maps a share. Returns its manifest, and its files in the order of the manifest.
     ///
     /// # Errors
-    /// The errors of [`MapInput::open`].
-    pub(crate) fn map_in_memory(
+    /// The errors of [`MapInput::open`]; [`Error::Io`] if the files cannot be kept.
+    pub(crate) fn map_for_messages(
         &self,
         index: u32,
         progress: &(dyn Fn(usize, usize) + Sync),
-    ) -> Result<(ShareManifest, Vec<Vec<u8>>), Error> {
+    ) -> Result<(ShareManifest, KeptFiles), Error> {
         let share = Share { index, of: self.contract.shares };
         let (opened, ranks) = self.open(share)?;
         let new = self.manifest(share, &opened, &ranks);
-        let mut contents = Vec::new();
-        let mut keep = |_: &ContentFile, mut bytes: Vec<u8>| {
-            // The process that reduces holds its own share until the end.
-            bytes.shrink_to_fit();
-            contents.push(bytes);
-            Ok(())
-        };
+        let mut kept = KeptFiles::new()?;
+        let mut keep = |_: &ContentFile, bytes: Vec<u8>| kept.add(&bytes);
         let manifest = self.mapped((&opened, &ranks), new, progress, &mut keep)?;
-        Ok((manifest, contents))
+        Ok((manifest, kept))
     }
 
     /// Opens the ranks of a share.
