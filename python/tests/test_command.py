@@ -48,7 +48,9 @@ def test_a_program_that_is_recorded_gets_the_library_and_the_systems_signals(tmp
 
 def test_ctrl_c_ends_the_command_as_the_system_does(many_ranks):
     running = subprocess.Popen([COMMAND, "analyze", many_ranks, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    time.sleep(0.5)
+    # The threads that analyze begin after Python has given its signals up.
+    while running.poll() is None and len(os.listdir(f"/proc/{running.pid}/task")) < 2:
+        time.sleep(0.01)
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=30)
     assert running.returncode == -signal.SIGINT and b"Traceback" not in said
