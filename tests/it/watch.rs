@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fixtures::growing::Growing;
 use fixtures::planted::{self, Plan};
@@ -80,15 +80,21 @@ fn growing(here: &Path) -> (Growing, i64) {
     (Growing::begin(&runs, &here.join("run"), SECOND_NS).unwrap(), one_ns)
 }
 
-/// Writes the run in small pieces until the watch says `words`: each piece is one verdict.
+/// Writes the run in small pieces until the watch says `words`. Each piece is one verdict: the watch takes it, which its metrics
+/// tell, before the next one is written, however busy the machine is.
 #[track_caller]
-fn grow_until(growing: &mut Growing, watch: &mut Watch, at_ns: &mut i64, words: &str) -> String {
+fn grow_until(growing: &mut Growing, watch: &mut Watch, metrics: &Path, at_ns: &mut i64, words: &str) -> String {
     loop {
         *at_ns += 3 * SECOND_NS;
         assert!(*at_ns < growing.length_ns + 9 * SECOND_NS, "no {words:?} in {:#?}", watch.seen);
         growing.write_until(*at_ns).unwrap();
-        // The next refresh takes what was written. On a machine that is too busy for that, the one after it takes more.
-        while let Ok(line) = watch.lines.recv_timeout(Duration::from_millis(2500)) {
+        let begin = Instant::now();
+        while newest_step(metrics) < growing.newest_step() {
+            assert!(begin.elapsed() < PATIENCE, "the watch is at step {}", newest_step(metrics));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // The lines of a refresh follow its metrics.
+        while let Ok(line) = watch.lines.recv_timeout(Duration::from_millis(500)) {
             watch.seen.push(line.clone());
             if line.contains(words) {
                 return line;
@@ -97,23 +103,31 @@ fn grow_until(growing: &mut Growing, watch: &mut Watch, at_ns: &mut i64, words: 
     }
 }
 
+/// The newest step that the watch has seen of all ranks; -1 before the first.
+fn newest_step(metrics: &Path) -> i32 {
+    let text = fs::read_to_string(metrics).unwrap_or_default();
+    let step = text.lines().find_map(|line| line.strip_prefix("rankscope_newest_step "));
+    step.map_or(-1, |step| step.parse().unwrap())
+}
+
 #[test]
 fn a_slow_rank_is_named_and_cleared_while_the_run_grows() {
     let here = scratch("watch_grows");
-    let mut watch = Watch::start(RANKSCOPE, &here.join("run"), &["--plain"]);
+    let metrics = here.join("rankscope.prom");
+    let mut watch = Watch::start(RANKSCOPE, &here.join("run"), &["--plain", "--metrics", metrics.to_str().unwrap()]);
     watch.expect("waiting: it does not exist yet");
     let (mut growing, one_ns) = growing(&here);
     watch.expect("4 ranks, no row lost of run planted began to record");
     growing.write_until(one_ns - SECOND_NS).unwrap();
     let mut at_ns = one_ns;
-    let named = grow_until(&mut growing, &mut watch, &mut at_ns, "SLOW RANK");
+    let named = grow_until(&mut growing, &mut watch, &metrics, &mut at_ns, "SLOW RANK");
     assert!(
         named.contains("SLOW RANK 2 (planted-host, pid 1002): 300 ms longer in `forward`, delays each step by"),
         "{named}"
     );
     growing.lose(1, 7, "its queue of 4 records was full").unwrap();
     watch.expect("LOST 7 rows: its queue of 4 records was full (7 rows in all)");
-    let cleared = grow_until(&mut growing, &mut watch, &mut at_ns, "cleared: rank 2 is no longer slow");
+    let cleared = grow_until(&mut growing, &mut watch, &metrics, &mut at_ns, "cleared: rank 2 is no longer slow");
     assert!(cleared.contains("step "), "{cleared}");
     growing.end().unwrap();
     let seen = watch.expect_end();
