@@ -37,9 +37,11 @@ function sentence(shown, others, slow) {
 // The strip: the ranks of the verdict first, then the others with the largest medians.
 function strip(data, mode, title) {
   const verdicts = new Map(data.stragglers.map((s) => [s.rank, s]));
-  const within = (row, test) => data.stragglers.some((s) => row.first <= s.rank && s.rank <= row.last && test(s));
-  const slow = (row) => within(row, (s) => s.verdict === "cause");
-  const suspected = (row) => within(row, (s) => s.verdict === "undecided");
+  const judged = (verdict) => {
+    const ranks = data.stragglers.filter((s) => s.verdict === verdict).map((s) => s.rank);
+    return (row) => ranks.some((rank) => row.first <= rank && rank <= row.last);
+  };
+  const [slow, suspected] = [judged("cause"), judged("undecided")];
   const rows = rowsOfMap(data.heat, mode).sort((a, b) => slow(b) - slow(a) || suspected(b) - suspected(a) || b.median - a.median);
   const [shown, others] = [rows.slice(0, STRIP_ROWS), rows.slice(STRIP_ROWS)];
   const kind = (row) => (slow(row) ? "culprit" : suspected(row) ? "suspect" : "");
