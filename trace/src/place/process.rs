@@ -1,7 +1,7 @@
-//! What a process keeps of its requests to object stores.
+//! The runtime, the stores and the listings that a process keeps for its requests to object stores.
 //!
-//! A fork has none of its parent's threads: a request to a runtime of the parent would wait without an end, and so would a lock
-//! that one of them held. So the child begins with a runtime, stores and listings of its own.
+//! A fork has no thread of its parent but the one that forked. A request to the parent's runtime would never be answered, and a lock
+//! that another thread held would never be free. So the child begins with a runtime, stores and listings of its own.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +22,7 @@ pub(super) struct Known {
     pub(super) objects: HashMap<String, ObjectMeta>,
 }
 
-/// What the process has that made the first request, and each fork of it in turn.
+/// The runtime, stores and listings of one process, and those of its fork.
 struct Process {
     id: u32,
     runtime: OnceLock<Result<Runtime, String>>,
@@ -35,7 +35,7 @@ impl Process {
         Self { id, runtime: OnceLock::new(), known: Mutex::default(), fork: OnceLock::new() }
     }
 
-    /// This process.
+    /// The entry of this process.
     fn current() -> &'static Self {
         static FIRST: OnceLock<Process> = OnceLock::new();
         let id = std::process::id();
@@ -47,7 +47,7 @@ impl Process {
     }
 }
 
-/// What this process knows.
+/// The stores and listings of this process.
 pub(super) fn known() -> MutexGuard<'static, Known> {
     Process::current().known.lock().unwrap_or_else(PoisonError::into_inner)
 }
