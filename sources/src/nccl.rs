@@ -23,6 +23,8 @@
 //!
 //! **Kernels.** Each launch is a row of `events`, `nccl:launch`, on the launching thread; `collectives.event_id` is its id.
 //! If CUPTI runs, the kernel carries the same id as `external_id`. The analysis thus finds the kernel of a collective.
+//! NCCL 2.26 and 2.27 report a launch only when its call has ended: the row then follows the call, and no kernel carries its id.
+//! There the analysis takes the last call of the thread, and the error of the GPU's stamps is unknown.
 //!
 //! **Hangs.** An operation that is in flight for longer than a part gets a row with state `started` or `enqueued`, which
 //! is on disk if the process is killed. At exit every operation in flight gets such a row. NCCL may never report the end
@@ -30,9 +32,10 @@
 //! not look hung. An operation of which NCCL reports no progress at all has the state `unreported`.
 //!
 //! **Sequence numbers.** NCCL counts `seq` of collectives per communicator and function. The source counts `seq` of sends
-//! and receives per communicator, peer and direction.
+//! and receives per communicator, peer and direction, and that of broadcasts of which NCCL reports the call only. After one that was not
+//! recorded, there are no more numbers.
 //!
-//! No run on a GPU has confirmed this yet: the tests replay the call sequences and layouts of NCCL's source.
+//! The tests replay the call sequences and layouts of NCCL's source. The guide of GPU clusters lists what was seen on a GPU.
 
 mod bounded_map;
 mod callbacks;

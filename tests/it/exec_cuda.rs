@@ -12,17 +12,28 @@ use crate::support::{Finished, RANK_AGENT, analyze, finish, inject_library, scra
 
 const DRIVER: &str = env!("CARGO_BIN_EXE_cupti-driver");
 const COLLECTIVES: usize = 10;
+/// The first version of NCCL's interface whose NCCL (2.29) reports of broadcasts the call only.
+const BROADCASTS: u8 = 6;
 
 fn stand_in() -> PathBuf {
     inject_library().with_file_name("libstand_in_cupti.so")
 }
 
 fn record(name: &str, arguments: &[&str], behaviour: &str) -> (PathBuf, Finished) {
+    record_nccl(5, name, arguments, behaviour)
+}
+
+/// Records with a version of NCCL's interface.
+fn record_nccl(version: u8, name: &str, arguments: &[&str], behaviour: &str) -> (PathBuf, Finished) {
     let run = scratch(name).join("run");
     let mut command = Command::new(RANK_AGENT);
     command.args(["exec", "--out"]).arg(&run).args(arguments).args(["--", DRIVER, "injected"]);
     command.env("RANKSCOPE_INJECT_LIB", inject_library());
     command.env("RANKSCOPE_CUPTI", stand_in()).env("STAND_IN_CUPTI", behaviour);
+    command.env("PLUGIN_VERSION", version.to_string());
+    if version == BROADCASTS {
+        command.env("BROADCAST", "1");
+    }
     (run, finish(&mut command).expect_code(0))
 }
 
@@ -103,6 +114,46 @@ fn an_unmodified_program_is_recorded_by_what_cuda_and_nccl_load() {
     let ranks = rows::<RankRow>(&run);
     let last: BTreeMap<i64, bool> = ranks.iter().map(|row| (row.pid, row.closed_cleanly)).collect();
     assert_eq!((last.len(), last.values().all(|closed| *closed)), (2, true), "{ranks:?}");
+}
+
+/// NCCL 2.26 and 2.27 report a collective only when its kernel has been launched.
+#[test]
+fn an_nccl_that_reports_no_launches_has_the_kernels_of_its_collectives() {
+    for version in [3, 4] {
+        let (run, done) = record_nccl(version, &format!("exec_cuda_v{version}"), &[], "version=130001");
+        assert!(done.stdout.contains("pushes 0"), "{}", done.said());
+        check_joined(&run);
+        let calls: Vec<EventRow> = rows(&run);
+        let calls: Vec<Option<i64>> = of_kind(&calls, "cuda_driver", "").iter().map(|call| Some(call.ts_ns)).collect();
+        let data = aggregator::ingest::run::load_rank(&Run::open(&run).unwrap(), 0);
+        for row in &data.outline.collectives {
+            assert!(calls.contains(&row.enqueue_ns()), "v{version}: not the start of a call: {row:?}");
+        }
+    }
+}
+
+#[test]
+fn a_broadcast_of_which_nccl_reports_the_call_only_has_the_times_of_its_kernel() {
+    let (run, _) = record_nccl(BROADCASTS, "exec_cuda_broadcast", &[], "version=130001");
+    let events: Vec<EventRow> = rows(&run);
+    let kernels: Vec<_> = of_kind(&events, "kernel", "ncclDevKernel_Broadcast")
+        .iter()
+        .map(|kernel| (Some(kernel.id), Some(kernel.ts_ns), Some(kernel.ts_ns + kernel.dur_ns)))
+        .collect();
+    let data = aggregator::ingest::run::load_rank(&Run::open(&run).unwrap(), 0);
+    let found: Vec<_> = data.outline.collectives.iter().filter(|row| &*row.op == "broadcast").collect();
+    let times: Vec<_> = found.iter().map(|row| (row.event_id(), row.start_ns(), row.end_ns())).collect();
+    assert_eq!((times, found.len()), (kernels, COLLECTIVES));
+    assert!(found.iter().all(|row| &*row.state == "done" && &*row.timing_source == "cupti"), "{found:?}");
+    let seqs: Vec<_> = found.iter().filter_map(|row| row.seq()).collect();
+    assert_eq!(seqs, (0..COLLECTIVES as i64).collect::<Vec<_>>());
+    let said: Vec<CounterRow> = rows(&run);
+    let said = said.iter().filter_map(|row| row.why.as_deref());
+    assert!(
+        said.clone().any(|why| why.contains("NCCL 2.29 and later reports the call only")),
+        "{:?}",
+        said.collect::<Vec<_>>()
+    );
 }
 
 /// CUPTI's and the driver's locks are taken in the other order while CUDA initialises.

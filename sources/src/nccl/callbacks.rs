@@ -13,7 +13,7 @@ use recorder::{Clock, Shared, lock};
 
 use super::handles::Handles;
 use super::record::{Event, Launch, Record, What, event_type};
-use super::string_table::StringTable;
+use super::string_table::{StringId, StringTable};
 use crate::comm_kernels::{CommKernel, CommKernels};
 
 /// Limits on open events and communicators.
@@ -110,6 +110,11 @@ pub struct Callbacks {
     pub(crate) counts: Counts,
     /// A send or receive was not recorded, so that later ones have no sequence number.
     pub(crate) missed_p2p: AtomicBool,
+    /// The call of a broadcast was not recorded: if NCCL reports no more of them, later ones have no sequence number, and NCCL may
+    /// have confused stamps since.
+    pub(crate) missed_broadcasts: AtomicBool,
+    /// The name of broadcasts.
+    broadcast: StringId,
     pid: i32,
     comm_kernels: Arc<CommKernels>,
 }
@@ -119,10 +124,12 @@ impl Callbacks {
         let clock = shared.clock();
         let stops = limits.handles as usize + THREADS;
         comm_kernels.open();
+        let strings = StringTable::new();
+        let broadcast = strings.intern(b"Broadcast");
         Self {
             shared,
             clock,
-            strings: StringTable::new(),
+            strings,
             handles: Handles::new(limits.handles),
             comms: Handles::new(limits.comms),
             infos: Mutex::default(),
@@ -135,6 +142,8 @@ impl Callbacks {
             chained: AtomicBool::new(false),
             counts: Counts::default(),
             missed_p2p: AtomicBool::new(false),
+            missed_broadcasts: AtomicBool::new(false),
+            broadcast,
             pid: i32::try_from(std::process::id()).unwrap_or(0),
             comm_kernels,
         }
@@ -166,6 +175,11 @@ impl Callbacks {
     /// Kernels that this thread launches from now on carry the previous id.
     pub(crate) fn pop_scope(&self) {
         self.shared.pop_scope();
+    }
+
+    /// Whether a function is a broadcast.
+    pub(crate) fn is_broadcast(&self, func: StringId) -> bool {
+        func == self.broadcast
     }
 
     /// Whether recording is active.
@@ -231,6 +245,9 @@ impl Callbacks {
         let (handle, recorded) = self.begin(comm, event_type, parent, event);
         if event_type == event_type::P2P && !(recorded && handle != 0) {
             self.missed_p2p.store(true, Ordering::Relaxed);
+        }
+        if matches!(event, Event::CollApi(api) if api.func == self.broadcast) && !(recorded && handle != 0) {
+            self.missed_broadcasts.store(true, Ordering::Relaxed);
         }
         handle
     }
@@ -353,7 +370,7 @@ mod tests {
         let mut open = std::collections::VecDeque::new();
         // Far more than the queue holds, and no worker empties it.
         for _ in 0..20_000 {
-            let handle = callbacks.start(comm, event_type::COLL, 0, Event::GroupApi);
+            let handle = callbacks.start(comm, event_type::COLL, 0, Event::GroupApi(Launch::default()));
             if handle != 0 {
                 open.push_back(handle);
                 callbacks.record_state(handle, 8, 0);
@@ -383,13 +400,13 @@ mod tests {
     fn child_events_are_recorded_after_recording_has_stopped() {
         let callbacks = callbacks(8);
         let comm = callbacks.open_comm(CommInfo::default());
-        let operation = callbacks.start(comm, event_type::COLL, 0, Event::GroupApi);
+        let operation = callbacks.start(comm, event_type::COLL, 0, Event::GroupApi(Launch::default()));
         callbacks.shared.set_active(false);
         let channel = Event::KernelCh { channel: 0, gpu_ns: 1 };
         let child = callbacks.start(comm, event_type::KERNEL_CH, operation, channel);
         assert!(child != 0 && callbacks.record_state(child, 22, 2) && callbacks.stop(child));
         assert_eq!(callbacks.start(comm, event_type::KERNEL_CH, 0, channel), 0, "no parent was recorded");
-        assert_eq!(callbacks.start(comm, event_type::COLL, 0, Event::GroupApi), 0);
+        assert_eq!(callbacks.start(comm, event_type::COLL, 0, Event::GroupApi(Launch::default())), 0);
     }
 
     /// The mask at the start of an operation also applies to its child events.
@@ -399,15 +416,15 @@ mod tests {
         let comm = callbacks.open_comm(CommInfo::default());
         let channel = Event::KernelCh { channel: 0, gpu_ns: 1 };
         let child = |parent| callbacks.start(comm, event_type::KERNEL_CH, parent, channel);
-        let before = callbacks.start(comm, event_type::COLL, 0, Event::GroupApi);
+        let before = callbacks.start(comm, event_type::COLL, 0, Event::GroupApi(Launch::default()));
         callbacks.wanted.store(event_type::COLL, Ordering::Relaxed);
-        let after = callbacks.start(comm, event_type::COLL, 0, Event::GroupApi);
+        let after = callbacks.start(comm, event_type::COLL, 0, Event::GroupApi(Launch::default()));
         assert_eq!((child(before) != 0, child(after)), (true, 0));
         // An event for the second plugin only: it gets a handle, but neither it nor its children become rows.
         callbacks.chained.store(true, Ordering::Relaxed);
         callbacks.shared.set_active(false);
         let events = count(&callbacks.counts.events);
-        let unrecorded = callbacks.start(comm, event_type::COLL, 0, Event::GroupApi);
+        let unrecorded = callbacks.start(comm, event_type::COLL, 0, Event::GroupApi(Launch::default()));
         callbacks.wanted.store(u64::MAX, Ordering::Relaxed);
         assert!(unrecorded != 0 && child(unrecorded) != 0);
         assert_eq!(count(&callbacks.counts.events), events);
@@ -417,7 +434,7 @@ mod tests {
     fn calls_for_closed_handles_are_counted_and_have_no_effect() {
         let callbacks = callbacks(2);
         let comm = callbacks.open_comm(CommInfo::default());
-        let start = |comm| callbacks.start(comm, event_type::COLL, 0, Event::GroupApi);
+        let start = |comm| callbacks.start(comm, event_type::COLL, 0, Event::GroupApi(Launch::default()));
         assert_eq!(start(0), 0, "no context");
         let (a, b) = (start(comm), start(comm));
         assert_eq!(start(comm), 0, "pool exhausted");

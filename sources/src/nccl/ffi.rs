@@ -19,7 +19,7 @@ use self::chain::Chain;
 pub use self::fuzz::check_any_calls;
 use self::layout::Descriptor;
 use super::callbacks::{CHILDREN, Callbacks, CommInfo};
-use super::record::{COUNTS_ALL_WORK, Event, Launch, event_type, state};
+use super::record::{CALLS_OF_BROADCASTS, COUNTS_ALL_WORK, Event, Launch, event_type, state};
 
 /// `ncclSuccess`.
 const SUCCESS: c_int = 0;
@@ -275,6 +275,10 @@ unsafe extern "C" fn start<P: Process, const VERSION: u8>(
         }
         let event = match descriptor.event(&callbacks.strings) {
             Event::KernelLaunch(_) if kept => Event::KernelLaunch(callbacks.new_launch()),
+            Event::GroupApi(_) if kept && VERSION >= CALLS_OF_BROADCASTS && callbacks.is_active() => {
+                Event::GroupApi(callbacks.new_launch())
+            }
+            _ if kept && kind == event_type::GROUP => Event::Group(callbacks.new_launch()),
             other => other,
         };
         // If CUPTI runs, it has seen the begin of the capture already.
@@ -292,7 +296,9 @@ unsafe extern "C" fn start<P: Process, const VERSION: u8>(
     })
 }
 
-/// Types that become rows, or that rows need. Before version 5, groups stand for the launches that NCCL does not report.
+/// Types that become rows, or that rows need. Before version 5, groups stand for the launches that NCCL does not report: NCCL
+/// begins them when their kernel has been launched (`hostStreamPlanTask` in enqueue.cc), on the launching thread or, if it works by
+/// callbacks of the stream, as for captured work, on a thread that launches nothing.
 const KEPT: u64 = event_type::COLL
     | event_type::P2P
     | event_type::PROXY_OP

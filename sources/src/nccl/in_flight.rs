@@ -3,6 +3,7 @@
 mod publish;
 #[cfg(test)]
 mod tests;
+mod unreported;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -10,13 +11,14 @@ use std::sync::atomic::Ordering;
 use rustc_hash::FxHashMap;
 use trace::Text;
 
+use self::unreported::CallGroup;
 use super::bounded_map::{BoundedMap, MAX_CLOSED};
 use super::callbacks::{Callbacks, CommInfo};
 use super::clock::GpuClock;
 use super::kernel_pairs::{KernelPairs, Stamps};
 use super::names;
 use super::operation::{Channel, Launched, Operation, Proxy, Waits};
-use super::record::{COUNTS_ALL_WORK, Coll, Event, Launch, P2p, ProxyOp, Record, What, state};
+use super::record::{Api, COUNTS_ALL_WORK, Coll, Event, Launch, P2p, ProxyOp, Record, What, state};
 use super::rows::{Rows, comm_id, proxy_row};
 use super::string_table::StringId;
 use crate::comm_kernels::CommKernel;
@@ -33,11 +35,13 @@ const MAX_BEND_NS: i64 = 200_000;
 #[derive(Clone, Copy, Debug)]
 struct Call {
     at_ns: i64,
+    comm: u64,
+    step: i32,
     group: u64,
-    count: u64,
-    datatype: StringId,
-    captured: bool,
+    api: Api,
     alone: bool,
+    /// NCCL reported its operation.
+    has_operation: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +78,8 @@ struct Comm {
     confuses_stamps: bool,
     /// Number of sends and receives so far, by peer and direction.
     p2p_seqs: FxHashMap<(i32, bool), i64>,
+    /// Number of broadcasts so far of which NCCL reports the call only.
+    broadcasts: i64,
     /// Whether its rows are written: that of its creation, that of its end.
     written: (bool, bool),
 }
@@ -123,6 +129,8 @@ pub(super) struct InFlight {
     /// Proxy operations whose operation is unknown.
     strays: FxHashMap<u64, (i64, Proxy)>,
     steps: BoundedMap<u64, Step>,
+    /// Groups of calls.
+    call_groups: BoundedMap<u64, CallGroup>,
     kernel_pairs: KernelPairs,
     strings: FxHashMap<StringId, Text>,
     pub(super) rows: Rows,
@@ -136,6 +144,12 @@ pub(super) struct InFlight {
     pub(super) unknown_ends: u64,
     /// Number of sends to oneself, and of their receives.
     pub(super) self_sends: u64,
+    /// Number of broadcasts of which NCCL reports the call only.
+    pub(super) unreported_broadcasts: u64,
+    /// Number of those that NCCL reported after all.
+    pub(super) withdrawn_broadcasts: u64,
+    /// The call of a broadcast was not recorded.
+    missed_broadcasts: bool,
     /// Number of channels whose stamps contradict the bounds of the GPU's clock.
     pub(super) crossings: u64,
     /// Whether NCCL may still report the proxy's work of operations whose channels it does not report.
@@ -156,6 +170,7 @@ impl InFlight {
             proxies: BoundedMap::new(),
             strays: FxHashMap::default(),
             steps: BoundedMap::new(),
+            call_groups: BoundedMap::new(),
             kernel_pairs: KernelPairs::new(),
             strings: FxHashMap::default(),
             rows: Rows::default(),
@@ -164,6 +179,9 @@ impl InFlight {
             mask_changed_ns: i64::MIN,
             unknown_ends: 0,
             self_sends: 0,
+            unreported_broadcasts: 0,
+            withdrawn_broadcasts: 0,
+            missed_broadcasts: false,
             crossings: 0,
             awaits_proxies: false,
         }
@@ -199,6 +217,7 @@ impl InFlight {
     /// Takes one callback.
     pub(super) fn take(&mut self, callbacks: &Callbacks, record: Record) {
         let Record { at_ns, handle, what } = record;
+        self.missed_broadcasts |= callbacks.missed_broadcasts.load(Ordering::Relaxed);
         match what {
             What::Start { comm, parent, step, alone, event } => {
                 if !self.comms.contains_key(&comm) {
@@ -208,7 +227,10 @@ impl InFlight {
                 self.start(callbacks, handle, Origin { comm, parent, step, alone }, event, at_ns);
             }
             What::State { state, value } => self.state(handle, state, value, at_ns),
-            What::Stop => self.stop(handle, at_ns),
+            What::Stop => {
+                self.group_ended(callbacks, handle, at_ns);
+                self.stop(handle, at_ns);
+            }
         }
     }
 
@@ -216,12 +238,19 @@ impl InFlight {
         let Origin { comm, parent, step, .. } = origin;
         match event {
             Event::CollApi(api) | Event::P2pApi(api) => {
-                let (count, datatype, captured, alone) = (api.count, api.datatype, api.captured, origin.alone);
-                let comm = self.comms.entry(comm).or_default();
-                comm.confuses_stamps |= captured && comm.info.version < COUNTS_ALL_WORK;
-                self.calls.insert(handle, Call { at_ns, group: parent, count, datatype, captured, alone });
+                let found = self.comms.entry(comm).or_default();
+                found.confuses_stamps |= api.captured && found.info.version < COUNTS_ALL_WORK;
+                let call = Call { at_ns, comm, step, group: parent, api, alone: origin.alone, has_operation: false };
+                self.calls.insert(handle, call);
+                if matches!(event, Event::CollApi(_)) {
+                    self.call_of_broadcast(callbacks, handle, call);
+                }
             }
-            Event::KernelLaunch(Launch { row, thread_id }) => {
+            Event::GroupApi(Launch { row, thread_id }) => {
+                let launch = Launched { at_ns, end_ns: None, row, thread_id, step };
+                self.call_groups.insert(handle, CallGroup { launch, broadcasts: Vec::new() });
+            }
+            Event::KernelLaunch(Launch { row, thread_id }) | Event::Group(Launch { row, thread_id }) => {
                 // Without a group the launch has no operations, but still gets a row.
                 let group = if parent == 0 { handle } else { parent };
                 self.launches.insert(group, Launched { at_ns, end_ns: None, row, thread_id, step });
@@ -251,7 +280,7 @@ impl InFlight {
                 self.steps.open(handle, Step { proxy: parent, state: 0, since_ns: at_ns });
                 self.proxy(parent, |proxy| proxy.steps_seen += 1);
             }
-            Event::GroupApi | Event::Other => {}
+            Event::Other => {}
         }
     }
 
@@ -267,15 +296,16 @@ impl InFlight {
         let Origin { comm, parent, step, alone } = origin;
         let func = self.string(callbacks, func);
         let call = self.calls.get(parent).copied();
-        let launched = call.filter(|call| !call.captured);
-        let launch = launched.filter(|call| call.group != 0).and_then(|call| self.launches.get(call.group).copied());
-        let launch_ns = launched.map(|call| launch.map_or(call.at_ns, |launch| launch.at_ns));
+        let launched = call.filter(|call| !call.api.captured);
         let info = &mut self.comms.entry(comm).or_default().info;
         if info.hash == 0 {
             info.hash = hash;
         }
-        // Before version 5 NCCL reports no launch; the parent is the group of the launch.
+        // Before version 5 NCCL reports no call; the parent is the group of the launch, which begins after the launch.
         let group = (info.version < 5 && parent != 0).then_some(parent);
+        let launch_of = |group: u64| self.launches.get(group).copied();
+        let launch = launched.map(|call| call.group).filter(|group| *group != 0).or(group).and_then(launch_of);
+        let launch_ns = launched.map(|call| launch.map_or(call.at_ns, |launch| launch.at_ns));
         Operation {
             comm,
             comm_id: comm_id(info.hash),
@@ -300,7 +330,7 @@ impl InFlight {
             proxies: Vec::new(),
             copy_engine: None,
             // For a graph, the mask at its capture counts.
-            only_enqueued: call.filter(|call| call.captured).map_or(alone, |call| call.alone),
+            only_enqueued: call.filter(|call| call.api.captured).map_or(alone, |call| call.alone),
             batch: launch.map(|launch| launch.row as u64).filter(|row| *row != 0).or(group),
             fused: false,
             last_ns: at_ns,
@@ -311,7 +341,7 @@ impl InFlight {
     /// Sets element count, type and bytes, from the call if it is known, because NCCL converts some operations to bytes.
     fn measure(&mut self, callbacks: &Callbacks, op: &mut Operation, parent: u64, count: u64, datatype: StringId) {
         let call = self.calls.get(parent).copied();
-        let (count, datatype) = call.map_or((count, datatype), |call| (call.count, call.datatype));
+        let (count, datatype) = call.map_or((count, datatype), |call| (call.api.count, call.api.datatype));
         let datatype = self.string(callbacks, datatype);
         let pieces = names::pieces(&op.op, op.comm_size);
         op.count = i64::try_from(count).ok().zip(pieces).and_then(|(count, pieces)| count.checked_mul(pieces));
@@ -321,10 +351,11 @@ impl InFlight {
     }
 
     fn begin_coll(&mut self, callbacks: &Callbacks, handle: u64, origin: Origin, coll: Coll, at_ns: i64) {
+        self.has_operation(origin.parent);
         let mut op = self.new_operation(callbacks, origin, coll.func, at_ns, coll.comm_hash);
         self.measure(callbacks, &mut op, origin.parent, coll.count, coll.datatype);
         op.seq = Some(coll.seq as i64);
-        op.root = matches!(&*op.op, "broadcast" | "reduce" | "gather" | "scatter").then_some(coll.root);
+        op.root = names::has_root(&op.op).then_some(coll.root);
         op.n_channels = coll.channels;
         op.algo = self.string(callbacks, coll.algo);
         op.proto = self.string(callbacks, coll.proto);
@@ -375,6 +406,7 @@ impl InFlight {
         let before = comm.last_on_channel.get(&channel).filter(|last| op.peer.is_none() && gpu_ns < last.gpu_end_ns);
         let fused_with = before.filter(|last| last.batch.is_some() && last.batch == op.batch).map(|last| last.op);
         let overlaps = before.is_some() && fused_with.is_none();
+        comm.confuses_stamps |= self.missed_broadcasts && comm.info.version >= COUNTS_ALL_WORK;
         let suspect =
             gpu_ns != 0 && (comm.confuses_stamps || overlaps || !comm.takes_start(gpu_ns, at_ns, op.launch_ns));
         op.last_ns = at_ns;

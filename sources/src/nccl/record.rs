@@ -31,6 +31,9 @@ pub(crate) mod event_type {
 /// sends to oneself. (NCCL 2.26 to 2.30: `SaveProxyProfiler` in proxy.cc, `addP2pToPlan` in enqueue.cc.)
 pub(crate) const COUNTS_ALL_WORK: u8 = 7;
 
+/// The first version of the interface whose NCCL (2.29) reports of broadcasts the call only.
+pub(crate) const CALLS_OF_BROADCASTS: u8 = 6;
+
 /// The activation mask of a detail.
 pub(crate) fn event_mask(detail: CollectiveDetail) -> u64 {
     let coll = event_type::GROUP
@@ -98,17 +101,29 @@ pub(crate) enum What {
 pub(crate) enum Event {
     CollApi(Api),
     P2pApi(Api),
-    GroupApi,
+    /// The thread that enters it, and the row that it gets if NCCL reports no launch.
+    GroupApi(Launch),
+    /// Before version 5 only: a group, which NCCL begins after the launch of its kernel.
+    Group(Launch),
     KernelLaunch(Launch),
     Coll(Coll),
     P2p(P2p),
     ProxyOp(ProxyOp),
     ProxyStep,
-    KernelCh { channel: u8, gpu_ns: u64 },
-    KernelPhase { channel: u8, name: StringId, gpu_ns: u64 },
+    KernelCh {
+        channel: u8,
+        gpu_ns: u64,
+    },
+    KernelPhase {
+        channel: u8,
+        name: StringId,
+        gpu_ns: u64,
+    },
     CeColl(Coll),
     CeSync,
-    CeBatch { bytes: u64 },
+    CeBatch {
+        bytes: u64,
+    },
     Other,
 }
 
@@ -125,6 +140,8 @@ pub(crate) struct Api {
     pub(crate) func: StringId,
     pub(crate) datatype: StringId,
     pub(crate) count: u64,
+    /// Root of a collective.
+    pub(crate) root: i32,
     /// Whether the call was captured into a CUDA graph. Its time is then not the time of the operation.
     pub(crate) captured: bool,
 }

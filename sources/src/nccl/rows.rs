@@ -131,7 +131,11 @@ pub(super) fn crossings(op: &Operation, clock: &GpuClock) -> u64 {
 /// The rows of an operation's channels and phases.
 pub(super) fn channel_rows(rank: i32, op: &Operation, clock: &GpuClock) -> Vec<NcclChannelRow> {
     let stamp = |gpu_ns: u64| (gpu_ns > 0).then_some(gpu_ns as i64);
+    // The stamps of a phase are as good as those of its channel.
+    let suspects: Vec<Option<i32>> =
+        op.channels.iter().filter(|c| c.suspect && c.phase.is_none()).map(|c| c.channel).collect();
     let row = |channel: &Channel| {
+        let channel = &Channel { suspect: channel.suspect || suspects.contains(&channel.channel), ..channel.clone() };
         let start = on_host(clock, channel.gpu_start_ns, channel);
         let end = on_host(clock, channel.gpu_end_ns, channel);
         let error = |time: Option<HostTime>| time.and_then(|time| time.error_ns);

@@ -158,7 +158,7 @@ impl Source {
 }
 
 /// Counters of events without rows: source, whether it is a loss, reason.
-const SOURCES: [(&str, bool, &str); 12] = [
+const SOURCES: [(&str, bool, &str); 13] = [
     ("nccl:events", true, "all handles were in use"),
     ("nccl:events", true, "the queue was filling up"),
     ("nccl:states", true, "the queue was filling up"),
@@ -170,6 +170,7 @@ const SOURCES: [(&str, bool, &str); 12] = [
     ("nccl:channels", false, "their operation was not recorded"),
     ("nccl:operations", false, "recording was paused, or its detail changed, while they were in flight"),
     ("nccl:operations", false, "of sends to oneself NCCL reports neither times nor the end"),
+    ("nccl:operations", false, "of broadcasts NCCL 2.29 and later reports the call only"),
     ("nccl:channels", false, "the GPU's times contradict the launches: their stated error is larger"),
 ];
 
@@ -292,6 +293,7 @@ impl Worker {
             self.in_flight.orphans,
             self.in_flight.unknown_ends,
             self.in_flight.self_sends,
+            self.in_flight.unreported_broadcasts,
             self.in_flight.crossings,
         ];
         let mut rows = Vec::new();

@@ -9,6 +9,14 @@
 //! A kernel carries the id of its launch if the recorder could pass the id to CUPTI. Otherwise the driver call inside
 //! the launch, on the same thread, identifies the kernel.
 //!
+//! NCCL 2.26 and 2.27 report a launch after its driver call:
+//!
+//! ```text
+//!  thread   [cuLaunchKernelEx, c] [nccl:launch 7]        1 to 8 µs after the call
+//! ```
+//!
+//! There the last call before the launch and after the previous launch of the thread identifies the kernel.
+//!
 //! If a launch has as many kernels as collectives, they are paired in order. One kernel may belong to all collectives
 //! of a launch (a group that NCCL fused), and one collective may have several kernels. Any other combination is
 //! ambiguous: it stays unassigned and is counted.
@@ -38,11 +46,13 @@ pub(super) fn join(data: &mut RankData) {
     let kernels = kernels_of(&data.events, &of_launch);
     let (mut joined, mut apart) = (false, 0);
     for (launch, collectives) in &of_launch {
-        let none = Vec::new();
+        let none = Found::default();
         let found = kernels.get(launch).unwrap_or(&none);
-        if let Some(pairs) = pair(collectives.len(), found.len()) {
+        if let Some(pairs) = pair(collectives.len(), found.kernels.len()) {
             for (index, kernels) in collectives.iter().zip(pairs) {
-                give(data, *index, &found[kernels], collectives.len() > found.len());
+                give(data, *index, &found.kernels[kernels], collectives.len() > found.kernels.len());
+                let row = &mut data.outline.collectives[*index];
+                row.set_enqueue_ns(row.enqueue_ns().into_iter().chain(found.called_ns).min());
             }
             joined = true;
         } else {
@@ -86,18 +96,38 @@ fn launches(data: &RankData) -> BTreeMap<i64, Vec<usize>> {
     of_launch
 }
 
+/// The kernels of a launch.
+#[derive(Clone, Debug, Default)]
+struct Found {
+    kernels: Vec<usize>,
+    /// Start of the call that launched them, if that call ended before the launch was reported.
+    called_ns: Option<i64>,
+}
+
+/// A driver or runtime call that launched a kernel of the communication library.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    thread: i64,
+    start_ns: i64,
+    end_ns: i64,
+    correlation: i64,
+}
+
 /// Kernels of the communication library by launch. They are in order of start, because events are sorted.
-fn kernels_of(events: &Events, of_launch: &BTreeMap<i64, Vec<usize>>) -> FxHashMap<i64, Vec<usize>> {
+fn kernels_of(events: &Events, of_launch: &BTreeMap<i64, Vec<usize>>) -> FxHashMap<i64, Found> {
     let is_kernel = |row: usize| events.kind[row] == Kind::Kernel && events.is_comm[row];
-    let mut kernels: FxHashMap<i64, Vec<usize>> = FxHashMap::default();
+    let mut found: FxHashMap<i64, Found> = FxHashMap::default();
+    let mut by_correlation: FxHashMap<i64, Vec<usize>> = FxHashMap::default();
     for row in (0..events.len()).filter(|row| is_kernel(*row)) {
         if of_launch.contains_key(&events.external[row]) {
-            kernels.entry(events.external[row]).or_default().push(row);
+            found.entry(events.external[row]).or_default().kernels.push(row);
+        } else if events.correlation[row] != NONE {
+            by_correlation.entry(events.correlation[row]).or_default().push(row);
         }
     }
     let mut rest: Vec<Launch> = (0..events.len())
         .filter(|row| !events.kind[*row].is_device_work())
-        .filter(|row| of_launch.contains_key(&events.id[*row]) && !kernels.contains_key(&events.id[*row]))
+        .filter(|row| of_launch.contains_key(&events.id[*row]) && !found.contains_key(&events.id[*row]))
         .map(|row| Launch {
             thread: events.thread[row],
             start_ns: events.ts_ns[row],
@@ -106,35 +136,79 @@ fn kernels_of(events: &Events, of_launch: &BTreeMap<i64, Vec<usize>>) -> FxHashM
         })
         .filter(|launch| launch.thread != NONE)
         .collect();
-    if rest.is_empty() {
-        return kernels;
+    if rest.is_empty() || by_correlation.is_empty() {
+        return found;
     }
     rest.sort_unstable_by_key(|launch| (launch.thread, launch.start_ns));
-    let by_call = calls_inside(events, &rest);
-    for row in (0..events.len()).filter(|row| is_kernel(*row)) {
-        if let Some(launch) = by_call.get(&events.correlation[row]) {
-            kernels.entry(*launch).or_default().push(row);
-        }
+    let outside = calls_inside(calls_of(events, &by_correlation), &rest, &by_correlation, &mut found);
+    // Launches of one NCCL are either around their calls or after them.
+    if found.is_empty() {
+        calls_before(&outside, &rest, &by_correlation, &mut found);
     }
-    kernels
+    // A call of the runtime and its call of the driver may have one correlation id.
+    found.values_mut().for_each(|found| {
+        found.kernels.sort_unstable();
+        found.kernels.dedup();
+    });
+    found
 }
 
-/// Correlation ids of the calls inside a launch, on its thread. `launches` must be sorted by thread and start.
-fn calls_inside(events: &Events, launches: &[Launch]) -> FxHashMap<i64, i64> {
-    let mut by_call = FxHashMap::default();
-    for row in 0..events.len() {
-        let is_call = matches!(events.kind[row], Kind::Driver | Kind::Runtime) && events.correlation[row] != NONE;
-        if !is_call {
-            continue;
-        }
-        let at = (events.thread[row], events.ts_ns[row]);
-        let after = launches.partition_point(|launch| (launch.thread, launch.start_ns) <= at);
+/// The calls that launched `kernels`, by thread and end.
+fn calls_of(events: &Events, kernels: &FxHashMap<i64, Vec<usize>>) -> Vec<Call> {
+    let mut calls: Vec<Call> = (0..events.len())
+        .filter(|row| matches!(events.kind[*row], Kind::Driver | Kind::Runtime))
+        .filter(|row| kernels.contains_key(&events.correlation[*row]))
+        .map(|row| Call {
+            thread: events.thread[row],
+            start_ns: events.ts_ns[row],
+            end_ns: events.end_ns(row),
+            correlation: events.correlation[row],
+        })
+        .collect();
+    calls.sort_unstable_by_key(|call| (call.thread, call.end_ns));
+    calls
+}
+
+/// Gives launches the kernels of the calls inside them, on their thread. Returns the other calls. `launches` must be sorted by thread
+/// and start.
+fn calls_inside(
+    calls: Vec<Call>,
+    launches: &[Launch],
+    kernels: &FxHashMap<i64, Vec<usize>>,
+    found: &mut FxHashMap<i64, Found>,
+) -> Vec<Call> {
+    let mut outside = Vec::new();
+    for call in calls {
+        let after = launches.partition_point(|launch| (launch.thread, launch.start_ns) <= (call.thread, call.start_ns));
         let launch = after.checked_sub(1).map(|before| launches[before]);
-        if let Some(launch) = launch.filter(|l| l.thread == at.0 && events.end_ns(row) <= l.end_ns) {
-            by_call.insert(events.correlation[row], launch.id);
+        match launch.filter(|launch| launch.thread == call.thread && call.end_ns <= launch.end_ns) {
+            Some(launch) => found.entry(launch.id).or_default().kernels.extend(&kernels[&call.correlation]),
+            None => outside.push(call),
         }
     }
-    by_call
+    outside
+}
+
+/// Gives launches the kernels of the last call before them. Both lists must be sorted by thread, `calls` then by
+/// end and `launches` by start.
+fn calls_before(
+    calls: &[Call],
+    launches: &[Launch],
+    kernels: &FxHashMap<i64, Vec<usize>>,
+    found: &mut FxHashMap<i64, Found>,
+) {
+    for (index, launch) in launches.iter().enumerate() {
+        let after = calls.partition_point(|call| (call.thread, call.end_ns) <= (launch.thread, launch.start_ns));
+        let previous =
+            index.checked_sub(1).map(|before| launches[before]).filter(|before| before.thread == launch.thread);
+        let is_its_own = |call: &&Call| {
+            call.thread == launch.thread && previous.is_none_or(|previous| previous.end_ns <= call.start_ns)
+        };
+        if let Some(call) = after.checked_sub(1).map(|before| &calls[before]).filter(is_its_own) {
+            let called = Found { kernels: kernels[&call.correlation].clone(), called_ns: Some(call.start_ns) };
+            found.insert(launch.id, called);
+        }
+    }
 }
 
 /// The indices of the `kernels` of each collective; `None` if they are ambiguous.
@@ -260,6 +334,40 @@ mod tests {
             (Kind::Kernel, 83, NONE, 40, 5, 3, NONE),
         ];
         assert_eq!(joined(&events, &[(7, 0, "enqueue")]), (vec![(0, Some(81), 30, 35)], 0));
+    }
+
+    /// ```text
+    /// thread 5   [call c1][launch 7]  [call c2] [call c3][launch 8]  [launch 9]
+    /// thread 6                 [call c4]
+    /// device         [k c1]           [k c2] [k c3] [k c4]
+    /// ```
+    #[test]
+    fn the_last_call_before_a_launch_identifies_the_kernel() {
+        let events = [
+            (Kind::Driver, 71, 5, 10, 5, 1, NONE),
+            (LAUNCH, 7, 5, 16, 3, NONE, 7),
+            (Kind::Driver, 74, 6, 17, 5, 4, NONE),
+            (Kind::Driver, 72, 5, 20, 5, 2, NONE),
+            (Kind::Driver, 73, 5, 26, 5, 3, NONE),
+            (LAUNCH, 8, 5, 32, 3, NONE, 8),
+            (LAUNCH, 9, 5, 40, 3, NONE, 9),
+            (Kind::Kernel, 81, NONE, 14, 10, 1, NONE),
+            (Kind::Kernel, 82, NONE, 30, 5, 2, NONE),
+            (Kind::Kernel, 83, NONE, 35, 5, 3, NONE),
+            (Kind::Kernel, 84, NONE, 40, 5, 4, NONE),
+        ];
+        let collectives = [(7, 17, "gpu_timer"), (8, 33, "host"), (9, 41, "host")];
+        let expected = vec![(17, Some(81), 14, 24), (33, Some(83), 35, 40), (41, Some(9), 1, 2)];
+        assert_eq!(joined(&events, &collectives), (expected, 1));
+        let mut data = rank(&events, &collectives);
+        join(&mut data);
+        let mut enqueued: Vec<_> = data.outline.collectives.iter().map(|c| (c.seq(), c.enqueue_ns())).collect();
+        enqueued.sort_unstable();
+        assert_eq!(
+            enqueued,
+            [(Some(17), Some(10)), (Some(33), Some(26)), (Some(41), Some(41))],
+            "the start of the call"
+        );
     }
 
     #[test]

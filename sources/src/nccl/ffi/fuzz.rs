@@ -258,7 +258,9 @@ impl<'a> Calls<'a> {
         self.callbacks.close();
         self.drain(true);
         let counted = self.in_flight.given_up + self.in_flight.unknown_ends;
-        assert_eq!(self.rows + counted as usize, self.operations, "each operation is a row or counted");
+        let calls_only = self.in_flight.unreported_broadcasts - self.in_flight.withdrawn_broadcasts;
+        let operations = self.operations + calls_only as usize;
+        assert_eq!(self.rows + counted as usize, operations, "each operation is a row or counted");
         assert_eq!(self.callbacks.counts.panics.load(Ordering::Relaxed), 0);
     }
 }

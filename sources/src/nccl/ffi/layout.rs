@@ -119,6 +119,7 @@ pub(crate) const fn layout(version: u8) -> Layout {
 /// Offsets of `groupApi`, `collApi`, …: equal in every version that has them.
 pub(crate) mod at {
     pub(crate) const COLL_API: (usize, usize, usize, usize) = (24, 32, 40, 64);
+    pub(crate) const COLL_API_ROOT: usize = 48;
     pub(crate) const P2P_API: (usize, usize, usize, usize) = (24, 32, 40, 56);
     pub(crate) const PROXY_PID: usize = 24;
     pub(crate) const PROXY_CHANNEL: usize = 28;
@@ -225,9 +226,11 @@ impl Descriptor {
         match kind {
             event_type::COLL => Event::Coll(self.coll(strings)),
             event_type::P2P => Event::P2p(self.p2p(strings)),
-            event_type::COLL_API => Event::CollApi(self.api(at::COLL_API, strings)),
+            event_type::COLL_API => {
+                Event::CollApi(Api { root: self.read(at::COLL_API_ROOT), ..self.api(at::COLL_API, strings) })
+            }
             event_type::P2P_API => Event::P2pApi(self.api(at::P2P_API, strings)),
-            event_type::GROUP_API => Event::GroupApi,
+            event_type::GROUP_API => Event::GroupApi(Launch::default()),
             event_type::KERNEL_LAUNCH => Event::KernelLaunch(Launch::default()),
             event_type::PROXY_OP => Event::ProxyOp(ProxyOp {
                 pid: self.read(at::PROXY_PID),
@@ -300,6 +303,7 @@ impl Descriptor {
             func: self.string(func, strings),
             datatype: self.string(datatype, strings),
             count: self.read(count),
+            root: 0,
             captured: self.flag(captured),
         }
     }
@@ -435,7 +439,7 @@ mod tests {
             p7.peer => P2pV7.peer, p7.channels.unwrap() => P2pV7.channels,
             p7.parent_group.unwrap() => P2pV7.parent_group);
         check!("collApi", at::COLL_API.0 => CollApi.func, at::COLL_API.1 => CollApi.count,
-            at::COLL_API.2 => CollApi.datatype, at::COLL_API.3 => CollApi.captured);
+            at::COLL_API.2 => CollApi.datatype, at::COLL_API.3 => CollApi.captured, at::COLL_API_ROOT => CollApi.root);
         check!("p2pApi", at::P2P_API.0 => P2pApi.func, at::P2P_API.1 => P2pApi.count,
             at::P2P_API.2 => P2pApi.datatype, at::P2P_API.3 => P2pApi.captured);
         check!("proxyOp", at::PROXY_PID => Proxy.pid, at::PROXY_CHANNEL => Proxy.channel,

@@ -6,7 +6,8 @@ use recorder::{Clock, Shared};
 
 use super::InFlight;
 use crate::nccl::callbacks::{Callbacks, CommInfo, Limits};
-use crate::nccl::record::{Api, Coll, Event, P2p, Record, What};
+use crate::nccl::record::{Api, Coll, Event, Launch, P2p, Record, What, state};
+use crate::nccl::string_table::StringId;
 
 const MS: i64 = 1_000_000;
 const OPERATION: u64 = 40;
@@ -21,12 +22,16 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        Self::of_version(0)
+    }
+
+    fn of_version(version: u8) -> Self {
         let callbacks = Callbacks::new(
             Arc::new(Shared::new(Clock::system(), true)),
             Arc::default(),
             Limits { handles: 8, comms: 2 },
         );
-        let comm = callbacks.open_comm(CommInfo { hash: 7, ..CommInfo::default() });
+        let comm = callbacks.open_comm(CommInfo { hash: 7, version, ..CommInfo::default() });
         let mut in_flight = InFlight::new(0);
         in_flight.refresh_comms(&callbacks);
         Self { callbacks, comm, in_flight }
@@ -141,7 +146,7 @@ fn sends_after_a_pause_have_no_sequence_number() {
 fn a_replayed_operation_has_the_time_of_its_replay() {
     let mut world = World::new();
     let func = world.callbacks.strings.intern(b"AllReduce");
-    let (comm, api) = (world.comm, Api { func, datatype: 0, count: 5, captured: true });
+    let (comm, api) = (world.comm, Api { func, datatype: 0, count: 5, root: 0, captured: true });
     let call = What::Start { comm, parent: 0, step: -1, alone: true, event: Event::CollApi(api) };
     world.take(1, 30, call);
     let coll = Coll { comm_hash: 0, seq: 3, count: 5, root: 0, func, datatype: 0, algo: 0, proto: 0, channels: 1 };
@@ -165,4 +170,51 @@ fn an_operation_without_an_end_after_a_pause_is_reported_in_flight() {
     assert_eq!(world.rows(1500, false), row("enqueued", "enqueue"));
     assert_eq!(world.rows(2500, false), vec![], "reported once");
     assert_eq!((world.rows(60_000, true), world.in_flight.unknown_ends), (row("enqueued", "enqueue"), 0));
+}
+
+/// ```text
+/// group  [B]  [A]  [B B]        B: broadcast, A: all-reduce, whose operation NCCL reports after the group
+/// ```
+#[test]
+fn a_broadcast_of_which_nccl_reports_the_call_only_becomes_a_row() {
+    for (version, roots, confuses) in [(6, [1, 1], false), (6, [0, 1], true), (7, [1, 1], true)] {
+        let mut world = World::of_version(version);
+        let [broadcast, reduce] = [&b"Broadcast"[..], b"AllReduce"].map(|func| world.callbacks.strings.intern(func));
+        let mut handle = 100;
+        let mut group = |world: &mut World, at_ms, funcs: &[(StringId, i32)]| {
+            let (comm, group) = (world.comm, handle);
+            let launch = Launch { row: group as i64, thread_id: 5 };
+            let start = |parent, event| What::Start { comm, parent, step: -1, alone: false, event };
+            world.take(at_ms, group, start(0, Event::GroupApi(launch)));
+            for (func, root) in funcs {
+                handle += 1;
+                let api = Api { func: *func, datatype: 0, count: 16, root: *root, captured: false };
+                world.take(at_ms + 1, handle, start(group, Event::CollApi(api)));
+                world.take(at_ms + 1, handle, What::Stop);
+            }
+            world.take(at_ms + 2, group, What::Stop);
+            handle += 1;
+        };
+        group(&mut world, 10, &[(broadcast, 1)]);
+        group(&mut world, 20, &[(reduce, 0)]);
+        group(&mut world, 30, &[(broadcast, roots[0]), (broadcast, roots[1])]);
+        let row =
+            |row: &trace::CollectiveRow| (row.op.to_string(), row.seq, row.root, row.event_id, row.state.to_string());
+        world.in_flight.publish(40 * MS, -960 * MS, false);
+        let rows: Vec<_> = world.in_flight.rows.collectives.drain(..).map(|found| row(&found)).collect();
+        let expected = [(0, 1, 100), (1, roots[0], 104), (2, roots[1], 104)].map(|(seq, root, event)| {
+            ("broadcast".to_owned(), Some(seq), Some(root), Some(event), "unreported".to_owned())
+        });
+        assert_eq!(rows, expected, "v{version}");
+        let launches: Vec<_> = world.in_flight.rows.launches.drain(..).map(|l| (l.row, l.at_ns, l.end_ns)).collect();
+        assert_eq!(launches, [(100, 10 * MS, Some(12 * MS)), (104, 30 * MS, Some(32 * MS))]);
+        // The device has counted three works more than NCCL.
+        world.begin(50, false);
+        let (comm, event) = (world.comm, Event::KernelCh { channel: 0, gpu_ns: 51 * MS as u64 });
+        world.take(51, CHANNEL, What::Start { comm, parent: OPERATION, step: -1, alone: false, event });
+        world.take(52, CHANNEL, What::State { state: state::KERNEL_CH_STOP, value: 52 * MS as u64 });
+        world.take(52, CHANNEL, What::Stop);
+        let source = if confuses { "enqueue" } else { "gpu_timer" };
+        assert_eq!(world.rows(60, true).last().map(|(_, found)| found.as_str()), Some(source), "v{version}");
+    }
 }

@@ -13,6 +13,7 @@ use stand_in_cupti::records::Kernel13;
 use crate::ffi::{Nvtx, StandIn};
 
 const ALL_REDUCE: &CStr = c"_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE";
+const BROADCAST: &CStr = c"_Z31ncclDevKernel_Broadcast_RING_LL24ncclDevKernelArgsStorageILm4096EE";
 const GEMM: &CStr = c"_ZN4ours4gemmIfLi128EEEvPKT_PS1_";
 const DRIVER: u32 = 4;
 const RUNTIME: u32 = 5;
@@ -24,8 +25,8 @@ const RESOURCE: u32 = 3;
 /// cuStreamBeginCapture_v2, and an event of resources.
 const STREAM_BEGIN_CAPTURE: u32 = 539;
 const CONTEXT_CREATED: u32 = 1;
-/// NCCL 2.28.
-const VERSION: u8 = 5;
+/// The first version of NCCL's interface with calls and launches: NCCL 2.28.
+const LAUNCHES: u8 = 5;
 pub(crate) const COLLECTIVES: u64 = 10;
 
 fn path(variable: &str) -> PathBuf {
@@ -41,6 +42,8 @@ struct Running {
 
 struct Program {
     stand_in: StandIn,
+    /// Version of NCCL's interface.
+    version: u8,
     plugin: Plugin,
     context: usize,
     /// When the last kernel of each stream ends: the next one waits for it.
@@ -61,7 +64,8 @@ pub(crate) fn run(steps: Option<u64>) {
     println!("intruders {}", stand_in.intruders());
     stand_in.event(RESOURCE, CONTEXT_CREATED, 0);
     // In ncclCommInit.
-    let plugin = Plugin::load(&path("NCCL_PROFILER_PLUGIN"), VERSION).unwrap();
+    let version = std::env::var("PLUGIN_VERSION").ok().and_then(|version| version.parse().ok()).unwrap_or(LAUNCHES);
+    let plugin = Plugin::load(&path("NCCL_PROFILER_PLUGIN"), version).unwrap();
     let rank = std::env::var("RANK").ok().and_then(|rank| rank.parse().ok()).unwrap_or(0);
     let context = plugin.init(&Comm { name: "dp", hash: 0xfeed, nodes: 1, ranks: 2, rank });
     if std::env::var_os("CAPTURE").is_some() {
@@ -69,7 +73,7 @@ pub(crate) fn run(steps: Option<u64>) {
         stand_in.event(DRIVER_API, STREAM_BEGIN_CAPTURE, 0);
         println!("masks {before} {}", mask());
     }
-    let program = Program { stand_in, plugin, context, ends: RefCell::default() };
+    let program = Program { stand_in, version, plugin, context, ends: RefCell::default() };
     // At its first range.
     let nvtx = steps.map(|_| Nvtx::initialize(&path("NVTX_INJECTION64_PATH")));
     let mut before = None;
@@ -77,6 +81,9 @@ pub(crate) fn run(steps: Option<u64>) {
         let marks = nvtx.as_ref().map(|nvtx| (nvtx.range(&format!("ProfilerStep#{seq}")), nvtx.range("forward")));
         let gemm = program.stand_in.call(RUNTIME, LAUNCH_KERNEL);
         program.kernel(GEMM, gemm, 7);
+        if std::env::var_os("BROADCAST").is_some() {
+            program.broadcast();
+        }
         // A GPU is behind the host: the channels of a collective are reported in the next step.
         before.replace(program.all_reduce(seq)).into_iter().for_each(|running| program.progress(&running));
         if let Some((step, forward)) = marks {
@@ -106,23 +113,41 @@ impl Program {
         self.plugin.start(self.context, descriptor.bytes())
     }
 
-    /// Calls of NCCL 2.28 on the user's thread: first the launch, then the collective.
+    fn begin(&self, kind: u64, parent: usize) -> usize {
+        self.start(&Descriptor::new(self.version, kind, parent))
+    }
+
+    /// Calls of NCCL on the user's thread: first the launch, then the collective. NCCL 2.26 and 2.27 report neither the call of the
+    /// program nor the launch.
     fn all_reduce(&self, seq: u64) -> Running {
-        let group_api = self.start(&Descriptor::new(VERSION, kind::GROUP_API, 0));
-        let call = self.start(&Descriptor::coll_api(VERSION, group_api, c"AllReduce", 1000, c"ncclFloat32"));
-        self.plugin.stop(call);
-        let launch = self.start(&Descriptor::new(VERSION, kind::KERNEL_LAUNCH, group_api));
-        let correlation_id = self.stand_in.call(DRIVER, CU_LAUNCH_KERNEL);
-        self.plugin.stop(launch);
-        let group = self.start(&Descriptor::new(VERSION, kind::GROUP, 0));
+        let version = self.version;
         let (func, datatype, algo, proto) = (c"AllReduce", c"ncclFloat32", c"RING", c"LL");
+        let calls = (version >= LAUNCHES).then(|| {
+            let group_api = self.begin(kind::GROUP_API, 0);
+            let call = self.start(&Descriptor::coll_api(version, group_api, func, 1000, datatype));
+            self.plugin.stop(call);
+            (group_api, call)
+        });
+        let launch = calls.map(|(group_api, _)| self.begin(kind::KERNEL_LAUNCH, group_api));
+        let correlation_id = self.stand_in.call(DRIVER, CU_LAUNCH_KERNEL);
+        launch.into_iter().for_each(|launch| self.plugin.stop(launch));
+        let group = self.begin(kind::GROUP, 0);
         let coll = Coll { comm_hash: 0xfeed, seq, func, count: 1000, root: 0, datatype, channels: 1, algo, proto };
-        let operation = self.start(&Descriptor::coll(VERSION, call, group, coll));
-        for handle in [operation, group, group_api] {
+        let operation = self.start(&Descriptor::coll(version, calls.map_or(group, |(_, call)| call), group, coll));
+        for handle in [operation, group].into_iter().chain(calls.map(|(group_api, _)| group_api)) {
             self.plugin.stop(handle);
         }
         let (began, ended) = self.kernel(ALL_REDUCE, correlation_id, 9);
         Running { operation, began, ended }
+    }
+
+    /// Calls of NCCL 2.29 on the user's thread for a broadcast: it reports no more.
+    fn broadcast(&self) {
+        let group_api = self.begin(kind::GROUP_API, 0);
+        self.plugin.stop(self.start(&Descriptor::coll_api(self.version, group_api, c"Broadcast", 16, c"ncclInt8")));
+        let correlation_id = self.stand_in.call(DRIVER, CU_LAUNCH_KERNEL);
+        self.plugin.stop(group_api);
+        self.kernel(BROADCAST, correlation_id, 9);
     }
 
     /// Calls of NCCL on its proxy thread: the channels of a kernel.
@@ -133,11 +158,13 @@ impl Program {
         while self.stand_in.now() < began {
             std::hint::spin_loop();
         }
-        let channel = self.start(&Descriptor::kernel_ch(VERSION, operation, 0, GPU_NS + began));
+        let channel = self.start(&Descriptor::kernel_ch(self.version, operation, 0, GPU_NS + began));
         while self.stand_in.now() < ended {
             std::hint::spin_loop();
         }
-        self.plugin.record_state(channel, 22, Some(GPU_NS + ended));
+        if self.version > 3 {
+            self.plugin.record_state(channel, 22, Some(GPU_NS + ended));
+        }
         self.plugin.stop(channel);
     }
 }

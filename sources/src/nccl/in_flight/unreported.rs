@@ -1,0 +1,101 @@
+//! Broadcasts of which NCCL reports the call only.
+//!
+//! ```text
+//!  thread   [group of calls                            ]
+//!             [broadcast]  [cuLaunchKernelEx]
+//! ```
+//!
+//! NCCL 2.29 and later carry out the broadcasts of a group together, and ask the profiler for none of their events but the call
+//! (`collTaskAppend` in enqueue.cc; `NCCL_ALLGATHERV_ENABLE=0` turns it off). The group of the call is then their launch: it has the
+//! calls of the driver inside it, so that the analysis finds their kernel.
+//!
+//! The device counts this work. NCCL 2.31 does not count it on the host, and NCCL 2.29 and 2.30 do not if a communicator's broadcasts in
+//! a group have several roots (`ncclScheduleBcastTasksToPlan`). The stamps of later channels are then those of other operations.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use super::{Call, InFlight, Origin};
+use crate::nccl::callbacks::Callbacks;
+use crate::nccl::names;
+use crate::nccl::operation::Launched;
+use crate::nccl::record::{CALLS_OF_BROADCASTS, COUNTS_ALL_WORK};
+
+/// A group of calls.
+#[derive(Debug)]
+pub(super) struct CallGroup {
+    /// The group, as the launch of its broadcasts.
+    pub(super) launch: Launched,
+    /// Handles of the calls of broadcasts.
+    pub(super) broadcasts: Vec<u64>,
+}
+
+impl InFlight {
+    /// Takes the call of a collective, which may be a broadcast.
+    pub(super) fn call_of_broadcast(&mut self, callbacks: &Callbacks, handle: u64, call: Call) {
+        let version = self.comms.entry(call.comm).or_default().info.version;
+        if version < CALLS_OF_BROADCASTS || !callbacks.is_broadcast(call.api.func) {
+            return;
+        }
+        match self.call_groups.get_mut(call.group) {
+            Some(group) => group.broadcasts.push(handle),
+            // The group was not recorded, so that its end will not be seen.
+            None => self.missed_broadcasts = true,
+        }
+    }
+
+    /// NCCL reports the operation of a call.
+    pub(super) fn has_operation(&mut self, call: u64) {
+        if let Some(known) = self.calls.get_mut(call) {
+            known.has_operation = true;
+            // A communicator that does not block reports it after the end of the group.
+            self.withdrawn_broadcasts += u64::from(self.ops.remove(&call).is_some());
+        }
+    }
+
+    /// Makes operations of the broadcasts of a group of calls that ends. Other handles have none.
+    pub(super) fn group_ended(&mut self, callbacks: &Callbacks, group: u64, at_ns: i64) {
+        let Some(found) = self.call_groups.get_mut(group) else { return };
+        let launch = Launched { end_ns: Some(at_ns), ..found.launch };
+        let handles = std::mem::take(&mut found.broadcasts);
+        let calls: Vec<(u64, Call)> = handles
+            .into_iter()
+            .filter_map(|handle| Some((handle, *self.calls.get(handle)?)))
+            .filter(|(_, call)| !call.has_operation)
+            .collect();
+        let mut roots: BTreeMap<u64, (i32, i32)> = BTreeMap::new();
+        for (_, Call { comm, api, .. }) in &calls {
+            let (first, last) = roots.entry(*comm).or_insert((api.root, api.root));
+            (*first, *last) = ((*first).min(api.root), (*last).max(api.root));
+        }
+        // Of several communicators, it is unknown which kernel is whose.
+        let row = Some(launch.row).filter(|row| *row != 0 && roots.len() == 1);
+        for (handle, call) in &calls {
+            let several_roots = roots.get(&call.comm).is_some_and(|(first, last)| first != last);
+            let comm = self.comms.entry(call.comm).or_default();
+            comm.confuses_stamps |= several_roots || comm.info.version >= COUNTS_ALL_WORK;
+            if !call.api.captured {
+                self.unreported_broadcast(callbacks, *handle, *call, row);
+            }
+        }
+        let has_row = row.is_some() && calls.iter().any(|(_, call)| !call.api.captured);
+        self.rows.launches.extend(has_row.then_some(launch));
+    }
+
+    fn unreported_broadcast(&mut self, callbacks: &Callbacks, handle: u64, call: Call, row: Option<i64>) {
+        let origin = Origin { comm: call.comm, parent: handle, step: call.step, alone: true };
+        let mut op = self.new_operation(callbacks, origin, call.api.func, call.at_ns, 0);
+        self.measure(callbacks, &mut op, handle, 0, 0);
+        op.root = names::has_root(&op.op).then_some(call.api.root);
+        let comm = self.comms.entry(call.comm).or_default();
+        let is_counted = comm.info.created_ns > self.mask_changed_ns
+            && !self.missed_broadcasts
+            && !callbacks.missed_broadcasts.load(Ordering::Relaxed);
+        op.seq = is_counted.then_some(comm.broadcasts);
+        comm.broadcasts += 1;
+        op.launch_row = row;
+        op.batch = row.map(|row| row as u64);
+        self.unreported_broadcasts += 1;
+        self.insert(handle, op);
+    }
+}
