@@ -5,6 +5,7 @@
     facts.py CLAIM exits WORD N RUN …     every run has N kernels whose name contains WORD
     facts.py CLAIM channels RUN           NCCL's times of channels beside CUPTI's kernels
     facts.py CLAIM group|alltoall|graph RUN   collectives of nccl_cases.py
+    facts.py CLAIM release RUN ANALYSIS LOG VERSION   collectives with the times of their kernels, under an NCCL
     facts.py CLAIM switched RUN           a run that was recorded in part
     facts.py CLAIM delays RUN RANK MS     the kernels of --inject slow
     facts.py CLAIM kernel_counts RUN DIR  kernels a step, and in the traces of torch.profiler
@@ -17,6 +18,7 @@ import functools
 import json
 import math
 import pathlib
+import re
 import statistics
 import sys
 import traceback
@@ -224,6 +226,22 @@ def graph(claim, run):
         yield claim, result, f"{len(stuck)} without an end; {said}"
 
 
+def release(claim, run, analysis, log, version):
+    rows, events, (lost, said_lost) = operations(run), table(run, "events"), losses_of(run)
+    kernels = {(row["rank"], row["ts_ns"]) for row in events if row["kind"] == "kernel" and row["is_comm"]}
+    document = json.loads(pathlib.Path(analysis).read_text(encoding="utf-8"))
+    # Kernels that no collective has count by their names.
+    by_name = document["facts"].get("communication_by_name")
+    divided = any(row["exposed_wait_ns"] is not None for row in document["tables"]["step_breakdown"])
+    suspect = sum(row["suspect"] for row in table(run, "nccl_channels"))
+    used = re.search(r"NCCL ([0-9.]+[0-9])", pathlib.Path(log).read_text(encoding="utf-8"))
+    used = used[1] if used else "an unknown release"
+    said = (f"NCCL {used} of {version}: {states(run)}; {len(kernels)} kernels, {'some without their collective' if by_name else 'all joined'}; "
+            f"waits are {'told' if divided else 'not told'} from transfers; {suspect} channels suspect; {said_lost}")
+    right = used == version and rows and len(kernels) == len(rows) and not by_name and divided and not lost
+    yield claim, verdict(right), said
+
+
 def switched(claim, run):
     rows, (lost, said_lost) = operations(run), losses_of(run)
     suspect = sum(row["suspect"] for row in table(run, "nccl_channels"))
@@ -263,7 +281,7 @@ def kernel_counts(claim, run, directory):
     yield claim, verdict(right), f"{statistics.median(own)} kernels a step; torch.profiler: {statistics.median(theirs):.1f}"
 
 
-COMMANDS = {f.__name__: f for f in (windows, exits, channels, group, alltoall, graph, switched, delays, kernel_counts)}
+COMMANDS = {f.__name__: f for f in (windows, exits, channels, group, alltoall, graph, release, switched, delays, kernel_counts)}
 
 
 def main(usage, commands):

@@ -115,14 +115,3 @@ part_switched() {
         failed switching switched
     fi
 }
-
-# With every NCCL of NCCL_LIBRARIES, and without CUPTI, where a line says so and NCCL is recorded alone.
-part_nccl_versions() {
-    lacks_torch ddp && return
-    local nccl index=0
-    for nccl in ${NCCL_LIBRARIES:-}; do
-        index=$((index + 1))
-        if PRELOAD=$nccl ddp 100 "ddp_nccl$index" recorded; then ddp_of "ddp_nccl$index"; else failed ddp "ddp_nccl$index"; fi
-    done
-    if RANKSCOPE_CUPTI=/nonexistent ddp 100 ddp_no_cupti recorded; then ddp_of ddp_no_cupti; else failed ddp ddp_no_cupti; fi
-}

@@ -9,6 +9,7 @@ version. With --profile every rank also runs under torch.profiler, which compete
 """
 
 import argparse
+import ctypes
 import json
 import os
 import pathlib
@@ -25,6 +26,13 @@ def parse():
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--profile", action="store_true")
     return parser.parse_args()
+
+
+def nccl_version():
+    """That of the library in use. `torch.cuda.nccl.version()` is that of PyTorch's build."""
+    number = ctypes.c_int()
+    ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))
+    return number.value // 10000, number.value // 100 % 100, number.value % 100
 
 
 def share_devices(local_rank, devices, local_size, nccl):
@@ -45,7 +53,7 @@ def main():
 
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
-    device = share_devices(local_rank, torch.cuda.device_count(), local_size, torch.cuda.nccl.version())
+    device = share_devices(local_rank, torch.cuda.device_count(), local_size, nccl_version())
     torch.cuda.set_device(device)
     dist.init_process_group("nccl")
     layers = [torch.nn.Linear(options.hidden, options.hidden) for _ in range(options.layers)]
@@ -83,7 +91,7 @@ def main():
         logged = model._get_ddp_logging_data()
         buckets = str(logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or "")
         sizes = [int(size) for size in buckets.replace(",", " ").split()]
-        version = ".".join(map(str, torch.cuda.nccl.version()))
+        version = ".".join(map(str, nccl_version()))
         document = {"ms_per_step": ms, "cpu_ms_per_step": cpu_ms, "bucket_bytes": sizes, "nccl": version,
                     "steps": options.warmup + options.steps, "profiled_steps": options.steps,
                     "world_size": dist.get_world_size()}

@@ -18,7 +18,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from ddp import share_devices
+from ddp import nccl_version, share_devices
 
 ARRAYS = (12, 16, 18, 20)
 
@@ -92,7 +92,7 @@ CASES = {case.__name__: case for case in (group, alltoall, graph, bandwidth, han
 def main():
     case, out = sys.argv[1], sys.argv[2]
     local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    torch.cuda.set_device(share_devices(local_rank, torch.cuda.device_count(), local_size, torch.cuda.nccl.version()))
+    torch.cuda.set_device(share_devices(local_rank, torch.cuda.device_count(), local_size, nccl_version()))
     dist.init_process_group("nccl")
     arrays = [torch.ones(1 << bits, device="cuda") for bits in ARRAYS]
     dist.all_reduce(arrays[0])
