@@ -236,7 +236,7 @@ def _store() -> tuple[str, str] | None:
     if not distributed.is_available() or not distributed.is_initialized():
         return None
     try:
-        store = distributed.distributed_c10d._get_default_store()
+        store: Any = distributed.distributed_c10d._get_default_store()
         while not hasattr(store, "host"):
             store = store.underlying_store
         return store.host, str(store.port)
