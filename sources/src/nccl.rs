@@ -32,8 +32,8 @@
 //! not look hung. An operation of which NCCL reports no progress at all has the state `unreported`.
 //!
 //! **Sequence numbers.** NCCL counts `seq` of collectives per communicator and function. The source counts `seq` of sends
-//! and receives per communicator, peer and direction, and that of broadcasts of which NCCL reports the call only. After one that was not
-//! recorded, there are no more numbers.
+//! and receives per communicator, peer and direction. It also counts the broadcasts for which NCCL reports only the call. If one of
+//! them was not recorded, later ones have no number.
 //!
 //! The tests replay the call sequences and layouts of NCCL's source. The guide of GPU clusters lists what was seen on a GPU.
 

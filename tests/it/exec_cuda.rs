@@ -12,7 +12,7 @@ use crate::support::{Finished, RANK_AGENT, analyze, finish, inject_library, scra
 
 const DRIVER: &str = env!("CARGO_BIN_EXE_cupti-driver");
 const COLLECTIVES: usize = 10;
-/// The first version of NCCL's interface whose NCCL (2.29) reports of broadcasts the call only.
+/// The first version of the interface whose NCCL (2.29) reports only the calls of broadcasts.
 const BROADCASTS: u8 = 6;
 
 fn stand_in() -> PathBuf {

@@ -110,8 +110,8 @@ pub struct Callbacks {
     pub(crate) counts: Counts,
     /// A send or receive was not recorded, so that later ones have no sequence number.
     pub(crate) missed_p2p: AtomicBool,
-    /// The call of a broadcast was not recorded: if NCCL reports no more of them, later ones have no sequence number, and NCCL may
-    /// have confused stamps since.
+    /// The call of a broadcast was not recorded. If NCCL reports only calls of broadcasts, later broadcasts have no sequence number, and
+    /// later stamps may be those of other operations.
     pub(crate) missed_broadcasts: AtomicBool,
     /// The name of broadcasts.
     broadcast: StringId,

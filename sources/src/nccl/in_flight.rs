@@ -78,7 +78,7 @@ struct Comm {
     confuses_stamps: bool,
     /// Number of sends and receives so far, by peer and direction.
     p2p_seqs: FxHashMap<(i32, bool), i64>,
-    /// Number of broadcasts so far of which NCCL reports the call only.
+    /// Number of broadcasts so far. NCCL reported only their calls.
     broadcasts: i64,
     /// Whether its rows are written: that of its creation, that of its end.
     written: (bool, bool),
@@ -144,9 +144,9 @@ pub(super) struct InFlight {
     pub(super) unknown_ends: u64,
     /// Number of sends to oneself, and of their receives.
     pub(super) self_sends: u64,
-    /// Number of broadcasts of which NCCL reports the call only.
+    /// Number of broadcasts for which NCCL reported only the call, when their group ended.
     pub(super) unreported_broadcasts: u64,
-    /// Number of those that NCCL reported after all.
+    /// Number of these broadcasts that NCCL reported later.
     pub(super) withdrawn_broadcasts: u64,
     /// The call of a broadcast was not recorded.
     missed_broadcasts: bool,
@@ -355,7 +355,7 @@ impl InFlight {
         let mut op = self.new_operation(callbacks, origin, coll.func, at_ns, coll.comm_hash);
         self.measure(callbacks, &mut op, origin.parent, coll.count, coll.datatype);
         op.seq = Some(coll.seq as i64);
-        op.root = names::has_root(&op.op).then_some(coll.root);
+        op.root = matches!(&*op.op, "broadcast" | "reduce" | "gather" | "scatter").then_some(coll.root);
         op.n_channels = coll.channels;
         op.algo = self.string(callbacks, coll.algo);
         op.proto = self.string(callbacks, coll.proto);

@@ -30,11 +30,6 @@ pub(super) fn pieces(operation: &str, ranks: Option<i32>) -> Option<i64> {
     }
 }
 
-/// Whether an operation has a root.
-pub(super) fn has_root(operation: &str) -> bool {
-    matches!(operation, "broadcast" | "reduce" | "gather" | "scatter")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

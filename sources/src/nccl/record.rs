@@ -31,7 +31,7 @@ pub(crate) mod event_type {
 /// sends to oneself. (NCCL 2.26 to 2.30: `SaveProxyProfiler` in proxy.cc, `addP2pToPlan` in enqueue.cc.)
 pub(crate) const COUNTS_ALL_WORK: u8 = 7;
 
-/// The first version of the interface whose NCCL (2.29) reports of broadcasts the call only.
+/// The first version of the interface whose NCCL (2.29) reports only the calls of broadcasts.
 pub(crate) const CALLS_OF_BROADCASTS: u8 = 6;
 
 /// The activation mask of a detail.

@@ -29,10 +29,7 @@ part_nccl_versions() {
 
 # version_of NCCL: prints the release of a library.
 version_of() {
-    "$PYTHON" -c 'import ctypes, sys
-number = ctypes.c_int()
-ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(number))
-print(number.value // 10000, number.value // 100 % 100, number.value % 100, sep=".")' "$1" 2>/dev/null
+    PYTHONPATH=$HERE/programs "$PYTHON" -c 'import ddp, sys; print(*ddp.nccl_version(sys.argv[1]), sep=".")' "$1" 2>/dev/null
 }
 
 # own_workload NCCL NAME: the reference workload with an NCCL, recorded by its profiler plugin.

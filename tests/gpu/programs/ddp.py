@@ -28,10 +28,10 @@ def parse():
     return parser.parse_args()
 
 
-def nccl_version():
-    """That of the library in use. `torch.cuda.nccl.version()` is that of PyTorch's build."""
+def nccl_version(library="libnccl.so.2"):
+    """The release of a library, by default of the one in use. `torch.cuda.nccl.version()` is that of PyTorch's build."""
     number = ctypes.c_int()
-    ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))
+    ctypes.CDLL(library).ncclGetVersion(ctypes.byref(number))
     return number.value // 10000, number.value // 100 % 100, number.value % 100
 
 

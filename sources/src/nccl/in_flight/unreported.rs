@@ -1,23 +1,21 @@
-//! Broadcasts of which NCCL reports the call only.
+//! Broadcasts for which NCCL reports only the call.
 //!
 //! ```text
 //!  thread   [group of calls                            ]
 //!             [broadcast]  [cuLaunchKernelEx]
 //! ```
 //!
-//! NCCL 2.29 and later carry out the broadcasts of a group together, and ask the profiler for none of their events but the call
-//! (`collTaskAppend` in enqueue.cc; `NCCL_ALLGATHERV_ENABLE=0` turns it off). The group of the call is then their launch: it has the
-//! calls of the driver inside it, so that the analysis finds their kernel.
+//! NCCL 2.29 and later combine the broadcasts of a group. They tell the profiler of the call of a broadcast, and of nothing else
+//! (`collTaskAppend` in enqueue.cc; `NCCL_ALLGATHERV_ENABLE=0` turns this off). Here the group of the calls stands for the launch. The
+//! driver calls that launch the kernels lie inside the group, so the analysis finds the kernels.
 //!
-//! The device counts this work. NCCL 2.31 does not count it on the host, and NCCL 2.29 and 2.30 do not if a communicator's broadcasts in
-//! a group have several roots (`ncclScheduleBcastTasksToPlan`). The stamps of later channels are then those of other operations.
+//! The device counts this work. NCCL 2.31 does not count it on the host. NCCL 2.29 and 2.30 do not count it if the broadcasts of a
+//! communicator in one group have several roots (`ncclScheduleBcastTasksToPlan`). Later channels then get the stamps of other operations.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 
 use super::{Call, InFlight, Origin};
 use crate::nccl::callbacks::Callbacks;
-use crate::nccl::names;
 use crate::nccl::operation::Launched;
 use crate::nccl::record::{CALLS_OF_BROADCASTS, COUNTS_ALL_WORK};
 
@@ -86,11 +84,9 @@ impl InFlight {
         let origin = Origin { comm: call.comm, parent: handle, step: call.step, alone: true };
         let mut op = self.new_operation(callbacks, origin, call.api.func, call.at_ns, 0);
         self.measure(callbacks, &mut op, handle, 0, 0);
-        op.root = names::has_root(&op.op).then_some(call.api.root);
+        op.root = Some(call.api.root);
         let comm = self.comms.entry(call.comm).or_default();
-        let is_counted = comm.info.created_ns > self.mask_changed_ns
-            && !self.missed_broadcasts
-            && !callbacks.missed_broadcasts.load(Ordering::Relaxed);
+        let is_counted = comm.info.created_ns > self.mask_changed_ns && !self.missed_broadcasts;
         op.seq = is_counted.then_some(comm.broadcasts);
         comm.broadcasts += 1;
         op.launch_row = row;
