@@ -220,10 +220,19 @@ fn check_comms(version: u8, rows: &[CommRow]) {
     }
 }
 
-/// A case in which NCCL 2.28 confuses the times of operations. Returns the all-reduces, of which no row may state a wrong time
-/// or look hung; the printed values; what the recorder says.
-fn confused(run: &Path, case: &str) -> (Vec<CollectiveRow>, BTreeMap<String, Vec<String>>, String) {
-    let output = command(run, 0, 2, &[case, "5"]).env("RANKSCOPE_NCCL_DETAIL", "channels").output().unwrap();
+/// All-reduces, printed values by name, and what the recorder says.
+type Confused = (Vec<CollectiveRow>, BTreeMap<String, Vec<String>>, String);
+
+/// A case in which NCCL confuses the times of operations, by the interface of a version. No all-reduce may have a wrong time or look
+/// hung.
+fn confused(run: &Path, case: &str, version: u8) -> Confused {
+    confused_with(run, case, version, ("RANKSCOPE_NCCL_DETAIL", "channels"))
+}
+
+/// The same with a variable.
+fn confused_with(run: &Path, case: &str, version: u8, (name, value): (&str, &str)) -> Confused {
+    let mut command = command(run, 0, 2, &[case, &version.to_string()]);
+    let output = command.env("RANKSCOPE_NCCL_DETAIL", "channels").env(name, value).output().unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{case}: {}\n{stdout}\n{stderr}", output.status);
     let mut values = BTreeMap::<String, Vec<String>>::new();
@@ -257,7 +266,7 @@ fn timed(rows: &[CollectiveRow]) -> usize {
 #[test]
 fn the_collectives_of_a_group_have_the_times_of_their_batch() {
     let run = run_directory(2);
-    let (reduces, values, said) = confused(run.path(), "batch");
+    let (reduces, values, said) = confused(run.path(), "batch", 5);
     assert_eq!((reduces.len(), timed(&reduces), values["stuck"][0].as_str(), &*said), (41, 41, "0", ""));
     let fused: Vec<bool> = reduces.iter().map(|row| row.fused.unwrap()).collect();
     assert_eq!(fused, [vec![false], vec![true; 40]].concat());
@@ -269,7 +278,7 @@ fn the_collectives_of_a_group_have_the_times_of_their_batch() {
 #[test]
 fn times_after_a_send_to_oneself_are_suspect_and_it_does_not_look_hung() {
     let run = run_directory(2);
-    let (reduces, values, _) = confused(run.path(), "self_send");
+    let (reduces, values, _) = confused(run.path(), "self_send", 5);
     assert_eq!((reduces.len(), timed(&reduces), values["stuck"][0].as_str()), (11, 1, "0"));
     let pairs = rows::<CollectiveRow>(run.path(), 0).into_iter().filter(|row| row.peer.is_some());
     assert!(pairs.clone().count() == 20 && pairs.into_iter().all(|row| &*row.state == "unreported"));
@@ -281,13 +290,28 @@ fn times_after_a_send_to_oneself_are_suspect_and_it_does_not_look_hung() {
 /// Without CUPTI, the call is the first sign of a capture, and NCCL has read its mask by then.
 #[test]
 fn from_the_first_captured_call_on_nccl_reports_no_channels() {
-    let run = run_directory(2);
-    let (reduces, values, said) = confused(run.path(), "graph");
-    println!("graph: {} all-reduces, {} with times, stuck {}", reduces.len(), timed(&reduces), values["stuck"][0]);
-    assert_eq!(timed(&reduces), 1, "the one before the capture");
-    assert!(said.contains("NCCL's channels are not recorded: a CUDA graph was captured"), "{said}");
-    let why: Vec<_> = rows::<CounterRow>(run.path(), 0).into_iter().filter_map(|row| row.why).collect();
-    assert!(why.iter().any(|why| why.starts_with("a CUDA graph was captured")), "{why:?}");
+    for version in [5, 7] {
+        let run = run_directory(2);
+        let (reduces, values, said) = confused(run.path(), "graph", version);
+        println!("graph: {} all-reduces, {} with times, stuck {}", reduces.len(), timed(&reduces), values["stuck"][0]);
+        assert_eq!(timed(&reduces), 1, "v{version}: the one before the capture");
+        assert!(said.contains("NCCL's channels are not recorded: a CUDA graph was captured"), "v{version}: {said}");
+        let why: Vec<_> = rows::<CounterRow>(run.path(), 0).into_iter().filter_map(|row| row.why).collect();
+        assert!(why.iter().any(|why| why.starts_with("a CUDA graph was captured")), "v{version}: {why:?}");
+    }
+}
+
+/// One all-reduce at first, and one after each group of broadcasts: of roots 1, 0, 1 and 1, 0 and 1, and 0.
+#[test]
+fn from_the_first_combined_broadcasts_on_nccl_reports_no_channels() {
+    for (version, combining, before) in [(6, "1", 4), (7, "1", 1), (7, "0", 6)] {
+        let run = run_directory(2);
+        let variable = ("NCCL_ALLGATHERV_ENABLE", combining);
+        let (reduces, values, said) = confused_with(run.path(), "broadcasts", version, variable);
+        assert_eq!((reduces.len(), timed(&reduces), &*values["stuck"][0]), (6, before, "0"), "v{version}");
+        let why = "NCCL's channels are not recorded: NCCL combined broadcasts";
+        assert_eq!(said.contains(why), combining == "1", "v{version}: {said}");
+    }
 }
 
 #[test]

@@ -18,8 +18,9 @@
 //! the batch, and are `fused`.
 //!
 //! **Counters.** NCCL finds the times of a channel by a counter of the device, which counts all work, and one of the host.
-//! The host misses work that the event mask excludes (NCCL 2.31), captured work, and sends to oneself (before 2.31). So the
-//! events of channels are asked for from the first communicator on, until a CUDA graph is captured, or never.
+//! The host misses work that the event mask excludes (NCCL 2.31), captured work and sends to oneself (before 2.31), and combined
+//! broadcasts (since 2.29). So the events of channels are asked for from the first communicator on, until a CUDA graph is captured or
+//! broadcasts are combined, or never. Operations that begin later have no channels.
 //!
 //! **Kernels.** Each launch is a row of `events`, `nccl:launch`, on the launching thread; `collectives.event_id` is its id.
 //! If CUPTI runs, the kernel carries the same id as `external_id`. The analysis thus finds the kernel of a collective.

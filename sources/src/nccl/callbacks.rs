@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use crossbeam_queue::ArrayQueue;
 use recorder::{Clock, Shared, lock};
@@ -29,6 +29,16 @@ impl Default for Limits {
     fn default() -> Self {
         Self { handles: 16_384, comms: 1024 }
     }
+}
+
+/// What the program did, so that NCCL would confuse the times of channels, and could wait for them for ever at the end of a
+/// communicator.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Confusion {
+    /// It captured a CUDA graph.
+    Capture,
+    /// It called broadcasts that NCCL combines.
+    Broadcasts,
 }
 
 /// No communicator has decided which events of [`event_type::KERNEL`] NCCL is asked for. All bits, so that none is left
@@ -105,13 +115,14 @@ pub struct Callbacks {
     pub(crate) wanted: AtomicU64,
     /// Those of [`event_type::KERNEL`] that NCCL was asked for.
     kernel_events: AtomicU64,
+    /// Why NCCL is no longer asked for them.
+    given_up: OnceLock<Confusion>,
     /// Whether a second plugin may want other events.
     pub(crate) chained: AtomicBool,
     pub(crate) counts: Counts,
     /// A send or receive was not recorded, so that later ones have no sequence number.
     pub(crate) missed_p2p: AtomicBool,
-    /// The call of a broadcast was not recorded. If NCCL reports only calls of broadcasts, later broadcasts have no sequence number, and
-    /// later stamps may be those of other operations.
+    /// The call of a broadcast was not recorded. If NCCL reports only calls of broadcasts, later broadcasts have no sequence number.
     pub(crate) missed_broadcasts: AtomicBool,
     /// The name of broadcasts.
     broadcast: StringId,
@@ -139,6 +150,7 @@ impl Callbacks {
             closed: AtomicBool::new(false),
             wanted: AtomicU64::new(0),
             kernel_events: AtomicU64::new(UNDECIDED),
+            given_up: OnceLock::new(),
             chained: AtomicBool::new(false),
             counts: Counts::default(),
             missed_p2p: AtomicBool::new(false),
@@ -194,9 +206,19 @@ impl Callbacks {
         decided.map_or_else(|before| before, |_| kernel)
     }
 
-    /// Asks for no event of [`event_type::KERNEL`] any more. Returns whether it asked for some.
-    pub(crate) fn give_up_kernel_events(&self) -> bool {
-        !matches!(self.kernel_events.swap(0, Ordering::AcqRel), 0 | UNDECIDED)
+    /// Asks for no event of [`event_type::KERNEL`] any more. Those of operations that begin later are not recorded either, although NCCL
+    /// still reports them where the call was made before.
+    pub(crate) fn give_up_kernel_events(&self, why: Confusion) {
+        if !matches!(self.kernel_events(), None | Some(0)) {
+            // The first reason stays.
+            let _ = self.given_up.set(why);
+            self.kernel_events.store(0, Ordering::Release);
+        }
+    }
+
+    /// Why NCCL is no longer asked for events of [`event_type::KERNEL`].
+    pub(crate) fn given_up(&self) -> Option<Confusion> {
+        self.given_up.get().copied()
     }
 
     /// Those of [`event_type::KERNEL`] that NCCL was asked for; `None` before the first communicator.

@@ -1,7 +1,7 @@
 //! NCCL's profiler plugin interface, versions 3 to 7: the functions that NCCL calls, and the tables in which it finds them.
 //!
-//! Every function catches panics, takes no lock (except `init`, `finalize` and the first captured call), calls neither CUDA
-//! nor NCCL, and returns success. If the process cannot be recorded, the recorder itself reports that.
+//! Every function catches panics, takes no lock (except `init`, `finalize`, and the call after which NCCL is asked for no channels), calls
+//! neither CUDA nor NCCL, and returns success. If the process cannot be recorded, the recorder itself reports that.
 
 mod chain;
 mod fuzz;
@@ -18,11 +18,13 @@ use recorder::{lock, report};
 use self::chain::Chain;
 pub use self::fuzz::check_any_calls;
 use self::layout::Descriptor;
-use super::callbacks::{CHILDREN, Callbacks, CommInfo};
+use super::callbacks::{CHILDREN, Callbacks, CommInfo, Confusion};
 use super::record::{CALLS_OF_BROADCASTS, COUNTS_ALL_WORK, Event, Launch, event_type, state};
 
 /// `ncclSuccess`.
 const SUCCESS: c_int = 0;
+/// With 0, NCCL 2.29 and later does not combine broadcasts (enqueue.cc: `ncclParamAllgathervEnable`).
+const COMBINING: &str = "NCCL_ALLGATHERV_ENABLE";
 
 /// The process that NCCL has loaded the plugin into.
 pub trait Process {
@@ -103,12 +105,14 @@ struct MaskAt(*mut c_int);
 // SAFETY: the pointer is only used as an atomic, under the lock below, while NCCL is loaded.
 unsafe impl Send for MaskAt {}
 
-/// Locked by `init`, `finalize`, the worker and the first capture of a CUDA graph, never by another event.
+/// Locked by `init`, `finalize`, the worker and the event after which NCCL is asked for no channels, never by another event.
 static MASK: Mutex<Option<MaskAt>> = Mutex::new(None);
 /// A CUDA graph was captured in this process.
 static CAPTURED: AtomicBool = AtomicBool::new(false);
 /// The version of the interface that NCCL uses; 0 before its first communicator.
 static VERSION_IN_USE: AtomicU8 = AtomicU8::new(0);
+/// Whether NCCL combines broadcasts.
+static COMBINES: AtomicBool = AtomicBool::new(false);
 
 fn mask() -> MutexGuard<'static, Option<MaskAt>> {
     lock(&MASK)
@@ -135,23 +139,31 @@ fn atomic_mask(mask: &Option<MaskAt>) -> Option<&AtomicI32> {
     Some(unsafe { AtomicI32::from_ptr(at) })
 }
 
-/// Whether a CUDA graph was captured in this process.
-pub(crate) fn is_captured() -> bool {
-    CAPTURED.load(Ordering::Relaxed)
-}
-
 /// Call it before the program captures a CUDA graph. NCCL 2.26 to 2.30 counts captured work on the device at every launch
 /// of the graph, but not on the host: its times would belong to other operations, and the proxy thread could wait for ever
-/// at the end of a communicator. So NCCL is asked for no times of channels from here on.
+/// at the end of a communicator. With NCCL 2.31 and later, combined broadcasts have this effect (see `in_flight::unreported`), and a graph
+/// keeps its channels after them. So NCCL is asked for no times of channels from here on.
 pub fn capture_begins(callbacks: Option<&Callbacks>) {
     CAPTURED.store(true, Ordering::SeqCst);
-    let Some(callbacks) = callbacks else { return };
-    let mask = mask();
-    // Before its first communicator, NCCL was asked for nothing yet.
-    let confuses = (1..COUNTS_ALL_WORK).contains(&VERSION_IN_USE.load(Ordering::Relaxed));
-    if confuses && callbacks.give_up_kernel_events() {
-        atomic_mask(&mask).map(|mask| mask.fetch_and(!(event_type::KERNEL as c_int), Ordering::Relaxed));
+    if let Some(callbacks) = callbacks
+        && confuses_captures()
+    {
+        give_up_channels(callbacks, Confusion::Capture);
     }
+}
+
+/// Whether NCCL can confuse times after a capture. Before its first communicator it was asked for nothing yet.
+fn confuses_captures() -> bool {
+    let version = VERSION_IN_USE.load(Ordering::Relaxed);
+    version != 0 && (version < COUNTS_ALL_WORK || COMBINES.load(Ordering::Relaxed))
+}
+
+/// Asks NCCL for no times of channels from here on.
+fn give_up_channels(callbacks: &Callbacks, why: Confusion) {
+    let mask = mask();
+    // Other threads do not wait for the lock once `kernel_events` is 0, so NCCL's mask changes first.
+    atomic_mask(&mask).map(|mask| mask.fetch_and(!(event_type::KERNEL as c_int), Ordering::Release));
+    callbacks.give_up_kernel_events(why);
 }
 
 /// Runs the body of a callback. NCCL always receives success.
@@ -182,8 +194,11 @@ fn begin<P: Process>(
     let started = catch_unwind(AssertUnwindSafe(|| {
         // Set the mask to 0 only if nothing is recorded: all communicators share it, and others may be running.
         let Some(callbacks) = P::start() else { return answer(mask_at, 0) };
+        let combines =
+            info.version >= CALLS_OF_BROADCASTS && std::env::var_os(COMBINING).is_none_or(|value| value != "0");
+        // NCCL reads the variable once.
+        COMBINES.fetch_or(combines, Ordering::Relaxed);
         VERSION_IN_USE.store(info.version, Ordering::Relaxed);
-        let counts_all = info.version >= COUNTS_ALL_WORK;
         let comm = callbacks.open_comm(info);
         *mask() = Some(MaskAt(mask_at));
         if let Some(second) = chain::plugin(callbacks)
@@ -197,8 +212,8 @@ fn begin<P: Process>(
         let mask = mask();
         // Even while recording is inactive: these events cannot be asked for later.
         callbacks.ask_kernel_events(wanted | chain::mask() as u64);
-        if CAPTURED.load(Ordering::SeqCst) && !counts_all {
-            callbacks.give_up_kernel_events();
+        if CAPTURED.load(Ordering::SeqCst) && confuses_captures() {
+            callbacks.give_up_kernel_events(Confusion::Capture);
         }
         let is_active = P::reports_all() || callbacks.is_active();
         store_mask(&mask, if is_active { wanted } else { event_type::API }, callbacks);
@@ -285,6 +300,9 @@ unsafe extern "C" fn start<P: Process, const VERSION: u8>(
         if event.is_captured() && !CAPTURED.load(Ordering::Relaxed) {
             capture_begins(Some(callbacks));
         }
+        if callbacks.kernel_events() != Some(0) && combines_broadcasts(callbacks, VERSION, &event) {
+            give_up_channels(callbacks, Confusion::Broadcasts);
+        }
         let handle = callbacks.start(comm, kind, descriptor.parent(), event);
         if let Event::KernelLaunch(launch) = event {
             enter_launch(callbacks, handle, launch);
@@ -316,6 +334,27 @@ const KEPT: u64 = event_type::COLL
 thread_local! {
     /// The launch whose id this thread has pushed to CUPTI. It needs no destructor: the library may be closed.
     static LAUNCH: Cell<u64> = const { Cell::new(0) };
+}
+
+thread_local! {
+    /// The root of the last broadcast in the group of calls that this thread makes.
+    static ROOT: Cell<Option<i32>> = const { Cell::new(None) };
+}
+
+/// Whether NCCL combines the broadcast that is called, so that its counters of the device and of the host differ from here on (see
+/// `in_flight::unreported`). Broadcasts of two communicators in a group count as those of one.
+fn combines_broadcasts(callbacks: &Callbacks, version: u8, event: &Event) -> bool {
+    match event {
+        Event::GroupApi(_) => {
+            ROOT.set(None);
+            false
+        }
+        Event::CollApi(api) if COMBINES.load(Ordering::Relaxed) && callbacks.is_broadcast(api.func) => {
+            let before = ROOT.replace(Some(api.root));
+            version >= COUNTS_ALL_WORK || before.is_some_and(|root| root != api.root)
+        }
+        _ => false,
+    }
 }
 
 /// Kernels that this thread launches from now on carry the id of the launch's row, if CUPTI runs. Only this id reliably

@@ -238,8 +238,6 @@ impl InFlight {
         let Origin { comm, parent, step, .. } = origin;
         match event {
             Event::CollApi(api) | Event::P2pApi(api) => {
-                let found = self.comms.entry(comm).or_default();
-                found.confuses_stamps |= api.captured && found.info.version < COUNTS_ALL_WORK;
                 let call = Call { at_ns, comm, step, group: parent, api, alone: origin.alone, has_operation: false };
                 self.calls.insert(handle, call);
                 if matches!(event, Event::CollApi(_)) {
@@ -329,8 +327,8 @@ impl InFlight {
             channels: Vec::new(),
             proxies: Vec::new(),
             copy_engine: None,
-            // For a graph, the mask at its capture counts.
-            only_enqueued: call.filter(|call| call.api.captured).map_or(alone, |call| call.alone),
+            // For a graph, the mask at its capture counts, too.
+            only_enqueued: alone || call.is_some_and(|call| call.api.captured && call.alone),
             batch: launch.map(|launch| launch.row as u64).filter(|row| *row != 0).or(group),
             fused: false,
             last_ns: at_ns,
@@ -406,7 +404,6 @@ impl InFlight {
         let before = comm.last_on_channel.get(&channel).filter(|last| op.peer.is_none() && gpu_ns < last.gpu_end_ns);
         let fused_with = before.filter(|last| last.batch.is_some() && last.batch == op.batch).map(|last| last.op);
         let overlaps = before.is_some() && fused_with.is_none();
-        comm.confuses_stamps |= self.missed_broadcasts && comm.info.version >= COUNTS_ALL_WORK;
         let suspect =
             gpu_ns != 0 && (comm.confuses_stamps || overlaps || !comm.takes_start(gpu_ns, at_ns, op.launch_ns));
         op.last_ns = at_ns;

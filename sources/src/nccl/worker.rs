@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use recorder::{CollectiveDetail, NameId, Recorder, SourceBatch, lock, report};
 use trace::{CounterRow, Row};
 
-use super::callbacks::{Callbacks, Limits};
+use super::callbacks::{Callbacks, Confusion, Limits};
 use super::ffi;
 use super::in_flight::InFlight;
 use super::record::{event_mask, event_type};
@@ -215,12 +215,16 @@ impl Worker {
             return;
         }
         self.says_no_channels = true;
-        let why = match ffi::is_captured() {
-            true => {
-                "a CUDA graph was captured, and NCCL before 2.31 assigns times of channels to wrong operations then; \
-                 times of NCCL's kernels come from CUPTI alone"
+        let why = match self.callbacks.given_up() {
+            Some(Confusion::Capture) => {
+                "a CUDA graph was captured, and NCCL can assign times of channels to wrong operations then; times of NCCL's kernels \
+                 come from CUPTI alone (NCCL_ALLGATHERV_ENABLE=0 keeps channels with NCCL 2.31 and later)"
             }
-            false => "the recording of channels can only begin with the program: start it with --nccl-detail channels",
+            Some(Confusion::Broadcasts) => {
+                "NCCL combined broadcasts, and assigns times of channels to wrong operations after them; times of NCCL's kernels come \
+                 from CUPTI alone (NCCL_ALLGATHERV_ENABLE=0 turns the combining off)"
+            }
+            None => "the recording of channels can only begin with the program: start it with --nccl-detail channels",
         };
         report(format_args!("NCCL's channels are not recorded: {why}"));
         let (rank, source, why) = (self.rank, "nccl:channels".into(), Some(why.into()));

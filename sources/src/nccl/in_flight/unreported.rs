@@ -10,14 +10,17 @@
 //! driver calls that launch the kernels lie inside the group, so the analysis finds the kernels.
 //!
 //! The device counts this work. NCCL 2.31 does not count it on the host. NCCL 2.29 and 2.30 do not count it if the broadcasts of a
-//! communicator in one group have several roots (`ncclScheduleBcastTasksToPlan`). Later channels then get the stamps of other operations.
+//! communicator in one group have several roots (`ncclScheduleBcastTasksToPlan`). The device usually writes no stamps for it. Channels
+//! of later operations would get the stamps of others, and NCCL's proxy thread would wait for a slot that is written 64 operations
+//! later or, at the end of a communicator, never. So NCCL is asked for no channels from the first such call on. Calls that were
+//! made before, in the same group or into a CUDA graph, keep theirs.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use super::{Call, InFlight, Origin};
 use crate::nccl::callbacks::Callbacks;
 use crate::nccl::operation::Launched;
-use crate::nccl::record::{CALLS_OF_BROADCASTS, COUNTS_ALL_WORK};
+use crate::nccl::record::CALLS_OF_BROADCASTS;
 
 /// A group of calls.
 #[derive(Debug)]
@@ -61,17 +64,10 @@ impl InFlight {
             .filter_map(|handle| Some((handle, *self.calls.get(handle)?)))
             .filter(|(_, call)| !call.has_operation)
             .collect();
-        let mut roots: BTreeMap<u64, (i32, i32)> = BTreeMap::new();
-        for (_, Call { comm, api, .. }) in &calls {
-            let (first, last) = roots.entry(*comm).or_insert((api.root, api.root));
-            (*first, *last) = ((*first).min(api.root), (*last).max(api.root));
-        }
+        let comms: BTreeSet<u64> = calls.iter().map(|(_, call)| call.comm).collect();
         // Of several communicators, it is unknown which kernel is whose.
-        let row = Some(launch.row).filter(|row| *row != 0 && roots.len() == 1);
+        let row = Some(launch.row).filter(|row| *row != 0 && comms.len() == 1);
         for (handle, call) in &calls {
-            let several_roots = roots.get(&call.comm).is_some_and(|(first, last)| first != last);
-            let comm = self.comms.entry(call.comm).or_default();
-            comm.confuses_stamps |= several_roots || comm.info.version >= COUNTS_ALL_WORK;
             if !call.api.captured {
                 self.unreported_broadcast(callbacks, *handle, *call, row);
             }
