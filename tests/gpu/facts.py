@@ -220,6 +220,15 @@ def alltoall(claim, run):
         yield claim, result, f"{len(own)} unreported, {len(stuck)} without an end; {said}"
 
 
+def broadcasts(claim, run):
+    rows = operations(run)
+    stuck = [row for row in rows if row["state"] not in ("done", "unreported")]
+    found = sum(row["op"] == "broadcast" for row in rows)
+    # The program calls 60 on each of two ranks.
+    for _, result, said in case(claim, run, found == 120 and not stuck):
+        yield claim, result, f"{found} of 120 broadcasts, {len(stuck)} operations without an end; {said}"
+
+
 def graph(claim, run):
     stuck = [row for row in operations(run) if row["state"] not in ("done", "unreported")]
     for _, result, said in case(claim, run, not stuck):
@@ -281,7 +290,7 @@ def kernel_counts(claim, run, directory):
     yield claim, verdict(right), f"{statistics.median(own)} kernels a step; torch.profiler: {statistics.median(theirs):.1f}"
 
 
-COMMANDS = {f.__name__: f for f in (windows, exits, channels, group, alltoall, graph, release, switched, delays, kernel_counts)}
+COMMANDS = {f.__name__: f for f in (windows, exits, channels, group, alltoall, broadcasts, graph, release, switched, delays, kernel_counts)}
 
 
 def main(usage, commands):

@@ -88,13 +88,13 @@ ddp() {
     torchrun "$seconds" "$name" env ${PRELOAD:+LD_PRELOAD="$PRELOAD"} "${RECORDED[@]}" "${PROGRAM[@]}" --out "$RESULTS/$name.ddp" "$@"
 }
 
-# nccl_case SECONDS NAME CASE RECORDED?: a case of programs/nccl_cases.py; its result in NAME.case.json.
+# nccl_case SECONDS NAME CASE RECORDED?: a case of programs/nccl_cases.py, with the NCCL of PRELOAD; its result in NAME.case.json.
 nccl_case() {
     rm -rf "${RESULTS:?}/$2" "$RESULTS/$2.case.json"
     RECORDED=()
     [ -z "$4" ] || recorded --out "$RESULTS/$2"
     program nccl_cases.py
-    torchrun "$1" "$2" "${RECORDED[@]}" "${PROGRAM[@]}" "$3" "$RESULTS/$2.case.json"
+    torchrun "$1" "$2" env ${PRELOAD:+LD_PRELOAD="$PRELOAD"} "${RECORDED[@]}" "${PROGRAM[@]}" "$3" "$RESULTS/$2.case.json"
 }
 
 last_line() { grep -a . "$RESULTS/$1.log" | tail -n 1 | cut -c1-200; }

@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # Other releases of NCCL and CUPTI than those of PyTorch.
 
-# Every NCCL of NCCL_LIBRARIES carries the reference workload and, if PyTorch has all its functions there, a DistributedDataParallel.
+# Every NCCL of NCCL_LIBRARIES carries the reference workload and, if PyTorch has all its functions there, a DistributedDataParallel
+# and broadcasts, after which a release that confuses its times could hang.
 # Without CUPTI, a line says so and NCCL is recorded alone.
 part_nccl_versions() {
     local nccl index=0 version
@@ -17,14 +18,24 @@ part_nccl_versions() {
             facts nccl_releases release "$RESULTS/nccl$index" "$RESULTS/nccl$index.json" "$RESULTS/nccl$index.log" "$version"
         if ! LD_PRELOAD=$nccl "$PYTHON" -c 'import torch' 2>/dev/null; then
             row ddp skipped "PyTorch does not start with NCCL $version"
-        elif PRELOAD=$nccl ddp 100 "ddp_nccl$index" recorded; then
-            ddp_of "ddp_nccl$index"
-        else
-            failed ddp "ddp_nccl$index"
+            continue
         fi
+        if PRELOAD=$nccl ddp 100 "ddp_nccl$index" recorded; then ddp_of "ddp_nccl$index"; else failed ddp "ddp_nccl$index"; fi
+        broadcasts_of "$nccl" "broadcasts_nccl$index"
     done
     lacks_torch ddp && return
     if RANKSCOPE_CUPTI=/nonexistent ddp 100 ddp_no_cupti recorded; then ddp_of ddp_no_cupti; else failed ddp ddp_no_cupti; fi
+}
+
+# broadcasts_of NCCL NAME: broadcasts and all-reduces.
+broadcasts_of() {
+    if ! PRELOAD=$1 nccl_case 60 "$2" broadcasts recorded; then
+        failed nccl_releases "$2"
+    elif [ -n "$STANDIN" ]; then
+        row nccl_releases skipped "the stand-in plays plain all-reduces only"
+    elif analyze nccl_releases "$2"; then
+        facts nccl_releases broadcasts "$RESULTS/$2"
+    fi
 }
 
 # version_of NCCL: prints the release of a library.

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Collectives whose events NCCL reports in ways of their own; started by torchrun with two ranks.
 
-    nccl_cases.py group|alltoall|graph|bandwidth|hang RESULT.json
+    nccl_cases.py group|alltoall|broadcasts|graph|bandwidth|hang RESULT.json
 
 group      four all-reduces at once: one launch
 alltoall   all-to-all, which has a send to oneself, and all-reduces between
+broadcasts broadcasts of one root and of several roots in a group, which NCCL 2.29 and later combines, and all-reduces between
 graph      a CUDA graph of three all-reduces, with an all-reduce without a graph between its launches
 bandwidth  all-reduces of three sizes, with their bus bandwidth by CUDA's events and the formula of nccl-tests
 hang       rank 1 does not call the all-reduce of step 20
@@ -36,6 +37,16 @@ def alltoall(arrays):
     for index in range(50):
         dist.all_to_all_single(target, source)
         dist.all_reduce(arrays[index % len(arrays)])
+        torch.cuda.synchronize()
+
+
+def broadcasts(arrays):
+    for roots in 10 * [[0], [1], [0, 1], [1, 1]]:
+        with dist._coalescing_manager(async_ops=False, device=arrays[0].device):
+            for root, array in zip(roots, arrays, strict=False):
+                dist.broadcast(array, root)
+        for array in arrays:
+            dist.all_reduce(array)
         torch.cuda.synchronize()
 
 
@@ -86,7 +97,7 @@ def hang(arrays):
         torch.cuda.synchronize()
 
 
-CASES = {case.__name__: case for case in (group, alltoall, graph, bandwidth, hang)}
+CASES = {case.__name__: case for case in (group, alltoall, broadcasts, graph, bandwidth, hang)}
 
 
 def main():
