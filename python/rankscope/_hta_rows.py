@@ -35,39 +35,53 @@ class Rows:
         #: The trace's file and process; empty and −1 if unknown.
         self.file = ""
         self.pid = -1
-        #: The time from which the others count.
         # The row of the profiler itself spans the trace, and HTA drops it.
-        counted = rows["ts"][~(rows["kind"].eq("other") & rows["name"].str.startswith("PyTorch Profiler"))]
+        is_profiler = rows["kind"].eq("other") & rows["name"].str.startswith("PyTorch Profiler")
+        counted = rows["ts"][~is_profiler]
+        #: The time from which the others count.
         self.base_ns = int(counted.min()) if len(counted) else 0
-        rows = rows.assign(ts=rows["ts"] - self.base_ns, end=rows["end"] - self.base_ns)
-        is_host = rows["device_id"].lt(0) & rows["stream"].lt(0)
-        is_marker = is_host & rows["name"].str.match(_STEP)
-        markers = rows[is_marker]
+        rows["ts"], rows["end"] = rows["ts"] - self.base_ns, rows["end"] - self.base_ns
+        self._rows = rows
+        self._on_host = np.asarray(rows["device_id"].lt(0) & rows["stream"].lt(0))
+        markers = rows[self._on_host & rows["name"].str.match(_STEP)]
         self.steps: list[int] = sorted({int(number) for number in markers["name"].str.extract(_STEP, expand=False)})
+        #: Which rows are in the window; None if all are.
+        self._kept: npt.NDArray[np.bool_] | None = None
         if len(self.steps) > 1 and (strict or not include_last):
             end = int(rows["ts"].max()) + 1 if include_last else int(markers["ts"].max())
-            rows = _until(rows, is_host, end, strict)
-        self.all = rows
+            self._kept = _until(rows, self._on_host, end, strict)
+
+    def _where(self, wanted: npt.NDArray[np.bool_]) -> pd.DataFrame:
+        """The wanted rows of the window."""
+        return self._rows[wanted if self._kept is None else wanted & self._kept]
+
+    def _of_kinds(self, *kinds: str) -> npt.NDArray[np.bool_]:
+        return np.asarray(self._rows["kind"].isin(kinds))
+
+    @cached_property
+    def all(self) -> pd.DataFrame:
+        """The rows of the window."""
+        return self._rows if self._kept is None else self._rows[self._kept]
 
     @cached_property
     def host(self) -> pd.DataFrame:
         """Rows of the host."""
-        return self.all[self.all["device_id"].lt(0) & self.all["stream"].lt(0)]
+        return self._where(self._on_host)
 
     @cached_property
     def device(self) -> pd.DataFrame:
         """Rows of streams: kernels, copies, fills and synchronisations."""
-        return self.all[self.all["kind"].isin((*_WORK, "cuda_sync")) & self.all["stream"].ge(0)]
+        return self._where(self._of_kinds(*_WORK, "cuda_sync") & self._rows["stream"].ge(0).to_numpy())
 
     @cached_property
     def work(self) -> pd.DataFrame:
         """Kernels, copies and fills of streams."""
-        return self.all[self.all["kind"].isin(_WORK) & self.all["stream"].ge(0)]
+        return self.device[self.device["kind"].isin(_WORK)]
 
     @cached_property
     def annotations(self) -> pd.DataFrame:
         """Annotations on the GPU."""
-        return self.all[self.all["kind"] == "gpu_user_annotation"]
+        return self._where(self._of_kinds("gpu_user_annotation"))
 
     def is_type(self, rows: pd.DataFrame, name: str) -> pd.Series[bool]:
         """Which rows are of a type: `COMPUTATION`, `COMMUNICATION` or `MEMORY`."""
@@ -80,19 +94,27 @@ class Rows:
         moves = rows["kind"].isin(_WORK[1:]) & ~communicates
         return {"COMMUNICATION": communicates, "COMPUTATION": computes & ~moves, "MEMORY": moves}[name]
 
+    def _with_correlation(self) -> npt.NDArray[np.bool_]:
+        """Which rows of the host have a correlation."""
+        return np.asarray(self._on_host & self._rows["correlation"].ge(0))
+
     @cached_property
-    def _calls(self) -> pd.DataFrame:
-        """Calls that may launch work."""
-        host = self.host[self.host["correlation"].ge(0)]
-        is_call = host["name"].isin(_HTA_LAUNCHES) if self.strict else host["kind"].isin(_LAUNCHING)
-        return host[is_call]
+    def launch_starts(self) -> pd.Series[int]:
+        """When the row of the host with a correlation begins."""
+        return self._where(self._with_correlation()).drop_duplicates("correlation").set_index("correlation")["ts"]
+
+    @cached_property
+    def _launched(self) -> pd.DataFrame:
+        is_call = self._rows["name"].isin(_HTA_LAUNCHES).to_numpy() if self.strict else self._of_kinds(*_LAUNCHING)
+        calls = self._where(self._with_correlation() & is_call)
+        return calls.merge(self.work, on="correlation", suffixes=("_host", "_device")).rename(
+            columns={"stream_device": "stream", "device_id_device": "device_id", "name_device": "name"}
+        )
 
     def launched(self, with_memory: bool) -> pd.DataFrame:
         """Pieces of work with the calls that launched them."""
-        work = self.work if with_memory else self.work[self.work["kind"].eq("kernel")]
-        return self._calls.merge(work, on="correlation", suffixes=("_host", "_device")).rename(
-            columns={"stream_device": "stream", "device_id_device": "device_id", "name_device": "name"}
-        )
+        launched = self._launched
+        return launched if with_memory else launched[launched["kind_device"].eq("kernel")].reset_index(drop=True)
 
     @cached_property
     def queue_points(self) -> pd.DataFrame:
@@ -101,15 +123,18 @@ class Rows:
         launched = self.launched(True)
         # A piece of work that began before its launch, by the trace's clocks, never waits.
         began = launched["ts_device"] if self.strict else launched["ts_device"].clip(lower=launched["ts_host"])
-        kept = launched[["stream", "device_id", "id_host", "id_device"]]
-        points = pd.concat([kept.assign(at=at, change=change) for at, change in ((launched["ts_host"], 1), (began, -1))])
-        points = points.sort_values(["stream", "at", "change"], ascending=[True, True, False], kind="stable")
+        at = np.concatenate((launched["ts_host"].to_numpy(), began.to_numpy()))
+        change = np.repeat((1, -1), len(launched))
+        twice = {name: np.tile(launched[name].to_numpy(), 2) for name in ("stream", "device_id", "id_host", "id_device")}
+        order = np.lexsort((-change, at, twice["stream"]))
+        points = pd.DataFrame({name: column[order] for name, column in (twice | {"at": at, "change": change}).items()})
         return points.assign(queue_length=points.groupby("stream")["change"].cumsum())
 
     @cached_property
     def by_id(self) -> pd.DataFrame:
         """Rows of the host by their ids."""
-        return self.host.drop_duplicates("id").set_index("id")
+        # −1 stands for a missing row.
+        return self.host[self.host["id"].ne(-1)].drop_duplicates("id").set_index("id")
 
     @cached_property
     def depths(self) -> pd.Series[int]:
@@ -171,9 +196,9 @@ class Recorded:
 
 
 def _frame(rows: Table) -> pd.DataFrame:
-    """Rows by time. Texts are categories, so that there are few to look at."""
+    """Rows by time; the numbers are those of Arrow, without a copy. Texts are categories, so that there are few to look at."""
     table = rows.to_arrow()
-    numbers = {
+    columns = {
         "ts": "ts_ns",
         "dur": "dur_ns",
         "id": "id",
@@ -183,19 +208,20 @@ def _frame(rows: Table) -> pd.DataFrame:
         "device_id": "device_id",
         "stream": "stream_id",
         "correlation": "correlation_id",
+        "bandwidth_gbs": "bandwidth_gbs",
+        "is_comm": "is_comm",
     }
     found = {name: table[name].to_pandas() for name in ("kind", "name")}
-    found |= {name: table[column].fill_null(-1).to_numpy().astype("int64") for name, column in numbers.items()}
+    found |= {name: table[column].to_numpy() for name, column in columns.items()}
     found["end"] = found["ts"] + found["dur"]
-    found["bandwidth_gbs"] = table["bandwidth_gbs"].fill_null(float("nan")).to_numpy()
-    found["is_comm"] = table["is_comm"].to_numpy()
     return pd.DataFrame(found, copy=False)
 
 
-def _until(rows: pd.DataFrame, is_host: pd.Series[bool], end: int, strict: bool) -> pd.DataFrame:
-    """The rows before a time: of the host by their start, of a device by that of their launch."""
+def _until(
+    rows: pd.DataFrame, on_host: npt.NDArray[np.bool_], end: int, strict: bool
+) -> npt.NDArray[np.bool_]:
+    """Which rows are before a time: of the host by their start, of a device by that of their launch."""
     correlation, starts = rows["correlation"].to_numpy(), rows["ts"].to_numpy() < end
-    on_host = is_host.to_numpy()
     launches = on_host & (correlation >= 0)
     is_kept = np.isin(correlation, correlation[launches & starts])
     if strict:
@@ -203,7 +229,7 @@ def _until(rows: pd.DataFrame, is_host: pd.Series[bool], end: int, strict: bool)
     else:
         is_later = np.isin(correlation, correlation[launches & ~starts]) & ~is_kept
         is_kept |= starts & ~is_later
-    return rows[np.where(on_host, starts, is_kept)]
+    return np.where(on_host, starts, is_kept)
 
 
 def microseconds(ns: pd.Series[Any]) -> pd.Series[Any]:

@@ -256,21 +256,21 @@ class TraceAnalysis:
                 if streams and stream not in streams:
                     continue
                 gaps = _gaps(work.sort_values("ts", kind="stable"), rows, consecutive_kernel_delay)
-                sums = gaps.groupby("idle_category")["gap"].sum()
+                sums = gaps.groupby("idle_category", observed=True)["gap"].sum()
                 all_gaps = sums.sum()
                 for category in sorted(sums.index):
                     share = round(sums[category] / all_gaps, 2) if all_gaps else float("nan")
                     totals.append((rank, stream, category, sums[category], share))
-                stats = (gaps.assign(gap=gaps["gap"] / 1000).groupby("idle_category")["gap"]).describe().reset_index()
-                intervals.append(stats.assign(rank=rank, stream=stream))
+                if show_idle_interval_stats:
+                    of_category = gaps.assign(gap=gaps["gap"] / 1000).groupby("idle_category", observed=True)["gap"]
+                    stats = of_category.describe().reset_index().astype({"idle_category": str})
+                    intervals.append(stats.assign(rank=rank, stream=stream))
         columns = ["rank", "stream", "idle_category", "idle_time", "idle_time_ratio"]
         frame = pd.DataFrame(totals, columns=columns)
         frame["idle_time"] = microseconds(frame["idle_time"])
         if visualize:
             plots.idle(frame, "idle_time_ratio" if visualize_pctg else "idle_time")
-        if not show_idle_interval_stats or not intervals:
-            return frame, None
-        return frame, pd.concat(intervals, ignore_index=True)
+        return frame, pd.concat(intervals, ignore_index=True) if intervals else None
 
     # --- Launches, queues, copies -------------------------------------------------------------------------------------
 
@@ -314,16 +314,15 @@ class TraceAnalysis:
 
     def get_queue_length_summary(self, ranks: list[int] | None = None) -> pd.DataFrame | None:
         """Statistics of the queue lengths of each stream."""
-        return self.get_queue_length_summary_from_time_series(self.get_queue_length_time_series(ranks))
+        points = {rank: self._of(rank).queue_points for rank in ranks or [0]}
+        return self.get_queue_length_summary_from_time_series({rank: found for rank, found in points.items() if len(found)})
 
     def get_queue_length_summary_from_time_series(
         self, queue_length_dict: dict[int, pd.DataFrame]
     ) -> pd.DataFrame | None:
         """Statistics of the queue lengths of each stream, of the result of `get_queue_length_time_series`."""
-        parts = [series.assign(rank=rank) for rank, series in queue_length_dict.items()]
-        if not parts:
-            return None
-        return pd.concat(parts)[["rank", "stream", "queue_length"]].groupby(["rank", "stream"]).describe()
+        parts = [series[["stream", "queue_length"]].assign(rank=rank) for rank, series in queue_length_dict.items()]
+        return pd.concat(parts).groupby(["rank", "stream"]).describe() if parts else None
 
     def get_time_spent_blocked_on_full_queue(
         self,
@@ -573,12 +572,11 @@ def _together(stats: pd.DataFrame) -> pd.DataFrame:
 def _gaps(work: pd.DataFrame, rows: Rows, delay_us: int) -> pd.DataFrame:
     """The gaps between the pieces of work of a stream, and why the stream idles."""
     before = work.end.shift(1)
-    launches = rows.host.drop_duplicates("correlation").set_index("correlation").ts
-    launched = work.correlation.where(work.correlation >= 0).map(launches)
+    launched = work.correlation.where(work.correlation >= 0).map(rows.launch_starts)
     gap = work.ts - before
     waits_for_host = launched > before
     waits_for_kernel = ~waits_for_host & (gap < delay_us * 1000)
-    category = np.select([waits_for_host, waits_for_kernel], _IDLE[:2], _IDLE[2])
+    category = pd.Categorical.from_codes(np.select([waits_for_host, waits_for_kernel], (0, 1), 2), _IDLE)
     return pd.DataFrame({"gap": gap, "idle_category": category})
 
 

@@ -47,7 +47,8 @@ impl NativeRecorded {
         let recorded = Arc::clone(&self.recorded);
         let (batch, info, omissions) = run(py, None, move |_| {
             let data = recorded.load(rank)?;
-            Ok((batch_of(&data), data.outline.info, data.omissions))
+            let (info, omissions) = (data.outline.info.clone(), data.omissions.clone());
+            Ok((batch_of(data), info, omissions))
         })?;
         let batch = batch.map_err(|error| arrow(&error))?;
         let mut table = EventRow::table();
@@ -59,32 +60,41 @@ impl NativeRecorded {
     }
 }
 
-fn batch_of(data: &RankData) -> Result<RecordBatch, ArrowError> {
-    let events = &data.events;
-    let known = |values: &[i64]| -> ArrayRef {
-        Arc::new(values.iter().map(|value| Some(*value).filter(|value| *value != NONE)).collect::<Int64Array>())
+/// The value of a missing number, as HTA has it.
+const MISSING: i64 = -1;
+
+/// The columns of a rank, whose numbers are never null, so that NumPy takes them without a copy.
+fn batch_of(data: RankData) -> Result<RecordBatch, ArrowError> {
+    let events = data.events;
+    let all = |values: Vec<i64>| -> ArrayRef { Arc::new(Int64Array::from(values)) };
+    let known = |mut values: Vec<i64>| {
+        values.iter_mut().filter(|value| **value == NONE).for_each(|value| *value = MISSING);
+        all(values)
     };
-    let all = |values: &[i64]| -> ArrayRef { Arc::new(Int64Array::from_iter_values(values.iter().copied())) };
     let kinds = events.kind.iter().map(|kind| *kind as i32);
     let names = events.name.iter().map(|name| *name as i32);
-    let step = events.step.iter().map(|step| Some(*step).filter(|step| *step != NO_STEP));
-    let parent = events.parent.iter().map(|parent| events.id.get(*parent as usize).copied());
+    let step = events.step.iter().map(|step| if *step == NO_STEP { MISSING } else { i64::from(*step) });
+    let parent = events.parent.iter().map(|parent| events.id.get(*parent as usize).copied().unwrap_or(MISSING));
     let rates: HashMap<i64, f64> = data.copy_rates.iter().map(|rate| (rate.id, rate.bandwidth_gbs)).collect();
-    let rates: Float64Array = events.id.iter().map(|id| rates.get(id).copied()).collect();
+    let rate = |(kind, id): (&Kind, &i64)| match kind {
+        Kind::GpuMemcpy | Kind::GpuMemset => rates.get(id).copied().unwrap_or(f64::NAN),
+        _ => f64::NAN,
+    };
+    let rates = events.kind.iter().zip(&events.id).map(rate);
     RecordBatch::try_from_iter([
         ("kind", texts(kinds, Kind::ALL.iter().map(|kind| kind.as_str()))?),
         ("name", texts(names, data.names.iter().map(|name| &**name))?),
-        ("ts_ns", all(&events.ts_ns)),
-        ("dur_ns", all(&events.dur_ns)),
-        ("id", all(&events.id)),
-        ("step", Arc::new(step.collect::<Int32Array>())),
-        ("thread_id", known(&events.thread)),
-        ("device_id", known(&events.device)),
-        ("stream_id", known(&events.stream)),
-        ("correlation_id", known(&events.correlation)),
-        ("parent_id", Arc::new(parent.collect::<Int64Array>())),
-        ("is_comm", Arc::new(BooleanArray::from(events.is_comm.clone()))),
-        ("bandwidth_gbs", Arc::new(rates)),
+        ("step", all(step.collect())),
+        ("parent_id", all(parent.collect())),
+        ("bandwidth_gbs", Arc::new(Float64Array::from_iter_values(rates)) as ArrayRef),
+        ("is_comm", Arc::new(BooleanArray::from(events.is_comm))),
+        ("ts_ns", all(events.ts_ns)),
+        ("dur_ns", all(events.dur_ns)),
+        ("id", all(events.id)),
+        ("thread_id", known(events.thread)),
+        ("device_id", known(events.device)),
+        ("stream_id", known(events.stream)),
+        ("correlation_id", known(events.correlation)),
     ])
 }
 
