@@ -7,12 +7,12 @@
             train(batch)
             prof.step()
 
-Each rank writes its windows into the same run, in another process, so that the training goes on. The ranks compare their clocks
-over the network when they meet, between windows and at the end. `rankscope ctl start` and `trigger="slow"` open a window on all ranks
-at the same step. While a rank is stalled, the dump of torch's Flight Recorder is in the run, so that `rankscope hang RUN` names the
-ranks that hold up a job that hangs or was killed. Importing this module turns the Flight Recorder on for process groups that begin
-later, unless TORCH_FR_BUFFER_SIZE or TORCH_NCCL_TRACE_BUFFER_SIZE say otherwise. No error of the recording reaches the training: it is a `rankscope.RankscopeWarning`, and the run lists what it
-lacks.
+Each rank writes its windows into the same run, in another process, so that the training goes on. The ranks compare their clocks over
+the network when they meet, between windows and at the end. `rankscope ctl start` and `trigger="slow"` open a window on all ranks at
+the same step. While a rank is stalled, the dump of torch's Flight Recorder is in the run, so that `rankscope hang RUN` names the ranks
+that hold up a job that hangs or was killed. Importing this module turns the Flight Recorder on for process groups that begin later,
+unless TORCH_FR_BUFFER_SIZE or TORCH_NCCL_TRACE_BUFFER_SIZE say otherwise. No error of the recording reaches the training: it is a
+`rankscope.RankscopeWarning`, and the run lists what it lacks.
 """
 
 from __future__ import annotations
