@@ -236,6 +236,15 @@ def test_sequences_are_htas(dlrm8, tmp_path):
         dlrm8.get_frequent_cuda_kernel_sequences("aten::linear", str(tmp_path / "none"))
 
 
+def test_a_row_whose_id_stands_for_none_has_no_rows_inside(dlrm8):
+    rows = dlrm8._recorded.rows(0, False, False)
+    ids = rows._rows["id"]
+    rows._rows = rows._rows.assign(id=ids.where(ids.ne(ids[rows._on_host].iloc[0]), -1))
+    assert -1 in rows.host["id"].to_numpy()
+    assert rows.depths.index.min() >= 0
+    assert rows.depths.max() > 0
+
+
 def test_counters_are_added(dlrm8, tmp_path):
     shutil.copytree(DATA / "kineto" / EXACT, tmp_path / EXACT)
     copy = TraceAnalysis(trace_dir=str(tmp_path / EXACT), include_last_profiler_step=True)
