@@ -11,8 +11,8 @@ use arrow_array::{
 };
 use arrow_schema::ArrowError;
 use pyo3::prelude::{PyResult, Python, pyclass, pymethods};
-use trace::rank::{NO_STEP, NONE, RankData};
-use trace::{EventRow, Kind, Row};
+use trace::rank::{CopyRate, Events, NO_STEP, NONE};
+use trace::{EventRow, Kind, Row, Text};
 
 use crate::errors::json;
 use crate::tables::{NativeTable, arrow};
@@ -47,8 +47,7 @@ impl NativeRecorded {
         let recorded = Arc::clone(&self.recorded);
         let (batch, info, omissions) = run(py, None, move |_| {
             let data = recorded.load(rank)?;
-            let (info, omissions) = (data.outline.info.clone(), data.omissions.clone());
-            Ok((batch_of(data), info, omissions))
+            Ok((batch_of(data.events, &data.names, &data.copy_rates), data.outline.info, data.omissions))
         })?;
         let batch = batch.map_err(|error| arrow(&error))?;
         let mut table = EventRow::table();
@@ -64,18 +63,17 @@ impl NativeRecorded {
 const MISSING: i64 = -1;
 
 /// The columns of a rank, whose numbers are never null, so that NumPy takes them without a copy.
-fn batch_of(data: RankData) -> Result<RecordBatch, ArrowError> {
-    let events = data.events;
+fn batch_of(events: Events, names: &[Text], rates: &[CopyRate]) -> Result<RecordBatch, ArrowError> {
     let all = |values: Vec<i64>| -> ArrayRef { Arc::new(Int64Array::from(values)) };
     let known = |mut values: Vec<i64>| {
         values.iter_mut().filter(|value| **value == NONE).for_each(|value| *value = MISSING);
         all(values)
     };
     let kinds = events.kind.iter().map(|kind| *kind as i32);
-    let names = events.name.iter().map(|name| *name as i32);
+    let of_names = events.name.iter().map(|name| *name as i32);
     let step = events.step.iter().map(|step| if *step == NO_STEP { MISSING } else { i64::from(*step) });
     let parent = events.parent.iter().map(|parent| events.id.get(*parent as usize).copied().unwrap_or(MISSING));
-    let rates: HashMap<i64, f64> = data.copy_rates.iter().map(|rate| (rate.id, rate.bandwidth_gbs)).collect();
+    let rates: HashMap<i64, f64> = rates.iter().map(|rate| (rate.id, rate.bandwidth_gbs)).collect();
     let rate = |(kind, id): (&Kind, &i64)| match kind {
         Kind::GpuMemcpy | Kind::GpuMemset => rates.get(id).copied().unwrap_or(f64::NAN),
         _ => f64::NAN,
@@ -83,7 +81,7 @@ fn batch_of(data: RankData) -> Result<RecordBatch, ArrowError> {
     let rates = events.kind.iter().zip(&events.id).map(rate);
     RecordBatch::try_from_iter([
         ("kind", texts(kinds, Kind::ALL.iter().map(|kind| kind.as_str()))?),
-        ("name", texts(names, data.names.iter().map(|name| &**name))?),
+        ("name", texts(of_names, names.iter().map(|name| &**name))?),
         ("step", all(step.collect())),
         ("parent_id", all(parent.collect())),
         ("bandwidth_gbs", Arc::new(Float64Array::from_iter_values(rates)) as ArrayRef),

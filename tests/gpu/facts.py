@@ -4,7 +4,7 @@
     facts.py CLAIM windows RUN N          rows of the device in each of N windows, and their launches
     facts.py CLAIM exits WORD N RUN …     every run has N kernels whose name contains WORD
     facts.py CLAIM channels RUN           NCCL's times of channels beside CUPTI's kernels
-    facts.py CLAIM group|alltoall|graph RUN   collectives of nccl_cases.py
+    facts.py CLAIM group|alltoall|broadcasts|graph RUN   collectives of nccl_cases.py
     facts.py CLAIM release RUN ANALYSIS LOG VERSION   collectives with the times of their kernels, under an NCCL
     facts.py CLAIM switched RUN           a run that was recorded in part
     facts.py CLAIM delays RUN RANK MS     the kernels of --inject slow

@@ -31,8 +31,8 @@ impl Default for Limits {
     }
 }
 
-/// What the program did, so that NCCL would confuse the times of channels, and could wait for them for ever at the end of a
-/// communicator.
+/// What the program did. From then on NCCL can confuse the times of channels. At the end of a communicator NCCL can also wait for them
+/// for ever.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Confusion {
     /// It captured a CUDA graph.
@@ -268,7 +268,7 @@ impl Callbacks {
         if event_type == event_type::P2P && !(recorded && handle != 0) {
             self.missed_p2p.store(true, Ordering::Relaxed);
         }
-        if matches!(event, Event::CollApi(api) if api.func == self.broadcast) && !(recorded && handle != 0) {
+        if matches!(event, Event::CollApi(api) if self.is_broadcast(api.func)) && !(recorded && handle != 0) {
             self.missed_broadcasts.store(true, Ordering::Relaxed);
         }
         handle
