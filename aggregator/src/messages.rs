@@ -10,8 +10,12 @@ use mpi::environment::Universe;
 use mpi::point_to_point::{Destination, MatchedReceiveVec, Source};
 use mpi::topology::{Communicator, SimpleCommunicator};
 
-/// The shortest and the longest sleep of a process that waits. MPI's own waiting takes a whole core.
-const SLEEPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
+/// The shortest sleep of a process that waits. MPI's own waiting takes a whole core.
+const SHORTEST: Duration = Duration::from_micros(50);
+/// The longest sleep of a process that waits for a message.
+const LONGEST: Duration = Duration::from_millis(1);
+/// The longest sleep of a process whose message is taken. Where MPI copies a long message in pieces, a test sends the next ones.
+const LONGEST_OF_SENDER: Duration = Duration::from_micros(100);
 
 /// The processes of an MPI job. Its drop waits for all of them.
 struct Job {
@@ -47,18 +51,33 @@ impl Messages for Job {
     }
 
     fn send(&self, to: u32, bytes: &[u8]) {
-        self.world.process_at_rank(to.cast_signed()).send(bytes);
+        let process = self.world.process_at_rank(to.cast_signed());
+        mpi::request::scope(|scope| {
+            let mut sent = Some(process.immediate_send(scope, bytes));
+            wait_for(LONGEST_OF_SENDER, || match sent.take()?.test() {
+                Ok(_) => Some(()),
+                Err(request) => {
+                    sent = Some(request);
+                    None
+                }
+            });
+        });
     }
 
     fn receive(&self, from: u32) -> Vec<u8> {
         let process = self.world.process_at_rank(from.cast_signed());
-        let [mut sleep, longest] = SLEEPS;
-        loop {
-            if let Some(message) = process.immediate_matched_probe() {
-                return message.matched_receive_vec::<u8>().0;
-            }
-            std::thread::sleep(sleep);
-            sleep = (2 * sleep).min(longest);
+        wait_for(LONGEST, || process.immediate_matched_probe()).matched_receive_vec::<u8>().0
+    }
+}
+
+/// Asks until there is an answer, and sleeps between.
+fn wait_for<T>(longest: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
+    let mut sleep = SHORTEST;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
         }
+        std::thread::sleep(sleep);
+        sleep = (2 * sleep).min(longest);
     }
 }
