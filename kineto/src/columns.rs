@@ -5,6 +5,7 @@ pub(crate) mod batch;
 mod by_text;
 pub(crate) mod event;
 pub(crate) mod header;
+mod order;
 mod piece;
 pub(crate) mod rows;
 pub(crate) mod stream;

@@ -6,7 +6,6 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use trace::Text;
 use trace::name_rules::NameClass;
-use trace::rank::flops::count_once;
 use trace::rank::{CopyRate, Events, FlopsType, KernelUse, Kind, NO_PARENT, NO_STEP, NONE};
 use trace::time_limits::{MAX_LENGTH_NS, longest_ns, plausible_starts};
 
@@ -15,6 +14,8 @@ use crate::bytes::text;
 use crate::columns::args::Template;
 use crate::columns::batch::{Allocation, Columns, FlowEnd, Interner, Scratch, Tally, widen};
 use crate::columns::event::is_device_row;
+use crate::columns::order::{MIN_ROWS, Places, order_rows, rows_in};
+
 /// Traces before 2024 hold whole µs. Start and length are rounded down separately, so a child may seem to end
 /// up to 1 µs after its parent.
 const WHOLE_US_SLACK_NS: i64 = 1000;
@@ -97,7 +98,6 @@ pub(crate) fn rows_from_pieces(
         || (threads(events, &track_ids, &tracks.pairs), communication(events, names)),
     );
     (rows.events.parent, rows.events.thread, rows.events.is_comm) = (parent, thread, is_comm);
-    count_once(&mut rows.events, &rows.names);
     renumber_sparse_columns(&order, &mut rows);
     rows
 }
@@ -255,66 +255,6 @@ impl TrackColumn {
     }
 }
 
-fn rows_in(pieces: &[(u32, Columns)]) -> usize {
-    pieces.iter().map(|(_, p)| p.len()).sum()
-}
-
-/// The order in which rows are kept: by start, then longest first, then as in the file.
-fn order_rows(pieces: &[(u32, Columns)]) -> Vec<u32> {
-    let total = rows_in(pieces);
-    let starts = || pieces.iter().flat_map(|(_, p)| p.ts_ns.iter().copied());
-    let (Some(first_ns), Some(last_ns)) = (starts().min(), starts().max()) else { return Vec::new() };
-    let row_bits = usize::BITS - total.leading_zeros();
-    let span_bits = u64::BITS - last_ns.abs_diff(first_ns).leading_zeros();
-    if row_bits + span_bits > u64::BITS {
-        return order_any_rows(pieces);
-    }
-    // Start and row number share one integer, which takes a third of the memory and sorts several times as fast.
-    let mut keys: Vec<u64> = Vec::with_capacity(total);
-    keys.extend(starts().enumerate().map(|(row, ts_ns)| ts_ns.abs_diff(first_ns) << row_bits | row as u64));
-    sort_runs(&mut keys);
-    let row_of = |key: &u64| (key & ((1 << row_bits) - 1)) as u32;
-    let mut order: Vec<u32> = keys.iter().map(row_of).collect();
-    let places = Places::of(pieces);
-    let dur_ns = |row: u32| {
-        let (piece, at) = places.find(row);
-        pieces[piece].1.dur_ns[at]
-    };
-    let mut from = 0;
-    for tied in keys.chunk_by(|a, b| a >> row_bits == b >> row_bits) {
-        let rows = &mut order[from..from + tied.len()];
-        if rows.len() > 1 {
-            rows.sort_by_cached_key(|row| std::cmp::Reverse(dur_ns(*row)));
-        }
-        from += tied.len();
-    }
-    order
-}
-
-/// Finds the rows of the file in its pieces.
-struct Places {
-    /// The number of the first row of each piece.
-    firsts: Vec<usize>,
-}
-
-impl Places {
-    fn of(pieces: &[(u32, Columns)]) -> Self {
-        let mut next = 0;
-        let first = |(_, piece): &(u32, Columns)| {
-            let first = next;
-            next += piece.len();
-            first
-        };
-        Self { firsts: pieces.iter().map(first).collect() }
-    }
-
-    /// The piece of a row, and its place there.
-    fn find(&self, row: u32) -> (usize, usize) {
-        let piece = self.firsts.partition_point(|first| *first <= row as usize) - 1;
-        (piece, row as usize - self.firsts[piece])
-    }
-}
-
 /// Leaves out rows and allocations of impossible times. Rows far from the others lie at the ends of the sorted rows, so
 /// this reads only a few rows, and all of them only where their lengths sum to too much.
 fn drop_impossible(order: &mut Vec<u32>, pieces: &[(u32, Columns)], base_ns: i64, rows: &mut Rows) {
@@ -341,28 +281,6 @@ fn drop_impossible(order: &mut Vec<u32>, pieces: &[(u32, Columns)], base_ns: i64
     rows.tally.bad_memory += (before - rows.allocations.len()) as u64;
 }
 
-/// Sorts keys that consist of sorted runs. The rows of a trace do, because each thread and stream writes its own in
-/// order.
-fn sort_runs(keys: &mut [u64]) {
-    let parts = rayon::current_num_threads().clamp(1, MAX_SORT_PARTS);
-    let part = keys.len().div_ceil(parts).max(MIN_ROWS);
-    keys.par_chunks_mut(part).for_each(<[u64]>::sort);
-    // The parts are sorted runs now. The standard library's stable sort finds and merges them.
-    keys.sort();
-}
-
-/// As [`order_rows`], for times too far apart to share an integer with a row number.
-fn order_any_rows(pieces: &[(u32, Columns)]) -> Vec<u32> {
-    let mut keys: Vec<(i64, i64, u32)> = Vec::with_capacity(rows_in(pieces));
-    for (_, piece) in pieces {
-        for (ts, dur) in piece.ts_ns.iter().zip(&piece.dur_ns) {
-            keys.push((*ts, -*dur, keys.len() as u32));
-        }
-    }
-    keys.par_sort_unstable();
-    keys.into_iter().map(|(_, _, row)| row).collect()
-}
-
 /// Processes of host rows, and how many rows each has.
 fn host_pids(pieces: &[(u32, Columns)], maps: &BTreeMap<u32, IdMap>) -> BTreeMap<i64, u64> {
     let mut pids = BTreeMap::new();
@@ -380,11 +298,6 @@ fn host_pids(pieces: &[(u32, Columns)], maps: &BTreeMap<u32, IdMap>) -> BTreeMap
     pids
 }
 
-/// Rows in one task of a thread.
-const MIN_ROWS: usize = 1 << 14;
-/// Parts that are sorted in parallel. One thread merges them.
-const MAX_SORT_PARTS: usize = 8;
-
 /// Joins one column of all pieces in the final order. `flat` is scratch memory that is used again.
 fn column<T: Copy + Send + Sync, U: Send>(
     parts: Vec<Vec<T>>,
@@ -395,7 +308,26 @@ fn column<T: Copy + Send + Sync, U: Send>(
     flat.clear();
     flat.reserve_exact(order.len());
     parts.into_iter().for_each(|part| flat.extend_from_slice(&part));
-    order.par_iter().with_min_len(MIN_ROWS).map(|row| convert(flat[*row as usize])).collect()
+    in_order(order, |row| convert(flat[row]))
+}
+
+/// Joins one column that only few rows of the pieces have in the final order. A row is found by its place, because to search a map
+/// for each row takes longer than to join all other columns.
+fn sparse_column(parts: Vec<(usize, Vec<(u32, i64)>)>, order: &[u32]) -> Vec<i64> {
+    if parts.iter().all(|(_, values)| values.is_empty()) {
+        return vec![NONE; order.len()];
+    }
+    let mut flat = vec![NONE; parts.iter().map(|(rows, _)| rows).sum()];
+    let mut first = 0;
+    for (rows, values) in parts {
+        values.into_iter().for_each(|(row, value)| flat[first + row as usize] = value);
+        first += rows;
+    }
+    in_order(order, |row| flat[row])
+}
+
+fn in_order<U: Send>(order: &[u32], value: impl Fn(usize) -> U + Sync) -> Vec<U> {
+    order.par_iter().with_min_len(MIN_ROWS).map(|row| value(*row as usize)).collect()
 }
 
 fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, events: &mut Events) {
@@ -403,35 +335,24 @@ fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, ev
         ($column:ident) => {
             pieces.iter_mut().map(|(_, p)| std::mem::take(&mut p.$column)).collect()
         };
+        (sparse $column:ident) => {
+            pieces.iter_mut().map(|(_, p)| (p.len(), std::mem::take(&mut p.$column))).collect()
+        };
     }
-    let mut bytes: FxHashMap<u32, i64> = FxHashMap::default();
-    let mut flops: FxHashMap<u32, i64> = FxHashMap::default();
-    let mut first = 0u32;
-    for (_, piece) in &mut pieces {
-        bytes.extend(piece.bytes.drain(..).map(|(row, bytes)| (first + row, bytes)));
-        flops.extend(piece.flops.drain(..).map(|(row, flops)| (first + row, flops)));
-        first += piece.len() as u32;
-    }
+    let (bytes, flops) = (take!(sparse bytes), take!(sparse flops));
     let (ts_ns, dur_ns, correlation, external) = (take!(ts_ns), take!(dur_ns), take!(correlation), take!(external));
     let (device, stream, name, kind) = (take!(device), take!(stream), take!(name), take!(kind));
     let Events { ts_ns: to_ts, dur_ns: to_dur, correlation: to_correlation, external: to_external, .. } = events;
     let Events { device: to_device, stream: to_stream, name: to_name, kind: to_kind, id: to_id, .. } = events;
     let Events { step: to_step, flops: to_flops, bytes: to_bytes, .. } = events;
-    let moved = |(row, kind): (&u32, &Kind)| match kind {
-        Kind::GpuMemcpy | Kind::GpuMemset => bytes.get(row).copied().unwrap_or(NONE),
-        _ => NONE,
-    };
-    let computed = |(row, kind): (&u32, &Kind)| match kind {
-        Kind::CpuOp if !flops.is_empty() => flops.get(row).copied().unwrap_or(NONE),
-        _ => NONE,
-    };
     rayon::join(
         || {
             let flat = &mut Vec::new();
             *to_ts = column(ts_ns, flat, order, |ts: i64| ts.saturating_add(base_ns));
             *to_dur = column(dur_ns, flat, order, |dur| dur);
             *to_name = column(name, &mut Vec::new(), order, |name| name);
-            *to_id = order.iter().map(|row| i64::from(*row)).collect();
+            *to_kind = column(kind, &mut Vec::new(), order, |kind| kind);
+            *to_bytes = sparse_column(bytes, order);
             *to_step = vec![NO_STEP; order.len()];
         },
         || {
@@ -441,9 +362,8 @@ fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, ev
             let flat = &mut Vec::new();
             *to_device = column(device, flat, order, widen);
             *to_stream = column(stream, flat, order, widen);
-            *to_kind = column(kind, &mut Vec::new(), order, |kind| kind);
-            *to_bytes = order.iter().zip(to_kind.iter()).map(moved).collect();
-            *to_flops = order.iter().zip(to_kind.iter()).map(computed).collect();
+            *to_flops = sparse_column(flops, order);
+            *to_id = in_order(order, |row| row as i64);
         },
     );
 }
@@ -468,11 +388,20 @@ fn threads(events: &Events, tracks: &[u32], pairs: &[(i64, i64)]) -> Vec<i64> {
 ///      c ─             c in b, b and d in a
 /// ```
 fn parents(events: &Events, tracks: &[u32], slack_ns: i64) -> Vec<u32> {
+    // Half of the tracks on each of two threads.
+    let of_half = |odd: u32| parents_on(events, tracks, slack_ns, |track| track % 2 == odd);
+    let (mut parents, of_odd) = rayon::join(|| of_half(0), || of_half(1));
+    parents.iter_mut().zip(of_odd).for_each(|(parent, odd)| *parent = odd.min(*parent));
+    parents
+}
+
+/// The enclosing row of each host row on the wanted tracks, and [`NO_PARENT`], which is the largest number, for all others.
+fn parents_on(events: &Events, tracks: &[u32], slack_ns: i64, is_wanted: impl Fn(u32) -> bool) -> Vec<u32> {
     let count = tracks.iter().max().map_or(0, |most| *most as usize + 1);
     let mut open: Vec<Vec<u32>> = vec![Vec::new(); count];
     let mut parents = vec![NO_PARENT; tracks.len()];
     for row in 0..tracks.len() {
-        if is_device_row(events.kind[row]) {
+        if !is_wanted(tracks[row]) || is_device_row(events.kind[row]) {
             continue;
         }
         let stack = &mut open[tracks[row] as usize];

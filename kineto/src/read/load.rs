@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use trace::rank::flops::counted_once;
 use trace::rank::{BelowOperators, Collective, Details, Events, Launches, RankData, RankInfo, RankOutline};
 use trace::time_limits::{FAR, LONG};
 use trace::{CounterRow, MAX_TEXT_BYTES, OmissionKind, OmissionRow, Phase, StepRow, Text};
@@ -155,8 +156,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     let from = if recorded.is_some() { RankSource::DistributedInfo } else { file.rank_source };
     let mut rows = rows_from_pieces(pieces, scratches, header.base_ns);
     let mut report = Report { file: file.name.clone(), rank, omissions: Vec::new(), remarks: vec![from.remark(rank)] };
-    let (launches, Steps { rows: mut steps, left_out }) =
-        rayon::join(|| Launches::collect(&rows.events), || find_steps(&rows.events, &rows.names, rank));
+    let (launches, Steps { rows: mut steps, left_out }) = launches_and_steps(&mut rows, rank);
     if let Some(window) = file.window {
         number_steps(&mut steps, window, &rows.events, rank);
     }
@@ -216,6 +216,16 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
         ..RankData::default()
     };
     Loaded { data, extras, scalars: header.scalars, complete, used_device: None, memory_bytes }
+}
+
+/// The launches and steps of a rank. Beside them, the FLOPs of its rows become such that they can be summed.
+fn launches_and_steps(rows: &mut Rows, rank: i32) -> (Launches, Steps) {
+    let flops = std::mem::take(&mut rows.events.flops);
+    let Rows { events, names, .. } = &*rows;
+    let found = || rayon::join(|| Launches::collect(events), || find_steps(events, names, rank));
+    let (found, flops) = rayon::join(found, || counted_once(events, names, flops));
+    rows.events.flops = flops;
+    found
 }
 
 fn too_many_ranks() -> String {

@@ -195,8 +195,8 @@ pub fn profiler_flops(name: &str, inputs: &Inputs) -> Option<i64> {
     }
 }
 
-/// Removes the FLOPs of rows inside of rows that count, and of composite operators that contain such a row. What is left
-/// can be summed. This is what torch's `FlopCounterMode` sees, because it sees no call inside of a call that it counts.
+/// The FLOPs of the rows without those of rows inside of rows that count, and of composite operators that contain such a row.
+/// What is left can be summed. This is what torch's `FlopCounterMode` sees, because it sees no call inside of a call that it counts.
 ///
 /// ```text
 /// linear            ──────────────      composite, contains a count: none
@@ -205,33 +205,34 @@ pub fn profiler_flops(name: &str, inputs: &Inputs) -> Option<i64> {
 ///   matmul                           ──────────      inside: none
 ///     mm                              ────────       inside: none
 /// ```
-pub fn count_once(events: &mut Events, names: &[Text]) {
-    if events.flops.iter().all(|flops| *flops == NONE) {
-        return;
+pub fn counted_once(events: &Events, names: &[Text], mut flops: Vec<i64>) -> Vec<i64> {
+    if flops.iter().all(|flops| *flops == NONE) {
+        return flops;
     }
     let is_composite: Vec<bool> =
         names.iter().map(|name| formula(name.as_bytes()) == Some(Formula::Composite)).collect();
-    let composite = |events: &Events, row: usize| is_composite[events.name[row] as usize];
-    let counts = |events: &Events, row: usize| events.kind[row] == Kind::CpuOp && events.flops[row] != NONE;
+    let composite = |row: usize| is_composite[events.name[row] as usize];
+    let counts = |flops: &[i64], row: usize| events.kind[row] == Kind::CpuOp && flops[row] != NONE;
     let mut inside = vec![false; events.len()];
     // Rows are sorted by start, the longest first, so a parent comes before its children.
     for row in 0..events.len() {
         if let Some(parent) = enclosing(events, row) {
-            inside[row] = inside[parent] || (counts(events, parent) && !composite(events, parent));
+            inside[row] = inside[parent] || (counts(&flops, parent) && !composite(parent));
         }
-        if inside[row] && counts(events, row) {
-            events.flops[row] = NONE;
+        if inside[row] && counts(&flops, row) {
+            flops[row] = NONE;
         }
     }
     let mut contains = vec![false; events.len()];
     for row in (0..events.len()).rev() {
-        if contains[row] && counts(events, row) && composite(events, row) {
-            events.flops[row] = NONE;
+        if contains[row] && counts(&flops, row) && composite(row) {
+            flops[row] = NONE;
         }
         if let Some(parent) = enclosing(events, row) {
-            contains[parent] |= contains[row] || counts(events, row);
+            contains[parent] |= contains[row] || counts(&flops, row);
         }
     }
+    flops
 }
 
 pub(super) fn product(dims: &[i64]) -> Option<i64> {

@@ -156,16 +156,15 @@ fn insufficient_shapes_have_no_flops() {
 /// Rows as name, FLOPs and parent.
 fn counted(rows: &[(&str, i64, u32)]) -> Vec<i64> {
     let names: Vec<Text> = rows.iter().map(|(name, ..)| (*name).into()).collect();
-    let mut events = Events {
+    let flops = rows.iter().map(|(_, flops, _)| *flops).collect();
+    let events = Events {
         kind: vec![Kind::CpuOp; rows.len()],
         name: (0..rows.len() as u32).collect(),
         ts_ns: vec![0; rows.len()],
-        flops: rows.iter().map(|(_, flops, _)| *flops).collect(),
         parent: rows.iter().map(|(_, _, parent)| *parent).collect(),
         ..Events::default()
     };
-    count_once(&mut events, &names);
-    events.flops
+    counted_once(&events, &names, flops)
 }
 
 #[test]
