@@ -82,6 +82,8 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
         devices: data.devices,
         counters: data.counters,
     };
+    // A rank with a million allocations takes long to drop.
+    rayon::join(|| drop(data.memory), || drop(data.events));
     // Steps are selected last, because the neighbouring steps bound the selected ones.
     select_steps(&mut part, &scope);
     part

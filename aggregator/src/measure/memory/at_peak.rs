@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use trace::{MemoryAtPeakRow, MemoryCategory, MemoryRow, Text};
 
@@ -32,9 +33,9 @@ pub(super) fn rows(
     let known = alive.iter().fold(0_i64, |sum, block| sum.saturating_add(block.bytes));
     let (single, rest) = alive.split_at(alive.len().min(SINGLE_BLOCKS));
     let mut rows: Vec<MemoryAtPeakRow> = single.iter().map(|block| row_of(data, phases, block)).collect();
-    let mut sums: BTreeMap<(Text, Option<&Text>), MemoryAtPeakRow> = BTreeMap::new();
-    for block in rest {
-        let category = phases.category(block);
+    let categories: Vec<MemoryCategory> = rest.par_iter().map(|block| phases.category(block)).collect();
+    let mut sums: FxHashMap<(&str, Option<&Text>), MemoryAtPeakRow> = FxHashMap::default();
+    for (block, category) in rest.iter().zip(categories) {
         let operator = operator(&data.memory, block);
         let none = || MemoryAtPeakRow {
             blocks: Some(0),
@@ -42,11 +43,13 @@ pub(super) fn rows(
             operator: operator.cloned(),
             ..MemoryAtPeakRow::default()
         };
-        let sum = sums.entry((category.as_str().into(), operator)).or_insert_with(none);
+        let sum = sums.entry((category.as_str(), operator)).or_insert_with(none);
         sum.bytes = sum.bytes.saturating_add(block.bytes);
         sum.blocks = sum.blocks.map(|blocks| blocks + 1);
     }
-    rows.extend(sums.into_values());
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_unstable_by_key(|(key, _)| *key);
+    rows.extend(sums.into_iter().map(|(_, row)| row));
     rows.sort_by_key(|row| Reverse(row.bytes));
     let unknown = in_use.saturating_sub(known);
     if unknown != 0 {

@@ -61,23 +61,27 @@ impl<'a> Phases<'a> {
             }
             last = Some(ts_ns);
         }
-        let in_phase = innermost(events, &|row| phase(row).is_some());
         // Steps are no frames, because each has its own name.
         let is_frame = |row: usize| match events.kind[row] {
             Kind::PythonFunction => true,
             Kind::UserAnnotation => !is_step_name[events.name[row] as usize],
             _ => false,
         };
-        let in_frame = innermost(events, &is_frame);
         // Old traces have ranges, such as steps, as operators; the names of real ones have a namespace.
         let has_namespace: Vec<bool> = data.names.iter().map(|name| name.contains("::")).collect();
         let is_operator = |row: usize| events.kind[row] == Kind::CpuOp && has_namespace[events.name[row] as usize];
-        let mut in_operator = outermost(events, &is_operator);
-        for (row, operator) in in_operator.iter_mut().enumerate() {
-            *operator = if *operator == NO_PARENT && is_operator(row) { row as u32 } else { *operator };
-        }
+        let in_operator = || {
+            let mut in_operator = outermost(events, &is_operator);
+            for (row, operator) in in_operator.iter_mut().enumerate() {
+                *operator = if *operator == NO_PARENT && is_operator(row) { row as u32 } else { *operator };
+            }
+            in_operator
+        };
         let places = rows.iter().map(|row| (row.ts_ns, row.thread_id.unwrap_or(NONE)));
-        let around = innermost_at(events, places);
+        let ((in_phase, in_frame), (in_operator, around)) = rayon::join(
+            || (innermost(events, &|row| phase(row).is_some()), innermost(events, &is_frame)),
+            || (in_operator(), innermost_at(events, places)),
+        );
         Self { events, rows, around, phase_of_name, in_phase, in_frame, in_operator, outside, passes }
     }
 
