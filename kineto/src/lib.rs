@@ -49,7 +49,8 @@ pub use meaning::steps::{LEFT_OUT_MARKS, Steps, find_steps, steps_of_marks};
 pub use read::{
     FlightDumps, HEAD_BYTES, MemoryShare, OtherFormat, Parsed, Plan, PlanOptions, RankSource, TraceFile, Window,
     WindowChoice, check_any_blocks, file_name, flight_dumps, is_inspector, is_rocprof, is_sqlite, is_xplane, load,
-    load_detailed, load_windows, load_windows_detailed, other_format, parse_only, plan, rank_of_name,
+    load_detailed, load_windows, load_windows_detailed, load_windows_rows, other_format, parse_only, plan,
+    rank_of_name,
 };
 
 /// Whether a file with these first bytes is compressed with gzip or zstd.

@@ -11,12 +11,11 @@ import zipfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from rankscope._errors import RankscopeError, RankscopeWarning
 from rankscope._hta_graph import CPEdgeType, Graph, Wait, window_of
 from rankscope._hta_rows import Rows
 from rankscope._hta_trace import Trace, short_name
+from rankscope._numeric import pd
 
 #: The only version of files of graphs.
 _VERSION = 1
@@ -282,7 +281,7 @@ def _graph_of(trace: Trace, rows: Rows, wanted: Wanted, graph: Graph) -> CPGraph
     found.trace_df = all_rows[all_rows["index"].isin(ids)].copy()
     names = pd.Series(trace.symbols.sym_table, dtype=object)
     found.trace_df["s_name"] = found.trace_df["name"].map(names.map(short_name))
-    found.trace_df["is_comm"] = found.trace_df["index"].isin(rows.device["id"][rows.is_type(rows.device, "COMMUNICATION")])
+    found.trace_df["is_comm"] = found.trace_df["index"].isin(rows.of_type("COMMUNICATION")["id"])
     return found
 
 

@@ -8,13 +8,12 @@ import os
 import re
 from typing import Any
 
-import pandas as pd
-
 from rankscope._errors import RankscopeError
 from rankscope._hta_critical import CPEdge, CPGraph
 from rankscope._hta_graph import Wait
 from rankscope._hta_kernels import Sequences
 from rankscope._hta_rows import Rows
+from rankscope._numeric import pd
 
 #: The arguments of a row that waits for a CUDA event. They hold no objects.
 _WAIT = re.compile(rb'\{[^{}]*"wait_on_cuda_event_record_corr_id"[^{}]*\}')

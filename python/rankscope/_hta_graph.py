@@ -15,11 +15,9 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, NamedTuple
 
-import numpy as np
-import pandas as pd
-
 from rankscope._errors import RankscopeError
 from rankscope._hta_rows import Rows
+from rankscope._numeric import np, pd
 
 #: Calls whose length is a wait for the device.
 _BLOCKING = {
@@ -185,9 +183,10 @@ class Graph:
         # A synchronisation may overlap the work that it waits for.
         order = np.lexsort((self.device["id"], self.device["end"].where(is_sync, self.device["ts"])))
         queue = self._rows.queue_points
-        length = queue["queue_length"].to_numpy()
-        at_launch = dict(zip(queue["id_host"][queue["change"] > 0], length[queue["change"] > 0]))
-        at_start = dict(zip(queue["id_device"][queue["change"] < 0], length[queue["change"] < 0]))
+        at_launch, at_start = (
+            dict(zip(self._rows.launched(True)[name].to_numpy()[points["piece"]], points["queue_length"]))
+            for name, points in (("id_host", queue[queue["is_launch"]]), ("id_device", queue[~queue["is_launch"]]))
+        )
         #: The last node of each stream.
         last: dict[tuple[int, int], int] = {}
         #: For each piece of work the one that it is synchronised with.

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-import numpy as np
-import pandas as pd
-
 from rankscope._errors import RankscopeError
 from rankscope._hta_rows import Rows, microseconds
 from rankscope._hta_trace import short_name
+from rankscope._numeric import np, pd
 
 #: HTA's category of rows with counters.
 _RANGE = "cuda_profiler_range"

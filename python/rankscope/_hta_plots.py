@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
+from rankscope._numeric import pd
 
 
 def _express() -> Any | None:

@@ -8,12 +8,9 @@ import re
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import pandas as pd
-
 from rankscope import _rankscope
 from rankscope._errors import warn_of_losses
+from rankscope._numeric import import_pandas, np, npt, pd
 from rankscope._table import Table
 
 #: The kind of a copy or fill, at the beginning of its name.
@@ -24,54 +21,47 @@ _HTA_NO_COMPUTATION = re.compile(r"nccl|.*Memcpy|.*Memset|.*dma|.*Sync|Stream Wa
 _HTA_LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cudaMemcpyAsync", "cudaMemsetAsync")
 _WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHING = ("cuda_runtime", "cuda_driver")
-_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+#: The columns of a launch that belong to its call, and to its work.
+_OF_CALLS = {"correlation": "correlation"} | {name: f"{name}_host" for name in ("ts", "end", "dur", "id", "parent", "tid")}
+_OF_WORK = {name: name for name in ("correlation", "stream", "device_id", "name")} | {
+    name: f"{name}_device" for name in ("ts", "dur", "id", "kind")
+}
 
 
 class Rows:
     """The rows of a rank in HTA's window: up to the start of the last step of several, unless that is included."""
 
-    def __init__(self, rows: pd.DataFrame, include_last: bool, strict: bool) -> None:
+    def __init__(self, rows: pd.DataFrame, base_ns: int, steps: list[int], strict: bool) -> None:
         self.strict = strict
+        #: The rows of the window.
+        self.all = rows
+        #: The time from which `ts`, `end` and `launch` count.
+        self.base_ns = base_ns
+        #: The steps of the whole trace.
+        self.steps = steps
         #: The trace's file and process; empty and −1 if unknown.
         self.file = ""
         self.pid = -1
-        # The row of the profiler itself spans the trace, and HTA drops it.
-        is_profiler = rows["kind"].eq("other") & rows["name"].str.startswith("PyTorch Profiler")
-        counted = rows["ts"][~is_profiler]
-        #: The time from which the others count.
-        self.base_ns = int(counted.min()) if len(counted) else 0
-        rows["ts"], rows["end"] = rows["ts"] - self.base_ns, rows["end"] - self.base_ns
-        self._rows = rows
-        self._on_host = np.asarray(rows["device_id"].lt(0) & rows["stream"].lt(0))
-        markers = rows[self._on_host & rows["name"].str.match(_STEP)]
-        self.steps: list[int] = sorted({int(number) for number in markers["name"].str.extract(_STEP, expand=False)})
-        #: Which rows are in the window; None if all are.
-        self._kept: npt.NDArray[np.bool_] | None = None
-        if len(self.steps) > 1 and (strict or not include_last):
-            end = int(rows["ts"].max()) + 1 if include_last else int(markers["ts"].max())
-            self._kept = _until(rows, self._on_host, end, strict)
-
-    def _where(self, wanted: npt.NDArray[np.bool_]) -> pd.DataFrame:
-        """The wanted rows of the window."""
-        return self._rows[wanted if self._kept is None else wanted & self._kept]
+        self._of_types: dict[str, pd.DataFrame] = {}
+        self._busy: dict[str, npt.NDArray[np.int64]] = {}
 
     def _of_kinds(self, *kinds: str) -> npt.NDArray[np.bool_]:
-        return np.asarray(self._rows["kind"].isin(kinds))
+        kind = self.all["kind"].cat
+        return np.asarray(kind.categories.isin(kinds)[kind.codes])
 
     @cached_property
-    def all(self) -> pd.DataFrame:
-        """The rows of the window."""
-        return self._rows if self._kept is None else self._rows[self._kept]
+    def _on_host(self) -> npt.NDArray[np.bool_]:
+        return np.asarray(self.all["device_id"].lt(0) & self.all["stream"].lt(0))
 
     @cached_property
     def host(self) -> pd.DataFrame:
         """Rows of the host."""
-        return self._where(self._on_host)
+        return self.all[self._on_host]
 
     @cached_property
     def device(self) -> pd.DataFrame:
         """Rows of streams: kernels, copies, fills and synchronisations."""
-        return self._where(self._of_kinds(*_WORK, "cuda_sync") & self._rows["stream"].ge(0).to_numpy())
+        return self.all[self._of_kinds(*_WORK, "cuda_sync") & (self.all["stream"].to_numpy() >= 0)]
 
     @cached_property
     def work(self) -> pd.DataFrame:
@@ -81,10 +71,22 @@ class Rows:
     @cached_property
     def annotations(self) -> pd.DataFrame:
         """Annotations on the GPU."""
-        return self._where(self._of_kinds("gpu_user_annotation"))
+        return self.all[self._of_kinds("gpu_user_annotation")]
 
-    def is_type(self, rows: pd.DataFrame, name: str) -> pd.Series[bool]:
-        """Which rows are of a type: `COMPUTATION`, `COMMUNICATION` or `MEMORY`."""
+    def of_type(self, name: str) -> pd.DataFrame:
+        """The rows of streams of a type: `COMPUTATION`, `COMMUNICATION` or `MEMORY`."""
+        if name not in self._of_types:
+            self._of_types[name] = self.device[self._is_type(name)]
+        return self._of_types[name]
+
+    def busy(self, name: str) -> npt.NDArray[np.int64]:
+        """The union of the rows of streams of a type."""
+        if name not in self._busy:
+            self._busy[name] = union(self.of_type(name))
+        return self._busy[name]
+
+    def _is_type(self, name: str) -> pd.Series[bool]:
+        rows = self.device
         if self.strict:
             communicates = rows["name"].str.match(_HTA_COMMUNICATION)
             computes = ~rows["name"].str.match(_HTA_NO_COMPUTATION) & ~communicates
@@ -96,20 +98,13 @@ class Rows:
 
     def _with_correlation(self) -> npt.NDArray[np.bool_]:
         """Which rows of the host have a correlation."""
-        return np.asarray(self._on_host & self._rows["correlation"].ge(0))
-
-    @cached_property
-    def launch_starts(self) -> pd.Series[int]:
-        """When the row of the host with a correlation begins."""
-        return self._where(self._with_correlation()).drop_duplicates("correlation").set_index("correlation")["ts"]
+        return np.asarray(self._on_host & self.all["correlation"].ge(0))
 
     @cached_property
     def _launched(self) -> pd.DataFrame:
-        is_call = self._rows["name"].isin(_HTA_LAUNCHES).to_numpy() if self.strict else self._of_kinds(*_LAUNCHING)
-        calls = self._where(self._with_correlation() & is_call)
-        return calls.merge(self.work, on="correlation", suffixes=("_host", "_device")).rename(
-            columns={"stream_device": "stream", "device_id_device": "device_id", "name_device": "name"}
-        )
+        is_call = self.all["name"].isin(_HTA_LAUNCHES).to_numpy() if self.strict else self._of_kinds(*_LAUNCHING)
+        calls = self.all.loc[self._with_correlation() & is_call, list(_OF_CALLS)].rename(columns=_OF_CALLS)
+        return calls.merge(self.work[list(_OF_WORK)].rename(columns=_OF_WORK), on="correlation")
 
     def launched(self, with_memory: bool) -> pd.DataFrame:
         """Pieces of work with the calls that launched them."""
@@ -119,16 +114,19 @@ class Rows:
     @cached_property
     def queue_points(self) -> pd.DataFrame:
         """The points at which the queue of a stream changes, and its length then: a launch adds a piece of work, and the start
-        of the work takes it away."""
+        of the work takes it away. `piece` is the place of the work in `launched(True)`."""
         launched = self.launched(True)
         # A piece of work that began before its launch, by the trace's clocks, never waits.
         began = launched["ts_device"] if self.strict else launched["ts_device"].clip(lower=launched["ts_host"])
-        at = np.concatenate((launched["ts_host"].to_numpy(), began.to_numpy()))
-        change = np.repeat((1, -1), len(launched))
-        twice = {name: np.tile(launched[name].to_numpy(), 2) for name in ("stream", "device_id", "id_host", "id_device")}
-        order = np.lexsort((-change, at, twice["stream"]))
-        points = pd.DataFrame({name: column[order] for name, column in (twice | {"at": at, "change": change}).items()})
-        return points.assign(queue_length=points.groupby("stream")["change"].cumsum())
+        at, stream = np.concatenate((launched["ts_host"], began)), launched["stream"].to_numpy()
+        # Of the points at one time, the launches come first.
+        piece = np.lexsort((at, np.concatenate((stream, stream))))
+        at, is_launch = at[piece], piece < len(launched)
+        piece[~is_launch] -= len(launched)
+        # The changes of each stream sum to 0, so one sum over all streams is that of each.
+        change = np.where(is_launch, np.int8(1), np.int8(-1))
+        columns = {"at": at, "stream": stream[piece], "queue_length": np.cumsum(change, dtype=np.int64)}
+        return pd.DataFrame(columns | {"piece": piece, "is_launch": is_launch}, copy=False)
 
     @cached_property
     def by_id(self) -> pd.DataFrame:
@@ -188,9 +186,10 @@ class Recorded:
 
     def rows(self, rank: int, include_last: bool, strict: bool) -> Rows:
         """Reads the rows of a rank. A RankscopeWarning says that some are lost."""
-        rows, file, pid, omissions = self._native.rows(rank)
+        read = self._native.rows(rank, include_last, strict, beside=import_pandas)
+        rows, base_ns, steps, (file, pid), omissions = read
         warn_of_losses(json.loads(omissions), 4)
-        found = Rows(_frame(Table(rows)), include_last, strict)
+        found = Rows(_frame(Table(rows)), base_ns, steps, strict)
         found.file, found.pid = file, pid
         return found
 
@@ -203,6 +202,8 @@ def _frame(rows: Table) -> pd.DataFrame:
         "dur": "dur_ns",
         "id": "id",
         "parent": "parent_id",
+        "launch": "launch_ns",
+        "end": "end_ns",
         "step": "step",
         "tid": "thread_id",
         "device_id": "device_id",
@@ -213,23 +214,7 @@ def _frame(rows: Table) -> pd.DataFrame:
     }
     found = {name: table[name].to_pandas() for name in ("kind", "name")}
     found |= {name: table[column].to_numpy() for name, column in columns.items()}
-    found["end"] = found["ts"] + found["dur"]
     return pd.DataFrame(found, copy=False)
-
-
-def _until(
-    rows: pd.DataFrame, on_host: npt.NDArray[np.bool_], end: int, strict: bool
-) -> npt.NDArray[np.bool_]:
-    """Which rows are before a time: of the host by their start, of a device by that of their launch."""
-    correlation, starts = rows["correlation"].to_numpy(), rows["ts"].to_numpy() < end
-    launches = on_host & (correlation >= 0)
-    is_kept = np.isin(correlation, correlation[launches & starts])
-    if strict:
-        is_kept |= rows["kind"].eq("gpu_user_annotation").to_numpy()
-    else:
-        is_later = np.isin(correlation, correlation[launches & ~starts]) & ~is_kept
-        is_kept |= starts & ~is_later
-    return np.where(on_host, starts, is_kept)
 
 
 def microseconds(ns: pd.Series[Any]) -> pd.Series[Any]:
@@ -240,31 +225,29 @@ def microseconds(ns: pd.Series[Any]) -> pd.Series[Any]:
 
 
 def union(rows: pd.DataFrame) -> npt.NDArray[np.int64]:
-    """The union of the intervals of rows, as pairs of start and end."""
+    """The union of the intervals of rows, which are sorted by their start, as pairs of start and end."""
     if rows.empty:
         return np.empty((0, 2), dtype=np.int64)
-    order = np.argsort(rows["ts"].to_numpy(), kind="stable")
-    starts, ends = rows["ts"].to_numpy()[order], np.maximum.accumulate(rows["end"].to_numpy()[order])
+    starts, ends = rows["ts"].to_numpy(), np.maximum.accumulate(rows["end"].to_numpy())
     first = np.concatenate(([True], starts[1:] > ends[:-1]))
     last = np.concatenate((first[1:], [True]))
     return np.column_stack((starts[first], ends[last]))
 
 
-def union_length(rows: pd.DataFrame) -> int:
-    """The length of the union of the intervals of rows."""
-    pairs = union(rows)
+def total_length(pairs: npt.NDArray[np.int64]) -> int:
+    """The length of disjoint intervals, given as pairs of start and end."""
     return int((pairs[:, 1] - pairs[:, 0]).sum())
 
 
 def state_lengths(unions: list[npt.NDArray[np.int64]]) -> dict[int, int]:
     """For each set of unions (bit i: the i-th one) the time in which these and no others run."""
     times = np.concatenate([pairs.ravel(order="F") for pairs in unions])
-    bits = [np.repeat((1 << at, -(1 << at)), len(pairs)) for at, pairs in enumerate(unions)]
+    bits = [np.repeat(np.array((1 << at, -(1 << at)), dtype=np.int8), len(pairs)) for at, pairs in enumerate(unions)]
     order = np.argsort(times, kind="stable")
-    times, running = times[order], np.cumsum(np.concatenate(bits)[order])
+    times, running = times[order], np.cumsum(np.concatenate(bits)[order], dtype=np.int8)
     lengths = np.diff(times)
     found: dict[int, int] = {}
-    for state in np.unique(running[:-1]) if len(times) else ():
+    for state in np.flatnonzero(np.bincount(running[:-1])) if len(times) else ():
         if state > 0 and (length := int(lengths[running[:-1] == state].sum())) > 0:
             found[int(state)] = length
     return found

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
 from rankscope._errors import RankscopeError
 from rankscope._hta_rows import Rows
+from rankscope._numeric import pd
 
 #: Communication that takes less of a step than this says nothing, as in HTA.
 _LEAST_SHARE = 0.01

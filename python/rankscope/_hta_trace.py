@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import pandas as pd
-
 from rankscope._hta_rows import MEMORY_PREFIX, Rows, microseconds
+from rankscope._numeric import pd
 
 
 class SymbolTable:

@@ -31,9 +31,6 @@ from collections.abc import Callable, Iterable
 from enum import Flag, auto
 from functools import cached_property
 
-import numpy as np
-import pandas as pd
-
 from rankscope import _hta_critical as critical
 from rankscope import _hta_files as files
 from rankscope import _hta_kernels as kernels
@@ -42,8 +39,9 @@ from rankscope._analysis import Analysis, analyze
 from rankscope._errors import RankscopeError
 from rankscope._hta_critical import CPEdge, CPGraph, CPNode, restore_cpgraph
 from rankscope._hta_graph import CPEdgeType, Wait
-from rankscope._hta_rows import MEMORY_PREFIX, Recorded, Rows, microseconds, state_lengths, union, union_length
+from rankscope._hta_rows import MEMORY_PREFIX, Recorded, Rows, microseconds, state_lengths, total_length, union
 from rankscope._hta_trace import Trace
+from rankscope._numeric import np, pd
 
 __all__ = [
     "CUDA_SASS_INSTRUCTION_COUNTER_FLOPS",
@@ -134,8 +132,8 @@ class TraceAnalysis:
         if work.empty:
             raise RankscopeError(f"rank {rank} has no work on a GPU", None)
         whole = int(work.end.max() - work.ts.min())
-        idle = whole - union_length(work)
-        compute = union_length(work[rows.is_type(work, "COMPUTATION")])
+        idle = whole - total_length(union(work))
+        compute = total_length(rows.busy("COMPUTATION"))
         return rank, idle, compute, whole - compute - idle, whole
 
     def get_comm_comp_overlap(self, visualize: bool = True) -> pd.DataFrame:
@@ -148,9 +146,8 @@ class TraceAnalysis:
 
     def _overlap(self, rank: int) -> float:
         rows = self._of(rank)
-        communicating = union(rows.device[rows.is_type(rows.device, "COMMUNICATION")])
-        computing = union(rows.device[rows.is_type(rows.device, "COMPUTATION")])
-        total = sum(end - start for start, end in communicating)
+        communicating, computing = rows.busy("COMMUNICATION"), rows.busy("COMPUTATION")
+        total = total_length(communicating)
         both = state_lengths([communicating, computing]).get(3, 0)
         return round(100 * both / total, 2) if total else float("nan")
 
@@ -185,11 +182,10 @@ class TraceAnalysis:
         lengths, of_names = [], []
         for rank in self._ranks:
             rows = self._of(rank)
-            of_type = [rows.device[rows.is_type(rows.device, name)] for name in types]
-            for state, length in state_lengths([union(frame) for frame in of_type]).items():
-                lengths.append((" overlapping ".join(name for at, name in enumerate(types) if state >> at & 1), length))
-            for name, frame in zip(types, of_type):
-                of_names.append(_stats(frame).assign(kernel_type=name, rank=rank))
+            for state, time in state_lengths([rows.busy(name) for name in types]).items():
+                lengths.append((" overlapping ".join(name for at, name in enumerate(types) if state >> at & 1), time))
+            for name in types:
+                of_names.append(_stats(rows.of_type(name)).assign(kernel_type=name, rank=rank))
         return pd.DataFrame(lengths, columns=["kernel_type", "sum"]), pd.concat(of_names, ignore_index=True)
 
     def _by_name(
@@ -255,7 +251,7 @@ class TraceAnalysis:
             for stream, work in rows.work.groupby("stream"):
                 if streams and stream not in streams:
                     continue
-                gaps = _gaps(work.sort_values("ts", kind="stable"), rows, consecutive_kernel_delay)
+                gaps = _gaps(work.sort_values("ts", kind="stable"), consecutive_kernel_delay)
                 sums = gaps.groupby("idle_category", observed=True)["gap"].sum()
                 all_gaps = sums.sum()
                 for category in sorted(sums.index):
@@ -307,7 +303,8 @@ class TraceAnalysis:
             points = rows.queue_points
             if points.empty:
                 continue
-            points = points.assign(ts=microseconds(points["at"] + rows.base_ns - self._first()), pid=points["device_id"])
+            device = rows.launched(True)["device_id"].to_numpy()[points["piece"]]
+            points = points.assign(ts=microseconds(points["at"] + rows.base_ns - self._first()), pid=device)
             frame = points.assign(tid=points["stream"])[["ts", "pid", "tid", "stream", "queue_length"]]
             result[rank] = frame.reset_index(drop=True)
         return result
@@ -321,8 +318,8 @@ class TraceAnalysis:
         self, queue_length_dict: dict[int, pd.DataFrame]
     ) -> pd.DataFrame | None:
         """Statistics of the queue lengths of each stream, of the result of `get_queue_length_time_series`."""
-        parts = [series[["stream", "queue_length"]].assign(rank=rank) for rank, series in queue_length_dict.items()]
-        return pd.concat(parts).groupby(["rank", "stream"]).describe() if parts else None
+        parts = {rank: points.groupby("stream")[["queue_length"]].describe() for rank, points in queue_length_dict.items()}
+        return pd.concat(parts, names=["rank"]) if parts else None
 
     def get_time_spent_blocked_on_full_queue(
         self,
@@ -347,7 +344,7 @@ class TraceAnalysis:
         result = {}
         for rank in ranks or [0]:
             rows = self._of(rank)
-            copies = rows.device[rows.is_type(rows.device, "MEMORY")]
+            copies = rows.of_type("MEMORY")
             if copies.empty:
                 continue
             names = copies["name"].str.extract(MEMORY_PREFIX, expand=False).fillna("Memcpy Unknown")
@@ -569,12 +566,11 @@ def _together(stats: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame([row])
 
 
-def _gaps(work: pd.DataFrame, rows: Rows, delay_us: int) -> pd.DataFrame:
+def _gaps(work: pd.DataFrame, delay_us: int) -> pd.DataFrame:
     """The gaps between the pieces of work of a stream, and why the stream idles."""
     before = work.end.shift(1)
-    launched = work.correlation.where(work.correlation >= 0).map(rows.launch_starts)
     gap = work.ts - before
-    waits_for_host = launched > before
+    waits_for_host = work.launch > before
     waits_for_kernel = ~waits_for_host & (gap < delay_us * 1000)
     category = pd.Categorical.from_codes(np.select([waits_for_host, waits_for_kernel], (0, 1), 2), _IDLE)
     return pd.DataFrame({"gap": gap, "idle_category": category})

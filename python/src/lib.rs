@@ -12,6 +12,7 @@ mod analysis;
 mod calls;
 mod changes;
 mod errors;
+mod hta_window;
 mod recorded;
 mod run;
 mod tables;

@@ -10,13 +10,15 @@ use arrow_array::{
     ArrayRef, BooleanArray, DictionaryArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
 };
 use arrow_schema::ArrowError;
-use pyo3::prelude::{PyResult, Python, pyclass, pymethods};
+use pyo3::prelude::{Bound, PyAny, PyAnyMethods, PyResult, Python, pyclass, pymethods};
+use rayon::prelude::*;
 use trace::rank::{CopyRate, Events, NO_STEP, NONE};
 use trace::{EventRow, Kind, Row, Text};
 
 use crate::errors::json;
+use crate::hta_window::Window;
 use crate::tables::{NativeTable, arrow};
-use crate::work::run;
+use crate::work::{run, run_beside};
 
 /// A run or traces.
 #[pyclass(frozen, module = "rankscope._rankscope")]
@@ -42,62 +44,93 @@ impl NativeRecorded {
         serde_json::to_string(&self.recorded.problems()).map_err(|error| json(&error))
     }
 
-    /// The rows of a rank in its own clock, its file and process, and what was left out of it as JSON.
-    fn rows(&self, py: Python<'_>, rank: i32) -> PyResult<(NativeTable, String, i64, String)> {
+    /// The rows of a rank in HTA's window. `beside` is called while they are read.
+    fn rows(
+        &self,
+        py: Python<'_>,
+        rank: i32,
+        include_last: bool,
+        strict: bool,
+        beside: &Bound<'_, PyAny>,
+    ) -> PyResult<RankRows> {
         let recorded = Arc::clone(&self.recorded);
-        let (batch, info, omissions) = run(py, None, move |_| {
-            let data = recorded.load(rank)?;
-            Ok((batch_of(data.events, &data.names, &data.copy_rates), data.outline.info, data.omissions))
+        let beside = || beside.call0().map(drop);
+        let (batch, window, info, omissions) = run_beside(py, None, beside, move |_| {
+            let mut data = recorded.load(rank)?;
+            let window = Window::of(&data.events, &data.names, include_last, strict);
+            let events = std::mem::take(&mut data.events);
+            let batch = batch_of(events, &data.names, &data.copy_rates, &window);
+            Ok((batch, window, data.outline.info, data.omissions))
         })?;
         let batch = batch.map_err(|error| arrow(&error))?;
         let mut table = EventRow::table();
-        (table.name, table.doc) = ("rows", "One row per recorded interval of a rank, in its own clock.");
+        (table.name, table.doc) = ("rows", "One row per recorded interval of a rank in HTA's window.");
         table.columns.retain(|column| batch.column_by_name(column.name).is_some());
         let omissions = serde_json::to_string(&omissions).map_err(|error| json(&error))?;
         let rows = NativeTable::new(table, batch).map_err(|error| arrow(&error))?;
-        Ok((rows, info.file.to_string(), info.pid, omissions))
+        Ok((rows, window.base_ns, window.steps, (info.file.to_string(), info.pid), omissions))
     }
 }
+
+/// The rows of a rank; the time from which they count, in ns; the steps of the trace; its file and process; and what was left out of
+/// it, as JSON.
+type RankRows = (NativeTable, i64, Vec<i64>, (String, i64), String);
 
 /// The value of a missing number, as HTA has it.
 const MISSING: i64 = -1;
 
-/// The columns of a rank, whose numbers are never null, so that NumPy takes them without a copy.
-fn batch_of(events: Events, names: &[Text], rates: &[CopyRate]) -> Result<RecordBatch, ArrowError> {
-    let all = |values: Vec<i64>| -> ArrayRef { Arc::new(Int64Array::from(values)) };
-    let known = |mut values: Vec<i64>| {
-        values.iter_mut().filter(|value| **value == NONE).for_each(|value| *value = MISSING);
-        all(values)
-    };
-    let kinds = events.kind.iter().map(|kind| *kind as i32);
-    let of_names = events.name.iter().map(|name| *name as i32);
-    let step = events.step.iter().map(|step| if *step == NO_STEP { MISSING } else { i64::from(*step) });
-    let parent = events.parent.iter().map(|parent| events.id.get(*parent as usize).copied().unwrap_or(MISSING));
+/// The columns of a rank's window, whose numbers are never null, so that NumPy takes them without a copy.
+fn batch_of(events: Events, names: &[Text], rates: &[CopyRate], window: &Window) -> Result<RecordBatch, ArrowError> {
     let rates: HashMap<i64, f64> = rates.iter().map(|rate| (rate.id, rate.bandwidth_gbs)).collect();
-    let rate = |(kind, id): (&Kind, &i64)| match kind {
-        Kind::GpuMemcpy | Kind::GpuMemset => rates.get(id).copied().unwrap_or(f64::NAN),
+    let rate = |row: usize| match events.kind[row] {
+        Kind::GpuMemcpy | Kind::GpuMemset => rates.get(&events.id[row]).copied().unwrap_or(f64::NAN),
         _ => f64::NAN,
     };
-    let rates = events.kind.iter().zip(&events.id).map(rate);
-    RecordBatch::try_from_iter([
-        ("kind", texts(kinds, Kind::ALL.iter().map(|kind| kind.as_str()))?),
-        ("name", texts(of_names, names.iter().map(|name| &**name))?),
-        ("step", all(step.collect())),
-        ("parent_id", all(parent.collect())),
-        ("bandwidth_gbs", Arc::new(Float64Array::from_iter_values(rates)) as ArrayRef),
-        ("is_comm", Arc::new(BooleanArray::from(events.is_comm))),
-        ("ts_ns", all(events.ts_ns)),
-        ("dur_ns", all(events.dur_ns)),
-        ("id", all(events.id)),
-        ("thread_id", known(events.thread)),
-        ("device_id", known(events.device)),
-        ("stream_id", known(events.stream)),
-        ("correlation_id", known(events.correlation)),
-    ])
+    let step = |row: usize| if events.step[row] == NO_STEP { MISSING } else { i64::from(events.step[row]) };
+    let parent = |row: usize| events.id.get(events.parent[row] as usize).copied().unwrap_or(MISSING);
+    let launch = |row: usize| window.launch_ns(&events, row).unwrap_or(MISSING);
+    let kinds = texts(window.column(|row| events.kind[row] as i32), Kind::ALL.iter().map(|kind| kind.as_str()))?;
+    let of_names = texts(window.column(|row| events.name[row] as i32), names.iter().map(|name| &**name))?;
+    let (steps, parents, rates) = (window.column(step), window.column(parent), window.column(rate));
+    let (launches, ends) =
+        (window.column(launch), window.column(|row| events.end_ns(row).saturating_sub(window.base_ns)));
+    let is_comm = window.kept(events.is_comm, |is_comm| is_comm);
+    let numbers = [
+        ("ts_ns", events.ts_ns),
+        ("dur_ns", events.dur_ns),
+        ("id", events.id),
+        ("thread_id", events.thread),
+        ("device_id", events.device),
+        ("stream_id", events.stream),
+        ("correlation_id", events.correlation),
+    ];
+    let numbers = numbers.into_par_iter().map(|(name, values)| {
+        let values = match name {
+            "ts_ns" => window.kept(values, |ts_ns| ts_ns.saturating_sub(window.base_ns)),
+            _ => window.kept(values, |value| if value == NONE { MISSING } else { value }),
+        };
+        (name, longs(values))
+    });
+    let numbers: Vec<(&str, ArrayRef)> = numbers.collect();
+    let others: [(&str, ArrayRef); 8] = [
+        ("kind", kinds),
+        ("name", of_names),
+        ("step", longs(steps)),
+        ("parent_id", longs(parents)),
+        ("launch_ns", longs(launches)),
+        ("end_ns", longs(ends)),
+        ("bandwidth_gbs", Arc::new(Float64Array::from(rates))),
+        ("is_comm", Arc::new(BooleanArray::from(is_comm))),
+    ];
+    RecordBatch::try_from_iter(others.into_iter().chain(numbers))
+}
+
+fn longs(values: Vec<i64>) -> ArrayRef {
+    Arc::new(Int64Array::from(values))
 }
 
 /// A column of texts, given the number of each row's.
-fn texts<'a>(numbers: impl Iterator<Item = i32>, all: impl Iterator<Item = &'a str>) -> Result<ArrayRef, ArrowError> {
+fn texts<'a>(numbers: Vec<i32>, all: impl Iterator<Item = &'a str>) -> Result<ArrayRef, ArrowError> {
     let all = Arc::new(StringArray::from_iter_values(all));
-    Ok(Arc::new(DictionaryArray::<Int32Type>::try_new(Int32Array::from_iter_values(numbers), all)?))
+    Ok(Arc::new(DictionaryArray::<Int32Type>::try_new(Int32Array::from(numbers), all)?))
 }

@@ -46,6 +46,19 @@ pub(crate) fn run<T: Send + 'static>(
     callback: Option<&Py<PyAny>>,
     work: impl FnOnce(Progress<'_>) -> Result<T, Error> + Send + 'static,
 ) -> PyResult<T> {
+    run_beside(py, callback, || Ok(()), work)
+}
+
+/// As [`run`]; Python's thread calls `beside` before it waits.
+///
+/// # Errors
+/// As [`run`], and the error of `beside`.
+pub(crate) fn run_beside<T: Send + 'static>(
+    py: Python<'_>,
+    callback: Option<&Py<PyAny>>,
+    beside: impl FnOnce() -> PyResult<()>,
+    work: impl FnOnce(Progress<'_>) -> Result<T, Error> + Send + 'static,
+) -> PyResult<T> {
     let shared = Arc::new(Shared::default());
     let (sender, receiver) = sync_channel(1);
     let seen = Arc::clone(&shared);
@@ -69,7 +82,10 @@ pub(crate) fn run<T: Send + 'static>(
     if let Err(error) = started {
         return Err(PyRuntimeError::new_err(format!("rankscope needs a thread: {error}")));
     }
-    let (receiver, waited) = wait(py, callback, &shared, receiver);
+    let (receiver, waited) = match beside() {
+        Ok(()) => wait(py, callback, &shared, receiver),
+        Err(error) => (receiver, Err(error)),
+    };
     if waited.is_err() {
         shared.stopped.store(true, Ordering::Relaxed);
         // Whatever the call still returns is not wanted.

@@ -5,6 +5,8 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -143,10 +145,10 @@ def test_statistics_of_kernels_are_right_where_htas_are_not(dlrm8):
     assert len(kept) > 8 and (few["name"] == "others").any()
     for column in ("sum (us)", "max (us)", "min (us)", "mean (us)", "stddev"):
         assert (kept[column] == kept[f"{column}_all"]).all()
-    rows = dlrm8._of(0).device
+    rows = dlrm8._of(0).of_type("COMPUTATION")
     other = few[(few["name"] == "others") & (few["kernel_type"] == "COMPUTATION") & (few["rank"] == 0)].iloc[0]
     shown = few[(few["kernel_type"] == "COMPUTATION") & (few["rank"] == 0)]["name"]
-    calls = rows[dlrm8._of(0).is_type(rows, "COMPUTATION") & ~rows["name"].isin(shown)]["dur"] / 1000
+    calls = rows[~rows["name"].isin(shown)]["dur"] / 1000
     found = other[["max (us)", "min (us)", "mean (us)", "stddev"]].to_numpy(float)
     assert found == pytest.approx([calls.max(), calls.min(), calls.mean(), calls.std()])
     assert few.groupby("kernel_type")["sum (us)"].sum().equals(all_names.groupby("kernel_type")["sum (us)"].sum())
@@ -238,8 +240,8 @@ def test_sequences_are_htas(dlrm8, tmp_path):
 
 def test_a_row_whose_id_stands_for_none_has_no_rows_inside(dlrm8):
     rows = dlrm8._recorded.rows(0, False, False)
-    ids = rows._rows["id"]
-    rows._rows = rows._rows.assign(id=ids.where(ids.ne(ids[rows._on_host].iloc[0]), -1))
+    ids = rows.all["id"]
+    rows.all = rows.all.assign(id=ids.where(ids.ne(ids[rows._on_host].iloc[0]), -1))
     assert -1 in rows.host["id"].to_numpy()
     assert rows.depths.index.min() >= 0
     assert rows.depths.max() > 0
@@ -306,3 +308,58 @@ def test_counters_of_kernels_have_their_operators(tmp_path):
     trace.write_text(json.dumps({"distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": rows[:-1]}))
     with pytest.raises(RankscopeError, match="1 rows of counters and 2 launches"):
         TraceAnalysis(trace_dir=str(tmp_path)).get_cupti_counter_data_with_operators()
+
+
+def test_the_window_ends_where_the_last_step_begins(tmp_path):
+    """Kernels count with their launches; d, e and f have none.
+
+    step      1─────────2─────────
+    launch      a    b    c
+    kernel        a  f d b     c   e
+    """
+
+    def row(cat, name, ts, dur=1, **args):
+        return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur, "args": args}
+
+    def kernel(name, ts, **args):
+        return row("kernel", name, ts, device=0, stream=7, **args)
+
+    def launch(ts, correlation):
+        return row("cuda_runtime", "cudaLaunchKernel", ts, correlation=correlation)
+
+    rows = [
+        row("Trace", "PyTorch Profiler (0)", 50, 500),
+        row("user_annotation", "ProfilerStep#1", 100, 100),
+        row("user_annotation", "ProfilerStep # 2", 200, 100),
+        *(launch(ts, at) for at, ts in enumerate((130, 180, 240))),
+        *(kernel(name, ts, correlation=at) for at, (name, ts) in enumerate(zip("abc", (160, 220, 290)))),
+        kernel("d", 210),
+        kernel("e", 350),
+        kernel("f", 190),
+        row("gpu_user_annotation", "mark", 300, device=0, stream=7),
+    ]
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": rows}))
+
+    def names(**options):
+        found = TraceAnalysis(trace_dir=str(tmp_path), **options)._of(0)
+        assert (found.base_ns, found.steps) == (100_000, [1, 2])
+        assert found.device["launch"].isin((-1, 30_000, 80_000, 140_000)).all()
+        return set(found.all["name"]) - {"PyTorch Profiler (0)", "ProfilerStep#1", "cudaLaunchKernel"}
+
+    assert names() == {"a", "b", "f"}
+    assert names(strict_hta=True) == {"a", "b", "mark"}
+    everything = {*"abcdef", "mark", "ProfilerStep # 2"}
+    assert names(include_last_profiler_step=True) == everything
+    assert names(include_last_profiler_step=True, strict_hta=True) == everything - {"d", "e", "f"}
+
+
+def test_pandas_is_not_imported_before_rows_are_needed():
+    program = """
+import sys
+from rankscope.hta import TraceAnalysis
+analysis = TraceAnalysis(trace_dir=sys.argv[1])
+assert "pandas" not in sys.modules
+analysis.get_temporal_breakdown(visualize=False)
+assert "pandas" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program, str(DATA / "kineto" / EXACT)], check=True)

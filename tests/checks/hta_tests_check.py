@@ -105,8 +105,7 @@ def analysis_of(tests):
             if is_new:
                 events = rankscope._hta_files.read(self._file(rank))["traceEvents"]
                 places = dict(enumerate(at for at, row in enumerate(events) if is_row(row))) | {-1: -1}
-                every = rows._rows
-                rows._rows = every.assign(id=every["id"].map(places), parent=every["parent"].map(places))
+                rows.all = rows.all.assign(id=rows.all["id"].map(places), parent=rows.all["parent"].map(places))
             return rows
 
     def make(trace_files=None, trace_dir="", **options):

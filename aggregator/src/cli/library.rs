@@ -213,12 +213,12 @@ impl Recorded {
         self.source.problems()
     }
 
-    /// The rows of a rank as an analysis without options sees them.
+    /// The rows of a rank as an analysis without options sees them, as far as [`Source::load_rows`] loads them.
     ///
     /// # Errors
     /// Those of [`Source::load`].
     pub fn load(&self, rank: i32) -> Result<RankData, Error> {
-        let mut data = self.source.load(rank)?;
+        let mut data = self.source.load_rows(rank)?;
         prepare(&mut data, &Options::default(), None);
         Ok(data)
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kineto::write::{WrittenShards, write_shards};
-use kineto::{Plan, PlanOptions, TraceFile, load_windows, load_windows_detailed, plan};
+use kineto::{Plan, PlanOptions, TraceFile, load_windows, load_windows_detailed, load_windows_rows, plan};
 use rayon::prelude::*;
 use trace::rank::Details;
 use trace::{HELD_RANKS, MANIFEST_FILE, Manifest, OmissionRow, SCHEMA_VERSION, TRACE_FILES};
@@ -76,6 +76,10 @@ impl Source for KinetoSource {
 
     fn load(&self, rank: i32) -> Result<RankData, Error> {
         Ok(load_windows(self.files_of(rank)?)?)
+    }
+
+    fn load_rows(&self, rank: i32) -> Result<RankData, Error> {
+        Ok(load_windows_rows(self.files_of(rank)?)?)
     }
 
     fn load_detailed(&self, rank: i32) -> Result<(RankData, Details), Error> {

@@ -121,6 +121,14 @@ pub trait Source: Send + Sync {
     fn as_run(&self) -> Option<&RunSource> {
         None
     }
+    /// Loads one rank for a reader of its rows, steps and collectives only. This is cheaper, if the source can avoid the rest: rows may
+    /// have no FLOPs, and other tables may be empty. What is lost of these is not listed.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    fn load_rows(&self, rank: i32) -> Result<RankData, Error> {
+        self.load(rank)
+    }
     /// Loads one rank with its shapes, stacks and modules, if the source has them.
     ///
     /// # Errors

@@ -21,13 +21,15 @@ use crate::columns::by_text::{Call, RawInputs};
 /// cupti_activity.h.
 const ALL_STREAMS: i64 = u32::MAX as i64;
 
-/// The parts of events that are kept in addition to those that every analysis needs.
+/// The parts of events that are kept in addition to those that every analysis needs, or left out.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wanted {
     /// Shapes of operator inputs.
     pub(crate) shapes: bool,
     /// All arguments, and the category as written in the file.
     pub(crate) args: bool,
+    /// Only rows: no allocations and arrows, and no FLOPs and launch parameters.
+    pub(crate) rows_only: bool,
 }
 
 /// Members of an event outside `args`.
@@ -124,7 +126,14 @@ pub(crate) fn read_event(
     while let Some(key) = scratch.layouts.event(head.phase == b'X').member(cursor, number, event_key)? {
         number += 1;
         match key {
-            Key::Phase => head.phase = text_value(cursor)?.raw.first().copied().unwrap_or(0),
+            Key::Phase => {
+                head.phase = text_value(cursor)?.raw.first().copied().unwrap_or(0);
+                // Arrows and instants, such as allocations, are as many as rows.
+                if wanted.rows_only && matches!(head.phase, b's' | b'f' | b'i' | b'I') {
+                    columns.tally.events += 1;
+                    return cursor.close_object();
+                }
+            }
             Key::Category => head.category = text_value(cursor)?.raw,
             Key::Name => head.name = text_value(cursor)?,
             Key::Start => head.ts = text_value(cursor)?.raw,
@@ -227,8 +236,8 @@ fn wanted_args(kind: Kind, wanted: Wanted) -> u16 {
     match kind {
         Kind::CpuOp | Kind::UserAnnotation => EXTERNAL | if wanted.shapes { SHAPE } else { 0 },
         Kind::Runtime | Kind::Driver => EXTERNAL | CORRELATION,
-        Kind::Kernel => EXTERNAL | CORRELATION | DEVICE | STREAM | LAUNCH,
-        Kind::GpuUserAnnotation | Kind::Sync => EXTERNAL | CORRELATION | DEVICE | STREAM,
+        Kind::Kernel if !wanted.rows_only => EXTERNAL | CORRELATION | DEVICE | STREAM | LAUNCH,
+        Kind::Kernel | Kind::GpuUserAnnotation | Kind::Sync => EXTERNAL | CORRELATION | DEVICE | STREAM,
         Kind::GpuMemcpy | Kind::GpuMemset => EXTERNAL | CORRELATION | DEVICE | STREAM | BYTES | BANDWIDTH,
         Kind::PythonFunction | Kind::Overhead | Kind::Other => 0,
     }
@@ -325,8 +334,10 @@ fn keep(whole: &Cursor<'_>, head: &Head<'_>, args: Args, wanted: Wanted, scratch
     match head.phase {
         b'X' => keep_complete(whole, head, args, wanted, scratch, columns),
         b's' | b'f' => keep_flow(head, scratch, columns),
-        b'i' | b'I' | b'C' if head.name.raw == b"[memory]" => keep_allocation(whole, head, scratch, columns),
-        b'C' => columns.tally.counters += 1,
+        b'i' | b'I' | b'C' if head.name.raw == b"[memory]" && !wanted.rows_only => {
+            keep_allocation(whole, head, scratch, columns);
+        }
+        b'C' if head.name.raw != b"[memory]" => columns.tally.counters += 1,
         b'B' | b'E' => columns.tally.begin_end += 1,
         _ => {}
     }
@@ -392,7 +403,7 @@ fn keep_complete(
         columns.bytes.push((row, args.bytes));
     }
     keep_device_use(row, &args, columns);
-    if kind == Kind::CpuOp && rules.has_formula {
+    if kind == Kind::CpuOp && rules.has_formula && !wanted.rows_only {
         keep_flops(whole, head, row, scratch, columns);
     }
     if rules.may_be_collective(kind)

@@ -18,14 +18,27 @@ use crate::read::trace_file::TraceFile;
 /// # Errors
 /// As [`load`](crate::load), for the first file that has one.
 pub fn load_windows(files: &[TraceFile]) -> Result<RankData, Error> {
+    load_windows_wanted(files, Wanted::default())
+}
+
+/// As [`load_windows`], but only rows, steps and collectives: no allocations and arrows, and no FLOPs and launch parameters.
+/// What is lost of these is not listed.
+///
+/// # Errors
+/// As [`load_windows`].
+pub fn load_windows_rows(files: &[TraceFile]) -> Result<RankData, Error> {
+    load_windows_wanted(files, Wanted { rows_only: true, ..Wanted::default() })
+}
+
+fn load_windows_wanted(files: &[TraceFile], wanted: Wanted) -> Result<RankData, Error> {
     let Some((first, later)) = files.split_first() else { return Ok(RankData::default()) };
-    let Loaded { data: first, memory_bytes: mut used_bytes, .. } = load_wanted(first, Wanted::default(), 0)?;
+    let Loaded { data: first, memory_bytes: mut used_bytes, .. } = load_wanted(first, wanted, 0)?;
     if later.is_empty() {
         return Ok(first);
     }
     let mut all = Joined::new(first);
     for file in later {
-        let Loaded { data: next, memory_bytes, .. } = load_wanted(file, Wanted::default(), used_bytes)?;
+        let Loaded { data: next, memory_bytes, .. } = load_wanted(file, wanted, used_bytes)?;
         used_bytes += memory_bytes;
         all.append(next);
     }
@@ -37,7 +50,7 @@ pub fn load_windows(files: &[TraceFile]) -> Result<RankData, Error> {
 /// # Errors
 /// As [`load_windows`].
 pub fn load_windows_detailed(files: &[TraceFile]) -> Result<(RankData, Details), Error> {
-    const WANTED: Wanted = Wanted { args: true, shapes: false };
+    const WANTED: Wanted = Wanted { args: true, shapes: false, rows_only: false };
     let Some((first, later)) = files.split_first() else { return Ok((RankData::default(), Details::default())) };
     let first = load_wanted(first, WANTED, 0)?;
     let mut used_bytes = first.memory_bytes;

@@ -41,7 +41,7 @@ pub fn load(file: &TraceFile) -> Result<RankData, Error> {
 /// # Errors
 /// As [`load`].
 pub fn load_detailed(file: &TraceFile) -> Result<(RankData, Details), Error> {
-    load_wanted(file, Wanted { args: true, shapes: false }, 0).map(Loaded::detailed)
+    load_wanted(file, Wanted { args: true, ..Wanted::default() }, 0).map(Loaded::detailed)
 }
 
 /// A rank with the parts of its trace that only `ingest` needs.
@@ -101,7 +101,7 @@ pub fn check_any_blocks(bytes: &[u8], block_sizes: &[usize]) {
         flight_recorder: None,
     };
     let read = |block_bytes: usize| {
-        let wanted = Wanted { args: true, shapes: true };
+        let wanted = Wanted { args: true, shapes: true, rows_only: false };
         let streamed = read_stream(Input::from_bytes(bytes.to_vec()), wanted, block_bytes, Room::unlimited());
         let loaded = rank_from_stream(streamed, &file);
         // The numbers of names depend on the order in which the workers met them. All else must be equal.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use trace::rank::RankData;
+use trace::rank::{Events, NONE, RankData};
 
 use crate::bytes::input::Input;
 use crate::columns::event::Wanted;
@@ -19,6 +19,10 @@ use crate::read::tests::reference::{check_rank, plain_rows, reference_rows};
 use crate::read::{MemoryShare, RankSource, TraceFile};
 /// A rank from the text of a file, read in blocks of `block_bytes`.
 pub(crate) fn rank_from_bytes(bytes: Vec<u8>, block_bytes: usize) -> RankData {
+    wanted_from_bytes(bytes, Wanted::default(), block_bytes)
+}
+
+fn wanted_from_bytes(bytes: Vec<u8>, wanted: Wanted, block_bytes: usize) -> RankData {
     let file = TraceFile {
         name: "trace".into(),
         window: None,
@@ -30,7 +34,7 @@ pub(crate) fn rank_from_bytes(bytes: Vec<u8>, block_bytes: usize) -> RankData {
         memory: MemoryShare::default(),
         flight_recorder: None,
     };
-    let streamed = read_stream(Input::from_bytes(bytes), Wanted::default(), block_bytes, Room::unlimited());
+    let streamed = read_stream(Input::from_bytes(bytes), wanted, block_bytes, Room::unlimited());
     let data = rank_from_stream(streamed, &file).data;
     check_rank(&data);
     data
@@ -178,6 +182,14 @@ proptest! {
         prop_assert_eq!(missing, 1);
     }
 
+    #[test]
+    fn rows_are_the_same_without_other_tables((text, _) in any_document(), block in 16usize..3000) {
+        let all = rank_from_bytes(text.clone().into_bytes(), block);
+        let rows = wanted_from_bytes(text.into_bytes(), ROWS_ONLY, block);
+        prop_assert_eq!((plain_rows(&rows), rows.events.parent), (plain_rows(&all), all.events.parent));
+        prop_assert_eq!((rows.events.step, rows.outline), (all.events.step, all.outline));
+    }
+
     /// Damaged bytes cause no panic, and blocks of any size give the result of one block.
     #[test]
     fn damage_is_read_alike_in_any_blocks(
@@ -199,6 +211,29 @@ proptest! {
         let many = rank_from_bytes(bytes, block);
         prop_assert_eq!(outcome(&one), outcome(&many));
     }
+}
+
+const ROWS_ONLY: Wanted = Wanted { args: false, shapes: false, rows_only: true };
+
+#[test]
+fn other_tables_are_left_out_where_only_rows_are_wanted() {
+    let text = r#"[
+        {"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":1,"dur":9,"args":{"Input Dims":[[2,3],[3,4]]}},
+        {"ph":"X","cat":"cpu_op","name":"MmBackward0","pid":1,"tid":1,"ts":20,"dur":9},
+        {"ph":"X","cat":"kernel","name":"gemm","pid":0,"tid":7,"ts":3,"dur":2,"args":{"device":0,"stream":7,"grid":[1,2,3],"registers per thread":9}},
+        {"ph":"X","cat":"gpu_memcpy","name":"Memcpy HtoD","pid":0,"tid":7,"ts":5,"dur":2,"args":{"device":0,"stream":7,"memory bandwidth (GB/s)":1.5}},
+        {"ph":"i","name":"[memory]","pid":1,"tid":1,"ts":3,"s":"t","args":{"Device Type":1,"Device Id":0,"Bytes":4}},
+        {"ph":"s","cat":"fwdbwd","name":"fwdbwd","id":1,"pid":1,"tid":1,"ts":1},
+        {"ph":"f","cat":"fwdbwd","name":"fwdbwd","id":1,"pid":1,"tid":1,"ts":20,"bp":"e"}]"#;
+    let all = rank_from_text(text);
+    let rows = wanted_from_bytes(text.as_bytes().to_vec(), ROWS_ONLY, 1 << 16);
+    let tables = |data: &RankData| (data.memory.len(), data.flows.len(), data.kernel_use.len());
+    assert_eq!((tables(&all), tables(&rows)), ((1, 1, 1), (0, 0, 0)));
+    assert_eq!((&rows.copy_rates, rows.copy_rates.len()), (&all.copy_rates, 1));
+    let known = |data: &RankData| data.events.flops.iter().filter(|flops| **flops != NONE).count();
+    assert_eq!((known(&all), known(&rows)), (1, 0));
+    let flops = all.events.flops.clone();
+    assert_eq!(Events { flops, ..rows.events }, all.events);
 }
 
 #[test]

@@ -32,10 +32,10 @@ impl Default for RowsByCorrelation {
 }
 
 impl RowsByCorrelation {
-    /// Collects the rows of the kinds that pass `counts`.
-    pub fn collect(events: &Events, counts: impl Fn(Kind) -> bool) -> Self {
+    /// Collects the rows that pass `counts`.
+    pub fn collect(events: &Events, counts: impl Fn(usize) -> bool) -> Self {
         let wanted = || {
-            let rows = (0..events.len()).filter(|row| counts(events.kind[*row]));
+            let rows = (0..events.len()).filter(|row| counts(*row));
             rows.map(|row| (events.correlation[row], row as u32)).filter(|(id, _)| *id != NONE)
         };
         let (mut count, mut first, mut last) = (0_u64, i64::MAX, i64::MIN);
@@ -161,7 +161,8 @@ impl Launches {
     /// Collects the launches of a rank. A runtime call may contain a driver call with the same id. The outer call comes
     /// first and counts as the launch.
     pub fn collect(events: &Events) -> Self {
-        Self { rows: RowsByCorrelation::collect(events, |kind| matches!(kind, Kind::Runtime | Kind::Driver)) }
+        let is_call = |row: usize| matches!(events.kind[row], Kind::Runtime | Kind::Driver);
+        Self { rows: RowsByCorrelation::collect(events, is_call) }
     }
 
     /// Whether no launch was recorded.

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{Kind, RankData};
+use crate::model::RankData;
 use trace::rank::{Launches, RowsByCorrelation};
 
 /// A longer gap on a stream is more than the usual distance between kernels (HTA's `consecutive_kernel_delay`, 30 µs).
@@ -57,7 +57,7 @@ impl<'a> Device<'a> {
         let mut by_end: Vec<(i64, u32)> = rows.iter().map(|row| (events.end_ns(*row as usize), *row)).collect();
         // Work on one stream ends in order, so the stable sort only merges these runs.
         by_end.sort();
-        let by_correlation = RowsByCorrelation::collect(events, Kind::is_device_work);
+        let by_correlation = RowsByCorrelation::collect(events, |row| events.kind[row].is_device_work());
         Self { launches, rows, previous, by_end, by_correlation }
     }
 

@@ -18,7 +18,12 @@ fn room(bytes: u64) -> Room {
 }
 
 fn streamed(bytes: Vec<u8>, room_bytes: u64, block_bytes: usize) -> Streamed {
-    read_stream(Input::from_bytes(bytes), Wanted { args: true, shapes: true }, block_bytes, room(room_bytes))
+    read_stream(
+        Input::from_bytes(bytes),
+        Wanted { args: true, shapes: true, rows_only: false },
+        block_bytes,
+        room(room_bytes),
+    )
 }
 
 fn rows_in(streamed: &Streamed) -> usize {
