@@ -122,7 +122,7 @@ pub trait Source: Send + Sync {
         None
     }
     /// Loads one rank for a reader of its rows, steps and collectives only. This is cheaper, if the source can avoid the rest: rows may
-    /// have no FLOPs, and other tables may be empty. What is lost of these is not listed.
+    /// have no FLOPs, and other tables may be empty. The omissions do not list losses of these.
     ///
     /// # Errors
     /// As [`load`](Self::load).

@@ -22,7 +22,7 @@ pub fn load_windows(files: &[TraceFile]) -> Result<RankData, Error> {
 }
 
 /// As [`load_windows`], but only rows, steps and collectives: no allocations and arrows, and no FLOPs and launch parameters.
-/// What is lost of these is not listed.
+/// The omissions do not list losses of these.
 ///
 /// # Errors
 /// As [`load_windows`].

@@ -31,13 +31,13 @@ impl Default for Limits {
     }
 }
 
-/// What the program did. From then on NCCL can confuse the times of channels. At the end of a communicator NCCL can also wait for them
-/// for ever.
+/// A call of the program after which NCCL can confuse the times of channels. At the end of a communicator, NCCL can also wait for such
+/// times for ever.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Confusion {
-    /// It captured a CUDA graph.
+    /// The program captured a CUDA graph.
     Capture,
-    /// It called broadcasts that NCCL combines.
+    /// The program called broadcasts that NCCL combines.
     Broadcasts,
 }
 

@@ -195,8 +195,8 @@ pub fn profiler_flops(name: &str, inputs: &Inputs) -> Option<i64> {
     }
 }
 
-/// The FLOPs of the rows without those of rows inside of rows that count, and of composite operators that contain such a row.
-/// What is left can be summed. This is what torch's `FlopCounterMode` sees, because it sees no call inside of a call that it counts.
+/// The FLOPs of the rows, such that their sum counts each operation once. Rows inside of a row that counts get none, and so do composite
+/// operators that contain such a row. torch's `FlopCounterMode` counts the same, because it sees no call inside of a call that it counts.
 ///
 /// ```text
 /// linear            ──────────────      composite, contains a count: none
