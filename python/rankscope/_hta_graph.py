@@ -184,7 +184,7 @@ class Graph:
         order = np.lexsort((self.device["id"], self.device["end"].where(is_sync, self.device["ts"])))
         queue = self._rows.queue_points
         at_launch, at_start = (
-            dict(zip(self._rows.launched(True)[name].to_numpy()[points["piece"]], points["queue_length"]))
+            dict(zip(self._rows.launched(True, name)[name].to_numpy()[points["piece"]], points["queue_length"]))
             for name, points in (("id_host", queue[queue["is_launch"]]), ("id_device", queue[~queue["is_launch"]]))
         )
         #: The last node of each stream.

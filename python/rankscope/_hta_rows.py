@@ -21,19 +21,21 @@ _HTA_NO_COMPUTATION = re.compile(r"nccl|.*Memcpy|.*Memset|.*dma|.*Sync|Stream Wa
 _HTA_LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cudaMemcpyAsync", "cudaMemsetAsync")
 _WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHING = ("cuda_runtime", "cuda_driver")
+#: The columns of the rows of a type. Few columns are copied sooner than all.
+_OF_TYPE = ["name", "ts", "dur", "end", "id", "device_id", "bandwidth_gbs"]
 #: The columns of a launch that belong to its call, and to its work.
-_OF_CALLS = {"correlation": "correlation"} | {name: f"{name}_host" for name in ("ts", "end", "dur", "id", "parent", "tid")}
-_OF_WORK = {name: name for name in ("correlation", "stream", "device_id", "name")} | {
-    name: f"{name}_device" for name in ("ts", "dur", "id", "kind")
-}
+_OF_CALLS = {"correlation": "correlation"} | {f"{name}_host": name for name in ("ts", "end", "dur", "id", "parent", "tid")}
+_OF_WORK = {name: name for name in ("stream", "device_id", "name")} | {f"{name}_device": name for name in ("ts", "dur", "id", "kind")}
 
 
 class Rows:
     """The rows of a rank in HTA's window: up to the start of the last step of several, unless that is included."""
 
-    def __init__(self, rows: pd.DataFrame, base_ns: int, steps: list[int], strict: bool) -> None:
+    def __init__(
+        self, rows: pd.DataFrame, parts: tuple[int, int], base_ns: int, steps: list[int], strict: bool
+    ) -> None:
         self.strict = strict
-        #: The rows of the window.
+        #: The rows of the window: those of the host first, those of streams last.
         self.all = rows
         #: The time from which `ts`, `end` and `launch` count.
         self.base_ns = base_ns
@@ -42,26 +44,19 @@ class Rows:
         #: The trace's file and process; empty and −1 if unknown.
         self.file = ""
         self.pid = -1
+        self._on_host, self._of_streams = parts
         self._of_types: dict[str, pd.DataFrame] = {}
         self._busy: dict[str, npt.NDArray[np.int64]] = {}
 
-    def _of_kinds(self, *kinds: str) -> npt.NDArray[np.bool_]:
-        kind = self.all["kind"].cat
-        return np.asarray(kind.categories.isin(kinds)[kind.codes])
-
-    @cached_property
-    def _on_host(self) -> npt.NDArray[np.bool_]:
-        return np.asarray(self.all["device_id"].lt(0) & self.all["stream"].lt(0))
-
     @cached_property
     def host(self) -> pd.DataFrame:
-        """Rows of the host."""
-        return self.all[self._on_host]
+        """Rows of the host, by time."""
+        return self.all.iloc[: self._on_host]
 
     @cached_property
     def device(self) -> pd.DataFrame:
-        """Rows of streams: kernels, copies, fills and synchronisations."""
-        return self.all[self._of_kinds(*_WORK, "cuda_sync") & (self.all["stream"].to_numpy() >= 0)]
+        """Rows of streams by time: kernels, copies, fills and synchronisations."""
+        return self.all.iloc[len(self.all) - self._of_streams :]
 
     @cached_property
     def work(self) -> pd.DataFrame:
@@ -71,12 +66,12 @@ class Rows:
     @cached_property
     def annotations(self) -> pd.DataFrame:
         """Annotations on the GPU."""
-        return self.all[self._of_kinds("gpu_user_annotation")]
+        return self.all[_are_of(self.all, "gpu_user_annotation")]
 
     def of_type(self, name: str) -> pd.DataFrame:
-        """The rows of streams of a type: `COMPUTATION`, `COMMUNICATION` or `MEMORY`."""
+        """The rows of streams of a type, with the columns of `_OF_TYPE`: `COMPUTATION`, `COMMUNICATION` or `MEMORY`."""
         if name not in self._of_types:
-            self._of_types[name] = self.device[self._is_type(name)]
+            self._of_types[name] = self.device[_OF_TYPE][self._is_type(name)]
         return self._of_types[name]
 
     def busy(self, name: str) -> npt.NDArray[np.int64]:
@@ -96,26 +91,31 @@ class Rows:
         moves = rows["kind"].isin(_WORK[1:]) & ~communicates
         return {"COMMUNICATION": communicates, "COMPUTATION": computes & ~moves, "MEMORY": moves}[name]
 
-    def _with_correlation(self) -> npt.NDArray[np.bool_]:
-        """Which rows of the host have a correlation."""
-        return np.asarray(self._on_host & self.all["correlation"].ge(0))
-
     @cached_property
-    def _launched(self) -> pd.DataFrame:
-        is_call = self.all["name"].isin(_HTA_LAUNCHES).to_numpy() if self.strict else self._of_kinds(*_LAUNCHING)
-        calls = self.all.loc[self._with_correlation() & is_call, list(_OF_CALLS)].rename(columns=_OF_CALLS)
-        return calls.merge(self.work[list(_OF_WORK)].rename(columns=_OF_WORK), on="correlation")
+    def _launches(self) -> pd.DataFrame:
+        """Where each piece of work with its call is in `work`, and the call in `host`."""
+        is_call = self.host["name"].isin(_HTA_LAUNCHES) if self.strict else _are_of(self.host, *_LAUNCHING)
+        calls = np.flatnonzero(is_call & self.host["correlation"].ge(0))
+        of_calls = pd.DataFrame({"correlation": self.host["correlation"].to_numpy()[calls], "call": calls})
+        of_work = pd.DataFrame({"correlation": self.work["correlation"].to_numpy(), "work": np.arange(len(self.work))})
+        return of_calls.merge(of_work, on="correlation")
 
-    def launched(self, with_memory: bool) -> pd.DataFrame:
-        """Pieces of work with the calls that launched them."""
-        launched = self._launched
-        return launched if with_memory else launched[launched["kind_device"].eq("kernel")].reset_index(drop=True)
+    def launched(self, with_memory: bool, *names: str) -> pd.DataFrame:
+        """Pieces of work with the calls that launched them: the columns of these names, or all."""
+        launches = self._launches
+        if not with_memory:
+            launches = launches[self.work["kind"].eq("kernel").to_numpy()[launches["work"]]]
+        found: dict[str, Any] = {}
+        for columns, rows, place in ((_OF_CALLS, self.host, "call"), (_OF_WORK, self.work, "work")):
+            wanted = {name: column for name, column in columns.items() if not names or name in names}
+            found |= {name: rows[column].array[launches[place].to_numpy()] for name, column in wanted.items()}
+        return pd.DataFrame(found, copy=False)
 
     @cached_property
     def queue_points(self) -> pd.DataFrame:
         """The points at which the queue of a stream changes, and its length then: a launch adds a piece of work, and the start
         of the work takes it away. `piece` is the place of the work in `launched(True)`."""
-        launched = self.launched(True)
+        launched = self.launched(True, "ts_host", "ts_device", "stream")
         # A piece of work that began before its launch, by the trace's clocks, never waits.
         began = launched["ts_device"] if self.strict else launched["ts_device"].clip(lower=launched["ts_host"])
         at, stream = np.concatenate((launched["ts_host"], began)), launched["stream"].to_numpy()
@@ -171,7 +171,7 @@ class Rows:
         """Pieces of work with the innermost `aten::` operator around the calls that launched them."""
         launched = self.launched(True)
         found = self.enclosing(launched["parent_host"], self.by_id["name"].str.startswith("aten::"))
-        launched = launched[found.ne(-1)].assign(op_id=found)
+        launched = launched.assign(op_id=found)[found.ne(-1)]
         operators = self.by_id[["name", "ts"]].rename(columns={"name": "op_name", "ts": "ts_op"})
         return launched.join(operators, on="op_id")
 
@@ -187,15 +187,15 @@ class Recorded:
     def rows(self, rank: int, include_last: bool, strict: bool) -> Rows:
         """Reads the rows of a rank. A RankscopeWarning says that some are lost."""
         read = self._native.rows(rank, include_last, strict, beside=import_pandas)
-        rows, base_ns, steps, (file, pid), omissions = read
+        rows, parts, base_ns, steps, (file, pid), omissions = read
         warn_of_losses(json.loads(omissions), 4)
-        found = Rows(_frame(Table(rows)), base_ns, steps, strict)
+        found = Rows(_frame(Table(rows)), parts, base_ns, steps, strict)
         found.file, found.pid = file, pid
         return found
 
 
 def _frame(rows: Table) -> pd.DataFrame:
-    """Rows by time; the numbers are those of Arrow, without a copy. Texts are categories, so that there are few to look at."""
+    """Rows with the numbers of Arrow, without a copy. Texts are categories, so that there are few to look at."""
     table = rows.to_arrow()
     columns = {
         "ts": "ts_ns",
@@ -215,6 +215,12 @@ def _frame(rows: Table) -> pd.DataFrame:
     found = {name: table[name].to_pandas() for name in ("kind", "name")}
     found |= {name: table[column].to_numpy() for name, column in columns.items()}
     return pd.DataFrame(found, copy=False)
+
+
+def _are_of(rows: pd.DataFrame, *kinds: str) -> npt.NDArray[np.bool_]:
+    """Which rows are of one of these kinds."""
+    kind = rows["kind"].cat
+    return np.asarray(kind.categories.isin(kinds)[kind.codes])
 
 
 def microseconds(ns: pd.Series[Any]) -> pd.Series[Any]:

@@ -115,7 +115,9 @@ class TraceAnalysis:
     def get_temporal_breakdown(self, visualize: bool = True) -> pd.DataFrame:
         """Idle, compute and other time of each rank between its first and its last work on the GPU."""
         names = ["idle_time", "compute_time", "non_compute_time", "kernel_time"]
-        frame = pd.DataFrame([self._times(rank) for rank in self._ranks])
+        # Rows are read before pandas is used: it is imported beside the reading.
+        times = [self._times(rank) for rank in self._ranks]
+        frame = pd.DataFrame(times)
         frame.columns = pd.Index(["rank", *(f"{name}(us)" for name in names)])
         for name in names[:3]:
             frame[f"{name}_pctg"] = (100 * frame[f"{name}(us)"] / frame["kernel_time(us)"]).round(2)
@@ -186,7 +188,8 @@ class TraceAnalysis:
                 lengths.append((" overlapping ".join(name for at, name in enumerate(types) if state >> at & 1), time))
             for name in types:
                 of_names.append(_stats(rows.of_type(name)).assign(kernel_type=name, rank=rank))
-        return pd.DataFrame(lengths, columns=["kernel_type", "sum"]), pd.concat(of_names, ignore_index=True)
+        frame = pd.DataFrame(lengths, columns=["kernel_type", "sum"]).astype({"sum": "int64"})
+        return frame, pd.concat(of_names, ignore_index=True)
 
     def _by_name(
         self, stats: pd.DataFrame, duration_ratio: float, most: int, kept: Callable[[str], bool] | None = None
@@ -281,7 +284,8 @@ class TraceAnalysis:
         """For each launch: its duration, that of its work on the GPU, and the delay between them."""
         result = {}
         for rank in ranks or [0]:
-            launched = self._of(rank).launched(include_memory_events)
+            names = ("correlation", "end_host", "dur_host", "ts_device", "dur_device")
+            launched = self._of(rank).launched(include_memory_events, *names)
             delay = (launched.ts_device - launched.end_host).clip(lower=0)
             result[rank] = pd.DataFrame(
                 {
@@ -303,7 +307,7 @@ class TraceAnalysis:
             points = rows.queue_points
             if points.empty:
                 continue
-            device = rows.launched(True)["device_id"].to_numpy()[points["piece"]]
+            device = rows.launched(True, "device_id")["device_id"].to_numpy()[points["piece"]]
             points = points.assign(ts=microseconds(points["at"] + rows.base_ns - self._first()), pid=device)
             frame = points.assign(tid=points["stream"])[["ts", "pid", "tid", "stream", "queue_length"]]
             result[rank] = frame.reset_index(drop=True)

@@ -14,10 +14,13 @@ pub(crate) struct Window {
     launches: RowsByCorrelation,
     /// The end of the window; `None` if it has all rows.
     end_ns: Option<i64>,
-    /// The rows of the window; `None` if it has all.
-    rows: Option<Vec<u32>>,
-    /// The number of rows of the trace.
-    all: usize,
+    /// The rows of the window: those of the host, then others, then those of streams, each by time. Each part is a slice of the
+    /// columns, without a copy.
+    rows: Vec<u32>,
+    /// How many of the rows are of the host.
+    pub(crate) of_host: usize,
+    /// How many of the rows are of streams: kernels, copies, fills and synchronisations.
+    pub(crate) of_streams: usize,
 }
 
 impl Window {
@@ -39,8 +42,18 @@ impl Window {
         let end_ns = last.map(|last| events.ts_ns[last].saturating_add(i64::from(include_last)));
         let has_correlation = |row: usize| is_on_host(events, row) && events.correlation[row] >= 0;
         let launches = RowsByCorrelation::collect(events, has_correlation);
-        let rows = end_ns.map(|end_ns| rows_until(events, &launches, end_ns, strict));
-        Self { base_ns, steps, launches, end_ns, rows, all }
+        let in_window: Vec<u32> = match end_ns {
+            Some(end_ns) => rows_until(events, &launches, end_ns, strict),
+            None => (0..all as u32).collect(),
+        };
+        let part = |wanted: fn(&Events, usize) -> bool| -> Vec<u32> {
+            in_window.par_iter().copied().filter(|row| wanted(events, *row as usize)).collect()
+        };
+        let (mut rows, streams) = rayon::join(|| part(is_on_host), || part(is_of_stream));
+        let (of_host, of_streams) = (rows.len(), streams.len());
+        rows.extend(part(|events, row| !is_on_host(events, row) && !is_of_stream(events, row)));
+        rows.extend(streams);
+        Self { base_ns, steps, launches, end_ns, rows, of_host, of_streams }
     }
 
     /// When the first row of the host with a row's correlation begins, if it is in the window.
@@ -51,22 +64,18 @@ impl Window {
 
     /// A column of the rows of the window, given the value of each row of the trace.
     pub(crate) fn column<T: Send>(&self, value: impl Fn(usize) -> T + Send + Sync) -> Vec<T> {
-        match &self.rows {
-            Some(rows) => rows.par_iter().map(|row| value(*row as usize)).collect(),
-            None => (0..self.all).into_par_iter().map(value).collect(),
-        }
+        self.rows.par_iter().map(|row| value(*row as usize)).collect()
     }
 
-    /// As [`column`](Self::column), but changes `values` in place. Fresh memory costs more time than the values.
+    /// As [`column`](Self::column), but moves the rows of the host in place: fresh memory costs more time than the values. The other
+    /// rows are copied first.
     pub(crate) fn kept<T: Copy>(&self, mut values: Vec<T>, convert: impl Fn(T) -> T) -> Vec<T> {
-        match &self.rows {
-            Some(rows) => {
-                // A row never moves to a later place.
-                rows.iter().enumerate().for_each(|(to, from)| values[to] = convert(values[*from as usize]));
-                values.truncate(rows.len());
-            }
-            None => values.iter_mut().for_each(|value| *value = convert(*value)),
-        }
+        let (host, behind) = self.rows.split_at(self.of_host);
+        let behind: Vec<T> = behind.iter().map(|row| convert(values[*row as usize])).collect();
+        // A row of the host never moves to a later place.
+        host.iter().enumerate().for_each(|(to, from)| values[to] = convert(values[*from as usize]));
+        values.truncate(host.len());
+        values.extend(behind);
         values
     }
 }
@@ -80,6 +89,12 @@ fn step_number(name: &str) -> Option<i64> {
 /// Whether a row is one of the host.
 fn is_on_host(events: &Events, row: usize) -> bool {
     events.device[row] < 0 && events.stream[row] < 0
+}
+
+/// Whether a row is work of a stream or a synchronisation of it.
+fn is_of_stream(events: &Events, row: usize) -> bool {
+    let is_work = matches!(events.kind[row], Kind::Kernel | Kind::GpuMemcpy | Kind::GpuMemset | Kind::Sync);
+    is_work && events.stream[row] >= 0
 }
 
 /// The rows before a time: those of the host by their start, those of a device by that of their launch.

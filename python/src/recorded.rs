@@ -68,13 +68,14 @@ impl NativeRecorded {
         table.columns.retain(|column| batch.column_by_name(column.name).is_some());
         let omissions = serde_json::to_string(&omissions).map_err(|error| json(&error))?;
         let rows = NativeTable::new(table, batch).map_err(|error| arrow(&error))?;
-        Ok((rows, window.base_ns, window.steps, (info.file.to_string(), info.pid), omissions))
+        let parts = (window.of_host, window.of_streams);
+        Ok((rows, parts, window.base_ns, window.steps, (info.file.to_string(), info.pid), omissions))
     }
 }
 
-/// The rows of a rank; the time from which they count, in ns; the steps of the trace; its file and process; and what was left out of
-/// it, as JSON.
-type RankRows = (NativeTable, i64, Vec<i64>, (String, i64), String);
+/// The rows of a rank, those of the host first and those of streams last; how many these are; the time from which rows count, in ns;
+/// the steps of the trace; its file and process; and what was left out of it, as JSON.
+type RankRows = (NativeTable, (usize, usize), i64, Vec<i64>, (String, i64), String);
 
 /// The value of a missing number, as HTA has it.
 const MISSING: i64 = -1;

@@ -241,7 +241,7 @@ def test_sequences_are_htas(dlrm8, tmp_path):
 def test_a_row_whose_id_stands_for_none_has_no_rows_inside(dlrm8):
     rows = dlrm8._recorded.rows(0, False, False)
     ids = rows.all["id"]
-    rows.all = rows.all.assign(id=ids.where(ids.ne(ids[rows._on_host].iloc[0]), -1))
+    rows.all = rows.all.assign(id=ids.where(ids.ne(ids.iloc[0]), -1))
     assert -1 in rows.host["id"].to_numpy()
     assert rows.depths.index.min() >= 0
     assert rows.depths.max() > 0
@@ -284,12 +284,14 @@ def test_counters_are_htas(tmp_path):
     assert found == {name: pytest.approx(values, rel=0, abs=5.1e-4) for name, values in wanted.items()}
 
 
+def row(cat, name, ts, dur=1, **args):
+    """An event of a trace; times in µs."""
+    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur, "args": args}
+
+
 def test_counters_of_kernels_have_their_operators(tmp_path):
     assert sorted(CUDA_SASS_INSTRUCTION_COUNTER_FLOPS.values()) == [1, 1, 1, 1, 1, 1, 2, 2, 2]
     [counter, *_] = CUDA_SASS_INSTRUCTION_COUNTER_FLOPS
-
-    def row(cat, name, ts, dur, **args):
-        return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur, "args": args}
 
     rows = [
         row("user_annotation", "ProfilerStep#1", 0, 100),
@@ -318,9 +320,6 @@ def test_the_window_ends_where_the_last_step_begins(tmp_path):
     kernel        a  f d b     c   e
     """
 
-    def row(cat, name, ts, dur=1, **args):
-        return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur, "args": args}
-
     def kernel(name, ts, **args):
         return row("kernel", name, ts, device=0, stream=7, **args)
 
@@ -344,6 +343,9 @@ def test_the_window_ends_where_the_last_step_begins(tmp_path):
         found = TraceAnalysis(trace_dir=str(tmp_path), **options)._of(0)
         assert (found.base_ns, found.steps) == (100_000, [1, 2])
         assert found.device["launch"].isin((-1, 30_000, 80_000, 140_000)).all()
+        on_host = found.all["device_id"].lt(0) & found.all["stream"].lt(0)
+        assert found.host.equals(found.all[on_host]) and found.host["ts"].is_monotonic_increasing
+        assert found.device.equals(found.all[found.all["kind"].eq("kernel")]) and found.device["ts"].is_monotonic_increasing
         return set(found.all["name"]) - {"PyTorch Profiler (0)", "ProfilerStep#1", "cudaLaunchKernel"}
 
     assert names() == {"a", "b", "f"}
@@ -353,13 +355,60 @@ def test_the_window_ends_where_the_last_step_begins(tmp_path):
     assert names(include_last_profiler_step=True, strict_hta=True) == everything - {"d", "e", "f"}
 
 
-def test_pandas_is_not_imported_before_rows_are_needed():
+def test_a_trace_without_work_or_operators_has_empty_frames(tmp_path):
+    rows = [
+        row("cuda_runtime", "cudaLaunchKernel", 10, correlation=1),
+        row("cuda_runtime", "cudaLaunchKernel", 20, correlation=2),
+    ]
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": rows}))
+    assert all(frame.empty for frame in TraceAnalysis(trace_dir=str(tmp_path)).get_gpu_kernel_breakdown(visualize=False))
+    rows.append(row("kernel", "gemm", 40, device=0, stream=7, correlation=1))
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": rows}))
+    analysis = TraceAnalysis(trace_dir=str(tmp_path))
+    assert len(analysis.get_cuda_kernel_launch_stats(visualize=False)[0]) == 1
+    assert analysis.get_aten_op_kernels_and_delay()[0].empty
+
+
+def test_pandas_is_imported_while_the_first_rows_are_read():
     program = """
 import sys
-from rankscope.hta import TraceAnalysis
-analysis = TraceAnalysis(trace_dir=sys.argv[1])
-assert "pandas" not in sys.modules
-analysis.get_temporal_breakdown(visualize=False)
-assert "pandas" in sys.modules
+from rankscope import _hta_rows, _numeric, hta
+
+class Reading(Exception):
+    pass
+
+class Native:
+    ranks = [0]
+
+    def __init__(self, paths):
+        pass
+
+    def problems(self):
+        return "[]"
+
+    def rows(self, *_, beside):
+        assert beside is _numeric.import_pandas and "pandas" not in sys.modules
+        raise Reading
+
+_hta_rows._rankscope.NativeRecorded = Native
+for method in sys.argv[1:]:
+    try:
+        getattr(hta.TraceAnalysis(trace_dir="any"), method)()
+    except Reading:
+        continue
+    raise AssertionError(f"{method} reads no rows")
 """
-    subprocess.run([sys.executable, "-c", program, str(DATA / "kineto" / EXACT)], check=True)
+    methods = [
+        "get_temporal_breakdown",
+        "get_comm_comp_overlap",
+        "get_gpu_kernel_breakdown",
+        "get_gpu_user_annotation_breakdown",
+        "get_idle_time_breakdown",
+        "get_cuda_kernel_launch_stats",
+        "get_queue_length_time_series",
+        "get_queue_length_summary",
+        "get_memory_bw_summary",
+        "get_aten_op_kernels_and_delay",
+        "get_profiler_steps",
+    ]
+    subprocess.run([sys.executable, "-c", program, *methods], check=True)
