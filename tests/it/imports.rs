@@ -97,8 +97,8 @@ fn no_component_is_larger_than_a_parent_and_its_children() {
 fn the_rule_catches_every_form_of_a_forbidden_import() {
     let text = r#"{"packages": [
         {"manifest_path": "/r/trace/Cargo.toml", "dependencies": [
-            {"name": "rankscope-recorder", "path": "/r/recorder", "kind": null, "rename": "r", "optional": true}]},
-        {"manifest_path": "/r/recorder/Cargo.toml", "dependencies": [
+            {"name": "rankscope-recorder", "path": "/r/rank-agent/recorder", "kind": null, "rename": "r", "optional": true}]},
+        {"manifest_path": "/r/rank-agent/recorder/Cargo.toml", "dependencies": [
             {"name": "trace", "path": "/r/trace", "kind": null},
             {"name": "fixtures", "path": "/r/fixtures", "kind": "dev"},
             {"name": "aggregator", "path": "/r/aggregator", "kind": "dev"}]},
@@ -111,8 +111,8 @@ fn the_rule_catches_every_form_of_a_forbidden_import() {
         {"manifest_path": "/r/attic/Cargo.toml", "dependencies": []}
     ]}"#;
     let expected = [
-        "trace imports recorder (plain dependency)",
-        "recorder imports aggregator (dev dependency)",
+        "trace imports rank-agent/recorder (plain dependency)",
+        "rank-agent/recorder imports aggregator (dev dependency)",
         "aggregator imports rank-agent (build dependency)",
         "aggregator imports fixtures (plain dependency)",
         "attic is in no room: add it to rooms::CRATES",
