@@ -23,10 +23,10 @@ mod columns;
 mod input;
 mod shards;
 
+pub use agent::exec::check_any_ctl as ctl;
 pub use aggregator::hang::check_any_dump as flight_recorder;
 pub use aggregator::ingest::snapshot::check_any_snapshot as snapshot;
 pub use inject::check_any_ranges as nvtx;
-pub use rank_agent::exec::check_any_ctl as ctl;
 pub use shards::check_any_shard as shards;
 pub use sources::cupti::record::check_any_bytes as cupti;
 pub use sources::nccl::ffi::check_any_calls as plugin;
@@ -68,8 +68,8 @@ pub fn kineto(bytes: &[u8]) {
 pub fn exec(bytes: &[u8]) {
     let Some((part, rest)) = bytes.split_first() else { return };
     match part % 3 {
-        0 => rank_agent::fabric::tcp::check_any_connection(rest),
-        1 => rank_agent::exec::check_any_peer(rest),
+        0 => agent::fabric::tcp::check_any_connection(rest),
+        1 => agent::exec::check_any_peer(rest),
         _ => inject::check_any_variables(rest),
     }
 }

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use agent::exec::{Agent, AgentOptions};
 use aggregator::Error;
 use kineto::write::{Comparison, RankPlace, WindowFile, WindowWriter};
 use launch::{Identity, Launcher};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::{PyErr, PyResult, Python, pyclass, pymethods};
-use rank_agent::exec::{Agent, AgentOptions};
 use trace::ShardMeta;
 
 use crate::errors::exception;

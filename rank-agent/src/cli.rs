@@ -4,27 +4,25 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use agent::console;
+use agent::exec::{self, CtlArguments, ExecArguments, ctl};
+use agent::fabric::ping::INTERVAL;
+use agent::fabric::{Solo, Stop};
 #[cfg(feature = "cuda")]
 use clap::Args;
-use clap::builder::PossibleValue;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use kernels::Dtype;
 use launch::{Identity, Launcher};
 use recorder::Schedule;
 use trace::terminal::Form;
-
-use crate::exec::{self, CtlArguments, ExecArguments, ctl};
-use crate::fabric::ping::INTERVAL;
-use crate::fabric::{Solo, Stop};
-use crate::train::engine::Progress;
-use crate::train::faults::Fault;
-use crate::train::model::ModelConfig;
-use crate::train::options::{BackendChoice, Collectives, Options, ShareGpu};
-use crate::train::parallel::compute::Compute;
-use crate::train::parallel::mesh::Mesh;
-use crate::train::{backend, job};
-use crate::{Error, console};
+use train::engine::Progress;
+use train::faults::Fault;
+use train::model::ModelConfig;
+use train::options::{BackendChoice, Collectives, Options, ShareGpu};
+use train::parallel::compute::Compute;
+use train::parallel::mesh::Mesh;
+use train::{Error, backend, job};
 
 /// Train a multi-layer perceptron data-parallel on all ranks and record every rank
 ///
@@ -195,53 +193,6 @@ enum Switch {
     Off,
 }
 
-/// Implements `ValueEnum` for a type of the library, which does not know the command line.
-macro_rules! values {
-    ($type:ty: $($value:ident $name:literal $help:literal)*) => {
-        impl ValueEnum for $type {
-            fn value_variants<'a>() -> &'a [Self] {
-                &[$(Self::$value),*]
-            }
-
-            fn to_possible_value(&self) -> Option<PossibleValue> {
-                match self {
-                    $(Self::$value => Some(PossibleValue::new($name).help($help)),)*
-                }
-            }
-        }
-    };
-}
-
-values! { BackendChoice:
-    Auto "auto" "CUDA if every rank has a device and the libraries, else the CPU"
-    Cpu "cpu" "The CPU"
-    Cuda "cuda" "A CUDA device"
-}
-
-values! { Collectives:
-    Auto "auto" "NCCL between devices if every rank has it, else MPI; none for a single rank"
-    Mpi "mpi" "MPI, even for a single rank"
-    Nccl "nccl" "NCCL"
-}
-
-values! { ShareGpu:
-    Auto "auto" "multi-rank if this NCCL has it, else host-id"
-    MultiRank "multi-rank" "NCCL_MULTI_RANK_GPU_ENABLE, of NCCL 2.30.3 and newer"
-    HostId "host-id" "A separate host id (NCCL_HOSTID) for every rank, and sockets between them; any NCCL"
-}
-
-values! { Compute:
-    Gemm "gemm" "Matrix products"
-    Sleep "sleep" "Sleeps as long as the products would take at 100 GFLOP/s, and leaves the core to others"
-    Spin "spin" "Spins as long"
-}
-
-values! { Progress:
-    Thread "thread" "A communication thread, which tests with short pauses"
-    Poll "poll" "The main thread, which tests after every operation"
-    None "none" "No thread until the optimizer waits: everything but the first bucket is exposed"
-}
-
 /// The command's name in messages.
 const NAME: &str = "rank-agent";
 
@@ -249,7 +200,7 @@ const NAME: &str = "rank-agent";
 pub fn main_impl() -> ExitCode {
     let identity = match Identity::from_env(&|name| std::env::var(name).ok()) {
         Ok(identity) => identity,
-        Err(error) => return console::fail(NAME, &error.into(), None),
+        Err(error) => return console::fail(NAME, &agent::Error::from(error), None),
     };
     let speaks = console::speaks(&identity);
     let mut cli = match Cli::try_parse() {
@@ -268,12 +219,12 @@ pub fn main_impl() -> ExitCode {
         Some(Command::Completions { shell }) => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), NAME, &mut text);
-            console::print_output(&text, Form::Bytes).map(|()| 0)
+            console::print_output(&text, Form::Bytes).map(|()| 0).map_err(Error::from)
         }
         Some(Command::Man { directory }) => man(directory).map(|()| 0),
         #[cfg(feature = "cuda")]
         Some(Command::Selftest(Selftest { backend, large, gemm, repeat })) => {
-            crate::train::cuda::selftest(&crate::train::cuda::Selftest { backend, large, gemm, repeat })
+            train::cuda::selftest(&train::cuda::Selftest { backend, large, gemm, repeat })
         }
         None => cli.into_options().and_then(|options| start(&options, identity)),
     };
@@ -287,20 +238,21 @@ fn man(directory: Option<PathBuf>) -> Result<(), Error> {
     let Some(directory) = directory else {
         let mut text = Vec::new();
         let rendered = clap_mangen::Man::new(Cli::command()).render(&mut text);
-        rendered.map_err(|source| Error::Io { path: "the man page".into(), source })?;
-        return console::print_output(&text, Form::Bytes);
+        rendered.map_err(|source| agent::Error::Io { path: "the man page".into(), source })?;
+        return Ok(console::print_output(&text, Form::Bytes)?);
     };
-    trace::files::replace_files(&directory, |fresh| {
+    let written: Result<(), agent::Error> = trace::files::replace_files(&directory, |fresh| {
         let generated = clap_mangen::generate_to(Cli::command(), fresh);
-        generated.map_err(|source| Error::Io { path: directory.clone(), source })
-    })
+        generated.map_err(|source| agent::Error::Io { path: directory.clone(), source })
+    });
+    Ok(written?)
 }
 
 /// Finds the other ranks and runs the job with them.
 fn start(options: &Options, identity: Identity) -> Result<u8, Error> {
     // The environment can be changed only while the process has one thread.
     backend::prepare(options, &identity)?;
-    let stop = Stop::on_signals().map_err(Error::Signals)?;
+    let stop = Stop::on_signals().map_err(agent::Error::Signals)?;
     let is_single = identity.launcher == Launcher::None && options.collectives == Collectives::Auto;
     if is_single {
         let outcome = job::run(Arc::new(Solo), options, &identity, &stop)?;
@@ -311,12 +263,14 @@ fn start(options: &Options, identity: Identity) -> Result<u8, Error> {
 
 #[cfg(feature = "mpi")]
 fn start_with_mpi(options: &Options, identity: Identity, stop: Stop) -> Result<u8, Error> {
-    use crate::fabric::{Control, mpi::Mpi};
+    use agent::Failure;
+    use agent::fabric::Control;
+    use mpi_fabric::Mpi;
 
-    let mpi = Arc::new(Mpi::enter(stop.clone())?);
+    let mpi = Arc::new(Mpi::enter(stop.clone()).map_err(agent::Error::from)?);
     let library = mpi.version();
     let world = launch::World { rank: mpi.rank() as i32, size: mpi.size() as i32, library: &library };
-    let identity = launch::check_world(&identity, &world)?;
+    let identity = launch::check_world(&identity, &world).map_err(agent::Error::from)?;
     let result = job::run(mpi.clone(), options, &identity, &stop);
     match result {
         Ok(outcome) => {
@@ -419,6 +373,8 @@ pub(crate) fn options(arguments: &str) -> Result<Options, Error> {
 
 #[cfg(test)]
 mod tests {
+    use agent::Failure;
+
     use super::*;
 
     #[test]

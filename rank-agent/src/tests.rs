@@ -6,18 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use agent::Failure;
+use agent::fabric::{Buffers, Control, Fabric, Group, InFlight, Lane, Solo, Stop, Transfer, threads};
 use launch::Identity;
 use trace::{
     BucketRow, CUT_SOURCE, ClockSampleRow, CollectiveRow, CommRow, CounterRow, EventRow, MemoryRow, RankRow, Run,
     StepRow,
 };
+use train::options::Options;
+use train::report::Outcome;
+use train::{Error, job};
 
-use crate::Error;
 use crate::cli;
-use crate::fabric::{Buffers, Control, Fabric, Group, InFlight, Lane, Solo, Stop, Transfer, threads};
-use crate::train::job;
-use crate::train::options::Options;
-use crate::train::report::Outcome;
 
 /// A model of a few thousand parameters in several buckets.
 const SMALL: &str = "--backend cpu --layers 4 --hidden 48 --batch 16 --bucket-mb 0 --steps 9 --lr 0.05";
@@ -221,7 +221,7 @@ enum SumFault {
 struct FaultySum(Box<dyn InFlight>, bool);
 
 impl InFlight for FaultySum {
-    fn test(&mut self) -> Result<bool, Error> {
+    fn test(&mut self) -> Result<bool, agent::Error> {
         self.0.test()
     }
 
@@ -244,19 +244,19 @@ impl Control for Faulty {
     fn version(&self) -> String {
         self.inner.version()
     }
-    fn barrier(&self) -> Result<(), Error> {
+    fn barrier(&self) -> Result<(), agent::Error> {
         self.inner.barrier()
     }
-    fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Error> {
+    fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>, agent::Error> {
         self.inner.broadcast(bytes)
     }
-    fn all_gather(&self, lane: Lane, mine: &[u64]) -> Result<Vec<u64>, Error> {
+    fn all_gather(&self, lane: Lane, mine: &[u64]) -> Result<Vec<u64>, agent::Error> {
         self.inner.all_gather(lane, mine)
     }
-    fn send_word(&self, peer: usize, word: i64) -> Result<(), Error> {
+    fn send_word(&self, peer: usize, word: i64) -> Result<(), agent::Error> {
         self.inner.send_word(peer, word)
     }
-    fn receive_word(&self, peer: usize) -> Result<i64, Error> {
+    fn receive_word(&self, peer: usize) -> Result<i64, agent::Error> {
         self.inner.receive_word(peer)
     }
     fn abandon(&self, exit_code: u8) {
@@ -265,18 +265,18 @@ impl Control for Faulty {
 }
 
 impl Fabric for Faulty {
-    fn split(&self, color: usize) -> Result<Arc<dyn Group>, Error> {
+    fn split(&self, color: usize) -> Result<Arc<dyn Group>, agent::Error> {
         self.inner.split(color)
     }
 }
 
 impl Group for Faulty {
-    fn start(&self, transfer: Transfer, buffers: Buffers) -> Result<Box<dyn InFlight>, Error> {
+    fn start(&self, transfer: Transfer, buffers: Buffers) -> Result<Box<dyn InFlight>, agent::Error> {
         let left = self.sums_until_wrong.load(Ordering::Relaxed);
         self.sums_until_wrong.store(left.saturating_sub(1), Ordering::Relaxed);
         let is_wrong = left == 0 && self.rank() == 2;
         if is_wrong && self.fault == SumFault::Error {
-            return Err(Error::Mpi { call: "MPI_Iallreduce", message: "the network is gone".into() });
+            return Err(agent::Error::Fabric("the network is gone".into()));
         }
         Ok(Box::new(FaultySum(self.inner.start(transfer, buffers)?, is_wrong)))
     }
@@ -317,8 +317,10 @@ fn an_mpi_error_on_one_rank_ends_the_waits_of_the_others() {
         });
         for (rank, error) in errors.iter().enumerate() {
             match error {
-                Error::Mpi { .. } if rank == 2 => assert_eq!((error.exit_code(), error.is_collective()), (1, false)),
-                Error::Abandoned if rank != 2 => assert!(error.is_aftermath()),
+                Error::Agent(agent::Error::Fabric(_)) if rank == 2 => {
+                    assert_eq!((error.exit_code(), error.is_collective()), (1, false))
+                }
+                Error::Agent(agent::Error::Abandoned) if rank != 2 => assert!(error.is_aftermath()),
                 _ => panic!("--progress {progress}, rank {rank}: {error}"),
             }
         }
@@ -336,13 +338,13 @@ fn a_directory_that_is_not_empty_is_refused_on_every_rank() {
     std::fs::write(dir.path().join("notes.txt"), "mine").unwrap();
     for result in run_on(3, Some(dir.path()), "") {
         let error = result.unwrap_err();
-        assert!(matches!(&error, Error::RunExists(path) if path == dir.path()), "{error}");
+        assert!(matches!(&error, Error::Agent(agent::Error::RunExists(path)) if path == dir.path()), "{error}");
         assert_eq!((error.exit_code(), error.is_collective()), (1, true));
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     // A file is refused, too.
     let error = run_on(1, Some(&dir.path().join("notes.txt")), "").remove(0).unwrap_err();
-    assert!(matches!(error, Error::RunExists(_)));
+    assert!(matches!(error, Error::Agent(agent::Error::RunExists(_))));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! One command over rankscope's parts: `exec` and `ctl` of rank-agent, and the analysis of aggregator. A hidden command writes
+//! One command over rankscope's parts: `exec` and `ctl` of the agent, and the analysis of aggregator. A hidden command writes
 //! simulated jobs.
 //!
 //! It links no MPI, so that it starts on every machine and in every container.
@@ -8,9 +8,9 @@ mod simulate;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use agent::exec::{self, CtlArguments, ExecArguments, ctl};
 use aggregator::cli::{AnalysisCommand, ShellCommand};
 use clap::{Parser, Subcommand};
-use rank_agent::exec::{self, CtlArguments, ExecArguments, ctl};
 
 /// The command's name in messages.
 const NAME: &str = "rankscope";
@@ -49,7 +49,7 @@ enum Command {
 pub fn main_impl() -> ExitCode {
     let cli = match Cli::try_parse_from(trace::command_line::get()) {
         Ok(cli) => cli,
-        Err(error) => return rank_agent::print_usage(&error),
+        Err(error) => return agent::console::print_usage(&error),
     };
     match cli.command {
         Command::Analysis(AnalysisCommand::Watch(arguments)) => watch(arguments),

@@ -13,11 +13,28 @@ pub const CRATES: &[Room<'_>] = &[
     ("rank-agent/inject", &["trace", "rank-agent/recorder", "rank-agent/sources"]),
     ("kineto", &["trace"]),
     ("aggregator", &["trace", "kineto", "launch"]),
-    ("rank-agent", &["trace", "rank-agent/recorder", "rank-agent/sources", "kernels", "launch"]),
-    ("rankscope", &["trace", "aggregator", "rank-agent", "fixtures"]),
-    ("python", &["trace", "kineto", "launch", "aggregator", "rank-agent", "rankscope"]),
+    ("rank-agent/agent", &["trace", "rank-agent/recorder", "launch"]),
+    (
+        "rank-agent/train",
+        &["trace", "rank-agent/recorder", "rank-agent/sources", "rank-agent/agent", "kernels", "launch"],
+    ),
+    ("rank-agent/mpi", &["rank-agent/agent"]),
+    (
+        "rank-agent",
+        &[
+            "trace",
+            "kernels",
+            "launch",
+            "rank-agent/recorder",
+            "rank-agent/agent",
+            "rank-agent/train",
+            "rank-agent/mpi",
+        ],
+    ),
+    ("rankscope", &["trace", "aggregator", "rank-agent/agent", "fixtures"]),
+    ("python", &["trace", "kineto", "launch", "aggregator", "rank-agent/agent", "rankscope"]),
     ("fixtures", &["trace"]),
-    ("fuzz", &["trace", "rank-agent/sources", "rank-agent/inject", "kineto", "aggregator", "rank-agent"]),
+    ("fuzz", &["trace", "rank-agent/sources", "rank-agent/inject", "kineto", "aggregator", "rank-agent/agent"]),
     ("tests/stand-in-cupti", &[]),
     ("tests/stand-in-disk", &[]),
     ("tests/stand-in-plugin", &[]),
@@ -93,14 +110,5 @@ pub const FOLDERS: &[(&str, &[Room<'_>])] = &[
     ),
     // CUPTI and NCCL meet in the queue of communication kernels, which their caller hands to both.
     ("rank-agent/sources", &[("comm_kernels", &[]), ("cupti", &["comm_kernels"]), ("nccl", &["comm_kernels"])]),
-    (
-        "rank-agent",
-        &[
-            ("console", &[]),
-            ("fabric", &[]),
-            ("train", &["console", "fabric"]),
-            ("exec", &["console", "fabric"]),
-            ("cli", &["console", "fabric", "train", "exec"]),
-        ],
-    ),
+    ("rank-agent/agent", &[("console", &[]), ("fabric", &[]), ("exec", &["console", "fabric"])]),
 ];
