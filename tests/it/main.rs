@@ -1,5 +1,6 @@
 //! Tests that cross crates: the commands as a user runs them, over a real `mpirun`, and the rules of the house.
 
+mod builds;
 mod clocks;
 mod commands;
 mod consistency;
