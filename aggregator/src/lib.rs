@@ -42,6 +42,7 @@ pub mod what_if;
 
 pub use cli::{main_impl, main_with};
 pub use error::Error;
+pub use judge::findings::{FINDINGS, FindingKind};
 pub use judge::reduce::{analyze, reduce};
 pub use measure::map::map_rank;
 pub use measure::part::RankPart;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use trace::{
-    CLOCK_SOURCE, CUT_SOURCE, CounterRow, DeviceRow, FindingRow, JobPathRow, OMISSION_SOURCE, OmissionRow, Phase,
-    SelectionRow, StepBreakdownRow,
+    CLOCK_SOURCE, CUT_SOURCE, CounterRow, DeviceRow, JobPathRow, OMISSION_SOURCE, OmissionRow, Phase, SelectionRow,
+    StepBreakdownRow,
 };
 
 use crate::Error;
@@ -18,9 +18,8 @@ use crate::judge::buckets::bucket_timing;
 use crate::judge::collective_cost::{fused, instance_row};
 use crate::judge::communicators::communicators;
 use crate::judge::exposed_waits::{InCollectives, fill_exposed_waits};
-use crate::judge::findings::communication::{by_name_alone, suspects};
-use crate::judge::findings::overhead::overhead;
-use crate::judge::findings::{findings, hang, stages};
+use crate::judge::findings::communication::by_name_alone;
+use crate::judge::findings::{OfRanks, add_findings, hang, stages};
 use crate::judge::headline;
 use crate::judge::identity::{identify, identity};
 use crate::judge::rank_groups::rank_groups;
@@ -214,10 +213,8 @@ struct Judged {
     clocks: Clocks,
     facts: Facts,
     found: headline::Found,
-    /// Memory of each device, by rank and device.
-    memory_bytes: BTreeMap<(i32, i64), i64>,
-    /// Findings of the parts.
-    of_parts: Vec<FindingRow>,
+    /// What findings need of the parts.
+    of_parts: OfRanks,
 }
 
 /// Aligns parts and judges their ranks. `of_ranks` are the tables that one rank alone decides, in the order of ranks; those of them
@@ -242,10 +239,7 @@ fn judge_ranks<K>(
 
     let facts = facts(&parts, &of_ranks.step_breakdown, info, options);
     omissions.extend(unlisted_ranks(&facts));
-    let device = |d: &DeviceRow| Some(((d.rank, d.device_id), d.memory_bytes?));
-    let memory_bytes = parts.iter().flat_map(|part| &part.devices).filter_map(device).collect();
-    let suspected = suspects(parts.iter().map(|part| (part.outline.info.rank, &part.communication)));
-    let of_parts = suspected.into_iter().chain(overhead(&parts, &of_ranks.step_breakdown)).collect();
+    let of_parts = OfRanks::of(&parts, &of_ranks.step_breakdown);
     let mut tables = Tables {
         bucket_timing: bucket_timing(&instances, &rows, &parts, &clocks),
         communicators: communicators(&parts, &rows),
@@ -273,7 +267,7 @@ fn judge_ranks<K>(
     tables.collective_waits = stragglers.waits;
     tables.job_critical_path = stragglers.job_path;
     tables.pipeline = stragglers.pipeline;
-    let judged = Judged { tables, of_ranks, omissions, clocks, facts, found, memory_bytes, of_parts };
+    let judged = Judged { tables, of_ranks, omissions, clocks, facts, found, of_parts };
     Ok((judged, kept))
 }
 
@@ -284,7 +278,7 @@ fn conclude(
     is_wanted: &dyn Fn(&str) -> bool,
     options: &Options,
 ) -> (Analysis, Clocks) {
-    let Judged { mut tables, mut of_ranks, mut omissions, clocks, facts, found, memory_bytes, of_parts } = judged;
+    let Judged { mut tables, mut of_ranks, mut omissions, clocks, facts, found, of_parts } = judged;
     of_ranks.append(waiting.tables(is_wanted, &mut omissions));
     to_global_time(&mut of_ranks, &clocks);
     tables.append(of_ranks);
@@ -296,7 +290,7 @@ fn conclude(
     tables.rank_groups = rank_groups(&tables, &facts);
     let verdict = headline::verdict(&tables, &found, &facts, &options.thresholds);
     let mut analysis = Analysis { facts, verdict, tables };
-    analysis.tables.findings = findings(&analysis, options, &memory_bytes, of_parts);
+    add_findings(&mut analysis, options, &of_parts);
     headline::take_top_finding(&mut analysis);
     stages::take_headline(&mut analysis);
     hang::take_headline(&mut analysis, options.thresholds.min_steps);

@@ -7,8 +7,13 @@ use trace::{FindingRow, Severity, StepBreakdownRow};
 
 use crate::base::stats::{lower_median, robust_sigma_of_sorted};
 use crate::base::units::{ns, plural, ranks};
-use crate::judge::findings::{finding, step_rows};
+use crate::judge::findings::{Context, finding, step_rows};
 use crate::model::analysis::Analysis;
+
+kind! {
+    /// The first steps take much longer than the others.
+    SLOW_FIRST_STEPS: "slow-first-steps", by first_steps
+}
 
 /// Steps after the first ones that show what is usual.
 const LEAST_OTHERS: usize = 3;
@@ -30,7 +35,12 @@ const PARTS: [Part; 4] = [
     ("idle", |row| row.idle_ns),
 ];
 
-pub(super) fn first_steps(analysis: &Analysis) -> Option<FindingRow> {
+/// The first step of a selected part is not that of the run.
+fn first_steps(context: &Context<'_>) -> Option<FindingRow> {
+    let analysis = context.analysis;
+    if !context.options.takes_whole_ranks() {
+        return None;
+    }
     let steps = medians(analysis, |row| row.wall_ns);
     let walls: Vec<i64> = steps.values().copied().collect();
     let (slow, usual) = walls.split_at(outliers(&walls));
@@ -202,7 +212,7 @@ mod tests {
             ..Default::default()
         };
         analysis.tables.step_breakdown = (0..2).flat_map(|rank| (3..8).map(move |step| row(rank, step))).collect();
-        let found = first_steps(&analysis).unwrap();
+        let found = SLOW_FIRST_STEPS.in_tables(&analysis).pop().unwrap();
         assert_eq!(
             &*found.title,
             "step 3, the first one, takes 150 ms on the median rank; the other 4 steps take 20.0 ms (median)"

@@ -3,12 +3,21 @@
 use trace::{FindingRow, Severity, UnfinishedRow};
 
 use crate::base::units::{plural, ranks, ranks_named};
-use crate::judge::findings::finding;
+use crate::judge::findings::{Context, finding};
 use crate::model::analysis::{Analysis, Verdict, VerdictKind};
+
+kind! {
+    /// A collective did not end: ranks are missing from it, or all of them wait in it.
+    HANG: "hang", makes numbers invalid, by found
+}
+
+fn found(context: &Context<'_>) -> Option<FindingRow> {
+    hang(context.analysis)
+}
 
 /// The first collective in which some ranks wait and another rank is missing; without such a collective, the first in
 /// which all ranks wait.
-pub(super) fn hang(analysis: &Analysis) -> Option<FindingRow> {
+fn hang(analysis: &Analysis) -> Option<FindingRow> {
     let rows = &analysis.tables.unfinished_collectives;
     let row = rows.first()?;
     let or_empty = |ranks: &Option<Vec<i32>>| ranks.clone().unwrap_or_default();

@@ -6,19 +6,27 @@ use trace::{FindingRow, InputGapRow, Severity};
 
 use crate::base::stats::lower_median;
 use crate::base::units::{ns, plural};
-use crate::judge::findings::{finding, saving, share, step_rows};
-use crate::model::analysis::Analysis;
-use crate::model::limits::Limits;
+use crate::judge::findings::{Context, finding, saving, share, step_rows};
 
 /// Gaps on a rank below which nothing is likely: a single gap may hold what happens once, such as a checkpoint.
 const LEAST_GAPS: usize = 2;
 
-pub(super) fn findings(analysis: &Analysis, limits: &Limits) -> Vec<FindingRow> {
-    [named(analysis, limits), likely(analysis, limits)].into_iter().flatten().collect()
+kind! {
+    /// Ranges that load input take much of the steps.
+    ///
+    /// Their mean time in a step, on the named rank.
+    INPUT: "input", by named
 }
 
-/// Ranges that load input take much of the step.
-fn named(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
+kind! {
+    /// No range names the input, but between an optimizer step and the next forward pass the host launches nothing for long.
+    ///
+    /// The median over the gaps of the named rank (below).
+    LIKELY_INPUT: "likely-input", by likely
+}
+
+fn named(context: &Context<'_>) -> Option<FindingRow> {
+    let (analysis, limits) = (context.analysis, context.limits());
     // Time in ranges, time of the steps, number of steps.
     let mut by_rank: BTreeMap<i32, (i64, i64, i64)> = BTreeMap::new();
     for row in analysis.tables.data_loading.iter().filter(|r| r.step.is_some()) {
@@ -86,8 +94,8 @@ impl Gaps {
     }
 }
 
-/// No range names the input, but between the optimizer and the next forward pass the host launches nothing for long.
-fn likely(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
+fn likely(context: &Context<'_>) -> Option<FindingRow> {
+    let (analysis, limits) = (context.analysis, context.limits());
     let mut by_rank: BTreeMap<i32, Vec<&InputGapRow>> = BTreeMap::new();
     for row in &analysis.tables.input_gaps {
         by_rank.entry(row.rank).or_default().push(row);
@@ -137,6 +145,7 @@ mod tests {
     use trace::{DataLoadingRow, StepBreakdownRow};
 
     use super::*;
+    use crate::model::analysis::Analysis;
 
     const MS: i64 = 1_000_000;
 
@@ -158,12 +167,12 @@ mod tests {
             ..Default::default()
         };
         analysis.tables.data_loading = vec![row(0, 4), row(1, 8)];
-        let found = findings(&analysis, &Limits::default());
+        let found = INPUT.in_tables(&analysis);
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(&*found[0].title, "6 % of the step is spent on input, most on rank 1: 8.00 ms, 8 % of its steps");
         assert_eq!(found[0].saving_ns, Some(8 * MS));
         analysis.tables.data_loading = vec![row(0, 4), row(1, 5)];
-        assert_eq!(findings(&analysis, &Limits::default()), []);
+        assert_eq!(INPUT.in_tables(&analysis), []);
     }
 
     #[test]
@@ -177,7 +186,7 @@ mod tests {
         let mut analysis = analysis();
         let found = |gaps: Vec<InputGapRow>, analysis: &mut Analysis| {
             analysis.tables.input_gaps = gaps;
-            findings(analysis, &Limits::default()).pop()
+            LIKELY_INPUT.in_tables(analysis).pop()
         };
         let rows = vec![gap(0, 2, 2), gap(0, 1, 1), gap(1, 12, 10), gap(1, 14, 11), gap(1, 90, 90)];
         let row = found(rows, &mut analysis).unwrap();

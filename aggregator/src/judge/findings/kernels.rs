@@ -5,9 +5,14 @@ use std::collections::BTreeMap;
 use trace::{FindingRow, KernelStatsRow, Severity, WorkType};
 
 use crate::base::units::{ns, plural};
-use crate::judge::findings::{devices_of, finding, place, saving, short_name};
-use crate::model::analysis::Analysis;
-use crate::model::limits::Limits;
+use crate::judge::findings::{Context, finding, place, saving, short_name};
+
+kind! {
+    /// A kernel takes longer on one device than on the others.
+    ///
+    /// The time of its calls × (1 − 1 / ratio), per step.
+    SLOW_KERNEL: "slow-kernel", by slow_device
+}
 
 /// A kernel is reported as slow only above this share of its device's kernel time, because smaller kernels cost too
 /// little.
@@ -23,9 +28,9 @@ struct Slow<'a> {
 }
 
 /// The kernel that costs one device most time beyond the other devices.
-pub(super) fn slow_device(analysis: &Analysis, limits: &Limits) -> Option<FindingRow> {
-    let kernels = &analysis.tables.kernel_stats;
-    let devices = devices_of(analysis);
+fn slow_device(context: &Context<'_>) -> Option<FindingRow> {
+    let (limits, devices) = (context.limits(), &context.devices);
+    let kernels = &context.analysis.tables.kernel_stats;
     let mut totals: BTreeMap<(i32, Option<i64>), i64> = BTreeMap::new();
     for kernel in kernels {
         let total = totals.entry((kernel.rank, kernel.device_id)).or_default();
@@ -89,6 +94,7 @@ mod tests {
 
     use super::*;
     use crate::measure::by_name::compare_kernels;
+    use crate::model::analysis::Analysis;
 
     const MS: i64 = 1_000_000;
 
@@ -118,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_kernel_and_both_devices_are_named() {
-        let found = |means: &[i64]| slow_device(&analysis(means, 100), &Limits::default());
+        let found = |means: &[i64]| SLOW_KERNEL.in_tables(&analysis(means, 100)).pop();
         let two = found(&[6, 5]).unwrap();
         assert_eq!(
             &*two.title,
@@ -135,6 +141,6 @@ mod tests {
 
     #[test]
     fn an_excess_that_costs_nothing_is_no_finding() {
-        assert_eq!(slow_device(&analysis(&[6, 5], 2_000), &Limits::default()), None);
+        assert_eq!(SLOW_KERNEL.in_tables(&analysis(&[6, 5], 2_000)), []);
     }
 }

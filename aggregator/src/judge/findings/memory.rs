@@ -1,31 +1,32 @@
 //! Findings about memory: a peak near the capacity, a pool in pieces, and growth over steps.
 
-use std::collections::BTreeMap;
-
 use trace::{FindingRow, MemoryGrowthRow, MemoryPeakRow, Severity};
 
 use crate::base::units::{bytes, plural};
-use crate::judge::findings::{finding, place};
+use crate::judge::findings::{Context, finding, place};
 use crate::measure::memory::growth::{MAX_SCATTER, MIN_GROWTH_BYTES, MIN_Z};
-use crate::model::analysis::Analysis;
-use crate::model::limits::Limits;
 
 /// Frames of a stack in one sentence, the innermost ones.
 const FRAMES: usize = 3;
 
-/// All findings about memory. `capacity` holds the memory of each device in bytes, by rank and device.
-pub(super) fn findings(
-    analysis: &Analysis,
-    limits: &Limits,
-    capacity: &BTreeMap<(i32, i64), i64>,
-) -> impl Iterator<Item = FindingRow> {
-    let found = [growth(analysis), peak(analysis, limits, capacity), fragmentation(analysis, limits, capacity)];
-    found.into_iter().flatten()
+kind! {
+    /// Memory grows from step to step, as a leak does.
+    MEMORY_GROWTH: "memory-growth", by growth
 }
 
-/// Memory that grows from step to step, on the rank where it grows most.
-fn growth(analysis: &Analysis) -> Option<FindingRow> {
-    let growing: Vec<&MemoryGrowthRow> = analysis.tables.memory_growth.iter().filter(|row| row.grows).collect();
+kind! {
+    /// A rank uses nearly all of its device's memory.
+    MEMORY_PEAK: "memory-peak", by peak
+}
+
+kind! {
+    /// The allocator holds nearly the whole device, but much of that is not in use at the peak.
+    MEMORY_FRAGMENTATION: "memory-fragmentation", by fragmentation
+}
+
+/// The rank is named where it grows most.
+fn growth(context: &Context<'_>) -> Option<FindingRow> {
+    let growing: Vec<&MemoryGrowthRow> = context.analysis.tables.memory_growth.iter().filter(|row| row.grows).collect();
     let row = growing.iter().max_by(|a, b| a.growth_bytes.total_cmp(&b.growth_bytes))?;
     let more = match growing.len() {
         1 => String::new(),
@@ -67,13 +68,14 @@ fn growth(analysis: &Analysis) -> Option<FindingRow> {
 }
 
 /// The capacity of a row's device.
-fn capacity_of(row: &MemoryPeakRow, capacity: &BTreeMap<(i32, i64), i64>) -> Option<i64> {
-    capacity.get(&(row.rank, row.device_id?)).copied().filter(|capacity| *capacity > 0)
+fn capacity_of(row: &MemoryPeakRow, context: &Context<'_>) -> Option<i64> {
+    context.ranks.memory_bytes.get(&(row.rank, row.device_id?)).copied().filter(|capacity| *capacity > 0)
 }
 
-fn peak(analysis: &Analysis, limits: &Limits, capacity: &BTreeMap<(i32, i64), i64>) -> Option<FindingRow> {
-    let share = |row: &MemoryPeakRow| Some(100.0 * row.peak_bytes as f64 / capacity_of(row, capacity)? as f64);
-    let peaks = analysis.tables.memory_peaks.iter().filter_map(|row| Some((row, share(row)?)));
+fn peak(context: &Context<'_>) -> Option<FindingRow> {
+    let limits = context.limits();
+    let share = |row: &MemoryPeakRow| Some(100.0 * row.peak_bytes as f64 / capacity_of(row, context)? as f64);
+    let peaks = context.analysis.tables.memory_peaks.iter().filter_map(|row| Some((row, share(row)?)));
     let (row, pct) = peaks.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
     (pct > limits.memory_pct).then(|| {
         finding(
@@ -88,15 +90,15 @@ fn peak(analysis: &Analysis, limits: &Limits, capacity: &BTreeMap<(i32, i64), i6
     })
 }
 
-/// The allocator holds nearly the whole device, but much of that is not in use at the peak.
-fn fragmentation(analysis: &Analysis, limits: &Limits, capacity: &BTreeMap<(i32, i64), i64>) -> Option<FindingRow> {
+fn fragmentation(context: &Context<'_>) -> Option<FindingRow> {
+    let limits = context.limits();
     let matters = |row: &&MemoryPeakRow| {
         let reserved_pct =
-            row.reserved_bytes.zip(capacity_of(row, capacity)).map(|(held, all)| 100.0 * held as f64 / all as f64);
+            row.reserved_bytes.zip(capacity_of(row, context)).map(|(held, all)| 100.0 * held as f64 / all as f64);
         reserved_pct.is_some_and(|pct| pct > limits.memory_pct)
             && row.fragmentation_pct.is_some_and(|pct| pct > limits.fragmentation_pct)
     };
-    let rows = analysis.tables.memory_peaks.iter().filter(matters);
+    let rows = context.analysis.tables.memory_peaks.iter().filter(matters);
     let row = rows.max_by_key(|row| row.fragmentation_bytes)?;
     let (unused, pct) = row.fragmentation_bytes.zip(row.fragmentation_pct)?;
     Some(finding(
@@ -123,12 +125,20 @@ fn fragmentation(analysis: &Analysis, limits: &Limits, capacity: &BTreeMap<(i32,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::judge::findings::OfRanks;
+    use crate::model::analysis::Analysis;
+    use crate::model::options::Options;
 
     const GIB: i64 = 1 << 30;
 
     fn titles(analysis: &Analysis) -> Vec<String> {
-        let capacity = BTreeMap::from([((0, 0), 80 * GIB), ((1, 0), 80 * GIB)]);
-        findings(analysis, &Limits::default(), &capacity).map(|f| f.title.to_string()).collect()
+        let memory_bytes = [((0, 0), 80 * GIB), ((1, 0), 80 * GIB)].into();
+        let ranks = OfRanks { memory_bytes, ..OfRanks::default() };
+        let options = Options::default();
+        let context = Context::new(analysis, &options, &ranks);
+        let found =
+            [&MEMORY_GROWTH, &MEMORY_PEAK, &MEMORY_FRAGMENTATION].into_iter().flat_map(|kind| kind.found(&context));
+        found.map(|finding| finding.title.to_string()).collect()
     }
 
     fn peak_row(rank: i32, peak_gib: i64, reserved_gib: i64) -> MemoryPeakRow {
@@ -176,7 +186,7 @@ mod tests {
         };
         let mut analysis = Analysis::default();
         analysis.tables.memory_growth = vec![row(0, false, 9e9), row(1, true, 1_048_576.0), row(2, true, 1e5)];
-        let found: Vec<FindingRow> = findings(&analysis, &Limits::default(), &BTreeMap::new()).collect();
+        let found = MEMORY_GROWTH.in_tables(&analysis);
         assert_eq!(found.len(), 1);
         assert_eq!(
             &*found[0].title,

@@ -6,9 +6,14 @@ use trace::{FindingRow, KernelStatsRow, OccupancyLimit, Severity, Word, WorkType
 
 use crate::base::units::{ns, plural, ranks};
 use crate::judge::findings::kernels::SLOW_KERNEL_SHARE;
-use crate::judge::findings::{finding, short_name, step_rows};
+use crate::judge::findings::{Context, finding, short_name, step_rows};
 use crate::model::analysis::Analysis;
 use crate::model::limits::Limits;
+
+kind! {
+    /// A kernel that takes time fills few warps.
+    LOW_OCCUPANCY: "low-occupancy", by findings
+}
 
 /// The most kernels with a finding each. Kernels with less time are counted.
 const MOST_KERNELS: usize = 3;
@@ -20,9 +25,10 @@ struct LowOccupancy<'a> {
     step_ns: i64,
 }
 
-/// All findings about kernels, those with the most time first.
-pub(super) fn findings(analysis: &Analysis, limits: &Limits) -> Vec<FindingRow> {
-    let kernels = low_occupancy(analysis, limits);
+/// The kernels with the most time come first.
+fn findings(context: &Context<'_>) -> Vec<FindingRow> {
+    let limits = context.limits();
+    let kernels = low_occupancy(context.analysis, limits);
     let more = kernels.len().saturating_sub(MOST_KERNELS);
     kernels.iter().take(MOST_KERNELS).map(|kernel| kernel.finding(limits, more)).collect()
 }
@@ -157,6 +163,7 @@ mod tests {
     use trace::StepBreakdownRow;
 
     use super::*;
+    use crate::model::options::Options;
 
     fn kernel(rank: i32, name: &str, total_ns: i64, occupancy_pct: Option<f64>) -> KernelStatsRow {
         KernelStatsRow {
@@ -201,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_kernel_that_fills_little_and_takes_time_is_named() {
-        let found = findings(&analysis(), &Limits::default());
+        let found = LOW_OCCUPANCY.in_tables(&analysis());
         assert_eq!(found.len(), 1);
         assert_eq!(
             &*found[0].title,
@@ -215,8 +222,9 @@ mod tests {
     #[test]
     fn kernels_at_the_limits_have_no_finding() {
         let limits = Limits { occupancy_pct: 3.0, ..Limits::default() };
-        assert_eq!(findings(&analysis(), &limits), []);
-        assert_eq!(findings(&Analysis::default(), &Limits::default()), []);
+        let options = Options { limits, ..Options::default() };
+        assert_eq!(LOW_OCCUPANCY.within(&analysis(), &options), []);
+        assert_eq!(LOW_OCCUPANCY.in_tables(&Analysis::default()), []);
     }
 
     #[test]
@@ -226,7 +234,7 @@ mod tests {
         let mut found = |limit: OccupancyLimit, tensor_cores| {
             let thin = &mut analysis.tables.kernel_stats[0];
             (thin.occupancy_limit, thin.tensor_cores) = (Some(limit.into()), tensor_cores);
-            findings(&analysis, &Limits::default())
+            LOW_OCCUPANCY.in_tables(&analysis)
         };
         let by_registers = found(OccupancyLimit::Registers, false);
         assert!(by_registers[0].title.contains("of rank 0 device 0 and takes 10.0 ms"), "{}", by_registers[0].title);

@@ -6,9 +6,16 @@ use trace::name_rules::is_work_of_profiler;
 use trace::{FindingRow, Severity, StepBreakdownRow};
 
 use crate::base::units::{ns, plural, ranks};
-use crate::judge::findings::{finding, saving, share};
+use crate::judge::findings::{Context, finding, saving, share};
 use crate::measure::overhead::StepOverhead;
 use crate::measure::part::RankPart;
+
+kind! {
+    /// The profiler or the driver takes time of a step.
+    ///
+    /// The mean time in a step of the profiler's own work, on the named rank; not that of the driver.
+    PROFILING_OVERHEAD: "profiling-overhead", by profiling_overhead
+}
 
 /// Smallest share of a step that matters, in percent: a smaller cost has no finding.
 const LEAST_PCT: f64 = 1.0;
@@ -27,18 +34,56 @@ impl Cost<'_> {
     }
 }
 
-/// The rows of kind `overhead`, if they take enough of a step. Their time is stated as a part of the idle time, and no
-/// finding blames the job for it. `breakdown` has the steps of all ranks, in the order of ranks.
-pub(crate) fn overhead(parts: &[RankPart], breakdown: &[StepBreakdownRow]) -> Option<FindingRow> {
-    let costs: Vec<Cost<'_>> = parts.iter().flat_map(|part| costs_of(part, breakdown)).collect();
-    let over: Vec<&Cost<'_>> = costs.iter().filter(|cost| cost.pct() >= LEAST_PCT).collect();
-    let worst = over.iter().copied().max_by(|a, b| a.pct().total_cmp(&b.pct()))?;
-    let of_rank = |cost: &&&Cost<'_>| cost.rank == worst.rank;
-    let steps: Vec<i32> = over.iter().filter(of_rank).map(|cost| cost.step).collect();
-    let mut on_ranks: Vec<i32> = over.iter().map(|cost| cost.rank).collect();
-    on_ranks.dedup();
-    let part = parts.iter().find(|part| part.outline.info.rank == worst.rank)?;
-    let by_name = &worst.overhead.by_name;
+/// The rows of kind `overhead` in the step of which they take most, and where else they matter.
+#[derive(Debug)]
+pub(crate) struct Overhead {
+    rank: i32,
+    step: i32,
+    wall_ns: i64,
+    of_step: StepOverhead,
+    /// The part of it in idle time of that step.
+    idle_ns: i64,
+    /// The profiler's own work in a step of that rank.
+    own_ns: i64,
+    /// The steps of that rank in which it matters.
+    steps: Vec<i32>,
+    /// The number of ranks on which it matters, and of all ranks.
+    on_ranks: usize,
+    of_ranks: usize,
+}
+
+impl Overhead {
+    /// `None` if it takes too little of every step. `breakdown` has the steps of all ranks, in the order of ranks.
+    pub(super) fn of(parts: &[RankPart], breakdown: &[StepBreakdownRow]) -> Option<Self> {
+        let costs: Vec<Cost<'_>> = parts.iter().flat_map(|part| costs_of(part, breakdown)).collect();
+        let over: Vec<&Cost<'_>> = costs.iter().filter(|cost| cost.pct() >= LEAST_PCT).collect();
+        let worst = over.iter().copied().max_by(|a, b| a.pct().total_cmp(&b.pct()))?;
+        let of_rank = |cost: &&&Cost<'_>| cost.rank == worst.rank;
+        let mut on_ranks: Vec<i32> = over.iter().map(|cost| cost.rank).collect();
+        on_ranks.dedup();
+        let part = parts.iter().find(|part| part.outline.info.rank == worst.rank)?;
+        Some(Self {
+            rank: worst.rank,
+            step: worst.step,
+            wall_ns: worst.wall_ns,
+            of_step: worst.overhead.clone(),
+            idle_ns: idle_part(steps_of(part, breakdown), worst.step),
+            own_ns: own_ns_per_step(part, breakdown),
+            steps: over.iter().filter(of_rank).map(|cost| cost.step).collect(),
+            on_ranks: on_ranks.len(),
+            of_ranks: parts.len(),
+        })
+    }
+
+    fn pct(&self) -> f64 {
+        share(&(self.of_step.total_ns, self.wall_ns))
+    }
+}
+
+/// This time is stated as a part of the idle time, and no finding blames the job for it.
+fn profiling_overhead(context: &Context<'_>) -> Option<FindingRow> {
+    let worst = context.ranks.overhead.as_ref()?;
+    let by_name = &worst.of_step.by_name;
     let (own, of_driver): (Vec<_>, Vec<_>) = by_name.iter().partition(|(name, _)| is_work_of_profiler(name));
     let who = match (own.is_empty(), of_driver.is_empty()) {
         (false, true) => "the profiler",
@@ -51,12 +96,13 @@ pub(crate) fn overhead(parts: &[RankPart], breakdown: &[StepBreakdownRow]) -> Op
         format!("{name} {} ({})", ns(*total), plural(usize::try_from(*calls).unwrap_or(usize::MAX), "row"))
     };
     let names: Vec<String> = names.iter().map(words).collect();
-    let more = if steps.len() > 1 { format!("; it matters in steps {}", ranks(&steps)) } else { String::new() };
+    let more =
+        if worst.steps.len() > 1 { format!("; it matters in steps {}", ranks(&worst.steps)) } else { String::new() };
     let found = finding(
         Severity::Info,
         format!(
             "{who} took {} of step {} on rank {} ({:.1} % of {}): {}{more}",
-            ns(worst.overhead.total_ns),
+            ns(worst.of_step.total_ns),
             worst.step,
             worst.rank,
             worst.pct(),
@@ -68,15 +114,15 @@ pub(crate) fn overhead(parts: &[RankPart], breakdown: &[StepBreakdownRow]) -> Op
             format!(
                 "events of kind overhead; {} of it in idle time of that step (step_breakdown.overhead_ns, which no finding counts as \
                  idle); on {} of {}; threshold {LEAST_PCT} % of a step (this program's)",
-                ns(idle_part(steps_of(part, breakdown), worst.step)),
-                on_ranks.len(),
-                plural(parts.len(), "rank")
+                ns(worst.idle_ns),
+                worst.on_ranks,
+                plural(worst.of_ranks, "rank")
             ),
         ),
         "times of these steps are too long by this; the driver's part also occurs without a profiler, when functions are first \
          used: record more warm-up steps, so that both happen before the active ones",
     );
-    Some(if own.is_empty() { found } else { saving(own_ns_per_step(part, breakdown), found) })
+    Some(if own.is_empty() { found } else { saving(worst.own_ns, found) })
 }
 
 /// The overhead in each step of a rank whose length is known.
@@ -116,6 +162,9 @@ fn own_ns_per_step(part: &RankPart, breakdown: &[StepBreakdownRow]) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::judge::findings::OfRanks;
+    use crate::model::analysis::Analysis;
+    use crate::model::options::Options;
 
     const MS: i64 = 1_000_000;
 
@@ -123,7 +172,12 @@ mod tests {
     fn found(ranks: &[&[(&str, i64)]]) -> Option<FindingRow> {
         let parts: Vec<RankPart> = (0..).zip(ranks).map(|(rank, names)| part(rank, names)).collect();
         let breakdown: Vec<StepBreakdownRow> = (0..).zip(ranks).flat_map(|(rank, _)| steps(rank)).collect();
-        overhead(&parts, &breakdown)
+        found_in(&parts, &breakdown)
+    }
+
+    fn found_in(parts: &[RankPart], breakdown: &[StepBreakdownRow]) -> Option<FindingRow> {
+        let ranks = OfRanks::of(parts, breakdown);
+        profiling_overhead(&Context::new(&Analysis::default(), &Options::default(), &ranks))
     }
 
     fn steps(rank: i32) -> [StepBreakdownRow; 2] {
@@ -165,6 +219,6 @@ mod tests {
         assert!(of_driver.title.starts_with("the driver took 3.00 ms"), "{of_driver:?}");
         assert_eq!(of_driver.saving_ns, None);
         assert_eq!(found(&[&[("Buffer Flush", 0)]]), None);
-        assert_eq!(overhead(&[RankPart::default()], &[]), None);
+        assert_eq!(found_in(&[RankPart::default()], &[]), None);
     }
 }

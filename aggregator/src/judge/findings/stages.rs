@@ -16,9 +16,21 @@ use trace::{FindingRow, Level, Severity};
 
 use crate::base::stats::lower_median;
 use crate::base::units::{ns, ranks_named};
-use crate::judge::findings::{finding, saving, step_rows};
+use crate::judge::findings::{Context, finding, saving, step_rows};
 use crate::judge::headline::{Place, share_of_step};
 use crate::model::analysis::{Analysis, Verdict, VerdictKind};
+
+kind! {
+    /// A stage of a pipeline works longer than the others.
+    ///
+    /// Its work in a step, less that of the second longest stage.
+    UNEVEN_STAGES: "uneven-stages", by imbalance
+}
+
+kind! {
+    /// The schedule of a pipeline makes its stages idle.
+    PIPELINE_BUBBLE: "pipeline-bubble", by bubble
+}
 
 /// The least excess of the first or the last stage, in percent of a step. They differ by the embedding and the loss.
 const LEAST_PCT: f64 = 10.0;
@@ -83,9 +95,8 @@ fn works(stages: &[BTreeSet<i32>], analysis: &Analysis) -> Option<Vec<i64>> {
     stages.iter().map(of_stage).collect()
 }
 
-/// The finding about the stages that work longer.
-pub(super) fn imbalance(analysis: &Analysis) -> Option<FindingRow> {
-    longer(analysis).map(|longer| longer.finding())
+fn imbalance(context: &Context<'_>) -> Option<FindingRow> {
+    longer(context.analysis).map(|longer| longer.finding())
 }
 
 impl Longer {
@@ -158,8 +169,8 @@ pub(crate) fn take_headline(analysis: &mut Analysis) {
 /// The least idle time by the schedule, in percent of a step.
 const LEAST_BUBBLE_PCT: f64 = 10.0;
 
-/// The finding about the idle time that the schedule of a pipeline makes.
-pub(super) fn bubble(analysis: &Analysis) -> Option<FindingRow> {
+fn bubble(context: &Context<'_>) -> Option<FindingRow> {
+    let analysis = context.analysis;
     let stages = stages(analysis)?;
     let rows = &analysis.tables.pipeline;
     let bubble_ns = lower_median(rows.iter().map(|row| row.bubble_ns))?;
@@ -220,14 +231,15 @@ mod tests {
 
     #[test]
     fn a_stage_that_works_longer_is_an_imbalance_and_one_rank_of_it_is_not() {
-        let found = imbalance(&pipeline(&[300, 300, 600, 610])).unwrap();
+        let found = |work_ns: &[i64]| UNEVEN_STAGES.in_tables(&pipeline(work_ns)).pop();
+        let uneven = found(&[300, 300, 600, 610]).unwrap();
         assert_eq!(
-            &*found.title,
+            &*uneven.title,
             "the pipeline's stage of ranks 2–3 works 300 ns longer in a step than the other stages: 600 ns instead of 300 ns"
         );
-        assert_eq!(found.saving_ns, Some(300));
-        assert_eq!(imbalance(&pipeline(&[300, 300, 300, 610])), None, "rank 3 alone is slow");
-        assert_eq!(imbalance(&pipeline(&[300, 300, 399, 399])), None, "below the threshold");
+        assert_eq!(uneven.saving_ns, Some(300));
+        assert_eq!(found(&[300, 300, 300, 610]), None, "rank 3 alone is slow");
+        assert_eq!(found(&[300, 300, 399, 399]), None, "below the threshold");
     }
 
     #[test]
@@ -265,17 +277,17 @@ mod tests {
     fn one_stage_is_no_pipeline() {
         let mut analysis = pipeline(&[300, 300, 600, 610]);
         analysis.tables.pipeline.iter_mut().for_each(|row| row.stage = 0);
-        assert_eq!((imbalance(&analysis), bubble(&analysis)), (None, None));
+        assert_eq!([UNEVEN_STAGES.in_tables(&analysis), PIPELINE_BUBBLE.in_tables(&analysis)].concat(), []);
     }
 
     #[test]
     fn a_bubble_is_stated_with_its_share() {
         let mut analysis = pipeline(&[300; 4]);
         assert_eq!(
-            &*bubble(&analysis).unwrap().title,
+            &*PIPELINE_BUBBLE.in_tables(&analysis)[0].title,
             "the 2 stages of the pipeline idle for 200 ns of a step (25 %) by its schedule, even without transfers and slow ranks"
         );
         analysis.tables.pipeline.iter_mut().for_each(|row| row.bubble_ns = 79);
-        assert_eq!(bubble(&analysis), None);
+        assert_eq!(PIPELINE_BUBBLE.in_tables(&analysis), []);
     }
 }
