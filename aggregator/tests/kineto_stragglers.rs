@@ -171,7 +171,8 @@ fn dlrm8_has_one_step_and_candidates() {
     let verdict = &analysis.verdict;
     assert_eq!(verdict.suspects.iter().copied().collect::<BTreeSet<i32>>(), candidates);
     assert!(verdict.within_variation && verdict.sentence.contains("only 1 step was compared"), "{verdict:?}");
-    let finding = analysis.tables.findings.iter().find(|f| *f.title == *verdict.sentence).unwrap();
+    let finding = analysis.tables.findings.iter().find(|f| &*f.id == "straggler").unwrap();
+    assert_eq!((&*finding.title, verdict.finding.as_deref()), (&*verdict.sentence, Some("straggler")));
     assert_eq!(&*finding.severity, "info");
 }
 
@@ -196,7 +197,11 @@ fn the_headline_of_one_rank_is_its_first_finding() {
         let Some(folder) = folder(name) else { return };
         let analysis = whole(&folder);
         assert_eq!(analysis.verdict.kind, VerdictKind::Nothing);
-        let first = &analysis.tables.findings[0].title;
-        assert!(analysis.headlines_finding() && analysis.verdict.sentence.starts_with(&**first), "{name}: {first}");
+        let first = &analysis.tables.findings[0];
+        assert_eq!(analysis.verdict.finding.as_ref(), Some(&first.id), "{name}");
+        assert!(
+            analysis.headlines_finding() && analysis.verdict.sentence.starts_with(&*first.title),
+            "{name}: {first:?}"
+        );
     }
 }

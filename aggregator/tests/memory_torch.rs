@@ -56,7 +56,7 @@ fn a_leak_of_1_mib_per_step_is_found_with_its_place_in_20_steps() {
     assert_eq!((growth.operator.as_deref(), growth.operator_growth_bytes), (Some("aten::ones"), Some(1_048_576.0)));
     let stack = growth.stack.as_deref().unwrap();
     assert!(stack.ends_with(": keep"), "{stack}");
-    let finding = analysis.tables.findings.iter().find(|row| &*row.evidence_table == "memory_growth").unwrap();
+    let finding = analysis.tables.findings.iter().find(|row| &*row.id == "memory-growth").unwrap();
     assert_eq!(&*finding.title, "the host memory of rank 0 grows by 1.00 MiB per step, as a leak does");
     for name in ["mlp_whole", "mlp_later", "transformer_whole"] {
         assert!(analyzed(name, &Options::default()).tables.memory_growth.iter().all(|row| !row.grows), "{name}");

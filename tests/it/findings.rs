@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use aggregator::ingest::kineto::KinetoSource;
-use aggregator::{Analysis, Options, analyze};
+use aggregator::{Analysis, FINDINGS, Options, analyze};
 use flate2::read::GzDecoder;
 use serde_json::Value;
 use trace::FindingRow;
@@ -23,8 +23,9 @@ fn analyzed(path: &Path) -> Analysis {
     analyze(&KinetoSource::open(&[path.to_path_buf()]).unwrap(), &Options::default(), &|_, _| ()).unwrap()
 }
 
-fn finding<'a>(analysis: &'a Analysis, words: &str) -> Option<&'a FindingRow> {
-    analysis.tables.findings.iter().find(|finding| finding.title.contains(words))
+fn finding<'a>(analysis: &'a Analysis, id: &str) -> Option<&'a FindingRow> {
+    assert!(FINDINGS.iter().any(|kind| kind.id == id), "{id}");
+    analysis.tables.findings.iter().find(|finding| &*finding.id == id)
 }
 
 fn is_named(event: &Value, begin: &str) -> bool {
@@ -61,13 +62,14 @@ fn the_profilers_own_cost_is_named_and_is_no_idleness_of_the_job() {
     assert!((step.overhead_ns - 1_967_713).abs() < 100, "{step:?}");
     let parts = [step.compute_ns, step.overlap_ns, step.exposed_comm_ns, step.memory_ns, step.idle_ns];
     assert_eq!(parts.iter().sum::<i64>(), step.wall_ns);
-    let found = finding(&analysis, "the profiler and the driver took 1.97 ms of step 0 on rank 0").unwrap();
-    assert!(
-        found.title.contains("Activity Buffer Request 1.53 ms (1 row), Lazy Function Loading 441 µs (8 rows)"),
-        "{found:?}"
+    let found = finding(&analysis, "profiling-overhead").unwrap();
+    let (who, names) = (
+        "the profiler and the driver took 1.97 ms of step 0 on rank 0",
+        "Activity Buffer Request 1.53 ms (1 row), Lazy Function Loading 441 µs (8 rows)",
     );
+    assert!(found.title.starts_with(who) && found.title.contains(names), "{found:?}");
     assert!((found.saving_ns.unwrap() - 1_526_826).abs() < 100, "{found:?}");
-    let idle = finding(&analysis, "computes less than half of the time").unwrap();
+    let idle = finding(&analysis, "idle-devices").unwrap();
     assert_eq!(idle.saving_ns, Some(step.idle_ns - step.overhead_ns), "{idle:?}");
     let gaps = analysis.tables.idle_breakdown.iter();
     assert!(gaps.clone().any(|row| row.overhead_ns > 0) && gaps.clone().all(|row| row.overhead_ns <= row.idle_ns));
@@ -78,7 +80,8 @@ fn a_slow_first_step_of_a_real_trace_is_named() {
     let Some(folder) = fixtures::data::folder("resnet50_2021") else { return };
     let file = only_file(&folder);
     let clean = analyzed(&file);
-    assert!(finding(&clean, "step 5, the first one, takes 182 ms; the other 5 steps take 126 ms").is_some());
+    let found = finding(&clean, "slow-first-steps").unwrap();
+    assert_eq!(&*found.title, "step 5, the first one, takes 182 ms; the other 5 steps take 126 ms (median)");
     let mut trace = read(&file);
     let events = trace["traceEvents"].as_array_mut().unwrap();
     let first = *starts(events, "ProfilerStep#").last().unwrap();
@@ -86,15 +89,17 @@ fn a_slow_first_step_of_a_real_trace_is_named() {
     let planted = scratch("findings_first_step").join("rank0.json");
     std::fs::write(&planted, trace.to_string()).unwrap();
     let slow = analyzed(&planted);
-    let found = finding(&slow, "step 5, the first one, takes 682 ms; the other 5 steps take 126 ms").unwrap();
+    let found = finding(&slow, "slow-first-steps").unwrap();
+    assert_eq!(&*found.title, "step 5, the first one, takes 682 ms; the other 5 steps take 126 ms (median)");
     let length =
         |analysis: &Analysis| analysis.tables.step_breakdown.iter().find(|row| row.step == Some(5)).unwrap().wall_ns;
     assert_eq!(length(&slow) - length(&clean), 500_000_000);
     assert!(found.evidence.contains("most of the excess is idle"), "{found:?}");
     let medians = |analysis: &Analysis| (analysis.verdict.kind, analysis.verdict.step_ns);
     assert_eq!(medians(&slow), medians(&clean), "medians do not change");
-    let selected = aggregator(&["analyze", planted.to_str().unwrap(), "--steps", "5..11"]).expect_code(0).stdout;
-    assert!(!selected.contains("the first one"), "{selected}");
+    let selected =
+        aggregator(&["analyze", planted.to_str().unwrap(), "--steps", "5..11", "--json"]).expect_code(0).stdout;
+    assert!(!selected.contains("slow-first-steps"), "{selected}");
 }
 
 /// A loader whose ranges have another name stops the host for 40 ms in each step. All quiet time before is also there
@@ -128,10 +133,10 @@ fn input_without_a_name_is_found_between_the_optimizer_and_the_next_forward() {
         "{:?}",
         quiet(&before)
     );
-    assert_eq!(finding(&before, "likely input"), None, "below the limit");
+    assert_eq!(finding(&before, "likely-input"), None, "below the limit");
     let longer: Vec<i64> = quiet(&after).iter().zip(quiet(&before)).map(|(after, before)| after - before).collect();
     assert_eq!(longer, [40_000_000; 5]);
-    let found = finding(&after, "likely input").unwrap();
+    let found = finding(&after, "likely-input").unwrap();
     assert!(found.title.contains("the host of rank 0 launches nothing for 44.3 ms"), "{found:?}");
     assert!(found.evidence.contains("median of 5 gaps"), "{found:?}");
 }

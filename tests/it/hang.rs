@@ -72,6 +72,7 @@ fn the_rank_that_is_missing_from_a_hang_is_named() {
         .map(|row| format!("{} {} {} {} {}", row["op"], row["seq"], row["started"], row["enqueued"], row["missing"]))
         .collect();
     assert_eq!(found, ["\"allgather\" 1 [0,1,3] [] [2]", "\"allreduce\" 6 [] [0,1,3] [2]"]);
+    assert_eq!(json["tables"]["findings"][0]["id"], "hang");
     println!("hang: {}", json["tables"]["findings"][0]["title"]);
 
     let told = aggregator(&[Path::new("hang"), &run, Path::new("--json")]).stdout;
@@ -109,8 +110,7 @@ fn a_recording_that_was_cut_is_no_hang() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["facts"]["recording_was_cut"], serde_json::json!([0, 1, 2, 3]));
     let findings = json["tables"]["findings"].as_array().unwrap();
-    let of_hang: Vec<&serde_json::Value> =
-        findings.iter().filter(|row| row["evidence_table"] == "unfinished_collectives").collect();
+    let of_hang: Vec<&serde_json::Value> = findings.iter().filter(|row| row["id"] == "hang").collect();
     assert_eq!(of_hang.len(), 1, "{findings:#?}");
     let title = of_hang[0]["title"].as_str().unwrap();
     assert!(title.starts_with("the recording was cut on ranks 0–3; allreduce 14"), "{title}");

@@ -66,7 +66,7 @@ use crate::model::options::Options;
 /// A kind of finding.
 #[derive(Debug)]
 pub struct FindingKind {
-    /// Its name in kebab case, which never changes.
+    /// Its name in kebab case, which never changes: the column `id`, by which programs know the finding.
     pub id: &'static str,
     /// Its documentation: what it says, and after an empty line the bound of its saving if it predicts one.
     pub doc: &'static str,
@@ -149,7 +149,7 @@ impl OfRanks {
     }
 }
 
-/// Adds the findings to an analysis. Those that make numbers invalid come first,
+/// Adds the findings to an analysis, and names the one that states its verdict. Those that make numbers invalid come first,
 /// then those with a predicted saving, the largest first, then the others by severity.
 pub(crate) fn add_findings(analysis: &mut Analysis, options: &Options, ranks: &OfRanks) {
     let context = Context::new(analysis, options, ranks);
@@ -159,6 +159,9 @@ pub(crate) fn add_findings(analysis: &mut Analysis, options: &Options, ranks: &O
     }
     rows.sort_by_key(|(invalidates, row)| (!invalidates, Reverse(row.saving_ns), severity(row)));
     analysis.tables.findings = rows.into_iter().map(|(_, row)| row).collect();
+    let is_found = |id: &&str| analysis.tables.findings.iter().any(|row| *row.id == **id);
+    let of_verdict = [straggler::STRAGGLER.id, scattered_waits::SCATTERED_WAITS.id].into_iter().find(is_found);
+    analysis.verdict.finding = of_verdict.map(Into::into);
 }
 
 impl FindingKind {
@@ -166,6 +169,7 @@ impl FindingKind {
     fn found(&self, context: &Context<'_>) -> Vec<FindingRow> {
         let mut rows = (self.find)(context);
         for row in &mut rows {
+            row.id = self.id.into();
             // The named device may have longer steps than the median one.
             row.saving_ns = row.saving_ns.map(|ns| ns.min(context.analysis.verdict.step_ns.unwrap_or(ns)));
         }
@@ -188,9 +192,10 @@ fn severity(finding: &FindingRow) -> Severity {
     finding.severity.known().unwrap_or(Severity::Info)
 }
 
-/// Makes a finding; `table` names the table that holds the numbers in `evidence`.
+/// Makes a finding, whose kind adds its id; `table` names the table that holds the numbers in `evidence`.
 fn finding(severity: Severity, title: String, (table, evidence): (&str, String), suggestion: &str) -> FindingRow {
     FindingRow {
+        id: Default::default(),
         severity: severity.into(),
         saving_ns: None,
         title: title.into(),
@@ -255,5 +260,18 @@ mod tests {
         assert_eq!(ids.len(), FINDINGS.len());
         let is_word = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase());
         assert!(ids.iter().all(|id| id.split('-').all(is_word)), "{ids:?}");
+    }
+
+    /// Lost rows first, then the saving, then the severity.
+    #[test]
+    fn what_makes_numbers_invalid_comes_first_and_then_the_largest_saving() {
+        let mut analysis = devices::tests::analysis();
+        analysis.facts.dropped = 1;
+        add_findings(&mut analysis, &Options::default(), &OfRanks::default());
+        let ids: Vec<&str> = analysis.tables.findings.iter().map(|row| &*row.id).collect();
+        let wanted =
+            ["lost-rows", "idle-devices", "launch-bound", "narrow-kernels", "sync-stalls", "full-launch-queue"];
+        assert_eq!(ids, wanted);
+        assert_eq!(analysis.verdict.finding, None);
     }
 }

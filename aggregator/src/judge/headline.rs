@@ -106,6 +106,7 @@ pub(crate) fn take_top_finding(analysis: &mut Analysis) {
         analysis.verdict.sentence = format!("{finding}. No verdict on ranks: {}", analysis.verdict.sentence);
         analysis.verdict.title = if first.is_some() { "TOP FINDING".into() } else { "NO FINDING".into() };
         analysis.verdict.action = first.map(|finding| finding.suggestion.to_string());
+        analysis.verdict.finding = first.map(|finding| finding.id.clone());
     }
 }
 

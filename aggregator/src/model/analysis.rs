@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 pub use trace::Tables;
-use trace::{FindingRow, Level, OmissionKind, Reason, StandsOn, Word, worst_omission};
+use trace::{FindingRow, Level, OmissionKind, Reason, StandsOn, Text, Word, worst_omission};
 
 use crate::base::units::ns;
 
@@ -215,6 +215,9 @@ pub struct Verdict {
     pub location: Option<String>,
     /// What to do next; `None` if nothing follows.
     pub action: Option<String>,
+    /// Id of the finding that says the same; `None` if no finding does. It is the first of its kind.
+    #[serde(skip)]
+    pub finding: Option<Text>,
 }
 
 impl Analysis {
@@ -232,6 +235,13 @@ impl Analysis {
     pub fn identity(&self, rank: i32) -> Option<&RankIdentity> {
         let all = &self.facts.identities;
         all.binary_search_by_key(&rank, |identity| identity.rank).ok().map(|at| &all[at])
+    }
+
+    /// The findings but the one that says what the verdict says.
+    pub fn other_findings(&self) -> impl Iterator<Item = &FindingRow> {
+        let findings = &self.tables.findings;
+        let of_verdict = findings.iter().position(|finding| Some(&finding.id) == self.verdict.finding.as_ref());
+        findings.iter().enumerate().filter(move |(at, _)| Some(*at) != of_verdict).map(|(_, finding)| finding)
     }
 
     /// Whether the headline is the first finding, or that there is none, because the ranks cannot be compared.

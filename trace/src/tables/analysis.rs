@@ -501,6 +501,9 @@ tables! {
     /// One row per finding. Findings that make numbers invalid come first, then those with a predicted saving, the
     /// largest first, then the others by severity.
     findings: FindingRow / FindingBuilder / FindingView, by Aggregator, sorted by None; {
+        /// Kind of the finding, such as `exposed-communication`; docs/method/findings.md lists all. A kind keeps its id, while
+        /// titles may change.
+        id: Text,
         /// Severity: `critical`, `warning` or `info`.
         severity: Word<Severity>,
         /// Upper bound of the time by which a step becomes shorter if the finding is remedied and nothing else changes;

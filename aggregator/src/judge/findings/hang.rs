@@ -100,6 +100,7 @@ pub(crate) fn take_headline(analysis: &mut Analysis, min_steps: usize) {
     let before = format!("{}: {}", verdict.title, verdict.sentence);
     analysis.verdict = Verdict {
         kind: VerdictKind::Hung,
+        finding: Some(HANG.id.into()),
         step_ns: verdict.step_ns,
         exposed_wait_ns: verdict.exposed_wait_ns,
         sentence: format!("{}. The steps before: {before}", found.title),

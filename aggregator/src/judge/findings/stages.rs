@@ -151,6 +151,7 @@ pub(crate) fn take_headline(analysis: &mut Analysis) {
     let place = place.map_or(String::new(), |place| format!(" They are {}, which may be slow.", place.all_ranks()));
     analysis.verdict = Verdict {
         kind: VerdictKind::Undecided,
+        finding: Some(UNEVEN_STAGES.id.into()),
         level: Some(Level::Stage.into()),
         doubt: Some(
             "no rank of another stage does the same work: more layers or slower devices may be the reason".into(),

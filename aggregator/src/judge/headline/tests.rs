@@ -208,12 +208,14 @@ fn an_undecided_headline_says_why_and_names_all_suspects() {
 #[test]
 fn without_a_verdict_the_first_finding_is_the_headline() {
     let facts = Facts { ranks: vec![0], events: 7, ..Facts::default() };
-    let finding = FindingRow { title: "51 % of the step is spent on input".into(), ..Default::default() };
+    let title = "51 % of the step is spent on input";
+    let finding = FindingRow { id: "input".into(), title: title.into(), ..Default::default() };
     let headline = |facts: &Facts, findings: Vec<FindingRow>| {
         let tables = Tables { findings, ..Tables::default() };
         let verdict = verdict(&tables, &Found::default(), facts, &Thresholds::default());
         let mut analysis = Analysis { facts: facts.clone(), verdict, tables };
         take_top_finding(&mut analysis);
+        assert_eq!(analysis.verdict.finding.is_some(), analysis.verdict.title == "TOP FINDING");
         (analysis.headlines_finding(), analysis.verdict.sentence)
     };
     let only = "only one rank was recorded, so there is no other rank to compare it with.";

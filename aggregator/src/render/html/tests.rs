@@ -90,6 +90,7 @@ fn analysis_with(text: &str) -> Analysis {
             op_stats: vec![OpStatsRow { name: text.into(), calls: 1, total_ns: 5, ..Default::default() }],
             omissions: vec![OmissionRow::lost(text, text)],
             findings: vec![FindingRow {
+                id: "input".into(),
                 severity: "warning".into(),
                 saving_ns: Some(5),
                 title: text.into(),

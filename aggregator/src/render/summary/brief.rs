@@ -77,8 +77,7 @@ fn head(analysis: &Analysis, terminal: &TerminalStyle) -> String {
     if let [only] = &analysis.facts.identities[..] {
         labelled(&mut text, "rank", &format!("{}: {}", only.rank, place(only)), terminal);
     }
-    let first: Vec<_> = analysis.tables.findings.iter().filter(|finding| is_other(analysis, finding)).collect();
-    let first = first.into_iter().filter(|finding| finding.severity == Severity::Critical);
+    let first = analysis.other_findings().filter(|finding| finding.severity == Severity::Critical);
     let mut first: Vec<String> = first.map(|finding| format!("{} → {}", finding.title, finding.suggestion)).collect();
     let cut = &analysis.facts.recording_was_cut;
     if first.is_empty() && !cut.is_empty() {
@@ -107,15 +106,9 @@ fn labelled(text: &mut String, label: &str, words: &str, terminal: &TerminalStyl
     }
 }
 
-/// Whether a finding is not that of the verdict, which has the sentence of the verdict.
-fn is_other(analysis: &Analysis, finding: &FindingRow) -> bool {
-    !analysis.verdict.sentence.starts_with(&*finding.title)
-}
-
 /// The next findings, whole or a line each. Critical ones come before the verdict.
 fn also(analysis: &Analysis, terminal: &TerminalStyle, whole: bool) -> Vec<String> {
-    let others = analysis.tables.findings.iter().filter(|finding| is_other(analysis, finding));
-    let others = others.filter(|finding| finding.severity != Severity::Critical);
+    let others = analysis.other_findings().filter(|finding| finding.severity != Severity::Critical);
     let line = |(i, finding): (usize, &FindingRow)| {
         let mut text = String::new();
         let title = trace::terminal::line(&finding.title);

@@ -71,6 +71,7 @@ fn analysis(ranks: i32) -> Analysis {
                 .amount(12_000),
         ],
         findings: vec![FindingRow {
+            id: "exposed-communication".into(),
             severity: "warning".into(),
             saving_ns: Some(10 * MS),
             title: "13 % of the step is exposed communication, including waits for late ranks".into(),
