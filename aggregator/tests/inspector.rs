@@ -168,6 +168,7 @@ fn without_times_nothing_is_said_of_waits() {
     assert_eq!(untimed, 4, "{omissions:?}");
 }
 
+/// Invariant (formats): NCCL Inspector: a dump that is cut anywhere lists its loss.
 #[test]
 fn a_dump_that_is_cut_anywhere_lists_its_loss() {
     let directory = tempfile::tempdir().unwrap();

@@ -99,6 +99,7 @@ fn traces(name: &str) -> KinetoSource {
     KinetoSource::open(&[data(&format!("{name}.json.gz"))]).unwrap()
 }
 
+/// Invariant (numbers): The `table` command prints torch.profiler's own numbers.
 #[test]
 fn every_number_equals_torchs() {
     for name in ["stack", "plain", "gloo"] {

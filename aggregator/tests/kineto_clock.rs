@@ -36,6 +36,7 @@ fn check(name: &str, truth: &Truth, trials: &[Trial]) {
     assert!(within_pct >= 95.0, "{name}: {within_pct} % of skews within error_ns, {worst_us} µs");
 }
 
+/// Invariant (clocks): The shifts and drifts of real traces are found within the stated error.
 #[test]
 fn shifts_and_drifts_are_found_back_within_the_stated_error() {
     for (name, truth) in truths() {
@@ -48,6 +49,8 @@ fn shifts_and_drifts_are_found_back_within_the_stated_error() {
     }
 }
 
+/// Invariant (clocks): The shifts and drifts of real traces are found within the stated error.
+///
 /// Names of hosts do not make up for clocks that are seconds apart.
 #[test]
 fn a_shifted_trace_is_not_taken_for_its_hosts() {

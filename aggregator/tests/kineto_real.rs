@@ -102,6 +102,8 @@ fn compute_time_is_the_plain_union_of_compute_kernels() {
     assert_eq!(tables.hta_temporal_breakdown[0].compute_time_ns, sum);
 }
 
+/// Invariant (numbers): A kernel counts as communication by its function or by its operator.
+///
 /// The shares of the wall time that an independent sweep gives if DeepEP's kernels (`::ep::`) are the communication:
 /// compute alone, overlap, exposed communication, idle.
 #[test]
@@ -147,6 +149,8 @@ fn all_reduces_by_symmetric_memory_are_communication() {
     assert_eq!(analysis.facts.communication_by_name, None);
 }
 
+/// Invariant (verdicts): No rank is blamed without a cause.
+///
 /// The numbers that the design page gives for the real traces.
 #[test]
 fn causes_are_found_and_nobody_is_blamed_without_one() {

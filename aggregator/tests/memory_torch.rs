@@ -22,6 +22,7 @@ fn torch() -> BTreeMap<String, BTreeMap<String, i64>> {
     serde_json::from_slice(&std::fs::read(data().join("torch.json")).unwrap()).unwrap()
 }
 
+/// Invariant (numbers): Peaks of memory and their categories are those of torch's memory profile.
 #[test]
 fn peaks_and_categories_are_those_of_torch() {
     let jobs = torch();

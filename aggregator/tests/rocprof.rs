@@ -70,6 +70,7 @@ fn omitted(data: &RankData) -> Vec<(&str, &str, Option<i64>)> {
     data.omissions.iter().map(|omission| (&*omission.kind, &*omission.what, omission.amount)).collect()
 }
 
+/// Invariant (formats): rocprofv3: the records of a process become rows with their names and devices.
 #[test]
 fn records_of_a_process_are_rows_with_their_names_and_devices() {
     let data = loaded(&[process(70, &kernels())]);
@@ -166,6 +167,7 @@ fn records_and_traces_of_torch_are_one_job() {
     );
 }
 
+/// Invariant (formats): rocprofv3: a file that is cut anywhere is an error or lists its loss.
 #[test]
 fn a_file_that_is_cut_anywhere_is_an_error_or_lists_its_loss() {
     let directory = tempfile::tempdir().unwrap();
@@ -187,6 +189,7 @@ fn a_file_that_is_cut_anywhere_is_an_error_or_lists_its_loss() {
     assert!(read > whole.len() / 2, "records before a cut are read");
 }
 
+/// Invariant (formats): rocprofv3: changed bytes do no harm, and the memory for records is bounded.
 #[test]
 fn changed_bytes_and_too_many_records_do_no_harm() {
     let directory = tempfile::tempdir().unwrap();

@@ -39,21 +39,28 @@ fn check_all(names: &[&str], least_files: usize, insert: Insert) -> io::Result<(
     Ok(())
 }
 
+/// Invariant (input): A trace gives the same rows whatever the size of the blocks that it is read in.
 #[test]
 fn the_corpus_and_its_mutations_are_read_alike_in_any_blocks() -> io::Result<()> {
     check_all(&["kineto"], 12, insert_token)
 }
 
+/// Invariant (input): No bytes from outside make a reader panic or break its promise: traces, shards, `run.json`,
+/// messages between ranks, requests of `ctl`, NVTX ranges, calls of NCCL, pickles. `tests/fuzz` looks for such bytes.
 #[test]
 fn no_bytes_make_the_parser_of_cupti_records_panic() -> io::Result<()> {
     check_all(&["cupti"], 9, insert_kind)
 }
 
+/// Invariant (input): No bytes from outside make a reader panic or break its promise: traces, shards, `run.json`,
+/// messages between ranks, requests of `ctl`, NVTX ranges, calls of NCCL, pickles. `tests/fuzz` looks for such bytes.
 #[test]
 fn texts_and_their_mutations_break_no_promise() -> io::Result<()> {
     check_all(&["manifest", "ctl"], 2, insert_token)
 }
 
+/// Invariant (input): No bytes from outside make a reader panic or break its promise: traces, shards, `run.json`,
+/// messages between ranks, requests of `ctl`, NVTX ranges, calls of NCCL, pickles. `tests/fuzz` looks for such bytes.
 #[test]
 fn messages_calls_and_shards_and_their_mutations_break_no_promise() -> io::Result<()> {
     check_all(&["shards", "exec", "nvtx", "plugin", "snapshot", "flight_recorder"], 4, insert_extreme)

@@ -9,6 +9,8 @@ use std::path::Path;
 use fixtures::small_trace::{EVENTS, document, gzip};
 use kineto::{PlanOptions, RankSource, load, plan};
 
+/// Invariant (input): Every event of a trace before a cut is read.
+///
 /// A file that is cut after any byte, plain or compressed, keeps exactly the events that end before the cut.
 #[test]
 fn a_file_cut_anywhere_keeps_everything_before_the_cut() {

@@ -97,6 +97,7 @@ mod tests {
         assert_eq!(error.to_string(), message);
     }
 
+    /// Invariant (recorder): The launcher of another MPI is refused.
     #[test]
     fn the_launcher_of_another_mpi_is_refused() {
         check(

@@ -27,6 +27,7 @@ def test_the_verdict_names_the_rank_with_its_place_and_cost(analysis, traces):
 
 
 def test_the_numbers_are_those_of_the_command(analysis, traces):
+    """Invariant (python): Python gets the numbers of the command."""
     done = subprocess.run([COMMAND, "analyze", traces, "--json", "--full"], check=True, capture_output=True)
     printed = json.loads(done.stdout)
     assert analysis.verdict.data == printed["verdict"]
@@ -58,6 +59,7 @@ def address(chunk):
 
 
 def test_no_buffer_is_copied(analysis):
+    """Invariant (python): Python gets the tables without a copy of their buffers."""
     table = analysis.step_breakdown
     first, second = pyarrow.table(table), pyarrow.table(table)
     numbers = [field.name for field in first.schema if pyarrow.types.is_integer(field.type)]

@@ -16,6 +16,7 @@ AS_MODULE = [sys.executable, "-m", "rankscope"]
 
 @pytest.mark.parametrize("command", [[COMMAND], AS_MODULE], ids=["command", "module"])
 def test_exit_codes_are_those_of_the_command(command, traces, own_run, tmp_path):
+    """Invariant (python): The command of the wheel has the exit codes and signals of the plain command."""
     def code(*arguments):
         done = subprocess.run([*command, *arguments], capture_output=True, text=True)
         return done.returncode, done.stderr
@@ -47,6 +48,7 @@ def test_a_program_that_is_recorded_gets_the_library_and_the_systems_signals(tmp
 
 
 def test_ctrl_c_ends_the_command_as_the_system_does(many_ranks):
+    """Invariant (python): The command of the wheel has the exit codes and signals of the plain command."""
     running = subprocess.Popen([COMMAND, "analyze", many_ranks, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     # The threads that analyze begin after Python has given its signals up.
     while running.poll() is None and len(os.listdir(f"/proc/{running.pid}/task")) < 2:
@@ -57,6 +59,7 @@ def test_ctrl_c_ends_the_command_as_the_system_does(many_ranks):
 
 
 def test_ctrl_c_reaches_a_recorded_program(tmp_path):
+    """Invariant (python): The command of the wheel has the exit codes and signals of the plain command."""
     program = """
 import time
 try:

@@ -38,6 +38,7 @@ def same(found, wanted, keys, **tolerance):
 
 
 def test_breakdowns_are_htas(dlrm8):
+    """Invariant (python): HTA's API gives HTA's numbers where HTA is right."""
     same(dlrm8.get_temporal_breakdown(visualize=False), expected("temporal_breakdown"), ["rank"])
     same(dlrm8.get_comm_comp_overlap(visualize=False), expected("comm_comp_overlap"), ["rank"])
     by_type, by_name = dlrm8.get_gpu_kernel_breakdown(visualize=False, num_kernels=1_000_000, duration_ratio=1.0)
@@ -71,6 +72,7 @@ def test_annotations_are_htas(dlrm8):
 
 
 def test_launches_and_queues_are_htas(dlrm8):
+    """Invariant (python): HTA's API gives HTA's numbers where HTA is right."""
     wanted = expected("kernel_launch_stats")
     ranks = sorted(wanted["rank"].unique())
     for rank, found in dlrm8.get_cuda_kernel_launch_stats(ranks=ranks, visualize=False).items():
@@ -172,6 +174,7 @@ def test_the_tables_of_the_analysis_say_the_same(dlrm8):
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in (DATA / "expected_ref").glob("*")))
 def test_breakdown_and_overlap_are_those_of_an_independent_sweep(folder):
+    """Invariant (python): HTA's API gives HTA's numbers where HTA is right."""
     wanted = pd.read_csv(DATA / "expected_ref" / folder / "temporal_overlap_ref.csv").sort_values("rank", ignore_index=True)
     found = TraceAnalysis(trace_dir=str(DATA / "kineto" / folder), include_last_profiler_step=True)
     temporal = found.get_temporal_breakdown(visualize=False)

@@ -41,6 +41,7 @@ def differences(analysis, folder):
 
 @pytest.mark.parametrize("folder", EXACT)
 def test_summary_is_htas(folder):
+    """Invariant (python): HTA's API gives HTA's numbers where HTA is right."""
     assert max(differences(traces(folder), folder)) < 1e-9
 
 

@@ -57,6 +57,7 @@ def test_errors_name_file_rank_and_byte(traces, tmp_path):
 
 
 def test_several_threads_call_at_once(traces, analysis):
+    """Invariant (python): Threads, forks, Ctrl-C and removed runs do no harm."""
     expected = analysis.step_breakdown.to_arrow()
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         for found in pool.map(lambda _: rankscope.analyze(traces).step_breakdown.to_arrow(), range(8)):
@@ -116,6 +117,7 @@ forks = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 @forks
 def test_a_fork_after_import_and_after_calls_works(traces, tmp_path):
+    """Invariant (python): Threads, forks, Ctrl-C and removed runs do no harm."""
     answers = str(tmp_path / "answers")
     all_calls(traces, answers)
     assert ends_well(all_calls, traces, answers)
@@ -124,7 +126,9 @@ def test_a_fork_after_import_and_after_calls_works(traces, tmp_path):
 
 @forks
 def test_a_fork_in_the_middle_of_calls_works(traces):
-    """A child has only the thread that forked, so it must wait for nothing that another one held."""
+    """Invariant (python): Threads, forks, Ctrl-C and removed runs do no harm.
+
+    A child has only the thread that forked, so it must wait for nothing that another one held."""
     ended = threading.Event()
 
     def work():
@@ -164,6 +168,7 @@ class WithRanges(http.server.SimpleHTTPRequestHandler):
 
 @forks
 def test_a_fork_after_requests_to_a_server_works(traces):
+    """Invariant (python): Threads, forks, Ctrl-C and removed runs do no harm."""
     handler = functools.partial(WithRanges, directory=traces)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -174,6 +179,7 @@ def test_a_fork_after_requests_to_a_server_works(traces):
 
 
 def test_ctrl_c_interrupts_a_call(many_ranks):
+    """Invariant (python): Threads, forks, Ctrl-C and removed runs do no harm."""
     told, began = [], threading.Event()
 
     def press():
@@ -214,6 +220,7 @@ def test_an_interrupted_ingest_leaves_no_half_run(many_ranks, traces, tmp_path):
 
 
 def test_an_analysis_outlives_its_run(own_run, tmp_path):
+    """Invariant (python): Threads, forks, Ctrl-C and removed runs do no harm."""
     analysis, run = rankscope.analyze(own_run), rankscope.open(own_run)
     shutil.rmtree(own_run)
     assert analysis.verdict.rank == 5 and len(analysis.step_breakdown.to_arrow()) > 8

@@ -119,6 +119,9 @@ def free_port():
 
 
 def test_ranks_compare_their_clocks_and_the_bound_holds(tmp_path):
+    """Invariant (clocks): The bound of the clocks of `rankscope.torch` contains the error of the profiler's times, or
+    the run says that it does not.
+    """
     port = free_port()
     ranks = [start(tmp_path, rank, 3, port) for rank in range(3)]
     ended = [rank.communicate(timeout=120) for rank in ranks]
@@ -135,6 +138,7 @@ def test_ranks_compare_their_clocks_and_the_bound_holds(tmp_path):
 
 
 def test_ctl_orders_a_window_at_one_step_of_all_ranks(tmp_path):
+    """Invariant (python): The ranks of a training open their windows at one step."""
     port = free_port()
     ranks = [start(tmp_path, rank, 2, port, "ctl") for rank in range(2)]
     assert [rank.stdout.readline() for rank in ranks] == ["ready\n"] * 2
@@ -147,6 +151,7 @@ def test_ctl_orders_a_window_at_one_step_of_all_ranks(tmp_path):
 
 
 def test_a_rank_that_never_comes_is_a_warning_and_an_omission(tmp_path):
+    """Invariant (python): A training that records itself is not harmed."""
     recording = Recording(
         tmp_path / "run", rank=0, world_size=2, rendezvous=f"127.0.0.1:{free_port()}", join_timeout_s=0.5
     )
@@ -162,6 +167,7 @@ def test_a_rank_that_never_comes_is_a_warning_and_an_omission(tmp_path):
 
 
 def test_a_failing_export_is_a_warning_and_counted(tmp_path):
+    """Invariant (python): A training that records itself is not harmed."""
     recording, profiler = Recording(tmp_path / "run", rank=0, world_size=1), FakeProfiler()
 
     def fails(path):
@@ -181,6 +187,7 @@ def test_a_failing_export_is_a_warning_and_counted(tmp_path):
 
 
 def test_a_run_that_exists_harms_nothing(tmp_path):
+    """Invariant (python): A training that records itself is not harmed."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run/file").write_text("mine")
     recording, profiler = Recording(tmp_path / "run", rank=0, world_size=1), FakeProfiler()
@@ -199,6 +206,7 @@ def refused(recording):
 
 
 def test_windows_beyond_the_queue_are_dropped_and_counted(tmp_path, monkeypatch):
+    """Invariant (python): A training that records itself is not harmed."""
     recording, profiler = Recording(tmp_path / "run", rank=0, world_size=1), FakeProfiler()
     monkeypatch.setattr(_recording, "_ask", lambda process, item: time.sleep(0.1) or {})
     time.sleep(0.3)
@@ -210,6 +218,7 @@ def test_windows_beyond_the_queue_are_dropped_and_counted(tmp_path, monkeypatch)
 
 
 def test_a_killed_writer_costs_windows_and_nothing_else(tmp_path):
+    """Invariant (python): A training that records itself is not harmed."""
     recording, profiler = Recording(tmp_path / "run", rank=0, world_size=1), FakeProfiler()
     time.sleep(0.3)
     recording.window(profiler.export_chrome_trace)

@@ -46,6 +46,7 @@ fn rows<R: trace::Row>(run: &Run, rank: i32) -> Vec<R> {
     rows
 }
 
+/// Invariant (recorder): All ranks hold the same bits after every step.
 #[test]
 fn four_ranks_learn_and_hold_the_same_bits_however_mpi_is_driven() {
     let mut checksums = BTreeSet::new();

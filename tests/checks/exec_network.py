@@ -9,6 +9,8 @@ An asymmetric path shifts a ping by half the asymmetry, which no ping can detect
 
 TUN devices and a router in this process connect the namespaces. The router delays every packet, so no kernel module is
 needed. Needs root, `ip` and /dev/net/tun; exits with 77 where these are missing.
+
+Invariant (clocks): The error of a clock covers unequal routes over a real network stack.
 """
 
 import argparse

@@ -9,6 +9,8 @@ that of tests/checks/hta_check.py. Results must have the same types, columns and
 in REASONS.
 
 Prints each call with its result: equal, differs with the reason, or FAILED. Exits with 77 where HTA or the traces are missing.
+
+Invariant (python): The calls of HTA's notebooks give HTA's results.
 """
 
 import argparse

@@ -10,6 +10,8 @@ Checks that
   - `rankscope ctl start` opens one window at the same step of all ranks;
 and prints the cost of a step against plain torch.profiler and none, in turns. Needs root, `ip`, `unshare` and /dev/net/tun; exits with 77
 where these are missing. Without torch nothing is checked, and it says so.
+
+Invariant (clocks): The bound of the clocks of `rankscope.torch` holds over a network stack with shifted clocks.
 """
 
 import argparse

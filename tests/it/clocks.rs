@@ -25,6 +25,7 @@ fn assert_no_violations(run: &Path) {
     assert!(analysis::<ClockFitRow>(run).iter().all(|f| f.violations == 0));
 }
 
+/// Invariant (clocks): A clock that is shifted or bent is fitted within its bound.
 #[test]
 fn a_bent_clock_is_fitted_inside_its_bound() {
     if !have_mpirun("a_bent_clock_is_fitted_inside_its_bound") {
@@ -71,6 +72,8 @@ impl Bend {
     }
 }
 
+/// Invariant (clocks): A clock that is shifted or bent is fitted within its bound.
+///
 /// A real clock shift, not an injected one: rank 1 lives in another time namespace.
 #[test]
 fn a_time_namespace_is_another_clock() {
@@ -166,6 +169,7 @@ fn shift_rank_1(path: &Path) {
     rewrite::<trace::FlowRow>(&run, 1, domain, |_| {});
 }
 
+/// Invariant (clocks): A shifted clock shifts its fit, and changes no other number beyond the stated errors.
 #[test]
 fn shifting_a_clock_shifts_its_fit_and_nothing_else() {
     let (Some(plain), Some(shifted)) = (sound_run("unshifted"), sound_run("shifted")) else { return };

@@ -276,6 +276,8 @@ fn schema_prints_tables_and_their_columns() {
     assert!(error.contains("no_such_table"), "{error}");
 }
 
+/// Invariant (same): The number of threads and the order of ranks change no byte.
+///
 /// One thread or many, ranks in any order, once or twice: the same bytes.
 #[test]
 fn threads_and_order_change_nothing() {

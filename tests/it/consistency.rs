@@ -227,6 +227,8 @@ fn folders(directory: &Path) -> Vec<PathBuf> {
     folders
 }
 
+/// Invariant (output): Summary, JSON and report name the same rank first, with the same numbers.
+///
 /// Over planted runs of each kind of verdict, the examples, and all real traces.
 #[test]
 fn summary_json_and_report_tell_one_story() {

@@ -50,6 +50,7 @@ fn agent(libraries: &Path) -> Command {
     command
 }
 
+/// Invariant (recorder): Without CUDA, the program gives one clear error or runs on the CPU.
 #[test]
 fn without_cuda_one_clear_error_or_the_cpu() {
     if has_driver("rank-agent without CUDA") {
@@ -71,6 +72,8 @@ fn without_cuda_one_clear_error_or_the_cpu() {
     assert!(said.contains("computed by the cpu (chosen by --backend auto: the CUDA driver (libcuda.so"), "{said}");
 }
 
+/// Invariant (recorder): Without CUDA, the program gives one clear error or runs on the CPU.
+///
 /// Each library in turn is missing, or there and empty.
 #[test]
 fn every_missing_or_empty_library_is_named() {
@@ -128,6 +131,8 @@ fn losses(run: &Path, rank: i32) -> Vec<f64> {
     rows.iter().map(|row| row.loss.unwrap()).collect()
 }
 
+/// Invariant (recorder): Training gives the same weights on devices and on the CPU, in any order of events.
+///
 /// One after the other: as on the CPU; with a CUDA graph; two ranks by NCCL in several unkind orders, and by MPI.
 #[test]
 fn devices_and_the_cpu_learn_the_same_by_every_transport() {

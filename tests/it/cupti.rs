@@ -53,6 +53,7 @@ fn counted(run: &Path, source: &str) -> (i64, i64, i64) {
 /// Every version of CUPTI whose records differ, with the releases that have them.
 const VERSIONS: [u32; 11] = [22, 23, 24, 26, 28, 130_001, 130_101, 130_202, 130_301, 130_401, 130_500];
 
+/// Invariant (recorder): CUPTI 12.4 to 13.5 give the same rows.
 #[test]
 fn every_version_of_cupti_gives_the_same_rows() {
     for version in VERSIONS {
@@ -235,6 +236,7 @@ fn a_truncated_buffer_is_counted_and_its_other_records_are_read() {
     analyze(&run, &[], 3);
 }
 
+/// Invariant (recorder): Records for which CUPTI had no buffer are counted.
 #[test]
 fn records_without_a_buffer_are_dropped_and_counted() {
     // Before 12.9 CUPTI must receive a buffer: the source counts and discards the records of that buffer. From 12.9 on
@@ -252,6 +254,7 @@ fn records_without_a_buffer_are_dropped_and_counted() {
     }
 }
 
+/// Invariant (recorder): If another profiler holds CUPTI, it keeps CUPTI, and the host is still recorded.
 #[test]
 fn another_profiler_keeps_cupti_and_the_host_is_recorded() {
     let (run, done) = play("busy", "train", "version=130001,busy");
@@ -296,6 +299,7 @@ fn a_second_session_is_refused() {
     );
 }
 
+/// Invariant (recorder): A forked child does not call CUPTI.
 #[test]
 fn a_forked_child_does_not_call_cupti() {
     let (run, done) = play("fork", "fork", "version=130001");

@@ -102,6 +102,7 @@ const OFFSETS: &[(&str, &[(&str, usize)])] = &[
     ("Name", &[("object_kind", 4), ("object_id", 8), ("name", 24)]),
 ];
 
+/// Invariant (recorder): The layouts of CUPTI's records are those of its releases.
 #[test]
 fn every_record_has_the_size_of_its_release() {
     for (kind, structs, sizes) in SIZES {
@@ -120,6 +121,7 @@ fn every_record_has_the_size_of_its_release() {
     assert_eq!((layout_of(3).unwrap().kinds, layout_of(4).unwrap().kinds), (&[3, 10][..], &[4, 5][..]));
 }
 
+/// Invariant (recorder): The layouts of CUPTI's records are those of its releases.
 #[test]
 fn every_field_has_the_offset_of_the_header() {
     for ((name, offsets), (kind, ..)) in OFFSETS.iter().zip(SIZES) {

@@ -39,6 +39,7 @@ fn word<'s>(output: &'s str, word: &str) -> &'s str {
     line.unwrap_or_else(|| panic!("no {word}: {output}"))
 }
 
+/// Invariant (recorder): The layouts of CUPTI's records are those of its releases.
 #[test]
 fn the_real_iterator_agrees_with_the_tables() {
     let libraries = libraries();

@@ -125,6 +125,7 @@ fn a_missing_rank_is_listed() {
 /// Damages the bytes of a shard, with garbage at hand.
 type Damage = fn(Vec<u8>, &[u8]) -> Vec<u8>;
 
+/// Invariant (files): A damaged shard is listed, and the others are read.
 #[test]
 fn a_shard_that_is_cut_empty_or_garbage_is_listed_and_the_rest_is_read() {
     let garbage: Vec<u8> = (0..4096_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -152,6 +153,7 @@ fn a_shard_that_is_cut_empty_or_garbage_is_listed_and_the_rest_is_read() {
     }
 }
 
+/// Invariant (files): Two processes that claim one rank are never mixed.
 #[test]
 fn two_shards_that_claim_one_rank_are_not_mixed() {
     let Some(run) = sound_run("double_claim") else { return };
@@ -211,6 +213,7 @@ fn a_malformed_manifest_is_an_error() {
     }
 }
 
+/// Invariant (files): A reader refuses a newer schema and says what to do.
 #[test]
 fn a_newer_schema_is_named_with_what_to_do() {
     let Some(run) = sound_run("newer_run") else { return };

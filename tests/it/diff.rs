@@ -75,6 +75,8 @@ fn json_names_phase_and_rank_and_does_not_change() {
     assert_eq!(value["a"][0]["steps"], 12);
 }
 
+/// Invariant (verdicts): Two clean runs are not called different, and a slow rank is found.
+///
 /// Real runs on a shared machine: two clean ones do not differ, and a slow rank is found with its phase.
 #[test]
 fn clean_runs_do_not_differ_and_a_slow_rank_is_found() {

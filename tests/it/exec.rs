@@ -21,6 +21,7 @@ fn exec(out: &Path, script: &str) -> Command {
     command
 }
 
+/// Invariant (recorder): A program under `exec` keeps its output, exit code and signals.
 #[test]
 fn a_program_runs_unharmed_and_the_run_says_why_it_is_empty() {
     let out = scratch("exec_empty").join("run");
@@ -57,6 +58,7 @@ fn the_library_is_found_beside_the_program() {
     assert!(said.contains("/nowhere/x.so") && !unwrapped(&said).contains(NOTHING), "{said}");
 }
 
+/// Invariant (recorder): A program under `exec` keeps its output, exit code and signals.
 #[test]
 fn the_exit_code_is_the_programs() {
     let here = scratch("exec_codes");
@@ -88,6 +90,7 @@ fn a_run_that_exists_is_not_written_over_and_nothing_starts() {
     assert!(done.stderr.contains("not empty"), "{}", done.stderr);
 }
 
+/// Invariant (recorder): A program under `exec` keeps its output, exit code and signals.
 #[test]
 fn signals_reach_the_program_and_its_children_do_not_matter() {
     let here = scratch("exec_signals");
@@ -184,6 +187,9 @@ fn apart(run: &Run, rank: i32) -> Vec<String> {
     rows.filter_map(|row| row.why).map(|why| why.to_string()).collect()
 }
 
+/// Invariant (recorder): A rank that does not come stops no job, and the run names the ranks whose clocks were not
+/// compared.
+///
 /// Rank 1 never comes, and rank 2 comes after rank 0 has ended.
 #[test]
 fn a_job_runs_though_a_rank_is_missing_and_another_late() {
@@ -220,6 +226,9 @@ fn a_job_runs_though_a_rank_is_missing_and_another_late() {
     assert!(again.stdout.is_empty() && again.stderr.contains("rank 2 was already recorded there"), "{}", again.stderr);
 }
 
+/// Invariant (recorder): A rank that does not come stops no job, and the run names the ranks whose clocks were not
+/// compared.
+///
 /// Rank 1 has another token. Ranks 0 and 2 compare their clocks; all three are recorded to one run.
 #[test]
 fn a_rank_with_another_token_is_recorded_apart() {

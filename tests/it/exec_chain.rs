@@ -38,6 +38,7 @@ fn record(name: &str, version: u8, plugin: &Path, search: Option<&Path>) -> (Pat
     (run, std::fs::read_to_string(told).unwrap_or_default(), done.stderr)
 }
 
+/// Invariant (recorder): A NCCL plugin that was configured before receives every event that it asked for.
 #[test]
 fn a_chained_plugin_receives_every_event_it_asked_for() {
     for version in [3, 4, 5, 6, 7] {

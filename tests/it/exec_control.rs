@@ -80,6 +80,8 @@ pub(crate) fn ctl(runtime: &Path, arguments: &[&str]) -> Finished {
     finish(Command::new(RANK_AGENT).arg("ctl").args(arguments).env("XDG_RUNTIME_DIR", runtime))
 }
 
+/// Invariant (recorder): Recording can be started and stopped on all ranks while the program runs, and the run lists
+/// what was left out.
 #[test]
 fn a_schedule_of_time_records_its_part_and_says_so() {
     let (run, runtime) = (scratch("exec_schedule").join("run"), runtime());
@@ -132,6 +134,8 @@ fn a_program_that_ends_before_its_delay_leaves_an_empty_run_that_says_why() {
     assert!(rows::<CollectiveRow>(&run, 0).is_empty() && !said.contains("neither CUDA nor NCCL"), "{said}");
 }
 
+/// Invariant (recorder): Recording can be started and stopped on all ranks while the program runs, and the run lists
+/// what was left out.
 #[test]
 fn ctl_switches_a_running_program_and_its_detail() {
     let (run, runtime) = (scratch("exec_ctl").join("run"), runtime());
@@ -171,6 +175,8 @@ fn ctl_switches_a_running_program_and_its_detail() {
     ctl(runtime.path(), &["start", "--duration", "-1"]).expect_code(2);
 }
 
+/// Invariant (recorder): Recording can be started and stopped on all ranks while the program runs, and the run lists
+/// what was left out.
 #[test]
 fn a_ctl_command_to_one_rank_reaches_all_ranks() {
     let (run, runtime) = (scratch("exec_ctl_ranks").join("run"), runtime());

@@ -88,6 +88,7 @@ fn check_channels(run: &Path, holds: impl Fn(i64, i64) -> bool) {
     }
 }
 
+/// Invariant (numbers): Every collective finds its own kernel, by id or by its launch.
 #[test]
 fn an_unmodified_program_is_recorded_by_what_cuda_and_nccl_load() {
     let (run, done) = record("exec_cuda", &[], "version=130001");
@@ -183,6 +184,7 @@ fn nccl_is_asked_for_no_channels_before_a_graph_is_captured() {
     assert!(done.stderr.contains("a CUDA graph was captured"), "{}", done.said());
 }
 
+/// Invariant (numbers): Every collective finds its own kernel, by id or by its launch.
 #[test]
 fn without_external_ids_the_launch_says_which_kernel_it_was() {
     let (run, done) = record("exec_cuda_launch", &[], "version=130001,no_external");

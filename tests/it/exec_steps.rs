@@ -65,6 +65,9 @@ fn steps_that_a_program_marks_are_steps_of_the_run() {
     assert!(said.contains("6 steps"), "{said}");
 }
 
+/// Invariant (recorder): Recording can be started and stopped on all ranks while the program runs, and the run lists
+/// what was left out.
+///
 /// ```text
 /// step      0 1 2 3 4 5
 /// phase     . w A A . .

@@ -114,6 +114,7 @@ fn a_cut_trace_is_a_loss() {
     expect(&run, 3, 3);
 }
 
+/// Invariant (files): A loss ends every command with exit code 3, and only a loss does.
 #[test]
 fn a_damaged_or_missing_shard_is_a_loss() {
     let damaged = run("exit_damaged");
@@ -160,6 +161,7 @@ fn each_lost_shard_is_a_loss_in_every_command() {
     }
 }
 
+/// Invariant (input): Input that exceeds its limit of memory is listed as an omission.
 #[test]
 fn shards_beyond_the_memory_are_a_loss() {
     let (run, _) = listed("exit_memory");
@@ -173,6 +175,7 @@ fn shards_beyond_the_memory_are_a_loss() {
     assert!(rows[0].why.contains("give more with --max-memory"), "{}", rows[0].why);
 }
 
+/// Invariant (input): Input that exceeds its limit of memory is listed as an omission.
 #[test]
 fn traces_beyond_the_memory_are_a_loss_in_every_command() {
     let traces = traces("exit_memory_traces");
@@ -201,6 +204,7 @@ fn traces_beyond_the_memory_are_a_loss_in_every_command() {
     expect(&run, 3, 3);
 }
 
+/// Invariant (files): A loss ends every command with exit code 3, and only a loss does.
 #[test]
 fn rows_that_a_recorder_dropped_are_a_loss() {
     let run = run("exit_dropped");
@@ -227,6 +231,8 @@ fn rows_that_a_recorder_dropped_are_a_loss() {
     assert_eq!(found, [("lost", Some(1), "rows lost while recording", Some(7), "its queue of 8 records was full")]);
 }
 
+/// Invariant (files): A loss ends every command with exit code 3, and only a loss does.
+///
 /// Real traces are sound, whatever ranks and peers they lack.
 #[test]
 fn folders_of_real_traces_have_their_exit_codes() {

@@ -17,6 +17,7 @@ fn has_parts(run: &Path, rank: i32, parts: u32) -> bool {
     (0..parts).all(|part| trace::shard_path(run, "events", rank, part).is_file())
 }
 
+/// Invariant (files): A killed rank loses at most its open part.
 #[test]
 fn a_killed_rank_loses_at_most_its_open_part() {
     if !have_mpirun("a_killed_rank_loses_at_most_its_open_part") {
@@ -57,6 +58,8 @@ fn a_killed_rank_loses_at_most_its_open_part() {
     assert!(omissions.iter().any(|o| o.rank == Some(1)), "{omissions:#?}");
 }
 
+/// Invariant (recorder): A full disk costs rows and does not stop the training.
+///
 /// A disk that is full while recording: a tmpfs of 144 KiB, in a mount namespace of its own that ends with the job.
 #[test]
 fn a_full_disk_costs_rows_but_not_the_training() {
@@ -114,6 +117,8 @@ fn check_loss(kept: &Path) {
     assert!(!omissions.is_empty());
 }
 
+/// Invariant (recorder): The launcher of another MPI is refused.
+///
 /// The launcher says eight ranks, the library says one: a binary started by another MPI's launcher.
 #[test]
 fn the_launcher_of_another_mpi_is_refused() {

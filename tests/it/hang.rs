@@ -40,6 +40,7 @@ fn all_is_on_disk(run: &Path) -> bool {
     })
 }
 
+/// Invariant (hang): After a killed job, the run shows which ranks wait in a collective and which never called it.
 #[test]
 fn the_rank_that_is_missing_from_a_hang_is_named() {
     let run = scratch("hang").join("run");
@@ -81,6 +82,8 @@ fn the_rank_that_is_missing_from_a_hang_is_named() {
     assert_eq!(told["waits_for"], serde_json::json!({"0": [MISSING], "1": [MISSING], "3": [MISSING]}));
 }
 
+/// Invariant (hang): A recording that was cut is not reported as a hang.
+///
 /// ```text
 ///                allreduce 11   12       13       14
 ///  ranks 1 to 3  [####]        [####]   [####]   [~~~~~  the end was not recorded

@@ -44,6 +44,8 @@ fn answer(done: Finished) -> (Value, Value) {
     (json["culprits"].clone(), json["device_stuck"].clone())
 }
 
+/// Invariant (hang): The ranks that hold a job up and the devices that are stuck are named from dumps, also when any
+/// one dump is missing.
 #[test]
 fn culprits_and_stuck_devices_are_the_true_ones_also_without_each_dump() {
     let Some(sets) = sets() else { return };
@@ -64,6 +66,7 @@ fn culprits_and_stuck_devices_are_the_true_ones_also_without_each_dump() {
     }
 }
 
+/// Invariant (hang): A dump that is cut is a loss, and its rank counts as a rank without a dump.
 #[test]
 fn a_dump_that_is_cut_is_a_loss_and_its_rank_is_one_without_a_dump() {
     let Some(sets) = sets() else { return };
@@ -120,6 +123,7 @@ fn the_chain_of_waits_is_told_with_its_operation_and_line() {
     assert!(said.starts_with("Rank 3 holds the job up.\n"), "{said}");
 }
 
+/// Invariant (hang): A dump of the Flight Recorder executes nothing.
 #[test]
 fn a_dump_that_wants_a_class_is_refused() {
     let here = scratch("hang_class");

@@ -73,6 +73,7 @@ fn back_arrows(name: &str, modules: &Modules) -> Vec<String> {
     wrong
 }
 
+/// Invariant (code): Imports point one way, between crates and between the folders of a crate.
 #[test]
 fn imports_point_one_way() {
     assert_eq!(forbidden_imports(&metadata(), &workspace_root(), CRATES), Vec::<String>::new());
@@ -82,6 +83,7 @@ fn imports_point_one_way() {
     }
 }
 
+/// Invariant (code): Modules depend on each other in circles only as a parent and its children.
 #[test]
 fn no_component_is_larger_than_a_parent_and_its_children() {
     let mut found = Vec::new();
@@ -120,6 +122,8 @@ fn the_rule_catches_every_form_of_a_forbidden_import() {
     assert_eq!(forbidden_imports(&serde_json::from_str(text).unwrap(), Path::new("/r"), CRATES), expected);
 }
 
+/// Invariant (code): Only the feature `mpi` needs MPI.
+///
 /// Crates that must build and run with no MPI, no libclang and no GPU do not have MPI's bindings in their graph.
 #[test]
 fn only_the_mpi_feature_brings_mpi() {

@@ -24,6 +24,7 @@ mod findings;
 mod hang;
 mod hang_dumps;
 mod imports;
+mod invariants;
 mod messages;
 mod native;
 mod parts;

@@ -107,6 +107,7 @@ fn check_analysis(path: &Path, ranks: i32, active: usize) {
     assert_eq!(analysis::<OmissionRow>(path), vec![]);
 }
 
+/// Invariant (recorder): Rows exist only for active steps, and they nest.
 #[test]
 fn two_ranks_train_and_are_analyzed() {
     let Some(path) = sound_run("two_ranks") else { return };

@@ -97,6 +97,7 @@ fn planted_run(place: &Path) -> PathBuf {
     run
 }
 
+/// Invariant (same): `map` and `reduce` give the bytes of `analyze`, however many processes share the ranks.
 #[test]
 fn any_number_of_shares_gives_the_bytes_of_analyze() {
     let place = scratch("parts/same");
@@ -116,6 +117,7 @@ fn any_number_of_shares_gives_the_bytes_of_analyze() {
     check(&traces, &place.join("steps"), &["--step-marker", "^ProfilerStep", "--comm", "gemm", "--not-comm", "x"], 0);
 }
 
+/// Invariant (same): `map` and `reduce` give the bytes of `analyze`, however many processes share the ranks.
 #[test]
 fn damaged_shards_and_missing_ranks_are_listed_as_by_analyze() {
     let place = scratch("parts/damaged");
@@ -134,6 +136,7 @@ fn damaged_shards_and_missing_ranks_are_listed_as_by_analyze() {
     check(&[run], &place, &[], 3);
 }
 
+/// Invariant (same): `map` and `reduce` give the bytes of `analyze`, however many processes share the ranks.
 #[test]
 fn real_traces_give_the_bytes_of_analyze() {
     for name in ["torchrec4_long_a2a", "megatron_tp2", "alexnet_cp"] {
@@ -142,6 +145,7 @@ fn real_traces_give_the_bytes_of_analyze() {
     }
 }
 
+/// Invariant (same): The processes of an MPI job give the bytes of `analyze`.
 #[test]
 fn the_processes_of_an_mpi_job_give_the_bytes_of_analyze() {
     let what = "the_processes_of_an_mpi_job_give_the_bytes_of_analyze";
@@ -171,6 +175,7 @@ fn the_processes_of_an_mpi_job_give_the_bytes_of_analyze() {
     }
 }
 
+/// Invariant (same): A lost result of `map` is listed.
 #[test]
 fn a_share_that_is_missing_or_damaged_is_a_loss() {
     let place = scratch("parts/missing");
@@ -219,6 +224,7 @@ fn a_share_that_is_missing_or_damaged_is_a_loss() {
     assert!(finished.stdout.contains("parts of ranks") && finished.stdout.contains(&name), "{}", finished.stdout);
 }
 
+/// Invariant (same): `reduce` refuses results of `map` that do not belong together.
 #[test]
 fn parts_that_do_not_belong_together_are_refused() {
     let place = scratch("parts/refused");
@@ -251,6 +257,7 @@ fn parts_that_do_not_belong_together_are_refused() {
     share(&run, &["--part", "2/2"]).expect_code(2);
 }
 
+/// Invariant (same): Equal results of `map` are equal files.
 #[test]
 fn a_share_that_was_mapped_is_kept_and_equal_parts_are_equal_files() {
     let place = scratch("parts/kept");
@@ -279,6 +286,8 @@ fn a_share_that_was_mapped_is_kept_and_equal_parts_are_equal_files() {
     assert!(!share(&copy, &parts).contains("mapped before"));
 }
 
+/// Invariant (same): A killed analysis is resumed.
+///
 /// Kills analyses that keep their parts, each at a random moment, until one ends.
 #[test]
 fn a_killed_analysis_is_resumed() {

@@ -111,6 +111,7 @@ fn check_round_trip(run: &Path, place: &Path, clock: Choice) -> Analysis {
     native
 }
 
+/// Invariant (files): A run and the same run exported as a trace give the same analysis.
 #[test]
 fn a_run_of_rank_agent_is_the_same_as_a_trace() {
     if !have_mpirun("a_run_of_rank_agent_is_the_same_as_a_trace") {

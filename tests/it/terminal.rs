@@ -152,6 +152,7 @@ fn expect_harmless(command: &mut Command) -> String {
     said
 }
 
+/// Invariant (output): No string of a trace controls a terminal.
 #[test]
 fn no_string_of_a_trace_controls_the_terminal() {
     let here = scratch("terminal").join(hostile_name(""));
@@ -174,6 +175,8 @@ fn no_string_of_a_trace_controls_the_terminal() {
     }
 }
 
+/// Invariant (output): No name, path or other argument controls a terminal.
+///
 /// Arguments come from file names where the shell expands a pattern.
 #[test]
 fn no_argument_controls_the_terminal() {

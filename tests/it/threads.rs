@@ -21,6 +21,7 @@ fn limited(threads: Option<u32>, arguments: &[&Path]) -> Finished {
     finish(command.env("NO_COLOR", "1").env("RAYON_NUM_THREADS", "4"))
 }
 
+/// Invariant (same): If the system makes no threads, one thread gives the same results.
 #[test]
 fn without_threads_every_command_gives_the_same_result() {
     let what = "without_threads_every_command_gives_the_same_result";

@@ -10,18 +10,18 @@ const MAX_FUNCTION_LINES: usize = 70;
 /// Beginnings of paths that exist on one machine only.
 const MACHINE_PATHS: &[&str] = &["/home/", "/Users/", "/root/", "/work/", "/mnt/"];
 
-struct Source {
+pub(crate) struct Source {
     /// Relative to the workspace.
-    path: String,
-    text: String,
+    pub(crate) path: String,
+    pub(crate) text: String,
 }
 
-fn workspace_root() -> PathBuf {
+pub(crate) fn workspace_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
 }
 
 /// Every text file of the repository, in the order of their paths.
-fn sources() -> Vec<Source> {
+pub(crate) fn sources() -> Vec<Source> {
     let root = workspace_root();
     let mut found = Vec::new();
     walk(&root, &root, &mut found);
@@ -113,6 +113,7 @@ impl X {
     assert_eq!(functions(text), expected);
 }
 
+/// Invariant (code): Every file states its purpose.
 #[test]
 fn every_file_begins_with_a_module_comment() {
     let silent: Vec<String> =
@@ -129,6 +130,7 @@ fn programs_have_no_unit_tests() {
     assert_eq!(tested.map(|s| s.path).collect::<Vec<_>>(), Vec::<String>::new(), "the gate does not run their tests");
 }
 
+/// Invariant (code): Files and functions are short.
 #[test]
 fn files_and_functions_are_short() {
     let mut long = Vec::new();
@@ -146,6 +148,7 @@ fn files_and_functions_are_short() {
     assert_eq!(long, Vec::<String>::new());
 }
 
+/// Invariant (code): `unsafe` code lives in modules called `ffi`.
 #[test]
 fn unsafe_code_lives_in_ffi_modules() {
     // Spelled in two parts, or this file would find itself.
@@ -204,9 +207,11 @@ fn no_path_of_one_machine_and_no_stray_blank() {
     assert_eq!(wrong, Vec::<String>::new());
 }
 
+/// Invariant (code): Every test that the guide of GPU clusters names exists.
+///
 /// A name in backticks with two underscores is a test that holds the sentence before it, or the row of a table.
 #[test]
-fn the_pages_name_tests_that_exist() {
+fn the_guide_of_gpus_names_tests_that_exist() {
     let sources = rust_sources();
     let python = |entry: std::io::Result<fs::DirEntry>| {
         Some(entry.unwrap().path()).filter(|path| path.extension().is_some_and(|extension| extension == "py"))
@@ -217,18 +222,14 @@ fn the_pages_name_tests_that_exist() {
         sources.iter().any(|s| s.text.contains(&format!("fn {name}(")))
             || in_python.iter().any(|text| text.contains(&format!("def {name}(")))
     };
-    for (path, heading, at_least) in
-        [("ARCHITECTURE.md", "## Invariants", 20), ("docs/guide/gpu-cluster.md", "## What it does to the program", 12)]
-    {
-        let page = fs::read_to_string(workspace_root().join(path)).unwrap();
-        let part = page.split(heading).nth(1).unwrap().split("\n## ").next().unwrap();
-        let quoted = part.split('`').skip(1).step_by(2);
-        let is_test = |q: &&str| q.matches('_').count() >= 2 && !q.contains(['.', ' ', '/']) && q.to_lowercase() == *q;
-        let named: Vec<&str> = quoted.filter(is_test).collect();
-        assert!(named.len() >= at_least, "only {} tests are named in {path}", named.len());
-        let missing: Vec<&str> = named.into_iter().filter(|name| !exists(name)).collect();
-        assert_eq!(missing, Vec::<&str>::new(), "in {path}");
-    }
+    let page = fs::read_to_string(workspace_root().join("docs/guide/gpu-cluster.md")).unwrap();
+    let part = page.split("## What it does to the program").nth(1).unwrap().split("\n## ").next().unwrap();
+    let quoted = part.split('`').skip(1).step_by(2);
+    let is_test = |q: &&str| q.matches('_').count() >= 2 && !q.contains(['.', ' ', '/']) && q.to_lowercase() == *q;
+    let named: Vec<&str> = quoted.filter(is_test).collect();
+    assert!(named.len() >= 12, "only {} tests are named", named.len());
+    let missing: Vec<&str> = named.into_iter().filter(|name| !exists(name)).collect();
+    assert_eq!(missing, Vec::<&str>::new());
 }
 
 #[test]
@@ -241,6 +242,8 @@ fn the_guide_lists_the_claims_that_tests_gpu_checks() {
     }
 }
 
+/// Invariant (output): One module prints to the terminal.
+///
 /// Text of traces, names and paths must not control a terminal, so one module prints.
 #[test]
 fn only_the_door_to_the_terminal_prints() {

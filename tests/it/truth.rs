@@ -28,6 +28,8 @@ const RIGHT: &[&str] = &[
     "ping-bend-1-every-15-s",
 ];
 
+/// Invariant (verdicts): Answers about simulated jobs are true in verdict, cost, waits and clocks. `tests/bench/truth`
+/// measures them for all scenarios.
 #[test]
 fn the_answers_about_simulated_jobs_are_true() {
     for name in RIGHT {

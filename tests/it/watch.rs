@@ -110,6 +110,7 @@ fn newest_step(metrics: &Path) -> i32 {
     step.map_or(-1, |step| step.parse().unwrap())
 }
 
+/// Invariant (watch): `watch` names a slow rank in time, and clears it.
 #[test]
 fn a_slow_rank_is_named_and_cleared_while_the_run_grows() {
     let here = scratch("watch_grows");

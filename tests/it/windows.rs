@@ -44,6 +44,7 @@ fn analyzed(source: &dyn Source) -> Analysis {
     analyze(source, &Options::default(), &|_, _| ()).unwrap()
 }
 
+/// Invariant (clocks): No row counts a pause between two windows of a profiler.
 #[test]
 fn windows_are_analyzed_as_one_run_with_a_pause() {
     let place = scratch("two_windows");

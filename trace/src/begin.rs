@@ -121,6 +121,7 @@ mod tests {
         fs::create_dir(run.join("events")).unwrap();
     }
 
+    /// Invariant (files): A run that recorded nothing may begin again.
     #[test]
     fn a_run_that_recorded_nothing_and_has_ended_begins_again() {
         let directory = tempfile::tempdir().unwrap();
@@ -137,6 +138,7 @@ mod tests {
         assert_eq!(Manifest::read(&run).unwrap().run_id, "third");
     }
 
+    /// Invariant (files): A run that begins again removes no file of another program.
     #[test]
     fn anything_else_in_the_directory_stays() {
         for (name, text) in [

@@ -431,6 +431,7 @@ mod tests {
     }
 
     // An export of ranks 0 to 2 over one of ranks 0 and 1. Then another one, in whose way a directory stands.
+    /// Invariant (files): An export of several ranks replaces all files or none.
     #[test]
     fn files_of_all_ranks_are_replaced_together() {
         let directory = tempfile::tempdir().unwrap();

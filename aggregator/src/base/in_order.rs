@@ -142,6 +142,7 @@ mod tests {
         rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap().install(test);
     }
 
+    /// Invariant (same): The number of threads and the order of ranks change no byte.
     #[test]
     fn pieces_keep_the_order_of_their_items() {
         let items: Vec<u8> = [7, 1, 0, 40, 3].into_iter().chain(0..90).collect();

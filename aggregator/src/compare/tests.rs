@@ -100,6 +100,8 @@ fn forward(measure: Measure) -> Key {
     Key::new(Group::Range, "forward", measure)
 }
 
+/// Invariant (verdicts): Two clean runs are not called different, and a slow rank is found.
+///
 /// Two clean runs do not differ, and a slow rank is found with its phase. The counts are printed.
 #[test]
 fn clean_runs_are_the_same_and_a_slow_rank_is_found() {
@@ -158,6 +160,8 @@ fn a_shift_between_parts_is_no_slowdown() {
     assert_eq!(diff.slower_than(5.0).count(), 0);
 }
 
+/// Invariant (verdicts): The intervals of `diff` hold the truth as often as they state.
+///
 /// The intervals contain the truth at least as often as stated, even if runs differ.
 #[test]
 fn intervals_hold_the_truth() {

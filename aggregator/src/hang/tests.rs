@@ -169,6 +169,8 @@ fn the_end_of_a_broadcast_says_nothing_of_other_devices() {
     assert!(hang(vec![rank(0, &[("a", all, 7, 7)]), behind]).device_stuck.is_empty());
 }
 
+/// Invariant (hang): Ranks that wait for each other in a circle are reported as a deadlock.
+///
 /// ```text
 ///           a: 0 1    b: 0 1
 ///  rank 0   called 1            waits in a for 1
@@ -251,6 +253,8 @@ fn sizes_types_operations_and_orders_that_differ_are_found() {
     assert_eq!(kind(|pending| pending[0].facts.output_elements = Some(1)), None, "all-reduces are compared by inputs");
 }
 
+/// Invariant (hang): The work of `hang` grows with the number of ranks, not with the number of pairs of ranks.
+///
 /// 10 000 ranks in one communicator, half of which have not called.
 #[test]
 fn many_ranks_take_no_square_of_work() {

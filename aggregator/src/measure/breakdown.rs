@@ -353,6 +353,7 @@ mod tests {
             .collect()
     }
 
+    /// Invariant (clocks): No row counts a pause between two windows of a profiler.
     #[test]
     fn a_pause_between_windows_is_no_time() {
         let mut data = Drawn::rank(0)
@@ -432,6 +433,8 @@ mod tests {
         );
     }
 
+    /// Invariant (numbers): The table of HTA's breakdown keeps HTA's definition of communication.
+    ///
     /// Whatever counts as communication, HTA's table has HTA's.
     #[test]
     fn htas_table_keeps_htas_communication() {
@@ -489,6 +492,7 @@ mod tests {
     }
 
     proptest! {
+        /// Invariant (numbers): The five parts of a step sum to its wall time.
         #[test]
         fn the_parts_sum_to_wall(steps in line(), k in line(), c in line(), m in line(), launches in line(), scope in line()) {
             let device = Drawn::rank(0)

@@ -314,6 +314,7 @@ mod tests {
     }
 
     proptest! {
+        /// Invariant (numbers): The blocks at a peak of memory sum to the peak.
         #[test]
         fn blocks_and_unknown_memory_sum_to_the_peak(
             changes in proptest::collection::vec((0_i64..8, -100_i64..100, any::<bool>(), 0_i64..3), 1..200),

@@ -354,6 +354,8 @@ mod tests {
     }
 
     proptest::proptest! {
+        /// Invariant (numbers): The self times of modules sum to the total.
+        ///
         /// Calls of random spans and parents, some beyond their parents.
         #[test]
         fn own_times_are_never_negative_and_sum_to_the_roots(

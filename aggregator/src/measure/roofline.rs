@@ -149,6 +149,7 @@ mod tests {
         row
     }
 
+    /// Invariant (numbers): An operator counts as memory-bound only by a lower bound of its bytes.
     #[test]
     fn the_least_bytes_decide_what_limits_an_operator() {
         let row = filled(&data("NVIDIA H200", 197_900_000, Some(1_400_000)));

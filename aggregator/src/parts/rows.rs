@@ -486,6 +486,7 @@ mod tests {
         assert_eq!(read.len(), parts.len());
     }
 
+    /// Invariant (same): `map` and `reduce` give the bytes of `analyze`, however many processes share the ranks.
     #[test]
     fn parts_are_the_same_after_they_were_rows() {
         let run = tempfile::tempdir().unwrap();

@@ -103,6 +103,7 @@ mod tests {
         seen
     }
 
+    /// Invariant (watch): Two verdicts raise an alarm of `watch`, and two clear it.
     #[test]
     fn two_verdicts_raise_an_alarm_and_two_clear_it() {
         assert_eq!(alarms("L.LL.L..."), "...!!!!..");

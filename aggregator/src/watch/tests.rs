@@ -56,6 +56,8 @@ fn watched(runs: &[PathBuf], directory: &Path) -> Vec<(f64, Event)> {
     seen
 }
 
+/// Invariant (watch): `watch` names a slow rank in time, and clears it.
+///
 /// ```text
 ///  steps   0 … 299   300 … 599      600 … 899
 ///  rank 2            30 ms longer
@@ -88,6 +90,8 @@ fn a_slow_rank_is_named_and_cleared_in_time() {
     assert!((0.0..15.0).contains(&(named_s - onset_s)) && (0.0..30.0).contains(&(cleared_s - end_s)), "{seen:?}");
 }
 
+/// Invariant (watch): `watch` raises no alarm for a clean job.
+///
 /// A minute of each noise. The ranks of `Hardware` are not alike, so one of them may be slow.
 #[test]
 fn a_clean_job_raises_no_alarm() {

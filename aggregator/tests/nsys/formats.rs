@@ -119,6 +119,7 @@ fn loaded(path: &Path) -> Vec<RankData> {
 
 const FORMATS: [Format; 3] = [Format::Parquet, Format::ArrowFile, Format::ArrowStream];
 
+/// Invariant (formats): Nsight Systems: the formats of one export give the same ranks.
 #[test]
 fn the_formats_of_one_export_give_the_same_ranks() {
     let directory = tempfile::tempdir().unwrap();
@@ -137,6 +138,7 @@ fn the_formats_of_one_export_give_the_same_ranks() {
     }
 }
 
+/// Invariant (formats): Nsight Systems: a table that is cut or broken is a loss that names the table.
 #[test]
 fn a_table_that_is_cut_or_broken_is_a_loss_that_names_it() {
     let directory = tempfile::tempdir().unwrap();

@@ -8,6 +8,7 @@ use rusqlite::Connection;
 
 use crate::export::{ONE, export, omitted, opened, small};
 
+/// Invariant (formats): Nsight Systems: a file that is cut anywhere is an error or lists its loss.
 #[test]
 fn a_file_that_is_cut_anywhere_is_an_error_or_lists_its_loss() {
     let directory = tempfile::tempdir().unwrap();
@@ -43,6 +44,7 @@ fn garbage_pages_are_errors_or_losses() {
     }
 }
 
+/// Invariant (formats): Nsight Systems: no view of the database runs.
 #[test]
 fn a_view_is_no_table() {
     let directory = tempfile::tempdir().unwrap();
@@ -74,6 +76,7 @@ fn huge_and_broken_texts_are_bounded_and_counted() {
     assert!(omitted.contains(&("lost", "texts", Some(1))), "{omitted:?}");
 }
 
+/// Invariant (formats): Nsight Systems: the file is not changed, and no file appears beside it.
 #[test]
 fn the_file_is_not_changed_and_nothing_lies_beside_it() {
     let directory = tempfile::tempdir().unwrap();

@@ -88,6 +88,7 @@ fn length(intervals: &[(i64, i64)]) -> i64 {
     intervals.iter().map(|(start, end)| end - start).sum()
 }
 
+/// Invariant (formats): Nsight Systems: the rows of each kind are those that SQL counts.
 #[test]
 fn rows_by_kind_are_those_that_sql_counts() {
     for path in files() {

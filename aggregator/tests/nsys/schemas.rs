@@ -5,6 +5,7 @@ use aggregator::model::{Kind, NONE};
 
 use crate::export::{ONE, OTHER, database, export, name, omitted, opened, rows, small};
 
+/// Invariant (formats): Nsight Systems: every process is a rank, and its launches stay within it.
 #[test]
 fn every_process_is_a_rank_with_its_own_launches() {
     let directory = tempfile::tempdir().unwrap();
@@ -47,6 +48,7 @@ fn every_process_is_a_rank_with_its_own_launches() {
     assert_eq!((collective.algo.as_deref(), collective.proto.as_deref()), (Some("RING"), Some("LL")));
 }
 
+/// Invariant (formats): Nsight Systems: no environment variable of the program is kept.
 #[test]
 fn nothing_of_the_environment_is_kept() {
     let directory = tempfile::tempdir().unwrap();

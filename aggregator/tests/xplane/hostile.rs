@@ -41,6 +41,7 @@ fn read(path: &Path) -> Option<(usize, bool)> {
     Some((count, is_said))
 }
 
+/// Invariant (formats): XPlane: a file that is cut anywhere is an error or lists its loss.
 #[test]
 fn a_file_that_is_cut_anywhere_is_an_error_or_lists_its_loss() {
     let directory = tempfile::tempdir().unwrap();
@@ -62,6 +63,7 @@ fn a_file_that_is_cut_anywhere_is_an_error_or_lists_its_loss() {
     assert!(kept > whole.len() / 6, "planes before a cut are read: {kept} of {}", whole.len());
 }
 
+/// Invariant (formats): XPlane: every changed byte is an error or rows.
 #[test]
 fn every_changed_byte_is_an_error_or_rows() {
     let directory = tempfile::tempdir().unwrap();
@@ -107,6 +109,7 @@ fn load(bytes: &[u8]) -> aggregator::model::RankData {
     opened(&[path]).load(0).unwrap()
 }
 
+/// Invariant (formats): XPlane: a damaged event is counted, with its byte, and costs no other event.
 #[test]
 fn a_damaged_event_costs_itself_and_is_counted() {
     let event = |offset_ps: i64| Message::default().number(1, 1).number(2, offset_ps).number(3, 1_000);

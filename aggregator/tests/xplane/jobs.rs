@@ -28,6 +28,7 @@ fn small(path: PathBuf, host: &str, devices: &[i64], start_ns: i64) -> PathBuf {
     write(&path, host, &planes)
 }
 
+/// Invariant (formats): XPlane: a thread's rows belong to the ranks that the thread worked for.
 #[test]
 fn threads_are_of_the_devices_that_they_launch_on() {
     let directory = tempfile::tempdir().unwrap();
@@ -138,6 +139,7 @@ fn collectives_match_within_the_groups_that_the_program_states() {
     assert_eq!(matched, expected);
 }
 
+/// Invariant (formats): XPlane: ranks that may belong to different groups are not matched.
 #[test]
 fn groups_of_a_program_with_more_devices_are_not_matched() {
     let directory = tempfile::tempdir().unwrap();

@@ -218,6 +218,7 @@ fn operations_of_a_tpu_are_work_and_a_loop_around_them_is_none() {
     );
 }
 
+/// Invariant (formats): XPlane: an asynchronous collective counts once.
 #[test]
 fn a_start_and_its_done_are_one_collective() {
     let whole = loaded(&tpus(true)).outline.collectives;
@@ -254,6 +255,7 @@ fn times_may_count_from_1970_or_from_an_unknown_start() {
     assert!(!unknown.outline.info.clock_domain.ends_with("/utc"));
 }
 
+/// Invariant (formats): XPlane: what is not read is counted.
 #[test]
 fn what_is_not_read_is_counted() {
     let events = [Event("gemm", 0, 1_000, &[])];

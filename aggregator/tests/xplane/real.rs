@@ -122,6 +122,7 @@ fn read(data: &[RankData]) -> (BTreeMap<(i64, i64), usize>, BTreeMap<i64, usize>
     (of_devices, of_threads)
 }
 
+/// Invariant (formats): XPlane: each plane and line has the events that an independent decoder counts.
 #[test]
 fn events_per_plane_and_line_are_those_of_an_independent_decoder() {
     for path in files() {

@@ -488,6 +488,7 @@ mod tests {
         assert_eq!(read(PROTOCOL_2), VALUE.replace(", b'x'", ""));
     }
 
+    /// Invariant (input): A pickle executes nothing. Python code in it is refused, with its offset.
     #[test]
     fn python_code_is_refused_with_its_place() {
         assert_eq!(
@@ -524,6 +525,7 @@ mod tests {
         }
     }
 
+    /// Invariant (input): A pickle with any cut or changed byte is a value or an error.
     #[test]
     fn every_cut_and_every_changed_byte_is_a_value_or_an_error() {
         for bytes in [PROTOCOL_2, PROTOCOL_4, PROTOCOL_5] {
@@ -540,6 +542,7 @@ mod tests {
         }
     }
 
+    /// Invariant (input): A pickle takes memory in proportion to its size.
     #[test]
     fn depth_and_shared_values_cost_only_their_bytes() {
         // 100 000 lists inside of each other.

@@ -108,6 +108,8 @@ mod tests {
         }
     }
 
+    /// Invariant (clocks): The bound of the clocks of `rankscope.torch` contains the error of the profiler's times, or
+    /// the run says that it does not.
     #[test]
     fn a_wall_clock_that_is_set_in_the_window_is_an_error_of_that_size() {
         let mut comparisons = slewed(0);

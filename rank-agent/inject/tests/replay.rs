@@ -314,6 +314,7 @@ fn from_the_first_combined_broadcasts_on_nccl_reports_no_channels() {
     }
 }
 
+/// Invariant (recorder): NCCL's callbacks never block or panic, and never follow a bad pointer.
 #[test]
 fn hostile_calls_are_survived() {
     for version in VERSIONS {
@@ -370,6 +371,7 @@ fn the_library_survives_dlclose() {
     assert_eq!(done(run.path()).len(), 2 * 2 * 22, "before and after");
 }
 
+/// Invariant (recorder): Forks, signals and closed descriptors of the program do no harm.
 #[test]
 fn forks_signals_and_closed_descriptors_are_survived() {
     let run = run_directory(2);

@@ -110,6 +110,8 @@ pub(super) const CASES: &[Case] = &[
     agent("selftest --backend cpu --large 8", &[]),
 ];
 
+/// Invariant (files): Each command has a case in the test of the failing disk.
+///
 /// Recording is `recorder_faults`, and `ctl` is `ctl_faults`. `watch` waits for what it cannot read and prints the time of day;
 /// its damaged shards are in `crate::watch`.
 #[test]

@@ -7,6 +7,7 @@ use crate::disk::faults::{Disk, ERRORS, REPEATED};
 use crate::exec_control::{COLL, Recorded, ctl, runtime};
 use crate::support::{Finished, RANK_AGENT, scratch};
 
+/// Invariant (files): When a call on a file fails, `ctl` lists every rank or reports the error.
 #[test]
 fn a_failing_disk_hides_no_rank_from_ctl() {
     let (run, runtime) = (scratch("ctl_faults").join("run"), runtime());

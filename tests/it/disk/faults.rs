@@ -155,6 +155,8 @@ fn sweep_all(name: &str, few: Option<u64>) {
     assert!(unsaid.is_empty(), "{}", unsaid.join("\n"));
 }
 
+/// Invariant (files): When a call on a file fails, the command reports it and destroys nothing. `tests/faults` lets
+/// every call fail in turn.
 #[test]
 fn a_failing_disk_loses_and_destroys_nothing_unsaid() {
     sweep_all("disk_faults", Some(5));

@@ -165,6 +165,7 @@ fn kill(kills: usize) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Invariant (files): What a killed rank had closed is read, and what is missing is reported.
 #[test]
 fn what_a_killed_rank_closed_is_read_and_the_rest_is_said() {
     kill(4);

@@ -76,6 +76,7 @@ fn length(prepared: &Prepared) -> Duration {
     lengths[MEASURED / 2]
 }
 
+/// Invariant (files): A killed command leaves the old output or the new one.
 #[test]
 fn a_killed_command_leaves_the_old_output_or_the_new_one() {
     kill(20);

@@ -181,6 +181,7 @@ fn sweep(program: &'static Program, name: &str, few: Option<u64>) {
     assert!(unsaid.is_empty(), "{}", unsaid.join("\n"));
 }
 
+/// Invariant (files): When a call on a file fails, the recorded program goes on and every loss is reported.
 #[test]
 fn a_failing_disk_harms_no_recorded_program_and_loses_nothing_unsaid() {
     [&EXEC, &TRAIN].into_iter().for_each(|program| sweep(program, "recorder_faults", Some(4)));

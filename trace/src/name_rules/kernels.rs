@@ -266,6 +266,7 @@ mod tests {
         "",
     ];
 
+    /// Invariant (numbers): A kernel counts as communication by its function or by its operator.
     #[test]
     fn kernels_communicate_by_their_function() {
         for (name, function) in COMMUNICATION {

@@ -151,6 +151,8 @@ mod tests {
         (0..40 * BLOCK_BYTES as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
     }
 
+    /// Invariant (input): The blocks of an open object that are kept in memory are bounded.
+    ///
     /// Forward, backward and at jumps, the bytes are those of the object, and no more than the bound are kept.
     #[test]
     fn any_order_of_reading_gives_the_bytes_and_stays_in_bounds() {
@@ -168,6 +170,8 @@ mod tests {
         }
     }
 
+    /// Invariant (input): An object in a store that changes while it is read is an error.
+    ///
     /// An object that is written again while it is read is no mixture of both.
     #[test]
     fn an_object_that_changes_is_an_error() {

@@ -84,6 +84,7 @@ mod tests {
     const ANSWER: &str = "Error performing GET https://b.s3/a?X-Amz-Signature=secret in 1ms - Server returned non-2xx status \
                           code: 403 Forbidden: <Error><Code>InvalidAccessKeyId</Code><AWSAccessKeyId>AKIA</AWSAccessKeyId></Error>";
 
+    /// Invariant (input): No message repeats the answer of a server, because it may hold keys.
     #[test]
     fn no_answer_of_a_server_is_repeated() {
         let source = || ANSWER.into();

@@ -90,6 +90,7 @@ mod tests {
         (0..n).filter(|row| events.is_comm[*row]).collect()
     }
 
+    /// Invariant (numbers): A kernel counts as communication by its function or by its operator.
     #[test]
     fn the_nearest_known_operator_decides() {
         use Kind::{CpuOp, GpuMemcpy, Kernel, Runtime, UserAnnotation};

@@ -273,6 +273,7 @@ mod tests {
     /// The header of a dictionary: kind 2, 30 bytes, 43 compressed, 3 values in the encoding 0, sorted.
     const HEADER: [u8; 14] = [0x15, 0x04, 0x15, 0x3c, 0x15, 0x56, 0x4c, 0x15, 0x06, 0x15, 0x00, 0x11, 0x00, 0x00];
 
+    /// Invariant (input): The memory and time of a Parquet file do not depend on what its headers claim.
     #[test]
     fn a_header_is_passed_to_its_end() {
         let (length, found) = passed(&[&HEADER[..], b"rest"].concat()).unwrap();
@@ -284,6 +285,7 @@ mod tests {
         assert!((0..HEADER.len()).all(|length| passed(&HEADER[..length]).is_err()), "a header that is cut is an error");
     }
 
+    /// Invariant (input): The memory and time of a Parquet file do not depend on what its headers claim.
     #[test]
     fn a_field_of_another_kind_is_an_error() {
         for at in [0, 2, 4, 6, 7, 9, 11] {
@@ -293,6 +295,7 @@ mod tests {
         }
     }
 
+    /// Invariant (input): The memory and time of a Parquet file do not depend on what its headers claim.
     #[test]
     fn no_list_is_longer_than_its_header() {
         // 2^31 booleans, which take no bytes; the same as keys and values of a map. The field 9 is one that Parquet may add.

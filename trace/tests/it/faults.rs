@@ -86,6 +86,7 @@ fn garbage_and_strangers_are_problems() {
     "#]].assert_eq(&report(run.path()));
 }
 
+/// Invariant (input): Long texts are shortened and counted, and all rows are read.
 #[test]
 fn long_texts_are_shortened_and_counted_and_all_rows_are_read() {
     let run = good_run();
@@ -109,6 +110,7 @@ fn long_texts_are_shortened_and_counted_and_all_rows_are_read() {
     assert_eq!(read[8].args.as_ref().map(|args| args.len()), Some(MAX_TEXT_BYTES - 1), "no character is cut");
 }
 
+/// Invariant (input): A manifest that is too long is neither read nor written.
 #[test]
 fn a_manifest_that_is_too_long_is_neither_read_nor_written() {
     let run = good_run();
@@ -201,6 +203,8 @@ fn parts_are_read_in_the_order_of_their_numbers() {
     assert_eq!(problems, []);
 }
 
+/// Invariant (files): Processes of one session record a rank together.
+///
 /// Several processes of one session record a rank together: a launcher and its children. A third that is not of them
 /// is refused.
 #[test]
@@ -328,6 +332,7 @@ impl Dice {
     }
 }
 
+/// Invariant (files): A damaged shard is an error or rows, and never a panic.
 #[test]
 fn a_damaged_shard_is_an_error_or_rows_but_never_a_panic() {
     let run = tempfile::tempdir().unwrap();

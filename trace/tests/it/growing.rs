@@ -29,6 +29,7 @@ fn held(growing: &Growing) -> Vec<u32> {
     growing.excerpt().shards(0, "events").iter().map(|shard| shard.part).collect()
 }
 
+/// Invariant (watch): A refresh of `watch` reads and holds only the newest shards, however long the run is.
 #[test]
 fn a_refresh_reads_what_is_new_and_holds_what_is_asked_for() {
     let directory = tempfile::tempdir().unwrap();
@@ -67,6 +68,7 @@ fn a_run_that_is_long_already_is_read_from_its_end() {
     assert_eq!((held(&growing), growing.first_whole_step()), ((32..40).collect(), 33));
 }
 
+/// Invariant (watch): Shards that `watch` cannot read are counted once and skipped.
 #[test]
 fn missing_and_damaged_parts_are_counted_once_and_skipped() {
     let directory = tempfile::tempdir().unwrap();
@@ -105,6 +107,7 @@ fn a_part_that_is_written_while_it_is_read_is_tried_again() {
     assert_eq!((held(&growing), growing.take_problems()), (vec![0], vec![]));
 }
 
+/// Invariant (watch): A refresh of `watch` reads and holds only the newest shards, however long the run is.
 #[test]
 fn tables_without_steps_and_with_many_rows_are_bounded() {
     let directory = tempfile::tempdir().unwrap();

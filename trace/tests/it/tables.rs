@@ -9,6 +9,8 @@ use trace::*;
 
 use crate::common;
 
+/// Invariant (code): Tables are what their documentation says.
+///
 /// Change a table, and this says so: raise `SCHEMA_VERSION`, then bless with `UPDATE_EXPECT=1`.
 #[test]
 fn schemas_are_as_documented() {
@@ -23,6 +25,7 @@ fn schemas_are_as_documented() {
     expect_file!["../schemas.txt"].assert_eq(&text);
 }
 
+/// Invariant (code): Tables are what their documentation says.
 #[test]
 fn columns_follow_the_naming_rules() {
     for table in rank_tables().into_iter().chain(analysis_tables()).chain(part_tables()) {
@@ -89,6 +92,8 @@ fn files_carry_the_descriptions_of_their_columns() {
     }
 }
 
+/// Invariant (same): The number of threads and the order of ranks change no byte.
+///
 /// Three row groups, in batches that end elsewhere. The threads take the columns in another order each time.
 #[test]
 fn columns_encoded_on_threads_give_the_same_bytes() {
@@ -225,6 +230,8 @@ fn a_projection_reads_only_what_is_named() {
     assert_eq!(names, ["name".into(), Text::from("ts_ns")]);
 }
 
+/// Invariant (files): A part is whole or absent, and no writer overwrites a shard. Only the analysis may be written
+/// again.
 #[test]
 fn the_analysis_may_be_written_again_but_a_shard_may_not() {
     let run = tempfile::tempdir().unwrap();

@@ -60,6 +60,7 @@ fn collectives_not_started_differ_from_collectives_without_times() {
 }
 
 // A second process counts from 0 again, and rank 1 lacks the first window.
+/// Invariant (clocks): Collectives match only within a window of the profiler.
 #[test]
 fn equal_numbers_in_different_windows_do_not_match() {
     let outline = |of: i32, windows: &[i32]| {

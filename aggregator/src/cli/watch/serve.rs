@@ -156,6 +156,8 @@ mod tests {
         assert_eq!(respond("GET /metrics HTTP/1.1\r\nHost", &texts()).0, "400 Bad Request");
     }
 
+    /// Invariant (watch): Clients of the metrics of `watch` are bounded.
+    ///
     /// Clients that send nothing, bytes without end, or garbage leave room for a scrape.
     #[test]
     fn hostile_clients_are_bounded() {

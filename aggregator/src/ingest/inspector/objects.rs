@@ -307,6 +307,7 @@ mod tests {
         assert_eq!(numbers(line(1).trim_end()), (vec![1], 0, 0), "the last line needs no end");
     }
 
+    /// Invariant (formats): NCCL Inspector: damage is counted, and the objects after it are read.
     #[test]
     fn what_is_damaged_is_counted_and_the_next_object_is_read() {
         let first = line(1);
@@ -355,6 +356,7 @@ mod tests {
         );
     }
 
+    /// Invariant (formats): NCCL Inspector: an operation without an announcement is counted and given to no process.
     #[test]
     fn operations_that_nothing_announces_are_of_nobody() {
         let (found, damage) = dumped(&(bare(1) + &head(1, 7, 0) + &bare(2) + &bare(3)));
@@ -365,6 +367,7 @@ mod tests {
         assert_eq!((found, damage.objects, damage.missing), (vec![(7, 1)], 2, 0));
     }
 
+    /// Invariant (formats): NCCL Inspector: an operation that the dump announces and lacks is counted as lost.
     #[test]
     fn announced_operations_that_are_missing_are_counted() {
         let (found, damage) = dumped(&(head(3, 7, 0) + &bare(1) + &head(2, 7, 0) + &bare(2)));

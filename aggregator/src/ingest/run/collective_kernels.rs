@@ -370,6 +370,7 @@ mod tests {
         );
     }
 
+    /// Invariant (numbers): Kernels that cannot be assigned to one collective are counted.
     #[test]
     fn a_fused_kernel_times_all_its_collectives_and_ambiguous_ones_are_counted() {
         let launch = (LAUNCH, 7, 5, 10, 10, NONE, 7);

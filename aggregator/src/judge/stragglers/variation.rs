@@ -514,6 +514,7 @@ mod tests {
     }
 
     proptest! {
+        /// Invariant (verdicts): A rank that is replayed alone costs what the replay of the whole job says.
         #[test]
         fn a_variation_ends_as_the_whole_replay_does(drawn in drawn(), base in prop::array::uniform5(any::<bool>())) {
             let replay = replay(&drawn);

@@ -143,6 +143,7 @@ mod tests {
     use crate::model::drawn::Drawn;
     use crate::model::scope::Scope;
 
+    /// Invariant (numbers): The parts of exposed communication sum to it.
     #[test]
     fn the_rows_of_a_step_sum_to_its_exposed_communication() {
         let mut data = Drawn::rank(0)

@@ -193,6 +193,8 @@ fn line() -> impl Strategy<Value = String> {
 }
 
 proptest! {
+    /// Invariant (numbers): The parts of a rank's critical path sum to the wall time.
+    ///
     /// For any recording, every nanosecond of every step is on the path exactly once.
     #[test]
     fn the_parts_of_a_path_sum_to_wall(

@@ -166,6 +166,7 @@ mod tests {
         assert_eq!(trend(&[(0, 0), (1, 1 << 20), (2, 2 << 20), (3, 3 << 20)]), None);
     }
 
+    /// Invariant (numbers): The memory of a run without a leak is not reported to grow.
     #[test]
     fn clean_runs_do_not_grow() {
         type Series = fn(i32) -> f64;

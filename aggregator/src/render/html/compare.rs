@@ -239,6 +239,7 @@ mod tests {
         compare_tab(diff, &Limits::default()).unwrap().html
     }
 
+    /// Invariant (output): No string of a trace becomes markup.
     #[test]
     fn no_string_becomes_markup() {
         let plain = html(&analysis_with("harmless"));

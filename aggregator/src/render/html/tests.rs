@@ -112,6 +112,7 @@ const HOSTILE: [&str; 6] = [
     "\u{202e}exe.gpj\u{2028}\u{0}",
 ];
 
+/// Invariant (output): No string of a trace becomes markup.
 #[test]
 fn no_string_becomes_markup() {
     let plain = page_of(analysis_with("harmless"), &Settings::default());
@@ -141,6 +142,7 @@ fn long_names_are_shortened() {
     assert!(page.len() < base + 100_000, "{} bytes more", page.len() - base);
 }
 
+/// Invariant (output): A section of the report that has no data names the missing data.
 #[test]
 fn sections_without_data_name_the_missing_data() {
     let page = page_of(Analysis::default(), &Settings::default());
@@ -161,6 +163,7 @@ fn sections_without_data_name_the_missing_data() {
     assert!(page.contains("<b>Not in this trace:</b>"), "sections without data are one line");
 }
 
+/// Invariant (output): The report lists what it does not cover, also without scripts.
 #[test]
 fn uncovered_data_is_listed_without_scripts() {
     let mut analysis = analysis_with("forward");
@@ -227,6 +230,7 @@ fn a_timeline_of_an_unrecorded_step_is_an_error() {
     assert_eq!(error.to_string(), "--timeline 9: this step was not recorded; recorded steps: 3");
 }
 
+/// Invariant (output): The report names its input and the command that made it.
 #[test]
 fn every_page_says_what_it_is_of_and_how_it_was_made() {
     let page = page_of(analysis_with("forward"), &Settings::default());

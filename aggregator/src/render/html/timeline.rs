@@ -478,6 +478,7 @@ mod tests {
         assert_eq!(notes, [""; 0]);
     }
 
+    /// Invariant (output): Steps for which the report's timeline has no room are named.
     #[test]
     fn steps_without_room_are_left_out_and_named() {
         let two = Limits { other_slices: 2 * BARS_OF_RANK, ..Limits::default() };
@@ -489,6 +490,7 @@ mod tests {
         assert!(notes[0].contains("`--timeline STEP`"), "{notes:?}");
     }
 
+    /// Invariant (output): Rows of the report's timeline whose details have no room keep their names and are counted.
     #[test]
     fn descriptions_without_room_keep_their_names_and_are_counted() {
         let (page, names, notes) = page_of(&job(), &Limits { descriptions: 2, ..Limits::default() });

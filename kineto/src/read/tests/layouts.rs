@@ -107,6 +107,7 @@ fn tar(members: &[(&str, &str)]) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
+/// Invariant (input): The names in an archive are data and never paths.
 #[test]
 fn archives_are_read_and_their_names_are_no_paths() {
     let (a, b) = (trace(100, 0, 3), trace(101, 0, 3));
@@ -217,6 +218,7 @@ fn of_two_files_of_one_window_one_is_used() {
     assert_eq!(said, ["file: Two files of rank 0: used rank0.copy.json, ignored rank0.json."]);
 }
 
+/// Invariant (input): Files of different jobs are put together only with `--force`.
 #[test]
 fn files_of_different_jobs_need_force() {
     let dir = tempfile::tempdir().unwrap();

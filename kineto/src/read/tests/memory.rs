@@ -53,6 +53,8 @@ fn rows_are_read_until_they_fill_their_memory() {
     }
 }
 
+/// Invariant (input): A compressed file is read only until its rows fill their memory.
+///
 /// 400 kB that inflate to 400 MB: 12 million rows without room.
 #[test]
 fn a_compressed_bomb_is_read_only_until_its_rows_fill_their_memory() {

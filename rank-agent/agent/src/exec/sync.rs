@@ -338,6 +338,7 @@ mod tests {
         assert_eq!(bursts, [1; 2]);
     }
 
+    /// Invariant (python): The ranks of a training open their windows at one step.
     #[test]
     fn an_order_to_any_rank_chooses_one_step_that_no_rank_has_reached() {
         let gathered = |orders: [u64; 2], steps: [u64; 2]| {

@@ -11,6 +11,7 @@ use trace::{BucketRow, CounterRow, EventRow, MemoryRow, RankRow, Run};
 use crate::common::{RANK, active, counters, event, new_run, options, rows, shards, wait_until};
 use crate::hanging_disk::HangingDisk;
 
+/// Invariant (recorder): Every queue has a bound, and every loss a counter.
 #[test]
 fn a_full_queue_drops_and_counts() {
     let run = new_run();
@@ -66,6 +67,7 @@ fn a_failed_write_is_repeated() {
     assert_eq!(counters(run.path()), [("host:main".into(), 20, 0, None), ("memory:main".into(), 1, 0, None)]);
 }
 
+/// Invariant (recorder): Every queue has a bound, and every loss a counter.
 #[test]
 fn rows_that_never_find_room_are_lost_and_counted() {
     let run = new_run();
@@ -120,6 +122,8 @@ fn a_run_directory_that_vanishes_does_not_stop_the_program() {
     assert_eq!(summary.recorded + summary.dropped, 100);
 }
 
+/// Invariant (recorder): A disk that hangs does not hang the program.
+///
 /// The sync of a part does not return, as on a network disk whose server is gone: the writer hangs, but the program does
 /// not.
 #[test]
@@ -158,6 +162,8 @@ fn a_rank_that_the_run_already_holds_is_refused() {
     assert!(nowhere.to_string().contains("/dev/null/nowhere"), "{nowhere}");
 }
 
+/// Invariant (files): Processes of one session record a rank together.
+///
 /// Two recorders in this process stand for two processes.
 #[test]
 fn processes_of_a_session_never_collide() {

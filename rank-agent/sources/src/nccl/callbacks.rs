@@ -385,6 +385,7 @@ mod tests {
         counter.load(Ordering::Relaxed)
     }
 
+    /// Invariant (recorder): A stop event of NCCL is never dropped.
     #[test]
     fn a_stop_always_has_room() {
         let callbacks = callbacks(64);

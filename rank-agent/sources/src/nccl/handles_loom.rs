@@ -52,6 +52,8 @@ fn check(body: impl Fn() + Send + Sync + 'static) -> usize {
     tried.load(Ordering::Relaxed)
 }
 
+/// Invariant (recorder): A handle of a NCCL event is returned once in every interleaving of threads.
+///
 /// Two threads stop an event while a third one begins another event in the same slot.
 #[test]
 fn one_stop_wins_and_the_slot_comes_back_once() {

@@ -43,6 +43,8 @@ fn a_chained_handle_stays_until_the_slot_is_reused() {
     assert_eq!(handles.chained(b), 0);
 }
 
+/// Invariant (recorder): Two threads never hold the same handle of a NCCL event.
+///
 /// Threads open handles, and close their own and each other's. Run it under Miri to find data races.
 #[test]
 fn threads_never_share_a_handle() {

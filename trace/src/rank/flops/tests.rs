@@ -26,6 +26,7 @@ struct Call {
     flops: i64,
 }
 
+/// Invariant (numbers): FLOPs are those of torch's `FlopCounterMode`.
 #[test]
 fn models_have_the_flops_of_torchs_flop_counter() {
     let models: BTreeMap<String, Vec<Call>> = serde_json::from_str(include_str!("shapes.json")).unwrap();
@@ -167,6 +168,7 @@ fn counted(rows: &[(&str, i64, u32)]) -> Vec<i64> {
     counted_once(&events, &names, flops)
 }
 
+/// Invariant (numbers): No FLOPs count twice.
 #[test]
 fn a_call_inside_of_a_call_that_counts_does_not_count_again() {
     let root = NO_PARENT;

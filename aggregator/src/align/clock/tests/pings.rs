@@ -174,6 +174,7 @@ fn one_ping_has_no_spread_so_its_error_is_its_bound() {
 }
 
 // s         0 ▮▮▮    10 ▮▮▮    20 ▮▮▮ +1 ms        the clock jumped between the second and the third burst
+/// Invariant (clocks): A contradiction between clocks is reported, not averaged.
 #[test]
 fn a_clock_that_jumped_is_a_contradiction_and_has_no_bound() {
     let mut dice = Dice::new(9);
@@ -293,6 +294,8 @@ fn violations_of_the_barrier_rule_are_counted() {
     assert_eq!(violations, [1, 0]);
 }
 
+/// Invariant (clocks): The error of a clock covers unequal routes, although no ping shows them.
+///
 /// ```text
 /// rank 0   ──────────────────────R─
 ///                       ↗ 5 ms     ↘ 1 ms        the middle is 2 ms from where rank 0 read its clock

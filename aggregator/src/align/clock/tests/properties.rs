@@ -325,6 +325,8 @@ fn hosts_follow_their_devices_without_other_evidence() {
     }
 }
 
+/// Invariant (clocks): A chosen clock method is used or refused, and never replaced.
+///
 /// The chosen evidence is used, or none is.
 #[test]
 fn a_clock_choice_is_never_replaced_silently() {

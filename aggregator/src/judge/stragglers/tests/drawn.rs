@@ -440,6 +440,8 @@ fn the_steps_own_range_is_no_evidence() {
     assert!(evidence.contains("the time outside of all recorded ranges takes 0.001 ms longer"), "{evidence}");
 }
 
+/// Invariant (verdicts): All ranks are measured in the range that the verdict stands on.
+///
 /// Rank 1 is the cause by its `forward`. Rank 3 has nearly as much own work in every other step, but in another range each time. The
 /// tables measure every rank in `forward`, so the cause stands out in them.
 #[test]
@@ -460,6 +462,8 @@ fn all_ranks_are_measured_in_the_range_of_the_cause() {
     assert_eq!(result.steps[18].own_excess_ns, Some(249));
 }
 
+/// Invariant (verdicts): A rank that costs no time is not blamed.
+///
 /// Rank 1 takes 600 ns longer before every collective, but the steps end no earlier without it: rank 2 or rank 3 is later
 /// still, in turns. A rank that costs nothing is no cause, and no rank is its victim.
 ///

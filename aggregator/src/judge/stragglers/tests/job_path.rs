@@ -65,6 +65,8 @@ fn the_time_in_a_collective_without_all_its_ranks_is_not_explained() {
 }
 
 proptest! {
+    /// Invariant (numbers): The pieces of the job's critical path sum to its time.
+    ///
     /// The pieces follow each other without a gap, the columns of each sum to it, and the steps ascend, also where collectives are
     /// incomplete and clocks contradict each other.
     #[test]

@@ -58,6 +58,7 @@ fn assert_sums(result: &Stragglers) {
 }
 
 proptest! {
+    /// Invariant (numbers): The waits that are charged to ranks sum to the waits.
     #[test]
     fn charges_sum_to_waits(job in jobs(), seed in any::<u64>(), skew in prop::collection::vec(-500_000i64..500_000, 6)) {
         let (ranks, mut instances) = job.run();

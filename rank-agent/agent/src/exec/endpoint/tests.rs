@@ -48,6 +48,7 @@ fn requests_are_answered_and_no_file_stays() {
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
 }
 
+/// Invariant (recorder): A malformed request of `ctl` is refused, and the next one is served.
 #[test]
 fn malformed_requests_are_refused_and_the_next_is_served() {
     let (_base, directory) = private();
@@ -96,6 +97,7 @@ fn files_of_a_killed_process_are_removed() {
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "socket and page");
 }
 
+/// Invariant (recorder): Only the user who runs the program can switch its recording.
 #[test]
 fn a_directory_that_other_users_can_access_is_refused() {
     let base = tempfile::tempdir().unwrap();

@@ -59,6 +59,7 @@ fn pings_over_tcp_measure_a_shifted_clock() {
     }
 }
 
+/// Invariant (recorder): Only ranks of the job can join it.
 #[test]
 fn a_peer_without_the_token_is_refused() {
     let meeting = meeting();
@@ -80,6 +81,9 @@ fn a_peer_without_the_token_is_refused() {
     });
 }
 
+/// Invariant (recorder): A rank that does not come stops no job, and the run names the ranks whose clocks were not
+/// compared.
+///
 /// Ranks 0, 2 and 3 of four: their clocks are compared, under their ranks in the job.
 #[test]
 fn ranks_that_have_met_go_on_without_the_others() {
@@ -118,6 +122,7 @@ fn a_roster_that_cannot_be_the_jobs_is_refused() {
     assert_eq!(members_of(&[0; 9], Place { rank: 0, size: 4 }), None);
 }
 
+/// Invariant (recorder): Only ranks of the job can join it.
 #[test]
 fn a_foreign_connection_does_not_keep_ranks_out() {
     let (meeting, token) = (meeting(), Token::new("secret"));
