@@ -9,10 +9,12 @@
 use std::path::Path;
 use std::time::Instant;
 
-use aggregator::ingest::source::RunSource;
-use aggregator::{Analysis, Options, analyze};
 use fixtures::bench::{arguments, cpu_seconds, in_own_processes, peak_memory_mib};
 use fixtures::planted::{self, Plan};
+use formats::run_source::RunSource;
+use model::analysis::Analysis;
+use model::options::Options;
+use pipeline::analyze;
 
 const DELAY_NS: i64 = 10_000_000;
 

@@ -18,10 +18,10 @@ mod clock_truth;
 use std::error::Error;
 use std::process::ExitCode;
 
-use aggregator::model::clock_choice::Choice;
 use clock_truth::{FOLDERS, Score, Trial, Truth, skews};
 use fixtures::data::folder;
 use fixtures::random::Random;
+use model::clock_choice::Choice;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     // `cargo bench` adds `--bench`.

@@ -11,11 +11,11 @@ use std::io::BufWriter;
 use std::path::Path;
 use std::time::Instant;
 
-use aggregator::Options;
-use aggregator::ingest::source::RunSource;
 use aggregator::render::{chrome, perfetto};
 use fixtures::bench::{arguments, cpu_seconds, in_own_processes, peak_memory_mib};
 use fixtures::planted::{self, Plan};
+use formats::run_source::RunSource;
+use model::options::Options;
 
 /// Perfetto's protobuf, Kineto's JSON, and compressed Kineto JSON.
 const FORMATS: [&str; 3] = ["perfetto", "json", "json.gz"];
@@ -58,12 +58,12 @@ fn measure(format: &str, ranks: usize, directory: &Path) {
     let (rows, bytes) = match format {
         "perfetto" => {
             let file = BufWriter::new(File::create(&out).unwrap());
-            let exported = perfetto::export(&source, &options, file, &|_, _| ()).unwrap();
+            let exported = perfetto(&source, &options, file, &|_, _| ()).unwrap();
             (exported.counts.events, exported.bytes)
         }
         extension => {
             let pattern = out.join(format!("rank{{rank}}.{extension}"));
-            let exported = chrome::export(&source, &options, &pattern, &|_, _| ()).unwrap();
+            let exported = chrome(&source, &options, &pattern, &|_, _| ()).unwrap();
             assert_eq!(exported.files.len(), ranks);
             (exported.counts.events, exported.bytes)
         }

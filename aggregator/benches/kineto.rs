@@ -14,12 +14,13 @@ use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use aggregator::ingest::kineto::KinetoSource;
-use aggregator::{Options, analyze};
 use fixtures::bench::{median_of, peak_memory_mib};
 use fixtures::data::places;
 use flate2::read::MultiGzDecoder;
+use formats::kineto::KinetoSource;
 use kineto::{load, parse_only, plan};
+use model::options::Options;
+use pipeline::analyze;
 
 const REPEATS: usize = 5;
 

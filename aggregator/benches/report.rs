@@ -7,11 +7,13 @@
 
 use std::path::Path;
 
-use aggregator::ingest::source::RunSource;
-use aggregator::render::html::{Settings, report};
-use aggregator::{Options, analyze};
+use aggregator::render::report;
 use fixtures::bench::{arguments, cpu_seconds, in_own_processes, peak_memory_mib};
 use fixtures::planted::{self, Plan};
+use formats::run_source::RunSource;
+use model::options::Options;
+use pipeline::analyze;
+use report_html::Settings;
 
 fn main() {
     let arguments = arguments();

@@ -4,13 +4,11 @@ mod analysis_args;
 mod analyze;
 mod diff;
 mod export;
-mod exports;
 mod hang;
 mod ingest;
 mod input;
 pub mod library;
 mod map;
-mod nsys_export;
 mod output;
 mod reduce;
 mod report;
@@ -26,13 +24,13 @@ mod what_if;
 
 use std::process::ExitCode;
 
+use crate::cli::output::Outcome;
 use clap::{CommandFactory, Parser, Subcommand};
-use trace::{OmissionRow, terminal};
+use trace::terminal;
 
-use crate::Error;
-use crate::base::ffi::keep_freed_memory;
-use crate::base::units::{omission, omission_kind};
-use crate::parts::processes::Join;
+use model::Error;
+use model::ffi::keep_freed_memory;
+use pipeline::parts::processes::Join;
 
 pub use shell::ShellCommand;
 pub use threads::start as start_threads;
@@ -89,19 +87,6 @@ pub enum AnalysisCommand {
     Watch(watch::Arguments),
     /// Print the tables of a run and the views of its analysis, or the columns of one of them
     Schema(schema::Arguments),
-}
-
-/// The result of a command without an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// Everything was used.
-    Done,
-    /// Something recorded was lost, or with --strict something was left out. It is listed.
-    Partial,
-    /// `diff --fail-over` found a slowdown beyond its limit.
-    Slower,
-    /// `diff --fail-over` cannot tell, because the runs cannot show a change of that size.
-    CannotTell,
 }
 
 /// Runs the `aggregator` command and returns its exit code.
@@ -166,11 +151,4 @@ fn exit_code(result: Result<Outcome, Error>, program: &str) -> ExitCode {
     };
     terminal::say(format_args!("{program}: {error}"));
     ExitCode::from(if matches!(error, Error::Option { .. } | Error::UnknownTable { .. }) { 2 } else { 1 })
-}
-
-/// Lists omissions on stderr, for commands that print no summary.
-fn print_omissions(omissions: &[OmissionRow]) {
-    for o in omissions {
-        terminal::say(format_args!("{}: {}", omission_kind(o), omission(o)));
-    }
 }

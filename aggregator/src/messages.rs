@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use aggregator::Messages;
 use launch::{Identity, World, check_world};
 use mpi::Threading;
 use mpi::environment::Universe;
 use mpi::point_to_point::{Destination, MatchedReceiveVec, Source};
 use mpi::topology::{Communicator, SimpleCommunicator};
+use pipeline::parts::processes::Messages;
 
 /// The shortest sleep of a process that waits. MPI's own waiting takes a whole core.
 const SHORTEST: Duration = Duration::from_micros(50);

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use aggregator::ingest::kineto::KinetoSource;
-use aggregator::{Options, analyze};
 use fixtures::data::real_traces;
+use formats::kineto::KinetoSource;
+use model::options::Options;
+use pipeline::analyze;
 use trace::CriticalPathRow;
 
 const KINDS: [&str; 5] = [
@@ -162,7 +163,7 @@ fn paths(folder: &Path) -> Vec<CriticalPathRow> {
     let files = kineto::PlanOptions { force: true, ..Default::default() };
     let source = KinetoSource::open_with(&[folder.into()], files).unwrap();
     let mut options = Options::default();
-    options.communication.counted = Some(aggregator::model::communication::Counted::Hta);
+    options.communication.counted = Some(model::communication::Counted::Hta);
     analyze(&source, &options, &|_, _| ()).unwrap().tables.critical_path
 }
 

@@ -7,12 +7,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use aggregator::ingest::inspector::{InspectorSource, check_any_dump};
-use aggregator::ingest::source::Source;
-use aggregator::{Analysis, Options, analyze};
 use arrow_array::{ArrayRef, Int64Array, ListArray, RecordBatch, StringArray, StructArray};
 use arrow_schema::{DataType, Field};
+use formats::inspector::{InspectorSource, check_any_dump};
+use model::analysis::Analysis;
+use model::options::Options;
+use model::source::Source;
 use parquet::arrow::ArrowWriter;
+use pipeline::analyze;
 use serde_json::Value;
 
 /// The first object of the plugin's README, with its values.

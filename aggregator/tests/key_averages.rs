@@ -8,10 +8,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use aggregator::ingest::kineto::{KinetoSource, ingest};
-use aggregator::ingest::source::{RunSource, Source};
-use aggregator::model::{NONE, RankData};
-use aggregator::torch::table::{Average, GroupBy, KeyAverages, SortKey, TableOptions, key_averages};
+use formats::kineto::{KinetoSource, ingest};
+use formats::run_source::RunSource;
+use key_averages::table::{Average, GroupBy, KeyAverages, SortKey, TableOptions, key_averages};
+use model::source::Source;
+use model::{NONE, RankData};
 
 fn data(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/key_averages").join(file)
@@ -125,8 +126,8 @@ fn the_printed_table_is_that_of_torch() {
         let mut table = table(&traces(name), GroupBy::Name);
         let key = SortKey::SelfCpuTimeTotal;
         key.sort(&mut table.rows);
-        let style = aggregator::render::key_averages::TableStyle { width: None, colour: false, rows: Some(8) };
-        let ours = aggregator::render::key_averages::render(&table, Some(("self_cpu_time_total", key)), &style);
+        let style = report_text::key_averages::TableStyle { width: None, colour: false, rows: Some(8) };
+        let ours = report_text::key_averages::render(&table, Some(("self_cpu_time_total", key)), &style);
         let torchs = std::fs::read_to_string(data(&format!("{name}_table.txt"))).unwrap();
         let torchs: Vec<&str> = torchs.lines().filter(|line| !line.starts_with("---")).collect();
         let ours: Vec<&str> = ours.lines().skip(1).collect();

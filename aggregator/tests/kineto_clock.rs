@@ -7,13 +7,13 @@ mod clock_truth;
 use std::io::Read;
 use std::path::Path;
 
-use aggregator::ingest::kineto::KinetoSource;
-use aggregator::ingest::source::Source;
-use aggregator::model::RankData;
-use aggregator::model::clock_choice::Choice;
 use clock_truth::{Bend, FOLDERS, Score, Trial, Truth, skews};
 use fixtures::data::folder;
 use fixtures::random::Random;
+use formats::kineto::KinetoSource;
+use model::RankData;
+use model::clock_choice::Choice;
+use model::source::Source;
 
 fn truths() -> impl Iterator<Item = (&'static str, Truth)> {
     FOLDERS.into_iter().filter_map(|(name, one_host)| Some((name, Truth::of(&folder(name)?, one_host).unwrap())))

@@ -5,12 +5,14 @@
 
 use std::path::{Path, PathBuf};
 
-use aggregator::ingest::kineto::{KinetoSource, ingest};
-use aggregator::ingest::source::{RunSource, Source};
-use aggregator::model::Kind;
-use aggregator::model::communication::Counted;
-use aggregator::{Options, analyze};
 use fixtures::data::real_traces;
+use formats::kineto::{KinetoSource, ingest};
+use formats::run_source::RunSource;
+use model::Kind;
+use model::communication::Counted;
+use model::options::Options;
+use model::source::Source;
+use pipeline::analyze;
 
 fn folders(data: &Path) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = std::fs::read_dir(data.join("kineto")).unwrap().map(|e| e.unwrap().path()).collect();
@@ -157,8 +159,7 @@ fn causes_are_found_and_nobody_is_blamed_without_one() {
     let Some(data) = real_traces() else { return };
     let of = |folder: &str, ranks: Option<Vec<i32>>| {
         let source = KinetoSource::open(&[data.join("kineto").join(folder)]).unwrap();
-        let mut options = Options::default();
-        options.ranks = ranks.map(|r| r.into_iter().collect());
+        let options = Options { ranks: ranks.map(|r| r.into_iter().collect()), ..Options::default() };
         analyze(&source, &options, &|_, _| ()).unwrap().tables.stragglers
     };
     let check = |folder: &str, cause: i32, own_ms: f64, range: &str, excess_ms: f64| {

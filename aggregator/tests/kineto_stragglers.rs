@@ -7,12 +7,14 @@ mod common;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use aggregator::ingest::kineto::KinetoSource;
-use aggregator::ingest::source::Source;
-use aggregator::model::analysis::VerdictKind;
-use aggregator::model::options::{TimeBound, parse_steps};
-use aggregator::{Analysis, Options, analyze};
 use fixtures::data::folder;
+use formats::kineto::KinetoSource;
+use model::analysis::Analysis;
+use model::analysis::VerdictKind;
+use model::options::Options;
+use model::options::{TimeBound, parse_steps};
+use model::source::Source;
+use pipeline::analyze;
 use trace::{StragglerRow, Tables};
 
 /// The files of a folder by rank: all of these name it in `distributedInfo`.
@@ -83,16 +85,12 @@ fn one_by_one(folder: &Path, culprit: i32) {
 }
 
 fn steps(text: &str) -> Options {
-    let mut options = Options::default();
-    options.steps = Some(parse_steps(text).unwrap());
-    options
+    Options { steps: Some(parse_steps(text).unwrap()), ..Options::default() }
 }
 
 fn window(from_ms: i64, to_ms: i64) -> Options {
-    let mut options = Options::default();
-    options.from = Some(TimeBound::SinceStartNs(from_ms * 1_000_000));
-    options.to = Some(TimeBound::SinceStartNs(to_ms * 1_000_000));
-    options
+    let since_start = |ms| Some(TimeBound::SinceStartNs(ms * 1_000_000));
+    Options { from: since_start(from_ms), to: since_start(to_ms), ..Options::default() }
 }
 
 #[test]
@@ -185,7 +183,7 @@ fn megatrons_step_is_no_evidence() {
     let row = &analysis.tables.stragglers[0];
     assert!(row.evidence_range.as_deref().is_none_or(|range| !range.starts_with("ProfilerStep")), "{row:?}");
     assert!(!analysis.verdict.sentence.contains("ProfilerStep"), "{}", analysis.verdict.sentence);
-    let delay = aggregator::base::units::ns(row.step_delay_ns);
+    let delay = model::units::ns(row.step_delay_ns);
     assert!(analysis.verdict.sentence.contains(&delay), "{delay}: {}", analysis.verdict.sentence);
     assert!(row.evidence.as_deref().unwrap().contains(&delay), "{delay}: {row:?}");
 }

@@ -4,9 +4,9 @@
 
 use std::path::Path;
 
-use aggregator::ingest::run::{load_rank, outline_rank};
-use aggregator::model::{Kind, NO_PARENT, NONE, RankData};
 use fixtures::run::{manifest, meta, write_rows};
+use formats::run::{load_rank, outline_rank};
+use model::{Kind, NO_PARENT, NONE, RankData};
 use trace::{CollectiveRow, EventRow, RankRow, Row, Run, StepRow, shard_path};
 
 fn shard<R: Row>(run: &Path, part: u32, rows: &[R]) {

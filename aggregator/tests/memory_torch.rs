@@ -5,8 +5,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use aggregator::ingest::kineto::KinetoSource;
-use aggregator::{Analysis, Options, analyze};
+use formats::kineto::KinetoSource;
+use model::analysis::Analysis;
+use model::options::Options;
+use pipeline::analyze;
 
 fn data() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/memory")
@@ -67,8 +69,7 @@ fn a_leak_of_1_mib_per_step_is_found_with_its_place_in_20_steps() {
 /// Blocks are known from before and after the selected part.
 #[test]
 fn a_selection_of_steps_keeps_the_categories() {
-    let mut options = Options::default();
-    options.steps = Some(10..12);
+    let options = Options { steps: Some(10..12), ..Options::default() };
     let analysis = analyzed("leak", &options);
     let [peak] = &analysis.tables.memory_peaks[..] else { panic!("not one peak") };
     assert_eq!(peak.gradients_bytes, torch()["mlp_later"]["gradients_bytes"]);

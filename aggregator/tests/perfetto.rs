@@ -2,10 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use aggregator::Options;
-use aggregator::ingest::source::RunSource;
-use aggregator::render::perfetto::{Exported, export};
+use aggregator::render::perfetto as export;
 use fixtures::planted::{Plan, write};
+use formats::run_source::RunSource;
+use model::options::Options;
+use report_timeline::perfetto::Exported;
 
 fn exported(plan: &Plan, options: &Options) -> (Exported, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();
@@ -35,9 +36,7 @@ fn a_cut_draws_rows_that_begin_in_it_and_exports_are_reproducible() {
     let plan = Plan { offset_ns: vec![0, 250_000_000, -40_000, 7], ..Plan::default() };
     let all = exported(&plan, &Options::default());
     assert!(all == exported(&plan, &Options::default()), "an export depends on nothing but the run");
-    let mut options = Options::default();
-    options.steps = Some(1..3);
-    options.ranks = Some([0, 3].into());
+    let options = Options { steps: Some(1..3), ranks: Some([0, 3].into()), ..Options::default() };
     let (cut, bytes) = exported(&plan, &options);
     assert_eq!((cut.counts.ranks, cut.counts.marks), (2, 4));
     assert_eq!(cut.counts.collectives, 4 * plan.buckets as u64);

@@ -4,10 +4,12 @@
 
 use std::path::Path;
 
-use aggregator::ingest::source::RunSource;
-use aggregator::model::options::TimeBound;
-use aggregator::{Analysis, Options, analyze};
 use fixtures::planted::{Plan, Truth, write};
+use formats::run_source::RunSource;
+use model::analysis::Analysis;
+use model::options::Options;
+use model::options::TimeBound;
+use pipeline::analyze;
 use trace::StepBreakdownRow;
 
 fn analysis(plan: &Plan) -> (Analysis, Truth, tempfile::TempDir) {
@@ -91,9 +93,7 @@ fn rows_of_breakdown(analysis: &Analysis) -> Vec<(i32, i32)> {
 fn only_selected_steps_and_ranks_are_reported_unchanged() {
     let (_, dir) = shifted();
     let all = analyzed(dir.path(), &Options::default());
-    let mut options = Options::default();
-    options.steps = Some(1..3);
-    options.ranks = Some([0, 2].into());
+    let options = Options { steps: Some(1..3), ranks: Some([0, 2].into()), ..Options::default() };
     let part = analyzed(dir.path(), &options);
     assert_eq!(rows_of_breakdown(&part), [(0, 1), (0, 2), (2, 1), (2, 2)]);
     // Two of four ranks: an unselected rank may have come last, so waits are unknown.
@@ -115,25 +115,28 @@ fn a_time_span_selects_the_same_moments_on_every_clock() {
     let wall_ns = truth.steps[0].wall_ns;
     let begins_ns: Vec<i64> = all.tables.bucket_timing.iter().filter(|b| b.bucket == 0).map(|b| b.start_ns).collect();
     let first_ns = *begins_ns.iter().min().unwrap();
-    let mut options = Options::default();
-    options.from = Some(TimeBound::GlobalNs(first_ns + wall_ns));
-    options.to = Some(TimeBound::GlobalNs(first_ns + 3 * wall_ns));
+    let options = Options {
+        from: Some(TimeBound::GlobalNs(first_ns + wall_ns)),
+        to: Some(TimeBound::GlobalNs(first_ns + 3 * wall_ns)),
+        ..Options::default()
+    };
     let part = analyzed(dir.path(), &options);
     assert_eq!(rows_of_breakdown(&part), [(0, 2), (0, 3), (1, 2), (1, 3), (2, 2), (2, 3), (3, 2), (3, 3)]);
     assert_eq!(part.tables.clock_fit, all.tables.clock_fit, "clocks are fitted by all data, not only the selection");
 
     // The same span, relative to the start of the recording.
-    let mut since_start = Options::default();
-    since_start.from = Some(TimeBound::SinceStartNs(wall_ns + wall_ns / 2));
-    since_start.to = Some(TimeBound::SinceStartNs(3 * wall_ns + wall_ns / 2));
+    let since_start = Options {
+        from: Some(TimeBound::SinceStartNs(wall_ns + wall_ns / 2)),
+        to: Some(TimeBound::SinceStartNs(3 * wall_ns + wall_ns / 2)),
+        ..Options::default()
+    };
     assert_eq!(rows_of_breakdown(&analyzed(dir.path(), &since_start)), rows_of_breakdown(&part));
 }
 
 #[test]
 fn a_range_is_a_window_of_its_own() {
     let (truth, dir) = shifted();
-    let mut options = Options::default();
-    options.range = Some(regex::Regex::new("^backward$").unwrap());
+    let mut options = Options { range: Some(regex::Regex::new("^backward$").unwrap()), ..Options::default() };
     let part = analyzed(dir.path(), &options);
     let plan = Plan::default();
     let pass_ns = i64::from(plan.ops) * (plan.op_ns + plan.gap_ns);

@@ -5,11 +5,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use aggregator::ingest::mixed::{JobFiles, MixedSource};
-use aggregator::ingest::rocprof::{RocprofSource, check_any_records};
-use aggregator::ingest::source::Source;
-use aggregator::model::{Kind, NONE, RankData};
-use aggregator::{Options, analyze};
+use formats::mixed::{JobFiles, MixedSource};
+use formats::rocprof::{RocprofSource, check_any_records};
+use model::options::Options;
+use model::source::Source;
+use model::{Kind, NONE, RankData};
+use pipeline::analyze;
 
 /// A process: GPUs are agents 11 and 12, in the order 12, 11 of their nodes.
 fn process(pid: i64, kernels: &str) -> String {

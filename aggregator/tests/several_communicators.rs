@@ -7,11 +7,13 @@ mod common;
 
 use std::path::Path;
 
-use aggregator::ingest::kineto::KinetoSource;
-use aggregator::ingest::source::Source;
-use aggregator::model::analysis::VerdictKind;
-use aggregator::{Analysis, Options, analyze};
 use fixtures::data::folder_of_several_communicators;
+use formats::kineto::KinetoSource;
+use model::analysis::Analysis;
+use model::analysis::VerdictKind;
+use model::options::Options;
+use model::source::Source;
+use pipeline::analyze;
 
 fn analyzed(folder: &Path) -> Analysis {
     let source = KinetoSource::open(&[folder.to_path_buf()]).unwrap();

@@ -5,9 +5,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use aggregator::ingest::snapshot::SnapshotSource;
-use aggregator::ingest::source::Source;
-use aggregator::{Analysis, Options, analyze};
+use formats::snapshot::SnapshotSource;
+use model::analysis::Analysis;
+use model::options::Options;
+use model::source::Source;
+use pipeline::analyze;
 
 fn data() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/snapshot")

@@ -24,8 +24,8 @@ mod input;
 mod shards;
 
 pub use agent::exec::check_any_ctl as ctl;
-pub use aggregator::hang::check_any_dump as flight_recorder;
-pub use aggregator::ingest::snapshot::check_any_snapshot as snapshot;
+pub use formats::snapshot::check_any_snapshot as snapshot;
+pub use hang::check_any_dump as flight_recorder;
 pub use inject::check_any_ranges as nvtx;
 pub use shards::check_any_shard as shards;
 pub use sources::cupti::record::check_any_bytes as cupti;
@@ -76,22 +76,22 @@ pub fn exec(bytes: &[u8]) {
 
 /// An SQLite export of Nsight Systems. SQLite reads files only.
 pub fn nsys(bytes: &[u8]) {
-    in_file(bytes, aggregator::ingest::nsys::check_any_export);
+    in_file(bytes, formats::nsys::check_any_export);
 }
 
 /// A profile of XLA. Ranks read its file again.
 pub fn xplane(bytes: &[u8]) {
-    in_file(bytes, aggregator::ingest::xplane::check_any_profile);
+    in_file(bytes, formats::xplane::check_any_profile);
 }
 
 /// A dump of NCCL's Inspector. Ranks read its file again.
 pub fn inspector(bytes: &[u8]) {
-    in_file(bytes, aggregator::ingest::inspector::check_any_dump);
+    in_file(bytes, formats::inspector::check_any_dump);
 }
 
 /// JSON of rocprofv3. Ranks read its file again.
 pub fn rocprof(bytes: &[u8]) {
-    in_file(bytes, aggregator::ingest::rocprof::check_any_records);
+    in_file(bytes, formats::rocprof::check_any_records);
 }
 
 fn in_file(bytes: &[u8], check: fn(&std::path::Path)) {

@@ -20,6 +20,8 @@
 //! # Ok::<(), kernels::Error>(())
 //! ```
 
+#![warn(missing_docs)]
+
 mod backend;
 pub mod conformance;
 mod cpu;

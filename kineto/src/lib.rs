@@ -33,6 +33,8 @@
 //! # }
 //! ```
 
+#![warn(missing_docs)]
+
 mod bytes;
 mod columns;
 mod error;

@@ -17,6 +17,8 @@
 //! # Ok::<(), launch::Error>(())
 //! ```
 
+#![warn(missing_docs)]
+
 mod error;
 mod identity;
 mod launcher;

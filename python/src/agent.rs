@@ -6,9 +6,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use agent::exec::{Agent, AgentOptions};
-use aggregator::Error;
 use kineto::write::{Comparison, RankPlace, WindowFile, WindowWriter};
 use launch::{Identity, Launcher};
+use model::Error;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::{PyErr, PyResult, Python, pyclass, pymethods};
 use trace::ShardMeta;

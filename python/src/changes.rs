@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use aggregator::compare::{DiffRow, Place};
 use arrow_array::{ArrayRef, Float64Array, Int32Array, RecordBatch, StringArray};
 use arrow_schema::{ArrowError, DataType, Field, Schema};
+use diff::{DiffRow, Place};
 use serde_json::Value;
 use trace::{ColumnInfo, Table, Writer};
 

@@ -1,6 +1,6 @@
 //! Errors of the library as `rankscope.RankscopeError`.
 
-use aggregator::Error;
+use model::Error;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::{PyAnyMethods, PyErr, PyResult, Python};
 

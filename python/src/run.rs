@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use aggregator::Error;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int32Type;
 use arrow_array::{ArrayRef, DictionaryArray, RecordBatch, RecordBatchReader, new_null_array};
 use arrow_schema::{ArrowError, DataType, FieldRef, SchemaRef};
+use model::Error;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::{Bound, PyAny, PyResult, Python, pyclass, pymethods};
 use pyo3::types::PyCapsule;

@@ -9,8 +9,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use aggregator::Error;
 use aggregator::cli::library::{KeptMemory, Progress, with_threads};
+use model::Error;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::{Py, PyAny, PyErr, PyResult, Python};
 

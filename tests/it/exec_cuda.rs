@@ -50,7 +50,7 @@ fn of_kind<'e>(events: &'e [EventRow], kind: &str, name: &str) -> Vec<&'e EventR
 /// Every collective has its own kernel, and the times of it.
 fn check_joined(run: &Path) {
     let opened = Run::open(run).unwrap();
-    let data = aggregator::ingest::run::load_rank(&opened, 0);
+    let data = formats::run::load_rank(&opened, 0);
     let kernels: BTreeMap<i64, (i64, i64)> = rows::<EventRow>(run)
         .iter()
         .filter(|event| event.name.starts_with("ncclDevKernel"))
@@ -68,7 +68,7 @@ fn check_joined(run: &Path) {
     assert!(found.values().is_sorted(), "in their order: {found:?}");
     assert!(!data.omissions.iter().any(|omission| &*omission.what == "kernels of collectives"));
     // Exports know collectives before they look at rows: they must have the same times in the same order.
-    assert_eq!(aggregator::ingest::run::outline_rank(&opened, 0).0.collectives, data.outline.collectives);
+    assert_eq!(formats::run::outline_rank(&opened, 0).0.collectives, data.outline.collectives);
     println!("kernels of collectives: {} of {COLLECTIVES} found", found.len());
 }
 
@@ -126,7 +126,7 @@ fn an_nccl_that_reports_no_launches_has_the_kernels_of_its_collectives() {
         check_joined(&run);
         let calls: Vec<EventRow> = rows(&run);
         let calls: Vec<Option<i64>> = of_kind(&calls, "cuda_driver", "").iter().map(|call| Some(call.ts_ns)).collect();
-        let data = aggregator::ingest::run::load_rank(&Run::open(&run).unwrap(), 0);
+        let data = formats::run::load_rank(&Run::open(&run).unwrap(), 0);
         for row in &data.outline.collectives {
             assert!(calls.contains(&row.enqueue_ns()), "v{version}: not the start of a call: {row:?}");
         }
@@ -141,7 +141,7 @@ fn a_broadcast_of_which_nccl_reports_the_call_only_has_the_times_of_its_kernel()
         .iter()
         .map(|kernel| (Some(kernel.id), Some(kernel.ts_ns), Some(kernel.ts_ns + kernel.dur_ns)))
         .collect();
-    let data = aggregator::ingest::run::load_rank(&Run::open(&run).unwrap(), 0);
+    let data = formats::run::load_rank(&Run::open(&run).unwrap(), 0);
     let found: Vec<_> = data.outline.collectives.iter().filter(|row| &*row.op == "broadcast").collect();
     let times: Vec<_> = found.iter().map(|row| (row.event_id(), row.start_ns(), row.end_ns())).collect();
     assert_eq!((times, found.len()), (kernels, COLLECTIVES));

@@ -3,9 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
-use aggregator::ingest::kineto::KinetoSource;
-use aggregator::{Analysis, FINDINGS, Options, analyze};
+use findings::FINDINGS;
 use flate2::read::GzDecoder;
+use formats::kineto::KinetoSource;
+use model::analysis::Analysis;
+use model::options::Options;
+use pipeline::analyze;
 use serde_json::Value;
 use trace::FindingRow;
 

@@ -14,20 +14,23 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use aggregator::ingest::kineto::{KinetoSource, ingest};
-use aggregator::ingest::source::{RunSource, Source};
-use aggregator::model::analysis::Tables;
-use aggregator::model::clock_choice::Choice;
-use aggregator::render::chrome::{HOOK, export};
-use aggregator::{Analysis, Options, analyze};
+use aggregator::render::chrome as export;
 use fixtures::planted;
+use formats::kineto::{KinetoSource, ingest};
+use formats::run_source::RunSource;
+use model::analysis::Analysis;
+use model::analysis::Tables;
+use model::clock_choice::Choice;
+use model::options::Options;
+use model::source::Source;
+use pipeline::analyze;
+use report_timeline::chrome::HOOK;
 use trace::name_rules::{COLLECTIVE_CALL_PREFIX, STEP};
 
 use crate::support::{copy_directory, have_mpirun, scratch, train};
 
 fn analysis(source: &dyn Source, clock: Choice) -> Analysis {
-    let mut options = Options::default();
-    options.clock = clock;
+    let options = Options { clock, ..Options::default() };
     analyze(source, &options, &|_, _| ()).unwrap()
 }
 

@@ -3,11 +3,14 @@
 use std::path::Path;
 use std::process::Command;
 
-use aggregator::ingest::kineto::{KinetoSource, ingest};
-use aggregator::ingest::source::{RunSource, Source};
-use aggregator::model::analysis::VerdictKind;
-use aggregator::{Analysis, Options, analyze};
 use flate2::read::GzDecoder;
+use formats::kineto::{KinetoSource, ingest};
+use formats::run_source::RunSource;
+use model::analysis::Analysis;
+use model::analysis::VerdictKind;
+use model::options::Options;
+use model::source::Source;
+use pipeline::analyze;
 use serde_json::Value;
 
 use crate::support::{AGGREGATOR, aggregator, gloo8, scratch};

@@ -154,9 +154,9 @@ impl Modules {
         wrong
     }
 
-    /// Strongly connected components that are larger than a parent and its children.
+    /// Circles: strongly connected components of two modules and more.
     pub fn components(&self) -> Vec<Component> {
-        components::too_large(&self.modules, &self.arrows)
+        components::circles(&self.modules, &self.arrows)
     }
 }
 

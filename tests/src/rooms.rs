@@ -12,7 +12,101 @@ pub const CRATES: &[Room<'_>] = &[
     ("rank-agent/sources", &["trace", "rank-agent/recorder"]),
     ("rank-agent/inject", &["trace", "rank-agent/recorder", "rank-agent/sources"]),
     ("kineto", &["trace"]),
-    ("aggregator", &["trace", "kineto", "launch"]),
+    // The analysis. The spine, by stage:
+    ("aggregator/model", &["trace", "kineto"]),
+    ("aggregator/formats", &["trace", "kineto", "aggregator/model"]),
+    ("aggregator/align", &["trace", "aggregator/model"]),
+    ("aggregator/measure", &["trace", "aggregator/model"]),
+    ("aggregator/topology", &["trace", "aggregator/model", "aggregator/measure"]),
+    // Answers, by question:
+    (
+        "aggregator/account",
+        &["trace", "aggregator/model", "aggregator/align", "aggregator/measure", "aggregator/topology"],
+    ),
+    (
+        "aggregator/hang",
+        &["trace", "kineto", "aggregator/model", "aggregator/formats", "aggregator/align", "aggregator/measure"],
+    ),
+    (
+        "aggregator/findings",
+        &[
+            "trace",
+            "aggregator/model",
+            "aggregator/align",
+            "aggregator/measure",
+            "aggregator/account",
+            "aggregator/hang",
+        ],
+    ),
+    ("aggregator/diff", &["trace", "aggregator/model", "aggregator/measure"]),
+    ("aggregator/what-if", &["trace", "aggregator/model", "aggregator/account"]),
+    ("aggregator/key-averages", &["trace", "aggregator/model"]),
+    (
+        "aggregator/pipeline",
+        &[
+            "trace",
+            "aggregator/model",
+            "aggregator/formats",
+            "aggregator/align",
+            "aggregator/measure",
+            "aggregator/topology",
+            "aggregator/account",
+            "aggregator/hang",
+            "aggregator/findings",
+            "aggregator/diff",
+        ],
+    ),
+    // Reports write values of the spine and of answers. None may run the pipeline.
+    (
+        "aggregator/report/text",
+        &[
+            "trace",
+            "aggregator/model",
+            "aggregator/hang",
+            "aggregator/diff",
+            "aggregator/what-if",
+            "aggregator/key-averages",
+        ],
+    ),
+    (
+        "aggregator/report/html",
+        &[
+            "trace",
+            "aggregator/model",
+            "aggregator/align",
+            "aggregator/topology",
+            "aggregator/hang",
+            "aggregator/diff",
+            "aggregator/report/text",
+        ],
+    ),
+    (
+        "aggregator/report/timeline",
+        &["trace", "kineto", "aggregator/model", "aggregator/formats", "aggregator/align", "aggregator/measure"],
+    ),
+    ("aggregator/report/tables", &["trace", "aggregator/model", "aggregator/measure"]),
+    // Only commands import reports.
+    (
+        "aggregator",
+        &[
+            "trace",
+            "kineto",
+            "launch",
+            "aggregator/model",
+            "aggregator/formats",
+            "aggregator/align",
+            "aggregator/measure",
+            "aggregator/hang",
+            "aggregator/diff",
+            "aggregator/what-if",
+            "aggregator/key-averages",
+            "aggregator/pipeline",
+            "aggregator/report/text",
+            "aggregator/report/html",
+            "aggregator/report/timeline",
+            "aggregator/report/tables",
+        ],
+    ),
     ("rank-agent/agent", &["trace", "rank-agent/recorder", "launch"]),
     (
         "rank-agent/train",
@@ -32,9 +126,33 @@ pub const CRATES: &[Room<'_>] = &[
         ],
     ),
     ("rankscope", &["trace", "aggregator", "rank-agent/agent", "fixtures"]),
-    ("python", &["trace", "kineto", "launch", "aggregator", "rank-agent/agent", "rankscope"]),
+    (
+        "python",
+        &[
+            "trace",
+            "kineto",
+            "launch",
+            "aggregator",
+            "aggregator/model",
+            "aggregator/diff",
+            "rank-agent/agent",
+            "rankscope",
+        ],
+    ),
     ("fixtures", &["trace"]),
-    ("fuzz", &["trace", "rank-agent/sources", "rank-agent/inject", "kineto", "aggregator", "rank-agent/agent"]),
+    ("fixtures/drawn", &["trace", "aggregator/model", "fixtures"]),
+    (
+        "fuzz",
+        &[
+            "trace",
+            "rank-agent/sources",
+            "rank-agent/inject",
+            "kineto",
+            "aggregator/formats",
+            "aggregator/hang",
+            "rank-agent/agent",
+        ],
+    ),
     ("tests/stand-in-cupti", &[]),
     ("tests/stand-in-disk", &[]),
     ("tests/stand-in-plugin", &[]),
@@ -49,6 +167,11 @@ pub const CRATES: &[Room<'_>] = &[
             "rank-agent/inject",
             "kineto",
             "aggregator",
+            "aggregator/model",
+            "aggregator/formats",
+            "aggregator/findings",
+            "aggregator/pipeline",
+            "aggregator/report/timeline",
             "rank-agent",
             "rankscope",
             "fixtures",
@@ -60,44 +183,18 @@ pub const CRATES: &[Room<'_>] = &[
 ];
 
 /// Crates that every crate may name as a dev-dependency.
-pub const DEV_ONLY: &[&str] = &["fixtures"];
+pub const DEV_ONLY: &[&str] = &["fixtures", "fixtures/drawn"];
+
+/// Dev-dependencies that the tests of one crate need, although its code may not use them.
+pub const DEV_OF_ONE: &[(&str, &str)] = &[
+    ("aggregator/account", "aggregator/formats"),
+    ("aggregator/account", "kineto"),
+    ("aggregator/report/html", "aggregator/pipeline"),
+];
 
 /// Folders and files directly below `src`, by crate. The crate's root may import them all, and all may import `error`.
 /// In a crate that is not listed, everything may import everything; it still has no component.
 pub const FOLDERS: &[(&str, &[Room<'_>])] = &[
-    (
-        "aggregator",
-        &[
-            ("base", &[]),
-            ("model", &["base"]),
-            ("ingest", &["base", "model"]),
-            ("align", &["base", "model", "ingest"]),
-            ("measure", &["base", "model", "ingest", "align"]),
-            ("parts", &["base", "model", "ingest", "align", "measure"]),
-            ("judge", &["base", "model", "ingest", "align", "measure", "parts"]),
-            ("compare", &["base", "model", "ingest", "align", "measure", "parts", "judge"]),
-            ("torch", &["base", "model", "ingest", "align", "measure", "parts", "judge"]),
-            ("what_if", &["base", "model", "ingest", "align", "measure", "parts", "judge"]),
-            ("watch", &["base", "model", "ingest", "align", "measure", "parts", "judge"]),
-            ("hang", &["base", "model", "ingest", "align", "measure", "judge"]),
-            (
-                "render",
-                &[
-                    "base", "model", "ingest", "align", "measure", "parts", "judge", "compare", "torch", "what_if",
-                    "watch", "hang",
-                ],
-            ),
-            (
-                "cli",
-                &[
-                    "base", "model", "ingest", "align", "measure", "parts", "judge", "compare", "torch", "what_if",
-                    "watch", "hang", "render",
-                ],
-            ),
-            // A file of the command, beside the library: it alone needs MPI.
-            ("messages", &[]),
-        ],
-    ),
     (
         "kineto",
         &[
@@ -111,4 +208,51 @@ pub const FOLDERS: &[(&str, &[Room<'_>])] = &[
     // CUPTI and NCCL meet in the queue of communication kernels, which their caller hands to both.
     ("rank-agent/sources", &[("comm_kernels", &[]), ("cupti", &["comm_kernels"]), ("nccl", &["comm_kernels"])]),
     ("rank-agent/agent", &[("console", &[]), ("fabric", &[]), ("exec", &["console", "fabric"])]),
+];
+
+/// Circles that are still there, as `(crate, its modules)`. No new one may come, and one that is gone leaves this list.
+pub const CIRCLES: &[(&str, &str)] = &[
+    ("aggregator/account", "messages, nodes"),
+    ("aggregator/account", "replay, variation"),
+    ("aggregator/align", "clock, clock::choice, clock::evidence, clock::unmatched"),
+    ("aggregator/align", "matching, matching::align, matching::keyed, matching::pairs"),
+    (
+        "aggregator/findings",
+        "crate, clocks, communication, devices, exposed_communication, first_steps, full_queue, hang, idle_devices, input, kernels, late_gathers, launch_bound, lost_rows, memory, narrow_kernels, occupancy, overhead, partly_recorded, scattered_waits, stages, straggler, sync_stalls",
+    ),
+    ("aggregator/findings", "headline, headline::lines"),
+    ("aggregator/formats", "rocprof, rocprof::load"),
+    ("aggregator/formats", "run, run::columns, run::op_details"),
+    ("aggregator/key-averages", "table, table::groups, table::sort"),
+    ("aggregator/measure", "breakdown, breakdown::exposed"),
+    ("aggregator/measure", "critical, critical::walk"),
+    (
+        "aggregator/measure",
+        "device, device::input_gaps, device::loading, device::metrics, device::sequences, device::stalls, device::utilization",
+    ),
+    ("aggregator/measure", "own_time, own_time::path_work, own_time::ranges"),
+    (
+        "aggregator/report/text",
+        "summary, summary::brief, summary::critical, summary::devices, summary::exposed, summary::kernels, summary::memory, summary::modules, summary::sections",
+    ),
+    ("aggregator/report/timeline", "perfetto, perfetto::rank"),
+    ("fixtures", "nccl_replay, nccl_replay::counters, nccl_replay::hostile, nccl_replay::sequence"),
+    ("kernels", "conformance, conformance::cases"),
+    ("kernels", "cuda, cuda::journal"),
+    ("rank-agent/agent", "fabric, fabric::solo"),
+    ("rank-agent/agent", "fabric::tcp, fabric::tcp::fuzz"),
+    ("rank-agent/inject", "nvtx, nvtx::ffi, nvtx::fuzz"),
+    ("rank-agent/inject", "process, process::ffi"),
+    ("rank-agent/recorder", "control, control::ffi"),
+    ("rank-agent/sources", "nccl::ffi, nccl::ffi::chain, nccl::ffi::fuzz"),
+    ("rank-agent/sources", "nccl::in_flight, nccl::in_flight::unreported"),
+    ("rank-agent/train", "cuda, cuda::groups, cuda::job, cuda::nccl, cuda::share"),
+    ("trace", "crate, omission"),
+    ("trace", "name_rules, name_rules::kernels"),
+    ("trace", "place, place::blocks, place::objects"),
+    ("trace", "rank, rank::communication, rank::flops, rank::launches, rank::least_bytes, rank::op_details"),
+    ("trace", "run, run::growing"),
+    ("trace", "shard, shard::write"),
+    ("trace", "tables, tables::analysis, tables::communication, tables::device, tables::rank, tables::stragglers"),
+    ("tests", "layers, layers::components"),
 ];

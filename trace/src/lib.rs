@@ -49,6 +49,8 @@
 //! # }
 //! ```
 
+#![warn(missing_docs)]
+
 #[macro_use]
 mod table;
 #[macro_use]

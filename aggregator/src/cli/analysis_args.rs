@@ -6,16 +6,16 @@ use clap::Args;
 use regex::Regex;
 use trace::terminal::{self, Form};
 
-use crate::Error;
-use crate::cli::analyze::{colour, width};
 use crate::cli::output::text_output;
+use crate::cli::output::{colour, width};
 use crate::cli::scope_args::{CommunicationArguments, ScopeArguments};
 use crate::cli::thresholds::ThresholdArguments;
-use crate::judge::reduced::Reduced;
-use crate::model::options::Options;
-use crate::render::json;
-use crate::render::shown_ranks::MOST_RANKS;
-use crate::render::summary::{self, TerminalStyle};
+use measure::reduced::Reduced;
+use model::Error;
+use model::options::Options;
+use model::shown_ranks::MOST_RANKS;
+use report_tables::json;
+use report_text::summary::{self, TerminalStyle};
 
 /// The options of an analysis.
 #[derive(Debug, Args)]

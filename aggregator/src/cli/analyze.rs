@@ -1,26 +1,28 @@
 //! `aggregator analyze`.
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use launch::Identity;
 use trace::{place, terminal};
 
-use crate::base::ffi::share_one_arena;
 use crate::cli::analysis_args::{AnalysisArguments, PrintArguments};
-use crate::cli::input::{Input, InputArguments, resolve};
+use crate::cli::input::InputArguments;
+use crate::cli::map;
+use crate::cli::output::Outcome;
+use crate::cli::output::with_bar;
 use crate::cli::reduce::write_away;
-use crate::cli::{Outcome, map};
-use crate::ingest::snapshot::SnapshotSource;
-use crate::ingest::source::Source;
-use crate::judge::reduced::Reduced;
-use crate::model::options::Options;
-use crate::parts::processes::{Job, Join, Received};
-use crate::render::summary::TerminalStyle;
-use crate::{Analysis, Error, analyze};
+use formats::input::{Input, resolve};
+use formats::snapshot::SnapshotSource;
+use measure::reduced::Reduced;
+use model::Error;
+use model::analysis::Analysis;
+use model::ffi::share_one_arena;
+use model::options::Options;
+use model::source::Source;
+use pipeline::analyze;
+use pipeline::parts::processes::{Job, Join, Received};
 
 /// Align, match and analyze a run or traces; write `analysis/` and print a summary.
 #[derive(Debug, Args)]
@@ -150,33 +152,4 @@ fn save(reduced: &mut Reduced<'_>, arguments: &Arguments, run: Option<&Path>) ->
 
 fn with_progress(source: &dyn Source, options: &Options) -> Result<Analysis, Error> {
     with_bar(|progress| analyze(source, options, progress))
-}
-
-/// Runs work that reports the ranks done and the total. A progress bar is drawn only if stderr is a terminal.
-pub(super) fn with_bar<T>(work: impl FnOnce(&(dyn Fn(usize, usize) + Sync)) -> T) -> T {
-    if !std::io::stderr().is_terminal() {
-        return work(&|_, _| ());
-    }
-    let style =
-        ProgressStyle::with_template("{bar:30} {pos}/{len} ranks").unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::new(0).with_style(style);
-    let result = work(&|done, total| {
-        bar.set_length(total as u64);
-        bar.set_position(done as u64);
-    });
-    bar.finish_and_clear();
-    result
-}
-
-/// The width of the terminal, or the value of `COLUMNS` if stdout is no terminal.
-pub(super) fn width() -> usize {
-    let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
-    let terminal = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
-    terminal.or(columns).unwrap_or(TerminalStyle::default().width)
-}
-
-/// Whether to use colour: only on a terminal, and only if `NO_COLOR` (<https://no-color.org>) does not forbid it.
-pub(super) fn colour() -> bool {
-    let forbidden = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-    std::io::stdout().is_terminal() && !forbidden && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
 }

@@ -10,19 +10,21 @@ use trace::place;
 use trace::terminal::{self, Form};
 use trace::worst_omission;
 
-use crate::Error;
-use crate::cli::analyze::{colour, width, with_bar};
-use crate::cli::input::{InputArguments, open_one_of_several, resolve};
+use crate::cli::input::{InputArguments, open_one_of_several};
 use crate::cli::output::text_output;
+use crate::cli::output::{Outcome, print_omissions};
+use crate::cli::output::{colour, width, with_bar};
 use crate::cli::scope_args::CommunicationArguments;
 use crate::cli::thresholds::number;
-use crate::cli::{Outcome, print_omissions};
-use crate::compare::{Diff, Method, diff};
-use crate::ingest::source::Source;
-use crate::model::clock_choice::Choice;
-use crate::model::options::{Options, parse_ranks, parse_steps};
-use crate::render::diff as render;
-use crate::render::summary::TerminalStyle;
+use diff::{Diff, Method};
+use formats::input::resolve;
+use model::Error;
+use model::clock_choice::Choice;
+use model::options::{Options, parse_ranks, parse_steps};
+use model::source::Source;
+use pipeline::diff::diff;
+use report_text::diff as render;
+use report_text::summary::TerminalStyle;
 
 /// Compare two runs, or two sets of runs: slowdowns and speedups with their confidence intervals.
 ///

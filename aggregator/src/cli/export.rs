@@ -7,16 +7,18 @@ use clap::{Args, ValueEnum};
 use trace::terminal::{Form, say};
 use trace::worst_omission;
 
-use crate::Error;
-use crate::base::units::{plural, ranks_named};
-use crate::cli::analyze::with_bar;
-use crate::cli::input::{Input, InputArguments, expand_all, open, resolve};
+use crate::cli::input::{InputArguments, open};
+use crate::cli::output::with_bar;
+use crate::cli::output::{Outcome, print_omissions};
 use crate::cli::output::{refuse_input, write_file};
 use crate::cli::scope_args::ScopeArguments;
-use crate::cli::{Outcome, print_omissions};
-use crate::model::options::Options;
-use crate::render::chrome;
-use crate::render::perfetto::{self, Exported};
+use crate::render;
+use formats::input::{Input, expand_all, resolve};
+use model::Error;
+use model::options::Options;
+use model::units::{plural, ranks_named};
+use report_timeline::chrome;
+use report_timeline::perfetto::Exported;
 
 /// Write all ranks as one timeline for another tool.
 #[derive(Debug, Args)]
@@ -56,7 +58,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         return chrome(paths, arguments.input, options, &arguments.out);
     }
     let source = open(paths, arguments.input, &mut options.steps)?;
-    let write = |out: &mut dyn Write| with_bar(|progress| perfetto::export(source.as_ref(), &options, out, progress));
+    let write = |out: &mut dyn Write| with_bar(|progress| render::perfetto(source.as_ref(), &options, out, progress));
     let exported = write_file(&arguments.out, Form::Bytes, write)?;
     print_counts(&arguments.out, &exported);
     print_omissions(&exported.omissions);
@@ -96,7 +98,7 @@ fn chrome(paths: Vec<PathBuf>, input: InputArguments, mut options: Options, out:
     };
     let source = input.open_run(&run)?;
     input.select_steps(&source, &mut options.steps)?;
-    let exported = with_bar(|progress| chrome::export(&source, &options, out, progress))?;
+    let exported = with_bar(|progress| render::chrome(&source, &options, out, progress))?;
     let counts = exported.counts;
     say(format_args!(
         "{}: {}, {} for events, {} for allocations, {}; {:.1} MB",

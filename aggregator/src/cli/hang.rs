@@ -7,17 +7,18 @@ use clap::Args;
 use trace::terminal::{self, Form, say};
 use trace::worst_omission;
 
-use crate::Error;
-use crate::cli::analyze::width;
-use crate::cli::input::{expand_all, outcome, run_of};
+use crate::cli::input::outcome;
+use crate::cli::output::width;
+use crate::cli::output::{Outcome, print_omissions};
 use crate::cli::output::{refuse_input, text_output, write_file};
-use crate::cli::{Outcome, print_omissions};
-use crate::hang::dumps;
-use crate::hang::job::Job;
-use crate::hang::report::Hang;
-use crate::ingest::source::RunSource;
-use crate::render::hang::picture::picture;
-use crate::render::hang::write_hang;
+use formats::input::{expand_all, run_of};
+use formats::run_source::RunSource;
+use hang::dumps;
+use hang::job::Job;
+use hang::report::Hang;
+use model::Error;
+use report_text::hang::picture::picture;
+use report_text::hang::write_hang;
 
 /// Find out which ranks hold a hung job up: those that others wait for and that wait for nobody. Reads dumps of torch's Flight Recorder,
 /// or the collectives of a run that have not ended.

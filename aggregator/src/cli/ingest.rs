@@ -6,11 +6,12 @@ use clap::Args;
 use trace::terminal::say;
 use trace::worst_omission;
 
-use crate::Error;
-use crate::cli::analyze::with_bar;
-use crate::cli::input::{Input, InputArguments, resolve};
-use crate::cli::{Outcome, print_omissions};
-use crate::ingest::kineto::{Ingested, ingest_with};
+use crate::cli::input::InputArguments;
+use crate::cli::output::with_bar;
+use crate::cli::output::{Outcome, print_omissions};
+use formats::input::{Input, resolve};
+use formats::kineto::{Ingested, ingest_with};
+use model::Error;
 
 /// Write traces of torch.profiler (.json, .json.gz) as a run.
 #[derive(Debug, Args)]

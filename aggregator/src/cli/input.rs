@@ -1,27 +1,21 @@
 //! Decides whether the paths on the command line are a run or traces, and opens them.
 
-use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use clap::Args;
-use kineto::{OtherFormat, PlanOptions, WindowChoice, other_format};
-use trace::place::{self, Entry};
-use trace::{MANIFEST_FILE, OmissionKind};
+use formats::input::{Input, resolve};
+use kineto::{PlanOptions, WindowChoice};
+use trace::OmissionKind;
 
-use crate::Error;
-use crate::cli::Outcome;
-use crate::cli::exports::Exports;
-use crate::hang::dumps;
-use crate::ingest::kineto::KinetoSource;
-use crate::ingest::snapshot::{SnapshotSource, is_pickle};
-use crate::ingest::source::{RunSource, Source};
-
-/// Paths that a pattern may match.
-const MAX_MATCHES: usize = 1 << 16;
-/// The characters that make a path a pattern.
-const PATTERN_CHARS: [char; 3] = ['*', '?', '['];
+use crate::cli::output::Outcome;
+use formats::kineto::KinetoSource;
+use formats::run_source::RunSource;
+use formats::snapshot::SnapshotSource;
+use hang::dumps;
+use model::Error;
+use model::source::Source;
 
 /// The part of the input that is used.
 #[derive(Clone, Copy, Debug, Args)]
@@ -84,7 +78,7 @@ impl InputArguments {
         KinetoSource::open_with(paths, self.plan_options()).map_err(|error| match paths {
             [first, ..] if dumps::read(paths).is_ok() => {
                 let why = "it holds dumps of torch's Flight Recorder and no trace; `rankscope hang` reads dumps";
-                no_input(first, why.into())
+                Error::NoInput { path: first.clone(), why: why.into() }
             }
             _ => error,
         })
@@ -147,207 +141,6 @@ pub(super) fn outcome(worst: Option<OmissionKind>, strict: bool) -> Outcome {
     }
 }
 
-/// The input of a command.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Input {
-    /// A run.
-    Run(PathBuf),
-    /// Traces: files, archives, or directories of them.
-    Traces(Vec<PathBuf>),
-    /// Snapshots of torch's allocator, one file for each rank.
-    Snapshots(Vec<PathBuf>),
-    /// Exports of Nsight Systems, profiles of XLA or JSON of rocprofv3, perhaps beside traces.
-    Exports(Exports),
-}
-
-/// Decides by the content of the paths: a directory with a manifest is a run. A pattern that is no path is expanded.
-///
-/// # Errors
-/// [`Error::NoInput`] or [`Error::UnreadFormat`]; their messages name a way out.
-pub(super) fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
-    let paths = expand_all(paths)?;
-    if let Some(run) = run_of(&paths)? {
-        return Ok(Input::Run(run));
-    }
-    let exports = Exports::find(&paths)?;
-    exports.traces.iter().try_for_each(|path| check_format(path))?;
-    if !exports.is_empty() {
-        return Ok(Input::Exports(exports));
-    }
-    let snapshots = paths.iter().map(|path| snapshots_in(path)).collect::<Result<Vec<_>, _>>()?;
-    // Beside traces, a pickle is a file without traces, and is listed as one.
-    let mut only = true;
-    for (path, found) in paths.iter().zip(&snapshots) {
-        only &= !found.is_empty() || is_directory(path)?;
-    }
-    let snapshots = snapshots.concat();
-    Ok(if only && !snapshots.is_empty() { Input::Snapshots(snapshots) } else { Input::Traces(paths) })
-}
-
-/// The run that the paths are; `None` if they are none.
-///
-/// # Errors
-/// [`Error::NoInput`] for a run beside other paths, and for shards without a manifest.
-pub(super) fn run_of(paths: &[PathBuf]) -> Result<Option<PathBuf>, Error> {
-    match paths {
-        [path] if is_run(path)? => return Ok(Some(path.clone())),
-        [path] if path.file_name().is_some_and(|n| n == MANIFEST_FILE) => {
-            return Ok(Some(path.parent().unwrap_or(Path::new(".")).into()));
-        }
-        _ => {}
-    }
-    for path in paths {
-        if is_run(path)? {
-            return Err(no_input(path, "it is a run, and a run is analyzed alone; give no other paths".into()));
-        }
-    }
-    paths.iter().try_for_each(|path| check_manifest(path))?;
-    Ok(None)
-}
-
-/// Whether a path is a run.
-///
-/// # Errors
-/// [`Error::Io`].
-pub(super) fn is_run(path: &Path) -> Result<bool, Error> {
-    place::is_file(&path.join(MANIFEST_FILE)).map_err(|source| Error::Io { path: path.into(), source })
-}
-
-/// [`place::is_directory`], with the path in its error.
-///
-/// # Errors
-/// [`Error::Io`].
-pub(super) fn is_directory(path: &Path) -> Result<bool, Error> {
-    place::is_directory(path).map_err(|source| Error::Io { path: path.into(), source })
-}
-
-/// The pickles that a path stands for: itself, or those of a directory and of the directories of ranks in it. A directory
-/// with any `.json` file has none, because its traces say more.
-///
-/// # Errors
-/// [`Error::Io`] if there are pickles, and perhaps more that cannot be read. Without pickles, the reader of traces lists
-/// what cannot be read.
-fn snapshots_in(path: &Path) -> Result<Vec<PathBuf>, Error> {
-    if !is_directory(path)? {
-        return Ok(if is_pickle(path)? { vec![path.into()] } else { Vec::new() });
-    }
-    let (mut files, mut unread) = (Vec::new(), None);
-    for entry in entries(path)? {
-        match entry.is_directory.then(|| entries(&entry.path)) {
-            None => files.push(entry.path),
-            Some(Ok(inside)) => files.extend(inside.into_iter().map(|entry| entry.path)),
-            Some(Err(error)) => unread = Some(error),
-        }
-    }
-    files.sort();
-    let is_trace = |path: &PathBuf| path.to_string_lossy().to_ascii_lowercase().contains(".json");
-    if files.iter().any(is_trace) {
-        return Ok(Vec::new());
-    }
-    files.retain(|path| {
-        path.extension().is_some_and(|end| end == "pickle" || end == "pkl")
-            && is_pickle(path).unwrap_or_else(|error| {
-                unread = Some(error);
-                false
-            })
-    });
-    match unread {
-        Some(error) if !files.is_empty() => Err(error),
-        _ => Ok(files),
-    }
-}
-
-fn entries(directory: &Path) -> Result<Vec<Entry>, Error> {
-    let mut entries = place::entries(directory).map_err(|source| Error::Io { path: directory.into(), source })?;
-    entries.truncate(MAX_MATCHES);
-    Ok(entries)
-}
-
-fn no_input(path: &Path, why: String) -> Error {
-    Error::NoInput { path: path.into(), why }
-}
-
-/// Expands the patterns among the paths.
-///
-/// # Errors
-/// [`Error::NoInput`] if a path does not exist or a pattern matches nothing.
-pub(super) fn expand_all(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, Error> {
-    Ok(paths.into_iter().map(expand).collect::<Result<Vec<_>, _>>()?.concat())
-}
-
-/// The paths that a pattern matches, such as a quoted `logs/rank_*`. A file that exists is no pattern, and `-` is standard input.
-/// Names in an object store are not asked for one by one, so a URL with `*`, `?` or `[` is always a pattern.
-fn expand(path: PathBuf) -> Result<Vec<PathBuf>, Error> {
-    if let Some(shown) = place::without_secrets(&path) {
-        let why = "a password or a query in a URL is not read; credentials come from the environment".into();
-        return Err(no_input(&shown, why));
-    }
-    let pattern = path.to_str().filter(|text| text.contains(PATTERN_CHARS)).map(String::from);
-    let matches = match (pattern, place::is_url(&path)) {
-        _ if path.as_os_str() == "-" => return Ok(vec![path]),
-        (Some(pattern), true) => urls_matching(&path, &pattern)?,
-        (pattern, is_url) => match (place::kind(&path), pattern) {
-            (Ok(_), _) => return Ok(vec![path]),
-            (Err(source), _) if source.kind() != ErrorKind::NotFound => return Err(Error::Io { path, source }),
-            (Err(_), Some(pattern)) => files_matching(&path, &pattern)?,
-            (Err(error), None) if is_url => return Err(no_input(&path, error.to_string())),
-            (Err(_), None) => return Err(no_input(&path, "there is no such file or directory".into())),
-        },
-    };
-    match matches.len() {
-        0 => Err(no_input(&path, "no file or directory matches this pattern".into())),
-        MAX_MATCHES => Err(no_input(&path, format!("more than {MAX_MATCHES} paths match this pattern"))),
-        _ => Ok(matches),
-    }
-}
-
-fn files_matching(path: &Path, pattern: &str) -> Result<Vec<PathBuf>, Error> {
-    let matches = glob::glob(pattern).map_err(|error| no_input(path, error.to_string()))?;
-    let matches = matches.take(MAX_MATCHES).collect::<Result<_, _>>();
-    matches.map_err(|error| Error::Io { path: error.path().into(), source: error.into() })
-}
-
-/// As [`files_matching`], in an object store: directory by directory.
-fn urls_matching(path: &Path, pattern: &str) -> Result<Vec<PathBuf>, Error> {
-    let parts: Vec<&str> = pattern.trim_end_matches('/').split('/').collect();
-    let fixed = parts.iter().position(|part| part.contains(PATTERN_CHARS)).unwrap_or(parts.len());
-    let mut found = vec![PathBuf::from(parts[..fixed].join("/"))];
-    for (at, part) in parts.iter().enumerate().skip(fixed) {
-        let part = glob::Pattern::new(part).map_err(|error| no_input(path, error.to_string()))?;
-        let is_last = at + 1 == parts.len();
-        let mut next = Vec::new();
-        for directory in found {
-            let matching = entries(&directory)?.into_iter().filter(|entry| {
-                let name = entry.path.file_name().unwrap_or_default().to_string_lossy();
-                part.matches(&name) && (is_last || entry.is_directory)
-            });
-            next.extend(matching.map(|entry| entry.path).take(MAX_MATCHES - next.len()));
-        }
-        found = next;
-    }
-    Ok(found)
-}
-
-fn check_format(path: &Path) -> Result<(), Error> {
-    match other_format(path) {
-        Some(OtherFormat { name: format, instead }) => Err(Error::UnreadFormat { path: path.into(), format, instead }),
-        None => Ok(()),
-    }
-}
-
-/// Refuses shards without their manifest.
-fn check_manifest(path: &Path) -> Result<(), Error> {
-    let events = path.join("events");
-    if !is_directory(&events)? || is_run(&events)? {
-        return Ok(());
-    }
-    let shards = place::entries(&events).map_err(|source| Error::Io { path: path.into(), source })?;
-    if !shards.iter().any(|entry| entry.path.extension().is_some_and(|extension| extension == "parquet")) {
-        return Ok(());
-    }
-    Err(no_input(path, format!("it has shards but no {MANIFEST_FILE}: copy the manifest of the run into it")))
-}
-
 /// Opens a run or traces as a source of ranks. The window of a run narrows `steps`.
 pub(super) fn open(
     paths: Vec<PathBuf>,
@@ -381,130 +174,4 @@ pub(super) fn open_one_of_several(input: Input, arguments: InputArguments) -> Re
         Input::Snapshots(paths) => Box::new(SnapshotSource::open(&paths)?),
         Input::Exports(exports) => Box::new(exports.open(arguments.plan_options())?),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::base::units::plural;
-
-    fn resolved(files: &[(&str, &[u8])], given: &str) -> String {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, content) in files {
-            let path = dir.path().join(name);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, content).unwrap();
-        }
-        let text = match resolve(vec![dir.path().join(given)]) {
-            Ok(Input::Run(_)) => "run".to_string(),
-            Ok(Input::Traces(_)) => "traces".to_string(),
-            Ok(Input::Snapshots(files)) => plural(files.len(), "snapshot"),
-            Ok(Input::Exports(Exports { files, profiles, traces, reports, .. })) => {
-                let profiles =
-                    if profiles.is_empty() { String::new() } else { format!(", profiles {}", profiles.len()) };
-                format!(
-                    "{}, traces {}, reports {}{profiles}",
-                    plural(files.len(), "export"),
-                    traces.len(),
-                    reports.len()
-                )
-            }
-            Err(error) => error.to_string(),
-        };
-        text.replace(&dir.path().display().to_string(), "DIR")
-    }
-
-    #[test]
-    fn the_content_of_a_path_decides() {
-        assert_eq!(resolved(&[("run.json", b"{}")], ""), "run");
-        assert_eq!(resolved(&[("run.json", b"{}")], "run.json"), "run");
-        assert_eq!(resolved(&[("rank0.json.gz", b"")], ""), "traces");
-        assert_eq!(resolved(&[("rank0.json", b"")], "rank0.json"), "traces");
-        assert_eq!(resolved(&[("rank0.json", b""), ("rank1.json", b"")], "rank?.json"), "traces");
-        assert_eq!(resolved(&[("rank[0].json", b"")], "rank[0].json"), "traces");
-    }
-
-    #[test]
-    fn pickles_without_traces_are_snapshots() {
-        let pickle: &[u8] = b"\x80\x04N.";
-        assert_eq!(resolved(&[("a.pickle", pickle)], "a.pickle"), "1 snapshot");
-        assert_eq!(resolved(&[("oom", pickle)], "oom"), "1 snapshot");
-        assert_eq!(resolved(&[("rank0.pickle", pickle), ("rank1.pkl", pickle), ("notes.txt", b"")], ""), "2 snapshots");
-        assert_eq!(resolved(&[("rank_0/a.pickle", pickle), ("rank_1/a.pickle", pickle)], ""), "2 snapshots");
-        assert_eq!(resolved(&[("rank0.pickle", pickle), ("rank0.json", b"{}")], ""), "traces");
-        assert_eq!(resolved(&[("a.pickle", b"text")], "a.pickle"), "traces");
-    }
-
-    #[test]
-    fn exports_are_found_by_their_content_and_beside_traces() {
-        let export: &[u8] = b"SQLite format 3\0 and more";
-        assert_eq!(resolved(&[("export.db", export)], "export.db"), "1 export, traces 0, reports 0");
-        assert_eq!(
-            resolved(&[("a.sqlite", export), ("r/b", export), ("log.txt", b"")], ""),
-            "2 exports, traces 0, reports 0"
-        );
-        assert_eq!(resolved(&[("a.sqlite", export), ("rank1.json", b"{}")], ""), "1 export, traces 1, reports 0");
-        assert_eq!(
-            resolved(&[("a.sqlite", export), ("a.nsys-rep", b""), ("b.nsys-rep", b"")], ""),
-            "1 export, traces 0, reports 1",
-            "a report beside its export is the same recording"
-        );
-        assert_eq!(resolved(&[("run.json", b"{}"), ("a.sqlite", export)], ""), "run");
-        assert_eq!(
-            resolved(
-                &[("a.sqlite", export), ("a_pqtdir/StringIds.parquet", b"PAR1"), ("b_arwdir/StringIds.arrow", b"")],
-                ""
-            ),
-            "2 exports, traces 0, reports 0",
-            "of two exports of one recording, the one in SQLite is read"
-        );
-        assert_eq!(resolved(&[("r_pqtdir/StringIds.parquet", b"PAR1")], "r_pqtdir"), "1 export, traces 0, reports 0");
-    }
-
-    #[test]
-    fn dumps_of_the_inspector_are_found_by_their_content() {
-        let dump: &[u8] = b"{\"header\":{\"id\":\"0x1f\",\"rank\":0";
-        let found = |path: &str, files: &[(&str, &[u8])]| {
-            let directory = tempfile::tempdir().unwrap();
-            for (name, bytes) in files {
-                std::fs::write(directory.path().join(name), bytes).unwrap();
-            }
-            match resolve(vec![directory.path().join(path)]).unwrap() {
-                Input::Exports(exports) => (exports.dumps.len(), exports.traces.len()),
-                other => panic!("{other:?}"),
-            }
-        };
-        assert_eq!(found("a-pid7.log", &[("a-pid7.log", dump)]), (1, 0));
-        let gzip = fixtures::small_trace::gzip(dump);
-        assert_eq!(found("", &[("a-pid7.log", dump), ("b-pid8.log.gz", &gzip), ("c.log", b"words")]), (2, 0));
-        assert_eq!(found("", &[("a-pid7.log", dump), ("rank1.json", b"{}")]), (1, 1));
-    }
-
-    #[test]
-    fn profiles_are_found_by_their_content_or_name() {
-        let profile: &[u8] = b"\x0a\x10\x12\x0e/host:metadata";
-        let found = "0 exports, traces 0, reports 0, profiles 1";
-        assert_eq!(resolved(&[("h.xplane.pb", b"damaged")], "h.xplane.pb"), found);
-        assert_eq!(resolved(&[("anything", profile)], "anything"), found);
-        let folder = "plugins/profile/2026_01_02";
-        let beside = ["t.trace.json.gz", "perfetto_trace.json.gz"].map(|name| format!("{folder}/{name}"));
-        let files = [(&*format!("{folder}/h.xplane.pb"), profile), (&*beside[0], b"{}"), (&*beside[1], b"{}")];
-        assert_eq!(resolved(&files, ""), found, "what JAX writes beside a profile is no other trace");
-        assert_eq!(
-            resolved(&[("a/h.xplane.pb", profile), ("b/x.trace.json.gz", b"{}")], ""),
-            "0 exports, traces 1, reports 0, profiles 1"
-        );
-    }
-
-    #[test]
-    fn errors_name_a_way_out() {
-        let check = |files: &[(&str, &[u8])], given: &str, part: &str| {
-            let text = resolved(files, given);
-            assert!(text.contains(part), "{text:?} lacks {part:?}");
-        };
-        check(&[], "none", "no such file or directory");
-        check(&[("events/rank-00000-0000.parquet", b"")], "", "copy the manifest");
-        check(&[("a.nsys-rep", b"")], "a.nsys-rep", "a report of Nsight Systems is not read; write it as SQLite");
-        check(&[("a.json", b"")], "*.txt", "no file or directory matches this pattern");
-    }
 }

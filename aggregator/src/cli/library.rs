@@ -8,25 +8,28 @@ use rustc_hash::FxHashMap;
 use trace::terminal::Form;
 use trace::{EventRow, OmissionRow, RecordBatch, batch_from_rows};
 
-use crate::align::clock::Clocks;
-use crate::base::units;
 use crate::cli::analysis_args::AnalysisArguments;
-use crate::cli::input::{Input, InputArguments, expand_all, open, resolve};
+use crate::cli::input::{InputArguments, open};
 use crate::cli::output::{refuse_input, write_file};
 use crate::cli::{diff as diff_command, hang as hang_command, map as map_command, what_if as what_if_command};
-use crate::compare::Diff;
-use crate::ingest::kineto::{Ingested, ingest_with};
-use crate::ingest::source::{Source, no_rank};
-use crate::judge::reduce::{Analyzed, analyze_aligned, reduce_shares};
-use crate::model::options::Options;
-use crate::model::{NO_STEP, NONE, RankData};
-use crate::parts::read_shares;
-use crate::render::html::{Reported, Settings, report_analyzed};
-use crate::render::parquet;
-use crate::render::perfetto::prepare;
-use crate::{Analysis, Error};
+use crate::render::report_analyzed;
+use align::clock::Clocks;
+use diff::Diff;
+use formats::input::{Input, expand_all, resolve};
+use formats::kineto::{Ingested, ingest_with};
+use model::Error;
+use model::analysis::Analysis;
+use model::options::Options;
+use model::source::{Source, no_rank};
+use model::units;
+use model::{NO_STEP, NONE, RankData};
+use pipeline::analyze::{Analyzed, analyze_aligned, reduce_shares};
+use pipeline::parts::read_shares;
+use report_html::{Reported, Settings};
+use report_tables::parquet;
+use report_timeline::perfetto::prepare;
 
-pub use crate::base::ffi::KeptMemory;
+pub use model::ffi::KeptMemory;
 
 /// Called after each rank with the number of finished ranks and the total. It may unwind, which ends the call.
 pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
@@ -70,7 +73,7 @@ impl Answer {
     /// Analyzes a run or traces.
     ///
     /// # Errors
-    /// [`Error::Usage`] for an option or a value that does not exist, and the errors of [`analyze`](crate::analyze).
+    /// [`Error::Usage`] for an option or a value that does not exist, and the errors of [`analyze`](pipeline::analyze()).
     pub fn of(paths: Vec<PathBuf>, options: &[NamedOption], progress: Progress<'_>) -> Result<Self, Error> {
         let AnalysisOptions { input, analysis } = parse(options, &[])?;
         let mut options = analysis.options();
@@ -83,7 +86,7 @@ impl Answer {
     /// Reduces the parts that [`map`] wrote.
     ///
     /// # Errors
-    /// [`Error::NoInput`] and the errors of [`analyze`](crate::analyze).
+    /// [`Error::NoInput`] and the errors of [`analyze`](pipeline::analyze()).
     pub fn of_parts(parts: &Path) -> Result<Self, Error> {
         let analysis = std::mem::take(reduce_shares(read_shares(parts)?, parts)?.whole());
         let (clocks, time, devices) = (Clocks::default(), Default::default(), Vec::new());
@@ -110,7 +113,7 @@ impl Answer {
     /// Writes the report into a file. `command` is shown as what made it; `step` is the one that its timeline shows first.
     ///
     /// # Errors
-    /// The errors of [`report`](crate::render::html::report), also if the input was removed or would be replaced.
+    /// The errors of [`report`](report_html::report), also if the input was removed or would be replaced.
     pub fn report(&self, path: &Path, step: Option<i32>, command: &str) -> Result<Reported, Error> {
         refuse_input(path, &self.input("a report")?.paths)?;
         write_file(path, Form::Bytes, |mut out| self.page(&mut out, step, command))
@@ -119,7 +122,7 @@ impl Answer {
     /// Writes the report.
     ///
     /// # Errors
-    /// The errors of [`report`](crate::render::html::report), also if the input was removed.
+    /// The errors of [`report`](report_html::report), also if the input was removed.
     pub fn page(&self, out: &mut impl std::io::Write, step: Option<i32>, command: &str) -> Result<Reported, Error> {
         let Opened { source, options, .. } = self.input("a report")?;
         self.must_be_there()?;
@@ -276,7 +279,7 @@ pub fn ingest(
 /// Compares the runs of two sides.
 ///
 /// # Errors
-/// [`Error::Usage`] and the errors of [`diff`](crate::compare::diff).
+/// [`Error::Usage`] and the errors of [`diff`](pipeline::diff::diff).
 pub fn diff(a: &[String], b: &[String], options: &[NamedOption], progress: Progress<'_>) -> Result<Diff, Error> {
     let arguments: diff_command::Arguments = parse_arguments(options, &["a".into(), "b".into()])?;
     arguments.compare(a, b, progress)
@@ -286,7 +289,7 @@ pub fn diff(a: &[String], b: &[String], options: &[NamedOption], progress: Progr
 /// left out of the input.
 ///
 /// # Errors
-/// [`Error::Usage`] and the errors of [`analyze`](crate::analyze).
+/// [`Error::Usage`] and the errors of [`analyze`](pipeline::analyze()).
 pub fn what_if(
     paths: Vec<PathBuf>,
     options: &[NamedOption],

@@ -6,23 +6,24 @@ use clap::Args;
 use kineto::WindowChoice;
 use trace::{OmissionKind, Run, terminal};
 
-use crate::Error;
-use crate::base::ffi::return_freed_memory;
-use crate::base::units::{bytes, plural};
 use crate::cli::analysis_args::AnalysisArguments;
-use crate::cli::analyze::with_bar;
-use crate::cli::input::{Input, InputArguments, resolve};
+use crate::cli::input::InputArguments;
+use crate::cli::output::with_bar;
+use crate::cli::output::{Outcome, print_omissions};
 use crate::cli::reduce::reduce_parts;
-use crate::cli::{Outcome, print_omissions};
-use crate::ingest::snapshot::SnapshotSource;
-use crate::judge::reduce::reduce_shares;
-use crate::judge::reduced::Reduced;
-use crate::model::options::Options;
-use crate::parts::Mapper;
-use crate::parts::contract::ShareManifest;
-use crate::parts::division::{RankBytes, Share, usual_shares};
-use crate::parts::input::MapInput;
-use crate::parts::processes::Job;
+use formats::input::{Input, resolve};
+use formats::snapshot::SnapshotSource;
+use measure::reduced::Reduced;
+use model::Error;
+use model::ffi::return_freed_memory;
+use model::options::Options;
+use model::units::{bytes, plural};
+use pipeline::analyze::reduce_shares;
+use pipeline::parts::Mapper;
+use pipeline::parts::contract::ShareManifest;
+use pipeline::parts::division::{RankBytes, Share, usual_shares};
+use pipeline::parts::input::MapInput;
+use pipeline::parts::processes::Job;
 
 /// Map a share of the ranks: write what the analysis needs of them as Parquet. `reduce` makes the analysis of all shares.
 ///

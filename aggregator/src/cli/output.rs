@@ -6,16 +6,67 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use trace::MANIFEST_FILE;
+use indicatif::{ProgressBar, ProgressStyle};
+use model::units::{omission, omission_kind};
+use report_text::summary::TerminalStyle;
 use trace::files::write_output;
 use trace::place;
 use trace::terminal::{self, Form};
+use trace::{MANIFEST_FILE, OmissionRow};
 
-use crate::Error;
-use crate::cli::analyze::colour;
+use model::Error;
 
 /// Beginnings of traces, archives, shards and snapshots: JSON, gzip, zstd, zip, Parquet, pickle.
 const INPUT_MAGIC: [&[u8]; 7] = [b"{", b"[", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK", b"PAR1", b"\x80"];
+
+/// The result of a command without an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Everything was used.
+    Done,
+    /// Something recorded was lost, or with --strict something was left out. It is listed.
+    Partial,
+    /// `diff --fail-over` found a slowdown beyond its limit.
+    Slower,
+    /// `diff --fail-over` cannot tell, because the runs cannot show a change of that size.
+    CannotTell,
+}
+
+/// Lists omissions on stderr, for commands that print no summary.
+pub(super) fn print_omissions(omissions: &[OmissionRow]) {
+    for o in omissions {
+        terminal::say(format_args!("{}: {}", omission_kind(o), omission(o)));
+    }
+}
+
+/// Runs work that reports the ranks done and the total. A progress bar is drawn only if stderr is a terminal.
+pub(super) fn with_bar<T>(work: impl FnOnce(&(dyn Fn(usize, usize) + Sync)) -> T) -> T {
+    if !std::io::stderr().is_terminal() {
+        return work(&|_, _| ());
+    }
+    let style =
+        ProgressStyle::with_template("{bar:30} {pos}/{len} ranks").unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::new(0).with_style(style);
+    let result = work(&|done, total| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    result
+}
+
+/// The width of the terminal, or the value of `COLUMNS` if stdout is no terminal.
+pub(super) fn width() -> usize {
+    let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
+    let terminal = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+    terminal.or(columns).unwrap_or(TerminalStyle::default().width)
+}
+
+/// Whether to use colour: only on a terminal, and only if `NO_COLOR` (<https://no-color.org>) does not forbid it.
+pub(super) fn colour() -> bool {
+    let forbidden = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    std::io::stdout().is_terminal() && !forbidden && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+}
 
 /// Stdout, for text with the colours that it may have.
 pub(super) fn text_output() -> impl Write {

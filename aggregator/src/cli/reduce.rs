@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use trace::{Manifest, terminal};
 
-use crate::Error;
-use crate::base::ffi::return_freed_memory;
-use crate::base::units::omission;
-use crate::cli::Outcome;
 use crate::cli::analysis_args::PrintArguments;
-use crate::cli::input::{is_run, outcome};
-use crate::judge::reduce::reduce_shares;
-use crate::judge::reduced::Reduced;
-use crate::parts::read_shares;
-use crate::render::parquet;
+use crate::cli::input::outcome;
+use crate::cli::output::Outcome;
+use formats::paths::is_run;
+use measure::reduced::Reduced;
+use model::Error;
+use model::ffi::return_freed_memory;
+use model::units::omission;
+use pipeline::analyze::reduce_shares;
+use pipeline::parts::read_shares;
+use report_tables::parquet;
 
 /// Reduce the parts that `map` wrote: write `analysis/` and print a summary, as `analyze` does.
 ///

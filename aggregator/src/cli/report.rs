@@ -9,16 +9,20 @@ use clap::Args;
 use regex::Regex;
 use trace::terminal::{Form, say};
 
-use crate::Error;
-use crate::base::units::plural;
-use crate::cli::analyze::with_bar;
-use crate::cli::input::{Input, InputArguments, expand_all, is_directory, open, open_one_of_several, resolve};
+use crate::cli::input::{InputArguments, open, open_one_of_several};
+use crate::cli::output::with_bar;
+use crate::cli::output::{Outcome, print_omissions};
 use crate::cli::output::{refuse_input, write_file};
 use crate::cli::scope_args::{CommunicationArguments, ScopeArguments};
-use crate::cli::{Outcome, print_omissions};
-use crate::ingest::source::Source;
-use crate::model::options::Options;
-use crate::render::html::{Reported, Settings, report, report_with};
+use crate::render::{report, report_with};
+use ::diff::Method;
+use formats::input::{Input, expand_all, resolve};
+use formats::paths::is_directory;
+use model::Error;
+use model::options::Options;
+use model::source::Source;
+use model::units::plural;
+use report_html::{Reported, Settings};
 
 /// Write one page for a browser: the verdict, its evidence, and the limits of both.
 ///
@@ -56,7 +60,6 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     };
     let settings = Settings {
         timeline_step: arguments.timeline,
-        unlike_runs: arguments.input.force,
         command: quoted(trace::command_line::get().into_iter()),
         ..Settings::default()
     };
@@ -67,7 +70,9 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
         Sides::One(run) => with_bar(|progress| report(run.as_ref(), &options, &settings, out, progress)),
         Sides::Two(a, b) => {
             whole_runs_only(&options)?;
-            with_bar(|progress| report_with(a.as_ref(), b.as_ref(), &options, &settings, out, progress))
+            let method = Method { unlike_runs: arguments.input.force, ..Method::default() };
+            let sides = (a.as_ref(), b.as_ref());
+            with_bar(|progress| report_with(sides, &options, (&method, &settings), out, progress))
         }
     };
     let reported = write_file(&arguments.out, Form::Bytes, write)?;

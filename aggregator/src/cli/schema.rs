@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use trace::terminal::{self, Form};
 use trace::{ColumnInfo, Entry, SCHEMA_VERSION};
 
-use crate::Error;
-use crate::cli::Outcome;
+use crate::cli::output::Outcome;
+use model::Error;
 
 /// Print the tables of a run and the views of its analysis, or the columns of one of them, with types and units.
 #[derive(Debug, Args)]

@@ -6,9 +6,9 @@ use std::ops::Range;
 use clap::Args;
 use regex::Regex;
 
-use crate::model::clock_choice::Choice;
-use crate::model::communication::{Communication, Counted};
-use crate::model::options::{Options, TimeBound, parse_ranks, parse_steps};
+use model::clock_choice::Choice;
+use model::communication::{Communication, Counted};
+use model::options::{Options, TimeBound, parse_ranks, parse_steps};
 
 /// Options that change which device work is communication.
 #[derive(Clone, Debug, Args)]

@@ -7,8 +7,8 @@ use clap::{CommandFactory, Subcommand};
 use clap_complete::Shell;
 use trace::terminal::{self, Form};
 
-use crate::Error;
-use crate::cli::Outcome;
+use crate::cli::output::Outcome;
+use model::Error;
 
 /// The subcommands that describe the command line itself.
 #[derive(Debug, Subcommand)]

@@ -7,17 +7,18 @@ use clap::Args;
 use trace::terminal::{self, Form};
 use trace::worst_omission;
 
-use crate::Error;
-use crate::base::units::{plural, ranks_named};
-use crate::cli::analyze::with_bar;
-use crate::cli::input::{InputArguments, expand_all, open};
+use crate::cli::input::{InputArguments, open};
+use crate::cli::output::with_bar;
+use crate::cli::output::{Outcome, print_omissions};
 use crate::cli::output::{refuse_input, write_file};
 use crate::cli::table::{Ranks, chosen_ranks};
-use crate::cli::{Outcome, print_omissions};
-use crate::model::options::{Options, parse_steps};
-use crate::model::selection::{Held, require_any};
-use crate::model::steps::active_numbers;
-use crate::torch::stacks::{On, Stacks};
+use formats::input::expand_all;
+use key_averages::stacks::{On, Stacks};
+use model::Error;
+use model::options::{Options, parse_steps};
+use model::selection::{Held, require_any};
+use model::steps::active_numbers;
+use model::units::{plural, ranks_named};
 
 /// Write folded stacks for flame graphs: one stack per line, with its own time in ns.
 ///

@@ -12,17 +12,17 @@ use serde::Serialize;
 use trace::terminal::{self, Form};
 use trace::{OmissionRow, worst_omission};
 
-use crate::Error;
-use crate::cli::analyze::{colour, width, with_bar};
 use crate::cli::input::{InputArguments, open};
 use crate::cli::output::text_output;
-use crate::cli::{Outcome, print_omissions};
-use crate::ingest::source::{Source, no_rank};
-use crate::model::options::{Options, parse_ranks, parse_steps};
-use crate::model::selection::{Held, require_any};
-use crate::model::steps::{active_numbers, mark_steps};
-use crate::render::key_averages::{TableStyle, render};
-use crate::torch::table::{GroupBy, KeyAverages, SortKey, TableOptions, key_averages};
+use crate::cli::output::{Outcome, print_omissions};
+use crate::cli::output::{colour, width, with_bar};
+use key_averages::table::{GroupBy, KeyAverages, SortKey, TableOptions, key_averages};
+use model::Error;
+use model::options::{Options, parse_ranks, parse_steps};
+use model::selection::{Held, require_any};
+use model::source::{Source, no_rank};
+use model::steps::{active_numbers, mark_steps};
+use report_text::key_averages::{TableStyle, render};
 
 /// Print the table of torch.profiler's key_averages().table() for a run or for traces.
 ///

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::model::thresholds::Thresholds;
+use model::thresholds::Thresholds;
 
 /// Thresholds of the verdict "cause". The defaults are those of the library.
 #[derive(Debug, Args)]

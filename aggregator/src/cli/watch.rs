@@ -15,13 +15,13 @@ use rustix::process::nice;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use trace::terminal::{self, Form};
 
-use crate::Error;
-use crate::base::units::ns;
-use crate::cli::Outcome;
+use crate::cli::output::Outcome;
 use crate::cli::output::refuse_input;
-use crate::render::watch::metrics::{self, Format};
-use crate::render::watch::{lines, screen};
-use crate::watch::{Event, Phase, State, Watch};
+use model::Error;
+use model::units::ns;
+use pipeline::watch::{Event, Phase, State, Watch};
+use report_text::watch::metrics::{self, Format};
+use report_text::watch::{lines, screen};
 use serve::Served;
 use tty::Screen;
 

@@ -6,16 +6,17 @@ use std::path::PathBuf;
 use clap::Args;
 use trace::terminal::{self, Form};
 
-use crate::cli::analyze::{colour, width, with_bar};
 use crate::cli::input::{InputArguments, open};
 use crate::cli::output::text_output;
+use crate::cli::output::{Outcome, print_omissions};
+use crate::cli::output::{colour, width, with_bar};
 use crate::cli::scope_args::ScopeArguments;
-use crate::cli::{Outcome, print_omissions};
-use crate::judge::reduce::analyze_replayed;
-use crate::render::what_if;
-use crate::what_if::changes::{Asked, WhatIf, predict};
-use crate::what_if::wia;
-use crate::{Analysis, Error};
+use ::what_if::changes::{Asked, WhatIf, predict};
+use ::what_if::wia;
+use model::Error;
+use model::analysis::Analysis;
+use pipeline::analyze::analyze_replayed;
+use report_text::what_if;
 
 /// Replay a job with something changed, and print how long its steps would be. Without an option for a change, the changes are
 /// listed that would save most. Several options make one change.

@@ -5,12 +5,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use aggregator::ingest::kineto::KinetoSource;
-use aggregator::ingest::source::{Source, SourceInfo};
-use aggregator::model::RankData;
-use aggregator::model::clock_choice::Choice;
-use aggregator::{Analysis, Error, Options, analyze};
 use fixtures::random::Random;
+use formats::kineto::KinetoSource;
+use model::Error;
+use model::RankData;
+use model::analysis::Analysis;
+use model::clock_choice::Choice;
+use model::options::Options;
+use model::source::{Source, SourceInfo};
+use pipeline::analyze;
 use trace::{ClockFitRow, OmissionRow};
 
 /// Folders of several ranks, from the examples and from the data beside the repository, and whether their ranks ran on
@@ -202,8 +205,7 @@ impl Truth {
 }
 
 fn by(source: &Loaded, clock: Choice) -> Result<Analysis, Error> {
-    let mut options = Options::default();
-    options.clock = clock;
+    let options = Options { clock, ..Options::default() };
     analyze(source, &options, &|_, _| ())
 }
 

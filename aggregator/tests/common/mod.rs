@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use aggregator::Analysis;
+use model::analysis::Analysis;
 use trace::PathKind;
 
 /// Of all ranks, this one works most on the critical path of the job, and at most 5 % of the path are not explained.

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use aggregator::ingest::nsys::NsysSource;
-use aggregator::model::{Kind, RankData};
+use formats::nsys::NsysSource;
+use model::{Kind, RankData};
 use rusqlite::Connection;
 
 /// Two processes, as in `globalPid`.

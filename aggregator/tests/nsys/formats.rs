@@ -4,13 +4,13 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use aggregator::ingest::nsys::{NsysSource, check_any_export};
-use aggregator::ingest::source::Source;
-use aggregator::model::RankData;
 use arrow_array::builder::StringDictionaryBuilder;
 use arrow_array::types::Int32Type;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_ipc::writer::{FileWriter, StreamWriter};
+use formats::nsys::{NsysSource, check_any_export};
+use model::RankData;
+use model::source::Source;
 use parquet::arrow::ArrowWriter;
 use rusqlite::Connection;
 use rusqlite::types::{Value, ValueRef};
@@ -144,7 +144,7 @@ fn a_table_that_is_cut_or_broken_is_a_loss_that_names_it() {
     let directory = tempfile::tempdir().unwrap();
     let sqlite = export(directory.path(), "small.sqlite");
     let kernels = "CUPTI_ACTIVITY_KIND_KERNEL";
-    let whole: Vec<usize> = loaded(&sqlite).iter().map(|data| rows(data, aggregator::model::Kind::Kernel)).collect();
+    let whole: Vec<usize> = loaded(&sqlite).iter().map(|data| rows(data, model::Kind::Kernel)).collect();
     for format in FORMATS {
         let written = as_directory(&sqlite, &directory.path().join(format!("{format:?}")), format, 2);
         let ending = if matches!(format, Format::Parquet) { "parquet" } else { "arrow" };
@@ -162,7 +162,7 @@ fn a_table_that_is_cut_or_broken_is_a_loss_that_names_it() {
             check_any_export(&written);
             let Ok(source) = NsysSource::open(std::slice::from_ref(&written)) else { continue };
             let data: Vec<RankData> = source.ranks().into_iter().map(|rank| source.load(rank).unwrap()).collect();
-            let found: Vec<usize> = data.iter().map(|data| rows(data, aggregator::model::Kind::Kernel)).collect();
+            let found: Vec<usize> = data.iter().map(|data| rows(data, model::Kind::Kernel)).collect();
             let problems = source.problems();
             let mut said = data.iter().flat_map(omitted).filter(|(kind, ..)| *kind == "lost").map(|(_, what, _)| what);
             let is_said = said.any(|what| what.contains(kernels))

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use aggregator::ingest::nsys::{NsysSource, check_any_export};
-use aggregator::ingest::source::Source;
+use formats::nsys::{NsysSource, check_any_export};
+use model::source::Source;
 use rusqlite::Connection;
 
 use crate::export::{ONE, export, omitted, opened, small};

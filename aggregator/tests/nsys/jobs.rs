@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use aggregator::Options;
-use aggregator::analyze;
-use aggregator::ingest::kineto::KinetoSource;
-use aggregator::ingest::mixed::{JobFiles, MixedSource};
-use aggregator::ingest::snapshot::SnapshotSource;
-use aggregator::ingest::source::Source;
-use aggregator::model::{Kind, RankData};
+use formats::kineto::KinetoSource;
+use formats::mixed::{JobFiles, MixedSource};
+use formats::snapshot::SnapshotSource;
+use model::options::Options;
+use model::source::Source;
+use model::{Kind, RankData};
+use pipeline::analyze;
 use trace::OmissionRow;
 
 use crate::export::{export, opened, rows, small};
@@ -26,7 +26,7 @@ fn trace(directory: &Path, world_size: i32) -> std::path::PathBuf {
     path
 }
 
-fn mixed(exports: &Path, traces: &Path) -> Result<MixedSource, aggregator::Error> {
+fn mixed(exports: &Path, traces: &Path) -> Result<MixedSource, model::Error> {
     let (exports, traces) = ([exports.into()], [traces.into()]);
     let files = JobFiles { exports: &exports, traces: &traces, ..JobFiles::default() };
     MixedSource::open(files, Vec::new(), kineto::PlanOptions::default())

@@ -1,8 +1,9 @@
 //! Collectives of MPI, and hardware metrics. The tables have the columns of NVIDIA's documentation.
 
-use aggregator::ingest::source::Source;
-use aggregator::render::perfetto::export;
-use aggregator::{Options, analyze};
+use aggregator::render::perfetto as export;
+use model::options::Options;
+use model::source::Source;
+use pipeline::analyze;
 use trace::rank::{Metric, MetricSample};
 
 use crate::export::{ONE, OTHER, database, omitted, opened, small};

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use aggregator::ingest::source::Source;
-use aggregator::model::communication::Counted;
-use aggregator::model::{Kind, NONE, RankData};
-use aggregator::{Options, analyze};
+use model::communication::Counted;
+use model::options::Options;
+use model::source::Source;
+use model::{Kind, NONE, RankData};
+use pipeline::analyze;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::export::opened;

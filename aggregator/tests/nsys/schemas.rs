@@ -1,7 +1,7 @@
 //! Schemas of several releases, and what an export says of its ranks, its clock and its communicators.
 
-use aggregator::ingest::source::Source;
-use aggregator::model::{Kind, NONE};
+use model::source::Source;
+use model::{Kind, NONE};
 
 use crate::export::{ONE, OTHER, database, export, name, omitted, opened, rows, small};
 
@@ -101,7 +101,7 @@ fn lazy_exports_may_lack_any_table() {
     assert_eq!((data.events.ts_ns[0], data.events.dur_ns[0], name(&data, 0)), (4, 5, "unknown kernel"));
     assert_eq!(omitted(&data), [("lost", "names of rows", Some(1))]);
     let error = |sql: &str, file: &str| {
-        aggregator::ingest::nsys::NsysSource::open(&[database(directory.path(), file, &[sql])]).unwrap_err().to_string()
+        formats::nsys::NsysSource::open(&[database(directory.path(), file, &[sql])]).unwrap_err().to_string()
     };
     let empty = error("CREATE TABLE StringIds (id, value); CREATE TABLE NVTX_EVENTS (start, end)", "b");
     assert!(empty.ends_with("it has no rows of a process: no kernels, copies, calls or ranges"), "{empty}");
@@ -160,7 +160,7 @@ fn ranks_are_stated_by_launchers_mpi_and_names() {
     assert_eq!(ranks("e", &impossible), (vec![0], None));
 
     let both: Vec<_> = ["x1", "x2"].map(|name| small(directory.path(), name, &torch)).into();
-    let error = aggregator::ingest::nsys::NsysSource::open(&both).unwrap_err().to_string();
+    let error = formats::nsys::NsysSource::open(&both).unwrap_err().to_string();
     assert!(error.contains("x2") && error.contains("x1; give one of them"), "{error}");
     let unknown: Vec<_> = ["y1", "y2"].map(|name| small(directory.path(), name, "")).into();
     let source = opened(&unknown);

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use aggregator::align::matching::match_collectives;
-use aggregator::model::{RankData, RankOutline};
+use align::matching::match_collectives;
 use fixtures::data::real_traces;
+use model::{RankData, RankOutline};
 
 use crate::ours::Ours;
 use crate::table::lines;
@@ -105,7 +105,7 @@ fn compare(lines: &[Line], ours: &Ours, text: &mut String) {
     for line in lines {
         let what = format!("{} −{} rank {}", line.name, line.from_end, line.rank);
         let at = positions[&line.rank].get(&line.correlation).copied();
-        let member = |m: &&aggregator::model::Member| m.rank == line.rank && Some(m.index as usize) == at;
+        let member = |m: &&model::Member| m.rank == line.rank && Some(m.index as usize) == at;
         let found = instances.iter().find_map(|i| Some((i, i.members.iter().find(member)?)));
         let Some((instance, member)) = found else {
             writeln!(text, "* {what}: our row is in no instance").unwrap();

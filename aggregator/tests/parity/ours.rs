@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use aggregator::ingest::kineto::KinetoSource;
-use aggregator::ingest::source::Source;
-use aggregator::model::RankData;
-use aggregator::model::analysis::Tables;
-use aggregator::model::communication::Counted;
-use aggregator::{Options, analyze};
+use formats::kineto::KinetoSource;
+use model::RankData;
+use model::analysis::Tables;
+use model::communication::Counted;
+use model::options::Options;
+use model::source::Source;
+use pipeline::analyze;
 use trace::rank::Launches;
 
 use crate::table::{Table, numbered, put};

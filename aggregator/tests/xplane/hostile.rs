@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use aggregator::ingest::mixed::{JobFiles, MixedSource};
-use aggregator::ingest::source::Source;
-use aggregator::ingest::xplane::{XplaneSource, check_any_profile};
+use formats::mixed::{JobFiles, MixedSource};
+use formats::xplane::{XplaneSource, check_any_profile};
+use model::source::Source;
 
 use crate::profiles::{gpu, host, tpus};
 use crate::writer::{Event, Message, Plane, loaded, omitted, opened, profile, recorded, rows};
@@ -102,7 +102,7 @@ fn written(planes: &[Message]) -> Vec<u8> {
     planes.iter().fold(Message::default(), |space, plane| space.bytes(1, &plane.0)).0
 }
 
-fn load(bytes: &[u8]) -> aggregator::model::RankData {
+fn load(bytes: &[u8]) -> model::RankData {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("h.xplane.pb");
     fs::write(&path, bytes).unwrap();

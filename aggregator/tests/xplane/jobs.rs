@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use aggregator::ingest::mixed::{JobFiles, MixedSource};
-use aggregator::ingest::source::Source;
-use aggregator::model::RankData;
-use aggregator::{Options, analyze};
+use formats::mixed::{JobFiles, MixedSource};
+use model::RankData;
+use model::options::Options;
+use model::source::Source;
+use pipeline::analyze;
 use trace::OmissionRow;
 
 use crate::profiles::{gpu, host, tpus};
@@ -186,6 +187,6 @@ fn a_host_without_devices_is_a_rank_if_there_is_no_device() {
     assert_eq!(both.ranks(), [0]);
     assert!(both.problems().iter().any(|problem| problem.why.contains("no device of it did anything")));
     let empty = write(Path::new(&directory.path().join("empty.xplane.pb")), "x", &[recorded(START_NS, START_NS)]);
-    let error = aggregator::ingest::xplane::XplaneSource::open(&[empty]).unwrap_err().to_string();
+    let error = formats::xplane::XplaneSource::open(&[empty]).unwrap_err().to_string();
     assert!(error.contains("it has no events of a device or of a thread"), "{error}");
 }

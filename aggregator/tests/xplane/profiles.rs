@@ -1,7 +1,7 @@
 //! Profiles of GPUs and TPUs: what becomes of their lines and stats.
 
-use aggregator::ingest::source::Source;
-use aggregator::model::{Kind, NONE};
+use model::source::Source;
+use model::{Kind, NONE};
 use trace::OmissionRow;
 
 use crate::writer::{Event, Plane, Value, loaded, omitted, opened, recorded, rows, write};
@@ -127,7 +127,7 @@ fn the_host_of_one_device_is_its_own_and_marks_its_steps() {
     assert_eq!(steps, [(3, 1_500), (4, 4_000)]);
     let gemm = rows(&data).iter().position(|(_, name, ..)| *name == "gemm").unwrap();
     assert_eq!(data.events.step[gemm], 3, "as its launch");
-    let parents = (0..data.events.len()).filter(|row| data.events.parent[*row] != aggregator::model::NO_PARENT);
+    let parents = (0..data.events.len()).filter(|row| data.events.parent[*row] != model::NO_PARENT);
     assert_eq!(parents.count(), 2, "the launch in the operator, the frame in the step");
 }
 
@@ -223,7 +223,7 @@ fn operations_of_a_tpu_are_work_and_a_loop_around_them_is_none() {
 fn a_start_and_its_done_are_one_collective() {
     let whole = loaded(&tpus(true)).outline.collectives;
     let joined = loaded(&tpus(false)).outline.collectives;
-    let times = |all: &[aggregator::model::Collective]| {
+    let times = |all: &[model::Collective]| {
         all.iter().map(|c| (c.op.clone(), c.start_ns(), c.end_ns(), c.comm_id, c.bytes)).collect::<Vec<_>>()
     };
     assert_eq!(times(&joined), times(&whole));

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use aggregator::ingest::source::Source;
-use aggregator::ingest::xplane::XplaneSource;
-use aggregator::model::{NONE, RankData};
+use formats::xplane::XplaneSource;
+use model::source::Source;
+use model::{NONE, RankData};
 
 fn files() -> Vec<PathBuf> {
     fn walk(folder: &std::path::Path, found: &mut Vec<PathBuf>) {

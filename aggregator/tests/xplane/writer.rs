@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use aggregator::ingest::source::Source;
-use aggregator::ingest::xplane::XplaneSource;
-use aggregator::model::{Kind, RankData};
+use formats::xplane::XplaneSource;
+use model::source::Source;
+use model::{Kind, RankData};
 
 /// A message of protobuf.
 #[derive(Clone, Default)]

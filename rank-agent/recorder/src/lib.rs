@@ -38,6 +38,8 @@
 //! A *source* is a library beside the program's threads that reports later what a device or a communication library
 //! did. The recorder knows none of them: a source registers a [`ScopeHook`] and hands over [`SourceBatch`]es.
 
+#![warn(missing_docs)]
+
 mod background;
 mod clock;
 mod control;

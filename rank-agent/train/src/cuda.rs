@@ -120,7 +120,7 @@ fn sharing_note(options: &Options, carrier: &Carrier) -> Option<String> {
 /// Chooses device and carrier, the same on all ranks. Collective.
 ///
 /// # Errors
-/// [`Error::Unavailable`] if all ranks lack the same thing; this rank's own error, or [`Error::Peer`] for another rank's.
+/// [`Error::Unavailable`] if all ranks lack the same thing; this rank's own error, or `Error::Peer` for another rank's.
 pub fn choose(fabric: &dyn Fabric, options: &Options, identity: &Identity) -> Result<Plan, Error> {
     if options.backend == BackendChoice::Cpu {
         return Ok(Plan::Cpu(None));

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::{Arrow, ModulePath, shown};
 
-/// A component that is larger than a parent and its children.
+/// Files that reach each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Component {
     /// Its modules, in order.
@@ -25,11 +25,11 @@ impl fmt::Display for Component {
     }
 }
 
-/// The components of which no module is the parent of all others, the largest first.
-pub(super) fn too_large(modules: &BTreeSet<ModulePath>, arrows: &[Arrow]) -> Vec<Component> {
+/// The components of two modules and more, the largest first. A parent and its child count, too.
+pub(super) fn circles(modules: &BTreeSet<ModulePath>, arrows: &[Arrow]) -> Vec<Component> {
     let mut found: Vec<Component> = components(modules, arrows)
         .into_iter()
-        .filter(|members| members.len() > 1 && !is_family(members))
+        .filter(|members| members.len() > 1)
         .map(|members| {
             let inside = |a: &&Arrow| members.contains(&a.from) && members.contains(&a.to);
             Component { arrows: arrows.iter().filter(inside).cloned().collect(), modules: members }
@@ -37,14 +37,6 @@ pub(super) fn too_large(modules: &BTreeSet<ModulePath>, arrows: &[Arrow]) -> Vec
         .collect();
     found.sort_by_key(|c| (std::cmp::Reverse(c.modules.len()), c.modules.clone()));
     found
-}
-
-/// Whether one module is the parent of all others.
-fn is_family(members: &[ModulePath]) -> bool {
-    let is_parent = |parent: &ModulePath| {
-        members.iter().all(|m| m == parent || m.split_last().is_some_and(|(_, above)| above == parent.as_slice()))
-    };
-    members.iter().any(is_parent)
 }
 
 /// All components: modules with the same set of modules within reach in both directions. Crates have few hundred

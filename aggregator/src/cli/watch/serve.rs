@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::Error;
-use crate::render::watch::metrics::Format;
+use model::Error;
+use report_text::watch::metrics::Format;
 
 /// Longest request.
 const MAX_REQUEST_BYTES: usize = 8 << 10;

@@ -10,7 +10,7 @@ use ratatui::crossterm::{cursor, execute};
 use ratatui::{Frame, Terminal};
 use trace::terminal::{self, Form, Printer};
 
-use crate::Error;
+use model::Error;
 
 type Backend = CrosstermBackend<Printer<BufWriter<StdoutLock<'static>>>>;
 

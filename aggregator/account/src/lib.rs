@@ -1,0 +1,61 @@
+//! Finds the rank that makes the others wait (the cause), the ranks that only wait (the victims), how certain that is,
+//! and the place in the program.
+//!
+//! "Arrived last" is not a verdict: a rank may be late because another rank delayed it. The verdict uses a rank's *own*
+//! time between collectives. Ranks leave a collective together, and until the next collective each rank works on its
+//! own.
+//!
+//! ```text
+//!            step begins                                    step begins
+//!   rank 0   |##########[~~~~~~~~AAA]####[BBB]##optimizer##|####...        # own stretch
+//!   rank 1   |##################[AAA]####[BBB]##optimizer##|####...        [ ] collective
+//!            |<---- own before A --->|   |<->| own before B                ~ waiting for the last
+//! ```
+//!
+//! Here rank 1 is the cause: its own stretch before `A` is longer. Rank 0 is the victim: it waits inside `A`.
+//!
+//! Computation that overlaps a collective is own time too. The other ranks do such work while they wait for a late
+//! rank, and without counting it, a rank that is late once would seem late at every later collective of the step.
+//!
+//! The work is a map and a reduction. [`own_time`](measure::own_time) turns the rows of one rank into a small
+//! [`OwnTime`](measure::own_time::OwnTime); [`reduce`] takes the parts of all ranks and the matched collectives. Own
+//! stretches are measured in the rank's own clock, so clock alignment does not affect a verdict. It affects only the waits and the
+//! costs.
+
+pub mod buckets;
+mod charge;
+mod classify;
+mod deviation;
+mod evidence;
+pub mod exposed_waits;
+mod faultless;
+mod job_path;
+mod last;
+mod measured;
+mod messages;
+mod nodes;
+mod occasional;
+mod order;
+mod outliers;
+mod rebucket;
+mod reduce;
+mod replay;
+mod replayed;
+mod rows;
+mod shares;
+mod standing;
+mod stragglers;
+mod transfers;
+mod variation;
+
+pub use job_path::critical_path_of_job;
+pub use occasional::{Moving, Period};
+pub use rebucket::{Bound, Gradients};
+pub use reduce::reduce;
+pub use reduce::reduce_replayed;
+pub use replayed::{CommChoice, Different, Replayed};
+pub use standing::differ;
+pub use stragglers::{AnalyzedReplay, Stragglers, Together, Waited};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,39 @@
+//! Drawn timelines of ranks that are late in some of the steps.
+
+use crate::tests::build::{Job, verdicts};
+use crate::tests::drawn::{exact, work};
+
+/// Rank 1 evaluates in every third step.
+///
+/// ```text
+///   step             0       1       2       3       4       5
+///   rank 0, 2, 3   ###     ###     ###~~~  ###     ###     ###~~~
+///   rank 1         ###     ###     ######  ###     ###     ######
+/// ```
+#[test]
+fn a_rank_that_is_late_in_some_steps_is_a_cause_in_these() {
+    let rank = |ns| vec![vec![("forward", 1000), ("evaluate", ns)], work("optimizer", 100)];
+    let step = |s: usize| (0..4).map(|r| rank(if r == 1 && s % 3 == 2 { 901 } else { 1 })).collect();
+    let result = Job { steps: (0..24).map(step).collect(), ..Job::default() }.analyze(&exact());
+    assert_eq!(verdicts(&result), ["victim", "cause", "victim", "victim"]);
+    let row = &result.stragglers[1];
+    assert_eq!((row.stands_on.as_deref(), row.reason.as_deref()), (Some("steps"), None));
+    assert_eq!((row.delayed_steps, row.period_steps, row.period_first_step), (Some(8), Some(3), Some(2)));
+    assert_eq!((row.steps, row.persistence), (24, Some(8.0 / 24.0)));
+    assert_eq!((row.own_excess_ns, row.step_delay_ns), (900, 300));
+    assert_eq!((row.evidence_range.as_deref(), row.evidence_excess_ns), (Some("evaluate"), Some(900)));
+    assert!(row.evidence.as_deref().unwrap().contains("longer in 8 of 24 steps"), "{row:?}");
+    assert_eq!(result.moving, None);
+}
+
+/// Another rank is late in each step.
+#[test]
+fn a_delay_that_moves_is_no_ranks() {
+    let rank = |ns| vec![work("forward", ns), work("optimizer", 100)];
+    let step = |s: usize| (0..4).map(|r| rank(if r == s % 4 { 1800 } else { 1000 })).collect();
+    let result = Job { steps: (0..12).map(step).collect(), ..Job::default() }.analyze(&exact());
+    assert_eq!(verdicts(&result), ["ok"; 4]);
+    let moving = result.moving.unwrap();
+    assert_eq!((moving.delayed_steps, moving.steps, moving.ranks, moving.step_delay_ns), (12, 12, 4, 800));
+    assert_eq!(moving.period, None);
+}

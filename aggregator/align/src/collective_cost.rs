@@ -1,0 +1,153 @@
+//! The cost of a collective: when its ranks arrived, how long it moved data, and its bandwidth.
+//!
+//! ```text
+//!  rank 0   [~~~~~~~~~~~~~####]        ~ waits for the last, # moves data
+//!  rank 1        [~~~~~~~~#####]
+//!  rank 2                 [###]
+//!           first         L   end      skew = L − first, transfer = end − L
+//! ```
+
+use trace::{InstanceRow, OmissionRow};
+
+use crate::clock::Clocks;
+use model::stats::lower_median;
+use model::{Barrier, Instance, Member};
+
+/// The row of an instance, in global time; `None` if the instance has no member.
+pub fn instance_row(instance: &Instance, clocks: &Clocks) -> Option<InstanceRow> {
+    let arrival = |m: &Member| clocks.global(m.rank, m.device_clock, m.start_ns);
+    let last = instance.members.iter().max_by_key(|m| (arrival(m), std::cmp::Reverse(m.rank)))?;
+    let first = instance.members.iter().map(arrival).min()?;
+    let last_start_ns = arrival(last);
+    let end_ns =
+        lower_median(instance.members.iter().filter_map(|m| Some(clocks.global(m.rank, m.device_clock, m.end_ns?))));
+    let error_ns = error_ns(instance, last, clocks);
+    let complete = instance.complete();
+    let synchronizes = instance.barrier != Barrier::OneSided;
+    // A transfer time below the clock error, or with an unknown error, has no meaning.
+    let transfer_ns = end_ns
+        .map(|end| end - last_start_ns)
+        .filter(|transfer| complete && synchronizes && error_ns.is_some_and(|error| *transfer > error.max(0)));
+    // The bytes of one collective over the time of several are no bandwidth.
+    let bytes = instance.bytes.filter(|_| !instance.fused);
+    let algbw_gbs = match (bytes, transfer_ns) {
+        (Some(bytes), Some(transfer)) => Some(bytes as f64 / transfer as f64),
+        _ => None,
+    };
+    let factor = bus_factor(&instance.op, instance.ranks_expected.unwrap_or(instance.members.len() as i32));
+    let mean_dur = mean_duration_ns(instance);
+    let incl_wait = bytes.zip(mean_dur).filter(|_| complete && synchronizes);
+    Some(InstanceRow {
+        instance: instance.id,
+        comm_id: instance.comm_id,
+        seq: instance.seq,
+        op: instance.op.clone(),
+        bytes: instance.bytes,
+        step: instance.step,
+        bucket: instance.bucket,
+        ranks_expected: instance.ranks_expected,
+        ranks_seen: instance.members.len() as i32,
+        complete,
+        first_start_ns: first,
+        last_start_ns,
+        last_rank: last.rank,
+        end_ns: end_ns.unwrap_or(last_start_ns),
+        skew_ns: last_start_ns - first,
+        transfer_ns,
+        algbw_gbs,
+        busbw_gbs: algbw_gbs.zip(factor).map(|(rate, factor)| rate * factor),
+        busbw_incl_wait_gbs: incl_wait.zip(factor).map(|((bytes, dur), factor)| bytes as f64 / dur * factor),
+        error_ns,
+        r#match: instance.level.into(),
+        clocks_disagree: clocks_disagree(instance, last_start_ns, error_ns, clocks),
+    })
+}
+
+/// The line for collectives whose bandwidth is unknown because the library fused them.
+pub fn fused(instances: &[Instance]) -> Option<OmissionRow> {
+    let count = instances.iter().filter(|instance| instance.fused).count();
+    let why = "the library carried them out together with others of their group, whose times they share";
+    (count > 0).then(|| OmissionRow::note("bandwidths of collectives", why).amount(count as i64))
+}
+
+/// The largest clock error between the last rank and another member; `None` if any of these errors is unknown.
+fn error_ns(instance: &Instance, last: &Member, clocks: &Clocks) -> Option<i64> {
+    let errors = instance.members.iter().map(|m| clocks.error_between(last.rank, m.rank, m.device_clock));
+    errors.reduce(|a, b| Some(a?.max(b?))).flatten()
+}
+
+/// The factor from algorithm bandwidth to bus bandwidth for `n` ranks (nccl-tests, PERFORMANCE.md). The algorithm
+/// bandwidth must count the bytes of the whole array.
+fn bus_factor(op: &str, n: i32) -> Option<f64> {
+    let n = f64::from(n);
+    match op {
+        "allreduce" => Some(2.0 * (n - 1.0) / n),
+        "allgather" | "reducescatter" | "alltoall" => Some((n - 1.0) / n),
+        "broadcast" | "reduce" | "send" | "recv" => Some(1.0),
+        _ => None,
+    }
+}
+
+fn mean_duration_ns(instance: &Instance) -> Option<f64> {
+    let total: i64 = instance.members.iter().map(|m| Some(m.end_ns? - m.start_ns)).sum::<Option<i64>>()?;
+    (total > 0).then(|| total as f64 / instance.members.len() as f64)
+}
+
+/// Whether the two measures of a wait differ by more than the clock error for any rank. One measure uses the aligned
+/// clocks; the other is clock-free: duration − shortest duration. They also differ, with correct clocks, if the ranks
+/// leave at different times.
+fn clocks_disagree(instance: &Instance, last_start_ns: i64, error_ns: Option<i64>, clocks: &Clocks) -> bool {
+    let Some(error_ns) = error_ns.filter(|_| instance.complete() && instance.barrier != Barrier::OneSided) else {
+        return false;
+    };
+    let durations = || instance.members.iter().filter_map(|m| Some((m, m.end_ns? - m.start_ns)));
+    let Some(shortest) = durations().map(|(_, dur)| dur).min() else { return false };
+    durations().any(|(m, dur)| {
+        let arrival = clocks.global(m.rank, m.device_clock, m.start_ns);
+        let wait = (last_start_ns - arrival).min(dur);
+        (wait - (dur - shortest)).abs() > error_ns
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::tests::support::{TestRank, collective, fitted_by, matched};
+    use model::clock_choice::Choice;
+
+    /// ```text
+    /// rank 0   [~~~~####]
+    /// rank 1       [####]      transfer 500 ns, if the clocks are known
+    /// ```
+    #[test]
+    fn a_transfer_time_requires_a_known_clock_error() {
+        let rank = |rank, start_ns, domain: &str| TestRank {
+            rank,
+            rows: vec![collective(rank, "allreduce", start_ns, 1_500)],
+            domain: domain.into(),
+            ..TestRank::default()
+        };
+        let transfer = |domain: &str, choice| {
+            let ranks = [rank(0, 0, domain), rank(1, 1_000, domain)];
+            let (instances, _) = matched(&ranks);
+            let row = instance_row(&instances[0], &fitted_by(&ranks, &instances, choice)).unwrap();
+            (row.transfer_ns, row.error_ns)
+        };
+        assert_eq!(transfer("a host/utc", Choice::SameHost), (Some(500), Some(0)));
+        assert_eq!(transfer("a host/utc", Choice::Utc), (None, None));
+    }
+
+    #[test]
+    fn a_fused_collective_has_times_but_no_bandwidth() {
+        let rank = |rank| {
+            let row = collective(rank, "allreduce", 0, 1_000);
+            let row = trace::CollectiveRow { bytes: Some(8_000), fused: Some(rank == 1), ..row };
+            TestRank { rank, rows: vec![row], domain: "a host/utc".into(), ..TestRank::default() }
+        };
+        let ranks = [rank(0), rank(1)];
+        let (instances, _) = matched(&ranks);
+        let row = instance_row(&instances[0], &fitted_by(&ranks, &instances, Choice::SameHost)).unwrap();
+        assert_eq!((row.transfer_ns, row.algbw_gbs, row.busbw_incl_wait_gbs), (Some(1_000), None, None));
+        assert_eq!(fused(&instances).unwrap().amount, Some(1));
+    }
+}

@@ -1,0 +1,122 @@
+//! The series of a run, restricted to the ranks that both sides have and to the steps that all of these ranks have.
+
+use std::collections::BTreeSet;
+
+use crate::inference::Estimate;
+use crate::profile::{Group, Key, Measure, RunProfile};
+use crate::rank_kernels::RankKernels;
+use model::stats::{median, median_of_others};
+
+/// A run, restricted to common ranks and steps.
+pub(super) struct Sample<'a> {
+    run: &'a RunProfile,
+    /// For each common rank, its index in the run.
+    ranks: Vec<usize>,
+    /// For each common rank, the indices of the common steps in its series.
+    steps: Vec<Vec<usize>>,
+}
+
+/// The estimates of one key in one run.
+pub(super) struct Estimates {
+    /// Estimate of the mean over ranks.
+    pub(super) all: Estimate,
+    /// Estimate of each common rank against the others. Empty with one rank, or for quantities that ranks share.
+    pub(super) ranks: Vec<Estimate>,
+}
+
+impl<'a> Sample<'a> {
+    pub(super) fn new(run: &'a RunProfile, common: &BTreeSet<i32>) -> Self {
+        let chosen = run.ranks.iter().enumerate().filter(|(_, p)| common.contains(&p.rank));
+        let ranks: Vec<usize> = chosen.map(|(at, _)| at).collect();
+        let steps_of = |at: &usize| run.ranks[*at].steps.iter().copied().collect::<BTreeSet<i32>>();
+        let shared =
+            ranks.iter().map(steps_of).reduce(|a, b| a.intersection(&b).copied().collect()).unwrap_or_default();
+        let positions = |at: &usize| {
+            let steps = &run.ranks[*at].steps;
+            shared.iter().filter_map(|step| steps.binary_search(step).ok()).collect()
+        };
+        Self { run, steps: ranks.iter().map(positions).collect(), ranks }
+    }
+
+    /// Number of common steps.
+    pub(super) fn steps(&self) -> usize {
+        self.steps.first().map_or(0, Vec::len)
+    }
+
+    /// The kernels of each common rank, and the indices of the common steps in their counts.
+    pub(super) fn kernels(&self) -> impl Iterator<Item = (&'a RankKernels, &[usize])> {
+        self.ranks.iter().zip(&self.steps).map(|(at, steps)| (&self.run.ranks[*at].kernels, &**steps))
+    }
+
+    /// All keys that any common rank has.
+    pub(super) fn keys(&self) -> BTreeSet<&'a Key> {
+        self.ranks.iter().flat_map(|at| self.run.ranks[*at].series.keys()).collect()
+    }
+
+    /// Values of a key by rank and step; `None` if no rank has it.
+    fn matrix(&self, key: &Key) -> Option<Vec<Vec<f64>>> {
+        let row = |(at, steps): (&usize, &Vec<usize>)| match self.run.ranks[*at].series.get(key) {
+            Some(series) => (true, series.at(steps)),
+            None => (false, vec![0.0; steps.len()]),
+        };
+        let rows: Vec<(bool, Vec<f64>)> = self.ranks.iter().zip(&self.steps).map(row).collect();
+        rows.iter().any(|(has, _)| *has).then(|| rows.into_iter().map(|(_, values)| values).collect())
+    }
+
+    /// Whether a key has a value in fewer than half of the common steps, on all ranks together. All its medians are 0 then.
+    pub(super) fn is_rare(&self, key: &Key) -> bool {
+        let mut with = BTreeSet::new();
+        for (at, steps) in self.ranks.iter().zip(&self.steps) {
+            for (step, value) in self.run.ranks[*at].series.get(key).into_iter().flat_map(|series| series.within(steps))
+            {
+                if value.is_nan() {
+                    return false;
+                }
+                with.insert(step);
+            }
+        }
+        2 * with.len() < self.steps()
+    }
+
+    /// The estimates of a key whose medians are 0, without its errors; `None` if the run lacks the key.
+    pub(super) fn zero_estimates(&self, key: &Key) -> Option<Estimates> {
+        let has = self.ranks.iter().any(|at| self.run.ranks[*at].series.contains_key(key));
+        let ranks = if self.has_contrasts(key) { self.ranks.len() } else { 0 };
+        has.then(|| Estimates { all: Estimate::default(), ranks: vec![Estimate::default(); ranks] })
+    }
+
+    /// Whether the ranks are compared with each other in a key. Properties of the job are equal on all ranks; so are
+    /// transfers of buckets.
+    fn has_contrasts(&self, key: &Key) -> bool {
+        let of_the_job = key.group == Group::Collective && matches!(key.measure, Measure::Skew | Measure::Transfer);
+        self.ranks.len() > 1 && !of_the_job
+    }
+
+    /// The estimates of a key; `None` if the run lacks the key or all its values are unknown.
+    pub(super) fn estimates(&self, key: &Key) -> Option<Estimates> {
+        let matrix = self.matrix(key)?;
+        let ranks = matrix.len();
+        let column = |step: usize| matrix.iter().map(move |values| values[step]);
+        let mean: Vec<f64> = (0..self.steps()).map(|step| column(step).sum::<f64>() / ranks as f64).collect();
+        let all = Estimate::of(&mean, &mean)?;
+        if !self.has_contrasts(key) {
+            return Some(Estimates { all, ranks: Vec::new() });
+        }
+        let mut contrasts = vec![Vec::with_capacity(self.steps()); ranks];
+        for step in 0..self.steps() {
+            let mut sorted: Vec<f64> = column(step).collect();
+            sorted.sort_unstable_by(f64::total_cmp);
+            for (contrast, value) in contrasts.iter_mut().zip(column(step)) {
+                contrast.push(value - median_of_others(&sorted, value));
+            }
+        }
+        let mut estimates = Vec::with_capacity(ranks);
+        for (contrast, own) in contrasts.iter().zip(&matrix) {
+            estimates.push(Estimate::of(contrast, own)?);
+        }
+        // A small variation of one rank may be chance, so assume at least the typical variation of the ranks.
+        let usual_ns = median(estimates.iter().map(|e| e.sigma_ns)).unwrap_or(0.0);
+        estimates.iter_mut().for_each(|e| e.sigma_ns = e.sigma_ns.max(usual_ns));
+        Some(Estimates { all, ranks: estimates })
+    }
+}

@@ -1,0 +1,238 @@
+//! Comparisons of simulated runs with the noise of a busy machine.
+//!
+//! ```text
+//!  value = work × load of the run × load of the step × noise of rank and step + preemption
+//!          load of the run: e^N(0, 0.15)      the machine is busier today
+//!          load of the step: AR(1), 0.6       for seconds at a time
+//!          preemption: 12 ms in 5 %           another process ran on the processor
+//! ```
+
+use super::*;
+use crate::inference::SplitMix;
+use crate::judge::compare;
+use crate::profile::{RankProfile, RunProfile};
+
+const RANKS: usize = 8;
+const STEPS: usize = 20;
+const MS: f64 = 1e6;
+
+/// Work of a step by key, in ms.
+fn work() -> Vec<(Key, f64)> {
+    let step = |name: &str| Key::new(Group::Step, name, Measure::Total);
+    let mut work = vec![(step("wall"), 450.0), (step("compute"), 300.0), (step("exposed communication"), 120.0)];
+    for (name, total, own) in
+        [("input", 1.0, 0.01), ("forward", 130.0, 0.03), ("backward", 190.0, 0.05), ("optimizer", 20.0, 0.02)]
+    {
+        work.push((Key::new(Group::Range, name, Measure::Total), total));
+        work.push((Key::new(Group::Range, name, Measure::SelfTime), own));
+    }
+    for op in 0..10 {
+        work.push((Key::new(Group::Operator, &format!("aten::op{op}"), Measure::SelfTime), f64::from(op * op)));
+    }
+    work
+}
+
+struct Noise {
+    random: SplitMix,
+    run: f64,
+    step: f64,
+    rank: f64,
+    preempted: f64,
+}
+
+impl Noise {
+    /// A machine whose ranks share cores with each other and with other processes.
+    fn busy(seed: u64) -> Self {
+        Self { random: SplitMix(seed), run: 0.15, step: 0.2, rank: 0.15, preempted: 0.05 }
+    }
+
+    /// A machine with a device for each rank.
+    fn quiet(seed: u64) -> Self {
+        Self { random: SplitMix(seed), run: 0.003, step: 0.005, rank: 0.005, preempted: 0.0 }
+    }
+
+    fn uniform(&mut self) -> f64 {
+        (self.random.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// The sum of twelve uniform numbers: nearly normal.
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
+    }
+}
+
+/// Simulates a run. `more` adds ms to a key on a rank, or on all ranks if it names none.
+fn run(mut noise: Noise, more: &[(Option<usize>, &Key, f64)]) -> (String, RunProfile) {
+    let n = &mut noise;
+    let of_run = (n.run * n.normal()).exp();
+    let mut load = 0.0;
+    let loads: Vec<f64> = (0..STEPS)
+        .map(|step| {
+            load = 0.6 * load + 0.8 * n.normal();
+            // The first step is slow, as in real runs.
+            (n.step * load).exp() * if step == 0 { 1.5 } else { 1.0 }
+        })
+        .collect();
+    let mut ranks = Vec::new();
+    for rank in 0..RANKS {
+        let mut profile =
+            RankProfile { rank: rank as i32, steps: (0..STEPS as i32).collect(), ..RankProfile::default() };
+        for (key, work_ms) in work() {
+            let added: f64 =
+                more.iter().filter(|(r, k, _)| r.is_none_or(|r| r == rank) && **k == key).map(|(_, _, ms)| ms).sum();
+            let mut value = |load: &f64| {
+                let hit = if n.uniform() < n.preempted { 12.0 * n.uniform() } else { 0.0 };
+                // A sleep has its requested length on any machine.
+                MS * (work_ms * of_run * load * (n.rank * n.normal()).exp() + hit + added)
+            };
+            profile.series.insert(key, loads.iter().map(&mut value).collect());
+        }
+        ranks.push(profile);
+    }
+    ("run".into(), RunProfile { ranks, ..RunProfile::default() })
+}
+
+fn judged(a: &[(String, RunProfile)], b: &[(String, RunProfile)]) -> Diff {
+    compare(a, b, &Method::default(), Vec::new()).unwrap()
+}
+
+fn forward(measure: Measure) -> Key {
+    Key::new(Group::Range, "forward", measure)
+}
+
+/// Invariant (verdicts): Two clean runs are not called different, and a slow rank is found.
+///
+/// Two clean runs do not differ, and a slow rank is found with its phase. The counts are printed.
+#[test]
+fn clean_runs_are_the_same_and_a_slow_rank_is_found() {
+    const PAIRS: u64 = 30;
+    let (own, total) = (forward(Measure::SelfTime), forward(Measure::Total));
+    let (mut wrong, mut found) = (0, 0);
+    for pair in 0..PAIRS {
+        let seed = |of: u64| 1_000 * pair + of;
+        let clean = run(Noise::busy(seed(1)), &[]);
+        let again = run(Noise::busy(seed(2)), &[]);
+        let slow = run(Noise::busy(seed(3)), &[(Some(5), &own, 30.0), (Some(5), &total, 30.0)]);
+        wrong += u32::from(judged(std::slice::from_ref(&clean), &[again]).verdict.changed);
+        let diff = judged(&[clean], &[slow]);
+        let row = diff.verdict.row.map(|at| &diff.rows[at]);
+        found +=
+            u32::from(row.is_some_and(|row| {
+                row.key == own && row.place == Place::Rank(5) && row.judgement == Judgement::Slower
+            }));
+    }
+    println!("{PAIRS} pairs of runs on a busy machine: {wrong} clean ones differ; a slow rank is found in {found}");
+    assert!(wrong <= 1, "{wrong} of {PAIRS} clean pairs differ");
+    assert!(found >= PAIRS as u32 - 1, "the slow rank is found in {found} of {PAIRS}");
+}
+
+/// A change of all ranks looks like a busier machine. One run a side cannot separate the two; three can, if runs differ
+/// less than that.
+#[test]
+fn several_runs_a_side_see_a_change_of_all_ranks() {
+    let wall = Key::new(Group::Step, "wall", Measure::Total);
+    let side = |first: u64, n: u64, more: &[(Option<usize>, &Key, f64)], noise: fn(u64) -> Noise| {
+        (first..first + n).map(|seed| run(noise(seed), more)).collect::<Vec<_>>()
+    };
+    let slower = [(None, &wall, 45.0)];
+    let verdict = |n: u64, noise: fn(u64) -> Noise| {
+        let diff = judged(&side(1, n, &[], noise), &side(101, n, &slower, noise));
+        let row = diff.rows.iter().find(|r| r.key == wall && r.place == Place::AllRanks).unwrap().clone();
+        (row, diff)
+    };
+    let (row, diff) = verdict(1, Noise::busy);
+    assert_eq!(row.judgement, Judgement::Unclear, "{row:?}");
+    assert!(diff.verdict.detectable_step_pct.unwrap() > 10.0, "{:?}", diff.verdict);
+    let (row, _) = verdict(3, Noise::quiet);
+    assert_eq!(row.judgement, Judgement::Slower, "{row:?}");
+    assert!(row.change.low_ns < 45.0 * MS && 45.0 * MS < row.change.high_ns, "{row:?}");
+    let same = judged(&side(1, 3, &[], Noise::quiet), &side(101, 3, &[], Noise::quiet));
+    assert!(!same.verdict.changed, "{:?}", same.verdict);
+}
+
+/// Less overlap moves time between parts of a step. It is no slowdown.
+#[test]
+fn a_shift_between_parts_is_no_slowdown() {
+    let compute = Key::new(Group::Step, "compute", Measure::Total);
+    let diff = judged(&[run(Noise::quiet(10), &[])], &[run(Noise::quiet(11), &[(None, &compute, 90.0)])]);
+    let row = diff.rows.iter().find(|r| r.key == compute && r.place == Place::AllRanks).unwrap();
+    assert_eq!(row.judgement, Judgement::Slower, "{row:?}");
+    assert_eq!(diff.slower_than(5.0).count(), 0);
+}
+
+/// Invariant (verdicts): The intervals of `diff` hold the truth as often as they state.
+///
+/// The intervals contain the truth at least as often as stated, even if runs differ.
+#[test]
+fn intervals_hold_the_truth() {
+    let own = forward(Measure::Total);
+    let (mut held, mut all) = (0, 0);
+    for pair in 0..40_u64 {
+        let clean = run(Noise::busy(7_000 + 2 * pair), &[]);
+        let slow = run(Noise::busy(7_001 + 2 * pair), &[(Some(2), &own, 60.0)]);
+        let diff = judged(&[clean], &[slow]);
+        for row in diff.rows.iter().filter(|row| row.key == own && row.place != Place::AllRanks) {
+            let truth = if row.place == Place::Rank(2) { 60.0 * MS } else { 0.0 };
+            all += 1;
+            held += u32::from(row.change.low_ns <= truth && truth <= row.change.high_ns);
+        }
+    }
+    println!("{held} of {all} intervals of 95 % hold the truth");
+    assert!(f64::from(held) >= 0.95 * f64::from(all), "{held} of {all}");
+}
+
+#[test]
+fn rows_of_one_side_are_listed_and_not_compared() {
+    let fused = Key::new(Group::Kernel, "fused_adam", Measure::Total);
+    let clean = run(Noise::quiet(1), &[]);
+    let mut other = run(Noise::quiet(2), &[]);
+    for rank in &mut other.1.ranks {
+        rank.series.insert(fused.clone(), vec![3.0 * MS; STEPS].into_iter().collect());
+        rank.series.remove(&Key::new(Group::Operator, "aten::op9", Measure::SelfTime));
+    }
+    let diff = judged(&[clean], &[other]);
+    assert_eq!(diff.appeared.iter().map(|o| (&*o.key.name, o.step_ns)).collect::<Vec<_>>(), [("fused_adam", 3.0 * MS)]);
+    assert_eq!(diff.vanished.iter().map(|o| &*o.key.name).collect::<Vec<_>>(), ["aten::op9"]);
+    assert!(diff.rows.iter().all(|row| row.key != fused));
+}
+
+/// If all other ranks got slower, an unchanged rank is not called faster.
+#[test]
+fn a_rank_that_did_not_change_is_not_blamed_for_the_others() {
+    let exposed = Key::new(Group::Step, "exposed communication", Measure::Total);
+    let waits: Vec<_> = (0..RANKS).filter(|r| *r != 5).map(|r| (Some(r), &exposed, 60.0)).collect();
+    let diff = judged(&[run(Noise::quiet(3), &[])], &[run(Noise::quiet(4), &waits)]);
+    let row = diff.rows.iter().find(|r| r.key == exposed && r.place == Place::Rank(5)).unwrap();
+    assert!(row.change.delta_ns < -50.0 * MS, "{row:?}");
+    assert_eq!(row.judgement, Judgement::Unclear, "{row:?}");
+}
+
+#[test]
+fn runs_without_a_common_rank_or_step_are_refused() {
+    let clean = run(Noise::quiet(5), &[]);
+    let mut other = run(Noise::quiet(6), &[]);
+    other.1.ranks.iter_mut().for_each(|rank| rank.rank += 100);
+    let error = compare(std::slice::from_ref(&clean), &[other], &Method::default(), Vec::new()).unwrap_err();
+    assert!(error.to_string().contains("no rank"), "{error}");
+    let mut empty = run(Noise::quiet(7), &[]);
+    empty.1.ranks[3].steps.clear();
+    let error = compare(&[clean], &[empty], &Method::default(), Vec::new()).unwrap_err();
+    assert!(error.to_string().contains("no active step"), "{error}");
+}
+
+/// Four steps do not show how much steps vary: no change is significant, however large.
+#[test]
+fn with_too_few_steps_nothing_is_significant() {
+    let own = forward(Measure::SelfTime);
+    let cut = |mut run: (String, RunProfile)| {
+        for rank in &mut run.1.ranks {
+            rank.steps.truncate(4);
+            rank.series.values_mut().for_each(|series| *series = series.at(&[0, 1, 2, 3]).into_iter().collect());
+        }
+        run
+    };
+    let slow = run(Noise::quiet(9), &[(Some(5), &own, 30.0)]);
+    let diff = judged(&[cut(run(Noise::quiet(8), &[]))], &[cut(slow)]);
+    assert!(!diff.verdict.changed && diff.verdict.too_few_steps, "{:?}", diff.verdict);
+    assert_eq!(diff.verdict.detectable_step_pct, None);
+}

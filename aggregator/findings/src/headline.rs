@@ -1,0 +1,495 @@
+//! The headline: one sentence from the table of stragglers. It names the slow rank, its cost per step, the reason and
+//! the certainty.
+
+mod level;
+mod lines;
+
+use std::collections::BTreeSet;
+
+use trace::{Reason, StandsOn, StragglerRow, Verdict as RankVerdict, Word};
+
+pub(crate) use self::level::Place;
+use self::level::level;
+use account::exposed_waits::Exposed;
+use account::{Moving, Together, differ};
+use model::analysis::{Analysis, Facts, Tables, Verdict, VerdictKind};
+use model::stats::lower_median;
+use model::thresholds::Thresholds;
+use model::units::{ns, plural, ranks_named, spoken_z};
+
+/// Results on stragglers that no table has.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// A delay that is another rank's in each step.
+    pub moving: Option<Moving>,
+    /// The ranks that show the typical work, where most ranks are slow.
+    pub usual: Vec<i32>,
+    /// By how much a step would be shorter without all causes, if they are several.
+    pub together: Option<Together>,
+}
+
+/// The verdict on a run.
+pub fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresholds) -> Verdict {
+    let moving = found.moving.as_ref();
+    let rows_by_delay = |is_wanted: &dyn Fn(&StragglerRow) -> bool| {
+        let mut rows: Vec<&StragglerRow> = tables.stragglers.iter().filter(|r| r.steps > 0 && is_wanted(r)).collect();
+        rows.sort_by_key(|r| (std::cmp::Reverse(r.step_delay_ns), r.rank));
+        rows
+    };
+    let causes = rows_by_delay(&|r| r.verdict == RankVerdict::Cause);
+    let suspects = rows_by_delay(&|r| r.verdict == RankVerdict::Undecided);
+    let without_cost = rows_by_delay(&is_without_cost);
+    let most_excess = tables.stragglers.iter().max_by_key(|r| (r.own_excess_ns, std::cmp::Reverse(r.rank)));
+    let steps = tables.step_breakdown.iter().filter(|b| b.step.is_some_and(|s| s >= 0));
+    let step_ns = lower_median(steps.map(|b| b.wall_ns));
+    let waits = waits(tables, facts, step_ns);
+    let (kind, row) = match (causes.first(), suspects.first()) {
+        (Some(row), _) => (VerdictKind::Cause, Some(*row)),
+        (None, Some(row)) => (VerdictKind::Undecided, Some(*row)),
+        (None, None) if !judged(tables, facts) => (VerdictKind::Nothing, None),
+        (None, None) if waits.is_long || moving.is_some() || !facts.missing_ranks.is_empty() => {
+            (VerdictKind::Undecided, None)
+        }
+        (None, None) => (VerdictKind::Balanced, without_cost.first().copied().or(most_excess)),
+    };
+    let ranks = |rows: &[&StragglerRow]| rows.iter().map(|r| r.rank).collect();
+    let mut verdict = Verdict {
+        kind,
+        causes: ranks(&causes),
+        suspects: ranks(&suspects),
+        step_ns,
+        together_delay_ns: found.together.map(|all| all.ns),
+        together_delay_low_ns: found.together.and_then(|all| all.interval_ns).map(|ends| ends.0),
+        together_delay_high_ns: found.together.and_then(|all| all.interval_ns).map(|ends| ends.1),
+        exposed_wait_ns: waits.longest.map(|(_, ns)| ns),
+        ..row.map(numbers).unwrap_or_default()
+    };
+    verdict.within_variation = kind == VerdictKind::Undecided && row.is_some_and(|row| is_within_variation(row, t));
+    let with: BTreeSet<i32> = tables.collective_instances.iter().filter_map(|i| i.step).collect();
+    let accumulates = facts.steps.iter().any(|step| !with.contains(step));
+    let rivals = if causes.is_empty() { &suspects } else { &causes };
+    verdict.sentence = match (kind, row) {
+        (VerdictKind::Undecided, None) => match moving {
+            Some(moving) => moves(moving, step_ns),
+            None if waits.is_long => scattered(&waits, tables),
+            None => missing(facts),
+        },
+        (VerdictKind::Nothing, _) | (_, None) => nothing(tables, facts),
+        (_, Some(row)) => sentence(&verdict, row, rivals.get(1..).unwrap_or_default(), (facts, accumulates), t),
+    };
+    if row.is_some() && matches!(kind, VerdictKind::Cause | VerdictKind::Undecided) {
+        verdict.sentence.push_str(&most_are_slow(&found.usual));
+    }
+    let level = level(&causes, &facts.identities);
+    if let Some(level) = &level {
+        verdict.level = Some(level.level.into());
+        verdict.sentence.push_str(&level.sentence);
+    }
+    let names_no_rank = kind == VerdictKind::Undecided && row.is_none();
+    if names_no_rank {
+        verdict.doubt = Some(verdict.sentence.clone());
+    }
+    let rivals = rivals.get(1..).unwrap_or_default();
+    let about = lines::About { row, rivals, level: level.as_ref(), facts, kernels: &tables.kernel_stats };
+    lines::fill(&mut verdict, &about, t);
+    if names_no_rank && verdict.action.is_none() {
+        verdict.action = Some(advice_without_rank(moving.is_some()).into());
+    }
+    verdict
+}
+
+/// Makes the first finding the headline if the ranks cannot be compared.
+pub fn take_top_finding(analysis: &mut Analysis) {
+    if analysis.headlines_finding() {
+        let first = analysis.tables.findings.first();
+        let finding = first.map_or("no value exceeds a threshold", |f| &*f.title);
+        analysis.verdict.sentence = format!("{finding}. No verdict on ranks: {}", analysis.verdict.sentence);
+        analysis.verdict.title = if first.is_some() { "TOP FINDING".into() } else { "NO FINDING".into() };
+        analysis.verdict.action = first.map(|finding| finding.suggestion.to_string());
+        analysis.verdict.finding = first.map(|finding| finding.id.clone());
+    }
+}
+
+/// Whether a rank stands out, but lengthens the steps by too little to be a cause.
+pub(crate) fn is_without_cost(row: &StragglerRow) -> bool {
+    row.verdict == RankVerdict::Ok && row.stands_on.is_some()
+}
+
+/// A run is not balanced if a rank waits for others without computing by at least this share of a step longer than the rank
+/// that waits least, in percent, and these waits differ by more than chance.
+///
+/// The ordinary variation of the ranks scatters waits over all of them: each collective lasts until its slowest rank is
+/// there.
+pub(crate) const SCATTERED_WAITS_PCT: f64 = 5.0;
+
+/// The waits that cost time.
+struct Waits {
+    /// The rank with the longest of them, per step.
+    longest: Option<(i32, i64)>,
+    /// Its share of a step, in percent.
+    pct: f64,
+    /// Whether they are too long for a balanced run.
+    is_long: bool,
+}
+
+/// The exposed waits beyond the clocks' error, per step. Medians over steps miss waits for ranks that change from step to
+/// step.
+fn waits(tables: &Tables, facts: &Facts, step_ns: Option<i64>) -> Waits {
+    let all = Exposed::of(&tables.collective_waits, &tables.collective_instances);
+    let step_ns = step_ns.filter(|step| *step > 0);
+    let per_step = |ns: i64| ns / facts.steps.len().max(1) as i64;
+    let share = |ns: i64| step_ns.map_or(0.0, |step| 100.0 * ns as f64 / step as f64);
+    let longest = all.longest().map(|(rank, ns)| (rank, per_step(ns)));
+    let longest_ns = longest.map_or(0, |(_, ns)| ns);
+    let is_uneven = share(longest_ns - per_step(all.least_ns())) >= SCATTERED_WAITS_PCT;
+    let series = || all.ns.iter().map(|of_rank| of_rank.iter().map(|ns| *ns as f64).collect()).collect::<Vec<_>>();
+    Waits { longest, pct: share(longest_ns), is_long: is_uneven && differ(&series(), step_ns.unwrap_or(0)) }
+}
+
+/// The action for a run in which ranks wait, but not for one rank in most steps.
+fn advice_without_rank(is_moving: bool) -> &'static str {
+    match is_moving {
+        true => "compare the inputs of the late steps, and look for programs that run beside the ranks",
+        false => "record more steps; collective_waits says for each step which rank was waited for",
+    }
+}
+
+/// The sentence that names the ranks which show the typical work; empty where most ranks do.
+fn most_are_slow(usual: &[i32]) -> String {
+    if usual.is_empty() {
+        return String::new();
+    }
+    format!(" Most ranks that do this work are slow: {} show how long it takes.", ranks_named(usual))
+}
+
+/// The sentence for a run some of whose ranks wait longer than others, but for no single rank.
+fn scattered(waits: &Waits, tables: &Tables) -> String {
+    let rows = tables.stragglers.iter().filter(|row| row.steps > 0);
+    let charged = rows.max_by_key(|row| (row.caused_wait_ns, std::cmp::Reverse(row.rank)));
+    let (rank, wait_ns) = waits.longest.unwrap_or_default();
+    let most = charged.map_or(String::new(), |row| {
+        let waiters = ns(row.caused_wait_ns);
+        format!(" Rank {} is waited for most ({waiters} per step, all waiting ranks together).", row.rank)
+    });
+    format!(
+        "no rank slows the others in most steps, but rank {rank} waits {} per step ({:.0} % of a step) for other ranks and \
+         computes nothing meanwhile.{most} Different ranks may be late in different steps, or several ranks at once; more steps \
+         would decide.",
+        ns(wait_ns),
+        waits.pct,
+    )
+}
+
+/// The sentence for a delay that moves from rank to rank.
+fn moves(moving: &Moving, step_ns: Option<i64>) -> String {
+    let share = share_of_step(moving.step_delay_ns, step_ns);
+    let period = moving.period.map_or(String::new(), |p| format!(", {}", every(p.steps, p.first)));
+    format!(
+        "no rank slows the others in most steps, but a delay moves from rank to rank: in {} of {}{period}, one of {} is later \
+         than all others, which takes {}{share} per step. Work that moves in the same way would decide, such as uneven input or a \
+         program beside the ranks.",
+        moving.delayed_steps,
+        plural(moving.steps, "step"),
+        plural(moving.ranks, "rank"),
+        ns(moving.step_delay_ns),
+    )
+}
+
+/// Steps with a period in words.
+fn every(steps: i32, first: i32) -> String {
+    let ending = match (steps % 10, steps % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("every {steps}{ending} from step {first}")
+}
+
+/// The share of a step in parentheses; empty if no step is known.
+pub(crate) fn share_of_step(delay_ns: i64, step_ns: Option<i64>) -> String {
+    let share = step_ns.filter(|step| *step > 0).map(|step| 100.0 * delay_ns as f64 / step as f64);
+    share.map_or(String::new(), |share| format!(" ({share:.0} % of a step)"))
+}
+
+/// The sentence for ranks that are balanced, but not all ranks of the job.
+fn missing(facts: &Facts) -> String {
+    let world = facts.world_size.unwrap_or(0).max(0) as usize;
+    format!(
+        "no rank slows the others in most steps, but only {} of {} were analyzed. A missing rank may be the slow one; \
+         its recording would decide.",
+        facts.ranks.len(),
+        plural(world, "rank"),
+    )
+}
+
+/// Whether the tables hold enough to judge: two ranks, a collective, and a rank with a compared step.
+fn judged(tables: &Tables, facts: &Facts) -> bool {
+    facts.ranks.len() > 1 && !tables.collective_instances.is_empty() && tables.stragglers.iter().any(|s| s.steps > 0)
+}
+
+/// Whether a rank differs from the others by no more than ranks and steps usually do, or too few steps show it.
+fn is_within_variation(row: &StragglerRow, t: &Thresholds) -> bool {
+    let reaches = |z: Option<f64>, least: f64| z.is_some_and(|z| z >= least);
+    // A standard error of 0 gives no z. That is certain over several steps only.
+    let constant = row.z.is_none() && row.steps as usize >= t.min_steps;
+    !constant && !reaches(row.z, t.min_z) && !reaches(row.evidence_z, t.min_range_z)
+}
+
+fn stands_on_range(row: &StragglerRow) -> bool {
+    row.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Range)
+}
+
+fn stands_on_transfers(row: &StragglerRow) -> bool {
+    row.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Transfers)
+}
+
+fn numbers(row: &StragglerRow) -> Verdict {
+    let (stands_out, (z, persistence)) = (row.stands_on.is_some(), certainty_of(row));
+    Verdict {
+        rank: Some(row.rank),
+        step_delay_ns: Some(row.step_delay_ns),
+        step_delay_low_ns: row.step_delay_low_ns,
+        step_delay_high_ns: row.step_delay_high_ns,
+        doubt: row.doubt.as_deref().map(String::from),
+        own_excess_ns: Some(row.own_excess_ns),
+        own_excess_low_ns: row.own_excess_low_ns,
+        own_excess_high_ns: row.own_excess_high_ns,
+        reason: row.reason.clone(),
+        evidence_range: row.evidence_range.as_deref().filter(|_| stands_out).map(String::from),
+        evidence_excess_ns: row.evidence_excess_ns.filter(|_| stands_out),
+        stands_on: row.stands_on.clone(),
+        z,
+        persistence,
+        delayed_steps: row.delayed_steps,
+        period_steps: row.period_steps,
+        period_first_step: row.period_first_step,
+        steps: row.steps,
+        ..Verdict::default()
+    }
+}
+
+/// The sentence about `row`; `rivals` are the other ranks with the same verdict, the largest delay first. The flag of `job` says
+/// whether some steps have no collective.
+fn sentence(v: &Verdict, row: &StragglerRow, rivals: &[&StragglerRow], job: (&Facts, bool), t: &Thresholds) -> String {
+    let (facts, accumulates) = job;
+    let rank = row.rank;
+    let (why, sure) = (why(row, facts), certainty(row, t));
+    let share = share_of_step(row.step_delay_ns, v.step_ns);
+    // Steps without a collective have no delay of their own.
+    let average = if accumulates { " on average" } else { "" };
+    let delay = format!("{}{share}{average}", ns(row.step_delay_ns));
+    match v.kind {
+        VerdictKind::Cause => {
+            let is_member =
+                |other: &&&StragglerRow| row.slow_comm_id.is_some() && other.slow_comm_id == row.slow_comm_id;
+            let (members, rivals): (Vec<_>, Vec<_>) = rivals.iter().copied().partition(|other| is_member(&other));
+            let together = v.together_delay_ns.filter(|_| row.slow_comm_id.is_none());
+            let others = format!("{}{}", named("Also slow", &rivals), without_all(v));
+            match () {
+                () if row.delayed_steps.is_some() => {
+                    let (steps, delay) = (some_steps(row), ns(row.step_delay_ns));
+                    format!(
+                        "rank {rank} slows {steps}, by {delay}{share} on average over all steps: {why}. {sure}.{others}"
+                    )
+                }
+                () if row.slow_comm_id.is_some() => {
+                    let mut ranks: Vec<i32> = members.iter().map(|other| other.rank).chain([rank]).collect();
+                    ranks.sort_unstable();
+                    let ranks = ranks_named(&ranks);
+                    format!("the collectives of {ranks} slow every step by {delay}: {why}. {sure}.{others}")
+                }
+                () if together.is_some_and(|ns| ns > HIDING * row.step_delay_ns) => {
+                    format!("{} Rank {rank} alone slows it by {delay}: {why}. {sure}.", hidden(v))
+                }
+                () => format!("rank {rank} slows every step by {delay}: {why}. {sure}.{others}"),
+            }
+        }
+        VerdictKind::Undecided => {
+            let doubt = v.doubt.as_deref().unwrap_or("the evidence is not certain");
+            let others = named("Other suspects", rivals);
+            format!("rank {rank} may slow every step by {delay}: {why}. Undecided, because {doubt}. {sure}.{others}")
+        }
+        _ if is_without_cost(row) => format!(
+            "no rank slows the others in most steps. Rank {rank} stands out, but lengthens the step by only {delay}, because \
+             other ranks arrive as late: {why}. {sure}."
+        ),
+        _ => {
+            let usual = row.z.map_or(String::new(), |z| format!(", {} the usual variation", variation(z, t)));
+            format!(
+                "no rank slows the others in most steps. The largest difference is that of rank {rank}: {} more own work \
+                 per step{usual}.",
+                ns(row.own_excess_ns)
+            )
+        }
+    }
+}
+
+/// Causes hide each other if all together cost more than this many times the largest of them alone.
+const HIDING: i64 = 3;
+
+/// The sentence about causes that hide each other.
+fn hidden(v: &Verdict) -> String {
+    let delay_ns = v.together_delay_ns.unwrap_or(0);
+    let mut causes = v.causes.clone();
+    causes.sort_unstable();
+    format!(
+        "{} together slow every step by {}{}, and hide each other.",
+        ranks_named(&causes),
+        ns(delay_ns),
+        share_of_step(delay_ns, v.step_ns)
+    )
+}
+
+/// The delay of several causes together in a sentence: they may hide each other, or delay different parts of a step.
+fn without_all(v: &Verdict) -> String {
+    let sentence = |ns_per_step| format!(" Without all of them, a step would be {} shorter.", ns(ns_per_step));
+    v.together_delay_ns.map_or(String::new(), sentence)
+}
+
+/// The steps in which a rank is late, if it is late in some only: `8 of 40 steps (every 5th from step 0)`.
+fn some_steps(row: &StragglerRow) -> String {
+    let period = row.period_steps.zip(row.period_first_step);
+    let period = period.map_or(String::new(), |(steps, first)| format!(" ({})", every(steps, first)));
+    format!("{} of {}{period}", row.delayed_steps.unwrap_or(0), plural(row.steps.max(0) as usize, "step"))
+}
+
+/// The ranks with their delays in a sentence; empty without ranks. The delay of a rank may be hidden by a slower one.
+fn named(title: &str, rows: &[&StragglerRow]) -> String {
+    const NAMED: usize = 3;
+    if rows.is_empty() {
+        return String::new();
+    }
+    let one = |row: &&StragglerRow| match row.step_delay_ns {
+        0 => format!("rank {} (hidden by slower ranks)", row.rank),
+        delay_ns => format!("rank {} ({})", row.rank, ns(delay_ns)),
+    };
+    let mut ranks: Vec<String> = rows.iter().take(NAMED).map(one).collect();
+    if rows.len() > NAMED {
+        ranks.push(plural(rows.len() - NAMED, "more rank"));
+    }
+    format!(" {title}: {}.", ranks.join(", "))
+}
+
+/// The excess of the rank in what the verdict stands on, and where it is: `30.0 ms longer in `forward``.
+pub fn place(row: &StragglerRow) -> String {
+    match row.evidence_excess_ns {
+        Some(excess) if stands_on_range(row) => format!("{} longer {}", ns(excess), range_of(row)),
+        Some(excess) if stands_on_transfers(row) => format!("{} longer in collectives", ns(excess)),
+        _ => format!("{} longer between collectives", ns(row.own_excess_ns)),
+    }
+}
+
+fn range_of(row: &StragglerRow) -> String {
+    row.evidence_range.as_ref().map_or("outside of all recorded ranges".into(), |range| format!("in `{range}`"))
+}
+
+/// The work that takes longer on the rank, and the excess in what the verdict stands on.
+fn why(row: &StragglerRow, facts: &Facts) -> String {
+    let place = place(row);
+    // The range is where a part of the excess is.
+    let part = match row.evidence_excess_ns.filter(|_| !stands_on_range(row)) {
+        Some(excess) => format!(", {} of it {}", ns(excess.min(row.own_excess_ns)), range_of(row)),
+        None => String::new(),
+    };
+    let transfers = || ns(row.evidence_excess_ns.unwrap_or(0));
+    match row.reason.as_ref().and_then(Word::known) {
+        Some(Reason::Host) if facts.has_device_rows => {
+            format!(
+                "its host process spends {place} than the other ranks do{part}, and its GPU idles for most of that time"
+            )
+        }
+        Some(Reason::Host) => format!(
+            "its host process spends {place} than the other ranks do{part}, and no recorded work explains that time"
+        ),
+        Some(Reason::Compute) => format!("it computes {place} than the other ranks do{part}"),
+        Some(Reason::Device) => format!("its GPU computes {place} than the other ranks do{part}"),
+        Some(Reason::Input) => format!("its input takes {place} than on the other ranks{part}"),
+        Some(Reason::Waiting) => format!("it waits {place} than the other ranks do{part}"),
+        Some(Reason::Network) if row.slow_comm_id.is_some() => {
+            format!("they take {} longer per step than those of communicators of the same size", transfers())
+        }
+        Some(Reason::Network) => {
+            format!("its transfers take {} longer per step than those of the other ranks", transfers())
+        }
+        None => format!("it spends {place} than the other ranks do{part}"),
+    }
+}
+
+/// The distance of the basis of the verdict from the other ranks, in standard errors, and the share of steps that show it.
+fn certainty_of(row: &StragglerRow) -> (Option<f64>, Option<f64>) {
+    if stands_on_range(row) { (row.evidence_z, row.evidence_persistence) } else { (row.z, row.persistence) }
+}
+
+/// The distance in words.
+fn variation(z: f64, t: &Thresholds) -> &'static str {
+    match () {
+        () if z >= 2.0 * t.min_z => "far outside",
+        () if z >= t.min_z => "outside",
+        () => "within",
+    }
+}
+
+/// How certain it is that the rank differs from the others.
+fn certainty(row: &StragglerRow, t: &Thresholds) -> String {
+    let by_range = stands_on_range(row);
+    let (z, persistence) = certainty_of(row);
+    let steps = plural(row.steps.max(0) as usize, "step");
+    let by_transfers = stands_on_transfers(row);
+    let what = match () {
+        () if by_range => "That range takes longer",
+        () if by_transfers => "They take longer",
+        () => "Its own work takes longer",
+    };
+    let mut text = match persistence {
+        Some(share) => format!("{what} in {:.0} of {steps}", share * f64::from(row.steps)),
+        None => format!("Measured over {steps}"),
+    };
+    if let Some(z) = z {
+        text.push_str(&format!(", {} the usual variation ({})", variation(z, t), spoken_z(z)));
+    }
+    if let Some(z) = row.evidence_z.filter(|z| !by_range && *z >= t.min_range_z && row.stands_on.is_some()) {
+        text.push_str(&format!(", and the named part far outside ({})", spoken_z(z)));
+    }
+    // This interval covers all own work. It is omitted where the verdict stands on one range, because it does not show
+    // how certain that range is.
+    if let (Some(low), Some(high), false) = (row.own_excess_low_ns, row.own_excess_high_ns, by_range || by_transfers) {
+        text.push_str(&format!(", by {} to {} (95 %)", ns(low), ns(high)));
+    }
+    if let (Some(low), Some(high)) = (row.step_delay_low_ns, row.step_delay_high_ns) {
+        text.push_str(&format!("; the delay is {} to {} (95 %)", ns(low), ns(high)));
+    }
+    text
+}
+
+fn nothing(tables: &Tables, facts: &Facts) -> String {
+    if !facts.nothing_because.is_empty() {
+        return format!("nothing was recorded: {}.", facts.nothing_because.join("; "));
+    }
+    if facts.ranks.len() < 2 {
+        return match facts.world_size {
+            Some(world) if world > 1 => {
+                format!("only one of {world} ranks was recorded, so ranks cannot be compared. Record the others too.")
+            }
+            _ => "only one rank was recorded, so there is no other rank to compare it with.".into(),
+        };
+    }
+    if tables.collective_instances.is_empty() {
+        if tables.omissions.iter().any(|row| &*row.what == align::matching::WITHOUT_TIMES) {
+            return "no collective was recorded with its times: waits between ranks are unknown.".into();
+        }
+        let none = match &facts.selection {
+            Some(selection) => format!("no collective lies in {selection}"),
+            None => "no collective was recorded".into(),
+        };
+        return format!("{none}: waits between ranks are unknown.");
+    }
+    if !tables.pipeline.is_empty() && tables.pipeline.iter().all(|row| row.rank == row.stage) {
+        return "each rank is a stage of the pipeline by itself: no other rank does its work, so none can be called slow.".into();
+    }
+    "no recorded step has a collective of several ranks: stragglers cannot be judged.".into()
+}
+
+#[cfg(test)]
+mod tests;

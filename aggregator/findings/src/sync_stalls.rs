@@ -1,0 +1,68 @@
+//! Hosts that wait for their device.
+
+use std::collections::BTreeMap;
+
+use trace::{FindingRow, Severity, Verdict};
+
+use crate::devices::DeviceTime;
+use crate::{Context, finding, saving, share};
+use model::units::{ns, plural};
+
+kind! {
+    /// The host waits for its device.
+    ///
+    /// The mean time of these waits in a step, or the device's idle time if that is less.
+    SYNC_STALLS: "sync-stalls", by stalls
+}
+
+/// The device is idle most of the time, so the host launches late. Victims are excluded: their host waits for another rank.
+fn stalls(context: &Context<'_>) -> Option<FindingRow> {
+    let (analysis, limits, devices) = (context.analysis, context.limits(), &context.devices);
+    // Time in waits, and the device with the longest steps.
+    let mut by_rank: BTreeMap<i32, (i64, DeviceTime)> = BTreeMap::new();
+    for ((rank, _), time) in devices.iter().filter(|(_, time)| time.compute_pct() < limits.device_busy_pct) {
+        let (_, longest) = by_rank.entry(*rank).or_default();
+        if time.wall_ns > longest.wall_ns {
+            *longest = *time;
+        }
+    }
+    for victim in analysis.tables.stragglers.iter().filter(|s| s.verdict == Verdict::Victim) {
+        by_rank.remove(&victim.rank);
+    }
+    for row in &analysis.tables.sync_stalls {
+        if let Some((total, _)) = by_rank.get_mut(&row.rank) {
+            *total += row.in_steps_ns;
+        }
+    }
+    let pct = |(stalled, time): &(i64, DeviceTime)| share(&(*stalled, time.wall_ns));
+    let (rank, sums) = by_rank.iter().max_by(|(_, a), (_, b)| pct(a).total_cmp(&pct(b)))?;
+    let longest = analysis.tables.sync_stalls.iter().filter(|r| r.rank == *rank).max_by_key(|r| r.in_steps_ns)?;
+    let within = [&longest.outer_operator, &longest.annotation].into_iter().flatten().next();
+    let within = within.map_or("outside any operator".to_string(), |name| format!("in `{name}`"));
+    let (stalled_ns, time) = *sums;
+    (pct(sums) > limits.sync_stall_pct).then(|| {
+        let per_step_ns = stalled_ns / time.steps.max(1);
+        let found = finding(
+            Severity::Info,
+            format!(
+                "the host of rank {rank} waits for its device {:.0} % of the time, {} of a {} step, most of it {within}",
+                pct(sums),
+                ns(per_step_ns),
+                ns(time.wall_ns / time.steps.max(1))
+            ),
+            ("sync_stalls", format!(
+                "sync_stalls.in_steps_ns: {} on that rank; {} in {} of {}; threshold {} % (this program's), where compute takes less \
+                 than {} % of the time",
+                ns(stalled_ns),
+                ns(longest.in_steps_ns),
+                plural(usize::try_from(longest.calls).unwrap_or(usize::MAX), "call"),
+                longest.api_call,
+                limits.sync_stall_pct,
+                limits.device_busy_pct
+            )),
+            "copies to the host, .item() and printed tensors block the host: move them out of the step, or copy asynchronously",
+        );
+        // The work that the host waits for stays.
+        saving(per_step_ns.min(time.own_idle_ns()), found)
+    })
+}

@@ -1,0 +1,257 @@
+//! Jobs of other formats than torch.profiler's: exports of Nsight Systems, profiles of XLA and JSON of rocprofv3, alone, together, or beside
+//! traces of torch.profiler of other ranks.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kineto::PlanOptions;
+use tempfile::TempDir;
+use trace::OmissionRow;
+
+use crate::inspector::InspectorSource;
+use crate::kineto::KinetoSource;
+use crate::nsys::NsysSource;
+use crate::rocprof::RocprofSource;
+use crate::xplane::XplaneSource;
+use model::Error;
+use model::source::{Source, SourceInfo};
+use model::units;
+use model::{RankData, RankOutline};
+use trace::rank::Details;
+
+/// The ranks of one format.
+#[derive(Clone, Debug)]
+enum Part {
+    Traces(KinetoSource),
+    Exports(NsysSource),
+    Profiles(XplaneSource),
+    Dumps(InspectorSource),
+    Records(RocprofSource),
+}
+
+impl Part {
+    fn source(&self) -> &dyn Source {
+        match self {
+            Self::Traces(source) => source,
+            Self::Exports(source) => source,
+            Self::Profiles(source) => source,
+            Self::Dumps(source) => source,
+            Self::Records(source) => source,
+        }
+    }
+
+    /// The files of each rank.
+    fn files(&self) -> Vec<(i32, &Path)> {
+        match self {
+            Self::Traces(source) => source.files().iter().map(|file| (file.rank, &*file.path)).collect(),
+            Self::Exports(source) => source.files().collect(),
+            Self::Profiles(source) => source.files().collect(),
+            Self::Dumps(source) => source.files().collect(),
+            Self::Records(source) => source.files().collect(),
+        }
+    }
+}
+
+/// The files of a job, by format.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct JobFiles<'a> {
+    /// Exports of Nsight Systems.
+    pub exports: &'a [PathBuf],
+    /// Profiles of XLA.
+    pub profiles: &'a [PathBuf],
+    /// Dumps of NCCL's Inspector.
+    pub dumps: &'a [PathBuf],
+    /// JSON of rocprofv3.
+    pub records: &'a [PathBuf],
+    /// Traces of torch.profiler, and directories of them.
+    pub traces: &'a [PathBuf],
+}
+
+/// A job whose ranks were recorded by Nsight Systems, XLA's profiler or rocprofv3, or some by these and others by torch.profiler.
+#[derive(Clone, Debug)]
+pub struct MixedSource {
+    /// One or several.
+    parts: Vec<Part>,
+    remarks: Vec<OmissionRow>,
+    /// Removed with the last copy of the source.
+    _directory: Option<Arc<TempDir>>,
+}
+
+impl MixedSource {
+    /// Opens the files of each format, if there are any. `remarks` are about files beside them.
+    ///
+    /// # Errors
+    /// Those of the sources; [`Error::NoInput`] if two formats have one rank, or if there is no file.
+    pub fn open(files: JobFiles<'_>, mut remarks: Vec<OmissionRow>, options: PlanOptions) -> Result<Self, Error> {
+        let options = PlanOptions { exports_are_read: true, ..options };
+        let mut parts: Vec<Part> = Vec::new();
+        if !files.traces.is_empty() {
+            parts.push(Part::Traces(KinetoSource::open_with(files.traces, options)?));
+        }
+        if !files.exports.is_empty() {
+            let taken = ranks(&parts);
+            let exports = NsysSource::open_beside(files.exports, options.max_memory_bytes, &taken)?;
+            refuse_doubles(exports.files(), &taken)?;
+            parts.push(Part::Exports(exports));
+        }
+        if !files.records.is_empty() {
+            let taken = ranks(&parts);
+            let records = RocprofSource::open_beside(files.records, options.max_memory_bytes, &taken)?;
+            refuse_doubles(records.files(), &taken)?;
+            parts.push(Part::Records(records));
+        }
+        if !files.profiles.is_empty() {
+            parts.push(Part::Profiles(XplaneSource::open_beside(files.profiles, options, &ranks(&parts))?));
+        }
+        if !files.dumps.is_empty() {
+            let taken = ranks(&parts);
+            let dumps = InspectorSource::open_beside(files.dumps, options.max_memory_bytes, &taken)?;
+            refuse_doubles(dumps.files(), &taken)?;
+            parts.push(Part::Dumps(dumps));
+        }
+        if parts.is_empty() {
+            return Err(Error::NoInput { path: PathBuf::new(), why: "there are no files".into() });
+        }
+        remarks.extend(said_of_formats(&parts));
+        let mut source = Self { parts, remarks, _directory: None };
+        source.remarks.extend(source.missing());
+        Ok(source)
+    }
+
+    /// Keeps a directory with files of the source as long as the source.
+    pub(crate) fn with_directory(self, directory: Option<TempDir>) -> Self {
+        Self { _directory: directory.map(Arc::new), ..self }
+    }
+
+    /// The ranks of the job that no file has.
+    fn missing(&self) -> Option<OmissionRow> {
+        let world_size = self.info().world_size?;
+        let present = self.ranks();
+        let missing: Vec<i32> = (0..world_size).filter(|rank| present.binary_search(rank).is_err()).collect();
+        let why = format!("no file has {} of {world_size}", units::ranks_named(&missing));
+        let only = missing.first().copied().filter(|_| missing.len() == 1);
+        let omission = OmissionRow::left_out("ranks", why).rank(only).amount(missing.len() as i64);
+        (!missing.is_empty()).then_some(omission)
+    }
+
+    /// The files of each rank.
+    pub fn files(&self) -> Vec<(i32, &Path)> {
+        let mut files: Vec<(i32, &Path)> = self.parts.iter().flat_map(Part::files).collect();
+        files.sort();
+        files
+    }
+
+    /// The source of a rank. Of a rank that none has, the last one says so.
+    fn of(&self, rank: i32) -> Result<&dyn Source, Error> {
+        let mut sources = self.parts.iter().map(Part::source);
+        let own = sources.clone().find(|source| source.ranks().binary_search(&rank).is_ok());
+        own.or_else(|| sources.next_back())
+            .ok_or_else(|| Error::NoRank { path: PathBuf::new(), why: format!("there is no file of rank {rank}") })
+    }
+
+    /// The formats name communicators differently, so the one of all ranks gets one name. With several, those of one format match no
+    /// other.
+    fn join(&self, outline: &mut RankOutline) -> Option<OmissionRow> {
+        if self.parts.len() < 2 {
+            return None;
+        }
+        let world_size = self.info().world_size;
+        let comms: BTreeSet<i64> = outline.collectives.iter().map(|collective| collective.comm_id).collect();
+        let is_world = outline.collectives.iter().all(|c| c.comm_size.is_none() || c.comm_size == world_size);
+        if comms.is_empty() {
+            return None;
+        }
+        if comms.len() > 1 || !is_world {
+            let why = "the formats name communicators differently; the collectives of this rank are matched with ranks of its format only";
+            return Some(OmissionRow::left_out("matching of collectives", why).rank(outline.info.rank));
+        }
+        for collective in &mut outline.collectives {
+            collective.comm_id = 0;
+            collective.comm_name = None;
+            collective.set_seq(None);
+            collective.set_comms_id(None);
+        }
+        outline.comms.iter_mut().for_each(|comm| comm.comm_id = 0);
+        None
+    }
+}
+
+/// Refuses a rank that files of another format have too.
+fn refuse_doubles<'a>(mut files: impl Iterator<Item = (i32, &'a Path)>, taken: &BTreeSet<i32>) -> Result<(), Error> {
+    let Some((rank, file)) = files.find(|(rank, _)| taken.contains(rank)) else { return Ok(()) };
+    let why = format!("rank {rank} is in it and in the files of another format; give one of them");
+    Err(Error::NoInput { path: file.into(), why })
+}
+
+/// The ranks of some formats.
+fn ranks(parts: &[Part]) -> BTreeSet<i32> {
+    parts.iter().flat_map(|part| part.source().ranks()).collect()
+}
+
+/// Which format has which ranks, and what each lacks.
+fn said_of_formats(parts: &[Part]) -> Vec<OmissionRow> {
+    if parts.len() < 2 {
+        return Vec::new();
+    }
+    let sources = || parts.iter().map(Part::source);
+    let recorded = sources().map(|source| (source.info().tool, units::ranks_named(&source.ranks())));
+    let recorded: Vec<String> = recorded
+        .enumerate()
+        .map(|(at, (tool, ranks))| format!("{tool} {}{ranks}", if at == 0 { "recorded " } else { "" }))
+        .collect();
+    let mut said = vec![OmissionRow::note("formats", recorded.join(", "))];
+    for source in sources().filter(|source| !source.lacks().is_empty()) {
+        let ranks = source.ranks();
+        let why = format!("{} does not record them; missing of {}", source.info().tool, units::ranks_named(&ranks));
+        said.push(OmissionRow::left_out(source.lacks().join(", "), why).amount(ranks.len() as i64));
+    }
+    said
+}
+
+impl Source for MixedSource {
+    fn info(&self) -> SourceInfo {
+        let infos = || self.parts.iter().map(|part| part.source().info());
+        let tools: Vec<String> = infos().map(|info| info.tool).collect();
+        let tool = match &tools[..] {
+            [others @ .., last] if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+            _ => tools.concat(),
+        };
+        SourceInfo {
+            tool,
+            world_size: infos().filter_map(|info| info.world_size).max(),
+            created_utc_ns: infos().filter_map(|info| info.created_utc_ns).min(),
+            ..infos().next().unwrap_or_default()
+        }
+    }
+
+    fn ranks(&self) -> Vec<i32> {
+        ranks(&self.parts).into_iter().collect()
+    }
+
+    fn problems(&self) -> Vec<OmissionRow> {
+        let problems = self.parts.iter().flat_map(|part| part.source().problems());
+        self.remarks.iter().cloned().chain(problems).collect()
+    }
+
+    fn load(&self, rank: i32) -> Result<RankData, Error> {
+        Ok(self.load_detailed(rank)?.0)
+    }
+
+    fn outline(&self, rank: i32) -> Result<RankOutline, Error> {
+        let mut outline = self.of(rank)?.outline(rank)?;
+        // The load of the rank lists the remark.
+        self.join(&mut outline);
+        Ok(outline)
+    }
+
+    fn load_detailed(&self, rank: i32) -> Result<(RankData, Details), Error> {
+        let (mut data, details) = self.of(rank)?.load_detailed(rank)?;
+        data.omissions.extend(self.join(&mut data.outline));
+        Ok((data, details))
+    }
+
+    fn lacks(&self) -> &'static [&'static str] {
+        self.parts.iter().map(|part| part.source().lacks()).max_by_key(|lacks| lacks.len()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,130 @@
+//! Exports of Nsight Systems (`nsys export --type sqlite`, `parquetdir` or `arrowdir`) as a source of ranks: each process that used a
+//! device is a rank.
+//!
+//! Schemas 2.9 to 3.25 were seen. Tables and columns are looked up by name, because each version adds some, an export leaves out empty
+//! tables, and other tools add columns. What is missing counts as unknown.
+//!
+//! ```text
+//!  globalTid   0x 01 00 PPPPPP TTTTTT       process P and thread T; without T, it is the globalPid of a kernel
+//! ```
+//!
+//! Correlation ids count per process, so a launch and its kernel are joined within one process only.
+
+mod collectives;
+mod database;
+mod devices;
+mod host;
+mod load;
+mod metrics;
+mod mpi;
+mod nccl;
+mod processes;
+mod rows;
+mod session;
+mod sqlite;
+mod table_files;
+mod tables;
+mod wanted;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use trace::OmissionRow;
+
+use crate::memory::default_max_memory_bytes;
+use crate::ranks::of_rank;
+use crate::run_source::check_any_source;
+use model::Error;
+use model::RankData;
+use model::source::{Source, SourceInfo};
+
+use processes::{Process, processes};
+pub(crate) use table_files::marks_export;
+
+/// The processes of one job, in one export or several.
+#[derive(Clone, Debug)]
+pub struct NsysSource {
+    path: PathBuf,
+    /// By rank.
+    processes: Vec<Process>,
+    world_size: Option<i32>,
+    problems: Vec<OmissionRow>,
+    /// Memory that the rows of a rank may take.
+    max_memory_bytes: u64,
+}
+
+impl NsysSource {
+    /// Finds the processes of exports and their ranks.
+    ///
+    /// # Errors
+    /// [`Error::NoInput`] if a file is no export of Nsight Systems, if no file has a process with rows, or if two processes claim
+    /// one rank.
+    pub fn open(paths: &[PathBuf]) -> Result<Self, Error> {
+        Self::open_beside(paths, None, &BTreeSet::new())
+    }
+
+    /// As [`open`](Self::open), with a limit of memory; `None`: three quarters of the machine's. No process whose rank is not stated gets
+    /// one that is `taken`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn open_beside(
+        paths: &[PathBuf],
+        max_memory_bytes: Option<u64>,
+        taken: &BTreeSet<i32>,
+    ) -> Result<Self, Error> {
+        let found = processes(paths, taken)?;
+        let path = paths.first().cloned().unwrap_or_default();
+        let all = max_memory_bytes.unwrap_or_else(default_max_memory_bytes);
+        let at_once = rayon::current_num_threads().min(found.processes.len()).max(1) as u64;
+        Ok(Self {
+            path,
+            processes: found.processes,
+            world_size: found.world_size,
+            problems: found.problems,
+            max_memory_bytes: all / at_once,
+        })
+    }
+
+    /// The file of each rank.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (i32, &Path)> {
+        self.processes.iter().map(|process| (process.rank, process.file.as_path()))
+    }
+}
+
+impl Source for NsysSource {
+    fn info(&self) -> SourceInfo {
+        SourceInfo {
+            path: self.path.clone(),
+            tool: "Nsight Systems".into(),
+            world_size: self.world_size,
+            created_utc_ns: self.processes.iter().filter_map(|process| process.session.utc_ns).min(),
+            ..SourceInfo::default()
+        }
+    }
+
+    fn ranks(&self) -> Vec<i32> {
+        self.processes.iter().map(|process| process.rank).collect()
+    }
+
+    fn problems(&self) -> Vec<OmissionRow> {
+        self.problems.clone()
+    }
+
+    fn load(&self, rank: i32) -> Result<RankData, Error> {
+        let process = of_rank(&self.processes, rank, |process| process.rank, &self.path)?;
+        load::load(process, self.world_size, self.max_memory_bytes)
+    }
+
+    fn lacks(&self) -> &'static [&'static str] {
+        &["shapes and FLOPs of operators", "stacks and modules", "allocations of memory", "numbers of collectives"]
+    }
+}
+
+/// For fuzzing: reads a file of any bytes. Panics if a rank is not the same twice, or if its columns differ in length or are not in the
+/// order of time.
+pub fn check_any_export(path: &Path) {
+    if let Ok(source) = NsysSource::open(&[path.to_path_buf()]) {
+        check_any_source(&source);
+    }
+}

@@ -1,0 +1,182 @@
+//! JSON of rocprofv3 (`rocprofv3 --output-format json`) as a source of ranks: each process with work of a device is a rank.
+//!
+//! A file has one process or several. It is read wholly, in one pass for each rank. Times are those of a steady clock of the host.
+
+mod load;
+mod parse;
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use trace::{OmissionRow, Text};
+
+use crate::memory::default_max_memory_bytes;
+use crate::ranks::{by_rank, numbered, of_rank};
+use crate::rocprof::parse::{Parsed, parse};
+use crate::run_source::check_any_source;
+use model::Error;
+use model::source::{Source, SourceInfo};
+use model::units;
+use model::{MAX_RANKS, RankData};
+
+/// A process as a rank.
+#[derive(Clone, Debug)]
+struct Claimed {
+    rank: i32,
+    file: PathBuf,
+    size_bytes: u64,
+    /// Its place in the file.
+    at: usize,
+}
+
+/// The processes of one job, in one file or several.
+#[derive(Clone, Debug)]
+pub struct RocprofSource {
+    path: PathBuf,
+    /// By rank.
+    claimed: Vec<Claimed>,
+    problems: Vec<OmissionRow>,
+    max_file_bytes: u64,
+    max_rows_bytes: u64,
+}
+
+/// The error of a file that cannot be read.
+fn unread(path: &Path, why: impl std::fmt::Display) -> Error {
+    Error::NoInput { path: path.into(), why: format!("it cannot be read as JSON of rocprofv3: {why}") }
+}
+
+/// Reads a file, compressed or not, whose text has at most `max_bytes`.
+fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, Error> {
+    let io = |source| Error::Io { path: path.into(), source };
+    let mut bytes = Vec::new();
+    kineto::open_text(path).map_err(io)?.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() as u64 > max_bytes {
+        let size = units::bytes(i64::try_from(max_bytes).unwrap_or(i64::MAX));
+        let why = format!("it takes more memory than the {size} that files may take; give more with --max-memory");
+        return Err(Error::NoInput { path: path.into(), why });
+    }
+    Ok(bytes)
+}
+
+impl RocprofSource {
+    /// Finds the processes of files and their ranks.
+    ///
+    /// # Errors
+    /// [`Error::NoInput`] or [`Error::Io`] if a file cannot be read, if no process used a device, or if two processes claim one rank.
+    pub fn open(paths: &[PathBuf]) -> Result<Self, Error> {
+        Self::open_beside(paths, None, &BTreeSet::new())
+    }
+
+    /// As [`open`](Self::open), with a limit of memory; `None`: three quarters of the machine's. No process whose rank is not stated gets
+    /// one that is `taken`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn open_beside(
+        paths: &[PathBuf],
+        max_memory_bytes: Option<u64>,
+        taken: &BTreeSet<i32>,
+    ) -> Result<Self, Error> {
+        let all = max_memory_bytes.unwrap_or_else(default_max_memory_bytes);
+        let mut problems = Vec::new();
+        let mut claimed: Vec<(Option<i32>, Claimed)> = Vec::new();
+        for path in paths {
+            let bytes = read(path, all)?;
+            let Parsed { processes, too_many, end } = parse(&bytes, None, 0);
+            let file = Text::from(path.to_string_lossy());
+            let with_work: Vec<usize> = (0..processes.len()).filter(|at| processes[*at].device_records > 0).collect();
+            if let Some(why) = end {
+                if with_work.is_empty() {
+                    return Err(unread(path, why));
+                }
+                let why = format!("it is damaged: {why}");
+                problems.push(OmissionRow::lost("rest of the file", why).file(file.clone()));
+            }
+            if too_many > 0 {
+                let why = "a file of more processes is read up to there";
+                problems.push(OmissionRow::lost("processes", why).file(file.clone()).amount(too_many));
+            }
+            let others = processes.len() - with_work.len();
+            if others > 0 {
+                let why = "a process that uses no device is no rank";
+                problems.push(OmissionRow::left_out("processes", why).file(file).amount(others as i64));
+            }
+            let stated = kineto::rank_of_name(&path.to_string_lossy()).filter(|_| with_work.len() == 1);
+            let size_bytes = bytes.len() as u64;
+            claimed.extend(with_work.into_iter().map(|at| {
+                let stated = stated.filter(|rank| (0..MAX_RANKS).contains(rank));
+                (stated, Claimed { rank: 0, file: path.clone(), size_bytes, at })
+            }));
+        }
+        if claimed.is_empty() {
+            let path = paths.first().cloned().unwrap_or_default();
+            return Err(unread(&path, "no process of it has a kernel or a copy"));
+        }
+        let claimed = number(claimed, taken, &mut problems)?;
+        let at_once = rayon::current_num_threads().min(claimed.len()).max(1) as u64;
+        let largest = claimed.iter().map(|claimed| claimed.size_bytes).max().unwrap_or(0);
+        Ok(Self {
+            path: paths.first().cloned().unwrap_or_default(),
+            claimed,
+            problems,
+            max_file_bytes: all,
+            // Each rank that is read holds its file.
+            max_rows_bytes: (all / at_once).saturating_sub(largest),
+        })
+    }
+
+    /// The file of each rank.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (i32, &Path)> {
+        self.claimed.iter().map(|claimed| (claimed.rank, claimed.file.as_path()))
+    }
+}
+
+/// Numbers the processes: as the names of their files state, else by what is left.
+fn number(
+    claimed: Vec<(Option<i32>, Claimed)>,
+    taken: &BTreeSet<i32>,
+    problems: &mut Vec<OmissionRow>,
+) -> Result<Vec<Claimed>, Error> {
+    let guessed = claimed.iter().filter(|(rank, _)| rank.is_none()).count();
+    if guessed > 0 && claimed.len() + taken.len() > 1 {
+        let why =
+            "the names of their files do not state them; processes are numbered in the order of the files and in them";
+        problems.push(OmissionRow::note("ranks of processes", why).amount(guessed as i64));
+    }
+    let (stated, claimed): (Vec<Option<i32>>, Vec<Claimed>) = claimed.into_iter().unzip();
+    let ranks = numbered(&stated, taken);
+    let claimed = claimed.into_iter().zip(ranks).map(|(claimed, rank)| Claimed { rank, ..claimed });
+    by_rank(claimed.collect(), |claimed| claimed.rank, |claimed| &claimed.file)
+}
+
+impl Source for RocprofSource {
+    fn info(&self) -> SourceInfo {
+        SourceInfo { path: self.path.clone(), tool: "rocprofv3".into(), ..SourceInfo::default() }
+    }
+
+    fn ranks(&self) -> Vec<i32> {
+        self.claimed.iter().map(|claimed| claimed.rank).collect()
+    }
+
+    fn problems(&self) -> Vec<OmissionRow> {
+        self.problems.clone()
+    }
+
+    fn load(&self, rank: i32) -> Result<RankData, Error> {
+        let claimed = of_rank(&self.claimed, rank, |claimed| claimed.rank, &self.path)?;
+        load::load(claimed, self.max_file_bytes, self.max_rows_bytes)
+    }
+
+    fn lacks(&self) -> &'static [&'static str] {
+        &["shapes and FLOPs of operators", "stacks and modules", "allocations of memory", "numbers of collectives"]
+    }
+}
+
+/// For fuzzing: reads a file of any bytes. Panics if a rank is not the same twice, or if its columns differ in length or are not in the
+/// order of time.
+pub fn check_any_records(path: &Path) {
+    if let Ok(source) = RocprofSource::open(&[path.to_path_buf()]) {
+        check_any_source(&source);
+    }
+}

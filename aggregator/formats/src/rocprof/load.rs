@@ -1,0 +1,222 @@
+//! A process as a rank: its records as rows, with steps, collectives and devices.
+//!
+//! | records | rows |
+//! |---|---|
+//! | `kernel_dispatch` | `kernel` |
+//! | `memory_copy` | `gpu_memcpy` |
+//! | `hip_api` | `cuda_runtime` |
+//! | `rccl_api`, `marker_api` | `user_annotation` |
+//!
+//! Other records are counted.
+
+use kineto::find_steps;
+use rustc_hash::FxHashMap;
+use trace::rank::{Launches, mark_below_operators};
+use trace::{DeviceRow, OmissionRow, Text};
+
+use crate::rocprof::parse::{Parsed, Process, Record, Table, parse};
+use crate::rocprof::{Claimed, read, unread};
+use crate::rows::{Added, Rows, by_order_of_streams, collective_kernels, collective_row, counted, list, step};
+use model::Error;
+use model::{Collective, KernelUse, Kind, NONE, RankData, RankInfo};
+
+/// Memory of a record while it is read, beside its row.
+const RECORD_BYTES: u64 = size_of::<Record>() as u64 + 256;
+/// Tables that a message names.
+const MAX_NAMED: usize = 8;
+
+/// Loads a process.
+///
+/// # Errors
+/// [`Error::NoInput`] if its file cannot be read.
+pub(super) fn load(claimed: &Claimed, max_file_bytes: u64, max_rows_bytes: u64) -> Result<RankData, Error> {
+    let bytes = read(&claimed.file, max_file_bytes)?;
+    let max_records = usize::try_from(max_rows_bytes / RECORD_BYTES).unwrap_or(usize::MAX);
+    let Parsed { processes, .. } = parse(&bytes, Some(claimed.at), max_records);
+    let process = processes.into_iter().nth(claimed.at).ok_or_else(|| unread(&claimed.file, "its process is gone"))?;
+    let file = Text::from(claimed.file.to_string_lossy());
+    let devices = devices(&process);
+    let mut loader = Loader {
+        process: &process,
+        devices: &devices,
+        rows: Rows::within(u64::MAX),
+        loose: Vec::new(),
+        names: FxHashMap::default(),
+        nameless: 0,
+        marks: 0,
+    };
+    for record in &process.records {
+        loader.add(record);
+    }
+    let omissions = loader.omissions();
+    let Loader { rows, loose, .. } = loader;
+    let clock_domain = match &*process.host {
+        "" => format!("rocprof/{}", claimed.file.display()),
+        host => format!("{host}/rocprof"),
+    };
+    let info = RankInfo {
+        rank: claimed.rank,
+        host: process.host.clone(),
+        pid: process.pid,
+        clock_domain,
+        file,
+        ..RankInfo::default()
+    };
+    let mut data = rows.into_rank(info, &loose, omissions);
+    let used: std::collections::BTreeSet<i64> =
+        data.events.device.iter().copied().filter(|device| *device != NONE).collect();
+    data.devices =
+        used.into_iter().map(|device_id| DeviceRow { rank: claimed.rank, device_id, ..DeviceRow::default() }).collect();
+    let steps = find_steps(&data.events, &data.names, claimed.rank);
+    step(&mut data, steps);
+    collectives(&mut data);
+    mark_below_operators(&mut data.events, &data.names);
+    Ok(data)
+}
+
+/// The numbers of the GPUs, in the order of their nodes.
+fn devices(process: &Process) -> FxHashMap<i64, i64> {
+    let mut gpus: Vec<(i64, i64)> =
+        process.agents.iter().filter(|agent| agent.is_gpu).map(|agent| (agent.node, agent.handle)).collect();
+    gpus.sort_unstable();
+    gpus.into_iter().enumerate().map(|(at, (_, handle))| (handle, at as i64)).collect()
+}
+
+/// The collectives are the kernels of RCCL. Nothing names their communicators.
+fn collectives(data: &mut RankData) {
+    let launches = Launches::collect(&data.events);
+    let mut rows: Vec<_> =
+        collective_kernels(data).into_iter().map(|found| collective_row(data, found, &launches)).collect();
+    by_order_of_streams(&mut rows);
+    if !rows.is_empty() {
+        let why =
+            "the records name none; on each device there is one of all ranks, or one for each stream with collectives";
+        list(data, [OmissionRow::note("communicators of collectives", why).amount(rows.len() as i64)]);
+    }
+    data.outline.collectives = Collective::list(rows);
+}
+
+/// A table, with the numbers by which its records refer to a name.
+type Key = (Table, Option<i64>, Option<i64>);
+
+struct Loader<'a> {
+    process: &'a Process,
+    devices: &'a FxHashMap<i64, i64>,
+    rows: Rows,
+    /// Rows of ranges that may begin on one thread and end on another.
+    loose: Vec<i64>,
+    names: FxHashMap<Key, u32>,
+    nameless: i64,
+    marks: i64,
+}
+
+impl Loader<'_> {
+    fn add(&mut self, record: &Record) {
+        let process = self.process;
+        let operation = operation(process, record);
+        let base = Added {
+            start: record.start_ns,
+            end: record.end_ns,
+            correlation: record.correlation.filter(|id| *id != 0),
+            ..Added::default()
+        };
+        let of_thread = Added { thread: record.thread, ..base };
+        let of_kind = (record.table, record.kind, record.operation);
+        match record.table {
+            Table::Kernels => self.kernel(record, base),
+            Table::Copies => {
+                let agents = [record.agent, record.source].into_iter().flatten();
+                let device = agents.filter_map(|agent| self.devices.get(&agent)).next().copied();
+                let row = Added { device, stream: record.stream, bytes: record.bytes, ..base };
+                self.rows.add(Kind::GpuMemcpy, copy_name(operation), row);
+            }
+            Table::Calls => {
+                let name = self.name(of_kind, operation, "unknown call");
+                self.rows.add_named(Kind::Runtime, name, of_thread);
+            }
+            Table::Collectives => {
+                let name = self.name(of_kind, operation, "unknown call of RCCL");
+                self.rows.add_named(Kind::UserAnnotation, name, Added { correlation: None, ..of_thread });
+            }
+            Table::Markers if operation.starts_with("roctxMark") => self.marks += 1,
+            Table::Markers => {
+                let text = record.correlation.and_then(|id| process.markers.get(&id)).map_or(operation, String::as_str);
+                let name = self.name((record.table, record.correlation, None), text, "unknown range");
+                let id = self.rows.add_named(Kind::UserAnnotation, name, Added { correlation: None, ..of_thread });
+                self.loose.extend(id.filter(|_| operation.starts_with("roctxProcess")));
+            }
+        }
+    }
+
+    /// The number of a name. `key` says whose it is, so that long ones are looked up once.
+    fn name(&mut self, key: Key, name: &str, unknown: &'static str) -> u32 {
+        self.nameless += i64::from(name.is_empty());
+        let rows = &mut self.rows;
+        *self.names.entry(key).or_insert_with(|| rows.name(if name.is_empty() { unknown } else { name }))
+    }
+
+    fn kernel(&mut self, record: &Record, base: Added) {
+        let name = record.kernel.and_then(|id| self.process.kernels.get(&id)).map_or("", String::as_str);
+        let name = name.strip_suffix(".kd").unwrap_or(name);
+        let name = self.name((record.table, record.kernel, None), name, "unknown kernel");
+        let device = record.agent.and_then(|agent| self.devices.get(&agent)).copied();
+        let stream = record.stream.filter(|stream| *stream != 0).or(record.queue);
+        let row = Added { device, stream, ..base };
+        let Some(id) = self.rows.add_named(Kind::Kernel, name, row) else { return };
+        let threads = product(record.group);
+        // The grid counts work-items.
+        let blocks =
+            product(record.grid).zip(threads).map(|(items, threads)| items.saturating_add(threads - 1) / threads);
+        self.rows.raw.kernel_use.push(KernelUse {
+            blocks: blocks.unwrap_or(NONE),
+            block_threads: threads.and_then(|threads| threads.try_into().ok()),
+            shared_mem_bytes: record.shared_bytes.and_then(|bytes| bytes.try_into().ok()),
+            ..KernelUse::unknown(id)
+        });
+    }
+
+    fn omissions(&self) -> Vec<OmissionRow> {
+        let lost = [
+            ("names of rows", self.nameless, "the file has no text of their number"),
+            (
+                "events",
+                self.process.too_many,
+                "they need more memory than a rank may take; give more with --max-memory",
+            ),
+        ];
+        let mut omissions = counted(&self.rows.lost(), OmissionRow::lost);
+        omissions.extend(counted(&lost, OmissionRow::lost));
+        omissions.extend(counted(&[("marks", self.marks, "marks have no length")], OmissionRow::left_out));
+        let others = &self.process.others;
+        if !others.is_empty() {
+            let named: Vec<String> =
+                others.iter().take(MAX_NAMED).map(|(table, count)| format!("{table} {count}")).collect();
+            let more = others.len().saturating_sub(MAX_NAMED);
+            let more = if more > 0 { format!(", and {more} more tables") } else { String::new() };
+            let why = format!("nothing is made of them: {}{more}", named.join(", "));
+            omissions.push(OmissionRow::left_out("records of other tables", why).amount(others.values().sum::<i64>()));
+        }
+        omissions
+    }
+}
+
+/// The operation of a record; empty if the file does not name it.
+fn operation<'a>(process: &'a Process, record: &Record) -> &'a str {
+    let at = |number: Option<i64>| number.and_then(|number| usize::try_from(number).ok());
+    let names = at(record.kind).and_then(|kind| process.operations.get(kind));
+    names.zip(at(record.operation)).and_then(|(names, at)| names.get(at)).map_or("", String::as_str)
+}
+
+fn product(sides: [Option<i64>; 3]) -> Option<i64> {
+    sides.into_iter().try_fold(1_i64, |all, side| side.filter(|side| *side > 0).map(|side| all.saturating_mul(side)))
+}
+
+fn copy_name(operation: &str) -> &'static str {
+    match operation.strip_prefix("MEMORY_COPY_").unwrap_or(operation) {
+        "HOST_TO_DEVICE" => "Memcpy HtoD",
+        "DEVICE_TO_HOST" => "Memcpy DtoH",
+        "DEVICE_TO_DEVICE" => "Memcpy DtoD",
+        "HOST_TO_HOST" => "Memcpy HtoH",
+        _ => "Memcpy",
+    }
+}

@@ -1,0 +1,86 @@
+//! The work of devices, and the work of the host that keeps them busy. Each module holds one analysis of HTA or of the
+//! TensorBoard plugin.
+
+mod bandwidth;
+mod input_gaps;
+mod kernel_types;
+mod launch_stats;
+mod loading;
+mod metrics;
+mod queue;
+mod sequences;
+mod stalls;
+#[cfg(test)]
+mod tests;
+mod utilization;
+
+use trace::Tables;
+
+use regex::Regex;
+
+pub use kernel_types::work_type;
+pub use launch_stats::{LAUNCH_DELAY_CUTOFF_NS, RUNTIME_CUTOFF_NS};
+pub use queue::FULL_QUEUE_LENGTH;
+use trace::rank::Launches;
+
+use crate::breakdown::{Activity, Parts};
+use model::intervals::{Coverage, IntervalSet};
+use model::scope::Scope;
+use model::steps::recorded;
+use model::{Kind, RankData};
+
+/// The data of a rank, and the part of it that is analysed.
+pub(crate) struct View<'a> {
+    pub(crate) data: &'a RankData,
+    /// Whether a row is in the analysed part.
+    pub(crate) keep: &'a (dyn Fn(usize) -> bool + Sync),
+    /// The time and steps of the analysed part.
+    pub(crate) scope: &'a Scope,
+    /// The host call that launched each device row.
+    pub(crate) launches: &'a Launches,
+    /// The operators whose kernel sequences are counted; `None` means the outermost operators.
+    pub(crate) sequences_of: Option<&'a Regex>,
+    /// The activity of each device, including steps that are not chosen.
+    pub(crate) parts: &'a [(Activity, Parts)],
+    /// The activity of each device in the chosen steps only.
+    pub(crate) chosen: &'a [(Activity, Parts)],
+}
+
+/// Fills the tables of one rank about its devices. Their size depends on the numbers of names, streams and steps, not of
+/// rows.
+pub(crate) fn device_tables(view: &View<'_>) -> Tables {
+    let busy = any_device_busy(view.parts);
+    let launched = view.launches.joined(&view.data.events, view.keep);
+    let operators = outermost_operators(view, busy.is_some());
+    let recorded: IntervalSet = recorded(view.data).into_iter().collect();
+    // The utilization takes about as long as all other tables, so two threads share the work evenly.
+    let (gpu_utilization, others) = rayon::join(
+        || utilization::gpu_utilization(view),
+        || Tables {
+            kernel_breakdown: kernel_types::kernel_breakdown(view.data.outline.info.rank, view.chosen),
+            launch_stats: launch_stats::launch_stats(view.data, &launched),
+            queue_length: queue::queue_length(view.data, &launched, &recorded),
+            memcpy_bandwidth: bandwidth::memcpy_bandwidth(view.data, view.keep),
+            kernel_sequences: sequences::kernel_sequences(view, &launched, &operators),
+            sync_stalls: stalls::sync_stalls(view, busy.as_ref(), &operators),
+            data_loading: loading::data_loading(view, busy.as_ref()),
+            input_gaps: input_gaps::input_gaps(view, busy.as_ref(), &launched),
+            gpu_metrics: metrics::gpu_metrics(view),
+            ..Tables::default()
+        },
+    );
+    Tables { gpu_utilization, ..others }
+}
+
+/// The outermost operator around each row; empty without devices.
+fn outermost_operators(view: &View<'_>, has_devices: bool) -> Vec<u32> {
+    let events = &view.data.events;
+    if has_devices { trace::rank::outermost(events, &|row| events.kind[row] == Kind::CpuOp) } else { Vec::new() }
+}
+
+/// The time in which any device of the rank worked; `None` without devices.
+fn any_device_busy(parts: &[(Activity, Parts)]) -> Option<Coverage> {
+    let mut devices = parts.iter().filter(|(activity, _)| activity.device.is_some()).peekable();
+    devices.peek()?;
+    Some(Coverage::new(IntervalSet::union_of(devices.map(|(_, parts)| parts.busy.set()))))
+}

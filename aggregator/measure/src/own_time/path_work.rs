@@ -1,0 +1,196 @@
+//! The work of a rank between the times at which the critical path of the job can come to it or leave it.
+
+use trace::name_rules::is_data_loader;
+
+use crate::own_time::{Waits, is_host};
+use model::intervals::{Coverage, Interval, IntervalSet};
+use model::steps::{StepWindow, rank_windows};
+use model::{Collective, Kind, RankData};
+
+/// The time of a rank by kind, in ns. The kinds are disjoint; time without any record is in none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Operators and calls of the host while no device works. Without a device: operators.
+    pub cpu_ns: i64,
+    /// Code of the host outside of them.
+    pub host_gap_ns: i64,
+    /// Ranges of data loaders while no device works.
+    pub data_loading_ns: i64,
+    /// Kernels that compute.
+    pub gpu_compute_ns: i64,
+    /// Copies and fills beside computing kernels.
+    pub gpu_memory_ns: i64,
+    /// Communication that no compute hides.
+    pub communication_ns: i64,
+}
+
+impl Done {
+    /// The sum of the kinds.
+    pub fn sum_ns(self) -> i64 {
+        self.kinds().into_iter().sum()
+    }
+
+    fn kinds(self) -> [i64; 6] {
+        let Self { cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns, communication_ns } = self;
+        [cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns, communication_ns]
+    }
+
+    fn of([cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns, communication_ns]: [i64; 6]) -> Self {
+        Self { cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns, communication_ns }
+    }
+}
+
+/// The work of a rank on a critical path of the job. Times are in the rank's clock.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PathWork {
+    /// The starts and ends of collectives and steps, ascending, and what the rank did before each of them.
+    cuts: Vec<(i64, [i64; 6])>,
+}
+
+/// The active steps of a rank on critical paths; see [`OwnTime::path_steps`](crate::own_time::OwnTime::path_steps). None
+/// without collectives. `exposed` is the rank's exposed communication.
+pub(super) fn path_steps(rank: &RankData, exposed: &Coverage) -> Vec<(StepWindow, Option<u32>)> {
+    let collectives = &rank.outline.collectives;
+    if collectives.is_empty() {
+        return Vec::new();
+    }
+    let mut waits = Waits::new(exposed);
+    (0..).zip(collectives).for_each(|(index, row)| waits.ended(row.end_ns().or(row.start_ns()), index));
+    rank_windows(rank).into_iter().map(|step| (step, waits.last(step.window.end_ns))).collect()
+}
+
+impl PathWork {
+    /// `on_host` is the time of work and that of operators of a rank without a device, `steps` those of [`path_steps`].
+    pub(super) fn of(
+        rank: &RankData,
+        on_host: Option<(&IntervalSet, &IntervalSet)>,
+        steps: &[(StepWindow, Option<u32>)],
+    ) -> Self {
+        let collectives = &rank.outline.collectives;
+        if collectives.is_empty() {
+            return Self::default();
+        }
+        let of_steps = steps.iter().flat_map(|(step, _)| [step.window.start_ns, step.window.end_ns]);
+        let of_collective = |row: &Collective| [row.start_ns().or(row.enqueue_ns()), row.end_ns()];
+        let mut cuts: Vec<i64> = collectives.iter().flat_map(of_collective).flatten().chain(of_steps).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        let kinds = kinds(rank, on_host, steps).map(Coverage::new);
+        let done = |at_ns: i64| (at_ns, [0, 1, 2, 3, 4, 5].map(|kind: usize| kinds[kind].before(at_ns)));
+        Self { cuts: cuts.into_iter().map(done).collect() }
+    }
+
+    /// The cuts with the work before each of them.
+    pub fn cuts(&self) -> impl Iterator<Item = (i64, Done)> {
+        self.cuts.iter().map(|(at_ns, kinds)| (*at_ns, Done::of(*kinds)))
+    }
+
+    /// The work with these [`cuts`](Self::cuts).
+    pub fn of_rows(cuts: impl Iterator<Item = (i64, Done)>) -> Self {
+        Self { cuts: cuts.map(|(at_ns, done)| (at_ns, done.kinds())).collect() }
+    }
+
+    /// The work of the rank from one cut to another.
+    pub fn between(&self, from_ns: i64, to_ns: i64) -> Done {
+        let before = |at_ns: i64| {
+            let after = self.cuts.partition_point(|(cut, _)| *cut <= at_ns);
+            after.checked_sub(1).map_or([0; 6], |at| self.cuts[at].1)
+        };
+        let (from, to) = (before(from_ns), before(to_ns));
+        Done::of([0, 1, 2, 3, 4, 5].map(|kind: usize| (to[kind] - from[kind]).max(0)))
+    }
+}
+
+/// The times of each kind, in the order of [`Done`]. They are disjoint: the device before the host, compute before all others.
+fn kinds(
+    rank: &RankData,
+    on_host: Option<(&IntervalSet, &IntervalSet)>,
+    steps: &[(StepWindow, Option<u32>)],
+) -> [IntervalSet; 6] {
+    let events = &rank.events;
+    let loads: Vec<bool> = rank.names.iter().map(|name| is_data_loader(name)).collect();
+    let [mut compute, mut memory, mut loading, mut calls] = [(); 4].map(|()| IntervalSet::new());
+    let mut comm: IntervalSet =
+        rank.outline.collectives.iter().filter_map(|c| Some(Interval::new(c.start_ns()?, c.end_ns()?))).collect();
+    let mut comm_rows = IntervalSet::new();
+    let mut has_host = false;
+    for row in 0..events.len() {
+        let kind = events.kind[row];
+        let set = match kind {
+            _ if kind.is_device_work() && events.is_comm[row] => &mut comm_rows,
+            Kind::Kernel => &mut compute,
+            _ if kind.is_device_work() => &mut memory,
+            _ if loads[events.name[row] as usize] => &mut loading,
+            Kind::CpuOp | Kind::Runtime | Kind::Driver => &mut calls,
+            _ => {
+                has_host |= is_host(kind);
+                continue;
+            }
+        };
+        has_host |= is_host(kind);
+        set.push(Interval::new(events.ts_ns[row], events.end_ns(row)));
+    }
+    comm = comm.union(&comm_rows);
+    // Without a device, work of the host hides communication; with one, its kernels do.
+    let comm = comm.difference(on_host.map_or(&compute, |(work, _)| work));
+    let memory = memory.difference(&compute.union(&comm));
+    let busy = compute.union(&comm).union(&memory);
+    let loading = loading.difference(&busy);
+    let calls = on_host.map_or(&calls, |(_, operating)| operating).difference(&busy.union(&loading));
+    let known = busy.union(&loading).union(&calls);
+    let all: IntervalSet = steps.iter().filter(|_| has_host).map(|(step, _)| step.window).collect();
+    let gaps = all.difference(&known);
+    [calls, gaps, loading, compute, memory, comm]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use drawn::Drawn;
+
+    fn work(rank: &RankData) -> PathWork {
+        let own_time = crate::own_time::map_rank(rank, &Default::default());
+        assert_eq!(own_time.path_steps.len(), 1);
+        own_time.path.as_ref().clone()
+    }
+
+    #[test]
+    fn the_host_counts_where_the_device_is_idle() {
+        let rank = Drawn::rank(0)
+            .steps("####################")
+            .host(Kind::CpuOp, "op", 1, ".########...........")
+            .device(Kind::Kernel, "k", (0, 7), 1, "....####............")
+            .device(Kind::GpuMemcpy, "copy", (0, 8), 2, "......####..........")
+            .device(Kind::Kernel, "ncclDevKernel_AllReduce", (0, 9), 3, ".........####.......")
+            .collectives(".........####.......")
+            .data();
+        let work = work(&rank);
+        let done = work.between(0, 9);
+        assert_eq!((done.cpu_ns, done.host_gap_ns, done.gpu_compute_ns, done.gpu_memory_ns), (3, 1, 4, 1));
+        assert_eq!(work.between(9, 13).communication_ns, 4, "an exposed collective wins over the copy beside it");
+        let after = work.between(13, 20);
+        assert_eq!((after.host_gap_ns, after.sum_ns()), (7, 7));
+    }
+
+    #[test]
+    fn a_rank_without_a_device_computes_in_operators() {
+        let rank = Drawn::rank(0)
+            .steps("################")
+            .host(Kind::CpuOp, "gemm", 1, ".####....##.....")
+            .collectives("....######......")
+            .data();
+        let done = work(&rank).between(0, 16);
+        assert_eq!((done.cpu_ns, done.communication_ns, done.host_gap_ns), (6, 4, 6));
+        assert_eq!(done.sum_ns(), 16);
+    }
+
+    #[test]
+    fn a_rank_without_host_rows_has_time_without_a_record() {
+        let rank = Drawn::rank(0)
+            .steps("##########")
+            .device(Kind::Kernel, "ncclDevKernel_AllReduce", (0, 9), 3, "......##..")
+            .collectives("......##..")
+            .data();
+        assert_eq!(work(&rank).between(0, 10).sum_ns(), 2);
+    }
+}

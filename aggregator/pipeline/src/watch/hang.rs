@@ -1,0 +1,75 @@
+//! Looks for collectives that do not end while no rank finishes a step.
+
+use std::time::Duration;
+
+use trace::{CounterRow, Growing, UnfinishedRow};
+
+use align::communicators::infer_communicators;
+use align::p2p_peers::peers_as_ranks;
+use findings::hang::unfinished_in_words;
+use formats::run_source::RunSource;
+use hang::unfinished::unfinished;
+use measure::part::RankPart;
+use model::RankOutline;
+use model::source::Source;
+
+/// Time without a finished step after which collectives in flight count as a hang.
+///
+/// A recorder writes a collective that is in flight for 2 s, and each rank writes what it did before. After 10 s the state
+/// of all ranks is on disk.
+const HANG_AFTER: Duration = Duration::from_secs(10);
+/// The same in multiples of the longest recent step.
+const HANG_AFTER_STEPS: u32 = 3;
+
+/// A collective that does not end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hang {
+    /// Which ranks are missing and which wait.
+    pub(super) words: String,
+    /// The missing ranks.
+    pub(super) missing: Vec<i32>,
+}
+
+/// The time of the last finished step, and what was found since.
+#[derive(Debug, Default)]
+pub(super) struct Hangs {
+    last_step: Duration,
+    found: Option<Hang>,
+}
+
+impl Hangs {
+    /// All ranks have finished a step.
+    pub(super) fn progress(&mut self, now: Duration) {
+        self.last_step = now;
+        self.found = None;
+    }
+
+    /// The collective that does not end, if no step has ended for too long. Rows are read only if some are new.
+    pub(super) fn look(&mut self, growing: &Growing, is_new: bool, longest_ns: i64, now: Duration) -> Option<Hang> {
+        let longest = Duration::from_nanos(u64::try_from(longest_ns).unwrap_or(0));
+        let patience = HANG_AFTER.max(longest.saturating_mul(HANG_AFTER_STEPS));
+        if now.saturating_sub(self.last_step) < patience {
+            return None;
+        }
+        if is_new || self.found.is_none() {
+            self.found = find(&RunSource::of(growing.excerpt()));
+        }
+        self.found.clone()
+    }
+}
+
+fn find(source: &RunSource) -> Option<Hang> {
+    let part = |rank: i32| {
+        let outline = source.outline(rank).unwrap_or_default();
+        RankPart { outline, counters: source.rows::<CounterRow>(rank), ..RankPart::default() }
+    };
+    let mut parts: Vec<RankPart> = source.ranks().into_iter().map(part).collect();
+    let mut outlines: Vec<&mut RankOutline> = parts.iter_mut().map(|part| &mut part.outline).collect();
+    // What they leave out is listed when the steps are judged.
+    peers_as_ranks(&mut outlines);
+    infer_communicators(&mut outlines);
+    let rows = unfinished(&parts, true);
+    let first: &UnfinishedRow = rows.first()?;
+    let missing = first.missing.clone().unwrap_or_default();
+    Some(Hang { words: unfinished_in_words(first), missing })
+}

@@ -1,0 +1,53 @@
+//! The ranks that hold a job up, where a run has operations that never ended.
+
+use std::collections::BTreeSet;
+
+use trace::{OmissionRow, Text};
+
+use crate::string_pool::visible_sentence;
+use hang::report::Hang;
+use model::Error;
+use model::analysis::Analysis;
+use report_text::hang::picture::picture;
+use report_text::hang::write_hang;
+
+/// Characters of a line of text.
+const WIDTH: usize = 100;
+
+/// What `hang` says of a run.
+#[derive(Debug)]
+pub(super) struct Hung {
+    /// As in a terminal.
+    pub(super) lines: Vec<String>,
+    /// Markup: the output of a template, which escapes all strings.
+    pub(super) picture: String,
+}
+
+impl Hung {
+    /// What `hang` says, and what was not read for it; no answer if no rank waits.
+    ///
+    /// # Errors
+    /// [`Error::Output`].
+    pub(super) fn of(
+        hang: Result<Option<&Hang>, &OmissionRow>,
+        analysis: &Analysis,
+    ) -> Result<(Option<Self>, Vec<OmissionRow>), Error> {
+        let hang = match hang {
+            Ok(Some(hang)) => hang,
+            Ok(None) => return Ok((None, Vec::new())),
+            Err(omission) => return Ok((None, vec![omission.clone()])),
+        };
+        let mut text = Vec::new();
+        write_hang(hang, WIDTH, &mut text)?;
+        let lines = String::from_utf8_lossy(&text).lines().map(visible_sentence).collect();
+        let hung = picture(hang)?.map(|picture| Self { lines, picture });
+        let listed: BTreeSet<_> = analysis.tables.omissions.iter().map(said).collect();
+        let omissions = hang.omissions.iter().filter(|row| !listed.contains(&said(row))).cloned().collect();
+        Ok((hung, omissions))
+    }
+}
+
+/// The content of an omission without its place.
+pub(super) fn said(row: &OmissionRow) -> (Option<i32>, Text, Text) {
+    (row.rank, row.what.clone(), row.why.clone())
+}

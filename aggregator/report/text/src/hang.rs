@@ -1,0 +1,215 @@
+//! The ranks that hold a job up: as text, and as a picture.
+
+pub mod picture;
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use hang::mismatch::{Kind, Mismatch};
+use hang::report::{Evidence, Fault, Hang, Operation, Wait};
+use model::error::Error;
+use model::units::{bytes, count, plural, ranks_named, wrap};
+
+/// The rows of each part that are printed.
+const MAX_ROWS: usize = 20;
+/// Indentation of one step in the chain of waits, and the deepest one.
+const STEP: usize = 2;
+const MAX_DEPTH: usize = 12;
+/// A longer list of ranks is shortened to their number.
+const MAX_RANKS_CHARS: usize = 60;
+
+/// Prints the answer within a width.
+///
+/// # Errors
+/// [`Error::Output`].
+pub fn write_hang(hang: &Hang, width: usize, out: &mut dyn Write) -> Result<(), Error> {
+    let mut lines = Lines { out, width };
+    lines.write(0, &headline(hang))?;
+    lines.list(&hang.evidence, |evidence| (1, said_of(evidence)))?;
+    if !hang.device_stuck.is_empty() {
+        let text = format!(
+            "Device stuck: {}. Other ranks ended collectives that these ranks called and did not end.",
+            named(&hang.device_stuck)
+        );
+        lines.write(0, &text)?;
+    }
+    for ranks in &hang.deadlocks {
+        lines.write(0, &format!("Deadlock: {} wait for each other, and for no other rank.", named(ranks)))?;
+    }
+    if !hang.mismatches.is_empty() {
+        lines.write(0, "Ranks disagree:")?;
+        lines.list(&hang.mismatches, |mismatch| (1, disagreement(mismatch)))?;
+    }
+    if !hang.waits.is_empty() {
+        lines.write(0, "Who waits for whom:")?;
+        let depths = depths(&hang.waits);
+        let rows: Vec<(usize, &Wait)> = depths.into_iter().zip(&hang.waits).collect();
+        lines.list(&rows, |(depth, wait)| (1 + (*depth).min(MAX_DEPTH), said_of_wait(wait)))?;
+    }
+    Ok(())
+}
+
+struct Lines<'a> {
+    out: &'a mut dyn Write,
+    width: usize,
+}
+
+impl Lines<'_> {
+    fn write(&mut self, depth: usize, text: &str) -> Result<(), Error> {
+        let indent = " ".repeat(STEP * depth);
+        for (at, line) in wrap(text, self.width.saturating_sub(indent.len() + STEP).max(20)).iter().enumerate() {
+            let hanging = if at == 0 { "" } else { "  " };
+            writeln!(self.out, "{indent}{hanging}{line}")?;
+        }
+        Ok(())
+    }
+
+    fn list<T>(&mut self, rows: &[T], text: impl Fn(&T) -> (usize, String)) -> Result<(), Error> {
+        for row in rows.iter().take(MAX_ROWS) {
+            let (depth, text) = text(row);
+            self.write(depth, &text)?;
+        }
+        if rows.len() > MAX_ROWS {
+            self.write(1, &format!("… {} more in --json", count((rows.len() - MAX_ROWS) as u64)))?;
+        }
+        Ok(())
+    }
+}
+
+/// Ranks, at most as many as one reads.
+fn named(ranks: &[i32]) -> String {
+    let text = ranks_named(ranks);
+    if text.chars().count() <= MAX_RANKS_CHARS {
+        return text;
+    }
+    let first: Vec<String> = ranks.iter().take(3).map(i32::to_string).collect();
+    format!("{} ({}, …)", plural(ranks.len(), "rank"), first.join(", "))
+}
+
+/// The answer in one sentence.
+pub(crate) fn headline(hang: &Hang) -> String {
+    let read = plural(hang.ranks_read, "rank");
+    if !hang.culprits.is_empty() {
+        let verb = if hang.culprits.len() == 1 { "holds" } else { "hold" };
+        return capital(&format!("{} {verb} the job up.", named(&hang.culprits)));
+    }
+    if !hang.deadlocks.is_empty() {
+        return "The job is in a deadlock.".into();
+    }
+    if hang.ranks_unfinished == 0 {
+        return format!("Nothing hangs: {read} were read, and every operation that they called has ended.");
+    }
+    let unfinished = plural(hang.ranks_unfinished, "rank");
+    format!(
+        "{unfinished} of {} have operations that have not ended, but no rank is behind the others. Look at the disagreements below, or \
+         for a link that stopped.",
+        count(hang.ranks_read as u64)
+    )
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+fn said_of(evidence: &Evidence) -> String {
+    let mut text = format!("rank {}: ", evidence.rank);
+    let Some(operation) = &evidence.operation else {
+        text.push_str("no operation is recorded in which others wait for it");
+        return text;
+    };
+    let called = name(operation);
+    text.push_str(&match evidence.fault {
+        Fault::Host => format!("its program has not called {called}"),
+        Fault::Device => format!("its device does not end {called}"),
+        Fault::NotRead => format!("it has no dump or rows, and others wait for it in {called}"),
+    });
+    if let Some(size) = size(operation) {
+        let _ = write!(text, ", {size}");
+    }
+    if evidence.fault != Fault::Device && !evidence.waiting.is_empty() {
+        let verb = if evidence.waiting.len() == 1 { "waits" } else { "wait" };
+        let _ = write!(text, ". {} {verb} in it", capital(&named(&evidence.waiting)));
+    }
+    if let Some(since) = operation.since_utc_ns {
+        let _ = write!(text, " since {}", utc(since));
+    }
+    if let Some(line) = &operation.source_line {
+        let _ = write!(text, ", called at {line}");
+    }
+    text.push('.');
+    if let Some(all) =
+        evidence.waiting_in_all.filter(|all| *all > evidence.waiting.len() || evidence.fault == Fault::Device)
+    {
+        let _ = write!(text, " In all, {} wait for it or for one that does.", plural(all, "rank"));
+    }
+    text
+}
+
+/// Operation, number and communicator.
+fn name(operation: &Operation) -> String {
+    let op = if operation.op.is_empty() { "operation" } else { &operation.op };
+    let number = operation.seq.map_or(String::new(), |seq| format!(" {seq}"));
+    let peer = match (&*operation.op, operation.peer) {
+        ("recv", Some(peer)) => format!(" from rank {peer}"),
+        (_, Some(peer)) => format!(" to rank {peer}"),
+        (_, None) => String::new(),
+    };
+    let description = match operation.description.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", operation.description),
+    };
+    format!("{op}{number}{peer} of communicator {:?}{description}", operation.communicator)
+}
+
+fn size(operation: &Operation) -> Option<String> {
+    let elements = operation.elements.map(|elements| count(u64::try_from(elements).unwrap_or(0)));
+    let dtype = operation.dtype.as_deref().unwrap_or("elements");
+    match (elements, operation.bytes) {
+        (Some(elements), Some(size)) => Some(format!("{elements} {dtype} ({})", bytes(size))),
+        (Some(elements), None) => Some(format!("{elements} {dtype}")),
+        (None, size) => size.map(bytes),
+    }
+}
+
+fn said_of_wait(wait: &Wait) -> String {
+    let what = match wait.why {
+        "not_called" => "",
+        "not_read" => ", which is unknown",
+        "device_stuck" => ", whose device is stuck",
+        _ => ", which is busy with an earlier operation",
+    };
+    let verb = if wait.waiting.len() == 1 { "waits" } else { "wait" };
+    let (waiting, late) = (named(&wait.waiting), named(&wait.late));
+    format!("{waiting} {verb} for {late}{what} in {}", name(&wait.operation))
+}
+
+/// How many waits stand between each wait and a culprit. A wait follows the one that it stands behind.
+fn depths(waits: &[Wait]) -> Vec<usize> {
+    let mut depths: Vec<usize> = Vec::with_capacity(waits.len());
+    for wait in waits {
+        depths.push(wait.behind.and_then(|behind| depths.get(behind)).map_or(0, |depth| depth + 1));
+    }
+    depths
+}
+
+fn disagreement(mismatch: &Mismatch) -> String {
+    let operation = mismatch.op.as_deref().unwrap_or("operation");
+    let number = mismatch.seq.map_or(String::new(), |seq| format!(" {seq}"));
+    let description =
+        if mismatch.description.is_empty() { String::new() } else { format!(" ({})", mismatch.description) };
+    let what = match mismatch.kind {
+        Kind::Operation => "what they called as",
+        Kind::Order => "the order of their calls at",
+        Kind::Type => "the type of",
+        Kind::Size => "the elements of",
+    };
+    let sides = mismatch.sides.iter().map(|side| format!("{}: {}", named(&side.ranks), side.called));
+    let sides = sides.collect::<Vec<_>>().join("; ");
+    format!("{what} {operation}{number} of communicator {:?}{description}: {sides}", mismatch.communicator)
+}
+
+/// A time of day, to milliseconds.
+fn utc(ns: i64) -> String {
+    chrono::DateTime::from_timestamp_nanos(ns).to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
+}

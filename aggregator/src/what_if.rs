@@ -1,4 +1,0 @@
-//! What-if: how long a step would take if something were different, by replaying what was recorded.
-
-pub(crate) mod changes;
-pub(crate) mod wia;
