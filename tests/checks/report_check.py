@@ -114,32 +114,38 @@ class Report:
         check(not self.trouble, f"{self.path.name}, {when}: {self.trouble[:5]}")
 
 
+# What a section shows: its pictures with their marks, the colours of its canvases, its rows.
+SHOWN = """(id) => {
+    const section = document.getElementById(id);
+    const coloured = (canvas) => {
+        if (!canvas.width) return 0;
+        const pen = Object.assign(document.createElement('canvas'), {width: canvas.width, height: canvas.height})
+            .getContext('2d', {willReadFrequently: true});
+        pen.drawImage(canvas, 0, 0);
+        const data = pen.getImageData(0, 0, canvas.width, canvas.height).data;
+        const colours = new Set();
+        for (let i = 0; i < data.length; i += 4 * 97) colours.add((data[i] << 16) | (data[i + 1] << 8) | data[i + 2]);
+        return colours.size;
+    };
+    return {
+        place: section.querySelector('.draw') !== null,
+        missing: section.querySelector('.absent') !== null,
+        pictures: [...section.querySelectorAll('svg.picture')].map((s) => s.querySelectorAll('.mark').length),
+        canvases: [...section.querySelectorAll('canvas')].map(coloured),
+        rows: section.querySelectorAll('tbody tr').length,
+        folded: section.querySelectorAll('details.extra').length,
+        sentences: section.querySelectorAll('.draw > .say').length,
+    };
+}"""
+
+
 def every_picture_has_marks(report):
     """Checks that each section has marks or names the data that it lacks. Returns the number of sections with marks."""
     drawn = 0
     for section in report.js("[...document.querySelectorAll('.chart-section')].filter((s) => !s.closest('[hidden]')).map((s) => s.id)"):
-        found = report.js("""(id) => {
-            const section = document.getElementById(id);
-            const coloured = (canvas) => {
-                if (!canvas.width) return 0;
-                const pen = Object.assign(document.createElement('canvas'), {width: canvas.width, height: canvas.height})
-                    .getContext('2d', {willReadFrequently: true});
-                pen.drawImage(canvas, 0, 0);
-                const data = pen.getImageData(0, 0, canvas.width, canvas.height).data;
-                const colours = new Set();
-                for (let i = 0; i < data.length; i += 4 * 97) colours.add((data[i] << 16) | (data[i + 1] << 8) | data[i + 2]);
-                return colours.size;
-            };
-            return {
-                place: section.querySelector('.draw') !== null,
-                missing: section.querySelector('.absent') !== null,
-                pictures: [...section.querySelectorAll('svg.picture')].map((s) => s.querySelectorAll('.mark').length),
-                canvases: [...section.querySelectorAll('canvas')].map(coloured),
-                rows: section.querySelectorAll('tbody tr').length,
-                folded: section.querySelectorAll('details.extra').length,
-                sentences: section.querySelectorAll('.draw > .say').length,
-            };
-        }""", section)
+        # A canvas is drawn in a later frame than the page.
+        report.holds(lambda: all(n > 2 for n in report.js(SHOWN, section)["canvases"]))
+        found = report.js(SHOWN, section)
         if not found["place"]:
             check(found["missing"], f"#{section} draws nothing and gives no reason")
             continue
