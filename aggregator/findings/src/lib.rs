@@ -109,7 +109,7 @@ pub static FINDINGS: &[&FindingKind] = &[
     &first_steps::SLOW_FIRST_STEPS,
 ];
 
-/// What findings are made of.
+/// The data that every finding reads.
 pub(crate) struct Context<'a> {
     analysis: &'a Analysis,
     options: &'a Options,
@@ -128,7 +128,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// What findings need of the ranks beyond the tables. The ranks themselves are dropped before the tables are complete.
+/// The data of the ranks that findings need and no table has. The ranks are dropped before the tables are complete.
 #[derive(Debug, Default)]
 pub struct OfRanks {
     /// Memory of each device in bytes, by rank and device.
@@ -178,7 +178,7 @@ impl FindingKind {
         rows
     }
 
-    /// What it finds in tables alone, with the usual options.
+    /// The findings in tables alone, with the default options.
     #[cfg(test)]
     fn in_tables(&self, analysis: &Analysis) -> Vec<FindingRow> {
         self.within(analysis, &Options::default())

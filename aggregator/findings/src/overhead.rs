@@ -34,7 +34,7 @@ impl Cost<'_> {
     }
 }
 
-/// The rows of kind `overhead` in the step of which they take most, and where else they matter.
+/// The overhead in the step where its share is largest, with the steps and the number of ranks where it matters.
 #[derive(Debug)]
 pub(crate) struct Overhead {
     rank: i32,

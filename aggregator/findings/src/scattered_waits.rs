@@ -1,4 +1,4 @@
-//! Waits of which the verdict names no rank as the reason.
+//! Long waits for which the verdict names no rank.
 
 use trace::{FindingRow, Severity};
 

@@ -1,4 +1,4 @@
-//! What a path is: a run, a directory.
+//! Tells whether a path is a run or a directory.
 
 use std::path::Path;
 

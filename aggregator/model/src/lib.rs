@@ -1,4 +1,4 @@
-//! What the stages of the analysis exchange, and the tools that all of them use.
+//! The types that the stages of the analysis exchange, and the tools that all stages use.
 //!
 //! * A [`source`] gives ranks; a rank is a [`RankData`] with its [`steps`] and collectives; a collective with the rows of all its
 //!   ranks is an [`Instance`]. [`options`] select what is analyzed, and [`analysis::Analysis`] is the result.

@@ -59,7 +59,7 @@ pub trait Source: Any + Send + Sync {
         data.measure_outline();
         Ok(data.outline)
     }
-    /// What a run of rankscope has and this format never records, so that a job of several formats says what is missing where.
+    /// The data that this format never records although a run of rankscope has them. A job of several formats lists them by rank.
     fn lacks(&self) -> &'static [&'static str] {
         &[]
     }

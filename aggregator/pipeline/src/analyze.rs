@@ -189,7 +189,7 @@ struct Judged {
     clocks: Clocks,
     facts: Facts,
     found: headline::Found,
-    /// What findings need of the parts.
+    /// The data of the parts that findings need.
     of_parts: OfRanks,
 }
 

@@ -14,7 +14,7 @@ use report_text::hang::write_hang;
 /// Characters of a line of text.
 const WIDTH: usize = 100;
 
-/// What `hang` says of a run.
+/// The answer of `hang` for a run.
 #[derive(Debug)]
 pub(super) struct Hung {
     /// As in a terminal.
@@ -24,7 +24,7 @@ pub(super) struct Hung {
 }
 
 impl Hung {
-    /// What `hang` says, and what was not read for it; no answer if no rank waits.
+    /// The answer, and the data that were not read for it. There is no answer if no rank waits.
     ///
     /// # Errors
     /// [`Error::Output`].
