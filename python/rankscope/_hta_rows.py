@@ -15,8 +15,7 @@ from rankscope._table import Table
 
 #: The kind of a copy or fill, at the beginning of its name.
 MEMORY_PREFIX = r"^(Memset|Memcpy .{4})"
-#: HTA's names of communication, and of what it does not count as computation.
-_HTA_COMMUNICATION = re.compile(r"nccl|hip|hccl|.*ncclKernel")
+#: HTA's names of what it counts neither as communication nor as computation.
 _HTA_NO_COMPUTATION = re.compile(r"nccl|.*Memcpy|.*Memset|.*dma|.*Sync|Stream Wait Event|hip")
 _HTA_LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cudaMemcpyAsync", "cudaMemsetAsync")
 _WORK = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -83,7 +82,7 @@ class Rows:
     def _is_type(self, name: str) -> pd.Series[bool]:
         rows = self.device
         if self.strict:
-            communicates = rows["name"].str.match(_HTA_COMMUNICATION)
+            communicates = rows["is_comm_by_hta"]
             computes = ~rows["name"].str.match(_HTA_NO_COMPUTATION) & ~communicates
         else:
             communicates = rows["is_comm"]
@@ -211,6 +210,7 @@ def _frame(rows: Table) -> pd.DataFrame:
         "correlation": "correlation_id",
         "bandwidth_gbs": "bandwidth_gbs",
         "is_comm": "is_comm",
+        "is_comm_by_hta": "is_comm_by_hta",
     }
     found = {name: table[name].to_pandas() for name in ("kind", "name")}
     found |= {name: table[column].to_numpy() for name, column in columns.items()}

@@ -12,6 +12,7 @@ use arrow_array::{
 use arrow_schema::ArrowError;
 use pyo3::prelude::{Bound, PyAny, PyAnyMethods, PyResult, Python, pyclass, pymethods};
 use rayon::prelude::*;
+use trace::name_rules::is_communication_by_hta;
 use trace::rank::{CopyRate, Events, NO_STEP, NONE};
 use trace::{EventRow, Kind, Row, Text};
 
@@ -95,6 +96,8 @@ fn batch_of(events: Events, names: &[Text], rates: &[CopyRate], window: &Window)
     let (steps, parents, rates) = (window.column(step), window.column(parent), window.column(rate));
     let (launches, ends) =
         (window.column(launch), window.column(|row| events.end_ns(row).saturating_sub(window.base_ns)));
+    let by_hta: Vec<bool> = names.iter().map(|name| is_communication_by_hta(name)).collect();
+    let by_hta = window.column(|row| by_hta[events.name[row] as usize]);
     let is_comm = window.kept(events.is_comm, |is_comm| is_comm);
     let numbers = [
         ("ts_ns", events.ts_ns),
@@ -113,7 +116,7 @@ fn batch_of(events: Events, names: &[Text], rates: &[CopyRate], window: &Window)
         (name, longs(values))
     });
     let numbers: Vec<(&str, ArrayRef)> = numbers.collect();
-    let others: [(&str, ArrayRef); 8] = [
+    let others: [(&str, ArrayRef); 9] = [
         ("kind", kinds),
         ("name", of_names),
         ("step", longs(steps)),
@@ -122,6 +125,7 @@ fn batch_of(events: Events, names: &[Text], rates: &[CopyRate], window: &Window)
         ("end_ns", longs(ends)),
         ("bandwidth_gbs", Arc::new(Float64Array::from(rates))),
         ("is_comm", Arc::new(BooleanArray::from(is_comm))),
+        ("is_comm_by_hta", Arc::new(BooleanArray::from(by_hta))),
     ];
     RecordBatch::try_from_iter(others.into_iter().chain(numbers))
 }

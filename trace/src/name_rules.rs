@@ -144,11 +144,10 @@ impl Launched {
     }
 }
 
-/// Whether a kernel communicates by HTA's definition, which knows the libraries of NVIDIA and Habana only:
-/// `(^nccl.*)|(^hccl)|(.*ncclKernel.*)` of facebookresearch/HolisticTraceAnalysis hta/utils/utils.py. Its `^hip` is for
-/// the calls of HIP's runtime, which are no kernels.
+/// Whether a row of a device communicates by HTA's definition, which knows the libraries of NVIDIA and Habana:
+/// `(^nccl.*)|(^hip)|(^hccl)|(.*ncclKernel.*)` of facebookresearch/HolisticTraceAnalysis hta/utils/utils.py.
 pub fn is_communication_by_hta(name: &str) -> bool {
-    name.starts_with("nccl") || name.starts_with("hccl") || name.contains("ncclKernel")
+    ["nccl", "hip", "hccl"].iter().any(|prefix| name.starts_with(prefix)) || name.contains("ncclKernel")
 }
 
 /// Whether a host row of a trace is a collective itself and has its time, because its library (gloo, MPI, UCC) works on
@@ -385,7 +384,7 @@ mod tests {
         .       .    .                 x     .               .           .         .         x     .     .        .       .      .     wait_all_reduce
         .       .    .                 .     .               .           .         .         .     .     .        .       .      .     aten::addmm
         .       .    .                 .     .               .           .         .         .     x     .        .       .      .     cudaStreamSynchronize
-        .       .    .                 .     .               .           .         .         .     x     .        .       .      .     hipDeviceSynchronize
+        .       x    .                 .     .               .           .         .         .     x     .        .       .      .     hipDeviceSynchronize
         .       .    .                 .     .               .           .         .         .     x     .        .       .      .     cuCtxSynchronize
         .       .    .                 .     .               .           .         .         .     x     .        .       .      .     cudaMemcpy
         .       .    .                 .     .               .           .         .         .     x     .        .       .      .     cuMemcpyDtoH_v2

@@ -15,7 +15,7 @@ use crate::{
 
 pub use crate::Kind;
 pub use collective::{Collective, CollectiveShape, CollectiveShapes};
-pub use communication::{BelowOperators, mark_below_operators};
+pub use communication::{BelowOperators, communicates, mark_below_operators, mark_rows};
 pub use launches::{Launch, Launches, RowsByCorrelation, enclosing, innermost, innermost_at, outermost};
 pub use least_bytes::least_bytes;
 pub use op_details::{Detail, Details, Field, Written};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;
-use trace::rank::Launches;
+use trace::rank::{Launches, communicates};
 use trace::{CollectiveRow, OmissionRow};
 
 use crate::names::Names;
@@ -70,7 +70,7 @@ impl Rows {
         if !self.has_room() {
             return None;
         }
-        let is_comm = self.names.classes[name as usize].is_comm(kind);
+        let is_comm = communicates(self.names.classes[name as usize], kind, None);
         let events = &mut self.raw.events;
         let id = events.len() as i64;
         events.kind.push(kind);

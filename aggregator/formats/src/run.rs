@@ -42,7 +42,7 @@ pub fn load_rank(run: &Run, rank: i32) -> RankData {
     columns::load_events(run, rank, &mut data);
     repair::repair(&mut data);
     collective_kernels::join(&mut data);
-    mark_below_operators(&mut data.events, &data.names);
+    mark_below_operators(&mut data.events, &data.names, None);
     data
 }
 

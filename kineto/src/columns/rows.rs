@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use trace::Text;
 use trace::name_rules::NameClass;
-use trace::rank::{CopyRate, Events, FlopsType, KernelUse, Kind, NO_PARENT, NO_STEP, NONE};
+use trace::rank::{CopyRate, Events, FlopsType, KernelUse, Kind, NO_PARENT, NO_STEP, NONE, communicates};
 use trace::time_limits::{MAX_LENGTH_NS, longest_ns, plausible_starts};
 
 use crate::bytes::json::Str;
@@ -371,7 +371,12 @@ fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, ev
 /// Whether each row communicates, by its name.
 fn communication(events: &Events, names: &[Text]) -> Vec<bool> {
     let classes: Vec<NameClass> = names.iter().map(|name| NameClass::of(name)).collect();
-    events.kind.iter().zip(&events.name).map(|(kind, name)| classes[*name as usize].is_comm(*kind)).collect()
+    events
+        .kind
+        .iter()
+        .zip(&events.name)
+        .map(|(kind, name)| communicates(classes[*name as usize], *kind, None))
+        .collect()
 }
 
 /// The thread of each host row.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use trace::name_rules::{hands_over_collective, is_communication_kernel_in_traces, is_host_collective};
-use trace::rank::{Kind, Launches, NO_STEP, NONE};
+use trace::rank::{Kind, Launches, NO_STEP, NONE, mark_rows};
 use trace::{CollectiveRow, Op, StepRow};
 
 use crate::bytes::value::Value;
@@ -52,9 +52,7 @@ pub(crate) fn find_collectives(
     let mut found = finder.kernels();
     found.extend(finder.host_rows(steps));
     let mut out = finder.out;
-    for f in &found {
-        rows.events.is_comm[f.event_row] = true;
-    }
+    mark_rows(&mut rows.events, found.iter().map(|f| f.event_row));
     found.sort_by_key(|f| (f.row.start_ns, f.event_row));
     settle_sendrecv(&mut found);
     number_buckets(&mut found, steps);

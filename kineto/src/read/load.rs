@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use trace::rank::flops::counted_once;
-use trace::rank::{BelowOperators, Collective, Details, Events, Launches, RankData, RankInfo, RankOutline};
+use trace::rank::{Collective, Details, Events, Launches, RankData, RankInfo, RankOutline, mark_below_operators};
 use trace::time_limits::{FAR, LONG};
 use trace::{CounterRow, MAX_TEXT_BYTES, OmissionKind, OmissionRow, Phase, StepRow, Text};
 
@@ -166,7 +166,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     let mut groups = Groups::from_info(header.distributed.as_ref());
     let dump = report.flight_recorder(file);
     let collectives = find_collectives(&mut rows, &launches, &mut groups, &steps, (rank, &dump));
-    mark_below_operators(&mut rows, &launches);
+    mark_below_operators(&mut rows.events, &rows.names, Some(&launches));
     report.add_collectives(&collectives);
     report.lose("lists of ranks of process groups", groups.without_ranks, &too_many_ranks());
     report.add_tally(&rows.tally);
@@ -243,13 +243,6 @@ fn number_steps(steps: &mut Vec<StepRow>, window: Window, events: &Events, rank:
     if let Some((start_ns, end_ns)) = spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))) {
         let window = Some(window.number);
         steps.push(StepRow { rank, step, phase: Phase::Active.into(), start_ns, end_ns, loss: None, window });
-    }
-}
-
-/// Marks the kernels that communicating operators launched, whatever their names.
-fn mark_below_operators(rows: &mut Rows, launches: &Launches) {
-    if let Some(below) = BelowOperators::find(&rows.events, &rows.names) {
-        below.mark(&mut rows.events, launches);
     }
 }
 

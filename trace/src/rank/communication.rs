@@ -1,4 +1,11 @@
-//! The kernels that communicating operators launched: communication, whatever their names.
+//! What decides that a row communicates (`events.is_comm`). No other file writes this column, but for what a user counts
+//! (`--comm`) and for what a recorder states of its own rows.
+//!
+//! | reason | function |
+//! |---|---|
+//! | its name and kind, or the statement of its writer | [`communicates`] |
+//! | a collective refers to it | [`mark_rows`] |
+//! | a communicating operator launched it | [`mark_below_operators`] |
 //!
 //! The nearest operator around a launch that is known decides: one of a communication library makes its kernels
 //! communication, one of ATen does not.
@@ -11,8 +18,21 @@
 //! ```
 
 use crate::Text;
-use crate::name_rules::Launched;
+use crate::name_rules::{Launched, NameClass};
 use crate::rank::{Events, Kind, Launches, enclosing};
+
+/// Whether a row communicates by its name and kind, or because its writer says so. A writer that denies it does not know all names.
+#[inline]
+pub fn communicates(name: NameClass, kind: Kind, stated: Option<bool>) -> bool {
+    name.is_comm(kind) || stated == Some(true)
+}
+
+/// Marks rows that a collective refers to as communication, whatever their names.
+pub fn mark_rows(events: &mut Events, rows: impl IntoIterator<Item = usize>) {
+    for row in rows {
+        events.is_comm[row] = true;
+    }
+}
 
 /// For each row, whether it lies in a communicating operator, and in no operator of ATen inside of that.
 #[derive(Clone, Debug)]
@@ -49,22 +69,15 @@ impl BelowOperators {
         events.kind[row] == Kind::Kernel
             && launches.of(events.correlation[row]).is_some_and(|launch| self.below[launch as usize])
     }
-
-    /// Marks these kernels as communication.
-    pub fn mark(&self, events: &mut Events, launches: &Launches) {
-        for row in 0..events.len() {
-            if self.launched(events, launches, row) {
-                events.is_comm[row] = true;
-            }
-        }
-    }
 }
 
-/// Marks the kernels that communicating operators launched, whatever their names, where the launches are not collected yet.
-pub fn mark_below_operators(events: &mut Events, names: &[Text]) {
-    if let Some(below) = BelowOperators::find(events, names) {
-        let launches = Launches::collect(events);
-        below.mark(events, &launches);
+/// Marks the kernels that communicating operators launched, whatever their names. Launches that are not given are collected.
+pub fn mark_below_operators(events: &mut Events, names: &[Text], launches: Option<&Launches>) {
+    let Some(below) = BelowOperators::find(events, names) else { return };
+    let collected = launches.is_none().then(|| Launches::collect(events));
+    if let Some(launches) = launches.or(collected.as_ref()) {
+        let rows: Vec<usize> = (0..events.len()).filter(|row| below.launched(events, launches, *row)).collect();
+        mark_rows(events, rows);
     }
 }
 
@@ -86,7 +99,7 @@ mod tests {
             ts_ns: vec![0; n],
             ..Events::default()
         };
-        mark_below_operators(&mut events, &names);
+        mark_below_operators(&mut events, &names, None);
         (0..n).filter(|row| events.is_comm[*row]).collect()
     }
 

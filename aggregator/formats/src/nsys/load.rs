@@ -46,6 +46,6 @@ pub(super) fn load(process: &Process, world_size: Option<i32>, max_memory_bytes:
     step(&mut data, steps);
     collectives(&mut data, &calls, world_size);
     add_collectives(&mut data, &mpi_calls, (&database, process), world_size);
-    mark_below_operators(&mut data.events, &data.names);
+    mark_below_operators(&mut data.events, &data.names, None);
     Ok(data)
 }

@@ -70,7 +70,7 @@ pub(super) fn load(claimed: &Claimed, max_file_bytes: u64, max_rows_bytes: u64) 
     let steps = find_steps(&data.events, &data.names, claimed.rank);
     step(&mut data, steps);
     collectives(&mut data);
-    mark_below_operators(&mut data.events, &data.names);
+    mark_below_operators(&mut data.events, &data.names, None);
     Ok(data)
 }
 

@@ -3,8 +3,8 @@
 
 use arrow_array::{Array, BooleanArray, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch};
 use rustc_hash::FxHashMap;
-use trace::rank::FlopsType;
 use trace::rank::flops::element_type;
+use trace::rank::{FlopsType, communicates, mark_rows};
 use trace::{Dtype, Error, EventRow, OmissionRow, Row, Run, Shard, Table, Text, TextColumn, column};
 
 use crate::names::Names;
@@ -223,16 +223,13 @@ fn append_names(kind: &TextColumn, name: &TextColumn, rows: usize, names: &mut N
     events.name.extend((0..rows).map(|row| name.key(row).map_or(0, |key| ids[key])));
 }
 
-/// A row is communication if its writer says so or its name does.
 fn append_comm(is_comm: Option<&BooleanArray>, first: usize, names: &Names, events: &mut Events) {
     let Events { kind, name, is_comm: target, .. } = events;
-    let by_name = kind[first..].iter().zip(&name[first..]).map(|(k, n)| names.classes[*n as usize].is_comm(*k));
-    match is_comm.filter(|column| column.true_count() > 0) {
-        Some(column) => {
-            target.extend(by_name.enumerate().map(|(row, comm)| comm || (column.is_valid(row) && column.value(row))));
-        }
-        None => target.extend(by_name),
-    }
+    let stated = is_comm.filter(|column| column.true_count() > 0);
+    target.extend(kind[first..].iter().zip(&name[first..]).enumerate().map(|(row, (kind, name))| {
+        let stated = stated.filter(|column| column.is_valid(row)).map(|column| column.value(row));
+        communicates(names.classes[*name as usize], *kind, stated)
+    }));
 }
 
 fn append_steps(column: Option<&Int32Array>, rows: usize, target: &mut Vec<i32>) {
@@ -334,9 +331,8 @@ fn mark_collectives(data: &RankData, events: &mut Events) {
     if ids.is_empty() {
         return;
     }
-    for (id, is_comm) in events.id.iter().zip(&mut events.is_comm) {
-        *is_comm = *is_comm || ids.contains(id);
-    }
+    let rows: Vec<usize> = (0..events.len()).filter(|row| ids.contains(&events.id[*row])).collect();
+    mark_rows(events, rows);
 }
 
 #[cfg(test)]

@@ -204,7 +204,7 @@ impl<'a> Loader<'a> {
         let marks = chosen(marks, is_tpu);
         step(&mut data, steps_of_marks(marks, claimed.rank));
         collectives(&mut data, &found, &job.ranks, !is_tpu);
-        mark_below_operators(&mut data.events, &data.names);
+        mark_below_operators(&mut data.events, &data.names, None);
         data
     }
 

@@ -20,6 +20,7 @@ use crate::xplane::load::{Loader, description};
 use crate::xplane::space::{Described, Event, Line, Plane};
 use crate::xplane::stats::{Facts, MAX_DETAILS, Stat, detail};
 use model::{KernelUse, Kind, NONE};
+use trace::rank::mark_rows;
 
 /// Lines of a device whose events are ranges: they hold work.
 const RANGES: [&[u8]; 4] = [b"XLA Modules", b"XLA TraceMe", b"Sparse Core Modules", b"Sparse Core Steps"];
@@ -129,7 +130,7 @@ impl<'a> Loader<'a> {
     }
 
     fn found_collective(&mut self, id: i64, origin: Origin, instruction: Rc<Instruction>, name: Rc<str>) {
-        self.rows.raw.events.is_comm[id as usize] = true;
+        mark_rows(&mut self.rows.raw.events, [id as usize]);
         self.found.push(Found { id, origin, instruction, name });
     }
 
